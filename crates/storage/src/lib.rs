@@ -1,0 +1,160 @@
+//! What consensus asks of a storage engine: durable log batches in, committed entries applied,
+//! consistent views out. The product's engine keeps locators, a baseline may keep bytes: every
+//! applied entry carries both (XLL section 3, Nezha section III-B).
+//!
+//! Order of laws: applied ≤ committed; applied ≤ locally persisted; checkpointed ≤ applied;
+//! truncated ≤ checkpointed.
+
+pub mod conformance;
+mod model;
+mod stats;
+
+pub use model::ModelEngine;
+pub use stats::EngineStats;
+
+use bytes::Bytes;
+use stele_types::{
+    Appended, CommittedEntry, HardState, KeyRange, LogBatch, LogIndex, RegionId, Result, Term,
+};
+
+/// How far a region has come on this store. Each field is at most the one named after it, save
+/// that `applied` may pass nothing that is not persisted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Entries up to here are gone from the log (index and term), or were never here.
+    pub truncated: (LogIndex, Term),
+    /// Effects up to here survive a crash without the log.
+    pub checkpointed: LogIndex,
+    /// Effects up to here are visible.
+    pub applied: LogIndex,
+    /// Entries up to here are durable (index and term).
+    pub persisted: (LogIndex, Term),
+    /// The last durable hard state.
+    pub hard_state: HardState,
+    /// The region left this store; its log takes no more entries.
+    pub destroyed: bool,
+}
+
+/// Which way a scan goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Ascending keys.
+    Forward,
+    /// Descending keys.
+    Reverse,
+}
+
+/// One pair as a view yields it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// The key.
+    pub key: Bytes,
+    /// The value; empty in a keys-only scan.
+    pub value: Bytes,
+    /// Unix seconds at which the pair ceases to exist; 0 for never.
+    pub expires_at_s: u64,
+}
+
+/// What a scan returns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScanOptions {
+    /// The keys to look at.
+    pub range: KeyRange,
+    /// Direction.
+    pub order: Order,
+    /// Most pairs returned.
+    pub limit: usize,
+    /// Most bytes of keys and values returned; at least one pair is.
+    pub bytes_max: usize,
+    /// Leave values out, which reads none.
+    pub keys_only: bool,
+}
+
+impl ScanOptions {
+    /// All of `range`, forward, with values, up to `limit` pairs and 64 MiB.
+    pub fn new(range: KeyRange, limit: usize) -> Self {
+        Self { range, order: Order::Forward, limit, bytes_max: 64 << 20, keys_only: false }
+    }
+}
+
+/// One point in time of a whole store. Later writes never show in it.
+/// Pairs past their time to live are yielded; the edge, which knows the time, hides them.
+pub trait EngineView: Send {
+    /// The pair under `key`.
+    fn get(&self, key: &[u8]) -> Result<Option<Pair>>;
+    /// Pairs in order.
+    fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>>;
+}
+
+/// What a slice of background work did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Maintained {
+    /// Bytes read and written.
+    pub bytes: u64,
+    /// Whether more is waiting.
+    pub more: bool,
+}
+
+/// The engine behind one store: its log and its state machine.
+///
+/// One thread at a time may call `append` and `apply`; views may be used from any thread.
+pub trait StorageEngine: Send + Sync {
+    /// A consistent view.
+    type View: EngineView;
+
+    /// Makes a batch durable: one write and one sync for all its regions. Tells where each entry's
+    /// payload lies. After a failure other than `NoSpace` or `Invalid` the store is poisoned.
+    fn append(&self, batch: &LogBatch) -> Result<Appended>;
+
+    /// Durable entries `from` (included) to `to` (excluded), at least one if any, then up to
+    /// `bytes_max`. `Invalid` when `from` was truncated.
+    fn entries(
+        &self,
+        region: RegionId,
+        from: LogIndex,
+        to: LogIndex,
+        bytes_max: usize,
+    ) -> Result<Vec<CommittedEntry>>;
+
+    /// The term of a durable entry or of the truncation point.
+    fn term(&self, region: RegionId, index: LogIndex) -> Option<Term>;
+
+    /// Applies committed entries of one region in order. `Invalid` when one is not the next, or not
+    /// persisted here. Visible on return.
+    fn apply(&self, region: RegionId, entries: &[CommittedEntry]) -> Result<()>;
+
+    /// A consistent view of all that is applied.
+    fn view(&self) -> Result<Self::View>;
+
+    /// How far a region has come, or `None` if it never was here.
+    fn progress(&self, region: RegionId) -> Option<Progress>;
+
+    /// Drops the log of `region` up to and including `index`. Held back to what is checkpointed:
+    /// returns the index up to which entries may now go.
+    fn truncate(&self, region: RegionId, index: LogIndex) -> Result<LogIndex>;
+
+    /// The pairs of `range` in key order from one point in time, handed to `sink` in slices of
+    /// about a mebibyte (a Raft snapshot: sorted pairs, last index and term).
+    fn export(&self, range: &KeyRange, sink: &mut dyn FnMut(Vec<Pair>) -> Result<()>)
+    -> Result<()>;
+
+    /// Replaces what `range` holds by `pairs` (ascending keys) and starts the region's log after
+    /// (`index`, `term`): all of it or, after a crash or an error, nothing. Values are written once, to a
+    /// sorted value file, never through the log.
+    fn install(
+        &self,
+        region: RegionId,
+        range: &KeyRange,
+        at: (LogIndex, Term),
+        pairs: &mut dyn Iterator<Item = Result<Pair>>,
+    ) -> Result<()>;
+
+    /// Removes the pairs of `range` without a log entry, durably: the region moved away.
+    fn drop_range(&self, range: &KeyRange) -> Result<()>;
+
+    /// Does background work of about `bytes_max` bytes.
+    fn maintain(&self, bytes_max: u64) -> Result<Maintained>;
+
+    /// Figures for reports and metrics.
+    fn stats(&self) -> EngineStats;
+}

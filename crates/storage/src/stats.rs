@@ -1,0 +1,33 @@
+//! Figures every engine can give.
+
+/// Sizes and counts of one store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EngineStats {
+    /// Bytes of keys and values handed in by applied operations.
+    pub user_bytes: u64,
+    /// Bytes written to the device, by cause name.
+    pub written_bytes: Vec<(&'static str, u64)>,
+    /// Bytes of the device the store takes.
+    pub disk_bytes: u64,
+    /// Bytes of live keys and values, as far as is known.
+    pub live_bytes: u64,
+    /// Bytes of memory held by memtables and caches.
+    pub memory_bytes: u64,
+}
+
+impl EngineStats {
+    /// Device bytes written per byte handed in.
+    pub fn write_amp(&self) -> f64 {
+        let written: u64 = self.written_bytes.iter().map(|(_, bytes)| bytes).sum();
+        ratio(written, self.user_bytes)
+    }
+
+    /// Device bytes taken per live byte.
+    pub fn space_amp(&self) -> f64 {
+        ratio(self.disk_bytes, self.live_bytes)
+    }
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}

@@ -1,0 +1,87 @@
+//! What is handed to the log in one append, and what comes back.
+
+use crate::{LogIndex, Lsn, RegionId, Term};
+use bytes::Bytes;
+
+/// Raft state of a region that must be durable before its messages leave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HardState {
+    /// Latest term seen.
+    pub term: Term,
+    /// Peer voted for in `term`, or 0.
+    pub vote: u64,
+    /// Highest index known to be committed.
+    pub commit: LogIndex,
+}
+
+/// One Raft entry of one region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntryRecord {
+    /// The region whose log this extends. An `index` at or below the region's last one replaces
+    /// everything from there on (a conflict resolved by a newer leader).
+    pub region: RegionId,
+    /// Term of the entry.
+    pub term: Term,
+    /// Index of the entry.
+    pub index: LogIndex,
+    /// Whether `payload` is a [`crate::Command`]; other payloads (no-op, membership) are opaque.
+    pub is_command: bool,
+    /// The entry's bytes, written unchanged.
+    pub payload: Bytes,
+}
+
+/// A step in a region's life on this store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// The region's log starts after this index and term: creation, or an installed snapshot.
+    Start(LogIndex, Term),
+    /// Entries up to and including this index (of this term) are no longer needed here.
+    TruncatePrefix(LogIndex, Term),
+    /// Entries from this index on are withdrawn (a conflict without a replacement yet).
+    TruncateSuffix(LogIndex),
+    /// The region left this store for good; older records of it are dead.
+    Destroy,
+}
+
+/// One record of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// A Raft entry.
+    Entry(EntryRecord),
+    /// A region's hard state.
+    HardState(RegionId, HardState),
+    /// A region's lifecycle mark.
+    Mark(RegionId, Mark),
+}
+
+/// Records of any regions, made durable by one write and one sync.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogBatch {
+    /// In log order.
+    pub records: Vec<Record>,
+}
+
+/// Where a batch came to lie.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Appended {
+    /// For each `Record::Entry` of the batch in order: the position of its payload's first byte.
+    /// A value's position is this plus its offset in the command, known since encoding.
+    pub payloads: Vec<Lsn>,
+    /// The log's end after the batch.
+    pub head: Lsn,
+}
+
+/// An entry to apply: its bytes *and* where they lie, so that an engine may keep either.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommittedEntry {
+    /// Term of the entry.
+    pub term: Term,
+    /// Index of the entry.
+    pub index: LogIndex,
+    /// Whether `payload` is a [`crate::Command`].
+    pub is_command: bool,
+    /// The entry's bytes.
+    pub payload: Bytes,
+    /// Position of the payload's first byte in the log.
+    pub at: Lsn,
+}

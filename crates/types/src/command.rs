@@ -1,0 +1,316 @@
+//! The command: the operations of one Raft entry. Encoded once by whoever takes the request; the
+//! same bytes are proposed, replicated and logged, and a value's place in them is known as soon as
+//! they are encoded or walked once (XLL section 3: targeted reads).
+//!
+//! ```text
+//! command   := version:u8 (1) op*
+//! op        := flags:u8 key_len:varint key tail
+//! flags     := kind (bits 0-1: 0 put, 1 delete, 2 delete range) | has_expiry (bit 2)
+//! put tail  := value_len:varint value_crc:u32le [expires_at_s:varint] value
+//! range tail:= end_len:varint end        (an empty end: no upper bound)
+//! ```
+
+use crate::limits::{COMMAND_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::{Error, Locator, Lsn, Result, checksum, varint};
+use bytes::Bytes;
+
+const VERSION: u8 = 1;
+const KIND_PUT: u8 = 0;
+const KIND_DELETE: u8 = 1;
+const KIND_DELETE_RANGE: u8 = 2;
+const KIND_MASK: u8 = 0b11;
+const HAS_EXPIRY: u8 = 0b100;
+
+/// One operation of a command, borrowed from its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op<'a> {
+    /// Sets a key.
+    Put {
+        /// The key.
+        key: &'a [u8],
+        /// The value.
+        value: &'a [u8],
+        /// CRC-32C of the value, made where the request came in.
+        value_crc: u32,
+        /// Bytes from the start of the command to the value.
+        value_offset: u32,
+        /// Unix seconds at which the pair ceases to exist; 0 for never.
+        expires_at_s: u64,
+    },
+    /// Removes a key.
+    Delete {
+        /// The key.
+        key: &'a [u8],
+    },
+    /// Removes every key in [start, end); an empty end is no bound.
+    DeleteRange {
+        /// First key removed.
+        start: &'a [u8],
+        /// First key kept.
+        end: &'a [u8],
+    },
+}
+
+impl Op<'_> {
+    /// The value's locator, given where the command's first byte lies. `None` for deletes.
+    pub fn locator(&self, payload: Lsn) -> Option<Locator> {
+        match self {
+            Self::Put { value, value_crc, value_offset, .. } => Some(Locator {
+                file: payload.file,
+                offset: payload.offset + value_offset,
+                length: value.len() as u32,
+                crc: *value_crc,
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// Collects operations that take effect together.
+#[derive(Clone, Debug)]
+pub struct CommandBuilder {
+    bytes: Vec<u8>,
+    ops: usize,
+}
+
+impl Default for CommandBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl CommandBuilder {
+    /// An empty command.
+    pub fn new() -> Self {
+        Self { bytes: vec![VERSION], ops: 0 }
+    }
+
+    /// An empty command with room for `bytes`.
+    pub fn with_capacity(bytes: usize) -> Self {
+        let mut buffer = Vec::with_capacity(bytes + 1);
+        buffer.push(VERSION);
+        Self { bytes: buffer, ops: 0 }
+    }
+
+    /// How many operations were added.
+    pub fn len(&self) -> usize {
+        self.ops
+    }
+
+    /// Whether nothing was added.
+    pub fn is_empty(&self) -> bool {
+        self.ops == 0
+    }
+
+    /// Encoded size so far.
+    pub fn encoded_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Adds a put; `expires_at_s` is in Unix seconds, 0 for never.
+    /// Fails with [`Error::Invalid`], adding nothing, when a limit is passed.
+    pub fn put(&mut self, key: &[u8], value: &[u8], expires_at_s: u64) -> Result<&mut Self> {
+        check_key(key)?;
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "value of {} bytes; the limit is {VALUE_BYTES_MAX}",
+                value.len()
+            )));
+        }
+        self.check_room(key.len() + value.len())?;
+        let flags = if expires_at_s == 0 { KIND_PUT } else { KIND_PUT | HAS_EXPIRY };
+        self.head(flags, key);
+        varint::put(&mut self.bytes, value.len() as u64);
+        self.bytes.extend_from_slice(&checksum::crc32c(value).to_le_bytes());
+        if expires_at_s != 0 {
+            varint::put(&mut self.bytes, expires_at_s);
+        }
+        self.bytes.extend_from_slice(value);
+        Ok(self)
+    }
+
+    /// Adds a delete. Fails with [`Error::Invalid`], adding nothing, when a limit is passed.
+    pub fn delete(&mut self, key: &[u8]) -> Result<&mut Self> {
+        check_key(key)?;
+        self.check_room(key.len())?;
+        self.head(KIND_DELETE, key);
+        Ok(self)
+    }
+
+    /// Adds a delete of [start, end), an empty `end` being no bound.
+    /// Fails with [`Error::Invalid`], adding nothing, when a limit is passed.
+    pub fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Result<&mut Self> {
+        check_key(start)?;
+        check_key(end)?;
+        self.check_room(start.len() + end.len())?;
+        self.head(KIND_DELETE_RANGE, start);
+        varint::put_bytes(&mut self.bytes, end);
+        Ok(self)
+    }
+
+    /// Adds the operations of an encoded command, unchanged.
+    pub fn extend(&mut self, command: &Command) -> Result<&mut Self> {
+        self.check_room(command.bytes.len())?;
+        self.bytes.extend_from_slice(&command.bytes[1..]);
+        self.ops += command.ops().count();
+        Ok(self)
+    }
+
+    /// The encoded command.
+    pub fn build(self) -> Command {
+        Command { bytes: Bytes::from(self.bytes) }
+    }
+
+    fn head(&mut self, flags: u8, key: &[u8]) {
+        self.bytes.push(flags);
+        varint::put_bytes(&mut self.bytes, key);
+        self.ops += 1;
+    }
+
+    fn check_room(&self, more: usize) -> Result<()> {
+        const OP_HEAD_BYTES_MAX: usize = 40;
+        let total = self.bytes.len() + more + OP_HEAD_BYTES_MAX;
+        if total <= COMMAND_BYTES_MAX {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "atomic batch of {total} bytes; the limit is {COMMAND_BYTES_MAX}: split it"
+        )))
+    }
+}
+
+/// Fails with [`Error::Invalid`] when `key` is longer than a key may be.
+pub fn check_key(key: &[u8]) -> Result<()> {
+    if key.len() <= KEY_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("key of {} bytes; the limit is {KEY_BYTES_MAX}", key.len())))
+}
+
+/// An encoded command whose bytes were checked once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    bytes: Bytes,
+}
+
+impl Command {
+    /// Takes encoded bytes; fails with [`Error::Invalid`] unless they are one well-formed command
+    /// within the limits. Value checksums are not computed here: whoever reads a value checks it.
+    pub fn parse(bytes: Bytes) -> Result<Self> {
+        let bad = || Error::invalid("malformed command bytes");
+        let (&version, mut rest) = bytes.split_first().ok_or_else(bad)?;
+        if version != VERSION {
+            return Err(Error::invalid(format!("command version {version}; known is {VERSION}")));
+        }
+        while !rest.is_empty() {
+            let op = take_op(&mut rest, bytes.len()).ok_or_else(bad)?;
+            let (key, value_bytes) = match op {
+                Op::Put { key, value, .. } => (key, value.len()),
+                Op::Delete { key } => (key, 0),
+                Op::DeleteRange { start, end } => {
+                    check_key(end)?;
+                    (start, 0)
+                }
+            };
+            check_key(key)?;
+            if value_bytes > VALUE_BYTES_MAX {
+                return Err(bad());
+            }
+        }
+        Ok(Self { bytes })
+    }
+
+    /// The encoded bytes.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// The operations in order.
+    pub fn ops(&self) -> impl Iterator<Item = Op<'_>> {
+        let total = self.bytes.len();
+        let mut rest = self.bytes.get(1..).unwrap_or_default();
+        std::iter::from_fn(move || take_op(&mut rest, total))
+    }
+}
+
+fn take_op<'a>(rest: &mut &'a [u8], total: usize) -> Option<Op<'a>> {
+    let (&flags, tail) = rest.split_first()?;
+    let mut at = tail;
+    let key = varint::take_bytes(&mut at)?;
+    let op = match flags & KIND_MASK {
+        KIND_PUT if flags & !(KIND_MASK | HAS_EXPIRY) == 0 => {
+            let length = usize::try_from(varint::take(&mut at)?).ok()?;
+            let (crc, after) = at.split_first_chunk::<4>()?;
+            at = after;
+            let expires_at_s = if flags & HAS_EXPIRY == 0 { 0 } else { varint::take(&mut at)? };
+            let value_offset = (total - at.len()) as u32;
+            let (value, after) = at.split_at_checked(length)?;
+            at = after;
+            Op::Put { key, value, value_crc: u32::from_le_bytes(*crc), value_offset, expires_at_s }
+        }
+        KIND_DELETE if flags == KIND_DELETE => Op::Delete { key },
+        KIND_DELETE_RANGE if flags == KIND_DELETE_RANGE => {
+            Op::DeleteRange { start: key, end: varint::take_bytes(&mut at)? }
+        }
+        _ => return None,
+    };
+    *rest = at;
+    Some(op)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FileId;
+
+    fn sample() -> Command {
+        let mut builder = CommandBuilder::new();
+        builder.put(b"a", b"one", 0).unwrap();
+        builder.put(b"", b"", 77).unwrap();
+        builder.delete(b"b").unwrap();
+        builder.delete_range(b"c", b"").unwrap();
+        builder.build()
+    }
+
+    #[test]
+    fn operations_survive_the_round_trip() {
+        let command = Command::parse(sample().bytes().clone()).unwrap();
+        let ops: Vec<Op<'_>> = command.ops().collect();
+        assert!(matches!(ops[0], Op::Put { key: b"a", value: b"one", expires_at_s: 0, .. }));
+        assert!(matches!(ops[1], Op::Put { key: b"", value: b"", expires_at_s: 77, .. }));
+        assert_eq!(ops[2], Op::Delete { key: b"b" });
+        assert_eq!(ops[3], Op::DeleteRange { start: b"c", end: b"" });
+        assert_eq!(ops.len(), 4);
+    }
+
+    #[test]
+    fn a_locator_points_at_the_value_inside_the_command() {
+        let command = sample();
+        let op = command.ops().next().unwrap();
+        let locator = op.locator(Lsn::new(FileId(9), 1000)).unwrap();
+        let at = (locator.offset - 1000) as usize;
+        let value = &command.bytes()[at..at + locator.length as usize];
+        assert_eq!((value, locator.file), (&b"one"[..], FileId(9)));
+        locator.check(value).unwrap();
+        assert!(locator.check(b"onf").is_err());
+    }
+
+    #[test]
+    fn every_cut_of_a_command_is_refused_or_shorter() {
+        let whole = sample();
+        for cut in 0..whole.bytes().len() {
+            if let Ok(command) = Command::parse(whole.bytes().slice(..cut)) {
+                assert!(command.ops().count() < 4);
+            }
+        }
+    }
+
+    #[test]
+    fn limits_are_checked_and_add_nothing() {
+        let mut builder = CommandBuilder::new();
+        assert!(builder.put(&[0; KEY_BYTES_MAX + 1], b"", 0).is_err());
+        assert!(builder.put(b"k", &vec![0; VALUE_BYTES_MAX + 1], 0).is_err());
+        assert!(builder.is_empty());
+        builder.put(&[0; KEY_BYTES_MAX], b"", 0).unwrap();
+    }
+}

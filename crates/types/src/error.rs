@@ -1,0 +1,115 @@
+//! One error for all of the store, grouped by what the caller does about it.
+
+use crate::Locator;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A result with the store's error.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong. The message says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Reject: the call can never succeed as it is. Nothing was changed.
+    #[error("invalid request: {0}")]
+    Invalid(String),
+
+    /// Retry later: a limit in bytes is reached.
+    #[error("busy: {0}; retry after a pause")]
+    Busy(String),
+
+    /// Retry later: the device is full. Reads, deletes and garbage collection go on.
+    #[error("no space on the device for {}: writes are refused until space is freed; deletes, reads and garbage collection go on", .0.display())]
+    NoSpace(PathBuf),
+
+    /// Repair: stored bytes are not what was written. Nothing was cut or skipped.
+    #[error("corrupt data in {} at byte {offset}: {detail}; run `stele verify`, then restore from a replica or a backup", .path.display())]
+    Corrupt {
+        /// The damaged file.
+        path: PathBuf,
+        /// Bytes from the start of the file.
+        offset: u64,
+        /// What does not hold.
+        detail: String,
+    },
+
+    /// Repair: a file that the manifest or the log refers to is not there.
+    #[error("{} is missing: {detail}; restore it or rebuild this store from a replica", .path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// Who needs it.
+        detail: String,
+    },
+
+    /// Fatal for this store: the device failed an operation. The store takes no more writes.
+    #[error("{op} of {} failed: {source}", .path.display())]
+    Io {
+        /// The operation, for example `read` or `sync`.
+        op: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+
+    /// Fatal for this store: an earlier sync or write failed, so what is durable is unknown.
+    #[error("the store has stopped after a failed write ({0}); check the device, then open the store again: everything acknowledged is kept")]
+    Poisoned(String),
+
+    /// Reject: another process holds the directory.
+    #[error("{} is in use by another process; stop it, or name another directory", .0.display())]
+    Locked(PathBuf),
+
+    /// Reject: written by a newer version.
+    #[error("{} has format {found}, this build reads up to {supported}; use a newer version. Nothing was changed", .path.display())]
+    NewerFormat {
+        /// The file that says so.
+        path: PathBuf,
+        /// Its format version.
+        found: u32,
+        /// The newest one this build knows.
+        supported: u32,
+    },
+
+    /// Reject: the directory belongs to another store or cluster, or to another program.
+    #[error("{} is not this store: {detail}", .path.display())]
+    WrongStore {
+        /// The directory or file.
+        path: PathBuf,
+        /// What differs.
+        detail: String,
+    },
+}
+
+impl Error {
+    /// A request that can never succeed.
+    pub fn invalid(detail: impl Into<String>) -> Self {
+        Self::Invalid(detail.into())
+    }
+
+    /// Damage at a byte of a file.
+    pub fn corrupt(path: impl AsRef<Path>, offset: u64, detail: impl Into<String>) -> Self {
+        Self::Corrupt { path: path.as_ref().to_path_buf(), offset, detail: detail.into() }
+    }
+
+    /// Damage at a locator.
+    pub fn corrupt_value(locator: &Locator, detail: impl Into<String>) -> Self {
+        let path = PathBuf::from(format!("value file {:08x}", locator.file.0));
+        Self::Corrupt { path, offset: u64::from(locator.offset), detail: detail.into() }
+    }
+
+    /// A failed operation of the device; a full device becomes [`Error::NoSpace`].
+    pub fn io(op: &'static str, path: impl AsRef<Path>, source: io::Error) -> Self {
+        let path = path.as_ref().to_path_buf();
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace(path),
+            _ => Self::Io { op, path, source },
+        }
+    }
+
+    /// Whether stored bytes are damaged or gone.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Self::Corrupt { .. } | Self::Missing { .. })
+    }
+}

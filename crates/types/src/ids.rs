@@ -1,0 +1,54 @@
+//! Newtypes for identifiers, so that a region number is never passed where a term is meant.
+
+use std::fmt;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub $inner);
+
+        impl $name {
+            /// The identifier that follows this one.
+            pub fn next(self) -> Self {
+                Self(self.0 + 1)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+id!(
+    /// A store: one data directory on one device. Drawn once when the directory is created.
+    StoreId(u64)
+);
+id!(
+    /// A region: a key range and its Raft group.
+    RegionId(u64)
+);
+id!(
+    /// A Raft term.
+    Term(u64)
+);
+id!(
+    /// A Raft log index within one region; the first entry has index 1.
+    LogIndex(u64)
+);
+id!(
+    /// The store's apply sequence: one number for each applied operation, starting anew at each open.
+    Seq(u64)
+);
+id!(
+    /// A value file: a log segment or a sorted value file. Never reused, also not when a segment's
+    /// blocks are recycled, so a stale frame or locator can't be mistaken for a current one.
+    FileId(u32)
+);
+id!(
+    /// An immutable sorted index file.
+    RunId(u64)
+);

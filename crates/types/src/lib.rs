@@ -1,0 +1,25 @@
+//! Words every crate of Stele shares: identifiers, positions, the command encoding, log batches,
+//! errors and units. Depends on nothing else in the workspace and does no I/O.
+
+pub mod batch;
+pub mod cause;
+pub mod checksum;
+pub mod clock;
+pub mod command;
+pub mod error;
+pub mod ids;
+pub mod key_range;
+pub mod limits;
+pub mod locator;
+pub mod mutant;
+pub mod size;
+pub mod varint;
+
+pub use batch::{Appended, CommittedEntry, EntryRecord, HardState, LogBatch, Mark, Record};
+pub use cause::Cause;
+pub use clock::{Clock, ManualClock};
+pub use command::{Command, CommandBuilder, Op};
+pub use error::{Error, Result};
+pub use ids::{FileId, LogIndex, RegionId, RunId, Seq, StoreId, Term};
+pub use key_range::KeyRange;
+pub use locator::{Locator, Lsn, ValueRef};

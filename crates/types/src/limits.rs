@@ -1,0 +1,12 @@
+//! Limits that hold everywhere. Beyond them a call fails with `Error::Invalid` and changes nothing.
+
+/// Longest key.
+pub const KEY_BYTES_MAX: usize = 8 << 10;
+/// Longest value.
+pub const VALUE_BYTES_MAX: usize = 64 << 20;
+/// Most bytes in one command (an atomic batch): one largest value with its key, and room to spare.
+pub const COMMAND_BYTES_MAX: usize = 96 << 20;
+/// Values up to this length live in the index instead of being referred to.
+pub const INLINE_VALUE_BYTES_MAX: usize = 64;
+/// The on-disk format this build reads and writes.
+pub const FORMAT_VERSION: u32 = 1;

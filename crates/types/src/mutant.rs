@@ -1,0 +1,18 @@
+//! Deliberate bugs, for testing the tests: with the feature `mutants`, the environment variable
+//! `STELE_MUTANT` names one that becomes active. Without the feature every question is answered
+//! `false` at compile time.
+
+/// Whether the deliberate bug `name` is switched on.
+#[cfg(feature = "mutants")]
+pub fn active(name: &str) -> bool {
+    use std::sync::OnceLock;
+    static CHOSEN: OnceLock<Option<String>> = OnceLock::new();
+    CHOSEN.get_or_init(|| std::env::var("STELE_MUTANT").ok()).as_deref() == Some(name)
+}
+
+/// Whether the deliberate bug `name` is switched on: never, in this build.
+#[cfg(not(feature = "mutants"))]
+#[inline(always)]
+pub fn active(_name: &str) -> bool {
+    false
+}

@@ -1,0 +1,51 @@
+//! Sizes as people write them.
+
+use crate::{Error, Result};
+
+const UNITS: [(&str, u64); 5] =
+    [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+
+/// Reads `128MiB`, `4 KiB`, `1g`, `4096`: binary units, any case, the `iB` optional.
+pub fn parse_bytes(text: &str) -> Result<u64> {
+    let bad = || Error::invalid(format!("`{text}` is not a size; write for example 16KiB or 128MiB"));
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| bad())?;
+    let factor = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" | "kib" => 1 << 10,
+        "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1 << 30,
+        "t" | "tb" | "tib" => 1u64 << 40,
+        _ => return Err(bad()),
+    };
+    number.checked_mul(factor).ok_or_else(bad)
+}
+
+/// Writes a size with the largest unit that leaves at least 1, one decimal.
+pub fn format_bytes(bytes: u64) -> String {
+    for (unit, factor) in UNITS {
+        if bytes >= factor && factor > 1 {
+            return format!("{:.1} {unit}", bytes as f64 / factor as f64);
+        }
+    }
+    format!("{bytes} B")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_read_as_people_write_them() {
+        assert_eq!(parse_bytes("128MiB").unwrap(), 128 << 20);
+        assert_eq!(parse_bytes(" 4 k ").unwrap(), 4096);
+        assert_eq!(parse_bytes("77").unwrap(), 77);
+        for bad in ["", "MiB", "1.5G", "3 parsecs", "99999999999999T"] {
+            assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
+        assert_eq!(format_bytes(1536), "1.5 KiB");
+        assert_eq!(format_bytes(12), "12 B");
+    }
+}
