@@ -1,1 +1,106 @@
-fn main() {}
+//! Chores of the repository: `cargo xtask <command>`.
+
+mod ci;
+mod demo;
+mod docs;
+mod mutants;
+mod process;
+mod tidy;
+mod workspace;
+
+use anyhow::{Result, bail};
+use std::process::ExitCode;
+use workspace::Workspace;
+
+const USAGE: &str = "usage: cargo xtask <command>
+
+  tidy                          check layers, banned calls, lengths, docs and dead files
+  mutants [--only NAME] [--list] [--all]
+                                run the suites against deliberate bugs; --only takes a name or
+                                its beginning, --all adds those marked slow
+  docs [--release]              run the sh blocks of README.md and ARCHITECTURE.md
+  demo-import [--small] [--from DIR] [--work DIR]
+                                import a folder, killed three times; export, compare, verify
+  ci                            everything a change must pass
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> Result<()> {
+    let Some((command, rest)) = arguments.split_first() else { bail!("{USAGE}") };
+    let mut flags = Flags { rest: rest.to_vec() };
+    let workspace = Workspace::load()?;
+    match command.as_str() {
+        "tidy" => {
+            flags.end()?;
+            tidy::run(&workspace)
+        }
+        "mutants" => {
+            let options = mutants::Options {
+                only: flags.value("--only")?,
+                list: flags.switch("--list"),
+                all: flags.switch("--all"),
+            };
+            flags.end()?;
+            mutants::run(&workspace, &options)
+        }
+        "docs" => {
+            let release = flags.switch("--release");
+            flags.end()?;
+            docs::run(&workspace, release)
+        }
+        "demo-import" => {
+            let options = demo::Options {
+                small: flags.switch("--small"),
+                from: flags.value("--from")?.map(Into::into),
+                work: flags.value("--work")?.map(Into::into),
+            };
+            flags.end()?;
+            demo::run(&workspace, &options)
+        }
+        "ci" => {
+            flags.end()?;
+            ci::run(&workspace)
+        }
+        other => bail!("no command `{other}`\n\n{USAGE}"),
+    }
+}
+
+/// What follows the command's name; each flag is taken once.
+struct Flags {
+    rest: Vec<String>,
+}
+
+impl Flags {
+    fn switch(&mut self, name: &str) -> bool {
+        let found = self.rest.iter().position(|argument| argument == name);
+        found.map(|at| self.rest.remove(at)).is_some()
+    }
+
+    fn value(&mut self, name: &str) -> Result<Option<String>> {
+        let Some(at) = self.rest.iter().position(|argument| argument == name) else {
+            return Ok(None);
+        };
+        if at + 1 == self.rest.len() {
+            bail!("{name} needs a value");
+        }
+        self.rest.remove(at);
+        Ok(Some(self.rest.remove(at)))
+    }
+
+    fn end(&self) -> Result<()> {
+        match self.rest.first() {
+            None => Ok(()),
+            Some(argument) => bail!("unexpected `{argument}`\n\n{USAGE}"),
+        }
+    }
+}

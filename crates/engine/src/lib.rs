@@ -1,1 +1,16 @@
-//! placeholder
+//! The product's storage engine: the unified log, the index and garbage collection as one store.
+//!
+//! [`Store`] is what consensus drives (the [`stele_storage::StorageEngine`] trait); [`Db`] is the
+//! same store as an embedded key-value engine with group commit, completions and time to live.
+
+mod db;
+mod identity;
+mod options;
+mod store;
+
+pub use db::{Batch, Completion, Db, DbIter, DbStats, Group};
+pub use options::Options;
+pub use stele_gc::{GcOptions, Phase, PolicyKind};
+pub use stele_storage::{EngineStats, EngineView, Order, Pair, ScanOptions, StorageEngine};
+pub use stele_types::{Error, KeyRange, Result};
+pub use store::{Opened, Store, VerifyEvent, VerifyReport, View};

@@ -110,18 +110,25 @@ impl CommandBuilder {
     /// Adds a put; `expires_at_s` is in Unix seconds, 0 for never.
     /// Fails with [`Error::Invalid`], adding nothing, when a limit is passed.
     pub fn put(&mut self, key: &[u8], value: &[u8], expires_at_s: u64) -> Result<&mut Self> {
-        check_key(key)?;
-        if value.len() > VALUE_BYTES_MAX {
-            return Err(Error::invalid(format!(
-                "value of {} bytes; the limit is {VALUE_BYTES_MAX}",
-                value.len()
-            )));
-        }
+        check_pair(key, value)?;
+        self.put_summed(key, value, checksum::crc32c(value), expires_at_s)
+    }
+
+    /// [`CommandBuilder::put`] with the value's checksum already made, so that a lock held around
+    /// this call is held for a copy only.
+    pub fn put_summed(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        value_crc: u32,
+        expires_at_s: u64,
+    ) -> Result<&mut Self> {
+        check_pair(key, value)?;
         self.check_room(key.len() + value.len())?;
         let flags = if expires_at_s == 0 { KIND_PUT } else { KIND_PUT | HAS_EXPIRY };
         self.head(flags, key);
         varint::put(&mut self.bytes, value.len() as u64);
-        self.bytes.extend_from_slice(&checksum::crc32c(value).to_le_bytes());
+        self.bytes.extend_from_slice(&value_crc.to_le_bytes());
         if expires_at_s != 0 {
             varint::put(&mut self.bytes, expires_at_s);
         }
@@ -177,6 +184,15 @@ impl CommandBuilder {
             "atomic batch of {total} bytes; the limit is {COMMAND_BYTES_MAX}: split it"
         )))
     }
+}
+
+/// Fails with [`Error::Invalid`] when the key or the value is longer than it may be.
+pub fn check_pair(key: &[u8], value: &[u8]) -> Result<()> {
+    check_key(key)?;
+    if value.len() <= VALUE_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("value of {} bytes; the limit is {VALUE_BYTES_MAX}", value.len())))
 }
 
 /// Fails with [`Error::Invalid`] when `key` is longer than a key may be.

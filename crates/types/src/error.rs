@@ -108,6 +108,33 @@ impl Error {
         }
     }
 
+    /// The same error once more: one failed group commit answers many callers.
+    pub fn duplicate(&self) -> Self {
+        match self {
+            Self::Invalid(detail) => Self::Invalid(detail.clone()),
+            Self::Busy(detail) => Self::Busy(detail.clone()),
+            Self::NoSpace(path) => Self::NoSpace(path.clone()),
+            Self::Corrupt { path, offset, detail } => {
+                Self::Corrupt { path: path.clone(), offset: *offset, detail: detail.clone() }
+            }
+            Self::Missing { path, detail } => {
+                Self::Missing { path: path.clone(), detail: detail.clone() }
+            }
+            Self::Io { op, path, source } => {
+                let source = io::Error::new(source.kind(), source.to_string());
+                Self::Io { op, path: path.clone(), source }
+            }
+            Self::Poisoned(detail) => Self::Poisoned(detail.clone()),
+            Self::Locked(path) => Self::Locked(path.clone()),
+            Self::NewerFormat { path, found, supported } => {
+                Self::NewerFormat { path: path.clone(), found: *found, supported: *supported }
+            }
+            Self::WrongStore { path, detail } => {
+                Self::WrongStore { path: path.clone(), detail: detail.clone() }
+            }
+        }
+    }
+
     /// Whether stored bytes are damaged or gone.
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Corrupt { .. } | Self::Missing { .. })

@@ -1,13 +1,15 @@
 //! Files as a trait: the machine's ([`RealVfs`]), and one in memory whose every operation can fail
 //! or be cut by a crash ([`SimVfs`]). The only place below the edges that touches `std::fs`.
 
+mod aligned;
 mod meter;
 mod real;
 mod sim;
 
+pub use aligned::{AlignedBuf, MEMORY_ALIGN_BYTES};
 pub use meter::{Meter, MeterSnapshot};
 pub use real::{RealVfs, SystemClock};
-pub use sim::{CrashAt, Event, Fault, SimOptions, SimVfs};
+pub use sim::{CrashAt, CrashPoint, Event, Fault, Operation, SimOptions, SimVfs};
 
 use std::fmt::Debug;
 use std::io::IoSlice;
@@ -65,9 +67,11 @@ pub trait DirLock: Send + Sync + Debug {}
 
 /// A file system. Paths are used as they are. Every error names the operation and the path.
 pub trait Vfs: Send + Sync + Debug {
-    /// Opens a file. A new name is durable only after [`Vfs::sync_dir`] of its directory.
+    /// Opens a file. A new name is durable only after [`Vfs::sync_dir`] of its directory. A missing
+    /// file is [`stele_types::Error::Io`] with the kind `NotFound`.
     fn open(&self, path: &Path, how: Open) -> Result<Arc<dyn VfsFile>>;
-    /// Renames a file, replacing `to` if present: atomic; durable after [`Vfs::sync_dir`].
+    /// Renames a file within its directory, replacing `to` if present: atomic; durable after
+    /// [`Vfs::sync_dir`]. Across directories it is refused: no one sync makes that durable.
     fn rename(&self, from: &Path, to: &Path) -> Result<()>;
     /// Removes a file; durable after [`Vfs::sync_dir`].
     fn unlink(&self, path: &Path) -> Result<()>;
@@ -119,4 +123,20 @@ pub trait VfsFile: Send + Sync + Debug {
         let detail = format!("file ends {} bytes early", buffer.len() - got);
         Err(stele_types::Error::corrupt(self.path(), offset + got as u64, detail))
     }
+}
+
+fn check_open(path: &Path, how: Open) -> Result<()> {
+    if how.write || how.create == Create::Never {
+        return Ok(());
+    }
+    let detail = format!("{} cannot be created by a handle that only reads", path.display());
+    Err(stele_types::Error::invalid(detail))
+}
+
+fn check_rename(from: &Path, to: &Path) -> Result<()> {
+    if from.parent() == to.parent() {
+        return Ok(());
+    }
+    let detail = format!("rename of {} to {} leaves its directory", from.display(), to.display());
+    Err(stele_types::Error::invalid(detail))
 }

@@ -1,0 +1,59 @@
+//! A set of operations that take effect together.
+
+use stele_types::{Command, CommandBuilder, Result};
+
+/// Operations applied atomically: after a crash all of them are there or none.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    builder: CommandBuilder,
+}
+
+impl Batch {
+    /// An empty batch.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets a key. Fails with `Invalid`, adding nothing, beyond the limits.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<&mut Self> {
+        self.builder.put(key, value, 0)?;
+        Ok(self)
+    }
+
+    /// Sets a key that ceases to exist at `expires_at_s` (Unix seconds).
+    pub fn put_until(&mut self, key: &[u8], value: &[u8], expires_at_s: u64) -> Result<&mut Self> {
+        self.builder.put(key, value, expires_at_s)?;
+        Ok(self)
+    }
+
+    /// Removes a key.
+    pub fn delete(&mut self, key: &[u8]) -> Result<&mut Self> {
+        self.builder.delete(key)?;
+        Ok(self)
+    }
+
+    /// Removes every key in [start, end); an empty `end` is no bound.
+    pub fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Result<&mut Self> {
+        self.builder.delete_range(start, end)?;
+        Ok(self)
+    }
+
+    /// How many operations it holds.
+    pub fn len(&self) -> usize {
+        self.builder.len()
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.builder.is_empty()
+    }
+
+    /// Encoded size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.builder.encoded_bytes()
+    }
+
+    pub(super) fn into_command(self) -> Command {
+        self.builder.build()
+    }
+}

@@ -1,0 +1,99 @@
+//! Completion of asynchronous calls: one state for all calls that share a group commit.
+
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use stele_types::{Error, Result};
+
+type Callback = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// The outcome of one group commit, waited for by all its members.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    result: Option<Result<()>>,
+    callbacks: Vec<Callback>,
+}
+
+fn copy(result: &Result<()>) -> Result<()> {
+    result.as_ref().map(|&()| ()).map_err(Error::duplicate)
+}
+
+impl Outcome {
+    pub fn finish(&self, result: Result<()>) {
+        let callbacks = {
+            let mut state = self.state.lock();
+            state.result = Some(copy(&result));
+            std::mem::take(&mut state.callbacks)
+        };
+        self.changed.notify_all();
+        for callback in callbacks {
+            callback(copy(&result));
+        }
+    }
+
+    pub fn result(&self) -> Option<Result<()>> {
+        self.state.lock().result.as_ref().map(copy)
+    }
+
+    /// Sleeps until finished or nudged; spurious returns are allowed.
+    pub fn park(&self) {
+        let mut state = self.state.lock();
+        if state.result.is_none() {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// Wakes one member, so that it may lead the next commit.
+    pub fn nudge(&self) {
+        // Taking the lock orders this after a member's decision to sleep.
+        drop(self.state.lock());
+        self.changed.notify_one();
+    }
+
+    fn on_done(&self, callback: Callback) {
+        let mut state = self.state.lock();
+        match &state.result {
+            None => state.callbacks.push(callback),
+            Some(result) => {
+                let result = copy(result);
+                drop(state);
+                callback(result);
+            }
+        }
+    }
+}
+
+/// The pending result of an asynchronous call. Dropping it does not cancel the call.
+pub struct Completion {
+    pub(super) outcome: Arc<Outcome>,
+    pub(super) queue: Arc<super::commit::CommitQueue>,
+}
+
+impl Completion {
+    /// Waits until the call's effects are durable and visible.
+    pub fn wait(self) -> Result<()> {
+        self.queue.wait(&self.outcome)
+    }
+
+    /// Whether the outcome is known.
+    pub fn is_done(&self) -> bool {
+        self.outcome.result().is_some()
+    }
+
+    /// Calls `callback` with the outcome, on the thread that commits, or at once if known. It must
+    /// not call back into the store.
+    pub fn on_done(self, callback: impl FnOnce(Result<()>) + Send + 'static) {
+        self.outcome.on_done(Box::new(callback));
+    }
+}
+
+impl std::fmt::Debug for Completion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Completion").field("done", &self.is_done()).finish()
+    }
+}

@@ -1,0 +1,109 @@
+//! Settings of one store. All have defaults; sizes are in bytes.
+
+use stele_gc::GcOptions;
+use stele_index::IndexOptions;
+use stele_log::LogOptions;
+use stele_types::limits::INLINE_VALUE_BYTES_MAX;
+use stele_types::{Error, Result, StoreId};
+
+/// Settings of one store, checked by [`Options::validate`] when it opens.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Identity a new directory gets; an existing one must carry it. `None`: 1 for a new directory,
+    /// any for an existing one.
+    pub store: Option<StoreId>,
+    /// Size at which a log segment is sealed. 64 KiB to 2 GiB, default 128 MiB.
+    pub segment_bytes_max: u64,
+    /// Freed segments kept for reuse: blocks written before need no metadata commit. Default 4.
+    pub recycle_segments_max: usize,
+    /// Write the log past the page cache. Default on; off where the file system refuses it.
+    pub direct_io: bool,
+    /// Memory for recent entries, for followers and slow appliers. Default 0 in the embedded store.
+    pub entry_cache_bytes_max: usize,
+    /// Memory for values, found by locator. Default 64 MiB.
+    pub value_cache_bytes_max: usize,
+    /// Longest value kept in the index. At most 64.
+    pub inline_value_bytes_max: usize,
+    /// Size at which the memtable is frozen and flushed. Default 64 MiB.
+    pub memtable_bytes_max: usize,
+    /// Memory for blocks of runs. Default 64 MiB.
+    pub block_cache_bytes_max: usize,
+    /// Size at which a merge starts a new run file. Default 64 MiB.
+    pub run_bytes_max: u64,
+    /// Log bytes after which a checkpoint is made even if the memtable is small; bounds the replay
+    /// after a crash. Default 4 GiB.
+    pub checkpoint_log_bytes_max: u64,
+    /// Bytes of requests waiting for the log; beyond it callers wait. Default 64 MiB.
+    pub queue_bytes_max: usize,
+    /// Device bytes kept free for garbage collection; writes are refused below. Default 64 MiB.
+    pub reserved_bytes: u64,
+    /// Run maintenance and completions on threads of the store. Off: the caller drives `maintain`.
+    pub background: bool,
+    /// Rebuild a lost or damaged index from the log at open, when that loses nothing. Default on.
+    pub rebuild: bool,
+    /// Garbage collection.
+    pub gc: GcOptions,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            store: None,
+            segment_bytes_max: 128 << 20,
+            recycle_segments_max: 4,
+            direct_io: true,
+            entry_cache_bytes_max: 0,
+            value_cache_bytes_max: 64 << 20,
+            inline_value_bytes_max: INLINE_VALUE_BYTES_MAX,
+            memtable_bytes_max: 64 << 20,
+            block_cache_bytes_max: 64 << 20,
+            run_bytes_max: 64 << 20,
+            checkpoint_log_bytes_max: 4 << 30,
+            queue_bytes_max: 64 << 20,
+            reserved_bytes: 64 << 20,
+            background: true,
+            rebuild: true,
+            gc: GcOptions::default(),
+        }
+    }
+}
+
+impl Options {
+    /// Fails with [`Error::Invalid`] naming the first setting out of bounds.
+    pub fn validate(&self) -> Result<()> {
+        let within = |name: &str, value: u64, low: u64, high: u64| {
+            if (low..=high).contains(&value) {
+                return Ok(());
+            }
+            Err(Error::invalid(format!("{name} is {value}; allowed are {low} to {high}")))
+        };
+        within("segment_bytes_max", self.segment_bytes_max, 64 << 10, 2 << 30)?;
+        within("recycle_segments_max", self.recycle_segments_max as u64, 0, 1024)?;
+        let inline_max = INLINE_VALUE_BYTES_MAX as u64;
+        within("inline_value_bytes_max", self.inline_value_bytes_max as u64, 0, inline_max)?;
+        within("memtable_bytes_max", self.memtable_bytes_max as u64, 4 << 10, 4 << 30)?;
+        within("run_bytes_max", self.run_bytes_max, 4 << 10, 4 << 30)?;
+        within("checkpoint_log_bytes_max", self.checkpoint_log_bytes_max, 64 << 10, 1 << 40)?;
+        within("queue_bytes_max", self.queue_bytes_max as u64, 64 << 10, 1 << 30)
+    }
+
+    pub(crate) fn log(&self, store: StoreId) -> LogOptions {
+        LogOptions {
+            store,
+            segment_bytes_max: self.segment_bytes_max,
+            recycle_segments_max: self.recycle_segments_max,
+            direct: self.direct_io,
+            entry_cache_bytes_max: self.entry_cache_bytes_max,
+            inline_value_bytes_max: self.inline_value_bytes_max,
+        }
+    }
+
+    pub(crate) fn index(&self) -> IndexOptions {
+        IndexOptions {
+            memtable_bytes_max: self.memtable_bytes_max,
+            block_cache_bytes_max: self.block_cache_bytes_max,
+            run_bytes_max: self.run_bytes_max,
+            ..IndexOptions::default()
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! The engine as a map in memory: what every engine must do, in the fewest words. The yardstick of
+//! differential tests.
+
+mod region;
+
+use crate::{EngineStats, EngineView, Maintained, Order, Pair, Progress, ScanOptions, StorageEngine};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use region::Region;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+use stele_types::{
+    Appended, Command, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, Lsn, Op, Record,
+    RegionId, Result, Term,
+};
+
+/// Bytes after which the model pretends to begin a new segment; any value serves.
+const SEGMENT_BYTES: u32 = 128 << 20;
+const EXPORT_SLICE_BYTES: usize = 1 << 20;
+
+/// Key → (value, expiry in Unix seconds or 0).
+type Pairs = BTreeMap<Bytes, (Bytes, u64)>;
+
+/// An engine in memory. A crash ([`ModelEngine::crash`]) keeps what was appended, installed and
+/// dropped, and of what was applied only what a checkpoint covers.
+#[derive(Debug, Default)]
+pub struct ModelEngine {
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct State {
+    regions: BTreeMap<RegionId, Region>,
+    visible: Arc<Pairs>,
+    /// What a crash leaves: `visible` as of the last checkpoint.
+    checkpoint: Arc<Pairs>,
+    head: Lsn,
+    user_bytes: u64,
+}
+
+impl ModelEngine {
+    /// An empty store.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The store as a crash now would leave it.
+    pub fn crash(&self) -> Self {
+        let mut state = self.state.lock().clone();
+        state.visible = Arc::clone(&state.checkpoint);
+        for region in state.regions.values_mut() {
+            region.applied = region.checkpointed;
+        }
+        Self { state: Mutex::new(state) }
+    }
+
+    /// Makes all that is applied survive a crash without the log.
+    pub fn checkpoint(&self) {
+        self.state.lock().make_checkpoint();
+    }
+}
+
+impl State {
+    fn make_checkpoint(&mut self) {
+        self.checkpoint = Arc::clone(&self.visible);
+        for region in self.regions.values_mut() {
+            region.checkpointed = region.applied;
+        }
+    }
+
+    fn place(&mut self, payload_bytes: usize) -> Lsn {
+        if self.head.offset > SEGMENT_BYTES {
+            self.head = Lsn::new(self.head.file.next(), 0);
+        }
+        let at = self.head;
+        self.head.offset += payload_bytes as u32;
+        at
+    }
+
+    fn region(&self, id: RegionId) -> Result<&Region> {
+        let region = self.regions.get(&id);
+        region.ok_or_else(|| Error::invalid(format!("region {id} is not on this store")))
+    }
+}
+
+impl StorageEngine for ModelEngine {
+    type View = ModelView;
+
+    fn append(&self, batch: &LogBatch) -> Result<Appended> {
+        let mut state = self.state.lock();
+        // All or nothing: a refused record leaves no trace of those before it.
+        let mut touched: BTreeMap<RegionId, Region> = BTreeMap::new();
+        let mut payloads = Vec::new();
+        for record in &batch.records {
+            let id = match record {
+                Record::Entry(entry) => entry.region,
+                Record::HardState(id, _) | Record::Mark(id, _) => *id,
+            };
+            let known = || state.regions.get(&id).cloned().unwrap_or_default();
+            let region = touched.entry(id).or_insert_with(known);
+            match record {
+                Record::Entry(entry) => {
+                    let at = state.place(entry.payload.len());
+                    region.push(entry, at)?;
+                    payloads.push(at);
+                }
+                Record::HardState(_, hard_state) => {
+                    region.check_alive(id)?;
+                    region.hard_state = *hard_state;
+                }
+                Record::Mark(_, mark) => region.mark(id, mark)?,
+            }
+        }
+        state.regions.extend(touched);
+        Ok(Appended { payloads, head: state.head })
+    }
+
+    fn entries(
+        &self,
+        region: RegionId,
+        from: LogIndex,
+        to: LogIndex,
+        bytes_max: usize,
+    ) -> Result<Vec<CommittedEntry>> {
+        let state = self.state.lock();
+        let region = state.region(region)?;
+        if from <= region.truncated.0 {
+            return Err(Error::invalid(format!("entry {from} is truncated")));
+        }
+        let mut out: Vec<CommittedEntry> = Vec::new();
+        let mut bytes = 0;
+        let mut index = from;
+        while index < to && let Some(entry) = region.entry(index) {
+            bytes += entry.payload.len();
+            if !out.is_empty() && bytes > bytes_max {
+                break;
+            }
+            out.push(entry.clone());
+            index = index.next();
+        }
+        Ok(out)
+    }
+
+    fn term(&self, region: RegionId, index: LogIndex) -> Option<Term> {
+        self.state.lock().regions.get(&region)?.term(index)
+    }
+
+    fn apply(&self, id: RegionId, entries: &[CommittedEntry]) -> Result<()> {
+        let mut state = self.state.lock();
+        let region = state.region(id)?;
+        region.check_alive(id)?;
+        let mut next = region.applied.next();
+        let mut commands = Vec::new();
+        for entry in entries {
+            if entry.index != next || region.entry(next) != Some(entry) {
+                return Err(Error::invalid(format!(
+                    "region {id}: entry {} of term {} is not the persisted entry {next}",
+                    entry.index, entry.term
+                )));
+            }
+            if entry.is_command {
+                commands.push(Command::parse(entry.payload.clone())?);
+            }
+            next = next.next();
+        }
+        for command in &commands {
+            let bytes = apply_command(Arc::make_mut(&mut state.visible), command);
+            state.user_bytes += bytes;
+        }
+        if let Some(region) = state.regions.get_mut(&id) {
+            region.applied = LogIndex(next.0 - 1);
+        }
+        Ok(())
+    }
+
+    fn view(&self) -> Result<ModelView> {
+        Ok(ModelView { pairs: Arc::clone(&self.state.lock().visible) })
+    }
+
+    fn progress(&self, region: RegionId) -> Option<Progress> {
+        self.state.lock().regions.get(&region).map(Region::progress)
+    }
+
+    fn truncate(&self, id: RegionId, index: LogIndex) -> Result<LogIndex> {
+        let mut state = self.state.lock();
+        state.region(id)?.check_alive(id)?;
+        let Some(region) = state.regions.get_mut(&id) else { return Ok(LogIndex(0)) };
+        region.truncate(index);
+        Ok(region.truncated.0)
+    }
+
+    fn export(
+        &self,
+        range: &KeyRange,
+        sink: &mut dyn FnMut(Vec<Pair>) -> Result<()>,
+    ) -> Result<()> {
+        let view = self.view()?;
+        let mut slice = Vec::new();
+        let mut bytes = 0;
+        for pair in view.range(range) {
+            bytes += pair.key.len() + pair.value.len();
+            slice.push(pair);
+            if bytes >= EXPORT_SLICE_BYTES {
+                sink(std::mem::take(&mut slice))?;
+                bytes = 0;
+            }
+        }
+        if slice.is_empty() { Ok(()) } else { sink(slice) }
+    }
+
+    fn install(
+        &self,
+        region: RegionId,
+        range: &KeyRange,
+        at: (LogIndex, Term),
+        pairs: &mut dyn Iterator<Item = Result<Pair>>,
+    ) -> Result<()> {
+        let mut fresh = Pairs::new();
+        for pair in pairs {
+            let Pair { key, value, expires_at_s } = pair?;
+            let ascending = fresh.last_key_value().is_none_or(|(last, _)| *last < key);
+            if !ascending || !range.contains(&key) {
+                return Err(Error::invalid("installed keys must ascend inside the range"));
+            }
+            fresh.insert(key, (value, expires_at_s));
+        }
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        for pairs in [&mut state.visible, &mut state.checkpoint] {
+            let pairs = Arc::make_mut(pairs);
+            remove_range(pairs, range);
+            pairs.extend(fresh.clone());
+        }
+        state.regions.entry(region).or_default().start(at.0, at.1);
+        Ok(())
+    }
+
+    fn drop_range(&self, range: &KeyRange) -> Result<()> {
+        let mut state = self.state.lock();
+        remove_range(Arc::make_mut(&mut state.visible), range);
+        // Entries applied before the drop must not bring its pairs back when applied again after a
+        // crash, so the drop is a checkpoint.
+        state.make_checkpoint();
+        Ok(())
+    }
+
+    fn maintain(&self, _bytes_max: u64) -> Result<Maintained> {
+        self.checkpoint();
+        Ok(Maintained::default())
+    }
+
+    fn stats(&self) -> EngineStats {
+        let state = self.state.lock();
+        let bytes: usize = state.visible.iter().map(|(key, (value, _))| key.len() + value.len()).sum();
+        EngineStats {
+            user_bytes: state.user_bytes,
+            live_bytes: bytes as u64,
+            memory_bytes: bytes as u64,
+            ..EngineStats::default()
+        }
+    }
+}
+
+fn apply_command(pairs: &mut Pairs, command: &Command) -> u64 {
+    let mut bytes = 0;
+    for op in command.ops() {
+        match op {
+            Op::Put { key, value, expires_at_s, value_offset, .. } => {
+                let at = value_offset as usize;
+                let value = command.bytes().slice(at..at + value.len());
+                bytes += key.len() + value.len();
+                pairs.insert(Bytes::copy_from_slice(key), (value, expires_at_s));
+            }
+            Op::Delete { key } => {
+                bytes += key.len();
+                pairs.remove(key);
+            }
+            Op::DeleteRange { start, end } => {
+                bytes += start.len() + end.len();
+                remove_range(pairs, &KeyRange::new(start.to_vec(), end.to_vec()));
+            }
+        }
+    }
+    bytes as u64
+}
+
+fn remove_range(pairs: &mut Pairs, range: &KeyRange) {
+    pairs.retain(|key, _| !range.contains(key));
+}
+
+/// The model's pairs at one point in time.
+#[derive(Clone, Debug)]
+pub struct ModelView {
+    pairs: Arc<Pairs>,
+}
+
+impl ModelView {
+    fn range(&self, range: &KeyRange) -> impl DoubleEndedIterator<Item = Pair> {
+        let start = Bound::Included(range.start.clone());
+        let end = match range.end.is_empty() {
+            true => Bound::Unbounded,
+            // An inverted range is empty; BTreeMap would panic on it.
+            false => Bound::Excluded(range.end.clone().max(range.start.clone())),
+        };
+        self.pairs.range((start, end)).map(|(key, (value, expires_at_s))| Pair {
+            key: key.clone(),
+            value: value.clone(),
+            expires_at_s: *expires_at_s,
+        })
+    }
+}
+
+impl EngineView for ModelView {
+    fn get(&self, key: &[u8]) -> Result<Option<Pair>> {
+        Ok(self.pairs.get_key_value(key).map(|(key, (value, expires_at_s))| Pair {
+            key: key.clone(),
+            value: value.clone(),
+            expires_at_s: *expires_at_s,
+        }))
+    }
+
+    fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {
+        let range = self.range(&options.range);
+        let mut pairs: Box<dyn Iterator<Item = Pair>> = match options.order {
+            Order::Forward => Box::new(range),
+            Order::Reverse => Box::new(range.rev()),
+        };
+        let mut out = Vec::new();
+        let mut bytes = 0;
+        while out.len() < options.limit
+            && let Some(mut pair) = pairs.next()
+        {
+            if options.keys_only {
+                pair.value = Bytes::new();
+            }
+            bytes += pair.key.len() + pair.value.len();
+            if !out.is_empty() && bytes > options.bytes_max {
+                break;
+            }
+            out.push(pair);
+        }
+        Ok(out)
+    }
+}
+

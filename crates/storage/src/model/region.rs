@@ -1,0 +1,127 @@
+//! One region's log and position in the model.
+
+use crate::Progress;
+use std::collections::BTreeMap;
+use stele_types::{
+    CommittedEntry, EntryRecord, Error, HardState, LogIndex, Lsn, Mark, RegionId, Result, Term,
+};
+
+/// The reference meaning of a region's log: what each record does, and which are refused.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Region {
+    pub(super) truncated: (LogIndex, Term),
+    pub(super) checkpointed: LogIndex,
+    pub(super) applied: LogIndex,
+    pub(super) hard_state: HardState,
+    pub(super) destroyed: bool,
+    entries: BTreeMap<LogIndex, CommittedEntry>,
+}
+
+impl Region {
+    pub(super) fn progress(&self) -> Progress {
+        Progress {
+            truncated: self.truncated,
+            checkpointed: self.checkpointed,
+            applied: self.applied,
+            persisted: self.persisted(),
+            hard_state: self.hard_state,
+            destroyed: self.destroyed,
+        }
+    }
+
+    pub(super) fn persisted(&self) -> (LogIndex, Term) {
+        self.entries.last_key_value().map_or(self.truncated, |(&index, entry)| (index, entry.term))
+    }
+
+    pub(super) fn term(&self, index: LogIndex) -> Option<Term> {
+        if index == self.truncated.0 && !self.destroyed {
+            return Some(self.truncated.1);
+        }
+        self.entries.get(&index).map(|entry| entry.term)
+    }
+
+    pub(super) fn entry(&self, index: LogIndex) -> Option<&CommittedEntry> {
+        self.entries.get(&index)
+    }
+
+    /// Appends one entry; one at or below the last index replaces everything from there on.
+    pub(super) fn push(&mut self, record: &EntryRecord, at: Lsn) -> Result<()> {
+        let (region, index) = (record.region, record.index);
+        self.check_alive(region)?;
+        self.check_open(region, index)?;
+        let last = self.persisted().0;
+        if index > last.next() {
+            return Err(Error::invalid(format!("region {region}: entry {index} after {last}")));
+        }
+        self.entries.split_off(&index);
+        let EntryRecord { term, is_command, ref payload, .. } = *record;
+        let entry = CommittedEntry { term, index, is_command, payload: payload.clone(), at };
+        self.entries.insert(index, entry);
+        Ok(())
+    }
+
+    pub(super) fn mark(&mut self, region: RegionId, mark: &Mark) -> Result<()> {
+        match *mark {
+            // A region that comes back to this store starts anew: nothing of its earlier life is
+            // readable.
+            Mark::Start(index, term) => self.start(index, term),
+            Mark::TruncatePrefix(index, term) => {
+                self.check_alive(region)?;
+                if index > self.checkpointed || self.term(index).is_some_and(|t| t != term) {
+                    return Err(Error::invalid(format!(
+                        "region {region}: prefix {index} is not checkpointed"
+                    )));
+                }
+                self.truncate(index);
+            }
+            Mark::TruncateSuffix(index) => {
+                self.check_alive(region)?;
+                self.check_open(region, index)?;
+                self.entries.split_off(&index);
+            }
+            Mark::Destroy => {
+                self.entries.clear();
+                self.destroyed = true;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn start(&mut self, index: LogIndex, term: Term) {
+        let hard_state = if self.destroyed { HardState::default() } else { self.hard_state };
+        *self = Self {
+            truncated: (index, term),
+            checkpointed: index,
+            applied: index,
+            hard_state,
+            ..Self::default()
+        };
+    }
+
+    /// Truncated ≤ checkpointed: `index` is held back to what needs no log any more.
+    pub(super) fn truncate(&mut self, index: LogIndex) {
+        let index = index.min(self.checkpointed);
+        if let Some(entry) = self.entries.get(&index) {
+            self.truncated = (index, entry.term);
+            self.entries = self.entries.split_off(&index.next());
+        }
+    }
+
+    pub(super) fn check_alive(&self, region: RegionId) -> Result<()> {
+        if !self.destroyed {
+            return Ok(());
+        }
+        Err(Error::invalid(format!("region {region} left this store")))
+    }
+
+    /// An applied entry is committed, so nothing may replace or withdraw it.
+    fn check_open(&self, region: RegionId, index: LogIndex) -> Result<()> {
+        if index > self.applied {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "region {region}: entry {index} is final; {} are applied",
+            self.applied
+        )))
+    }
+}

@@ -1,0 +1,60 @@
+//! What alignment direct I/O needs on a file.
+
+use crate::AlignedBuf;
+use crate::aligned::MEMORY_ALIGN_BYTES;
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use std::fs::File;
+use std::path::Path;
+
+/// The alignment of offsets and lengths for `file`, already open with `O_DIRECT`: as the kernel
+/// reports it (since Linux 6.1), else as a probe in the same directory finds out. `None` when
+/// direct writes do not work there.
+pub(super) fn block_bytes(file: &File, path: &Path) -> Option<usize> {
+    match reported(file) {
+        Some(block_bytes) => usable(block_bytes),
+        None => probe(path.parent()?),
+    }
+}
+
+/// Only alignments that [`AlignedBuf`] also meets in memory.
+fn usable(block_bytes: usize) -> Option<usize> {
+    (block_bytes.is_power_of_two() && block_bytes <= MEMORY_ALIGN_BYTES).then_some(block_bytes)
+}
+
+fn reported(file: &File) -> Option<usize> {
+    let stat = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    if stat.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
+        return None;
+    }
+    // Memory must be aligned as well; one number for both keeps the rule for callers simple.
+    Some(stat.stx_dio_offset_align.max(stat.stx_dio_mem_align) as usize)
+}
+
+/// Tries writes into an unnamed file, smallest block first.
+fn probe(dir: &Path) -> Option<usize> {
+    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
+    let file = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR).ok()?;
+    let zeros = AlignedBuf::zeroed(2 * MEMORY_ALIGN_BYTES);
+    [512, MEMORY_ALIGN_BYTES].into_iter().find(|&block| {
+        let part = &zeros[block..2 * block];
+        rustix::io::pwrite(&file, part, block as u64).is_ok_and(|written| written == block)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_agrees_with_what_the_kernel_reports() {
+        let dir = std::env::temp_dir();
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::DIRECT;
+        let Ok(file) = rustix::fs::open(&dir, flags, Mode::RUSR | Mode::WUSR) else { return };
+        let Some(reported) = reported(&File::from(file)) else { return };
+        if reported == 0 {
+            return;
+        }
+        assert!(probe(&dir).is_some_and(|probed| probed <= reported.max(512)));
+    }
+}

@@ -1,0 +1,140 @@
+//! An open file of the machine.
+
+use crate::aligned::check_aligned;
+use crate::{Meter, VfsFile};
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use stele_types::{Cause, Error, Result};
+
+/// Most buffers of one `pwritev` (`IOV_MAX` of Linux).
+const BUFFERS_MAX: usize = 1024;
+
+#[derive(Debug)]
+pub(super) struct RealFile {
+    pub file: File,
+    pub path: PathBuf,
+    pub block_bytes: Option<usize>,
+    pub meter: Arc<Meter>,
+}
+
+impl RealFile {
+    fn error(&self, op: &'static str, source: impl Into<io::Error>) -> Error {
+        Error::io(op, &self.path, source.into())
+    }
+
+    fn check(&self, op: &'static str, memory: &[u8], offset: u64) -> Result<()> {
+        let Some(block_bytes) = self.block_bytes else { return Ok(()) };
+        check_aligned(op, &self.path, offset, memory.len() as u64, block_bytes)?;
+        if memory.as_ptr().addr().is_multiple_of(block_bytes) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "direct {op} of {} from memory not aligned to {block_bytes} bytes",
+            self.path.display()
+        )))
+    }
+
+    /// Partial writes (a signal, a nearly full device) go on where they stopped.
+    fn write_one(&self, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(&self.file, bytes, offset))?;
+            bytes = bytes.get(written..).filter(|_| written > 0).ok_or(io::ErrorKind::WriteZero)?;
+            offset += written as u64;
+        }
+        Ok(())
+    }
+
+    fn write_many(&self, buffers: &[IoSlice<'_>], mut offset: u64) -> io::Result<()> {
+        let mut owned = buffers.to_vec();
+        let mut rest = owned.as_mut_slice();
+        IoSlice::advance_slices(&mut rest, 0);
+        while !rest.is_empty() {
+            let some = &rest[..rest.len().min(BUFFERS_MAX)];
+            let written = rustix::io::retry_on_intr(|| rustix::io::pwritev(&self.file, some, offset))?;
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            IoSlice::advance_slices(&mut rest, written);
+            offset += written as u64;
+        }
+        Ok(())
+    }
+}
+
+impl VfsFile for RealFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        self.check("read", buffer, offset)?;
+        let mut got = 0;
+        while got < buffer.len() {
+            match self.file.read_at(&mut buffer[got..], offset + got as u64) {
+                Ok(0) => break,
+                Ok(bytes) => got += bytes,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(self.error("read", e)),
+            }
+            // A direct read that ends inside a block met the end of the file; the next one would
+            // start misaligned.
+            if self.block_bytes.is_some_and(|block_bytes| !got.is_multiple_of(block_bytes)) {
+                break;
+            }
+        }
+        self.meter.count_read(got as u64);
+        Ok(got)
+    }
+
+    fn write_at(&self, buffers: &[IoSlice<'_>], offset: u64, cause: Cause) -> Result<()> {
+        let mut at = offset;
+        for buffer in buffers {
+            self.check("write", buffer, at)?;
+            at += buffer.len() as u64;
+        }
+        let done = match buffers {
+            [one] => self.write_one(one, offset),
+            many => self.write_many(many, offset),
+        };
+        done.map_err(|e| self.error("write", e))?;
+        self.meter.count_write(cause, at - offset);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> Result<()> {
+        self.meter.count_sync();
+        if stele_types::mutant::active("vfs.skip_data_sync") {
+            return Ok(());
+        }
+        rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&self.file))
+            .map_err(|e| self.error("sync", e))
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let keep = FallocateFlags::KEEP_SIZE;
+        match rustix::io::retry_on_intr(|| rustix::fs::fallocate(&self.file, keep, 0, bytes)) {
+            Err(e) if e != Errno::OPNOTSUPP && e != Errno::NOSYS => Err(self.error("allocate", e)),
+            _ => Ok(()),
+        }
+    }
+
+    fn set_len(&self, bytes: u64) -> Result<()> {
+        self.file.set_len(bytes).map_err(|e| self.error("set length", e))
+    }
+
+    fn len(&self) -> Result<u64> {
+        Ok(self.file.metadata().map_err(|e| self.error("stat", e))?.len())
+    }
+
+    fn block_bytes(&self) -> Option<usize> {
+        self.block_bytes
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}

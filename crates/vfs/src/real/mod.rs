@@ -1,0 +1,161 @@
+//! The machine's file system (Linux).
+
+mod clock;
+mod direct;
+mod file;
+
+pub use clock::SystemClock;
+
+use crate::{Create, DirEntry, DirLock, Meter, Open, Vfs, VfsFile, check_open, check_rename};
+use file::RealFile;
+use rustix::fs::{Advice, FlockOperation, OFlags};
+use rustix::io::{Errno, retry_on_intr};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use stele_types::{Error, Result};
+
+/// What `st_blocks` counts in.
+const STAT_BLOCK_BYTES: u64 = 512;
+
+/// The machine's file system.
+#[derive(Clone, Debug, Default)]
+pub struct RealVfs {
+    meter: Arc<Meter>,
+}
+
+#[derive(Debug)]
+struct RealLock {
+    /// The lock ends with this descriptor.
+    _file: File,
+}
+
+impl DirLock for RealLock {}
+
+impl RealVfs {
+    /// A file system with a meter at zero.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+fn open_with(path: &Path, how: Open, flags: OFlags) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(how.write)
+        .create(how.create == Create::IfMissing)
+        .create_new(how.create == Create::New)
+        .custom_flags(flags.bits() as i32)
+        .open(path)
+}
+
+fn or_here(dir: &Path) -> &Path {
+    if dir.as_os_str().is_empty() { Path::new(".") } else { dir }
+}
+
+impl Vfs for RealVfs {
+    fn open(&self, path: &Path, how: Open) -> Result<Arc<dyn VfsFile>> {
+        check_open(path, how)?;
+        let buffered = || open_with(path, how, OFlags::empty());
+        let mut block_bytes = None;
+        let mut file = match how.direct {
+            true => open_with(path, how, OFlags::DIRECT),
+            false => buffered(),
+        };
+        if how.direct {
+            // A file system without direct I/O answers EINVAL, possibly after creating the name.
+            let refused = file.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::InvalidInput);
+            block_bytes = file.as_ref().ok().and_then(|file| direct::block_bytes(file, path));
+            if refused || (file.is_ok() && block_bytes.is_none()) {
+                let there = path.exists();
+                let create = if there { Create::Never } else { how.create };
+                file = open_with(path, Open { create, ..how }, OFlags::empty());
+            }
+        }
+        let file = file.map_err(|e| Error::io("open", path, e))?;
+        if !how.write && block_bytes.is_none() {
+            // Readers here ask for exactly what they need; readahead would only fill the cache.
+            let _hint_refused = rustix::fs::fadvise(&file, 0, None, Advice::Random);
+        }
+        let meter = Arc::clone(&self.meter);
+        Ok(Arc::new(RealFile { file, path: path.to_path_buf(), block_bytes, meter }))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        check_rename(from, to)?;
+        fs::rename(from, to).map_err(|e| Error::io("rename", from, e))
+    }
+
+    fn unlink(&self, path: &Path) -> Result<()> {
+        fs::remove_file(path).map_err(|e| Error::io("unlink", path, e))
+    }
+
+    fn sync_dir(&self, dir: &Path) -> Result<()> {
+        self.meter.count_dir_sync();
+        if stele_types::mutant::active("vfs.skip_dir_sync") {
+            return Ok(());
+        }
+        let file = File::open(or_here(dir)).map_err(|e| Error::io("open", dir, e))?;
+        retry_on_intr(|| rustix::fs::fsync(&file))
+            .map_err(|e| Error::io("sync directory", dir, e.into()))
+    }
+
+    fn create_dir_all(&self, dir: &Path) -> Result<()> {
+        let missing: Vec<&Path> = dir.ancestors().take_while(|d| !or_here(d).is_dir()).collect();
+        for dir in missing.into_iter().rev() {
+            match fs::create_dir(dir) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => {}
+                done => done.map_err(|e| Error::io("create directory", dir, e))?,
+            }
+            self.sync_dir(dir)?;
+            // The name of a directory lies in its parent.
+            self.sync_dir(dir.parent().unwrap_or(dir))?;
+        }
+        Ok(())
+    }
+
+    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
+        let error = |e| Error::io("list", dir, e);
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(or_here(dir)).map_err(error)? {
+            let entry = entry.map_err(error)?;
+            let stat = match entry.metadata() {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                stat => stat.map_err(error)?,
+            };
+            entries.push(DirEntry {
+                name: entry.file_name().to_string_lossy().into_owned(),
+                bytes: stat.len(),
+                allocated_bytes: stat.blocks() * STAT_BLOCK_BYTES,
+                is_dir: stat.is_dir(),
+            });
+        }
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        path.try_exists().map_err(|e| Error::io("stat", path, e))
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn DirLock>> {
+        let how = Open { write: true, create: Create::IfMissing, direct: false };
+        let file = open_with(path, how, OFlags::empty()).map_err(|e| Error::io("open", path, e))?;
+        match retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)) {
+            Ok(()) => Ok(Box::new(RealLock { _file: file })),
+            Err(Errno::WOULDBLOCK) => Err(Error::Locked(path.to_path_buf())),
+            Err(e) => Err(Error::io("lock", path, e.into())),
+        }
+    }
+
+    fn free_bytes(&self, dir: &Path) -> Result<u64> {
+        let stat = rustix::fs::statvfs(or_here(dir)).map_err(|e| Error::io("stat", dir, e.into()))?;
+        Ok(stat.f_bavail * stat.f_frsize)
+    }
+
+    fn meter(&self) -> &Meter {
+        &self.meter
+    }
+}

@@ -1,0 +1,96 @@
+//! Bytes of a file, sparse and cheap to clone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const CHUNK_BYTES: usize = 4096;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Content {
+    pub len: u64,
+    /// By offset ÷ `CHUNK_BYTES`. Missing chunks, and bytes at or beyond `len`, are zero.
+    chunks: BTreeMap<u64, Arc<[u8; CHUNK_BYTES]>>,
+}
+
+impl Content {
+    /// Copies what lies at `offset` and returns how much: less than asked only at the end.
+    pub fn read(&self, buffer: &mut [u8], offset: u64) -> usize {
+        let end = self.len.min(offset.saturating_add(buffer.len() as u64));
+        let total = end.saturating_sub(offset) as usize;
+        for (chunk, from, at, bytes) in pieces(offset, total) {
+            let to = &mut buffer[at..at + bytes];
+            match self.chunks.get(&chunk) {
+                Some(data) => to.copy_from_slice(&data[from..from + bytes]),
+                None => to.fill(0),
+            }
+        }
+        total
+    }
+
+    /// Writes, extending the length when needed.
+    pub fn write(&mut self, data: &[u8], offset: u64) {
+        for (chunk, from, at, bytes) in pieces(offset, data.len()) {
+            let target = self.chunks.entry(chunk).or_insert_with(|| Arc::new([0; CHUNK_BYTES]));
+            Arc::make_mut(target)[from..from + bytes].copy_from_slice(&data[at..at + bytes]);
+        }
+        self.grow(offset + data.len() as u64);
+    }
+
+    /// Makes the length at least `len`.
+    pub fn grow(&mut self, len: u64) {
+        self.len = self.len.max(len);
+    }
+
+    pub fn set_len(&mut self, len: u64) {
+        if len < self.len {
+            let chunk = len / CHUNK_BYTES as u64;
+            let _cut = self.chunks.split_off(&len.div_ceil(CHUNK_BYTES as u64));
+            if let Some(last) = self.chunks.get_mut(&chunk) {
+                Arc::make_mut(last)[(len % CHUNK_BYTES as u64) as usize..].fill(0);
+            }
+        }
+        self.len = len;
+    }
+}
+
+/// Splits a range into (chunk, offset in the chunk, offset in the range, bytes).
+fn pieces(offset: u64, total: usize) -> impl Iterator<Item = (u64, usize, usize, usize)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let absolute = offset + at as u64;
+        let from = (absolute % CHUNK_BYTES as u64) as usize;
+        let bytes = (CHUNK_BYTES - from).min(total - at);
+        let piece = (absolute / CHUNK_BYTES as u64, from, at, bytes);
+        at += bytes;
+        (bytes > 0).then_some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn behaves_like_a_vector_of_bytes() {
+        let mut content = Content::default();
+        let mut model = Vec::new();
+        let mut prng = super::super::prng::Prng::new(1);
+        for _ in 0..400 {
+            let offset = prng.below(20_000) as usize;
+            if prng.below(4) == 0 {
+                content.set_len(offset as u64);
+                model.resize(offset, 0);
+            } else {
+                let data = vec![prng.next() as u8; prng.below(9000) as usize];
+                content.write(&data, offset as u64);
+                if model.len() < offset + data.len() {
+                    model.resize(offset + data.len(), 0);
+                }
+                model[offset..offset + data.len()].copy_from_slice(&data);
+            }
+            let mut all = vec![9; model.len() + 10];
+            assert_eq!(content.read(&mut all, 0), model.len());
+            assert_eq!(all[..model.len()], model);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Child processes: with a time limit, and with a line that tells how long each took.
+
+use crate::workspace::{Workspace, cargo};
+use anyhow::{Context, Result, bail};
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const POLL: Duration = Duration::from_millis(20);
+
+/// How a child ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// With this success.
+    Exited(bool),
+    /// Killed at the time limit.
+    TimedOut,
+}
+
+/// Runs `command` for at most `limit`; returns how it ended and all it printed.
+pub fn run_limited(command: &mut Command, limit: Duration) -> Result<(Ended, String)> {
+    let output = tempfile::NamedTempFile::new().context("creating a file for output")?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(output.reopen()?)
+        .stderr(output.reopen_append()?)
+        .spawn()
+        .with_context(|| format!("starting {command:?}"))?;
+    let deadline = Instant::now() + limit;
+    let ended = loop {
+        if let Some(status) = child.try_wait()? {
+            break Ended::Exited(status.success());
+        }
+        if Instant::now() >= deadline {
+            child.kill()?;
+            child.wait()?;
+            break Ended::TimedOut;
+        }
+        thread::sleep(POLL);
+    };
+    let printed = std::fs::read(output.path())?;
+    Ok((ended, String::from_utf8_lossy(&printed).into_owned()))
+}
+
+trait ReopenAppend {
+    fn reopen_append(&self) -> Result<File>;
+}
+
+impl ReopenAppend for tempfile::NamedTempFile {
+    /// A second writer of one file must append, or the two overwrite each other.
+    fn reopen_append(&self) -> Result<File> {
+        Ok(File::options().append(true).open(self.path())?)
+    }
+}
+
+/// Runs `command` with its output shown; fails unless it succeeds.
+pub fn run_shown(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("starting {command:?}"))?;
+    if !status.success() {
+        bail!("{command:?} ended with {status}");
+    }
+    Ok(())
+}
+
+/// Builds the `stele` binary and returns its path.
+pub fn build_stele(workspace: &Workspace, release: bool) -> Result<PathBuf> {
+    let mut build = Command::new(cargo());
+    build.args(["build", "--quiet", "--package", "stele-cli"]).current_dir(&workspace.root);
+    if release {
+        build.arg("--release");
+    }
+    run_shown(&mut build)?;
+    let profile = if release { "release" } else { "debug" };
+    let binary = workspace.target.join(profile).join("stele");
+    anyhow::ensure!(binary.is_file(), "{} was not built", binary.display());
+    Ok(binary)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_past_its_limit_is_killed_and_both_streams_are_kept() {
+        let mut both = Command::new("sh");
+        both.args(["-c", "echo out; echo err >&2; exit 3"]);
+        let (ended, printed) = run_limited(&mut both, Duration::from_secs(20)).unwrap();
+        assert_eq!(ended, Ended::Exited(false));
+        assert!(printed.contains("out") && printed.contains("err"), "{printed}");
+
+        let mut slow = Command::new("sleep");
+        slow.arg("60");
+        let started = Instant::now();
+        let (ended, _) = run_limited(&mut slow, Duration::from_millis(100)).unwrap();
+        assert_eq!(ended, Ended::TimedOut);
+        assert!(started.elapsed() < Duration::from_secs(30));
+    }
+}
