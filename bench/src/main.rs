@@ -1,1 +1,66 @@
-fn main() {}
+//! Benchmarks of Stele beside other stores on the same machine and disk: real files, every sync done.
+//!
+//! Each measurement runs in a child process of its own, so that its memory, processor time and bytes
+//! written are its alone. Every run prints its settings and one JSON line per measurement.
+
+mod amplification;
+mod args;
+mod child;
+mod disk;
+mod engine;
+mod figures;
+mod index;
+mod log;
+mod memory;
+mod report;
+mod restart;
+mod system;
+mod workload;
+
+use anyhow::{Result, bail};
+use args::Args;
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const USAGE: &str = "usage: bench <name> [--quick] [--save] [--dir DIR] [--rounds N] [settings]
+
+  index          the index alone beside lsm-tree, fjall, redb      --keys 5000000,20000000 --stores a,b
+  engine         the engine beside fjall with key-value separation --values 1KiB,16KiB,256KiB --bytes 1GiB
+  log            appends beside a bare write and sync loop         --value 16KiB --bytes 1GiB
+  restart        time to open after kill -9                        --bytes 12GiB --value 16KiB
+  amplification  bytes written by 64 writers, by policy            --bytes 1GiB --writers 64
+  memory         resident memory after many keys                   --keys 10000000 --value 1KiB
+
+--save appends the JSON lines to bench/results/<name>.jsonl
+--dir  where the stores go (a folder on the disk to be measured)
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> Result<()> {
+    let Some((name, rest)) = arguments.split_first() else { bail!("{USAGE}") };
+    if name == child::COMMAND {
+        return child::serve(rest);
+    }
+    let args = Args::parse(rest)?;
+    match name.as_str() {
+        "index" => index::run(&args),
+        "engine" => engine::run(&args),
+        "log" => log::run(&args),
+        "restart" => restart::run(&args),
+        "amplification" => amplification::run(&args),
+        "memory" => memory::run(&args),
+        other => bail!("no benchmark `{other}`\n\n{USAGE}"),
+    }
+}

@@ -14,14 +14,13 @@ use workspace::Workspace;
 
 const USAGE: &str = "usage: cargo xtask <command>
 
-  tidy                          check layers, banned calls, lengths, docs and dead files
-  mutants [--only NAME] [--list] [--all]
-                                run the suites against deliberate bugs; --only takes a name or
-                                its beginning, --all adds those marked slow
-  docs [--release]              run the sh blocks of README.md and ARCHITECTURE.md
-  demo-import [--small] [--from DIR] [--work DIR]
-                                import a folder, killed three times; export, compare, verify
-  ci                            everything a change must pass
+  tidy                      check layers, banned calls, lengths, words, dead files, deliberate bugs
+  mutants [--only NAME] [--list]
+                            run the tests against deliberate bugs; NAME may be a beginning
+  docs [--release]          run the sh blocks of README.md and ARCHITECTURE.md
+  demo-import [--short] [--from DIR] [--work DIR] [--seed N]
+                            import a folder, killed three times; export, compare, verify
+  ci                        everything a change must pass
 ";
 
 fn main() -> ExitCode {
@@ -45,11 +44,8 @@ fn run(arguments: &[String]) -> Result<()> {
             tidy::run(&workspace)
         }
         "mutants" => {
-            let options = mutants::Options {
-                only: flags.value("--only")?,
-                list: flags.switch("--list"),
-                all: flags.switch("--all"),
-            };
+            let options =
+                mutants::Options { only: flags.value("--only")?, list: flags.switch("--list") };
             flags.end()?;
             mutants::run(&workspace, &options)
         }
@@ -60,9 +56,10 @@ fn run(arguments: &[String]) -> Result<()> {
         }
         "demo-import" => {
             let options = demo::Options {
-                small: flags.switch("--small"),
+                short: flags.switch("--short"),
                 from: flags.value("--from")?.map(Into::into),
                 work: flags.value("--work")?.map(Into::into),
+                seed: flags.value("--seed")?.map(|seed| seed.parse()).transpose()?,
             };
             flags.end()?;
             demo::run(&workspace, &options)

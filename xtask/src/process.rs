@@ -3,7 +3,7 @@
 use crate::workspace::{Workspace, cargo};
 use anyhow::{Context, Result, bail};
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,8 +24,8 @@ pub fn run_limited(command: &mut Command, limit: Duration) -> Result<(Ended, Str
     let output = tempfile::NamedTempFile::new().context("creating a file for output")?;
     let mut child = command
         .stdin(Stdio::null())
-        .stdout(output.reopen()?)
-        .stderr(output.reopen_append()?)
+        .stdout(appender(output.path())?)
+        .stderr(appender(output.path())?)
         .spawn()
         .with_context(|| format!("starting {command:?}"))?;
     let deadline = Instant::now() + limit;
@@ -44,15 +44,9 @@ pub fn run_limited(command: &mut Command, limit: Duration) -> Result<(Ended, Str
     Ok((ended, String::from_utf8_lossy(&printed).into_owned()))
 }
 
-trait ReopenAppend {
-    fn reopen_append(&self) -> Result<File>;
-}
-
-impl ReopenAppend for tempfile::NamedTempFile {
-    /// A second writer of one file must append, or the two overwrite each other.
-    fn reopen_append(&self) -> Result<File> {
-        Ok(File::options().append(true).open(self.path())?)
-    }
+/// A handle whose writes go to the end: two writers of one file would else overwrite each other.
+pub fn appender(path: &Path) -> Result<File> {
+    File::options().append(true).open(path).with_context(|| format!("opening {}", path.display()))
 }
 
 /// Runs `command` with its output shown; fails unless it succeeds.

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -23,12 +24,13 @@ pub struct Workspace {
 pub struct Package {
     /// Its name.
     pub name: String,
-    /// Its Cargo.toml.
-    pub manifest_path: PathBuf,
     /// The licence it states.
     pub license: Option<String>,
-    /// The description it states.
-    pub description: Option<String>,
+    /// Its cargo features.
+    #[serde(default)]
+    pub features: BTreeMap<String, Vec<String>>,
+    /// Its Cargo.toml.
+    pub manifest_path: PathBuf,
     /// All that it depends on, of any kind.
     #[serde(default)]
     pub dependencies: Vec<Dependency>,
@@ -49,10 +51,6 @@ pub struct Dependency {
 /// One thing cargo builds from a package.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Target {
-    /// Its name.
-    pub name: String,
-    /// `lib`, `bin`, `test`, ...
-    pub kind: Vec<String>,
     /// Its root source file.
     pub src_path: PathBuf,
 }
@@ -70,6 +68,13 @@ impl Workspace {
             String::from_utf8_lossy(&output.stderr)
         );
         serde_json::from_slice(&output.stdout).context("reading cargo metadata")
+    }
+
+    /// Root source files of all targets, from the workspace's root, with `/`.
+    pub fn roots(&self) -> Vec<String> {
+        let targets = self.packages.iter().flat_map(|package| &package.targets);
+        let below_root = targets.filter_map(|target| target.src_path.strip_prefix(&self.root).ok());
+        below_root.map(|path| path.to_string_lossy().replace('\\', "/")).collect()
     }
 }
 

@@ -13,4 +13,4 @@ pub use options::Options;
 pub use stele_gc::{GcOptions, Phase, PolicyKind};
 pub use stele_storage::{EngineStats, EngineView, Order, Pair, ScanOptions, StorageEngine};
 pub use stele_types::{Error, KeyRange, Result};
-pub use store::{Opened, Store, VerifyEvent, VerifyReport, View};
+pub use store::{Opened, Replay, Store, VerifyEvent, VerifyReport, View};

@@ -9,7 +9,7 @@ pub mod conformance;
 mod model;
 mod stats;
 
-pub use model::ModelEngine;
+pub use model::{ModelEngine, ModelFactory, ModelView};
 pub use stats::EngineStats;
 
 use bytes::Bytes;

@@ -241,6 +241,19 @@ impl Command {
         &self.bytes
     }
 
+    /// The operations of encoded bytes, borrowed; `None` unless all of them are well formed.
+    /// Limits are not checked: the bytes come from a log that checked them.
+    pub fn ops_of(bytes: &[u8]) -> Option<impl Iterator<Item = Op<'_>>> {
+        let (&version, ops) = bytes.split_first()?;
+        let mut rest = ops;
+        while version == VERSION && !rest.is_empty() {
+            take_op(&mut rest, bytes.len())?;
+        }
+        let mut rest = ops;
+        let total = bytes.len();
+        (version == VERSION).then(|| std::iter::from_fn(move || take_op(&mut rest, total)))
+    }
+
     /// The operations in order.
     pub fn ops(&self) -> impl Iterator<Item = Op<'_>> {
         let total = self.bytes.len();

@@ -8,5 +8,8 @@ pub const VALUE_BYTES_MAX: usize = 64 << 20;
 pub const COMMAND_BYTES_MAX: usize = 96 << 20;
 /// Values up to this length live in the index instead of being referred to.
 pub const INLINE_VALUE_BYTES_MAX: usize = 64;
+/// What a value file spends on a record beyond its key and value, on average: counted into live
+/// bytes, so that a file of live records alone is nearly all live.
+pub const RECORD_OVERHEAD_BYTES: u64 = 12;
 /// The on-disk format this build reads and writes.
 pub const FORMAT_VERSION: u32 = 1;

@@ -133,22 +133,28 @@ impl std::fmt::Debug for AlignedBuf {
     }
 }
 
-/// Fails with [`Error::Invalid`] unless a direct operation covers whole blocks.
-pub(crate) fn check_aligned(
+/// Fails with [`Error::Invalid`] unless a direct operation covers whole blocks, from aligned memory.
+/// A handle through the page cache (`block_bytes` is `None`) takes everything.
+pub(crate) fn check_direct(
     op: &str,
     path: &Path,
+    memory: &[u8],
     offset: u64,
-    bytes: u64,
-    block_bytes: usize,
+    block_bytes: Option<usize>,
 ) -> Result<()> {
-    let block = block_bytes as u64;
-    if offset.is_multiple_of(block) && bytes.is_multiple_of(block) {
-        return Ok(());
+    let Some(block_bytes) = block_bytes else { return Ok(()) };
+    let (bytes, path) = (memory.len(), path.display());
+    if !offset.is_multiple_of(block_bytes as u64) || !bytes.is_multiple_of(block_bytes) {
+        return Err(Error::invalid(format!(
+            "direct {op} of {path} at {offset}+{bytes} does not cover whole blocks of {block_bytes} bytes"
+        )));
     }
-    Err(Error::invalid(format!(
-        "direct {op} of {} at {offset}+{bytes} does not cover whole blocks of {block} bytes",
-        path.display()
-    )))
+    if !memory.as_ptr().addr().is_multiple_of(block_bytes) {
+        return Err(Error::invalid(format!(
+            "direct {op} of {path} from memory not aligned to {block_bytes} bytes"
+        )));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

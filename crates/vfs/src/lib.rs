@@ -92,6 +92,7 @@ pub trait Vfs: Send + Sync + Debug {
     fn meter(&self) -> &Meter;
 }
 
+#[expect(clippy::len_without_is_empty, reason = "asking a file for its length can fail")]
 /// An open file. Positions are explicit, so a handle may be shared by threads.
 pub trait VfsFile: Send + Sync + Debug {
     /// Reads up to `buffer.len()` bytes at `offset`; fewer only at the end of the file.

@@ -5,8 +5,10 @@
 //! Two orders hold: a group is applied only after its sync, and groups are applied in log order.
 
 use super::completion::{Completion, Outcome};
+use super::workers::Signal;
 use crate::store::Store;
 use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use stele_gc::Pressure;
 use stele_storage::StorageEngine;
@@ -29,11 +31,13 @@ pub(crate) struct CommitQueue {
     waiting: Mutex<Waiting>,
     room: Condvar,
     leader: Mutex<Leader>,
+    /// Raised when a group waits and none of its members does.
+    unattended: Arc<Signal>,
     bytes_max: usize,
 }
 
 struct Waiting {
-    groups: std::collections::VecDeque<Group>,
+    groups: VecDeque<Group>,
     bytes: usize,
     leading: bool,
 }
@@ -55,13 +59,14 @@ struct Leader {
 }
 
 impl CommitQueue {
-    pub fn new(store: Arc<Store>, bytes_max: usize) -> Arc<Self> {
-        let waiting = Waiting { groups: Default::default(), bytes: 0, leading: false };
+    pub fn new(store: Arc<Store>, bytes_max: usize, unattended: Arc<Signal>) -> Arc<Self> {
+        let waiting = Waiting { groups: VecDeque::new(), bytes: 0, leading: false };
         Arc::new(Self {
             store,
             waiting: Mutex::new(waiting),
             room: Condvar::new(),
             leader: Mutex::default(),
+            unattended,
             bytes_max,
         })
     }
@@ -108,6 +113,25 @@ impl CommitQueue {
             }
             if !self.lead_once() {
                 outcome.park();
+            }
+        }
+    }
+
+    /// Commits all that was submitted before the call. Failures are the members' to see.
+    pub fn drain(&self) {
+        loop {
+            let last = {
+                let waiting = self.waiting.lock();
+                let filled = waiting.groups.iter().rev().find(|group| !group.builder.is_empty());
+                filled.map(|group| group.outcome.clone())
+            };
+            match last {
+                Some(outcome) => drop(self.wait(&outcome)),
+                None => {
+                    // The group taken last may still be on its way to the device.
+                    drop(self.leader.lock());
+                    return;
+                }
             }
         }
     }
@@ -161,11 +185,14 @@ impl CommitQueue {
     fn step_down(&self) {
         let mut waiting = self.waiting.lock();
         waiting.leading = false;
-        let next = waiting.groups.front().map(|group| group.outcome.clone());
+        let next = waiting.groups.front().filter(|group| !group.builder.is_empty());
+        let next = next.map(|group| group.outcome.clone());
         drop(waiting);
         self.room.notify_one();
-        if let Some(next) = next {
-            next.nudge();
+        if let Some(next) = next
+            && !next.nudge()
+        {
+            self.unattended.raise();
         }
     }
 

@@ -17,6 +17,9 @@ pub(crate) struct Outcome {
 struct State {
     result: Option<Result<()>>,
     callbacks: Vec<Callback>,
+    sleepers: usize,
+    /// Set by a nudge, taken by the next member that would sleep: a nudge is never lost.
+    nudged: bool,
 }
 
 fn copy(result: &Result<()>) -> Result<()> {
@@ -43,16 +46,20 @@ impl Outcome {
     /// Sleeps until finished or nudged; spurious returns are allowed.
     pub fn park(&self) {
         let mut state = self.state.lock();
-        if state.result.is_none() {
+        if state.result.is_none() && !state.nudged {
+            state.sleepers += 1;
             self.changed.wait(&mut state);
+            state.sleepers -= 1;
         }
+        state.nudged = false;
     }
 
-    /// Wakes one member, so that it may lead the next commit.
-    pub fn nudge(&self) {
-        // Taking the lock orders this after a member's decision to sleep.
-        drop(self.state.lock());
+    /// Wakes one member, so that it may lead the next commit. Returns whether one slept.
+    pub fn nudge(&self) -> bool {
+        let mut state = self.state.lock();
+        state.nudged = true;
         self.changed.notify_one();
+        state.sleepers > 0
     }
 
     fn on_done(&self, callback: Callback) {

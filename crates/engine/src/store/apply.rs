@@ -3,7 +3,7 @@
 use super::Shared;
 use std::collections::BTreeMap;
 use stele_index::Checkpoint;
-use stele_log::Log;
+use stele_log::{Log, ReplayOp};
 use stele_types::{
     Appended, Command, CommittedEntry, Error, LogBatch, LogIndex, Lsn, Mark, Op, Record, RegionId,
     Result, Seq, Term, ValueRef,
@@ -38,9 +38,9 @@ impl ApplyState {
         self.applied.get(&region).map(|(index, _)| *index)
     }
 
-    /// Index up to which `region` needs no log after a crash.
-    pub fn checkpointed(&self, shared: &Shared, region: RegionId) -> LogIndex {
-        shared.index.checkpoint().applied.get(&region).map(|(index, _)| *index).unwrap_or_default()
+    /// Whether durable entries have yet to be applied.
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.values().any(|entries| !entries.is_empty())
     }
 
     /// Remembers where the entries of a durable batch lie until they are applied.
@@ -73,6 +73,33 @@ impl ApplyState {
                 Record::HardState(..) | Record::Mark(_, Mark::TruncatePrefix(..)) => {}
             }
         }
+    }
+
+    /// A durable entry found at open that consensus has yet to commit.
+    pub fn note_waiting(&mut self, region: RegionId, index: LogIndex, at: Lsn) {
+        self.waiting.entry(region).or_default().insert(index, at);
+    }
+
+    /// A region whose log starts after this entry has all before it.
+    pub fn start_after(&mut self, region: RegionId, at: (LogIndex, Term)) {
+        let applied = self.applied.entry(region).or_insert(at);
+        if applied.0 < at.0 {
+            *applied = at;
+        }
+    }
+
+    /// Counts replayed bytes, so that a long replay is not repeated at the next crash.
+    pub fn note_replayed(&mut self, ops: &[ReplayOp<'_>]) {
+        for op in ops {
+            if let ReplayOp::Put { key, value, .. } = op {
+                self.log_bytes_since_freeze += key.len() as u64 + u64::from(value.len());
+            }
+        }
+    }
+
+    /// A checkpoint of what is applied whose replay starts at `replay_from`.
+    pub fn checkpoint_at(&self, replay_from: Lsn) -> Checkpoint {
+        Checkpoint { replay_from, applied: self.applied.clone() }
     }
 
     /// Applies the next entries of `region`; returns the bytes of their keys and values.
@@ -124,8 +151,11 @@ impl ApplyState {
             return Ok(false);
         }
         let waiting = self.waiting.values().flat_map(|entries| entries.values().next());
-        let replay_from = waiting.copied().min().map_or(head, |oldest| oldest.min(head));
-        shared.index.freeze(Checkpoint { replay_from, applied: self.applied.clone() });
+        let mut replay_from = waiting.copied().min().map_or(head, |oldest| oldest.min(head));
+        if stele_types::mutant::active("engine.checkpoint_past_waiting") {
+            replay_from = head;
+        }
+        shared.index.freeze(self.checkpoint_at(replay_from));
         self.frozen_at = head;
         self.log_bytes_since_freeze = 0;
         Ok(true)

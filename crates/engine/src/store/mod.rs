@@ -10,9 +10,11 @@ mod rebuild;
 mod verify;
 mod view;
 
-pub use open::Opened;
+pub use open::{Opened, Replay};
 pub use verify::{VerifyEvent, VerifyReport};
 pub use view::View;
+
+pub(crate) use view::Reference;
 
 use crate::options::Options;
 use apply::ApplyState;
@@ -25,8 +27,8 @@ use stele_index::Index;
 use stele_log::{Log, LogStats};
 use stele_storage::{EngineStats, Maintained, Pair, Progress, StorageEngine};
 use stele_types::{
-    Appended, Cause, Clock, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, RegionId, Result,
-    StoreId, Term,
+    Appended, Cause, Clock, CommittedEntry, Error, FileId, KeyRange, LogBatch, LogIndex, Record, RegionId,
+    Result, StoreId, Term,
 };
 use stele_vfs::{DirLock, Vfs};
 
@@ -47,6 +49,7 @@ pub(crate) struct Shared {
     pub dir: PathBuf,
     pub id: StoreId,
     pub options: Options,
+    pub replay: Replay,
     pub log: Arc<Log>,
     pub index: Arc<Index>,
     pub apply: Mutex<ApplyState>,
@@ -56,6 +59,57 @@ pub(crate) struct Shared {
 impl GcHooks for Shared {
     fn freeze(&self) -> Result<bool> {
         self.apply.lock().freeze(self)
+    }
+
+    fn truncate(&self) -> Result<bool> {
+        // Where consensus decides, only it knows which entries followers still need.
+        if self.replay == Replay::Committed {
+            return Ok(false);
+        }
+        let mut records = Vec::new();
+        for region in self.log.regions() {
+            records.extend(self.truncation_due(region));
+        }
+        if records.is_empty() {
+            return Ok(false);
+        }
+        self.append(&LogBatch { records })?;
+        Ok(true)
+    }
+
+    fn reappend(&self, below: FileId, bytes_max: u64) -> Result<u64> {
+        // Held throughout: what waits to be applied must not get another place.
+        let state = self.apply.lock();
+        if state.is_waiting() {
+            return Ok(0);
+        }
+        self.log.reappend_tails(below, bytes_max)
+    }
+}
+
+impl Shared {
+    /// The lock is held across the sync: a freeze in between would take a checkpoint past entries
+    /// that nobody knows of yet.
+    fn append(&self, batch: &LogBatch) -> Result<Appended> {
+        let mut state = self.apply.lock();
+        let appended = self.log.append(batch)?;
+        state.note_appended(batch, &appended);
+        Ok(appended)
+    }
+
+    /// Index up to which `region` needs no log after a crash.
+    fn checkpointed(&self, region: RegionId) -> LogIndex {
+        let applied = self.index.checkpoint().applied.get(&region).map(|(index, _)| *index);
+        applied.unwrap_or_default()
+    }
+
+    fn truncation_due(&self, region: RegionId) -> Option<Record> {
+        let checkpointed = self.checkpointed(region);
+        let log = self.log.region(region).filter(|log| !log.destroyed)?;
+        if checkpointed <= log.truncated.0 {
+            return None;
+        }
+        apply::truncation(&self.log, region, checkpointed)
     }
 }
 
@@ -105,6 +159,12 @@ impl Store {
         self.shared.log.stats()
     }
 
+    /// The record that drops the part of a region's log which a checkpoint covers, if there is one.
+    /// It rides in the next batch: truncation costs no write of its own.
+    pub(crate) fn truncation_due(&self, region: RegionId) -> Option<Record> {
+        self.shared.truncation_due(region)
+    }
+
     /// Confirms the log's last batch and ends cleanly. Dropping a store without it is a crash, and
     /// loses nothing either.
     pub fn close(&self) -> Result<()> {
@@ -136,9 +196,7 @@ impl StorageEngine for Store {
 
     fn append(&self, batch: &LogBatch) -> Result<Appended> {
         self.check_space(batch)?;
-        let appended = self.shared.log.append(batch)?;
-        self.shared.apply.lock().note_appended(batch, &appended);
-        Ok(appended)
+        self.shared.append(batch)
     }
 
     fn entries(
@@ -167,17 +225,12 @@ impl StorageEngine for Store {
     }
 
     fn progress(&self, region: RegionId) -> Option<Progress> {
-        let log = self.shared.log.region(region);
-        let state = self.shared.apply.lock();
-        let applied = state.applied(region);
-        let checkpointed = state.checkpointed(&self.shared, region);
-        let log = match (log, applied) {
-            (Some(log), _) => log,
-            (None, _) => return None,
-        };
+        let log = self.shared.log.region(region)?;
+        let applied = self.shared.apply.lock().applied(region);
         Some(Progress {
             truncated: log.truncated,
-            checkpointed,
+            // What the log begins after needs no log.
+            checkpointed: self.shared.checkpointed(region).max(log.truncated.0),
             applied: applied.unwrap_or(log.truncated.0),
             persisted: (log.last, log.last_term),
             hard_state: log.hard_state,
@@ -186,10 +239,10 @@ impl StorageEngine for Store {
     }
 
     fn truncate(&self, region: RegionId, index: LogIndex) -> Result<LogIndex> {
-        let upto = {
-            let state = self.shared.apply.lock();
-            index.min(state.checkpointed(&self.shared, region))
-        };
+        let mut upto = index.min(self.shared.checkpointed(region));
+        if stele_types::mutant::active("engine.truncate_past_checkpoint") {
+            upto = index;
+        }
         let Some(log) = self.shared.log.region(region) else {
             return Err(Error::invalid(format!("region {region} is not on this store")));
         };
@@ -226,9 +279,6 @@ impl StorageEngine for Store {
 
     fn maintain(&self, bytes_max: u64) -> Result<Maintained> {
         let done = self.gc.step(bytes_max)?;
-        if done.stage == Stage::Idle {
-            self.shared.log.confirm()?;
-        }
         Ok(Maintained { bytes: done.bytes, more: done.stage != Stage::Idle })
     }
 
@@ -258,12 +308,11 @@ pub(crate) fn disk_bytes(shared: &Shared) -> Result<u64> {
 }
 
 fn batch_bytes(batch: &LogBatch) -> u64 {
-    use stele_types::Record;
     batch.records.iter().map(|r| if let Record::Entry(e) = r { e.payload.len() as u64 } else { 0 }).sum()
 }
 
 fn only_frees(batch: &LogBatch) -> bool {
-    use stele_types::{Command, Op, Record};
+    use stele_types::{Command, Op};
     batch.records.iter().all(|record| match record {
         Record::Entry(entry) if entry.is_command => Command::parse(entry.payload.clone())
             .is_ok_and(|command| command.ops().all(|op| !matches!(op, Op::Put { .. }))),

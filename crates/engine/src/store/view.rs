@@ -107,9 +107,14 @@ impl EngineView for View {
             if slice.is_empty() {
                 break;
             }
-            let bytes: usize = slice.iter().map(|p| p.key.len() + p.value.len()).sum();
-            bytes_left = bytes_left.saturating_sub(bytes as u64);
-            pairs.extend(slice);
+            for pair in slice {
+                let bytes = (pair.key.len() + pair.value.len()) as u64;
+                if bytes > bytes_left && !pairs.is_empty() {
+                    return Ok(pairs);
+                }
+                bytes_left = bytes_left.saturating_sub(bytes);
+                pairs.push(pair);
+            }
         }
         Ok(pairs)
     }

@@ -1,14 +1,20 @@
 //! The engine as a map in memory: what every engine must do, in the fewest words. The yardstick of
 //! differential tests.
 
+mod factory;
 mod region;
+mod view;
 
-use crate::{EngineStats, EngineView, Maintained, Order, Pair, Progress, ScanOptions, StorageEngine};
+use crate::{
+    EngineStats, Maintained, Pair, Progress, StorageEngine,
+};
+pub use factory::ModelFactory;
+pub use view::ModelView;
+
 use bytes::Bytes;
 use parking_lot::Mutex;
 use region::Region;
 use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::sync::Arc;
 use stele_types::{
     Appended, Command, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, Lsn, Op, Record,
@@ -131,7 +137,9 @@ impl StorageEngine for ModelEngine {
         let mut out: Vec<CommittedEntry> = Vec::new();
         let mut bytes = 0;
         let mut index = from;
-        while index < to && let Some(entry) = region.entry(index) {
+        while index < to
+            && let Some(entry) = region.entry(index)
+        {
             bytes += entry.payload.len();
             if !out.is_empty() && bytes > bytes_max {
                 break;
@@ -252,7 +260,8 @@ impl StorageEngine for ModelEngine {
 
     fn stats(&self) -> EngineStats {
         let state = self.state.lock();
-        let bytes: usize = state.visible.iter().map(|(key, (value, _))| key.len() + value.len()).sum();
+        let bytes: usize =
+            state.visible.iter().map(|(key, (value, _))| key.len() + value.len()).sum();
         EngineStats {
             user_bytes: state.user_bytes,
             live_bytes: bytes as u64,
@@ -288,59 +297,3 @@ fn apply_command(pairs: &mut Pairs, command: &Command) -> u64 {
 fn remove_range(pairs: &mut Pairs, range: &KeyRange) {
     pairs.retain(|key, _| !range.contains(key));
 }
-
-/// The model's pairs at one point in time.
-#[derive(Clone, Debug)]
-pub struct ModelView {
-    pairs: Arc<Pairs>,
-}
-
-impl ModelView {
-    fn range(&self, range: &KeyRange) -> impl DoubleEndedIterator<Item = Pair> {
-        let start = Bound::Included(range.start.clone());
-        let end = match range.end.is_empty() {
-            true => Bound::Unbounded,
-            // An inverted range is empty; BTreeMap would panic on it.
-            false => Bound::Excluded(range.end.clone().max(range.start.clone())),
-        };
-        self.pairs.range((start, end)).map(|(key, (value, expires_at_s))| Pair {
-            key: key.clone(),
-            value: value.clone(),
-            expires_at_s: *expires_at_s,
-        })
-    }
-}
-
-impl EngineView for ModelView {
-    fn get(&self, key: &[u8]) -> Result<Option<Pair>> {
-        Ok(self.pairs.get_key_value(key).map(|(key, (value, expires_at_s))| Pair {
-            key: key.clone(),
-            value: value.clone(),
-            expires_at_s: *expires_at_s,
-        }))
-    }
-
-    fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {
-        let range = self.range(&options.range);
-        let mut pairs: Box<dyn Iterator<Item = Pair>> = match options.order {
-            Order::Forward => Box::new(range),
-            Order::Reverse => Box::new(range.rev()),
-        };
-        let mut out = Vec::new();
-        let mut bytes = 0;
-        while out.len() < options.limit
-            && let Some(mut pair) = pairs.next()
-        {
-            if options.keys_only {
-                pair.value = Bytes::new();
-            }
-            bytes += pair.key.len() + pair.value.len();
-            if !out.is_empty() && bytes > options.bytes_max {
-                break;
-            }
-            out.push(pair);
-        }
-        Ok(out)
-    }
-}
-

@@ -1,6 +1,6 @@
 //! An open file of the machine.
 
-use crate::aligned::check_aligned;
+use crate::aligned::check_direct;
 use crate::{Meter, VfsFile};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -27,22 +27,11 @@ impl RealFile {
         Error::io(op, &self.path, source.into())
     }
 
-    fn check(&self, op: &'static str, memory: &[u8], offset: u64) -> Result<()> {
-        let Some(block_bytes) = self.block_bytes else { return Ok(()) };
-        check_aligned(op, &self.path, offset, memory.len() as u64, block_bytes)?;
-        if memory.as_ptr().addr().is_multiple_of(block_bytes) {
-            return Ok(());
-        }
-        Err(Error::invalid(format!(
-            "direct {op} of {} from memory not aligned to {block_bytes} bytes",
-            self.path.display()
-        )))
-    }
-
     /// Partial writes (a signal, a nearly full device) go on where they stopped.
     fn write_one(&self, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
         while !bytes.is_empty() {
-            let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(&self.file, bytes, offset))?;
+            let written =
+                rustix::io::retry_on_intr(|| rustix::io::pwrite(&self.file, bytes, offset))?;
             bytes = bytes.get(written..).filter(|_| written > 0).ok_or(io::ErrorKind::WriteZero)?;
             offset += written as u64;
         }
@@ -55,7 +44,8 @@ impl RealFile {
         IoSlice::advance_slices(&mut rest, 0);
         while !rest.is_empty() {
             let some = &rest[..rest.len().min(BUFFERS_MAX)];
-            let written = rustix::io::retry_on_intr(|| rustix::io::pwritev(&self.file, some, offset))?;
+            let written =
+                rustix::io::retry_on_intr(|| rustix::io::pwritev(&self.file, some, offset))?;
             if written == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
@@ -68,7 +58,7 @@ impl RealFile {
 
 impl VfsFile for RealFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        self.check("read", buffer, offset)?;
+        check_direct("read", &self.path, buffer, offset, self.block_bytes)?;
         let mut got = 0;
         while got < buffer.len() {
             match self.file.read_at(&mut buffer[got..], offset + got as u64) {
@@ -90,7 +80,7 @@ impl VfsFile for RealFile {
     fn write_at(&self, buffers: &[IoSlice<'_>], offset: u64, cause: Cause) -> Result<()> {
         let mut at = offset;
         for buffer in buffers {
-            self.check("write", buffer, at)?;
+            check_direct("write", &self.path, buffer, at, self.block_bytes)?;
             at += buffer.len() as u64;
         }
         let done = match buffers {
@@ -103,12 +93,14 @@ impl VfsFile for RealFile {
     }
 
     fn sync_data(&self) -> Result<()> {
-        self.meter.count_sync();
+        // Success means durable, the length included: counted only after the device said so.
         if stele_types::mutant::active("vfs.skip_data_sync") {
             return Ok(());
         }
         rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&self.file))
-            .map_err(|e| self.error("sync", e))
+            .map_err(|e| self.error("sync", e))?;
+        self.meter.count_sync();
+        Ok(())
     }
 
     fn allocate(&self, bytes: u64) -> Result<()> {

@@ -93,13 +93,15 @@ impl Vfs for RealVfs {
     }
 
     fn sync_dir(&self, dir: &Path) -> Result<()> {
-        self.meter.count_dir_sync();
+        // A synced file without a durable name is lost with its bytes.
         if stele_types::mutant::active("vfs.skip_dir_sync") {
             return Ok(());
         }
         let file = File::open(or_here(dir)).map_err(|e| Error::io("open", dir, e))?;
         retry_on_intr(|| rustix::fs::fsync(&file))
-            .map_err(|e| Error::io("sync directory", dir, e.into()))
+            .map_err(|e| Error::io("sync directory", dir, e.into()))?;
+        self.meter.count_dir_sync();
+        Ok(())
     }
 
     fn create_dir_all(&self, dir: &Path) -> Result<()> {
@@ -111,7 +113,9 @@ impl Vfs for RealVfs {
             }
             self.sync_dir(dir)?;
             // The name of a directory lies in its parent.
-            self.sync_dir(dir.parent().unwrap_or(dir))?;
+            if !stele_types::mutant::active("vfs.skip_parent_sync") {
+                self.sync_dir(dir.parent().unwrap_or(dir))?;
+            }
         }
         Ok(())
     }
@@ -143,7 +147,12 @@ impl Vfs for RealVfs {
     fn lock(&self, path: &Path) -> Result<Box<dyn DirLock>> {
         let how = Open { write: true, create: Create::IfMissing, direct: false };
         let file = open_with(path, how, OFlags::empty()).map_err(|e| Error::io("open", path, e))?;
-        match retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)) {
+        // Exclusive: two writers in one directory would overwrite each other's records.
+        let kind = match stele_types::mutant::active("vfs.shared_lock") {
+            true => FlockOperation::NonBlockingLockShared,
+            false => FlockOperation::NonBlockingLockExclusive,
+        };
+        match retry_on_intr(|| rustix::fs::flock(&file, kind)) {
             Ok(()) => Ok(Box::new(RealLock { _file: file })),
             Err(Errno::WOULDBLOCK) => Err(Error::Locked(path.to_path_buf())),
             Err(e) => Err(Error::io("lock", path, e.into())),
@@ -151,7 +160,8 @@ impl Vfs for RealVfs {
     }
 
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
-        let stat = rustix::fs::statvfs(or_here(dir)).map_err(|e| Error::io("stat", dir, e.into()))?;
+        let stat =
+            rustix::fs::statvfs(or_here(dir)).map_err(|e| Error::io("stat", dir, e.into()))?;
         Ok(stat.f_bavail * stat.f_frsize)
     }
 

@@ -41,6 +41,36 @@ impl Content {
         self.len = self.len.max(len);
     }
 
+    /// Takes the chunks that hold `[offset, offset + bytes)` over from `other`, without a copy.
+    pub fn share(&mut self, other: &Self, offset: u64, bytes: usize) {
+        for (chunk, ..) in pieces(offset, bytes) {
+            match other.chunks.get(&chunk) {
+                Some(data) => self.chunks.insert(chunk, Arc::clone(data)),
+                None => self.chunks.remove(&chunk),
+            };
+        }
+    }
+
+    /// Bytes the content takes of a device on which `[0, reserved)` is set aside for it.
+    pub fn allocated_bytes(&self, reserved: u64) -> u64 {
+        let reserved_chunks = reserved.div_ceil(CHUNK_BYTES as u64);
+        let beyond = self.chunks.range(reserved_chunks..).count() as u64;
+        (reserved_chunks + beyond) * CHUNK_BYTES as u64
+    }
+
+    /// How many of `bytes` at `offset` can be written when `room` more bytes may be allocated.
+    pub fn fitting(&self, offset: u64, bytes: usize, reserved: u64, mut room: u64) -> usize {
+        for (chunk, _, at, _) in pieces(offset, bytes) {
+            if chunk * CHUNK_BYTES as u64 >= reserved && !self.chunks.contains_key(&chunk) {
+                match room.checked_sub(CHUNK_BYTES as u64) {
+                    Some(rest) => room = rest,
+                    None => return at,
+                }
+            }
+        }
+        bytes
+    }
+
     pub fn set_len(&mut self, len: u64) {
         if len < self.len {
             let chunk = len / CHUNK_BYTES as u64;

@@ -1,0 +1,106 @@
+//! Settings from the command line.
+
+use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use stele_types::size::parse_bytes;
+
+const SWITCHES: [&str; 2] = ["quick", "save"];
+const VALUES: [&str; 9] =
+    ["dir", "rounds", "keys", "stores", "values", "value", "bytes", "writers", "policies"];
+
+/// `--name value` pairs and `--switch`es.
+#[derive(Debug, Default)]
+pub struct Args {
+    values: BTreeMap<String, String>,
+}
+
+impl Args {
+    /// Reads all of `arguments`; an unknown name fails.
+    pub fn parse(arguments: &[String]) -> Result<Self> {
+        let mut values = BTreeMap::new();
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            let name = argument.strip_prefix("--").unwrap_or_default();
+            if SWITCHES.contains(&name) {
+                values.insert(name.to_owned(), String::new());
+            } else if VALUES.contains(&name) {
+                let value = rest.next().with_context(|| format!("{argument} needs a value"))?;
+                values.insert(name.to_owned(), value.clone());
+            } else {
+                bail!("unexpected `{argument}`");
+            }
+        }
+        Ok(Self { values })
+    }
+
+    /// Whether only the smallest run is wanted, to see that it works.
+    pub fn quick(&self) -> bool {
+        self.values.contains_key("quick")
+    }
+
+    /// Whether results are appended to the repository's.
+    pub fn save(&self) -> bool {
+        self.values.contains_key("save")
+    }
+
+    /// Rounds: stated, or `usual`, or one when quick.
+    pub fn rounds(&self, usual: usize) -> Result<usize> {
+        let fallback = if self.quick() { 1 } else { usual };
+        self.values.get("rounds").map_or(Ok(fallback), |n| n.parse().context("--rounds"))
+    }
+
+    /// Where stores go: stated, or below cargo's `target`.
+    pub fn dir(&self) -> PathBuf {
+        if let Some(dir) = self.values.get("dir") {
+            return PathBuf::from(dir);
+        }
+        let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+        let root = manifest.as_deref().and_then(Path::parent).unwrap_or(Path::new("."));
+        root.join("target")
+    }
+
+    /// One size or number: stated, or `usual`, or `quick`.
+    pub fn size(&self, name: &str, usual: u64, quick: u64) -> Result<u64> {
+        let fallback = if self.quick() { quick } else { usual };
+        self.values.get(name).map_or(Ok(fallback), |text| Ok(parse_bytes(text)?))
+    }
+
+    /// Sizes or numbers between commas.
+    pub fn sizes(&self, name: &str, usual: &[u64], quick: &[u64]) -> Result<Vec<u64>> {
+        let fallback = if self.quick() { quick } else { usual };
+        let Some(text) = self.values.get(name) else { return Ok(fallback.to_vec()) };
+        text.split(',').map(|part| Ok(parse_bytes(part)?)).collect()
+    }
+
+    /// Names between commas; all of `usual` when not stated. Others fail.
+    pub fn names(&self, name: &str, usual: &[&'static str]) -> Result<Vec<&'static str>> {
+        let Some(text) = self.values.get(name) else { return Ok(usual.to_vec()) };
+        let find = |part: &str| usual.iter().find(|known| **known == part).copied();
+        text.split(',')
+            .map(|part| find(part).with_context(|| format!("--{name}: `{part}`; known: {usual:?}")))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(text: &str) -> Result<Args> {
+        Args::parse(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn settings_are_read() {
+        let given = args("--quick --bytes 2MiB --values 1KiB,3 --stores b").unwrap();
+        assert!(given.quick() && !given.save());
+        assert_eq!(given.size("bytes", 9, 1).unwrap(), 2 << 20);
+        assert_eq!(given.size("value", 9, 1).unwrap(), 1);
+        assert_eq!(given.sizes("values", &[], &[]).unwrap(), [1024, 3]);
+        assert_eq!(given.names("stores", &["a", "b"]).unwrap(), ["b"]);
+        assert!(given.names("stores", &["a"]).is_err());
+        assert!(args("--speed 3").is_err());
+        assert!(args("--bytes").is_err());
+    }
+}

@@ -1,0 +1,58 @@
+//! Measurements in child processes of this program: `bench one <name> <settings>` does one and
+//! prints its result as the last line.
+
+use crate::{amplification, engine, index, log, memory, restart};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use std::process::{Child, Command, Stdio};
+
+/// The internal command.
+pub const COMMAND: &str = "one";
+
+/// Does the measurement a parent asked for.
+pub fn serve(arguments: &[String]) -> Result<()> {
+    let [name, settings] = arguments else { bail!("`{COMMAND}` takes a name and settings") };
+    let settings: Value = serde_json::from_str(settings).context("reading the settings")?;
+    let result = match name.as_str() {
+        "index" => index::one(&settings)?,
+        "engine" => engine::one(&settings)?,
+        "log" => log::one(&settings)?,
+        "restart-fill" => restart::fill(&settings)?,
+        "restart-open" => restart::open(&settings)?,
+        "amplification" => amplification::one(&settings)?,
+        "memory" => memory::one(&settings)?,
+        other => bail!("no measurement `{other}`"),
+    };
+    println!("{result}");
+    Ok(())
+}
+
+/// Starts a measurement with its output piped.
+pub fn start(name: &str, settings: &Value) -> Result<Child> {
+    let program = std::env::current_exe().context("finding this program")?;
+    Command::new(program)
+        .args([COMMAND, name, &settings.to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("starting a measurement")
+}
+
+/// Runs a measurement and returns what it printed last.
+pub fn measure(name: &str, settings: &Value) -> Result<Value> {
+    let output = start(name, settings)?.wait_with_output()?;
+    ensure!(output.status.success(), "{name} {settings} ended with {}", output.status);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let line = printed.lines().last().context("the measurement printed nothing")?;
+    serde_json::from_str(line).with_context(|| format!("reading `{line}`"))
+}
+
+/// A number among the settings.
+pub fn number(settings: &Value, name: &str) -> Result<u64> {
+    settings[name].as_u64().with_context(|| format!("the settings have no number `{name}`"))
+}
+
+/// A text among the settings.
+pub fn text<'a>(settings: &'a Value, name: &str) -> Result<&'a str> {
+    settings[name].as_str().with_context(|| format!("the settings have no text `{name}`"))
+}

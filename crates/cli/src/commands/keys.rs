@@ -1,0 +1,138 @@
+//! Single keys and ranges.
+
+use crate::Outcome;
+use crate::args::{Count, Del, Get, Put, Scan};
+use crate::output::Output;
+use crate::store::{Order, Pair, Store, Tuning, check_value_bytes};
+use crate::text::{key_range, parse, printable, to_hex};
+use serde_json::{Map, Value};
+use std::io::{IsTerminal, Read};
+use std::path::Path;
+use stele_types::limits::VALUE_BYTES_MAX;
+use stele_types::{Error, Result};
+
+pub fn put(args: &Put) -> Result<Outcome> {
+    let key = parse(&args.key, args.hex)?;
+    let value = match (&args.value, &args.file) {
+        (Some(value), _) => parse(value, args.hex)?,
+        (None, Some(path)) => read_value(path)?,
+        (None, None) => return Err(Error::invalid("give a value or --file")),
+    };
+    let store = Store::open_or_create(&args.target.store, &Tuning::default())?;
+    store.put(&key, &value, args.ttl)?;
+    store.close()?;
+    Ok(Outcome::Done)
+}
+
+/// Reads at most one byte more than a value may have, whatever the source holds.
+fn read_value(path: &Path) -> Result<Vec<u8>> {
+    let failed = |source| Error::io("read", path, source);
+    let mut source: Box<dyn Read> = if path == Path::new("-") {
+        Box::new(std::io::stdin().lock())
+    } else {
+        let file = std::fs::File::open(path).map_err(failed)?;
+        check_value_bytes(file.metadata().map_err(failed)?.len())?;
+        Box::new(file)
+    };
+    let mut value = Vec::new();
+    let limit = VALUE_BYTES_MAX as u64 + 1;
+    source.by_ref().take(limit).read_to_end(&mut value).map_err(failed)?;
+    check_value_bytes(value.len() as u64)?;
+    Ok(value)
+}
+
+pub fn get(args: &Get) -> Result<Outcome> {
+    let key = parse(&args.key, args.hex)?;
+    let store = Store::open(&args.target.store, &Tuning::default())?;
+    let found = store.get(&key)?;
+    let outcome = match found {
+        Some((value, _)) => {
+            let mut out = Output::new();
+            if args.hex {
+                out.line(&to_hex(&value))?;
+            } else {
+                out.bytes(&value)?;
+                // A value in a file or a pipe is byte for byte what was put.
+                if std::io::stdout().is_terminal() {
+                    out.line("")?;
+                }
+            }
+            out.finish()?;
+            Outcome::Done
+        }
+        None => {
+            eprintln!("stele: no key `{}`", printable(&key));
+            Outcome::Failed
+        }
+    };
+    store.close()?;
+    Ok(outcome)
+}
+
+pub fn del(args: &Del) -> Result<Outcome> {
+    let keys = args.keys.iter().map(|key| parse(key, args.hex)).collect::<Result<Vec<_>>>()?;
+    let range = key_range(&args.range, args.hex)?;
+    let store = Store::open(&args.target.store, &Tuning::default())?;
+    if keys.is_empty() {
+        store.delete_range(&range)?;
+    }
+    for key in &keys {
+        store.delete(key)?;
+    }
+    store.close()?;
+    Ok(Outcome::Done)
+}
+
+pub fn scan(args: &Scan) -> Result<Outcome> {
+    let range = key_range(&args.range, args.hex)?;
+    let store = Store::open(&args.target.store, &Tuning::default())?;
+    let order = if args.reverse { Order::Reverse } else { Order::Forward };
+    let mut out = Output::new();
+    let limit = args.limit.unwrap_or(usize::MAX);
+    for pair in store.pairs(range, order, args.keys_only)?.take(limit) {
+        let pair = pair?;
+        match args.json {
+            true => out.json(object(&pair, args))?,
+            false => out.line(&line(&pair, args))?,
+        }
+    }
+    out.finish()?;
+    store.close()?;
+    Ok(Outcome::Done)
+}
+
+fn line(pair: &Pair, args: &Scan) -> String {
+    let write = |bytes: &[u8]| if args.hex { to_hex(bytes) } else { printable(bytes) };
+    if args.keys_only {
+        return write(&pair.key);
+    }
+    format!("{}\t{}", write(&pair.key), write(&pair.value))
+}
+
+fn object(pair: &Pair, args: &Scan) -> Map<String, Value> {
+    let encoding = if args.hex { crate::args::Encoding::Hex } else { crate::args::Encoding::Text };
+    let mut object = Map::new();
+    crate::export::put_field(&mut object, "key", &pair.key, encoding);
+    if !args.keys_only {
+        crate::export::put_field(&mut object, "value", &pair.value, encoding);
+    }
+    if pair.expires_at_s != 0 {
+        object.insert("expires_at_s".into(), pair.expires_at_s.into());
+    }
+    object
+}
+
+pub fn count(args: &Count) -> Result<Outcome> {
+    let range = key_range(&args.range, args.hex)?;
+    let store = Store::open(&args.target.store, &Tuning::default())?;
+    let mut keys = 0u64;
+    for pair in store.pairs(range, Order::Forward, true)? {
+        pair?;
+        keys += 1;
+    }
+    let mut out = Output::new();
+    out.line(&keys.to_string())?;
+    out.finish()?;
+    store.close()?;
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,120 @@
+//! Checking a whole store. Exit code 1 when anything is damaged.
+
+use crate::Outcome;
+use crate::args::Verify;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::store::{Store, Tuning, Verified};
+use serde_json::{Value, json};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use stele_types::size::format_bytes;
+use stele_types::{Error, Result};
+
+/// Damaged places listed; all are counted.
+const DAMAGES_LISTED_MAX: usize = 1000;
+/// Unit of `st_blocks` on every system that has it.
+const STAT_BLOCK_BYTES: u64 = 512;
+/// Reported and real space may differ by this share of the real space.
+const SPACE_TOLERANCE: f64 = 0.02;
+/// Directories and the file system's own rounding; only matters in small stores.
+const SPACE_TOLERANCE_BYTES: f64 = 65536.0;
+
+/// Damage found so far.
+#[derive(Default)]
+struct Damages {
+    listed: Vec<(PathBuf, String)>,
+    count: u64,
+}
+
+impl Damages {
+    fn add(&mut self, path: PathBuf, detail: String) {
+        self.count += 1;
+        if self.listed.len() < DAMAGES_LISTED_MAX {
+            self.listed.push((path, detail));
+        }
+    }
+}
+
+pub fn verify(args: &Verify) -> Result<Outcome> {
+    let dir = &args.target.store;
+    let mut damages = Damages::default();
+    let verified = match check(dir, &mut damages) {
+        Ok(verified) => verified,
+        // Too damaged to open, or to go on: that is the finding.
+        Err(error) if error.is_damage() && dir.is_dir() => {
+            damages.add(dir.clone(), error.to_string());
+            Verified::default()
+        }
+        Err(error) => return Err(error),
+    };
+    let disk_bytes = disk_bytes(dir)?;
+    let off = verified.reported_bytes.abs_diff(disk_bytes) as f64;
+    if damages.count == 0 && off > SPACE_TOLERANCE_BYTES + disk_bytes as f64 * SPACE_TOLERANCE {
+        let reported = verified.reported_bytes;
+        damages.add(dir.clone(), format!("{reported} bytes reported, {disk_bytes} taken"));
+    }
+    print(args.json, &verified, disk_bytes, &damages)?;
+    Ok(if damages.count == 0 { Outcome::Done } else { Outcome::Failed })
+}
+
+fn check(dir: &Path, damages: &mut Damages) -> Result<Verified> {
+    let store = Store::open(dir, &Tuning { as_it_is: true, ..Tuning::default() })?;
+    let progress = Progress::bytes(None, "verifying");
+    let verified =
+        store.verify(&mut |path, detail| damages.add(path, detail), &|bytes| progress.add(bytes))?;
+    drop(progress);
+    store.close()?;
+    Ok(verified)
+}
+
+fn print(json: bool, verified: &Verified, disk_bytes: u64, damages: &Damages) -> Result<()> {
+    let mut out = Output::new();
+    let ok = damages.count == 0;
+    if json {
+        let place = |(path, detail): &(PathBuf, String)| {
+            json!({ "path": path.display().to_string(), "detail": detail })
+        };
+        let object = json!({
+            "ok": ok,
+            "keys": verified.keys,
+            "live_bytes": verified.live_bytes,
+            "disk_bytes": disk_bytes,
+            "reported_bytes": verified.reported_bytes,
+            "checked_bytes": verified.checked_bytes,
+            "damages": damages.count,
+            "damage": damages.listed.iter().map(place).collect::<Vec<Value>>(),
+        });
+        out.line(&object.to_string())?;
+        return out.finish();
+    }
+    for (path, detail) in &damages.listed {
+        out.line(&format!("damage: {}: {detail}", path.display()))?;
+    }
+    out.line(&format!(
+        "{}: {} keys, {} live, {} on disk ({} reported), {} checked, {} damaged places",
+        if ok { "ok" } else { "DAMAGED" },
+        verified.keys,
+        format_bytes(verified.live_bytes),
+        format_bytes(disk_bytes),
+        format_bytes(verified.reported_bytes),
+        format_bytes(verified.checked_bytes),
+        damages.count,
+    ))?;
+    out.finish()
+}
+
+/// Bytes of the device below `dir`, as `du` counts them: files and directories.
+fn disk_bytes(dir: &Path) -> Result<u64> {
+    let failed = |source| Error::io("list", dir, source);
+    let mut total = std::fs::symlink_metadata(dir).map_err(failed)?.blocks() * STAT_BLOCK_BYTES;
+    for entry in std::fs::read_dir(dir).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let meta = entry.metadata().map_err(failed)?;
+        total += match meta.is_dir() {
+            true => disk_bytes(&entry.path())?,
+            false => meta.blocks() * STAT_BLOCK_BYTES,
+        };
+    }
+    Ok(total)
+}

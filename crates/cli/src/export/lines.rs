@@ -1,0 +1,78 @@
+//! Pairs as JSON lines, one object each.
+
+use super::Destination;
+use crate::args::Encoding;
+use crate::output::Output;
+use crate::store::Pair;
+use crate::text::{to_base64, to_hex};
+use serde_json::{Map, Value};
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+use stele_types::{Error, Result};
+
+pub struct Lines {
+    encoding: Encoding,
+    to: To,
+}
+
+enum To {
+    Standard(Output),
+    /// Written beside its place, and renamed when complete.
+    File { out: BufWriter<File>, temporary: PathBuf, path: PathBuf },
+}
+
+impl Lines {
+    /// Begins a file, or standard output for `-`.
+    pub fn new(path: &Path, encoding: Encoding) -> Result<Self> {
+        if path == Path::new("-") {
+            return Ok(Self { encoding, to: To::Standard(Output::new()) });
+        }
+        let temporary = path.with_extension("jsonl.tmp");
+        let file = File::create(&temporary).map_err(|e| Error::io("create", &temporary, e))?;
+        let out = BufWriter::with_capacity(1 << 20, file);
+        Ok(Self { encoding, to: To::File { out, temporary, path: path.to_path_buf() } })
+    }
+}
+
+impl Destination for Lines {
+    fn write(&mut self, pair: &Pair) -> Result<()> {
+        let mut object = Map::new();
+        put_field(&mut object, "key", &pair.key, self.encoding);
+        put_field(&mut object, "value", &pair.value, self.encoding);
+        if pair.expires_at_s != 0 {
+            let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
+            let ttl_s = pair.expires_at_s.saturating_sub(now_s).max(1);
+            object.insert("ttl_s".into(), ttl_s.into());
+        }
+        match &mut self.to {
+            To::Standard(out) => out.json(object),
+            To::File { out, temporary, .. } => {
+                let failed = |error| Error::io("write", &*temporary, error);
+                writeln!(out, "{}", Value::Object(object)).map_err(failed)
+            }
+        }
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        match self.to {
+            To::Standard(out) => out.finish(),
+            To::File { mut out, temporary, path } => {
+                out.flush().map_err(|error| Error::io("write", &temporary, error))?;
+                fs::rename(&temporary, &path).map_err(|error| Error::io("rename", &path, error))
+            }
+        }
+    }
+}
+
+/// Adds bytes to an object: under `name`, or under `name_hex` or `name_base64`, so that a line tells
+/// how it is to be read.
+pub fn put_field(object: &mut Map<String, Value>, name: &str, bytes: &[u8], encoding: Encoding) {
+    let (name, text) = match (encoding, std::str::from_utf8(bytes)) {
+        (Encoding::Text, Ok(text)) => (name.to_owned(), text.to_owned()),
+        (Encoding::Text, Err(_)) | (Encoding::Hex, _) => (format!("{name}_hex"), to_hex(bytes)),
+        (Encoding::Base64, _) => (format!("{name}_base64"), to_base64(bytes)),
+    };
+    object.insert(name, text.into());
+}

@@ -1,0 +1,66 @@
+//! Writing all pairs as files or as JSON lines.
+
+mod folder;
+mod lines;
+
+pub use lines::put_field;
+
+use crate::Outcome;
+use crate::args::Export;
+use crate::progress::Progress;
+use crate::store::{Order, Pair, Store, Tuning};
+use crate::text::{key_range, printable};
+use folder::Folder;
+use lines::Lines;
+use std::path::Path;
+use std::time::Instant;
+use stele_types::size::format_bytes;
+use stele_types::{Error, Result};
+
+/// Where pairs go.
+trait Destination {
+    /// Writes one pair. `Invalid` refuses this pair only.
+    fn write(&mut self, pair: &Pair) -> Result<()>;
+    /// Makes all of it visible.
+    fn finish(self: Box<Self>) -> Result<()>;
+}
+
+pub fn run(args: &Export) -> Result<Outcome> {
+    let range = key_range(&args.range, false)?;
+    let store = Store::open(&args.target.store, &Tuning::default())?;
+    let mut to: Box<dyn Destination> = if is_lines(&args.to) {
+        Box::new(Lines::new(&args.to, args.encoding)?)
+    } else {
+        Box::new(Folder::new(&args.to, &args.target.store)?)
+    };
+    let started = Instant::now();
+    let progress = Progress::bytes(Some(store.figures().live_bytes), "exporting");
+    let (mut pairs, mut bytes, mut refused) = (0u64, 0u64, 0u64);
+    for pair in store.pairs(range, Order::Forward, false)? {
+        let pair = pair?;
+        let pair_bytes = (pair.key.len() + pair.value.len()) as u64;
+        match to.write(&pair) {
+            Ok(()) => {
+                pairs += 1;
+                bytes += pair_bytes;
+            }
+            Err(error @ Error::Invalid(_)) => {
+                refused += 1;
+                progress.complain(&format!("key `{}`: {error}", printable(&pair.key)));
+            }
+            Err(error) => return Err(error),
+        }
+        progress.add(pair_bytes);
+    }
+    to.finish()?;
+    drop(progress);
+    store.close()?;
+    let seconds = started.elapsed().as_secs_f64();
+    let size = format_bytes(bytes);
+    eprintln!("exported {pairs} pairs ({size}) in {seconds:.1} s; {refused} refused");
+    Ok(if refused == 0 { Outcome::Done } else { Outcome::Failed })
+}
+
+fn is_lines(to: &Path) -> bool {
+    to == Path::new("-") || to.extension().is_some_and(|extension| extension == "jsonl")
+}

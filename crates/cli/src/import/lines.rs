@@ -1,0 +1,105 @@
+//! JSON lines: `{"key": …, "value": …[, "ttl_s": …]}`. Instead of `key` and `value` a line may have
+//! `key_hex`, `key_base64`, `value_hex`, `value_base64`.
+
+use super::{Item, Sink};
+use crate::args::Encoding;
+use crate::text::decode;
+use serde::Deserialize;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use stele_types::command::check_pair;
+use stele_types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use stele_types::{Error, Result};
+
+/// A largest pair in hexadecimal, and room for the names.
+const LINE_BYTES_MAX: usize = 2 * (VALUE_BYTES_MAX + KEY_BYTES_MAX) + 1024;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    key: Option<String>,
+    key_hex: Option<String>,
+    key_base64: Option<String>,
+    value: Option<String>,
+    value_hex: Option<String>,
+    value_base64: Option<String>,
+    ttl_s: Option<u64>,
+}
+
+/// Yields every line; one that cannot be read is refused, the rest goes on.
+pub fn read(from: &Path, encoding: Encoding, sink: &mut Sink) -> Result<()> {
+    let failed = |error| Error::io("read", from, error);
+    let mut source: Box<dyn BufRead> = match from == Path::new("-") {
+        true => Box::new(std::io::stdin().lock()),
+        false => Box::new(BufReader::with_capacity(1 << 20, File::open(from).map_err(failed)?)),
+    };
+    let mut line = Vec::new();
+    for number in 1u64.. {
+        line.clear();
+        let limit = LINE_BYTES_MAX as u64 + 1;
+        let bytes = source.by_ref().take(limit).read_until(b'\n', &mut line).map_err(failed)?;
+        if bytes == 0 {
+            break;
+        }
+        if bytes > LINE_BYTES_MAX {
+            let name = from.display();
+            return Err(Error::invalid(format!("line {number} of {name} has no end")));
+        }
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        let source_bytes = bytes as u64;
+        sink.push(match parse(&line, encoding) {
+            Ok((key, value, ttl_s)) => Item::Pair { key, value, ttl_s, source_bytes },
+            Err(error) => Item::Refused { what: format!("line {number}"), error, source_bytes },
+        })?;
+    }
+    Ok(())
+}
+
+type Parsed = (Vec<u8>, Vec<u8>, Option<u64>);
+
+fn parse(line: &[u8], encoding: Encoding) -> Result<Parsed> {
+    let line: Line = serde_json::from_slice(line)
+        .map_err(|error| Error::invalid(format!("not a pair: {error}")))?;
+    let key = field("key", (line.key, encoding), line.key_hex, line.key_base64)?;
+    let value = field("value", (line.value, encoding), line.value_hex, line.value_base64)?;
+    check_pair(&key, &value)?;
+    Ok((key, value, line.ttl_s.filter(|&ttl_s| ttl_s > 0)))
+}
+
+/// The one form of a field that is given.
+fn field(
+    name: &str,
+    plain: (Option<String>, Encoding),
+    hex: Option<String>,
+    base64: Option<String>,
+) -> Result<Vec<u8>> {
+    let forms = [plain, (hex, Encoding::Hex), (base64, Encoding::Base64)];
+    let mut given = forms.into_iter().filter_map(|(text, encoding)| Some((text?, encoding)));
+    match (given.next(), given.next()) {
+        (Some((text, encoding)), None) => decode(&text, encoding),
+        (None, _) => Err(Error::invalid(format!("no `{name}`"))),
+        (Some(_), Some(_)) => Err(Error::invalid(format!("`{name}` is given twice"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_form_of_a_field_is_read_and_two_are_refused() {
+        let read = |line: &str, encoding| parse(line.as_bytes(), encoding);
+        let text = read(r#"{"key":"k","value":"v","ttl_s":9}"#, Encoding::Text).unwrap();
+        assert_eq!(text, (b"k".to_vec(), b"v".to_vec(), Some(9)));
+        let mixed = read(r#"{"key_hex":"ff00","value_base64":"AAE="}"#, Encoding::Text).unwrap();
+        assert_eq!(mixed, (vec![255, 0], vec![0, 1], None));
+        let hex = read(r#"{"key":"6b","value":""}"#, Encoding::Hex).unwrap();
+        assert_eq!(hex, (b"k".to_vec(), vec![], None));
+        for bad in ["{}", "nonsense", r#"{"key":"a","key_hex":"61","value":""}"#, r#"{"key":"a"}"#] {
+            assert!(read(bad, Encoding::Text).is_err(), "{bad}");
+        }
+    }
+}

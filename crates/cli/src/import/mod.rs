@@ -1,0 +1,131 @@
+//! Bringing files or JSON lines in.
+//!
+//! An import that was interrupted is resumed by running it again: what is in the store already with
+//! the same value is not written again. Nothing but the pairs themselves is stored, so there is no
+//! bookmark that could be wrong, and files changed in between are brought up to date.
+
+mod folder;
+mod lines;
+mod writer;
+
+use crate::Outcome;
+use crate::args::Import;
+use crate::progress::Progress;
+use crate::store::{Store, Tuning};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::Instant;
+use stele_types::size::format_bytes;
+use stele_types::{Error, Result};
+use writer::Writer;
+
+/// Items travel from the reading to the writing thread in chunks of about this size.
+const CHUNK_BYTES: u64 = 4 << 20;
+/// Chunks on their way: reading stays ahead, and memory bounded.
+const CHUNKS_WAITING: usize = 2;
+
+/// What a source yields.
+enum Item {
+    Pair { key: Vec<u8>, value: Vec<u8>, ttl_s: Option<u64>, source_bytes: u64 },
+    /// Cannot be stored or read; the rest goes on.
+    Refused { what: String, error: Error, source_bytes: u64 },
+    /// A symbolic link or other special file.
+    Skipped,
+}
+
+/// Collects items into chunks. Sending fails when the writing side has stopped.
+struct Sink {
+    to: SyncSender<Vec<Item>>,
+    chunk: Vec<Item>,
+    bytes: u64,
+}
+
+impl Sink {
+    fn push(&mut self, item: Item) -> Result<()> {
+        if let Item::Pair { key, value, .. } = &item {
+            self.bytes += (key.len() + value.len()) as u64;
+        }
+        self.chunk.push(item);
+        if self.bytes >= CHUNK_BYTES || self.chunk.len() >= 4096 { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.bytes = 0;
+        let stopped = |_| Error::Busy("the import has stopped".into());
+        self.to.send(std::mem::take(&mut self.chunk)).map_err(stopped)
+    }
+}
+
+pub fn run(args: &Import) -> Result<Outcome> {
+    let (dir, from) = (&args.target.store, &args.from);
+    let is_folder = check_source(from, dir)?;
+    let total_bytes = total_bytes(from, is_folder);
+    let tuning = Tuning { background: true, ..Tuning::default() };
+    let store = Store::open_or_create(dir, &tuning)?;
+    let started = Instant::now();
+    let progress = Progress::bytes(total_bytes, "importing");
+    let (to, items) = sync_channel(CHUNKS_WAITING);
+    let (read, written) = thread::scope(|scope| {
+        let reading = scope.spawn(move || {
+            let mut sink = Sink { to, chunk: Vec::new(), bytes: 0 };
+            match is_folder {
+                true => folder::read(from, &mut sink)?,
+                false => lines::read(from, args.encoding, &mut sink)?,
+            }
+            sink.flush()
+        });
+        let written = write(&store, items, &progress);
+        let read = reading.join().unwrap_or_else(|_| Err(Error::Busy("reading stopped".into())));
+        (read, written)
+    });
+    drop(progress);
+    // The reader only fails by itself, or because the writer did: then that is the reason.
+    let report = written?;
+    read?;
+    store.close()?;
+    let seconds = started.elapsed().as_secs_f64();
+    eprintln!(
+        "imported {} pairs ({}) in {seconds:.1} s; {} unchanged, {} links skipped, {} refused",
+        report.written,
+        format_bytes(report.written_bytes),
+        report.unchanged,
+        report.skipped,
+        report.refused
+    );
+    Ok(if report.refused == 0 { Outcome::Done } else { Outcome::Failed })
+}
+
+fn write(store: &Store, items: Receiver<Vec<Item>>, progress: &Progress) -> Result<writer::Report> {
+    let mut writer = Writer::new(store, progress);
+    for chunk in items {
+        for item in chunk {
+            writer.take(item)?;
+        }
+    }
+    writer.finish()
+}
+
+/// Whether the source is a folder. Fails unless it is there and apart from the store.
+fn check_source(from: &Path, store: &Path) -> Result<bool> {
+    if from == Path::new("-") {
+        return Ok(false);
+    }
+    let meta = std::fs::metadata(from).map_err(|error| Error::io("open", from, error))?;
+    if meta.is_dir()
+        && let (Ok(from_path), Ok(store_path)) = (from.canonicalize(), store.canonicalize())
+        && store_path.starts_with(from_path)
+    {
+        let (store, from) = (store.display(), from.display());
+        return Err(Error::invalid(format!("the store {store} lies inside {from}")));
+    }
+    Ok(meta.is_dir())
+}
+
+fn total_bytes(from: &Path, is_folder: bool) -> Option<u64> {
+    if is_folder {
+        return Some(folder::total_bytes(from));
+    }
+    let meta = std::fs::metadata(from).ok()?;
+    meta.is_file().then_some(meta.len())
+}

@@ -1,0 +1,142 @@
+//! Writes what a source yields, many puts at once.
+
+use super::Item;
+use crate::progress::Progress;
+use crate::store::{Pending, Store};
+use crate::text::printable;
+use std::collections::{HashMap, VecDeque};
+use stele_types::{Error, Result};
+
+/// Puts handed in and not yet durable: enough for full group commits.
+const WAITING_MAX: usize = 1024;
+const WAITING_BYTES_MAX: u64 = 32 << 20;
+
+/// What an import did.
+#[derive(Debug, Default)]
+pub struct Report {
+    pub written: u64,
+    pub written_bytes: u64,
+    pub unchanged: u64,
+    pub skipped: u64,
+    pub refused: u64,
+}
+
+struct Waiting {
+    key: Vec<u8>,
+    pending: Pending,
+    bytes: u64,
+    source_bytes: u64,
+}
+
+pub struct Writer<'a> {
+    store: &'a Store,
+    progress: &'a Progress,
+    report: Report,
+    waiting: VecDeque<Waiting>,
+    waiting_bytes: u64,
+    /// How often a key is waiting: until then the store's value of it says nothing.
+    waiting_keys: HashMap<Vec<u8>, usize>,
+}
+
+impl<'a> Writer<'a> {
+    pub fn new(store: &'a Store, progress: &'a Progress) -> Self {
+        Self {
+            store,
+            progress,
+            report: Report::default(),
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            waiting_keys: HashMap::new(),
+        }
+    }
+
+    pub fn take(&mut self, item: Item) -> Result<()> {
+        match item {
+            Item::Pair { key, value, ttl_s, source_bytes } => {
+                self.put(key, &value, ttl_s, source_bytes)
+            }
+            Item::Refused { what, error, source_bytes } => {
+                self.refuse(&what, &error, source_bytes);
+                Ok(())
+            }
+            Item::Skipped => {
+                self.report.skipped += 1;
+                Ok(())
+            }
+        }
+    }
+
+    pub fn finish(mut self) -> Result<Report> {
+        while !self.waiting.is_empty() {
+            self.wait_for_oldest()?;
+        }
+        Ok(self.report)
+    }
+
+    fn put(
+        &mut self,
+        key: Vec<u8>,
+        value: &[u8],
+        ttl_s: Option<u64>,
+        source_bytes: u64,
+    ) -> Result<()> {
+        if ttl_s.is_none() && self.is_unchanged(&key, value)? {
+            self.report.unchanged += 1;
+            self.progress.add(source_bytes);
+            return Ok(());
+        }
+        let bytes = (key.len() + value.len()) as u64;
+        while self.waiting.len() >= WAITING_MAX
+            || (!self.waiting.is_empty() && self.waiting_bytes + bytes > WAITING_BYTES_MAX)
+        {
+            self.wait_for_oldest()?;
+        }
+        match self.store.put_later(&key, value, ttl_s) {
+            Ok(pending) => {
+                *self.waiting_keys.entry(key.clone()).or_default() += 1;
+                self.waiting_bytes += bytes;
+                self.waiting.push_back(Waiting { key, pending, bytes, source_bytes });
+            }
+            Err(error @ Error::Invalid(_)) => self.refuse(&printable(&key), &error, source_bytes),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn is_unchanged(&self, key: &[u8], value: &[u8]) -> Result<bool> {
+        if self.waiting_keys.contains_key(key) {
+            return Ok(false);
+        }
+        match self.store.get(key) {
+            Ok(found) => Ok(found.is_some_and(|(old, expires)| !expires && old == value)),
+            // A damaged value is replaced by the good one at hand.
+            Err(error) if error.is_damage() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn wait_for_oldest(&mut self) -> Result<()> {
+        let Some(Waiting { key, pending, bytes, source_bytes }) = self.waiting.pop_front() else {
+            return Ok(());
+        };
+        pending.wait()?;
+        self.waiting_bytes -= bytes;
+        if let Some(times) = self.waiting_keys.get_mut(&key) {
+            *times -= 1;
+            if *times == 0 {
+                self.waiting_keys.remove(&key);
+            }
+        }
+        self.report.written += 1;
+        self.report.written_bytes += bytes;
+        self.progress.add(source_bytes);
+        Ok(())
+    }
+
+    fn refuse(&mut self, what: &str, error: &Error, source_bytes: u64) {
+        self.report.refused += 1;
+        let line = if what.is_empty() { error.to_string() } else { format!("{what}: {error}") };
+        self.progress.complain(&line);
+        self.progress.add(source_bytes);
+    }
+}

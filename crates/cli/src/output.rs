@@ -1,0 +1,51 @@
+//! Standard output, and how its failures are told from those of the store.
+
+use serde_json::{Map, Value};
+use std::io::{self, BufWriter, StdoutLock, Write};
+use std::path::Path;
+use stele_types::{Error, Result};
+
+const NAME: &str = "standard output";
+
+/// Buffered standard output.
+pub struct Output {
+    out: BufWriter<StdoutLock<'static>>,
+}
+
+impl Output {
+    /// Takes standard output for this command.
+    pub fn new() -> Self {
+        Self { out: BufWriter::with_capacity(1 << 16, io::stdout().lock()) }
+    }
+
+    /// Writes bytes as they are.
+    pub fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        self.out.write_all(bytes).map_err(failed)
+    }
+
+    /// Writes a line.
+    pub fn line(&mut self, line: &str) -> Result<()> {
+        self.bytes(line.as_bytes())?;
+        self.bytes(b"\n")
+    }
+
+    /// Writes a JSON object as one line.
+    pub fn json(&mut self, object: Map<String, Value>) -> Result<()> {
+        self.line(&Value::Object(object).to_string())
+    }
+
+    /// Hands all of it to the system.
+    pub fn finish(mut self) -> Result<()> {
+        self.out.flush().map_err(failed)
+    }
+}
+
+fn failed(source: io::Error) -> Error {
+    Error::io("write", NAME, source)
+}
+
+/// Whether whoever read standard output has closed it.
+pub fn is_closed_pipe(error: &Error) -> bool {
+    matches!(error, Error::Io { path, source, .. }
+        if path == Path::new(NAME) && source.kind() == io::ErrorKind::BrokenPipe)
+}

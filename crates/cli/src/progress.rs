@@ -1,0 +1,46 @@
+//! How far a long command has come: a bar on a terminal, nothing elsewhere.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use std::time::Duration;
+
+const REDRAW: Duration = Duration::from_millis(200);
+
+/// A bar on standard error.
+pub struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    /// A bar up to `total` bytes, or without an end.
+    pub fn bytes(total: Option<u64>, what: &str) -> Self {
+        let (bar, template) = match total {
+            Some(total) => (
+                ProgressBar::new(total),
+                "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}",
+            ),
+            None => (ProgressBar::new_spinner(), "{msg} {spinner} {bytes} {bytes_per_sec}"),
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar.set_message(what.to_owned());
+        bar.enable_steady_tick(REDRAW);
+        Self { bar }
+    }
+
+    /// Counts bytes as done.
+    pub fn add(&self, bytes: u64) {
+        self.bar.inc(bytes);
+    }
+
+    /// Prints a line to standard error without tearing the bar.
+    pub fn complain(&self, line: &str) {
+        self.bar.suspend(|| eprintln!("stele: {line}"));
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

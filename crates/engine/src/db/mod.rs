@@ -1,0 +1,360 @@
+//! The embedded front: the store as a key-value engine in one process.
+
+mod batch;
+mod cache;
+mod commit;
+mod completion;
+mod group;
+mod iter;
+mod workers;
+
+pub use batch::Batch;
+pub use completion::Completion;
+pub use group::Group;
+pub use iter::DbIter;
+
+use crate::options::Options;
+use crate::store::{Opened, Replay, Store, VerifyEvent, VerifyReport, View};
+use bytes::Bytes;
+use cache::ValueCache;
+use commit::CommitQueue;
+use std::path::Path;
+use std::sync::Arc;
+use stele_gc::GcStats;
+use stele_index::Found;
+use stele_log::LogStats;
+use stele_storage::{EngineStats, EngineView, Maintained, Order, Pair, ScanOptions, StorageEngine};
+use stele_types::{Clock, CommandBuilder, KeyRange, Result, ValueRef, checksum, command};
+use stele_vfs::{RealVfs, SystemClock, Vfs};
+use workers::{Signal, Workers};
+
+/// An open store. Shared by reference between threads; dropping it is safe at any moment, but
+/// [`Db::close`] tells whether anything failed on the way out.
+#[derive(Debug)]
+pub struct Db {
+    // Declared first, so dropped first: the threads end before what they use.
+    workers: Option<Workers>,
+    queue: Arc<CommitQueue>,
+    store: Arc<Store>,
+    clock: Arc<dyn Clock>,
+    values: ValueCache,
+    opened: Opened,
+}
+
+/// Figures of an open store.
+#[derive(Clone, Debug)]
+pub struct DbStats {
+    /// Bytes asked for, written, on the device and in memory.
+    pub engine: EngineStats,
+    /// Garbage collection, by stage.
+    pub gc: GcStats,
+    /// The log.
+    pub log: LogStats,
+    /// Bytes in the value cache.
+    pub value_cache_bytes: u64,
+    /// Reads answered by the value cache, and those that were not.
+    pub value_cache_hits: (u64, u64),
+}
+
+impl Db {
+    /// Opens the store in `dir` on this machine's files, creating it when there is none.
+    pub fn open(dir: &Path, options: Options) -> Result<Self> {
+        Self::open_with(Arc::new(RealVfs::new()), Arc::new(SystemClock::new()), dir, options)
+    }
+
+    /// [`Db::open`] on the given files and clock.
+    pub fn open_with(
+        vfs: Arc<dyn Vfs>,
+        clock: Arc<dyn Clock>,
+        dir: &Path,
+        options: Options,
+    ) -> Result<Self> {
+        let (background, queue_bytes_max) = (options.background, options.queue_bytes_max);
+        let values = ValueCache::new(options.value_cache_bytes_max);
+        // One replica: what is durable is committed.
+        let (store, opened) = Store::open(vfs, clock.clone(), dir, options, Replay::All)?;
+        let store = Arc::new(store);
+        let unattended = Arc::new(Signal::default());
+        let queue = CommitQueue::new(store.clone(), queue_bytes_max, unattended.clone());
+        let workers =
+            if background { Some(Workers::start(&store, &queue, unattended)?) } else { None };
+        Ok(Self { workers, queue, store, clock, values, opened })
+    }
+
+    /// What opening found and did.
+    pub fn opened(&self) -> &Opened {
+        &self.opened
+    }
+
+    /// Sets `key`; durable and visible on return.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.submit_put(key, value, 0)?.wait()
+    }
+
+    /// Sets `key` for `ttl_s` seconds; 0 is for ever.
+    pub fn put_ttl(&self, key: &[u8], value: &[u8], ttl_s: u64) -> Result<()> {
+        self.submit_put(key, value, self.expiry(ttl_s))?.wait()
+    }
+
+    /// Removes `key`.
+    pub fn delete(&self, key: &[u8]) -> Result<()> {
+        self.submit(key.len(), |builder| builder.delete(key).map(|_| ()))?.wait()
+    }
+
+    /// Removes every key in [start, end); an empty `end` is no bound.
+    pub fn delete_range(&self, start: &[u8], end: &[u8]) -> Result<()> {
+        let bytes = start.len() + end.len();
+        self.submit(bytes, |builder| builder.delete_range(start, end).map(|_| ()))?.wait()
+    }
+
+    /// Applies a batch: all of it or nothing, also after a crash.
+    pub fn write(&self, batch: Batch) -> Result<()> {
+        self.submit_batch(batch)?.wait()
+    }
+
+    /// [`Db::put`] without waiting.
+    pub fn put_async(&self, key: &[u8], value: &[u8]) -> Result<Completion> {
+        let completion = self.submit_put(key, value, 0);
+        self.commit_soon();
+        completion
+    }
+
+    /// [`Db::delete`] without waiting.
+    pub fn delete_async(&self, key: &[u8]) -> Result<Completion> {
+        let completion = self.submit(key.len(), |builder| builder.delete(key).map(|_| ()));
+        self.commit_soon();
+        completion
+    }
+
+    /// [`Db::write`] without waiting.
+    pub fn write_async(&self, batch: Batch) -> Result<Completion> {
+        let completion = self.submit_batch(batch);
+        self.commit_soon();
+        completion
+    }
+
+    /// The value of `key`.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        Ok(self.get_with_ttl(key)?.map(|(value, _)| value))
+    }
+
+    /// The value of `key` and its remaining seconds to live, `None` for a pair without a limit.
+    pub fn get_with_ttl(&self, key: &[u8]) -> Result<Option<(Bytes, Option<u64>)>> {
+        command::check_key(key)?;
+        let Some((value, expires_at_s)) = self.find(key)? else { return Ok(None) };
+        let ttl_s = (expires_at_s != 0)
+            .then(|| expires_at_s.saturating_sub(self.clock.unix_seconds()));
+        Ok(Some((value, ttl_s)))
+    }
+
+    /// Which of `keys` are there. No value is read.
+    pub fn exist(&self, keys: &[&[u8]]) -> Result<Vec<bool>> {
+        let view = View::new(self.store.shared());
+        let mut found = Vec::with_capacity(keys.len());
+        for key in keys {
+            command::check_key(key)?;
+            let reference = view.reference(key)?;
+            found.push(reference.is_some_and(|(_, expires_at_s)| self.is_live(expires_at_s)));
+        }
+        Ok(found)
+    }
+
+    /// Pairs of one point in time, as many as the options allow.
+    pub fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {
+        let now_s = self.clock.unix_seconds();
+        let range = options.range.clone();
+        let iter = DbIter::new(&self.store, range, options.order, options.keys_only, now_s)?;
+        let mut pairs = Vec::with_capacity(options.limit.min(1024));
+        let mut bytes = 0;
+        for pair in iter.expect(options.limit).take(options.limit) {
+            let pair = pair?;
+            bytes += pair.key.len() + pair.value.len();
+            if bytes > options.bytes_max && !pairs.is_empty() {
+                break;
+            }
+            pairs.push(pair);
+        }
+        Ok(pairs)
+    }
+
+    /// All pairs of `range` at this point in time.
+    pub fn iter(&self, range: KeyRange, order: Order) -> Result<DbIter> {
+        DbIter::new(&self.store, range, order, false, self.clock.unix_seconds())
+    }
+
+    /// Like [`Db::iter`] with empty values; none is read.
+    pub fn iter_keys(&self, range: KeyRange, order: Order) -> Result<DbIter> {
+        DbIter::new(&self.store, range, order, true, self.clock.unix_seconds())
+    }
+
+    /// The keys of a group (KV-SSD: list), in order, at most `limit`.
+    pub fn list_group(&self, group: Group, limit: usize) -> Result<Vec<Bytes>> {
+        self.iter_group(group, true)?.map(|pair| pair.map(|p| p.key)).take(limit).collect()
+    }
+
+    /// The pairs of a group in order (KV-SSD: iterate).
+    pub fn iterate_group(&self, group: Group) -> Result<impl Iterator<Item = Result<Pair>>> {
+        self.iter_group(group, false)
+    }
+
+    /// Removes the keys of a group that are there now (KV-SSD: delete group); returns how many.
+    /// Each slice of keys goes at once; a crash in between leaves the rest.
+    pub fn delete_group(&self, group: Group) -> Result<u64> {
+        const SLICE_OPS: usize = 1024;
+        let mut deleted = 0;
+        let mut batch = Batch::new();
+        for pair in self.iter_group(group, true)? {
+            batch.delete(&pair?.key)?;
+            deleted += 1;
+            if batch.len() >= SLICE_OPS {
+                self.write(std::mem::take(&mut batch))?;
+            }
+        }
+        if !batch.is_empty() {
+            self.write(batch)?;
+        }
+        Ok(deleted)
+    }
+
+    /// Turns what is in memory into runs: the next open replays nothing.
+    pub fn flush(&self) -> Result<()> {
+        self.queue.drain();
+        self.store.flush()
+    }
+
+    /// Merges, sorts and collects until nothing is left to gain.
+    pub fn compact(&self) -> Result<()> {
+        self.queue.drain();
+        self.store.compact()
+    }
+
+    /// Does about `bytes_max` bytes of garbage collection. Only needed without background threads.
+    pub fn maintain(&self, bytes_max: u64) -> Result<Maintained> {
+        self.store.maintain(bytes_max)
+    }
+
+    /// Figures.
+    pub fn stats(&self) -> DbStats {
+        DbStats {
+            engine: self.store.stats(),
+            gc: self.store.gc_stats(),
+            log: self.store.log_stats(),
+            value_cache_bytes: self.values.bytes(),
+            value_cache_hits: self.values.counts(),
+        }
+    }
+
+    /// Checks every checksum, and the index against the log. Damage is handed to `report`, and the
+    /// check goes on.
+    pub fn verify(&self, report: &mut dyn FnMut(VerifyEvent)) -> Result<VerifyReport> {
+        self.queue.drain();
+        self.store.verify(report)
+    }
+
+    /// Finishes what is queued and ends cleanly.
+    pub fn close(mut self) -> Result<()> {
+        self.queue.drain();
+        drop(self.workers.take());
+        self.store.close()
+    }
+
+    /// The store below, for callers that need positions or force single jobs.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    fn submit_put(&self, key: &[u8], value: &[u8], expires_at_s: u64) -> Result<Completion> {
+        command::check_pair(key, value)?;
+        let crc = checksum::crc32c(value);
+        self.submit(key.len() + value.len(), |builder| {
+            builder.put_summed(key, value, crc, expires_at_s).map(|_| ())
+        })
+    }
+
+    fn submit_batch(&self, batch: Batch) -> Result<Completion> {
+        let bytes = batch.bytes();
+        let command = batch.into_command();
+        self.submit(bytes, |builder| builder.extend(&command).map(|_| ()))
+    }
+
+    fn submit(
+        &self,
+        bytes: usize,
+        add: impl FnOnce(&mut CommandBuilder) -> Result<()>,
+    ) -> Result<Completion> {
+        self.queue.submit(bytes, add)
+    }
+
+    fn commit_soon(&self) {
+        if let Some(workers) = &self.workers {
+            workers.commit_soon();
+        }
+    }
+
+    fn expiry(&self, ttl_s: u64) -> u64 {
+        if ttl_s == 0 { 0 } else { self.clock.unix_seconds().saturating_add(ttl_s) }
+    }
+
+    fn is_live(&self, expires_at_s: u64) -> bool {
+        let forever = expires_at_s == 0 || stele_types::mutant::active("engine.expired_served");
+        forever || expires_at_s > self.clock.unix_seconds()
+    }
+
+    /// Finds a value without pinning its file: garbage collection may move or drop it between the
+    /// lookup and the read. Then the key leads elsewhere, and the lookup is made again.
+    fn find(&self, key: &[u8]) -> Result<Option<(Bytes, u64)>> {
+        let shared = self.store.shared();
+        let mut failed: Option<ValueRef> = None;
+        loop {
+            let (value, expires_at_s) = match shared.index.get(key)? {
+                Some(Found::Value { value, expires_at_s }) if self.is_live(expires_at_s) => {
+                    (value, expires_at_s)
+                }
+                _ => return Ok(None),
+            };
+            let at = match &value {
+                ValueRef::Inline(bytes) => return Ok(Some((bytes.clone(), expires_at_s))),
+                ValueRef::At(at) => *at,
+            };
+            if let Some(bytes) = self.values.get(&at) {
+                return Ok(Some((bytes, expires_at_s)));
+            }
+            match shared.log.get(&at) {
+                Ok(bytes) => {
+                    self.values.insert(&at, &bytes);
+                    return Ok(Some((bytes, expires_at_s)));
+                }
+                Err(error) if failed.as_ref() == Some(&value) => return Err(error),
+                Err(_) => failed = Some(value),
+            }
+        }
+    }
+
+    fn iter_group(&self, group: Group, keys_only: bool) -> Result<GroupIter> {
+        let now_s = self.clock.unix_seconds();
+        let pairs = DbIter::new(&self.store, group.range(), Order::Forward, keys_only, now_s)?;
+        Ok(GroupIter { group, pairs })
+    }
+}
+
+struct GroupIter {
+    group: Group,
+    pairs: DbIter,
+}
+
+impl Iterator for GroupIter {
+    type Item = Result<Pair>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let group = self.group;
+        self.pairs.find(|pair| pair.as_ref().map_or(true, |p| group.contains(&p.key)))
+    }
+}
+
+/// A consistent view through the trait; [`Db::iter`] is the same with growing slices.
+impl Db {
+    /// One point in time, for several reads that must agree.
+    pub fn view(&self) -> Result<impl EngineView + use<>> {
+        self.store.view()
+    }
+}

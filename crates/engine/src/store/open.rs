@@ -1,0 +1,183 @@
+//! Opening: whose directory it is, what the index knows, what the log adds.
+
+use super::apply::ApplyState;
+use super::{Shared, Store, rebuild};
+use crate::identity;
+use crate::options::Options;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use stele_gc::Gc;
+use stele_index::{Checkpoint, Index, Opened as KnownState};
+use stele_log::{Log, RecoverFrom, Recovery, ReplayEntry, ReplayOp};
+use stele_types::{Clock, LogBatch, Mark, Record, RegionId, Result};
+use stele_vfs::Vfs;
+
+/// How far the entries found in the log are applied at open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replay {
+    /// All of them: a store without replicas, where durable means committed.
+    All,
+    /// Up to the commit index of the region's hard state; later ones wait for consensus.
+    Committed,
+}
+
+/// What opening found and did.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// How the log ended, and what was read of it.
+    pub recovery: Recovery,
+    /// Entries applied that no checkpoint held.
+    pub replayed_entries: u64,
+    /// Why the index was rebuilt, if it was.
+    pub rebuilt: Option<String>,
+}
+
+impl Store {
+    /// Opens the store in `dir`, creating it when there is none. Fails with `Locked` when another
+    /// process has it, and with `NewerFormat`, `WrongStore`, `Corrupt` or `Missing` having changed
+    /// nothing.
+    pub fn open(
+        vfs: Arc<dyn Vfs>,
+        clock: Arc<dyn Clock>,
+        dir: &Path,
+        options: Options,
+        replay: Replay,
+    ) -> Result<(Self, Opened)> {
+        options.validate()?;
+        vfs.create_dir_all(dir)?;
+        let lock = vfs.lock(&dir.join("LOCK"))?;
+        let id = identity::open(&vfs, dir, options.store)?;
+        let (index_dir, log_dir) = (dir.join("index"), dir.join("log"));
+        vfs.create_dir_all(&index_dir)?;
+        vfs.create_dir_all(&log_dir)?;
+        let (index, known, rebuilt) = rebuild::open_index(&vfs, dir, id, &options, replay)?;
+        let from = RecoverFrom {
+            checkpoint: known.checkpoint.replay_from,
+            raft_from: known.raft_from,
+            next_file: known.next_file,
+            needed: known.needed.clone(),
+        };
+        let (log, recovery) = Log::open(vfs.clone(), &log_dir, options.log(id), from)?;
+        let gc_options = options.gc.clone();
+        let shared = Arc::new(Shared {
+            vfs,
+            clock: clock.clone(),
+            dir: dir.to_path_buf(),
+            id,
+            options,
+            replay,
+            log: Arc::new(log),
+            index: Arc::new(index),
+            apply: Mutex::new(ApplyState::resume(&known.checkpoint)),
+            user_bytes: AtomicU64::new(0),
+        });
+        repeat_starts(&shared, &known.checkpoint)?;
+        let replayed_entries = catch_up(&shared, &known.checkpoint, replay)?;
+        let gc = start_gc(&shared, clock, gc_options, &known)?;
+        let opened = Opened { recovery, replayed_entries, rebuilt };
+        Ok((Self { shared, gc, _lock: lock }, opened))
+    }
+}
+
+fn start_gc(
+    shared: &Arc<Shared>,
+    clock: Arc<dyn Clock>,
+    options: stele_gc::GcOptions,
+    known: &KnownState,
+) -> Result<Gc> {
+    let hooks = shared.clone();
+    Gc::new(shared.log.clone(), shared.index.clone(), clock, options, hooks, &known.gc_state)
+}
+
+/// An installed range became current in the index, and a crash came before the log knew that the
+/// region starts after it. The manifest's later index says so; the mark is made again.
+fn repeat_starts(shared: &Arc<Shared>, checkpoint: &Checkpoint) -> Result<()> {
+    let mut records = Vec::new();
+    for (&region, &(index, term)) in &checkpoint.applied {
+        let log = shared.log.region(region);
+        if log.as_ref().is_none_or(|log| !log.destroyed && log.last < index) {
+            records.push(Record::Mark(region, Mark::Start(index, term)));
+        }
+    }
+    if !records.is_empty() && !stele_types::mutant::active("engine.start_not_repeated") {
+        shared.log.append(&LogBatch { records })?;
+    }
+    Ok(())
+}
+
+/// Applies what the log holds beyond the checkpoint. Memory stays bounded: full memtables are
+/// flushed on the way, with a checkpoint that still replays from where this replay started.
+fn catch_up(shared: &Arc<Shared>, checkpoint: &Checkpoint, replay: Replay) -> Result<u64> {
+    let mut commits = BTreeMap::new();
+    for region in shared.log.regions() {
+        let Some(log) = shared.log.region(region) else { continue };
+        let limit = match replay {
+            Replay::All => log.last,
+            Replay::Committed => log.hard_state.commit,
+        };
+        commits.insert(region, limit);
+        if !log.destroyed {
+            shared.apply.lock().start_after(region, log.truncated);
+        }
+    }
+    let limit = |region: RegionId| commits.get(&region).copied().unwrap_or_default();
+    let applied = |region: RegionId| {
+        checkpoint.applied.get(&region).map(|(index, _)| *index).unwrap_or_default()
+    };
+    let mut entries = 0;
+    let mut state = shared.apply.lock();
+    shared.log.replay(&applied, &mut |entry| {
+        if entry.index > limit(entry.region) {
+            state.note_waiting(entry.region, entry.index, entry.at);
+            return Ok(());
+        }
+        replay_entry(shared, &mut state, &entry);
+        entries += 1;
+        if shared.index.memtable_bytes() >= shared.options.memtable_bytes_max {
+            flush_replayed(shared, &state, checkpoint)?;
+        }
+        Ok(())
+    })?;
+    state.publish(shared);
+    Ok(entries)
+}
+
+fn replay_entry(shared: &Shared, state: &mut ApplyState, entry: &ReplayEntry<'_>) {
+    for op in entry.ops {
+        let seq = state.next_seq();
+        match op {
+            ReplayOp::Put { key, value, expires_at_s } => {
+                shared.index.put(seq, key, value.clone(), *expires_at_s);
+            }
+            ReplayOp::Delete { key } => shared.index.delete(seq, key),
+            ReplayOp::DeleteRange { start, end } => shared.index.delete_range(seq, start, end),
+        }
+    }
+    state.finish_entry(entry.region, entry.index, entry.term);
+    state.note_replayed(entry.ops);
+}
+
+/// Makes room in memory during a replay.
+fn flush_replayed(shared: &Shared, state: &ApplyState, from: &Checkpoint) -> Result<()> {
+    state.publish(shared);
+    shared.index.freeze(state.checkpoint_at(from.replay_from));
+    flush_frozen(&shared.index)
+}
+
+/// Flushes what is frozen, to the end.
+pub(super) fn flush_frozen(index: &Index) -> Result<()> {
+    const SLICE_BYTES: u64 = 4 << 20;
+    while let Some(mut job) = index.start_flush() {
+        let done = loop {
+            match job.step(SLICE_BYTES)? {
+                stele_index::JobStep::More { .. } => {}
+                stele_index::JobStep::Done(done) => break done,
+            }
+        };
+        index.commit(done)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! Checking a whole store: every checksum of every file, then the index against the log.
+
+use super::{Reference, Store, View, disk_bytes};
+use std::path::PathBuf;
+use stele_storage::Order;
+use stele_types::{Error, KeyRange, Result, ValueRef};
+
+/// Keys whose values are looked at together.
+const SLICE_PAIRS: usize = 1024;
+
+/// What a check has to say while it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VerifyEvent {
+    /// Bytes checked since the last event.
+    Checked(u64),
+    /// Something that is not as it was written, or not where it should be.
+    Damage {
+        /// The file.
+        path: PathBuf,
+        /// What does not hold, with its place.
+        detail: String,
+    },
+}
+
+/// What a check found in all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// Keys that are there.
+    pub keys: u64,
+    /// Bytes of their keys and values.
+    pub live_bytes: u64,
+    /// Bytes of the device the directory takes.
+    pub disk_bytes: u64,
+    /// Bytes read and checked.
+    pub checked_bytes: u64,
+    /// Damaged places; 0 means all is well.
+    pub damages: u64,
+}
+
+/// Counts what passes to the caller.
+struct Reporter<'a> {
+    sink: &'a mut dyn FnMut(VerifyEvent),
+    report: VerifyReport,
+}
+
+impl Reporter<'_> {
+    fn checked(&mut self, bytes: u64) {
+        self.report.checked_bytes += bytes;
+        (self.sink)(VerifyEvent::Checked(bytes));
+    }
+
+    fn damage(&mut self, path: PathBuf, detail: String) {
+        self.report.damages += 1;
+        (self.sink)(VerifyEvent::Damage { path, detail });
+    }
+
+    fn error(&mut self, path: PathBuf, error: &Error) {
+        self.damage(path, error.to_string());
+    }
+}
+
+impl Store {
+    /// Checks everything; reports damage and goes on. Writes may go on meanwhile.
+    pub fn verify(&self, sink: &mut dyn FnMut(VerifyEvent)) -> Result<VerifyReport> {
+        let mut reporter = Reporter { sink, report: VerifyReport::default() };
+        self.shared.log.verify(&mut |event| match event {
+            stele_log::VerifyEvent::Checked { bytes, .. } => reporter.checked(bytes),
+            stele_log::VerifyEvent::Damage { path, offset, detail } => {
+                reporter.damage(path, format!("at byte {offset}: {detail}"));
+            }
+        })?;
+        self.shared.index.verify(&mut |event| match event {
+            stele_index::VerifyEvent::Checked { bytes, .. } => reporter.checked(bytes),
+            stele_index::VerifyEvent::Damage { path, offset, detail } => {
+                reporter.damage(path, format!("at byte {offset}: {detail}"));
+            }
+        })?;
+        self.verify_references(&mut reporter)?;
+        reporter.report.disk_bytes = disk_bytes(&self.shared)?;
+        Ok(reporter.report)
+    }
+
+    /// Every reference of the index leads to a value of its length and checksum, under its key.
+    fn verify_references(&self, reporter: &mut Reporter<'_>) -> Result<()> {
+        let view = View::new(&self.shared);
+        let mut iter = view.references(KeyRange::all(), Order::Forward)?;
+        loop {
+            let mut slice = Vec::with_capacity(SLICE_PAIRS);
+            while slice.len() < SLICE_PAIRS {
+                match iter.next() {
+                    Ok(Some((key, value, expires_at_s))) => {
+                        slice.push(Reference { key, value, expires_at_s });
+                    }
+                    Ok(None) => break,
+                    Err(error) => {
+                        reporter.error(self.shared.dir.join("index"), &error);
+                        return Ok(());
+                    }
+                }
+            }
+            if slice.is_empty() {
+                return Ok(());
+            }
+            self.verify_slice(&slice, reporter);
+        }
+    }
+
+    fn verify_slice(&self, slice: &[Reference], reporter: &mut Reporter<'_>) {
+        for reference in slice {
+            reporter.report.keys += 1;
+            let bytes = reference.key.len() as u64 + u64::from(reference.value.len());
+            reporter.report.live_bytes += bytes;
+            let ValueRef::At(at) = reference.value else { continue };
+            let log = &self.shared.log;
+            let checked = log.record_of(&at).and_then(|record| {
+                if record.key.as_ref().is_none_or(|key| *key == reference.key) {
+                    return Ok(());
+                }
+                Err(Error::corrupt_value(&at, "the record belongs to another key"))
+            });
+            let checked = checked.and_then(|()| log.get(&at));
+            match checked {
+                Ok(value) => reporter.checked(value.len() as u64),
+                Err(error) => reporter.error(self.shared.dir.join("log"), &error),
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! What the store's tests share: a tiny configuration, a model, and a check of one against the
+//! other.
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use stele_engine::{Db, GcOptions, KeyRange, Options, Order};
+use stele_types::ManualClock;
+use stele_vfs::{SimOptions, SimVfs, Vfs};
+
+/// Where the tests keep their store.
+pub const DIR: &str = "/store";
+
+/// A configuration in which a few dozen writes roll segments, flush, merge, sort and collect.
+pub fn tiny() -> Options {
+    Options {
+        segment_bytes_max: 64 << 10,
+        recycle_segments_max: 1,
+        direct_io: false,
+        entry_cache_bytes_max: 8 << 10,
+        value_cache_bytes_max: 0,
+        memtable_bytes_max: 8 << 10,
+        block_cache_bytes_max: 64 << 10,
+        run_bytes_max: 4 << 10,
+        checkpoint_log_bytes_max: 256 << 10,
+        reserved_bytes: 0,
+        background: false,
+        gc: GcOptions::default(),
+        ..Options::default()
+    }
+}
+
+/// A simulated disk.
+pub fn disk(seed: u64) -> SimVfs {
+    SimVfs::new(SimOptions { seed, ..SimOptions::default() })
+}
+
+/// A clock that stands.
+pub fn clock() -> Arc<ManualClock> {
+    Arc::new(ManualClock::at(1_000_000))
+}
+
+/// Opens the store of a simulated disk.
+pub fn open(disk: &SimVfs, options: &Options) -> stele_engine::Result<Db> {
+    Db::open_with(Arc::new(disk.clone()), clock(), Path::new(DIR), options.clone())
+}
+
+/// What a store should hold.
+pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// All pairs of a store.
+pub fn contents(db: &Db) -> stele_engine::Result<Model> {
+    db.iter(KeyRange::all(), Order::Forward)?
+        .map(|pair| pair.map(|p| (p.key.to_vec(), p.value.to_vec())))
+        .collect()
+}
+
+/// Says how a store differs from the model, by scans in both directions and by gets.
+pub fn difference(db: &Db, model: &Model) -> Option<String> {
+    let found = match contents(db) {
+        Ok(found) => found,
+        Err(error) => return Some(format!("scan failed: {error}")),
+    };
+    for (key, value) in model {
+        match found.get(key) {
+            None => return Some(format!("key {} is lost", show(key))),
+            Some(other) if other != value => {
+                return Some(format!("key {} has an old or wrong value", show(key)));
+            }
+            Some(_) => {}
+        }
+        match db.get(key) {
+            Ok(Some(read)) if read == value[..] => {}
+            other => return Some(format!("get of {} gives {other:?}", show(key))),
+        }
+    }
+    if let Some(key) = found.keys().find(|key| !model.contains_key(*key)) {
+        return Some(format!("key {} returned from the dead", show(key)));
+    }
+    let reverse = db.iter_keys(KeyRange::all(), Order::Reverse).ok()?;
+    let backwards: Vec<Vec<u8>> = reverse.filter_map(|p| p.ok()).map(|p| p.key.to_vec()).collect();
+    if !backwards.iter().eq(model.keys().rev()) {
+        return Some("a reverse scan gives other keys than a forward one".into());
+    }
+    None
+}
+
+fn show(key: &[u8]) -> String {
+    format!("{:?}", String::from_utf8_lossy(key))
+}
+
+/// Files in the store's directory that nothing refers to.
+pub fn leaked(disk: &SimVfs, db: &Db, options: &Options) -> Vec<String> {
+    let mut leaked = Vec::new();
+    let known: Vec<String> =
+        db.store().log().files().iter().map(|file| format!("{:08x}", file.file.0)).collect();
+    let mut spare = 0;
+    for entry in disk.list(&PathBuf::from(DIR).join("log")).unwrap() {
+        let stem = entry.name.split('.').next().unwrap_or_default().to_string();
+        if entry.name.starts_with("free-") {
+            spare += 1;
+        } else if !known.contains(&stem) {
+            leaked.push(format!("log/{}", entry.name));
+        }
+    }
+    if spare > options.recycle_segments_max {
+        leaked.push(format!("{spare} spare segments"));
+    }
+    let version = db.store().index().version();
+    let runs: Vec<String> = version
+        .tiers()
+        .iter()
+        .flat_map(|tier| tier.runs.iter().map(|run| format!("{:08x}.run", run.meta().id.0)))
+        .collect();
+    let mut manifests = 0;
+    for entry in disk.list(&PathBuf::from(DIR).join("index")).unwrap() {
+        if entry.name.starts_with("manifest-") {
+            manifests += 1;
+        } else if !runs.contains(&entry.name) {
+            leaked.push(format!("index/{}", entry.name));
+        }
+    }
+    if manifests != 1 {
+        leaked.push(format!("{manifests} manifests"));
+    }
+    leaked
+}
+
+/// A small generator for tests: SplitMix64.
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next number.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    /// One of the choices.
+    pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len() as u64) as usize]
+    }
+
+    /// Bytes that do not repeat.
+    pub fn bytes(&mut self, n: usize) -> Vec<u8> {
+        let mut out = Vec::with_capacity(n + 8);
+        while out.len() < n {
+            out.extend_from_slice(&self.next().to_le_bytes());
+        }
+        out.truncate(n);
+        out
+    }
+}

@@ -1,0 +1,109 @@
+//! Settings of garbage collection. All have defaults; sizes are in bytes, ratios without unit.
+
+use stele_types::{Error, Result};
+
+/// What is collected, when, and in which order the values come to lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PolicyKind {
+    /// Relocates the cheapest victims within the byte budget; sorts ranges that scans pay for.
+    #[default]
+    Adaptive,
+    /// Rewrites every value in key order whenever the unsorted part reaches the threshold (Nezha,
+    /// final compacted storage).
+    Nezha,
+    /// Relocates the oldest files first and never sorts (WiscKey).
+    Wisckey,
+}
+
+/// Settings of garbage collection, checked by [`GcOptions::validate`] when a store opens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GcOptions {
+    /// Default [`PolicyKind::Adaptive`].
+    pub policy: PolicyKind,
+    /// Bytes that merging and relocating may write for each byte a user writes. Default 0.25. It
+    /// rises above `space_amp_target` and is lifted above `space_amp_hard`.
+    pub budget_ratio: f64,
+    /// Bytes on the device for each live byte that are accepted. Default 2.0.
+    pub space_amp_target: f64,
+    /// Where the budget no longer counts and writers are slowed. Default 2.5.
+    pub space_amp_hard: f64,
+    /// Tiers of runs before the newest ones are merged; each costs a read a filter probe. Default 8.
+    pub tiers_max: usize,
+    /// A merge takes the next older tier too while that is at most this many times as large as the
+    /// tiers already taken. Default 2.0.
+    pub size_ratio: f64,
+    /// Below this much written since the last look, no flush or merge is made only to learn what
+    /// is dead. Default 256 MiB.
+    pub discover_bytes_min: u64,
+    /// Size at which a relocation or sort starts its next value file. Default 128 MiB, at most 2 GiB.
+    pub value_file_bytes_max: u64,
+    /// Policy `nezha`: live bytes outside sorted files that start a sort of everything. Default 4 GiB.
+    pub sort_threshold_bytes: u64,
+    /// Seconds between sorts of everything, for every policy but `wisckey`; 0 for never. Default 0.
+    pub sort_interval_s: u64,
+    /// Bytes scanned for each byte sorted: a range is rewritten in key order after it was scanned
+    /// this many times. Default 4.0; 0 for never.
+    pub scan_load_ratio: f64,
+    /// Seconds an unflushed change waits at most, so that a deleted range is freed although nobody
+    /// writes. Default 300; 0 for never.
+    pub flush_interval_s: u64,
+    /// Bytes of entries of idle regions re-appended in one go, to free the segments they pin.
+    /// Default 1 MiB.
+    pub reappend_bytes_max: u64,
+}
+
+impl Default for GcOptions {
+    fn default() -> Self {
+        Self {
+            policy: PolicyKind::Adaptive,
+            budget_ratio: 0.25,
+            space_amp_target: 2.0,
+            space_amp_hard: 2.5,
+            tiers_max: 8,
+            size_ratio: 2.0,
+            discover_bytes_min: 256 << 20,
+            value_file_bytes_max: 128 << 20,
+            sort_threshold_bytes: 4 << 30,
+            sort_interval_s: 0,
+            scan_load_ratio: 4.0,
+            flush_interval_s: 300,
+            reappend_bytes_max: 1 << 20,
+        }
+    }
+}
+
+impl GcOptions {
+    /// Fails with [`Error::Invalid`] naming the first setting out of bounds.
+    pub fn validate(&self) -> Result<()> {
+        let within = |name: &str, value: f64, low: f64, high: f64| {
+            if (low..=high).contains(&value) {
+                return Ok(());
+            }
+            Err(Error::invalid(format!("gc {name} is {value}; allowed are {low} to {high}")))
+        };
+        within("budget_ratio", self.budget_ratio, 0.0, 100.0)?;
+        within("space_amp_target", self.space_amp_target, 1.05, 100.0)?;
+        within("space_amp_hard", self.space_amp_hard, self.space_amp_target, 1000.0)?;
+        within("tiers_max", self.tiers_max as f64, 1.0, 64.0)?;
+        within("size_ratio", self.size_ratio, 1.0, 100.0)?;
+        within("discover_bytes_min", self.discover_bytes_min as f64, 0.0, (1u64 << 40) as f64)?;
+        let file_max = (2u64 << 30) as f64;
+        within("value_file_bytes_max", self.value_file_bytes_max as f64, 4096.0, file_max)?;
+        within("scan_load_ratio", self.scan_load_ratio, 0.0, 1e6)?;
+        within("reappend_bytes_max", self.reappend_bytes_max as f64, 4096.0, file_max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_out_of_bounds_are_named() {
+        assert!(GcOptions::default().validate().is_ok());
+        let bad = GcOptions { space_amp_hard: 1.5, ..GcOptions::default() };
+        assert!(bad.validate().unwrap_err().to_string().contains("space_amp_hard"));
+        let bad = GcOptions { budget_ratio: f64::NAN, ..GcOptions::default() };
+        assert!(bad.validate().unwrap_err().to_string().contains("budget_ratio"));
+    }
+}

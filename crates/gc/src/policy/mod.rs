@@ -1,0 +1,9 @@
+//! The decisions of garbage collection as pure functions: no clock, no file, no lock.
+
+mod pick;
+mod state;
+mod tiers;
+mod victims;
+
+pub use pick::{credit_for, pick, pick_collect, space_trigger};
+pub use state::{Choice, FileState, Held, HotRange, State, TierState};

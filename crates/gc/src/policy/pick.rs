@@ -1,0 +1,184 @@
+//! What to do next.
+
+use super::state::{Choice, Held, State};
+use super::victims::{self, Victims, Wanted};
+use super::tiers;
+use crate::{GcOptions, PolicyKind};
+use stele_types::KeyRange;
+
+/// A round starts a little before the target, as its outputs take space until its victims go.
+const TRIGGER_OF_TARGET: f64 = 0.985;
+/// Share of the live bytes one round frees at least and at most.
+const ROUND_SHARE: (f64, f64) = (0.04, 0.3);
+/// Above this share of undiscovered dead bytes, victims can't be told apart: merge first.
+const UNDISCOVERED_SHARE_MAX: f64 = 0.05;
+/// An index of at most this share of the live bytes is merged without hesitation.
+const CHEAP_INDEX_SHARE: f64 = 0.01;
+/// Sorting is worth while for at least this share of unsorted bytes.
+const UNSORTED_SHARE_MIN: f64 = 0.1;
+/// The budget grows to this many times between the target and the hard limit.
+const BUDGET_RISE: f64 = 4.0;
+
+/// Decides what to do next. Pure: the same state gives the same answer.
+pub fn pick(state: &State, options: &GcOptions) -> Choice {
+    if state.frozen > 0 {
+        return Choice::Flush;
+    }
+    if let Some(choice) = free(state) {
+        return choice;
+    }
+    if let Some((first, count)) = tiers::due(&state.tiers, options) {
+        return Choice::Merge { first, count };
+    }
+    let space = match options.policy {
+        PolicyKind::Nezha => nezha(state, options),
+        PolicyKind::Adaptive | PolicyKind::Wisckey => collect_space(state, options),
+    };
+    if let Some(choice) = space.or_else(|| sort(state, options)) {
+        return choice;
+    }
+    let waited = options.flush_interval_s > 0 && state.memtable_age_s >= options.flush_interval_s;
+    if waited && state.memtable_bytes > 0 { Choice::Freeze } else { Choice::Idle }
+}
+
+/// Decides the next job of a collection that was asked for: the budget does not count, and every
+/// file with a noticeable dead share is a victim. [`Choice::Idle`] when it is complete.
+pub fn pick_collect(state: &State, options: &GcOptions) -> Choice {
+    if state.frozen > 0 {
+        return Choice::Flush;
+    }
+    if let Some(choice) = free(state) {
+        return choice;
+    }
+    if state.memtable_bytes > 0 {
+        return Choice::Freeze;
+    }
+    if state.tiers.len() > 1 {
+        return Choice::Merge { first: 0, count: state.tiers.len() };
+    }
+    const DEAD_SHARE_MIN: f64 = 0.1;
+    let wanted =
+        Wanted { freed_bytes: u64::MAX, move_bytes_max: u64::MAX, dead_share_min: DEAD_SHARE_MIN };
+    let victims = victims::choose(state, options, wanted);
+    if victims.freed_bytes > state.index_bytes() {
+        return Choice::Relocate { victims: victims.files };
+    }
+    Choice::Idle
+}
+
+/// Bytes of budget that `user_bytes` written by a user earn at this space amplification.
+pub fn credit_for(user_bytes: u64, space_amp: f64, options: &GcOptions) -> f64 {
+    let span = (options.space_amp_hard - options.space_amp_target).max(0.01);
+    let over = ((space_amp - options.space_amp_target) / span).clamp(0.0, 1.0);
+    user_bytes as f64 * options.budget_ratio * (1.0 + (BUDGET_RISE - 1.0) * over)
+}
+
+/// Space amplification at which a round of collection starts.
+pub fn space_trigger(options: &GcOptions) -> f64 {
+    (options.space_amp_target * TRIGGER_OF_TARGET).max(1.02)
+}
+
+/// What costs nothing or next to it: files that nothing holds, and those only a log's tail holds.
+fn free(state: &State) -> Option<Choice> {
+    let removable = state.files.iter().filter(|file| file.held.is_none());
+    let files: Vec<_> = removable.map(|file| file.id).collect();
+    if !files.is_empty() {
+        return Some(Choice::Reclaim { files });
+    }
+    let by_raft = |file: &&super::FileState| {
+        file.held_when_dead == Some(Held::Raft) && file.live_bytes <= file.bytes / 2
+    };
+    let last = state.files.iter().filter(by_raft).map(|file| file.id).max()?;
+    if state.truncate_untried {
+        return Some(Choice::Truncate);
+    }
+    state.reappend_untried.then_some(Choice::Reappend { below: last.next() })
+}
+
+fn collect_space(state: &State, options: &GcOptions) -> Option<Choice> {
+    let live = state.live_bytes();
+    let cheap = state.index_bytes() as f64 <= CHEAP_INDEX_SHARE * live as f64;
+    let worst_max = if cheap { space_trigger(options) } else { options.space_amp_hard };
+    let space_amp = state.space_amp();
+    let suspect = state.space_amp_at_worst() >= worst_max;
+    if space_amp < space_trigger(options) && !suspect {
+        return None;
+    }
+    if let Some(choice) = discover(state, options, suspect) {
+        return Some(choice);
+    }
+    if space_amp < space_trigger(options) {
+        return None;
+    }
+    if state.credit_bytes <= 0 && space_amp < options.space_amp_hard {
+        return None;
+    }
+    let victims = round(state, options);
+    // Not worth the index's rewriting: wait for more to die.
+    let worth = victims.freed_bytes > state.index_bytes();
+    (worth && !victims.files.is_empty()).then_some(Choice::Relocate { victims: victims.files })
+}
+
+/// The victims of one round. Rewriting the index is the round's fixed price, waiting longer the
+/// price of large rounds: the share freed grows with the root of what the index costs.
+fn round(state: &State, options: &GcOptions) -> Victims {
+    let live = state.live_bytes() as f64;
+    let index_share = state.index_bytes() as f64 / live.max(1.0);
+    let share = (5.0 * index_share).sqrt().clamp(ROUND_SHARE.0, ROUND_SHARE.1);
+    let surplus = state.disk_bytes() as f64 - space_trigger(options) * live;
+    let hard = state.space_amp() >= options.space_amp_hard;
+    let budget = if hard { live / 4.0 } else { state.credit_bytes.max(0) as f64 };
+    let wanted = Wanted {
+        freed_bytes: surplus.max(0.0).mul_add(1.0, share * live) as u64,
+        move_bytes_max: budget as u64,
+        dead_share_min: 0.05,
+    };
+    victims::choose(state, options, wanted)
+}
+
+/// Flushes or merges that only make known what is dead: with large values they cost next to
+/// nothing (a 35-byte entry for a 16 KiB value).
+fn discover(state: &State, options: &GcOptions, suspect: bool) -> Option<Choice> {
+    let known = state.known_live_bytes();
+    let step = options.discover_bytes_min.max((known as f64 * ROUND_SHARE.0 / 2.0) as u64);
+    let memtable_due = state.memtable_bytes >= step;
+    if memtable_due {
+        return Some(Choice::Freeze);
+    }
+    let upper = state.undiscovered_bytes() - state.memtable_bytes;
+    let share = if suspect { 1.0 } else { state.overwrite_ratio };
+    let unclear = share * upper as f64 >= UNDISCOVERED_SHARE_MAX * known as f64;
+    let merge = state.tiers.len() > 1 && upper >= options.discover_bytes_min && unclear;
+    merge.then(|| Choice::Merge { first: 0, count: state.tiers.len() })
+}
+
+fn nezha(state: &State, options: &GcOptions) -> Option<Choice> {
+    let unsorted = state.unsorted_bytes() + state.memtable_bytes;
+    if unsorted < options.sort_threshold_bytes {
+        return None;
+    }
+    if state.memtable_bytes > 0 {
+        return Some(Choice::Freeze);
+    }
+    Some(Choice::Sort { range: KeyRange::all() })
+}
+
+fn sort(state: &State, options: &GcOptions) -> Option<Choice> {
+    let live = state.live_bytes();
+    let unsorted = state.unsorted_bytes();
+    let worth = unsorted > 0 && unsorted as f64 >= UNSORTED_SHARE_MIN * live as f64;
+    if options.policy == PolicyKind::Wisckey || !worth {
+        return None;
+    }
+    let scheduled = options.sort_interval_s > 0 && state.sorted_ago_s >= options.sort_interval_s;
+    let paid = |scanned: u64, bytes: u64| {
+        options.scan_load_ratio > 0.0
+            && bytes > 0
+            && scanned as f64 >= options.scan_load_ratio * bytes as f64
+    };
+    if scheduled || paid(state.scanned_bytes, live) {
+        return Some(Choice::Sort { range: KeyRange::all() });
+    }
+    let hot = state.hot.as_ref().filter(|hot| paid(hot.scanned_bytes, hot.bytes))?;
+    Some(Choice::Sort { range: hot.range.clone() })
+}

@@ -1,0 +1,55 @@
+//! Which tiers to merge so that reads probe few of them: tiered with a size ratio on top, lazily
+//! leveled below (the oldest tier is the one large level).
+
+use super::state::TierState;
+use crate::GcOptions;
+
+/// The newest tier to merge and how many from there, or `None` while there are few enough.
+pub fn due(tiers: &[TierState], options: &GcOptions) -> Option<(usize, usize)> {
+    let surplus = tiers.len().checked_sub(options.tiers_max).filter(|&n| n > 0)?;
+    let mut best: Option<(usize, usize)> = None;
+    for first in 0..tiers.len() {
+        let count = window(tiers, first, options.size_ratio);
+        if count > surplus && best.is_none_or(|(_, longest)| count > longest) {
+            best = Some((first, count));
+        }
+    }
+    // No tiers of like size: the newest are the smallest, and merging them costs least.
+    Some(best.unwrap_or((0, surplus + 1)))
+}
+
+/// How many tiers from `first` on belong together: each at most `size_ratio` times as large as all
+/// newer ones of the window.
+fn window(tiers: &[TierState], first: usize, size_ratio: f64) -> usize {
+    let mut bytes = 0u64;
+    let mut count = 0;
+    for tier in tiers.iter().skip(first) {
+        if count > 0 && tier.bytes as f64 > size_ratio * bytes as f64 {
+            break;
+        }
+        bytes += tier.bytes;
+        count += 1;
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn merged(sizes: &[u64], tiers_max: usize) -> Option<(usize, usize)> {
+        let tiers: Vec<_> =
+            sizes.iter().map(|&bytes| TierState { bytes, ..TierState::default() }).collect();
+        due(&tiers, &GcOptions { tiers_max, ..GcOptions::default() })
+    }
+
+    #[test]
+    fn merges_take_tiers_of_like_size_and_spare_the_large_level() {
+        assert_eq!(merged(&[1, 1, 1], 3), None);
+        assert_eq!(merged(&[1, 1, 1, 100], 3), Some((0, 3)));
+        assert_eq!(merged(&[1, 8, 8, 8, 1000], 4), Some((1, 3)));
+        assert_eq!(merged(&[1, 1, 2, 4, 8], 4), Some((0, 5)));
+        assert_eq!(merged(&[1, 10, 100, 1000], 3), Some((0, 2)));
+        assert_eq!(merged(&[1, 10, 100, 1000], 1), Some((0, 4)));
+    }
+}

@@ -1,0 +1,77 @@
+//! Which files to empty: cost-benefit as in log-structured file systems (Rosenblum and Ousterhout):
+//! space gained times how long it will stay gained, over bytes read and written. Theirs is
+//! (1-u)*age/(1+u), as they read a whole segment to clean it. Here only live records are read, so
+//! the cost is 2u; and the age counts by its root, which the simulator finds better for hot and
+//! cold keys (settled write amplification of Zipf updates 1.39 instead of 1.61).
+
+use super::state::{FileState, State};
+use crate::{GcOptions, PolicyKind};
+use stele_types::FileId;
+
+/// Files worth emptying together, best first, and what that is expected to cost and to free.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Victims {
+    /// The files.
+    pub files: Vec<FileId>,
+    /// Live bytes to move, estimated.
+    pub move_bytes: u64,
+    /// Bytes the device gains, net of those moved.
+    pub freed_bytes: u64,
+}
+
+/// How much to take.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// Stop once this much is freed.
+    pub freed_bytes: u64,
+    /// Never move more than this, except to take at least one file.
+    pub move_bytes_max: u64,
+    /// Leave files of which less than this share is dead.
+    pub dead_share_min: f64,
+}
+
+/// Chooses victims among the files that would be removable once nothing in them is live.
+pub fn choose(state: &State, options: &GcOptions, wanted: Wanted) -> Victims {
+    let newest = state.files.iter().map(|file| file.id.0).max().unwrap_or(0);
+    let shrink = undiscovered_share(state);
+    let live = |file: &FileState| file.live_bytes as f64 * (1.0 - shrink);
+    let share = |file: &FileState| (live(file) / file.bytes.max(1) as f64).min(1.0);
+    let mut candidates: Vec<(f64, &FileState)> = state
+        .files
+        .iter()
+        .filter(|file| file.held_when_dead.is_none() && file.live_bytes > 0)
+        .filter(|file| 1.0 - share(file) >= wanted.dead_share_min)
+        .map(|file| (score(options.policy, share(file), newest - file.id.0), file))
+        .collect();
+    candidates.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.id.cmp(&b.1.id)));
+    let mut victims = Victims::default();
+    for (_, file) in candidates {
+        let move_bytes = live(file) as u64;
+        let over = victims.move_bytes + move_bytes > wanted.move_bytes_max;
+        if victims.freed_bytes >= wanted.freed_bytes || (over && !victims.files.is_empty()) {
+            break;
+        }
+        victims.files.push(file.id);
+        victims.move_bytes += move_bytes;
+        victims.freed_bytes += file.bytes.saturating_sub(move_bytes);
+    }
+    victims
+}
+
+/// Share of the known live bytes that is expected to be dead already, not found by a merge yet.
+fn undiscovered_share(state: &State) -> f64 {
+    let known = state.known_live_bytes().max(1) as f64;
+    (state.overwrite_ratio * state.undiscovered_bytes() as f64 / known).clamp(0.0, 0.9)
+}
+
+/// Keeps the score of nearly empty files finite.
+const LIVE_SHARE_MIN: f64 = 0.02;
+
+/// `age` counts the value files written since.
+fn score(policy: PolicyKind, live_share: f64, age: u32) -> f64 {
+    let age = f64::from(age) + 1.0;
+    match policy {
+        PolicyKind::Wisckey => age,
+        _ => (1.0 - live_share) * age.sqrt() / (LIVE_SHARE_MIN + 2.0 * live_share),
+    }
+}

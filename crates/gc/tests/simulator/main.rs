@@ -1,0 +1,80 @@
+//! The policies run against a synthetic store of hundreds of segments: what they write, and what
+//! space they leave, for the workloads of the amplification budget. Prints its figures:
+//! `cargo test -p stele-gc --test simulator -- --nocapture`.
+
+mod model;
+mod workload;
+
+use model::{Figures, Model, Shape};
+use stele_gc::{GcOptions, PolicyKind};
+use workload::{Keys, Workload};
+
+const VALUE_16K: Shape = Shape { keys: 1 << 15, record_bytes: 16 << 10, segment_records: 128 };
+const VALUE_1K: Shape = Shape { keys: 1 << 16, record_bytes: 1 << 10, segment_records: 256 };
+
+fn run(name: &str, shape: Shape, policy: PolicyKind, keys: Keys, rounds: f64) -> Figures {
+    let live_bytes = shape.keys as u64 * shape.record_bytes;
+    let options = GcOptions {
+        policy,
+        discover_bytes_min: live_bytes / 64,
+        value_file_bytes_max: shape.segment_records as u64 * shape.record_bytes,
+        sort_threshold_bytes: live_bytes * 2 / 5,
+        ..GcOptions::default()
+    };
+    let mut model = Model::new(shape, options);
+    let mut workload = Workload::new(keys, shape.keys, 7);
+    let updates = (rounds * shape.keys as f64) as usize;
+    let figures = model.run(&mut workload, updates);
+    println!(
+        "{name:<22} {policy:<9} write-amp {:.3} (settled half {:.3}): log {:.3} flush {:.3} merge \
+         {:.3} relocate {:.3} sort {:.3}; space-amp now {:.3} worst {:.3} peak {:.3}",
+        figures.write_amp,
+        figures.write_amp_late,
+        figures.log,
+        figures.flush,
+        figures.merge,
+        figures.relocate,
+        figures.sort,
+        figures.space_amp,
+        figures.space_amp_worst,
+        figures.space_amp_peak,
+        policy = format!("{policy:?}"),
+    );
+    figures
+}
+
+#[test]
+fn adaptive_keeps_the_amplification_budget() {
+    for (name, keys, rounds, write_amp_max) in [
+        ("insert-only 16 KiB", Keys::None, 0.0, 1.05),
+        ("uniform 16 KiB", Keys::Uniform, 6.0, 1.30),
+        ("90/10 16 KiB", Keys::Hot { share: 0.1, of_updates: 0.9 }, 6.0, 1.30),
+        ("zipf 0.99 16 KiB", Keys::Zipf { theta: 0.99 }, 6.0, 1.40),
+    ] {
+        let figures = run(name, VALUE_16K, PolicyKind::Adaptive, keys, rounds);
+        assert!(figures.write_amp <= write_amp_max, "{name}: {figures:?}");
+        assert!(figures.space_amp <= 2.0, "{name}: {figures:?}");
+        assert!(figures.space_amp_worst <= 2.05, "{name}: {figures:?}");
+    }
+}
+
+#[test]
+fn small_values_keep_the_budget_too() {
+    let figures = run("insert-only 1 KiB", VALUE_1K, PolicyKind::Adaptive, Keys::None, 0.0);
+    assert!(figures.write_amp <= 1.15, "{figures:?}");
+    let figures = run("uniform 1 KiB", VALUE_1K, PolicyKind::Adaptive, Keys::Uniform, 4.0);
+    assert!(figures.space_amp <= 2.5, "{figures:?}");
+    assert!(figures.write_amp <= 1.6, "{figures:?}");
+}
+
+#[test]
+fn the_other_policies_for_comparison() {
+    let uniform = |policy| run("uniform 16 KiB", VALUE_16K, policy, Keys::Uniform, 6.0);
+    let adaptive = uniform(PolicyKind::Adaptive);
+    let nezha = uniform(PolicyKind::Nezha);
+    let wisckey = uniform(PolicyKind::Wisckey);
+    run("insert-only 16 KiB", VALUE_16K, PolicyKind::Nezha, Keys::None, 0.0);
+    assert!(nezha.write_amp > 1.5 * adaptive.write_amp, "{nezha:?}");
+    assert_eq!(wisckey.sort, 0.0);
+    assert!(wisckey.write_amp <= 1.5, "{wisckey:?}");
+}

@@ -1,0 +1,85 @@
+//! Making a finished job current.
+
+use super::Shared;
+use super::shared::Garbage;
+use crate::manifest::{Change, Manifest};
+use crate::merge::{JobDone, Output, Target};
+use crate::run::{Run, run_path};
+use std::sync::Arc;
+use stele_types::{Error, Result, RunId, mutant};
+
+/// Order of a commit: outputs' data durable (by the job) → their names durable → one manifest edit
+/// durable → the new version published → inputs unlinked once nobody looks at them.
+pub(super) fn commit(shared: &Arc<Shared>, mut done: JobDone) -> Result<()> {
+    {
+        let mut manifest = shared.manifest.lock();
+        manifest.check()?;
+        let added = prepare(shared, &mut manifest, &done.output)?;
+        match &done.target {
+            Target::Flush(frozen) => {
+                // Oldest first: a checkpoint covers everything written before it.
+                let oldest = shared.tables.read().frozen.last().cloned();
+                if !oldest.is_some_and(|oldest| Arc::ptr_eq(&oldest, frozen)) {
+                    return Err(Error::invalid("the flushed memtable is not the oldest frozen one"));
+                }
+                let mut changes = additions(&added);
+                if !mutant::active("index.checkpoint_not_recorded") {
+                    changes.push(Change::Checkpoint(frozen.checkpoint.lock().clone()));
+                }
+                manifest.append(&changes)?;
+                let version = shared.tables.read().version.replace(&[], added);
+                shared.publish_version(version, Some(frozen));
+            }
+            Target::Merge { inputs, .. } => {
+                let mut changes = additions(&added);
+                changes.extend(inputs.iter().map(|&run| Change::RemoveRun(run)));
+                changes.push(Change::MergeDone);
+                replace_runs(shared, &mut manifest, &changes, inputs, added)?;
+            }
+        }
+        done.output.claim.settle();
+    }
+    drop(done);
+    // The commit stands; a file that can't be unlinked now is tried again, or removed at open.
+    let _ = shared.purge();
+    Ok(())
+}
+
+/// Opens the outputs and makes their names durable.
+pub(super) fn prepare(
+    shared: &Shared,
+    manifest: &mut Manifest,
+    output: &Output,
+) -> Result<Vec<Arc<Run>>> {
+    let opened: Result<Vec<_>> = output.finished().iter().map(|&run| shared.open_run(run)).collect();
+    let added = opened?;
+    if !added.is_empty() && !mutant::active("index.skip_dir_sync") {
+        let synced = shared.vfs.sync_dir(&shared.dir);
+        manifest.poison_on(synced)?;
+    }
+    Ok(added)
+}
+
+pub(super) fn additions(added: &[Arc<Run>]) -> Vec<Change> {
+    added.iter().map(|run| Change::AddRun(run.id(), run.meta().extra.age)).collect()
+}
+
+fn replace_runs(
+    shared: &Shared,
+    manifest: &mut Manifest,
+    changes: &[Change],
+    inputs: &[RunId],
+    added: Vec<Arc<Run>>,
+) -> Result<()> {
+    if mutant::active("index.unlink_before_edit") {
+        for &run in inputs {
+            shared.vfs.unlink(&run_path(&shared.dir, run))?;
+        }
+    }
+    manifest.append(changes)?;
+    let version = shared.tables.read().version.replace(inputs, added);
+    let since = version.id();
+    shared.publish_version(version, None);
+    shared.garbage.lock().extend(inputs.iter().map(|&run| Garbage { since, run }));
+    Ok(())
+}

@@ -1,0 +1,211 @@
+//! Starting flushes and merges.
+
+use super::Shared;
+use crate::manifest::Change;
+use crate::manifest::rebuild::FooterFacts;
+use crate::memtable::{Memtable, RangeSet};
+use crate::merge::{
+    Claim, DropRule, Job, MergeInputs, MergeProgress, MergeSpec, Merged, Output, Slot, Source,
+    SourceCursor, Target, ValueMover,
+};
+use crate::run::{Run, RunExtra};
+use crate::version::{Tier, TierCursor, Version, union_of};
+use bytes::Bytes;
+use std::sync::Arc;
+use stele_types::{Cause, Error, Result, RunId, Seq, mutant};
+
+/// Ages of flushed tiers are this far apart; installed ones come between.
+pub(super) const AGE_STEP: u64 = 1024;
+const EVERYTHING: Seq = Seq(u64::MAX);
+
+pub(super) fn start_flush(shared: &Arc<Shared>) -> Option<Job> {
+    let claim = Claim::new(shared, Slot::Flush).ok()?;
+    // With the lock held no commit comes between looking at the memtables and at the version.
+    let manifest = shared.manifest.lock();
+    let tables = shared.tables.read().clone();
+    let frozen = tables.frozen.last()?.clone();
+    let version = &tables.version;
+    let footer = FooterFacts::new(manifest.facts(), Some(&frozen.checkpoint.lock()));
+    drop(manifest);
+    let extra = RunExtra {
+        // Above every tier there is, with room below for what is installed while this runs.
+        age: (version.newest_age() / AGE_STEP + 2) * AGE_STEP,
+        job: shared.allocate_run().0,
+        checkpoint: footer.encode(),
+        ..RunExtra::default()
+    };
+    let memtable = &frozen.memtable;
+    let ranges = memtable.ranges(EVERYTHING);
+    let rule = DropRule::new(version.tiers().is_empty(), 0, (*ranges).clone());
+    let bytes_total = memtable.bytes() as u64;
+    let mut merged = Merged::new(vec![memtable_source(memtable)]);
+    merged.seek(&[]).ok()?;
+    let extra = RunExtra { ranges: rule.ranges().clone(), ..extra };
+    let output = Output::new(claim, Cause::Flush, extra, Vec::new());
+    Some(Job::new(Target::Flush(frozen), merged, rule, None, output, bytes_total))
+}
+
+fn memtable_source(memtable: &Arc<Memtable>) -> Source {
+    let cursor = SourceCursor::Memtable(memtable.cursor(EVERYTHING));
+    Source::new(cursor, Arc::new(RangeSet::default()))
+}
+
+pub(super) fn start_merge(
+    shared: &Arc<Shared>,
+    spec: MergeSpec,
+    mover: Option<Box<dyn ValueMover>>,
+    now_s: u64,
+) -> Result<Job> {
+    let claim = Claim::new(shared, Slot::Merge)?;
+    forget_pending(shared)?;
+    let job = shared.allocate_run().0;
+    let (mut merged, parts) = prepare(shared, &spec, job)?;
+    merged.seek(&[])?;
+    Ok(parts.into_job(claim, spec, merged, mover, now_s, Vec::new()))
+}
+
+pub(super) fn resume_merge(
+    shared: &Arc<Shared>,
+    mover: Option<Box<dyn ValueMover>>,
+    now_s: u64,
+) -> Result<Option<Job>> {
+    let claim = Claim::new(shared, Slot::Merge)?;
+    let Some(pending) = shared.manifest.lock().facts().pending.clone() else { return Ok(None) };
+    let MergeProgress { spec, job, outputs, last_key } = pending;
+    let (mut merged, parts) = prepare(shared, &spec, job)?;
+    if mutant::active("index.resume_from_start") {
+        merged.seek(&[])?;
+    } else {
+        // Everything up to `last_key` is in finished outputs.
+        merged.seek(&last_key)?;
+        if merged.key() == Some(&last_key[..]) {
+            merged.advance()?;
+        }
+    }
+    Ok(Some(parts.into_job(claim, spec, merged, mover, now_s, outputs)))
+}
+
+pub(super) fn abandon_merge(shared: &Arc<Shared>) -> Result<()> {
+    let _claim = Claim::new(shared, Slot::Merge)?;
+    forget_pending(shared)?;
+    shared.purge()?;
+    Ok(())
+}
+
+/// The manifest forgets the outputs before they are unlinked.
+fn forget_pending(shared: &Arc<Shared>) -> Result<()> {
+    let outputs = {
+        let mut manifest = shared.manifest.lock();
+        let Some(pending) = manifest.facts().pending.clone() else { return Ok(()) };
+        manifest.append(&[Change::MergeDone])?;
+        pending.outputs
+    };
+    shared.discard(&outputs);
+    Ok(())
+}
+
+/// What a merge's inputs determine.
+struct Parts {
+    inputs: Vec<RunId>,
+    bottom: bool,
+    ranges: RangeSet,
+    fences: Vec<Bytes>,
+    extra: RunExtra,
+    bytes_total: u64,
+}
+
+fn prepare(shared: &Arc<Shared>, spec: &MergeSpec, job: u64) -> Result<(Merged, Parts)> {
+    let manifest = shared.manifest.lock();
+    let version = shared.tables.read().version.clone();
+    let footer = FooterFacts::new(manifest.facts(), None);
+    drop(manifest);
+    let (groups, age, fences) = select(&version, &spec.inputs)?;
+    let runs: Vec<Arc<Run>> = groups.iter().flatten().cloned().collect();
+    let inputs: Vec<RunId> = runs.iter().map(|run| run.id()).collect();
+    // Nothing lies below the inputs when the oldest of them are in the oldest tier.
+    let oldest = runs.iter().map(|run| run.meta().extra.age).min();
+    let bottom = version.tiers().last().map(|tier| tier.age) == oldest;
+    let sources = groups.iter().map(|group| {
+        let keyed = group.iter().filter(|run| run.meta().entries > 0).cloned().collect();
+        let cursor = SourceCursor::Tier(TierCursor::new(keyed, true));
+        Source::new(cursor, Arc::new(union_of(group)))
+    });
+    let merged = Merged::new(sources.collect());
+    let extra = RunExtra {
+        age,
+        job,
+        replaces: inputs.clone(),
+        checkpoint: footer.encode(),
+        ..RunExtra::default()
+    };
+    let bytes_total = runs.iter().map(|run| run.meta().bytes).sum();
+    let ranges = union_of(&runs);
+    Ok((merged, Parts { inputs, bottom, ranges, fences, extra, bytes_total }))
+}
+
+impl Parts {
+    fn into_job(
+        self,
+        claim: Claim,
+        spec: MergeSpec,
+        merged: Merged,
+        mover: Option<Box<dyn ValueMover>>,
+        now_s: u64,
+        finished: Vec<RunId>,
+    ) -> Job {
+        let rule = DropRule::new(self.bottom, now_s, self.ranges);
+        let extra = RunExtra { ranges: rule.ranges().clone(), ..self.extra };
+        let cause = spec.cause;
+        let mut output = Output::new(claim, cause, extra, self.fences);
+        if !finished.is_empty() {
+            output.resume(finished);
+        }
+        let target = Target::Merge { spec, inputs: self.inputs };
+        Job::new(target, merged, rule, mover, output, self.bytes_total)
+    }
+}
+
+/// The input runs by source, newest first; the outputs' age; the fences between outputs.
+type Selection = (Vec<Vec<Arc<Run>>>, u64, Vec<Bytes>);
+
+fn select(version: &Version, inputs: &MergeInputs) -> Result<Selection> {
+    match inputs {
+        MergeInputs::Tiers(ages) => {
+            let tiers = neighbours(version, ages)?;
+            let newest = tiers.iter().map(|tier| tier.age).max().unwrap_or_default();
+            Ok((tiers.iter().map(|tier| tier.runs.clone()).collect(), newest, Vec::new()))
+        }
+        MergeInputs::Runs { age, runs } => {
+            let tier = version.tier(*age).ok_or_else(|| not_current("tier", *age))?;
+            let is_input = |run: &&Arc<Run>| runs.contains(&run.id());
+            let chosen: Vec<Arc<Run>> = tier.runs.iter().filter(is_input).cloned().collect();
+            if chosen.is_empty() || chosen.len() != runs.len() {
+                return Err(not_current("run of tier", *age));
+            }
+            let others = tier.keyed().iter().filter(|run| !is_input(run));
+            let fences = others.map(|run| run.meta().first_key.clone()).collect();
+            Ok((vec![chosen], *age, fences))
+        }
+    }
+}
+
+/// The tiers with these ages, newest first, if no other tier lies between them: the output takes
+/// the place of all, so what lies between would change its order.
+fn neighbours<'a>(version: &'a Version, ages: &[u64]) -> Result<&'a [Tier]> {
+    let tiers = version.tiers();
+    let newest = ages.iter().max().ok_or_else(|| Error::invalid("a merge of no tiers"))?;
+    let from = tiers
+        .iter()
+        .position(|tier| tier.age == *newest)
+        .ok_or_else(|| not_current("tier", *newest))?;
+    let chosen = tiers.get(from..from + ages.len()).unwrap_or_default();
+    if chosen.is_empty() || chosen.iter().any(|tier| !ages.contains(&tier.age)) {
+        return Err(Error::invalid("the tiers to merge are not neighbours of the current version"));
+    }
+    Ok(chosen)
+}
+
+fn not_current(what: &str, age: u64) -> Error {
+    Error::invalid(format!("the {what} of age {age} to merge is not current"))
+}
+

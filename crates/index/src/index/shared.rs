@@ -1,0 +1,167 @@
+//! State that readers, the writer and jobs share.
+
+use crate::cache::BlockCache;
+use crate::checkpoint::Checkpoint;
+use crate::manifest::Manifest;
+use crate::memtable::Memtable;
+use crate::options::IndexOptions;
+use crate::run::{Run, RunOptions, run_path};
+use crate::slot::Found;
+use crate::version::{Pins, Version, VersionId};
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use stele_types::{FileId, Result, RunId, Seq, mutant};
+use stele_vfs::Vfs;
+
+/// A memtable that takes no more writes, and the checkpoint its flush establishes.
+#[derive(Debug)]
+pub(crate) struct Frozen {
+    pub memtable: Arc<Memtable>,
+    pub checkpoint: Mutex<Checkpoint>,
+}
+
+/// Where reads look, newest first. Replaced as a whole.
+#[derive(Clone, Debug)]
+pub(crate) struct Tables {
+    pub active: Arc<Memtable>,
+    /// Newest first.
+    pub frozen: Vec<Arc<Frozen>>,
+    pub version: Arc<Version>,
+}
+
+impl Tables {
+    /// Newest first.
+    pub fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
+        std::iter::once(&self.active).chain(self.frozen.iter().map(|frozen| &frozen.memtable))
+    }
+
+    pub fn get(&self, key: &[u8], seq: Seq) -> Result<Option<Found>> {
+        for memtable in self.memtables() {
+            if let Some(found) = memtable.get(key, seq) {
+                return Ok(Some(found));
+            }
+        }
+        self.version.get(key)
+    }
+}
+
+/// An obsolete run file.
+#[derive(Debug)]
+pub(crate) struct Garbage {
+    /// The first version without it.
+    pub since: VersionId,
+    pub run: RunId,
+}
+
+/// Locks are taken in the order manifest, tables, garbage.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub vfs: Arc<dyn Vfs>,
+    pub dir: PathBuf,
+    pub options: IndexOptions,
+    pub run_options: RunOptions,
+    pub cache: Arc<BlockCache>,
+    pub tables: RwLock<Arc<Tables>>,
+    pub published: AtomicU64,
+    pub next_run: AtomicU64,
+    pub manifest: Mutex<Manifest>,
+    pub pins: Pins,
+    /// Oldest first.
+    pub garbage: Mutex<Vec<Garbage>>,
+    pub flushing: AtomicBool,
+    pub merging: AtomicBool,
+}
+
+impl Shared {
+    /// One consistent moment. Memtables are read with operations up to the sequence number only;
+    /// runs hold whole memtables, which were published before they were frozen.
+    pub fn moment(&self) -> (Arc<Tables>, Seq) {
+        let tables = self.tables.read().clone();
+        (tables, Seq(self.published.load(Ordering::Acquire)))
+    }
+
+    pub fn allocate_run(&self) -> RunId {
+        RunId(self.next_run.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub fn open_run(&self, run: RunId) -> Result<Arc<Run>> {
+        Run::open(&self.vfs, &self.dir, run, self.cache.clone())
+    }
+
+    pub fn freeze(&self, checkpoint: Checkpoint) {
+        let mut tables = self.tables.write();
+        let memtable = tables.active.clone();
+        let mut frozen = vec![Arc::new(Frozen { memtable, checkpoint: Mutex::new(checkpoint) })];
+        frozen.extend(tables.frozen.iter().cloned());
+        let active = Arc::new(Memtable::new());
+        *tables = Arc::new(Tables { active, frozen, version: tables.version.clone() });
+    }
+
+    /// Shows readers a version, without the memtable it now contains. The manifest's lock is held.
+    pub fn publish_version(&self, version: Version, flushed: Option<&Arc<Frozen>>) {
+        let version = Arc::new(version);
+        self.pins.add(&version);
+        let mut tables = self.tables.write();
+        let mut frozen = tables.frozen.clone();
+        if let Some(flushed) = flushed {
+            frozen.retain(|frozen| !Arc::ptr_eq(frozen, flushed));
+        }
+        *tables = Arc::new(Tables { active: tables.active.clone(), frozen, version });
+    }
+
+    /// Files of a job that was dropped go, except those a manifest edit keeps for its continuation.
+    pub fn discard(&self, runs: &[RunId]) {
+        let manifest = self.manifest.lock();
+        let unwanted = runs.iter().filter(|&&run| !manifest.facts().refers_to(run));
+        let since = VersionId::default();
+        let garbage = unwanted.map(|&run| Garbage { since, run });
+        // In front: they were never part of a version.
+        self.garbage.lock().splice(0..0, garbage);
+    }
+
+    /// Unlinks what nobody looks at any more. Files that became obsolete earlier go first, durably,
+    /// so that after a crash no run comes back without the one that replaced it. What fails is
+    /// tried again by the next call.
+    pub fn purge(&self) -> Result<usize> {
+        let oldest = self.pins.oldest();
+        let mut garbage = self.garbage.lock();
+        let mut removed = 0;
+        while let Some(since) = garbage.first().map(|first| first.since) {
+            if since > oldest && !mutant::active("index.purge_pinned") {
+                break;
+            }
+            let count = garbage.iter().take_while(|garbage| garbage.since == since).count();
+            for Garbage { run, .. } in garbage.iter().take(count) {
+                let path = run_path(&self.dir, *run);
+                if self.vfs.exists(&path)? {
+                    self.vfs.unlink(&path)?;
+                }
+                self.cache.forget_run(*run);
+            }
+            self.vfs.sync_dir(&self.dir)?;
+            garbage.drain(..count);
+            removed += count;
+        }
+        Ok(removed)
+    }
+
+    pub fn needed_files(&self) -> Result<Vec<FileId>> {
+        let version = self.tables.read().version.clone();
+        let mut files: BTreeSet<FileId> = version.live().keys().copied().collect();
+        let pending = self.manifest.lock().facts().pending.clone();
+        for run in pending.iter().flat_map(|pending| &pending.outputs) {
+            files.extend(self.open_run(*run)?.meta().refs.keys());
+        }
+        Ok(files.into_iter().collect())
+    }
+
+    pub fn memory_bytes(&self) -> u64 {
+        let tables = self.tables.read().clone();
+        let memtables: usize = tables.memtables().map(|memtable| memtable.bytes()).sum();
+        let runs: usize = tables.version.runs().map(|run| run.memory_bytes()).sum();
+        (memtables + runs + self.cache.used_bytes()) as u64
+    }
+}

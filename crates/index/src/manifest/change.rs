@@ -1,0 +1,192 @@
+//! What a manifest frame says.
+//!
+//! ```text
+//! body   := change*
+//! change := 1 run:varint age:varint          a run of the tier `age` is current
+//!         | 2 run:varint                     a run is no longer current
+//!         | 3 checkpoint
+//!         | 4 file:varint                    first segment with wanted raft entries
+//!         | 5 file:varint                    lower bound of the next value file's id
+//!         | 6 length:varint bytes            garbage collection's own state
+//!         | 7 run:varint                     lower bound of the next run's id
+//!         | 8 progress                       a merge's finished outputs
+//!         | 9                                no merge is pending
+//! progress := job:varint cause:u8 inputs count:varint run:varint* key_len:varint last_key
+//! inputs   := 0 count:varint age:varint* | 1 age:varint count:varint run:varint*
+//! ```
+
+use crate::checkpoint::Checkpoint;
+use crate::merge::{MergeInputs, MergeProgress, MergeSpec};
+use bytes::Bytes;
+use stele_types::{Cause, FileId, RunId, varint};
+
+/// One fact a manifest frame adds. The changes of one frame take effect together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A run of the tier with this age is current.
+    AddRun(RunId, u64),
+    /// A run is no longer current.
+    RemoveRun(RunId),
+    /// Effects that are in runs.
+    Checkpoint(Checkpoint),
+    /// First segment with wanted Raft entries.
+    RaftFrom(FileId),
+    /// Lower bound of the next value file's id.
+    NextFile(FileId),
+    /// State of garbage collection, opaque here.
+    GcState(Bytes),
+    /// Lower bound of the next run's id.
+    NextRun(RunId),
+    /// A running merge's finished outputs.
+    MergeProgress(MergeProgress),
+    /// No merge is pending.
+    MergeDone,
+}
+
+impl Change {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::AddRun(run, age) => put_all(out, 1, &[run.0, *age]),
+            Self::RemoveRun(run) => put_all(out, 2, &[run.0]),
+            Self::Checkpoint(checkpoint) => {
+                out.push(3);
+                checkpoint.encode(out);
+            }
+            Self::RaftFrom(file) => put_all(out, 4, &[u64::from(file.0)]),
+            Self::NextFile(file) => put_all(out, 5, &[u64::from(file.0)]),
+            Self::GcState(state) => {
+                out.push(6);
+                varint::put_bytes(out, state);
+            }
+            Self::NextRun(run) => put_all(out, 7, &[run.0]),
+            Self::MergeProgress(progress) => {
+                out.push(8);
+                encode_progress(progress, out);
+            }
+            Self::MergeDone => out.push(9),
+        }
+    }
+
+    /// Takes one change off the front; `None` when the bytes are not one.
+    pub(crate) fn take(bytes: &mut &[u8]) -> Option<Self> {
+        let (&kind, rest) = bytes.split_first()?;
+        *bytes = rest;
+        Some(match kind {
+            1 => Self::AddRun(RunId(varint::take(bytes)?), varint::take(bytes)?),
+            2 => Self::RemoveRun(RunId(varint::take(bytes)?)),
+            3 => Self::Checkpoint(Checkpoint::take(bytes)?),
+            4 => Self::RaftFrom(take_file(bytes)?),
+            5 => Self::NextFile(take_file(bytes)?),
+            6 => Self::GcState(Bytes::copy_from_slice(varint::take_bytes(bytes)?)),
+            7 => Self::NextRun(RunId(varint::take(bytes)?)),
+            8 => Self::MergeProgress(take_progress(bytes)?),
+            9 => Self::MergeDone,
+            _ => return None,
+        })
+    }
+
+    /// All changes of a frame's body; `None` unless it is nothing but changes.
+    pub(crate) fn decode_all(mut body: &[u8]) -> Option<Vec<Self>> {
+        let mut changes = Vec::new();
+        while !body.is_empty() {
+            changes.push(Self::take(&mut body)?);
+        }
+        Some(changes)
+    }
+}
+
+fn put_all(out: &mut Vec<u8>, kind: u8, values: &[u64]) {
+    out.push(kind);
+    for &value in values {
+        varint::put(out, value);
+    }
+}
+
+fn take_file(bytes: &mut &[u8]) -> Option<FileId> {
+    Some(FileId(u32::try_from(varint::take(bytes)?).ok()?))
+}
+
+fn put_list(out: &mut Vec<u8>, values: impl ExactSizeIterator<Item = u64>) {
+    varint::put(out, values.len() as u64);
+    for value in values {
+        varint::put(out, value);
+    }
+}
+
+fn take_list(bytes: &mut &[u8]) -> Option<Vec<u64>> {
+    let count = varint::take(bytes)?;
+    (0..count).map(|_| varint::take(bytes)).collect()
+}
+
+fn encode_progress(progress: &MergeProgress, out: &mut Vec<u8>) {
+    varint::put(out, progress.job);
+    out.push(progress.spec.cause as u8);
+    match &progress.spec.inputs {
+        MergeInputs::Tiers(ages) => {
+            out.push(0);
+            put_list(out, ages.iter().copied());
+        }
+        MergeInputs::Runs { age, runs } => {
+            out.push(1);
+            varint::put(out, *age);
+            put_list(out, runs.iter().map(|run| run.0));
+        }
+    }
+    put_list(out, progress.outputs.iter().map(|run| run.0));
+    varint::put_bytes(out, &progress.last_key);
+}
+
+fn take_progress(bytes: &mut &[u8]) -> Option<MergeProgress> {
+    let job = varint::take(bytes)?;
+    let (&[cause, kind], rest) = bytes.split_first_chunk::<2>()?;
+    *bytes = rest;
+    let cause = *Cause::ALL.get(usize::from(cause))?;
+    let inputs = match kind {
+        0 => MergeInputs::Tiers(take_list(bytes)?),
+        1 => {
+            let age = varint::take(bytes)?;
+            MergeInputs::Runs { age, runs: take_list(bytes)?.into_iter().map(RunId).collect() }
+        }
+        _ => return None,
+    };
+    let outputs = take_list(bytes)?.into_iter().map(RunId).collect();
+    let last_key = Bytes::copy_from_slice(varint::take_bytes(bytes)?);
+    Some(MergeProgress { spec: MergeSpec { inputs, cause }, job, outputs, last_key })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_survive_the_round_trip_and_refuse_cut_bytes() {
+        let progress = |inputs| {
+            Change::MergeProgress(MergeProgress {
+                spec: MergeSpec { inputs, cause: Cause::Sort },
+                job: 300,
+                outputs: vec![RunId(301), RunId(302)],
+                last_key: Bytes::from_static(b"k"),
+            })
+        };
+        let changes = vec![
+            Change::AddRun(RunId(7), 1024),
+            Change::RemoveRun(RunId(u64::MAX)),
+            Change::Checkpoint(Checkpoint::default()),
+            Change::RaftFrom(FileId(5)),
+            Change::NextFile(FileId(u32::MAX)),
+            Change::GcState(Bytes::from_static(b"state")),
+            Change::NextRun(RunId(9)),
+            progress(MergeInputs::Tiers(vec![2048, 1024])),
+            progress(MergeInputs::Runs { age: 3, runs: vec![RunId(1)] }),
+            Change::MergeDone,
+        ];
+        let mut body = Vec::new();
+        changes.iter().for_each(|change| change.encode(&mut body));
+        assert_eq!(Change::decode_all(&body), Some(changes));
+        for cut in 0..body.len() {
+            let whole = Change::decode_all(&body[..cut]).is_some_and(|c| c.len() == 10);
+            assert!(!whole, "cut at {cut}");
+        }
+        assert_eq!(Change::decode_all(&[77]), None);
+    }
+}

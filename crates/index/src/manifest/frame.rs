@@ -1,0 +1,167 @@
+//! Bytes of a manifest file.
+//!
+//! ```text
+//! file   := header frame*
+//! header := "STLMANIF" format:u32 number:u32 crc:u32 zeros to 32 B      crc of the 16 bytes before
+//! frame  := "EDIT" body_len:u32 prev:u32 crc:u32 body zeros to a multiple of 8 B
+//! ```
+//! Integers are little-endian. `prev` is the crc of the frame before (of the header, for the first);
+//! `crc` covers number, the frame's offset, body_len, prev and body, so that a frame is valid in
+//! one file at one place only.
+
+use std::path::Path;
+use stele_types::checksum::{Crc32c, crc32c};
+use stele_types::limits::FORMAT_VERSION;
+use stele_types::{Error, Result};
+
+const MAGIC: &[u8; 8] = b"STLMANIF";
+const FRAME_MAGIC: &[u8; 4] = b"EDIT";
+const HEADER_CRC_AT: usize = 16;
+const FRAME_ALIGN_BYTES: usize = 8;
+pub(crate) const HEADER_BYTES: usize = 32;
+pub(crate) const FRAME_HEADER_BYTES: usize = 16;
+
+/// Where the next frame goes and what it chains to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    pub number: u32,
+    pub offset: u64,
+    pub chain: u32,
+}
+
+/// One valid frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame<'a> {
+    pub offset: u64,
+    /// With header and padding.
+    pub bytes: u64,
+    pub body: &'a [u8],
+    prev: u32,
+    crc: u32,
+}
+
+pub(crate) fn encode_header(number: u32) -> (Vec<u8>, End) {
+    let mut out = MAGIC.to_vec();
+    out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+    out.extend_from_slice(&number.to_le_bytes());
+    let chain = crc32c(&out);
+    out.extend_from_slice(&chain.to_le_bytes());
+    out.resize(HEADER_BYTES, 0);
+    (out, End { number, offset: HEADER_BYTES as u64, chain })
+}
+
+/// Checks a file's header; `number` is the one in its name.
+pub(crate) fn decode_header(path: &Path, bytes: &[u8], number: u32) -> Result<End> {
+    let bad = |detail: &str| Error::corrupt(path, 0, detail);
+    if bytes.len() < HEADER_BYTES || !bytes.starts_with(MAGIC) {
+        return Err(bad("not a manifest header"));
+    }
+    let found = word(bytes, 8).unwrap_or_default();
+    if found > FORMAT_VERSION {
+        let path = path.to_path_buf();
+        return Err(Error::NewerFormat { path, found, supported: FORMAT_VERSION });
+    }
+    let chain = crc32c(bytes.get(..HEADER_CRC_AT).unwrap_or_default());
+    if word(bytes, HEADER_CRC_AT) != Some(chain) {
+        return Err(bad("manifest header does not match its checksum"));
+    }
+    if word(bytes, 12) != Some(number) {
+        return Err(bad("manifest header carries another number than its name"));
+    }
+    Ok(End { number, offset: HEADER_BYTES as u64, chain })
+}
+
+/// Encodes a frame to be written at `end`; returns it and the end after it.
+pub(crate) fn encode_frame(end: End, body: &[u8]) -> (Vec<u8>, End) {
+    let crc = frame_crc(end.number, end.offset, end.chain, body);
+    let mut out = Vec::with_capacity(FRAME_HEADER_BYTES + body.len() + FRAME_ALIGN_BYTES);
+    out.extend_from_slice(FRAME_MAGIC);
+    out.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    out.extend_from_slice(&end.chain.to_le_bytes());
+    out.extend_from_slice(&crc.to_le_bytes());
+    out.extend_from_slice(body);
+    out.resize(out.len().next_multiple_of(FRAME_ALIGN_BYTES), 0);
+    let after = End { offset: end.offset + out.len() as u64, chain: crc, ..end };
+    (out, after)
+}
+
+/// The frame at `offset`, whatever it chains to.
+pub(crate) fn frame_at(file: &[u8], number: u32, offset: u64) -> Option<Frame<'_>> {
+    let at = usize::try_from(offset).ok()?;
+    let head = file.get(at..at.checked_add(FRAME_HEADER_BYTES)?)?;
+    if !head.starts_with(FRAME_MAGIC) {
+        return None;
+    }
+    let (length, prev, crc) = (word(head, 4)? as usize, word(head, 8)?, word(head, 12)?);
+    let body = file.get(at + FRAME_HEADER_BYTES..(at + FRAME_HEADER_BYTES).checked_add(length)?)?;
+    if frame_crc(number, offset, prev, body) != crc {
+        return None;
+    }
+    let bytes = (FRAME_HEADER_BYTES + length).next_multiple_of(FRAME_ALIGN_BYTES) as u64;
+    Some(Frame { offset, bytes, body, prev, crc })
+}
+
+/// The next frame of the chain, or `None` at its end. Moves `end`.
+pub(crate) fn next_frame<'a>(file: &'a [u8], end: &mut End) -> Option<Frame<'a>> {
+    let frame = frame_at(file, end.number, end.offset).filter(|frame| frame.prev == end.chain)?;
+    end.offset += frame.bytes;
+    end.chain = frame.crc;
+    Some(frame)
+}
+
+/// Whether any valid frame starts at or after `offset`: then what lies at `offset` was durable once,
+/// because each frame is synced before the next is written.
+pub(crate) fn any_frame_from(file: &[u8], number: u32, offset: u64) -> bool {
+    resume_from(file, number, offset).is_some()
+}
+
+/// The first valid frame at or after `offset`, and what it chains to.
+pub(crate) fn resume_from(file: &[u8], number: u32, offset: u64) -> Option<(u64, u32)> {
+    (offset..file.len() as u64)
+        .step_by(FRAME_ALIGN_BYTES)
+        .find_map(|at| frame_at(file, number, at).map(|frame| (at, frame.prev)))
+}
+
+fn frame_crc(number: u32, offset: u64, prev: u32, body: &[u8]) -> u32 {
+    Crc32c::new()
+        .update(&number.to_le_bytes())
+        .update(&offset.to_le_bytes())
+        .update(&(body.len() as u32).to_le_bytes())
+        .update(&prev.to_le_bytes())
+        .update(body)
+        .finish()
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    let part: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
+    Some(u32::from_le_bytes(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_chain_and_a_frame_is_valid_at_its_own_place_only() {
+        let (mut file, mut end) = encode_header(3);
+        for body in [&b"one"[..], b"", b"three three"] {
+            let (frame, after) = encode_frame(end, body);
+            file.extend_from_slice(&frame);
+            end = after;
+        }
+        let mut at = decode_header(Path::new("m"), &file, 3).unwrap();
+        let bodies: Vec<&[u8]> =
+            std::iter::from_fn(|| next_frame(&file, &mut at)).map(|f| f.body).collect();
+        assert_eq!(bodies, [&b"one"[..], b"", b"three three"]);
+        assert_eq!(at, end);
+        assert!(frame_at(&file, 4, HEADER_BYTES as u64).is_none());
+        let moved = [&file[..HEADER_BYTES], &[0; 8], &file[HEADER_BYTES..]].concat();
+        assert!(!any_frame_from(&moved, 3, HEADER_BYTES as u64));
+        assert!(decode_header(Path::new("m"), &file, 4).is_err());
+        file[9] = 1;
+        assert!(matches!(
+            decode_header(Path::new("m"), &file, 3),
+            Err(Error::NewerFormat { .. })
+        ));
+    }
+}

@@ -1,0 +1,53 @@
+//! A manifest's frames as they are, for looking at a damaged store. Reads only.
+
+use super::{Change, frame, read_all};
+use std::path::Path;
+use stele_types::{Error, Result};
+use stele_vfs::{Open, Vfs};
+
+/// One frame, or bytes that are none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManifestRecord {
+    /// Bytes from the start of the file.
+    pub offset: u64,
+    /// Length with header and padding.
+    pub bytes: u64,
+    /// What the frame says, or what is wrong with it.
+    pub content: std::result::Result<Vec<Change>, String>,
+}
+
+/// Hands every frame of the manifest at `path` to `f`; damaged stretches are reported and skipped.
+pub fn inspect(vfs: &dyn Vfs, path: &Path, f: &mut dyn FnMut(ManifestRecord)) -> Result<()> {
+    let number = path
+        .file_name()
+        .and_then(|name| name.to_str()?.strip_prefix("manifest-")?.parse().ok())
+        .ok_or_else(|| Error::invalid(format!("{} is no manifest's name", path.display())))?;
+    let content = read_all(&*vfs.open(path, Open::READ)?)?;
+    let header_bytes = frame::HEADER_BYTES as u64;
+    let mut end = match frame::decode_header(path, &content, number) {
+        Ok(end) => end,
+        Err(error @ Error::NewerFormat { .. }) => return Err(error),
+        Err(error) => {
+            f(ManifestRecord { offset: 0, bytes: header_bytes, content: Err(error.to_string()) });
+            frame::encode_header(number).1
+        }
+    };
+    while end.offset < content.len() as u64 {
+        let start = end.offset;
+        if let Some(frame) = frame::next_frame(&content, &mut end) {
+            let changes = Change::decode_all(frame.body).ok_or("unknown change".to_owned());
+            f(ManifestRecord { offset: start, bytes: frame.bytes, content: changes });
+            continue;
+        }
+        let Some((next, chain)) = frame::resume_from(&content, number, start) else {
+            end.offset = content.len() as u64;
+            let detail = "no valid frame from here to the end".to_owned();
+            f(ManifestRecord { offset: start, bytes: end.offset - start, content: Err(detail) });
+            break;
+        };
+        (end.offset, end.chain) = (next, chain);
+        let detail = if next == start { "does not chain to the frame before" } else { "damaged" };
+        f(ManifestRecord { offset: start, bytes: next - start, content: Err(detail.to_owned()) });
+    }
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! Range deletes of one memtable. The n-th has epoch n; a version written after the n-th carries
+//! the epoch n and is hidden only by later ones, also when sequence numbers are equal.
+
+use super::range_set::RangeSet;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+use stele_types::KeyRange;
+
+/// Bookkeeping per range delete, beside its keys.
+const RANGE_DELETE_BYTES: usize = 160;
+
+/// For each key the newest range delete over it: sorted, disjoint pieces.
+#[derive(Debug, Default)]
+pub(super) struct Pieces(Vec<(KeyRange, u64)>);
+
+impl Pieces {
+    /// The epoch of the newest range delete over `key`; 0 for none.
+    pub(super) fn epoch_over(&self, key: &[u8]) -> u64 {
+        let after = self.0.partition_point(|(range, _)| &range.start[..] <= key);
+        match after.checked_sub(1).and_then(|i| self.0.get(i)) {
+            Some((range, epoch)) if range.is_below_end(key) => *epoch,
+            _ => 0,
+        }
+    }
+
+    fn keys(&self) -> RangeSet {
+        RangeSet::from_ranges(self.0.iter().map(|(range, _)| range.clone()))
+    }
+}
+
+/// Pieces by start: end and epoch.
+#[derive(Debug, Default)]
+struct Map(BTreeMap<Bytes, (Bytes, u64)>);
+
+impl Map {
+    fn covering(&self, key: &[u8]) -> Option<(&Bytes, &(Bytes, u64))> {
+        let below = (Bound::Unbounded, Bound::Included(key));
+        let (start, piece) = self.0.range::<[u8], _>(below).next_back()?;
+        (piece.0.is_empty() || key < &piece.0[..]).then_some((start, piece))
+    }
+
+    /// Cuts the piece that holds `key` inside so that one starts at `key`.
+    fn cut(&mut self, key: &Bytes) {
+        let Some((start, piece)) = self.covering(key) else { return };
+        if start != key {
+            let (start, (end, epoch)) = (start.clone(), piece.clone());
+            self.0.insert(start, (key.clone(), epoch));
+            self.0.insert(key.clone(), (end, epoch));
+        }
+    }
+
+    fn add(&mut self, range: &KeyRange, epoch: u64) {
+        self.cut(&range.start);
+        if !range.end.is_empty() {
+            self.cut(&range.end);
+        }
+        let end = if range.end.is_empty() { Bound::Unbounded } else { Bound::Excluded(&range.end[..]) };
+        let inside = (Bound::Included(&range.start[..]), end);
+        let hidden: Vec<Bytes> = self.0.range::<[u8], _>(inside).map(|(s, _)| s.clone()).collect();
+        for start in hidden {
+            self.0.remove(&start);
+        }
+        self.0.insert(range.start.clone(), (range.end.clone(), epoch));
+    }
+
+    fn pieces(&self) -> Pieces {
+        let piece = |(start, (end, epoch)): (&Bytes, &(Bytes, u64))| {
+            (KeyRange { start: start.clone(), end: end.clone() }, *epoch)
+        };
+        Pieces(self.0.iter().map(piece).collect())
+    }
+}
+
+/// All range deletes in the order they were made. Adding one takes time in the pieces it hides;
+/// asking as of now is a look-up, asking as of an older moment looks through those made by then.
+#[derive(Debug, Default)]
+pub(super) struct RangeDeletes {
+    made: Vec<(u64, KeyRange)>,
+    newest: Map,
+    pieces: Option<(Arc<Pieces>, Arc<RangeSet>)>,
+    bytes: usize,
+}
+
+impl RangeDeletes {
+    pub(super) fn add(&mut self, seq: u64, range: KeyRange) {
+        self.bytes += RANGE_DELETE_BYTES + 2 * (range.start.len() + range.end.len());
+        self.newest.add(&range, self.made.len() as u64 + 1);
+        self.made.push((seq, range));
+        self.pieces = None;
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.made.len() as u64
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// How many of them are visible at `at`.
+    fn visible(&self, at: u64) -> usize {
+        if stele_types::mutant::active("index.range_delete_seq_ignored") {
+            return self.made.len();
+        }
+        self.made.partition_point(|(seq, _)| *seq <= at)
+    }
+
+    /// The epoch of the newest range delete over `key` that is visible at `at`; 0 for none.
+    pub(super) fn epoch_over(&self, key: &[u8], at: u64) -> u64 {
+        let visible = self.visible(at);
+        if visible == self.made.len() {
+            return self.newest.covering(key).map_or(0, |(_, (_, epoch))| *epoch);
+        }
+        let mut made = self.made.iter().take(visible);
+        made.rposition(|(_, range)| range.contains(key)).map_or(0, |i| i as u64 + 1)
+    }
+
+    /// Everything visible at `at`: with epochs, and as a plain set.
+    pub(super) fn pieces(&mut self, at: u64) -> (Arc<Pieces>, Arc<RangeSet>) {
+        let both = |map: &Map| {
+            let pieces = map.pieces();
+            let keys = pieces.keys();
+            (Arc::new(pieces), Arc::new(keys))
+        };
+        let visible = self.visible(at);
+        if visible == self.made.len() {
+            return self.pieces.get_or_insert_with(|| both(&self.newest)).clone();
+        }
+        let mut older = Map::default();
+        for (i, (_, range)) in self.made.iter().take(visible).enumerate() {
+            older.add(range, i as u64 + 1);
+        }
+        both(&older)
+    }
+}

@@ -1,0 +1,219 @@
+//! One version of one key, in arena words; never changed once a node refers to it.
+//!
+//! ```text
+//! word 0   older version's address (bits 0-31) | key length (32-47) | value length (48-59) | flags (60-63)
+//! word 1   sequence number
+//! key      ceil(length / 8) words, big-endian bytes, zero padded
+//! [epoch]  range deletes made before this version, when there were any
+//! [expiry] Unix seconds, when there is one
+//! value    a locator's two words, or the inline bytes padded
+//! ```
+
+use super::arena::Arena;
+use crate::slot::Found;
+use bytes::Bytes;
+use std::cmp::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use stele_types::{FileId, Locator, ValueRef};
+
+const DELETED: u64 = 1;
+const INLINE: u64 = 2;
+const EXPIRES: u64 = 4;
+const EPOCH: u64 = 8;
+const HEAD_WORDS: usize = 2;
+const VALUE_BYTES_MAX: usize = 0xfff;
+
+/// The eight bytes of `key` from `at`, big-endian, zeros beyond its end.
+#[inline]
+pub(super) fn word_at(key: &[u8], at: usize) -> u64 {
+    let rest = key.get(at..).unwrap_or_default();
+    if let Some(whole) = rest.first_chunk() {
+        return u64::from_be_bytes(*whole);
+    }
+    let mut padded = [0; 8];
+    padded[..rest.len()].copy_from_slice(rest);
+    u64::from_be_bytes(padded)
+}
+
+/// A record to read.
+#[derive(Clone, Copy)]
+pub(super) struct Record<'a> {
+    words: &'a [AtomicU64],
+    head: u64,
+}
+
+impl<'a> Record<'a> {
+    /// The record at an address that a node or a newer version named.
+    #[inline]
+    pub(super) fn at(arena: &'a Arena, at: u32) -> Self {
+        let words = arena.from(at);
+        Self { words, head: words[0].load(Relaxed) }
+    }
+
+    #[inline]
+    fn word(&self, i: usize) -> u64 {
+        self.words[i].load(Relaxed)
+    }
+
+    pub(super) fn older(&self) -> u32 {
+        self.head as u32
+    }
+
+    pub(super) fn seq(&self) -> u64 {
+        self.word(1)
+    }
+
+    #[inline]
+    pub(super) fn key_len(&self) -> usize {
+        (self.head >> 32) as usize & 0xffff
+    }
+
+    fn value_len(&self) -> usize {
+        (self.head >> 48) as usize & VALUE_BYTES_MAX
+    }
+
+    fn has(&self, flag: u64) -> bool {
+        self.head >> 60 & flag != 0
+    }
+
+    fn after_key(&self) -> usize {
+        HEAD_WORDS + self.key_len().div_ceil(8)
+    }
+
+    /// How the record's key compares with `key`, both known to share their first `skip` bytes.
+    #[inline]
+    pub(super) fn compare(&self, key: &[u8], skip: usize) -> Ordering {
+        let words = self.key_len().min(key.len()).div_ceil(8);
+        for i in skip / 8..words {
+            let order = self.word(HEAD_WORDS + i).cmp(&word_at(key, i * 8));
+            if order != Ordering::Equal {
+                return order;
+            }
+        }
+        // Zero padding is the only thing that may hide behind equal words.
+        self.key_len().cmp(&key.len())
+    }
+
+    /// Eight key bytes from byte `at`, like [`word_at`].
+    pub(super) fn key_word(&self, at: usize) -> u64 {
+        let words = self.key_len().div_ceil(8);
+        let part = |i: usize| if i < words { self.word(HEAD_WORDS + i) } else { 0 };
+        match at % 8 {
+            0 => part(at / 8),
+            bytes => part(at / 8) << (8 * bytes) | part(at / 8 + 1) >> (64 - 8 * bytes),
+        }
+    }
+
+    /// Bytes at the front that both keys share.
+    pub(super) fn shared(&self, other: &Record<'_>) -> usize {
+        let limit = self.key_len().min(other.key_len());
+        for i in 0..limit.div_ceil(8) {
+            let differing = self.word(HEAD_WORDS + i) ^ other.word(HEAD_WORDS + i);
+            if differing != 0 {
+                return limit.min(i * 8 + differing.leading_zeros() as usize / 8);
+            }
+        }
+        limit
+    }
+
+    /// Puts the key into `out`, replacing what was there.
+    #[inline]
+    pub(super) fn key_into(&self, out: &mut Vec<u8>) {
+        out.clear();
+        let length = self.key_len();
+        for i in 0..length.div_ceil(8) {
+            out.extend_from_slice(&self.word(HEAD_WORDS + i).to_be_bytes());
+        }
+        out.truncate(length);
+    }
+
+    /// How many range deletes the memtable held when this version was written.
+    pub(super) fn epoch(&self) -> u64 {
+        if self.has(EPOCH) { self.word(self.after_key()) } else { 0 }
+    }
+
+    pub(super) fn found(&self) -> Found {
+        if self.has(DELETED) {
+            return Found::Deleted;
+        }
+        let mut at = self.after_key() + usize::from(self.has(EPOCH));
+        let mut expires_at_s = 0;
+        if self.has(EXPIRES) {
+            expires_at_s = self.word(at);
+            at += 1;
+        }
+        if !self.has(INLINE) {
+            let (place, rest) = (self.word(at), self.word(at + 1));
+            let value = ValueRef::At(Locator {
+                file: FileId((place >> 32) as u32),
+                offset: place as u32,
+                length: (rest >> 32) as u32,
+                crc: rest as u32,
+            });
+            return Found::Value { value, expires_at_s };
+        }
+        let length = self.value_len();
+        let mut value = Vec::with_capacity(length.next_multiple_of(8));
+        for i in 0..length.div_ceil(8) {
+            value.extend_from_slice(&self.word(at + i).to_be_bytes());
+        }
+        value.truncate(length);
+        Found::Value { value: ValueRef::Inline(Bytes::from(value)), expires_at_s }
+    }
+}
+
+/// Writes a record and returns its address. Called under the writer lock; the record becomes
+/// visible when the caller stores the address with release ordering.
+pub(super) fn write(
+    arena: &Arena,
+    (seq, epoch): (u64, u64),
+    key: &[u8],
+    found: &Found,
+    older: u32,
+) -> u32 {
+    debug_assert!(key.len() <= stele_types::limits::KEY_BYTES_MAX);
+    let (mut flags, mut value_len, mut value_words) = (0, 0, 0);
+    let mut expires = 0;
+    match found {
+        Found::Deleted => flags = DELETED,
+        Found::Value { value, expires_at_s } => {
+            expires = *expires_at_s;
+            if let ValueRef::Inline(bytes) = value {
+                debug_assert!(bytes.len() <= VALUE_BYTES_MAX);
+                flags = INLINE;
+                value_len = bytes.len();
+            }
+            value_words = if flags == INLINE { value_len.div_ceil(8) } else { 2 };
+        }
+    }
+    flags |= if expires != 0 { EXPIRES } else { 0 } | if epoch != 0 { EPOCH } else { 0 };
+    let key_words = key.len().div_ceil(8);
+    let optional = usize::from(epoch != 0) + usize::from(expires != 0);
+    let at = arena.allocate(HEAD_WORDS + key_words + optional + value_words);
+    let mut words = arena.from(at).iter();
+    let mut push = |word: u64| {
+        if let Some(slot) = words.next() {
+            slot.store(word, Relaxed);
+        }
+    };
+    push(u64::from(older) | (key.len() as u64) << 32 | (value_len as u64) << 48 | flags << 60);
+    push(seq);
+    (0..key_words).for_each(|i| push(word_at(key, i * 8)));
+    if epoch != 0 {
+        push(epoch);
+    }
+    if expires != 0 {
+        push(expires);
+    }
+    match found {
+        Found::Value { value: ValueRef::At(l), .. } => {
+            push(u64::from(l.file.0) << 32 | u64::from(l.offset));
+            push(u64::from(l.length) << 32 | u64::from(l.crc));
+        }
+        Found::Value { value: ValueRef::Inline(bytes), .. } => {
+            (0..value_words).for_each(|i| push(word_at(bytes, i * 8)));
+        }
+        Found::Deleted => {}
+    }
+    at
+}

@@ -1,0 +1,274 @@
+use super::*;
+use crate::cursor::Cursor;
+use std::collections::BTreeMap;
+use stele_types::{FileId, Locator, ValueRef};
+
+/// xorshift64*: enough to choose test cases.
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn seeded(default: u64, test: &str) -> Self {
+        let seed = std::env::var("STELE_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(default);
+        println!("replay: STELE_SEED={seed} cargo test -p stele-index {test}");
+        Self(seed | 1)
+    }
+
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % limit
+    }
+}
+
+fn inline(text: &str) -> Found {
+    let value = ValueRef::Inline(Bytes::copy_from_slice(text.as_bytes()));
+    Found::Value { value, expires_at_s: 0 }
+}
+
+fn located(n: u32, expires_at_s: u64) -> Found {
+    let locator = Locator { file: FileId(n), offset: n ^ 7, length: n / 3, crc: !n };
+    Found::Value { value: ValueRef::At(locator), expires_at_s }
+}
+
+#[test]
+fn values_of_every_kind_come_back_as_put() {
+    let table = Memtable::new();
+    let long = vec![7u8; stele_types::limits::KEY_BYTES_MAX];
+    let kinds = [
+        (&b""[..], inline("")),
+        (b"a", inline("exactly8")),
+        (b"a\0", inline("a longer value of 26 bytes")),
+        (b"a\0\0\0\0\0\0\0\0", located(9, 0)),
+        (b"b", located(u32::MAX, u64::MAX)),
+        (b"c", Found::Deleted),
+        (&long, inline("under the longest key")),
+    ];
+    for (seq, (key, found)) in kinds.iter().enumerate() {
+        table.put(Seq(seq as u64 + 1), key, found);
+    }
+    for (key, found) in &kinds {
+        assert_eq!(table.get(key, Seq(99)).as_ref(), Some(found));
+    }
+    assert_eq!((table.get(b"aa", Seq(99)), table.entries()), (None, 7));
+}
+
+#[test]
+fn a_reader_sees_the_newest_version_up_to_its_moment() {
+    let table = Memtable::new();
+    table.put(Seq(3), b"k", &inline("three"));
+    table.put(Seq(5), b"k", &Found::Deleted);
+    table.put(Seq(5), b"k", &inline("five, later"));
+    assert_eq!(table.get(b"k", Seq(2)), None);
+    assert_eq!(table.get(b"k", Seq(4)), Some(inline("three")));
+    assert_eq!(table.get(b"k", Seq(5)), Some(inline("five, later")));
+}
+
+#[test]
+fn a_range_delete_hides_only_what_came_before_it() {
+    let table = Arc::new(Memtable::new());
+    table.put(Seq(1), b"b", &inline("old"));
+    table.put(Seq(2), b"c", &inline("old"));
+    table.delete_range(Seq(3), b"b", b"d");
+    table.put(Seq(3), b"c", &inline("same number, after the delete"));
+    table.put(Seq(4), b"b", &inline("new"));
+    assert_eq!(table.get(b"b", Seq(2)), Some(inline("old")));
+    assert_eq!(table.get(b"b", Seq(3)), Some(Found::Deleted));
+    assert_eq!(table.get(b"b", Seq(4)), Some(inline("new")));
+    assert_eq!(table.get(b"c", Seq(3)), Some(inline("same number, after the delete")));
+    assert_eq!(table.get(b"bb", Seq(3)), Some(Found::Deleted), "older sources are hidden");
+    assert_eq!(table.get(b"bb", Seq(2)), None);
+    assert!(table.covers(b"b", Seq(4)) && !table.covers(b"d", Seq(4)));
+    assert!(table.ranges(Seq(2)).is_empty() && table.ranges(Seq(3)).covers(b"b"));
+    table.delete_range(Seq(6), b"c", b"");
+    assert_eq!(table.get(b"c", Seq(6)), Some(Found::Deleted));
+    assert_eq!(table.ranges(Seq(6)).iter().count(), 1);
+    let mut cursor = table.cursor(Seq(4));
+    cursor.seek(b"").unwrap();
+    assert_eq!((cursor.key(), cursor.found().unwrap()), (&b"b"[..], inline("new")));
+}
+
+/// What a key's history says at a moment: (epoch-ordered) operations up to it, newest last.
+#[derive(Default)]
+struct Model {
+    versions: BTreeMap<Vec<u8>, Vec<(u64, usize, Found)>>,
+    deletes: Vec<(u64, usize, KeyRange)>,
+    made: usize,
+}
+
+impl Model {
+    fn get(&self, key: &[u8], at: u64) -> Option<Found> {
+        let version = self.versions.get(key).and_then(|v| v.iter().rfind(|v| v.0 <= at));
+        let covering = |d: &&(u64, usize, KeyRange)| d.0 <= at && d.2.contains(key);
+        let hidden = self.deletes.iter().filter(covering).map(|d| d.1).max();
+        match (version, hidden) {
+            (Some((_, made, found)), hidden) if hidden.is_none_or(|h| h < *made) => Some(found.clone()),
+            (_, Some(_)) => Some(Found::Deleted),
+            _ => None,
+        }
+    }
+
+    fn keys(&self, at: u64) -> Vec<Vec<u8>> {
+        let seen = |v: &Vec<(u64, usize, Found)>| v.iter().any(|v| v.0 <= at);
+        self.versions.iter().filter(|(_, v)| seen(v)).map(|(k, _)| k.clone()).collect()
+    }
+}
+
+/// Keys of several shapes: short, with long shared prefixes, with zero bytes at the end.
+pub(crate) fn some_key(dice: &mut Dice) -> Vec<u8> {
+    let n = dice.below(1500);
+    match dice.below(4) {
+        0 => format!("{n:x}").into_bytes(),
+        1 => format!("a prefix that is far longer than a word/{n:016}").into_bytes(),
+        2 => [&b"zeros"[..], &vec![0; n as usize % 20]].concat(),
+        _ => n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes().to_vec(),
+    }
+}
+
+#[test]
+fn random_histories_agree_with_a_model_at_every_moment() {
+    let mut dice = Dice::seeded(11, "random_histories_agree_with_a_model_at_every_moment");
+    let (table, mut model, mut seq) = (Arc::new(Memtable::new()), Model::default(), 1u64);
+    for i in 0..12_000u32 {
+        seq += dice.below(2);
+        model.made += 1;
+        if dice.below(200) == 0 {
+            let (start, end) = (some_key(&mut dice), some_key(&mut dice));
+            table.delete_range(Seq(seq), &start, &end);
+            model.deletes.push((seq, model.made, KeyRange::new(start, end)));
+            continue;
+        }
+        let found = match dice.below(5) {
+            0 => Found::Deleted,
+            1 => located(i, u64::from(i % 2)),
+            _ => inline(&format!("value {i}")),
+        };
+        let key = some_key(&mut dice);
+        table.put(Seq(seq), &key, &found);
+        model.versions.entry(key).or_default().push((seq, model.made, found));
+    }
+    for at in [0, 1, seq / 3, seq - 1, seq] {
+        for _ in 0..800 {
+            let key = some_key(&mut dice);
+            assert_eq!(table.get(&key, Seq(at)), model.get(&key, at), "{key:?} at {at}");
+        }
+        check_cursor(&table, &model, at, &mut dice);
+    }
+}
+
+fn check_cursor(table: &Arc<Memtable>, model: &Model, at: u64, dice: &mut Dice) {
+    let keys = model.keys(at);
+    let mut cursor = table.cursor(Seq(at));
+    assert!(!cursor.valid());
+    cursor.seek(b"").unwrap();
+    for key in &keys {
+        assert_eq!(cursor.key(), key);
+        assert_eq!(Some(cursor.found().unwrap()), model.get(key, at));
+        cursor.next().unwrap();
+    }
+    assert!(!cursor.valid());
+    cursor.seek_before(None).unwrap();
+    for key in keys.iter().rev() {
+        assert_eq!(cursor.key(), key);
+        cursor.prev().unwrap();
+    }
+    assert!(!cursor.valid());
+    for _ in 0..500 {
+        let bound = some_key(dice);
+        let mut place = keys.partition_point(|k| k < &bound);
+        if dice.below(2) == 0 {
+            cursor.seek(&bound).unwrap();
+        } else {
+            cursor.seek_before(Some(&bound)).unwrap();
+            place = place.wrapping_sub(1);
+        }
+        for _ in 0..dice.below(4) {
+            assert_eq!(cursor.valid().then(|| cursor.key()), keys.get(place).map(|k| &k[..]));
+            if !cursor.valid() {
+                break;
+            }
+            if dice.below(2) == 0 {
+                cursor.next().unwrap();
+                place += 1;
+            } else {
+                cursor.prev().unwrap();
+                place = place.wrapping_sub(1);
+            }
+        }
+    }
+}
+
+#[test]
+fn keys_that_come_in_order_fill_their_leaves() {
+    let bytes = |key: fn(u64) -> u64| {
+        let table = Memtable::new();
+        (0..20_000u64).for_each(|i| {
+            table.put(Seq(i), format!("{:020}", key(i)).as_bytes(), &Found::Deleted);
+        });
+        table.bytes()
+    };
+    let (ordered, scattered) = (bytes(|i| i), bytes(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+    assert!(ordered < 20_000 * 60 && scattered > ordered, "{ordered} {scattered}");
+}
+
+/// Readers run beside the writer: whatever was published before they look must be found, in order,
+/// and with the value of that moment.
+#[test]
+fn readers_beside_a_writer_miss_nothing_that_was_published() {
+    let key = |i: u64| format!("{:020}", i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 50_000).into_bytes();
+    let count = if cfg!(miri) { 300 } else { 40_000u64 };
+    let (table, published) = (Arc::new(Memtable::new()), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for i in 1..=count {
+                table.put(Seq(i), &key(i), &inline(&i.to_string()));
+                published.store(i, Ordering::Release);
+            }
+        });
+        for reader in 0..2u64 {
+            let (table, published) = (&table, &published);
+            scope.spawn(move || {
+                let mut dice = Dice(reader + 77);
+                loop {
+                    let at = published.load(Ordering::Acquire);
+                    if at > 0 {
+                        let i = 1 + dice.below(at);
+                        // The newest write of that key up to `at` is i or a later one.
+                        let found = table.get(&key(i), Seq(at)).expect("published");
+                        let Found::Value { value: ValueRef::Inline(text), .. } = found else { panic!() };
+                        let j: u64 = std::str::from_utf8(&text).unwrap().parse().unwrap();
+                        assert!(j >= i && j <= at && key(j) == key(i));
+                        scan_some(table, at, &key(i), dice.below(2) == 0);
+                    }
+                    if at == count {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+}
+
+fn scan_some(table: &Arc<Memtable>, at: u64, from: &[u8], forward: bool) {
+    let mut cursor = table.cursor(Seq(at));
+    cursor.seek(from).unwrap();
+    assert_eq!(cursor.key(), from);
+    for _ in 0..70 {
+        let before = cursor.key().to_vec();
+        if forward { cursor.next().unwrap() } else { cursor.prev().unwrap() }
+        if !cursor.valid() {
+            break;
+        }
+        assert_eq!(forward, cursor.key() > &before[..]);
+    }
+}
+
+#[test]
+fn bytes_grow_with_what_is_kept() {
+    let table = Memtable::new();
+    let empty = table.bytes();
+    table.put(Seq(1), &[1; 16], &located(1, 0));
+    assert_eq!(table.bytes() - empty, 48);
+    table.delete_range(Seq(2), &[2; 100], &[3; 100]);
+    assert!(table.bytes() - empty > 248 && !table.is_empty());
+}

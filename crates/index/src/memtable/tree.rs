@@ -1,0 +1,253 @@
+//! A B+-tree over records, with one writer at a time and readers that take no lock.
+//!
+//! Readers go down by versions: a child is believed only if its parent did not change until the
+//! child's version was taken, and what a leaf said only if the leaf did not change meanwhile. A
+//! split marks every node it will change, topmost first, before it changes any, so that no reader
+//! goes past a parent to a child that has already given keys away. Nodes are never freed.
+
+use super::arena::Arena;
+use super::node::{Meta, NODE_WORDS, Node, SLOTS};
+use super::record::{self, Record, word_at};
+use crate::slot::Found;
+use parking_lot::Mutex;
+use std::hint::spin_loop;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Attempts before a reader waits for the writer, which may have lost its processor.
+const ATTEMPTS: usize = 64;
+/// Depth never reached: 16 levels of at least 16 children.
+const LEVELS_MAX: usize = 16;
+
+/// Where a reader wants to go.
+#[derive(Clone, Copy)]
+pub(super) enum Target<'a> {
+    /// The leaf that holds `key` if any does.
+    Key(&'a [u8]),
+    /// The leaf that holds the greatest key below; `None`: the last leaf.
+    Below(Option<&'a [u8]>),
+}
+
+pub(super) struct Tree {
+    pub(super) arena: Arena,
+    root: AtomicU32,
+    writer: Mutex<()>,
+}
+
+/// The way from the root to a leaf: nodes and the child taken in each.
+struct Path {
+    nodes: [(u32, usize); LEVELS_MAX],
+    depth: usize,
+}
+
+impl Tree {
+    pub(super) fn new() -> Self {
+        let arena = Arena::new();
+        let root = arena.allocate(NODE_WORDS);
+        Self { arena, root: AtomicU32::new(root), writer: Mutex::new(()) }
+    }
+
+    /// Adds a version of `key` that hides all earlier ones. True when the key is new.
+    pub(super) fn insert(&self, order: (u64, u64), key: &[u8], found: &Found) -> bool {
+        let _writer = self.writer.lock();
+        let (path, leaf_at) = self.path_to(key);
+        let leaf = Node::at(&self.arena, leaf_at);
+        let meta = leaf.meta();
+        let (slot, exists) = leaf.lower_bound(&self.arena, meta, key);
+        let older = if exists { leaf.record(slot) } else { 0 };
+        let record = record::write(&self.arena, order, key, found, older);
+        let item = Node::leaf_item(record, word_at(key, meta.skip + 8));
+        if exists {
+            // One word: readers see the older head or the newer one.
+            leaf.set_item(slot, item);
+        } else if meta.count < SLOTS {
+            leaf.begin();
+            leaf.insert(slot, word_at(key, meta.skip), item);
+            leaf.end();
+        } else {
+            self.split(&path, leaf_at, slot, record);
+        }
+        !exists
+    }
+
+    fn path_to(&self, key: &[u8]) -> (Path, u32) {
+        let mut path = Path { nodes: [(0, 0); LEVELS_MAX], depth: 0 };
+        let mut at = self.root.load(Ordering::Relaxed);
+        loop {
+            let node = Node::at(&self.arena, at);
+            let meta = node.meta();
+            if meta.level == 0 {
+                return (path, at);
+            }
+            let (slot, exact) = node.lower_bound(&self.arena, meta, key);
+            let child = slot + usize::from(exact);
+            path.nodes[path.depth] = (at, child);
+            path.depth += 1;
+            at = node.child(child);
+        }
+    }
+
+    /// Inserts `record` at `slot` of a full leaf, splitting upwards as far as needed.
+    fn split(&self, path: &Path, leaf: u32, slot: usize, record: u32) {
+        let full = |depth: &usize| Node::at(&self.arena, path.nodes[*depth].0).meta().count == SLOTS;
+        let splitting = (0..path.depth).rev().take_while(full).count();
+        // The topmost node that changes is the parent of the topmost that splits, if there is one.
+        let top = (path.depth - splitting).saturating_sub(1);
+        let marked = || {
+            let inner = path.nodes[top..path.depth].iter().map(|(at, _)| *at);
+            inner.chain([leaf]).map(|at| Node::at(&self.arena, at))
+        };
+        if !stele_types::mutant::active("index.memtable_split_unmarked") {
+            marked().for_each(Node::begin);
+        }
+        let (mut separator, mut right) = self.split_leaf(leaf, slot, record);
+        let mut left = leaf;
+        for &(at, child) in path.nodes[..path.depth].iter().rev() {
+            let node = Node::at(&self.arena, at);
+            left = at;
+            if node.meta().count < SLOTS {
+                self.insert_child(node, child, separator, right);
+                right = 0;
+                break;
+            }
+            (separator, right) = self.split_inner(at, child, separator, right);
+        }
+        if right != 0 {
+            self.grow(left, separator, right);
+        }
+        if !stele_types::mutant::active("index.memtable_split_unmarked") {
+            marked().for_each(Node::end);
+        }
+    }
+
+    fn insert_child(&self, node: Node<'_>, child: usize, separator: u32, right: u32) {
+        let prefix = Record::at(&self.arena, separator).key_word(node.meta().skip);
+        node.insert(child, prefix, u64::from(separator) << 32 | u64::from(right));
+    }
+
+    fn grow(&self, left: u32, separator: u32, right: u32) {
+        let at = self.arena.allocate(NODE_WORDS);
+        let root = Node::at(&self.arena, at);
+        let level = Node::at(&self.arena, left).meta().level + 1;
+        root.set_meta(Meta { count: 0, skip: 0, level });
+        root.set_link(left);
+        self.insert_child(root, 0, separator, right);
+        self.root.store(at, Ordering::Release);
+    }
+
+    /// Moves the upper part of a leaf to a new one; returns its first record and its address.
+    fn split_leaf(&self, at: u32, slot: usize, record: u32) -> (u32, u32) {
+        let left = Node::at(&self.arena, at);
+        let right_at = self.arena.allocate(NODE_WORDS);
+        let right = Node::at(&self.arena, right_at);
+        let meta = left.meta();
+        // Keys that come in order fill their leaves.
+        let keep = if slot == SLOTS && left.link() == 0 { SLOTS } else { SLOTS / 2 };
+        let separator = if keep == SLOTS { record } else { left.record(keep) };
+        self.move_upper(left, right, keep, keep, separator);
+        right.set_link(left.link());
+        left.set_link(right_at);
+        let (node, slot) = if slot <= keep && keep < SLOTS { (left, slot) } else { (right, slot - keep) };
+        let (skip, key) = (node.meta().skip, Record::at(&self.arena, record));
+        let item = Node::leaf_item(record, key.key_word(skip + 8));
+        node.insert(slot, key.key_word(skip), item);
+        debug_assert_eq!(meta.level, 0);
+        (separator, right_at)
+    }
+
+    /// Splits a full inner node around its middle separator, which moves up, and inserts a child.
+    fn split_inner(&self, at: u32, child: usize, separator: u32, new: u32) -> (u32, u32) {
+        let left = Node::at(&self.arena, at);
+        let right_at = self.arena.allocate(NODE_WORDS);
+        let right = Node::at(&self.arena, right_at);
+        let keep = if child == SLOTS { SLOTS - 1 } else { SLOTS / 2 };
+        let middle = left.record(keep);
+        right.set_link(left.child(keep + 1));
+        self.move_upper(left, right, keep, keep + 1, middle);
+        if child <= keep {
+            self.insert_child(left, child, separator, new);
+        } else {
+            self.insert_child(right, child - keep - 1, separator, new);
+        }
+        (middle, right_at)
+    }
+
+    /// Leaves slots below `keep` in `left`, puts those from `from` on into `right`, and sets both
+    /// nodes' fences, with `separator` between them.
+    fn move_upper(&self, left: Node<'_>, right: Node<'_>, keep: usize, from: usize, separator: u32) {
+        let meta = left.meta();
+        let (low, high) = left.fences();
+        for slot in from..meta.count {
+            right.set_slot(slot - from, left.prefix(slot), left.item(slot));
+        }
+        right.set_meta(Meta { count: meta.count - from, ..meta });
+        right.set_fences(separator, high);
+        right.refresh(&self.arena);
+        left.set_meta(Meta { count: keep, ..meta });
+        left.set_fences(low, separator);
+        left.refresh(&self.arena);
+    }
+
+    /// Reads one leaf consistently.
+    #[inline]
+    pub(super) fn read_leaf<R>(&self, to: Target<'_>, read: impl Fn(Node<'_>, Meta) -> R) -> R {
+        self.retry(|| self.try_read_leaf(to, &read))
+    }
+
+    /// Reads the leaf at an address consistently.
+    pub(super) fn read_at<R>(&self, at: u32, read: impl Fn(Node<'_>, Meta) -> R) -> R {
+        self.retry(|| {
+            let node = Node::at(&self.arena, at);
+            let version = node.version()?;
+            let result = read(node, node.meta());
+            node.unchanged(version).then_some(result)
+        })
+    }
+
+    #[inline]
+    fn retry<R>(&self, attempt: impl Fn() -> Option<R>) -> R {
+        for _ in 0..ATTEMPTS {
+            if let Some(result) = attempt() {
+                return result;
+            }
+            spin_loop();
+        }
+        let _no_writer = self.writer.lock();
+        loop {
+            if let Some(result) = attempt() {
+                return result;
+            }
+        }
+    }
+
+    #[inline]
+    fn try_read_leaf<R>(&self, to: Target<'_>, read: impl Fn(Node<'_>, Meta) -> R) -> Option<R> {
+        let at = self.root.load(Ordering::Acquire);
+        let mut node = Node::at(&self.arena, at);
+        let mut version = node.version()?;
+        // A root that split before its version was taken has stored its successor by now.
+        if self.root.load(Ordering::Acquire) != at {
+            return None;
+        }
+        loop {
+            let meta = node.meta();
+            if meta.level == 0 {
+                let result = read(node, meta);
+                return node.unchanged(version).then_some(result);
+            }
+            let child = match to {
+                Target::Key(key) => {
+                    let (slot, exact) = node.lower_bound(&self.arena, meta, key);
+                    slot + usize::from(exact)
+                }
+                Target::Below(Some(bound)) => node.lower_bound(&self.arena, meta, bound).0,
+                Target::Below(None) => meta.count,
+            };
+            let child = Node::at(&self.arena, node.child(child));
+            let child_version = child.version()?;
+            if !node.unchanged(version) {
+                return None;
+            }
+            (node, version) = (child, child_version);
+        }
+    }
+}

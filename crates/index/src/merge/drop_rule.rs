@@ -1,0 +1,63 @@
+//! Which entries a merge leaves out.
+
+use crate::memtable::RangeSet;
+use crate::slot::Found;
+use std::sync::Arc;
+use stele_types::mutant;
+
+/// Decides by what lies below the output.
+#[derive(Clone, Debug)]
+pub(crate) struct DropRule {
+    /// Nothing older lies below: deletes have nothing left to hide.
+    bottom: bool,
+    /// Unix seconds; 0: nothing is expired.
+    now_s: u64,
+    /// Ranges the output deletes from older tiers.
+    ranges: Arc<RangeSet>,
+}
+
+impl DropRule {
+    pub fn new(bottom: bool, now_s: u64, ranges: RangeSet) -> Self {
+        let bottom = bottom || mutant::active("index.tombstone_dropped_early");
+        let kept = if bottom { RangeSet::default() } else { ranges };
+        Self { bottom, now_s, ranges: Arc::new(kept) }
+    }
+
+    /// Range tombstones of the output.
+    pub fn ranges(&self) -> &RangeSet {
+        &self.ranges
+    }
+
+    /// Whether the newest entry of a key, not hidden by a newer range tombstone, is kept.
+    #[inline]
+    pub fn keeps(&self, key: &[u8], found: &Found) -> bool {
+        match found {
+            // A tombstone inside an output range hides nothing that the range does not.
+            Found::Deleted => !self.bottom && (self.ranges.is_empty() || !self.ranges.covers(key)),
+            // An expired value still hides older ones, so it goes only where none are left.
+            Found::Value { expires_at_s, .. } => {
+                !(self.bottom && *expires_at_s != 0 && *expires_at_s <= self.now_s)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use stele_types::{KeyRange, ValueRef};
+
+    #[test]
+    fn deletes_and_expired_values_go_at_the_bottom_only() {
+        let value = |expires_at_s| Found::Value { value: ValueRef::Inline(Bytes::new()), expires_at_s };
+        let ranges = RangeSet::from_ranges([KeyRange::new("m", "p")]);
+        let bottom = DropRule::new(true, 100, ranges.clone());
+        let above = DropRule::new(false, 100, ranges);
+        assert!(bottom.ranges().is_empty() && !above.ranges().is_empty());
+        assert!(!bottom.keeps(b"a", &Found::Deleted) && above.keeps(b"a", &Found::Deleted));
+        assert!(!above.keeps(b"n", &Found::Deleted));
+        assert!(!bottom.keeps(b"a", &value(100)) && above.keeps(b"a", &value(100)));
+        assert!(bottom.keeps(b"a", &value(101)) && bottom.keeps(b"a", &value(0)));
+    }
+}

@@ -1,0 +1,192 @@
+//! A flush or a merge, done in slices.
+
+use super::drop_rule::DropRule;
+use super::{MergeProgress, MergeSpec, Merged, Output, ValueMover};
+use crate::index::Frozen;
+use crate::manifest::Change;
+use crate::slot::Found;
+use bytes::Bytes;
+use std::fmt;
+use std::sync::Arc;
+use stele_types::{Cause, Error, Result, RunId, ValueRef, mutant};
+
+/// Bytes counted for an entry besides key and inline value.
+const ENTRY_BYTES: u64 = 20;
+
+/// What a job turns into runs.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    Flush(Arc<Frozen>),
+    Merge { spec: MergeSpec, inputs: Vec<RunId> },
+}
+
+/// A flush or a merge in progress. Holds no lock between steps. Dropping it undoes it, save for
+/// finished outputs of a merge, from which [`crate::Index::resume_merge`] goes on.
+pub struct Job {
+    target: Target,
+    merged: Merged,
+    rule: DropRule,
+    mover: Option<Box<dyn ValueMover>>,
+    /// `None` once the job has ended or failed.
+    output: Option<Output>,
+    cause: Cause,
+    bytes_total: u64,
+    bytes_done: u64,
+}
+
+/// A finished job, for [`crate::Index::commit`]. Dropping it undoes the job.
+pub struct JobDone {
+    pub(crate) target: Target,
+    pub(crate) output: Output,
+    bytes: u64,
+}
+
+/// What a step did.
+#[derive(Debug)]
+pub enum JobStep {
+    /// More is left; so many bytes were read and written.
+    More {
+        /// Bytes of index entries and moved values.
+        bytes: u64,
+    },
+    /// The outputs are written and their data is durable.
+    Done(JobDone),
+}
+
+impl Job {
+    pub(crate) fn new(
+        target: Target,
+        merged: Merged,
+        rule: DropRule,
+        mover: Option<Box<dyn ValueMover>>,
+        output: Output,
+        bytes_total: u64,
+    ) -> Self {
+        let cause = output.cause();
+        let output = Some(output);
+        Self { target, merged, rule, mover, output, cause, bytes_total, bytes_done: 0 }
+    }
+
+    /// What the written bytes are counted under.
+    pub fn cause(&self) -> Cause {
+        self.cause
+    }
+
+    /// Bytes of the inputs in memory or on disk, values not counted: an estimate of the work.
+    pub fn bytes_total(&self) -> u64 {
+        self.bytes_total
+    }
+
+    /// Works on about `bytes_max` bytes, at least one entry. After an error the job can only be
+    /// dropped.
+    pub fn step(&mut self, bytes_max: u64) -> Result<JobStep> {
+        let Some(mut output) = self.output.take() else {
+            return Err(Error::invalid("this job has failed or has ended"));
+        };
+        let moved_before = self.moved_bytes();
+        let mut bytes = 0;
+        while self.merged.key().is_some() {
+            bytes += self.pass_entry(&mut output)?;
+            if bytes + self.moved_bytes() - moved_before >= bytes_max {
+                break;
+            }
+        }
+        bytes += self.moved_bytes() - moved_before;
+        self.bytes_done += bytes;
+        if self.merged.key().is_some() {
+            self.output = Some(output);
+            return Ok(JobStep::More { bytes });
+        }
+        self.finish(output).map(JobStep::Done)
+    }
+
+    fn moved_bytes(&self) -> u64 {
+        self.mover.as_ref().map_or(0, |mover| mover.bytes())
+    }
+
+    /// Takes one entry from the inputs to the output; returns the bytes read and written.
+    #[inline]
+    fn pass_entry(&mut self, output: &mut Output) -> Result<u64> {
+        let Some(key) = self.merged.key() else { return Ok(0) };
+        let mut bytes = key.len() as u64 + ENTRY_BYTES;
+        if !self.merged.hidden() {
+            let mut found = self.merged.found()?;
+            if self.rule.keeps(key, &found) {
+                if output.is_full(key) {
+                    cut(output, &mut self.mover, &self.target)?;
+                }
+                place(&mut self.mover, key, &mut found)?;
+                output.add(key, &found)?;
+                if let Found::Value { value: ValueRef::Inline(value), .. } = &found {
+                    bytes += value.len() as u64;
+                }
+                bytes *= 2;
+            }
+        }
+        self.merged.advance()?;
+        Ok(bytes)
+    }
+
+    fn finish(&mut self, mut output: Output) -> Result<JobDone> {
+        // Places handed out must be durable before the run that refers to them.
+        if let Some(mover) = &mut self.mover {
+            mover.cut()?;
+        }
+        output.finish()?;
+        Ok(JobDone { target: self.target.clone(), output, bytes: self.bytes_done })
+    }
+}
+
+impl JobDone {
+    /// Bytes read and written by the whole job.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+fn place(mover: &mut Option<Box<dyn ValueMover>>, key: &[u8], found: &mut Found) -> Result<()> {
+    if let (Some(mover), Found::Value { value: ValueRef::At(at), expires_at_s }) = (mover, found)
+        && let Some(moved) = mover.place(key, at, *expires_at_s)?
+    {
+        *at = moved;
+    }
+    Ok(())
+}
+
+/// Finishes an output with more to come, and records it so that a crash does not undo it.
+fn cut(output: &mut Output, mover: &mut Option<Box<dyn ValueMover>>, target: &Target) -> Result<()> {
+    if let Some(mover) = mover
+        && !mutant::active("index.mover_not_cut")
+    {
+        mover.cut()?;
+    }
+    output.finish_run(false)?;
+    let Target::Merge { spec, .. } = target else { return Ok(()) };
+    if !output.is_merge() {
+        return Ok(());
+    }
+    let shared = output.claim.shared.clone();
+    shared.vfs.sync_dir(&shared.dir)?;
+    shared.manifest.lock().append(&[Change::MergeProgress(MergeProgress {
+        spec: spec.clone(),
+        job: output.job(),
+        outputs: output.finished().to_vec(),
+        last_key: Bytes::copy_from_slice(output.last_key()),
+    })])
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job")
+            .field("target", &self.target)
+            .field("bytes_done", &self.bytes_done)
+            .field("bytes_total", &self.bytes_total)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for JobDone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobDone").field("outputs", &self.output.finished()).finish_non_exhaustive()
+    }
+}

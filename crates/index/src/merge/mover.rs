@@ -1,0 +1,14 @@
+//! Moving values while keys are merged.
+
+use stele_types::{Locator, Result};
+
+/// Decides, for each surviving value in key order, whether it moves, and writes it where it goes.
+pub trait ValueMover: Send {
+    /// Writes the value at `at` to its new place and returns that, or `None` for a value that stays.
+    fn place(&mut self, key: &[u8], at: &Locator, expires_at_s: u64) -> Result<Option<Locator>>;
+    /// Called before an output run is finished: every place returned so far must be durable on
+    /// return, because the run that refers to it is about to be.
+    fn cut(&mut self) -> Result<()>;
+    /// Bytes of values read and written so far, for pacing.
+    fn bytes(&self) -> u64;
+}

@@ -1,0 +1,123 @@
+//! The runs a job writes.
+
+use super::{Claim, Slot};
+use crate::run::{RunExtra, RunWriter};
+use crate::slot::Found;
+use bytes::Bytes;
+use stele_types::{Cause, Result, RunId};
+
+/// Sorted entries in, finished run files out.
+pub(crate) struct Output {
+    pub claim: Claim,
+    cause: Cause,
+    writer: Option<RunWriter>,
+    writing: RunId,
+    last_key: Vec<u8>,
+    /// Finished runs, ascending by key.
+    finished: Vec<RunId>,
+    /// Footer facts all outputs share; `ranges` goes into the first one only.
+    extra: RunExtra,
+    /// First keys of runs of the same tier that are not inputs: no output may reach across one.
+    fences: Vec<Bytes>,
+    fences_passed: usize,
+}
+
+impl Output {
+    pub fn new(claim: Claim, cause: Cause, extra: RunExtra, fences: Vec<Bytes>) -> Self {
+        Self {
+            claim,
+            cause,
+            writer: None,
+            writing: RunId::default(),
+            last_key: Vec::new(),
+            finished: Vec::new(),
+            extra,
+            fences,
+            fences_passed: 0,
+        }
+    }
+
+    /// Continues after outputs finished earlier.
+    pub fn resume(&mut self, finished: Vec<RunId>) {
+        self.extra.part = finished.len() as u32;
+        self.extra.ranges = Default::default();
+        self.finished = finished;
+    }
+
+    /// Whether the file being written must be finished before `key` is added. Asked once per key.
+    #[inline]
+    pub fn is_full(&mut self, key: &[u8]) -> bool {
+        let mut crosses = false;
+        while self.fences.get(self.fences_passed).is_some_and(|fence| &fence[..] <= key) {
+            self.fences_passed += 1;
+            crosses = true;
+        }
+        let run_bytes_max = self.claim.shared.options.run_bytes_max;
+        self.writer.as_ref().is_some_and(|writer| crosses || writer.estimated_bytes() >= run_bytes_max)
+    }
+
+    /// Adds an entry; keys ascend.
+    #[inline]
+    pub fn add(&mut self, key: &[u8], found: &Found) -> Result<()> {
+        let writer = match &mut self.writer {
+            Some(writer) => writer,
+            None => self.start()?,
+        };
+        writer.add(key, found)?;
+        self.last_key.clear();
+        self.last_key.extend_from_slice(key);
+        Ok(())
+    }
+
+    fn start(&mut self) -> Result<&mut RunWriter> {
+        self.writing = self.claim.new_run();
+        let shared = &self.claim.shared;
+        let writer = RunWriter::create(
+            &shared.vfs,
+            &shared.dir,
+            self.writing,
+            &shared.run_options,
+            self.cause,
+        )?;
+        Ok(self.writer.insert(writer))
+    }
+
+    /// Finishes the file being written: its data is durable on return, its name is not.
+    pub fn finish_run(&mut self, last_part: bool) -> Result<()> {
+        let Some(writer) = self.writer.take() else { return Ok(()) };
+        let ranges = std::mem::take(&mut self.extra.ranges);
+        let extra = RunExtra { ranges, last_part, ..self.extra.clone() };
+        writer.finish(extra)?;
+        self.extra.part += 1;
+        self.finished.push(self.writing);
+        Ok(())
+    }
+
+    /// Finishes the last file. Range tombstones without entries make a run of their own.
+    pub fn finish(&mut self) -> Result<()> {
+        if self.writer.is_none() && !self.extra.ranges.is_empty() {
+            self.start()?;
+        }
+        self.finish_run(true)
+    }
+
+    pub fn finished(&self) -> &[RunId] {
+        &self.finished
+    }
+
+    pub fn last_key(&self) -> &[u8] {
+        &self.last_key
+    }
+
+    pub fn job(&self) -> u64 {
+        self.extra.job
+    }
+
+    pub fn is_merge(&self) -> bool {
+        self.claim.slot() == Slot::Merge
+    }
+
+    pub fn cause(&self) -> Cause {
+        self.cause
+    }
+}

@@ -1,0 +1,31 @@
+//! Settings of the index. Sizes are in bytes.
+
+/// Settings of the index; all have defaults.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexOptions {
+    /// Size at which the caller freezes the memtable. Default 64 MiB.
+    pub memtable_bytes_max: usize,
+    /// Size of a run's key block before it is cut. Default 4 KiB.
+    pub block_bytes: usize,
+    /// Memory for blocks of runs. Default 64 MiB.
+    pub block_cache_bytes_max: usize,
+    /// Size at which flushes and merges start a new run file. Default 64 MiB.
+    pub run_bytes_max: u64,
+    /// Filter bits per key; 0 for no filter. Default 10.
+    pub filter_bits_per_key: usize,
+    /// Size at which the manifest is rewritten. Default 4 MiB.
+    pub manifest_bytes_max: u64,
+}
+
+impl Default for IndexOptions {
+    fn default() -> Self {
+        Self {
+            memtable_bytes_max: 64 << 20,
+            block_bytes: 4 << 10,
+            block_cache_bytes_max: 64 << 20,
+            run_bytes_max: 64 << 20,
+            filter_bits_per_key: 10,
+            manifest_bytes_max: 4 << 20,
+        }
+    }
+}

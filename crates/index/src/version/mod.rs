@@ -1,0 +1,98 @@
+//! Which runs are current, as one immutable value that readers hold.
+
+mod pins;
+mod tier;
+mod tier_cursor;
+
+pub(crate) use pins::Pins;
+pub use tier::Tier;
+pub(crate) use tier::union_of;
+pub(crate) use tier_cursor::TierCursor;
+
+use crate::key_hash::key_hash;
+use crate::run::{Live, Run};
+use crate::slot::Found;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use stele_types::{FileId, Result, RunId};
+
+/// Counts the versions since the index was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VersionId(pub u64);
+
+/// The current runs at one moment.
+#[derive(Debug)]
+pub struct Version {
+    id: VersionId,
+    tiers: Vec<Tier>,
+    live: BTreeMap<FileId, Live>,
+}
+
+impl Version {
+    pub(crate) fn new(id: VersionId, runs: impl IntoIterator<Item = Arc<Run>>) -> Self {
+        let mut by_age: BTreeMap<u64, Vec<Arc<Run>>> = BTreeMap::new();
+        for run in runs {
+            by_age.entry(run.meta().extra.age).or_default().push(run);
+        }
+        let tiers: Vec<Tier> =
+            by_age.into_iter().rev().map(|(age, runs)| Tier::new(age, runs)).collect();
+        let mut live: BTreeMap<FileId, Live> = BTreeMap::new();
+        for run in tiers.iter().flat_map(|tier| &tier.runs) {
+            for (&file, refs) in &run.meta().refs {
+                live.entry(file).or_default().add_all(refs);
+            }
+        }
+        Self { id, tiers, live }
+    }
+
+    /// The version that follows: without `removed`, with `added`.
+    pub(crate) fn replace(&self, removed: &[RunId], added: Vec<Arc<Run>>) -> Self {
+        let kept = self.runs().filter(|run| !removed.contains(&run.id())).cloned();
+        Self::new(VersionId(self.id.0 + 1), kept.chain(added).collect::<Vec<_>>())
+    }
+
+    /// The version's number.
+    pub fn id(&self) -> VersionId {
+        self.id
+    }
+
+    /// Newest first.
+    pub fn tiers(&self) -> &[Tier] {
+        &self.tiers
+    }
+
+    /// What the current runs refer to, by value file. Exact: a file that is not here is referred to
+    /// by no run of this version.
+    pub fn live(&self) -> &BTreeMap<FileId, Live> {
+        &self.live
+    }
+
+    /// All runs, newest tier first.
+    pub fn runs(&self) -> impl Iterator<Item = &Arc<Run>> {
+        self.tiers.iter().flat_map(|tier| &tier.runs)
+    }
+
+    /// The tier with this age.
+    pub fn tier(&self, age: u64) -> Option<&Tier> {
+        self.tiers.iter().find(|tier| tier.age == age)
+    }
+
+    /// The newest entry of `key`.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Found>> {
+        if self.tiers.is_empty() {
+            return Ok(None);
+        }
+        let hash = key_hash(key);
+        for tier in &self.tiers {
+            if let Some(found) = tier.get(key, hash)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Age of the newest tier, 0 when there is none.
+    pub(crate) fn newest_age(&self) -> u64 {
+        self.tiers.first().map_or(0, |tier| tier.age)
+    }
+}

@@ -1,0 +1,84 @@
+//! Runs of one age.
+
+use super::TierCursor;
+use crate::memtable::RangeSet;
+use crate::run::Run;
+use crate::slot::Found;
+use std::sync::Arc;
+use stele_types::Result;
+
+/// Runs of one age: no key is in two of them.
+#[derive(Debug)]
+pub struct Tier {
+    /// Larger is newer.
+    pub age: u64,
+    /// Ascending by key; runs without entries, which only carry range tombstones, come first.
+    pub runs: Vec<Arc<Run>>,
+    /// Sum of the runs' file lengths.
+    pub bytes: u64,
+    /// Sum of the runs' entries, tombstones included.
+    pub entries: u64,
+    /// Sum of the runs' tombstones.
+    pub tombstones: u64,
+    /// The runs that have entries.
+    keyed: Arc<[Arc<Run>]>,
+    /// Ranges deleted from all older tiers.
+    ranges: Arc<RangeSet>,
+}
+
+impl Tier {
+    pub(crate) fn new(age: u64, mut runs: Vec<Arc<Run>>) -> Self {
+        runs.sort_by(|a, b| {
+            let (a, b) = (a.meta(), b.meta());
+            (a.entries > 0, &a.first_key).cmp(&(b.entries > 0, &b.first_key))
+        });
+        let sum = |f: fn(&Run) -> u64| runs.iter().map(|run| f(run)).sum();
+        Self {
+            age,
+            bytes: sum(|run| run.meta().bytes),
+            entries: sum(|run| run.meta().entries),
+            tombstones: sum(|run| run.meta().tombstones),
+            keyed: runs.iter().filter(|run| run.meta().entries > 0).cloned().collect(),
+            ranges: Arc::new(union_of(&runs)),
+            runs,
+        }
+    }
+
+    /// Ranges deleted from all older tiers.
+    pub fn ranges(&self) -> &RangeSet {
+        &self.ranges
+    }
+
+    pub(crate) fn shared_ranges(&self) -> Arc<RangeSet> {
+        self.ranges.clone()
+    }
+
+    /// The runs that have entries, ascending by key.
+    pub(crate) fn keyed(&self) -> &[Arc<Run>] {
+        &self.keyed
+    }
+
+    /// This tier's answer for `key`; `None` leaves it to the older ones.
+    pub(crate) fn get(&self, key: &[u8], hash: u64) -> Result<Option<Found>> {
+        let after = self.keyed().partition_point(|run| run.meta().first_key <= key);
+        if let Some(run) = after.checked_sub(1).and_then(|at| self.keyed().get(at))
+            && key <= &run.meta().last_key[..]
+            && let Some(found) = run.get(key, hash)?
+        {
+            return Ok(Some(found));
+        }
+        // The tier's own entries are newer than its range tombstones.
+        Ok((!self.ranges.is_empty() && self.ranges.covers(key)).then_some(Found::Deleted))
+    }
+
+    /// A cursor over all runs.
+    pub(crate) fn cursor(&self) -> TierCursor {
+        TierCursor::new(self.keyed.clone(), false)
+    }
+}
+
+/// The range tombstones of `runs` together.
+pub(crate) fn union_of(runs: &[Arc<Run>]) -> RangeSet {
+    let ranges = runs.iter().flat_map(|run| run.meta().extra.ranges.iter().cloned());
+    RangeSet::from_ranges(ranges)
+}

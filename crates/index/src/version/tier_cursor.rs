@@ -1,0 +1,114 @@
+//! A cursor over the runs of one tier, one after the other.
+
+use crate::cursor::Cursor;
+use crate::run::{Run, RunCursor};
+use crate::slot::Found;
+use std::sync::Arc;
+use stele_types::{Error, Result};
+
+/// A position in the runs of one tier. Opens a run when it is reached.
+pub(crate) struct TierCursor {
+    /// With entries, ascending by key, no key in two.
+    runs: Arc<[Arc<Run>]>,
+    /// The run stood in, and the position there.
+    at: Option<(usize, RunCursor)>,
+    /// Read ahead in large pieces, past the block cache.
+    ahead: bool,
+}
+
+impl TierCursor {
+    pub fn new(runs: Arc<[Arc<Run>]>, ahead: bool) -> Self {
+        Self { runs, at: None, ahead }
+    }
+
+    /// Makes the run at `index` the current one; keeps the cursor if it is already.
+    fn enter(&mut self, index: usize) -> Option<&mut RunCursor> {
+        if self.at.as_ref().is_none_or(|(at, _)| *at != index) {
+            self.at = self.runs.get(index).map(|run| {
+                (index, if self.ahead { run.cursor_ahead() } else { run.cursor() })
+            });
+        }
+        self.at.as_mut().map(|(_, cursor)| cursor)
+    }
+
+    fn index(&self) -> usize {
+        self.at.as_ref().map_or(0, |(index, _)| *index)
+    }
+}
+
+impl Cursor for TierCursor {
+    fn valid(&self) -> bool {
+        self.at.as_ref().is_some_and(|(_, cursor)| cursor.valid())
+    }
+
+    fn key(&self) -> &[u8] {
+        self.at.as_ref().map_or(&[], |(_, cursor)| cursor.key())
+    }
+
+    fn found(&self) -> Result<Found> {
+        match &self.at {
+            Some((_, cursor)) => cursor.found(),
+            None => Err(Error::invalid("the cursor stands nowhere")),
+        }
+    }
+
+    fn next(&mut self) -> Result<()> {
+        let Some((index, cursor)) = &mut self.at else { return Ok(()) };
+        if !cursor.valid() {
+            return Ok(());
+        }
+        cursor.next()?;
+        if !cursor.valid() {
+            let following = *index + 1;
+            if let Some(cursor) = self.enter(following) {
+                cursor.seek(&[])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        let Some((index, cursor)) = &mut self.at else { return Ok(()) };
+        if !cursor.valid() {
+            return Ok(());
+        }
+        cursor.prev()?;
+        if !cursor.valid()
+            && let Some(preceding) = index.checked_sub(1)
+            && let Some(cursor) = self.enter(preceding)
+        {
+            cursor.seek_before(None)?;
+        }
+        Ok(())
+    }
+
+    fn seek(&mut self, key: &[u8]) -> Result<()> {
+        let index = self.runs.partition_point(|run| run.meta().last_key < key);
+        if index == self.runs.len() {
+            self.at = None;
+            return Ok(());
+        }
+        match self.enter(index) {
+            Some(cursor) => cursor.seek(key),
+            None => Ok(()),
+        }
+    }
+
+    fn seek_before(&mut self, bound: Option<&[u8]>) -> Result<()> {
+        let below = |run: &Arc<Run>| bound.is_none_or(|bound| run.meta().first_key < bound);
+        let Some(index) = self.runs.partition_point(below).checked_sub(1) else {
+            self.at = None;
+            return Ok(());
+        };
+        match self.enter(index) {
+            Some(cursor) => cursor.seek_before(bound),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Debug for TierCursor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TierCursor").field("runs", &self.runs.len()).field("at", &self.index()).finish()
+    }
+}

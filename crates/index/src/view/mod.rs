@@ -1,0 +1,52 @@
+//! One point in time of the index.
+
+mod iter;
+
+pub use iter::{Direction, ViewIter};
+
+use crate::index::Tables;
+use crate::memtable::RangeSet;
+use crate::merge::{Merged, Source, SourceCursor};
+use crate::slot::Found;
+use crate::version::Version;
+use std::sync::Arc;
+use stele_types::{KeyRange, Result, Seq};
+
+/// One point in time: later writes, flushes and merges do not show. While it lives, the runs it
+/// sees stay, and [`crate::Index::oldest_pinned`] stays at its version.
+#[derive(Clone, Debug)]
+pub struct View {
+    tables: Arc<Tables>,
+    seq: Seq,
+}
+
+impl View {
+    pub(crate) fn new(tables: Arc<Tables>, seq: Seq) -> Self {
+        Self { tables, seq }
+    }
+
+    /// The version it holds.
+    pub fn version(&self) -> &Arc<Version> {
+        &self.tables.version
+    }
+
+    /// The newest entry of `key`; `Some(Deleted)` and `None` both mean that there is no value.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Found>> {
+        self.tables.get(key, self.seq)
+    }
+
+    /// The pairs of `range` in order. The iterator holds the view's memory and runs by itself.
+    pub fn iter(&self, range: KeyRange, direction: Direction) -> Result<ViewIter> {
+        let mut sources = Vec::with_capacity(1 + self.tables.frozen.len() + self.version().tiers().len());
+        let memtables = self.tables.memtables();
+        for memtable in memtables.filter(|memtable| !memtable.is_empty()) {
+            let cursor = SourceCursor::Memtable(memtable.cursor(self.seq));
+            sources.push(Source::new(cursor, memtable.ranges(self.seq)));
+        }
+        for tier in self.version().tiers() {
+            let ranges: Arc<RangeSet> = tier.shared_ranges();
+            sources.push(Source::new(SourceCursor::Tier(tier.cursor()), ranges));
+        }
+        ViewIter::new(Merged::new(sources), range, direction, self.tables.clone())
+    }
+}

@@ -1,0 +1,76 @@
+//! Which files there are, and what is known of each without reading it.
+
+use crate::{FileKind, ValueFileInfo};
+use std::collections::BTreeMap;
+use stele_types::{FileId, Lsn};
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileMeta {
+    pub kind: FileKind,
+    pub bytes: u64,
+    pub payload_bytes: u64,
+    pub min_lsn: Lsn,
+    /// Newest version inside; for graves: needed while some value file holds older ones.
+    pub max_lsn: Lsn,
+    /// Where a sealed segment's frames end, if known.
+    pub end: Option<u32>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Catalog {
+    files: BTreeMap<FileId, FileMeta>,
+}
+
+impl Catalog {
+    pub fn get(&self, file: FileId) -> Option<FileMeta> {
+        self.files.get(&file).copied()
+    }
+
+    pub fn insert(&mut self, file: FileId, meta: FileMeta) {
+        self.files.insert(file, meta);
+    }
+
+    pub fn update(&mut self, file: FileId, f: impl FnOnce(&mut FileMeta)) {
+        if let Some(meta) = self.files.get_mut(&file) {
+            f(meta);
+        }
+    }
+
+    pub fn remove(&mut self, file: FileId) {
+        self.files.remove(&file);
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (FileId, &FileMeta)> {
+        self.files.iter().map(|(file, meta)| (*file, meta))
+    }
+
+    /// Segments in log order.
+    pub fn segments(&self) -> Vec<FileId> {
+        let is = |meta: &FileMeta| matches!(meta.kind, FileKind::Segment { .. });
+        self.iter().filter(|(_, meta)| is(meta)).map(|(file, _)| file).collect()
+    }
+
+    pub fn of_kind(&self, kind: FileKind) -> Vec<FileId> {
+        self.iter().filter(|(_, meta)| meta.kind == kind).map(|(file, _)| file).collect()
+    }
+
+    /// The oldest version any value file but `without` may hold.
+    pub fn oldest_value(&self, without: Option<FileId>) -> Option<Lsn> {
+        self.iter()
+            .filter(|(file, meta)| Some(*file) != without && meta.kind != FileKind::Graves)
+            .map(|(_, meta)| meta.min_lsn)
+            .min()
+    }
+
+    pub fn infos(&self, wanted_from: FileId) -> Vec<ValueFileInfo> {
+        let info = |(file, meta): (FileId, &FileMeta)| ValueFileInfo {
+            file,
+            kind: meta.kind,
+            bytes: meta.bytes,
+            payload_bytes: meta.payload_bytes,
+            wanted_by_raft: file >= wanted_from && matches!(meta.kind, FileKind::Segment { .. }),
+            min_lsn: meta.min_lsn,
+        };
+        self.iter().map(info).collect()
+    }
+}

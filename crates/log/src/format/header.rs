@@ -1,0 +1,258 @@
+//! Heads and feet of files.
+//!
+//! ```text
+//! segment block 0 := "STELESEG" format:u32 block_bytes:u32 store:u64 file:u32 previous:u32
+//!                    previous_end:u32 chain:u32 recycled:u32 crc:u32 zeros to block_bytes
+//! other head      := magic:8 format:u32 file:u32 store:u64 zero:u32 crc:u32
+//! other foot      := magic:8 file:u32 zero:u32 data_end:u64 fields:6*u64 zero:u32 crc:u32
+//! ```
+//! Each crc is over all bytes before it.
+
+use super::take;
+use std::path::Path;
+use stele_types::checksum::crc32c;
+use stele_types::limits::FORMAT_VERSION;
+use stele_types::{Error, FileId, Result, StoreId};
+
+const SEGMENT_MAGIC: &[u8; 8] = b"STELESEG";
+const SEGMENT_HEADER_BYTES: usize = 48;
+/// The smallest block: a sector, below which devices do not tear.
+pub(crate) const BLOCK_BYTES_MIN: usize = 512;
+pub(crate) const FILE_HEADER_BYTES: usize = 32;
+pub(crate) const FOOTER_BYTES: usize = 80;
+pub(crate) const FOOTER_FIELDS: usize = 6;
+
+/// The first block of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentHeader {
+    pub block_bytes: u32,
+    pub store: StoreId,
+    pub file: FileId,
+    /// The segment before, or 0; where it ends, and its last frame's crc: a sealed segment that
+    /// lost its last writes is thereby found out.
+    pub previous: FileId,
+    pub previous_end: u32,
+    pub chain: u32,
+    pub recycled: bool,
+}
+
+impl SegmentHeader {
+    /// One block.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.block_bytes as usize);
+        out.extend_from_slice(SEGMENT_MAGIC);
+        for word in [FORMAT_VERSION, self.block_bytes] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        out.extend_from_slice(&self.store.0.to_le_bytes());
+        let recycled = u32::from(self.recycled);
+        for word in [self.file.0, self.previous.0, self.previous_end, self.chain, recycled] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        let crc = crc32c(&out);
+        out.extend_from_slice(&crc.to_le_bytes());
+        out.resize(self.block_bytes as usize, 0);
+        out
+    }
+
+    /// Fails with `Corrupt`, `NewerFormat` or `WrongStore`.
+    pub fn decode(bytes: &[u8], path: &Path, store: StoreId, file: FileId) -> Result<Self> {
+        let (header, format) = Self::parse(bytes)
+            .ok_or_else(|| Error::corrupt(path, 0, "segment header does not match its checksum"))?;
+        check_format(path, format)?;
+        check_identity(path, (header.store, header.file), (store, file))?;
+        let block = header.block_bytes as usize;
+        if block < BLOCK_BYTES_MIN || !block.is_power_of_two() {
+            return Err(Error::corrupt(path, 0, format!("segment with blocks of {block} bytes")));
+        }
+        Ok(header)
+    }
+
+    /// Without any check but the checksum; also the format's version.
+    pub fn parse(bytes: &[u8]) -> Option<(Self, u32)> {
+        let mut rest = checked(bytes.get(..SEGMENT_HEADER_BYTES)?)?.strip_prefix(SEGMENT_MAGIC)?;
+        let rest = &mut rest;
+        let format = take::u32_le(rest)?;
+        let header = Self {
+            block_bytes: take::u32_le(rest)?,
+            store: StoreId(take::u64_le(rest)?),
+            file: FileId(take::u32_le(rest)?),
+            previous: FileId(take::u32_le(rest)?),
+            previous_end: take::u32_le(rest)?,
+            chain: take::u32_le(rest)?,
+            recycled: take::u32_le(rest)? != 0,
+        };
+        Some((header, format))
+    }
+}
+
+/// Which file a head or foot belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Magic {
+    Sidecar,
+    Sorted,
+    Graves,
+}
+
+impl Magic {
+    fn bytes(self) -> &'static [u8; 8] {
+        match self {
+            Self::Sidecar => b"STELESID",
+            Self::Sorted => b"STELEVAL",
+            Self::Graves => b"STELEGRV",
+        }
+    }
+}
+
+/// The head of every file but segments.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileHeader {
+    pub magic: Magic,
+    pub store: StoreId,
+    pub file: FileId,
+}
+
+impl FileHeader {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(FILE_HEADER_BYTES);
+        out.extend_from_slice(self.magic.bytes());
+        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        out.extend_from_slice(&self.file.0.to_le_bytes());
+        out.extend_from_slice(&self.store.0.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        let crc = crc32c(&out);
+        out.extend_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Fails unless `bytes` are the head this value describes.
+    pub fn check(&self, bytes: &[u8], path: &Path) -> Result<()> {
+        let (format, file, store) = self
+            .parse(bytes)
+            .ok_or_else(|| Error::corrupt(path, 0, "file header does not match its checksum"))?;
+        check_format(path, format)?;
+        check_identity(path, (store, file), (self.store, self.file))
+    }
+
+    fn parse(&self, bytes: &[u8]) -> Option<(u32, FileId, StoreId)> {
+        let mut rest = checked(bytes.get(..FILE_HEADER_BYTES)?)?.strip_prefix(self.magic.bytes())?;
+        let rest = &mut rest;
+        let format = take::u32_le(rest)?;
+        Some((format, FileId(take::u32_le(rest)?), StoreId(take::u64_le(rest)?)))
+    }
+}
+
+/// The foot of every file but segments: the file is whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Footer {
+    pub magic: Magic,
+    pub file: FileId,
+    pub data_end: u64,
+    pub fields: [u64; FOOTER_FIELDS],
+}
+
+impl Footer {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(FOOTER_BYTES);
+        out.extend_from_slice(self.magic.bytes());
+        out.extend_from_slice(&self.file.0.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&self.data_end.to_le_bytes());
+        for field in self.fields {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+        out.extend_from_slice(&[0; 4]);
+        let crc = crc32c(&out);
+        out.extend_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// `None` unless `bytes` are the whole foot of `file`.
+    pub fn decode(bytes: &[u8], magic: Magic, file: FileId) -> Option<Self> {
+        let mut rest = checked(bytes.get(..FOOTER_BYTES)?)?.strip_prefix(magic.bytes())?;
+        let rest = &mut rest;
+        let named = FileId(take::u32_le(rest)?);
+        take::u32_le(rest)?;
+        let data_end = take::u64_le(rest)?;
+        let mut fields = [0; FOOTER_FIELDS];
+        for field in &mut fields {
+            *field = take::u64_le(rest)?;
+        }
+        (named == file).then_some(Self { magic, file, data_end, fields })
+    }
+}
+
+/// The bytes before a trailing crc, if it holds.
+fn checked(bytes: &[u8]) -> Option<&[u8]> {
+    let (content, crc) = bytes.split_last_chunk::<4>()?;
+    (crc32c(content) == u32::from_le_bytes(*crc)).then_some(content)
+}
+
+fn check_format(path: &Path, found: u32) -> Result<()> {
+    if found <= FORMAT_VERSION {
+        return Ok(());
+    }
+    Err(Error::NewerFormat { path: path.to_path_buf(), found, supported: FORMAT_VERSION })
+}
+
+fn check_identity(
+    path: &Path,
+    found: (StoreId, FileId),
+    expected: (StoreId, FileId),
+) -> Result<()> {
+    if found.0 != expected.0 {
+        let detail = format!("written by store {}, this is store {}", found.0, expected.0);
+        return Err(Error::WrongStore { path: path.to_path_buf(), detail });
+    }
+    if found.1 != expected.1 {
+        let detail = format!("header names file {:08x}", found.1.0);
+        return Err(Error::corrupt(path, 0, detail));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_and_feet_survive_and_refuse_strangers() {
+        let path = Path::new("f");
+        let header = SegmentHeader {
+            block_bytes: 512,
+            store: StoreId(3),
+            file: FileId(4),
+            previous: FileId(2),
+            previous_end: 1024,
+            chain: 5,
+            recycled: true,
+        };
+        let bytes = header.encode();
+        assert_eq!(bytes.len(), 512);
+        let decode = |b: &[u8], s, f| SegmentHeader::decode(b, path, StoreId(s), FileId(f));
+        assert_eq!(decode(&bytes, 3, 4).unwrap(), header);
+        assert!(matches!(decode(&bytes, 9, 4), Err(Error::WrongStore { .. })));
+        assert!(matches!(decode(&bytes, 3, 5), Err(Error::Corrupt { .. })));
+        assert!(matches!(decode(&[0; 512], 3, 4), Err(Error::Corrupt { .. })));
+
+        let head = FileHeader { magic: Magic::Sorted, store: StoreId(3), file: FileId(4) };
+        head.check(&head.encode(), path).unwrap();
+        assert!(FileHeader { magic: Magic::Graves, ..head }.check(&head.encode(), path).is_err());
+        let foot = Footer { magic: Magic::Sorted, file: FileId(4), data_end: 77, fields: [1; 6] };
+        let bytes = foot.encode();
+        assert_eq!(bytes.len(), FOOTER_BYTES);
+        assert_eq!(Footer::decode(&bytes, Magic::Sorted, FileId(4)), Some(foot));
+        assert_eq!(Footer::decode(&bytes, Magic::Sorted, FileId(5)), None);
+    }
+
+    #[test]
+    fn a_newer_format_is_refused_as_such() {
+        let head = FileHeader { magic: Magic::Sorted, store: StoreId(3), file: FileId(4) };
+        let mut bytes = head.encode();
+        bytes[8] = 99;
+        let crc = crc32c(&bytes[..28]);
+        bytes[28..].copy_from_slice(&crc.to_le_bytes());
+        let refused = head.check(&bytes, Path::new("f"));
+        assert!(matches!(refused, Err(Error::NewerFormat { found: 99, .. })));
+    }
+}

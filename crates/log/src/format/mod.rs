@@ -1,0 +1,11 @@
+//! Byte layouts, each beside its encoder and decoder. Nothing here touches a file.
+
+pub(crate) mod frame;
+pub(crate) mod header;
+pub(crate) mod item;
+pub(crate) mod ops;
+pub(crate) mod take;
+
+pub(crate) use frame::FrameHeader;
+pub(crate) use header::{FileHeader, Footer, Magic, SegmentHeader};
+pub(crate) use item::{CarriedRegion, Content, EntryItem, Form, Item, Items};

@@ -1,0 +1,41 @@
+//! After a failed write or sync nothing is known about what is durable: the log takes no more.
+
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use stele_types::{Error, Result};
+
+#[derive(Debug, Default)]
+pub(crate) struct Poison {
+    set: AtomicBool,
+    reason: Mutex<String>,
+}
+
+impl Poison {
+    pub fn check(&self) -> Result<()> {
+        if !self.is_set() || stele_types::mutant::active("log.retry_after_failed_sync") {
+            return Ok(());
+        }
+        Err(Error::Poisoned(self.reason.lock().clone()))
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.set.load(Ordering::Acquire)
+    }
+
+    /// Stops the log because of `error`, unless the device is merely full, and passes it on.
+    pub fn unless_full(&self, error: Error) -> Error {
+        if matches!(error, Error::NoSpace(_)) {
+            return error;
+        }
+        self.set(error)
+    }
+
+    /// Stops the log because of `error`, and passes it on.
+    pub fn set(&self, error: Error) -> Error {
+        if !self.set.load(Ordering::Acquire) {
+            *self.reason.lock() = error.to_string();
+            self.set.store(true, Ordering::Release);
+        }
+        error
+    }
+}

@@ -1,0 +1,86 @@
+//! Regions' logs in memory: where each untruncated entry lies, 24 bytes apiece.
+
+mod state;
+
+pub(crate) use state::{Place, Region};
+
+use crate::format::{CarriedRegion, Item};
+use std::collections::BTreeMap;
+use stele_types::{FileId, HardState, LogIndex, RegionId, Term};
+
+/// A region's log as others see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionLog {
+    /// First index that is here; one past `last` when none is.
+    pub first: LogIndex,
+    /// Last index that is here, or the truncated one.
+    pub last: LogIndex,
+    /// Term of `last`.
+    pub last_term: Term,
+    /// Index and term up to which entries were dropped.
+    pub truncated: (LogIndex, Term),
+    /// The newest hard state.
+    pub hard_state: HardState,
+    /// Whether the region left this store for good.
+    pub destroyed: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Regions {
+    map: BTreeMap<RegionId, Region>,
+}
+
+impl Regions {
+    pub fn get(&self, region: RegionId) -> Option<&Region> {
+        self.map.get(&region)
+    }
+
+    pub fn ids(&self) -> Vec<RegionId> {
+        self.map.keys().copied().collect()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (RegionId, &Region)> {
+        self.map.iter().map(|(id, region)| (*id, region))
+    }
+
+    /// Takes one durable item. `Err` says what does not fit: appends are checked before, so that is
+    /// damage found by recovery.
+    pub fn apply(&mut self, item: &Item<'_>) -> Result<(), String> {
+        match item {
+            Item::Entry(entry) => self.map.entry(entry.region).or_default().push(entry),
+            Item::HardState(region, state) => {
+                self.map.entry(*region).or_default().hard_state = *state;
+                Ok(())
+            }
+            Item::Mark(region, mark, at) => self.map.entry(*region).or_default().mark(mark, *at),
+            Item::Carried(carried) => {
+                self.map.entry(carried.region).or_insert_with(|| Region::carried(carried));
+                Ok(())
+            }
+            Item::Withdrawn(_) => Ok(()),
+        }
+    }
+
+    /// Every region's state, for the start of a segment.
+    pub fn carried(&self) -> impl Iterator<Item = CarriedRegion> {
+        self.map.iter().map(|(id, region)| region.carry(*id))
+    }
+
+    /// The first segment that holds an untruncated entry.
+    pub fn first_wanted(&self) -> Option<FileId> {
+        self.map.values().filter_map(Region::first_file).min()
+    }
+
+    /// A region with entries that are known to exist and were not found, with the first and last.
+    pub fn gap(&self) -> Option<(RegionId, LogIndex, LogIndex)> {
+        self.map.iter().find_map(|(id, r)| r.gap().map(|(first, last)| (*id, first, last)))
+    }
+
+    pub fn entries(&self) -> u64 {
+        self.map.values().map(|region| region.len() as u64).sum()
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.map.values().map(Region::memory_bytes).sum()
+    }
+}

@@ -1,0 +1,208 @@
+//! One region's log.
+
+use super::RegionLog;
+use crate::format::{CarriedRegion, EntryItem};
+use std::collections::VecDeque;
+use stele_types::{FileId, HardState, LogIndex, Lsn, Mark, RegionId, Term};
+
+/// Top bit of `Place::bytes`: the entry is a command. Payloads are below 2 GiB.
+const IS_COMMAND: u32 = 1 << 31;
+
+/// Where an entry's payload lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub term: Term,
+    pub at: Lsn,
+    bytes: u32,
+    pub crc: u32,
+}
+
+impl Place {
+    pub fn new(term: Term, at: Lsn, bytes: u32, crc: u32, is_command: bool) -> Self {
+        Self { term, at, bytes: bytes | if is_command { IS_COMMAND } else { 0 }, crc }
+    }
+
+    pub fn bytes(&self) -> u32 {
+        self.bytes & !IS_COMMAND
+    }
+
+    pub fn is_command(&self) -> bool {
+        self.bytes & IS_COMMAND != 0
+    }
+}
+
+/// Positions ascend with the index: an entry appended again takes all after it along.
+#[derive(Debug, Default)]
+pub(crate) struct Region {
+    pub hard_state: HardState,
+    pub destroyed: bool,
+    pub truncated: (LogIndex, Term),
+    /// Index and term before `places[0]`. Above `truncated` only while recovery began after entries
+    /// it has not (yet) learned to be truncated or appended again.
+    base: (LogIndex, Term),
+    places: VecDeque<Place>,
+    payload_bytes: u64,
+    reset: Lsn,
+}
+
+impl Region {
+    pub fn carried(from: &CarriedRegion) -> Self {
+        Self {
+            hard_state: from.hard_state,
+            destroyed: from.destroyed,
+            truncated: from.truncated,
+            base: from.last,
+            reset: from.reset,
+            ..Self::default()
+        }
+    }
+
+    pub fn carry(&self, region: RegionId) -> CarriedRegion {
+        CarriedRegion {
+            region,
+            destroyed: self.destroyed,
+            hard_state: self.hard_state,
+            truncated: self.truncated,
+            last: self.last(),
+            reset: self.reset,
+        }
+    }
+
+    pub fn log(&self) -> RegionLog {
+        let (last, last_term) = self.last();
+        RegionLog {
+            first: self.truncated.0.next(),
+            last,
+            last_term,
+            truncated: self.truncated,
+            hard_state: self.hard_state,
+            destroyed: self.destroyed,
+        }
+    }
+
+    pub fn last(&self) -> (LogIndex, Term) {
+        match self.places.back() {
+            Some(place) => (LogIndex(self.base.0.0 + self.places.len() as u64), place.term),
+            None => self.base,
+        }
+    }
+
+    pub fn place(&self, index: LogIndex) -> Option<&Place> {
+        let at = index.0.checked_sub(self.base.0.0)?.checked_sub(1)?;
+        self.places.get(usize::try_from(at).ok()?)
+    }
+
+    pub fn term(&self, index: LogIndex) -> Option<Term> {
+        if index == self.truncated.0 {
+            return Some(self.truncated.1);
+        }
+        self.place(index).map(|place| place.term)
+    }
+
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Bytes of the payloads of all entries.
+    pub fn payload_bytes(&self) -> u64 {
+        self.payload_bytes
+    }
+
+    pub fn first_file(&self) -> Option<FileId> {
+        self.places.front().map(|place| place.at.file)
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.places.capacity() * size_of::<Place>()
+    }
+
+    /// Entries above the truncated index that recovery did not find.
+    pub fn gap(&self) -> Option<(LogIndex, LogIndex)> {
+        (self.base.0 > self.truncated.0).then(|| (self.truncated.0.next(), self.base.0))
+    }
+
+    pub fn push(&mut self, entry: &EntryItem<'_>) -> Result<(), String> {
+        let (index, last) = (entry.index, self.last().0);
+        if index <= self.truncated.0 || index > last.next() {
+            return Err(format!(
+                "entry {index} of region {} does not continue its log, which is ({}, {last}]",
+                entry.region, self.truncated.0
+            ));
+        }
+        self.cut_from(index);
+        let place = Place::new(entry.term, entry.at, entry.bytes, entry.crc, entry.is_command);
+        self.places.push_back(place);
+        self.payload_bytes += u64::from(entry.bytes);
+        Ok(())
+    }
+
+    pub fn mark(&mut self, mark: &Mark, at: Lsn) -> Result<(), String> {
+        match *mark {
+            Mark::Start(index, term) => {
+                self.clear(at);
+                (self.truncated, self.base) = ((index, term), (index, term));
+                self.destroyed = false;
+            }
+            Mark::Destroy => {
+                self.clear(at);
+                self.base = self.truncated;
+                self.destroyed = true;
+            }
+            Mark::TruncatePrefix(index, term) => self.truncate_prefix(index, term)?,
+            Mark::TruncateSuffix(from) if from <= self.truncated.0 => {
+                return Err(format!("entries from {from} on are truncated already"));
+            }
+            Mark::TruncateSuffix(from) => self.cut_from(from),
+        }
+        Ok(())
+    }
+
+    fn truncate_prefix(&mut self, index: LogIndex, term: Term) -> Result<(), String> {
+        if index <= self.truncated.0 {
+            return Ok(());
+        }
+        if index > self.last().0 {
+            return Err(format!("entries up to {index} are truncated, {} is the last", self.last().0));
+        }
+        self.truncated = (index, term);
+        if index >= self.base.0 {
+            let dropped = (index.0 - self.base.0.0) as usize;
+            let bytes: u64 = self.places.drain(..dropped).map(|p| u64::from(p.bytes())).sum();
+            self.payload_bytes -= bytes;
+            self.base = (index, term);
+            self.give_memory_back();
+        }
+        Ok(())
+    }
+
+    fn cut_from(&mut self, index: LogIndex) {
+        if index > self.last().0 {
+            return;
+        }
+        let keep = index.0.saturating_sub(self.base.0.0 + 1) as usize;
+        let bytes: u64 = self.places.drain(keep..).map(|p| u64::from(p.bytes())).sum();
+        self.payload_bytes -= bytes;
+        if index <= self.base.0 {
+            let before = LogIndex(index.0.saturating_sub(1));
+            let known = before == self.truncated.0;
+            self.base = (before, if known { self.truncated.1 } else { Term(0) });
+        }
+    }
+
+    fn clear(&mut self, at: Lsn) {
+        self.places = VecDeque::new();
+        self.payload_bytes = 0;
+        self.reset = at;
+    }
+
+    fn give_memory_back(&mut self) {
+        const SLACK: usize = 64;
+        if self.places.capacity() > 4 * self.places.len() + SLACK {
+            self.places.shrink_to(2 * self.places.len());
+        }
+    }
+
+    pub fn reset(&self) -> Lsn {
+        self.reset
+    }
+}

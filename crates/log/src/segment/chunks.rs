@@ -1,0 +1,194 @@
+//! Files of small records in checksummed chunks, written in passing and whole only with their foot.
+//!
+//! ```text
+//! file  := head chunk* foot          chunk := bytes:u32 crc:u32 content
+//! crc   := CRC-32C over store:u64 file:u32 offset:u64 content
+//! ```
+
+use crate::dir::{Dir, Name};
+use crate::format::header::{FILE_HEADER_BYTES, FOOTER_BYTES, FOOTER_FIELDS};
+use crate::format::{FileHeader, Footer, Magic, take};
+use std::io::IoSlice;
+use std::path::PathBuf;
+use std::sync::Arc;
+use stele_types::checksum::Crc32c;
+use stele_types::{Cause, Error, FileId, Result, StoreId};
+use stele_vfs::VfsFile;
+
+/// Memory a writer holds before it writes a chunk.
+pub(crate) const CHUNK_BYTES: usize = 128 << 10;
+/// A chunk ends after the record that fills it; no record is longer than a command's digest.
+const CHUNK_BYTES_MAX: u32 = 256 << 20;
+const CHUNK_HEAD_BYTES: usize = 8;
+
+#[derive(Debug)]
+pub(crate) struct ChunkWriter {
+    dir: Dir,
+    name: Name,
+    header: FileHeader,
+    temporary: PathBuf,
+    file: Option<Arc<dyn VfsFile>>,
+    offset: u64,
+    chunk: Vec<u8>,
+}
+
+impl ChunkWriter {
+    /// Touches no file before the first full chunk.
+    pub fn new(dir: &Dir, name: Name, magic: Magic) -> Self {
+        let temporary = dir.path.join(format!("{name}.tmp"));
+        let header = FileHeader { magic, store: dir.store, file: name.file() };
+        Self { dir: dir.clone(), name, header, temporary, file: None, offset: 0, chunk: Vec::new() }
+    }
+
+    /// The open chunk, to append whole records to; [`ChunkWriter::flush_full`] comes after each.
+    pub fn chunk(&mut self) -> &mut Vec<u8> {
+        &mut self.chunk
+    }
+
+    /// Writes the chunk if it is full; `true` when a new one begins.
+    pub fn flush_full(&mut self) -> Result<bool> {
+        if self.chunk.len() < CHUNK_BYTES {
+            return Ok(false);
+        }
+        self.flush()?;
+        Ok(true)
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.chunk.capacity()
+    }
+
+    /// Writes the foot, makes the file durable and gives it its name, which is durable only after a
+    /// sync of the directory. Returns the file's length.
+    pub fn finish(mut self, fields: [u64; FOOTER_FIELDS]) -> Result<u64> {
+        let done = self.finish_file(fields);
+        if done.is_err() {
+            // What is left is removed now or by the next open.
+            let _ = self.dir.unlink(&self.temporary);
+        }
+        done
+    }
+
+    /// Removes what was written so far.
+    pub fn abandon(self) -> Result<()> {
+        if self.file.is_some() { self.dir.unlink(&self.temporary) } else { Ok(()) }
+    }
+
+    fn finish_file(&mut self, fields: [u64; FOOTER_FIELDS]) -> Result<u64> {
+        self.flush()?;
+        let file = self.opened()?;
+        let (magic, id) = (self.header.magic, self.header.file);
+        let footer = Footer { magic, file: id, data_end: self.offset, fields };
+        file.write_at(&[IoSlice::new(&footer.encode())], self.offset, Cause::Sidecar)?;
+        file.sync_data()?;
+        self.dir.vfs.rename(&self.temporary, &self.dir.path_of(self.name))?;
+        Ok(self.offset + FOOTER_BYTES as u64)
+    }
+
+    fn opened(&mut self) -> Result<Arc<dyn VfsFile>> {
+        if let Some(file) = &self.file {
+            return Ok(file.clone());
+        }
+        let file = self.dir.create(&self.temporary, false)?;
+        file.set_len(0)?;
+        file.write_at(&[IoSlice::new(&self.header.encode())], 0, Cause::Sidecar)?;
+        self.offset = FILE_HEADER_BYTES as u64;
+        self.file = Some(file.clone());
+        Ok(file)
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        if self.chunk.is_empty() {
+            return Ok(());
+        }
+        let file = self.opened()?;
+        let crc = chunk_crc(self.header.store, self.header.file, self.offset, &self.chunk);
+        let mut head = Vec::with_capacity(CHUNK_HEAD_BYTES);
+        head.extend_from_slice(&(self.chunk.len() as u32).to_le_bytes());
+        head.extend_from_slice(&crc.to_le_bytes());
+        let slices = [IoSlice::new(&head), IoSlice::new(&self.chunk)];
+        file.write_at(&slices, self.offset, Cause::Sidecar)?;
+        self.offset += (CHUNK_HEAD_BYTES + self.chunk.len()) as u64;
+        self.chunk.clear();
+        self.chunk.shrink_to(2 * CHUNK_BYTES);
+        Ok(())
+    }
+}
+
+/// A finished file.
+#[derive(Debug)]
+pub(crate) struct ChunkReader {
+    file: Arc<dyn VfsFile>,
+    store: StoreId,
+    pub footer: Footer,
+    /// Length of the file.
+    pub file_bytes: u64,
+}
+
+impl ChunkReader {
+    /// Checks head and foot. Not there is `Missing`, not whole is `Corrupt`.
+    pub fn open(dir: &Dir, name: Name, magic: Magic) -> Result<Self> {
+        let file = dir.open_read(name)?;
+        let header = FileHeader { magic, store: dir.store, file: name.file() };
+        let (footer, file_bytes) = read_ends(file.as_ref(), &header)?;
+        Ok(Self { file, store: dir.store, footer, file_bytes })
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.file.path().to_path_buf()
+    }
+
+    /// Calls `f` with each chunk's content and offset.
+    pub fn each(&self, f: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+        let mut at = FILE_HEADER_BYTES as u64;
+        let mut content = Vec::new();
+        while at < self.footer.data_end {
+            let mut head = [0; CHUNK_HEAD_BYTES];
+            self.file.read_exact_at(&mut head, at)?;
+            let mut words = head.as_slice();
+            let bytes = take::u32_le(&mut words).unwrap_or_default();
+            let crc = take::u32_le(&mut words).unwrap_or_default();
+            let next = at + CHUNK_HEAD_BYTES as u64 + u64::from(bytes);
+            if bytes > CHUNK_BYTES_MAX || next > self.footer.data_end {
+                return Err(self.corrupt(at, "chunk is longer than the file"));
+            }
+            content.resize(bytes as usize, 0);
+            self.file.read_exact_at(&mut content, at + CHUNK_HEAD_BYTES as u64)?;
+            if chunk_crc(self.store, self.footer.file, at, &content) != crc {
+                return Err(self.corrupt(at, "chunk does not match its checksum"));
+            }
+            f(at, &content)?;
+            at = next;
+        }
+        Ok(())
+    }
+
+    pub fn corrupt(&self, at: u64, detail: impl Into<String>) -> Error {
+        Error::corrupt(self.file.path(), at, detail)
+    }
+}
+
+/// Checks a file's head and reads its foot.
+pub(crate) fn read_ends(file: &dyn VfsFile, header: &FileHeader) -> Result<(Footer, u64)> {
+    let bytes = file.len()?;
+    let path = file.path();
+    if bytes < (FILE_HEADER_BYTES + FOOTER_BYTES) as u64 {
+        return Err(Error::corrupt(path, bytes, "file is shorter than its head and foot"));
+    }
+    let mut head = [0; FILE_HEADER_BYTES];
+    file.read_exact_at(&mut head, 0)?;
+    header.check(&head, path)?;
+    let at = bytes - FOOTER_BYTES as u64;
+    let mut foot = [0; FOOTER_BYTES];
+    file.read_exact_at(&mut foot, at)?;
+    let footer = Footer::decode(&foot, header.magic, header.file)
+        .filter(|footer| footer.data_end == at)
+        .ok_or_else(|| Error::corrupt(path, at, "foot does not match its checksum"))?;
+    Ok((footer, bytes))
+}
+
+fn chunk_crc(store: StoreId, file: FileId, offset: u64, content: &[u8]) -> u32 {
+    let mut crc = Crc32c::new();
+    crc.update(&store.0.to_le_bytes()).update(&file.0.to_le_bytes());
+    crc.update(&offset.to_le_bytes()).update(content).finish()
+}

@@ -1,0 +1,75 @@
+//! The items of a segment, from its sidecar when that is whole, else from its frames.
+
+use super::reader::SegmentReader;
+use super::scan::{self, End};
+use super::{chunks::ChunkReader, sidecar};
+use crate::dir::Dir;
+use crate::format::frame::FRAME_HEADER_BYTES;
+use crate::format::{Form, FrameHeader, Item, Items};
+use stele_types::{Error, FileId, Lsn, Result};
+
+pub(crate) type ItemSink<'a> = dyn FnMut(&Item<'_>) -> Result<()> + 'a;
+
+/// The items of one frame that was read from `path`.
+pub(crate) fn of_frame(
+    path: &std::path::Path,
+    frame: &FrameHeader,
+    body: &[u8],
+    f: &mut ItemSink<'_>,
+) -> Result<()> {
+    let begin = Lsn::new(frame.at.file, frame.at.offset + FRAME_HEADER_BYTES as u32);
+    let mut items = Items::new(Form::Frame, begin, body);
+    while let Some(item) = items.next_item() {
+        let malformed =
+            || Error::corrupt(path, u64::from(frame.at.offset), "batch with malformed records");
+        f(&item.ok_or_else(malformed)?)?;
+    }
+    Ok(())
+}
+
+/// The items of a sidecar.
+pub(crate) fn of_sidecar(reader: &ChunkReader, f: &mut ItemSink<'_>) -> Result<()> {
+    let segment = Lsn::new(reader.footer.file, 0);
+    reader.each(&mut |at, chunk| {
+        let mut items = Items::new(Form::Sidecar, segment, chunk);
+        while let Some(item) = items.next_item() {
+            f(&item.ok_or_else(|| reader.corrupt(at, "sidecar with malformed records"))?)?;
+        }
+        Ok(())
+    })
+}
+
+/// The items of the frames of a segment below `until`; without it, up to the first bad frame.
+pub(crate) fn of_frames(
+    dir: &Dir,
+    segment: FileId,
+    until: Option<u32>,
+    f: &mut ItemSink<'_>,
+) -> Result<End> {
+    let mut reader = SegmentReader::open(dir, segment, true)?;
+    let path = reader.path().to_path_buf();
+    let end = scan::frames(&mut reader, until, &mut |frame, body| of_frame(&path, frame, body, f))?;
+    match until {
+        Some(until) if end.at < until => {
+            Err(reader.corrupt(end.at, "no whole batch here, but the segment goes on"))
+        }
+        _ => Ok(end),
+    }
+}
+
+/// The items of a segment, from wherever they can be had. A sidecar is read twice, once for its
+/// checksums: an item must not be given again when the second half turns out damaged.
+pub(crate) fn of_segment(
+    dir: &Dir,
+    segment: FileId,
+    until: Option<u32>,
+    f: &mut ItemSink<'_>,
+) -> Result<()> {
+    if let Ok(reader) = sidecar::open(dir, segment)
+        && until.is_none_or(|until| sidecar::summary(&reader.footer).0.at == until)
+        && reader.each(&mut |_, _| Ok(())).is_ok()
+    {
+        return of_sidecar(&reader, f);
+    }
+    of_frames(dir, segment, until, f).map(|_| ())
+}

@@ -1,0 +1,8 @@
+//! Segment files: reading frames, sealing with a sidecar, beginning new ones.
+
+pub(crate) mod begin;
+pub(crate) mod chunks;
+pub(crate) mod items;
+pub(crate) mod reader;
+pub(crate) mod scan;
+pub(crate) mod sidecar;

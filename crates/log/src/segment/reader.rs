@@ -1,0 +1,144 @@
+//! Reads a segment through a sliding window, whole aligned blocks at a time.
+
+use crate::dir::{Dir, Name};
+use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
+use crate::format::header::BLOCK_BYTES_MIN;
+use crate::format::SegmentHeader;
+use std::path::Path;
+use std::sync::Arc;
+use stele_types::{Error, FileId, Lsn, Result, StoreId};
+use stele_vfs::{AlignedBuf, VfsFile};
+
+const WINDOW_BYTES: u64 = 1 << 20;
+/// Covers every device's block.
+const ALIGN_BYTES: u64 = 4096;
+
+/// What lies at a block where a frame could begin.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Probe {
+    Frame(FrameHeader),
+    /// No whole frame. The header's bytes as they are, if the file is that long.
+    Other(Option<FrameHeader>),
+}
+
+#[derive(Debug)]
+pub(crate) struct SegmentReader {
+    file: Arc<dyn VfsFile>,
+    store: StoreId,
+    id: FileId,
+    len: u64,
+    window: AlignedBuf,
+    window_at: u64,
+    pub header: SegmentHeader,
+    pub bytes_read: u64,
+}
+
+impl SegmentReader {
+    /// Reads and checks the segment's header. With `cached`, through the page cache.
+    pub fn open(dir: &Dir, id: FileId, cached: bool) -> Result<Self> {
+        let name = Name::Segment(id);
+        let file = if cached { dir.open_read(name)? } else { dir.open_direct(name)? };
+        let mut reader = Self {
+            len: file.len()?,
+            file,
+            store: dir.store,
+            id,
+            window: AlignedBuf::new(),
+            window_at: 0,
+            header: SegmentHeader {
+                block_bytes: BLOCK_BYTES_MIN as u32,
+                store: dir.store,
+                file: id,
+                previous: FileId(0),
+                previous_end: 0,
+                chain: 0,
+                recycled: false,
+            },
+            bytes_read: 0,
+        };
+        let path = reader.file.path().to_path_buf();
+        let first = reader.range_ahead(0, BLOCK_BYTES_MIN, ALIGN_BYTES)?.unwrap_or_default();
+        reader.header = SegmentHeader::decode(first, &path, dir.store, id)?;
+        Ok(reader)
+    }
+
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    pub fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// Length of the file.
+    pub fn file_bytes(&self) -> u64 {
+        self.len
+    }
+
+    pub fn block_bytes(&self) -> u32 {
+        self.header.block_bytes
+    }
+
+    pub fn corrupt(&self, at: u32, detail: impl Into<String>) -> Error {
+        Error::corrupt(self.path(), u64::from(at), detail)
+    }
+
+    /// Forgets what was read, and looks at the file's length again.
+    pub fn refresh(&mut self) -> Result<()> {
+        self.window.clear();
+        self.len = self.file.len()?;
+        Ok(())
+    }
+
+    /// `bytes` at `at`; `None` when the file ends before.
+    pub fn range(&mut self, at: u64, bytes: usize) -> Result<Option<&[u8]>> {
+        self.range_ahead(at, bytes, WINDOW_BYTES)
+    }
+
+    fn range_ahead(&mut self, at: u64, bytes: usize, ahead: u64) -> Result<Option<&[u8]>> {
+        let end = at + bytes as u64;
+        if end > self.len {
+            return Ok(None);
+        }
+        if at < self.window_at || end > self.window_at + self.window.len() as u64 {
+            let from = at - at % ALIGN_BYTES;
+            let upto = end.max(from + ahead).next_multiple_of(ALIGN_BYTES);
+            self.window.resize((upto - from) as usize);
+            self.window.shrink_to(2 * WINDOW_BYTES as usize);
+            let got = self.file.read_at(self.window.as_mut_slice(), from)?;
+            self.window.resize(got);
+            self.window_at = from;
+            self.bytes_read += got as u64;
+        }
+        let begin = (at - self.window_at) as usize;
+        Ok(self.window.as_slice().get(begin..begin + bytes))
+    }
+
+    /// Looks for a whole frame that belongs exactly here.
+    pub fn probe(&mut self, at: u32) -> Result<Probe> {
+        let Some(head) = self.range(u64::from(at), FRAME_HEADER_BYTES)? else {
+            return Ok(Probe::Other(None));
+        };
+        let header = FrameHeader::decode(head);
+        let Some(frame) = header.filter(|header| header.is_at(Lsn::new(self.id, at))) else {
+            return Ok(Probe::Other(header));
+        };
+        let store = self.store;
+        let body = self.body(at, &frame)?;
+        let whole = body.is_some_and(|body| {
+            frame.checksum(store, body) == frame.crc || stele_types::mutant::active("log.frame_crc_unchecked")
+        });
+        Ok(if whole { Probe::Frame(frame) } else { Probe::Other(header) })
+    }
+
+    /// The body of the frame at `at`; `None` when the file ends before.
+    pub fn body(&mut self, at: u32, frame: &FrameHeader) -> Result<Option<&[u8]>> {
+        self.range(u64::from(at) + FRAME_HEADER_BYTES as u64, frame.body_bytes as usize)
+    }
+
+    /// Where the frame after this one begins.
+    pub fn after(&self, at: u32, frame: &FrameHeader) -> u32 {
+        let end = (u64::from(at) + frame.bytes()).next_multiple_of(u64::from(self.block_bytes()));
+        u32::try_from(end).unwrap_or(u32::MAX)
+    }
+}

@@ -1,0 +1,112 @@
+//! Walks a segment's frames, and decides what an end means.
+//!
+//! The rule: a bad frame is cut off only where it can be a write that was under way at a crash.
+//! One frame is under way at a time, so anything valid after it proves that it was durable once.
+
+use super::reader::{Probe, SegmentReader};
+use crate::format::FrameHeader;
+use stele_types::{FileId, Lsn, Result, mutant};
+
+/// Where frames ended, and the crc of the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    pub at: u32,
+    pub chain: u32,
+}
+
+/// What lies behind the last whole frame of the newest segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Behind {
+    Nothing,
+    /// A frame that confirms the last batch.
+    Confirmed,
+    Torn {
+        bytes: u64,
+        uncertain: bool,
+    },
+}
+
+/// Calls `f` with each frame from the first block on. Stops at `until`, or at the first block that
+/// holds no whole frame. Fails when a frame is not chained to the one before: a write was lost.
+pub(crate) fn frames(
+    reader: &mut SegmentReader,
+    until: Option<u32>,
+    f: &mut dyn FnMut(&FrameHeader, &[u8]) -> Result<()>,
+) -> Result<End> {
+    let mut end = End { at: reader.block_bytes(), chain: reader.header.chain };
+    while until.is_none_or(|until| end.at < until) {
+        let Probe::Frame(frame) = reader.probe(end.at)? else { break };
+        if frame.chain != end.chain && !mutant::active("log.chain_unchecked") {
+            let detail = "frame is not chained to the one before it: a write was lost";
+            return Err(reader.corrupt(end.at, detail));
+        }
+        if frame.records == 0 && frame.body_bytes == 0 && !is_first(reader, end.at) {
+            // A confirming frame is no part of the log: the next batch takes its place.
+            break;
+        }
+        if let Some(body) = reader.body(end.at, &frame)? {
+            f(&frame, body)?;
+        }
+        end = End { at: reader.after(end.at, &frame), chain: frame.crc };
+    }
+    Ok(end)
+}
+
+/// The first frame carries regions, and may carry none.
+fn is_first(reader: &SegmentReader, at: u32) -> bool {
+    at == reader.block_bytes()
+}
+
+/// Looks behind the last whole frame of the newest segment. Fails with `Corrupt` when a valid frame
+/// lies further on: what is at `end` was durable, and is never cut.
+pub(crate) fn behind(reader: &mut SegmentReader, end: End) -> Result<Behind> {
+    let first = reader.probe(end.at)?;
+    if let Some(later) = later_frame(reader, end.at)? {
+        let detail = format!("no whole batch here, but a valid one follows at {later}");
+        return Err(reader.corrupt(end.at, detail));
+    }
+    let header = match first {
+        Probe::Frame(_) => return Ok(Behind::Confirmed),
+        Probe::Other(None) => return Ok(Behind::Nothing),
+        Probe::Other(Some(header)) => header,
+    };
+    let here = Lsn::new(reader.id(), end.at);
+    if !is_trace(reader, end, &header)? {
+        return Ok(Behind::Nothing);
+    }
+    let bytes = if header.at == here { header.bytes() } else { 0 };
+    // A synced batch has its length durable: what the file is too short for was never synced.
+    let short = u64::from(end.at) + bytes > reader.file_bytes();
+    Ok(Behind::Torn { bytes, uncertain: !short })
+}
+
+fn later_frame(reader: &mut SegmentReader, at: u32) -> Result<Option<u32>> {
+    if mutant::active("log.cut_corruption") {
+        return Ok(None);
+    }
+    let block = reader.block_bytes();
+    let mut next = at.checked_add(block);
+    while let Some(at) = next.filter(|at| u64::from(*at) < reader.file_bytes()) {
+        if let Probe::Frame(_) = reader.probe(at)? {
+            return Ok(Some(at));
+        }
+        next = at.checked_add(block);
+    }
+    Ok(None)
+}
+
+/// Whether something of a batch was written here. In a recycled segment old bytes are everywhere,
+/// so only what names this segment or the chain counts.
+fn is_trace(reader: &mut SegmentReader, end: End, header: &FrameHeader) -> Result<bool> {
+    let named = header.at.file == reader.id() && reader.id() != FileId(0);
+    if named || (header.chain == end.chain && end.chain != 0) {
+        return Ok(true);
+    }
+    if reader.header.recycled {
+        return Ok(false);
+    }
+    let left = reader.file_bytes().saturating_sub(u64::from(end.at));
+    let bytes = left.min(u64::from(reader.block_bytes())) as usize;
+    let block = reader.range(u64::from(end.at), bytes)?.unwrap_or_default();
+    Ok(block.iter().any(|&byte| byte != 0))
+}

@@ -1,0 +1,105 @@
+//! A sealed segment's sidecar: everything of it but the values, so that recovery reads a few percent
+//! of the bytes. It is only a shortcut: without it the segment is scanned.
+
+use super::chunks::{ChunkReader, ChunkWriter};
+use super::scan::End;
+use crate::RECORD_OVERHEAD_BYTES;
+use crate::dir::{Dir, Name};
+use crate::format::item::{Previous, put_digest};
+use crate::format::{Footer, Item, Magic, ops};
+use crate::replay::ReplayOp;
+use stele_types::{Cause, FileId, Result, ValueRef};
+
+/// What a segment holds, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    pub records: u64,
+    /// See [`crate::ValueFileInfo::payload_bytes`].
+    pub payload_bytes: u64,
+    /// Deletes, delete-ranges and withdrawals: what a rebuild needs of a removed segment.
+    pub graves: u64,
+}
+
+impl Totals {
+    pub fn count(&mut self, item: &Item<'_>, inline_max: usize) {
+        self.records += 1;
+        match item {
+            Item::Entry(entry) if entry.is_command => {
+                let ops = ops::versioned(entry.content, entry.at, inline_max).unwrap_or_default();
+                for (_, op) in ops {
+                    match op {
+                        ReplayOp::Put { key, value: ValueRef::At(at), .. } => {
+                            self.payload_bytes += record_bytes(key.len(), at.length);
+                        }
+                        ReplayOp::Put { .. } => {}
+                        ReplayOp::Delete { .. } | ReplayOp::DeleteRange { .. } => self.graves += 1,
+                    }
+                }
+            }
+            Item::Withdrawn(_) => self.graves += 1,
+            _ => {}
+        }
+    }
+}
+
+/// What a record counts for in figures of live bytes.
+pub(crate) fn record_bytes(key_bytes: usize, value_bytes: u32) -> u64 {
+    key_bytes as u64 + u64::from(value_bytes) + RECORD_OVERHEAD_BYTES
+}
+
+/// Collects a segment's items while it is written or scanned.
+#[derive(Debug)]
+pub(crate) struct SidecarWriter {
+    chunks: ChunkWriter,
+    previous: Previous,
+    scratch: Vec<u8>,
+    inline_max: usize,
+    pub totals: Totals,
+}
+
+impl SidecarWriter {
+    pub fn new(dir: &Dir, segment: FileId, inline_max: usize) -> Self {
+        let chunks = ChunkWriter::new(dir, Name::Sidecar(segment), Magic::Sidecar);
+        let previous = Previous::default();
+        Self { chunks, previous, scratch: Vec::new(), inline_max, totals: Totals::default() }
+    }
+
+    pub fn push(&mut self, item: &Item<'_>) -> Result<()> {
+        self.totals.count(item, self.inline_max);
+        let (out, scratch) = (self.chunks.chunk(), &mut self.scratch);
+        put_digest(out, scratch, &mut self.previous, item, self.inline_max);
+        if self.chunks.flush_full()? {
+            self.previous = Previous::default();
+        }
+        Ok(())
+    }
+
+    /// Durable under its name after the next sync of the directory.
+    pub fn finish(self, end: End) -> Result<()> {
+        let Totals { records, payload_bytes, graves } = self.totals;
+        let fields = [u64::from(end.at), u64::from(end.chain), records, payload_bytes, graves, 0];
+        self.chunks.finish(fields).map(|_| ())
+    }
+
+    pub fn abandon(self) -> Result<()> {
+        self.chunks.abandon()
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.chunks.memory_bytes() + self.scratch.capacity()
+    }
+}
+
+/// The cause under which sidecars and graves are counted.
+pub(crate) const CAUSE: Cause = Cause::Sidecar;
+
+/// What a sidecar's foot says.
+pub(crate) fn summary(footer: &Footer) -> (End, Totals) {
+    let [end, chain, records, payload_bytes, graves, _] = footer.fields;
+    let end = End { at: end as u32, chain: chain as u32 };
+    (end, Totals { records, payload_bytes, graves })
+}
+
+pub(crate) fn open(dir: &Dir, segment: FileId) -> Result<ChunkReader> {
+    ChunkReader::open(dir, Name::Sidecar(segment), Magic::Sidecar)
+}

@@ -1,0 +1,88 @@
+//! The laws of [`StorageEngine`] as checks that any engine can run: one per law ([`run`]), and
+//! random histories compared with [`crate::ModelEngine`] ([`random`]).
+
+#[macro_use]
+mod subject;
+mod apply_laws;
+mod log_laws;
+mod random;
+mod range_laws;
+mod view_laws;
+
+pub use random::random;
+
+use crate::StorageEngine;
+use std::fmt;
+use stele_types::{Error, Result};
+
+/// Makes engines on devices that outlive them.
+pub trait Factory {
+    /// The engine under test.
+    type Engine: StorageEngine;
+    /// What survives a crash.
+    type Disk;
+
+    /// A new, empty device. The seed decides what is random about it.
+    fn disk(&self, seed: u64) -> Self::Disk;
+
+    /// Opens the engine, creating the store when the device is empty.
+    fn open(&self, disk: &Self::Disk) -> Result<Self::Engine>;
+
+    /// Ends `engine` without notice and gives back the device as a crash leaves it.
+    fn crash(&self, disk: Self::Disk, engine: Self::Engine, seed: u64) -> Self::Disk;
+
+    /// The command that runs the caller's test, for the replay line of a failure.
+    fn replay_command(&self) -> String;
+}
+
+/// A law that does not hold.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Which.
+    pub law: &'static str,
+    /// What was seen.
+    pub detail: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.law, self.detail)
+    }
+}
+
+/// The same as [`fmt::Display`], so that an unwrapped failure is readable.
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { law: "", detail: format!("unexpected error: {error}") }
+    }
+}
+
+/// The outcome of one check.
+type Check<T = ()> = Result<T, Failure>;
+/// A check's name and its code.
+type Law<F> = (&'static str, fn(&F) -> Check);
+
+fn laws<F: Factory>() -> Vec<Law<F>> {
+    let mut laws = log_laws::laws();
+    laws.extend(apply_laws::laws());
+    laws.extend(view_laws::laws());
+    laws.extend(range_laws::laws());
+    laws
+}
+
+/// Checks every law on a fresh engine each. Returns how many hold, or all that do not.
+pub fn run<F: Factory>(factory: &F) -> Result<usize, Vec<Failure>> {
+    let laws = laws::<F>();
+    let broken = |&(law, check): &Law<F>| {
+        let failure = check(factory).err()?;
+        Some(Failure { law, detail: failure.detail })
+    };
+    let failures: Vec<Failure> = laws.iter().filter_map(broken).collect();
+    if failures.is_empty() { Ok(laws.len()) } else { Err(failures) }
+}

@@ -1,0 +1,171 @@
+//! One step of a history. Numbers are relative to the state a step meets, so that a history stays
+//! valid when steps before it are left out.
+
+use super::prng::Prng;
+use bytes::Bytes;
+use stele_types::{CommandBuilder, KeyRange, Result};
+
+pub(super) const REGIONS: u64 = 3;
+const KEYS: u64 = 24;
+/// Lengths around those at which engines change their ways: inline, block, slice.
+const VALUE_BYTES: [u64; 9] = [0, 1, 64, 65, 200, 1000, 4096, 9000, 40_000];
+
+#[derive(Clone, Debug)]
+pub(super) enum Op {
+    /// Appends entries; the first lies `back` below the end, as far as nothing committed is replaced.
+    Append {
+        region: u64,
+        back: u64,
+        entries: Vec<Vec<Write>>,
+    },
+    /// One entry and one hard state for every region, in one batch.
+    AppendAll {
+        seed: u64,
+    },
+    /// Takes `ahead` more entries as committed and persists that with the hard state.
+    Commit {
+        region: u64,
+        ahead: u64,
+    },
+    Apply {
+        region: u64,
+        count: u64,
+    },
+    CutSuffix {
+        region: u64,
+        back: u64,
+    },
+    Truncate {
+        region: u64,
+        ahead: u64,
+    },
+    Maintain {
+        bytes: u64,
+    },
+    Settle,
+    Crash {
+        seed: u64,
+    },
+    HoldView,
+    DropViews,
+    Scan {
+        start: u64,
+        end: u64,
+        limit: u64,
+        bytes_max: u64,
+        reverse: bool,
+        keys_only: bool,
+    },
+    Install {
+        region: u64,
+        ahead: u64,
+        keys: Vec<(u64, u64)>,
+    },
+    DropRange {
+        region: u64,
+    },
+    /// Drops the region's range and the region; it starts anew with the next append.
+    Destroy {
+        region: u64,
+    },
+}
+
+/// Keys are numbers within a region; values a length.
+#[derive(Clone, Debug)]
+pub(super) enum Write {
+    Put { key: u64, bytes: u64, expires_at_s: u64 },
+    Delete { key: u64 },
+    DeleteRange { start: u64, end: u64 },
+}
+
+impl Op {
+    pub fn draw(prng: &mut Prng) -> Self {
+        let region = 1 + prng.below(REGIONS);
+        match prng.below(100) {
+            0..30 => {
+                let back = if prng.below(4) == 0 { prng.below(5) } else { 0 };
+                let count = 1 + prng.below(4);
+                Self::Append { region, back, entries: (0..count).map(|_| writes(prng)).collect() }
+            }
+            30..35 => Self::AppendAll { seed: prng.next() },
+            35..42 => Self::Commit { region, ahead: prng.below(4) },
+            42..65 => Self::Apply { region, count: 1 + prng.below(6) },
+            65..67 => Self::CutSuffix { region, back: prng.below(4) },
+            67..71 => Self::Truncate { region, ahead: prng.below(12) },
+            71..77 => Self::Maintain { bytes: 1 << (10 + prng.below(8)) },
+            77..80 => Self::Settle,
+            80..84 => Self::Crash { seed: prng.next() },
+            84..87 => Self::HoldView,
+            87..88 => Self::DropViews,
+            88..94 => Self::Scan {
+                start: prng.below(REGIONS * KEYS + 1),
+                end: prng.below(REGIONS * KEYS + 1),
+                limit: prng.below(40),
+                bytes_max: 1 << prng.below(18),
+                reverse: prng.below(2) == 0,
+                keys_only: prng.below(3) == 0,
+            },
+            94..97 => Self::Install {
+                region,
+                ahead: 1 + prng.below(5),
+                keys: (0..prng.below(8)).map(|_| (prng.below(KEYS), length(prng))).collect(),
+            },
+            97..99 => Self::DropRange { region },
+            _ => Self::Destroy { region },
+        }
+    }
+}
+
+fn length(prng: &mut Prng) -> u64 {
+    VALUE_BYTES[prng.below(VALUE_BYTES.len() as u64) as usize]
+}
+
+pub(super) fn writes(prng: &mut Prng) -> Vec<Write> {
+    let count = prng.below(4);
+    let mut write = || match prng.below(10) {
+        0..7 => Write::Put {
+            key: prng.below(KEYS),
+            bytes: length(prng),
+            expires_at_s: if prng.below(8) == 0 { 4_000_000_000 } else { 0 },
+        },
+        7..9 => Write::Delete { key: prng.below(KEYS) },
+        _ => Write::DeleteRange { start: prng.below(KEYS), end: prng.below(KEYS) },
+    };
+    (0..count).map(|_| write()).collect()
+}
+
+pub(super) fn range(region: u64) -> KeyRange {
+    KeyRange::prefix(format!("r{region}/").as_bytes())
+}
+
+pub(super) fn key(region: u64, number: u64) -> Bytes {
+    format!("r{region}/{number:02}").into()
+}
+
+/// The key at a place in the order of all regions' keys.
+pub(super) fn key_at(place: u64) -> Bytes {
+    key(1 + place / KEYS, place % KEYS)
+}
+
+/// A value that tells from which entry it came.
+pub(super) fn value(bytes: u64, index: u64, term: u64) -> Bytes {
+    let stamp = (index * 131 + term * 17) as u8;
+    (0..bytes).map(|at| stamp ^ (at as u8).wrapping_mul(7)).collect::<Vec<u8>>().into()
+}
+
+/// The bytes of the entry at `index` and `term`.
+pub(super) fn payload(region: u64, index: u64, term: u64, writes: &[Write]) -> Result<Bytes> {
+    let mut builder = CommandBuilder::new();
+    for write in writes {
+        match *write {
+            Write::Put { key: number, bytes, expires_at_s } => {
+                builder.put(&key(region, number), &value(bytes, index, term), expires_at_s)?
+            }
+            Write::Delete { key: number } => builder.delete(&key(region, number))?,
+            Write::DeleteRange { start, end } => {
+                builder.delete_range(&key(region, start), &key(region, end))?
+            }
+        };
+    }
+    Ok(builder.build().bytes().clone())
+}

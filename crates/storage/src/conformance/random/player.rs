@@ -1,0 +1,312 @@
+//! Plays steps on an engine and on the model, and compares the two.
+
+use super::super::subject::{Subject, contents, everything, hard_state, mark, refused};
+use super::super::{Check, Factory};
+use super::op::{self, Op, REGIONS, Write};
+use super::prng::Prng;
+use crate::model::ModelView;
+use crate::{EngineView, ModelEngine, Order, Pair, Progress, ScanOptions, StorageEngine};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use stele_types::{
+    EntryRecord, Error, HardState, KeyRange, LogBatch, LogIndex, Mark, Record, RegionId, Result,
+    Term,
+};
+
+const VIEWS_MAX: usize = 4;
+
+pub(super) struct Player<'f, F: Factory> {
+    subject: Subject<'f, F>,
+    /// Never crashes: after a crash the engine is brought back to where the model stands.
+    model: ModelEngine,
+    views: Vec<(<F::Engine as StorageEngine>::View, ModelView)>,
+}
+
+impl<'f, F: Factory> Player<'f, F> {
+    pub fn new(factory: &'f F, seed: u64) -> Check<Self> {
+        let subject = Subject::new(factory, seed)?;
+        Ok(Self { subject, model: ModelEngine::new(), views: Vec::new() })
+    }
+
+    pub fn step(mut self, op: &Op) -> Check<Self> {
+        match op {
+            Op::Append { region, back, entries } => self.append(*region, *back, entries)?,
+            Op::AppendAll { seed } => self.append_all(*seed)?,
+            Op::Commit { region, ahead } => self.commit(*region, *ahead)?,
+            Op::Apply { region, count } => self.apply(*region, *count)?,
+            Op::CutSuffix { region, back } => self.cut_suffix(*region, *back)?,
+            Op::Truncate { region, ahead } => self.truncate(*region, *ahead)?,
+            Op::Maintain { bytes } => {
+                self.subject.engine.maintain(*bytes)?;
+            }
+            Op::Settle => {
+                self.subject.settle()?;
+                self.compare_contents()?;
+            }
+            Op::Crash { seed } => self = self.crash(*seed)?,
+            Op::HoldView if self.views.len() < VIEWS_MAX => {
+                self.views.push((self.subject.engine.view()?, self.model.view()?));
+            }
+            Op::HoldView => {}
+            Op::DropViews => self.drop_views()?,
+            Op::Scan { .. } => self.scan(op)?,
+            Op::Install { region, ahead, keys } => self.install(*region, *ahead, keys)?,
+            Op::DropRange { region } => self.drop_range(*region)?,
+            Op::Destroy { region } => self.destroy(*region)?,
+        }
+        for region in 1..=REGIONS {
+            self.compare_progress(region)?;
+        }
+        Ok(self)
+    }
+
+    /// The last comparison: contents, then again after a crash.
+    pub fn finish(mut self) -> Check {
+        self.drop_views()?;
+        self.compare_contents()?;
+        let player = self.crash(0)?;
+        player.subject.settle()?;
+        player.compare_contents()
+    }
+
+    /// Where the region stands in the model, if it is alive there.
+    fn alive(&self, region: u64) -> Option<Progress> {
+        self.model.progress(RegionId(region)).filter(|progress| !progress.destroyed)
+    }
+
+    fn both(&self, records: Vec<Record>) -> Check {
+        let batch = LogBatch { records };
+        self.model.append(&batch)?;
+        self.subject.engine.append(&batch)?;
+        Ok(())
+    }
+
+    /// Records that begin a region which is not there: a mark, and a hard state of its own.
+    fn birth(&self, region: u64) -> (Vec<Record>, Progress) {
+        match self.alive(region) {
+            Some(progress) => (Vec::new(), progress),
+            None => {
+                let start = mark(region, Mark::Start(LogIndex(0), Term(0)));
+                (vec![start, hard_state(region, 1, region, 0)], Progress::default())
+            }
+        }
+    }
+
+    fn append(&self, region: u64, back: u64, entries: &[Vec<Write>]) -> Check {
+        let (mut records, at) = self.birth(region);
+        let fixed = at.applied.max(at.hard_state.commit).0;
+        let first = (at.persisted.0.0 + 1).saturating_sub(back).max(fixed + 1);
+        // A replacement comes from a newer leader.
+        let term = at.persisted.1.0.max(1) + u64::from(first <= at.persisted.0.0);
+        for (writes, index) in entries.iter().zip(first..) {
+            records.push(entry(region, index, term, writes)?);
+        }
+        self.both(records)
+    }
+
+    fn append_all(&self, seed: u64) -> Check {
+        let mut prng = Prng::new(seed);
+        let mut records = Vec::new();
+        for region in 1..=REGIONS {
+            let (birth, at) = self.birth(region);
+            records.extend(birth);
+            let (index, term) = (at.persisted.0.0 + 1, at.persisted.1.0.max(1));
+            let commit = at.hard_state.commit.0;
+            records.push(hard_state(region, term, prng.below(9), commit));
+            records.push(entry(region, index, term, &op::writes(&mut prng))?);
+        }
+        self.both(records)
+    }
+
+    fn commit(&self, region: u64, ahead: u64) -> Check {
+        let Some(at) = self.alive(region) else { return Ok(()) };
+        let HardState { vote, commit, .. } = at.hard_state;
+        let commit = (commit.max(at.applied).0 + ahead).min(at.persisted.0.0);
+        self.both(vec![hard_state(region, at.persisted.1.0, vote, commit)])
+    }
+
+    fn apply(&self, region: u64, count: u64) -> Check {
+        let Some(at) = self.alive(region) else { return Ok(()) };
+        let upto = (at.applied.0 + count).min(at.persisted.0.0);
+        self.apply_model(region, upto)?;
+        self.catch_up(region)
+    }
+
+    fn apply_model(&self, region: u64, upto: u64) -> Check {
+        let id = RegionId(region);
+        let Some(at) = self.model.progress(id) else { return Ok(()) };
+        let (from, to) = (at.applied.next(), LogIndex(upto + 1));
+        let entries = self.model.entries(id, from, to, usize::MAX)?;
+        Ok(self.model.apply(id, &entries)?)
+    }
+
+    /// Applies on the engine what the model has applied.
+    fn catch_up(&self, region: u64) -> Check {
+        let id = RegionId(region);
+        let Some(wanted) = self.alive(region) else { return Ok(()) };
+        let from = self.subject.progress(region)?.applied.next();
+        let to = wanted.applied.next();
+        if from < to {
+            let entries = self.subject.engine.entries(id, from, to, usize::MAX)?;
+            ensure_eq!(entries.len() as u64, to.0 - from.0, "entries {from} to {to}");
+            self.subject.engine.apply(id, &entries)?;
+        }
+        Ok(())
+    }
+
+    fn cut_suffix(&self, region: u64, back: u64) -> Check {
+        let Some(at) = self.alive(region) else { return Ok(()) };
+        let fixed = at.applied.max(at.hard_state.commit).0;
+        let from = (at.persisted.0.0 + 1).saturating_sub(back).max(fixed + 1);
+        self.both(vec![mark(region, Mark::TruncateSuffix(LogIndex(from)))])
+    }
+
+    fn truncate(&self, region: u64, ahead: u64) -> Check {
+        if self.alive(region).is_none() {
+            return Ok(());
+        }
+        let at = self.subject.progress(region)?;
+        let wanted = LogIndex(at.truncated.0.0 + ahead);
+        let upto = self.subject.engine.truncate(RegionId(region), wanted)?;
+        let checkpointed = self.subject.progress(region)?.checkpointed;
+        ensure!(upto <= checkpointed, "truncated {upto}, checkpointed {checkpointed}");
+        Ok(())
+    }
+
+    fn crash(mut self, seed: u64) -> Check<Self> {
+        self.views.clear();
+        self.subject = self.subject.crash(seed)?;
+        for region in 1..=REGIONS {
+            let Some(at) = self.alive(region) else { continue };
+            let applied = self.subject.progress(region)?.applied;
+            let known = at.applied.max(at.hard_state.commit);
+            ensure!(applied <= known, "region {region} applied {applied}, committed {known}");
+            if applied > at.applied {
+                self.apply_model(region, applied.0)?;
+            }
+            self.catch_up(region)?;
+            self.compare_entries(region)?;
+        }
+        self.compare_contents()?;
+        Ok(self)
+    }
+
+    fn drop_views(&mut self) -> Check {
+        for (view, model) in self.views.drain(..) {
+            ensure_eq!(contents(&view)?, contents(&model)?, "pairs of an earlier view");
+        }
+        Ok(())
+    }
+
+    fn scan(&self, op: &Op) -> Check {
+        let Op::Scan { start, end, limit, bytes_max, reverse, keys_only } = *op else {
+            return Ok(());
+        };
+        let options = ScanOptions {
+            range: KeyRange::new(op::key_at(start), op::key_at(end)),
+            order: if reverse { Order::Reverse } else { Order::Forward },
+            limit: limit as usize,
+            bytes_max: bytes_max as usize,
+            keys_only,
+        };
+        let (view, model) = (self.subject.engine.view()?, self.model.view()?);
+        ensure_eq!(shapes(&view.scan(&options)?), shapes(&model.scan(&options)?), "scan");
+        let key = op::key_at(start);
+        let found = view.get(&key)?;
+        ensure_eq!(shapes(found.as_slice()), shapes(model.get(&key)?.as_slice()), "get");
+        ensure!(found == model.get(&key)?, "get: a value differs");
+        Ok(())
+    }
+
+    fn install(&self, region: u64, ahead: u64, keys: &[(u64, u64)]) -> Check {
+        let at = self.alive(region).unwrap_or_default();
+        let index = LogIndex(at.persisted.0.0.max(at.hard_state.commit.0) + ahead);
+        let at = (index, Term(at.persisted.1.0 + 1));
+        let keys: BTreeMap<u64, u64> = keys.iter().copied().collect();
+        let pairs: Vec<Pair> = keys
+            .iter()
+            .map(|(&number, &bytes)| Pair {
+                key: op::key(region, number),
+                value: op::value(bytes, index.0, at.1.0),
+                expires_at_s: 0,
+            })
+            .collect();
+        let range = op::range(region);
+        let fail = || Err(Error::invalid("the source ended early"));
+        let mut cut = pairs.iter().cloned().map(Ok).chain(std::iter::once_with(fail));
+        let id = RegionId(region);
+        refused(self.subject.engine.install(id, &range, at, &mut cut), "a source that fails")?;
+        self.compare_contents()?;
+        let mut source = pairs.iter().cloned().map(Ok);
+        self.subject.engine.install(id, &range, at, &mut source)?;
+        self.model.install(id, &range, at, &mut pairs.into_iter().map(Ok))?;
+        // The region may have been gone, and a region that comes back votes anew.
+        self.both(vec![hard_state(region, at.1.0, region, index.0)])
+    }
+
+    fn drop_range(&self, region: u64) -> Check {
+        self.subject.engine.drop_range(&op::range(region))?;
+        Ok(self.model.drop_range(&op::range(region))?)
+    }
+
+    fn destroy(&self, region: u64) -> Check {
+        if self.alive(region).is_none() {
+            return Ok(());
+        }
+        self.drop_range(region)?;
+        self.both(vec![mark(region, Mark::Destroy)])
+    }
+
+    fn compare_progress(&self, region: u64) -> Check {
+        let wanted = self.model.progress(RegionId(region));
+        let Some(wanted) = wanted else {
+            ensure!(self.subject.engine.progress(RegionId(region)).is_none(), "an unknown region");
+            return Ok(());
+        };
+        let found = self.subject.progress(region)?;
+        ensure_eq!(found.destroyed, wanted.destroyed, "region {region} destroyed");
+        if wanted.destroyed {
+            return Ok(());
+        }
+        let of = |progress: &Progress| (progress.applied, progress.persisted, progress.hard_state);
+        ensure_eq!(of(&found), of(&wanted), "progress of region {region}");
+        Ok(())
+    }
+
+    fn compare_entries(&self, region: u64) -> Check {
+        let first = self.subject.progress(region)?.truncated.0.next();
+        let of = |engine: &dyn Fn() -> Result<Vec<stele_types::CommittedEntry>>| {
+            let entries = engine()?;
+            let key = |e: stele_types::CommittedEntry| (e.index, e.term, e.is_command, e.payload);
+            Ok::<Vec<(LogIndex, Term, bool, Bytes)>, Error>(entries.into_iter().map(key).collect())
+        };
+        let (id, end) = (RegionId(region), LogIndex(u64::MAX));
+        let found = of(&|| self.subject.engine.entries(id, first, end, usize::MAX))?;
+        let wanted = of(&|| self.model.entries(id, first, end, usize::MAX))?;
+        ensure!(found == wanted, "entries of region {region} from {first} on differ");
+        Ok(())
+    }
+
+    fn compare_contents(&self) -> Check {
+        let found = self.subject.engine.view()?.scan(&everything())?;
+        let wanted = self.model.view()?.scan(&everything())?;
+        ensure_eq!(shapes(&found), shapes(&wanted), "pairs");
+        ensure!(found == wanted, "a value differs");
+        Ok(())
+    }
+}
+
+fn entry(region: u64, index: u64, term: u64, writes: &[Write]) -> Result<Record> {
+    let payload = op::payload(region, index, term, writes)?;
+    let (region, term, index) = (RegionId(region), Term(term), LogIndex(index));
+    Ok(Record::Entry(EntryRecord { region, term, index, is_command: true, payload }))
+}
+
+/// Keys and lengths, short enough for a message.
+fn shapes(pairs: &[Pair]) -> Vec<String> {
+    let shape = |pair: &Pair| {
+        let crc = stele_types::checksum::crc32c(&pair.value);
+        format!("{}+{}~{crc:08x}", String::from_utf8_lossy(&pair.key), pair.value.len())
+    };
+    pairs.iter().map(shape).collect()
+}

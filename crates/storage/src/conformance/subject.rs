@@ -1,0 +1,191 @@
+//! An engine under test, and the words in which checks are written.
+
+use super::{Check, Factory, Failure};
+use crate::{EngineView, Order, Pair, Progress, ScanOptions, StorageEngine};
+use bytes::Bytes;
+use stele_types::{
+    Appended, CommandBuilder, EntryRecord, Error, HardState, KeyRange, LogBatch, LogIndex, Mark,
+    Record, RegionId, Result, Term,
+};
+
+/// Fails the check unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($detail:tt)+) => {
+        if !$condition {
+            let detail = format!($($detail)+);
+            return Err($crate::conformance::Failure { law: "", detail });
+        }
+    };
+}
+
+/// Fails the check unless both sides are equal.
+macro_rules! ensure_eq {
+    ($found:expr, $wanted:expr, $($what:tt)+) => {{
+        let (found, wanted) = (&$found, &$wanted);
+        ensure!(
+            found == wanted,
+            "{}: found {found:?}, wanted {wanted:?}",
+            format_args!($($what)+)
+        );
+    }};
+}
+
+/// Slices of background work after which an engine must have come to rest.
+const MAINTAIN_STEPS_MAX: usize = 100_000;
+const MAINTAIN_SLICE_BYTES: u64 = 1 << 20;
+
+pub(super) struct Subject<'f, F: Factory> {
+    factory: &'f F,
+    disk: F::Disk,
+    pub engine: F::Engine,
+}
+
+/// A write of one key: `None` deletes.
+pub(super) type Write<'a> = (&'a str, Option<&'a str>);
+
+impl<'f, F: Factory> Subject<'f, F> {
+    pub fn new(factory: &'f F, seed: u64) -> Check<Self> {
+        let disk = factory.disk(seed);
+        let engine = factory.open(&disk)?;
+        Ok(Self { factory, disk, engine })
+    }
+
+    /// Crashes and opens again.
+    pub fn crash(self, seed: u64) -> Check<Self> {
+        let Self { factory, disk, engine } = self;
+        let disk = factory.crash(disk, engine, seed);
+        let engine = factory.open(&disk)?;
+        Ok(Self { factory, disk, engine })
+    }
+
+    pub fn append(&self, records: Vec<Record>) -> Result<Appended> {
+        self.engine.append(&LogBatch { records })
+    }
+
+    /// Appends one entry of writes.
+    pub fn write(&self, region: u64, index: u64, writes: &[Write<'_>]) -> Check {
+        self.append(vec![entry(region, index, 1, writes)])?;
+        Ok(())
+    }
+
+    /// Applies what is durable up to and including `upto`, wherever the region stands.
+    pub fn apply(&self, region: u64, upto: u64) -> Check {
+        let id = RegionId(region);
+        let from = self.progress(region)?.applied.next();
+        for index in from.0..=upto {
+            let entries = self.engine.entries(id, LogIndex(index), LogIndex(index + 1), 1)?;
+            ensure_eq!(entries.len(), 1, "entries at {index} of region {region}");
+            self.engine.apply(id, &entries)?;
+        }
+        Ok(())
+    }
+
+    /// Appends one entry of writes and applies it.
+    pub fn commit(&self, region: u64, index: u64, writes: &[Write<'_>]) -> Check {
+        self.write(region, index, writes)?;
+        self.apply(region, index)
+    }
+
+    /// Lets background work come to rest, which takes a checkpoint of all that is applied.
+    pub fn settle(&self) -> Check {
+        for _ in 0..MAINTAIN_STEPS_MAX {
+            if !self.engine.maintain(MAINTAIN_SLICE_BYTES)?.more {
+                return Ok(());
+            }
+        }
+        ensure!(false, "background work does not come to rest");
+        Ok(())
+    }
+
+    pub fn progress(&self, region: u64) -> Check<Progress> {
+        let progress = self.engine.progress(RegionId(region));
+        let missing = || Failure { law: "", detail: format!("region {region} has no progress") };
+        let progress = progress.ok_or_else(missing)?;
+        let Progress { truncated, checkpointed, applied, persisted, .. } = progress;
+        let ordered =
+            truncated.0 <= checkpointed && checkpointed <= applied && applied <= persisted.0;
+        ensure!(
+            ordered || progress.destroyed,
+            "truncated ≤ checkpointed ≤ applied ≤ persisted is broken in {progress:?}"
+        );
+        Ok(progress)
+    }
+
+    /// `from` (included) to `to` (excluded) as (index, term).
+    pub fn entries(&self, region: u64, from: u64, to: u64) -> Result<Vec<(u64, u64)>> {
+        let found =
+            self.engine.entries(RegionId(region), LogIndex(from), LogIndex(to), usize::MAX)?;
+        Ok(found.iter().map(|entry| (entry.index.0, entry.term.0)).collect())
+    }
+
+    /// All pairs as text, keys and values joined by `=`.
+    pub fn contents(&self) -> Check<Vec<String>> {
+        contents(&self.engine.view()?)
+    }
+}
+
+pub(super) fn contents(view: &impl EngineView) -> Check<Vec<String>> {
+    Ok(texts(&view.scan(&everything())?))
+}
+
+pub(super) fn texts(pairs: &[Pair]) -> Vec<String> {
+    let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
+    pairs.iter().map(|pair| format!("{}={}", text(&pair.key), text(&pair.value))).collect()
+}
+
+pub(super) fn everything() -> ScanOptions {
+    ScanOptions {
+        range: KeyRange::all(),
+        order: Order::Forward,
+        limit: usize::MAX,
+        bytes_max: usize::MAX,
+        keys_only: false,
+    }
+}
+
+/// An entry record of writes. The builder refuses only what is beyond the limits.
+pub(super) fn entry(region: u64, index: u64, term: u64, writes: &[Write<'_>]) -> Record {
+    let mut builder = CommandBuilder::new();
+    for (key, value) in writes {
+        let added = match value {
+            Some(value) => builder.put(key.as_bytes(), value.as_bytes(), 0),
+            None => builder.delete(key.as_bytes()),
+        };
+        debug_assert!(added.is_ok());
+    }
+    Record::Entry(EntryRecord {
+        region: RegionId(region),
+        term: Term(term),
+        index: LogIndex(index),
+        is_command: true,
+        payload: builder.build().bytes().clone(),
+    })
+}
+
+pub(super) fn hard_state(region: u64, term: u64, vote: u64, commit: u64) -> Record {
+    let state = HardState { term: Term(term), vote, commit: LogIndex(commit) };
+    Record::HardState(RegionId(region), state)
+}
+
+pub(super) fn mark(region: u64, mark: Mark) -> Record {
+    Record::Mark(RegionId(region), mark)
+}
+
+pub(super) fn pair(key: &str, value: &str) -> Pair {
+    Pair { key: key.to_owned().into(), value: value.to_owned().into(), expires_at_s: 0 }
+}
+
+/// Fails unless the call was refused as one that can never succeed.
+pub(super) fn refused<T>(result: Result<T>, what: &str) -> Check {
+    match result {
+        Err(Error::Invalid(_)) => Ok(()),
+        Err(other) => {
+            ensure!(false, "{what}: refused as `{other}`, wanted an invalid request");
+            Ok(())
+        }
+        Ok(_) => {
+            ensure!(false, "{what}: not refused");
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! A view is one point in time; a scan gives what its options say.
+
+use super::subject::{Subject, contents, everything, texts};
+use super::{Check, Factory, Law};
+use crate::{EngineView, Order, ScanOptions, StorageEngine};
+use stele_types::{CommandBuilder, EntryRecord, KeyRange, LogIndex, Record, RegionId, Term};
+
+pub(super) fn laws<F: Factory>() -> Vec<Law<F>> {
+    vec![
+        ("view: one point in time while writes and background work go on", one_point_in_time),
+        ("view: several views at once, each of its own time", several),
+        ("scan: range, limit and direction", range_and_limit),
+        ("scan: limited by bytes, but at least one pair", bytes_limit),
+        ("scan: keys only", keys_only),
+        ("scan: empty and inverted ranges", empty_ranges),
+        ("delete range: covers what is older, not what is newer", delete_range),
+    ]
+}
+
+fn one_point_in_time<F: Factory>(factory: &F) -> Check {
+    let subject = Subject::new(factory, 1)?;
+    let long = "old".repeat(200);
+    subject.commit(1, 1, &[("a", Some(&long)), ("b", Some("1")), ("c", Some(&long))])?;
+    let view = subject.engine.view()?;
+    let before = contents(&view)?;
+    subject.commit(1, 2, &[("a", Some("new")), ("b", None), ("bb", Some("new"))])?;
+    ensure_eq!(contents(&view)?, before, "pairs after a write");
+    delete_range_entry(&subject, 3, "a", "")?;
+    subject.settle()?;
+    ensure_eq!(contents(&view)?, before, "pairs after a range delete and background work");
+    subject.engine.drop_range(&KeyRange::all())?;
+    subject.settle()?;
+    ensure_eq!(contents(&view)?, before, "pairs after a dropped range");
+    let value = view.get(b"c")?.map(|pair| pair.value);
+    ensure_eq!(value.as_deref(), Some(long.as_bytes()), "value of c");
+    ensure_eq!(subject.contents()?, Vec::<String>::new(), "pairs of a new view");
+    Ok(())
+}
+
+fn delete_range_entry<F: Factory>(
+    subject: &Subject<'_, F>,
+    index: u64,
+    start: &str,
+    end: &str,
+) -> Check {
+    let mut builder = CommandBuilder::new();
+    builder.delete_range(start.as_bytes(), end.as_bytes())?;
+    let payload = builder.build().bytes().clone();
+    let (region, term) = (RegionId(1), Term(1));
+    let entry = EntryRecord { region, term, index: LogIndex(index), is_command: true, payload };
+    subject.append(vec![Record::Entry(entry)])?;
+    subject.apply(1, index)
+}
+
+fn several<F: Factory>(factory: &F) -> Check {
+    let subject = Subject::new(factory, 2)?;
+    let mut views = Vec::new();
+    for index in 1..=30 {
+        let value = format!("{index}-{}", "x".repeat(100));
+        subject.commit(1, index, &[("k", Some(&value))])?;
+        views.push((subject.engine.view()?, value));
+        if index % 7 == 0 {
+            subject.settle()?;
+        }
+    }
+    for (view, value) in &views {
+        ensure_eq!(contents(view)?, vec![format!("k={value}")], "pairs of an earlier view");
+    }
+    Ok(())
+}
+
+fn filled<F: Factory>(factory: &F) -> Check<Subject<'_, F>> {
+    let subject = Subject::new(factory, 3)?;
+    for index in 1..=10 {
+        let key = format!("k{}", (index * 7) % 10);
+        subject.commit(1, index, &[(&key, Some("0123456789"))])?;
+        if index == 6 {
+            subject.settle()?;
+        }
+    }
+    Ok(subject)
+}
+
+fn keys(subject: &Subject<'_, impl Factory>, options: &ScanOptions) -> Check<String> {
+    let pairs = subject.engine.view()?.scan(options)?;
+    let keys: Vec<String> = texts(&pairs).iter().map(|text| text[1..2].to_owned()).collect();
+    Ok(keys.concat())
+}
+
+fn range_and_limit<F: Factory>(factory: &F) -> Check {
+    let subject = filled(factory)?;
+    let mut options = ScanOptions::new(KeyRange::new("k2", "k7"), 100);
+    ensure_eq!(keys(&subject, &options)?, "23456", "keys from k2 to k7");
+    options.order = Order::Reverse;
+    ensure_eq!(keys(&subject, &options)?, "65432", "the same in reverse");
+    options.limit = 2;
+    ensure_eq!(keys(&subject, &options)?, "65", "two in reverse");
+    options.order = Order::Forward;
+    ensure_eq!(keys(&subject, &options)?, "23", "two forward");
+    options.limit = 0;
+    ensure_eq!(keys(&subject, &options)?, "", "none");
+    let tail = ScanOptions { order: Order::Reverse, ..ScanOptions::new(KeyRange::all(), 3) };
+    ensure_eq!(keys(&subject, &tail)?, "987", "the last three");
+    let prefix = ScanOptions::new(KeyRange::prefix(b"k3"), 9);
+    ensure_eq!(keys(&subject, &prefix)?, "3", "a prefix");
+    Ok(())
+}
+
+fn bytes_limit<F: Factory>(factory: &F) -> Check {
+    let subject = filled(factory)?;
+    // Each pair has 2 bytes of key and 10 of value.
+    for (bytes_max, wanted) in [(0, "0"), (12, "0"), (23, "0"), (24, "01"), (35, "01"), (36, "012")]
+    {
+        let options = ScanOptions { bytes_max, ..everything() };
+        ensure_eq!(keys(&subject, &options)?, wanted, "keys within {bytes_max} bytes");
+    }
+    let options = ScanOptions { bytes_max: 6, keys_only: true, ..everything() };
+    ensure_eq!(keys(&subject, &options)?, "012", "keys within 6 bytes, without values");
+    Ok(())
+}
+
+fn keys_only<F: Factory>(factory: &F) -> Check {
+    let subject = filled(factory)?;
+    let options = ScanOptions { keys_only: true, ..everything() };
+    let pairs = subject.engine.view()?.scan(&options)?;
+    ensure_eq!(pairs.len(), 10, "keys");
+    ensure!(pairs.iter().all(|pair| pair.value.is_empty()), "a keys-only scan has values");
+    Ok(())
+}
+
+fn empty_ranges<F: Factory>(factory: &F) -> Check {
+    let subject = filled(factory)?;
+    for range in [KeyRange::new("k5", "k5"), KeyRange::new("k7", "k2"), KeyRange::new("z", "")] {
+        for order in [Order::Forward, Order::Reverse] {
+            let options = ScanOptions { order, ..ScanOptions::new(range.clone(), 9) };
+            ensure_eq!(keys(&subject, &options)?, "", "keys of {range:?}");
+        }
+    }
+    Ok(())
+}
+
+fn delete_range<F: Factory>(factory: &F) -> Check {
+    for settle_before in [false, true] {
+        let subject = filled(factory)?;
+        if settle_before {
+            subject.settle()?;
+        }
+        delete_range_entry(&subject, 11, "k3", "k8")?;
+        subject.commit(1, 12, &[("k5", Some("again"))])?;
+        ensure_eq!(keys(&subject, &everything())?, "012589", "keys");
+        let reverse = ScanOptions { order: Order::Reverse, ..everything() };
+        ensure_eq!(keys(&subject, &reverse)?, "985210", "keys in reverse");
+        subject.settle()?;
+        ensure_eq!(keys(&subject, &everything())?, "012589", "keys after background work");
+        ensure_eq!(subject.engine.view()?.get(b"k4")?, None, "a deleted key");
+        let subject = subject.crash(1)?;
+        subject.apply(1, 12)?;
+        ensure_eq!(keys(&subject, &everything())?, "012589", "keys after a crash");
+        delete_range_entry(&subject, 13, "k1", "")?;
+        ensure_eq!(keys(&subject, &everything())?, "0", "keys after an unbounded delete");
+        let inverted = delete_range_entry(&subject, 14, "k9", "k0");
+        ensure!(inverted.is_ok(), "an inverted range delete fails: {inverted:?}");
+        ensure_eq!(keys(&subject, &everything())?, "0", "keys after an inverted delete");
+    }
+    Ok(())
+}

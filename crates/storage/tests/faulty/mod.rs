@@ -1,0 +1,231 @@
+//! The model with one law broken at a time.
+
+use stele_storage::conformance::Factory;
+use stele_storage::{
+    EngineStats, EngineView, Maintained, ModelEngine, ModelView, Order, Pair, Progress,
+    ScanOptions, StorageEngine,
+};
+use stele_types::{
+    Appended, CommittedEntry, HardState, KeyRange, LogBatch, LogIndex, Mark, Record, RegionId,
+    Result, Term,
+};
+
+/// What the engine does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    HardStatesLostInCrash,
+    LastEntryLostInCrash,
+    BitFlipped,
+    ReverseIgnored,
+    BytesLimitIgnored,
+    KeysOnlyIgnored,
+    EntriesBytesIgnored,
+    TruncatesWhatWasAsked,
+    InstallNotAtomic,
+    DropIgnored,
+    CommitsInTheFuture,
+    CheckpointUnmoved,
+    ApplyRepeats,
+    SuffixKept,
+}
+
+impl Bug {
+    pub const ALL: [Self; 14] = [
+        Self::HardStatesLostInCrash,
+        Self::LastEntryLostInCrash,
+        Self::BitFlipped,
+        Self::ReverseIgnored,
+        Self::BytesLimitIgnored,
+        Self::KeysOnlyIgnored,
+        Self::EntriesBytesIgnored,
+        Self::TruncatesWhatWasAsked,
+        Self::InstallNotAtomic,
+        Self::DropIgnored,
+        Self::CommitsInTheFuture,
+        Self::CheckpointUnmoved,
+        Self::ApplyRepeats,
+        Self::SuffixKept,
+    ];
+
+    pub fn shows_in_histories(self) -> bool {
+        !matches!(self, Self::EntriesBytesIgnored | Self::ApplyRepeats | Self::CheckpointUnmoved)
+    }
+}
+
+pub struct FaultyFactory {
+    pub bug: Bug,
+}
+
+impl Factory for FaultyFactory {
+    type Engine = Faulty;
+    type Disk = ModelEngine;
+
+    fn disk(&self, _seed: u64) -> ModelEngine {
+        ModelEngine::new()
+    }
+
+    fn open(&self, disk: &ModelEngine) -> Result<Faulty> {
+        Ok(Faulty { bug: self.bug, inner: disk.crash() })
+    }
+
+    fn crash(&self, _disk: ModelEngine, engine: Faulty, _seed: u64) -> ModelEngine {
+        let inner = engine.inner.crash();
+        for region in (1..=40).map(RegionId) {
+            let Some(progress) = inner.progress(region).filter(|p| !p.destroyed) else { continue };
+            let last = progress.persisted.0;
+            let record = match self.bug {
+                Bug::HardStatesLostInCrash => Record::HardState(region, HardState::default()),
+                Bug::LastEntryLostInCrash if last > progress.applied => {
+                    Record::Mark(region, Mark::TruncateSuffix(last))
+                }
+                _ => continue,
+            };
+            inner.append(&LogBatch { records: vec![record] }).unwrap();
+        }
+        if self.bug == Bug::CommitsInTheFuture {
+            apply_all(&inner);
+        }
+        inner
+    }
+
+    fn replay_command(&self) -> String {
+        "cargo test -p stele-storage --test conformance".into()
+    }
+}
+
+/// Applies every durable entry, committed or not.
+fn apply_all(engine: &ModelEngine) {
+    for region in (1..=40).map(RegionId) {
+        let Some(progress) = engine.progress(region).filter(|p| !p.destroyed) else { continue };
+        let from = progress.applied.next();
+        let entries = engine.entries(region, from, LogIndex(u64::MAX), usize::MAX).unwrap();
+        engine.apply(region, &entries).unwrap();
+    }
+    engine.checkpoint();
+}
+
+pub struct Faulty {
+    bug: Bug,
+    inner: ModelEngine,
+}
+
+pub struct FaultyView {
+    bug: Bug,
+    inner: ModelView,
+}
+
+impl EngineView for FaultyView {
+    fn get(&self, key: &[u8]) -> Result<Option<Pair>> {
+        let mut found = self.inner.get(key)?;
+        if let (Bug::BitFlipped, Some(pair)) = (self.bug, &mut found) {
+            let mut value = pair.value.to_vec();
+            if let Some(last) = value.last_mut() {
+                *last ^= 1;
+            }
+            pair.value = value.into();
+        }
+        Ok(found)
+    }
+
+    fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {
+        let mut options = options.clone();
+        match self.bug {
+            Bug::ReverseIgnored => options.order = Order::Forward,
+            Bug::BytesLimitIgnored => options.bytes_max = usize::MAX,
+            Bug::KeysOnlyIgnored => options.keys_only = false,
+            _ => {}
+        }
+        self.inner.scan(&options)
+    }
+}
+
+impl StorageEngine for Faulty {
+    type View = FaultyView;
+
+    fn append(&self, batch: &LogBatch) -> Result<Appended> {
+        let mut batch = batch.clone();
+        if self.bug == Bug::SuffixKept {
+            batch.records.retain(|r| !matches!(r, Record::Mark(_, Mark::TruncateSuffix(_))));
+        }
+        self.inner.append(&batch)
+    }
+
+    fn entries(
+        &self,
+        region: RegionId,
+        from: LogIndex,
+        to: LogIndex,
+        bytes_max: usize,
+    ) -> Result<Vec<CommittedEntry>> {
+        let ignored = self.bug == Bug::EntriesBytesIgnored;
+        self.inner.entries(region, from, to, if ignored { usize::MAX } else { bytes_max })
+    }
+
+    fn term(&self, region: RegionId, index: LogIndex) -> Option<Term> {
+        self.inner.term(region, index)
+    }
+
+    fn apply(&self, region: RegionId, entries: &[CommittedEntry]) -> Result<()> {
+        let applied = self.inner.progress(region).map_or(LogIndex(0), |p| p.applied);
+        if self.bug == Bug::ApplyRepeats && entries.first().is_some_and(|e| e.index <= applied) {
+            return Ok(());
+        }
+        self.inner.apply(region, entries)
+    }
+
+    fn view(&self) -> Result<FaultyView> {
+        Ok(FaultyView { bug: self.bug, inner: self.inner.view()? })
+    }
+
+    fn progress(&self, region: RegionId) -> Option<Progress> {
+        let mut progress = self.inner.progress(region)?;
+        if self.bug == Bug::CheckpointUnmoved {
+            progress.checkpointed = LogIndex(0);
+        }
+        Some(progress)
+    }
+
+    fn truncate(&self, region: RegionId, index: LogIndex) -> Result<LogIndex> {
+        if self.bug == Bug::TruncatesWhatWasAsked {
+            self.inner.truncate(region, index)?;
+            return Ok(index);
+        }
+        self.inner.truncate(region, index)
+    }
+
+    fn export(
+        &self,
+        range: &KeyRange,
+        sink: &mut dyn FnMut(Vec<Pair>) -> Result<()>,
+    ) -> Result<()> {
+        self.inner.export(range, sink)
+    }
+
+    fn install(
+        &self,
+        region: RegionId,
+        range: &KeyRange,
+        at: (LogIndex, Term),
+        pairs: &mut dyn Iterator<Item = Result<Pair>>,
+    ) -> Result<()> {
+        if self.bug == Bug::InstallNotAtomic {
+            self.inner.drop_range(range)?;
+        }
+        self.inner.install(region, range, at, pairs)
+    }
+
+    fn drop_range(&self, range: &KeyRange) -> Result<()> {
+        if self.bug == Bug::DropIgnored {
+            return Ok(());
+        }
+        self.inner.drop_range(range)
+    }
+
+    fn maintain(&self, bytes_max: u64) -> Result<Maintained> {
+        self.inner.maintain(bytes_max)
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.inner.stats()
+    }
+}

@@ -1,0 +1,151 @@
+//! Operations of open files. An open file's inode is always there.
+
+use super::{Disk, Stalled, Step, crash_error, injected, not_found};
+use crate::sim::event::{Event, Operation};
+use crate::sim::fault::{Fault, Meets};
+use crate::sim::inode::Inode;
+use crate::sim::names::InodeId;
+use bytes::Bytes;
+use std::path::Path;
+use stele_types::{Cause, Error, Result};
+
+impl Disk {
+    fn inode(&mut self, op: &'static str, id: InodeId, path: &Path) -> Result<&mut Inode> {
+        self.inodes.get_mut(&id).ok_or_else(|| not_found(op, path))
+    }
+
+    pub fn close(&mut self, id: InodeId) {
+        if let Some(inode) = self.inodes.get_mut(&id) {
+            inode.open = inode.open.saturating_sub(1);
+            if inode.open == 0 && !inode.linked {
+                self.collect();
+            }
+        }
+    }
+
+    pub fn len(&mut self, id: InodeId, path: &Path) -> Result<u64> {
+        self.alive("stat", path)?;
+        Ok(self.inode("stat", id, path)?.seen.len)
+    }
+
+    pub fn read(
+        &mut self,
+        id: InodeId,
+        path: &Path,
+        buffer: &mut [u8],
+        offset: u64,
+    ) -> Result<usize> {
+        self.alive("read", path)?;
+        let faults = self.faults.meet(Meets::Read, path);
+        if faults.iter().any(|fault| matches!(fault, Fault::ReadFails { .. })) {
+            return Err(injected("read", path));
+        }
+        let got = self.inode("read", id, path)?.seen.read(buffer, offset);
+        for _flip in faults {
+            let at = self.prng.below(got as u64) as usize;
+            let bit = self.prng.below(8);
+            if let Some(byte) = buffer.get_mut(at..got).and_then(<[u8]>::first_mut) {
+                *byte ^= 1 << bit;
+            }
+        }
+        Ok(got)
+    }
+
+    pub fn write(
+        &mut self,
+        id: InodeId,
+        path: &Path,
+        data: Bytes,
+        offset: u64,
+        cause: Cause,
+    ) -> Result<Stalled> {
+        let bytes = data.len() as u64;
+        let kept = self.record_writes.then(|| data.clone());
+        let event = Event::new(Operation::Write, path);
+        let event = Event { offset, bytes, cause: Some(cause), data: kept, ..event };
+        let step = self.begin("write", event)?;
+        let faults = self.faults.meet(Meets::Write, path);
+        let fails = faults.iter().any(|fault| matches!(fault, Fault::WriteFails { .. }));
+        let room = self.room_now().unwrap_or(u64::MAX);
+        let inode = self.inodes.get_mut(&id).ok_or_else(|| not_found("write", path))?;
+        if step == Step::Part || fails {
+            inode.write_torn(offset, &data, &mut self.prng);
+            return Err(if fails { injected("write", path) } else { crash_error("write", path) });
+        }
+        if faults.iter().any(|fault| matches!(fault, Fault::LoseWrite { .. })) {
+            inode.grow(offset + bytes);
+        } else if faults.iter().any(|fault| matches!(fault, Fault::MisdirectWrite { .. })) {
+            inode.grow(offset + bytes);
+            self.misdirect(id, offset, data);
+        } else {
+            let fitting = inode.seen.fitting(offset, data.len(), inode.reserved, room);
+            inode.write(offset, data.slice(..fitting));
+            if fitting < data.len() {
+                return Err(Error::NoSpace(path.to_path_buf()));
+            }
+        }
+        Ok(self.stalled(&faults))
+    }
+
+    fn stalled(&mut self, faults: &[Fault]) -> Stalled {
+        let stalled = faults.iter().filter(|fault| matches!(fault, Fault::Stall { .. })).count();
+        self.stalls += stalled as u64;
+        stalled > 0
+    }
+
+    fn misdirect(&mut self, id: InodeId, offset: u64, data: Bytes) {
+        const STEP_BYTES: u64 = 512;
+        let Some(inode) = self.inodes.get_mut(&id) else { return };
+        // Whole steps at which the write still ends inside the file.
+        let places = inode.seen.len.saturating_sub(data.len() as u64) / STEP_BYTES + 1;
+        let place = self.prng.below(places) * STEP_BYTES;
+        if place != offset {
+            return inode.write(place, data);
+        }
+        if places > 1 {
+            return inode.write((place + STEP_BYTES) % (places * STEP_BYTES), data);
+        }
+        let other = |(other, inode): &(&InodeId, &mut Inode)| **other != id && inode.seen.len > 0;
+        if let Some((_, inode)) = self.inodes.iter_mut().find(other) {
+            inode.write(0, data);
+        }
+    }
+
+    pub fn sync(&mut self, id: InodeId, path: &Path) -> Result<Stalled> {
+        let step = self.begin("sync", Event::new(Operation::Sync, path))?;
+        let faults = self.faults.meet(Meets::Sync, path);
+        if stele_types::mutant::active("vfs.skip_data_sync") {
+            return Ok(false);
+        }
+        let fails = faults.iter().any(|fault| matches!(fault, Fault::SyncFails { .. }));
+        let inode = self.inodes.get_mut(&id).ok_or_else(|| not_found("sync", path))?;
+        if step == Step::Part || fails {
+            inode.sync_in_part(&mut self.prng);
+            return Err(if fails { injected("sync", path) } else { crash_error("sync", path) });
+        }
+        inode.sync();
+        Ok(self.stalled(&faults))
+    }
+
+    pub fn set_len(&mut self, id: InodeId, path: &Path, bytes: u64) -> Result<()> {
+        let event = Event { bytes, ..Event::new(Operation::SetLen, path) };
+        let fails = self.begin_atomic("set length", event)?;
+        self.inode("set length", id, path)?.set_len(bytes);
+        fails.map_or(Ok(()), Err)
+    }
+
+    pub fn allocate(&mut self, id: InodeId, path: &Path, bytes: u64) -> Result<()> {
+        let event = Event { bytes, ..Event::new(Operation::Allocate, path) };
+        let fails = self.begin_atomic("allocate", event)?;
+        let room = self.room_now();
+        let inode = self.inode("allocate", id, path)?;
+        let before = inode.allocated_bytes();
+        let reserved = inode.reserved;
+        inode.reserved = reserved.max(bytes);
+        if room.is_some_and(|room| inode.allocated_bytes() - before > room) {
+            inode.reserved = reserved;
+            return Err(Error::NoSpace(path.to_path_buf()));
+        }
+        fails.map_or(Ok(()), Err)
+    }
+}

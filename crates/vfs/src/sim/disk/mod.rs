@@ -1,0 +1,342 @@
+//! The state of a simulated disk and its numbered operations.
+
+mod files;
+
+use super::SimOptions;
+use super::content::Content;
+use super::event::{CrashAt, CrashPoint, Event, Operation};
+use super::fault::{Faults, Meets};
+use super::inode::Inode;
+use super::names::{InodeId, Names};
+use super::prng::Prng;
+use crate::{Create, DirEntry, Open};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use stele_types::{Error, Result};
+
+#[derive(Clone, Debug)]
+pub(super) struct Disk {
+    pub options: SimOptions,
+    prng: Prng,
+    inodes: BTreeMap<InodeId, Inode>,
+    next_inode: InodeId,
+    dirs: BTreeMap<PathBuf, Names>,
+    pub locks: BTreeSet<PathBuf>,
+    pub next_operation: u64,
+    pub events: Vec<Event>,
+    pub record_writes: bool,
+    pub crash_point: Option<CrashPoint>,
+    pub crashed: bool,
+    pub faults: Faults,
+    pub stalls: u64,
+}
+
+/// How much of an operation happens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Whole,
+    /// A part, then the crash.
+    Part,
+}
+
+/// Whether an operation that succeeded took long.
+pub(super) type Stalled = bool;
+
+fn crash_error(op: &'static str, path: &Path) -> Error {
+    Error::io(op, path, io::Error::other("simulated crash"))
+}
+
+fn injected(op: &'static str, path: &Path) -> Error {
+    Error::io(op, path, io::Error::other("injected fault"))
+}
+
+fn not_found(op: &'static str, path: &Path) -> Error {
+    Error::io(op, path, io::ErrorKind::NotFound.into())
+}
+
+fn split(path: &Path) -> (&Path, String) {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    (path.parent().unwrap_or(Path::new("")), name)
+}
+
+fn is_root(dir: &Path) -> bool {
+    dir.file_name().is_none()
+}
+
+impl Disk {
+    pub fn new(options: SimOptions) -> Self {
+        Self {
+            prng: Prng::new(options.seed),
+            options,
+            inodes: BTreeMap::new(),
+            next_inode: 0,
+            dirs: BTreeMap::new(),
+            locks: BTreeSet::new(),
+            next_operation: 0,
+            events: Vec::new(),
+            record_writes: false,
+            crash_point: None,
+            crashed: false,
+            faults: Faults::default(),
+            stalls: 0,
+        }
+    }
+
+    /// The disk after the power came back.
+    pub fn restart(&self, seed: u64) -> Self {
+        let mut disk = Self::new(SimOptions { seed, ..self.options.clone() });
+        disk.record_writes = self.record_writes;
+        disk.next_inode = self.next_inode;
+        for (dir, names) in &self.dirs {
+            let names = names.survivor(&mut disk.prng);
+            for (id, inode) in names.values().filter_map(|id| Some((id, self.inodes.get(id)?))) {
+                let content = inode.survivor(&mut disk.prng);
+                disk.inodes.insert(*id, Inode::durable(content, inode.reserved));
+            }
+            disk.dirs.insert(dir.clone(), Names::durable(names));
+        }
+        disk
+    }
+
+    /// The disk as a new process finds it after the old one was killed: nothing is lost.
+    pub fn fork(&self) -> Self {
+        let mut disk = Self {
+            locks: BTreeSet::new(),
+            next_operation: 0,
+            events: Vec::new(),
+            crash_point: None,
+            crashed: false,
+            faults: Faults::default(),
+            ..self.clone()
+        };
+        disk.inodes.values_mut().for_each(|inode| inode.open = 0);
+        disk.collect();
+        disk
+    }
+
+    fn begin(&mut self, op: &'static str, mut event: Event) -> Result<Step> {
+        self.alive(op, &event.path)?;
+        event.operation = self.next_operation;
+        self.next_operation += 1;
+        let due = |point: &mut CrashPoint| point.operation <= event.operation;
+        let step = match self.crash_point.take_if(due).map(|point| point.at) {
+            None => Ok(Step::Whole),
+            Some(at) => {
+                self.crashed = true;
+                match at {
+                    CrashAt::Before => Err(crash_error(op, &event.path)),
+                    CrashAt::Inside => Ok(Step::Part),
+                    CrashAt::After => Ok(Step::Whole),
+                }
+            }
+        };
+        self.events.push(event);
+        step
+    }
+
+    /// Begins an operation that cannot be done in part: at a crash inside it happens or not, and
+    /// then fails. `Some(error)` when it is to be applied and then to fail.
+    fn begin_atomic(&mut self, op: &'static str, event: Event) -> Result<Option<Error>> {
+        let path = event.path.clone();
+        match self.begin(op, event)? {
+            Step::Whole => Ok(None),
+            Step::Part if self.prng.coin() => Ok(Some(crash_error(op, &path))),
+            Step::Part => Err(crash_error(op, &path)),
+        }
+    }
+
+    pub fn alive(&self, op: &'static str, path: &Path) -> Result<()> {
+        if self.crashed { Err(crash_error(op, path)) } else { Ok(()) }
+    }
+
+    /// Bytes that may still be allocated; `None` without a limit.
+    pub fn room_bytes(&self, operation: u64) -> Option<u64> {
+        if self.faults.no_space(operation) {
+            return Some(0);
+        }
+        let alive = |inode: &&Inode| inode.linked || inode.open > 0;
+        let used = || self.inodes.values().filter(alive).map(Inode::allocated_bytes).sum();
+        self.options.capacity_bytes.map(|capacity| capacity.saturating_sub(used()))
+    }
+
+    fn room_now(&self) -> Option<u64> {
+        self.room_bytes(self.next_operation.saturating_sub(1))
+    }
+
+    fn names(&mut self, op: &'static str, dir: &Path) -> Result<&mut Names> {
+        if is_root(dir) {
+            return Ok(self.dirs.entry(dir.to_path_buf()).or_default());
+        }
+        self.dirs.get_mut(dir).ok_or_else(|| not_found(op, dir))
+    }
+
+    fn find(&self, path: &Path) -> Option<InodeId> {
+        let (dir, name) = split(path);
+        self.dirs.get(dir)?.seen.get(&name).copied()
+    }
+
+    pub fn file(&self, path: &Path) -> Option<&Inode> {
+        self.inodes.get(&self.find(path)?)
+    }
+
+    pub fn file_mut(&mut self, path: &Path) -> Option<&mut Inode> {
+        self.inodes.get_mut(&self.find(path)?)
+    }
+
+    /// Every file's path, sorted.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        let in_dir = |(dir, names): (&PathBuf, &Names)| -> Vec<PathBuf> {
+            names.seen.keys().map(|name| dir.join(name)).collect()
+        };
+        self.dirs.iter().flat_map(in_dir).collect()
+    }
+
+    /// Puts a file there, durable and without a numbered operation.
+    pub fn place(&mut self, path: &Path, bytes: &[u8]) {
+        let (dir, name) = split(path);
+        let found = self.find(path);
+        let id = found.unwrap_or(self.next_inode);
+        self.next_inode = self.next_inode.max(id + 1);
+        let mut content = Content::default();
+        content.write(bytes, 0);
+        let mut inode = Inode::durable(content, 0);
+        inode.open = self.inodes.get(&id).map_or(0, |replaced| replaced.open);
+        self.inodes.insert(id, inode);
+        self.make_dirs(dir);
+        self.dirs.entry(dir.to_path_buf()).or_default().create_durably(name, id);
+    }
+
+    pub fn open(&mut self, path: &Path, how: Open) -> Result<InodeId> {
+        self.alive("open", path)?;
+        let (dir, name) = split(path);
+        let found = self.names("open", dir)?.seen.get(&name).copied();
+        let id = match (found, how.create) {
+            (Some(_), Create::New) => {
+                return Err(Error::io("open", path, io::ErrorKind::AlreadyExists.into()));
+            }
+            (None, Create::Never) => return Err(not_found("open", path)),
+            (Some(id), _) => id,
+            (None, _) => self.create(path, dir, name)?,
+        };
+        if let Some(inode) = self.inodes.get_mut(&id) {
+            inode.open += 1;
+        }
+        Ok(id)
+    }
+
+    fn create(&mut self, path: &Path, dir: &Path, name: String) -> Result<InodeId> {
+        let fails = self.begin_atomic("open", Event::new(Operation::Create, path))?;
+        if self.room_now() == Some(0) {
+            return Err(Error::NoSpace(path.to_path_buf()));
+        }
+        let id = self.next_inode;
+        self.next_inode += 1;
+        self.inodes.insert(id, Inode::named());
+        self.names("open", dir)?.create(name, id);
+        fails.map_or(Ok(id), Err)
+    }
+
+    pub fn rename(&mut self, from: &Path, to: &Path) -> Result<()> {
+        self.alive("rename", from)?;
+        let id = self.find(from).ok_or_else(|| not_found("rename", from))?;
+        let replaced = self.find(to).filter(|there| *there != id);
+        let event = Event { to: Some(to.into()), ..Event::new(Operation::Rename, from) };
+        let fails = self.begin_atomic("rename", event)?;
+        let (dir, name) = split(to);
+        self.names("rename", dir)?.rename(name, id);
+        self.ended(replaced);
+        fails.map_or(Ok(()), Err)
+    }
+
+    pub fn unlink(&mut self, path: &Path) -> Result<()> {
+        self.alive("unlink", path)?;
+        let id = self.find(path).ok_or_else(|| not_found("unlink", path))?;
+        let fails = self.begin_atomic("unlink", Event::new(Operation::Unlink, path))?;
+        let (dir, name) = split(path);
+        self.names("unlink", dir)?.unlink(name, id);
+        self.ended(Some(id));
+        fails.map_or(Ok(()), Err)
+    }
+
+    fn ended(&mut self, id: Option<InodeId>) {
+        if let Some(inode) = id.and_then(|id| self.inodes.get_mut(&id)) {
+            inode.linked = false;
+        }
+    }
+
+    /// Forgets files that no name, handle or unsynced change leads to.
+    fn collect(&mut self) {
+        let kept: BTreeSet<InodeId> = self.dirs.values().flat_map(Names::inodes).collect();
+        self.inodes.retain(|id, inode| inode.open > 0 || kept.contains(id));
+    }
+
+    pub fn sync_dir(&mut self, dir: &Path) -> Result<()> {
+        self.alive("sync directory", dir)?;
+        let _there = self.names("sync directory", dir)?;
+        let step = self.begin("sync directory", Event::new(Operation::SyncDir, dir))?;
+        let fails = !self.faults.meet(Meets::SyncDir, dir).is_empty();
+        if stele_types::mutant::active("vfs.skip_dir_sync") {
+            return Ok(());
+        }
+        let mut prng = self.prng.clone();
+        let names = self.names("sync directory", dir)?;
+        if step == Step::Whole && !fails {
+            names.sync();
+            self.collect();
+            return Ok(());
+        }
+        names.sync_in_part(&mut prng);
+        self.prng = prng;
+        Err(if fails {
+            injected("sync directory", dir)
+        } else {
+            crash_error("sync directory", dir)
+        })
+    }
+
+    pub fn create_dir_all(&mut self, dir: &Path) -> Result<()> {
+        self.alive("create directory", dir)?;
+        let missing = |dir: &&Path| !is_root(dir) && !self.dirs.contains_key(*dir);
+        let missing: Vec<PathBuf> =
+            dir.ancestors().filter(missing).map(Path::to_path_buf).collect();
+        for dir in missing.into_iter().rev() {
+            let event = Event::new(Operation::CreateDir, dir.clone());
+            let fails = self.begin_atomic("create directory", event)?;
+            self.dirs.insert(dir, Names::default());
+            fails.map_or(Ok(()), Err)?;
+        }
+        Ok(())
+    }
+
+    fn make_dirs(&mut self, dir: &Path) {
+        for dir in dir.ancestors().filter(|dir| !is_root(dir)) {
+            self.dirs.entry(dir.to_path_buf()).or_default();
+        }
+    }
+
+    pub fn list(&mut self, dir: &Path) -> Result<Vec<DirEntry>> {
+        self.alive("list", dir)?;
+        let files = self.names("list", dir)?.seen.clone();
+        let file = |(name, id): (String, InodeId)| {
+            let inode = self.inodes.get(&id)?;
+            let (bytes, allocated_bytes) = (inode.seen.len, inode.allocated_bytes());
+            Some(DirEntry { name, bytes, allocated_bytes, is_dir: false })
+        };
+        let mut entries: Vec<DirEntry> = files.into_iter().filter_map(file).collect();
+        let below = self.dirs.keys().filter(|path| !is_root(path) && path.parent() == Some(dir));
+        entries.extend(below.map(|path| DirEntry {
+            name: split(path).1,
+            bytes: 0,
+            allocated_bytes: 0,
+            is_dir: true,
+        }));
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    pub fn exists(&self, path: &Path) -> Result<bool> {
+        self.alive("stat", path)?;
+        Ok(is_root(path) || self.dirs.contains_key(path) || self.find(path).is_some())
+    }
+}

@@ -1,0 +1,99 @@
+//! An open file of the simulated disk.
+
+use super::Shared;
+use super::names::InodeId;
+use crate::VfsFile;
+use crate::aligned::check_direct;
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use stele_types::{Cause, Error, Result};
+
+pub(super) struct SimFile {
+    pub shared: Arc<Shared>,
+    pub id: InodeId,
+    pub path: PathBuf,
+    pub block_bytes: Option<usize>,
+    pub write: bool,
+}
+
+impl fmt::Debug for SimFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SimFile({}, block {:?})", self.path.display(), self.block_bytes)
+    }
+}
+
+impl SimFile {
+    fn writable(&self, op: &'static str) -> Result<()> {
+        if self.write {
+            return Ok(());
+        }
+        Err(Error::io(op, &self.path, io::ErrorKind::PermissionDenied.into()))
+    }
+}
+
+impl Drop for SimFile {
+    fn drop(&mut self) {
+        self.shared.disk.lock().close(self.id);
+    }
+}
+
+impl VfsFile for SimFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        check_direct("read", &self.path, buffer, offset, self.block_bytes)?;
+        let got = self.shared.disk.lock().read(self.id, &self.path, buffer, offset)?;
+        self.shared.meter.count_read(got as u64);
+        Ok(got)
+    }
+
+    fn write_at(&self, buffers: &[IoSlice<'_>], offset: u64, cause: Cause) -> Result<()> {
+        self.writable("write")?;
+        let mut data = Vec::with_capacity(buffers.iter().map(|buffer| buffer.len()).sum());
+        for buffer in buffers {
+            let at = offset + data.len() as u64;
+            check_direct("write", &self.path, buffer, at, self.block_bytes)?;
+            data.extend_from_slice(buffer);
+        }
+        let bytes = data.len() as u64;
+        let done = self.shared.disk.lock().write(self.id, &self.path, data.into(), offset, cause);
+        let stalled = done?;
+        self.shared.meter.count_write(cause, bytes);
+        if stalled {
+            self.shared.stall(&self.path);
+        }
+        Ok(())
+    }
+
+    fn sync_data(&self) -> Result<()> {
+        let done = self.shared.disk.lock().sync(self.id, &self.path);
+        let stalled = done?;
+        self.shared.meter.count_sync();
+        if stalled {
+            self.shared.stall(&self.path);
+        }
+        Ok(())
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<()> {
+        self.writable("allocate")?;
+        self.shared.disk.lock().allocate(self.id, &self.path, bytes)
+    }
+
+    fn set_len(&self, bytes: u64) -> Result<()> {
+        self.writable("set length")?;
+        self.shared.disk.lock().set_len(self.id, &self.path, bytes)
+    }
+
+    fn len(&self) -> Result<u64> {
+        self.shared.disk.lock().len(self.id, &self.path)
+    }
+
+    fn block_bytes(&self) -> Option<usize> {
+        self.block_bytes
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}

@@ -1,0 +1,288 @@
+//! A file system in memory, for tests: every operation that changes something is numbered, can be
+//! recorded, can fail, and can be where the power goes. [`SimVfs::restart`] then gives a disk that
+//! holds what POSIX promises and no more: unsynced bytes are lost, torn or kept sector by sector,
+//! names that no directory sync followed are there or not. Every choice follows from a seed.
+
+mod content;
+mod disk;
+mod event;
+mod fault;
+mod file;
+mod inode;
+mod names;
+mod prng;
+
+pub use event::{CrashAt, CrashPoint, Event, Operation};
+pub use fault::Fault;
+
+use crate::{DirEntry, DirLock, Meter, Open, Vfs, VfsFile, check_open, check_rename};
+use disk::Disk;
+use file::SimFile;
+use parking_lot::Mutex;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use stele_types::{Error, Result};
+
+/// Free bytes of a disk without a capacity.
+const UNLIMITED_BYTES: u64 = 1 << 40;
+
+/// What a simulated disk is like.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SimOptions {
+    /// Decides what is torn, lost and hit.
+    pub seed: u64,
+    /// The alignment that direct handles enforce; `None`: they are handles through the page cache.
+    pub block_bytes: Option<usize>,
+    /// Bytes that files can take, in chunks of 4096; `None`: no limit.
+    pub capacity_bytes: Option<u64>,
+}
+
+type StallHook = Arc<dyn Fn(&Path) + Send + Sync>;
+
+/// A simulated disk. Clones share it.
+#[derive(Clone)]
+pub struct SimVfs {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    disk: Mutex<Disk>,
+    meter: Meter,
+    stall_hook: Mutex<Option<StallHook>>,
+}
+
+impl Shared {
+    /// Runs the hook without holding the disk, so that it may use the disk.
+    fn stall(&self, path: &Path) {
+        let hook = self.stall_hook.lock().clone();
+        if let Some(hook) = hook {
+            hook(path);
+        }
+    }
+}
+
+impl fmt::Debug for SimVfs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let disk = self.shared.disk.lock();
+        write!(f, "SimVfs(operations {}, crashed {})", disk.next_operation, disk.crashed)
+    }
+}
+
+impl Default for SimVfs {
+    fn default() -> Self {
+        Self::new(SimOptions::default())
+    }
+}
+
+impl SimVfs {
+    /// An empty disk.
+    pub fn new(options: SimOptions) -> Self {
+        Self::with(Disk::new(options))
+    }
+
+    fn with(disk: Disk) -> Self {
+        let disk = Mutex::new(disk);
+        let shared = Shared { disk, meter: Meter::default(), stall_hook: Mutex::default() };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// How many numbered operations were begun; the next one has this number.
+    pub fn operations(&self) -> u64 {
+        self.shared.disk.lock().next_operation
+    }
+
+    /// The numbered operations since the start or the last [`SimVfs::clear_events`].
+    pub fn events(&self) -> Vec<Event> {
+        self.shared.disk.lock().events.clone()
+    }
+
+    /// Forgets the recorded operations; the numbers go on.
+    pub fn clear_events(&self) {
+        self.shared.disk.lock().events.clear();
+    }
+
+    /// Whether events of writes keep what was written.
+    pub fn record_writes(&self, record: bool) {
+        self.shared.disk.lock().record_writes = record;
+    }
+
+    /// Plans a power cut; a later plan replaces an earlier one.
+    pub fn crash_at(&self, point: CrashPoint) {
+        self.shared.disk.lock().crash_point = Some(point);
+    }
+
+    /// Cuts the power now: every later operation, reads too, fails.
+    pub fn crash_now(&self) {
+        self.shared.disk.lock().crashed = true;
+    }
+
+    /// Whether the power is gone.
+    pub fn crashed(&self) -> bool {
+        self.shared.disk.lock().crashed
+    }
+
+    /// The disk after a power cut at this moment: what was synced, and a part of the rest chosen by
+    /// `seed`. No locks, no faults, operation numbers and meter at zero. This disk stays as it is,
+    /// so other seeds can be tried.
+    pub fn restart(&self, seed: u64) -> Self {
+        Self::with(self.shared.disk.lock().restart(seed))
+    }
+
+    /// The disk after the process was killed at this moment: all that was written is there, synced
+    /// or not. Otherwise as [`SimVfs::restart`].
+    pub fn fork(&self) -> Self {
+        Self::with(self.shared.disk.lock().fork())
+    }
+
+    /// Makes a fault happen. A [`Fault::FlipBit`] happens now and needs its file and byte.
+    pub fn inject(&self, fault: Fault) -> Result<()> {
+        let mut disk = self.shared.disk.lock();
+        let Fault::FlipBit { path, offset, bit } = fault else {
+            disk.faults.add(fault);
+            return Ok(());
+        };
+        let inode = disk.file_mut(&path).ok_or_else(|| missing("flip", &path))?;
+        let mut byte = [0];
+        if inode.seen.read(&mut byte, offset) == 0 || bit > 7 {
+            return Err(Error::invalid(format!("no bit {bit} at {offset} of {}", path.display())));
+        }
+        inode.damage(offset, &[byte[0] ^ (1 << bit)]);
+        Ok(())
+    }
+
+    /// Takes back all faults that did not happen yet.
+    pub fn clear_faults(&self) {
+        self.shared.disk.lock().faults.clear();
+    }
+
+    /// Changes how many bytes files can take.
+    pub fn set_capacity(&self, capacity_bytes: Option<u64>) {
+        self.shared.disk.lock().options.capacity_bytes = capacity_bytes;
+    }
+
+    /// How many [`Fault::Stall`] happened.
+    pub fn stalls(&self) -> u64 {
+        self.shared.disk.lock().stalls
+    }
+
+    /// Runs `hook` with the file's path in each [`Fault::Stall`], for example to advance a clock.
+    pub fn on_stall(&self, hook: impl Fn(&Path) + Send + Sync + 'static) {
+        *self.shared.stall_hook.lock() = Some(Arc::new(hook));
+    }
+
+    /// Overwrites stored bytes as damage does: durable, uncounted, without a numbered operation.
+    pub fn corrupt(&self, path: impl AsRef<Path>, offset: u64, bytes: &[u8]) -> Result<()> {
+        let path = path.as_ref();
+        let mut disk = self.shared.disk.lock();
+        let inode = disk.file_mut(path).ok_or_else(|| missing("corrupt", path))?;
+        inode.damage(offset, bytes);
+        Ok(())
+    }
+
+    /// A file's content, for tests: works after a crash, meets no faults.
+    pub fn read_file(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
+        let path = path.as_ref();
+        let disk = self.shared.disk.lock();
+        let inode = disk.file(path).ok_or_else(|| missing("read", path))?;
+        let mut bytes = vec![0; inode.seen.len as usize];
+        inode.seen.read(&mut bytes, 0);
+        Ok(bytes)
+    }
+
+    /// Creates or replaces a file with its directories: durable, without a numbered operation.
+    pub fn write_file(&self, path: impl AsRef<Path>, bytes: &[u8]) {
+        self.shared.disk.lock().place(path.as_ref(), bytes);
+    }
+
+    /// A file's length; `None` when there is no such file.
+    pub fn file_bytes(&self, path: impl AsRef<Path>) -> Option<u64> {
+        Some(self.shared.disk.lock().file(path.as_ref())?.seen.len)
+    }
+
+    /// The paths of all files.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        self.shared.disk.lock().paths()
+    }
+}
+
+fn missing(op: &'static str, path: &Path) -> Error {
+    Error::io(op, path, io::ErrorKind::NotFound.into())
+}
+
+struct SimLock {
+    shared: Arc<Shared>,
+    path: PathBuf,
+}
+
+impl fmt::Debug for SimLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SimLock({})", self.path.display())
+    }
+}
+
+impl DirLock for SimLock {}
+
+impl Drop for SimLock {
+    fn drop(&mut self) {
+        self.shared.disk.lock().locks.remove(&self.path);
+    }
+}
+
+impl Vfs for SimVfs {
+    fn open(&self, path: &Path, how: Open) -> Result<Arc<dyn VfsFile>> {
+        check_open(path, how)?;
+        let mut disk = self.shared.disk.lock();
+        let id = disk.open(path, how)?;
+        let block_bytes = disk.options.block_bytes.filter(|_| how.direct);
+        let (shared, path) = (Arc::clone(&self.shared), path.to_path_buf());
+        Ok(Arc::new(SimFile { shared, id, path, block_bytes, write: how.write }))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        check_rename(from, to)?;
+        self.shared.disk.lock().rename(from, to)
+    }
+
+    fn unlink(&self, path: &Path) -> Result<()> {
+        self.shared.disk.lock().unlink(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> Result<()> {
+        self.shared.disk.lock().sync_dir(dir)?;
+        self.shared.meter.count_dir_sync();
+        Ok(())
+    }
+
+    fn create_dir_all(&self, dir: &Path) -> Result<()> {
+        self.shared.disk.lock().create_dir_all(dir)
+    }
+
+    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
+        self.shared.disk.lock().list(dir)
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        self.shared.disk.lock().exists(path)
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn DirLock>> {
+        let how = Open { create: crate::Create::IfMissing, ..Open::WRITE };
+        let _created = self.open(path, how)?;
+        if !self.shared.disk.lock().locks.insert(path.to_path_buf()) {
+            return Err(Error::Locked(path.to_path_buf()));
+        }
+        Ok(Box::new(SimLock { shared: Arc::clone(&self.shared), path: path.to_path_buf() }))
+    }
+
+    fn free_bytes(&self, dir: &Path) -> Result<u64> {
+        let disk = self.shared.disk.lock();
+        disk.alive("stat", dir)?;
+        Ok(disk.room_bytes(disk.next_operation).unwrap_or(UNLIMITED_BYTES))
+    }
+
+    fn meter(&self) -> &Meter {
+        &self.shared.meter
+    }
+}

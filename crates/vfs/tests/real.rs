@@ -1,0 +1,183 @@
+//! The machine's file system, in a directory of its own.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use stele_types::{Cause, Clock, Error, Result};
+use stele_vfs::{AlignedBuf, Create, Open, RealVfs, SystemClock, Vfs, VfsFile};
+
+/// A directory that is removed with its content.
+struct TempDir(PathBuf);
+
+impl TempDir {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name =
+            format!("stele-vfs-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let dir = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&dir).unwrap();
+        Self(dir)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _already_gone = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn write(file: &Arc<dyn VfsFile>, bytes: &[u8], offset: u64) -> Result<()> {
+    file.write_at(&[IoSlice::new(bytes)], offset, Cause::Log)
+}
+
+#[test]
+fn buffered_writes_are_read_back_and_counted() {
+    let dir = TempDir::new();
+    let vfs = RealVfs::new();
+    let file = vfs.open(&dir.path("a"), Open::CREATE).unwrap();
+    assert_eq!((file.block_bytes(), file.path()), (None, dir.path("a").as_path()));
+    let parts = [IoSlice::new(b"one"), IoSlice::new(b""), IoSlice::new(b"two")];
+    file.write_at(&parts, 5, Cause::Merge).unwrap();
+    file.sync_data().unwrap();
+    vfs.sync_dir(&dir.0).unwrap();
+    let reader = vfs.open(&dir.path("a"), Open::READ).unwrap();
+    let mut bytes = [9; 20];
+    assert_eq!(reader.read_at(&mut bytes, 0).unwrap(), 11);
+    assert_eq!(&bytes[..11], b"\0\0\0\0\0onetwo");
+    assert!(matches!(reader.read_exact_at(&mut bytes, 0), Err(Error::Corrupt { offset: 11, .. })));
+    let counted = vfs.meter().snapshot();
+    assert_eq!((counted.bytes(Cause::Merge), counted.total(), counted.reads), (6, 6, 2));
+    assert_eq!((counted.syncs, counted.dir_syncs), (1, 1), "each sync asked for is done");
+}
+
+#[test]
+fn more_buffers_than_one_call_takes_are_all_written() {
+    let dir = TempDir::new();
+    let file = RealVfs::new().open(&dir.path("a"), Open::CREATE).unwrap();
+    let bytes: Vec<u8> = (0..7500u32).map(|i| i as u8).collect();
+    let parts: Vec<IoSlice<'_>> = bytes.chunks(3).map(IoSlice::new).collect();
+    file.write_at(&parts, 1, Cause::Log).unwrap();
+    let mut back = vec![0; 7500];
+    file.read_exact_at(&mut back, 1).unwrap();
+    assert_eq!(back, bytes);
+}
+
+#[test]
+fn direct_io_writes_whole_blocks_or_is_refused() {
+    let dir = TempDir::new();
+    let vfs = RealVfs::new();
+    let file = vfs.open(&dir.path("a"), Open { direct: true, ..Open::CREATE }).unwrap();
+    let Some(block) = file.block_bytes() else {
+        // The file system refuses direct I/O; the handle must work all the same.
+        return write(&file, b"any", 1).unwrap();
+    };
+    let mut buffer = AlignedBuf::zeroed(3 * block);
+    buffer.fill(7);
+    write(&file, &buffer, block as u64).unwrap();
+    assert!(matches!(write(&file, &buffer[..block - 1], 0), Err(Error::Invalid(_))));
+    assert!(matches!(write(&file, &buffer[..block], 1), Err(Error::Invalid(_))));
+    assert!(matches!(write(&file, &buffer[1..=block], 0), Err(Error::Invalid(_))));
+    file.sync_data().unwrap();
+    // The end of the file may lie inside a block; direct reads stop there.
+    file.set_len(4 * block as u64 - 10).unwrap();
+    let mut back = AlignedBuf::zeroed(4 * block);
+    assert_eq!(file.read_at(&mut back, block as u64).unwrap(), 3 * block - 10);
+    assert!(back[..3 * block - 10].iter().all(|&byte| byte == 7));
+    let buffered = vfs.open(&dir.path("a"), Open::READ).unwrap();
+    let mut byte = [0];
+    buffered.read_exact_at(&mut byte, block as u64).unwrap();
+    assert_eq!(byte, [7]);
+}
+
+#[test]
+fn allocating_keeps_the_length_and_counts_as_used() {
+    let dir = TempDir::new();
+    let vfs = RealVfs::new();
+    let file = vfs.open(&dir.path("a"), Open::CREATE).unwrap();
+    file.allocate(0).unwrap();
+    file.allocate(1 << 20).unwrap();
+    assert_eq!(file.len().unwrap(), 0);
+    let entry = vfs.list(&dir.0).unwrap().remove(0);
+    assert_eq!((entry.name.as_str(), entry.bytes, entry.is_dir), ("a", 0, false));
+    assert!(entry.allocated_bytes == 0 || entry.allocated_bytes >= 1 << 20);
+    file.set_len(10).unwrap();
+    assert_eq!(file.len().unwrap(), 10);
+}
+
+#[test]
+fn names_change_as_asked() {
+    let dir = TempDir::new();
+    let vfs = RealVfs::new();
+    let below = dir.path("x/y");
+    vfs.create_dir_all(&below).unwrap();
+    // Each of the two new directories, and the parent that holds its name.
+    assert_eq!(vfs.meter().snapshot().dir_syncs, 4, "a new directory is durable on return");
+    vfs.create_dir_all(&below).unwrap();
+    assert_eq!(vfs.meter().snapshot().dir_syncs, 4);
+    vfs.open(&below.join("b"), Open::CREATE).unwrap();
+    write(&vfs.open(&below.join("a"), Open::CREATE).unwrap(), b"a", 0).unwrap();
+    vfs.rename(&below.join("a"), &below.join("b")).unwrap();
+    let names: Vec<_> = vfs.list(&below).unwrap().into_iter().map(|e| (e.name, e.bytes)).collect();
+    assert_eq!(names, [("b".to_owned(), 1)]);
+    assert!(vfs.list(&dir.path("x")).unwrap()[0].is_dir);
+    let across = vfs.rename(&below.join("b"), &dir.path("b"));
+    assert!(matches!(across, Err(Error::Invalid(_))));
+    vfs.unlink(&below.join("b")).unwrap();
+    assert!(!vfs.exists(&below.join("b")).unwrap() && vfs.exists(&below).unwrap());
+    assert!(vfs.free_bytes(&dir.0).unwrap() > 0);
+}
+
+#[test]
+fn errors_name_the_operation_and_the_path() {
+    let dir = TempDir::new();
+    let vfs = RealVfs::new();
+    let path = dir.path("none");
+    let error = vfs.open(&path, Open::READ).unwrap_err();
+    assert!(matches!(&error, Error::Io { op: "open", path: at, source }
+        if *at == path && source.kind() == io::ErrorKind::NotFound));
+    assert!(error.to_string().contains("none"));
+    assert!(vfs.open(&path, Open { direct: true, ..Open::WRITE }).is_err());
+    assert!(matches!(vfs.unlink(&path), Err(Error::Io { op: "unlink", .. })));
+    assert!(matches!(vfs.list(&path), Err(Error::Io { op: "list", .. })));
+    let creates = Open { create: Create::IfMissing, ..Open::READ };
+    assert!(matches!(vfs.open(&path, creates), Err(Error::Invalid(_))));
+    vfs.open(&path, Open::CREATE).unwrap();
+    assert!(vfs.open(&path, Open::CREATE).is_err());
+    let reader = vfs.open(&path, Open::READ).unwrap();
+    assert!(matches!(write(&reader, b"x", 0), Err(Error::Io { op: "write", .. })));
+}
+
+#[test]
+fn a_full_device_is_no_space() {
+    let Ok(file) = RealVfs::new().open(Path::new("/dev/full"), Open::WRITE) else { return };
+    assert!(matches!(write(&file, b"x", 0), Err(Error::NoSpace(_))));
+    assert!(matches!(
+        file.write_at(&[IoSlice::new(b"x"), IoSlice::new(b"y")], 0, Cause::Log),
+        Err(Error::NoSpace(_))
+    ));
+}
+
+#[test]
+fn two_locks_on_one_directory_are_refused() {
+    let dir = TempDir::new();
+    let lock = RealVfs::new().lock(&dir.path("LOCK")).unwrap();
+    let again = RealVfs::new().lock(&dir.path("LOCK"));
+    assert!(matches!(again, Err(Error::Locked(path)) if path == dir.path("LOCK")));
+    drop(lock);
+    let _lock = RealVfs::new().lock(&dir.path("LOCK")).unwrap();
+}
+
+#[test]
+fn the_clock_goes_forward() {
+    let clock = SystemClock::new();
+    let first = clock.monotonic_nanos();
+    assert!(clock.unix_seconds() > 1_600_000_000);
+    assert!(clock.monotonic_nanos() >= first);
+}

@@ -1,0 +1,73 @@
+//! Everything a change must pass, in one command, each step timed.
+
+use crate::process::run_shown;
+use crate::workspace::{Workspace, cargo};
+use crate::{demo, docs, mutants, tidy};
+use anyhow::{Result, bail};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Every benchmark, for its smoke run.
+const BENCHES: [&str; 6] = ["index", "engine", "log", "restart", "amplification", "memory"];
+
+type Step = (&'static str, fn(&Workspace) -> Result<()>);
+
+const STEPS: [Step; 9] = [
+    ("format", |w| run_cargo(w, &["fmt", "--all", "--check"])),
+    ("lints", |w| {
+        let lint = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
+        run_cargo(w, &lint)
+    }),
+    ("tidy", tidy::run),
+    ("tests", |w| run_cargo(w, &["test", "--workspace"])),
+    ("api docs", api_docs),
+    ("mutants", |w| mutants::run(w, &mutants::Options::default())),
+    ("docs", |w| docs::run(w, false)),
+    ("demo", |w| demo::run(w, &demo::Options { short: true, ..demo::Options::default() })),
+    ("benches", benches),
+];
+
+/// Runs all steps, also after one failed; fails if any did.
+pub fn run(workspace: &Workspace) -> Result<()> {
+    let mut done: Vec<(&str, bool, Duration)> = Vec::new();
+    for (name, step) in STEPS {
+        println!("== {name}");
+        let started = Instant::now();
+        let result = step(workspace);
+        if let Err(error) = &result {
+            println!("{name} failed: {error:#}");
+        }
+        done.push((name, result.is_ok(), started.elapsed()));
+    }
+    println!("== summary");
+    for (name, is_ok, took) in &done {
+        let verdict = if *is_ok { "ok" } else { "FAILED" };
+        println!("{name:10} {:7.1} s  {verdict}", took.as_secs_f64());
+    }
+    let passed = done.iter().filter(|(_, is_ok, _)| *is_ok).count();
+    let failed = done.len() - passed;
+    println!("steps: {passed} passed, {failed} failed");
+    if failed > 0 {
+        bail!("{failed} steps failed");
+    }
+    Ok(())
+}
+
+fn run_cargo(workspace: &Workspace, arguments: &[&str]) -> Result<()> {
+    run_shown(Command::new(cargo()).args(arguments).current_dir(&workspace.root))
+}
+
+fn api_docs(workspace: &Workspace) -> Result<()> {
+    let mut build = Command::new(cargo());
+    build.args(["doc", "--no-deps", "--quiet"]).current_dir(&workspace.root);
+    run_shown(build.env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+/// Every benchmark runs to its end at its smallest size; the figures say nothing.
+fn benches(workspace: &Workspace) -> Result<()> {
+    for bench in BENCHES {
+        let run = ["run", "--quiet", "--package", "stele-bench", "--", bench, "--quick"];
+        run_cargo(workspace, &run)?;
+    }
+    Ok(())
+}

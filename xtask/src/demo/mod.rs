@@ -1,0 +1,163 @@
+//! The main job on real input: a folder is imported, the import killed three times and resumed; what
+//! comes out must be what went in, and the store must say truly how much of the disk it takes.
+
+mod import;
+mod tree;
+
+use crate::process::build_stele;
+use crate::workspace::Workspace;
+use anyhow::{Context, Result, bail, ensure};
+use import::{Seeded, import_killed};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+use tree::Tree;
+
+/// The least a full demonstration imports.
+const SOURCE_BYTES_MIN: u64 = 500_000_000;
+/// What the short one imports at most, by leaving out large children of the folder.
+const SHORT_BYTES_MAX: u64 = 300_000_000;
+const KILLS: usize = 3;
+/// How far `du` may be from the space the store reports.
+const SPACE_TOLERANCE: f64 = 0.02;
+
+/// How to run it.
+#[derive(Debug, Default)]
+pub struct Options {
+    /// A smaller folder and the development build.
+    pub short: bool,
+    /// The folder; by default the Rust toolchain's.
+    pub from: Option<PathBuf>,
+    /// Where the store and the export go; by default a folder below `target`, removed at the end.
+    pub work: Option<PathBuf>,
+    /// Chooses the moments of the kills; by default from the time.
+    pub seed: Option<u64>,
+}
+
+/// Runs the demonstration, printing its figures.
+pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    let stele = build_stele(workspace, !options.short)?;
+    let (source, tree) = source(options)?;
+    let seed = options.seed.unwrap_or_else(import::seed_from_time);
+    println!("source: {} files, {} bytes in {}", tree.files.len(), tree.bytes(), source.display());
+    let replay = if options.short { " --short" } else { "" };
+    println!("seed: {seed}; replay: cargo xtask demo-import{replay} --seed {seed}");
+    let below = options.work.as_deref().unwrap_or(&workspace.target);
+    std::fs::create_dir_all(below)?;
+    let work = tempfile::tempdir_in(below).context("making a folder to work in")?;
+    let (store, out) = (work.path().join("store"), work.path().join("out"));
+
+    let started = Instant::now();
+    let mut seeded = Seeded::new(seed);
+    import_killed(&stele, &source, &store, tree.bytes(), KILLS, &mut seeded)?;
+    let import_s = started.elapsed().as_secs_f64();
+    let report = verify(&stele, &store)?;
+    let started = Instant::now();
+    run_stele(&stele, &["export", "--store"], &store, &["--to"], Some(&out))?;
+    let export_s = started.elapsed().as_secs_f64();
+
+    let exported = Tree::read(&out)?;
+    tree.compare(&source, &exported, &out)?;
+    check_space(&store, &report)?;
+    let rate = |seconds: f64| tree.bytes() as f64 / seconds / 1e6;
+    println!("import: {import_s:.1} s with {KILLS} kills, {:.0} MB/s", rate(import_s));
+    println!("export: {export_s:.1} s, {:.0} MB/s, byte-identical", rate(export_s));
+    println!("demo-import: all holds");
+    Ok(())
+}
+
+/// The folder to import and its files.
+fn source(options: &Options) -> Result<(PathBuf, Tree)> {
+    let root = match &options.from {
+        Some(from) => from.clone(),
+        None => sysroot()?,
+    };
+    let root = root.canonicalize().with_context(|| format!("{} is not there", root.display()))?;
+    let tree = Tree::read(&root)?;
+    if !options.short {
+        ensure!(
+            tree.bytes() >= SOURCE_BYTES_MIN,
+            "{} holds {} bytes; name a folder of at least {SOURCE_BYTES_MIN} with --from, or --short",
+            root.display(),
+            tree.bytes()
+        );
+        return Ok((root, tree));
+    }
+    smaller(root, tree)
+}
+
+/// The folder itself if it is small enough, else the largest folder below it that is.
+fn smaller(root: PathBuf, tree: Tree) -> Result<(PathBuf, Tree)> {
+    if tree.bytes() <= SHORT_BYTES_MAX {
+        return Ok((root, tree));
+    }
+    let mut folders = tree.folder_bytes();
+    folders.retain(|_, bytes| *bytes <= SHORT_BYTES_MAX);
+    let largest = folders.into_iter().max_by_key(|(_, bytes)| *bytes);
+    let (folder, _) = largest.context("no folder below is small enough")?;
+    let root = root.join(folder);
+    let tree = Tree::read(&root)?;
+    Ok((root, tree))
+}
+
+fn sysroot() -> Result<PathBuf> {
+    let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
+    let output =
+        Command::new(rustc).args(["--print", "sysroot"]).output().context("asking rustc")?;
+    ensure!(output.status.success(), "rustc --print sysroot failed");
+    Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
+}
+
+fn run_stele(
+    stele: &Path,
+    before: &[&str],
+    store: &Path,
+    after: &[&str],
+    last: Option<&Path>,
+) -> Result<String> {
+    let mut command = Command::new(stele);
+    command.args(before).arg(store).args(after).args(last);
+    let output = command.output().context("starting stele")?;
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        bail!("stele {before:?} ended with {}:\n{printed}{errors}", output.status);
+    }
+    Ok(printed)
+}
+
+/// `stele verify --json`, which must succeed; its last line is the report.
+fn verify(stele: &Path, store: &Path) -> Result<serde_json::Value> {
+    let started = Instant::now();
+    let printed = run_stele(stele, &["verify", "--store"], store, &["--json"], None)?;
+    let line = printed.lines().rfind(|line| line.starts_with('{'));
+    let line = line.context("stele verify --json printed no object")?;
+    println!("verify: clean in {:.1} s: {line}", started.elapsed().as_secs_f64());
+    serde_json::from_str(line).context("reading the report of stele verify")
+}
+
+/// What `du` counts against what the store reports.
+fn check_space(store: &Path, report: &serde_json::Value) -> Result<()> {
+    let reported = report["disk_bytes"].as_u64().context("the report has no disk_bytes")?;
+    let counted = tree::disk_bytes(store)?;
+    let off = (counted as f64 / reported as f64 - 1.0).abs();
+    println!("space: du {counted}, reported {reported}, {:.3} % apart", off * 100.0);
+    ensure!(off <= SPACE_TOLERANCE, "du and the reported space are too far apart");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn space_far_from_the_report_fails() {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::write(place.path().join("a"), vec![1; 1 << 20]).unwrap();
+        let counted = tree::disk_bytes(place.path()).unwrap();
+        let report = |bytes: u64| serde_json::json!({ "disk_bytes": bytes });
+        check_space(place.path(), &report(counted)).unwrap();
+        assert!(check_space(place.path(), &report(counted * 103 / 100)).is_err());
+        assert!(check_space(place.path(), &serde_json::json!({})).is_err());
+    }
+}

@@ -1,0 +1,159 @@
+//! Folders: what is in them, whether two are the same, what they take of the disk.
+
+use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufReader, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// `st_blocks` counts these, whatever the file system's blocks are.
+const BLOCK_BYTES: u64 = 512;
+const READ_BYTES: usize = 1 << 20;
+
+/// The regular files below a folder, with their lengths. Links are not followed and do not count.
+#[derive(Debug, Default)]
+pub struct Tree {
+    /// Relative path to length.
+    pub files: BTreeMap<PathBuf, u64>,
+}
+
+impl Tree {
+    /// Reads names and lengths.
+    pub fn read(root: &Path) -> Result<Self> {
+        let mut tree = Self::default();
+        walk(root, &mut |path, metadata| {
+            if metadata.is_file() {
+                let relative = path.strip_prefix(root).context("a path below its root")?;
+                tree.files.insert(relative.to_owned(), metadata.len());
+            }
+            Ok(())
+        })?;
+        Ok(tree)
+    }
+
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.files.values().sum()
+    }
+
+    /// Bytes of every folder below the root.
+    pub fn folder_bytes(&self) -> BTreeMap<PathBuf, u64> {
+        let mut folders = BTreeMap::new();
+        for (path, bytes) in &self.files {
+            for folder in path.ancestors().skip(1).filter(|folder| *folder != Path::new("")) {
+                *folders.entry(folder.to_owned()).or_insert(0) += bytes;
+            }
+        }
+        folders
+    }
+
+    /// Fails at the first difference in names, lengths or bytes.
+    pub fn compare(&self, root: &Path, other: &Self, other_root: &Path) -> Result<()> {
+        if let Some(path) = self.files.keys().find(|path| !other.files.contains_key(*path)) {
+            bail!("{} is missing", other_root.join(path).display());
+        }
+        if let Some(path) = other.files.keys().find(|path| !self.files.contains_key(*path)) {
+            bail!("{} was not in the input", other_root.join(path).display());
+        }
+        for path in self.files.keys() {
+            let (one, two) = (root.join(path), other_root.join(path));
+            if !same_bytes(&one, &two)? {
+                bail!("{} differs from {}", two.display(), one.display());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of the disk that a folder takes, as `du` counts them.
+pub fn disk_bytes(root: &Path) -> Result<u64> {
+    let mut bytes = fs::symlink_metadata(root)?.blocks() * BLOCK_BYTES;
+    walk(root, &mut |_, metadata| {
+        bytes += metadata.blocks() * BLOCK_BYTES;
+        Ok(())
+    })?;
+    Ok(bytes)
+}
+
+fn walk(folder: &Path, f: &mut dyn FnMut(&Path, &fs::Metadata) -> Result<()>) -> Result<()> {
+    let entries = fs::read_dir(folder).with_context(|| format!("listing {}", folder.display()))?;
+    for entry in entries {
+        let path = entry?.path();
+        let metadata = fs::symlink_metadata(&path)?;
+        f(&path, &metadata)?;
+        if metadata.is_dir() {
+            walk(&path, f)?;
+        }
+    }
+    Ok(())
+}
+
+fn same_bytes(one: &Path, two: &Path) -> Result<bool> {
+    let open =
+        |path: &Path| File::open(path).with_context(|| format!("opening {}", path.display()));
+    let mut one = BufReader::with_capacity(READ_BYTES, open(one)?);
+    let mut two = BufReader::with_capacity(READ_BYTES, open(two)?);
+    let (mut from_one, mut from_two) = (vec![0; READ_BYTES], vec![0; READ_BYTES]);
+    loop {
+        let (a, b) = (fill(&mut one, &mut from_one)?, fill(&mut two, &mut from_two)?);
+        if from_one[..a] != from_two[..b] {
+            return Ok(false);
+        }
+        if a == 0 {
+            return Ok(true);
+        }
+    }
+}
+
+/// Reads until the buffer is full or the file ends.
+fn fill(file: &mut impl Read, buffer: &mut [u8]) -> Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read(&mut buffer[filled..])? {
+            0 => break,
+            got => filled += got,
+        }
+    }
+    Ok(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(files: &[(&str, &[u8])]) -> (tempfile::TempDir, Tree) {
+        let place = tempfile::tempdir().unwrap();
+        for (path, content) in files {
+            let path = place.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        }
+        let tree = Tree::read(place.path()).unwrap();
+        (place, tree)
+    }
+
+    #[test]
+    fn every_kind_of_difference_is_found() {
+        let (one, a) = tree(&[("x/y", b"same"), ("z", b"")]);
+        let differs = |files: &[(&str, &[u8])]| {
+            let (two, b) = tree(files);
+            a.compare(one.path(), &b, two.path()).err().map(|error| error.to_string())
+        };
+        assert_eq!(differs(&[("x/y", b"same"), ("z", b"")]), None);
+        assert!(differs(&[("x/y", b"same")]).unwrap().contains("missing"));
+        assert!(differs(&[("x/y", b"same"), ("z", b""), ("w", b"")]).unwrap().contains("input"));
+        assert!(differs(&[("x/y", b"sane"), ("z", b"")]).unwrap().contains("differs"));
+        assert!(differs(&[("x/y", b"same!"), ("z", b"")]).unwrap().contains("differs"));
+    }
+
+    #[test]
+    fn folders_add_up() {
+        let (place, tree) = tree(&[("a/b/c", &[0; 10]), ("a/d", &[0; 5]), ("e", &[0; 1])]);
+        let folders = tree.folder_bytes();
+        assert_eq!(folders[Path::new("a")], 15);
+        assert_eq!(folders[Path::new("a/b")], 10);
+        assert_eq!((folders.len(), tree.bytes()), (2, 16));
+        assert!(disk_bytes(place.path()).unwrap() >= 16);
+    }
+}

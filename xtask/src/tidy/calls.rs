@@ -1,0 +1,217 @@
+//! Calls banned below the edges: time, files, threads, randomness and async runtimes are handed in,
+//! so that a simulated disk and clock see everything.
+
+use super::Finding;
+use super::source::Source;
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+
+const RULE: &str = "banned calls";
+
+/// A path of identifiers that must not appear, except below the named places.
+struct Ban {
+    /// Consecutive identifiers joined by `::`.
+    path: &'static [&'static str],
+    /// Whether the path must start there (`true`) or may be preceded by others.
+    anchored: bool,
+    /// Beginnings of paths of files where it is allowed.
+    allowed: &'static [&'static str],
+    reason: &'static str,
+}
+
+const CLI: &str = "crates/cli/";
+const VFS_REAL: &str = "crates/vfs/src/real/";
+const CLOCK: &str = "crates/vfs/src/real/clock.rs";
+const FRONT: &str = "crates/engine/src/db/";
+
+const FILES: &str = "files go through the vfs";
+const TIME: &str = "time is handed in (`Clock`)";
+const CHANCE: &str = "seeds are handed in";
+const THREADS: &str = "threads belong to the embedded front";
+const ASYNC: &str = "async runtimes are for the edges";
+
+const BANS: [Ban; 17] = [
+    ban(&["tokio"], true, &[], ASYNC),
+    ban(&["async_std"], true, &[], ASYNC),
+    ban(&["std", "fs"], true, &[VFS_REAL, CLI], FILES),
+    ban(&["std", "os", "unix", "fs"], true, &[VFS_REAL, CLI], FILES),
+    ban(&["rustix"], true, &["crates/vfs/", CLI], FILES),
+    ban(&["SystemTime"], false, &[CLOCK, CLI], TIME),
+    ban(&["UNIX_EPOCH"], false, &[CLOCK, CLI], TIME),
+    ban(&["Instant", "now"], false, &[CLOCK, CLI], TIME),
+    ban(&["rand"], true, &[CLI], CHANCE),
+    ban(&["fastrand"], true, &[CLI], CHANCE),
+    ban(&["getrandom"], true, &[CLI], CHANCE),
+    ban(&["RandomState"], false, &[CLI], CHANCE),
+    ban(&["thread", "spawn"], false, &[FRONT, CLI], THREADS),
+    ban(&["thread", "scope"], false, &[FRONT, CLI], THREADS),
+    ban(&["thread", "Builder"], false, &[FRONT, CLI], THREADS),
+    ban(&["thread", "sleep"], false, &[FRONT, CLI], THREADS),
+    ban(&["thread", "park"], false, &[FRONT, CLI], THREADS),
+];
+
+const fn ban(
+    path: &'static [&'static str],
+    anchored: bool,
+    allowed: &'static [&'static str],
+    reason: &'static str,
+) -> Ban {
+    Ban { path, anchored, allowed, reason }
+}
+
+/// Finds banned paths in the product part of a product crate's file.
+pub fn check(source: &Source) -> Vec<Finding> {
+    let Some(tokens) = source.tokens().filter(|_| source.is_product() && !source.is_test) else {
+        return Vec::new();
+    };
+    let mut chains = Vec::new();
+    collect(tokens, &[], &mut chains);
+    let tests = source.test_lines();
+    let tested = |line| tests.iter().any(|&(from, to)| (from..=to).contains(&line));
+    let mut findings: Vec<Finding> = Vec::new();
+    for Chain { names, line } in chains.iter().filter(|chain| !tested(chain.line)) {
+        for ban in &BANS {
+            let allowed = ban.allowed.iter().any(|place| source.path.starts_with(place));
+            if !allowed && holds(names, ban) {
+                let detail = format!("`{}`: {}", ban.path.join("::"), ban.reason);
+                findings.push(Finding::at(RULE, &source.path, *line, detail));
+            }
+        }
+    }
+    findings.dedup();
+    findings
+}
+
+fn holds(names: &[String], ban: &Ban) -> bool {
+    let same = |part: &[String]| part.iter().zip(ban.path).all(|(name, banned)| name == banned);
+    let mut windows = names.windows(ban.path.len());
+    if !ban.anchored {
+        return windows.any(same);
+    }
+    // One name alone may be a variable's; a crate's name is followed by more.
+    names.len() > 1 && windows.next().is_some_and(same)
+}
+
+/// Identifiers joined by `::`, with the line of the last.
+struct Chain {
+    names: Vec<String>,
+    line: usize,
+}
+
+/// Collects every chain, also inside macros. In `a::{b, c::d}` the chains are `a::b` and `a::c::d`.
+fn collect(tokens: TokenStream, prefix: &[String], out: &mut Vec<Chain>) {
+    let mut names = prefix.to_vec();
+    let mut line = 0;
+    let mut colons = 0;
+    // Whether the last token of the chain was an identifier: two in a row are two chains.
+    let mut complete = !prefix.is_empty();
+    for token in tokens {
+        match token {
+            TokenTree::Ident(ident) => {
+                if complete && colons < 2 && names.len() > prefix.len() {
+                    flush(&mut names, prefix, line, out);
+                }
+                names.push(ident.to_string());
+                line = ident.span().start().line;
+                (colons, complete) = (0, true);
+            }
+            TokenTree::Punct(punct) if punct.as_char() == ':' => colons += 1,
+            TokenTree::Group(group) => {
+                let joined = colons >= 2 && group.delimiter() == Delimiter::Brace;
+                let inner = if joined { names.clone() } else { Vec::new() };
+                flush(&mut names, prefix, line, out);
+                collect(group.stream(), &inner, out);
+                colons = 0;
+            }
+            _ => {
+                flush(&mut names, prefix, line, out);
+                colons = 0;
+            }
+        }
+    }
+    flush(&mut names, prefix, line, out);
+}
+
+fn flush(names: &mut Vec<String>, prefix: &[String], line: usize, out: &mut Vec<Chain>) {
+    if names.len() > prefix.len() {
+        out.push(Chain { names: names.clone(), line });
+    }
+    names.truncate(0);
+    names.extend_from_slice(prefix);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+
+    fn found(path: &str, text: &str) -> Vec<String> {
+        check(&sample(path, text))
+            .into_iter()
+            .map(|f| format!("{} {}", f.place, f.detail))
+            .collect()
+    }
+
+    fn fires(text: &str) -> bool {
+        !found("crates/log/src/x.rs", text).is_empty()
+    }
+
+    #[test]
+    fn each_banned_call_fires() {
+        for text in [
+            "use tokio::sync::Mutex;",
+            "fn f() { std::fs::read(p); }",
+            "use std::{fs, io};",
+            "use std::{io, fs::File};",
+            "use std::{os::{unix::fs::FileExt}};",
+            "use rustix::fs::fsync;",
+            "fn f() -> SystemTime { g() }",
+            "fn f() { std::time::Instant::now(); }",
+            "fn f() { println!(\"{:?}\", Instant::now()); }",
+            "use rand::Rng;",
+            "fn f() { fastrand::u64(..) }",
+            "fn f() { let x: std::collections::hash_map::RandomState; }",
+            "fn f() { std::thread::spawn(g); }",
+            "use std::thread; fn f() { thread::scope(|s| s.spawn(g)); }",
+            "use std::thread::{self, Builder};",
+            "fn f() { std::thread::sleep(d); }",
+        ] {
+            assert!(fires(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn lookalikes_pass() {
+        for text in [
+            "use std::io; mod fs {} use crate::fs::File;",
+            "fn f(i: Instant) { i.now() }",
+            "fn spawn() { spawn(); self.thread.spawn; }",
+            "fn f(rand: u64) { let std = rand; x(std, fs) }",
+            "// std::fs::read\nfn f() {}",
+            "#[cfg(test)] mod tests { use std::fs; fn f() { Instant::now(); } }",
+        ] {
+            assert!(!fires(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_finding_names_file_line_and_reason() {
+        let text = "fn f() {}\nfn g() {\n    std::fs::read(p);\n}\n";
+        let all = found("crates/gc/src/pick.rs", text);
+        assert_eq!(all, ["crates/gc/src/pick.rs:3 `std::fs`: files go through the vfs"]);
+    }
+
+    #[test]
+    fn the_places_that_own_a_resource_may_use_it() {
+        let files = "fn f() { std::fs::read(p); }";
+        let threads = "fn f() { std::thread::spawn(g); }";
+        let clock = "fn f() { Instant::now(); }";
+        assert!(found("crates/vfs/src/real/file.rs", files).is_empty());
+        assert!(found("crates/cli/src/import.rs", files).is_empty());
+        assert!(found("crates/engine/src/db/worker.rs", threads).is_empty());
+        assert!(found("crates/vfs/src/real/clock.rs", clock).is_empty());
+        assert!(found("crates/log/tests/recovery.rs", files).is_empty());
+        assert!(!found("crates/vfs/src/sim/disk.rs", files).is_empty());
+        assert!(!found("crates/engine/src/store/mod.rs", threads).is_empty());
+        assert!(!found("crates/vfs/src/real/file.rs", clock).is_empty());
+    }
+}

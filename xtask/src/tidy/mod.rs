@@ -1,0 +1,72 @@
+//! What a change must keep: crate layers, banned calls, lengths, words, live files, and a table of
+//! deliberate bugs that agrees with the code. Each rule is a function from text to findings.
+
+mod calls;
+mod layers;
+mod lengths;
+mod modules;
+mod names;
+mod source;
+mod words;
+
+use crate::mutants::Table;
+use crate::workspace::Workspace;
+use anyhow::{Result, bail};
+use std::fmt;
+
+/// One broken rule, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The rule's name, as STYLE.md has it.
+    pub rule: &'static str,
+    /// File and line, or the package.
+    pub place: String,
+    /// What does not hold.
+    pub detail: String,
+}
+
+impl Finding {
+    fn new(rule: &'static str, place: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { rule, place: place.into(), detail: detail.into() }
+    }
+
+    fn at(rule: &'static str, path: &str, line: usize, detail: impl Into<String>) -> Self {
+        Self::new(rule, format!("{path}:{line}"), detail)
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} ({})", self.place, self.detail, self.rule)
+    }
+}
+
+/// Checks the workspace; prints every finding and the lengths, fails if there is any finding.
+pub fn run(workspace: &Workspace) -> Result<()> {
+    let mut sources = source::load(workspace)?;
+    let mut findings = layers::check(&workspace.packages);
+    findings.extend(modules::check(&mut sources, &workspace.roots()));
+    for source in &sources {
+        findings.extend(words::check(&source.path, &source.text));
+        findings.extend(calls::check(source));
+        findings.extend(lengths::check(source));
+    }
+    let (summary, medians) = lengths::summary(&sources);
+    findings.extend(medians);
+    findings.extend(names::check(&sources, &Table::load(workspace)?, &workspace.packages));
+    for finding in &findings {
+        println!("{finding}");
+    }
+    println!("{summary}");
+    if !findings.is_empty() {
+        bail!("tidy: {} findings", findings.len());
+    }
+    println!("tidy: nothing found in {} files", sources.len());
+    Ok(())
+}
+
+/// A parsed source for the rules' tests.
+#[cfg(test)]
+fn sample(path: &str, text: &str) -> source::Source {
+    source::Source::parse(path, text.to_owned()).unwrap()
+}

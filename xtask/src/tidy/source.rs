@@ -1,0 +1,110 @@
+//! The files under the rules: tracked ones, and new ones that git would track.
+
+use crate::workspace::Workspace;
+use anyhow::{Context, Result, ensure};
+use proc_macro2::{Span, TokenStream};
+use std::process::Command;
+use syn::spanned::Spanned;
+use syn::{Attribute, File, Item};
+
+/// Endings of files that hold text people write.
+const TEXT_ENDINGS: [&str; 9] =
+    [".rs", ".md", ".toml", ".sh", ".txt", ".yml", ".yaml", ".json", ".ci/run"];
+
+/// One file, with its syntax when it is Rust.
+pub struct Source {
+    /// Path from the workspace's root, with `/`.
+    pub path: String,
+    /// Its content.
+    pub text: String,
+    /// Its syntax, for `.rs` files.
+    pub syntax: Option<File>,
+    /// Whether the file is compiled for tests only.
+    pub is_test: bool,
+}
+
+impl Source {
+    /// Parses Rust; other text is kept as it is.
+    pub fn parse(path: &str, text: String) -> Result<Self> {
+        let syntax = if path.ends_with(".rs") {
+            Some(syn::parse_file(&text).with_context(|| format!("parsing {path}"))?)
+        } else {
+            None
+        };
+        let is_test = ["/tests/", "/benches/", "/examples/"].iter().any(|part| path.contains(part));
+        Ok(Self { path: path.to_owned(), text, syntax, is_test })
+    }
+
+    /// Whether the file belongs to a product crate.
+    pub fn is_product(&self) -> bool {
+        self.path.starts_with("crates/")
+    }
+
+    /// Lines (first and last, from 1) of items compiled for tests only.
+    pub fn test_lines(&self) -> Vec<(usize, usize)> {
+        let items = self.syntax.iter().flat_map(|file| &file.items);
+        items.filter(|item| for_tests(attributes(item))).map(|item| lines_of(item.span())).collect()
+    }
+
+    /// The tokens of a Rust file.
+    pub fn tokens(&self) -> Option<TokenStream> {
+        self.syntax.as_ref()?;
+        self.text.parse().ok()
+    }
+}
+
+/// First and last line of a span.
+pub fn lines_of(span: Span) -> (usize, usize) {
+    (span.start().line, span.end().line)
+}
+
+/// Whether `#[cfg(test)]` or `#[cfg(all(test, ..))]` is among the attributes.
+pub fn for_tests(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        let syn::Meta::List(list) = &attribute.meta else { return false };
+        let inner = list.tokens.to_string().replace(' ', "");
+        list.path.is_ident("cfg") && (inner == "test" || inner.starts_with("all(test,"))
+    })
+}
+
+/// The attributes of an item of a file.
+pub fn attributes(item: &Item) -> &[Attribute] {
+    match item {
+        Item::Const(item) => &item.attrs,
+        Item::Enum(item) => &item.attrs,
+        Item::Fn(item) => &item.attrs,
+        Item::Impl(item) => &item.attrs,
+        Item::Macro(item) => &item.attrs,
+        Item::Mod(item) => &item.attrs,
+        Item::Static(item) => &item.attrs,
+        Item::Struct(item) => &item.attrs,
+        Item::Trait(item) => &item.attrs,
+        Item::Type(item) => &item.attrs,
+        Item::Use(item) => &item.attrs,
+        _ => &[],
+    }
+}
+
+/// Every text file of the workspace, in path order.
+pub fn load(workspace: &Workspace) -> Result<Vec<Source>> {
+    let output = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(&workspace.root)
+        .output()
+        .context("running git ls-files")?;
+    ensure!(output.status.success(), "git ls-files: {}", String::from_utf8_lossy(&output.stderr));
+    let listed = String::from_utf8(output.stdout).context("a path is not UTF-8")?;
+    let mut paths: Vec<&str> = listed.lines().collect();
+    paths.sort_unstable();
+    paths.dedup();
+    let mut sources = Vec::new();
+    for path in paths.into_iter().filter(|path| TEXT_ENDINGS.iter().any(|end| path.ends_with(end)))
+    {
+        let full = workspace.root.join(path);
+        if full.is_file() {
+            let text = std::fs::read_to_string(&full).with_context(|| path.to_owned())?;
+            sources.push(Source::parse(path, text)?);
+        }
+    }
+    Ok(sources)
+}
