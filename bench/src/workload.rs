@@ -1,5 +1,7 @@
 //! Keys, values and choices of keys, all from a seed.
 
+use std::ops::Range;
+
 /// Bytes of every key.
 pub const KEY_BYTES: usize = 16;
 /// Values are cut out of this many random bytes.
@@ -64,10 +66,21 @@ impl Values {
         Self { pool, random }
     }
 
+    /// Where the next value lies, for [`Values::get`].
+    pub fn next_range(&mut self, bytes: usize) -> Range<usize> {
+        let from = self.random.below(POOL_BYTES as u64) as usize;
+        from..from + bytes
+    }
+
+    /// The value there.
+    pub fn get(&self, range: Range<usize>) -> &[u8] {
+        &self.pool[range]
+    }
+
     /// The next value.
     pub fn next(&mut self, bytes: usize) -> &[u8] {
-        let from = self.random.below(POOL_BYTES as u64) as usize;
-        &self.pool[from..from + bytes]
+        let range = self.next_range(bytes);
+        self.get(range)
     }
 }
 

@@ -9,8 +9,8 @@ use stele_types::{Error, KeyRange, Result};
 
 pub use stele_engine::{Order, Pair};
 
-/// File that makes a directory a store.
-const IDENTITY: &str = "STORE";
+/// What makes a directory a store, or what is left of one.
+const PARTS: [&str; 3] = ["STORE", "log", "index"];
 
 /// Settings a command may change; `None` keeps the default.
 #[derive(Clone, Debug, Default)]
@@ -43,8 +43,6 @@ impl Pending {
 /// Sizes and counts.
 #[derive(Clone, Debug)]
 pub struct Figures {
-    /// Bytes of keys and values handed in since open.
-    pub payload_bytes: u64,
     /// Bytes written to files since open, by cause.
     pub written_bytes: Vec<(&'static str, u64)>,
     pub disk_bytes: u64,
@@ -68,7 +66,8 @@ pub struct Verified {
 impl Store {
     /// Opens a store that must exist.
     pub fn open(dir: &Path, tuning: &Tuning) -> Result<Self> {
-        if dir.join(IDENTITY).exists() {
+        // A directory that lost its identity is no empty one: the engine says what is missing.
+        if PARTS.iter().any(|part| dir.join(part).exists()) {
             return Self::open_or_create(dir, tuning);
         }
         let detail = if dir.is_dir() { "it holds no store" } else { "no such directory" };
@@ -194,7 +193,6 @@ impl Store {
     pub fn figures(&self) -> Figures {
         let DbStats { engine, gc, .. } = self.db.stats();
         Figures {
-            payload_bytes: engine.user_bytes,
             space_amp: engine.space_amp(),
             written_bytes: engine.written_bytes,
             disk_bytes: engine.disk_bytes,

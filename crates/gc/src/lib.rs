@@ -1,8 +1,28 @@
 //! Garbage collection of one store: flush, merge, relocate, sort and reclaim, each decided by a
-//! pure function and carried out in slices within a byte budget.
+//! pure function ([`pick`]) and carried out in slices within a byte budget.
+//!
+//! The law of removal is in `law.rs`. The order that makes it hold through a crash: outputs of a
+//! relocation are synced, then their directory, then one manifest edit; only then is the victim
+//! removable.
 
+mod force;
+mod gc;
+mod heat;
+mod jobs;
+mod law;
+mod mover;
+mod observe;
 mod options;
 mod policy;
+mod reclaim;
+mod saved;
+mod stats;
+mod work;
 
+pub use gc::{Gc, GcHooks};
 pub use options::{GcOptions, PolicyKind};
-pub use policy::{Choice, FileState, Held, HotRange, State, TierState, credit_for, pick, pick_collect};
+pub use policy::{
+    Choice, FileState, Held, HotRange, State, TierState, credit_for, pick, pick_collect,
+    space_trigger,
+};
+pub use stats::{Forced, GcStats, Phase, Pressure, Stage, StageBytes, StepDone};

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 use stele_index::{Cursor, Found, Memtable};
-use stele_types::{Seq, ValueRef};
+use stele_types::{Result, Seq, ValueRef};
+
+type Map = BTreeMap<Box<[u8]>, (u64, Found)>;
 
 const MEMTABLE_BYTES_MAX: usize = 64 << 20;
 
@@ -30,7 +32,7 @@ fn report(what: &str, count: u64, start: Instant) {
     println!("{what:<44} {:>10.0}/s", count as f64 / seconds);
 }
 
-fn main() {
+fn main() -> Result<()> {
     let count: u64 = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(5_000_000);
     let value = Bytes::from_static(&[7; 20]);
     let found = Found::Value { value: ValueRef::Inline(value.clone()), expires_at_s: 0 };
@@ -58,21 +60,21 @@ fn main() {
         report(&format!("own tree, {name}: get"), gets, start);
         let start = Instant::now();
         let mut cursor = tables[0].cursor(Seq(u64::MAX));
-        cursor.seek(b"").unwrap();
+        cursor.seek(b"")?;
         let mut seen = 0;
         while cursor.valid() {
             assert!(cursor.found().is_ok());
-            cursor.next().unwrap();
+            cursor.next()?;
             seen += 1;
         }
         report(&format!("own tree, {name}: walk"), seen, start);
     }
-    let maps: Vec<RwLock<BTreeMap<Box<[u8]>, (u64, Found)>>> =
-        (0..=count / 860_000).map(|_| RwLock::default()).collect();
+    let maps: Vec<RwLock<Map>> = (0..=count / 860_000).map(|_| RwLock::default()).collect();
     let start = Instant::now();
     for i in 0..count {
         let map = &maps[(i / 860_000) as usize];
         map.write().insert(Box::from(key(i, 0)), (i, found.clone()));
     }
     report("RwLock<BTreeMap>, random: insert", count, start);
+    Ok(())
 }

@@ -26,9 +26,14 @@ pub use index::{Index, Opened, VerifyReport};
 pub use manifest::inspect::{ManifestRecord, inspect as inspect_manifest};
 pub use manifest::rebuild::{Rebuilt, rebuild};
 pub use manifest::{Change, Edit};
+pub use memtable::{Memtable, MemtableCursor, RangeSet};
 pub use merge::{Job, JobDone, JobStep, MergeInputs, MergeProgress, MergeSpec, ValueMover};
 pub use options::IndexOptions;
-pub use run::*;
+pub use run::{
+    Live, Run, RunCursor, RunExtra, RunItem, RunMeta, RunOptions, RunPart, RunRecord, RunVerified,
+    RunWriter, inspect_run, inspect_run_items, key_hash, parse_run_file_name, run_file_name,
+    run_path,
+};
 pub use slot::Found;
 pub use version::{Tier, Version, VersionId};
 pub use view::{Direction, View, ViewIter};

@@ -52,6 +52,8 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     import_killed(&stele, &source, &store, tree.bytes(), KILLS, &mut seeded)?;
     let import_s = started.elapsed().as_secs_f64();
     let report = verify(&stele, &store)?;
+    let keys = report["keys"].as_u64();
+    ensure!(keys == Some(tree.files.len() as u64), "{keys:?} keys for {} files", tree.files.len());
     let started = Instant::now();
     run_stele(&stele, &["export", "--store"], &store, &["--to"], Some(&out))?;
     let export_s = started.elapsed().as_secs_f64();
@@ -138,7 +140,7 @@ fn verify(stele: &Path, store: &Path) -> Result<serde_json::Value> {
 
 /// What `du` counts against what the store reports.
 fn check_space(store: &Path, report: &serde_json::Value) -> Result<()> {
-    let reported = report["disk_bytes"].as_u64().context("the report has no disk_bytes")?;
+    let reported = report["reported_bytes"].as_u64().context("the report has no reported_bytes")?;
     let counted = tree::disk_bytes(store)?;
     let off = (counted as f64 / reported as f64 - 1.0).abs();
     println!("space: du {counted}, reported {reported}, {:.3} % apart", off * 100.0);
@@ -155,7 +157,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         std::fs::write(place.path().join("a"), vec![1; 1 << 20]).unwrap();
         let counted = tree::disk_bytes(place.path()).unwrap();
-        let report = |bytes: u64| serde_json::json!({ "disk_bytes": bytes });
+        let report = |bytes: u64| serde_json::json!({ "reported_bytes": bytes });
         check_space(place.path(), &report(counted)).unwrap();
         assert!(check_space(place.path(), &report(counted * 103 / 100)).is_err());
         assert!(check_space(place.path(), &serde_json::json!({})).is_err());

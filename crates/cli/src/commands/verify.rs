@@ -2,6 +2,7 @@
 
 use crate::Outcome;
 use crate::args::Verify;
+use crate::inspect;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::store::{Store, Tuning, Verified};
@@ -41,9 +42,14 @@ pub fn verify(args: &Verify) -> Result<Outcome> {
     let mut damages = Damages::default();
     let verified = match check(dir, &mut damages) {
         Ok(verified) => verified,
-        // Too damaged to open, or to go on: that is the finding.
+        // Too damaged to open: that is the finding, with all that the files show by themselves.
         Err(error) if error.is_damage() && dir.is_dir() => {
-            damages.add(dir.clone(), error.to_string());
+            let path = match &error {
+                Error::Corrupt { path, .. } | Error::Missing { path, .. } => path.clone(),
+                _ => dir.clone(),
+            };
+            damages.add(path, error.to_string());
+            inspect::damage(dir, &mut |path, detail| damages.add(path, detail))?;
             Verified::default()
         }
         Err(error) => return Err(error),
@@ -61,8 +67,8 @@ pub fn verify(args: &Verify) -> Result<Outcome> {
 fn check(dir: &Path, damages: &mut Damages) -> Result<Verified> {
     let store = Store::open(dir, &Tuning { as_it_is: true, ..Tuning::default() })?;
     let progress = Progress::bytes(None, "verifying");
-    let verified =
-        store.verify(&mut |path, detail| damages.add(path, detail), &|bytes| progress.add(bytes))?;
+    let verified = store
+        .verify(&mut |path, detail| damages.add(path, detail), &|bytes| progress.add(bytes))?;
     drop(progress);
     store.close()?;
     Ok(verified)
@@ -72,9 +78,7 @@ fn print(json: bool, verified: &Verified, disk_bytes: u64, damages: &Damages) ->
     let mut out = Output::new();
     let ok = damages.count == 0;
     if json {
-        let place = |(path, detail): &(PathBuf, String)| {
-            json!({ "path": path.display().to_string(), "detail": detail })
-        };
+        let place = |(path, detail): &(PathBuf, String)| json!({ "path": path.display().to_string(), "detail": detail });
         let object = json!({
             "ok": ok,
             "keys": verified.keys,

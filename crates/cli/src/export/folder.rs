@@ -24,9 +24,8 @@ impl Folder {
     /// Makes the folder. It must lie outside the store.
     pub fn new(root: &Path, store: &Path) -> Result<Self> {
         fs::create_dir_all(root).map_err(|error| Error::io("create", root, error))?;
-        let canonical = |path: &Path| {
-            path.canonicalize().map_err(|error| Error::io("open", path, error))
-        };
+        let canonical =
+            |path: &Path| path.canonicalize().map_err(|error| Error::io("open", path, error));
         let (inside, outside) = (canonical(root)?, canonical(store)?);
         if inside.starts_with(&outside) {
             return Err(Error::invalid(format!("{} lies inside the store", root.display())));
@@ -102,7 +101,8 @@ fn name_error(path: &Path, error: io::Error) -> Error {
 
 /// The key as a path of plain names: not absolute, no `.`, `..` or empty part.
 fn relative_path(key: &[u8]) -> Result<PathBuf> {
-    let refuse = |why: &str| Err(Error::invalid(format!("{why}; use --to FILE.jsonl for such keys")));
+    let refuse =
+        |why: &str| Err(Error::invalid(format!("{why}; use --to FILE.jsonl for such keys")));
     if key.is_empty() {
         return refuse("an empty key is no file name");
     }
@@ -127,8 +127,18 @@ mod tests {
 
     #[test]
     fn keys_that_lead_outside_are_refused() {
-        let bad: [&[u8]; 10] =
-            [b"", b"/etc/passwd", b"..", b"a/../b", b"../a", b"a/..", b"a//b", b"a/", b"./a", b"a\0b"];
+        let bad: [&[u8]; 10] = [
+            b"",
+            b"/etc/passwd",
+            b"..",
+            b"a/../b",
+            b"../a",
+            b"a/..",
+            b"a//b",
+            b"a/",
+            b"./a",
+            b"a\0b",
+        ];
         for key in bad {
             assert!(relative_path(key).is_err(), "{}", String::from_utf8_lossy(key));
         }

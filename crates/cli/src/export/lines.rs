@@ -20,7 +20,11 @@ pub struct Lines {
 enum To {
     Standard(Output),
     /// Written beside its place, and renamed when complete.
-    File { out: BufWriter<File>, temporary: PathBuf, path: PathBuf },
+    File {
+        out: BufWriter<File>,
+        temporary: PathBuf,
+        path: PathBuf,
+    },
 }
 
 impl Lines {

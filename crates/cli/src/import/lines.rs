@@ -98,7 +98,8 @@ mod tests {
         assert_eq!(mixed, (vec![255, 0], vec![0, 1], None));
         let hex = read(r#"{"key":"6b","value":""}"#, Encoding::Hex).unwrap();
         assert_eq!(hex, (b"k".to_vec(), vec![], None));
-        for bad in ["{}", "nonsense", r#"{"key":"a","key_hex":"61","value":""}"#, r#"{"key":"a"}"#] {
+        for bad in ["{}", "nonsense", r#"{"key":"a","key_hex":"61","value":""}"#, r#"{"key":"a"}"#]
+        {
             assert!(read(bad, Encoding::Text).is_err(), "{bad}");
         }
     }

@@ -27,9 +27,18 @@ const CHUNKS_WAITING: usize = 2;
 
 /// What a source yields.
 enum Item {
-    Pair { key: Vec<u8>, value: Vec<u8>, ttl_s: Option<u64>, source_bytes: u64 },
+    Pair {
+        key: Vec<u8>,
+        value: Vec<u8>,
+        ttl_s: Option<u64>,
+        source_bytes: u64,
+    },
     /// Cannot be stored or read; the rest goes on.
-    Refused { what: String, error: Error, source_bytes: u64 },
+    Refused {
+        what: String,
+        error: Error,
+        source_bytes: u64,
+    },
     /// A symbolic link or other special file.
     Skipped,
 }

@@ -36,6 +36,12 @@ pub(crate) struct CommitQueue {
     bytes_max: usize,
 }
 
+impl std::fmt::Debug for CommitQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CommitQueue").field("bytes_max", &self.bytes_max).finish_non_exhaustive()
+    }
+}
+
 struct Waiting {
     groups: VecDeque<Group>,
     bytes: usize,
@@ -99,8 +105,9 @@ impl CommitQueue {
         };
         let before = group.builder.encoded_bytes();
         add(&mut group.builder)?;
-        let outcome = group.outcome.clone();
         let added = group.builder.encoded_bytes() - before;
+        // What asks for nothing is done; nobody commits an empty group.
+        let outcome = if added == 0 { Outcome::done() } else { group.outcome.clone() };
         waiting.bytes += added;
         Ok(Completion { outcome, queue: self.clone() })
     }

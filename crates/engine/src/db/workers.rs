@@ -62,7 +62,7 @@ impl Signal {
 }
 
 /// The threads of one store; they end when this is dropped.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Workers {
     commit: Arc<Signal>,
     maintain: Arc<Signal>,
@@ -75,7 +75,7 @@ impl Workers {
         queue: &Arc<CommitQueue>,
         unattended: Arc<Signal>,
     ) -> Result<Self> {
-        let mut workers = Self { commit: unattended, ..Self::default() };
+        let mut workers = Self { commit: unattended, maintain: Arc::default(), threads: Vec::new() };
         let (signal, committing) = (workers.commit.clone(), queue.clone());
         workers.spawn("stele-commit", move || commit_loop(&signal, &committing))?;
         let (signal, maintained) = (workers.maintain.clone(), store.clone());

@@ -4,7 +4,7 @@ use super::{Shared, Store, View};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_log::{Log, SortedWriter};
-use stele_storage::{Order, Pair, StorageEngine};
+use stele_storage::{Order, Pair};
 use stele_types::{
     Cause, Error, KeyRange, LogBatch, LogIndex, Lsn, Mark, Record, RegionId, Result, Term, ValueRef,
 };

@@ -27,7 +27,7 @@ use stele_index::Index;
 use stele_log::{Log, LogStats};
 use stele_storage::{EngineStats, Maintained, Pair, Progress, StorageEngine};
 use stele_types::{
-    Appended, Cause, Clock, CommittedEntry, Error, FileId, KeyRange, LogBatch, LogIndex, Record, RegionId,
+    Appended, Cause, CommittedEntry, Error, FileId, KeyRange, LogBatch, LogIndex, Record, RegionId,
     Result, StoreId, Term,
 };
 use stele_vfs::{DirLock, Vfs};
@@ -45,7 +45,6 @@ pub struct Store {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub vfs: Arc<dyn Vfs>,
-    pub clock: Arc<dyn Clock>,
     pub dir: PathBuf,
     pub id: StoreId,
     pub options: Options,

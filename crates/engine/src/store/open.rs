@@ -64,7 +64,7 @@ impl Store {
         let gc_options = options.gc.clone();
         let shared = Arc::new(Shared {
             vfs,
-            clock: clock.clone(),
+
             dir: dir.to_path_buf(),
             id,
             options,

@@ -44,7 +44,8 @@ pub(super) fn open_index(
         Err(error) => return Err(error),
     };
     let reason = lost.to_string();
-    if !rebuild.is_half_made()? && stele_index::rebuild(vfs.clone(), &rebuild.index_dir(), &options.index()).is_ok()
+    if !rebuild.is_half_made()?
+        && stele_index::rebuild(vfs, &rebuild.index_dir(), &options.index()).is_ok()
         && let Ok((index, opened)) = rebuild.open_existing()
     {
         return Ok((index, opened, Some(reason)));

@@ -65,16 +65,17 @@ impl Store {
         let mut reporter = Reporter { sink, report: VerifyReport::default() };
         self.shared.log.verify(&mut |event| match event {
             stele_log::VerifyEvent::Checked { bytes, .. } => reporter.checked(bytes),
-            stele_log::VerifyEvent::Damage { path, offset, detail } => {
-                reporter.damage(path, format!("at byte {offset}: {detail}"));
+            stele_log::VerifyEvent::Damaged(damage) => {
+                reporter.damage(damage.path, format!("at byte {}: {}", damage.offset, damage.detail));
             }
         })?;
-        self.shared.index.verify(&mut |event| match event {
-            stele_index::VerifyEvent::Checked { bytes, .. } => reporter.checked(bytes),
-            stele_index::VerifyEvent::Damage { path, offset, detail } => {
-                reporter.damage(path, format!("at byte {offset}: {detail}"));
-            }
-        })?;
+        let index_dir = self.shared.dir.join("index");
+        let mut index_damages = Vec::new();
+        let checked = self.shared.index.verify(&mut |error| index_damages.push(error.to_string()))?;
+        reporter.checked(checked.bytes);
+        for detail in index_damages {
+            reporter.damage(index_dir.clone(), detail);
+        }
         self.verify_references(&mut reporter)?;
         reporter.report.disk_bytes = disk_bytes(&self.shared)?;
         Ok(reporter.report)

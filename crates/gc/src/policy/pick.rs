@@ -1,8 +1,8 @@
 //! What to do next.
 
 use super::state::{Choice, Held, State};
-use super::victims::{self, Victims, Wanted};
 use super::tiers;
+use super::victims::{self, Victims, Wanted};
 use crate::{GcOptions, PolicyKind};
 use stele_types::KeyRange;
 
@@ -10,7 +10,8 @@ use stele_types::KeyRange;
 const TRIGGER_OF_TARGET: f64 = 0.985;
 /// Share of the live bytes one round frees at least and at most.
 const ROUND_SHARE: (f64, f64) = (0.04, 0.3);
-/// Above this share of undiscovered dead bytes, victims can't be told apart: merge first.
+/// Above this share of undiscovered dead bytes, victims can't be told apart: merge first. Costly
+/// indexes wait longer: the share grows with the root of the index's own share.
 const UNDISCOVERED_SHARE_MAX: f64 = 0.05;
 /// An index of at most this share of the live bytes is merged without hesitation.
 const CHEAP_INDEX_SHARE: f64 = 0.01;
@@ -21,11 +22,17 @@ const BUDGET_RISE: f64 = 4.0;
 
 /// Decides what to do next. Pure: the same state gives the same answer.
 pub fn pick(state: &State, options: &GcOptions) -> Choice {
+    if let Some(choice) = reclaim(state) {
+        return choice;
+    }
     if state.frozen > 0 {
         return Choice::Flush;
     }
-    if let Some(choice) = free(state) {
+    if let Some(choice) = release(state) {
         return choice;
+    }
+    if state.backing_off {
+        return Choice::Idle;
     }
     if let Some((first, count)) = tiers::due(&state.tiers, options) {
         return Choice::Merge { first, count };
@@ -38,27 +45,33 @@ pub fn pick(state: &State, options: &GcOptions) -> Choice {
         return choice;
     }
     let waited = options.flush_interval_s > 0 && state.memtable_age_s >= options.flush_interval_s;
-    if waited && state.memtable_bytes > 0 { Choice::Freeze } else { Choice::Idle }
+    if waited && state.has_unflushed() { Choice::Freeze } else { Choice::Idle }
 }
 
 /// Decides the next job of a collection that was asked for: the budget does not count, and every
 /// file with a noticeable dead share is a victim. [`Choice::Idle`] when it is complete.
 pub fn pick_collect(state: &State, options: &GcOptions) -> Choice {
+    if let Some(choice) = reclaim(state) {
+        return choice;
+    }
     if state.frozen > 0 {
         return Choice::Flush;
     }
-    if let Some(choice) = free(state) {
-        return choice;
-    }
-    if state.memtable_bytes > 0 {
+    if state.has_unflushed() {
         return Choice::Freeze;
+    }
+    if let Some(choice) = release(state) {
+        return choice;
     }
     if state.tiers.len() > 1 {
         return Choice::Merge { first: 0, count: state.tiers.len() };
     }
     const DEAD_SHARE_MIN: f64 = 0.1;
-    let wanted =
-        Wanted { freed_bytes: u64::MAX, move_bytes_max: u64::MAX, dead_share_min: DEAD_SHARE_MIN };
+    let wanted = Wanted {
+        freed_bytes: u64::MAX,
+        move_bytes_max: state.move_bytes_max,
+        dead_share_min: DEAD_SHARE_MIN,
+    };
     let victims = victims::choose(state, options, wanted);
     if victims.freed_bytes > state.index_bytes() {
         return Choice::Relocate { victims: victims.files };
@@ -78,13 +91,15 @@ pub fn space_trigger(options: &GcOptions) -> f64 {
     (options.space_amp_target * TRIGGER_OF_TARGET).max(1.02)
 }
 
-/// What costs nothing or next to it: files that nothing holds, and those only a log's tail holds.
-fn free(state: &State) -> Option<Choice> {
+/// Files that nothing holds: removing them first gives every other job room.
+fn reclaim(state: &State) -> Option<Choice> {
     let removable = state.files.iter().filter(|file| file.held.is_none());
     let files: Vec<_> = removable.map(|file| file.id).collect();
-    if !files.is_empty() {
-        return Some(Choice::Reclaim { files });
-    }
+    (!files.is_empty()).then_some(Choice::Reclaim { files })
+}
+
+/// Files mostly dead that only the logs of regions hold: ask for truncation, then move tails.
+fn release(state: &State) -> Option<Choice> {
     let by_raft = |file: &&super::FileState| {
         file.held_when_dead == Some(Held::Raft) && file.live_bytes <= file.bytes / 2
     };
@@ -128,8 +143,9 @@ fn round(state: &State, options: &GcOptions) -> Victims {
     let surplus = state.disk_bytes() as f64 - space_trigger(options) * live;
     let hard = state.space_amp() >= options.space_amp_hard;
     let budget = if hard { live / 4.0 } else { state.credit_bytes.max(0) as f64 };
+    let budget = budget.min(state.move_bytes_max as f64);
     let wanted = Wanted {
-        freed_bytes: surplus.max(0.0).mul_add(1.0, share * live) as u64,
+        freed_bytes: (surplus.max(0.0) + share * live) as u64,
         move_bytes_max: budget as u64,
         dead_share_min: 0.05,
     };
@@ -141,13 +157,14 @@ fn round(state: &State, options: &GcOptions) -> Victims {
 fn discover(state: &State, options: &GcOptions, suspect: bool) -> Option<Choice> {
     let known = state.known_live_bytes();
     let step = options.discover_bytes_min.max((known as f64 * ROUND_SHARE.0 / 2.0) as u64);
-    let memtable_due = state.memtable_bytes >= step;
-    if memtable_due {
+    if state.memtable_bytes.max(state.memtable_hides_bytes) >= step {
         return Some(Choice::Freeze);
     }
-    let upper = state.undiscovered_bytes() - state.memtable_bytes;
+    let upper = state.undiscovered_in_runs_bytes();
     let share = if suspect { 1.0 } else { state.overwrite_ratio };
-    let unclear = share * upper as f64 >= UNDISCOVERED_SHARE_MAX * known as f64;
+    let index_share = state.index_bytes() as f64 / (known as f64).max(1.0);
+    let share_max = UNDISCOVERED_SHARE_MAX.max(index_share.sqrt());
+    let unclear = share * upper as f64 >= share_max * known as f64;
     let merge = state.tiers.len() > 1 && upper >= options.discover_bytes_min && unclear;
     merge.then(|| Choice::Merge { first: 0, count: state.tiers.len() })
 }
@@ -157,7 +174,7 @@ fn nezha(state: &State, options: &GcOptions) -> Option<Choice> {
     if unsorted < options.sort_threshold_bytes {
         return None;
     }
-    if state.memtable_bytes > 0 {
+    if state.has_unflushed() {
         return Some(Choice::Freeze);
     }
     Some(Choice::Sort { range: KeyRange::all() })

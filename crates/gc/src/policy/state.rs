@@ -52,6 +52,8 @@ pub struct FileState {
 pub struct State {
     /// Bytes applied since the memtable was last frozen: what the index's runs don't know yet.
     pub memtable_bytes: u64,
+    /// Estimated bytes that deletes in memtables hide in runs.
+    pub memtable_hides_bytes: u64,
     /// Seconds since the memtable was last frozen.
     pub memtable_age_s: u64,
     /// Frozen memtables that wait for their flush.
@@ -66,6 +68,10 @@ pub struct State {
     pub overwrite_ratio: f64,
     /// Bytes that may be written now without exceeding the budget; negative: overspent.
     pub credit_bytes: i64,
+    /// Most bytes one job may move; lowered after the device ran full.
+    pub move_bytes_max: u64,
+    /// Whether a job failed a moment ago: only what needs little space is tried.
+    pub backing_off: bool,
     /// Bytes scanned since everything was last sorted.
     pub scanned_bytes: u64,
     /// The range whose scans paid most for sorting it, with the bytes scanned and its size.
@@ -137,7 +143,9 @@ impl State {
 
     /// Bytes on the device.
     pub fn disk_bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.bytes).sum::<u64>() + self.index_bytes() + self.other_bytes
+        self.files.iter().map(|file| file.bytes).sum::<u64>()
+            + self.index_bytes()
+            + self.other_bytes
     }
 
     /// Bytes of records that runs refer to: what is live, and what no merge has found dead yet.
@@ -147,15 +155,26 @@ impl State {
 
     /// Bytes of records that may have replaced older ones which still count as live.
     pub fn undiscovered_bytes(&self) -> u64 {
+        self.undiscovered_in_runs_bytes() + self.memtable_bytes + self.memtable_hides_bytes
+    }
+
+    /// Of those, what a merge of all tiers would make known.
+    pub fn undiscovered_in_runs_bytes(&self) -> u64 {
         let upper = self.tiers.len().saturating_sub(1);
         let hidden = |tier: &TierState| tier.ref_bytes + tier.hides_bytes;
-        self.tiers.iter().take(upper).map(hidden).sum::<u64>() + self.memtable_bytes
+        self.tiers.iter().take(upper).map(hidden).sum()
+    }
+
+    /// Whether the active memtable holds anything.
+    pub fn has_unflushed(&self) -> bool {
+        self.memtable_bytes + self.memtable_hides_bytes > 0
     }
 
     /// Live bytes if no new record replaced another within one tier's age, at the least: each tier
     /// holds a key once, so what the largest tier refers to is distinct.
     pub fn least_live_bytes(&self) -> u64 {
         let hides: u64 = self.tiers.iter().map(|tier| tier.hides_bytes).sum();
+        let hides = hides + self.memtable_hides_bytes;
         let largest = self.tiers.iter().map(|tier| tier.ref_bytes).max().unwrap_or(0);
         largest.saturating_sub(hides)
     }

@@ -81,6 +81,8 @@ pub struct Model {
     inserted: usize,
     worst: f64,
     peak: f64,
+    /// As a policy last saw it.
+    space_amp_seen: f64,
 }
 
 impl Model {
@@ -102,6 +104,7 @@ impl Model {
             inserted: 0,
             worst: 1.0,
             peak: 1.0,
+            space_amp_seen: 1.0,
         };
         model.head = model.new_file(false);
         model
@@ -164,20 +167,10 @@ impl Model {
         self.memtable.insert(key, head);
         self.memtable_records += 1;
         self.written.log += self.shape.record_bytes as f64 * LOG_OVERHEAD + SIDECAR_BYTES as f64;
-        self.credit += credit_for(self.shape.record_bytes, self.state().map_or(1.0, |s| s), &self.options);
+        self.credit += credit_for(self.shape.record_bytes, self.space_amp_seen, &self.options);
         if self.memtable.len() as u64 * MEMTABLE_ENTRY_BYTES >= MEMTABLE_BYTES_MAX {
             self.freeze();
         }
-    }
-
-    /// Space amplification as last observed; asked for each put, so not computed anew.
-    fn state(&self) -> Option<f64> {
-        Some(self.space_amp_seen())
-    }
-
-    fn space_amp_seen(&self) -> f64 {
-        let disk = self.files.values().map(|file| file.records).sum::<u64>() as f64;
-        disk / self.inserted.max(1) as f64
     }
 
     fn freeze(&mut self) {
@@ -194,6 +187,7 @@ impl Model {
     fn collect(&mut self) {
         for _ in 0..10_000 {
             let state = self.observe();
+            self.space_amp_seen = state.space_amp();
             let choice = pick(&state, &self.options);
             let last = choice == Choice::Idle;
             self.carry_out(choice);
@@ -236,9 +230,12 @@ impl Model {
             frozen: usize::from(self.frozen.is_some()),
             tiers: tiers.collect(),
             files: files.collect(),
-            other_bytes: self.files.len() as u64 * self.shape.segment_records as u64 * SIDECAR_BYTES,
+            other_bytes: self.files.len() as u64
+                * self.shape.segment_records as u64
+                * SIDECAR_BYTES,
             overwrite_ratio: self.overwrite_ratio,
             credit_bytes: self.credit as i64,
+            move_bytes_max: u64::MAX,
             ..State::default()
         }
     }
@@ -258,7 +255,7 @@ impl Model {
             Choice::Merge { first, count } => self.merge(first, count, |_| false, false),
             Choice::Relocate { victims } => {
                 let chosen: std::collections::BTreeSet<_> = victims.into_iter().collect();
-                self.merge(0, self.tiers.len(), |id| chosen.contains(&id), false); 
+                self.merge(0, self.tiers.len(), |id| chosen.contains(&id), false);
             }
             Choice::Sort { .. } => self.merge(0, self.tiers.len(), |_| true, true),
             Choice::Reclaim { files } => {
@@ -270,27 +267,24 @@ impl Model {
     }
 
     fn refer(&mut self, tier: &Tier, by: i64) {
-        for (_, id) in tier {
-            self.files.entry(*id).and_modify(|f| f.referred = f.referred.wrapping_add_signed(by));
+        let mut counts = vec![0i64; self.next_file as usize];
+        tier.iter().for_each(|(_, id)| counts[id.0 as usize] += by);
+        for (id, file) in &mut self.files {
+            file.referred = file.referred.wrapping_add_signed(counts[id.0 as usize]);
         }
     }
 
-    fn merge(
-        &mut self,
-        first: usize,
-        count: usize,
-        moves: impl Fn(FileId) -> bool,
-        sorting: bool,
-    ) {
+    fn merge(&mut self, first: usize, count: usize, moves: impl Fn(FileId) -> bool, sorting: bool) {
         let inputs: Vec<Tier> = self.tiers.drain(first..first + count).collect();
         let bottom = first == self.tiers.len();
         let upper: usize = inputs.iter().rev().skip(1).map(Vec::len).sum();
         let entries: usize = inputs.iter().map(Vec::len).sum();
-        let mut newest: BTreeMap<u32, FileId> = BTreeMap::new();
-        for tier in inputs.iter().rev() {
-            newest.extend(tier.iter().copied());
+        let mut newest = vec![FileId(0); self.shape.keys];
+        for (key, file) in inputs.iter().rev().flatten() {
+            newest[*key as usize] = *file;
         }
-        let mut output: Tier = newest.into_iter().collect();
+        let keyed = newest.iter().enumerate().filter(|(_, file)| file.0 > 0);
+        let mut output: Tier = keyed.map(|(key, file)| (key as u32, *file)).collect();
         let mut moved = 0u64;
         let mut target: Option<FileId> = None;
         for (_, id) in &mut output {

@@ -113,8 +113,12 @@ impl Shared {
     }
 
     /// Files of a job that was dropped go, except those a manifest edit keeps for its continuation.
+    /// After a failed manifest write nothing goes: the edit that refers to them may be durable.
     pub fn discard(&self, runs: &[RunId]) {
         let manifest = self.manifest.lock();
+        if manifest.poisoned() && !mutant::active("index.discard_when_poisoned") {
+            return;
+        }
         let unwanted = runs.iter().filter(|&&run| !manifest.facts().refers_to(run));
         let since = VersionId::default();
         let garbage = unwanted.map(|&run| Garbage { since, run });

@@ -69,7 +69,8 @@ impl MemtableCursor {
             if self.leaf.next == 0 {
                 return self.clear();
             }
-            self.leaf = self.table.tree.read_at(self.leaf.next, |n, meta| Self::copy(n, meta.count));
+            self.leaf =
+                self.table.tree.read_at(self.leaf.next, |n, meta| Self::copy(n, meta.count));
             self.slot = 0;
         }
     }
@@ -125,7 +126,8 @@ impl Cursor for MemtableCursor {
             return Ok(Found::Deleted);
         }
         let record = Record::at(&self.table.tree.arena, self.record);
-        let hidden = self.deletes.as_ref().is_some_and(|d| d.epoch_over(&self.key) > record.epoch());
+        let hidden =
+            self.deletes.as_ref().is_some_and(|d| d.epoch_over(&self.key) > record.epoch());
         Ok(if hidden { Found::Deleted } else { record.found() })
     }
 

@@ -12,7 +12,7 @@ mod range_deletes;
 mod range_set;
 mod record;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod tree;
 
 pub use cursor::MemtableCursor;
@@ -48,7 +48,10 @@ impl Default for Memtable {
 
 impl std::fmt::Debug for Memtable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Memtable").field("entries", &self.entries()).field("bytes", &self.bytes()).finish()
+        f.debug_struct("Memtable")
+            .field("entries", &self.entries())
+            .field("bytes", &self.bytes())
+            .finish()
     }
 }
 

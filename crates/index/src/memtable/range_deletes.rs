@@ -56,7 +56,8 @@ impl Map {
         if !range.end.is_empty() {
             self.cut(&range.end);
         }
-        let end = if range.end.is_empty() { Bound::Unbounded } else { Bound::Excluded(&range.end[..]) };
+        let end =
+            if range.end.is_empty() { Bound::Unbounded } else { Bound::Excluded(&range.end[..]) };
         let inside = (Bound::Included(&range.start[..]), end);
         let hidden: Vec<Bytes> = self.0.range::<[u8], _>(inside).map(|(s, _)| s.clone()).collect();
         for start in hidden {

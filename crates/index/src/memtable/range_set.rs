@@ -107,7 +107,10 @@ mod tests {
 
     #[test]
     fn ranges_join_when_they_touch_and_unbounded_ones_swallow_the_rest() {
-        assert_eq!(set(&[("d", "f"), ("a", "b"), ("b", "c"), ("x", "x")]), set(&[("a", "c"), ("d", "f")]));
+        assert_eq!(
+            set(&[("d", "f"), ("a", "b"), ("b", "c"), ("x", "x")]),
+            set(&[("a", "c"), ("d", "f")])
+        );
         assert_eq!(set(&[("m", ""), ("a", "b"), ("p", "q")]), set(&[("a", "b"), ("m", "")]));
         assert_eq!(set(&[("a", "z"), ("b", "c")]).len(), 1);
     }
@@ -115,10 +118,14 @@ mod tests {
     #[test]
     fn membership_ends_before_the_end() {
         let some = set(&[("b", "d"), ("m", "")]);
-        for (key, inside) in [("a", false), ("b", true), ("c\u{7f}", true), ("d", false), ("zz", true)] {
+        for (key, inside) in
+            [("a", false), ("b", true), ("c\u{7f}", true), ("d", false), ("zz", true)]
+        {
             assert_eq!(some.covers(key.as_bytes()), inside, "{key}");
         }
-        assert!(some.overlaps(&KeyRange::new("c", "d")) && !some.overlaps(&KeyRange::new("d", "m")));
+        assert!(
+            some.overlaps(&KeyRange::new("c", "d")) && !some.overlaps(&KeyRange::new("d", "m"))
+        );
         assert_eq!(some.within(&KeyRange::new("c", "n")), set(&[("c", "d"), ("m", "n")]));
         assert_eq!(some.within(&KeyRange::new("c", "")), set(&[("c", "d"), ("m", "")]));
         assert_eq!(set(&[("a", "")]).within(&KeyRange::new("", "c")), set(&[("a", "c")]));

@@ -102,7 +102,9 @@ impl Model {
         let covering = |d: &&(u64, usize, KeyRange)| d.0 <= at && d.2.contains(key);
         let hidden = self.deletes.iter().filter(covering).map(|d| d.1).max();
         match (version, hidden) {
-            (Some((_, made, found)), hidden) if hidden.is_none_or(|h| h < *made) => Some(found.clone()),
+            (Some((_, made, found)), hidden) if hidden.is_none_or(|h| h < *made) => {
+                Some(found.clone())
+            }
             (_, Some(_)) => Some(Found::Deleted),
             _ => None,
         }
@@ -215,7 +217,8 @@ fn keys_that_come_in_order_fill_their_leaves() {
 /// and with the value of that moment.
 #[test]
 fn readers_beside_a_writer_miss_nothing_that_was_published() {
-    let key = |i: u64| format!("{:020}", i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 50_000).into_bytes();
+    let key =
+        |i: u64| format!("{:020}", i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 50_000).into_bytes();
     let count = if cfg!(miri) { 300 } else { 40_000u64 };
     let (table, published) = (Arc::new(Memtable::new()), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -235,7 +238,9 @@ fn readers_beside_a_writer_miss_nothing_that_was_published() {
                         let i = 1 + dice.below(at);
                         // The newest write of that key up to `at` is i or a later one.
                         let found = table.get(&key(i), Seq(at)).expect("published");
-                        let Found::Value { value: ValueRef::Inline(text), .. } = found else { panic!() };
+                        let Found::Value { value: ValueRef::Inline(text), .. } = found else {
+                            panic!()
+                        };
                         let j: u64 = std::str::from_utf8(&text).unwrap().parse().unwrap();
                         assert!(j >= i && j <= at && key(j) == key(i));
                         scan_some(table, at, &key(i), dice.below(2) == 0);
@@ -249,13 +254,37 @@ fn readers_beside_a_writer_miss_nothing_that_was_published() {
     });
 }
 
+/// The writer comes between a reader and its leaf: once with an insert, once with a split.
+#[test]
+fn a_leaf_that_changes_while_it_is_read_is_read_again() {
+    for filled in [5u64, super::node::SLOTS as u64] {
+        let table = Memtable::new();
+        // Descending, so that the splitting leaf gives away its upper half.
+        (0..filled).for_each(|i| table.put(Seq(i), &[200 - i as u8], &Found::Deleted));
+        let readings = std::cell::Cell::new(0);
+        let count = table.tree.read_leaf(Target::Key(&[200]), |_, meta| {
+            readings.set(readings.get() + 1);
+            if readings.get() == 1 {
+                table.put(Seq(filled), &[1], &Found::Deleted);
+            }
+            meta.count as u64
+        });
+        let split = filled == super::node::SLOTS as u64;
+        assert_eq!((readings.get(), count), (2, if split { filled / 2 } else { filled + 1 }));
+    }
+}
+
 fn scan_some(table: &Arc<Memtable>, at: u64, from: &[u8], forward: bool) {
     let mut cursor = table.cursor(Seq(at));
     cursor.seek(from).unwrap();
     assert_eq!(cursor.key(), from);
     for _ in 0..70 {
         let before = cursor.key().to_vec();
-        if forward { cursor.next().unwrap() } else { cursor.prev().unwrap() }
+        if forward {
+            cursor.next().unwrap()
+        } else {
+            cursor.prev().unwrap()
+        }
         if !cursor.valid() {
             break;
         }

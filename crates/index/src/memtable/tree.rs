@@ -88,7 +88,8 @@ impl Tree {
 
     /// Inserts `record` at `slot` of a full leaf, splitting upwards as far as needed.
     fn split(&self, path: &Path, leaf: u32, slot: usize, record: u32) {
-        let full = |depth: &usize| Node::at(&self.arena, path.nodes[*depth].0).meta().count == SLOTS;
+        let full =
+            |depth: &usize| Node::at(&self.arena, path.nodes[*depth].0).meta().count == SLOTS;
         let splitting = (0..path.depth).rev().take_while(full).count();
         // The topmost node that changes is the parent of the topmost that splits, if there is one.
         let top = (path.depth - splitting).saturating_sub(1);
@@ -146,7 +147,8 @@ impl Tree {
         self.move_upper(left, right, keep, keep, separator);
         right.set_link(left.link());
         left.set_link(right_at);
-        let (node, slot) = if slot <= keep && keep < SLOTS { (left, slot) } else { (right, slot - keep) };
+        let (node, slot) =
+            if slot <= keep && keep < SLOTS { (left, slot) } else { (right, slot - keep) };
         let (skip, key) = (node.meta().skip, Record::at(&self.arena, record));
         let item = Node::leaf_item(record, key.key_word(skip + 8));
         node.insert(slot, key.key_word(skip), item);
@@ -173,7 +175,14 @@ impl Tree {
 
     /// Leaves slots below `keep` in `left`, puts those from `from` on into `right`, and sets both
     /// nodes' fences, with `separator` between them.
-    fn move_upper(&self, left: Node<'_>, right: Node<'_>, keep: usize, from: usize, separator: u32) {
+    fn move_upper(
+        &self,
+        left: Node<'_>,
+        right: Node<'_>,
+        keep: usize,
+        from: usize,
+        separator: u32,
+    ) {
         let meta = left.meta();
         let (low, high) = left.fences();
         for slot in from..meta.count {

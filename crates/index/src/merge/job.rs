@@ -28,7 +28,7 @@ pub struct Job {
     rule: DropRule,
     mover: Option<Box<dyn ValueMover>>,
     /// `None` once the job has ended or failed.
-    output: Option<Output>,
+    output: Option<Box<Output>>,
     cause: Cause,
     bytes_total: u64,
     bytes_done: u64,
@@ -37,7 +37,7 @@ pub struct Job {
 /// A finished job, for [`crate::Index::commit`]. Dropping it undoes the job.
 pub struct JobDone {
     pub(crate) target: Target,
-    pub(crate) output: Output,
+    pub(crate) output: Box<Output>,
     bytes: u64,
 }
 
@@ -63,7 +63,7 @@ impl Job {
         bytes_total: u64,
     ) -> Self {
         let cause = output.cause();
-        let output = Some(output);
+        let output = Some(Box::new(output));
         Self { target, merged, rule, mover, output, cause, bytes_total, bytes_done: 0 }
     }
 
@@ -127,7 +127,7 @@ impl Job {
         Ok(bytes)
     }
 
-    fn finish(&mut self, mut output: Output) -> Result<JobDone> {
+    fn finish(&mut self, mut output: Box<Output>) -> Result<JobDone> {
         // Places handed out must be durable before the run that refers to them.
         if let Some(mover) = &mut self.mover {
             mover.cut()?;

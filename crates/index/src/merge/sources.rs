@@ -9,7 +9,6 @@ use std::sync::Arc;
 use stele_types::{Error, Result, mutant};
 
 /// A position in a memtable or in a tier.
-#[derive(Debug)]
 pub(crate) enum SourceCursor {
     Memtable(MemtableCursor),
     Tier(TierCursor),
@@ -25,7 +24,6 @@ macro_rules! each {
 }
 
 /// One source and the ranges it deletes from all older ones.
-#[derive(Debug)]
 pub(crate) struct Source {
     cursor: SourceCursor,
     ranges: Arc<RangeSet>,
@@ -66,7 +64,6 @@ fn prefix_of(key: &[u8]) -> u64 {
 }
 
 /// A position in the merge of all sources: one entry per key, the newest.
-#[derive(Debug)]
 pub(crate) struct Merged {
     /// Newest first.
     sources: Vec<Source>,
@@ -210,5 +207,11 @@ impl Merged {
             Ordering::Equal if mutant::active("index.wrong_merge_order") => a > b,
             Ordering::Equal => a < b,
         }
+    }
+}
+
+impl std::fmt::Debug for Merged {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Merged").field("key", &self.key()).field("sources", &self.sources.len()).finish()
     }
 }

@@ -9,7 +9,7 @@ pub use tier::Tier;
 pub(crate) use tier::union_of;
 pub(crate) use tier_cursor::TierCursor;
 
-use crate::key_hash::key_hash;
+use crate::run::key_hash;
 use crate::run::{Live, Run};
 use crate::slot::Found;
 use std::collections::BTreeMap;

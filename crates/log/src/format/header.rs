@@ -135,7 +135,8 @@ impl FileHeader {
     }
 
     fn parse(&self, bytes: &[u8]) -> Option<(u32, FileId, StoreId)> {
-        let mut rest = checked(bytes.get(..FILE_HEADER_BYTES)?)?.strip_prefix(self.magic.bytes())?;
+        let mut rest =
+            checked(bytes.get(..FILE_HEADER_BYTES)?)?.strip_prefix(self.magic.bytes())?;
         let rest = &mut rest;
         let format = take::u32_le(rest)?;
         Some((format, FileId(take::u32_le(rest)?), StoreId(take::u64_le(rest)?)))

@@ -33,7 +33,7 @@ pub(crate) enum Form {
 }
 
 /// One item, borrowed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Item<'a> {
     Entry(EntryItem<'a>),
     HardState(RegionId, HardState),

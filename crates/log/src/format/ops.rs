@@ -164,7 +164,9 @@ mod tests {
         assert_eq!(versioned(Content::Digest(&digest), at, 64).unwrap(), direct);
         assert_eq!(direct.len(), 5);
         assert!(direct.windows(2).all(|pair| pair[0].0 < pair[1].0));
-        assert!(matches!(&direct[0].1, ReplayOp::Put { value: ValueRef::At(l), .. } if l.lsn() == direct[0].0));
+        assert!(
+            matches!(&direct[0].1, ReplayOp::Put { value: ValueRef::At(l), .. } if l.lsn() == direct[0].0)
+        );
         assert!(versioned(Content::Digest(&digest[..digest.len() - 1]), at, 64).is_none());
         assert!(versioned(Content::Payload(b"\x09junk"), at, 64).is_none());
     }

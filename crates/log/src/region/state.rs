@@ -162,7 +162,10 @@ impl Region {
             return Ok(());
         }
         if index > self.last().0 {
-            return Err(format!("entries up to {index} are truncated, {} is the last", self.last().0));
+            return Err(format!(
+                "entries up to {index} are truncated, {} is the last",
+                self.last().0
+            ));
         }
         self.truncated = (index, term);
         if index >= self.base.0 {

@@ -121,8 +121,6 @@ pub(crate) struct ChunkReader {
     file: Arc<dyn VfsFile>,
     store: StoreId,
     pub footer: Footer,
-    /// Length of the file.
-    pub file_bytes: u64,
 }
 
 impl ChunkReader {
@@ -130,12 +128,8 @@ impl ChunkReader {
     pub fn open(dir: &Dir, name: Name, magic: Magic) -> Result<Self> {
         let file = dir.open_read(name)?;
         let header = FileHeader { magic, store: dir.store, file: name.file() };
-        let (footer, file_bytes) = read_ends(file.as_ref(), &header)?;
-        Ok(Self { file, store: dir.store, footer, file_bytes })
-    }
-
-    pub fn path(&self) -> PathBuf {
-        self.file.path().to_path_buf()
+        let (footer, _) = read_ends(file.as_ref(), &header)?;
+        Ok(Self { file, store: dir.store, footer })
     }
 
     /// Calls `f` with each chunk's content and offset.

@@ -1,9 +1,9 @@
 //! Reads a segment through a sliding window, whole aligned blocks at a time.
 
 use crate::dir::{Dir, Name};
+use crate::format::SegmentHeader;
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use crate::format::header::BLOCK_BYTES_MIN;
-use crate::format::SegmentHeader;
 use std::path::Path;
 use std::sync::Arc;
 use stele_types::{Error, FileId, Lsn, Result, StoreId};
@@ -126,7 +126,8 @@ impl SegmentReader {
         let store = self.store;
         let body = self.body(at, &frame)?;
         let whole = body.is_some_and(|body| {
-            frame.checksum(store, body) == frame.crc || stele_types::mutant::active("log.frame_crc_unchecked")
+            frame.checksum(store, body) == frame.crc
+                || stele_types::mutant::active("log.frame_crc_unchecked")
         });
         Ok(if whole { Probe::Frame(frame) } else { Probe::Other(header) })
     }

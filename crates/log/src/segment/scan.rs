@@ -105,8 +105,14 @@ fn is_trace(reader: &mut SegmentReader, end: End, header: &FrameHeader) -> Resul
     if reader.header.recycled {
         return Ok(false);
     }
-    let left = reader.file_bytes().saturating_sub(u64::from(end.at));
-    let bytes = left.min(u64::from(reader.block_bytes())) as usize;
-    let block = reader.range(u64::from(end.at), bytes)?.unwrap_or_default();
-    Ok(block.iter().any(|&byte| byte != 0))
+    let mut at = u64::from(end.at);
+    while at < reader.file_bytes() {
+        let bytes = (reader.file_bytes() - at).min(u64::from(reader.block_bytes()));
+        let block = reader.range(at, bytes as usize)?.unwrap_or_default();
+        if block.iter().any(|&byte| byte != 0) {
+            return Ok(true);
+        }
+        at += bytes;
+    }
+    Ok(false)
 }

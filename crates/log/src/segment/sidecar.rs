@@ -8,7 +8,7 @@ use crate::dir::{Dir, Name};
 use crate::format::item::{Previous, put_digest};
 use crate::format::{Footer, Item, Magic, ops};
 use crate::replay::ReplayOp;
-use stele_types::{Cause, FileId, Result, ValueRef};
+use stele_types::{FileId, Result, ValueRef};
 
 /// What a segment holds, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,17 +81,10 @@ impl SidecarWriter {
         self.chunks.finish(fields).map(|_| ())
     }
 
-    pub fn abandon(self) -> Result<()> {
-        self.chunks.abandon()
-    }
-
     pub fn memory_bytes(&self) -> usize {
         self.chunks.memory_bytes() + self.scratch.capacity()
     }
 }
-
-/// The cause under which sidecars and graves are counted.
-pub(crate) const CAUSE: Cause = Cause::Sidecar;
 
 /// What a sidecar's foot says.
 pub(crate) fn summary(footer: &Footer) -> (End, Totals) {

@@ -31,7 +31,7 @@ macro_rules! ensure_eq {
 }
 
 /// Slices of background work after which an engine must have come to rest.
-const MAINTAIN_STEPS_MAX: usize = 100_000;
+const MAINTAIN_STEPS_MAX: usize = 10_000;
 const MAINTAIN_SLICE_BYTES: u64 = 1 << 20;
 
 pub(super) struct Subject<'f, F: Factory> {

@@ -5,9 +5,7 @@ mod factory;
 mod region;
 mod view;
 
-use crate::{
-    EngineStats, Maintained, Pair, Progress, StorageEngine,
-};
+use crate::{EngineStats, Maintained, Pair, Progress, StorageEngine};
 pub use factory::ModelFactory;
 pub use view::ModelView;
 

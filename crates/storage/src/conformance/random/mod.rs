@@ -5,28 +5,49 @@ mod player;
 mod prng;
 mod shrink;
 
-use super::{Check, Factory, Failure};
+use super::{Factory, Failure};
 use op::Op;
 use player::Player;
 use prng::Prng;
+use std::fmt;
 
 const LAW: &str = "random history";
 
 /// Plays a random list of `ops` operations on the engine and on the model. A failure names the seed,
-/// the command that replays it, and the shortest list found that still fails.
+/// the command that replays it, and the shortest list found that still fails in the same way.
 pub fn random<F: Factory>(factory: &F, seed: u64, ops: usize) -> Result<(), Failure> {
     let history = generate(seed, ops);
     let Err(first) = play(factory, seed, &history) else { return Ok(()) };
-    let short = shrink::shrink(history, |candidate| play(factory, seed, candidate).is_err());
+    let fails = |candidate: &[Op]| {
+        play(factory, seed, candidate).is_err_and(|broken| broken.kind() == first.kind())
+    };
+    let short = shrink::shrink(history, fails);
     let last = play(factory, seed, &short).err().unwrap_or_else(|| first.clone());
     let steps: String = short.iter().map(|op| format!("\n  {op:?}")).collect();
-    let detail = format!(
-        "{}\nreplay: STELE_SEED={seed} {}\nfirst seen as: {}\nshortest history:{steps}",
-        last.detail,
-        factory.replay_command(),
-        first.detail
-    );
+    let replay = factory.replay_command();
+    let detail = format!("{last}\nreplay: STELE_SEED={seed} {replay}\nshortest history:{steps}");
     Err(Failure { law: LAW, detail })
+}
+
+/// Where a history failed, and how.
+#[derive(Clone)]
+struct Broken {
+    step: String,
+    what: String,
+}
+
+impl Broken {
+    /// The failure without its numbers: equal for two sightings of one bug, most likely.
+    fn kind(&self) -> String {
+        const KIND_CHARS: usize = 40;
+        self.what.chars().filter(|c| !c.is_ascii_digit()).take(KIND_CHARS).collect()
+    }
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.step, self.what)
+    }
 }
 
 fn generate(seed: u64, ops: usize) -> Vec<Op> {
@@ -34,13 +55,11 @@ fn generate(seed: u64, ops: usize) -> Vec<Op> {
     (0..ops).map(|_| Op::draw(&mut prng)).collect()
 }
 
-fn play<F: Factory>(factory: &F, seed: u64, history: &[Op]) -> Check {
-    let mut player = Player::new(factory, seed)?;
-    for (step, op) in history.iter().enumerate() {
-        player = player.step(op).map_err(|failure| Failure {
-            law: LAW,
-            detail: format!("step {step}, {op:?}: {}", failure.detail),
-        })?;
+fn play<F: Factory>(factory: &F, seed: u64, history: &[Op]) -> Result<(), Broken> {
+    let broken = |step: String| move |failure: Failure| Broken { step, what: failure.detail };
+    let mut player = Player::new(factory, seed).map_err(broken("at the start".into()))?;
+    for (number, op) in history.iter().enumerate() {
+        player = player.step(op).map_err(broken(format!("step {number}, {op:?}")))?;
     }
-    player.finish()
+    player.finish().map_err(broken("at the end".into()))
 }

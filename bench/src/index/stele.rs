@@ -1,0 +1,113 @@
+//! Stele's index without its log. Flushes and merges run inline, when the product would run them.
+
+use super::{CACHE_BYTES, MEMTABLE_BYTES, Ordered};
+use anyhow::Result;
+use bytes::Bytes;
+use std::path::Path;
+use std::sync::Arc;
+use stele_gc::GcOptions;
+use stele_index::{
+    Checkpoint, Direction, Found, Index, IndexOptions, Job, JobStep, MergeInputs, MergeSpec,
+};
+use stele_types::{Cause, KeyRange, Seq, ValueRef};
+use stele_vfs::RealVfs;
+
+const STEP_BYTES: u64 = 8 << 20;
+
+pub struct Stele {
+    index: Index,
+    seq: u64,
+    gc: GcOptions,
+}
+
+impl Stele {
+    pub fn open(dir: &Path) -> Result<Self> {
+        let options = IndexOptions {
+            memtable_bytes_max: MEMTABLE_BYTES,
+            block_cache_bytes_max: CACHE_BYTES,
+            ..IndexOptions::default()
+        };
+        let (index, _) = Index::open(Arc::new(RealVfs::new()), dir, options)?;
+        Ok(Self { index, seq: 0, gc: GcOptions::default() })
+    }
+
+    fn run(&self, mut job: Job) -> Result<()> {
+        loop {
+            if let JobStep::Done(done) = job.step(STEP_BYTES)? {
+                return Ok(self.index.commit(done)?);
+            }
+        }
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.index.freeze(Checkpoint::default());
+        while let Some(job) = self.index.start_flush() {
+            self.run(job)?;
+        }
+        while let Some(spec) = self.merge_due() {
+            let job = self.index.start_merge(spec, None, 0)?;
+            self.run(job)?;
+        }
+        self.index.purge()?;
+        Ok(())
+    }
+
+    /// The rule of the product's garbage collection: at more than `tiers_max` tiers, the longest
+    /// stretch in which each tier is at most `size_ratio` times all newer ones together.
+    fn merge_due(&self) -> Option<MergeSpec> {
+        let version = self.index.version();
+        let tiers = version.tiers();
+        let surplus = tiers.len().checked_sub(self.gc.tiers_max).filter(|&surplus| surplus > 0)?;
+        let stretch = |first: usize| {
+            let mut bytes = 0;
+            let fits = tiers[first..].iter().take_while(|tier| {
+                let fits = bytes == 0 || tier.bytes as f64 <= self.gc.size_ratio * bytes as f64;
+                bytes += tier.bytes;
+                fits
+            });
+            fits.count()
+        };
+        let longest = (0..tiers.len()).rev().max_by_key(|&first| stretch(first))?;
+        let (first, count) = match stretch(longest) {
+            count if count > surplus => (longest, count),
+            _ => (0, surplus + 1),
+        };
+        let ages = tiers[first..first + count].iter().map(|tier| tier.age).collect();
+        Some(MergeSpec { inputs: MergeInputs::Tiers(ages), cause: Cause::Merge })
+    }
+}
+
+impl Ordered for Stele {
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.seq += 1;
+        let value = ValueRef::Inline(Bytes::copy_from_slice(value));
+        self.index.put(Seq(self.seq), key, value, 0);
+        self.index.publish(Seq(self.seq));
+        if self.index.memtable_bytes() >= MEMTABLE_BYTES {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        self.flush()
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<usize>> {
+        Ok(match self.index.get(key)? {
+            Some(Found::Value { value, .. }) => Some(value.len() as usize),
+            _ => None,
+        })
+    }
+
+    fn scan(&self, from: &[u8], limit: usize) -> Result<(usize, usize)> {
+        let range = KeyRange::new(Bytes::copy_from_slice(from), Bytes::new());
+        let mut pairs = self.index.view().iter(range, Direction::Forward)?;
+        let (mut count, mut bytes) = (0, 0);
+        while count < limit {
+            let Some((_, value, _)) = pairs.next()? else { break };
+            (count, bytes) = (count + 1, bytes + value.len() as usize);
+        }
+        Ok((count, bytes))
+    }
+}

@@ -1,0 +1,169 @@
+//! Latencies by kind of operation.
+
+use hdrhistogram::Histogram;
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+use std::time::Duration;
+
+/// A kind of operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Read,
+    Update,
+    Insert,
+    Scan,
+    ReadModifyWrite,
+}
+
+impl Kind {
+    pub const ALL: [Self; 5] =
+        [Self::Read, Self::Update, Self::Insert, Self::Scan, Self::ReadModifyWrite];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Update => "update",
+            Self::Insert => "insert",
+            Self::Scan => "scan",
+            Self::ReadModifyWrite => "read_modify_write",
+        }
+    }
+}
+
+const NANOS_MAX: u64 = 600_000_000_000;
+
+fn empty() -> Option<Histogram<u64>> {
+    // Three digits are kept, as in the original YCSB; the bounds are valid, so this is never `None`.
+    Histogram::new_with_bounds(100, NANOS_MAX, 3).ok()
+}
+
+/// What one thread measured since it was last asked.
+#[derive(Debug, Default)]
+pub struct Recorder {
+    kinds: Mutex<Latencies>,
+}
+
+impl Recorder {
+    pub fn record(&self, kind: Kind, latency: Duration) {
+        self.kinds.lock().record(kind, latency);
+    }
+
+    /// Moves what was measured to `into`.
+    pub fn drain(&self, into: &mut Latencies) {
+        let taken = std::mem::take(&mut *self.kinds.lock());
+        into.add(&taken);
+    }
+}
+
+/// Histograms in nanoseconds, in the order of [`Kind::ALL`].
+#[derive(Clone, Debug, Default)]
+pub struct Latencies {
+    kinds: [Option<Histogram<u64>>; Kind::ALL.len()],
+}
+
+impl Latencies {
+    fn record(&mut self, kind: Kind, latency: Duration) {
+        let Some(slot) = self.kinds.get_mut(kind as usize) else { return };
+        if slot.is_none() {
+            *slot = empty();
+        }
+        if let Some(histogram) = slot {
+            let nanos = u64::try_from(latency.as_nanos()).unwrap_or(NANOS_MAX);
+            histogram.saturating_record(nanos);
+        }
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        for (mine, theirs) in self.kinds.iter_mut().zip(&other.kinds) {
+            let Some(theirs) = theirs else { continue };
+            match mine {
+                // Both have the same bounds, so nothing is out of range.
+                Some(mine) => {
+                    let _ = mine.add(theirs);
+                }
+                None => *mine = Some(theirs.clone()),
+            }
+        }
+    }
+
+    /// All kinds in one.
+    pub fn all(&self) -> Summary {
+        let mut whole = empty();
+        if let Some(whole) = &mut whole {
+            for histogram in self.kinds.iter().flatten() {
+                let _ = whole.add(histogram);
+            }
+        }
+        whole.as_ref().map(Summary::of).unwrap_or_default()
+    }
+
+    /// One object for each kind that occurred.
+    pub fn to_json(&self) -> Value {
+        let mut object = Map::new();
+        for (kind, histogram) in Kind::ALL.iter().zip(&self.kinds) {
+            if let Some(histogram) = histogram {
+                object.insert(kind.name().to_owned(), Summary::of(histogram).to_json());
+            }
+        }
+        Value::Object(object)
+    }
+}
+
+/// A distribution in a few numbers, in microseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Summary {
+    pub count: u64,
+    pub mean_us: f64,
+    pub p50_us: f64,
+    pub p99_us: f64,
+    pub p999_us: f64,
+    pub max_us: f64,
+}
+
+impl Summary {
+    fn of(histogram: &Histogram<u64>) -> Self {
+        let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1000.0;
+        Self {
+            count: histogram.len(),
+            mean_us: histogram.mean() / 1000.0,
+            p50_us: at(0.5),
+            p99_us: at(0.99),
+            p999_us: at(0.999),
+            max_us: histogram.max() as f64 / 1000.0,
+        }
+    }
+
+    fn to_json(self) -> Value {
+        json!({
+            "count": self.count,
+            "mean_us": self.mean_us,
+            "p50_us": self.p50_us,
+            "p99_us": self.p99_us,
+            "p999_us": self.p999_us,
+            "max_us": self.max_us,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_threads_measured_adds_up() {
+        let (a, b) = (Recorder::default(), Recorder::default());
+        for ms in 1..=100 {
+            a.record(Kind::Read, Duration::from_millis(ms));
+            b.record(Kind::Scan, Duration::from_secs(3600));
+        }
+        let mut total = Latencies::default();
+        a.drain(&mut total);
+        b.drain(&mut total);
+        a.drain(&mut total);
+        assert_eq!(total.all().count, 200);
+        let read = &total.to_json()["read"];
+        assert_eq!(read["count"], 100);
+        assert!((read["p50_us"].as_f64().unwrap() - 50_000.0).abs() < 100.0, "{read}");
+        assert!(total.to_json().get("insert").is_none());
+    }
+}

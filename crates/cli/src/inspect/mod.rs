@@ -1,0 +1,152 @@
+//! Looking at a store's files without opening the store: nothing is locked, repaired or written, and
+//! damage is shown, not stumbled over.
+
+mod identity;
+mod records;
+
+use crate::Outcome;
+use crate::args::{Inspect, Part};
+use crate::output::Output;
+use records::Record;
+use serde_json::{Map, Value};
+use std::path::{Path, PathBuf};
+use stele_types::{Error, Result};
+
+/// Where records are printed.
+struct Printer {
+    out: Output,
+    json: bool,
+    damaged: u64,
+    /// The first failure of the output; records come by callback, which cannot stop.
+    failed: Option<Error>,
+}
+
+impl Printer {
+    fn print(&mut self, file: &Path, record: &Record) {
+        if self.failed.is_some() {
+            return;
+        }
+        self.damaged += u64::from(record.content.is_err());
+        let printed = match self.json {
+            true => self.out.json(to_json(file, record)),
+            false => self.out.line(&to_text(file, record)),
+        };
+        self.failed = printed.err();
+    }
+
+    fn object(&mut self, object: Map<String, Value>, text: &str) -> Result<()> {
+        if self.json { self.out.json(object) } else { self.out.line(text) }
+    }
+}
+
+fn to_text(file: &Path, record: &Record) -> String {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let bytes = record.bytes.map(|bytes| format!("+{bytes}")).unwrap_or_default();
+    let place = format!("{name}  {:>10} {bytes:<8}", record.offset);
+    match &record.content {
+        Ok(content) => format!("{place} {content}"),
+        Err(damage) => format!("{place} DAMAGED: {damage}"),
+    }
+}
+
+fn to_json(file: &Path, record: &Record) -> Map<String, Value> {
+    let mut object = Map::new();
+    object.insert("file".into(), file.display().to_string().into());
+    object.insert("offset".into(), record.offset.into());
+    if let Some(bytes) = record.bytes {
+        object.insert("bytes".into(), bytes.into());
+    }
+    match &record.content {
+        Ok(content) => object.insert("record".into(), content.as_str().into()),
+        Err(damage) => object.insert("damage".into(), damage.as_str().into()),
+    };
+    object
+}
+
+pub fn run(args: &Inspect) -> Result<Outcome> {
+    let mut printer = Printer { out: Output::new(), json: args.json, damaged: 0, failed: None };
+    match (args.part, &args.store, &args.file) {
+        (Part::Store, Some(dir), _) => identity::show(dir, &mut printer)?,
+        (Part::Store, None, Some(file)) => {
+            identity::show(file.parent().unwrap_or(Path::new(".")), &mut printer)?;
+        }
+        (part, Some(dir), _) => {
+            for file in files(part, dir)? {
+                show(part, &file, &mut printer)?;
+            }
+        }
+        (part, None, Some(file)) => show(part, file, &mut printer)?,
+        (_, None, None) => return Err(Error::invalid("give --store or a file")),
+    }
+    let Printer { out, damaged, failed, .. } = printer;
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    out.finish()?;
+    if damaged > 0 {
+        eprintln!("stele: {damaged} damaged records; `stele verify` checks all of the store");
+    }
+    Ok(Outcome::Done)
+}
+
+fn show(part: Part, file: &Path, printer: &mut Printer) -> Result<()> {
+    records_of(part, file, &mut |record| printer.print(file, &record))
+}
+
+/// Damage that ends a file early becomes a record too.
+fn records_of(part: Part, file: &Path, f: &mut dyn FnMut(Record)) -> Result<()> {
+    let read = match part {
+        Part::Log => records::of_log(file, f),
+        Part::Run => records::of_run(file, f),
+        Part::Manifest | Part::Store => records::of_manifest(file, f),
+    };
+    match read {
+        Err(error) if error.is_damage() => {
+            f(Record { offset: 0, bytes: None, content: Err(error.to_string()) });
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// Hands every damaged record of a store to `f` as (file, what); a part that is missing is damaged.
+pub fn damage(dir: &Path, f: &mut dyn FnMut(PathBuf, String)) -> Result<()> {
+    for part in [Part::Log, Part::Run, Part::Manifest] {
+        let files = match files(part, dir) {
+            Ok(files) => files,
+            Err(error) => {
+                f(dir.to_path_buf(), error.to_string());
+                continue;
+            }
+        };
+        for file in files {
+            records_of(part, &file, &mut |record| {
+                if let Err(detail) = record.content {
+                    f(file.clone(), format!("at byte {}: {detail}", record.offset));
+                }
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// The files of a part, by name: for the log and the index that is the order in which they began.
+fn files(part: Part, dir: &Path) -> Result<Vec<PathBuf>> {
+    let (folder, wanted): (&str, &[&str]) = match part {
+        Part::Log => ("log", &[".seg", ".side", ".val", ".graves"]),
+        Part::Run => ("index", &[".run"]),
+        Part::Manifest | Part::Store => ("index", &["manifest-"]),
+    };
+    let folder = dir.join(folder);
+    let failed = |error| Error::io("list", &folder, error);
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(&folder).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        let text = name.to_string_lossy();
+        if wanted.iter().any(|part| text.ends_with(part) || text.starts_with(part)) {
+            files.push(folder.join(&name));
+        }
+    }
+    files.sort();
+    Ok(files)
+}

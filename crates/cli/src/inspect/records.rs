@@ -1,0 +1,52 @@
+//! Records of each kind of file, one line each.
+
+use std::path::Path;
+use std::sync::Arc;
+use stele_log::inspect::{Row, What};
+use stele_types::Result;
+use stele_vfs::{RealVfs, Vfs};
+
+/// One record, or a stretch of bytes that is none.
+pub struct Record {
+    /// Bytes from the start of the file.
+    pub offset: u64,
+    /// Its length on the device, where it has one of its own.
+    pub bytes: Option<u64>,
+    /// What it says, or what is wrong.
+    pub content: Result<String, String>,
+}
+
+pub fn of_log(file: &Path, f: &mut dyn FnMut(Record)) -> Result<()> {
+    let vfs: Arc<dyn Vfs> = Arc::new(RealVfs::new());
+    stele_log::inspect::dump(&vfs, file, &mut |row| {
+        f(Record { offset: row.offset, bytes: None, content: log_row(&row) });
+        true
+    })
+}
+
+fn log_row(row: &Row) -> Result<String, String> {
+    let text = row.to_string();
+    // The row prints its offset first, which is known.
+    let text = text.trim_start().split_once(' ').map_or("", |(_, text)| text.trim_start());
+    match &row.what {
+        What::Damage { detail } => Err(detail.clone()),
+        What::Put { whole: Some(false), .. } => Err(text.to_owned()),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+pub fn of_run(file: &Path, f: &mut dyn FnMut(Record)) -> Result<()> {
+    stele_index::inspect_run(&RealVfs::new(), file, &mut |record| {
+        f(Record { offset: record.offset, bytes: Some(record.bytes), content: record.content });
+    })
+}
+
+pub fn of_manifest(file: &Path, f: &mut dyn FnMut(Record)) -> Result<()> {
+    stele_index::inspect_manifest(&RealVfs::new(), file, &mut |record| {
+        let content = record.content.map(|changes| {
+            let changes: Vec<String> = changes.iter().map(|change| format!("{change:?}")).collect();
+            changes.join("; ")
+        });
+        f(Record { offset: record.offset, bytes: Some(record.bytes), content });
+    })
+}

@@ -1,0 +1,120 @@
+//! Single keys, scans and messages, through the built binary.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::{content, run, run_with};
+
+fn new() -> (tempfile::TempDir, std::path::PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    (dir, store)
+}
+
+#[test]
+fn a_value_comes_back_byte_for_byte() {
+    let (dir, store) = new();
+    run(&store, "put --store $ greeting hello").ok();
+    assert_eq!(run(&store, "get --store $ greeting").ok().out, b"hello");
+    let value = content(1, 300_000);
+    run_with(&store, "put --store $ stdin --file -", &value).ok();
+    assert_eq!(run(&store, "get --store $ stdin").ok().out, value);
+    let file = dir.path().join("value");
+    std::fs::write(&file, &value[..1000]).unwrap();
+    run(&store, &format!("put --store $ file --file {}", file.display())).ok();
+    assert_eq!(run(&store, "get --store $ file").ok().out, &value[..1000]);
+    run(&store, "put --store $ --hex 00ff 80").ok();
+    assert_eq!(run(&store, "get --store $ --hex 00ff").ok().text(), "80\n");
+    run(&store, "put --store $ empty --file /dev/null").ok();
+    assert_eq!(run(&store, "get --store $ empty").ok().out, b"");
+}
+
+#[test]
+fn scans_follow_their_options() {
+    let (_dir, store) = new();
+    for key in ["a/1", "a/2", "b/1", "b/2", "c"] {
+        run(&store, &format!("put --store $ {key} v-{key}")).ok();
+    }
+    let scan =
+        |options: &str| run(&store, &format!("scan --store ${options}")).ok().text().to_owned();
+    assert_eq!(scan(" --prefix a/"), "a/1\tv-a/1\na/2\tv-a/2\n");
+    assert_eq!(scan(" --start a/2 --end b/2 --keys-only"), "a/2\nb/1\n");
+    assert_eq!(scan(" --reverse --limit 2 --keys-only"), "c\nb/2\n");
+    assert_eq!(scan(" --limit 1 --json"), "{\"key\":\"a/1\",\"value\":\"v-a/1\"}\n");
+    assert_eq!(scan(" --limit 1 --hex"), "612f31\t762d612f31\n");
+    assert_eq!(run(&store, "count --store $").ok().text(), "5\n");
+    assert_eq!(run(&store, "count --store $ --prefix b/").ok().text(), "2\n");
+    run(&store, "del --store $ c missing").ok();
+    run(&store, "del --store $ --prefix a/").ok();
+    assert_eq!(scan(" --keys-only"), "b/1\nb/2\n");
+}
+
+#[test]
+fn odd_bytes_stay_on_their_line() {
+    let (_dir, store) = new();
+    run(&store, "put --store $ --hex 610aff 09").ok();
+    assert_eq!(run(&store, "scan --store $").ok().text(), "a\\n\\xff\t\\t\n");
+    let json = run(&store, "scan --store $ --json").ok();
+    assert_eq!(json.text(), "{\"key_hex\":\"610aff\",\"value\":\"\\t\"}\n");
+}
+
+#[test]
+fn a_pair_with_a_time_to_live_ends() {
+    let (_dir, store) = new();
+    run(&store, "put --store $ --ttl 1 short v").ok();
+    run(&store, "put --store $ --ttl 1000 long v").ok();
+    std::thread::sleep(std::time::Duration::from_millis(2100));
+    run(&store, "get --store $ short").fails(1, "no key `short`");
+    run(&store, "get --store $ long").ok();
+    assert_eq!(run(&store, "count --store $").ok().text(), "1\n");
+}
+
+#[test]
+fn failures_are_one_clear_line() {
+    let (_dir, store) = new();
+    for command in [
+        "get --store $ k",
+        "scan --store $",
+        "count --store $",
+        "del --store $ k",
+        "verify --store $",
+        "stats --store $",
+        "compact --store $",
+        "export --store $ --to x",
+    ] {
+        let ran = run(&store, command).fails(1, "no such directory");
+        assert_eq!(ran.err.lines().count(), 1, "{ran:?}");
+        assert!(!store.exists(), "`{command}` made a store");
+    }
+    run(&store, "put --store $ k").fails(2, "required");
+    run(&store, "nonsense --store $").fails(2, "unrecognized");
+    run(&store, "put --store $ --hex 0x 00").fails(1, "not hexadecimal");
+    run(&store, "put --store $ k v").ok();
+    run(&store, "get --store $ other").fails(1, "no key `other`");
+    let long = "k".repeat(9000);
+    run(&store, &format!("put --store $ {long} v")).fails(1, "limit is 8192");
+    let empty = tempfile::tempdir().unwrap();
+    run(empty.path(), "get --store $ k").fails(1, "holds no store");
+}
+
+#[test]
+fn figures_are_printed_for_people_and_machines() {
+    let (_dir, store) = new();
+    run_with(&store, "put --store $ k --file -", &content(1, 100_000)).ok();
+    let verified = run(&store, "verify --store $ --json").ok().json();
+    assert_eq!((verified["ok"].clone(), verified["keys"].clone()), (true.into(), 1.into()));
+    assert_eq!(verified["live_bytes"], 100_001);
+    assert!(verified["disk_bytes"].as_u64().unwrap() >= 100_001);
+    assert!(run(&store, "verify --store $").ok().text().starts_with("ok: 1 keys"));
+    assert!(run(&store, "stats --store $").ok().text().contains("space-amp"));
+    assert!(run(&store, "stats --store $ --json").ok().json()["disk_bytes"].is_u64());
+    run(&store, "compact --store $").ok();
+    for part in ["store", "log", "manifest", "run"] {
+        let lines = run(&store, &format!("inspect {part} --store $ --json")).ok();
+        for line in lines.text().lines() {
+            assert!(serde_json::from_str::<serde_json::Value>(line).unwrap().is_object());
+        }
+    }
+    assert!(run(&store, "inspect store --store $").ok().text().starts_with("STORE  stele store"));
+}

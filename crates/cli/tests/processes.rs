@@ -1,0 +1,83 @@
+//! Two processes on one directory, a newer format, and damage.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::{content, run, run_with, stele};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+#[test]
+fn the_second_process_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    run(&store, "put --store $ k v").ok();
+    // Holds the store open for as long as its input is.
+    let mut holder = stele()
+        .args(["import", "--from", "-", "--store"])
+        .arg(&store)
+        .stdin(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let refused = loop {
+        let ran = run(&store, "get --store $ k");
+        if ran.code != 0 || Instant::now() > deadline {
+            break ran;
+        }
+    };
+    let refused = refused.fails(1, "is in use by another process");
+    assert!(refused.err.contains(store.to_str().unwrap()), "{refused:?}");
+    assert_eq!(refused.err.lines().count(), 1, "{refused:?}");
+    drop(holder.stdin.take());
+    assert!(holder.wait().unwrap().success());
+    run(&store, "get --store $ k").ok();
+}
+
+#[test]
+fn a_newer_format_is_refused_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    run(dir.path(), "put --store $ k v").ok();
+    let identity = dir.path().join("STORE");
+    let text = std::fs::read_to_string(&identity).unwrap();
+    let newer = text.replace("format 1", "format 99");
+    assert_ne!(text, newer);
+    std::fs::write(&identity, &newer).unwrap();
+    run(dir.path(), "get --store $ k").fails(1, "use a newer version");
+    run(dir.path(), "put --store $ k w").fails(1, "format 99");
+    assert_eq!(std::fs::read_to_string(&identity).unwrap(), newer);
+    std::fs::write(&identity, &text).unwrap();
+    assert_eq!(run(dir.path(), "get --store $ k").ok().out, b"v");
+}
+
+#[test]
+fn damage_is_found_and_named() {
+    let dir = tempfile::tempdir().unwrap();
+    for number in 0..20 {
+        run_with(dir.path(), &format!("put --store $ k{number} --file -"), &content(number, 9000))
+            .ok();
+    }
+    run(dir.path(), "verify --store $").ok();
+    let log = dir.path().join("log");
+    let segment = std::fs::read_dir(&log)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "seg"))
+        .max_by_key(|path| std::fs::metadata(path).unwrap().len())
+        .unwrap();
+    let mut bytes = std::fs::read(&segment).unwrap();
+    // In the middle of a value of the first records, found by its content.
+    let value = content(3, 9000);
+    let at = bytes.windows(64).position(|window| window == &value[4000..4064]).unwrap();
+    bytes[at] ^= 0x10;
+    std::fs::write(&segment, &bytes).unwrap();
+    let ran = run(dir.path(), "verify --store $ --json").fails(1, "");
+    let report = ran.json();
+    assert_eq!(report["ok"], false);
+    assert!(report["damages"].as_u64().unwrap() >= 1, "{report}");
+    assert!(report["damage"][0]["path"].as_str().unwrap().contains("log"), "{report}");
+    let inspected = run(dir.path(), "inspect log --store $").ok();
+    assert!(inspected.text().contains("DAMAGED"), "{inspected:?}");
+}

@@ -1,0 +1,96 @@
+//! Jobs run to their end at once.
+
+use crate::gc::Shared;
+use crate::policy::{Choice, pick_collect};
+use crate::stats::{Forced, Stage};
+use crate::work::Work;
+use std::sync::atomic::Ordering;
+use stele_types::{KeyRange, Result};
+
+/// A collection ends after this many jobs even if more could be gained.
+const JOBS_MAX: usize = 1000;
+
+impl Work {
+    pub fn force(&mut self, shared: &Shared, job: Forced) -> Result<()> {
+        self.back_off_until_nanos = 0;
+        let done = match job {
+            Forced::Flush => self.flush_all(shared),
+            Forced::MergeAll => self.merge_all(shared),
+            Forced::SortAll => self.sort_all(shared),
+            Forced::Collect => self.collect(shared),
+        };
+        self.stage = Stage::Idle;
+        if let Err(error) = &done {
+            self.last_error = Some(error.to_string());
+            self.flush = None;
+            self.drop_merge(shared);
+        }
+        done
+    }
+
+    fn flush_all(&mut self, shared: &Shared) -> Result<()> {
+        shared.hooks.freeze()?;
+        self.memtable.start(shared, shared.user_bytes.load(Ordering::Relaxed));
+        while self.flush.is_some() || shared.index.frozen_count() > 0 {
+            if self.flush.is_none() {
+                self.flush = shared.index.start_flush();
+            }
+            if self.flush.is_none() {
+                break;
+            }
+            self.step_flush(shared, u64::MAX)?;
+        }
+        Ok(())
+    }
+
+    fn finish_jobs(&mut self, shared: &Shared) -> Result<()> {
+        self.resume_merge(shared)?;
+        while self.merge.is_some() {
+            self.step_merge(shared, u64::MAX)?;
+        }
+        self.flush_all(shared)
+    }
+
+    fn merge_all(&mut self, shared: &Shared) -> Result<()> {
+        self.finish_jobs(shared)?;
+        let version = shared.index.version();
+        let tombstones: u64 = version.tiers().iter().map(|tier| tier.tombstones).sum();
+        if version.tiers().len() > 1 || tombstones > 0 {
+            self.start_merge(shared, 0, version.tiers().len())?;
+            self.finish_jobs(shared)?;
+        }
+        self.reclaim_all(shared)
+    }
+
+    fn sort_all(&mut self, shared: &Shared) -> Result<()> {
+        self.finish_jobs(shared)?;
+        let state = self.observe(shared);
+        if state.tiers.len() > 1 || state.unsorted_bytes() > 0 {
+            self.start_sort(shared, KeyRange::all(), true)?;
+            self.finish_jobs(shared)?;
+        }
+        self.reclaim_all(shared)
+    }
+
+    /// Removes what is dead, after asking for the truncations that may hold it.
+    fn reclaim_all(&mut self, shared: &Shared) -> Result<()> {
+        shared.hooks.truncate()?;
+        let state = self.observe(shared);
+        let dead = state.files.iter().filter(|file| file.held.is_none()).map(|file| file.id);
+        self.reclaim(shared, &dead.collect::<Vec<_>>()).map(|_| ())
+    }
+
+    fn collect(&mut self, shared: &Shared) -> Result<()> {
+        self.finish_jobs(shared)?;
+        self.truncated_at = None;
+        for _ in 0..JOBS_MAX {
+            let state = self.observe(shared);
+            match pick_collect(&state, &shared.options) {
+                Choice::Idle => break,
+                choice => self.start(shared, choice, u64::MAX).map(|_| ())?,
+            }
+            self.finish_jobs(shared)?;
+        }
+        self.reclaim_all(shared)
+    }
+}

@@ -1,0 +1,179 @@
+//! The worker's face: one bounded slice of work for each call.
+
+use crate::heat::Heat;
+use crate::options::GcOptions;
+use crate::stats::{Forced, GcStats, Pressure, StepDone};
+use crate::work::Work;
+use parking_lot::{Mutex, MutexGuard};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use stele_index::Index;
+use stele_log::Log;
+use stele_types::{Clock, FileId, KeyRange, Result};
+
+/// Frozen memtables beyond which writers help.
+const FROZEN_MAX: usize = 2;
+/// Most bytes of work asked for each byte written.
+const ASSIST_MAX: f64 = 4.0;
+/// What is asked for when writers start to help.
+const ASSIST_MIN: f64 = 0.25;
+
+/// What the owner of the store does for garbage collection.
+pub trait GcHooks: Send + Sync {
+    /// Freezes the active memtable together with the checkpoint its flush will establish, under the
+    /// lock that applying takes. Whether there was anything to freeze.
+    fn freeze(&self) -> Result<bool>;
+
+    /// Appends truncations up to the durable checkpoint for regions that have no followers to serve.
+    /// Whether there was anything to truncate.
+    fn truncate(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Re-appends entries of idle regions that lie below `below`, at most `bytes_max` bytes, if no
+    /// entry waits to be applied. Returns the bytes appended.
+    fn reappend(&self, below: FileId, bytes_max: u64) -> Result<u64> {
+        let _ = (below, bytes_max);
+        Ok(0)
+    }
+}
+
+/// What every part of garbage collection uses.
+pub(crate) struct Shared {
+    pub log: Arc<Log>,
+    pub index: Arc<Index>,
+    pub clock: Arc<dyn Clock>,
+    pub options: GcOptions,
+    pub hooks: Arc<dyn GcHooks>,
+    /// Since the store was created.
+    pub user_bytes: AtomicU64,
+    pub heat: Mutex<Heat>,
+    /// Bits of an `f64`: work asked of writers for each byte, the flush debt not counted.
+    assist: AtomicU64,
+    figures: Mutex<GcStats>,
+}
+
+/// Garbage collection of one store. All methods may be called from any thread; one step runs at a
+/// time. Has no thread and no clock of its own.
+pub struct Gc {
+    shared: Shared,
+    work: Mutex<Work>,
+}
+
+impl Gc {
+    /// Takes over from `resumed`, the state that an earlier instance kept in the manifest (empty for
+    /// a new store). Fails with [`stele_types::Error::Invalid`] when an option is out of bounds.
+    pub fn new(
+        log: Arc<Log>,
+        index: Arc<Index>,
+        clock: Arc<dyn Clock>,
+        options: GcOptions,
+        hooks: Arc<dyn GcHooks>,
+        resumed: &[u8],
+    ) -> Result<Self> {
+        options.validate()?;
+        let shared = Shared {
+            log,
+            index,
+            clock,
+            options,
+            hooks,
+            user_bytes: AtomicU64::new(0),
+            heat: Mutex::default(),
+            assist: AtomicU64::new(0),
+            figures: Mutex::default(),
+        };
+        let work = Work::resume(&shared, resumed);
+        let gc = Self { shared, work: Mutex::new(work) };
+        gc.publish(&mut gc.work.lock());
+        Ok(gc)
+    }
+
+    /// Does one bounded slice of the running or the next job: about `bytes_max` bytes read and
+    /// written, at least one entry. While another caller works, returns at once, or waits for that
+    /// one slice when flushes lag behind. A full device is no error: the job is given up, its
+    /// outputs are removed and the step was [`crate::Stage::Idle`].
+    pub fn step(&self, bytes_max: u64) -> Result<StepDone> {
+        let Some(mut work) = self.lock_for_step() else {
+            return Ok(StepDone { stage: self.shared.figures.lock().stage, bytes: 0 });
+        };
+        let done = work.step(&self.shared, bytes_max);
+        if work.is_mid_job() {
+            self.shared.figures.lock().stage = work.stage;
+        } else {
+            self.publish(&mut work);
+        }
+        done
+    }
+
+    /// Runs a job to its end, as many slices as it takes. Errors are returned as they are.
+    pub fn force(&self, job: Forced) -> Result<()> {
+        let mut work = self.work.lock();
+        let done = work.force(&self.shared, job);
+        self.publish(&mut work);
+        done
+    }
+
+    /// A user wrote `bytes` of keys and values.
+    pub fn note_user_bytes(&self, bytes: u64) {
+        self.shared.user_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// A scan of `range` returned `values` values of `bytes` bytes together.
+    pub fn note_scan(&self, range: &KeyRange, values: u64, bytes: u64) {
+        if values > 1 {
+            self.shared.heat.lock().note(range, bytes);
+        }
+    }
+
+    /// How much work writers should do themselves now.
+    pub fn pressure(&self) -> Pressure {
+        let mut assist = f64::from_bits(self.shared.assist.load(Ordering::Relaxed));
+        let frozen = self.shared.index.frozen_count();
+        if frozen >= FROZEN_MAX {
+            let doublings = (frozen - FROZEN_MAX).min(8) as i32;
+            assist = assist.max(ASSIST_MIN * 2f64.powi(doublings));
+        }
+        if assist > 0.0 { Pressure::Assist(assist.min(ASSIST_MAX)) } else { Pressure::None }
+    }
+
+    /// Figures; those of a moment ago while a step runs.
+    pub fn stats(&self) -> GcStats {
+        if let Some(mut work) = self.work.try_lock() {
+            self.publish(&mut work);
+        }
+        self.shared.figures.lock().clone()
+    }
+
+    fn lock_for_step(&self) -> Option<MutexGuard<'_, Work>> {
+        if self.shared.index.frozen_count() > FROZEN_MAX {
+            return Some(self.work.lock());
+        }
+        self.work.try_lock()
+    }
+
+    fn publish(&self, work: &mut Work) {
+        let figures = work.figures(&self.shared);
+        self.shared.assist.store(self.assist(&figures).to_bits(), Ordering::Relaxed);
+        *self.shared.figures.lock() = figures;
+    }
+
+    /// Nothing is asked while nothing can be done.
+    fn assist(&self, figures: &GcStats) -> f64 {
+        if figures.stage == crate::Stage::Idle {
+            return 0.0;
+        }
+        let options = &self.shared.options;
+        let tiers = figures.tiers as f64 / (2 * options.tiers_max) as f64;
+        let space = figures.space_amp / options.space_amp_hard;
+        let share = tiers.max(space);
+        if share > 1.0 { ASSIST_MIN * share * share } else { 0.0 }
+    }
+}
+
+impl fmt::Debug for Gc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gc").field("options", &self.shared.options).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,119 @@
+//! Which key ranges are scanned, and how much: scanning pays for sorting.
+
+use crate::policy::HotRange;
+use bytes::Bytes;
+use stele_types::KeyRange;
+
+/// Ranges remembered; the one scanned least is forgotten for a new one.
+const RANGES_MAX: usize = 32;
+
+/// Scan load by range, bounded in memory.
+#[derive(Debug, Default)]
+pub(crate) struct Heat {
+    ranges: Vec<HotRange>,
+    scanned_bytes: u64,
+}
+
+impl Heat {
+    /// A scan of `range` read `bytes` of values. Ranges that touch become one.
+    pub fn note(&mut self, range: &KeyRange, bytes: u64) {
+        if range.is_empty() || bytes == 0 {
+            return;
+        }
+        self.scanned_bytes = self.scanned_bytes.saturating_add(bytes);
+        let mut merged = HotRange { range: range.clone(), bytes, scanned_bytes: bytes };
+        let mut at = 0;
+        while at < self.ranges.len() {
+            let overlaps = self.ranges.get(at).is_some_and(|hot| hot.range.overlaps(&merged.range));
+            if overlaps {
+                merged = join(merged, self.ranges.swap_remove(at));
+                at = 0;
+            } else {
+                at += 1;
+            }
+        }
+        if self.ranges.len() == RANGES_MAX {
+            let coldest = self.ranges.iter().enumerate().min_by_key(|(_, hot)| hot.scanned_bytes);
+            if let Some((coldest, _)) = coldest {
+                self.ranges.swap_remove(coldest);
+            }
+        }
+        self.ranges.push(merged);
+    }
+
+    /// The range most scanned for its size.
+    pub fn hottest(&self) -> Option<&HotRange> {
+        let times = |hot: &HotRange| hot.scanned_bytes / hot.bytes.max(1);
+        self.ranges
+            .iter()
+            .max_by(|a, b| times(a).cmp(&times(b)).then_with(|| b.range.start.cmp(&a.range.start)))
+    }
+
+    /// Bytes scanned since everything was sorted.
+    pub fn scanned_bytes(&self) -> u64 {
+        self.scanned_bytes
+    }
+
+    /// `range` was sorted: what was paid for it is spent.
+    pub fn spend(&mut self, range: &KeyRange) {
+        if *range == KeyRange::all() {
+            self.scanned_bytes = 0;
+        }
+        for hot in self.ranges.iter().filter(|hot| hot.range.overlaps(range)) {
+            self.scanned_bytes = self.scanned_bytes.saturating_sub(hot.scanned_bytes);
+        }
+        self.ranges.retain(|hot| !hot.range.overlaps(range));
+    }
+}
+
+/// One range over both. A range inside the other adds no size.
+fn join(a: HotRange, b: HotRange) -> HotRange {
+    let range = hull(&a.range, &b.range);
+    let nested = range == a.range || range == b.range;
+    let bytes = if nested { a.bytes.max(b.bytes) } else { a.bytes + b.bytes / 2 };
+    HotRange { range, bytes, scanned_bytes: a.scanned_bytes.saturating_add(b.scanned_bytes) }
+}
+
+fn hull(a: &KeyRange, b: &KeyRange) -> KeyRange {
+    let start = a.start.clone().min(b.start.clone());
+    let end = match a.end.is_empty() || b.end.is_empty() {
+        true => Bytes::new(),
+        false => a.end.clone().max(b.end.clone()),
+    };
+    KeyRange { start, end }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repeated_scans_of_one_range_add_up_and_are_spent_by_sorting() {
+        let mut heat = Heat::default();
+        for _ in 0..5 {
+            heat.note(&KeyRange::new("c", "f"), 100);
+        }
+        heat.note(&KeyRange::new("x", "z"), 100);
+        let hot = heat.hottest().unwrap();
+        assert_eq!((hot.bytes, hot.scanned_bytes), (100, 500));
+        assert_eq!(heat.scanned_bytes(), 600);
+        heat.spend(&KeyRange::new("d", "e"));
+        assert_eq!(heat.hottest().unwrap().range, KeyRange::new("x", "z"));
+        assert_eq!(heat.scanned_bytes(), 100);
+    }
+
+    #[test]
+    fn overlapping_scans_join_and_memory_stays_bounded() {
+        let mut heat = Heat::default();
+        heat.note(&KeyRange::new("b", "d"), 10);
+        heat.note(&KeyRange::new("c", ""), 20);
+        assert_eq!(heat.hottest().unwrap().range, KeyRange::new("b", ""));
+        let mut heat = Heat::default();
+        for i in 0..1000u32 {
+            let start = (i * 2).to_be_bytes().to_vec();
+            let end = (i * 2 + 1).to_be_bytes().to_vec();
+            heat.note(&KeyRange::new(start, end), u64::from(i) + 1);
+        }
+        assert_eq!(heat.ranges.len(), RANGES_MAX);
+    }
+}

@@ -1,0 +1,353 @@
+//! Flushes and merges, with or without moving values, in slices.
+
+use crate::PolicyKind;
+use crate::gc::Shared;
+use crate::mover::{Moved, Mover, Plan};
+use crate::observe::{Seen, ref_bytes};
+use crate::stats::{Stage, StepDone};
+use crate::work::Work;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use stele_index::{Job, JobDone, JobStep, MergeInputs, MergeSpec, ValueMover, Version};
+use stele_log::FileKind;
+use stele_types::{Cause, FileId, KeyRange, Result, RunId, mutant};
+
+/// An unsorted share above this makes a sort rewrite all values, so that a scan follows one stream.
+const RESORT_SHARE: f64 = 0.3;
+/// Victims that few runs refer to are emptied by rewriting only those runs.
+const SUBSET_SHARE_MAX: f64 = 0.5;
+
+/// The merge in progress.
+#[derive(Debug)]
+pub(crate) struct Running {
+    job: Job,
+    cause: Cause,
+    plan: Option<Plan>,
+    moved: Arc<Moved>,
+    /// Age of the tier that the outputs form or join.
+    age: u64,
+    /// Runs of that tier before.
+    runs_before: BTreeSet<RunId>,
+    inputs: Inputs,
+}
+
+/// What goes in, to learn from what comes out.
+#[derive(Clone, Copy, Debug, Default)]
+struct Inputs {
+    /// Bytes of records the inputs refer to.
+    ref_bytes: u64,
+    /// Of those, in tiers above the oldest, with what their tombstones hide; 0 unless all tiers are
+    /// merged.
+    newer_bytes: u64,
+}
+
+impl Running {
+    pub fn victims(&self) -> Vec<FileId> {
+        match &self.plan {
+            Some(Plan::Victims(files)) => files.iter().copied().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    pub fn moves_values(&self) -> bool {
+        self.plan.is_some()
+    }
+
+    fn stage(&self) -> Stage {
+        match self.cause {
+            Cause::Relocate => Stage::Relocate,
+            Cause::Sort => Stage::Sort,
+            _ => Stage::Merge,
+        }
+    }
+}
+
+impl Work {
+    pub fn step_flush(&mut self, shared: &Shared, bytes_max: u64) -> Result<StepDone> {
+        let Some(job) = &mut self.flush else {
+            return Ok(StepDone { stage: Stage::Idle, bytes: 0 });
+        };
+        match job.step(bytes_max)? {
+            JobStep::More { bytes } => Ok(StepDone { stage: Stage::Flush, bytes }),
+            JobStep::Done(done) => {
+                self.flush = None;
+                let bytes = done.bytes();
+                let before: BTreeSet<RunId> =
+                    shared.index.version().runs().map(|r| r.id()).collect();
+                shared.index.commit(done)?;
+                let version = shared.index.version();
+                let new = version.runs().filter(|run| !before.contains(&run.id()));
+                self.saved.bytes.flush += new.map(|run| run.meta().bytes).sum::<u64>();
+                self.advance_raft_from(shared)?;
+                self.last_error = None;
+                Ok(StepDone { stage: Stage::Flush, bytes })
+            }
+        }
+    }
+
+    /// Merges `count` tiers from `first` on, newest first.
+    pub fn start_merge(&mut self, shared: &Shared, first: usize, count: usize) -> Result<()> {
+        let version = shared.index.version();
+        let ages = version.tiers().iter().skip(first).take(count).map(|tier| tier.age).collect();
+        let spec = MergeSpec { inputs: MergeInputs::Tiers(ages), cause: Cause::Merge };
+        self.start_job(shared, &version, spec, None)
+    }
+
+    /// Moves live values out of `victims`.
+    pub fn start_relocate(&mut self, shared: &Shared, victims: Vec<FileId>) -> Result<()> {
+        let version = shared.index.version();
+        let victims: BTreeSet<FileId> = victims.into_iter().collect();
+        let inputs = referring(&version, &victims);
+        let spec = MergeSpec { inputs, cause: Cause::Relocate };
+        self.start_job(shared, &version, spec, Some(Plan::Victims(victims)))
+    }
+
+    /// Rewrites the values of `range` in key order; those sorted before stay unless too many others
+    /// have come, or `everything` is asked for.
+    pub fn start_sort(&mut self, shared: &Shared, range: KeyRange, everything: bool) -> Result<()> {
+        let version = shared.index.version();
+        let state = self.observe(shared);
+        let known = state.known_live_bytes() as f64;
+        let resort = everything
+            || shared.options.policy == PolicyKind::Nezha
+            || state.unsorted_bytes() as f64 >= RESORT_SHARE * known;
+        let keep = if resort { BTreeSet::new() } else { self.saved.sorted.clone() };
+        let inputs = covering(&version, &range);
+        let spec = MergeSpec { inputs, cause: Cause::Sort };
+        self.start_job(shared, &version, spec, Some(Plan::Range { range, keep }))
+    }
+
+    fn start_job(
+        &mut self,
+        shared: &Shared,
+        version: &Version,
+        spec: MergeSpec,
+        plan: Option<Plan>,
+    ) -> Result<()> {
+        self.saved.plan = plan.clone();
+        if plan.is_some() && !mutant::active("gc.plan_not_saved") {
+            // After a crash the merge goes on with the same plan.
+            self.save(shared)?;
+        }
+        let moved = Arc::<Moved>::default();
+        let mover = mover(shared, plan.as_ref(), &moved);
+        let job = shared.index.start_merge(spec.clone(), mover, shared.clock.unix_seconds())?;
+        self.merge = Some(self.running(version, job, &spec, plan, moved));
+        Ok(())
+    }
+
+    fn running(
+        &self,
+        version: &Version,
+        job: Job,
+        spec: &MergeSpec,
+        plan: Option<Plan>,
+        moved: Arc<Moved>,
+    ) -> Running {
+        let (age, whole) = match &spec.inputs {
+            MergeInputs::Tiers(ages) => {
+                (ages.iter().max().copied().unwrap_or(0), ages.len() == version.tiers().len())
+            }
+            MergeInputs::Runs { age, .. } => (*age, false),
+        };
+        let inputs = match &spec.inputs {
+            MergeInputs::Tiers(ages) => {
+                let taken = || version.tiers().iter().filter(|tier| ages.contains(&tier.age));
+                let oldest = version.tiers().last().map_or(0, ref_bytes);
+                let all: u64 = taken().map(ref_bytes).sum();
+                let newer = if whole { all.saturating_sub(oldest) } else { 0 };
+                Inputs { ref_bytes: all, newer_bytes: newer + self.hidden_bytes(whole) }
+            }
+            MergeInputs::Runs { .. } => Inputs::default(),
+        };
+        let runs_before = version.tier(age).map(run_ids).unwrap_or_default();
+        Running { job, cause: spec.cause, plan, moved, age, runs_before, inputs }
+    }
+
+    /// What tombstones hide, when all tiers are merged.
+    fn hidden_bytes(&self, whole: bool) -> u64 {
+        if whole { self.tiers.hidden_bytes() } else { 0 }
+    }
+
+    /// Goes on with a merge that the end of the process cut short (Nezha: after the last key).
+    pub fn resume_merge(&mut self, shared: &Shared) -> Result<()> {
+        if self.merge.is_some() {
+            return Ok(());
+        }
+        let Some(pending) = shared.index.pending_merge() else { return Ok(()) };
+        let version = shared.index.version();
+        let moves = pending.spec.cause != Cause::Merge;
+        let plan =
+            self.saved.plan.clone().filter(|plan| moves && plan.cause() == pending.spec.cause);
+        let moved = Arc::<Moved>::default();
+        let needed = shared.index.needed_files()?;
+        let finished = needed.into_iter().filter(|file| !version.live().contains_key(file));
+        let sorted: BTreeSet<FileId> = sorted_files(shared);
+        for file in finished.filter(|file| sorted.contains(file)) {
+            // Not a leftover after all: its job goes on.
+            self.seen.insert(file, Seen::default());
+            moved.files.lock().push(file);
+        }
+        let mover = mover(shared, plan.as_ref(), &moved);
+        let now_s = shared.clock.unix_seconds();
+        let Some(job) = shared.index.resume_merge(mover, now_s)? else { return Ok(()) };
+        self.merge = Some(self.running(&version, job, &pending.spec, plan, moved));
+        self.resumed += 1;
+        Ok(())
+    }
+
+    pub fn step_merge(&mut self, shared: &Shared, bytes_max: u64) -> Result<StepDone> {
+        let Some(running) = &mut self.merge else {
+            return Ok(StepDone { stage: Stage::Idle, bytes: 0 });
+        };
+        let stage = running.stage();
+        let moved_before = running.moved.bytes.load(Ordering::Relaxed);
+        let step = running.job.step(bytes_max);
+        let moved_bytes = running.moved.bytes.load(Ordering::Relaxed) - moved_before;
+        self.spend(stage, moved_bytes);
+        match step? {
+            JobStep::More { bytes } => Ok(StepDone { stage, bytes }),
+            JobStep::Done(done) => {
+                let bytes = done.bytes();
+                self.finish_merge(shared, done)?;
+                Ok(StepDone { stage, bytes })
+            }
+        }
+    }
+
+    fn finish_merge(&mut self, shared: &Shared, done: JobDone) -> Result<()> {
+        shared.index.commit(done)?;
+        let Some(running) = self.merge.take() else { return Ok(()) };
+        let version = shared.index.version();
+        if let Some(tier) = version.tier(running.age) {
+            let new = || tier.runs.iter().filter(|run| !running.runs_before.contains(&run.id()));
+            self.spend(Stage::Merge, new().map(|run| run.meta().bytes).sum());
+            let left = new().flat_map(|run| run.meta().refs.values()).map(|live| live.bytes).sum();
+            self.learn(running.inputs, left);
+        } else {
+            self.learn(running.inputs, 0);
+        }
+        self.damaged += running.moved.damaged.load(Ordering::Relaxed);
+        self.last_error = None;
+        self.move_bytes_max = self.move_bytes_max.map(|bytes| bytes.saturating_mul(2));
+        let Some(plan) = running.plan else { return Ok(()) };
+        match &plan {
+            Plan::Victims(victims) => {
+                let left = victims.iter().filter(|file| version.live().contains_key(file));
+                self.damaged_files.extend(left);
+            }
+            Plan::Range { range, .. } => {
+                self.saved.sorted.extend(running.moved.files.lock().iter());
+                if *range == KeyRange::all() {
+                    self.saved.sorted_at_s = shared.clock.unix_seconds();
+                }
+                shared.heat.lock().spend(range);
+            }
+        }
+        self.saved.plan = None;
+        self.save(shared)
+    }
+
+    /// Removes what a failed merge has written.
+    pub fn drop_merge(&mut self, shared: &Shared) {
+        let Some(running) = self.merge.take() else { return };
+        let bytes = running.moved.bytes.load(Ordering::Relaxed);
+        let files = std::mem::take(&mut *running.moved.files.lock());
+        if running.plan.is_some() {
+            self.move_bytes_max = Some((bytes / 2).max(1));
+        }
+        drop(running);
+        // If even this fails, the merge is continued later and its outputs stay.
+        if shared.index.abandon_merge().is_ok() {
+            self.saved.plan = None;
+            self.seen.extend(files.into_iter().map(|file| (file, Seen::leftover())));
+        }
+    }
+
+    fn spend(&mut self, stage: Stage, bytes: u64) {
+        let bytes_of = &mut self.saved.bytes;
+        match stage {
+            Stage::Sort => bytes_of.sort += bytes,
+            Stage::Relocate => bytes_of.relocate += bytes,
+            _ => bytes_of.merge += bytes,
+        }
+        // Sorting is paid for by scans, not by writes.
+        if stage != Stage::Sort {
+            self.saved.credit_bytes -= bytes as f64;
+        }
+    }
+
+    /// Learns which share of new records replaced older ones.
+    fn learn(&mut self, inputs: Inputs, left_bytes: u64) {
+        const WEIGHT: f64 = 0.75;
+        if inputs.newer_bytes == 0 {
+            return;
+        }
+        let dropped = inputs.ref_bytes.saturating_sub(left_bytes) as f64;
+        let share = (dropped / inputs.newer_bytes as f64).min(1.0);
+        self.saved.overwrite_ratio += WEIGHT * (share - self.saved.overwrite_ratio);
+    }
+}
+
+fn mover(shared: &Shared, plan: Option<&Plan>, moved: &Arc<Moved>) -> Option<Box<dyn ValueMover>> {
+    let plan = plan?.clone();
+    let file_bytes_max = shared.options.value_file_bytes_max;
+    Some(Box::new(Mover::new(shared.log.clone(), plan, file_bytes_max, moved.clone())))
+}
+
+fn sorted_files(shared: &Shared) -> BTreeSet<FileId> {
+    let files = shared.log.files().into_iter().filter(|info| info.kind == FileKind::Sorted);
+    files.map(|info| info.file).collect()
+}
+
+fn run_ids(tier: &stele_index::Tier) -> BTreeSet<RunId> {
+    tier.runs.iter().map(|run| run.id()).collect()
+}
+
+fn all_tiers(version: &Version) -> MergeInputs {
+    MergeInputs::Tiers(version.tiers().iter().map(|tier| tier.age).collect())
+}
+
+/// The runs to rewrite so that nothing refers to `victims` any more: a few of one tier, else all.
+fn referring(version: &Version, victims: &BTreeSet<FileId>) -> MergeInputs {
+    let total: u64 = version.tiers().iter().map(|tier| tier.bytes).sum();
+    let mut found: Option<(u64, Vec<RunId>)> = None;
+    let mut bytes = 0;
+    for tier in version.tiers() {
+        let refers = |file: &FileId| victims.contains(file);
+        let runs = tier.runs.iter().filter(|run| run.meta().refs.keys().any(refers));
+        let runs: Vec<_> = runs.collect();
+        if runs.is_empty() {
+            continue;
+        }
+        if found.is_some() {
+            return all_tiers(version);
+        }
+        bytes = runs.iter().map(|run| run.meta().bytes).sum();
+        found = Some((tier.age, runs.iter().map(|run| run.id()).collect()));
+    }
+    match found {
+        Some((age, runs)) if bytes as f64 <= SUBSET_SHARE_MAX * total as f64 => {
+            MergeInputs::Runs { age, runs }
+        }
+        _ => all_tiers(version),
+    }
+}
+
+/// The runs to rewrite so that the values of `range` come into key order: those of the large level,
+/// unless the range is most of the store.
+fn covering(version: &Version, range: &KeyRange) -> MergeInputs {
+    let Some(oldest) = version.tiers().last().filter(|_| *range != KeyRange::all()) else {
+        return all_tiers(version);
+    };
+    let inside = oldest.runs.iter().filter(|run| {
+        let meta = run.meta();
+        meta.entries > 0 && range.start <= meta.last_key && range.is_below_end(&meta.first_key)
+    });
+    let runs: Vec<RunId> = inside.map(|run| run.id()).collect();
+    if runs.is_empty() || runs.len() == oldest.runs.len() {
+        return all_tiers(version);
+    }
+    MergeInputs::Runs { age: oldest.age, runs }
+}

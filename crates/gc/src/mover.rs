@@ -1,0 +1,134 @@
+//! Values that move while keys are merged: out of victims, or into key order.
+
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use stele_index::ValueMover;
+use stele_log::{Log, SortedWriter};
+use stele_types::{Cause, FileId, KeyRange, Locator, Lsn, Result, mutant};
+
+/// Which values move.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
+    /// Those in these files.
+    Victims(BTreeSet<FileId>),
+    /// Those of a key range, unless they lie in one of the files to keep.
+    Range {
+        /// The keys.
+        range: KeyRange,
+        /// Files in key order already.
+        keep: BTreeSet<FileId>,
+    },
+}
+
+impl Plan {
+    fn moves(&self, key: &[u8], at: &Locator) -> bool {
+        match self {
+            Self::Victims(files) => files.contains(&at.file),
+            Self::Range { range, keep } => !keep.contains(&at.file) && range.contains(key),
+        }
+    }
+
+    /// What the bytes are counted under.
+    pub fn cause(&self) -> Cause {
+        match self {
+            Self::Victims(_) => Cause::Relocate,
+            Self::Range { .. } => Cause::Sort,
+        }
+    }
+}
+
+/// What a mover has done, readable while the job owns it.
+#[derive(Debug, Default)]
+pub(crate) struct Moved {
+    /// Finished value files.
+    pub files: Mutex<Vec<FileId>>,
+    /// Bytes written to value files.
+    pub bytes: AtomicU64,
+    /// Values left in place because they could not be read.
+    pub damaged: AtomicU64,
+}
+
+/// Writes values in key order to value files of bounded size.
+pub(crate) struct Mover {
+    log: Arc<Log>,
+    plan: Plan,
+    file_bytes_max: u64,
+    writer: Option<SortedWriter>,
+    moved: Arc<Moved>,
+    read_bytes: u64,
+}
+
+impl Mover {
+    pub fn new(log: Arc<Log>, plan: Plan, file_bytes_max: u64, moved: Arc<Moved>) -> Self {
+        Self { log, plan, file_bytes_max, writer: None, moved, read_bytes: 0 }
+    }
+
+    fn finish_file(&mut self) -> Result<()> {
+        if let Some(writer) = self.writer.take() {
+            self.moved.files.lock().push(writer.finish()?);
+        }
+        Ok(())
+    }
+
+    fn append(
+        &mut self,
+        key: &[u8],
+        version: Lsn,
+        expires_at_s: u64,
+        value: &[u8],
+    ) -> Result<Locator> {
+        if self.writer.as_ref().is_some_and(|writer| writer.bytes() >= self.file_bytes_max) {
+            self.finish_file()?;
+        }
+        let writer = match &mut self.writer {
+            Some(writer) => writer,
+            None => self.writer.insert(self.log.sorted_writer(self.plan.cause())?),
+        };
+        let before = writer.bytes();
+        let at = writer.append(key, version, expires_at_s, value)?;
+        self.moved.bytes.fetch_add(writer.bytes() - before, Ordering::Relaxed);
+        Ok(at)
+    }
+}
+
+impl ValueMover for Mover {
+    fn place(&mut self, key: &[u8], at: &Locator, expires_at_s: u64) -> Result<Option<Locator>> {
+        if !self.plan.moves(key, at) {
+            return Ok(None);
+        }
+        // The checksum is verified by the read: damage must not be copied under a new, valid one.
+        // The value stays where it is, and reading it goes on to report the damage.
+        let value = match self.log.get(at) {
+            Ok(value) => value,
+            Err(error) if error.is_damage() => {
+                self.moved.damaged.fetch_add(1, Ordering::Relaxed);
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        // The record keeps its first version: a rebuild of a lost index lets the newest version win,
+        // and a moved value is no newer than it was.
+        let version = match self.log.record_of(at)?.version {
+            _ if mutant::active("gc.relocated_version_renewed") => self.log.head(),
+            version => version,
+        };
+        let expires_at_s =
+            if mutant::active("gc.relocated_expiry_lost") { 0 } else { expires_at_s };
+        self.read_bytes += value.len() as u64;
+        self.append(key, version, expires_at_s, &value).map(Some)
+    }
+
+    // Places are durable before a run refers to them.
+    fn cut(&mut self) -> Result<()> {
+        if mutant::active("gc.value_file_not_finished") {
+            return Ok(());
+        }
+        self.finish_file()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.read_bytes + self.moved.bytes.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,228 @@
+//! The store as the policies see it.
+
+use crate::gc::Shared;
+use crate::law::{self, Facts};
+use crate::policy::{FileState, Held, State, TierState};
+use crate::work::Work;
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use stele_index::{Tier, Version, VersionId};
+use stele_log::{FileKind, ValueFileInfo};
+use stele_types::FileId;
+
+/// Memory of one memtable entry with a short key.
+const MEMTABLE_ENTRY_BYTES: u64 = 100;
+
+/// What earlier looks found out about a value file.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    /// A file in key order that was current once, or never will be: an unreferenced one that is
+    /// neither may be an installation's in progress.
+    was_committed: bool,
+    dead_since: Option<VersionId>,
+}
+
+impl Seen {
+    pub fn leftover() -> Self {
+        Self { was_committed: true, dead_since: None }
+    }
+}
+
+/// Tiers as last summed up: runs are many, and change only with the version.
+#[derive(Debug, Default)]
+pub(crate) struct TierCache {
+    of: Option<VersionId>,
+    tiers: Vec<TierState>,
+    /// Mean bytes of a record.
+    record_bytes: u64,
+}
+
+impl TierCache {
+    /// Estimated bytes that all tombstones hide.
+    pub fn hidden_bytes(&self) -> u64 {
+        self.tiers.iter().map(|tier| tier.hides_bytes).sum()
+    }
+}
+
+/// The active memtable, as far as it can be told from outside.
+#[derive(Debug, Default)]
+pub(crate) struct MemtableSeen {
+    user_bytes_before: u64,
+    memory_bytes: u64,
+    since_nanos: u64,
+}
+
+impl MemtableSeen {
+    pub fn start(&mut self, shared: &Shared, user_bytes: u64) {
+        self.user_bytes_before = user_bytes;
+        self.memory_bytes = shared.index.memtable_bytes() as u64;
+        self.since_nanos = shared.clock.monotonic_nanos();
+    }
+}
+
+impl Work {
+    pub fn observe(&mut self, shared: &Shared) -> State {
+        // The checkpoint is read first: it may only be older than the version it is judged with.
+        let checkpoint = shared.index.checkpoint().replay_from;
+        let version = shared.index.version();
+        let oldest_pinned = shared.index.oldest_pinned();
+        self.sum_tiers(&version);
+        let needed = self.outputs_cut_short(shared);
+        let infos = shared.log.files();
+        self.seen.retain(|file, _| infos.iter().any(|info| info.file == *file));
+        let mut files = Vec::with_capacity(infos.len());
+        for info in infos.iter().filter(|info| info.kind != FileKind::Graves) {
+            let facts = Facts {
+                is_below_checkpoint: info.file < checkpoint.file,
+                oldest_pinned,
+                ..self.look(info, &version, needed.as_ref(), info.file < checkpoint.file)
+            };
+            files.push(self.file_state(info, &version, &facts));
+        }
+        let segment_bytes = infos.iter().map(|info| info.bytes).max().unwrap_or(0);
+        let heat = shared.heat.lock();
+        let state = State {
+            frozen: shared.index.frozen_count(),
+            tiers: self.tiers.tiers.clone(),
+            files,
+            other_bytes: shared.log.stats().free_segments as u64 * segment_bytes,
+            overwrite_ratio: self.saved.overwrite_ratio,
+            credit_bytes: self.saved.credit_bytes as i64,
+            move_bytes_max: self.move_bytes_max.unwrap_or(u64::MAX),
+            backing_off: shared.clock.monotonic_nanos() < self.back_off_until_nanos,
+            scanned_bytes: heat.scanned_bytes(),
+            hot: heat.hottest().cloned(),
+            sorted_ago_s: shared.clock.unix_seconds().saturating_sub(self.saved.sorted_at_s),
+            truncate_untried: self.truncated_at != Some(checkpoint),
+            reappend_untried: self.reappended_at != Some(checkpoint),
+            ..self.look_at_memtable(shared)
+        };
+        drop(heat);
+        self.space_amp = state.space_amp();
+        state
+    }
+
+    /// Value files that a merge not yet resumed has finished. `None`, when that can't be read now:
+    /// any unreferenced file may be one.
+    fn outputs_cut_short(&self, shared: &Shared) -> Option<BTreeSet<FileId>> {
+        if self.merge.is_some() || shared.index.pending_merge().is_none() {
+            return Some(BTreeSet::new());
+        }
+        shared.index.needed_files().ok().map(BTreeSet::from_iter)
+    }
+
+    fn look(
+        &mut self,
+        info: &ValueFileInfo,
+        version: &Version,
+        needed: Option<&BTreeSet<FileId>>,
+        below_checkpoint: bool,
+    ) -> Facts {
+        let is_segment = info.kind != FileKind::Sorted;
+        let live_records = version.live().get(&info.file).map_or(0, |live| live.records);
+        let seen = self.seen.entry(info.file).or_default();
+        if live_records > 0 {
+            seen.was_committed = true;
+            seen.dead_since = None;
+        } else if (is_segment && below_checkpoint) || (!is_segment && seen.was_committed) {
+            // From here on nothing can refer to it again: this version, or an earlier one, is the
+            // first without it.
+            seen.dead_since.get_or_insert(version.id());
+        }
+        let unreferenced = !is_segment && live_records == 0;
+        let is_output = needed.is_none_or(|files| files.contains(&info.file));
+        Facts {
+            is_head: matches!(info.kind, FileKind::Segment { sealed: false, .. }),
+            is_segment,
+            is_uncommitted: unreferenced && (is_output || !seen.was_committed),
+            is_wanted_by_raft: info.wanted_by_raft,
+            live_records,
+            dead_since: seen.dead_since,
+            ..Facts::default()
+        }
+    }
+
+    fn file_state(&self, info: &ValueFileInfo, version: &Version, facts: &Facts) -> FileState {
+        let unreadable = self.damaged_files.contains(&info.file).then_some(Held::Live);
+        FileState {
+            id: info.file,
+            bytes: info.bytes,
+            live_bytes: version.live().get(&info.file).map_or(0, |live| live.bytes),
+            is_sorted: self.saved.sorted.contains(&info.file),
+            held: law::held(facts),
+            held_when_dead: law::held_when_dead(facts).or(unreadable),
+        }
+    }
+
+    /// What memtables hold: all that users wrote since the last freeze. Deletes are short, so a
+    /// memtable larger than that is taken for one of deletes, each hiding a record of mean size.
+    fn look_at_memtable(&mut self, shared: &Shared) -> State {
+        let memory_bytes = shared.index.memtable_bytes() as u64;
+        let user_bytes = shared.user_bytes.load(Ordering::Relaxed);
+        if shared.index.memtable_is_empty() || memory_bytes < self.memtable.memory_bytes {
+            self.memtable.start(shared, user_bytes);
+        }
+        self.memtable.memory_bytes = memory_bytes;
+        if shared.index.memtable_is_empty() {
+            return State::default();
+        }
+        let written = user_bytes.saturating_sub(self.memtable.user_bytes_before);
+        let entries = memory_bytes / MEMTABLE_ENTRY_BYTES;
+        let hides = if written < memory_bytes / 2 { entries * self.tiers.record_bytes } else { 0 };
+        let waited = shared.clock.monotonic_nanos().saturating_sub(self.memtable.since_nanos);
+        State {
+            memtable_bytes: written.max(1),
+            memtable_hides_bytes: hides,
+            memtable_age_s: waited / 1_000_000_000,
+            ..State::default()
+        }
+    }
+
+    fn sum_tiers(&mut self, version: &Version) {
+        if self.tiers.of == Some(version.id()) {
+            return;
+        }
+        let tiers = version.tiers();
+        let (records, bytes) = version
+            .live()
+            .values()
+            .fold((0, 0), |(records, bytes), live| (records + live.records, bytes + live.bytes));
+        let record_bytes = bytes / u64::max(records, 1);
+        let sum = |(at, tier): (usize, &Tier)| TierState {
+            bytes: tier.bytes,
+            ref_bytes: ref_bytes(tier),
+            hides_bytes: tier.tombstones * record_bytes
+                + hidden_by_ranges(tier, tiers.get(at + 1..).unwrap_or_default()),
+        };
+        let tiers = tiers.iter().enumerate().map(sum).collect();
+        self.tiers = TierCache { of: Some(version.id()), tiers, record_bytes };
+    }
+}
+
+/// Bytes of the records a tier refers to.
+pub(crate) fn ref_bytes(tier: &Tier) -> u64 {
+    tier.runs.iter().flat_map(|run| run.meta().refs.values()).map(|live| live.bytes).sum()
+}
+
+/// Estimated bytes that range tombstones of a tier hide in older ones: all of a run inside, half of
+/// one that overlaps.
+fn hidden_by_ranges(tier: &Tier, older: &[Tier]) -> u64 {
+    if tier.ranges().is_empty() {
+        return 0;
+    }
+    let mut bytes = 0;
+    for run in older.iter().flat_map(|tier| &tier.runs) {
+        let meta = run.meta();
+        let refs: u64 = meta.refs.values().map(|live| live.bytes).sum();
+        let inside = tier
+            .ranges()
+            .iter()
+            .any(|range| range.contains(&meta.first_key) && range.contains(&meta.last_key));
+        let touches = tier
+            .ranges()
+            .iter()
+            .any(|range| range.start <= meta.last_key && range.is_below_end(&meta.first_key));
+        bytes += if inside { refs } else { refs / 2 * u64::from(touches) };
+    }
+    bytes
+}

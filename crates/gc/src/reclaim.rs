@@ -1,0 +1,56 @@
+//! Removing files that nothing holds.
+
+use crate::gc::Shared;
+use crate::policy::Held;
+use crate::work::Work;
+use stele_index::Edit;
+use stele_log::FileKind;
+use stele_types::{FileId, Result, mutant};
+
+impl Work {
+    /// Removes `files`; returns the bytes freed. Each is judged again: a view may have come.
+    pub fn reclaim(&mut self, shared: &Shared, files: &[FileId]) -> Result<u64> {
+        let late = mutant::active("gc.remove_before_edit");
+        if !late {
+            self.prepare_removal(shared)?;
+        }
+        let state = self.observe(shared);
+        let mut freed = 0;
+        for file in state.files.iter().filter(|file| files.contains(&file.id)) {
+            if file.held.is_some_and(|held| held != Held::Head) {
+                continue;
+            }
+            shared.log.remove(file.id)?;
+            freed += file.bytes;
+            self.reclaimed_files += 1;
+            self.reclaimed_bytes += file.bytes;
+        }
+        if late {
+            self.prepare_removal(shared)?;
+        }
+        Ok(freed)
+    }
+
+    /// Before a file goes, the manifest says durably that its id is used up, so that no locator can
+    /// ever mean two files, and that recovery starts beyond it, so that it is not missed.
+    fn prepare_removal(&mut self, shared: &Shared) -> Result<()> {
+        let next = shared.log.next_file();
+        if shared.index.next_file() < next {
+            shared.index.edit(Edit::NextFile(next))?;
+        }
+        self.advance_raft_from(shared)
+    }
+
+    /// Notes the first segment whose entries some region's log still needs.
+    pub fn advance_raft_from(&mut self, shared: &Shared) -> Result<()> {
+        let files = shared.log.files();
+        let segments = files.iter().filter(|info| matches!(info.kind, FileKind::Segment { .. }));
+        let wanted = segments.filter(|info| info.wanted_by_raft).map(|info| info.file).min();
+        let wanted = wanted.filter(|_| !mutant::active("gc.raft_from_ahead"));
+        let from = wanted.unwrap_or(shared.log.head().file);
+        if shared.index.raft_from() < from {
+            shared.index.edit(Edit::RaftFrom(from))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,197 @@
+//! One step: go on with a job, or pick and start the next.
+
+use crate::gc::Shared;
+use crate::jobs::Running;
+use crate::observe::{MemtableSeen, Seen, TierCache};
+use crate::policy::{Choice, Held, State, pick};
+use crate::saved::Saved;
+use crate::stats::{GcStats, Phase, Stage, StepDone};
+use crate::{credit_for, space_trigger};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+use stele_index::{Edit, Job};
+use stele_types::{Error, FileId, Lsn, Result};
+
+/// How long larger jobs are left alone after one failed.
+const BACK_OFF_NANOS: u64 = 1_000_000_000;
+
+/// Everything the one caller of a step changes.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    pub saved: Saved,
+    /// User bytes for which budget was given.
+    pub credited_bytes: u64,
+    pub flush: Option<Job>,
+    pub merge: Option<Running>,
+    pub seen: BTreeMap<FileId, Seen>,
+    /// Victims that hold values which can't be read: emptying them again would not help.
+    pub damaged_files: BTreeSet<FileId>,
+    pub tiers: TierCache,
+    pub memtable: MemtableSeen,
+    pub space_amp: f64,
+    pub stage: Stage,
+    /// Checkpoints at which the hooks were asked.
+    pub truncated_at: Option<Lsn>,
+    pub reappended_at: Option<Lsn>,
+    pub back_off_until_nanos: u64,
+    pub move_bytes_max: Option<u64>,
+    pub reclaimed_files: u64,
+    pub reclaimed_bytes: u64,
+    pub resumed: u64,
+    pub damaged: u64,
+    pub last_error: Option<String>,
+}
+
+impl Work {
+    pub fn resume(shared: &Shared, resumed: &[u8]) -> Self {
+        let saved = Saved::decode(resumed).unwrap_or_default();
+        shared.user_bytes.store(saved.user_bytes, Ordering::Relaxed);
+        let mut work =
+            Self { credited_bytes: saved.user_bytes, saved, space_amp: 1.0, ..Self::default() };
+        work.memtable.start(shared, work.saved.user_bytes);
+        // No installation runs yet, so an unreferenced value file is a leftover.
+        for info in shared.log.files() {
+            work.seen.insert(info.file, Seen::leftover());
+        }
+        work
+    }
+
+    pub fn step(&mut self, shared: &Shared, bytes_max: u64) -> Result<StepDone> {
+        match self.slice(shared, bytes_max) {
+            Ok(done) => {
+                self.stage = done.stage;
+                Ok(done)
+            }
+            Err(error) => self.give_up(shared, error),
+        }
+    }
+
+    fn slice(&mut self, shared: &Shared, bytes_max: u64) -> Result<StepDone> {
+        self.earn(shared);
+        self.resume_merge(shared)?;
+        if self.flush.is_none() && self.merge.is_some() && shared.index.frozen_count() > 0 {
+            // A full memtable does not wait for a long merge.
+            self.flush = shared.index.start_flush();
+        }
+        if self.flush.is_some() {
+            return self.step_flush(shared, bytes_max);
+        }
+        if self.merge.is_some() {
+            return self.step_merge(shared, bytes_max);
+        }
+        let state = self.observe(shared);
+        self.start(shared, pick(&state, &shared.options), bytes_max)
+    }
+
+    pub fn start(&mut self, shared: &Shared, choice: Choice, bytes_max: u64) -> Result<StepDone> {
+        let done = |stage, bytes| Ok(StepDone { stage, bytes });
+        match choice {
+            Choice::Idle => done(Stage::Idle, 0),
+            Choice::Freeze => {
+                shared.hooks.freeze()?;
+                self.memtable.start(shared, shared.user_bytes.load(Ordering::Relaxed));
+                done(Stage::Flush, 0)
+            }
+            Choice::Flush => {
+                self.flush = shared.index.start_flush();
+                self.step_flush(shared, bytes_max)
+            }
+            Choice::Merge { first, count } => {
+                self.start_merge(shared, first, count)?;
+                self.step_merge(shared, bytes_max)
+            }
+            Choice::Relocate { victims } => {
+                self.start_relocate(shared, victims)?;
+                self.step_merge(shared, bytes_max)
+            }
+            Choice::Sort { range } => {
+                self.start_sort(shared, range, false)?;
+                self.step_merge(shared, bytes_max)
+            }
+            Choice::Reclaim { files } => {
+                let bytes = self.reclaim(shared, &files)?;
+                done(Stage::Reclaim, bytes)
+            }
+            Choice::Truncate => {
+                self.truncated_at = Some(shared.index.checkpoint().replay_from);
+                shared.hooks.truncate()?;
+                done(Stage::Truncate, 0)
+            }
+            Choice::Reappend { below } => {
+                self.reappended_at = Some(shared.index.checkpoint().replay_from);
+                let bytes = shared.hooks.reappend(below, shared.options.reappend_bytes_max)?;
+                done(Stage::Reappend, bytes)
+            }
+        }
+    }
+
+    /// Whether the figures are as they were but for the job's progress.
+    pub fn is_mid_job(&self) -> bool {
+        self.flush.is_some() || self.merge.is_some()
+    }
+
+    /// Gives up what failed. A full device is waited out: its space is freed by what follows.
+    fn give_up(&mut self, shared: &Shared, error: Error) -> Result<StepDone> {
+        self.stage = Stage::Idle;
+        self.last_error = Some(error.to_string());
+        self.back_off_until_nanos = shared.clock.monotonic_nanos().saturating_add(BACK_OFF_NANOS);
+        self.flush = None;
+        self.drop_merge(shared);
+        match error {
+            Error::NoSpace(_) => Ok(StepDone { stage: Stage::Idle, bytes: 0 }),
+            error => Err(error),
+        }
+    }
+
+    /// Gives budget for what users wrote since the last time.
+    fn earn(&mut self, shared: &Shared) {
+        let user_bytes = shared.user_bytes.load(Ordering::Relaxed);
+        let new_bytes = user_bytes.saturating_sub(self.credited_bytes);
+        self.saved.credit_bytes += credit_for(new_bytes, self.space_amp, &shared.options);
+        self.credited_bytes = user_bytes;
+        self.saved.user_bytes = user_bytes;
+    }
+
+    /// Keeps in the manifest what a restart must know.
+    pub fn save(&mut self, shared: &Shared) -> Result<()> {
+        let files: BTreeSet<FileId> = shared.log.files().iter().map(|info| info.file).collect();
+        self.saved.sorted.retain(|file| files.contains(file));
+        shared.index.edit(Edit::GcState(self.saved.encode()))
+    }
+
+    pub fn figures(&mut self, shared: &Shared) -> GcStats {
+        let state = self.observe(shared);
+        let options = &shared.options;
+        let target = options.space_amp_target.max(space_trigger(options));
+        let accepted = (state.live_bytes() as f64 * target) as u64;
+        GcStats {
+            phase: self.phase(&state),
+            stage: self.stage,
+            user_bytes: shared.user_bytes.load(Ordering::Relaxed),
+            bytes: self.saved.bytes,
+            disk_bytes: state.disk_bytes(),
+            live_bytes: state.live_bytes(),
+            space_amp: state.space_amp(),
+            credit_bytes: state.credit_bytes,
+            debt_bytes: state.disk_bytes().saturating_sub(accepted),
+            frozen: state.frozen,
+            tiers: state.tiers.len(),
+            victims: self.merge.as_ref().map(Running::victims).unwrap_or_default(),
+            files: state.files,
+            reclaimed_files: self.reclaimed_files,
+            reclaimed_bytes: self.reclaimed_bytes,
+            resumed: self.resumed,
+            damaged: self.damaged,
+            last_error: self.last_error.clone(),
+        }
+    }
+
+    fn phase(&self, state: &State) -> Phase {
+        let rewriting = self.merge.as_ref().is_some_and(Running::moves_values);
+        if rewriting || self.flush.is_some() || state.frozen > 0 {
+            return Phase::During;
+        }
+        let sorted = state.files.iter().any(|file| file.is_sorted && file.held == Some(Held::Live));
+        if sorted { Phase::Post } else { Phase::Pre }
+    }
+}

@@ -1,0 +1,221 @@
+//! Golden decisions: a line of state, `=>`, and what is picked for it. Sizes in MiB.
+//!
+//! `mem` bytes in the memtable, `age` its seconds, `frozen` memtables, `tiers` bytes of records each
+//! tier refers to (newest first), `entry` index bytes for each 1000 record bytes, `hides` of the
+//! newest tier, `files` id:bytes/live with a letter for what holds it (h head, c checkpoint, r raft,
+//! v view, j job; `s` sorted), `ratio` of overwrites, `credit`, `scanned`, `hot` range=bytes/scanned.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use stele_gc::{
+    Choice, FileState, GcOptions, Held, HotRange, PolicyKind, State, TierState, pick, pick_collect,
+};
+use stele_types::{FileId, KeyRange};
+
+const MIB: u64 = 1 << 20;
+
+const ADAPTIVE: &str = "
+# nothing there
+=> idle
+# reclaim comes first, then flushes
+frozen=2 tiers=100 files=1:128/0,2:128/128 => reclaim 1
+frozen=2 tiers=100 files=2:128/128 => flush
+# what is dead but held stays; a view alone asks for nothing
+tiers=128 files=1:128/0v,2:128/128,9:10/0h => idle
+tiers=128 files=1:128/0c,2:128/128,9:10/0h => idle
+tiers=128 files=1:128/0j,2:128/128,9:10/0h => idle
+# dead but for the log's tail: truncate, then re-append, then wait
+tiers=128 files=1:128/0r,2:128/128 => truncate
+tiers=128 files=1:128/0r,2:128/128 truncated => reappend <2
+tiers=128 files=1:128/0r,2:128/128 truncated reappended => idle
+tiers=128 files=1:128/127r,2:128/128 => idle
+# tiers: too many are merged by size, the large level is spared
+tiers=1,1,1,1,1,1,1,1,9000 files=1:10000/9000 => merge 0+8
+tiers=1,1,1,1,1,1,1,9000 files=1:10000/9000 => idle
+# within the target nothing moves
+tiers=1000 files=1:500/500,2:700/500 credit=100 => idle
+# beyond it: the cheapest victim, as many as one round needs
+tiers=1000 files=1:900/100,2:600/500,3:700/400 credit=1000 => relocate 1
+tiers=1000 files=1:500/450,2:900/450,3:700/100 credit=1000 => relocate 3
+tiers=1000 files=1:100/100,2:700/300,3:700/300,4:700/300 credit=1000 => relocate 2
+# the budget is spent: wait, until the hard limit
+tiers=1000 files=1:900/100,2:1200/900 credit=0 => idle
+tiers=1000 files=1:1500/100,2:1200/900 credit=0 => relocate 1
+# not below a checkpoint, wanted by a log: no victims
+tiers=1000 files=1:1500/100c,2:1200/900c credit=500 => idle
+tiers=1000 files=1:1500/900r,2:1200/100h credit=500 => idle
+# a job failed a moment ago
+tiers=1000 files=1:1500/100,2:1200/900 credit=500 failed => idle
+# what is dead is unknown: flush and merge first, both nearly free with large values
+mem=1000 tiers=1000 files=1:1000/1000,2:1000/0h ratio=1 => freeze
+tiers=1000,1000 files=1:1000/1000,2:1000/1000,3:10/0h ratio=1 => merge 0+2
+tiers=1000,1000 files=1:1000/1000,2:1000/1000,3:10/0h ratio=0 => merge 0+2
+tiers=300,1000 files=1:1000/1000,2:300/300,3:10/0h ratio=0 => idle
+# small values, entries that cost: only at the hard limit on mere suspicion
+tiers=1000,1000 entry=30 files=1:1000/1000,2:1000/1000,3:10/0h ratio=0 => idle
+tiers=1600,1000 entry=30 files=1:1000/1000,2:1600/1600,3:10/0h ratio=0 => idle
+tiers=1000,1000,1000 entry=30 files=1:1000/1000,2:1000/1000,3:1000/1000 ratio=0 => merge 0+3
+# deletes hide what they delete
+tiers=10,1000 hides=900 files=1:1000/1000,2:10/10 ratio=0.5 => merge 0+2
+# scans pay for sorting
+tiers=1000 files=1:1000/1000 scanned=3999 => idle
+tiers=1000 files=1:1000/1000 scanned=4000 => sort ..
+tiers=1000 files=1:1000/950s scanned=9000 => idle
+tiers=1000 files=1:1000/1000 hot=b-f=10/40 => sort b..f
+tiers=1000 files=1:1000/1000 hot=b-f=10/39 => idle
+# an idle store flushes in the end
+mem=1 tiers=1000 files=1:1000/1000 age=299 => idle
+mem=1 tiers=1000 files=1:1000/1000 age=300 => freeze
+";
+
+const NEZHA: &str = "
+# everything is sorted at the threshold, whatever it costs
+tiers=4000 files=1:4000/4000 => idle
+tiers=4096 files=1:4096/4096 => sort ..
+mem=96 tiers=4000 files=1:4000/4000 => freeze
+tiers=4096 files=1:4096/4000s => idle
+# and nothing is relocated
+tiers=1000 files=1:1500/100,2:1200/900 credit=500 => idle
+";
+
+const WISCKEY: &str = "
+# oldest first, and no sorting
+tiers=1000 files=1:700/500,2:700/100,3:800/400 credit=1000 => relocate 1,2
+tiers=1000 files=1:1000/1000 scanned=9000 hot=b-f=10/400 => idle
+";
+
+const COLLECT: &str = "
+# asked for: everything with a dead tenth, whatever the budget
+mem=1 tiers=10 files=1:10/10 => freeze
+tiers=10,1000 files=1:1010/1010 => merge 0+2
+tiers=1000 files=1:1000/910,2:100/90 => idle
+tiers=1000 files=1:500/400,2:600/590,3:100/10 => relocate 3,1
+tiers=1000 files=1:500/400,2:600/590r,3:100/0 => reclaim 3
+tiers=0 files=1:100/0r => truncate
+";
+
+#[test]
+fn decisions_of_adaptive() {
+    check(ADAPTIVE, PolicyKind::Adaptive, pick);
+}
+
+#[test]
+fn decisions_of_nezha() {
+    check(NEZHA, PolicyKind::Nezha, pick);
+}
+
+#[test]
+fn decisions_of_wisckey() {
+    check(WISCKEY, PolicyKind::Wisckey, pick);
+}
+
+#[test]
+fn decisions_of_a_forced_collection() {
+    check(COLLECT, PolicyKind::Adaptive, pick_collect);
+}
+
+fn check(table: &str, policy: PolicyKind, decide: fn(&State, &GcOptions) -> Choice) {
+    let options = GcOptions { policy, discover_bytes_min: 64 * MIB, ..GcOptions::default() };
+    let mut wrong = Vec::new();
+    for line in table.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let (state, expected) = line.split_once("=>").unwrap();
+        let choice = show(&decide(&parse(state), &options));
+        if choice != expected.trim() {
+            wrong.push(format!("{line}\n    picked: {choice}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{policy:?}:\n{}", wrong.join("\n"));
+}
+
+fn parse(text: &str) -> State {
+    let mut state = State {
+        move_bytes_max: u64::MAX,
+        truncate_untried: true,
+        reappend_untried: true,
+        overwrite_ratio: 0.5,
+        ..State::default()
+    };
+    let mut entry = 2.0;
+    let mib = |text: &str| (text.parse::<f64>().unwrap() * MIB as f64) as u64;
+    for word in text.split_whitespace() {
+        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        match name {
+            "mem" => state.memtable_bytes = mib(value),
+            "age" => state.memtable_age_s = value.parse().unwrap(),
+            "frozen" => state.frozen = value.parse().unwrap(),
+            "entry" => entry = value.parse().unwrap(),
+            "ratio" => state.overwrite_ratio = value.parse().unwrap(),
+            "credit" => state.credit_bytes = mib(value) as i64,
+            "scanned" => state.scanned_bytes = mib(value),
+            "failed" => state.backing_off = true,
+            "truncated" => state.truncate_untried = false,
+            "reappended" => state.reappend_untried = false,
+            "tiers" => {
+                let tier = |ref_bytes| TierState { ref_bytes, ..TierState::default() };
+                state.tiers = value.split(',').map(|bytes| tier(mib(bytes))).collect();
+            }
+            "hides" => state.tiers[0].hides_bytes = mib(value),
+            "files" => state.files = value.split(',').map(file).collect(),
+            "hot" => {
+                let (keys, sizes) = value.split_once('=').unwrap();
+                let (start, end) = keys.split_once('-').unwrap();
+                let (bytes, scanned) = sizes.split_once('/').unwrap();
+                let range = KeyRange::new(start.to_owned(), end.to_owned());
+                let (bytes, scanned_bytes) = (mib(bytes), mib(scanned));
+                state.hot = Some(HotRange { range, bytes, scanned_bytes });
+            }
+            _ => panic!("{word}"),
+        }
+    }
+    for tier in &mut state.tiers {
+        tier.bytes = (tier.ref_bytes as f64 * entry / 1000.0) as u64;
+    }
+    state
+}
+
+/// `3:500/100r`: file 3 takes 500 MiB of which 100 are live, and a log holds it.
+fn file(text: &str) -> FileState {
+    let digits = text.trim_end_matches(char::is_alphabetic);
+    let flag = &text[digits.len()..];
+    let (id, sizes) = digits.split_once(':').unwrap();
+    let (bytes, live) = sizes.split_once('/').unwrap();
+    let live_bytes = live.parse::<u64>().unwrap() * MIB;
+    let held_when_dead = match flag {
+        "h" => Some(Held::Head),
+        "c" => Some(Held::Checkpoint),
+        "r" => Some(Held::Raft),
+        "j" => Some(Held::Job),
+        _ => None,
+    };
+    let held = match flag {
+        "v" => Some(Held::View),
+        _ => held_when_dead.or((live_bytes > 0).then_some(Held::Live)),
+    };
+    FileState {
+        id: FileId(id.parse().unwrap()),
+        bytes: bytes.parse::<u64>().unwrap() * MIB,
+        live_bytes,
+        is_sorted: flag == "s",
+        held,
+        held_when_dead,
+    }
+}
+
+fn show(choice: &Choice) -> String {
+    let ids =
+        |files: &[FileId]| files.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    match choice {
+        Choice::Idle => "idle".into(),
+        Choice::Freeze => "freeze".into(),
+        Choice::Flush => "flush".into(),
+        Choice::Merge { first, count } => format!("merge {first}+{count}"),
+        Choice::Relocate { victims } => format!("relocate {}", ids(victims)),
+        Choice::Sort { range } => {
+            let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
+            format!("sort {}..{}", text(&range.start), text(&range.end))
+        }
+        Choice::Reclaim { files } => format!("reclaim {}", ids(files)),
+        Choice::Truncate => "truncate".into(),
+        Choice::Reappend { below } => format!("reappend <{below}"),
+    }
+}

@@ -1,0 +1,10 @@
+//! Garbage collection over a real log and index on the simulated disk.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod crash;
+mod harness;
+mod law;
+mod policies;
+mod relocate;
+mod space;

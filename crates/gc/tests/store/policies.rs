@@ -1,0 +1,155 @@
+//! Phases, sorting and its triggers; every policy loses nothing.
+
+use crate::harness::{Random, Setup, Store, key, value};
+use stele_gc::{Forced, GcOptions, Phase, PolicyKind, Stage};
+use stele_types::KeyRange;
+
+const VALUE_BYTES: usize = 2 << 10;
+
+fn with(change: impl FnOnce(&mut GcOptions)) -> Setup {
+    let mut setup = Setup::default();
+    change(&mut setup.gc);
+    setup
+}
+
+#[test]
+fn nezha_goes_through_its_phases_and_reads_are_right_in_each() {
+    let mut store = Store::new(with(|gc| {
+        gc.policy = PolicyKind::Nezha;
+        gc.sort_threshold_bytes = 300 << 10;
+    }));
+    let mut phases = vec![store.gc.stats().phase];
+    for i in 0..400u32 {
+        store.put(&key(i * 7 % 200), &value(i * 7 % 200, i, VALUE_BYTES));
+        store.gc.step(1 << 10).unwrap();
+        let phase = store.gc.stats().phase;
+        if phases.last() != Some(&phase) {
+            phases.push(phase);
+        }
+        if i % 20 == 0 {
+            store.check();
+        }
+    }
+    store.settle();
+    store.check();
+    assert_eq!(phases[0], Phase::Pre);
+    assert!(phases.contains(&Phase::During), "{phases:?}");
+    let stats = store.gc.stats();
+    assert_eq!(stats.phase, Phase::Post, "{stats:?}");
+    assert!(stats.bytes.sort > 0 && stats.bytes.relocate == 0);
+}
+
+#[test]
+fn sorted_values_lie_in_key_order() {
+    let mut store = Store::new(Setup::default());
+    for i in 0..150u32 {
+        let i = i * 37 % 150;
+        store.put(&key(i), &value(i, 0, VALUE_BYTES));
+    }
+    store.gc.force(Forced::SortAll).unwrap();
+    store.check();
+    let places: Vec<_> = (0..150).map(|i| store.locator(&key(i)).lsn()).collect();
+    assert!(places.is_sorted());
+    assert_eq!(store.gc.stats().phase, Phase::Post);
+    let sorted = store.gc.stats().bytes.sort;
+    store.gc.force(Forced::SortAll).unwrap();
+    assert_eq!(store.gc.stats().bytes.sort, sorted, "what is sorted is left alone");
+}
+
+#[test]
+fn scans_pay_for_sorting_the_range_they_read() {
+    let mut store = Store::new(Setup { run_bytes_max: 2 << 10, ..Setup::default() });
+    for i in 0..600u32 {
+        let i = i * 37 % 600;
+        store.put(&key(i), &value(i, 0, VALUE_BYTES));
+    }
+    store.gc.force(Forced::MergeAll).unwrap();
+    let range = KeyRange::new(key(100), key(150));
+    let bytes = 50 * VALUE_BYTES as u64;
+    for scans in 1..=4 {
+        store.settle();
+        assert_eq!(store.gc.stats().bytes.sort, 0, "after {scans} scans");
+        store.gc.note_scan(&range, 50, bytes);
+    }
+    store.settle();
+    let sorted = store.gc.stats().bytes.sort;
+    assert!(sorted >= bytes && sorted < 2 * bytes, "{sorted}");
+    let places: Vec<_> = (100..150).map(|i| store.locator(&key(i)).lsn()).collect();
+    assert!(places.is_sorted());
+    store.check();
+}
+
+#[test]
+fn the_schedule_sorts() {
+    let mut store = Store::new(with(|gc| gc.sort_interval_s = 3600));
+    for i in 0..100 {
+        store.put(&key(i), &value(i, 0, VALUE_BYTES));
+    }
+    store.gc.force(Forced::Flush).unwrap();
+    store.settle();
+    let first = store.gc.stats().bytes.sort;
+    store.settle();
+    assert_eq!(store.gc.stats().bytes.sort, first, "once for each interval");
+    for i in 0..100 {
+        store.put(&key(i), &value(i, 1, VALUE_BYTES));
+    }
+    store.gc.force(Forced::Flush).unwrap();
+    store.clock.advance_seconds(3601);
+    store.settle();
+    assert!(store.gc.stats().bytes.sort > first);
+    store.check();
+}
+
+#[test]
+fn random_operations_lose_nothing_under_any_policy() {
+    for (seed, policy) in [PolicyKind::Adaptive, PolicyKind::Nezha, PolicyKind::Wisckey]
+        .into_iter()
+        .cycle()
+        .take(6)
+        .enumerate()
+    {
+        let mut random = Random::new("random_operations", 100 + seed as u64);
+        let mut store = Store::new(with(|gc| {
+            gc.policy = policy;
+            gc.sort_threshold_bytes = 200 << 10;
+            gc.space_amp_target = 1.1 + random.below(10) as f64 / 10.0;
+            gc.space_amp_hard = gc.space_amp_target + 0.2;
+            gc.tiers_max = 1 + random.below(6) as usize;
+        }));
+        for round in 0..600 {
+            let i = random.below(150) as u32;
+            let bytes = [0, 10, 100, 3000, 9000][random.below(5) as usize];
+            match random.below(40) {
+                0 => store.delete_range(&key(i), &key(i + 5)),
+                1..=4 => store.delete(&key(i)),
+                5 => store.gc.note_scan(&KeyRange::new(key(i), key(i + 20)), 20, 100_000),
+                6 => store.clock.advance_seconds(100),
+                7 if random.below(5) == 0 => store = store.crash(u64::from(round)),
+                _ => store.put(&key(i), &value(i, round, bytes)),
+            }
+            for _ in 0..random.below(4) {
+                store.gc.step(random.below(20_000)).unwrap();
+            }
+        }
+        store.check();
+        store.settle();
+        store.check();
+        for job in [Forced::Flush, Forced::MergeAll, Forced::Collect, Forced::SortAll] {
+            store.gc.force(job).unwrap();
+            store.check();
+        }
+        store.check_no_leak();
+        let store = store.crash(seed as u64);
+        store.check();
+    }
+}
+
+#[test]
+fn a_step_without_work_is_idle() {
+    let store = Store::new(Setup::default());
+    assert_eq!(store.gc.step(1).unwrap().stage, Stage::Idle);
+    assert_eq!(store.gc.stats().phase, Phase::Pre);
+    for job in [Forced::Flush, Forced::MergeAll, Forced::Collect, Forced::SortAll] {
+        store.gc.force(job).unwrap();
+    }
+}

@@ -1,0 +1,176 @@
+//! Space comes back within the budget; a full device is survived.
+
+use crate::harness::{Random, Setup, Store, key, value};
+use stele_gc::{Forced, GcOptions, Pressure, Stage};
+use stele_vfs::Fault;
+
+const VALUE_BYTES: usize = 4 << 10;
+
+#[test]
+fn overwrites_and_deletes_come_back_under_the_target_within_the_budget() {
+    let mut random = Random::new("overwrites_and_deletes", 11);
+    let mut store = Store::new(Setup::default());
+    for i in 0..400 {
+        store.put(&key(i), &value(i, 0, VALUE_BYTES));
+    }
+    for round in 1..4000 {
+        let i = random.below(400) as u32;
+        match random.below(20) {
+            0 => store.delete(&key(i)),
+            _ => store.put(&key(i), &value(i, round, VALUE_BYTES)),
+        }
+        if round % 16 == 0 {
+            store.settle();
+        }
+    }
+    store.settle();
+    store.check();
+    let stats = store.gc.stats();
+    println!("{:?}", (stats.bytes, stats.user_bytes, stats.space_amp, stats.credit_bytes));
+    // The head segment and the recycled one count too, a tenth of so small a store.
+    assert!(stats.space_amp <= 2.2, "{stats:?}");
+    let spent = stats.bytes.merge + stats.bytes.relocate;
+    let budget = (0.25 * 4.0 * stats.user_bytes as f64) as u64;
+    assert!(spent <= budget, "spent {spent} of {budget}");
+    assert!(stats.bytes.relocate > 0 && stats.reclaimed_files > 10, "{stats:?}");
+    store.check_no_leak();
+}
+
+#[test]
+fn below_the_hard_limit_the_budget_holds() {
+    let gc = GcOptions { space_amp_hard: 50.0, budget_ratio: 0.1, ..Setup::default().gc };
+    let mut store = Store::new(Setup { gc, ..Setup::default() });
+    let mut random = Random::new("below_the_hard_limit", 3);
+    for round in 0..2000 {
+        let i = random.below(100) as u32;
+        store.put(&key(i), &value(i, round, VALUE_BYTES));
+        if round % 16 == 0 {
+            store.settle();
+        }
+    }
+    let stats = store.gc.stats();
+    // Between the target and the hard limit the budget rises to four times itself.
+    let spent = stats.bytes.relocate as f64;
+    assert!(spent <= 0.4 * stats.user_bytes as f64, "{stats:?}");
+    store.check();
+}
+
+#[test]
+fn insert_only_relocates_nothing() {
+    let mut store = Store::new(Setup::default());
+    for i in 0..1500 {
+        store.put(&key(i), &value(i, 0, VALUE_BYTES));
+        if i % 16 == 0 {
+            store.settle();
+        }
+    }
+    store.settle();
+    let stats = store.gc.stats();
+    assert_eq!(stats.bytes.relocate + stats.bytes.sort, 0);
+    assert!(stats.bytes.merge + stats.bytes.flush < stats.user_bytes / 20, "{:?}", stats.bytes);
+    assert!(stats.space_amp < 1.2, "{stats:?}");
+    store.check();
+}
+
+#[test]
+fn a_deleted_range_is_freed_without_further_writes() {
+    let mut store = Store::new(Setup::default());
+    for i in 0..300 {
+        store.put(&key(i), &value(i, 0, VALUE_BYTES));
+    }
+    store.settle();
+    let full = store.gc.stats().disk_bytes;
+    store.delete_range(&key(0), &key(290));
+    for _ in 0..10 {
+        store.clock.advance_seconds(301);
+        store.settle();
+    }
+    let stats = store.gc.stats();
+    assert!(stats.disk_bytes < full / 3, "{} of {full}: {stats:?}", stats.disk_bytes);
+    store.check();
+}
+
+#[test]
+fn a_forced_collection_leaves_little_and_is_complete_when_repeated() {
+    let mut store = Store::new(Setup::default());
+    for round in 0..3 {
+        for i in 0..200 {
+            if round == 0 || i % 3 == 0 {
+                store.put(&key(i), &value(i, round, VALUE_BYTES));
+            }
+        }
+    }
+    store.gc.force(Forced::Collect).unwrap();
+    store.check();
+    let stats = store.gc.stats();
+    assert!(stats.space_amp < 1.4, "{stats:?}");
+    store.gc.force(Forced::Collect).unwrap();
+    assert_eq!(store.gc.stats().bytes.relocate, stats.bytes.relocate);
+    store.check_no_leak();
+}
+
+#[test]
+fn a_full_device_gives_up_the_job_cleanly_and_frees_what_is_dead_first() {
+    let mut store = Store::new(Setup::default());
+    for round in 0..2 {
+        for i in 0..150 {
+            if round == 0 || i % 2 == 0 {
+                store.put(&key(i), &value(i, round, VALUE_BYTES));
+            }
+        }
+    }
+    store.gc.force(Forced::MergeAll).unwrap();
+    let from_operation = store.vfs.operations();
+    store.vfs.inject(Fault::NoSpace { from_operation }).unwrap();
+    let files = store.vfs.paths();
+    assert!(store.gc.force(Forced::SortAll).is_err());
+    assert!(store.gc.stats().last_error.is_some());
+    for _ in 0..20 {
+        store.clock.advance_seconds(2);
+        store.gc.step(u64::MAX).unwrap();
+    }
+    assert!(store.vfs.paths().len() <= files.len(), "outputs of the failed job are removed");
+    store.check();
+    store.vfs.clear_faults();
+    store.clock.advance_seconds(2);
+    store.gc.force(Forced::SortAll).unwrap();
+    assert_eq!(store.gc.stats().last_error, None);
+    store.check();
+    store.check_no_leak();
+}
+
+#[test]
+fn a_full_device_in_a_step_is_idle_and_not_an_error() {
+    let mut store = Store::new(Setup::default());
+    for i in 0..100 {
+        store.put(&key(i), &value(i, 0, VALUE_BYTES));
+    }
+    stele_gc::GcHooks::freeze(&*store.owner).unwrap();
+    let from_operation = store.vfs.operations();
+    store.vfs.inject(Fault::NoSpace { from_operation }).unwrap();
+    let done = store.gc.step(u64::MAX).unwrap();
+    assert_eq!(done.stage, Stage::Idle);
+    assert!(store.gc.stats().last_error.unwrap().contains("no space"));
+    store.check();
+    store.vfs.clear_faults();
+    store.settle();
+    assert_eq!(store.index.frozen_count(), 0);
+    store.check();
+}
+
+#[test]
+fn writers_help_when_flushes_lag_and_are_left_alone_otherwise() {
+    let mut store = Store::new(Setup::default());
+    assert_eq!(store.gc.pressure(), Pressure::None);
+    let mut asked = Vec::new();
+    for i in 0..5 {
+        store.put(&key(i), &value(i, 0, VALUE_BYTES));
+        stele_gc::GcHooks::freeze(&*store.owner).unwrap();
+        if let Pressure::Assist(share) = store.gc.pressure() {
+            asked.push(share);
+        }
+    }
+    assert!(asked.len() >= 3 && asked.is_sorted() && asked[0] < 1.0, "{asked:?}");
+    store.settle();
+    assert_eq!(store.gc.pressure(), Pressure::None);
+}

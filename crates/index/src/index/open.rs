@@ -1,0 +1,140 @@
+//! Opening: the manifest says what is current; everything else in the directory goes.
+
+use super::{Shared, Tables};
+use crate::cache::BlockCache;
+use crate::checkpoint::Checkpoint;
+use crate::manifest::{Change, Manifest};
+use crate::memtable::Memtable;
+use crate::merge::MergeProgress;
+use crate::options::IndexOptions;
+use crate::run::{Run, RunOptions, parse_run_file_name, run_path};
+use crate::version::{Pins, Version, VersionId};
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use stele_types::{Error, FileId, Result, RunId, mutant};
+use stele_vfs::Vfs;
+
+/// What opening established.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Opened {
+    /// What runs hold; the log is replayed from here.
+    pub checkpoint: Checkpoint,
+    /// First segment with wanted Raft entries.
+    pub raft_from: FileId,
+    /// Lower bound of the next value file's id.
+    pub next_file: FileId,
+    /// State of garbage collection.
+    pub gc_state: Bytes,
+    /// A merge to go on with by [`crate::Index::resume_merge`].
+    pub pending_merge: Option<MergeProgress>,
+    /// Value files that must exist: runs, or the outputs of the pending merge, refer to them.
+    pub needed: Vec<FileId>,
+    /// Files of unfinished or superseded work that were removed.
+    pub orphans_removed: usize,
+    /// Bytes of an unfinished last manifest frame that were cut.
+    pub tail_cut_bytes: u64,
+    /// Whether the index is new.
+    pub created: bool,
+}
+
+pub(super) fn open(
+    vfs: Arc<dyn Vfs>,
+    dir: &Path,
+    options: IndexOptions,
+) -> Result<(Arc<Shared>, Opened)> {
+    vfs.create_dir_all(dir)?;
+    let (mut manifest, found) = Manifest::open(vfs.clone(), dir, options.manifest_bytes_max)?;
+    let cache = Arc::new(BlockCache::new(options.block_cache_bytes_max));
+    // Every current run is opened before any file is removed: a damaged manifest must not cost runs.
+    let mut runs = Vec::with_capacity(manifest.facts().runs.len());
+    for (&run, &age) in &manifest.facts().runs {
+        let run = Run::open(&vfs, dir, run, cache.clone())?;
+        if run.meta().extra.age != age {
+            return Err(Error::corrupt(run.path(), 0, "the run's age is not the manifest's"));
+        }
+        runs.push(run);
+    }
+    check_pending(&vfs, dir, &cache, &mut manifest)?;
+    let largest = largest_run(&*vfs, dir)?;
+    let orphans_removed = remove_orphans(&*vfs, dir, &manifest)?;
+    let next_run = manifest.facts().next_run.0.max(largest.map_or(1, |run| run.0 + 1)).max(1);
+    let version = Arc::new(Version::new(VersionId(1), runs));
+    let pins = Pins::default();
+    pins.add(&version);
+    let facts = manifest.facts().clone();
+    let tables = Tables { active: Arc::new(Memtable::new()), frozen: Vec::new(), version };
+    let shared = Arc::new(Shared {
+        vfs,
+        dir: dir.to_path_buf(),
+        run_options: RunOptions {
+            block_bytes: options.block_bytes,
+            filter_bits_per_key: options.filter_bits_per_key,
+        },
+        options,
+        cache,
+        tables: RwLock::new(Arc::new(tables)),
+        published: AtomicU64::new(0),
+        next_run: AtomicU64::new(next_run),
+        manifest: Mutex::new(manifest),
+        pins,
+        garbage: Mutex::new(Vec::new()),
+        flushing: AtomicBool::new(false),
+        merging: AtomicBool::new(false),
+    });
+    let opened = Opened {
+        checkpoint: facts.checkpoint,
+        raft_from: facts.raft_from,
+        next_file: facts.next_file,
+        gc_state: facts.gc_state,
+        pending_merge: facts.pending,
+        needed: shared.needed_files()?,
+        orphans_removed,
+        tail_cut_bytes: found.tail_cut_bytes,
+        created: found.created,
+    };
+    Ok((shared, opened))
+}
+
+/// A merge that can't be gone on with is forgotten: its inputs are all current.
+fn check_pending(
+    vfs: &Arc<dyn Vfs>,
+    dir: &Path,
+    cache: &Arc<BlockCache>,
+    manifest: &mut Manifest,
+) -> Result<()> {
+    let Some(pending) = &manifest.facts().pending else { return Ok(()) };
+    for &run in &pending.outputs {
+        match Run::open(vfs, dir, run, cache.clone()) {
+            Ok(_) => {}
+            Err(error) if error.is_damage() => return manifest.append(&[Change::MergeDone]),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn run_files(vfs: &dyn Vfs, dir: &Path) -> Result<Vec<RunId>> {
+    Ok(vfs.list(dir)?.iter().filter_map(|entry| parse_run_file_name(&entry.name)).collect())
+}
+
+fn largest_run(vfs: &dyn Vfs, dir: &Path) -> Result<Option<RunId>> {
+    Ok(run_files(vfs, dir)?.into_iter().max())
+}
+
+/// Removes, durably, so that their ids may be used again, runs the manifest does not refer to.
+fn remove_orphans(vfs: &dyn Vfs, dir: &Path, manifest: &Manifest) -> Result<usize> {
+    let mut removed = manifest.remove_leftovers()?;
+    for run in run_files(vfs, dir)? {
+        if !manifest.facts().refers_to(run) && !mutant::active("index.orphans_kept") {
+            vfs.unlink(&run_path(dir, run))?;
+            removed += 1;
+        }
+    }
+    if removed > 0 {
+        vfs.sync_dir(dir)?;
+    }
+    Ok(removed)
+}

@@ -1,0 +1,93 @@
+//! Checking everything the index has on disk.
+
+use super::Shared;
+use crate::run::{Live, Run};
+use crate::slot::Found;
+use crate::version::{Tier, Version};
+use std::collections::BTreeMap;
+use stele_types::{Error, FileId, Result, ValueRef};
+
+/// What a check looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// Runs read.
+    pub runs: u64,
+    /// Their file lengths.
+    pub bytes: u64,
+    /// Entries, tombstones included.
+    pub entries: u64,
+    /// Things reported as damaged.
+    pub damaged: u64,
+}
+
+pub(super) fn verify(shared: &Shared, f: &mut dyn FnMut(&Error)) -> Result<VerifyReport> {
+    let mut report = VerifyReport::default();
+    let mut damage = |error: &Error, report: &mut VerifyReport| {
+        report.damaged += 1;
+        f(error);
+    };
+    if let Err(error) = shared.manifest.lock().verify() {
+        damage(&error, &mut report);
+    }
+    let version = shared.tables.read().version.clone();
+    for run in version.runs() {
+        report.runs += 1;
+        report.bytes += run.meta().bytes;
+        report.entries += run.meta().entries;
+        let mut found = Vec::new();
+        let read = run.verify(&mut |error| found.push(error.duplicate()));
+        found.extend(read.err());
+        if found.is_empty() {
+            found.extend(check_references(run).err());
+        }
+        found.iter().for_each(|error| damage(error, &mut report));
+    }
+    for error in version.tiers().iter().flat_map(overlaps) {
+        damage(&error, &mut report);
+    }
+    if let Some(error) = check_live(&version, shared) {
+        damage(&error, &mut report);
+    }
+    Ok(report)
+}
+
+/// A run's table of references equals what its entries refer to.
+fn check_references(run: &std::sync::Arc<Run>) -> Result<()> {
+    use crate::cursor::Cursor;
+    let mut counted: BTreeMap<FileId, Live> = BTreeMap::new();
+    let mut cursor = run.cursor_ahead();
+    cursor.seek(&[])?;
+    while cursor.valid() {
+        if let Found::Value { value: ValueRef::At(at), .. } = cursor.found()? {
+            counted.entry(at.file).or_default().add(cursor.key().len(), &at);
+        }
+        cursor.next()?;
+    }
+    if counted == run.meta().refs {
+        return Ok(());
+    }
+    Err(Error::corrupt(run.path(), 0, "the footer's references are not the entries'"))
+}
+
+fn overlaps(tier: &Tier) -> Vec<Error> {
+    let pairs = tier.keyed().windows(2);
+    pairs
+        .filter_map(|pair| match pair {
+            [left, right] if left.meta().last_key >= right.meta().first_key => {
+                Some(Error::corrupt(right.path(), 0, "keys overlap those of a run of the same age"))
+            }
+            _ => None,
+        })
+        .collect()
+}
+
+fn check_live(version: &Version, shared: &Shared) -> Option<Error> {
+    let mut sum: BTreeMap<FileId, Live> = BTreeMap::new();
+    for run in version.runs() {
+        for (&file, refs) in &run.meta().refs {
+            sum.entry(file).or_default().add_all(refs);
+        }
+    }
+    let same = sum == *version.live();
+    (!same).then(|| Error::corrupt(&shared.dir, 0, "live bytes are not the sum over runs"))
+}

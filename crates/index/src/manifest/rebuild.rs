@@ -1,0 +1,212 @@
+//! A new manifest from the runs' footers, when the old one is lost.
+//!
+//! ```text
+//! footer facts := checkpoint raft_from:varint next_file:varint      (opaque to runs)
+//! ```
+//! A run names the runs it replaced, so an input that a crash brought back is told from a current
+//! run. A job whose parts are not all there was never committed, and its inputs are.
+
+use super::{Facts, Manifest, numbers};
+use crate::cache::BlockCache;
+use crate::checkpoint::Checkpoint;
+use crate::options::IndexOptions;
+use crate::run::{Run, parse_run_file_name};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use stele_types::{Error, FileId, Result, RunId, varint};
+use stele_vfs::Vfs;
+
+/// What a rebuilt manifest says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rebuilt {
+    /// What the runs hold. The log must still have everything from here on.
+    pub checkpoint: Checkpoint,
+    /// Current runs.
+    pub runs: Vec<RunId>,
+    /// Runs found superseded or unfinished; the next open removes them.
+    pub ignored: Vec<RunId>,
+}
+
+/// Facts of the manifest repeated in each run's footer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FooterFacts {
+    pub checkpoint: Checkpoint,
+    raft_from: FileId,
+    next_file: FileId,
+}
+
+impl FooterFacts {
+    pub fn new(facts: &Facts, checkpoint: Option<&Checkpoint>) -> Self {
+        Self {
+            checkpoint: checkpoint.unwrap_or(&facts.checkpoint).clone(),
+            raft_from: facts.raft_from,
+            next_file: facts.next_file,
+        }
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.checkpoint.encode(&mut out);
+        varint::put(&mut out, u64::from(self.raft_from.0));
+        varint::put(&mut out, u64::from(self.next_file.0));
+        out
+    }
+
+    fn take(mut bytes: &[u8]) -> Option<Self> {
+        let file = |bytes: &mut &[u8]| u32::try_from(varint::take(bytes)?).ok().map(FileId);
+        let checkpoint = Checkpoint::take(&mut bytes)?;
+        Some(Self { checkpoint, raft_from: file(&mut bytes)?, next_file: file(&mut bytes)? })
+    }
+}
+
+/// The runs one job wrote, by part.
+#[derive(Default)]
+struct JobRuns {
+    parts: BTreeMap<u32, Arc<Run>>,
+    last: Option<u32>,
+}
+
+impl JobRuns {
+    fn any(&self) -> Option<&Arc<Run>> {
+        self.parts.values().next()
+    }
+
+    fn replaces(&self) -> &[RunId] {
+        self.any().map_or(&[], |run| &run.meta().extra.replaces)
+    }
+
+    fn is_complete(&self) -> bool {
+        self.last.is_some_and(|last| self.parts.len() as u64 == u64::from(last) + 1)
+    }
+}
+
+/// Writes a manifest that makes current what the runs in `dir` say of themselves; older manifests
+/// are superseded. Fails with `Corrupt` or `Missing`, changing nothing, when a run is unreadable or
+/// a part of finished work is gone: then only the log can tell. State of garbage collection is lost.
+pub fn rebuild(vfs: &Arc<dyn Vfs>, dir: &Path, options: &IndexOptions) -> Result<Rebuilt> {
+    let cache = Arc::new(BlockCache::new(options.block_cache_bytes_max));
+    let mut jobs: BTreeMap<u64, JobRuns> = BTreeMap::new();
+    let mut present = BTreeSet::new();
+    for entry in vfs.list(dir)? {
+        let Some(id) = parse_run_file_name(&entry.name) else { continue };
+        let run = Run::open(vfs, dir, id, cache.clone())?;
+        present.insert(id);
+        let extra = &run.meta().extra;
+        let job = jobs.entry(extra.job).or_default();
+        if extra.last_part {
+            job.last = Some(extra.part);
+        }
+        job.parts.insert(extra.part, run.clone());
+    }
+    let current = choose(dir, &jobs, &present)?;
+    check_overlaps(&current)?;
+    let facts = facts_of(&current, &present)?;
+    let number = numbers(&**vfs, dir)?.last().map_or(1, |last| last + 1);
+    let rebuilt = Rebuilt {
+        checkpoint: facts.checkpoint.clone(),
+        runs: current.iter().map(|run| run.id()).collect(),
+        ignored: present.iter().filter(|run| !facts.runs.contains_key(run)).copied().collect(),
+    };
+    Manifest::create(vfs.clone(), dir, number, facts, options.manifest_bytes_max)?;
+    Ok(rebuilt)
+}
+
+/// Newest jobs first: what a finished job replaced is superseded.
+fn choose(
+    dir: &Path,
+    jobs: &BTreeMap<u64, JobRuns>,
+    present: &BTreeSet<RunId>,
+) -> Result<Vec<Arc<Run>>> {
+    let mut replaced: BTreeSet<RunId> = BTreeSet::new();
+    let mut current: Vec<Arc<Run>> = Vec::new();
+    let mut unfinished: Vec<&JobRuns> = Vec::new();
+    for job in jobs.values().rev() {
+        let kept = job.parts.values().filter(|run| !replaced.contains(&run.id()));
+        // A part that a newer job replaced may be gone; then the rest was committed.
+        let committed = job.is_complete()
+            || job.parts.values().any(|run| replaced.contains(&run.id()))
+            || is_followed(job, &current, present);
+        if committed {
+            current.extend(kept.cloned());
+            replaced.extend(job.replaces());
+        } else {
+            unfinished.push(job);
+        }
+    }
+    for job in unfinished {
+        check_unfinished(dir, job, &current, present, &replaced)?;
+    }
+    Ok(current)
+}
+
+/// Whether work that took this job for granted came after it: a rewrite of part of its tier, with
+/// its own inputs already gone.
+fn is_followed(job: &JobRuns, current: &[Arc<Run>], present: &BTreeSet<RunId>) -> bool {
+    let Some(run) = job.any() else { return false };
+    let age = run.meta().extra.age;
+    job.replaces().iter().all(|run| !present.contains(run))
+        && current.iter().any(|other| {
+            other.meta().extra.age == age && !other.meta().extra.replaces.is_empty()
+        })
+}
+
+/// An unfinished job may be left out only if nothing depends on it: a merge while its inputs are
+/// here, a flush while nothing newer was flushed.
+fn check_unfinished(
+    dir: &Path,
+    job: &JobRuns,
+    current: &[Arc<Run>],
+    present: &BTreeSet<RunId>,
+    replaced: &BTreeSet<RunId>,
+) -> Result<()> {
+    let Some(run) = job.any() else { return Ok(()) };
+    let inputs = job.replaces();
+    let inputs_here = inputs.iter().all(|run| present.contains(run) || replaced.contains(run));
+    let newest = current.iter().all(|other| other.meta().extra.age < run.meta().extra.age);
+    if inputs_here && (!inputs.is_empty() || newest) {
+        return Ok(());
+    }
+    let detail = format!("other parts of the work that wrote {} are gone", run.path().display());
+    Err(Error::Missing { path: dir.to_path_buf(), detail })
+}
+
+fn check_overlaps(current: &[Arc<Run>]) -> Result<()> {
+    let mut tiers: BTreeMap<u64, Vec<&Arc<Run>>> = BTreeMap::new();
+    for run in current.iter().filter(|run| run.meta().entries > 0) {
+        tiers.entry(run.meta().extra.age).or_default().push(run);
+    }
+    for runs in tiers.values_mut() {
+        runs.sort_by(|a, b| a.meta().first_key.cmp(&b.meta().first_key));
+        for pair in runs.windows(2) {
+            if let [left, right] = pair
+                && left.meta().last_key >= right.meta().first_key
+            {
+                let detail = "keys overlap those of a run of the same age";
+                return Err(Error::corrupt(right.path(), 0, detail));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn facts_of(current: &[Arc<Run>], present: &BTreeSet<RunId>) -> Result<Facts> {
+    let mut facts = Facts::default();
+    let mut newest = None;
+    for run in current {
+        let meta = run.meta();
+        facts.runs.insert(run.id(), meta.extra.age);
+        let footer = FooterFacts::take(&meta.extra.checkpoint)
+            .ok_or_else(|| Error::corrupt(run.path(), 0, "footer facts are malformed"))?;
+        facts.raft_from = facts.raft_from.max(footer.raft_from);
+        let above = meta.refs.keys().next_back().map_or(FileId::default(), |file| file.next());
+        facts.next_file = facts.next_file.max(footer.next_file).max(above);
+        let order = (footer.checkpoint.replay_from, meta.extra.job);
+        if newest.is_none_or(|newest| newest < order) {
+            newest = Some(order);
+            facts.checkpoint = footer.checkpoint;
+        }
+    }
+    facts.next_run = present.iter().next_back().map_or(RunId(1), |run| run.next());
+    Ok(facts)
+}

@@ -1,0 +1,141 @@
+//! The end of a run: where its parts lie, and what it holds.
+//!
+//! ```text
+//! footer := body tail
+//! body   := meta blocks:varint data_bytes:varint fences_bytes:varint filter_bytes:varint
+//!           hash_bytes:varint probes:u8 block_bits:u8
+//! tail   := body_len:u32le version:u32le crc:u32le magic:8 bytes      (crc of body, body_len, version)
+//! ```
+//! Parts follow each other, so their lengths say where they lie; lengths include the seals.
+
+use super::meta::RunMeta;
+use std::path::Path;
+use stele_types::checksum::crc32c;
+use stele_types::limits::FORMAT_VERSION;
+use stele_types::{Error, Result, varint};
+use stele_vfs::VfsFile;
+
+const MAGIC: [u8; 8] = *b"STELERUN";
+const TAIL_BYTES: usize = 20;
+/// Read at once from the end of a file: nearly every footer fits.
+const GUESS_BYTES: u64 = 16 << 10;
+
+/// Sizes and parameters of a run's parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub(super) blocks: u64,
+    pub(super) data_bytes: u64,
+    pub(super) fences_bytes: u64,
+    pub(super) filter_bytes: u64,
+    pub(super) hash_bytes: u64,
+    pub(super) probes: u8,
+    pub(super) block_bits: u8,
+}
+
+impl Layout {
+    pub(super) fn filter_at(&self) -> u64 {
+        self.data_bytes + self.fences_bytes
+    }
+
+    pub(super) fn hash_at(&self) -> u64 {
+        self.filter_at() + self.filter_bytes
+    }
+
+    pub(super) fn footer_at(&self) -> u64 {
+        self.hash_at() + self.hash_bytes
+    }
+}
+
+pub(super) fn encode(meta: &RunMeta, layout: &Layout) -> Vec<u8> {
+    let mut out = Vec::new();
+    meta.encode(&mut out);
+    let sizes = [
+        layout.blocks,
+        layout.data_bytes,
+        layout.fences_bytes,
+        layout.filter_bytes,
+        layout.hash_bytes,
+    ];
+    sizes.into_iter().for_each(|n| varint::put(&mut out, n));
+    out.extend_from_slice(&[layout.probes, layout.block_bits]);
+    let body_len = out.len() as u32;
+    out.extend_from_slice(&body_len.to_le_bytes());
+    out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+    let crc = crc32c(&out);
+    out.extend_from_slice(&crc.to_le_bytes());
+    out.extend_from_slice(&MAGIC);
+    out
+}
+
+/// Reads the footer of a file. [`Error::Corrupt`] when it is damaged, [`Error::NewerFormat`] when
+/// it is whole and of a later format.
+pub(super) fn read(file: &dyn VfsFile) -> Result<(RunMeta, Layout)> {
+    let length = file.len()?;
+    let mut end = vec![0; length.min(GUESS_BYTES) as usize];
+    let from = length - end.len() as u64;
+    file.read_exact_at(&mut end, from)?;
+    let body_len = tail(file.path(), length, &end)?;
+    let whole = body_len + TAIL_BYTES;
+    if whole > end.len() {
+        if whole as u64 > length {
+            return Err(Error::corrupt(file.path(), length, "footer longer than the file"));
+        }
+        end.resize(whole, 0);
+        file.read_exact_at(&mut end, length - whole as u64)?;
+    }
+    let footer = end.get(end.len() - whole..).unwrap_or_default();
+    parse(file.path(), length, footer)
+}
+
+fn tail(path: &Path, length: u64, end: &[u8]) -> Result<usize> {
+    let magic = end.last_chunk::<8>();
+    let body_len = end.last_chunk::<TAIL_BYTES>().and_then(|tail| tail.first_chunk::<4>());
+    match (magic, body_len) {
+        (Some(&MAGIC), Some(body_len)) => Ok(u32::from_le_bytes(*body_len) as usize),
+        _ => Err(Error::corrupt(path, length, "the file does not end like a run")),
+    }
+}
+
+fn parse(path: &Path, length: u64, footer: &[u8]) -> Result<(RunMeta, Layout)> {
+    let at = length - footer.len() as u64;
+    let bad = |detail: &str| Error::corrupt(path, at, detail);
+    let split = footer.split_at_checked(footer.len().wrapping_sub(12));
+    let (covered, rest) = split.ok_or_else(|| bad("footer cut short"))?;
+    let crc = rest.first_chunk().map(|crc| u32::from_le_bytes(*crc));
+    if crc != Some(crc32c(covered)) && !stele_types::mutant::active("index.footer_crc_unchecked") {
+        return Err(bad("checksum of the footer does not match"));
+    }
+    let (covered, version) = covered.split_last_chunk().ok_or_else(|| bad("footer cut short"))?;
+    let found = u32::from_le_bytes(*version);
+    if found > FORMAT_VERSION {
+        let path = path.to_path_buf();
+        return Err(Error::NewerFormat { path, found, supported: FORMAT_VERSION });
+    }
+    let body = covered.get(..covered.len() - 4).unwrap_or_default();
+    decode(body, length)
+        .filter(|(_, layout)| layout.footer_at() == at)
+        .ok_or_else(|| bad("footer does not parse"))
+}
+
+fn decode(mut body: &[u8], length: u64) -> Option<(RunMeta, Layout)> {
+    let meta = RunMeta::decode(&mut body, length)?;
+    let mut layout = Layout::default();
+    let fields = [
+        &mut layout.blocks,
+        &mut layout.data_bytes,
+        &mut layout.fences_bytes,
+        &mut layout.filter_bytes,
+        &mut layout.hash_bytes,
+    ];
+    for field in fields {
+        *field = varint::take(&mut body)?;
+        // No part is larger than the file: sums of parts can't overflow.
+        if *field > length {
+            return None;
+        }
+    }
+    let [probes, block_bits] = *body else { return None };
+    layout.probes = probes;
+    layout.block_bits = block_bits;
+    Some((meta, layout))
+}

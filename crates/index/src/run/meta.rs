@@ -1,0 +1,148 @@
+//! What a run says of itself.
+
+use crate::memtable::RangeSet;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use stele_types::limits::RECORD_OVERHEAD_BYTES;
+use stele_types::{FileId, Locator, RunId, varint};
+
+/// What is alive in a value file, as far as some runs refer to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Live {
+    /// Values referred to.
+    pub records: u64,
+    /// Their keys, values and record overhead, in bytes.
+    pub bytes: u64,
+}
+
+impl Live {
+    /// Counts one reference.
+    pub fn add(&mut self, key_len: usize, at: &Locator) {
+        self.records += 1;
+        self.bytes += key_len as u64 + u64::from(at.length) + RECORD_OVERHEAD_BYTES;
+    }
+
+    /// Counts all of another's references.
+    pub fn add_all(&mut self, other: &Self) {
+        self.records += other.records;
+        self.bytes += other.bytes;
+    }
+}
+
+/// What the writer of a run is told to keep in its footer: enough to rebuild a lost manifest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunExtra {
+    /// The tier's age; larger is newer.
+    pub age: u64,
+    /// The job that wrote the run.
+    pub job: u64,
+    /// The run's place among the outputs of its job.
+    pub part: u32,
+    /// Whether this is the job's last output.
+    pub last_part: bool,
+    /// The runs that the job's outputs take the place of.
+    pub replaces: Vec<RunId>,
+    /// The encoded checkpoint that is durable with this run; opaque here.
+    pub checkpoint: Vec<u8>,
+    /// Keys deleted from all strictly older tiers; they hide nothing in this run.
+    pub ranges: RangeSet,
+}
+
+/// What a run holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunMeta {
+    /// The run.
+    pub id: RunId,
+    /// Size of the file.
+    pub bytes: u64,
+    /// Lowest key; empty when there is no entry.
+    pub first_key: Bytes,
+    /// Highest key; empty when there is no entry.
+    pub last_key: Bytes,
+    /// Entries, tombstones included.
+    pub entries: u64,
+    /// Entries that say "deleted".
+    pub tombstones: u64,
+    /// Entries with the value inside.
+    pub inline: u64,
+    /// Entries with an expiry.
+    pub expiring: u64,
+    /// Bytes of all keys.
+    pub key_bytes: u64,
+    /// Per value file what the entries refer to: exact.
+    pub refs: BTreeMap<FileId, Live>,
+    /// What the writer was told.
+    pub extra: RunExtra,
+}
+
+impl RunMeta {
+    /// A run without entries.
+    pub(super) fn empty(id: RunId) -> Self {
+        Self {
+            id,
+            bytes: 0,
+            first_key: Bytes::new(),
+            last_key: Bytes::new(),
+            entries: 0,
+            tombstones: 0,
+            inline: 0,
+            expiring: 0,
+            key_bytes: 0,
+            refs: BTreeMap::new(),
+            extra: RunExtra::default(),
+        }
+    }
+
+    /// Appends all but `bytes`: numbers as varints, byte strings length-prefixed, in this order:
+    /// id, entries, tombstones, inline, expiring, key bytes, first key, last key, refs {count,
+    /// (file, records, bytes)*}, age, job, part, last part, replaces {count, id*}, checkpoint,
+    /// range tombstones.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        let numbers =
+            [self.id.0, self.entries, self.tombstones, self.inline, self.expiring, self.key_bytes];
+        numbers.into_iter().for_each(|n| varint::put(out, n));
+        varint::put_bytes(out, &self.first_key);
+        varint::put_bytes(out, &self.last_key);
+        varint::put(out, self.refs.len() as u64);
+        for (file, live) in &self.refs {
+            [u64::from(file.0), live.records, live.bytes]
+                .into_iter()
+                .for_each(|n| varint::put(out, n));
+        }
+        let extra = &self.extra;
+        let numbers = [extra.age, extra.job, u64::from(extra.part), u64::from(extra.last_part)];
+        numbers.into_iter().for_each(|n| varint::put(out, n));
+        varint::put(out, extra.replaces.len() as u64);
+        extra.replaces.iter().for_each(|id| varint::put(out, id.0));
+        varint::put_bytes(out, &extra.checkpoint);
+        extra.ranges.encode(out);
+    }
+
+    /// Takes what [`RunMeta::encode`] appended; `bytes` is the size of the file.
+    pub(super) fn decode(from: &mut &[u8], bytes: u64) -> Option<Self> {
+        let mut meta = Self::empty(RunId(varint::take(from)?));
+        meta.bytes = bytes;
+        meta.entries = varint::take(from)?;
+        meta.tombstones = varint::take(from)?;
+        meta.inline = varint::take(from)?;
+        meta.expiring = varint::take(from)?;
+        meta.key_bytes = varint::take(from)?;
+        meta.first_key = Bytes::copy_from_slice(varint::take_bytes(from)?);
+        meta.last_key = Bytes::copy_from_slice(varint::take_bytes(from)?);
+        for _ in 0..varint::take(from)? {
+            let file = FileId(u32::try_from(varint::take(from)?).ok()?);
+            let live = Live { records: varint::take(from)?, bytes: varint::take(from)? };
+            meta.refs.insert(file, live);
+        }
+        meta.extra.age = varint::take(from)?;
+        meta.extra.job = varint::take(from)?;
+        meta.extra.part = u32::try_from(varint::take(from)?).ok()?;
+        meta.extra.last_part = varint::take(from)? != 0;
+        for _ in 0..varint::take(from)? {
+            meta.extra.replaces.push(RunId(varint::take(from)?));
+        }
+        meta.extra.checkpoint = varint::take_bytes(from)?.to_vec();
+        meta.extra.ranges = RangeSet::decode(from)?;
+        Some(meta)
+    }
+}

@@ -1,0 +1,195 @@
+//! Reading a run.
+
+use super::block::Block;
+use super::cursor::RunCursor;
+use super::fences::Fences;
+use super::filter::Filter;
+use super::footer::{self, Layout};
+use super::hash_index::HashIndex;
+use super::meta::RunMeta;
+use super::{run_path, seal};
+use crate::cache::{BlockCache, Reservation};
+use crate::slot::Found;
+use bytes::Bytes;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use stele_types::{Error, Result, RunId};
+use stele_vfs::{Open, Vfs, VfsFile};
+
+/// An open run. Reading damaged bytes is [`Error::Corrupt`] with the file and the offset.
+#[derive(Debug)]
+pub struct Run {
+    pub(super) file: Arc<dyn VfsFile>,
+    pub(super) meta: RunMeta,
+    pub(super) layout: Layout,
+    pub(super) fences: Fences,
+    pub(super) filter: Filter,
+    index: Option<(HashIndex, Reservation)>,
+    pub(super) cache: Arc<BlockCache>,
+}
+
+/// Reads a part and its seal; an empty one is not sealed.
+pub(super) fn read_part(file: &dyn VfsFile, id: RunId, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+    if bytes == 0 {
+        return Ok(Vec::new());
+    }
+    let mut part = vec![0; bytes as usize];
+    // A second reading tells damage on the device from a bit lost on the way.
+    for last in [false, true] {
+        file.read_exact_at(&mut part, offset)?;
+        match seal::check(file.path(), id, offset, &part) {
+            Ok(checked) => {
+                let length = checked.len();
+                part.truncate(length);
+                return Ok(part);
+            }
+            Err(error) if last => return Err(error),
+            Err(_) => {}
+        }
+    }
+    Ok(part)
+}
+
+impl Run {
+    /// Opens run `id` in `dir`, reading its footer, fences, filter and, if the cache grants the
+    /// memory, its hash index. [`Error::Missing`] when the file is not there.
+    pub fn open(
+        vfs: &Arc<dyn Vfs>,
+        dir: &Path,
+        id: RunId,
+        cache: Arc<BlockCache>,
+    ) -> Result<Arc<Self>> {
+        let path = run_path(dir, id);
+        let file = vfs.open(&path, Open::READ).map_err(|error| match error {
+            Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                Error::Missing { path: path.clone(), detail: "the index needs this run".into() }
+            }
+            other => other,
+        })?;
+        let (meta, layout) = footer::read(&*file)?;
+        if meta.id != id {
+            let detail = format!("the footer is that of run {}", meta.id);
+            return Err(Error::corrupt(&path, layout.footer_at(), detail));
+        }
+        let bad = |offset, detail| Error::corrupt(&path, offset, detail);
+        let part = read_part(&*file, id, layout.data_bytes, layout.fences_bytes)?;
+        let fences = Fences::decode(&part, layout.blocks, layout.data_bytes)
+            .ok_or_else(|| bad(layout.data_bytes, "fences do not parse"))?;
+        let part = read_part(&*file, id, layout.filter_at(), layout.filter_bytes)?;
+        let filter = Filter::decode(&part, layout.probes)
+            .ok_or_else(|| bad(layout.filter_at(), "filter does not parse"))?;
+        let memory = match layout.hash_bytes {
+            0 => None,
+            bytes => cache.reserve(bytes as usize),
+        };
+        let index = match memory {
+            Some(memory) => {
+                let part = read_part(&*file, id, layout.hash_at(), layout.hash_bytes)?;
+                let decoded = HashIndex::decode(&part, layout.block_bits)
+                    .ok_or_else(|| bad(layout.hash_at(), "hash index does not parse"))?;
+                Some((decoded, memory))
+            }
+            None => None,
+        };
+        Ok(Arc::new(Self { file, meta, layout, fences, filter, index, cache }))
+    }
+
+    /// The run's number.
+    pub fn id(&self) -> RunId {
+        self.meta.id
+    }
+
+    /// What the run holds.
+    pub fn meta(&self) -> &RunMeta {
+        &self.meta
+    }
+
+    /// Where the file lies.
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// Memory held while the run is open, without cached blocks and without the hash index, which
+    /// the block cache counts.
+    pub fn memory_bytes(&self) -> usize {
+        let meta = self.meta.refs.len() * 48 + self.meta.extra.ranges.len() * 160;
+        self.fences.memory_bytes() + self.filter.memory_bytes() + meta + size_of::<Self>()
+    }
+
+    /// Whether `key` may be in the run: false is certain.
+    pub fn may_hold(&self, key_hash: u64) -> bool {
+        self.filter.passes(key_hash)
+    }
+
+    /// What the run holds for `key`, whose [`super::key_hash`] is `key_hash`. Its range tombstones
+    /// are not asked: they concern older tiers.
+    pub fn get(&self, key: &[u8], key_hash: u64) -> Result<Option<Found>> {
+        if self.fences.len() == 0 || !self.filter.passes(key_hash) {
+            return Ok(None);
+        }
+        let Some((index, _)) = &self.index else { return self.get_by_fences(key) };
+        for place in index.places(key_hash) {
+            let block = self.block(place.block as usize)?;
+            if let Some(entry) = block.entry_if(usize::from(place.slot), key) {
+                return block
+                    .found(&entry)
+                    .map(Some)
+                    .ok_or_else(|| self.bad_block(place.block as usize));
+            }
+        }
+        Ok(None)
+    }
+
+    fn get_by_fences(&self, key: &[u8]) -> Result<Option<Found>> {
+        let at = self.fences.find(key);
+        let block = self.block(at)?;
+        let entry = match block.lower_bound(key) {
+            Some((slot, true)) => block.entry(slot),
+            Some((_, false)) => return Ok(None),
+            None => None,
+        };
+        let found = entry.and_then(|entry| block.found(&entry));
+        found.map(Some).ok_or_else(|| self.bad_block(at))
+    }
+
+    /// The error for a block whose checksum holds but whose entries make no sense.
+    pub(super) fn bad_block(&self, i: usize) -> Error {
+        let offset = self.fences.block(i).map_or(0, |place| place.start);
+        Error::corrupt(self.path(), offset, "entry does not parse")
+    }
+
+    /// A block through the cache.
+    pub(super) fn block(&self, i: usize) -> Result<Block> {
+        if let Some(block) = self.cache.get(self.meta.id, i as u32) {
+            return Ok(block);
+        }
+        let block = self.read_block(i)?;
+        self.cache.insert(self.meta.id, i as u32, block.clone());
+        Ok(block)
+    }
+
+    /// A block from the file.
+    pub(super) fn read_block(&self, i: usize) -> Result<Block> {
+        let Some(place) = self.fences.block(i) else { return Err(self.bad_block(i)) };
+        let mut bytes = vec![0; (place.end - place.start) as usize];
+        self.file.read_exact_at(&mut bytes, place.start)?;
+        Block::open(self.path(), self.meta.id, place.start, &Bytes::from(bytes)).or_else(|_| {
+            // A second reading tells damage on the device from a bit lost on the way.
+            let mut bytes = vec![0; (place.end - place.start) as usize];
+            self.file.read_exact_at(&mut bytes, place.start)?;
+            Block::open(self.path(), self.meta.id, place.start, &Bytes::from(bytes))
+        })
+    }
+
+    /// A cursor for short walks: blocks come from the cache; after some blocks in a row it reads
+    /// ahead without filling the cache.
+    pub fn cursor(self: &Arc<Self>) -> RunCursor {
+        RunCursor::new(Arc::clone(self), false)
+    }
+
+    /// A cursor for walks over the whole run: large reads from the start, past the cache.
+    pub fn cursor_ahead(self: &Arc<Self>) -> RunCursor {
+        RunCursor::new(Arc::clone(self), true)
+    }
+}

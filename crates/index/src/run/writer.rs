@@ -1,0 +1,193 @@
+//! Writing a run.
+
+use super::block::BlockBuilder;
+use super::fences::{Fences, separator};
+use super::filter::Filter;
+use super::footer::{self, Layout};
+use super::hash_index::{self, HashIndex, Place};
+use super::meta::{RunExtra, RunMeta};
+use super::{RunOptions, key_hash, run_path, seal};
+use crate::slot::Found;
+use bytes::Bytes;
+use std::io::IoSlice;
+use std::path::Path;
+use std::sync::Arc;
+use stele_types::{Cause, Error, Result, RunId, ValueRef};
+use stele_vfs::{Open, Vfs, VfsFile};
+
+/// Handed to the file at once.
+const WRITE_BYTES: usize = 256 << 10;
+/// Synced at least this often, so that the last sync, and syncs of the log beside it, find little
+/// to wait for.
+const SYNC_BYTES: u64 = 8 << 20;
+const BLOCK_BYTES: std::ops::RangeInclusive<usize> = 512..=32 << 10;
+
+/// Writes one run. Dropped unfinished, it leaves a file that is no run.
+#[derive(Debug)]
+pub struct RunWriter {
+    file: Arc<dyn VfsFile>,
+    cause: Cause,
+    options: RunOptions,
+    meta: RunMeta,
+    block: BlockBuilder,
+    fences: Fences,
+    hashes: Vec<u64>,
+    places: Vec<Place>,
+    /// Last key of the block written last.
+    last_key: Vec<u8>,
+    /// Not yet written; begins at `written`.
+    pending: Vec<u8>,
+    written: u64,
+    synced: u64,
+}
+
+impl RunWriter {
+    /// Starts the file of run `id` in `dir`; it must not exist.
+    pub fn create(
+        vfs: &Arc<dyn Vfs>,
+        dir: &Path,
+        id: RunId,
+        options: &RunOptions,
+        cause: Cause,
+    ) -> Result<Self> {
+        let block_bytes = options.block_bytes.clamp(*BLOCK_BYTES.start(), *BLOCK_BYTES.end());
+        Ok(Self {
+            file: vfs.open(&run_path(dir, id), Open::CREATE)?,
+            cause,
+            options: RunOptions { block_bytes, ..*options },
+            meta: RunMeta::empty(id),
+            block: BlockBuilder::default(),
+            fences: Fences::default(),
+            hashes: Vec::new(),
+            places: Vec::new(),
+            last_key: Vec::new(),
+            pending: Vec::new(),
+            written: 0,
+            synced: 0,
+        })
+    }
+
+    /// Adds an entry. Fails with [`Error::Invalid`], adding nothing, unless `key` is above all
+    /// earlier ones.
+    pub fn add(&mut self, key: &[u8], found: &Found) -> Result<()> {
+        if self.block.is_full_for(key, found, self.options.block_bytes) {
+            self.cut()?;
+        }
+        let last = if self.block.len() == 0 { &self.last_key } else { self.block.last_key() };
+        if self.meta.entries > 0 && last >= key {
+            return Err(Error::invalid("keys of a run must ascend"));
+        }
+        if self.block.len() == 0 {
+            let fence = if self.fences.len() == 0 { &[] } else { separator(&self.last_key, key) };
+            self.fences.push(fence, 0);
+        }
+        if self.meta.entries == 0 {
+            self.meta.first_key = Bytes::copy_from_slice(key);
+        }
+        let block = (self.fences.len() - 1) as u32;
+        self.hashes.push(key_hash(key));
+        self.places.push(Place { block, slot: self.block.len() as u8 });
+        self.block.add(key, found);
+        self.count(key, found);
+        Ok(())
+    }
+
+    fn count(&mut self, key: &[u8], found: &Found) {
+        self.meta.entries += 1;
+        self.meta.key_bytes += key.len() as u64;
+        match found {
+            Found::Deleted => self.meta.tombstones += 1,
+            Found::Value { value, expires_at_s } => {
+                self.meta.expiring += u64::from(*expires_at_s != 0);
+                match value {
+                    ValueRef::Inline(_) => self.meta.inline += 1,
+                    ValueRef::At(at) if stele_types::mutant::active("index.refs_forgotten") => {
+                        self.meta.refs.entry(at.file).or_default();
+                    }
+                    ValueRef::At(at) => {
+                        self.meta.refs.entry(at.file).or_default().add(key.len(), at);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Entries added so far.
+    pub fn entries(&self) -> u64 {
+        self.meta.entries
+    }
+
+    /// About the size the file would have if finished now.
+    pub fn estimated_bytes(&self) -> u64 {
+        let keys = self.hashes.len();
+        let index = hash_index::bytes_for(keys) + keys * self.options.filter_bits_per_key / 8;
+        self.end() + (self.block.bytes() + index + self.fences.memory_bytes()) as u64
+    }
+
+    /// Where the next part will lie.
+    fn end(&self) -> u64 {
+        self.written + self.pending.len() as u64
+    }
+
+    /// Ends the block under way.
+    fn cut(&mut self) -> Result<()> {
+        self.last_key.clear();
+        self.last_key.extend_from_slice(self.block.last_key());
+        let start = self.end();
+        self.block.finish(&mut self.pending, self.meta.id, start);
+        self.fences.set_last_bytes(self.end() - start);
+        if self.pending.len() >= WRITE_BYTES { self.write() } else { Ok(()) }
+    }
+
+    fn write(&mut self) -> Result<()> {
+        self.file.write_at(&[IoSlice::new(&self.pending)], self.written, self.cause)?;
+        self.written += self.pending.len() as u64;
+        self.pending.clear();
+        if self.written - self.synced >= SYNC_BYTES {
+            self.file.sync_data()?;
+            self.synced = self.written;
+        }
+        Ok(())
+    }
+
+    /// Appends a part and returns its size with the seal; no part when there is nothing in it.
+    fn part(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> u64 {
+        let (offset, from) = (self.end(), self.pending.len());
+        encode(&mut self.pending);
+        if self.pending.len() > from {
+            seal::put(&mut self.pending, from, self.meta.id, offset);
+        }
+        self.end() - offset
+    }
+
+    /// Completes the file and makes its data durable; its name is durable once the caller has
+    /// synced the directory.
+    pub fn finish(mut self, extra: RunExtra) -> Result<RunMeta> {
+        if self.block.len() > 0 {
+            self.cut()?;
+        }
+        self.meta.last_key = Bytes::from(std::mem::take(&mut self.last_key));
+        self.meta.extra = extra;
+        let blocks = self.fences.len();
+        let mut layout =
+            Layout { blocks: blocks as u64, data_bytes: self.end(), ..Layout::default() };
+        let fences = std::mem::take(&mut self.fences);
+        layout.fences_bytes = self.part(|out| fences.encode(out));
+        let filter = Filter::build(&self.hashes, self.options.filter_bits_per_key);
+        layout.probes = filter.probes();
+        layout.filter_bytes = self.part(|out| filter.encode(out));
+        self.write()?;
+        if let Some(index) = HashIndex::build(&self.hashes, &self.places, blocks) {
+            layout.block_bits = index.block_bits();
+            layout.hash_bytes = self.part(|out| index.encode(out));
+        }
+        self.pending.extend_from_slice(&footer::encode(&self.meta, &layout));
+        self.write()?;
+        // A run is complete on disk before the manifest may name it.
+        if !stele_types::mutant::active("index.skip_run_sync") {
+            self.file.sync_data()?;
+        }
+        self.meta.bytes = self.written;
+        Ok(self.meta)
+    }
+}

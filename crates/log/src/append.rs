@@ -1,0 +1,253 @@
+//! The only foreground write: a batch becomes one frame, one write, one sync.
+
+use crate::FileKind;
+use crate::catalog::FileMeta;
+use crate::encode::{self, Encoded, encode};
+use crate::format::frame::FRAME_HEADER_BYTES;
+use crate::format::{CarriedRegion, Form, Items};
+use crate::segment::begin::{Begin, Begun, begin};
+use crate::segment::scan::End;
+use crate::segment::sidecar::SidecarWriter;
+use crate::shared::{Counters, Shared};
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use stele_types::{Appended, Cause, Error, FileId, Lsn, Record, Result, mutant};
+use stele_vfs::{AlignedBuf, VfsFile};
+
+/// Memory kept for the next batch.
+const BUFFER_BYTES_KEPT: usize = 4 << 20;
+
+/// The active segment. One thread at a time holds it.
+#[derive(Debug)]
+pub(crate) struct Appender {
+    pub file: Arc<dyn VfsFile>,
+    pub id: FileId,
+    pub block_bytes: u32,
+    pub end: End,
+    /// Whether batches were written here; a batch that fits nowhere goes to an empty segment.
+    pub has_batches: bool,
+    /// Whether the confirming frame of the last batch lies at `end`.
+    pub confirmed: bool,
+    /// Whether a part of a batch that does not count may lie behind `end`.
+    pub remains: bool,
+    pub recycled: bool,
+    pub buffer: AlignedBuf,
+    /// Given up when the device is full: then recovery scans the segment.
+    pub sidecar: Option<SidecarWriter>,
+}
+
+impl Appender {
+    pub fn append(
+        &mut self,
+        shared: &Shared,
+        records: &[Record],
+        withdraw: bool,
+    ) -> Result<Appended> {
+        shared.poison.check()?;
+        let mut encoded = self.encode(shared, records, withdraw)?;
+        let end = |this: &Self| u64::from(this.end.at) + this.buffer.len() as u64;
+        if self.has_batches && end(self) > shared.options.segment_bytes_max {
+            self.roll(shared)?;
+            encoded = self.encode(shared, records, withdraw)?;
+        }
+        if end(self) > u64::from(u32::MAX) {
+            return Err(Error::invalid("batch does not fit into a segment"));
+        }
+        self.write(shared)?;
+        self.sync(shared)?;
+        self.publish(shared, &encoded)?;
+        for (at, entry) in encoded.payloads.iter().zip(entries(records)) {
+            shared.cache.insert(*at, &entry.payload);
+        }
+        Counters::add(&shared.counters.batches, 1);
+        Counters::add(&shared.counters.payload_bytes, encoded.payload_bytes);
+        self.buffer.shrink_to(BUFFER_BYTES_KEPT);
+        let memory = self.sidecar.as_ref().map_or(0, SidecarWriter::memory_bytes);
+        let memory = (self.buffer.capacity() + memory) as u64;
+        shared.counters.buffer_bytes.store(memory, Relaxed);
+        Ok(Appended { payloads: encoded.payloads, head: self.head() })
+    }
+
+    /// Writes an empty frame behind the last batch, so that this one, damaged, is told from a torn
+    /// one. The next batch takes its place: it was never acknowledged.
+    pub fn confirm(&mut self, shared: &Shared) -> Result<()> {
+        shared.poison.check()?;
+        let room = u64::from(self.end.at) + u64::from(self.block_bytes) < u64::from(u32::MAX);
+        if self.confirmed || !self.has_batches || !room {
+            return Ok(());
+        }
+        let state = shared.state.read();
+        encode::encode_confirmation(&self.place(shared, &state.regions, true), &mut self.buffer);
+        drop(state);
+        self.write(shared)?;
+        self.confirmed = true;
+        Ok(())
+    }
+
+    /// Everything written so far is durable on return. A failure poisons: what is durable then is
+    /// unknown, and a second sync that succeeds proves nothing.
+    pub fn sync(&mut self, shared: &Shared) -> Result<()> {
+        Counters::add(&shared.counters.syncs, 1);
+        if mutant::active("log.skip_sync") {
+            return Ok(());
+        }
+        self.file.sync_data().map_err(|error| shared.poison.set(error))
+    }
+
+    fn head(&self) -> Lsn {
+        Lsn::new(self.id, self.end.at)
+    }
+
+    fn place<'a>(
+        &self,
+        shared: &Shared,
+        regions: &'a crate::region::Regions,
+        withdraw: bool,
+    ) -> encode::Place<'a> {
+        encode::Place {
+            store: shared.options.store,
+            at: self.head(),
+            chain: self.end.chain,
+            block_bytes: self.block_bytes,
+            regions,
+            withdraw,
+        }
+    }
+
+    fn encode(&mut self, shared: &Shared, records: &[Record], withdraw: bool) -> Result<Encoded> {
+        let state = shared.state.read();
+        let place = self.place(shared, &state.regions, withdraw);
+        encode(&place, records, &mut self.buffer)
+    }
+
+    fn write(&mut self, shared: &Shared) -> Result<()> {
+        self.confirmed = false;
+        let at = u64::from(self.end.at);
+        if self.remains && !self.recycled {
+            // A shorter batch would leave the rest of a cut one behind it, to be taken for a trace of
+            // damage. In recycled blocks that is no trace.
+            self.file.set_len(at).map_err(|error| shared.poison.unless_full(error))?;
+        }
+        self.remains = true;
+        let slices = [IoSlice::new(&self.buffer)];
+        let written = self.file.write_at(&slices, at, Cause::Log);
+        // On a full device nothing of the batch counts: the next one starts at the same block.
+        written.map_err(|error| shared.poison.unless_full(error))?;
+        self.remains = false;
+        Counters::add(&shared.counters.written_bytes, self.buffer.len() as u64);
+        Ok(())
+    }
+
+    /// The durable frame in the buffer becomes visible, by the same steps recovery takes.
+    fn publish(&mut self, shared: &Shared, encoded: &Encoded) -> Result<()> {
+        let body_end = FRAME_HEADER_BYTES + encoded.body_bytes as usize;
+        let body = self.buffer.get(FRAME_HEADER_BYTES..body_end).unwrap_or_default();
+        let begin = Lsn::new(self.id, self.end.at + FRAME_HEADER_BYTES as u32);
+        let at = self.end.at;
+        let next = End { at: at + self.buffer.len() as u32, chain: encoded.crc };
+        let mut state = shared.state.write();
+        let mut items = Items::new(Form::Frame, begin, body);
+        while let Some(Some(item)) = items.next_item() {
+            if let Err(detail) = state.regions.apply(&item) {
+                return Err(shared.poison.set(Error::corrupt(
+                    self.file.path(),
+                    u64::from(at),
+                    detail,
+                )));
+            }
+        }
+        state.head = Lsn::new(self.id, next.at);
+        drop(state);
+        let mut items = Items::new(Form::Frame, begin, body);
+        while let (Some(sidecar), Some(Some(item))) = (&mut self.sidecar, items.next_item()) {
+            if let Err(error) = sidecar.push(&item) {
+                shared.poison.unless_full(error);
+                // Only a shortcut: without it recovery scans the segment.
+                self.sidecar = None;
+            }
+        }
+        self.end = next;
+        self.has_batches = true;
+        Ok(())
+    }
+
+    /// Goes on in a new segment. Fails with `NoSpace` having changed nothing.
+    pub fn roll(&mut self, shared: &Shared) -> Result<()> {
+        let carried: Vec<CarriedRegion> = shared.state.read().regions.carried().collect();
+        let id = shared.allocate_file();
+        let recycle = shared.free.lock().pop();
+        let previous = (self.id, self.end);
+        let how = Begin { dir: &shared.dir, id, recycle, previous, carried: &carried };
+        let begun = begin(&how, &mut self.buffer).map_err(|error| {
+            shared.free.lock().extend(recycle);
+            shared.poison.unless_full(error)
+        })?;
+        self.seal(shared)?;
+        self.enter(shared, id, recycle.is_some(), begun, &carried)
+    }
+
+    /// The old segment's sidecar is written after the new segment is there: it is never needed.
+    fn seal(&mut self, shared: &Shared) -> Result<()> {
+        let bytes = self.file.len()?;
+        let sidecar = self.sidecar.take();
+        let totals = sidecar.as_ref().map(|sidecar| sidecar.totals);
+        let end = self.end;
+        shared.catalog.write().update(self.id, |meta| {
+            if let FileKind::Segment { recycled, .. } = meta.kind {
+                meta.kind = FileKind::Segment { sealed: true, recycled };
+            }
+            meta.bytes = bytes;
+            meta.end = Some(end.at);
+            meta.payload_bytes = totals.map_or(bytes, |totals| totals.payload_bytes);
+        });
+        let Some(sidecar) = sidecar else { return Ok(()) };
+        match sidecar.finish(end) {
+            Err(error @ Error::NoSpace(_)) => drop(error),
+            other => other.map_err(|error| shared.poison.set(error))?,
+        }
+        Ok(())
+    }
+
+    fn enter(
+        &mut self,
+        shared: &Shared,
+        id: FileId,
+        recycled: bool,
+        begun: Begun,
+        carried: &[CarriedRegion],
+    ) -> Result<()> {
+        let mut sidecar =
+            SidecarWriter::new(&shared.dir, id, shared.options.inline_value_bytes_max);
+        for region in carried {
+            sidecar.push(&crate::format::Item::Carried(*region))?;
+        }
+        Counters::add(&shared.counters.written_bytes, begun.written_bytes);
+        Counters::add(&shared.counters.rolls, 1);
+        Counters::add(&shared.counters.recycled, u64::from(recycled));
+        shared.catalog.write().insert(id, active_meta(id, recycled));
+        (self.file, self.block_bytes, self.end) = (begun.file, begun.block_bytes, begun.end);
+        self.id = id;
+        self.has_batches = false;
+        self.confirmed = false;
+        (self.remains, self.recycled) = (false, recycled);
+        self.sidecar = Some(sidecar);
+        shared.state.write().head = self.head();
+        Ok(())
+    }
+}
+
+pub(crate) fn active_meta(id: FileId, recycled: bool) -> FileMeta {
+    FileMeta {
+        kind: FileKind::Segment { sealed: false, recycled },
+        bytes: 0,
+        payload_bytes: 0,
+        min_lsn: Lsn::new(id, 0),
+        max_lsn: Lsn::new(id, u32::MAX),
+        end: None,
+    }
+}
+
+fn entries(records: &[Record]) -> impl Iterator<Item = &stele_types::EntryRecord> {
+    records.iter().filter_map(|r| if let Record::Entry(entry) = r { Some(entry) } else { None })
+}

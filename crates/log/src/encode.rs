@@ -1,0 +1,259 @@
+//! A batch becomes a frame, checked against the regions' logs first: nothing durable ever fails to
+//! fit when it is read again.
+
+use crate::format::Form;
+use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
+use crate::format::item::{Previous, put_entry_head, put_hard_state, put_mark, put_withdrawn};
+use crate::region::Regions;
+use std::collections::BTreeMap;
+use stele_types::checksum::crc32c;
+use stele_types::{
+    Command, EntryRecord, Error, LogIndex, Lsn, Mark, Record, RegionId, Result, StoreId, mutant,
+};
+use stele_vfs::AlignedBuf;
+
+/// Longest payload of one entry, and longest frame.
+const PAYLOAD_BYTES_MAX: usize = 1 << 30;
+const FRAME_BYTES_MAX: u64 = 2 << 30;
+
+/// Where the frame goes, and what the log holds before it.
+pub(crate) struct Place<'a> {
+    pub store: StoreId,
+    pub at: Lsn,
+    pub chain: u32,
+    pub block_bytes: u32,
+    pub regions: &'a Regions,
+    /// Whether replaced entries are other entries, not the same ones moved.
+    pub withdraw: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Encoded {
+    pub payloads: Vec<Lsn>,
+    pub payload_bytes: u64,
+    pub crc: u32,
+    /// Of the frame, without padding.
+    pub body_bytes: u32,
+}
+
+/// Fills `buffer` with the frame and its padding. Fails with `Invalid`.
+pub(crate) fn encode(
+    place: &Place<'_>,
+    records: &[Record],
+    buffer: &mut AlignedBuf,
+) -> Result<Encoded> {
+    buffer.clear();
+    buffer.resize(FRAME_HEADER_BYTES);
+    let mut encoder = Encoder {
+        place,
+        buffer,
+        head: Vec::new(),
+        previous: Previous::default(),
+        regions: BTreeMap::new(),
+        count: 0,
+        out: Encoded::default(),
+    };
+    for record in records {
+        encoder.put(record)?;
+    }
+    Ok(encoder.finish())
+}
+
+/// The frame that confirms the batch before it.
+pub(crate) fn encode_confirmation(place: &Place<'_>, buffer: &mut AlignedBuf) {
+    buffer.clear();
+    let mut header =
+        FrameHeader { body_bytes: 0, crc: 0, at: place.at, chain: place.chain, records: 0 };
+    header.crc = header.checksum(place.store, &[]);
+    buffer.extend_from_slice(&header.encode());
+    buffer.pad_to_multiple(place.block_bytes as usize);
+}
+
+struct Encoder<'a> {
+    place: &'a Place<'a>,
+    buffer: &'a mut AlignedBuf,
+    head: Vec<u8>,
+    previous: Previous,
+    regions: BTreeMap<RegionId, Ahead>,
+    count: u32,
+    out: Encoded,
+}
+
+/// A region's log as the batch leaves it.
+#[derive(Debug, Default)]
+struct Ahead {
+    destroyed: bool,
+    truncated: LogIndex,
+    /// Entries up to here are those of before the batch; `fresh` lie after.
+    before: LogIndex,
+    fresh: Vec<Lsn>,
+}
+
+impl Ahead {
+    fn of(regions: &Regions, region: RegionId) -> Self {
+        let log = regions.get(region).map(|region| region.log());
+        log.map_or_else(Self::default, |log| Self {
+            destroyed: log.destroyed,
+            truncated: log.truncated.0,
+            before: log.last,
+            fresh: Vec::new(),
+        })
+    }
+
+    fn last(&self) -> LogIndex {
+        LogIndex(self.before.0 + self.fresh.len() as u64)
+    }
+
+    fn cut_from(&mut self, index: LogIndex) {
+        let keep = index.0.saturating_sub(self.before.0 + 1) as usize;
+        self.fresh.truncate(keep);
+        self.before = self.before.min(LogIndex(index.0.saturating_sub(1)));
+    }
+
+    fn start_after(&mut self, index: LogIndex) {
+        *self = Self { destroyed: self.destroyed, truncated: index, before: index, fresh: vec![] };
+    }
+}
+
+impl Encoder<'_> {
+    fn put(&mut self, record: &Record) -> Result<()> {
+        match record {
+            Record::Entry(entry) => self.put_entry(entry)?,
+            Record::HardState(region, state) => {
+                self.head.clear();
+                put_hard_state(&mut self.head, *region, state);
+                self.push_head();
+            }
+            Record::Mark(region, mark) => self.put_mark(*region, mark)?,
+        }
+        if self.buffer.len() as u64 > FRAME_BYTES_MAX {
+            return Err(Error::invalid(format!("batch of more than {FRAME_BYTES_MAX} bytes")));
+        }
+        Ok(())
+    }
+
+    fn put_entry(&mut self, entry: &EntryRecord) -> Result<()> {
+        let (region, index) = (entry.region, entry.index);
+        let regions = self.place.regions;
+        let ahead = self.regions.entry(region).or_insert_with(|| Ahead::of(regions, region));
+        let last = ahead.last();
+        if ahead.destroyed {
+            return Err(Error::invalid(format!("region {region} was destroyed on this store")));
+        }
+        if index <= ahead.truncated || index > last.next() {
+            let truncated = ahead.truncated;
+            return Err(Error::invalid(format!(
+                "entry {index} of region {region} does not continue its log ({truncated}, {last}]"
+            )));
+        }
+        if entry.payload.len() > PAYLOAD_BYTES_MAX {
+            return Err(Error::invalid(format!("payload of {} bytes", entry.payload.len())));
+        }
+        if entry.is_command && Command::ops_of(&entry.payload).is_none() {
+            return Err(Error::invalid(format!("entry {index} of region {region}: no command")));
+        }
+        self.withdraw_from(region, index);
+        self.head.clear();
+        let crc = crc32c(&entry.payload);
+        put_entry_head(&mut self.head, &mut self.previous, entry, crc);
+        self.push_head();
+        let at = self.position();
+        self.buffer.extend_from_slice(&entry.payload);
+        self.out.payloads.push(at);
+        self.out.payload_bytes += entry.payload.len() as u64;
+        if let Some(ahead) = self.regions.get_mut(&region) {
+            ahead.fresh.push(at);
+        }
+        Ok(())
+    }
+
+    fn put_mark(&mut self, region: RegionId, mark: &Mark) -> Result<()> {
+        let regions = self.place.regions;
+        let ahead = self.regions.entry(region).or_insert_with(|| Ahead::of(regions, region));
+        match *mark {
+            Mark::Start(index, _) => {
+                ahead.destroyed = false;
+                ahead.start_after(index);
+            }
+            Mark::Destroy => {
+                ahead.start_after(ahead.truncated);
+                ahead.destroyed = true;
+            }
+            Mark::TruncatePrefix(index, _) if index > ahead.last() => {
+                let last = ahead.last();
+                return Err(Error::invalid(format!(
+                    "region {region} cannot be truncated to {index}, {last} is its last entry"
+                )));
+            }
+            Mark::TruncatePrefix(index, _) => {
+                ahead.truncated = ahead.truncated.max(index);
+                let dropped = ahead.truncated.0.saturating_sub(ahead.before.0) as usize;
+                ahead.fresh.drain(..dropped);
+                ahead.before = ahead.before.max(ahead.truncated);
+            }
+            Mark::TruncateSuffix(from) if from <= ahead.truncated => {
+                return Err(Error::invalid(format!(
+                    "entries of region {region} from {from} on are truncated already"
+                )));
+            }
+            Mark::TruncateSuffix(from) => self.withdraw_from(region, from),
+        }
+        self.head.clear();
+        put_mark(&mut self.head, Form::Frame, region, mark, Lsn::default());
+        self.push_head();
+        Ok(())
+    }
+
+    /// Says which entries a conflict replaces: when the index is lost and rebuilt from what lies in
+    /// the files, they must not come back.
+    fn withdraw_from(&mut self, region: RegionId, index: LogIndex) {
+        let Some(ahead) = self.regions.get_mut(&region) else { return };
+        let state = self.place.regions.get(region);
+        let mut replaced = Vec::new();
+        for i in index.0..=ahead.last().0 {
+            if i > ahead.before.0 {
+                replaced.extend(ahead.fresh.get((i - ahead.before.0 - 1) as usize).copied());
+            } else {
+                replaced.extend(state.and_then(|s| s.place(LogIndex(i))).map(|place| place.at));
+            }
+        }
+        ahead.cut_from(index);
+        if self.place.withdraw && !mutant::active("log.forget_withdrawn") {
+            for at in replaced {
+                self.head.clear();
+                put_withdrawn(&mut self.head, at);
+                self.push_head();
+            }
+        }
+    }
+
+    fn push_head(&mut self) {
+        self.buffer.extend_from_slice(&self.head);
+        self.count += 1;
+    }
+
+    fn position(&self) -> Lsn {
+        let offset = self.place.at.offset.wrapping_add(self.buffer.len() as u32);
+        Lsn::new(self.place.at.file, offset)
+    }
+
+    fn finish(mut self) -> Encoded {
+        let body = self.buffer.get(FRAME_HEADER_BYTES..).unwrap_or_default();
+        let mut header = FrameHeader {
+            body_bytes: body.len() as u32,
+            crc: 0,
+            at: self.place.at,
+            chain: self.place.chain,
+            records: self.count,
+        };
+        header.crc = header.checksum(self.place.store, body);
+        let encoded = header.encode();
+        if let Some(head) = self.buffer.get_mut(..FRAME_HEADER_BYTES) {
+            head.copy_from_slice(&encoded);
+        }
+        self.buffer.pad_to_multiple(self.place.block_bytes as usize);
+        self.out.crc = header.crc;
+        self.out.body_bytes = header.body_bytes;
+        self.out
+    }
+}

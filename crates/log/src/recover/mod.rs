@@ -1,0 +1,260 @@
+//! Opening: what lies in the directory becomes the regions' logs and a place to append at.
+//!
+//! Read are the segments from the first that Raft wants, sealed ones by their sidecars. Of older
+//! files only the existence is checked: they are homes of values, checked when one is read.
+
+mod chain;
+mod inventory;
+pub(crate) use inventory::is_reusable;
+
+use crate::append::{Appender, active_meta};
+use crate::catalog::FileMeta;
+use crate::dir::{Dir, Name};
+use crate::entry_cache::EntryCache;
+use crate::format::Item;
+use crate::region::Regions;
+use crate::segment::begin::{Begin, begin};
+use crate::segment::scan::{self, Behind, End};
+use crate::segment::sidecar::{self, SidecarWriter};
+use crate::segment::{items, reader::SegmentReader};
+use crate::shared::{Shared, State};
+use crate::{FileKind, LogOptions, RecoverFrom, Recovery, Tail};
+use chain::Link;
+use inventory::Inventory;
+use parking_lot::{Mutex, RwLock};
+use std::io::IoSlice;
+use std::sync::atomic::AtomicU32;
+use stele_types::{Cause, Error, FileId, Lsn, Result, mutant};
+use stele_vfs::{AlignedBuf, VfsFile};
+
+pub(crate) fn open(
+    dir: Dir,
+    options: LogOptions,
+    from: &RecoverFrom,
+) -> Result<(Shared, Appender, Recovery)> {
+    dir.vfs.create_dir_all(&dir.path)?;
+    let inventory = Inventory::take(&dir, &options, from)?;
+    let mut recoverer = Recoverer::new(&dir, &options, inventory.orphans_removed);
+    let (catalog, next_file) = (inventory.catalog, inventory.next_file);
+    let mut shared = Shared {
+        state: RwLock::new(State::default()),
+        catalog: RwLock::new(catalog),
+        handles: Default::default(),
+        cache: EntryCache::new(options.entry_cache_bytes_max),
+        poison: Default::default(),
+        counters: Default::default(),
+        free: Mutex::new(inventory.free),
+        next_file: AtomicU32::new(next_file.0),
+        dir: dir.clone(),
+        options: options.clone(),
+    };
+    let chain = chain::links(&dir, &inventory.segments, from)?;
+    let mut appender = match chain.split_last() {
+        Some((newest, sealed)) => {
+            recoverer.read_sealed(&shared, sealed, newest)?;
+            recoverer.read_newest(&mut shared, newest)?
+        }
+        None => create(&shared, from)?,
+    };
+    check_whole(&dir, &recoverer.regions, &appender, from)?;
+    let mut recovery = recoverer.recovery;
+    recovery.head = Lsn::new(appender.id, appender.end.at);
+    shared.state = RwLock::new(State { regions: recoverer.regions, head: recovery.head });
+    let needs_block = appender.file.block_bytes().unwrap_or(0);
+    if needs_block > appender.block_bytes as usize {
+        // The device asks for larger blocks than the segment was begun with.
+        appender.roll(&shared)?;
+        recovery.head = Lsn::new(appender.id, appender.end.at);
+    }
+    Ok((shared, appender, recovery))
+}
+
+struct Recoverer<'a> {
+    dir: &'a Dir,
+    options: &'a LogOptions,
+    regions: Regions,
+    recovery: Recovery,
+}
+
+impl<'a> Recoverer<'a> {
+    fn new(dir: &'a Dir, options: &'a LogOptions, orphans_removed: usize) -> Self {
+        let recovery = Recovery {
+            tail: Tail::Clean,
+            head: Lsn::default(),
+            segments_scanned: 0,
+            segments_by_sidecar: 0,
+            bytes_scanned: 0,
+            orphans_removed,
+        };
+        Self { dir, options, regions: Regions::default(), recovery }
+    }
+
+    fn read_sealed(&mut self, shared: &Shared, sealed: &[Link], newest: &Link) -> Result<()> {
+        for (i, link) in sealed.iter().enumerate() {
+            let next = sealed.get(i + 1).unwrap_or(newest);
+            let end = End { at: next.header.previous_end, chain: next.header.chain };
+            let totals = self.read_one_sealed(link.id, end)?;
+            shared.catalog.write().update(link.id, |meta| {
+                meta.end = Some(end.at);
+                meta.payload_bytes = totals.payload_bytes;
+                let recycled = link.header.recycled;
+                meta.kind = FileKind::Segment { sealed: true, recycled };
+            });
+        }
+        Ok(())
+    }
+
+    fn read_one_sealed(&mut self, id: FileId, end: End) -> Result<sidecar::Totals> {
+        let whole = sidecar::open(self.dir, id).ok().filter(|reader| {
+            sidecar::summary(&reader.footer).0 == end && reader.each(&mut |_, _| Ok(())).is_ok()
+        });
+        let regions = &mut self.regions;
+        if let Some(reader) = whole {
+            items::of_sidecar(&reader, &mut |item| {
+                regions.apply(item).map_err(|detail| reader.corrupt(0, detail))
+            })?;
+            self.recovery.segments_by_sidecar += 1;
+            return Ok(sidecar::summary(&reader.footer).1);
+        }
+        let mut reader = SegmentReader::open(self.dir, id, false)?;
+        let mut writer = SidecarWriter::new(self.dir, id, self.options.inline_value_bytes_max);
+        let (found, _) = scan_into(&mut reader, Some(end.at), regions, &mut writer)?;
+        self.recovery.segments_scanned += 1;
+        self.recovery.bytes_scanned += reader.bytes_read;
+        if found != end {
+            let detail = "sealed segment with no whole batch here, though it goes on";
+            return Err(reader.corrupt(found.at, detail));
+        }
+        let totals = writer.totals;
+        // A full device must not keep the store from opening; the next open scans again.
+        match writer.finish(end) {
+            Err(error @ Error::NoSpace(_)) => drop(error),
+            other => other?,
+        }
+        Ok(totals)
+    }
+
+    fn read_newest(&mut self, shared: &mut Shared, newest: &Link) -> Result<Appender> {
+        let mut reader = SegmentReader::open(self.dir, newest.id, false)?;
+        let inline_max = self.options.inline_value_bytes_max;
+        let mut writer = SidecarWriter::new(self.dir, newest.id, inline_max);
+        let (end, last) = scan_into(&mut reader, None, &mut self.regions, &mut writer)?;
+        if end.at == reader.block_bytes() {
+            return Err(reader.corrupt(end.at, "segment without its first frame"));
+        }
+        let behind = scan::behind(&mut reader, end)?;
+        self.recovery.segments_scanned += 1;
+        self.recovery.bytes_scanned += reader.bytes_read;
+        if let Behind::Torn { bytes, uncertain } = behind {
+            let from = Lsn::new(newest.id, end.at);
+            self.recovery.tail = Tail::TornCut { from, bytes, uncertain };
+        }
+        let recycled = newest.header.recycled;
+        shared.catalog.write().insert(newest.id, active_meta(newest.id, recycled));
+        let file = self.dir.open_append(Name::Segment(newest.id))?;
+        // What was read counts as durable from here on, so it must be: the last batch may be written
+        // and not synced, or its sync may have failed and left what only memory holds.
+        if !mutant::active("log.skip_recovery_sync") {
+            if behind != Behind::Confirmed {
+                write_again(&mut reader, file.as_ref(), last, end.at)?;
+            }
+            file.sync_data()?;
+            self.dir.sync()?;
+        }
+        Ok(Appender {
+            block_bytes: reader.block_bytes(),
+            file,
+            id: newest.id,
+            end,
+            has_batches: true,
+            confirmed: false,
+            remains: reader.file_bytes() > u64::from(end.at),
+            recycled,
+            buffer: AlignedBuf::new(),
+            sidecar: Some(writer),
+        })
+    }
+}
+
+/// Where the frames ended, and where the last of them began.
+fn scan_into(
+    reader: &mut SegmentReader,
+    until: Option<u32>,
+    regions: &mut Regions,
+    writer: &mut SidecarWriter,
+) -> Result<(End, u32)> {
+    let path = reader.path().to_path_buf();
+    let mut last = 0;
+    let end = scan::frames(reader, until, &mut |frame, body| {
+        last = frame.at.offset;
+        let at = u64::from(frame.at.offset);
+        items::of_frame(&path, frame, body, &mut |item: &Item<'_>| {
+            regions.apply(item).map_err(|detail| Error::corrupt(&path, at, detail))?;
+            writer.push(item)
+        })
+    })?;
+    Ok((end, last))
+}
+
+/// Writes the last frame's own bytes over it: whatever part of that a crash keeps, they are the same.
+fn write_again(reader: &mut SegmentReader, file: &dyn VfsFile, from: u32, end: u32) -> Result<()> {
+    let left = reader.file_bytes().min(u64::from(end)).saturating_sub(u64::from(from));
+    let mut frame = AlignedBuf::new();
+    frame.extend_from_slice(reader.range(u64::from(from), left as usize)?.unwrap_or_default());
+    frame.pad_to_multiple(reader.block_bytes() as usize);
+    file.write_at(&[IoSlice::new(&frame)], u64::from(from), Cause::Log)
+}
+
+/// The first segment of a new log.
+fn create(shared: &Shared, from: &RecoverFrom) -> Result<Appender> {
+    if from.checkpoint != Lsn::default() || from.raft_from != FileId(0) {
+        let detail =
+            format!("the index has a checkpoint at {}, but there is no log", from.checkpoint);
+        return Err(Error::Missing { path: shared.dir.path.clone(), detail });
+    }
+    let id = shared.allocate_file();
+    let mut buffer = AlignedBuf::new();
+    let previous = (FileId(0), End { at: 0, chain: 0 });
+    let how = Begin { dir: &shared.dir, id, recycle: None, previous, carried: &[] };
+    let begun = begin(&how, &mut buffer)?;
+    shared.catalog.write().insert(id, active_meta(id, false));
+    let inline_max = shared.options.inline_value_bytes_max;
+    Ok(Appender {
+        file: begun.file,
+        id,
+        block_bytes: begun.block_bytes,
+        end: begun.end,
+        has_batches: false,
+        confirmed: false,
+        remains: false,
+        recycled: false,
+        buffer,
+        sidecar: Some(SidecarWriter::new(&shared.dir, id, inline_max)),
+    })
+}
+
+/// A log that ends before what was acknowledged, or lacks entries that were, is not opened.
+fn check_whole(
+    dir: &Dir,
+    regions: &Regions,
+    appender: &Appender,
+    from: &RecoverFrom,
+) -> Result<()> {
+    let head = Lsn::new(appender.id, appender.end.at);
+    if from.checkpoint > head && !mutant::active("log.accept_lost_tail") {
+        let detail = format!("the log ends at {head}, before the checkpoint {}", from.checkpoint);
+        return Err(Error::Missing { path: dir.path_of(Name::Segment(appender.id)), detail });
+    }
+    match regions.gap() {
+        Some((region, first, last)) if !mutant::active("log.accept_gap") => {
+            let detail = format!("entries {first} to {last} of region {region} are in no segment");
+            Err(Error::Missing { path: dir.path.clone(), detail })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What the directory alone says of a file.
+pub(crate) fn unread_meta(kind: FileKind, bytes: u64, min_lsn: Lsn) -> FileMeta {
+    FileMeta { kind, bytes, payload_bytes: bytes, min_lsn, max_lsn: min_lsn, end: None }
+}

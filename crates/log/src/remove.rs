@@ -1,0 +1,132 @@
+//! Giving a dead file's space back.
+
+use crate::FileKind;
+use crate::catalog::FileMeta;
+use crate::dir::Name;
+use crate::graves::{self, Grave, GravesWriter};
+use crate::recover::is_reusable;
+use crate::segment::items;
+use crate::shared::Shared;
+use stele_types::{Error, FileId, Result, mutant};
+
+/// More graves files than this are merged into one.
+const GRAVES_FILES_MAX: usize = 8;
+
+/// The caller proved that nothing refers to the file and holds the maintenance lock.
+pub(crate) fn remove(shared: &Shared, file: FileId) -> Result<()> {
+    shared.poison.check()?;
+    let meta = shared.catalog.read().get(file);
+    let meta = meta.ok_or_else(|| Error::invalid(format!("there is no file {:08x}", file.0)))?;
+    let result = match meta.kind {
+        FileKind::Segment { .. } => remove_segment(shared, file, &meta),
+        FileKind::Sorted => remove_plain(shared, Name::Sorted(file)),
+        FileKind::Graves => remove_plain(shared, Name::Graves(file)),
+    };
+    result.map_err(|error| match error {
+        Error::Invalid(_) | Error::Corrupt { .. } | Error::Missing { .. } => error,
+        other => shared.poison.unless_full(other),
+    })?;
+    drop_graves(shared)
+}
+
+fn remove_segment(shared: &Shared, file: FileId, meta: &FileMeta) -> Result<()> {
+    if file >= shared.wanted_from() {
+        let detail = format!("segment {:08x} holds entries that some region still needs", file.0);
+        return Err(Error::invalid(detail));
+    }
+    let dir = &shared.dir;
+    let bytes = shared.handles.get(dir, Name::Segment(file))?.len()?;
+    // The deletes are durable elsewhere before the segment goes, or a rebuild after a crash in
+    // between would bring deleted keys back.
+    if !mutant::active("log.skip_graves") {
+        bury(shared, file, meta)?;
+    }
+    shared.catalog.write().remove(file);
+    shared.handles.forget(file);
+    let reuse = is_reusable(shared.free.lock().len(), bytes, &shared.options);
+    let path = dir.path_of(Name::Segment(file));
+    if reuse {
+        dir.vfs.rename(&path, &dir.path_of(Name::Free(file)))?;
+    } else {
+        dir.unlink(&path)?;
+    }
+    dir.unlink(&dir.path_of(Name::Sidecar(file)))?;
+    // Only then may its blocks be overwritten: a name that comes back would show another's bytes.
+    dir.sync()?;
+    if reuse {
+        shared.free.lock().push(file);
+    }
+    Ok(())
+}
+
+fn remove_plain(shared: &Shared, name: Name) -> Result<()> {
+    shared.catalog.write().remove(name.file());
+    shared.handles.forget(name.file());
+    shared.dir.unlink(&shared.dir.path_of(name))?;
+    shared.dir.sync()
+}
+
+fn bury(shared: &Shared, file: FileId, meta: &FileMeta) -> Result<()> {
+    let oldest = shared.catalog.read().oldest_value(Some(file));
+    if oldest.is_none_or(|oldest| oldest > meta.max_lsn) {
+        return Ok(());
+    }
+    let id = shared.allocate_file();
+    let mut writer = GravesWriter::new(&shared.dir, id);
+    let mut keep = |grave: Grave<'_>| keep(shared, Some(file), &mut writer, &grave);
+    items::of_segment(&shared.dir, file, meta.end, &mut |item| graves::of_item(item, &mut keep))?;
+    finish(shared, id, writer)
+}
+
+/// A grave is needed while a value file holds something older, which it could hide.
+fn keep(
+    shared: &Shared,
+    without: Option<FileId>,
+    writer: &mut GravesWriter,
+    grave: &Grave<'_>,
+) -> Result<()> {
+    let catalog = shared.catalog.read();
+    let needed = match grave {
+        Grave::Op { version, .. } => {
+            catalog.oldest_value(without).is_some_and(|oldest| oldest < *version)
+        }
+        Grave::Withdrawn(at) => without != Some(at.file) && catalog.get(at.file).is_some(),
+    };
+    drop(catalog);
+    if needed { writer.push(grave) } else { Ok(()) }
+}
+
+fn finish(shared: &Shared, id: FileId, writer: GravesWriter) -> Result<()> {
+    if let Some(meta) = writer.finish()? {
+        shared.dir.sync()?;
+        shared.catalog.write().insert(id, meta);
+    }
+    Ok(())
+}
+
+/// Graves older than every value go; many files become one.
+fn drop_graves(shared: &Shared) -> Result<()> {
+    let (oldest, graves) = {
+        let catalog = shared.catalog.read();
+        (catalog.oldest_value(None), catalog.of_kind(FileKind::Graves))
+    };
+    let mut left = Vec::new();
+    for id in graves {
+        let newest = shared.catalog.read().get(id).map(|meta| meta.max_lsn);
+        if newest.is_some_and(|newest| oldest.is_none_or(|oldest| oldest > newest)) {
+            remove_plain(shared, Name::Graves(id))?;
+        } else {
+            left.push(id);
+        }
+    }
+    if left.len() <= GRAVES_FILES_MAX {
+        return Ok(());
+    }
+    let id = shared.allocate_file();
+    let mut writer = GravesWriter::new(&shared.dir, id);
+    for file in &left {
+        graves::each(&shared.dir, *file, &mut |grave| keep(shared, None, &mut writer, &grave))?;
+    }
+    finish(shared, id, writer)?;
+    left.into_iter().try_for_each(|file| remove_plain(shared, Name::Graves(file)))
+}

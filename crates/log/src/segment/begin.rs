@@ -1,0 +1,112 @@
+//! Beginning a segment. The order: head and carried regions written and synced under a name that
+//! is not a segment's, then the name, then the directory, then the first batch. So a crash leaves
+//! no segment or a whole empty one, and a freed segment's old frames belong to another file.
+
+use super::scan::End;
+use crate::dir::{Dir, Name};
+use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
+use crate::format::header::BLOCK_BYTES_MIN;
+use crate::format::item::put_carried;
+use crate::format::{CarriedRegion, SegmentHeader};
+use std::io::IoSlice;
+use std::sync::Arc;
+use stele_types::{Cause, Error, FileId, Lsn, Result, mutant};
+use stele_vfs::{AlignedBuf, Create, Open, VfsFile};
+
+/// A segment ready for its first batch.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    pub file: Arc<dyn VfsFile>,
+    pub block_bytes: u32,
+    pub end: End,
+    pub written_bytes: u64,
+}
+
+pub(crate) struct Begin<'a> {
+    pub dir: &'a Dir,
+    pub id: FileId,
+    /// A freed segment whose blocks to take over.
+    pub recycle: Option<FileId>,
+    /// The segment before, and where it ended.
+    pub previous: (FileId, End),
+    pub carried: &'a [CarriedRegion],
+}
+
+/// Fails with `NoSpace` having changed nothing. After any other failure the log must stop.
+pub(crate) fn begin(how: &Begin<'_>, buffer: &mut AlignedBuf) -> Result<Begun> {
+    let source = how.dir.path_of(Name::Free(how.recycle.unwrap_or(how.id)));
+    let open = Open { write: true, create: Create::IfMissing, direct: how.dir.direct };
+    let file = how.dir.vfs.open(&source, open)?;
+    let begun = write(how, file, buffer);
+    if begun.is_err() && how.recycle.is_none() {
+        // It may hold the device's last free blocks; what is left the next open removes.
+        let _ = how.dir.unlink(&source);
+    }
+    let mut begun = begun?;
+    how.dir.vfs.rename(&source, &how.dir.path_of(Name::Segment(how.id)))?;
+    // A batch is acknowledged only in a segment whose name is durable.
+    if !mutant::active("log.skip_dir_sync") {
+        how.dir.sync().map_err(named_already)?;
+    }
+    // Errors name the segment, not the blocks it took over.
+    begun.file = how.dir.open_append(Name::Segment(how.id)).map_err(named_already)?;
+    Ok(begun)
+}
+
+/// Once the new name may be durable, appends to the old segment would be lost behind its end: also a
+/// full device is fatal here.
+fn named_already(error: Error) -> Error {
+    match error {
+        Error::NoSpace(path) => {
+            let source = std::io::Error::other("no space for the name of a new segment");
+            Error::Io { op: "sync", path, source }
+        }
+        other => other,
+    }
+}
+
+fn write(how: &Begin<'_>, file: Arc<dyn VfsFile>, buffer: &mut AlignedBuf) -> Result<Begun> {
+    if how.recycle.is_none() && file.len()? > 0 {
+        file.set_len(0)?;
+    }
+    let block_bytes = file.block_bytes().unwrap_or(BLOCK_BYTES_MIN).max(BLOCK_BYTES_MIN) as u32;
+    let header = SegmentHeader {
+        block_bytes,
+        store: how.dir.store,
+        file: how.id,
+        previous: how.previous.0,
+        previous_end: how.previous.1.at,
+        chain: how.previous.1.chain,
+        recycled: how.recycle.is_some(),
+    };
+    buffer.clear();
+    buffer.extend_from_slice(&header.encode());
+    let crc = put_first_frame(how, &header, buffer);
+    buffer.pad_to_multiple(block_bytes as usize);
+    file.write_at(&[IoSlice::new(buffer)], 0, Cause::Log)?;
+    // The head is durable before the name: a segment is never found without it.
+    if !mutant::active("log.skip_header_sync") {
+        file.sync_data()?;
+    }
+    let end = End { at: buffer.len() as u32, chain: crc };
+    Ok(Begun { file, block_bytes, end, written_bytes: buffer.len() as u64 })
+}
+
+fn put_first_frame(how: &Begin<'_>, header: &SegmentHeader, buffer: &mut AlignedBuf) -> u32 {
+    let mut body = Vec::new();
+    if !mutant::active("log.skip_carry") {
+        how.carried.iter().for_each(|region| put_carried(&mut body, region));
+    }
+    let mut frame = FrameHeader {
+        body_bytes: body.len() as u32,
+        crc: 0,
+        at: Lsn::new(how.id, header.block_bytes),
+        chain: header.chain,
+        records: how.carried.len() as u32,
+    };
+    frame.crc = frame.checksum(how.dir.store, &body);
+    debug_assert_eq!(frame.encode().len(), FRAME_HEADER_BYTES);
+    buffer.extend_from_slice(&frame.encode());
+    buffer.extend_from_slice(&body);
+    frame.crc
+}

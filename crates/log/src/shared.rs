@@ -1,0 +1,87 @@
+//! What appends, reads and maintenance have in common.
+
+use crate::catalog::Catalog;
+use crate::dir::{Dir, Name};
+use crate::entry_cache::EntryCache;
+use crate::handles::Handles;
+use crate::poison::Poison;
+use crate::region::Regions;
+use crate::{FileKind, LogOptions};
+use parking_lot::{Mutex, RwLock};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use stele_types::{Error, FileId, Lsn, Result};
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub dir: Dir,
+    pub options: LogOptions,
+    /// Locked for moments only: readers never wait for a write or sync.
+    pub state: RwLock<State>,
+    pub catalog: RwLock<Catalog>,
+    pub handles: Handles,
+    pub cache: EntryCache,
+    pub poison: Poison,
+    pub counters: Counters,
+    /// Freed segments under their old identifiers.
+    pub free: Mutex<Vec<FileId>>,
+    pub next_file: AtomicU32,
+}
+
+/// What is durable.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub regions: Regions,
+    pub head: Lsn,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub batches: AtomicU64,
+    pub syncs: AtomicU64,
+    pub payload_bytes: AtomicU64,
+    pub written_bytes: AtomicU64,
+    pub rolls: AtomicU64,
+    pub recycled: AtomicU64,
+    pub direct_retries: AtomicU64,
+    /// Of the appender's buffers.
+    pub buffer_bytes: AtomicU64,
+}
+
+impl Counters {
+    pub fn add(counter: &AtomicU64, n: u64) {
+        counter.fetch_add(n, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    pub fn allocate_file(&self) -> FileId {
+        FileId(self.next_file.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The name of a file that holds values. Unknown files are `Missing`.
+    pub fn value_name(&self, file: FileId) -> Result<Name> {
+        match self.catalog.read().get(file).map(|meta| meta.kind) {
+            Some(FileKind::Segment { .. }) => Ok(Name::Segment(file)),
+            Some(FileKind::Sorted) => Ok(Name::Sorted(file)),
+            Some(FileKind::Graves) | None => {
+                let path = self.dir.path.join(format!("{:08x}", file.0));
+                Err(Error::Missing { path, detail: "no value file of this number".to_string() })
+            }
+        }
+    }
+
+    /// Where the frames of a segment end: known for sealed ones, the head for the active one.
+    pub fn end_of(&self, segment: FileId) -> Option<u32> {
+        let head = self.state.read().head;
+        if head.file == segment {
+            return Some(head.offset);
+        }
+        self.catalog.read().get(segment).and_then(|meta| meta.end)
+    }
+
+    /// Segments from here on are wanted: by an entry, or by the chain recovery follows to the head.
+    pub fn wanted_from(&self) -> FileId {
+        let state = self.state.read();
+        state.regions.first_wanted().unwrap_or(state.head.file).min(state.head.file)
+    }
+}

@@ -1,0 +1,153 @@
+//! Writing a sorted value file.
+
+use super::{RECORD_HEAD_BYTES, RecordFields, SortedTotals};
+use crate::FileKind;
+use crate::catalog::FileMeta;
+use crate::dir::Name;
+use crate::format::header::{FILE_HEADER_BYTES, FOOTER_BYTES};
+use crate::format::{FileHeader, Footer, Magic};
+use crate::segment::sidecar::record_bytes;
+use crate::shared::Shared;
+use std::io::IoSlice;
+use std::path::PathBuf;
+use std::sync::Arc;
+use stele_types::checksum::crc32c;
+use stele_types::command::check_pair;
+use stele_types::{Cause, Error, FileId, Locator, Lsn, Result, mutant};
+use stele_vfs::VfsFile;
+
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// Writes values in key order to a new file. Dropped unfinished, the file is abandoned.
+#[derive(Debug)]
+pub struct SortedWriter {
+    shared: Arc<Shared>,
+    id: FileId,
+    file: Arc<dyn VfsFile>,
+    temporary: PathBuf,
+    cause: Cause,
+    /// Bytes before `buffer`.
+    written: u64,
+    buffer: Vec<u8>,
+    totals: SortedTotals,
+    finished: bool,
+}
+
+impl SortedWriter {
+    pub(crate) fn create(shared: Arc<Shared>, cause: Cause) -> Result<Self> {
+        shared.poison.check()?;
+        let id = shared.allocate_file();
+        let temporary = shared.dir.path.join(format!("{}.tmp", Name::Sorted(id)));
+        let file = shared.dir.create(&temporary, false)?;
+        let header = FileHeader { magic: Magic::Sorted, store: shared.dir.store, file: id };
+        let buffer = header.encode();
+        debug_assert_eq!(buffer.len(), FILE_HEADER_BYTES);
+        let totals = SortedTotals::new();
+        Ok(Self { shared, id, file, temporary, cause, written: 0, buffer, totals, finished: false })
+    }
+
+    /// The file's number.
+    pub fn file(&self) -> FileId {
+        self.id
+    }
+
+    /// Bytes so far.
+    pub fn bytes(&self) -> u64 {
+        self.written + self.buffer.len() as u64
+    }
+
+    /// Adds a value. `version` is that of the operation that wrote it first. The locator is readable
+    /// after [`SortedWriter::finish`]. Fails with `Invalid` when the file would pass 4 GiB.
+    pub fn append(
+        &mut self,
+        key: &[u8],
+        version: Lsn,
+        expires_at_s: u64,
+        value: &[u8],
+    ) -> Result<Locator> {
+        check_pair(key, value)?;
+        let begin = self.bytes();
+        let whole = (RECORD_HEAD_BYTES + 2 + key.len() + value.len() + FOOTER_BYTES) as u64;
+        if begin + whole > u64::from(u32::MAX) {
+            return Err(Error::invalid("a sorted value file holds at most 4 GiB: finish it"));
+        }
+        let mut fields = RecordFields {
+            value_bytes: value.len() as u32,
+            value_crc: crc32c(value),
+            version,
+            expires_at_s,
+            key_bytes: key.len() as u16,
+            crc: 0,
+        };
+        fields.crc = fields.checksum(self.shared.dir.store, Lsn::new(self.id, begin as u32), key);
+        self.buffer.extend_from_slice(&fields.encode());
+        self.buffer.extend_from_slice(key);
+        self.buffer.extend_from_slice(&fields.key_bytes.to_le_bytes());
+        let offset = self.bytes() as u32;
+        self.buffer.extend_from_slice(value);
+        self.count(key, version, value);
+        if self.buffer.len() >= BUFFER_BYTES {
+            self.flush()?;
+        }
+        let (length, crc) = (fields.value_bytes, fields.value_crc);
+        Ok(Locator { file: self.id, offset, length, crc })
+    }
+
+    /// Makes the file durable under its name and readable.
+    pub fn finish(mut self) -> Result<FileId> {
+        self.shared.poison.check()?;
+        let footer = Footer {
+            magic: Magic::Sorted,
+            file: self.id,
+            data_end: self.bytes(),
+            fields: self.totals.fields(),
+        };
+        self.buffer.extend_from_slice(&footer.encode());
+        self.flush()?;
+        let poison = |error| self.shared.poison.unless_full(error);
+        // Durable before anything may refer to it: the values' old home goes next.
+        if !mutant::active("log.sorted_skip_sync") {
+            self.file.sync_data().map_err(|error| self.shared.poison.set(error))?;
+        }
+        let dir = &self.shared.dir;
+        dir.vfs.rename(&self.temporary, &dir.path_of(Name::Sorted(self.id))).map_err(poison)?;
+        dir.sync().map_err(poison)?;
+        self.finished = true;
+        let meta = FileMeta {
+            kind: FileKind::Sorted,
+            bytes: self.written,
+            payload_bytes: self.totals.payload_bytes,
+            min_lsn: self.totals.min_version,
+            max_lsn: self.totals.max_version,
+            end: None,
+        };
+        self.shared.catalog.write().insert(self.id, meta);
+        Ok(self.id)
+    }
+
+    fn count(&mut self, key: &[u8], version: Lsn, value: &[u8]) {
+        let totals = &mut self.totals;
+        totals.records += 1;
+        totals.payload_bytes += record_bytes(key.len(), value.len() as u32);
+        totals.min_version = totals.min_version.min(version);
+        totals.max_version = totals.max_version.max(version);
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let written = self.file.write_at(&[IoSlice::new(&self.buffer)], self.written, self.cause);
+        written.map_err(|error| self.shared.poison.unless_full(error))?;
+        self.written += self.buffer.len() as u64;
+        self.buffer.clear();
+        self.buffer.shrink_to(2 * BUFFER_BYTES);
+        Ok(())
+    }
+}
+
+impl Drop for SortedWriter {
+    fn drop(&mut self) {
+        if !self.finished {
+            // What cannot be removed now the next open removes.
+            let _ = self.shared.dir.unlink(&self.temporary);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Checking every checksum of every file. Damage is told and passed over, never cut.
+
+use crate::FileKind;
+use crate::catalog::FileMeta;
+use crate::dir::Name;
+use crate::format::{Content, Item};
+use crate::graves;
+use crate::segment::reader::{Probe, SegmentReader};
+use crate::segment::{items, sidecar};
+use crate::shared::Shared;
+use crate::sorted::SortedReader;
+use std::path::PathBuf;
+use stele_types::{Command, Error, FileId, Locator, Lsn, Op, Result};
+
+/// What verification tells as it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VerifyEvent {
+    /// A file was read to its end.
+    Checked {
+        /// The file.
+        file: FileId,
+        /// Its length.
+        bytes: u64,
+        /// Records found whole.
+        records: u64,
+    },
+    /// Something is not as it was written.
+    Damaged(Damage),
+}
+
+/// Bytes that are not what was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The file.
+    pub path: PathBuf,
+    /// Bytes from its start.
+    pub offset: u64,
+    /// What does not hold.
+    pub detail: String,
+}
+
+/// The totals of a verification.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VerifySummary {
+    /// Files read.
+    pub files: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Records found whole.
+    pub records: u64,
+    /// Damages told.
+    pub damaged: usize,
+}
+
+pub(crate) fn verify(shared: &Shared, f: &mut dyn FnMut(VerifyEvent)) -> Result<VerifySummary> {
+    let files: Vec<(FileId, FileMeta)> =
+        shared.catalog.read().iter().map(|(file, meta)| (file, *meta)).collect();
+    let mut summary = VerifySummary::default();
+    for (file, meta) in files {
+        let mut checker = Checker { shared, f, damaged: 0, records: 0 };
+        let bytes = checker.file(file, &meta)?;
+        let (records, damaged) = (checker.records, checker.damaged);
+        summary.files += 1;
+        summary.bytes += bytes;
+        summary.records += records;
+        summary.damaged += damaged;
+        f(VerifyEvent::Checked { file, bytes, records });
+    }
+    Ok(summary)
+}
+
+struct Checker<'a> {
+    shared: &'a Shared,
+    f: &'a mut dyn FnMut(VerifyEvent),
+    damaged: usize,
+    records: u64,
+}
+
+impl Checker<'_> {
+    fn file(&mut self, file: FileId, meta: &FileMeta) -> Result<u64> {
+        let checked = match meta.kind {
+            FileKind::Segment { .. } => self.segment(file),
+            FileKind::Sorted => self.sorted(file),
+            FileKind::Graves => graves::each(&self.shared.dir, file, &mut |_| {
+                self.records += 1;
+                Ok(())
+            })
+            .map(|()| meta.bytes),
+        };
+        match checked {
+            Err(error) => self.tell(error).map(|()| 0),
+            whole => whole,
+        }
+    }
+
+    /// Passes damage on to the caller; other errors end the verification.
+    fn tell(&mut self, error: Error) -> Result<()> {
+        let damage = match error {
+            Error::Corrupt { path, offset, detail } => Damage { path, offset, detail },
+            Error::Missing { path, detail } => Damage { path, offset: 0, detail },
+            other => return Err(other),
+        };
+        self.damaged += 1;
+        (self.f)(VerifyEvent::Damaged(damage));
+        Ok(())
+    }
+
+    fn segment(&mut self, file: FileId) -> Result<u64> {
+        let dir = &self.shared.dir;
+        let end = self.shared.end_of(file);
+        let mut reader = SegmentReader::open(dir, file, false)?;
+        reader.refresh()?;
+        let (mut at, mut chain) = (reader.block_bytes(), Some(reader.header.chain));
+        let upto = end.unwrap_or(u32::try_from(reader.file_bytes()).unwrap_or(u32::MAX));
+        let mut in_damage = false;
+        while at < upto {
+            let Probe::Frame(frame) = reader.probe(at)? else {
+                // Behind a segment whose end is unknown lie remains that were never part of it.
+                if !in_damage && end.is_some() {
+                    self.tell(reader.corrupt(at, "no whole batch here"))?;
+                }
+                in_damage = true;
+                chain = None;
+                at = at.saturating_add(reader.block_bytes());
+                continue;
+            };
+            if chain.is_some_and(|chain| chain != frame.chain) {
+                self.tell(reader.corrupt(at, "batch is not chained to the one before it"))?;
+            }
+            in_damage = false;
+            chain = Some(frame.crc);
+            let path = reader.path().to_path_buf();
+            if let Some(body) = reader.body(at, &frame)? {
+                let mut bad = Vec::new();
+                let mut records = 0;
+                items::of_frame(&path, &frame, body, &mut |item| {
+                    records += 1;
+                    bad.extend(bad_values(item));
+                    Ok(())
+                })?;
+                self.records += records;
+                for locator in bad {
+                    let offset = u64::from(locator.offset);
+                    let detail = "value does not match its checksum";
+                    self.tell(Error::corrupt(&path, offset, detail))?;
+                }
+            }
+            at = reader.after(at, &frame);
+        }
+        self.sidecar(file)?;
+        Ok(reader.file_bytes())
+    }
+
+    /// A missing sidecar is no damage: it is only a shortcut.
+    fn sidecar(&mut self, file: FileId) -> Result<()> {
+        let dir = &self.shared.dir;
+        if !dir.vfs.exists(&dir.path_of(Name::Sidecar(file)))? {
+            return Ok(());
+        }
+        let checked =
+            sidecar::open(dir, file).and_then(|reader| items::of_sidecar(&reader, &mut |_| Ok(())));
+        checked.or_else(|error| self.tell(error))
+    }
+
+    fn sorted(&mut self, file: FileId) -> Result<u64> {
+        let mut reader = SortedReader::open(&self.shared.dir, file)?;
+        let path = reader.path().to_path_buf();
+        while let Some(record) = reader.next_record()? {
+            self.records += 1;
+            if record.locator.check(record.value).is_err() {
+                let detail = "value does not match its checksum";
+                self.tell(Error::corrupt(&path, u64::from(record.locator.offset), detail))?;
+            }
+        }
+        let (counted, found) = (reader.totals().records, self.records);
+        if counted != found {
+            let detail = format!("{found} records, the foot counts {counted}");
+            self.tell(Error::corrupt(&path, reader.file_bytes(), detail))?;
+        }
+        Ok(reader.file_bytes())
+    }
+}
+
+fn bad_values(item: &Item<'_>) -> Vec<Locator> {
+    let Item::Entry(entry) = item else { return Vec::new() };
+    let Content::Payload(payload) = entry.content else { return Vec::new() };
+    let ops = entry.is_command.then(|| Command::ops_of(payload)).flatten();
+    let bad = |op: Op<'_>| {
+        let locator = op.locator(Lsn::new(entry.at.file, entry.at.offset))?;
+        let Op::Put { value, .. } = op else { return None };
+        locator.check(value).is_err().then_some(locator)
+    };
+    ops.into_iter().flatten().filter_map(bad).collect()
+}

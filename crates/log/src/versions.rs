@@ -1,0 +1,149 @@
+//! Walking what the files hold: surviving entries for replay, every version for a rebuild.
+
+use crate::FileKind;
+use crate::dir::Name;
+use crate::format::{EntryItem, Item, ops};
+use crate::graves::{self, Grave};
+use crate::replay::{ReplayEntry, ReplayOp};
+use crate::segment::items;
+use crate::shared::Shared;
+use crate::sorted::SortedReader;
+use std::collections::{BTreeMap, BTreeSet};
+use stele_types::{Error, FileId, LogIndex, Lsn, RegionId, Result, ValueRef, mutant};
+
+/// One operation some file holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VersionedOp<'a> {
+    /// Of the versions of a key the highest is current; a delete hides all below it.
+    pub version: Lsn,
+    /// The operation.
+    pub op: ReplayOp<'a>,
+}
+
+impl Shared {
+    /// Entries above `applied` of each region, in index order, each from its current place.
+    pub fn replay(
+        &self,
+        applied: &dyn Fn(RegionId) -> LogIndex,
+        f: &mut dyn FnMut(ReplayEntry<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let mut after = BTreeMap::new();
+        let mut from: Option<FileId> = None;
+        for (id, region) in self.state.read().regions.iter() {
+            let above = applied(id).max(region.truncated.0);
+            if let Some(place) = region.place(above.next()) {
+                from = Some(from.map_or(place.at.file, |from| from.min(place.at.file)));
+                after.insert(id, above);
+            }
+        }
+        let Some(from) = from else { return Ok(()) };
+        let segments = self.catalog.read().segments();
+        for segment in segments.into_iter().filter(|segment| *segment >= from) {
+            items::of_segment(&self.dir, segment, self.end_of(segment), &mut |item| {
+                let Item::Entry(entry) = item else { return Ok(()) };
+                let wanted = after.get(&entry.region).is_some_and(|above| entry.index > *above);
+                if wanted && self.is_current(entry) { self.give(entry, f) } else { Ok(()) }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Replaced and moved entries still lie in the files.
+    fn is_current(&self, entry: &EntryItem<'_>) -> bool {
+        let state = self.state.read();
+        let place = state.regions.get(entry.region).and_then(|region| region.place(entry.index));
+        place.is_some_and(|place| place.at == entry.at) || mutant::active("log.replay_replaced")
+    }
+
+    fn give(
+        &self,
+        entry: &EntryItem<'_>,
+        f: &mut dyn FnMut(ReplayEntry<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let ops = self.ops_of(entry)?;
+        let ops: Vec<ReplayOp<'_>> = ops.into_iter().map(|(_, op)| op).collect();
+        let (region, index, term) = (entry.region, entry.index, entry.term);
+        f(ReplayEntry { region, index, term, at: entry.at, ops: &ops })
+    }
+
+    fn ops_of<'a>(&self, entry: &EntryItem<'a>) -> Result<Vec<ops::Versioned<'a>>> {
+        if !entry.is_command {
+            return Ok(Vec::new());
+        }
+        let inline_max = self.options.inline_value_bytes_max;
+        ops::versioned(entry.content, entry.at, inline_max).ok_or_else(|| {
+            let path = self.dir.path_of(Name::Segment(entry.at.file));
+            Error::corrupt(path, u64::from(entry.at.offset), "command with malformed operations")
+        })
+    }
+
+    /// Every operation of every file, file by file, but for those of entries that were replaced and
+    /// of regions that started anew since.
+    pub fn scan_versions(&self, f: &mut dyn FnMut(VersionedOp<'_>) -> Result<()>) -> Result<()> {
+        let dead = Dead::collect(self)?;
+        for segment in self.catalog.read().segments() {
+            items::of_segment(&self.dir, segment, self.end_of(segment), &mut |item| {
+                let Item::Entry(entry) = item else { return Ok(()) };
+                if dead.holds(entry.region, entry.at) {
+                    return Ok(());
+                }
+                let ops = self.ops_of(entry)?;
+                ops.into_iter().try_for_each(|(version, op)| f(VersionedOp { version, op }))
+            })?;
+        }
+        for id in self.catalog.read().of_kind(FileKind::Sorted) {
+            let mut reader = SortedReader::open(&self.dir, id)?;
+            while let Some(record) = reader.next_record()? {
+                let (version, expires_at_s) = (record.fields.version, record.fields.expires_at_s);
+                let value = ValueRef::At(record.locator);
+                let op = ReplayOp::Put { key: record.key, value, expires_at_s };
+                f(VersionedOp { version, op })?;
+            }
+        }
+        for id in self.catalog.read().of_kind(FileKind::Graves) {
+            graves::each(&self.dir, id, &mut |grave| match grave {
+                Grave::Op { region, payload, version, op } if !dead.holds(region, payload) => {
+                    f(VersionedOp { version, op })
+                }
+                _ => Ok(()),
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Entries that still lie in the files and never count.
+struct Dead {
+    withdrawn: BTreeSet<Lsn>,
+    resets: BTreeMap<RegionId, Lsn>,
+}
+
+impl Dead {
+    fn collect(shared: &Shared) -> Result<Self> {
+        let mut withdrawn = BTreeSet::new();
+        for segment in shared.catalog.read().segments() {
+            items::of_segment(&shared.dir, segment, shared.end_of(segment), &mut |item| {
+                if let Item::Withdrawn(at) = item {
+                    withdrawn.insert(*at);
+                }
+                Ok(())
+            })?;
+        }
+        for id in shared.catalog.read().of_kind(FileKind::Graves) {
+            graves::each(&shared.dir, id, &mut |grave| {
+                if let Grave::Withdrawn(at) = grave {
+                    withdrawn.insert(at);
+                }
+                Ok(())
+            })?;
+        }
+        let state = shared.state.read();
+        let resets = state.regions.iter().map(|(id, region)| (id, region.reset())).collect();
+        Ok(Self { withdrawn, resets })
+    }
+
+    fn holds(&self, region: RegionId, at: Lsn) -> bool {
+        let reset = self.resets.get(&region).is_some_and(|reset| at < *reset);
+        reset || self.withdrawn.contains(&at)
+    }
+}

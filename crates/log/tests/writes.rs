@@ -1,0 +1,138 @@
+//! How bytes reach the device: once, in one write and one sync for a batch, whole blocks.
+
+mod common;
+
+use common::*;
+use stele_log::RecoverFrom;
+use stele_types::{Cause, Command, CommandBuilder, LogIndex, RegionId};
+use stele_vfs::{Operation, Vfs};
+
+fn puts(count: u64, bytes: usize) -> (Command, u64) {
+    let mut builder = CommandBuilder::new();
+    let mut payload = 0;
+    for n in 0..count {
+        let key = format!("key-{n:012}");
+        builder.put(key.as_bytes(), &value(n, bytes), 0).unwrap();
+        payload += (key.len() + bytes) as u64;
+    }
+    (builder.build(), payload)
+}
+
+#[test]
+fn a_value_is_written_exactly_once_by_one_write_and_one_sync() {
+    let disk = disk(1);
+    disk.record_writes(true);
+    let (log, _) = open(&disk);
+    let marker = value(123_456, 700);
+    for index in 1..=3 {
+        put(&log, REGION, index, 900).unwrap();
+    }
+    disk.clear_events();
+    let records = (1..=5).map(|region| {
+        let key = format!("key-{region}");
+        let bytes = if region == 3 { marker.clone() } else { value(region, 300) };
+        entry(RegionId(10 + region), 1, 1, &command(&[(key.as_bytes(), &bytes)]))
+    });
+    log.append(&batch(records.collect())).unwrap();
+    let events = disk.events();
+    let kinds: Vec<Operation> = events.iter().map(|event| event.kind).collect();
+    assert_eq!(kinds, [Operation::Write, Operation::Sync], "five regions, one write, one sync");
+    let mut index = 3;
+    while log.stats().segments < 6 {
+        index += 1;
+        put(&log, REGION, index, 900).unwrap();
+    }
+    log.close().unwrap();
+    drop(log);
+    let (log, _) = open(&disk);
+    log.confirm().unwrap();
+    let writes = disk.events().into_iter().filter_map(|event| event.data);
+    let holding = writes.filter(|data| data.windows(marker.len()).any(|part| part == marker));
+    assert_eq!(holding.count(), 1, "the value's bytes appear in exactly one write");
+}
+
+#[test]
+fn durable_blocks_are_never_written_again_and_writes_are_whole_blocks() {
+    let disk = disk(2);
+    let (log, _) = open(&disk);
+    let mut durable = log.head();
+    for index in 1..=60 {
+        disk.clear_events();
+        put(&log, REGION, index, 350).unwrap();
+        if index % 5 == 0 {
+            log.confirm().unwrap();
+        }
+        for event in disk.events().iter().filter(|event| event.cause == Some(Cause::Log)) {
+            assert!(event.offset % 512 == 0 && event.bytes % 512 == 0);
+            let same = event.path == segment_path(durable.file);
+            assert!(!same || event.offset >= u64::from(durable.offset), "{event:?} {durable}");
+        }
+        durable = log.head();
+    }
+}
+
+#[test]
+fn foreground_bytes_stay_within_two_percent_of_the_payload() {
+    for (entries, puts_each, bytes, most) in
+        [(1, 32, 1024, 1.02), (1, 64, 1024, 1.02), (64, 1, 1024, 1.03), (1, 1, 16 << 10, 1.04)]
+    {
+        let disk = disk(3);
+        let mut options = options();
+        options.segment_bytes_max = 64 << 20;
+        let (log, _) = open_with(&disk, options, RecoverFrom::default()).unwrap();
+        let before = disk.meter().snapshot();
+        let mut payload = 0;
+        let mut index = 0;
+        for _ in 0..40 {
+            let records = (0..entries).map(|_| {
+                index += 1;
+                let (command, bytes) = puts(puts_each, bytes);
+                payload += bytes;
+                entry(REGION, index, 1, &command)
+            });
+            log.append(&batch(records.collect())).unwrap();
+        }
+        let written = disk.meter().snapshot().since(&before).bytes(Cause::Log);
+        let ratio = written as f64 / payload as f64;
+        println!("{entries} x {puts_each} x {bytes}: {ratio:.4}");
+        assert!(ratio <= most, "{entries} x {puts_each} x {bytes}: {ratio}");
+        assert!(log.region(REGION).unwrap().last == LogIndex(index));
+    }
+}
+
+#[test]
+fn sidecars_cost_a_few_percent() {
+    let disk = disk(4);
+    let mut options = options();
+    options.segment_bytes_max = 1 << 20;
+    let (log, _) = open_with(&disk, options, RecoverFrom::default()).unwrap();
+    let (command, _) = puts(32, 1024);
+    for index in 1..=200 {
+        log.append(&batch(vec![entry(REGION, index, 1, &command)])).unwrap();
+    }
+    let meter = disk.meter().snapshot();
+    let ratio = meter.bytes(Cause::Sidecar) as f64 / meter.bytes(Cause::Log) as f64;
+    assert!(ratio < 0.04, "{ratio}");
+}
+
+#[test]
+fn readers_go_on_while_a_sync_is_under_way() {
+    let disk = disk(5);
+    let (log, _) = open(&disk);
+    let log = std::sync::Arc::new(log);
+    put(&log, REGION, 1, 500).unwrap();
+    let reader = log.clone();
+    let begun = std::sync::Arc::new(std::sync::Mutex::new(0));
+    let count = begun.clone();
+    disk.on_stall(move |_| {
+        assert_put(&reader, REGION, 1, 500);
+        assert!(reader.region(REGION).unwrap().last == LogIndex(1), "not durable, not visible");
+        reader.files();
+        reader.stats();
+        *count.lock().unwrap() += 1;
+    });
+    disk.inject(stele_vfs::Fault::Stall { path_contains: ".seg".into(), nth: 2 }).unwrap();
+    put(&log, REGION, 2, 500).unwrap();
+    assert_eq!(*begun.lock().unwrap(), 1);
+    assert_put(&log, REGION, 2, 500);
+}
