@@ -67,7 +67,7 @@ pub fn one(settings: &Value) -> Result<Value> {
     let batches = (number(settings, "bytes")? / (value_bytes * batch)).max(1);
     let mut step: Box<dyn FnMut() -> Result<()>> = match text(settings, "way")? {
         "log" => {
-            let mut appender = Appender::open(dir, value_bytes as usize, batch)?;
+            let mut appender = Appender::open(dir, value_bytes as usize, batch, batches)?;
             if reused {
                 (0..batches).try_for_each(|_| appender.append())?;
                 appender.recycle()?;
@@ -105,8 +105,12 @@ struct Appender {
 }
 
 impl Appender {
-    fn open(dir: &Path, value_bytes: usize, batch: u64) -> Result<Self> {
-        let options = LogOptions { recycle_segments_max: 1024, ..LogOptions::default() };
+    /// Segments are so small that the load fills several, which can then be reused.
+    fn open(dir: &Path, value_bytes: usize, batch: u64, batches: u64) -> Result<Self> {
+        let eighth = batches * batch * value_bytes as u64 / 8;
+        let segment_bytes_max = LogOptions::default().segment_bytes_max.min(eighth.max(1 << 20));
+        let options =
+            LogOptions { segment_bytes_max, recycle_segments_max: 1024, ..LogOptions::default() };
         let vfs = Arc::new(RealVfs::new());
         let (log, _) = Log::open(vfs, &dir.join("log"), options, RecoverFrom::default())?;
         let mut values = Values::new(batch, value_bytes);

@@ -31,6 +31,21 @@ fn a_value_comes_back_byte_for_byte() {
 }
 
 #[test]
+fn the_largest_value_fits_and_one_byte_more_does_not() {
+    let (dir, store) = new();
+    let file = dir.path().join("value");
+    let mut value = content(1, 64 << 20);
+    std::fs::write(&file, &value).unwrap();
+    let put = format!("put --store $ large --file {}", file.display());
+    run(&store, &put).ok();
+    assert!(run(&store, "get --store $ large").ok().out == value, "the value differs");
+    value.push(0);
+    std::fs::write(&file, &value).unwrap();
+    run(&store, &put).fails(1, "value of 67108865 bytes; the limit is 67108864");
+    assert_eq!(run(&store, "count --store $").ok().text(), "1\n");
+}
+
+#[test]
 fn scans_follow_their_options() {
     let (_dir, store) = new();
     for key in ["a/1", "a/2", "b/1", "b/2", "c"] {

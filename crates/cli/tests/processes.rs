@@ -14,18 +14,21 @@ fn the_second_process_is_refused_by_name() {
     let store = dir.path().join("store");
     run(&store, "put --store $ k v").ok();
     // Holds the store open for as long as its input is.
-    let mut holder = stele()
-        .args(["import", "--from", "-", "--store"])
-        .arg(&store)
-        .stdin(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let hold = || {
+        let mut import = stele();
+        import.args(["import", "--from", "-", "--store"]).arg(&store);
+        import.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let mut holder = hold();
     let deadline = Instant::now() + Duration::from_secs(20);
     let refused = loop {
         let ran = run(&store, "get --store $ k");
         if ran.code != 0 || Instant::now() > deadline {
             break ran;
+        }
+        // The command above may have been first at the lock.
+        if holder.try_wait().unwrap().is_some() {
+            holder = hold();
         }
     };
     let refused = refused.fails(1, "is in use by another process");

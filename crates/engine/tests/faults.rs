@@ -174,7 +174,7 @@ fn fault_14_and_16_a_misdirected_or_lost_write_is_noticed_and_never_served() {
 fn fault_17_a_failed_sync_stops_the_store_and_is_never_retried() {
     let disk = disk(1);
     let (db, model) = filled(&disk, &unflushed(), 10);
-    disk.inject(Fault::SyncFails { path_contains: ".seg".into(), nth: 1 }).unwrap();
+    disk.inject(Fault::SyncFails { path_contains: "/log/".into(), nth: 1 }).unwrap();
     assert!(matches!(db.put(b"k", b"v"), Err(Error::Io { .. } | Error::Poisoned(_))));
     let operations = disk.operations();
     assert!(matches!(db.put(b"k", b"v"), Err(Error::Poisoned(_))));
@@ -485,7 +485,7 @@ fn fault_20_a_stalled_device_delays_and_loses_nothing() {
     let vfs = Arc::new(disk.clone());
     let db = Db::open_with(vfs, time.clone(), Path::new(DIR), tiny()).unwrap();
     disk.on_stall(move |_| time.advance_seconds(3));
-    disk.inject(Fault::Stall { path_contains: ".seg".into(), nth: 2 }).unwrap();
+    disk.inject(Fault::Stall { path_contains: "/log/".into(), nth: 4 }).unwrap();
     for n in 0..5 {
         db.put(&key(n), &value(n)).unwrap();
     }

@@ -13,6 +13,11 @@ sync log/00000001.seg
 
 fn line(event: &Event) -> String {
     let path = event.path.strip_prefix(common::DIR).unwrap_or(&event.path).display().to_string();
+    // A segment is made under a spare name; events call it by the name it was opened with.
+    let path = match path.split_once("free-") {
+        Some((dir, number)) => format!("{dir}{number}.seg"),
+        None => path,
+    };
     let name = match event.kind {
         Operation::Write => "write",
         Operation::Sync => "sync",

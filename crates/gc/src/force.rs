@@ -53,10 +53,9 @@ impl Work {
 
     fn merge_all(&mut self, shared: &Shared) -> Result<()> {
         self.finish_jobs(shared)?;
-        let version = shared.index.version();
-        let tombstones: u64 = version.tiers().iter().map(|tier| tier.tombstones).sum();
-        if version.tiers().len() > 1 || tombstones > 0 {
-            self.start_merge(shared, 0, version.tiers().len())?;
+        let (tiers, tombstones) = tiers_and_tombstones(shared);
+        if tiers > 1 || tombstones > 0 {
+            self.start_merge(shared, 0, tiers)?;
             self.finish_jobs(shared)?;
         }
         self.reclaim_all(shared)
@@ -93,4 +92,10 @@ impl Work {
         }
         self.reclaim_all(shared)
     }
+}
+
+/// A function of its own, so that the version is not held while files it keeps are to go.
+fn tiers_and_tombstones(shared: &Shared) -> (usize, u64) {
+    let version = shared.index.version();
+    (version.tiers().len(), version.tiers().iter().map(|tier| tier.tombstones).sum())
 }

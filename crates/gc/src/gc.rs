@@ -115,7 +115,8 @@ impl Gc {
         done
     }
 
-    /// A user wrote `bytes` of keys and values.
+    /// A user wrote `bytes` of keys and values, or they were replayed at open: what is remembered
+    /// across restarts is as of the last flush.
     pub fn note_user_bytes(&self, bytes: u64) {
         self.shared.user_bytes.fetch_add(bytes, Ordering::Relaxed);
     }

@@ -80,6 +80,7 @@ impl Work {
                 let new = version.runs().filter(|run| !before.contains(&run.id()));
                 self.saved.bytes.flush += new.map(|run| run.meta().bytes).sum::<u64>();
                 self.advance_raft_from(shared)?;
+                self.save(shared)?;
                 self.last_error = None;
                 Ok(StepDone { stage: Stage::Flush, bytes })
             }

@@ -47,12 +47,20 @@ impl TierCache {
 /// The active memtable, as far as it can be told from outside.
 #[derive(Debug, Default)]
 pub(crate) struct MemtableSeen {
+    /// User bytes when it was begun.
     user_bytes_before: u64,
+    /// User bytes when the oldest memtable not flushed was begun.
+    user_bytes_flushed: u64,
     memory_bytes: u64,
     since_nanos: u64,
 }
 
 impl MemtableSeen {
+    pub fn resume(&mut self, shared: &Shared, user_bytes: u64) {
+        self.user_bytes_flushed = user_bytes;
+        self.start(shared, user_bytes);
+    }
+
     pub fn start(&mut self, shared: &Shared, user_bytes: u64) {
         self.user_bytes_before = user_bytes;
         self.memory_bytes = shared.index.memtable_bytes() as u64;
@@ -144,10 +152,11 @@ impl Work {
 
     fn file_state(&self, info: &ValueFileInfo, version: &Version, facts: &Facts) -> FileState {
         let unreadable = self.damaged_files.contains(&info.file).then_some(Held::Live);
+        let live_bytes = version.live().get(&info.file).map_or(0, |live| live.bytes);
         FileState {
             id: info.file,
             bytes: info.bytes,
-            live_bytes: version.live().get(&info.file).map_or(0, |live| live.bytes),
+            live_bytes: on_device(info, live_bytes),
             is_sorted: self.saved.sorted.contains(&info.file),
             held: law::held(facts),
             held_when_dead: law::held_when_dead(facts).or(unreadable),
@@ -163,8 +172,13 @@ impl Work {
             self.memtable.start(shared, user_bytes);
         }
         self.memtable.memory_bytes = memory_bytes;
+        if shared.index.frozen_count() == 0 {
+            self.memtable.user_bytes_flushed = self.memtable.user_bytes_before;
+        }
+        let begun = self.memtable.user_bytes_before;
+        let frozen_bytes = begun.saturating_sub(self.memtable.user_bytes_flushed);
         if shared.index.memtable_is_empty() {
-            return State::default();
+            return State { frozen_bytes, ..State::default() };
         }
         let written = user_bytes.saturating_sub(self.memtable.user_bytes_before);
         let entries = memory_bytes / MEMTABLE_ENTRY_BYTES;
@@ -172,10 +186,17 @@ impl Work {
         let waited = shared.clock.monotonic_nanos().saturating_sub(self.memtable.since_nanos);
         State {
             memtable_bytes: written.max(1),
+            frozen_bytes,
             memtable_hides_bytes: hides,
             memtable_age_s: waited / 1_000_000_000,
             ..State::default()
         }
+    }
+
+    /// User bytes that only memtables and the log know of.
+    pub fn unflushed_bytes(&mut self, shared: &Shared) -> u64 {
+        let state = self.look_at_memtable(shared);
+        state.memtable_bytes + state.frozen_bytes
     }
 
     fn sum_tiers(&mut self, version: &Version) {
@@ -197,6 +218,16 @@ impl Work {
         let tiers = tiers.iter().enumerate().map(sum).collect();
         self.tiers = TierCache { of: Some(version.id()), tiers, record_bytes };
     }
+}
+
+/// Live bytes with their share of record heads, which moving them to another sorted file would not
+/// save. A segment's padding does go when its records move.
+fn on_device(info: &ValueFileInfo, live_bytes: u64) -> u64 {
+    if info.kind != FileKind::Sorted || info.payload_bytes == 0 {
+        return live_bytes;
+    }
+    let scaled = u128::from(live_bytes) * u128::from(info.bytes) / u128::from(info.payload_bytes);
+    scaled.min(u128::from(info.bytes)) as u64
 }
 
 /// Bytes of the records a tier refers to.

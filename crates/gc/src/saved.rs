@@ -42,7 +42,7 @@ impl Default for Saved {
         Self {
             user_bytes: 0,
             credit_bytes: 0.0,
-            overwrite_ratio: 0.5,
+            overwrite_ratio: 0.0,
             sorted_at_s: 0,
             bytes: StageBytes::default(),
             sorted: BTreeSet::new(),

@@ -48,7 +48,7 @@ impl Work {
         shared.user_bytes.store(saved.user_bytes, Ordering::Relaxed);
         let mut work =
             Self { credited_bytes: saved.user_bytes, saved, space_amp: 1.0, ..Self::default() };
-        work.memtable.start(shared, work.saved.user_bytes);
+        work.memtable.resume(shared, work.saved.user_bytes);
         // No installation runs yet, so an unreferenced value file is a leftover.
         for info in shared.log.files() {
             work.seen.insert(info.file, Seen::leftover());
@@ -156,7 +156,15 @@ impl Work {
     pub fn save(&mut self, shared: &Shared) -> Result<()> {
         let files: BTreeSet<FileId> = shared.log.files().iter().map(|info| info.file).collect();
         self.saved.sorted.retain(|file| files.contains(file));
-        shared.index.edit(Edit::GcState(self.saved.encode()))
+        self.earn(shared);
+        let unflushed = self.unflushed_bytes(shared);
+        // What is in memtables is replayed at the next open, and counted again then.
+        let saved = Saved {
+            user_bytes: self.saved.user_bytes.saturating_sub(unflushed),
+            credit_bytes: self.saved.credit_bytes - credit_for(unflushed, 1.0, &shared.options),
+            ..self.saved.clone()
+        };
+        shared.index.edit(Edit::GcState(saved.encode()))
     }
 
     pub fn figures(&mut self, shared: &Shared) -> GcStats {

@@ -46,7 +46,8 @@ mod tests {
 
     #[test]
     fn checkpoints_survive_the_round_trip_and_refuse_cut_bytes() {
-        let mut checkpoint = Checkpoint { replay_from: Lsn::new(FileId(3), 77), ..Checkpoint::default() };
+        let mut checkpoint =
+            Checkpoint { replay_from: Lsn::new(FileId(3), 77), ..Checkpoint::default() };
         checkpoint.applied.insert(RegionId(1), (LogIndex(9), Term(2)));
         checkpoint.applied.insert(RegionId(u64::MAX), (LogIndex(300), Term(5)));
         let mut out = Vec::new();

@@ -1,9 +1,14 @@
 //! Settings of the index. Sizes are in bytes.
 
+use stele_types::{Error, Result};
+
+/// Half of what a memtable's arena can address: a batch may pass the limit before the freeze.
+const MEMTABLE_BYTES_MAX: usize = 16 << 30;
+
 /// Settings of the index; all have defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexOptions {
-    /// Size at which the caller freezes the memtable. Default 64 MiB.
+    /// Size at which the caller freezes the memtable. At most 16 GiB, default 64 MiB.
     pub memtable_bytes_max: usize,
     /// Size of a run's key block before it is cut. Default 4 KiB.
     pub block_bytes: usize,
@@ -27,5 +32,18 @@ impl Default for IndexOptions {
             filter_bits_per_key: 10,
             manifest_bytes_max: 4 << 20,
         }
+    }
+}
+
+impl IndexOptions {
+    /// Fails with [`Error::Invalid`] when a setting is out of bounds.
+    pub fn validate(&self) -> Result<()> {
+        if self.memtable_bytes_max > MEMTABLE_BYTES_MAX {
+            let found = self.memtable_bytes_max;
+            return Err(Error::invalid(format!(
+                "memtable_bytes_max is {found}; at most {MEMTABLE_BYTES_MAX} is allowed"
+            )));
+        }
+        Ok(())
     }
 }

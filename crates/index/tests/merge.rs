@@ -9,12 +9,12 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use stele_index::{
-    Checkpoint, Direction, JobStep, MergeInputs, MergeSpec, ValueMover,
+    Checkpoint, Direction, JobStep, MergeInputs, MergeSpec, ValueMover, inspect_manifest, rebuild,
 };
 use stele_types::{
     Cause, Error, FileId, KeyRange, Locator, LogIndex, RegionId, Result, Term, ValueRef,
 };
-use stele_vfs::{Fault, Operation, SimVfs};
+use stele_vfs::{Fault, Operation, SimVfs, Vfs};
 
 fn put(key: impl Into<Vec<u8>>, value: u32) -> Op {
     Op::Put { key: key.into(), value, expires_at_s: 0 }
@@ -340,6 +340,8 @@ fn the_events_of_a_commit_come_in_order() {
         (Operation::SyncDir, false),
         (Operation::Write, true),
         (Operation::Sync, true),
+        // The confirmation, not synced.
+        (Operation::Write, true),
         (Operation::Unlink, false),
         (Operation::SyncDir, false),
     ];
@@ -411,10 +413,7 @@ fn a_failed_manifest_sync_stops_commits_and_keeps_every_file() {
     store.publish();
     store.freeze(2);
     let files = store.run_files();
-    store
-        .vfs
-        .inject(Fault::SyncFails { path_contains: "manifest".to_owned(), nth: 1 })
-        .unwrap();
+    store.vfs.inject(Fault::SyncFails { path_contains: "manifest".to_owned(), nth: 1 }).unwrap();
     assert!(store.flush_one().is_err());
     assert!(store.index.poisoned());
     let next = store.flush_one();
@@ -436,6 +435,71 @@ fn an_empty_flush_is_a_checkpoint_only() {
     assert_eq!(Store::open(&store.vfs.fork()).unwrap().opened.checkpoint, common::checkpoint(8));
 }
 
+/// The manifest of `store`, and where its last edit (before the confirmation) begins.
+fn last_edit(store: &Store) -> (std::path::PathBuf, u64) {
+    let dir = std::path::Path::new(common::DIR);
+    let entries = store.vfs.list(dir).unwrap();
+    let name = entries.into_iter().map(|e| e.name).find(|name| name.starts_with("manifest"));
+    let path = dir.join(name.unwrap());
+    let mut offsets = Vec::new();
+    inspect_manifest(&store.vfs, &path, &mut |record| offsets.push(record.offset)).unwrap();
+    let offset = offsets[offsets.len() - 2];
+    (path, offset)
+}
+
+#[test]
+fn a_damaged_edit_costs_no_run_and_the_manifest_can_be_rebuilt() {
+    let mut store = store();
+    let ops: Vec<Op> = (0..300).map(|n| put(format!("key-{n:05}"), 3 * n + 1)).collect();
+    tier(&mut store, &ops);
+    tier(
+        &mut store,
+        &[put("key-00001", 9), delete("key-00002"), delete_range("key-0001", "key-0003")],
+    );
+    let version = store.index.version();
+    let lower = &version.tiers()[1];
+    let runs = lower.runs.iter().map(|run| run.id()).skip(1).take(2).collect();
+    let inputs = MergeInputs::Runs { age: lower.age, runs };
+    drop(version);
+    for spec in [MergeSpec { inputs, cause: Cause::Sort }, all(&store)] {
+        store.finish(store.index.start_merge(spec, None, 0).unwrap()).unwrap();
+        store.index.purge().unwrap();
+        let (path, offset) = last_edit(&store);
+        let vfs = store.vfs.fork();
+        let byte = vfs.read_file(&path).unwrap()[offset as usize + 20];
+        vfs.corrupt(&path, offset + 20, &[byte ^ 1]).unwrap();
+        let opened = Store::open(&vfs).map(|_| ());
+        assert!(matches!(opened, Err(Error::Corrupt { .. })), "{opened:?}");
+        let files: Vec<String> =
+            vfs.list(path.parent().unwrap()).unwrap().into_iter().map(|e| e.name).collect();
+        assert!(store.run_files().iter().all(|run| files.contains(run)));
+        let shared: Arc<dyn Vfs> = Arc::new(vfs.clone());
+        let rebuilt = rebuild(&shared, path.parent().unwrap(), &common::small_options()).unwrap();
+        assert_eq!(rebuilt.checkpoint, store.index.checkpoint());
+        let again = Store::open(&vfs).unwrap();
+        assert_eq!(again.contents().unwrap(), store.contents().unwrap());
+        assert_eq!(again.index.version().live(), store.index.version().live());
+        again.check_files("rebuilt");
+    }
+}
+
+#[test]
+fn a_full_device_fails_a_merge_and_nothing_else() {
+    let mut store = store();
+    let ops: Vec<Op> = (0..300).map(|n| put(format!("key-{n:05}"), 3 * n + 1)).collect();
+    tier(&mut store, &ops);
+    let contents = store.contents().unwrap();
+    store.vfs.inject(Fault::NoSpace { from_operation: store.vfs.operations() }).unwrap();
+    let failed = store.finish(store.index.start_merge(all(&store), None, 0).unwrap());
+    assert!(matches!(failed, Err(Error::NoSpace(_))), "{failed:?}");
+    assert!(!store.index.poisoned());
+    assert_eq!(store.contents().unwrap(), contents);
+    store.vfs.clear_faults();
+    merge_all(&store, 0);
+    assert_eq!(store.contents().unwrap(), contents);
+    store.check_files("after a full device");
+}
+
 #[test]
 fn a_lost_run_is_reported_and_nothing_else_is_removed() {
     let mut store = store();
@@ -443,10 +507,10 @@ fn a_lost_run_is_reported_and_nothing_else_is_removed() {
     tier(&mut store, &[put("b", 2)]);
     let lost = store.run_files().into_iter().next().unwrap();
     let vfs = store.vfs.fork();
-    stele_vfs::Vfs::unlink(&vfs, &std::path::Path::new(common::DIR).join(lost)).unwrap();
+    vfs.unlink(&std::path::Path::new(common::DIR).join(lost)).unwrap();
     let opened = Store::open(&vfs).map(|_| ());
     assert!(matches!(opened, Err(Error::Missing { .. })), "{opened:?}");
-    let left = stele_vfs::Vfs::list(&vfs, std::path::Path::new(common::DIR)).unwrap();
+    let left = vfs.list(std::path::Path::new(common::DIR)).unwrap();
     assert_eq!(left.len(), 2);
     assert!(matches!(reference(3), ValueRef::Inline(_)));
 }

@@ -208,7 +208,9 @@ fn random_histories_equal_a_sorted_map() {
         Err(_) => (1..=40).collect(),
     };
     for seed in seeds {
-        println!("replay: STELE_SEED={seed} cargo test -p stele-index --test model random_histories");
+        println!(
+            "replay: STELE_SEED={seed} cargo test -p stele-index --test model random_histories"
+        );
         History::new(seed).run(45);
     }
 }

@@ -1,5 +1,6 @@
 //! Power cuts at every operation of a workload that appends, rolls, seals, truncates, removes,
 //! recycles and sorts: everything acknowledged is there, nothing torn is visible.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! The disk faults of the catalogue, as far as they meet the log: damage is told, never served and
 //! never cut off as if it were a torn tail.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
 
@@ -328,13 +329,8 @@ fn fault_22_a_failed_directory_sync_stops_the_log() {
     let disk = disk(12);
     let (log, _) = open(&disk);
     disk.inject(Fault::SyncDirFails { path_contains: "log".into(), nth: 1 }).unwrap();
-    let mut index = 0;
-    let error = loop {
-        index += 1;
-        if let Err(error) = put(&log, REGION, index, 900) {
-            break error;
-        }
-    };
+    let refused = (1..=60).find_map(|i| put(&log, REGION, i, 900).err().map(|error| (i, error)));
+    let (index, error) = refused.unwrap();
     assert!(matches!(error, Error::Io { .. }) && log.poisoned());
     drop(log);
     disk.crash_now();
@@ -458,6 +454,23 @@ fn a_lost_or_damaged_sidecar_costs_a_scan_and_is_written_again() {
         assert_eq!(disk.read_file(&path).unwrap(), whole);
         assert_eq!(open(&disk).1.segments_by_sidecar, 3);
     }
+}
+
+#[test]
+fn a_device_that_asks_for_larger_blocks_gets_a_new_segment() {
+    let (disk, _, head) = ten(21);
+    let bytes = disk.read_file(segment_path(head.file)).unwrap();
+    let moved = SimVfs::new(stele_vfs::SimOptions {
+        block_bytes: Some(4096),
+        ..stele_vfs::SimOptions::default()
+    });
+    stele_vfs::Vfs::create_dir_all(&moved, Path::new(DIR)).unwrap();
+    moved.write_file(segment_path(head.file), &bytes);
+    let (log, _) = open(&moved);
+    assert!(log.head().file > head.file && log.head().offset % 4096 == 0);
+    put(&log, REGION, 11, 600).unwrap();
+    drop(log);
+    (1..=11).for_each(|index| assert_put(&open(&moved).0, REGION, index, 600));
 }
 
 #[test]

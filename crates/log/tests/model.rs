@@ -1,4 +1,5 @@
 //! Random batches, reopenings, crashes and removals against a model in memory.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
 

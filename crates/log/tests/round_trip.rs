@@ -1,4 +1,5 @@
 //! What was appended is read back: by entry, locator, iterator and replay, before and after reopening.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
 

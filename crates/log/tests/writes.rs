@@ -1,4 +1,5 @@
 //! How bytes reach the device: once, in one write and one sync for a batch, whole blocks.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
 

@@ -1,7 +1,7 @@
 //! Which record an operation takes (Cooper et al., Benchmarking Cloud Serving Systems with YCSB,
 //! 2010, section 4).
 
-use crate::args::{Bench, Distribution};
+use crate::args::{Bench, Distribution, Workload};
 
 /// Seeded random numbers (splitmix64).
 #[derive(Clone, Debug)]
@@ -35,6 +35,15 @@ impl Prng {
     }
 }
 
+/// The distribution asked for, or the workload's own.
+pub fn distribution(args: &Bench) -> Distribution {
+    args.distribution.unwrap_or(match args.workload {
+        Workload::D => Distribution::Latest,
+        Workload::Load | Workload::Update => Distribution::Uniform,
+        _ => Distribution::Zipfian,
+    })
+}
+
 /// A rule that chooses among the records there are.
 #[derive(Clone, Debug)]
 pub enum Choice {
@@ -45,8 +54,8 @@ pub enum Choice {
 }
 
 impl Choice {
-    pub fn new(args: &Bench, by_default: Distribution) -> Self {
-        match args.distribution.unwrap_or(by_default) {
+    pub fn new(args: &Bench) -> Self {
+        match distribution(args) {
             Distribution::Uniform => Self::Uniform,
             Distribution::Zipfian => Self::Zipfian(Zipf::new(args.records)),
             Distribution::Latest => Self::Latest(Zipf::new(args.records)),

@@ -1,5 +1,6 @@
 //! The figures of a run, from real bytes.
 
+use super::choice::distribution;
 use super::driver::Run;
 use super::latency::Summary;
 use super::process_io::ProcessIo;
@@ -164,7 +165,7 @@ impl Report<'_> {
         let args = self.args;
         json!({
             "workload": name(args.workload),
-            "distribution": args.distribution.map(name),
+            "distribution": name(distribution(args)),
             "records": args.records,
             "threads": args.threads,
             "rate": args.rate,

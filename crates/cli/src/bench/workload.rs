@@ -3,7 +3,7 @@
 use super::choice::{Choice, Prng};
 use super::latency::Kind;
 use super::records::Records;
-use crate::args::{Bench, Distribution, Workload};
+use crate::args::{Bench, Workload};
 use crate::store::Store;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stele_types::Result;
@@ -26,16 +26,11 @@ pub struct Mix<'a> {
 
 impl<'a> Mix<'a> {
     pub fn new(args: &Bench, records: &'a Records, workload: Workload) -> Self {
-        let by_default = match workload {
-            Workload::D => Distribution::Latest,
-            Workload::Update => Distribution::Uniform,
-            _ => Distribution::Zipfian,
-        };
         let there = if workload == Workload::Load { 0 } else { args.records };
         let choice = match workload {
             // A load chooses nothing, and preparing a distribution takes time.
             Workload::Load => Choice::Uniform,
-            _ => Choice::new(args, by_default),
+            _ => Choice::new(args),
         };
         Self {
             workload,

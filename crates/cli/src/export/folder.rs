@@ -112,7 +112,9 @@ fn relative_path(key: &[u8]) -> Result<PathBuf> {
     let mut path = PathBuf::new();
     for part in key.split(|&byte| byte == b'/') {
         match part {
-            b".." => return refuse("`..` would leave the folder"),
+            b".." if !stele_types::mutant::active("cli.export_follows_dots") => {
+                return refuse("`..` would leave the folder");
+            }
             b"" | b"." => return refuse("an empty or `.` part is no file name"),
             part if part.contains(&0) => return refuse("a zero byte is not allowed in file names"),
             part => path.push(OsStr::from_bytes(part)),

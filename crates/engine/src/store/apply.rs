@@ -3,7 +3,7 @@
 use super::Shared;
 use std::collections::BTreeMap;
 use stele_index::Checkpoint;
-use stele_log::{Log, ReplayOp};
+use stele_log::Log;
 use stele_types::{
     Appended, Command, CommittedEntry, Error, LogBatch, LogIndex, Lsn, Mark, Op, Record, RegionId,
     Result, Seq, Term, ValueRef,
@@ -36,6 +36,17 @@ impl ApplyState {
     /// Index up to which `region` is applied, if anything ever was.
     pub fn applied(&self, region: RegionId) -> Option<LogIndex> {
         self.applied.get(&region).map(|(index, _)| *index)
+    }
+
+    /// Takes a region out of the next checkpoint, which is due even if nothing else changed.
+    pub fn forget(&mut self, region: RegionId) -> Option<(RegionId, (LogIndex, Term))> {
+        self.frozen_at = Lsn::default();
+        self.applied.remove(&region).map(|at| (region, at))
+    }
+
+    /// Takes back [`ApplyState::forget`].
+    pub fn remember(&mut self, forgotten: Vec<(RegionId, (LogIndex, Term))>) {
+        self.applied.extend(forgotten);
     }
 
     /// Whether durable entries have yet to be applied.
@@ -89,12 +100,8 @@ impl ApplyState {
     }
 
     /// Counts replayed bytes, so that a long replay is not repeated at the next crash.
-    pub fn note_replayed(&mut self, ops: &[ReplayOp<'_>]) {
-        for op in ops {
-            if let ReplayOp::Put { key, value, .. } = op {
-                self.log_bytes_since_freeze += key.len() as u64 + u64::from(value.len());
-            }
-        }
+    pub fn note_replayed(&mut self, bytes: u64) {
+        self.log_bytes_since_freeze += bytes;
     }
 
     /// A checkpoint of what is applied whose replay starts at `replay_from`.

@@ -27,7 +27,7 @@ use stele_index::Index;
 use stele_log::{Log, LogStats};
 use stele_storage::{EngineStats, Maintained, Pair, Progress, StorageEngine};
 use stele_types::{
-    Appended, Cause, CommittedEntry, Error, FileId, KeyRange, LogBatch, LogIndex, Record, RegionId,
+    Appended, Cause, CommittedEntry, Error, FileId, KeyRange, LogBatch, LogIndex, Mark, Record, RegionId,
     Result, StoreId, Term,
 };
 use stele_vfs::{DirLock, Vfs};
@@ -170,6 +170,30 @@ impl Store {
         self.shared.log.close()
     }
 
+    /// A region that leaves, or starts anew, first leaves the durable checkpoint: else what its
+    /// earlier life had applied would count for the next one after a crash. If a crash comes before
+    /// the mark, its entries are applied again, to the same effect. Returns what to restore if the
+    /// mark can't be written.
+    fn forget_ended_lives(&self, batch: &LogBatch) -> Result<Vec<(RegionId, (LogIndex, Term))>> {
+        let mut forgotten = Vec::new();
+        for record in &batch.records {
+            let Record::Mark(region, mark) = record else { continue };
+            let known = self.shared.checkpointed(*region);
+            let ends = match mark {
+                Mark::Destroy => known > LogIndex(0),
+                Mark::Start(index, _) => known > LogIndex(0) && known != *index,
+                _ => false,
+            };
+            if ends {
+                forgotten.extend(self.shared.apply.lock().forget(*region));
+            }
+        }
+        if !forgotten.is_empty() && !stele_types::mutant::active("engine.earlier_life_counts") {
+            self.flush()?;
+        }
+        Ok(forgotten)
+    }
+
     /// Writes are refused while the device has less free space than garbage collection may need;
     /// a batch that only deletes passes, as deletes are what frees space.
     fn check_space(&self, batch: &LogBatch) -> Result<()> {
@@ -180,7 +204,8 @@ impl Store {
         let mut state = self.shared.apply.lock();
         if state.room_bytes < batch_bytes(batch) {
             let free = self.shared.vfs.free_bytes(&self.shared.dir)?;
-            state.room_bytes = free.saturating_sub(reserved);
+            // Asked again soon: sidecars, runs and collection take space too.
+            state.room_bytes = free.saturating_sub(reserved).min(reserved / 2);
         }
         if state.room_bytes < batch_bytes(batch) {
             return Err(Error::NoSpace(self.shared.dir.clone()));
@@ -195,7 +220,12 @@ impl StorageEngine for Store {
 
     fn append(&self, batch: &LogBatch) -> Result<Appended> {
         self.check_space(batch)?;
-        self.shared.append(batch)
+        let ended = self.forget_ended_lives(batch)?;
+        let appended = self.shared.append(batch);
+        if appended.is_err() {
+            self.shared.apply.lock().remember(ended);
+        }
+        appended
     }
 
     fn entries(

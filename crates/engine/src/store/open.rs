@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicU64;
 use stele_gc::Gc;
 use stele_index::{Checkpoint, Index, Opened as KnownState};
 use stele_log::{Log, RecoverFrom, Recovery, ReplayEntry, ReplayOp};
-use stele_types::{Clock, LogBatch, Mark, Record, RegionId, Result};
+use stele_types::{Clock, Error, LogBatch, Mark, Record, RegionId, Result};
 use stele_vfs::Vfs;
 
 /// How far the entries found in the log are applied at open.
@@ -74,9 +74,11 @@ impl Store {
             apply: Mutex::new(ApplyState::resume(&known.checkpoint)),
             user_bytes: AtomicU64::new(0),
         });
+        check_not_older(&shared, &known.checkpoint)?;
         repeat_starts(&shared, &known.checkpoint)?;
-        let replayed_entries = catch_up(&shared, &known.checkpoint, replay)?;
+        let (replayed_entries, replayed_bytes) = catch_up(&shared, &known.checkpoint, replay)?;
         let gc = start_gc(&shared, clock, gc_options, &known)?;
+        gc.note_user_bytes(replayed_bytes);
         let opened = Opened { recovery, replayed_entries, rebuilt };
         Ok((Self { shared, gc, _lock: lock }, opened))
     }
@@ -90,6 +92,26 @@ fn start_gc(
 ) -> Result<Gc> {
     let hooks = shared.clone();
     Gc::new(shared.log.clone(), shared.index.clone(), clock, options, hooks, &known.gc_state)
+}
+
+/// Entries are truncated only once a checkpoint holds their effects. An index whose checkpoint lies
+/// before the truncation has lost runs: opening it would hide acknowledged writes.
+fn check_not_older(shared: &Arc<Shared>, checkpoint: &Checkpoint) -> Result<()> {
+    if shared.replay == Replay::Committed {
+        // A region may start anywhere there, and what it lacks comes from its other replicas.
+        return Ok(());
+    }
+    for region in shared.log.regions() {
+        let truncated = shared.log.region(region).map(|log| log.truncated.0).unwrap_or_default();
+        let applied = checkpoint.applied.get(&region).map(|(index, _)| *index).unwrap_or_default();
+        if applied < truncated {
+            return Err(Error::Missing {
+                path: shared.dir.join("index"),
+                detail: format!("it ends at entry {applied}, the log begins after {truncated}"),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// An installed range became current in the index, and a crash came before the log knew that the
@@ -110,7 +132,12 @@ fn repeat_starts(shared: &Arc<Shared>, checkpoint: &Checkpoint) -> Result<()> {
 
 /// Applies what the log holds beyond the checkpoint. Memory stays bounded: full memtables are
 /// flushed on the way, with a checkpoint that still replays from where this replay started.
-fn catch_up(shared: &Arc<Shared>, checkpoint: &Checkpoint, replay: Replay) -> Result<u64> {
+/// Returns the entries applied, and the bytes of their keys and values.
+fn catch_up(
+    shared: &Arc<Shared>,
+    checkpoint: &Checkpoint,
+    replay: Replay,
+) -> Result<(u64, u64)> {
     let mut commits = BTreeMap::new();
     for region in shared.log.regions() {
         let Some(log) = shared.log.region(region) else { continue };
@@ -127,7 +154,7 @@ fn catch_up(shared: &Arc<Shared>, checkpoint: &Checkpoint, replay: Replay) -> Re
     let applied = |region: RegionId| {
         checkpoint.applied.get(&region).map(|(index, _)| *index).unwrap_or_default()
     };
-    let mut entries = 0;
+    let (mut entries, mut bytes) = (0, 0);
     let mut state = shared.apply.lock();
     shared.log.replay(&applied, &mut |entry| {
         if entry.index > limit(entry.region) {
@@ -136,13 +163,14 @@ fn catch_up(shared: &Arc<Shared>, checkpoint: &Checkpoint, replay: Replay) -> Re
         }
         replay_entry(shared, &mut state, &entry);
         entries += 1;
+        bytes += user_bytes(entry.ops);
         if shared.index.memtable_bytes() >= shared.options.memtable_bytes_max {
             flush_replayed(shared, &state, checkpoint)?;
         }
         Ok(())
     })?;
     state.publish(shared);
-    Ok(entries)
+    Ok((entries, bytes))
 }
 
 fn replay_entry(shared: &Shared, state: &mut ApplyState, entry: &ReplayEntry<'_>) {
@@ -157,7 +185,17 @@ fn replay_entry(shared: &Shared, state: &mut ApplyState, entry: &ReplayEntry<'_>
         }
     }
     state.finish_entry(entry.region, entry.index, entry.term);
-    state.note_replayed(entry.ops);
+    state.note_replayed(user_bytes(entry.ops));
+}
+
+/// Bytes of keys and values, as [`ApplyState::apply`] counts them.
+fn user_bytes(ops: &[ReplayOp<'_>]) -> u64 {
+    let bytes = |op: &ReplayOp<'_>| match op {
+        ReplayOp::Put { key, value, .. } => key.len() as u64 + u64::from(value.len()),
+        ReplayOp::Delete { key } => key.len() as u64,
+        ReplayOp::DeleteRange { start, end } => (start.len() + end.len()) as u64,
+    };
+    ops.iter().map(bytes).sum()
 }
 
 /// Makes room in memory during a replay.

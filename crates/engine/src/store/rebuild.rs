@@ -44,7 +44,7 @@ pub(super) fn open_index(
         Err(error) => return Err(error),
     };
     let reason = lost.to_string();
-    if !rebuild.is_half_made()?
+    if rebuild.has_runs()?
         && stele_index::rebuild(vfs, &rebuild.index_dir(), &options.index()).is_ok()
         && let Ok((index, opened)) = rebuild.open_existing()
     {
@@ -72,6 +72,16 @@ impl Rebuild<'_> {
         self.vfs.exists(&self.marker())
     }
 
+    /// Whether there are whole runs to make a manifest from.
+    fn has_runs(&self) -> Result<bool> {
+        Ok(!self.is_half_made()? && self.has("index", ".run")?)
+    }
+
+    fn has(&self, dir: &str, part: &str) -> Result<bool> {
+        let entries = self.vfs.list(&self.dir.join(dir))?;
+        Ok(entries.iter().any(|entry| entry.name.contains(part)))
+    }
+
     /// A store that ever wrote a value has a manifest: without one, an empty index would silently
     /// hide everything.
     fn open_existing(&self) -> Result<(Index, Opened)> {
@@ -80,10 +90,7 @@ impl Rebuild<'_> {
         if self.is_half_made()? {
             return Err(missing("its rebuilding was interrupted"));
         }
-        let has = |dir: &Path, part: &str| -> Result<bool> {
-            Ok(self.vfs.list(dir)?.iter().any(|entry| entry.name.contains(part)))
-        };
-        if !has(&path, "manifest-")? && has(&self.dir.join("log"), ".seg")? {
+        if !self.has("index", "manifest-")? && self.has("log", ".seg")? {
             return Err(missing("there are log segments and no manifest"));
         }
         Index::open(self.vfs.clone(), &path, self.options.index())

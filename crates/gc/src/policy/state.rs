@@ -52,6 +52,8 @@ pub struct FileState {
 pub struct State {
     /// Bytes applied since the memtable was last frozen: what the index's runs don't know yet.
     pub memtable_bytes: u64,
+    /// Bytes applied to frozen memtables that are not flushed yet.
+    pub frozen_bytes: u64,
     /// Estimated bytes that deletes in memtables hide in runs.
     pub memtable_hides_bytes: u64,
     /// Seconds since the memtable was last frozen.
@@ -155,7 +157,10 @@ impl State {
 
     /// Bytes of records that may have replaced older ones which still count as live.
     pub fn undiscovered_bytes(&self) -> u64 {
-        self.undiscovered_in_runs_bytes() + self.memtable_bytes + self.memtable_hides_bytes
+        self.undiscovered_in_runs_bytes()
+            + self.memtable_bytes
+            + self.frozen_bytes
+            + self.memtable_hides_bytes
     }
 
     /// Of those, what a merge of all tiers would make known.
@@ -181,7 +186,8 @@ impl State {
 
     /// Live bytes, estimated from the share of new records that used to replace older ones.
     pub fn live_bytes(&self) -> u64 {
-        let known = (self.known_live_bytes() + self.memtable_bytes) as f64;
+        let unflushed = self.memtable_bytes + self.frozen_bytes;
+        let known = (self.known_live_bytes() + unflushed) as f64;
         let dead = self.overwrite_ratio * self.undiscovered_bytes() as f64;
         ((known - dead).max(0.0) as u64).max(self.least_live_bytes())
     }

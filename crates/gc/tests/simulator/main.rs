@@ -2,6 +2,8 @@
 //! space they leave, for the workloads of the amplification budget. Prints its figures:
 //! `cargo test -p stele-gc --test simulator -- --nocapture`.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 mod model;
 mod workload;
 

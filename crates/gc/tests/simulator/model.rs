@@ -98,7 +98,7 @@ impl Model {
             memtable_records: 0,
             frozen: None,
             tiers: Vec::new(),
-            overwrite_ratio: 0.5,
+            overwrite_ratio: 0.0,
             credit: 0.0,
             written: Written::default(),
             inserted: 0,

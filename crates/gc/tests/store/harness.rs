@@ -25,6 +25,7 @@ pub struct Setup {
     pub gc: GcOptions,
     pub run_bytes_max: u64,
     pub memtable_bytes_max: usize,
+    pub segment_bytes_max: u64,
 }
 
 impl Default for Setup {
@@ -34,7 +35,12 @@ impl Default for Setup {
             value_file_bytes_max: SEGMENT_BYTES,
             ..GcOptions::default()
         };
-        Self { gc, run_bytes_max: 16 << 10, memtable_bytes_max: 32 << 10 }
+        Self {
+            gc,
+            run_bytes_max: 16 << 10,
+            memtable_bytes_max: 32 << 10,
+            segment_bytes_max: SEGMENT_BYTES,
+        }
     }
 }
 
@@ -113,7 +119,7 @@ impl Store {
         };
         let options = LogOptions {
             store: StoreId(7),
-            segment_bytes_max: SEGMENT_BYTES,
+            segment_bytes_max: setup.segment_bytes_max,
             recycle_segments_max: 1,
             direct: false,
             entry_cache_bytes_max: 0,
@@ -121,7 +127,7 @@ impl Store {
         };
         let (log, _) = Log::open(disk, Path::new("/s/log"), options, from)?;
         let (log, index) = (Arc::new(log), Arc::new(index));
-        let seq = replay(&log, &index, &opened.checkpoint)?;
+        let (seq, replayed_bytes) = replay(&log, &index, &opened.checkpoint)?;
         let owner = Arc::new(Owner {
             log: log.clone(),
             index: index.clone(),
@@ -136,6 +142,7 @@ impl Store {
             owner.clone(),
             &opened.gc_state,
         )?;
+        gc.note_user_bytes(replayed_bytes);
         Ok(Self { vfs, clock, log, index, owner, gc, setup, model, seq })
     }
 
@@ -157,6 +164,16 @@ impl Store {
         command.put(key, value, expires_at_s).expect("within limits");
         self.write(command).expect("write");
         self.model.insert(key.to_vec(), value.to_vec());
+    }
+
+    /// One batch.
+    pub fn put_all(&mut self, pairs: &[(Vec<u8>, Vec<u8>)]) {
+        let mut command = CommandBuilder::new();
+        for (key, value) in pairs {
+            command.put(key, value, 0).expect("within limits");
+        }
+        self.write(command).expect("write");
+        self.model.extend(pairs.iter().cloned());
     }
 
     pub fn delete(&mut self, key: &[u8]) {
@@ -266,14 +283,15 @@ impl Store {
     }
 }
 
-fn replay(log: &Log, index: &Index, checkpoint: &Checkpoint) -> Result<Seq> {
-    let mut seq = Seq(0);
+fn replay(log: &Log, index: &Index, checkpoint: &Checkpoint) -> Result<(Seq, u64)> {
+    let (mut seq, mut bytes) = (Seq(0), 0);
     let applied = |region: RegionId| checkpoint.applied.get(&region).map_or(LogIndex(0), |a| a.0);
     log.replay(&applied, &mut |entry| {
         for op in entry.ops {
             seq = seq.next();
             match op {
                 ReplayOp::Put { key, value, expires_at_s } => {
+                    bytes += key.len() as u64 + u64::from(value.len());
                     index.put(seq, key, value.clone(), *expires_at_s);
                 }
                 ReplayOp::Delete { key } => index.delete(seq, key),
@@ -283,7 +301,7 @@ fn replay(log: &Log, index: &Index, checkpoint: &Checkpoint) -> Result<Seq> {
         Ok(())
     })?;
     index.publish(seq);
-    Ok(seq)
+    Ok((seq, bytes))
 }
 
 /// A value that tells which key and round it belongs to.

@@ -2,7 +2,8 @@
 
 use crate::harness::{Random, Setup, Store, key, value};
 use stele_gc::{Forced, GcOptions, Pressure, Stage};
-use stele_vfs::Fault;
+use stele_types::Cause;
+use stele_vfs::{Fault, Vfs};
 
 const VALUE_BYTES: usize = 4 << 10;
 
@@ -34,6 +35,49 @@ fn overwrites_and_deletes_come_back_under_the_target_within_the_budget() {
     assert!(spent <= budget, "spent {spent} of {budget}");
     assert!(stats.bytes.relocate > 0 && stats.reclaimed_files > 10, "{stats:?}");
     store.check_no_leak();
+}
+
+/// Bytes the device took, counted by the disk itself, for updates of 16 KiB values in batches.
+#[test]
+fn real_bytes_keep_the_amplification_budget() {
+    const KEYS: u64 = 1024;
+    let mut setup = Setup { segment_bytes_max: 1 << 20, ..Setup::default() };
+    setup.run_bytes_max = 1 << 20;
+    setup.memtable_bytes_max = 1 << 20;
+    setup.gc.discover_bytes_min = 512 << 10;
+    setup.gc.value_file_bytes_max = 1 << 20;
+    let mut store = Store::new(setup);
+    let mut random = Random::new("real_bytes", 21);
+    let mut worst: f64 = 0.0;
+    for batch in 0..KEYS as u32 * 5 / 16 {
+        let pairs = (0..16).map(|i| {
+            let key = match batch < KEYS as u32 / 16 {
+                true => batch * 16 + i,
+                false => random.below(KEYS) as u32,
+            };
+            (key, value(key, batch, 16 << 10))
+        });
+        let pairs: Vec<_> = pairs.map(|(k, value)| (key(k), value)).collect();
+        store.put_all(&pairs);
+        store.settle();
+        if batch > KEYS as u32 / 16 {
+            worst = worst.max(store.gc.stats().space_amp);
+        }
+    }
+    store.check();
+    let stats = store.gc.stats();
+    let meter = store.vfs.meter().snapshot();
+    let mut total = 0;
+    for cause in Cause::ALL {
+        let share = meter.bytes(cause) as f64 / stats.user_bytes as f64;
+        println!("{:<9} {share:.4}", cause.name());
+        total += meter.bytes(cause);
+    }
+    let write_amp = total as f64 / stats.user_bytes as f64;
+    println!("write-amp {write_amp:.3}, space-amp {:.3}, worst {worst:.3}", stats.space_amp);
+    assert!(write_amp <= 1.30, "{write_amp}");
+    // One head segment and one recycled one are each a sixteenth of so small a store.
+    assert!(stats.space_amp <= 2.1, "{stats:?}");
 }
 
 #[test]
@@ -173,4 +217,49 @@ fn writers_help_when_flushes_lag_and_are_left_alone_otherwise() {
     assert!(asked.len() >= 3 && asked.is_sorted() && asked[0] < 1.0, "{asked:?}");
     store.settle();
     assert_eq!(store.gc.pressure(), Pressure::None);
+}
+
+#[test]
+fn a_tiny_store_comes_to_rest() {
+    // Headers and block sizes exceed what is live by far: moving it again would gain nothing.
+    let gc = GcOptions { discover_bytes_min: 0, ..Setup::default().gc };
+    let mut store = Store::new(Setup { gc, ..Setup::default() });
+    for round in 0..4 {
+        for i in 0..3 {
+            store.put(&key(i), &value(i, round, 100));
+        }
+        store.settle();
+        store.gc.force(Forced::Flush).unwrap();
+        store.settle();
+    }
+    store.gc.force(Forced::SortAll).unwrap();
+    let before = store.gc.stats().bytes.relocate;
+    store.settle();
+    store.gc.force(Forced::Collect).unwrap();
+    assert_eq!(store.gc.stats().bytes.relocate, before);
+    store.check();
+}
+
+#[test]
+fn live_bytes_count_what_is_only_in_memtables() {
+    let mut setup = Setup::default();
+    setup.gc.discover_bytes_min = 1 << 40;
+    let mut store = Store::new(setup);
+    let live = 100 * (VALUE_BYTES as u64 + 8);
+    for i in 0..100 {
+        store.put(&key(i), &value(i, 0, VALUE_BYTES));
+        if i == 40 {
+            stele_gc::GcHooks::freeze(&*store.owner).unwrap();
+            store.gc.stats();
+        }
+    }
+    assert!(store.gc.stats().live_bytes.abs_diff(live) <= live / 10);
+    store.gc.force(Forced::Flush).unwrap();
+    for i in 100..200 {
+        store.put(&key(i), &value(i, 0, VALUE_BYTES));
+    }
+    let store = store.crash(1);
+    let stats = store.gc.stats();
+    assert!(stats.live_bytes.abs_diff(2 * live) <= live / 10, "{stats:?}");
+    assert!(stats.user_bytes >= 2 * live && stats.user_bytes < 2 * live + live / 10, "{stats:?}");
 }

@@ -20,7 +20,9 @@ pub(super) fn commit(shared: &Arc<Shared>, mut done: JobDone) -> Result<()> {
                 // Oldest first: a checkpoint covers everything written before it.
                 let oldest = shared.tables.read().frozen.last().cloned();
                 if !oldest.is_some_and(|oldest| Arc::ptr_eq(&oldest, frozen)) {
-                    return Err(Error::invalid("the flushed memtable is not the oldest frozen one"));
+                    return Err(Error::invalid(
+                        "the flushed memtable is not the oldest frozen one",
+                    ));
                 }
                 let mut changes = additions(&added);
                 if !mutant::active("index.checkpoint_not_recorded") {
@@ -51,7 +53,8 @@ pub(super) fn prepare(
     manifest: &mut Manifest,
     output: &Output,
 ) -> Result<Vec<Arc<Run>>> {
-    let opened: Result<Vec<_>> = output.finished().iter().map(|&run| shared.open_run(run)).collect();
+    let opened: Result<Vec<_>> =
+        output.finished().iter().map(|&run| shared.open_run(run)).collect();
     let added = opened?;
     if !added.is_empty() && !mutant::active("index.skip_dir_sync") {
         let synced = shared.vfs.sync_dir(&shared.dir);

@@ -208,4 +208,3 @@ fn neighbours<'a>(version: &'a Version, ages: &[u64]) -> Result<&'a [Tier]> {
 fn not_current(what: &str, age: u64) -> Error {
     Error::invalid(format!("the {what} of age {age} to merge is not current"))
 }
-

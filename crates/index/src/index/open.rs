@@ -45,6 +45,7 @@ pub(super) fn open(
     dir: &Path,
     options: IndexOptions,
 ) -> Result<(Arc<Shared>, Opened)> {
+    options.validate()?;
     vfs.create_dir_all(dir)?;
     let (mut manifest, found) = Manifest::open(vfs.clone(), dir, options.manifest_bytes_max)?;
     let cache = Arc::new(BlockCache::new(options.block_cache_bytes_max));
@@ -83,6 +84,7 @@ pub(super) fn open(
         garbage: Mutex::new(Vec::new()),
         flushing: AtomicBool::new(false),
         merging: AtomicBool::new(false),
+        pending_refs: Mutex::default(),
     });
     let opened = Opened {
         checkpoint: facts.checkpoint,

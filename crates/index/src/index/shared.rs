@@ -9,7 +9,8 @@ use crate::run::{Run, RunOptions, run_path};
 use crate::slot::Found;
 use crate::version::{Pins, Version, VersionId};
 use parking_lot::{Mutex, RwLock};
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -73,6 +74,8 @@ pub(crate) struct Shared {
     pub garbage: Mutex<Vec<Garbage>>,
     pub flushing: AtomicBool,
     pub merging: AtomicBool,
+    /// What finished outputs of an unfinished merge refer to.
+    pub pending_refs: Mutex<BTreeMap<RunId, Vec<FileId>>>,
 }
 
 impl Shared {
@@ -156,9 +159,15 @@ impl Shared {
         let version = self.tables.read().version.clone();
         let mut files: BTreeSet<FileId> = version.live().keys().copied().collect();
         let pending = self.manifest.lock().facts().pending.clone();
-        for run in pending.iter().flat_map(|pending| &pending.outputs) {
-            files.extend(self.open_run(*run)?.meta().refs.keys());
+        let outputs = pending.map(|pending| pending.outputs).unwrap_or_default();
+        let mut known = self.pending_refs.lock();
+        known.retain(|run, _| outputs.contains(run));
+        for run in outputs {
+            if let Entry::Vacant(vacant) = known.entry(run) {
+                vacant.insert(self.open_run(run)?.meta().refs.keys().copied().collect());
+            }
         }
+        files.extend(known.values().flatten());
         Ok(files.into_iter().collect())
     }
 

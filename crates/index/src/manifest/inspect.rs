@@ -36,7 +36,7 @@ pub fn inspect(vfs: &dyn Vfs, path: &Path, f: &mut dyn FnMut(ManifestRecord)) ->
         let start = end.offset;
         if let Some(frame) = frame::next_frame(&content, &mut end) {
             let changes = Change::decode_all(frame.body).ok_or("unknown change".to_owned());
-            f(ManifestRecord { offset: start, bytes: frame.bytes, content: changes });
+            f(ManifestRecord { offset: frame.offset, bytes: frame.bytes, content: changes });
             continue;
         }
         let Some((next, chain)) = frame::resume_from(&content, number, start) else {

@@ -1,5 +1,6 @@
 //! The manifest: which runs are current, and the other facts that must change together with them.
-//! An append-only file of frames; each is synced before the state it describes is used.
+//! An append-only file of frames; each is synced before the state it describes is used, and then
+//! followed by an empty one that tells it was.
 
 mod change;
 mod facts;
@@ -139,10 +140,29 @@ impl Manifest {
         }
         self.end = end;
         changes.iter().for_each(|change| self.facts.apply(change));
+        self.confirm()?;
         if self.end.offset >= self.rewrite_at {
             self.rewrite()?;
         }
         Ok(())
+    }
+
+    /// Writes an empty frame after a durable one, without a sync: once it reaches the device, damage
+    /// of the frame before it is told from a frame that was cut off by a crash.
+    fn confirm(&mut self) -> Result<()> {
+        if mutant::active("index.edit_unconfirmed") {
+            return Ok(());
+        }
+        let (frame, end) = frame::encode_frame(self.end, &[]);
+        match self.file.write_at(&[IoSlice::new(&frame)], self.end.offset, Cause::Manifest) {
+            Ok(()) => {
+                self.end = end;
+                Ok(())
+            }
+            // The edit stands without it.
+            Err(Error::NoSpace(_)) => Ok(()),
+            failed => self.poison_on(failed),
+        }
     }
 
     /// Replaces the file by a shorter one. The old one is unlinked after the new name is durable.

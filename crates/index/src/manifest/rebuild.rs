@@ -146,9 +146,9 @@ fn is_followed(job: &JobRuns, current: &[Arc<Run>], present: &BTreeSet<RunId>) -
     let Some(run) = job.any() else { return false };
     let age = run.meta().extra.age;
     job.replaces().iter().all(|run| !present.contains(run))
-        && current.iter().any(|other| {
-            other.meta().extra.age == age && !other.meta().extra.replaces.is_empty()
-        })
+        && current
+            .iter()
+            .any(|other| other.meta().extra.age == age && !other.meta().extra.replaces.is_empty())
 }
 
 /// An unfinished job may be left out only if nothing depends on it: a merge while its inputs are

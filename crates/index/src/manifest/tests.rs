@@ -2,7 +2,7 @@ use super::*;
 use stele_types::RunId;
 use stele_vfs::{CrashAt, CrashPoint, Fault, SimVfs};
 
-const LIMIT: u64 = 600;
+const LIMIT: u64 = 6000;
 
 fn dir() -> &'static Path {
     Path::new("index")
@@ -18,7 +18,8 @@ fn append(vfs: &SimVfs, count: u32) -> u32 {
     let Ok((mut manifest, _)) = open(vfs) else { return 0 };
     (1..=count)
         .take_while(|&n| {
-            let state = Bytes::from(n.to_le_bytes().to_vec());
+            // Of many lengths, so that sector boundaries fall everywhere.
+            let state = Bytes::from(n.to_le_bytes().repeat(1 + n as usize * 37 % 130));
             manifest
                 .append(&[Change::GcState(state), Change::AddRun(RunId(u64::from(n % 7)), 1024)])
                 .is_ok()
@@ -27,8 +28,7 @@ fn append(vfs: &SimVfs, count: u32) -> u32 {
 }
 
 fn last_edit(manifest: &Manifest) -> u32 {
-    let state = manifest.facts().gc_state.as_ref();
-    state.try_into().map_or(0, u32::from_le_bytes)
+    manifest.facts().gc_state.first_chunk().map_or(0, |first| u32::from_le_bytes(*first))
 }
 
 fn only_manifest(vfs: &SimVfs) -> PathBuf {
@@ -56,7 +56,7 @@ fn a_crash_at_any_operation_keeps_every_finished_edit() {
     let mut points = 0;
     for operation in 0..whole.operations() {
         for at in CrashAt::ALL {
-            for seed in 0..3 {
+            for seed in 0..8 {
                 let vfs = SimVfs::default();
                 vfs.crash_at(CrashPoint { operation, at });
                 let acknowledged = append(&vfs, 40);
@@ -82,13 +82,12 @@ fn damage_before_valid_frames_is_reported_and_nothing_is_cut() {
     append(&vfs, 5);
     let path = only_manifest(&vfs);
     let content = vfs.read_file(&path).unwrap();
-    // The last frame: body of two changes in 16 + 8·k bytes. All before it must be whole.
     let mut reported = 0;
     for offset in (0..content.len() as u64).step_by(3) {
         let damaged = vfs.fork();
         damaged.corrupt(&path, offset, &[content[offset as usize] ^ 0x10]).unwrap();
         match open(&damaged) {
-            Ok((manifest, _)) => assert!(last_edit(&manifest) >= 4, "byte {offset} cost an edit"),
+            Ok((manifest, _)) => assert_eq!(last_edit(&manifest), 5, "byte {offset} cost an edit"),
             Err(error) => {
                 assert!(error.is_damage() || matches!(error, Error::NewerFormat { .. }), "{error}");
                 assert_eq!(damaged.file_bytes(&path), Some(content.len() as u64));
@@ -100,12 +99,32 @@ fn damage_before_valid_frames_is_reported_and_nothing_is_cut() {
 }
 
 #[test]
+fn a_lost_confirmation_before_a_later_edit_costs_nothing() {
+    let vfs = SimVfs::default();
+    append(&vfs, 5);
+    let path = only_manifest(&vfs);
+    let mut offsets = Vec::new();
+    inspect::inspect(&vfs, &path, &mut |record| {
+        if record.content.is_ok_and(|changes| changes.is_empty()) {
+            offsets.push(record.offset);
+        }
+    })
+    .unwrap();
+    assert_eq!(offsets.len(), 5);
+    for offset in offsets {
+        vfs.corrupt(&path, offset, &[0; frame::FRAME_HEADER_BYTES]).unwrap();
+        assert_eq!(last_edit(&open(&vfs.fork()).unwrap().0), 5);
+    }
+}
+
+#[test]
 fn a_torn_tail_is_cut_and_writing_goes_on() {
     let vfs = SimVfs::default();
     append(&vfs, 5);
     let path = only_manifest(&vfs);
     let content = vfs.read_file(&path).unwrap();
-    vfs.write_file(&path, &content[..content.len() - 9]);
+    let last_edit_ends = content.len() - frame::FRAME_HEADER_BYTES;
+    vfs.write_file(&path, &content[..last_edit_ends - 9]);
     let (mut manifest, found) = open(&vfs).unwrap();
     assert_eq!(last_edit(&manifest), 4);
     assert!(found.tail_cut_bytes > 0);
@@ -157,9 +176,10 @@ fn inspection_shows_frames_and_skips_damage() {
         records
     };
     let records = read(&vfs);
-    assert_eq!(records.len(), 5);
+    // A snapshot, then each edit with its confirmation.
+    assert_eq!(records.len(), 1 + 2 * 4);
     assert!(records.iter().all(|record| record.content.is_ok()));
-    vfs.corrupt(&path, records[2].offset + 17, &[0xff]).unwrap();
+    vfs.corrupt(&path, records[3].offset + 17, &[0xff]).unwrap();
     let damaged = read(&vfs);
     let bad = damaged.iter().filter(|record| record.content.is_err()).count();
     // The damaged frame itself, and the one after it, which no longer chains.

@@ -29,10 +29,12 @@ pub struct MemtableCursor {
 struct Leaf {
     heads: [u32; SLOTS],
     count: usize,
+    /// A record of the first key, visible or not.
+    first: u32,
     next: u32,
 }
 
-const EMPTY: Leaf = Leaf { heads: [0; SLOTS], count: 0, next: 0 };
+const EMPTY: Leaf = Leaf { heads: [0; SLOTS], count: 0, first: 0, next: 0 };
 
 impl MemtableCursor {
     pub(super) fn new(table: Arc<Memtable>, at: u64, deletes: Option<Arc<Pieces>>) -> Self {
@@ -44,6 +46,7 @@ impl MemtableCursor {
         for (slot, head) in leaf.heads.iter_mut().enumerate().take(count) {
             *head = node.record(slot);
         }
+        leaf.first = leaf.heads[0];
         leaf
     }
 
@@ -71,6 +74,10 @@ impl MemtableCursor {
             }
             self.leaf =
                 self.table.tree.read_at(self.leaf.next, |n, meta| Self::copy(n, meta.count));
+            // On a walk all records of a leaf are asked for at once: their cache misses overlap.
+            for head in self.leaf.heads.iter_mut().take(self.leaf.count) {
+                *head = self.table.visible(*head, self.at);
+            }
             self.slot = 0;
         }
     }
@@ -88,7 +95,7 @@ impl MemtableCursor {
                 return self.clear();
             }
             let mut first = std::mem::take(&mut self.key);
-            Record::at(&self.table.tree.arena, self.leaf.heads[0]).key_into(&mut first);
+            Record::at(&self.table.tree.arena, self.leaf.first).key_into(&mut first);
             self.load(Target::Below(Some(&first)), Some(&first));
             self.key = first;
             if self.slot == 0 {

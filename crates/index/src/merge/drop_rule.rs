@@ -50,7 +50,8 @@ mod tests {
 
     #[test]
     fn deletes_and_expired_values_go_at_the_bottom_only() {
-        let value = |expires_at_s| Found::Value { value: ValueRef::Inline(Bytes::new()), expires_at_s };
+        let value =
+            |expires_at_s| Found::Value { value: ValueRef::Inline(Bytes::new()), expires_at_s };
         let ranges = RangeSet::from_ranges([KeyRange::new("m", "p")]);
         let bottom = DropRule::new(true, 100, ranges.clone());
         let above = DropRule::new(false, 100, ranges);

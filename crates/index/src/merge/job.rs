@@ -154,7 +154,11 @@ fn place(mover: &mut Option<Box<dyn ValueMover>>, key: &[u8], found: &mut Found)
 }
 
 /// Finishes an output with more to come, and records it so that a crash does not undo it.
-fn cut(output: &mut Output, mover: &mut Option<Box<dyn ValueMover>>, target: &Target) -> Result<()> {
+fn cut(
+    output: &mut Output,
+    mover: &mut Option<Box<dyn ValueMover>>,
+    target: &Target,
+) -> Result<()> {
     if let Some(mover) = mover
         && !mutant::active("index.mover_not_cut")
     {

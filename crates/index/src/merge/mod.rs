@@ -10,9 +10,9 @@ mod sources;
 mod spec;
 
 pub(crate) use claim::{Claim, Slot};
-pub use job::{Job, JobDone, JobStep};
-pub(crate) use job::Target;
 pub(crate) use drop_rule::DropRule;
+pub(crate) use job::Target;
+pub use job::{Job, JobDone, JobStep};
 pub use mover::ValueMover;
 pub(crate) use output::Output;
 pub(crate) use sources::{Merged, Source, SourceCursor};

@@ -58,7 +58,9 @@ impl Output {
             crosses = true;
         }
         let run_bytes_max = self.claim.shared.options.run_bytes_max;
-        self.writer.as_ref().is_some_and(|writer| crosses || writer.estimated_bytes() >= run_bytes_max)
+        self.writer
+            .as_ref()
+            .is_some_and(|writer| crosses || writer.estimated_bytes() >= run_bytes_max)
     }
 
     /// Adds an entry; keys ascend.

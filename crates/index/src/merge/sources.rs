@@ -183,7 +183,8 @@ impl Merged {
                 return;
             }
             let right = left + 1;
-            let child = if right < self.heap.len() && self.before(right, left) { right } else { left };
+            let child =
+                if right < self.heap.len() && self.before(right, left) { right } else { left };
             if !self.before(child, at) {
                 return;
             }
@@ -198,8 +199,7 @@ impl Merged {
         let (Some(left), Some(right)) = (self.sources.get(a), self.sources.get(b)) else {
             return false;
         };
-        let by_key =
-            left.prefix.cmp(&right.prefix).then_with(|| left.key().cmp(right.key()));
+        let by_key = left.prefix.cmp(&right.prefix).then_with(|| left.key().cmp(right.key()));
         match if self.reverse { by_key.reverse() } else { by_key } {
             Ordering::Less => true,
             Ordering::Greater => false,
@@ -212,6 +212,9 @@ impl Merged {
 
 impl std::fmt::Debug for Merged {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Merged").field("key", &self.key()).field("sources", &self.sources.len()).finish()
+        f.debug_struct("Merged")
+            .field("key", &self.key())
+            .field("sources", &self.sources.len())
+            .finish()
     }
 }

@@ -70,6 +70,14 @@ pub(super) fn encode(meta: &RunMeta, layout: &Layout) -> Vec<u8> {
 /// Reads the footer of a file. [`Error::Corrupt`] when it is damaged, [`Error::NewerFormat`] when
 /// it is whole and of a later format.
 pub(super) fn read(file: &dyn VfsFile) -> Result<(RunMeta, Layout)> {
+    match read_once(file) {
+        // A second reading tells damage on the device from a bit lost on the way.
+        Err(Error::Corrupt { .. }) => read_once(file),
+        result => result,
+    }
+}
+
+fn read_once(file: &dyn VfsFile) -> Result<(RunMeta, Layout)> {
     let length = file.len()?;
     let mut end = vec![0; length.min(GUESS_BYTES) as usize];
     let from = length - end.len() as u64;

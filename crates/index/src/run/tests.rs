@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use stele_types::{Cause, Error, FileId, KeyRange, Locator, RunId, ValueRef};
-use stele_vfs::{SimOptions, SimVfs, Vfs};
+use stele_vfs::{Fault, SimOptions, SimVfs, Vfs};
 
 const DIR: &str = "/index";
 const ID: RunId = RunId(5);
@@ -322,11 +322,28 @@ fn a_block_of_another_place_or_run_is_not_taken() {
     let bytes = sim.read_file(&path).unwrap();
     sim.corrupt(&path, a.start, &bytes[b.start as usize..b.end as usize]).unwrap();
     assert!(run.read_block(1).is_err_and(|error| is_typed(&error, &path)));
-    sim.write_file(&run_path(Path::new(DIR), RunId(6)), &bytes);
+    sim.write_file(run_path(Path::new(DIR), RunId(6)), &bytes);
     let other = Run::open(&vfs, Path::new(DIR), RunId(6), Arc::new(BlockCache::new(0)));
     assert!(matches!(other, Err(Error::Corrupt { .. })));
     let missing = Run::open(&vfs, Path::new(DIR), RunId(9), Arc::new(BlockCache::new(0)));
     assert!(matches!(missing, Err(Error::Missing { .. })));
+}
+
+#[test]
+fn a_bit_lost_on_the_way_is_read_again() {
+    let mut dice = Dice::seeded(27, "a_bit_lost_on_the_way_is_read_again");
+    let (entries, sim) = (some_entries(&mut dice, 200), disk());
+    let vfs = shared(&sim);
+    write(&vfs, &options(512), &entries, RunExtra::default());
+    for nth in 0..12 {
+        sim.inject(Fault::ReadFlipsOnce { path_contains: ".run".into(), nth }).unwrap();
+        let run = open(&vfs, 1 << 20).unwrap();
+        for (key, found) in &entries {
+            assert_eq!(get(&run, key).unwrap().as_ref(), Some(found));
+        }
+        assert_eq!(run.verify(&mut |e| panic!("{e}")).unwrap().problems, 0);
+        sim.clear_faults();
+    }
 }
 
 #[test]

@@ -24,9 +24,10 @@ impl TierCursor {
     /// Makes the run at `index` the current one; keeps the cursor if it is already.
     fn enter(&mut self, index: usize) -> Option<&mut RunCursor> {
         if self.at.as_ref().is_none_or(|(at, _)| *at != index) {
-            self.at = self.runs.get(index).map(|run| {
-                (index, if self.ahead { run.cursor_ahead() } else { run.cursor() })
-            });
+            self.at = self
+                .runs
+                .get(index)
+                .map(|run| (index, if self.ahead { run.cursor_ahead() } else { run.cursor() }));
         }
         self.at.as_mut().map(|(_, cursor)| cursor)
     }
@@ -109,6 +110,9 @@ impl Cursor for TierCursor {
 
 impl std::fmt::Debug for TierCursor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TierCursor").field("runs", &self.runs.len()).field("at", &self.index()).finish()
+        f.debug_struct("TierCursor")
+            .field("runs", &self.runs.len())
+            .field("at", &self.index())
+            .finish()
     }
 }

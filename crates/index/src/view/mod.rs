@@ -37,7 +37,8 @@ impl View {
 
     /// The pairs of `range` in order. The iterator holds the view's memory and runs by itself.
     pub fn iter(&self, range: KeyRange, direction: Direction) -> Result<ViewIter> {
-        let mut sources = Vec::with_capacity(1 + self.tables.frozen.len() + self.version().tiers().len());
+        let mut sources =
+            Vec::with_capacity(1 + self.tables.frozen.len() + self.version().tiers().len());
         let memtables = self.tables.memtables();
         for memtable in memtables.filter(|memtable| !memtable.is_empty()) {
             let cursor = SourceCursor::Memtable(memtable.cursor(self.seq));

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use stele_index::{
     Checkpoint, Direction, Found, Index, IndexOptions, Job, JobStep, Opened, ValueMover, View,
 };
-use stele_types::{FileId, KeyRange, Locator, LogIndex, Lsn, RegionId, Result, Seq, Term, ValueRef};
+use stele_types::{
+    FileId, KeyRange, Locator, LogIndex, Lsn, RegionId, Result, Seq, Term, ValueRef,
+};
 use stele_vfs::{SimVfs, Vfs};
 
 pub const DIR: &str = "index";

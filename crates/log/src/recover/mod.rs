@@ -25,7 +25,7 @@ use parking_lot::{Mutex, RwLock};
 use std::io::IoSlice;
 use std::sync::atomic::AtomicU32;
 use stele_types::{Cause, Error, FileId, Lsn, Result, mutant};
-use stele_vfs::{AlignedBuf, VfsFile};
+use stele_vfs::{AlignedBuf, Open, VfsFile};
 
 pub(crate) fn open(
     dir: Dir,
@@ -155,6 +155,11 @@ impl<'a> Recoverer<'a> {
         // What was read counts as durable from here on, so it must be: the last batch may be written
         // and not synced, or its sync may have failed and left what only memory holds.
         if !mutant::active("log.skip_recovery_sync") {
+            // Where the device now asks for larger blocks, only the page cache can write this frame.
+            let aligned = file.block_bytes().unwrap_or(0) <= reader.block_bytes() as usize;
+            let path = self.dir.path_of(Name::Segment(newest.id));
+            let file =
+                if aligned { file.clone() } else { self.dir.vfs.open(&path, Open::WRITE)? };
             if behind != Behind::Confirmed {
                 write_again(&mut reader, file.as_ref(), last, end.at)?;
             }
