@@ -39,7 +39,8 @@ pub(crate) fn open(vfs: &Arc<dyn Vfs>, dir: &Path, wanted: Option<StoreId>) -> R
 }
 
 fn create(vfs: &Arc<dyn Vfs>, dir: &Path, id: StoreId) -> Result<()> {
-    let others = vfs.list(dir)?.into_iter().find(|entry| entry.name == "index" || entry.name == "log");
+    let others =
+        vfs.list(dir)?.into_iter().find(|entry| entry.name == "index" || entry.name == "log");
     if let Some(other) = others {
         return Err(Error::Missing {
             path: dir.join(NAME),
@@ -73,12 +74,14 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<StoreId> {
             detail: "the file was not written by this program".into(),
         });
     }
-    let format: u32 = field("format").and_then(|f| f.parse().ok()).ok_or_else(|| bad("no format"))?;
+    let format: u32 =
+        field("format").and_then(|f| f.parse().ok()).ok_or_else(|| bad("no format"))?;
     if format > FORMAT_VERSION {
         let path = path.to_path_buf();
         return Err(Error::NewerFormat { path, found: format, supported: FORMAT_VERSION });
     }
-    let body = text.find("crc32c ").and_then(|at| text.get(..at)).ok_or_else(|| bad("no checksum"))?;
+    let body =
+        text.find("crc32c ").and_then(|at| text.get(..at)).ok_or_else(|| bad("no checksum"))?;
     let crc = field("crc32c").and_then(|hex| u32::from_str_radix(hex, 16).ok());
     if crc != Some(checksum::crc32c(body.as_bytes())) {
         return Err(bad("checksum does not match"));

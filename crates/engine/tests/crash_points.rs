@@ -42,7 +42,8 @@ fn workload() -> Vec<Step> {
                 steps.push(Step::Delete(key(random.below(20))));
             }
         }
-        let pairs = (0..4).map(|n| (key(20 + n), (n != round).then(|| random.bytes(900)))).collect();
+        let pairs =
+            (0..4).map(|n| (key(20 + n), (n != round).then(|| random.bytes(900)))).collect();
         steps.push(Step::Batch(pairs));
         steps.push(Step::Put(key(40 + round), random.bytes(20_000)));
         if round % 2 == 1 {
@@ -156,9 +157,7 @@ fn check_clean(disk: &SimVfs, options: &Options, place: &str) {
 
 fn points(operations: u64) -> Vec<CrashPoint> {
     let places = [CrashAt::Before, CrashAt::Inside, CrashAt::After];
-    (0..operations)
-        .flat_map(|operation| places.map(|at| CrashPoint { operation, at }))
-        .collect()
+    (0..operations).flat_map(|operation| places.map(|at| CrashPoint { operation, at })).collect()
 }
 
 fn stride() -> usize {
@@ -177,7 +176,8 @@ fn crash(options: &Options, steps: &[Step], point: CrashPoint, nested: bool) -> 
     let mut checked = 1;
     if nested {
         for again in points(operations) {
-            let place = format!("{place}, then {:?} operation {} of recovery", again.at, again.operation);
+            let place =
+                format!("{place}, then {:?} operation {} of recovery", again.at, again.operation);
             let second = left.restart(0);
             second.crash_at(again);
             let _ = open(&second, options);

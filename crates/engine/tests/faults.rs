@@ -218,15 +218,16 @@ fn fault_18_a_failed_read_is_an_error_and_not_an_absent_key() {
 
 #[test]
 fn fault_19_a_full_device_refuses_writes_while_reads_deletes_and_collection_go_on() {
-    let capacity_bytes = Some(1 << 20);
+    let capacity_bytes = Some(4 << 20);
     let disk = SimVfs::new(SimOptions { seed: 1, capacity_bytes, ..SimOptions::default() });
-    let options = Options { reserved_bytes: 200 << 10, ..tiny() };
+    let options = Options { reserved_bytes: 1 << 20, ..tiny() };
     let db = open(&disk, &options).unwrap();
     let mut model = Model::new();
     let mut refused = None;
-    for n in 0..2000 {
-        match db.put(&key(n), &value(n)) {
-            Ok(()) => drop(model.insert(key(n), value(n))),
+    for n in 0..9000 {
+        db.maintain(32 << 10).unwrap();
+        match db.put(&key(n), &value(n % 500)) {
+            Ok(()) => drop(model.insert(key(n), value(n % 500))),
             Err(error) => {
                 refused = Some(error);
                 break;
@@ -235,11 +236,13 @@ fn fault_19_a_full_device_refuses_writes_while_reads_deletes_and_collection_go_o
     }
     let refused = refused.expect("a store larger than its device");
     assert!(matches!(refused, Error::NoSpace(_)), "{refused}");
-    assert!(model.len() > 300, "{} pairs fit", model.len());
+    assert!(model.len() > 2000, "{} pairs fit", model.len());
     assert_eq!(difference(&db, &model), None);
     for n in 0..(model.len() as u32 * 3 / 4) {
         db.delete(&key(n)).unwrap();
         model.remove(&key(n));
+        // What the background thread would do meanwhile.
+        db.maintain(32 << 10).unwrap();
     }
     db.compact().unwrap();
     for n in 5000..5100 {
@@ -454,7 +457,8 @@ fn fault_53_a_long_iterator_pins_what_it_may_still_yield_and_frees_it_after() {
     db.compact().unwrap();
     let pinned = db.stats().engine.disk_bytes;
     assert!(pinned > 60_000, "{pinned} bytes while pinned");
-    let found: Model = iter.map(|p| p.unwrap()).map(|p| (p.key.to_vec(), p.value.to_vec())).collect();
+    let found: Model =
+        iter.map(|p| p.unwrap()).map(|p| (p.key.to_vec(), p.value.to_vec())).collect();
     assert_eq!(found, model);
     db.compact().unwrap();
     let free = Options::default().recycle_segments_max;

@@ -32,7 +32,10 @@ fn puts_are_read_back_overwritten_and_deleted() {
     assert_eq!(db.get(&numbered(7)).unwrap(), None);
     db.delete(&numbered(7)).unwrap();
     db.delete_range(&numbered(10), &numbered(20)).unwrap();
-    assert_eq!(db.exist(&[&numbered(9), &numbered(10), &numbered(20)]).unwrap(), [true, false, true]);
+    assert_eq!(
+        db.exist(&[&numbered(9), &numbered(10), &numbered(20)]).unwrap(),
+        [true, false, true]
+    );
     db.delete_range(b"", b"").unwrap();
     assert_eq!(db.iter(KeyRange::all(), Order::Forward).unwrap().count(), 0);
 }

@@ -258,7 +258,8 @@ impl Run {
             .map(|p| p.unwrap())
             .map(|p| (p.key.to_vec(), p.value.to_vec()))
             .collect();
-        let keys = |pairs: &[(Vec<u8>, Vec<u8>)]| pairs.iter().map(|p| p.0.clone()).collect::<Vec<_>>();
+        let keys =
+            |pairs: &[(Vec<u8>, Vec<u8>)]| pairs.iter().map(|p| p.0.clone()).collect::<Vec<_>>();
         assert_eq!(keys(&found), keys(&expected), "the keys differ");
         assert!(found == expected, "a value differs");
         for (key, value) in expected {

@@ -14,7 +14,10 @@ fn the_second_opener_of_a_directory_is_refused_by_name() {
     let first = open(&disk, &tiny()).unwrap();
     let second = open(&disk, &tiny());
     let message = second.unwrap_err().to_string();
-    assert!(message.contains("/store") && message.contains("in use by another process"), "{message}");
+    assert!(
+        message.contains("/store") && message.contains("in use by another process"),
+        "{message}"
+    );
     first.put(b"k", b"v").unwrap();
     drop(first);
     assert_eq!(open(&disk, &tiny()).unwrap().get(b"k").unwrap().unwrap(), b"v"[..]);
@@ -45,11 +48,17 @@ fn another_store_and_another_program_are_refused() {
     let with = |store| Options { store: Some(StoreId(store)), ..tiny() };
     drop(Db::open_with(vfs.clone(), clock(), Path::new(DIR), with(7)).unwrap());
     let other = Db::open_with(vfs.clone(), clock(), Path::new(DIR), with(8)).unwrap_err();
-    assert!(matches!(&other, Error::WrongStore { detail, .. } if detail.contains("store 7")), "{other}");
+    assert!(
+        matches!(&other, Error::WrongStore { detail, .. } if detail.contains("store 7")),
+        "{other}"
+    );
     drop(Db::open_with(vfs, clock(), Path::new(DIR), with(7)).unwrap());
     disk.write_file(&PathBuf::from(DIR).join("STORE"), b"#!/bin/sh\n");
     assert!(matches!(open(&disk, &tiny()), Err(Error::WrongStore { .. })));
-    disk.write_file(&PathBuf::from(DIR).join("STORE"), b"stele store\nformat 1\nstore 7\ncrc32c 0\n");
+    disk.write_file(
+        &PathBuf::from(DIR).join("STORE"),
+        b"stele store\nformat 1\nstore 7\ncrc32c 0\n",
+    );
     assert!(matches!(open(&disk, &tiny()), Err(Error::Corrupt { .. })));
 }
 

@@ -111,7 +111,8 @@ fn titan_212_a_snapshot_pins_the_files_it_reads() {
         put_all(&db, &mut model, 0..150, round * 200);
         db.compact().unwrap();
     }
-    let rest: Vec<_> = iter.map(|p| p.unwrap()).map(|p| (p.key.to_vec(), p.value.to_vec())).collect();
+    let rest: Vec<_> =
+        iter.map(|p| p.unwrap()).map(|p| (p.key.to_vec(), p.value.to_vec())).collect();
     assert!(rest.iter().cloned().eq(old.into_iter().rev().skip(1)));
 }
 
@@ -165,7 +166,8 @@ fn badger_1465_a_failed_open_leaves_every_byte_as_it_was() {
             failed += usize::from(open(&try_disk, &tiny()).is_err());
             try_disk.clear_faults();
             let db = open(&try_disk, &tiny());
-            let db = db.unwrap_or_else(|error| panic!("after read {nth} of {part} failed: {error}"));
+            let db =
+                db.unwrap_or_else(|error| panic!("after read {nth} of {part} failed: {error}"));
             assert_eq!(difference(&db, &model), None, "after read {nth} of {part} failed");
         }
     }

@@ -7,7 +7,7 @@ use crate::work::Work;
 use parking_lot::{Mutex, MutexGuard};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stele_index::Index;
 use stele_log::Log;
 use stele_types::{Clock, FileId, KeyRange, Result};
@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     /// Bits of an `f64`: work asked of writers for each byte, the flush debt not counted.
     assist: AtomicU64,
     figures: Mutex<GcStats>,
+    /// The device is nearly full: space counts more than the budget.
+    pub short_of_space: AtomicBool,
 }
 
 /// Garbage collection of one store. All methods may be called from any thread; one step runs at a
@@ -83,6 +85,7 @@ impl Gc {
             heat: Mutex::default(),
             assist: AtomicU64::new(0),
             figures: Mutex::default(),
+            short_of_space: AtomicBool::new(false),
         };
         let work = Work::resume(&shared, resumed);
         let gc = Self { shared, work: Mutex::new(work) };
@@ -119,6 +122,12 @@ impl Gc {
     /// across restarts is as of the last flush.
     pub fn note_user_bytes(&self, bytes: u64) {
         self.shared.user_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Says whether the device is nearly full. While it is, everything that frees space is done at
+    /// once, whatever the budget and the target say.
+    pub fn set_short_of_space(&self, short: bool) {
+        self.shared.short_of_space.store(short, Ordering::Relaxed);
     }
 
     /// A scan of `range` returned `values` values of `bytes` bytes together.

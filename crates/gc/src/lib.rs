@@ -23,6 +23,6 @@ pub use gc::{Gc, GcHooks};
 pub use options::{GcOptions, PolicyKind};
 pub use policy::{
     Choice, FileState, Held, HotRange, State, TierState, credit_for, pick, pick_collect,
-    space_trigger,
+    pick_short_of_space, space_trigger,
 };
 pub use stats::{Forced, GcStats, Phase, Pressure, Stage, StageBytes, StepDone};

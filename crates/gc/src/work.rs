@@ -3,7 +3,7 @@
 use crate::gc::Shared;
 use crate::jobs::Running;
 use crate::observe::{MemtableSeen, Seen, TierCache};
-use crate::policy::{Choice, Held, State, pick};
+use crate::policy::{Choice, Held, State, pick, pick_short_of_space};
 use crate::saved::Saved;
 use crate::stats::{GcStats, Phase, Stage, StepDone};
 use crate::{credit_for, space_trigger};
@@ -80,6 +80,8 @@ impl Work {
             return self.step_merge(shared, bytes_max);
         }
         let state = self.observe(shared);
+        let short = shared.short_of_space.load(Ordering::Relaxed);
+        let pick = if short { pick_short_of_space } else { pick };
         self.start(shared, pick(&state, &shared.options), bytes_max)
     }
 

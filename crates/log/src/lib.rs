@@ -40,6 +40,4 @@ pub use stats::{FileKind, LogStats, ValueFileInfo};
 pub use verify::{Damage, VerifyEvent, VerifySummary};
 pub use versions::VersionedOp;
 
-/// Bytes counted for a record beside its key and value in figures of live and dead bytes: what a
-/// record of a sorted value file takes.
-pub const RECORD_OVERHEAD_BYTES: u64 = 32;
+pub use stele_types::limits::RECORD_OVERHEAD_BYTES;

@@ -185,7 +185,8 @@ fn sorted_files_keep_versions_and_are_read_by_locator() {
         assert_eq!(head.key.as_deref(), Some(&key[..]));
     }
     let info = log.files().into_iter().find(|info| info.kind == FileKind::Sorted).unwrap();
-    let payload: u64 = places.iter().map(|p| p.1.len() as u64 + 3000 + 32).sum();
+    let payload: u64 =
+        places.iter().map(|p| p.1.len() as u64 + 3000 + stele_log::RECORD_OVERHEAD_BYTES).sum();
     assert_eq!(info.payload_bytes, payload);
     assert!(info.bytes >= payload && !info.wanted_by_raft);
     assert_eq!(info.min_lsn, Lsn::new(FileId(1), 600));

@@ -54,7 +54,9 @@ pub enum Error {
     },
 
     /// Fatal for this store: an earlier sync or write failed, so what is durable is unknown.
-    #[error("the store has stopped after a failed write ({0}); check the device, then open the store again: everything acknowledged is kept")]
+    #[error(
+        "the store has stopped after a failed write ({0}); check the device, then open the store again: everything acknowledged is kept"
+    )]
     Poisoned(String),
 
     /// Reject: another process holds the directory.

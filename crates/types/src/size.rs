@@ -7,7 +7,8 @@ const UNITS: [(&str, u64); 5] =
 
 /// Reads `128MiB`, `4 KiB`, `1g`, `4096`: binary units, any case, the `iB` optional.
 pub fn parse_bytes(text: &str) -> Result<u64> {
-    let bad = || Error::invalid(format!("`{text}` is not a size; write for example 16KiB or 128MiB"));
+    let bad =
+        || Error::invalid(format!("`{text}` is not a size; write for example 16KiB or 128MiB"));
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

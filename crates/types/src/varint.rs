@@ -74,7 +74,10 @@ mod tests {
     #[test]
     fn overlong_integers_and_cut_bytes_are_refused() {
         assert_eq!(take(&mut [0xff; 11].as_slice()), None);
-        assert_eq!(take(&mut [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2].as_slice()), None);
+        assert_eq!(
+            take(&mut [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2].as_slice()),
+            None
+        );
         assert_eq!(take_bytes(&mut [3, b'a', b'b'].as_slice()), None);
     }
 }

@@ -80,7 +80,8 @@ mod tests {
             cache.insert(&at(n), &Bytes::from(vec![n as u8; 4096]));
             assert!(cache.bytes() <= 256 << 10);
         }
-        let kept = (0..1000).filter(|&n| cache.get(&at(n)).is_some_and(|v| v[0] == n as u8)).count();
+        let kept =
+            (0..1000).filter(|&n| cache.get(&at(n)).is_some_and(|v| v[0] == n as u8)).count();
         assert!(kept > 16, "{kept} of 1000 values were kept");
         assert_eq!(cache.counts(), (kept as u64, 1000 - kept as u64));
         cache.insert(&at(0), &Bytes::from(vec![0; 64 << 10]));

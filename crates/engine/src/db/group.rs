@@ -60,6 +60,9 @@ mod tests {
     #[test]
     fn the_last_group_has_no_upper_bound() {
         assert!(Group::of([255; 4]).range().end.is_empty());
-        assert_eq!(Group { prefix: [0; 4], mask: [0; 4] }.range(), KeyRange::new(vec![0; 4], vec![]));
+        assert_eq!(
+            Group { prefix: [0; 4], mask: [0; 4] }.range(),
+            KeyRange::new(vec![0; 4], vec![])
+        );
     }
 }

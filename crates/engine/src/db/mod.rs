@@ -142,8 +142,8 @@ impl Db {
     pub fn get_with_ttl(&self, key: &[u8]) -> Result<Option<(Bytes, Option<u64>)>> {
         command::check_key(key)?;
         let Some((value, expires_at_s)) = self.find(key)? else { return Ok(None) };
-        let ttl_s = (expires_at_s != 0)
-            .then(|| expires_at_s.saturating_sub(self.clock.unix_seconds()));
+        let ttl_s =
+            (expires_at_s != 0).then(|| expires_at_s.saturating_sub(self.clock.unix_seconds()));
         Ok(Some((value, ttl_s)))
     }
 

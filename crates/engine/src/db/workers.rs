@@ -75,7 +75,8 @@ impl Workers {
         queue: &Arc<CommitQueue>,
         unattended: Arc<Signal>,
     ) -> Result<Self> {
-        let mut workers = Self { commit: unattended, maintain: Arc::default(), threads: Vec::new() };
+        let mut workers =
+            Self { commit: unattended, maintain: Arc::default(), threads: Vec::new() };
         let (signal, committing) = (workers.commit.clone(), queue.clone());
         workers.spawn("stele-commit", move || commit_loop(&signal, &committing))?;
         let (signal, maintained) = (workers.maintain.clone(), store.clone());
@@ -94,7 +95,6 @@ impl Workers {
     pub fn commit_soon(&self) {
         self.commit.raise();
     }
-
 }
 
 impl Drop for Workers {

@@ -189,7 +189,8 @@ impl ApplyState {
         }
         // Applied never passes what is persisted here: the index would refer to bytes that are not.
         let persisted = self.waiting.get(&region).and_then(|w| w.get(&entry.index));
-        if persisted != Some(&entry.at) && !stele_types::mutant::active("engine.apply_unpersisted") {
+        if persisted != Some(&entry.at) && !stele_types::mutant::active("engine.apply_unpersisted")
+        {
             let index = entry.index;
             return Err(Error::invalid(format!(
                 "region {region}: entry {index} is not persisted at {} on this store",

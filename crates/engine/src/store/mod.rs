@@ -27,8 +27,8 @@ use stele_index::Index;
 use stele_log::{Log, LogStats};
 use stele_storage::{EngineStats, Maintained, Pair, Progress, StorageEngine};
 use stele_types::{
-    Appended, Cause, CommittedEntry, Error, FileId, KeyRange, LogBatch, LogIndex, Mark, Record, RegionId,
-    Result, StoreId, Term,
+    Appended, Cause, CommittedEntry, Error, FileId, KeyRange, LogBatch, LogIndex, Mark, Record,
+    RegionId, Result, StoreId, Term,
 };
 use stele_vfs::{DirLock, Vfs};
 
@@ -198,19 +198,22 @@ impl Store {
     /// a batch that only deletes passes, as deletes are what frees space.
     fn check_space(&self, batch: &LogBatch) -> Result<()> {
         let reserved = self.shared.options.reserved_bytes;
-        if reserved == 0 || only_frees(batch) {
+        if reserved == 0 {
             return Ok(());
         }
+        let bytes = batch_bytes(batch);
         let mut state = self.shared.apply.lock();
-        if state.room_bytes < batch_bytes(batch) {
+        if state.room_bytes < bytes {
             let free = self.shared.vfs.free_bytes(&self.shared.dir)?;
+            self.gc.set_short_of_space(free < reserved.saturating_mul(2));
+            let room = free.saturating_sub(reserved);
+            if room < bytes && !only_frees(batch) {
+                return Err(Error::NoSpace(self.shared.dir.clone()));
+            }
             // Asked again soon: sidecars, runs and collection take space too.
-            state.room_bytes = free.saturating_sub(reserved).min(reserved / 2);
+            state.room_bytes = room.min(reserved / 2).max(bytes);
         }
-        if state.room_bytes < batch_bytes(batch) {
-            return Err(Error::NoSpace(self.shared.dir.clone()));
-        }
-        state.room_bytes -= batch_bytes(batch);
+        state.room_bytes -= bytes;
         Ok(())
     }
 }
@@ -337,7 +340,11 @@ pub(crate) fn disk_bytes(shared: &Shared) -> Result<u64> {
 }
 
 fn batch_bytes(batch: &LogBatch) -> u64 {
-    batch.records.iter().map(|r| if let Record::Entry(e) = r { e.payload.len() as u64 } else { 0 }).sum()
+    batch
+        .records
+        .iter()
+        .map(|r| if let Record::Entry(e) = r { e.payload.len() as u64 } else { 0 })
+        .sum()
 }
 
 fn only_frees(batch: &LogBatch) -> bool {

@@ -133,11 +133,7 @@ fn repeat_starts(shared: &Arc<Shared>, checkpoint: &Checkpoint) -> Result<()> {
 /// Applies what the log holds beyond the checkpoint. Memory stays bounded: full memtables are
 /// flushed on the way, with a checkpoint that still replays from where this replay started.
 /// Returns the entries applied, and the bytes of their keys and values.
-fn catch_up(
-    shared: &Arc<Shared>,
-    checkpoint: &Checkpoint,
-    replay: Replay,
-) -> Result<(u64, u64)> {
+fn catch_up(shared: &Arc<Shared>, checkpoint: &Checkpoint, replay: Replay) -> Result<(u64, u64)> {
     let mut commits = BTreeMap::new();
     for region in shared.log.regions() {
         let Some(log) = shared.log.region(region) else { continue };

@@ -54,7 +54,7 @@ pub(super) fn open_index(
     if replay == Replay::Committed {
         return Err(lost);
     }
-    rebuild.from_values(lost)?;
+    rebuild.make_from_values(lost)?;
     let (index, opened) = rebuild.open_existing()?;
     Ok((index, opened, Some(reason)))
 }
@@ -96,7 +96,7 @@ impl Rebuild<'_> {
         Index::open(self.vfs.clone(), &path, self.options.index())
     }
 
-    fn from_values(&self, lost: Error) -> Result<()> {
+    fn make_from_values(&self, lost: Error) -> Result<()> {
         let log_dir = self.dir.join("log");
         let from = RecoverFrom::default();
         let (log, _) = Log::open(self.vfs.clone(), &log_dir, self.options.log(self.id), from)?;

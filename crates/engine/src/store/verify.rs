@@ -66,12 +66,14 @@ impl Store {
         self.shared.log.verify(&mut |event| match event {
             stele_log::VerifyEvent::Checked { bytes, .. } => reporter.checked(bytes),
             stele_log::VerifyEvent::Damaged(damage) => {
-                reporter.damage(damage.path, format!("at byte {}: {}", damage.offset, damage.detail));
+                reporter
+                    .damage(damage.path, format!("at byte {}: {}", damage.offset, damage.detail));
             }
         })?;
         let index_dir = self.shared.dir.join("index");
         let mut index_damages = Vec::new();
-        let checked = self.shared.index.verify(&mut |error| index_damages.push(error.to_string()))?;
+        let checked =
+            self.shared.index.verify(&mut |error| index_damages.push(error.to_string()))?;
         reporter.checked(checked.bytes);
         for detail in index_damages {
             reporter.damage(index_dir.clone(), detail);

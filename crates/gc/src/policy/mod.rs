@@ -5,5 +5,5 @@ mod state;
 mod tiers;
 mod victims;
 
-pub use pick::{credit_for, pick, pick_collect, space_trigger};
+pub use pick::{credit_for, pick, pick_collect, pick_short_of_space, space_trigger};
 pub use state::{Choice, FileState, Held, HotRange, State, TierState};

@@ -48,6 +48,20 @@ pub fn pick(state: &State, options: &GcOptions) -> Choice {
     if waited && state.has_unflushed() { Choice::Freeze } else { Choice::Idle }
 }
 
+/// Decides what to do next while the device is nearly full: dead bytes go whatever the budget says,
+/// and what is dead is found out early.
+pub fn pick_short_of_space(state: &State, options: &GcOptions) -> Choice {
+    const SPACE_AMP: f64 = 1.1;
+    const DISCOVER_SHARE: u64 = 32;
+    let options = GcOptions {
+        space_amp_target: SPACE_AMP,
+        space_amp_hard: SPACE_AMP,
+        discover_bytes_min: options.discover_bytes_min.min(state.disk_bytes() / DISCOVER_SHARE),
+        ..options.clone()
+    };
+    pick(state, &options)
+}
+
 /// Decides the next job of a collection that was asked for: the budget does not count, and every
 /// file with a noticeable dead share is a victim. [`Choice::Idle`] when it is complete.
 pub fn pick_collect(state: &State, options: &GcOptions) -> Choice {

@@ -47,6 +47,13 @@ pub struct FileState {
     pub held_when_dead: Option<Held>,
 }
 
+impl FileState {
+    /// Share of the file that is known to be dead.
+    pub fn dead_share(&self) -> f64 {
+        1.0 - self.live_bytes.min(self.bytes) as f64 / self.bytes.max(1) as f64
+    }
+}
+
 /// The store as a policy sees it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {

@@ -40,7 +40,9 @@ pub fn choose(state: &State, options: &GcOptions, wanted: Wanted) -> Victims {
         .files
         .iter()
         .filter(|file| file.held_when_dead.is_none() && file.live_bytes > 0)
-        .filter(|file| 1.0 - share(file) >= wanted.dead_share_min)
+        // Known to be dead, not only expected: a file emptied for an expectation that does not come
+        // true would be emptied again, and again.
+        .filter(|file| file.dead_share() >= wanted.dead_share_min)
         .map(|file| (score(options.policy, share(file), newest - file.id.0), file))
         .collect();
     candidates.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.id.cmp(&b.1.id)));

@@ -1,0 +1,88 @@
+//! A range that arrives as a whole (a Raft snapshot), cut by a crash at every operation.
+
+mod common;
+
+use common::{DIR, clock, disk, tiny};
+use std::path::Path;
+use std::sync::Arc;
+use stele_engine::{EngineView, KeyRange, Pair, Replay, ScanOptions, StorageEngine, Store};
+use stele_types::{
+    CommandBuilder, CommittedEntry, EntryRecord, LogBatch, LogIndex, Record, RegionId, Term,
+};
+use stele_vfs::{CrashAt, CrashPoint, SimVfs};
+
+const REGION: RegionId = RegionId(7);
+const AT: (LogIndex, Term) = (LogIndex(40), Term(3));
+
+fn open(disk: &SimVfs) -> stele_engine::Result<Store> {
+    let vfs = Arc::new(disk.clone());
+    Store::open(vfs, clock(), Path::new(DIR), tiny(), Replay::Committed).map(|(store, _)| store)
+}
+
+fn put(store: &Store, index: u64, term: Term, key: &str) {
+    let mut command = CommandBuilder::new();
+    command.put(key.as_bytes(), &[index as u8; 200], 0).unwrap();
+    let payload = command.build().bytes().clone();
+    let index = LogIndex(index);
+    let (region, is_command) = (REGION, true);
+    let entry = EntryRecord { region, term, index, is_command, payload: payload.clone() };
+    let appended = store.append(&LogBatch { records: vec![Record::Entry(entry)] }).unwrap();
+    let at = appended.payloads[0];
+    store.apply(REGION, &[CommittedEntry { term, index, is_command, payload, at }]).unwrap();
+}
+
+fn install(store: &Store) -> stele_engine::Result<()> {
+    let pair =
+        |n: u8| Pair { key: vec![b'n', n].into(), value: vec![n; 300].into(), expires_at_s: 0 };
+    let mut pairs = (0..20).map(|n| Ok(pair(n)));
+    store.install(REGION, &KeyRange::all(), AT, &mut pairs)
+}
+
+fn keys(store: &Store) -> usize {
+    let pairs = store.view().unwrap().scan(&ScanOptions::new(KeyRange::all(), 1000)).unwrap();
+    pairs.len()
+}
+
+#[test]
+fn a_crash_in_an_installation_leaves_the_old_range_or_the_new_one_with_its_log() {
+    let prepared = disk(3);
+    let store = open(&prepared).unwrap();
+    for n in 1..=5 {
+        put(&store, n, Term(1), &format!("old-{n}"));
+    }
+    store.flush().unwrap();
+    drop(store);
+    let whole = prepared.fork();
+    let store = open(&whole).unwrap();
+    let before = whole.operations();
+    install(&store).unwrap();
+    let operations = before..whole.operations();
+    drop(store);
+    let (mut old, mut new) = (0, 0);
+    for operation in operations {
+        for at in CrashAt::ALL {
+            let disk = prepared.fork();
+            let store = open(&disk).unwrap();
+            disk.crash_at(CrashPoint { operation, at });
+            let _ = install(&store);
+            drop(store);
+            let store = open(&disk.restart(operation)).unwrap();
+            let place = format!("crash {at:?} operation {operation}");
+            let progress = store.progress(REGION).unwrap();
+            assert!(progress.truncated.0 <= progress.checkpointed, "{place}: {progress:?}");
+            assert!(progress.checkpointed <= progress.applied, "{place}: {progress:?}");
+            assert!(progress.applied <= progress.persisted.0, "{place}: {progress:?}");
+            let next = progress.applied.0 + 1;
+            if progress.applied == AT.0 {
+                assert_eq!((keys(&store), progress.persisted), (20, AT), "{place}");
+                new += 1;
+            } else {
+                assert_eq!((keys(&store), next), (5, 6), "{place}");
+                old += 1;
+            }
+            put(&store, next, Term(4), "next");
+        }
+    }
+    println!("installation: {old} crashes before it counted, {new} after");
+    assert!(old > 0 && new > 0);
+}
