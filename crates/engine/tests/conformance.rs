@@ -1,4 +1,5 @@
 //! The product's engine under the suite that every storage engine runs.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 

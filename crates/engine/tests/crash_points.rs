@@ -2,6 +2,7 @@
 //! of the simulated disk, and again in the recovery that follows.
 //!
 //! `STELE_CRASH_STRIDE=n` looks at every n-th point only (default 1: all of them).
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 

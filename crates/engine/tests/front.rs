@@ -1,4 +1,5 @@
 //! The embedded front: every call a user makes, on a simulated disk.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 

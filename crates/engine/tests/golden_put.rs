@@ -1,5 +1,6 @@
 //! The events of one put, in order, and the law the product stands on: a value's bytes appear in
 //! exactly one write.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 

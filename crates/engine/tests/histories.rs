@@ -2,6 +2,7 @@
 //! random segment, memtable, cache, policy and budget settings. A failure is shrunk to a short list.
 //!
 //! `STELE_SEED=n` replays one history; `STELE_HISTORIES=n` runs n of them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
@@ -35,6 +36,7 @@ enum Op {
     Scan { range: (Vec<u8>, Vec<u8>), limit: usize, order: Order, keys_only: bool },
 }
 
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 type Model = BTreeMap<Vec<u8>, (Vec<u8>, u64)>;
 
 fn key(random: &mut Random) -> Vec<u8> {
@@ -121,7 +123,7 @@ struct Run {
     model: Model,
     now_s: u64,
     /// An open iterator and what it has yet to yield.
-    held: Option<(DbIter, Vec<(Vec<u8>, Vec<u8>)>)>,
+    held: Option<(DbIter, Pairs)>,
     writes: u64,
 }
 
@@ -150,7 +152,7 @@ impl Run {
         Random(self.writes).bytes(bytes)
     }
 
-    fn living(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+    fn living(&self) -> Pairs {
         let lives = |expires: u64| expires == 0 || expires > self.now_s;
         let pairs = self.model.iter().filter(|(_, (_, expires))| lives(*expires));
         pairs.map(|(key, (value, _))| (key.clone(), value.clone())).collect()

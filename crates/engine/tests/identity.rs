@@ -1,4 +1,5 @@
 //! Whose directory it is: one process, one store, one format.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 

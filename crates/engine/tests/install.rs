@@ -1,4 +1,5 @@
 //! A range that arrives as a whole (a Raft snapshot), cut by a crash at every operation.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
@@ -29,6 +30,26 @@ fn put(store: &Store, index: u64, term: Term, key: &str) {
     let appended = store.append(&LogBatch { records: vec![Record::Entry(entry)] }).unwrap();
     let at = appended.payloads[0];
     store.apply(REGION, &[CommittedEntry { term, index, is_command, payload, at }]).unwrap();
+}
+
+#[test]
+fn a_checkpoint_never_passes_an_entry_that_waits_to_be_applied() {
+    let store = open(&disk(1)).unwrap();
+    put(&store, 1, Term(1), "applied");
+    let entry = |region: u64| EntryRecord {
+        region: RegionId(region),
+        term: Term(1),
+        index: LogIndex(1),
+        is_command: false,
+        payload: vec![1; 100].into(),
+    };
+    let batch = LogBatch { records: vec![Record::Entry(entry(8)), Record::Entry(entry(9))] };
+    let waiting = store.append(&batch).unwrap().payloads[0];
+    put(&store, 2, Term(1), "applied later in the log");
+    store.flush().unwrap();
+    let checkpoint = store.index().checkpoint();
+    assert_eq!(checkpoint.applied.get(&REGION), Some(&(LogIndex(2), Term(1))));
+    assert!(checkpoint.replay_from <= waiting, "{} is past {waiting}", checkpoint.replay_from);
 }
 
 fn install(store: &Store) -> stele_engine::Result<()> {

@@ -1,5 +1,6 @@
 //! Traps other systems fell into, as regression tests: titan, badger, rocksdb. Each test is named
 //! after the report.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 

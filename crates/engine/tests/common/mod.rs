@@ -1,6 +1,6 @@
 //! What the store's tests share: a tiny configuration, a model, and a check of one against the
 //! other.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
