@@ -264,8 +264,11 @@ impl Run {
             |pairs: &[(Vec<u8>, Vec<u8>)]| pairs.iter().map(|p| p.0.clone()).collect::<Vec<_>>();
         assert_eq!(keys(&found), keys(&expected), "the keys differ");
         assert!(found == expected, "a value differs");
-        for (key, value) in expected {
-            assert_eq!(self.db().get(&key).unwrap().unwrap(), value, "a get differs");
+        for (key, (value, expires)) in &self.model {
+            let lives = *expires == 0 || *expires > self.now_s;
+            let found = self.db().get(key).unwrap();
+            assert_eq!(found.as_deref(), lives.then_some(&value[..]), "a get differs");
+            assert_eq!(self.db().exist(&[key]).unwrap(), [lives], "existence differs");
         }
     }
 }

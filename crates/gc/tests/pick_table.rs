@@ -9,6 +9,7 @@
 
 use stele_gc::{
     Choice, FileState, GcOptions, Held, HotRange, PolicyKind, State, TierState, pick, pick_collect,
+    pick_short_of_space,
 };
 use stele_types::{FileId, KeyRange};
 
@@ -94,6 +95,17 @@ tiers=1000 files=1:500/400,2:600/590r,3:100/0 => reclaim 3
 tiers=0 files=1:100/0r => truncate
 ";
 
+const SHORT: &str = "
+# a nearly full device: the dead go without a budget, long before the target
+tiers=1000 files=1:900/500,2:600/500 credit=0 => relocate 1
+tiers=1000 files=1:510/500,2:510/500 credit=0 => idle
+# and the memtable is not flushed for each little write
+mem=1 tiers=1000 files=1:1000/1000,2:10/0h => idle
+mem=200 tiers=1000 files=1:1000/1000,2:200/0h ratio=1 => freeze
+# what failed for lack of room is not tried at once
+tiers=1000 files=1:900/500,2:600/500 credit=0 failed => idle
+";
+
 #[test]
 fn decisions_of_adaptive() {
     check(ADAPTIVE, PolicyKind::Adaptive, pick);
@@ -107,6 +119,11 @@ fn decisions_of_nezha() {
 #[test]
 fn decisions_of_wisckey() {
     check(WISCKEY, PolicyKind::Wisckey, pick);
+}
+
+#[test]
+fn decisions_while_the_device_is_nearly_full() {
+    check(SHORT, PolicyKind::Adaptive, pick_short_of_space);
 }
 
 #[test]
