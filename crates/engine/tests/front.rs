@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use stele_engine::{Batch, Db, Error, Group, KeyRange, Options, Order, ScanOptions};
 use stele_types::ManualClock;
 use stele_types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use stele_vfs::Vfs;
 
 fn numbered(n: u32) -> Vec<u8> {
     format!("k{n:04}").into_bytes()
@@ -85,6 +86,40 @@ fn a_scan_goes_both_ways_and_keeps_its_limits() {
     options.bytes_max = 1;
     assert_eq!(db.scan(&options).unwrap().len(), 1);
     assert!(db.scan(&ScanOptions::new(KeyRange::all(), 0)).unwrap().is_empty());
+}
+
+#[test]
+fn a_scan_reads_little_more_than_it_returns_and_an_iterator_reads_ahead() {
+    const VALUE_BYTES: usize = 12 << 10;
+    let disk = disk(1);
+    let db = open(&disk, &Options { segment_bytes_max: 16 << 20, ..tiny() }).unwrap();
+    for n in 0..600 {
+        db.put(&numbered(n), &vec![n as u8; VALUE_BYTES]).unwrap();
+    }
+    db.compact().unwrap();
+    let meter = || disk.meter().snapshot();
+    let few = ScanOptions::new(KeyRange::all(), 5);
+    let short = ScanOptions { bytes_max: 5 * VALUE_BYTES, limit: 600, ..few.clone() };
+    for options in [few, short] {
+        let before = meter();
+        let got = db.scan(&options).unwrap().len();
+        assert!((4..=5).contains(&got), "{got} pairs");
+        let read = meter().since(&before).read_bytes as usize;
+        assert!(read < 6 * VALUE_BYTES + (64 << 10), "{read} bytes were read");
+    }
+    let before = meter();
+    let mut count = 0;
+    for (pair, n) in db.iter(KeyRange::all(), Order::Forward).unwrap().zip(0..) {
+        let pair = pair.unwrap();
+        assert_eq!(
+            (&pair.key[..], &pair.value[..]),
+            (&numbered(n)[..], &vec![n as u8; VALUE_BYTES][..])
+        );
+        count += 1;
+    }
+    assert_eq!(count, 600);
+    let reads = meter().since(&before).reads;
+    assert!(reads < 60, "{reads} reads for 600 values");
 }
 
 #[test]

@@ -54,10 +54,10 @@ fn another_store_and_another_program_are_refused() {
         "{other}"
     );
     drop(Db::open_with(vfs, clock(), Path::new(DIR), with(7)).unwrap());
-    disk.write_file(&PathBuf::from(DIR).join("STORE"), b"#!/bin/sh\n");
+    disk.write_file(PathBuf::from(DIR).join("STORE"), b"#!/bin/sh\n");
     assert!(matches!(open(&disk, &tiny()), Err(Error::WrongStore { .. })));
     disk.write_file(
-        &PathBuf::from(DIR).join("STORE"),
+        PathBuf::from(DIR).join("STORE"),
         b"stele store\nformat 1\nstore 7\ncrc32c 0\n",
     );
     assert!(matches!(open(&disk, &tiny()), Err(Error::Corrupt { .. })));
