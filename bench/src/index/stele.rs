@@ -104,9 +104,8 @@ impl Ordered for Stele {
         let range = KeyRange::new(Bytes::copy_from_slice(from), Bytes::new());
         let mut pairs = self.index.view().iter(range, Direction::Forward)?;
         let (mut count, mut bytes) = (0, 0);
-        while count < limit {
-            let Some((_, value, _)) = pairs.next()? else { break };
-            (count, bytes) = (count + 1, bytes + value.len() as usize);
+        while count < limit && pairs.advance()? {
+            (count, bytes) = (count + 1, bytes + pairs.value().len() as usize);
         }
         Ok((count, bytes))
     }

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use bytes::Bytes;
+use std::hint::black_box;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -74,7 +75,7 @@ fn measure(name: &str, count: u64, mut run: impl FnMut(u64)) {
     let passed = start.elapsed().as_secs_f64();
     let busy = processor_seconds(start) - before;
     let (per_core, per_second) = (count as f64 / busy, count as f64 / passed);
-    println!("{name:<26} {per_core:>10.0} /s of processor {per_second:>10.0} /s passed");
+    println!("{name:<28} {per_core:>10.0} /s of processor {per_second:>10.0} /s passed");
 }
 
 fn reads(index: &Index, keys: u64, state: &str) {
@@ -94,18 +95,29 @@ fn reads(index: &Index, keys: u64, state: &str) {
         assert!(index.get(&key(keys + n)).unwrap().is_none());
     });
     for direction in [Direction::Forward, Direction::Reverse] {
-        measure(&format!("scan(100) {direction:?}"), 100_000, |n| {
+        let range = |n: u64| {
             let mut from = key(mix(n) % keys).to_vec();
             from[0] = from[0].min(250);
-            let range = match direction {
+            match direction {
                 Direction::Forward => KeyRange::new(from, Bytes::new()),
                 Direction::Reverse => KeyRange::new(Bytes::new(), from),
-            };
-            let mut iter = index.view().iter(range, direction).unwrap();
+            }
+        };
+        measure(&format!("scan(100) {direction:?}"), 100_000, |n| {
+            let mut iter = index.view().iter(range(n), direction).unwrap();
             for _ in 0..100 {
                 if iter.next().unwrap().is_none() {
                     break;
                 }
+            }
+        });
+        measure(&format!("scan(100) {direction:?}, lent"), 100_000, |n| {
+            let mut iter = index.view().iter(range(n), direction).unwrap();
+            for _ in 0..100 {
+                if !iter.advance().unwrap() {
+                    break;
+                }
+                black_box((iter.key(), iter.value()));
             }
         });
     }

@@ -34,6 +34,6 @@ pub use run::{
     RunWriter, inspect_run, inspect_run_items, key_hash, parse_run_file_name, run_file_name,
     run_path,
 };
-pub use slot::Found;
+pub use slot::{Found, ValueSlice};
 pub use version::{Tier, Version, VersionId};
 pub use view::{Direction, View, ViewIter};

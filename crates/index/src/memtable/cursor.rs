@@ -3,10 +3,11 @@
 use super::Memtable;
 use super::node::SLOTS;
 use super::range_deletes::Pieces;
-use super::record::Record;
+use super::record::{Content, Record};
 use super::tree::Target;
 use crate::cursor::Cursor;
-use crate::slot::Found;
+use crate::slot::{Found, ValueSlice};
+use std::ops::Range;
 use std::sync::Arc;
 use stele_types::Result;
 
@@ -22,6 +23,10 @@ pub struct MemtableCursor {
     /// The visible version stood on; 0 when the cursor is not valid.
     record: u32,
     key: Vec<u8>,
+    content: Content,
+    /// The value, when it is inline.
+    bytes: Vec<u8>,
+    expires_at_s: u64,
 }
 
 /// What a leaf held when it was read: its newest versions, and the leaf after it.
@@ -38,7 +43,18 @@ const EMPTY: Leaf = Leaf { heads: [0; SLOTS], count: 0, first: 0, next: 0 };
 
 impl MemtableCursor {
     pub(super) fn new(table: Arc<Memtable>, at: u64, deletes: Option<Arc<Pieces>>) -> Self {
-        Self { table, at, deletes, leaf: EMPTY, slot: 0, record: 0, key: Vec::new() }
+        Self {
+            table,
+            at,
+            deletes,
+            leaf: EMPTY,
+            slot: 0,
+            record: 0,
+            key: Vec::new(),
+            content: Content::Deleted,
+            bytes: Vec::new(),
+            expires_at_s: 0,
+        }
     }
 
     fn copy(node: super::node::Node<'_>, count: usize) -> Leaf {
@@ -55,9 +71,27 @@ impl MemtableCursor {
     fn settle(&mut self) -> bool {
         self.record = self.table.visible(self.leaf.heads[self.slot], self.at);
         if self.record != 0 {
-            Record::at(&self.table.tree.arena, self.record).key_into(&mut self.key);
+            let record = Record::at(&self.table.tree.arena, self.record);
+            record.key_into(&mut self.key);
+            (self.content, self.expires_at_s) = record.content(&mut self.bytes);
         }
         self.record != 0
+    }
+
+    /// Finds the visible versions in some slots: asked for all at once, their cache misses overlap.
+    fn look_up(&mut self, slots: Range<usize>) {
+        for head in self.leaf.heads.get_mut(slots).unwrap_or_default() {
+            *head = self.table.visible(*head, self.at);
+        }
+    }
+
+    /// Whether a range delete made after the version stood on covers its key.
+    #[inline]
+    fn hidden(&self) -> bool {
+        self.deletes.as_ref().is_some_and(|deletes| {
+            let record = Record::at(&self.table.tree.arena, self.record);
+            deletes.epoch_over(&self.key) > record.epoch()
+        })
     }
 
     /// From `slot` on, to the first key with a visible version.
@@ -74,11 +108,8 @@ impl MemtableCursor {
             }
             self.leaf =
                 self.table.tree.read_at(self.leaf.next, |n, meta| Self::copy(n, meta.count));
-            // On a walk all records of a leaf are asked for at once: their cache misses overlap.
-            for head in self.leaf.heads.iter_mut().take(self.leaf.count) {
-                *head = self.table.visible(*head, self.at);
-            }
             self.slot = 0;
+            self.look_up(0..self.leaf.count);
         }
     }
 
@@ -101,6 +132,7 @@ impl MemtableCursor {
             if self.slot == 0 {
                 return self.clear();
             }
+            self.look_up(0..self.slot);
         }
     }
 
@@ -120,24 +152,33 @@ impl MemtableCursor {
 }
 
 impl Cursor for MemtableCursor {
+    #[inline]
     fn valid(&self) -> bool {
         self.record != 0
     }
 
+    #[inline]
     fn key(&self) -> &[u8] {
         &self.key
     }
 
     fn found(&self) -> Result<Found> {
-        if self.record == 0 {
-            return Ok(Found::Deleted);
-        }
-        let record = Record::at(&self.table.tree.arena, self.record);
-        let hidden =
-            self.deletes.as_ref().is_some_and(|d| d.epoch_over(&self.key) > record.epoch());
-        Ok(if hidden { Found::Deleted } else { record.found() })
+        let Some((value, expires_at_s)) = self.value() else { return Ok(Found::Deleted) };
+        Ok(Found::Value { value: value.to_owned(), expires_at_s })
     }
 
+    #[inline]
+    fn value(&self) -> Option<(ValueSlice<'_>, u64)> {
+        let value = match self.content {
+            Content::Inline => ValueSlice::Inline(&self.bytes),
+            Content::At(locator) => ValueSlice::At(locator),
+            Content::Deleted => return None,
+        };
+        let shown = self.record != 0 && !self.hidden();
+        shown.then_some((value, self.expires_at_s))
+    }
+
+    #[inline]
     fn next(&mut self) -> Result<()> {
         if self.valid() {
             self.slot += 1;
@@ -155,12 +196,14 @@ impl Cursor for MemtableCursor {
 
     fn seek(&mut self, key: &[u8]) -> Result<()> {
         self.load(Target::Key(key), Some(key));
+        self.look_up(self.slot..self.leaf.count);
         self.forward();
         Ok(())
     }
 
     fn seek_before(&mut self, bound: Option<&[u8]>) -> Result<()> {
         self.load(Target::Below(bound), bound);
+        self.look_up(0..self.slot);
         self.backward();
         Ok(())
     }

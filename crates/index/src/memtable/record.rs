@@ -23,6 +23,15 @@ const EPOCH: u64 = 8;
 const HEAD_WORDS: usize = 2;
 const VALUE_BYTES_MAX: usize = 0xfff;
 
+/// What a version says of its key.
+#[derive(Clone, Copy)]
+pub(super) enum Content {
+    Deleted,
+    /// A value, whose bytes are elsewhere.
+    Inline,
+    At(Locator),
+}
+
 /// The eight bytes of `key` from `at`, big-endian, zeros beyond its end.
 #[inline]
 pub(super) fn word_at(key: &[u8], at: usize) -> u64 {
@@ -119,10 +128,16 @@ impl<'a> Record<'a> {
     /// Puts the key into `out`, replacing what was there.
     #[inline]
     pub(super) fn key_into(&self, out: &mut Vec<u8>) {
-        out.clear();
-        let length = self.key_len();
-        for i in 0..length.div_ceil(8) {
-            out.extend_from_slice(&self.word(HEAD_WORDS + i).to_be_bytes());
+        self.bytes_into(HEAD_WORDS, self.key_len(), out);
+    }
+
+    /// Puts `length` bytes that begin at word `from` into `out`, replacing what was there.
+    #[inline]
+    fn bytes_into(&self, from: usize, length: usize, out: &mut Vec<u8>) {
+        let words = length.div_ceil(8);
+        out.resize(words * 8, 0);
+        for (to, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(&self.words[from..]) {
+            *to = word.load(Relaxed).to_be_bytes();
         }
         out.truncate(length);
     }
@@ -132,9 +147,12 @@ impl<'a> Record<'a> {
         if self.has(EPOCH) { self.word(self.after_key()) } else { 0 }
     }
 
-    pub(super) fn found(&self) -> Found {
+    /// What the version says, and the Unix second of its end. Inline bytes go to `bytes`, which is
+    /// left alone otherwise.
+    #[inline]
+    pub(super) fn content(&self, bytes: &mut Vec<u8>) -> (Content, u64) {
         if self.has(DELETED) {
-            return Found::Deleted;
+            return (Content::Deleted, 0);
         }
         let mut at = self.after_key() + usize::from(self.has(EPOCH));
         let mut expires_at_s = 0;
@@ -142,23 +160,29 @@ impl<'a> Record<'a> {
             expires_at_s = self.word(at);
             at += 1;
         }
-        if !self.has(INLINE) {
-            let (place, rest) = (self.word(at), self.word(at + 1));
-            let value = ValueRef::At(Locator {
-                file: FileId((place >> 32) as u32),
-                offset: place as u32,
-                length: (rest >> 32) as u32,
-                crc: rest as u32,
-            });
-            return Found::Value { value, expires_at_s };
+        if self.has(INLINE) {
+            self.bytes_into(at, self.value_len(), bytes);
+            return (Content::Inline, expires_at_s);
         }
-        let length = self.value_len();
-        let mut value = Vec::with_capacity(length.next_multiple_of(8));
-        for i in 0..length.div_ceil(8) {
-            value.extend_from_slice(&self.word(at + i).to_be_bytes());
-        }
-        value.truncate(length);
-        Found::Value { value: ValueRef::Inline(Bytes::from(value)), expires_at_s }
+        let (place, rest) = (self.word(at), self.word(at + 1));
+        let locator = Locator {
+            file: FileId((place >> 32) as u32),
+            offset: place as u32,
+            length: (rest >> 32) as u32,
+            crc: rest as u32,
+        };
+        (Content::At(locator), expires_at_s)
+    }
+
+    pub(super) fn found(&self) -> Found {
+        let mut bytes = Vec::new();
+        let (content, expires_at_s) = self.content(&mut bytes);
+        let value = match content {
+            Content::Deleted => return Found::Deleted,
+            Content::Inline => ValueRef::Inline(Bytes::from(bytes)),
+            Content::At(locator) => ValueRef::At(locator),
+        };
+        Found::Value { value, expires_at_s }
     }
 }
 

@@ -166,6 +166,7 @@ fn check_cursor(table: &Arc<Memtable>, model: &Model, at: u64, dice: &mut Dice) 
     for key in &keys {
         assert_eq!(cursor.key(), key);
         assert_eq!(Some(cursor.found().unwrap()), model.get(key, at));
+        assert_eq!(cursor.is_deleted(), cursor.found().unwrap() == Found::Deleted);
         cursor.next().unwrap();
     }
     assert!(!cursor.valid());

@@ -1,8 +1,10 @@
-//! Several sorted sources as one: a heap of cursors, the newest source first among equal keys.
+//! Several sorted sources as one: cursors kept in the order of their keys, the newest first among equal
+//! keys. Sources are few and one of them usually holds most of the keys, so that a step takes one or two
+//! comparisons of eight key bytes; a heap takes more, and whole keys.
 
 use crate::cursor::Cursor;
 use crate::memtable::{MemtableCursor, RangeSet};
-use crate::slot::Found;
+use crate::slot::{Found, ValueSlice};
 use crate::version::TierCursor;
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -27,51 +29,49 @@ macro_rules! each {
 pub(crate) struct Source {
     cursor: SourceCursor,
     ranges: Arc<RangeSet>,
-    /// The first bytes of the key stood on, big-endian: decides most comparisons.
-    prefix: u64,
+}
+
+/// A valid source.
+#[derive(Clone, Copy)]
+struct Place {
+    /// [`Cursor::prefix`] of its key, all bits inverted when going downwards.
+    rank: u64,
+    source: usize,
 }
 
 impl Source {
     pub fn new(cursor: SourceCursor, ranges: Arc<RangeSet>) -> Self {
-        Self { cursor, ranges, prefix: 0 }
+        Self { cursor, ranges }
     }
 
+    #[inline]
     fn key(&self) -> &[u8] {
         each!(&self.cursor, c => c.key())
     }
 
-    fn valid(&self) -> bool {
-        each!(&self.cursor, c => c.valid())
+    /// Where it stands, `None` at its end.
+    #[inline]
+    fn rank(&self, reverse: bool) -> Option<u64> {
+        each!(&self.cursor, c => c.valid().then(|| if reverse { !c.prefix() } else { c.prefix() }))
     }
 
-    fn step(&mut self, reverse: bool) -> Result<()> {
+    #[inline]
+    fn step(&mut self, reverse: bool) -> Result<Option<u64>> {
         match reverse {
             false => each!(&mut self.cursor, c => c.next())?,
             true => each!(&mut self.cursor, c => c.prev())?,
         }
-        self.prefix = prefix_of(self.key());
-        Ok(())
+        Ok(self.rank(reverse))
     }
-}
-
-fn prefix_of(key: &[u8]) -> u64 {
-    if let Some(first) = key.first_chunk::<8>() {
-        return u64::from_be_bytes(*first);
-    }
-    let mut padded = [0; 8];
-    padded.iter_mut().zip(key).for_each(|(to, from)| *to = *from);
-    u64::from_be_bytes(padded)
 }
 
 /// A position in the merge of all sources: one entry per key, the newest.
 pub(crate) struct Merged {
     /// Newest first.
     sources: Vec<Source>,
-    /// Indexes of the valid sources; the first is the one stood on.
-    heap: Vec<usize>,
+    /// The valid sources in the order of their keys; the first is the one stood on.
+    order: Vec<Place>,
     reverse: bool,
-    /// The key left last, to pass its older entries.
-    passed: Vec<u8>,
     /// Whether any source deletes ranges.
     hides: bool,
 }
@@ -80,13 +80,22 @@ impl Merged {
     /// Takes the sources newest first. Stands nowhere until placed.
     pub fn new(sources: Vec<Source>) -> Self {
         let hides = sources.iter().any(|source| !source.ranges.is_empty());
-        let heap = Vec::with_capacity(sources.len());
-        Self { sources, heap, reverse: false, passed: Vec::new(), hides }
+        let order = Vec::with_capacity(sources.len());
+        Self { sources, order, reverse: false, hides }
     }
 
     /// Moves to the first key at or above `key` and goes upwards from there.
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.place(false, |cursor| each!(cursor, c => c.seek(key)))
+        self.order.clear();
+        for source in &mut self.sources {
+            if let SourceCursor::Tier(tier) = &mut source.cursor {
+                tier.approach(key)?;
+            }
+        }
+        self.place(false, |cursor| match cursor {
+            SourceCursor::Memtable(memtable) => memtable.seek(key),
+            SourceCursor::Tier(tier) => tier.arrive(key),
+        })
     }
 
     /// Moves to the last key below `bound` (`None`: the very last) and goes downwards from there.
@@ -100,16 +109,19 @@ impl Merged {
         mut place: impl FnMut(&mut SourceCursor) -> Result<()>,
     ) -> Result<()> {
         self.reverse = reverse;
-        self.heap.clear();
-        for (index, source) in self.sources.iter_mut().enumerate() {
-            place(&mut source.cursor)?;
-            source.prefix = prefix_of(source.key());
-            if source.valid() {
-                self.heap.push(index);
+        self.order.clear();
+        // Oldest first: each one is put in front of those placed before it.
+        for index in (0..self.sources.len()).rev() {
+            let Some(source) = self.sources.get_mut(index) else { continue };
+            if let Err(error) = place(&mut source.cursor) {
+                self.order.clear();
+                return Err(error);
             }
-        }
-        for at in (0..self.heap.len() / 2).rev() {
-            self.sift_down(at);
+            if let Some(rank) = source.rank(reverse) {
+                let place = Place { rank, source: index };
+                self.order.insert(0, place);
+                self.sort_in(0, place);
+            }
         }
         Ok(())
     }
@@ -118,6 +130,14 @@ impl Merged {
     #[inline]
     pub fn key(&self) -> Option<&[u8]> {
         self.top().map(Source::key)
+    }
+
+    /// Whether the key stood on is below `end`, or none is stood on. An empty `end` is no bound.
+    #[inline]
+    pub fn is_below(&self, end: &[u8], end_prefix: u64) -> bool {
+        let Some(place) = self.order.first() else { return true };
+        let prefix = if self.reverse { !place.rank } else { place.rank };
+        end.is_empty() || prefix < end_prefix || self.key().is_none_or(|key| key < end)
     }
 
     /// The newest entry of the key stood on.
@@ -129,83 +149,111 @@ impl Merged {
         }
     }
 
+    /// The newest value of the key stood on and the Unix second of its end; `None` when deleted.
+    #[inline]
+    pub fn value(&self) -> Option<(ValueSlice<'_>, u64)> {
+        let source = self.top()?;
+        each!(&source.cursor, c => c.value())
+    }
+
+    /// Whether the newest entry of the key stood on has no value.
+    #[inline]
+    pub fn is_deleted(&self) -> bool {
+        self.top().is_none_or(|source| each!(&source.cursor, c => c.is_deleted()))
+    }
+
     /// Whether a newer source deleted a range with the key stood on.
     #[inline]
     pub fn hidden(&self) -> bool {
         if !self.hides {
             return false;
         }
-        let (Some(key), Some(&top)) = (self.key(), self.heap.first()) else { return false };
-        self.sources.iter().take(top).any(|source| source.ranges.covers(key))
+        let (Some(key), Some(top)) = (self.key(), self.order.first()) else { return false };
+        self.sources.iter().take(top.source).any(|source| source.ranges.covers(key))
     }
 
     /// Moves to the following key, past older entries of the one stood on.
     #[inline]
     pub fn advance(&mut self) -> Result<()> {
-        if self.heap.len() > 1 {
-            self.passed.clear();
-            if let Some(source) = self.heap.first().and_then(|&top| self.sources.get(top)) {
-                self.passed.extend_from_slice(source.key());
-            }
-            self.step_top()?;
-            while self.key().is_some_and(|key| key == self.passed) {
-                self.step_top()?;
-            }
-            return Ok(());
+        if let [first, second, ..] = self.order[..]
+            && first.rank == second.rank
+        {
+            self.pass_older()?;
         }
-        self.step_top()
+        self.step(0)
     }
 
-    fn top(&self) -> Option<&Source> {
-        self.sources.get(*self.heap.first()?)
-    }
-
-    fn step_top(&mut self) -> Result<()> {
-        let Some(&top) = self.heap.first() else { return Ok(()) };
-        let Some(source) = self.sources.get_mut(top) else { return Ok(()) };
-        if let Err(error) = source.step(self.reverse) {
-            self.heap.clear();
-            return Err(error);
-        }
-        if !source.valid() {
-            self.heap.swap_remove(0);
-        }
-        if self.heap.len() > 1 {
-            self.sift_down(0);
+    /// Moves on the sources behind the first one that stand on the same key.
+    #[inline(never)]
+    fn pass_older(&mut self) -> Result<()> {
+        while let [first, second, ..] = self.order[..]
+            && first.rank == second.rank
+            && self.same_key(first, second)
+        {
+            self.step(1)?;
         }
         Ok(())
     }
 
-    fn sift_down(&mut self, mut at: usize) {
-        loop {
-            let left = 2 * at + 1;
-            if left >= self.heap.len() {
-                return;
+    #[inline]
+    fn top(&self) -> Option<&Source> {
+        self.sources.get(self.order.first()?.source)
+    }
+
+    /// Moves the source at place `at` of the order on.
+    #[inline]
+    fn step(&mut self, at: usize) -> Result<()> {
+        let Some(place) = self.order.get_mut(at) else { return Ok(()) };
+        let Some(source) = self.sources.get_mut(place.source) else { return Ok(()) };
+        match source.step(self.reverse) {
+            Ok(Some(rank)) => {
+                let moved = Place { rank, source: place.source };
+                self.sort_in(at, moved);
             }
-            let right = left + 1;
-            let child =
-                if right < self.heap.len() && self.before(right, left) { right } else { left };
-            if !self.before(child, at) {
-                return;
+            Ok(None) => drop(self.order.remove(at)),
+            Err(error) => {
+                self.order.clear();
+                return Err(error);
             }
-            self.heap.swap(child, at);
-            at = child;
+        }
+        Ok(())
+    }
+
+    /// Puts `moved`, free place `at` being its first choice, behind all that come before it; those
+    /// are in order.
+    #[inline]
+    fn sort_in(&mut self, mut at: usize, moved: Place) {
+        while let Some(&following) = self.order.get(at + 1)
+            && (moved.rank > following.rank
+                || (moved.rank == following.rank && self.is_after(moved, following)))
+        {
+            self.order[at] = following;
+            at += 1;
+        }
+        self.order[at] = moved;
+    }
+
+    fn same_key(&self, a: Place, b: Place) -> bool {
+        match (self.sources.get(a.source), self.sources.get(b.source)) {
+            (Some(a), Some(b)) => a.key() == b.key(),
+            _ => false,
         }
     }
 
-    /// Whether the source at place `a` of the heap comes before the one at place `b`.
-    fn before(&self, a: usize, b: usize) -> bool {
-        let (Some(&a), Some(&b)) = (self.heap.get(a), self.heap.get(b)) else { return false };
-        let (Some(left), Some(right)) = (self.sources.get(a), self.sources.get(b)) else {
+    /// Whether `a` comes after `b`, whose rank is the same.
+    #[cold]
+    fn is_after(&self, a: Place, b: Place) -> bool {
+        let (Some(left), Some(right)) = (self.sources.get(a.source), self.sources.get(b.source))
+        else {
             return false;
         };
-        let by_key = left.prefix.cmp(&right.prefix).then_with(|| left.key().cmp(right.key()));
+        let by_key = left.key().cmp(right.key());
         match if self.reverse { by_key.reverse() } else { by_key } {
-            Ordering::Less => true,
-            Ordering::Greater => false,
+            Ordering::Less => false,
+            Ordering::Greater => true,
             // Among equal keys the newer source comes first: it has the smaller index.
-            Ordering::Equal if mutant::active("index.wrong_merge_order") => a > b,
-            Ordering::Equal => a < b,
+            Ordering::Equal if mutant::active("index.wrong_merge_order") => a.source < b.source,
+            Ordering::Equal => a.source > b.source,
         }
     }
 }

@@ -1,9 +1,10 @@
 //! A position in a run.
 
-use super::block::{Block, Entry};
+use super::block::{Block, Entry, KEY_SLACK_BYTES};
+use super::prefetch::LINE_BYTES;
 use super::reader::Run;
-use crate::cursor::Cursor;
-use crate::slot::Found;
+use crate::cursor::{Cursor, prefix_of};
+use crate::slot::{Found, ValueSlice};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_types::Result;
@@ -13,6 +14,8 @@ const BLOCKS_BEFORE_AHEAD: u32 = 4;
 /// First read ahead of a short walk; doubled up to [`AHEAD_BYTES_MAX`].
 const AHEAD_BYTES_MIN: u64 = 32 << 10;
 const AHEAD_BYTES_MAX: u64 = 256 << 10;
+/// Memory asked for ahead of the entry stood on: some five entries.
+const WALK_AHEAD_BYTES: usize = 256;
 
 /// A position in a run. Standing on an entry costs no allocation; inline values are slices of the
 /// block.
@@ -24,7 +27,12 @@ pub struct RunCursor {
     slot: usize,
     entry: Entry,
     valid: bool,
+    /// The key stood on and bytes of no meaning.
     key: Vec<u8>,
+    key_len: usize,
+    /// Length of what all keys of the block begin with, and its first eight bytes.
+    shared_len: usize,
+    shared_prefix: u64,
     ahead: Ahead,
 }
 
@@ -43,8 +51,19 @@ impl RunCursor {
     pub(super) fn new(run: Arc<Run>, always: bool) -> Self {
         let bytes = if always { AHEAD_BYTES_MAX } else { AHEAD_BYTES_MIN };
         let ahead = Ahead { always, run_length: 0, bytes, window: Bytes::new(), window_at: 0 };
-        let (block_at, slot, entry) = (0, 0, Entry::default());
-        Self { run, block: None, block_at, slot, entry, valid: false, key: Vec::new(), ahead }
+        Self {
+            run,
+            block: None,
+            block_at: 0,
+            slot: 0,
+            entry: Entry::default(),
+            valid: false,
+            key: Vec::new(),
+            key_len: 0,
+            shared_len: 0,
+            shared_prefix: 0,
+            ahead,
+        }
     }
 
     /// The run walked over.
@@ -64,8 +83,11 @@ impl RunCursor {
             self.block_at = i;
         }
         if let Some(block) = &self.block {
+            let shared = block.shared();
             self.key.clear();
-            self.key.extend_from_slice(block.shared());
+            self.key.extend_from_slice(shared);
+            self.key.resize(shared.len() + 2 * KEY_SLACK_BYTES, 0);
+            (self.shared_len, self.shared_prefix) = (shared.len(), prefix_of(shared));
         }
         Ok(true)
     }
@@ -95,6 +117,9 @@ impl RunCursor {
     }
 
     fn in_window(&self, i: usize) -> Option<Block> {
+        if self.ahead.window.is_empty() {
+            return None;
+        }
         let place = self.run.fences.block(i)?;
         let start = usize::try_from(place.start.checked_sub(self.ahead.window_at)?).ok()?;
         let end = usize::try_from(place.end - self.ahead.window_at).ok()?;
@@ -116,6 +141,24 @@ impl RunCursor {
         Ok(())
     }
 
+    #[inline]
+    fn key_fits(&self, entry: &Entry) -> bool {
+        self.shared_len + entry.suffix_len() <= self.key.len()
+    }
+
+    /// The following entry where it is in another block, or takes a longer key's buffer.
+    #[cold]
+    #[inline(never)]
+    fn next_slow(&mut self) -> Result<()> {
+        if !std::mem::take(&mut self.valid) {
+            return Ok(());
+        }
+        match self.slot + 1 {
+            following if following < self.count() => self.stand(following),
+            _ => self.first_of(self.block_at + 1),
+        }
+    }
+
     /// Stands on a slot of the current block.
     #[inline]
     fn stand(&mut self, slot: usize) -> Result<()> {
@@ -123,14 +166,16 @@ impl RunCursor {
         self.stand_on(slot, entry)
     }
 
-    #[inline]
     fn stand_on(&mut self, slot: usize, entry: Option<Entry>) -> Result<()> {
         let (Some(block), Some(entry)) = (&self.block, entry) else {
             return Err(self.run.bad_block(self.block_at));
         };
         // The key's front is the block's since the block was loaded.
-        self.key.truncate(block.shared_len());
-        self.key.extend_from_slice(block.suffix(&entry));
+        self.key_len = self.shared_len + entry.suffix_len();
+        if !self.key_fits(&entry) {
+            self.key.resize(self.key_len + KEY_SLACK_BYTES, 0);
+        }
+        block.suffix_into(&entry, &mut self.key, self.shared_len);
         (self.slot, self.entry, self.valid) = (slot, entry, true);
         Ok(())
     }
@@ -149,6 +194,37 @@ impl RunCursor {
         self.stand(self.count().saturating_sub(1))
     }
 
+    /// First half of a seek: gets the block and asks for its memory. With several cursors to place,
+    /// all go this far before the first one goes on, so that their cache misses overlap.
+    pub(crate) fn approach(&mut self, key: &[u8]) -> Result<()> {
+        self.valid = false;
+        let at = self.run.fences.find(key);
+        if self.load(at)?
+            && let Some(block) = &self.block
+        {
+            block.prefetch_ends();
+        }
+        Ok(())
+    }
+
+    /// Second half of a seek to the same key.
+    pub(crate) fn arrive(&mut self, key: &[u8]) -> Result<()> {
+        if self.block.is_none() {
+            return Ok(());
+        }
+        let slot = self.lower_bound(key)?;
+        if slot >= self.count() {
+            return self.first_of(self.block_at + 1);
+        }
+        self.stand(slot)?;
+        if let Some(block) = &self.block {
+            let lines = (0..WALK_AHEAD_BYTES).step_by(LINE_BYTES);
+            lines.for_each(|bytes| block.prefetch_after(&self.entry, bytes));
+        }
+        Ok(())
+    }
+
+    #[inline]
     fn count(&self) -> usize {
         self.block.as_ref().map_or(0, Block::count)
     }
@@ -160,30 +236,58 @@ impl RunCursor {
 }
 
 impl Cursor for RunCursor {
+    #[inline]
     fn valid(&self) -> bool {
         self.valid
     }
 
+    #[inline]
     fn key(&self) -> &[u8] {
-        if self.valid { &self.key } else { &[] }
+        let length = if self.valid { self.key_len } else { 0 };
+        self.key.get(..length).unwrap_or_default()
     }
 
+    #[inline]
+    fn prefix(&self) -> u64 {
+        match &self.block {
+            Some(block) if self.valid => block.prefix(&self.entry, self.shared_prefix),
+            _ => 0,
+        }
+    }
+
+    #[inline]
     fn found(&self) -> Result<Found> {
         let found = self.block.as_ref().and_then(|block| block.found(&self.entry));
         found.ok_or_else(|| self.run.bad_block(self.block_at))
     }
 
     #[inline]
+    fn value(&self) -> Option<(ValueSlice<'_>, u64)> {
+        let block = self.block.as_ref().filter(|_| self.valid)?;
+        block.value(&self.entry)
+    }
+
+    #[inline]
+    fn is_deleted(&self) -> bool {
+        !self.valid || self.entry.is_deleted()
+    }
+
+    #[inline]
     fn next(&mut self) -> Result<()> {
-        if !std::mem::take(&mut self.valid) {
+        // Entries follow each other: no need to look up where the next one begins.
+        if self.valid
+            && self.slot + 1 < self.count()
+            && let Some(block) = &self.block
+            && let Some(entry) = block.entry_at(self.entry.end())
+            && self.key_fits(&entry)
+        {
+            self.key_len = self.shared_len + entry.suffix_len();
+            block.suffix_into(&entry, &mut self.key, self.shared_len);
+            block.prefetch_after(&entry, WALK_AHEAD_BYTES);
+            (self.slot, self.entry) = (self.slot + 1, entry);
             return Ok(());
         }
-        if self.slot + 1 < self.count() {
-            // Entries follow each other: no need to look up where the next one begins.
-            let entry = self.block.as_ref().and_then(|block| block.entry_at(self.entry.end()));
-            return self.stand_on(self.slot + 1, entry);
-        }
-        self.first_of(self.block_at + 1)
+        self.next_slow()
     }
 
     fn prev(&mut self) -> Result<()> {
@@ -197,13 +301,8 @@ impl Cursor for RunCursor {
     }
 
     fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.valid = false;
-        let at = self.run.fences.find(key);
-        if !self.load(at)? {
-            return Ok(());
-        }
-        let slot = self.lower_bound(key)?;
-        if slot < self.count() { self.stand(slot) } else { self.first_of(at + 1) }
+        self.approach(key)?;
+        self.arrive(key)
     }
 
     fn seek_before(&mut self, bound: Option<&[u8]>) -> Result<()> {

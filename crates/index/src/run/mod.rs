@@ -20,6 +20,7 @@ mod hash_index;
 mod inspect;
 mod key_hash;
 mod meta;
+mod prefetch;
 mod reader;
 mod seal;
 #[cfg(test)]

@@ -180,6 +180,36 @@ fn entries_take_the_bytes_promised() {
     assert!(located < 36.0 && inline < 41.0, "{located} {inline}");
 }
 
+fn lent(cursor: &RunCursor) -> Found {
+    assert_eq!(cursor.is_deleted(), cursor.value().is_none());
+    cursor.value().map_or(Found::Deleted, |(value, expires_at_s)| Found::Value {
+        value: value.to_owned(),
+        expires_at_s,
+    })
+}
+
+/// Keys of which a block holds few, spread unevenly, so that the first guess of a search is far off.
+#[test]
+fn unevenly_spread_keys_are_found() {
+    let mut entries = Entries::new();
+    for i in 0..400u64 {
+        entries.insert([b"same", &i.pow(7).to_be_bytes()[..]].concat(), inline(vec![7], 0));
+        entries.insert([b"same\xff", &vec![0; i as usize % 60][..]].concat(), Found::Deleted);
+    }
+    let vfs = shared(&disk());
+    write(&vfs, &RunOptions::default(), &entries, RunExtra::default());
+    let run = open(&vfs, 1 << 20).unwrap();
+    let mut cursor = run.cursor();
+    for key in entries.keys() {
+        for probe in [key.clone(), [&key[..], &[0]].concat()] {
+            cursor.seek(&probe).unwrap();
+            let expected = entries.range(probe.clone()..).next();
+            assert_eq!(cursor.valid().then(|| cursor.key()), expected.map(|(key, _)| &key[..]));
+            assert_eq!(get(&run, &probe).unwrap(), entries.get(&probe).cloned());
+        }
+    }
+}
+
 #[test]
 fn cursors_agree_with_a_model_in_all_directions() {
     let mut dice = Dice::seeded(23, "cursors_agree_with_a_model_in_all_directions");
@@ -216,6 +246,8 @@ fn cursors_agree_with_a_model_in_all_directions() {
                     break;
                 }
                 assert_eq!(&cursor.found().unwrap(), &entries[cursor.key()]);
+                assert_eq!(lent(&cursor), entries[cursor.key()]);
+                assert_eq!(cursor.prefix(), crate::cursor::prefix_of(cursor.key()));
                 if dice.below(2) == 0 {
                     cursor.next().unwrap();
                     place += 1;

@@ -2,7 +2,7 @@
 
 use crate::cursor::Cursor;
 use crate::run::{Run, RunCursor};
-use crate::slot::Found;
+use crate::slot::{Found, ValueSlice};
 use std::sync::Arc;
 use stele_types::{Error, Result};
 
@@ -32,20 +32,50 @@ impl TierCursor {
         self.at.as_mut().map(|(_, cursor)| cursor)
     }
 
+    /// See [`RunCursor::approach`].
+    pub fn approach(&mut self, key: &[u8]) -> Result<()> {
+        let index = self.runs.partition_point(|run| run.meta().last_key < key);
+        if index == self.runs.len() {
+            self.at = None;
+        }
+        self.enter(index).map_or(Ok(()), |cursor| cursor.approach(key))
+    }
+
+    /// See [`RunCursor::arrive`].
+    pub fn arrive(&mut self, key: &[u8]) -> Result<()> {
+        self.at.as_mut().map_or(Ok(()), |(_, cursor)| cursor.arrive(key))
+    }
+
+    #[cold]
+    fn next_run(&mut self) -> Result<()> {
+        match self.enter(self.index() + 1) {
+            Some(cursor) => cursor.seek(&[]),
+            None => Ok(()),
+        }
+    }
+
     fn index(&self) -> usize {
         self.at.as_ref().map_or(0, |(index, _)| *index)
     }
 }
 
 impl Cursor for TierCursor {
+    #[inline]
     fn valid(&self) -> bool {
         self.at.as_ref().is_some_and(|(_, cursor)| cursor.valid())
     }
 
+    #[inline]
     fn key(&self) -> &[u8] {
         self.at.as_ref().map_or(&[], |(_, cursor)| cursor.key())
     }
 
+    #[inline]
+    fn prefix(&self) -> u64 {
+        self.at.as_ref().map_or(0, |(_, cursor)| cursor.prefix())
+    }
+
+    #[inline]
     fn found(&self) -> Result<Found> {
         match &self.at {
             Some((_, cursor)) => cursor.found(),
@@ -53,19 +83,24 @@ impl Cursor for TierCursor {
         }
     }
 
+    #[inline]
+    fn value(&self) -> Option<(ValueSlice<'_>, u64)> {
+        self.at.as_ref().and_then(|(_, cursor)| cursor.value())
+    }
+
+    #[inline]
+    fn is_deleted(&self) -> bool {
+        self.at.as_ref().is_none_or(|(_, cursor)| cursor.is_deleted())
+    }
+
+    #[inline]
     fn next(&mut self) -> Result<()> {
-        let Some((index, cursor)) = &mut self.at else { return Ok(()) };
+        let Some((_, cursor)) = &mut self.at else { return Ok(()) };
         if !cursor.valid() {
             return Ok(());
         }
         cursor.next()?;
-        if !cursor.valid() {
-            let following = *index + 1;
-            if let Some(cursor) = self.enter(following) {
-                cursor.seek(&[])?;
-            }
-        }
-        Ok(())
+        if cursor.valid() { Ok(()) } else { self.next_run() }
     }
 
     fn prev(&mut self) -> Result<()> {
@@ -84,15 +119,8 @@ impl Cursor for TierCursor {
     }
 
     fn seek(&mut self, key: &[u8]) -> Result<()> {
-        let index = self.runs.partition_point(|run| run.meta().last_key < key);
-        if index == self.runs.len() {
-            self.at = None;
-            return Ok(());
-        }
-        match self.enter(index) {
-            Some(cursor) => cursor.seek(key),
-            None => Ok(()),
-        }
+        self.approach(key)?;
+        self.arrive(key)
     }
 
     fn seek_before(&mut self, bound: Option<&[u8]>) -> Result<()> {

@@ -163,11 +163,16 @@ pub fn checkpoint(position: usize) -> Checkpoint {
 pub type Pairs = Vec<(Vec<u8>, (u32, u64))>;
 
 pub fn contents(view: &View, range: KeyRange, direction: Direction) -> Result<Pairs> {
-    let mut iter = view.iter(range, direction)?;
+    let mut iter = view.iter(range.clone(), direction)?;
+    let mut lent = view.iter(range, direction)?;
     let mut pairs = Vec::new();
     while let Some((key, value, expires_at_s)) = iter.next()? {
+        assert!(lent.advance()?);
+        assert_eq!((lent.key(), lent.expires_at_s()), (&key[..], expires_at_s));
+        assert_eq!(lent.value().to_owned(), value);
         pairs.push((key.to_vec(), (number(&value), expires_at_s)));
     }
+    assert!(!lent.advance()?);
     Ok(pairs)
 }
 
