@@ -94,7 +94,7 @@ fn a_scan_reads_little_more_than_it_returns_and_an_iterator_reads_ahead() {
     let disk = disk(1);
     let db = open(&disk, &Options { segment_bytes_max: 16 << 20, ..tiny() }).unwrap();
     for n in 0..600 {
-        db.put(&numbered(n), &vec![n as u8; VALUE_BYTES]).unwrap();
+        db.put(&numbered(n), &[n as u8; VALUE_BYTES]).unwrap();
     }
     db.compact().unwrap();
     let meter = || disk.meter().snapshot();
@@ -113,7 +113,7 @@ fn a_scan_reads_little_more_than_it_returns_and_an_iterator_reads_ahead() {
         let pair = pair.unwrap();
         assert_eq!(
             (&pair.key[..], &pair.value[..]),
-            (&numbered(n)[..], &vec![n as u8; VALUE_BYTES][..])
+            (&numbered(n)[..], &[n as u8; VALUE_BYTES][..])
         );
         count += 1;
     }
@@ -232,7 +232,7 @@ fn writers_on_many_threads_all_find_their_writes() {
             scope.spawn(move || {
                 for n in 0..100 {
                     let key = [writer.to_be_bytes(), u32::to_be_bytes(n)].concat();
-                    db.put(&key, &vec![writer as u8; 200]).unwrap();
+                    db.put(&key, &[writer as u8; 200]).unwrap();
                     assert_eq!(db.get(&key).unwrap().unwrap(), vec![writer as u8; 200]);
                 }
             });

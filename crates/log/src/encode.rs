@@ -3,10 +3,12 @@
 
 use crate::format::Form;
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
-use crate::format::item::{Previous, put_entry_head, put_hard_state, put_mark, put_withdrawn};
+use crate::format::item::{
+    Previous, filler, put_entry_head, put_hard_state, put_mark, put_withdrawn,
+};
 use crate::region::Regions;
 use std::collections::BTreeMap;
-use stele_types::checksum::crc32c;
+use stele_types::checksum::{Crc32c, crc32c};
 use stele_types::{
     Command, EntryRecord, Error, LogIndex, Lsn, Mark, Record, RegionId, Result, StoreId, mutant,
 };
@@ -15,6 +17,16 @@ use stele_vfs::AlignedBuf;
 /// Longest payload of one entry, and longest frame.
 const PAYLOAD_BYTES_MAX: usize = 1 << 30;
 const FRAME_BYTES_MAX: u64 = 2 << 30;
+
+/// What file systems allocate by. A growing file written in part of one costs a second write of
+/// zeros and a lock; frames this long are filled up to it, which costs at most 1.6 % of them.
+const PAGE_BYTES: usize = 4096;
+const FILLED_FRAME_BYTES_MIN: usize = 64 * PAGE_BYTES;
+
+/// A payload is summed and copied in pieces that stay in the processor's cache in between.
+const PIECE_BYTES: usize = 8 << 10;
+/// Payloads from here on are read once for both checksums; for less, combining costs more.
+const COMBINED_BYTES_MIN: usize = 2 << 10;
 
 /// Where the frame goes, and what the log holds before it.
 pub(crate) struct Place<'a> {
@@ -51,6 +63,8 @@ pub(crate) fn encode(
         previous: Previous::default(),
         regions: BTreeMap::new(),
         count: 0,
+        summed: FRAME_HEADER_BYTES,
+        body_crc: Crc32c::new(),
         out: Encoded::default(),
     };
     for record in records {
@@ -76,6 +90,9 @@ struct Encoder<'a> {
     previous: Previous,
     regions: BTreeMap<RegionId, Ahead>,
     count: u32,
+    /// Bytes of the buffer that the body's checksum covers, and that checksum.
+    summed: usize,
+    body_crc: Crc32c,
     out: Encoded,
 }
 
@@ -154,17 +171,48 @@ impl Encoder<'_> {
         }
         self.withdraw_from(region, index);
         self.head.clear();
-        let crc = crc32c(&entry.payload);
-        put_entry_head(&mut self.head, &mut self.previous, entry, crc);
-        self.push_head();
-        let at = self.position();
-        self.buffer.extend_from_slice(&entry.payload);
+        let at = self.put_payload(entry);
         self.out.payloads.push(at);
         self.out.payload_bytes += entry.payload.len() as u64;
         if let Some(ahead) = self.regions.get_mut(&region) {
             ahead.fresh.push(at);
         }
         Ok(())
+    }
+
+    /// Head and payload, the payload read from memory once.
+    fn put_payload(&mut self, entry: &EntryRecord) -> Lsn {
+        if entry.payload.len() < COMBINED_BYTES_MIN {
+            let crc = crc32c(&entry.payload);
+            put_entry_head(&mut self.head, &mut self.previous, entry, crc);
+            self.push_head();
+            let at = self.position();
+            self.buffer.extend_from_slice(&entry.payload);
+            return at;
+        }
+        put_entry_head(&mut self.head, &mut self.previous, entry, 0);
+        self.push_head();
+        let (at, begin) = (self.position(), self.buffer.len());
+        let mut crc = Crc32c::new();
+        for piece in entry.payload.chunks(PIECE_BYTES) {
+            crc.update(piece);
+            self.buffer.extend_from_slice(piece);
+        }
+        let crc = crc.finish();
+        // The head ends with the checksum.
+        if let Some(place) = self.buffer.get_mut(begin - size_of::<u32>()..begin) {
+            place.copy_from_slice(&crc.to_le_bytes());
+        }
+        self.sum_up_to(begin);
+        self.body_crc.update_summed(crc, entry.payload.len() as u64);
+        self.summed = self.buffer.len();
+        at
+    }
+
+    fn sum_up_to(&mut self, end: usize) {
+        let bytes = self.buffer.get(self.summed..end).unwrap_or_default();
+        self.body_crc.update(bytes);
+        self.summed = end;
     }
 
     fn put_mark(&mut self, region: RegionId, mark: &Mark) -> Result<()> {
@@ -237,16 +285,26 @@ impl Encoder<'_> {
         Lsn::new(self.place.at.file, offset)
     }
 
+    /// Long frames end at a page, so that the next one begins at one.
+    fn fill_page(&mut self) {
+        if self.buffer.len() >= FILLED_FRAME_BYTES_MIN {
+            let end = self.place.at.offset as usize + self.buffer.len();
+            let bytes = end.next_multiple_of(PAGE_BYTES) - end;
+            self.buffer.extend_from_slice(&filler(bytes));
+        }
+    }
+
     fn finish(mut self) -> Encoded {
-        let body = self.buffer.get(FRAME_HEADER_BYTES..).unwrap_or_default();
+        self.fill_page();
+        self.sum_up_to(self.buffer.len());
         let mut header = FrameHeader {
-            body_bytes: body.len() as u32,
+            body_bytes: (self.buffer.len() - FRAME_HEADER_BYTES) as u32,
             crc: 0,
             at: self.place.at,
             chain: self.place.chain,
             records: self.count,
         };
-        header.crc = header.checksum(self.place.store, body);
+        header.crc = header.checksum_summed(self.place.store, self.body_crc.finish());
         let encoded = header.encode();
         if let Some(head) = self.buffer.get_mut(..FRAME_HEADER_BYTES) {
             head.copy_from_slice(&encoded);

@@ -12,23 +12,40 @@ const HANDLES_MAX: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(crate) struct Handles {
-    open: RwLock<BTreeMap<FileId, Arc<dyn VfsFile>>>,
+    /// By file and whether past the page cache.
+    open: RwLock<BTreeMap<(FileId, bool), Arc<dyn VfsFile>>>,
 }
 
 impl Handles {
+    /// Through the page cache.
     pub fn get(&self, dir: &Dir, name: Name) -> Result<Arc<dyn VfsFile>> {
-        if let Some(file) = self.open.read().get(&name.file()) {
+        self.get_or_open((name.file(), false), || dir.open_read(name))
+    }
+
+    /// Past the page cache if the options say so and the file system can.
+    pub fn get_direct(&self, dir: &Dir, name: Name) -> Result<Arc<dyn VfsFile>> {
+        self.get_or_open((name.file(), true), || dir.open_direct(name))
+    }
+
+    fn get_or_open(
+        &self,
+        key: (FileId, bool),
+        open_file: impl FnOnce() -> Result<Arc<dyn VfsFile>>,
+    ) -> Result<Arc<dyn VfsFile>> {
+        if let Some(file) = self.open.read().get(&key) {
             return Ok(file.clone());
         }
-        let file = dir.open_read(name)?;
+        let file = open_file()?;
         let mut open = self.open.write();
         if open.len() >= HANDLES_MAX {
             open.pop_first();
         }
-        Ok(open.entry(name.file()).or_insert(file).clone())
+        Ok(open.entry(key).or_insert(file).clone())
     }
 
     pub fn forget(&self, file: FileId) {
-        self.open.write().remove(&file);
+        let mut open = self.open.write();
+        open.remove(&(file, false));
+        open.remove(&(file, true));
     }
 }

@@ -18,6 +18,7 @@ mod log;
 mod options;
 mod poison;
 mod read;
+mod read_pool;
 mod recover;
 mod region;
 mod remove;

@@ -92,7 +92,9 @@ impl Log {
         self.shared.get(at)
     }
 
-    /// The values at many locators, in their order; neighbours are read together.
+    /// The values at many locators, in their order; neighbours are read together, long stretches of
+    /// them past the page cache. Values of 8 KiB and more may share memory with their neighbours: who
+    /// keeps few of them for long keeps copies.
     pub fn get_many(&self, at: &[Locator]) -> Result<Vec<Bytes>> {
         self.shared.get_many(at)
     }
@@ -248,7 +250,10 @@ impl Log {
             graves_files: catalog.of_kind(FileKind::Graves).len(),
             free_segments: shared.free.lock().len(),
             head,
-            memory_bytes: memory_bytes + shared.cache.used_bytes() + load(&counters.buffer_bytes),
+            memory_bytes: memory_bytes
+                + shared.cache.used_bytes()
+                + shared.read_pool.memory_bytes()
+                + load(&counters.buffer_bytes),
             entries,
             batches: load(&counters.batches),
             syncs: load(&counters.syncs),

@@ -10,8 +10,13 @@ use stele_vfs::{AlignedBuf, MEMORY_ALIGN_BYTES};
 
 /// Unwanted bytes between two values that are still read along: cheaper than another read.
 const GAP_BYTES_MAX: u64 = 16 << 10;
-/// Longest read for more than one value.
-const STRETCH_BYTES_MAX: u64 = 1 << 20;
+/// Longest read for more than one value: values of 4 MiB and what lies between them. A device
+/// serves the parts of one long read at the same time.
+pub(crate) const STRETCH_BYTES_MAX: u64 = (4 << 20) + (256 << 10);
+/// Reads from here on go past the page cache: it would only copy them, and drop what others need.
+const DIRECT_BYTES_MIN: u64 = 256 << 10;
+/// Shorter values are copied out of what was read: each must not keep all of it in memory.
+const SHARED_BYTES_MIN: u32 = 8 << 10;
 
 /// What is known of a record from its locator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,12 +71,13 @@ impl Shared {
             let taken = stretch(at, rest);
             let (group, after) = rest.split_at(taken);
             rest = after;
-            if let ([only], Some(at)) = (group, at.get(first)) {
-                if let Some(slot) = values.get_mut(*only) {
-                    *slot = self.get(at)?;
+            match (group, at.get(first)) {
+                ([only], Some(at)) if u64::from(at.length) < DIRECT_BYTES_MIN => {
+                    if let Some(slot) = values.get_mut(*only) {
+                        *slot = self.get(at)?;
+                    }
                 }
-            } else {
-                self.get_stretch(at, group, &mut values)?;
+                _ => self.get_stretch(at, group, &mut values)?,
             }
         }
         Ok(values)
@@ -81,15 +87,15 @@ impl Shared {
         let wanted = || group.iter().filter_map(|&i| Some((i, at.get(i)?)));
         let Some((_, first)) = wanted().next() else { return Ok(()) };
         let end = wanted().map(|(_, at)| end_of(at)).max().unwrap_or_default();
-        let begin = u64::from(first.offset);
-        let file = self.handles.get(&self.dir, self.value_name(first.file)?)?;
-        let mut bytes = vec![0; (end - begin) as usize];
-        let got = file.read_at(&mut bytes, begin)?;
+        let (begin, bytes) = self.read_stretch(first.file, u64::from(first.offset), end)?;
+        let wanted_bytes: u64 = wanted().map(|(_, at)| u64::from(at.length)).sum();
+        let dense = 4 * wanted_bytes >= 3 * bytes.len() as u64;
         for (i, at) in wanted() {
             let from = (u64::from(at.offset) - begin) as usize;
-            let value = bytes.get(..got).and_then(|b| b.get(from..from + at.length as usize));
-            let value = value.filter(|value| at.check(value).is_ok());
+            let within = from..from + at.length as usize;
+            let value = bytes.get(within.clone()).filter(|value| at.check(value).is_ok());
             let value = match value {
+                Some(_) if dense && at.length >= SHARED_BYTES_MIN => bytes.slice(within),
                 Some(value) => Bytes::copy_from_slice(value),
                 None => self.get(at)?,
             };
@@ -98,6 +104,23 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    /// At least `begin..end` of a file, as far as it goes, and where that begins.
+    fn read_stretch(&self, file: FileId, begin: u64, end: u64) -> Result<(u64, Bytes)> {
+        let name = self.value_name(file)?;
+        if end - begin < DIRECT_BYTES_MIN {
+            let mut bytes = vec![0; (end - begin) as usize];
+            let got = self.handles.get(&self.dir, name)?.read_at(&mut bytes, begin)?;
+            bytes.truncate(got);
+            return Ok((begin, bytes.into()));
+        }
+        let align = MEMORY_ALIGN_BYTES as u64;
+        let (begin, end) = (begin - begin % align, end.next_multiple_of(align));
+        let mut buffer = self.read_pool.take((end - begin) as usize);
+        let file = self.handles.get_direct(&self.dir, name)?;
+        let got = file.read_at(buffer.as_mut_slice(), begin)?;
+        Ok((begin, buffer.into_bytes().slice(..got)))
     }
 
     pub fn entries(

@@ -5,6 +5,7 @@ use crate::dir::{Dir, Name};
 use crate::entry_cache::EntryCache;
 use crate::handles::Handles;
 use crate::poison::Poison;
+use crate::read_pool::ReadPool;
 use crate::region::Regions;
 use crate::{FileKind, LogOptions};
 use parking_lot::{Mutex, RwLock};
@@ -20,6 +21,7 @@ pub(crate) struct Shared {
     pub catalog: RwLock<Catalog>,
     pub handles: Handles,
     pub cache: EntryCache,
+    pub read_pool: ReadPool,
     pub poison: Poison,
     pub counters: Counters,
     /// Freed segments under their old identifiers.

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use stele_log::RecoverFrom;
+use stele_log::{LogOptions, RecoverFrom, Tail};
 use stele_types::{Cause, Command, CommandBuilder, LogIndex, RegionId};
 use stele_vfs::{Operation, Vfs};
 
@@ -136,4 +136,36 @@ fn readers_go_on_while_a_sync_is_under_way() {
     put(&log, REGION, 2, 500).unwrap();
     assert_eq!(*begun.lock().unwrap(), 1);
     assert_put(&log, REGION, 2, 500);
+}
+
+#[test]
+fn long_batches_end_at_pages_and_short_ones_at_blocks() {
+    let disk = disk(7);
+    let options = || LogOptions { segment_bytes_max: 8 << 20, ..options() };
+    let (log, _) = open_with(&disk, options(), RecoverFrom::default()).unwrap();
+    let mut places = Vec::new();
+    // Around the sizes at which payloads are summed in pieces, and frames are filled.
+    let sizes = [100, 2047, 2048, 8191, 8192, 8193, 262_000, 263_000, 300_000];
+    for (index, bytes) in (1..).zip(sizes) {
+        let command = command(&[(b"key", &value(index, bytes))]);
+        let records = vec![entry(REGION, index, 1, &command)];
+        let before = log.head().offset;
+        let appended = log.append(&batch(records)).unwrap();
+        let end = appended.head.offset;
+        let filled = bytes >= 262_144;
+        assert_eq!(end % if filled { 4096 } else { 512 }, 0, "{bytes} bytes");
+        assert!(((end - before) as usize) < bytes + 200 + if filled { 4096 } else { 512 });
+        let op = command.ops().next().unwrap();
+        places.push((op.locator(appended.payloads[0]).unwrap(), value(index, bytes)));
+    }
+    assert_eq!(log.verify(&mut |_| {}).unwrap().damaged, 0);
+    disk.crash_now();
+    let disk = disk.restart(1);
+    let (log, recovery) = open_with(&disk, options(), RecoverFrom::default()).unwrap();
+    assert_eq!(recovery.tail, Tail::Clean);
+    for (at, value) in &places {
+        assert_eq!(&log.get(at).unwrap(), value);
+    }
+    assert_eq!(log.region(REGION).unwrap().last, LogIndex(sizes.len() as u64));
+    put(&log, REGION, sizes.len() as u64 + 1, 100).unwrap();
 }

@@ -9,23 +9,37 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 
 /// A checksum over several slices.
 #[derive(Clone, Debug)]
-pub struct Crc32c(Digest);
+pub struct Crc32c {
+    digest: Digest,
+    /// What this many bytes more multiply a checksum by: parts are often of one length.
+    shift: (u64, u32),
+}
 
 impl Crc32c {
     /// Starts a checksum.
     pub fn new() -> Self {
-        Self(Digest::new(CrcAlgorithm::Crc32Iscsi))
+        Self { digest: Digest::new(CrcAlgorithm::Crc32Iscsi), shift: (0, ONE) }
     }
 
     /// Adds bytes.
     pub fn update(&mut self, bytes: &[u8]) -> &mut Self {
-        self.0.update(bytes);
+        self.digest.update(bytes);
+        self
+    }
+
+    /// Adds `bytes` bytes whose own checksum is known, without looking at them.
+    pub fn update_summed(&mut self, crc: u32, bytes: u64) -> &mut Self {
+        if self.shift.0 != bytes {
+            self.shift = (bytes, shift_by(bytes));
+        }
+        let joined = multiply(self.finish(), self.shift.1) ^ crc;
+        self.digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!joined));
         self
     }
 
     /// The checksum of all bytes added so far.
     pub fn finish(&self) -> u32 {
-        self.0.finalize() as u32
+        self.digest.finalize() as u32
     }
 }
 
@@ -35,9 +49,57 @@ impl Default for Crc32c {
     }
 }
 
+/// x^(8·bytes) modulo the polynomial.
+fn shift_by(bytes: u64) -> u32 {
+    let set = POWERS.iter().enumerate().filter(|(bit, _)| bytes >> bit & 1 == 1);
+    set.fold(ONE, |shift, (_, power)| multiply(shift, *power))
+}
+
+/// x^0: the highest bit, as the polynomial's bits are reversed.
+const ONE: u32 = 1 << 31;
+
+/// Castagnoli's polynomial, its bits reversed.
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+
+/// x^(8·2^n) modulo the polynomial: what 2^n bytes more multiply a checksum by.
+const POWERS: [u32; 64] = {
+    let mut powers = [0; 64];
+    let mut power = ONE >> 8;
+    let mut n = 0;
+    while n < powers.len() {
+        powers[n] = power;
+        power = multiply(power, power);
+        n += 1;
+    }
+    powers
+};
+
+const fn multiply(mut a: u32, mut b: u32) -> u32 {
+    let mut product = 0;
+    while a != 0 {
+        product ^= b & (a >> 31).wrapping_neg();
+        a <<= 1;
+        b = b >> 1 ^ POLYNOMIAL & (b & 1).wrapping_neg();
+    }
+    product
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn summed_parts_give_the_checksum_of_the_whole() {
+        let bytes: Vec<u8> = (0..70_001u32).map(|i| (i.wrapping_mul(i) >> 3) as u8).collect();
+        for cut in [0, 1, 7, 24, 4096, 65_535, 70_000, 70_001] {
+            let (front, back) = bytes.split_at(cut);
+            let mut crc = Crc32c::new();
+            crc.update(front).update_summed(crc32c(back), back.len() as u64);
+            assert_eq!(crc.finish(), crc32c(&bytes), "cut at {cut}");
+            crc.update_summed(crc32c(front), front.len() as u64).update(b"end");
+            assert_eq!(crc.finish(), crc32c(&[&bytes, front, b"end"].concat()), "cut at {cut}");
+        }
+    }
 
     #[test]
     fn checksum_is_castagnoli_and_streams() {

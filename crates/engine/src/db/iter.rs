@@ -1,7 +1,7 @@
 //! Iteration: keys and references from the index, values fetched in slices that grow, each slice
 //! sorted by place.
 
-use crate::store::{Store, View};
+use crate::store::{SLICE_BYTES_MAX, SLICE_PAIRS_MAX, Store, View};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use stele_types::{KeyRange, Result};
 
 /// Values of the first slice; a short scan then reads little it does not return.
 const FIRST_SLICE_PAIRS: usize = 16;
-const SLICE_PAIRS_MAX: usize = 1024;
-const SLICE_BYTES_MAX: u64 = 4 << 20;
 
 /// Pairs of one point in time, in key order. Writes and deletes made after it was created do not
-/// show. While it lives, the space of what it may yield is not freed.
+/// show. While it lives, the space of what it may yield is not freed. Long values of neighbours may
+/// share memory: who keeps few of them for long keeps copies.
 pub struct DbIter {
     store: Arc<Store>,
     view: View,
     references: ViewIter,
     ready: VecDeque<Pair>,
     slice_pairs: usize,
+    slice_bytes: u64,
     keys_only: bool,
     now_s: u64,
     done: bool,
@@ -53,6 +53,7 @@ impl DbIter {
             references,
             ready: VecDeque::new(),
             slice_pairs: FIRST_SLICE_PAIRS,
+            slice_bytes: SLICE_BYTES_MAX,
             keys_only,
             now_s,
             done: false,
@@ -60,9 +61,10 @@ impl DbIter {
         })
     }
 
-    /// Says how many pairs will be asked for, so that their values are read together.
-    pub(super) fn expect(mut self, pairs: usize) -> Self {
+    /// Says how many pairs and bytes will be asked for, so that just their values are read together.
+    pub(super) fn expect(mut self, pairs: usize, bytes: usize) -> Self {
         self.slice_pairs = pairs.clamp(1, SLICE_PAIRS_MAX);
+        self.slice_bytes = (bytes as u64).clamp(1, SLICE_BYTES_MAX);
         self
     }
 
@@ -70,7 +72,7 @@ impl DbIter {
         let slice = self.view.next_slice(
             &mut self.references,
             self.slice_pairs,
-            SLICE_BYTES_MAX,
+            self.slice_bytes,
             self.keys_only,
         )?;
         self.slice_pairs = (self.slice_pairs * 4).min(SLICE_PAIRS_MAX);

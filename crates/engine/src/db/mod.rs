@@ -166,13 +166,16 @@ impl Db {
         let iter = DbIter::new(&self.store, range, options.order, options.keys_only, now_s)?;
         let mut pairs = Vec::with_capacity(options.limit.min(1024));
         let mut bytes = 0;
-        for pair in iter.expect(options.limit).take(options.limit) {
+        for pair in iter.expect(options.limit, options.bytes_max).take(options.limit) {
             let pair = pair?;
             bytes += pair.key.len() + pair.value.len();
             if bytes > options.bytes_max && !pairs.is_empty() {
                 break;
             }
             pairs.push(pair);
+            if bytes >= options.bytes_max {
+                break;
+            }
         }
         Ok(pairs)
     }

@@ -9,6 +9,9 @@ use stele_types::{
     Cause, Error, KeyRange, LogBatch, LogIndex, Lsn, Mark, Record, RegionId, Result, Term, ValueRef,
 };
 
+/// Bytes that an export holds at a time.
+const EXPORT_SLICE_BYTES: u64 = 1 << 20;
+
 /// A value file of a snapshot ends after the value that reaches this size.
 const VALUE_FILE_BYTES_MAX: u64 = 128 << 20;
 
@@ -20,7 +23,7 @@ pub(crate) fn export(
     let view = View::new(shared);
     let mut iter = view.references(range.clone(), Order::Forward)?;
     loop {
-        let slice = view.next_slice(&mut iter, usize::MAX, u64::MAX, false)?;
+        let slice = view.next_slice(&mut iter, usize::MAX, EXPORT_SLICE_BYTES, false)?;
         if slice.is_empty() {
             return Ok(());
         }

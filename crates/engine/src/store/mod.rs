@@ -14,7 +14,7 @@ pub use open::{Opened, Replay};
 pub use verify::{VerifyEvent, VerifyReport};
 pub use view::View;
 
-pub(crate) use view::Reference;
+pub(crate) use view::{Reference, SLICE_BYTES_MAX, SLICE_PAIRS_MAX};
 
 use crate::options::Options;
 use apply::ApplyState;

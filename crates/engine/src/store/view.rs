@@ -7,9 +7,9 @@ use stele_index::{Found, View as IndexView, ViewIter};
 use stele_storage::{EngineView, Order, Pair, ScanOptions};
 use stele_types::{KeyRange, Locator, Result, ValueRef};
 
-/// Values fetched together by a scan.
-const SCAN_SLICE_PAIRS: usize = 256;
-const SCAN_SLICE_BYTES: u64 = 1 << 20;
+/// Most pairs and bytes that a scan fetches together.
+pub(crate) const SLICE_PAIRS_MAX: usize = 4096;
+pub(crate) const SLICE_BYTES_MAX: u64 = 4 << 20;
 
 /// One point in time of a store. While it lives, no file it refers to goes.
 #[derive(Debug)]
@@ -67,7 +67,8 @@ impl View {
             .collect())
     }
 
-    /// The next pairs of `iter`, at most `limit` and about a mebibyte. Empty at the end.
+    /// The next pairs of `iter`, at most `limit`, until `bytes_max` or the most a slice holds is
+    /// reached. Empty at the end.
     pub(crate) fn next_slice(
         &self,
         iter: &mut ViewIter,
@@ -77,7 +78,7 @@ impl View {
     ) -> Result<Vec<Pair>> {
         let mut slice = Vec::new();
         let mut bytes = 0;
-        while slice.len() < limit.min(SCAN_SLICE_PAIRS) && bytes < bytes_max.min(SCAN_SLICE_BYTES) {
+        while slice.len() < limit.min(SLICE_PAIRS_MAX) && bytes < bytes_max.min(SLICE_BYTES_MAX) {
             let Some((key, value, expires_at_s)) = iter.next()? else { break };
             let value = if keys_only { ValueRef::Inline(Bytes::new()) } else { value };
             bytes += key.len() as u64 + u64::from(value.len());

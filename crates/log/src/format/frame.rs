@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! frame  := body_bytes:u32 crc:u32 file:u32 offset:u32 chain:u32 records:u32 body padding
+//! body   := item* [filler]                        (see `item`)
 //! crc    := CRC-32C over store:u64, the header but for crc, and body
 //! chain  := crc of the frame before, across segments; 0 before the first
 //! ```
@@ -10,7 +11,7 @@
 //! frame of a recycled segment's former life; the chain catches a write that was lost.
 
 use super::take;
-use stele_types::checksum::Crc32c;
+use stele_types::checksum::{Crc32c, crc32c};
 use stele_types::{FileId, Lsn, StoreId};
 
 /// Bytes of a frame's header.
@@ -49,10 +50,15 @@ impl FrameHeader {
 
     /// The checksum this header should carry over `body`.
     pub fn checksum(&self, store: StoreId, body: &[u8]) -> u32 {
+        self.checksum_summed(store, crc32c(body))
+    }
+
+    /// [`FrameHeader::checksum`] over a body of `body_bytes` whose own checksum is known.
+    pub fn checksum_summed(&self, store: StoreId, body_crc: u32) -> u32 {
         let encoded = self.encode();
         let mut crc = Crc32c::new();
         crc.update(&store.0.to_le_bytes()).update(&encoded[0..4]).update(&encoded[8..]);
-        crc.update(body).finish()
+        crc.update_summed(body_crc, u64::from(self.body_bytes)).finish()
     }
 
     /// Whether the header names the place it was read from.

@@ -9,6 +9,7 @@
 //! withdrawn := file offset            payload of an entry that a conflict replaced
 //! carried   := region destroyed:u8 term vote commit truncated_index truncated_term
 //!              last_index last_term reset                       (one region's state)
+//! filler    := tag zeros       (to the end of the body: the next frame begins at a page)
 //! ```
 //! Numbers without a width are varints; those marked `s` are in sidecars only. An entry that
 //! follows the one before it (same region and term, next index) leaves these three out.
@@ -22,6 +23,7 @@ const KIND_HARD_STATE: u8 = 1;
 const KIND_MARK: u8 = 2;
 const KIND_WITHDRAWN: u8 = 3;
 const KIND_CARRIED: u8 = 4;
+const KIND_FILLER: u8 = 5;
 const IS_COMMAND: u8 = 8;
 const FOLLOWS: u8 = 16;
 
@@ -171,6 +173,13 @@ pub(crate) fn put_carried(out: &mut Vec<u8>, carried: &CarriedRegion) {
     }
 }
 
+/// Bytes that end a frame's body and say nothing.
+pub(crate) fn filler(bytes: usize) -> Vec<u8> {
+    let mut filler = vec![0; bytes];
+    filler.iter_mut().take(1).for_each(|tag| *tag = KIND_FILLER);
+    filler
+}
+
 /// One item as a sidecar keeps it: without values, but with those up to `inline_max` bytes.
 pub(crate) fn put_digest(
     out: &mut Vec<u8>,
@@ -222,7 +231,7 @@ impl<'a> Items<'a> {
 
     /// `None` at the end, `Some(None)` when the bytes make no sense.
     pub fn next_item(&mut self) -> Option<Option<Item<'a>>> {
-        if self.rest.is_empty() {
+        if self.rest.first().is_none_or(|&tag| tag == KIND_FILLER) {
             return None;
         }
         let mut rest = self.rest;

@@ -12,6 +12,8 @@ use crate::catalog::FileMeta;
 use crate::dir::{Dir, Name};
 use crate::entry_cache::EntryCache;
 use crate::format::Item;
+use crate::read::STRETCH_BYTES_MAX;
+use crate::read_pool::ReadPool;
 use crate::region::Regions;
 use crate::segment::begin::{Begin, begin};
 use crate::segment::scan::{self, Behind, End};
@@ -41,6 +43,7 @@ pub(crate) fn open(
         catalog: RwLock::new(catalog),
         handles: Default::default(),
         cache: EntryCache::new(options.entry_cache_bytes_max),
+        read_pool: ReadPool::new(STRETCH_BYTES_MAX as usize),
         poison: Default::default(),
         counters: Default::default(),
         free: Mutex::new(inventory.free),

@@ -1,0 +1,98 @@
+//! Values read together: in few long reads, correct at every edge, without holding what they lay in.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use common::*;
+use stele_log::{Log, LogOptions, RecoverFrom};
+use stele_types::{Cause, Error, Locator, Lsn};
+use stele_vfs::{Fault, SimVfs, Vfs};
+
+const LONG: usize = 16_000;
+
+fn sorted(log: &Log, values: u64, bytes: usize) -> Vec<Locator> {
+    let mut writer = log.sorted_writer(Cause::Sort).unwrap();
+    let places = (0..values)
+        .map(|n| writer.append(&n.to_be_bytes(), Lsn::default(), 0, &value(n, bytes)).unwrap())
+        .collect();
+    writer.finish().unwrap();
+    places
+}
+
+fn reads(disk: &SimVfs) -> (u64, u64) {
+    let meter = disk.meter().snapshot();
+    (meter.reads, meter.read_bytes)
+}
+
+#[test]
+fn neighbours_come_in_long_reads_whatever_the_order_and_the_way() {
+    for direct in [true, false] {
+        let disk = disk(1);
+        let options = LogOptions { direct, ..options() };
+        let (log, _) = open_with(&disk, options, RecoverFrom::default()).unwrap();
+        let places = sorted(&log, 400, LONG);
+        let (calls, bytes) = reads(&disk);
+        let mut asked: Vec<usize> = (0..400).collect();
+        asked.swap(0, 399);
+        asked.swap(7, 200);
+        let at: Vec<Locator> = asked.iter().map(|&n| places[n]).collect();
+        for (value, n) in log.get_many(&at).unwrap().iter().zip(asked) {
+            assert_eq!(value, &common::value(n as u64, LONG), "value {n}");
+        }
+        let (calls, bytes) = (reads(&disk).0 - calls, reads(&disk).1 - bytes);
+        assert_eq!(calls, 2, "6.4 MB in reads of 4 MiB and a little");
+        assert!(bytes < 400 * (LONG as u64 + 100) + 4 * 4096, "{bytes} bytes were read");
+        // One end of the file to the other, values too far apart to be read along.
+        let ends = log.get_many(&[places[399], places[0]]).unwrap();
+        assert_eq!(ends, [value(399, LONG), value(0, LONG)]);
+    }
+}
+
+#[test]
+fn short_values_do_not_keep_a_long_read_in_memory_and_long_ones_give_it_back() {
+    let disk = disk(2);
+    let (log, _) = open(&disk);
+    let (short, long) = (sorted(&log, 2000, 300), sorted(&log, 60, LONG));
+    let before = log.stats().memory_bytes;
+    let held = log.get_many(&short).unwrap();
+    let free = log.stats().memory_bytes - before;
+    assert!(free >= 4 << 20, "the buffer is free again while the values are held");
+    let longs = log.get_many(&long).unwrap();
+    assert_eq!(log.stats().memory_bytes, before, "values of a full buffer lie in it");
+    drop(longs);
+    assert_eq!(log.stats().memory_bytes - before, free);
+    // Every other: much of what is read is not wanted, so the values are copied.
+    let few: Vec<Locator> = long.iter().step_by(2).copied().collect();
+    let copies = log.get_many(&few).unwrap();
+    assert_eq!(copies.len(), 30);
+    assert_eq!(held.iter().map(|value| value.len()).sum::<usize>(), 2000 * 300);
+    assert_eq!(log.stats().memory_bytes - before, free);
+}
+
+#[test]
+fn damage_in_a_long_read_is_told_and_a_wrong_read_is_made_again() {
+    let disk = disk(3);
+    let (log, _) = open(&disk);
+    let places = sorted(&log, 100, LONG);
+    let file = format!("{:08x}.val", places[0].file.0);
+    disk.inject(Fault::ReadFlipsOnce { path_contains: file.clone(), nth: 1 }).unwrap();
+    for (value, n) in log.get_many(&places).unwrap().iter().zip(0..) {
+        assert_eq!(value, &common::value(n, LONG));
+    }
+    let path = std::path::Path::new(DIR).join(&file);
+    disk.corrupt(&path, u64::from(places[50].offset) + 9, b"damage").unwrap();
+    assert!(matches!(log.get_many(&places), Err(Error::Corrupt { .. })));
+    assert_eq!(log.get_many(&places[..50]).unwrap().len(), 50);
+    disk.inject(Fault::ReadFails { path_contains: file, nth: 1 }).unwrap();
+    assert!(log.get_many(&places[..50]).is_err());
+}
+
+#[test]
+fn a_removed_file_is_not_read_through_a_kept_handle() {
+    let disk = disk(4);
+    let (log, _) = open(&disk);
+    let places = sorted(&log, 40, LONG);
+    assert_eq!(log.get_many(&places).unwrap().len(), 40);
+    log.remove(places[0].file).unwrap();
+    assert!(matches!(log.get_many(&places), Err(Error::Missing { .. })));
+}
