@@ -27,7 +27,7 @@ pub struct GcOptions {
     pub space_amp_target: f64,
     /// Where the budget no longer counts and writers are slowed. Default 2.5.
     pub space_amp_hard: f64,
-    /// Tiers of runs before the newest ones are merged; each costs a read a filter probe. Default 8.
+    /// Tiers of runs before the newest ones are merged; each costs a read a filter probe. Default 4.
     pub tiers_max: usize,
     /// A merge takes the next older tier too while that is at most this many times as large as the
     /// tiers already taken. Default 2.0.
@@ -59,7 +59,7 @@ impl Default for GcOptions {
             budget_ratio: 0.25,
             space_amp_target: 2.0,
             space_amp_hard: 2.5,
-            tiers_max: 8,
+            tiers_max: 4,
             size_ratio: 2.0,
             discover_bytes_min: 256 << 20,
             value_file_bytes_max: 128 << 20,

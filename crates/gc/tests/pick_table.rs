@@ -32,7 +32,7 @@ tiers=128 files=1:128/0r,2:128/128 truncated reappended => idle
 tiers=128 files=1:128/127r,2:128/128 => idle
 # tiers: too many are merged by size, the large level is spared
 tiers=1,1,1,1,1,1,1,1,9000 files=1:10000/9000 => merge 0+8
-tiers=1,1,1,1,1,1,1,9000 files=1:10000/9000 => idle
+tiers=1,1,1,9000 files=1:10000/9000 => idle
 # within the target nothing moves
 tiers=1000 files=1:500/500,2:700/500 credit=100 => idle
 # beyond it: the cheapest victim, as many as one round needs
