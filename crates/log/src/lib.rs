@@ -27,6 +27,7 @@ mod segment;
 mod shared;
 mod sorted;
 mod stats;
+mod touched;
 mod verify;
 mod versions;
 

@@ -35,7 +35,7 @@ pub struct LogStats {
     pub cache_hits: u64,
     /// Entries read back.
     pub cache_misses: u64,
-    /// Reads whose checksum held only at the second, direct attempt.
+    /// Reads that were repeated because a checksum did not hold.
     pub direct_retries: u64,
 }
 
