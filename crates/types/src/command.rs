@@ -155,11 +155,12 @@ impl CommandBuilder {
         Ok(self)
     }
 
-    /// Adds the operations of an encoded command, unchanged.
-    pub fn extend(&mut self, command: &Command) -> Result<&mut Self> {
-        self.check_room(command.bytes.len())?;
-        self.bytes.extend_from_slice(&command.bytes[1..]);
-        self.ops += command.ops().count();
+    /// Adds the operations of another builder, unchanged.
+    /// Fails with [`Error::Invalid`], adding nothing, when a limit is passed.
+    pub fn extend(&mut self, other: &Self) -> Result<&mut Self> {
+        self.check_room(other.bytes.len())?;
+        self.bytes.extend_from_slice(other.bytes.get(1..).unwrap_or_default());
+        self.ops += other.ops;
         Ok(self)
     }
 

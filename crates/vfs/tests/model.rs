@@ -126,6 +126,14 @@ fn seeded(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, rng_seed, failure_persistence, ..ProptestConfig::default() }
 }
 
+#[test]
+fn an_empty_write_behind_the_end_changes_nothing() {
+    let vfs = new_disk();
+    let step = Step::Write { file: 0, offset: 1, bytes: 0, fill: 1 };
+    disk_step(&vfs, &step);
+    assert_eq!(content(&vfs), Model::from([(0, vec![])]));
+}
+
 proptest! {
     #![proptest_config(seeded(200))]
 

@@ -1,6 +1,6 @@
 //! A set of operations that take effect together.
 
-use stele_types::{Command, CommandBuilder, Result};
+use stele_types::{CommandBuilder, Result};
 
 /// Operations applied atomically: after a crash all of them are there or none.
 #[derive(Clone, Debug, Default)]
@@ -53,7 +53,12 @@ impl Batch {
         self.builder.encoded_bytes()
     }
 
-    pub(super) fn into_command(self) -> Command {
-        self.builder.build()
+    /// Adds the operations to a group, without a copy when they are its first.
+    pub(super) fn join(self, group: &mut CommandBuilder) -> Result<()> {
+        if group.is_empty() {
+            *group = self.builder;
+            return Ok(());
+        }
+        group.extend(&self.builder).map(|_| ())
     }
 }

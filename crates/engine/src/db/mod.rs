@@ -276,8 +276,7 @@ impl Db {
 
     fn submit_batch(&self, batch: Batch) -> Result<Completion> {
         let bytes = batch.bytes();
-        let command = batch.into_command();
-        self.submit(bytes, |builder| builder.extend(&command).map(|_| ()))
+        self.submit(bytes, |group| batch.join(group))
     }
 
     fn submit(

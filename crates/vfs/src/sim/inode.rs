@@ -93,13 +93,20 @@ impl Inode {
         self.seen.allocated_bytes(self.reserved)
     }
 
+    /// An empty write changes nothing, as `pwrite` has it: not even the length.
     pub fn write(&mut self, offset: u64, data: Bytes) {
+        if data.is_empty() {
+            return;
+        }
         self.change(Change::Write { offset, data });
     }
 
     /// Writes some sectors of `data`, never all.
     pub fn write_torn(&mut self, offset: u64, data: &Bytes, prng: &mut Prng) {
         let pieces: Vec<_> = sectors(offset, data).collect();
+        if pieces.is_empty() {
+            return;
+        }
         let left_out = prng.below(pieces.len() as u64);
         // Often a prefix, as devices do it; else any subset.
         let prefix = prng.coin();
