@@ -13,9 +13,9 @@ use stele_types::{Error, Result};
 /// One slice of maintenance; between slices the thread looks whether to stop.
 const SLICE_BYTES: u64 = 1 << 20;
 /// How long maintenance sleeps when there was nothing to do.
-const IDLE_SLEEP: Duration = Duration::from_millis(20);
+const IDLE_SLEEP: Duration = Duration::from_millis(5);
 /// Idle rounds after which the log's last batch is confirmed.
-const CONFIRM_AFTER_ROUNDS: u32 = 50;
+const CONFIRM_AFTER_ROUNDS: u32 = 200;
 
 /// Wakes a thread that waits for work.
 #[derive(Debug, Default)]
@@ -119,7 +119,9 @@ fn maintain_loop(signal: &Signal, store: &Store) {
     let mut idle_rounds = 0;
     loop {
         let more = match store.maintain(SLICE_BYTES) {
-            Ok(done) => done.more,
+            // Without bytes another caller is at work: looking again at once would only take its
+            // processor.
+            Ok(done) => done.more && done.bytes > 0,
             // The failure is kept in the statistics, and a poisoned store tells its writers.
             Err(_) => false,
         };
