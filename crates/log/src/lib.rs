@@ -27,7 +27,6 @@ mod segment;
 mod shared;
 mod sorted;
 mod stats;
-mod touched;
 mod verify;
 mod versions;
 

@@ -253,7 +253,6 @@ impl Log {
             memory_bytes: memory_bytes
                 + shared.cache.used_bytes()
                 + shared.read_pool.memory_bytes()
-                + crate::touched::Touched::MEMORY_BYTES
                 + load(&counters.buffer_bytes),
             entries,
             batches: load(&counters.batches),

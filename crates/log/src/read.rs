@@ -34,38 +34,11 @@ impl Shared {
         let name = self.value_name(at.file)?;
         let file = self.handles.get(&self.dir, name)?;
         let mut value = vec![0; at.length as usize];
-        if file.read_cached_at(&mut value, u64::from(at.offset))? && at.check(&value).is_ok() {
-            return Ok(value.into());
-        }
-        if self.touched.is_first(at.lsn())
-            && let Some(value) = self.read_past_cache(name, at)?
-        {
-            return Ok(value);
-        }
         let got = file.read_at(&mut value, u64::from(at.offset))?;
         if got == value.len() && at.check(&value).is_ok() {
             return Ok(value.into());
         }
         self.get_direct(name, at)
-    }
-
-    /// The value as the device has it; `None` when it does not match, or when the file system can't
-    /// read past the page cache.
-    fn read_past_cache(&self, name: Name, at: &Locator) -> Result<Option<Bytes>> {
-        let file = self.handles.get_direct(&self.dir, name)?;
-        let Some(block_bytes) = file.block_bytes() else { return Ok(None) };
-        let (begin, align) = (u64::from(at.offset), block_bytes as u64);
-        let from = begin - begin % align;
-        let upto = (begin + u64::from(at.length)).next_multiple_of(align);
-        let mut blocks = AlignedBuf::zeroed((upto - from) as usize);
-        let got = file.read_at(blocks.as_mut_slice(), from)?;
-        let within = (begin - from) as usize..(begin - from) as usize + at.length as usize;
-        let value = blocks.get(..got).and_then(|blocks| blocks.get(within));
-        let whole = value.filter(|value| at.check(value).is_ok());
-        if whole.is_none() {
-            Counters::add(&self.counters.direct_retries, 1);
-        }
-        Ok(whole.map(Bytes::copy_from_slice))
     }
 
     /// The page cache may hold a block from before it was written past it, and memory may have

@@ -7,7 +7,6 @@ use crate::handles::Handles;
 use crate::poison::Poison;
 use crate::read_pool::ReadPool;
 use crate::region::Regions;
-use crate::touched::Touched;
 use crate::{FileKind, LogOptions};
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -23,7 +22,6 @@ pub(crate) struct Shared {
     pub handles: Handles,
     pub cache: EntryCache,
     pub read_pool: ReadPool,
-    pub touched: Touched,
     pub poison: Poison,
     pub counters: Counters,
     /// Freed segments under their old identifiers.

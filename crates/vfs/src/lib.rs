@@ -97,11 +97,6 @@ pub trait Vfs: Send + Sync + Debug {
 pub trait VfsFile: Send + Sync + Debug {
     /// Reads up to `buffer.len()` bytes at `offset`; fewer only at the end of the file.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize>;
-    /// Fills `buffer` at `offset` from memory, without waiting for the device. False when not all of it
-    /// is in memory, or when that can't be told; the buffer may then hold anything.
-    fn read_cached_at(&self, _buffer: &mut [u8], _offset: u64) -> Result<bool> {
-        Ok(false)
-    }
     /// Writes all of `buffers` at `offset` with one call where the system can (vectored), counted
     /// under `cause`. Durable only after [`VfsFile::sync_data`].
     fn write_at(&self, buffers: &[IoSlice<'_>], offset: u64, cause: Cause) -> Result<()>;

@@ -20,7 +20,6 @@ use crate::segment::scan::{self, Behind, End};
 use crate::segment::sidecar::{self, SidecarWriter};
 use crate::segment::{items, reader::SegmentReader};
 use crate::shared::{Shared, State};
-use crate::touched::Touched;
 use crate::{FileKind, LogOptions, RecoverFrom, Recovery, Tail};
 use chain::Link;
 use inventory::Inventory;
@@ -45,7 +44,6 @@ pub(crate) fn open(
         handles: Default::default(),
         cache: EntryCache::new(options.entry_cache_bytes_max),
         read_pool: ReadPool::new(STRETCH_BYTES_MAX as usize),
-        touched: Touched::new(),
         poison: Default::default(),
         counters: Default::default(),
         free: Mutex::new(inventory.free),

@@ -3,9 +3,9 @@
 use crate::aligned::check_direct;
 use crate::{Meter, VfsFile};
 use rustix::fs::FallocateFlags;
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::Errno;
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -75,20 +75,6 @@ impl VfsFile for RealFile {
         }
         self.meter.count_read(got as u64);
         Ok(got)
-    }
-
-    fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> Result<bool> {
-        if self.block_bytes.is_some() {
-            return Ok(false);
-        }
-        let wanted = buffer.len();
-        let mut slices = [IoSliceMut::new(buffer)];
-        let nowait = ReadWriteFlags::NOWAIT;
-        // Any error means only that the device must be asked: that read reports its own.
-        let got = rustix::io::preadv2(&self.file, &mut slices, offset, nowait).unwrap_or(0);
-        let whole = got == wanted;
-        self.meter.count_read(if whole { got as u64 } else { 0 });
-        Ok(whole)
     }
 
     fn write_at(&self, buffers: &[IoSlice<'_>], offset: u64, cause: Cause) -> Result<()> {
