@@ -13,6 +13,8 @@ use std::process::Command;
 use std::time::Instant;
 use tree::Tree;
 
+/// Longest value that a store takes.
+const VALUE_BYTES_MAX: u64 = 64 << 20;
 /// The least a full demonstration imports.
 const SOURCE_BYTES_MIN: u64 = 500_000_000;
 /// What the short one imports at most, by leaving out large children of the folder.
@@ -75,7 +77,7 @@ fn source(options: &Options) -> Result<(PathBuf, Tree)> {
         None => sysroot()?,
     };
     let root = root.canonicalize().with_context(|| format!("{} is not there", root.display()))?;
-    let tree = Tree::read(&root)?;
+    let (root, tree) = storable(root)?;
     if !options.short {
         ensure!(
             tree.bytes() >= SOURCE_BYTES_MIN,
@@ -86,6 +88,25 @@ fn source(options: &Options) -> Result<(PathBuf, Tree)> {
         return Ok((root, tree));
     }
     smaller(root, tree)
+}
+
+/// The folder itself if each of its files can be a value, else the largest folder below it of which
+/// that is true: a toolchain has libraries that are larger.
+fn storable(root: PathBuf) -> Result<(PathBuf, Tree)> {
+    let tree = Tree::read(&root)?;
+    let too_large = |path: &Path| {
+        tree.files.iter().any(|(file, bytes)| *bytes > VALUE_BYTES_MAX && file.starts_with(path))
+    };
+    if !too_large(Path::new("")) {
+        return Ok((root, tree));
+    }
+    let mut folders = tree.folder_bytes();
+    folders.retain(|folder, _| !too_large(folder));
+    let largest = folders.into_iter().max_by_key(|(_, bytes)| *bytes);
+    let (folder, _) = largest.context("every folder holds a file that is too large")?;
+    let root = root.join(folder);
+    let tree = Tree::read(&root)?;
+    Ok((root, tree))
 }
 
 /// The folder itself if it is small enough, else the largest folder below it that is.
@@ -151,6 +172,24 @@ fn check_space(store: &Path, report: &serde_json::Value) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_with_a_file_that_can_be_no_value_is_passed_over() {
+        let place = tempfile::tempdir().unwrap();
+        let file = |name: &str, bytes: u64| {
+            let path = place.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::File::create(path).unwrap().set_len(bytes).unwrap();
+        };
+        file("docs/book/a", 5000);
+        file("docs/b", 4000);
+        let whole = storable(place.path().to_owned()).unwrap();
+        assert_eq!(whole.0, place.path());
+        file("lib/large", VALUE_BYTES_MAX + 1);
+        file("lib/small/c", 3000);
+        let (root, tree) = storable(place.path().to_owned()).unwrap();
+        assert_eq!((root, tree.bytes()), (place.path().join("docs"), 9000));
+    }
 
     #[test]
     fn space_far_from_the_report_fails() {
