@@ -12,6 +12,7 @@ pub mod key_range;
 pub mod limits;
 pub mod locator;
 pub mod mutant;
+pub mod prng;
 pub mod size;
 pub mod varint;
 
@@ -23,3 +24,4 @@ pub use error::{Error, Result};
 pub use ids::{FileId, LogIndex, RegionId, RunId, Seq, StoreId, Term};
 pub use key_range::KeyRange;
 pub use locator::{Locator, Lsn, ValueRef};
+pub use prng::Prng;

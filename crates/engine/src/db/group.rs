@@ -35,13 +35,6 @@ impl Group {
         let end = u32::try_from(end).map(|e| e.to_be_bytes().to_vec()).unwrap_or_default();
         KeyRange::new(start.to_be_bytes().to_vec(), end)
     }
-
-    /// Whether the range holds nothing else, so that one range delete removes the group. Keys
-    /// shorter than four bytes sort below any four-byte extension, so only the first range start
-    /// decides: it is four bytes long and excludes them, unless a longer prefix ends inside.
-    pub fn is_range(&self) -> bool {
-        u32::from_be_bytes(self.mask) == u32::MAX
-    }
 }
 
 #[cfg(test)]

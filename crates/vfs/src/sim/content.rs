@@ -104,14 +104,14 @@ mod tests {
     fn behaves_like_a_vector_of_bytes() {
         let mut content = Content::default();
         let mut model = Vec::new();
-        let mut prng = super::super::prng::Prng::new(1);
+        let mut prng = stele_types::Prng::new(1);
         for _ in 0..400 {
             let offset = prng.below(20_000) as usize;
             if prng.below(4) == 0 {
                 content.set_len(offset as u64);
                 model.resize(offset, 0);
             } else {
-                let data = vec![prng.next() as u8; prng.below(9000) as usize];
+                let data = vec![prng.draw() as u8; prng.below(9000) as usize];
                 content.write(&data, offset as u64);
                 if model.len() < offset + data.len() {
                     model.resize(offset + data.len(), 0);

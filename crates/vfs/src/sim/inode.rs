@@ -1,8 +1,8 @@
 //! A file of the simulated disk: what readers see, what is durable, and what lies between.
 
 use super::content::Content;
-use super::prng::Prng;
 use bytes::Bytes;
+use stele_types::Prng;
 
 /// What a device writes whole or not at all.
 const SECTOR_BYTES: u64 = 512;

@@ -10,7 +10,6 @@ mod fault;
 mod file;
 mod inode;
 mod names;
-mod prng;
 
 pub use event::{CrashAt, CrashPoint, Event, Operation};
 pub use fault::Fault;

@@ -1,7 +1,7 @@
 //! The names in a directory: what readers see, what is durable, and what lies between.
 
-use super::prng::Prng;
 use std::collections::BTreeMap;
+use stele_types::Prng;
 
 pub(super) type InodeId = u64;
 type Map = BTreeMap<String, InodeId>;

@@ -2,14 +2,13 @@
 
 mod op;
 mod player;
-mod prng;
 mod shrink;
 
 use super::{Factory, Failure};
 use op::Op;
 use player::Player;
-use prng::Prng;
 use std::fmt;
+use stele_types::Prng;
 
 const LAW: &str = "random history";
 

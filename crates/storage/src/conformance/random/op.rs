@@ -1,8 +1,8 @@
 //! One step of a history. Numbers are relative to the state a step meets, so that a history stays
 //! valid when steps before it are left out.
 
-use super::prng::Prng;
 use bytes::Bytes;
+use stele_types::Prng;
 use stele_types::{CommandBuilder, KeyRange, Result};
 
 pub(super) const REGIONS: u64 = 3;
@@ -87,14 +87,14 @@ impl Op {
                 let count = 1 + prng.below(4);
                 Self::Append { region, back, entries: (0..count).map(|_| writes(prng)).collect() }
             }
-            30..35 => Self::AppendAll { seed: prng.next() },
+            30..35 => Self::AppendAll { seed: prng.draw() },
             35..42 => Self::Commit { region, ahead: prng.below(4) },
             42..65 => Self::Apply { region, count: 1 + prng.below(6) },
             65..67 => Self::CutSuffix { region, back: prng.below(4) },
             67..71 => Self::Truncate { region, ahead: prng.below(12) },
             71..77 => Self::Maintain { bytes: 1 << (10 + prng.below(8)) },
             77..80 => Self::Settle,
-            80..84 => Self::Crash { seed: prng.next() },
+            80..84 => Self::Crash { seed: prng.draw() },
             84..87 => Self::HoldView,
             87..88 => Self::DropViews,
             88..94 => Self::Scan {

@@ -3,11 +3,11 @@
 use super::super::subject::{Subject, contents, everything, hard_state, mark, refused};
 use super::super::{Check, Factory};
 use super::op::{self, Op, REGIONS, Write};
-use super::prng::Prng;
 use crate::model::ModelView;
 use crate::{EngineView, ModelEngine, Order, Pair, Progress, ScanOptions, StorageEngine};
 use bytes::Bytes;
 use std::collections::BTreeMap;
+use stele_types::Prng;
 use stele_types::{
     EntryRecord, Error, HardState, KeyRange, LogBatch, LogIndex, Mark, Record, RegionId, Result,
     Term,

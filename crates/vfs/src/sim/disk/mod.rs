@@ -8,11 +8,11 @@ use super::event::{CrashAt, CrashPoint, Event, Operation};
 use super::fault::{Faults, Meets};
 use super::inode::Inode;
 use super::names::{InodeId, Names};
-use super::prng::Prng;
 use crate::{Create, DirEntry, Open};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use stele_types::Prng;
 use stele_types::{Error, Result};
 
 #[derive(Clone, Debug)]

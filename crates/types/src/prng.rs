@@ -1,14 +1,17 @@
-//! Seeded choices (splitmix64): the same seed gives the same crash.
+//! Seeded choices for tests and simulation: the same seed gives the same history.
 
+/// SplitMix64 (Steele, Lea, Flood, 2014).
 #[derive(Clone, Debug)]
-pub(super) struct Prng(u64);
+pub struct Prng(u64);
 
 impl Prng {
+    /// The choices that follow from `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    pub fn next(&mut self) -> u64 {
+    /// Any number.
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -18,10 +21,11 @@ impl Prng {
 
     /// A number in 0..bound; 0 when `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.next().checked_rem(bound).unwrap_or(0)
+        self.draw().checked_rem(bound).unwrap_or(0)
     }
 
+    /// Either, as likely.
     pub fn coin(&mut self) -> bool {
-        self.next() >> 63 == 1
+        self.draw() >> 63 == 1
     }
 }
