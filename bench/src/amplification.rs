@@ -45,7 +45,7 @@ const ROWS: [Row; 5] = [
 pub fn run(args: &Args) -> Result<()> {
     let bytes = args.size("bytes", 1 << 30, 4 << 20)?;
     let writers = args.size("writers", 64, 8)?;
-    let policies = args.names("policies", &POLICIES)?;
+    let policies = args.names("policies", &POLICIES, &POLICIES)?;
     let options = options(&policies[0..1].concat(), bytes);
     let settings = json!({
         "bytes": bytes, "writers": writers, "policies": policies,

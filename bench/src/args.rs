@@ -6,8 +6,20 @@ use std::path::{Path, PathBuf};
 use stele_types::size::parse_bytes;
 
 const SWITCHES: [&str; 2] = ["quick", "save"];
-const VALUES: [&str; 9] =
-    ["dir", "rounds", "keys", "stores", "values", "value", "bytes", "writers", "policies"];
+const VALUES: [&str; 12] = [
+    "dir",
+    "rounds",
+    "keys",
+    "stores",
+    "values",
+    "value",
+    "bytes",
+    "writers",
+    "policies",
+    "fairness",
+    "stale-percent",
+    "file",
+];
 
 /// `--name value` pairs and `--switch`es.
 #[derive(Debug, Default)]
@@ -73,12 +85,17 @@ impl Args {
         text.split(',').map(|part| Ok(parse_bytes(part)?)).collect()
     }
 
-    /// Names between commas; all of `usual` when not stated. Others fail.
-    pub fn names(&self, name: &str, usual: &[&'static str]) -> Result<Vec<&'static str>> {
+    /// Names between commas, all among `known`; those of `usual` when not stated. Others fail.
+    pub fn names(
+        &self,
+        name: &str,
+        known: &[&'static str],
+        usual: &[&'static str],
+    ) -> Result<Vec<&'static str>> {
         let Some(text) = self.values.get(name) else { return Ok(usual.to_vec()) };
-        let find = |part: &str| usual.iter().find(|known| **known == part).copied();
+        let find = |part: &str| known.iter().find(|known| **known == part).copied();
         text.split(',')
-            .map(|part| find(part).with_context(|| format!("--{name}: `{part}`; known: {usual:?}")))
+            .map(|part| find(part).with_context(|| format!("--{name}: `{part}`; known: {known:?}")))
             .collect()
     }
 }
@@ -98,8 +115,9 @@ mod tests {
         assert_eq!(given.size("bytes", 9, 1).unwrap(), 2 << 20);
         assert_eq!(given.size("value", 9, 1).unwrap(), 1);
         assert_eq!(given.sizes("values", &[], &[]).unwrap(), [1024, 3]);
-        assert_eq!(given.names("stores", &["a", "b"]).unwrap(), ["b"]);
-        assert!(given.names("stores", &["a"]).is_err());
+        assert_eq!(given.names("stores", &["a", "b"], &["a"]).unwrap(), ["b"]);
+        assert_eq!(given.names("policies", &["a", "b"], &["a"]).unwrap(), ["a"]);
+        assert!(given.names("stores", &["a"], &["a"]).is_err());
         assert!(args("--speed 3").is_err());
         assert!(args("--bytes").is_err());
     }

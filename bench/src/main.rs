@@ -28,6 +28,9 @@ const USAGE: &str = "usage: bench <name> [--quick] [--save] [--dir DIR] [--round
 
   index          the index alone beside lsm-tree, fjall, redb      --keys 5000000,20000000 --stores a,b
   engine         the engine beside fjall with key-value separation --values 1KiB,16KiB,256KiB --bytes 1GiB
+                   --fairness bounded,unbounded,defaults (space, on which terms: the first two)
+                   --stale-percent 50 (bounded: dead share at which fjall empties a file)
+                   --file BYTES (of a value file, both sides: a 64th of --bytes)
   log            appends beside a bare write and sync loop         --value 16KiB --bytes 1GiB
   restart        time to open after kill -9                        --bytes 12GiB --value 16KiB
   amplification  bytes written by 64 writers, by policy            --bytes 1GiB --writers 64

@@ -1,6 +1,7 @@
 //! Chores of the repository: `cargo xtask <command>`.
 
 mod ci;
+mod cluster;
 mod demo;
 mod docs;
 mod mutants;
@@ -20,6 +21,8 @@ const USAGE: &str = "usage: cargo xtask <command>
   docs [--release]          run the sh blocks of README.md and ARCHITECTURE.md
   demo-import [--short] [--from DIR] [--work DIR] [--seed N]
                             import a folder, killed three times; export, compare, verify
+  cluster SCENARIO|ci|all [--dev] [--short] [--rounds N] [--seed N]
+                            faults, figures and foreign clients against real clusters
   ci                        everything a change must pass
 ";
 
@@ -64,6 +67,7 @@ fn run(arguments: &[String]) -> Result<()> {
             flags.end()?;
             demo::run(&workspace, &options)
         }
+        "cluster" => cluster::run(&workspace, rest),
         "ci" => {
             flags.end()?;
             ci::run(&workspace)

@@ -1,6 +1,7 @@
 //! fjall with key-value separation; every batch is committed with a data sync.
 
 use super::Durable;
+use super::fairness::Fairness;
 use crate::workload::KEY_BYTES;
 use anyhow::Result;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode};
@@ -17,12 +18,25 @@ pub struct Fjall {
 }
 
 impl Fjall {
-    pub fn open(dir: &Path) -> Result<Self> {
+    pub fn open(dir: &Path, fairness: Fairness) -> Result<Self> {
         let db = Database::builder(dir).cache_size(CACHE_BYTES).open()?;
-        let separated = Some(KvSeparationOptions::default());
+        let separated = Some(separation(fairness));
         let options = || KeyspaceCreateOptions::default().with_kv_separation(separated.clone());
         let pairs = db.keyspace("pairs", options)?;
         Ok(Self { db, pairs })
+    }
+}
+
+/// A compaction empties the oldest `age_cutoff` of the value files of which `staleness_threshold` is
+/// known to be dead, unless a table it does not take refers to them.
+fn separation(fairness: Fairness) -> KvSeparationOptions {
+    let options = KvSeparationOptions::default();
+    match fairness {
+        Fairness::Bounded { file_bytes, stale_share } => {
+            options.file_target_size(file_bytes).staleness_threshold(stale_share).age_cutoff(1.0)
+        }
+        Fairness::Unbounded { file_bytes } => options.file_target_size(file_bytes).age_cutoff(0.0),
+        Fairness::Defaults => options,
     }
 }
 
@@ -43,7 +57,7 @@ impl Durable for Fjall {
         Ok(())
     }
 
-    fn sort(&mut self) -> Result<()> {
+    fn compact(&mut self) -> Result<()> {
         Ok(self.pairs.major_compact()?)
     }
 

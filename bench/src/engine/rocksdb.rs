@@ -1,6 +1,7 @@
 //! RocksDB with blob files; every batch is written with a sync.
 
 use super::Durable;
+use super::fairness::Fairness;
 use crate::workload::KEY_BYTES;
 use anyhow::Result;
 use rocksdb::{
@@ -17,12 +18,20 @@ pub struct RocksDb {
 }
 
 impl RocksDb {
-    pub fn open(dir: &Path) -> Result<Self> {
+    pub fn open(dir: &Path, fairness: Fairness) -> Result<Self> {
         let mut options = Options::default();
         options.create_if_missing(true);
         options.set_enable_blob_files(true);
         options.set_min_blob_size(BLOB_BYTES_MIN);
-        options.set_enable_blob_gc(true);
+        options.set_enable_blob_gc(!matches!(fairness, Fairness::Unbounded { .. }));
+        if let Fairness::Bounded { file_bytes, .. } | Fairness::Unbounded { file_bytes } = fairness
+        {
+            options.set_blob_file_size(file_bytes);
+        }
+        if let Fairness::Bounded { stale_share, .. } = fairness {
+            options.set_blob_gc_age_cutoff(1.0);
+            options.set_blob_gc_force_threshold(f64::from(stale_share));
+        }
         let mut write = WriteOptions::default();
         write.set_sync(true);
         Ok(Self { db: DB::open(&options, dir)?, write })
@@ -43,7 +52,7 @@ impl Durable for RocksDb {
         Ok(self.db.wait_for_compact(&WaitForCompactOptions::default())?)
     }
 
-    fn sort(&mut self) -> Result<()> {
+    fn compact(&mut self) -> Result<()> {
         self.db.compact_range(None::<&[u8]>, None::<&[u8]>);
         Ok(())
     }

@@ -1,23 +1,45 @@
-//! Stele, embedded, with its defaults.
+//! Stele, embedded: its defaults, or without collection.
 
 use super::Durable;
+use super::fairness::Fairness;
 use crate::workload::KEY_BYTES;
 use anyhow::Result;
 use bytes::Bytes;
 use std::path::Path;
-use stele_engine::{Batch, Db, KeyRange, Options, Order};
+use stele_engine::{Batch, Db, GcOptions, KeyRange, Options, Order};
 
 /// Settling is done when this much was asked for and nothing was left to do.
 const STEP_BYTES: u64 = 64 << 20;
+/// The largest allowed: far from what the updates here can reach.
+const SPACE_AMP_NEVER: f64 = 100.0;
 
 pub struct Stele {
     db: Db,
 }
 
 impl Stele {
-    pub fn open(dir: &Path) -> Result<Self> {
-        Ok(Self { db: Db::open(dir, Options::default())? })
+    pub fn open(dir: &Path, fairness: Fairness) -> Result<Self> {
+        Ok(Self { db: Db::open(dir, options(fairness))? })
     }
+}
+
+fn options(fairness: Fairness) -> Options {
+    let defaults = Options::default();
+    let (file_bytes, gc) = match fairness {
+        Fairness::Defaults => return defaults,
+        Fairness::Bounded { file_bytes, .. } => (file_bytes, GcOptions::default()),
+        Fairness::Unbounded { file_bytes } => {
+            let gc = GcOptions {
+                space_amp_target: SPACE_AMP_NEVER,
+                space_amp_hard: SPACE_AMP_NEVER,
+                scan_load_ratio: 0.0,
+                ..GcOptions::default()
+            };
+            (file_bytes, gc)
+        }
+    };
+    let gc = GcOptions { value_file_bytes_max: file_bytes, ..gc };
+    Options { segment_bytes_max: file_bytes, gc, ..defaults }
 }
 
 /// Flushes, and collects until nothing is due.
@@ -40,7 +62,7 @@ impl Durable for Stele {
         settle(&self.db)
     }
 
-    fn sort(&mut self) -> Result<()> {
+    fn compact(&mut self) -> Result<()> {
         Ok(self.db.compact()?)
     }
 

@@ -46,7 +46,7 @@ trait Ordered {
 /// All stores, all sizes, rounds interleaved; medians and ratios at the end.
 pub fn run(args: &Args) -> Result<()> {
     let sizes = args.sizes("keys", &[5_000_000, 20_000_000], &[20_000])?;
-    let stores = args.names("stores", &STORES)?;
+    let stores = args.names("stores", &STORES, &STORES)?;
     let rounds = args.rounds(3)?;
     let settings = json!({
         "keys": sizes, "stores": stores, "rounds": rounds, "key_bytes": crate::workload::KEY_BYTES,

@@ -5,9 +5,9 @@ use anyhow::Result;
 use bytes::Bytes;
 use std::path::Path;
 use std::sync::Arc;
-use stele_gc::GcOptions;
+use stele_gc::{Choice, GcOptions, State, TierState, pick};
 use stele_index::{
-    Checkpoint, Direction, Found, Index, IndexOptions, Job, JobStep, MergeInputs, MergeSpec,
+    Checkpoint, Direction, Found, Index, IndexOptions, Job, JobStep, MergeInputs, MergeSpec, Tier,
 };
 use stele_types::{Cause, KeyRange, Seq, ValueRef};
 use stele_vfs::RealVfs;
@@ -52,27 +52,14 @@ impl Stele {
         Ok(())
     }
 
-    /// The rule of the product's garbage collection: at more than `tiers_max` tiers, the longest
-    /// stretch in which each tier is at most `size_ratio` times all newer ones together.
+    /// As the product decides on a store of nothing but these tiers.
     fn merge_due(&self) -> Option<MergeSpec> {
         let version = self.index.version();
-        let tiers = version.tiers();
-        let surplus = tiers.len().checked_sub(self.gc.tiers_max).filter(|&surplus| surplus > 0)?;
-        let stretch = |first: usize| {
-            let mut bytes = 0;
-            let fits = tiers[first..].iter().take_while(|tier| {
-                let fits = bytes == 0 || tier.bytes as f64 <= self.gc.size_ratio * bytes as f64;
-                bytes += tier.bytes;
-                fits
-            });
-            fits.count()
-        };
-        let longest = (0..tiers.len()).rev().max_by_key(|&first| stretch(first))?;
-        let (first, count) = match stretch(longest) {
-            count if count > surplus => (longest, count),
-            _ => (0, surplus + 1),
-        };
-        let ages = tiers[first..first + count].iter().map(|tier| tier.age).collect();
+        let seen = |tier: &Tier| TierState { bytes: tier.bytes, ..TierState::default() };
+        let tiers = version.tiers().iter().map(seen).collect();
+        let choice = pick(&State { tiers, ..State::default() }, &self.gc);
+        let Choice::Merge { first, count } = choice else { return None };
+        let ages = version.tiers().iter().skip(first).take(count).map(|tier| tier.age).collect();
         Some(MergeSpec { inputs: MergeInputs::Tiers(ages), cause: Cause::Merge })
     }
 }

@@ -1,15 +1,21 @@
-//! `stele`: an embedded store from the command line. Exit codes: 0 done, 1 failed or damage found,
-//! 2 wrong usage.
+//! `stele`: nodes, clusters and stores from the command line. Exit codes: 0 done, 1 failed or damage
+//! found, 2 wrong usage.
 
 mod args;
 mod bench;
 mod commands;
+mod ctl;
 mod export;
 mod import;
 mod inspect;
 mod output;
+mod place;
+mod playground;
 mod progress;
+mod runtime;
+mod server;
 mod store;
+mod table;
 mod text;
 
 use args::{Cli, Command};
@@ -41,6 +47,9 @@ fn main() -> ExitCode {
 
 fn run(command: &Command) -> Result<Outcome> {
     match command {
+        Command::Server(args) => server::run(args),
+        Command::Playground(args) => playground::run(args),
+        Command::Ctl(args) => ctl::run(args),
         Command::Put(args) => commands::put(args),
         Command::Get(args) => commands::get(args),
         Command::Del(args) => commands::del(args),

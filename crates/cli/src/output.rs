@@ -40,6 +40,12 @@ impl Output {
     }
 }
 
+/// Prints text at once. Whoever closed standard output does not read it.
+pub fn say(text: &str) {
+    let mut out = io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
 fn failed(source: io::Error) -> Error {
     Error::io("write", NAME, source)
 }

@@ -11,6 +11,8 @@ mod store;
 pub use db::{Batch, Completion, Db, DbIter, DbStats, Group};
 pub use options::Options;
 pub use stele_gc::{GcOptions, Phase, PolicyKind};
-pub use stele_storage::{EngineStats, EngineView, Order, Pair, ScanOptions, StorageEngine};
+pub use stele_storage::{
+    Cached, EngineStats, EngineView, Order, Pair, RangeSize, ScanOptions, StorageEngine,
+};
 pub use stele_types::{Error, KeyRange, Result};
-pub use store::{Opened, Replay, Store, VerifyEvent, VerifyReport, View};
+pub use store::{Incoming, Opened, Replay, Store, VerifyEvent, VerifyReport, View};

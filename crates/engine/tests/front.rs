@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use stele_engine::{Batch, Db, Error, Group, KeyRange, Options, Order, ScanOptions};
 use stele_types::ManualClock;
-use stele_types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use stele_types::limits::{USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use stele_vfs::Vfs;
 
 fn numbered(n: u32) -> Vec<u8> {
@@ -46,7 +46,7 @@ fn puts_are_read_back_overwritten_and_deleted() {
 fn keys_and_values_of_every_allowed_size_pass_and_larger_ones_get_a_typed_error() {
     let options = Options { segment_bytes_max: 1 << 20, ..tiny() };
     let db = open(&disk(1), &options).unwrap();
-    let long_key = vec![b'k'; KEY_BYTES_MAX];
+    let long_key = vec![b'k'; USER_KEY_BYTES_MAX];
     for (key, size) in [(&b""[..], 0), (b"a", 1), (b"b", 64), (b"c", 65), (&long_key[..], 4096)] {
         db.put(key, &vec![1; size]).unwrap();
         assert_eq!(db.get(key).unwrap().unwrap().len(), size);
@@ -54,11 +54,11 @@ fn keys_and_values_of_every_allowed_size_pass_and_larger_ones_get_a_typed_error(
     let largest = vec![7; VALUE_BYTES_MAX];
     db.put(b"largest", &largest).unwrap();
     assert!(db.get(b"largest").unwrap().unwrap() == largest);
-    let too_long = db.put(&vec![0; KEY_BYTES_MAX + 1], b"");
+    let too_long = db.put(&vec![0; USER_KEY_BYTES_MAX + 1], b"");
     assert!(matches!(too_long, Err(Error::Invalid(_))), "{too_long:?}");
     let too_large = db.put(b"k", &vec![0; VALUE_BYTES_MAX + 1]);
     assert!(too_large.unwrap_err().to_string().contains("limit is 67108864"));
-    assert!(db.get(&vec![0; KEY_BYTES_MAX + 1]).is_err());
+    assert!(db.get(&vec![0; USER_KEY_BYTES_MAX + 1]).is_err());
     assert_eq!(db.iter(KeyRange::all(), Order::Forward).unwrap().count(), 6);
 }
 
@@ -146,7 +146,7 @@ fn a_batch_is_applied_whole_or_not_at_all() {
     let mut batch = Batch::new();
     batch.put(b"x", b"1").unwrap().delete(&numbered(0)).unwrap();
     batch.delete_range(&numbered(1), &numbered(3)).unwrap().put(&numbered(2), b"2").unwrap();
-    assert!(batch.put(&vec![0; KEY_BYTES_MAX + 1], b"").is_err());
+    assert!(batch.put(&vec![0; USER_KEY_BYTES_MAX + 1], b"").is_err());
     assert_eq!((batch.len(), batch.is_empty()), (4, false));
     db.write(batch).unwrap();
     assert_eq!(db.exist(&[b"x", &numbered(0), &numbered(1)]).unwrap(), [true, false, false]);

@@ -55,8 +55,9 @@ fn a_checkpoint_never_passes_an_entry_that_waits_to_be_applied() {
 fn install(store: &Store) -> stele_engine::Result<()> {
     let pair =
         |n: u8| Pair { key: vec![b'n', n].into(), value: vec![n; 300].into(), expires_at_s: 0 };
-    let mut pairs = (0..20).map(|n| Ok(pair(n)));
-    store.install(REGION, &KeyRange::all(), AT, &mut pairs)
+    let mut incoming = store.incoming(vec![KeyRange::all()])?;
+    store.receive(&mut incoming, (0..20).map(pair).collect())?;
+    store.install(REGION, AT, incoming)
 }
 
 fn keys(store: &Store) -> usize {

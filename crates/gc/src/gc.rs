@@ -31,8 +31,8 @@ pub trait GcHooks: Send + Sync {
         Ok(false)
     }
 
-    /// Re-appends entries of idle regions that lie below `below`, at most `bytes_max` bytes, if no
-    /// entry waits to be applied. Returns the bytes appended.
+    /// Re-appends entries of idle regions that lie below `below`, at most `bytes_max` bytes, where a
+    /// checkpoint covers all of them. Returns the bytes appended.
     fn reappend(&self, below: FileId, bytes_max: u64) -> Result<u64> {
         let _ = (below, bytes_max);
         Ok(0)

@@ -22,7 +22,7 @@ mod view;
 pub use cache::BlockCache;
 pub use checkpoint::Checkpoint;
 pub use cursor::Cursor;
-pub use index::{Index, Opened, VerifyReport};
+pub use index::{Incoming, Index, Opened, VerifyReport};
 pub use manifest::inspect::{ManifestRecord, inspect as inspect_manifest};
 pub use manifest::rebuild::{Rebuilt, rebuild};
 pub use manifest::{Change, Edit};
@@ -34,6 +34,6 @@ pub use run::{
     RunWriter, inspect_run, inspect_run_items, key_hash, parse_run_file_name, run_file_name,
     run_path,
 };
-pub use slot::{Found, ValueSlice};
+pub use slot::{Found, Lookup, ValueSlice};
 pub use version::{Tier, Version, VersionId};
-pub use view::{Direction, View, ViewIter};
+pub use view::{Direction, Estimate, View, ViewIter};

@@ -18,6 +18,15 @@ pub enum Found {
     Deleted,
 }
 
+/// What a look-up that must not wait for the device found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// What is known of the key.
+    Known(Option<Found>),
+    /// A block that is not in memory must be read.
+    NeedsIo,
+}
+
 /// A value, or where it lies, as lent by whoever stands on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueSlice<'a> {

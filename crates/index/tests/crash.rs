@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Model, MoveFile, Op, Rng, Store, apply, reference, remove_range, small_options};
+use common::{Model, MoveFile, Op, Rng, Store, apply, remove_range, small_options};
 use std::path::Path;
 use std::sync::Arc;
 use stele_index::{Edit, Index, MergeInputs, MergeSpec, rebuild};
@@ -78,10 +78,7 @@ impl Script {
         remove_range(&mut next, &range.start, &range.end);
         next.extend(pairs.iter().map(|(key, value)| (key.to_vec(), (*value, 0))));
         self.model = next.clone();
-        let mut items = pairs
-            .iter()
-            .map(|(key, value)| Ok((bytes::Bytes::copy_from_slice(key), reference(*value), 0)));
-        self.durable.step(next, || store.index.install(&range, None, &mut items))
+        self.durable.step(next, || store.install(std::slice::from_ref(&range), None, pairs))
     }
 
     fn edit(&mut self, store: &Store, number: u32) -> Result<()> {

@@ -337,6 +337,7 @@ fn the_events_of_a_commit_come_in_order() {
         (Operation::Create, false),
         (Operation::Write, false),
         (Operation::Sync, false),
+        (Operation::Rename, false),
         (Operation::SyncDir, false),
         (Operation::Write, true),
         (Operation::Sync, true),
@@ -353,22 +354,21 @@ fn an_installed_range_replaces_what_was_there_and_marks_its_region() {
     let mut store = store();
     tier(&mut store, &[put("a", 1), put("c", 2), put("m", 3), put("x", 4)]);
     let range = KeyRange::new("b", "n");
-    let mut pairs = [("d", 5u32), ("e", 6)]
-        .map(|(key, value)| Ok((Bytes::from(key), reference(value), 0)))
-        .into_iter();
+    let ranges = std::slice::from_ref(&range);
+    let pairs: [(&[u8], u32); 2] = [(b"d", 5), (b"e", 6)];
     let at = (LogIndex(70), Term(3));
     store.apply(&put("mm", 9));
     store.publish();
-    let busy = store.index.install(&range, Some((RegionId(4), at)), &mut pairs);
+    let busy = store.install(ranges, Some((RegionId(4), at)), &pairs);
     assert!(matches!(busy, Err(Error::Busy(_))), "{busy:?}");
     store.freeze(5);
-    assert!(matches!(store.index.drop_range(&range), Err(Error::Busy(_))));
+    assert!(matches!(store.index.drop_ranges(ranges), Err(Error::Busy(_))));
     assert!(store.flush_one().unwrap());
     // Frozen before the install, flushed after it: it must not take the region back.
     store.apply(&put("z", 9));
     store.publish();
     store.freeze(6);
-    store.index.install(&range, Some((RegionId(4), at)), &mut pairs).unwrap();
+    store.install(ranges, Some((RegionId(4), at)), &pairs).unwrap();
     assert!(store.flush_one().unwrap());
     for round in 0..2 {
         let keys: Vec<Vec<u8>> = store.contents().unwrap().into_keys().collect();
@@ -378,10 +378,9 @@ fn an_installed_range_replaces_what_was_there_and_marks_its_region() {
     let opened = Store::open(&store.vfs.fork()).unwrap().opened;
     assert_eq!(opened.checkpoint.applied[&RegionId(4)], at);
     assert_eq!(opened.checkpoint.replay_from, common::checkpoint(6).replay_from);
-    store.index.drop_range(&KeyRange::new("", "")).unwrap();
+    store.index.drop_ranges(&[KeyRange::new("", "")]).unwrap();
     assert!(store.contents().unwrap().is_empty());
-    let mut outside = std::iter::once(Ok((Bytes::from("zz"), reference(1), 0)));
-    let refused = store.index.install(&range, None, &mut outside);
+    let refused = store.install(ranges, None, &[(b"zz", 1)]);
     assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
     store.index.purge().unwrap();
     store.check_files("after a refused install");
@@ -395,9 +394,9 @@ fn an_install_while_a_flush_runs_lies_below_it() {
     store.publish();
     store.freeze(3);
     let flush = store.index.start_flush().unwrap();
-    store.index.drop_range(&KeyRange::new("m", "n")).unwrap();
+    store.index.drop_ranges(&[KeyRange::new("m", "n")]).unwrap();
     merge_all(&store, 0);
-    store.index.drop_range(&KeyRange::new("k", "n")).unwrap();
+    store.index.drop_ranges(&[KeyRange::new("k", "n")]).unwrap();
     store.finish(flush).unwrap();
     assert_eq!(store.ages().len(), 3);
     assert_eq!(value(&store, "a"), Some(3));

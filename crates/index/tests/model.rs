@@ -103,7 +103,7 @@ impl History {
         let range = KeyRange::new(start.clone(), end.clone());
         let drop_only = self.rng.below(2) == 0;
         self.store.freeze(self.log.len());
-        let busy = self.store.index.drop_range(&range);
+        let busy = self.store.index.drop_ranges(std::slice::from_ref(&range));
         assert!(busy.is_ok() || matches!(busy, Err(Error::Busy(_))), "{busy:?}");
         while self.store.flush_one().unwrap() {}
         let mut pairs: Vec<(Vec<u8>, u32)> = Vec::new();
@@ -111,10 +111,9 @@ impl History {
             let keys: std::collections::BTreeSet<_> = (0..40).map(|_| self.rng.key()).collect();
             pairs.extend(keys.into_iter().filter(|key| range.contains(key)).zip(50_000..));
         }
-        let mut items = pairs.iter().map(|(key, value)| {
-            Ok((bytes::Bytes::from(key.clone()), common::reference(*value), 0))
-        });
-        self.store.index.install(&range, None, &mut items).unwrap();
+        let items: Vec<(&[u8], u32)> =
+            pairs.iter().map(|(key, value)| (&key[..], *value)).collect();
+        self.store.install(std::slice::from_ref(&range), None, &items).unwrap();
         if range.is_empty() {
             return;
         }

@@ -3,12 +3,13 @@
 use crate::FileKind;
 use crate::catalog::FileMeta;
 use crate::encode::{self, Encoded, encode};
+use crate::format::CarriedRegion;
 use crate::format::frame::FRAME_HEADER_BYTES;
-use crate::format::{CarriedRegion, Form, Items};
 use crate::segment::begin::{Begin, Begun, begin};
 use crate::segment::scan::End;
 use crate::segment::sidecar::SidecarWriter;
 use crate::shared::{Counters, Shared};
+use crate::staged::Staged;
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -33,6 +34,7 @@ pub(crate) struct Appender {
     pub remains: bool,
     pub recycled: bool,
     pub buffer: AlignedBuf,
+    pub staged: Staged,
     /// Given up when the device is full: then recovery scans the segment.
     pub sidecar: Option<SidecarWriter>,
 }
@@ -57,14 +59,14 @@ impl Appender {
         self.write(shared)?;
         self.sync(shared)?;
         self.publish(shared, &encoded)?;
-        for (at, entry) in encoded.payloads.iter().zip(entries(records)) {
-            shared.cache.insert(*at, &entry.payload);
-        }
+        let payloads = entries(records).map(|entry| &entry.payload);
+        shared.cache.insert(encoded.payloads.iter().copied().zip(payloads));
         Counters::add(&shared.counters.batches, 1);
         Counters::add(&shared.counters.payload_bytes, encoded.payload_bytes);
         self.buffer.shrink_to(BUFFER_BYTES_KEPT);
         let memory = self.sidecar.as_ref().map_or(0, SidecarWriter::memory_bytes);
-        let memory = (self.buffer.capacity() + memory) as u64;
+        self.staged.shrink();
+        let memory = (self.buffer.capacity() + self.staged.memory_bytes() + memory) as u64;
         shared.counters.buffer_bytes.store(memory, Relaxed);
         Ok(Appended { payloads: encoded.payloads, head: self.head() })
     }
@@ -111,6 +113,7 @@ impl Appender {
             chain: self.end.chain,
             block_bytes: self.block_bytes,
             regions,
+            inline_max: shared.options.inline_value_bytes_max,
             withdraw,
         }
     }
@@ -118,7 +121,7 @@ impl Appender {
     fn encode(&mut self, shared: &Shared, records: &[Record], withdraw: bool) -> Result<Encoded> {
         let state = shared.state.read();
         let place = self.place(shared, &state.regions, withdraw);
-        encode(&place, records, &mut self.buffer)
+        encode(&place, records, &mut self.buffer, &mut self.staged)
     }
 
     fn write(&mut self, shared: &Shared) -> Result<()> {
@@ -141,13 +144,11 @@ impl Appender {
 
     /// The durable frame in the buffer becomes visible, by the same steps recovery takes.
     fn publish(&mut self, shared: &Shared, encoded: &Encoded) -> Result<()> {
-        let body_end = FRAME_HEADER_BYTES + encoded.body_bytes as usize;
-        let body = self.buffer.get(FRAME_HEADER_BYTES..body_end).unwrap_or_default();
-        let begin = Lsn::new(self.id, self.end.at + FRAME_HEADER_BYTES as u32);
+        debug_assert!(self.staged_is_written(shared, encoded));
         let at = self.end.at;
         let next = End { at: at + self.buffer.len() as u32, chain: encoded.crc };
         let mut state = shared.state.write();
-        let mut items = Items::new(Form::Frame, begin, body);
+        let mut items = self.staged.items(self.id);
         while let Some(Some(item)) = items.next_item() {
             if let Err(detail) = state.regions.apply(&item) {
                 return Err(shared.poison.set(Error::corrupt(
@@ -159,7 +160,7 @@ impl Appender {
         }
         state.head = Lsn::new(self.id, next.at);
         drop(state);
-        let mut items = Items::new(Form::Frame, begin, body);
+        let mut items = self.staged.items(self.id);
         while let (Some(sidecar), Some(Some(item))) = (&mut self.sidecar, items.next_item()) {
             if let Err(error) = sidecar.push(&item) {
                 shared.poison.unless_full(error);
@@ -170,6 +171,14 @@ impl Appender {
         self.end = next;
         self.has_batches = true;
         Ok(())
+    }
+
+    /// What is published is what recovery would read from the frame.
+    fn staged_is_written(&self, shared: &Shared, encoded: &Encoded) -> bool {
+        let body_end = FRAME_HEADER_BYTES + encoded.body_bytes as usize;
+        let body = self.buffer.get(FRAME_HEADER_BYTES..body_end).unwrap_or_default();
+        let begin = Lsn::new(self.id, self.end.at + FRAME_HEADER_BYTES as u32);
+        self.staged.agrees_with(begin, body, shared.options.inline_value_bytes_max)
     }
 
     /// Goes on in a new segment. Fails with `NoSpace` having changed nothing.

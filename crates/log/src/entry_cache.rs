@@ -1,52 +1,92 @@
-//! Payloads of recent entries by position: after direct writes the page cache has none of them.
+//! Payloads of the most recent entries by position: after direct writes the page cache has none of
+//! them, and replication reads what was appended last.
 
 use bytes::Bytes;
-use quick_cache::Weighter;
-use quick_cache::sync::Cache;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stele_types::Lsn;
 
-const ENTRY_BYTES_TYPICAL: usize = 4 << 10;
 const OVERHEAD_BYTES: u64 = 64;
 
-#[derive(Clone, Debug)]
-struct ByBytes;
-
-impl Weighter<u64, Bytes> for ByBytes {
-    fn weight(&self, _at: &u64, payload: &Bytes) -> u64 {
-        payload.len() as u64 + OVERHEAD_BYTES
-    }
-}
-
-/// Positions are never given to another entry, so nothing here can be stale.
+/// Positions ascend and are never given to another entry, so nothing here can be stale.
 #[derive(Debug)]
 pub(crate) struct EntryCache {
-    cache: Option<Cache<u64, Bytes, ByBytes>>,
+    bytes_max: u64,
+    recent: Mutex<Recent>,
     pub hits: AtomicU64,
     pub misses: AtomicU64,
 }
 
+#[derive(Debug, Default)]
+struct Recent {
+    /// By ascending position.
+    entries: VecDeque<(Lsn, Bytes)>,
+    bytes: u64,
+}
+
+fn weight(payload: &Bytes) -> u64 {
+    payload.len() as u64 + OVERHEAD_BYTES
+}
+
 impl EntryCache {
     pub fn new(bytes_max: usize) -> Self {
-        let count = bytes_max / ENTRY_BYTES_TYPICAL + 16;
-        let cache = (bytes_max > 0).then(|| Cache::with_weighter(count, bytes_max as u64, ByBytes));
-        Self { cache, hits: AtomicU64::new(0), misses: AtomicU64::new(0) }
+        Self {
+            bytes_max: bytes_max as u64,
+            recent: Mutex::default(),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        }
     }
 
-    pub fn insert(&self, at: Lsn, payload: &Bytes) {
-        if let Some(cache) = &self.cache {
-            cache.insert(at.as_u64(), payload.clone());
+    /// Takes a batch's payloads; the oldest make room.
+    pub fn insert<'a>(&self, payloads: impl Iterator<Item = (Lsn, &'a Bytes)>) {
+        if self.bytes_max == 0 {
+            return;
+        }
+        let mut recent = self.recent.lock();
+        for (at, payload) in payloads {
+            debug_assert!(recent.entries.back().is_none_or(|(last, _)| *last < at));
+            recent.bytes += weight(payload);
+            recent.entries.push_back((at, payload.clone()));
+            while recent.bytes > self.bytes_max {
+                let Some((_, oldest)) = recent.entries.pop_front() else { break };
+                recent.bytes -= weight(&oldest);
+            }
         }
     }
 
     pub fn get(&self, at: Lsn) -> Option<Bytes> {
-        let found = self.cache.as_ref().and_then(|cache| cache.get(&at.as_u64()));
+        let found = {
+            let recent = self.recent.lock();
+            let place = recent.entries.binary_search_by_key(&at, |(at, _)| *at).ok();
+            place.and_then(|place| recent.entries.get(place)).map(|(_, payload)| payload.clone())
+        };
         let counter = if found.is_some() { &self.hits } else { &self.misses };
         counter.fetch_add(1, Ordering::Relaxed);
         found
     }
 
     pub fn used_bytes(&self) -> u64 {
-        self.cache.as_ref().map_or(0, Cache::weight)
+        self.recent.lock().bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stele_types::FileId;
+
+    #[test]
+    fn the_newest_stay_within_the_limit() {
+        let cache = EntryCache::new(1000);
+        let payload = Bytes::from(vec![7; 136]);
+        let at = |n: u32| Lsn::new(FileId(1 + n / 6), 512 * (n % 6));
+        cache.insert((0..12).map(|n| (at(n), &payload)));
+        assert_eq!(cache.used_bytes(), 1000);
+        let found: Vec<u32> = (0..13).filter(|n| cache.get(at(*n)).is_some()).collect();
+        assert_eq!(found, [7, 8, 9, 10, 11]);
+        cache.insert([(at(12), &Bytes::from(vec![0; 1000]))].into_iter());
+        assert_eq!((cache.used_bytes(), cache.get(at(11)), cache.get(at(12))), (0, None, None));
     }
 }

@@ -27,6 +27,11 @@ impl Handles {
         self.get_or_open((name.file(), true), || dir.open_direct(name))
     }
 
+    /// Through the page cache, if it is open.
+    pub fn peek(&self, file: FileId) -> Option<Arc<dyn VfsFile>> {
+        self.open.read().get(&(file, false)).cloned()
+    }
+
     fn get_or_open(
         &self,
         key: (FileId, bool),

@@ -4,11 +4,12 @@ use crate::append::Appender;
 use crate::dir::Dir;
 use crate::iter::LogIter;
 use crate::read::RecordHead;
+use crate::read_many::Unchecked;
 use crate::region::RegionLog;
 use crate::remove;
 use crate::replay::ReplayEntry;
 use crate::shared::Shared;
-use crate::sorted::SortedWriter;
+use crate::sorted::{self, SealedFile, SortedWriter};
 use crate::stats::{LogStats, ValueFileInfo};
 use crate::verify::{VerifyEvent, VerifySummary, verify};
 use crate::versions::VersionedOp;
@@ -19,8 +20,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use stele_types::{
-    Appended, Cause, CommittedEntry, EntryRecord, FileId, Locator, LogBatch, LogIndex, Lsn, Record,
-    RegionId, Result, Term,
+    Appended, Cause, CommittedEntry, EntryRecord, Error, FileId, Locator, LogBatch, LogIndex, Lsn,
+    Record, RegionId, Result, Term,
 };
 use stele_vfs::Vfs;
 
@@ -92,11 +93,28 @@ impl Log {
         self.shared.get(at)
     }
 
+    /// [`Log::get`] without waiting for the device; `None` when it would have to.
+    pub fn get_cached(&self, at: &Locator) -> Result<Option<Bytes>> {
+        self.shared.get_cached(at)
+    }
+
     /// The values at many locators, in their order; neighbours are read together, long stretches of
-    /// them past the page cache. Values of 8 KiB and more may share memory with their neighbours: who
-    /// keeps few of them for long keeps copies.
+    /// them past the page cache. Where most of what was read is wanted, values share its memory (up to
+    /// some 4 MiB): who keeps few of them for long keeps copies.
     pub fn get_many(&self, at: &[Locator]) -> Result<Vec<Bytes>> {
         self.shared.get_many(at)
+    }
+
+    /// Reads like [`Log::get_many`] and checks nothing: for a thread that reads ahead of the one
+    /// that uses the values.
+    pub fn read_many(&self, at: &[Locator]) -> Result<Vec<Unchecked>> {
+        self.shared.read_many(at)
+    }
+
+    /// The value at a locator, out of what was read for it. If that does not match its checksum, the
+    /// value is read again as [`Log::get`] does.
+    pub fn checked(&self, at: &Locator, read: Unchecked) -> Result<Bytes> {
+        self.shared.checked(at, read)
     }
 
     /// Entries `from` up to but without `to`, until `bytes_max` of payload; at least one if there is
@@ -168,6 +186,17 @@ impl Log {
         SortedWriter::create(self.shared.clone(), cause)
     }
 
+    /// Gives sealed files their names, durably, with one sync of the directory, and makes their
+    /// values readable. Nothing may collect them before something refers to them.
+    pub fn publish(&self, files: &mut [SealedFile]) -> Result<()> {
+        sorted::publish(&self.shared, files)
+    }
+
+    /// Stops the log: what the caller holds in memory and what is durable no longer agree.
+    pub fn stop(&self, error: Error) -> Error {
+        self.shared.poison.set(error)
+    }
+
     /// Version, and in sorted files key and expiry, of the record whose value lies at `at`.
     pub fn record_of(&self, at: &Locator) -> Result<RecordHead> {
         self.shared.record_of(at)
@@ -175,12 +204,19 @@ impl Log {
 
     /// Appends the entries of idle regions that lie below `below` once more, so that they pin no old
     /// segment; at most `bytes_max` of payload, whole regions only. Returns the payload bytes. The
-    /// entries' places change: only for regions that have applied them.
-    pub fn reappend_tails(&self, below: FileId, bytes_max: u64) -> Result<u64> {
+    /// entries' places change, and with them the order of replay: only regions take part whose last
+    /// entry is not above `settled`, up to which nothing is ever replayed.
+    pub fn reappend_tails(
+        &self,
+        below: FileId,
+        bytes_max: u64,
+        settled: &dyn Fn(RegionId) -> LogIndex,
+    ) -> Result<u64> {
         let mut appender = self.appender.lock();
         let mut done = 0;
         for region in self.regions() {
-            let Some(records) = self.tail(region, below, bytes_max - done)? else { continue };
+            let (left, settled) = (bytes_max - done, settled(region));
+            let Some(records) = self.tail(region, below, left, settled)? else { continue };
             done += bytes_of(&records);
             // One batch: a crash leaves all of the old places or all of the new ones.
             appender.append(&self.shared, &records, false)?;
@@ -188,12 +224,18 @@ impl Log {
         Ok(done)
     }
 
-    fn tail(&self, region: RegionId, below: FileId, bytes_max: u64) -> Result<Option<Vec<Record>>> {
+    fn tail(
+        &self,
+        region: RegionId,
+        below: FileId,
+        bytes_max: u64,
+        settled: LogIndex,
+    ) -> Result<Option<Vec<Record>>> {
         let (first, last) = {
             let state = self.shared.state.read();
             let Some(log) = state.regions.get(region) else { return Ok(None) };
             let old = log.first_file().is_some_and(|file| file < below);
-            if !old || log.payload_bytes() > bytes_max {
+            if !old || log.payload_bytes() > bytes_max || log.last().0 > settled {
                 return Ok(None);
             }
             (log.truncated.0.next(), log.last().0)

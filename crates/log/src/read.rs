@@ -1,22 +1,11 @@
-//! Reading values by locator: one positioned read of exactly the value, or, for many, one for each
-//! stretch of neighbours.
+//! Reading a value by its locator, with one positioned read of exactly the value; and entries.
 
 use crate::dir::Name;
 use crate::shared::{Counters, Shared};
 use crate::sorted;
 use bytes::Bytes;
-use stele_types::{CommittedEntry, Error, FileId, Locator, LogIndex, Lsn, RegionId, Result};
+use stele_types::{CommittedEntry, Error, Locator, LogIndex, Lsn, RegionId, Result};
 use stele_vfs::{AlignedBuf, MEMORY_ALIGN_BYTES};
-
-/// Unwanted bytes between two values that are still read along: cheaper than another read.
-const GAP_BYTES_MAX: u64 = 16 << 10;
-/// Longest read for more than one value: values of 4 MiB and what lies between them. A device
-/// serves the parts of one long read at the same time.
-pub(crate) const STRETCH_BYTES_MAX: u64 = (4 << 20) + (256 << 10);
-/// Reads from here on go past the page cache: it would only copy them, and drop what others need.
-const DIRECT_BYTES_MIN: u64 = 256 << 10;
-/// Shorter values are copied out of what was read: each must not keep all of it in memory.
-const SHARED_BYTES_MIN: u32 = 8 << 10;
 
 /// What is known of a record from its locator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,68 +48,6 @@ impl Shared {
         }
         Counters::add(&self.counters.direct_retries, 1);
         Ok(Bytes::copy_from_slice(value))
-    }
-
-    pub fn get_many(&self, at: &[Locator]) -> Result<Vec<Bytes>> {
-        let mut order: Vec<usize> = (0..at.len()).collect();
-        let place = |i: &usize| at.get(*i).map(|at| (at.file, at.offset));
-        order.sort_unstable_by_key(place);
-        let mut values = vec![Bytes::new(); at.len()];
-        let mut rest = order.as_slice();
-        while let Some((&first, _)) = rest.split_first() {
-            let taken = stretch(at, rest);
-            let (group, after) = rest.split_at(taken);
-            rest = after;
-            match (group, at.get(first)) {
-                ([only], Some(at)) if u64::from(at.length) < DIRECT_BYTES_MIN => {
-                    if let Some(slot) = values.get_mut(*only) {
-                        *slot = self.get(at)?;
-                    }
-                }
-                _ => self.get_stretch(at, group, &mut values)?,
-            }
-        }
-        Ok(values)
-    }
-
-    fn get_stretch(&self, at: &[Locator], group: &[usize], values: &mut [Bytes]) -> Result<()> {
-        let wanted = || group.iter().filter_map(|&i| Some((i, at.get(i)?)));
-        let Some((_, first)) = wanted().next() else { return Ok(()) };
-        let end = wanted().map(|(_, at)| end_of(at)).max().unwrap_or_default();
-        let (begin, bytes) = self.read_stretch(first.file, u64::from(first.offset), end)?;
-        let wanted_bytes: u64 = wanted().map(|(_, at)| u64::from(at.length)).sum();
-        let dense = 4 * wanted_bytes >= 3 * bytes.len() as u64;
-        for (i, at) in wanted() {
-            let from = (u64::from(at.offset) - begin) as usize;
-            let within = from..from + at.length as usize;
-            let value = bytes.get(within.clone()).filter(|value| at.check(value).is_ok());
-            let value = match value {
-                Some(_) if dense && at.length >= SHARED_BYTES_MIN => bytes.slice(within),
-                Some(value) => Bytes::copy_from_slice(value),
-                None => self.get(at)?,
-            };
-            if let Some(slot) = values.get_mut(i) {
-                *slot = value;
-            }
-        }
-        Ok(())
-    }
-
-    /// At least `begin..end` of a file, as far as it goes, and where that begins.
-    fn read_stretch(&self, file: FileId, begin: u64, end: u64) -> Result<(u64, Bytes)> {
-        let name = self.value_name(file)?;
-        if end - begin < DIRECT_BYTES_MIN {
-            let mut bytes = vec![0; (end - begin) as usize];
-            let got = self.handles.get(&self.dir, name)?.read_at(&mut bytes, begin)?;
-            bytes.truncate(got);
-            return Ok((begin, bytes.into()));
-        }
-        let align = MEMORY_ALIGN_BYTES as u64;
-        let (begin, end) = (begin - begin % align, end.next_multiple_of(align));
-        let mut buffer = self.read_pool.take((end - begin) as usize);
-        let file = self.handles.get_direct(&self.dir, name)?;
-        let got = file.read_at(buffer.as_mut_slice(), begin)?;
-        Ok((begin, buffer.into_bytes().slice(..got)))
     }
 
     pub fn entries(
@@ -195,30 +122,4 @@ impl Shared {
             _ => Ok(RecordHead { version: at.lsn(), key: None, expires_at_s: None }),
         }
     }
-}
-
-fn end_of(at: &Locator) -> u64 {
-    u64::from(at.offset) + u64::from(at.length)
-}
-
-/// How many of the places, sorted, one read takes.
-fn stretch(at: &[Locator], order: &[usize]) -> usize {
-    let mut span: Option<(FileId, u64, u64)> = None;
-    let mut taken = 0;
-    for &i in order {
-        let Some(next) = at.get(i) else { break };
-        match &mut span {
-            None => span = Some((next.file, u64::from(next.offset), end_of(next))),
-            Some((file, begin, end)) => {
-                let near = u64::from(next.offset) <= *end + GAP_BYTES_MAX;
-                let whole = end_of(next).max(*end) - *begin;
-                if next.file != *file || !near || whole > STRETCH_BYTES_MAX {
-                    break;
-                }
-                *end = end_of(next).max(*end);
-            }
-        }
-        taken += 1;
-    }
-    taken.max(1)
 }

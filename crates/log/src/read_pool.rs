@@ -53,6 +53,11 @@ impl Pooled {
         self.buffer.as_mut_slice().get_mut(..bytes).unwrap_or_default()
     }
 
+    /// What it keeps in memory: may be more than was asked for.
+    pub fn capacity(&self) -> usize {
+        self.buffer.capacity()
+    }
+
     /// The buffer, to be cut into values that share it.
     pub fn into_bytes(self) -> Bytes {
         Bytes::from_owner(self)

@@ -6,6 +6,7 @@ mod common;
 use common::model::{Model, Random};
 use common::*;
 use stele_log::{FileKind, Log, RecoverFrom};
+use stele_types::LogIndex;
 use stele_vfs::SimVfs;
 
 fn run(seed: u64) {
@@ -28,7 +29,9 @@ fn run(seed: u64) {
                 log = reopen(&disk, seed);
             }
             3 => remove_dead(&log),
-            4 => drop(log.reappend_tails(log.head().file, 20_000).unwrap()),
+            4 => {
+                log.reappend_tails(log.head().file, 20_000, &|_| LogIndex(u64::MAX)).unwrap();
+            }
             5 => log.close().unwrap(),
             _ => {
                 let batch = random.batch(&model, 2000);

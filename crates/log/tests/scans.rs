@@ -49,10 +49,10 @@ fn neighbours_come_in_long_reads_whatever_the_order_and_the_way() {
 }
 
 #[test]
-fn short_values_do_not_keep_a_long_read_in_memory_and_long_ones_give_it_back() {
+fn few_values_do_not_keep_a_long_read_in_memory_and_many_give_it_back() {
     let disk = disk(2);
     let (log, _) = open(&disk);
-    let (short, long) = (sorted(&log, 2000, 300), sorted(&log, 60, LONG));
+    let (short, long) = (sorted(&log, 2000, 300), sorted(&log, 250, LONG));
     let before = log.stats().memory_bytes;
     let held = log.get_many(&short).unwrap();
     let free = log.stats().memory_bytes - before;
@@ -64,7 +64,7 @@ fn short_values_do_not_keep_a_long_read_in_memory_and_long_ones_give_it_back() {
     // Every other: much of what is read is not wanted, so the values are copied.
     let few: Vec<Locator> = long.iter().step_by(2).copied().collect();
     let copies = log.get_many(&few).unwrap();
-    assert_eq!(copies.len(), 30);
+    assert_eq!(copies.len(), 125);
     assert_eq!(held.iter().map(|value| value.len()).sum::<usize>(), 2000 * 300);
     assert_eq!(log.stats().memory_bytes - before, free);
 }

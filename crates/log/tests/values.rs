@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use stele_log::inspect::{self, What};
 use stele_log::{FileKind, Log, RecoverFrom, ReplayOp};
-use stele_types::{Cause, CommandBuilder, Error, FileId, Lsn, ValueRef};
+use stele_types::{Cause, CommandBuilder, Error, FileId, LogIndex, Lsn, ValueRef};
 use stele_vfs::{SimVfs, Vfs};
 
 /// The newest value of each key, by the files alone.
@@ -238,8 +238,12 @@ fn tails_of_idle_regions_move_on_as_a_whole() {
     keys.fill_segment();
     keys.truncate();
     assert!(log.files()[0].wanted_by_raft);
-    assert_eq!(log.reappend_tails(log.head().file, 10).unwrap(), 0, "over the budget");
-    let moved = log.reappend_tails(log.head().file, 1 << 20).unwrap();
+    assert_eq!(
+        log.reappend_tails(log.head().file, 10, &|_| LogIndex(u64::MAX)).unwrap(),
+        0,
+        "over the budget"
+    );
+    let moved = log.reappend_tails(log.head().file, 1 << 20, &|_| LogIndex(u64::MAX)).unwrap();
     assert!(moved > 600);
     assert!(!log.files()[0].wanted_by_raft);
     log.remove(first).unwrap();

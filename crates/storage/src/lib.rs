@@ -9,12 +9,13 @@ pub mod conformance;
 mod model;
 mod stats;
 
-pub use model::{ModelEngine, ModelFactory, ModelView};
+pub use model::{ModelEngine, ModelFactory, ModelIncoming, ModelView};
 pub use stats::EngineStats;
 
 use bytes::Bytes;
 use stele_types::{
-    Appended, CommittedEntry, HardState, KeyRange, LogBatch, LogIndex, RegionId, Result, Term,
+    Appended, CommittedEntry, Error, HardState, KeyRange, LogBatch, LogIndex, RegionId, Result,
+    Term,
 };
 
 /// How far a region has come on this store. Each field is at most the one named after it, save
@@ -77,11 +78,31 @@ impl ScanOptions {
     }
 }
 
+/// What a read that must not wait for the device found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cached<T> {
+    /// It was in memory.
+    Here(T),
+    /// The device must be asked: read again where waiting is allowed.
+    NeedsIo,
+}
+
+/// How much a key range holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RangeSize {
+    /// Bytes of keys and values, estimated.
+    pub bytes: u64,
+    /// Keys, estimated.
+    pub keys: u64,
+}
+
 /// One point in time of a whole store. Later writes never show in it.
 /// Pairs past their time to live are yielded; the edge, which knows the time, hides them.
-pub trait EngineView: Send {
+pub trait EngineView: Send + Sync {
     /// The pair under `key`.
     fn get(&self, key: &[u8]) -> Result<Option<Pair>>;
+    /// The pair under `key` if that takes no read of the device. Never blocks on it.
+    fn get_cached(&self, key: &[u8]) -> Result<Cached<Option<Pair>>>;
     /// Pairs in order.
     fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>>;
 }
@@ -98,12 +119,24 @@ pub struct Maintained {
 /// The engine behind one store: its log and its state machine.
 ///
 /// One thread at a time may call `append` and `apply`; views may be used from any thread.
+///
+/// [`Mark::Destroy`](stele_types::Mark::Destroy), and a start over an earlier life, checkpoint what
+/// the region applied: its pairs stay until their ranges are dropped, for another region may have
+/// taken them over.
+///
+/// Opening applies what is persisted, committed by the persisted hard state and not checkpointed, in
+/// the order in which it was appended *over all regions*: keys that moved from one region to another
+/// meet their writes in the order they were made.
 pub trait StorageEngine: Send + Sync {
     /// A consistent view.
     type View: EngineView;
+    /// Pairs of a snapshot on their way in: off to the side, visible to nobody. Dropping it removes
+    /// what it wrote; what a crash leaves of it, opening removes.
+    type Incoming: Send;
 
     /// Makes a batch durable: one write and one sync for all its regions. Tells where each entry's
     /// payload lies. After a failure other than `NoSpace` or `Invalid` the store is poisoned.
+    /// `NoSpace` changes nothing; what [`StorageEngine::admit`] refuses may still be appended.
     fn append(&self, batch: &LogBatch) -> Result<Appended>;
 
     /// Durable entries `from` (included) to `to` (excluded), at least one if any, then up to
@@ -138,23 +171,57 @@ pub trait StorageEngine: Send + Sync {
     fn export(&self, range: &KeyRange, sink: &mut dyn FnMut(Vec<Pair>) -> Result<()>)
     -> Result<()>;
 
-    /// Replaces what `range` holds by `pairs` (ascending keys) and starts the region's log after
-    /// (`index`, `term`): all of it or, after a crash or an error, nothing. Values are written once, to a
-    /// sorted value file, never through the log.
+    /// Begins to take in the pairs of `ranges` (ascending, disjoint). Any thread, any number at a
+    /// time.
+    fn incoming(&self, ranges: Vec<KeyRange>) -> Result<Self::Incoming>;
+
+    /// Takes the next pairs: keys ascend over all ranges and calls, and lie in a range. Any thread;
+    /// nothing else waits for it. After an error the incoming pairs can't be installed.
+    fn receive(&self, incoming: &mut Self::Incoming, pairs: Vec<Pair>) -> Result<()>;
+
+    /// Replaces what the ranges hold by the pairs received and starts the region's log after
+    /// (`index`, `term`): all of it or, after a crash or an error, nothing. Values were written once, to
+    /// sorted value files, never through the log. Everything applied before is checkpointed by it.
     fn install(
         &self,
         region: RegionId,
-        range: &KeyRange,
         at: (LogIndex, Term),
-        pairs: &mut dyn Iterator<Item = Result<Pair>>,
+        incoming: Self::Incoming,
     ) -> Result<()>;
 
-    /// Removes the pairs of `range` without a log entry, durably: the region moved away.
-    fn drop_range(&self, range: &KeyRange) -> Result<()>;
+    /// Removes the pairs of `ranges` without a log entry, durably and at once: a region moved away.
+    /// Everything applied before is checkpointed by it.
+    fn drop_ranges(&self, ranges: &[KeyRange]) -> Result<()>;
+
+    /// About how much `range` holds. Reads no value.
+    fn range_size(&self, range: &KeyRange) -> Result<RangeSize>;
+
+    /// A key of `range` that has about half of its bytes before it, and pairs on both sides. `None`
+    /// when there is none.
+    fn split_key(&self, range: &KeyRange) -> Result<Option<Bytes>>;
+
+    /// Whether puts of `bytes` may be proposed: `NoSpace` when what would be left of the device is
+    /// needed to free space again. Entries that only free space need not ask.
+    fn admit(&self, bytes: u64) -> Result<()>;
+
+    /// Makes everything applied so far survive a crash without the log.
+    fn checkpoint(&self) -> Result<()>;
 
     /// Does background work of about `bytes_max` bytes.
     fn maintain(&self, bytes_max: u64) -> Result<Maintained>;
 
     /// Figures for reports and metrics.
     fn stats(&self) -> EngineStats;
+}
+
+/// Fails with `Invalid` unless the ranges of a snapshot ascend, are disjoint and hold something.
+pub fn check_ranges(ranges: &[KeyRange]) -> Result<()> {
+    let apart = |pair: &[KeyRange]| match pair {
+        [low, high] => !low.end.is_empty() && low.end <= high.start,
+        _ => true,
+    };
+    if ranges.is_empty() || ranges.iter().any(KeyRange::is_empty) || !ranges.windows(2).all(apart) {
+        return Err(Error::invalid("ranges to replace must ascend and be disjoint"));
+    }
+    Ok(())
 }

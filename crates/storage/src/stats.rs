@@ -13,6 +13,10 @@ pub struct EngineStats {
     pub live_bytes: u64,
     /// Bytes of memory held by memtables and caches.
     pub memory_bytes: u64,
+    /// Size of the device, all its users together; 0 when unknown.
+    pub device_bytes: u64,
+    /// Bytes of the device that are free.
+    pub device_free_bytes: u64,
 }
 
 impl EngineStats {

@@ -10,7 +10,7 @@
 //! range tail:= end_len:varint end        (an empty end: no upper bound)
 //! ```
 
-use crate::limits::{COMMAND_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::limits::{COMMAND_BYTES_MAX, KEY_BYTES_MAX, USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::{Error, Locator, Lsn, Result, checksum, varint};
 use bytes::Bytes;
 
@@ -196,12 +196,27 @@ pub fn check_pair(key: &[u8], value: &[u8]) -> Result<()> {
     Err(Error::invalid(format!("value of {} bytes; the limit is {VALUE_BYTES_MAX}", value.len())))
 }
 
-/// Fails with [`Error::Invalid`] when `key` is longer than a key may be.
+/// Fails with [`Error::Invalid`] when `key` is longer than a key of the engine may be.
 pub fn check_key(key: &[u8]) -> Result<()> {
-    if key.len() <= KEY_BYTES_MAX {
+    check_key_bytes(key, KEY_BYTES_MAX)
+}
+
+/// Fails with [`Error::Invalid`] when `key` is longer than a user's key may be.
+pub fn check_user_key(key: &[u8]) -> Result<()> {
+    check_key_bytes(key, USER_KEY_BYTES_MAX)
+}
+
+/// [`check_pair`] for a user's key.
+pub fn check_user_pair(key: &[u8], value: &[u8]) -> Result<()> {
+    check_user_key(key)?;
+    check_pair(key, value)
+}
+
+fn check_key_bytes(key: &[u8], bytes_max: usize) -> Result<()> {
+    if key.len() <= bytes_max {
         return Ok(());
     }
-    Err(Error::invalid(format!("key of {} bytes; the limit is {KEY_BYTES_MAX}", key.len())))
+    Err(Error::invalid(format!("key of {} bytes; the limit is {bytes_max}", key.len())))
 }
 
 /// An encoded command whose bytes were checked once.
@@ -253,6 +268,17 @@ impl Command {
         let mut rest = ops;
         let total = bytes.len();
         (version == VERSION).then(|| std::iter::from_fn(move || take_op(&mut rest, total)))
+    }
+
+    /// Gives the operations of encoded bytes in one walk; `false` when they end in bytes that are not
+    /// well formed, after the operations before these were given.
+    pub fn each_op_of<'a>(bytes: &'a [u8], mut f: impl FnMut(Op<'a>)) -> bool {
+        let Some((&VERSION, mut rest)) = bytes.split_first() else { return false };
+        while !rest.is_empty() {
+            let Some(op) = take_op(&mut rest, bytes.len()) else { return false };
+            f(op);
+        }
+        true
     }
 
     /// The operations in order.
@@ -329,8 +355,14 @@ mod tests {
     fn every_cut_of_a_command_is_refused_or_shorter() {
         let whole = sample();
         for cut in 0..whole.bytes().len() {
-            if let Ok(command) = Command::parse(whole.bytes().slice(..cut)) {
-                assert!(command.ops().count() < 4);
+            let bytes = whole.bytes().slice(..cut);
+            let mut given = 0;
+            let well_formed = Command::each_op_of(&bytes, |_| given += 1);
+            assert!(given < 4);
+            let parsed = Command::parse(bytes.clone());
+            assert_eq!(parsed.is_ok(), well_formed);
+            if let Ok(command) = parsed {
+                assert_eq!(command.ops().count(), given);
             }
         }
     }

@@ -82,6 +82,18 @@ pub enum Error {
         /// What differs.
         detail: String,
     },
+
+    /// Retry later: no node that can serve the call was reached in time. It has changed nothing.
+    #[error("no answer from the cluster: {0}; check that its nodes run, then try again")]
+    Unavailable(String),
+
+    /// Look first: the write may or may not have taken effect, now or in a moment.
+    #[error("undetermined: {0}; the write may or may not have taken effect, read before repeating it")]
+    Undetermined(String),
+
+    /// Reject: the cluster does not do it as things are. It says why.
+    #[error("refused: {0}")]
+    Refused(String),
 }
 
 impl Error {
@@ -134,6 +146,9 @@ impl Error {
             Self::WrongStore { path, detail } => {
                 Self::WrongStore { path: path.clone(), detail: detail.clone() }
             }
+            Self::Unavailable(detail) => Self::Unavailable(detail.clone()),
+            Self::Undetermined(detail) => Self::Undetermined(detail.clone()),
+            Self::Refused(detail) => Self::Refused(detail.clone()),
         }
     }
 

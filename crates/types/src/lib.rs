@@ -9,10 +9,12 @@ pub mod command;
 pub mod error;
 pub mod ids;
 pub mod key_range;
+pub mod keyspace;
 pub mod limits;
 pub mod locator;
 pub mod mutant;
 pub mod prng;
+pub mod region;
 pub mod size;
 pub mod varint;
 
@@ -23,5 +25,9 @@ pub use command::{Command, CommandBuilder, Op};
 pub use error::{Error, Result};
 pub use ids::{FileId, LogIndex, RegionId, RunId, Seq, StoreId, Term};
 pub use key_range::KeyRange;
+pub use keyspace::ColumnFamily;
 pub use locator::{Locator, Lsn, ValueRef};
 pub use prng::Prng;
+pub use region::{
+    ClusterId, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionKind, RegionPhase, StoreIdent,
+};

@@ -1,7 +1,9 @@
 //! Limits that hold everywhere. Beyond them a call fails with `Error::Invalid` and changes nothing.
 
-/// Longest key.
-pub const KEY_BYTES_MAX: usize = 8 << 10;
+/// Longest key that front ends take.
+pub const USER_KEY_BYTES_MAX: usize = 8 << 10;
+/// Longest key in the engine: a user's, and what names its space.
+pub const KEY_BYTES_MAX: usize = USER_KEY_BYTES_MAX + 16;
 /// Longest value.
 pub const VALUE_BYTES_MAX: usize = 64 << 20;
 /// Most bytes in one command (an atomic batch): one largest value with its key, and room to spare.

@@ -88,6 +88,8 @@ pub trait Vfs: Send + Sync + Debug {
     fn lock(&self, path: &Path) -> Result<Box<dyn DirLock>>;
     /// Free bytes on the device that holds `dir`.
     fn free_bytes(&self, dir: &Path) -> Result<u64>;
+    /// Size of the device that holds `dir`.
+    fn total_bytes(&self, dir: &Path) -> Result<u64>;
     /// The bytes written through this file system, by cause.
     fn meter(&self) -> &Meter;
 }
@@ -97,6 +99,9 @@ pub trait Vfs: Send + Sync + Debug {
 pub trait VfsFile: Send + Sync + Debug {
     /// Reads up to `buffer.len()` bytes at `offset`; fewer only at the end of the file.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize>;
+    /// Fills `buffer` from `offset` if the page cache holds all of it, and never waits for the
+    /// device: `false`, with nothing known of `buffer`, if it would. Always `false` past the page cache.
+    fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> Result<bool>;
     /// Writes all of `buffers` at `offset` with one call where the system can (vectored), counted
     /// under `cause`. Durable only after [`VfsFile::sync_data`].
     fn write_at(&self, buffers: &[IoSlice<'_>], offset: u64, cause: Cause) -> Result<()>;

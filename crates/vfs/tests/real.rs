@@ -70,6 +70,25 @@ fn more_buffers_than_one_call_takes_are_all_written() {
 }
 
 #[test]
+fn a_cached_read_is_whole_or_leaves_it_to_one_that_waits() {
+    let dir = TempDir::new();
+    let vfs = RealVfs::new();
+    let file = vfs.open(&dir.path("a"), Open::CREATE).unwrap();
+    let bytes: Vec<u8> = (0..5000u32).map(|i| i as u8).collect();
+    write(&file, &bytes, 0).unwrap();
+    let mut back = vec![0; 5000];
+    // Not every file system can tell what is in the page cache.
+    let is_cached = file.read_cached_at(&mut back, 0).unwrap();
+    assert!(!is_cached || back == bytes);
+    println!("read from the page cache: {is_cached}");
+    assert!(!file.read_cached_at(&mut back, 1).unwrap(), "it ends beyond the file");
+    let direct = vfs.open(&dir.path("a"), Open { direct: true, ..Open::READ }).unwrap();
+    let is_direct = direct.block_bytes().is_some();
+    assert!(!is_direct || !direct.read_cached_at(&mut back, 0).unwrap());
+    assert!(vfs.total_bytes(dir.path("").as_path()).unwrap() > 0);
+}
+
+#[test]
 fn direct_io_writes_whole_blocks_or_is_refused() {
     let dir = TempDir::new();
     let vfs = RealVfs::new();

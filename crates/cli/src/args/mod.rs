@@ -1,13 +1,19 @@
 //! What can be asked for on the command line.
 
 mod bench;
+mod ctl;
+mod playground;
+mod server;
 
 pub use bench::{Bench, Distribution, Policy, Workload};
+pub use ctl::{Ctl, CtlCommand, Regions};
+pub use playground::Playground;
+pub use server::Server;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
-/// A key-value store in one directory.
+/// A key-value store: a cluster of nodes, or one directory.
 #[derive(Debug, Parser)]
 #[command(name = "stele", version, about, arg_required_else_help = true)]
 pub struct Cli {
@@ -19,6 +25,12 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Run a node: found a cluster, or join one
+    Server(Box<Server>),
+    /// Run a cluster on this machine to try things on
+    Playground(Playground),
+    /// Look at a cluster and change it
+    Ctl(Ctl),
     /// Set a key; the value is durable when the command returns
     Put(Put),
     /// Print the value of a key
@@ -61,10 +73,22 @@ pub struct Target {
     pub store: PathBuf,
 }
 
+/// A store or a cluster.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+pub struct Place {
+    /// Directory of a store
+    #[arg(long, value_name = "DIR")]
+    pub store: Option<PathBuf>,
+    /// Nodes of a cluster, any of them
+    #[arg(long, value_name = "ADDR", value_delimiter = ',')]
+    pub cluster: Vec<String>,
+}
+
 #[derive(Args, Debug)]
 pub struct Put {
     #[command(flatten)]
-    pub target: Target,
+    pub place: Place,
     /// The key
     pub key: String,
     /// The value, unless --file gives it
@@ -84,7 +108,7 @@ pub struct Put {
 #[derive(Args, Debug)]
 pub struct Get {
     #[command(flatten)]
-    pub target: Target,
+    pub place: Place,
     /// The key
     pub key: String,
     /// Key and value are written in hexadecimal
@@ -95,7 +119,7 @@ pub struct Get {
 #[derive(Args, Debug)]
 pub struct Del {
     #[command(flatten)]
-    pub target: Target,
+    pub place: Place,
     /// The keys
     #[arg(required_unless_present_any = ["start", "end", "prefix"],
           conflicts_with_all = ["start", "end", "prefix"])]
@@ -124,7 +148,7 @@ pub struct Range {
 #[derive(Args, Debug)]
 pub struct Scan {
     #[command(flatten)]
-    pub target: Target,
+    pub place: Place,
     #[command(flatten)]
     pub range: Range,
     /// Most pairs printed
@@ -147,7 +171,7 @@ pub struct Scan {
 #[derive(Args, Debug)]
 pub struct Count {
     #[command(flatten)]
-    pub target: Target,
+    pub place: Place,
     #[command(flatten)]
     pub range: Range,
     /// Keys are written in hexadecimal
@@ -259,5 +283,40 @@ mod tests {
         assert!(parse("stele del --store d").is_err());
         assert!(parse("stele del --store d --prefix p").is_ok());
         assert!(parse("stele bench engine --store d --workload A --value-bytes 16k").is_ok());
+    }
+
+    #[test]
+    fn keys_are_in_a_directory_or_in_a_cluster() {
+        let parse = |line: &str| Cli::try_parse_from(line.split(' ')).map(|cli| cli.command);
+        let get = parse("stele get --cluster a:1,b:2 k");
+        assert!(matches!(get, Ok(Command::Get(get)) if get.place.cluster == ["a:1", "b:2"]));
+        assert!(parse("stele get k").is_err());
+        assert!(parse("stele get --store d --cluster a:1 k").is_err());
+        assert!(parse("stele ctl stores").is_err());
+        assert!(parse("stele ctl --cluster a:1 stores --json").is_ok());
+        assert!(parse("stele ctl --cluster a:1 move 7 1 4").is_ok());
+        assert!(parse("stele ctl --cluster a:1 drain 3 --wait").is_ok());
+        assert!(parse("stele playground --nodes 3 --demo").is_ok());
+        assert!(parse("stele playground --nodes 0").is_err());
+    }
+
+    #[test]
+    fn every_setting_of_a_server_is_a_flag() {
+        let line = "stele server --listen a:1 --join x:1,y:2 --join z:3 --store d1 --store d2 \
+                    --region-bytes-max 64MiB";
+        let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
+        let Command::Server(server) = cli.command else { panic!("{cli:?}") };
+        let of = |key: &str| {
+            let found = server.settings.0.iter().find(|(name, _)| name == key);
+            found.map(|(_, text)| text.as_str())
+        };
+        assert_eq!(of("join"), Some("x:1,y:2,z:3"));
+        assert_eq!(of("store"), Some("d1,d2"));
+        assert_eq!(of("region_bytes_max"), Some("64MiB"));
+        assert_eq!(of("replicas"), None);
+        for setting in &stele_server::config::SETTINGS {
+            let line = ["stele", "server", &setting.flag(), "1"];
+            assert!(Cli::try_parse_from(line).is_ok(), "{}", setting.key);
+        }
     }
 }

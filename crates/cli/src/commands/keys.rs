@@ -3,7 +3,8 @@
 use crate::Outcome;
 use crate::args::{Count, Del, Get, Put, Scan};
 use crate::output::Output;
-use crate::store::{Order, Pair, Store, Tuning, check_value_bytes};
+use crate::place::{Place, Wanted};
+use crate::store::{Pair, check_value_bytes};
 use crate::text::{key_range, parse, printable, to_hex};
 use serde_json::{Map, Value};
 use std::io::{IsTerminal, Read};
@@ -18,9 +19,9 @@ pub fn put(args: &Put) -> Result<Outcome> {
         (None, Some(path)) => read_value(path)?,
         (None, None) => return Err(Error::invalid("give a value or --file")),
     };
-    let store = Store::open_or_create(&args.target.store, &Tuning::default())?;
-    store.put(&key, &value, args.ttl)?;
-    store.close()?;
+    let place = Place::open_or_create(&args.place)?;
+    place.put(&key, value, args.ttl)?;
+    place.close()?;
     Ok(Outcome::Done)
 }
 
@@ -43,10 +44,9 @@ fn read_value(path: &Path) -> Result<Vec<u8>> {
 
 pub fn get(args: &Get) -> Result<Outcome> {
     let key = parse(&args.key, args.hex)?;
-    let store = Store::open(&args.target.store, &Tuning::default())?;
-    let found = store.get(&key)?;
-    let outcome = match found {
-        Some((value, _)) => {
+    let place = Place::open(&args.place)?;
+    let outcome = match place.get(&key)? {
+        Some(value) => {
             let mut out = Output::new();
             if args.hex {
                 out.line(&to_hex(&value))?;
@@ -65,39 +65,37 @@ pub fn get(args: &Get) -> Result<Outcome> {
             Outcome::Failed
         }
     };
-    store.close()?;
+    place.close()?;
     Ok(outcome)
 }
 
 pub fn del(args: &Del) -> Result<Outcome> {
     let keys = args.keys.iter().map(|key| parse(key, args.hex)).collect::<Result<Vec<_>>>()?;
     let range = key_range(&args.range, args.hex)?;
-    let store = Store::open(&args.target.store, &Tuning::default())?;
-    if keys.is_empty() {
-        store.delete_range(&range)?;
+    let place = Place::open(&args.place)?;
+    match keys.is_empty() {
+        true => place.delete_range(&range)?,
+        false => place.delete(&keys)?,
     }
-    for key in &keys {
-        store.delete(key)?;
-    }
-    store.close()?;
+    place.close()?;
     Ok(Outcome::Done)
 }
 
 pub fn scan(args: &Scan) -> Result<Outcome> {
-    let range = key_range(&args.range, args.hex)?;
-    let store = Store::open(&args.target.store, &Tuning::default())?;
-    let order = if args.reverse { Order::Reverse } else { Order::Forward };
+    let wanted = Wanted {
+        range: key_range(&args.range, args.hex)?,
+        reverse: args.reverse,
+        keys_only: args.keys_only,
+        limit: args.limit,
+    };
+    let place = Place::open(&args.place)?;
     let mut out = Output::new();
-    let limit = args.limit.unwrap_or(usize::MAX);
-    for pair in store.pairs(range, order, args.keys_only)?.take(limit) {
-        let pair = pair?;
-        match args.json {
-            true => out.json(object(&pair, args))?,
-            false => out.line(&line(&pair, args))?,
-        }
-    }
+    place.each_pair(wanted, |pair| match args.json {
+        true => out.json(object(pair, args)),
+        false => out.line(&line(pair, args)),
+    })?;
     out.finish()?;
-    store.close()?;
+    place.close()?;
     Ok(Outcome::Done)
 }
 
@@ -124,15 +122,16 @@ fn object(pair: &Pair, args: &Scan) -> Map<String, Value> {
 
 pub fn count(args: &Count) -> Result<Outcome> {
     let range = key_range(&args.range, args.hex)?;
-    let store = Store::open(&args.target.store, &Tuning::default())?;
+    let place = Place::open(&args.place)?;
     let mut keys = 0u64;
-    for pair in store.pairs(range, Order::Forward, true)? {
-        pair?;
+    let wanted = Wanted { range, reverse: false, keys_only: true, limit: None };
+    place.each_pair(wanted, |_| {
         keys += 1;
-    }
+        Ok(())
+    })?;
     let mut out = Output::new();
     out.line(&keys.to_string())?;
     out.finish()?;
-    store.close()?;
+    place.close()?;
     Ok(Outcome::Done)
 }

@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use stele_types::command::check_key;
+use stele_types::command::check_user_key;
 use stele_types::limits::VALUE_BYTES_MAX;
 use stele_types::{Error, Result};
 
@@ -64,7 +64,7 @@ fn walk(folder: &Path, f: &mut dyn FnMut(Found) -> Result<()>) -> Result<()> {
 
 fn item(from: &Path, path: &Path, source_bytes: u64) -> Item {
     let key = key(from, path);
-    match check_key(&key).and_then(|()| load(path, source_bytes)) {
+    match check_user_key(&key).and_then(|()| load(path, source_bytes)) {
         Ok(value) => Item::Pair { key, value, ttl_s: None, source_bytes },
         Err(error) => Item::Refused { what: path.display().to_string(), error, source_bytes },
     }

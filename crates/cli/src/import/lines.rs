@@ -8,12 +8,12 @@ use serde::Deserialize;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use stele_types::command::check_pair;
-use stele_types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use stele_types::command::check_user_pair;
+use stele_types::limits::{USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use stele_types::{Error, Result};
 
 /// A largest pair in hexadecimal, and room for the names.
-const LINE_BYTES_MAX: usize = 2 * (VALUE_BYTES_MAX + KEY_BYTES_MAX) + 1024;
+const LINE_BYTES_MAX: usize = 2 * (VALUE_BYTES_MAX + USER_KEY_BYTES_MAX) + 1024;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -65,7 +65,7 @@ fn parse(line: &[u8], encoding: Encoding) -> Result<Parsed> {
         .map_err(|error| Error::invalid(format!("not a pair: {error}")))?;
     let key = field("key", (line.key, encoding), line.key_hex, line.key_base64)?;
     let value = field("value", (line.value, encoding), line.value_hex, line.value_base64)?;
-    check_pair(&key, &value)?;
+    check_user_pair(&key, &value)?;
     Ok((key, value, line.ttl_s.filter(|&ttl_s| ttl_s > 0)))
 }
 

@@ -1,5 +1,6 @@
 //! A set of operations that take effect together.
 
+use stele_types::command::check_user_key;
 use stele_types::{CommandBuilder, Result};
 
 /// Operations applied atomically: after a crash all of them are there or none.
@@ -16,24 +17,29 @@ impl Batch {
 
     /// Sets a key. Fails with `Invalid`, adding nothing, beyond the limits.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<&mut Self> {
+        check_user_key(key)?;
         self.builder.put(key, value, 0)?;
         Ok(self)
     }
 
     /// Sets a key that ceases to exist at `expires_at_s` (Unix seconds).
     pub fn put_until(&mut self, key: &[u8], value: &[u8], expires_at_s: u64) -> Result<&mut Self> {
+        check_user_key(key)?;
         self.builder.put(key, value, expires_at_s)?;
         Ok(self)
     }
 
     /// Removes a key.
     pub fn delete(&mut self, key: &[u8]) -> Result<&mut Self> {
+        check_user_key(key)?;
         self.builder.delete(key)?;
         Ok(self)
     }
 
     /// Removes every key in [start, end); an empty `end` is no bound.
     pub fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Result<&mut Self> {
+        check_user_key(start)?;
+        check_user_key(end)?;
         self.builder.delete_range(start, end)?;
         Ok(self)
     }

@@ -1,9 +1,9 @@
-//! Iteration: keys and references from the index, values fetched in slices that grow, each slice
-//! sorted by place.
+//! Iteration: keys and references from the index, values read in slices that grow, each slice
+//! sorted by place. Of a long scan the next slice is read while the last one is used.
 
-use crate::store::{SLICE_BYTES_MAX, SLICE_PAIRS_MAX, Store, View};
+use super::ahead::{Ahead, AheadQueue};
+use crate::store::{Extent, ReadSlice, SLICE_BYTES_MAX, SLICE_PAIRS_MAX, Slice, Store, View};
 use bytes::Bytes;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use stele_index::ViewIter;
 use stele_storage::{Order, Pair};
@@ -11,17 +11,26 @@ use stele_types::{KeyRange, Result};
 
 /// Values of the first slice; a short scan then reads little it does not return.
 const FIRST_SLICE_PAIRS: usize = 16;
+/// Slices after which a scan counts as long, and the next one is read ahead.
+const SLICES_BEFORE_AHEAD: u32 = 2;
 
 /// Pairs of one point in time, in key order. Writes and deletes made after it was created do not
-/// show. While it lives, the space of what it may yield is not freed. Long values of neighbours may
-/// share memory: who keeps few of them for long keeps copies.
+/// show. While it lives, the space of what it may yield is not freed. Keys, and values of neighbours,
+/// share memory (up to some 4 MiB): who keeps few of them for long keeps copies.
 pub struct DbIter {
     store: Arc<Store>,
-    view: View,
+    view: Arc<View>,
     references: ViewIter,
-    ready: VecDeque<Pair>,
+    ready: ReadSlice,
+    /// The slice after `ready`, and what is told of it when it is reached.
+    ahead: Option<(Ahead, Seen)>,
+    /// None: nothing is read ahead.
+    queue: Option<Arc<AheadQueue>>,
+    slices: u32,
     slice_pairs: usize,
-    slice_bytes: u64,
+    /// Still expected to be asked for.
+    pairs_left: usize,
+    bytes_left: u64,
     keys_only: bool,
     now_s: u64,
     done: bool,
@@ -29,7 +38,7 @@ pub struct DbIter {
 }
 
 /// What was read, for the scan load that decides which ranges get sorted.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Seen {
     first: Bytes,
     last: Bytes,
@@ -37,23 +46,48 @@ struct Seen {
     bytes: u64,
 }
 
+impl Seen {
+    fn of(slice: &Slice) -> Self {
+        Self {
+            first: Bytes::copy_from_slice(slice.first_key()),
+            last: Bytes::copy_from_slice(slice.last_key()),
+            values: slice.len() as u64,
+            bytes: slice.value_bytes(),
+        }
+    }
+
+    fn add(&mut self, next: Self) {
+        if self.values == 0 {
+            self.first = next.first;
+        }
+        self.last = next.last;
+        self.values += next.values;
+        self.bytes += next.bytes;
+    }
+}
+
 impl DbIter {
     pub(super) fn new(
         store: &Arc<Store>,
+        queue: Option<Arc<AheadQueue>>,
         range: KeyRange,
         order: Order,
         keys_only: bool,
         now_s: u64,
     ) -> Result<Self> {
-        let view = View::new(store.shared());
+        let view = Arc::new(View::new(store.shared()));
         let references = view.references(range, order)?;
         Ok(Self {
             store: store.clone(),
             view,
             references,
-            ready: VecDeque::new(),
+            ready: ReadSlice::default(),
+            ahead: None,
+            queue: queue.filter(|_| !keys_only),
+            slices: 0,
             slice_pairs: FIRST_SLICE_PAIRS,
-            slice_bytes: SLICE_BYTES_MAX,
+            pairs_left: usize::MAX,
+            bytes_left: u64::MAX,
             keys_only,
             now_s,
             done: false,
@@ -64,34 +98,72 @@ impl DbIter {
     /// Says how many pairs and bytes will be asked for, so that just their values are read together.
     pub(super) fn expect(mut self, pairs: usize, bytes: usize) -> Self {
         self.slice_pairs = pairs.clamp(1, SLICE_PAIRS_MAX);
-        self.slice_bytes = (bytes as u64).clamp(1, SLICE_BYTES_MAX);
+        (self.pairs_left, self.bytes_left) = (pairs, bytes as u64);
         self
     }
 
-    fn fill(&mut self) -> Result<()> {
-        let slice = self.view.next_slice(
-            &mut self.references,
-            self.slice_pairs,
-            self.slice_bytes,
-            self.keys_only,
-        )?;
+    fn collect(&mut self) -> Result<Slice> {
+        // Expected pairs that turn out expired are made up for, a few at a time.
+        let few = FIRST_SLICE_PAIRS;
+        let extent = Extent {
+            pairs_max: self.slice_pairs.min(if self.pairs_left > 0 {
+                self.pairs_left
+            } else {
+                few
+            }),
+            bytes_max: if self.bytes_left > 0 { self.bytes_left } else { SLICE_BYTES_MAX },
+            keys_only: self.keys_only,
+        };
+        let slice = Slice::collect(&mut self.references, extent)?;
+        self.slices += 1;
         self.slice_pairs = (self.slice_pairs * 4).min(SLICE_PAIRS_MAX);
-        self.done = slice.is_empty();
-        if let (Some(first), Some(last)) = (slice.first(), slice.last()) {
-            if self.seen.values == 0 {
-                self.seen.first = first.key.clone();
-            }
-            self.seen.last = last.key.clone();
-            self.seen.values += slice.len() as u64;
-            self.seen.bytes += slice.iter().map(|pair| pair.value.len() as u64).sum::<u64>();
+        self.pairs_left = self.pairs_left.saturating_sub(slice.len());
+        self.bytes_left = self.bytes_left.saturating_sub(slice.bytes());
+        Ok(slice)
+    }
+
+    fn is_long(&self) -> bool {
+        self.slices >= SLICES_BEFORE_AHEAD && self.pairs_left > 0 && self.bytes_left > 0
+    }
+
+    /// Begins the next slice; `None` at the end.
+    fn begin(&mut self) -> Result<Option<(Ahead, Seen)>> {
+        let long = self.is_long();
+        let slice = self.collect()?;
+        if slice.is_empty() {
+            return Ok(None);
         }
-        self.ready.extend(slice);
+        let seen = Seen::of(&slice);
+        let ahead = Ahead::new(&self.view, slice);
+        if let Some(queue) = self.queue.as_ref().filter(|_| long) {
+            queue.submit(&ahead);
+        }
+        Ok(Some((ahead, seen)))
+    }
+
+    fn fill(&mut self) -> Result<()> {
+        // Before the next read begins: it may use the memory of the last.
+        self.ready = ReadSlice::default();
+        let begun = match self.ahead.take() {
+            Some(ahead) => Some(ahead),
+            None => self.begin()?,
+        };
+        let Some((ahead, seen)) = begun else {
+            self.done = true;
+            return Ok(());
+        };
+        if self.queue.is_some() && self.is_long() {
+            // Keys and places of the slice after it are found while it is read.
+            self.ahead = self.begin()?;
+        }
+        self.ready = ahead.take()?;
+        self.seen.add(seen);
         Ok(())
     }
 
     fn step(&mut self) -> Result<Option<Pair>> {
         loop {
-            if let Some(pair) = self.ready.pop_front() {
+            if let Some(pair) = self.view.next_pair(&mut self.ready)? {
                 if pair.expires_at_s != 0 && pair.expires_at_s <= self.now_s {
                     continue;
                 }
@@ -114,7 +186,8 @@ impl Iterator for DbIter {
             Err(error) => {
                 // After an error nothing more is yielded: a gap must not look like an end reached.
                 self.done = true;
-                self.ready.clear();
+                self.ready = ReadSlice::default();
+                self.ahead = None;
                 Some(Err(error))
             }
         }
@@ -138,6 +211,6 @@ impl Drop for DbIter {
 
 impl std::fmt::Debug for DbIter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DbIter").field("ready", &self.ready.len()).finish_non_exhaustive()
+        f.debug_struct("DbIter").field("seen", &self.seen).finish_non_exhaustive()
     }
 }

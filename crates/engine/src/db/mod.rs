@@ -1,5 +1,6 @@
 //! The embedded front: the store as a key-value engine in one process.
 
+mod ahead;
 mod batch;
 mod cache;
 mod commit;
@@ -98,11 +99,13 @@ impl Db {
 
     /// Removes `key`.
     pub fn delete(&self, key: &[u8]) -> Result<()> {
-        self.submit(key.len(), |builder| builder.delete(key).map(|_| ()))?.wait()
+        self.submit_delete(key)?.wait()
     }
 
     /// Removes every key in [start, end); an empty `end` is no bound.
     pub fn delete_range(&self, start: &[u8], end: &[u8]) -> Result<()> {
+        command::check_user_key(start)?;
+        command::check_user_key(end)?;
         let bytes = start.len() + end.len();
         self.submit(bytes, |builder| builder.delete_range(start, end).map(|_| ()))?.wait()
     }
@@ -121,7 +124,7 @@ impl Db {
 
     /// [`Db::delete`] without waiting.
     pub fn delete_async(&self, key: &[u8]) -> Result<Completion> {
-        let completion = self.submit(key.len(), |builder| builder.delete(key).map(|_| ()));
+        let completion = self.submit_delete(key);
         self.commit_soon();
         completion
     }
@@ -140,7 +143,7 @@ impl Db {
 
     /// The value of `key` and its remaining seconds to live, `None` for a pair without a limit.
     pub fn get_with_ttl(&self, key: &[u8]) -> Result<Option<(Bytes, Option<u64>)>> {
-        command::check_key(key)?;
+        command::check_user_key(key)?;
         let Some((value, expires_at_s)) = self.find(key)? else { return Ok(None) };
         let ttl_s =
             (expires_at_s != 0).then(|| expires_at_s.saturating_sub(self.clock.unix_seconds()));
@@ -152,7 +155,7 @@ impl Db {
         let view = View::new(self.store.shared());
         let mut found = Vec::with_capacity(keys.len());
         for key in keys {
-            command::check_key(key)?;
+            command::check_user_key(key)?;
             let reference = view.reference(key)?;
             found.push(reference.is_some_and(|(_, expires_at_s)| self.is_live(expires_at_s)));
         }
@@ -161,9 +164,7 @@ impl Db {
 
     /// Pairs of one point in time, as many as the options allow.
     pub fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {
-        let now_s = self.clock.unix_seconds();
-        let range = options.range.clone();
-        let iter = DbIter::new(&self.store, range, options.order, options.keys_only, now_s)?;
+        let iter = self.iter_with(options.range.clone(), options.order, options.keys_only)?;
         let mut pairs = Vec::with_capacity(options.limit.min(1024));
         let mut bytes = 0;
         for pair in iter.expect(options.limit, options.bytes_max).take(options.limit) {
@@ -182,12 +183,12 @@ impl Db {
 
     /// All pairs of `range` at this point in time.
     pub fn iter(&self, range: KeyRange, order: Order) -> Result<DbIter> {
-        DbIter::new(&self.store, range, order, false, self.clock.unix_seconds())
+        self.iter_with(range, order, false)
     }
 
     /// Like [`Db::iter`] with empty values; none is read.
     pub fn iter_keys(&self, range: KeyRange, order: Order) -> Result<DbIter> {
-        DbIter::new(&self.store, range, order, true, self.clock.unix_seconds())
+        self.iter_with(range, order, true)
     }
 
     /// The keys of a group (KV-SSD: list), in order, at most `limit`.
@@ -267,11 +268,16 @@ impl Db {
     }
 
     fn submit_put(&self, key: &[u8], value: &[u8], expires_at_s: u64) -> Result<Completion> {
-        command::check_pair(key, value)?;
+        command::check_user_pair(key, value)?;
         let crc = checksum::crc32c(value);
         self.submit(key.len() + value.len(), |builder| {
             builder.put_summed(key, value, crc, expires_at_s).map(|_| ())
         })
+    }
+
+    fn submit_delete(&self, key: &[u8]) -> Result<Completion> {
+        command::check_user_key(key)?;
+        self.submit(key.len(), |builder| builder.delete(key).map(|_| ()))
     }
 
     fn submit_batch(&self, batch: Batch) -> Result<Completion> {
@@ -332,9 +338,13 @@ impl Db {
         }
     }
 
+    fn iter_with(&self, range: KeyRange, order: Order, keys_only: bool) -> Result<DbIter> {
+        let ahead = self.workers.as_ref().map(Workers::ahead);
+        DbIter::new(&self.store, ahead, range, order, keys_only, self.clock.unix_seconds())
+    }
+
     fn iter_group(&self, group: Group, keys_only: bool) -> Result<GroupIter> {
-        let now_s = self.clock.unix_seconds();
-        let pairs = DbIter::new(&self.store, group.range(), Order::Forward, keys_only, now_s)?;
+        let pairs = self.iter_with(group.range(), Order::Forward, keys_only)?;
         Ok(GroupIter { group, pairs })
     }
 }

@@ -1,6 +1,7 @@
-//! The store's own threads: one commits what asynchronous callers submitted, one maintains. Without
-//! them (`Options::background` off) the callers' own calls do both.
+//! The store's own threads: one commits what asynchronous callers submitted, one maintains, one reads
+//! ahead of long scans. Without them (`Options::background` off) the callers' own calls do both.
 
+use super::ahead::AheadQueue;
 use super::commit::CommitQueue;
 use crate::store::Store;
 use parking_lot::{Condvar, Mutex};
@@ -66,6 +67,7 @@ impl Signal {
 pub(super) struct Workers {
     commit: Arc<Signal>,
     maintain: Arc<Signal>,
+    ahead: Arc<AheadQueue>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -75,12 +77,18 @@ impl Workers {
         queue: &Arc<CommitQueue>,
         unattended: Arc<Signal>,
     ) -> Result<Self> {
-        let mut workers =
-            Self { commit: unattended, maintain: Arc::default(), threads: Vec::new() };
+        let mut workers = Self {
+            commit: unattended,
+            maintain: Arc::default(),
+            ahead: Arc::default(),
+            threads: Vec::new(),
+        };
         let (signal, committing) = (workers.commit.clone(), queue.clone());
         workers.spawn("stele-commit", move || commit_loop(&signal, &committing))?;
         let (signal, maintained) = (workers.maintain.clone(), store.clone());
         workers.spawn("stele-maintain", move || maintain_loop(&signal, &maintained))?;
+        let queue = workers.ahead.clone();
+        workers.spawn("stele-read", move || queue.serve())?;
         Ok(workers)
     }
 
@@ -89,6 +97,11 @@ impl Workers {
         let failed = |source| Error::Io { op: "start of a thread", path: name.into(), source };
         self.threads.push(thread.map_err(failed)?);
         Ok(())
+    }
+
+    /// Where iterators have slices read ahead.
+    pub fn ahead(&self) -> Arc<AheadQueue> {
+        self.ahead.clone()
     }
 
     /// Has the committing thread look at the queue.
@@ -101,6 +114,7 @@ impl Drop for Workers {
     fn drop(&mut self) {
         self.commit.stop();
         self.maintain.stop();
+        self.ahead.stop();
         for thread in self.threads.drain(..) {
             // A thread that panicked has reported it; there is nothing left to clean.
             let _ = thread.join();

@@ -19,8 +19,6 @@ pub(crate) struct ApplyState {
     /// The log's end when the last checkpoint was taken.
     frozen_at: Lsn,
     log_bytes_since_freeze: u64,
-    /// Bytes that may be written before free space is asked for again.
-    pub room_bytes: u64,
 }
 
 impl ApplyState {
@@ -38,20 +36,14 @@ impl ApplyState {
         self.applied.get(&region).map(|(index, _)| *index)
     }
 
-    /// Takes a region out of the next checkpoint, which is due even if nothing else changed.
+    /// Takes a region out of the next checkpoint.
     pub fn forget(&mut self, region: RegionId) -> Option<(RegionId, (LogIndex, Term))> {
-        self.frozen_at = Lsn::default();
         self.applied.remove(&region).map(|at| (region, at))
     }
 
     /// Takes back [`ApplyState::forget`].
     pub fn remember(&mut self, forgotten: Vec<(RegionId, (LogIndex, Term))>) {
         self.applied.extend(forgotten);
-    }
-
-    /// Whether durable entries have yet to be applied.
-    pub fn is_waiting(&self) -> bool {
-        self.waiting.values().any(|entries| !entries.is_empty())
     }
 
     /// Remembers where the entries of a durable batch lie until they are applied.

@@ -1,19 +1,22 @@
-//! Moving a key range as sorted pairs: Raft snapshots out (`export`) and in (`install`).
+//! Moving key ranges as sorted pairs: Raft snapshots out (`export`) and in (`install`).
 
+use super::apply::ApplyState;
+use super::slice::Extent;
 use super::{Shared, Store, View};
-use bytes::Bytes;
+use parking_lot::MutexGuard;
 use std::sync::Arc;
-use stele_log::{Log, SortedWriter};
+use stele_log::{SealedFile, SortedWriter};
 use stele_storage::{Order, Pair};
 use stele_types::{
-    Cause, Error, KeyRange, LogBatch, LogIndex, Lsn, Mark, Record, RegionId, Result, Term, ValueRef,
+    Cause, Error, KeyRange, LogBatch, LogIndex, Lsn, Mark, Record, RegionId, Result, Term,
+    ValueRef, mutant,
 };
+use stele_vfs::DirLock;
 
 /// Bytes that an export holds at a time.
 const EXPORT_SLICE_BYTES: u64 = 1 << 20;
-
-/// A value file of a snapshot ends after the value that reaches this size.
-const VALUE_FILE_BYTES_MAX: u64 = 128 << 20;
+/// Flushes tried before an installation gives way to writes into its ranges.
+const FLUSHES_MAX: usize = 3;
 
 pub(crate) fn export(
     shared: &Arc<Shared>,
@@ -22,8 +25,9 @@ pub(crate) fn export(
 ) -> Result<()> {
     let view = View::new(shared);
     let mut iter = view.references(range.clone(), Order::Forward)?;
+    let extent = Extent { pairs_max: usize::MAX, bytes_max: EXPORT_SLICE_BYTES, keys_only: false };
     loop {
-        let slice = view.next_slice(&mut iter, usize::MAX, EXPORT_SLICE_BYTES, false)?;
+        let slice = view.next_slice(&mut iter, extent)?;
         if slice.is_empty() {
             return Ok(());
         }
@@ -31,94 +35,130 @@ pub(crate) fn export(
     }
 }
 
-/// Values go to one sorted value file, references to one run; a single manifest edit makes both
-/// current. The region's log starts after it: if a crash comes between, opening repeats that mark,
-/// because the manifest then knows a later index than the log.
+/// Pairs of a snapshot on their way in: values in sorted files, references in runs, all of them off
+/// to the side under temporary names, which nothing reads and garbage collection does not see.
+#[derive(Debug)]
+pub struct Incoming {
+    shared: Arc<Shared>,
+    index: stele_index::Incoming,
+    /// The version of the values. Only a rebuild from values asks for it, and a store that takes
+    /// installations is not rebuilt from values.
+    version: Lsn,
+    values: Option<SortedWriter>,
+    sealed: Vec<SealedFile>,
+    /// A value could not be written.
+    is_broken: bool,
+    /// What is removed when this is dropped must not be another holder's.
+    _lock: Arc<dyn DirLock>,
+}
+
+impl Incoming {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        lock: &Arc<dyn DirLock>,
+        ranges: Vec<KeyRange>,
+    ) -> Result<Self> {
+        stele_storage::check_ranges(&ranges)?;
+        Ok(Self {
+            index: shared.index.incoming(ranges)?,
+            version: shared.log.head(),
+            values: None,
+            sealed: Vec::new(),
+            is_broken: false,
+            shared: shared.clone(),
+            _lock: lock.clone(),
+        })
+    }
+
+    pub(super) fn receive(&mut self, pairs: Vec<Pair>) -> Result<()> {
+        let received = pairs.into_iter().try_for_each(|pair| self.receive_pair(pair));
+        self.is_broken |= received.is_err();
+        received
+    }
+
+    fn receive_pair(&mut self, pair: Pair) -> Result<()> {
+        let Pair { key, value, expires_at_s } = pair;
+        self.index.check(&key)?;
+        if value.len() <= self.shared.options.inline_value_bytes_max {
+            return self.index.add(&key, ValueRef::Inline(value), expires_at_s);
+        }
+        let values = match &mut self.values {
+            Some(values) => values,
+            none => none.insert(self.shared.log.sorted_writer(Cause::Snapshot)?),
+        };
+        let at = values.append(&key, self.version, expires_at_s, &value)?;
+        // Files of a size that collection is used to.
+        if values.bytes() >= self.shared.options.segment_bytes_max {
+            self.seal_values()?;
+        }
+        self.index.add(&key, ValueRef::At(at), expires_at_s)
+    }
+
+    fn seal_values(&mut self) -> Result<()> {
+        if let Some(values) = self.values.take() {
+            self.sealed.push(values.seal()?);
+        }
+        Ok(())
+    }
+
+    /// Makes everything durable, save for names and for what only installing can say.
+    fn finish(&mut self) -> Result<()> {
+        if self.is_broken {
+            return Err(Error::invalid("pairs that were refused can't be installed"));
+        }
+        self.seal_values()?;
+        self.index.finish()
+    }
+}
+
+/// Order: values and runs durable off to the side → values named → one manifest edit makes runs, the
+/// removal of what was there, and the region's applied index current → the mark from which its log
+/// starts. If a crash comes before the mark, opening repeats it: the manifest then knows an applied
+/// entry that the log does not.
 pub(crate) fn install(
     store: &Store,
     region: RegionId,
-    range: &KeyRange,
     at: (LogIndex, Term),
-    pairs: &mut dyn Iterator<Item = Result<Pair>>,
+    mut incoming: Incoming,
 ) -> Result<()> {
-    // The installed run is the newest: nothing older may still wait in a memtable.
-    store.flush()?;
     let shared = store.shared();
-    let mut state = shared.apply.lock();
-    let mut incoming = Incoming {
-        range,
-        pairs,
-        version: shared.log.head(),
-        inline_value_bytes_max: shared.options.inline_value_bytes_max,
-        log: &shared.log,
-        values: None,
-        last_key: None,
-    };
-    shared.index.install(range, Some((region, at)), &mut incoming)?;
+    shared.check_has_replicas()?;
+    incoming.finish()?;
+    let mut state = lock_flushed(store, incoming.index.ranges())?;
+    let Incoming { index, mut sealed, .. } = incoming;
+    shared.log.publish(&mut sealed)?;
+    let installed = shared.index.install(index, Some((region, at)));
+    // The edit of a manifest that failed may be durable, and then refers to these files.
+    let is_kept = installed.is_ok() || shared.index.poisoned();
+    if is_kept {
+        sealed.into_iter().for_each(SealedFile::keep);
+    }
+    installed?;
     let batch = LogBatch { records: vec![Record::Mark(region, Mark::Start(at.0, at.1))] };
-    let appended = shared.log.append(&batch)?;
+    // The range is replaced for good: a log that can't say so has nothing right to say any more.
+    let appended = shared.log.append(&batch).map_err(|error| shared.log.stop(error))?;
     state.note_appended(&batch, &appended);
     Ok(())
 }
 
-/// Writes the values of pairs on their way to the index, and yields where they lie.
-struct Incoming<'a> {
-    range: &'a KeyRange,
-    pairs: &'a mut dyn Iterator<Item = Result<Pair>>,
-    version: Lsn,
-    inline_value_bytes_max: usize,
-    log: &'a Log,
-    values: Option<SortedWriter>,
-    last_key: Option<Bytes>,
-}
-
-impl Incoming<'_> {
-    fn place(&mut self, pair: Pair) -> Result<(Bytes, ValueRef, u64)> {
-        let Pair { key, value, expires_at_s } = pair;
-        if !self.range.contains(&key) {
-            return Err(Error::invalid("a pair lies outside the range to install"));
+/// Makes what memtables hold into runs: it would be newer than what a manifest edit says of the
+/// ranges. With the lock nothing is applied meanwhile.
+fn lock_flushed<'a>(store: &'a Store, ranges: &[KeyRange]) -> Result<MutexGuard<'a, ApplyState>> {
+    for _ in 0..FLUSHES_MAX {
+        if !mutant::active("engine.install_unflushed") {
+            store.flush()?;
         }
-        if self.last_key.as_ref().is_some_and(|last| *last >= key) {
-            return Err(Error::invalid("the pairs to install are not in ascending order"));
-        }
-        self.last_key = Some(key.clone());
-        if value.len() <= self.inline_value_bytes_max {
-            return Ok((key, ValueRef::Inline(value), expires_at_s));
-        }
-        if self.values.as_ref().is_some_and(|values| values.bytes() >= VALUE_FILE_BYTES_MAX) {
-            self.finish()?;
-        }
-        let values = match &mut self.values {
-            Some(values) => values,
-            none => none.insert(self.log.sorted_writer(Cause::Snapshot)?),
-        };
-        let at = values.append(&key, self.version, expires_at_s, &value)?;
-        Ok((key, ValueRef::At(at), expires_at_s))
-    }
-
-    /// The values are durable before the index can refer to them.
-    fn finish(&mut self) -> Result<()> {
-        match self.values.take() {
-            Some(values) => values.finish().map(|_| ()),
-            None => Ok(()),
+        let state = store.shared().apply.lock();
+        if !store.shared().index.touches_memtables(ranges)? {
+            return Ok(state);
         }
     }
+    Err(Error::Busy("the ranges to replace are being written".to_owned()))
 }
 
-impl Iterator for Incoming<'_> {
-    type Item = Result<(Bytes, ValueRef, u64)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        match self.pairs.next() {
-            Some(pair) => Some(pair.and_then(|pair| self.place(pair))),
-            None => self.finish().err().map(Err),
-        }
-    }
-}
-
-pub(crate) fn drop_range(store: &Store, range: &KeyRange) -> Result<()> {
-    // What waits in memtables is newer than any manifest edit: it becomes a run first.
-    store.flush()?;
-    let _applying = store.shared().apply.lock();
-    store.shared().index.drop_range(range)
+pub(crate) fn drop_ranges(store: &Store, ranges: &[KeyRange]) -> Result<()> {
+    stele_storage::check_ranges(ranges)?;
+    store.shared().check_has_replicas()?;
+    let _applying = lock_flushed(store, ranges)?;
+    store.shared().index.drop_ranges(ranges)
 }

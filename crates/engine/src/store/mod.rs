@@ -5,30 +5,36 @@
 
 mod apply;
 mod install;
+mod lives;
 mod open;
 mod rebuild;
+mod slice;
+mod space;
 mod verify;
 mod view;
 
+pub use install::Incoming;
 pub use open::{Opened, Replay};
 pub use verify::{VerifyEvent, VerifyReport};
 pub use view::View;
 
-pub(crate) use view::{Reference, SLICE_BYTES_MAX, SLICE_PAIRS_MAX};
+pub(crate) use slice::{Extent, ReadSlice, SLICE_BYTES_MAX, SLICE_PAIRS_MAX, Slice};
 
 use crate::options::Options;
 use apply::ApplyState;
+use bytes::Bytes;
 use parking_lot::Mutex;
+use space::Space;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stele_gc::{Gc, GcHooks, GcStats, Stage};
 use stele_index::Index;
 use stele_log::{Log, LogStats};
-use stele_storage::{EngineStats, Maintained, Pair, Progress, StorageEngine};
+use stele_storage::{EngineStats, Maintained, Pair, Progress, RangeSize, StorageEngine};
 use stele_types::{
-    Appended, Cause, CommittedEntry, Error, FileId, KeyRange, LogBatch, LogIndex, Mark, Record,
-    RegionId, Result, StoreId, Term,
+    Appended, Cause, CommittedEntry, Error, FileId, KeyRange, LogBatch, LogIndex, Record, RegionId,
+    Result, StoreId, Term, mutant,
 };
 use stele_vfs::{DirLock, Vfs};
 
@@ -37,8 +43,8 @@ use stele_vfs::{DirLock, Vfs};
 pub struct Store {
     shared: Arc<Shared>,
     gc: Gc,
-    /// Held for as long as the store is open: one process per directory.
-    _lock: Box<dyn DirLock>,
+    /// Held for as long as the store is open, or pairs come in: one holder per directory.
+    lock: Arc<dyn DirLock>,
 }
 
 /// What foreground and background work both need.
@@ -53,6 +59,7 @@ pub(crate) struct Shared {
     pub index: Arc<Index>,
     pub apply: Mutex<ApplyState>,
     pub user_bytes: AtomicU64,
+    pub space: Space,
 }
 
 impl GcHooks for Shared {
@@ -78,11 +85,13 @@ impl GcHooks for Shared {
 
     fn reappend(&self, below: FileId, bytes_max: u64) -> Result<u64> {
         // Held throughout: what waits to be applied must not get another place.
-        let state = self.apply.lock();
-        if state.is_waiting() {
-            return Ok(0);
-        }
-        self.log.reappend_tails(below, bytes_max)
+        let _applying = self.apply.lock();
+        let checkpoint = self.index.checkpoint();
+        let settled = |region: RegionId| match mutant::active("engine.reappend_unsettled") {
+            true => LogIndex(u64::MAX),
+            false => checkpoint.applied.get(&region).map(|(index, _)| *index).unwrap_or_default(),
+        };
+        self.log.reappend_tails(below, bytes_max, &settled)
     }
 }
 
@@ -96,10 +105,18 @@ impl Shared {
         Ok(appended)
     }
 
+    /// What an installation or a drop of ranges removes, only the index knows, and a rebuild from
+    /// values would bring it back: a store without replicas, which may need one, takes neither.
+    fn check_has_replicas(&self) -> Result<()> {
+        match self.replay {
+            Replay::Committed => Ok(()),
+            Replay::All => Err(Error::invalid("a store without replicas moves no ranges")),
+        }
+    }
+
     /// Index up to which `region` needs no log after a crash.
     fn checkpointed(&self, region: RegionId) -> LogIndex {
-        let applied = self.index.checkpoint().applied.get(&region).map(|(index, _)| *index);
-        applied.unwrap_or_default()
+        self.index.checkpointed(region).map(|(index, _)| index).unwrap_or_default()
     }
 
     fn truncation_due(&self, region: RegionId) -> Option<Record> {
@@ -169,61 +186,15 @@ impl Store {
     pub fn close(&self) -> Result<()> {
         self.shared.log.close()
     }
-
-    /// A region that leaves, or starts anew, first leaves the durable checkpoint: else what its
-    /// earlier life had applied would count for the next one after a crash. If a crash comes before
-    /// the mark, its entries are applied again, to the same effect. Returns what to restore if the
-    /// mark can't be written.
-    fn forget_ended_lives(&self, batch: &LogBatch) -> Result<Vec<(RegionId, (LogIndex, Term))>> {
-        let mut forgotten = Vec::new();
-        for record in &batch.records {
-            let Record::Mark(region, mark) = record else { continue };
-            let known = self.shared.checkpointed(*region);
-            let ends = match mark {
-                Mark::Destroy => known > LogIndex(0),
-                Mark::Start(index, _) => known > LogIndex(0) && known != *index,
-                _ => false,
-            };
-            if ends {
-                forgotten.extend(self.shared.apply.lock().forget(*region));
-            }
-        }
-        if !forgotten.is_empty() && !stele_types::mutant::active("engine.earlier_life_counts") {
-            self.flush()?;
-        }
-        Ok(forgotten)
-    }
-
-    /// Writes are refused while the device has less free space than garbage collection may need;
-    /// a batch that only deletes passes, as deletes are what frees space.
-    fn check_space(&self, batch: &LogBatch) -> Result<()> {
-        let reserved = self.shared.options.reserved_bytes;
-        if reserved == 0 {
-            return Ok(());
-        }
-        let bytes = batch_bytes(batch);
-        let mut state = self.shared.apply.lock();
-        if state.room_bytes < bytes {
-            let free = self.shared.vfs.free_bytes(&self.shared.dir)?;
-            self.gc.set_short_of_space(free < reserved.saturating_mul(2));
-            let room = free.saturating_sub(reserved);
-            if room < bytes && !only_frees(batch) {
-                return Err(Error::NoSpace(self.shared.dir.clone()));
-            }
-            // Asked again soon: sidecars, runs and collection take space too.
-            state.room_bytes = room.min(reserved / 2).max(bytes);
-        }
-        state.room_bytes -= bytes;
-        Ok(())
-    }
 }
 
 impl StorageEngine for Store {
     type View = View;
+    type Incoming = Incoming;
 
     fn append(&self, batch: &LogBatch) -> Result<Appended> {
         self.check_space(batch)?;
-        let ended = self.forget_ended_lives(batch)?;
+        let ended = self.end_lives(batch)?;
         let appended = self.shared.append(batch);
         if appended.is_err() {
             self.shared.apply.lock().remember(ended);
@@ -295,18 +266,38 @@ impl StorageEngine for Store {
         install::export(&self.shared, range, sink)
     }
 
-    fn install(
-        &self,
-        region: RegionId,
-        range: &KeyRange,
-        at: (LogIndex, Term),
-        pairs: &mut dyn Iterator<Item = Result<Pair>>,
-    ) -> Result<()> {
-        install::install(self, region, range, at, pairs)
+    fn incoming(&self, ranges: Vec<KeyRange>) -> Result<Incoming> {
+        Incoming::new(&self.shared, &self.lock, ranges)
     }
 
-    fn drop_range(&self, range: &KeyRange) -> Result<()> {
-        install::drop_range(self, range)
+    fn receive(&self, incoming: &mut Incoming, pairs: Vec<Pair>) -> Result<()> {
+        self.admit_bytes(pairs.iter().map(|p| (p.key.len() + p.value.len()) as u64).sum())?;
+        incoming.receive(pairs)
+    }
+
+    fn install(&self, region: RegionId, at: (LogIndex, Term), incoming: Incoming) -> Result<()> {
+        install::install(self, region, at, incoming)
+    }
+
+    fn drop_ranges(&self, ranges: &[KeyRange]) -> Result<()> {
+        install::drop_ranges(self, ranges)
+    }
+
+    fn range_size(&self, range: &KeyRange) -> Result<RangeSize> {
+        let found = self.shared.index.view().estimate(range)?;
+        Ok(RangeSize { bytes: found.bytes as u64, keys: found.keys as u64 })
+    }
+
+    fn split_key(&self, range: &KeyRange) -> Result<Option<Bytes>> {
+        self.shared.index.view().middle(range)
+    }
+
+    fn admit(&self, bytes: u64) -> Result<()> {
+        self.admit_bytes(bytes)
+    }
+
+    fn checkpoint(&self) -> Result<()> {
+        self.flush()
     }
 
     fn maintain(&self, bytes_max: u64) -> Result<Maintained> {
@@ -324,6 +315,8 @@ impl StorageEngine for Store {
             disk_bytes: disk_bytes(shared).unwrap_or(gc.disk_bytes),
             live_bytes: gc.live_bytes,
             memory_bytes: shared.index.memory_bytes() + shared.log.stats().memory_bytes,
+            device_bytes: shared.vfs.total_bytes(&shared.dir).unwrap_or_default(),
+            device_free_bytes: shared.vfs.free_bytes(&shared.dir).unwrap_or_default(),
         }
     }
 }
@@ -337,21 +330,4 @@ pub(crate) fn disk_bytes(shared: &Shared) -> Result<u64> {
         }
     }
     Ok(total)
-}
-
-fn batch_bytes(batch: &LogBatch) -> u64 {
-    batch
-        .records
-        .iter()
-        .map(|r| if let Record::Entry(e) = r { e.payload.len() as u64 } else { 0 })
-        .sum()
-}
-
-fn only_frees(batch: &LogBatch) -> bool {
-    use stele_types::{Command, Op};
-    batch.records.iter().all(|record| match record {
-        Record::Entry(entry) if entry.is_command => Command::parse(entry.payload.clone())
-            .is_ok_and(|command| command.ops().all(|op| !matches!(op, Op::Put { .. }))),
-        _ => true,
-    })
 }

@@ -1,7 +1,8 @@
 //! Opening: whose directory it is, what the index knows, what the log adds.
 
 use super::apply::ApplyState;
-use super::{Shared, Store, rebuild};
+use super::space::Space;
+use super::{Shared, Store, lives, rebuild};
 use crate::identity;
 use crate::options::Options;
 use parking_lot::Mutex;
@@ -12,7 +13,7 @@ use std::sync::atomic::AtomicU64;
 use stele_gc::Gc;
 use stele_index::{Checkpoint, Index, Opened as KnownState};
 use stele_log::{Log, RecoverFrom, Recovery, ReplayEntry, ReplayOp};
-use stele_types::{Clock, Error, LogBatch, Mark, Record, RegionId, Result};
+use stele_types::{Clock, Error, LogIndex, RegionId, Result, mutant};
 use stele_vfs::Vfs;
 
 /// How far the entries found in the log are applied at open.
@@ -64,7 +65,6 @@ impl Store {
         let gc_options = options.gc.clone();
         let shared = Arc::new(Shared {
             vfs,
-
             dir: dir.to_path_buf(),
             id,
             options,
@@ -73,14 +73,15 @@ impl Store {
             index: Arc::new(index),
             apply: Mutex::new(ApplyState::resume(&known.checkpoint)),
             user_bytes: AtomicU64::new(0),
+            space: Space::default(),
         });
         check_not_older(&shared, &known.checkpoint)?;
-        repeat_starts(&shared, &known.checkpoint)?;
+        lives::repeat_starts(&shared, &known.checkpoint)?;
         let (replayed_entries, replayed_bytes) = catch_up(&shared, &known.checkpoint, replay)?;
         let gc = start_gc(&shared, clock, gc_options, &known)?;
         gc.note_user_bytes(replayed_bytes);
         let opened = Opened { recovery, replayed_entries, rebuilt };
-        Ok((Self { shared, gc, _lock: lock }, opened))
+        Ok((Self { shared, gc, lock: lock.into() }, opened))
     }
 }
 
@@ -114,22 +115,6 @@ fn check_not_older(shared: &Arc<Shared>, checkpoint: &Checkpoint) -> Result<()> 
     Ok(())
 }
 
-/// An installed range became current in the index, and a crash came before the log knew that the
-/// region starts after it. The manifest's later index says so; the mark is made again.
-fn repeat_starts(shared: &Arc<Shared>, checkpoint: &Checkpoint) -> Result<()> {
-    let mut records = Vec::new();
-    for (&region, &(index, term)) in &checkpoint.applied {
-        let log = shared.log.region(region);
-        if log.as_ref().is_none_or(|log| !log.destroyed && log.last < index) {
-            records.push(Record::Mark(region, Mark::Start(index, term)));
-        }
-    }
-    if !records.is_empty() && !stele_types::mutant::active("engine.start_not_repeated") {
-        shared.log.append(&LogBatch { records })?;
-    }
-    Ok(())
-}
-
 /// Applies what the log holds beyond the checkpoint. Memory stays bounded: full memtables are
 /// flushed on the way, with a checkpoint that still replays from where this replay started.
 /// Returns the entries applied, and the bytes of their keys and values.
@@ -152,7 +137,8 @@ fn catch_up(shared: &Arc<Shared>, checkpoint: &Checkpoint, replay: Replay) -> Re
     };
     let (mut entries, mut bytes) = (0, 0);
     let mut state = shared.apply.lock();
-    shared.log.replay(&applied, &mut |entry| {
+    // Over all regions in log order: keys that moved between them meet their writes in their order.
+    replay_log(shared, &applied, &mut |entry| {
         if entry.index > limit(entry.region) {
             state.note_waiting(entry.region, entry.index, entry.at);
             return Ok(());
@@ -167,6 +153,20 @@ fn catch_up(shared: &Arc<Shared>, checkpoint: &Checkpoint, replay: Replay) -> Re
     })?;
     state.publish(shared);
     Ok((entries, bytes))
+}
+
+fn replay_log(
+    shared: &Shared,
+    applied: &dyn Fn(RegionId) -> LogIndex,
+    f: &mut dyn FnMut(ReplayEntry<'_>) -> Result<()>,
+) -> Result<()> {
+    if !mutant::active("engine.replay_by_region") {
+        return shared.log.replay(applied, f);
+    }
+    shared.log.regions().into_iter().try_for_each(|region| {
+        let only = |other| if other == region { applied(other) } else { LogIndex(u64::MAX - 1) };
+        shared.log.replay(&only, f)
+    })
 }
 
 fn replay_entry(shared: &Shared, state: &mut ApplyState, entry: &ReplayEntry<'_>) {

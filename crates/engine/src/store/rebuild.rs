@@ -74,12 +74,17 @@ impl Rebuild<'_> {
 
     /// Whether there are whole runs to make a manifest from.
     fn has_runs(&self) -> Result<bool> {
-        Ok(!self.is_half_made()? && self.has("index", ".run")?)
+        Ok(!self.is_half_made()? && self.has_ending("index", ".run")?)
     }
 
     fn has(&self, dir: &str, part: &str) -> Result<bool> {
         let entries = self.vfs.list(&self.dir.join(dir))?;
         Ok(entries.iter().any(|entry| entry.name.contains(part)))
+    }
+
+    fn has_ending(&self, dir: &str, end: &str) -> Result<bool> {
+        let entries = self.vfs.list(&self.dir.join(dir))?;
+        Ok(entries.iter().any(|entry| entry.name.ends_with(end)))
     }
 
     /// A store that ever wrote a value has a manifest: without one, an empty index would silently

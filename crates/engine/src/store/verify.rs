@@ -1,12 +1,18 @@
 //! Checking a whole store: every checksum of every file, then the index against the log.
 
-use super::{Reference, Store, View, disk_bytes};
+use super::{Store, View, disk_bytes};
+use bytes::Bytes;
 use std::path::PathBuf;
 use stele_storage::Order;
 use stele_types::{Error, KeyRange, Result, ValueRef};
 
 /// Keys whose values are looked at together.
 const SLICE_PAIRS: usize = 1024;
+
+struct Reference {
+    key: Bytes,
+    value: ValueRef,
+}
 
 /// What a check has to say while it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,9 +97,7 @@ impl Store {
             let mut slice = Vec::with_capacity(SLICE_PAIRS);
             while slice.len() < SLICE_PAIRS {
                 match iter.next() {
-                    Ok(Some((key, value, expires_at_s))) => {
-                        slice.push(Reference { key, value, expires_at_s });
-                    }
+                    Ok(Some((key, value, _))) => slice.push(Reference { key, value }),
                     Ok(None) => break,
                     Err(error) => {
                         reporter.error(self.shared.dir.join("index"), &error);

@@ -1,29 +1,18 @@
 //! A consistent view: one point in time of index and value files.
 
 use super::Shared;
+use super::slice::{Extent, ReadSlice, Slice};
 use bytes::Bytes;
 use std::sync::Arc;
-use stele_index::{Found, View as IndexView, ViewIter};
-use stele_storage::{EngineView, Order, Pair, ScanOptions};
-use stele_types::{KeyRange, Locator, Result, ValueRef};
-
-/// Most pairs and bytes that a scan fetches together.
-pub(crate) const SLICE_PAIRS_MAX: usize = 4096;
-pub(crate) const SLICE_BYTES_MAX: u64 = 4 << 20;
+use stele_index::{Found, Lookup, View as IndexView, ViewIter};
+use stele_storage::{Cached, EngineView, Order, Pair, ScanOptions};
+use stele_types::{KeyRange, Result, ValueRef};
 
 /// One point in time of a store. While it lives, no file it refers to goes.
 #[derive(Debug)]
 pub struct View {
     index: IndexView,
     shared: Arc<Shared>,
-}
-
-/// A pair whose value is not read yet.
-#[derive(Clone, Debug)]
-pub(crate) struct Reference {
-    pub key: Bytes,
-    pub value: ValueRef,
-    pub expires_at_s: u64,
 }
 
 impl View {
@@ -47,44 +36,25 @@ impl View {
         })
     }
 
-    /// Reads the values of `references`: those in value files sorted by place, gaps coalesced.
-    pub(crate) fn fetch(&self, references: Vec<Reference>) -> Result<Vec<Pair>> {
-        let places: Vec<Locator> = references
-            .iter()
-            .filter_map(|r| if let ValueRef::At(at) = r.value { Some(at) } else { None })
-            .collect();
-        let mut read = self.shared.log.get_many(&places)?.into_iter();
-        Ok(references
-            .into_iter()
-            .map(|r| Pair {
-                key: r.key,
-                expires_at_s: r.expires_at_s,
-                value: match r.value {
-                    ValueRef::Inline(value) => value,
-                    ValueRef::At(_) => read.next().unwrap_or_default(),
-                },
-            })
-            .collect())
+    /// Reads the values of a slice of this view.
+    pub(crate) fn read(&self, slice: Slice) -> Result<ReadSlice> {
+        slice.read(&self.shared.log)
     }
 
-    /// The next pairs of `iter`, at most `limit`, until `bytes_max` or the most a slice holds is
-    /// reached. Empty at the end.
-    pub(crate) fn next_slice(
-        &self,
-        iter: &mut ViewIter,
-        limit: usize,
-        bytes_max: u64,
-        keys_only: bool,
-    ) -> Result<Vec<Pair>> {
-        let mut slice = Vec::new();
-        let mut bytes = 0;
-        while slice.len() < limit.min(SLICE_PAIRS_MAX) && bytes < bytes_max.min(SLICE_BYTES_MAX) {
-            let Some((key, value, expires_at_s)) = iter.next()? else { break };
-            let value = if keys_only { ValueRef::Inline(Bytes::new()) } else { value };
-            bytes += key.len() as u64 + u64::from(value.len());
-            slice.push(Reference { key, value, expires_at_s });
+    /// The next pair of a slice of this view that was read.
+    pub(crate) fn next_pair(&self, read: &mut ReadSlice) -> Result<Option<Pair>> {
+        read.next(&self.shared.log)
+    }
+
+    /// The next pairs of `iter`. Empty at the end.
+    pub(crate) fn next_slice(&self, iter: &mut ViewIter, extent: Extent) -> Result<Vec<Pair>> {
+        let slice = Slice::collect(iter, extent)?;
+        let mut pairs = Vec::with_capacity(slice.len());
+        let mut read = self.read(slice)?;
+        while let Some(pair) = self.next_pair(&mut read)? {
+            pairs.push(pair);
         }
-        self.fetch(slice)
+        Ok(pairs)
     }
 }
 
@@ -98,13 +68,36 @@ impl EngineView for View {
         Ok(Some(Pair { key: Bytes::copy_from_slice(key), value, expires_at_s }))
     }
 
+    fn get_cached(&self, key: &[u8]) -> Result<Cached<Option<Pair>>> {
+        let found = match self.index.get_cached(key)? {
+            Lookup::Known(found) => found,
+            Lookup::NeedsIo => return Ok(Cached::NeedsIo),
+        };
+        let Some(Found::Value { value, expires_at_s }) = found else {
+            return Ok(Cached::Here(None));
+        };
+        let value = match value {
+            ValueRef::Inline(value) => Some(value),
+            ValueRef::At(at) => self.shared.log.get_cached(&at)?,
+        };
+        let key = || Bytes::copy_from_slice(key);
+        Ok(match value {
+            Some(value) => Cached::Here(Some(Pair { key: key(), value, expires_at_s })),
+            None => Cached::NeedsIo,
+        })
+    }
+
     fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {
         let mut iter = self.references(options.range.clone(), options.order)?;
         let mut pairs: Vec<Pair> = Vec::new();
         let mut bytes_left = options.bytes_max as u64;
         while pairs.len() < options.limit && (bytes_left > 0 || pairs.is_empty()) {
-            let limit = options.limit - pairs.len();
-            let slice = self.next_slice(&mut iter, limit, bytes_left.max(1), options.keys_only)?;
+            let extent = Extent {
+                pairs_max: options.limit - pairs.len(),
+                bytes_max: bytes_left.max(1),
+                keys_only: options.keys_only,
+            };
+            let slice = self.next_slice(&mut iter, extent)?;
             if slice.is_empty() {
                 break;
             }

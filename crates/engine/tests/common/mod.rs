@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stele_engine::{Db, GcOptions, KeyRange, Options, Order};
+use stele_engine::{Db, GcOptions, KeyRange, Options, Order, Store};
 use stele_types::ManualClock;
 use stele_vfs::{SimOptions, SimVfs, Vfs};
 
@@ -92,22 +92,27 @@ fn show(key: &[u8]) -> String {
 
 /// Files in the store's directory that nothing refers to.
 pub fn leaked(disk: &SimVfs, db: &Db, options: &Options) -> Vec<String> {
+    leaked_of(disk, db.store(), options)
+}
+
+/// [`leaked`] of a store without a front.
+pub fn leaked_of(disk: &SimVfs, store: &Store, options: &Options) -> Vec<String> {
     let mut leaked = Vec::new();
     let known: Vec<String> =
-        db.store().log().files().iter().map(|file| format!("{:08x}", file.file.0)).collect();
+        store.log().files().iter().map(|file| format!("{:08x}", file.file.0)).collect();
     let mut spare = 0;
     for entry in disk.list(&PathBuf::from(DIR).join("log")).unwrap() {
         let stem = entry.name.split('.').next().unwrap_or_default().to_string();
         if entry.name.starts_with("free-") {
             spare += 1;
-        } else if !known.contains(&stem) {
+        } else if entry.name.ends_with(".tmp") || !known.contains(&stem) {
             leaked.push(format!("log/{}", entry.name));
         }
     }
     if spare > options.recycle_segments_max {
         leaked.push(format!("{spare} spare segments"));
     }
-    let version = db.store().index().version();
+    let version = store.index().version();
     let runs: Vec<String> = version
         .tiers()
         .iter()

@@ -3,7 +3,7 @@
 use super::Shared;
 use super::shared::Garbage;
 use crate::manifest::{Change, Manifest};
-use crate::merge::{JobDone, Output, Target};
+use crate::merge::{JobDone, Target};
 use crate::run::{Run, run_path};
 use std::sync::Arc;
 use stele_types::{Error, Result, RunId, mutant};
@@ -14,7 +14,7 @@ pub(super) fn commit(shared: &Arc<Shared>, mut done: JobDone) -> Result<()> {
     {
         let mut manifest = shared.manifest.lock();
         manifest.check()?;
-        let added = prepare(shared, &mut manifest, &done.output)?;
+        let added = prepare(shared, &mut manifest, done.output.finished())?;
         match &done.target {
             Target::Flush(frozen) => {
                 // Oldest first: a checkpoint covers everything written before it.
@@ -29,6 +29,7 @@ pub(super) fn commit(shared: &Arc<Shared>, mut done: JobDone) -> Result<()> {
                     changes.push(Change::Checkpoint(frozen.checkpoint.lock().clone()));
                 }
                 manifest.append(&changes)?;
+                shared.publish_checkpoint(&manifest);
                 let version = shared.tables.read().version.replace(&[], added);
                 shared.publish_version(version, Some(frozen));
             }
@@ -51,10 +52,9 @@ pub(super) fn commit(shared: &Arc<Shared>, mut done: JobDone) -> Result<()> {
 pub(super) fn prepare(
     shared: &Shared,
     manifest: &mut Manifest,
-    output: &Output,
+    finished: &[RunId],
 ) -> Result<Vec<Arc<Run>>> {
-    let opened: Result<Vec<_>> =
-        output.finished().iter().map(|&run| shared.open_run(run)).collect();
+    let opened: Result<Vec<_>> = finished.iter().map(|&run| shared.open_run(run)).collect();
     let added = opened?;
     if !added.is_empty() && !mutant::active("index.skip_dir_sync") {
         let synced = shared.vfs.sync_dir(&shared.dir);

@@ -1,46 +1,172 @@
-//! Prepared pairs replacing a key range, and a range dropped.
+//! Prepared pairs replacing key ranges, and ranges dropped.
 
 use super::Shared;
 use super::commit::{additions, prepare};
-use super::jobs::AGE_STEP;
 use crate::cursor::Cursor;
 use crate::manifest::rebuild::FooterFacts;
 use crate::manifest::{Change, Manifest};
 use crate::memtable::{Memtable, RangeSet};
-use crate::merge::{Claim, Output, Slot};
-use crate::run::RunExtra;
+use crate::merge::{Claim, Slot};
+use crate::run::{ClosedRun, RunExtra, RunOptions, RunWriter};
 use crate::slot::Found;
-use bytes::Bytes;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use stele_types::{
-    Cause, Error, KeyRange, LogIndex, RegionId, Result, Seq, Term, ValueRef, mutant,
+    Cause, Error, KeyRange, LogIndex, RegionId, Result, RunId, Seq, Term, ValueRef, mutant,
 };
 
 /// A region and how far it is applied.
-type Applied = (RegionId, (LogIndex, Term));
-type Pairs<'a> = &'a mut dyn Iterator<Item = Result<(Bytes, ValueRef, u64)>>;
+pub(super) type Applied = (RegionId, (LogIndex, Term));
 
-/// Writes a tier that deletes `range` from all older ones and holds `pairs`. One manifest edit
-/// makes it current. The manifest's lock is held all along: a flush that runs has a greater age, and
+/// Runs of incoming pairs end here even if others may be longer: their keys are held in memory.
+const RUN_BYTES_MAX: u64 = 16 << 20;
+
+/// Pairs on their way in, written off to the side: no lock is held, nothing is visible, and the
+/// manifest does not know of it. Dropped, its files are removed; after a crash the next open does.
+#[derive(Debug)]
+pub struct Incoming {
+    ranges: Vec<KeyRange>,
+    /// The range that the next key may lie in; those before are passed.
+    range_at: usize,
+    last_key: Vec<u8>,
+    has_keys: bool,
+    writer: Option<RunWriter>,
+    closed: Vec<(RunId, ClosedRun)>,
+    /// A refused pair or a failed write: never to be installed.
+    is_broken: bool,
+    // Last: the files are unlinked once nothing holds them open.
+    claim: Claim,
+}
+
+impl Incoming {
+    pub(super) fn new(shared: &Arc<Shared>, ranges: Vec<KeyRange>) -> Result<Self> {
+        Ok(Self {
+            ranges,
+            range_at: 0,
+            last_key: Vec::new(),
+            has_keys: false,
+            writer: None,
+            closed: Vec::new(),
+            is_broken: false,
+            claim: Claim::new(shared, Slot::Install)?,
+        })
+    }
+
+    /// The ranges to replace.
+    pub fn ranges(&self) -> &[KeyRange] {
+        &self.ranges
+    }
+
+    /// Fails with `Invalid`, for good, unless `key` lies above all earlier ones and in a range.
+    pub fn check(&mut self, key: &[u8]) -> Result<()> {
+        while self.ranges.get(self.range_at).is_some_and(|range| !range.is_below_end(key)) {
+            self.range_at += 1;
+        }
+        let inside = self.ranges.get(self.range_at).is_some_and(|range| range.contains(key));
+        let ascends = !self.has_keys || self.last_key.as_slice() < key;
+        if inside && ascends && !self.is_broken {
+            return Ok(());
+        }
+        self.is_broken = true;
+        Err(Error::invalid("pairs to install must ascend and lie in the ranges"))
+    }
+
+    /// Adds a pair. After an error nothing of it can be installed.
+    pub fn add(&mut self, key: &[u8], value: ValueRef, expires_at_s: u64) -> Result<()> {
+        self.check(key)?;
+        let added = self.write(key, &Found::Value { value, expires_at_s });
+        self.is_broken |= added.is_err();
+        added
+    }
+
+    fn write(&mut self, key: &[u8], found: &Found) -> Result<()> {
+        let bytes_max = self.claim.shared.options.run_bytes_max.min(RUN_BYTES_MAX);
+        if self.writer.as_ref().is_some_and(|writer| writer.estimated_bytes() >= bytes_max) {
+            self.close_run()?;
+        }
+        let writer = match &mut self.writer {
+            Some(writer) => writer,
+            none => none.insert(begin(&mut self.claim)?),
+        };
+        writer.add(key, found)?;
+        self.last_key.clear();
+        self.last_key.extend_from_slice(key);
+        self.has_keys = true;
+        Ok(())
+    }
+
+    /// Makes what was added durable, save for what only installing can say.
+    pub fn finish(&mut self) -> Result<()> {
+        let closed = self.close_run();
+        self.is_broken |= closed.is_err();
+        closed
+    }
+
+    fn close_run(&mut self) -> Result<()> {
+        let Some(writer) = self.writer.take() else { return Ok(()) };
+        let id = writer.id();
+        let mut run = writer.close()?;
+        run.settle()?;
+        self.closed.push((id, run));
+        Ok(())
+    }
+
+    /// Gives the runs their footers and names.
+    fn seal(&mut self, extra: &RunExtra) -> Result<Vec<RunId>> {
+        self.finish()?;
+        if self.closed.is_empty() {
+            // Range tombstones without entries make a run of their own.
+            let writer = begin(&mut self.claim)?;
+            self.closed.push((writer.id(), writer.close()?));
+        }
+        let parts = self.closed.len();
+        let mut sealed = Vec::with_capacity(parts);
+        for (part, (id, run)) in self.closed.drain(..).enumerate() {
+            let mut extra =
+                RunExtra { part: part as u32, last_part: part + 1 == parts, ..extra.clone() };
+            if part > 0 {
+                extra.ranges = RangeSet::default();
+            }
+            run.seal(extra)?;
+            sealed.push(id);
+        }
+        Ok(sealed)
+    }
+}
+
+fn begin(claim: &mut Claim) -> Result<RunWriter> {
+    let id = claim.new_run();
+    let shared = &claim.shared;
+    let options: &RunOptions = &shared.run_options;
+    RunWriter::create(&shared.vfs, &shared.dir, id, options, Cause::Snapshot)
+}
+
+/// Makes a tier of the incoming runs that deletes their ranges from all older ones. One manifest
+/// edit makes it current. With the manifest's lock held a flush that runs has a greater age, and
 /// nothing commits in between.
 pub(super) fn install(
     shared: &Arc<Shared>,
-    range: &KeyRange,
+    mut incoming: Incoming,
     region: Option<Applied>,
-    pairs: Pairs<'_>,
 ) -> Result<()> {
-    if range.is_empty() {
+    if incoming.is_broken {
+        return Err(Error::invalid("pairs that were refused can't be installed"));
+    }
+    if incoming.ranges.iter().all(KeyRange::is_empty) {
         return Ok(());
     }
-    // Declared before the lock: dropping it after a failure takes that lock to discard its files.
-    let claim = Claim::new(shared, Slot::Install)?;
-    let mut output = Output::new(claim, Cause::Snapshot, RunExtra::default(), Vec::new());
+    incoming.finish()?;
+    // Taken after `incoming`, and thus given back before: dropping that takes the lock.
     let mut manifest = shared.manifest.lock();
     manifest.check()?;
-    check_memtables(shared, range)?;
-    output.describe(extra_for(shared, &manifest, range, region)?);
-    write_pairs(&mut output, range, pairs)?;
-    let added = prepare(shared, &mut manifest, &output)?;
+    if touches_memtables(shared, &incoming.ranges)?
+        && !mutant::active("index.install_below_memtable")
+    {
+        return Err(Error::Busy("memtables hold keys of the ranges: flush first".to_owned()));
+    }
+    let extra = extra_for(shared, &manifest, &incoming.ranges, region)?;
+    let sealed = incoming.seal(&extra)?;
+    let added = prepare(shared, &mut manifest, &sealed)?;
     let mut changes = additions(&added);
     if let Some((region, at)) = region {
         let mut checkpoint = manifest.facts().checkpoint.clone();
@@ -48,6 +174,7 @@ pub(super) fn install(
         changes.push(Change::Checkpoint(checkpoint));
     }
     manifest.append(&changes)?;
+    shared.publish_checkpoint(&manifest);
     let tables = shared.tables.read().clone();
     if let Some((region, at)) = region {
         // Checkpoints still to be established come later, and must not take this back.
@@ -56,19 +183,21 @@ pub(super) fn install(
         }
     }
     shared.publish_version(tables.version.replace(&[], added), None);
-    output.claim.settle();
+    incoming.claim.settle();
     Ok(())
 }
 
-/// What memtables hold is newer than any run, so nothing in the range may still be there.
-fn check_memtables(shared: &Shared, range: &KeyRange) -> Result<()> {
+/// Whether a memtable holds something of the ranges: it is newer than any run.
+pub(super) fn touches_memtables(shared: &Shared, ranges: &[KeyRange]) -> Result<bool> {
     let tables = shared.tables.read().clone();
     for memtable in tables.memtables() {
-        if touches(memtable, range)? && !mutant::active("index.install_below_memtable") {
-            return Err(Error::Busy("memtables hold keys of the range: flush first".to_owned()));
+        for range in ranges {
+            if touches(memtable, range)? {
+                return Ok(true);
+            }
         }
     }
-    Ok(())
+    Ok(false)
 }
 
 fn touches(memtable: &Arc<Memtable>, range: &KeyRange) -> Result<bool> {
@@ -84,12 +213,12 @@ fn touches(memtable: &Arc<Memtable>, range: &KeyRange) -> Result<bool> {
 fn extra_for(
     shared: &Shared,
     manifest: &Manifest,
-    range: &KeyRange,
+    ranges: &[KeyRange],
     region: Option<Applied>,
 ) -> Result<RunExtra> {
     let age = shared.tables.read().version.newest_age() + 1;
-    if age.is_multiple_of(AGE_STEP) {
-        return Err(Error::Busy("too many installs since the last flush: flush first".to_owned()));
+    if age >= shared.flush_age.load(Ordering::Acquire) {
+        return Err(Error::Busy("too many installs while one flush runs".to_owned()));
     }
     let mut footer = FooterFacts::new(manifest.facts(), None);
     if let Some((region, at)) = region {
@@ -99,23 +228,21 @@ fn extra_for(
         age,
         job: shared.allocate_run().0,
         checkpoint: footer.encode(),
-        ranges: RangeSet::from_ranges([range.clone()]),
+        ranges: RangeSet::from_ranges(ranges.iter().cloned()),
         ..RunExtra::default()
     })
 }
 
-fn write_pairs(output: &mut Output, range: &KeyRange, pairs: Pairs<'_>) -> Result<()> {
-    let mut last: Option<Bytes> = None;
-    for pair in pairs {
-        let (key, value, expires_at_s) = pair?;
-        if !range.contains(&key) || last.as_ref().is_some_and(|last| *last >= key) {
-            return Err(Error::invalid("pairs to install must ascend and lie in the range"));
-        }
-        if output.is_full(&key) {
-            output.finish_run(false)?;
-        }
-        output.add(&key, &Found::Value { value, expires_at_s })?;
-        last = Some(key);
+/// Takes a region out of the durable checkpoint and of those still to come.
+pub(super) fn forget_region(shared: &Shared, region: RegionId) -> Result<()> {
+    let mut manifest = shared.manifest.lock();
+    for frozen in &shared.tables.read().frozen {
+        frozen.checkpoint.lock().applied.remove(&region);
     }
-    output.finish()
+    let mut checkpoint = manifest.facts().checkpoint.clone();
+    if checkpoint.applied.remove(&region).is_some() {
+        manifest.append(&[Change::Checkpoint(checkpoint)])?;
+        shared.publish_checkpoint(&manifest);
+    }
+    Ok(())
 }

@@ -12,10 +12,11 @@ use crate::run::{Run, RunExtra};
 use crate::version::{Tier, TierCursor, Version, union_of};
 use bytes::Bytes;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use stele_types::{Cause, Error, Result, RunId, Seq, mutant};
 
 /// Ages of flushed tiers are this far apart; installed ones come between.
-pub(super) const AGE_STEP: u64 = 1024;
+const AGE_STEP: u64 = 1024;
 const EVERYTHING: Seq = Seq(u64::MAX);
 
 pub(super) fn start_flush(shared: &Arc<Shared>) -> Option<Job> {
@@ -26,10 +27,12 @@ pub(super) fn start_flush(shared: &Arc<Shared>) -> Option<Job> {
     let frozen = tables.frozen.last()?.clone();
     let version = &tables.version;
     let footer = FooterFacts::new(manifest.facts(), Some(&frozen.checkpoint.lock()));
+    // Above every tier there is, with room below for what is installed while this runs.
+    let age = (version.newest_age() / AGE_STEP + 2) * AGE_STEP;
+    shared.flush_age.store(age, Ordering::Release);
     drop(manifest);
     let extra = RunExtra {
-        // Above every tier there is, with room below for what is installed while this runs.
-        age: (version.newest_age() / AGE_STEP + 2) * AGE_STEP,
+        age,
         job: shared.allocate_run().0,
         checkpoint: footer.encode(),
         ..RunExtra::default()

@@ -7,6 +7,7 @@ mod open;
 mod shared;
 mod verify;
 
+pub use install::Incoming;
 pub use open::Opened;
 pub(crate) use shared::{Frozen, Shared, Tables};
 pub use verify::VerifyReport;
@@ -184,27 +185,47 @@ impl Index {
         self.shared.manifest.lock().facts().checkpoint.clone()
     }
 
+    /// How far `region` is applied by the last durable checkpoint.
+    pub fn checkpointed(&self, region: RegionId) -> Option<(LogIndex, Term)> {
+        self.shared.checkpointed.read().get(&region).copied()
+    }
+
     /// Value files that current runs or the outputs of an unfinished merge refer to, ascending:
     /// none of them may go.
     pub fn needed_files(&self) -> Result<Vec<FileId>> {
         self.shared.needed_files()
     }
 
-    /// Replaces what `range` holds by `pairs` (ascending keys), durably and at once, and marks
-    /// `region` applied up to an index. `Busy` while memtables hold something in the range: flush,
-    /// then try again. Commits wait meanwhile.
-    pub fn install(
-        &self,
-        range: &KeyRange,
-        region: Option<(RegionId, (LogIndex, Term))>,
-        pairs: &mut dyn Iterator<Item = Result<(Bytes, ValueRef, u64)>>,
-    ) -> Result<()> {
-        install::install(&self.shared, range, region, pairs)
+    /// Begins to take in the pairs that are to replace what `ranges` (ascending, disjoint) hold.
+    pub fn incoming(&self, ranges: Vec<KeyRange>) -> Result<Incoming> {
+        Incoming::new(&self.shared, ranges)
     }
 
-    /// Removes what `range` holds, durably. `Busy` as in [`Index::install`].
-    pub fn drop_range(&self, range: &KeyRange) -> Result<()> {
-        install::install(&self.shared, range, None, &mut std::iter::empty())
+    /// Replaces what the ranges hold by the pairs taken in, durably and at once, and marks `region`
+    /// applied up to an index. `Busy` while memtables hold something in a range. Commits wait
+    /// meanwhile, for the footers of the runs and one edit.
+    pub fn install(
+        &self,
+        incoming: Incoming,
+        region: Option<(RegionId, (LogIndex, Term))>,
+    ) -> Result<()> {
+        install::install(&self.shared, incoming, region)
+    }
+
+    /// Removes what `ranges` (ascending, disjoint) hold, durably and at once. `Busy` as in
+    /// [`Index::install`].
+    pub fn drop_ranges(&self, ranges: &[KeyRange]) -> Result<()> {
+        self.install(self.incoming(ranges.to_vec())?, None)
+    }
+
+    /// Whether memtables hold something of the ranges.
+    pub fn touches_memtables(&self, ranges: &[KeyRange]) -> Result<bool> {
+        install::touches_memtables(&self.shared, ranges)
+    }
+
+    /// Takes a region out of the durable checkpoint, and out of those that flushes will establish.
+    pub fn forget_region(&self, region: RegionId) -> Result<()> {
+        install::forget_region(&self.shared, region)
     }
 
     /// Bytes of memory held: memtables, cached blocks, filters and fences of runs.

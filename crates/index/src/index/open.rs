@@ -7,7 +7,7 @@ use crate::manifest::{Change, Manifest};
 use crate::memtable::Memtable;
 use crate::merge::MergeProgress;
 use crate::options::IndexOptions;
-use crate::run::{Run, RunOptions, parse_run_file_name, run_path};
+use crate::run::{Run, RunOptions, TMP_SUFFIX, parse_run_file_name};
 use crate::version::{Pins, Version, VersionId};
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -79,10 +79,12 @@ pub(super) fn open(
         tables: RwLock::new(Arc::new(tables)),
         published: AtomicU64::new(0),
         next_run: AtomicU64::new(next_run),
+        checkpointed: RwLock::new(facts.checkpoint.applied.clone()),
         manifest: Mutex::new(manifest),
         pins,
         garbage: Mutex::new(Vec::new()),
         flushing: AtomicBool::new(false),
+        flush_age: AtomicU64::new(u64::MAX),
         merging: AtomicBool::new(false),
         pending_refs: Mutex::default(),
     });
@@ -118,20 +120,19 @@ fn check_pending(
     Ok(())
 }
 
-fn run_files(vfs: &dyn Vfs, dir: &Path) -> Result<Vec<RunId>> {
-    Ok(vfs.list(dir)?.iter().filter_map(|entry| parse_run_file_name(&entry.name)).collect())
-}
-
 fn largest_run(vfs: &dyn Vfs, dir: &Path) -> Result<Option<RunId>> {
-    Ok(run_files(vfs, dir)?.into_iter().max())
+    Ok(vfs.list(dir)?.iter().filter_map(|entry| parse_run_file_name(&entry.name)).max())
 }
 
 /// Removes, durably, so that their ids may be used again, runs the manifest does not refer to.
 fn remove_orphans(vfs: &dyn Vfs, dir: &Path, manifest: &Manifest) -> Result<usize> {
     let mut removed = manifest.remove_leftovers()?;
-    for run in run_files(vfs, dir)? {
-        if !manifest.facts().refers_to(run) && !mutant::active("index.orphans_kept") {
-            vfs.unlink(&run_path(dir, run))?;
+    for entry in vfs.list(dir)? {
+        let begun = entry.name.strip_suffix(TMP_SUFFIX).and_then(parse_run_file_name);
+        let run = parse_run_file_name(&entry.name);
+        let is_orphan = run.is_some_and(|run| !manifest.facts().refers_to(run));
+        if (is_orphan || begun.is_some()) && !mutant::active("index.orphans_kept") {
+            vfs.unlink(&dir.join(&entry.name))?;
             removed += 1;
         }
     }

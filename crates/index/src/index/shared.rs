@@ -5,8 +5,8 @@ use crate::checkpoint::Checkpoint;
 use crate::manifest::Manifest;
 use crate::memtable::Memtable;
 use crate::options::IndexOptions;
-use crate::run::{Run, RunOptions, run_path};
-use crate::slot::Found;
+use crate::run::{Run, RunOptions, run_path, run_tmp_path};
+use crate::slot::{Found, Lookup};
 use crate::version::{Pins, Version, VersionId};
 use parking_lot::{Mutex, RwLock};
 use std::collections::btree_map::Entry;
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use stele_types::{FileId, Result, RunId, Seq, mutant};
+use stele_types::{FileId, LogIndex, RegionId, Result, RunId, Seq, Term, mutant};
 use stele_vfs::Vfs;
 
 /// A memtable that takes no more writes, and the checkpoint its flush establishes.
@@ -40,12 +40,22 @@ impl Tables {
     }
 
     pub fn get(&self, key: &[u8], seq: Seq) -> Result<Option<Found>> {
-        for memtable in self.memtables() {
-            if let Some(found) = memtable.get(key, seq) {
-                return Ok(Some(found));
-            }
+        match self.get_in_memory(key, seq) {
+            Some(found) => Ok(Some(found)),
+            None => self.version.get(key),
         }
-        self.version.get(key)
+    }
+
+    /// [`Tables::get`] without waiting for the device.
+    pub fn get_cached(&self, key: &[u8], seq: Seq) -> Result<Lookup> {
+        match self.get_in_memory(key, seq) {
+            Some(found) => Ok(Lookup::Known(Some(found))),
+            None => self.version.get_cached(key),
+        }
+    }
+
+    fn get_in_memory(&self, key: &[u8], seq: Seq) -> Option<Found> {
+        self.memtables().find_map(|memtable| memtable.get(key, seq))
     }
 }
 
@@ -69,10 +79,15 @@ pub(crate) struct Shared {
     pub published: AtomicU64,
     pub next_run: AtomicU64,
     pub manifest: Mutex<Manifest>,
+    /// How far regions are applied by the durable checkpoint: a copy, so that nobody who asks waits
+    /// for a write of the manifest.
+    pub checkpointed: RwLock<BTreeMap<RegionId, (LogIndex, Term)>>,
     pub pins: Pins,
     /// Oldest first.
     pub garbage: Mutex<Vec<Garbage>>,
     pub flushing: AtomicBool,
+    /// Age of the tier that the running flush will form; what is installed meanwhile lies below.
+    pub flush_age: AtomicU64,
     pub merging: AtomicBool,
     /// What finished outputs of an unfinished merge refer to.
     pub pending_refs: Mutex<BTreeMap<RunId, Vec<FileId>>>,
@@ -115,6 +130,11 @@ impl Shared {
         *tables = Arc::new(Tables { active: tables.active.clone(), frozen, version });
     }
 
+    /// Call this after an edit that changed the checkpoint.
+    pub fn publish_checkpoint(&self, manifest: &Manifest) {
+        *self.checkpointed.write() = manifest.facts().checkpoint.applied.clone();
+    }
+
     /// Files of a job that was dropped go, except those a manifest edit keeps for its continuation.
     /// After a failed manifest write nothing goes: the edit that refers to them may be durable.
     pub fn discard(&self, runs: &[RunId]) {
@@ -142,9 +162,10 @@ impl Shared {
             }
             let count = garbage.iter().take_while(|garbage| garbage.since == since).count();
             for Garbage { run, .. } in garbage.iter().take(count) {
-                let path = run_path(&self.dir, *run);
-                if self.vfs.exists(&path)? {
-                    self.vfs.unlink(&path)?;
+                for path in [run_path(&self.dir, *run), run_tmp_path(&self.dir, *run)] {
+                    if self.vfs.exists(&path)? {
+                        self.vfs.unlink(&path)?;
+                    }
                 }
                 self.cache.forget_run(*run);
             }

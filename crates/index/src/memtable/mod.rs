@@ -11,12 +11,14 @@ mod node;
 mod range_deletes;
 mod range_set;
 mod record;
+mod sample;
 #[cfg(test)]
 pub(crate) mod tests;
 mod tree;
 
 pub use cursor::MemtableCursor;
 pub use range_set::RangeSet;
+pub(crate) use sample::SampleSink;
 
 use crate::slot::Found;
 use bytes::Bytes;

@@ -202,6 +202,56 @@ impl Tree {
         self.retry(|| self.try_read_leaf(to, &read))
     }
 
+    /// About which share of all keys lies below `key`, by the way to its leaf.
+    pub(super) fn share_below(&self, key: &[u8]) -> f64 {
+        self.retry(|| {
+            let (mut below, mut scale) = (0.0, 1.0);
+            let choose = |node: Node<'_>, meta: Meta| {
+                let (slot, exact) = node.lower_bound(&self.arena, meta, key);
+                let child = slot + usize::from(exact);
+                let before: f64 = (0..child).map(|i| self.weight(node, i)).sum();
+                let after: f64 = (child + 1..=meta.count).map(|i| self.weight(node, i)).sum();
+                let own = self.weight(node, child);
+                below += scale * before / (before + own + after);
+                scale *= own / (before + own + after);
+                child
+            };
+            let slot = |leaf: Node<'_>, meta: Meta| {
+                let (slot, _) = leaf.lower_bound(&self.arena, meta, key);
+                slot as f64 / meta.count.max(1) as f64
+            };
+            let within = self.try_descend(choose, slot)?;
+            Some(below + scale * within)
+        })
+    }
+
+    /// Reads the leaf that the given share of all keys lies below, about.
+    pub(super) fn read_leaf_at<R>(&self, share: f64, read: impl Fn(Node<'_>, Meta) -> R) -> R {
+        self.retry(|| {
+            let mut left = share;
+            let choose = |node: Node<'_>, meta: Meta| {
+                let total: f64 = (0..=meta.count).map(|i| self.weight(node, i)).sum();
+                left *= total;
+                for child in 0..meta.count {
+                    let own = self.weight(node, child);
+                    if left < own {
+                        left /= own;
+                        return child;
+                    }
+                    left -= own;
+                }
+                left /= self.weight(node, meta.count);
+                meta.count
+            };
+            self.try_descend(choose, &read)
+        })
+    }
+
+    /// What a child counts for in estimates: what it has itself. It may change meanwhile.
+    fn weight(&self, node: Node<'_>, child: usize) -> f64 {
+        Node::at(&self.arena, node.child(child)).meta().count.max(1) as f64
+    }
+
     /// Reads the leaf at an address consistently.
     pub(super) fn read_at<R>(&self, at: u32, read: impl Fn(Node<'_>, Meta) -> R) -> R {
         self.retry(|| {
@@ -230,6 +280,24 @@ impl Tree {
 
     #[inline]
     fn try_read_leaf<R>(&self, to: Target<'_>, read: impl Fn(Node<'_>, Meta) -> R) -> Option<R> {
+        let choose = |node: Node<'_>, meta: Meta| match to {
+            Target::Key(key) => {
+                let (slot, exact) = node.lower_bound(&self.arena, meta, key);
+                slot + usize::from(exact)
+            }
+            Target::Below(Some(bound)) => node.lower_bound(&self.arena, meta, bound).0,
+            Target::Below(None) => meta.count,
+        };
+        self.try_descend(choose, read)
+    }
+
+    /// Goes down by the children that `choose` names. `None` when the writer came in between.
+    #[inline]
+    fn try_descend<R>(
+        &self,
+        mut choose: impl FnMut(Node<'_>, Meta) -> usize,
+        read: impl FnOnce(Node<'_>, Meta) -> R,
+    ) -> Option<R> {
         let at = self.root.load(Ordering::Acquire);
         let mut node = Node::at(&self.arena, at);
         let mut version = node.version()?;
@@ -243,15 +311,7 @@ impl Tree {
                 let result = read(node, meta);
                 return node.unchanged(version).then_some(result);
             }
-            let child = match to {
-                Target::Key(key) => {
-                    let (slot, exact) = node.lower_bound(&self.arena, meta, key);
-                    slot + usize::from(exact)
-                }
-                Target::Below(Some(bound)) => node.lower_bound(&self.arena, meta, bound).0,
-                Target::Below(None) => meta.count,
-            };
-            let child = Node::at(&self.arena, node.child(child));
+            let child = Node::at(&self.arena, node.child(choose(node, meta)));
             let child_version = child.version()?;
             if !node.unchanged(version) {
                 return None;

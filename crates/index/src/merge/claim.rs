@@ -3,14 +3,14 @@
 use crate::index::Shared;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use stele_types::{Error, Result, RunId};
+use stele_types::{Error, Result, RunId, mutant};
 
 /// What there is at most one of at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
     Flush,
     Merge,
-    /// Prepared runs; serialized by the manifest's lock.
+    /// Prepared runs, any number at a time; the manifest's lock puts them in order.
     Install,
 }
 
@@ -57,13 +57,18 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         let outputs = std::mem::take(&mut self.outputs);
-        if !outputs.is_empty() {
+        let is_left = self.slot == Slot::Install && mutant::active("index.incoming_left");
+        if !outputs.is_empty() && !is_left {
             self.shared.discard(&outputs);
         }
         match self.slot {
-            Slot::Flush => self.shared.flushing.store(false, Ordering::Release),
+            Slot::Flush => {
+                self.shared.flush_age.store(u64::MAX, Ordering::Release);
+                self.shared.flushing.store(false, Ordering::Release);
+            }
             Slot::Merge => self.shared.merging.store(false, Ordering::Release),
-            Slot::Install => {}
+            // Nothing else may come by to remove what was given up. What fails is tried again later.
+            Slot::Install => drop(self.shared.purge()),
         }
     }
 }

@@ -37,11 +37,6 @@ impl Output {
         }
     }
 
-    /// Sets the footer facts of outputs not begun yet.
-    pub fn describe(&mut self, extra: RunExtra) {
-        self.extra = extra;
-    }
-
     /// Continues after outputs finished earlier.
     pub fn resume(&mut self, finished: Vec<RunId>) {
         self.extra.part = finished.len() as u32;

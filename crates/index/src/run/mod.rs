@@ -22,6 +22,7 @@ mod key_hash;
 mod meta;
 mod prefetch;
 mod reader;
+mod sample;
 mod seal;
 #[cfg(test)]
 mod tests;
@@ -35,7 +36,7 @@ pub use key_hash::key_hash;
 pub use meta::{Live, RunExtra, RunMeta};
 pub use reader::Run;
 pub use verify::RunVerified;
-pub use writer::RunWriter;
+pub use writer::{ClosedRun, RunWriter};
 
 use std::path::{Path, PathBuf};
 use stele_types::RunId;
@@ -55,6 +56,9 @@ impl Default for RunOptions {
     }
 }
 
+/// Ends the name of a file that is to become a run.
+pub(crate) const TMP_SUFFIX: &str = ".tmp";
+
 /// The name of a run's file.
 pub fn run_file_name(id: RunId) -> String {
     format!("{:08x}.run", id.0)
@@ -63,6 +67,11 @@ pub fn run_file_name(id: RunId) -> String {
 /// Where a run's file lies.
 pub fn run_path(dir: &Path, id: RunId) -> PathBuf {
     dir.join(run_file_name(id))
+}
+
+/// Where a run lies until it is whole.
+pub(crate) fn run_tmp_path(dir: &Path, id: RunId) -> PathBuf {
+    dir.join(run_file_name(id) + TMP_SUFFIX)
 }
 
 /// The inverse of [`run_file_name`].

@@ -9,7 +9,7 @@ use super::hash_index::HashIndex;
 use super::meta::RunMeta;
 use super::{run_path, seal};
 use crate::cache::{BlockCache, Reservation};
-use crate::slot::Found;
+use crate::slot::{Found, Lookup};
 use bytes::Bytes;
 use std::io;
 use std::path::Path;
@@ -125,32 +125,53 @@ impl Run {
     /// What the run holds for `key`, whose [`super::key_hash`] is `key_hash`. Its range tombstones
     /// are not asked: they concern older tiers.
     pub fn get(&self, key: &[u8], key_hash: u64) -> Result<Option<Found>> {
-        if self.fences.len() == 0 || !self.filter.passes(key_hash) {
-            return Ok(None);
+        match self.get_from(key, key_hash, |i| self.block(i).map(Some))? {
+            Lookup::Known(found) => Ok(found),
+            Lookup::NeedsIo => Err(Error::invalid("a block that was read is not there")),
         }
-        let Some((index, _)) = &self.index else { return self.get_by_fences(key) };
-        for place in index.places(key_hash) {
-            let block = self.block(place.block as usize)?;
-            if let Some(entry) = block.entry_if(usize::from(place.slot), key) {
-                return block
-                    .found(&entry)
-                    .map(Some)
-                    .ok_or_else(|| self.bad_block(place.block as usize));
-            }
-        }
-        Ok(None)
     }
 
-    fn get_by_fences(&self, key: &[u8]) -> Result<Option<Found>> {
+    /// [`Run::get`] without waiting for the device.
+    pub fn get_cached(&self, key: &[u8], key_hash: u64) -> Result<Lookup> {
+        self.get_from(key, key_hash, |i| self.block_cached(i))
+    }
+
+    #[inline]
+    fn get_from(
+        &self,
+        key: &[u8],
+        key_hash: u64,
+        block: impl Fn(usize) -> Result<Option<Block>>,
+    ) -> Result<Lookup> {
+        if self.fences.len() == 0 || !self.filter.passes(key_hash) {
+            return Ok(Lookup::Known(None));
+        }
+        let Some((index, _)) = &self.index else { return self.get_by_fences(key, block) };
+        for place in index.places(key_hash) {
+            let Some(block) = block(place.block as usize)? else { return Ok(Lookup::NeedsIo) };
+            if let Some(entry) = block.entry_if(usize::from(place.slot), key) {
+                let found = block.found(&entry);
+                let found = found.ok_or_else(|| self.bad_block(place.block as usize))?;
+                return Ok(Lookup::Known(Some(found)));
+            }
+        }
+        Ok(Lookup::Known(None))
+    }
+
+    fn get_by_fences(
+        &self,
+        key: &[u8],
+        block: impl Fn(usize) -> Result<Option<Block>>,
+    ) -> Result<Lookup> {
         let at = self.fences.find(key);
-        let block = self.block(at)?;
+        let Some(block) = block(at)? else { return Ok(Lookup::NeedsIo) };
         let entry = match block.lower_bound(key) {
             Some((slot, true)) => block.entry(slot),
-            Some((_, false)) => return Ok(None),
+            Some((_, false)) => return Ok(Lookup::Known(None)),
             None => None,
         };
         let found = entry.and_then(|entry| block.found(&entry));
-        found.map(Some).ok_or_else(|| self.bad_block(at))
+        found.map(|found| Lookup::Known(Some(found))).ok_or_else(|| self.bad_block(at))
     }
 
     /// The error for a block whose checksum holds but whose entries make no sense.
@@ -167,6 +188,23 @@ impl Run {
         let block = self.read_block(i)?;
         self.cache.insert(self.meta.id, i as u32, block.clone());
         Ok(block)
+    }
+
+    /// A block out of memory, the page cache included; damage is left to a read that may wait.
+    fn block_cached(&self, i: usize) -> Result<Option<Block>> {
+        if let Some(block) = self.cache.get(self.meta.id, i as u32) {
+            return Ok(Some(block));
+        }
+        let Some(place) = self.fences.block(i) else { return Err(self.bad_block(i)) };
+        let mut bytes = vec![0; (place.end - place.start) as usize];
+        if !self.file.read_cached_at(&mut bytes, place.start)? {
+            return Ok(None);
+        }
+        let read = Block::open(self.path(), self.meta.id, place.start, &Bytes::from(bytes)).ok();
+        if let Some(block) = &read {
+            self.cache.insert(self.meta.id, i as u32, block.clone());
+        }
+        Ok(read)
     }
 
     /// A block from the file.

@@ -6,11 +6,11 @@ use super::filter::Filter;
 use super::footer::{self, Layout};
 use super::hash_index::{self, HashIndex, Place};
 use super::meta::{RunExtra, RunMeta};
-use super::{RunOptions, key_hash, run_path, seal};
+use super::{RunOptions, key_hash, run_path, run_tmp_path, seal};
 use crate::slot::Found;
 use bytes::Bytes;
 use std::io::IoSlice;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_types::{Cause, Error, Result, RunId, ValueRef};
 use stele_vfs::{Open, Vfs, VfsFile};
@@ -22,9 +22,11 @@ const WRITE_BYTES: usize = 256 << 10;
 const SYNC_BYTES: u64 = 8 << 20;
 const BLOCK_BYTES: std::ops::RangeInclusive<usize> = 512..=32 << 10;
 
-/// Writes one run. Dropped unfinished, it leaves a file that is no run.
+/// Writes one run. Until it is whole, its file has another name than a run.
 #[derive(Debug)]
 pub struct RunWriter {
+    vfs: Arc<dyn Vfs>,
+    dir: PathBuf,
     file: Arc<dyn VfsFile>,
     cause: Cause,
     options: RunOptions,
@@ -52,7 +54,9 @@ impl RunWriter {
     ) -> Result<Self> {
         let block_bytes = options.block_bytes.clamp(*BLOCK_BYTES.start(), *BLOCK_BYTES.end());
         Ok(Self {
-            file: vfs.open(&run_path(dir, id), Open::CREATE)?,
+            vfs: vfs.clone(),
+            dir: dir.to_path_buf(),
+            file: vfs.open(&run_tmp_path(dir, id), Open::CREATE)?,
             cause,
             options: RunOptions { block_bytes, ..*options },
             meta: RunMeta::empty(id),
@@ -112,6 +116,11 @@ impl RunWriter {
         }
     }
 
+    /// The number the run will have.
+    pub fn id(&self) -> RunId {
+        self.meta.id
+    }
+
     /// Entries added so far.
     pub fn entries(&self) -> u64 {
         self.meta.entries
@@ -160,14 +169,18 @@ impl RunWriter {
         self.end() - offset
     }
 
-    /// Completes the file and makes its data durable; its name is durable once the caller has
-    /// synced the directory.
-    pub fn finish(mut self, extra: RunExtra) -> Result<RunMeta> {
+    /// Completes the file and makes its data durable under its name; that is durable once the
+    /// caller has synced the directory.
+    pub fn finish(self, extra: RunExtra) -> Result<RunMeta> {
+        self.close()?.seal(extra)
+    }
+
+    /// Ends the run but for the footer, which says what place it takes.
+    pub fn close(mut self) -> Result<ClosedRun> {
         if self.block.len() > 0 {
             self.cut()?;
         }
         self.meta.last_key = Bytes::from(std::mem::take(&mut self.last_key));
-        self.meta.extra = extra;
         let blocks = self.fences.len();
         let mut layout =
             Layout { blocks: blocks as u64, data_bytes: self.end(), ..Layout::default() };
@@ -181,13 +194,50 @@ impl RunWriter {
             layout.block_bits = index.block_bits();
             layout.hash_bytes = self.part(|out| index.encode(out));
         }
-        self.pending.extend_from_slice(&footer::encode(&self.meta, &layout));
+        let Self { vfs, dir, file, cause, meta, pending, written, .. } = self;
+        Ok(ClosedRun { vfs, dir, file, cause, meta, layout, pending, written })
+    }
+}
+
+/// A run without its footer: no run yet.
+#[derive(Debug)]
+pub struct ClosedRun {
+    vfs: Arc<dyn Vfs>,
+    dir: PathBuf,
+    file: Arc<dyn VfsFile>,
+    cause: Cause,
+    meta: RunMeta,
+    layout: Layout,
+    pending: Vec<u8>,
+    written: u64,
+}
+
+impl ClosedRun {
+    /// Makes what there is durable, so that sealing is short.
+    pub fn settle(&mut self) -> Result<()> {
+        self.write()?;
+        self.file.sync_data()
+    }
+
+    /// See [`RunWriter::finish`].
+    pub fn seal(mut self, extra: RunExtra) -> Result<RunMeta> {
+        self.meta.extra = extra;
+        self.pending.extend_from_slice(&footer::encode(&self.meta, &self.layout));
         self.write()?;
         // A run is complete on disk before the manifest may name it.
         if !stele_types::mutant::active("index.skip_run_sync") {
             self.file.sync_data()?;
         }
+        let id = self.meta.id;
+        self.vfs.rename(&run_tmp_path(&self.dir, id), &run_path(&self.dir, id))?;
         self.meta.bytes = self.written;
         Ok(self.meta)
+    }
+
+    fn write(&mut self) -> Result<()> {
+        self.file.write_at(&[IoSlice::new(&self.pending)], self.written, self.cause)?;
+        self.written += self.pending.len() as u64;
+        self.pending.clear();
+        Ok(())
     }
 }

@@ -11,7 +11,7 @@ pub(crate) use tier_cursor::TierCursor;
 
 use crate::run::key_hash;
 use crate::run::{Live, Run};
-use crate::slot::Found;
+use crate::slot::{Found, Lookup};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_types::{FileId, Result, RunId};
@@ -89,6 +89,18 @@ impl Version {
             }
         }
         Ok(None)
+    }
+
+    /// [`Version::get`] without waiting for the device.
+    pub fn get_cached(&self, key: &[u8]) -> Result<Lookup> {
+        let hash = key_hash(key);
+        for tier in &self.tiers {
+            match tier.get_cached(key, hash)? {
+                Lookup::Known(None) => {}
+                found => return Ok(found),
+            }
+        }
+        Ok(Lookup::Known(None))
     }
 
     /// Age of the newest tier, 0 when there is none.

@@ -3,7 +3,7 @@
 use super::TierCursor;
 use crate::memtable::RangeSet;
 use crate::run::Run;
-use crate::slot::Found;
+use crate::slot::{Found, Lookup};
 use std::sync::Arc;
 use stele_types::Result;
 
@@ -60,15 +60,38 @@ impl Tier {
 
     /// This tier's answer for `key`; `None` leaves it to the older ones.
     pub(crate) fn get(&self, key: &[u8], hash: u64) -> Result<Option<Found>> {
-        let after = self.keyed().partition_point(|run| run.meta().first_key <= key);
-        if let Some(run) = after.checked_sub(1).and_then(|at| self.keyed().get(at))
-            && key <= &run.meta().last_key[..]
+        if let Some(run) = self.run_of(key)
             && let Some(found) = run.get(key, hash)?
         {
             return Ok(Some(found));
         }
-        // The tier's own entries are newer than its range tombstones.
-        Ok((!self.ranges.is_empty() && self.ranges.covers(key)).then_some(Found::Deleted))
+        Ok(self.deleted(key))
+    }
+
+    /// [`Tier::get`] without waiting for the device.
+    pub(crate) fn get_cached(&self, key: &[u8], hash: u64) -> Result<Lookup> {
+        let looked = self.run_of(key).map(|run| run.get_cached(key, hash)).transpose()?;
+        Ok(match looked {
+            Some(Lookup::Known(None)) | None => Lookup::Known(self.deleted(key)),
+            Some(known) => known,
+        })
+    }
+
+    /// Whether the tier may say something of `key`: false is certain.
+    pub(crate) fn may_hold(&self, key: &[u8], hash: u64) -> bool {
+        self.ranges.covers(key) || self.run_of(key).is_some_and(|run| run.may_hold(hash))
+    }
+
+    /// The only run that may hold `key`.
+    fn run_of(&self, key: &[u8]) -> Option<&Arc<Run>> {
+        let after = self.keyed().partition_point(|run| run.meta().first_key <= key);
+        let run = after.checked_sub(1).and_then(|at| self.keyed().get(at));
+        run.filter(|run| key <= &run.meta().last_key[..])
+    }
+
+    /// The tier's own entries are newer than its range tombstones, which are asked after them.
+    fn deleted(&self, key: &[u8]) -> Option<Found> {
+        (!self.ranges.is_empty() && self.ranges.covers(key)).then_some(Found::Deleted)
     }
 
     /// A cursor over all runs.

@@ -6,7 +6,7 @@ use crate::merge::Merged;
 use crate::slot::{Found, ValueSlice};
 use bytes::Bytes;
 use std::sync::Arc;
-use stele_types::{KeyRange, Result, ValueRef};
+use stele_types::{Error, KeyRange, Result, ValueRef};
 
 /// Which way an iteration goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +110,22 @@ impl ViewIter {
     #[inline]
     pub fn value(&self) -> ValueSlice<'_> {
         self.stood_on().map_or(ValueSlice::Inline(&[]), |(value, _)| value)
+    }
+
+    /// Key, value and Unix second of its end (0 for never) of the pair stood on. Fails when none is,
+    /// or when what the run holds for the key can't be read.
+    #[inline]
+    pub fn pair(&self) -> Result<(&[u8], ValueSlice<'_>, u64)> {
+        match self.stood_on() {
+            Some((value, expires_at_s)) => Ok((self.key(), value, expires_at_s)),
+            None => Err(self.no_pair()),
+        }
+    }
+
+    #[cold]
+    fn no_pair(&self) -> Error {
+        let found = self.merged.found();
+        found.err().unwrap_or_else(|| Error::invalid("the iteration stands on no pair"))
     }
 
     /// Unix second at which the pair stood on ends; 0 for never.

@@ -1,13 +1,15 @@
 //! One point in time of the index.
 
+mod estimate;
 mod iter;
 
+pub use estimate::Estimate;
 pub use iter::{Direction, ViewIter};
 
 use crate::index::Tables;
 use crate::memtable::RangeSet;
 use crate::merge::{Merged, Source, SourceCursor};
-use crate::slot::Found;
+use crate::slot::{Found, Lookup};
 use crate::version::Version;
 use std::sync::Arc;
 use stele_types::{KeyRange, Result, Seq};
@@ -33,6 +35,12 @@ impl View {
     /// The newest entry of `key`; `Some(Deleted)` and `None` both mean that there is no value.
     pub fn get(&self, key: &[u8]) -> Result<Option<Found>> {
         self.tables.get(key, self.seq)
+    }
+
+    /// [`View::get`] without waiting for the device: from memtables, cached blocks and the page
+    /// cache.
+    pub fn get_cached(&self, key: &[u8]) -> Result<Lookup> {
+        self.tables.get_cached(key, self.seq)
     }
 
     /// The pairs of `range` in order. The iterator holds the view's memory and runs by itself.

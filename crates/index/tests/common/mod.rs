@@ -121,6 +121,20 @@ impl Store {
         }
     }
 
+    /// Takes in pairs and installs them.
+    pub fn install(
+        &self,
+        ranges: &[KeyRange],
+        region: Option<(RegionId, (LogIndex, Term))>,
+        pairs: &[(&[u8], u32)],
+    ) -> Result<()> {
+        let mut incoming = self.index.incoming(ranges.to_vec())?;
+        for (key, value) in pairs {
+            incoming.add(key, reference(*value), 0)?;
+        }
+        self.index.install(incoming, region)
+    }
+
     pub fn position(&self) -> usize {
         self.opened.checkpoint.replay_from.offset as usize
     }

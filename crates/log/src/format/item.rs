@@ -180,14 +180,16 @@ pub(crate) fn filler(bytes: usize) -> Vec<u8> {
     filler
 }
 
-/// One item as a sidecar keeps it: without values, but with those up to `inline_max` bytes.
+/// One item as a sidecar keeps it: without values, but with those up to `inline_max` bytes. `false`
+/// when an entry is no command but says it is; then it is kept without operations.
 pub(crate) fn put_digest(
     out: &mut Vec<u8>,
     scratch: &mut Vec<u8>,
     previous: &mut Previous,
     item: &Item<'_>,
     inline_max: usize,
-) {
+) -> bool {
+    let mut whole = true;
     match item {
         Item::Entry(entry) => {
             let (region, term, index) = (entry.region, entry.term, entry.index);
@@ -198,17 +200,20 @@ pub(crate) fn put_digest(
             scratch.clear();
             if entry.is_command {
                 match entry.content {
-                    Content::Payload(payload) => ops::put_digest(scratch, payload, inline_max),
+                    Content::Payload(payload) => {
+                        whole = ops::put_digest(scratch, payload, inline_max);
+                    }
                     Content::Digest(digest) => scratch.extend_from_slice(digest),
                 }
             }
-            varint::put_bytes(out, scratch);
+            varint::put_bytes(out, if whole { scratch } else { &[] });
         }
         Item::HardState(region, state) => put_hard_state(out, *region, state),
         Item::Mark(region, mark, at) => put_mark(out, Form::Sidecar, *region, mark, *at),
         Item::Withdrawn(at) => put_withdrawn(out, *at),
         Item::Carried(carried) => put_carried(out, carried),
     }
+    whole
 }
 
 /// The items of one frame's body or one chunk.

@@ -24,35 +24,32 @@ const INLINE: u8 = 8;
 /// An operation and its version.
 pub(crate) type Versioned<'a> = (Lsn, ReplayOp<'a>);
 
-pub(crate) fn put_digest(out: &mut Vec<u8>, payload: &[u8], inline_max: usize) {
-    each_op(payload, |place, op| match op {
-        Op::Put { key, value, value_crc, expires_at_s, .. } => {
-            let inline = value.len() <= inline_max;
-            let expiry = if expires_at_s == 0 { 0 } else { HAS_EXPIRY };
-            out.push(PUT | expiry | if inline { INLINE } else { 0 });
-            varint::put(out, u64::from(place));
-            varint::put_bytes(out, key);
-            varint::put(out, value.len() as u64);
-            out.extend_from_slice(&value_crc.to_le_bytes());
-            if expires_at_s != 0 {
-                varint::put(out, expires_at_s);
-            }
-            if inline {
-                out.extend_from_slice(value);
-            }
-        }
-        Op::Delete { key } => {
-            out.push(DELETE);
-            varint::put(out, u64::from(place));
-            varint::put_bytes(out, key);
-        }
-        Op::DeleteRange { start, end } => {
-            out.push(DELETE_RANGE);
-            varint::put(out, u64::from(place));
-            varint::put_bytes(out, start);
-            varint::put_bytes(out, end);
-        }
-    });
+/// An operation as a digest tells it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Brief<'a> {
+    /// See `place` above.
+    place: u32,
+    pub what: What<'a>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What<'a> {
+    Put {
+        key: &'a [u8],
+        value_bytes: u32,
+        crc: u32,
+        expires_at_s: u64,
+        /// The value, when it is kept beside the key.
+        inline: Option<&'a [u8]>,
+    },
+    Delete(&'a [u8]),
+    /// Start and end.
+    DeleteRange(&'a [u8], &'a [u8]),
+}
+
+/// Appends a command's digest; `false`, having appended part of it, when the bytes are no command.
+pub(crate) fn put_digest(out: &mut Vec<u8>, payload: &[u8], inline_max: usize) -> bool {
+    each_of_payload(payload, inline_max, |op| put_op(out, &op))
 }
 
 /// The operations of an entry whose payload lies at `payload`; `None` when the bytes make no sense.
@@ -61,86 +58,135 @@ pub(crate) fn versioned<'a>(
     payload: Lsn,
     inline_max: usize,
 ) -> Option<Vec<Versioned<'a>>> {
+    let mut out = Vec::new();
+    let mut within = true;
+    let whole = each(content, inline_max, |op| {
+        let op = op.versioned(payload);
+        within &= op.is_some();
+        out.extend(op);
+    });
+    (whole && within).then_some(out)
+}
+
+/// Gives an entry's operations; `false` when the bytes make no sense, possibly after some of them.
+pub(crate) fn each<'a>(
+    content: Content<'a>,
+    inline_max: usize,
+    mut f: impl FnMut(Brief<'a>),
+) -> bool {
     match content {
-        Content::Payload(bytes) => from_payload(bytes, payload, inline_max),
+        Content::Payload(payload) => each_of_payload(payload, inline_max, f),
         Content::Digest(mut digest) => {
-            let mut out = Vec::new();
             while !digest.is_empty() {
-                out.push(take_op(&mut digest, payload)?);
+                let Some(op) = take_op(&mut digest) else { return false };
+                f(op);
             }
-            Some(out)
+            true
         }
     }
 }
 
-fn from_payload<'a>(
-    bytes: &'a [u8],
-    payload: Lsn,
-    inline_max: usize,
-) -> Option<Vec<Versioned<'a>>> {
-    let mut out = Vec::new();
-    let covered = each_op(bytes, |place, op| {
-        let op = match op {
-            Op::Put { key, value, expires_at_s, .. } => {
-                let value = match op.locator(payload) {
-                    Some(at) if value.len() > inline_max => ValueRef::At(at),
-                    _ => ValueRef::Inline(Bytes::copy_from_slice(value)),
+impl<'a> Brief<'a> {
+    fn versioned(self, payload: Lsn) -> Option<Versioned<'a>> {
+        let version = Lsn::new(payload.file, payload.offset.checked_add(self.place)?);
+        let op = match self.what {
+            What::Put { key, value_bytes, crc, expires_at_s, inline } => {
+                let value = match inline {
+                    Some(value) => ValueRef::Inline(Bytes::copy_from_slice(value)),
+                    None => ValueRef::At(Locator {
+                        file: version.file,
+                        offset: version.offset,
+                        length: value_bytes,
+                        crc,
+                    }),
                 };
                 ReplayOp::Put { key, value, expires_at_s }
             }
-            Op::Delete { key } => ReplayOp::Delete { key },
-            Op::DeleteRange { start, end } => ReplayOp::DeleteRange { start, end },
+            What::Delete(key) => ReplayOp::Delete { key },
+            What::DeleteRange(start, end) => ReplayOp::DeleteRange { start, end },
         };
-        out.push((Lsn::new(payload.file, payload.offset.wrapping_add(place)), op));
-    });
-    covered.then_some(out)
+        Some((version, op))
+    }
 }
 
 /// Walks a command's operations with their places; `false` when the bytes are no command.
-fn each_op<'a>(payload: &'a [u8], mut f: impl FnMut(u32, Op<'a>)) -> bool {
-    let Some(ops) = Command::ops_of(payload) else { return false };
+fn each_of_payload<'a>(payload: &'a [u8], inline_max: usize, mut f: impl FnMut(Brief<'a>)) -> bool {
+    let bytes = |key: &[u8]| (varint::len(key.len() as u64) + key.len()) as u32;
     let mut end = 1;
-    for op in ops {
-        let bytes = |key: &[u8]| (varint::len(key.len() as u64) + key.len()) as u32;
-        let place = match op {
-            Op::Put { value_offset, value, .. } => {
-                end = value_offset + value.len() as u32;
-                f(value_offset, op);
-                continue;
+    Command::each_op_of(payload, |op| {
+        let (place, what) = match op {
+            Op::Put { key, value, value_crc, value_offset, expires_at_s } => {
+                let inline = (value.len() <= inline_max).then_some(value);
+                let value_bytes = value.len() as u32;
+                end = value_offset + value_bytes;
+                let what = What::Put { key, value_bytes, crc: value_crc, expires_at_s, inline };
+                (value_offset, what)
             }
-            Op::Delete { key } => end + 1 + bytes(key),
-            Op::DeleteRange { start, end: upto } => end + 1 + bytes(start) + bytes(upto),
+            Op::Delete { key } => {
+                end += 1 + bytes(key);
+                (end, What::Delete(key))
+            }
+            Op::DeleteRange { start, end: upto } => {
+                end += 1 + bytes(start) + bytes(upto);
+                (end, What::DeleteRange(start, upto))
+            }
         };
-        end = place;
-        f(place, op);
-    }
-    true
+        f(Brief { place, what });
+    })
 }
 
-fn take_op<'a>(digest: &mut &'a [u8], payload: Lsn) -> Option<Versioned<'a>> {
+fn put_op(out: &mut Vec<u8>, op: &Brief<'_>) {
+    let flags = match op.what {
+        What::Put { expires_at_s, inline, .. } => {
+            let expiry = if expires_at_s == 0 { 0 } else { HAS_EXPIRY };
+            PUT | expiry | if inline.is_some() { INLINE } else { 0 }
+        }
+        What::Delete(_) => DELETE,
+        What::DeleteRange(..) => DELETE_RANGE,
+    };
+    out.push(flags);
+    varint::put(out, u64::from(op.place));
+    match op.what {
+        What::Put { key, value_bytes, crc, expires_at_s, inline } => {
+            varint::put_bytes(out, key);
+            varint::put(out, u64::from(value_bytes));
+            out.extend_from_slice(&crc.to_le_bytes());
+            if expires_at_s != 0 {
+                varint::put(out, expires_at_s);
+            }
+            out.extend_from_slice(inline.unwrap_or_default());
+        }
+        What::Delete(key) => varint::put_bytes(out, key),
+        What::DeleteRange(start, end) => {
+            varint::put_bytes(out, start);
+            varint::put_bytes(out, end);
+        }
+    }
+}
+
+fn take_op<'a>(digest: &mut &'a [u8]) -> Option<Brief<'a>> {
     let flags = take::u8(digest)?;
     let place = u32::try_from(varint::take(digest)?).ok()?;
-    let version = Lsn::new(payload.file, payload.offset.checked_add(place)?);
     let key = varint::take_bytes(digest)?;
-    let op = match flags & KIND_MASK {
+    let what = match flags & KIND_MASK {
         PUT => {
-            let length = u32::try_from(varint::take(digest)?).ok()?;
+            let value_bytes = u32::try_from(varint::take(digest)?).ok()?;
             let crc = take::u32_le(digest)?;
             let expires_at_s = if flags & HAS_EXPIRY == 0 { 0 } else { varint::take(digest)? };
-            let value = if flags & INLINE == 0 {
-                ValueRef::At(Locator { file: version.file, offset: version.offset, length, crc })
+            let inline = if flags & INLINE == 0 {
+                None
             } else {
-                let (value, rest) = digest.split_at_checked(length as usize)?;
+                let (value, rest) = digest.split_at_checked(value_bytes as usize)?;
                 *digest = rest;
-                ValueRef::Inline(Bytes::copy_from_slice(value))
+                Some(value)
             };
-            ReplayOp::Put { key, value, expires_at_s }
+            What::Put { key, value_bytes, crc, expires_at_s, inline }
         }
-        DELETE => ReplayOp::Delete { key },
-        DELETE_RANGE => ReplayOp::DeleteRange { start: key, end: varint::take_bytes(digest)? },
+        DELETE => What::Delete(key),
+        DELETE_RANGE => What::DeleteRange(key, varint::take_bytes(digest)?),
         _ => return None,
     };
-    Some((version, op))
+    Some(Brief { place, what })
 }
 
 #[cfg(test)]
@@ -160,7 +206,7 @@ mod tests {
         let at = Lsn::new(FileId(3), 600);
         let direct = versioned(Content::Payload(command.bytes()), at, 64).unwrap();
         let mut digest = Vec::new();
-        put_digest(&mut digest, command.bytes(), 64);
+        assert!(put_digest(&mut digest, command.bytes(), 64));
         assert_eq!(versioned(Content::Digest(&digest), at, 64).unwrap(), direct);
         assert_eq!(direct.len(), 5);
         assert!(direct.windows(2).all(|pair| pair[0].0 < pair[1].0));

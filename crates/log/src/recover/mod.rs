@@ -12,7 +12,7 @@ use crate::catalog::FileMeta;
 use crate::dir::{Dir, Name};
 use crate::entry_cache::EntryCache;
 use crate::format::Item;
-use crate::read::STRETCH_BYTES_MAX;
+use crate::read_many::STRETCH_BYTES_MAX;
 use crate::read_pool::ReadPool;
 use crate::region::Regions;
 use crate::segment::begin::{Begin, begin};
@@ -20,6 +20,7 @@ use crate::segment::scan::{self, Behind, End};
 use crate::segment::sidecar::{self, SidecarWriter};
 use crate::segment::{items, reader::SegmentReader};
 use crate::shared::{Shared, State};
+use crate::staged::Staged;
 use crate::{FileKind, LogOptions, RecoverFrom, Recovery, Tail};
 use chain::Link;
 use inventory::Inventory;
@@ -179,6 +180,7 @@ impl<'a> Recoverer<'a> {
             remains: reader.file_bytes() > u64::from(end.at),
             recycled,
             buffer: AlignedBuf::new(),
+            staged: Staged::default(),
             sidecar: Some(writer),
         })
     }
@@ -237,6 +239,7 @@ fn create(shared: &Shared, from: &RecoverFrom) -> Result<Appender> {
         remains: false,
         recycled: false,
         buffer,
+        staged: Staged::default(),
         sidecar: Some(SidecarWriter::new(&shared.dir, id, inline_max)),
     })
 }

@@ -140,6 +140,10 @@ impl Region {
         match *mark {
             Mark::Start(index, term) => {
                 self.clear(at);
+                // What an earlier life voted for and committed says nothing of the next.
+                if self.destroyed && !stele_types::mutant::active("log.hard_state_kept") {
+                    self.hard_state = HardState::default();
+                }
                 (self.truncated, self.base) = ((index, term), (index, term));
                 self.destroyed = false;
             }

@@ -6,9 +6,9 @@ use super::scan::End;
 use crate::RECORD_OVERHEAD_BYTES;
 use crate::dir::{Dir, Name};
 use crate::format::item::{Previous, put_digest};
+use crate::format::ops::What;
 use crate::format::{Footer, Item, Magic, ops};
-use crate::replay::ReplayOp;
-use stele_types::{FileId, Result, ValueRef};
+use stele_types::{FileId, Result};
 
 /// What a segment holds, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,15 +25,17 @@ impl Totals {
         self.records += 1;
         match item {
             Item::Entry(entry) if entry.is_command => {
-                let ops = ops::versioned(entry.content, entry.at, inline_max).unwrap_or_default();
-                for (_, op) in ops {
-                    match op {
-                        ReplayOp::Put { key, value: ValueRef::At(at), .. } => {
-                            self.payload_bytes += record_bytes(key.len(), at.length);
-                        }
-                        ReplayOp::Put { .. } => {}
-                        ReplayOp::Delete { .. } | ReplayOp::DeleteRange { .. } => self.graves += 1,
+                let (mut bytes, mut graves) = (0, 0);
+                let whole = ops::each(entry.content, inline_max, |op| match op.what {
+                    What::Put { key, value_bytes, inline: None, .. } => {
+                        bytes += record_bytes(key.len(), value_bytes);
                     }
+                    What::Put { .. } => {}
+                    What::Delete(_) | What::DeleteRange(..) => graves += 1,
+                });
+                if whole {
+                    self.payload_bytes += bytes;
+                    self.graves += graves;
                 }
             }
             Item::Withdrawn(_) => self.graves += 1,

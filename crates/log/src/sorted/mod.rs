@@ -13,7 +13,8 @@ mod read;
 mod write;
 
 pub(crate) use read::{SortedReader, head_before, meta};
-pub use write::SortedWriter;
+pub(crate) use write::publish;
+pub use write::{SealedFile, SortedWriter};
 
 use crate::format::take;
 use stele_types::checksum::Crc32c;

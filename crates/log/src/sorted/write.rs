@@ -17,6 +17,8 @@ use stele_types::{Cause, Error, FileId, Locator, Lsn, Result, mutant};
 use stele_vfs::VfsFile;
 
 const BUFFER_BYTES: usize = 256 << 10;
+/// Most bytes of a snapshot's file that wait for a sync.
+const SYNC_BYTES: u64 = 8 << 20;
 
 /// Writes values in key order to a new file. Dropped unfinished, the file is abandoned.
 #[derive(Debug)]
@@ -28,6 +30,7 @@ pub struct SortedWriter {
     cause: Cause,
     /// Bytes before `buffer`.
     written: u64,
+    synced: u64,
     buffer: Vec<u8>,
     totals: SortedTotals,
     finished: bool,
@@ -43,7 +46,8 @@ impl SortedWriter {
         let buffer = header.encode();
         debug_assert_eq!(buffer.len(), FILE_HEADER_BYTES);
         let totals = SortedTotals::new();
-        Ok(Self { shared, id, file, temporary, cause, written: 0, buffer, totals, finished: false })
+        let (written, synced, finished) = (0, 0, false);
+        Ok(Self { shared, id, file, temporary, cause, written, synced, buffer, totals, finished })
     }
 
     /// The file's number.
@@ -94,7 +98,18 @@ impl SortedWriter {
     }
 
     /// Makes the file durable under its name and readable.
-    pub fn finish(mut self) -> Result<FileId> {
+    pub fn finish(self) -> Result<FileId> {
+        let shared = self.shared.clone();
+        let mut sealed = [self.seal()?];
+        publish(&shared, &mut sealed)?;
+        let [sealed] = sealed;
+        let id = sealed.id;
+        sealed.keep();
+        Ok(id)
+    }
+
+    /// Completes the file off to the side: durable, but neither named nor readable.
+    pub fn seal(mut self) -> Result<SealedFile> {
         self.shared.poison.check()?;
         let footer = Footer {
             magic: Magic::Sorted,
@@ -103,15 +118,11 @@ impl SortedWriter {
             fields: self.totals.fields(),
         };
         self.buffer.extend_from_slice(&footer.encode());
-        self.flush()?;
-        let poison = |error| self.shared.poison.unless_full(error);
+        self.write()?;
         // Durable before anything may refer to it: the values' old home goes next.
         if !mutant::active("log.sorted_skip_sync") {
-            self.file.sync_data().map_err(|error| self.shared.poison.set(error))?;
+            self.sync()?;
         }
-        let dir = &self.shared.dir;
-        dir.vfs.rename(&self.temporary, &dir.path_of(Name::Sorted(self.id))).map_err(poison)?;
-        dir.sync().map_err(poison)?;
         self.finished = true;
         let meta = FileMeta {
             kind: FileKind::Sorted,
@@ -121,8 +132,8 @@ impl SortedWriter {
             max_lsn: self.totals.max_version,
             end: None,
         };
-        self.shared.catalog.write().insert(self.id, meta);
-        Ok(self.id)
+        let path = std::mem::take(&mut self.temporary);
+        Ok(SealedFile { shared: self.shared.clone(), id: self.id, path, meta, is_kept: false })
     }
 
     fn count(&mut self, key: &[u8], version: Lsn, value: &[u8]) {
@@ -133,12 +144,28 @@ impl SortedWriter {
         totals.max_version = totals.max_version.max(version);
     }
 
+    /// Writes what is buffered. A snapshot's file is synced on the way, so that the last sync, and
+    /// syncs of the log beside it, find little to wait for.
     fn flush(&mut self) -> Result<()> {
+        self.write()?;
+        if self.cause == Cause::Snapshot && self.written - self.synced >= SYNC_BYTES {
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<()> {
         let written = self.file.write_at(&[IoSlice::new(&self.buffer)], self.written, self.cause);
         written.map_err(|error| self.shared.poison.unless_full(error))?;
         self.written += self.buffer.len() as u64;
         self.buffer.clear();
         self.buffer.shrink_to(2 * BUFFER_BYTES);
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.file.sync_data().map_err(|error| self.shared.poison.set(error))?;
+        self.synced = self.written;
         Ok(())
     }
 }
@@ -150,4 +177,51 @@ impl Drop for SortedWriter {
             let _ = self.shared.dir.unlink(&self.temporary);
         }
     }
+}
+
+/// A whole value file off to the side. Dropped, it is removed, unless it was kept.
+#[derive(Debug)]
+pub struct SealedFile {
+    shared: Arc<Shared>,
+    id: FileId,
+    /// Where it lies now.
+    path: PathBuf,
+    meta: FileMeta,
+    is_kept: bool,
+}
+
+impl SealedFile {
+    /// Something durable refers to it, or may: from here on it belongs to the log.
+    pub fn keep(mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for SealedFile {
+    fn drop(&mut self) {
+        if !self.is_kept && !mutant::active("log.sealed_left") {
+            self.shared.catalog.write().remove(self.id);
+            self.shared.handles.forget(self.id);
+            // What cannot be removed now the next open removes.
+            let _ = self.shared.dir.unlink(&self.path);
+        }
+    }
+}
+
+/// Gives files their names, durably, and makes their values readable.
+pub(crate) fn publish(shared: &Shared, files: &mut [SealedFile]) -> Result<()> {
+    shared.poison.check()?;
+    let poison = |error| shared.poison.unless_full(error);
+    let dir = &shared.dir;
+    for file in files.iter_mut() {
+        let path = dir.path_of(Name::Sorted(file.id));
+        dir.vfs.rename(&file.path, &path).map_err(poison)?;
+        file.path = path;
+    }
+    if !files.is_empty() {
+        dir.sync().map_err(poison)?;
+    }
+    let mut catalog = shared.catalog.write();
+    files.iter().for_each(|file| catalog.insert(file.id, file.meta));
+    Ok(())
 }

@@ -49,6 +49,9 @@ impl Model {
             Mark::Start(index, term) => {
                 region.truncated = (*index, *term);
                 region.entries.clear();
+                if region.destroyed {
+                    region.hard_state = HardState::default();
+                }
                 region.destroyed = false;
             }
             Mark::TruncatePrefix(index, term) if *index > region.truncated.0 => {

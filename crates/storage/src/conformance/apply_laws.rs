@@ -4,6 +4,7 @@ use super::subject::{Subject, entry, hard_state, refused};
 use super::{Check, Factory, Law};
 use crate::{EngineView, StorageEngine};
 use bytes::Bytes;
+use stele_types::limits::KEY_BYTES_MAX;
 use stele_types::{CommandBuilder, EntryRecord, LogIndex, Record, RegionId, Term};
 
 pub(super) fn laws<F: Factory>() -> Vec<Law<F>> {
@@ -111,7 +112,7 @@ fn any_bytes<F: Factory>(factory: &F) -> Check {
         append_command(&subject, i as u64 + 1, builder)?;
     }
     let mut builder = CommandBuilder::new();
-    builder.put(b"", b"the empty key", 0)?.put(&[9; 8192], b"a long key", 0)?;
+    builder.put(b"", b"the empty key", 0)?.put(&[9; KEY_BYTES_MAX], b"a long key", 0)?;
     append_command(&subject, lengths.len() as u64 + 1, builder)?;
     let mut subject = subject.crash(1)?;
     for round in 0..2 {
@@ -122,7 +123,10 @@ fn any_bytes<F: Factory>(factory: &F) -> Check {
             let good = found.as_ref() == Some(&(value(i), i as u64));
             ensure!(good, "value of {length} bytes differs in round {round}");
         }
-        ensure!(view.get(b"")?.is_some() && view.get(&[9; 8192])?.is_some(), "keys of odd length");
+        ensure!(
+            view.get(b"")?.is_some() && view.get(&[9; KEY_BYTES_MAX])?.is_some(),
+            "keys of odd length"
+        );
         drop(view);
         subject.settle()?;
         subject = subject.crash(2)?;

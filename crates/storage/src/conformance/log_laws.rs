@@ -174,7 +174,7 @@ fn hard_states<F: Factory>(factory: &F) -> Check {
     ensure_eq!(subject.progress(1)?.hard_state, wanted, "hard state after truncation");
     let range = stele_types::KeyRange::all();
     let at = (LogIndex(9), Term(3));
-    subject.engine.install(REGION, &range, at, &mut std::iter::empty())?;
+    subject.install(1, &[range], at, &[])?;
     // A vote that a snapshot forgets could be given twice in one term.
     ensure_eq!(subject.progress(1)?.hard_state, wanted, "hard state after a snapshot");
     let subject = subject.crash(2)?;

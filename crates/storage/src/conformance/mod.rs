@@ -4,9 +4,12 @@
 #[macro_use]
 mod subject;
 mod apply_laws;
+mod incoming_laws;
 mod log_laws;
+mod order_laws;
 mod random;
 mod range_laws;
+mod size_laws;
 mod view_laws;
 
 pub use random::random;
@@ -73,6 +76,9 @@ fn laws<F: Factory>() -> Vec<Law<F>> {
     laws.extend(apply_laws::laws());
     laws.extend(view_laws::laws());
     laws.extend(range_laws::laws());
+    laws.extend(incoming_laws::laws());
+    laws.extend(order_laws::laws());
+    laws.extend(size_laws::laws());
     laws
 }
 

@@ -70,7 +70,7 @@ fn install<F: Factory>(factory: &F) -> Check {
     let pairs = [pair("l", &long), pair("n", ""), pair("o", "new")];
     let range = KeyRange::new("l", "p");
     let at = (LogIndex(20), Term(6));
-    subject.engine.install(REGION, &range, at, &mut pairs.iter().cloned().map(Ok))?;
+    subject.install(1, &[range], at, &pairs)?;
     let long_pair = format!("l={long}");
     for round in 0..3 {
         let wanted = ["a=1", &long_pair, "n=", "o=new", "z=1"];
@@ -97,16 +97,16 @@ fn install_fails<F: Factory>(factory: &F) -> Check {
     let mut subject = Subject::new(factory, 4)?;
     subject.commit(1, 1, &[("a", Some("1")), ("b", Some("1"))])?;
     let range = KeyRange::new("a", "m");
-    let at = (LogIndex(9), Term(2));
     let long = "long".repeat(100);
-    let cut = Error::invalid("the connection was cut");
-    let sources: [(&str, Vec<Result<Pair>>); 3] = [
-        ("a source that fails", vec![Ok(pair("a", &long)), Err(cut)]),
-        ("a key outside the range", vec![Ok(pair("a", &long)), Ok(pair("x", "1"))]),
-        ("keys that do not ascend", vec![Ok(pair("b", &long)), Ok(pair("a", "1"))]),
+    let sources = [
+        ("a key outside the range", [pair("a", &long), pair("x", "1")]),
+        ("keys that do not ascend", [pair("b", &long), pair("a", "1")]),
     ];
     for (what, pairs) in sources {
-        refused(subject.engine.install(REGION, &range, at, &mut pairs.into_iter()), what)?;
+        let mut incoming = subject.engine.incoming(vec![range.clone()])?;
+        refused(subject.engine.receive(&mut incoming, pairs.to_vec()), what)?;
+        let installed = subject.engine.install(REGION, (LogIndex(9), Term(2)), incoming);
+        refused(installed, "installing what was refused")?;
         for round in 0..2 {
             ensure_eq!(subject.contents()?, vec!["a=1", "b=1"], "pairs after {what}");
             ensure_eq!(subject.progress(1)?.persisted.0, LogIndex(1), "log after {what}");
@@ -125,8 +125,7 @@ fn install_exported<F: Factory>(factory: &F) -> Check {
         from.commit(1, index, &[(&format!("k{index:02}"), Some(&value))])?;
     }
     let pairs = export_of(&from.engine, &KeyRange::all())?;
-    let mut source = pairs.iter().cloned().map(Ok);
-    to.engine.install(REGION, &KeyRange::all(), (LogIndex(50), Term(1)), &mut source)?;
+    to.install(1, &[KeyRange::all()], (LogIndex(50), Term(1)), &pairs)?;
     let to = to.crash(1)?;
     let found = export_of(&to.engine, &KeyRange::all())?;
     ensure_eq!(texts(&found), texts(&pairs), "pairs of the copy");
@@ -138,7 +137,7 @@ fn drop_range<F: Factory>(factory: &F) -> Check {
     let long = "long".repeat(100);
     subject.commit(1, 1, &[("a", Some("1")), ("b", Some(&long)), ("c", Some("1"))])?;
     subject.commit(2, 1, &[("x", Some("1"))])?;
-    subject.engine.drop_range(&KeyRange::new("a", "c"))?;
+    subject.engine.drop_ranges(&[KeyRange::new("a", "c")])?;
     for round in 0..3 {
         ensure_eq!(subject.contents()?, vec!["c=1", "x=1"], "pairs in round {round}");
         subject = subject.crash(round)?;

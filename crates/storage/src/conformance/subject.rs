@@ -118,6 +118,21 @@ impl<'f, F: Factory> Subject<'f, F> {
         Ok(found.iter().map(|entry| (entry.index.0, entry.term.0)).collect())
     }
 
+    /// Takes in pairs in slices of two and installs them.
+    pub fn install(
+        &self,
+        region: u64,
+        ranges: &[KeyRange],
+        at: (LogIndex, Term),
+        pairs: &[Pair],
+    ) -> Result<()> {
+        let mut incoming = self.engine.incoming(ranges.to_vec())?;
+        for slice in pairs.chunks(2) {
+            self.engine.receive(&mut incoming, slice.to_vec())?;
+        }
+        self.engine.install(RegionId(region), at, incoming)
+    }
+
     /// All pairs as text, keys and values joined by `=`.
     pub fn contents(&self) -> Check<Vec<String>> {
         contents(&self.engine.view()?)

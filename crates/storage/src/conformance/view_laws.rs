@@ -28,7 +28,7 @@ fn one_point_in_time<F: Factory>(factory: &F) -> Check {
     delete_range_entry(&subject, 3, "a", "")?;
     subject.settle()?;
     ensure_eq!(contents(&view)?, before, "pairs after a range delete and background work");
-    subject.engine.drop_range(&KeyRange::all())?;
+    subject.engine.drop_ranges(&[KeyRange::all()])?;
     subject.settle()?;
     ensure_eq!(contents(&view)?, before, "pairs after a dropped range");
     let value = view.get(b"c")?.map(|pair| pair.value);

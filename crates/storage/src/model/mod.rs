@@ -2,11 +2,13 @@
 //! differential tests.
 
 mod factory;
+mod incoming;
 mod region;
 mod view;
 
-use crate::{EngineStats, Maintained, Pair, Progress, StorageEngine};
+use crate::{EngineStats, Maintained, Pair, Progress, RangeSize, StorageEngine};
 pub use factory::ModelFactory;
+pub use incoming::ModelIncoming;
 pub use view::ModelView;
 
 use bytes::Bytes;
@@ -14,8 +16,9 @@ use parking_lot::Mutex;
 use region::Region;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use stele_types::{
-    Appended, Command, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, Lsn, Op, Record,
+    Appended, Command, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, Lsn, Mark, Op, Record,
     RegionId, Result, Term,
 };
 
@@ -27,10 +30,11 @@ const EXPORT_SLICE_BYTES: usize = 1 << 20;
 type Pairs = BTreeMap<Bytes, (Bytes, u64)>;
 
 /// An engine in memory. A crash ([`ModelEngine::crash`]) keeps what was appended, installed and
-/// dropped, and of what was applied only what a checkpoint covers.
+/// dropped, and of what was applied what a checkpoint or the persisted commit index covers.
 #[derive(Debug, Default)]
 pub struct ModelEngine {
     state: Mutex<State>,
+    is_full: AtomicBool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -49,19 +53,20 @@ impl ModelEngine {
         Self::default()
     }
 
-    /// The store as a crash now would leave it.
+    /// The store as a crash now would leave it, opened again.
     pub fn crash(&self) -> Self {
         let mut state = self.state.lock().clone();
         state.visible = Arc::clone(&state.checkpoint);
         for region in state.regions.values_mut() {
             region.applied = region.checkpointed;
         }
-        Self { state: Mutex::new(state) }
+        state.replay();
+        Self { state: Mutex::new(state), is_full: AtomicBool::new(false) }
     }
 
-    /// Makes all that is applied survive a crash without the log.
-    pub fn checkpoint(&self) {
-        self.state.lock().make_checkpoint();
+    /// From here on the device counts as nearly full, or as roomy again.
+    pub fn set_full(&self, is_full: bool) {
+        self.is_full.store(is_full, Ordering::Relaxed);
     }
 }
 
@@ -78,8 +83,28 @@ impl State {
             self.head = Lsn::new(self.head.file.next(), 0);
         }
         let at = self.head;
-        self.head.offset += payload_bytes as u32;
+        // No two entries share a place, also when they have no bytes.
+        self.head.offset += payload_bytes.max(1) as u32;
         at
+    }
+
+    /// Applies what is committed and not checkpointed, in log order over all regions.
+    fn replay(&mut self) {
+        let mut due: Vec<(RegionId, CommittedEntry)> = Vec::new();
+        for (&id, region) in self.regions.iter().filter(|(_, region)| !region.destroyed) {
+            let committed = region.hard_state.commit;
+            due.extend(region.unapplied_upto(committed).map(|entry| (id, entry.clone())));
+        }
+        due.sort_by_key(|(_, entry)| entry.at);
+        for (id, entry) in due {
+            let command = entry.is_command.then(|| Command::parse(entry.payload).ok()).flatten();
+            if let Some(command) = command {
+                apply_command(Arc::make_mut(&mut self.visible), &command);
+            }
+            if let Some(region) = self.regions.get_mut(&id) {
+                region.applied = entry.index;
+            }
+        }
     }
 
     fn region(&self, id: RegionId) -> Result<&Region> {
@@ -90,9 +115,18 @@ impl State {
 
 impl StorageEngine for ModelEngine {
     type View = ModelView;
+    type Incoming = ModelIncoming;
 
     fn append(&self, batch: &LogBatch) -> Result<Appended> {
         let mut state = self.state.lock();
+        // What a region did stays when its log goes: nothing could apply it again.
+        if batch
+            .records
+            .iter()
+            .any(|r| matches!(r, Record::Mark(_, Mark::Destroy | Mark::Start(..))))
+        {
+            state.make_checkpoint();
+        }
         // All or nothing: a refused record leaves no trace of those before it.
         let mut touched: BTreeMap<RegionId, Region> = BTreeMap::new();
         let mut payloads = Vec::new();
@@ -215,44 +249,83 @@ impl StorageEngine for ModelEngine {
         if slice.is_empty() { Ok(()) } else { sink(slice) }
     }
 
+    fn incoming(&self, ranges: Vec<KeyRange>) -> Result<ModelIncoming> {
+        ModelIncoming::new(ranges)
+    }
+
+    fn receive(&self, incoming: &mut ModelIncoming, pairs: Vec<Pair>) -> Result<()> {
+        incoming.receive(pairs)
+    }
+
     fn install(
         &self,
         region: RegionId,
-        range: &KeyRange,
         at: (LogIndex, Term),
-        pairs: &mut dyn Iterator<Item = Result<Pair>>,
+        incoming: ModelIncoming,
     ) -> Result<()> {
-        let mut fresh = Pairs::new();
-        for pair in pairs {
-            let Pair { key, value, expires_at_s } = pair?;
-            let ascending = fresh.last_key_value().is_none_or(|(last, _)| *last < key);
-            if !ascending || !range.contains(&key) {
-                return Err(Error::invalid("installed keys must ascend inside the range"));
-            }
-            fresh.insert(key, (value, expires_at_s));
-        }
+        let (ranges, fresh) = incoming.finish()?;
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        for pairs in [&mut state.visible, &mut state.checkpoint] {
-            let pairs = Arc::make_mut(pairs);
-            remove_range(pairs, range);
-            pairs.extend(fresh.clone());
+        let visible = Arc::make_mut(&mut state.visible);
+        for range in &ranges {
+            remove_range(visible, range);
         }
+        visible.extend(fresh);
         state.regions.entry(region).or_default().start(at.0, at.1);
+        state.make_checkpoint();
         Ok(())
     }
 
-    fn drop_range(&self, range: &KeyRange) -> Result<()> {
+    fn drop_ranges(&self, ranges: &[KeyRange]) -> Result<()> {
+        crate::check_ranges(ranges)?;
         let mut state = self.state.lock();
-        remove_range(Arc::make_mut(&mut state.visible), range);
+        for range in ranges {
+            remove_range(Arc::make_mut(&mut state.visible), range);
+        }
         // Entries applied before the drop must not bring its pairs back when applied again after a
         // crash, so the drop is a checkpoint.
         state.make_checkpoint();
         Ok(())
     }
 
+    fn range_size(&self, range: &KeyRange) -> Result<RangeSize> {
+        let view = self.view()?;
+        let sizes = view.range(range).map(|pair| (pair.key.len() + pair.value.len()) as u64);
+        Ok(sizes.fold(RangeSize::default(), |sum, bytes| RangeSize {
+            bytes: sum.bytes + bytes,
+            keys: sum.keys + 1,
+        }))
+    }
+
+    fn split_key(&self, range: &KeyRange) -> Result<Option<Bytes>> {
+        let half = self.range_size(range)?.bytes.div_ceil(2);
+        let (mut before, mut middle) = (0, None);
+        for (number, pair) in self.view()?.range(range).enumerate() {
+            before += (pair.key.len() + pair.value.len()) as u64;
+            if number > 0 {
+                middle = Some(pair.key);
+                if before >= half {
+                    break;
+                }
+            }
+        }
+        Ok(middle)
+    }
+
+    fn admit(&self, _bytes: u64) -> Result<()> {
+        if self.is_full.load(Ordering::Relaxed) {
+            return Err(Error::NoSpace("model".into()));
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&self) -> Result<()> {
+        self.state.lock().make_checkpoint();
+        Ok(())
+    }
+
     fn maintain(&self, _bytes_max: u64) -> Result<Maintained> {
-        self.checkpoint();
+        self.checkpoint()?;
         Ok(Maintained::default())
     }
 

@@ -44,6 +44,12 @@ impl Region {
         self.entries.get(&index)
     }
 
+    /// Entries not applied yet, up to and including `last`.
+    pub(super) fn unapplied_upto(&self, last: LogIndex) -> impl Iterator<Item = &CommittedEntry> {
+        let applied = self.applied;
+        self.entries.values().filter(move |entry| entry.index > applied && entry.index <= last)
+    }
+
     /// Appends one entry; one at or below the last index replaces everything from there on.
     pub(super) fn push(&mut self, record: &EntryRecord, at: Lsn) -> Result<()> {
         let (region, index) = (record.region, record.index);

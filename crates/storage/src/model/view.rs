@@ -1,7 +1,7 @@
 //! Reads of the model.
 
 use super::Pairs;
-use crate::{EngineView, Order, Pair, ScanOptions};
+use crate::{Cached, EngineView, Order, Pair, ScanOptions};
 use bytes::Bytes;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -36,6 +36,10 @@ impl EngineView for ModelView {
             value: value.clone(),
             expires_at_s: *expires_at_s,
         }))
+    }
+
+    fn get_cached(&self, key: &[u8]) -> Result<Cached<Option<Pair>>> {
+        self.get(key).map(Cached::Here)
     }
 
     fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {

@@ -1,9 +1,10 @@
 //! The model with one law broken at a time.
 
+use bytes::Bytes;
 use stele_storage::conformance::Factory;
 use stele_storage::{
-    EngineStats, EngineView, Maintained, ModelEngine, ModelView, Order, Pair, Progress,
-    ScanOptions, StorageEngine,
+    Cached, EngineStats, EngineView, Maintained, ModelEngine, ModelIncoming, ModelView, Order,
+    Pair, Progress, RangeSize, ScanOptions, StorageEngine,
 };
 use stele_types::{
     Appended, CommittedEntry, HardState, KeyRange, LogBatch, LogIndex, Mark, Record, RegionId,
@@ -27,10 +28,16 @@ pub enum Bug {
     CheckpointUnmoved,
     ApplyRepeats,
     SuffixKept,
+    IncomingVisible,
+    LastRangeKept,
+    SizeOfEverything,
+    SplitAtStart,
+    CachedIsEmpty,
+    CheckpointIgnored,
 }
 
 impl Bug {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 20] = [
         Self::HardStatesLostInCrash,
         Self::LastEntryLostInCrash,
         Self::BitFlipped,
@@ -45,10 +52,25 @@ impl Bug {
         Self::CheckpointUnmoved,
         Self::ApplyRepeats,
         Self::SuffixKept,
+        Self::IncomingVisible,
+        Self::LastRangeKept,
+        Self::SizeOfEverything,
+        Self::SplitAtStart,
+        Self::CachedIsEmpty,
+        Self::CheckpointIgnored,
     ];
 
     pub fn shows_in_histories(self) -> bool {
-        !matches!(self, Self::EntriesBytesIgnored | Self::ApplyRepeats | Self::CheckpointUnmoved)
+        let hidden = [
+            Self::EntriesBytesIgnored,
+            Self::ApplyRepeats,
+            Self::CheckpointUnmoved,
+            Self::SizeOfEverything,
+            Self::SplitAtStart,
+            Self::CachedIsEmpty,
+            Self::CheckpointIgnored,
+        ];
+        !hidden.contains(&self)
     }
 }
 
@@ -101,12 +123,17 @@ fn apply_all(engine: &ModelEngine) {
         let entries = engine.entries(region, from, LogIndex(u64::MAX), usize::MAX).unwrap();
         engine.apply(region, &entries).unwrap();
     }
-    engine.checkpoint();
+    engine.checkpoint().unwrap();
 }
 
 pub struct Faulty {
     bug: Bug,
     inner: ModelEngine,
+}
+
+pub struct FaultyIncoming {
+    ranges: Vec<KeyRange>,
+    inner: ModelIncoming,
 }
 
 pub struct FaultyView {
@@ -127,6 +154,13 @@ impl EngineView for FaultyView {
         Ok(found)
     }
 
+    fn get_cached(&self, key: &[u8]) -> Result<Cached<Option<Pair>>> {
+        if self.bug == Bug::CachedIsEmpty {
+            return Ok(Cached::Here(None));
+        }
+        self.get(key).map(Cached::Here)
+    }
+
     fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {
         let mut options = options.clone();
         match self.bug {
@@ -141,6 +175,7 @@ impl EngineView for FaultyView {
 
 impl StorageEngine for Faulty {
     type View = FaultyView;
+    type Incoming = FaultyIncoming;
 
     fn append(&self, batch: &LogBatch) -> Result<Appended> {
         let mut batch = batch.clone();
@@ -201,24 +236,60 @@ impl StorageEngine for Faulty {
         self.inner.export(range, sink)
     }
 
+    fn incoming(&self, ranges: Vec<KeyRange>) -> Result<FaultyIncoming> {
+        Ok(FaultyIncoming { ranges: ranges.clone(), inner: self.inner.incoming(ranges)? })
+    }
+
+    fn receive(&self, incoming: &mut FaultyIncoming, pairs: Vec<Pair>) -> Result<()> {
+        if self.bug == Bug::InstallNotAtomic {
+            self.inner.drop_ranges(&incoming.ranges)?;
+        }
+        if self.bug == Bug::IncomingVisible {
+            let mut early = self.inner.incoming(incoming.ranges.clone())?;
+            self.inner.receive(&mut early, pairs.clone())?;
+            self.inner.install(RegionId(40), (LogIndex(1), Term(1)), early)?;
+        }
+        self.inner.receive(&mut incoming.inner, pairs)
+    }
+
     fn install(
         &self,
         region: RegionId,
-        range: &KeyRange,
         at: (LogIndex, Term),
-        pairs: &mut dyn Iterator<Item = Result<Pair>>,
+        incoming: FaultyIncoming,
     ) -> Result<()> {
-        if self.bug == Bug::InstallNotAtomic {
-            self.inner.drop_range(range)?;
-        }
-        self.inner.install(region, range, at, pairs)
+        self.inner.install(region, at, incoming.inner)
     }
 
-    fn drop_range(&self, range: &KeyRange) -> Result<()> {
+    fn drop_ranges(&self, ranges: &[KeyRange]) -> Result<()> {
         if self.bug == Bug::DropIgnored {
             return Ok(());
         }
-        self.inner.drop_range(range)
+        let kept = usize::from(self.bug == Bug::LastRangeKept && ranges.len() > 1);
+        self.inner.drop_ranges(&ranges[..ranges.len() - kept])
+    }
+
+    fn range_size(&self, range: &KeyRange) -> Result<RangeSize> {
+        let whole = KeyRange::all();
+        self.inner.range_size(if self.bug == Bug::SizeOfEverything { &whole } else { range })
+    }
+
+    fn split_key(&self, range: &KeyRange) -> Result<Option<Bytes>> {
+        if self.bug == Bug::SplitAtStart {
+            return Ok(Some(range.start.clone()));
+        }
+        self.inner.split_key(range)
+    }
+
+    fn admit(&self, bytes: u64) -> Result<()> {
+        self.inner.admit(bytes)
+    }
+
+    fn checkpoint(&self) -> Result<()> {
+        if self.bug == Bug::CheckpointIgnored {
+            return Ok(());
+        }
+        self.inner.checkpoint()
     }
 
     fn maintain(&self, bytes_max: u64) -> Result<Maintained> {

@@ -3,9 +3,9 @@
 use crate::aligned::check_direct;
 use crate::{Meter, VfsFile};
 use rustix::fs::FallocateFlags;
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::File;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -75,6 +75,21 @@ impl VfsFile for RealFile {
         }
         self.meter.count_read(got as u64);
         Ok(got)
+    }
+
+    fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> Result<bool> {
+        if self.block_bytes.is_some() {
+            return Ok(false);
+        }
+        let wanted = buffer.len();
+        let mut buffers = [IoSliceMut::new(buffer)];
+        // Any failure leaves the answer to a read that may wait, and that names its errors.
+        let got = rustix::io::preadv2(&self.file, &mut buffers, offset, ReadWriteFlags::NOWAIT);
+        let is_whole = got == Ok(wanted);
+        if is_whole {
+            self.meter.count_read(wanted as u64);
+        }
+        Ok(is_whole)
     }
 
     fn write_at(&self, buffers: &[IoSlice<'_>], offset: u64, cause: Cause) -> Result<()> {

@@ -165,6 +165,12 @@ impl Vfs for RealVfs {
         Ok(stat.f_bavail * stat.f_frsize)
     }
 
+    fn total_bytes(&self, dir: &Path) -> Result<u64> {
+        let stat =
+            rustix::fs::statvfs(or_here(dir)).map_err(|e| Error::io("stat", dir, e.into()))?;
+        Ok(stat.f_blocks * stat.f_frsize)
+    }
+
     fn meter(&self) -> &Meter {
         &self.meter
     }

@@ -8,6 +8,7 @@ use std::fmt;
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use stele_types::{Cause, Error, Result};
 
 pub(super) struct SimFile {
@@ -45,6 +46,14 @@ impl VfsFile for SimFile {
         let got = self.shared.disk.lock().read(self.id, &self.path, buffer, offset)?;
         self.shared.meter.count_read(got as u64);
         Ok(got)
+    }
+
+    fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> Result<bool> {
+        let is_cached = self.shared.is_cached.load(Ordering::Relaxed);
+        if self.block_bytes.is_some() || !is_cached {
+            return Ok(false);
+        }
+        Ok(self.read_at(buffer, offset)? == buffer.len())
     }
 
     fn write_at(&self, buffers: &[IoSlice<'_>], offset: u64, cause: Cause) -> Result<()> {

@@ -22,6 +22,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use stele_types::{Error, Result};
 
 /// Free bytes of a disk without a capacity.
@@ -50,6 +51,7 @@ struct Shared {
     disk: Mutex<Disk>,
     meter: Meter,
     stall_hook: Mutex<Option<StallHook>>,
+    is_cached: AtomicBool,
 }
 
 impl Shared {
@@ -83,7 +85,12 @@ impl SimVfs {
 
     fn with(disk: Disk) -> Self {
         let disk = Mutex::new(disk);
-        let shared = Shared { disk, meter: Meter::default(), stall_hook: Mutex::default() };
+        let shared = Shared {
+            disk,
+            meter: Meter::default(),
+            stall_hook: Mutex::default(),
+            is_cached: AtomicBool::new(true),
+        };
         Self { shared: Arc::new(shared) }
     }
 
@@ -159,6 +166,11 @@ impl SimVfs {
     /// Changes how many bytes files can take.
     pub fn set_capacity(&self, capacity_bytes: Option<u64>) {
         self.shared.disk.lock().options.capacity_bytes = capacity_bytes;
+    }
+
+    /// Whether every read finds its bytes in the page cache, or none does. At first every one does.
+    pub fn set_cached(&self, is_cached: bool) {
+        self.shared.is_cached.store(is_cached, Ordering::Relaxed);
     }
 
     /// How many [`Fault::Stall`] happened.
@@ -279,6 +291,12 @@ impl Vfs for SimVfs {
         let disk = self.shared.disk.lock();
         disk.alive("stat", dir)?;
         Ok(disk.room_bytes(disk.next_operation).unwrap_or(UNLIMITED_BYTES))
+    }
+
+    fn total_bytes(&self, dir: &Path) -> Result<u64> {
+        let disk = self.shared.disk.lock();
+        disk.alive("stat", dir)?;
+        Ok(disk.options.capacity_bytes.unwrap_or(UNLIMITED_BYTES))
     }
 
     fn meter(&self) -> &Meter {

@@ -56,10 +56,21 @@ pub(super) enum Op {
         reverse: bool,
         keys_only: bool,
     },
+    /// Takes pairs of a region's keys in, which stay off to the side until an installation.
+    Receive {
+        region: u64,
+        keys: Vec<(u64, u64)>,
+    },
+    /// Installs what was taken in; before it something else that is given up.
     Install {
         region: u64,
         ahead: u64,
-        keys: Vec<(u64, u64)>,
+    },
+    /// All keys of `from` go over to `to`, as a split or a merge does it: `from` has applied what it
+    /// has by then.
+    Handover {
+        from: u64,
+        to: u64,
     },
     DropRange {
         region: u64,
@@ -70,7 +81,7 @@ pub(super) enum Op {
     },
 }
 
-/// Keys are numbers within a region; values a length.
+/// Keys are numbers within the spaces that a region owns; values a length.
 #[derive(Clone, Debug)]
 pub(super) enum Write {
     Put { key: u64, bytes: u64, expires_at_s: u64 },
@@ -105,12 +116,13 @@ impl Op {
                 reverse: prng.below(2) == 0,
                 keys_only: prng.below(3) == 0,
             },
-            94..97 => Self::Install {
+            94..96 => Self::Receive {
                 region,
-                ahead: 1 + prng.below(5),
                 keys: (0..prng.below(8)).map(|_| (prng.below(KEYS), length(prng))).collect(),
             },
-            97..99 => Self::DropRange { region },
+            96..97 => Self::Install { region, ahead: 1 + prng.below(5) },
+            97..98 => Self::Handover { from: region, to: 1 + prng.below(REGIONS) },
+            98..99 => Self::DropRange { region },
             _ => Self::Destroy { region },
         }
     }
@@ -134,15 +146,21 @@ pub(super) fn writes(prng: &mut Prng) -> Vec<Write> {
     (0..count).map(|_| write()).collect()
 }
 
-pub(super) fn range(region: u64) -> KeyRange {
-    KeyRange::prefix(format!("r{region}/").as_bytes())
+/// The keys of a space. At first each region owns the one of its number.
+pub(super) fn range(space: u64) -> KeyRange {
+    KeyRange::prefix(format!("s{space}/").as_bytes())
 }
 
-pub(super) fn key(region: u64, number: u64) -> Bytes {
-    format!("r{region}/{number:02}").into()
+fn key(space: u64, number: u64) -> Bytes {
+    format!("s{space}/{number:02}").into()
 }
 
-/// The key at a place in the order of all regions' keys.
+/// The key of a number in the spaces owned; none when there is no space.
+pub(super) fn key_in(owned: &[u64], number: u64) -> Option<Bytes> {
+    Some(key(space_of(owned, number)?, number))
+}
+
+/// The key at a place in the order of all keys.
 pub(super) fn key_at(place: u64) -> Bytes {
     key(1 + place / KEYS, place % KEYS)
 }
@@ -153,19 +171,29 @@ pub(super) fn value(bytes: u64, index: u64, term: u64) -> Bytes {
     (0..bytes).map(|at| stamp ^ (at as u8).wrapping_mul(7)).collect::<Vec<u8>>().into()
 }
 
-/// The bytes of the entry at `index` and `term`.
-pub(super) fn payload(region: u64, index: u64, term: u64, writes: &[Write]) -> Result<Bytes> {
+/// The bytes of the entry at `index` and `term` of a region that owns these spaces.
+pub(super) fn payload(owned: &[u64], index: u64, term: u64, writes: &[Write]) -> Result<Bytes> {
     let mut builder = CommandBuilder::new();
     for write in writes {
+        let (Write::Put { key: number, .. }
+        | Write::Delete { key: number }
+        | Write::DeleteRange { start: number, .. }) = *write;
+        let Some(key) = key_in(owned, number) else { continue };
         match *write {
-            Write::Put { key: number, bytes, expires_at_s } => {
-                builder.put(&key(region, number), &value(bytes, index, term), expires_at_s)?
+            Write::Put { bytes, expires_at_s, .. } => {
+                builder.put(&key, &value(bytes, index, term), expires_at_s)?
             }
-            Write::Delete { key: number } => builder.delete(&key(region, number))?,
-            Write::DeleteRange { start, end } => {
-                builder.delete_range(&key(region, start), &key(region, end))?
+            Write::Delete { .. } => builder.delete(&key)?,
+            // Both ends in one space: between two lie keys of others.
+            Write::DeleteRange { end, .. } => {
+                let end = space_of(owned, number).map(|space| self::key(space, end));
+                builder.delete_range(&key, &end.unwrap_or_default())?
             }
         };
     }
     Ok(builder.build().bytes().clone())
+}
+
+fn space_of(owned: &[u64], number: u64) -> Option<u64> {
+    owned.get((number % owned.len().max(1) as u64) as usize).copied()
 }

@@ -1,9 +1,9 @@
 //! Plays steps on an engine and on the model, and compares the two.
 
-use super::super::subject::{Subject, contents, everything, hard_state, mark, refused};
+use super::super::subject::{Subject, contents, everything, hard_state, mark};
 use super::super::{Check, Factory};
 use super::op::{self, Op, REGIONS, Write};
-use crate::model::ModelView;
+use crate::model::{ModelIncoming, ModelView};
 use crate::{EngineView, ModelEngine, Order, Pair, Progress, ScanOptions, StorageEngine};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -20,12 +20,24 @@ pub(super) struct Player<'f, F: Factory> {
     /// Never crashes: after a crash the engine is brought back to where the model stands.
     model: ModelEngine,
     views: Vec<(<F::Engine as StorageEngine>::View, ModelView)>,
+    /// Whose keys each space holds.
+    owners: BTreeMap<u64, u64>,
+    /// Pairs off to the side, and the spaces they are of.
+    incoming: Option<Incoming<F>>,
+}
+
+struct Incoming<F: Factory> {
+    owned: Vec<u64>,
+    subject: <F::Engine as StorageEngine>::Incoming,
+    model: ModelIncoming,
 }
 
 impl<'f, F: Factory> Player<'f, F> {
     pub fn new(factory: &'f F, seed: u64) -> Check<Self> {
         let subject = Subject::new(factory, seed)?;
-        Ok(Self { subject, model: ModelEngine::new(), views: Vec::new() })
+        let owners = (1..=REGIONS).map(|number| (number, number)).collect();
+        let (model, views) = (ModelEngine::new(), Vec::new());
+        Ok(Self { subject, model, views, owners, incoming: None })
     }
 
     pub fn step(mut self, op: &Op) -> Check<Self> {
@@ -50,7 +62,9 @@ impl<'f, F: Factory> Player<'f, F> {
             Op::HoldView => {}
             Op::DropViews => self.drop_views()?,
             Op::Scan { .. } => self.scan(op)?,
-            Op::Install { region, ahead, keys } => self.install(*region, *ahead, keys)?,
+            Op::Receive { region, keys } => self.receive(*region, keys)?,
+            Op::Install { region, ahead } => self.install(*region, *ahead)?,
+            Op::Handover { from, to } => self.handover(*from, *to)?,
             Op::DropRange { region } => self.drop_range(*region)?,
             Op::Destroy { region } => self.destroy(*region)?,
         }
@@ -67,6 +81,12 @@ impl<'f, F: Factory> Player<'f, F> {
         let player = self.crash(0)?;
         player.subject.settle()?;
         player.compare_contents()
+    }
+
+    /// The spaces of a region, ascending.
+    fn owned(&self, region: u64) -> Vec<u64> {
+        let own = self.owners.iter().filter(|(_, owner)| **owner == region);
+        own.map(|(space, _)| *space).collect()
     }
 
     /// Where the region stands in the model, if it is alive there.
@@ -98,8 +118,9 @@ impl<'f, F: Factory> Player<'f, F> {
         let first = (at.persisted.0.0 + 1).saturating_sub(back).max(fixed + 1);
         // A replacement comes from a newer leader.
         let term = at.persisted.1.0.max(1) + u64::from(first <= at.persisted.0.0);
+        let owned = self.owned(region);
         for (writes, index) in entries.iter().zip(first..) {
-            records.push(entry(region, index, term, writes)?);
+            records.push(entry(region, &owned, index, term, writes)?);
         }
         self.both(records)
     }
@@ -113,7 +134,8 @@ impl<'f, F: Factory> Player<'f, F> {
             let (index, term) = (at.persisted.0.0 + 1, at.persisted.1.0.max(1));
             let commit = at.hard_state.commit.0;
             records.push(hard_state(region, term, prng.below(9), commit));
-            records.push(entry(region, index, term, &op::writes(&mut prng))?);
+            let writes = op::writes(&mut prng);
+            records.push(entry(region, &self.owned(region), index, term, &writes)?);
         }
         self.both(records)
     }
@@ -175,6 +197,7 @@ impl<'f, F: Factory> Player<'f, F> {
 
     fn crash(mut self, seed: u64) -> Check<Self> {
         self.views.clear();
+        self.incoming = None;
         self.subject = self.subject.crash(seed)?;
         for region in 1..=REGIONS {
             let Some(at) = self.alive(region) else { continue };
@@ -218,35 +241,71 @@ impl<'f, F: Factory> Player<'f, F> {
         Ok(())
     }
 
-    fn install(&self, region: u64, ahead: u64, keys: &[(u64, u64)]) -> Check {
+    fn receive(&mut self, region: u64, keys: &[(u64, u64)]) -> Check {
+        let owned = self.owned(region);
+        let ranges: Vec<KeyRange> = owned.iter().map(|space| op::range(*space)).collect();
+        if ranges.is_empty() {
+            return Ok(());
+        }
+        let keys = keys.iter().filter_map(|&(number, bytes)| {
+            op::key_in(&owned, number).map(|key| (key, (number, bytes)))
+        });
+        let keys: BTreeMap<Bytes, (u64, u64)> = keys.collect();
+        let pair = |(key, (number, bytes)): (Bytes, (u64, u64))| Pair {
+            key,
+            value: op::value(bytes, number, bytes),
+            expires_at_s: 0,
+        };
+        let pairs: Vec<Pair> = keys.into_iter().map(pair).collect();
+        // What was taken in before goes.
+        self.incoming = None;
+        let mut subject = self.subject.engine.incoming(ranges.clone())?;
+        let mut model = self.model.incoming(ranges)?;
+        for slice in pairs.chunks(3) {
+            self.subject.engine.receive(&mut subject, slice.to_vec())?;
+            self.model.receive(&mut model, slice.to_vec())?;
+        }
+        self.incoming = Some(Incoming { owned, subject, model });
+        self.compare_contents()
+    }
+
+    fn install(&mut self, region: u64, ahead: u64) -> Check {
+        let owned = self.owned(region);
+        let Some(incoming) = self.incoming.take_if(|incoming| incoming.owned == owned) else {
+            return Ok(());
+        };
         let at = self.alive(region).unwrap_or_default();
         let index = LogIndex(at.persisted.0.0.max(at.hard_state.commit.0) + ahead);
         let at = (index, Term(at.persisted.1.0 + 1));
-        let keys: BTreeMap<u64, u64> = keys.iter().copied().collect();
-        let pairs: Vec<Pair> = keys
-            .iter()
-            .map(|(&number, &bytes)| Pair {
-                key: op::key(region, number),
-                value: op::value(bytes, index.0, at.1.0),
-                expires_at_s: 0,
-            })
-            .collect();
-        let range = op::range(region);
-        let fail = || Err(Error::invalid("the source ended early"));
-        let mut cut = pairs.iter().cloned().map(Ok).chain(std::iter::once_with(fail));
-        let id = RegionId(region);
-        refused(self.subject.engine.install(id, &range, at, &mut cut), "a source that fails")?;
+        self.subject.engine.install(RegionId(region), at, incoming.subject)?;
+        self.model.install(RegionId(region), at, incoming.model)?;
         self.compare_contents()?;
-        let mut source = pairs.iter().cloned().map(Ok);
-        self.subject.engine.install(id, &range, at, &mut source)?;
-        self.model.install(id, &range, at, &mut pairs.into_iter().map(Ok))?;
         // The region may have been gone, and a region that comes back votes anew.
         self.both(vec![hard_state(region, at.1.0, region, index.0)])
     }
 
+    fn handover(&mut self, from: u64, to: u64) -> Check {
+        if let Some(at) = self.alive(from) {
+            let last = at.hard_state.commit.max(at.applied).0.min(at.persisted.0.0);
+            self.apply_model(from, last)?;
+            self.catch_up(from)?;
+            let cut = Mark::TruncateSuffix(LogIndex(last + 1));
+            // Committed by that, so that it is applied again in its turn after a crash.
+            let HardState { vote, .. } = at.hard_state;
+            self.both(vec![mark(from, cut), hard_state(from, at.persisted.1.0, vote, last)])?;
+        }
+        self.incoming = None;
+        self.owners.values_mut().filter(|owner| **owner == from).for_each(|owner| *owner = to);
+        Ok(())
+    }
+
     fn drop_range(&self, region: u64) -> Check {
-        self.subject.engine.drop_range(&op::range(region))?;
-        Ok(self.model.drop_range(&op::range(region))?)
+        let ranges: Vec<KeyRange> = self.owned(region).into_iter().map(op::range).collect();
+        if ranges.is_empty() {
+            return Ok(());
+        }
+        self.subject.engine.drop_ranges(&ranges)?;
+        Ok(self.model.drop_ranges(&ranges)?)
     }
 
     fn destroy(&self, region: u64) -> Check {
@@ -296,8 +355,8 @@ impl<'f, F: Factory> Player<'f, F> {
     }
 }
 
-fn entry(region: u64, index: u64, term: u64, writes: &[Write]) -> Result<Record> {
-    let payload = op::payload(region, index, term, writes)?;
+fn entry(region: u64, owned: &[u64], index: u64, term: u64, writes: &[Write]) -> Result<Record> {
+    let payload = op::payload(owned, index, term, writes)?;
     let (region, term, index) = (RegionId(region), Term(term), LogIndex(index));
     Ok(Record::Entry(EntryRecord { region, term, index, is_command: true, payload }))
 }

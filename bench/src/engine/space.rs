@@ -1,0 +1,78 @@
+//! The space a store takes, and bringing it to rest: the same steps for every store.
+
+use super::Durable;
+use crate::system::written_bytes;
+use anyhow::{Context, Result};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// `st_blocks` counts these.
+const BLOCK_BYTES: u64 = 512;
+/// A store that wrote nothing for this long has no background work under way.
+const QUIET: Duration = Duration::from_millis(300);
+const POLL: Duration = Duration::from_millis(5);
+/// fjall frees only what an earlier compaction found dead; more than a few find nothing new.
+const COMPACTIONS_MAX: u32 = 6;
+
+/// Bytes of the blocks that files below `folder` occupy, as `du` counts them.
+pub fn disk_bytes(folder: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(folder).with_context(|| format!("listing {}", folder.display()))? {
+        let path = entry?.path();
+        // A store may remove a file while it is looked at.
+        let Ok(info) = path.symlink_metadata() else { continue };
+        bytes += info.blocks() * BLOCK_BYTES;
+        if info.is_dir() {
+            bytes += disk_bytes(&path)?;
+        }
+    }
+    Ok(bytes)
+}
+
+/// Flushes, waits for background work, and, with a bound, compacts while more than that many bytes
+/// are on the disk. Returns how many compactions that took.
+pub fn settle(store: &mut dyn Durable, folder: &Path, bytes_max: Option<u64>) -> Result<u32> {
+    store.settle()?;
+    wait_until_quiet()?;
+    let Some(bytes_max) = bytes_max else { return Ok(0) };
+    for compactions in 0..COMPACTIONS_MAX {
+        if disk_bytes(folder)? <= bytes_max {
+            return Ok(compactions);
+        }
+        store.compact()?;
+        wait_until_quiet()?;
+    }
+    Ok(COMPACTIONS_MAX)
+}
+
+fn wait_until_quiet() -> Result<()> {
+    let (mut written, mut since) = (written_bytes()?, Instant::now());
+    while since.elapsed() < QUIET {
+        sleep(POLL);
+        let now = written_bytes()?;
+        if now != written {
+            (written, since) = (now, Instant::now());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_all_files_count() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("inner")).unwrap();
+        let empty = disk_bytes(folder.path()).unwrap();
+        let path = folder.path().join("inner/file");
+        fs::write(&path, vec![1; 100_000]).unwrap();
+        fs::File::open(&path).unwrap().sync_all().unwrap();
+        let grown = disk_bytes(folder.path()).unwrap() - empty;
+        assert!((100_000..120_000).contains(&grown), "{grown}");
+    }
+}

@@ -1,0 +1,169 @@
+//! Which peer of which region a key belongs to, as far as a client knows.
+
+use crate::cluster::channels::Channels;
+use anyhow::{Context as _, Result, bail, ensure};
+use bytes::Bytes;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+use stele_proto::kvrpcpb::Context;
+use stele_proto::{errorpb, metapb, pdpb};
+
+const LOOKUP_LIMIT: Duration = Duration::from_millis(700);
+/// After so many failures in a row the placement group is asked again.
+const FAILURES_MAX: u32 = 4;
+
+/// A region and the peer that is believed to lead it.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// Its keys, peers and epoch.
+    pub region: metapb::Region,
+    /// An index into its peers.
+    pub leader: usize,
+    failures: u32,
+}
+
+impl Route {
+    fn new(region: metapb::Region, leader: Option<&metapb::Peer>) -> Self {
+        let found =
+            leader.and_then(|leader| region.peers.iter().position(|peer| peer.id == leader.id));
+        Self { region, leader: found.unwrap_or_default(), failures: 0 }
+    }
+
+    /// The head of a request to that peer.
+    pub fn context(&self, peer: &metapb::Peer, replica_read: bool) -> Context {
+        Context {
+            region_id: self.region.id,
+            region_epoch: self.region.region_epoch,
+            peer: Some(*peer),
+            replica_read,
+            ..Context::default()
+        }
+    }
+
+    /// Whether all keys from `start` to before `end` are the region's.
+    pub fn covers(&self, start: &[u8], end: &[u8]) -> bool {
+        self.region.start_key <= start
+            && !end.is_empty()
+            && (self.region.end_key.is_empty() || end <= &*self.region.end_key)
+    }
+}
+
+/// What a client remembers.
+#[derive(Debug)]
+pub struct Routes {
+    channels: Arc<Channels>,
+    /// Nodes to ask, this client's favourite first.
+    nodes: Vec<String>,
+    asked: usize,
+    by_start: BTreeMap<Bytes, Route>,
+    stores: HashMap<u64, String>,
+}
+
+impl Routes {
+    pub fn new(channels: Arc<Channels>, nodes: Vec<String>) -> Self {
+        Self { channels, nodes, asked: 0, by_start: BTreeMap::new(), stores: HashMap::new() }
+    }
+
+    /// Where the key is believed to be; asks a node if nothing is known.
+    pub async fn of(&mut self, key: &[u8]) -> Result<Route> {
+        if let Some(route) = self.known(key) {
+            return Ok(route.clone());
+        }
+        let request = pdpb::GetRegionRequest {
+            region_key: Bytes::copy_from_slice(key),
+            ..Default::default()
+        };
+        let mut client = self.channels.placement(self.node()?, LOOKUP_LIMIT)?;
+        let answer = match client.get_region(request).await {
+            Ok(answer) => answer.into_inner(),
+            Err(status) => {
+                self.asked += 1;
+                bail!("get region: {status}");
+            }
+        };
+        let Some(region) = answer.region else {
+            self.asked += 1;
+            bail!("get region: not known");
+        };
+        ensure!(!region.peers.is_empty(), "a region without peers");
+        let route = Route::new(region, answer.leader.as_ref());
+        self.by_start.insert(route.region.start_key.clone(), route.clone());
+        Ok(route)
+    }
+
+    /// The address of a store.
+    pub async fn address(&mut self, store: u64) -> Result<String> {
+        if let Some(address) = self.stores.get(&store) {
+            return Ok(address.clone());
+        }
+        let request = pdpb::GetStoreRequest { store_id: store, ..Default::default() };
+        let mut client = self.channels.placement(self.node()?, LOOKUP_LIMIT)?;
+        let answer = client.get_store(request).await.inspect_err(|_| self.asked += 1)?;
+        let found = answer.into_inner().store.context("no such store")?;
+        self.stores.insert(store, found.address.clone());
+        Ok(found.address)
+    }
+
+    /// Learns from what a store refused.
+    pub fn learn(&mut self, key: &[u8], error: &errorpb::Error) {
+        if let Some(not_leader) = &error.not_leader {
+            return match &not_leader.leader {
+                Some(leader) => self.set_leader(key, leader.id),
+                None => self.try_next_peer(key),
+            };
+        }
+        self.forget(key);
+        if let Some(mismatch) = &error.epoch_not_match {
+            for region in mismatch.current_regions.iter().filter(|one| !one.peers.is_empty()) {
+                self.by_start.insert(region.start_key.clone(), Route::new(region.clone(), None));
+            }
+        }
+    }
+
+    /// The peer did not answer.
+    pub fn try_next_peer(&mut self, key: &[u8]) {
+        let Some(route) = self.known(key) else { return };
+        route.leader = (route.leader + 1) % route.region.peers.len().max(1);
+        route.failures += 1;
+        if route.failures >= FAILURES_MAX {
+            self.forget(key);
+            self.asked += 1;
+        }
+    }
+
+    /// The peer answered.
+    pub fn succeed(&mut self, key: &[u8]) {
+        if let Some(route) = self.known(key) {
+            route.failures = 0;
+        }
+    }
+
+    fn set_leader(&mut self, key: &[u8], peer: u64) {
+        let Some(route) = self.known(key) else { return };
+        match route.region.peers.iter().position(|one| one.id == peer) {
+            Some(at) if at != route.leader => route.leader = at,
+            Some(_) => self.try_next_peer(key),
+            None => self.forget(key),
+        }
+    }
+
+    fn forget(&mut self, key: &[u8]) {
+        let start = self.known(key).map(|route| route.region.start_key.clone());
+        if let Some(start) = start {
+            self.by_start.remove(&start);
+        }
+    }
+
+    fn known(&mut self, key: &[u8]) -> Option<&mut Route> {
+        let upto = (std::ops::Bound::Unbounded, std::ops::Bound::Included(key));
+        let (_, route) = self.by_start.range_mut::<[u8], _>(upto).next_back()?;
+        let end = &route.region.end_key;
+        (end.is_empty() || key < &end[..]).then_some(route)
+    }
+
+    fn node(&self) -> Result<&str> {
+        let at = self.asked % self.nodes.len().max(1);
+        Ok(self.nodes.get(at).context("no node to ask")?)
+    }
+}

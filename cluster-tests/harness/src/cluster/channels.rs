@@ -1,0 +1,54 @@
+//! Connections to nodes, made when first used and again after they broke.
+
+use anyhow::Result;
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
+use stele_proto::pdpb::pd_client::PdClient;
+use stele_proto::stele::control::v1::control_client::ControlClient;
+use stele_proto::tikvpb::tikv_client::TikvClient;
+use tonic::transport::{Channel, Endpoint};
+
+const CONNECT_LIMIT: Duration = Duration::from_millis(300);
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
+
+/// One connection for each address and time limit.
+#[derive(Debug, Default)]
+pub struct Channels {
+    open: Mutex<HashMap<(String, Duration), Channel>>,
+}
+
+impl Channels {
+    /// A connection whose calls end after `limit`.
+    pub fn get(&self, address: &str, limit: Duration) -> Result<Channel> {
+        let mut open = self.open.lock().map_err(|_| anyhow::anyhow!("a panic elsewhere"))?;
+        let key = (address.to_owned(), limit);
+        if let Some(channel) = open.get(&key) {
+            return Ok(channel.clone());
+        }
+        let endpoint = Endpoint::from_shared(format!("http://{address}"))?
+            .connect_timeout(CONNECT_LIMIT)
+            .timeout(limit)
+            .tcp_nodelay(true);
+        let channel = endpoint.connect_lazy();
+        open.insert(key, channel.clone());
+        Ok(channel)
+    }
+
+    /// The calls on keys.
+    pub fn tikv(&self, address: &str, limit: Duration) -> Result<TikvClient<Channel>> {
+        let client = TikvClient::new(self.get(address, limit)?);
+        Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX))
+    }
+
+    /// Where regions and stores are.
+    pub fn placement(&self, address: &str, limit: Duration) -> Result<PdClient<Channel>> {
+        Ok(PdClient::new(self.get(address, limit)?))
+    }
+
+    /// What operators ask.
+    pub fn control(&self, address: &str, limit: Duration) -> Result<ControlClient<Channel>> {
+        let client = ControlClient::new(self.get(address, limit)?);
+        Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX))
+    }
+}

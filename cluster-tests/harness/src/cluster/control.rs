@@ -1,0 +1,210 @@
+//! What the harness asks of a cluster: regions and stores, and to change them.
+
+use super::Cluster;
+use anyhow::{Context, Result, bail, ensure};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use stele_proto::stele::control::v1 as proto;
+use stele_proto::stele::control::v1::control_client::ControlClient;
+use stele_types::{PeerRole, Region, RegionId, RegionKind, StoreId};
+use tonic::transport::Channel;
+use tonic::{Code, Response, Status};
+
+const CALL_LIMIT: Duration = Duration::from_secs(3);
+const PLACEMENT_LIMIT: Duration = Duration::from_secs(20);
+/// The placement group's and one of user keys.
+const REGIONS_MIN: usize = 2;
+pub(crate) const POLL: Duration = Duration::from_millis(20);
+
+/// A region as the placement group knows it.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// Keys, peers, epoch.
+    pub region: Region,
+    /// The store that leads it.
+    pub leader: Option<StoreId>,
+    /// Peers that are down or whose log is on its way.
+    pub is_whole: bool,
+}
+
+impl Cluster {
+    /// A client of one node's own calls.
+    pub fn control(&self, node: usize) -> Result<ControlClient<Channel>> {
+        let node = self.nodes.get(node).context("no such node")?;
+        self.channels.control(node.address(), CALL_LIMIT)
+    }
+
+    /// A call that the placement group's leader answers: every node is asked in turn until one does.
+    pub async fn placement<T, F, A>(&self, what: &str, call: F) -> Result<T>
+    where
+        F: Fn(ControlClient<Channel>) -> A,
+        A: Future<Output = Result<Response<T>, Status>>,
+    {
+        let deadline = Instant::now() + PLACEMENT_LIMIT;
+        let mut last = String::new();
+        while Instant::now() < deadline {
+            for address in self.addresses() {
+                match call(self.channels.control(&address, CALL_LIMIT)?).await {
+                    Ok(answer) => return Ok(answer.into_inner()),
+                    Err(status) if waits(&status) => last = format!("{address}: {status}"),
+                    Err(status) => bail!("{what}: {address} answers {status}"),
+                }
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        bail!("{what}: nobody answers for {PLACEMENT_LIMIT:?}; last {last}")
+    }
+
+    /// All regions, the placement group's own first.
+    pub async fn regions(&self) -> Result<Vec<Known>> {
+        let mut known = Vec::new();
+        let mut from = bytes::Bytes::new();
+        loop {
+            let system = known.is_empty();
+            let request = proto::ListRegionsRequest {
+                start_key: from.clone(),
+                system,
+                ..proto::ListRegionsRequest::default()
+            };
+            let answer = self
+                .placement("list regions", |mut client| {
+                    let request = request.clone();
+                    async move { client.list_regions(request).await }
+                })
+                .await?;
+            for info in answer.regions {
+                let report = info.report.context("a region without a report")?;
+                let region = Region::decode(&report.region)?;
+                let leader = Some(StoreId(report.leader_store)).filter(|store| store.0 != 0);
+                let is_whole = report.down_peers.is_empty() && report.pending_peers.is_empty();
+                known.push(Known { region, leader, is_whole });
+            }
+            match answer.next_key {
+                Some(next) => from = next,
+                None => return Ok(known),
+            }
+        }
+    }
+
+    /// The region of user keys that holds `key`.
+    pub async fn region_of(&self, key: &[u8]) -> Result<Known> {
+        let regions = self.regions().await?;
+        let mut users = regions.into_iter().filter(|one| one.region.kind == RegionKind::Data);
+        users.find(|one| one.region.range.contains(key)).context("no region holds the key")
+    }
+
+    /// Stores that are not removed, by number.
+    pub async fn stores(&self) -> Result<BTreeMap<StoreId, proto::StoreInfo>> {
+        let answer = self
+            .placement("list stores", |mut client| async move {
+                client.list_stores(proto::ListStoresRequest::default()).await
+            })
+            .await?;
+        let number = |store: &proto::StoreInfo| {
+            StoreId(store.stats.as_ref().map(|stats| stats.id).unwrap_or_default())
+        };
+        Ok(answer.stores.into_iter().map(|store| (number(&store), store)).collect())
+    }
+
+    /// The store of a node.
+    pub async fn store_of(&self, node: usize) -> Result<StoreId> {
+        let address = self.nodes.get(node).context("no such node")?.address();
+        let stores = self.stores().await?;
+        // A replaced disk gives a node a second store under its address: the later one counts.
+        let mut found = stores.into_iter().rev().filter(|(_, store)| store.address == address);
+        Ok(found.next().with_context(|| format!("no store at {address}"))?.0)
+    }
+
+    /// The node of a store.
+    pub async fn node_of(&self, store: StoreId) -> Result<usize> {
+        let stores = self.stores().await?;
+        self.node_at(&stores.get(&store).with_context(|| format!("no store {store}"))?.address)
+    }
+
+    /// The node that leads the region of a key.
+    pub async fn leader_of(&self, key: &[u8]) -> Result<usize> {
+        let deadline = Instant::now() + PLACEMENT_LIMIT;
+        loop {
+            if let Some(store) = self.region_of(key).await?.leader {
+                return self.node_of(store).await;
+            }
+            ensure!(Instant::now() < deadline, "no leader for {PLACEMENT_LIMIT:?}");
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Asks for a transfer of leadership and waits until the placement group knows of it.
+    pub async fn transfer(&self, region: RegionId, to: StoreId) -> Result<()> {
+        let request = proto::TransferRequest { region_id: region.0, to_store: to.0, header: None };
+        self.placement("transfer", |mut client| async move { client.transfer(request).await })
+            .await?;
+        let deadline = Instant::now() + PLACEMENT_LIMIT;
+        loop {
+            let regions = self.regions().await?;
+            let now = regions.iter().find(|one| one.region.id == region);
+            let now = now.with_context(|| format!("region {region} is gone"))?;
+            if now.leader == Some(to) {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "region {region} did not move to store {to}");
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Splits a region at user keys (none: in its middle) and waits for its parts.
+    pub async fn split(&self, region: RegionId, keys: Vec<bytes::Bytes>) -> Result<()> {
+        let before = self.regions().await?.len();
+        let wanted = before + keys.len().max(1);
+        let request = proto::SplitRequest { region_id: region.0, keys, header: None };
+        self.placement("split", |mut client| {
+            let request = request.clone();
+            async move { client.split(request).await }
+        })
+        .await?;
+        let deadline = Instant::now() + PLACEMENT_LIMIT;
+        while self.regions().await?.len() < wanted {
+            ensure!(Instant::now() < deadline, "region {region} was not split into {wanted}");
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
+    }
+
+    /// Drains, removes or takes back a store.
+    pub async fn set_store(&self, store: StoreId, action: proto::StoreAction) -> Result<()> {
+        let request =
+            proto::SetStoreStateRequest { store_id: store.0, action: action.into(), header: None };
+        self.placement("set store state", |mut client| async move {
+            client.set_store_state(request).await
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Waits until every region has so many voters, a leader, and nothing on its way.
+    pub async fn wait_replicated(&mut self, replicas: usize, limit: Duration) -> Result<()> {
+        let deadline = Instant::now() + limit;
+        loop {
+            self.check_alive()?;
+            let regions = self.regions().await?;
+            let late: Vec<&Known> =
+                regions.iter().filter(|one| !is_settled(one, replicas)).collect();
+            if late.is_empty() && regions.len() >= REGIONS_MIN {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "not {replicas} voters in {limit:?}: {late:?}");
+            tokio::time::sleep(POLL).await;
+        }
+    }
+}
+
+fn is_settled(known: &Known, replicas: usize) -> bool {
+    let voters = known.region.peers.iter().filter(|peer| peer.role == PeerRole::Voter).count();
+    let others = known.region.peers.len() - voters;
+    voters == replicas && others == 0 && known.leader.is_some() && known.is_whole
+}
+
+/// Whether asking again, or another node, can help.
+fn waits(status: &Status) -> bool {
+    let again = [Code::Unavailable, Code::DeadlineExceeded, Code::AlreadyExists, Code::Cancelled];
+    again.contains(&status.code()) || status.code() == Code::Unknown
+}

@@ -1,0 +1,139 @@
+//! A cluster of real server processes on this machine.
+
+pub mod channels;
+pub mod control;
+pub mod disk;
+pub mod network;
+pub mod node;
+pub mod process;
+
+use anyhow::{Context, Result};
+use channels::Channels;
+use network::Network;
+use node::{Launch, Node};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+const REPLICATED_LIMIT: Duration = Duration::from_secs(60);
+
+/// What kind of cluster.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// The binary.
+    pub stele: PathBuf,
+    /// Data and logs go below it.
+    pub work: PathBuf,
+    /// Nodes to begin with.
+    pub nodes: usize,
+    /// Settings of all nodes: key and value.
+    pub settings: Vec<(&'static str, String)>,
+    /// Whether each node gets a network namespace, which can be cut off.
+    pub namespaces: bool,
+    /// Where the last of the first nodes has its store, if not below `work`.
+    pub last_store: Option<PathBuf>,
+}
+
+/// Its nodes; they die with it.
+#[derive(Debug)]
+pub struct Cluster {
+    /// In the order of their start. The first founded the cluster.
+    pub nodes: Vec<Node>,
+    /// Connections, for anyone who talks to the cluster.
+    pub channels: Arc<Channels>,
+    /// The network, if it can be cut. Behind the nodes: it goes after them.
+    pub network: Option<Network>,
+    spec: Spec,
+}
+
+impl Cluster {
+    /// Starts the nodes all at once and waits until each is ready and every region has as many
+    /// replicas as there are nodes, at most three.
+    pub async fn start(spec: Spec) -> Result<Self> {
+        let mut cluster = Self::launch(spec)?;
+        cluster.wait_ready().await?;
+        let replicas = cluster.nodes.len().min(3);
+        cluster.wait_replicated(replicas, REPLICATED_LIMIT).await?;
+        Ok(cluster)
+    }
+
+    /// Starts the nodes all at once and waits for nothing.
+    pub fn launch(spec: Spec) -> Result<Self> {
+        let network = match spec.namespaces {
+            true => Some(Network::create(spec.nodes)?),
+            false => None,
+        };
+        let channels = Arc::default();
+        let mut cluster = Self { nodes: Vec::new(), channels, network, spec };
+        for _ in 0..cluster.spec.nodes {
+            let launch = cluster.next_launch()?;
+            cluster.nodes.push(Node::start(launch)?);
+        }
+        Ok(cluster)
+    }
+
+    /// How the next node would be started.
+    pub fn next_launch(&self) -> Result<Launch> {
+        let number = self.nodes.len();
+        let (address, namespace) = match &self.network {
+            Some(network) => {
+                (format!("{}:2379", network.address(number)), Some(network.namespace(number)))
+            }
+            None => (free_address()?, None),
+        };
+        let setting = |(key, value): &(&str, String)| {
+            (format!("STELE_{}", key.to_uppercase()), value.clone())
+        };
+        let own_store = self.spec.last_store.clone().filter(|_| number + 1 == self.spec.nodes);
+        Ok(Launch {
+            stele: self.spec.stele.clone(),
+            address,
+            join: self.nodes.first().map(|first| first.address().to_owned()),
+            store: own_store.unwrap_or_else(|| self.spec.work.join(format!("store{number}"))),
+            log: self.spec.work.join(format!("node{number}.log")),
+            settings: self.spec.settings.iter().map(setting).collect(),
+            namespace,
+        })
+    }
+
+    /// Adds a node.
+    pub async fn add(&mut self, launch: Launch) -> Result<()> {
+        let mut node = Node::start(launch)?;
+        node.wait_ready().await?;
+        self.nodes.push(node);
+        Ok(())
+    }
+
+    /// Waits until every node that runs says it is ready.
+    pub async fn wait_ready(&mut self) -> Result<()> {
+        for node in self.nodes.iter_mut().filter(|node| node.is_started()) {
+            node.wait_ready().await?;
+        }
+        Ok(())
+    }
+
+    /// Fails if a node ended by itself.
+    pub fn check_alive(&mut self) -> Result<()> {
+        self.nodes.iter_mut().try_for_each(Node::check_alive)
+    }
+
+    /// Addresses of the nodes that run.
+    pub fn addresses(&self) -> Vec<String> {
+        let running = self.nodes.iter().filter(|node| node.is_started());
+        running.map(|node| node.address().to_owned()).collect()
+    }
+
+    /// Which node has this address.
+    pub fn node_at(&self, address: &str) -> Result<usize> {
+        let found = self.nodes.iter().position(|node| node.address() == address);
+        found.with_context(|| format!("no node at {address}"))
+    }
+}
+
+/// A port nobody listens on. Another process could take it before the node does; then the node does
+/// not get ready, and the scenario fails.
+fn free_address() -> Result<String> {
+    let listener = TcpListener::bind("127.0.0.1:0").context("looking for a free port")?;
+    Ok(listener.local_addr()?.to_string())
+}

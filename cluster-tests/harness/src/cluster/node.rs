@@ -1,0 +1,190 @@
+//! One `stele server` process.
+
+use super::process;
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::Signal;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const READY_LIMIT: Duration = Duration::from_secs(30);
+const READY_POLL: Duration = Duration::from_millis(5);
+
+/// How a node is started, again and again.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// The binary.
+    pub stele: PathBuf,
+    /// "host:port".
+    pub address: String,
+    /// A node of the cluster; none founds it.
+    pub join: Option<String>,
+    /// The directory of its one store.
+    pub store: PathBuf,
+    /// Where its output is appended.
+    pub log: PathBuf,
+    /// Settings, as environment variables.
+    pub settings: Vec<(String, String)>,
+    /// The network namespace it lives in.
+    pub namespace: Option<String>,
+}
+
+/// A node, running or not.
+#[derive(Debug)]
+pub struct Node {
+    /// How it is started.
+    pub launch: Launch,
+    child: Option<Child>,
+}
+
+impl Node {
+    /// Starts the process without waiting for anything.
+    pub fn start(launch: Launch) -> Result<Self> {
+        let mut node = Self { launch, child: None };
+        node.restart()?;
+        Ok(node)
+    }
+
+    /// Starts it again where it left its data.
+    pub fn restart(&mut self) -> Result<()> {
+        ensure!(self.child.is_none(), "{} runs already", self.launch.address);
+        let log = File::options().create(true).append(true).open(&self.launch.log)?;
+        let mut command = self.command();
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let child = command.spawn().with_context(|| format!("starting {command:?}"))?;
+        self.child = Some(child);
+        Ok(())
+    }
+
+    /// The program dies with the harness: `setpriv` becomes it after asking the kernel for that.
+    fn command(&self) -> Command {
+        let launch = &self.launch;
+        let mut command = match &launch.namespace {
+            Some(namespace) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", namespace, "setpriv"]);
+                command
+            }
+            None => Command::new("setpriv"),
+        };
+        command.args(["--pdeathsig", "KILL", "--"]).arg(&launch.stele).arg("server");
+        command.args(["--listen", &launch.address]).arg("--store").arg(&launch.store);
+        if let Some(join) = &launch.join {
+            command.args(["--join", join]);
+        }
+        command.envs(launch.settings.iter().map(|(key, value)| (key, value)));
+        command
+    }
+
+    /// "host:port".
+    pub fn address(&self) -> &str {
+        &self.launch.address
+    }
+
+    /// Its process. Fails if it does not run.
+    pub fn process(&self) -> Result<u32> {
+        let child = self.child.as_ref();
+        Ok(child.with_context(|| format!("{} does not run", self.launch.address))?.id())
+    }
+
+    /// Whether it was started and not stopped by us.
+    pub fn is_started(&self) -> bool {
+        self.child.is_some()
+    }
+
+    /// `kill -9`, and the end of the process.
+    pub fn kill(&mut self) -> Result<()> {
+        if let Some(mut child) = self.child.take() {
+            child.kill()?;
+            child.wait()?;
+        }
+        Ok(())
+    }
+
+    /// SIGTERM and the end of the process, or failing that within `limit` SIGKILL and an error.
+    pub async fn stop(&mut self, limit: Duration) -> Result<()> {
+        let Some(mut child) = self.child.take() else { return Ok(()) };
+        process::signal(child.id(), Signal::TERM)?;
+        let deadline = Instant::now() + limit;
+        while Instant::now() < deadline {
+            if let Some(status) = child.try_wait()? {
+                ensure!(status.success(), "{} ended with {status}", self.launch.address);
+                return Ok(());
+            }
+            tokio::time::sleep(READY_POLL).await;
+        }
+        child.kill()?;
+        child.wait()?;
+        bail!("{} did not stop in {limit:?}", self.launch.address)
+    }
+
+    /// SIGSTOP.
+    pub fn pause(&self) -> Result<()> {
+        process::signal(self.process()?, Signal::STOP)
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) -> Result<()> {
+        process::signal(self.process()?, Signal::CONT)
+    }
+
+    /// Fails with the end of its log if the process ended by itself.
+    pub fn check_alive(&mut self) -> Result<()> {
+        let Some(child) = &mut self.child else { return Ok(()) };
+        if let Some(status) = child.try_wait()? {
+            let end = tail(&self.launch.log);
+            bail!("{} ended by itself with {status}:\n{end}", self.launch.address);
+        }
+        Ok(())
+    }
+
+    /// Waits until `/readyz` says yes.
+    pub async fn wait_ready(&mut self) -> Result<()> {
+        let deadline = Instant::now() + READY_LIMIT;
+        loop {
+            self.check_alive()?;
+            let answer = get(self.address(), "/readyz", Duration::from_millis(500)).await;
+            if matches!(answer, Ok((200, _))) {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                let end = tail(&self.launch.log);
+                bail!("{} is not ready after {READY_LIMIT:?}: {answer:?}\n{end}", self.address());
+            }
+            tokio::time::sleep(READY_POLL).await;
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // A paused process takes SIGKILL too; nothing can be done about one that is gone already.
+        let _ = self.kill();
+    }
+}
+
+/// `GET path`: status and body.
+pub async fn get(address: &str, path: &str, limit: Duration) -> Result<(u16, String)> {
+    let exchange = async {
+        let mut stream = TcpStream::connect(address).await?;
+        let head = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).await?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await?;
+        anyhow::Ok(String::from_utf8_lossy(&answer).into_owned())
+    };
+    let answer = tokio::time::timeout(limit, exchange).await.context("no answer in time")??;
+    let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP answer")?;
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    Ok((status.context("no status")?, body.to_owned()))
+}
+
+/// The last lines of a log.
+pub fn tail(log: &Path) -> String {
+    let text = std::fs::read(log).unwrap_or_default();
+    let from = text.len().saturating_sub(3_000);
+    String::from_utf8_lossy(text.get(from..).unwrap_or_default()).into_owned()
+}

@@ -1,0 +1,80 @@
+//! The checker program beside us, one history at a time.
+
+use super::record::{self, Record};
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Seconds a history may take.
+const CHECK_SECONDS: u64 = 120;
+
+/// What the checker said.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Verdict {
+    /// ok, violation, unknown.
+    pub result: String,
+    pub operations: u64,
+    pub ambiguous: u64,
+    #[serde(default)]
+    pub suspects: Vec<String>,
+}
+
+/// All histories of a scenario.
+#[derive(Debug)]
+pub struct Checker {
+    program: PathBuf,
+    work: PathBuf,
+    /// Histories checked.
+    pub histories: u64,
+    /// Operations in them.
+    pub operations: u64,
+    pub ambiguous: u64,
+    pub violations: Vec<String>,
+    pub unknown: u64,
+}
+
+impl Checker {
+    /// With the program, writing below `work`.
+    pub fn new(program: &Path, work: &Path) -> Self {
+        Self {
+            program: program.to_owned(),
+            work: work.to_owned(),
+            histories: 0,
+            operations: 0,
+            ambiguous: 0,
+            violations: Vec::new(),
+            unknown: 0,
+        }
+    }
+
+    /// Checks one history. One that is not linearizable is kept, with a picture beside it.
+    pub async fn check(&mut self, name: &str, records: Vec<Record>) -> Result<Verdict> {
+        let path = self.work.join(format!("history-{name}.jsonl"));
+        let picture = path.with_extension("html");
+        record::write(&path, &records)?;
+        let mut command = Command::new(&self.program);
+        command.arg(format!("-timeout={CHECK_SECONDS}s"));
+        command.arg(format!("-picture={}", picture.display())).arg(&path);
+        let output = tokio::task::spawn_blocking(move || command.output()).await?;
+        let output = output.context("starting the checker")?;
+        let Some(line) = output.stdout.split(|byte| *byte == b'\n').next() else {
+            bail!("the checker said nothing");
+        };
+        let verdict: Verdict = serde_json::from_slice(line).with_context(|| {
+            format!("the checker said {}", String::from_utf8_lossy(&output.stderr))
+        })?;
+        self.histories += 1;
+        self.operations += verdict.operations;
+        self.ambiguous += verdict.ambiguous;
+        match verdict.result.as_str() {
+            "ok" => std::fs::remove_file(&path)?,
+            "unknown" => self.unknown += 1,
+            _ => {
+                let groups = verdict.suspects.join(", ");
+                self.violations.push(format!("{}: {groups}", path.display()));
+            }
+        }
+        Ok(verdict)
+    }
+}

@@ -1,0 +1,114 @@
+//! Keys that are written once: each whose write was acknowledged must be there for ever after.
+
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+
+/// What became of the writes of one writer, by their numbers.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    writers: Vec<Vec<Fate>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Acknowledged,
+    Refused,
+    Unknown,
+}
+
+/// Where its keys begin.
+pub const PREFIX: &str = "ledger/";
+const VALUE_BYTES_MIN: u64 = 32;
+
+impl Ledger {
+    pub fn new(writers: usize) -> Self {
+        Self { writers: vec![Vec::new(); writers] }
+    }
+
+    /// How many writes were acknowledged.
+    pub fn acknowledged(&self) -> u64 {
+        let all = self.writers.iter().flatten();
+        all.filter(|fate| **fate == Fate::Acknowledged).count() as u64
+    }
+
+    /// How many a writer has made.
+    pub fn count(&self, writer: usize) -> usize {
+        self.writers.get(writer).map_or(0, Vec::len)
+    }
+
+    /// Appends what became of a writer's next writes.
+    pub fn extend(&mut self, writer: usize, fates: Vec<Fate>) {
+        if let Some(own) = self.writers.get_mut(writer) {
+            own.extend(fates);
+        }
+    }
+
+    /// Compares with all pairs that a replica has below [`PREFIX`], in their order.
+    pub fn compare(&self, found: &[(Bytes, Bytes)]) -> Result<()> {
+        let mut found = found.iter().peekable();
+        for (writer, fates) in self.writers.iter().enumerate() {
+            for (number, fate) in fates.iter().enumerate() {
+                let name = key(writer, number);
+                let here = found.next_if(|(key, _)| **key == *name.as_bytes());
+                match (here, fate) {
+                    (Some((_, bytes)), Fate::Acknowledged | Fate::Unknown) => {
+                        ensure!(*bytes == value(writer, number), "{name} has a wrong value");
+                    }
+                    (Some(_), Fate::Refused) => {
+                        anyhow::bail!("{name} is there although its write was refused");
+                    }
+                    (None, Fate::Acknowledged) => {
+                        anyhow::bail!("{name} was acknowledged and is not there");
+                    }
+                    (None, _) => {}
+                }
+            }
+        }
+        let rest = found.next().map(|(key, _)| String::from_utf8_lossy(key).into_owned());
+        ensure!(rest.is_none(), "{} was never written", rest.context("a key")?);
+        Ok(())
+    }
+}
+
+/// The key of a writer's write.
+pub fn key(writer: usize, number: usize) -> String {
+    format!("{PREFIX}{writer:03}/{number:09}")
+}
+
+/// The value of a writer's write: its length and bytes follow from the key.
+pub fn value(writer: usize, number: usize) -> Bytes {
+    let mut prng = stele_types::Prng::new((writer as u64) << 40 | number as u64);
+    // Most are small, some are large enough to be written apart.
+    let bytes_max = if prng.below(8) == 0 { 20_000 } else { 800 };
+    let bytes = VALUE_BYTES_MIN + prng.below(bytes_max);
+    let fill = prng.draw().to_le_bytes();
+    fill.iter().copied().cycle().take(bytes as usize).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(number: usize) -> (Bytes, Bytes) {
+        (Bytes::from(key(0, number)), value(0, number))
+    }
+
+    fn ledger(fates: &[Fate]) -> Ledger {
+        let mut ledger = Ledger::new(1);
+        ledger.extend(0, fates.to_vec());
+        ledger
+    }
+
+    #[test]
+    fn what_was_acknowledged_must_be_there_and_what_is_unknown_may() {
+        use Fate::{Acknowledged, Refused, Unknown};
+        let one = ledger(&[Acknowledged, Unknown, Unknown, Refused, Acknowledged]);
+        one.compare(&[pair(0), pair(2), pair(4)]).unwrap();
+        assert!(one.compare(&[pair(0), pair(2)]).is_err());
+        assert!(one.compare(&[pair(0), pair(3), pair(4)]).is_err());
+        assert!(one.compare(&[pair(0), pair(4), pair(5)]).is_err());
+        let wrong = (Bytes::from(key(0, 4)), value(0, 5));
+        assert!(one.compare(&[pair(0), wrong]).is_err());
+        assert_eq!(one.acknowledged(), 2);
+    }
+}

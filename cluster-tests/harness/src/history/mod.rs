@@ -1,0 +1,24 @@
+//! Concurrent clients whose operations are recorded and checked for linearizability.
+
+mod check;
+mod client;
+mod ledger;
+mod load;
+mod record;
+
+pub use check::Checker;
+pub use ledger::{Ledger, PREFIX as LEDGER_PREFIX};
+pub use load::{Load, LoadOptions};
+
+/// Keys that cut the keys of histories and ledgers into several regions, no group in two.
+pub const PREFIX_SPLITS: [&[u8]; 9] = [
+    b"history/",
+    b"history/0",
+    b"history/resize/02",
+    b"history/resize/04",
+    b"ledger/",
+    b"ledger/000/000000500",
+    b"ledger/001/",
+    b"ledger/001/000000500",
+    b"ledger/002",
+];

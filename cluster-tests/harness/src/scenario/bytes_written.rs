@@ -1,0 +1,75 @@
+use super::three;
+use crate::args::{Setup, need};
+use crate::cluster::{Cluster, process};
+use crate::programs;
+use crate::report::{Report, rounded};
+use anyhow::{Result, ensure};
+use std::time::Duration;
+use stele_proto::stele::control::v1::LocalChecksumRequest;
+use stele_types::RegionKind;
+
+/// Value bytes, and bytes that a node may write for a byte of payload.
+const SIZES: [(u64, f64); 2] = [(16 << 10, 1.03), (1 << 10, 1.10)];
+const FULL_BYTES: u64 = 768 << 20;
+const SHORT_BYTES: u64 = 64 << 20;
+const THREADS: u64 = 64;
+
+/// go-ycsb loads; what each process wrote to the storage layer is compared with the keys and values
+/// that it then holds. A short run is too small for the figure to be judged.
+pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+    let ycsb = need(&setup.programs.ycsb, "--ycsb")?;
+    for (value_bytes, bytes_max) in SIZES {
+        let mut spec = three(setup, &[]);
+        spec.work = setup.work().join(value_bytes.to_string());
+        std::fs::create_dir_all(&spec.work)?;
+        let mut cluster = Cluster::start(spec).await?;
+        let written_before = written(&cluster)?;
+        let held_before = held(&cluster).await?;
+        let total = if setup.short { SHORT_BYTES } else { FULL_BYTES };
+        let records = total / value_bytes;
+        let settings = [
+            ("recordcount", records.to_string()),
+            ("threadcount", THREADS.to_string()),
+            ("fieldcount", "1".to_owned()),
+            ("fieldlength", value_bytes.to_string()),
+        ];
+        let command = programs::ycsb(ycsb, cluster.nodes[0].address(), "load", &settings);
+        let printed = programs::start(command).await??;
+        ensure!(printed.succeeded, "go-ycsb: {}", printed.errors);
+        cluster.wait_replicated(3, Duration::from_secs(60)).await?;
+        let (written, held) = (written(&cluster)?, held(&cluster).await?);
+        let mut ratios = Vec::new();
+        for node in 0..3 {
+            let payload = (held[node] - held_before[node]).max(1);
+            ratios.push(rounded((written[node] - written_before[node]) as f64 / payload as f64));
+        }
+        let worst = ratios.iter().copied().fold(0.0, f64::max);
+        report.figure(&format!("{value_bytes}_bytes_per_payload_byte"), ratios);
+        report.figure(&format!("{value_bytes}_puts_per_s"), printed.number("per_second").round());
+        let what = format!("at most {bytes_max} at {value_bytes}: {worst}");
+        report.demand(setup.short || worst <= bytes_max, what);
+    }
+    Ok(())
+}
+
+fn written(cluster: &Cluster) -> Result<Vec<u64>> {
+    cluster.nodes.iter().map(|node| process::written_bytes(node.process()?)).collect()
+}
+
+/// Bytes of keys and values in the regions of each node.
+async fn held(cluster: &Cluster) -> Result<Vec<u64>> {
+    let regions = cluster.regions().await?;
+    let mut all = Vec::new();
+    for node in 0..cluster.nodes.len() {
+        let mut bytes = 0;
+        for known in regions.iter().filter(|one| one.region.kind == RegionKind::Data) {
+            let region_id = known.region.id.0;
+            let request = LocalChecksumRequest { region_id, ..Default::default() };
+            let mut control =
+                cluster.channels.control(cluster.nodes[node].address(), Duration::from_secs(60))?;
+            bytes += control.local_checksum(request).await?.into_inner().bytes;
+        }
+        all.push(bytes);
+    }
+    Ok(all)
+}

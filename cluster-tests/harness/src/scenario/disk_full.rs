@@ -1,0 +1,136 @@
+use super::three;
+use crate::args::Setup;
+use crate::client::{Outcome, Session, SessionOptions};
+use crate::cluster::Cluster;
+use crate::cluster::disk::SmallDisk;
+use crate::history::Ledger;
+use crate::report::{Report, rounded};
+use crate::verify;
+use anyhow::{Result, bail, ensure};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use stele_types::{RegionKind, StoreId};
+
+const DISK_BYTES: u64 = 1 << 30;
+const RESERVED: &str = "128MiB";
+const VALUE_BYTES: usize = 256 << 10;
+const LIMIT: Duration = Duration::from_secs(90);
+const SMALL: usize = 2;
+/// As many writes in a row must be refused before the disk counts as full.
+const REFUSALS: u32 = 20;
+
+/// One node has a small disk and leads; it is filled. Writes there are refused, everything else works;
+/// with another leader writes go on; after deletes the space returns.
+pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+    let disk = SmallDisk::create(setup.work(), "small", DISK_BYTES)?;
+    let mut spec = three(setup, &[("reserved_bytes", RESERVED)]);
+    spec.last_store = Some(disk.path().join("store"));
+    let mut cluster = Cluster::start(spec).await?;
+    let small = cluster.store_of(SMALL).await?;
+    let other = cluster.store_of(0).await?;
+    lead(&cluster, small).await?;
+    let options = SessionOptions { nodes: cluster.addresses(), limit: Duration::from_secs(5) };
+    let mut session = Session::new(Arc::clone(&cluster.channels), options);
+
+    let (written, text) = fill(&mut cluster, &mut session).await?;
+    println!("full after {written} values of {VALUE_BYTES} bytes: {text}");
+    report.figure("full_after_bytes", written * VALUE_BYTES as u64);
+    for number in (0..written).step_by(97) {
+        let found = session.get(key(number).as_bytes(), None).await;
+        let is_there = matches!(&found, Outcome::Done(Some(value)) if value.len() == VALUE_BYTES);
+        report.demand(is_there, format!("reads work on a full disk: {}", brief(&found)));
+    }
+    let deleted = session.delete(key(0).as_bytes()).await;
+    report.demand(deleted.is_done(), format!("deletes work on a full disk: {}", brief(&deleted)));
+
+    let started = Instant::now();
+    lead(&cluster, other).await?;
+    report.figure("transfer_s", rounded(started.elapsed().as_secs_f64()));
+    for number in 0..50 {
+        let outcome = put_until(&mut session, &format!("elsewhere/{number}"), 64 << 10).await;
+        report.demand(outcome.is_done(), format!("another leader writes: {}", brief(&outcome)));
+    }
+    let started = Instant::now();
+    let gone = delete_all(&mut session).await;
+    report.demand(gone.is_done(), format!("delete range: {}", brief(&gone)));
+    lead(&cluster, small).await?;
+    while !session.put(b"after", Bytes::from(vec![1; VALUE_BYTES])).await.is_done() {
+        ensure!(started.elapsed() < LIMIT, "space did not return in {LIMIT:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    report.figure("space_back_s", rounded(started.elapsed().as_secs_f64()));
+    verify::everything(&mut cluster, &Ledger::new(0), 3).await?;
+    drop(cluster);
+    Ok(())
+}
+
+fn key(number: u64) -> String {
+    format!("fill/{number:07}")
+}
+
+/// Makes a store lead every region of user keys.
+async fn lead(cluster: &Cluster, store: StoreId) -> Result<()> {
+    for known in cluster.regions().await? {
+        if known.region.kind == RegionKind::Data && known.leader != Some(store) {
+            cluster.transfer(known.region.id, store).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes until the disk is full: how many were acknowledged, and what the refusal says.
+async fn fill(cluster: &mut Cluster, session: &mut Session) -> Result<(u64, String)> {
+    let (mut number, mut refusals) = (0, 0);
+    loop {
+        cluster.check_alive()?;
+        ensure!(number * VALUE_BYTES as u64 <= 2 * DISK_BYTES, "the disk does not get full");
+        // Each value is another: the engine may not store it once for all.
+        let value: Bytes = number.to_le_bytes().iter().copied().cycle().take(VALUE_BYTES).collect();
+        match session.put(key(number).as_bytes(), value).await {
+            Outcome::Done(()) => {
+                number += 1;
+                refusals = 0;
+            }
+            Outcome::Refused(text) if text.contains("disk_full: Some") => {
+                refusals += 1;
+                if refusals == REFUSALS {
+                    return Ok((number, text));
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            Outcome::Refused(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            Outcome::Ambiguous(text) => bail!("an unclear answer while filling: {text}"),
+        }
+    }
+}
+
+/// Puts until it succeeds or too much time has passed.
+async fn put_until(session: &mut Session, key: &str, bytes: usize) -> Outcome<()> {
+    let started = Instant::now();
+    loop {
+        let outcome = session.put(key.as_bytes(), Bytes::from(vec![7; bytes])).await;
+        if outcome.is_done() || started.elapsed() > Duration::from_secs(5) {
+            return outcome;
+        }
+    }
+}
+
+async fn delete_all(session: &mut Session) -> Outcome<()> {
+    let started = Instant::now();
+    loop {
+        let outcome = session.delete_range(b"fill/", b"fill0").await;
+        if outcome.is_done() || started.elapsed() > Duration::from_secs(5) {
+            return outcome;
+        }
+    }
+}
+
+/// An outcome without the value it brought.
+fn brief<T>(outcome: &Outcome<T>) -> String {
+    match outcome {
+        Outcome::Done(_) => "done".to_owned(),
+        Outcome::Refused(text) => format!("refused: {text}"),
+        Outcome::Ambiguous(text) => format!("unclear: {text}"),
+    }
+}

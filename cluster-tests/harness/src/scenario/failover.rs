@@ -1,0 +1,57 @@
+use super::three;
+use crate::args::Setup;
+use crate::client::{Session, SessionOptions};
+use crate::cluster::Cluster;
+use crate::report::{Report, percentile, rounded};
+use anyhow::{Result, ensure};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use stele_types::Prng;
+
+const KEY: &[u8] = b"failover";
+const GAP_SECONDS_MAX: f64 = 2.0;
+const LIMIT: Duration = Duration::from_secs(20);
+/// A client that waits no longer than this for an answer; connections of a killed process break at
+/// once.
+const ANSWER_LIMIT: Duration = Duration::from_millis(500);
+
+/// One client puts without a pause; the leader of its region is killed. The gap lies between the
+/// last put acknowledged before and the first one after.
+pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+    let rounds = setup.rounds(50, 3);
+    let mut prng = Prng::new(setup.seed);
+    let mut cluster = Cluster::start(three(setup, &[])).await?;
+    let mut gaps = Vec::new();
+    for round in 0..rounds {
+        let mut session = Session::new(
+            Arc::clone(&cluster.channels),
+            SessionOptions { nodes: cluster.addresses(), limit: ANSWER_LIMIT },
+        );
+        let leader = cluster.leader_of(KEY).await?;
+        let until = Instant::now() + Duration::from_millis(200 + prng.below(800));
+        let mut last = Instant::now();
+        while Instant::now() < until {
+            if session.put(KEY, Bytes::from_static(b"before")).await.is_done() {
+                last = Instant::now();
+            }
+        }
+        cluster.nodes[leader].kill()?;
+        while !session.put(KEY, Bytes::from_static(b"after")).await.is_done() {
+            ensure!(last.elapsed() < LIMIT, "no put in {LIMIT:?} after round {round}");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let gap = last.elapsed().as_secs_f64();
+        gaps.push(gap);
+        println!("round {round}: leader {leader} killed, gap {gap:.3} s");
+        cluster.nodes[leader].restart()?;
+        cluster.wait_ready().await?;
+        cluster.wait_replicated(3, LIMIT).await?;
+    }
+    let p99 = percentile(&gaps, 0.99);
+    report.figure("rounds", rounds);
+    report.figure("gap_median_s", rounded(percentile(&gaps, 0.5)));
+    report.figure("gap_p99_s", rounded(p99));
+    report.demand(p99 <= GAP_SECONDS_MAX, format!("p99 of the gap within 2 s: {p99:.3} s"));
+    Ok(())
+}

@@ -1,0 +1,78 @@
+use super::three;
+use crate::args::Setup;
+use crate::client::{Session, SessionOptions};
+use crate::cluster::{Cluster, process};
+use crate::history::Ledger;
+use crate::hostile::{calls, sockets};
+use crate::report::{Report, rounded};
+use crate::verify;
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use stele_types::Prng;
+
+/// More than caches, memtables and the bound of requests in work take together with their defaults.
+const PEAK_BYTES_MAX: u64 = 1 << 30;
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Every attack on every node while an honest client puts.
+pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+    let rounds = setup.rounds(30, 2);
+    let mut prng = Prng::new(setup.seed);
+    let mut cluster = Cluster::start(three(setup, &[])).await?;
+    let (stop, puts) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let honest = tokio::spawn(honest(
+        Session::new(
+            Arc::clone(&cluster.channels),
+            SessionOptions { nodes: cluster.addresses(), limit: Duration::from_secs(5) },
+        ),
+        Arc::clone(&stop),
+        Arc::clone(&puts),
+    ));
+    let before = peaks(&cluster)?;
+    let mut attacks = 0u64;
+    for round in 0..rounds {
+        for address in cluster.addresses() {
+            for attack in sockets::ATTACKS {
+                (attack.run)(&address, &mut prng).await;
+                attacks += 1;
+                cluster.check_alive().with_context(|| format!("round {round}: {}", attack.name))?;
+            }
+            attacks += calls::bad_messages(&address, &mut prng).await?;
+            cluster.check_alive().with_context(|| format!("round {round}: bad messages"))?;
+        }
+    }
+    let done = puts.load(Ordering::Relaxed);
+    let started = Instant::now();
+    while puts.load(Ordering::Relaxed) == done {
+        ensure!(started.elapsed() < LIMIT, "no put in {LIMIT:?} after the attacks");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    honest.await?;
+    let after = peaks(&cluster)?;
+    let worst = after.iter().copied().max().unwrap_or_default();
+    report.figure("rounds", rounds);
+    report.figure("attacks", attacks);
+    report.figure("honest_puts", puts.load(Ordering::Relaxed));
+    report.figure("first_put_after_s", rounded(started.elapsed().as_secs_f64()));
+    report.figure("peak_memory_before_bytes", before);
+    report.figure("peak_memory_after_bytes", after);
+    report.demand(worst < PEAK_BYTES_MAX, format!("memory below {PEAK_BYTES_MAX} bytes: {worst}"));
+    verify::everything(&mut cluster, &Ledger::new(0), 3).await
+}
+
+fn peaks(cluster: &Cluster) -> Result<Vec<u64>> {
+    cluster.nodes.iter().map(|node| process::peak_memory_bytes(node.process()?)).collect()
+}
+
+async fn honest(mut session: Session, stop: Arc<AtomicBool>, puts: Arc<AtomicU64>) {
+    while !stop.load(Ordering::Relaxed) {
+        if session.put(b"honest", Bytes::from_static(b"value")).await.is_done() {
+            puts.fetch_add(1, Ordering::Relaxed);
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}

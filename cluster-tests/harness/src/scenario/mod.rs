@@ -1,0 +1,73 @@
+//! The scenarios, each against a fresh cluster.
+
+mod bytes_written;
+mod clients;
+mod disk_full;
+mod failover;
+mod hostile;
+mod idle;
+mod kill;
+mod learner;
+mod partition;
+mod pause;
+mod replace;
+mod resize;
+mod start;
+mod ycsb;
+
+use crate::args::Setup;
+use crate::cluster::Spec;
+use crate::report::Report;
+use anyhow::Result;
+use std::pin::Pin;
+
+type Running<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
+
+/// One scenario.
+#[derive(Debug)]
+pub struct Scenario {
+    pub name: &'static str,
+    pub what: &'static str,
+    pub run: for<'a> fn(&'a Setup, &'a mut Report) -> Running<'a>,
+}
+
+macro_rules! scenarios {
+    ($($module:ident $name:literal $what:literal)*) => {
+        /// All of them.
+        pub const SCENARIOS: &[Scenario] = &[$(Scenario {
+            name: $name,
+            what: $what,
+            run: |setup, report| Box::pin($module::run(setup, report)),
+        }),*];
+    };
+}
+
+scenarios! {
+    start "start" "time from the start of three nodes to the first acknowledged put"
+    kill "kill" "kill -9 of one, two, three nodes under load; nothing acknowledged is lost, histories are linearizable"
+    partition "partition" "symmetric, one-way and flapping partitions; the minority writes nothing"
+    pause "pause" "a leader stopped longer than its lease; no stale read when it goes on"
+    failover "failover" "the gap in writes after kill -9 of a leader"
+    disk_full "disk-full" "a full disk on one node: reads, deletes and transfers go on, space returns"
+    replace "replace" "a node is lost with its disk and comes back with an empty one"
+    learner "learner" "a follower too far behind is caught up by a snapshot while writes go on"
+    resize "resize" "three nodes become five and three again, under load"
+    idle "idle" "a thousand regions at rest"
+    bytes_written "bytes-written" "bytes that each node writes for a byte of payload"
+    hostile "hostile" "garbage, oversized and hostile bytes on the port"
+    ycsb "ycsb" "go-ycsb load and workloads A to F, also during a kill, a split and a transfer"
+    clients "clients" "TiKV's own Rust and Python clients"
+}
+
+/// Three nodes with default settings but for those given.
+fn three(setup: &Setup, settings: &[(&'static str, &str)]) -> Spec {
+    let own = |(key, value): &(&'static str, &str)| (*key, (*value).to_owned());
+    Spec {
+        stele: setup.stele.clone(),
+        work: setup.work().to_owned(),
+        nodes: 3,
+        settings: settings.iter().map(own).collect(),
+        namespaces: false,
+        last_store: None,
+    }
+}

@@ -1,0 +1,206 @@
+use super::{kill, three};
+use crate::args::{Setup, need};
+use crate::client::{Outcome, Session, SessionOptions};
+use crate::cluster::Cluster;
+use crate::cluster::control::POLL;
+use crate::cluster::network::Network;
+use crate::history::{Checker, Ledger, Load, LoadOptions};
+use crate::report::{Report, percentile, rounded};
+use crate::verify;
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use stele_proto::stele::control::v1::RegionDetailRequest;
+use stele_types::{Prng, RegionKind};
+
+const KEY: &[u8] = b"partition";
+const HEAL_SECONDS_MAX: f64 = 3.0;
+const HEAL_LIMIT: Duration = Duration::from_secs(20);
+const FLAPS: u64 = 8;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The leader and the others hear nothing of each other.
+    Symmetric,
+    /// What the leader sends is lost.
+    Mute,
+    /// What is sent to the leader is lost.
+    Deaf,
+    /// The symmetric one comes and goes.
+    Flapping,
+}
+
+const KINDS: [Kind; 4] = [Kind::Symmetric, Kind::Mute, Kind::Deaf, Kind::Flapping];
+
+/// The leader is cut off from its peers, not from its clients, under load; no write that begins after
+/// a full cut may be acknowledged there. After the end of the cut the time is taken until every
+/// replica has caught up and takes part.
+pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+    let rounds = setup.rounds(16, 4);
+    let mut checker = Checker::new(need(&setup.programs.porcupine, "--porcupine")?, setup.work());
+    let mut prng = Prng::new(setup.seed);
+    let mut spec = three(setup, &[]);
+    spec.namespaces = true;
+    let mut cluster = Cluster::start(spec).await?;
+    let mut ledger = Ledger::new(1);
+    let (mut heals, mut refused) = (Vec::new(), 0);
+    for round in 0..rounds {
+        let kind = KINDS[round as usize % KINDS.len()];
+        let options = LoadOptions { recorders: 5, writers: 1, ..LoadOptions::default() };
+        let (name, nodes) = (format!("{round:04}"), cluster.addresses());
+        let load = Load::start(&cluster.channels, &nodes, &options, &name, prng.draw(), &ledger);
+        tokio::time::sleep(Duration::from_millis(300 + prng.below(700))).await;
+        let leader = cluster.leader_of(KEY).await?;
+        let attempts = cut(&cluster, leader, kind, &mut prng).await?;
+        let heal = heal(&mut cluster).await.with_context(|| format!("round {round}, {kind:?}"))?;
+        let recorded = load.stop(&mut ledger).await?;
+        let verdict = checker.check(&name, recorded.records).await?;
+        verify::everything(&mut cluster, &ledger, 3).await?;
+        report.demand(
+            attempts.acknowledged == 0,
+            format!("round {round}, {kind:?}: the minority acknowledged a write"),
+        );
+        refused += attempts.others;
+        heals.push(heal);
+        println!(
+            "round {round}: {kind:?} around node {leader}, healed in {heal:.3} s, {} operations, {}",
+            verdict.operations, verdict.result
+        );
+    }
+    let worst = percentile(&heals, 1.0);
+    report.figure("rounds", rounds);
+    report.figure("writes_refused_by_the_minority", refused);
+    report.figure("heal_median_s", rounded(percentile(&heals, 0.5)));
+    report.figure("heal_max_s", rounded(worst));
+    report.demand(worst < HEAL_SECONDS_MAX, format!("healed within 3 s: {worst:.3} s"));
+    kill::check(&checker, report);
+    Ok(())
+}
+
+/// Writes tried at the leader while it was wholly cut off.
+#[derive(Default)]
+struct Attempts {
+    acknowledged: u64,
+    others: u64,
+}
+
+async fn cut(cluster: &Cluster, node: usize, kind: Kind, prng: &mut Prng) -> Result<Attempts> {
+    let network = cluster.network.as_ref().context("no network to cut")?;
+    let others: Vec<usize> = (0..cluster.nodes.len()).filter(|other| *other != node).collect();
+    let set = |cut: bool| -> Result<()> {
+        let change = if cut { Network::cut } else { Network::heal };
+        for other in &others {
+            if kind != Kind::Deaf {
+                change(network, node, *other)?;
+            }
+            if kind != Kind::Mute {
+                change(network, *other, node)?;
+            }
+        }
+        Ok(())
+    };
+    // Learns the way to the leader before the cut.
+    let nodes = vec![cluster.nodes[node].address().to_owned()];
+    let options = SessionOptions { nodes, limit: Duration::from_millis(300) };
+    let mut session = Session::new(Arc::clone(&cluster.channels), options);
+    session.put(KEY, Bytes::from_static(b"before")).await;
+    set(true)?;
+    if kind == Kind::Flapping {
+        for flap in 0..FLAPS {
+            tokio::time::sleep(Duration::from_millis(50 + prng.below(400))).await;
+            set(flap % 2 == 1)?;
+        }
+        return Ok(Attempts::default());
+    }
+    let mut attempts = Attempts::default();
+    let until = Instant::now() + Duration::from_millis(1_500 + prng.below(2_500));
+    while Instant::now() < until {
+        let mut alone = session_of_route(cluster, &mut session, node).await?;
+        match alone.put(KEY, Bytes::from_static(b"minority")).await {
+            Outcome::Done(()) => attempts.acknowledged += 1,
+            _ => attempts.others += 1,
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Ok(attempts)
+}
+
+/// A write to this node's peer only, as its clients from before the cut would send it.
+struct Alone {
+    client: stele_proto::tikvpb::tikv_client::TikvClient<tonic::transport::Channel>,
+    context: stele_proto::kvrpcpb::Context,
+}
+
+async fn session_of_route(cluster: &Cluster, session: &mut Session, node: usize) -> Result<Alone> {
+    let route = session.route(KEY).await?;
+    let store = cluster.store_of(node).await?;
+    let mut peers = route.region.peers.iter();
+    let peer = peers.find(|peer| peer.store_id == store.0).copied().context("no peer there")?;
+    let address = cluster.nodes[node].address();
+    let client = cluster.channels.tikv(address, Duration::from_millis(300))?;
+    Ok(Alone { client, context: route.context(&peer, false) })
+}
+
+impl Alone {
+    async fn put(&mut self, key: &[u8], value: Bytes) -> Outcome<()> {
+        let request = stele_proto::kvrpcpb::RawPutRequest {
+            context: Some(self.context.clone()),
+            key: Bytes::copy_from_slice(key),
+            value,
+            ..Default::default()
+        };
+        match self.client.raw_put(request).await.map(tonic::Response::into_inner) {
+            Ok(answer) if answer.region_error.is_none() && answer.error.is_empty() => {
+                Outcome::Done(())
+            }
+            Ok(answer) => Outcome::Refused(format!("{answer:?}")),
+            Err(status) => Outcome::Ambiguous(status.to_string()),
+        }
+    }
+}
+
+/// Seconds from the end of the cut until every replica of every region knows a leader and has applied
+/// what was committed at the end of the cut, and a put succeeds.
+async fn heal(cluster: &mut Cluster) -> Result<f64> {
+    cluster.network.as_ref().context("no network to heal")?.heal_all()?;
+    let started = Instant::now();
+    let options = SessionOptions { nodes: cluster.addresses(), limit: Duration::from_millis(500) };
+    let mut session = Session::new(Arc::clone(&cluster.channels), options);
+    while !session.put(KEY, Bytes::from_static(b"after")).await.is_done() {
+        ensure!(started.elapsed() < HEAL_LIMIT, "no put in {HEAL_LIMIT:?}");
+        tokio::time::sleep(POLL).await;
+    }
+    let regions: Vec<u64> = {
+        let regions = cluster.regions().await?.into_iter();
+        regions
+            .filter(|one| one.region.kind == RegionKind::Data)
+            .map(|one| one.region.id.0)
+            .collect()
+    };
+    for region in regions {
+        let committed = applied(cluster, region).await?.into_iter().map(|one| one.0).max();
+        loop {
+            let all = applied(cluster, region).await?;
+            let caught_up = |one: &(u64, u64)| Some(one.0) >= committed && one.1 != 0;
+            if all.len() == cluster.nodes.len() && all.iter().all(caught_up) {
+                break;
+            }
+            ensure!(started.elapsed() < HEAL_LIMIT, "region {region} did not catch up: {all:?}");
+            tokio::time::sleep(POLL).await;
+        }
+    }
+    Ok(started.elapsed().as_secs_f64())
+}
+
+/// Applied index and known leader of each replica of a region.
+async fn applied(cluster: &Cluster, region: u64) -> Result<Vec<(u64, u64)>> {
+    let mut all = Vec::new();
+    for node in 0..cluster.nodes.len() {
+        let request = RegionDetailRequest { region_id: region, ..Default::default() };
+        let Ok(answer) = cluster.control(node)?.region_detail(request).await else { continue };
+        let replicas = answer.into_inner().replicas;
+        all.extend(replicas.iter().map(|one| (one.applied_index, one.leader_peer_id)));
+    }
+    Ok(all)
+}

@@ -1,0 +1,160 @@
+use super::three;
+use crate::args::{Setup, need};
+use crate::cluster::Cluster;
+use crate::history::Ledger;
+use crate::programs::{self, Printed};
+use crate::report::Report;
+use crate::verify;
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use std::path::Path;
+use std::time::Duration;
+use stele_types::{Prng, RegionKind};
+
+const VALUE_BYTES: u64 = 1_000;
+const PACED_PER_S: u64 = 1_000;
+/// A scan is some dozens of operations.
+const SCAN_COST: u64 = 10;
+
+/// Shares of reads, updates, inserts, scans, reads with a write behind them; and who is asked for.
+struct Workload(&'static str, [f64; 5], &'static str);
+
+const WORKLOADS: [Workload; 6] = [
+    Workload("A", [0.5, 0.5, 0.0, 0.0, 0.0], "zipfian"),
+    Workload("B", [0.95, 0.05, 0.0, 0.0, 0.0], "zipfian"),
+    Workload("C", [1.0, 0.0, 0.0, 0.0, 0.0], "zipfian"),
+    Workload("D", [0.95, 0.0, 0.05, 0.0, 0.0], "latest"),
+    Workload("E", [0.0, 0.0, 0.05, 0.95, 0.0], "zipfian"),
+    Workload("F", [0.5, 0.0, 0.0, 0.0, 0.5], "zipfian"),
+];
+
+/// What happens to the cluster meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    Kill,
+    SplitAndTransfer,
+}
+
+/// Loads and runs A to F, then A, E and F again while a node is killed and started again, and while a
+/// region splits and its leadership moves. The client hides retries: its errors are what a user sees.
+pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
+    let program = need(&setup.programs.ycsb, "--ycsb")?;
+    let records: u64 = if setup.short { 2_000 } else { 100_000 };
+    let operations: u64 = if setup.short { 1_000 } else { 20_000 };
+    let seconds: u64 = if setup.short { 5 } else { 20 };
+    let mut prng = Prng::new(setup.seed);
+    let mut cluster = Cluster::start(three(setup, &[])).await?;
+    let settings_of_load = base(records, 64);
+    let load = one(&mut cluster, program, "load", &settings_of_load, Beside::Nothing, &mut prng);
+    let load = load.await.context("load")?;
+    note(report, "load", &load, true);
+    for workload in &WORKLOADS {
+        let settings = settings(workload, records, operations);
+        let printed =
+            one(&mut cluster, program, "run", &settings, Beside::Nothing, &mut prng).await;
+        note(report, workload.0, &printed.with_context(|| workload.0)?, workload.0 != "D");
+    }
+    for beside in [Beside::Kill, Beside::SplitAndTransfer] {
+        for workload in WORKLOADS.iter().filter(|one| ["A", "E", "F"].contains(&one.0)) {
+            let name = format!("{}_{beside:?}", workload.0);
+            let mut settings = settings(workload, records, PACED_PER_S * seconds);
+            settings.push(("target", pace(workload).to_string()));
+            let printed = one(&mut cluster, program, "run", &settings, beside, &mut prng).await;
+            note(report, &name, &printed.with_context(|| name.clone())?, true);
+            cluster.wait_replicated(3, Duration::from_secs(60)).await?;
+        }
+    }
+    let regions = cluster.regions().await?;
+    let users = regions.iter().filter(|one| one.region.kind == RegionKind::Data).count();
+    report.figure("records", records);
+    report.figure("regions_in_the_end", users);
+    verify::everything(&mut cluster, &Ledger::new(0), 3).await
+}
+
+fn base(records: u64, threads: u64) -> Vec<(&'static str, String)> {
+    vec![
+        ("recordcount", records.to_string()),
+        ("threadcount", threads.to_string()),
+        ("fieldcount", "1".to_owned()),
+        ("fieldlength", VALUE_BYTES.to_string()),
+    ]
+}
+
+fn settings(workload: &Workload, records: u64, operations: u64) -> Vec<(&'static str, String)> {
+    let mut settings = base(records, 32);
+    let names = [
+        "readproportion",
+        "updateproportion",
+        "insertproportion",
+        "scanproportion",
+        "readmodifywriteproportion",
+    ];
+    settings.extend(names.iter().zip(workload.1).map(|(name, share)| (*name, share.to_string())));
+    let operations = if scans(workload) { operations / SCAN_COST } else { operations };
+    settings.push(("operationcount", operations.to_string()));
+    settings.push(("requestdistribution", workload.2.to_owned()));
+    settings.push(("maxscanlength", "100".to_owned()));
+    settings
+}
+
+/// Operations a second while something happens: the run must outlast it.
+fn pace(workload: &Workload) -> u64 {
+    if scans(workload) { PACED_PER_S / SCAN_COST } else { PACED_PER_S }
+}
+
+fn scans(workload: &Workload) -> bool {
+    workload.1[3] > 0.0
+}
+
+async fn one(
+    cluster: &mut Cluster,
+    program: &Path,
+    command: &str,
+    settings: &[(&str, String)],
+    beside: Beside,
+    prng: &mut Prng,
+) -> Result<Printed> {
+    let addresses = cluster.addresses().join(",");
+    let process = programs::ycsb(program, &addresses, command, settings);
+    let running = programs::start(process);
+    tokio::time::sleep(Duration::from_millis(300 + prng.below(700))).await;
+    match beside {
+        Beside::Nothing => {}
+        Beside::Kill => {
+            let victim = prng.below(cluster.nodes.len() as u64) as usize;
+            cluster.nodes[victim].kill()?;
+            tokio::time::sleep(Duration::from_millis(prng.below(1_500))).await;
+            cluster.nodes[victim].restart()?;
+            cluster.wait_ready().await?;
+        }
+        Beside::SplitAndTransfer => {
+            let key = Bytes::from(format!("usertable:user{}", 10 + prng.below(90)));
+            let known = cluster.region_of(&key).await?;
+            if known.region.range.start != key {
+                cluster.split(known.region.id, vec![key.clone()]).await?;
+            }
+            let known = cluster.region_of(&key).await?;
+            let peer = known.region.peers[prng.below(3) as usize];
+            cluster.transfer(known.region.id, peer.store).await?;
+        }
+    }
+    let outlasted = beside == Beside::Nothing || !running.is_finished();
+    let printed = running.await??;
+    ensure!(outlasted || !printed.succeeded, "the run ended before {beside:?} did");
+    cluster.check_alive()?;
+    Ok(printed)
+}
+
+fn note(report: &mut Report, name: &str, printed: &Printed, all_there: bool) {
+    let (errors, missing) = (printed.number("errors"), printed.number("missing"));
+    println!(
+        "{name}: {} operations, {:.0} a second, {errors} errors, {missing} missing",
+        printed.number("operations"),
+        printed.number("per_second"),
+    );
+    report.figure(&format!("{name}_per_s"), printed.number("per_second").round());
+    let fine = printed.succeeded && errors == 0.0 && printed.number("operations") > 0.0;
+    report.demand(fine, format!("{name} without errors: {}", printed.errors));
+    report.demand(!all_there || missing == 0.0, format!("{name}: {missing} keys are missing"));
+}

@@ -1,0 +1,171 @@
+//! A store that is emptied: how far it is, when it will be done, and what it waits for.
+
+use super::rows::state_name;
+use crate::Outcome;
+use crate::output::say;
+use crate::table::{self, Cell, figure, maybe, number, words};
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+use stele_client::Control;
+use stele_client::messages::{StoreProgress, StoreState};
+use stele_types::size::format_bytes;
+use stele_types::{Result, StoreId};
+
+const ASK_EVERY: Duration = Duration::from_millis(500);
+/// Where no terminal shows the line anew, it is printed this often.
+const PRINT_EVERY: Duration = Duration::from_secs(5);
+
+/// Prints how far the store is; with `wait` until it is empty.
+pub async fn follow(
+    control: &Control,
+    begun: StoreProgress,
+    wait: bool,
+    json: bool,
+) -> Result<Outcome> {
+    let mut view = View::new(json);
+    let mut progress = begun;
+    loop {
+        let is_over = !wait || is_over(&progress);
+        view.show(&progress, is_over)?;
+        if is_over {
+            return Ok(Outcome::Done);
+        }
+        tokio::time::sleep(ASK_EVERY).await;
+        progress = control.progress(StoreId(progress.store_id)).await?;
+    }
+}
+
+fn is_over(progress: &StoreProgress) -> bool {
+    let is_empty = progress.regions_left == 0 && progress.leaders_left == 0;
+    match StoreState::try_from(progress.state).unwrap_or_default() {
+        StoreState::Removed | StoreState::Up => true,
+        StoreState::Removing => false,
+        _ => is_empty,
+    }
+}
+
+/// The line, drawn over itself on a terminal.
+struct View {
+    json: bool,
+    on_terminal: bool,
+    printed: Option<Instant>,
+    last: String,
+}
+
+impl View {
+    fn new(json: bool) -> Self {
+        let on_terminal = !json && std::io::stdout().is_terminal();
+        Self { json, on_terminal, printed: None, last: String::new() }
+    }
+
+    fn show(&mut self, progress: &StoreProgress, is_last: bool) -> Result<()> {
+        if self.json {
+            return table::print(&[cells(progress)], true, "");
+        }
+        let line = line(progress);
+        if self.on_terminal {
+            let end = if is_last { "\n" } else { "" };
+            say(&format!("\r\x1b[2K{line}{end}"));
+            return Ok(());
+        }
+        let is_due = self.printed.is_none_or(|at| at.elapsed() >= PRINT_EVERY);
+        if is_last || (is_due && line != self.last) {
+            say(&format!("{line}\n"));
+            self.printed = Some(Instant::now());
+            self.last = line;
+        }
+        Ok(())
+    }
+}
+
+fn cells(progress: &StoreProgress) -> Vec<Cell> {
+    let waits_for = progress.waits_for.as_str();
+    let region = (progress.waits_for_region != 0).then_some(progress.waits_for_region);
+    vec![
+        number("store", progress.store_id),
+        words("state", state_name(progress.state)),
+        number("leaders_left", progress.leaders_left),
+        number("regions_left", progress.regions_left),
+        number("regions_total", progress.regions_total),
+        number("bytes_left", progress.bytes_left),
+        number("bytes_total", progress.bytes_total),
+        figure("bytes_per_second", String::new(), progress.bytes_per_second),
+        maybe("seconds_left", seconds_left(progress)),
+        words("waits_for", waits_for),
+        maybe("waits_for_region", region),
+    ]
+}
+
+/// As the cluster says, else from the bytes moved so far.
+fn seconds_left(progress: &StoreProgress) -> Option<u64> {
+    let guessed = progress.bytes_left.checked_div(progress.bytes_per_second);
+    progress.seconds_left.or(guessed.filter(|_| progress.bytes_left > 0))
+}
+
+/// `store 3 draining: 4 of 10 replicas left (0 leaders), 1.0 GiB of 4.0 GiB, 64 MiB/s, 16 s left`.
+pub fn line(progress: &StoreProgress) -> String {
+    let store = progress.store_id;
+    let state = state_name(progress.state);
+    if is_over(progress) {
+        return match StoreState::try_from(progress.state).unwrap_or_default() {
+            StoreState::Removed => format!("store {store} is removed"),
+            StoreState::Up => format!("store {store} is up"),
+            _ => format!("store {store} is empty and stays a member; stop its node or cancel"),
+        };
+    }
+    let mut text = format!(
+        "store {store} {state}: {} of {} replicas left ({} leaders), {} of {}",
+        progress.regions_left,
+        progress.regions_total,
+        progress.leaders_left,
+        format_bytes(progress.bytes_left),
+        format_bytes(progress.bytes_total),
+    );
+    if progress.bytes_per_second > 0 {
+        text.push_str(&format!(", {}/s", format_bytes(progress.bytes_per_second)));
+    }
+    if let Some(seconds) = seconds_left(progress) {
+        text.push_str(&format!(", {seconds} s left"));
+    }
+    if !progress.waits_for.is_empty() {
+        text.push_str(&format!("; waits for: {}", progress.waits_for));
+        if progress.waits_for_region != 0 {
+            text.push_str(&format!(" (region {})", progress.waits_for_region));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_says_how_far_how_fast_and_what_is_in_the_way() {
+        let mut progress = StoreProgress {
+            store_id: 3,
+            state: StoreState::Draining as i32,
+            leaders_left: 1,
+            regions_left: 4,
+            bytes_left: 1 << 30,
+            regions_total: 10,
+            bytes_total: 4 << 30,
+            bytes_per_second: 64 << 20,
+            ..StoreProgress::default()
+        };
+        let begin = "store 3 draining: 4 of 10 replicas left (1 leaders), 1.0 GiB of 4.0 GiB, \
+                     64.0 MiB/s";
+        assert_eq!(line(&progress), format!("{begin}, 16 s left"));
+        progress.seconds_left = Some(20);
+        progress.waits_for = "no store has room".to_owned();
+        progress.waits_for_region = 7;
+        let expected = format!("{begin}, 20 s left; waits for: no store has room (region 7)");
+        assert_eq!(line(&progress), expected);
+        progress = StoreProgress { leaders_left: 0, regions_left: 0, ..progress };
+        assert!(line(&progress).contains("is empty"));
+        progress.state = StoreState::Removing as i32;
+        assert!(!is_over(&progress), "removed only when the cluster says so");
+        progress.state = StoreState::Removed as i32;
+        assert_eq!(line(&progress), "store 3 is removed");
+    }
+}

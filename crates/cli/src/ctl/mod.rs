@@ -1,0 +1,110 @@
+//! `stele ctl`: what operators ask of a cluster.
+
+mod change;
+mod checksum;
+mod config;
+mod leave;
+pub mod rows;
+
+use crate::Outcome;
+use crate::args::{Ctl, CtlCommand, Regions};
+use crate::output::say;
+use crate::runtime;
+use crate::table::{self, Cell};
+pub use change::Change;
+use rows::{members, operators, region_line, regions, replicas, stores};
+use stele_client::{Client, Control};
+use stele_types::{KeyRange, RegionId, Result, StoreId};
+
+pub fn run(args: &Ctl) -> Result<Outcome> {
+    if let CtlCommand::AddStore = args.command {
+        return add_store(args);
+    }
+    runtime::small()?.block_on(async {
+        let client = Client::connect(&args.cluster).await?;
+        carry_out(args, &client.control()).await
+    })
+}
+
+async fn carry_out(args: &Ctl, control: &Control) -> Result<Outcome> {
+    let json = args.json;
+    let show = |rows: Vec<Vec<Cell>>, none: &str| {
+        table::print(&rows, json, none)?;
+        Ok(Outcome::Done)
+    };
+    let (region, store) = (RegionId, StoreId);
+    match &args.command {
+        CtlCommand::Stores => show(stores(&control.stores(&[]).await?), "no stores"),
+        CtlCommand::Regions(wanted) => show(wanted_regions(control, wanted).await?, "no regions"),
+        CtlCommand::Members => show(members(&control.members().await?), "no members"),
+        CtlCommand::Operators(wanted) => {
+            show(operators(&control.operators(wanted.ended).await?), "nothing is under way")
+        }
+        CtlCommand::Region { id } => one_region(control, region(*id), json).await,
+        CtlCommand::TransferLeader { region: id, store: to } => {
+            let operator = control.transfer_leader(region(*id), store(*to)).await?;
+            Change::new(control, operator).wait(json).await
+        }
+        CtlCommand::Split(split) => {
+            let keys = split.keys.iter().map(|key| crate::text::parse(key, split.hex));
+            let keys = keys.map(|key| key.map(Into::into)).collect::<Result<Vec<_>>>()?;
+            let operator = control.split(region(split.region), keys).await?;
+            Change::new(control, operator).wait(json).await
+        }
+        CtlCommand::Merge { source, target } => {
+            let operator = control.merge(region(*source), region(*target)).await?;
+            Change::new(control, operator).wait(json).await
+        }
+        CtlCommand::Move { region: id, from, to } => {
+            let operator = control.move_replica(region(*id), store(*from), store(*to)).await?;
+            Change::new(control, operator).wait(json).await
+        }
+        CtlCommand::AddStore => Ok(Outcome::Done),
+        CtlCommand::RemoveStore(leave) => {
+            let begun = control.remove(store(leave.store)).await?;
+            leave::follow(control, begun, leave.wait, json).await
+        }
+        CtlCommand::Drain(leave) => {
+            let begun = control.drain(store(leave.store)).await?;
+            leave::follow(control, begun, leave.wait, json).await
+        }
+        CtlCommand::Cancel { store: id } => {
+            let progress = control.cancel(store(*id)).await?;
+            leave::follow(control, progress, false, json).await
+        }
+        CtlCommand::Checksum { region: id } => checksum::run(control, region(*id), json).await,
+        CtlCommand::Config { key, value } => {
+            config::run(control, &args.cluster, key.as_deref(), value.as_deref(), json).await
+        }
+    }
+}
+
+async fn wanted_regions(control: &Control, wanted: &Regions) -> Result<Vec<Vec<Cell>>> {
+    let mut found = control.regions(&KeyRange::all(), wanted.system).await?;
+    if let Some(store) = wanted.store {
+        found.retain(|row| row.region.peer_on(StoreId(store)).is_some());
+    }
+    Ok(regions(&found))
+}
+
+async fn one_region(control: &Control, id: RegionId, json: bool) -> Result<Outcome> {
+    let row = control.region(id).await?;
+    if !json {
+        say(&format!("{}\n", region_line(&row)));
+    }
+    let details = control.region_detail(&row.region).await?;
+    table::print(&replicas(&row, &details), json, "no replica answers")?;
+    Ok(Outcome::Done)
+}
+
+/// A store comes with the process that runs it: there is nothing to be asked of the cluster.
+fn add_store(args: &Ctl) -> Result<Outcome> {
+    let command = format!("stele server --join {} --store DIR", args.cluster.join(","));
+    let row = vec![table::words("command", command.as_str())];
+    if args.json {
+        table::print(&[row], true, "")?;
+    } else {
+        say(&format!("run where the device is, with --listen ADDR for others:\n  {command}\n"));
+    }
+    Ok(Outcome::Done)
+}

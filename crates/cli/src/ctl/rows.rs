@@ -1,0 +1,255 @@
+//! What the cluster says, as rows.
+
+use crate::table::{Cell, figure, maybe, number, words, words_as};
+use crate::text::{printable, to_hex};
+use bytes::Bytes;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use stele_client::RegionRow;
+use stele_client::messages::{
+    MembersResponse, OperatorInfo, OperatorState, RaftRole, ReplicaDetail, StoreInfo, StoreState,
+};
+use stele_types::size::format_bytes;
+use stele_types::{Peer, PeerRole, RegionKind, RegionPhase};
+
+/// Keys shown in a table before they are cut.
+const KEY_CHARS_MAX: usize = 32;
+
+pub fn stores(infos: &[StoreInfo]) -> Vec<Vec<Cell>> {
+    infos.iter().map(store).collect()
+}
+
+fn store(info: &StoreInfo) -> Vec<Cell> {
+    let stats = info.stats.unwrap_or_default();
+    let age_ms = u64::try_from(info.heartbeat_age_ms).ok();
+    let p99_ms = stats.append_p99_nanos as f64 / 1e6;
+    let mut cells = vec![
+        number("store", stats.id),
+        words("address", info.address.as_str()),
+        words("state", state(info)),
+        number("regions", stats.region_count),
+        number("leaders", stats.leader_count),
+        bytes("used", stats.used),
+        bytes("free", stats.free),
+        bytes("capacity", stats.capacity),
+        figure("append p99", format!("{p99_ms:.1} ms"), p99_ms),
+        figure("heard", age_ms.map_or("never".to_owned(), |age| format!("{age} ms")), age_ms),
+        words("version", info.version.as_str()),
+    ];
+    if !info.labels.is_empty() {
+        let labels: BTreeMap<&str, &str> =
+            info.labels.iter().map(|label| (label.key.as_str(), label.value.as_str())).collect();
+        let text: Vec<String> =
+            labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        cells.push(words_as("labels", text.join(","), json!(labels)));
+    }
+    cells
+}
+
+fn bytes(name: &'static str, bytes: u64) -> Cell {
+    figure(name, format_bytes(bytes), bytes)
+}
+
+fn state(info: &StoreInfo) -> String {
+    let stats = info.stats.unwrap_or_default();
+    let mut words = vec![state_name(info.state)];
+    let flags = [
+        (info.down, "down"),
+        (stats.failed, "failed"),
+        (stats.disk_full, "disk full"),
+        (stats.busy, "busy"),
+    ];
+    words.extend(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, word)| *word));
+    words.join(", ")
+}
+
+pub fn state_name(state: i32) -> &'static str {
+    match StoreState::try_from(state).unwrap_or_default() {
+        StoreState::Unspecified => "unknown",
+        StoreState::Preparing => "preparing",
+        StoreState::Up => "up",
+        StoreState::Draining => "draining",
+        StoreState::Removing => "removing",
+        StoreState::Removed => "removed",
+    }
+}
+
+pub fn members(response: &MembersResponse) -> Vec<Vec<Cell>> {
+    let row = |member: &stele_client::messages::Member| {
+        let ids: Vec<u64> = member.stores.iter().map(|store| store.id).collect();
+        let states: Vec<String> = member
+            .stores
+            .iter()
+            .map(|store| format!("{} {}", store.id, state_name(store.state)))
+            .collect();
+        let leads = if member.leads_placement { "leads" } else { "" };
+        vec![
+            words("address", member.address.as_str()),
+            words_as("stores", states.join(", "), json!(ids)),
+            words_as("placement", leads, member.leads_placement),
+            figure("cluster", response.cluster_id.to_string(), response.cluster_id),
+        ]
+    };
+    response.members.iter().map(row).collect()
+}
+
+pub fn operators(infos: &[OperatorInfo]) -> Vec<Vec<Cell>> {
+    infos.iter().map(operator).collect()
+}
+
+pub fn operator(info: &OperatorInfo) -> Vec<Cell> {
+    let steps = format!("{}/{}", info.steps_done, info.steps);
+    vec![
+        number("operator", info.id),
+        number("region", info.region_id),
+        words("state", operator_state(info.state)),
+        figure("steps", steps, json!([info.steps_done, info.steps])),
+        figure("age", format!("{:.1} s", info.age_ms as f64 / 1e3), info.age_ms as f64 / 1e3),
+        words("what", info.what.as_str()),
+        words("why", info.why.as_str()),
+        words("detail", info.detail.as_str()),
+    ]
+}
+
+pub fn operator_state(state: i32) -> &'static str {
+    match OperatorState::try_from(state).unwrap_or_default() {
+        OperatorState::Unspecified => "unknown",
+        OperatorState::Running => "running",
+        OperatorState::Done => "done",
+        OperatorState::Cancelled => "cancelled",
+        OperatorState::TimedOut => "timed out",
+        OperatorState::Refused => "refused",
+    }
+}
+
+pub fn regions(rows: &[RegionRow]) -> Vec<Vec<Cell>> {
+    rows.iter().map(region).collect()
+}
+
+fn region(row: &RegionRow) -> Vec<Cell> {
+    let region = &row.region;
+    let stores: Vec<String> = region.peers.iter().map(|peer| peer_text(row, peer)).collect();
+    let ids: Vec<u64> = region.peers.iter().map(|peer| peer.store.0).collect();
+    let epoch = region.epoch;
+    vec![
+        number("region", region.id.0),
+        key("start", &region.range.start, "-∞"),
+        key("end", &region.range.end, "+∞"),
+        words_as("stores", stores.join(" "), json!(ids)),
+        maybe("leader", row.leader_store.map(|store| store.0)),
+        bytes("size", row.approximate_bytes),
+        number("keys", row.approximate_keys),
+        words_as(
+            "epoch",
+            format!("{}.{}", epoch.version, epoch.conf_version),
+            json!({ "version": epoch.version, "conf_version": epoch.conf_version }),
+        ),
+        words("state", region_state(row)),
+    ]
+}
+
+/// A replica's store, with a mark for what is special about it.
+fn peer_text(row: &RegionRow, peer: &Peer) -> String {
+    let role = match peer.role {
+        PeerRole::Voter => "",
+        PeerRole::Learner => "L",
+        PeerRole::IncomingVoter => "+",
+        PeerRole::DemotingVoter => "-",
+    };
+    let down = if row.down_peers.contains(&peer.id) { "!" } else { "" };
+    let pending = if row.pending_peers.contains(&peer.id) { "…" } else { "" };
+    format!("{}{role}{down}{pending}", peer.store)
+}
+
+fn region_state(row: &RegionRow) -> String {
+    let mut words: Vec<String> = Vec::new();
+    if row.region.kind == RegionKind::System {
+        words.push("placement".to_owned());
+    }
+    match row.region.phase {
+        RegionPhase::Merging { target, .. } => words.push(format!("merging into {target}")),
+        RegionPhase::Tombstone => words.push("gone".to_owned()),
+        RegionPhase::Normal => {}
+    }
+    if row.leader_store.is_none() {
+        words.push("no leader".to_owned());
+    }
+    if row.region.is_joint() {
+        words.push("changing members".to_owned());
+    }
+    if row.is_hibernating {
+        words.push("asleep".to_owned());
+    }
+    if let Some(operator) = row.operator {
+        words.push(format!("operator {operator}"));
+    }
+    if words.is_empty() { "ok".to_owned() } else { words.join(", ") }
+}
+
+/// A region in one line.
+pub fn region_line(row: &RegionRow) -> String {
+    let region = &row.region;
+    let bound = |key: &Bytes, none: &str| {
+        if key.is_empty() { none.to_owned() } else { printable(key) }
+    };
+    format!(
+        "region {} [{}, {}) epoch {}.{} · {} in about {} keys · {}",
+        region.id,
+        bound(&region.range.start, "-∞"),
+        bound(&region.range.end, "+∞"),
+        region.epoch.version,
+        region.epoch.conf_version,
+        format_bytes(row.approximate_bytes),
+        row.approximate_keys,
+        region_state(row),
+    )
+}
+
+fn key(name: &'static str, key: &Bytes, none: &str) -> Cell {
+    let mut text = if key.is_empty() { none.to_owned() } else { printable(key) };
+    if text.chars().count() > KEY_CHARS_MAX {
+        text = text.chars().take(KEY_CHARS_MAX - 1).collect::<String>() + "…";
+    }
+    words_as(name, text, key_value(key))
+}
+
+/// Text where it is UTF-8, else hexadecimal digits.
+fn key_value(key: &Bytes) -> Value {
+    match std::str::from_utf8(key) {
+        Ok(text) => json!(text),
+        Err(_) => json!({ "hex": to_hex(key) }),
+    }
+}
+
+pub fn replicas(row: &RegionRow, details: &[ReplicaDetail]) -> Vec<Vec<Cell>> {
+    let mut rows = Vec::new();
+    for peer in &row.region.peers {
+        let Some(detail) = details.iter().find(|detail| detail.peer_id == peer.id.0) else {
+            continue;
+        };
+        rows.push(vec![
+            number("store", peer.store.0),
+            number("peer", peer.id.0),
+            words("role", role_name(detail.role, peer.role)),
+            number("term", detail.term),
+            number("first", detail.first_index),
+            number("last", detail.last_index),
+            number("committed", detail.committed_index),
+            number("applied", detail.applied_index),
+            bytes("size", detail.approximate_bytes),
+            number("keys", detail.approximate_keys),
+            words_as("asleep", if detail.hibernating { "yes" } else { "no" }, detail.hibernating),
+        ]);
+    }
+    rows
+}
+
+fn role_name(role: i32, peer: PeerRole) -> &'static str {
+    match (RaftRole::try_from(role).unwrap_or_default(), peer) {
+        (RaftRole::Leader, _) => "leader",
+        (RaftRole::Candidate | RaftRole::PreCandidate, _) => "candidate",
+        (_, PeerRole::Learner) => "learner",
+        (RaftRole::Follower, _) => "follower",
+        (RaftRole::Unspecified, _) => "unknown",
+    }
+}

@@ -1,0 +1,137 @@
+//! Where keys are: in a directory or in a cluster. What single-key commands need of either.
+
+use crate::args;
+use crate::runtime;
+use crate::store::{Order, Pair, Store, Tuning};
+use bytes::Bytes;
+use std::path::Path;
+use stele_client::{Client, ScanOptions, Ttl};
+use stele_types::{KeyRange, Result};
+use tokio::runtime::Runtime;
+
+/// An open store or a connection.
+pub enum Place {
+    /// A store of this process.
+    Directory(Box<Store>),
+    /// Nodes somewhere.
+    Cluster(Remote),
+}
+
+/// A cluster, waited for.
+pub struct Remote {
+    runtime: Runtime,
+    client: Client,
+}
+
+/// Which pairs are wanted, and what of them.
+pub struct Wanted {
+    pub range: KeyRange,
+    pub reverse: bool,
+    pub keys_only: bool,
+    pub limit: Option<usize>,
+}
+
+impl Place {
+    /// Opens what must exist.
+    pub fn open(place: &args::Place) -> Result<Self> {
+        Self::open_with(place, |dir| Store::open(dir, &Tuning::default()))
+    }
+
+    /// Opens a store, making it when there is none, or connects.
+    pub fn open_or_create(place: &args::Place) -> Result<Self> {
+        Self::open_with(place, |dir| Store::open_or_create(dir, &Tuning::default()))
+    }
+
+    fn open_with(place: &args::Place, open: impl Fn(&Path) -> Result<Store>) -> Result<Self> {
+        match &place.store {
+            Some(dir) => Ok(Self::Directory(Box::new(open(dir)?))),
+            None => {
+                let runtime = runtime::small()?;
+                let client = runtime.block_on(Client::connect(&place.cluster))?;
+                Ok(Self::Cluster(Remote { runtime, client }))
+            }
+        }
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        match self {
+            Self::Directory(store) => Ok(store.get(key)?.map(|(value, _)| value)),
+            Self::Cluster(remote) => remote.wait(remote.client.get(bytes(key))),
+        }
+    }
+
+    /// Sets a key, for `ttl_s` seconds if given.
+    pub fn put(&self, key: &[u8], value: Vec<u8>, ttl_s: Option<u64>) -> Result<()> {
+        match self {
+            Self::Directory(store) => store.put(key, &value, ttl_s),
+            Self::Cluster(remote) => {
+                let ttl = ttl_s.map_or(Ttl::Endless, Ttl::Seconds);
+                remote.wait(remote.client.put_with_ttl(bytes(key), value, ttl))
+            }
+        }
+    }
+
+    /// Removes keys, one after the other.
+    pub fn delete(&self, keys: &[Vec<u8>]) -> Result<()> {
+        match self {
+            Self::Directory(store) => keys.iter().try_for_each(|key| store.delete(key)),
+            Self::Cluster(remote) => {
+                let keys = keys.iter().map(|key| bytes(key)).collect();
+                remote.wait(remote.client.batch_delete(keys))
+            }
+        }
+    }
+
+    /// Removes every key of a range.
+    pub fn delete_range(&self, range: &KeyRange) -> Result<()> {
+        match self {
+            Self::Directory(store) => store.delete_range(range),
+            Self::Cluster(remote) => remote.wait(remote.client.delete_range(range.clone())),
+        }
+    }
+
+    /// Hands each wanted pair to `each`, in key order.
+    pub fn each_pair(
+        &self,
+        wanted: Wanted,
+        mut each: impl FnMut(&Pair) -> Result<()>,
+    ) -> Result<()> {
+        let Wanted { range, reverse, keys_only, limit } = wanted;
+        match self {
+            Self::Directory(store) => {
+                let order = if reverse { Order::Reverse } else { Order::Forward };
+                let mut pairs = store.pairs(range, order, keys_only)?;
+                pairs.by_ref().take(limit.unwrap_or(usize::MAX)).try_for_each(|pair| each(&pair?))
+            }
+            Self::Cluster(remote) => {
+                let options = ScanOptions { reverse, keys_only, limit };
+                let mut scan = remote.client.scan(range, options);
+                while let Some(page) = remote.runtime.block_on(scan.next_page())? {
+                    for pair in page {
+                        each(&Pair { key: pair.key, value: pair.value, expires_at_s: 0 })?;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends cleanly; tells what failed on the way out.
+    pub fn close(self) -> Result<()> {
+        match self {
+            Self::Directory(store) => store.close(),
+            Self::Cluster(_) => Ok(()),
+        }
+    }
+}
+
+impl Remote {
+    fn wait<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        self.runtime.block_on(call)
+    }
+}
+
+fn bytes(bytes: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(bytes)
+}

@@ -1,0 +1,175 @@
+//! What the prompt's commands do. Each prints one line with its time, or a table.
+
+use super::cluster::Cluster;
+use super::prompt::{Command, HELP};
+use super::survival::sentence;
+use crate::ctl::{self, rows};
+use crate::output::say;
+use crate::table;
+use crate::text::printable;
+use bytes::Bytes;
+use std::time::Instant;
+use stele_client::ScanOptions;
+use stele_client::messages::OperatorState;
+use stele_types::{Error, KeyRange, RegionId, Result, StoreId};
+
+/// Pairs a scan shows.
+const SCAN_PAIRS_MAX: usize = 50;
+
+/// Carries a command out; false to quit.
+pub async fn carry_out(cluster: &mut Cluster, command: Command) -> Result<bool> {
+    let started = Instant::now();
+    let told = match command {
+        Command::Put { key, value } => {
+            cluster.client.put(key.clone(), value).await?;
+            format!("OK  {}", place(cluster, key).await?)
+        }
+        Command::Get { key } => get(cluster, key).await?,
+        Command::Del { key } => {
+            cluster.client.delete(key.clone()).await?;
+            format!("OK  {}", place(cluster, key).await?)
+        }
+        Command::Scan { start, end } => scan(cluster, KeyRange::new(start, end)).await?,
+        Command::Kill { node } => kill(cluster, &node).await?,
+        Command::Restart { node } => restart(cluster, &node).await?,
+        Command::Pause { node } => pause(cluster, &node).await?,
+        Command::Resume { node } => {
+            let at = cluster.nodes().find(&node)?;
+            cluster.nodes().resume(at)?;
+            format!("{node} goes on · {}", cluster.survives_sentence())
+        }
+        Command::Transfer { region, to } => transfer(cluster, RegionId(region), &to).await?,
+        Command::Split { at, keys } => split(cluster, at, keys).await?,
+        Command::Regions => {
+            let rows = rows::regions(cluster.see_regions().await?);
+            say(&table::text(&rows, "no regions"));
+            return Ok(true);
+        }
+        Command::Status => {
+            let table = cluster.table().await;
+            say(&table);
+            cluster.survives_sentence()
+        }
+        Command::Help => {
+            say(HELP);
+            return Ok(true);
+        }
+        Command::Quit => return Ok(false),
+    };
+    say(&format!("{told}  {}\n", time(started)));
+    Ok(true)
+}
+
+/// `0.9 ms`, `1.2 s`.
+pub fn time(since: Instant) -> String {
+    let ms = since.elapsed().as_secs_f64() * 1e3;
+    if ms < 1e3 { format!("{ms:.1} ms") } else { format!("{:.1} s", ms / 1e3) }
+}
+
+/// `region 2 on n1`, from what the client has learned.
+async fn place(cluster: &Cluster, key: String) -> Result<String> {
+    let (region, store) = cluster.client.locate(key).await?;
+    Ok(format!("region {region} on {}", cluster.node_name(store)))
+}
+
+async fn get(cluster: &Cluster, key: String) -> Result<String> {
+    let value = cluster.client.get(key.clone()).await?;
+    let value = value.map_or("(no such key)".to_owned(), |value| printable(&value));
+    Ok(format!("{value}  {}", place(cluster, key).await?))
+}
+
+async fn scan(cluster: &Cluster, range: KeyRange) -> Result<String> {
+    let options = ScanOptions { limit: Some(SCAN_PAIRS_MAX + 1), ..ScanOptions::default() };
+    let pairs = cluster.client.scan(range, options).collect().await?;
+    let is_cut = pairs.len() > SCAN_PAIRS_MAX;
+    let shown = pairs.len().min(SCAN_PAIRS_MAX);
+    for pair in pairs.iter().take(shown) {
+        say(&format!("{}\t{}\n", printable(&pair.key), printable(&pair.value)));
+    }
+    let more = if is_cut { " and more" } else { "" };
+    Ok(format!("{shown} pairs{more}"))
+}
+
+async fn kill(cluster: &mut Cluster, name: &str) -> Result<String> {
+    let at = cluster.nodes().find(name)?;
+    // If nobody answers any more, what was seen last has to do.
+    let _ = cluster.see_regions().await;
+    let led = cluster.led_by(at);
+    cluster.nodes().kill(at)?;
+    Ok(format!("{name} down{}", after_loss(cluster, &led).await?))
+}
+
+async fn pause(cluster: &mut Cluster, name: &str) -> Result<String> {
+    let at = cluster.nodes().find(name)?;
+    let _ = cluster.see_regions().await;
+    let led = cluster.led_by(at);
+    cluster.nodes().pause(at)?;
+    Ok(format!("{name} paused{}", after_loss(cluster, &led).await?))
+}
+
+/// What became of the regions that a lost node led.
+async fn after_loss(cluster: &mut Cluster, led: &[RegionId]) -> Result<String> {
+    let survives = cluster.survives();
+    if survives.is_none() {
+        return Ok(format!(" · {}", sentence(None)));
+    }
+    let started = Instant::now();
+    cluster.led_again(led).await?;
+    let more = sentence(survives) + " more";
+    let moved = match led.len() {
+        0 => "it led nothing".to_owned(),
+        1 => format!("1 leader moved in {}", time(started)),
+        count => format!("{count} leaders moved in {}", time(started)),
+    };
+    Ok(format!(" · {moved} · {more}"))
+}
+
+async fn restart(cluster: &mut Cluster, name: &str) -> Result<String> {
+    let at = cluster.nodes().find(name)?;
+    cluster.nodes().start(at)?;
+    let started = Instant::now();
+    cluster.replicated().await?;
+    let caught_up = time(started);
+    Ok(format!("{name} up · caught up in {caught_up} · {}", cluster.survives_sentence()))
+}
+
+async fn transfer(cluster: &mut Cluster, region: RegionId, to: &str) -> Result<String> {
+    let row = cluster.control.region(region).await?;
+    let store = match to.parse() {
+        Ok(store) => StoreId(store),
+        Err(_) => {
+            let at = cluster.nodes().find(to)?;
+            let stores = cluster.stores_of(at);
+            let held = stores.into_iter().find(|store| row.region.peer_on(*store).is_some());
+            held.ok_or_else(|| Error::Refused(format!("{to} has no replica of region {region}")))?
+        }
+    };
+    let operator = cluster.control.transfer_leader(region, store).await?;
+    ended(cluster, operator).await?;
+    Ok(format!("region {region} is led by {}", cluster.node_name(store)))
+}
+
+async fn split(cluster: &mut Cluster, at: String, keys: Vec<String>) -> Result<String> {
+    let mut keys: Vec<Bytes> = keys.into_iter().map(Bytes::from).collect();
+    let region = match at.parse() {
+        Ok(number) => RegionId(number),
+        Err(_) => {
+            let key = Bytes::from(at);
+            keys.insert(0, key.clone());
+            cluster.control.region_of(key).await?.region.id
+        }
+    };
+    let before = cluster.see_regions().await?.len();
+    let operator = cluster.control.split(region, keys).await?;
+    ended(cluster, operator).await?;
+    let now = cluster.see_regions().await?.len();
+    Ok(format!("region {region} split · {} new · {now} regions", now.saturating_sub(before)))
+}
+
+async fn ended(cluster: &Cluster, operator: u64) -> Result<()> {
+    let ended = ctl::Change::new(&cluster.control, operator).ended().await?;
+    match OperatorState::try_from(ended.state).unwrap_or_default() {
+        OperatorState::Done => Ok(()),
+        _ => Err(Error::Refused(format!("{}: {}", ended.what, ended.detail))),
+    }
+}

@@ -1,0 +1,210 @@
+//! The playground's nodes seen as a cluster.
+
+use super::nodes::{Nodes, State};
+use super::survival::{nodes_that_may_fail, sentence};
+use crate::table::{self, Cell, maybe, number, words};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use stele_client::messages::{RaftRole, StoreInfo};
+use stele_client::{Client, Control, Options, RegionRow};
+use stele_types::size::format_bytes;
+use stele_types::{Error, KeyRange, PeerRole, RegionId, Result, StoreId};
+
+/// Copies of a region, if there are as many nodes.
+const COPIES: usize = 3;
+const ASK_EVERY: Duration = Duration::from_millis(20);
+/// For one call of a command: a person waits.
+const CALL_WITHIN: Duration = Duration::from_secs(10);
+/// Until every region has its copies, and until regions are led again.
+const REPLICATED_WITHIN: Duration = Duration::from_secs(120);
+const LED_WITHIN: Duration = Duration::from_secs(30);
+
+/// Processes, and a client of theirs.
+pub struct Cluster {
+    nodes: Arc<Mutex<Nodes>>,
+    /// For keys.
+    pub client: Client,
+    /// For everything else.
+    pub control: Control,
+    /// Which node runs a store.
+    node_of: BTreeMap<StoreId, usize>,
+    /// Regions as they were seen last.
+    regions: Vec<RegionRow>,
+}
+
+impl Cluster {
+    /// Connects to nodes that serve.
+    pub async fn connect(nodes: Arc<Mutex<Nodes>>) -> Result<Self> {
+        let addresses: Vec<String> =
+            nodes.lock().list().iter().map(|node| node.address.clone()).collect();
+        let options = Options { timeout: CALL_WITHIN, ..Options::default() };
+        let client = Client::connect_with(&addresses, options).await?;
+        let control = client.control();
+        let mut cluster =
+            Self { nodes, client, control, node_of: BTreeMap::new(), regions: Vec::new() };
+        let started = Instant::now();
+        // Stores are known once they have reported.
+        while cluster.node_of.len() < addresses.len() {
+            cluster.learn_stores().await?;
+            if started.elapsed() > REPLICATED_WITHIN {
+                return Err(Error::Unavailable("not every node has joined".to_owned()));
+            }
+            tokio::time::sleep(ASK_EVERY).await;
+        }
+        Ok(cluster)
+    }
+
+    /// The processes.
+    pub fn nodes(&self) -> MutexGuard<'_, Nodes> {
+        self.nodes.lock()
+    }
+
+    async fn learn_stores(&mut self) -> Result<Vec<StoreInfo>> {
+        let infos = self.control.stores(&[]).await?;
+        let nodes = self.nodes.lock();
+        for info in &infos {
+            let at = nodes.list().iter().position(|node| node.address == info.address);
+            let id = StoreId(info.stats.unwrap_or_default().id);
+            self.node_of.extend(at.map(|at| (id, at)));
+        }
+        drop(nodes);
+        Ok(infos)
+    }
+
+    /// Stores of a node.
+    pub fn stores_of(&self, node: usize) -> Vec<StoreId> {
+        let of_node = self.node_of.iter().filter(|(_, at)| **at == node);
+        of_node.map(|(store, _)| *store).collect()
+    }
+
+    /// `n2` for a store of the second node.
+    pub fn node_name(&self, store: StoreId) -> String {
+        let nodes = self.nodes.lock();
+        let node = self.node_of.get(&store).and_then(|at| nodes.list().get(*at));
+        node.map_or(format!("store {store}"), |node| node.name.clone())
+    }
+
+    /// Waits until every region has all its copies; returns how many regions and copies.
+    pub async fn replicated(&mut self) -> Result<(usize, usize)> {
+        let started = Instant::now();
+        let copies = COPIES.min(self.nodes().list().len());
+        loop {
+            let regions = self.see_regions().await?;
+            let is_done = |row: &RegionRow| {
+                let voters = row.region.peers.iter().filter(|peer| peer.role == PeerRole::Voter);
+                voters.count() >= copies
+                    && row.leader_store.is_some()
+                    && row.pending_peers.is_empty()
+                    && row.down_peers.is_empty()
+                    && !row.region.is_joint()
+            };
+            if !regions.is_empty() && regions.iter().all(is_done) {
+                return Ok((regions.len(), copies));
+            }
+            if started.elapsed() > REPLICATED_WITHIN {
+                let text = format!("some region has not {copies} copies yet; see `status`");
+                return Err(Error::Unavailable(text));
+            }
+            tokio::time::sleep(ASK_EVERY).await;
+        }
+    }
+
+    /// Regions as the placement group knows them now.
+    pub async fn see_regions(&mut self) -> Result<&[RegionRow]> {
+        self.regions = self.control.regions(&KeyRange::all(), true).await?;
+        Ok(&self.regions)
+    }
+
+    /// Regions as they were seen last, that stores of this node led.
+    pub fn led_by(&self, node: usize) -> Vec<RegionId> {
+        let leads = |row: &&RegionRow| {
+            row.leader_store.is_some_and(|store| self.node_of.get(&store) == Some(&node))
+        };
+        self.regions.iter().filter(leads).map(|row| row.region.id).collect()
+    }
+
+    /// Stores whose nodes run, with their nodes.
+    fn answering(&self) -> BTreeMap<StoreId, usize> {
+        let mut nodes = self.nodes.lock();
+        nodes.look();
+        let is_up = |at: &usize| nodes.list().get(*at).is_some_and(|node| node.state == State::Up);
+        self.node_of.iter().filter(|(_, at)| is_up(at)).map(|(id, at)| (*id, *at)).collect()
+    }
+
+    /// Nodes that may fail now, from the regions seen last.
+    pub fn survives(&self) -> Option<u64> {
+        nodes_that_may_fail(self.regions.iter().map(|row| &row.region), &self.answering())
+    }
+
+    /// The same in words.
+    pub fn survives_sentence(&self) -> String {
+        sentence(self.survives())
+    }
+
+    /// Waits until each of these regions is led by a node that runs.
+    pub async fn led_again(&self, regions: &[RegionId]) -> Result<()> {
+        let started = Instant::now();
+        let answering = self.answering();
+        for id in regions {
+            while !self.is_led(*id, &answering).await {
+                if started.elapsed() > LED_WITHIN {
+                    return Err(Error::Unavailable(format!("region {id} has no new leader")));
+                }
+                tokio::time::sleep(ASK_EVERY).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn is_led(&self, id: RegionId, answering: &BTreeMap<StoreId, usize>) -> bool {
+        let row = self.regions.iter().find(|row| row.region.id == id);
+        let peers = row.map(|row| row.region.peers.as_slice()).unwrap_or_default();
+        for peer in peers.iter().filter(|peer| answering.contains_key(&peer.store)) {
+            let replica = self.control.replica(id, peer.store).await;
+            if matches!(replica, Ok(Some(replica)) if replica.role == RaftRole::Leader as i32) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The table of nodes and stores. Without an answer of the placement group only processes are
+    /// shown.
+    pub async fn table(&mut self) -> String {
+        let infos = self.learn_stores().await.unwrap_or_default();
+        // Older numbers stand where no new ones can be had.
+        let _ = self.see_regions().await;
+        self.nodes().look();
+        let nodes = self.nodes();
+        let mut rows = Vec::new();
+        for (at, node) in nodes.list().iter().enumerate() {
+            for store in self.stores_of(at) {
+                let state = format!("{:?}", node.state).to_lowercase();
+                let mut row = vec![
+                    words("node", node.name.as_str()),
+                    words("address", node.address.as_str()),
+                    number("store", store.0),
+                    words("process", state),
+                ];
+                row.extend(self.store_cells(store, &infos));
+                rows.push(row);
+            }
+        }
+        table::text(&rows, "no stores")
+    }
+
+    fn store_cells(&self, store: StoreId, infos: &[StoreInfo]) -> Vec<Cell> {
+        let of_store = |info: &&StoreInfo| info.stats.is_some_and(|stats| stats.id == store.0);
+        let stats = infos.iter().find(of_store).and_then(|info| info.stats);
+        let known = !self.regions.is_empty();
+        let replicas = self.regions.iter().filter(|row| row.region.peer_on(store).is_some());
+        let led = self.regions.iter().filter(|row| row.leader_store == Some(store));
+        vec![
+            maybe("replicas", known.then(|| replicas.count() as u64)),
+            maybe("leaders", known.then(|| led.count() as u64)),
+            words("used", stats.map_or("-".to_owned(), |stats| format_bytes(stats.used))),
+        ]
+    }
+}

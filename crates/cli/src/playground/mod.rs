@@ -1,0 +1,175 @@
+//! `stele playground`: a cluster of real processes on this machine, to try things on.
+
+mod actions;
+mod cluster;
+mod demo;
+mod nodes;
+mod prompt;
+mod survival;
+
+use crate::args::Playground;
+use crate::output::say;
+use crate::{Outcome, one_line, runtime};
+use cluster::Cluster;
+use nodes::Nodes;
+use parking_lot::Mutex;
+use prompt::Lines;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+use stele_types::{Error, Result};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// What a shell makes of an interrupt.
+const INTERRUPTED: i32 = 130;
+
+pub fn run(args: &Playground) -> Result<Outcome> {
+    let home = Home::new(args.keep.as_deref())?;
+    let runtime = runtime::large()?;
+    let nodes = Nodes::new(home.path(), args.nodes, args.stores, args.base_port)?;
+    let nodes = Arc::new(Mutex::new(nodes));
+    end_on_signals(&runtime, &nodes, &home);
+    let outcome = play(args, &runtime, &nodes, &home);
+    nodes.lock().kill_all();
+    home.close()?;
+    outcome
+}
+
+/// Processes are started on this thread only: they end when the thread does that started them.
+fn play(
+    args: &Playground,
+    runtime: &Runtime,
+    nodes: &Arc<Mutex<Nodes>>,
+    home: &Home,
+) -> Result<Outcome> {
+    let started = Instant::now();
+    nodes.lock().start_all()?;
+    let mut cluster = runtime.block_on(Cluster::connect(Arc::clone(nodes)))?;
+    let (regions, copies) = runtime.block_on(cluster.replicated())?;
+    let names: Vec<String> =
+        cluster.nodes().list().iter().map(|node| format!("{} ✓", node.name)).collect();
+    let stores = args.nodes * args.stores;
+    say(&format!(
+        "{}   {stores} stores, {regions} regions, {copies} copies · ready in {}\n",
+        names.join("  "),
+        actions::time(started)
+    ));
+    say(&runtime.block_on(cluster.table()));
+    say(&format!("{} · {}\n", cluster.survives_sentence(), home.fate()));
+    if args.demo {
+        runtime.block_on(demo::run(&mut cluster))?;
+        return Ok(Outcome::Done);
+    }
+    say(&next_steps(&cluster));
+    converse(runtime, &mut cluster)
+}
+
+fn next_steps(cluster: &Cluster) -> String {
+    let addresses: Vec<String> =
+        cluster.nodes().list().iter().map(|node| node.address.clone()).collect();
+    let all = addresses.join(",");
+    let quoted: Vec<String> = addresses.iter().map(|address| format!("\"{address}\"")).collect();
+    format!(
+        "tikv/pd  RawClient::new(vec![{}])\n\
+         shell    stele get --cluster {all} KEY · stele ctl --cluster {all} stores\n\
+         here     put a 1 · get a · kill n1 · status · help · quit\n",
+        quoted.join(", ")
+    )
+}
+
+/// Carries lines out until there are no more. What fails is told, and the next line comes.
+fn converse(runtime: &Runtime, cluster: &mut Cluster) -> Result<Outcome> {
+    let mut lines = Lines::new()?;
+    let mut outcome = Outcome::Done;
+    while let Some(line) = lines.next()? {
+        let carried_out = match prompt::parse(&line) {
+            Ok(None) => continue,
+            Ok(Some(command)) => runtime.block_on(actions::carry_out(cluster, command)),
+            Err(error) => Err(error),
+        };
+        match carried_out {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(error) => {
+                say(&format!("{}\n", one_line(&error)));
+                if !lines.are_typed() {
+                    outcome = Outcome::Failed;
+                }
+            }
+        }
+    }
+    Ok(outcome)
+}
+
+/// Signals end the nodes and remove the data as `quit` does.
+fn end_on_signals(runtime: &Runtime, nodes: &Arc<Mutex<Nodes>>, home: &Home) {
+    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+        let nodes = Arc::clone(nodes);
+        let remove = home.removed_path();
+        runtime.spawn(async move {
+            let Ok(mut signals) = signal(kind) else { return };
+            signals.recv().await;
+            nodes.lock().kill_all();
+            if let Some(path) = remove {
+                // The system removes what is left of temporary directories.
+                let _ = std::fs::remove_dir_all(path);
+            }
+            std::process::exit(INTERRUPTED);
+        });
+    }
+}
+
+/// Where the nodes keep their data.
+enum Home {
+    Temporary(TempDir),
+    Kept(PathBuf),
+}
+
+impl Home {
+    fn new(keep: Option<&Path>) -> Result<Self> {
+        if let Some(path) = keep {
+            std::fs::create_dir_all(path).map_err(|error| Error::io("create", path, error))?;
+            let path = path.canonicalize().map_err(|error| Error::io("find", path, error))?;
+            return Ok(Self::Kept(path));
+        }
+        let made = tempfile::Builder::new().prefix("stele-playground-").tempdir();
+        made.map(Self::Temporary).map_err(|error| {
+            Error::io("create", std::env::temp_dir().join("stele-playground-…"), error)
+        })
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::Temporary(dir) => dir.path(),
+            Self::Kept(path) => path,
+        }
+    }
+
+    fn removed_path(&self) -> Option<PathBuf> {
+        match self {
+            Self::Temporary(dir) => Some(dir.path().to_path_buf()),
+            Self::Kept(_) => None,
+        }
+    }
+
+    fn fate(&self) -> String {
+        match self {
+            Self::Temporary(dir) => {
+                format!("data in {} removed on exit (--keep DIR)", dir.path().display())
+            }
+            Self::Kept(path) => format!("data kept in {}", path.display()),
+        }
+    }
+
+    fn close(self) -> Result<()> {
+        match self {
+            Self::Temporary(dir) => {
+                let path = dir.path().to_path_buf();
+                dir.close().map_err(|error| Error::io("remove", path, error))
+            }
+            Self::Kept(_) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! The playground's processes: one for each node, in a directory of its own, none of which outlives
+//! this one.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+use stele_types::{Error, Result};
+
+const READY_WITHIN: Duration = Duration::from_secs(60);
+/// Where a node's port is kept, so that it is the same again when the directory is.
+const PORT_FILE: &str = "port";
+/// Where a node's standard error goes.
+const LOG_FILE: &str = "log";
+/// Settings that the playground decides.
+const OWN_SETTINGS: [&str; 4] = ["STELE_LISTEN", "STELE_ADVERTISE", "STELE_JOIN", "STELE_STORE"];
+
+/// Whether a node's process runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It runs.
+    Up,
+    /// It has been stopped in the middle of what it did.
+    Paused,
+    /// There is none.
+    Down,
+}
+
+/// A node.
+pub struct Node {
+    /// `n1`, `n2`, …
+    pub name: String,
+    /// `host:port`.
+    pub address: String,
+    /// Whether its process runs.
+    pub state: State,
+    dir: PathBuf,
+    child: Option<Child>,
+}
+
+/// All nodes.
+pub struct Nodes {
+    list: Vec<Node>,
+    stores: u64,
+}
+
+impl Nodes {
+    /// Chooses the ports. Nothing runs yet.
+    pub fn new(dir: &Path, count: u64, stores: u64, base_port: Option<u16>) -> Result<Self> {
+        // Ports stay taken until all are chosen, so that none is chosen twice.
+        let mut taken = Vec::new();
+        let mut list = Vec::new();
+        for number in 1..=count {
+            let dir = dir.join(format!("n{number}"));
+            fs::create_dir_all(&dir).map_err(|error| Error::io("create", &dir, error))?;
+            let asked = base_port.map(|base| base.saturating_add((number - 1) as u16));
+            let port = port(&dir, asked, &mut taken)?;
+            list.push(Node {
+                name: format!("n{number}"),
+                address: format!("127.0.0.1:{port}"),
+                state: State::Down,
+                dir,
+                child: None,
+            });
+        }
+        Ok(Self { list, stores })
+    }
+
+    /// All of them.
+    pub fn list(&self) -> &[Node] {
+        &self.list
+    }
+
+    /// The node of that name or number.
+    pub fn find(&self, name: &str) -> Result<usize> {
+        let found = self.list.iter().position(|node| node.name == name);
+        let names = || {
+            let names: Vec<&str> = self.list.iter().map(|node| node.name.as_str()).collect();
+            Error::invalid(format!("there is no node `{name}`; there are {}", names.join(", ")))
+        };
+        found.ok_or_else(names)
+    }
+
+    /// Starts all nodes and waits until each serves.
+    pub fn start_all(&mut self) -> Result<()> {
+        let waits: Vec<Wait> =
+            (0..self.list.len()).map(|at| self.spawn(at)).collect::<Result<_>>()?;
+        waits.into_iter().try_for_each(|wait| self.wait(wait))
+    }
+
+    /// Starts a node that is down and waits until it serves.
+    pub fn start(&mut self, at: usize) -> Result<()> {
+        let wait = self.spawn(at)?;
+        self.wait(wait)
+    }
+
+    fn spawn(&mut self, at: usize) -> Result<Wait> {
+        let first = self.list.first().map(|node| node.address.clone()).unwrap_or_default();
+        let stores = self.stores;
+        let node = self.node(at)?;
+        if node.state != State::Down {
+            return Err(Error::invalid(format!("{} is running", node.name)));
+        }
+        let log_path = node.dir.join(LOG_FILE);
+        let log = File::options().create(true).append(true).open(&log_path);
+        let log = log.map_err(|error| Error::io("open", &log_path, error))?;
+        let failed = |error| Error::io("start", "a node's process", error);
+        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        command.args(["server", "--with-parent", &std::process::id().to_string()]);
+        command.args(["--listen", &node.address]);
+        for store in 1..=stores {
+            command.arg("--store").arg(node.dir.join(format!("s{store}")));
+        }
+        if node.address != first {
+            command.args(["--join", &first]);
+        }
+        for name in OWN_SETTINGS {
+            command.env_remove(name);
+        }
+        // A group of its own: an interrupt at the terminal is the playground's.
+        command.process_group(0);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        let mut child = command.spawn().map_err(failed)?;
+        let first_line = first_line(child.stdout.take());
+        node.child = Some(child);
+        node.state = State::Up;
+        Ok(Wait { at, first_line, since: Instant::now() })
+    }
+
+    fn wait(&mut self, wait: Wait) -> Result<()> {
+        let left = READY_WITHIN.saturating_sub(wait.since.elapsed());
+        let line = wait.first_line.recv_timeout(left);
+        if line.as_ref().is_ok_and(|line| line.starts_with("ready")) {
+            return Ok(());
+        }
+        self.kill(wait.at)?;
+        let node = self.node(wait.at)?;
+        let why = match line {
+            Err(RecvTimeoutError::Timeout) => "was not ready in time".to_owned(),
+            _ => format!("ended: {}", last_line(&node.dir.join(LOG_FILE))),
+        };
+        Err(Error::Refused(format!(
+            "{} {why} (log: {})",
+            node.name,
+            node.dir.join(LOG_FILE).display()
+        )))
+    }
+
+    /// Ends a node as a power cut would.
+    pub fn kill(&mut self, at: usize) -> Result<()> {
+        let node = self.node(at)?;
+        if let Some(mut child) = node.child.take() {
+            // It may have ended by itself.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        node.state = State::Down;
+        Ok(())
+    }
+
+    /// Stops a node where it stands.
+    pub fn pause(&mut self, at: usize) -> Result<()> {
+        self.signal(at, rustix::process::Signal::STOP, State::Up, State::Paused)
+    }
+
+    /// Lets a node that was stopped go on.
+    pub fn resume(&mut self, at: usize) -> Result<()> {
+        self.signal(at, rustix::process::Signal::CONT, State::Paused, State::Up)
+    }
+
+    fn signal(
+        &mut self,
+        at: usize,
+        signal: rustix::process::Signal,
+        from: State,
+        to: State,
+    ) -> Result<()> {
+        let node = self.node(at)?;
+        if node.state != from {
+            let is = format!("{:?}", node.state).to_lowercase();
+            return Err(Error::invalid(format!("{} is {is}", node.name)));
+        }
+        let failed =
+            |error: rustix::io::Errno| Error::io("signal", "a node's process", error.into());
+        if let Some(child) = &node.child {
+            let id = rustix::process::Pid::from_child(child);
+            rustix::process::kill_process(id, signal).map_err(failed)?;
+        }
+        node.state = to;
+        Ok(())
+    }
+
+    /// Notices nodes that ended by themselves.
+    pub fn look(&mut self) {
+        for node in &mut self.list {
+            if let Some(child) = &mut node.child
+                && child.try_wait().is_ok_and(|status| status.is_some())
+            {
+                node.child = None;
+                node.state = State::Down;
+            }
+        }
+    }
+
+    /// Ends all nodes.
+    pub fn kill_all(&mut self) {
+        for at in 0..self.list.len() {
+            // Only an unknown node fails.
+            let _ = self.kill(at);
+        }
+    }
+
+    fn node(&mut self, at: usize) -> Result<&mut Node> {
+        self.list.get_mut(at).ok_or_else(|| Error::invalid("there is no such node"))
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        self.kill_all();
+    }
+}
+
+/// A node that was started and is not known to serve yet.
+struct Wait {
+    at: usize,
+    first_line: Receiver<String>,
+    since: Instant,
+}
+
+/// The first line a process prints; what follows is read and dropped, so that it never blocks.
+fn first_line(stdout: Option<ChildStdout>) -> Receiver<String> {
+    let (send, first_line) = channel();
+    std::thread::spawn(move || {
+        let Some(stdout) = stdout else { return };
+        let mut reader = BufReader::new(stdout);
+        let mut line = String::new();
+        if reader.read_line(&mut line).is_ok() && !line.is_empty() {
+            // Whoever waited may have given up.
+            let _ = send.send(line);
+        }
+        drop(send);
+        let _ = std::io::copy(&mut reader, &mut std::io::sink());
+    });
+    first_line
+}
+
+fn last_line(path: &Path) -> String {
+    let mut text = String::new();
+    let read = File::open(path).and_then(|mut file| file.read_to_string(&mut text));
+    let last = text.lines().rfind(|line| !line.trim().is_empty());
+    match (read, last) {
+        (Ok(_), Some(line)) => line.to_owned(),
+        _ => "it said nothing".to_owned(),
+    }
+}
+
+/// The port the directory had before, else the one asked for, else a free one.
+fn port(dir: &Path, asked: Option<u16>, taken: &mut Vec<TcpListener>) -> Result<u16> {
+    let path = dir.join(PORT_FILE);
+    if let Ok(text) = fs::read_to_string(&path)
+        && let Ok(port) = text.trim().parse()
+    {
+        return Ok(port);
+    }
+    let failed = |error| Error::io("bind a port of", "127.0.0.1", error);
+    let port = match asked {
+        Some(port) => port,
+        None => {
+            let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
+            let port = listener.local_addr().map_err(failed)?.port();
+            taken.push(listener);
+            port
+        }
+    };
+    fs::write(&path, port.to_string()).map_err(|error| Error::io("write", &path, error))?;
+    Ok(port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_free_distinct_and_the_same_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let addresses = |base| {
+            let nodes = Nodes::new(dir.path(), 3, 1, base).unwrap();
+            nodes.list().iter().map(|node| node.address.clone()).collect::<Vec<_>>()
+        };
+        let first = addresses(None);
+        assert!(first[0] != first[1] && first[1] != first[2]);
+        assert_eq!(addresses(None), first);
+        assert_eq!(addresses(Some(9)), first, "the data knows its ports");
+        let other = tempfile::tempdir().unwrap();
+        let nodes = Nodes::new(other.path(), 2, 1, Some(20_160)).unwrap();
+        assert_eq!(nodes.list()[1].address, "127.0.0.1:20161");
+        assert!(nodes.find("n3").unwrap_err().to_string().contains("n1, n2"));
+    }
+}

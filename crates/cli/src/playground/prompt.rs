@@ -1,0 +1,198 @@
+//! Lines typed or piped in, and what they ask for.
+
+use std::io::{BufRead, IsTerminal};
+use stele_types::{Error, Result};
+
+/// What can be asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    Put {
+        key: String,
+        value: String,
+    },
+    Get {
+        key: String,
+    },
+    Del {
+        key: String,
+    },
+    Scan {
+        start: String,
+        end: String,
+    },
+    Kill {
+        node: String,
+    },
+    Restart {
+        node: String,
+    },
+    Pause {
+        node: String,
+    },
+    Resume {
+        node: String,
+    },
+    Transfer {
+        region: u64,
+        to: String,
+    },
+    /// A region's number or a key, and further keys.
+    Split {
+        at: String,
+        keys: Vec<String>,
+    },
+    Regions,
+    Status,
+    Help,
+    Quit,
+}
+
+pub const HELP: &str = "\
+put KEY VALUE        get KEY        del KEY        scan [START [END]]
+kill nX              as a power cut ends it; restart nX brings it back
+pause nX             stops it in the middle of what it does; resume nX lets it go on
+transfer REGION nX   lets that node (or store number) lead the region
+split REGION|KEY     halves a region, or cuts it at the key
+status               nodes, stores and what they lead; regions: keys and replicas
+quit
+";
+
+/// Reads a line; `None` if there is nothing in it.
+pub fn parse(line: &str) -> Result<Option<Command>> {
+    let mut words = line.split_whitespace();
+    let Some(name) = words.next() else { return Ok(None) };
+    let rest: Vec<&str> = words.collect();
+    let one = |usage: &str| match rest.as_slice() {
+        [word] => Ok((*word).to_owned()),
+        _ => Err(Error::invalid(format!("write `{usage}`"))),
+    };
+    let command = match name {
+        "put" => {
+            // The value is the rest of the line as it is.
+            let after_name = line.trim_start().split_once(char::is_whitespace);
+            let after_name = after_name.map_or("", |(_, after)| after.trim_start());
+            let Some((key, value)) = after_name.split_once(char::is_whitespace) else {
+                return Err(Error::invalid("write `put KEY VALUE`"));
+            };
+            Command::Put { key: key.to_owned(), value: value.trim().to_owned() }
+        }
+        "get" => Command::Get { key: one("get KEY")? },
+        "del" => Command::Del { key: one("del KEY")? },
+        "scan" => match rest.as_slice() {
+            [] => Command::Scan { start: String::new(), end: String::new() },
+            [start] => Command::Scan { start: (*start).to_owned(), end: String::new() },
+            [start, end] => Command::Scan { start: (*start).to_owned(), end: (*end).to_owned() },
+            _ => return Err(Error::invalid("write `scan [START [END]]`")),
+        },
+        "kill" => Command::Kill { node: one("kill nX")? },
+        "restart" => Command::Restart { node: one("restart nX")? },
+        "pause" => Command::Pause { node: one("pause nX")? },
+        "resume" => Command::Resume { node: one("resume nX")? },
+        "transfer" => match rest.as_slice() {
+            [region, to] => {
+                let wrong = |_| Error::invalid(format!("`{region}` is no region's number"));
+                Command::Transfer { region: region.parse().map_err(wrong)?, to: (*to).to_owned() }
+            }
+            _ => return Err(Error::invalid("write `transfer REGION nX`")),
+        },
+        "split" => match rest.split_first() {
+            Some((at, keys)) => Command::Split {
+                at: (*at).to_owned(),
+                keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+            },
+            None => return Err(Error::invalid("write `split REGION|KEY`")),
+        },
+        "regions" => Command::Regions,
+        "status" => Command::Status,
+        "help" | "?" => Command::Help,
+        "quit" | "exit" => Command::Quit,
+        other => {
+            return Err(Error::invalid(format!(
+                "there is no `{other}`; `help` lists what there is"
+            )));
+        }
+    };
+    Ok(Some(command))
+}
+
+/// Where lines come from.
+pub enum Lines {
+    /// A terminal, with a history and keys to edit with.
+    Edited(Box<rustyline::DefaultEditor>),
+    /// Anything else; lines are shown as they are carried out.
+    Piped(std::io::Lines<std::io::StdinLock<'static>>),
+}
+
+impl Lines {
+    /// Standard input.
+    pub fn new() -> Result<Self> {
+        let stdin = std::io::stdin();
+        if !stdin.is_terminal() {
+            return Ok(Self::Piped(stdin.lock().lines()));
+        }
+        let failed = |error: rustyline::error::ReadlineError| {
+            Error::invalid(format!("the terminal can't be used: {error}"))
+        };
+        Ok(Self::Edited(Box::new(rustyline::DefaultEditor::new().map_err(failed)?)))
+    }
+
+    /// The next line; `None` at the end, or when the user wants to leave.
+    pub fn next(&mut self) -> Result<Option<String>> {
+        match self {
+            Self::Edited(editor) => match editor.readline("> ") {
+                Ok(line) => {
+                    // A line that can't be kept is only not there to come back to.
+                    let _ = editor.add_history_entry(&line);
+                    Ok(Some(line))
+                }
+                Err(_) => Ok(None),
+            },
+            Self::Piped(lines) => {
+                let line = lines.next().transpose();
+                let line = line.map_err(|error| Error::io("read", "standard input", error))?;
+                if let Some(line) = line.as_ref().filter(|line| !line.trim().is_empty()) {
+                    crate::output::say(&format!("> {line}\n"));
+                }
+                Ok(line)
+            }
+        }
+    }
+
+    /// Whether a person is at the other end.
+    pub fn are_typed(&self) -> bool {
+        matches!(self, Self::Edited(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_understood_or_answered_with_how_to_write_them() {
+        let ok = |line: &str| parse(line).unwrap().unwrap();
+        let put = |key: &str, value: &str| Command::Put { key: key.into(), value: value.into() };
+        assert_eq!(ok("put a 1"), put("a", "1"));
+        assert_eq!(ok("  put  a  two  words "), put("a", "two  words"));
+        assert_eq!(ok("scan b"), Command::Scan { start: "b".into(), end: String::new() });
+        assert_eq!(ok("transfer 2 n3"), Command::Transfer { region: 2, to: "n3".into() });
+        assert_eq!(
+            ok("split 2 k m"),
+            Command::Split { at: "2".into(), keys: vec!["k".into(), "m".into()] }
+        );
+        assert_eq!(ok("exit"), Command::Quit);
+        assert_eq!(parse("  ").unwrap(), None);
+        for (line, hint) in [
+            ("put a", "put KEY VALUE"),
+            ("put", "put KEY VALUE"),
+            ("get", "get KEY"),
+            ("kill", "kill nX"),
+            ("transfer x n1", "no region's number"),
+            ("split", "split REGION|KEY"),
+            ("fly", "`help`"),
+        ] {
+            let error = parse(line).unwrap_err().to_string();
+            assert!(error.contains(hint), "{line}: {error}");
+        }
+    }
+}

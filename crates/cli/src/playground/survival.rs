@@ -1,0 +1,121 @@
+//! How many nodes may fail before a region can no longer be written. Pure.
+
+use std::collections::BTreeMap;
+use stele_types::{PeerRole, Region, StoreId};
+
+/// Nodes that may fail at once, whichever they are, from the state now; `None`: some region has no
+/// majority already. `node_of` tells the node of each store that answers.
+pub fn nodes_that_may_fail<'a>(
+    regions: impl IntoIterator<Item = &'a Region>,
+    node_of: &BTreeMap<StoreId, usize>,
+) -> Option<u64> {
+    let mut least: Option<u64> = None;
+    for region in regions {
+        let of_region = both_configurations(region)
+            .map(|stores| survived(&stores, node_of))
+            .into_iter()
+            .try_fold(u64::MAX, |least, survived| survived.map(|survived| least.min(survived)))?;
+        least = Some(least.map_or(of_region, |least| least.min(of_region)));
+    }
+    Some(least.unwrap_or(0))
+}
+
+/// The stores that vote before and after a joint change: a majority of each is needed.
+fn both_configurations(region: &Region) -> [Vec<StoreId>; 2] {
+    let voting = |roles: [PeerRole; 2]| {
+        let voters = region.peers.iter().filter(|peer| roles.contains(&peer.role));
+        voters.map(|peer| peer.store).collect()
+    };
+    [
+        voting([PeerRole::Voter, PeerRole::DemotingVoter]),
+        voting([PeerRole::Voter, PeerRole::IncomingVoter]),
+    ]
+}
+
+fn survived(voters: &[StoreId], node_of: &BTreeMap<StoreId, usize>) -> Option<u64> {
+    let quorum = voters.len() / 2 + 1;
+    let mut on_node: BTreeMap<usize, usize> = BTreeMap::new();
+    for store in voters {
+        if let Some(node) = node_of.get(store) {
+            *on_node.entry(*node).or_default() += 1;
+        }
+    }
+    // The worst case takes the nodes with the most replicas first.
+    let mut counts: Vec<usize> = on_node.into_values().collect();
+    counts.sort_unstable();
+    let mut left: usize = counts.iter().sum();
+    if left < quorum {
+        return None;
+    }
+    let mut survived = 0;
+    while let Some(most) = counts.pop() {
+        if left - most < quorum {
+            break;
+        }
+        left -= most;
+        survived += 1;
+    }
+    Some(survived)
+}
+
+/// In words: `survives 1 node`.
+pub fn sentence(survived: Option<u64>) -> String {
+    match survived {
+        None => "no majority: writes wait until a node is back".to_owned(),
+        Some(1) => "survives 1 node".to_owned(),
+        Some(count) => format!("survives {count} nodes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stele_types::{Peer, PeerId};
+
+    fn region(peers: &[(u64, PeerRole)]) -> Region {
+        let peer = |&(store, role): &(u64, PeerRole)| Peer {
+            id: PeerId(store),
+            store: StoreId(store),
+            role,
+        };
+        Region { peers: peers.iter().map(peer).collect(), ..Region::default() }
+    }
+
+    fn voters(stores: &[u64]) -> Region {
+        region(&stores.iter().map(|store| (*store, PeerRole::Voter)).collect::<Vec<_>>())
+    }
+
+    /// Stores and their nodes.
+    fn on(stores: &[(u64, usize)]) -> BTreeMap<StoreId, usize> {
+        stores.iter().map(|(store, node)| (StoreId(*store), *node)).collect()
+    }
+
+    #[test]
+    fn a_majority_must_be_left_wherever_replicas_are() {
+        let three = on(&[(1, 1), (2, 2), (3, 3)]);
+        assert_eq!(nodes_that_may_fail(&[voters(&[1, 2, 3])], &three), Some(1));
+        assert_eq!(nodes_that_may_fail(&[voters(&[1])], &three), Some(0));
+        assert_eq!(nodes_that_may_fail(&[voters(&[1, 2, 3])], &on(&[(1, 1), (2, 2)])), Some(0));
+        assert_eq!(nodes_that_may_fail(&[voters(&[1, 2, 3])], &on(&[(1, 1)])), None);
+        let five = on(&[(1, 1), (2, 2), (3, 3), (4, 4), (5, 5)]);
+        assert_eq!(nodes_that_may_fail(&[voters(&[1, 2, 3, 4, 5])], &five), Some(2));
+        assert_eq!(nodes_that_may_fail(&[], &five), Some(0));
+    }
+
+    #[test]
+    fn two_replicas_on_one_node_fail_together() {
+        let shared = on(&[(1, 1), (2, 1), (3, 2)]);
+        assert_eq!(nodes_that_may_fail(&[voters(&[1, 2, 3])], &shared), Some(0));
+    }
+
+    #[test]
+    fn the_weakest_region_and_both_configurations_count() {
+        let three = on(&[(1, 1), (2, 2), (3, 3), (4, 4)]);
+        let weak = [voters(&[1, 2, 3]), voters(&[1, 2])];
+        assert_eq!(nodes_that_may_fail(&weak, &three), Some(0));
+        use PeerRole::{DemotingVoter, IncomingVoter, Voter};
+        let joint = region(&[(1, Voter), (2, Voter), (3, DemotingVoter), (4, IncomingVoter)]);
+        assert_eq!(nodes_that_may_fail([&joint], &three), Some(1));
+        assert_eq!(nodes_that_may_fail([&joint], &on(&[(1, 1), (3, 3)])), None);
+    }
+}

@@ -1,0 +1,69 @@
+//! `stele server`: one node of a cluster, until a signal ends it.
+
+use crate::Outcome;
+use crate::args::Server;
+use crate::output::say;
+use crate::runtime;
+use stele_server::config::Config;
+use stele_server::node::{self, Ready};
+use stele_types::{Error, Result};
+use tracing_subscriber::EnvFilter;
+
+pub fn run(args: &Server) -> Result<Outcome> {
+    if let Some(parent) = args.with_parent {
+        end_with(parent)?;
+    }
+    let config = Config::load(args.config.as_deref(), std::env::vars(), &args.settings.0)?;
+    log_to_stderr(&config.log_level)?;
+    for line in config.effective().lines() {
+        tracing::debug!("{line}");
+    }
+    let hint = hint(&config);
+    let runtime = runtime::large()?;
+    runtime.block_on(node::run(config, |ready| announce(ready, &hint)))?;
+    Ok(Outcome::Done)
+}
+
+/// Lets the kernel end this process when the one that started it ends, however that happens.
+fn end_with(parent: u32) -> Result<()> {
+    use rustix::process::{Signal, set_parent_process_death_signal};
+    let failed = |error: rustix::io::Errno| Error::io("watch", "the parent process", error.into());
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed)?;
+    // It may have ended before the kernel was told.
+    if std::os::unix::process::parent_id() != parent {
+        return Err(Error::invalid(format!("process {parent} has ended already")));
+    }
+    Ok(())
+}
+
+fn log_to_stderr(level: &str) -> Result<()> {
+    let filter = EnvFilter::new(format!("warn,stele={level},stele_server={level}"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    log.try_init().map_err(|error| Error::invalid(format!("the log can't be set up: {error}")))
+}
+
+/// What a new user does next.
+fn hint(config: &Config) -> String {
+    let copies = match config.join.is_empty() {
+        true => "1 copy until other nodes join, survives 0 failures → stele playground".to_owned(),
+        false => "up to 3 copies, on different nodes".to_owned(),
+    };
+    let dirs: Vec<String> = config.stores.iter().map(|dir| dir.display().to_string()).collect();
+    format!("  data       {}\n  safety     fsync on; {copies}\n", dirs.join(", "))
+}
+
+/// The few lines of a node that serves. The first begins with `ready`: the playground waits for it.
+fn announce(ready: &Ready, hint: &str) {
+    let stores = match ready.stores.len() {
+        1 => "1 store".to_owned(),
+        count => format!("{count} stores"),
+    };
+    let Ready { address, cluster, took, .. } = ready;
+    let text = format!(
+        "ready in {} ms · {stores} · cluster {cluster}\n  \
+         tikv/pd    {address}    RawClient::new(vec![\"{address}\"])\n  \
+         next       stele put --cluster {address} greeting hello\n{hint}",
+        took.as_millis(),
+    );
+    say(&text);
+}

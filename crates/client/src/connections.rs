@@ -1,0 +1,124 @@
+//! Connections to nodes: a few for each, made when first used, shared by all calls.
+
+use crate::Options;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
+use tonic::transport::{Channel, Endpoint};
+
+/// Time within which a node that refused a connection is not asked for another.
+const REFUSED_FOR: Duration = Duration::from_millis(200);
+/// Pings while calls are open; a node that does not answer in time is given up.
+const PING_EVERY: Duration = Duration::from_secs(1);
+const PING_TIMEOUT: Duration = Duration::from_secs(3);
+/// Flow-control windows: a few large values on their way.
+const STREAM_WINDOW_BYTES: u32 = 8 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
+
+/// All connections of a client.
+pub struct Connections {
+    options: Options,
+    nodes: Mutex<HashMap<String, Arc<Node>>>,
+}
+
+/// Connections to one node.
+struct Node {
+    channels: Vec<OnceCell<Channel>>,
+    next: AtomicUsize,
+    /// Why and when the last connection could not be made.
+    refused: Mutex<Option<(Instant, String)>>,
+}
+
+/// A connection in use.
+#[derive(Clone)]
+pub struct Connection {
+    /// For calls.
+    pub channel: Channel,
+    address: String,
+    node: Arc<Node>,
+}
+
+impl Connections {
+    /// None yet.
+    pub fn new(options: Options) -> Self {
+        Self { options, nodes: Mutex::default() }
+    }
+
+    /// A connection to `host:port`. An error says why there is none: nothing was sent.
+    pub async fn get(&self, address: &str) -> Result<Connection, String> {
+        let node = self.node(address);
+        let turn = node.next.fetch_add(1, Relaxed) % node.channels.len().max(1);
+        let Some(cell) = node.channels.get(turn) else { return Err("no connections".to_owned()) };
+        let channel = match cell.get() {
+            Some(channel) => channel.clone(),
+            None => {
+                if let Some(why) = node.refused_lately() {
+                    return Err(why);
+                }
+                let made = cell.get_or_try_init(|| self.connect(address)).await;
+                let refuse = |why: String| {
+                    *node.refused.lock() = Some((Instant::now(), why.clone()));
+                    why
+                };
+                made.map_err(refuse)?.clone()
+            }
+        };
+        Ok(Connection { channel, address: address.to_owned(), node })
+    }
+
+    /// Gives a connection that failed up, with the others to its node.
+    pub fn forget(&self, failed: &Connection) {
+        let mut nodes = self.nodes.lock();
+        // Another call may have made new ones since.
+        if nodes.get(&failed.address).is_some_and(|node| Arc::ptr_eq(node, &failed.node)) {
+            nodes.remove(&failed.address);
+        }
+    }
+
+    fn node(&self, address: &str) -> Arc<Node> {
+        let mut nodes = self.nodes.lock();
+        if let Some(node) = nodes.get(address) {
+            return Arc::clone(node);
+        }
+        let count = self.options.connections_per_node.max(1);
+        let channels = (0..count).map(|_| OnceCell::new()).collect();
+        let node = Node { channels, next: AtomicUsize::new(0), refused: Mutex::new(None) };
+        let node = Arc::new(node);
+        nodes.insert(address.to_owned(), Arc::clone(&node));
+        node
+    }
+
+    async fn connect(&self, address: &str) -> Result<Channel, String> {
+        let invalid = |error| format!("`{address}` is no address (host:port): {error}");
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(invalid)?;
+        let endpoint = endpoint
+            .connect_timeout(self.options.connect_timeout)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+        endpoint.connect().await.map_err(|error| format!("{address}: {}", root_cause(&error)))
+    }
+}
+
+impl Node {
+    fn refused_lately(&self) -> Option<String> {
+        let refused = self.refused.lock();
+        let (at, why) = refused.as_ref()?;
+        (at.elapsed() < REFUSED_FOR).then(|| why.clone())
+    }
+}
+
+/// The innermost reason: the outer ones say only that there is one.
+pub fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}

@@ -1,0 +1,136 @@
+//! Regions as operators see them.
+
+use super::Control;
+use bytes::Bytes;
+use stele_proto::stele::control::v1 as messages;
+use stele_types::{Error, KeyRange, PeerId, Region, RegionId, Result, StoreId};
+
+/// A region with what its leader reported last.
+#[derive(Clone, Debug)]
+pub struct RegionRow {
+    /// Keys, peers, epoch.
+    pub region: Region,
+    /// Where its leader is; `None`: not known.
+    pub leader_store: Option<StoreId>,
+    /// Peers that do not answer their leader.
+    pub down_peers: Vec<PeerId>,
+    /// Peers whose log or snapshot is still on its way.
+    pub pending_peers: Vec<PeerId>,
+    /// Estimate of keys and values.
+    pub approximate_bytes: u64,
+    /// Estimate.
+    pub approximate_keys: u64,
+    /// Milliseconds since the report; `None`: there was none.
+    pub report_age_ms: Option<u64>,
+    /// Asleep for want of work.
+    pub is_hibernating: bool,
+    /// The operator that changes it.
+    pub operator: Option<u64>,
+}
+
+impl Control {
+    /// Regions that overlap a range of user keys, ascending; with `system` also the placement
+    /// group's own.
+    pub async fn regions(&self, range: &KeyRange, system: bool) -> Result<Vec<RegionRow>> {
+        let mut rows = Vec::new();
+        let mut start = range.start.clone();
+        loop {
+            let request = messages::ListRegionsRequest {
+                start_key: start.clone(),
+                end_key: range.end.clone(),
+                system: system && rows.is_empty(),
+                ..Default::default()
+            };
+            let response = self.ask_leader(request).await?;
+            for info in response.regions {
+                rows.push(row(info)?);
+            }
+            match response.next_key.filter(|next| *next > start) {
+                Some(next) => start = next,
+                None => return Ok(rows),
+            }
+        }
+    }
+
+    /// One region, by number. Fails with `Refused` if there is none.
+    pub async fn region(&self, id: RegionId) -> Result<RegionRow> {
+        let request = messages::ListRegionsRequest {
+            region_id: id.0,
+            limit: 1,
+            system: true,
+            ..Default::default()
+        };
+        let mut found = self.ask_leader(request).await?.regions.into_iter();
+        let missing = || Error::Refused(format!("there is no region {id}"));
+        row(found.next().ok_or_else(missing)?)
+    }
+
+    /// The region that holds a user key.
+    pub async fn region_of(&self, key: Bytes) -> Result<RegionRow> {
+        let end = Bytes::from([&key[..], &[0]].concat());
+        let rows = self.regions(&KeyRange { start: key, end }, false).await?;
+        let missing = || Error::Unavailable("no region holds the key yet".to_owned());
+        rows.into_iter().next().ok_or_else(missing)
+    }
+
+    /// What each replica of a region says of itself. Replicas of nodes that do not answer are left
+    /// out.
+    pub async fn region_detail(&self, region: &Region) -> Result<Vec<messages::ReplicaDetail>> {
+        let mut details = Vec::new();
+        for peer in &region.peers {
+            if let Ok(detail) = self.replica(region.id, peer.store).await {
+                details.extend(detail);
+            }
+        }
+        Ok(details)
+    }
+
+    /// What the replica of a region on a store says of itself; `None`: the store has none. Fails
+    /// with `Unavailable` if its node does not answer.
+    pub async fn replica(
+        &self,
+        region: RegionId,
+        store: StoreId,
+    ) -> Result<Option<messages::ReplicaDetail>> {
+        let request =
+            messages::RegionDetailRequest { region_id: region.0, store_id: store.0, header: None };
+        let address = self.store_address(store).await?;
+        Ok(self.ask_node(&address, request).await?.replicas.into_iter().next())
+    }
+
+    /// The sum over what a store holds of a region, once it has applied `applied_index` (0: as it
+    /// is).
+    pub async fn local_checksum(
+        &self,
+        region: RegionId,
+        store: StoreId,
+        applied_index: u64,
+    ) -> Result<messages::LocalChecksumResponse> {
+        let address = self.store_address(store).await?;
+        let timeout_ms = self.options.attempt_timeout.as_millis() as u32;
+        let request = messages::LocalChecksumRequest {
+            region_id: region.0,
+            store_id: store.0,
+            applied_index,
+            timeout_ms,
+            header: None,
+        };
+        self.ask_node(&address, request).await
+    }
+}
+
+fn row(info: messages::RegionInfo) -> Result<RegionRow> {
+    let report = info.report.unwrap_or_default();
+    let ids = |ids: Vec<u64>| ids.into_iter().map(PeerId).collect();
+    Ok(RegionRow {
+        region: Region::decode(&report.region)?,
+        leader_store: (report.leader_store != 0).then_some(StoreId(report.leader_store)),
+        down_peers: ids(report.down_peers.iter().map(|peer| peer.peer_id).collect()),
+        pending_peers: ids(report.pending_peers),
+        approximate_bytes: report.approximate_bytes,
+        approximate_keys: report.approximate_keys,
+        report_age_ms: u64::try_from(info.report_age_ms).ok(),
+        is_hibernating: report.hibernating,
+        operator: (info.operator_id != 0).then_some(info.operator_id),
+    })
+}

@@ -1,0 +1,55 @@
+//! Between the wire's words and the product's.
+
+use stele_proto::metapb;
+use stele_types::{KeyRange, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId, StoreId};
+
+/// A peer; an unknown role counts as a voter's.
+pub fn peer(peer: &metapb::Peer) -> Peer {
+    let role = u64::try_from(peer.role).ok().and_then(PeerRole::from_number);
+    Peer { id: PeerId(peer.id), store: StoreId(peer.store_id), role: role.unwrap_or_default() }
+}
+
+/// The wire's form of a peer.
+pub fn peer_out(peer: &Peer) -> metapb::Peer {
+    metapb::Peer {
+        id: peer.id.0,
+        store_id: peer.store.0,
+        role: peer.role as i32,
+        ..metapb::Peer::default()
+    }
+}
+
+/// The wire's form of an epoch.
+pub fn epoch_out(epoch: RegionEpoch) -> metapb::RegionEpoch {
+    metapb::RegionEpoch { conf_ver: epoch.conf_version, version: epoch.version }
+}
+
+/// A region.
+pub fn region(region: &metapb::Region) -> Region {
+    let epoch = region.region_epoch.unwrap_or_default();
+    Region {
+        id: RegionId(region.id),
+        range: KeyRange { start: region.start_key.clone(), end: region.end_key.clone() },
+        epoch: RegionEpoch { conf_version: epoch.conf_ver, version: epoch.version },
+        peers: region.peers.iter().map(peer).collect(),
+        ..Region::default()
+    }
+}
+
+/// The keys of `range` that lie in `within`: both ends clamped.
+pub fn clamp(range: &KeyRange, within: &KeyRange) -> KeyRange {
+    let start = (&range.start).max(&within.start).clone();
+    let end = match (range.end.is_empty(), within.end.is_empty()) {
+        (true, _) => &within.end,
+        (_, true) => &range.end,
+        _ => (&range.end).min(&within.end),
+    };
+    KeyRange { start, end: end.clone() }
+}
+
+/// `host:port` of an address that may name a scheme.
+pub fn host_port(address: &str) -> String {
+    let address = address.trim();
+    let bare = address.split_once("://").map_or(address, |(_, rest)| rest);
+    bare.trim_end_matches('/').to_owned()
+}

@@ -1,0 +1,33 @@
+//! An async client of a Stele cluster: raw keys over the TiKV protocol, and the control calls of
+//! operators. Any node's address is enough.
+//!
+//! ```no_run
+//! # async fn example() -> stele_types::Result<()> {
+//! let client = stele_client::Client::connect(&["127.0.0.1:2379"]).await?;
+//! client.put("greeting", "hello").await?;
+//! assert_eq!(client.get("greeting").await?.as_deref(), Some(&b"hello"[..]));
+//! # Ok(()) }
+//! ```
+//!
+//! A call is repeated until its deadline whatever happens to regions and nodes meanwhile. A write
+//! whose attempt may have taken effect is repeated only if [`Options::retry_ambiguous`] says so and
+//! it is no compare-and-swap; else it ends with [`stele_types::Error::Undetermined`].
+
+mod backoff;
+mod call;
+mod client;
+mod connections;
+mod control;
+mod convert;
+mod directory;
+mod options;
+mod raw;
+mod reaction;
+mod route;
+
+pub use client::Client;
+pub use control::{Control, RegionRow};
+pub use options::Options;
+pub use raw::{Checksum, Pair, PutPair, Scan, ScanOptions, Swap, Ttl};
+/// The control protocol's messages.
+pub use stele_proto::stele::control::v1 as messages;

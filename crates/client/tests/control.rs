@@ -1,0 +1,79 @@
+//! Operators' calls: the placement leader is found, wherever the call begins.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod fake;
+
+use fake::Fake;
+use std::time::Duration;
+use stele_client::Client;
+use stele_types::{Error, KeyRange, RegionId, StoreId};
+
+#[tokio::test]
+async fn the_placement_leader_is_followed_when_it_moves_and_when_it_dies() {
+    let mut fake = Fake::start(3);
+    fake.state().placement = 2;
+    let client = Client::connect(&fake.addresses()[..1]).await.unwrap();
+    let control = client.control();
+    assert_eq!(control.stores(&[]).await.unwrap().len(), 3);
+    fake.state().placement = 0;
+    assert_eq!(control.stores(&[]).await.unwrap().len(), 3);
+    fake.kill(0);
+    let election = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        fake.state().placement = 1;
+    };
+    let (stores, ()) = tokio::join!(control.stores(&[]), election);
+    assert_eq!(stores.unwrap().len(), 3);
+    assert_eq!(control.members().await.unwrap().members.len(), 3);
+}
+
+#[tokio::test]
+async fn regions_come_in_pages_and_by_key() {
+    let fake = Fake::start(3);
+    for (key, id) in [("c", 11), ("g", 12), ("k", 13), ("p", 14)] {
+        fake.state().split(key, id);
+    }
+    let control = Client::connect(&fake.addresses()).await.unwrap().control();
+    let rows = control.regions(&KeyRange::all(), false).await.unwrap();
+    assert_eq!(rows.len(), 5);
+    assert!(rows.windows(2).all(|pair| pair[0].region.range.end == pair[1].region.range.start));
+    assert_eq!(rows[0].leader_store, Some(StoreId(1)));
+    let middle = control.region_of("h".into()).await.unwrap();
+    assert_eq!(middle.region.id, RegionId(13));
+    assert_eq!(control.region(RegionId(14)).await.unwrap().region.range.start, "k");
+    let missing = control.region(RegionId(999)).await.unwrap_err();
+    assert!(matches!(missing, Error::Refused(_)), "{missing}");
+}
+
+#[tokio::test]
+async fn changes_return_their_operator_and_refusals_their_reason() {
+    let fake = Fake::start(3);
+    let control = Client::connect(&fake.addresses()).await.unwrap().control();
+    let operator = control.transfer_leader(RegionId(2), StoreId(3)).await.unwrap();
+    assert_eq!(fake.state().leaders[&2], 3);
+    let operator = control.operator(operator).await.unwrap().unwrap();
+    assert_eq!(operator.what, "lead region 2 from store 3");
+    let refused = control.transfer_leader(RegionId(2), StoreId(9)).await.unwrap_err();
+    assert!(matches!(&refused, Error::Refused(text) if text.contains("no replica")), "{refused}");
+    control.split(RegionId(2), vec!["m".into()]).await.unwrap();
+    assert_eq!(fake.state().regions.len(), 2);
+    control.merge(RegionId(2), RegionId(1001)).await.unwrap();
+    control.move_replica(RegionId(2), StoreId(1), StoreId(4)).await.unwrap();
+    assert_eq!(control.operators(true).await.unwrap().len(), 4);
+    assert!(control.drain(StoreId(9)).await.is_err());
+}
+
+#[tokio::test]
+async fn each_replica_is_asked_on_its_own_node() {
+    let mut fake = Fake::start(3);
+    let control = Client::connect(&fake.addresses()).await.unwrap().control();
+    let region = control.region(RegionId(2)).await.unwrap().region;
+    assert_eq!(control.region_detail(&region).await.unwrap().len(), 3);
+    let sum = control.local_checksum(RegionId(2), StoreId(3), 0).await.unwrap();
+    assert_eq!((sum.store_id, sum.checksum), (3, 0xabcd));
+    fake.kill(1);
+    assert_eq!(control.region_detail(&region).await.unwrap().len(), 2);
+    let lost = control.local_checksum(RegionId(2), StoreId(2), 0).await.unwrap_err();
+    assert!(matches!(lost, Error::Unavailable(_)), "{lost}");
+}

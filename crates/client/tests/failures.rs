@@ -1,0 +1,263 @@
+//! Scripted errors: what is repeated, where to, and what ends a call.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod fake;
+
+use fake::{Fake, Fate, error};
+use std::time::{Duration, Instant};
+use stele_client::{Client, Options, Ttl};
+use stele_proto::errorpb::{self, Error as Refusal};
+use stele_types::{Error, KeyRange, PeerId, Region, StoreId};
+use tonic::Code;
+
+async fn started() -> (Fake, Client) {
+    let fake = Fake::start(3);
+    let client = Client::connect_with(&fake.addresses(), quick()).await.unwrap();
+    (fake, client)
+}
+
+fn quick() -> Options {
+    Options {
+        timeout: Duration::from_secs(3),
+        attempt_timeout: Duration::from_millis(300),
+        ..Options::default()
+    }
+}
+
+/// Found before anything is proposed: repeated whatever the call is.
+fn certain() -> Vec<Refusal> {
+    let busy = errorpb::ServerIsBusy { backoff_ms: 5, ..Default::default() };
+    vec![
+        error(|e| e.not_leader = Some(errorpb::NotLeader::default())),
+        error(|e| e.region_not_found = Some(errorpb::RegionNotFound::default())),
+        error(|e| e.key_not_in_region = Some(errorpb::KeyNotInRegion::default())),
+        error(|e| e.epoch_not_match = Some(errorpb::EpochNotMatch::default())),
+        error(|e| e.server_is_busy = Some(busy)),
+        error(|e| e.store_not_match = Some(errorpb::StoreNotMatch::default())),
+        error(|e| e.read_index_not_ready = Some(errorpb::ReadIndexNotReady::default())),
+        error(|e| e.proposal_in_merging_mode = Some(errorpb::ProposalInMergingMode::default())),
+        error(|e| e.region_not_initialized = Some(errorpb::RegionNotInitialized::default())),
+        error(|e| e.disk_full = Some(errorpb::DiskFull::default())),
+        error(|e| e.mismatch_peer_id = Some(errorpb::MismatchPeerId::default())),
+    ]
+}
+
+/// The write may have happened.
+fn uncertain() -> Vec<Refusal> {
+    vec![
+        error(|e| e.stale_command = Some(errorpb::StaleCommand {})),
+        error(|e| e.undetermined_result = Some(errorpb::UndeterminedResult::default())),
+        error(|_| {}),
+    ]
+}
+
+#[tokio::test]
+async fn a_refusal_before_the_proposal_is_repeated_even_for_a_swap() {
+    let (fake, client) = started().await;
+    let strict = client.with(Options { retry_ambiguous: false, ..quick() });
+    for refusal in certain() {
+        fake.state().fail("", Fate::Refuse(refusal.clone()));
+        strict.put("k", "v").await.unwrap();
+        fake.state().fail("", Fate::Refuse(refusal.clone()));
+        assert_eq!(strict.get("k").await.unwrap().unwrap(), "v", "{refusal:?}");
+        fake.state().fail("", Fate::Refuse(refusal.clone()));
+        let swap = strict.compare_and_swap("k", Some("v".into()), None, Ttl::Endless).await;
+        assert!(swap.unwrap().succeeded, "{refusal:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_write_that_may_have_happened_is_repeated_only_if_wanted() {
+    let (fake, client) = started().await;
+    let strict = client.with(Options { retry_ambiguous: false, ..quick() });
+    for refusal in uncertain() {
+        fake.state().fail("put", Fate::ActAndRefuse(refusal.clone()));
+        client.put("k", "v").await.unwrap();
+        fake.state().fail("put", Fate::ActAndRefuse(refusal.clone()));
+        let ended = strict.put("k", "w").await.unwrap_err();
+        assert!(matches!(ended, Error::Undetermined(_)), "{refusal:?}: {ended}");
+        assert_eq!(fake.state().value("k"), Some(&b"w"[..]));
+        fake.state().fail("get", Fate::Refuse(refusal.clone()));
+        strict.get("k").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_swap_that_may_have_happened_is_never_repeated() {
+    let (fake, client) = started().await;
+    let mut fates: Vec<Fate> = uncertain().into_iter().map(Fate::ActAndRefuse).collect();
+    fates.extend([Fate::ActAndFail(Code::Unavailable), Fate::ActAndFail(Code::Unknown)]);
+    fates.extend([Fate::Hang, Fate::Final("undetermined: may or may not have taken effect")]);
+    for fate in fates {
+        // The way to the leader is known again.
+        client.get("k").await.unwrap();
+        let before = fake.state().calls.len();
+        fake.state().fail("cas", fate.clone());
+        let ended = client.compare_and_swap("k", None, Some("v".into()), Ttl::Endless).await;
+        assert!(matches!(ended, Err(Error::Undetermined(_))), "{fate:?}: {ended:?}");
+        assert_eq!(fake.state().calls.len(), before + 1, "{fate:?}");
+        fake.state().pairs.clear();
+    }
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_undetermined_and_a_refused_connection_is_not() {
+    let (mut fake, client) = started().await;
+    let strict = client.with(Options { retry_ambiguous: false, ..quick() });
+    strict.put("k", "v").await.unwrap();
+    for fate in [Fate::ActAndFail(Code::Unavailable), Fate::Hang] {
+        fake.state().fail("put", fate);
+        let ended = strict.put("k", "w").await.unwrap_err();
+        assert!(matches!(ended, Error::Undetermined(_)), "{ended}");
+        fake.state().fail("put", Fate::ActAndFail(Code::Unavailable));
+        client.put("k", "v").await.unwrap();
+    }
+    // A new client meets a dead leader first.
+    fake.kill(0);
+    let options = Options { retry_ambiguous: false, ..quick() };
+    let cold = Client::connect_with(&fake.addresses(), options).await.unwrap();
+    fake.state().leaders.insert(2, 3);
+    cold.put("k", "x").await.unwrap();
+}
+
+#[tokio::test]
+async fn an_earlier_ambiguous_try_decides_how_the_call_ends() {
+    let (fake, client) = started().await;
+    fake.state().fail("put", Fate::ActAndFail(Code::Unavailable));
+    fake.state().fail("put", Fate::Final("key too long"));
+    let ended = client.put("k", "v").await.unwrap_err();
+    assert!(matches!(ended, Error::Undetermined(_)), "{ended}");
+    fake.state().fail("put", Fate::Final("key too long"));
+    let ended = client.put("k", "v").await.unwrap_err();
+    assert!(matches!(&ended, Error::Refused(text) if text == "key too long"), "{ended}");
+}
+
+#[tokio::test]
+async fn too_large_an_entry_ends_at_once() {
+    let (fake, client) = started().await;
+    let large = errorpb::RaftEntryTooLarge { region_id: 2, entry_size: 9 << 20 };
+    fake.state().fail("put", Fate::Refuse(error(|e| e.raft_entry_too_large = Some(large))));
+    let ended = client.put("k", "v").await.unwrap_err();
+    assert!(matches!(&ended, Error::Invalid(text) if text.contains("9437184")), "{ended}");
+}
+
+#[tokio::test]
+async fn failures_of_answers_made_of_pairs_are_seen() {
+    let (fake, client) = started().await;
+    fake.state().fail("scan", Fate::Final("damaged"));
+    let scan = client.scan(KeyRange::all(), stele_client::ScanOptions::default());
+    assert!(matches!(scan.collect().await, Err(Error::Refused(_))));
+    fake.state().fail("batch_get", Fate::Final("damaged"));
+    assert!(client.batch_get(vec!["k".into()]).await.is_err());
+}
+
+#[tokio::test]
+async fn a_new_leader_is_followed_at_once() {
+    let (fake, client) = started().await;
+    client.put("k", "v").await.unwrap();
+    fake.state().leaders.insert(2, 3);
+    let started = Instant::now();
+    client.put("k", "w").await.unwrap();
+    assert!(started.elapsed() < Duration::from_millis(100));
+    let calls: Vec<u64> = fake.state().calls.iter().map(|(_, store)| *store).collect();
+    assert_eq!(calls, [1, 1, 3]);
+    client.put("k", "x").await.unwrap();
+    assert_eq!(fake.state().calls.last(), Some(&("put", 3)), "it is remembered");
+}
+
+#[tokio::test]
+async fn a_dead_leaders_region_is_found_on_another_node() {
+    let (mut fake, client) = started().await;
+    client.put("k", "v").await.unwrap();
+    fake.kill(0);
+    let election = async {
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        fake.state().leaders.insert(2, 2);
+    };
+    let (put, ()) = tokio::join!(client.put("k", "w"), election);
+    put.unwrap();
+    assert_eq!(fake.state().value("k"), Some(&b"w"[..]));
+}
+
+#[tokio::test]
+async fn without_a_leader_the_call_ends_at_its_deadline_with_a_reason() {
+    let (fake, client) = started().await;
+    fake.state().leaders.clear();
+    let client = client.with(Options { timeout: Duration::from_millis(500), ..quick() });
+    let started = Instant::now();
+    let ended = client.get("k").await.unwrap_err();
+    assert!(started.elapsed() < Duration::from_millis(700), "{:?}", started.elapsed());
+    assert!(matches!(&ended, Error::Unavailable(text) if text.contains("scripted")), "{ended}");
+}
+
+#[tokio::test]
+async fn a_directory_that_lags_behind_is_asked_again() {
+    let (fake, client) = started().await;
+    let old = fake.state().regions.clone();
+    fake.state().split("m", 11);
+    client.put("a", "1").await.unwrap();
+    fake.state().directory = Some(old);
+    // Only the directory is left to ask, and what it knows is older than what stores have told.
+    let refusal = error(|e| e.region_not_found = Some(errorpb::RegionNotFound::default()));
+    fake.state().fail("put", Fate::Refuse(refusal));
+    let heal = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        fake.state().directory = None;
+    };
+    let (put, ()) = tokio::join!(client.put("a", "2"), heal);
+    put.unwrap();
+    client.put("z", "3").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_store_that_answers_with_an_older_epoch_is_given_time() {
+    let (fake, client) = started().await;
+    client.put("a", "1").await.unwrap();
+    let mut older: Region = fake.state().regions[0].clone();
+    fake.state().split("m", 11);
+    client.put("z", "2").await.unwrap();
+    older.epoch.version = 1;
+    let current_regions = vec![fake::region(&older)];
+    let epoch = errorpb::EpochNotMatch { current_regions };
+    fake.state().fail("put", Fate::Refuse(error(|e| e.epoch_not_match = Some(epoch))));
+    client.put("z", "3").await.unwrap();
+    assert_eq!(fake.state().value("z"), Some(&b"3"[..]));
+}
+
+#[tokio::test]
+async fn a_moved_store_is_found_at_its_new_address() {
+    let (mut fake, client) = started().await;
+    client.put("k", "v").await.unwrap();
+    fake.kill(0);
+    fake.state().nodes[0].stores.clear();
+    fake.add_node(vec![1]);
+    client.put("k", "w").await.unwrap();
+    assert_eq!(fake.state().value("k"), Some(&b"w"[..]));
+}
+
+#[tokio::test]
+async fn a_replica_that_moved_to_another_store_is_found() {
+    let (mut fake, client) = started().await;
+    client.put("k", "v").await.unwrap();
+    fake.add_node(vec![4]);
+    {
+        let mut state = fake.state();
+        let region = &mut state.regions[0];
+        region.epoch.conf_version += 2;
+        region.peers[0] =
+            stele_types::Peer { id: PeerId(24), store: StoreId(4), ..region.peers[0] };
+        state.leaders.insert(2, 4);
+        state.nodes[0].stores.clear();
+    }
+    client.put("k", "w").await.unwrap();
+    assert_eq!(fake.state().calls.last(), Some(&("put", 4)));
+}
+
+#[tokio::test]
+async fn no_node_at_all_is_one_clear_error() {
+    let options = Options { timeout: Duration::from_millis(300), ..quick() };
+    let ended = Client::connect_with(&["127.0.0.1:1"], options).await.err().unwrap();
+    assert!(matches!(&ended, Error::Unavailable(text) if text.contains("127.0.0.1:1")), "{ended}");
+    assert!(Client::connect(&[""]).await.is_err());
+}

@@ -1,0 +1,277 @@
+//! The placement group's part, and each node's own.
+
+use super::{CLUSTER, Service, State, Step};
+use bytes::Bytes;
+use stele_proto::stele::control::v1::control_server::Control;
+use stele_proto::stele::control::v1::*;
+use stele_types::{KeyRange, StoreId};
+use tonic::{Request, Response, Status};
+
+type Answer<T> = Result<Response<T>, Status>;
+
+pub fn store_info(id: u64, address: &str) -> StoreInfo {
+    let stats = StoreStats {
+        id,
+        capacity: 100 << 30,
+        free: 60 << 30,
+        used: 1 << 30,
+        region_count: 1,
+        leader_count: u64::from(id == 1),
+        append_p99_nanos: 400_000,
+        ..StoreStats::default()
+    };
+    StoreInfo {
+        stats: Some(stats),
+        address: address.to_owned(),
+        state: StoreState::Up as i32,
+        version: "0.1.0".to_owned(),
+        heartbeat_age_ms: 120,
+        started_at: 1,
+        ..StoreInfo::default()
+    }
+}
+
+impl Service {
+    /// Only the placement group's leader answers.
+    fn lead(&self) -> Result<std::sync::MutexGuard<'_, State>, Status> {
+        let state = self.state();
+        if state.placement == self.node {
+            return Ok(state);
+        }
+        let mut status = Status::unavailable("not leader");
+        let leader = state.nodes[state.placement].address.parse().unwrap();
+        status.metadata_mut().insert("stele-leader", leader);
+        Err(status)
+    }
+}
+
+fn accepted(state: &mut State, region_id: u64, what: String) -> OperatorAccepted {
+    let id = 100 + state.operators.len() as u64;
+    state.operators.push(OperatorInfo {
+        id,
+        region_id,
+        what,
+        why: "operator".to_owned(),
+        state: OperatorState::Done as i32,
+        steps_done: 1,
+        steps: 1,
+        ..OperatorInfo::default()
+    });
+    OperatorAccepted { operator_id: id }
+}
+
+fn info(state: &State, region: &stele_types::Region) -> RegionInfo {
+    let leader = state.leader(region);
+    let report = RegionReport {
+        region: region.encode(),
+        leader_store: leader.map_or(0, |leader| leader.store.0),
+        leader_peer: leader.map_or(0, |leader| leader.id.0),
+        approximate_bytes: 5 << 20,
+        approximate_keys: 1000,
+        ..RegionReport::default()
+    };
+    RegionInfo { report: Some(report), report_age_ms: 80, operator_id: 0 }
+}
+
+fn progress(state: &mut State) -> StoreProgress {
+    if state.progress.len() > 1 {
+        return state.progress.pop_front().unwrap();
+    }
+    state.progress.front().cloned().unwrap_or_default()
+}
+
+#[tonic::async_trait]
+impl Control for Service {
+    async fn members(&self, _: Request<MembersRequest>) -> Answer<MembersResponse> {
+        let state = self.state();
+        let store = |id: &u64| MemberStore { id: *id, state: StoreState::Up as i32 };
+        let member = |(at, node): (usize, &super::Node)| Member {
+            address: node.address.clone(),
+            stores: node.stores.iter().map(store).collect(),
+            leads_placement: at == state.placement,
+        };
+        let members = state.nodes.iter().enumerate().map(member).collect();
+        let (cluster_id, members_version) = (CLUSTER, 4);
+        Ok(Response::new(MembersResponse { cluster_id, members_version, members }))
+    }
+
+    async fn list_stores(&self, _: Request<ListStoresRequest>) -> Answer<ListStoresResponse> {
+        let stores = self.lead()?.stores.values().cloned().collect();
+        Ok(Response::new(ListStoresResponse { cluster_id: CLUSTER, stores }))
+    }
+
+    async fn list_regions(
+        &self,
+        request: Request<ListRegionsRequest>,
+    ) -> Answer<ListRegionsResponse> {
+        let request = request.into_inner();
+        let state = self.lead()?;
+        let range = KeyRange::new(request.start_key, request.end_key);
+        let wanted = |region: &&stele_types::Region| {
+            region.range.overlaps(&range)
+                && (request.region_id == 0 || request.region_id == region.id.0)
+        };
+        let mut found = state.regions.iter().filter(wanted);
+        // Two at a time, so that callers have to come back.
+        let regions = found.by_ref().take(2).map(|region| info(&state, region)).collect();
+        let next_key: Option<Bytes> = found.next().map(|region| region.range.start.clone());
+        Ok(Response::new(ListRegionsResponse { regions, next_key }))
+    }
+
+    async fn list_operators(
+        &self,
+        request: Request<ListOperatorsRequest>,
+    ) -> Answer<ListOperatorsResponse> {
+        let id = request.into_inner().operator_id;
+        let state = self.lead()?;
+        let wanted = |operator: &&OperatorInfo| id == 0 || operator.id == id;
+        let operators = state.operators.iter().filter(wanted).cloned().collect();
+        Ok(Response::new(ListOperatorsResponse { operators }))
+    }
+
+    async fn transfer(&self, request: Request<TransferRequest>) -> Answer<OperatorAccepted> {
+        let TransferRequest { region_id, to_store, .. } = request.into_inner();
+        let mut state = self.lead()?;
+        let region = state.regions.iter().find(|region| region.id.0 == region_id);
+        let Some(region) = region else {
+            return Err(Status::not_found(format!("there is no region {region_id}")));
+        };
+        if region.peer_on(StoreId(to_store)).is_none() {
+            let text = format!("region {region_id} has no replica on store {to_store}");
+            return Err(Status::failed_precondition(text));
+        }
+        state.leaders.insert(region_id, to_store);
+        let what = format!("lead region {region_id} from store {to_store}");
+        Ok(Response::new(accepted(&mut state, region_id, what)))
+    }
+
+    async fn r#move(&self, request: Request<MoveRequest>) -> Answer<OperatorAccepted> {
+        let MoveRequest { region_id, from_store, to_store, .. } = request.into_inner();
+        let mut state = self.lead()?;
+        let what =
+            format!("move a replica of region {region_id} from store {from_store} to {to_store}");
+        Ok(Response::new(accepted(&mut state, region_id, what)))
+    }
+
+    async fn split(&self, request: Request<SplitRequest>) -> Answer<OperatorAccepted> {
+        let SplitRequest { region_id, keys, .. } = request.into_inner();
+        let mut state = self.lead()?;
+        for key in keys {
+            let key: &'static str = String::from_utf8(key.to_vec()).unwrap().leak();
+            let new_id = 1000 + state.regions.len() as u64;
+            state.split(key, new_id);
+        }
+        Ok(Response::new(accepted(&mut state, region_id, format!("split region {region_id}"))))
+    }
+
+    async fn merge(&self, request: Request<MergeRequest>) -> Answer<OperatorAccepted> {
+        let MergeRequest { source_region, target_region, .. } = request.into_inner();
+        let mut state = self.lead()?;
+        let what = format!("merge region {source_region} into {target_region}");
+        Ok(Response::new(accepted(&mut state, source_region, what)))
+    }
+
+    async fn set_store_state(
+        &self,
+        request: Request<SetStoreStateRequest>,
+    ) -> Answer<StoreProgress> {
+        let SetStoreStateRequest { store_id, .. } = request.into_inner();
+        let mut state = self.lead()?;
+        if !state.stores.contains_key(&store_id) {
+            return Err(Status::not_found(format!("there is no store {store_id}")));
+        }
+        Ok(Response::new(progress(&mut state)))
+    }
+
+    async fn get_store_progress(
+        &self,
+        _: Request<GetStoreProgressRequest>,
+    ) -> Answer<StoreProgress> {
+        Ok(Response::new(progress(&mut *self.lead()?)))
+    }
+
+    async fn local_checksum(
+        &self,
+        request: Request<LocalChecksumRequest>,
+    ) -> Answer<LocalChecksumResponse> {
+        let LocalChecksumRequest { store_id, applied_index, .. } = request.into_inner();
+        let mut state = self.state();
+        // A scripted refusal stands for a replica that differs.
+        let differs = matches!(state.script.pop_front(), Some(Step { .. }));
+        Ok(Response::new(LocalChecksumResponse {
+            store_id,
+            peer_id: 20 + store_id,
+            applied_index: applied_index.max(17),
+            conf_version: 1,
+            version: 1,
+            checksum: if differs { 0xbad } else { 0xabcd },
+            pairs: 3,
+            bytes: 300,
+        }))
+    }
+
+    async fn region_detail(
+        &self,
+        request: Request<RegionDetailRequest>,
+    ) -> Answer<RegionDetailResponse> {
+        let RegionDetailRequest { region_id, store_id, .. } = request.into_inner();
+        let state = self.state();
+        let region = state.regions.iter().find(|region| region.id.0 == region_id).unwrap();
+        let leads = state.leaders.get(&region_id) == Some(&store_id);
+        let replica = ReplicaDetail {
+            store_id,
+            region: region.encode(),
+            peer_id: region.peer_on(StoreId(store_id)).unwrap().id.0,
+            role: if leads { RaftRole::Leader } else { RaftRole::Follower } as i32,
+            term: 6,
+            first_index: 6,
+            last_index: 17,
+            committed_index: 17,
+            applied_index: 17,
+            approximate_bytes: 5 << 20,
+            approximate_keys: 1000,
+            ..ReplicaDetail::default()
+        };
+        Ok(Response::new(RegionDetailResponse { replicas: vec![replica] }))
+    }
+
+    async fn get_config(&self, request: Request<GetConfigRequest>) -> Answer<GetConfigResponse> {
+        let keys = request.into_inner().keys;
+        let state = self.state();
+        let wanted = |item: &&ConfigItem| keys.is_empty() || keys.contains(&item.key);
+        let items: Vec<ConfigItem> = state.config.iter().filter(wanted).cloned().collect();
+        if items.is_empty() {
+            return Err(Status::not_found("there is no such setting"));
+        }
+        Ok(Response::new(GetConfigResponse { items }))
+    }
+
+    async fn set_config(&self, request: Request<SetConfigRequest>) -> Answer<SetConfigResponse> {
+        let SetConfigRequest { key, value, .. } = request.into_inner();
+        let mut state = self.state();
+        let item = state.config.iter_mut().find(|item| item.key == key);
+        let Some(item) = item else { return Err(Status::not_found("there is no such setting")) };
+        item.value = value;
+        item.source = "set".to_owned();
+        Ok(Response::new(SetConfigResponse { item: Some(item.clone()) }))
+    }
+
+    async fn cancel_operator(
+        &self,
+        _: Request<CancelOperatorRequest>,
+    ) -> Answer<CancelOperatorResponse> {
+        Err(Status::not_found("the region has no operator"))
+    }
+
+    async fn join(&self, _: Request<JoinRequest>) -> Answer<JoinResponse> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn heartbeat(&self, _: Request<HeartbeatRequest>) -> Answer<HeartbeatResponse> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn alloc_ids(&self, _: Request<AllocIdsRequest>) -> Answer<AllocIdsResponse> {
+        Err(Status::unimplemented(""))
+    }
+}

@@ -1,0 +1,240 @@
+//! A cluster in this process that speaks the protocols: one map of pairs behind any number of nodes,
+//! with failures on demand.
+
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod control;
+mod pd;
+mod tikv;
+
+use bytes::Bytes;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use stele_proto::pdpb::pd_server::PdServer;
+use stele_proto::stele::control::v1::{self as messages, control_server::ControlServer};
+use stele_proto::tikvpb::tikv_server::TikvServer;
+use stele_proto::{errorpb, metapb};
+use stele_types::{KeyRange, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId, StoreId};
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::Server;
+
+pub const CLUSTER: u64 = 7001;
+
+/// What becomes of a raw call.
+#[derive(Clone, Debug)]
+pub enum Fate {
+    /// Not carried out.
+    Refuse(errorpb::Error),
+    /// Not carried out.
+    Fail(tonic::Code),
+    /// Carried out, but the answer says otherwise.
+    ActAndRefuse(errorpb::Error),
+    /// Carried out, but the connection breaks before the answer.
+    ActAndFail(tonic::Code),
+    /// The answer's own error text.
+    Final(&'static str),
+    /// Never answered.
+    Hang,
+}
+
+/// A step of the script: what becomes of the next call of that name (empty: of any).
+#[derive(Debug)]
+pub struct Step {
+    pub method: &'static str,
+    pub fate: Fate,
+}
+
+#[derive(Debug)]
+pub struct Node {
+    pub address: String,
+    pub stores: Vec<u64>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Stored {
+    pub value: Bytes,
+    pub ttl: u64,
+}
+
+#[derive(Debug, Default)]
+pub struct State {
+    pub nodes: Vec<Node>,
+    pub regions: Vec<Region>,
+    /// Region → store.
+    pub leaders: BTreeMap<u64, u64>,
+    /// What the directory says in place of `regions`, if anything.
+    pub directory: Option<Vec<Region>>,
+    pub pairs: BTreeMap<(String, Bytes), Stored>,
+    pub script: VecDeque<Step>,
+    /// Raw calls that arrived: name, store.
+    pub calls: Vec<(&'static str, u64)>,
+    /// Node that leads the placement group.
+    pub placement: usize,
+    pub operators: Vec<messages::OperatorInfo>,
+    pub stores: BTreeMap<u64, messages::StoreInfo>,
+    /// Answers to the next questions about progress; the last stays.
+    pub progress: VecDeque<messages::StoreProgress>,
+    pub config: Vec<messages::ConfigItem>,
+}
+
+impl State {
+    pub fn region_of(&self, key: &[u8]) -> &Region {
+        self.regions.iter().find(|region| region.range.contains(key)).unwrap()
+    }
+
+    pub fn leader(&self, region: &Region) -> Option<Peer> {
+        region.peer_on(StoreId(*self.leaders.get(&region.id.0)?)).copied()
+    }
+
+    /// Cuts the region of `key` there; the new one keeps the left half.
+    pub fn split(&mut self, key: &'static str, new_id: u64) {
+        let at = self.regions.iter().position(|r| r.range.contains(key.as_bytes())).unwrap();
+        let mut left = self.regions[at].clone();
+        left.epoch.version += 1;
+        self.regions[at].epoch.version += 1;
+        self.regions[at].range.start = Bytes::from(key);
+        left.range.end = Bytes::from(key);
+        left.id = RegionId(new_id);
+        for peer in &mut left.peers {
+            peer.id = PeerId(new_id * 10 + peer.store.0);
+        }
+        let leader = self.leaders.get(&self.regions[at].id.0).copied();
+        self.leaders.extend(leader.map(|leader| (new_id, leader)));
+        self.regions.insert(at, left);
+    }
+
+    pub fn fail(&mut self, method: &'static str, fate: Fate) {
+        self.script.push_back(Step { method, fate });
+    }
+
+    /// The value under a key of the default family.
+    pub fn value(&self, key: &'static str) -> Option<&[u8]> {
+        self.pairs.get(&(String::new(), Bytes::from(key))).map(|stored| &stored.value[..])
+    }
+
+    fn fate(&mut self, method: &'static str) -> Option<Fate> {
+        let next = self.script.front()?;
+        let hit = next.method.is_empty() || next.method == method;
+        if hit { self.script.pop_front().map(|step| step.fate) } else { None }
+    }
+}
+
+/// The running nodes.
+pub struct Fake {
+    state: Arc<Mutex<State>>,
+    servers: Vec<Option<Runtime>>,
+}
+
+#[derive(Clone)]
+struct Service {
+    state: Arc<Mutex<State>>,
+    node: usize,
+}
+
+impl Service {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+}
+
+impl Fake {
+    /// Nodes with one store each (numbered from 1) and one region, 2, with a replica on each.
+    pub fn start(nodes: u64) -> Self {
+        let peers = (1..=nodes).map(|store| Peer {
+            id: PeerId(20 + store),
+            store: StoreId(store),
+            role: PeerRole::Voter,
+        });
+        let region = Region {
+            id: RegionId(2),
+            range: KeyRange::all(),
+            epoch: RegionEpoch { conf_version: 1, version: 1 },
+            peers: peers.collect(),
+            ..Region::default()
+        };
+        let state =
+            State { regions: vec![region], leaders: BTreeMap::from([(2, 1)]), ..State::default() };
+        let mut fake = Self { state: Arc::new(Mutex::new(state)), servers: Vec::new() };
+        for store in 1..=nodes {
+            fake.add_node(vec![store]);
+        }
+        fake
+    }
+
+    pub fn add_node(&mut self, stores: Vec<u64>) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let node = self.servers.len();
+        for id in &stores {
+            let info = control::store_info(*id, &address);
+            self.state().stores.insert(*id, info);
+        }
+        self.state().nodes.push(Node { address, stores });
+        self.servers.push(Some(self.serve(node, listener)));
+    }
+
+    /// A runtime of its own: what ends with it is as dead as a process.
+    fn serve(&self, node: usize, listener: std::net::TcpListener) -> Runtime {
+        let service = Service { state: Arc::clone(&self.state), node };
+        let router = Server::builder()
+            .add_service(TikvServer::new(service.clone()))
+            .add_service(PdServer::new(service.clone()))
+            .add_service(ControlServer::new(service));
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        runtime.spawn(async move {
+            let incoming = TcpListenerStream::new(TcpListener::from_std(listener).unwrap());
+            let _ = router.serve_with_incoming(incoming).await;
+        });
+        runtime
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub fn addresses(&self) -> Vec<String> {
+        self.state().nodes.iter().map(|node| node.address.clone()).collect()
+    }
+
+    /// Ends a node with all its connections.
+    pub fn kill(&mut self, node: usize) {
+        if let Some(server) = self.servers[node].take() {
+            server.shutdown_background();
+        }
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        for node in 0..self.servers.len() {
+            self.kill(node);
+        }
+    }
+}
+
+pub fn peer(peer: &Peer) -> metapb::Peer {
+    let (id, store_id, role) = (peer.id.0, peer.store.0, peer.role as i32);
+    metapb::Peer { id, store_id, role, is_witness: false }
+}
+
+pub fn region(region: &Region) -> metapb::Region {
+    let RegionEpoch { conf_version, version } = region.epoch;
+    metapb::Region {
+        id: region.id.0,
+        start_key: region.range.start.clone(),
+        end_key: region.range.end.clone(),
+        region_epoch: Some(metapb::RegionEpoch { conf_ver: conf_version, version }),
+        peers: region.peers.iter().map(peer).collect(),
+        is_in_flashback: false,
+    }
+}
+
+/// An error with one variant set.
+pub fn error(set: impl FnOnce(&mut errorpb::Error)) -> errorpb::Error {
+    let mut error = errorpb::Error { message: "scripted".to_owned(), ..Default::default() };
+    set(&mut error);
+    error
+}

@@ -1,0 +1,189 @@
+//! Every operation over several regions, and regions that change under it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod fake;
+
+use bytes::Bytes;
+use fake::Fake;
+use stele_client::{Client, PutPair, ScanOptions, Swap, Ttl};
+use stele_types::{ColumnFamily, KeyRange};
+
+async fn three_regions() -> (Fake, Client) {
+    let fake = Fake::start(3);
+    {
+        let mut state = fake.state();
+        state.split("g", 11);
+        state.split("p", 12);
+        state.leaders.extend([(11, 2), (12, 3), (2, 1)]);
+    }
+    let client = Client::connect(&fake.addresses()[..1]).await.unwrap();
+    (fake, client)
+}
+
+fn letters() -> Vec<PutPair> {
+    (b'a'..=b'z').map(|c| PutPair::new(vec![c], vec![c; 3])).collect()
+}
+
+fn keys(pairs: &[stele_client::Pair]) -> String {
+    pairs.iter().map(|pair| String::from_utf8_lossy(&pair.key).into_owned()).collect()
+}
+
+#[tokio::test]
+async fn single_keys_are_put_read_and_removed() {
+    let (fake, client) = three_regions().await;
+    client.put("b", "1").await.unwrap();
+    client.put("z", "").await.unwrap();
+    assert_eq!(client.get("b").await.unwrap().unwrap(), "1");
+    assert_eq!(client.get("z").await.unwrap().unwrap(), "");
+    assert_eq!(client.get("c").await.unwrap(), None);
+    client.delete("b").await.unwrap();
+    assert_eq!(client.get("b").await.unwrap(), None);
+    client.put_with_ttl("t", "v", Ttl::Seconds(9)).await.unwrap();
+    assert_eq!(client.ttl("t").await.unwrap(), Some(Ttl::Seconds(9)));
+    assert_eq!(client.ttl("z").await.unwrap(), Some(Ttl::Endless));
+    assert_eq!(client.ttl("none").await.unwrap(), None);
+    assert_eq!(client.cluster().0, fake::CLUSTER);
+    drop(fake);
+}
+
+#[tokio::test]
+async fn a_swap_tells_what_was_there() {
+    let (_fake, client) = three_regions().await;
+    let swap = async |expected: Option<&'static str>, new: Option<&'static str>| {
+        let bytes = |text: Option<&'static str>| text.map(Bytes::from);
+        client.compare_and_swap("k", bytes(expected), bytes(new), Ttl::Endless).await.unwrap()
+    };
+    assert_eq!(swap(None, Some("1")).await, Swap { succeeded: true, previous: None });
+    let refused = swap(None, Some("2")).await;
+    assert_eq!(refused, Swap { succeeded: false, previous: Some("1".into()) });
+    assert!(swap(Some("1"), None).await.succeeded);
+    assert_eq!(client.get("k").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn families_are_spaces_of_their_own() {
+    let (_fake, client) = three_regions().await;
+    let lock = client.family(ColumnFamily::Lock);
+    client.put("k", "default").await.unwrap();
+    lock.put("k", "lock").await.unwrap();
+    assert_eq!(client.get("k").await.unwrap().unwrap(), "default");
+    assert_eq!(lock.get("k").await.unwrap().unwrap(), "lock");
+    assert_eq!(
+        lock.scan(KeyRange::all(), ScanOptions::default()).collect().await.unwrap().len(),
+        1
+    );
+}
+
+#[tokio::test]
+async fn batches_go_to_all_their_regions() {
+    let (fake, client) = three_regions().await;
+    let mut pairs = letters();
+    pairs.push(PutPair { ttl: Ttl::Seconds(5), ..PutPair::new("a", "last") });
+    client.batch_put(pairs).await.unwrap();
+    let asked: Vec<Bytes> = ["z", "none", "a", "h", "a"].map(Bytes::from).into();
+    let values = client.batch_get(asked).await.unwrap();
+    let values: Vec<Option<&[u8]>> = values.iter().map(Option::as_deref).collect();
+    let last = Some(&b"last"[..]);
+    assert_eq!(values, [Some(&b"zzz"[..]), None, last, Some(&b"hhh"[..]), last]);
+    assert_eq!(client.ttl("a").await.unwrap(), Some(Ttl::Seconds(5)));
+    assert_eq!(client.ttl("b").await.unwrap(), Some(Ttl::Endless));
+    client.batch_delete(["a", "m", "z"].map(Bytes::from).into()).await.unwrap();
+    assert_eq!(fake.state().pairs.len(), 23);
+    let stores: std::collections::BTreeSet<u64> =
+        fake.state().calls.iter().map(|(_, store)| *store).collect();
+    assert_eq!(stores.len(), 3);
+}
+
+#[tokio::test]
+async fn scans_cross_regions_both_ways_and_stop_at_their_limit() {
+    let (_fake, client) = three_regions().await;
+    client.batch_put(letters()).await.unwrap();
+    let scan = async |range: KeyRange, options: ScanOptions| {
+        keys(&client.scan(range, options).collect().await.unwrap())
+    };
+    let all = "abcdefghijklmnopqrstuvwxyz";
+    let backwards: String = all.chars().rev().collect();
+    let forward = ScanOptions::default();
+    let reverse = ScanOptions { reverse: true, ..forward };
+    assert_eq!(scan(KeyRange::all(), forward).await, all);
+    assert_eq!(scan(KeyRange::all(), reverse).await, backwards);
+    assert_eq!(scan(KeyRange::new("f", "q"), forward).await, "fghijklmnop");
+    assert_eq!(scan(KeyRange::new("f", "q"), reverse).await, "ponmlkjihgf");
+    assert_eq!(scan(KeyRange::new("g", "p"), reverse).await, "onmlkjihg");
+    assert_eq!(scan(KeyRange::new("q", "f"), forward).await, "");
+    for limit in [0, 1, 6, 7, 25, 26, 27] {
+        let options = ScanOptions { limit: Some(limit), ..forward };
+        assert_eq!(scan(KeyRange::all(), options).await, all[..limit.min(26)]);
+        let options = ScanOptions { limit: Some(limit), ..reverse };
+        assert_eq!(scan(KeyRange::all(), options).await, backwards[..limit.min(26)]);
+    }
+    let only = ScanOptions { keys_only: true, ..forward };
+    let found = client.scan(KeyRange::prefix(b"c"), only).collect().await.unwrap();
+    assert_eq!((found.len(), found[0].value.len()), (1, 0));
+}
+
+#[tokio::test]
+async fn a_cold_reverse_scan_finds_the_region_below_a_boundary() {
+    let (fake, client) = three_regions().await;
+    client.batch_put(letters()).await.unwrap();
+    let cold = Client::connect(&fake.addresses()).await.unwrap();
+    let reverse = ScanOptions { reverse: true, limit: Some(2), ..ScanOptions::default() };
+    let found = cold.scan(KeyRange::new("", "p"), reverse).collect().await.unwrap();
+    assert_eq!(keys(&found), "on");
+    let cold = Client::connect(&fake.addresses()).await.unwrap();
+    let found = cold.scan(KeyRange::all(), reverse).collect().await.unwrap();
+    assert_eq!(keys(&found), "zy");
+}
+
+#[tokio::test]
+async fn a_split_in_the_middle_of_a_scan_loses_and_repeats_nothing() {
+    for reverse in [false, true] {
+        let (fake, client) = three_regions().await;
+        let numbers = (0..200u32).map(|n| PutPair::new(format!("k{n:03}"), "v")).collect();
+        client.batch_put(numbers).await.unwrap();
+        let options = ScanOptions { reverse, ..ScanOptions::default() };
+        let mut scan = client.scan(KeyRange::all(), options);
+        let mut found = scan.next_page().await.unwrap().unwrap();
+        fake.state().split("k010", 50);
+        fake.state().split("k100", 51);
+        fake.state().split("k190", 52);
+        while let Some(page) = scan.next_page().await.unwrap() {
+            found.extend(page);
+        }
+        let mut expected: Vec<String> = (0..200).map(|n| format!("k{n:03}")).collect();
+        if reverse {
+            expected.reverse();
+        }
+        let found: Vec<String> =
+            found.iter().map(|pair| String::from_utf8_lossy(&pair.key).into_owned()).collect();
+        assert_eq!(found, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_split_under_a_batch_sends_each_part_to_its_region() {
+    let (fake, client) = three_regions().await;
+    client.batch_put(letters()).await.unwrap();
+    fake.state().split("c", 60);
+    fake.state().split("j", 61);
+    fake.state().leaders.extend([(60, 2), (61, 1)]);
+    client.batch_put(letters()).await.unwrap();
+    let asked = letters().into_iter().map(|pair| pair.key).collect();
+    assert!(client.batch_get(asked).await.unwrap().iter().all(Option::is_some));
+}
+
+#[tokio::test]
+async fn ranges_are_removed_and_summed_region_by_region() {
+    let (fake, client) = three_regions().await;
+    client.batch_put(letters()).await.unwrap();
+    let sum = client.checksum(KeyRange::all()).await.unwrap();
+    assert_eq!((sum.pairs, sum.bytes), (26, 26 * 4));
+    client.delete_range(KeyRange::new("f", "q")).await.unwrap();
+    assert_eq!(client.checksum(KeyRange::all()).await.unwrap().pairs, 15);
+    client.delete_range(KeyRange::new("x", "")).await.unwrap();
+    assert_eq!(fake.state().pairs.len(), 12);
+    client.delete_range(KeyRange::new("b", "a")).await.unwrap();
+    client.delete_range(KeyRange::all()).await.unwrap();
+    assert!(fake.state().pairs.is_empty());
+}

@@ -1,0 +1,161 @@
+//! Slices of a walk over the index: first keys and where the values lie, then the values.
+
+use bytes::Bytes;
+use stele_index::{ValueSlice, ViewIter};
+use stele_log::{Log, Unchecked};
+use stele_storage::Pair;
+use stele_types::{Error, Locator, Result};
+
+/// Most pairs and bytes that a scan fetches together.
+pub(crate) const SLICE_PAIRS_MAX: usize = 4096;
+pub(crate) const SLICE_BYTES_MAX: u64 = 4 << 20;
+/// Values this close are read together.
+const NEAR_BYTES: u64 = 16 << 10;
+
+/// How much a slice may hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    pub pairs_max: usize,
+    /// Of keys and values; the pair that reaches it is the last.
+    pub bytes_max: u64,
+    pub keys_only: bool,
+}
+
+/// Pairs whose values are not read yet.
+#[derive(Debug, Default)]
+pub(crate) struct Slice {
+    /// Keys and inline values, one after the other.
+    memory: Vec<u8>,
+    pairs: Vec<SlicePair>,
+    /// Of the values that lie in value files, in the order of the pairs.
+    places: Vec<Locator>,
+    bytes: u64,
+    value_bytes: u64,
+    /// Values that lie near the one before.
+    near: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct SlicePair {
+    /// Where key and inline value end in the slice's memory; they begin where the last ones end.
+    key_end: u32,
+    value_end: u32,
+    is_located: bool,
+    expires_at_s: u64,
+}
+
+impl Slice {
+    /// The next pairs of `iter`; empty at its end.
+    pub fn collect(iter: &mut ViewIter, extent: Extent) -> Result<Self> {
+        let mut slice = Self::default();
+        let pairs_max = extent.pairs_max.min(SLICE_PAIRS_MAX);
+        let bytes_max = extent.bytes_max.min(SLICE_BYTES_MAX);
+        while slice.pairs.len() < pairs_max && slice.bytes < bytes_max && iter.advance()? {
+            let (key, value, expires_at_s) = iter.pair()?;
+            slice.push(key, value, expires_at_s, extent.keys_only);
+        }
+        Ok(slice)
+    }
+
+    fn push(&mut self, key: &[u8], value: ValueSlice<'_>, expires_at_s: u64, keys_only: bool) {
+        self.memory.extend_from_slice(key);
+        let key_end = self.memory.len() as u32;
+        let (mut is_located, mut value_bytes) = (false, 0);
+        match value {
+            _ if keys_only => {}
+            ValueSlice::Inline(value) => {
+                self.memory.extend_from_slice(value);
+                value_bytes = value.len() as u64;
+            }
+            ValueSlice::At(at) => {
+                self.near += usize::from(self.places.last().is_some_and(|last| near(last, &at)));
+                self.places.push(at);
+                (is_located, value_bytes) = (true, u64::from(at.length));
+            }
+        }
+        let value_end = self.memory.len() as u32;
+        self.pairs.push(SlicePair { key_end, value_end, is_located, expires_at_s });
+        self.value_bytes += value_bytes;
+        self.bytes += key.len() as u64 + value_bytes;
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pairs.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.pairs.len()
+    }
+
+    /// Of keys and values.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub fn value_bytes(&self) -> u64 {
+        self.value_bytes
+    }
+
+    /// About how many reads its values take.
+    pub fn reads(&self) -> usize {
+        self.places.len() - self.near
+    }
+
+    pub fn first_key(&self) -> &[u8] {
+        let end = self.pairs.first().map_or(0, |first| first.key_end as usize);
+        self.memory.get(..end).unwrap_or_default()
+    }
+
+    pub fn last_key(&self) -> &[u8] {
+        let Some((last, before)) = self.pairs.split_last() else { return &[] };
+        let begin = before.last().map_or(0, |pair| pair.value_end as usize);
+        self.memory.get(begin..last.key_end as usize).unwrap_or_default()
+    }
+
+    /// Reads the values, sorted by place, gaps coalesced.
+    pub fn read(self, log: &Log) -> Result<ReadSlice> {
+        let read = log.read_many(&self.places)?;
+        Ok(ReadSlice {
+            memory: self.memory.into(),
+            pairs: self.pairs.into_iter(),
+            places: self.places.into_iter(),
+            read: read.into_iter(),
+            begin: 0,
+        })
+    }
+}
+
+fn near(one: &Locator, other: &Locator) -> bool {
+    let (low, high) = if one.lsn() <= other.lsn() { (one, other) } else { (other, one) };
+    let end = u64::from(low.offset) + u64::from(low.length);
+    low.file == high.file && u64::from(high.offset) <= end + NEAR_BYTES
+}
+
+/// Pairs whose values are read and each checked when it is asked for. Keys share one piece of
+/// memory, values those of the reads they came in.
+#[derive(Debug, Default)]
+pub(crate) struct ReadSlice {
+    memory: Bytes,
+    pairs: std::vec::IntoIter<SlicePair>,
+    places: std::vec::IntoIter<Locator>,
+    read: std::vec::IntoIter<Unchecked>,
+    begin: usize,
+}
+
+impl ReadSlice {
+    /// The next pair. `log` is the one it was read from.
+    pub fn next(&mut self, log: &Log) -> Result<Option<Pair>> {
+        let Some(pair) = self.pairs.next() else { return Ok(None) };
+        let (key_end, value_end) = (pair.key_end as usize, pair.value_end as usize);
+        let key = self.memory.slice(self.begin..key_end);
+        self.begin = value_end;
+        let value = match pair.is_located {
+            true => match self.places.next().zip(self.read.next()) {
+                Some((at, read)) => log.checked(&at, read)?,
+                None => return Err(Error::invalid("a slice has fewer values than pairs")),
+            },
+            false => self.memory.slice(key_end..value_end),
+        };
+        Ok(Some(Pair { key, value, expires_at_s: pair.expires_at_s }))
+    }
+}

@@ -1,0 +1,94 @@
+//! About how much a key range holds, and where its middle lies: from some key blocks and some
+//! entries of memtables; no value is read.
+
+use super::View;
+use crate::run::key_hash;
+use bytes::Bytes;
+use stele_types::{KeyRange, Result, mutant};
+
+/// Key blocks read of each tier.
+const BLOCKS_MAX: usize = 32;
+
+/// About how much a key range holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Estimate {
+    /// Keys with a value.
+    pub keys: f64,
+    /// Bytes of these keys and their values.
+    pub bytes: f64,
+}
+
+impl View {
+    /// About how much `range` holds.
+    pub fn estimate(&self, range: &KeyRange) -> Result<Estimate> {
+        let mut sum = Estimate::default();
+        self.sample(range, &mut |_, keys, bytes| {
+            sum.keys += keys;
+            sum.bytes += bytes;
+        })?;
+        Ok(sum)
+    }
+
+    /// A key that has about half of the bytes of `range` before it, and something on both sides.
+    pub fn middle(&self, range: &KeyRange) -> Result<Option<Bytes>> {
+        let mut points: Vec<(Bytes, f64)> = Vec::new();
+        self.sample(range, &mut |key, _, bytes| points.push((Bytes::copy_from_slice(key), bytes)))?;
+        points.sort_by(|a, b| a.0.cmp(&b.0));
+        let half = points.iter().map(|(_, bytes)| bytes).sum::<f64>() / 2.0;
+        let mut points = points.into_iter();
+        let Some((first, mut before)) = points.next() else { return Ok(None) };
+        let mut middle = None;
+        for (key, bytes) in points.filter(|(key, _)| *key > first) {
+            middle = Some(key);
+            // The pair that reaches the middle goes to the upper half.
+            before += bytes;
+            if before >= half {
+                break;
+            }
+        }
+        Ok(middle)
+    }
+
+    /// Gives some pairs of `range`: key, and the keys and bytes each stands for.
+    fn sample(&self, range: &KeyRange, f: &mut dyn FnMut(&[u8], f64, f64)) -> Result<()> {
+        let memtables: Vec<_> = self.tables.memtables().collect();
+        let tiers = self.version().tiers();
+        for at in 0..memtables.len() + tiers.len() {
+            let mut count = |key: &[u8], value: Option<crate::ValueSlice<'_>>, weight: f64| {
+                let Some(value) = value else { return };
+                if !self.is_shadowed(key, at) {
+                    let bytes = key.len() as f64 + f64::from(value.len());
+                    f(key, weight, weight * bytes);
+                }
+            };
+            if let Some(memtable) = memtables.get(at) {
+                memtable.sample(range, self.seq, &mut count)?;
+            } else if let Some(tier) = tiers.get(at - memtables.len()) {
+                let blocks = |run: &crate::Run| run.blocks_in(range).len();
+                let all: usize = tier.keyed().iter().map(|run| blocks(run)).sum();
+                for run in tier.keyed() {
+                    run.sample(range, (BLOCKS_MAX * blocks(run)).div_ceil(all.max(1)), &mut count)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether one of the `newer` newest sources (memtables, then tiers) says something of `key`;
+    /// of a tier its filters tell, which err once in a hundred.
+    fn is_shadowed(&self, key: &[u8], newer: usize) -> bool {
+        if mutant::active("index.shadowed_counted") {
+            return false;
+        }
+        let mut left = newer;
+        for memtable in self.tables.memtables() {
+            let Some(less) = left.checked_sub(1) else { return false };
+            if memtable.get(key, self.seq).is_some() {
+                return true;
+            }
+            left = less;
+        }
+        let hash = key_hash(key);
+        self.version().tiers().iter().take(left).any(|tier| tier.may_hold(key, hash))
+    }
+}

@@ -1,0 +1,20 @@
+//! Reading a value without waiting for the device.
+
+use crate::shared::Shared;
+use bytes::Bytes;
+use stele_types::{Locator, Result};
+
+impl Shared {
+    /// The value at a locator if its file is open and the page cache holds it; what can't be had
+    /// like this, or does not match its checksum, is left to a read that may wait.
+    pub fn get_cached(&self, at: &Locator) -> Result<Option<Bytes>> {
+        let Some(file) = self.handles.peek(at.file) else { return Ok(None) };
+        let mut value = vec![0; at.length as usize];
+        if !file.read_cached_at(&mut value, u64::from(at.offset))? {
+            return Ok(None);
+        }
+        let is_whole =
+            at.check(&value).is_ok() || stele_types::mutant::active("log.cached_unchecked");
+        Ok(is_whole.then(|| value.into()))
+    }
+}

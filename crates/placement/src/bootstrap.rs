@@ -1,0 +1,53 @@
+//! The birth of a cluster: its first node's stores and its first two regions.
+
+use crate::pairs::{self, PairChange};
+use crate::store::Store;
+use crate::{FIRST_DATA_REGION, SYSTEM_REGION};
+use stele_types::{
+    ClusterId, KeyRange, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId, RegionKind, StoreId,
+};
+
+/// What the founding node decides alone.
+#[derive(Clone, Debug)]
+pub struct Birth {
+    /// Drawn at random, not 0.
+    pub cluster: ClusterId,
+    /// `host:port` of the node.
+    pub address: String,
+    /// Size of each of its stores' devices, in order; at least one. They become stores 1, 2, ….
+    pub capacities_bytes: Vec<u64>,
+}
+
+impl Birth {
+    /// The numbers of the stores.
+    pub fn stores(&self) -> impl Iterator<Item = StoreId> {
+        (1..=self.capacities_bytes.len() as u64).map(StoreId)
+    }
+
+    /// The first regions, each with one replica, on store 1: the placement group's and one of all
+    /// user keys. They exist before any pair says so: a node that stopped between the two makes
+    /// the same pairs again.
+    pub fn regions() -> [Region; 2] {
+        let region = |id: RegionId, kind| Region {
+            id,
+            kind,
+            range: KeyRange::all(),
+            epoch: RegionEpoch { conf_version: 1, version: 1 },
+            peers: vec![Peer { id: PeerId(id.0), store: StoreId(1), role: PeerRole::Voter }],
+            ..Region::default()
+        };
+        [region(SYSTEM_REGION, RegionKind::System), region(FIRST_DATA_REGION, RegionKind::Data)]
+    }
+
+    /// The pairs to put into the placement region when it has none.
+    pub fn pairs(&self) -> Vec<PairChange> {
+        let mut out = vec![pairs::cluster(self.cluster), pairs::ids(FIRST_DATA_REGION.0)];
+        out.extend(Self::regions().iter().map(pairs::region));
+        out.push(pairs::members(1));
+        for (id, capacity_bytes) in self.stores().zip(&self.capacities_bytes) {
+            let (address, capacity_bytes) = (self.address.clone(), *capacity_bytes);
+            out.push(pairs::store(&Store { id, address, capacity_bytes, ..Store::default() }));
+        }
+        out
+    }
+}

@@ -1,0 +1,111 @@
+//! How far a leaving store is, and what holds it up.
+
+use super::Cluster;
+use crate::Millis;
+use crate::operator::tracker::Operators;
+use crate::schedule::{View, drain, place};
+use stele_types::{RegionId, StoreId};
+
+/// When a store was first seen leaving, and what it held then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DrainStart {
+    since: Millis,
+    held: Held,
+}
+
+/// What lies on a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Held {
+    replicas: u64,
+    bytes: u64,
+    /// Bytes, and a constant for each replica: what moving it costs.
+    weight: u64,
+}
+
+/// How far a leaving store is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DrainProgress {
+    /// Replicas it held when it began to leave, or when this leader took over.
+    pub replicas_total: u64,
+    /// Replicas it still holds.
+    pub replicas_left: u64,
+    /// Bytes of these regions, then.
+    pub bytes_total: u64,
+    /// Bytes of the regions it still holds.
+    pub bytes_left: u64,
+    /// Milliseconds since then.
+    pub age_millis: u64,
+    /// Speed since then.
+    pub bytes_per_second: u64,
+    /// Seconds until it is empty at this speed; `None` before anything moved.
+    pub eta_seconds: Option<u64>,
+    /// What holds it up.
+    pub blocker: Option<Blocker>,
+}
+
+/// A region that can't leave its store now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocker {
+    /// Which.
+    pub region: RegionId,
+    /// Why.
+    pub why: String,
+}
+
+impl Cluster {
+    fn held_by(&self, store: StoreId) -> Held {
+        let here = self.regions.iter().filter(|info| info.region.peer_on(store).is_some());
+        here.fold(Held::default(), |held, info| Held {
+            replicas: held.replicas + 1,
+            bytes: held.bytes + info.size_bytes,
+            weight: held.weight + place::weight(info),
+        })
+    }
+
+    /// Notes since when leaving stores leave. Called now and then.
+    pub fn note_drains(&mut self, now: Millis) {
+        let leaving: Vec<StoreId> = self
+            .stores
+            .values()
+            .filter(|store| store.state.is_leaving() && !self.drains.contains_key(&store.id))
+            .map(|store| store.id)
+            .collect();
+        if !leaving.is_empty() && self.is_informed(now) {
+            for id in leaving {
+                self.drains.insert(id, DrainStart { since: now, held: self.held_by(id) });
+            }
+        }
+    }
+
+    /// How far a leaving store is; `None` for any other.
+    pub fn drain_progress(
+        &self,
+        operators: &Operators,
+        store: StoreId,
+        now: Millis,
+    ) -> Option<DrainProgress> {
+        self.stores.get(&store).filter(|known| known.state.is_leaving())?;
+        let left = self.held_by(store);
+        let start = self.drains.get(&store).copied();
+        let start = start.unwrap_or(DrainStart { since: now, held: left });
+        let moved_weight = start.held.weight.saturating_sub(left.weight);
+        let moved_bytes = start.held.bytes.saturating_sub(left.bytes);
+        let millis = now.since(start.since).max(1);
+        let eta_millis = u128::from(left.weight) * u128::from(millis);
+        let eta = eta_millis.checked_div(u128::from(moved_weight)).map(|eta| eta.div_ceil(1000));
+        let view = View { cluster: self, operators, now };
+        Some(DrainProgress {
+            replicas_total: start.held.replicas.max(left.replicas),
+            replicas_left: left.replicas,
+            bytes_total: start.held.bytes.max(left.bytes),
+            bytes_left: left.bytes,
+            age_millis: now.since(start.since),
+            bytes_per_second: moved_bytes.saturating_mul(1000) / millis,
+            eta_seconds: match left.replicas {
+                0 => Some(0),
+                _ => eta.and_then(|eta| u64::try_from(eta).ok()),
+            },
+            blocker: drain::blocker(&view, store),
+        })
+    }
+}

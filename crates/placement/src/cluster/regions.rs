@@ -1,0 +1,264 @@
+//! Regions by number and by key. Those of user data never overlap here, and at every key the
+//! version only grows: whoever is told about a region can rely on the greater version being later.
+
+use crate::pairs::{self, PairChange};
+use crate::region_info::RegionInfo;
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::Bound;
+use stele_types::{KeyRange, Region, RegionId, RegionKind, RegionPhase, Term, mutant};
+
+/// Why a report was not taken in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StaleReport {
+    /// The same region is known with a later epoch.
+    Epoch(RegionId),
+    /// The same region is known to be led in a later term.
+    Term(RegionId, Term),
+    /// A region that is as new or newer holds some of its keys.
+    Overlaps(RegionId),
+    /// It describes no region that could serve.
+    Malformed(&'static str),
+}
+
+impl fmt::Display for StaleReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Epoch(id) => write!(f, "region {id} is known with a later epoch"),
+            Self::Term(id, term) => write!(f, "region {id} is led in term {term}"),
+            Self::Overlaps(id) => write!(f, "region {id}, as new or newer, holds some of its keys"),
+            Self::Malformed(what) => f.write_str(what),
+        }
+    }
+}
+
+/// All regions.
+#[derive(Clone, Debug, Default)]
+pub struct Regions {
+    by_id: BTreeMap<RegionId, RegionInfo>,
+    /// Regions of user data, by their first key.
+    by_start: BTreeMap<Bytes, RegionId>,
+    /// Regions whose descriptor, or absence, is to be persisted.
+    unsaved: BTreeSet<RegionId>,
+}
+
+impl Regions {
+    /// All, by number.
+    pub fn iter(&self) -> impl Iterator<Item = &RegionInfo> {
+        self.by_id.values()
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    /// The region of that number.
+    pub fn get(&self, id: RegionId) -> Option<&RegionInfo> {
+        self.by_id.get(&id)
+    }
+
+    /// The region of user data that holds a key.
+    pub fn by_key(&self, key: &[u8]) -> Option<&RegionInfo> {
+        self.at_or_before(key).filter(|info| info.region.range.contains(key))
+    }
+
+    /// The region that ends where the one that holds `key` begins.
+    pub fn before_key(&self, key: &[u8]) -> Option<&RegionInfo> {
+        self.left_of(&self.by_key(key)?.region)
+    }
+
+    /// The neighbour to the left, if it is known.
+    pub fn left_of(&self, region: &Region) -> Option<&RegionInfo> {
+        let start = &region.range.start;
+        let below = (Bound::Unbounded, Bound::Excluded(&start[..]));
+        let (_, id) = self.by_start.range::<[u8], _>(below).next_back()?;
+        self.by_id.get(id).filter(|info| info.region.range.end == *start)
+    }
+
+    /// The neighbour to the right, if it is known.
+    pub fn right_of(&self, region: &Region) -> Option<&RegionInfo> {
+        let end = &region.range.end;
+        if end.is_empty() {
+            return None;
+        }
+        self.by_id.get(self.by_start.get(end)?)
+    }
+
+    fn at_or_before(&self, key: &[u8]) -> Option<&RegionInfo> {
+        let (_, id) =
+            self.by_start.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back()?;
+        self.by_id.get(id)
+    }
+
+    /// Regions of user data that hold keys of `range`, ascending.
+    pub fn in_range(&self, range: &KeyRange) -> impl Iterator<Item = &RegionInfo> {
+        let first = self.by_key(&range.start).map(|info| info.region.range.start.clone());
+        let from = first.unwrap_or_else(|| range.start.clone());
+        let end = range.end.clone();
+        self.by_start
+            .range::<[u8], _>((Bound::Included(&from[..]), Bound::Unbounded))
+            .take_while(move |(start, _)| end.is_empty() || **start < end)
+            .filter_map(|(_, id)| self.by_id.get(id))
+    }
+
+    /// Whether regions hold every key of `range`, without a hole.
+    pub fn cover(&self, range: &KeyRange) -> bool {
+        let mut covered = range.start.clone();
+        for info in self.in_range(range) {
+            if info.region.range.start > covered {
+                return false;
+            }
+            covered = info.region.range.end.clone();
+            if covered.is_empty() {
+                return true;
+            }
+        }
+        !range.end.is_empty() && covered >= range.end
+    }
+
+    /// Takes a report in if it is news.
+    pub(super) fn put(&mut self, mut info: RegionInfo) -> Result<(), StaleReport> {
+        check_shape(&info)?;
+        let known = self.by_id.get(&info.region.id);
+        let newer = match known {
+            Some(known) => merge_known(known, &mut info)?,
+            None => true,
+        };
+        if newer {
+            self.evict_older(&info.region)?;
+            self.unsaved.insert(info.region.id);
+        }
+        self.insert(info);
+        Ok(())
+    }
+
+    /// Removes what `region` overlaps, if all of that is older. Versions that are equal belong to
+    /// regions of the same moment, which do not overlap: then the one that came first stays.
+    fn evict_older(&mut self, region: &Region) -> Result<(), StaleReport> {
+        if region.kind == RegionKind::System {
+            return Ok(());
+        }
+        let others: Vec<&Region> = self
+            .in_range(&region.range)
+            .map(|info| &info.region)
+            .filter(|other| other.id != region.id)
+            .collect();
+        if let Some(other) = others.iter().find(|o| o.epoch.version >= region.epoch.version) {
+            return Err(StaleReport::Overlaps(other.id));
+        }
+        let gone: Vec<RegionId> = others.iter().map(|other| other.id).collect();
+        for id in gone {
+            self.remove(id);
+            self.unsaved.insert(id);
+        }
+        Ok(())
+    }
+
+    /// Takes a persisted descriptor in. One that newer ones overlap was to be deleted.
+    pub(super) fn restore(&mut self, region: Region) {
+        let is_news = match self.by_id.get(&region.id) {
+            Some(known) => is_later(&region, &known.region),
+            None => true,
+        };
+        if !is_news {
+            return;
+        }
+        match self.evict_older(&region) {
+            Ok(()) => self.insert(RegionInfo::new(region)),
+            Err(_) => {
+                self.unsaved.insert(region.id);
+            }
+        }
+    }
+
+    /// Forgets a region whose absence is persisted, unless it came back.
+    pub(super) fn forget(&mut self, id: RegionId) {
+        if self.by_id.get(&id).is_some_and(|info| info.reported.is_none()) {
+            self.remove(id);
+        }
+    }
+
+    fn insert(&mut self, info: RegionInfo) {
+        let id = info.region.id;
+        self.remove(id);
+        if info.region.kind == RegionKind::Data {
+            self.by_start.insert(info.region.range.start.clone(), id);
+        }
+        self.by_id.insert(id, info);
+    }
+
+    fn remove(&mut self, id: RegionId) {
+        if let Some(info) = self.by_id.remove(&id)
+            && info.region.kind == RegionKind::Data
+        {
+            self.by_start.remove(&info.region.range.start);
+        }
+    }
+
+    pub(super) fn take_unsaved(&mut self, bytes_max: usize) -> Vec<PairChange> {
+        let mut out = Vec::new();
+        let mut bytes = 0;
+        while bytes < bytes_max
+            && let Some(id) = self.unsaved.pop_first()
+        {
+            let change = match self.by_id.get(&id) {
+                Some(info) => pairs::region(&info.region),
+                None => pairs::no_region(id),
+            };
+            bytes += change.key.len() + change.value.as_ref().map_or(0, Bytes::len);
+            out.push(change);
+        }
+        out
+    }
+}
+
+fn check_shape(info: &RegionInfo) -> Result<(), StaleReport> {
+    let region = &info.region;
+    if region.range.is_empty() {
+        return Err(StaleReport::Malformed("its range is empty"));
+    }
+    if region.phase == RegionPhase::Tombstone || region.peers.is_empty() {
+        return Err(StaleReport::Malformed("it is a tombstone"));
+    }
+    match info.leader {
+        Some(leader) if region.peer(leader.id).is_none() => {
+            Err(StaleReport::Malformed("its leader is no member"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether the descriptor in `info` is later than the known one. What an earlier term's leader says
+/// about leadership is replaced by what is known.
+fn merge_known(known: &RegionInfo, info: &mut RegionInfo) -> Result<bool, StaleReport> {
+    let (old, new) = (known.region.epoch, info.region.epoch);
+    let is_earlier = new.version < old.version || new.conf_version < old.conf_version;
+    if is_earlier && !mutant::active("placement.accept_stale_epoch") {
+        return Err(StaleReport::Epoch(known.region.id));
+    }
+    let is_newer = is_later(&info.region, &known.region);
+    // A leader that has not measured its region yet says 0.
+    if (info.size_bytes, info.keys) == (0, 0) {
+        (info.size_bytes, info.keys) = (known.size_bytes, known.keys);
+    }
+    if info.term < known.term {
+        if !is_newer {
+            return Err(StaleReport::Term(known.region.id, known.term));
+        }
+        let still = known.leader.and_then(|leader| info.region.peer(leader.id));
+        (info.leader, info.term) = (still.copied(), known.term);
+    }
+    Ok(is_newer || info.region != known.region)
+}
+
+fn is_later(region: &Region, known: &Region) -> bool {
+    let (new, old) = (region.epoch, known.epoch);
+    new.version >= old.version && new.conf_version >= old.conf_version && new != old
+}

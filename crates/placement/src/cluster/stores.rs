@@ -1,0 +1,323 @@
+//! Stores: joining, being heard of, leaving.
+
+use super::Cluster;
+use crate::Millis;
+use crate::pairs::{self, PairChange};
+use crate::region_info::RegionInfo;
+use crate::store::{self, Heard, Liveness, NodeReport, Store, StoreReport, StoreState};
+use bytes::Bytes;
+use std::collections::BTreeSet;
+use stele_types::{Error, KeyRange, Peer, PeerRole, Result, StoreId, mutant};
+
+/// A store that wants to join.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewStore {
+    /// Drawn when its directory was made; empty: none.
+    pub token: Bytes,
+    /// Size of its device.
+    pub capacity_bytes: u64,
+    /// Names and values that describe it.
+    pub labels: Vec<(String, String)>,
+}
+
+impl NewStore {
+    pub(crate) fn into_store(self, id: StoreId, address: &str) -> Store {
+        let Self { token, capacity_bytes, labels } = self;
+        let address = address.to_owned();
+        Store { id, address, token, capacity_bytes, labels, ..Store::default() }
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.token.len() > store::TOKEN_BYTES_MAX {
+            return Err(Error::invalid("a store's token is too long"));
+        }
+        check_labels(&self.labels)
+    }
+}
+
+/// What shall become of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrainGoal {
+    /// Empty, and still a member.
+    Drain,
+    /// Empty, and then gone for good.
+    Remove,
+    /// In service again.
+    Cancel,
+}
+
+/// Most stores of one node, and of one request to join.
+const STORES_PER_NODE_MAX: usize = 256;
+
+impl Cluster {
+    /// All stores, tombstones too.
+    pub fn stores(&self) -> impl Iterator<Item = &Store> {
+        self.stores.values()
+    }
+
+    /// The store of that number.
+    pub fn store(&self, id: StoreId) -> Option<&Store> {
+        self.stores.get(&id)
+    }
+
+    /// What the heartbeats say; an unknown store is down.
+    pub fn liveness(&self, id: StoreId, now: Millis) -> Liveness {
+        match self.stores.get(&id) {
+            Some(store) => store.liveness(&self.config, now),
+            None => Liveness::Down,
+        }
+    }
+
+    fn has_failed(&self, id: StoreId) -> bool {
+        self.stores.get(&id).is_some_and(|store| store.report.has_failed)
+    }
+
+    pub(crate) fn is_live(&self, id: StoreId, now: Millis) -> bool {
+        self.liveness(id, now) == Liveness::Live
+            && !self.has_failed(id)
+            && self.stores.get(&id).is_some_and(|store| store.state != StoreState::Tombstone)
+    }
+
+    /// Whether what the store holds must be rebuilt elsewhere: it is gone, or down, or it was
+    /// ordered to be removed and does not answer.
+    pub(crate) fn is_lost(&self, id: StoreId, now: Millis) -> bool {
+        match self.stores.get(&id).map(|store| store.state) {
+            None | Some(StoreState::Tombstone) => true,
+            _ if self.has_failed(id) => true,
+            Some(StoreState::Removing) => self.liveness(id, now) != Liveness::Live,
+            Some(_) => self.liveness(id, now) == Liveness::Down,
+        }
+    }
+
+    /// Whether new replicas and leaders may go there.
+    pub(crate) fn is_serving(&self, id: StoreId, now: Millis) -> bool {
+        self.is_live(id, now)
+            && self
+                .stores
+                .get(&id)
+                .is_some_and(|store| store.state == StoreState::Up && !store.report.is_full)
+    }
+
+    /// The node of a store: what fails together.
+    pub(crate) fn node(&self, id: StoreId) -> &str {
+        self.stores.get(&id).map_or("", |store| &store.address)
+    }
+
+    fn nodes(&self, mut counts: impl FnMut(&Store) -> bool) -> usize {
+        let nodes: BTreeSet<&str> = self
+            .stores
+            .values()
+            .filter(|store| store.state == StoreState::Up && counts(store))
+            .map(|store| store.address.as_str())
+            .collect();
+        nodes.len()
+    }
+
+    /// Nodes that can take replicas now.
+    pub fn nodes_serving(&self, now: Millis) -> usize {
+        self.nodes(|store| self.is_live(store.id, now))
+    }
+
+    /// Nodes that are members and not down.
+    pub fn nodes_known(&self, now: Millis) -> usize {
+        self.nodes(|store| store.liveness(&self.config, now) != Liveness::Down)
+    }
+
+    /// New stores of a node. They get the numbers after the greatest one ever used.
+    /// Fails with `Invalid`.
+    pub fn plan_join(
+        &self,
+        address: &str,
+        stores: &[NewStore],
+    ) -> Result<(Vec<StoreId>, Vec<PairChange>)> {
+        check_text("the address", address)?;
+        let here = self
+            .stores
+            .values()
+            .filter(|store| store.address == address && store.state != StoreState::Tombstone);
+        if stores.is_empty() || here.count() + stores.len() > STORES_PER_NODE_MAX {
+            let text = format!("a node has 1 to {STORES_PER_NODE_MAX} stores");
+            return Err(Error::invalid(text));
+        }
+        let greatest = self.stores.keys().next_back().copied().unwrap_or_default();
+        let mut id = greatest.max(self.store_floor);
+        let mut ids = Vec::new();
+        let mut changes = Vec::new();
+        for new in stores {
+            new.check()?;
+            // The answer to the first call was lost.
+            if let Some(known) = self.joined_with(&new.token) {
+                ids.push(known);
+                continue;
+            }
+            id = id.next();
+            ids.push(id);
+            changes.push(pairs::store(&new.clone().into_store(id, address)));
+        }
+        Ok((ids, self.with_version(changes)))
+    }
+
+    fn joined_with(&self, token: &[u8]) -> Option<StoreId> {
+        let stores = self.stores.values().filter(|store| store.state != StoreState::Tombstone);
+        let mut with_token = stores.filter(|store| !token.is_empty() && store.token == token);
+        with_token.next().map(|store| store.id)
+    }
+
+    /// Adds the new version of the members to changes of stores' records.
+    fn with_version(&self, mut changes: Vec<PairChange>) -> Vec<PairChange> {
+        if !changes.is_empty() {
+            changes.push(pairs::members(self.members_version + 1));
+        }
+        changes
+    }
+
+    /// What of a node's heartbeat is to be persisted: an address or a capacity that changed. Fails
+    /// with `Invalid` if one of the stores is not a member.
+    pub fn plan_heard(
+        &self,
+        node: &NodeReport,
+        reports: &[StoreReport],
+    ) -> Result<Vec<PairChange>> {
+        check_text("the address", &node.address)?;
+        if let Some(stranger) = reports.iter().find_map(|report| self.stranger(report.id)) {
+            return Err(Error::invalid(stranger));
+        }
+        let mut changes = Vec::new();
+        for report in reports {
+            let Some(store) = self.stores.get(&report.id) else { continue };
+            if store.address != node.address || store.capacity_bytes != report.capacity_bytes {
+                let (address, capacity_bytes) = (node.address.clone(), report.capacity_bytes);
+                changes.push(pairs::store(&Store { address, capacity_bytes, ..store.clone() }));
+            }
+        }
+        Ok(self.with_version(changes))
+    }
+
+    /// Takes a node's heartbeat in. Stores that are not members are left out.
+    pub fn hear(&mut self, node: &NodeReport, reports: &[StoreReport], now: Millis) {
+        for report in reports {
+            let Some(store) = self.stores.get_mut(&report.id) else { continue };
+            store.heard = Heard::At(now);
+            store.report = *report;
+            store.node = node.clone();
+        }
+    }
+
+    fn stranger(&self, id: StoreId) -> Option<String> {
+        match self.stores.get(&id).map(|store| store.state) {
+            None => Some(format!("store {id} is not a member of cluster {}", self.id)),
+            Some(StoreState::Tombstone) => Some(format!(
+                "store {id} was removed from the cluster; start it with an empty directory"
+            )),
+            Some(_) => None,
+        }
+    }
+
+    /// Orders a store to leave, or takes that back. Fails with `Invalid` if the rest of the
+    /// cluster could not take over.
+    pub fn plan_state(&self, id: StoreId, goal: DrainGoal, now: Millis) -> Result<Vec<PairChange>> {
+        let Some(store) = self.stores.get(&id) else {
+            return Err(Error::invalid(format!("there is no store {id}")));
+        };
+        if store.state == StoreState::Tombstone {
+            return Err(Error::invalid(format!("store {id} was removed already")));
+        }
+        let state = match goal {
+            DrainGoal::Drain => StoreState::Draining,
+            DrainGoal::Remove => StoreState::Removing,
+            DrainGoal::Cancel => StoreState::Up,
+        };
+        if state.is_leaving() && !mutant::active("placement.drain_unchecked") {
+            self.check_nodes_left(store, now)?;
+            self.check_quorums(id, now)?;
+        }
+        match state == store.state {
+            true => Ok(Vec::new()),
+            false => Ok(self.with_version(vec![pairs::store(&Store { state, ..store.clone() })])),
+        }
+    }
+
+    /// The nodes that remain must have room for as many copies as the cluster keeps.
+    fn check_nodes_left(&self, leaving: &Store, now: Millis) -> Result<()> {
+        let left = self.nodes(|store| store.id != leaving.id && self.is_live(store.id, now));
+        let before = self.nodes(|_| true).max(left);
+        let needed = self.config.replicas().min(before).max(1);
+        match left >= needed {
+            true => Ok(()),
+            false => Err(Error::invalid(format!(
+                "store {} can't leave: {left} nodes would remain for {needed} copies; add a node, \
+                 or lower the setting `replicas`, first",
+                leaving.id
+            ))),
+        }
+    }
+
+    /// Each region must be able to move: a leader, and most of its voters reachable.
+    fn check_quorums(&self, id: StoreId, now: Millis) -> Result<()> {
+        for info in self.regions.iter().filter(|info| info.region.peer_on(id).is_some()) {
+            let region = info.region.id;
+            let led = info.leader.is_some_and(|leader| self.is_live(leader.store, now));
+            let voters = info.region.peers.iter().filter(|peer| peer.role != PeerRole::Learner);
+            let live = voters.clone().filter(|peer| self.is_reachable(info, peer, now)).count();
+            let all = voters.count();
+            if !led || live < all / 2 + 1 {
+                return Err(Error::invalid(format!(
+                    "store {id} can't leave: {live} of {all} voters of region {region} are \
+                     reachable{}; bring back its other replicas first",
+                    if led { "" } else { " and nobody is known to lead it" },
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the placement group hears of the replica's store, and the leader of the replica.
+    pub(crate) fn is_reachable(&self, info: &RegionInfo, peer: &Peer, now: Millis) -> bool {
+        let known = self.is_live(peer.store, now);
+        known && !info.down.iter().any(|down| down.peer == peer.id)
+    }
+
+    /// Stores that were to be removed and hold nothing any more become tombstones. What is not known
+    /// could be a replica there: while keys are missing, or a region has no leader that says who
+    /// its members are, nothing is buried.
+    pub fn plan_burials(&self, now: Millis) -> Vec<PairChange> {
+        let removing = || self.stores.values().filter(|s| s.state == StoreState::Removing);
+        let is_led =
+            |info: &RegionInfo| info.leader.is_some_and(|leader| self.is_live(leader.store, now));
+        if removing().next().is_none()
+            || !self.regions.cover(&KeyRange::all())
+            || !self.regions.iter().all(is_led)
+        {
+            return Vec::new();
+        }
+        let empty = removing()
+            .filter(|store| !self.regions.iter().any(|i| i.region.peer_on(store.id).is_some()))
+            .map(|store| Store { state: StoreState::Tombstone, ..store.clone() })
+            .map(|store| pairs::store(&store))
+            .collect();
+        self.with_version(empty)
+    }
+}
+
+fn check_text(what: &str, text: &str) -> Result<()> {
+    match text.len() {
+        0 => Err(Error::invalid(format!("{what} is missing"))),
+        length if length > store::TEXT_BYTES_MAX => {
+            Err(Error::invalid(format!("{what} is longer than {} bytes", store::TEXT_BYTES_MAX)))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_labels(labels: &[(String, String)]) -> Result<()> {
+    if labels.len() > store::LABELS_MAX {
+        return Err(Error::invalid(format!("more than {} labels", store::LABELS_MAX)));
+    }
+    for (name, value) in labels {
+        check_text("a label's name", name)?;
+        if value.len() > store::TEXT_BYTES_MAX {
+            return Err(Error::invalid(format!("the label `{name}` is too long")));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,255 @@
+use super::*;
+use crate::bootstrap::Birth;
+use crate::cluster::stores::NewStore;
+use crate::store::{NodeReport, StoreReport};
+use stele_types::{KeyRange, Peer, Term};
+
+/// What would be persisted.
+type Pairs = BTreeMap<Bytes, Bytes>;
+
+fn persist(pairs: &mut Pairs, changes: &[PairChange]) {
+    for change in changes {
+        match &change.value {
+            Some(value) => pairs.insert(change.key.clone(), value.clone()),
+            None => pairs.remove(&change.key),
+        };
+    }
+}
+
+fn birth() -> (Pairs, Cluster) {
+    let capacities_bytes = vec![1 << 30; 2];
+    let birth = Birth { cluster: ClusterId(77), address: "n1:1".into(), capacities_bytes };
+    let mut pairs = Pairs::new();
+    persist(&mut pairs, &birth.pairs());
+    let cluster = load(&pairs);
+    (pairs, cluster)
+}
+
+fn load(pairs: &Pairs) -> Cluster {
+    Cluster::load(pairs.clone(), Millis(0)).unwrap().unwrap()
+}
+
+fn commit(pairs: &mut Pairs, cluster: &mut Cluster, changes: Vec<PairChange>) {
+    persist(pairs, &changes);
+    cluster.apply(&changes).unwrap();
+}
+
+fn take_ids(pairs: &mut Pairs, cluster: &mut Cluster, count: u64) -> std::ops::Range<u64> {
+    let changes = cluster.plan_ids(count).unwrap();
+    commit(pairs, cluster, changes);
+    cluster.take_ids(count).unwrap()
+}
+
+#[test]
+fn nothing_persisted_is_no_cluster_and_nonsense_is_damage() {
+    assert!(Cluster::load(Pairs::new(), Millis(0)).unwrap().is_none());
+    let (mut pairs, _) = birth();
+    pairs.insert(Bytes::from_static(b"\x04s\0\0"), Bytes::new());
+    assert!(Cluster::load(pairs, Millis(0)).is_err());
+    let (mut pairs, _) = birth();
+    pairs.remove(&pairs::cluster(ClusterId(1)).key);
+    assert!(Cluster::load(pairs, Millis(0)).is_err());
+}
+
+#[test]
+fn a_founded_cluster_has_its_stores_and_two_regions() {
+    let (_, cluster) = birth();
+    assert_eq!(cluster.id(), ClusterId(77));
+    assert_eq!(cluster.stores().map(|store| store.id.0).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(cluster.regions().len(), 2);
+    assert_eq!(cluster.regions().by_key(b"any").unwrap().region.id, RegionId(2));
+    assert!(cluster.regions().cover(&KeyRange::all()));
+}
+
+#[test]
+fn numbers_are_never_given_out_twice_across_leaders_and_crashes() {
+    let (mut pairs, mut cluster) = birth();
+    let mut last = 0;
+    for round in 0..50 {
+        for count in [130, 1, 4] {
+            let ids = take_ids(&mut pairs, &mut cluster, count);
+            assert!(ids.start > last, "round {round}: {ids:?} after {last}");
+            last = ids.end - 1;
+        }
+        cluster = load(&pairs);
+    }
+}
+
+#[test]
+fn numbers_beyond_the_persisted_watermark_are_not_given_out() {
+    let (_, mut cluster) = birth();
+    assert!(!cluster.plan_ids(1).unwrap().is_empty());
+    assert_eq!(cluster.take_ids(1), None);
+    assert!(cluster.plan_ids(ids::IDS_PER_REQUEST_MAX + 1).is_err());
+}
+
+#[test]
+fn numbers_seen_in_reports_count_as_given_out_when_the_state_was_rolled_back() {
+    let (mut pairs, mut cluster) = birth();
+    let mut report = report(RegionId(5000), 2);
+    report.region.peers[0].id = PeerId(6000);
+    report.region.peers[0].store = StoreId(40);
+    report.leader = report.region.peers[0];
+    cluster.observe(report, Millis(1)).unwrap();
+    assert_eq!(take_ids(&mut pairs, &mut cluster, 1).start, 6001);
+    let (ids, _) = cluster.plan_join("n9:1", &[NewStore::default()]).unwrap();
+    assert_eq!(ids, [StoreId(41)]);
+}
+
+#[test]
+fn an_absurd_number_in_a_report_does_not_use_up_all_others() {
+    let (mut pairs, mut cluster) = birth();
+    assert!(cluster.observe(report(RegionId(u64::MAX), 2), Millis(1)).is_err());
+    assert_eq!(take_ids(&mut pairs, &mut cluster, 1).start, 3);
+}
+
+fn report(id: RegionId, version: u64) -> RegionReport {
+    let peer = Peer { id: PeerId(id.0), store: StoreId(1), ..Peer::default() };
+    let region = Region {
+        id,
+        range: KeyRange::all(),
+        epoch: RegionEpoch { conf_version: 1, version },
+        peers: vec![peer],
+        ..Region::default()
+    };
+    RegionReport { region, leader: peer, term: Term(5), ..RegionReport::default() }
+}
+
+#[test]
+fn a_store_that_asks_again_with_its_token_gets_its_number_again() {
+    let (mut pairs, mut cluster) = birth();
+    let store = |token: &'static [u8]| NewStore { token: token.into(), ..NewStore::default() };
+    let (ids, changes) = cluster.plan_join("n2:1", &[store(b"a"), store(b"b")]).unwrap();
+    assert_eq!(ids, [StoreId(3), StoreId(4)]);
+    let version = cluster.members_version();
+    commit(&mut pairs, &mut cluster, changes);
+    assert_eq!(cluster.members_version(), version + 1);
+    let again = cluster.plan_join("n2:9", &[store(b"b"), store(b"a")]).unwrap();
+    assert_eq!(again, (vec![StoreId(4), StoreId(3)], vec![]));
+    let (ids, _) = cluster.plan_join("n2:1", &[store(b""), store(b"c")]).unwrap();
+    assert_eq!(ids, [StoreId(5), StoreId(6)]);
+    assert!(cluster.plan_join("", &[store(b"d")]).is_err());
+    assert!(cluster.plan_join("n2:1", &[]).is_err());
+    assert!(cluster.plan_join("n2:1", &vec![store(b""); 300]).is_err());
+}
+
+#[test]
+fn strangers_and_removed_stores_are_turned_away_and_change_nothing() {
+    let (mut pairs, mut cluster) = birth();
+    let node = NodeReport { address: "n1:1".into(), ..NodeReport::default() };
+    let say = |id| StoreReport { id: StoreId(id), capacity_bytes: 1 << 30, ..Default::default() };
+    assert!(cluster.plan_heard(&node, &[say(1), say(9)]).is_err());
+    assert_eq!(cluster.store(StoreId(1)).unwrap().heard, Heard::NotSince(Millis(0)));
+    assert_eq!(cluster.plan_heard(&node, &[say(1), say(2)]).unwrap(), []);
+    cluster.hear(&node, &[say(1), say(2)], Millis(5));
+    assert_eq!(cluster.store(StoreId(2)).unwrap().heard, Heard::At(Millis(5)));
+    let moved = NodeReport { address: "n1:2".into(), ..node };
+    let changes = cluster.plan_heard(&moved, &[say(1)]).unwrap();
+    assert_eq!(changes.len(), 2, "the store and the members' version");
+    commit(&mut pairs, &mut cluster, changes);
+    assert_eq!(load(&pairs).store(StoreId(1)).unwrap().address, "n1:2");
+    let mut gone = cluster.store(StoreId(2)).unwrap().clone();
+    gone.state = crate::store::StoreState::Tombstone;
+    commit(&mut pairs, &mut cluster, vec![pairs::store(&gone)]);
+    let refused = cluster.plan_heard(&moved, &[say(2)]).unwrap_err();
+    assert!(refused.to_string().contains("was removed"), "{refused}");
+}
+
+#[test]
+fn descriptors_are_written_behind_in_bounded_batches_and_come_back() {
+    let (mut pairs, mut cluster) = birth();
+    let mut left = report(RegionId(2), 9);
+    left.region.range.end = Bytes::from_static(b"m");
+    let mut right = report(RegionId(10), 9);
+    right.region.range.start = Bytes::from_static(b"m");
+    cluster.observe(left, Millis(1)).unwrap();
+    cluster.observe(right, Millis(1)).unwrap();
+    let mut batches = 0;
+    loop {
+        let changes = cluster.take_region_changes(1);
+        if changes.is_empty() {
+            break;
+        }
+        assert_eq!(changes.len(), 1);
+        commit(&mut pairs, &mut cluster, changes);
+        batches += 1;
+        // A crash between two batches leaves no overlap behind.
+        let restored = load(&pairs);
+        assert!(restored.regions().in_range(&KeyRange::all()).count() <= 2);
+    }
+    assert_eq!(batches, 2);
+    let restored = load(&pairs);
+    assert_eq!(restored.regions().by_key(b"z").unwrap().region.id, RegionId(10));
+    assert!(restored.regions().get(RegionId(10)).unwrap().leader.is_none());
+}
+
+#[test]
+fn overlaps_in_the_persisted_state_are_settled_for_the_newer_and_cleaned_up() {
+    let (mut pairs, _) = birth();
+    persist(&mut pairs, &[pairs::region(&report(RegionId(50), 4).region)]);
+    let mut cluster = load(&pairs);
+    assert_eq!(cluster.regions().by_key(b"a").unwrap().region.id, RegionId(50));
+    assert_eq!(cluster.take_region_changes(1 << 20), [pairs::no_region(RegionId(2))]);
+}
+
+#[test]
+fn a_setting_changes_once_it_is_applied() {
+    let (mut pairs, mut cluster) = birth();
+    let changes = cluster.plan_setting("replicas", 5).unwrap();
+    assert_eq!(cluster.config().replicas(), 3);
+    commit(&mut pairs, &mut cluster, changes);
+    assert_eq!(load(&pairs).config().replicas(), 5);
+    assert!(cluster.plan_setting("replicas", 99).is_err());
+}
+
+#[test]
+fn the_region_before_a_key_must_touch_the_one_that_holds_it() {
+    let (_, mut cluster) = birth();
+    let region = |id, start: &'static str, end: &'static str| {
+        let mut report = report(RegionId(id), 5);
+        report.region.range = KeyRange::new(start, end);
+        report
+    };
+    for report in [region(10, "b", "d"), region(11, "d", "f"), region(12, "g", "")] {
+        cluster.observe(report, Millis(1)).unwrap();
+    }
+    let before = |key: &[u8]| cluster.regions().before_key(key).map(|info| info.region.id.0);
+    assert_eq!(before(b"e"), Some(10));
+    assert_eq!(before(b"d"), Some(10));
+    assert_eq!(before(b"c"), None);
+    assert_eq!(before(b"h"), None);
+    assert_eq!(before(b"f"), None);
+    assert_eq!(cluster.regions().by_key(b"f"), None);
+    assert!(!cluster.regions().cover(&KeyRange::new("e", "h")));
+    assert!(cluster.regions().cover(&KeyRange::new("c", "f")));
+    assert!(cluster.regions().cover(&KeyRange::new("g", "")));
+}
+
+#[test]
+fn a_replica_is_left_behind_only_by_a_reported_later_membership_without_it() {
+    let (_, mut cluster) = birth();
+    let epoch = |conf_version, version| RegionEpoch { conf_version, version };
+    let left =
+        |cluster: &Cluster, peer, epoch| cluster.left_behind(RegionId(2), PeerId(peer), epoch);
+    assert_eq!(left(&cluster, 9, epoch(0, 1)), None, "not reported yet");
+    let mut news = report(RegionId(2), 3);
+    news.region.epoch.conf_version = 7;
+    cluster.observe(news, Millis(1)).unwrap();
+    assert_eq!(left(&cluster, 9, epoch(6, 3)), Some(epoch(7, 3)));
+    assert_eq!(left(&cluster, 9, epoch(7, 3)), None, "it knows as much");
+    assert_eq!(left(&cluster, 9, epoch(8, 3)), None, "it knows more");
+    assert_eq!(left(&cluster, 9, epoch(6, 4)), None, "it knows of a later range");
+    assert_eq!(left(&cluster, 2, epoch(1, 1)), None, "it is a member");
+    assert_eq!(cluster.left_behind(RegionId(99), PeerId(9), epoch(1, 1)), None);
+}
+
+#[test]
+fn a_leader_that_has_not_measured_its_region_leaves_the_size_as_it_was() {
+    let (_, mut cluster) = birth();
+    let size = |cluster: &Cluster| cluster.regions().get(RegionId(2)).unwrap().size_bytes;
+    let mut measured = report(RegionId(2), 3);
+    (measured.size_bytes, measured.keys) = (500, 5);
+    cluster.observe(measured, Millis(1)).unwrap();
+    cluster.observe(report(RegionId(2), 3), Millis(2)).unwrap();
+    assert_eq!(size(&cluster), 500);
+}

@@ -1,0 +1,133 @@
+//! What no operator may do, whoever asked for it. Asked when an operator is admitted and again before
+//! each step that changes who votes.
+
+use super::{Operator, Step, settled};
+use crate::cluster::Cluster;
+use crate::region_info::RegionInfo;
+use crate::schedule::View;
+use stele_types::{Peer, PeerRole, StoreId, mutant};
+
+/// Why `operator` must not run; `Ok` if it may.
+pub fn guard(view: &View<'_>, operator: &Operator) -> Result<(), String> {
+    let Some(info) = view.cluster.regions().get(operator.region) else {
+        return Err(format!("there is no region {}", operator.region));
+    };
+    can_act(view, info)?;
+    let last = operator.final_peers(&info.region);
+    if last == info.region.peers {
+        return Ok(());
+    }
+    check_domains(view.cluster, info, &last)?;
+    for store in operator.receivers() {
+        if !view.cluster.is_serving(store, view.now) {
+            return Err(format!("store {store} takes no replicas now"));
+        }
+    }
+    let coming: Vec<StoreId> = operator.receivers().collect();
+    check_votes(view, info, &last, &coming)
+}
+
+/// A region without a leader, or without most of its voters, can't change: whatever is proposed there
+/// waits, and may be applied long after its reason is gone.
+pub fn can_act(view: &View<'_>, info: &RegionInfo) -> Result<(), String> {
+    if mutant::active("placement.act_without_quorum") {
+        return Ok(());
+    }
+    let region = info.region.id;
+    if info.reported.is_none() || !info.leader.is_some_and(|l| view.is_live(l.store)) {
+        return Err(format!("nobody is known to lead region {region}"));
+    }
+    for outgoing in [true, false] {
+        let voters: Vec<&Peer> =
+            info.region.peers.iter().filter(|peer| votes(peer.role, outgoing)).collect();
+        let live = voters.iter().filter(|peer| view.is_reachable(info, peer)).count();
+        if live < voters.len() / 2 + 1 {
+            return Err(format!("{live} of {} voters of region {region} answer", voters.len()));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a role votes in the old (`outgoing`) or the new configuration.
+fn votes(role: PeerRole, outgoing: bool) -> bool {
+    match role {
+        PeerRole::Voter => true,
+        PeerRole::Learner => false,
+        PeerRole::DemotingVoter => outgoing,
+        PeerRole::IncomingVoter => !outgoing,
+    }
+}
+
+/// Two voters never share a node, unless they did before.
+fn check_domains(cluster: &Cluster, info: &RegionInfo, last: &[Peer]) -> Result<(), String> {
+    let shared = |peers: &[Peer]| {
+        let voters: Vec<&Peer> =
+            peers.iter().filter(|p| settled(p.role) == PeerRole::Voter).collect();
+        let pair = |(at, a): (usize, &&Peer)| {
+            voters.iter().skip(at + 1).filter(|b| share_node(cluster, a.store, b.store)).count()
+        };
+        voters.iter().enumerate().map(pair).sum::<usize>()
+    };
+    match shared(last) > shared(&info.region.peers) {
+        true => Err(format!("two replicas of region {} would share a node", info.region.id)),
+        false => Ok(()),
+    }
+}
+
+/// Whether two stores fail together.
+pub(crate) fn share_node(cluster: &Cluster, a: StoreId, b: StoreId) -> bool {
+    if mutant::active("placement.two_on_a_node") {
+        return a == b;
+    }
+    a == b || cluster.node(a) == cluster.node(b)
+}
+
+/// Most of the voters of the configuration to come must answer, and no fewer votes in a row may be
+/// lost than before. `coming`: stores whose replica does not exist yet and is waited for.
+fn check_votes(
+    view: &View<'_>,
+    info: &RegionInfo,
+    last: &[Peer],
+    coming: &[StoreId],
+) -> Result<(), String> {
+    if mutant::active("placement.break_quorum") {
+        return Ok(());
+    }
+    let voters: Vec<&Peer> =
+        last.iter().filter(|peer| settled(peer.role) == PeerRole::Voter).collect();
+    let answers = |peer: &&&Peer| match coming.contains(&peer.store) {
+        true => view.is_live(peer.store),
+        false => view.is_reachable(info, peer) && info.is_caught_up(peer.id),
+    };
+    let live = voters.iter().filter(answers).count();
+    match live > voters.len() / 2 {
+        true => Ok(()),
+        false => Err(format!(
+            "{live} of {} voters of region {} would answer afterwards",
+            voters.len(),
+            info.region.id
+        )),
+    }
+}
+
+/// Whether a step that changes who votes may be taken now.
+pub(crate) fn may_step(view: &View<'_>, info: &RegionInfo, step: &Step) -> Result<(), String> {
+    can_act(view, info)?;
+    let mut peers = info.region.peers.clone();
+    match step {
+        Step::Enter { promote, demote } => {
+            super::set_roles(&mut peers, promote, PeerRole::Voter);
+            super::set_roles(&mut peers, demote, PeerRole::Learner);
+        }
+        Step::Leave => {}
+        _ => return Ok(()),
+    }
+    check_votes(view, info, &peers, &[])
+}
+
+/// Whether a replica could lead: it votes, has caught up, and its store wants leaders.
+pub(crate) fn can_lead(view: &View<'_>, info: &RegionInfo, peer: &Peer) -> bool {
+    settled(peer.role) == PeerRole::Voter
+        && info.is_caught_up(peer.id)
+        && view.is_serving(peer.store)
+}

@@ -1,0 +1,204 @@
+//! Where a step stands, judged by what the region's leader last reported.
+
+use super::guard::{can_lead, may_step};
+use super::{Change, Operator, Order, Step};
+use crate::region_info::RegionInfo;
+use crate::schedule::View;
+use stele_types::{Peer, PeerRole, Region, RegionId, RegionPhase};
+
+/// Where a step stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// It has taken effect.
+    Done,
+    /// It is under way, or must wait, for this reason.
+    Waiting(String),
+    /// The leader of that region shall be told.
+    Due(RegionId, Order),
+    /// It can't happen any more.
+    Impossible(String),
+}
+
+fn waiting(why: impl Into<String>) -> Status {
+    Status::Waiting(why.into())
+}
+
+fn impossible(why: impl Into<String>) -> Status {
+    Status::Impossible(why.into())
+}
+
+/// Where the current step of `operator` stands; its region is `info`.
+pub(crate) fn status(view: &View<'_>, operator: &Operator, info: &RegionInfo) -> Status {
+    let Some(step) = operator.step() else { return Status::Done };
+    let here = |order| Status::Due(info.region.id, order);
+    match step {
+        Step::AddLearner(peer) => learner_status(view, info, peer),
+        Step::Enter { promote, demote } => enter_status(view, info, step, promote, demote),
+        Step::Leave => leave_status(view, info),
+        Step::Remove(peer) => match info.region.peer(peer.id).map(|peer| peer.role) {
+            None => Status::Done,
+            Some(PeerRole::Learner) => here(Order::ChangePeers(vec![Change::Remove(*peer)])),
+            Some(_) => impossible(format!("the replica on store {} votes", peer.store)),
+        },
+        Step::Transfer(to) => transfer_status(view, info, to),
+        Step::Split { keys, new } => match info.region.epoch.version > operator.epoch.version {
+            true => Status::Done,
+            false => here(Order::Split { keys: keys.clone(), new: new.clone() }),
+        },
+        Step::PrepareMerge(target) => prepare_status(view, info, target),
+        Step::CommitMerge(target) => commit_status(view, info, *target),
+        Step::RollbackMerge => match info.region.phase {
+            RegionPhase::Normal => Status::Done,
+            _ => here(Order::RollbackMerge),
+        },
+    }
+}
+
+fn learner_status(view: &View<'_>, info: &RegionInfo, peer: &Peer) -> Status {
+    let region = &info.region;
+    match region.peer_on(peer.store) {
+        Some(here) if here.id != peer.id => {
+            impossible(format!("store {} has another replica already", peer.store))
+        }
+        Some(here) if here.role != PeerRole::Learner => Status::Done,
+        Some(here) if info.is_caught_up(here.id) => Status::Done,
+        _ if !view.cluster.is_serving(peer.store, view.now) => {
+            impossible(format!("store {} takes no replicas any more", peer.store))
+        }
+        Some(_) => waiting(format!("the replica on store {} is catching up", peer.store)),
+        None if region.is_joint() => waiting("another change is under way"),
+        None => Status::Due(region.id, Order::ChangePeers(vec![Change::Add(*peer)])),
+    }
+}
+
+fn enter_status(
+    view: &View<'_>,
+    info: &RegionInfo,
+    step: &Step,
+    promote: &[Peer],
+    demote: &[Peer],
+) -> Status {
+    let region = &info.region;
+    let role = |peer: &Peer| region.peer(peer.id).map(|peer| peer.role);
+    let votes = |role| matches!(role, Some(PeerRole::Voter | PeerRole::IncomingVoter));
+    let entered = promote.iter().all(|peer| votes(role(peer)));
+    if entered && !demote.iter().any(|peer| votes(role(peer))) {
+        return Status::Done;
+    }
+    if region.is_joint() {
+        return impossible("another joint change is under way");
+    }
+    for peer in promote {
+        match role(peer) {
+            None => return impossible(format!("the learner on store {} is gone", peer.store)),
+            Some(_) if !view.cluster.is_serving(peer.store, view.now) => {
+                return impossible(format!("store {} takes no replicas any more", peer.store));
+            }
+            Some(_) if !info.is_caught_up(peer.id) => {
+                return waiting(format!("the replica on store {} is catching up", peer.store));
+            }
+            Some(_) => {}
+        }
+    }
+    if let Err(why) = may_step(view, info, step) {
+        return waiting(why);
+    }
+    // A single change is made at once, without a joint configuration to hand over in.
+    if promote.is_empty() && demote.iter().any(|peer| leads(info, peer)) && demote.len() == 1 {
+        return hand_over(view, info, demote);
+    }
+    let changes = promote.iter().chain(demote).map(|peer| Change::Add(*peer)).collect();
+    Status::Due(region.id, Order::ChangePeers(changes))
+}
+
+fn leave_status(view: &View<'_>, info: &RegionInfo) -> Status {
+    let region = &info.region;
+    if !region.is_joint() {
+        return Status::Done;
+    }
+    if let Err(why) = may_step(view, info, &Step::Leave) {
+        return waiting(why);
+    }
+    // A leader that becomes a learner would leave its region without one until an election.
+    let demoted = |peer: &&Peer| peer.role == PeerRole::DemotingVoter;
+    if region.peers.iter().filter(demoted).any(|peer| leads(info, peer)) {
+        return hand_over(view, info, &[]);
+    }
+    Status::Due(region.id, Order::ChangePeers(Vec::new()))
+}
+
+fn leads(info: &RegionInfo, peer: &Peer) -> bool {
+    info.leader.is_some_and(|leader| leader.id == peer.id)
+}
+
+/// The lead goes to a replica that is not among those that leave.
+fn hand_over(view: &View<'_>, info: &RegionInfo, leaving: &[Peer]) -> Status {
+    let stays = |peer: &&Peer| !leaving.iter().any(|gone| gone.id == peer.id);
+    match info.region.peers.iter().filter(stays).find(|peer| can_lead(view, info, peer)) {
+        Some(next) => Status::Due(info.region.id, Order::TransferLeader(*next)),
+        None => waiting("no replica can take the lead"),
+    }
+}
+
+fn transfer_status(view: &View<'_>, info: &RegionInfo, to: &Peer) -> Status {
+    if leads(info, to) {
+        return Status::Done;
+    }
+    match info.region.peer(to.id) {
+        Some(peer) if can_lead(view, info, peer) => {
+            Status::Due(info.region.id, Order::TransferLeader(*peer))
+        }
+        Some(peer) if !view.is_serving(peer.store) => {
+            impossible(format!("store {} takes no leaders any more", to.store))
+        }
+        Some(peer) if matches!(peer.role, PeerRole::Voter | PeerRole::IncomingVoter) => {
+            waiting(format!("the replica on store {} can't lead now", to.store))
+        }
+        _ => impossible(format!("the replica on store {} does not vote", to.store)),
+    }
+}
+
+fn prepare_status(view: &View<'_>, info: &RegionInfo, target: &Region) -> Status {
+    if matches!(info.region.phase, RegionPhase::Merging { target: into, .. } if into == target.id) {
+        return Status::Done;
+    }
+    let Some(now) = view.cluster.regions().get(target.id) else {
+        return impossible(format!("region {} is gone", target.id));
+    };
+    if now.region.epoch != target.epoch {
+        return impossible(format!("region {} has changed", target.id));
+    }
+    if !same_stores(&info.region, &now.region) {
+        return impossible("the replicas lie on different stores");
+    }
+    if !are_neighbours(&info.region, &now.region) {
+        return impossible(format!("region {} is no neighbour", target.id));
+    }
+    Status::Due(info.region.id, Order::PrepareMerge(now.region.clone()))
+}
+
+fn commit_status(view: &View<'_>, info: &RegionInfo, target: RegionId) -> Status {
+    let RegionPhase::Merging { target: into, prepared, .. } = info.region.phase else {
+        return impossible("the merge was rolled back");
+    };
+    match view.cluster.regions().get(target) {
+        Some(now) if into == target && are_neighbours(&info.region, &now.region) => {
+            Status::Due(target, Order::CommitMerge { source: info.region.clone(), prepared })
+        }
+        _ => impossible(format!("region {target} does not take it any more")),
+    }
+}
+
+/// Whether each store that holds one of them holds the other, with the same say.
+pub(crate) fn same_stores(a: &Region, b: &Region) -> bool {
+    let within = |a: &Region, b: &Region| {
+        a.peers.iter().all(|p| b.peer_on(p.store).is_some_and(|other| other.role == p.role))
+    };
+    within(a, b) && within(b, a)
+}
+
+/// Whether one begins where the other ends.
+pub fn are_neighbours(a: &Region, b: &Region) -> bool {
+    let touch = |a: &Region, b: &Region| !a.range.end.is_empty() && a.range.end == b.range.start;
+    a.kind == b.kind && (touch(a, b) || touch(b, a))
+}

@@ -1,0 +1,325 @@
+//! The operators under way: at most one for a region, advanced by what leaders report.
+
+use super::guard::guard;
+use super::status::{Status, status};
+use super::{Kind, Operator, OperatorId, Order, Step};
+use crate::Millis;
+use crate::cluster::Cluster;
+use crate::schedule::View;
+use std::collections::{BTreeMap, VecDeque};
+use stele_types::{Error, Peer, RegionEpoch, RegionId, StoreId, mutant};
+
+/// An operator that ended, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// Which.
+    pub operator: Operator,
+    /// When.
+    pub at: Millis,
+    /// `None`: all steps are done. Else why it was given up.
+    pub given_up: Option<String>,
+}
+
+/// Why an operator was not admitted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotAdmitted {
+    /// It could lose data or availability.
+    #[error("{0}")]
+    Unsafe(String),
+    /// The region has one that does not give way.
+    #[error("{0}")]
+    Occupied(String),
+    /// It must wait for others.
+    #[error("{0}; try again later")]
+    Busy(String),
+}
+
+impl From<NotAdmitted> for Error {
+    fn from(why: NotAdmitted) -> Self {
+        match why {
+            NotAdmitted::Unsafe(text) => Self::Invalid(text),
+            NotAdmitted::Occupied(text) | NotAdmitted::Busy(text) => Self::Busy(text),
+        }
+    }
+}
+
+/// What the leader of a region shall do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instruction {
+    /// For which operator.
+    pub operator: OperatorId,
+    /// Its step, from 0.
+    pub step: usize,
+    /// The region to change. In a merge that may be the operator's region's neighbour.
+    pub region: RegionId,
+    /// The epoch it must still have.
+    pub epoch: RegionEpoch,
+    /// Its leader.
+    pub leader: Peer,
+    /// What.
+    pub order: Order,
+}
+
+/// The operators under way, and the last that ended.
+#[derive(Clone, Debug, Default)]
+pub struct Operators {
+    running: BTreeMap<RegionId, Operator>,
+    ended: VecDeque<Finished>,
+    last: OperatorId,
+}
+
+/// How many ended operators are remembered.
+const ENDED_MAX: usize = 256;
+
+impl Operators {
+    /// Those under way, by region.
+    pub fn running(&self) -> impl Iterator<Item = &Operator> {
+        self.running.values()
+    }
+
+    /// The last that ended, oldest first.
+    pub fn ended(&self) -> impl Iterator<Item = &Finished> {
+        self.ended.iter()
+    }
+
+    /// The operator under way for a region.
+    pub fn of(&self, region: RegionId) -> Option<&Operator> {
+        self.running.get(&region)
+    }
+
+    /// Whether some operator changes that region, as its own or as a neighbour.
+    pub fn touch(&self, region: RegionId) -> bool {
+        self.running.contains_key(&region) || self.merging_into(region).is_some()
+    }
+
+    fn merging_into(&self, region: RegionId) -> Option<&Operator> {
+        self.running.values().find(|operator| operator.other_region() == Some(region))
+    }
+
+    /// How many are under way for one of these purposes.
+    pub fn count(&self, kinds: &[Kind]) -> u64 {
+        self.running.values().filter(|operator| kinds.contains(&operator.kind)).count() as u64
+    }
+
+    /// How many replicas a store is about to receive.
+    pub fn receiving(&self, store: StoreId) -> u64 {
+        self.running.values().flat_map(Operator::receivers).filter(|to| *to == store).count() as u64
+    }
+
+    /// How many replicas a store, as a leader, is about to send.
+    pub fn sending(&self, cluster: &Cluster, store: StoreId) -> u64 {
+        let led_there = |operator: &&Operator| {
+            let info = cluster.regions().get(operator.region);
+            info.and_then(|info| info.leader).is_some_and(|leader| leader.store == store)
+        };
+        let sends = |operator: &Operator| operator.receivers().count() as u64;
+        self.running.values().filter(led_there).map(sends).sum()
+    }
+
+    /// Starts an operator. New peers and regions get numbers from the cluster's reserve.
+    pub fn admit(
+        &mut self,
+        cluster: &mut Cluster,
+        mut operator: Operator,
+        now: Millis,
+    ) -> Result<OperatorId, NotAdmitted> {
+        let view = View { cluster, operators: self, now };
+        guard(&view, &operator).map_err(NotAdmitted::Unsafe)?;
+        check_occupied(&view, &operator).map_err(NotAdmitted::Occupied)?;
+        check_limits(&view, &operator).map_err(NotAdmitted::Busy)?;
+        let peers = cluster.regions().get(operator.region).map_or(0, |i| i.region.peers.len());
+        let Some(ids) = cluster.take_ids(operator.ids_wanted(peers)) else {
+            return Err(NotAdmitted::Busy("no numbers for peers are reserved".into()));
+        };
+        for region in [Some(operator.region), operator.other_region()].into_iter().flatten() {
+            self.supersede(region, now);
+        }
+        operator.number(peers, ids);
+        self.last = OperatorId(self.last.0 + 1);
+        (operator.id, operator.created) = (self.last, now);
+        self.running.insert(operator.region, operator);
+        Ok(self.last)
+    }
+
+    fn supersede(&mut self, region: RegionId, now: Millis) {
+        let merging = self.merging_into(region).map(|operator| operator.region);
+        for region in [Some(region), merging].into_iter().flatten() {
+            self.end(region, now, Some("something more urgent was ordered".into()));
+        }
+    }
+
+    /// Notes what a leader said against a step.
+    pub fn note_refusal(&mut self, id: OperatorId, step: usize, text: String) {
+        let running = self.running.values_mut().find(|operator| operator.id == id);
+        if let Some(operator) = running.filter(|operator| operator.done == step) {
+            operator.refusal = Some(text);
+        }
+    }
+
+    /// Gives the operator of a region up. What it has done remains; schedulers clean up behind it.
+    pub fn cancel(&mut self, region: RegionId, now: Millis) -> bool {
+        self.end(region, now, Some("cancelled by hand".into()))
+    }
+
+    fn end(&mut self, region: RegionId, at: Millis, given_up: Option<String>) -> bool {
+        let Some(operator) = self.running.remove(&region) else { return false };
+        if self.ended.len() == ENDED_MAX {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(Finished { operator, at, given_up });
+        true
+    }
+
+    /// Moves every operator on by what is known of its region now.
+    pub fn advance(&mut self, cluster: &Cluster, now: Millis) {
+        let regions: Vec<RegionId> = self.running.keys().copied().collect();
+        for region in regions {
+            self.advance_one(cluster, region, now);
+        }
+    }
+
+    fn advance_one(&mut self, cluster: &Cluster, region: RegionId, now: Millis) {
+        let Some(mut operator) = self.running.get(&region).cloned() else { return };
+        let before = operator.done;
+        let outcome = progress(&View { cluster, operators: self, now }, &mut operator);
+        match outcome {
+            Some(given_up) => {
+                self.running.insert(region, operator);
+                self.end(region, now, given_up);
+            }
+            None if operator.done != before => {
+                self.running.insert(region, operator);
+            }
+            None => {}
+        }
+    }
+
+    /// What leaders on these stores shall do next.
+    pub fn instructions(
+        &mut self,
+        cluster: &Cluster,
+        stores: &[StoreId],
+        now: Millis,
+    ) -> Vec<Instruction> {
+        self.advance(cluster, now);
+        let view = View { cluster, operators: self, now };
+        let due = self.running.values().filter_map(|operator| instruction(&view, operator));
+        due.filter(|instruction| stores.contains(&instruction.leader.store)).collect()
+    }
+
+    /// Why the operator of a region waits; `None` if nothing keeps it.
+    pub fn waits_for(&self, cluster: &Cluster, region: RegionId, now: Millis) -> Option<String> {
+        let operator = self.running.get(&region)?;
+        let info = cluster.regions().get(region)?;
+        match status(&View { cluster, operators: self, now }, operator, info) {
+            Status::Waiting(why) => Some(why),
+            _ => None,
+        }
+    }
+}
+
+/// Moves `operator` over the steps that are done. `Some`: it ended, well (`None`) or not.
+fn progress(view: &View<'_>, operator: &mut Operator) -> Option<Option<String>> {
+    loop {
+        let merges = matches!(
+            operator.step(),
+            Some(Step::PrepareMerge(_) | Step::CommitMerge(_) | Step::RollbackMerge)
+        );
+        let Some(info) = view.cluster.regions().get(operator.region) else {
+            // A region that was merged away is gone.
+            return Some((!merges).then(|| "the region is gone".into()));
+        };
+        let step = operator.step()?;
+        let now = info.region.epoch;
+        let may_change_range = merges || matches!(step, Step::Split { .. });
+        if now.version != operator.epoch.version && !may_change_range {
+            return Some(Some("the region's range has changed".into()));
+        }
+        match status(view, operator, info) {
+            Status::Done => {
+                operator.done += 1;
+                operator.epoch = now;
+                operator.refusal = None;
+                if operator.step().is_none() {
+                    return Some(None);
+                }
+            }
+            Status::Impossible(why) => return Some(Some(why)),
+            // Only the operator's own steps may have changed the members.
+            Status::Due(region, _)
+                if region == operator.region
+                    && now.conf_version != operator.epoch.conf_version
+                    && !mutant::active("placement.ignore_conflict") =>
+            {
+                return Some(Some("somebody else has changed the members".into()));
+            }
+            Status::Due(..) | Status::Waiting(_) => {
+                let late = view.now.since(operator.created) > operator.timeout_millis;
+                return late.then(|| Some("it took too long".into()));
+            }
+        }
+    }
+}
+
+fn instruction(view: &View<'_>, operator: &Operator) -> Option<Instruction> {
+    let info = view.cluster.regions().get(operator.region)?;
+    let Status::Due(region, order) = status(view, operator, info) else { return None };
+    let info = view.cluster.regions().get(region)?;
+    Some(Instruction {
+        operator: operator.id,
+        step: operator.done,
+        region,
+        epoch: info.region.epoch,
+        leader: info.leader?,
+        order,
+    })
+}
+
+/// Whether another operator is under way for the same regions.
+fn check_occupied(view: &View<'_>, operator: &Operator) -> Result<(), String> {
+    let operators = view.operators;
+    for region in [Some(operator.region), operator.other_region()].into_iter().flatten() {
+        let running = operators.of(region).or_else(|| operators.merging_into(region));
+        if let Some(running) = running.filter(|running| !gives_way(view, running, operator)) {
+            let text = format!("operator {} is under way for region {region}", running.id);
+            return Err(format!("{text}: {running}"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether an operator has to wait for others.
+fn check_limits(view: &View<'_>, operator: &Operator) -> Result<(), String> {
+    let (operators, config) = (view.operators, view.cluster.config());
+    let moves = [Kind::Balance, Kind::Drain, Kind::Merge];
+    if moves.contains(&operator.kind) && operators.count(&moves) >= config.moves_max {
+        return Err(format!("{} replicas are being moved", config.moves_max));
+    }
+    let leaders = operators.count(&[Kind::Leaders]);
+    if operator.kind == Kind::Leaders && leaders >= config.leader_moves_max {
+        return Err(format!("{leaders} leaders are being moved"));
+    }
+    let sender = view.cluster.regions().get(operator.region).and_then(|info| info.leader);
+    let mut receivers = operator.receivers().peekable();
+    if let Some(sender) = sender.filter(|_| receivers.peek().is_some())
+        && operators.sending(view.cluster, sender.store) >= config.snapshots_max
+    {
+        return Err(format!("store {} is sending as many replicas as it may", sender.store));
+    }
+    for store in receivers {
+        if operators.receiving(store) >= config.snapshots_max {
+            return Err(format!("store {store} is receiving as many replicas as it may"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether `running` may be replaced: it only improves the balance, and is not in the middle of a change
+/// of votes.
+fn gives_way(view: &View<'_>, running: &Operator, new: &Operator) -> bool {
+    let info = view.cluster.regions().get(running.region);
+    let settled = info.is_some_and(|i| {
+        !i.region.is_joint() && i.region.phase == stele_types::RegionPhase::Normal
+    });
+    new.kind <= Kind::Repair && running.kind >= Kind::Split && settled
+}

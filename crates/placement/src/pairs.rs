@@ -1,0 +1,185 @@
+//! How the placement group's state lies in its region.
+//!
+//! ```text
+//! 04 'c'             cluster := version:u8 (1) cluster_id:varint
+//! 04 'i'             ids     := watermark:varint        no id above it was ever given out
+//! 04 'm'             members := version:varint          grows with each change of a store's record
+//! 04 'n' name        setting := value:varint            absent: the default
+//! 04 'r' id:u64be    region  := types::Region
+//! 04 's' id:u64be    store   := store::Store            tombstones stay
+//! ```
+
+use bytes::Bytes;
+use stele_types::{ClusterId, Error, Region, RegionId, Result, StoreId, keyspace, varint};
+
+use crate::store::Store;
+
+/// A pair of the placement region to put, or (`value: None`) to delete. `key` is the engine's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PairChange {
+    /// The engine's key.
+    pub key: Bytes,
+    /// The new value; `None` deletes.
+    pub value: Option<Bytes>,
+}
+
+/// A record, decoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Record {
+    Cluster(ClusterId),
+    Ids { watermark: u64 },
+    Members { version: u64 },
+    Setting { name: String, value: Option<u64> },
+    Region(RegionId, Option<Region>),
+    Store(Store),
+}
+
+const FORMAT: u8 = 1;
+/// Longest name of a setting.
+const NAME_BYTES_MAX: usize = 64;
+
+/// Where the state lies.
+pub fn state_range() -> stele_types::KeyRange {
+    keyspace::range_in_space(keyspace::SYSTEM, &stele_types::KeyRange::all())
+}
+
+/// The record of which cluster this is.
+pub fn cluster(id: ClusterId) -> PairChange {
+    let mut out = vec![FORMAT];
+    varint::put(&mut out, id.0);
+    put(b"c", out)
+}
+
+/// The record that no number above `watermark` was given out.
+pub fn ids(watermark: u64) -> PairChange {
+    let mut out = Vec::new();
+    varint::put(&mut out, watermark);
+    put(b"i", out)
+}
+
+/// The record of how often members changed.
+pub fn members(version: u64) -> PairChange {
+    let mut out = Vec::new();
+    varint::put(&mut out, version);
+    put(b"m", out)
+}
+
+/// The record of a setting's value.
+pub fn setting(name: &str, value: u64) -> PairChange {
+    let mut out = Vec::new();
+    varint::put(&mut out, value);
+    put(&[b"n", name.as_bytes()].concat(), out)
+}
+
+/// The record of a store.
+pub fn store(store: &Store) -> PairChange {
+    put(&numbered(b's', store.id.0), store.encode())
+}
+
+/// The record of a region.
+pub fn region(region: &Region) -> PairChange {
+    put(&numbered(b'r', region.id.0), region.encode())
+}
+
+/// No record of a region any more.
+pub fn no_region(id: RegionId) -> PairChange {
+    let key = keyspace::in_space(keyspace::SYSTEM, &numbered(b'r', id.0));
+    PairChange { key, value: None }
+}
+
+fn put(key: &[u8], value: impl Into<Bytes>) -> PairChange {
+    let key = keyspace::in_space(keyspace::SYSTEM, key);
+    PairChange { key, value: Some(value.into()) }
+}
+
+fn numbered(kind: u8, number: u64) -> [u8; 9] {
+    let mut out = [kind; 9];
+    out[1..].copy_from_slice(&number.to_be_bytes());
+    out
+}
+
+/// Reads a pair. `None`: a kind of record that only newer versions know. Fails with `Invalid`.
+pub(crate) fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Record>> {
+    let malformed = || Error::invalid(format!("malformed placement record {key:02x?}"));
+    let Some((&kind, name)) = key.strip_prefix(&[keyspace::SYSTEM]).and_then(<[u8]>::split_first)
+    else {
+        return Err(malformed());
+    };
+    let record = match (kind, value) {
+        (b'c', Some(value)) => take_cluster(value).map(Record::Cluster),
+        (b'i', Some(value)) => one_number(value).map(|watermark| Record::Ids { watermark }),
+        (b'm', Some(value)) => one_number(value).map(|version| Record::Members { version }),
+        (b'n', value) => take_setting(name, value),
+        (b'r', None) => number(name).map(|id| Record::Region(RegionId(id), None)),
+        (b'r', Some(value)) => {
+            let region = Region::decode(value)?;
+            number(name)
+                .filter(|id| *id == region.id.0)
+                .map(|id| Record::Region(RegionId(id), Some(region)))
+        }
+        (b's', Some(value)) => match number(name) {
+            Some(id) => Some(Record::Store(Store::decode(StoreId(id), value)?)),
+            None => None,
+        },
+        (b'c' | b'i' | b'm' | b's', None) => None,
+        _ => return Ok(None),
+    };
+    record.map(Some).ok_or_else(malformed)
+}
+
+fn take_cluster(value: &[u8]) -> Option<ClusterId> {
+    let number = one_number(value.strip_prefix(&[FORMAT])?)?;
+    Some(ClusterId(number))
+}
+
+fn take_setting(name: &[u8], value: Option<&[u8]>) -> Option<Record> {
+    let name = std::str::from_utf8(name).ok().filter(|name| name.len() <= NAME_BYTES_MAX)?;
+    let value = match value {
+        None => None,
+        Some(value) => Some(one_number(value)?),
+    };
+    Some(Record::Setting { name: name.to_owned(), value })
+}
+
+fn number(key: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(key.try_into().ok()?))
+}
+
+fn one_number(mut value: &[u8]) -> Option<u64> {
+    varint::take(&mut value).filter(|_| value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decoded(change: &PairChange) -> Record {
+        decode(&change.key, change.value.as_deref()).unwrap().unwrap()
+    }
+
+    #[test]
+    fn every_record_survives_the_round_trip() {
+        assert_eq!(decoded(&cluster(ClusterId(u64::MAX))), Record::Cluster(ClusterId(u64::MAX)));
+        assert_eq!(decoded(&ids(1000)), Record::Ids { watermark: 1000 });
+        assert_eq!(decoded(&members(8)), Record::Members { version: 8 });
+        let name = "replicas".to_owned();
+        assert_eq!(decoded(&setting("replicas", 5)), Record::Setting { name, value: Some(5) });
+        let sample = Region { id: RegionId(9), ..Region::default() };
+        assert_eq!(decoded(&region(&sample)), Record::Region(RegionId(9), Some(sample)));
+        assert_eq!(decoded(&no_region(RegionId(9))), Record::Region(RegionId(9), None));
+        let sample = Store { id: StoreId(3), address: "a:1".into(), ..Store::default() };
+        assert_eq!(decoded(&store(&sample)), Record::Store(sample));
+    }
+
+    #[test]
+    fn damage_is_refused_and_kinds_of_the_future_are_skipped() {
+        assert!(decode(b"\x04c", Some(b"\x02\x01")).is_err());
+        assert!(decode(b"\x04r\0\0", Some(b"")).is_err());
+        assert!(decode(b"\x04i", Some(b"\x01\x01")).is_err());
+        assert!(decode(b"\x01c", Some(b"")).is_err());
+        let mut other = region(&Region { id: RegionId(9), ..Region::default() });
+        other.key = no_region(RegionId(8)).key;
+        assert!(decode(&other.key, other.value.as_deref()).is_err());
+        assert_eq!(decode(b"\x04z1", Some(b"?")).unwrap(), None);
+    }
+}

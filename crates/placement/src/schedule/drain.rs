@@ -1,0 +1,77 @@
+//! Empties stores that are to leave.
+
+use super::load::Loads;
+use super::{PROPOSALS_MAX, View, by_size, place, voters};
+use crate::cluster::drain::Blocker;
+use crate::operator::guard::can_act;
+use crate::operator::{Kind, Operator, plan};
+use crate::region_info::RegionInfo;
+use stele_types::{Peer, RegionPhase, StoreId};
+
+/// Operators that move replicas off leaving stores, the largest regions first.
+pub fn pick(view: &View<'_>) -> Vec<Operator> {
+    let leaving = view.cluster.stores().filter(|store| store.state.is_leaving());
+    let mut loads = Loads::of(view);
+    let mut out = Vec::new();
+    for store in leaving {
+        let mut here: Vec<&RegionInfo> =
+            view.free_regions().filter(|info| is_voter_on(info, store.id)).collect();
+        here.sort_by_key(by_size);
+        for info in here.into_iter().take(PROPOSALS_MAX) {
+            if let Ok((operator, to)) = replace(view, &loads, info, store.id) {
+                loads.move_replica(info, store.id, to);
+                out.extend(operator);
+            }
+        }
+    }
+    out
+}
+
+fn is_voter_on(info: &RegionInfo, store: StoreId) -> bool {
+    voters(info).any(|peer| peer.store == store)
+}
+
+fn replace(
+    view: &View<'_>,
+    loads: &Loads,
+    info: &RegionInfo,
+    store: StoreId,
+) -> Result<(Option<Operator>, StoreId), String> {
+    let Some(old) = info.region.peer_on(store) else {
+        return Err("it is gone".into());
+    };
+    if voters(info).count() > view.wanted(info.region.kind) {
+        return Err("it has more replicas than wanted; one of them goes first".into());
+    }
+    let to = place::target(view, loads, info, &[*old], &[])?;
+    let leaving: Vec<Peer> = info
+        .region
+        .peers
+        .iter()
+        .filter(|peer| view.cluster.store(peer.store).is_none_or(|s| s.state.is_leaving()))
+        .copied()
+        .collect();
+    let next = view.next_leader(loads, info, &leaving);
+    let steps = plan::change_members(info, &[to], &[old.id], next);
+    let reason = format!("store {store} is leaving");
+    Ok((plan::operator(info, Kind::Drain, steps, reason), to))
+}
+
+/// A region that can't leave `store` now, and why: what a person has to look at.
+pub fn blocker(view: &View<'_>, store: StoreId) -> Option<Blocker> {
+    let loads = Loads::of(view);
+    let here = view.cluster.regions().iter().filter(|i| i.region.peer_on(store).is_some());
+    here.filter_map(|info| {
+        let region = info.region.id;
+        let why = match can_act(view, info) {
+            Err(why) => why,
+            Ok(()) => match view.operators.of(region) {
+                Some(_) => view.operators.waits_for(view.cluster, region, view.now)?,
+                None if info.region.phase != RegionPhase::Normal => "it is being merged".into(),
+                None => replace(view, &loads, info, store).err()?,
+            },
+        };
+        Some(Blocker { region, why })
+    })
+    .next()
+}

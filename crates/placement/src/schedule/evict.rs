@@ -1,0 +1,36 @@
+//! Takes the lead from stores that should not have it: those that leave, and those that are full and
+//! would refuse every write.
+
+use super::View;
+use super::load::Loads;
+use crate::operator::{Kind, Operator, Step, plan};
+use crate::region_info::RegionInfo;
+use crate::store::Store;
+use stele_types::{Peer, StoreId};
+
+/// Operators that hand leadership over.
+pub fn pick(view: &View<'_>) -> Vec<Operator> {
+    let unfit: Vec<StoreId> = view.cluster.stores().filter(|s| is_unfit(s)).map(|s| s.id).collect();
+    if unfit.is_empty() {
+        return Vec::new();
+    }
+    let mut loads = Loads::of(view);
+    let leads_unfit = |info: &&RegionInfo| info.leader.is_some_and(|l| unfit.contains(&l.store));
+    let max = usize::try_from(view.cluster.config().leader_moves_max).unwrap_or(usize::MAX);
+    let mut out = Vec::new();
+    for info in view.free_regions().filter(leads_unfit).take(max) {
+        let unfit_peers: Vec<Peer> =
+            info.region.peers.iter().filter(|p| unfit.contains(&p.store)).copied().collect();
+        let next = view.next_leader(&loads, info, &unfit_peers);
+        if let (Some(leader), Some(next)) = (info.leader, next) {
+            loads.move_leader(leader.store, next.store);
+            let reason = format!("store {} should not lead", leader.store);
+            out.extend(plan::operator(info, Kind::Leaders, vec![Step::Transfer(next)], reason));
+        }
+    }
+    out
+}
+
+fn is_unfit(store: &Store) -> bool {
+    store.state.is_leaving() || store.report.is_full
+}

@@ -1,0 +1,68 @@
+//! Merges small neighbours; off by default.
+
+use super::View;
+use super::load::Loads;
+pub use crate::operator::status::are_neighbours;
+use crate::operator::status::same_stores;
+use crate::operator::{Kind, Operator, Step, plan};
+use crate::region_info::RegionInfo;
+use std::collections::BTreeSet;
+use stele_types::{PeerId, RegionId, RegionKind, StoreId};
+
+/// Operators that merge a region into its right or left neighbour.
+pub fn pick(view: &View<'_>) -> Vec<Operator> {
+    let config = view.cluster.config();
+    if config.merge == 0 || !view.cluster.is_informed(view.now) {
+        return Vec::new();
+    }
+    let free: BTreeSet<RegionId> = view
+        .healthy_regions()
+        .filter(|info| info.region.kind == RegionKind::Data)
+        .map(|info| info.region.id)
+        .collect();
+    let regions = view.cluster.regions();
+    let mut used = BTreeSet::new();
+    let mut out = Vec::new();
+    for source in free.iter().filter_map(|id| regions.get(*id)) {
+        let neighbours = [regions.right_of(&source.region), regions.left_of(&source.region)];
+        let target = neighbours.into_iter().flatten().find(|target| {
+            let small = source.size_bytes + target.size_bytes <= config.merge_below_bytes;
+            small && free.contains(&target.region.id) && !used.contains(&target.region.id)
+        });
+        if let Some(target) = target.filter(|_| !used.contains(&source.region.id)) {
+            used.extend([source.region.id, target.region.id]);
+            let reason = format!("small, as region {}", target.region.id);
+            out.extend(merge(view, source, target, Kind::Merge, reason));
+        }
+    }
+    out
+}
+
+/// An operator that merges `source` into `target`: its replicas join the target's first.
+pub fn merge(
+    view: &View<'_>,
+    source: &RegionInfo,
+    target: &RegionInfo,
+    kind: Kind,
+    reason: String,
+) -> Option<Operator> {
+    let mut steps = Vec::new();
+    if !same_stores(&source.region, &target.region) {
+        let lacks = |a: &RegionInfo, store| a.region.peer_on(store).is_none();
+        let add: Vec<StoreId> = target
+            .region
+            .peers
+            .iter()
+            .map(|peer| peer.store)
+            .filter(|store| lacks(source, *store))
+            .collect();
+        let strays = source.region.peers.iter().filter(|peer| lacks(target, peer.store));
+        let strays: Vec<_> = strays.copied().collect();
+        let leave: Vec<PeerId> = strays.iter().map(|peer| peer.id).collect();
+        let next = view.next_leader(&Loads::of(view), source, &strays);
+        steps = plan::change_members(source, &add, &leave, next);
+    }
+    steps.push(Step::PrepareMerge(target.region.clone()));
+    steps.push(Step::CommitMerge(target.region.id));
+    plan::operator(source, kind, steps, reason)
+}

@@ -1,0 +1,124 @@
+//! Replicas that are lost, missing, or fail together.
+
+use super::load::Loads;
+use super::{PROPOSALS_MAX, View, by_size, place, voters};
+use crate::cluster::drain::Blocker;
+use crate::operator::guard::share_node;
+use crate::operator::{Kind, Operator, plan};
+use crate::region_info::RegionInfo;
+use stele_types::{Peer, PeerRole, StoreId};
+
+/// What is wrong with a region, and what would help.
+enum Fault {
+    /// This voter is to be replaced, for that reason.
+    Replace(Peer, String),
+    /// So many voters are missing, and there are nodes for them.
+    Missing(usize),
+}
+
+/// Operators that replace, add and separate replicas. The regions with the fewest live voters first.
+pub fn pick(view: &View<'_>) -> Vec<Operator> {
+    let mut loads = Loads::of(view);
+    let mut regions: Vec<&RegionInfo> = view.free_regions().collect();
+    regions.sort_by_key(|info| (live_voters(view, info), by_size(info)));
+    let mut out = Vec::new();
+    for info in regions {
+        if out.len() == PROPOSALS_MAX {
+            break;
+        }
+        if let Some(fault) = fault(view, &loads, info)
+            && let Ok((operator, to)) = mend(view, &loads, info, fault)
+        {
+            to.iter().for_each(|store| loads.place(info, *store));
+            out.extend(operator);
+        }
+    }
+    out
+}
+
+/// Regions that have a fault which can't be mended now, and why.
+pub fn blocked(view: &View<'_>) -> Vec<Blocker> {
+    let loads = Loads::of(view);
+    let mut out = Vec::new();
+    for info in view.cluster.regions().iter() {
+        let region = info.region.id;
+        let why = match crate::operator::guard::can_act(view, info) {
+            Err(why) => Some(why),
+            Ok(()) if view.operators.touch(region) => None,
+            Ok(()) => fault(view, &loads, info).and_then(|f| mend(view, &loads, info, f).err()),
+        };
+        out.extend(why.map(|why| Blocker { region, why }));
+    }
+    out
+}
+
+fn live_voters(view: &View<'_>, info: &RegionInfo) -> usize {
+    voters(info).filter(|peer| view.is_reachable(info, peer)).count()
+}
+
+fn fault(view: &View<'_>, loads: &Loads, info: &RegionInfo) -> Option<Fault> {
+    // A learner is somebody else's business, and may be what is missing.
+    if info.region.peers.iter().any(|peer| peer.role == PeerRole::Learner) {
+        return None;
+    }
+    let wanted = view.wanted(info.region.kind);
+    let have = voters(info).count();
+    let lost = voters(info).find(|peer| view.is_lost(info, peer));
+    if let Some(lost) = lost.filter(|_| have <= wanted) {
+        return Some(Fault::Replace(*lost, format!("store {} is lost", lost.store)));
+    }
+    let missing = wanted.min(view.cluster.nodes_serving(view.now)).saturating_sub(have);
+    if missing > 0 {
+        return Some(Fault::Missing(missing));
+    }
+    let (first, second) = pair_on_a_node(view, info)?;
+    let leads = info.leader.is_some_and(|leader| leader.id == second.id);
+    let moves = if leads { first } else { second };
+    let reason = format!("stores {} and {} are on one node", first.store, second.store);
+    // Nothing better to be had is no fault: there may be fewer nodes than copies.
+    place::target(view, loads, info, &[moves], &[]).ok()?;
+    Some(Fault::Replace(moves, reason))
+}
+
+fn pair_on_a_node(view: &View<'_>, info: &RegionInfo) -> Option<(Peer, Peer)> {
+    let all: Vec<&Peer> = voters(info).collect();
+    all.iter().enumerate().find_map(|(at, a)| {
+        let mut rest = all.iter().skip(at + 1);
+        rest.find(|b| share_node(view.cluster, a.store, b.store)).map(|b| (**a, **b))
+    })
+}
+
+fn mend(
+    view: &View<'_>,
+    loads: &Loads,
+    info: &RegionInfo,
+    fault: Fault,
+) -> Result<(Option<Operator>, Vec<StoreId>), String> {
+    match fault {
+        Fault::Replace(old, reason) => {
+            let to = place::target(view, loads, info, &[old], &[])?;
+            let next = view.next_leader(loads, info, &[old]);
+            let steps = plan::change_members(info, &[to], &[old.id], next);
+            Ok((plan::operator(info, Kind::Repair, steps, reason), vec![to]))
+        }
+        Fault::Missing(count) => {
+            let mut to: Vec<StoreId> = Vec::new();
+            let mut why = Ok(());
+            while to.len() < count {
+                match place::target(view, loads, info, &[], &to) {
+                    Ok(store) => to.push(store),
+                    Err(text) => {
+                        why = Err(text);
+                        break;
+                    }
+                }
+            }
+            if to.is_empty() {
+                why?;
+            }
+            let reason = format!("{count} of {} voters missing", voters(info).count() + count);
+            let steps = plan::change_members(info, &to, &[], None);
+            Ok((plan::operator(info, Kind::Repair, steps, reason), to))
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! A cluster as text: what a transcript's state lines mean.
+
+use std::collections::BTreeMap;
+use stele_placement::*;
+use stele_types::*;
+
+/// When every transcript begins, in seconds.
+pub const START_SECONDS: u64 = 1_000_000;
+
+pub fn seconds(seconds: u64) -> Millis {
+    Millis(seconds * 1000)
+}
+
+/// State lines before the cluster is made of them.
+#[derive(Default)]
+pub struct Draft {
+    pairs: Vec<PairChange>,
+    heard: Vec<(String, StoreReport, Option<u64>)>,
+    reports: Vec<RegionReport>,
+    uninformed: bool,
+}
+
+impl Draft {
+    /// Takes one line; false if it is none of the state's.
+    pub fn line(&mut self, line: &str) -> bool {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            ["set", name, value] => self.pairs.push(pairs::setting(name, value.parse().unwrap())),
+            ["store", rest @ ..] => self.store(rest),
+            ["region", ..] => self.reports.push(region(line)),
+            ["uninformed"] => self.uninformed = true,
+            _ => return false,
+        }
+        true
+    }
+
+    /// `store ID NODE live|silent|down [draining|removing|tombstone] [full|failed] [free=GiB] [of=GiB]`
+    fn store(&mut self, words: &[&str]) {
+        let [id, address, liveness, rest @ ..] = words else { panic!("store {words:?}") };
+        let mut store = Store { id: StoreId(id.parse().unwrap()), ..Store::default() };
+        store.address = (*address).to_owned();
+        store.capacity_bytes = 1000 << 30;
+        let mut free_bytes = 900 << 30;
+        for word in rest {
+            match word.split_once('=') {
+                Some(("free", gib)) => free_bytes = gib.parse::<u64>().unwrap() << 30,
+                Some(("of", gib)) => store.capacity_bytes = gib.parse::<u64>().unwrap() << 30,
+                _ if matches!(*word, "full" | "failed") => {}
+                _ => store.state = state(word),
+            }
+        }
+        let silent_seconds = match *liveness {
+            "live" => Some(0),
+            "silent" => Some(60),
+            "down" => Some(7200),
+            "never" => None,
+            other => panic!("liveness {other}"),
+        };
+        let capacity_bytes = store.capacity_bytes;
+        let mut report = StoreReport { id: store.id, capacity_bytes, ..StoreReport::default() };
+        report.free_bytes = free_bytes;
+        report.is_full = rest.contains(&"full");
+        report.has_failed = rest.contains(&"failed");
+        if store.state != StoreState::Tombstone {
+            self.heard.push((store.address.clone(), report, silent_seconds));
+        }
+        self.pairs.push(pairs::store(&store));
+    }
+
+    /// The cluster.
+    pub fn build(self) -> Cluster {
+        let mut all = vec![pairs::cluster(ClusterId(7)), pairs::ids(1000)];
+        all.extend(self.pairs);
+        let pairs = all.into_iter().filter_map(|change| Some((change.key, change.value?)));
+        let loaded = seconds(START_SECONDS - 10_000);
+        let mut cluster = Cluster::load(pairs, loaded).unwrap().unwrap();
+        let ids = cluster.plan_ids(1000).unwrap();
+        cluster.apply(&ids).unwrap();
+        for (address, report, silent) in self.heard {
+            let Some(silent) = silent else { continue };
+            let node = NodeReport { address, ..NodeReport::default() };
+            assert_eq!(cluster.plan_heard(&node, &[report]).unwrap(), []);
+            cluster.hear(&node, &[report], seconds(START_SECONDS - silent));
+            if !self.uninformed {
+                cluster.note_full_report(&node.address);
+            }
+        }
+        for report in self.reports {
+            cluster.observe(report, seconds(START_SECONDS)).unwrap();
+        }
+        cluster
+    }
+}
+
+fn state(word: &str) -> StoreState {
+    use StoreState::*;
+    let all = [Up, Draining, Removing, Tombstone];
+    all.into_iter().find(|state| state.to_string() == word).unwrap_or_else(|| panic!("{word}"))
+}
+
+/// `region ID START..END PEER… [vN] [cN] [tN] [size=MiB] [down=STORE:SECONDS] [pending=STORE] [merging=ID]`
+/// where PEER is a store with `l` for a learner, `i` for incoming, `d` for demoting, and `*` for the leader.
+/// Region 1 is the placement group's. The peer on store S of region R has number R * 10 + S,
+/// unless it is written as `S#NUMBER`.
+pub fn region(line: &str) -> RegionReport {
+    let mut words = line.split_whitespace().skip(1);
+    let id: u64 = words.next().unwrap().parse().unwrap();
+    let (start, end) = words.next().unwrap().split_once("..").unwrap();
+    let mut report = RegionReport { term: Term(5), ..RegionReport::default() };
+    let region = &mut report.region;
+    region.id = RegionId(id);
+    region.kind = if id == 1 { RegionKind::System } else { RegionKind::Data };
+    region.range = KeyRange::new(start.as_bytes().to_vec(), end.as_bytes().to_vec());
+    region.epoch = RegionEpoch { conf_version: 1, version: 1 };
+    report.size_bytes = 10 << 20;
+    let peer_id = |store: &str| PeerId(id * 10 + store.parse::<u64>().unwrap());
+    for word in words {
+        let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{word}"));
+        match (word.split_once('='), word.split_at(1)) {
+            (Some(("size", mib)), _) => report.size_bytes = number(mib) << 20,
+            (Some(("pending", store)), _) => report.pending.push(peer_id(store)),
+            (Some(("down", down)), _) => {
+                let (store, seconds) = down.split_once(':').unwrap();
+                report.down.push(DownPeer { peer: peer_id(store), seconds: number(seconds) });
+            }
+            (Some(("merging", target)), _) => {
+                let (target, prepared) = (RegionId(number(target)), LogIndex(99));
+                let target_epoch = RegionEpoch { conf_version: 1, version: 1 };
+                report.region.phase =
+                    RegionPhase::Merging { target, prepared, term: Term(5), target_epoch };
+            }
+            (None, ("v", version)) => report.region.epoch.version = number(version),
+            (None, ("c", version)) => report.region.epoch.conf_version = number(version),
+            (None, ("t", term)) => report.term = Term(number(term)),
+            (None, _) => {
+                let name = word.trim_end_matches(['*', 'l', 'i', 'd']);
+                let (store, peer) = match name.split_once('#') {
+                    Some((store, peer)) => (store, PeerId(number(peer))),
+                    None => (name, peer_id(name)),
+                };
+                let role = match &word[name.len()..] {
+                    marks if marks.contains('l') => PeerRole::Learner,
+                    marks if marks.contains('i') => PeerRole::IncomingVoter,
+                    marks if marks.contains('d') => PeerRole::DemotingVoter,
+                    _ => PeerRole::Voter,
+                };
+                let peer = Peer { id: peer, store: StoreId(number(store)), role };
+                report.region.peers.push(peer);
+                if word.ends_with('*') {
+                    report.leader = peer;
+                }
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    report
+}
+
+/// An order as a line, peers named by their stores.
+pub fn order_text(order: &operator::Order) -> String {
+    use operator::Order::*;
+    match order {
+        ChangePeers(changes) if changes.is_empty() => "leave joint".into(),
+        ChangePeers(changes) => {
+            let text = changes.iter().map(|change| match change {
+                Change::Add(peer) => format!("{:?} on {}", peer.role, peer.store),
+                Change::Remove(peer) => format!("nothing on {}", peer.store),
+            });
+            text.collect::<Vec<_>>().join(", ").to_lowercase()
+        }
+        TransferLeader(to) => format!("leader to {}", to.store),
+        Split { keys, new } => {
+            let new: Vec<u64> = new.iter().map(|new| new.region.0).collect();
+            format!("split at {keys:?}, making {new:?}")
+        }
+        PrepareMerge(target) => format!("prepare merge into {}", target.id),
+        CommitMerge { source, prepared } => format!("take region {} at {prepared}", source.id),
+        RollbackMerge => "roll merge back".into(),
+    }
+}
+
+/// How many replicas lie on each store.
+#[allow(dead_code)]
+pub fn replicas_by_store(cluster: &Cluster) -> BTreeMap<StoreId, usize> {
+    let mut out = BTreeMap::new();
+    for peer in cluster.regions().iter().flat_map(|info| &info.region.peers) {
+        *out.entry(peer.store).or_default() += 1;
+    }
+    out
+}

@@ -1,0 +1,254 @@
+//! A toy cluster: stores that live and die, regions that change as they are told to. It carries
+//! orders out without judgement; what it checks is what was ordered.
+
+mod raft;
+
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
+use stele_placement::schedule::round;
+use stele_placement::*;
+use stele_types::*;
+
+/// A store of the toy.
+pub struct ToyStore {
+    pub address: String,
+    pub alive: bool,
+    /// Since when, in ticks.
+    pub changed: u64,
+}
+
+/// A region as it really is.
+pub struct ToyRegion {
+    pub region: Region,
+    pub leader: Option<Peer>,
+    pub term: u64,
+    pub size_bytes: u64,
+    /// Learners that copy, and how many ticks they still need.
+    pub copying: BTreeMap<PeerId, u64>,
+}
+
+pub struct Toy {
+    pub draw: Prng,
+    pub tick: u64,
+    pub stores: BTreeMap<StoreId, ToyStore>,
+    pub regions: BTreeMap<RegionId, ToyRegion>,
+    pub cluster: Cluster,
+    pub operators: Operators,
+    pairs: BTreeMap<Bytes, Bytes>,
+    peers_ever: BTreeSet<PeerId>,
+    /// What happened, printed when a check fails.
+    pub story: Vec<String>,
+}
+
+/// Ticks are seconds.
+pub const SILENT_TICKS: u64 = 5;
+const DOWN_TICKS: u64 = 40;
+
+impl Toy {
+    /// A cluster of `nodes` nodes with up to two stores each, founded by the first.
+    pub fn new(seed: u64, nodes: u64) -> Self {
+        let birth = Birth {
+            cluster: ClusterId(seed | 1),
+            address: "n1".into(),
+            capacities_bytes: vec![1 << 40],
+        };
+        let mut pairs = BTreeMap::new();
+        persist(&mut pairs, &birth.pairs());
+        let cluster = Cluster::load(pairs.clone(), Millis(0)).unwrap().unwrap();
+        let mut toy = Self {
+            draw: Prng::new(seed),
+            tick: 1,
+            stores: BTreeMap::new(),
+            regions: BTreeMap::new(),
+            cluster,
+            operators: Operators::default(),
+            pairs,
+            peers_ever: BTreeSet::new(),
+            story: Vec::new(),
+        };
+        toy.stores.insert(StoreId(1), ToyStore { address: "n1".into(), alive: true, changed: 0 });
+        for region in Birth::regions() {
+            toy.peers_ever.extend(region.peers.iter().map(|peer| peer.id));
+            let leader = region.peers.first().copied();
+            let (size_bytes, copying) = (10 << 20, BTreeMap::new());
+            let new = ToyRegion { leader, term: 5, size_bytes, copying, region };
+            toy.regions.insert(new.region.id, new);
+        }
+        for (name, ticks) in
+            [("silent_after_seconds", SILENT_TICKS), ("down_after_seconds", DOWN_TICKS)]
+        {
+            let changes = toy.cluster.plan_setting(name, ticks).unwrap();
+            toy.commit(&changes);
+        }
+        for node in 2..=nodes {
+            toy.join(&format!("n{node}"));
+        }
+        toy
+    }
+
+    pub fn now(&self) -> Millis {
+        Millis(self.tick * 1000)
+    }
+
+    pub fn tell(&mut self, what: impl std::fmt::Display) {
+        let line = format!("{:5} {what}", self.tick);
+        self.story.push(line);
+    }
+
+    pub fn commit(&mut self, changes: &[PairChange]) {
+        persist(&mut self.pairs, changes);
+        self.cluster.apply(changes).unwrap();
+    }
+
+    pub fn join(&mut self, address: &str) {
+        let count = 1 + self.draw.below(2) as usize;
+        let new = NewStore { capacity_bytes: 1 << 40, ..NewStore::default() };
+        let (ids, changes) = self.cluster.plan_join(address, &vec![new; count]).unwrap();
+        self.commit(&changes);
+        for id in ids {
+            assert!(!self.stores.contains_key(&id), "store {id} given out twice");
+            let store = ToyStore { address: address.into(), alive: true, changed: self.tick };
+            self.stores.insert(id, store);
+        }
+        self.tell(format!("{address} joins with {count} stores"));
+    }
+
+    pub fn set_alive(&mut self, store: StoreId, alive: bool) {
+        let tick = self.tick;
+        if let Some(known) = self.stores.get_mut(&store).filter(|known| known.alive != alive) {
+            (known.alive, known.changed) = (alive, tick);
+            self.tell(format!("store {store} {}", if alive { "comes back" } else { "dies" }));
+        }
+    }
+
+    pub fn order_state(&mut self, store: StoreId, goal: DrainGoal) {
+        let plan = self.cluster.plan_state(store, goal, self.now());
+        self.tell(format!("{goal:?} store {store}: {}", plan.is_ok()));
+        if let Ok(changes) = plan {
+            self.commit(&changes);
+        }
+    }
+
+    /// The placement group gets another leader: volatile facts and operators are lost.
+    pub fn change_placement_leader(&mut self) {
+        self.tell("the placement group changes its leader");
+        let unsaved = self.draw.coin();
+        if !unsaved {
+            self.save_regions();
+        }
+        self.cluster = Cluster::load(self.pairs.clone(), self.now()).unwrap().unwrap();
+        self.operators = Operators::default();
+    }
+
+    fn save_regions(&mut self) {
+        let changes = self.cluster.take_region_changes(1 << 20);
+        self.commit(&changes);
+    }
+
+    /// A second passes. Of orders, `lost_percent` do not arrive.
+    pub fn step(&mut self, lost_percent: u64) {
+        self.tick += 1;
+        self.elect();
+        self.copy();
+        // Without a leader of its own region there is no placement group.
+        if self.regions.get(&SYSTEM_REGION).is_none_or(|own| own.leader.is_none()) {
+            return;
+        }
+        self.report();
+        let ids = self.cluster.plan_ids(200).unwrap();
+        self.commit(&ids);
+        self.save_regions();
+        let burials = self.cluster.plan_burials(self.now());
+        self.commit(&burials);
+        self.cluster.note_drains(self.now());
+        let now = self.now();
+        round(&mut self.cluster, &mut self.operators, now);
+        let live: Vec<StoreId> = self.live_stores().collect();
+        for order in self.operators.instructions(&self.cluster, &live, self.now()) {
+            if self.draw.below(100) >= lost_percent {
+                self.carry_out(&order);
+            }
+        }
+    }
+
+    pub fn live_stores(&self) -> impl Iterator<Item = StoreId> {
+        self.stores.iter().filter(|(_, store)| store.alive).map(|(id, _)| *id)
+    }
+
+    pub fn is_alive(&self, store: StoreId) -> bool {
+        self.stores.get(&store).is_some_and(|store| store.alive)
+    }
+
+    fn report(&mut self) {
+        let now = self.now();
+        let live: Vec<StoreId> = self.live_stores().collect();
+        for id in live {
+            let address = self.stores[&id].address.clone();
+            let node = NodeReport { address, ..NodeReport::default() };
+            let report = StoreReport {
+                id,
+                capacity_bytes: 1 << 40,
+                free_bytes: 1 << 39,
+                ..StoreReport::default()
+            };
+            if self.cluster.plan_heard(&node, &[report]).is_err() {
+                // It was removed while it was away: it holds nothing that matters.
+                for known in self.regions.values() {
+                    assert!(
+                        known.region.peer_on(id).is_none(),
+                        "{id} was buried with {:?}",
+                        known.region
+                    );
+                }
+                self.stores.remove(&id);
+                continue;
+            }
+            self.cluster.hear(&node, &[report], now);
+            for region in self.regions.values().filter(|r| r.leader.is_some_and(|l| l.store == id))
+            {
+                let report = region_report(region, self);
+                // A dead leader's region may be led by another one already.
+                self.cluster.observe(report, now).ok();
+            }
+            self.cluster.note_full_report(&node.address);
+        }
+    }
+
+    /// Grows or splits some region.
+    pub fn grow(&mut self) {
+        let ids: Vec<RegionId> = self.regions.keys().copied().filter(|id| id.0 != 1).collect();
+        let id = ids[self.draw.below(ids.len() as u64) as usize];
+        if let Some(region) = self.regions.get_mut(&id) {
+            region.size_bytes += self.draw.below(64 << 20);
+        }
+        if self.draw.coin() && self.regions.len() < 40 {
+            self.split_by_itself(id);
+        }
+    }
+}
+
+fn region_report(known: &ToyRegion, toy: &Toy) -> RegionReport {
+    let dead = known.region.peers.iter().filter(|peer| !toy.is_alive(peer.store));
+    let seconds = |peer: &Peer| match toy.stores.get(&peer.store) {
+        Some(store) => toy.tick - store.changed,
+        None => toy.tick,
+    };
+    RegionReport {
+        region: known.region.clone(),
+        leader: known.leader.unwrap_or_default(),
+        term: Term(known.term),
+        down: dead.map(|peer| DownPeer { peer: peer.id, seconds: seconds(peer) }).collect(),
+        pending: known.copying.keys().copied().collect(),
+        size_bytes: known.size_bytes,
+        ..RegionReport::default()
+    }
+}
+
+fn persist(pairs: &mut BTreeMap<Bytes, Bytes>, changes: &[PairChange]) {
+    for change in changes {
+        match &change.value {
+            Some(value) => pairs.insert(change.key.clone(), value.clone()),
+            None => pairs.remove(&change.key),
+        };
+    }
+}

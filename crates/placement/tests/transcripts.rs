@@ -1,0 +1,253 @@
+//! Transcripts: a cluster's state as text, commands, and what they must print.
+//!
+//! ```text
+//! ## name
+//! state lines (see `support`)
+//! > command
+//! output
+//! ```
+//! `STELE_BLESS=1 cargo test -p stele-placement --test transcripts` writes what is printed now.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::path::Path;
+use stele_placement::schedule::{merge, repair, round};
+use stele_placement::*;
+use stele_types::*;
+use support::{Draft, START_SECONDS, order_text, region, seconds};
+
+struct Player {
+    cluster: Cluster,
+    operators: Operators,
+    now: Millis,
+}
+
+impl Player {
+    fn command(&mut self, line: &str) -> Vec<String> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let number = |text: &str| text.parse::<u64>().unwrap();
+        match words.as_slice() {
+            ["round"] => {
+                round(&mut self.cluster, &mut self.operators, self.now);
+                self.operators_text()
+            }
+            ["after", s] => {
+                self.now = Millis(self.now.0 + number(s) * 1000);
+                vec![]
+            }
+            ["heard", stores @ ..] => {
+                stores.iter().for_each(|store| self.hear(StoreId(number(store))));
+                vec![]
+            }
+            ["report", ..] => match self.cluster.observe(region(line), self.now) {
+                Ok(()) => vec![],
+                Err(stale) => vec![format!("stale: {stale}")],
+            },
+            ["orders", stores @ ..] => {
+                let stores: Vec<StoreId> = stores.iter().map(|s| StoreId(number(s))).collect();
+                let all = self.operators.instructions(&self.cluster, &stores, self.now);
+                let text = all.iter().map(|i| {
+                    format!(
+                        "store {}: region {} {}",
+                        i.leader.store,
+                        i.region,
+                        order_text(&i.order)
+                    )
+                });
+                text.collect()
+            }
+            ["set", name, value] => {
+                let changes = self.cluster.plan_setting(name, number(value));
+                self.apply(changes)
+            }
+            ["drain", store] => self.state(number(store), DrainGoal::Drain),
+            ["remove", store] => self.state(number(store), DrainGoal::Remove),
+            ["cancel-drain", store] => self.state(number(store), DrainGoal::Cancel),
+            ["bury"] => {
+                let changes = self.cluster.plan_burials(self.now);
+                self.apply(Ok(changes));
+                let all = self.cluster.stores();
+                let gone = all.filter(|store| store.state == StoreState::Tombstone);
+                gone.map(|store| format!("store {} is a tombstone", store.id)).collect()
+            }
+            ["progress", store] => self.progress(StoreId(number(store))),
+            ["blocked"] => {
+                let view =
+                    View { cluster: &self.cluster, operators: &self.operators, now: self.now };
+                let all = repair::blocked(&view).into_iter();
+                all.map(|b| format!("region {}: {}", b.region, b.why)).collect()
+            }
+            ["ended"] => {
+                let text = |f: &Finished| match &f.given_up {
+                    None => format!("done: {}", f.operator),
+                    Some(why) => format!("given up, {why}: {}", f.operator),
+                };
+                self.operators.ended().map(text).collect()
+            }
+            ["merge", source, target] => self.merge(number(source), number(target)),
+            ["take-off", region, stores @ ..] => self.take_off(number(region), stores),
+            ["regions", start, end] => {
+                let range = KeyRange::new(
+                    start.trim_matches('-').as_bytes().to_vec(),
+                    end.trim_matches('-').as_bytes().to_vec(),
+                );
+                let ids = self.cluster.regions().in_range(&range);
+                vec![ids.map(|info| info.region.id.to_string()).collect::<Vec<_>>().join(" ")]
+            }
+            other => panic!("no such command: {other:?}"),
+        }
+    }
+
+    fn hear(&mut self, store: StoreId) {
+        let known = self.cluster.store(store).unwrap().clone();
+        let node = NodeReport { address: known.address, ..NodeReport::default() };
+        self.cluster.hear(&node, &[known.report], self.now);
+    }
+
+    fn apply(&mut self, changes: Result<Vec<PairChange>>) -> Vec<String> {
+        match changes {
+            Ok(changes) => {
+                self.cluster.apply(&changes).unwrap();
+                vec![]
+            }
+            Err(error) => vec![format!("refused: {error}")],
+        }
+    }
+
+    fn state(&mut self, store: u64, goal: DrainGoal) -> Vec<String> {
+        let changes = self.cluster.plan_state(StoreId(store), goal, self.now);
+        self.apply(changes)
+    }
+
+    /// Removes replicas by hand.
+    fn take_off(&mut self, region: u64, stores: &[&str]) -> Vec<String> {
+        let info = self.cluster.regions().get(RegionId(region)).unwrap();
+        let peer = |store: &&str| info.region.peer_on(StoreId(store.parse().unwrap())).unwrap().id;
+        let peers: Vec<PeerId> = stores.iter().map(peer).collect();
+        let steps = operator::plan::change_members(info, &[], &peers, None);
+        let operator = operator::plan::operator(info, Kind::Hand, steps, "").unwrap();
+        match self.operators.admit(&mut self.cluster, operator, self.now) {
+            Ok(_) => self.operators_text(),
+            Err(why) => vec![format!("refused: {why}")],
+        }
+    }
+
+    fn merge(&mut self, source: u64, target: u64) -> Vec<String> {
+        let view = View { cluster: &self.cluster, operators: &self.operators, now: self.now };
+        let get = |id| self.cluster.regions().get(RegionId(id)).unwrap();
+        let operator =
+            merge::merge(&view, get(source), get(target), Kind::Hand, "by hand".into()).unwrap();
+        match self.operators.admit(&mut self.cluster, operator, self.now) {
+            Ok(_) => self.operators_text(),
+            Err(why) => vec![format!("refused: {why}")],
+        }
+    }
+
+    fn progress(&mut self, store: StoreId) -> Vec<String> {
+        self.cluster.note_drains(self.now);
+        match self.cluster.drain_progress(&self.operators, store, self.now) {
+            None => vec!["not leaving".into()],
+            Some(p) => {
+                let eta = p.eta_seconds.map_or("unknown".into(), |eta| format!("{eta} s"));
+                let mib = |bytes: u64| bytes >> 20;
+                let mut out = vec![format!(
+                    "{} of {} replicas left, {} of {} MiB, {} MiB/s, eta {eta}",
+                    p.replicas_left,
+                    p.replicas_total,
+                    mib(p.bytes_left),
+                    mib(p.bytes_total),
+                    mib(p.bytes_per_second)
+                )];
+                let blocker = p.blocker;
+                out.extend(blocker.map(|b| format!("blocked by region {}: {}", b.region, b.why)));
+                out
+            }
+        }
+    }
+
+    fn operators_text(&self) -> Vec<String> {
+        self.operators.running().map(ToString::to_string).collect()
+    }
+}
+
+fn play(text: &str) -> String {
+    let mut out: Vec<String> = Vec::new();
+    let mut draft = Draft::default();
+    let mut player: Option<Player> = None;
+    for line in text.lines() {
+        if let Some(command) = line.strip_prefix("> ") {
+            let player = player.get_or_insert_with(|| Player {
+                cluster: std::mem::take(&mut draft).build(),
+                operators: Operators::default(),
+                now: seconds(START_SECONDS),
+            });
+            out.push(line.to_owned());
+            out.extend(player.command(command));
+            continue;
+        }
+        if line.starts_with("## ") {
+            if player.take().is_some() {
+                out.push(String::new());
+            }
+            draft = Draft::default();
+            out.push(line.to_owned());
+        } else if player.is_none() {
+            let is_text = line.is_empty() || line.starts_with('#');
+            assert!(is_text || draft.line(line), "no state line: {line}");
+            out.push(line.to_owned());
+        }
+    }
+    out.join("\n") + "\n"
+}
+
+fn check(name: &str) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts");
+    let path = folder.join(name).with_extension("txt");
+    let expected = std::fs::read_to_string(&path).unwrap();
+    let printed = play(&expected);
+    if std::env::var_os("STELE_BLESS").is_some() {
+        std::fs::write(&path, &printed).unwrap();
+        return;
+    }
+    for (at, (a, b)) in expected.lines().zip(printed.lines()).enumerate() {
+        assert_eq!(a, b, "{name}.txt, line {}", at + 1);
+    }
+    assert_eq!(expected, printed, "{name}.txt");
+}
+
+#[test]
+fn lost_missing_and_crowded_replicas_are_repaired() {
+    check("repair");
+}
+
+#[test]
+fn stores_that_leave_are_emptied_unless_that_breaks_something() {
+    check("drain");
+}
+
+#[test]
+fn replicas_and_leaders_are_spread() {
+    check("balance");
+}
+
+#[test]
+fn operators_move_on_by_reports_and_end_on_conflicts() {
+    check("operators");
+}
+
+#[test]
+fn what_nobody_looks_after_is_ended() {
+    check("leftovers");
+}
+
+#[test]
+fn regions_are_merged_and_split() {
+    check("shape");
+}
+
+#[test]
+fn only_newer_regions_replace_what_is_known() {
+    check("reports");
+}

@@ -1,0 +1,21 @@
+//! Generates the messages, clients and services of `proto/` without any tool outside of Cargo.
+
+use std::error::Error;
+
+const FILES: [&str; 8] = [
+    "metapb.proto",
+    "errorpb.proto",
+    "kvrpcpb.proto",
+    "tikvpb.proto",
+    "pdpb.proto",
+    "meta_storagepb.proto",
+    "keyspacepb.proto",
+    "stele/control/v1/control.proto",
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-changed=proto");
+    let descriptors = protox::compile(FILES, ["proto"])?;
+    tonic_prost_build::configure().bytes(".").include_file("mod.rs").compile_fds(descriptors)?;
+    Ok(())
+}

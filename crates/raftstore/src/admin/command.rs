@@ -1,0 +1,139 @@
+//! A record and its descriptors as one command, and back.
+
+use super::{Change, Record};
+use crate::input::ChangeKind;
+use raft::eraftpb::{ConfChangeSingle, ConfChangeTransition, ConfChangeType, ConfChangeV2};
+use stele_types::{Command, CommandBuilder, Op, PeerRole, Region, Result, keyspace};
+
+/// The command that makes a change: the record, then the descriptors it makes, in the order given.
+/// Fails with `Invalid` when it would be larger than a command may be.
+pub(crate) fn command(record: &Record, regions: &[Region]) -> Result<Command> {
+    let mut builder = CommandBuilder::new();
+    builder.put(&keyspace::admin_key(record.region), &record.encode(), 0)?;
+    for region in regions {
+        builder.put(&keyspace::region_key(region.id), &region.encode(), 0)?;
+    }
+    Ok(builder.build())
+}
+
+/// Whether an entry changes its region: whether its command begins by putting an admin key. Looks at
+/// a few bytes only.
+pub(crate) fn is_admin(payload: &[u8]) -> bool {
+    // Version 1, a put that never expires, a key of 10 bytes: the head of [`command`].
+    payload.strip_prefix(&[1, 0, 10]).is_some_and(|rest| {
+        let key = rest.get(..10);
+        key.is_some_and(keyspace::is_admin_key)
+    })
+}
+
+/// The record of an admin entry and the descriptors it makes. `None` for other entries; of an entry
+/// that [`is_admin`] says that it is damaged.
+pub(crate) fn parse(payload: &[u8]) -> Option<(Record, Vec<Region>)> {
+    if !is_admin(payload) {
+        return None;
+    }
+    let mut ops = Command::ops_of(payload)?;
+    let record = match ops.next()? {
+        Op::Put { value, .. } => Record::decode(value)?,
+        _ => return None,
+    };
+    let regions = ops.map(|op| match op {
+        Op::Put { key, value, expires_at_s: 0, .. } => Region::decode(value)
+            .ok()
+            .filter(|region| keyspace::region_of_key(key) == Some(region.id)),
+        _ => None,
+    });
+    Some((record, regions.collect::<Option<Vec<_>>>()?))
+}
+
+/// What Raft calls the change of members in an entry, if it is one. Made from the entry's bytes
+/// alone, so that it is the same on every replica.
+pub(crate) fn conf_change(payload: &[u8]) -> Option<ConfChangeV2> {
+    let (record, _) = parse(payload)?;
+    let mut out = ConfChangeV2::default();
+    match record.change {
+        Change::ChangePeers(changes) => {
+            let several = changes.len() > 1;
+            let singles = changes.iter().map(|change| {
+                let mut single = ConfChangeSingle::default();
+                single.node_id = change.peer.id.0;
+                single.set_change_type(match (change.kind, change.peer.role) {
+                    (ChangeKind::Remove, _) => ConfChangeType::RemoveNode,
+                    (ChangeKind::Add, PeerRole::Voter) => ConfChangeType::AddNode,
+                    (ChangeKind::Add, _) => ConfChangeType::AddLearnerNode,
+                });
+                single
+            });
+            out.set_changes(singles.collect::<Vec<_>>().into());
+            // Explicit: the leader proposes to leave, by an entry with descriptors of its own.
+            if several {
+                out.set_transition(ConfChangeTransition::Explicit);
+            }
+        }
+        Change::LeaveJoint => {}
+        _ => return None,
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::input::PeerChange;
+    use stele_types::{Peer, PeerId, RegionId, StoreId};
+
+    fn region(id: u64) -> Region {
+        Region { id: RegionId(id), ..Region::default() }
+    }
+
+    #[test]
+    fn a_change_survives_the_round_trip_through_its_command() {
+        let record = Record { region: RegionId(7), change: Change::Split { count: 1 } };
+        let regions = vec![region(7), region(8)];
+        let command = command(&record, &regions).unwrap();
+        assert!(is_admin(command.bytes()));
+        assert_eq!(parse(command.bytes()), Some((record, regions)));
+        assert_eq!(conf_change(command.bytes()), None);
+    }
+
+    #[test]
+    fn data_is_no_admin_entry() {
+        let mut builder = CommandBuilder::new();
+        builder.put(&stele_types::ColumnFamily::Default.engine_key(b"012345678"), b"", 0).unwrap();
+        let data = builder.build();
+        assert!(!is_admin(data.bytes()) && parse(data.bytes()).is_none());
+        assert!(!is_admin(b""));
+    }
+
+    #[test]
+    fn an_admin_entry_whose_bytes_are_damaged_is_not_read_as_something_else() {
+        let record = Record { region: RegionId(7), change: Change::LeaveJoint };
+        let whole = command(&record, &[region(7)]).unwrap();
+        for cut in 14..whole.bytes().len() {
+            let bytes = whole.bytes().slice(..cut);
+            assert!(is_admin(&bytes));
+            let read = parse(&bytes);
+            assert!(read.is_none_or(|(_, regions)| regions.is_empty()), "cut at {cut}");
+        }
+        let mut builder = CommandBuilder::new();
+        builder.put(&keyspace::admin_key(RegionId(7)), &record.encode(), 0).unwrap();
+        builder.put(&keyspace::region_key(RegionId(9)), &region(7).encode(), 0).unwrap();
+        assert!(parse(builder.build().bytes()).is_none(), "a descriptor under another's key");
+    }
+
+    #[test]
+    fn raft_is_told_of_members_only() {
+        let peer = |id, role| Peer { id: PeerId(id), store: StoreId(id), role };
+        let add = |peer| PeerChange { kind: ChangeKind::Add, peer };
+        let told = |change| {
+            let record = Record { region: RegionId(7), change };
+            conf_change(command(&record, &[region(7)]).unwrap().bytes())
+        };
+        let one = told(Change::ChangePeers(vec![add(peer(1, PeerRole::Learner))])).unwrap();
+        assert_eq!(one.enter_joint(), None);
+        let two = vec![add(peer(1, PeerRole::Learner)), add(peer(2, PeerRole::Voter))];
+        assert_eq!(told(Change::ChangePeers(two)).unwrap().enter_joint(), Some(false));
+        assert!(told(Change::LeaveJoint).unwrap().leave_joint());
+        assert_eq!(told(Change::RollbackMerge), None);
+    }
+}

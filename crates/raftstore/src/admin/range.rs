@@ -1,0 +1,172 @@
+//! Which keys a region holds, as pure functions from its descriptors to the next ones.
+//!
+//! A split leaves the region what lies before the first key: its log and its followers stay as they
+//! are, and the new regions take what is inserted at the end of rising keys.
+
+use super::members::check_quiet;
+use super::record::PARTS_MAX;
+use crate::input::NewRegion;
+use bytes::Bytes;
+use std::collections::BTreeSet;
+use stele_types::limits::USER_KEY_BYTES_MAX;
+use stele_types::mutant;
+use stele_types::{KeyRange, LogIndex, Peer, Region, RegionKind, RegionPhase, Term};
+
+/// The region, then the new ones, in key order. All get a `version` that is greater by the number of
+/// new regions: of two descriptors that claim a key, the one with the greater version is right.
+pub(crate) fn split(
+    region: &Region,
+    keys: &[Bytes],
+    new: &[NewRegion],
+) -> Result<Vec<Region>, String> {
+    check_movable(region)?;
+    if keys.is_empty() || keys.len() > PARTS_MAX || keys.len() != new.len() {
+        return Err(format!("{} split keys for {} new regions", keys.len(), new.len()));
+    }
+    check_keys(region, keys)?;
+    check_ids(region, new)?;
+    let mut parent = region.clone();
+    if !mutant::active("raftstore.split_keeps_version") {
+        parent.epoch.version += keys.len() as u64;
+    }
+    let ends = keys.iter().skip(1).cloned().chain([region.range.end.clone()]);
+    let children = keys.iter().zip(ends).zip(new).map(|((start, end), ids)| {
+        let place = |(peer, id): (&Peer, _)| Peer { id, ..*peer };
+        Region {
+            id: ids.region,
+            range: KeyRange { start: start.clone(), end },
+            peers: region.peers.iter().zip(ids.peers.iter().copied()).map(place).collect(),
+            ..parent.clone()
+        }
+    });
+    let children: Vec<_> = children.collect();
+    parent.range.end = keys.first().cloned().unwrap_or_default();
+    Ok([vec![parent], children].concat())
+}
+
+fn check_keys(region: &Region, keys: &[Bytes]) -> Result<(), String> {
+    let mut before = &region.range.start;
+    for key in keys {
+        let inside = region.range.contains(key) && key > before;
+        if !inside || key.len() > USER_KEY_BYTES_MAX {
+            return Err("split keys must rise strictly inside the region".to_owned());
+        }
+        before = key;
+    }
+    Ok(())
+}
+
+fn check_ids(region: &Region, new: &[NewRegion]) -> Result<(), String> {
+    let mut regions = BTreeSet::from([region.id]);
+    let mut peers: BTreeSet<_> = region.peers.iter().map(|peer| peer.id).collect();
+    for ids in new {
+        if ids.peers.len() != region.peers.len() {
+            return Err(format!("{} peers named, {} needed", ids.peers.len(), region.peers.len()));
+        }
+        let fresh = ids.region.0 != 0 && regions.insert(ids.region);
+        if !fresh || !ids.peers.iter().all(|peer| peer.0 != 0 && peers.insert(*peer)) {
+            return Err("the names of a new region and its peers must be new".to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// The source, about to be merged into its neighbour, by the entry of this index and term. Adds one
+/// to `version`: requests made for the old one are told to come again.
+pub(crate) fn prepare_merge(
+    source: &Region,
+    target: &Region,
+    at: (LogIndex, Term),
+) -> Result<Region, String> {
+    check_movable(source)?;
+    check_neighbours(source, target)?;
+    let mut out = source.clone();
+    let ((prepared, term), target_epoch) = (at, target.epoch);
+    out.phase = RegionPhase::Merging { target: target.id, prepared, term, target_epoch };
+    out.epoch.version += 1;
+    Ok(out)
+}
+
+/// The target with the source's keys, and the source's tombstone. The version becomes one more than
+/// the greater of both, so that it wins over either. The target must have the epoch it had at the
+/// preparation: once its log holds another change, it takes the source over no more, and the source
+/// may be rolled back.
+pub(crate) fn commit_merge(
+    target: &Region,
+    source: &Region,
+    prepared: LogIndex,
+) -> Result<(Region, Region), String> {
+    let as_prepared = matches!(source.phase, RegionPhase::Merging { target: id, prepared: at, .. }
+        if (id, at) == (target.id, prepared));
+    if !as_prepared {
+        return Err(format!("region {} is not prepared for this at {prepared}", source.id));
+    }
+    let same_epoch = matches!(source.phase, RegionPhase::Merging { target_epoch, .. }
+        if target_epoch == target.epoch);
+    if !same_epoch && !mutant::active("raftstore.merge_into_changed_target") {
+        return Err(format!("region {} has changed since the preparation", target.id));
+    }
+    check_neighbours(source, target)?;
+    let mut out = target.clone();
+    match precedes(source, target) {
+        true => out.range.start = source.range.start.clone(),
+        false => out.range.end = source.range.end.clone(),
+    }
+    if !mutant::active("raftstore.merge_keeps_version") {
+        out.epoch.version = source.epoch.version.max(target.epoch.version) + 1;
+    }
+    Ok((out, tombstone(source)))
+}
+
+/// The region, serving again. Adds one to `version`, so that a late commit of the merge is refused.
+pub(crate) fn rollback_merge(region: &Region) -> Result<Region, String> {
+    if !matches!(region.phase, RegionPhase::Merging { .. }) {
+        return Err("the region is not merging".to_owned());
+    }
+    let mut out = region.clone();
+    out.phase = RegionPhase::Normal;
+    out.epoch.version += 1;
+    Ok(out)
+}
+
+/// What stays of a region that is gone from a store: its peers never come back.
+pub(crate) fn tombstone(region: &Region) -> Region {
+    let mut out = region.clone();
+    out.phase = RegionPhase::Tombstone;
+    out.epoch.version += 1;
+    out
+}
+
+fn check_movable(region: &Region) -> Result<(), String> {
+    check_quiet(region)?;
+    if region.kind == RegionKind::System {
+        return Err("the placement group's region stays whole".to_owned());
+    }
+    if region.is_joint() {
+        return Err("membership is between two configurations: leave that first".to_owned());
+    }
+    Ok(())
+}
+
+/// Both hold user data, side by side, on the same stores.
+fn check_neighbours(source: &Region, target: &Region) -> Result<(), String> {
+    check_movable(target)?;
+    let beside = precedes(source, target) || precedes(target, source);
+    if source.id == target.id || !beside && !mutant::active("raftstore.merge_not_adjacent") {
+        return Err(format!("regions {} and {} are not side by side", source.id, target.id));
+    }
+    let stores = |region: &Region| -> BTreeSet<_> {
+        region.peers.iter().map(|peer| (peer.store, peer.role as u8)).collect()
+    };
+    if stores(source) != stores(target) {
+        return Err(format!("regions {} and {} are on different stores", source.id, target.id));
+    }
+    Ok(())
+}
+
+fn precedes(left: &Region, right: &Region) -> bool {
+    !left.range.end.is_empty() && left.range.end == right.range.start
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,32 @@
+//! Multi-Raft on the unified log, as a deterministic core: inputs go in, outputs come out. Time,
+//! disk, network and seeds are handed in; there is no thread, clock or random source inside.
+//!
+//! Laws kept here: acknowledged ⇒ on a quorum's disks; applied ≤ committed; applied ≤ locally
+//! persisted; a message that promises something leaves after what it promises is durable.
+
+mod admin;
+mod input;
+mod log;
+mod messages;
+mod options;
+mod output;
+mod peer;
+mod readers;
+mod store;
+#[cfg(test)]
+mod trial;
+mod validate;
+pub mod wire;
+
+pub use input::{
+    Admin, AdminCall, Cas, CasNew, ChangeKind, Header, Input, NewRegion, Now, PeerChange, Read,
+    RequestId, Write,
+};
+pub use messages::{Body, PeerMessage, RaftEntry, RaftKind, RaftMessage, SnapshotHeader};
+pub use options::{LogKept, Options};
+pub use output::{
+    Append, Event, Outputs, Refusal, RegionReport, Reply, Role, SendSnapshot, Ticket, Timings,
+    Traffic,
+};
+pub use readers::{Lease, Reader, Readers};
+pub use store::RaftStore;

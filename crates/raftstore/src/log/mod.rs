@@ -1,0 +1,304 @@
+//! A region's log as Raft sees it: what the engine holds durably, and before it the latest entries
+//! in memory, durable or not.
+
+mod convert;
+mod sizes;
+mod tail;
+
+pub(crate) use convert::{entry, from_raft, payload_of, to_raft};
+use sizes::Sizes;
+use tail::Tail;
+
+use bytes::Bytes;
+use raft::eraftpb::{ConfState, Entry, HardState as RaftHardState, Snapshot};
+use raft::{GetEntriesContext, RaftState, Storage, StorageError};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use stele_storage::{Progress, StorageEngine};
+use stele_types::{CommittedEntry, Error, HardState, LogIndex, Lsn, RegionId, Result, Term};
+
+/// Bytes of entries read back from the engine at a time.
+const FETCH_BYTES: usize = 1 << 20;
+
+/// One region's log.
+///
+/// Invariants: the tail's entries are contiguous and end at the log's last entry; an entry that is
+/// in the tail is read from there, so that what a conflict replaced is never read from the engine.
+pub(crate) struct RegionLog<E: StorageEngine> {
+    engine: Arc<E>,
+    region: RegionId,
+    truncated: (u64, u64),
+    /// The last entry's index and term where the tail is empty.
+    stored_last: (u64, u64),
+    tail: Tail,
+    sizes: Sizes,
+    /// Committed entries read back from the engine, about to be applied.
+    fetched: VecDeque<CommittedEntry>,
+    initial: RaftState,
+    /// Applied entry and members, as a snapshot would have them.
+    applied: u64,
+    conf: ConfState,
+    /// Raft panics when reading fails where it can't wait: it is given nothing instead, and the
+    /// next poll ends the store with this.
+    failure: RefCell<Option<Error>>,
+}
+
+/// The state from which a region's Raft continues.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Start {
+    pub truncated: (LogIndex, Term),
+    pub last: (LogIndex, Term),
+    pub applied: LogIndex,
+    pub hard_state: HardState,
+}
+
+impl Start {
+    /// What opening found. A crash between an installed snapshot and its hard state leaves a hard
+    /// state that is older than the log: what is applied or truncated is committed, in a term that
+    /// was seen; and a commit index that ran ahead of a torn log is as good as the log.
+    pub fn of(progress: &Progress) -> Self {
+        let (last, last_term) = progress.persisted;
+        let found = progress.hard_state;
+        let commit = found.commit.max(progress.applied).max(progress.truncated.0).min(last);
+        let mut hard_state = HardState { commit, ..found };
+        if last_term > found.term {
+            hard_state = HardState { term: last_term, vote: 0, commit };
+        }
+        Self {
+            truncated: progress.truncated,
+            last: progress.persisted,
+            applied: progress.applied.max(progress.truncated.0).min(commit),
+            hard_state,
+        }
+    }
+
+    /// A log that begins after an entry.
+    pub fn after(index: LogIndex, term: Term) -> Self {
+        Self {
+            truncated: (index, term),
+            last: (index, term),
+            applied: index,
+            hard_state: HardState { term, vote: 0, commit: index },
+        }
+    }
+}
+
+impl<E: StorageEngine> RegionLog<E> {
+    pub fn new(engine: Arc<E>, region: RegionId, start: &Start, conf: ConfState) -> Self {
+        let mut hard_state = RaftHardState::default();
+        hard_state.term = start.hard_state.term.0;
+        hard_state.vote = start.hard_state.vote;
+        hard_state.commit = start.hard_state.commit.0;
+        Self {
+            engine,
+            region,
+            truncated: (start.truncated.0.0, start.truncated.1.0),
+            stored_last: (start.last.0.0, start.last.1.0),
+            tail: Tail::default(),
+            sizes: Sizes::default(),
+            fetched: VecDeque::new(),
+            initial: RaftState::new(hard_state, conf.clone()),
+            applied: start.applied.0,
+            conf,
+            failure: RefCell::new(None),
+        }
+    }
+
+    /// Takes over entries of a ready; from the first one on they replace what was there.
+    pub fn extend(&mut self, entries: &[Entry]) {
+        let Some(first) = entries.first() else { return };
+        if self.tail.is_empty() || first.index < self.tail.first() {
+            self.tail.clear();
+            let before = first.index.saturating_sub(1);
+            let term = self.engine_term(before).unwrap_or_default();
+            self.stored_last = (before, term);
+        }
+        self.tail.extend(entries);
+        for entry in entries {
+            self.sizes.add(entry.index, payload_of(entry).len() as u64);
+        }
+    }
+
+    /// About how many bytes the entries above `index` take, since this log was opened.
+    pub fn bytes_above(&self, index: u64) -> u64 {
+        self.sizes.bytes_above(index)
+    }
+
+    /// The first index above which the entries take about `bytes` at most.
+    pub fn index_with_bytes_above(&self, bytes: u64) -> u64 {
+        self.sizes.index_with_bytes_above(bytes)
+    }
+
+    /// The last entry's index and term.
+    pub fn last(&self) -> (u64, u64) {
+        self.tail.last().unwrap_or(self.stored_last)
+    }
+
+    /// The entry after which the log begins, and its term.
+    pub fn truncated(&self) -> (u64, u64) {
+        self.truncated
+    }
+
+    /// Notes where an entry came to lie. Ignored when it was replaced meanwhile.
+    pub fn placed(&mut self, index: u64, term: u64, at: Lsn) {
+        self.tail.placed(index, term, at);
+    }
+
+    /// The entries of the tail above `index`, newest first.
+    pub fn newest_first(&self, above: u64) -> impl Iterator<Item = &Bytes> {
+        self.tail.newest_first(above)
+    }
+
+    /// Lets go of applied entries beyond the bound in bytes; they are read from the engine then.
+    pub fn shrink(&mut self, bytes_max: u64) {
+        if let Some(gone) = self.tail.shrink(bytes_max, self.applied)
+            && self.tail.is_empty()
+        {
+            self.stored_last = gone;
+        }
+    }
+
+    /// What [`StorageEngine::apply`] takes for a committed entry, or `None` while it is not durable
+    /// here.
+    pub fn durable(&mut self, entry: &Entry, committed: u64) -> Result<Option<CommittedEntry>> {
+        match self.tail.place(entry.index) {
+            Some((term, Some(at))) if term == entry.term => {
+                let payload = payload_of(entry).clone();
+                Ok(Some(CommittedEntry {
+                    term: Term(entry.term),
+                    index: LogIndex(entry.index),
+                    is_command: !payload.is_empty(),
+                    payload,
+                    at,
+                }))
+            }
+            Some(_) => Ok(None),
+            None => self.fetched(entry, committed),
+        }
+    }
+
+    fn fetched(&mut self, entry: &Entry, committed: u64) -> Result<Option<CommittedEntry>> {
+        let index = LogIndex(entry.index);
+        while self.fetched.front().is_some_and(|found| found.index < index) {
+            self.fetched.pop_front();
+        }
+        if self.fetched.front().is_none_or(|found| found.index != index) {
+            let to = LogIndex(committed + 1);
+            let found = self.engine.entries(self.region, index, to, FETCH_BYTES)?;
+            self.fetched = found.into();
+        }
+        let found = self.fetched.pop_front();
+        Ok(found.filter(|found| (found.index, found.term.0) == (index, entry.term)))
+    }
+
+    /// What a snapshot taken now would say.
+    pub fn note_applied(&mut self, index: u64, conf: Option<ConfState>) {
+        self.applied = index;
+        if let Some(conf) = conf {
+            self.conf = conf;
+        }
+    }
+
+    /// The log begins after this entry from now on.
+    pub fn truncate(&mut self, index: u64, term: u64) {
+        self.truncated = (index, term);
+        self.tail.drop_through(index);
+        self.sizes.drop_through(index);
+        if self.tail.is_empty() && self.stored_last.0 < index {
+            self.stored_last = (index, term);
+        }
+    }
+
+    /// The term of an entry that is here.
+    pub fn term_of(&self, index: u64) -> Option<u64> {
+        if index == self.truncated.0 {
+            return Some(self.truncated.1);
+        }
+        if let Some((term, _)) = self.tail.place(index) {
+            return Some(term);
+        }
+        (index > self.truncated.0 && index <= self.last().0).then(|| self.engine_term(index))?
+    }
+
+    /// What went wrong while Raft was reading.
+    pub fn take_failure(&self) -> Option<Error> {
+        self.failure.borrow_mut().take()
+    }
+
+    fn engine_term(&self, index: u64) -> Option<u64> {
+        if index == self.truncated.0 {
+            return Some(self.truncated.1);
+        }
+        self.engine.term(self.region, LogIndex(index)).map(|term| term.0)
+    }
+
+    fn stored(&self, low: u64, high: u64, bytes_max: usize) -> Result<Vec<Entry>> {
+        let found = self.engine.entries(self.region, LogIndex(low), LogIndex(high), bytes_max)?;
+        Ok(found
+            .into_iter()
+            .map(|found| entry(found.term.0, found.index.0, found.payload))
+            .collect())
+    }
+}
+
+impl<E: StorageEngine> Storage for RegionLog<E> {
+    fn initial_state(&self) -> raft::Result<RaftState> {
+        Ok(self.initial.clone())
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        _context: GetEntriesContext,
+    ) -> raft::Result<Vec<Entry>> {
+        if low <= self.truncated.0 {
+            return Err(raft::Error::Store(StorageError::Compacted));
+        }
+        let bytes_max = max_size.into().unwrap_or(u64::MAX);
+        if !self.tail.is_empty() && low >= self.tail.first() {
+            return Ok(self.tail.range(low, high, bytes_max));
+        }
+        let stored_high = if self.tail.is_empty() { high } else { high.min(self.tail.first()) };
+        match self.stored(low, stored_high, usize::try_from(bytes_max).unwrap_or(usize::MAX)) {
+            Ok(entries) => Ok(entries),
+            Err(failure) => {
+                self.failure.borrow_mut().get_or_insert(failure);
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    fn term(&self, index: u64) -> raft::Result<u64> {
+        if index < self.truncated.0 {
+            return Err(raft::Error::Store(StorageError::Compacted));
+        }
+        self.term_of(index).ok_or(raft::Error::Store(StorageError::Unavailable))
+    }
+
+    fn first_index(&self) -> raft::Result<u64> {
+        Ok(self.truncated.0 + 1)
+    }
+
+    fn last_index(&self) -> raft::Result<u64> {
+        Ok(self.last().0)
+    }
+
+    /// Only the place of a snapshot: its pairs are streamed from a view that is taken when the
+    /// message leaves.
+    fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<Snapshot> {
+        let unavailable = || raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable);
+        let term = self.term_of(self.applied).ok_or_else(unavailable)?;
+        if self.applied < request_index || self.applied == 0 {
+            return Err(unavailable());
+        }
+        let mut snapshot = Snapshot::default();
+        let metadata = snapshot.mut_metadata();
+        metadata.index = self.applied;
+        metadata.term = term;
+        metadata.set_conf_state(self.conf.clone());
+        Ok(snapshot)
+    }
+}

@@ -1,0 +1,86 @@
+//! Changes of the region itself: what an operator or placement asks for becomes an entry.
+
+use super::Peer;
+use super::answer::Purpose;
+use super::propose::Proposing;
+use super::queue::Request;
+use crate::admin::{self, Change, Record};
+use crate::input::{Admin, AdminCall, RequestId};
+use crate::output::{Refusal, Reply};
+use crate::store::Context;
+use stele_storage::StorageEngine;
+use stele_types::{LogIndex, Region};
+
+impl<E: StorageEngine> Peer<E> {
+    /// Proposes a change, or carries out what needs no entry; gives it back if it has to wait.
+    pub(super) fn propose_admin(
+        &mut self,
+        ctx: &mut Context<E>,
+        call: AdminCall,
+        seen: u64,
+        proposing: &mut Proposing,
+    ) -> Option<Request> {
+        let id = call.id;
+        if self.admin_at.is_some() && !matches!(call.call, Admin::TransferLeader(_)) {
+            // A descriptor is made from the region as applied: two under way would undo each other.
+            ctx.refuse(id, Refusal::Busy { reason: "another change of the region is under way" });
+            return None;
+        }
+        let at = LogIndex(self.last_index() + proposing.entries.len() as u64 + 1);
+        let planned = match &call.call {
+            // Entries before the handover must have left: the receiver needs them all.
+            Admin::TransferLeader(_) if !proposing.entries.is_empty() => {
+                return Some(Request::Admin(call));
+            }
+            Admin::TransferLeader(to) => {
+                self.begin_transfer(ctx, *to, Some(id));
+                proposing.admin = true;
+                return None;
+            }
+            Admin::Campaign | Admin::Wake => return self.done(ctx, id),
+            Admin::Destroy(peer) => {
+                let why = format!("peer {peer} leads the region: remove it from its members");
+                Err(Refusal::Invalid(why))
+            }
+            Admin::ChangePeers(changes) if changes.is_empty() && !self.region.is_joint() => {
+                return self.done(ctx, id);
+            }
+            Admin::ChangePeers(changes) => self.plan_change(changes),
+            Admin::Split { keys, new_ids } => self.plan_split(keys, new_ids),
+            Admin::PrepareMerge { target } => self.plan_prepare_merge(ctx, target, at),
+            Admin::CommitMerge { source, prepared_index } => {
+                self.plan_commit_merge(ctx, source, *prepared_index)
+            }
+            Admin::RollbackMerge => self.plan_rollback_merge(ctx),
+        };
+        let planned = planned.and_then(|(change, regions)| self.admin_entry(change, &regions));
+        match planned {
+            Ok((entry, barrier)) => {
+                proposing.push(entry, Some(Purpose::Admin(id)), seen);
+                proposing.admin = true;
+                proposing.barrier = barrier;
+            }
+            Err(refusal) => ctx.refuse(id, refusal),
+        }
+        None
+    }
+
+    /// The entry of a change, and whether it is a barrier: whatever is checked against the range or
+    /// the phase must not be proposed behind a change of them.
+    pub(super) fn admin_entry(
+        &self,
+        change: Change,
+        regions: &[Region],
+    ) -> Result<(raft::eraftpb::Entry, bool), Refusal> {
+        let barrier = !matches!(change, Change::ChangePeers(_) | Change::LeaveJoint);
+        let record = Record { region: self.region.id, change };
+        let command = admin::command(&record, regions);
+        let command = command.map_err(|error| Refusal::Invalid(error.to_string()))?;
+        Ok((crate::log::entry(0, 0, command.bytes().clone()), barrier))
+    }
+
+    fn done(&self, ctx: &mut Context<E>, id: RequestId) -> Option<Request> {
+        ctx.reply(id, Reply::AdminDone { region: (*self.region).clone() });
+        None
+    }
+}

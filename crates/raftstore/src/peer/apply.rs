@@ -1,0 +1,148 @@
+//! Applying what is committed *and* durable here, in log order, then answering.
+
+use super::Peer;
+use crate::admin::{self, Change, Record};
+use crate::output::Event;
+use crate::store::{Context, Effect};
+use raft::eraftpb::Entry;
+use std::sync::Arc;
+use stele_storage::StorageEngine;
+use stele_types::{CommittedEntry, Error, LogIndex, Region, Result, Term};
+
+impl<E: StorageEngine> Peer<E> {
+    /// Applies what may be applied now.
+    pub(super) fn apply_committed(&mut self, ctx: &mut Context<E>) -> Result<()> {
+        let mut run: Vec<CommittedEntry> = Vec::new();
+        let mut bytes = 0;
+        while let Some(entry) = self.to_apply.front() {
+            let Some(durable) = self.durable(entry.clone())? else { break };
+            if admin::is_admin(&durable.payload) {
+                self.apply_run(ctx, std::mem::take(&mut run))?;
+                bytes = 0;
+                if !self.apply_admin(ctx, durable)? {
+                    break;
+                }
+                self.to_apply.pop_front();
+                continue;
+            }
+            bytes += durable.payload.len() as u64;
+            run.push(durable);
+            self.to_apply.pop_front();
+            if bytes >= ctx.options.apply_bytes_max {
+                self.apply_run(ctx, std::mem::take(&mut run))?;
+                bytes = 0;
+            }
+        }
+        self.apply_run(ctx, run)
+    }
+
+    /// The committed entry, if it is durable here: what is visible before would be lost in a crash
+    /// though it was answered, and the index would refer to bytes that are not there.
+    fn durable(&mut self, entry: Entry) -> Result<Option<CommittedEntry>> {
+        let committed = self.committed();
+        if entry.index > self.node.raft.raft_log.persisted {
+            return Ok(None);
+        }
+        self.log_mut().durable(&entry, committed)
+    }
+
+    fn apply_run(&mut self, ctx: &mut Context<E>, run: Vec<CommittedEntry>) -> Result<()> {
+        let Some((index, term)) = run.last().map(|last| (last.index.0, last.term.0)) else {
+            return Ok(());
+        };
+        ctx.engine.apply(self.region.id, &run)?;
+        for entry in &run {
+            self.traffic.write_ops += u64::from(entry.is_command);
+            self.traffic.write_bytes += entry.payload.len() as u64;
+        }
+        self.note_applied(ctx, index, term);
+        run.iter().for_each(|entry| self.answer_applied(ctx, entry.index.0, entry.term.0));
+        Ok(())
+    }
+
+    /// Entries up to `index` took effect.
+    pub(super) fn note_applied(&mut self, ctx: &mut Context<E>, index: u64, term: u64) {
+        self.applied = index;
+        self.log_mut().note_applied(index, None);
+        self.node.advance_apply_to(index);
+        self.log_mut().shrink(ctx.options.entry_cache_bytes_max);
+        if self.is_leader() && term == self.term() && self.leading != Some(term) {
+            self.begin_to_lead(ctx);
+        }
+    }
+
+    /// Applies an entry that changes the region. Returns whether it took effect: a merge may have to
+    /// wait for its source.
+    fn apply_admin(&mut self, ctx: &mut Context<E>, entry: CommittedEntry) -> Result<bool> {
+        let Some((record, regions)) = admin::parse(&entry.payload) else {
+            return Err(Error::invalid(format!(
+                "region {}: entry {} is no admin record this build knows",
+                self.region.id, entry.index
+            )));
+        };
+        if let Change::CommitMerge { source, prepared } = record.change
+            && !self.is_source_ready(ctx, source, prepared)?
+        {
+            return Ok(false);
+        }
+        let mut regions = regions.into_iter();
+        let own = regions.next().filter(|region| region.id == self.region.id);
+        let own = own.ok_or_else(|| Error::invalid("an admin entry of another region"))?;
+        // Edge threads know the new version before anything is visible under it.
+        self.reader.set_region(Arc::new(own.clone()));
+        ctx.engine.apply(self.region.id, std::slice::from_ref(&entry))?;
+        self.take_region(ctx, own);
+        self.change_members(&record, &entry)?;
+        let (index, term) = (entry.index.0, entry.term.0);
+        self.note_applied(ctx, index, term);
+        self.after_admin(ctx, &record, regions.collect(), (entry.index, entry.term))?;
+        self.answer_applied(ctx, index, term);
+        Ok(true)
+    }
+
+    /// The region is another one from now on.
+    fn take_region(&mut self, ctx: &mut Context<E>, region: Region) {
+        let region = Arc::new(region);
+        if let Some(name) = region.peer(self.name.id) {
+            self.name = *name;
+        }
+        self.region = region.clone();
+        self.reader.set_region(region.clone());
+        if region.phase != stele_types::RegionPhase::Normal {
+            self.reader.end_lease();
+        }
+        self.publish_leader();
+        ctx.out.events.push(Event::RegionChanged((*region).clone()));
+    }
+
+    fn change_members(&mut self, record: &Record, entry: &CommittedEntry) -> Result<()> {
+        if !matches!(record.change, Change::ChangePeers(_) | Change::LeaveJoint) {
+            return Ok(());
+        }
+        let Some(change) = admin::conf_change(&entry.payload) else { return Ok(()) };
+        let conf = self.node.apply_conf_change(&change).map_err(|error| {
+            Error::invalid(format!("region {}: entry {}: {error}", self.region.id, entry.index))
+        })?;
+        self.log_mut().note_applied(entry.index.0, Some(conf));
+        Ok(())
+    }
+
+    fn after_admin(
+        &mut self,
+        ctx: &mut Context<E>,
+        record: &Record,
+        others: Vec<Region>,
+        at: (LogIndex, Term),
+    ) -> Result<()> {
+        self.barrier.take_if(|barrier| *barrier <= at.0.0);
+        self.admin_at.take_if(|proposed| *proposed <= at.0.0);
+        match &record.change {
+            Change::ChangePeers(_) | Change::LeaveJoint => self.members_changed(ctx),
+            Change::Split { .. } => self.split_applied(ctx, others),
+            Change::CommitMerge { .. } => self.merge_applied(ctx, others),
+            Change::PrepareMerge { target, .. } => ctx.effects.push(Effect::Poke(*target)),
+            Change::RollbackMerge => {}
+        }
+        Ok(())
+    }
+}

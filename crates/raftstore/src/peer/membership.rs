@@ -1,0 +1,77 @@
+//! Members: joint changes, left by the leader itself.
+
+use super::Peer;
+use super::propose::Proposing;
+use crate::admin::{self, Change};
+use crate::input::{ChangeKind, PeerChange};
+use crate::output::Refusal;
+use crate::store::{Context, Effect};
+use stele_storage::StorageEngine;
+use stele_types::{PeerRole, Region};
+
+/// A change, and the regions as they are after it.
+pub(super) type Plan = Result<(Change, Vec<Region>), Refusal>;
+
+impl<E: StorageEngine> Peer<E> {
+    pub(super) fn plan_change(&self, changes: &[PeerChange]) -> Plan {
+        if self.node.raft.has_pending_conf() {
+            return Err(Refusal::Busy { reason: "another change of members is under way" });
+        }
+        self.check_phase()?;
+        if changes.is_empty() {
+            let region = admin::leave_joint(&self.region).map_err(Refusal::Invalid)?;
+            return Ok((Change::LeaveJoint, vec![region]));
+        }
+        let region = admin::change_peers(&self.region, changes).map_err(Refusal::Invalid)?;
+        changes.iter().try_for_each(|change| self.check_promotion(change))?;
+        Ok((Change::ChangePeers(changes.to_vec()), vec![region]))
+    }
+
+    /// Who is to vote has the log first: a quorum that counts an empty replica can get stuck.
+    fn check_promotion(&self, change: &PeerChange) -> Result<(), Refusal> {
+        let promotes = change.kind == ChangeKind::Add && change.peer.role == PeerRole::Voter;
+        if !promotes || change.peer.id == self.name.id {
+            return Ok(());
+        }
+        let ready = self.progress_of(change.peer.id).is_some_and(|it| self.is_caught_up(it));
+        match ready {
+            true => Ok(()),
+            false => Err(Refusal::Busy { reason: "the learner has not caught up" }),
+        }
+    }
+
+    /// The members changed: who is no member leaves, and a leader goes on to leave the joint
+    /// configuration.
+    pub(super) fn members_changed(&mut self, ctx: &mut Context<E>) {
+        self.strangers.clear();
+        if self.region.peer(self.name.id).is_none() {
+            ctx.effects.push(Effect::Destroy { region: (*self.region).clone(), kept: false });
+            return;
+        }
+        let now = ctx.now.monotonic_nanos;
+        let known = std::mem::take(&mut self.heard);
+        let heard = |id: u64| known.get(&id).copied().unwrap_or(now);
+        self.heard = self.region.peers.iter().map(|p| (p.id.0, heard(p.id.0))).collect();
+        self.leave_joint_if_due(ctx);
+    }
+
+    /// Proposes to leave a joint configuration that is applied.
+    pub(super) fn leave_joint_if_due(&mut self, ctx: &mut Context<E>) {
+        let due = self.is_leader()
+            && self.region.is_joint()
+            && self.leading == Some(self.term())
+            && !self.is_handing_over()
+            && self.admin_at.is_none()
+            && !self.node.raft.has_pending_conf();
+        if !due {
+            return;
+        }
+        let Ok((change, regions)) = self.plan_change(&[]) else { return };
+        if let Ok((entry, _)) = self.admin_entry(change, &regions) {
+            let mut proposing = Proposing::default();
+            proposing.push(entry, None, ctx.now.monotonic_nanos);
+            proposing.admin = true;
+            self.propose(ctx, proposing);
+        }
+    }
+}

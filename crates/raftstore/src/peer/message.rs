@@ -1,0 +1,235 @@
+//! Messages to and from this peer.
+
+use super::Peer;
+use crate::log::{from_raft, to_raft};
+use crate::messages::{Body, PeerMessage, RaftKind, RaftMessage};
+use crate::output::Event;
+use crate::store::{Context, Effect};
+use crate::validate::{self, PeerState};
+use raft::eraftpb::{Message, MessageType};
+use stele_storage::StorageEngine;
+use stele_types::{LogIndex, Peer as PeerName, PeerId, Term};
+
+/// Peers remembered that are no members.
+const STRANGERS_MAX: usize = 64;
+
+impl<E: StorageEngine> Peer<E> {
+    /// Sends Raft's messages.
+    pub(super) fn send_all(&mut self, ctx: &mut Context<E>, messages: Vec<Message>) {
+        for message in messages {
+            let Some(to) = self.peer_name(message.to) else { continue };
+            if message.get_msg_type() == MessageType::MsgSnapshot {
+                self.send_snapshot(ctx, to);
+                continue;
+            }
+            let Some(message) = from_raft(message) else { continue };
+            for part in split_append(message, ctx.options.append_message_bytes_max) {
+                self.send(ctx, to, Body::Raft(part));
+            }
+        }
+    }
+
+    /// Sends one message.
+    pub(super) fn send(&self, ctx: &mut Context<E>, to: PeerName, body: Body) {
+        ctx.out.messages.push(PeerMessage {
+            from_store: self.name.store,
+            to_store: to.store,
+            region: self.region.id,
+            kind: self.region.kind,
+            range: self.region.range.clone(),
+            epoch: self.region.epoch,
+            from: self.name,
+            to,
+            body,
+        });
+    }
+
+    /// Takes a message for this very peer.
+    pub fn receive(&mut self, ctx: &mut Context<E>, message: PeerMessage) {
+        let from = message.from;
+        let is_member = self.region.peer(from.id).is_some();
+        let older = message.epoch.conf_version < self.region.epoch.conf_version;
+        if !is_member && older && message.body != Body::Gone {
+            return self.send(ctx, from, Body::Gone);
+        }
+        match message.body {
+            Body::Raft(raft) => self.receive_raft(ctx, from, is_member, raft),
+            // Ids are never reused: who is no member at a later membership never will be again.
+            Body::Gone if message.epoch.conf_version > self.region.epoch.conf_version => {
+                ctx.effects.push(Effect::Destroy { region: (*self.region).clone(), kept: false });
+            }
+            Body::Gone => {}
+            Body::Merged { prepared, .. } => {
+                self.learn_taken(ctx, prepared, message.epoch.version);
+            }
+            Body::Prepared { prepared } => self.learn_prepared(ctx, from.id, prepared),
+            Body::Hibernate { term, last } => self.asked_to_rest(ctx, from, term, last),
+            Body::WakeUp => self.wake(ctx),
+        }
+    }
+
+    fn receive_raft(
+        &mut self,
+        ctx: &mut Context<E>,
+        from: PeerName,
+        is_member: bool,
+        message: RaftMessage,
+    ) {
+        if !is_member {
+            self.remember_stranger(from);
+        }
+        let state = self.state(is_member);
+        if let Err(reason) = validate::check(&message, from.id, &state) {
+            slog::debug!(ctx.logger, "refused a message"; "region" => self.region.id.0, "reason" => reason);
+            return;
+        }
+        if !self.may_step(ctx, &message) {
+            return;
+        }
+        self.heard.insert(from.id.0, ctx.now.monotonic_nanos);
+        self.note_message(ctx, message.kind);
+        if message.kind == RaftKind::TransferLeader {
+            self.begin_transfer(ctx, from.id, None);
+            return;
+        }
+        let message = to_raft(message, from.id.0, self.name.id.0);
+        if let Err(error) = self.node.step(message) {
+            slog::debug!(ctx.logger, "raft refused a message"; "region" => self.region.id.0, "error" => %error);
+        }
+    }
+
+    /// What Raft itself does not look at.
+    fn may_step(&self, ctx: &Context<E>, message: &RaftMessage) -> bool {
+        match message.kind {
+            // What this peer promised in an earlier life of its process is forgotten: it keeps its
+            // vote for as long as any lease it granted may last.
+            RaftKind::RequestVote | RaftKind::RequestPreVote => {
+                self.timer.may_vote(ctx.now.monotonic_nanos) || self.is_handover(message)
+            }
+            // Raft asserts that who campaigns has all its entries durable.
+            RaftKind::TimeoutNow => self.may_campaign(),
+            _ => true,
+        }
+    }
+
+    fn is_handover(&self, message: &RaftMessage) -> bool {
+        &message.context[..] == b"CampaignTransfer"
+    }
+
+    /// Whether all entries are durable, as Raft demands of who campaigns.
+    pub(super) fn may_campaign(&self) -> bool {
+        self.is_durable() && self.node.raft.raft_log.persisted == self.last_index()
+    }
+
+    fn state(&self, from_is_member: bool) -> PeerState {
+        let raft = &self.node.raft;
+        PeerState {
+            me: self.name.id,
+            term: Term(raft.term),
+            commit: LogIndex(raft.raft_log.committed),
+            last: LogIndex(raft.raft_log.last_index()),
+            persisted: LogIndex(raft.raft_log.persisted),
+            leader: (raft.leader_id != raft::INVALID_ID).then_some(PeerId(raft.leader_id)),
+            is_leader: self.is_leader(),
+            from_is_member,
+            pending_reads: raft.pending_read_count(),
+        }
+    }
+
+    fn remember_stranger(&mut self, name: PeerName) {
+        if self.strangers.len() >= STRANGERS_MAX {
+            self.strangers.clear();
+        }
+        self.strangers.insert(name.id.0, name);
+    }
+
+    /// The transport lost a store.
+    pub fn store_unreachable(&mut self, ctx: &mut Context<E>, store: stele_types::StoreId) {
+        if self.led_from() == Some(store) {
+            self.wake(ctx);
+        }
+        let Some(peer) = self.region.peer_on(store).copied() else { return };
+        if self.is_leader() && peer.id != self.name.id {
+            self.wake(ctx);
+            self.node.report_unreachable(peer.id.0);
+            self.node.report_snapshot(peer.id.0, raft::SnapshotStatus::Failure);
+        }
+    }
+
+    /// A snapshot arrived at its receiver, or did not.
+    pub fn snapshot_sent(&mut self, to: PeerId, ok: bool) {
+        let status = if ok { raft::SnapshotStatus::Finish } else { raft::SnapshotStatus::Failure };
+        self.node.report_snapshot(to.0, status);
+    }
+
+    /// Asks to be destroyed, unless it is a member after all as of a later change.
+    pub fn destroy_if(&mut self, ctx: &mut Context<E>, id: PeerId) {
+        if id == self.name.id {
+            ctx.effects.push(Effect::Destroy { region: (*self.region).clone(), kept: false });
+        }
+    }
+
+    /// Announces itself.
+    pub fn announce(&self, ctx: &mut Context<E>) {
+        ctx.out.events.push(Event::RegionCreated((*self.region).clone()));
+    }
+}
+
+/// Raft joins all entries for a follower into one message: it leaves in parts of about `bytes_max`,
+/// each of which begins where the one before ended.
+fn split_append(message: RaftMessage, bytes_max: u64) -> Vec<RaftMessage> {
+    let bytes: u64 = message.entries.iter().map(|entry| entry.payload.len() as u64).sum();
+    if message.kind != RaftKind::Append || bytes <= bytes_max {
+        return vec![message];
+    }
+    let mut parts = Vec::new();
+    let mut rest = message;
+    loop {
+        let mut taken = 0;
+        let fits = |entry: &&crate::messages::RaftEntry| {
+            let first = taken == 0;
+            taken += entry.payload.len() as u64 + 1;
+            first || taken <= bytes_max
+        };
+        let count = rest.entries.iter().take_while(fits).count();
+        let tail = rest.entries.split_off(count);
+        let next = rest.entries.last().map(|last| (last.index, last.term));
+        let Some((index, log_term)) = next.filter(|_| !tail.is_empty()) else {
+            parts.push(rest);
+            return parts;
+        };
+        let mut following = RaftMessage { entries: Vec::new(), ..rest.clone() };
+        following.index = index;
+        following.log_term = log_term;
+        following.entries = tail;
+        parts.push(std::mem::replace(&mut rest, following));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::messages::RaftEntry;
+    use bytes::Bytes;
+
+    #[test]
+    fn a_long_append_leaves_in_parts_that_follow_each_other() {
+        let mut message = RaftMessage::new(RaftKind::Append, Term(3));
+        message.index = LogIndex(10);
+        message.log_term = Term(2);
+        let payload = Bytes::from(vec![0; 100]);
+        message.entries = (11..21)
+            .map(|i| RaftEntry { term: Term(3), index: LogIndex(i), payload: payload.clone() })
+            .collect();
+        let parts = split_append(message.clone(), 350);
+        assert_eq!(parts.len(), 4);
+        let mut at = (LogIndex(10), Term(2));
+        for part in &parts {
+            assert_eq!((part.index, part.log_term), at);
+            let last = part.entries.last().unwrap();
+            at = (last.index, last.term);
+        }
+        assert_eq!(at.0, LogIndex(20));
+        assert_eq!(split_append(message.clone(), 5000), [message]);
+    }
+}

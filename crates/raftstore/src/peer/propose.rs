@@ -1,0 +1,270 @@
+//! From waiting requests to entries: one proposal for all of them.
+
+use super::Peer;
+use super::answer::{Proposal, Purpose};
+use super::queue::Request;
+use crate::input::{Cas, CasNew, RequestId, Write};
+use crate::output::{Refusal, Timings};
+use crate::store::Context;
+use bytes::Bytes;
+use raft::eraftpb::{Entry, Message, MessageType};
+use stele_storage::StorageEngine;
+use stele_types::{Command, CommandBuilder, Result};
+
+/// Entries on their way into one proposal.
+#[derive(Default)]
+pub(super) struct Proposing {
+    pub entries: Vec<Entry>,
+    pub purposes: Vec<(Option<Purpose>, u64)>,
+    /// The last one changes the region or its leader: what follows waits for the next proposal.
+    pub admin: bool,
+    /// The last one will change the range or the phase.
+    pub barrier: bool,
+}
+
+impl Proposing {
+    /// Adds an entry whose proposer was first seen at that time.
+    pub fn push(&mut self, entry: Entry, purpose: Option<Purpose>, seen_nanos: u64) {
+        self.entries.push(entry);
+        self.purposes.push((purpose, seen_nanos));
+    }
+}
+
+impl<E: StorageEngine> Peer<E> {
+    /// Takes a client's request.
+    pub fn enqueue(&mut self, ctx: &mut Context<E>, request: Request) {
+        ctx.waiting_bytes += request.bytes();
+        self.queue.push(request);
+    }
+
+    /// Proposes what waits, as far as it may be.
+    pub(super) fn propose_waiting(&mut self, ctx: &mut Context<E>) -> Result<()> {
+        if self.queue.is_empty() {
+            return Ok(());
+        }
+        let now = ctx.now.monotonic_nanos;
+        self.queue.see(now);
+        if !self.is_leader() {
+            self.refuse_waiting(ctx);
+            return Ok(());
+        }
+        // Nothing before the own first entry is applied: the epoch might still change, and a
+        // comparison would miss what earlier terms wrote.
+        if self.leading != Some(self.term()) || self.is_handing_over() {
+            return Ok(());
+        }
+        let mut proposing = Proposing::default();
+        let mut bytes = self.proposals.bytes();
+        while bytes < ctx.options.uncommitted_bytes_max && !self.is_barred(&proposing) {
+            let Some((request, seen)) = self.queue.pop() else { break };
+            let held = request.bytes();
+            match self.propose_one(ctx, request, seen.unwrap_or(now), &mut proposing)? {
+                None => {
+                    ctx.waiting_bytes -= held;
+                    bytes += held;
+                }
+                Some(request) => {
+                    self.queue.hold(request, seen);
+                    break;
+                }
+            }
+        }
+        self.propose(ctx, proposing);
+        Ok(())
+    }
+
+    /// Nothing is proposed behind an entry that changes the range or the phase: what is checked
+    /// against the region now holds when it is applied.
+    fn is_barred(&self, proposing: &Proposing) -> bool {
+        let barred = proposing.admin || self.barrier.is_some();
+        barred && !stele_types::mutant::active("raftstore.propose_behind_barrier")
+    }
+
+    /// Proposes or answers a request; gives it back if it has to wait, and all behind it.
+    fn propose_one(
+        &mut self,
+        ctx: &mut Context<E>,
+        request: Request,
+        seen: u64,
+        proposing: &mut Proposing,
+    ) -> Result<Option<Request>> {
+        let (id, header) = (request.id(), *request.header());
+        let deadline = header.deadline_nanos;
+        if deadline != 0 && deadline <= ctx.now.monotonic_nanos {
+            ctx.refuse(id, Refusal::StaleCommand);
+            return Ok(None);
+        }
+        if let Err(refusal) = self.check_version(&header, &ctx.readers) {
+            ctx.refuse(id, refusal);
+            return Ok(None);
+        }
+        match request {
+            Request::Admin(call) => Ok(self.propose_admin(ctx, call, seen, proposing)),
+            Request::Write(write) => {
+                match self.check_phase() {
+                    Ok(()) => self.propose_write(ctx, write, seen, proposing)?,
+                    Err(refusal) => ctx.refuse(id, refusal),
+                }
+                Ok(None)
+            }
+            Request::Cas(cas) => {
+                match self.check_phase() {
+                    Ok(()) => self.propose_cas(ctx, cas, seen, proposing)?,
+                    Err(refusal) => ctx.refuse(id, refusal),
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn propose_write(
+        &mut self,
+        ctx: &mut Context<E>,
+        write: Write,
+        seen: u64,
+        proposing: &mut Proposing,
+    ) -> Result<()> {
+        if !write.frees && !is_admitted(ctx, write.id, write.command.len())? {
+            return Ok(());
+        }
+        proposing.push(command_entry(write.command), Some(Purpose::Write(write.id)), seen);
+        Ok(())
+    }
+
+    fn propose_cas(
+        &mut self,
+        ctx: &mut Context<E>,
+        cas: Cas,
+        seen: u64,
+        proposing: &mut Proposing,
+    ) -> Result<()> {
+        let seconds = ctx.now.unix_seconds;
+        let found = self.compare(&ctx.engine, &cas, &proposing.entries, seconds)?;
+        if !found.holds {
+            let looked_at = self.last_index() + proposing.entries.len() as u64;
+            let queue_nanos = ctx.now.monotonic_nanos.saturating_sub(seen);
+            let timings = Timings { queue_nanos, ..Timings::default() };
+            self.fail_comparison(cas.id, cas.header, looked_at, found.previous, timings);
+            return Ok(());
+        }
+        let command = match cas_command(&cas) {
+            Ok(command) => command,
+            Err(error) => {
+                ctx.refuse(cas.id, Refusal::Invalid(error.to_string()));
+                return Ok(());
+            }
+        };
+        let frees = cas.new == CasNew::Delete;
+        if frees || is_admitted(ctx, cas.id, command.bytes().len())? {
+            let purpose = Some(Purpose::Cas(cas.id, found.previous));
+            proposing.push(command_entry(command.bytes().clone()), purpose, seen);
+        }
+        Ok(())
+    }
+
+    /// Hands the entries to Raft as one message.
+    pub(super) fn propose(&mut self, ctx: &mut Context<E>, proposing: Proposing) {
+        if proposing.entries.is_empty() {
+            return;
+        }
+        let sizes: Vec<u64> = proposing.entries.iter().map(entry_bytes).collect();
+        let first = self.last_index() + 1;
+        let last = self.last_index() + sizes.len() as u64;
+        let mut message = Message::default();
+        message.set_msg_type(MessageType::MsgPropose);
+        message.from = self.node.raft.id;
+        message.set_entries(proposing.entries.into());
+        let taken = self.node.raft.step(message).is_ok() && self.last_index() == last;
+        if taken && proposing.admin {
+            self.admin_at = Some(last);
+            self.barrier = proposing.barrier.then_some(last).or(self.barrier);
+        }
+        let (term, proposed) = (self.term(), ctx.now.monotonic_nanos);
+        let all = (first..).zip(sizes).zip(proposing.purposes);
+        for ((index, bytes), (purpose, seen)) in all {
+            let Some(purpose) = purpose else { continue };
+            match taken {
+                true => self.proposals.push(Proposal {
+                    index,
+                    term,
+                    purpose,
+                    bytes,
+                    seen,
+                    proposed,
+                    durable: 0,
+                    committed: 0,
+                }),
+                false => refuse_purpose(ctx, &purpose),
+            }
+            if stele_types::mutant::active("raftstore.reply_before_commit") {
+                self.answer_applied(ctx, index, term);
+            }
+        }
+    }
+
+    /// Another peer leads, or none does: nothing can be proposed here.
+    fn refuse_waiting(&mut self, ctx: &mut Context<E>) {
+        let leader = self.leader_hint();
+        while let Some((request, _)) = self.queue.pop() {
+            ctx.waiting_bytes -= request.bytes();
+            ctx.refuse(request.id(), Refusal::NotLeader { leader });
+        }
+    }
+
+    /// The replica leaves: nothing here is answered by anyone else.
+    pub fn abandon(&mut self, ctx: &mut Context<E>) {
+        while let Some((request, _)) = self.queue.pop() {
+            ctx.waiting_bytes -= request.bytes();
+            ctx.refuse(request.id(), Refusal::RegionNotFound);
+        }
+        self.lose_proposals(ctx, 0);
+        self.lose_reads(ctx);
+    }
+
+    /// Drops requests that nobody waits for any more.
+    pub(super) fn expire_waiting(&mut self, ctx: &mut Context<E>) {
+        for request in self.queue.expired(ctx.now.monotonic_nanos) {
+            ctx.waiting_bytes -= request.bytes();
+            ctx.refuse(request.id(), Refusal::StaleCommand);
+        }
+    }
+}
+
+fn command_entry(payload: Bytes) -> Entry {
+    Entry { data: payload, ..Entry::default() }
+}
+
+fn entry_bytes(entry: &Entry) -> u64 {
+    crate::log::payload_of(entry).len() as u64 + 128
+}
+
+/// Whether the device takes that much more; else the request is refused.
+fn is_admitted<E: StorageEngine>(
+    ctx: &mut Context<E>,
+    id: RequestId,
+    bytes: usize,
+) -> Result<bool> {
+    match ctx.engine.admit(bytes as u64) {
+        Ok(()) => Ok(true),
+        Err(stele_types::Error::NoSpace(_)) => {
+            ctx.refuse(id, Refusal::DiskFull);
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn cas_command(cas: &Cas) -> Result<Command> {
+    let mut builder = CommandBuilder::new();
+    match &cas.new {
+        CasNew::Put { value, expires_at_s } => builder.put(&cas.key, value, *expires_at_s)?,
+        CasNew::Delete => builder.delete(&cas.key)?,
+    };
+    Ok(builder.build())
+}
+
+/// Raft did not take it: nothing happened.
+fn refuse_purpose<E: StorageEngine>(ctx: &mut Context<E>, purpose: &Purpose) {
+    let (Purpose::Write(id) | Purpose::Cas(id, _) | Purpose::Admin(id)) = purpose;
+    ctx.refuse(*id, Refusal::NotLeader { leader: None });
+}

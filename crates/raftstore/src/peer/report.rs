@@ -1,0 +1,80 @@
+//! What a peer tells of itself.
+
+use super::Peer;
+use crate::output::{RegionReport, Role};
+use crate::store::Context;
+use raft::{Progress, ProgressState, StateRole};
+use stele_storage::StorageEngine;
+use stele_types::{LogIndex, Peer as PeerName, PeerId, Term};
+
+/// Committed entries a follower may lack before it counts as one that has yet to catch up.
+const LAG_ENTRIES_MAX: u64 = 1_000;
+
+impl<E: StorageEngine> Peer<E> {
+    /// How it stands. Counts of traffic begin anew.
+    pub fn report(&mut self, ctx: &Context<E>) -> RegionReport {
+        self.traffic.read_ops += self.reader.take_reads();
+        let now = ctx.now.monotonic_nanos;
+        let leads = self.is_leader();
+        let leaderless = self.leaderless_since.map_or(0, |since| now.saturating_sub(since));
+        RegionReport {
+            region: (*self.region).clone(),
+            peer: self.name,
+            role: match self.node.raft.state {
+                StateRole::Leader => Role::Leader,
+                StateRole::Follower => Role::Follower,
+                StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,
+            },
+            leader: self.leader(),
+            term: Term(self.term()),
+            last: LogIndex(self.last_index()),
+            committed: LogIndex(self.committed()),
+            applied: LogIndex(self.applied),
+            truncated: LogIndex(self.log().truncated().0),
+            pending_peers: if leads { self.pending_peers() } else { Vec::new() },
+            down_peers: if leads { self.down_peers(ctx) } else { Vec::new() },
+            leaderless_seconds: leaderless / 1_000_000_000,
+            hibernating: self.is_resting(),
+            traffic: std::mem::take(&mut self.traffic),
+        }
+    }
+
+    /// Whether a follower has about all that is committed.
+    pub(super) fn is_caught_up(&self, progress: &Progress) -> bool {
+        progress.state != ProgressState::Snapshot
+            && progress.matched > 0
+            && progress.matched + LAG_ENTRIES_MAX >= self.committed()
+    }
+
+    fn followers(&self) -> impl Iterator<Item = (&PeerName, &Progress)> {
+        let prs = self.node.raft.prs();
+        let others = self.region.peers.iter().filter(|peer| peer.id != self.name.id);
+        others.filter_map(move |peer| Some((peer, prs.get(peer.id.0)?)))
+    }
+
+    fn pending_peers(&self) -> Vec<PeerName> {
+        let lagging = self.followers().filter(|(_, progress)| !self.is_caught_up(progress));
+        lagging.map(|(peer, _)| *peer).collect()
+    }
+
+    /// Peers that did not answer for longer than an election takes. A resting leader hears nobody:
+    /// then only what the transport lost is down.
+    fn down_peers(&self, ctx: &Context<E>) -> Vec<(PeerName, u64)> {
+        let now = ctx.now.monotonic_nanos;
+        let patience = ctx.options.election_ticks_max * ctx.options.tick_nanos;
+        let silent = |peer: &PeerName| {
+            let since = match self.is_resting() {
+                true => *ctx.unreachable.get(&peer.store)?,
+                false => *self.heard.get(&peer.id.0)?,
+            };
+            let silent = now.saturating_sub(since);
+            (silent >= patience).then_some((*peer, silent / 1_000_000_000))
+        };
+        self.followers().filter_map(|(peer, _)| silent(peer)).collect()
+    }
+
+    /// The progress of a peer, of a leader.
+    pub(super) fn progress_of(&self, id: PeerId) -> Option<&Progress> {
+        self.node.raft.prs().get(id.0)
+    }
+}

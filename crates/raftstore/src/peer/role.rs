@@ -1,0 +1,137 @@
+//! Who leads: what changes when this peer begins or ceases to, and handing over.
+
+use super::Peer;
+use crate::input::RequestId;
+use crate::output::{Event, Refusal, Reply};
+use crate::store::Context;
+use raft::INVALID_ID;
+use stele_storage::StorageEngine;
+use stele_types::{PeerId, PeerRole};
+
+/// What was last noticed of Raft's state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Seen {
+    leads: bool,
+    term: u64,
+    leader: u64,
+}
+
+/// A handover under way.
+pub(super) struct Transfer {
+    to: PeerId,
+    id: Option<RequestId>,
+}
+
+impl<E: StorageEngine> Peer<E> {
+    /// Notices what Raft's last steps changed.
+    pub(super) fn observe(&mut self, ctx: &mut Context<E>) {
+        let (term, leader) = (self.term(), self.node.raft.leader_id);
+        let seen = Seen { leads: self.is_leader(), term, leader };
+        if seen == self.seen {
+            return;
+        }
+        let before = std::mem::replace(&mut self.seen, seen);
+        let same_reign = before.leads && seen.leads && before.term == seen.term;
+        if before.leads && !same_reign {
+            self.lose_leadership(ctx);
+        }
+        if seen.leads && !same_reign {
+            let now = ctx.now.monotonic_nanos;
+            self.heard = self.region.peers.iter().map(|peer| (peer.id.0, now)).collect();
+        }
+        if before.leader != leader || before.leads != seen.leads {
+            self.ask_again();
+        }
+        if leader == INVALID_ID {
+            self.leaderless_since.get_or_insert(ctx.now.monotonic_nanos);
+        } else {
+            self.leaderless_since = None;
+            self.heir = None;
+        }
+        self.timer.redraw();
+        self.publish_leader();
+    }
+
+    /// Lets edge threads know who leads.
+    pub(super) fn publish_leader(&self) {
+        self.reader.set_leader(self.leader(), self.term());
+    }
+
+    /// The first entry of this peer's own term is applied: it knows all that was committed before.
+    pub(super) fn begin_to_lead(&mut self, ctx: &mut Context<E>) {
+        let term = self.term();
+        self.leading = Some(term);
+        self.reader.lead(term);
+        let region = self.region.id;
+        ctx.out.events.push(Event::BecameLeader { region, term: stele_types::Term(term) });
+    }
+
+    fn lose_leadership(&mut self, ctx: &mut Context<E>) {
+        self.reader.depose();
+        self.barrier = None;
+        self.admin_at = None;
+        self.lose_proposals(ctx, self.committed());
+        self.lose_reads(ctx);
+        if let Some(Transfer { to, id }) = self.transfer.take() {
+            self.heir = self.region.peer(to).copied();
+            let region = (*self.region).clone();
+            id.into_iter()
+                .for_each(|id| ctx.reply(id, Reply::AdminDone { region: region.clone() }));
+        }
+        if self.leading.take().is_some() {
+            ctx.out.events.push(Event::LostLeader { region: self.region.id });
+        }
+    }
+
+    /// Hands leadership to `to`. From here on no lease counts in this term: the receiver campaigns
+    /// whatever followers promised.
+    pub(super) fn begin_transfer(
+        &mut self,
+        ctx: &mut Context<E>,
+        to: PeerId,
+        id: Option<RequestId>,
+    ) {
+        let voter = |role| matches!(role, PeerRole::Voter | PeerRole::IncomingVoter);
+        let refusal = match self.region.peer(to) {
+            Some(peer) if peer.id == self.name.id => None,
+            Some(peer) if voter(peer.role) && self.transfer.is_none() => {
+                self.end_lease_for_good();
+                self.node.transfer_leader(to.0);
+                self.transfer = Some(Transfer { to, id });
+                return;
+            }
+            Some(peer) if voter(peer.role) => {
+                Some(Refusal::Busy { reason: "leadership is being handed over already" })
+            }
+            _ => Some(Refusal::Invalid(format!("peer {to} is no voter of the region"))),
+        };
+        let Some(id) = id else { return };
+        match refusal {
+            Some(refusal) => ctx.refuse(id, refusal),
+            None => ctx.reply(id, Reply::AdminDone { region: (*self.region).clone() }),
+        }
+    }
+
+    /// A handover that Raft gave up: this peer goes on leading.
+    pub(super) fn check_transfer(&mut self, ctx: &mut Context<E>) {
+        if self.node.raft.lead_transferee.is_some() || !self.is_leader() {
+            return;
+        }
+        if let Some(Transfer { id: Some(id), .. }) = self.transfer.take() {
+            ctx.refuse(id, Refusal::Busy { reason: "the handover of leadership timed out" });
+        }
+    }
+
+    /// Whether proposals would be dropped because leadership is being handed over.
+    pub(super) fn is_handing_over(&self) -> bool {
+        self.node.raft.lead_transferee.is_some()
+    }
+
+    /// A leader that is no voter any more makes room: nobody who counts follows it.
+    pub(super) fn step_down_if_no_voter(&mut self) {
+        if self.is_leader() && !self.node.raft.promotable() {
+            let term = self.term();
+            self.node.raft.become_follower(term, INVALID_ID);
+        }
+    }
+}

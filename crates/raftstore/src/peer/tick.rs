@@ -1,0 +1,136 @@
+//! Time as Raft counts it.
+
+use super::Peer;
+use crate::input::Now;
+use crate::messages::Body;
+use crate::options::Options;
+use crate::store::{Context, Note};
+use stele_storage::StorageEngine;
+use stele_types::{PeerId, Prng, RegionId};
+
+/// How often a replica that is being merged asks the others whether it was.
+const ASK_EVERY_TICKS: u64 = 20;
+
+/// A peer's clockwork.
+pub(super) struct Timer {
+    prng: Prng,
+    election_ticks: (u64, u64),
+    /// Ticks without a leader before this peer campaigns, drawn anew after each change.
+    timeout: usize,
+    /// No vote before this time.
+    votes_from_nanos: u64,
+    /// Ticks without work.
+    pub quiet_ticks: u64,
+    /// It does not tick.
+    pub resting: bool,
+}
+
+impl Timer {
+    pub fn new(options: &Options, now: Now, region: RegionId, peer: PeerId) -> Self {
+        let seed = options.seed ^ region.0.rotate_left(32) ^ peer.0.wrapping_mul(0x9e37_79b9);
+        let silent = options.election_ticks_min * options.tick_nanos;
+        let mut timer = Self {
+            prng: Prng::new(seed),
+            election_ticks: (options.election_ticks_min, options.election_ticks_max),
+            timeout: 0,
+            votes_from_nanos: now.monotonic_nanos + silent,
+            quiet_ticks: 0,
+            resting: false,
+        };
+        timer.redraw();
+        timer
+    }
+
+    /// Draws the election timeout: Raft's own draw is not repeatable.
+    pub fn redraw(&mut self) {
+        let (min, max) = self.election_ticks;
+        self.timeout = (min + self.prng.below(max - min)) as usize;
+    }
+
+    /// Whether promises of an earlier life can't bind any more.
+    pub fn may_vote(&self, now_nanos: u64) -> bool {
+        now_nanos >= self.votes_from_nanos || stele_types::mutant::active("raftstore.vote_at_once")
+    }
+
+    /// Nothing was promised in an earlier life.
+    pub fn vote_at_once(&mut self) {
+        self.votes_from_nanos = 0;
+    }
+}
+
+impl<E: StorageEngine> Peer<E> {
+    /// One tick.
+    pub fn tick(&mut self, ctx: &mut Context<E>) {
+        self.expire_waiting(ctx);
+        self.expire_reads(ctx);
+        self.check_transfer(ctx);
+        self.timer.quiet_ticks += 1;
+        let served = self.reader.take_reads();
+        if served > 0 {
+            self.traffic.read_ops += served;
+            self.timer.quiet_ticks = 0;
+        }
+        self.ask_members_if_silent(ctx);
+        self.leave_joint_if_due(ctx);
+        self.tell_prepared(ctx);
+        self.leave_if_taken(ctx);
+        if self.timer.quiet_ticks.is_multiple_of(ASK_EVERY_TICKS) {
+            self.ask_whether_taken_if_merging(ctx);
+        }
+        self.rest_if_quiet(ctx);
+        // A heartbeat behind the word to rest would wake everyone.
+        if !self.timer.resting && (self.is_leader() || self.may_campaign()) {
+            self.tick_raft(ctx);
+        }
+    }
+
+    /// A replica that may not campaign, and that no leader speaks to, asks whether it is still a
+    /// member: the answer is a heartbeat, or that it is gone.
+    fn ask_members_if_silent(&mut self, ctx: &mut Context<E>) {
+        let silent = self.node.raft.election_elapsed as u64;
+        let often = 2 * ctx.options.election_ticks_max;
+        if self.node.raft.promotable() || silent < often {
+            return;
+        }
+        self.leaderless_since.get_or_insert(ctx.now.monotonic_nanos);
+        if silent.is_multiple_of(often) {
+            for peer in self.region.peers.iter().filter(|peer| peer.id != self.name.id) {
+                self.send(ctx, *peer, Body::WakeUp);
+            }
+        }
+    }
+
+    fn tick_raft(&mut self, ctx: &mut Context<E>) {
+        if self.node.raft.randomized_election_timeout() != self.timer.timeout {
+            self.node.raft.set_randomized_election_timeout(self.timer.timeout);
+        }
+        self.join_heartbeat(ctx);
+        if self.node.tick() && !self.is_leader() {
+            self.timer.redraw();
+        }
+    }
+
+    /// Campaigns now, if Raft lets it.
+    pub fn campaign(&mut self) {
+        if !self.is_leader() && self.may_campaign() {
+            // It fails only for who is no voter, who then just does not campaign.
+            let _refused = self.node.campaign();
+        }
+    }
+
+    /// Campaigns at once where nobody else can.
+    pub fn campaign_if_alone(&mut self) {
+        if self.node.raft.promotable() && self.node.raft.prs().is_singleton() {
+            self.campaign();
+        }
+    }
+
+    /// Its log begins with records in the batch being filled. Nobody was promised anything by a peer
+    /// that never was before.
+    pub fn is_newborn(&mut self, ctx: &mut Context<E>, campaigns: bool) {
+        self.timer.vote_at_once();
+        self.durability.unborn = true;
+        self.campaigns_first = campaigns;
+        ctx.batches.note(Note { region: self.region.id, life: self.life, number: 0 });
+    }
+}

@@ -1,0 +1,181 @@
+//! The one batch on its way to the log, and the next one being filled: all regions' records share
+//! one write and one sync.
+
+use crate::output::{Append, Ticket};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use stele_types::{HardState, LogBatch, LogIndex, Mark, Record, RegionId, Term};
+
+/// A ready of a region whose records are in a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Note {
+    pub region: RegionId,
+    /// Which life of the region on this store: a peer that is replaced hears nothing of its
+    /// predecessor's batches.
+    pub life: u64,
+    /// The ready's number.
+    pub number: u64,
+}
+
+/// Batches under way.
+#[derive(Default)]
+pub(crate) struct Batches {
+    records: Vec<Record>,
+    notes: Vec<Note>,
+    /// Commit indexes that changed alone: they ride along, and cost no sync of their own.
+    rides: BTreeMap<RegionId, HardState>,
+    /// Truncations ride along too.
+    truncations: BTreeMap<RegionId, Mark>,
+    in_flight: Option<InFlight>,
+    last_ticket: u64,
+}
+
+/// A batch handed out.
+pub(crate) struct InFlight {
+    pub ticket: Ticket,
+    pub batch: Arc<LogBatch>,
+    pub notes: Vec<Note>,
+    /// The device was full: hand it out again at this time.
+    retry_at: Option<u64>,
+}
+
+impl Batches {
+    /// Adds a record. Records of one region keep their order.
+    pub fn push(&mut self, record: Record) {
+        match &record {
+            Record::HardState(region, _) => {
+                self.rides.remove(region);
+            }
+            Record::Mark(region, Mark::Destroy) => {
+                let ended = *region;
+                self.forget_rides(ended);
+                self.records.retain(|record| region_of(record) != ended);
+            }
+            _ => {}
+        }
+        self.records.push(record);
+    }
+
+    /// Adds a hard state of which only the commit index changed.
+    pub fn ride(&mut self, region: RegionId, hard_state: HardState) {
+        self.rides.insert(region, hard_state);
+    }
+
+    /// Adds a truncation.
+    pub fn ride_truncation(&mut self, region: RegionId, index: LogIndex, term: Term) {
+        self.truncations.insert(region, Mark::TruncatePrefix(index, term));
+    }
+
+    /// The region begins anew, or ends: nothing of before rides along.
+    pub fn forget_rides(&mut self, region: RegionId) {
+        self.rides.remove(&region);
+        self.truncations.remove(&region);
+    }
+
+    /// Asks to be told when the records added so far are durable.
+    pub fn note(&mut self, note: Note) {
+        self.notes.push(note);
+    }
+
+    /// Hands out a batch, if one is due and none is under way.
+    pub fn hand_out(&mut self, now_nanos: u64) -> Option<Append> {
+        match &mut self.in_flight {
+            Some(under_way) => {
+                under_way.retry_at.take_if(|at| *at <= now_nanos)?;
+                let (ticket, batch) = (under_way.ticket, Arc::clone(&under_way.batch));
+                Some(Append { ticket, batch })
+            }
+            None if self.records.is_empty() => None,
+            None => {
+                let mut records = std::mem::take(&mut self.records);
+                let rides = std::mem::take(&mut self.rides);
+                records.extend(rides.into_iter().map(|(id, state)| Record::HardState(id, state)));
+                let truncations = std::mem::take(&mut self.truncations);
+                records.extend(truncations.into_iter().map(|(id, mark)| Record::Mark(id, mark)));
+                self.last_ticket += 1;
+                let ticket = Ticket(self.last_ticket);
+                let batch = Arc::new(LogBatch { records });
+                let notes = std::mem::take(&mut self.notes);
+                let handed = Arc::clone(&batch);
+                self.in_flight = Some(InFlight { ticket, batch, notes, retry_at: None });
+                Some(Append { ticket, batch: handed })
+            }
+        }
+    }
+
+    /// The batch of that ticket is durable.
+    pub fn finish(&mut self, ticket: Ticket) -> Option<InFlight> {
+        self.in_flight.take_if(|under_way| under_way.ticket == ticket)
+    }
+
+    /// The batch found no room: nothing of it is lost, it is handed out again later.
+    pub fn retry(&mut self, ticket: Ticket, at_nanos: u64) {
+        if let Some(under_way) = self.in_flight.as_mut().filter(|batch| batch.ticket == ticket) {
+            under_way.retry_at = Some(at_nanos);
+        }
+    }
+
+    /// Whether a record of the region is on its way to the log, or about to be.
+    pub fn hold(&self, region: RegionId) -> bool {
+        let under_way = self.in_flight.iter().flat_map(|under_way| &under_way.batch.records);
+        self.records.iter().chain(under_way).any(|record| region_of(record) == region)
+    }
+
+    /// When a batch must be handed out again.
+    pub fn retry_at(&self) -> Option<u64> {
+        self.in_flight.as_ref().and_then(|under_way| under_way.retry_at)
+    }
+}
+
+fn region_of(record: &Record) -> RegionId {
+    match record {
+        Record::Entry(entry) => entry.region,
+        Record::HardState(region, _) | Record::Mark(region, _) => *region,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hard_state(commit: u64) -> HardState {
+        HardState { term: Term(1), vote: 1, commit: LogIndex(commit) }
+    }
+
+    #[test]
+    fn a_commit_index_alone_waits_for_a_batch_to_ride_on() {
+        let mut batches = Batches::default();
+        batches.ride(RegionId(1), hard_state(5));
+        assert!(batches.hand_out(0).is_none());
+        batches.push(Record::HardState(RegionId(2), hard_state(1)));
+        let append = batches.hand_out(0).unwrap();
+        assert_eq!(append.batch.records.len(), 2);
+        assert!(batches.finish(append.ticket).is_some());
+        assert!(batches.hand_out(0).is_none());
+    }
+
+    #[test]
+    fn one_batch_is_under_way_and_a_full_device_gets_the_same_again() {
+        let mut batches = Batches::default();
+        batches.push(Record::HardState(RegionId(2), hard_state(1)));
+        let first = batches.hand_out(0).unwrap();
+        batches.push(Record::HardState(RegionId(3), hard_state(1)));
+        assert!(batches.hand_out(1).is_none());
+        batches.retry(first.ticket, 10);
+        assert!(batches.hand_out(9).is_none());
+        assert_eq!(batches.hand_out(10).unwrap().batch, first.batch);
+        assert!(batches.hand_out(11).is_none());
+        assert!(batches.finish(first.ticket).is_some());
+        assert_eq!(batches.hand_out(12).unwrap().batch.records.len(), 1);
+    }
+
+    #[test]
+    fn nothing_of_a_region_follows_its_destruction() {
+        let mut batches = Batches::default();
+        batches.push(Record::HardState(RegionId(2), hard_state(1)));
+        batches.ride(RegionId(2), hard_state(2));
+        batches.push(Record::Mark(RegionId(2), Mark::Destroy));
+        let records = &batches.hand_out(0).unwrap().batch.records;
+        assert_eq!(records[..], [Record::Mark(RegionId(2), Mark::Destroy)]);
+    }
+}

@@ -1,0 +1,232 @@
+//! Replicas come and go. A replica that leaves has its tombstone and the end of its log made durable
+//! in one batch, then its pairs removed; what a crash leaves of them, opening removes: a pair that
+//! no region here owns is nobody's.
+
+use super::{Effect, RaftStore};
+use crate::log::Start;
+use crate::messages::PeerMessage;
+use crate::output::Event;
+use crate::peer::Peer;
+use stele_storage::{EngineView, ScanOptions, StorageEngine};
+use stele_types::{
+    ColumnFamily, KeyRange, LogIndex, Mark, Record, Region, RegionId, RegionKind, RegionPhase,
+    Result, Term, keyspace,
+};
+
+/// Replicas whose tombstones are on their way to the log.
+#[derive(Default)]
+pub(super) struct Leaving {
+    /// Waits to be handed out with the next batch.
+    next: Vec<Left>,
+    /// In the batch under way.
+    under_way: Vec<Left>,
+}
+
+/// A replica that left.
+struct Left {
+    region: Region,
+    /// Another region owns its pairs now.
+    kept: bool,
+}
+
+impl Leaving {
+    /// A batch was handed out.
+    pub fn handed_out(&mut self) {
+        self.under_way.append(&mut self.next);
+    }
+
+    /// It is durable: what is to be dropped.
+    fn take(&mut self) -> Vec<Region> {
+        let left = std::mem::take(&mut self.under_way);
+        left.into_iter().filter(|left| !left.kept).map(|left| left.region).collect()
+    }
+
+    /// Whether a replica of the region, or with some of its keys, is leaving.
+    pub fn concerns(&self, region: &Region) -> bool {
+        let concerns = |left: &Left| {
+            let keys = left.region.kind == region.kind && left.region.range.overlaps(&region.range);
+            left.region.id == region.id || keys
+        };
+        self.next.iter().chain(&self.under_way).any(concerns)
+    }
+}
+
+impl<E: StorageEngine> RaftStore<E> {
+    /// Carries out what peers asked for.
+    pub(super) fn carry_out(&mut self) -> Result<()> {
+        while let Some(effect) = self.ctx.effects.pop() {
+            match effect {
+                Effect::Create { region, after, campaign } => {
+                    self.create(region, after, campaign)?;
+                }
+                Effect::Destroy { region, kept } => self.destroy(&region, kept)?,
+                Effect::Poke(region) => self.touch(region),
+                Effect::Seal { source, prepared } => {
+                    if let Some(peer) = self.peers.get_mut(&source) {
+                        peer.learn_merged(prepared);
+                    }
+                    self.touch(source);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A split made a region: its replica here begins, if it has one.
+    fn create(&mut self, region: Region, after: (LogIndex, Term), campaign: bool) -> Result<()> {
+        let id = region.id;
+        if region.peer_on(self.ctx.options.store).is_none() || self.peers.contains_key(&id) {
+            return Ok(());
+        }
+        self.tombstones.remove(&id);
+        let start = match self.ctx.engine.progress(id).filter(|known| !known.destroyed) {
+            // Its log outlived a crash that its descriptor did not.
+            Some(known) => Start::of(&known),
+            None => Start::after(after.0, after.1),
+        };
+        let first_records = super::open::first_records(&region);
+        let mut peer = Peer::new(&mut self.ctx, region, &start)?;
+        if start.last == after {
+            first_records.into_iter().for_each(|record| self.ctx.batches.push(record));
+            peer.is_newborn(&mut self.ctx, campaign);
+        }
+        peer.announce(&mut self.ctx);
+        self.peers.insert(id, peer);
+        self.touch(id);
+        self.ask_early(id);
+        Ok(())
+    }
+
+    /// A replica leaves this store.
+    pub(super) fn destroy(&mut self, last_known: &Region, kept: bool) -> Result<()> {
+        let id = last_known.id;
+        let Some(mut peer) = self.peers.remove(&id) else { return Ok(()) };
+        self.ctx.readers.remove(id);
+        peer.abandon(&mut self.ctx);
+        self.dirty.remove(&id);
+        self.ticking.remove(&id);
+        let mut tombstone = last_known.clone();
+        tombstone.phase = RegionPhase::Tombstone;
+        if tombstone.peer(peer.name.id).is_none() {
+            // Who it was here: no message for it, or for one before it, creates it again.
+            tombstone.peers.retain(|other| other.store != peer.name.store);
+            tombstone.peers.push(peer.name);
+        }
+        if !stele_types::mutant::active("raftstore.destroy_without_tombstone") {
+            let pair = (keyspace::region_key(id), tombstone.encode());
+            self.ctx.journal.put(&mut self.ctx.batches, &[pair])?;
+        }
+        self.ctx.batches.push(Record::Mark(id, Mark::Destroy));
+        self.tombstones.insert(id, tombstone);
+        self.leaving.next.push(Left { region: last_known.clone(), kept });
+        self.ctx.out.events.push(Event::RegionDestroyed(id));
+        Ok(())
+    }
+
+    /// Tombstones are durable: the pairs go.
+    pub(super) fn drop_left(&mut self) -> Result<()> {
+        let left = self.leaving.take();
+        self.drop_unowned(&left, None)
+    }
+
+    /// Removes the pairs of regions, save what another region here owns by now.
+    pub(super) fn drop_unowned(&self, left: &[Region], also: Option<&Region>) -> Result<()> {
+        let owners = self.peers.values().map(|peer| &*peer.region).chain(also);
+        let owners: Vec<&Region> = owners.collect();
+        let mut ranges: Vec<KeyRange> = Vec::new();
+        for region in left {
+            for gap in gaps(region.kind, &region.range, &owners) {
+                ranges.extend(Region { range: gap, ..region.clone() }.engine_ranges());
+            }
+        }
+        ranges.sort_by(|a, b| a.start.cmp(&b.start));
+        if ranges.is_empty() { Ok(()) } else { self.ctx.engine.drop_ranges(&ranges) }
+    }
+
+    /// A peer of this store is asked for which a newer one has replaced.
+    pub(super) fn replace_stale(&mut self, message: &PeerMessage) -> Result<bool> {
+        let Some(peer) = self.peers.get(&message.region) else { return Ok(false) };
+        let newer = message.to.id > peer.name.id
+            && message.epoch.conf_version > peer.region.epoch.conf_version;
+        if newer {
+            let region = (*peer.region).clone();
+            self.destroy(&region, false)?;
+        }
+        Ok(newer)
+    }
+
+    /// The region of a tombstone, if this peer, or a later one here, lies under it.
+    pub(super) fn tombstone_of(
+        &self,
+        region: RegionId,
+        peer: stele_types::PeerId,
+    ) -> Option<&Region> {
+        let store = self.ctx.options.store;
+        let tombstone = self.tombstones.get(&region)?;
+        tombstone.peer_on(store).filter(|buried| buried.id >= peer).map(|_| tombstone)
+    }
+}
+
+/// The parts of `range` that none of the regions owns.
+fn gaps(kind: RegionKind, range: &KeyRange, owners: &[&Region]) -> Vec<KeyRange> {
+    let mut owned: Vec<&KeyRange> =
+        owners.iter().filter(|region| region.kind == kind).map(|region| &region.range).collect();
+    owned.retain(|other| other.overlaps(range));
+    owned.sort_by(|a, b| a.start.cmp(&b.start));
+    let mut out = Vec::new();
+    let mut start = range.start.clone();
+    for other in owned {
+        if start < other.start {
+            out.push(KeyRange::new(start.clone(), other.start.clone()));
+        }
+        if other.end.is_empty() {
+            return out;
+        }
+        start = start.max(other.end.clone());
+    }
+    let rest = KeyRange::new(start, range.end.clone());
+    if !rest.is_empty() {
+        out.push(rest);
+    }
+    out
+}
+
+/// Ranges that hold pairs which no region here owns, ascending.
+pub(super) fn unowned<E: StorageEngine>(engine: &E, live: &[Region]) -> Result<Vec<KeyRange>> {
+    let owners: Vec<&Region> = live.iter().collect();
+    let view = engine.view()?;
+    let mut out = Vec::new();
+    let data = gaps(RegionKind::Data, &KeyRange::all(), &owners);
+    let spaces = ColumnFamily::ALL.map(|cf| cf.space());
+    let spaces = spaces.into_iter().flat_map(|space| data.iter().map(move |gap| (space, gap)));
+    let system = gaps(RegionKind::System, &KeyRange::all(), &owners);
+    let system = system.iter().map(|gap| (keyspace::SYSTEM, gap));
+    for (space, gap) in spaces.chain(system) {
+        let range = keyspace::range_in_space(space, gap);
+        let any = ScanOptions { keys_only: true, ..ScanOptions::new(range.clone(), 1) };
+        if !view.scan(&any)?.is_empty() {
+            out.push(range);
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(start: &'static str, end: &'static str) -> Region {
+        Region { range: KeyRange::new(start, end), ..Region::default() }
+    }
+
+    #[test]
+    fn gaps_are_what_no_region_owns() {
+        let (a, b) = (region("b", "d"), region("f", ""));
+        let found = gaps(RegionKind::Data, &KeyRange::all(), &[&b, &a]);
+        assert_eq!(found, [KeyRange::new("", "b"), KeyRange::new("d", "f")]);
+        let found = gaps(RegionKind::Data, &KeyRange::new("c", "e"), &[&a, &b]);
+        assert_eq!(found, [KeyRange::new("d", "e")]);
+        assert_eq!(gaps(RegionKind::System, &KeyRange::all(), &[&a]), [KeyRange::all()]);
+        assert!(gaps(RegionKind::Data, &KeyRange::new("c", "d"), &[&a]).is_empty());
+    }
+}

@@ -1,0 +1,82 @@
+//! The store's own log, region 0: facts that must change together with a region's records. Its
+//! entries are committed when they are durable: there is one replica, and the commit index rides in
+//! the same batch.
+
+use super::batch::Batches;
+use bytes::Bytes;
+use std::collections::VecDeque;
+use stele_storage::StorageEngine;
+use stele_types::{
+    CommandBuilder, CommittedEntry, EntryRecord, HardState, LogBatch, LogIndex, Lsn, Record,
+    RegionId, Result, Term,
+};
+
+/// The store's own log.
+pub(crate) const JOURNAL: RegionId = RegionId(0);
+const TERM: Term = Term(1);
+
+/// Where the store's own log stands.
+#[derive(Default)]
+pub(crate) struct Journal {
+    last: LogIndex,
+    /// Appended, not applied.
+    waiting: VecDeque<EntryRecord>,
+}
+
+impl Journal {
+    /// Continues where the engine stands.
+    pub fn open<E: StorageEngine>(engine: &E) -> Result<Self> {
+        let Some(progress) = engine.progress(JOURNAL) else { return Ok(Self::default()) };
+        let (last, _) = progress.persisted;
+        let from = progress.applied.next();
+        if from <= last {
+            let entries = engine.entries(JOURNAL, from, last.next(), usize::MAX)?;
+            engine.apply(JOURNAL, &entries)?;
+        }
+        Ok(Self { last, waiting: VecDeque::new() })
+    }
+
+    /// Adds pairs to the batch being filled; they are applied when it is durable.
+    pub fn put(&mut self, batches: &mut Batches, pairs: &[(Bytes, Bytes)]) -> Result<()> {
+        for record in self.records(pairs)? {
+            batches.push(record);
+        }
+        Ok(())
+    }
+
+    fn records(&mut self, pairs: &[(Bytes, Bytes)]) -> Result<[Record; 2]> {
+        let mut command = CommandBuilder::new();
+        for (key, value) in pairs {
+            command.put(key, value, 0)?;
+        }
+        self.last = self.last.next();
+        let entry = EntryRecord {
+            region: JOURNAL,
+            term: TERM,
+            index: self.last,
+            is_command: true,
+            payload: command.build().bytes().clone(),
+        };
+        self.waiting.push_back(entry.clone());
+        let hard_state = HardState { term: TERM, vote: 0, commit: self.last };
+        Ok([Record::Entry(entry), Record::HardState(JOURNAL, hard_state)])
+    }
+
+    /// An entry of the journal is durable: it takes effect.
+    pub fn durable<E: StorageEngine>(&mut self, engine: &E, at: Lsn) -> Result<()> {
+        let Some(entry) = self.waiting.pop_front() else { return Ok(()) };
+        let EntryRecord { term, index, is_command, payload, .. } = entry;
+        engine.apply(JOURNAL, &[CommittedEntry { term, index, is_command, payload, at }])
+    }
+}
+
+/// Writes pairs through the journal at once: for a store that no core runs yet.
+pub(crate) fn write_now<E: StorageEngine>(engine: &E, pairs: &[(Bytes, Bytes)]) -> Result<()> {
+    let mut journal = Journal::open(engine)?;
+    let records = journal.records(pairs)?.to_vec();
+    let appended = engine.append(&LogBatch { records })?;
+    match appended.payloads.first() {
+        Some(at) => journal.durable(engine, *at),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,87 @@
+//! All regions of one store.
+
+mod batch;
+mod context;
+mod destroy;
+mod ident;
+mod journal;
+mod open;
+mod poll;
+mod report;
+mod snapshot;
+mod step;
+mod stranger;
+mod truncate;
+
+pub(crate) use batch::Note;
+pub(crate) use context::{Context, Effect};
+
+use crate::messages::{PeerMessage, SnapshotHeader};
+use crate::peer::Peer;
+use crate::readers::Readers;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use stele_storage::StorageEngine;
+use stele_types::{Appended, Region, RegionId, Result};
+
+use crate::output::Ticket;
+
+/// The consensus of one store: every region's replica here.
+pub struct RaftStore<E: StorageEngine> {
+    ctx: Context<E>,
+    peers: BTreeMap<RegionId, Peer<E>>,
+    /// Regions that left this store, as last known: what comes late for them is answered, and their
+    /// peers never come back.
+    tombstones: BTreeMap<RegionId, Region>,
+    /// Regions with something to do.
+    dirty: BTreeSet<RegionId>,
+    /// Regions that are awake. The others cost nothing.
+    ticking: BTreeSet<RegionId>,
+    next_tick_nanos: u64,
+    /// The last region whose log was looked at for truncation.
+    truncated_last: RegionId,
+    /// Messages for other replicas than are here.
+    stale: Vec<PeerMessage>,
+    /// Questions for a vote in regions that are not here yet.
+    early_votes: BTreeMap<RegionId, PeerMessage>,
+    /// Snapshots whose pairs came.
+    arrived: Vec<(SnapshotHeader, E::Incoming)>,
+    appended: Option<(Ticket, Result<Appended>)>,
+    /// Pairs to remove once the tombstones that say so are durable.
+    leaving: destroy::Leaving,
+}
+
+impl<E: StorageEngine> RaftStore<E> {
+    /// What edge threads may know of the regions here.
+    pub fn readers(&self) -> Arc<Readers> {
+        self.ctx.readers.clone()
+    }
+
+    /// When [`RaftStore::poll`] must be called at the latest, in monotonic nanoseconds; `None` while
+    /// every region rests.
+    pub fn next_tick_nanos(&self) -> Option<u64> {
+        if !self.dirty.is_empty() {
+            return Some(self.ctx.now.monotonic_nanos);
+        }
+        let tick = (!self.ticking.is_empty()).then_some(self.next_tick_nanos);
+        tick.into_iter().chain(self.ctx.batches.retry_at()).min()
+    }
+
+    /// A region has something to do, or fell asleep, or woke.
+    fn touch(&mut self, region: RegionId) {
+        let Some(peer) = self.peers.get(&region) else {
+            self.ticking.remove(&region);
+            return;
+        };
+        self.dirty.insert(region);
+        if peer.is_resting() {
+            self.ticking.remove(&region);
+            return;
+        }
+        if self.ticking.is_empty() {
+            let now = self.ctx.now.monotonic_nanos;
+            self.next_tick_nanos = now + self.ctx.options.tick_nanos;
+        }
+        self.ticking.insert(region);
+    }
+}

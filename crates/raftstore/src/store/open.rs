@@ -1,0 +1,139 @@
+//! Opening: every region that a descriptor names has its log, its peer, and its pairs; nothing else
+//! has pairs.
+
+use super::RaftStore;
+use super::context::Context;
+use super::destroy::{Leaving, unowned};
+use super::journal::Journal;
+use crate::input::Now;
+use crate::log::Start;
+use crate::options::Options;
+use crate::peer::{CHILD_STARTS_AFTER, Peer};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use stele_storage::{EngineView, ScanOptions, StorageEngine};
+use stele_types::{
+    Error, HardState, KeyRange, LogBatch, Mark, Record, Region, RegionPhase, Result, StoreIdent,
+    keyspace,
+};
+
+/// Descriptors read at a time.
+const PAGE: usize = 1_024;
+
+impl<E: StorageEngine> RaftStore<E> {
+    /// Continues where the engine stands. Fails with `Invalid` when the store is another one than the
+    /// options say, or was told nothing yet.
+    pub fn open(engine: Arc<E>, options: Options, now: Now) -> Result<Self> {
+        Self::open_with_logger(engine, options, now, slog::Logger::root(slog::Discard, slog::o!()))
+    }
+
+    /// [`RaftStore::open`] that says to `logger` what Raft does.
+    pub fn open_with_logger(
+        engine: Arc<E>,
+        options: Options,
+        now: Now,
+        logger: slog::Logger,
+    ) -> Result<Self> {
+        options.validate()?;
+        check_ident(&*engine, &options)?;
+        let journal = Journal::open(&*engine)?;
+        let (live, tombstones) = read_descriptors(&*engine)?;
+        begin_logs(&*engine, &live)?;
+        end_logs(&*engine, &tombstones)?;
+        let gaps = unowned(&*engine, &live)?;
+        if !gaps.is_empty() {
+            engine.drop_ranges(&gaps)?;
+        }
+        let mut ctx = Context::new(engine, options, logger, now);
+        ctx.journal = journal;
+        let mut store = Self {
+            next_tick_nanos: now.monotonic_nanos + ctx.options.tick_nanos,
+            ctx,
+            peers: BTreeMap::new(),
+            tombstones: tombstones.into_iter().map(|region| (region.id, region)).collect(),
+            dirty: BTreeSet::new(),
+            ticking: BTreeSet::new(),
+            truncated_last: stele_types::RegionId(0),
+            stale: Vec::new(),
+            early_votes: BTreeMap::new(),
+            arrived: Vec::new(),
+            appended: None,
+            leaving: Leaving::default(),
+        };
+        for region in live {
+            let id = region.id;
+            let progress = store.ctx.engine.progress(id).unwrap_or_default();
+            let mut peer = Peer::new(&mut store.ctx, region, &Start::of(&progress))?;
+            peer.campaign_if_alone();
+            store.peers.insert(id, peer);
+            store.touch(id);
+        }
+        Ok(store)
+    }
+}
+
+fn check_ident<E: StorageEngine>(engine: &E, options: &Options) -> Result<()> {
+    let expected = StoreIdent { cluster: options.cluster, store: options.store };
+    match RaftStore::<E>::ident(engine)? {
+        Some(found) if found == expected => Ok(()),
+        Some(found) => Err(Error::invalid(format!(
+            "this is store {} of cluster {:x}, not store {} of cluster {:x}",
+            found.store, found.cluster.0, expected.store, expected.cluster.0
+        ))),
+        None => Err(Error::invalid("this store belongs to no cluster yet")),
+    }
+}
+
+fn read_descriptors<E: StorageEngine>(engine: &E) -> Result<(Vec<Region>, Vec<Region>)> {
+    let view = engine.view()?;
+    let mut range = keyspace::region_keys();
+    let mut regions = Vec::new();
+    loop {
+        let page = view.scan(&ScanOptions::new(range.clone(), PAGE))?;
+        for pair in &page {
+            regions.push(Region::decode(&pair.value)?);
+        }
+        match page.last().filter(|_| page.len() == PAGE) {
+            Some(last) => {
+                let mut next = last.key.to_vec();
+                next.push(0);
+                range = KeyRange::new(next, range.end);
+            }
+            None => break,
+        }
+    }
+    Ok(regions.into_iter().partition(|region| region.phase != RegionPhase::Tombstone))
+}
+
+/// A crash after a descriptor was applied and before the region's log began.
+fn begin_logs<E: StorageEngine>(engine: &E, live: &[Region]) -> Result<()> {
+    let begun =
+        |region: &&Region| engine.progress(region.id).is_some_and(|progress| !progress.destroyed);
+    let mut records = Vec::new();
+    for region in live.iter().filter(|region| !begun(region)) {
+        records.extend(first_records(region));
+    }
+    if !records.is_empty() {
+        engine.append(&LogBatch { records })?;
+    }
+    Ok(())
+}
+
+/// A crash after a tombstone was applied and before the region's log ended.
+fn end_logs<E: StorageEngine>(engine: &E, tombstones: &[Region]) -> Result<()> {
+    let goes_on =
+        |region: &&Region| engine.progress(region.id).is_some_and(|progress| !progress.destroyed);
+    let ended = tombstones.iter().filter(goes_on);
+    let records: Vec<_> = ended.map(|region| Record::Mark(region.id, Mark::Destroy)).collect();
+    match records.is_empty() {
+        true => Ok(()),
+        false => engine.append(&LogBatch { records }).map(|_| ()),
+    }
+}
+
+/// What a region's log begins with on a store that gets it by a split or at the cluster's beginning.
+pub(super) fn first_records(region: &Region) -> [Record; 2] {
+    let (index, term) = CHILD_STARTS_AFTER;
+    let hard_state = HardState { term, vote: 0, commit: index };
+    [Record::Mark(region.id, Mark::Start(index, term)), Record::HardState(region.id, hard_state)]
+}

@@ -1,0 +1,116 @@
+//! One turn: what became durable, time, and all that follows for the regions with something to do.
+//! A region without work is not looked at.
+
+use super::RaftStore;
+use super::journal::JOURNAL;
+use crate::input::Now;
+use crate::output::{Outputs, Ticket};
+use stele_storage::StorageEngine;
+use stele_types::{Appended, Error, Record, Result};
+
+/// Passes over the dirty regions in one poll; what is left makes the next one due at once.
+const PASSES_MAX: usize = 4;
+
+impl<E: StorageEngine> RaftStore<E> {
+    /// Does everything due. An error is fatal for the store: its outputs are lost, and it must be
+    /// opened again.
+    pub fn poll(&mut self, now: Now) -> Result<Outputs<E>> {
+        self.ctx.now = now;
+        if let Some((ticket, result)) = self.appended.take() {
+            self.appended(ticket, result)?;
+        }
+        self.tick();
+        self.replace_stale_peers()?;
+        self.carry_out()?;
+        self.install_snapshots()?;
+        for _ in 0..PASSES_MAX {
+            if self.dirty.is_empty() {
+                break;
+            }
+            self.work()?;
+            self.carry_out()?;
+        }
+        self.ctx.out.append = self.ctx.batches.hand_out(now.monotonic_nanos);
+        if self.ctx.out.append.is_some() {
+            self.leaving.handed_out();
+        }
+        Ok(std::mem::take(&mut self.ctx.out))
+    }
+
+    fn work(&mut self) -> Result<()> {
+        for region in std::mem::take(&mut self.dirty) {
+            let Some(peer) = self.peers.get_mut(&region) else { continue };
+            if peer.work(&mut self.ctx)? {
+                self.dirty.insert(region);
+            }
+        }
+        Ok(())
+    }
+
+    /// One tick of every region that is awake. However late it comes, it is one: ticks that were
+    /// missed while nobody listened must not make a follower believe its leader silent.
+    fn tick(&mut self) {
+        let now = self.ctx.now.monotonic_nanos;
+        if self.ticking.is_empty() || now < self.next_tick_nanos {
+            return;
+        }
+        self.next_tick_nanos = match stele_types::mutant::active("raftstore.make_up_for_ticks") {
+            true => self.next_tick_nanos + self.ctx.options.tick_nanos,
+            false => now + self.ctx.options.tick_nanos,
+        };
+        let ticking = std::mem::take(&mut self.ticking);
+        for region in ticking {
+            let Some(peer) = self.peers.get_mut(&region) else { continue };
+            peer.tick(&mut self.ctx);
+            if !peer.is_resting() {
+                self.ticking.insert(region);
+            }
+            self.dirty.insert(region);
+        }
+        self.truncate_logs();
+    }
+
+    fn appended(&mut self, ticket: Ticket, result: Result<Appended>) -> Result<()> {
+        let appended = match result {
+            Ok(appended) => appended,
+            Err(Error::NoSpace(_))
+                if !stele_types::mutant::active("raftstore.drop_on_no_space") =>
+            {
+                let at = self.ctx.now.monotonic_nanos + self.ctx.options.tick_nanos;
+                self.ctx.batches.retry(ticket, at);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let Some(done) = self.ctx.batches.finish(ticket) else { return Ok(()) };
+        let mut places = appended.payloads.iter();
+        for record in &done.batch.records {
+            let Record::Entry(entry) = record else { continue };
+            let Some(&at) = places.next() else {
+                return Err(Error::invalid("the engine placed fewer entries than it was given"));
+            };
+            if entry.region == JOURNAL {
+                self.ctx.journal.durable(&*self.ctx.engine, at)?;
+            } else if let Some(peer) = self.peers.get_mut(&entry.region) {
+                peer.placed(entry, at);
+            }
+        }
+        for note in done.notes {
+            let peer = self.peers.get_mut(&note.region).filter(|peer| peer.life == note.life);
+            if let Some(peer) = peer {
+                peer.ready_durable(&mut self.ctx, note.number);
+                self.dirty.insert(note.region);
+            }
+        }
+        self.drop_left()
+    }
+
+    fn replace_stale_peers(&mut self) -> Result<()> {
+        for message in std::mem::take(&mut self.stale) {
+            if self.replace_stale(&message)? {
+                self.receive_for_absent(&message);
+            }
+        }
+        Ok(())
+    }
+}

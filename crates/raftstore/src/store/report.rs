@@ -1,0 +1,20 @@
+//! What a store tells of its regions.
+
+use super::RaftStore;
+use crate::output::RegionReport;
+use stele_storage::StorageEngine;
+use stele_types::RegionId;
+
+impl<E: StorageEngine> RaftStore<E> {
+    /// Every region here. Counts of traffic begin anew.
+    pub fn regions(&mut self) -> Vec<RegionReport> {
+        let ctx = &self.ctx;
+        self.peers.values_mut().map(|peer| peer.report(ctx)).collect()
+    }
+
+    /// One region here. Counts of traffic begin anew.
+    pub fn region(&mut self, region: RegionId) -> Option<RegionReport> {
+        let ctx = &self.ctx;
+        self.peers.get_mut(&region).map(|peer| peer.report(ctx))
+    }
+}

@@ -1,0 +1,169 @@
+//! Snapshots in: offered by a leader, received to the side, installed at once, and the replica
+//! begins anew from it.
+
+use super::RaftStore;
+use crate::input::RequestId;
+use crate::log::Start;
+use crate::messages::{Body, PeerMessage, RaftKind, RaftMessage, SnapshotHeader};
+use crate::output::{Event, Refusal, Reply};
+use crate::peer::{Peer, snapshot_ranges};
+use crate::validate;
+use stele_storage::StorageEngine;
+use stele_types::{HardState, LogIndex, Record, Region, RegionId, RegionPhase, Result, Term};
+
+impl<E: StorageEngine> RaftStore<E> {
+    pub(super) fn snapshot_offered(&mut self, id: RequestId, header: &SnapshotHeader) {
+        match self.check_snapshot(header) {
+            Ok(()) if self.leaving.concerns(&header.region) => {
+                let reason = "a replica that left is being removed";
+                self.ctx.refuse(id, Refusal::Busy { reason });
+            }
+            Ok(()) => {
+                let ranges = snapshot_ranges(&header.region);
+                self.ctx.reply(id, Reply::SnapshotAccepted { ranges });
+            }
+            Err(refusal) => {
+                // What stands in the way may be gone elsewhere without having heard.
+                for other in self.overlapping(&header.region) {
+                    if let Some(peer) = self.peers.get(&other) {
+                        peer.ask_whether_taken(&mut self.ctx);
+                    }
+                }
+                self.ctx.refuse(id, refusal);
+            }
+        }
+    }
+
+    pub(super) fn snapshot_received(&mut self, header: SnapshotHeader, incoming: E::Incoming) {
+        self.arrived.push((header, incoming));
+    }
+
+    /// Whether a snapshot is for a replica that is here or may come here, is newer than what it has,
+    /// and takes no other region's keys.
+    fn check_snapshot(&self, header: &SnapshotHeader) -> Result<(), Refusal> {
+        let region = &header.region;
+        let here = self.peers.get(&region.id);
+        let (term, committed) = here.map_or((0, 0), |peer| (peer.term(), peer.committed()));
+        if header.to.store != self.ctx.options.store {
+            return Err(Refusal::Invalid("meant for another store".into()));
+        }
+        if let Err(reason) = validate::check_snapshot(header, Term(term), LogIndex(committed)) {
+            return Err(Refusal::Invalid(reason.into()));
+        }
+        if self.tombstone_of(region.id, header.to.id).is_some() {
+            return Err(Refusal::RegionNotFound);
+        }
+        if let Some(peer) = here.filter(|peer| peer.name.id != header.to.id) {
+            let (asked, actual) = (header.to.id, peer.name.id);
+            return Err(Refusal::MismatchPeer { asked, actual });
+        }
+        let all_merged =
+            self.overlapping(region).iter().all(|other| self.is_merged_into(other, region));
+        match all_merged || stele_types::mutant::active("raftstore.install_over_neighbour") {
+            true => Ok(()),
+            false => Err(Refusal::Busy { reason: "another replica here owns some of the keys" }),
+        }
+    }
+
+    /// Other regions here that own keys of this one.
+    fn overlapping(&self, region: &Region) -> Vec<RegionId> {
+        let others = self.peers.values().map(|peer| &peer.region);
+        let others = others.filter(|it| it.id != region.id && it.kind == region.kind);
+        others.filter(|it| it.range.overlaps(&region.range)).map(|it| it.id).collect()
+    }
+
+    /// Whether the snapshot holds all of another region here, which was merged into it.
+    fn is_merged_into(&self, other: &RegionId, region: &Region) -> bool {
+        let Some(peer) = self.peers.get(other) else { return false };
+        let (source, target) = (&peer.region, region);
+        let inside = target.range.contains(&source.range.start)
+            && (target.range.end.is_empty()
+                || (!source.range.end.is_empty() && source.range.end <= target.range.end));
+        let prepared = matches!(
+            source.phase, RegionPhase::Merging { target, .. } if target == region.id);
+        (inside || peer.is_taken()) && prepared && target.epoch.version > source.epoch.version
+    }
+
+    /// Installs the snapshots that came, unless something still stands in their way.
+    pub(super) fn install_snapshots(&mut self) -> Result<()> {
+        for (header, incoming) in std::mem::take(&mut self.arrived) {
+            let id = header.region.id;
+            if self.check_snapshot(&header).is_err() {
+                // Dropping the incoming pairs removes them. The leader tries again if need be.
+                continue;
+            }
+            // Records on their way to the log belong before the log's new beginning, and a
+            // tombstone on its way would bury the new descriptor.
+            let under_way = self.ctx.batches.hold(id)
+                || self.peers.get(&id).is_some_and(|peer| !peer.is_durable());
+            if under_way
+                || self.leaving.concerns(&header.region)
+                || self.bury_merged(&header.region)?
+            {
+                self.arrived.push((header, incoming));
+                continue;
+            }
+            self.install(header, incoming)?;
+        }
+        Ok(())
+    }
+
+    /// Regions here that the snapshot's holds by now are buried first; it is installed when that is
+    /// durable.
+    fn bury_merged(&mut self, region: &Region) -> Result<bool> {
+        let merged = self.overlapping(region);
+        for id in &merged {
+            let Some(peer) = self.peers.get(id) else { continue };
+            let source = (*peer.region).clone();
+            self.destroy(&source, true)?;
+        }
+        Ok(!merged.is_empty())
+    }
+
+    fn install(&mut self, header: SnapshotHeader, incoming: E::Incoming) -> Result<()> {
+        let SnapshotHeader { region, at, leader_term, from, to, .. } = header;
+        let id = region.id;
+        let before = self.peers.remove(&id);
+        let vote = before.as_ref().map(|peer| peer.vote_in(leader_term)).unwrap_or_default();
+        let owned = before.as_ref().map(|peer| (*peer.region).clone());
+        if let Some(mut peer) = before {
+            peer.abandon(&mut self.ctx);
+        }
+        self.ctx.readers.remove(id);
+        self.ctx.engine.install(id, at, incoming)?;
+        self.ctx.batches.forget_rides(id);
+        // A replica that lagged behind a split owned more than its region does now.
+        if let Some(before) = owned.as_ref().filter(|before| before.range != region.range) {
+            self.drop_unowned(std::slice::from_ref(before), Some(&region))?;
+        }
+        // The term in which it was sent was seen, and what it holds is committed. A crash before
+        // this is durable leaves the older term: opening takes at least that of the log.
+        let hard_state = HardState { term: leader_term, vote, commit: at.0 };
+        let start = Start { truncated: at, last: at, applied: at.0, hard_state };
+        self.tombstones.remove(&id);
+        let peer = Peer::new(&mut self.ctx, region.clone(), &start)?;
+        self.ctx.batches.push(Record::HardState(id, hard_state));
+        self.ctx.out.events.push(match owned {
+            Some(_) => Event::RegionChanged(region.clone()),
+            None => Event::RegionCreated(region.clone()),
+        });
+        let mut answer = RaftMessage::new(RaftKind::AppendResponse, leader_term);
+        answer.index = at.0;
+        answer.commit = at.0;
+        let message = PeerMessage {
+            from_store: to.store,
+            to_store: from.store,
+            region: id,
+            kind: region.kind,
+            range: region.range.clone(),
+            epoch: region.epoch,
+            from: to,
+            to: from,
+            body: Body::Raft(answer),
+        };
+        self.ctx.out.messages.push(message);
+        self.peers.insert(id, peer);
+        self.touch(id);
+        Ok(())
+    }
+}

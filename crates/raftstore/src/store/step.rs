@@ -1,0 +1,163 @@
+//! Inputs: each is queued with its region, or stepped into its Raft; nothing touches the disk.
+
+use super::RaftStore;
+use crate::input::{Admin, AdminCall, Cas, Header, Input, Read, RequestId, Write};
+use crate::messages::{Body, PeerMessage};
+use crate::output::Refusal;
+use crate::peer::{Peer, Request};
+use crate::validate;
+use stele_storage::StorageEngine;
+use stele_types::{RegionId, StoreId};
+
+impl<E: StorageEngine> RaftStore<E> {
+    /// Takes an input. Cheap; [`RaftStore::poll`] does what follows from it.
+    pub fn step(&mut self, input: Input<E>) {
+        match input {
+            Input::Write(write) => self.write(write),
+            Input::Cas(cas) => self.cas(cas),
+            Input::Read(read) => self.read(read),
+            Input::Admin(call) => self.admin(call),
+            Input::Message(message) => self.receive(message),
+            Input::Appended { ticket, result } => self.appended = Some((ticket, result)),
+            Input::SnapshotOffered { id, header } => self.snapshot_offered(id, &header),
+            Input::SnapshotReceived { header, incoming } => {
+                self.snapshot_received(header, incoming);
+            }
+            Input::SnapshotSent { region, to, ok } => {
+                if let Some(peer) = self.peers.get_mut(&region) {
+                    peer.snapshot_sent(to, ok);
+                }
+                self.touch(region);
+            }
+            Input::StoreUnreachable(store) => self.store_unreachable(store),
+            Input::StoreReachable(store) => self.store_reachable(store),
+        }
+    }
+
+    fn write(&mut self, write: Write) {
+        let (bytes, bytes_max) = (write.command.len() as u64, self.ctx.options.entry_bytes_max);
+        if bytes > bytes_max {
+            return self.ctx.refuse(write.id, Refusal::TooLarge { bytes, bytes_max });
+        }
+        self.enqueue(Request::Write(write));
+    }
+
+    fn cas(&mut self, cas: Cas) {
+        self.enqueue(Request::Cas(cas));
+    }
+
+    fn admin(&mut self, call: AdminCall) {
+        let AdminCall { id, header, .. } = call;
+        let at_once = matches!(call.call, Admin::Campaign | Admin::Wake | Admin::Destroy(_));
+        if !at_once {
+            return self.enqueue(Request::Admin(call));
+        }
+        if !self.find(id, &header) {
+            return;
+        }
+        let Some(peer) = self.peers.get_mut(&header.region) else { return };
+        peer.wake_for_client(&mut self.ctx);
+        match call.call {
+            Admin::Campaign => peer.campaign(),
+            Admin::Destroy(gone) if !peer.is_leader() => peer.destroy_if(&mut self.ctx, gone),
+            _ => {}
+        }
+        let region = (*peer.region).clone();
+        self.ctx.reply(id, crate::output::Reply::AdminDone { region });
+        self.touch(header.region);
+    }
+
+    fn enqueue(&mut self, request: Request) {
+        let (id, header) = (request.id(), *request.header());
+        if self.ctx.waiting_bytes + request.bytes() > self.ctx.options.pending_bytes_max {
+            let reason = "too many bytes of requests wait in this store";
+            return self.ctx.refuse(id, Refusal::Busy { reason });
+        }
+        if !self.find(id, &header) {
+            return;
+        }
+        let Some(peer) = self.peers.get_mut(&header.region) else { return };
+        peer.wake_for_client(&mut self.ctx);
+        match peer.is_leader() {
+            true => peer.enqueue(&mut self.ctx, request),
+            false => self.ctx.refuse(id, Refusal::NotLeader { leader: peer.leader_hint() }),
+        }
+        self.touch(header.region);
+    }
+
+    fn read(&mut self, read: Read) {
+        if !self.find(read.id, &read.header) {
+            return;
+        }
+        let Some(peer) = self.peers.get_mut(&read.header.region) else { return };
+        peer.wake_for_client(&mut self.ctx);
+        peer.read(&mut self.ctx, read);
+        self.touch(read.header.region);
+    }
+
+    /// Whether the replica that a request names is here; else it is refused.
+    fn find(&mut self, id: RequestId, header: &Header) -> bool {
+        let found = match self.peers.get(&header.region) {
+            Some(peer) => peer.check_peer(header),
+            None => Err(Refusal::RegionNotFound),
+        };
+        match found {
+            Ok(()) => true,
+            Err(refusal) => {
+                self.ctx.refuse(id, refusal);
+                false
+            }
+        }
+    }
+
+    pub(super) fn receive(&mut self, message: PeerMessage) {
+        if let Err(reason) = validate::check_envelope(&message, self.ctx.options.store) {
+            slog::debug!(self.ctx.logger, "refused a message"; "reason" => reason);
+            return;
+        }
+        let region = message.region;
+        match self.peers.get_mut(&region) {
+            Some(peer) if peer.name.id == message.to.id => {
+                peer.receive(&mut self.ctx, message);
+                self.touch(region);
+            }
+            Some(_) => self.receive_for_other(message),
+            None => self.receive_for_absent(&message),
+        }
+    }
+
+    /// The replica asked for is another one than is here: an older one, which is gone, or a newer
+    /// one, and then the one here is.
+    fn receive_for_other(&mut self, message: PeerMessage) {
+        if matches!(message.body, Body::Raft(_)) {
+            self.stale.push(message);
+        }
+    }
+
+    fn store_unreachable(&mut self, store: StoreId) {
+        let now = self.ctx.now.monotonic_nanos;
+        self.ctx.unreachable.entry(store).or_insert(now);
+        let here: Vec<RegionId> = self.peers.keys().copied().collect();
+        for region in here {
+            let Some(peer) = self.peers.get_mut(&region) else { continue };
+            let concerned = peer.region.peer_on(store).is_some() || peer.led_from() == Some(store);
+            if concerned {
+                peer.store_unreachable(&mut self.ctx, store);
+                self.touch(region);
+            }
+        }
+    }
+
+    /// What rests and was led from there may have missed that it is no member any more.
+    fn store_reachable(&mut self, store: StoreId) {
+        self.ctx.unreachable.remove(&store);
+        let led = |(id, peer): (&RegionId, &Peer<E>)| (peer.led_from() == Some(store)).then_some(*id);
+        let regions: Vec<RegionId> = self.peers.iter().filter_map(led).collect();
+        for region in regions {
+            if let Some(peer) = self.peers.get_mut(&region) {
+                peer.wake(&mut self.ctx);
+            }
+            self.touch(region);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Members, handover, splits, snapshots.
+
+use super::*;
+
+fn change(kind: ChangeKind, id: u64, store: u64, role: PeerRole) -> PeerChange {
+    PeerChange { kind, peer: Peer { role, ..peer(id, store) } }
+}
+
+fn add(id: u64, store: u64, role: PeerRole) -> Vec<PeerChange> {
+    vec![change(ChangeKind::Add, id, store, role)]
+}
+
+fn done(trial: &Trial, id: RequestId) -> Region {
+    match trial.reply(id) {
+        Some(Reply::AdminDone { region }) => region.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn leadership_moves_on_request() {
+    let mut trial = Trial::new(3);
+    trial.elect(DATA);
+    for store in [3, 1, 2] {
+        trial.lead(DATA, store);
+        let write = trial.write(store, put("a", "1"));
+        trial.settle();
+        assert!(trial.is_written(write));
+    }
+    assert!(trial.store(2).events.iter().any(|e| matches!(e, Event::BecameLeader { .. })));
+}
+
+#[test]
+fn writes_during_a_handover_wait_and_find_the_new_leader() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    let transfer = trial.admin(1, DATA, Admin::TransferLeader(PeerId(102)));
+    let write = trial.write(1, put("a", "1"));
+    trial.ticks(3);
+    done(&trial, transfer);
+    assert_eq!(trial.refusal(write), Some(&Refusal::NotLeader { leader: Some(peer(102, 2)) }));
+}
+
+#[test]
+fn a_learner_gets_a_snapshot_catches_up_and_becomes_a_voter() {
+    let mut trial = Trial::new(1);
+    trial.settle();
+    for i in 0..20 {
+        trial.write(1, put(&format!("k{i}"), "v"));
+    }
+    trial.settle();
+    trial.add_store(2, &[]);
+    let early = trial.admin(1, DATA, Admin::ChangePeers(add(102, 2, PeerRole::Voter)));
+    trial.settle();
+    assert!(matches!(trial.refusal(early), Some(Refusal::Invalid(_))), "{:?}", trial.reply(early));
+    let learner = trial.admin(1, DATA, Admin::ChangePeers(add(102, 2, PeerRole::Learner)));
+    trial.ticks(10);
+    assert_eq!(done(&trial, learner).epoch.conf_version, 2);
+    assert_eq!(trial.value(2, "k19").as_deref(), Some("v"));
+    let voter = trial.admin(1, DATA, Admin::ChangePeers(add(102, 2, PeerRole::Voter)));
+    trial.ticks(5);
+    assert_eq!(done(&trial, voter).peers, [peer(101, 1), peer(102, 2)]);
+    assert_eq!(trial.report(2, DATA).region.peers.len(), 2);
+    trial.lead(DATA, 2);
+    let write = trial.write(2, put("z", "1"));
+    trial.ticks(2);
+    assert!(trial.is_written(write));
+    // Crashes of both keep it.
+    trial.restart(1);
+    trial.restart(2);
+    trial.elect(DATA);
+    assert_eq!(trial.value(2, "k19").as_deref(), Some("v"));
+}
+
+#[test]
+fn a_replica_moves_by_a_joint_change_that_the_leader_leaves_by_itself() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    trial.write(1, put("a", "1"));
+    trial.settle();
+    trial.add_store(4, &[]);
+    trial.admin(1, DATA, Admin::ChangePeers(add(104, 4, PeerRole::Learner)));
+    trial.ticks(10);
+    let swap = vec![
+        change(ChangeKind::Add, 104, 4, PeerRole::Voter),
+        change(ChangeKind::Add, 103, 3, PeerRole::Learner),
+    ];
+    let joint = trial.admin(1, DATA, Admin::ChangePeers(swap));
+    trial.ticks(5);
+    done(&trial, joint);
+    let region = trial.report(1, DATA).region;
+    assert!(!region.is_joint(), "{region:?}");
+    let removed = vec![change(ChangeKind::Remove, 103, 3, PeerRole::Learner)];
+    let removed = trial.admin(1, DATA, Admin::ChangePeers(removed));
+    trial.ticks(5);
+    done(&trial, removed);
+    assert_eq!(trial.report(1, DATA).region.peers.len(), 3);
+    // Its data are gone there, and it does not come back.
+    trial.ticks(30);
+    assert!(trial.store(3).core.region(DATA).is_none());
+    assert_eq!(trial.value(3, "a"), None);
+    trial.restart(3);
+    trial.ticks(5);
+    assert!(trial.store(3).core.region(DATA).is_none());
+    assert_eq!(trial.value(4, "a").as_deref(), Some("1"));
+}
+
+#[test]
+fn a_peer_removed_while_it_was_away_learns_that_it_is_gone() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    trial.write(1, put("a", "1"));
+    trial.settle();
+    trial.isolate(3);
+    let demote = trial.admin(1, DATA, Admin::ChangePeers(add(103, 3, PeerRole::Learner)));
+    trial.ticks(5);
+    done(&trial, demote);
+    let removed = vec![change(ChangeKind::Remove, 103, 3, PeerRole::Learner)];
+    let removed = trial.admin(1, DATA, Admin::ChangePeers(removed));
+    trial.ticks(5);
+    done(&trial, removed);
+    trial.heal();
+    trial.ticks(40);
+    assert!(trial.store(3).core.region(DATA).is_none());
+    assert_eq!(trial.value(3, "a"), None);
+    assert!(trial.store(3).events.contains(&Event::RegionDestroyed(DATA)));
+    // It comes back under a new id.
+    let back = trial.admin(1, DATA, Admin::ChangePeers(add(203, 3, PeerRole::Learner)));
+    trial.ticks(10);
+    done(&trial, back);
+    assert_eq!(trial.value(3, "a").as_deref(), Some("1"));
+    trial.restart(3);
+    trial.ticks(5);
+    assert_eq!(trial.value(3, "a").as_deref(), Some("1"));
+}
+
+fn split(trial: &mut Trial, store: u64, at: &'static str, region: u64, ids: [u64; 3]) -> RequestId {
+    let new = NewRegion { region: RegionId(region), peers: ids.map(PeerId).to_vec() };
+    let keys = vec![Bytes::from_static(at.as_bytes())];
+    trial.admin(store, DATA, Admin::Split { keys, new_ids: vec![new] })
+}
+
+#[test]
+fn a_split_makes_a_region_that_elects_on_the_same_store_at_once() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    trial.write(1, put("a", "1"));
+    trial.write(1, put("m", "1"));
+    let behind = {
+        let asked = split(&mut trial, 1, "h", 10, [201, 202, 203]);
+        let id = trial.request();
+        let header = Header { version: Some(1), ..trial.header(DATA) };
+        let command = put("m", "2");
+        trial.store(1).core.step(Input::Write(Write { id, header, command, frees: false }));
+        trial.settle();
+        let region = done(&trial, asked);
+        assert_eq!((region.epoch.version, &region.range.end[..]), (2, &b"h"[..]));
+        id
+    };
+    // What was behind the split is checked against the region after it.
+    match trial.refusal(behind) {
+        Some(Refusal::EpochNotMatch { current }) => assert_eq!(current.len(), 2),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(trial.leader(RegionId(10)), Some(1));
+    trial.ticks(2);
+    let header = Header { region: RegionId(10), version: Some(2), ..Header::default() };
+    let id = trial.request();
+    let command = put("m", "3");
+    trial.store(1).core.step(Input::Write(Write { id, header, command, frees: false }));
+    trial.settle();
+    assert!(trial.is_written(id));
+    for store in 1..=3 {
+        assert_eq!(trial.value(store, "m").as_deref(), Some("3"));
+        trial.restart(store);
+    }
+    trial.elect(DATA);
+    trial.elect(RegionId(10));
+    for store in 1..=3 {
+        assert_eq!(trial.value(store, "m").as_deref(), Some("3"), "store {store}");
+        assert_eq!(trial.report(store, RegionId(10)).region.epoch.version, 2);
+    }
+}
+
+#[test]
+fn a_follower_that_slept_through_a_split_catches_up() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    trial.isolate(3);
+    let asked = split(&mut trial, 1, "h", 10, [201, 202, 203]);
+    trial.ticks(3);
+    done(&trial, asked);
+    trial.heal();
+    trial.ticks(20);
+    let report = trial.report(3, RegionId(10));
+    assert_eq!(report.leader.unwrap().store, StoreId(1));
+    assert_eq!(report.applied, trial.report(1, RegionId(10)).applied);
+}
+
+#[test]
+fn a_follower_that_lags_past_the_log_gets_a_snapshot() {
+    let mut trial = Trial::with(3, |options| {
+        options.log_kept = LogKept { entries: 10, pin_bytes_max: 1_000 };
+    });
+    trial.lead(DATA, 1);
+    trial.write(1, put("stays", "1"));
+    trial.write(1, put("goes", "1"));
+    trial.settle();
+    trial.isolate(3);
+    let mut builder = CommandBuilder::new();
+    builder.delete(&key("goes")).unwrap();
+    trial.write(1, builder.build().bytes().clone());
+    for i in 0..300 {
+        trial.write(1, put(&format!("k{i}"), &"v".repeat(100)));
+        trial.settle();
+    }
+    trial.store(1).engine.maintain(0).unwrap();
+    trial.store(2).engine.maintain(0).unwrap();
+    trial.ticks(2);
+    trial.write(1, put("last", "1"));
+    trial.ticks(2);
+    assert!(trial.report(1, DATA).truncated.0 > 100);
+    trial.heal();
+    trial.ticks(20);
+    assert_eq!(trial.value(3, "last").as_deref(), Some("1"));
+    assert_eq!(trial.value(3, "goes"), None);
+    assert_eq!(trial.value(3, "stays").as_deref(), Some("1"));
+    assert!(trial.report(3, DATA).truncated.0 > 100);
+    trial.restart(3);
+    trial.ticks(20);
+    let write = trial.write(1, put("after", "1"));
+    trial.ticks(2);
+    assert!(trial.is_written(write));
+    assert_eq!(trial.value(3, "after").as_deref(), Some("1"));
+}
+
+#[test]
+fn a_snapshot_does_not_take_keys_that_another_replica_here_owns() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    trial.write(1, put("m", "1"));
+    trial.settle();
+    // Store 3 hears nothing of the parent any more, so it keeps its whole range.
+    trial.lose = |m| m.region == DATA && m.to_store == StoreId(3);
+    let asked = split(&mut trial, 1, "h", 10, [201, 202, 203]);
+    trial.settle();
+    done(&trial, asked);
+    trial.ticks(20);
+    assert_eq!(trial.leader(RegionId(10)), Some(1));
+    assert!(trial.store(3).core.region(RegionId(10)).is_none());
+    assert_eq!(trial.value(3, "m").as_deref(), Some("1"));
+    trial.lose = |_| false;
+    trial.ticks(40);
+    assert_eq!(trial.report(3, RegionId(10)).leader, Some(peer(201, 1)));
+    assert_eq!(trial.report(3, DATA).region.epoch.version, 2);
+}
+
+#[test]
+fn a_replica_that_shrinks_by_a_snapshot_leaves_no_pairs_behind() {
+    let mut trial = Trial::with(3, |options| {
+        options.log_kept = LogKept { entries: 10, pin_bytes_max: 1_000 };
+    });
+    trial.lead(DATA, 1);
+    trial.write(1, put("m", "old"));
+    trial.settle();
+    trial.isolate(3);
+    let asked = split(&mut trial, 1, "h", 10, [201, 202, 203]);
+    trial.settle();
+    done(&trial, asked);
+    for i in 0..200 {
+        trial.write(1, put(&format!("a{i}"), &"v".repeat(100)));
+        trial.settle();
+    }
+    trial.store(1).engine.maintain(0).unwrap();
+    trial.ticks(2);
+    trial.write(1, put("b", "1"));
+    trial.ticks(2);
+    // The child never comes to store 3.
+    trial.cut.clear();
+    trial.lose = |m| m.region == RegionId(10) && m.to_store == StoreId(3);
+    trial.ticks(20);
+    assert_eq!(trial.report(3, DATA).region.epoch.version, 2);
+    assert_eq!(trial.value(3, "a199").map(|v| v.len()), Some(100));
+    assert_eq!(trial.value(3, "m"), None);
+}

@@ -1,0 +1,44 @@
+//! Many regions on one store.
+
+use super::*;
+
+fn many(count: u64) -> Vec<Region> {
+    let bound = |i: u64| Bytes::from(format!("{i:05}"));
+    let end = |i: u64| if i == count { Bytes::new() } else { bound(i) };
+    let start = |i: u64| if i == 1 { Bytes::new() } else { bound(i - 1) };
+    let region = |i: u64| Region {
+        id: RegionId(i + 100),
+        range: KeyRange::new(start(i), end(i)),
+        epoch: RegionEpoch { conf_version: 1, version: 1 },
+        peers: (1..=3).map(|store| peer(i * 10 + store, store)).collect(),
+        ..Region::default()
+    };
+    (1..=count).map(region).collect()
+}
+
+#[test]
+fn a_thousand_resting_regions_cost_nothing() {
+    let mut trial = Trial::with(1, |options| options.hibernate_after_ticks = 20);
+    trial.stores.clear();
+    let regions = many(1_000);
+    for store in 1..=3 {
+        trial.add_store(store, &regions);
+    }
+    trial.ticks(120);
+    for store in 1..=3 {
+        let awake = trial.store(store).core.regions().iter().filter(|it| !it.hibernating).count();
+        assert_eq!(awake, 0, "store {store}");
+        assert_eq!(trial.store(store).core.next_tick_nanos(), None);
+    }
+    // One write wakes one region, nobody else.
+    let region = RegionId(101);
+    let leader = trial.leader(region).unwrap();
+    let id = trial.request();
+    let header = trial.header(region);
+    let write = Write { id, header, command: put("", "1"), frees: false };
+    trial.store(leader).core.step(Input::Write(write));
+    trial.settle();
+    assert!(trial.is_written(id));
+    let awake = trial.store(leader).core.regions().iter().filter(|it| !it.hibernating).count();
+    assert_eq!(awake, 1);
+}

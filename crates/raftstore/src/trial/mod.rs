@@ -1,0 +1,371 @@
+//! A few stores in one thread, for this crate's own tests: messages arrive in order unless cut,
+//! every append is carried out when the test says.
+
+mod admin;
+mod basics;
+mod many;
+mod reads;
+mod space;
+mod storm;
+
+use crate::*;
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use stele_storage::{EngineView, ModelEngine, ScanOptions, StorageEngine};
+use stele_types::*;
+
+pub(crate) type Model = RaftStore<ModelEngine>;
+
+/// The region of user data at the beginning.
+pub(crate) const DATA: RegionId = RegionId(2);
+const TICK: u64 = 50_000_000;
+
+pub(crate) struct Store {
+    pub engine: Arc<ModelEngine>,
+    pub core: Model,
+    /// Appends wait until told.
+    pub stalled: bool,
+    pub full: bool,
+    waiting: Option<Append>,
+    pub events: Vec<Event>,
+}
+
+pub(crate) struct Trial {
+    pub stores: BTreeMap<u64, Store>,
+    pub now: u64,
+    pub replies: BTreeMap<RequestId, Reply>,
+    pub cut: BTreeSet<(u64, u64)>,
+    /// Whether a message is lost.
+    pub lose: fn(&PeerMessage) -> bool,
+    in_flight: VecDeque<PeerMessage>,
+    requests: u64,
+    lives: u64,
+    pub options: fn(&mut Options),
+}
+
+pub(crate) fn peer(id: u64, store: u64) -> Peer {
+    Peer { id: PeerId(id), store: StoreId(store), role: PeerRole::Voter }
+}
+
+pub(crate) fn key(text: &str) -> Bytes {
+    ColumnFamily::Default.engine_key(text.as_bytes())
+}
+
+pub(crate) fn put(name: &str, value: &str) -> Bytes {
+    let mut builder = CommandBuilder::new();
+    builder.put(&key(name), value.as_bytes(), 0).unwrap();
+    builder.build().bytes().clone()
+}
+
+impl Trial {
+    /// Stores 1 to `count`, a data region with a voter on each: peer ids are 100 + store.
+    pub fn new(count: u64) -> Self {
+        Self::with(count, |_| {})
+    }
+
+    pub fn with(count: u64, options: fn(&mut Options)) -> Self {
+        let mut trial = Self {
+            stores: BTreeMap::new(),
+            now: 1_000_000_000,
+            replies: BTreeMap::new(),
+            cut: BTreeSet::new(),
+            lose: |_| false,
+            in_flight: VecDeque::new(),
+            requests: 0,
+            lives: 0,
+            options,
+        };
+        let region = Region {
+            id: DATA,
+            epoch: RegionEpoch { conf_version: 1, version: 1 },
+            peers: (1..=count).map(|store| peer(100 + store, store)).collect(),
+            ..Region::default()
+        };
+        for store in 1..=count {
+            trial.add_store(store, std::slice::from_ref(&region));
+        }
+        trial
+    }
+
+    pub fn add_store(&mut self, id: u64, regions: &[Region]) {
+        let engine = ModelEngine::new();
+        let ident = StoreIdent { cluster: ClusterId(7), store: StoreId(id) };
+        Model::bootstrap(&engine, &ident, regions).unwrap();
+        self.open(id, Arc::new(engine));
+    }
+
+    fn open(&mut self, id: u64, engine: Arc<ModelEngine>) {
+        self.lives += 1;
+        let mut options = Options::new(StoreId(id), ClusterId(7), self.lives, 42);
+        (self.options)(&mut options);
+        let core = Model::open(engine.clone(), options, self.clock()).unwrap();
+        let store = Store {
+            engine,
+            core,
+            stalled: false,
+            full: false,
+            waiting: None,
+            events: Vec::new(),
+        };
+        self.stores.insert(id, store);
+    }
+
+    /// A crash: what was appended is kept, what was only in memory is not.
+    pub fn restart(&mut self, id: u64) {
+        let store = self.stores.remove(&id).unwrap();
+        let engine = Arc::new(store.engine.crash());
+        drop(store);
+        self.open(id, engine);
+    }
+
+    pub fn clock(&self) -> Now {
+        Now { monotonic_nanos: self.now, unix_seconds: self.now / 1_000_000_000 }
+    }
+
+    pub fn store(&mut self, id: u64) -> &mut Store {
+        self.stores.get_mut(&id).unwrap()
+    }
+
+    fn poll(&mut self, id: u64) -> bool {
+        let now = self.clock();
+        let Some(store) = self.stores.get_mut(&id) else { return false };
+        let outputs = store.core.poll(now).unwrap();
+        let busy = !outputs.messages.is_empty() || outputs.append.is_some();
+        if outputs.append.is_some() {
+            store.waiting = outputs.append;
+        }
+        store.events.extend(outputs.events);
+        self.replies.extend(outputs.replies);
+        self.in_flight.extend(outputs.messages);
+        let snapshots: Vec<_> = outputs.snapshots;
+        let appended = self.append(id);
+        let sent = !snapshots.is_empty();
+        for snapshot in snapshots {
+            self.carry(id, snapshot);
+        }
+        busy || appended || sent
+    }
+
+    fn append(&mut self, id: u64) -> bool {
+        let store = self.store(id);
+        if store.stalled {
+            return false;
+        }
+        let Some(append) = store.waiting.take() else { return false };
+        let result = match store.full {
+            true => Err(Error::NoSpace("full".into())),
+            false => store.engine.append(&append.batch),
+        };
+        store.core.step(Input::Appended { ticket: append.ticket, result });
+        true
+    }
+
+    /// Carries a snapshot over at once, as a transport would.
+    fn carry(&mut self, from: u64, snapshot: SendSnapshot<ModelEngine>) {
+        let SendSnapshot { header, to_store, view, ranges } = snapshot;
+        let (region, to) = (header.region.id, header.to.id);
+        let ok = self.carry_to(from, &header, to_store.0, &view, &ranges);
+        self.store(from).core.step(Input::SnapshotSent { region, to, ok });
+    }
+
+    fn carry_to(
+        &mut self,
+        from: u64,
+        header: &SnapshotHeader,
+        to: u64,
+        view: &stele_storage::ModelView,
+        ranges: &[KeyRange],
+    ) -> bool {
+        if self.cut.contains(&(from, to)) || !self.stores.contains_key(&to) {
+            return false;
+        }
+        let id = self.request();
+        let now = self.clock();
+        let receiver = self.store(to);
+        receiver.core.step(Input::SnapshotOffered { id, header: header.clone() });
+        let outputs = receiver.core.poll(now).unwrap();
+        if outputs.append.is_some() {
+            receiver.waiting = outputs.append;
+        }
+        receiver.events.extend(outputs.events);
+        self.in_flight.extend(outputs.messages);
+        self.replies.extend(outputs.replies);
+        let Some(Reply::SnapshotAccepted { ranges: wanted }) = self.replies.remove(&id) else {
+            return false;
+        };
+        assert_eq!(wanted, ranges);
+        let receiver = self.store(to);
+        let mut incoming = receiver.engine.incoming(wanted).unwrap();
+        for range in ranges {
+            let pairs = view.scan(&ScanOptions::new(range.clone(), usize::MAX)).unwrap();
+            receiver.engine.receive(&mut incoming, pairs).unwrap();
+        }
+        receiver.core.step(Input::SnapshotReceived { header: header.clone(), incoming });
+        true
+    }
+
+    /// Lets everything happen that needs no time.
+    pub fn settle(&mut self) {
+        for _ in 0..500 {
+            let ids: Vec<u64> = self.stores.keys().copied().collect();
+            let mut busy = false;
+            for id in ids {
+                busy |= self.poll(id);
+            }
+            while let Some(message) = self.in_flight.pop_front() {
+                let way = (message.from_store.0, message.to_store.0);
+                if self.cut.contains(&way) || (self.lose)(&message) {
+                    continue;
+                }
+                if let Some(store) = self.stores.get_mut(&way.1) {
+                    let mut frame = Vec::new();
+                    let mut payloads = Vec::new();
+                    wire::encode(&message, &mut frame, &mut payloads);
+                    payloads.iter().for_each(|payload| frame.extend_from_slice(payload));
+                    let decoded = wire::decode(frame.into()).unwrap();
+                    assert_eq!(decoded, message);
+                    store.core.step(Input::Message(decoded));
+                    busy = true;
+                }
+            }
+            if !busy {
+                return;
+            }
+        }
+        panic!("the stores never come to rest");
+    }
+
+    /// Lets ticks pass.
+    pub fn ticks(&mut self, count: u64) {
+        for _ in 0..count {
+            self.now += TICK;
+            self.settle();
+        }
+    }
+
+    /// Lets time pass in which nobody is polled.
+    pub fn sleep(&mut self, nanos: u64) {
+        self.now += nanos;
+    }
+
+    pub fn request(&mut self) -> RequestId {
+        self.requests += 1;
+        RequestId(self.requests)
+    }
+
+    pub fn leader(&mut self, region: RegionId) -> Option<u64> {
+        let mut leaders = Vec::new();
+        for (id, store) in &mut self.stores {
+            let report = store.core.region(region);
+            if let Some(report) = report.filter(|report| report.role == Role::Leader) {
+                leaders.push((report.term, *id));
+            }
+        }
+        leaders.sort();
+        leaders.last().map(|(_, id)| *id)
+    }
+
+    /// Ticks until the region has a leader that has applied its first entry.
+    pub fn elect(&mut self, region: RegionId) -> u64 {
+        for _ in 0..200 {
+            self.ticks(1);
+            let Some(leader) = self.leader(region) else { continue };
+            let report = self.store(leader).core.region(region).unwrap();
+            let own = self.store(leader).engine.term(region, report.applied);
+            if own == Some(report.term) {
+                return leader;
+            }
+        }
+        panic!("region {region} elects nobody");
+    }
+
+    /// Makes `store` lead the region.
+    pub fn lead(&mut self, region: RegionId, store: u64) {
+        self.elect(region);
+        for _ in 0..10 {
+            if self.leader(region) == Some(store) {
+                self.ticks(2);
+                return;
+            }
+            let leader = self.elect(region);
+            let report = self.store(leader).core.region(region).unwrap();
+            let to = report.region.peer_on(StoreId(store)).unwrap().id;
+            self.admin(leader, region, Admin::TransferLeader(to));
+            self.ticks(3);
+        }
+        panic!("store {store} does not lead");
+    }
+
+    pub fn header(&self, region: RegionId) -> Header {
+        Header { region, ..Header::default() }
+    }
+
+    pub fn write(&mut self, store: u64, command: Bytes) -> RequestId {
+        let id = self.request();
+        let header = self.header(DATA);
+        self.store(store).core.step(Input::Write(Write { id, header, command, frees: false }));
+        id
+    }
+
+    pub fn cas(&mut self, store: u64, name: &str, expected: Option<&str>, new: &str) -> RequestId {
+        let id = self.request();
+        let header = self.header(DATA);
+        let expected = expected.map(|value| Bytes::copy_from_slice(value.as_bytes()));
+        let value = Bytes::copy_from_slice(new.as_bytes());
+        let new = CasNew::Put { value, expires_at_s: 0 };
+        let cas = Cas { id, header, key: key(name), expected, new };
+        self.store(store).core.step(Input::Cas(cas));
+        id
+    }
+
+    pub fn read(&mut self, store: u64, replica: bool) -> RequestId {
+        let id = self.request();
+        let header = self.header(DATA);
+        self.store(store).core.step(Input::Read(Read { id, header, replica }));
+        id
+    }
+
+    pub fn admin(&mut self, store: u64, region: RegionId, call: Admin) -> RequestId {
+        let id = self.request();
+        let header = self.header(region);
+        self.store(store).core.step(Input::Admin(AdminCall { id, header, call }));
+        id
+    }
+
+    pub fn reply(&self, id: RequestId) -> Option<&Reply> {
+        self.replies.get(&id)
+    }
+
+    pub fn is_written(&self, id: RequestId) -> bool {
+        matches!(self.reply(id), Some(Reply::Written { .. }))
+    }
+
+    pub fn refusal(&self, id: RequestId) -> Option<&Refusal> {
+        match self.reply(id) {
+            Some(Reply::Refused(refusal)) => Some(refusal),
+            _ => None,
+        }
+    }
+
+    pub fn value(&mut self, store: u64, name: &str) -> Option<String> {
+        let pair = self.store(store).engine.view().unwrap().get(&key(name)).unwrap();
+        pair.map(|pair| String::from_utf8(pair.value.to_vec()).unwrap())
+    }
+
+    pub fn report(&mut self, store: u64, region: RegionId) -> RegionReport {
+        self.store(store).core.region(region).unwrap()
+    }
+
+    /// Cuts a store off from all others, both ways.
+    pub fn isolate(&mut self, store: u64) {
+        for other in self.stores.keys().copied().filter(|other| *other != store) {
+            self.cut.insert((store, other));
+            self.cut.insert((other, store));
+        }
+    }
+
+    pub fn heal(&mut self) {
+        self.cut.clear();
+    }
+}

@@ -1,0 +1,202 @@
+//! Reads, leases, comparisons.
+
+use super::*;
+
+fn reader(trial: &mut Trial, store: u64) -> Arc<Reader> {
+    trial.store(store).core.readers().get(DATA).unwrap()
+}
+
+#[test]
+fn a_leader_with_a_lease_serves_reads_without_the_core() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    trial.ticks(4);
+    let first = trial.leader(DATA).unwrap();
+    // The transfer that made it leader was in an earlier term: the lease counts.
+    let reader = reader(&mut trial, first);
+    let lease = reader.lease(trial.now).unwrap();
+    assert!(reader.still(lease, trial.now));
+    assert!(reader.lease(trial.now + 405_000_001).is_none());
+    let follower = if first == 1 { 2 } else { 1 };
+    let other = trial.store(follower).core.readers().get(DATA).unwrap();
+    assert!(other.lease(trial.now).is_none());
+}
+
+#[test]
+fn a_lease_ends_before_anybody_else_can_lead() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    trial.ticks(4);
+    let reader = reader(&mut trial, 1);
+    trial.isolate(1);
+    for _ in 0..60 {
+        trial.ticks(1);
+        if trial.leader(DATA) != Some(1) {
+            assert!(reader.lease(trial.now).is_none());
+            return;
+        }
+    }
+    panic!("nobody took over");
+}
+
+#[test]
+fn ticks_that_were_missed_do_not_shorten_a_promise() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    trial.ticks(4);
+    let reader = reader(&mut trial, 1);
+    // Followers are not polled for long, then hear of the leader, then of the time.
+    let lease = 405_000_000;
+    let start = trial.now;
+    trial.cut.insert((1, 2));
+    trial.cut.insert((1, 3));
+    trial.sleep(300_000_000);
+    trial.settle();
+    assert!(trial.now < start + lease);
+    for _ in 0..40 {
+        trial.ticks(1);
+        let deposed = trial.leader(DATA) != Some(1);
+        assert!(!deposed || reader.lease(trial.now).is_none());
+    }
+}
+
+#[test]
+fn no_lease_counts_in_a_term_in_which_leadership_was_offered() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    trial.ticks(4);
+    assert!(reader(&mut trial, 1).lease(trial.now).is_some());
+    // The offer is lost: store 1 goes on leading, but the receiver may still campaign one day.
+    trial.lose = |m| matches!(&m.body, Body::Raft(r) if r.kind == RaftKind::TimeoutNow);
+    let transfer = trial.admin(1, DATA, Admin::TransferLeader(PeerId(102)));
+    trial.settle();
+    assert!(reader(&mut trial, 1).lease(trial.now).is_none());
+    trial.ticks(30);
+    assert!(matches!(trial.refusal(transfer), Some(Refusal::Busy { .. })));
+    assert_eq!(trial.leader(DATA), Some(1));
+    assert!(reader(&mut trial, 1).lease(trial.now).is_none());
+    let read = trial.read(1, false);
+    trial.settle();
+    assert!(matches!(trial.reply(read), Some(Reply::ReadReady { .. })));
+}
+
+#[test]
+fn a_deposed_leader_confirms_no_read_by_answers_to_earlier_rounds() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    trial.sleep(500_000_000);
+    // A round leaves; its answers are late.
+    let first = trial.read(1, false);
+    trial.lose = |m| matches!(&m.body, Body::Raft(r) if r.kind == RaftKind::HeartbeatResponse);
+    trial.settle();
+    assert_eq!(trial.reply(first), None);
+    trial.lose = |_| false;
+    trial.isolate(1);
+    let second = trial.read(1, false);
+    trial.ticks(1);
+    assert_eq!(trial.reply(second), None);
+    trial.ticks(40);
+    assert!(matches!(trial.refusal(second), Some(Refusal::NotLeader { .. })));
+}
+
+#[test]
+fn read_contexts_are_never_used_twice() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    let mut ctx = crate::store::Context::new(
+        trial.store(1).engine.clone(),
+        Options::new(StoreId(1), ClusterId(7), 5, 42),
+        slog::Logger::root(slog::Discard, slog::o!()),
+        Now::default(),
+    );
+    assert_ne!(ctx.round_context(), ctx.round_context());
+}
+
+#[test]
+fn followers_serve_reads_after_asking_the_leader() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    let write = trial.write(1, put("a", "1"));
+    let read = trial.read(2, true);
+    trial.settle();
+    assert!(trial.is_written(write));
+    assert!(matches!(trial.reply(read), Some(Reply::ReadReady { .. })));
+    assert_eq!(trial.value(2, "a").as_deref(), Some("1"));
+    trial.isolate(2);
+    let read = trial.read(2, true);
+    trial.ticks(30);
+    assert!(matches!(trial.refusal(read), Some(Refusal::ReadIndexNotReady)));
+}
+
+#[test]
+fn a_new_leader_serves_nothing_before_its_first_entry_is_applied() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    trial.isolate(1);
+    // It can be elected, but not commit.
+    trial.lose = |m| matches!(&m.body, Body::Raft(r) if r.kind == RaftKind::AppendResponse);
+    for _ in 0..60 {
+        trial.ticks(1);
+        if trial.leader(DATA) != Some(1) {
+            break;
+        }
+    }
+    let leader = trial.leader(DATA).unwrap();
+    assert_ne!(leader, 1);
+    let read = trial.read(leader, false);
+    let write = trial.write(leader, put("a", "1"));
+    trial.settle();
+    assert_eq!((trial.reply(read), trial.reply(write)), (None, None));
+    trial.lose = |_| false;
+    trial.ticks(4);
+    assert!(matches!(trial.reply(read), Some(Reply::ReadReady { .. })));
+    assert!(trial.is_written(write));
+}
+
+#[test]
+fn comparisons_see_what_was_proposed_before_them() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    let first = trial.cas(1, "a", None, "1");
+    let second = trial.cas(1, "a", Some("1"), "2");
+    let third = trial.cas(1, "a", Some("1"), "3");
+    trial.settle();
+    let succeeded = |reply: Option<&Reply>| match reply {
+        Some(Reply::Cas { succeeded, previous, .. }) => {
+            (*succeeded, previous.as_ref().map(|pair| pair.value.clone()))
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(succeeded(trial.reply(first)), (true, None));
+    assert_eq!(succeeded(trial.reply(second)), (true, Some(Bytes::from_static(b"1"))));
+    assert_eq!(succeeded(trial.reply(third)), (false, Some(Bytes::from_static(b"2"))));
+    assert_eq!(trial.value(3, "a").as_deref(), Some("2"));
+}
+
+#[test]
+fn a_failed_comparison_waits_for_what_it_looked_at() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    trial.store(2).stalled = true;
+    trial.store(3).stalled = true;
+    let write = trial.write(1, put("a", "x"));
+    let cas = trial.cas(1, "a", None, "y");
+    trial.settle();
+    assert_eq!((trial.reply(write), trial.reply(cas)), (None, None));
+    trial.store(2).stalled = false;
+    trial.settle();
+    assert!(trial.is_written(write));
+    assert!(matches!(trial.reply(cas), Some(Reply::Cas { succeeded: false, .. })));
+}
+
+#[test]
+fn a_comparison_lost_with_leadership_is_undetermined() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    trial.isolate(1);
+    let cas = trial.cas(1, "a", None, "y");
+    let failed = trial.cas(1, "a", None, "z");
+    trial.ticks(40);
+    assert_eq!(trial.refusal(cas), Some(&Refusal::Undetermined));
+    assert_eq!(trial.refusal(failed), Some(&Refusal::StaleCommand));
+}

@@ -1,0 +1,102 @@
+//! A full device, limits, rest.
+
+use super::*;
+
+#[test]
+fn a_batch_that_found_no_room_is_written_later_whole() {
+    let mut trial = Trial::new(1);
+    trial.settle();
+    trial.store(1).full = true;
+    let write = trial.write(1, put("a", "1"));
+    trial.ticks(5);
+    assert_eq!(trial.reply(write), None);
+    trial.store(1).full = false;
+    trial.ticks(2);
+    assert!(trial.is_written(write));
+}
+
+#[test]
+fn a_full_device_refuses_puts_and_lets_deletes_pass() {
+    let mut trial = Trial::new(1);
+    trial.settle();
+    trial.store(1).engine.set_full(true);
+    let write = trial.write(1, put("a", "1"));
+    let id = trial.request();
+    let mut builder = CommandBuilder::new();
+    builder.delete(&key("a")).unwrap();
+    let command = builder.build().bytes().clone();
+    let delete = Write { id, header: trial.header(DATA), command, frees: true };
+    trial.store(1).core.step(Input::Write(delete));
+    trial.settle();
+    assert_eq!(trial.refusal(write), Some(&Refusal::DiskFull));
+    assert!(trial.is_written(id));
+}
+
+#[test]
+fn requests_beyond_the_bound_are_refused_at_once() {
+    let mut trial = Trial::with(3, |options| {
+        options.pending_bytes_max = 1_000;
+        options.entry_bytes_max = 500;
+    });
+    trial.lead(DATA, 1);
+    let large = trial.write(1, put("a", &"x".repeat(600)));
+    let writes: Vec<_> = (0..5).map(|_| trial.write(1, put("a", &"x".repeat(300)))).collect();
+    trial.settle();
+    assert!(matches!(trial.refusal(large), Some(Refusal::TooLarge { bytes_max: 500, .. })));
+    let refused =
+        writes.iter().filter(|id| matches!(trial.refusal(**id), Some(Refusal::Busy { .. })));
+    assert_eq!(refused.count(), 3);
+    assert_eq!(writes.iter().filter(|id| trial.is_written(**id)).count(), 2);
+}
+
+#[test]
+fn a_quiet_region_rests_costs_nothing_and_wakes_for_a_write() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    trial.ticks(150);
+    for store in 1..=3 {
+        assert!(trial.report(store, DATA).hibernating, "store {store}");
+        assert_eq!(trial.store(store).core.next_tick_nanos(), None);
+    }
+    // Long silence deposes nobody.
+    trial.ticks(100);
+    assert_eq!(trial.leader(DATA), Some(1));
+    assert!(trial.store(1).core.readers().get(DATA).unwrap().lease(trial.now).is_none());
+    let write = trial.write(1, put("a", "1"));
+    trial.settle();
+    assert!(trial.is_written(write));
+    assert_eq!(trial.value(3, "a").as_deref(), Some("1"));
+}
+
+#[test]
+fn followers_of_a_resting_leader_elect_another_when_its_store_is_lost() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    trial.ticks(150);
+    trial.isolate(1);
+    for store in [2, 3] {
+        trial.store(store).core.step(Input::StoreUnreachable(StoreId(1)));
+    }
+    trial.ticks(60);
+    let leader = trial.leader(DATA).unwrap();
+    assert_ne!(leader, 1);
+    trial.heal();
+    for store in [2, 3] {
+        trial.store(store).core.step(Input::StoreReachable(StoreId(1)));
+    }
+    let write = trial.write(leader, put("a", "1"));
+    trial.ticks(10);
+    assert!(trial.is_written(write));
+    assert_eq!(trial.value(1, "a").as_deref(), Some("1"));
+}
+
+#[test]
+fn a_client_that_asks_a_resting_follower_wakes_the_region() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    trial.ticks(150);
+    let read = trial.read(2, true);
+    trial.settle();
+    assert!(matches!(trial.reply(read), Some(Reply::ReadReady { .. })));
+    assert!(!trial.report(1, DATA).hibernating);
+}

@@ -1,0 +1,204 @@
+//! From bytes, all of which another store chose.
+
+use super::{CONTEXT_BYTES_MAX, ENTRIES_MAX, FORMAT, REJECT, unzigzag};
+use crate::messages::{Body, PeerMessage, RaftEntry, RaftKind, RaftMessage, SnapshotHeader};
+use bytes::Bytes;
+use stele_types::limits::{COMMAND_BYTES_MAX, USER_KEY_BYTES_MAX};
+use stele_types::mutant;
+use stele_types::{
+    Command, Error, KeyRange, LogIndex, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId,
+    RegionKind, Result, StoreId, Term, varint,
+};
+
+/// Longest encoded descriptor: two keys, and the peers.
+const DESCRIPTOR_BYTES_MAX: usize = 2 * USER_KEY_BYTES_MAX + (4 << 10);
+
+/// Reads a frame, to its last byte. Every payload that is not empty is a well-formed command. Fails
+/// with `Invalid`.
+pub fn decode(frame: Bytes) -> Result<PeerMessage> {
+    let mut reader = Reader { rest: &frame };
+    let message = read_message(&mut reader, &frame);
+    message.map_err(|what| Error::invalid(format!("message of a peer: {what}")))
+}
+
+/// Reads a snapshot's head, to its last byte. Fails with `Invalid`.
+pub fn decode_snapshot(bytes: &[u8]) -> Result<SnapshotHeader> {
+    let mut reader = Reader { rest: bytes };
+    let header = read_snapshot(&mut reader);
+    header.map_err(|what| Error::invalid(format!("head of a snapshot: {what}")))
+}
+
+type Read<T> = std::result::Result<T, &'static str>;
+
+fn read_message(reader: &mut Reader<'_>, frame: &Bytes) -> Read<PeerMessage> {
+    reader.version()?;
+    let body_number = reader.byte()?;
+    let [from_store, to_store, region] = reader.numbers()?;
+    let kind = match reader.byte()? {
+        0 => RegionKind::Data,
+        1 => RegionKind::System,
+        _ => return Err("unknown kind of region"),
+    };
+    let range = KeyRange { start: reader.key()?, end: reader.key()? };
+    let [conf_version, version] = reader.numbers()?;
+    let (from, to) = (reader.peer()?, reader.peer()?);
+    let body = match body_number {
+        0 => Body::Raft(read_raft(reader, frame)?),
+        1 => Body::Gone,
+        2 => {
+            let [index, term, target] = reader.numbers()?;
+            Body::Merged { prepared: (LogIndex(index), Term(term)), target: RegionId(target) }
+        }
+        3 => {
+            let [term, last] = reader.numbers()?;
+            Body::Hibernate { term: Term(term), last: LogIndex(last) }
+        }
+        4 => Body::WakeUp,
+        5 => {
+            let [index, term] = reader.numbers()?;
+            Body::Prepared { prepared: (LogIndex(index), Term(term)) }
+        }
+        _ => return Err("unknown body"),
+    };
+    reader.end()?;
+    Ok(PeerMessage {
+        from_store: StoreId(from_store),
+        to_store: StoreId(to_store),
+        region: RegionId(region),
+        kind,
+        range,
+        epoch: RegionEpoch { conf_version, version },
+        from,
+        to,
+        body,
+    })
+}
+
+fn read_raft(reader: &mut Reader<'_>, frame: &Bytes) -> Read<RaftMessage> {
+    let kind = RaftKind::from_number(reader.byte()?).ok_or("unknown kind of Raft message")?;
+    let reject = match reader.byte()? {
+        0 => false,
+        REJECT => true,
+        _ => return Err("unknown flags"),
+    };
+    let [term, log_term, index, commit] = reader.numbers()?;
+    let [commit_term, reject_hint, request_snapshot] = reader.numbers()?;
+    let priority = unzigzag(reader.number()?);
+    let context = reader.bytes(CONTEXT_BYTES_MAX, "context too long")?;
+    Ok(RaftMessage {
+        kind,
+        term: Term(term),
+        log_term: Term(log_term),
+        index: LogIndex(index),
+        commit: LogIndex(commit),
+        commit_term: Term(commit_term),
+        reject,
+        reject_hint: LogIndex(reject_hint),
+        request_snapshot: LogIndex(request_snapshot),
+        priority,
+        context: Bytes::copy_from_slice(context),
+        entries: read_entries(reader, frame)?,
+    })
+}
+
+/// Least bytes that describe an entry.
+const ENTRY_BYTES_MIN: usize = 3;
+
+fn read_entries(reader: &mut Reader<'_>, frame: &Bytes) -> Read<Vec<RaftEntry>> {
+    let count = usize::try_from(reader.number()?).map_err(|_| "too many entries")?;
+    if count > ENTRIES_MAX.min(reader.rest.len() / ENTRY_BYTES_MIN) {
+        return Err("too many entries");
+    }
+    let mut table = *reader;
+    for _ in 0..count {
+        reader.numbers::<3>()?;
+    }
+    let mut entries = Vec::with_capacity(count);
+    for _ in 0..count {
+        let [term, index, length] = table.numbers()?;
+        let length = usize::try_from(length).ok().filter(|bytes| *bytes <= COMMAND_BYTES_MAX);
+        let payload = reader.take(length.ok_or("entry too long")?)?;
+        let payload = match payload.is_empty() {
+            true => Bytes::new(),
+            false => frame.slice_ref(payload),
+        };
+        // A command that the engine could not apply would stop every replica.
+        if !payload.is_empty() && Command::parse(payload.clone()).is_err() {
+            return Err("an entry is no command");
+        }
+        entries.push(RaftEntry { term: Term(term), index: LogIndex(index), payload });
+    }
+    Ok(entries)
+}
+
+fn read_snapshot(reader: &mut Reader<'_>) -> Read<SnapshotHeader> {
+    reader.version()?;
+    let region = reader.bytes(DESCRIPTOR_BYTES_MAX, "descriptor too long")?;
+    let region = Region::decode(region).map_err(|_| "malformed descriptor")?;
+    let [index, term, leader_term] = reader.numbers()?;
+    let (from, to) = (reader.peer()?, reader.peer()?);
+    let bytes = reader.number()?;
+    reader.end()?;
+    let at = (LogIndex(index), Term(term));
+    Ok(SnapshotHeader { region, at, leader_term: Term(leader_term), from, to, bytes })
+}
+
+#[derive(Clone, Copy)]
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn version(&mut self) -> Read<()> {
+        match self.byte()? {
+            FORMAT => Ok(()),
+            _ => Err("unknown version"),
+        }
+    }
+
+    fn byte(&mut self) -> Read<u8> {
+        let (&byte, rest) = self.rest.split_first().ok_or("cut short")?;
+        self.rest = rest;
+        Ok(byte)
+    }
+
+    fn number(&mut self) -> Read<u64> {
+        varint::take(&mut self.rest).ok_or("cut short, or an overlong number")
+    }
+
+    fn numbers<const N: usize>(&mut self) -> Read<[u64; N]> {
+        let mut out = [0; N];
+        for number in &mut out {
+            *number = self.number()?;
+        }
+        Ok(out)
+    }
+
+    fn take(&mut self, length: usize) -> Read<&'a [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(length).ok_or("cut short")?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn bytes(&mut self, bytes_max: usize, too_long: &'static str) -> Read<&'a [u8]> {
+        let length = usize::try_from(self.number()?).ok().filter(|bytes| *bytes <= bytes_max);
+        self.take(length.ok_or(too_long)?)
+    }
+
+    fn key(&mut self) -> Read<Bytes> {
+        Ok(Bytes::copy_from_slice(self.bytes(USER_KEY_BYTES_MAX, "key too long")?))
+    }
+
+    fn peer(&mut self) -> Read<Peer> {
+        let [id, store] = self.numbers()?;
+        let role = PeerRole::from_number(u64::from(self.byte()?)).ok_or("unknown role")?;
+        Ok(Peer { id: PeerId(id), store: StoreId(store), role })
+    }
+
+    fn end(&self) -> Read<()> {
+        match self.rest.is_empty() || mutant::active("raftstore.wire_takes_trailing_bytes") {
+            true => Ok(()),
+            false => Err("bytes after the end"),
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! To bytes.
+
+use super::{FORMAT, REJECT, zigzag};
+use crate::messages::{Body, PeerMessage, RaftMessage, SnapshotHeader};
+use bytes::Bytes;
+use stele_types::{Peer, varint};
+
+/// Appends the message's head, and its entries' commands without a copy. The frame is the head, then
+/// the payloads in order.
+pub fn encode(message: &PeerMessage, head: &mut Vec<u8>, payloads: &mut Vec<Bytes>) {
+    head.push(FORMAT);
+    head.push(match &message.body {
+        Body::Raft(_) => 0,
+        Body::Gone => 1,
+        Body::Merged { .. } => 2,
+        Body::Hibernate { .. } => 3,
+        Body::WakeUp => 4,
+        Body::Prepared { .. } => 5,
+    });
+    numbers(head, [message.from_store.0, message.to_store.0, message.region.0]);
+    head.push(message.kind as u8);
+    varint::put_bytes(head, &message.range.start);
+    varint::put_bytes(head, &message.range.end);
+    numbers(head, [message.epoch.conf_version, message.epoch.version]);
+    peer(head, &message.from);
+    peer(head, &message.to);
+    match &message.body {
+        Body::Raft(body) => raft(body, head, payloads),
+        Body::Merged { prepared: (index, term), target } => {
+            numbers(head, [index.0, term.0, target.0]);
+        }
+        Body::Prepared { prepared: (index, term) } => numbers(head, [index.0, term.0]),
+        Body::Hibernate { term, last } => numbers(head, [term.0, last.0]),
+        Body::Gone | Body::WakeUp => {}
+    }
+}
+
+/// Appends the head of a snapshot.
+pub fn encode_snapshot(header: &SnapshotHeader, out: &mut Vec<u8>) {
+    out.push(FORMAT);
+    varint::put_bytes(out, &header.region.encode());
+    numbers(out, [header.at.0.0, header.at.1.0, header.leader_term.0]);
+    peer(out, &header.from);
+    peer(out, &header.to);
+    varint::put(out, header.bytes);
+}
+
+fn raft(message: &RaftMessage, head: &mut Vec<u8>, payloads: &mut Vec<Bytes>) {
+    head.push(message.kind as u8);
+    head.push(if message.reject { REJECT } else { 0 });
+    numbers(head, [message.term.0, message.log_term.0, message.index.0, message.commit.0]);
+    numbers(head, [message.commit_term.0, message.reject_hint.0, message.request_snapshot.0]);
+    varint::put(head, zigzag(message.priority));
+    varint::put_bytes(head, &message.context);
+    varint::put(head, message.entries.len() as u64);
+    for entry in &message.entries {
+        numbers(head, [entry.term.0, entry.index.0, entry.payload.len() as u64]);
+    }
+    let filled = message.entries.iter().filter(|entry| !entry.payload.is_empty());
+    payloads.extend(filled.map(|entry| entry.payload.clone()));
+}
+
+fn peer(out: &mut Vec<u8>, peer: &Peer) {
+    numbers(out, [peer.id.0, peer.store.0]);
+    out.push(peer.role as u8);
+}
+
+fn numbers<const N: usize>(out: &mut Vec<u8>, numbers: [u64; N]) {
+    for number in numbers {
+        varint::put(out, number);
+    }
+}

@@ -1,0 +1,41 @@
+//! Messages between stores as bytes. What comes in is bounded by the bytes that came: nothing is
+//! allocated for a number alone, and every entry's command is a slice of the frame.
+//!
+//! ```text
+//! frame    := head payload*                                (payloads in the order of their entries)
+//! head     := version:u8 (1) body:u8 from_store to_store region kind:u8 start:bytes end:bytes
+//!             conf_version version from:peer to:peer body
+//! peer     := id store role:u8                   (numbers are varints, bytes length-prefixed)
+//! body     := 0 raft | 1 | 2 index term target | 3 term last | 4 | 5 index term
+//!              (raft, gone, merged, hibernate, wake up, prepared)
+//! raft     := kind:u8 flags:u8 term log_term index commit commit_term reject_hint request_snapshot
+//!             priority context:bytes count (term index length)*
+//! flags    := 1 reject
+//! snapshot := version:u8 (1) region:bytes index term leader_term from:peer to:peer bytes
+//! ```
+
+mod decode;
+mod encode;
+
+pub use decode::{decode, decode_snapshot};
+pub use encode::{encode, encode_snapshot};
+
+const FORMAT: u8 = 1;
+/// Most entries in one message. Their descriptions are larger in memory than in a frame.
+pub(crate) const ENTRIES_MAX: usize = 1 << 17;
+/// Longest read or heartbeat context.
+pub(crate) const CONTEXT_BYTES_MAX: usize = 64;
+
+const REJECT: u8 = 1;
+
+/// Negative priorities are small numbers too.
+fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)) as u64
+}
+
+fn unzigzag(value: u64) -> i64 {
+    (value >> 1) as i64 ^ -((value & 1) as i64)
+}
+
+#[cfg(test)]
+mod tests;

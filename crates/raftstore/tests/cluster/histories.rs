@@ -1,0 +1,112 @@
+//! Random histories: clients read and write while things go wrong. What they saw must be
+//! linearizable, no term has two leaders, no two stores hold a lease, replicas agree at the end.
+
+use crate::clients::Clients;
+use crate::nemesis::{Dangers, Nemesis, destroy_strays, finish_merges};
+use crate::sim::{Backend, DATA, MS, ModelBackend, Sim, seed};
+use stele_types::RegionPhase;
+
+/// Steps of a history: about 20 seconds of its time.
+const TURNS: u64 = 2_000;
+const KEYS: [&str; 5] = ["b", "g", "m", "r", "w"];
+
+/// One history of `turns` steps.
+pub fn run<B: Backend>(backend: B, dangers: Dangers, seed: u64, turns: u64) -> u64 {
+    let mut sim = Sim::with(backend, 5, &[1, 2, 3], seed, |options| {
+        options.hibernate_after_ticks = 60;
+        options.log_kept.entries = 20;
+        options.log_kept.pin_bytes_max = 2_000;
+    });
+    for (rate, node) in [1000, 1050, 1090, 1000, 1020].into_iter().zip(sim.nodes.values_mut()) {
+        node.rate_permille = rate;
+    }
+    let mut clients = Clients::new(6, &KEYS, seed);
+    let mut nemesis = Nemesis::new(dangers, seed);
+    for _ in 0..turns {
+        clients.step(&mut sim);
+        let pause = sim.prng.below(20 * MS);
+        sim.run(pause);
+        nemesis.step(&mut sim);
+        let leases = sim.leases(DATA);
+        if leases.len() > 1 {
+            sim.fail(&format!("stores {leases:?} hold a lease at once"));
+        }
+    }
+    clients.stop();
+    end(&mut sim);
+    clients.check(&mut sim);
+    clients.acknowledged
+}
+
+/// Heals everything, ends what is half done, and waits for agreement.
+fn end<B: Backend>(sim: &mut Sim<B>) {
+    sim.net = crate::sim::Network::default();
+    for id in sim.nodes.keys().copied().collect::<Vec<_>>() {
+        sim.node(id).stalled = false;
+        if !sim.is_up(id) {
+            sim.start(id);
+        }
+    }
+    for _ in 0..30 {
+        sim.run(500 * MS);
+        finish_merges(sim);
+        destroy_strays(sim);
+    }
+    let mut merging = Vec::new();
+    for store in sim.nodes.keys().copied().collect::<Vec<_>>() {
+        let reports = sim.reports(store).into_iter();
+        merging.extend(reports.filter(|it| it.region.phase != RegionPhase::Normal));
+    }
+    if !merging.is_empty() {
+        sim.fail("a merge never ends");
+    }
+    sim.settle();
+}
+
+fn histories(test: &str, dangers: Dangers, count: u64) {
+    let first = seed(test, 1);
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let usual = if std::env::var("STELE_SEED").is_ok() { 1 } else { count };
+    let count: u64 = number("STELE_HISTORIES").unwrap_or(usual);
+    let mut acknowledged = 0;
+    for seed in first..first + count {
+        println!("seed {seed}");
+        acknowledged += run(ModelBackend, dangers, seed, TURNS);
+    }
+    println!("{acknowledged} operations acknowledged in {count} histories");
+    assert!(acknowledged > 100 * count, "too little got through to mean anything");
+}
+
+#[test]
+fn histories_without_trouble_are_linearizable() {
+    histories("histories_without_trouble", Dangers::default(), 2);
+}
+
+#[test]
+fn histories_over_a_bad_network_are_linearizable() {
+    let dangers = Dangers { network: true, transfers: true, ..Dangers::default() };
+    histories("histories_over_a_bad_network", dangers, 10);
+}
+
+#[test]
+fn histories_with_crashes_pauses_and_slow_disks_are_linearizable() {
+    let dangers = Dangers { members: false, ranges: false, ..Dangers::ALL };
+    histories("histories_with_crashes", dangers, 10);
+}
+
+#[test]
+fn histories_with_changing_members_are_linearizable() {
+    let dangers = Dangers { ranges: false, ..Dangers::ALL };
+    histories("histories_with_changing_members", dangers, 10);
+}
+
+#[test]
+fn histories_with_splits_and_merges_are_linearizable() {
+    let dangers = Dangers { members: false, ..Dangers::ALL };
+    histories("histories_with_splits_and_merges", dangers, 10);
+}
+
+#[test]
+fn histories_with_everything_are_linearizable() {
+    histories("histories_with_everything", Dangers::ALL, 10);
+}

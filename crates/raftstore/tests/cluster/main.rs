@@ -1,0 +1,9 @@
+//! Several stores with a network, disks and clocks that misbehave: elections, reads, members,
+//! ranges, and random histories checked for linearizability.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod checker;
+mod clients;
+mod histories;
+mod nemesis;
+mod sim;

@@ -1,0 +1,261 @@
+//! What goes wrong, and what operators do meanwhile: one thing now and then, by seed.
+
+use crate::sim::{Backend, MS, Sim};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use stele_raftstore::*;
+use stele_types::*;
+
+/// What a history may meet.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Dangers {
+    pub network: bool,
+    pub crashes: bool,
+    pub pauses: bool,
+    pub slow_disks: bool,
+    pub transfers: bool,
+    pub members: bool,
+    pub ranges: bool,
+}
+
+impl Dangers {
+    pub const ALL: Self = Self {
+        network: true,
+        crashes: true,
+        pauses: true,
+        slow_disks: true,
+        transfers: true,
+        members: true,
+        ranges: true,
+    };
+}
+
+pub struct Nemesis {
+    prng: Prng,
+    dangers: Dangers,
+    next_at: u64,
+    /// Stores that are down, and when they start again.
+    down: Vec<(u64, u64)>,
+}
+
+impl Nemesis {
+    pub fn new(dangers: Dangers, seed: u64) -> Self {
+        Self { prng: Prng::new(seed ^ 0x4e3e_5150), dangers, next_at: 0, down: Vec::new() }
+    }
+
+    /// Does something, if it is time.
+    pub fn step<B: Backend>(&mut self, sim: &mut Sim<B>) {
+        for at in (0..self.down.len()).rev() {
+            if self.down[at].1 <= sim.now {
+                sim.start(self.down.remove(at).0);
+            }
+        }
+        if sim.now < self.next_at {
+            return;
+        }
+        self.next_at = sim.now + (100 + self.prng.below(900)) * MS;
+        let Dangers { network, crashes, pauses, slow_disks, transfers, members, ranges } =
+            self.dangers;
+        match self.prng.below(12) {
+            0..4 if network => self.trouble_network(sim),
+            4 if crashes => self.crash(sim),
+            5 if pauses => self.pause(sim),
+            6 if slow_disks => self.slow_disk(sim),
+            7 if transfers => self.transfer(sim),
+            8 | 9 if members => self.change_members(sim),
+            10 | 11 if ranges => self.change_ranges(sim),
+            _ => self.heal(sim),
+        }
+        if ranges {
+            finish_merges(sim);
+        }
+    }
+
+    fn any<B: Backend>(&mut self, sim: &Sim<B>) -> u64 {
+        let stores: Vec<u64> = sim.nodes.keys().copied().collect();
+        stores[self.prng.below(stores.len() as u64) as usize]
+    }
+
+    fn heal<B: Backend>(&mut self, sim: &mut Sim<B>) {
+        sim.note("the network heals".into());
+        sim.net = crate::sim::Network::default();
+        for node in sim.nodes.values_mut() {
+            node.stalled = false;
+            node.append_nanos = (100_000, 2_000_000);
+        }
+    }
+
+    fn trouble_network<B: Backend>(&mut self, sim: &mut Sim<B>) {
+        let stores: Vec<u64> = sim.nodes.keys().copied().collect();
+        match self.prng.below(5) {
+            0 => {
+                let (one, other): (Vec<u64>, Vec<u64>) =
+                    stores.into_iter().partition(|_| self.prng.coin());
+                sim.note(format!("{one:?} and {other:?} are apart"));
+                sim.net.partition(&one, &other);
+            }
+            1 => {
+                let (from, to) = (self.any(sim), self.any(sim));
+                sim.note(format!("nothing passes from {from} to {to}"));
+                sim.net.cut_one_way(from, to);
+            }
+            2 => {
+                let store = sim.leader(crate::sim::DATA).unwrap_or(1);
+                sim.note(format!("{store} is alone"));
+                sim.isolate(store);
+            }
+            3 => {
+                sim.net.lost_permille = self.prng.below(300);
+                sim.net.doubled_permille = self.prng.below(500);
+            }
+            _ => sim.net.delay_nanos = (100_000, (1 + self.prng.below(300)) * MS),
+        }
+    }
+
+    fn crash<B: Backend>(&mut self, sim: &mut Sim<B>) {
+        let store = self.any(sim);
+        if sim.is_up(store) {
+            sim.crash(store);
+            self.down.push((store, sim.now + (50 + self.prng.below(2_000)) * MS));
+        }
+    }
+
+    fn pause<B: Backend>(&mut self, sim: &mut Sim<B>) {
+        let (store, until) = (self.any(sim), sim.now + self.prng.below(2_000) * MS);
+        sim.note(format!("{store} stands still until {} ms", until / MS));
+        sim.node(store).paused_until = until;
+    }
+
+    fn slow_disk<B: Backend>(&mut self, sim: &mut Sim<B>) {
+        let (store, most) = (self.any(sim), self.prng.below(300) * MS);
+        sim.note(format!("the disk of {store} takes up to {} ms", most / MS));
+        let node = sim.node(store);
+        node.append_nanos = (100_000, 100_000 + most);
+        node.stalled = self.prng.below(4) == 0;
+    }
+
+    /// A region that some store believes to lead.
+    fn led<B: Backend>(&mut self, sim: &mut Sim<B>) -> Option<(u64, RegionReport)> {
+        let mut all = Vec::new();
+        for store in sim.nodes.keys().copied().collect::<Vec<_>>() {
+            let led = sim.reports(store).into_iter().filter(|it| it.role == Role::Leader);
+            all.extend(led.map(|report| (store, report)));
+        }
+        let at = self.prng.below(all.len() as u64) as usize;
+        (!all.is_empty()).then(|| all.swap_remove(at))
+    }
+
+    fn transfer<B: Backend>(&mut self, sim: &mut Sim<B>) {
+        let Some((store, report)) = self.led(sim) else { return };
+        let peers = &report.region.peers;
+        let to = peers[self.prng.below(peers.len() as u64) as usize].id;
+        sim.note(format!("{store} is to hand region {} to {to}", report.region.id));
+        sim.admin(store, report.region.id, Admin::TransferLeader(to));
+    }
+
+    /// Grows to three or four voters, then replaces one; drops learners.
+    fn change_members<B: Backend>(&mut self, sim: &mut Sim<B>) {
+        let Some((store, report)) = self.led(sim) else { return };
+        let region = &report.region;
+        let of = |role| region.peers.iter().filter(move |peer| peer.role == role).copied();
+        let learner = of(PeerRole::Learner).next();
+        let voters: Vec<Peer> = of(PeerRole::Voter).collect();
+        let free = sim.nodes.keys().copied().find(|id| region.peer_on(StoreId(*id)).is_none());
+        let add = |peer, role| PeerChange { kind: ChangeKind::Add, peer: Peer { role, ..peer } };
+        let remove = |peer| PeerChange { kind: ChangeKind::Remove, peer };
+        let victim = voters[self.prng.below(voters.len() as u64) as usize];
+        let changes = match (learner, self.prng.below(4)) {
+            (Some(learner), 0) => vec![remove(learner)],
+            (Some(learner), 1 | 2) if voters.len() >= 3 => {
+                vec![add(learner, PeerRole::Voter), add(victim, PeerRole::Learner)]
+            }
+            (Some(learner), _) => vec![add(learner, PeerRole::Voter)],
+            (None, 0) if voters.len() > 3 => vec![remove(victim)],
+            (None, _) => match free {
+                Some(store) => {
+                    let id = PeerId(sim.fresh_id());
+                    let peer = Peer { id, store: StoreId(store), role: PeerRole::Learner };
+                    vec![add(peer, PeerRole::Learner)]
+                }
+                None => vec![],
+            },
+        };
+        sim.note(format!("members of region {}: {changes:?}", region.id));
+        sim.admin(store, region.id, Admin::ChangePeers(changes));
+    }
+
+    fn change_ranges<B: Backend>(&mut self, sim: &mut Sim<B>) {
+        let Some((store, report)) = self.led(sim) else { return };
+        let region = report.region.clone();
+        if self.prng.coin() {
+            let key = Bytes::from(vec![b'a' + self.prng.below(26) as u8]);
+            let new_ids = vec![new_region(sim, &region)];
+            sim.note(format!("split of region {} at {key:?}", region.id));
+            sim.admin(store, region.id, Admin::Split { keys: vec![key], new_ids });
+            return;
+        }
+        let others = sim.reports(store).into_iter().map(|report| report.region);
+        let beside = |other: &Region| {
+            let (a, b) = (&region.range, &other.range);
+            other.id != region.id && (a.start == b.end || a.end == b.start)
+        };
+        let Some(target) = others.filter(beside).last() else { return };
+        sim.note(format!("region {} is to be merged into {}", region.id, target.id));
+        sim.admin(store, region.id, Admin::PrepareMerge { target });
+    }
+}
+
+/// Names for a region that is split off.
+pub fn new_region<B: Backend>(sim: &mut Sim<B>, parent: &Region) -> NewRegion {
+    let region = RegionId(sim.fresh_id());
+    let peers = parent.peers.iter().map(|_| PeerId(sim.fresh_id())).collect();
+    NewRegion { region, peers }
+}
+
+/// Ends replicas that no member list names any more and that nobody told, as placement does.
+pub fn destroy_strays<B: Backend>(sim: &mut Sim<B>) {
+    let mut latest: BTreeMap<RegionId, Region> = BTreeMap::new();
+    let stores: Vec<u64> = sim.nodes.keys().copied().collect();
+    for report in stores.iter().flat_map(|store| sim.reports(*store)).collect::<Vec<_>>() {
+        let known = latest.entry(report.region.id).or_insert_with(|| report.region.clone());
+        if known.epoch.conf_version < report.region.epoch.conf_version {
+            *known = report.region;
+        }
+    }
+    for store in stores {
+        for report in sim.reports(store) {
+            let id = report.peer.id;
+            if latest.get(&report.region.id).is_some_and(|region| region.peer(id).is_none()) {
+                sim.admin(store, report.region.id, Admin::Destroy(id));
+            }
+        }
+    }
+}
+
+/// Asks the targets of prepared merges to take over, or the sources to go back where the target has
+/// changed.
+pub fn finish_merges<B: Backend>(sim: &mut Sim<B>) {
+    for store in sim.nodes.keys().copied().collect::<Vec<_>>() {
+        for report in sim.reports(store) {
+            let RegionPhase::Merging { target, prepared, target_epoch, .. } = report.region.phase
+            else {
+                continue;
+            };
+            if report.role != Role::Leader {
+                continue;
+            }
+            let source = report.region.clone();
+            let leader = sim.leader(target);
+            let now = leader.and_then(|leader| sim.report(leader, target));
+            match (leader, now) {
+                (Some(leader), Some(now)) if now.region.epoch == target_epoch => {
+                    let call = Admin::CommitMerge { source, prepared_index: prepared };
+                    sim.admin(leader, target, call);
+                }
+                _ => {
+                    sim.admin(store, source.id, Admin::RollbackMerge);
+                }
+            }
+        }
+    }
+}

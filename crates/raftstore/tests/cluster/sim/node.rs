@@ -1,0 +1,70 @@
+//! One simulated store.
+
+use std::sync::Arc;
+use stele_raftstore::{Now, RaftStore};
+use stele_storage::StorageEngine;
+use stele_types::KeyRange;
+
+/// A store: its engine, its core while it runs, its clock and its disk.
+pub struct Node<E: StorageEngine> {
+    pub id: u64,
+    pub engine: Arc<E>,
+    /// `None` while it is down.
+    pub core: Option<RaftStore<E>>,
+    /// Counts its starts: what was under way in an earlier life ends with it.
+    pub life: u64,
+    /// How fast its clock runs, in 1000.
+    pub rate_permille: u64,
+    offset_nanos: u64,
+    /// It does nothing before this (global) time: what comes waits.
+    pub paused_until: u64,
+    /// Appends do not end.
+    pub stalled: bool,
+    /// How long an append takes, least and most.
+    pub append_nanos: (u64, u64),
+}
+
+impl<E: StorageEngine> Node<E> {
+    pub fn new(id: u64, engine: Arc<E>) -> Self {
+        Self {
+            id,
+            engine,
+            core: None,
+            life: 0,
+            rate_permille: 1000,
+            offset_nanos: id * 1_000_000_000,
+            paused_until: 0,
+            stalled: false,
+            append_nanos: (100_000, 2_000_000),
+        }
+    }
+
+    /// Its own monotonic clock at a global time.
+    pub fn local(&self, global_nanos: u64) -> u64 {
+        self.offset_nanos + (u128::from(global_nanos) * u128::from(self.rate_permille) / 1000) as u64
+    }
+
+    /// The first global time at which its clock shows at least `local_nanos`.
+    pub fn global(&self, local_nanos: u64) -> u64 {
+        let own = u128::from(local_nanos.saturating_sub(self.offset_nanos));
+        (own * 1000).div_ceil(u128::from(self.rate_permille)) as u64
+    }
+
+    pub fn now(&self, global_nanos: u64) -> Now {
+        Now {
+            monotonic_nanos: self.local(global_nanos),
+            unix_seconds: 1_700_000_000 + global_nanos / 1_000_000_000,
+        }
+    }
+
+    /// The core, of a store that runs.
+    pub fn core(&mut self) -> &mut RaftStore<E> {
+        self.core.as_mut().expect("the store is down")
+    }
+}
+
+/// A snapshot on its way: pairs were taken from the sender's view at the beginning.
+pub struct Carried {
+    pub ranges: Vec<KeyRange>,
+    pub pairs: Vec<Vec<stele_storage::Pair>>,
+}

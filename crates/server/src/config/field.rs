@@ -1,0 +1,88 @@
+//! Reading and writing one setting as text.
+
+use std::path::PathBuf;
+use stele_types::size::parse_bytes;
+use stele_types::{Error, Result};
+
+/// A setting's place, and what may stand there.
+pub(super) enum Field<'a> {
+    Number { at: &'a mut u64, low: u64, high: u64, bytes: bool },
+    Ratio(&'a mut f64, f64, f64),
+    Text(&'a mut String),
+    Word(&'a mut String, &'static [&'static str]),
+    List(&'a mut Vec<String>),
+    Paths(&'a mut Vec<PathBuf>),
+}
+
+impl<'a> Field<'a> {
+    pub fn count(at: &'a mut u64, low: u64, high: u64) -> Self {
+        Self::Number { at, low, high, bytes: false }
+    }
+
+    pub fn bytes(at: &'a mut u64, low: u64, high: u64) -> Self {
+        Self::Number { at, low, high, bytes: true }
+    }
+
+    pub fn set(self, key: &str, text: &str) -> Result<()> {
+        let bounds = self.bounds();
+        let refuse = || Err(Error::invalid(format!("{key} is `{text}`; allowed is {bounds}")));
+        match self {
+            Self::Number { at, low, high, bytes } => {
+                let number = if bytes { parse_bytes(text).ok() } else { text.trim().parse().ok() };
+                match number.filter(|number| (low..=high).contains(number)) {
+                    Some(number) => *at = number,
+                    None => return refuse(),
+                }
+            }
+            Self::Ratio(at, low, high) => match text.trim().parse() {
+                Ok(number) if (low..=high).contains(&number) => *at = number,
+                _ => return refuse(),
+            },
+            Self::Word(at, words) if words.contains(&text) => text.clone_into(at),
+            Self::Word(..) => return refuse(),
+            Self::Text(at) => text.trim().clone_into(at),
+            Self::List(at) => *at = items(text).map(str::to_owned).collect(),
+            Self::Paths(at) => *at = items(text).map(PathBuf::from).collect(),
+        }
+        Ok(())
+    }
+
+    pub fn text(&self) -> String {
+        match self {
+            Self::Number { at, bytes: true, .. } => whole_units(**at),
+            Self::Number { at, .. } => at.to_string(),
+            Self::Ratio(at, ..) => at.to_string(),
+            Self::Text(at) | Self::Word(at, _) => (*at).clone(),
+            Self::List(at) => at.join(","),
+            Self::Paths(at) => {
+                let texts: Vec<String> = at.iter().map(|path| path.display().to_string()).collect();
+                texts.join(",")
+            }
+        }
+    }
+
+    pub fn bounds(&self) -> String {
+        match self {
+            Self::Number { low, high, bytes: true, .. } => {
+                format!("{} to {}", whole_units(*low), whole_units(*high))
+            }
+            Self::Number { low, high, .. } => format!("{low} to {high}"),
+            Self::Ratio(_, low, high) => format!("{low} to {high}"),
+            Self::Word(_, words) => words.join(", "),
+            Self::Text(_) => "host:port".to_owned(),
+            Self::List(_) => "host:port, several separated by commas".to_owned(),
+            Self::Paths(_) => "directories, separated by commas".to_owned(),
+        }
+    }
+}
+
+fn items(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|item| !item.is_empty())
+}
+
+/// The largest unit that divides `bytes`.
+fn whole_units(bytes: u64) -> String {
+    let units = [("TiB", 1u64 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    let unit = units.iter().find(|(_, factor)| bytes > 0 && bytes.is_multiple_of(*factor));
+    unit.map_or(bytes.to_string(), |(name, factor)| format!("{}{name}", bytes / factor))
+}

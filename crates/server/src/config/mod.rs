@@ -1,0 +1,270 @@
+//! Configuration: nothing is required; a TOML file, then the environment, then flags override the
+//! defaults. One table names every setting; the reference page is made from it.
+
+mod field;
+mod reference;
+mod settings;
+
+pub use reference::reference_page;
+pub use settings::{SETTINGS, Setting};
+
+use field::Field;
+use std::path::{Path, PathBuf};
+use stele_types::{Error, Result};
+
+/// Everything a server can be told. Sizes are in bytes unless a name says otherwise.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Address that clients, placement and peers connect to. A taken port makes the next free one
+    /// be used when it was not given explicitly.
+    pub listen: String,
+    /// Address told to clients and peers; empty for `listen`.
+    pub advertise: String,
+    /// Addresses of any nodes of the cluster to join; none founds a cluster.
+    pub join: Vec<String>,
+    /// One directory per device.
+    pub stores: Vec<PathBuf>,
+    /// Memory for index changes before they are flushed, per store.
+    pub memtable_bytes_max: u64,
+    /// Memory for index blocks, per store.
+    pub block_cache_bytes_max: u64,
+    /// Memory for recent log entries, per store.
+    pub entry_cache_bytes_max: u64,
+    /// Device space kept for garbage collection, per store.
+    pub reserved_bytes: u64,
+    /// What garbage collection moves.
+    pub gc_policy: String,
+    /// Device bytes per live byte that are accepted.
+    pub space_amp_target: f64,
+    /// Milliseconds of a Raft tick.
+    pub tick_ms: u64,
+    /// Ticks without a leader before an election; up to twice as many, drawn at random.
+    pub election_ticks: u64,
+    /// Milliseconds of quiet after which a region sleeps; 0 for never.
+    pub hibernate_after_ms: u64,
+    /// Log bytes kept for a follower that lags; beyond them it gets a snapshot.
+    pub pin_bytes_max: u64,
+    /// Size at which a region is split.
+    pub region_bytes_max: u64,
+    /// Operations per second at which a region is split; 0 for never.
+    pub region_ops_max: u64,
+    /// Bytes of requests in work, per store; beyond them clients are told to wait.
+    pub pending_bytes_max: u64,
+    /// Largest Raft entry; larger batches that are not atomic are split.
+    pub entry_bytes_max: u64,
+    /// Connections at a time.
+    pub connections_max: u64,
+    /// Milliseconds from which a request is written to the slow log; 0 for none.
+    pub slow_log_ms: u64,
+    /// What is written to the log.
+    pub log_level: String,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:2379".to_owned(),
+            advertise: String::new(),
+            join: Vec::new(),
+            stores: vec![PathBuf::from("data")],
+            memtable_bytes_max: 64 << 20,
+            block_cache_bytes_max: 64 << 20,
+            entry_cache_bytes_max: 32 << 20,
+            reserved_bytes: 256 << 20,
+            gc_policy: "adaptive".to_owned(),
+            space_amp_target: 2.0,
+            tick_ms: 50,
+            election_ticks: 10,
+            hibernate_after_ms: 5_000,
+            pin_bytes_max: 1 << 30,
+            region_bytes_max: 1 << 30,
+            region_ops_max: 0,
+            pending_bytes_max: 256 << 20,
+            entry_bytes_max: 8 << 20,
+            connections_max: 10_000,
+            slow_log_ms: 1_000,
+            log_level: "info".to_owned(),
+        }
+    }
+}
+
+impl Config {
+    /// Defaults, then the file if one is named, then `environment` (names `STELE_…`), then `flags`
+    /// (pairs of key and text). Fails with `Invalid` naming the source, the key and what is allowed.
+    pub fn load(
+        file: Option<&Path>,
+        environment: impl Iterator<Item = (String, String)>,
+        flags: &[(String, String)],
+    ) -> Result<Self> {
+        let mut config = Self::default();
+        if let Some(path) = file {
+            config.read_file(path)?;
+        }
+        for (name, text) in environment {
+            if let Some(setting) = SETTINGS.iter().find(|setting| setting.variable() == name) {
+                config.set(setting.key, &text).map_err(|error| named(&name, &error))?;
+            }
+        }
+        for (key, text) in flags {
+            config.set(key, text).map_err(|error| named(&format!("--{key}"), &error))?;
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Sets one key from text. Fails with `Invalid` naming the key and what is allowed.
+    pub fn set(&mut self, key: &str, text: &str) -> Result<()> {
+        match self.field(key) {
+            Some(field) => field.set(key, text),
+            None => Err(Error::invalid(unknown(key))),
+        }
+    }
+
+    /// The value of a key as [`Config::set`] reads it.
+    pub fn get(&self, key: &str) -> Option<String> {
+        Some(self.clone().field(key)?.text())
+    }
+
+    /// The address clients and peers are told.
+    pub fn advertised(&self) -> &str {
+        if self.advertise.is_empty() { &self.listen } else { &self.advertise }
+    }
+
+    /// All settings with their values, one line each: printed at start.
+    pub fn effective(&self) -> String {
+        let line = |setting: &Setting| {
+            format!("{} = {}\n", setting.key, self.get(setting.key).unwrap_or_default())
+        };
+        SETTINGS.iter().map(line).collect()
+    }
+
+    fn read_file(&mut self, path: &Path) -> Result<()> {
+        let source = |error: String| Error::invalid(format!("{}: {error}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| source(error.to_string()))?;
+        let table: toml::Table = text.parse().map_err(|error| source(format!("{error}")))?;
+        for (key, value) in &table {
+            let text = match value {
+                toml::Value::String(text) => text.clone(),
+                toml::Value::Array(items) => {
+                    let texts: Option<Vec<&str>> = items.iter().map(|item| item.as_str()).collect();
+                    let list = || source(format!("`{key}` takes a list of strings"));
+                    texts.ok_or_else(list)?.join(",")
+                }
+                toml::Value::Table(_) => {
+                    return Err(source(format!("`{key}`: settings stand at the top level")));
+                }
+                other => other.to_string(),
+            };
+            self.set(key, &text).map_err(|error| source(detail(&error)))?;
+        }
+        Ok(())
+    }
+
+    /// What no single setting shows.
+    fn check(&self) -> Result<()> {
+        for (at, store) in self.stores.iter().enumerate() {
+            if self.stores.iter().skip(at + 1).any(|other| other == store) {
+                let text = format!("store {} is named twice", store.display());
+                return Err(Error::invalid(text));
+            }
+        }
+        if self.advertised().starts_with("0.0.0.0") || self.advertised().starts_with("[::]") {
+            return Err(Error::invalid(
+                "listening on every interface: set `advertise` to the address others reach",
+            ));
+        }
+        Ok(())
+    }
+
+    fn field(&mut self, key: &str) -> Option<Field<'_>> {
+        const MIB: u64 = 1 << 20;
+        const GIB: u64 = 1 << 30;
+        Some(match key {
+            "listen" => Field::Text(&mut self.listen),
+            "advertise" => Field::Text(&mut self.advertise),
+            "join" => Field::List(&mut self.join),
+            "store" => Field::Paths(&mut self.stores),
+            "memtable_bytes_max" => Field::bytes(&mut self.memtable_bytes_max, MIB, 4 * GIB),
+            "block_cache_bytes_max" => Field::bytes(&mut self.block_cache_bytes_max, MIB, 1 << 40),
+            "entry_cache_bytes_max" => Field::bytes(&mut self.entry_cache_bytes_max, 0, 1 << 40),
+            "reserved_bytes" => Field::bytes(&mut self.reserved_bytes, 0, 1 << 40),
+            "gc_policy" => Field::Word(&mut self.gc_policy, &["adaptive", "nezha", "wisckey"]),
+            "space_amp_target" => Field::Ratio(&mut self.space_amp_target, 1.05, 100.0),
+            "tick_ms" => Field::count(&mut self.tick_ms, 5, 1_000),
+            "election_ticks" => Field::count(&mut self.election_ticks, 5, 1_000),
+            "hibernate_after_ms" => Field::count(&mut self.hibernate_after_ms, 0, 86_400_000),
+            "pin_bytes_max" => Field::bytes(&mut self.pin_bytes_max, MIB, 1 << 44),
+            "region_bytes_max" => Field::bytes(&mut self.region_bytes_max, MIB, 1 << 44),
+            "region_ops_max" => Field::count(&mut self.region_ops_max, 0, 1 << 32),
+            "pending_bytes_max" => Field::bytes(&mut self.pending_bytes_max, MIB, 1 << 40),
+            "entry_bytes_max" => Field::bytes(&mut self.entry_bytes_max, 64 << 10, 96 * MIB),
+            "connections_max" => Field::count(&mut self.connections_max, 1, 1_000_000),
+            "slow_log_ms" => Field::count(&mut self.slow_log_ms, 0, 86_400_000),
+            "log_level" => {
+                Field::Word(&mut self.log_level, &["error", "warn", "info", "debug", "trace"])
+            }
+            _ => return None,
+        })
+    }
+}
+
+fn named(source: &str, error: &Error) -> Error {
+    Error::invalid(format!("{source}: {}", detail(error)))
+}
+
+fn detail(error: &Error) -> String {
+    match error {
+        Error::Invalid(detail) => detail.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn unknown(key: &str) -> String {
+    let keys: Vec<&str> = SETTINGS.iter().map(|setting| setting.key).collect();
+    format!("there is no setting `{key}`; known are {}", keys.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn none() -> std::iter::Empty<(String, String)> {
+        std::iter::empty()
+    }
+
+    #[test]
+    fn every_setting_of_the_table_can_be_read_and_set_to_its_default() {
+        assert!(SETTINGS.len() <= 25);
+        let mut config = Config::default();
+        for setting in SETTINGS {
+            let text = config.get(setting.key).unwrap_or_else(|| panic!("{}", setting.key));
+            config.set(setting.key, &text).unwrap();
+        }
+        assert_eq!(config, Config::default());
+    }
+
+    #[test]
+    fn later_sources_win() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("stele.toml");
+        std::fs::write(&file, "tick_ms = 70\nstore = [\"a\", \"b\"]\nslow_log_ms = 7\n").unwrap();
+        let environment = vec![("STELE_TICK_MS".to_owned(), "60".to_owned())];
+        let flags = vec![("slow_log_ms".to_owned(), "9".to_owned())];
+        let config = Config::load(Some(&file), environment.into_iter(), &flags).unwrap();
+        assert_eq!((config.tick_ms, config.slow_log_ms, config.stores.len()), (60, 9, 2));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_what_is_allowed() {
+        let flags = |key: &str, text: &str| vec![(key.to_owned(), text.to_owned())];
+        let message = |key: &str, text: &str| {
+            Config::load(None, none(), &flags(key, text)).unwrap_err().to_string()
+        };
+        assert!(message("tick_ms", "9999").contains("5 to 1000"));
+        assert!(message("memtable_bytes_max", "many").contains("memtable_bytes_max"));
+        assert!(message("gc_policy", "x").contains("wisckey"));
+        assert!(message("colour", "x").contains("tick_ms"));
+        assert!(message("store", "a,a").contains("twice"));
+        assert!(message("listen", "0.0.0.0:1").contains("advertise"));
+    }
+}

@@ -1,0 +1,168 @@
+//! The control service: what concerns the cluster goes to the placement group, what concerns this
+//! node is answered here.
+
+mod replica;
+
+use crate::config::{Config, SETTINGS};
+use crate::members::Members;
+use crate::placement::PlacementService;
+use crate::store::StoreHandle;
+use crate::stores::Stores;
+use std::sync::Arc;
+use stele_proto::stele::control::v1::control_server::Control;
+use stele_proto::stele::control::v1::*;
+use stele_types::{RegionId, StoreId};
+use tonic::{Request, Response, Status};
+
+/// See the module.
+pub struct ControlService {
+    config: Arc<Config>,
+    placement: Arc<PlacementService>,
+    stores: Arc<Stores>,
+    members: Arc<Members>,
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+impl ControlService {
+    /// Of one node.
+    pub fn new(
+        config: Arc<Config>,
+        placement: Arc<PlacementService>,
+        stores: Arc<Stores>,
+        members: Arc<Members>,
+    ) -> Self {
+        Self { config, placement, stores, members }
+    }
+
+    /// The store of that number; of 0, the one that holds the region.
+    fn store(&self, store: u64, region: RegionId) -> Result<Arc<StoreHandle>, Status> {
+        let found = match store {
+            0 => self.stores.holding(region),
+            id => self.stores.get(StoreId(id)),
+        };
+        found.ok_or_else(|| Status::not_found(format!("no store here has region {region}")))
+    }
+
+    /// The members as this node last heard of them.
+    fn known_members(&self) -> MembersResponse {
+        let address = self.placement.leader_address();
+        let members = self.members.by_address().into_iter().map(|(at, stores)| Member {
+            leads_placement: Some(&at) == address.as_ref(),
+            address: at,
+            stores: stores
+                .into_iter()
+                .map(|id| MemberStore { id: id.0, state: StoreState::Unspecified as i32 })
+                .collect(),
+        });
+        MembersResponse {
+            cluster_id: self.placement.cluster().0,
+            members_version: self.members.version(),
+            members: members.collect(),
+        }
+    }
+
+    /// The node's own settings; they change with a restart.
+    fn own_settings(&self) -> Vec<ConfigItem> {
+        let default = Config::default();
+        let item = |setting: &crate::config::Setting| ConfigItem {
+            key: setting.key.to_owned(),
+            value: self.config.get(setting.key).unwrap_or_default(),
+            default_value: default.get(setting.key).unwrap_or_default(),
+            meaning: setting.meaning.to_owned(),
+            unit: setting.unit.to_owned(),
+            ..ConfigItem::default()
+        };
+        SETTINGS.iter().map(item).collect()
+    }
+}
+
+/// Calls that the placement group answers.
+macro_rules! control {
+    ($($name:ident($request:ty) -> $response:ty = $method:ident;)*) => {
+        #[tonic::async_trait]
+        impl Control for ControlService {
+            $(async fn $name(&self, request: Request<$request>) -> Answer<$response> {
+                Ok(Response::new(self.placement.$method(request.into_inner()).await?))
+            })*
+
+            async fn members(&self, request: Request<MembersRequest>) -> Answer<MembersResponse> {
+                drop(request);
+                Ok(Response::new(self.placement.members().unwrap_or_else(|| self.known_members())))
+            }
+
+            async fn local_checksum(
+                &self,
+                request: Request<LocalChecksumRequest>,
+            ) -> Answer<LocalChecksumResponse> {
+                let request = request.into_inner();
+                let store = self.store(request.store_id, RegionId(request.region_id))?;
+                Ok(Response::new(replica::checksum(&store, &request).await?))
+            }
+
+            async fn region_detail(
+                &self,
+                request: Request<RegionDetailRequest>,
+            ) -> Answer<RegionDetailResponse> {
+                let request = request.into_inner();
+                let mut replicas = Vec::new();
+                for store in self.stores.all() {
+                    if request.store_id != 0 && store.id().0 != request.store_id {
+                        continue;
+                    }
+                    let report = replica::report(&store, RegionId(request.region_id)).await;
+                    replicas.extend(report.map(|report| replica::detail(&store, &report)));
+                }
+                Ok(Response::new(RegionDetailResponse { replicas }))
+            }
+
+            async fn get_config(
+                &self,
+                request: Request<GetConfigRequest>,
+            ) -> Answer<GetConfigResponse> {
+                let GetConfigRequest { header, keys } = request.into_inner();
+                let forwarded = header.is_some_and(|header| header.forwarded);
+                let wants_cluster =
+                    keys.is_empty() || keys.iter().any(|key| PlacementService::is_setting(key));
+                let mut items = Vec::new();
+                if wants_cluster {
+                    items = self.placement.settings(&keys, forwarded).await?;
+                }
+                items.extend(self.own_settings());
+                items.retain(|item| keys.is_empty() || keys.contains(&item.key));
+                Ok(Response::new(GetConfigResponse { items }))
+            }
+
+            async fn set_config(
+                &self,
+                request: Request<SetConfigRequest>,
+            ) -> Answer<SetConfigResponse> {
+                let SetConfigRequest { header, key, value } = request.into_inner();
+                let forwarded = header.is_some_and(|header| header.forwarded);
+                if self.config.get(&key).is_some() {
+                    return Err(Status::failed_precondition(format!(
+                        "{key} is a setting of each node: set it in its file and restart it"
+                    )));
+                }
+                let item = self.placement.set_setting(&key, &value, forwarded).await?;
+                Ok(Response::new(SetConfigResponse { item: Some(item) }))
+            }
+        }
+    };
+}
+
+control! {
+    join(JoinRequest) -> JoinResponse = join;
+    heartbeat(HeartbeatRequest) -> HeartbeatResponse = heartbeat;
+    alloc_ids(AllocIdsRequest) -> AllocIdsResponse = alloc_ids_of;
+    list_stores(ListStoresRequest) -> ListStoresResponse = list_stores;
+    list_regions(ListRegionsRequest) -> ListRegionsResponse = list_regions;
+    list_operators(ListOperatorsRequest) -> ListOperatorsResponse = list_operators;
+    cancel_operator(CancelOperatorRequest) -> CancelOperatorResponse = cancel_operator;
+    transfer(TransferRequest) -> OperatorAccepted = transfer;
+    r#move(MoveRequest) -> OperatorAccepted = move_replica;
+    split(SplitRequest) -> OperatorAccepted = split;
+    merge(MergeRequest) -> OperatorAccepted = merge;
+    set_store_state(SetStoreStateRequest) -> StoreProgress = set_store_state;
+    get_store_progress(GetStoreProgressRequest) -> StoreProgress = get_store_progress;
+}

@@ -1,0 +1,123 @@
+//! A look at one replica: its sum, to compare with the others', and where it stands.
+
+use crate::store::{Core, Engine, StoreHandle};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use stele_proto::stele::control::v1 as wire;
+use stele_raftstore::{RegionReport, Role};
+use stele_storage::{EngineView, ScanOptions, StorageEngine};
+use stele_types::{KeyRange, Region, RegionId, Result};
+use tonic::Status;
+
+/// How long a replica may take to apply what is asked for, if the caller does not say.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Pause between two looks.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const PAGE_PAIRS: usize = 1024;
+
+type View = <Engine as StorageEngine>::View;
+
+pub(super) async fn report(store: &StoreHandle, region: RegionId) -> Option<RegionReport> {
+    store.look(move |core: &mut Core| core.region(region)).await.flatten()
+}
+
+/// The sum of a replica once it has applied `applied_index`, at exactly the index it tells.
+pub(super) async fn checksum(
+    store: &Arc<StoreHandle>,
+    request: &wire::LocalChecksumRequest,
+) -> Result<wire::LocalChecksumResponse, Status> {
+    let region = RegionId(request.region_id);
+    let patience = match request.timeout_ms {
+        0 => PATIENCE,
+        limit => Duration::from_millis(u64::from(limit)),
+    };
+    let started = Instant::now();
+    let (report, view) = loop {
+        let engine = store.engine().clone();
+        // Between two turns the view and the applied index belong together.
+        let found = store.look(move |core: &mut Core| Some((core.region(region)?, engine.view())));
+        let Some((report, view)) = found.await.flatten() else {
+            return Err(Status::not_found(format!("region {region} is not on this store")));
+        };
+        if report.applied.0 >= request.applied_index {
+            break (report, view.map_err(|error| Status::internal(error.to_string()))?);
+        }
+        if started.elapsed() > patience {
+            let applied = report.applied;
+            return Err(Status::deadline_exceeded(format!("applied up to {applied} only")));
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    };
+    let ranges = report.region.engine_ranges();
+    let sums = tokio::task::spawn_blocking(move || sum(&view, ranges)).await;
+    let (checksum, pairs, bytes) = sums
+        .map_err(|_| Status::unavailable("the server is stopping"))?
+        .map_err(|error| Status::data_loss(error.to_string()))?;
+    Ok(wire::LocalChecksumResponse {
+        store_id: store.id().0,
+        peer_id: report.peer.id.0,
+        applied_index: report.applied.0,
+        conf_version: report.region.epoch.conf_version,
+        version: report.region.epoch.version,
+        checksum,
+        pairs,
+        bytes,
+    })
+}
+
+fn sum(view: &View, ranges: Vec<KeyRange>) -> Result<(u64, u64, u64)> {
+    let (mut checksum, mut pairs, mut bytes) = (0, 0, 0);
+    for mut range in ranges {
+        loop {
+            let page = view.scan(&ScanOptions::new(range.clone(), PAGE_PAIRS))?;
+            let Some(last) = page.last() else { break };
+            let mut start = last.key.to_vec();
+            start.push(0);
+            range.start = Bytes::from(start);
+            for pair in &page {
+                let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Xz);
+                digest.update(&pair.key);
+                digest.update(&(pair.value.len() as u64).to_le_bytes());
+                digest.update(&pair.value);
+                digest.update(&pair.expires_at_s.to_le_bytes());
+                checksum ^= digest.finalize();
+                pairs += 1;
+                bytes += (pair.key.len() + pair.value.len()) as u64;
+            }
+        }
+    }
+    Ok((checksum, pairs, bytes))
+}
+
+/// Where a replica stands.
+pub(super) fn detail(store: &StoreHandle, report: &RegionReport) -> wire::ReplicaDetail {
+    let role = match report.role {
+        Role::Leader => wire::RaftRole::Leader,
+        Role::Candidate => wire::RaftRole::Candidate,
+        Role::Follower => wire::RaftRole::Follower,
+    };
+    let (bytes, keys) = size(store.engine(), &report.region);
+    wire::ReplicaDetail {
+        store_id: store.id().0,
+        region: report.region.encode(),
+        peer_id: report.peer.id.0,
+        role: role as i32,
+        leader_peer_id: report.leader.map_or(0, |leader| leader.id.0),
+        term: report.term.0,
+        first_index: report.truncated.next().0,
+        last_index: report.last.0,
+        committed_index: report.committed.0,
+        applied_index: report.applied.0,
+        hibernating: report.hibernating,
+        approximate_bytes: bytes,
+        approximate_keys: keys,
+        ..wire::ReplicaDetail::default()
+    }
+}
+
+fn size(engine: &Engine, region: &Region) -> (u64, u64) {
+    let sizes = region.engine_ranges();
+    let sizes = sizes.iter().filter_map(|range| engine.range_size(range).ok());
+    sizes.fold((0, 0), |(bytes, keys), size| (bytes + size.bytes, keys + size.keys))
+}

@@ -1,0 +1,17 @@
+//! The async edge: protocols, transport, stores' loops, configuration and observability.
+
+pub mod config;
+pub mod control;
+mod convert;
+pub mod load;
+pub mod members;
+pub mod node;
+pub mod observe;
+pub mod pd;
+pub mod placement;
+pub mod port;
+pub mod snapshot;
+pub mod store;
+pub mod stores;
+pub mod tikv;
+pub mod transport;

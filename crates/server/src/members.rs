@@ -1,0 +1,174 @@
+//! Who is in the cluster and where: kept in a file beside the data, so that a node that restarts
+//! finds the others before any of them leads.
+
+use parking_lot::RwLock;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use stele_proto::stele::control::v1 as control;
+use stele_types::{Error, Result, StoreId};
+
+/// A store of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// `host:port` of its node.
+    pub address: String,
+    /// It left for good.
+    pub is_removed: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Known {
+    version: u64,
+    stores: BTreeMap<StoreId, Member>,
+}
+
+/// The members as last heard.
+#[derive(Debug)]
+pub struct Members {
+    path: PathBuf,
+    known: RwLock<Known>,
+}
+
+const FILE: &str = "members.json";
+
+impl Members {
+    /// Reads the file in `dir`, if there is one. Fails with `Corrupt` when it is not what was
+    /// written.
+    pub fn open(dir: &Path) -> Result<Self> {
+        let path = dir.join(FILE);
+        let known = match std::fs::read(&path) {
+            Ok(bytes) => decode(&bytes)
+                .ok_or_else(|| Error::corrupt(&path, 0, "not a list of members: remove it"))?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Known::default(),
+            Err(error) => return Err(Error::io("read", &path, error)),
+        };
+        Ok(Self { path, known: RwLock::new(known) })
+    }
+
+    /// The version heard last; 0 for none.
+    pub fn version(&self) -> u64 {
+        self.known.read().version
+    }
+
+    /// Where a store is.
+    pub fn get(&self, store: StoreId) -> Option<Member> {
+        self.known.read().stores.get(&store).cloned()
+    }
+
+    /// Addresses of nodes, each once.
+    pub fn addresses(&self) -> Vec<String> {
+        let known = self.known.read();
+        let live = known.stores.values().filter(|member| !member.is_removed);
+        let mut addresses: Vec<String> = live.map(|member| member.address.clone()).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses
+    }
+
+    /// Nodes and the stores they have.
+    pub fn by_address(&self) -> BTreeMap<String, Vec<StoreId>> {
+        let mut nodes: BTreeMap<String, Vec<StoreId>> = BTreeMap::new();
+        for (id, member) in &self.known.read().stores {
+            if !member.is_removed {
+                nodes.entry(member.address.clone()).or_default().push(*id);
+            }
+        }
+        nodes
+    }
+
+    /// Takes over what the placement group says, unless something newer is known; true if it is
+    /// news. The file is replaced as a whole.
+    pub fn update(&self, version: u64, members: &[control::Member]) -> Result<bool> {
+        let mut stores = BTreeMap::new();
+        for member in members {
+            for store in &member.stores {
+                let is_removed = store.state == control::StoreState::Removed as i32;
+                let address = member.address.clone();
+                stores.insert(StoreId(store.id), Member { address, is_removed });
+            }
+        }
+        let known = Known { version, stores };
+        {
+            let mut current = self.known.write();
+            if version < current.version || *current == known {
+                return Ok(false);
+            }
+            *current = known.clone();
+        }
+        self.save(&known)?;
+        Ok(true)
+    }
+
+    /// Adds a store of this node before the placement group has said so.
+    pub fn add_own(&self, store: StoreId, address: &str) -> Result<()> {
+        let known = {
+            let mut known = self.known.write();
+            let member = Member { address: address.to_owned(), is_removed: false };
+            known.stores.insert(store, member);
+            known.clone()
+        };
+        self.save(&known)
+    }
+
+    fn save(&self, known: &Known) -> Result<()> {
+        let stores: Vec<Value> = known
+            .stores
+            .iter()
+            .map(|(id, member)| {
+                json!({ "store": id.0, "address": member.address, "removed": member.is_removed })
+            })
+            .collect();
+        let text = json!({ "version": known.version, "stores": stores }).to_string();
+        let next = self.path.with_extension("json.new");
+        let failed = |error| Error::io("write", &self.path, error);
+        let mut file = std::fs::File::create(&next).map_err(failed)?;
+        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+        std::fs::rename(&next, &self.path).map_err(failed)
+    }
+}
+
+fn decode(bytes: &[u8]) -> Option<Known> {
+    let value: Value = serde_json::from_slice(bytes).ok()?;
+    let mut stores = BTreeMap::new();
+    for store in value.get("stores")?.as_array()? {
+        let address = store.get("address")?.as_str()?.to_owned();
+        let is_removed = store.get("removed")?.as_bool()?;
+        stores.insert(StoreId(store.get("store")?.as_u64()?), Member { address, is_removed });
+    }
+    Some(Known { version: value.get("version")?.as_u64()?, stores })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(address: &str, id: u64, state: control::StoreState) -> control::Member {
+        let store = control::MemberStore { id, state: state as i32 };
+        let address = address.to_owned();
+        control::Member { address, stores: vec![store], ..control::Member::default() }
+    }
+
+    #[test]
+    fn members_survive_a_restart_and_older_news_is_ignored() {
+        let dir = tempfile::tempdir().unwrap();
+        let members = Members::open(dir.path()).unwrap();
+        let up = control::StoreState::Up;
+        assert!(members.update(2, &[member("a:1", 1, up), member("b:1", 2, up)]).unwrap());
+        assert!(!members.update(1, &[member("x:1", 1, up)]).unwrap());
+        let again = Members::open(dir.path()).unwrap();
+        assert_eq!(again.version(), 2);
+        assert_eq!(again.addresses(), ["a:1", "b:1"]);
+        let gone = control::StoreState::Removed;
+        assert!(again.update(3, &[member("a:1", 1, gone)]).unwrap());
+        assert!(again.get(StoreId(1)).unwrap().is_removed && again.addresses().is_empty());
+    }
+
+    #[test]
+    fn a_damaged_file_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(FILE), b"{").unwrap();
+        assert!(Members::open(dir.path()).unwrap_err().to_string().contains(FILE));
+    }
+}

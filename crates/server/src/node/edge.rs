@@ -1,0 +1,147 @@
+//! What the stores' loops, the transport and the rest of the node say to each other.
+
+use crate::members::Members;
+use crate::snapshot::Snapshots;
+use crate::store::{Engine, Outward};
+use crate::stores::Stores;
+use crate::transport::{BoxFuture, Closed, Deliver, Resolve, SnapshotOffer, Transport};
+use parking_lot::Mutex;
+use std::sync::{Arc, OnceLock};
+use stele_raftstore::{Event, Input, PeerMessage, SendSnapshot};
+use stele_types::{Error, StoreId};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, mpsc};
+
+/// See the module.
+pub(super) struct Edge {
+    stores: Arc<Stores>,
+    snapshots: Arc<Snapshots>,
+    transport: OnceLock<Transport>,
+    runtime: Handle,
+    /// Something changed that the placement group should hear of soon.
+    pub news: Notify,
+    /// Regions whose leadership came or went, or that were made or ended.
+    events: Mutex<Vec<Event>>,
+    failures: mpsc::UnboundedSender<(StoreId, Error)>,
+}
+
+/// Events kept for whoever asks; beyond them the oldest go: a full report follows anyway.
+const EVENTS_MAX: usize = 65_536;
+
+impl Edge {
+    pub fn new(
+        stores: Arc<Stores>,
+        runtime: Handle,
+        failures: mpsc::UnboundedSender<(StoreId, Error)>,
+    ) -> Self {
+        Self {
+            snapshots: Arc::new(Snapshots::new(stores.clone())),
+            stores,
+            transport: OnceLock::new(),
+            runtime,
+            news: Notify::new(),
+            events: Mutex::default(),
+            failures,
+        }
+    }
+
+    /// Called once, before the first store starts.
+    pub fn set_transport(&self, transport: Transport) {
+        // A second call would be a mistake without effect.
+        let _ = self.transport.set(transport);
+    }
+
+    pub fn transport(&self) -> Option<&Transport> {
+        self.transport.get()
+    }
+
+    /// Events since the last call.
+    pub fn take_events(&self) -> Vec<Event> {
+        std::mem::take(&mut self.events.lock())
+    }
+}
+
+impl Outward for Edge {
+    fn send(&self, messages: Vec<PeerMessage>) {
+        let (near, far): (Vec<_>, Vec<_>) =
+            messages.into_iter().partition(|message| self.stores.get(message.to_store).is_some());
+        for message in near {
+            if let Some(store) = self.stores.get(message.to_store) {
+                let bytes = message_bytes(&message);
+                store.message(message, bytes);
+            }
+        }
+        if let Some(transport) = self.transport.get().filter(|_| !far.is_empty()) {
+            transport.send(far);
+        }
+    }
+
+    fn send_snapshot(&self, snapshot: SendSnapshot<Engine>) {
+        let Some(transport) = self.transport.get().cloned() else { return };
+        let snapshots = self.snapshots.clone();
+        self.runtime.spawn(async move { snapshots.send(transport, snapshot).await });
+    }
+
+    fn events(&self, events: Vec<Event>) {
+        let mut kept = self.events.lock();
+        kept.extend(events);
+        let excess = kept.len().saturating_sub(EVENTS_MAX);
+        kept.drain(..excess);
+        drop(kept);
+        self.news.notify_one();
+    }
+
+    fn failed(&self, store: StoreId, error: Error) {
+        tracing::error!("store {store} has stopped: {error}");
+        // Nobody listens any more when the node stops.
+        let _ = self.failures.send((store, error));
+    }
+}
+
+fn message_bytes(message: &PeerMessage) -> u64 {
+    match &message.body {
+        stele_raftstore::Body::Raft(raft) => {
+            raft.entries.iter().map(|entry| entry.payload.len() as u64).sum()
+        }
+        _ => 0,
+    }
+}
+
+impl Deliver for Edge {
+    fn message(&self, message: PeerMessage, bytes: u64) {
+        if let Some(store) = self.stores.get(message.to_store) {
+            store.message(message, bytes);
+        }
+    }
+
+    fn reachable(&self, peer: StoreId) {
+        self.stores.all().iter().for_each(|store| store.input(Input::StoreReachable(peer)));
+    }
+
+    fn unreachable(&self, peer: StoreId) {
+        self.stores.all().iter().for_each(|store| store.input(Input::StoreUnreachable(peer)));
+    }
+
+    fn dropped(&self, _peer: StoreId) {
+        // Raft notices by itself: the next answer shows the gap.
+    }
+
+    fn snapshot(&self, offer: SnapshotOffer) -> BoxFuture<'static, ()> {
+        let snapshots = self.snapshots.clone();
+        Box::pin(async move { snapshots.receive(offer).await })
+    }
+
+    fn closed(&self, peer: &str, why: &Closed) {
+        tracing::info!("connection of {peer} closed: {why}");
+    }
+}
+
+impl Resolve for Members {
+    fn address(&self, store: StoreId) -> Option<String> {
+        self.get(store).filter(|member| !member.is_removed).map(|member| member.address)
+    }
+
+    fn is_removed(&self, store: StoreId) -> bool {
+        self.get(store).is_some_and(|member| member.is_removed)
+    }
+}

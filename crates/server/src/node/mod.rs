@@ -1,0 +1,318 @@
+//! One process: its stores, its port, and the tasks that keep it part of the cluster.
+
+mod edge;
+mod heartbeat;
+mod identity;
+mod ids;
+mod listen;
+mod open;
+mod split_check;
+mod steps;
+mod system;
+
+use crate::config::Config;
+use crate::control::ControlService;
+use crate::members::Members;
+use crate::observe::{Health, Metrics, SlowLog, routes};
+use crate::pd::PdService;
+use crate::placement::PlacementService;
+use crate::port;
+use crate::store::StoreHandle;
+use crate::stores::Stores;
+use crate::tikv::TikvService;
+use crate::transport::{self, Transport};
+use edge::Edge;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use stele_placement::Birth;
+use stele_proto::keyspacepb::keyspace_server::KeyspaceServer;
+use stele_proto::meta_storagepb::meta_storage_server::MetaStorageServer;
+use stele_proto::pdpb::pd_server::PdServer;
+use stele_proto::stele::control::v1::control_server::ControlServer;
+use stele_proto::tikvpb::tikv_server::TikvServer;
+use stele_raftstore::RaftStore;
+use stele_storage::StorageEngine;
+use stele_types::{Clock, ClusterId, Error, Result, StoreId, StoreIdent};
+use stele_vfs::SystemClock;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tonic::codec::CompressionEncoding;
+use tonic::service::Routes;
+
+/// Largest message of a client: one largest batch, and room to spare.
+const MESSAGE_BYTES_MAX: usize = 128 << 20;
+
+/// What a node says when it serves.
+#[derive(Clone, Debug)]
+pub struct Ready {
+    /// Where clients connect.
+    pub address: String,
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// This node's stores.
+    pub stores: Vec<StoreId>,
+    /// How long the start took.
+    pub took: Duration,
+}
+
+/// Runs a node until it is told to stop, or until its last store fails.
+pub async fn run(config: Config, on_ready: impl FnOnce(&Ready)) -> Result<()> {
+    let mut node = Node::start(config).await?;
+    on_ready(&node.ready);
+    let failure = node.wait().await;
+    node.stop().await;
+    failure
+}
+
+/// A running node.
+pub struct Node {
+    /// What it said when it began to serve.
+    pub ready: Ready,
+    stores: Arc<Stores>,
+    transport: Transport,
+    failures: mpsc::UnboundedReceiver<(StoreId, Error)>,
+    stopping: watch::Sender<bool>,
+}
+
+impl Node {
+    /// Opens the stores, founds or joins a cluster and serves.
+    pub async fn start(config: Config) -> Result<Self> {
+        let started = Instant::now();
+        let (listener, address) = listen::bind(&config).await?;
+        let config = Arc::new(config);
+        let mut opened = open_all(&config).await?;
+        let Some(first_dir) = config.stores.first() else {
+            return Err(Error::invalid("no store is named: set `store` to a directory"));
+        };
+        let members = Arc::new(Members::open(first_dir)?);
+        let cluster = belong(&config, &mut opened, &members, &address).await?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let stores = Arc::new(Stores::new(config.entry_bytes_max as usize));
+        let (failed, failures) = mpsc::unbounded_channel();
+        let runtime = tokio::runtime::Handle::current();
+        let edge = Arc::new(Edge::new(stores.clone(), runtime, failed));
+        let idents: Vec<StoreIdent> = opened.iter().filter_map(|(_, ident)| *ident).collect();
+        for ident in &idents {
+            members.add_own(ident.store, &address)?;
+        }
+        let identity = transport::Identity {
+            cluster,
+            address: address.clone(),
+            stores: idents.iter().map(|ident| ident.store).collect(),
+        };
+        let options = transport::Options { seed: random(), ..transport::Options::default() };
+        let transport = Transport::start(options, identity, members.clone(), edge.clone());
+        edge.set_transport(transport.clone());
+        for (engine, ident) in opened {
+            let Some(ident) = ident else { continue };
+            let core = open::core(&config, &engine, ident, &*clock, random())?;
+            let (clock, edge) = (clock.clone(), edge.clone());
+            let pending_bytes_max = config.pending_bytes_max;
+            let store =
+                StoreHandle::start(ident.store, engine, core, clock, edge, pending_bytes_max)?;
+            stores.add(store);
+        }
+        let parts = Parts { config, cluster, address, members, stores, edge, clock };
+        let (stopping, _) = watch::channel(false);
+        let placement = parts.placement(&idents);
+        parts.serve(listener, placement.clone(), transport.clone(), &stopping);
+        parts.spawn_tasks(placement, &stopping);
+        let ready = Ready {
+            address: parts.address,
+            cluster,
+            stores: idents.iter().map(|ident| ident.store).collect(),
+            took: started.elapsed(),
+        };
+        Ok(Self { ready, stores: parts.stores, transport, failures, stopping })
+    }
+
+    /// Until the last store fails, or a signal says to stop.
+    pub async fn wait(&mut self) -> Result<()> {
+        let signal = listen::stop_signal();
+        tokio::pin!(signal);
+        loop {
+            tokio::select! {
+                () = &mut signal => return Ok(()),
+                failure = self.failures.recv() => {
+                    let Some((_, error)) = failure else { return Ok(()) };
+                    if self.stores.all().iter().all(|store| !store.is_running()) {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends the tasks, the connections and the stores, in this order.
+    pub async fn stop(self) {
+        // Without receivers there is nothing to end.
+        let _ = self.stopping.send(true);
+        self.transport.shutdown().await;
+        let stores = self.stores.all();
+        let stopped = tokio::task::spawn_blocking(move || {
+            for store in stores {
+                if let Err(error) = store.stop() {
+                    tracing::warn!("store {} did not end cleanly: {error}", store.id());
+                }
+            }
+        });
+        // It can only have panicked, which has ended the process.
+        let _ = stopped.await;
+    }
+}
+
+/// What the services are made of.
+struct Parts {
+    config: Arc<Config>,
+    cluster: ClusterId,
+    address: String,
+    members: Arc<Members>,
+    stores: Arc<Stores>,
+    edge: Arc<Edge>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Parts {
+    fn placement(&self, idents: &[StoreIdent]) -> Arc<PlacementService> {
+        let system = system::SystemRegion::new(
+            self.stores.clone(),
+            self.members.clone(),
+            self.address.clone(),
+        );
+        let founded = idents.iter().any(|ident| ident.store == StoreId(1));
+        let birth = founded.then(|| Birth {
+            cluster: self.cluster,
+            address: self.address.clone(),
+            capacities_bytes: self
+                .stores
+                .all()
+                .iter()
+                .map(|store| store.engine().stats().device_bytes)
+                .collect(),
+        });
+        PlacementService::new(self.cluster, Arc::new(system), birth)
+    }
+
+    fn serve(
+        &self,
+        listener: TcpListener,
+        placement: Arc<PlacementService>,
+        transport: Transport,
+        stopping: &watch::Sender<bool>,
+    ) {
+        let metrics = Arc::new(Metrics::new(SlowLog::new(self.config.slow_log_ms)));
+        let tikv = TikvService::new(self.stores.clone(), self.cluster, metrics.clone());
+        let pd = PdService::new(self.cluster, placement.clone(), self.members.clone());
+        let control = ControlService::new(
+            self.config.clone(),
+            placement,
+            self.stores.clone(),
+            self.members.clone(),
+        );
+        let gzip = CompressionEncoding::Gzip;
+        let (reporter, health) = tonic_health::server::health_reporter();
+        drop(reporter);
+        let grpc = Routes::new(
+            TikvServer::new(tikv)
+                .accept_compressed(gzip)
+                .send_compressed(gzip)
+                .max_decoding_message_size(MESSAGE_BYTES_MAX)
+                .max_encoding_message_size(usize::MAX),
+        )
+        .add_service(PdServer::new(pd.clone()).accept_compressed(gzip))
+        .add_service(MetaStorageServer::new(pd.clone()))
+        .add_service(KeyspaceServer::new(pd))
+        .add_service(ControlServer::new(control).max_decoding_message_size(MESSAGE_BYTES_MAX))
+        .add_service(health);
+        let status = routes(Health {
+            cluster: self.cluster,
+            address: self.address.clone(),
+            stores: self.stores.clone(),
+            metrics,
+        });
+        let router = grpc.into_axum_router().merge(status);
+        let options = port::Options {
+            connections_max: self.config.connections_max as usize,
+            ..port::Options::default()
+        };
+        let (stats, stopped) = (Arc::new(port::Stats::default()), stopping.subscribe());
+        tokio::spawn(port::serve(listener, router, transport, options, stats, stopped));
+    }
+
+    fn spawn_tasks(&self, placement: Arc<PlacementService>, stopping: &watch::Sender<bool>) {
+        let tasks = heartbeat::Tasks {
+            config: self.config.clone(),
+            address: self.address.clone(),
+            members: self.members.clone(),
+            stores: self.stores.clone(),
+            edge: self.edge.clone(),
+            clock: self.clock.clone(),
+            placement,
+            started_at: self.clock.unix_seconds(),
+        };
+        tokio::spawn(tasks.run(stopping.subscribe()));
+    }
+}
+
+async fn open_all(config: &Arc<Config>) -> Result<identity::Opened> {
+    let config = config.clone();
+    let open = move || {
+        let mut opened = Vec::new();
+        for dir in &config.stores {
+            let engine = open::engine(&config, dir, StoreId(random() | 1))?;
+            let ident = RaftStore::ident(&*engine)?;
+            opened.push((engine, ident));
+        }
+        Ok(opened)
+    };
+    let stopped = |_| Error::Busy("the server is stopping".to_owned());
+    tokio::task::spawn_blocking(open).await.map_err(stopped)?
+}
+
+/// The cluster of the directories; new ones found it or join it.
+async fn belong(
+    config: &Config,
+    opened: &mut identity::Opened,
+    members: &Members,
+    address: &str,
+) -> Result<ClusterId> {
+    let known = identity::cluster_of(opened)?;
+    let is_complete = opened.iter().all(|(_, ident)| ident.is_some());
+    match known {
+        Some(cluster) if is_complete => Ok(cluster),
+        None if config.join.is_empty() => {
+            let capacities_bytes =
+                opened.iter().map(|(engine, _)| engine.stats().device_bytes).collect();
+            let cluster = ClusterId(random() | 1);
+            let birth = Birth { cluster, address: address.to_owned(), capacities_bytes };
+            identity::found(opened, &birth)?;
+            Ok(cluster)
+        }
+        _ => {
+            let mut addresses = config.join.clone();
+            addresses.extend(members.addresses());
+            addresses.retain(|other| other != address);
+            if addresses.is_empty() {
+                return Err(Error::invalid(
+                    "a directory is new and no other node is known: name one with `join`",
+                ));
+            }
+            let joined = identity::join(opened, &addresses, address, members).await?;
+            match known {
+                Some(cluster) if cluster != joined => Err(Error::WrongStore {
+                    path: Path::new("data").into(),
+                    detail: format!("it belongs to cluster {cluster}, not {joined}"),
+                }),
+                _ => Ok(joined),
+            }
+        }
+    }
+}
+
+/// A number nobody can foresee: the standard library seeds its maps from the system.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}

@@ -1,0 +1,123 @@
+//! The placement group's own region, as its service uses it.
+
+use crate::members::Members;
+use crate::placement::System;
+use crate::store::StoreHandle;
+use crate::stores::Stores;
+use crate::transport::BoxFuture;
+use bytes::Bytes;
+use std::sync::Arc;
+use stele_placement::{PairChange, SYSTEM_REGION};
+use stele_raftstore::{Header, Read, Refusal, Reply, RequestId, Write};
+use stele_storage::{EngineView, ScanOptions, StorageEngine};
+use stele_types::{CommandBuilder, Error, Result, Term};
+
+/// Pairs loaded at a time.
+const PAGE_PAIRS: usize = 1024;
+/// How long a decision may take to commit, in nanoseconds.
+const PATIENCE_NANOS: u64 = 5_000_000_000;
+
+/// See the module.
+pub(super) struct SystemRegion {
+    stores: Arc<Stores>,
+    members: Arc<Members>,
+    address: String,
+}
+
+impl SystemRegion {
+    pub fn new(stores: Arc<Stores>, members: Arc<Members>, address: String) -> Self {
+        Self { stores, members, address }
+    }
+
+    fn store(&self) -> Option<Arc<StoreHandle>> {
+        self.stores.holding(SYSTEM_REGION)
+    }
+
+    fn header(store: &StoreHandle, term: Term) -> Header {
+        let deadline_nanos = store.clock().monotonic_nanos() + PATIENCE_NANOS;
+        Header { region: SYSTEM_REGION, term: term.0, deadline_nanos, ..Header::default() }
+    }
+}
+
+fn not_here() -> Error {
+    Error::Busy("the placement group is not here".to_owned())
+}
+
+fn refused(refusal: &Refusal) -> Error {
+    Error::Busy(format!("the placement group did not take it: {refusal:?}"))
+}
+
+impl System for SystemRegion {
+    fn leader_term(&self) -> Option<Term> {
+        let reader = self.store()?.readers().get(SYSTEM_REGION)?;
+        reader.leading_term().map(Term)
+    }
+
+    fn leader_address(&self) -> Option<String> {
+        let reader = self.store()?.readers().get(SYSTEM_REGION)?;
+        let leader = reader.leader()?;
+        self.members.get(leader.store).map(|member| member.address)
+    }
+
+    fn propose(&self, term: Term, changes: Vec<PairChange>) -> BoxFuture<'static, Result<()>> {
+        let store = self.store();
+        Box::pin(async move {
+            let store = store.ok_or_else(not_here)?;
+            let mut command = CommandBuilder::new();
+            for change in &changes {
+                match &change.value {
+                    Some(value) => command.put(&change.key, value, 0)?,
+                    None => command.delete(&change.key)?,
+                };
+            }
+            let command = command.build().bytes().clone();
+            let header = Self::header(&store, term);
+            let write = Write { id: RequestId::default(), header, command, frees: true };
+            match store.write(write).await {
+                Reply::Written { .. } => Ok(()),
+                Reply::Refused(refusal) => Err(refused(&refusal)),
+                other => Err(Error::invalid(format!("unexpected answer to a write: {other:?}"))),
+            }
+        })
+    }
+
+    fn own_address(&self) -> String {
+        self.address.clone()
+    }
+
+    fn nodes(&self) -> Vec<String> {
+        self.members.addresses()
+    }
+
+    fn load(&self, term: Term) -> BoxFuture<'static, Result<Vec<(Bytes, Bytes)>>> {
+        let store = self.store();
+        Box::pin(async move {
+            let store = store.ok_or_else(not_here)?;
+            let header = Self::header(&store, term);
+            let read = Read { id: RequestId::default(), header, replica: false };
+            match store.read(read).await {
+                Reply::ReadReady { .. } => {}
+                Reply::Refused(refusal) => return Err(refused(&refusal)),
+                other => {
+                    return Err(Error::invalid(format!("unexpected answer to a read: {other:?}")));
+                }
+            }
+            let view = store.engine().view()?;
+            let read = tokio::task::spawn_blocking(move || pairs(&view));
+            read.await.map_err(|_| Error::Busy("the server is stopping".to_owned()))?
+        })
+    }
+}
+
+fn pairs(view: &impl EngineView) -> Result<Vec<(Bytes, Bytes)>> {
+    let mut range = stele_placement::pairs::state_range();
+    let mut all = Vec::new();
+    loop {
+        let page = view.scan(&ScanOptions::new(range.clone(), PAGE_PAIRS))?;
+        let Some(last) = page.last() else { return Ok(all) };
+        let mut start = last.key.to_vec();
+        start.push(0);
+        range.start = Bytes::from(start);
+        all.extend(page.into_iter().map(|pair| (pair.key, pair.value)));
+    }
+}

@@ -1,0 +1,106 @@
+//! HTTP on the same port: `/metrics`, `/healthz`, `/readyz`, `/status`.
+
+use super::Metrics;
+use super::scrape::counts;
+use crate::stores::Stores;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use stele_storage::StorageEngine;
+use stele_types::ClusterId;
+
+/// What the routes look at.
+#[derive(Clone)]
+pub struct Health {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// What clients are told to connect to.
+    pub address: String,
+    /// This node's stores.
+    pub stores: Arc<Stores>,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+}
+
+/// The routes.
+pub fn routes(health: Health) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route("/status", get(status))
+        .with_state(health)
+}
+
+async fn metrics(State(health): State<Health>) -> impl IntoResponse {
+    const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, TYPE)], health.metrics.scrape(&health.stores))
+}
+
+/// The process runs and every store's loop does.
+async fn healthz(State(health): State<Health>) -> impl IntoResponse {
+    let failed: Vec<String> = health
+        .stores
+        .all()
+        .iter()
+        .filter(|store| !store.is_running())
+        .map(|store| format!("store {} has stopped\n", store.id()))
+        .collect();
+    match failed.is_empty() {
+        true => (StatusCode::OK, "ok\n".to_owned()),
+        false => (StatusCode::SERVICE_UNAVAILABLE, failed.concat()),
+    }
+}
+
+/// Every region here has a leader that this node knows.
+async fn readyz(State(health): State<Health>) -> impl IntoResponse {
+    let (mut regions, mut led) = (0, 0);
+    for store in health.stores.all().iter().filter(|store| store.is_running()) {
+        for region in store.readers().all() {
+            regions += 1;
+            let leader = store.readers().get(region.id).and_then(|reader| reader.leader());
+            led += usize::from(leader.is_some());
+        }
+    }
+    let text = format!("{led} of {regions} regions have a known leader\n");
+    let is_ready = regions > 0 && led == regions;
+    (if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, text)
+}
+
+async fn status(State(health): State<Health>) -> Json<Value> {
+    let stores: Vec<Value> = health
+        .stores
+        .all()
+        .iter()
+        .map(|store| {
+            let stats = store.engine().stats();
+            let (replicas, leaders) = counts(&health.stores, store.id());
+            json!({
+                "store": store.id().0,
+                "running": store.is_running(),
+                "replicas": replicas,
+                "leaders": leaders,
+                "user_bytes": stats.user_bytes,
+                "disk_bytes": stats.disk_bytes,
+                "live_bytes": stats.live_bytes,
+                "memory_bytes": stats.memory_bytes,
+                "write_amp": stats.write_amp(),
+                "space_amp": stats.space_amp(),
+                "written_bytes": stats.written_bytes.iter().copied()
+                    .collect::<std::collections::BTreeMap<_, _>>(),
+                "requests_in_work_bytes": store.request_bytes(),
+            })
+        })
+        .collect();
+    Json(json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "cluster": health.cluster.0,
+        "address": health.address,
+        "uptime_s": health.metrics.uptime().as_secs(),
+        "stores": stores,
+    }))
+}

@@ -1,0 +1,175 @@
+//! What operators see: Prometheus metrics named after the stages of the write path, and the slow log.
+
+mod http;
+mod scrape;
+mod slow_log;
+
+pub use http::{Health, routes};
+pub use scrape::counts;
+pub use slow_log::SlowLog;
+
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+use std::fmt::{self, Write};
+use std::time::{Duration, Instant};
+use stele_raftstore::Timings;
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// One value.
+    Get,
+    /// Many values.
+    BatchGet,
+    /// One pair set.
+    Put,
+    /// Many pairs set.
+    BatchPut,
+    /// One key removed.
+    Delete,
+    /// Many keys removed.
+    BatchDelete,
+    /// A range removed.
+    DeleteRange,
+    /// Pairs in order.
+    Scan,
+    /// Pairs of many ranges.
+    BatchScan,
+    /// Seconds a pair has left.
+    Ttl,
+    /// Compare and set.
+    Cas,
+    /// The sum of a range.
+    Checksum,
+}
+
+impl Kind {
+    /// Its name in metrics and logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::BatchGet => "batch_get",
+            Self::Put => "put",
+            Self::BatchPut => "batch_put",
+            Self::Delete => "delete",
+            Self::BatchDelete => "batch_delete",
+            Self::DeleteRange => "delete_range",
+            Self::Scan => "scan",
+            Self::BatchScan => "batch_scan",
+            Self::Ttl => "ttl",
+            Self::Cas => "cas",
+            Self::Checksum => "checksum",
+        }
+    }
+}
+
+impl EncodeLabelValue for Kind {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
+        encoder.write_str(self.name())
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Request {
+    kind: Kind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Failed {
+    kind: Kind,
+    /// `retry` (clients do) or `final`.
+    outcome: &'static str,
+}
+
+/// A stage of a write, in order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Stage {
+    stage: &'static str,
+}
+
+/// Counters and histograms of one node.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    seconds: Family<Request, Histogram>,
+    failed: Family<Failed, Counter>,
+    stages: Family<Stage, Histogram>,
+    slow_log: SlowLog,
+    started: Instant,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Served.
+    Served,
+    /// Not here, not now: clients try again.
+    Retry,
+    /// Its caller is told.
+    Final,
+}
+
+/// From 16 µs to 34 s.
+fn latency() -> Histogram {
+    Histogram::new(exponential_buckets(16e-6, 2.0, 22))
+}
+
+impl Metrics {
+    /// Nothing counted yet.
+    pub fn new(slow_log: SlowLog) -> Self {
+        let mut registry = Registry::with_prefix("stele");
+        let seconds = Family::new_with_constructor(latency as fn() -> Histogram);
+        let failed = Family::default();
+        let stages = Family::new_with_constructor(latency as fn() -> Histogram);
+        let unit = || Unit::Seconds;
+        registry.register_with_unit(
+            "request",
+            "Time of requests, by kind",
+            unit(),
+            seconds.clone(),
+        );
+        registry.register("requests_failed", "Requests not served, by kind", failed.clone());
+        registry.register_with_unit(
+            "write_stage",
+            "Time of writes, by stage: queue, append, replicate, apply",
+            unit(),
+            stages.clone(),
+        );
+        Self { registry, seconds, failed, stages, slow_log, started: Instant::now() }
+    }
+
+    /// Counts a request that took `took`.
+    pub fn request(&self, kind: Kind, took: Duration, outcome: Outcome, stages: Option<Timings>) {
+        self.seconds.get_or_create(&Request { kind }).observe(took.as_secs_f64());
+        let outcome = match outcome {
+            Outcome::Served => None,
+            Outcome::Retry => Some("retry"),
+            Outcome::Final => Some("final"),
+        };
+        if let Some(outcome) = outcome {
+            self.failed.get_or_create(&Failed { kind, outcome }).inc();
+        }
+        for (stage, nanos) in stages.iter().flat_map(stages_of) {
+            self.stages.get_or_create(&Stage { stage }).observe(nanos as f64 / 1e9);
+        }
+        self.slow_log.request(kind, took, outcome.unwrap_or("served"), stages.as_ref());
+    }
+
+    /// Since the node started.
+    pub fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+}
+
+/// A write's stages by name, in nanoseconds.
+fn stages_of(timings: &Timings) -> [(&'static str, u64); 4] {
+    [
+        ("queue", timings.queue_nanos),
+        ("append", timings.append_nanos),
+        ("replicate", timings.replicate_nanos),
+        ("apply", timings.apply_nanos),
+    ]
+}

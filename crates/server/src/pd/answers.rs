@@ -1,0 +1,66 @@
+//! Regions, stores and members in PD's words.
+
+use crate::convert;
+use stele_placement::RegionInfo;
+use stele_proto::metapb;
+use stele_proto::pdpb::{Member, PeerStats, Region, ResponseHeader};
+use stele_proto::stele::control::v1::{StoreInfo, StoreState};
+use stele_types::ClusterId;
+
+/// The version stores claim: clients look for features of TiKV's releases in it.
+const TIKV_VERSION: &str = "8.5.0";
+
+pub(super) fn header(cluster: ClusterId) -> ResponseHeader {
+    ResponseHeader { cluster_id: cluster.0, error: None }
+}
+
+/// A node as a member of PD. Its number is made of its address: only equality matters, and that it
+/// is not 0.
+pub(super) fn member(address: &str) -> Member {
+    let url = format!("http://{address}");
+    let id = stele_types::checksum::crc32c(address.as_bytes());
+    Member {
+        name: address.to_owned(),
+        member_id: u64::from(id) | 1 << 32,
+        peer_urls: vec![url.clone()],
+        client_urls: vec![url],
+    }
+}
+
+pub(super) fn region_entry(info: &RegionInfo) -> Region {
+    let peer_of = |id| info.region.peer(id).map(convert::peer);
+    Region {
+        region: Some(convert::region(&info.region)),
+        leader: info.leader.as_ref().map(convert::peer),
+        down_peers: info
+            .down
+            .iter()
+            .map(|down| PeerStats { peer: peer_of(down.peer), down_seconds: down.seconds })
+            .collect(),
+        pending_peers: info.pending.iter().filter_map(|id| peer_of(*id)).collect(),
+    }
+}
+
+pub(super) fn store_meta(info: &StoreInfo) -> metapb::Store {
+    let stats = info.stats.as_ref();
+    // A store without a number is none, and its address is what clients need.
+    let id = stats.map_or(0, |stats| stats.id);
+    let state = StoreState::try_from(info.state).unwrap_or(StoreState::Unspecified);
+    let (state, node_state) = match state {
+        StoreState::Removed => (metapb::StoreState::Tombstone, metapb::NodeState::Removed),
+        StoreState::Removing => (metapb::StoreState::Offline, metapb::NodeState::Removing),
+        StoreState::Preparing => (metapb::StoreState::Up, metapb::NodeState::Preparing),
+        _ => (metapb::StoreState::Up, metapb::NodeState::Serving),
+    };
+    metapb::Store {
+        id,
+        address: info.address.clone(),
+        peer_address: info.address.clone(),
+        status_address: info.address.clone(),
+        state: state as i32,
+        node_state: node_state as i32,
+        version: TIKV_VERSION.to_owned(),
+        start_timestamp: info.started_at as i64,
+        ..metapb::Store::default()
+    }
+}

@@ -1,0 +1,325 @@
+//! PD's service as clients use it: who is in the cluster, where regions and stores are. Every node
+//! answers; one that does not lead the placement group asks the leader.
+
+mod answers;
+mod clock;
+
+use crate::members::Members;
+use crate::placement::PlacementService;
+use crate::transport::BoxFuture;
+use answers::{header, region_entry, store_meta};
+use clock::Timestamps;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use stele_placement::RegionInfo;
+use stele_proto::keyspacepb::{self, keyspace_server::Keyspace};
+use stele_proto::meta_storagepb::{self, meta_storage_server::MetaStorage};
+use stele_proto::pdpb::pd_server::Pd;
+use stele_proto::pdpb::*;
+use stele_proto::stele::control::v1::{ListStoresRequest, StoreInfo};
+use stele_types::{ClusterId, KeyRange, RegionId};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
+use tonic::{Request, Response, Status, Streaming};
+
+/// See the module.
+#[derive(Clone)]
+pub struct PdService {
+    cluster: ClusterId,
+    placement: Arc<PlacementService>,
+    members: Arc<Members>,
+    timestamps: Arc<Timestamps>,
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+type Replies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// Answers that may wait for a slow reader.
+const ANSWERS_MAX: usize = 16;
+
+impl PdService {
+    /// A service of one cluster's node.
+    pub fn new(
+        cluster: ClusterId,
+        placement: Arc<PlacementService>,
+        members: Arc<Members>,
+    ) -> Self {
+        Self { cluster, placement, members, timestamps: Arc::default() }
+    }
+
+    fn check(&self, header: Option<&RequestHeader>) -> Result<(), Status> {
+        let asked = header.map_or(0, |header| header.cluster_id);
+        if asked == 0 || asked == self.cluster.0 {
+            return Ok(());
+        }
+        let text = format!("mismatch cluster id, need {} but got {asked}", self.cluster);
+        Err(Status::failed_precondition(text))
+    }
+
+    fn header(&self) -> Option<ResponseHeader> {
+        Some(header(self.cluster))
+    }
+
+    /// What a client is told of a region; of none, it asks again later.
+    fn region_response(&self, info: Option<RegionInfo>) -> GetRegionResponse {
+        let mut response = GetRegionResponse { header: self.header(), ..Default::default() };
+        if let Some(info) = info {
+            let entry = region_entry(&info);
+            response.region = entry.region;
+            response.leader = entry.leader;
+            response.down_peers = entry.down_peers;
+            response.pending_peers = entry.pending_peers;
+        }
+        response
+    }
+
+    async fn query(&self, request: QueryRegionRequest) -> Result<QueryRegionResponse, Status> {
+        self.check(request.header.as_ref())?;
+        let mut response = QueryRegionResponse { header: self.header(), ..Default::default() };
+        let found = &mut response.regions_by_id;
+        let mut note = |info: Option<RegionInfo>| {
+            let Some(info) = info else { return 0 };
+            let id = info.region.id.0;
+            let entry = region_entry(&info);
+            found.entry(id).or_insert(RegionResponse {
+                region: entry.region,
+                leader: entry.leader,
+                down_peers: entry.down_peers,
+                pending_peers: entry.pending_peers,
+            });
+            id
+        };
+        for id in &request.ids {
+            note(self.placement.region_by_id(RegionId(*id)).await?);
+        }
+        for key in &request.keys {
+            let id = note(self.placement.region_by_key(key).await?);
+            response.key_id_map.push(id);
+        }
+        for key in &request.prev_keys {
+            let id = note(self.placement.previous_region(key).await?);
+            response.prev_key_id_map.push(id);
+        }
+        Ok(response)
+    }
+
+    async fn stores_of(&self, ids: Vec<u64>) -> Result<Vec<StoreInfo>, Status> {
+        let request = ListStoresRequest { ids, ..Default::default() };
+        Ok(self.placement.list_stores(request).await?.stores)
+    }
+
+    fn tso(&self, request: &TsoRequest) -> Result<TsoResponse, Status> {
+        self.check(request.header.as_ref())?;
+        let timestamp = self.timestamps.take(request.count);
+        let count = request.count;
+        Ok(TsoResponse { header: self.header(), count, timestamp: Some(timestamp) })
+    }
+}
+
+/// PD's limit: 0 and less mean all.
+fn at_most(limit: i32) -> usize {
+    usize::try_from(limit).unwrap_or(0)
+}
+
+/// Answers each request of a stream in order, until its client ends it or one fails.
+fn in_order<Q, A, F>(
+    mut requests: Streaming<Q>,
+    answer: impl Fn(Q) -> F + Send + 'static,
+) -> Replies<A>
+where
+    Q: Send + 'static,
+    A: Send + 'static,
+    F: Future<Output = Result<A, Status>> + Send,
+{
+    let (answers, out) = mpsc::channel(ANSWERS_MAX);
+    tokio::spawn(async move {
+        while let Some(Ok(request)) = requests.next().await {
+            let result = answer(request).await;
+            let failed = result.is_err();
+            if answers.send(result).await.is_err() || failed {
+                return;
+            }
+        }
+    });
+    Box::pin(ReceiverStream::new(out))
+}
+
+#[tonic::async_trait]
+impl Pd for PdService {
+    async fn get_members(&self, _: Request<GetMembersRequest>) -> Answer<GetMembersResponse> {
+        let addresses = self.members.addresses();
+        let members: Vec<Member> = addresses.iter().map(|at| answers::member(at)).collect();
+        let leader = self.placement.leader_address();
+        let leader = leader.map(|address| answers::member(&address));
+        let leader = leader.or_else(|| members.first().cloned());
+        Ok(Response::new(GetMembersResponse {
+            header: self.header(),
+            members,
+            etcd_leader: leader.clone(),
+            leader,
+        }))
+    }
+
+    async fn get_cluster_info(
+        &self,
+        _: Request<GetClusterInfoRequest>,
+    ) -> Answer<GetClusterInfoResponse> {
+        Ok(Response::new(GetClusterInfoResponse {
+            header: self.header(),
+            service_modes: vec![ServiceMode::PdSvcMode as i32],
+            tso_urls: Vec::new(),
+        }))
+    }
+
+    async fn get_region(&self, request: Request<GetRegionRequest>) -> Answer<GetRegionResponse> {
+        let request = request.into_inner();
+        self.check(request.header.as_ref())?;
+        let info = self.placement.region_by_key(&request.region_key).await?;
+        Ok(Response::new(self.region_response(info)))
+    }
+
+    async fn get_prev_region(
+        &self,
+        request: Request<GetRegionRequest>,
+    ) -> Answer<GetRegionResponse> {
+        let request = request.into_inner();
+        self.check(request.header.as_ref())?;
+        let info = self.placement.previous_region(&request.region_key).await?;
+        Ok(Response::new(self.region_response(info)))
+    }
+
+    async fn get_region_by_id(
+        &self,
+        request: Request<GetRegionByIdRequest>,
+    ) -> Answer<GetRegionResponse> {
+        let request = request.into_inner();
+        self.check(request.header.as_ref())?;
+        let info = self.placement.region_by_id(RegionId(request.region_id)).await?;
+        Ok(Response::new(self.region_response(info)))
+    }
+
+    type QueryRegionStream = Replies<QueryRegionResponse>;
+
+    async fn query_region(
+        &self,
+        requests: Request<Streaming<QueryRegionRequest>>,
+    ) -> Answer<Self::QueryRegionStream> {
+        let service = self.clone();
+        let answer = move |request| -> BoxFuture<'static, _> {
+            let service = service.clone();
+            Box::pin(async move { service.query(request).await })
+        };
+        Ok(Response::new(in_order(requests.into_inner(), answer)))
+    }
+
+    async fn scan_regions(
+        &self,
+        request: Request<ScanRegionsRequest>,
+    ) -> Answer<ScanRegionsResponse> {
+        let request = request.into_inner();
+        self.check(request.header.as_ref())?;
+        let range = KeyRange { start: request.start_key, end: request.end_key };
+        let found = self.placement.scan_regions(&range, at_most(request.limit)).await?;
+        let regions: Vec<Region> = found.iter().map(region_entry).collect();
+        Ok(Response::new(ScanRegionsResponse {
+            header: self.header(),
+            region_metas: regions.iter().filter_map(|entry| entry.region.clone()).collect(),
+            leaders: regions.iter().map(|entry| entry.leader.unwrap_or_default()).collect(),
+            regions,
+        }))
+    }
+
+    async fn batch_scan_regions(
+        &self,
+        request: Request<BatchScanRegionsRequest>,
+    ) -> Answer<BatchScanRegionsResponse> {
+        let request = request.into_inner();
+        self.check(request.header.as_ref())?;
+        let range = |range: &stele_proto::pdpb::KeyRange| KeyRange {
+            start: range.start_key.clone(),
+            end: range.end_key.clone(),
+        };
+        let ranges: Vec<KeyRange> = request.ranges.iter().map(range).collect();
+        let (limit, contain_all) = (at_most(request.limit), request.contain_all_key_range);
+        let found = self.placement.batch_scan_regions(&ranges, limit, contain_all).await?;
+        let mut header = header(self.cluster);
+        if found.is_none() {
+            header.error = Some(Error {
+                r#type: ErrorType::RegionsNotContainAllKeyRange as i32,
+                message: "some keys of the ranges are in no known region".to_owned(),
+            });
+        }
+        let regions = found.iter().flatten().map(region_entry).collect();
+        Ok(Response::new(BatchScanRegionsResponse { header: Some(header), regions }))
+    }
+
+    async fn get_store(&self, request: Request<GetStoreRequest>) -> Answer<GetStoreResponse> {
+        let request = request.into_inner();
+        self.check(request.header.as_ref())?;
+        let id = request.store_id;
+        let info = self.stores_of(vec![id]).await?.into_iter().next();
+        let mut header = header(self.cluster);
+        if info.is_none() {
+            let message = format!("invalid store ID {id}, not found");
+            header.error = Some(Error { r#type: ErrorType::Unknown as i32, message });
+        }
+        let store = info.as_ref().map(store_meta);
+        Ok(Response::new(GetStoreResponse { header: Some(header), store }))
+    }
+
+    async fn get_all_stores(
+        &self,
+        request: Request<GetAllStoresRequest>,
+    ) -> Answer<GetAllStoresResponse> {
+        let request = request.into_inner();
+        self.check(request.header.as_ref())?;
+        let stores = self.stores_of(Vec::new()).await?;
+        let stores = stores.iter().map(store_meta).collect();
+        Ok(Response::new(GetAllStoresResponse { header: self.header(), stores }))
+    }
+
+    type TsoStream = Replies<TsoResponse>;
+
+    async fn tso(&self, requests: Request<Streaming<TsoRequest>>) -> Answer<Self::TsoStream> {
+        let service = self.clone();
+        let answer = move |request: TsoRequest| std::future::ready(PdService::tso(&service, &request));
+        Ok(Response::new(in_order(requests.into_inner(), answer)))
+    }
+}
+
+#[tonic::async_trait]
+impl MetaStorage for PdService {
+    /// Nothing is stored there. Answering at once saves clients five seconds of trying.
+    async fn get(
+        &self,
+        _: Request<meta_storagepb::GetRequest>,
+    ) -> Answer<meta_storagepb::GetResponse> {
+        let header = meta_storagepb::ResponseHeader {
+            cluster_id: self.cluster.0,
+            ..Default::default()
+        };
+        let header = Some(header);
+        Ok(Response::new(meta_storagepb::GetResponse { header, ..Default::default() }))
+    }
+}
+
+#[tonic::async_trait]
+impl Keyspace for PdService {
+    /// Keys have no key spaces beyond the default one.
+    async fn load_keyspace(
+        &self,
+        request: Request<keyspacepb::LoadKeyspaceRequest>,
+    ) -> Answer<keyspacepb::LoadKeyspaceResponse> {
+        let name = request.into_inner().name;
+        if name != "DEFAULT" && !name.is_empty() {
+            return Err(Status::not_found(format!("there is no key space `{name}`")));
+        }
+        let keyspace = keyspacepb::KeyspaceMeta { name, ..Default::default() };
+        Ok(Response::new(keyspacepb::LoadKeyspaceResponse {
+            header: self.header(),
+            keyspace: Some(keyspace),
+        }))
+    }
+}

@@ -1,0 +1,79 @@
+//! Who belongs to the cluster: joining, and telling others.
+
+use super::forward::led_calls;
+use super::led::Led;
+use super::{PlacementService, wire};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use stele_placement::{Cluster, NewStore};
+use stele_proto::stele::control::v1::{
+    AllocIdsRequest, AllocIdsResponse, JoinRequest, JoinResponse, Member, MemberStore,
+    MembersResponse,
+};
+use tonic::Status;
+
+led_calls! {
+    /// Makes stores members. The same tokens get the same numbers, however often it is asked.
+    join, join(JoinRequest) -> JoinResponse = join_here;
+    /// Reserves numbers for regions and peers.
+    alloc_ids_of, alloc_ids(AllocIdsRequest) -> AllocIdsResponse = alloc_ids_here;
+}
+
+impl PlacementService {
+    async fn join_here(self: &Arc<Self>, request: JoinRequest) -> Result<JoinResponse, Status> {
+        let stores: Vec<NewStore> = request.stores.into_iter().map(new_store).collect();
+        let address = request.address;
+        let refused = |error: stele_types::Error| Status::invalid_argument(error.to_string());
+        let ids = self
+            .decide(move |cluster, _| cluster.plan_join(&address, &stores).map_err(refused))
+            .await?;
+        self.look(|led| JoinResponse {
+            cluster_id: self.cluster.0,
+            store_ids: ids.iter().map(|id| id.0).collect(),
+            members_version: led.cluster.members_version(),
+            members: self.members_of(&led.cluster),
+        })
+        .await
+    }
+
+    async fn alloc_ids_here(
+        self: &Arc<Self>,
+        request: AllocIdsRequest,
+    ) -> Result<AllocIdsResponse, Status> {
+        Ok(AllocIdsResponse { first: self.take_ids(u64::from(request.count)).await? })
+    }
+
+    /// The members, while this node leads.
+    pub fn members(&self) -> Option<MembersResponse> {
+        let term = self.system.leader_term()?;
+        let led = self.led.read();
+        let led: &Led = led.as_ref().filter(|led| led.term == term)?;
+        Some(MembersResponse {
+            cluster_id: self.cluster.0,
+            members_version: led.cluster.members_version(),
+            members: self.members_of(&led.cluster),
+        })
+    }
+
+    /// Nodes with their stores. The one that answers leads.
+    pub(super) fn members_of(&self, cluster: &Cluster) -> Vec<Member> {
+        let own = self.system.own_address();
+        let mut members: BTreeMap<&str, Vec<MemberStore>> = BTreeMap::new();
+        for store in cluster.stores() {
+            let state = wire::store_state(store.state) as i32;
+            let member = MemberStore { id: store.id.0, state };
+            members.entry(&store.address).or_default().push(member);
+        }
+        let member = |(address, stores): (&str, Vec<MemberStore>)| Member {
+            address: address.to_owned(),
+            leads_placement: address == own,
+            stores,
+        };
+        members.into_iter().map(member).collect()
+    }
+}
+
+fn new_store(store: stele_proto::stele::control::v1::NewStore) -> NewStore {
+    let labels = store.labels.into_iter().map(|label| (label.key, label.value)).collect();
+    NewStore { token: store.token, capacity_bytes: store.capacity, labels }
+}

@@ -1,0 +1,221 @@
+//! Operators: those under way, and ordering them by hand.
+
+use super::PlacementService;
+use super::forward::led_calls;
+use super::led::Led;
+use bytes::Bytes;
+use std::sync::Arc;
+use stele_placement::operator::plan;
+use stele_placement::schedule::load::Loads;
+use stele_placement::schedule::merge;
+use stele_placement::{Finished, Kind, Millis, NotAdmitted, Operator, RegionInfo, Step, View};
+use stele_proto::stele::control::v1::{
+    CancelOperatorRequest, CancelOperatorResponse, ListOperatorsRequest, ListOperatorsResponse,
+    MergeRequest, MoveRequest, OperatorAccepted, OperatorInfo, OperatorState, SplitRequest,
+    TransferRequest,
+};
+use stele_types::{Peer, RegionId, StoreId};
+use tonic::Status;
+
+/// Most keys of one split.
+const SPLIT_KEYS_MAX: usize = 1024;
+
+led_calls! {
+    /// Operators under way, and on request those that ended lately.
+    list_operators, list_operators(ListOperatorsRequest) -> ListOperatorsResponse =
+        list_operators_here;
+    /// Gives an operator up.
+    cancel_operator, cancel_operator(CancelOperatorRequest) -> CancelOperatorResponse =
+        cancel_here;
+    /// Moves a region's leadership.
+    transfer, transfer(TransferRequest) -> OperatorAccepted = transfer_here;
+    /// Moves a replica from one store to another.
+    move_replica, r#move(MoveRequest) -> OperatorAccepted = move_here;
+    /// Splits a region.
+    split, split(SplitRequest) -> OperatorAccepted = split_here;
+    /// Merges a region into a neighbour.
+    merge, merge(MergeRequest) -> OperatorAccepted = merge_here;
+}
+
+const REASON: &str = "ordered";
+
+impl PlacementService {
+    async fn list_operators_here(
+        self: &Arc<Self>,
+        request: ListOperatorsRequest,
+    ) -> Result<ListOperatorsResponse, Status> {
+        let now = self.now();
+        let is_wanted = |operator: &Operator| {
+            [0, operator.region.0].contains(&request.region_id)
+                && [0, operator.id.0].contains(&request.operator_id)
+        };
+        self.touch(|led| {
+            led.operators.advance(&led.cluster, now);
+            let ended = led.operators.ended().filter(|_| request.ended);
+            let ended =
+                ended.filter(|ended| is_wanted(&ended.operator)).map(|e| ended_info(e, now));
+            let running = led.operators.running().filter(|operator| is_wanted(operator));
+            let running = running.map(|operator| running_info(led, operator, now));
+            ListOperatorsResponse { operators: ended.chain(running).collect() }
+        })
+        .await
+    }
+
+    async fn cancel_here(
+        self: &Arc<Self>,
+        request: CancelOperatorRequest,
+    ) -> Result<CancelOperatorResponse, Status> {
+        let now = self.now();
+        self.touch(|led| {
+            let is_meant = |operator: &&Operator| match request.operator_id {
+                0 => operator.region.0 == request.region_id,
+                id => operator.id.0 == id,
+            };
+            let region = led.operators.running().find(is_meant).map(|operator| operator.region);
+            let Some(region) = region.filter(|region| led.operators.cancel(*region, now)) else {
+                return Err(Status::not_found("there is no such operator"));
+            };
+            let ended = led.operators.ended().filter(|ended| ended.operator.region == region);
+            Ok(CancelOperatorResponse { operator: ended.last().map(|e| ended_info(e, now)) })
+        })
+        .await?
+    }
+
+    async fn transfer_here(
+        self: &Arc<Self>,
+        request: TransferRequest,
+    ) -> Result<OperatorAccepted, Status> {
+        let store = StoreId(request.to_store);
+        let plan = |led: &Led| {
+            let info = region(led, request.region_id)?;
+            let to = peer_on(info, store)?;
+            planned(info, vec![Step::Transfer(to)])
+        };
+        accepted(self.order(plan).await)
+    }
+
+    async fn move_here(self: &Arc<Self>, request: MoveRequest) -> Result<OperatorAccepted, Status> {
+        let (from, to) = (StoreId(request.from_store), StoreId(request.to_store));
+        let now = self.now();
+        let plan = |led: &Led| {
+            let info = region(led, request.region_id)?;
+            let old = peer_on(info, from)?;
+            if info.region.peer_on(to).is_some() {
+                let text = format!("region {} has a replica on store {to}", info.region.id);
+                return Err(Status::failed_precondition(text));
+            }
+            let view = View { cluster: &led.cluster, operators: &led.operators, now };
+            let next = view.next_leader(&Loads::of(&view), info, &[old]);
+            planned(info, plan::change_members(info, &[to], &[old.id], next))
+        };
+        accepted(self.order(plan).await)
+    }
+
+    async fn split_here(
+        self: &Arc<Self>,
+        request: SplitRequest,
+    ) -> Result<OperatorAccepted, Status> {
+        let plan = |led: &Led| {
+            let info = region(led, request.region_id)?;
+            check_keys(info, &request.keys)?;
+            let (keys, new) = (request.keys.clone(), Vec::new());
+            planned(info, vec![Step::Split { keys, new }])
+        };
+        accepted(self.order(plan).await)
+    }
+
+    async fn merge_here(
+        self: &Arc<Self>,
+        request: MergeRequest,
+    ) -> Result<OperatorAccepted, Status> {
+        let now = self.now();
+        let plan = |led: &Led| {
+            let source = region(led, request.source_region)?;
+            let target = region(led, request.target_region)?;
+            let view = View { cluster: &led.cluster, operators: &led.operators, now };
+            if !merge::are_neighbours(&source.region, &target.region) {
+                return Err(Status::failed_precondition(format!(
+                    "regions {} and {} are no neighbours",
+                    source.region.id, target.region.id
+                )));
+            }
+            let operator = merge::merge(&view, source, target, Kind::Hand, REASON.into());
+            operator.ok_or_else(|| Status::internal("a merge without steps"))
+        };
+        accepted(self.order(plan).await)
+    }
+}
+
+fn region(led: &Led, id: u64) -> Result<&RegionInfo, Status> {
+    let known = led.cluster.regions().get(RegionId(id));
+    known.ok_or_else(|| Status::not_found(format!("there is no region {id}")))
+}
+
+fn peer_on(info: &RegionInfo, store: StoreId) -> Result<Peer, Status> {
+    let none = || format!("region {} has no replica on store {store}", info.region.id);
+    info.region.peer_on(store).copied().ok_or_else(|| Status::failed_precondition(none()))
+}
+
+fn planned(info: &RegionInfo, steps: Vec<Step>) -> Result<Operator, Status> {
+    let operator = plan::operator(info, Kind::Hand, steps, REASON);
+    operator.ok_or_else(|| Status::failed_precondition("there is nothing to do"))
+}
+
+fn accepted(
+    ordered: Result<stele_placement::OperatorId, Status>,
+) -> Result<OperatorAccepted, Status> {
+    ordered.map(|id| OperatorAccepted { operator_id: id.0 })
+}
+
+/// Keys of a split ascend, and lie inside the region, not at its start.
+fn check_keys(info: &RegionInfo, keys: &[Bytes]) -> Result<(), Status> {
+    let range = &info.region.range;
+    let inside = |key: &Bytes| *key > range.start && range.contains(key);
+    if keys.len() > SPLIT_KEYS_MAX {
+        return Err(Status::invalid_argument(format!("more than {SPLIT_KEYS_MAX} keys")));
+    }
+    match keys.iter().all(inside) && keys.windows(2).all(|pair| pair[0] < pair[1]) {
+        true => Ok(()),
+        false => Err(Status::failed_precondition(format!(
+            "the keys must ascend and lie inside region {}",
+            info.region.id
+        ))),
+    }
+}
+
+pub(super) fn not_admitted(why: NotAdmitted) -> Status {
+    match why {
+        NotAdmitted::Unsafe(_) => Status::failed_precondition(why.to_string()),
+        NotAdmitted::Occupied(_) => Status::already_exists(why.to_string()),
+        NotAdmitted::Busy(_) => Status::unavailable(why.to_string()),
+    }
+}
+
+fn running_info(led: &Led, operator: &Operator, now: Millis) -> OperatorInfo {
+    let waits = led.operators.waits_for(&led.cluster, operator.region, now);
+    let detail = waits.or_else(|| operator.refusal.clone()).unwrap_or_default();
+    info(operator, OperatorState::Running, detail, now)
+}
+
+fn ended_info(ended: &Finished, now: Millis) -> OperatorInfo {
+    let (state, detail) = match &ended.given_up {
+        None => (OperatorState::Done, String::new()),
+        Some(why) => (OperatorState::Cancelled, why.clone()),
+    };
+    info(&ended.operator, state, detail, now)
+}
+
+fn info(operator: &Operator, state: OperatorState, detail: String, now: Millis) -> OperatorInfo {
+    let steps: Vec<String> = operator.steps.iter().map(ToString::to_string).collect();
+    OperatorInfo {
+        id: operator.id.0,
+        region_id: operator.region.0,
+        what: steps.join(", "),
+        why: format!("{}: {}", operator.kind, operator.reason),
+        state: state as i32,
+        steps_done: u32::try_from(operator.done).unwrap_or(u32::MAX),
+        steps: u32::try_from(operator.steps.len()).unwrap_or(u32::MAX),
+        age_ms: now.since(operator.created),
+        detail,
+    }
+}

@@ -1,0 +1,90 @@
+//! Settings of the whole cluster.
+
+use super::{PlacementService, refused};
+use std::sync::Arc;
+use stele_placement::{Cluster, Config, SETTINGS, Setting};
+use stele_proto::stele::control::v1::{
+    ConfigItem, GetConfigRequest, RequestHeader, SetConfigRequest,
+};
+use tonic::Status;
+
+impl PlacementService {
+    /// Whether a name is a setting of the whole cluster.
+    pub fn is_setting(name: &str) -> bool {
+        SETTINGS.iter().any(|setting| setting.name == name)
+    }
+
+    /// The settings of these names, or all. `forwarded`: another node asks for a client.
+    pub async fn settings(
+        self: &Arc<Self>,
+        names: &[String],
+        forwarded: bool,
+    ) -> Result<Vec<ConfigItem>, Status> {
+        let is_wanted =
+            |setting: &&Setting| names.is_empty() || names.iter().any(|name| name == setting.name);
+        let wanted: Vec<&Setting> = SETTINGS.iter().filter(is_wanted).collect();
+        if self.leads() {
+            let items = |config: &Config| wanted.iter().map(|s| item(s, config)).collect();
+            return self.look(|led| items(led.cluster.config())).await;
+        }
+        let from = RequestHeader { forwarded, ..RequestHeader::default() };
+        let (mut client, header) = self.pass_on(Some(&from))?;
+        let keys = wanted.iter().map(|setting| setting.name.to_owned()).collect();
+        let request = GetConfigRequest { header: Some(header), keys };
+        let answer = client.get_config(request).await;
+        Ok(answer.map_err(|refusal| self.forward.learn(refusal))?.into_inner().items)
+    }
+
+    /// Changes a setting.
+    pub async fn set_setting(
+        self: &Arc<Self>,
+        name: &str,
+        value: &str,
+        forwarded: bool,
+    ) -> Result<ConfigItem, Status> {
+        if !self.leads() {
+            let from = RequestHeader { forwarded, ..RequestHeader::default() };
+            let (mut client, header) = self.pass_on(Some(&from))?;
+            let (key, value) = (name.to_owned(), value.to_owned());
+            let request = SetConfigRequest { header: Some(header), key, value };
+            let answer = client.set_config(request).await;
+            let answer = answer.map_err(|refusal| self.forward.learn(refusal))?.into_inner();
+            return answer.item.ok_or_else(|| Status::internal("the leader answered nothing"));
+        }
+        let number = match value {
+            "true" | "on" => 1,
+            "false" | "off" => 0,
+            value => value.parse::<u64>().map_err(|_| {
+                Status::invalid_argument(format!("{name} takes a number, not `{value}`"))
+            })?,
+        };
+        let setting = Config::check(name, number).map_err(refused)?;
+        let plan = move |cluster: &Cluster, _| {
+            Ok(((), cluster.plan_setting(setting.name, number).map_err(refused)?))
+        };
+        self.decide(plan).await?;
+        self.look(|led| item(setting, led.cluster.config())).await
+    }
+}
+
+fn item(setting: &Setting, config: &Config) -> ConfigItem {
+    let value = config.get(setting.name).unwrap_or(setting.default);
+    let source = if value == setting.default { "default" } else { "set" };
+    let unit = match setting.name.rsplit('_').next() {
+        Some("seconds") => "s",
+        Some("bytes") => "B",
+        Some("percent") => "%",
+        _ => "",
+    };
+    ConfigItem {
+        key: setting.name.to_owned(),
+        value: value.to_string(),
+        default_value: setting.default.to_string(),
+        meaning: setting.meaning.to_owned(),
+        unit: unit.to_owned(),
+        live: true,
+        source: source.to_owned(),
+        minimum: setting.min.to_string(),
+        maximum: setting.max.to_string(),
+    }
+}

@@ -1,0 +1,164 @@
+//! Stores: what is known of them, and ordering them to leave.
+
+use super::forward::led_calls;
+use super::led::Led;
+use super::{PlacementService, refused, wire};
+use std::collections::HashMap;
+use std::sync::Arc;
+use stele_placement::{DrainGoal, Heard, Liveness, Millis, Store, StoreState};
+use stele_proto::stele::control::v1::{
+    GetStoreProgressRequest, ListStoresRequest, ListStoresResponse, SetStoreStateRequest,
+    StoreAction, StoreInfo, StoreProgress, StoreStats,
+};
+use stele_types::StoreId;
+use tonic::Status;
+
+led_calls! {
+    /// Stores; those that were removed only when they are named.
+    list_stores, list_stores(ListStoresRequest) -> ListStoresResponse = list_stores_here;
+    /// Orders a store to leave, or to stay.
+    set_store_state, set_store_state(SetStoreStateRequest) -> StoreProgress = set_state_here;
+    /// How far a store is that leaves.
+    get_store_progress, get_store_progress(GetStoreProgressRequest) -> StoreProgress =
+        progress_here;
+}
+
+/// Regions and leaders of a store.
+type Counts = HashMap<StoreId, (u64, u64)>;
+
+impl PlacementService {
+    async fn list_stores_here(
+        self: &Arc<Self>,
+        request: ListStoresRequest,
+    ) -> Result<ListStoresResponse, Status> {
+        let now = self.now();
+        let cluster_id = self.cluster.0;
+        self.look(|led| {
+            let is_wanted = |store: &&Store| match request.ids.is_empty() {
+                true => store.state != StoreState::Tombstone,
+                false => request.ids.contains(&store.id.0),
+            };
+            let counts = count(led);
+            let stores = led.cluster.stores().filter(is_wanted);
+            let stores = stores.map(|store| info(led, &counts, store, now)).collect();
+            ListStoresResponse { cluster_id, stores }
+        })
+        .await
+    }
+
+    async fn set_state_here(
+        self: &Arc<Self>,
+        request: SetStoreStateRequest,
+    ) -> Result<StoreProgress, Status> {
+        let store = StoreId(request.store_id);
+        let goal = match StoreAction::try_from(request.action) {
+            Ok(StoreAction::Drain) => DrainGoal::Drain,
+            Ok(StoreAction::Remove) => DrainGoal::Remove,
+            Ok(StoreAction::Cancel) => DrainGoal::Cancel,
+            _ => return Err(Status::invalid_argument("no such action")),
+        };
+        self.known_store(store).await?;
+        let plan = move |cluster: &stele_placement::Cluster, now| {
+            Ok(((), cluster.plan_state(store, goal, now).map_err(refused)?))
+        };
+        self.decide(plan).await?;
+        self.progress_of(store).await
+    }
+
+    async fn progress_here(
+        self: &Arc<Self>,
+        request: GetStoreProgressRequest,
+    ) -> Result<StoreProgress, Status> {
+        let store = StoreId(request.store_id);
+        self.known_store(store).await?;
+        self.progress_of(store).await
+    }
+
+    async fn known_store(&self, store: StoreId) -> Result<(), Status> {
+        match self.look(|led| led.cluster.store(store).is_some()).await? {
+            true => Ok(()),
+            false => Err(Status::not_found(format!("there is no store {store}"))),
+        }
+    }
+
+    async fn progress_of(&self, store: StoreId) -> Result<StoreProgress, Status> {
+        let now = self.now();
+        self.touch(|led| {
+            led.cluster.note_drains(now);
+            progress(led, store, now)
+        })
+        .await
+    }
+}
+
+fn progress(led: &Led, store: StoreId, now: Millis) -> StoreProgress {
+    let state = led.cluster.store(store).map(|store| store.state).unwrap_or_default();
+    let leads = |info: &&stele_placement::RegionInfo| {
+        info.leader.is_some_and(|leader| leader.store == store)
+    };
+    let mut out = StoreProgress {
+        store_id: store.0,
+        state: wire::store_state(state) as i32,
+        leaders_left: led.cluster.regions().iter().filter(leads).count() as u64,
+        ..StoreProgress::default()
+    };
+    if let Some(drain) = led.cluster.drain_progress(&led.operators, store, now) {
+        out.regions_left = drain.replicas_left;
+        out.regions_total = drain.replicas_total;
+        out.bytes_left = drain.bytes_left;
+        out.bytes_total = drain.bytes_total;
+        out.age_ms = drain.age_millis;
+        out.bytes_per_second = drain.bytes_per_second;
+        out.seconds_left = drain.eta_seconds;
+        if let Some(blocker) = drain.blocker {
+            out.waits_for = blocker.why;
+            out.waits_for_region = blocker.region.0;
+        }
+    }
+    out
+}
+
+fn count(led: &Led) -> Counts {
+    let mut counts = Counts::new();
+    for info in led.cluster.regions().iter() {
+        for peer in &info.region.peers {
+            counts.entry(peer.store).or_default().0 += 1;
+        }
+        if let Some(leader) = info.leader {
+            counts.entry(leader.store).or_default().1 += 1;
+        }
+    }
+    counts
+}
+
+fn info(led: &Led, counts: &Counts, store: &Store, now: Millis) -> StoreInfo {
+    let (region_count, leader_count) = counts.get(&store.id).copied().unwrap_or_default();
+    let report = &store.report;
+    let stats = StoreStats {
+        id: store.id.0,
+        capacity: store.capacity_bytes,
+        free: report.free_bytes,
+        used: report.used_bytes,
+        region_count,
+        leader_count,
+        disk_full: report.is_full,
+        failed: report.has_failed,
+        ..StoreStats::default()
+    };
+    let age = match store.heard {
+        Heard::At(at) => i64::try_from(now.since(at)).unwrap_or(i64::MAX),
+        Heard::NotSince(_) => -1,
+    };
+    let is_member = store.state != StoreState::Tombstone;
+    StoreInfo {
+        stats: Some(stats),
+        address: store.address.clone(),
+        state: wire::store_state(store.state) as i32,
+        labels: wire::labels(store),
+        version: store.node.version.clone(),
+        heartbeat_age_ms: age,
+        down: is_member && led.cluster.liveness(store.id, now) == Liveness::Down,
+        started_at: store.node.started_at,
+        score: report.used_bytes as f64,
+    }
+}

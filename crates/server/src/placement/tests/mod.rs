@@ -1,0 +1,4 @@
+mod decisions;
+mod fake;
+mod lookups;
+mod reports;

@@ -1,0 +1,183 @@
+use super::fake::{Nodes, address, halves, heartbeat, region, report};
+use stele_proto::stele::control::v1 as wire;
+use stele_proto::stele::control::v1::operator_step::Step;
+use stele_types::{PeerId, PeerRole, Region, StoreId};
+use tonic::Code;
+
+async fn three_nodes() -> (Nodes, [u64; 2]) {
+    let nodes = Nodes::new();
+    nodes.node(1).tick().await;
+    let stores = [nodes.join(2, b"b").await, nodes.join(3, b"c").await];
+    let regions = vec![report(&region(1, 1, &[])), report(&region(2, 1, &[]))];
+    for (node, store, regions) in [(2, stores[0], vec![]), (3, stores[1], vec![]), (1, 1, regions)]
+    {
+        nodes.node(1).heartbeat(heartbeat(node, store, 1, regions)).await.unwrap();
+    }
+    (nodes, stores)
+}
+
+#[tokio::test]
+async fn joined_stores_get_numbers_once_and_members_are_told() {
+    let nodes = Nodes::new();
+    let first = nodes.join(2, b"same").await;
+    assert_eq!(nodes.join(2, b"same").await, first);
+    assert_ne!(nodes.join(2, b"other").await, first);
+    let members = nodes.node(1).members().unwrap();
+    assert_eq!(members.members.len(), 2);
+    assert!(members.members[0].leads_placement && !members.members[1].leads_placement);
+    let answer = nodes.node(1).heartbeat(heartbeat(1, 1, 1, vec![])).await.unwrap();
+    assert_eq!(answer.members.len(), 2);
+    let mut again = heartbeat(1, 1, 2, vec![]);
+    again.members_version = answer.members_version;
+    assert!(nodes.node(1).heartbeat(again).await.unwrap().members.is_empty());
+}
+
+#[tokio::test]
+async fn regions_grow_onto_new_nodes_step_by_step() {
+    let (nodes, stores) = three_nodes().await;
+    nodes.node(1).tick().await;
+    let beat = |sequence, region: Region| {
+        nodes.node(1).heartbeat(heartbeat(1, 1, sequence, vec![report(&region)]))
+    };
+    let answer = beat(2, region(2, 1, &[])).await.unwrap();
+    assert_eq!(answer.interval_ms, 100);
+    let step = answer.steps.iter().find(|step| step.region_id == 2).unwrap();
+    let Some(Step::ChangePeers(changes)) = &step.step else { panic!("{step:?}") };
+    let learner = changes.changes[0].peer.clone().unwrap();
+    assert_eq!(learner.role, PeerRole::Learner as u32);
+    assert!(stores.contains(&learner.store_id) && learner.id > 2);
+    let mut grown = region(2, 2, &[learner.store_id]);
+    grown.peers[1].id = PeerId(learner.id);
+    grown.peers[1].role = PeerRole::Learner;
+    let answer = beat(3, grown.clone()).await.unwrap();
+    let step = answer.steps.iter().find(|step| step.region_id == 2).unwrap();
+    assert_eq!((step.index, step.conf_version), (1, 2));
+    // A report that was overtaken does not take the region back, nor does one of an older epoch.
+    let answer = beat(2, region(2, 1, &[])).await.unwrap();
+    assert!(answer.steps.iter().all(|step| step.region_id != 2 || step.index == 1));
+    let known = nodes.node(1).region_by_key(b"k").await.unwrap().unwrap();
+    assert_eq!(known.region, grown);
+}
+
+#[tokio::test]
+async fn a_new_leader_asks_for_all_regions_and_knows_the_descriptors_before() {
+    let (nodes, _) = three_nodes().await;
+    let [left, right] = halves(2, 50);
+    let reports = vec![report(&left), report(&right)];
+    nodes.node(1).heartbeat(heartbeat(1, 1, 2, reports)).await.unwrap();
+    nodes.node(1).tick().await;
+    nodes.elect(Some(2));
+    let known = nodes.node(2).region_by_key(b"z").await.unwrap().unwrap();
+    assert_eq!((known.region, known.leader), (right, None));
+    let mut partial = heartbeat(1, 1, 3, vec![report(&left)]);
+    partial.all_regions = false;
+    assert!(nodes.node(2).heartbeat(partial).await.unwrap().all_regions_wanted);
+    let full = heartbeat(1, 1, 4, vec![report(&left)]);
+    assert!(!nodes.node(2).heartbeat(full).await.unwrap().all_regions_wanted);
+}
+
+#[tokio::test]
+async fn strangers_are_refused_and_strays_are_judged_by_later_membership() {
+    let (nodes, stores) = three_nodes().await;
+    let status = nodes.node(1).heartbeat(heartbeat(2, 99, 1, vec![])).await.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    let later = vec![report(&region(2, 9, &[]))];
+    nodes.node(1).heartbeat(heartbeat(1, 1, 2, later)).await.unwrap();
+    let stray = |conf_version| wire::StrayPeer {
+        store_id: stores[0],
+        region_id: 2,
+        peer_id: 44,
+        conf_version,
+        version: 1,
+    };
+    let mut beat = heartbeat(2, stores[0], 2, vec![]);
+    beat.stray_peers = vec![stray(8), stray(9)];
+    let gone = nodes.node(1).heartbeat(beat).await.unwrap().gone_peers;
+    assert_eq!(gone.len(), 1);
+    assert_eq!(gone[0].conf_version, 9);
+}
+
+#[tokio::test]
+async fn malformed_reports_are_left_out() {
+    let (nodes, _) = three_nodes().await;
+    let mut cut = report(&region(2, 5, &[]));
+    cut.region = cut.region.slice(1..);
+    let mut no_leader = report(&region(2, 6, &[]));
+    no_leader.leader_peer = 12345;
+    nodes.node(1).heartbeat(heartbeat(1, 1, 2, vec![cut, no_leader])).await.unwrap();
+    let known = nodes.node(1).region_by_key(b"").await.unwrap().unwrap();
+    assert_eq!(known.region.epoch.conf_version, 1);
+}
+
+#[tokio::test]
+async fn an_address_that_changes_is_persisted_and_silence_makes_a_store_down() {
+    let (nodes, stores) = three_nodes().await;
+    let mut moved = heartbeat(2, stores[0], 2, vec![]);
+    moved.address = "127.0.0.1:7777".into();
+    let answer = nodes.node(1).heartbeat(moved).await.unwrap();
+    assert!(answer.members.iter().any(|member| member.address == "127.0.0.1:7777"));
+    nodes.clock.advance_seconds(1801);
+    nodes.node(1).heartbeat(heartbeat(1, 1, 3, vec![])).await.unwrap();
+    let request = wire::ListStoresRequest { ids: vec![stores[0]], ..Default::default() };
+    let stores_now = nodes.node(1).list_stores(request.clone()).await.unwrap().stores;
+    assert!(stores_now[0].down && stores_now[0].heartbeat_age_ms > 1_800_000);
+    nodes.elect(Some(3));
+    let stores_now = nodes.node(3).list_stores(request).await.unwrap().stores;
+    assert_eq!(stores_now[0].address, "127.0.0.1:7777");
+    assert_eq!((stores_now[0].heartbeat_age_ms, stores_now[0].down), (-1, false));
+}
+
+#[tokio::test]
+async fn operators_by_hand_are_checked_listed_and_cancelled() {
+    let (nodes, stores) = three_nodes().await;
+    let full = region(2, 5, &stores);
+    let beat = |sequence, region: &Region| {
+        nodes.node(1).heartbeat(heartbeat(1, 1, sequence, vec![report(region)]))
+    };
+    beat(2, &full).await.unwrap();
+    let transfer = |region_id, to_store| wire::TransferRequest {
+        region_id,
+        to_store,
+        ..wire::TransferRequest::default()
+    };
+    let code = async |request| nodes.node(1).transfer(request).await.map_err(|s| s.code());
+    assert_eq!(code(transfer(9, 1)).await, Err(Code::NotFound));
+    assert_eq!(code(transfer(2, 77)).await, Err(Code::FailedPrecondition));
+    let accepted = code(transfer(2, stores[0])).await.unwrap();
+    assert_eq!(code(transfer(2, stores[1])).await, Err(Code::AlreadyExists));
+    let steps = beat(3, &full).await.unwrap().steps;
+    let to = full.peer_on(StoreId(stores[0])).unwrap().id.0;
+    let expected = Step::TransferLeader(wire::TransferLeaderStep { peer_ids: vec![to] });
+    assert!(steps.iter().any(|step| step.step.as_ref() == Some(&expected)), "{steps:?}");
+    let cancel = wire::CancelOperatorRequest { region_id: 2, ..Default::default() };
+    let cancelled = nodes.node(1).cancel_operator(cancel).await.unwrap().operator.unwrap();
+    assert_eq!(cancelled.id, accepted.operator_id);
+    let list = wire::ListOperatorsRequest { region_id: 2, ended: true, ..Default::default() };
+    let listed = nodes.node(1).list_operators(list).await.unwrap().operators;
+    assert_eq!(listed.last().unwrap().state, wire::OperatorState::Cancelled as i32);
+    let split = |keys: &[&'static [u8]]| wire::SplitRequest {
+        region_id: 2,
+        keys: keys.iter().map(|key| bytes::Bytes::from_static(key)).collect(),
+        ..wire::SplitRequest::default()
+    };
+    assert!(nodes.node(1).split(split(&[b"b", b"a"])).await.is_err());
+    assert!(nodes.node(1).split(split(&[b""])).await.is_err());
+    nodes.node(1).split(split(&[b"a", b"b"])).await.unwrap();
+    let steps = beat(4, &full).await.unwrap().steps;
+    let Some(Step::Split(split)) = &steps[0].step else { panic!("{steps:?}") };
+    assert_eq!(split.new_regions.len(), 2);
+    assert!(split.new_regions.iter().all(|new| new.peer_ids.len() == 3 && new.region_id > 2));
+    let refusal = wire::OperatorOutcome {
+        operator_id: steps[0].operator_id,
+        region_id: 2,
+        refusal: "the device is full".into(),
+        ..wire::OperatorOutcome::default()
+    };
+    let mut beat = heartbeat(1, 1, 5, vec![]);
+    beat.outcomes = vec![refusal];
+    nodes.node(1).heartbeat(beat).await.unwrap();
+    let list = wire::ListOperatorsRequest { region_id: 2, ..Default::default() };
+    let listed = nodes.node(1).list_operators(list).await.unwrap().operators;
+    assert_eq!(listed[0].detail, "the device is full");
+    assert_eq!(address(1), nodes.node(1).members().unwrap().members[0].address);
+}

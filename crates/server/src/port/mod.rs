@@ -1,0 +1,182 @@
+//! The one port of a node: other nodes and clients come to the same listener. The first bytes tell
+//! them apart, and what is not another node's transport is HTTP/2 or HTTP/1.
+
+use crate::transport::{MAGIC, Transport};
+use axum::Router;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::service::TowerToHyperService;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{sleep, timeout};
+
+/// Bounds of the port.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Connections of all kinds; more are closed as they come.
+    pub connections_max: usize,
+    /// For the first bytes, and for the head of an HTTP/1 request.
+    pub first_bytes_timeout: Duration,
+    /// Requests at the same time on one HTTP/2 connection.
+    pub streams_max: u32,
+    /// Bytes of one request's body that may arrive before anyone reads them.
+    pub stream_window_bytes: u32,
+    /// The same for all requests of a connection.
+    pub connection_window_bytes: u32,
+    /// Bytes in an HTTP/2 frame.
+    pub frame_bytes_max: u32,
+    /// Bytes of a request's headers.
+    pub header_bytes_max: u32,
+    /// An idle HTTP/2 client is asked for a sign of life so often.
+    pub alive_interval: Duration,
+    /// It has so long to answer.
+    pub alive_timeout: Duration,
+    /// At shutdown requests in work have so long to end.
+    pub drain_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            connections_max: 4096,
+            first_bytes_timeout: Duration::from_secs(5),
+            streams_max: 4096,
+            stream_window_bytes: 1 << 20,
+            connection_window_bytes: 4 << 20,
+            frame_bytes_max: 64 << 10,
+            header_bytes_max: 16 << 10,
+            alive_interval: Duration::from_secs(20),
+            alive_timeout: Duration::from_secs(10),
+            drain_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Totals since the start.
+#[derive(Debug, Default)]
+pub struct Stats {
+    /// Connections taken.
+    pub accepted: AtomicU64,
+    /// Connections closed at once as there were too many.
+    pub refused: AtomicU64,
+    /// Connections that did not say in time what they are.
+    pub silent: AtomicU64,
+    /// Failures of the listener itself, as when file handles run out.
+    pub failed: AtomicU64,
+}
+
+/// Serves the listener until `stop` turns true, then lets requests in work end.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    transport: Transport,
+    options: Options,
+    stats: Arc<Stats>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let permits = Arc::new(Semaphore::new(options.connections_max));
+    let http = Http { builder: Arc::new(builder(&options)), router, stop: stop.clone() };
+    // Closed when the last connection has dropped its receiver.
+    let running = watch::Sender::new(());
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        let Ok((stream, _)) = accepted else {
+            stats.failed.fetch_add(1, Relaxed);
+            // Out of handles or memory: others must end first.
+            sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let Ok(permit) = permits.clone().try_acquire_owned() else {
+            stats.refused.fetch_add(1, Relaxed);
+            continue;
+        };
+        stats.accepted.fetch_add(1, Relaxed);
+        let (http, transport, stats) = (http.clone(), transport.clone(), stats.clone());
+        let (first_bytes_timeout, alive) = (options.first_bytes_timeout, running.subscribe());
+        tokio::spawn(async move {
+            let _held = (permit, alive);
+            match timeout(first_bytes_timeout, is_node(&stream)).await {
+                Ok(Ok(true)) => transport.serve(stream).await,
+                Ok(Ok(false)) => http.serve(stream).await,
+                Ok(Err(_)) => {}
+                Err(_) => {
+                    stats.silent.fetch_add(1, Relaxed);
+                }
+            }
+        });
+    }
+    drop(listener);
+    // Whoever does not end in time is cut off with the runtime.
+    let _ = timeout(options.drain_timeout, running.closed()).await;
+}
+
+/// Whether the first bytes are another node's. Reads none of them.
+async fn is_node(stream: &TcpStream) -> std::io::Result<bool> {
+    let mut first = [0; MAGIC.len()];
+    loop {
+        let bytes = stream.peek(&mut first).await?;
+        if bytes == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        if first[..bytes] != MAGIC[..bytes] {
+            return Ok(false);
+        }
+        if bytes == MAGIC.len() {
+            return Ok(true);
+        }
+        // Some of the eight bytes are here, so that the socket counts as readable.
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn builder(options: &Options) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(options.streams_max)
+        .initial_stream_window_size(options.stream_window_bytes)
+        .initial_connection_window_size(options.connection_window_bytes)
+        .max_frame_size(options.frame_bytes_max)
+        .max_header_list_size(options.header_bytes_max)
+        .keep_alive_interval(options.alive_interval)
+        .keep_alive_timeout(options.alive_timeout);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(options.first_bytes_timeout)
+        .max_buf_size((options.header_bytes_max as usize).max(8 << 10));
+    builder
+}
+
+#[derive(Clone)]
+struct Http {
+    builder: Arc<Builder<TokioExecutor>>,
+    router: Router,
+    stop: watch::Receiver<bool>,
+}
+
+impl Http {
+    async fn serve(mut self, stream: TcpStream) {
+        // It costs latency only, if it is refused.
+        let _ = stream.set_nodelay(true);
+        let service = TowerToHyperService::new(self.router);
+        let connection = self.builder.serve_connection(TokioIo::new(stream), service);
+        tokio::pin!(connection);
+        // How a client's connection ended is the client's business.
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            _ = self.stop.wait_for(|stop| *stop) => connection.as_mut().graceful_shutdown(),
+        }
+        let _ = connection.await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

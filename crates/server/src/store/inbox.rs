@@ -1,0 +1,137 @@
+//! What waits for a store's loop. Requests are bounded in bytes from acceptance to answer, peer
+//! messages while they wait; beyond the bound the former are told to come back, the latter dropped,
+//! which Raft repairs.
+
+use super::{Core, Engine};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use stele_raftstore::{Input, Reply, RequestId};
+use tokio::sync::oneshot;
+
+/// Looks at the loop's state between two turns.
+pub(super) type Look = Box<dyn FnOnce(&mut Core) + Send>;
+
+/// One thing to do.
+pub(super) enum Item {
+    /// Something for the core.
+    Input(Input<Engine>),
+    /// A request and where its answer goes.
+    Request { id: RequestId, input: Input<Engine>, answer: oneshot::Sender<Reply> },
+    /// A message of a peer and its size.
+    Message { input: Input<Engine>, bytes: u64 },
+    /// A question about the state.
+    Look(Look),
+}
+
+#[derive(Default)]
+struct State {
+    items: Vec<Item>,
+    stopped: bool,
+}
+
+/// See the module.
+pub(super) struct Inbox {
+    state: Mutex<State>,
+    filled: Condvar,
+    request_bytes: AtomicU64,
+    message_bytes: AtomicU64,
+    bytes_max: u64,
+}
+
+/// Bytes of a request in work; given back when dropped.
+pub(super) struct Permit {
+    inbox: Arc<Inbox>,
+    bytes: u64,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.inbox.request_bytes.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+impl Inbox {
+    pub fn new(bytes_max: u64) -> Self {
+        Self {
+            state: Mutex::default(),
+            filled: Condvar::new(),
+            request_bytes: AtomicU64::new(0),
+            message_bytes: AtomicU64::new(0),
+            bytes_max,
+        }
+    }
+
+    /// Room for a request of `bytes`, or `None` when the store has enough to do. One request always
+    /// fits, however large.
+    pub fn admit(self: &Arc<Self>, bytes: u64) -> Option<Permit> {
+        let before = self.request_bytes.fetch_add(bytes, Relaxed);
+        if before > 0 && before + bytes > self.bytes_max {
+            self.request_bytes.fetch_sub(bytes, Relaxed);
+            return None;
+        }
+        Some(Permit { inbox: self.clone(), bytes })
+    }
+
+    /// Bytes of requests in work.
+    pub fn request_bytes(&self) -> u64 {
+        self.request_bytes.load(Relaxed)
+    }
+
+    /// Queues an item; false when the loop has stopped.
+    pub fn push(&self, item: Item) -> bool {
+        let mut state = self.state.lock();
+        if state.stopped {
+            return false;
+        }
+        state.items.push(item);
+        let was_empty = state.items.len() == 1;
+        drop(state);
+        if was_empty {
+            self.filled.notify_one();
+        }
+        true
+    }
+
+    /// Queues a peer's message unless too many wait; false when it was dropped.
+    pub fn push_message(&self, input: Input<Engine>, bytes: u64) -> bool {
+        let before = self.message_bytes.fetch_add(bytes, Relaxed);
+        let fits = before == 0 || before + bytes <= self.bytes_max;
+        if fits && self.push(Item::Message { input, bytes }) {
+            return true;
+        }
+        self.message_bytes.fetch_sub(bytes, Relaxed);
+        false
+    }
+
+    /// Moves everything that waits to `into`, after waiting `at_most` for something to come; false
+    /// when stopped and empty.
+    pub fn take(&self, into: &mut Vec<Item>, at_most: Option<Duration>) -> bool {
+        let mut state = self.state.lock();
+        if state.items.is_empty() && !state.stopped {
+            match at_most {
+                Some(limit) if limit.is_zero() => {}
+                Some(limit) => {
+                    self.filled.wait_for(&mut state, limit);
+                }
+                None => self.filled.wait(&mut state),
+            }
+        }
+        std::mem::swap(&mut state.items, into);
+        let more = !state.stopped || !into.is_empty();
+        drop(state);
+        for item in into.iter() {
+            if let Item::Message { bytes, .. } = item {
+                self.message_bytes.fetch_sub(*bytes, Relaxed);
+            }
+        }
+        more
+    }
+
+    /// Nothing is queued any more; what waits is still taken.
+    pub fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.filled.notify_all();
+    }
+}

@@ -1,0 +1,34 @@
+//! The maintenance of one store: flushes, merges and collection in slices.
+
+use super::Engine;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use stele_storage::StorageEngine;
+
+/// One slice; between slices the thread looks whether to stop.
+const SLICE_BYTES: u64 = 1 << 20;
+/// How long it sleeps when there was nothing to do, first and at most.
+const IDLE_SLEEP: Duration = Duration::from_millis(5);
+const IDLE_SLEEP_MAX: Duration = Duration::from_millis(160);
+/// Idle rounds after which the log's last batch is confirmed.
+const CONFIRM_AFTER_ROUNDS: u32 = 20;
+
+pub(super) fn run(engine: &Engine, running: &AtomicBool) {
+    let mut idle_rounds = 0;
+    let mut sleep = IDLE_SLEEP;
+    while running.load(Ordering::Acquire) {
+        // A failure is kept in the statistics, and a poisoned store ends its loop.
+        let worked = engine.maintain(SLICE_BYTES).is_ok_and(|done| done.more && done.bytes > 0);
+        if worked {
+            (idle_rounds, sleep) = (0, IDLE_SLEEP);
+            continue;
+        }
+        idle_rounds += 1;
+        if idle_rounds == CONFIRM_AFTER_ROUNDS {
+            // Best effort: it only helps to tell damage from a torn write later.
+            let _ = engine.log().confirm();
+        }
+        std::thread::sleep(sleep);
+        sleep = (sleep * 2).min(IDLE_SLEEP_MAX);
+    }
+}

@@ -1,0 +1,216 @@
+//! One store of this node: its engine, its loop's thread, its maintenance thread, and the handle by
+//! which everything else talks to them.
+
+mod inbox;
+mod maintain;
+mod turn;
+
+use crate::load::LoadSamples;
+use inbox::{Inbox, Item};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use stele_raftstore::{
+    AdminCall, Cas, Event, Input, PeerMessage, RaftStore, Read, Readers, Refusal, Reply, RequestId,
+    SendSnapshot, Write,
+};
+use stele_types::{Clock, Error, RegionId, Result, StoreId};
+use tokio::sync::oneshot;
+
+/// The engine behind every store of the product.
+pub type Engine = stele_engine::Store;
+/// The consensus core of one store.
+pub type Core = RaftStore<Engine>;
+
+/// What a store's loop hands to the rest of the node. Called on the loop's thread: never waits.
+pub trait Outward: Send + Sync {
+    /// Messages for peers, in order.
+    fn send(&self, messages: Vec<PeerMessage>);
+    /// A region to be streamed to a peer.
+    fn send_snapshot(&self, snapshot: SendSnapshot<Engine>);
+    /// What changed.
+    fn events(&self, events: Vec<Event>);
+    /// The store's loop ended on an error.
+    fn failed(&self, store: StoreId, error: Error);
+}
+
+/// A store of this node.
+pub struct StoreHandle {
+    id: StoreId,
+    engine: Arc<Engine>,
+    readers: Arc<Readers>,
+    inbox: Arc<Inbox>,
+    clock: Arc<dyn Clock>,
+    next_request: AtomicU64,
+    load: LoadSamples,
+    running: Arc<AtomicBool>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl StoreHandle {
+    /// Starts the threads of an opened store.
+    pub fn start(
+        id: StoreId,
+        engine: Arc<Engine>,
+        core: Core,
+        clock: Arc<dyn Clock>,
+        outward: Arc<dyn Outward>,
+        pending_bytes_max: u64,
+    ) -> Result<Arc<Self>> {
+        let inbox = Arc::new(Inbox::new(pending_bytes_max));
+        let running = Arc::new(AtomicBool::new(true));
+        let readers = core.readers();
+        let turn = turn::Turn {
+            core,
+            engine: engine.clone(),
+            inbox: inbox.clone(),
+            clock: clock.clone(),
+            outward: outward.clone(),
+            answers: HashMap::new(),
+        };
+        let (stopping, queue) = (running.clone(), inbox.clone());
+        let looped = spawn(format!("stele-store-{id}"), move || {
+            let ended = turn.run();
+            queue.stop();
+            if let Err(error) = ended {
+                stopping.store(false, Ordering::Release);
+                outward.failed(id, error);
+            }
+        })?;
+        let (maintained, stopping) = (engine.clone(), running.clone());
+        let maintenance = spawn(format!("stele-maintain-{id}"), move || {
+            maintain::run(&maintained, &stopping);
+        })?;
+        Ok(Arc::new(Self {
+            id,
+            engine,
+            readers,
+            inbox,
+            clock,
+            next_request: AtomicU64::new(1),
+            load: LoadSamples::default(),
+            running,
+            threads: Mutex::new(vec![looped, maintenance]),
+        }))
+    }
+
+    /// The store's number in the cluster.
+    pub fn id(&self) -> StoreId {
+        self.id
+    }
+
+    /// The engine, for views and figures.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Who may serve reads without asking the loop.
+    pub fn readers(&self) -> &Arc<Readers> {
+        &self.readers
+    }
+
+    /// The clock that leases are measured with.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// Which keys are asked for.
+    pub fn load(&self) -> &LoadSamples {
+        &self.load
+    }
+
+    /// Whether this store's peer leads a region, as far as it knows.
+    pub fn leads(&self, region: RegionId) -> bool {
+        let leader = self.readers.get(region).and_then(|reader| reader.leader());
+        leader.is_some_and(|leader| leader.store == self.id)
+    }
+
+    /// Whether the loop runs.
+    pub fn is_running(&self) -> bool {
+        self.running.load(Ordering::Acquire)
+    }
+
+    /// Bytes of requests in work.
+    pub fn request_bytes(&self) -> u64 {
+        self.inbox.request_bytes()
+    }
+
+    /// Proposes a command and waits until it is applied here.
+    pub async fn write(&self, write: Write) -> Reply {
+        let bytes = write.command.len() as u64;
+        self.request(bytes, |id| Input::Write(Write { id, ..write })).await
+    }
+
+    /// Compares and sets.
+    pub async fn cas(&self, cas: Cas) -> Reply {
+        let bytes = (cas.key.len() + cas.new.bytes()) as u64;
+        self.request(bytes, |id| Input::Cas(Cas { id, ..cas })).await
+    }
+
+    /// Waits until a view taken here sees every acknowledged write.
+    pub async fn read(&self, read: Read) -> Reply {
+        self.request(0, |id| Input::Read(Read { id, ..read })).await
+    }
+
+    /// Changes a region.
+    pub async fn admin(&self, call: AdminCall) -> Reply {
+        self.request(0, |id| Input::Admin(AdminCall { id, ..call })).await
+    }
+
+    /// Gives the core a request made from the number it gets. Refused early when too much is in work.
+    pub async fn request(&self, bytes: u64, make: impl FnOnce(RequestId) -> Input<Engine>) -> Reply {
+        let Some(_permit) = self.inbox.admit(bytes + REQUEST_OVERHEAD_BYTES) else {
+            return Reply::Refused(Refusal::Busy { reason: "too many bytes of requests in work" });
+        };
+        let id = RequestId(self.next_request.fetch_add(1, Ordering::Relaxed));
+        let (answer, reply) = oneshot::channel();
+        self.inbox.push(Item::Request { id, input: make(id), answer });
+        // The loop ended: what was proposed may or may not have happened.
+        reply.await.unwrap_or(Reply::Refused(Refusal::StaleCommand))
+    }
+
+    /// Gives the core something that has no answer.
+    pub fn input(&self, input: Input<Engine>) {
+        self.inbox.push(Item::Input(input));
+    }
+
+    /// Gives the core a peer's message of `bytes`; false when it was dropped.
+    pub fn message(&self, message: PeerMessage, bytes: u64) -> bool {
+        self.inbox.push_message(Input::Message(message), bytes)
+    }
+
+    /// What `look` finds in the core between two turns; `None` when the loop has ended.
+    pub async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut Core) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (answer, found) = oneshot::channel();
+        let look = move |core: &mut Core| {
+            // Whoever asked may have gone.
+            let _ = answer.send(look(core));
+        };
+        self.inbox.push(Item::Look(Box::new(look)));
+        found.await.ok()
+    }
+
+    /// Ends the loop after what waits, then the log cleanly.
+    pub fn stop(&self) -> Result<()> {
+        self.inbox.stop();
+        self.running.store(false, Ordering::Release);
+        for thread in self.threads.lock().drain(..) {
+            // A panic has ended the process already.
+            let _ = thread.join();
+        }
+        self.engine.close()
+    }
+}
+
+/// What a waiting request costs beside its bytes.
+const REQUEST_OVERHEAD_BYTES: u64 = 256;
+
+fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let failed = |source| Error::Io { op: "start of a thread", path: name.clone().into(), source };
+    std::thread::Builder::new().name(name.clone()).spawn(run).map_err(failed)
+}

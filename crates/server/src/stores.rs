@@ -1,0 +1,48 @@
+//! The stores of this node.
+
+use crate::store::StoreHandle;
+use parking_lot::RwLock;
+use std::sync::Arc;
+use stele_types::{RegionId, StoreId};
+
+/// The stores of this node, in the order they were started.
+pub struct Stores {
+    all: RwLock<Vec<Arc<StoreHandle>>>,
+    /// Largest Raft entry; larger batches are split.
+    pub entry_bytes_max: usize,
+}
+
+impl Stores {
+    /// No store yet.
+    pub fn new(entry_bytes_max: usize) -> Self {
+        Self { all: RwLock::default(), entry_bytes_max }
+    }
+
+    /// Adds a store that was started.
+    pub fn add(&self, store: Arc<StoreHandle>) {
+        self.all.write().push(store);
+    }
+
+    /// The store of that number.
+    pub fn get(&self, id: StoreId) -> Option<Arc<StoreHandle>> {
+        self.all.read().iter().find(|store| store.id() == id).cloned()
+    }
+
+    /// The first store.
+    pub fn first(&self) -> Option<Arc<StoreHandle>> {
+        self.all.read().first().cloned()
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<Arc<StoreHandle>> {
+        self.all.read().clone()
+    }
+
+    /// A store with a replica of the region; one that leads it, if there is one.
+    pub fn holding(&self, region: RegionId) -> Option<Arc<StoreHandle>> {
+        let mut holders = self.all();
+        holders.retain(|store| store.readers().get(region).is_some());
+        let leading = holders.iter().find(|store| store.leads(region));
+        leading.or(holders.first()).cloned()
+    }
+}

@@ -1,0 +1,134 @@
+//! `BatchCommands`: many requests on one stream, answered in any order, each exactly once. A command
+//! never ends the stream: that would fail every other one on it.
+
+use super::TikvService;
+use std::pin::Pin;
+use std::sync::Arc;
+use stele_proto::kvrpcpb::{Context, GetHealthFeedbackResponse};
+use stele_proto::tikvpb::batch_commands_request::{Request, request::Cmd};
+use stele_proto::tikvpb::batch_commands_response::{Response, response::Cmd as Done};
+use stele_proto::tikvpb::{
+    BatchCommandsEmptyResponse, BatchCommandsRequest, BatchCommandsResponse,
+};
+use tokio::sync::{Semaphore, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
+use tonic::{Status, Streaming};
+
+/// Commands of one stream in work; beyond them its next batch is not read, which holds the client
+/// back.
+const COMMANDS_MAX: usize = 4096;
+/// Answers that may wait for a slow reader.
+const ANSWERS_MAX: usize = 1024;
+/// Answers sent together.
+const ANSWERS_PER_BATCH: usize = 256;
+/// Bytes of answers sent together, about.
+const BATCH_BYTES_MAX: usize = 4 << 20;
+
+type Answer = (u64, Response);
+type Batches = Pin<Box<dyn Stream<Item = Result<BatchCommandsResponse, Status>> + Send>>;
+
+/// Serves one stream until its client ends it.
+pub(super) fn serve(service: TikvService, requests: Streaming<BatchCommandsRequest>) -> Batches {
+    let (answers, waiting) = mpsc::channel::<Answer>(ANSWERS_MAX);
+    let (batches, out) = mpsc::channel(4);
+    tokio::spawn(collect(waiting, batches.clone()));
+    tokio::spawn(async move {
+        if let Err(status) = read(service, requests, answers).await {
+            // A client that is gone needs no reason.
+            let _ = batches.send(Err(*status)).await;
+        }
+    });
+    Box::pin(ReceiverStream::new(out))
+}
+
+async fn read(
+    service: TikvService,
+    mut requests: Streaming<BatchCommandsRequest>,
+    answers: mpsc::Sender<Answer>,
+) -> Result<(), Box<Status>> {
+    let room = Arc::new(Semaphore::new(COMMANDS_MAX));
+    while let Some(Ok(batch)) = requests.next().await {
+        for (id, request) in batch.request_ids.into_iter().zip(batch.requests) {
+            service.check_cluster(context(&request))?;
+            let Ok(permit) = room.clone().acquire_owned().await else { return Ok(()) };
+            let (service, answers) = (service.clone(), answers.clone());
+            tokio::spawn(async move {
+                let response = run(&service, request).await;
+                // The stream may have ended meanwhile.
+                let _ = answers.send((id, response)).await;
+                drop(permit);
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Puts answers that are ready at the same time into one message.
+async fn collect(
+    mut waiting: mpsc::Receiver<Answer>,
+    batches: mpsc::Sender<Result<BatchCommandsResponse, Status>>,
+) {
+    let mut ready = Vec::new();
+    while waiting.recv_many(&mut ready, ANSWERS_PER_BATCH).await > 0 {
+        let mut batch = BatchCommandsResponse::default();
+        let mut bytes = 0;
+        for (id, response) in ready.drain(..) {
+            bytes += prost::Message::encoded_len(&response);
+            batch.request_ids.push(id);
+            batch.responses.push(response);
+            if bytes > BATCH_BYTES_MAX {
+                bytes = 0;
+                if batches.send(Ok(std::mem::take(&mut batch))).await.is_err() {
+                    return;
+                }
+            }
+        }
+        if !batch.responses.is_empty() && batches.send(Ok(batch)).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn run(service: &TikvService, request: Request) -> Response {
+    let done = match request.cmd {
+        Some(Cmd::RawGet(request)) => Done::RawGet(service.get(request).await),
+        Some(Cmd::RawBatchGet(request)) => Done::RawBatchGet(service.batch_get(request).await),
+        Some(Cmd::RawPut(request)) => Done::RawPut(service.put(request).await),
+        Some(Cmd::RawBatchPut(request)) => Done::RawBatchPut(service.batch_put(request).await),
+        Some(Cmd::RawDelete(request)) => Done::RawDelete(service.delete(request).await),
+        Some(Cmd::RawBatchDelete(request)) => {
+            Done::RawBatchDelete(service.batch_delete(request).await)
+        }
+        Some(Cmd::RawScan(request)) => Done::RawScan(service.scan(request).await),
+        Some(Cmd::RawDeleteRange(request)) => {
+            Done::RawDeleteRange(service.delete_range(request).await)
+        }
+        Some(Cmd::RawBatchScan(request)) => Done::RawBatchScan(service.batch_scan(request).await),
+        Some(Cmd::GetHealthFeedback(_)) => {
+            Done::GetHealthFeedback(GetHealthFeedbackResponse::default())
+        }
+        Some(Cmd::Empty(request)) => {
+            Done::Empty(BatchCommandsEmptyResponse { test_id: request.test_id })
+        }
+        // Of a newer client: an answer it may refuse, rather than a stream that stalls.
+        None => Done::Empty(BatchCommandsEmptyResponse::default()),
+    };
+    Response { cmd: Some(done) }
+}
+
+fn context(request: &Request) -> Option<&Context> {
+    match request.cmd.as_ref()? {
+        Cmd::RawGet(request) => request.context.as_ref(),
+        Cmd::RawBatchGet(request) => request.context.as_ref(),
+        Cmd::RawPut(request) => request.context.as_ref(),
+        Cmd::RawBatchPut(request) => request.context.as_ref(),
+        Cmd::RawDelete(request) => request.context.as_ref(),
+        Cmd::RawBatchDelete(request) => request.context.as_ref(),
+        Cmd::RawScan(request) => request.context.as_ref(),
+        Cmd::RawDeleteRange(request) => request.context.as_ref(),
+        Cmd::RawBatchScan(request) => request.context.as_ref(),
+        Cmd::GetHealthFeedback(request) => request.context.as_ref(),
+        Cmd::Empty(_) => None,
+    }
+}

@@ -1,0 +1,239 @@
+//! TiKV's raw key-value service: API V1 with time to live.
+
+mod batch_commands;
+mod checks;
+mod errors;
+mod reads;
+mod writes;
+
+pub use errors::Failure;
+
+use crate::observe::{Kind, Metrics, Outcome};
+use crate::stores::Stores;
+use bytes::Bytes;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+use stele_proto::errorpb;
+use stele_proto::kvrpcpb::*;
+use stele_proto::tikvpb::tikv_server::Tikv;
+use stele_proto::tikvpb::{BatchCommandsRequest, BatchCommandsResponse};
+use stele_raftstore::Timings;
+use stele_types::ClusterId;
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status, Streaming};
+
+/// The service over this node's stores.
+#[derive(Clone)]
+pub struct TikvService {
+    stores: Arc<Stores>,
+    cluster: ClusterId,
+    metrics: Arc<Metrics>,
+}
+
+impl TikvService {
+    /// A service of one cluster's node.
+    pub fn new(stores: Arc<Stores>, cluster: ClusterId, metrics: Arc<Metrics>) -> Self {
+        Self { stores, cluster, metrics }
+    }
+
+    async fn timed<T>(
+        &self,
+        kind: Kind,
+        work: impl Future<Output = Result<T, Failure>>,
+        stages: impl FnOnce(&T) -> Option<Timings>,
+    ) -> Result<T, Failure> {
+        let started = Instant::now();
+        let result = work.await;
+        let outcome = match &result {
+            Ok(_) => Outcome::Served,
+            Err(Failure::Region(_)) => Outcome::Retry,
+            Err(Failure::Final(_)) => Outcome::Final,
+        };
+        let stages = result.as_ref().ok().and_then(stages);
+        self.metrics.request(kind, started.elapsed(), outcome, stages);
+        result
+    }
+
+    async fn read<T>(
+        &self,
+        kind: Kind,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        self.timed(kind, work, |_| None).await
+    }
+
+    async fn write(
+        &self,
+        kind: Kind,
+        work: impl Future<Output = Result<Timings, Failure>>,
+    ) -> (Option<errorpb::Error>, String) {
+        let result = self.timed(kind, work, |timings| Some(*timings)).await;
+        result.err().map(parts).unwrap_or_default()
+    }
+
+    /// A request meant for another cluster must not be served: its client would mix them up.
+    fn check_cluster(&self, context: Option<&Context>) -> Result<(), Box<Status>> {
+        let asked = context.map_or(0, |context| context.cluster_id);
+        if asked == 0 || asked == self.cluster.0 {
+            return Ok(());
+        }
+        let text = format!("mismatch cluster id, need {} but got {asked}", self.cluster);
+        Err(Box::new(Status::invalid_argument(text)))
+    }
+
+    async fn get(&self, request: RawGetRequest) -> RawGetResponse {
+        let mut response = RawGetResponse::default();
+        match self.read(Kind::Get, reads::get(&self.stores, &request)).await {
+            Ok(Some(value)) => response.value = value,
+            Ok(None) => response.not_found = true,
+            Err(failure) => (response.region_error, response.error) = parts(failure),
+        }
+        response
+    }
+
+    async fn batch_get(&self, request: RawBatchGetRequest) -> RawBatchGetResponse {
+        let found = self.read(Kind::BatchGet, reads::batch_get(&self.stores, &request)).await;
+        let (region_error, pairs) = pairs(found);
+        RawBatchGetResponse { region_error, pairs }
+    }
+
+    async fn scan(&self, request: RawScanRequest) -> RawScanResponse {
+        let found = self.read(Kind::Scan, reads::scan(&self.stores, &request)).await;
+        let (region_error, kvs) = pairs(found);
+        RawScanResponse { region_error, kvs }
+    }
+
+    async fn batch_scan(&self, request: RawBatchScanRequest) -> RawBatchScanResponse {
+        let found = self.read(Kind::BatchScan, reads::batch_scan(&self.stores, &request)).await;
+        let (region_error, kvs) = pairs(found);
+        RawBatchScanResponse { region_error, kvs }
+    }
+
+    async fn put(&self, request: RawPutRequest) -> RawPutResponse {
+        let done = writes::put(&self.stores, &request);
+        let (region_error, error) = self.write(Kind::Put, done).await;
+        RawPutResponse { region_error, error }
+    }
+
+    async fn batch_put(&self, request: RawBatchPutRequest) -> RawBatchPutResponse {
+        let done = writes::batch_put(&self.stores, &request);
+        let (region_error, error) = self.write(Kind::BatchPut, done).await;
+        RawBatchPutResponse { region_error, error }
+    }
+
+    async fn delete(&self, request: RawDeleteRequest) -> RawDeleteResponse {
+        let done = writes::delete(&self.stores, &request);
+        let (region_error, error) = self.write(Kind::Delete, done).await;
+        RawDeleteResponse { region_error, error }
+    }
+
+    async fn batch_delete(&self, request: RawBatchDeleteRequest) -> RawBatchDeleteResponse {
+        let done = writes::batch_delete(&self.stores, &request);
+        let (region_error, error) = self.write(Kind::BatchDelete, done).await;
+        RawBatchDeleteResponse { region_error, error }
+    }
+
+    async fn delete_range(&self, request: RawDeleteRangeRequest) -> RawDeleteRangeResponse {
+        let done = writes::delete_range(&self.stores, &request);
+        let (region_error, error) = self.write(Kind::DeleteRange, done).await;
+        RawDeleteRangeResponse { region_error, error }
+    }
+
+    async fn ttl(&self, request: RawGetKeyTtlRequest) -> RawGetKeyTtlResponse {
+        let mut response = RawGetKeyTtlResponse::default();
+        match self.read(Kind::Ttl, reads::ttl(&self.stores, &request)).await {
+            Ok(Some(ttl)) => response.ttl = ttl,
+            Ok(None) => response.not_found = true,
+            Err(failure) => (response.region_error, response.error) = parts(failure),
+        }
+        response
+    }
+
+    async fn compare_and_swap(&self, request: RawCasRequest) -> RawCasResponse {
+        let mut response = RawCasResponse::default();
+        let swap = writes::compare_and_swap(&self.stores, &request);
+        match self.timed(Kind::Cas, swap, |swapped| Some(swapped.timings)).await {
+            Ok(swapped) => {
+                response.succeed = swapped.succeeded;
+                response.previous_not_exist = swapped.previous.is_none();
+                response.previous_value = swapped.previous.unwrap_or_default();
+            }
+            Err(failure) => (response.region_error, response.error) = parts(failure),
+        }
+        response
+    }
+
+    async fn checksum(&self, request: RawChecksumRequest) -> RawChecksumResponse {
+        let mut response = RawChecksumResponse::default();
+        match self.read(Kind::Checksum, reads::checksum(&self.stores, &request)).await {
+            Ok((checksum, pairs, bytes)) => {
+                (response.checksum, response.total_kvs) = (checksum, pairs);
+                response.total_bytes = bytes;
+            }
+            Err(failure) => (response.region_error, response.error) = parts(failure),
+        }
+        response
+    }
+}
+
+fn parts(failure: Failure) -> (Option<errorpb::Error>, String) {
+    match failure {
+        Failure::Region(error) => (Some(*error), String::new()),
+        Failure::Final(text) => (None, text),
+    }
+}
+
+/// Answers without an error text carry it in a single pair.
+fn pairs(result: Result<Vec<KvPair>, Failure>) -> (Option<errorpb::Error>, Vec<KvPair>) {
+    match result {
+        Ok(pairs) => (None, pairs),
+        Err(Failure::Region(error)) => (Some(*error), Vec::new()),
+        Err(Failure::Final(abort)) => {
+            let error = KeyError { abort, ..KeyError::default() };
+            (None, vec![KvPair { error: Some(error), key: Bytes::new(), ..KvPair::default() }])
+        }
+    }
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+type Batches = Pin<Box<dyn Stream<Item = Result<BatchCommandsResponse, Status>> + Send>>;
+
+/// Each unary call: the cluster is checked, the rest is an answer of its own kind.
+macro_rules! unary {
+    ($($name:ident($request:ty) -> $response:ty = $method:ident;)*) => {
+        #[tonic::async_trait]
+        impl Tikv for TikvService {
+            $(async fn $name(&self, request: Request<$request>) -> Answer<$response> {
+                let request = request.into_inner();
+                self.check_cluster(request.context.as_ref()).map_err(|status| *status)?;
+                Ok(Response::new(self.$method(request).await))
+            })*
+
+            type BatchCommandsStream = Batches;
+
+            async fn batch_commands(
+                &self,
+                request: Request<Streaming<BatchCommandsRequest>>,
+            ) -> Answer<Batches> {
+                Ok(Response::new(batch_commands::serve(self.clone(), request.into_inner())))
+            }
+        }
+    };
+}
+
+unary! {
+    raw_get(RawGetRequest) -> RawGetResponse = get;
+    raw_batch_get(RawBatchGetRequest) -> RawBatchGetResponse = batch_get;
+    raw_put(RawPutRequest) -> RawPutResponse = put;
+    raw_batch_put(RawBatchPutRequest) -> RawBatchPutResponse = batch_put;
+    raw_delete(RawDeleteRequest) -> RawDeleteResponse = delete;
+    raw_batch_delete(RawBatchDeleteRequest) -> RawBatchDeleteResponse = batch_delete;
+    raw_scan(RawScanRequest) -> RawScanResponse = scan;
+    raw_batch_scan(RawBatchScanRequest) -> RawBatchScanResponse = batch_scan;
+    raw_delete_range(RawDeleteRangeRequest) -> RawDeleteRangeResponse = delete_range;
+    raw_get_key_ttl(RawGetKeyTtlRequest) -> RawGetKeyTtlResponse = ttl;
+    raw_compare_and_swap(RawCasRequest) -> RawCasResponse = compare_and_swap;
+    raw_checksum(RawChecksumRequest) -> RawChecksumResponse = checksum;
+}

@@ -1,0 +1,318 @@
+//! Reads. A lease serves them on the thread that decoded them; without one the store's loop says
+//! when a view holds everything acknowledged before. What needs the device goes to a thread that may
+//! wait.
+
+use super::checks::{Target, family, target};
+use super::errors::{Failure, region_not_found};
+use crate::convert;
+use crate::store::Engine;
+use crate::stores::Stores;
+use bytes::Bytes;
+use std::sync::Arc;
+use stele_proto::kvrpcpb::{
+    self, KvPair, RawBatchGetRequest, RawBatchScanRequest, RawChecksumRequest, RawGetKeyTtlRequest,
+    RawGetRequest, RawScanRequest,
+};
+use stele_raftstore::{Read, Reply, RequestId};
+use stele_storage::{Cached, EngineView, Order, Pair, ScanOptions, StorageEngine};
+use stele_types::{ColumnFamily, KeyRange, keyspace};
+
+/// Bytes that one answer to a scan may hold; a short page would be taken for the region's end.
+const SCAN_BYTES_MAX: usize = 256 << 20;
+/// Pairs fetched at a time while expired ones are left out.
+const PAGE_PAIRS: usize = 1024;
+
+type View = <Engine as StorageEngine>::View;
+
+/// A view that holds everything acknowledged before the request came.
+async fn view(target: &Target) -> Result<Arc<View>, Failure> {
+    let store = &target.store;
+    let region = target.header.region;
+    let now = || store.clock().monotonic_nanos();
+    let take = || store.engine().view().map_err(|error| Failure::engine(&error, store.id()));
+    if let Some(lease) = target.reader.lease(now()) {
+        let view = take()?;
+        if target.reader.still(lease, now()) {
+            return Ok(Arc::new(view));
+        }
+    }
+    let replica = target.replica_read;
+    let read = Read { id: RequestId::default(), header: target.header, replica };
+    match store.read(read).await {
+        Reply::ReadReady { .. } => {}
+        Reply::Refused(refusal) => return Err(Failure::refused(refusal, region, store.id())),
+        other => return Err(Failure::Final(format!("unexpected answer to a read: {other:?}"))),
+    }
+    let view = take()?;
+    // A split in between gave keys away, and this view may lack what their new owner wrote; a
+    // replica that left in between took its pairs with it.
+    let current = store.readers().get(region);
+    if !current.is_some_and(|current| Arc::ptr_eq(&current, &target.reader)) {
+        return Err(region_not_found(region));
+    }
+    let refused = |refusal| Failure::refused(refusal, region, store.id());
+    target.reader.check(&target.header).map_err(refused)?;
+    Ok(Arc::new(view))
+}
+
+/// Runs what may wait for the device.
+async fn on_device<T: Send + 'static>(
+    target: &Target,
+    work: impl FnOnce() -> stele_types::Result<T> + Send + 'static,
+) -> Result<T, Failure> {
+    let store = target.store.id();
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result.map_err(|error| Failure::engine(&error, store)),
+        Err(_) => Err(Failure::Final("the server is stopping".to_owned())),
+    }
+}
+
+async fn live(target: &Target, view: &Arc<View>, key: Bytes) -> Result<Option<Pair>, Failure> {
+    let store = target.store.id();
+    let found = view.get_cached(&key).map_err(|error| Failure::engine(&error, store))?;
+    let pair = match found {
+        Cached::Here(pair) => pair,
+        Cached::NeedsIo => {
+            let view = view.clone();
+            on_device(target, move || view.get(&key)).await?
+        }
+    };
+    let now = target.store.clock().unix_seconds();
+    Ok(pair.filter(|pair| is_live(pair, now)))
+}
+
+fn is_live(pair: &Pair, now_s: u64) -> bool {
+    pair.expires_at_s == 0 || pair.expires_at_s > now_s
+}
+
+/// `RawGet`: the value, if there is one.
+pub async fn get(stores: &Stores, request: &RawGetRequest) -> Result<Option<Bytes>, Failure> {
+    let target = target(stores, request.context.as_ref())?;
+    let family = family(&request.cf)?;
+    target.check_key(&request.key)?;
+    let view = view(&target).await?;
+    let pair = live(&target, &view, family.engine_key(&request.key)).await?;
+    Ok(pair.map(|pair| pair.value))
+}
+
+/// `RawGetKeyTTL`: seconds left, 0 for ever; `None` when there is no such key.
+pub async fn ttl(stores: &Stores, request: &RawGetKeyTtlRequest) -> Result<Option<u64>, Failure> {
+    let target = target(stores, request.context.as_ref())?;
+    let family = family(&request.cf)?;
+    target.check_key(&request.key)?;
+    let view = view(&target).await?;
+    let pair = live(&target, &view, family.engine_key(&request.key)).await?;
+    let now = target.store.clock().unix_seconds();
+    Ok(pair.map(|pair| match pair.expires_at_s {
+        0 => 0,
+        at => at.saturating_sub(now),
+    }))
+}
+
+/// `RawBatchGet`: the pairs found, in the order asked.
+pub async fn batch_get(
+    stores: &Stores,
+    request: &RawBatchGetRequest,
+) -> Result<Vec<KvPair>, Failure> {
+    let target = target(stores, request.context.as_ref())?;
+    let family = family(&request.cf)?;
+    for key in &request.keys {
+        target.check_key(key)?;
+    }
+    let view = view(&target).await?;
+    let mut pairs = Vec::new();
+    for key in &request.keys {
+        if let Some(pair) = live(&target, &view, family.engine_key(key)).await? {
+            let (key, value) = (key.clone(), pair.value);
+            pairs.push(KvPair { key, value, ..KvPair::default() });
+        }
+    }
+    Ok(pairs)
+}
+
+/// `RawScan`: pairs of the region the request names, never beyond it.
+pub async fn scan(stores: &Stores, request: &RawScanRequest) -> Result<Vec<KvPair>, Failure> {
+    let target = target(stores, request.context.as_ref())?;
+    let asked = Asked {
+        family: family(&request.cf)?,
+        limit: request.limit as usize,
+        keys_only: request.key_only,
+        order: if request.reverse { Order::Reverse } else { Order::Forward },
+    };
+    let (low, high) = match request.reverse {
+        true => (&request.end_key, &request.start_key),
+        false => (&request.start_key, &request.end_key),
+    };
+    let range = KeyRange { start: low.clone(), end: high.clone() };
+    let view = view(&target).await?;
+    let mut bytes_left = SCAN_BYTES_MAX;
+    page(&target, &view, &asked, &range, &mut bytes_left).await
+}
+
+/// `RawBatchScan`: each range up to `each_limit`.
+pub async fn batch_scan(
+    stores: &Stores,
+    request: &RawBatchScanRequest,
+) -> Result<Vec<KvPair>, Failure> {
+    let target = target(stores, request.context.as_ref())?;
+    let asked = Asked {
+        family: family(&request.cf)?,
+        limit: request.each_limit as usize,
+        keys_only: request.key_only,
+        order: if request.reverse { Order::Reverse } else { Order::Forward },
+    };
+    let view = view(&target).await?;
+    let mut pairs = Vec::new();
+    let mut bytes_left = SCAN_BYTES_MAX;
+    for range in ranges(request)? {
+        pairs.extend(page(&target, &view, &asked, &range, &mut bytes_left).await?);
+    }
+    Ok(pairs)
+}
+
+/// A range without an end ends where the next one starts; in reverse, start and end change places.
+fn ranges(request: &RawBatchScanRequest) -> Result<Vec<KeyRange>, Failure> {
+    let mut ranges = Vec::new();
+    let mut asked = request.ranges.iter().peekable();
+    while let Some(range) = asked.next() {
+        let next = asked.peek().map(|next| &next.start_key);
+        if request.reverse {
+            let (start, end) = (range.end_key.clone(), range.start_key.clone());
+            ranges.push(KeyRange { start, end });
+            continue;
+        }
+        if next.is_some_and(|next| *next < range.start_key) {
+            return Err(Failure::Final("the ranges of a batch scan must ascend".to_owned()));
+        }
+        let end = match (range.end_key.is_empty(), next) {
+            (true, Some(next)) => next.clone(),
+            _ => range.end_key.clone(),
+        };
+        ranges.push(KeyRange { start: range.start_key.clone(), end });
+    }
+    Ok(ranges)
+}
+
+struct Asked {
+    family: ColumnFamily,
+    limit: usize,
+    keys_only: bool,
+    order: Order,
+}
+
+/// Live pairs of `range` in the target's region, as many as asked for or there are.
+async fn page(
+    target: &Target,
+    view: &Arc<View>,
+    asked: &Asked,
+    range: &KeyRange,
+    bytes_left: &mut usize,
+) -> Result<Vec<KvPair>, Failure> {
+    let range = convert::clamp(range, &target.region.range);
+    if range.is_empty() || asked.limit == 0 {
+        return Ok(Vec::new());
+    }
+    let now_s = target.store.clock().unix_seconds();
+    let range = asked.family.engine_range(&range);
+    let (limit, order, keys_only) = (asked.limit, asked.order, asked.keys_only);
+    let (view, budget) = (view.clone(), *bytes_left);
+    let found = on_device(target, move || {
+        collect(&view, ScanOptions { range, order, limit, bytes_max: budget, keys_only }, now_s)
+    });
+    let (pairs, bytes, is_whole) = found.await?;
+    *bytes_left = bytes_left.saturating_sub(bytes);
+    if is_whole {
+        return Ok(pairs);
+    }
+    let error = kvrpcpb::KeyError {
+        abort: format!("the answer would exceed {SCAN_BYTES_MAX} bytes: ask for fewer pairs"),
+        ..kvrpcpb::KeyError::default()
+    };
+    Ok(vec![KvPair { error: Some(error), ..KvPair::default() }])
+}
+
+/// Live pairs, their bytes, and whether they are all that was asked for.
+fn collect(
+    view: &View,
+    mut options: ScanOptions,
+    now_s: u64,
+) -> stele_types::Result<(Vec<KvPair>, usize, bool)> {
+    let wanted = options.limit;
+    let budget = options.bytes_max;
+    let (mut pairs, mut bytes) = (Vec::new(), 0);
+    while pairs.len() < wanted {
+        options.limit = (wanted - pairs.len()).min(PAGE_PAIRS);
+        options.bytes_max = budget.saturating_sub(bytes).max(1);
+        let page = view.scan(&options)?;
+        let Some(last) = page.last() else { return Ok((pairs, bytes, true)) };
+        match options.order {
+            Order::Forward => options.range.start = after(&last.key),
+            Order::Reverse => options.range.end = last.key.clone(),
+        }
+        for pair in page {
+            if !is_live(&pair, now_s) {
+                continue;
+            }
+            bytes += pair.key.len() + pair.value.len();
+            let key = keyspace::user_key(&pair.key).unwrap_or_default();
+            pairs.push(KvPair { key, value: pair.value, ..KvPair::default() });
+        }
+        if bytes > budget {
+            return Ok((pairs, bytes, false));
+        }
+        if options.range.is_empty() {
+            break;
+        }
+    }
+    Ok((pairs, bytes, true))
+}
+
+/// The first key after `key`.
+fn after(key: &[u8]) -> Bytes {
+    let mut next = Vec::with_capacity(key.len() + 1);
+    next.extend_from_slice(key);
+    next.push(0);
+    Bytes::from(next)
+}
+
+/// Sum, pairs and bytes of `RawChecksum`: CRC-64/XZ of key and value of each pair, all XORed.
+pub async fn checksum(
+    stores: &Stores,
+    request: &RawChecksumRequest,
+) -> Result<(u64, u64, u64), Failure> {
+    let target = target(stores, request.context.as_ref())?;
+    let view = view(&target).await?;
+    let mut totals = (0, 0, 0);
+    let now_s = target.store.clock().unix_seconds();
+    for range in &request.ranges {
+        let range = KeyRange { start: range.start_key.clone(), end: range.end_key.clone() };
+        let range = convert::clamp(&range, &target.region.range);
+        if range.is_empty() {
+            continue;
+        }
+        let range = ColumnFamily::Default.engine_range(&range);
+        let view = view.clone();
+        let sums = on_device(&target, move || sum(&view, range, now_s)).await?;
+        totals = (totals.0 ^ sums.0, totals.1 + sums.1, totals.2 + sums.2);
+    }
+    Ok(totals)
+}
+
+fn sum(view: &View, range: KeyRange, now_s: u64) -> stele_types::Result<(u64, u64, u64)> {
+    let mut options = ScanOptions::new(range, PAGE_PAIRS);
+    let (mut checksum, mut pairs, mut bytes) = (0, 0, 0);
+    loop {
+        let page = view.scan(&options)?;
+        let Some(last) = page.last() else { return Ok((checksum, pairs, bytes)) };
+        options.range.start = after(&last.key);
+        for pair in page.iter().filter(|pair| is_live(pair, now_s)) {
+            let key = pair.key.get(1..).unwrap_or_default();
+            let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Xz);
+            digest.update(key);
+            digest.update(&pair.value);
+            checksum ^= digest.finalize();
+            pairs += 1;
+            bytes += (key.len() + pair.value.len()) as u64;
+        }
+    }
+}

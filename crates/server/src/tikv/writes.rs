@@ -1,0 +1,208 @@
+//! Writes: encoded once into the command that travels unchanged through the proposal, to the
+//! followers and into every replica's log.
+
+use super::checks::{Target, check_value, family, target};
+use super::errors::Failure;
+use crate::stores::Stores;
+use bytes::Bytes;
+use stele_proto::kvrpcpb::{
+    RawBatchDeleteRequest, RawBatchPutRequest, RawCasRequest, RawDeleteRangeRequest,
+    RawDeleteRequest, RawPutRequest,
+};
+use stele_raftstore::{Cas, CasNew, Reply, RequestId, Timings, Write};
+use stele_types::{CommandBuilder, Error, KeyRange};
+
+/// What an operation costs in a command beside key and value.
+const OP_OVERHEAD_BYTES: usize = 32;
+
+/// Absolute Unix seconds of a time to live; 0 for ever. Made here, at the leader, so that all
+/// replicas agree.
+fn expiry(target: &Target, ttl_s: u64) -> u64 {
+    match ttl_s {
+        0 => 0,
+        ttl => target.store.clock().unix_seconds().saturating_add(ttl),
+    }
+}
+
+async fn propose(
+    target: &Target,
+    command: CommandBuilder,
+    frees: bool,
+) -> Result<Timings, Failure> {
+    let command = command.build().bytes().clone();
+    let write = Write { id: RequestId::default(), header: target.header, command, frees };
+    match target.store.write(write).await {
+        Reply::Written { timings, .. } => Ok(timings),
+        Reply::Refused(refusal) => {
+            Err(Failure::refused(refusal, target.header.region, target.store.id()))
+        }
+        other => Err(Failure::Final(format!("unexpected answer to a write: {other:?}"))),
+    }
+}
+
+fn invalid(error: Error) -> Failure {
+    match error {
+        Error::Invalid(detail) => Failure::Final(detail),
+        other => Failure::Final(other.to_string()),
+    }
+}
+
+/// `RawPut`
+pub async fn put(stores: &Stores, request: &RawPutRequest) -> Result<Timings, Failure> {
+    let target = target(stores, request.context.as_ref())?;
+    let family = family(&request.cf)?;
+    target.check_key(&request.key)?;
+    check_value(&request.value)?;
+    let bytes = request.key.len() + request.value.len() + OP_OVERHEAD_BYTES;
+    let mut command = CommandBuilder::with_capacity(bytes);
+    let key = family.engine_key(&request.key);
+    command.put(&key, &request.value, expiry(&target, request.ttl)).map_err(invalid)?;
+    propose(&target, command, false).await
+}
+
+/// `RawDelete`
+pub async fn delete(stores: &Stores, request: &RawDeleteRequest) -> Result<Timings, Failure> {
+    let target = target(stores, request.context.as_ref())?;
+    let family = family(&request.cf)?;
+    target.check_key(&request.key)?;
+    let mut command = CommandBuilder::new();
+    command.delete(&family.engine_key(&request.key)).map_err(invalid)?;
+    propose(&target, command, true).await
+}
+
+/// `RawDeleteRange`
+pub async fn delete_range(stores: &Stores, request: &RawDeleteRangeRequest) -> Result<Timings, Failure> {
+    let target = target(stores, request.context.as_ref())?;
+    let family = family(&request.cf)?;
+    let range = KeyRange { start: request.start_key.clone(), end: request.end_key.clone() };
+    target.check_range(&range)?;
+    let range = family.engine_range(&range);
+    let mut command = CommandBuilder::new();
+    command.delete_range(&range.start, &range.end).map_err(invalid)?;
+    propose(&target, command, true).await
+}
+
+/// `RawBatchPut`: atomic unless it is larger than an entry may be; then in order, entry by entry.
+pub async fn batch_put(stores: &Stores, request: &RawBatchPutRequest) -> Result<Timings, Failure> {
+    let target = target(stores, request.context.as_ref())?;
+    let family = family(&request.cf)?;
+    let ttls = ttls(request)?;
+    for pair in &request.pairs {
+        target.check_key(&pair.key)?;
+        check_value(&pair.value)?;
+    }
+    let mut entries = Entries::new(stores, &target, false);
+    for (pair, ttl) in request.pairs.iter().zip(ttls) {
+        entries.make_room(pair.key.len() + pair.value.len() + OP_OVERHEAD_BYTES).await?;
+        let key = family.engine_key(&pair.key);
+        entries.command.put(&key, &pair.value, expiry(&target, ttl)).map_err(invalid)?;
+    }
+    entries.finish().await
+}
+
+/// `RawBatchDelete`
+pub async fn batch_delete(stores: &Stores, request: &RawBatchDeleteRequest) -> Result<Timings, Failure> {
+    let target = target(stores, request.context.as_ref())?;
+    let family = family(&request.cf)?;
+    for key in &request.keys {
+        target.check_key(key)?;
+    }
+    let mut entries = Entries::new(stores, &target, true);
+    for key in &request.keys {
+        entries.make_room(key.len() + OP_OVERHEAD_BYTES).await?;
+        entries.command.delete(&family.engine_key(key)).map_err(invalid)?;
+    }
+    entries.finish().await
+}
+
+/// A batch as one entry, or as several in order when it is larger than an entry may be.
+struct Entries<'a> {
+    target: &'a Target,
+    entry_bytes_max: usize,
+    frees: bool,
+    command: CommandBuilder,
+    timings: Timings,
+}
+
+impl<'a> Entries<'a> {
+    fn new(stores: &Stores, target: &'a Target, frees: bool) -> Self {
+        let (command, timings) = (CommandBuilder::new(), Timings::default());
+        Self { target, entry_bytes_max: stores.entry_bytes_max, frees, command, timings }
+    }
+
+    /// Proposes what is collected if `bytes` more would make it too large.
+    async fn make_room(&mut self, bytes: usize) -> Result<(), Failure> {
+        let fits = self.command.encoded_bytes() + bytes <= self.entry_bytes_max;
+        if fits || self.command.is_empty() { Ok(()) } else { self.propose().await }
+    }
+
+    async fn propose(&mut self) -> Result<(), Failure> {
+        let command = std::mem::take(&mut self.command);
+        let took = propose(self.target, command, self.frees).await?;
+        self.timings.queue_nanos += took.queue_nanos;
+        self.timings.append_nanos += took.append_nanos;
+        self.timings.replicate_nanos += took.replicate_nanos;
+        self.timings.apply_nanos += took.apply_nanos;
+        Ok(())
+    }
+
+    async fn finish(mut self) -> Result<Timings, Failure> {
+        if !self.command.is_empty() {
+            self.propose().await?;
+        }
+        Ok(self.timings)
+    }
+}
+
+/// One time to live for each pair.
+fn ttls(request: &RawBatchPutRequest) -> Result<Vec<u64>, Failure> {
+    let pairs = request.pairs.len();
+    match request.ttls.as_slice() {
+        [] => Ok(vec![request.ttl; pairs]),
+        [one] => Ok(vec![*one; pairs]),
+        all if all.len() == pairs => Ok(all.to_vec()),
+        _ => {
+            let text = "The length of ttls does not equal to the length of pairs";
+            Err(Failure::Final(text.to_owned()))
+        }
+    }
+}
+
+/// What a compare-and-swap found and did.
+pub struct Swapped {
+    /// Whether the key held what was expected.
+    pub succeeded: bool,
+    /// What it held.
+    pub previous: Option<Bytes>,
+    /// Where the time went.
+    pub timings: Timings,
+}
+
+/// `RawCompareAndSwap`: compared on the leader against its own log, so it is safe beside plain writes.
+pub async fn compare_and_swap(
+    stores: &Stores,
+    request: &RawCasRequest,
+) -> Result<Swapped, Failure> {
+    let target = target(stores, request.context.as_ref())?;
+    let family = family(&request.cf)?;
+    target.check_key(&request.key)?;
+    check_value(&request.value)?;
+    let new = if request.delete {
+        CasNew::Delete
+    } else {
+        let expires_at_s = expiry(&target, request.ttl);
+        CasNew::Put { value: request.value.clone(), expires_at_s }
+    };
+    let expected = (!request.previous_not_exist).then(|| request.previous_value.clone());
+    let key = family.engine_key(&request.key);
+    let cas = Cas { id: RequestId::default(), header: target.header, key, expected, new };
+    match target.store.cas(cas).await {
+        Reply::Cas { succeeded, previous, timings } => {
+            Ok(Swapped { succeeded, previous: previous.map(|pair| pair.value), timings })
+        }
+        Reply::Refused(refusal) => {
+            Err(Failure::refused(refusal, target.header.region, target.store.id()))
+        }
+        other => Err(Failure::Final(format!("unexpected answer to a swap: {other:?}"))),
+    }
+}

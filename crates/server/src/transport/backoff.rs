@@ -1,0 +1,59 @@
+//! How long to wait before the next attempt.
+
+use std::time::Duration;
+use stele_types::Prng;
+
+/// Pauses that double up to a bound, half of each left to chance: nodes that lost the same peer do
+/// not come back in step.
+pub struct Backoff {
+    min: Duration,
+    max: Duration,
+    next: Duration,
+    chance: Prng,
+}
+
+impl Backoff {
+    /// Starts at `min`.
+    pub fn new(min: Duration, max: Duration, seed: u64) -> Self {
+        Self { min, max, next: min, chance: Prng::new(seed) }
+    }
+
+    /// The next pause.
+    pub fn pause(&mut self) -> Duration {
+        let half = self.next / 2;
+        self.next = (self.next * 2).min(self.max);
+        let nanos = u64::try_from(half.as_nanos()).unwrap_or(u64::MAX);
+        half + Duration::from_nanos(self.chance.below(nanos.saturating_add(1)))
+    }
+
+    /// The longest pause comes next: an attempt soon would change nothing.
+    pub fn patient(&mut self) {
+        self.next = self.max;
+    }
+
+    /// The last attempt worked.
+    pub fn reset(&mut self) {
+        self.next = self.min;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_bound_and_differ_by_chance() {
+        let (min, max) = (Duration::from_millis(50), Duration::from_secs(2));
+        let pauses = |seed| {
+            let mut backoff = Backoff::new(min, max, seed);
+            (0..12).map(|_| backoff.pause()).collect::<Vec<_>>()
+        };
+        let mut bound = min;
+        for pause in pauses(1) {
+            assert!(pause >= bound / 2 && pause <= bound, "{pause:?} of {bound:?}");
+            bound = (bound * 2).min(max);
+        }
+        assert_eq!(pauses(1), pauses(1));
+        assert_ne!(pauses(1), pauses(2));
+    }
+}

@@ -1,0 +1,149 @@
+//! Many messages in one write. Heads are encoded into one buffer, large payloads stay where they
+//! are: the kernel gathers both.
+
+use super::closed::Closed;
+use super::frame::{self, HEADER_BYTES, Kind};
+use super::hello::Lane;
+use bytes::Bytes;
+use std::io::{self, IoSlice};
+use std::ops::Range;
+use std::time::Duration;
+use stele_raftstore::{PeerMessage, wire};
+use stele_types::checksum::Crc32c;
+use tokio::io::AsyncWriteExt;
+use tokio::net::tcp::OwnedWriteHalf;
+
+/// Shorter payloads are copied behind their head: cheaper than one more slice for the kernel.
+const COPIED_BYTES_MAX: usize = 2 << 10;
+/// Kept for the next batch.
+const HEADS_KEPT_BYTES_MAX: usize = 1 << 20;
+/// Slices in one call.
+const SLICES_MAX: usize = 64;
+
+enum Part {
+    Head(Range<usize>),
+    Payload(Bytes),
+}
+
+/// Frames on their way to a connection.
+#[derive(Default)]
+pub struct Batch {
+    heads: Vec<u8>,
+    parts: Vec<Part>,
+    payloads: Vec<Bytes>,
+    bytes: usize,
+}
+
+impl Batch {
+    /// Forgets all frames, keeps some of the memory.
+    pub fn clear(&mut self) {
+        self.heads.clear();
+        self.heads.shrink_to(HEADS_KEPT_BYTES_MAX);
+        self.parts.clear();
+        self.bytes = 0;
+    }
+
+    /// Bytes of all frames.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Adds a message; false when no frame of the lane takes it.
+    pub fn add_message(&mut self, lane: Lane, message: &PeerMessage) -> bool {
+        let start = self.heads.len();
+        self.heads.resize(start + HEADER_BYTES, 0);
+        self.payloads.clear();
+        wire::encode(message, &mut self.heads, &mut self.payloads);
+        let head = start + HEADER_BYTES..self.heads.len();
+        let payload_bytes: usize = self.payloads.iter().map(Bytes::len).sum();
+        let body_bytes = head.len() + payload_bytes;
+        if body_bytes > lane.frame_bytes_max() {
+            self.heads.truncate(start);
+            return false;
+        }
+        let mut crc = Crc32c::new();
+        crc.update(&self.heads[head]);
+        self.push_head(start);
+        let mut payloads = std::mem::take(&mut self.payloads);
+        for payload in payloads.drain(..) {
+            crc.update(&payload);
+            if payload.len() > COPIED_BYTES_MAX {
+                self.parts.push(Part::Payload(payload));
+            } else {
+                let from = self.heads.len();
+                self.heads.extend_from_slice(&payload);
+                self.push_head(from);
+            }
+        }
+        self.payloads = payloads;
+        self.finish(start, Kind::Message, body_bytes, crc.finish());
+        true
+    }
+
+    /// Makes what was appended to the heads since `from` part of the stream.
+    fn push_head(&mut self, from: usize) {
+        let end = self.heads.len();
+        match self.parts.last_mut() {
+            Some(Part::Head(range)) if range.end == from => range.end = end,
+            _ => self.parts.push(Part::Head(from..end)),
+        }
+    }
+
+    /// Adds a frame of a small head and a payload whose checksum over both is known.
+    pub fn add(&mut self, kind: Kind, head: &[u8], payload: Bytes, crc: u32) {
+        let start = self.heads.len();
+        self.heads.resize(start + HEADER_BYTES, 0);
+        self.heads.extend_from_slice(head);
+        self.push_head(start);
+        let body_bytes = head.len() + payload.len();
+        if !payload.is_empty() {
+            self.parts.push(Part::Payload(payload));
+        }
+        self.finish(start, kind, body_bytes, crc);
+    }
+
+    fn finish(&mut self, start: usize, kind: Kind, body_bytes: usize, crc: u32) {
+        let bytes = u32::try_from(body_bytes).unwrap_or(u32::MAX);
+        let header = frame::header(kind, bytes, crc);
+        self.heads[start..start + HEADER_BYTES].copy_from_slice(&header);
+        self.bytes += HEADER_BYTES + body_bytes;
+    }
+
+    fn part(&self, number: usize) -> Option<&[u8]> {
+        Some(match self.parts.get(number)? {
+            Part::Head(range) => &self.heads[range.clone()],
+            Part::Payload(bytes) => bytes,
+        })
+    }
+
+    /// Writes all frames; how many calls it took. Fails when no byte is taken for `stall_max`.
+    pub async fn write(
+        &self,
+        stream: &mut OwnedWriteHalf,
+        stall_max: Duration,
+    ) -> Result<usize, Closed> {
+        let (mut next, mut skip, mut calls) = (0, 0, 0);
+        while self.part(next).is_some() {
+            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+            let mut count = 0;
+            while let Some(part) = self.part(next + count).filter(|_| count < SLICES_MAX) {
+                let from = if count == 0 { skip } else { 0 };
+                slices[count] = IoSlice::new(&part[from..]);
+                count += 1;
+            }
+            let write = stream.write_vectored(&slices[..count]);
+            let written = tokio::time::timeout(stall_max, write).await;
+            let written = written.map_err(|_| Closed::Stalled)??;
+            calls += 1;
+            if written == 0 {
+                return Err(Closed::Io(io::ErrorKind::WriteZero.into()));
+            }
+            skip += written;
+            while let Some(part) = self.part(next).filter(|part| skip >= part.len()) {
+                skip -= part.len();
+                next += 1;
+            }
+        }
+        Ok(calls)
+    }
+}

@@ -1,0 +1,111 @@
+//! One connection: frames come in, frames go out.
+
+use super::closed::Closed;
+use super::frame::{self, Frame, Frames, Kind};
+use super::hello::{self, HELLO_BYTES_MAX, Hello, Lane, MAGIC};
+use super::shared::Shared;
+use super::stats::Stats;
+use stele_types::{StoreId, mutant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::timeout;
+
+/// The side of a connection that frames come from.
+pub struct Reader {
+    stream: OwnedReadHalf,
+    frames: Frames,
+}
+
+impl Reader {
+    /// Reads the next frame. When the future is dropped no byte is lost.
+    pub async fn next(&mut self, stats: &Stats) -> Result<Frame, Closed> {
+        loop {
+            if let Some(frame) = self.frames.take()? {
+                return Ok(frame);
+            }
+            let bytes = self.stream.read_buf(self.frames.room()).await?;
+            if bytes == 0 {
+                return Err(Closed::Ended);
+            }
+            Stats::add(&stats.bytes_received, bytes);
+        }
+    }
+
+    /// Another bound of frames from now on.
+    pub fn bound(&mut self, bytes_max: usize) {
+        self.frames.bound(bytes_max);
+    }
+
+    /// Frames that came already, and the stream behind them.
+    pub fn parts(&mut self) -> (&mut Frames, &mut OwnedReadHalf) {
+        (&mut self.frames, &mut self.stream)
+    }
+}
+
+/// Takes a connection's halves; frames are bounded as before a hello.
+pub fn split(stream: TcpStream) -> Result<(Reader, OwnedWriteHalf), Closed> {
+    stream.set_nodelay(true)?;
+    let (read, write) = stream.into_split();
+    Ok((Reader { stream: read, frames: Frames::new(HELLO_BYTES_MAX) }, write))
+}
+
+/// Dials a node and makes sure that it is the right one.
+pub async fn dial(
+    shared: &Shared,
+    address: &str,
+    lane: Lane,
+    wanted: &[StoreId],
+) -> Result<(Reader, OwnedWriteHalf), Closed> {
+    if shared.cuts.blocks_out(wanted) || shared.cuts.blocks_in(wanted) {
+        return Err(Closed::Cut);
+    }
+    let identity = &shared.identity;
+    let mut hello = Hello::new(lane, identity.cluster, &identity.address);
+    hello.from = identity.stores.clone();
+    hello.wanted = wanted.to_vec();
+    let greet = async {
+        let stream = TcpStream::connect(address).await.map_err(Closed::Dial)?;
+        let (mut reader, mut writer) = split(stream)?;
+        let greeting = [&MAGIC, &frame::whole(Kind::Hello, &hello.encode())[..]].concat();
+        writer.write_all(&greeting).await?;
+        loop {
+            let answer = reader.next(&shared.stats).await?;
+            match answer.kind {
+                Kind::Welcome => return Ok((reader, writer)),
+                Kind::Refused => return Err(hello::read_refused(&answer.body)),
+                Kind::Alive => {}
+                _ => return Err(Closed::Malformed("a hello is answered by something else")),
+            }
+        }
+    };
+    let connected = timeout(shared.options.dial_timeout, greet).await;
+    let connected = connected.map_err(|_| Closed::Silent)??;
+    Stats::add(&shared.stats.connections_out, 1);
+    Ok(connected)
+}
+
+/// The next frame from the node that has these stores.
+pub async fn heard(
+    shared: &Shared,
+    stores: &[StoreId],
+    reader: &mut Reader,
+) -> Result<Frame, Closed> {
+    let mut heard = async || {
+        loop {
+            let frame = reader.next(&shared.stats).await;
+            if frame.is_err() || !shared.cuts.blocks_in(stores) {
+                return frame;
+            }
+        }
+    };
+    loop {
+        // Rule: a connection that brings no sign of life is given up, or a half-open one would take
+        // messages for ever.
+        match timeout(shared.options.silence_max, heard()).await {
+            Ok(frame) => return frame,
+            Err(_) if mutant::active("server.silence_ignored") => {}
+            Err(_) => return Err(Closed::Silent),
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! How two nodes make sure of each other before anything else is said.
+//!
+//! ```text
+//! connection := magic:8 (the dialling side) frame(Hello) … ; answered by Welcome or Refused
+//! hello      := oldest:u8 newest:u8 lane:u8 cluster from:stores address wanted:stores
+//! welcome    := version:u8
+//! refused    := reason:u8 text:bytes
+//! stores     := count store*                  (numbers are varints, bytes length-prefixed)
+//! ```
+
+use super::closed::{Closed, Unwanted};
+use bytes::Bytes;
+use stele_types::{ClusterId, StoreId, mutant, varint};
+
+/// The first bytes that a node sends to another: no HTTP request begins so.
+pub const MAGIC: [u8; 8] = *b"STELEPR1";
+/// The only version there is; a hello names a range.
+const VERSION: u8 = 1;
+/// Longest hello, or answer to it.
+pub const HELLO_BYTES_MAX: usize = 16 << 10;
+const STORES_MAX: u64 = 256;
+const TEXT_BYTES_MAX: usize = 4 << 10;
+
+/// What a connection is for. The numbers are the wire's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// Heartbeats, votes, reads: small and never late.
+    Urgent = 0,
+    /// Entries and their acknowledgements.
+    Data = 1,
+    /// One snapshot.
+    Bulk = 2,
+}
+
+impl Lane {
+    fn from_number(number: u8) -> Option<Self> {
+        [Self::Urgent, Self::Data, Self::Bulk].into_iter().find(|lane| *lane as u8 == number)
+    }
+
+    /// Longest body of a frame.
+    pub fn frame_bytes_max(self) -> usize {
+        match self {
+            Self::Urgent => 1 << 20,
+            Self::Data => 128 << 20,
+            Self::Bulk => (1 << 20) + (64 << 10),
+        }
+    }
+
+    /// A word for the log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Urgent => "urgent",
+            Self::Data => "data",
+            Self::Bulk => "bulk",
+        }
+    }
+}
+
+/// What the dialling side says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Oldest and newest version of the protocol it speaks.
+    pub versions: (u8, u8),
+    /// What the connection is for.
+    pub lane: Lane,
+    /// Its cluster.
+    pub cluster: ClusterId,
+    /// Its stores: messages come from no other.
+    pub from: Vec<StoreId>,
+    /// Where it can be dialled.
+    pub address: String,
+    /// The stores that it expects at the other end.
+    pub wanted: Vec<StoreId>,
+}
+
+impl Hello {
+    /// A hello in this build's version.
+    pub fn new(lane: Lane, cluster: ClusterId, address: &str) -> Self {
+        let address = address.to_owned();
+        Self {
+            versions: (VERSION, VERSION),
+            lane,
+            cluster,
+            from: Vec::new(),
+            address,
+            wanted: Vec::new(),
+        }
+    }
+
+    /// The frame's body.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![self.versions.0, self.versions.1, self.lane as u8];
+        varint::put(&mut out, self.cluster.0);
+        put_stores(&mut out, &self.from);
+        varint::put_bytes(&mut out, self.address.as_bytes());
+        put_stores(&mut out, &self.wanted);
+        out
+    }
+
+    /// Reads what [`Hello::encode`] wrote; a newer version may have appended to it.
+    pub fn decode(body: &[u8]) -> Option<Self> {
+        let (&[oldest, newest, lane], mut rest) = body.split_first_chunk()?;
+        let rest = &mut rest;
+        Some(Self {
+            versions: (oldest, newest),
+            lane: Lane::from_number(lane)?,
+            cluster: ClusterId(varint::take(rest)?),
+            from: take_stores(rest)?,
+            address: String::from_utf8(varint::take_bytes(rest)?.to_vec()).ok()?,
+            wanted: take_stores(rest)?,
+        })
+    }
+
+    /// What speaks against the connection, at a node of `cluster` that has `stores`.
+    pub fn objection(
+        &self,
+        cluster: ClusterId,
+        stores: &[StoreId],
+        is_removed: impl Fn(StoreId) -> bool,
+    ) -> Option<(Unwanted, String)> {
+        // Rule: no node of another cluster, and none that looks for another store, gets a word in.
+        if self.cluster != cluster && !mutant::active("server.hello_any_cluster") {
+            let text = format!("this node belongs to cluster {cluster}, not {}", self.cluster);
+            return Some((Unwanted::OtherCluster, text));
+        }
+        if self.versions.0 > VERSION || self.versions.1 < VERSION {
+            let (oldest, newest) = self.versions;
+            let text = format!("this node speaks version {VERSION}, not {oldest} to {newest}");
+            return Some((Unwanted::OtherVersion, text));
+        }
+        let strange = self.wanted.iter().find(|store| !stores.contains(store));
+        if let Some(store) = strange.filter(|_| !mutant::active("server.hello_any_store")) {
+            let text = format!("store {store} is not here");
+            return Some((Unwanted::StoreElsewhere, text));
+        }
+        if let Some(store) = self.from.iter().find(|store| is_removed(**store)) {
+            return Some((Unwanted::StoreRemoved, format!("store {store} was removed")));
+        }
+        None
+    }
+}
+
+/// The answer to a hello that is welcome.
+pub fn welcome() -> Vec<u8> {
+    vec![VERSION]
+}
+
+/// The answer to one that is not, or to a snapshot.
+pub fn refused(reason: Unwanted, text: &str) -> Vec<u8> {
+    let mut out = vec![reason as u8];
+    varint::put_bytes(&mut out, bounded(text).as_bytes());
+    out
+}
+
+/// Reads what [`refused`] wrote.
+pub fn read_refused(body: &[u8]) -> Closed {
+    let read = || {
+        let (&reason, mut rest) = body.split_first()?;
+        let text = String::from_utf8_lossy(varint::take_bytes(&mut rest)?).into_owned();
+        Some(Closed::Refused(Unwanted::from_number(reason)?, text))
+    };
+    read().unwrap_or(Closed::Malformed("an unknown reason of a refusal"))
+}
+
+/// At most so much of a text that a frame takes it.
+pub fn bounded(text: &str) -> &str {
+    let mut bytes = text.len().min(TEXT_BYTES_MAX);
+    while !text.is_char_boundary(bytes) {
+        bytes -= 1;
+    }
+    &text[..bytes]
+}
+
+/// A snapshot's offer: the receiving and the sending store, then the header as it is.
+pub fn offer(to: StoreId, from: StoreId, header: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    varint::put(&mut out, to.0);
+    varint::put(&mut out, from.0);
+    out.extend_from_slice(header);
+    out
+}
+
+/// Reads what [`offer`] wrote.
+pub fn read_offer(body: &Bytes) -> Option<(StoreId, StoreId, Bytes)> {
+    let mut rest = &body[..];
+    let to = StoreId(varint::take(&mut rest)?);
+    let from = StoreId(varint::take(&mut rest)?);
+    Some((to, from, body.slice_ref(rest)))
+}
+
+fn put_stores(out: &mut Vec<u8>, stores: &[StoreId]) {
+    varint::put(out, stores.len() as u64);
+    for store in stores {
+        varint::put(out, store.0);
+    }
+}
+
+fn take_stores(rest: &mut &[u8]) -> Option<Vec<StoreId>> {
+    let count = varint::take(rest).filter(|count| *count <= STORES_MAX)?;
+    (0..count).map(|_| varint::take(rest).map(StoreId)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Hello {
+        let mut hello = Hello::new(Lane::Data, ClusterId(9), "host:1");
+        hello.from = vec![StoreId(1), StoreId(300)];
+        hello.wanted = vec![StoreId(4)];
+        hello
+    }
+
+    fn objection(hello: &Hello) -> Option<Unwanted> {
+        let removed = |store| store == StoreId(7);
+        let found = hello.objection(ClusterId(9), &[StoreId(4), StoreId(5)], removed);
+        found.map(|(reason, _)| reason)
+    }
+
+    #[test]
+    fn a_hello_survives_the_round_trip_and_every_cut_is_refused() {
+        let bytes = sample().encode();
+        assert_eq!(Hello::decode(&bytes), Some(sample()));
+        for cut in 0..bytes.len() {
+            assert_eq!(Hello::decode(&bytes[..cut]), None, "cut at {cut}");
+        }
+        let newer = [&bytes[..], b"more"].concat();
+        assert_eq!(Hello::decode(&newer), Some(sample()));
+    }
+
+    #[test]
+    fn strangers_are_refused_with_the_reason() {
+        assert_eq!(objection(&sample()), None);
+        let other = |change: fn(&mut Hello)| {
+            let mut hello = sample();
+            change(&mut hello);
+            objection(&hello)
+        };
+        assert_eq!(other(|it| it.cluster = ClusterId(8)), Some(Unwanted::OtherCluster));
+        assert_eq!(other(|it| it.versions = (2, 3)), Some(Unwanted::OtherVersion));
+        assert_eq!(other(|it| it.versions = (0, 0)), Some(Unwanted::OtherVersion));
+        assert_eq!(other(|it| it.wanted.push(StoreId(6))), Some(Unwanted::StoreElsewhere));
+        assert_eq!(other(|it| it.from.push(StoreId(7))), Some(Unwanted::StoreRemoved));
+        assert_eq!(other(|it| it.versions = (0, 9)), None);
+    }
+
+    #[test]
+    fn a_refusal_arrives_with_its_reason_and_a_bounded_text() {
+        let body = refused(Unwanted::StoreRemoved, &"ä".repeat(5000));
+        assert!(body.len() < HELLO_BYTES_MAX);
+        match read_refused(&body) {
+            Closed::Refused(Unwanted::StoreRemoved, text) => assert!(text.starts_with("ää")),
+            other => panic!("{other}"),
+        }
+        assert_eq!(read_refused(&[]).label(), "malformed");
+        assert_eq!(read_refused(&[99, 0]).label(), "malformed");
+    }
+}

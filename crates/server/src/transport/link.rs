@@ -1,0 +1,111 @@
+//! The life of one outgoing connection: dial, send, notice its end, pause, dial again.
+
+use super::backoff::Backoff;
+use super::batch::Batch;
+use super::closed::{Closed, Unwanted};
+use super::connection::{self, Reader};
+use super::frame::{self, Kind};
+use super::hello::{self, Lane};
+use super::node::{Link, Node};
+use super::shared::Shared;
+use super::stats::Stats;
+use std::sync::Arc;
+use stele_types::checksum::crc32c;
+use tokio::io::AsyncWriteExt;
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::time::timeout;
+
+/// Keeps a lane to a node up as long as a store is reached through it.
+pub async fn run(shared: Arc<Shared>, node: Arc<Node>, lane: Lane) {
+    let options = &shared.options;
+    let seed = options.seed ^ u64::from(crc32c(node.address.as_bytes())) << 8 ^ lane as u64;
+    let mut backoff = Backoff::new(options.backoff_min, options.backoff_max, seed);
+    let mut last_label = "";
+    while !node.is_abandoned() {
+        let mut was_connected = false;
+        let reason = once(&shared, &node, lane, &mut was_connected).await;
+        if was_connected {
+            backoff.reset();
+            last_label = "";
+        }
+        node.disconnected(lane, &shared);
+        shared.stats.count_closed(&reason);
+        // An attempt that fails as the one before is no news.
+        if reason.label() != last_label {
+            let remote = format!("{} ({}, outgoing)", node.address, lane.name());
+            shared.deliver.closed(&remote, &reason);
+            last_label = reason.label();
+        }
+        if matches!(&reason, Closed::Refused(why, _) if *why != Unwanted::TooMany) {
+            backoff.patient();
+        }
+        shared.nodes.refresh(&node, &shared);
+        // Somebody may know better when the next attempt is worth it.
+        let _ = timeout(backoff.pause(), node.link(lane).retry.notified()).await;
+    }
+}
+
+async fn once(shared: &Shared, node: &Node, lane: Lane, was_connected: &mut bool) -> Closed {
+    let connected = connection::dial(shared, &node.address, lane, &node.stores()).await;
+    let (mut reader, mut writer) = match connected {
+        Ok(halves) => halves,
+        Err(reason) => return reason,
+    };
+    *was_connected = true;
+    node.connected(lane, shared);
+    let link = node.link(lane);
+    let ended = tokio::select! {
+        ended = listen(shared, node, &mut reader) => ended,
+        ended = speak(shared, node, link, lane, &mut writer) => ended,
+    };
+    ended.err().unwrap_or(Closed::Ended)
+}
+
+/// The other side says nothing but that it lives.
+async fn listen(shared: &Shared, node: &Node, reader: &mut Reader) -> Result<(), Closed> {
+    while !node.is_abandoned() {
+        let frame = connection::heard(shared, &node.stores(), reader).await?;
+        match frame.kind {
+            Kind::Alive => {}
+            Kind::Refused => return Err(hello::read_refused(&frame.body)),
+            _ => return Err(Closed::Malformed("the receiving side sent a message")),
+        }
+    }
+    Ok(())
+}
+
+async fn speak(
+    shared: &Shared,
+    node: &Node,
+    link: &Link,
+    lane: Lane,
+    writer: &mut OwnedWriteHalf,
+) -> Result<(), Closed> {
+    let (options, stats) = (&shared.options, &shared.stats);
+    let alive = frame::whole(Kind::Alive, b"");
+    let mut batch = Batch::default();
+    let mut messages = Vec::new();
+    loop {
+        let bytes = link.queue.take(options.batch_bytes_max, &mut messages);
+        let cut = shared.cuts.blocks_out(&node.stores());
+        if messages.is_empty() {
+            let waited = timeout(options.alive_interval, link.queue.filled()).await;
+            if waited.is_err() && !cut {
+                let written = timeout(options.stall_max, writer.write_all(&alive)).await;
+                written.map_err(|_| Closed::Stalled)??;
+            }
+            continue;
+        }
+        for message in messages.drain(..).filter(|_| !cut) {
+            match batch.add_message(lane, &message) {
+                true => Stats::add(&stats.messages_sent, 1),
+                false => Stats::add(&stats.dropped_large, 1),
+            }
+        }
+        let calls = batch.write(writer, options.stall_max).await?;
+        Stats::add(&stats.writes, calls);
+        Stats::add(&stats.bytes_sent, batch.bytes());
+        batch.clear();
+        link.queue.written(bytes);
+    }
+}

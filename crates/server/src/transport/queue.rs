@@ -1,0 +1,194 @@
+//! Messages that wait for a connection: bounded in bytes, dropped when there is none.
+
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use stele_raftstore::{Body, PeerMessage, RaftEntry, RaftKind};
+use stele_types::mutant;
+use tokio::sync::Notify;
+
+/// What a message costs beside its keys and entries.
+const MESSAGE_OVERHEAD_BYTES: u64 = size_of::<(PeerMessage, u64)>() as u64;
+const ENTRY_OVERHEAD_BYTES: u64 = size_of::<RaftEntry>() as u64;
+/// An empty queue keeps no more places than this.
+const PLACES_KEPT_MAX: usize = 1024;
+
+/// About how many bytes a message holds.
+pub fn message_bytes(message: &PeerMessage) -> u64 {
+    let keys = message.range.start.len() + message.range.end.len();
+    let body = match &message.body {
+        Body::Raft(raft) => {
+            let payloads: usize = raft.entries.iter().map(|entry| entry.payload.len()).sum();
+            let entries = raft.entries.len() as u64 * ENTRY_OVERHEAD_BYTES;
+            (payloads + raft.context.len()) as u64 + entries
+        }
+        _ => 0,
+    };
+    MESSAGE_OVERHEAD_BYTES + keys as u64 + body
+}
+
+/// Whether a message travels with the entries: all others are small and must not wait for them.
+pub fn is_data(message: &PeerMessage) -> bool {
+    match &message.body {
+        Body::Raft(raft) => matches!(raft.kind, RaftKind::Append | RaftKind::AppendResponse),
+        _ => false,
+    }
+}
+
+/// What became of pushed messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pushed {
+    /// Dropped since too many wait.
+    pub full: usize,
+    /// Dropped since nobody takes them.
+    pub down: usize,
+    /// The first drops since the queue was empty.
+    pub overflowed: bool,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<(PeerMessage, u64)>,
+    /// Of those that wait and those that are being written.
+    bytes: u64,
+    open: bool,
+    overflowed: bool,
+}
+
+/// See the module.
+pub struct Queue {
+    state: Mutex<State>,
+    filled: Notify,
+    bytes_max: u64,
+}
+
+impl Queue {
+    /// An open queue of at most `bytes_max` bytes; one message always fits.
+    pub fn new(bytes_max: u64) -> Self {
+        let state = Mutex::new(State { open: true, ..State::default() });
+        Self { state, filled: Notify::new(), bytes_max }
+    }
+
+    /// Appends what fits.
+    pub fn push(&self, messages: Vec<PeerMessage>) -> Pushed {
+        let mut pushed = Pushed::default();
+        let mut state = self.state.lock();
+        if !state.open {
+            pushed.down = messages.len();
+            return pushed;
+        }
+        let was_empty = state.waiting.is_empty();
+        for message in messages {
+            let bytes = message_bytes(&message);
+            let full = state.bytes > 0 && state.bytes + bytes > self.bytes_max;
+            if full && !mutant::active("server.queue_unbounded") {
+                pushed.full += 1;
+                continue;
+            }
+            state.bytes += bytes;
+            state.waiting.push_back((message, bytes));
+        }
+        if pushed.full > 0 && !state.overflowed {
+            state.overflowed = true;
+            pushed.overflowed = true;
+        }
+        let wake = was_empty && !state.waiting.is_empty();
+        drop(state);
+        if wake {
+            self.filled.notify_one();
+        }
+        pushed
+    }
+
+    /// Moves at least one message, then more up to `bytes_max` bytes, to `into`; their bytes. They
+    /// count until [`Queue::written`].
+    pub fn take(&self, bytes_max: u64, into: &mut Vec<PeerMessage>) -> u64 {
+        let mut state = self.state.lock();
+        let mut taken = 0;
+        while let Some((_, bytes)) = state.waiting.front() {
+            if taken > 0 && taken + bytes > bytes_max {
+                break;
+            }
+            taken += bytes;
+            into.extend(state.waiting.pop_front().map(|(message, _)| message));
+        }
+        if state.waiting.is_empty() {
+            state.waiting.shrink_to(PLACES_KEPT_MAX);
+        }
+        taken
+    }
+
+    /// Waits until there may be something to take.
+    pub async fn filled(&self) {
+        self.filled.notified().await;
+    }
+
+    /// That many bytes are out of memory.
+    pub fn written(&self, bytes: u64) {
+        let mut state = self.state.lock();
+        state.bytes = state.bytes.saturating_sub(bytes);
+        if state.waiting.is_empty() {
+            state.overflowed = false;
+        }
+    }
+
+    /// Takes messages from now on.
+    pub fn open(&self) {
+        self.state.lock().open = true;
+    }
+
+    /// Drops what waits and all that comes; how many waited. What is out with
+    /// [`Queue::take`] is forgotten too.
+    pub fn close(&self) -> usize {
+        let mut state = self.state.lock();
+        state.open = false;
+        state.bytes = 0;
+        state.overflowed = false;
+        std::mem::take(&mut state.waiting).len()
+    }
+
+    /// Bytes in memory.
+    pub fn bytes(&self) -> u64 {
+        self.state.lock().bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::common::append;
+    use super::*;
+
+    #[test]
+    fn beyond_the_bound_messages_are_dropped_and_told_once() {
+        let one = message_bytes(&append(1, 2, 1, 1000));
+        let queue = Queue::new(3 * one);
+        let many = |count| (0..count).map(|i| append(1, 2, i, 1000)).collect();
+        let pushed = queue.push(many(5));
+        assert_eq!(pushed, Pushed { full: 2, down: 0, overflowed: true });
+        assert_eq!(queue.push(many(1)), Pushed { full: 1, down: 0, overflowed: false });
+        let mut taken = Vec::new();
+        let bytes = queue.take(u64::MAX, &mut taken);
+        assert_eq!((taken.len(), bytes), (3, 3 * one));
+        assert_eq!(queue.push(many(1)).full, 1, "what is being written counts");
+        queue.written(bytes);
+        assert_eq!(queue.push(many(4)), Pushed { full: 1, down: 0, overflowed: true });
+        assert!(queue.bytes() <= 3 * one);
+    }
+
+    #[test]
+    fn one_message_always_fits() {
+        let queue = Queue::new(10);
+        assert_eq!(queue.push(vec![append(1, 2, 1, 1000)]), Pushed::default());
+        assert_eq!(queue.take(1, &mut Vec::new()), queue.bytes());
+    }
+
+    #[test]
+    fn a_closed_queue_holds_nothing() {
+        let queue = Queue::new(1 << 20);
+        queue.push(vec![append(1, 2, 1, 10), append(1, 2, 2, 10)]);
+        assert_eq!(queue.close(), 2);
+        assert_eq!(queue.push(vec![append(1, 2, 3, 10)]).down, 1);
+        assert_eq!(queue.bytes(), 0);
+        queue.open();
+        assert_eq!(queue.push(vec![append(1, 2, 3, 10)]), Pushed::default());
+    }
+}

@@ -1,0 +1,155 @@
+//! A connection that another node made: check it, then hand on what comes.
+
+use super::closed::{Closed, Unwanted};
+use super::connection::{self, Reader};
+use super::frame::{self, Frame, Kind};
+use super::hello::{self, Hello, Lane, MAGIC};
+use super::queue::message_bytes;
+use super::shared::Shared;
+use super::snapshot;
+use super::stats::Stats;
+use std::sync::Arc;
+use stele_raftstore::wire;
+use stele_types::mutant;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+/// Serves a connection to its end.
+pub async fn run(shared: Arc<Shared>, stream: TcpStream) {
+    let mut remote = match stream.peer_addr() {
+        Ok(address) => address.to_string(),
+        Err(_) => "unknown".to_owned(),
+    };
+    let permit = shared.incoming.clone().try_acquire_owned();
+    let ended = match permit {
+        Ok(_permit) => serve(&shared, stream, &mut remote).await,
+        Err(_) => Err(Closed::Refused(Unwanted::TooMany, "too many connections".to_owned())),
+    };
+    if let Err(reason) = ended {
+        shared.closed(&remote, &reason);
+    }
+}
+
+async fn serve(shared: &Arc<Shared>, stream: TcpStream, remote: &mut String) -> Result<(), Closed> {
+    let (mut reader, mut writer) = connection::split(stream)?;
+    let greeting = greet(shared, &mut reader, &mut writer, remote);
+    let hello = timeout(shared.options.dial_timeout, greeting).await;
+    let hello = hello.map_err(|_| Closed::Silent)??;
+    Stats::add(&shared.stats.connections_in, 1);
+    // Whoever could dial can be dialled: no reason to wait longer.
+    for node in hello.from.iter().filter_map(|store| shared.nodes.known(*store)) {
+        node.retry();
+    }
+    reader.bound(hello.lane.frame_bytes_max());
+    match hello.lane {
+        Lane::Urgent | Lane::Data => messages(shared, &hello, reader, writer).await,
+        Lane::Bulk => snapshot::receive(shared, &hello, reader, writer).await,
+    }
+}
+
+async fn greet(
+    shared: &Shared,
+    reader: &mut Reader,
+    writer: &mut OwnedWriteHalf,
+    remote: &mut String,
+) -> Result<Hello, Closed> {
+    let mut magic = [0; MAGIC.len()];
+    reader.parts().1.read_exact(&mut magic).await?;
+    if magic != MAGIC {
+        return Err(Closed::Malformed("not the first bytes of a node"));
+    }
+    let frame = reader.next(&shared.stats).await?;
+    let hello = Some(frame).filter(|frame| frame.kind == Kind::Hello);
+    let hello = hello.and_then(|frame| Hello::decode(&frame.body));
+    let hello = hello.ok_or(Closed::Malformed("a connection begins without a hello"))?;
+    *remote = format!("{} at {remote} ({}, incoming)", hello.address, hello.lane.name());
+    if shared.cuts.blocks_in(&hello.from) || shared.cuts.blocks_out(&hello.from) {
+        return Err(Closed::Cut);
+    }
+    let is_removed = |store| shared.resolve.is_removed(store);
+    let identity = &shared.identity;
+    if let Some((reason, text)) = hello.objection(identity.cluster, &identity.stores, is_removed) {
+        let answer = frame::whole(Kind::Refused, &hello::refused(reason, &text));
+        writer.write_all(&answer).await?;
+        return Err(Closed::Refused(reason, text));
+    }
+    writer.write_all(&frame::whole(Kind::Welcome, &hello::welcome())).await?;
+    Ok(hello)
+}
+
+async fn messages(
+    shared: &Shared,
+    hello: &Hello,
+    mut reader: Reader,
+    writer: OwnedWriteHalf,
+) -> Result<(), Closed> {
+    let options = &shared.options;
+    let alive = frame::whole(Kind::Alive, b"");
+    let mut tick = interval(options.alive_interval);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let silent_ticks_max = ticks(shared);
+    let mut silent_ticks = 0;
+    let (frames, stream) = reader.parts();
+    loop {
+        while let Some(frame) = frames.take()? {
+            take(shared, hello, frame)?;
+        }
+        tokio::select! {
+            read = stream.read_buf(frames.room()) => {
+                let bytes = read?;
+                if bytes == 0 {
+                    return Err(Closed::Ended);
+                }
+                Stats::add(&shared.stats.bytes_received, bytes);
+                if !shared.cuts.blocks_in(&hello.from) {
+                    silent_ticks = 0;
+                }
+            }
+            _ = tick.tick() => {
+                silent_ticks += 1;
+                if silent_ticks > silent_ticks_max {
+                    return Err(Closed::Silent);
+                }
+                // Nothing else goes this way: if it does not fit, nobody has read for hours.
+                let cut = shared.cuts.blocks_out(&hello.from);
+                if !cut && writer.try_write(&alive)? != alive.len() {
+                    return Err(Closed::Stalled);
+                }
+            }
+        }
+    }
+}
+
+/// How many intervals may pass without a byte.
+fn ticks(shared: &Shared) -> u32 {
+    let options = &shared.options;
+    let interval = options.alive_interval.as_millis().max(1);
+    u32::try_from(options.silence_max.as_millis().div_ceil(interval) + 1).unwrap_or(u32::MAX)
+}
+
+fn take(shared: &Shared, hello: &Hello, frame: Frame) -> Result<(), Closed> {
+    match frame.kind {
+        Kind::Alive => return Ok(()),
+        Kind::Message => {}
+        _ => return Err(Closed::Malformed("a frame that does not belong on this connection")),
+    }
+    if shared.cuts.blocks_in(&hello.from) {
+        return Ok(());
+    }
+    let message = wire::decode(frame.body).map_err(Closed::Unreadable)?;
+    // Rule: a connection speaks for the stores of its hello, for no other.
+    let known = hello.from.contains(&message.from_store);
+    if !known && !mutant::active("server.any_sender") {
+        return Err(Closed::Malformed("a message of a store that is not the caller's"));
+    }
+    if !shared.identity.stores.contains(&message.to_store) {
+        Stats::add(&shared.stats.strays_received, 1);
+        return Ok(());
+    }
+    let bytes = message_bytes(&message);
+    shared.deliver.message(message, bytes);
+    Stats::add(&shared.stats.messages_received, 1);
+    Ok(())
+}

@@ -1,0 +1,56 @@
+//! What all connections of a node share.
+
+use super::closed::Closed;
+use super::cut::Cuts;
+use super::deliver::{Deliver, Resolve};
+use super::node::Nodes;
+use super::options::{Identity, Options};
+use super::stats::Stats;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, watch};
+
+/// What all connections of a node share.
+pub struct Shared {
+    pub options: Options,
+    pub identity: Identity,
+    pub resolve: Arc<dyn Resolve>,
+    pub deliver: Arc<dyn Deliver>,
+    pub stats: Stats,
+    pub cuts: Cuts,
+    pub nodes: Nodes,
+    pub runtime: Handle,
+    /// True: every task ends. Each holds a receiver, so that the end can be waited for.
+    pub stop: watch::Sender<bool>,
+    pub incoming: Arc<Semaphore>,
+    pub snapshots_in: Arc<Semaphore>,
+}
+
+impl Shared {
+    /// Counts and reports the end of a connection.
+    pub fn closed(&self, remote: &str, reason: &Closed) {
+        self.stats.count_closed(reason);
+        self.deliver.closed(remote, reason);
+    }
+
+    /// Runs a task until it ends or the transport stops.
+    pub fn spawn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
+        let stopping = self.until_stop(task);
+        self.runtime.spawn(stopping);
+    }
+
+    /// The same without a task of its own.
+    pub fn until_stop<T: Future<Output = ()> + Send + 'static>(
+        &self,
+        task: T,
+    ) -> impl Future<Output = ()> + Send + 'static + use<T> {
+        let mut stop = self.stop.subscribe();
+        async move {
+            tokio::select! {
+                () = task => {}
+                // An error says that the sender is gone: stopped too.
+                _ = stop.wait_for(|stop| *stop) => {}
+            }
+        }
+    }
+}

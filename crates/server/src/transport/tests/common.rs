@@ -1,0 +1,258 @@
+//! Messages, nodes and a bad network, for tests.
+
+use super::super::frame::{self, Kind};
+use super::super::{
+    BoxFuture, Closed, Cut, Deliver, Identity, Options, Resolve, SnapshotOffer, Transport,
+};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+use stele_raftstore::{Body, PeerMessage, RaftEntry, RaftKind, RaftMessage, wire};
+use stele_types::{
+    ClusterId, CommandBuilder, KeyRange, LogIndex, Peer, PeerId, PeerRole, RegionEpoch, RegionId,
+    RegionKind, StoreId, Term,
+};
+use tokio::net::TcpListener;
+
+/// A message of that kind from one store to another.
+pub fn message(from: u64, to: u64, kind: RaftKind, index: u64) -> PeerMessage {
+    let peer =
+        |store| Peer { id: PeerId(store + 10), store: StoreId(store), role: PeerRole::Voter };
+    let mut raft = RaftMessage::new(kind, Term(3));
+    raft.index = LogIndex(index);
+    PeerMessage {
+        from_store: StoreId(from),
+        to_store: StoreId(to),
+        region: RegionId(2),
+        kind: RegionKind::Data,
+        range: KeyRange::new(&b"a"[..], &b"z"[..]),
+        epoch: RegionEpoch { conf_version: 1, version: 1 },
+        from: peer(from),
+        to: peer(to),
+        body: Body::Raft(raft),
+    }
+}
+
+/// A heartbeat: urgent.
+pub fn heartbeat(from: u64, to: u64, index: u64) -> PeerMessage {
+    message(from, to, RaftKind::Heartbeat, index)
+}
+
+/// An append with one entry, a command that puts `bytes` bytes; none is a leader's first.
+pub fn append(from: u64, to: u64, index: u64, bytes: usize) -> PeerMessage {
+    let mut message = message(from, to, RaftKind::Append, index);
+    if let Body::Raft(raft) = &mut message.body {
+        let mut command = CommandBuilder::new();
+        command.put(b"\x01key", &vec![index as u8; bytes], 0).unwrap();
+        let payload = match bytes {
+            0 => Bytes::new(),
+            _ => command.build().bytes().clone(),
+        };
+        raft.entries.push(RaftEntry { term: Term(3), index: LogIndex(index + 1), payload });
+    }
+    message
+}
+
+/// A message as it stands on the wire.
+pub fn framed(message: &PeerMessage) -> Bytes {
+    let (mut body, mut payloads) = (Vec::new(), Vec::new());
+    wire::encode(message, &mut body, &mut payloads);
+    payloads.iter().for_each(|payload| body.extend_from_slice(payload));
+    frame::whole(Kind::Message, &body)
+}
+
+/// The index of a message made here.
+pub fn index_of(message: &PeerMessage) -> u64 {
+    match &message.body {
+        Body::Raft(raft) => raft.index.0,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What a node does with an offered snapshot.
+pub type OnSnapshot = Box<dyn Fn(SnapshotOffer) -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// Remembers all that is delivered.
+#[derive(Default)]
+pub struct Seen {
+    pub messages: Mutex<Vec<PeerMessage>>,
+    /// Reachability and drops as they were told.
+    pub told: Mutex<Vec<(&'static str, u64)>>,
+    pub closed: Mutex<Vec<String>>,
+    pub on_snapshot: Mutex<Option<OnSnapshot>>,
+}
+
+impl Deliver for Seen {
+    fn message(&self, message: PeerMessage, _bytes: u64) {
+        self.messages.lock().push(message);
+    }
+
+    fn reachable(&self, store: StoreId) {
+        self.told.lock().push(("reachable", store.0));
+    }
+
+    fn unreachable(&self, store: StoreId) {
+        self.told.lock().push(("unreachable", store.0));
+    }
+
+    fn dropped(&self, store: StoreId) {
+        self.told.lock().push(("dropped", store.0));
+    }
+
+    fn snapshot(&self, offer: SnapshotOffer) -> BoxFuture<'static, ()> {
+        match &*self.on_snapshot.lock() {
+            Some(on_snapshot) => on_snapshot(offer),
+            None => Box::pin(async move { offer.refuse("nobody wants it").await }),
+        }
+    }
+
+    fn closed(&self, remote: &str, reason: &Closed) {
+        self.closed.lock().push(format!("{remote}: {} ({reason})", reason.label()));
+    }
+}
+
+impl Seen {
+    pub fn count(&self) -> usize {
+        self.messages.lock().len()
+    }
+
+    pub fn last_told(&self, store: u64) -> Option<&'static str> {
+        self.told.lock().iter().rev().find(|told| told.1 == store).map(|told| told.0)
+    }
+
+    pub fn saw_closed(&self, text: &str) -> bool {
+        self.closed.lock().iter().any(|line| line.contains(text))
+    }
+}
+
+/// Where stores are; shared by all nodes of a test.
+#[derive(Default)]
+pub struct Book {
+    pub addresses: Mutex<HashMap<StoreId, String>>,
+    pub removed: Mutex<HashSet<StoreId>>,
+}
+
+impl Book {
+    pub fn set(&self, store: u64, address: &str) {
+        self.addresses.lock().insert(StoreId(store), address.to_owned());
+    }
+}
+
+impl Resolve for Book {
+    fn address(&self, store: StoreId) -> Option<String> {
+        self.addresses.lock().get(&store).cloned()
+    }
+
+    fn is_removed(&self, store: StoreId) -> bool {
+        self.removed.lock().contains(&store)
+    }
+}
+
+/// Short pauses, so that tests are.
+pub fn options() -> Options {
+    Options {
+        alive_interval: Duration::from_millis(50),
+        silence_max: Duration::from_millis(300),
+        stall_max: Duration::from_secs(5),
+        dial_timeout: Duration::from_millis(500),
+        backoff_min: Duration::from_millis(10),
+        backoff_max: Duration::from_millis(100),
+        ..Options::default()
+    }
+}
+
+/// A node with its listener.
+pub struct TestNode {
+    pub transport: Transport,
+    pub seen: Arc<Seen>,
+    pub address: String,
+    listening: tokio::task::JoinHandle<()>,
+}
+
+impl TestNode {
+    pub async fn start(book: &Arc<Book>, stores: &[u64]) -> Self {
+        Self::start_with(book, stores, 1, options(), "127.0.0.1:0").await
+    }
+
+    pub async fn start_with(
+        book: &Arc<Book>,
+        stores: &[u64],
+        cluster: u64,
+        options: Options,
+        bind: &str,
+    ) -> Self {
+        let listener = TcpListener::bind(bind).await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let seen = Arc::new(Seen::default());
+        let identity = Identity {
+            cluster: ClusterId(cluster),
+            address: address.clone(),
+            stores: stores.iter().copied().map(StoreId).collect(),
+        };
+        let transport = Transport::start(options, identity, book.clone(), seen.clone());
+        for store in stores {
+            book.set(*store, &address);
+        }
+        let accepting = transport.clone();
+        let listening = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let transport = accepting.clone();
+                tokio::spawn(async move { transport.serve(stream).await });
+            }
+        });
+        Self { transport, seen, address, listening }
+    }
+
+    /// As if the process ended.
+    pub async fn stop(self) -> String {
+        self.listening.abort();
+        let _ = self.listening.await;
+        self.transport.shutdown().await;
+        self.address
+    }
+
+    pub fn send(&self, message: PeerMessage) {
+        self.transport.send(vec![message]);
+    }
+
+    pub fn cut(&self, store: u64, cut: Cut) {
+        self.transport.cut(StoreId(store), cut);
+    }
+
+    /// How many connections ended for that reason.
+    pub fn closed(&self, label: &str) -> u64 {
+        let closed = self.transport.stats().closed();
+        closed.iter().find(|(known, _)| *known == label).map_or(0, |(_, count)| *count)
+    }
+
+    pub fn counter(&self, name: &str) -> u64 {
+        let counters = self.transport.stats().each();
+        counters.iter().find(|(known, _)| *known == name).map_or(0, |(_, count)| *count)
+    }
+}
+
+/// Waits until it holds; fails after ten seconds.
+pub async fn until(what: &str, holds: impl Fn() -> bool) {
+    for _ in 0..2000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("waited in vain: {what}");
+}
+
+/// Sends a heartbeat again and again until one of them arrives.
+pub async fn until_heard(from: &TestNode, to: &TestNode, stores: (u64, u64)) {
+    let before = to.seen.count();
+    for index in 0..2000 {
+        from.send(heartbeat(stores.0, stores.1, index));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        if to.seen.count() > before {
+            return;
+        }
+    }
+    panic!("no heartbeat arrives");
+}

@@ -1,0 +1,230 @@
+//! Messages between nodes that mean well, on networks that do not.
+
+use super::super::hello::Lane;
+use super::super::{Cut, Options};
+use super::common::{
+    Book, TestNode, append, heartbeat, index_of, message, options, until, until_heard,
+};
+use super::network::{Proxy, Weather};
+use std::sync::Arc;
+use std::time::Duration;
+use stele_raftstore::RaftKind;
+use stele_types::StoreId;
+
+#[tokio::test]
+async fn messages_of_all_sizes_arrive_whole_and_in_order() {
+    let book = Arc::new(Book::default());
+    let a = TestNode::start(&book, &[1]).await;
+    let b = TestNode::start(&book, &[2, 3]).await;
+    let sizes = [0, 1, 100, 2048, 2049, 70_000, 5 << 20, 3, 1 << 20];
+    let sent: Vec<_> = (0..300)
+        .map(|index| append(1, 2 + index % 2, index, sizes[index as usize % sizes.len()] % 200_000))
+        .chain([append(1, 2, 300, 5 << 20), message(1, 3, RaftKind::AppendResponse, 301)])
+        .collect();
+    // As a store's loop does: from a thread that no runtime knows.
+    let (transport, parts) = (a.transport.clone(), sent.clone());
+    let send = move || parts.chunks(70).for_each(|part| transport.send(part.to_vec()));
+    std::thread::spawn(send).join().unwrap();
+    until("all messages", || b.seen.count() == sent.len()).await;
+    let came = b.seen.messages.lock().clone();
+    for store in [2, 3] {
+        let of = |all: &[_]| -> Vec<_> {
+            let mut all: Vec<stele_raftstore::PeerMessage> = all.to_vec();
+            all.retain(|message| message.to_store == StoreId(store));
+            all
+        };
+        assert!(of(&came) == of(&sent), "to store {store}");
+    }
+    assert_eq!(a.seen.last_told(2), Some("reachable"));
+    assert_eq!(a.seen.last_told(3), Some("reachable"));
+    assert_eq!(a.counter("connections_out"), 2, "one for each lane, not for each store");
+    assert!(a.counter("writes") < sent.len() as u64, "many messages share a write");
+}
+
+#[tokio::test]
+async fn another_cluster_is_refused_and_both_logs_say_why() {
+    let book = Arc::new(Book::default());
+    let a = TestNode::start(&book, &[1]).await;
+    let b = TestNode::start_with(&book, &[2], 99, options(), "127.0.0.1:0").await;
+    a.send(heartbeat(1, 2, 1));
+    until("a refusal", || a.seen.saw_closed("other_cluster")).await;
+    assert!(a.seen.saw_closed("this node belongs to cluster 99, not 1"));
+    until("the other log", || b.seen.saw_closed("other_cluster")).await;
+    assert_eq!(b.seen.count(), 0);
+    assert_eq!(a.seen.last_told(2), Some("unreachable"));
+}
+
+#[tokio::test]
+async fn a_store_that_moved_is_refused_at_its_old_address_and_found_at_the_new() {
+    let book = Arc::new(Book::default());
+    let a = TestNode::start(&book, &[1]).await;
+    let old = TestNode::start(&book, &[3]).await;
+    let new = TestNode::start(&book, &[2]).await;
+    book.set(2, &old.address);
+    a.send(heartbeat(1, 2, 1));
+    until("a refusal", || a.seen.saw_closed("store 2 is not here")).await;
+    book.set(2, &new.address);
+    a.transport.members_changed();
+    until_heard(&a, &new, (1, 2)).await;
+    assert_eq!(old.seen.count(), 0);
+}
+
+#[tokio::test]
+async fn a_removed_store_is_heard_no_more() {
+    let (book, others) = (Arc::new(Book::default()), Arc::new(Book::default()));
+    let a = TestNode::start(&book, &[1]).await;
+    let b = TestNode::start(&others, &[2]).await;
+    book.set(2, &b.address);
+    others.removed.lock().insert(StoreId(1));
+    a.send(heartbeat(1, 2, 1));
+    until("a refusal", || a.closed("store_removed") > 0).await;
+    assert_eq!(b.seen.count(), 0);
+}
+
+#[tokio::test]
+async fn a_node_that_ends_is_noticed_at_once_and_found_when_it_is_back() {
+    let book = Arc::new(Book::default());
+    let slow = Options { backoff_max: Duration::from_secs(60), ..options() };
+    let a = TestNode::start_with(&book, &[1], 1, slow.clone(), "127.0.0.1:0").await;
+    let b = TestNode::start(&book, &[2]).await;
+    until_heard(&a, &b, (1, 2)).await;
+    let address = b.stop().await;
+    until("its end", || a.seen.last_told(2) == Some("unreachable")).await;
+    let b = TestNode::start_with(&book, &[2], 1, options(), &address).await;
+    // Its first message tells that it is back, however long the pause would be.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    b.send(heartbeat(2, 1, 1));
+    until_heard(&a, &b, (1, 2)).await;
+    until("its return", || a.seen.last_told(2) == Some("reachable")).await;
+}
+
+#[tokio::test]
+async fn a_half_open_connection_is_given_up_by_both_sides() {
+    let book = Arc::new(Book::default());
+    let a = TestNode::start(&book, &[1]).await;
+    let b = TestNode::start(&book, &[2]).await;
+    let proxy = Proxy::start(&b.address).await;
+    book.set(2, &proxy.address);
+    until_heard(&a, &b, (1, 2)).await;
+    proxy.set_all(Weather::Held);
+    until("silence", || a.seen.last_told(2) == Some("unreachable")).await;
+    until("silence there", || b.closed("silent") + b.closed("ended") >= 2).await;
+    assert!(a.closed("silent") > 0);
+    proxy.set_all(Weather::Clear);
+    until_heard(&a, &b, (1, 2)).await;
+    assert_eq!(a.seen.last_told(2), Some("reachable"));
+}
+
+#[tokio::test]
+async fn heartbeats_pass_while_data_is_stuck_and_memory_stays_bounded() {
+    let book = Arc::new(Book::default());
+    let queue_bytes = 8 << 20;
+    let bounded = Options { data_queue_bytes_max: queue_bytes, ..options() };
+    let a = TestNode::start_with(&book, &[1], 1, bounded, "127.0.0.1:0").await;
+    let b = TestNode::start(&book, &[2]).await;
+    let proxy = Proxy::start(&b.address).await;
+    book.set(2, &proxy.address);
+    until_heard(&a, &b, (1, 2)).await;
+    proxy.set(Lane::Data, Weather::Slow(64));
+    for index in 0..600 {
+        a.send(append(1, 2, index, 100_000));
+        assert!(a.transport.queued_bytes() <= queue_bytes + (4 << 20));
+    }
+    assert!(a.counter("dropped_full") > 0);
+    assert_eq!(a.seen.told.lock().iter().filter(|told| told.0 == "dropped").count(), 1);
+    for index in 0..20 {
+        a.send(heartbeat(1, 2, 1_000_000 + index));
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+    let heard = || {
+        let messages = b.seen.messages.lock();
+        messages.iter().filter(|message| index_of(message) >= 1_000_000).count()
+    };
+    until("all heartbeats", || heard() == 20).await;
+    assert_eq!(a.closed("silent"), 0, "slow is not dead");
+}
+
+#[tokio::test]
+async fn a_connection_that_takes_nothing_is_closed_in_the_end() {
+    let book = Arc::new(Book::default());
+    let hasty = Options { stall_max: Duration::from_millis(300), ..options() };
+    let a = TestNode::start_with(&book, &[1], 1, hasty, "127.0.0.1:0").await;
+    let b = TestNode::start(&book, &[2]).await;
+    let proxy = Proxy::start(&b.address).await;
+    book.set(2, &proxy.address);
+    until_heard(&a, &b, (1, 2)).await;
+    proxy.set(Lane::Data, Weather::Slow(0));
+    a.transport.send((0..400).map(|index| append(1, 2, index, 100_000)).collect());
+    until("a stall", || a.closed("stalled") + a.closed("ended") + a.closed("io") > 0).await;
+    until("told", || a.seen.told.lock().iter().any(|told| told.0 == "dropped")).await;
+    assert_eq!(a.seen.last_told(2), Some("dropped"), "the node itself is reachable");
+}
+
+#[tokio::test]
+async fn damaged_bytes_are_never_delivered() {
+    let book = Arc::new(Book::default());
+    let a = TestNode::start(&book, &[1]).await;
+    let b = TestNode::start(&book, &[2]).await;
+    let proxy = Proxy::start(&b.address).await;
+    book.set(2, &proxy.address);
+    until_heard(&a, &b, (1, 2)).await;
+    proxy.set(Lane::Data, Weather::Damaged(1009));
+    for index in 0..200 {
+        a.send(append(1, 2, index, 10_000));
+    }
+    until("damage", || b.closed("malformed") > 0).await;
+    proxy.set(Lane::Data, Weather::Clear);
+    let arrived = || {
+        a.send(append(1, 2, 500, 10));
+        b.seen.messages.lock().iter().any(|message| index_of(message) == 500)
+    };
+    until("the next connection", arrived).await;
+    let messages = b.seen.messages.lock();
+    let appends = messages.iter().filter(|message| super::super::queue::is_data(message));
+    for message in appends {
+        let index = index_of(message);
+        let bytes = if index == 500 { 10 } else { 10_000 };
+        assert!(*message == append(1, 2, index, bytes), "message {index}");
+    }
+}
+
+#[tokio::test]
+async fn a_cut_loses_one_way_or_both_until_it_is_lifted() {
+    let book = Arc::new(Book::default());
+    let a = TestNode::start(&book, &[1]).await;
+    let b = TestNode::start(&book, &[2]).await;
+    until_heard(&a, &b, (1, 2)).await;
+    until_heard(&b, &a, (2, 1)).await;
+    for way in [Cut::Out, Cut::In, Cut::Both] {
+        a.cut(2, way);
+        until("the cut is felt here", || a.seen.last_told(2) == Some("unreachable")).await;
+        until("the cut is felt there", || b.seen.last_told(1) == Some("unreachable")).await;
+        let (before_a, before_b) = (a.seen.count(), b.seen.count());
+        a.send(heartbeat(1, 2, 1));
+        b.send(heartbeat(2, 1, 1));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!((a.seen.count(), b.seen.count()), (before_a, before_b));
+        a.cut(2, Cut::Nothing);
+        until_heard(&a, &b, (1, 2)).await;
+        until_heard(&b, &a, (2, 1)).await;
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_store_is_unreachable() {
+    let book = Arc::new(Book::default());
+    let a = TestNode::start(&book, &[1]).await;
+    a.send(heartbeat(1, 9, 1));
+    assert_eq!(a.seen.last_told(9), Some("unreachable"));
+    assert_eq!(a.counter("dropped_unknown"), 1);
+}
+
+#[tokio::test]
+async fn after_shutdown_nothing_runs() {
+    let book = Arc::new(Book::default());
+    let a = TestNode::start(&book, &[1]).await;
+    let b = TestNode::start(&book, &[2]).await;
+    until_heard(&a, &b, (1, 2)).await;
+    a.transport.shutdown().await;
+    until("its end is noticed", || b.closed("ended") + b.closed("io") >= 2).await;
+}

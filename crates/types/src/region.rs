@@ -1,0 +1,322 @@
+//! What a region is: its keys, its peers and how often either changed.
+//!
+//! ```text
+//! region := version:u8 (1) id kind:u8 start:bytes end:bytes conf_version version
+//!           phase:u8 [target prepared term conf_version version] peers:varint peer*
+//! peer   := id store role:u8                     (numbers are varints, bytes length-prefixed)
+//! ```
+
+use crate::{
+    ColumnFamily, Error, KeyRange, LogIndex, RegionId, Result, StoreId, Term, keyspace, varint,
+};
+use bytes::Bytes;
+use std::fmt;
+
+/// A replica of a region; unique in the cluster and never reused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerId(pub u64);
+
+impl fmt::Display for PeerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A cluster; drawn once when it is founded, never 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClusterId(pub u64);
+
+impl fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A peer's part in its Raft group. The numbers are the wire's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PeerRole {
+    /// Votes.
+    #[default]
+    Voter = 0,
+    /// Receives the log only.
+    Learner = 1,
+    /// Votes in the new configuration of a joint change.
+    IncomingVoter = 2,
+    /// Votes in the old configuration of a joint change, a learner afterwards.
+    DemotingVoter = 3,
+}
+
+impl PeerRole {
+    /// The role of a number on the wire.
+    pub fn from_number(number: u64) -> Option<Self> {
+        [Self::Voter, Self::Learner, Self::IncomingVoter, Self::DemotingVoter]
+            .into_iter()
+            .find(|role| *role as u64 == number)
+    }
+}
+
+/// A replica of a region on a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Peer {
+    /// Its identity.
+    pub id: PeerId,
+    /// Where it lives.
+    pub store: StoreId,
+    /// Its part in the group.
+    pub role: PeerRole,
+}
+
+/// How often a region changed. Ordered by time for each field apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RegionEpoch {
+    /// Grows with every change of membership.
+    pub conf_version: u64,
+    /// Grows with every change of the range: a split adds the number of new regions to it, a merge
+    /// makes it one more than the greater of both.
+    pub version: u64,
+}
+
+/// Whose keys a region holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RegionKind {
+    /// User data: the range in each column family.
+    #[default]
+    Data = 0,
+    /// The placement group's own pairs.
+    System = 1,
+}
+
+/// Where a region is in its life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RegionPhase {
+    /// Serving.
+    #[default]
+    Normal,
+    /// Prepared to be merged into another region: no writes.
+    Merging {
+        /// The region that takes the keys.
+        target: RegionId,
+        /// The entry that prepared it; each replica must hold the log up to it.
+        prepared: LogIndex,
+        /// That entry's term.
+        term: Term,
+        /// The target's epoch at that time: it takes over while it has this epoch, or never.
+        target_epoch: RegionEpoch,
+    },
+    /// Merged away, or removed from this store: never comes back under these peer ids.
+    Tombstone,
+}
+
+/// A region as all its replicas know it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Region {
+    /// Its identity; never reused.
+    pub id: RegionId,
+    /// Whose keys.
+    pub kind: RegionKind,
+    /// Its user keys.
+    pub range: KeyRange,
+    /// How often it changed.
+    pub epoch: RegionEpoch,
+    /// Its replicas.
+    pub peers: Vec<Peer>,
+    /// Where it is in its life.
+    pub phase: RegionPhase,
+}
+
+const FORMAT: u8 = 1;
+/// More replicas than anyone has: bounds what damaged bytes can ask for.
+const PEERS_MAX: u64 = 64;
+
+impl Region {
+    /// The replica on a store.
+    pub fn peer_on(&self, store: StoreId) -> Option<&Peer> {
+        self.peers.iter().find(|peer| peer.store == store)
+    }
+
+    /// The replica of that id.
+    pub fn peer(&self, id: PeerId) -> Option<&Peer> {
+        self.peers.iter().find(|peer| peer.id == id)
+    }
+
+    /// The engine's ranges that hold its pairs, ascending.
+    pub fn engine_ranges(&self) -> Vec<KeyRange> {
+        match self.kind {
+            RegionKind::Data => {
+                ColumnFamily::ALL.iter().map(|cf| cf.engine_range(&self.range)).collect()
+            }
+            RegionKind::System => vec![keyspace::range_in_space(keyspace::SYSTEM, &self.range)],
+        }
+    }
+
+    /// Whether membership is between two configurations.
+    pub fn is_joint(&self) -> bool {
+        let joint = [PeerRole::IncomingVoter, PeerRole::DemotingVoter];
+        self.peers.iter().any(|peer| joint.contains(&peer.role))
+    }
+
+    /// The encoded form.
+    pub fn encode(&self) -> Bytes {
+        let mut out = vec![FORMAT];
+        varint::put(&mut out, self.id.0);
+        out.push(self.kind as u8);
+        varint::put_bytes(&mut out, &self.range.start);
+        varint::put_bytes(&mut out, &self.range.end);
+        varint::put(&mut out, self.epoch.conf_version);
+        varint::put(&mut out, self.epoch.version);
+        match self.phase {
+            RegionPhase::Normal => out.push(0),
+            RegionPhase::Merging { target, prepared, term, target_epoch } => {
+                out.push(1);
+                varint::put(&mut out, target.0);
+                varint::put(&mut out, prepared.0);
+                varint::put(&mut out, term.0);
+                varint::put(&mut out, target_epoch.conf_version);
+                varint::put(&mut out, target_epoch.version);
+            }
+            RegionPhase::Tombstone => out.push(2),
+        }
+        varint::put(&mut out, self.peers.len() as u64);
+        for peer in &self.peers {
+            varint::put(&mut out, peer.id.0);
+            varint::put(&mut out, peer.store.0);
+            out.push(peer.role as u8);
+        }
+        Bytes::from(out)
+    }
+
+    /// Reads what [`Region::encode`] wrote, to the last byte. Fails with `Invalid`.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut rest = bytes;
+        match Self::take(&mut rest) {
+            Some(region) if rest.is_empty() => Ok(region),
+            _ => Err(Error::invalid("malformed region descriptor")),
+        }
+    }
+
+    /// Reads one region from the front of `rest`.
+    pub fn take(rest: &mut &[u8]) -> Option<Self> {
+        if take_byte(rest)? != FORMAT {
+            return None;
+        }
+        let id = RegionId(varint::take(rest)?);
+        let kind = match take_byte(rest)? {
+            0 => RegionKind::Data,
+            1 => RegionKind::System,
+            _ => return None,
+        };
+        let start = Bytes::copy_from_slice(varint::take_bytes(rest)?);
+        let end = Bytes::copy_from_slice(varint::take_bytes(rest)?);
+        let epoch = RegionEpoch { conf_version: varint::take(rest)?, version: varint::take(rest)? };
+        let phase = match take_byte(rest)? {
+            0 => RegionPhase::Normal,
+            1 => RegionPhase::Merging {
+                target: RegionId(varint::take(rest)?),
+                prepared: LogIndex(varint::take(rest)?),
+                term: Term(varint::take(rest)?),
+                target_epoch: RegionEpoch {
+                    conf_version: varint::take(rest)?,
+                    version: varint::take(rest)?,
+                },
+            },
+            2 => RegionPhase::Tombstone,
+            _ => return None,
+        };
+        let count = varint::take(rest).filter(|count| *count <= PEERS_MAX)?;
+        let peers = (0..count).map(|_| take_peer(rest)).collect::<Option<Vec<_>>>()?;
+        Some(Self { id, kind, range: KeyRange { start, end }, epoch, peers, phase })
+    }
+}
+
+fn take_peer(rest: &mut &[u8]) -> Option<Peer> {
+    let id = PeerId(varint::take(rest)?);
+    let store = StoreId(varint::take(rest)?);
+    let role = PeerRole::from_number(u64::from(take_byte(rest)?))?;
+    Some(Peer { id, store, role })
+}
+
+fn take_byte(rest: &mut &[u8]) -> Option<u8> {
+    let (&byte, tail) = rest.split_first()?;
+    *rest = tail;
+    Some(byte)
+}
+
+/// Which cluster and store a directory belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreIdent {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The store's number in it, given by the placement group; never reused.
+    pub store: StoreId,
+}
+
+impl StoreIdent {
+    /// The encoded form: cluster and store as varints.
+    pub fn encode(&self) -> Bytes {
+        let mut out = Vec::new();
+        varint::put(&mut out, self.cluster.0);
+        varint::put(&mut out, self.store.0);
+        Bytes::from(out)
+    }
+
+    /// Reads what [`StoreIdent::encode`] wrote. Fails with `Invalid`.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut rest = bytes;
+        let mut take = || varint::take(&mut rest);
+        match (take(), take()) {
+            (Some(cluster), Some(store)) if rest.is_empty() => {
+                Ok(Self { cluster: ClusterId(cluster), store: StoreId(store) })
+            }
+            _ => Err(Error::invalid("malformed store identity")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Region {
+        let peer = |id, store, role| Peer { id: PeerId(id), store: StoreId(store), role };
+        Region {
+            id: RegionId(300),
+            kind: RegionKind::Data,
+            range: KeyRange::new(&b"b"[..], &b""[..]),
+            epoch: RegionEpoch { conf_version: 7, version: 1 << 40 },
+            peers: vec![peer(1, 1, PeerRole::Voter), peer(900, 2, PeerRole::IncomingVoter)],
+            phase: RegionPhase::Merging {
+                target: RegionId(4),
+                prepared: LogIndex(99),
+                term: Term(3),
+                target_epoch: RegionEpoch { conf_version: 8, version: 1 << 20 },
+            },
+        }
+    }
+
+    #[test]
+    fn a_descriptor_survives_the_round_trip_and_every_cut_is_refused() {
+        let region = sample();
+        let bytes = region.encode();
+        assert_eq!(Region::decode(&bytes).unwrap(), region);
+        for cut in 0..bytes.len() {
+            assert!(Region::decode(&bytes[..cut]).is_err(), "cut at {cut}");
+        }
+        assert!(Region::decode(&[&bytes[..], b"x"].concat()).is_err());
+    }
+
+    #[test]
+    fn an_identity_survives_the_round_trip() {
+        let ident = StoreIdent { cluster: ClusterId(u64::MAX), store: StoreId(3) };
+        assert_eq!(StoreIdent::decode(&ident.encode()).unwrap(), ident);
+        assert!(StoreIdent::decode(b"").is_err());
+    }
+
+    #[test]
+    fn a_data_region_owns_its_range_in_every_family() {
+        let ranges = sample().engine_ranges();
+        assert_eq!(ranges.len(), 3);
+        assert!(ranges[1].contains(&ColumnFamily::Lock.engine_key(b"c")));
+        assert!(!ranges[1].contains(&ColumnFamily::Lock.engine_key(b"a")));
+        assert!(sample().is_joint());
+    }
+}

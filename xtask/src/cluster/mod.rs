@@ -1,0 +1,85 @@
+//! Clusters of real servers under faults and under foreign clients: builds the programs of
+//! `cluster-tests` and runs its scenarios.
+
+mod programs;
+
+use crate::process::{build_stele, run_shown};
+use crate::workspace::Workspace;
+use anyhow::{Result, bail};
+use programs::Programs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// What a change must pass, with the arguments that keep it short.
+const CI: [(&str, &[&str]); 12] = [
+    ("start", &["--short"]),
+    ("ycsb", &["--short"]),
+    ("clients", &["--short"]),
+    ("kill", &["--rounds", "6"]),
+    ("partition", &["--rounds", "4"]),
+    ("pause", &["--rounds", "2"]),
+    ("failover", &["--rounds", "3"]),
+    ("learner", &["--short"]),
+    ("replace", &["--rounds", "1"]),
+    ("resize", &["--short"]),
+    ("hostile", &["--rounds", "1"]),
+    ("bytes-written", &["--short"]),
+];
+
+/// Scenarios that take long or need a quiet machine.
+const REST: [&str; 2] = ["disk-full", "idle"];
+
+/// Runs `cluster ARGUMENTS`: `ci`, `all`, or one scenario with what it is told.
+pub fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
+    let Some((first, rest)) = arguments.split_first() else {
+        bail!("name a scenario: {}, or `ci`, or `all`", names().join(", "));
+    };
+    let is_dev = rest.iter().any(|argument| argument == "--dev");
+    let rest: Vec<&str> =
+        rest.iter().map(String::as_str).filter(|argument| *argument != "--dev").collect();
+    match first.as_str() {
+        "ci" => short(workspace),
+        "all" => {
+            let all: Vec<(&str, &[&str])> = names().into_iter().map(|name| (name, &*rest)).collect();
+            each(workspace, &all, !is_dev)
+        }
+        name if names().contains(&name) => each(workspace, &[(name, &*rest)], !is_dev),
+        other => bail!("no scenario `{other}`; there are {}", names().join(", ")),
+    }
+}
+
+/// The short version of all, with the development build.
+pub fn short(workspace: &Workspace) -> Result<()> {
+    each(workspace, &CI, false)
+}
+
+fn names() -> Vec<&'static str> {
+    CI.iter().map(|(name, _)| *name).chain(REST).collect()
+}
+
+/// Runs every scenario, also after one failed; fails if any did.
+fn each(workspace: &Workspace, scenarios: &[(&str, &[&str])], release: bool) -> Result<()> {
+    let stele = build_stele(workspace, release)?;
+    let programs = Programs::build(workspace, release)?;
+    let work = workspace.target.join("cluster-tests/work");
+    std::fs::create_dir_all(&work)?;
+    let mut done: Vec<(&str, bool, Duration)> = Vec::new();
+    for (name, arguments) in scenarios {
+        println!("-- {name}");
+        let started = Instant::now();
+        let mut harness = Command::new(&programs.harness);
+        harness.arg(name).args(*arguments).arg("--stele").arg(&stele).arg("--work").arg(&work);
+        harness.args(programs.flags());
+        let result = run_shown(&mut harness);
+        done.push((name, result.is_ok(), started.elapsed()));
+    }
+    for (name, is_met, took) in &done {
+        let verdict = if *is_met { "met" } else { "NOT MET" };
+        println!("{name:14} {:7.1} s  {verdict}", took.as_secs_f64());
+    }
+    let failed = done.iter().filter(|(_, is_met, _)| !is_met).count();
+    if failed > 0 {
+        bail!("{failed} of {} scenarios failed", done.len());
+    }
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! The harness and the foreign programs it drives, each built with its own language's tool.
+
+use crate::process::run_shown;
+use crate::workspace::{Workspace, cargo};
+use anyhow::{Context, Result, bail};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The wheel of the Python client is made for this version alone.
+const PYTHON: &str = "python3.11";
+
+/// Tools of the machine: the program, an argument it understands, what brings it.
+const TOOLS: [(&str, &str, &str); 6] = [
+    ("go", "version", "apt-get install golang-go (1.23 or newer)"),
+    (PYTHON, "--version", "apt-get install python3.11 python3.11-venv"),
+    ("ip", "-V", "apt-get install iproute2"),
+    ("setpriv", "--version", "apt-get install util-linux"),
+    ("mkfs.ext4", "-V", "apt-get install e2fsprogs"),
+    ("mount", "--version", "apt-get install mount"),
+];
+
+/// Where they lie.
+#[derive(Debug)]
+pub struct Programs {
+    /// The harness.
+    pub harness: PathBuf,
+    porcupine: PathBuf,
+    ycsb: PathBuf,
+    tikv_rust: PathBuf,
+    python: PathBuf,
+    python_script: PathBuf,
+}
+
+impl Programs {
+    /// Builds all of them. Fails if a tool is missing: nothing is left out silently.
+    pub fn build(workspace: &Workspace, release: bool) -> Result<Self> {
+        check_tools()?;
+        let sources = workspace.root.join("cluster-tests");
+        let built = workspace.target.join("cluster-tests");
+        std::fs::create_dir_all(&built)?;
+        let python = built.join("python/bin/python");
+        Ok(Self {
+            harness: build_harness(workspace, release)?,
+            porcupine: build_go(&sources, &built, "porcupine")?,
+            ycsb: build_go(&sources, &built, "ycsb")?,
+            tikv_rust: build_tikv_rust(&sources, &built)?,
+            python: build_python(&sources, &built, python)?,
+            python_script: sources.join("python/compatibility.py"),
+        })
+    }
+
+    /// How the harness is told.
+    pub fn flags(&self) -> Vec<OsString> {
+        let flags = [
+            ("--porcupine", &self.porcupine),
+            ("--ycsb", &self.ycsb),
+            ("--tikv-rust", &self.tikv_rust),
+            ("--python", &self.python),
+            ("--python-script", &self.python_script),
+        ];
+        flags.into_iter().flat_map(|(flag, path)| [flag.into(), path.into()]).collect()
+    }
+}
+
+fn check_tools() -> Result<()> {
+    let mut missing = Vec::new();
+    for (program, argument, remedy) in TOOLS {
+        let mut command = Command::new(program);
+        command.arg(argument).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        if command.status().is_err() {
+            missing.push(format!("{program}: {remedy}"));
+        }
+    }
+    if !missing.is_empty() {
+        bail!("the cluster tests need tools that are not here:\n  {}", missing.join("\n  "));
+    }
+    Ok(())
+}
+
+fn build_harness(workspace: &Workspace, release: bool) -> Result<PathBuf> {
+    let mut build = Command::new(cargo());
+    build.args(["build", "--quiet", "--package", "stele-cluster-tests"]);
+    if release {
+        build.arg("--release");
+    }
+    run_shown(build.current_dir(&workspace.root))?;
+    let profile = if release { "release" } else { "debug" };
+    Ok(workspace.target.join(profile).join("cluster-tests"))
+}
+
+/// The module's own tests run first: a checker that finds nothing wrong proves nothing.
+fn build_go(sources: &Path, built: &Path, name: &str) -> Result<PathBuf> {
+    let folder = sources.join(name);
+    let binary = built.join(name);
+    run_shown(Command::new("go").args(["test", "./..."]).current_dir(&folder))?;
+    let mut build = Command::new("go");
+    build.args(["build", "-o"]).arg(&binary).arg(".");
+    run_shown(build.current_dir(&folder)).with_context(|| format!("building {name}"))?;
+    Ok(binary)
+}
+
+fn build_tikv_rust(sources: &Path, built: &Path) -> Result<PathBuf> {
+    let target = built.join("tikv-rust");
+    let mut build = Command::new(cargo());
+    build.args(["build", "--quiet", "--locked"]).arg("--target-dir").arg(&target);
+    run_shown(build.current_dir(sources.join("tikv-rust")))?;
+    Ok(target.join("debug/stele-tests-tikv-rust"))
+}
+
+fn build_python(sources: &Path, built: &Path, python: PathBuf) -> Result<PathBuf> {
+    if !python.is_file() {
+        let place = built.join("python");
+        run_shown(Command::new(PYTHON).args(["-m", "venv"]).arg(&place))?;
+    }
+    let requirements = sources.join("python/requirements.txt");
+    let mut install = Command::new(&python);
+    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+    run_shown(install.arg("--requirement").arg(requirements))?;
+    Ok(python)
+}
