@@ -6,6 +6,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 
+/// Roots of programs that are workspaces of their own.
+const APART: [&str; 1] = ["cluster-tests/tikv-rust/src/main.rs"];
+
 /// The workspace's packages, and where it lies.
 #[derive(Debug, Deserialize)]
 pub struct Workspace {
@@ -74,7 +77,8 @@ impl Workspace {
     pub fn roots(&self) -> Vec<String> {
         let targets = self.packages.iter().flat_map(|package| &package.targets);
         let below_root = targets.filter_map(|target| target.src_path.strip_prefix(&self.root).ok());
-        below_root.map(|path| path.to_string_lossy().replace('\\', "/")).collect()
+        let own = below_root.map(|path| path.to_string_lossy().replace('\\', "/"));
+        own.chain(APART.map(str::to_owned)).collect()
     }
 }
 

@@ -47,7 +47,7 @@ impl Place {
             Some(dir) => Ok(Self::Directory(Box::new(open(dir)?))),
             None => {
                 let runtime = runtime::small()?;
-                let client = runtime.block_on(Client::connect(&place.cluster))?;
+                let client = runtime.block_on(runtime::connect(&place.cluster))?;
                 Ok(Self::Cluster(Remote { runtime, client }))
             }
         }

@@ -1,7 +1,18 @@
-//! Async runtimes for commands that talk to nodes or are one.
+//! Async runtimes for commands that talk to nodes or are one, and the way to a cluster.
 
+use std::time::Duration;
+use stele_client::{Client, Options};
 use stele_types::{Error, Result};
 use tokio::runtime::{Builder, Runtime};
+
+/// A person waits: a cluster of which no node answers is said to be gone after this time.
+const CONNECT_WITHIN: Duration = Duration::from_secs(3);
+
+/// Connects through any of these nodes.
+pub async fn connect(addresses: &[String]) -> Result<Client> {
+    let options = Options { timeout: CONNECT_WITHIN, ..Options::default() };
+    Ok(Client::connect_with(addresses, options).await?.with(Options::default()))
+}
 
 /// Runs on the caller's thread, for a command that waits.
 pub fn small() -> Result<Runtime> {

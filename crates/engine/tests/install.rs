@@ -8,9 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 use stele_engine::{EngineView, KeyRange, Pair, Replay, ScanOptions, StorageEngine, Store};
 use stele_types::{
-    CommandBuilder, CommittedEntry, EntryRecord, LogBatch, LogIndex, Record, RegionId, Term,
+    CommandBuilder, CommittedEntry, EntryRecord, LogBatch, LogIndex, Mark, Record, RegionId, Term,
 };
-use stele_vfs::{CrashAt, CrashPoint, SimVfs};
+use stele_vfs::{CrashAt, CrashPoint, Fault, SimVfs};
 
 const REGION: RegionId = RegionId(7);
 const AT: (LogIndex, Term) = (LogIndex(40), Term(3));
@@ -107,4 +107,20 @@ fn a_crash_in_an_installation_leaves_the_old_range_or_the_new_one_with_its_log()
     }
     println!("installation: {old} crashes before it counted, {new} after");
     assert!(old > 0 && new > 0);
+}
+
+#[test]
+fn a_mark_that_cannot_be_written_stops_the_store_and_is_made_at_the_next_open() {
+    let disk = disk(5);
+    let store = open(&disk).unwrap();
+    put(&store, 1, Term(1), "old");
+    disk.inject(Fault::WriteFails { path_contains: ".seg".into(), nth: 1 }).unwrap();
+    let stopped = install(&store);
+    assert!(matches!(stopped, Err(stele_engine::Error::Poisoned(_))), "{stopped:?}");
+    let start = Record::Mark(RegionId(8), Mark::Start(LogIndex(0), Term(0)));
+    let refused = store.append(&LogBatch { records: vec![start] });
+    assert!(matches!(refused, Err(stele_engine::Error::Poisoned(_))), "{refused:?}");
+    drop(store);
+    let store = open(&disk.restart(1)).unwrap();
+    assert_eq!((keys(&store), store.progress(REGION).unwrap().persisted), (20, AT));
 }

@@ -78,7 +78,7 @@ settings! {
         "Replicas that one store sends, and that one store receives, at the same time.";
     free_percent_min = 5, 0, 50,
         "A store with less free space than this share of its capacity gets no new replicas.";
-    split_above_bytes = 512 << 20, 1 << 20, 1 << 40,
+    split_above_bytes = 4 << 30, 1 << 20, 1 << 40,
         "A leader whose region is larger than this, and that has not split it by itself, is told to.";
     merge = 0, 0, 1,
         "Whether small neighbouring regions are merged (1) or not (0).";

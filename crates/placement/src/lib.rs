@@ -7,8 +7,8 @@
 //!
 //! A *decision* (a store joins, ids are given out, a setting changes) is planned on `&Cluster` as
 //! [`PairChange`]s and folded in with [`Cluster::apply`] only once they are committed, so nobody
-//! sees a decision that could still be lost. A *fact* (a region as its leader reports it) is taken in at
-//! once and written behind: if it is lost, the leader reports it again.
+//! sees a decision that could still be lost. A *fact* (a region as its leader reports it) is taken
+//! in at once and written behind: if it is lost, the leader reports it again.
 
 pub mod bootstrap;
 pub mod cluster;

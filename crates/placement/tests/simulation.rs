@@ -1,6 +1,6 @@
-//! Random clusters in which stores die, come back, join and leave while regions grow and split. Whatever
-//! happens, no order breaks a quorum that the placement group could know of; and once it is quiet,
-//! every region has its replicas, on different nodes, evenly, and nothing moves any more.
+//! Random clusters in which stores die, come back, join and leave while regions grow and split.
+//! Whatever happens, no order breaks a quorum that the placement group could know of; and once it
+//! is quiet, every region has its replicas, on different nodes, evenly, and nothing moves any more.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -88,16 +88,16 @@ impl Player {
             }
             ["merge", source, target] => self.merge(number(source), number(target)),
             ["take-off", region, stores @ ..] => self.take_off(number(region), stores),
-            ["regions", start, end] => {
-                let range = KeyRange::new(
-                    start.trim_matches('-').as_bytes().to_vec(),
-                    end.trim_matches('-').as_bytes().to_vec(),
-                );
-                let ids = self.cluster.regions().in_range(&range);
-                vec![ids.map(|info| info.region.id.to_string()).collect::<Vec<_>>().join(" ")]
-            }
+            ["regions", start, end] => self.regions(start, end),
             other => panic!("no such command: {other:?}"),
         }
+    }
+
+    fn regions(&self, start: &str, end: &str) -> Vec<String> {
+        let key = |text: &str| text.trim_matches('-').as_bytes().to_vec();
+        let range = KeyRange::new(key(start), key(end));
+        let ids = self.cluster.regions().in_range(&range);
+        vec![ids.map(|info| info.region.id.to_string()).collect::<Vec<_>>().join(" ")]
     }
 
     fn hear(&mut self, store: StoreId) {

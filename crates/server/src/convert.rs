@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use stele_proto::metapb;
-use stele_types::{KeyRange, Peer, PeerId, PeerRole, Region, RegionEpoch, StoreId};
+use stele_types::{KeyRange, Peer, Region, RegionEpoch};
 
 /// A peer for clients.
 pub fn peer(peer: &Peer) -> metapb::Peer {
@@ -12,12 +12,6 @@ pub fn peer(peer: &Peer) -> metapb::Peer {
         role: peer.role as i32,
         ..metapb::Peer::default()
     }
-}
-
-/// A peer as a client or another node names it; an unknown role counts as a voter's.
-pub fn peer_of(peer: &metapb::Peer) -> Peer {
-    let role = u64::try_from(peer.role).ok().and_then(PeerRole::from_number);
-    Peer { id: PeerId(peer.id), store: StoreId(peer.store_id), role: role.unwrap_or_default() }
 }
 
 /// An epoch for clients.

@@ -88,7 +88,9 @@ pub enum Error {
     Unavailable(String),
 
     /// Look first: the write may or may not have taken effect, now or in a moment.
-    #[error("undetermined: {0}; the write may or may not have taken effect, read before repeating it")]
+    #[error(
+        "undetermined: {0}; the write may or may not have taken effect, read before repeating it"
+    )]
     Undetermined(String),
 
     /// Reject: the cluster does not do it as things are. It says why.

@@ -40,7 +40,8 @@ pub fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     match first.as_str() {
         "ci" => short(workspace),
         "all" => {
-            let all: Vec<(&str, &[&str])> = names().into_iter().map(|name| (name, &*rest)).collect();
+            let all: Vec<(&str, &[&str])> =
+                names().into_iter().map(|name| (name, &*rest)).collect();
             each(workspace, &all, !is_dev)
         }
         name if names().contains(&name) => each(workspace, &[(name, &*rest)], !is_dev),

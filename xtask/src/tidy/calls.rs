@@ -19,6 +19,8 @@ struct Ban {
 }
 
 const CLI: &str = "crates/cli/";
+const SERVER: &str = "crates/server/";
+const CLIENT: &str = "crates/client/";
 const VFS_REAL: &str = "crates/vfs/src/real/";
 const CLOCK: &str = "crates/vfs/src/real/clock.rs";
 const FRONT: &str = "crates/engine/src/db/";
@@ -30,23 +32,23 @@ const THREADS: &str = "threads belong to the embedded front";
 const ASYNC: &str = "async runtimes are for the edges";
 
 const BANS: [Ban; 17] = [
-    ban(&["tokio"], true, &[], ASYNC),
+    ban(&["tokio"], true, &[CLI, SERVER, CLIENT], ASYNC),
     ban(&["async_std"], true, &[], ASYNC),
-    ban(&["std", "fs"], true, &[VFS_REAL, CLI], FILES),
-    ban(&["std", "os", "unix", "fs"], true, &[VFS_REAL, CLI], FILES),
-    ban(&["rustix"], true, &["crates/vfs/", CLI], FILES),
-    ban(&["SystemTime"], false, &[CLOCK, CLI], TIME),
-    ban(&["UNIX_EPOCH"], false, &[CLOCK, CLI], TIME),
-    ban(&["Instant", "now"], false, &[CLOCK, CLI], TIME),
-    ban(&["rand"], true, &[CLI], CHANCE),
-    ban(&["fastrand"], true, &[CLI], CHANCE),
-    ban(&["getrandom"], true, &[CLI], CHANCE),
-    ban(&["RandomState"], false, &[CLI], CHANCE),
-    ban(&["thread", "spawn"], false, &[FRONT, CLI], THREADS),
-    ban(&["thread", "scope"], false, &[FRONT, CLI], THREADS),
-    ban(&["thread", "Builder"], false, &[FRONT, CLI], THREADS),
-    ban(&["thread", "sleep"], false, &[FRONT, CLI], THREADS),
-    ban(&["thread", "park"], false, &[FRONT, CLI], THREADS),
+    ban(&["std", "fs"], true, &[VFS_REAL, CLI, SERVER, CLIENT], FILES),
+    ban(&["std", "os", "unix", "fs"], true, &[VFS_REAL, CLI, SERVER, CLIENT], FILES),
+    ban(&["rustix"], true, &["crates/vfs/", CLI, SERVER, CLIENT], FILES),
+    ban(&["SystemTime"], false, &[CLOCK, CLI, SERVER, CLIENT], TIME),
+    ban(&["UNIX_EPOCH"], false, &[CLOCK, CLI, SERVER, CLIENT], TIME),
+    ban(&["Instant", "now"], false, &[CLOCK, CLI, SERVER, CLIENT], TIME),
+    ban(&["rand"], true, &[CLI, SERVER, CLIENT], CHANCE),
+    ban(&["fastrand"], true, &[CLI, SERVER, CLIENT], CHANCE),
+    ban(&["getrandom"], true, &[CLI, SERVER, CLIENT], CHANCE),
+    ban(&["RandomState"], false, &[CLI, SERVER, CLIENT], CHANCE),
+    ban(&["thread", "spawn"], false, &[FRONT, CLI, SERVER, CLIENT], THREADS),
+    ban(&["thread", "scope"], false, &[FRONT, CLI, SERVER, CLIENT], THREADS),
+    ban(&["thread", "Builder"], false, &[FRONT, CLI, SERVER, CLIENT], THREADS),
+    ban(&["thread", "sleep"], false, &[FRONT, CLI, SERVER, CLIENT], THREADS),
+    ban(&["thread", "park"], false, &[FRONT, CLI, SERVER, CLIENT], THREADS),
 ];
 
 const fn ban(

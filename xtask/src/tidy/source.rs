@@ -85,6 +85,9 @@ pub fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
+/// Workspaces of their own inside this one: clients that pin other versions of what is used here.
+const OTHER_WORKSPACES: [&str; 1] = ["cluster-tests/tikv-rust/"];
+
 /// Every text file of the workspace, in path order.
 pub fn load(workspace: &Workspace) -> Result<Vec<Source>> {
     let output = Command::new("git")
@@ -95,6 +98,7 @@ pub fn load(workspace: &Workspace) -> Result<Vec<Source>> {
     ensure!(output.status.success(), "git ls-files: {}", String::from_utf8_lossy(&output.stderr));
     let listed = String::from_utf8(output.stdout).context("a path is not UTF-8")?;
     let mut paths: Vec<&str> = listed.lines().collect();
+    paths.retain(|path| !OTHER_WORKSPACES.iter().any(|other| path.starts_with(other)));
     paths.sort_unstable();
     paths.dedup();
     let mut sources = Vec::new();

@@ -180,6 +180,18 @@ impl Cluster {
         Ok(())
     }
 
+    /// Sets an option of the whole cluster.
+    pub async fn set_option(&self, key: &str, value: &str) -> Result<()> {
+        let request =
+            proto::SetConfigRequest { key: key.to_owned(), value: value.to_owned(), header: None };
+        self.placement("set option", |mut client| {
+            let request = request.clone();
+            async move { client.set_config(request).await }
+        })
+        .await?;
+        Ok(())
+    }
+
     /// Waits until every region has so many voters, a leader, and nothing on its way.
     pub async fn wait_replicated(&mut self, replicas: usize, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
@@ -200,7 +212,9 @@ impl Cluster {
 fn is_settled(known: &Known, replicas: usize) -> bool {
     let voters = known.region.peers.iter().filter(|peer| peer.role == PeerRole::Voter).count();
     let others = known.region.peers.len() - voters;
-    voters == replicas && others == 0 && known.leader.is_some() && known.is_whole
+    // The placement group may have more than regions of user keys.
+    let enough = voters == replicas || voters > replicas && known.region.kind == RegionKind::System;
+    enough && others == 0 && known.leader.is_some() && known.is_whole
 }
 
 /// Whether asking again, or another node, can help.

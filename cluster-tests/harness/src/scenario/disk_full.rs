@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use stele_types::{RegionKind, StoreId};
 
 const DISK_BYTES: u64 = 1 << 30;
-const RESERVED: &str = "128MiB";
+/// No region splits meanwhile.
+const SETTINGS: [(&str, &str); 2] = [("reserved_bytes", "128MiB"), ("region_bytes_max", "64GiB")];
 const VALUE_BYTES: usize = 256 << 10;
 const LIMIT: Duration = Duration::from_secs(90);
 const SMALL: usize = 2;
@@ -24,9 +25,12 @@ const REFUSALS: u32 = 20;
 /// with another leader writes go on; after deletes the space returns.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let disk = SmallDisk::create(setup.work(), "small", DISK_BYTES)?;
-    let mut spec = three(setup, &[("reserved_bytes", RESERVED)]);
+    let mut spec = three(setup, &SETTINGS);
     spec.last_store = Some(disk.path().join("store"));
     let mut cluster = Cluster::start(spec).await?;
+    // Nor does the placement group ask for a split, or move leaders.
+    cluster.set_option("split_above_bytes", &(1u64 << 40).to_string()).await?;
+    cluster.set_option("balance", "0").await?;
     let small = cluster.store_of(SMALL).await?;
     let other = cluster.store_of(0).await?;
     lead(&cluster, small).await?;
@@ -54,7 +58,10 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let started = Instant::now();
     let gone = delete_all(&mut session).await;
     report.demand(gone.is_done(), format!("delete range: {}", brief(&gone)));
-    lead(&cluster, small).await?;
+    // Refused as long as the store is full or behind.
+    while let Err(error) = lead(&cluster, small).await {
+        ensure!(started.elapsed() < LIMIT, "{error:#}, {LIMIT:?} after the deletes");
+    }
     while !session.put(b"after", Bytes::from(vec![1; VALUE_BYTES])).await.is_done() {
         ensure!(started.elapsed() < LIMIT, "space did not return in {LIMIT:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;

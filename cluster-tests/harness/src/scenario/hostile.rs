@@ -43,6 +43,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
             attacks += calls::bad_messages(&address, &mut prng).await?;
             cluster.check_alive().with_context(|| format!("round {round}: bad messages"))?;
         }
+        println!("round {round}: {attacks} attacks, {} honest puts", puts.load(Ordering::Relaxed));
     }
     let done = puts.load(Ordering::Relaxed);
     let started = Instant::now();

@@ -10,7 +10,7 @@ const PERCENT_MAX: f64 = 2.0;
 const SETTLE: Duration = Duration::from_secs(15);
 const MEASURE: Duration = Duration::from_secs(30);
 /// Keys of one split: the entry that carries it stays small.
-const SPLIT_KEYS: usize = 100;
+const SPLIT_KEYS: usize = 25;
 
 /// A thousand regions on three nodes, nobody asking for anything: processor time of each node.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {

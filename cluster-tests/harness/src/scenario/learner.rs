@@ -13,10 +13,12 @@ use stele_proto::stele::control::v1::RegionDetailRequest;
 use stele_types::Prng;
 
 const LIMIT: Duration = Duration::from_secs(60);
-const PIN: &str = "8MiB";
+/// The log is kept up to the last checkpoint in any case: a small memtable makes one often.
+const SETTINGS: [(&str, &str); 2] = [("pin_bytes_max", "8MiB"), ("memtable_bytes_max", "1MiB")];
 /// Far more than the pin budget.
 const WRITTEN_BYTES: usize = 96 << 20;
-const VALUE_BYTES: usize = 64 << 10;
+const VALUE_BYTES: usize = 2 << 10;
+const FILLERS: usize = 16;
 
 /// A node is away while more is written than the log keeps for it; it is caught up by a snapshot while
 /// the writes go on.
@@ -24,7 +26,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let written = if setup.short { WRITTEN_BYTES / 3 } else { WRITTEN_BYTES };
     let mut checker = Checker::new(need(&setup.programs.porcupine, "--porcupine")?, setup.work());
     let mut prng = Prng::new(setup.seed);
-    let mut cluster = Cluster::start(three(setup, &[("pin_bytes_max", PIN)])).await?;
+    let mut cluster = Cluster::start(three(setup, &SETTINGS)).await?;
     let mut ledger = Ledger::new(2);
     let options = LoadOptions { writers: 2, ..LoadOptions::default() };
     let nodes = cluster.addresses();
@@ -57,15 +59,23 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
 }
 
 async fn fill(cluster: &Cluster, bytes: usize) -> Result<()> {
-    let value = Bytes::from(vec![0x5a; VALUE_BYTES]);
-    let options = SessionOptions { nodes: cluster.addresses(), limit: Duration::from_secs(5) };
-    let mut session = Session::new(Arc::clone(&cluster.channels), options);
-    let started = Instant::now();
-    for number in 0..bytes / VALUE_BYTES {
-        let key = format!("filler/{number:06}");
-        while !session.put(key.as_bytes(), value.clone()).await.is_done() {
-            ensure!(started.elapsed() < LIMIT, "filling takes longer than {LIMIT:?}");
-        }
+    let fillers = (0..FILLERS).map(|filler| {
+        let options = SessionOptions { nodes: cluster.addresses(), limit: Duration::from_secs(5) };
+        let mut session = Session::new(Arc::clone(&cluster.channels), options);
+        tokio::spawn(async move {
+            let value = Bytes::from(vec![filler as u8; VALUE_BYTES]);
+            let started = Instant::now();
+            for number in 0..bytes / VALUE_BYTES / FILLERS {
+                let key = format!("filler/{filler:02}/{number:06}");
+                while !session.put(key.as_bytes(), value.clone()).await.is_done() {
+                    ensure!(started.elapsed() < LIMIT, "filling takes longer than {LIMIT:?}");
+                }
+            }
+            Ok(())
+        })
+    });
+    for filler in fillers.collect::<Vec<_>>() {
+        filler.await??;
     }
     Ok(())
 }

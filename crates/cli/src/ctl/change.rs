@@ -34,7 +34,8 @@ impl<'a> Change<'a> {
         } else {
             let seconds = started.elapsed().as_secs_f64();
             let state = operator_state(ended.state);
-            say(&format!("{}: {state} ({seconds:.1} s)\n", ended.what));
+            let OperatorInfo { region_id, what, .. } = &ended;
+            say(&format!("region {region_id}: {what}: {state} ({seconds:.1} s)\n"));
         }
         if ended.state == OperatorState::Done as i32 {
             return Ok(Outcome::Done);

@@ -13,7 +13,7 @@ use crate::runtime;
 use crate::table::{self, Cell};
 pub use change::Change;
 use rows::{members, operators, region_line, regions, replicas, stores};
-use stele_client::{Client, Control};
+use stele_client::Control;
 use stele_types::{KeyRange, RegionId, Result, StoreId};
 
 pub fn run(args: &Ctl) -> Result<Outcome> {
@@ -21,7 +21,7 @@ pub fn run(args: &Ctl) -> Result<Outcome> {
         return add_store(args);
     }
     runtime::small()?.block_on(async {
-        let client = Client::connect(&args.cluster).await?;
+        let client = runtime::connect(&args.cluster).await?;
         carry_out(args, &client.control()).await
     })
 }

@@ -22,7 +22,7 @@ pub fn stores(infos: &[StoreInfo]) -> Vec<Vec<Cell>> {
 fn store(info: &StoreInfo) -> Vec<Cell> {
     let stats = info.stats.unwrap_or_default();
     let age_ms = u64::try_from(info.heartbeat_age_ms).ok();
-    let p99_ms = stats.append_p99_nanos as f64 / 1e6;
+    let p99_ms = (stats.append_p99_nanos > 0).then_some(stats.append_p99_nanos as f64 / 1e6);
     let mut cells = vec![
         number("store", stats.id),
         words("address", info.address.as_str()),
@@ -32,7 +32,7 @@ fn store(info: &StoreInfo) -> Vec<Cell> {
         bytes("used", stats.used),
         bytes("free", stats.free),
         bytes("capacity", stats.capacity),
-        figure("append p99", format!("{p99_ms:.1} ms"), p99_ms),
+        figure("append p99", p99_ms.map_or("-".to_owned(), |ms| format!("{ms:.1} ms")), p99_ms),
         figure("heard", age_ms.map_or("never".to_owned(), |age| format!("{age} ms")), age_ms),
         words("version", info.version.as_str()),
     ];
@@ -80,7 +80,11 @@ pub fn members(response: &MembersResponse) -> Vec<Vec<Cell>> {
         let states: Vec<String> = member
             .stores
             .iter()
-            .map(|store| format!("{} {}", store.id, state_name(store.state)))
+            .map(|store| match StoreState::try_from(store.state).unwrap_or_default() {
+                // A node that does not lead the placement group knows only where stores are.
+                StoreState::Unspecified => store.id.to_string(),
+                _ => format!("{} {}", store.id, state_name(store.state)),
+            })
             .collect();
         let leads = if member.leads_placement { "leads" } else { "" };
         vec![

@@ -111,11 +111,11 @@ async fn pause(cluster: &mut Cluster, name: &str) -> Result<String> {
 async fn after_loss(cluster: &mut Cluster, led: &[RegionId]) -> Result<String> {
     let survives = cluster.survives();
     if survives.is_none() {
-        return Ok(format!(" · {}", sentence(None)));
+        return Ok(format!(" · {}", sentence(None, true)));
     }
     let started = Instant::now();
     cluster.led_again(led).await?;
-    let more = sentence(survives) + " more";
+    let more = sentence(survives, true);
     let moved = match led.len() {
         0 => "it led nothing".to_owned(),
         1 => format!("1 leader moved in {}", time(started)),
@@ -128,7 +128,10 @@ async fn restart(cluster: &mut Cluster, name: &str) -> Result<String> {
     let at = cluster.nodes().find(name)?;
     cluster.nodes().start(at)?;
     let started = Instant::now();
-    cluster.replicated().await?;
+    if cluster.survives().is_none() {
+        return Ok(format!("{name} up · {}", sentence(None, true)));
+    }
+    cluster.caught_up(at).await?;
     let caught_up = time(started);
     Ok(format!("{name} up · caught up in {caught_up} · {}", cluster.survives_sentence()))
 }

@@ -113,7 +113,15 @@ impl Cluster {
 
     /// Regions as the placement group knows them now.
     pub async fn see_regions(&mut self) -> Result<&[RegionRow]> {
-        self.regions = self.control.regions(&KeyRange::all(), true).await?;
+        let mut rows = self.control.regions(&KeyRange::all(), true).await?;
+        // A placement group whose leader is new knows what it wrote down last, not what was newest.
+        for row in &mut rows {
+            let before = self.regions.iter().find(|old| old.region.id == row.region.id);
+            if let Some(before) = before.filter(|old| is_newer(old, row)) {
+                row.region = before.region.clone();
+            }
+        }
+        self.regions = rows;
         Ok(&self.regions)
     }
 
@@ -140,7 +148,7 @@ impl Cluster {
 
     /// The same in words.
     pub fn survives_sentence(&self) -> String {
-        sentence(self.survives())
+        sentence(self.survives(), false)
     }
 
     /// Waits until each of these regions is led by a node that runs.
@@ -158,16 +166,55 @@ impl Cluster {
         Ok(())
     }
 
-    async fn is_led(&self, id: RegionId, answering: &BTreeMap<StoreId, usize>) -> bool {
-        let row = self.regions.iter().find(|row| row.region.id == id);
-        let peers = row.map(|row| row.region.peers.as_slice()).unwrap_or_default();
-        for peer in peers.iter().filter(|peer| answering.contains_key(&peer.store)) {
-            let replica = self.control.replica(id, peer.store).await;
-            if matches!(replica, Ok(Some(replica)) if replica.role == RaftRole::Leader as i32) {
-                return true;
+    /// Waits until the replicas on a node have applied what is committed now.
+    pub async fn caught_up(&mut self, node: usize) -> Result<()> {
+        let started = Instant::now();
+        let answering = self.answering();
+        let stores = self.stores_of(node);
+        for row in &self.regions {
+            let id = row.region.id;
+            let mut committed = None;
+            for store in stores.iter().filter(|store| row.region.peer_on(**store).is_some()) {
+                loop {
+                    if committed.is_none() {
+                        committed = self.committed(row, &answering).await;
+                    }
+                    let replica = self.control.replica(id, *store).await.ok().flatten();
+                    let applied = replica.map(|replica| replica.applied_index);
+                    if committed.is_some() && applied >= committed {
+                        break;
+                    }
+                    if started.elapsed() > LED_WITHIN {
+                        let text = format!("region {id} has not caught up; see `status`");
+                        return Err(Error::Unavailable(text));
+                    }
+                    tokio::time::sleep(ASK_EVERY).await;
+                }
             }
         }
-        false
+        Ok(())
+    }
+
+    /// What the leader of a region says is committed.
+    async fn committed(
+        &self,
+        row: &RegionRow,
+        answering: &BTreeMap<StoreId, usize>,
+    ) -> Option<u64> {
+        for peer in row.region.peers.iter().filter(|peer| answering.contains_key(&peer.store)) {
+            let replica = self.control.replica(row.region.id, peer.store).await;
+            if let Ok(Some(replica)) = replica
+                && replica.role == RaftRole::Leader as i32
+            {
+                return Some(replica.committed_index);
+            }
+        }
+        None
+    }
+
+    async fn is_led(&self, id: RegionId, answering: &BTreeMap<StoreId, usize>) -> bool {
+        let Some(row) = self.regions.iter().find(|row| row.region.id == id) else { return false };
+        self.committed(row, answering).await.is_some()
     }
 
     /// The table of nodes and stores. Without an answer of the placement group only processes are
@@ -207,4 +254,9 @@ impl Cluster {
             words("used", stats.map_or("-".to_owned(), |stats| format_bytes(stats.used))),
         ]
     }
+}
+
+fn is_newer(old: &RegionRow, new: &RegionRow) -> bool {
+    let changes = |row: &RegionRow| (row.region.epoch.version, row.region.epoch.conf_version);
+    changes(old) > changes(new)
 }

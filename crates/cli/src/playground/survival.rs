@@ -58,12 +58,13 @@ fn survived(voters: &[StoreId], node_of: &BTreeMap<StoreId, usize>) -> Option<u6
     Some(survived)
 }
 
-/// In words: `survives 1 node`.
-pub fn sentence(survived: Option<u64>) -> String {
+/// In words: `survives 1 node`; after a loss `survives 0 more nodes`.
+pub fn sentence(survived: Option<u64>, after_loss: bool) -> String {
+    let more = if after_loss { "more " } else { "" };
     match survived {
         None => "no majority: writes wait until a node is back".to_owned(),
-        Some(1) => "survives 1 node".to_owned(),
-        Some(count) => format!("survives {count} nodes"),
+        Some(1) => format!("survives 1 {more}node"),
+        Some(count) => format!("survives {count} {more}nodes"),
     }
 }
 

@@ -136,7 +136,8 @@ pub(crate) fn install(
     installed?;
     let batch = LogBatch { records: vec![Record::Mark(region, Mark::Start(at.0, at.1))] };
     // The range is replaced for good: a log that can't say so has nothing right to say any more.
-    let appended = shared.log.append(&batch).map_err(|error| shared.log.stop(error))?;
+    let stop = |error| Error::Poisoned(shared.log.stop(error).to_string());
+    let appended = shared.log.append(&batch).map_err(stop)?;
     state.note_appended(&batch, &appended);
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Numbers for regions and peers. Given out once, whatever happens to whoever gives them out.
 //!
-//! The persisted watermark bounds what was ever given out. A leader gives out numbers up to it only,
-//! and raises it first when they run short; the next leader starts above it. A number seen in a
-//! report counts as given out, even if the record of that is lost.
+//! The persisted watermark bounds what was ever given out. A leader gives out numbers up to it
+//! only, and raises it first when they run short; the next leader starts above it. A number seen in
+//! a report counts as given out, even if the record of that is lost.
 
 use super::Cluster;
 use crate::pairs::{self, PairChange};
@@ -44,7 +44,8 @@ impl Ids {
 
 impl Cluster {
     /// What must be committed and applied before [`Cluster::take_ids`] can give out `count`
-    /// numbers; nothing if enough are reserved. Fails with `Invalid` beyond what one request may ask.
+    /// numbers; nothing if enough are reserved. Fails with `Invalid` beyond what one request may
+    /// ask.
     pub fn plan_ids(&self, count: u64) -> Result<Vec<PairChange>> {
         if count > IDS_PER_REQUEST_MAX {
             let text = format!("{count} ids at once; at most {IDS_PER_REQUEST_MAX}");

@@ -39,7 +39,8 @@ pub struct Cluster {
 
 impl Cluster {
     /// The state that `pairs` are; `None` if they hold no cluster yet. Fails with `Invalid` on
-    /// damaged records. Numbers that an earlier leader was free to give out are not given out again.
+    /// damaged records. Numbers that an earlier leader was free to give out are not given out
+    /// again.
     pub fn load(
         pairs: impl IntoIterator<Item = (Bytes, Bytes)>,
         now: Millis,
@@ -144,8 +145,8 @@ impl Cluster {
         self.regions.put(RegionInfo::reported(report, now))
     }
 
-    /// The epoch of the region that a replica was left behind by: it is no member there any more. `None`
-    /// if it may still be one, as far as it knew (`epoch`).
+    /// The epoch of the region that a replica was left behind by: it is no member there any more.
+    /// `None` if it may still be one, as far as it knew (`epoch`).
     pub fn left_behind(
         &self,
         region: RegionId,

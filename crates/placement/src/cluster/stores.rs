@@ -277,9 +277,9 @@ impl Cluster {
         known && !info.down.iter().any(|down| down.peer == peer.id)
     }
 
-    /// Stores that were to be removed and hold nothing any more become tombstones. What is not known
-    /// could be a replica there: while keys are missing, or a region has no leader that says who
-    /// its members are, nothing is buried.
+    /// Stores that were to be removed and hold nothing any more become tombstones. What is not
+    /// known could be a replica there: while keys are missing, or a region has no leader that says
+    /// who its members are, nothing is buried.
     pub fn plan_burials(&self, now: Millis) -> Vec<PairChange> {
         let removing = || self.stores.values().filter(|s| s.state == StoreState::Removing);
         let is_led =

@@ -1,5 +1,5 @@
-//! What no operator may do, whoever asked for it. Asked when an operator is admitted and again before
-//! each step that changes who votes.
+//! What no operator may do, whoever asked for it. Asked when an operator is admitted and again
+//! before each step that changes who votes.
 
 use super::{Operator, Step, settled};
 use crate::cluster::Cluster;
@@ -27,8 +27,8 @@ pub fn guard(view: &View<'_>, operator: &Operator) -> Result<(), String> {
     check_votes(view, info, &last, &coming)
 }
 
-/// A region without a leader, or without most of its voters, can't change: whatever is proposed there
-/// waits, and may be applied long after its reason is gone.
+/// A region without a leader, or without most of its voters, can't change: whatever is proposed
+/// there waits, and may be applied long after its reason is gone.
 pub fn can_act(view: &View<'_>, info: &RegionInfo) -> Result<(), String> {
     if mutant::active("placement.act_without_quorum") {
         return Ok(());

@@ -314,8 +314,8 @@ fn check_limits(view: &View<'_>, operator: &Operator) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether `running` may be replaced: it only improves the balance, and is not in the middle of a change
-/// of votes.
+/// Whether `running` may be replaced: it only improves the balance, and is not in the middle of a
+/// change of votes.
 fn gives_way(view: &View<'_>, running: &Operator, new: &Operator) -> bool {
     let info = view.cluster.regions().get(running.region);
     let settled = info.is_some_and(|i| {

@@ -1,7 +1,7 @@
 //! Spreads replicas evenly, by bytes and a constant for each.
 //!
-//! A move must leave its source at least as loaded as its target. So the sum of the squares of all loads
-//! falls with every move, and moving comes to an end.
+//! A move must leave its source at least as loaded as its target. So the sum of the squares of all
+//! loads falls with every move, and moving comes to an end.
 
 use super::load::Loads;
 use super::{View, place};

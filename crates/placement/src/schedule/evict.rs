@@ -1,5 +1,5 @@
-//! Takes the lead from stores that should not have it: those that leave, and those that are full and
-//! would refuse every write.
+//! Takes the lead from stores that should not have it: those that leave, and those that are full
+//! and would refuse every write.
 
 use super::View;
 use super::load::Loads;

@@ -86,8 +86,8 @@ impl<'a> View<'a> {
         self.cluster.is_reachable(info, peer, self.now)
     }
 
-    /// Whether a replica must be rebuilt: its store is lost, or its leader could not reach it for as
-    /// long as makes a store count as down.
+    /// Whether a replica must be rebuilt: its store is lost, or its leader could not reach it for
+    /// as long as makes a store count as down.
     pub(crate) fn is_lost(&self, info: &RegionInfo, peer: &Peer) -> bool {
         let down_after = self.cluster.config().down_after_seconds;
         self.cluster.is_lost(peer.store, self.now)
@@ -121,7 +121,8 @@ impl<'a> View<'a> {
         self.cluster.copies_wanted(kind, self.now)
     }
 
-    /// Who should lead when `leaving` don't: the voter that could, on the store with the fewest leaders.
+    /// Who should lead when `leaving` don't: the voter that could, on the store with the fewest
+    /// leaders.
     pub fn next_leader(&self, loads: &Loads, info: &RegionInfo, leaving: &[Peer]) -> Option<Peer> {
         let led = |store: StoreId| loads.get(store).map_or(u64::MAX, |load| load.leaders);
         info.region

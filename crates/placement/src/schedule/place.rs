@@ -14,7 +14,8 @@ pub fn weight(info: &RegionInfo) -> u64 {
     info.size_bytes + REPLICA_BYTES
 }
 
-/// Why a store can't take a replica of a region; `None` if it can. Members in `leaving` do not count.
+/// Why a store can't take a replica of a region; `None` if it can. Members in `leaving` do not
+/// count.
 pub fn obstacle(
     view: &View<'_>,
     info: &RegionInfo,

@@ -16,7 +16,8 @@ enum Fault {
     Missing(usize),
 }
 
-/// Operators that replace, add and separate replicas. The regions with the fewest live voters first.
+/// Operators that replace, add and separate replicas. The regions with the fewest live voters
+/// first.
 pub fn pick(view: &View<'_>) -> Vec<Operator> {
     let mut loads = Loads::of(view);
     let mut regions: Vec<&RegionInfo> = view.free_regions().collect();

@@ -34,7 +34,8 @@ impl Draft {
         true
     }
 
-    /// `store ID NODE live|silent|down [draining|removing|tombstone] [full|failed] [free=GiB] [of=GiB]`
+    /// `store ID NODE live|silent|down [draining|removing|tombstone] [full|failed] [free=GiB]
+    /// [of=GiB]`
     fn store(&mut self, words: &[&str]) {
         let [id, address, liveness, rest @ ..] = words else { panic!("store {words:?}") };
         let mut store = Store { id: StoreId(id.parse().unwrap()), ..Store::default() };
@@ -98,10 +99,10 @@ fn state(word: &str) -> StoreState {
     all.into_iter().find(|state| state.to_string() == word).unwrap_or_else(|| panic!("{word}"))
 }
 
-/// `region ID START..END PEER… [vN] [cN] [tN] [size=MiB] [down=STORE:SECONDS] [pending=STORE] [merging=ID]`
-/// where PEER is a store with `l` for a learner, `i` for incoming, `d` for demoting, and `*` for the leader.
-/// Region 1 is the placement group's. The peer on store S of region R has number R * 10 + S,
-/// unless it is written as `S#NUMBER`.
+/// `region ID START..END PEER… [vN] [cN] [tN] [size=MiB] [down=STORE:SECONDS] [pending=STORE]
+/// [merging=ID]` where PEER is a store with `l` for a learner, `i` for incoming, `d` for demoting,
+/// and `*` for the leader. Region 1 is the placement group's. The peer on store S of region R has
+/// number R * 10 + S, unless it is written as `S#NUMBER`.
 pub fn region(line: &str) -> RegionReport {
     let mut words = line.split_whitespace().skip(1);
     let id: u64 = words.next().unwrap().parse().unwrap();

@@ -52,11 +52,11 @@ pub(crate) fn conf_change(payload: &[u8]) -> Option<ConfChangeV2> {
     let (record, _) = parse(payload)?;
     let mut out = ConfChangeV2::default();
     match record.change {
-        Change::ChangePeers(changes) => {
+        Change::Members(changes) => {
             let several = changes.len() > 1;
             let singles = changes.iter().map(|change| {
-                let mut single = ConfChangeSingle::default();
-                single.node_id = change.peer.id.0;
+                let node_id = change.peer.id.0;
+                let mut single = ConfChangeSingle { node_id, ..ConfChangeSingle::default() };
                 single.set_change_type(match (change.kind, change.peer.role) {
                     (ChangeKind::Remove, _) => ConfChangeType::RemoveNode,
                     (ChangeKind::Add, PeerRole::Voter) => ConfChangeType::AddNode,
@@ -129,10 +129,10 @@ mod tests {
             let record = Record { region: RegionId(7), change };
             conf_change(command(&record, &[region(7)]).unwrap().bytes())
         };
-        let one = told(Change::ChangePeers(vec![add(peer(1, PeerRole::Learner))])).unwrap();
+        let one = told(Change::Members(vec![add(peer(1, PeerRole::Learner))])).unwrap();
         assert_eq!(one.enter_joint(), None);
         let two = vec![add(peer(1, PeerRole::Learner)), add(peer(2, PeerRole::Voter))];
-        assert_eq!(told(Change::ChangePeers(two)).unwrap().enter_joint(), Some(false));
+        assert_eq!(told(Change::Members(two)).unwrap().enter_joint(), Some(false));
         assert!(told(Change::LeaveJoint).unwrap().leave_joint());
         assert_eq!(told(Change::RollbackMerge), None);
     }

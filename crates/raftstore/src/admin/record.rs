@@ -30,7 +30,7 @@ pub(crate) struct Record {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// One change at once, several by a joint configuration.
-    ChangePeers(Vec<PeerChange>),
+    Members(Vec<PeerChange>),
     /// The joint configuration ends.
     LeaveJoint,
     /// New regions take the keys from each split key on.
@@ -62,7 +62,7 @@ impl Record {
         let mut out = vec![FORMAT];
         varint::put(&mut out, self.region.0);
         match &self.change {
-            Change::ChangePeers(changes) => {
+            Change::Members(changes) => {
                 out.push(0);
                 varint::put(&mut out, changes.len() as u64);
                 for change in changes {
@@ -99,7 +99,7 @@ impl Record {
         let change = match take_byte(rest)? {
             0 => {
                 let count = take_count(rest)?;
-                Change::ChangePeers((0..count).map(|_| take_change(rest)).collect::<Option<_>>()?)
+                Change::Members((0..count).map(|_| take_change(rest)).collect::<Option<_>>()?)
             }
             1 => Change::LeaveJoint,
             2 => Change::Split { count: take_count(rest)? },
@@ -148,8 +148,8 @@ mod tests {
         let peer = Peer { id: PeerId(900), store: StoreId(3), role: PeerRole::Learner };
         let change = |kind| PeerChange { kind, peer };
         let changes = [
-            Change::ChangePeers(vec![change(ChangeKind::Add), change(ChangeKind::Remove)]),
-            Change::ChangePeers(Vec::new()),
+            Change::Members(vec![change(ChangeKind::Add), change(ChangeKind::Remove)]),
+            Change::Members(Vec::new()),
             Change::LeaveJoint,
             Change::Split { count: 3 },
             Change::PrepareMerge { target: RegionId(1 << 40), prepared: (LogIndex(300), Term(9)) },

@@ -72,7 +72,7 @@ impl<E: StorageEngine> Peer<E> {
         change: Change,
         regions: &[Region],
     ) -> Result<(raft::eraftpb::Entry, bool), Refusal> {
-        let barrier = !matches!(change, Change::ChangePeers(_) | Change::LeaveJoint);
+        let barrier = !matches!(change, Change::Members(_) | Change::LeaveJoint);
         let record = Record { region: self.region.id, change };
         let command = admin::command(&record, regions);
         let command = command.map_err(|error| Refusal::Invalid(error.to_string()))?;

@@ -81,7 +81,7 @@ impl<E: StorageEngine> Peer<E> {
             )));
         };
         if let Change::CommitMerge { source, prepared } = record.change
-            && !self.is_source_ready(ctx, source, prepared)?
+            && !self.is_source_ready(ctx, source, prepared)
         {
             return Ok(false);
         }
@@ -116,7 +116,7 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     fn change_members(&mut self, record: &Record, entry: &CommittedEntry) -> Result<()> {
-        if !matches!(record.change, Change::ChangePeers(_) | Change::LeaveJoint) {
+        if !matches!(record.change, Change::Members(_) | Change::LeaveJoint) {
             return Ok(());
         }
         let Some(change) = admin::conf_change(&entry.payload) else { return Ok(()) };
@@ -137,7 +137,7 @@ impl<E: StorageEngine> Peer<E> {
         self.barrier.take_if(|barrier| *barrier <= at.0.0);
         self.admin_at.take_if(|proposed| *proposed <= at.0.0);
         match &record.change {
-            Change::ChangePeers(_) | Change::LeaveJoint => self.members_changed(ctx),
+            Change::Members(_) | Change::LeaveJoint => self.members_changed(ctx),
             Change::Split { .. } => self.split_applied(ctx, others),
             Change::CommitMerge { .. } => self.merge_applied(ctx, others),
             Change::PrepareMerge { target, .. } => ctx.effects.push(Effect::Poke(*target)),

@@ -24,7 +24,7 @@ impl<E: StorageEngine> Peer<E> {
         }
         let region = admin::change_peers(&self.region, changes).map_err(Refusal::Invalid)?;
         changes.iter().try_for_each(|change| self.check_promotion(change))?;
-        Ok((Change::ChangePeers(changes.to_vec()), vec![region]))
+        Ok((Change::Members(changes.to_vec()), vec![region]))
     }
 
     /// Who is to vote has the log first: a quorum that counts an empty replica can get stuck.

@@ -10,9 +10,9 @@
 //! The preparation is taken back only where the target is known to have another epoch: the target's
 //! log decides between the two, once.
 //!
-//! At open, entries are applied in the order of the log over all regions, and the target's may lie
-//! before the source's last ones. So the target's durable commit index stays below the entry until
-//! the source is applied and checkpointed.
+//! At open, each region's entries are applied up to its durable commit index, and the source's may be
+//! behind. So the target's stays below the entry that takes the source over until that is applied;
+//! it then lies in one batch with the end of the source's log, which checkpoints what is applied.
 
 use super::Peer;
 use super::membership::Plan;
@@ -91,31 +91,27 @@ impl<E: StorageEngine> Peer<E> {
         Ok((change, vec![target, gone]))
     }
 
-    /// Whether the source here is applied up to its preparation, and will be after a crash too. If
-    /// not, it is told that it may be.
+    /// Whether the source here is applied up to its preparation. If not, it is told that it may be.
     pub(super) fn is_source_ready(
-        &mut self,
+        &self,
         ctx: &mut Context<E>,
         source: RegionId,
         prepared: (LogIndex, Term),
-    ) -> Result<bool> {
+    ) -> bool {
         if mutant::active("raftstore.merge_without_source") {
-            return Ok(true);
+            return true;
         }
         let progress = ctx.engine.progress(source).filter(|progress| !progress.destroyed);
         if progress.is_none_or(|progress| progress.applied < prepared.0) {
             ctx.effects.push(Effect::Seal { source, prepared });
-            return Ok(false);
+            return false;
         }
-        if !mutant::active("raftstore.merge_without_checkpoint") {
-            ctx.engine.checkpoint()?;
-        }
-        Ok(true)
+        true
     }
 
     /// The source's keys are this region's.
     pub(super) fn merge_applied(&mut self, ctx: &mut Context<E>, others: Vec<Region>) {
-        // The commit index goes into the batch that ends the source's log, or one before it.
+        // The commit index goes into the batch that ends the source's log.
         ctx.batches.ride(self.region.id, self.current_hard_state());
         for region in others {
             ctx.sealed.remove(&region.id);
@@ -123,10 +119,16 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// The log up to the preparation is committed, as another store, or the target here, knows.
-    pub fn learn_merged(&mut self, prepared: (LogIndex, Term)) {
-        let (LogIndex(index), Term(term)) = prepared;
+    /// The entry of that index and term is committed, as another store, or the target here, knows.
+    pub fn learn_committed(&mut self, entry: (LogIndex, Term)) {
+        let (LogIndex(index), Term(term)) = entry;
         self.node.raft.raft_log.maybe_commit(index, term);
+    }
+
+    /// Whether the log holds that entry.
+    pub fn holds(&self, entry: (LogIndex, Term)) -> bool {
+        let (LogIndex(index), Term(term)) = entry;
+        self.node.raft.raft_log.match_term(index, term)
     }
 
     /// Another store has buried this region, at this version: its target took it over if that was
@@ -137,7 +139,7 @@ impl<E: StorageEngine> Peer<E> {
         prepared: (LogIndex, Term),
         version: u64,
     ) {
-        self.learn_merged(prepared);
+        self.learn_committed(prepared);
         let known = self.preparation().is_some_and(|(_, known)| known == prepared);
         if known && version > self.region.epoch.version {
             self.taken = true;
@@ -153,8 +155,11 @@ impl<E: StorageEngine> Peer<E> {
     /// nobody here needs this replica any more. A target that is behind will need it.
     pub(super) fn leave_if_taken(&mut self, ctx: &mut Context<E>) {
         let RegionPhase::Merging { target, target_epoch, .. } = self.region.phase else { return };
-        let passed = || descriptor(ctx, target).is_some_and(|now| has_passed(&now, target_epoch));
-        if self.taken && passed() {
+        let Some(now) = descriptor(ctx, target) else { return };
+        let owns = now.phase != RegionPhase::Tombstone
+            && now.epoch.version > self.region.epoch.version
+            && now.range.overlaps(&self.region.range);
+        if owns || self.taken && has_passed(&now, target_epoch) {
             let region = admin::tombstone(&self.region);
             ctx.effects.push(Effect::Destroy { region, kept: false });
         }
@@ -229,6 +234,9 @@ impl<E: StorageEngine> Peer<E> {
 
     /// The highest commit index that may be made durable.
     pub(super) fn commit_ceiling(&self) -> u64 {
+        if mutant::active("raftstore.merge_commit_early") {
+            return u64::MAX;
+        }
         let ahead = self.merges_ahead.range(self.applied + 1..).next();
         ahead.map_or(u64::MAX, |index| index - 1)
     }

@@ -126,7 +126,6 @@ impl<E: StorageEngine> Peer<E> {
         PeerState {
             me: self.name.id,
             term: Term(raft.term),
-            commit: LogIndex(raft.raft_log.committed),
             last: LogIndex(raft.raft_log.last_index()),
             persisted: LogIndex(raft.raft_log.persisted),
             leader: (raft.leader_id != raft::INVALID_ID).then_some(PeerId(raft.leader_id)),
@@ -154,12 +153,6 @@ impl<E: StorageEngine> Peer<E> {
             self.node.report_unreachable(peer.id.0);
             self.node.report_snapshot(peer.id.0, raft::SnapshotStatus::Failure);
         }
-    }
-
-    /// A snapshot arrived at its receiver, or did not.
-    pub fn snapshot_sent(&mut self, to: PeerId, ok: bool) {
-        let status = if ok { raft::SnapshotStatus::Finish } else { raft::SnapshotStatus::Failure };
-        self.node.report_snapshot(to.0, status);
     }
 
     /// Asks to be destroyed, unless it is a member after all as of a later change.

@@ -88,6 +88,8 @@ pub(crate) struct Peer<E: StorageEngine> {
     siblings: Vec<Region>,
     /// When each peer was last heard of.
     heard: BTreeMap<u64, u64>,
+    /// Peers that did not take the last snapshots.
+    snapshot_waits: BTreeMap<u64, snapshot::Wait>,
     leaderless_since: Option<u64>,
     timer: tick::Timer,
     traffic: Traffic,
@@ -177,6 +179,7 @@ impl<E: StorageEngine> Peer<E> {
             strangers: BTreeMap::new(),
             siblings: Vec::new(),
             heard: BTreeMap::new(),
+            snapshot_waits: BTreeMap::new(),
             leaderless_since: Some(ctx.now.monotonic_nanos),
             timer: tick::Timer::new(&ctx.options, ctx.now, region.id, name.id),
             traffic: Traffic::default(),

@@ -69,6 +69,7 @@ impl<E: StorageEngine> Peer<E> {
     fn lose_leadership(&mut self, ctx: &mut Context<E>) {
         self.reader.depose();
         self.barrier = None;
+        self.snapshot_waits.clear();
         self.admin_at = None;
         self.lose_proposals(ctx, self.committed());
         self.lose_reads(ctx);

@@ -63,7 +63,7 @@ impl<E: StorageEngine> RaftStore<E> {
                 Effect::Poke(region) => self.touch(region),
                 Effect::Seal { source, prepared } => {
                     if let Some(peer) = self.peers.get_mut(&source) {
-                        peer.learn_merged(prepared);
+                        peer.learn_committed(prepared);
                     }
                     self.touch(source);
                 }
@@ -155,15 +155,20 @@ impl<E: StorageEngine> RaftStore<E> {
         Ok(newer)
     }
 
-    /// The region of a tombstone, if this peer, or a later one here, lies under it.
+    /// The tombstone that a peer lies under: an earlier one here than a later one buried, or one of
+    /// a membership in which this store has no peer any more.
     pub(super) fn tombstone_of(
         &self,
         region: RegionId,
         peer: stele_types::PeerId,
+        conf_version: u64,
     ) -> Option<&Region> {
-        let store = self.ctx.options.store;
         let tombstone = self.tombstones.get(&region)?;
-        tombstone.peer_on(store).filter(|buried| buried.id >= peer).map(|_| tombstone)
+        let buried = match tombstone.peer_on(self.ctx.options.store) {
+            Some(buried) => buried.id >= peer,
+            None => conf_version <= tombstone.epoch.conf_version,
+        };
+        buried.then_some(tombstone)
     }
 }
 

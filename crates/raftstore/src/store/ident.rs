@@ -12,7 +12,7 @@ impl<E: StorageEngine> RaftStore<E> {
         let descriptors = regions.iter().map(|it| (keyspace::region_key(it.id), it.encode()));
         let own = (keyspace::ident_key(), ident.encode());
         let pairs: Vec<_> = std::iter::once(own).chain(descriptors).collect();
-        write_now(engine, &pairs)
+        write_now(engine, &pairs, Vec::new())
     }
 
     /// What the store says it is; `None` before it was told.
@@ -23,6 +23,6 @@ impl<E: StorageEngine> RaftStore<E> {
 
     /// Tells a store that joins a cluster what it is.
     pub fn write_ident(engine: &E, ident: &StoreIdent) -> Result<()> {
-        write_now(engine, &[(keyspace::ident_key(), ident.encode())])
+        write_now(engine, &[(keyspace::ident_key(), ident.encode())], Vec::new())
     }
 }

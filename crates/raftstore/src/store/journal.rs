@@ -70,10 +70,16 @@ impl Journal {
     }
 }
 
-/// Writes pairs through the journal at once: for a store that no core runs yet.
-pub(crate) fn write_now<E: StorageEngine>(engine: &E, pairs: &[(Bytes, Bytes)]) -> Result<()> {
+/// Writes pairs through the journal at once, and records in the same batch: for a store that no core
+/// runs yet.
+pub(crate) fn write_now<E: StorageEngine>(
+    engine: &E,
+    pairs: &[(Bytes, Bytes)],
+    more: Vec<Record>,
+) -> Result<()> {
     let mut journal = Journal::open(engine)?;
-    let records = journal.records(pairs)?.to_vec();
+    let mut records = journal.records(pairs)?.to_vec();
+    records.extend(more);
     let appended = engine.append(&LogBatch { records })?;
     match appended.payloads.first() {
         Some(at) => journal.durable(engine, *at),

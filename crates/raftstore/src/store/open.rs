@@ -4,7 +4,8 @@
 use super::RaftStore;
 use super::context::Context;
 use super::destroy::{Leaving, unowned};
-use super::journal::Journal;
+use super::journal::{Journal, write_now};
+use crate::admin;
 use crate::input::Now;
 use crate::log::Start;
 use crate::options::Options;
@@ -36,8 +37,12 @@ impl<E: StorageEngine> RaftStore<E> {
     ) -> Result<Self> {
         options.validate()?;
         check_ident(&*engine, &options)?;
+        Journal::open(&*engine)?;
+        let (live, mut tombstones) = read_descriptors(&*engine)?;
+        let (live, left): (Vec<Region>, Vec<Region>) =
+            live.into_iter().partition(|region| region.peer_on(options.store).is_some());
+        tombstones.extend(bury(&*engine, left)?);
         let journal = Journal::open(&*engine)?;
-        let (live, tombstones) = read_descriptors(&*engine)?;
         begin_logs(&*engine, &live)?;
         end_logs(&*engine, &tombstones)?;
         let gaps = unowned(&*engine, &live)?;
@@ -103,6 +108,18 @@ fn read_descriptors<E: StorageEngine>(engine: &E) -> Result<(Vec<Region>, Vec<Re
         }
     }
     Ok(regions.into_iter().partition(|region| region.phase != RegionPhase::Tombstone))
+}
+
+/// A crash after a replica applied its own removal, and before its tombstone was durable.
+fn bury<E: StorageEngine>(engine: &E, left: Vec<Region>) -> Result<Vec<Region>> {
+    let buried: Vec<Region> = left.iter().map(admin::tombstone).collect();
+    let pair = |region: &Region| (keyspace::region_key(region.id), region.encode());
+    let pairs: Vec<_> = buried.iter().map(pair).collect();
+    let ends = buried.iter().map(|region| Record::Mark(region.id, Mark::Destroy));
+    if !pairs.is_empty() {
+        write_now(engine, &pairs, ends.collect())?;
+    }
+    Ok(buried)
 }
 
 /// A crash after a descriptor was applied and before the region's log began.

@@ -2,6 +2,7 @@
 //! begins anew from it.
 
 use super::RaftStore;
+use crate::admin;
 use crate::input::RequestId;
 use crate::log::Start;
 use crate::messages::{Body, PeerMessage, RaftKind, RaftMessage, SnapshotHeader};
@@ -23,6 +24,12 @@ impl<E: StorageEngine> RaftStore<E> {
                 self.ctx.reply(id, Reply::SnapshotAccepted { ranges });
             }
             Err(refusal) => {
+                // What a snapshot holds is committed.
+                let sound = validate::check_snapshot(header, Term(0), LogIndex(0)).is_ok();
+                if let Some(peer) = self.peers.get_mut(&header.region.id).filter(|_| sound) {
+                    peer.learn_committed(header.at);
+                    self.dirty.insert(header.region.id);
+                }
                 // What stands in the way may be gone elsewhere without having heard.
                 for other in self.overlapping(&header.region) {
                     if let Some(peer) = self.peers.get(&other) {
@@ -50,7 +57,13 @@ impl<E: StorageEngine> RaftStore<E> {
         if let Err(reason) = validate::check_snapshot(header, Term(term), LogIndex(committed)) {
             return Err(Refusal::Invalid(reason.into()));
         }
-        if self.tombstone_of(region.id, header.to.id).is_some() {
+        // Entries behind it may have been acknowledged: the log goes on, it does not begin anew.
+        let held = here.is_some_and(|peer| peer.holds(header.at));
+        if held && !stele_types::mutant::active("raftstore.install_over_log") {
+            return Err(Refusal::Invalid("the log here holds it".into()));
+        }
+        let conf_version = region.epoch.conf_version;
+        if self.tombstone_of(region.id, header.to.id, conf_version).is_some() {
             return Err(Refusal::RegionNotFound);
         }
         if let Some(peer) = here.filter(|peer| peer.name.id != header.to.id) {
@@ -96,28 +109,26 @@ impl<E: StorageEngine> RaftStore<E> {
             // tombstone on its way would bury the new descriptor.
             let under_way = self.ctx.batches.hold(id)
                 || self.peers.get(&id).is_some_and(|peer| !peer.is_durable());
-            if under_way
-                || self.leaving.concerns(&header.region)
-                || self.bury_merged(&header.region)?
-            {
+            if under_way || self.leaving.concerns(&header.region) {
                 self.arrived.push((header, incoming));
                 continue;
             }
+            let region = header.region.clone();
             self.install(header, incoming)?;
+            self.bury_merged(&region)?;
         }
         Ok(())
     }
 
-    /// Regions here that the snapshot's holds by now are buried first; it is installed when that is
-    /// durable.
-    fn bury_merged(&mut self, region: &Region) -> Result<bool> {
-        let merged = self.overlapping(region);
-        for id in &merged {
-            let Some(peer) = self.peers.get(id) else { continue };
-            let source = (*peer.region).clone();
-            self.destroy(&source, true)?;
+    /// Regions here that the installed one holds by now leave. After it, not before: its log may need
+    /// them as long as it is behind their end. A crash in between leaves them to their next tick.
+    fn bury_merged(&mut self, region: &Region) -> Result<()> {
+        for id in self.overlapping(region) {
+            let Some(peer) = self.peers.get(&id) else { continue };
+            let source = admin::tombstone(&peer.region);
+            self.destroy(&source, false)?;
         }
-        Ok(!merged.is_empty())
+        Ok(())
     }
 
     fn install(&mut self, header: SnapshotHeader, incoming: E::Incoming) -> Result<()> {

@@ -25,7 +25,7 @@ impl<E: StorageEngine> RaftStore<E> {
             }
             Input::SnapshotSent { region, to, ok } => {
                 if let Some(peer) = self.peers.get_mut(&region) {
-                    peer.snapshot_sent(to, ok);
+                    peer.snapshot_sent(&self.ctx, to, ok);
                 }
                 self.touch(region);
             }
@@ -151,7 +151,8 @@ impl<E: StorageEngine> RaftStore<E> {
     /// What rests and was led from there may have missed that it is no member any more.
     fn store_reachable(&mut self, store: StoreId) {
         self.ctx.unreachable.remove(&store);
-        let led = |(id, peer): (&RegionId, &Peer<E>)| (peer.led_from() == Some(store)).then_some(*id);
+        let led =
+            |(id, peer): (&RegionId, &Peer<E>)| (peer.led_from() == Some(store)).then_some(*id);
         let regions: Vec<RegionId> = self.peers.iter().filter_map(led).collect();
         for region in regions {
             if let Some(peer) = self.peers.get_mut(&region) {

@@ -13,7 +13,9 @@ const EARLY_VOTES_MAX: usize = 256;
 
 impl<E: StorageEngine> RaftStore<E> {
     pub(super) fn receive_for_absent(&mut self, message: &PeerMessage) {
-        if let Some(tombstone) = self.tombstone_of(message.region, message.to.id) {
+        let conf_version = message.epoch.conf_version;
+        let tombstone = self.tombstone_of(message.region, message.to.id, conf_version);
+        if let Some(tombstone) = tombstone {
             let gone = tombstone.peer(message.from.id).is_none()
                 && message.epoch.conf_version < tombstone.epoch.conf_version;
             if !matches!(message.body, Body::Raft(_) | Body::WakeUp) {

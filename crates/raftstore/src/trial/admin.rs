@@ -124,6 +124,8 @@ fn a_peer_removed_while_it_was_away_learns_that_it_is_gone() {
     assert!(trial.store(3).core.region(DATA).is_none());
     assert_eq!(trial.value(3, "a"), None);
     assert!(trial.store(3).events.contains(&Event::RegionDestroyed(DATA)));
+    trial.restart(3);
+    assert!(trial.store(3).core.region(DATA).is_none(), "a crash brings it back");
     // It comes back under a new id.
     let back = trial.admin(1, DATA, Admin::ChangePeers(add(203, 3, PeerRole::Learner)));
     trial.ticks(10);

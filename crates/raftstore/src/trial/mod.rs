@@ -4,6 +4,7 @@
 mod admin;
 mod basics;
 mod many;
+mod merge;
 mod reads;
 mod space;
 mod storm;
@@ -100,14 +101,8 @@ impl Trial {
         let mut options = Options::new(StoreId(id), ClusterId(7), self.lives, 42);
         (self.options)(&mut options);
         let core = Model::open(engine.clone(), options, self.clock()).unwrap();
-        let store = Store {
-            engine,
-            core,
-            stalled: false,
-            full: false,
-            waiting: None,
-            events: Vec::new(),
-        };
+        let store =
+            Store { engine, core, stalled: false, full: false, waiting: None, events: Vec::new() };
         self.stores.insert(id, store);
     }
 

@@ -123,7 +123,8 @@ impl Storm {
 
     fn heal(&mut self) {
         self.trial.heal();
-        for (one, other) in (1..=STORES).flat_map(|one| (1..=STORES).map(move |other| (one, other))) {
+        for (one, other) in (1..=STORES).flat_map(|one| (1..=STORES).map(move |other| (one, other)))
+        {
             if one != other {
                 self.trial.store(one).core.step(Input::StoreReachable(StoreId(other)));
             }
@@ -301,15 +302,19 @@ impl Storm {
                 None => return,
             },
             (_, None) => self.alter(ChangeKind::Add, target, PeerRole::Learner),
-            (3, Some(peer)) if peer.role == PeerRole::Learner => Admin::ChangePeers(vec![
-                PeerChange { kind: ChangeKind::Add, peer: Peer { role: PeerRole::Voter, ..peer } },
-            ]),
+            (3, Some(peer)) if peer.role == PeerRole::Learner => {
+                Admin::ChangePeers(vec![PeerChange {
+                    kind: ChangeKind::Add,
+                    peer: Peer { role: PeerRole::Voter, ..peer },
+                }])
+            }
             (4, Some(peer)) if peer.role == PeerRole::Learner => {
                 Admin::ChangePeers(vec![PeerChange { kind: ChangeKind::Remove, peer }])
             }
-            (5, Some(peer)) if region.peers.len() > 3 => Admin::ChangePeers(vec![
-                PeerChange { kind: ChangeKind::Add, peer: Peer { role: PeerRole::Learner, ..peer } },
-            ]),
+            (5, Some(peer)) if region.peers.len() > 3 => Admin::ChangePeers(vec![PeerChange {
+                kind: ChangeKind::Add,
+                peer: Peer { role: PeerRole::Learner, ..peer },
+            }]),
             _ => return,
         };
         let id = region.id;
@@ -408,8 +413,17 @@ fn told(replicas: &[(u64, RegionReport)]) -> String {
         format!(
             "\nstore {store} peer {} {:?} term {} last {} committed {} applied {} truncated {} rests {} \
              leader {:?} {:?} {:?} members {peers:?}",
-            it.peer.id, it.role, it.term, it.last, it.committed, it.applied, it.truncated,
-            it.hibernating, it.leader.map(|leader| leader.id.0), it.region.epoch, it.region.phase,
+            it.peer.id,
+            it.role,
+            it.term,
+            it.last,
+            it.committed,
+            it.applied,
+            it.truncated,
+            it.hibernating,
+            it.leader.map(|leader| leader.id.0),
+            it.region.epoch,
+            it.region.phase,
         )
     };
     replicas.iter().map(line).collect()

@@ -39,8 +39,6 @@ pub(crate) struct PeerState {
     pub me: PeerId,
     /// Its term.
     pub term: Term,
-    /// Its commit index.
-    pub commit: LogIndex,
     /// Its last entry, durable or not.
     pub last: LogIndex,
     /// Its last durable entry.

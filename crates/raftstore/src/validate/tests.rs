@@ -70,7 +70,6 @@ fn state() -> PeerState {
     PeerState {
         me: PeerId(1),
         term: Term(TERM),
-        commit: LogIndex(4),
         last: LogIndex(LAST),
         persisted: LogIndex(LAST),
         from_is_member: true,

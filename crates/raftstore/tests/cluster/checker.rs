@@ -16,7 +16,11 @@ pub enum Act {
     Get(Value),
     /// Set `new` if it was `expected`. `seen`: whether it was, and what was there; `None` while
     /// nobody knows.
-    Cas { expected: Value, new: Value, seen: Option<(bool, Value)> },
+    Cas {
+        expected: Value,
+        new: Value,
+        seen: Option<(bool, Value)>,
+    },
 }
 
 /// An operation of a history.

@@ -36,7 +36,12 @@ struct Pending {
 enum Waits {
     Reply(RequestId, Arc<Reader>, u64),
     /// A read of an edge thread: what it holds, and how far it is.
-    Lease { reader: Arc<Reader>, lease: Lease, seen: Option<Value>, at_nanos: u64 },
+    Lease {
+        reader: Arc<Reader>,
+        lease: Lease,
+        seen: Option<Value>,
+        at_nanos: u64,
+    },
 }
 
 fn text(value: Value) -> Bytes {
@@ -113,6 +118,15 @@ impl Clients {
         sim.fail(&format!("nobody reads {name}"));
     }
 
+    /// How long an edge thread is away between two steps: mostly not at all, now and then for longer
+    /// than a lease lasts.
+    fn dither(&mut self) -> u64 {
+        match self.prng.below(8) {
+            0 => self.prng.below(700) * 1_000_000,
+            _ => self.prng.below(3_000_000),
+        }
+    }
+
     fn tick(&mut self) -> u64 {
         self.clock += 1;
         self.clock
@@ -131,20 +145,16 @@ impl Clients {
         };
         let reader = find(sim, store, &key(&name))?;
         let region = reader.region();
-        let header = Header {
-            region: region.id,
-            version: Some(region.epoch.version),
-            ..Header::default()
-        };
+        let header =
+            Header { region: region.id, version: Some(region.epoch.version), ..Header::default() };
         let called = self.tick();
-        let (life, since_nanos, local) =
-            (sim.node(store).life, sim.now, node_local(sim, store));
+        let (life, since_nanos, local) = (sim.node(store).life, sim.now, sim.local(store));
         let pending =
             |act, what| Some(Pending { key: at, called, since_nanos, store, life, act, what });
         if self.prng.below(10) < 3 {
             let lease = reader.check(&header).ok().and_then(|()| reader.lease(local));
             if let Some(lease) = lease {
-                let at_nanos = since_nanos + self.prng.below(400) * 1_000_000;
+                let at_nanos = since_nanos + self.dither();
                 let what = Waits::Lease { reader, lease, seen: None, at_nanos };
                 return pending(Act::Get(0), what);
             }
@@ -234,7 +244,7 @@ impl Clients {
         sim: &mut Sim<B>,
         mut pending: Pending,
     ) -> Option<Pending> {
-        let (now, local) = (sim.now, node_local(sim, pending.store));
+        let (now, local) = (sim.now, sim.local(pending.store));
         let Waits::Lease { reader, lease, seen, at_nanos } = &mut pending.what else { return None };
         if *at_nanos > now {
             return Some(pending);
@@ -251,7 +261,7 @@ impl Clients {
                 None
             }
             None => {
-                *at_nanos = now + self.prng.below(100) * 1_000_000;
+                *at_nanos = now + self.dither();
                 let name = self.keys[pending.key].clone();
                 *seen = Some(applied(sim, pending.store, &name));
                 Some(pending)
@@ -298,8 +308,7 @@ impl Clients {
             Waits::Reply(..) => "the core",
             Waits::Lease { .. } => "a lease",
         };
-        let place =
-            Place { store: pending.store, sent_ms: pending.since_nanos / 1_000_000, by };
+        let place = Place { store: pending.store, sent_ms: pending.since_nanos / 1_000_000, by };
         let op = Op { called: pending.called, returned, act, place };
         self.histories[pending.key].push(op);
     }
@@ -327,11 +336,6 @@ fn applied<B: Backend>(sim: &mut Sim<B>, store: u64, name: &str) -> Value {
     number(view.get(&key(name)).unwrap().as_ref())
 }
 
-fn node_local<B: Backend>(sim: &mut Sim<B>, store: u64) -> u64 {
-    let now = sim.now;
-    sim.node(store).local(now)
-}
-
 /// Whether a reader is still the one of its region on a store, at that version.
 fn is_same<B: Backend>(sim: &Sim<B>, store: u64, reader: &Arc<Reader>, version: u64) -> bool {
     let core = sim.nodes.get(&store).and_then(|node| node.core.as_ref());
@@ -345,9 +349,8 @@ fn find<B: Backend>(sim: &mut Sim<B>, store: u64, key: &Bytes) -> Option<Arc<Rea
     let core = sim.nodes.get(&store)?.core.as_ref()?;
     let readers = core.readers();
     let user_key = keyspace::user_key(key)?;
-    let holds = |region: &Arc<Region>| {
-        region.kind == RegionKind::Data && region.range.contains(&user_key)
-    };
+    let holds =
+        |region: &Arc<Region>| region.kind == RegionKind::Data && region.range.contains(&user_key);
     let region = readers.all().into_iter().filter(holds).max_by_key(|it| it.epoch.version)?;
     readers.get(region.id)
 }

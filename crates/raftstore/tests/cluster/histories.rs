@@ -3,7 +3,7 @@
 
 use crate::clients::Clients;
 use crate::nemesis::{Dangers, Nemesis, destroy_strays, finish_merges};
-use crate::sim::{Backend, DATA, MS, ModelBackend, Sim, seed};
+use crate::sim::{Backend, DATA, MS, ModelBackend, Sim, SteleBackend, seed};
 use stele_types::RegionPhase;
 
 /// Steps of a history: about 20 seconds of its time.
@@ -22,7 +22,10 @@ pub fn run<B: Backend>(backend: B, dangers: Dangers, seed: u64, turns: u64) -> u
     }
     let mut clients = Clients::new(6, &KEYS, seed);
     let mut nemesis = Nemesis::new(dangers, seed);
-    for _ in 0..turns {
+    for turn in 0..turns {
+        if turn % 100 == 0 {
+            sim.checkpoint();
+        }
         clients.step(&mut sim);
         let pause = sim.prng.below(20 * MS);
         sim.run(pause);
@@ -109,4 +112,12 @@ fn histories_with_splits_and_merges_are_linearizable() {
 #[test]
 fn histories_with_everything_are_linearizable() {
     histories("histories_with_everything", Dangers::ALL, 10);
+}
+
+#[test]
+fn histories_over_the_products_engine_are_linearizable() {
+    let first = seed("histories_over_the_products_engine", 1);
+    for seed in first..first + 2 {
+        run(SteleBackend::default(), Dangers::ALL, seed, 400);
+    }
 }

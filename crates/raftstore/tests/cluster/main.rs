@@ -4,6 +4,10 @@
 
 mod checker;
 mod clients;
+mod elections;
 mod histories;
+mod members;
 mod nemesis;
+mod ranges;
+mod reads;
 mod sim;

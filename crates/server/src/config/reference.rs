@@ -27,7 +27,7 @@ const HEAD: &str = "\
 Nothing has to be set. A TOML file (`stele server --config FILE`), then the environment
 (`STELE_` and the key in capitals), then flags (`--` and the key with `-`) override the defaults, in
 this order. Sizes take units: `64MiB`. The settings in effect are printed at start. This page is
-made by `cargo xtask docs --write`.
+made by `STELE_BLESS=1 cargo test -p stele-server --test reference`.
 
 | key | unit | default | allowed | meaning |
 |---|---|---|---|---|

@@ -48,6 +48,10 @@ pub const SETTINGS: [Setting; 21] = [
     setting("pending_bytes_max", "bytes", "Requests in work, per store; beyond: server is busy."),
     setting("entry_bytes_max", "bytes", "Largest entry; larger batches are split if not atomic."),
     setting("connections_max", "connections", "Connections at a time; more are closed at once."),
-    setting("slow_log_ms", "ms", "Requests that take longer are logged with their stages; 0: none."),
+    setting(
+        "slow_log_ms",
+        "ms",
+        "Requests that take longer are logged with their stages; 0: none.",
+    ),
     setting("log_level", "", "What is written to standard error."),
 ];

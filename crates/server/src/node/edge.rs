@@ -4,8 +4,7 @@ use crate::members::Members;
 use crate::snapshot::Snapshots;
 use crate::store::{Engine, Outward};
 use crate::stores::Stores;
-use crate::transport::{BoxFuture, Closed, Deliver, Resolve, SnapshotOffer, Transport};
-use parking_lot::Mutex;
+use crate::transport::{self, BoxFuture, Closed, Deliver, Resolve, SnapshotOffer, Transport};
 use std::sync::{Arc, OnceLock};
 use stele_raftstore::{Event, Input, PeerMessage, SendSnapshot};
 use stele_types::{Error, StoreId};
@@ -20,13 +19,8 @@ pub(super) struct Edge {
     runtime: Handle,
     /// Something changed that the placement group should hear of soon.
     pub news: Notify,
-    /// Regions whose leadership came or went, or that were made or ended.
-    events: Mutex<Vec<Event>>,
     failures: mpsc::UnboundedSender<(StoreId, Error)>,
 }
-
-/// Events kept for whoever asks; beyond them the oldest go: a full report follows anyway.
-const EVENTS_MAX: usize = 65_536;
 
 impl Edge {
     pub fn new(
@@ -40,7 +34,6 @@ impl Edge {
             transport: OnceLock::new(),
             runtime,
             news: Notify::new(),
-            events: Mutex::default(),
             failures,
         }
     }
@@ -54,11 +47,6 @@ impl Edge {
     pub fn transport(&self) -> Option<&Transport> {
         self.transport.get()
     }
-
-    /// Events since the last call.
-    pub fn take_events(&self) -> Vec<Event> {
-        std::mem::take(&mut self.events.lock())
-    }
 }
 
 impl Outward for Edge {
@@ -67,7 +55,7 @@ impl Outward for Edge {
             messages.into_iter().partition(|message| self.stores.get(message.to_store).is_some());
         for message in near {
             if let Some(store) = self.stores.get(message.to_store) {
-                let bytes = message_bytes(&message);
+                let bytes = transport::message_bytes(&message);
                 store.message(message, bytes);
             }
         }
@@ -83,11 +71,9 @@ impl Outward for Edge {
     }
 
     fn events(&self, events: Vec<Event>) {
-        let mut kept = self.events.lock();
-        kept.extend(events);
-        let excess = kept.len().saturating_sub(EVENTS_MAX);
-        kept.drain(..excess);
-        drop(kept);
+        for event in events {
+            tracing::debug!("{event:?}");
+        }
         self.news.notify_one();
     }
 
@@ -95,15 +81,6 @@ impl Outward for Edge {
         tracing::error!("store {store} has stopped: {error}");
         // Nobody listens any more when the node stops.
         let _ = self.failures.send((store, error));
-    }
-}
-
-fn message_bytes(message: &PeerMessage) -> u64 {
-    match &message.body {
-        stele_raftstore::Body::Raft(raft) => {
-            raft.entries.iter().map(|entry| entry.payload.len() as u64).sum()
-        }
-        _ => 0,
     }
 }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use stele_proto::stele::control::v1 as wire;
 use stele_raftstore::{Admin, AdminCall, Header, RegionReport, RequestId, Role};
 use stele_storage::StorageEngine;
-use stele_types::{Clock, PeerId, RegionId, StoreId};
+use stele_types::{PeerId, RegionId, StoreId};
 use tokio::sync::{Mutex, watch};
 
 /// Between two reports when nothing happens.
@@ -40,7 +40,6 @@ pub(super) struct Tasks {
     pub members: Arc<Members>,
     pub stores: Arc<Stores>,
     pub edge: Arc<Edge>,
-    pub clock: Arc<dyn Clock>,
     pub placement: Arc<PlacementService>,
     pub started_at: u64,
 }
@@ -141,8 +140,7 @@ impl Tasks {
         };
         match self.placement.heartbeat(request).await {
             Ok(answer) => {
-                told.regions =
-                    led.iter().map(|r| (region_id(r), without_traffic(r))).collect();
+                told.regions = led.iter().map(|r| (region_id(r), without_traffic(r))).collect();
                 told.outcomes.lock().await.clear();
                 told.all_wanted = answer.all_regions_wanted;
                 told.interval = match answer.interval_ms {
@@ -262,17 +260,13 @@ fn has_traffic(report: &wire::RegionReport) -> bool {
 }
 
 fn without_traffic(report: &wire::RegionReport) -> wire::RegionReport {
-    wire::RegionReport {
-        reads: 0,
-        writes: 0,
-        read_bytes: 0,
-        written_bytes: 0,
-        ..report.clone()
-    }
+    wire::RegionReport { reads: 0, writes: 0, read_bytes: 0, written_bytes: 0, ..report.clone() }
 }
 
 fn region_report(store: StoreId, report: &RegionReport, sizes: &Sizes) -> wire::RegionReport {
-    let size = sizes.get(&report.region.id).copied().unwrap_or_default();
+    // Nothing at all would mean that it was not measured.
+    let size = sizes.get(&report.region.id).copied();
+    let size = size.map(|size| (size.bytes.max(1), size.keys)).unwrap_or_default();
     wire::RegionReport {
         region: report.region.encode(),
         leader_store: store.0,
@@ -284,8 +278,8 @@ fn region_report(store: StoreId, report: &RegionReport, sizes: &Sizes) -> wire::
             .map(|(peer, seconds)| wire::DownPeer { peer_id: peer.id.0, down_seconds: *seconds })
             .collect(),
         pending_peers: report.pending_peers.iter().map(|peer| peer.id.0).collect(),
-        approximate_bytes: size.bytes,
-        approximate_keys: size.keys,
+        approximate_bytes: size.0,
+        approximate_keys: size.1,
         reads: report.traffic.read_ops,
         writes: report.traffic.write_ops,
         written_bytes: report.traffic.write_bytes,

@@ -2,14 +2,14 @@
 
 use crate::members::Members;
 use crate::store::Engine;
+use std::sync::Arc;
+use std::time::Duration;
 use stele_placement::Birth;
 use stele_proto::stele::control::v1::control_client::ControlClient;
 use stele_proto::stele::control::v1::{JoinRequest, JoinResponse, NewStore};
 use stele_raftstore::RaftStore;
 use stele_storage::StorageEngine;
 use stele_types::{ClusterId, Error, Result, StoreId, StoreIdent};
-use std::sync::Arc;
-use std::time::Duration;
 
 /// How long one node is asked before the next.
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);

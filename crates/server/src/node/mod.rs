@@ -249,7 +249,6 @@ impl Parts {
             members: self.members.clone(),
             stores: self.stores.clone(),
             edge: self.edge.clone(),
-            clock: self.clock.clone(),
             placement,
             started_at: self.clock.unix_seconds(),
         };

@@ -4,13 +4,13 @@ use super::ids::IdSource;
 use super::split_check;
 use crate::store::StoreHandle;
 use crate::stores::Stores;
+use std::sync::Arc;
 use stele_proto::stele::control::v1 as wire;
 use stele_proto::stele::control::v1::operator_step::Step;
 use stele_raftstore::{
     Admin, AdminCall, ChangeKind, Header, NewRegion, PeerChange, Reply, RequestId,
 };
 use stele_types::{LogIndex, Peer, PeerId, PeerRole, Region, RegionId, StoreId};
-use std::sync::Arc;
 
 /// Does one step. Its effect shows in the next report; what stands in its way comes back.
 pub(super) async fn carry_out(
@@ -27,9 +27,9 @@ pub(super) async fn carry_out(
     Some(wire::OperatorOutcome {
         operator_id: step.operator_id,
         region_id: step.region_id,
+        index: step.index,
         done: false,
         refusal,
-        ..wire::OperatorOutcome::default()
     })
 }
 

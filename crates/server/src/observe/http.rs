@@ -67,7 +67,8 @@ async fn readyz(State(health): State<Health>) -> impl IntoResponse {
         }
     }
     let text = format!("{led} of {regions} regions have a known leader\n");
-    let is_ready = regions > 0 && led == regions;
+    // A node whose store is still empty serves too: it takes replicas.
+    let is_ready = led == regions;
     (if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, text)
 }
 

@@ -55,13 +55,7 @@ impl SlowLog {
 }
 
 /// `slow put: 1204.1 ms served; queue 0.1, append 1200.9, replicate 3.0, apply 0.1`
-fn line(
-    kind: Kind,
-    took: Duration,
-    outcome: &str,
-    at: Option<&Timings>,
-    left_out: u64,
-) -> String {
+fn line(kind: Kind, took: Duration, outcome: &str, at: Option<&Timings>, left_out: u64) -> String {
     let ms = |nanos: u64| nanos as f64 / 1e6;
     let mut line = format!("slow {}: {:.1} ms {outcome}", kind.name(), took.as_secs_f64() * 1e3);
     let mut known = 0;

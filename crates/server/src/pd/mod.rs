@@ -284,7 +284,8 @@ impl Pd for PdService {
 
     async fn tso(&self, requests: Request<Streaming<TsoRequest>>) -> Answer<Self::TsoStream> {
         let service = self.clone();
-        let answer = move |request: TsoRequest| std::future::ready(PdService::tso(&service, &request));
+        let answer =
+            move |request: TsoRequest| std::future::ready(PdService::tso(&service, &request));
         Ok(Response::new(in_order(requests.into_inner(), answer)))
     }
 }
@@ -296,10 +297,8 @@ impl MetaStorage for PdService {
         &self,
         _: Request<meta_storagepb::GetRequest>,
     ) -> Answer<meta_storagepb::GetResponse> {
-        let header = meta_storagepb::ResponseHeader {
-            cluster_id: self.cluster.0,
-            ..Default::default()
-        };
+        let header =
+            meta_storagepb::ResponseHeader { cluster_id: self.cluster.0, ..Default::default() };
         let header = Some(header);
         Ok(Response::new(meta_storagepb::GetResponse { header, ..Default::default() }))
     }

@@ -123,7 +123,8 @@ impl PlacementService {
     }
 }
 
-/// Calls that the leader answers, here or elsewhere: `name(Request) -> Response = what the leader does`.
+/// Calls that the leader answers, here or elsewhere: `name(Request) -> Response = what the leader
+/// does`.
 macro_rules! led_calls {
     ($($(#[$doc:meta])* $name:ident, $rpc:ident($request:ident) -> $response:ident = $here:ident;)*) => {
         impl $crate::placement::PlacementService {

@@ -11,6 +11,8 @@ use stele_proto::stele::control::v1::{
 use stele_types::{PeerId, RegionEpoch, RegionId, StoreId};
 use tonic::Status;
 
+/// Most nodes whose last report is remembered.
+const NODES_MAX: usize = 4096;
 /// How soon a node that leads a region with an operator shall report again.
 const SOON_MILLIS: u32 = 100;
 
@@ -78,6 +80,11 @@ impl Led {
         if last.is_some_and(|last| this <= last) {
             return;
         }
+        // A node that is heard of for the first time may be what others wait for.
+        self.is_news |= last.is_none();
+        if self.reports.len() >= NODES_MAX {
+            self.reports.clear();
+        }
         self.reports.insert(request.address.clone(), this);
         let mut complete = true;
         for report in &request.regions {
@@ -113,5 +120,5 @@ fn gone(led: &Led, stray: &StrayPeer) -> Option<StrayPeer> {
     let (region, peer) = (RegionId(stray.region_id), PeerId(stray.peer_id));
     let later = led.cluster.left_behind(region, peer, epoch)?;
     let RegionEpoch { conf_version, version } = later;
-    Some(StrayPeer { conf_version, version, ..stray.clone() })
+    Some(StrayPeer { conf_version, version, ..*stray })
 }

@@ -82,8 +82,9 @@ impl PlacementService {
         Ok(out)
     }
 
-    /// Regions that hold keys of any of the ranges, each once. `None` if all of the ranges were wanted
-    /// and some key is in no region. Fails with `INVALID_ARGUMENT` on ranges that go backwards.
+    /// Regions that hold keys of any of the ranges, each once. `None` if all of the ranges were
+    /// wanted and some key is in no region. Fails with `INVALID_ARGUMENT` on ranges that go
+    /// backwards.
     pub async fn batch_scan_regions(
         self: &Arc<Self>,
         ranges: &[KeyRange],

@@ -18,7 +18,7 @@ use stele_types::{Peer, RegionId, StoreId};
 use tonic::Status;
 
 /// Most keys of one split.
-const SPLIT_KEYS_MAX: usize = 1024;
+const SPLIT_KEYS_MAX: usize = 64;
 
 led_calls! {
     /// Operators under way, and on request those that ended lately.

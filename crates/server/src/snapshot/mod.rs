@@ -117,10 +117,8 @@ async fn send_chunks(
 
 /// The next pairs of `range`, encoded, and what is left of it.
 fn slice(view: &impl EngineView, mut range: KeyRange) -> Result<(Vec<u8>, Option<KeyRange>)> {
-    let options = ScanOptions {
-        bytes_max: CHUNK_BYTES,
-        ..ScanOptions::new(range.clone(), SLICE_PAIRS)
-    };
+    let options =
+        ScanOptions { bytes_max: CHUNK_BYTES, ..ScanOptions::new(range.clone(), SLICE_PAIRS) };
     let found = view.scan(&options)?;
     let mut bytes = Vec::new();
     found.iter().for_each(|pair| pairs::encode(pair, &mut bytes));

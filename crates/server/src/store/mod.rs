@@ -160,7 +160,11 @@ impl StoreHandle {
     }
 
     /// Gives the core a request made from the number it gets. Refused early when too much is in work.
-    pub async fn request(&self, bytes: u64, make: impl FnOnce(RequestId) -> Input<Engine>) -> Reply {
+    pub async fn request(
+        &self,
+        bytes: u64,
+        make: impl FnOnce(RequestId) -> Input<Engine>,
+    ) -> Reply {
         let Some(_permit) = self.inbox.admit(bytes + REQUEST_OVERHEAD_BYTES) else {
             return Reply::Refused(Refusal::Busy { reason: "too many bytes of requests in work" });
         };

@@ -2,8 +2,8 @@
 //! checks is TiKV's, so that clients act on the cause and not on a symptom.
 
 use super::errors::{Failure, region_not_found};
-use crate::stores::Stores;
 use crate::store::StoreHandle;
+use crate::stores::Stores;
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_proto::{errorpb, kvrpcpb};

@@ -71,7 +71,10 @@ pub async fn delete(stores: &Stores, request: &RawDeleteRequest) -> Result<Timin
 }
 
 /// `RawDeleteRange`
-pub async fn delete_range(stores: &Stores, request: &RawDeleteRangeRequest) -> Result<Timings, Failure> {
+pub async fn delete_range(
+    stores: &Stores,
+    request: &RawDeleteRangeRequest,
+) -> Result<Timings, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
     let range = KeyRange { start: request.start_key.clone(), end: request.end_key.clone() };
@@ -101,7 +104,10 @@ pub async fn batch_put(stores: &Stores, request: &RawBatchPutRequest) -> Result<
 }
 
 /// `RawBatchDelete`
-pub async fn batch_delete(stores: &Stores, request: &RawBatchDeleteRequest) -> Result<Timings, Failure> {
+pub async fn batch_delete(
+    stores: &Stores,
+    request: &RawBatchDeleteRequest,
+) -> Result<Timings, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
     for key in &request.keys {

@@ -138,7 +138,7 @@ fn descriptors_and_raft_agree_after_every_change_and_raft_refuses_none_we_take()
                 false => {
                     let changes = any_changes(&mut prng);
                     let next = change_peers(&now, &changes);
-                    (Change::ChangePeers(changes), next)
+                    (Change::Members(changes), next)
                 }
             };
             let Ok(next) = next else { continue };

@@ -1,7 +1,12 @@
 //! The engines a simulated store may run on.
 
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
+use stele_engine::{Replay, Store};
 use stele_storage::{ModelEngine, StorageEngine};
+use stele_types::{ManualClock, StoreId};
+use stele_vfs::{SimOptions, SimVfs};
 
 /// Makes engines, and crashes them.
 pub trait Backend {
@@ -27,5 +32,53 @@ impl Backend for ModelBackend {
 
     fn crash(&mut self, _store: u64, engine: Arc<ModelEngine>, _seed: u64) -> Arc<ModelEngine> {
         Arc::new(engine.crash())
+    }
+}
+
+/// The product's engine on a simulated disk, with a configuration in which little work rolls
+/// segments, flushes, merges and collects.
+#[derive(Default)]
+pub struct SteleBackend {
+    disks: BTreeMap<u64, SimVfs>,
+}
+
+impl SteleBackend {
+    fn open(&self, store: u64) -> Arc<Store> {
+        let options = stele_engine::Options {
+            store: Some(StoreId(store)),
+            segment_bytes_max: 64 << 10,
+            recycle_segments_max: 1,
+            direct_io: false,
+            entry_cache_bytes_max: 8 << 10,
+            value_cache_bytes_max: 0,
+            memtable_bytes_max: 8 << 10,
+            block_cache_bytes_max: 64 << 10,
+            run_bytes_max: 4 << 10,
+            checkpoint_log_bytes_max: 256 << 10,
+            reserved_bytes: 0,
+            background: false,
+            ..stele_engine::Options::default()
+        };
+        let vfs = Arc::new(self.disks[&store].clone());
+        let clock = Arc::new(ManualClock::at(1_000_000));
+        let opened = Store::open(vfs, clock, Path::new("/store"), options, Replay::Committed);
+        Arc::new(opened.unwrap().0)
+    }
+}
+
+impl Backend for SteleBackend {
+    type Engine = Store;
+
+    fn create(&mut self, store: u64) -> Arc<Store> {
+        let disk = SimVfs::new(SimOptions { seed: store, ..SimOptions::default() });
+        self.disks.insert(store, disk);
+        self.open(store)
+    }
+
+    fn crash(&mut self, store: u64, engine: Arc<Store>, seed: u64) -> Arc<Store> {
+        let left = self.disks[&store].restart(seed);
+        drop(engine);
+        self.disks.insert(store, left);
+        self.open(store)
     }
 }

@@ -5,7 +5,7 @@ mod backend;
 mod network;
 mod node;
 
-pub use backend::{Backend, ModelBackend};
+pub use backend::{Backend, ModelBackend, SteleBackend};
 pub use network::Network;
 pub use node::{Carried, Node};
 
@@ -27,10 +27,24 @@ const EVENTS_KEPT: usize = 40;
 enum Happening<E: StorageEngine> {
     Message(Bytes),
     /// The disk is done with a batch, or does it only now.
-    Appended { ticket: Ticket, batch: Arc<LogBatch>, done: Option<Result<Appended>> },
-    SnapshotOffered { header: SnapshotHeader, carried: Carried },
-    SnapshotReceived { header: SnapshotHeader, incoming: E::Incoming },
-    SnapshotSent { region: RegionId, to: PeerId, ok: bool },
+    Appended {
+        ticket: Ticket,
+        batch: Arc<LogBatch>,
+        done: Option<Result<Appended>>,
+    },
+    SnapshotOffered {
+        header: SnapshotHeader,
+        carried: Carried,
+    },
+    SnapshotReceived {
+        header: SnapshotHeader,
+        incoming: E::Incoming,
+    },
+    SnapshotSent {
+        region: RegionId,
+        to: PeerId,
+        ok: bool,
+    },
 }
 
 pub struct Sim<B: Backend> {
@@ -38,6 +52,8 @@ pub struct Sim<B: Backend> {
     pub now: u64,
     pub prng: Prng,
     pub net: Network,
+    /// Messages that are lost.
+    pub lost: fn(&PeerMessage) -> bool,
     pub nodes: BTreeMap<u64, Node<B::Engine>>,
     pub backend: B,
     /// Changes the options of every store that starts.
@@ -103,6 +119,7 @@ impl<B: Backend> Sim<B> {
             now: SECOND,
             prng: Prng::new(seed),
             net: Network::default(),
+            lost: |_| false,
             nodes: BTreeMap::new(),
             backend,
             options,
@@ -180,6 +197,11 @@ impl<B: Backend> Sim<B> {
 
     pub fn node(&mut self, id: u64) -> &mut Node<B::Engine> {
         self.nodes.get_mut(&id).unwrap()
+    }
+
+    /// A store's own clock.
+    pub fn local(&self, id: u64) -> u64 {
+        self.nodes.get(&id).unwrap().local(self.now)
     }
 
     pub fn note(&mut self, event: String) {
@@ -325,6 +347,13 @@ impl<B: Backend> Sim<B> {
         self.schedule(delay, to, Happening::SnapshotReceived { header, incoming });
     }
 
+    /// Every store makes a checkpoint: it may let go of its log.
+    pub fn checkpoint(&self) {
+        for node in self.nodes.values() {
+            node.engine.checkpoint().unwrap();
+        }
+    }
+
     /// Polls a store and carries out what it wants.
     pub fn poll(&mut self, id: u64) {
         let global = self.now;
@@ -355,6 +384,9 @@ impl<B: Backend> Sim<B> {
 
     fn send(&mut self, message: &PeerMessage) {
         let way = (message.from_store.0, message.to_store.0);
+        if (self.lost)(message) {
+            return;
+        }
         let (mut frame, mut payloads) = (Vec::new(), Vec::new());
         wire::encode(message, &mut frame, &mut payloads);
         payloads.iter().for_each(|payload| frame.extend_from_slice(payload));
@@ -376,9 +408,8 @@ impl<B: Backend> Sim<B> {
 
     fn send_snapshot(&mut self, from: u64, snapshot: SendSnapshot<B::Engine>) {
         let SendSnapshot { header, to_store, view, ranges } = snapshot;
-        let scan = |range: &KeyRange| {
-            view.scan(&ScanOptions::new(range.clone(), usize::MAX)).unwrap()
-        };
+        let scan =
+            |range: &KeyRange| view.scan(&ScanOptions::new(range.clone(), usize::MAX)).unwrap();
         let pairs = ranges.iter().map(scan).collect();
         let mut head = Vec::new();
         wire::encode_snapshot(&header, &mut head);
@@ -584,6 +615,7 @@ impl<B: Backend> Sim<B> {
     #[track_caller]
     pub fn settle(&mut self) {
         self.net = Network::default();
+        self.lost = |_| false;
         for id in self.nodes.keys().copied().collect::<Vec<_>>() {
             self.node(id).stalled = false;
             self.node(id).paused_until = 0;

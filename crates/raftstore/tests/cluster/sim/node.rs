@@ -41,7 +41,8 @@ impl<E: StorageEngine> Node<E> {
 
     /// Its own monotonic clock at a global time.
     pub fn local(&self, global_nanos: u64) -> u64 {
-        self.offset_nanos + (u128::from(global_nanos) * u128::from(self.rate_permille) / 1000) as u64
+        self.offset_nanos
+            + (u128::from(global_nanos) * u128::from(self.rate_permille) / 1000) as u64
     }
 
     /// The first global time at which its clock shows at least `local_nanos`.
