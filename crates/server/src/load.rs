@@ -69,7 +69,7 @@ mod tests {
             samples.offer(RegionId(2), b"hot");
         }
         let middle = samples.split_key(RegionId(1), &range).unwrap();
-        assert!(middle > Bytes::from("k0030") && middle < Bytes::from("k0070"), "{middle:?}");
+        assert!(middle > b"k0030"[..] && middle < b"k0070"[..], "{middle:?}");
         assert_eq!(samples.split_key(RegionId(1), &range), None, "the sample is forgotten");
         assert_eq!(samples.split_key(RegionId(2), &range), None, "one key can't be split");
     }

@@ -3,6 +3,7 @@
 //! seen).
 
 use std::collections::HashSet;
+use std::fmt;
 
 /// A value; 0 is none.
 pub type Value = u32;
@@ -32,15 +33,29 @@ pub struct Op {
     pub returned: Option<u64>,
     pub act: Act,
     /// Where and when, for whoever reads a failure.
+    #[expect(dead_code, reason = "shown when a history fails")]
     pub place: Place,
 }
 
 /// Where and when an operation was sent, and what answered it.
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(dead_code, reason = "shown when a history fails")]
 pub struct Place {
     pub store: u64,
     pub sent_ms: u64,
     pub by: &'static str,
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Place { store, sent_ms, by } = self.place;
+        let end = self.returned.map_or("...".to_owned(), |at| at.to_string());
+        write!(
+            f,
+            "[{}, {end}] {:?} to store {store} at {sent_ms} ms, by {by}",
+            self.called, self.act
+        )
+    }
 }
 
 impl Act {

@@ -209,11 +209,11 @@ impl Clients {
 
     /// A value the key may hold.
     fn guess(&mut self, at: usize) -> Value {
-        let values = self.histories[at].iter().rev().filter_map(|op| match op.act {
-            Act::Put(value) | Act::Get(value) => Some(value),
-            Act::Cas { seen: Some((false, previous)), .. } => Some(previous),
-            Act::Cas { new, .. } => Some(new),
-            Act::Delete => Some(0),
+        let values = self.histories[at].iter().rev().map(|op| match op.act {
+            Act::Put(value) | Act::Get(value) => value,
+            Act::Cas { seen: Some((false, previous)), .. } => previous,
+            Act::Cas { new, .. } => new,
+            Act::Delete => 0,
         });
         let near: Vec<Value> = values.take(2).collect();
         near.get(self.prng.below(2) as usize).copied().unwrap_or(0)
@@ -328,7 +328,7 @@ fn first_break(history: &[Op]) -> String {
     ops.sort_by_key(|op| op.returned.unwrap_or(u64::MAX));
     let done = ops.iter().filter(|op| op.returned.is_some()).count();
     ops.drain(..done.saturating_sub(16));
-    ops.iter().map(|op| format!("\n  {op:?}")).collect()
+    ops.iter().map(|op| format!("\n  {op}")).collect()
 }
 
 fn applied<B: Backend>(sim: &mut Sim<B>, store: u64, name: &str) -> Value {

@@ -73,8 +73,9 @@ fn histories(test: &str, dangers: Dangers, count: u64) {
     let count: u64 = number("STELE_HISTORIES").unwrap_or(usual);
     let mut acknowledged = 0;
     for seed in first..first + count {
-        println!("seed {seed}");
-        acknowledged += run(ModelBackend, dangers, seed, TURNS);
+        let got = run(ModelBackend, dangers, seed, TURNS);
+        println!("seed {seed}: {got}");
+        acknowledged += got;
     }
     println!("{acknowledged} operations acknowledged in {count} histories");
     assert!(acknowledged > 100 * count, "too little got through to mean anything");

@@ -47,6 +47,9 @@ enum Happening<E: StorageEngine> {
     },
 }
 
+/// What happens when: by time and number, on which store in which of its lives.
+type Agenda<E> = BTreeMap<(u64, u64), (u64, u64, Happening<E>)>;
+
 pub struct Sim<B: Backend> {
     pub seed: u64,
     pub now: u64,
@@ -63,7 +66,7 @@ pub struct Sim<B: Backend> {
     pub reigns: BTreeMap<(RegionId, Term), u64>,
     /// The latest events, for failures.
     pub events: Vec<String>,
-    agenda: BTreeMap<(u64, u64), (u64, u64, Happening<B::Engine>)>,
+    agenda: Agenda<B::Engine>,
     happenings: u64,
     requests: u64,
     lives: u64,
@@ -401,7 +404,7 @@ impl<B: Backend> Sim<B> {
         let (least, most) = self.node(id).append_nanos;
         let delay = least + self.prng.below(most - least + 1);
         let node = self.node(id);
-        let early = !node.stalled && delay % 4 == 0;
+        let early = !node.stalled && delay.is_multiple_of(4);
         let done = early.then(|| node.engine.append(&batch));
         self.schedule(delay, id, Happening::Appended { ticket, batch, done });
     }

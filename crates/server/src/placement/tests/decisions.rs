@@ -35,7 +35,7 @@ async fn calls_go_on_once_and_say_who_leads() {
     let forwarded = wire::RequestHeader { forwarded: true, ..Default::default() };
     let request =
         wire::AllocIdsRequest { header: Some(forwarded), ..wire::AllocIdsRequest::default() };
-    let status = nodes.node(2).alloc_ids_of(request.clone()).await.unwrap_err();
+    let status = nodes.node(2).alloc_ids_of(request).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
     assert!(status.message().contains("not leader"), "{status}");
     assert_eq!(status.metadata().get("stele-leader").unwrap(), &*address(1));

@@ -43,7 +43,7 @@ async fn regions_grow_onto_new_nodes_step_by_step() {
     assert_eq!(answer.interval_ms, 100);
     let step = answer.steps.iter().find(|step| step.region_id == 2).unwrap();
     let Some(Step::ChangePeers(changes)) = &step.step else { panic!("{step:?}") };
-    let learner = changes.changes[0].peer.clone().unwrap();
+    let learner = changes.changes[0].peer.unwrap();
     assert_eq!(learner.role, PeerRole::Learner as u32);
     assert!(stores.contains(&learner.store_id) && learner.id > 2);
     let mut grown = region(2, 2, &[learner.store_id]);
