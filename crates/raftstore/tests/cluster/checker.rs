@@ -33,13 +33,11 @@ pub struct Op {
     pub returned: Option<u64>,
     pub act: Act,
     /// Where and when, for whoever reads a failure.
-    #[expect(dead_code, reason = "shown when a history fails")]
     pub place: Place,
 }
 
 /// Where and when an operation was sent, and what answered it.
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(dead_code, reason = "shown when a history fails")]
 pub struct Place {
     pub store: u64,
     pub sent_ms: u64,
