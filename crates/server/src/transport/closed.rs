@@ -71,7 +71,7 @@ pub enum Closed {
 }
 
 impl Closed {
-    /// All labels, in the order of [`Closed::number`].
+    /// All labels, in the order of their numbers.
     pub const LABELS: [&'static str; 14] = [
         "dial",
         "no_address",
