@@ -29,22 +29,24 @@ const STEPS: [Step; 9] = [
 
 /// Runs all steps, also after one failed; fails if any did.
 pub fn run(workspace: &Workspace) -> Result<()> {
-    let mut done: Vec<(&str, bool, Duration)> = Vec::new();
+    let mut done: Vec<(&str, Option<String>, Duration)> = Vec::new();
     for (name, step) in STEPS {
         println!("== {name}");
         let started = Instant::now();
-        let result = step(workspace);
-        if let Err(error) = &result {
-            println!("{name} failed: {error:#}");
+        let why = step(workspace).err().map(|error| format!("{name} failed: {error:#}"));
+        if let Some(why) = &why {
+            println!("{why}");
         }
-        done.push((name, result.is_ok(), started.elapsed()));
+        done.push((name, why, started.elapsed()));
     }
     println!("== summary");
-    for (name, is_ok, took) in &done {
-        let verdict = if *is_ok { "ok" } else { "FAILED" };
+    // Again at the end: who sees only the last lines must learn why.
+    done.iter().filter_map(|(_, why, _)| why.as_ref()).for_each(|why| println!("{why}"));
+    for (name, why, took) in &done {
+        let verdict = if why.is_none() { "ok" } else { "FAILED" };
         println!("{name:10} {:7.1} s  {verdict}", took.as_secs_f64());
     }
-    let passed = done.iter().filter(|(_, is_ok, _)| *is_ok).count();
+    let passed = done.iter().filter(|(_, why, _)| why.is_none()).count();
     let failed = done.len() - passed;
     println!("steps: {passed} passed, {failed} failed");
     if failed > 0 {
