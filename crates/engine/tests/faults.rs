@@ -6,7 +6,7 @@ mod common;
 use common::{DIR, Model, Random, clock, difference, disk, open, tiny};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stele_engine::{Db, Error, KeyRange, Options, Order, VerifyEvent};
+use stele_engine::{Db, Error, GcOptions, KeyRange, Options, Order, VerifyEvent};
 use stele_log::Tail;
 use stele_vfs::{CrashAt, CrashPoint, Fault, SimOptions, SimVfs, Vfs};
 
@@ -253,6 +253,32 @@ fn fault_19_a_full_device_refuses_writes_while_reads_deletes_and_collection_go_o
     assert_eq!(difference(&db, &model), None);
     drop(db);
     assert_eq!(difference(&open(&disk.restart(1), &options).unwrap(), &model), None);
+}
+
+#[test]
+fn fault_19_a_range_deleted_on_a_full_device_gives_its_space_back_at_once() {
+    let capacity_bytes = Some(4 << 20);
+    let disk = SimVfs::new(SimOptions { seed: 1, capacity_bytes, ..SimOptions::default() });
+    let gc = GcOptions { flush_interval_s: 0, ..tiny().gc };
+    let options = Options { reserved_bytes: 1 << 20, memtable_bytes_max: 1 << 20, gc, ..tiny() };
+    let db = open(&disk, &options).unwrap();
+    let large = vec![7; 16 << 10];
+    let free_bytes = || disk.free_bytes(Path::new(DIR)).unwrap();
+    let mut filled = 0;
+    while free_bytes() > 1500 << 10 {
+        db.put(&key(filled), &large).unwrap();
+        filled += 1;
+    }
+    db.flush().unwrap();
+    (filled..filled + 4).for_each(|n| db.put(&key(n), &large).unwrap());
+    db.delete_range(&key(0), &key(filled)).unwrap();
+    // No flush is due by time or by size: the range alone says that nearly everything is dead.
+    for _ in 0..400 {
+        db.maintain(32 << 10).unwrap();
+    }
+    for n in 1000..1000 + filled / 2 {
+        db.put(&key(n), &large).unwrap();
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::policy::{FileState, Held, State, TierState};
 use crate::work::Work;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
-use stele_index::{Tier, Version, VersionId};
+use stele_index::{RangeSet, Tier, Version, VersionId};
 use stele_log::{FileKind, ValueFileInfo};
 use stele_types::FileId;
 
@@ -106,6 +106,10 @@ impl Work {
             ..self.look_at_memtable(shared)
         };
         drop(heat);
+        // A deleted range says in a few bytes that much is dead.
+        let ranges = shared.index.memtable_ranges();
+        let hides = hidden_by_ranges(&ranges, version.tiers());
+        let state = State { memtable_hides_bytes: state.memtable_hides_bytes + hides, ..state };
         self.space_amp = state.space_amp();
         state
     }
@@ -213,7 +217,7 @@ impl Work {
             bytes: tier.bytes,
             ref_bytes: ref_bytes(tier),
             hides_bytes: tier.tombstones * record_bytes
-                + hidden_by_ranges(tier, tiers.get(at + 1..).unwrap_or_default()),
+                + hidden_by_ranges(tier.ranges(), tiers.get(at + 1..).unwrap_or_default()),
         };
         let tiers = tiers.iter().enumerate().map(sum).collect();
         self.tiers = TierCache { of: Some(version.id()), tiers, record_bytes };
@@ -235,22 +239,20 @@ pub(crate) fn ref_bytes(tier: &Tier) -> u64 {
     tier.runs.iter().flat_map(|run| run.meta().refs.values()).map(|live| live.bytes).sum()
 }
 
-/// Estimated bytes that range tombstones of a tier hide in older ones: all of a run inside, half of
-/// one that overlaps.
-fn hidden_by_ranges(tier: &Tier, older: &[Tier]) -> u64 {
-    if tier.ranges().is_empty() {
+/// Estimated bytes that range tombstones hide in older tiers: all of a run inside, half of one that
+/// overlaps.
+fn hidden_by_ranges(ranges: &RangeSet, older: &[Tier]) -> u64 {
+    if ranges.is_empty() {
         return 0;
     }
     let mut bytes = 0;
     for run in older.iter().flat_map(|tier| &tier.runs) {
         let meta = run.meta();
         let refs: u64 = meta.refs.values().map(|live| live.bytes).sum();
-        let inside = tier
-            .ranges()
+        let inside = ranges
             .iter()
             .any(|range| range.contains(&meta.first_key) && range.contains(&meta.last_key));
-        let touches = tier
-            .ranges()
+        let touches = ranges
             .iter()
             .any(|range| range.start <= meta.last_key && range.is_below_end(&meta.first_key));
         bytes += if inside { refs } else { refs / 2 * u64::from(touches) };

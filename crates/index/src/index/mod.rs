@@ -14,6 +14,7 @@ pub use verify::VerifyReport;
 
 use crate::checkpoint::Checkpoint;
 use crate::manifest::{Change, Edit};
+use crate::memtable::RangeSet;
 use crate::merge::{Job, JobDone, MergeProgress, MergeSpec, ValueMover};
 use crate::options::IndexOptions;
 use crate::slot::Found;
@@ -89,6 +90,12 @@ impl Index {
     /// Whether nothing was written since the last freeze.
     pub fn memtable_is_empty(&self) -> bool {
         self.shared.tables.read().active.is_empty()
+    }
+
+    /// Keys under range deletes that only the active memtable knows.
+    pub fn memtable_ranges(&self) -> Arc<RangeSet> {
+        let (tables, seq) = self.shared.moment();
+        tables.active.ranges(seq)
     }
 
     /// How many memtables wait for their flush.
