@@ -31,7 +31,8 @@ pub fn run(workspace: &Workspace, release: bool) -> Result<()> {
         let path = workspace.root.join(document);
         let text = std::fs::read_to_string(&path).with_context(|| format!("reading {document}"))?;
         let blocks = blocks(&text).with_context(|| document.to_owned())?;
-        let place = tempfile::tempdir()?;
+        // Not below /tmp, which may be small: nodes keep space in reserve.
+        let place = tempfile::tempdir_in(&workspace.target)?;
         for block in blocks.iter().filter(|block| block.is_run) {
             run_block(block, place.path(), folder)
                 .with_context(|| format!("{document}:{}", block.line))?;
@@ -50,6 +51,7 @@ fn run_block(block: &Block, place: &Path, binaries: &Path) -> Result<()> {
     shell
         .args(["-e", "-u", "-c", &block.text])
         .current_dir(place)
+        .env("TMPDIR", place)
         .env("PATH", format!("{}:{path}", binaries.display()));
     let (ended, printed) = run_limited(&mut shell, LIMIT)?;
     if ended != Ended::Exited(true) {
