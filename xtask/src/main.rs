@@ -1,5 +1,6 @@
 //! Chores of the repository: `cargo xtask <command>`.
 
+mod catalogue;
 mod ci;
 mod cluster;
 mod demo;
@@ -23,6 +24,7 @@ const USAGE: &str = "usage: cargo xtask <command>
                             import a folder, killed three times; export, compare, verify
   cluster SCENARIO|ci|all [--dev] [--short] [--rounds N] [--seed N]
                             faults, figures and foreign clients against real clusters
+  catalogue [--bless]       check or write docs/testing.md: which test is about which fault
   ci                        everything a change must pass
 ";
 
@@ -68,6 +70,11 @@ fn run(arguments: &[String]) -> Result<()> {
             demo::run(&workspace, &options)
         }
         "cluster" => cluster::run(&workspace, rest),
+        "catalogue" => {
+            let bless = flags.switch("--bless");
+            flags.end()?;
+            catalogue::run(&workspace, bless)
+        }
         "ci" => {
             flags.end()?;
             ci::run(&workspace)

@@ -8,6 +8,7 @@ use common::{content, run, run_with, stele};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+// Catalogue: 7.
 #[test]
 fn the_second_process_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();

@@ -67,6 +67,7 @@ async fn a_refusal_before_the_proposal_is_repeated_even_for_a_swap() {
     }
 }
 
+// Catalogue: 61.
 #[tokio::test]
 async fn a_write_that_may_have_happened_is_repeated_only_if_wanted() {
     let (fake, client) = started().await;
@@ -101,6 +102,7 @@ async fn a_swap_that_may_have_happened_is_never_repeated() {
     }
 }
 
+// Catalogue: 61.
 #[tokio::test]
 async fn a_lost_answer_is_undetermined_and_a_refused_connection_is_not() {
     let (mut fake, client) = started().await;

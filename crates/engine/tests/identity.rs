@@ -9,6 +9,7 @@ use std::sync::Arc;
 use stele_engine::{Db, Error, Options};
 use stele_types::StoreId;
 
+// Catalogue: 7.
 #[test]
 fn the_second_opener_of_a_directory_is_refused_by_name() {
     let disk = disk(1);

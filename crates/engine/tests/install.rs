@@ -65,6 +65,7 @@ fn keys(store: &Store) -> usize {
     pairs.len()
 }
 
+// Catalogue: 56.
 #[test]
 fn a_crash_in_an_installation_leaves_the_old_range_or_the_new_one_with_its_log() {
     let prepared = disk(3);

@@ -217,11 +217,13 @@ fn check(name: &str) {
     assert_eq!(expected, printed, "{name}.txt");
 }
 
+// Catalogue: 26.
 #[test]
 fn lost_missing_and_crowded_replicas_are_repaired() {
     check("repair");
 }
 
+// Catalogue: 50.
 #[test]
 fn stores_that_leave_are_emptied_unless_that_breaks_something() {
     check("drain");
@@ -232,6 +234,7 @@ fn replicas_and_leaders_are_spread() {
     check("balance");
 }
 
+// Catalogue: 49.
 #[test]
 fn operators_move_on_by_reports_and_end_on_conflicts() {
     check("operators");

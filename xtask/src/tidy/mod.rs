@@ -9,6 +9,7 @@ mod names;
 mod source;
 mod words;
 
+use crate::catalogue;
 use crate::mutants::Table;
 use crate::workspace::Workspace;
 use anyhow::{Result, bail};
@@ -54,6 +55,9 @@ pub fn run(workspace: &Workspace) -> Result<()> {
     let (summary, medians) = lengths::summary(&sources);
     findings.extend(medians);
     findings.extend(names::check(&sources, &Table::load(workspace)?, &workspace.packages));
+    if let Err(error) = catalogue::run(workspace, false) {
+        findings.push(Finding::new("catalogue", "docs/testing.md", format!("{error:#}")));
+    }
     for finding in &findings {
         println!("{finding}");
     }

@@ -21,6 +21,7 @@ const SMALL: usize = 2;
 /// As many writes in a row must be refused before the disk counts as full.
 const REFUSALS: u32 = 20;
 
+// Catalogue: 19.
 /// One node has a small disk and leads; it is filled. Writes there are refused, everything else works;
 /// with another leader writes go on; after deletes the space returns.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {

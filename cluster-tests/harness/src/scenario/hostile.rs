@@ -17,6 +17,7 @@ use stele_types::Prng;
 const PEAK_BYTES_MAX: u64 = 1 << 30;
 const LIMIT: Duration = Duration::from_secs(20);
 
+// Catalogue: 60, 62.
 /// Every attack on every node while an honest client puts.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rounds = setup.rounds(30, 2);

@@ -12,6 +12,7 @@ use stele_types::{Prng, RegionKind};
 const FULL_ROUNDS: u64 = 51;
 const WRITERS: usize = 3;
 
+// Catalogue: 1, 3.
 /// Each round: load, one, two or all nodes killed at a random moment and started again after a
 /// random time, often killed once more while they recover; then everything is compared.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {

@@ -20,6 +20,7 @@ const WRITTEN_BYTES: usize = 96 << 20;
 const VALUE_BYTES: usize = 2 << 10;
 const FILLERS: usize = 16;
 
+// Catalogue: 54.
 /// A node is away while more is written than the log keeps for it; it is caught up by a snapshot while
 /// the writes go on.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {

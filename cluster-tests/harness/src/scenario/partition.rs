@@ -33,6 +33,7 @@ enum Kind {
 
 const KINDS: [Kind; 4] = [Kind::Symmetric, Kind::Mute, Kind::Deaf, Kind::Flapping];
 
+// Catalogue: 29, 30, 31.
 /// The leader is cut off from its peers, not from its clients, under load; no write that begins after
 /// a full cut may be acknowledged there. After the end of the cut the time is taken until every
 /// replica has caught up and takes part.

@@ -16,6 +16,7 @@ const KEY: &[u8] = b"pause";
 const READS: usize = 100;
 const LIMIT: Duration = Duration::from_secs(20);
 
+// Catalogue: 2, 40.
 /// The leader is stopped (SIGSTOP) until another leads and has acknowledged a newer value. Then reads
 /// are sent to the stopped process, in the words of its own term, and it goes on: each must refuse or
 /// bring the newer value.

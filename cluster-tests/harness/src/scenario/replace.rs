@@ -11,6 +11,7 @@ use stele_types::{Prng, StoreId};
 
 const LIMIT: Duration = Duration::from_secs(90);
 
+// Catalogue: 28.
 /// A node dies with its disk and comes back with an empty one, under load: it is a new store; the old
 /// one is removed and its replicas are built anew on the new one.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {

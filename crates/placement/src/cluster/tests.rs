@@ -61,6 +61,7 @@ fn a_founded_cluster_has_its_stores_and_two_regions() {
     assert!(cluster.regions().cover(&KeyRange::all()));
 }
 
+// Catalogue: 48.
 #[test]
 fn numbers_are_never_given_out_twice_across_leaders_and_crashes() {
     let (mut pairs, mut cluster) = birth();
@@ -83,6 +84,7 @@ fn numbers_beyond_the_persisted_watermark_are_not_given_out() {
     assert!(cluster.plan_ids(ids::IDS_PER_REQUEST_MAX + 1).is_err());
 }
 
+// Catalogue: 48.
 #[test]
 fn numbers_seen_in_reports_count_as_given_out_when_the_state_was_rolled_back() {
     let (mut pairs, mut cluster) = birth();

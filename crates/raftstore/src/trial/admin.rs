@@ -72,6 +72,7 @@ fn a_learner_gets_a_snapshot_catches_up_and_becomes_a_voter() {
     assert_eq!(trial.value(2, "k19").as_deref(), Some("v"));
 }
 
+// Catalogue: 44.
 #[test]
 fn a_replica_moves_by_a_joint_change_that_the_leader_leaves_by_itself() {
     let mut trial = Trial::new(3);
@@ -105,6 +106,7 @@ fn a_replica_moves_by_a_joint_change_that_the_leader_leaves_by_itself() {
     assert_eq!(trial.value(4, "a").as_deref(), Some("1"));
 }
 
+// Catalogue: 47.
 #[test]
 fn a_peer_removed_while_it_was_away_learns_that_it_is_gone() {
     let mut trial = Trial::new(3);
@@ -199,6 +201,7 @@ fn a_follower_that_slept_through_a_split_catches_up() {
     assert_eq!(report.applied, trial.report(1, RegionId(10)).applied);
 }
 
+// Catalogue: 54.
 #[test]
 fn a_follower_that_lags_past_the_log_gets_a_snapshot() {
     let mut trial = Trial::with(3, |options| {

@@ -70,6 +70,7 @@ fn the_leaders_own_disk_counts_only_when_it_is_done() {
     assert!(trial.is_written(write));
 }
 
+// Catalogue: 29, 61.
 #[test]
 fn a_minority_writes_nothing_and_its_clients_learn_that_nobody_knows() {
     let mut trial = Trial::new(3);
@@ -90,6 +91,7 @@ fn a_minority_writes_nothing_and_its_clients_learn_that_nobody_knows() {
     }
 }
 
+// Catalogue: 3.
 #[test]
 fn all_stores_crash_and_everything_acknowledged_is_there() {
     let mut trial = Trial::new(3);
@@ -111,6 +113,7 @@ fn all_stores_crash_and_everything_acknowledged_is_there() {
     }
 }
 
+// Catalogue: 24.
 #[test]
 fn a_vote_leaves_only_when_it_is_durable() {
     let mut trial = Trial::new(3);
@@ -143,6 +146,7 @@ fn a_store_that_just_started_keeps_its_vote_as_long_as_a_lease_may_last() {
     assert_ne!(trial.leader(DATA), Some(1));
 }
 
+// Catalogue: 49.
 #[test]
 fn terms_and_versions_that_do_not_fit_are_refused_in_order() {
     let mut trial = Trial::new(1);

@@ -22,6 +22,7 @@ fn a_leader_with_a_lease_serves_reads_without_the_core() {
     assert!(other.lease(trial.now).is_none());
 }
 
+// Catalogue: 2.
 #[test]
 fn a_lease_ends_before_anybody_else_can_lead() {
     let mut trial = Trial::new(3);
@@ -39,6 +40,7 @@ fn a_lease_ends_before_anybody_else_can_lead() {
     panic!("nobody took over");
 }
 
+// Catalogue: 41.
 #[test]
 fn ticks_that_were_missed_do_not_shorten_a_promise() {
     let mut trial = Trial::new(3);
@@ -80,6 +82,7 @@ fn no_lease_counts_in_a_term_in_which_leadership_was_offered() {
     assert!(matches!(trial.reply(read), Some(Reply::ReadReady { .. })));
 }
 
+// Catalogue: 40.
 #[test]
 fn a_deposed_leader_confirms_no_read_by_answers_to_earlier_rounds() {
     let mut trial = Trial::new(3);

@@ -2,6 +2,7 @@
 
 use super::*;
 
+// Catalogue: 19.
 #[test]
 fn a_batch_that_found_no_room_is_written_later_whole() {
     let mut trial = Trial::new(1);
@@ -15,6 +16,7 @@ fn a_batch_that_found_no_room_is_written_later_whole() {
     assert!(trial.is_written(write));
 }
 
+// Catalogue: 19.
 #[test]
 fn a_full_device_refuses_puts_and_lets_deletes_pass() {
     let mut trial = Trial::new(1);
@@ -32,6 +34,7 @@ fn a_full_device_refuses_puts_and_lets_deletes_pass() {
     assert!(trial.is_written(id));
 }
 
+// Catalogue: 63, 64.
 #[test]
 fn requests_beyond_the_bound_are_refused_at_once() {
     let mut trial = Trial::with(3, |options| {

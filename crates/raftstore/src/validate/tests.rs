@@ -301,6 +301,7 @@ fn one_term_has_one_leader() {
     }
 }
 
+// Catalogue: 60.
 #[test]
 fn answers_come_from_members_and_never_from_ourselves() {
     let stranger = PeerState { from_is_member: false, ..leads() };

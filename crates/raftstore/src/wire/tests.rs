@@ -128,6 +128,7 @@ fn what_passes_a_limit_is_refused() {
     }
 }
 
+// Catalogue: 60.
 #[test]
 fn a_great_count_in_a_short_frame_allocates_nothing() {
     let mut bytes = edited(|_, raft| raft.entries.clear()).to_vec();
@@ -149,6 +150,7 @@ fn a_flipped_bit_gives_an_error_or_another_message_but_no_panic() {
     }
 }
 
+// Catalogue: 60.
 /// Replays with `STELE_SEED=<seed> cargo test -p stele-raftstore random_bytes`.
 #[test]
 fn random_bytes_give_no_panic() {

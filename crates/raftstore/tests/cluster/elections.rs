@@ -16,6 +16,7 @@ fn what_is_acknowledged_is_on_every_replica_once_all_have_heard() {
     sim.settle();
 }
 
+// Catalogue: 1.
 #[test]
 fn a_crashed_leader_is_replaced_and_nothing_acknowledged_is_lost() {
     let mut sim = Sim::new(3, 12);
@@ -35,6 +36,7 @@ fn a_crashed_leader_is_replaced_and_nothing_acknowledged_is_lost() {
     }
 }
 
+// Catalogue: 29.
 #[test]
 fn a_minority_acknowledges_nothing() {
     let mut sim = Sim::new(5, 13);
@@ -56,6 +58,7 @@ fn a_minority_acknowledges_nothing() {
     }
 }
 
+// Catalogue: 30.
 #[test]
 fn a_leader_that_hears_nobody_is_replaced_within_bounds() {
     let mut sim = Sim::new(3, 14);
@@ -67,6 +70,7 @@ fn a_leader_that_hears_nobody_is_replaced_within_bounds() {
     sim.run_until(6 * SECOND, what, |sim| sim.serving(DATA).is_some_and(|store| store != leader));
 }
 
+// Catalogue: 30.
 #[test]
 fn a_leader_that_nobody_hears_is_replaced_within_bounds() {
     let mut sim = Sim::new(3, 15);
@@ -92,6 +96,7 @@ fn a_returning_minority_does_not_depose_the_leader() {
     assert_eq!((report.role, report.term), (Role::Leader, term));
 }
 
+// Catalogue: 31.
 #[test]
 fn progress_returns_after_a_flapping_link() {
     let mut sim = Sim::new(3, 17);
@@ -108,6 +113,7 @@ fn progress_returns_after_a_flapping_link() {
     sim.settle();
 }
 
+// Catalogue: 46.
 #[test]
 fn leadership_goes_where_it_is_sent_and_a_lagging_receiver_times_out() {
     let mut sim = Sim::new(3, 18);

@@ -86,12 +86,14 @@ fn histories_without_trouble_are_linearizable() {
     histories("histories_without_trouble", Dangers::default(), 2);
 }
 
+// Catalogue: 32.
 #[test]
 fn histories_over_a_bad_network_are_linearizable() {
     let dangers = Dangers { network: true, transfers: true, ..Dangers::default() };
     histories("histories_over_a_bad_network", dangers, 10);
 }
 
+// Catalogue: 1, 3, 21, 40.
 #[test]
 fn histories_with_crashes_pauses_and_slow_disks_are_linearizable() {
     let dangers = Dangers { members: false, ranges: false, ..Dangers::ALL };

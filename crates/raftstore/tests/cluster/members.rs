@@ -59,6 +59,7 @@ fn one_replica_becomes_three_then_five_then_three_under_writes() {
     clients.check(&mut sim);
 }
 
+// Catalogue: 44.
 #[test]
 fn a_voter_is_replaced_in_one_joint_change_that_the_leader_leaves() {
     let mut sim = Sim::with(ModelBackend, 4, &[1, 2, 3], 32, |_| {});
@@ -80,6 +81,7 @@ fn a_voter_is_replaced_in_one_joint_change_that_the_leader_leaves() {
     assert!(sim.reports(3).is_empty());
 }
 
+// Catalogue: 28.
 #[test]
 fn a_replica_that_lost_its_disk_is_replaced_by_a_new_one_with_a_new_name() {
     let mut sim = Sim::with(ModelBackend, 3, &[1, 2, 3], 33, |_| {});
@@ -101,6 +103,7 @@ fn a_replica_that_lost_its_disk_is_replaced_by_a_new_one_with_a_new_name() {
     sim.settle();
 }
 
+// Catalogue: 47.
 #[test]
 fn who_was_down_when_it_was_removed_leaves_when_it_returns() {
     let mut sim = Sim::with(ModelBackend, 4, &[1, 2, 3], 34, |_| {});
@@ -116,6 +119,7 @@ fn who_was_down_when_it_was_removed_leaves_when_it_returns() {
     assert_eq!(sim.leader(DATA), Some(1), "and disturbs nobody");
 }
 
+// Catalogue: 54.
 #[test]
 fn a_follower_that_lags_beyond_the_log_gets_a_snapshot() {
     let mut sim = Sim::with(ModelBackend, 3, &[1, 2, 3], 35, |options| {
@@ -143,6 +147,7 @@ fn a_follower_that_lags_beyond_the_log_gets_a_snapshot() {
     assert!(sim.report(3, DATA).unwrap().truncated.0 > 500, "it began anew");
 }
 
+// Catalogue: 59.
 #[test]
 fn a_snapshot_of_what_the_log_holds_is_refused_for_entries_behind_it_were_acknowledged() {
     let mut sim = Sim::with(ModelBackend, 3, &[1, 2, 3], 36, |_| {});

@@ -67,6 +67,7 @@ fn a_region_splits_and_merges_back_under_writes() {
     }
 }
 
+// Catalogue: 49.
 #[test]
 fn requests_for_the_old_range_are_told_of_the_new_ones() {
     let mut sim = Sim::new(3, 45);

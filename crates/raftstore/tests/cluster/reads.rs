@@ -38,6 +38,7 @@ fn a_leader_cut_off_serves_nothing_once_another_may_lead() {
     assert!(ready, "the lease held when it was asked");
 }
 
+// Catalogue: 2, 40.
 #[test]
 fn a_leader_that_stood_still_beyond_its_lease_serves_nothing_by_it() {
     let mut sim = Sim::new(3, 22);
@@ -56,6 +57,7 @@ fn a_leader_that_stood_still_beyond_its_lease_serves_nothing_by_it() {
     assert!(held.lease(local).is_none());
 }
 
+// Catalogue: 39.
 #[test]
 fn a_lease_outlasts_no_clock_within_the_drift_bound() {
     for (seed, rates) in [(23, [1000, 1100, 1100]), (24, [1000, 1100, 1050]), (25, [1100; 3])] {

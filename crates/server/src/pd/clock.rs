@@ -38,6 +38,7 @@ impl Timestamps {
 mod tests {
     use super::*;
 
+    // Catalogue: 38.
     #[test]
     fn timestamps_grow_also_when_the_clock_goes_back_and_when_a_millisecond_is_used_up() {
         let timestamps = Timestamps::default();

@@ -106,6 +106,7 @@ async fn who_says_nothing_is_closed_in_time() {
     assert_eq!(a.stats.silent.load(Relaxed), 2);
 }
 
+// Catalogue: 62.
 #[tokio::test]
 async fn connections_are_bounded_and_places_come_free() {
     let few = Options { connections_max: 2, ..hasty() };

@@ -203,6 +203,7 @@ mod tests {
         assert_eq!(out, bodies);
     }
 
+    // Catalogue: 33.
     #[test]
     fn every_flipped_bit_is_found() {
         let wire = whole(Kind::Message, b"body");

@@ -63,6 +63,7 @@ fn one_voter_grows_to_three_and_a_voter_is_replaced() {
     }
 }
 
+// Catalogue: 42, 43.
 #[test]
 fn changes_that_break_the_rules_are_refused() {
     let joint =

@@ -57,6 +57,7 @@ async fn another_clusters_node_is_turned_away() {
     assert!(status.message().starts_with("mismatch cluster id, need 77 but got 5"));
 }
 
+// Catalogue: 48.
 #[tokio::test]
 async fn numbers_are_unique_across_leaders_and_failing_proposals() {
     let nodes = Nodes::new();
@@ -137,6 +138,7 @@ async fn a_caller_that_goes_away_does_not_break_a_decision_in_two() {
     assert_eq!(values, ["5", "0"]);
 }
 
+// Catalogue: 50.
 #[tokio::test]
 async fn a_store_that_the_cluster_needs_does_not_leave() {
     let nodes = Nodes::new();

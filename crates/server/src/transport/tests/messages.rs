@@ -41,6 +41,7 @@ async fn messages_of_all_sizes_arrive_whole_and_in_order() {
     assert!(a.counter("writes") < sent.len() as u64, "many messages share a write");
 }
 
+// Catalogue: 8.
 #[tokio::test]
 async fn another_cluster_is_refused_and_both_logs_say_why() {
     let book = Arc::new(Book::default());
@@ -98,6 +99,7 @@ async fn a_node_that_ends_is_noticed_at_once_and_found_when_it_is_back() {
     until("its return", || a.seen.last_told(2) == Some("reachable")).await;
 }
 
+// Catalogue: 34.
 #[tokio::test]
 async fn a_half_open_connection_is_given_up_by_both_sides() {
     let book = Arc::new(Book::default());
@@ -115,6 +117,7 @@ async fn a_half_open_connection_is_given_up_by_both_sides() {
     assert_eq!(a.seen.last_told(2), Some("reachable"));
 }
 
+// Catalogue: 35.
 #[tokio::test]
 async fn heartbeats_pass_while_data_is_stuck_and_memory_stays_bounded() {
     let book = Arc::new(Book::default());
@@ -144,6 +147,7 @@ async fn heartbeats_pass_while_data_is_stuck_and_memory_stays_bounded() {
     assert_eq!(a.closed("silent"), 0, "slow is not dead");
 }
 
+// Catalogue: 62.
 #[tokio::test]
 async fn a_connection_that_takes_nothing_is_closed_in_the_end() {
     let book = Arc::new(Book::default());
@@ -160,6 +164,7 @@ async fn a_connection_that_takes_nothing_is_closed_in_the_end() {
     assert_eq!(a.seen.last_told(2), Some("dropped"), "the node itself is reachable");
 }
 
+// Catalogue: 33.
 #[tokio::test]
 async fn damaged_bytes_are_never_delivered() {
     let book = Arc::new(Book::default());

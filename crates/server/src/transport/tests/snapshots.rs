@@ -114,6 +114,7 @@ async fn a_snapshot_that_is_not_ended_is_not_taken() {
     assert!(error.to_string().contains("did not come to its end"), "{error}");
 }
 
+// Catalogue: 36.
 #[tokio::test]
 async fn a_cut_ends_a_snapshot() {
     let (a, b) = pair().await;
@@ -201,6 +202,7 @@ fn end(chunks: u64, bytes: u64, crc: u32) -> Bytes {
     frame::whole(Kind::End, &body)
 }
 
+// Catalogue: 58.
 #[tokio::test]
 async fn what_does_not_add_up_is_refused_as_a_whole() {
     let (_a, b) = pair().await;

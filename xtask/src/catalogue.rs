@@ -1,0 +1,239 @@
+//! `docs/testing.md`: where each fault of the catalogue is tested, read from the tests themselves. A
+//! test says which faults it is about by its name (`fault_19_…`) or by a line `// Catalogue: 19, 27.`
+//! above it.
+
+use crate::workspace::Workspace;
+use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+const PAGE: &str = "docs/testing.md";
+const BLESS: &str = "cargo xtask catalogue --bless";
+const MARK: &str = "// Catalogue:";
+/// A mark stands at most so many lines above its function.
+const MARK_REACH_LINES: usize = 8;
+/// Where tests lie.
+const FOLDERS: [&str; 5] = ["crates", "sim", "cluster-tests", "fuzz", "spec"];
+
+/// What may go wrong, and what must happen then. The number is the place, from 1.
+const FAULTS: [(&str, &str); 66] = [
+    ("a process is killed at any point", "nothing acknowledged is lost"),
+    ("a leader is stopped for longer than its lease", "no stale read when it goes on"),
+    ("all nodes are killed", "everything acknowledged is there"),
+    ("a process runs out of memory", "it is back within the bound on recovery"),
+    ("a panic in apply, collection or a merge", "the process ends; never swallowed"),
+    ("crashes during recovery, again and again", "harmless"),
+    ("two processes on one directory", "the second is refused"),
+    ("another cluster's or store's identity", "refused"),
+    ("a power cut", "what was synced is there"),
+    ("a torn record at the end", "cut, and said so"),
+    ("a bad checksum in the middle of the log", "found, never cut as if it were the end"),
+    ("the last acknowledged record is damaged", "no vote, no acknowledgement until repaired"),
+    ("a bit flips in a value", "never served"),
+    ("a misdirected write", "found by address and epoch"),
+    ("a misdirected or stale read", "found, read again"),
+    ("a lost write", "found by the chain of checksums"),
+    ("a sync fails", "the store stops; never retried"),
+    ("a read fails", "an error, repaired from a peer; never an absent key"),
+    ("the device is full", "puts are refused; reads, deletes, collection, transfers go on"),
+    ("the device stalls", "leaders move, then the store stops"),
+    ("the device is ten times slower", "leadership leaves"),
+    ("a directory was not synced", "survived"),
+    ("a segment is missing", "told, no silent gap"),
+    ("the hard state is damaged", "no double vote"),
+    ("the index or its manifest is lost", "made again"),
+    ("one of several devices dies", "its replicas alone are rebuilt"),
+    ("old records in a recycled segment", "never come back"),
+    ("a whole disk is replaced", "a new identity is needed"),
+    ("a symmetric partition", "the minority writes nothing"),
+    ("a partition in one direction", "an election within bounds"),
+    ("a flapping link", "progress after it heals"),
+    ("loss, duplication, reordering, delay", "linearizable"),
+    ("damaged bytes on the wire", "refused"),
+    ("a half-open connection", "closed by keepalive"),
+    ("bandwidth collapses", "heartbeats go first"),
+    ("the link breaks during a snapshot", "resumed or discarded"),
+    ("the placement group can't be reached", "data goes on"),
+    ("the wall clock jumps", "no effect on safety"),
+    ("monotonic clocks drift apart", "the lease's margin holds"),
+    ("a pause between the check of a lease and the answer", "checked again"),
+    ("ticks are missed", "the lease uses a real clock"),
+    ("membership changes at the same time", "one after the other"),
+    ("a membership change before an entry of the term commits", "refused"),
+    ("a replacement while the leader dies", "no stuck quorum"),
+    ("an isolated learner is promoted", "it can vote"),
+    ("leadership is sent to one that lags", "it times out, the old leader goes on"),
+    ("a removed peer comes back", "it finds its tombstone"),
+    ("placement's state is lost or rolled back", "numbers are never given out twice"),
+    ("operators that contradict each other", "the epoch refuses one"),
+    ("a drain that would break a quorum", "refused"),
+    ("a crash at any step of collection", "nothing lost, nothing back"),
+    ("a write that races a relocation", "the newest wins"),
+    ("a long iterator during collection", "what it needs is pinned"),
+    ("a collected segment whose entries a follower needs", "kept, or a snapshot is sent"),
+    ("a region moves away and comes back", "old locators are dead"),
+    ("a crash while a snapshot is applied", "resumed or discarded"),
+    ("a newer snapshot during the apply of one", "no missing file"),
+    ("a damaged piece of a snapshot", "refused as a whole"),
+    ("a snapshot races a truncation", "no gap"),
+    ("oversized, empty or garbage messages", "a typed error"),
+    ("a retry after a timeout", "what is not known is said so"),
+    ("a slow reader, or a flood of streams", "memory stays bounded"),
+    ("ten times the load", "refused early, the rest is served"),
+    ("a backlog of proposals", "memory stays bounded"),
+    ("a rolling upgrade and downgrade", "linearizable"),
+    ("a newer format seen by an old binary", "a clean refusal"),
+];
+
+/// Tests of each fault: file and function.
+type Found = BTreeMap<usize, Vec<(String, String)>>;
+
+/// Writes the page, or fails if it is not what the tests say.
+pub fn run(workspace: &Workspace, bless: bool) -> Result<()> {
+    let page = page(&find(&workspace.root)?);
+    let path = workspace.root.join(PAGE);
+    if bless {
+        return std::fs::write(&path, page).with_context(|| format!("writing {PAGE}"));
+    }
+    let now = std::fs::read_to_string(&path).unwrap_or_default();
+    if now != page {
+        bail!("{PAGE} is not what the tests say: run `{BLESS}`");
+    }
+    Ok(())
+}
+
+fn page(found: &Found) -> String {
+    let covered = (1..=FAULTS.len()).filter(|number| found.contains_key(number)).count();
+    let mut text = format!(
+        "# Faults and their tests\n\nMade by `{BLESS}` from the names and marks of the tests; \
+         `cargo xtask tidy` checks it. {covered} of {} faults have a test.\n\n\
+         | | fault | what must happen | tests |\n|---|---|---|---|\n",
+        FAULTS.len()
+    );
+    for (at, (fault, behaviour)) in FAULTS.iter().enumerate() {
+        let tests = found.get(&(at + 1)).map_or("**none yet**".to_owned(), |tests| links(tests));
+        // Writing to a string can't fail.
+        let _ = writeln!(text, "| {} | {fault} | {behaviour} | {tests} |", at + 1);
+    }
+    text
+}
+
+fn links(tests: &[(String, String)]) -> String {
+    let mut by_file: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (file, name) in tests {
+        by_file.entry(file).or_default().push(name);
+    }
+    let file =
+        |(file, names): (&&str, &Vec<&str>)| format!("[{file}](../{file}): {}", names.join(", "));
+    by_file.iter().map(file).collect::<Vec<_>>().join("; ")
+}
+
+fn find(root: &Path) -> Result<Found> {
+    let mut files = Vec::new();
+    for folder in FOLDERS {
+        collect(&root.join(folder), &mut files)?;
+    }
+    files.sort();
+    let mut found = Found::new();
+    for path in files {
+        let text = std::fs::read_to_string(&path)?;
+        let name = path.strip_prefix(root)?.display().to_string();
+        for (number, function) in tests_of(&text).with_context(|| name.clone())? {
+            found.entry(number).or_default().push((name.clone(), function));
+        }
+    }
+    Ok(found)
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    if !folder.is_dir() {
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() && path.file_name().is_none_or(|name| name != "target") {
+            collect(&path, files)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Faults and the functions that test them. Fails on a mark without a function, or an unknown number.
+fn tests_of(text: &str) -> Result<Vec<(usize, String)>> {
+    let mut tests = Vec::new();
+    let mut marked: Option<(usize, Vec<usize>)> = None;
+    for (line, text) in text.lines().map(str::trim).enumerate() {
+        if let Some(numbers) = text.strip_prefix(MARK) {
+            let numbers = numbers.trim().trim_end_matches('.').split(',');
+            let numbers: Result<Vec<usize>> = numbers.map(number).collect();
+            marked = Some((line, numbers?));
+        }
+        let Some(name) = function(text) else { continue };
+        let mut numbers = named(name);
+        if let Some((at, more)) = marked.take() {
+            if line - at > MARK_REACH_LINES {
+                bail!("line {}: no function follows the mark", at + 1);
+            }
+            numbers.extend(more);
+        }
+        tests.extend(numbers.into_iter().map(|number| (number, name.to_owned())));
+    }
+    match marked {
+        Some((at, _)) => bail!("line {}: no function follows the mark", at + 1),
+        None => Ok(tests),
+    }
+}
+
+fn number(text: &str) -> Result<usize> {
+    let number = text.trim().parse().with_context(|| format!("`{text}` is no number"))?;
+    if number == 0 || number > FAULTS.len() {
+        bail!("there is no fault {number}");
+    }
+    Ok(number)
+}
+
+fn function(line: &str) -> Option<&str> {
+    let (_, rest) = line.split_once("fn ").filter(|(before, _)| {
+        before.split_whitespace().all(|word| matches!(word, "pub" | "async" | "pub(crate)"))
+    })?;
+    rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().filter(|name| !name.is_empty())
+}
+
+/// `fault_14_and_16_…` is about 14 and 16.
+fn named(name: &str) -> Vec<usize> {
+    let Some(rest) = name.strip_prefix("fault_") else { return Vec::new() };
+    let words = rest.split('_').take_while(|word| *word == "and" || number(word).is_ok());
+    words.filter_map(|word| number(word).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_are_found_by_name_and_by_mark() {
+        let text = "#[test]\nfn fault_14_and_16_a_b() {\n}\n// Catalogue: 3, 66.\n/// Doc.\n\
+                    pub async fn run() {\nfn other() {\n";
+        let expected =
+            [(14, "fault_14_and_16_a_b"), (16, "fault_14_and_16_a_b"), (3, "run"), (66, "run")];
+        assert_eq!(tests_of(text).unwrap(), expected.map(|(n, name)| (n, name.to_owned())));
+    }
+
+    #[test]
+    fn marks_that_lead_nowhere_are_refused() {
+        assert!(tests_of("// Catalogue: 67.\nfn a() {}\n").is_err());
+        assert!(tests_of("// Catalogue: x.\nfn a() {}\n").is_err());
+        assert!(tests_of("// Catalogue: 3.\nlet a = 1;\n").is_err());
+    }
+
+    #[test]
+    fn the_page_says_what_has_no_test() {
+        let found = Found::from([(1, vec![("a.rs".to_owned(), "f".to_owned())])]);
+        let page = page(&found);
+        assert!(page.contains("1 of 66 faults"), "{page}");
+        assert!(page.contains("[a.rs](../a.rs): f |\n| 2 |") && page.contains("**none yet**"));
+    }
+}
