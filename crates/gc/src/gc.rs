@@ -2,6 +2,7 @@
 
 use crate::heat::Heat;
 use crate::options::GcOptions;
+use crate::pressure::{ASSIST_WAITS, Load};
 use crate::stats::{Forced, GcStats, Pressure, StepDone};
 use crate::work::Work;
 use parking_lot::{Mutex, MutexGuard};
@@ -15,7 +16,7 @@ use stele_types::{Clock, FileId, KeyRange, Result};
 /// Frozen memtables beyond which writers help.
 const FROZEN_MAX: usize = 2;
 /// Most bytes of work asked for each byte written.
-const ASSIST_MAX: f64 = 4.0;
+const ASSIST_MAX: f64 = 8.0;
 /// What is asked for when writers start to help.
 const ASSIST_MIN: f64 = 0.25;
 
@@ -49,8 +50,7 @@ pub(crate) struct Shared {
     /// Since the store was created.
     pub user_bytes: AtomicU64,
     pub heat: Mutex<Heat>,
-    /// Bits of an `f64`: work asked of writers for each byte, the flush debt not counted.
-    assist: AtomicU64,
+    load: Mutex<Load>,
     figures: Mutex<GcStats>,
     /// The device is nearly full: space counts more than the budget.
     pub short_of_space: AtomicBool,
@@ -83,7 +83,7 @@ impl Gc {
             hooks,
             user_bytes: AtomicU64::new(0),
             heat: Mutex::default(),
-            assist: AtomicU64::new(0),
+            load: Mutex::default(),
             figures: Mutex::default(),
             short_of_space: AtomicBool::new(false),
         };
@@ -95,7 +95,7 @@ impl Gc {
 
     /// Does one bounded slice of the running or the next job: about `bytes_max` bytes read and
     /// written, at least one entry. While another caller works, returns at once, or waits for that
-    /// one slice when flushes lag behind. A full device is no error: the job is given up, its
+    /// one slice when flushes or collection lag behind. A full device is no error: the job is given up, its
     /// outputs are removed and the step was [`crate::Stage::Idle`].
     pub fn step(&self, bytes_max: u64) -> Result<StepDone> {
         let Some(mut work) = self.lock_for_step() else {
@@ -139,7 +139,7 @@ impl Gc {
 
     /// How much work writers should do themselves now.
     pub fn pressure(&self) -> Pressure {
-        let mut assist = f64::from_bits(self.shared.assist.load(Ordering::Relaxed));
+        let mut assist = self.asked();
         let frozen = self.shared.index.frozen_count();
         if frozen >= FROZEN_MAX {
             let doublings = (frozen - FROZEN_MAX).min(8) as i32;
@@ -157,28 +157,26 @@ impl Gc {
     }
 
     fn lock_for_step(&self) -> Option<MutexGuard<'_, Work>> {
-        if self.shared.index.frozen_count() > FROZEN_MAX {
+        if self.shared.index.frozen_count() > FROZEN_MAX || self.asked() >= ASSIST_WAITS {
             return Some(self.work.lock());
         }
         self.work.try_lock()
     }
 
     fn publish(&self, work: &mut Work) {
-        let figures = work.figures(&self.shared);
-        self.shared.assist.store(self.assist(&figures).to_bits(), Ordering::Relaxed);
+        let (figures, load) = work.figures(&self.shared);
+        *self.shared.load.lock() = load;
         *self.shared.figures.lock() = figures;
     }
 
-    /// Nothing is asked while nothing can be done.
-    fn assist(&self, figures: &GcStats) -> f64 {
-        if figures.stage == crate::Stage::Idle {
+    /// Work asked of writers for each byte, the flush debt not counted; none while nothing can be done.
+    fn asked(&self) -> f64 {
+        if self.shared.figures.lock().stage == crate::Stage::Idle {
             return 0.0;
         }
-        let options = &self.shared.options;
-        let tiers = figures.tiers as f64 / (2 * options.tiers_max) as f64;
-        let space = figures.space_amp / options.space_amp_hard;
-        let share = tiers.max(space);
-        if share > 1.0 { ASSIST_MIN * share * share } else { 0.0 }
+        let user_bytes = self.shared.user_bytes.load(Ordering::Relaxed);
+        let load = *self.shared.load.lock();
+        load.assist(user_bytes, &self.shared.options)
     }
 }
 

@@ -14,6 +14,7 @@ mod mover;
 mod observe;
 mod options;
 mod policy;
+mod pressure;
 mod reclaim;
 mod saved;
 mod stats;

@@ -4,6 +4,7 @@ use crate::gc::Shared;
 use crate::jobs::Running;
 use crate::observe::{MemtableSeen, Seen, TierCache};
 use crate::policy::{Choice, Held, State, pick, pick_short_of_space};
+use crate::pressure::Load;
 use crate::saved::Saved;
 use crate::stats::{GcStats, Phase, Stage, StepDone};
 use crate::{credit_for, space_trigger};
@@ -114,6 +115,10 @@ impl Work {
                 let bytes = self.reclaim(shared, &files)?;
                 done(Stage::Reclaim, bytes)
             }
+            Choice::DropFree { count } => {
+                let bytes = shared.log.drop_free(count)?;
+                done(Stage::Reclaim, bytes)
+            }
             Choice::Truncate => {
                 self.truncated_at = Some(shared.index.checkpoint().replay_from);
                 shared.hooks.truncate()?;
@@ -169,12 +174,13 @@ impl Work {
         shared.index.edit(Edit::GcState(saved.encode()))
     }
 
-    pub fn figures(&mut self, shared: &Shared) -> GcStats {
+    pub fn figures(&mut self, shared: &Shared) -> (GcStats, Load) {
         let state = self.observe(shared);
+        let load = self.load(shared, &state);
         let options = &shared.options;
         let target = options.space_amp_target.max(space_trigger(options));
         let accepted = (state.live_bytes() as f64 * target) as u64;
-        GcStats {
+        let figures = GcStats {
             phase: self.phase(&state),
             stage: self.stage,
             user_bytes: shared.user_bytes.load(Ordering::Relaxed),
@@ -193,6 +199,21 @@ impl Work {
             resumed: self.resumed,
             damaged: self.damaged,
             last_error: self.last_error.clone(),
+        };
+        (figures, load)
+    }
+
+    fn load(&self, shared: &Shared, state: &State) -> Load {
+        // No work of a writer's would free these.
+        let stuck = |held: &Option<Held>| matches!(held, Some(Held::Raft | Held::View));
+        let stuck = state.files.iter().filter(|file| stuck(&file.held_when_dead));
+        let stuck: u64 = stuck.map(|file| file.bytes.saturating_sub(file.live_bytes)).sum();
+        Load {
+            disk_bytes: state.disk_bytes().saturating_sub(stuck),
+            live_bytes: state.live_bytes(),
+            overwrite_ratio: state.overwrite_ratio,
+            user_bytes: shared.user_bytes.load(Ordering::Relaxed),
+            tiers: state.tiers.len(),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! `mem` bytes in the memtable, `age` its seconds, `frozen` memtables, `tiers` bytes of records each
 //! tier refers to (newest first), `entry` index bytes for each 1000 record bytes, `hides` of the
-//! newest tier, `files` id:bytes/live with a letter for what holds it (h head, c checkpoint, r raft,
+//! newest tier, `free` count x bytes of recycled segments, `files` id:bytes/live with a letter for what holds it (h head, c checkpoint, r raft,
 //! v view, j job; `s` sorted), `ratio` of overwrites, `credit`, `scanned`, `hot` range=bytes/scanned.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -39,6 +39,11 @@ tiers=1000 files=1:500/500,2:700/500 credit=100 => idle
 tiers=1000 files=1:900/100,2:600/500,3:700/400 credit=1000 => relocate 1
 tiers=1000 files=1:500/450,2:900/450,3:700/100 credit=1000 => relocate 3
 tiers=1000 files=1:100/100,2:700/300,3:700/300,4:700/300 credit=1000 => relocate 2
+# recycled segments are space too: as many go as are too many, before anything live is moved
+tiers=1000 files=1:1000/1000 free=4x200 => idle
+tiers=1000 files=1:900/100,2:900/900 free=4x100 credit=1000 => drop 3 free
+tiers=1000 files=1:900/100,2:1200/900 free=2x50 credit=1000 => drop 2 free
+tiers=1000 files=1:1000/1000 free=4x500 failed => drop 3 free
 # the budget is spent: wait, until the hard limit
 tiers=1000 files=1:900/100,2:1200/900 credit=0 => idle
 tiers=1000 files=1:1500/100,2:1200/900 credit=0 => relocate 1
@@ -90,6 +95,7 @@ const COLLECT: &str = "
 mem=1 tiers=10 files=1:10/10 => freeze
 tiers=10,1000 files=1:1010/1010 => merge 0+2
 tiers=1000 files=1:1000/910,2:100/90 => idle
+tiers=1000 files=1:1000/910,2:100/90 free=4x300 => drop 2 free
 tiers=1000 files=1:500/400,2:600/590,3:100/10 => relocate 3,1
 tiers=1000 files=1:500/400,2:600/590r,3:100/0 => reclaim 3
 tiers=0 files=1:100/0r => truncate
@@ -99,6 +105,7 @@ const SHORT: &str = "
 # a nearly full device: the dead go without a budget, long before the target
 tiers=1000 files=1:900/500,2:600/500 credit=0 => relocate 1
 tiers=1000 files=1:510/500,2:510/500 credit=0 => idle
+tiers=1000 files=1:510/500,2:510/500 free=2x128 credit=0 => drop 2 free
 # and the memtable is not flushed for each little write
 mem=1 tiers=1000 files=1:1000/1000,2:10/0h => idle
 mem=200 tiers=1000 files=1:1000/1000,2:200/0h ratio=1 => freeze
@@ -164,6 +171,11 @@ fn parse(text: &str) -> State {
             "ratio" => state.overwrite_ratio = value.parse().unwrap(),
             "credit" => state.credit_bytes = mib(value) as i64,
             "scanned" => state.scanned_bytes = mib(value),
+            "free" => {
+                let (count, bytes) = value.split_once('x').unwrap();
+                state.free_segments = count.parse().unwrap();
+                state.free_segment_bytes = mib(bytes);
+            }
             "failed" => state.backing_off = true,
             "truncated" => state.truncate_untried = false,
             "reappended" => state.reappend_untried = false,
@@ -232,6 +244,7 @@ fn show(choice: &Choice) -> String {
             format!("sort {}..{}", text(&range.start), text(&range.end))
         }
         Choice::Reclaim { files } => format!("reclaim {}", ids(files)),
+        Choice::DropFree { count } => format!("drop {count} free"),
         Choice::Truncate => "truncate".into(),
         Choice::Reappend { below } => format!("reappend <{below}"),
     }

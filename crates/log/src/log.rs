@@ -181,6 +181,13 @@ impl Log {
         remove::remove(&self.shared, file)
     }
 
+    /// Gives up to `count` freed segments that wait for reuse back to the file system. Returns the
+    /// bytes.
+    pub fn drop_free(&self, count: usize) -> Result<u64> {
+        let _one = self.maintenance.lock();
+        remove::drop_free(&self.shared, count)
+    }
+
     /// Begins a sorted value file, its bytes counted under `cause`.
     pub fn sorted_writer(&self, cause: Cause) -> Result<SortedWriter> {
         SortedWriter::create(self.shared.clone(), cause)

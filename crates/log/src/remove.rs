@@ -8,6 +8,7 @@ use crate::recover::is_reusable;
 use crate::segment::items;
 use crate::shared::Shared;
 use stele_types::{Error, FileId, Result, mutant};
+use stele_vfs::Open;
 
 /// More graves files than this are merged into one.
 const GRAVES_FILES_MAX: usize = 8;
@@ -57,6 +58,20 @@ fn remove_segment(shared: &Shared, file: FileId, meta: &FileMeta) -> Result<()> 
         shared.free.lock().push(file);
     }
     Ok(())
+}
+
+/// Without a sync of the directory: a name that comes back after a crash is a free segment again.
+pub(crate) fn drop_free(shared: &Shared, count: usize) -> Result<u64> {
+    shared.poison.check()?;
+    let mut bytes = 0;
+    for _ in 0..count {
+        // Off the list first: a roll must not take over blocks that are going.
+        let Some(file) = shared.free.lock().pop() else { break };
+        let path = shared.dir.path_of(Name::Free(file));
+        bytes += shared.dir.vfs.open(&path, Open::READ)?.len()?;
+        shared.dir.unlink(&path).map_err(|error| shared.poison.unless_full(error))?;
+    }
+    Ok(bytes)
 }
 
 fn remove_plain(shared: &Shared, name: Name) -> Result<()> {

@@ -4,6 +4,7 @@
 mod common;
 
 use common::*;
+use std::path::Path;
 use stele_log::{LogOptions, RecoverFrom, Tail};
 use stele_types::{Cause, Command, CommandBuilder, LogIndex, RegionId};
 use stele_vfs::{Operation, Vfs};
@@ -168,4 +169,45 @@ fn long_batches_end_at_pages_and_short_ones_at_blocks() {
     }
     assert_eq!(log.region(REGION).unwrap().last, LogIndex(sizes.len() as u64));
     put(&log, REGION, sizes.len() as u64 + 1, 100).unwrap();
+}
+
+#[test]
+fn dropped_free_segments_leave_the_device_and_the_log_goes_on() {
+    let disk = disk(40);
+    let (log, _) = open(&disk);
+    let mut index = 0;
+    while log.stats().segments < 3 {
+        index += 1;
+        put(&log, REGION, index, 900).unwrap();
+    }
+    truncate(&log, REGION, index).unwrap();
+    let freed = log.files();
+    freed
+        .iter()
+        .filter(|info| !info.wanted_by_raft)
+        .for_each(|info| log.remove(info.file).unwrap());
+    let free = || {
+        let entries = disk.list(Path::new(DIR)).unwrap();
+        let is_free = |name: &str| name.starts_with("free-");
+        entries.iter().filter(|entry| is_free(&entry.name)).map(|entry| entry.bytes).sum::<u64>()
+    };
+    let (count, bytes) = (log.stats().free_segments, free());
+    assert!(count == 2 && bytes > 0);
+    assert_eq!(log.drop_free(9).unwrap(), bytes);
+    assert_eq!((log.stats().free_segments, free()), (0, 0));
+    let recycled = log.stats().recycled;
+    for _ in 0..40 {
+        index += 1;
+        put(&log, REGION, index, 900).unwrap();
+    }
+    assert_eq!(log.stats().recycled, recycled, "there was nothing to take over");
+    // Their names may come back after a crash: then they are free again.
+    let left = disk.restart(3);
+    let (log, _) = open(&left);
+    assert_put(&log, REGION, index, 900);
+    while log.stats().rolls < 4 {
+        index += 1;
+        put(&log, REGION, index, 900).unwrap();
+    }
+    assert_put(&log, REGION, index, 900);
 }

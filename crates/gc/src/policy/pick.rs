@@ -31,6 +31,9 @@ pub fn pick(state: &State, options: &GcOptions) -> Choice {
     if let Some(choice) = release(state) {
         return choice;
     }
+    if let Some(choice) = drop_free(state, options) {
+        return choice;
+    }
     if state.backing_off {
         return Choice::Idle;
     }
@@ -90,7 +93,7 @@ pub fn pick_collect(state: &State, options: &GcOptions) -> Choice {
     if victims.freed_bytes > state.index_bytes() {
         return Choice::Relocate { victims: victims.files };
     }
-    Choice::Idle
+    drop_free(state, options).unwrap_or(Choice::Idle)
 }
 
 /// Bytes of budget that `user_bytes` written by a user earn at this space amplification.
@@ -110,6 +113,16 @@ fn reclaim(state: &State) -> Option<Choice> {
     let removable = state.files.iter().filter(|file| file.held.is_none());
     let files: Vec<_> = removable.map(|file| file.id).collect();
     (!files.is_empty()).then_some(Choice::Reclaim { files })
+}
+
+/// Freed segments beyond the accepted space, before anything live is moved to make up for them:
+/// writing into blocks written before saves less than moving values costs.
+fn drop_free(state: &State, options: &GcOptions) -> Option<Choice> {
+    let accepted = (space_trigger(options) * state.live_bytes() as f64) as u64;
+    let surplus = state.disk_bytes().saturating_sub(accepted);
+    let count = surplus.div_ceil(state.free_segment_bytes.max(1)) as usize;
+    let count = count.min(state.free_segments);
+    (count > 0).then_some(Choice::DropFree { count })
 }
 
 /// Files mostly dead that only the logs of regions hold: ask for truncation, then move tails.

@@ -71,7 +71,11 @@ pub struct State {
     pub tiers: Vec<TierState>,
     /// By id.
     pub files: Vec<FileState>,
-    /// Device bytes beside value files and runs (recycled segments, sidecars).
+    /// Freed segments that wait for reuse.
+    pub free_segments: usize,
+    /// Bytes of one of them.
+    pub free_segment_bytes: u64,
+    /// Other device bytes beside value files and runs (sidecars).
     pub other_bytes: u64,
     /// Share of new records that replaced an older one, learned from merges; 0 to 1.
     pub overwrite_ratio: f64,
@@ -135,6 +139,11 @@ pub enum Choice {
         /// The files.
         files: Vec<FileId>,
     },
+    /// Give freed segments that wait for reuse back to the file system.
+    DropFree {
+        /// How many.
+        count: usize,
+    },
     /// Ask the owner of the regions to truncate their logs up to the checkpoint.
     Truncate,
     /// Re-append entries of idle regions that lie below this file.
@@ -154,6 +163,7 @@ impl State {
     pub fn disk_bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum::<u64>()
             + self.index_bytes()
+            + self.free_segments as u64 * self.free_segment_bytes
             + self.other_bytes
     }
 

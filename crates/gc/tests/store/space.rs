@@ -1,6 +1,7 @@
 //! Space comes back within the budget; a full device is survived.
 
 use crate::harness::{Random, Setup, Store, key, value};
+use std::path::Path;
 use stele_gc::{Forced, GcOptions, Pressure, Stage};
 use stele_types::Cause;
 use stele_vfs::{Fault, Vfs};
@@ -78,6 +79,44 @@ fn real_bytes_keep_the_amplification_budget() {
     assert!(write_amp <= 1.30, "{write_amp}");
     // One head segment and one recycled one are each a sixteenth of so small a store.
     assert!(stats.space_amp <= 2.1, "{stats:?}");
+}
+
+/// A worker that does an eighth of what is written, and writers who do what they are asked for.
+#[test]
+fn a_burst_of_updates_stays_below_the_hard_limit() {
+    const KEYS: u32 = 1024;
+    let mut setup = Setup { segment_bytes_max: 1 << 20, ..Setup::default() };
+    setup.run_bytes_max = 1 << 20;
+    setup.memtable_bytes_max = 1 << 20;
+    setup.gc.discover_bytes_min = 512 << 10;
+    setup.gc.value_file_bytes_max = 1 << 20;
+    let hard = setup.gc.space_amp_hard;
+    let mut store = Store::new(setup);
+    let mut random = Random::new("a_burst_of_updates", 5);
+    let live_bytes = f64::from(KEYS) * f64::from(16 << 10);
+    let mut worst: f64 = 0.0;
+    for batch in 0..KEYS / 16 * 12 {
+        let pairs = (0..16).map(|i| {
+            let key = match batch < KEYS / 16 {
+                true => batch * 16 + i,
+                false => random.below(u64::from(KEYS)) as u32,
+            };
+            (self::key(key), value(key, batch, 16 << 10))
+        });
+        store.put_all(&pairs.collect::<Vec<_>>());
+        if let Pressure::Assist(per_byte) = store.gc.pressure() {
+            store.gc.step((per_byte * f64::from(256 << 10)) as u64).unwrap();
+        }
+        store.gc.step(32 << 10).unwrap();
+        if batch > KEYS / 16 {
+            let entries = store.vfs.list(Path::new("/s/log")).unwrap();
+            let disk: u64 = entries.iter().map(|entry| entry.allocated_bytes).sum();
+            worst = worst.max(disk as f64 / live_bytes);
+        }
+    }
+    println!("worst {worst:.3}");
+    assert!(worst <= hard, "{worst:.3} {:?}", store.gc.stats());
+    store.check();
 }
 
 #[test]

@@ -179,7 +179,7 @@ impl<'a> Recoverer<'a> {
             confirmed: false,
             remains: reader.file_bytes() > u64::from(end.at),
             recycled,
-            buffer: AlignedBuf::new(),
+            buffer: AlignedBuf::in_large_pages(),
             staged: Staged::default(),
             sidecar: Some(writer),
         })
@@ -223,7 +223,7 @@ fn create(shared: &Shared, from: &RecoverFrom) -> Result<Appender> {
         return Err(Error::Missing { path: shared.dir.path.clone(), detail });
     }
     let id = shared.allocate_file();
-    let mut buffer = AlignedBuf::new();
+    let mut buffer = AlignedBuf::in_large_pages();
     let previous = (FileId(0), End { at: 0, chain: 0 });
     let how = Begin { dir: &shared.dir, id, recycle: None, previous, carried: &[] };
     let begun = begin(&how, &mut buffer)?;
