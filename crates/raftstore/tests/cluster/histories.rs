@@ -1,10 +1,15 @@
 //! Random histories: clients read and write while things go wrong. What they saw must be
-//! linearizable, no term has two leaders, no two stores hold a lease, replicas agree at the end.
+//! linearizable, no term has two leaders, no two stores hold a lease, replicas agree at the end, and
+//! every region works again.
+//!
+//! `STELE_SEED`, `STELE_HISTORIES`: where to begin and how many. `STELE_ASKED`: print what became of
+//! each change that was asked for.
 
 use crate::clients::Clients;
-use crate::nemesis::{Dangers, Nemesis, destroy_strays, finish_merges};
+use crate::liveness::{check_changes, recover};
+use crate::nemesis::{Dangers, Nemesis, heal};
 use crate::sim::{Backend, DATA, MS, ModelBackend, Sim, SteleBackend, seed};
-use stele_types::RegionPhase;
+use stele_raftstore::{Refusal, Reply};
 
 /// Steps of a history: about 20 seconds of its time.
 const TURNS: u64 = 2_000;
@@ -36,34 +41,39 @@ pub fn run<B: Backend>(backend: B, dangers: Dangers, seed: u64, turns: u64) -> u
         }
     }
     clients.stop();
+    if std::env::var("STELE_ASKED").is_ok() {
+        for (what, id) in &nemesis.asked {
+            println!("asked: {what}: {}", outcome(sim.replies.get(id)));
+        }
+    }
     end(&mut sim);
     clients.check(&mut sim);
     clients.acknowledged
 }
 
-/// Heals everything, ends what is half done, and waits for agreement.
+/// Heals everything, waits until nothing is half done and all agree, and sees that all still works.
 fn end<B: Backend>(sim: &mut Sim<B>) {
-    sim.net = crate::sim::Network::default();
+    heal(sim);
     for id in sim.nodes.keys().copied().collect::<Vec<_>>() {
-        sim.node(id).stalled = false;
         if !sim.is_up(id) {
             sim.start(id);
         }
     }
-    for _ in 0..30 {
-        sim.run(500 * MS);
-        finish_merges(sim);
-        destroy_strays(sim);
-    }
-    let mut merging = Vec::new();
-    for store in sim.nodes.keys().copied().collect::<Vec<_>>() {
-        let reports = sim.reports(store).into_iter();
-        merging.extend(reports.filter(|it| it.region.phase != RegionPhase::Normal));
-    }
-    if !merging.is_empty() {
-        sim.fail("a merge never ends");
-    }
+    recover(sim);
     sim.settle();
+    check_changes(sim);
+    sim.settle();
+}
+
+/// What became of a change, in short.
+fn outcome(reply: Option<&Reply>) -> String {
+    match reply {
+        None => "never answered".to_owned(),
+        Some(Reply::AdminDone { .. }) => "done".to_owned(),
+        Some(Reply::Refused(Refusal::NotLeader { .. })) => "NotLeader".to_owned(),
+        Some(Reply::Refused(refusal)) => format!("{refusal:?}"),
+        Some(other) => format!("{other:?}"),
+    }
 }
 
 fn histories(test: &str, dangers: Dangers, count: u64) {

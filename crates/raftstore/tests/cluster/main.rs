@@ -6,6 +6,7 @@ mod checker;
 mod clients;
 mod elections;
 mod histories;
+mod liveness;
 mod members;
 mod nemesis;
 mod ranges;

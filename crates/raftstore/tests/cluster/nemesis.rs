@@ -2,7 +2,7 @@
 
 use crate::sim::{Backend, MS, Sim};
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use stele_raftstore::*;
 use stele_types::*;
 
@@ -36,11 +36,14 @@ pub struct Nemesis {
     next_at: u64,
     /// Stores that are down, and when they start again.
     down: Vec<(u64, u64)>,
+    /// Changes of regions that were asked for.
+    pub asked: Vec<(&'static str, RequestId)>,
 }
 
 impl Nemesis {
     pub fn new(dangers: Dangers, seed: u64) -> Self {
-        Self { prng: Prng::new(seed ^ 0x4e3e_5150), dangers, next_at: 0, down: Vec::new() }
+        let prng = Prng::new(seed ^ 0x4e3e_5150);
+        Self { prng, dangers, next_at: 0, down: Vec::new(), asked: Vec::new() }
     }
 
     /// Does something, if it is time.
@@ -64,7 +67,7 @@ impl Nemesis {
             7 if transfers => self.transfer(sim),
             8 | 9 if members => self.change_members(sim),
             10 | 11 if ranges => self.change_ranges(sim),
-            _ => self.heal(sim),
+            _ => heal(sim),
         }
         if ranges {
             finish_merges(sim);
@@ -74,15 +77,6 @@ impl Nemesis {
     fn any<B: Backend>(&mut self, sim: &Sim<B>) -> u64 {
         let stores: Vec<u64> = sim.nodes.keys().copied().collect();
         stores[self.prng.below(stores.len() as u64) as usize]
-    }
-
-    fn heal<B: Backend>(&mut self, sim: &mut Sim<B>) {
-        sim.note("the network heals".into());
-        sim.net = crate::sim::Network::default();
-        for node in sim.nodes.values_mut() {
-            node.stalled = false;
-            node.append_nanos = (100_000, 2_000_000);
-        }
     }
 
     fn trouble_network<B: Backend>(&mut self, sim: &mut Sim<B>) {
@@ -147,10 +141,17 @@ impl Nemesis {
 
     fn transfer<B: Backend>(&mut self, sim: &mut Sim<B>) {
         let Some((store, report)) = self.led(sim) else { return };
-        let peers = &report.region.peers;
-        let to = peers[self.prng.below(peers.len() as u64) as usize].id;
+        let others = report.region.peers.iter().filter(|peer| **peer != report.peer);
+        let heirs: Vec<PeerId> =
+            others.filter(|peer| peer.role == PeerRole::Voter).map(|peer| peer.id).collect();
+        let to = match self.prng.below(NONSENSE_ONE_IN) {
+            0 => report.region.peers.last().map(|peer| peer.id),
+            _ if heirs.is_empty() => None,
+            _ => Some(heirs[self.prng.below(heirs.len() as u64) as usize]),
+        };
+        let Some(to) = to else { return };
         sim.note(format!("{store} is to hand region {} to {to}", report.region.id));
-        sim.admin(store, report.region.id, Admin::TransferLeader(to));
+        self.ask(sim, "transfer", store, report.region.id, Admin::TransferLeader(to));
     }
 
     /// Grows to three or four voters, then replaces one; drops learners.
@@ -181,28 +182,73 @@ impl Nemesis {
             },
         };
         sim.note(format!("members of region {}: {changes:?}", region.id));
-        sim.admin(store, region.id, Admin::ChangePeers(changes));
+        self.ask(sim, "members", store, region.id, Admin::ChangePeers(changes));
     }
 
     fn change_ranges<B: Backend>(&mut self, sim: &mut Sim<B>) {
         let Some((store, report)) = self.led(sim) else { return };
         let region = report.region.clone();
-        if self.prng.coin() {
-            let key = Bytes::from(vec![b'a' + self.prng.below(26) as u8]);
+        let nonsense = self.prng.below(NONSENSE_ONE_IN) == 0;
+        let others = sim.reports(store).into_iter().map(|report| report.region);
+        let targets: Vec<Region> = others
+            .filter(|other| is_beside(&region, other) && (nonsense || fits(&region, other)))
+            .collect();
+        if targets.is_empty() || self.prng.coin() {
+            let letters = (b'a'..=b'z').map(|letter| Bytes::from(vec![letter]));
+            let inside = |key: &Bytes| region.range.contains(key) && *key > region.range.start;
+            let keys: Vec<Bytes> = letters.filter(|key| nonsense || inside(key)).collect();
+            if keys.is_empty() {
+                return;
+            }
+            let key = keys[self.prng.below(keys.len() as u64) as usize].clone();
             let new_ids = vec![new_region(sim, &region)];
             sim.note(format!("split of region {} at {key:?}", region.id));
-            sim.admin(store, region.id, Admin::Split { keys: vec![key], new_ids });
-            return;
+            let split = Admin::Split { keys: vec![key], new_ids };
+            return self.ask(sim, "split", store, region.id, split);
         }
-        let others = sim.reports(store).into_iter().map(|report| report.region);
-        let beside = |other: &Region| {
-            let (a, b) = (&region.range, &other.range);
-            other.id != region.id && (a.start == b.end || a.end == b.start)
-        };
-        let Some(target) = others.filter(beside).last() else { return };
+        let target = targets[self.prng.below(targets.len() as u64) as usize].clone();
         sim.note(format!("region {} is to be merged into {}", region.id, target.id));
-        sim.admin(store, region.id, Admin::PrepareMerge { target });
+        self.ask(sim, "merge", store, region.id, Admin::PrepareMerge { target });
     }
+
+    fn ask<B: Backend>(
+        &mut self,
+        sim: &mut Sim<B>,
+        what: &'static str,
+        store: u64,
+        region: RegionId,
+        call: Admin,
+    ) {
+        let id = sim.admin(store, region, call);
+        self.asked.push((what, id));
+    }
+}
+
+/// Network and disks are as they should be.
+pub fn heal<B: Backend>(sim: &mut Sim<B>) {
+    sim.note("all faults end".into());
+    sim.net = crate::sim::Network::default();
+    for node in sim.nodes.values_mut() {
+        node.stalled = false;
+        node.append_nanos = (100_000, 2_000_000);
+    }
+}
+
+/// Some requests make no sense: they are to be refused, and to harm nothing.
+const NONSENSE_ONE_IN: u64 = 8;
+
+fn is_beside(region: &Region, other: &Region) -> bool {
+    let (a, b) = (&region.range, &other.range);
+    let touch = |left: &KeyRange, right: &KeyRange| !left.end.is_empty() && left.end == right.start;
+    other.id != region.id && other.kind == region.kind && (touch(a, b) || touch(b, a))
+}
+
+/// Whether one may be merged into the other, as far as their members are concerned.
+fn fits(region: &Region, other: &Region) -> bool {
+    let places = |region: &Region| -> BTreeSet<(StoreId, u8)> {
+        region.peers.iter().map(|peer| (peer.store, peer.role as u8)).collect()
+    };
+    !region.is_joint() && other.phase == RegionPhase::Normal && places(region) == places(other)
 }
 
 /// Names for a region that is split off.
