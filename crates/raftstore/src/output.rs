@@ -22,6 +22,9 @@ pub struct Outputs<E: StorageEngine> {
     pub snapshots: Vec<SendSnapshot<E>>,
     /// What happened to regions.
     pub events: Vec<Event>,
+    /// A region's log takes more than it may, and only a checkpoint lets it go: make one, off this
+    /// thread. Said again, a tick later, until one was made.
+    pub wants_checkpoint: bool,
 }
 
 impl<E: StorageEngine> Default for Outputs<E> {
@@ -32,6 +35,7 @@ impl<E: StorageEngine> Default for Outputs<E> {
             replies: Vec::new(),
             snapshots: Vec::new(),
             events: Vec::new(),
+            wants_checkpoint: false,
         }
     }
 }

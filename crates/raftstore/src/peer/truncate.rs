@@ -4,26 +4,36 @@ use super::Peer;
 use crate::store::Context;
 use raft::ProgressState;
 use stele_storage::StorageEngine;
-use stele_types::{LogIndex, Term};
+use stele_types::{LogIndex, Term, mutant};
 
-/// Entries that a truncation drops at least, if not all that there are.
+/// Entries, or bytes, that a truncation drops at least.
 const STEP_ENTRIES: u64 = 64;
+const STEP_BYTES: u64 = 4 << 20;
 
 impl<E: StorageEngine> Peer<E> {
     /// Truncates what a checkpoint covers (else a crash would lose it), save the latest entries and
-    /// those a follower lacks. A follower that lags by too many bytes gets a snapshot instead.
+    /// those a follower lacks. A follower that lags by too many bytes gets a snapshot instead, and
+    /// what it pinned does not wait for a checkpoint that happens to be due.
     pub fn truncate_log(&mut self, ctx: &mut Context<E>) {
         let kept = ctx.options.log_kept;
         let Some(progress) = ctx.engine.progress(self.region.id) else { return };
         let enough = self.applied.saturating_sub(kept.entries);
         let within = self.log().index_with_bytes_above(kept.pin_bytes_max).min(self.applied);
-        let mut upto = enough.max(within).min(progress.checkpointed.0);
+        let mut upto = enough.max(within);
         let needed = self.needed_above();
-        if self.log().bytes_above(needed) <= kept.pin_bytes_max {
+        let pins_too_much = self.log().bytes_above(needed) > kept.pin_bytes_max;
+        if !pins_too_much {
             upto = upto.min(needed);
         }
+        let checkpointed = progress.checkpointed.0;
+        let over = self.log().bytes_above(checkpointed) > kept.pin_bytes_max;
+        if pins_too_much && over && upto > checkpointed {
+            ctx.out.wants_checkpoint |= !mutant::active("raftstore.pin_waits");
+        }
+        upto = upto.min(checkpointed);
         let (from, _) = self.log().truncated();
-        if upto < from + STEP_ENTRIES {
+        let dropped = self.log().bytes_above(from).saturating_sub(self.log().bytes_above(upto));
+        if upto <= from || upto < from + STEP_ENTRIES && dropped < STEP_BYTES {
             return;
         }
         let Some(term) = self.log().term_of(upto) else { return };
@@ -31,14 +41,19 @@ impl<E: StorageEngine> Peer<E> {
         ctx.batches.ride_truncation(self.region.id, LogIndex(upto), Term(term));
     }
 
-    /// Followers need the entries above this one.
+    /// Followers need the entries above this one: those that can still be sent them. Who takes in a
+    /// snapshot will need what follows it, else the next one would be due when it is done.
     fn needed_above(&self) -> u64 {
         if !self.is_leader() {
             return u64::MAX;
         }
+        let (truncated, _) = self.log().truncated();
         let followers = self.node.raft.prs().iter().filter(|(id, _)| **id != self.name.id.0);
-        let alive =
-            followers.filter(|(_, it)| it.state != ProgressState::Snapshot && it.matched > 0);
-        alive.map(|(_, progress)| progress.matched).min().unwrap_or(u64::MAX)
+        let needs = followers.filter_map(|(_, it)| match it.state {
+            ProgressState::Snapshot if mutant::active("raftstore.snapshot_pins_nothing") => None,
+            ProgressState::Snapshot => Some(it.pending_snapshot),
+            _ => Some(it.matched),
+        });
+        needs.filter(|need| *need > 0 && *need >= truncated).min().unwrap_or(u64::MAX)
     }
 }

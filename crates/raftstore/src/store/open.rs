@@ -15,7 +15,7 @@ use std::sync::Arc;
 use stele_storage::{EngineView, ScanOptions, StorageEngine};
 use stele_types::{
     Error, HardState, KeyRange, LogBatch, Mark, Record, Region, RegionPhase, Result, StoreIdent,
-    keyspace,
+    keyspace, mutant,
 };
 
 /// Descriptors read at a time.
@@ -46,7 +46,7 @@ impl<E: StorageEngine> RaftStore<E> {
         begin_logs(&*engine, &live)?;
         end_logs(&*engine, &tombstones)?;
         let gaps = unowned(&*engine, &live)?;
-        if !gaps.is_empty() {
+        if !gaps.is_empty() && !mutant::active("raftstore.unowned_kept") {
             engine.drop_ranges(&gaps)?;
         }
         let mut ctx = Context::new(engine, options, logger, now);
@@ -136,11 +136,13 @@ fn begin_logs<E: StorageEngine>(engine: &E, live: &[Region]) -> Result<()> {
     Ok(())
 }
 
-/// A crash after a tombstone was applied and before the region's log ended.
+/// A crash after a tombstone was applied and before the region's log ended; or a manifest that was
+/// made again from runs, which name regions that have left since.
 fn end_logs<E: StorageEngine>(engine: &E, tombstones: &[Region]) -> Result<()> {
     let goes_on =
         |region: &&Region| engine.progress(region.id).is_some_and(|progress| !progress.destroyed);
     let ended = tombstones.iter().filter(goes_on);
+    let ended = ended.filter(|_| !mutant::active("raftstore.log_outlives_tombstone"));
     let records: Vec<_> = ended.map(|region| Record::Mark(region.id, Mark::Destroy)).collect();
     match records.is_empty() {
         true => Ok(()),

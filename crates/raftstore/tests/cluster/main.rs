@@ -6,6 +6,7 @@ mod checker;
 mod clients;
 mod elections;
 mod histories;
+mod leavers;
 mod liveness;
 mod members;
 mod nemesis;

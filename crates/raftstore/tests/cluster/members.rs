@@ -147,6 +147,65 @@ fn a_follower_that_lags_beyond_the_log_gets_a_snapshot() {
     assert!(sim.report(3, DATA).unwrap().truncated.0 > 500, "it began anew");
 }
 
+/// Store 3 is away while the leader, store 1, writes `count` entries of a kibibyte.
+fn leave_behind<B: Backend>(sim: &mut Sim<B>, count: usize) {
+    sim.lead(DATA, 1);
+    sim.write_surely(DATA, "first", "v");
+    sim.isolate(3);
+    write_many(sim, count);
+}
+
+fn write_many<B: Backend>(sim: &mut Sim<B>, count: usize) {
+    let value = "v".repeat(1 << 10);
+    for i in 0..count {
+        sim.write(1, DATA, crate::sim::put(&format!("k{i}"), &value));
+    }
+    sim.run(SECOND / 5);
+}
+
+// Catalogue: 54.
+#[test]
+fn a_follower_that_pins_too_much_gets_a_snapshot_though_no_checkpoint_was_due() {
+    let mut sim = Sim::with(ModelBackend, 3, &[1, 2, 3], 37, |options| {
+        options.log_kept.entries = 10;
+        options.log_kept.pin_bytes_max = 100 << 10;
+    });
+    leave_behind(&mut sim, 80);
+    sim.run(2 * SECOND);
+    assert!(sim.report(1, DATA).unwrap().truncated.0 < 10, "the budget is not used up");
+    write_many(&mut sim, 400);
+    let what = "the leader asks for a checkpoint and lets go of its log";
+    sim.run_until(5 * SECOND, what, |sim| sim.report(1, DATA).unwrap().truncated.0 > 400);
+    sim.net.heal();
+    sim.settle();
+    assert_eq!(sim.value(3, "k399").map(|value| value.len()), Some(1 << 10));
+    assert!(sim.report(3, DATA).unwrap().truncated.0 > 400, "it began anew");
+}
+
+// Catalogue: 59.
+#[test]
+fn what_follows_a_snapshot_on_its_way_is_kept_for_its_receiver() {
+    let mut sim = Sim::with(ModelBackend, 3, &[1, 2, 3], 38, |options| {
+        options.log_kept.entries = 10;
+        options.log_kept.pin_bytes_max = 1 << 20;
+    });
+    leave_behind(&mut sim, 1_200);
+    let what = "the leader lets go of its log";
+    sim.run_until(5 * SECOND, what, |sim| sim.report(1, DATA).unwrap().truncated.0 > 1_000);
+    let sent = |sim: &Sim<_>| sim.events.iter().filter(|it| it.contains("store 1 sends")).count();
+    sim.net.heal();
+    sim.run_until(5 * SECOND, "a snapshot leaves", |sim| sent(sim) == 1);
+    let at = sim.report(1, DATA).unwrap().applied;
+    sim.node(3).paused_until = sim.now + 3 * SECOND;
+    write_many(&mut sim, 300);
+    sim.checkpoint();
+    sim.run(2 * SECOND);
+    let report = sim.report(1, DATA).unwrap();
+    assert!(report.applied.0 > at.0 + 250 && report.truncated <= at, "{report:?} after {at}");
+    sim.settle();
+    assert_eq!(sent(&sim), 1, "the log goes on where the snapshot ends");
+}
+
 // Catalogue: 59.
 #[test]
 fn a_snapshot_of_what_the_log_holds_is_refused_for_entries_behind_it_were_acknowledged() {

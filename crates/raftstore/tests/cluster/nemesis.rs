@@ -34,6 +34,8 @@ pub struct Nemesis {
     prng: Prng,
     dangers: Dangers,
     next_at: u64,
+    /// When the network, in trouble by then, heals.
+    calm_at: u64,
     /// Stores that are down, and when they start again.
     down: Vec<(u64, u64)>,
     /// Changes of regions that were asked for.
@@ -43,7 +45,7 @@ pub struct Nemesis {
 impl Nemesis {
     pub fn new(dangers: Dangers, seed: u64) -> Self {
         let prng = Prng::new(seed ^ 0x4e3e_5150);
-        Self { prng, dangers, next_at: 0, down: Vec::new(), asked: Vec::new() }
+        Self { prng, dangers, next_at: 0, calm_at: u64::MAX, down: Vec::new(), asked: Vec::new() }
     }
 
     /// Does something, if it is time.
@@ -52,6 +54,10 @@ impl Nemesis {
             if self.down[at].1 <= sim.now {
                 sim.start(self.down.remove(at).0);
             }
+        }
+        if self.calm_at <= sim.now {
+            self.calm_at = u64::MAX;
+            heal(sim);
         }
         if sim.now < self.next_at {
             return;
@@ -81,6 +87,9 @@ impl Nemesis {
 
     fn trouble_network<B: Backend>(&mut self, sim: &mut Sim<B>) {
         let stores: Vec<u64> = sim.nodes.keys().copied().collect();
+        if self.prng.coin() {
+            self.calm_at = sim.now + self.prng.below(2_000) * MS;
+        }
         match self.prng.below(5) {
             0 => {
                 let (one, other): (Vec<u64>, Vec<u64>) =

@@ -13,10 +13,16 @@ const IDLE_SLEEP_MAX: Duration = Duration::from_millis(160);
 /// Idle rounds after which the log's last batch is confirmed.
 const CONFIRM_AFTER_ROUNDS: u32 = 20;
 
-pub(super) fn run(engine: &Engine, running: &AtomicBool) {
+pub(super) fn run(engine: &Engine, running: &AtomicBool, wants_checkpoint: &AtomicBool) {
     let mut idle_rounds = 0;
     let mut sleep = IDLE_SLEEP;
     while running.load(Ordering::Acquire) {
+        if wants_checkpoint.load(Ordering::Acquire) {
+            // Like any failed maintenance: the core asks again as long as it needs one.
+            let _ = engine.checkpoint();
+            // After it: what was asked for meanwhile is mostly answered by this one.
+            wants_checkpoint.store(false, Ordering::Release);
+        }
         // A failure is kept in the statistics, and a poisoned store ends its loop.
         let worked = engine.maintain(SLICE_BYTES).is_ok_and(|done| done.more && done.bytes > 0);
         if worked {

@@ -62,6 +62,7 @@ impl StoreHandle {
         let inbox = Arc::new(Inbox::new(pending_bytes_max));
         let running = Arc::new(AtomicBool::new(true));
         let readers = core.readers();
+        let wants_checkpoint = Arc::new(AtomicBool::new(false));
         let turn = turn::Turn {
             core,
             engine: engine.clone(),
@@ -69,6 +70,7 @@ impl StoreHandle {
             clock: clock.clone(),
             outward: outward.clone(),
             answers: HashMap::new(),
+            wants_checkpoint: wants_checkpoint.clone(),
         };
         let (stopping, queue) = (running.clone(), inbox.clone());
         let looped = spawn(format!("stele-store-{id}"), move || {
@@ -81,7 +83,7 @@ impl StoreHandle {
         })?;
         let (maintained, stopping) = (engine.clone(), running.clone());
         let maintenance = spawn(format!("stele-maintain-{id}"), move || {
-            maintain::run(&maintained, &stopping);
+            maintain::run(&maintained, &stopping, &wants_checkpoint);
         })?;
         Ok(Arc::new(Self {
             id,

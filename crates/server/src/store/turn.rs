@@ -6,6 +6,7 @@ use super::inbox::{Inbox, Item};
 use super::{Core, Engine, Outward};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use stele_raftstore::{Append, Input, Now, Outputs, Reply, RequestId};
 use stele_storage::StorageEngine;
@@ -19,6 +20,8 @@ pub(super) struct Turn {
     pub clock: Arc<dyn Clock>,
     pub outward: Arc<dyn Outward>,
     pub answers: HashMap<RequestId, oneshot::Sender<Reply>>,
+    /// Set when the core wants a checkpoint, for the maintenance.
+    pub wants_checkpoint: Arc<AtomicBool>,
 }
 
 impl Turn {
@@ -71,6 +74,9 @@ impl Turn {
         }
         if !outputs.events.is_empty() {
             self.outward.events(outputs.events);
+        }
+        if outputs.wants_checkpoint {
+            self.wants_checkpoint.store(true, Ordering::Release);
         }
         outputs.append
     }

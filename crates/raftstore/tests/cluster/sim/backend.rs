@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stele_engine::{Replay, Store};
 use stele_storage::{ModelEngine, StorageEngine};
 use stele_types::{ManualClock, StoreId};
-use stele_vfs::{SimOptions, SimVfs};
+use stele_vfs::{SimOptions, SimVfs, Vfs};
 
 /// Makes engines, and crashes them.
 pub trait Backend {
@@ -14,6 +14,9 @@ pub trait Backend {
 
     /// An empty one for a store.
     fn create(&mut self, store: u64) -> Arc<Self::Engine>;
+
+    /// Removes what says which runs are current, where there is such a thing.
+    fn lose_manifest(&mut self, _store: u64) {}
 
     /// What a power cut leaves of it, opened again.
     fn crash(&mut self, store: u64, engine: Arc<Self::Engine>, seed: u64) -> Arc<Self::Engine>;
@@ -73,6 +76,18 @@ impl Backend for SteleBackend {
         let disk = SimVfs::new(SimOptions { seed: store, ..SimOptions::default() });
         self.disks.insert(store, disk);
         self.open(store)
+    }
+
+    fn lose_manifest(&mut self, store: u64) {
+        let disk = &self.disks[&store];
+        let is_manifest = |path: &std::path::PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.starts_with("manifest-"))
+        };
+        let manifests: Vec<_> = disk.paths().into_iter().filter(is_manifest).collect();
+        assert!(!manifests.is_empty(), "{:?}", disk.paths());
+        manifests.iter().for_each(|path| disk.unlink(path).unwrap());
+        disk.sync_dir(Path::new("/store/index")).unwrap();
     }
 
     fn crash(&mut self, store: u64, engine: Arc<Store>, seed: u64) -> Arc<Store> {

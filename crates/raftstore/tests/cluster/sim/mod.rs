@@ -45,6 +45,8 @@ enum Happening<E: StorageEngine> {
         to: PeerId,
         ok: bool,
     },
+    /// A checkpoint that the core asked for.
+    Checkpoint,
 }
 
 /// What happens when: by time and number, on which store in which of its lives.
@@ -181,9 +183,20 @@ impl<B: Backend> Sim<B> {
         let node = self.nodes.get_mut(&id).unwrap();
         node.core = None;
         node.paused_until = 0;
+        let mut broken = Vec::new();
         self.agenda.retain(|_, (to, _, happening)| {
+            if let Happening::SnapshotOffered { header, .. }
+            | Happening::SnapshotReceived { header, .. } = happening
+                && *to == id
+            {
+                broken.push((header.from.store.0, header.region.id, header.to.id));
+            }
             *to != id || matches!(happening, Happening::Message(_))
         });
+        // Their connections break, as senders notice.
+        for (from, region, to) in broken {
+            self.answer_sender((id, from), region, to, false);
+        }
         let node = self.nodes.get_mut(&id).unwrap();
         node.engine = self.backend.crash(id, node.engine.clone(), seed);
         self.note(format!("store {id} crashes"));
@@ -317,6 +330,7 @@ impl<B: Backend> Sim<B> {
             Happening::SnapshotSent { region, to: peer, ok } => {
                 self.node(to).core().step(Input::SnapshotSent { region, to: peer, ok });
             }
+            Happening::Checkpoint => engine.checkpoint().unwrap(),
         }
     }
 
@@ -382,6 +396,10 @@ impl<B: Backend> Sim<B> {
         }
         for event in outputs.events {
             self.see(id, event);
+        }
+        if outputs.wants_checkpoint {
+            let delay = self.prng.below(200 * MS);
+            self.schedule(delay, id, Happening::Checkpoint);
         }
     }
 
