@@ -114,8 +114,14 @@ fn changes_are_waited_for_and_refusals_are_one_line() {
     ask(&fake, "ctl --cluster @ region 77").fails(1, "there is no region 77");
     ask(&fake, "ctl --cluster @ split 2 --hex xx").fails(1, "not hexadecimal");
     ask(&fake, "ctl --cluster @ cancel 9").fails(1, "there is no store 9");
-    let command = ask(&fake, "ctl --cluster @ add-store").ok();
-    assert!(golden(&fake, &command).contains("stele server --join 127.0.0.1:40001 --store DIR"));
+    let dir = tempfile::tempdir().unwrap();
+    let (empty, full) = (dir.path().join("new").display().to_string(), dir.path().display());
+    let command = ask(&fake, &format!("ctl --cluster @ add-store {empty} --listen h:1")).ok();
+    let expected = format!("stele server --listen h:1 --join 127.0.0.1:40001 --store {empty}\n");
+    assert!(golden(&fake, &command).contains(&expected), "{command:?}");
+    assert!(command.text().contains("Nothing was changed"), "{command:?}");
+    std::fs::write(dir.path().join("x"), b"").unwrap();
+    ask(&fake, &format!("ctl --cluster @ add-store {full}")).fails(1, "it is not empty");
 }
 
 #[test]

@@ -18,6 +18,9 @@ use tonic::{Code, Status};
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// Metadata of a refusal: where to ask in place of this node.
 const LEADER: &str = "stele-leader";
+/// And: the same call may succeed after so many milliseconds, at most these.
+const RETRY: &str = "stele-retry-ms";
+const RETRY_MS_MAX: u64 = 5_000;
 
 /// The directory's nodes and what they said of stores.
 pub struct Directory {
@@ -226,7 +229,16 @@ fn is_member(store: &metapb::Store) -> bool {
 /// Whether a status says that the connection is of no more use, not that the call was refused.
 pub fn is_broken(status: &Status) -> bool {
     let lost = [Code::Unavailable, Code::Unknown, Code::Cancelled, Code::Internal];
-    lost.contains(&status.code()) && leader_of(status).is_none() && !is_not_leader(status)
+    lost.contains(&status.code())
+        && leader_of(status).is_none()
+        && retry_after(status).is_none()
+        && !is_not_leader(status)
+}
+
+/// How long to wait before the same call is made again, if the node said so.
+pub fn retry_after(status: &Status) -> Option<Duration> {
+    let ms: u64 = status.metadata().get(RETRY)?.to_str().ok()?.parse().ok()?;
+    Some(Duration::from_millis(ms.min(RETRY_MS_MAX)))
 }
 
 /// Whether the node says that another one must be asked.

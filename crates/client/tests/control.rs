@@ -6,7 +6,7 @@ mod fake;
 
 use fake::Fake;
 use std::time::Duration;
-use stele_client::Client;
+use stele_client::{Client, Options};
 use stele_types::{Error, KeyRange, RegionId, StoreId};
 
 #[tokio::test]
@@ -26,6 +26,20 @@ async fn the_placement_leader_is_followed_when_it_moves_and_when_it_dies() {
     let (stores, ()) = tokio::join!(control.stores(&[]), election);
     assert_eq!(stores.unwrap().len(), 3);
     assert_eq!(control.members().await.unwrap().members.len(), 3);
+}
+
+#[tokio::test]
+async fn a_leader_that_is_new_is_asked_again_until_the_time_is_up() {
+    let fake = Fake::start(3);
+    let options = Options { timeout: Duration::from_secs(2), ..Options::default() };
+    let client = Client::connect_with(&fake.addresses(), options).await.unwrap();
+    fake.state().unsettled = 4;
+    client.control().transfer_leader(RegionId(2), StoreId(3)).await.unwrap();
+    assert_eq!(fake.state().leaders[&2], 3);
+    assert_eq!(fake.state().unsettled, 0);
+    fake.state().unsettled = u32::MAX;
+    let error = client.control().transfer_leader(RegionId(2), StoreId(1)).await.unwrap_err();
+    assert!(matches!(&error, Error::Unavailable(text) if text.contains("is new")), "{error}");
 }
 
 #[tokio::test]

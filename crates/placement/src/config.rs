@@ -68,25 +68,26 @@ settings! {
         "The replicas of a store without a heartbeat for so long are rebuilt on other stores.";
     balance = 1, 0, 1,
         "Whether replicas and leaders are spread evenly (1) or left where they are (0).";
-    balance_tolerance_percent = 5, 0, 100,
-        "Stores whose loads differ by less than this share of the average count as even.";
     moves_max = 4, 0, 1024,
-        "Replicas moved at the same time to balance or to drain; repairs do not count.";
-    leader_moves_max = 8, 0, 1024,
-        "Leaders moved at the same time to balance.";
+        "Replicas moved at the same time to balance or to drain, and half of the leaders; repairs do not \
+         count.";
     snapshots_max = 4, 1, 64,
         "Replicas that one store sends, and that one store receives, at the same time.";
-    free_percent_min = 5, 0, 50,
-        "A store with less free space than this share of its capacity gets no new replicas.";
-    split_above_bytes = 4 << 30, 1 << 20, 1 << 40,
-        "A leader whose region is larger than this, and that has not split it by itself, is told to.";
-    merge = 0, 0, 1,
-        "Whether small neighbouring regions are merged (1) or not (0).";
-    merge_below_bytes = 8 << 20, 0, 1 << 40,
-        "A region is merged into its neighbour when both together are smaller than this.";
+    merge_below_bytes = 0, 0, 1 << 40,
+        "A region is merged into its neighbour when both together are smaller than this; 0 for never.";
 }
 
+/// Stores whose loads differ by less than this share of the average count as even.
+pub(crate) const BALANCE_TOLERANCE_PERCENT: u64 = 5;
+/// A store with less free space than this share of its capacity gets no new replicas.
+pub(crate) const FREE_PERCENT_MIN: u64 = 5;
+
 impl Config {
+    /// Leaders moved at the same time: that costs less than moving replicas.
+    pub fn leader_moves_max(&self) -> u64 {
+        self.moves_max.saturating_mul(2)
+    }
+
     /// The setting's description if it exists and takes `value`. Fails with `Invalid`.
     pub fn check(name: &str, value: u64) -> Result<&'static Setting> {
         let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) else {

@@ -5,6 +5,7 @@
 //! 04 'i'             ids     := watermark:varint        no id above it was ever given out
 //! 04 'm'             members := version:varint          grows with each change of a store's record
 //! 04 'n' name        setting := value:varint            absent: the default
+//! 04 'q' id:u64be    silence := unix_seconds:varint    since when a store is not heard of
 //! 04 'r' id:u64be    region  := types::Region
 //! 04 's' id:u64be    store   := store::Store            tombstones stay
 //! ```
@@ -27,11 +28,20 @@ pub struct PairChange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Record {
     Cluster(ClusterId),
-    Ids { watermark: u64 },
-    Members { version: u64 },
-    Setting { name: String, value: Option<u64> },
+    Ids {
+        watermark: u64,
+    },
+    Members {
+        version: u64,
+    },
+    Setting {
+        name: String,
+        value: Option<u64>,
+    },
     Region(RegionId, Option<Region>),
     Store(Store),
+    /// Since when it is not heard of, in unix seconds.
+    Silence(StoreId, Option<u64>),
 }
 
 const FORMAT: u8 = 1;
@@ -76,6 +86,17 @@ pub fn store(store: &Store) -> PairChange {
     put(&numbered(b's', store.id.0), store.encode())
 }
 
+/// The record that a store is not heard of since that moment, in unix seconds; `None`: it is.
+pub fn silence(store: StoreId, since_s: Option<u64>) -> PairChange {
+    let key = keyspace::in_space(keyspace::SYSTEM, &numbered(b'q', store.0));
+    let value = since_s.map(|since_s| {
+        let mut out = Vec::new();
+        varint::put(&mut out, since_s);
+        Bytes::from(out)
+    });
+    PairChange { key, value }
+}
+
 /// The record of a region.
 pub fn region(region: &Region) -> PairChange {
     put(&numbered(b'r', region.id.0), region.encode())
@@ -116,6 +137,10 @@ pub(crate) fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Record>>
             number(name)
                 .filter(|id| *id == region.id.0)
                 .map(|id| Record::Region(RegionId(id), Some(region)))
+        }
+        (b'q', None) => number(name).map(|id| Record::Silence(StoreId(id), None)),
+        (b'q', Some(value)) => {
+            number(name).and_then(|id| Some(Record::Silence(StoreId(id), Some(one_number(value)?))))
         }
         (b's', Some(value)) => match number(name) {
             Some(id) => Some(Record::Store(Store::decode(StoreId(id), value)?)),
@@ -169,6 +194,9 @@ mod tests {
         assert_eq!(decoded(&no_region(RegionId(9))), Record::Region(RegionId(9), None));
         let sample = Store { id: StoreId(3), address: "a:1".into(), ..Store::default() };
         assert_eq!(decoded(&store(&sample)), Record::Store(sample));
+        let id = StoreId(3);
+        assert_eq!(decoded(&silence(id, Some(99))), Record::Silence(id, Some(99)));
+        assert_eq!(decoded(&silence(id, None)), Record::Silence(id, None));
     }
 
     #[test]

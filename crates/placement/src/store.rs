@@ -75,6 +75,8 @@ pub struct StoreReport {
     pub is_full: bool,
     /// It stopped after a failure of its device: what it held is lost to the cluster.
     pub has_failed: bool,
+    /// The time that 99 of 100 of its last appends stayed below; 0 before the first.
+    pub append_p99_nanos: u64,
 }
 
 /// What a node says about itself in a heartbeat.
@@ -103,7 +105,8 @@ pub struct Store {
     pub capacity_bytes: u64,
     /// Names and values that describe it.
     pub labels: Vec<(String, String)>,
-    /// Last heartbeat. Not persisted: a new leader counts from the moment it took over.
+    /// Last heartbeat. Not persisted, but for the silence of one that is not heard of: see
+    /// [`Cluster::plan_silences`](crate::Cluster::plan_silences).
     pub heard: Heard,
     /// What it said last. Not persisted.
     pub report: StoreReport,
@@ -114,19 +117,27 @@ pub struct Store {
 /// When a store was last heard of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// Never by this leader, which took over at that moment.
-    NotSince(Millis),
+    /// Never by this leader.
+    NotSince {
+        /// It took over at that moment.
+        loaded: Millis,
+        /// For so long nobody had heard of the store by then, as far as an earlier leader wrote it
+        /// down.
+        silent_s: u64,
+    },
     /// At that moment.
     At(Millis),
 }
 
 impl Default for Heard {
     fn default() -> Self {
-        Self::NotSince(Millis(0))
+        Self::NotSince { loaded: Millis(0), silent_s: 0 }
     }
 }
 
 const FORMAT: u8 = 1;
+/// What a new leader waits for heartbeats, which come every second, before it takes a store for down.
+const GRACE_S: u64 = 5;
 /// Longest address, label name or label value.
 pub(crate) const TEXT_BYTES_MAX: usize = 1024;
 /// Longest token.
@@ -135,15 +146,20 @@ pub(crate) const TOKEN_BYTES_MAX: usize = 64;
 pub(crate) const LABELS_MAX: usize = 64;
 
 impl Store {
-    /// What its heartbeats say. A store that this leader never heard of is silent at once, and down
-    /// as if it had been heard of when the leader took over.
+    /// What its heartbeats say. A store that this leader never heard of is silent at once. It is
+    /// down once the silence that earlier leaders wrote down and this leader's own are long enough
+    /// together; but a store that came back while nobody led has some heartbeats' time to say so.
     pub fn liveness(&self, config: &Config, now: Millis) -> Liveness {
+        let down_after = config.down_after_seconds;
         let (seconds, heard) = match self.heard {
             Heard::At(moment) => (now.seconds_since(moment), true),
-            Heard::NotSince(moment) => (now.seconds_since(moment), false),
+            Heard::NotSince { loaded, silent_s } => match now.seconds_since(loaded) {
+                waited if waited < GRACE_S.min(down_after) => (0, false),
+                waited => (waited.saturating_add(silent_s), false),
+            },
         };
         match seconds {
-            _ if seconds >= config.down_after_seconds => Liveness::Down,
+            _ if seconds >= down_after => Liveness::Down,
             _ if !heard || seconds >= config.silent_after_seconds => Liveness::Silent,
             _ => Liveness::Live,
         }
@@ -216,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_grows_into_being_down_and_a_new_leader_starts_to_count_anew() {
+    fn silence_grows_into_being_down_and_a_new_leader_goes_on_counting_after_a_grace() {
         let config = Config::default();
         let mut store = Store { heard: Heard::At(Millis(1000)), ..Store::default() };
         let at =
@@ -224,9 +240,15 @@ mod tests {
         assert_eq!(at(&store, 29), Liveness::Live);
         assert_eq!(at(&store, 30), Liveness::Silent);
         assert_eq!(at(&store, 1800), Liveness::Down);
-        store.heard = Heard::NotSince(Millis(1000));
+        store.heard = Heard::NotSince { loaded: Millis(1000), silent_s: 0 };
         assert_eq!(at(&store, 0), Liveness::Silent);
         assert_eq!(at(&store, 1799), Liveness::Silent);
         assert_eq!(at(&store, 1800), Liveness::Down);
+        store.heard = Heard::NotSince { loaded: Millis(1000), silent_s: 1500 };
+        assert_eq!(at(&store, 299), Liveness::Silent);
+        assert_eq!(at(&store, 300), Liveness::Down);
+        store.heard = Heard::NotSince { loaded: Millis(1000), silent_s: 9000 };
+        assert_eq!(at(&store, 4), Liveness::Silent, "it may have come back meanwhile");
+        assert_eq!(at(&store, 5), Liveness::Down);
     }
 }

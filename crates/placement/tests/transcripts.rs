@@ -246,7 +246,7 @@ fn what_nobody_looks_after_is_ended() {
 }
 
 #[test]
-fn regions_are_merged_and_split() {
+fn regions_are_merged_and_never_told_to_split_by_size() {
     check("shape");
 }
 

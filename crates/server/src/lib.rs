@@ -7,6 +7,7 @@ pub mod load;
 pub mod members;
 pub mod node;
 pub mod observe;
+mod paging;
 pub mod pd;
 pub mod placement;
 pub mod port;

@@ -16,6 +16,8 @@ pub struct Member {
     pub address: String,
     /// It left for good.
     pub is_removed: bool,
+    /// Where it is in its life, as last heard: a number of [`control::StoreState`].
+    pub state: i32,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,12 +69,12 @@ impl Members {
         addresses
     }
 
-    /// Nodes and the stores they have.
-    pub fn by_address(&self) -> BTreeMap<String, Vec<StoreId>> {
-        let mut nodes: BTreeMap<String, Vec<StoreId>> = BTreeMap::new();
+    /// Nodes and the stores they have, with their states.
+    pub fn by_address(&self) -> BTreeMap<String, Vec<(StoreId, i32)>> {
+        let mut nodes: BTreeMap<String, Vec<(StoreId, i32)>> = BTreeMap::new();
         for (id, member) in &self.known.read().stores {
             if !member.is_removed {
-                nodes.entry(member.address.clone()).or_default().push(*id);
+                nodes.entry(member.address.clone()).or_default().push((*id, member.state));
             }
         }
         nodes
@@ -86,7 +88,8 @@ impl Members {
             for store in &member.stores {
                 let is_removed = store.state == control::StoreState::Removed as i32;
                 let address = member.address.clone();
-                stores.insert(StoreId(store.id), Member { address, is_removed });
+                let member = Member { address, is_removed, state: store.state };
+                stores.insert(StoreId(store.id), member);
             }
         }
         let known = Known { version, stores };
@@ -105,7 +108,8 @@ impl Members {
     pub fn add_own(&self, store: StoreId, address: &str) -> Result<()> {
         let known = {
             let mut known = self.known.write();
-            let member = Member { address: address.to_owned(), is_removed: false };
+            let state = known.stores.get(&store).map_or(0, |member| member.state);
+            let member = Member { address: address.to_owned(), is_removed: false, state };
             known.stores.insert(store, member);
             known.clone()
         };
@@ -117,7 +121,12 @@ impl Members {
             .stores
             .iter()
             .map(|(id, member)| {
-                json!({ "store": id.0, "address": member.address, "removed": member.is_removed })
+                json!({
+                    "store": id.0,
+                    "address": member.address,
+                    "removed": member.is_removed,
+                    "state": member.state,
+                })
             })
             .collect();
         let text = json!({ "version": known.version, "stores": stores }).to_string();
@@ -135,7 +144,10 @@ fn decode(bytes: &[u8]) -> Option<Known> {
     for store in value.get("stores")?.as_array()? {
         let address = store.get("address")?.as_str()?.to_owned();
         let is_removed = store.get("removed")?.as_bool()?;
-        stores.insert(StoreId(store.get("store")?.as_u64()?), Member { address, is_removed });
+        // Files of earlier builds have no state: it is heard with the next change.
+        let state = store.get("state").and_then(Value::as_i64).unwrap_or_default();
+        let member = Member { address, is_removed, state: i32::try_from(state).ok()? };
+        stores.insert(StoreId(store.get("store")?.as_u64()?), member);
     }
     Some(Known { version: value.get("version")?.as_u64()?, stores })
 }
@@ -160,6 +172,7 @@ mod tests {
         let again = Members::open(dir.path()).unwrap();
         assert_eq!(again.version(), 2);
         assert_eq!(again.addresses(), ["a:1", "b:1"]);
+        assert_eq!(again.by_address()["b:1"], [(StoreId(2), up as i32)]);
         let gone = control::StoreState::Removed;
         assert!(again.update(3, &[member("a:1", 1, gone)]).unwrap());
         assert!(again.get(StoreId(1)).unwrap().is_removed && again.addresses().is_empty());

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// What a change must pass, with the arguments that keep it short.
-const CI: [(&str, &[&str]); 12] = [
+const CI: [(&str, &[&str]); 13] = [
     ("start", &["--short"]),
     ("ycsb", &["--short"]),
     ("clients", &["--short"]),
@@ -22,6 +22,7 @@ const CI: [(&str, &[&str]); 12] = [
     ("learner", &["--short"]),
     ("replace", &["--rounds", "1"]),
     ("resize", &["--short"]),
+    ("shape", &["--short"]),
     ("hostile", &["--rounds", "1"]),
     ("bytes-written", &["--short"]),
 ];

@@ -5,6 +5,7 @@ pub mod control;
 pub mod disk;
 pub mod network;
 pub mod node;
+pub mod orders;
 pub mod process;
 
 use anyhow::{Context, Result};

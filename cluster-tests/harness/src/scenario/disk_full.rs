@@ -30,7 +30,6 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     spec.last_store = Some(disk.path().join("store"));
     let mut cluster = Cluster::start(spec).await?;
     // Nor does the placement group ask for a split, or move leaders.
-    cluster.set_option("split_above_bytes", &(1u64 << 40).to_string()).await?;
     cluster.set_option("balance", "0").await?;
     let small = cluster.store_of(SMALL).await?;
     let other = cluster.store_of(0).await?;

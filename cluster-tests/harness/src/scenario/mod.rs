@@ -12,6 +12,7 @@ mod partition;
 mod pause;
 mod replace;
 mod resize;
+mod shape;
 mod start;
 mod ycsb;
 
@@ -52,6 +53,7 @@ scenarios! {
     replace "replace" "a node is lost with its disk and comes back with an empty one"
     learner "learner" "a follower too far behind is caught up by a snapshot while writes go on"
     resize "resize" "three nodes become five and three again, under load"
+    shape "shape" "split, transfer, move and merge by order; nothing is lost, all replicas are the same"
     idle "idle" "a thousand regions at rest"
     bytes_written "bytes-written" "bytes that each node writes for a byte of payload"
     hostile "hostile" "garbage, oversized and hostile bytes on the port"

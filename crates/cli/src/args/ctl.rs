@@ -1,6 +1,7 @@
 //! What operators can ask of a cluster.
 
 use clap::{Args, Subcommand};
+use std::path::PathBuf;
 
 #[derive(Args, Debug)]
 pub struct Ctl {
@@ -55,8 +56,8 @@ pub enum CtlCommand {
         /// Store that gets it
         to: u64,
     },
-    /// Tell how a store is added
-    AddStore,
+    /// Check a directory that shall become a store, say how its server is started, and watch it join
+    AddStore(AddStore),
     /// Empty a store and take it out of the cluster for good
     RemoveStore(Leave),
     /// Empty a store that stays a member
@@ -106,6 +107,18 @@ pub struct Split {
     /// Keys are written in hexadecimal
     #[arg(long)]
     pub hex: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct AddStore {
+    /// The directory, on this machine
+    pub dir: PathBuf,
+    /// Address that the new server listens on
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: Option<String>,
+    /// Wait until a new store has joined and has its share, and show how far it is
+    #[arg(long)]
+    pub wait: bool,
 }
 
 #[derive(Args, Debug)]

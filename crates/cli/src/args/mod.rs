@@ -6,7 +6,7 @@ mod playground;
 mod server;
 
 pub use bench::{Bench, Distribution, Policy, Workload};
-pub use ctl::{Ctl, CtlCommand, Regions};
+pub use ctl::{AddStore, Ctl, CtlCommand, Regions};
 pub use playground::Playground;
 pub use server::Server;
 

@@ -3,6 +3,7 @@
 mod change;
 mod checksum;
 mod config;
+mod join;
 mod leave;
 pub mod rows;
 
@@ -17,9 +18,6 @@ use stele_client::Control;
 use stele_types::{KeyRange, RegionId, Result, StoreId};
 
 pub fn run(args: &Ctl) -> Result<Outcome> {
-    if let CtlCommand::AddStore = args.command {
-        return add_store(args);
-    }
     runtime::small()?.block_on(async {
         let client = runtime::connect(&args.cluster).await?;
         carry_out(args, &client.control()).await
@@ -59,7 +57,7 @@ async fn carry_out(args: &Ctl, control: &Control) -> Result<Outcome> {
             let operator = control.move_replica(region(*id), store(*from), store(*to)).await?;
             Change::new(control, operator).wait(json).await
         }
-        CtlCommand::AddStore => Ok(Outcome::Done),
+        CtlCommand::AddStore(wanted) => join::run(control, &args.cluster, wanted, json).await,
         CtlCommand::RemoveStore(leave) => {
             let begun = control.remove(store(leave.store)).await?;
             leave::follow(control, begun, leave.wait, json).await
@@ -94,17 +92,5 @@ async fn one_region(control: &Control, id: RegionId, json: bool) -> Result<Outco
     }
     let details = control.region_detail(&row.region).await?;
     table::print(&replicas(&row, &details), json, "no replica answers")?;
-    Ok(Outcome::Done)
-}
-
-/// A store comes with the process that runs it: there is nothing to be asked of the cluster.
-fn add_store(args: &Ctl) -> Result<Outcome> {
-    let command = format!("stele server --join {} --store DIR", args.cluster.join(","));
-    let row = vec![table::words("command", command.as_str())];
-    if args.json {
-        table::print(&[row], true, "")?;
-    } else {
-        say(&format!("run where the device is, with --listen ADDR for others:\n  {command}\n"));
-    }
     Ok(Outcome::Done)
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_client::messages::{RaftRole, StoreInfo};
 use stele_client::{Client, Control, Options, RegionRow};
-use stele_types::size::format_bytes;
+use stele_types::size::{format_bytes, parse_bytes};
 use stele_types::{Error, KeyRange, PeerRole, RegionId, Result, StoreId};
 
 /// Copies of a region, if there are as many nodes.
@@ -47,9 +47,12 @@ impl Cluster {
         let started = Instant::now();
         // Stores are known once they have reported.
         while cluster.node_of.len() < addresses.len() {
-            cluster.learn_stores().await?;
+            cluster.nodes().check_running()?;
+            let infos = cluster.learn_stores().await?;
+            cluster.check_disks(&infos).await?;
             if started.elapsed() > REPLICATED_WITHIN {
-                return Err(Error::Unavailable("not every node has joined".to_owned()));
+                let logs = cluster.nodes().log_ends();
+                return Err(Error::Unavailable(format!("not every node has joined{logs}")));
             }
             tokio::time::sleep(ASK_EVERY).await;
         }
@@ -103,12 +106,46 @@ impl Cluster {
             if !regions.is_empty() && regions.iter().all(is_done) {
                 return Ok((regions.len(), copies));
             }
+            self.nodes().check_running()?;
+            let infos = self.control.stores(&[]).await?;
+            self.check_disks(&infos).await?;
             if started.elapsed() > REPLICATED_WITHIN {
-                let text = format!("some region has not {copies} copies yet; see `status`");
+                let logs = self.nodes().log_ends();
+                let text = format!("some region has not {copies} copies yet{logs}");
                 return Err(Error::Unavailable(text));
             }
             tokio::time::sleep(ASK_EVERY).await;
         }
+    }
+
+    /// Fails with every disk that takes no replica, and what it lacks: waiting would not help.
+    async fn check_disks(&self, infos: &[StoreInfo]) -> Result<()> {
+        let mut full = Vec::new();
+        for info in infos {
+            let stats = info.stats.unwrap_or_default();
+            let name = self.node_name(StoreId(stats.id));
+            if stats.failed {
+                full.push(format!("{name}: store {} has failed", stats.id));
+            } else if stats.disk_full {
+                let reserved = self.reserved_bytes(&info.address).await;
+                full.push(format!("{name}: {}", lack(stats.free, reserved)));
+            }
+        }
+        if full.is_empty() {
+            return Ok(());
+        }
+        Err(Error::Refused(format!(
+            "no room for replicas\n    {}\n  free some space, choose a directory on a larger disk \
+             (--keep DIR), or lower what is kept back (STELE_RESERVED_BYTES=64MiB)",
+            full.join("\n    ")
+        )))
+    }
+
+    /// What a node keeps back of its disks; `None` if it does not say.
+    async fn reserved_bytes(&self, address: &str) -> Option<u64> {
+        let keys = ["reserved_bytes".to_owned()];
+        let items = self.control.config(address, &keys).await.ok()?;
+        parse_bytes(&items.first()?.value).ok()
     }
 
     /// Regions as the placement group knows them now.
@@ -253,6 +290,19 @@ impl Cluster {
             maybe("leaders", known.then(|| led.count() as u64)),
             words("used", stats.map_or("-".to_owned(), |stats| format_bytes(stats.used))),
         ]
+    }
+}
+
+/// How much a full disk lacks.
+fn lack(free: u64, reserved: Option<u64>) -> String {
+    let free_text = format_bytes(free);
+    match reserved {
+        Some(reserved) if reserved > free => format!(
+            "its disk is full: {free_text} free, {} reserved for collection; {} more needed",
+            format_bytes(reserved),
+            format_bytes(reserved - free),
+        ),
+        _ => format!("its disk is full: {free_text} free"),
     }
 }
 

@@ -34,7 +34,14 @@ pub fn run(args: &Playground) -> Result<Outcome> {
     let outcome = play(args, &runtime, &nodes, &home);
     nodes.lock().kill_all();
     home.close()?;
-    outcome
+    match outcome {
+        // The end of a node's log is shown as it is.
+        Err(error) if error.to_string().contains('\n') => {
+            eprintln!("stele: {error}");
+            Ok(Outcome::Failed)
+        }
+        outcome => outcome,
+    }
 }
 
 /// Processes are started on this thread only: they end when the thread does that started them.

@@ -2,7 +2,7 @@
 //! this one.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,9 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 const PORT_FILE: &str = "port";
 /// Where a node's standard error goes.
 const LOG_FILE: &str = "log";
+/// What an error shows of it.
+const LOG_END_LINES: usize = 8;
+const LOG_END_BYTES: u64 = 8 << 10;
 /// Settings that the playground decides.
 const OWN_SETTINGS: [&str; 4] = ["STELE_LISTEN", "STELE_ADVERTISE", "STELE_JOIN", "STELE_STORE"];
 
@@ -140,14 +143,24 @@ impl Nodes {
         self.kill(wait.at)?;
         let node = self.node(wait.at)?;
         let why = match line {
-            Err(RecvTimeoutError::Timeout) => "was not ready in time".to_owned(),
-            _ => format!("ended: {}", last_line(&node.dir.join(LOG_FILE))),
+            Err(RecvTimeoutError::Timeout) => "was not ready in time",
+            _ => "ended before it was ready",
         };
-        Err(Error::Refused(format!(
-            "{} {why} (log: {})",
-            node.name,
-            node.dir.join(LOG_FILE).display()
-        )))
+        Err(Error::Refused(format!("{} {why}{}", node.name, node.log_end())))
+    }
+
+    /// Fails with the end of the log of a node that ended by itself.
+    pub fn check_running(&mut self) -> Result<()> {
+        self.look();
+        match self.list.iter().find(|node| node.state == State::Down) {
+            Some(node) => Err(Error::Refused(format!("{} ended{}", node.name, node.log_end()))),
+            None => Ok(()),
+        }
+    }
+
+    /// The ends of all nodes' logs.
+    pub fn log_ends(&self) -> String {
+        self.list.iter().map(|node| format!("\n{}{}", node.name, node.log_end())).collect()
     }
 
     /// Ends a node as a power cut would.
@@ -249,14 +262,51 @@ fn first_line(stdout: Option<ChildStdout>) -> Receiver<String> {
     first_line
 }
 
-fn last_line(path: &Path) -> String {
-    let mut text = String::new();
-    let read = File::open(path).and_then(|mut file| file.read_to_string(&mut text));
-    let last = text.lines().rfind(|line| !line.trim().is_empty());
-    match (read, last) {
-        (Ok(_), Some(line)) => line.to_owned(),
-        _ => "it said nothing".to_owned(),
+impl Node {
+    /// The last lines of its log, each on a line of its own.
+    fn log_end(&self) -> String {
+        let path = self.dir.join(LOG_FILE);
+        let head = format!("; the end of its log ({}):", path.display());
+        match log_end(&path) {
+            Ok(lines) if !lines.is_empty() => {
+                lines.iter().fold(head, |text, line| format!("{text}\n    {line}"))
+            }
+            Ok(_) => "; its log is empty".to_owned(),
+            Err(error) => format!("; its log {}: {error}", path.display()),
+        }
     }
+}
+
+fn log_end(path: &Path) -> std::io::Result<Vec<String>> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(LOG_END_BYTES)))?;
+    let mut bytes = Vec::new();
+    file.take(LOG_END_BYTES).read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let mut lines: Vec<String> = text
+        .lines()
+        .rev()
+        .filter(|l| !l.trim().is_empty())
+        .take(LOG_END_LINES)
+        .map(plain)
+        .collect();
+    lines.reverse();
+    Ok(lines)
+}
+
+/// A line without the colours of a terminal.
+fn plain(line: &str) -> String {
+    let mut out = String::new();
+    let mut is_escape = false;
+    for character in line.chars() {
+        match (is_escape, character) {
+            (false, '\u{1b}') => is_escape = true,
+            (false, _) => out.push(character),
+            (true, _) => is_escape = !character.is_ascii_alphabetic(),
+        }
+    }
+    out
 }
 
 /// The port the directory had before, else the one asked for, else a free one.
@@ -284,6 +334,17 @@ fn port(dir: &Path, asked: Option<u16>, taken: &mut Vec<TcpListener>) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_end_of_a_log_is_its_last_lines_without_colours() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let text: String = (0..5000).map(|n| format!("\u{1b}[2mline\u{1b}[0m {n}\n\n")).collect();
+        fs::write(&path, text).unwrap();
+        let lines = log_end(&path).unwrap();
+        assert_eq!(lines.len(), LOG_END_LINES);
+        assert_eq!((lines[0].as_str(), lines[7].as_str()), ("line 4992", "line 4999"));
+    }
 
     #[test]
     fn ports_are_free_distinct_and_the_same_again() {

@@ -8,11 +8,12 @@ pub use regions::RegionRow;
 use crate::Options;
 use crate::backoff::{Pause, Tries};
 use crate::call::ControlCall;
-use crate::directory::{is_broken, is_not_leader, leader_of, status_text};
+use crate::directory::{is_broken, is_not_leader, leader_of, retry_after, status_text};
 use crate::route::Router;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::time::Duration;
 use stele_proto::stele::control::v1 as messages;
 use stele_types::{Error, RegionId, Result, StoreId};
 use tonic::{Code, Status};
@@ -164,7 +165,8 @@ impl Control {
         let mut tries = Tries::new(self.options.timeout);
         loop {
             let mut why = String::new();
-            for address in self.candidates() {
+            let mut pause = Pause::Region;
+            'nodes: for address in self.candidates() {
                 let mut next = Some(address);
                 // A named leader that names another: leadership is moving, a pause is due.
                 for _ in 0..2 {
@@ -179,11 +181,16 @@ impl Control {
                             why = text;
                             next = leader;
                         }
+                        // The leader itself, or who asked it: no other node knows more.
+                        Err(Failed::Now { text, again_in }) => {
+                            (why, pause) = (text, Pause::Busy(again_in));
+                            break 'nodes;
+                        }
                     }
                 }
             }
             *self.leader.lock() = None;
-            tries.pause(Pause::Region, why).await?;
+            tries.pause(pause, why).await?;
         }
     }
 
@@ -194,7 +201,9 @@ impl Control {
         match self.send(address, call, &tries).await {
             Ok(response) => Ok(response),
             Err(Failed::For(error)) => Err(error),
-            Err(Failed::Here { text, .. }) => Err(Error::Unavailable(text)),
+            Err(Failed::Here { text, .. } | Failed::Now { text, .. }) => {
+                Err(Error::Unavailable(text))
+            }
         }
     }
 
@@ -243,10 +252,15 @@ enum Failed {
     For(Error),
     /// By this node; another one may.
     Here { text: String, leader: Option<String> },
+    /// By anyone now; after this time it may be.
+    Now { text: String, again_in: Duration },
 }
 
 fn judge(address: &str, status: &Status) -> Failed {
     let text = status_text(status);
+    if let Some(again_in) = retry_after(status) {
+        return Failed::Now { text, again_in };
+    }
     match status.code() {
         Code::FailedPrecondition
         | Code::NotFound

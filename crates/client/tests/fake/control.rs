@@ -34,7 +34,13 @@ pub fn store_info(id: u64, address: &str) -> StoreInfo {
 impl Service {
     /// Only the placement group's leader answers.
     fn lead(&self) -> Result<std::sync::MutexGuard<'_, State>, Status> {
-        let state = self.state();
+        let mut state = self.state();
+        if state.placement == self.node && state.unsettled > 0 {
+            state.unsettled -= 1;
+            let mut status = Status::unavailable("the leader is new");
+            status.metadata_mut().insert("stele-retry-ms", "20".parse().unwrap());
+            return Err(status);
+        }
         if state.placement == self.node {
             return Ok(state);
         }

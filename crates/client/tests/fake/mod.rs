@@ -72,6 +72,8 @@ pub struct State {
     pub calls: Vec<(&'static str, u64)>,
     /// Node that leads the placement group.
     pub placement: usize,
+    /// So many calls its leader answers with the wish to be asked again.
+    pub unsettled: u32,
     pub operators: Vec<messages::OperatorInfo>,
     pub stores: BTreeMap<u64, messages::StoreInfo>,
     /// Answers to the next questions about progress; the last stays.

@@ -3,13 +3,14 @@
 pub mod drain;
 pub mod ids;
 pub mod regions;
+pub mod silence;
 pub mod stores;
 
 use crate::Millis;
 use crate::config::Config;
 use crate::pairs::{self, PairChange, Record};
 use crate::region_info::{RegionInfo, RegionReport};
-use crate::store::{Heard, Store};
+use crate::store::{Heard, Store, StoreState};
 use bytes::Bytes;
 use drain::DrainStart;
 use ids::Ids;
@@ -35,15 +36,23 @@ pub struct Cluster {
     /// Addresses of nodes that reported all regions they lead since this state was loaded.
     informed_by: BTreeSet<String>,
     loaded: Millis,
+    /// The same moment in unix seconds.
+    loaded_s: u64,
+    /// Since when stores are not heard of, in unix seconds; persisted.
+    silences: BTreeMap<StoreId, u64>,
 }
+
+/// A leader that took over less than this ago may not have heard of every store.
+const SETTLE_MILLIS: u64 = 5_000;
 
 impl Cluster {
     /// The state that `pairs` are; `None` if they hold no cluster yet. Fails with `Invalid` on
     /// damaged records. Numbers that an earlier leader was free to give out are not given out
-    /// again.
+    /// again. The silence of stores is counted on from `unix_seconds`.
     pub fn load(
         pairs: impl IntoIterator<Item = (Bytes, Bytes)>,
         now: Millis,
+        unix_seconds: u64,
     ) -> Result<Option<Self>> {
         let mut cluster = Self {
             id: ClusterId(0),
@@ -56,6 +65,8 @@ impl Cluster {
             store_floor: StoreId(0),
             informed_by: BTreeSet::new(),
             loaded: now,
+            loaded_s: unix_seconds,
+            silences: BTreeMap::new(),
         };
         let mut any = false;
         for (key, value) in pairs {
@@ -72,6 +83,7 @@ impl Cluster {
         }
         cluster.ids.start_after_load();
         cluster.note_ids_of_regions();
+        cluster.count_silences_on();
         Ok(Some(cluster))
     }
 
@@ -94,13 +106,19 @@ impl Cluster {
             Record::Region(_, Some(region)) => self.regions.restore(region),
             Record::Region(id, None) => self.regions.forget(id),
             Record::Store(store) => self.fold_store(store),
+            Record::Silence(id, Some(since_s)) => {
+                self.silences.insert(id, since_s);
+            }
+            Record::Silence(id, None) => {
+                self.silences.remove(&id);
+            }
         }
     }
 
     fn fold_store(&mut self, store: Store) {
         let known = self.stores.remove(&store.id);
-        let volatile =
-            known.unwrap_or(Store { heard: Heard::NotSince(self.loaded), ..Store::default() });
+        let heard = Heard::NotSince { loaded: self.loaded, silent_s: 0 };
+        let volatile = known.unwrap_or(Store { heard, ..Store::default() });
         if !store.state.is_leaving() {
             self.drains.remove(&store.id);
         }
@@ -182,6 +200,14 @@ impl Cluster {
     pub fn is_informed(&self, now: Millis) -> bool {
         let mut live = self.stores.values().filter(|store| self.is_live(store.id, now)).peekable();
         live.peek().is_some() && live.all(|store| self.informed_by.contains(&store.address))
+    }
+
+    /// Whether every member's node has reported since this state was loaded, or has had its time to:
+    /// until then much of what is refused is possible, and not known to be yet.
+    pub fn is_settled(&self, now: Millis) -> bool {
+        let mut members = self.stores.values().filter(|store| store.state != StoreState::Tombstone);
+        now.since(self.loaded) >= SETTLE_MILLIS
+            || members.all(|store| self.informed_by.contains(&store.address))
     }
 
     fn note_ids(&mut self, region: &Region) {

@@ -244,8 +244,8 @@ fn merge_known(known: &RegionInfo, info: &mut RegionInfo) -> Result<bool, StaleR
         return Err(StaleReport::Epoch(known.region.id));
     }
     let is_newer = is_later(&info.region, &known.region);
-    // A leader that has not measured its region yet says 0.
-    if (info.size_bytes, info.keys) == (0, 0) {
+    // A leader that has not measured its region yet says 0. What another range held says nothing.
+    if (info.size_bytes, info.keys) == (0, 0) && new.version == old.version {
         (info.size_bytes, info.keys) = (known.size_bytes, known.keys);
     }
     if info.term < known.term {

@@ -203,6 +203,15 @@ impl Cluster {
         }
     }
 
+    /// Who has just asked to join is there: nobody waits for a first heartbeat to count it.
+    pub fn hear_joined(&mut self, ids: &[StoreId], now: Millis) {
+        for id in ids {
+            if let Some(store) = self.stores.get_mut(id) {
+                store.heard = Heard::At(now);
+            }
+        }
+    }
+
     fn stranger(&self, id: StoreId) -> Option<String> {
         match self.stores.get(&id).map(|store| store.state) {
             None => Some(format!("store {id} is not a member of cluster {}", self.id)),

@@ -1,7 +1,7 @@
 use super::*;
 use crate::bootstrap::Birth;
 use crate::cluster::stores::NewStore;
-use crate::store::{NodeReport, StoreReport};
+use crate::store::{Liveness, NodeReport, StoreReport};
 use stele_types::{KeyRange, Peer, Term};
 
 /// What would be persisted.
@@ -26,7 +26,7 @@ fn birth() -> (Pairs, Cluster) {
 }
 
 fn load(pairs: &Pairs) -> Cluster {
-    Cluster::load(pairs.clone(), Millis(0)).unwrap().unwrap()
+    Cluster::load(pairs.clone(), Millis(0), 0).unwrap().unwrap()
 }
 
 fn commit(pairs: &mut Pairs, cluster: &mut Cluster, changes: Vec<PairChange>) {
@@ -42,13 +42,13 @@ fn take_ids(pairs: &mut Pairs, cluster: &mut Cluster, count: u64) -> std::ops::R
 
 #[test]
 fn nothing_persisted_is_no_cluster_and_nonsense_is_damage() {
-    assert!(Cluster::load(Pairs::new(), Millis(0)).unwrap().is_none());
+    assert!(Cluster::load(Pairs::new(), Millis(0), 0).unwrap().is_none());
     let (mut pairs, _) = birth();
     pairs.insert(Bytes::from_static(b"\x04s\0\0"), Bytes::new());
-    assert!(Cluster::load(pairs, Millis(0)).is_err());
+    assert!(Cluster::load(pairs, Millis(0), 0).is_err());
     let (mut pairs, _) = birth();
     pairs.remove(&pairs::cluster(ClusterId(1)).key);
-    assert!(Cluster::load(pairs, Millis(0)).is_err());
+    assert!(Cluster::load(pairs, Millis(0), 0).is_err());
 }
 
 #[test]
@@ -136,12 +136,22 @@ fn a_store_that_asks_again_with_its_token_gets_its_number_again() {
 }
 
 #[test]
+fn a_store_that_has_just_joined_counts_as_there_before_its_first_heartbeat() {
+    let (mut pairs, mut cluster) = birth();
+    let (ids, changes) = cluster.plan_join("n2:1", &[NewStore::default()]).unwrap();
+    commit(&mut pairs, &mut cluster, changes);
+    assert!(!cluster.is_live(ids[0], Millis(0)));
+    cluster.hear_joined(&ids, Millis(0));
+    assert!(cluster.is_live(ids[0], Millis(0)));
+}
+
+#[test]
 fn strangers_and_removed_stores_are_turned_away_and_change_nothing() {
     let (mut pairs, mut cluster) = birth();
     let node = NodeReport { address: "n1:1".into(), ..NodeReport::default() };
     let say = |id| StoreReport { id: StoreId(id), capacity_bytes: 1 << 30, ..Default::default() };
     assert!(cluster.plan_heard(&node, &[say(1), say(9)]).is_err());
-    assert_eq!(cluster.store(StoreId(1)).unwrap().heard, Heard::NotSince(Millis(0)));
+    assert_eq!(cluster.store(StoreId(1)).unwrap().heard, Heard::default());
     assert_eq!(cluster.plan_heard(&node, &[say(1), say(2)]).unwrap(), []);
     cluster.hear(&node, &[say(1), say(2)], Millis(5));
     assert_eq!(cluster.store(StoreId(2)).unwrap().heard, Heard::At(Millis(5)));
@@ -254,4 +264,36 @@ fn a_leader_that_has_not_measured_its_region_leaves_the_size_as_it_was() {
     cluster.observe(measured, Millis(1)).unwrap();
     cluster.observe(report(RegionId(2), 3), Millis(2)).unwrap();
     assert_eq!(size(&cluster), 500);
+}
+
+#[test]
+fn a_silence_is_written_down_once_and_counted_on_by_the_next_leader() {
+    let (mut pairs, mut cluster) = birth();
+    let node = NodeReport { address: "n1:1".into(), ..NodeReport::default() };
+    let beat = |cluster: &mut Cluster, store: u64, seconds: u64| {
+        let report = StoreReport { id: StoreId(store), ..StoreReport::default() };
+        cluster.hear(&node, &[report], Millis(seconds * 1000));
+    };
+    (1..=2).for_each(|store| beat(&mut cluster, store, 0));
+    assert!(cluster.plan_silences(Millis(29_000), 5029).is_empty());
+    beat(&mut cluster, 1, 29);
+    let fell_silent = cluster.plan_silences(Millis(31_000), 5031);
+    assert_eq!(fell_silent, [pairs::silence(StoreId(2), Some(5000))]);
+    commit(&mut pairs, &mut cluster, fell_silent);
+    assert!(cluster.plan_silences(Millis(32_000), 5032).is_empty(), "once");
+
+    // The next leader takes over 1000 seconds later, with a clock of its own.
+    let mut next = Cluster::load(pairs.clone(), Millis(7_000), 6000).unwrap().unwrap();
+    beat(&mut next, 1, 7);
+    assert!(next.is_settled(Millis(12_000)) && !next.is_settled(Millis(11_999)));
+    assert_eq!(next.liveness(StoreId(2), Millis(7_000 + 799_000)), Liveness::Silent);
+    assert_eq!(next.liveness(StoreId(2), Millis(7_000 + 800_000)), Liveness::Down);
+    assert!(
+        next.plan_silences(Millis(100_000), 6093)
+            .iter()
+            .all(|change| { change.key != pairs::silence(StoreId(2), None).key })
+    );
+    beat(&mut next, 2, 101);
+    let back = next.plan_silences(Millis(101_000), 6094);
+    assert!(back.contains(&pairs::silence(StoreId(2), None)), "{back:?}");
 }

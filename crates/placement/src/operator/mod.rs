@@ -35,8 +35,6 @@ pub enum Kind {
     Drain,
     /// Removes replicas beyond the wanted number.
     Surplus,
-    /// Splits a large region.
-    Split,
     /// Moves a replica to a store with less load.
     Balance,
     /// Moves a leader to a store with fewer.
@@ -54,7 +52,6 @@ impl fmt::Display for Kind {
             Self::Leftover => "leftover",
             Self::Drain => "drain",
             Self::Surplus => "surplus",
-            Self::Split => "split",
             Self::Balance => "balance",
             Self::Leaders => "leaders",
             Self::Merge => "merge",

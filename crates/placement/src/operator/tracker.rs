@@ -65,8 +65,24 @@ pub struct Instruction {
 pub struct Operators {
     running: BTreeMap<RegionId, Operator>,
     ended: VecDeque<Finished>,
+    /// What leaders were told last, by the operator's region.
+    sent: BTreeMap<RegionId, Sent>,
     last: OperatorId,
 }
+
+/// An instruction that was handed out.
+#[derive(Clone, Debug)]
+struct Sent {
+    instruction: Instruction,
+    at: Millis,
+    times: u32,
+}
+
+/// The same instruction is repeated after this time, which doubles with every repetition: the
+/// answer that carried it may be lost, but a leader that can't do it is not asked all the time.
+pub const RESEND_MILLIS: u64 = 500;
+/// The longest time between two repetitions.
+pub const RESEND_MILLIS_MAX: u64 = 4_000;
 
 /// How many ended operators are remembered.
 const ENDED_MAX: usize = 256;
@@ -148,11 +164,22 @@ impl Operators {
         }
     }
 
-    /// Notes what a leader said against a step.
-    pub fn note_refusal(&mut self, id: OperatorId, step: usize, text: String) {
+    /// Notes what a leader said against a step. What a person ordered and can never be done
+    /// (`is_final`) ends with these words; schedulers look again when the operator's time is up.
+    pub fn note_refusal(
+        &mut self,
+        id: OperatorId,
+        step: usize,
+        text: String,
+        is_final: bool,
+        now: Millis,
+    ) {
         let running = self.running.values_mut().find(|operator| operator.id == id);
-        if let Some(operator) = running.filter(|operator| operator.done == step) {
-            operator.refusal = Some(text);
+        let Some(operator) = running.filter(|operator| operator.done == step) else { return };
+        operator.refusal = Some(text.clone());
+        if is_final && operator.kind == Kind::Hand {
+            let region = operator.region;
+            self.end(region, now, Some(text));
         }
     }
 
@@ -163,6 +190,7 @@ impl Operators {
 
     fn end(&mut self, region: RegionId, at: Millis, given_up: Option<String>) -> bool {
         let Some(operator) = self.running.remove(&region) else { return false };
+        self.sent.remove(&region);
         if self.ended.len() == ENDED_MAX {
             self.ended.pop_front();
         }
@@ -194,7 +222,8 @@ impl Operators {
         }
     }
 
-    /// What leaders on these stores shall do next.
+    /// What leaders on these stores shall do next. The same thing again not before
+    /// [`RESEND_MILLIS`] have passed.
     pub fn instructions(
         &mut self,
         cluster: &Cluster,
@@ -203,8 +232,25 @@ impl Operators {
     ) -> Vec<Instruction> {
         self.advance(cluster, now);
         let view = View { cluster, operators: self, now };
-        let due = self.running.values().filter_map(|operator| instruction(&view, operator));
-        due.filter(|instruction| stores.contains(&instruction.leader.store)).collect()
+        let due = |operator: &Operator| Some((operator.region, instruction(&view, operator)?));
+        let mut due: Vec<(RegionId, Instruction)> = self.running.values().filter_map(due).collect();
+        due.retain(|(_, instruction)| stores.contains(&instruction.leader.store));
+        due.retain(|(region, instruction)| self.note_sent(*region, instruction, now));
+        due.into_iter().map(|(_, instruction)| instruction).collect()
+    }
+
+    /// Whether the instruction may be handed out now; notes it then.
+    fn note_sent(&mut self, region: RegionId, instruction: &Instruction, now: Millis) -> bool {
+        let before = self.sent.get(&region).filter(|sent| sent.instruction == *instruction);
+        let times = before.map_or(0, |sent| sent.times);
+        let pause = (RESEND_MILLIS << times.min(8)).min(RESEND_MILLIS_MAX);
+        if before.is_some_and(|sent| now.since(sent.at) < pause) {
+            return false;
+        }
+        let times = if before.is_some() { times + 1 } else { 0 };
+        let sent = Sent { instruction: instruction.clone(), at: now, times };
+        self.sent.insert(region, sent);
+        true
     }
 
     /// Why the operator of a region waits; `None` if nothing keeps it.
@@ -255,7 +301,9 @@ fn progress(view: &View<'_>, operator: &mut Operator) -> Option<Option<String>> 
             }
             Status::Due(..) | Status::Waiting(_) => {
                 let late = view.now.since(operator.created) > operator.timeout_millis;
-                return late.then(|| Some("it took too long".into()));
+                let said = operator.refusal.as_ref().map(|said| format!(": {said}"));
+                let why = format!("it took too long{}", said.unwrap_or_default());
+                return late.then_some(Some(why));
             }
         }
     }
@@ -296,7 +344,7 @@ fn check_limits(view: &View<'_>, operator: &Operator) -> Result<(), String> {
         return Err(format!("{} replicas are being moved", config.moves_max));
     }
     let leaders = operators.count(&[Kind::Leaders]);
-    if operator.kind == Kind::Leaders && leaders >= config.leader_moves_max {
+    if operator.kind == Kind::Leaders && leaders >= config.leader_moves_max() {
         return Err(format!("{leaders} leaders are being moved"));
     }
     let sender = view.cluster.regions().get(operator.region).and_then(|info| info.leader);
@@ -321,5 +369,8 @@ fn gives_way(view: &View<'_>, running: &Operator, new: &Operator) -> bool {
     let settled = info.is_some_and(|i| {
         !i.region.is_joint() && i.region.phase == stele_types::RegionPhase::Normal
     });
-    new.kind <= Kind::Repair && running.kind >= Kind::Split && settled
+    new.kind <= Kind::Repair && running.kind >= Kind::Balance && settled
 }
+
+#[cfg(test)]
+mod tests;

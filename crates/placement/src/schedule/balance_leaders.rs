@@ -23,7 +23,7 @@ pub fn pick(view: &View<'_>) -> Vec<Operator> {
         }
     }
     let mut out = Vec::new();
-    for _ in view.operators.count(&[Kind::Leaders])..config.leader_moves_max {
+    for _ in view.operators.count(&[Kind::Leaders])..config.leader_moves_max() {
         let Some((info, from, to)) = best_move(view, &loads, &led) else { break };
         loads.move_leader(from, to.store);
         led.values_mut().for_each(|all| all.retain(|i| i.region.id != info.region.id));
@@ -39,7 +39,7 @@ fn best_move<'a>(
     led: &BTreeMap<StoreId, Vec<&'a RegionInfo>>,
 ) -> Option<(&'a RegionInfo, StoreId, Peer)> {
     let measure = |load: &Load| load.leaders;
-    let percent = view.cluster.config().balance_tolerance_percent;
+    let percent = crate::config::BALANCE_TOLERANCE_PERCENT;
     // With a difference of one, handing over only changes sides.
     let tolerance = (loads.average(measure) * percent / 100).max(1);
     let ascending = loads.ascending(measure);

@@ -51,7 +51,7 @@ fn best_move<'a>(
     movable: &BTreeMap<StoreId, Vec<&'a RegionInfo>>,
 ) -> Option<(&'a RegionInfo, StoreId, StoreId)> {
     let measure = |load: &super::load::Load| load.weight;
-    let percent = view.cluster.config().balance_tolerance_percent;
+    let percent = crate::config::BALANCE_TOLERANCE_PERCENT;
     let tolerance = loads.average(measure) / 100 * percent;
     let ascending = loads.ascending(measure);
     for &(from, high) in ascending.iter().rev() {

@@ -12,7 +12,7 @@ use stele_types::{PeerId, RegionId, RegionKind, StoreId};
 /// Operators that merge a region into its right or left neighbour.
 pub fn pick(view: &View<'_>) -> Vec<Operator> {
     let config = view.cluster.config();
-    if config.merge == 0 || !view.cluster.is_informed(view.now) {
+    if config.merge_below_bytes == 0 || !view.cluster.is_informed(view.now) {
         return Vec::new();
     }
     let free: BTreeSet<RegionId> = view
@@ -26,8 +26,13 @@ pub fn pick(view: &View<'_>) -> Vec<Operator> {
     for source in free.iter().filter_map(|id| regions.get(*id)) {
         let neighbours = [regions.right_of(&source.region), regions.left_of(&source.region)];
         let target = neighbours.into_iter().flatten().find(|target| {
+            // 0: not measured since its range changed.
+            let is_measured = source.size_bytes > 0 && target.size_bytes > 0;
             let small = source.size_bytes + target.size_bytes <= config.merge_below_bytes;
-            small && free.contains(&target.region.id) && !used.contains(&target.region.id)
+            is_measured
+                && small
+                && free.contains(&target.region.id)
+                && !used.contains(&target.region.id)
         });
         if let Some(target) = target.filter(|_| !used.contains(&source.region.id)) {
             used.extend([source.region.id, target.region.id]);

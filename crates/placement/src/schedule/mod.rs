@@ -11,7 +11,6 @@ pub mod load;
 pub mod merge;
 pub mod place;
 pub mod repair;
-pub mod split;
 pub mod surplus;
 
 use crate::Millis;
@@ -42,14 +41,13 @@ pub(crate) const PROPOSALS_MAX: usize = 64;
 pub type Scheduler = fn(&View<'_>) -> Vec<Operator>;
 
 /// Every scheduler with its name, most urgent first.
-pub const SCHEDULERS: [(&str, Scheduler); 10] = [
+pub const SCHEDULERS: [(&str, Scheduler); 9] = [
     ("finish", finish::pick),
     ("leftover", leftover::pick),
     ("repair", repair::pick),
     ("drain", drain::pick),
     ("surplus", surplus::pick),
     ("evict", evict::pick),
-    ("split", split::pick),
     ("balance-replicas", balance_replicas::pick),
     ("balance-leaders", balance_leaders::pick),
     ("merge", merge::pick),

@@ -35,7 +35,7 @@ pub fn obstacle(
     if taken.any(|other| share_node(view.cluster, other, to)) {
         return Some("is on a node that has a replica");
     }
-    let reserve = store.capacity_bytes / 100 * view.cluster.config().free_percent_min;
+    let reserve = store.capacity_bytes / 100 * crate::config::FREE_PERCENT_MIN;
     // A capacity of 0 is not known yet.
     if store.capacity_bytes > 0 && store.report.free_bytes < reserve.saturating_add(info.size_bytes)
     {

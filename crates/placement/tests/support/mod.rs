@@ -74,7 +74,7 @@ impl Draft {
         all.extend(self.pairs);
         let pairs = all.into_iter().filter_map(|change| Some((change.key, change.value?)));
         let loaded = seconds(START_SECONDS - 10_000);
-        let mut cluster = Cluster::load(pairs, loaded).unwrap().unwrap();
+        let mut cluster = Cluster::load(pairs, loaded, 0).unwrap().unwrap();
         let ids = cluster.plan_ids(1000).unwrap();
         cluster.apply(&ids).unwrap();
         for (address, report, silent) in self.heard {

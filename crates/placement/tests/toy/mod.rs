@@ -54,7 +54,7 @@ impl Toy {
         };
         let mut pairs = BTreeMap::new();
         persist(&mut pairs, &birth.pairs());
-        let cluster = Cluster::load(pairs.clone(), Millis(0)).unwrap().unwrap();
+        let cluster = Cluster::load(pairs.clone(), Millis(0), 0).unwrap().unwrap();
         let mut toy = Self {
             draw: Prng::new(seed),
             tick: 1,
@@ -136,7 +136,7 @@ impl Toy {
         if !unsaved {
             self.save_regions();
         }
-        self.cluster = Cluster::load(self.pairs.clone(), self.now()).unwrap().unwrap();
+        self.cluster = Cluster::load(self.pairs.clone(), self.now(), 0).unwrap().unwrap();
         self.operators = Operators::default();
     }
 

@@ -28,25 +28,26 @@ const fn setting(key: &'static str, unit: &'static str, meaning: &'static str) -
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 21] = [
+pub const SETTINGS: [Setting; 18] = [
     setting("listen", "", "Address for clients, placement, peers and HTTP."),
     setting("advertise", "", "Address told to clients and peers; empty for `listen`."),
     setting("join", "", "Nodes of the cluster to join, any of them; none founds a cluster."),
     setting("store", "", "One directory per device; stores share nothing."),
-    setting("memtable_bytes_max", "bytes", "Index changes in memory before a flush, per store."),
+    setting(
+        "memtable_bytes_max",
+        "bytes",
+        "Index changes in memory before a flush, per store; half more for entries.",
+    ),
     setting("block_cache_bytes_max", "bytes", "Memory for index blocks, per store."),
-    setting("entry_cache_bytes_max", "bytes", "Memory for recent log entries, per store."),
     setting("reserved_bytes", "bytes", "Device space kept for collection; puts are refused below."),
     setting("gc_policy", "", "What collection moves: see ARCHITECTURE.md."),
     setting("space_amp_target", "ratio", "Device bytes per live byte that are accepted."),
-    setting("tick_ms", "ms", "A Raft tick; a heartbeat leaves every second one."),
-    setting("election_ticks", "ticks", "Silence before an election; up to twice this at random."),
+    setting("tick_ms", "ms", "A Raft tick; 10 to 20 of them without a leader begin an election."),
     setting("hibernate_after_ms", "ms", "Quiet after which a region sleeps; 0 for never."),
     setting("pin_bytes_max", "bytes", "Log kept for a lagging follower; then it gets a snapshot."),
     setting("region_bytes_max", "bytes", "Size at which a region is split."),
     setting("region_ops_max", "1/s", "Operations per second that split a region; 0 for never."),
     setting("pending_bytes_max", "bytes", "Requests in work, per store; beyond: server is busy."),
-    setting("entry_bytes_max", "bytes", "Largest entry; larger batches are split if not atomic."),
     setting("connections_max", "connections", "Connections at a time; more are closed at once."),
     setting(
         "slow_log_ms",

@@ -50,10 +50,7 @@ impl ControlService {
         let members = self.members.by_address().into_iter().map(|(at, stores)| Member {
             leads_placement: Some(&at) == address.as_ref(),
             address: at,
-            stores: stores
-                .into_iter()
-                .map(|id| MemberStore { id: id.0, state: StoreState::Unspecified as i32 })
-                .collect(),
+            stores: stores.into_iter().map(|(id, state)| MemberStore { id: id.0, state }).collect(),
         });
         MembersResponse {
             cluster_id: self.placement.cluster().0,

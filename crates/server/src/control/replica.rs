@@ -1,20 +1,20 @@
 //! A look at one replica: its sum, to compare with the others', and where it stands.
 
+use crate::node::size_of;
+use crate::paging::Pages;
 use crate::store::{Core, Engine, StoreHandle};
-use bytes::Bytes;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_proto::stele::control::v1 as wire;
 use stele_raftstore::{RegionReport, Role};
-use stele_storage::{EngineView, ScanOptions, StorageEngine};
-use stele_types::{KeyRange, Region, RegionId, Result};
+use stele_storage::StorageEngine;
+use stele_types::{KeyRange, RegionId, Result};
 use tonic::Status;
 
 /// How long a replica may take to apply what is asked for, if the caller does not say.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Pause between two looks.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-const PAGE_PAIRS: usize = 1024;
 
 type View = <Engine as StorageEngine>::View;
 
@@ -68,13 +68,9 @@ pub(super) async fn checksum(
 
 fn sum(view: &View, ranges: Vec<KeyRange>) -> Result<(u64, u64, u64)> {
     let (mut checksum, mut pairs, mut bytes) = (0, 0, 0);
-    for mut range in ranges {
-        loop {
-            let page = view.scan(&ScanOptions::new(range.clone(), PAGE_PAIRS))?;
-            let Some(last) = page.last() else { break };
-            let mut start = last.key.to_vec();
-            start.push(0);
-            range.start = Bytes::from(start);
+    for range in ranges {
+        let mut pages = Pages::of_range(view, range);
+        while let Some(page) = pages.next()? {
             for pair in &page {
                 let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Xz);
                 digest.update(&pair.key);
@@ -97,7 +93,7 @@ pub(super) fn detail(store: &StoreHandle, report: &RegionReport) -> wire::Replic
         Role::Candidate => wire::RaftRole::Candidate,
         Role::Follower => wire::RaftRole::Follower,
     };
-    let (bytes, keys) = size(store.engine(), &report.region);
+    let size = size_of(&**store.engine(), &report.region.engine_ranges()).unwrap_or_default();
     wire::ReplicaDetail {
         store_id: store.id().0,
         region: report.region.encode(),
@@ -110,14 +106,8 @@ pub(super) fn detail(store: &StoreHandle, report: &RegionReport) -> wire::Replic
         committed_index: report.committed.0,
         applied_index: report.applied.0,
         hibernating: report.hibernating,
-        approximate_bytes: bytes,
-        approximate_keys: keys,
+        approximate_bytes: size.bytes,
+        approximate_keys: size.keys,
         ..wire::ReplicaDetail::default()
     }
-}
-
-fn size(engine: &Engine, region: &Region) -> (u64, u64) {
-    let sizes = region.engine_ranges();
-    let sizes = sizes.iter().filter_map(|range| engine.range_size(range).ok());
-    sizes.fold((0, 0), |(bytes, keys), size| (bytes + size.bytes, keys + size.keys))
 }

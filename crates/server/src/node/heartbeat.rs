@@ -3,7 +3,7 @@
 
 use super::edge::Edge;
 use super::ids::IdSource;
-use super::split_check::{self, Sizes};
+use super::split::{Sizes, Splitter};
 use super::steps;
 use crate::config::Config;
 use crate::members::Members;
@@ -27,8 +27,9 @@ const TICK: Duration = Duration::from_millis(100);
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// News waits so long for more of it.
 const NEWS_DELAY: Duration = Duration::from_millis(20);
-/// Between two looks at the sizes of regions.
+/// Between two looks at the sizes of regions, and when one is led here that was not measured yet.
 const SPLIT_INTERVAL: Duration = Duration::from_secs(10);
+const MEASURE_SOON: Duration = Duration::from_secs(1);
 /// A region is busy after so many reports in a row above the limit.
 const BUSY_REPORTS: u32 = 3;
 /// A peer without a leader for so long asks whether it is still wanted.
@@ -54,6 +55,8 @@ struct Told {
     /// Operators at work: a step that comes again is not begun again.
     working: Arc<Mutex<BTreeSet<(u64, u64)>>>,
     busy: HashMap<RegionId, u32>,
+    /// A region is led here whose range was not measured yet.
+    has_unmeasured: bool,
     reported_at: Instant,
     /// Until the next report.
     interval: Duration,
@@ -63,7 +66,8 @@ impl Tasks {
     /// Until `stopping` says so.
     pub async fn run(self, mut stopping: watch::Receiver<bool>) {
         let tasks = Arc::new(self);
-        let sizes = Arc::new(Mutex::new(Sizes::new()));
+        let splitter = Arc::new(Mutex::new(Splitter::new()));
+        let mut sizes = Sizes::new();
         let mut told = Told {
             sequence: 0,
             regions: BTreeMap::new(),
@@ -71,18 +75,26 @@ impl Tasks {
             outcomes: Arc::default(),
             working: Arc::default(),
             busy: HashMap::new(),
+            has_unmeasured: true,
             reported_at: Instant::now(),
             interval: INTERVAL,
         };
         let mut looked_at = Instant::now();
         tokio::spawn(tick(tasks.placement.clone(), stopping.clone()));
         loop {
-            if looked_at.elapsed() >= SPLIT_INTERVAL {
+            let is_due = match told.has_unmeasured {
+                true => looked_at.elapsed() >= MEASURE_SOON,
+                false => looked_at.elapsed() >= SPLIT_INTERVAL,
+            };
+            if is_due {
                 looked_at = Instant::now();
-                tasks.look_at_sizes(&mut told, &sizes);
+                tasks.look_at_sizes(&mut told, &splitter);
             }
-            let known_sizes = sizes.lock().await.clone();
-            tasks.report(&mut told, &known_sizes).await;
+            // While it is at work what it found before has to do.
+            if let Ok(splitter) = splitter.try_lock() {
+                sizes.clone_from(splitter.sizes());
+            }
+            tasks.report(&mut told, &sizes).await;
             tokio::select! {
                 () = stopped(&mut stopping) => return,
                 () = tokio::time::sleep(told.interval) => {}
@@ -91,7 +103,7 @@ impl Tasks {
         }
     }
 
-    fn look_at_sizes(self: &Arc<Self>, told: &mut Told, sizes: &Arc<Mutex<Sizes>>) {
+    fn look_at_sizes(self: &Arc<Self>, told: &mut Told, splitter: &Arc<Mutex<Splitter>>) {
         let busy: Vec<RegionId> = told
             .busy
             .iter()
@@ -99,12 +111,12 @@ impl Tasks {
             .map(|(id, _)| *id)
             .collect();
         told.busy.retain(|_, reports| *reports < BUSY_REPORTS);
-        let (tasks, sizes) = (self.clone(), sizes.clone());
+        let (tasks, splitter) = (self.clone(), splitter.clone());
         tokio::spawn(async move {
-            let Ok(mut sizes) = sizes.try_lock_owned() else { return };
+            let Ok(mut splitter) = splitter.try_lock_owned() else { return };
             let ids = IdSource(tasks.placement.clone());
             let bytes_max = tasks.config.region_bytes_max;
-            *sizes = split_check::check(&tasks.stores, &ids, bytes_max, &busy).await;
+            splitter.check(&tasks.stores, &ids, bytes_max, &busy).await;
         });
     }
 
@@ -118,6 +130,7 @@ impl Tasks {
             .filter(|(_, report)| report.role == Role::Leader)
             .map(|(store, report)| region_report(*store, report, sizes))
             .collect();
+        told.has_unmeasured = led.iter().any(|report| report.approximate_bytes == 0);
         let is_news = |report: &&wire::RegionReport| {
             let id = region_id(report);
             told.all_wanted
@@ -193,6 +206,7 @@ impl Tasks {
                 leader_count: leaders as u64,
                 disk_full: store.engine().admit(1).is_err(),
                 failed: !store.is_running(),
+                append_p99_nanos: store.append_p99_nanos(),
                 ..wire::StoreStats::default()
             }
         };
@@ -264,9 +278,10 @@ fn without_traffic(report: &wire::RegionReport) -> wire::RegionReport {
 }
 
 fn region_report(store: StoreId, report: &RegionReport, sizes: &Sizes) -> wire::RegionReport {
-    // Nothing at all would mean that it was not measured.
-    let size = sizes.get(&report.region.id).copied();
-    let size = size.map(|size| (size.bytes.max(1), size.keys)).unwrap_or_default();
+    // Nothing at all means that this range was not measured.
+    let measured = sizes.get(&report.region.id);
+    let measured = measured.filter(|measured| measured.version == report.region.epoch.version);
+    let size = measured.map(|of| (of.size.bytes.max(1), of.size.keys)).unwrap_or_default();
     wire::RegionReport {
         region: report.region.encode(),
         leader_store: store.0,

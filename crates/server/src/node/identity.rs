@@ -119,7 +119,7 @@ async fn ask(address: &str, request: &JoinRequest) -> Result<JoinResponse, tonic
     Ok(client.join(request.clone()).await?.into_inner())
 }
 
-fn new_store(engine: &Arc<Engine>) -> NewStore {
+pub(super) fn new_store(engine: &Arc<Engine>) -> NewStore {
     NewStore {
         token: engine.id().0.to_be_bytes().to_vec().into(),
         capacity: engine.stats().device_bytes,

@@ -1,14 +1,17 @@
 //! One process: its stores, its port, and the tasks that keep it part of the cluster.
 
+mod adopt;
 mod edge;
 mod heartbeat;
 mod identity;
 mod ids;
 mod listen;
 mod open;
-mod split_check;
+mod split;
 mod steps;
 mod system;
+
+pub(crate) use split::size_of;
 
 use crate::config::Config;
 use crate::control::ControlService;
@@ -17,14 +20,13 @@ use crate::observe::{Health, Metrics, SlowLog, routes};
 use crate::pd::PdService;
 use crate::placement::PlacementService;
 use crate::port;
-use crate::store::StoreHandle;
+use crate::store::{Engine, StoreHandle};
 use crate::stores::Stores;
 use crate::tikv::TikvService;
 use crate::transport::{self, Transport};
 use edge::Edge;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_placement::Birth;
@@ -44,6 +46,9 @@ use tonic::service::Routes;
 
 /// Largest message of a client: one largest batch, and room to spare.
 const MESSAGE_BYTES_MAX: usize = 128 << 20;
+
+/// Largest Raft entry of a batch that is not atomic; a larger one becomes several.
+const BATCH_ENTRY_BYTES_MAX: usize = 8 << 20;
 
 /// What a node says when it serves.
 #[derive(Clone, Debug)]
@@ -90,7 +95,7 @@ impl Node {
         let members = Arc::new(Members::open(first_dir)?);
         let cluster = belong(&config, &mut opened, &members, &address).await?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let stores = Arc::new(Stores::new(config.entry_bytes_max as usize));
+        let stores = Arc::new(Stores::new(BATCH_ENTRY_BYTES_MAX));
         let (failed, failures) = mpsc::unbounded_channel();
         let runtime = tokio::runtime::Handle::current();
         let edge = Arc::new(Edge::new(stores.clone(), runtime, failed));
@@ -106,19 +111,19 @@ impl Node {
         let options = transport::Options { seed: random(), ..transport::Options::default() };
         let transport = Transport::start(options, identity, members.clone(), edge.clone());
         edge.set_transport(transport.clone());
+        let mut new = Vec::new();
         for (engine, ident) in opened {
-            let Some(ident) = ident else { continue };
-            let core = open::core(&config, &engine, ident, &*clock, random())?;
-            let (clock, edge) = (clock.clone(), edge.clone());
-            let pending_bytes_max = config.pending_bytes_max;
-            let store =
-                StoreHandle::start(ident.store, engine, core, clock, edge, pending_bytes_max)?;
-            stores.add(store);
+            let Some(ident) = ident else {
+                new.push(engine);
+                continue;
+            };
+            stores.add(start_store(&config, engine, ident, &clock, &edge)?);
         }
         let parts = Parts { config, cluster, address, members, stores, edge, clock };
         let (stopping, _) = watch::channel(false);
         let placement = parts.placement(&idents);
         parts.serve(listener, placement.clone(), transport.clone(), &stopping);
+        parts.adopt(new, placement.clone(), transport.clone(), &stopping);
         parts.spawn_tasks(placement, &stopping);
         let ready = Ready {
             address: parts.address,
@@ -227,19 +232,47 @@ impl Parts {
         .add_service(KeyspaceServer::new(pd))
         .add_service(ControlServer::new(control).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(health);
+        let stats = Arc::new(port::Stats::default());
         let status = routes(Health {
             cluster: self.cluster,
             address: self.address.clone(),
             stores: self.stores.clone(),
             metrics,
+            transport: transport.clone(),
+            port: stats.clone(),
         });
         let router = grpc.into_axum_router().merge(status);
         let options = port::Options {
             connections_max: self.config.connections_max as usize,
             ..port::Options::default()
         };
-        let (stats, stopped) = (Arc::new(port::Stats::default()), stopping.subscribe());
+        let stopped = stopping.subscribe();
         tokio::spawn(port::serve(listener, router, transport, options, stats, stopped));
+    }
+
+    /// Makes directories that are new members, now that the stores that are members already run.
+    fn adopt(
+        &self,
+        new: Vec<Arc<Engine>>,
+        placement: Arc<PlacementService>,
+        transport: Transport,
+        stopping: &watch::Sender<bool>,
+    ) {
+        if new.is_empty() {
+            return;
+        }
+        let task = adopt::Adoption {
+            config: self.config.clone(),
+            cluster: self.cluster,
+            address: self.address.clone(),
+            members: self.members.clone(),
+            stores: self.stores.clone(),
+            edge: self.edge.clone(),
+            clock: self.clock.clone(),
+            placement,
+            transport,
+        };
+        tokio::spawn(task.run(new, stopping.subscribe()));
     }
 
     fn spawn_tasks(&self, placement: Arc<PlacementService>, stopping: &watch::Sender<bool>) {
@@ -254,6 +287,19 @@ impl Parts {
         };
         tokio::spawn(tasks.run(stopping.subscribe()));
     }
+}
+
+/// Starts the loop of a directory that is a member.
+fn start_store(
+    config: &Config,
+    engine: Arc<Engine>,
+    ident: StoreIdent,
+    clock: &Arc<dyn Clock>,
+    edge: &Arc<Edge>,
+) -> Result<Arc<StoreHandle>> {
+    let core = open::core(config, &engine, ident, &**clock, random())?;
+    let (clock, edge) = (clock.clone(), edge.clone());
+    StoreHandle::start(ident.store, engine, core, clock, edge, config.pending_bytes_max)
 }
 
 async fn open_all(config: &Arc<Config>) -> Result<identity::Opened> {
@@ -271,44 +317,32 @@ async fn open_all(config: &Arc<Config>) -> Result<identity::Opened> {
     tokio::task::spawn_blocking(open).await.map_err(stopped)?
 }
 
-/// The cluster of the directories; new ones found it or join it.
+/// The cluster of the directories; if all are new they found it or join it. New ones beside members
+/// join later, through this very node: its stores may be what the cluster waits for.
 async fn belong(
     config: &Config,
     opened: &mut identity::Opened,
     members: &Members,
     address: &str,
 ) -> Result<ClusterId> {
-    let known = identity::cluster_of(opened)?;
-    let is_complete = opened.iter().all(|(_, ident)| ident.is_some());
-    match known {
-        Some(cluster) if is_complete => Ok(cluster),
-        None if config.join.is_empty() => {
-            let capacities_bytes =
-                opened.iter().map(|(engine, _)| engine.stats().device_bytes).collect();
-            let cluster = ClusterId(random() | 1);
-            let birth = Birth { cluster, address: address.to_owned(), capacities_bytes };
-            identity::found(opened, &birth)?;
-            Ok(cluster)
-        }
-        _ => {
-            let mut addresses = config.join.clone();
-            addresses.extend(members.addresses());
-            addresses.retain(|other| other != address);
-            if addresses.is_empty() {
-                return Err(Error::invalid(
-                    "a directory is new and no other node is known: name one with `join`",
-                ));
-            }
-            let joined = identity::join(opened, &addresses, address, members).await?;
-            match known {
-                Some(cluster) if cluster != joined => Err(Error::WrongStore {
-                    path: Path::new("data").into(),
-                    detail: format!("it belongs to cluster {cluster}, not {joined}"),
-                }),
-                _ => Ok(joined),
-            }
-        }
+    if let Some(cluster) = identity::cluster_of(opened)? {
+        return Ok(cluster);
     }
+    if config.join.is_empty() {
+        let capacities_bytes =
+            opened.iter().map(|(engine, _)| engine.stats().device_bytes).collect();
+        let cluster = ClusterId(random() | 1);
+        let birth = Birth { cluster, address: address.to_owned(), capacities_bytes };
+        identity::found(opened, &birth)?;
+        return Ok(cluster);
+    }
+    let mut addresses = config.join.clone();
+    addresses.extend(members.addresses());
+    addresses.retain(|other| other != address);
+    if addresses.is_empty() {
+        return Err(Error::invalid("`join` names this node alone: name another one"));
+    }
+    identity::join(opened, &addresses, address, members).await
 }
 
 /// A number nobody can foresee: the standard library seeds its maps from the system.

@@ -36,7 +36,7 @@ fn engine_options(config: &Config) -> EngineOptions {
     let target = config.space_amp_target;
     let hard = GcOptions::default().space_amp_hard.max(target * 1.25);
     EngineOptions {
-        entry_cache_bytes_max: config.entry_cache_bytes_max as usize,
+        entry_cache_bytes_max: config.memtable_bytes_max as usize / 2,
         memtable_bytes_max: config.memtable_bytes_max as usize,
         block_cache_bytes_max: config.block_cache_bytes_max as usize,
         reserved_bytes: config.reserved_bytes,
@@ -67,8 +67,8 @@ fn raft_options(config: &Config, ident: StoreIdent, seed: u64) -> Options {
     // Random at every start: an earlier life's read contexts are never taken for this one's.
     let mut options = Options::new(ident.store, ident.cluster, seed, seed);
     options.tick_nanos = config.tick_ms * 1_000_000;
-    options.election_ticks_min = config.election_ticks;
-    options.election_ticks_max = config.election_ticks * 2;
+    options.election_ticks_min = ELECTION_TICKS;
+    options.election_ticks_max = ELECTION_TICKS * 2;
     options.hibernate_after_ticks = config.hibernate_after_ms.div_ceil(config.tick_ms);
     options.entry_bytes_max = ENTRY_BYTES_MAX;
     options.pending_bytes_max = config.pending_bytes_max;
@@ -76,5 +76,7 @@ fn raft_options(config: &Config, ident: StoreIdent, seed: u64) -> Options {
     options
 }
 
+/// Silence before an election; up to twice as long, drawn at random.
+const ELECTION_TICKS: u64 = 10;
 /// A single pair may be as large as values are; batches are split at the configured size before.
 const ENTRY_BYTES_MAX: u64 = stele_types::limits::COMMAND_BYTES_MAX as u64;

@@ -1,14 +1,14 @@
 //! Carrying out what the placement group wants of regions led here.
 
 use super::ids::IdSource;
-use super::split_check;
+use super::split::{self, NotSplit};
 use crate::store::StoreHandle;
 use crate::stores::Stores;
 use std::sync::Arc;
 use stele_proto::stele::control::v1 as wire;
 use stele_proto::stele::control::v1::operator_step::Step;
 use stele_raftstore::{
-    Admin, AdminCall, ChangeKind, Header, NewRegion, PeerChange, Reply, RequestId,
+    Admin, AdminCall, ChangeKind, Header, NewRegion, PeerChange, Refusal, Reply, RequestId,
 };
 use stele_types::{LogIndex, Peer, PeerId, PeerRole, Region, RegionId, StoreId};
 
@@ -21,16 +21,43 @@ pub(super) async fn carry_out(
     let region = RegionId(step.region_id);
     let refusal = match stores.holding(region) {
         Some(store) => run(&store, ids, region, &step).await.err()?,
-        None => "the region is not here".to_owned(),
+        None => Obstacle::from("the region is not here"),
     };
-    tracing::info!("operator {}: region {region}: {refusal}", step.operator_id);
+    let Obstacle { why, is_final } = refusal;
+    tracing::info!("operator {}: region {region}: {why}", step.operator_id);
     Some(wire::OperatorOutcome {
         operator_id: step.operator_id,
         region_id: step.region_id,
         index: step.index,
         done: false,
-        refusal,
+        refusal: why,
+        is_final,
     })
+}
+
+/// What stands in the way of a step.
+struct Obstacle {
+    why: String,
+    /// It will never be possible as it was ordered.
+    is_final: bool,
+}
+
+impl From<String> for Obstacle {
+    fn from(why: String) -> Self {
+        Self { why, is_final: false }
+    }
+}
+
+impl From<&str> for Obstacle {
+    fn from(why: &str) -> Self {
+        Self::from(why.to_owned())
+    }
+}
+
+impl From<NotSplit> for Obstacle {
+    fn from(not: NotSplit) -> Self {
+        Self { why: not.why, is_final: not.is_final }
+    }
 }
 
 async fn run(
@@ -38,12 +65,12 @@ async fn run(
     ids: &IdSource,
     id: RegionId,
     step: &wire::OperatorStep,
-) -> Result<(), String> {
+) -> Result<(), Obstacle> {
     let region = store.readers().get(id).map(|reader| reader.region());
     let region = region.ok_or("the region is not here")?;
     let epoch = region.epoch;
     if (epoch.conf_version, epoch.version) != (step.conf_version, step.version) {
-        return Err(format!("the region has changed: its epoch is {epoch:?}"));
+        return Err(format!("the region has changed: its epoch is {epoch:?}").into());
     }
     let call = match step.step.as_ref().ok_or("a step of a newer version")? {
         Step::ChangePeers(change) => Admin::ChangePeers(changes(change)?),
@@ -51,7 +78,7 @@ async fn run(
             let to = transfer.peer_ids.first().ok_or("no peer to transfer to")?;
             Admin::TransferLeader(PeerId(*to))
         }
-        Step::Split(split) => return split_at(store, ids, &region, split).await,
+        Step::Split(split) => return Ok(split_at(store, ids, &region, split).await?),
         Step::PrepareMerge(merge) => Admin::PrepareMerge { target: descriptor(&merge.target)? },
         Step::CommitMerge(merge) => Admin::CommitMerge {
             source: descriptor(&merge.source)?,
@@ -62,8 +89,9 @@ async fn run(
     let header = Header { region: id, version: Some(epoch.version), ..Header::default() };
     match store.admin(AdminCall { id: RequestId::default(), header, call }).await {
         Reply::AdminDone { .. } => Ok(()),
-        Reply::Refused(refusal) => Err(format!("{refusal:?}")),
-        other => Err(format!("unexpected answer: {other:?}")),
+        Reply::Refused(Refusal::Invalid(why)) => Err(Obstacle { why, is_final: true }),
+        Reply::Refused(refusal) => Err(format!("{refusal:?}").into()),
+        other => Err(format!("unexpected answer: {other:?}").into()),
     }
 }
 
@@ -89,11 +117,10 @@ async fn split_at(
     ids: &IdSource,
     region: &Arc<Region>,
     step: &wire::SplitStep,
-) -> Result<(), String> {
+) -> Result<(), NotSplit> {
     let mut keys = step.keys.clone();
     if keys.is_empty() {
-        let half = split_check::half(store, region).await;
-        keys.push(half.ok_or("no key halves the region: it holds too little")?);
+        keys.push(split::half(store, region).await?);
     }
     let given: Vec<NewRegion> = step
         .new_regions
@@ -103,12 +130,8 @@ async fn split_at(
             peers: new.peer_ids.iter().copied().map(PeerId).collect(),
         })
         .collect();
-    let reply = match given.len() == keys.len() {
-        true => Some(split_check::split_into(store, region, keys, given).await),
-        false => split_check::split(store, ids, region, keys).await,
-    };
-    match reply {
-        Some(Reply::AdminDone { .. }) => Ok(()),
-        other => Err(format!("not split: {other:?}")),
+    match given.len() == keys.len() {
+        true => split::split_into(store, region, keys, given).await,
+        false => split::split(store, ids, region, keys).await,
     }
 }

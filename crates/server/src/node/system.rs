@@ -1,6 +1,7 @@
 //! The placement group's own region, as its service uses it.
 
 use crate::members::Members;
+use crate::paging::Pages;
 use crate::placement::System;
 use crate::store::StoreHandle;
 use crate::stores::Stores;
@@ -9,11 +10,9 @@ use bytes::Bytes;
 use std::sync::Arc;
 use stele_placement::{PairChange, SYSTEM_REGION};
 use stele_raftstore::{Header, Read, Refusal, Reply, RequestId, Write};
-use stele_storage::{EngineView, ScanOptions, StorageEngine};
+use stele_storage::{EngineView, StorageEngine};
 use stele_types::{CommandBuilder, Error, Result, Term};
 
-/// Pairs loaded at a time.
-const PAGE_PAIRS: usize = 1024;
 /// How long a decision may take to commit, in nanoseconds.
 const PATIENCE_NANOS: u64 = 5_000_000_000;
 
@@ -110,14 +109,10 @@ impl System for SystemRegion {
 }
 
 fn pairs(view: &impl EngineView) -> Result<Vec<(Bytes, Bytes)>> {
-    let mut range = stele_placement::pairs::state_range();
+    let mut pages = Pages::of_range(view, stele_placement::pairs::state_range());
     let mut all = Vec::new();
-    loop {
-        let page = view.scan(&ScanOptions::new(range.clone(), PAGE_PAIRS))?;
-        let Some(last) = page.last() else { return Ok(all) };
-        let mut start = last.key.to_vec();
-        start.push(0);
-        range.start = Bytes::from(start);
+    while let Some(page) = pages.next()? {
         all.extend(page.into_iter().map(|pair| (pair.key, pair.value)));
     }
+    Ok(all)
 }

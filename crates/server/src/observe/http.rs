@@ -2,7 +2,9 @@
 
 use super::Metrics;
 use super::scrape::counts;
+use crate::port;
 use crate::stores::Stores;
+use crate::transport::Transport;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
@@ -24,6 +26,10 @@ pub struct Health {
     pub stores: Arc<Stores>,
     /// Counters.
     pub metrics: Arc<Metrics>,
+    /// What goes between nodes.
+    pub transport: Transport,
+    /// The port's connections.
+    pub port: Arc<port::Stats>,
 }
 
 /// The routes.
@@ -38,7 +44,7 @@ pub fn routes(health: Health) -> Router {
 
 async fn metrics(State(health): State<Health>) -> impl IntoResponse {
     const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, TYPE)], health.metrics.scrape(&health.stores))
+    ([(header::CONTENT_TYPE, TYPE)], health.metrics.scrape(&health))
 }
 
 /// The process runs and every store's loop does.
@@ -94,6 +100,7 @@ async fn status(State(health): State<Health>) -> Json<Value> {
                 "written_bytes": stats.written_bytes.iter().copied()
                     .collect::<std::collections::BTreeMap<_, _>>(),
                 "requests_in_work_bytes": store.request_bytes(),
+                "append_p99_seconds": store.append_p99_nanos() as f64 / 1e9,
             })
         })
         .collect();

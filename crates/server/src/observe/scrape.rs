@@ -1,9 +1,12 @@
 //! `/metrics`: the registry, and figures of the stores read at the moment of the scrape.
 
-use super::Metrics;
+use super::{Health, Metrics};
+use crate::port;
 use crate::stores::Stores;
+use crate::transport::Transport;
 use prometheus_client::encoding::text::encode;
 use std::fmt::Write;
+use std::sync::atomic::Ordering::Relaxed;
 use stele_storage::StorageEngine;
 use stele_types::StoreId;
 
@@ -17,13 +20,14 @@ struct Family {
 
 impl Metrics {
     /// The text of a scrape.
-    pub fn scrape(&self, stores: &Stores) -> String {
+    pub fn scrape(&self, health: &Health) -> String {
         let mut text = String::new();
         // Writing to a string can't fail.
         let _ = encode(&mut text, &self.registry);
         let end = text.rfind("# EOF").unwrap_or(text.len());
         text.truncate(end);
-        for family in families(stores) {
+        let edges = [transport(&health.transport), port(&health.port)].into_iter().flatten();
+        for family in families(&health.stores).into_iter().chain(edges) {
             if family.samples.is_empty() {
                 continue;
             }
@@ -31,7 +35,8 @@ impl Metrics {
             let _ = writeln!(text, "# TYPE stele_{} {}", family.name, family.kind);
             let suffix = if family.kind == "counter" { "_total" } else { "" };
             for (labels, value) in family.samples {
-                let _ = writeln!(text, "stele_{}{suffix}{{{labels}}} {value}", family.name);
+                let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
+                let _ = writeln!(text, "stele_{}{suffix}{labels} {value}", family.name);
             }
         }
         text.push_str("# EOF\n");
@@ -39,14 +44,65 @@ impl Metrics {
     }
 }
 
+fn family(name: &'static str, kind: &'static str, help: &'static str) -> Family {
+    Family { name, kind, help, samples: Vec::new() }
+}
+
+/// What went between nodes.
+fn transport(transport: &Transport) -> Vec<Family> {
+    let stats = transport.stats();
+    let mut frames = family("transport_frames", "counter", "Frames between nodes, by lane");
+    let mut bytes = family("transport_bytes", "counter", "Bytes between nodes, by lane");
+    let mut events = family("transport_events", "counter", "What happened between nodes");
+    let mut closed = family("transport_closed", "counter", "Ends of connections between nodes");
+    let mut queued = family("transport_queued_bytes", "gauge", "Bytes that wait for other nodes");
+    for (lane, directions) in stats.lanes() {
+        for (direction, frame_count, byte_count) in directions {
+            let labels = format!("lane=\"{lane}\",direction=\"{direction}\"");
+            frames.samples.push((labels.clone(), frame_count as f64));
+            bytes.samples.push((labels, byte_count as f64));
+        }
+    }
+    // Bytes and messages of all lanes are the sums of the above.
+    let own = |name: &str| !name.starts_with("bytes_") && !name.starts_with("messages_");
+    for (name, count) in stats.each().into_iter().filter(|(name, _)| own(name)) {
+        events.samples.push((format!("event=\"{name}\""), count as f64));
+    }
+    for (reason, count) in stats.closed() {
+        closed.samples.push((format!("reason=\"{reason}\""), count as f64));
+    }
+    queued.samples.push((String::new(), transport.queued_bytes() as f64));
+    vec![frames, bytes, events, closed, queued]
+}
+
+/// Connections to the port.
+fn port(stats: &port::Stats) -> Vec<Family> {
+    let mut open = family("connections_open", "gauge", "Connections of all kinds");
+    open.samples.push((String::new(), stats.open.load(Relaxed) as f64));
+    let mut all = family("connections", "counter", "Connections that came, by what became of them");
+    let outcomes = [
+        ("accepted", &stats.accepted),
+        ("refused", &stats.refused),
+        ("silent", &stats.silent),
+        ("failed", &stats.failed),
+    ];
+    for (outcome, count) in outcomes {
+        all.samples.push((format!("outcome=\"{outcome}\""), count.load(Relaxed) as f64));
+    }
+    vec![open, all]
+}
+
 fn families(stores: &Stores) -> Vec<Family> {
-    let family = |name, kind, help| Family { name, kind, help, samples: Vec::new() };
     let mut written = family("device_written_bytes", "counter", "Bytes written, by cause");
     let mut user = family("user_bytes", "counter", "Bytes of keys and values applied");
     let mut sizes = family("store_bytes", "gauge", "Bytes on the device, live, and in memory");
     let mut amp = family("amplification", "gauge", "Write and space amplification");
     let mut regions = family("regions", "gauge", "Replicas and leaders");
     let mut work = family("requests_in_work_bytes", "gauge", "Bytes of requests in work");
+    let mut gc_bytes =
+        family("gc_bytes", "counter", "Bytes read and written by collection, by stage");
+    let mut slices = family("gc_slices", "counter", "Slices of collection, by stage");
+    let mut p99 = family("append_p99_seconds", "gauge", "p99 of the last 1024 appends to the log");
     let mut phase = family("gc_phase", "gauge", "1 for the phase collection is in");
     for store in stores.all() {
         let id = store.id();
@@ -69,10 +125,15 @@ fn families(stores: &Stores) -> Vec<Family> {
         regions.samples.push((label(id, "role", "replica"), replicas as f64));
         regions.samples.push((label(id, "role", "leader"), leaders as f64));
         work.samples.push((format!("store=\"{id}\""), store.request_bytes() as f64));
+        for (stage, done) in store.maintained() {
+            slices.samples.push((label(id, "stage", &stage), done.slices as f64));
+            gc_bytes.samples.push((label(id, "stage", &stage), done.bytes as f64));
+        }
+        p99.samples.push((format!("store=\"{id}\""), store.append_p99_nanos() as f64 / 1e9));
         let current = format!("{:?}", store.engine().gc_stats().phase).to_lowercase();
         phase.samples.push((label(id, "phase", &current), 1.0));
     }
-    vec![written, user, sizes, amp, regions, work, phase]
+    vec![written, user, sizes, amp, regions, work, gc_bytes, slices, p99, phase]
 }
 
 fn label(store: StoreId, name: &str, value: &str) -> String {

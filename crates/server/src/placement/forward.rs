@@ -21,6 +21,20 @@ const CONNECTIONS_MAX: usize = 16;
 /// Reports of many regions, and lists of them.
 const MESSAGE_BYTES_MAX: usize = 128 << 20;
 
+/// Where an answer says after how many milliseconds the same call may succeed.
+const RETRY_METADATA: &str = "stele-retry-ms";
+/// Nodes report every second, and those that lost their leader soon after they find the new one.
+const RETRY_MILLIS: u64 = 200;
+
+/// A refusal that may be another answer in a moment.
+pub(super) fn ask_again(refusal: &Status) -> Status {
+    let text =
+        format!("the leader is new and has not heard of all stores yet: {}", refusal.message());
+    let mut status = Status::unavailable(text);
+    status.metadata_mut().insert(RETRY_METADATA, MetadataValue::from(RETRY_MILLIS));
+    status
+}
+
 /// Connections to leaders, and who leads as far as answers told.
 #[derive(Default)]
 pub(super) struct Forward {

@@ -103,13 +103,14 @@ impl Led {
         if request.all_regions && complete {
             self.cluster.note_full_report(&request.address);
         }
-        request.outcomes.iter().for_each(|outcome| self.note_outcome(outcome));
+        request.outcomes.iter().for_each(|outcome| self.note_outcome(outcome, now));
     }
 
-    fn note_outcome(&mut self, outcome: &OperatorOutcome) {
+    fn note_outcome(&mut self, outcome: &OperatorOutcome, now: Millis) {
         if !outcome.done {
             let (id, step) = (OperatorId(outcome.operator_id), outcome.index as usize);
-            self.operators.note_refusal(id, step, outcome.refusal.clone());
+            let (text, is_final) = (outcome.refusal.clone(), outcome.is_final);
+            self.operators.note_refusal(id, step, text, is_final, now);
         }
     }
 }

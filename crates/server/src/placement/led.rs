@@ -52,9 +52,11 @@ impl PlacementService {
     /// Persists what is due, and lets the schedulers look.
     pub(super) async fn housekeep(self: &Arc<Self>) -> Result<(), Status> {
         let behind = self.touch(|led| led.cluster.take_region_changes(BEHIND_BYTES_MAX)).await?;
+        let unix_seconds = self.clock.unix_seconds();
         self.decide(move |cluster, now| {
             let mut changes = behind;
             changes.extend(cluster.plan_burials(now));
+            changes.extend(cluster.plan_silences(now, unix_seconds));
             if cluster.ids_reserved() < IDS_AT_HAND {
                 changes.extend(cluster.plan_ids(IDS_AT_HAND).map_err(super::refused)?);
             }
@@ -90,6 +92,14 @@ impl PlacementService {
 
     /// Starts an operator that a person ordered. `plan` makes it of the state.
     pub(super) async fn order(
+        self: &Arc<Self>,
+        plan: impl Fn(&Led) -> Result<Operator, Status>,
+    ) -> Result<OperatorId, Status> {
+        let ordered = self.order_now(plan).await;
+        self.or_ask_again(ordered).await
+    }
+
+    async fn order_now(
         self: &Arc<Self>,
         plan: impl Fn(&Led) -> Result<Operator, Status>,
     ) -> Result<OperatorId, Status> {

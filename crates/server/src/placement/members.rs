@@ -27,11 +27,15 @@ impl PlacementService {
         let ids = self
             .decide(move |cluster, _| cluster.plan_join(&address, &stores).map_err(refused))
             .await?;
-        self.look(|led| JoinResponse {
-            cluster_id: self.cluster.0,
-            store_ids: ids.iter().map(|id| id.0).collect(),
-            members_version: led.cluster.members_version(),
-            members: self.members_of(&led.cluster),
+        let now = self.now();
+        self.touch(|led| {
+            led.cluster.hear_joined(&ids, now);
+            JoinResponse {
+                cluster_id: self.cluster.0,
+                store_ids: ids.iter().map(|id| id.0).collect(),
+                members_version: led.cluster.members_version(),
+                members: self.members_of(&led.cluster),
+            }
         })
         .await
     }

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use stele_placement::{Birth, Cluster, Millis, PairChange};
 use stele_types::{Clock, ClusterId, Error, Result, Term, mutant};
 use stele_vfs::SystemClock;
-use tonic::Status;
+use tonic::{Code, Status};
 
 /// The placement region, as this node sees it.
 pub trait System: Send + Sync + 'static {
@@ -120,12 +120,12 @@ impl PlacementService {
 
     async fn load(&self, term: Term) -> Result<Cluster> {
         let pairs = self.system.load(term).await?;
-        let mut found = Cluster::load(pairs, self.now())?;
+        let mut found = Cluster::load(pairs, self.now(), self.clock.unix_seconds())?;
         if let (None, Some(birth)) = (&found, &self.birth) {
             let first = birth.pairs();
             self.system.propose(term, first.clone()).await?;
             let pairs = first.into_iter().filter_map(|pair| Some((pair.key, pair.value?)));
-            found = Cluster::load(pairs, self.now())?;
+            found = Cluster::load(pairs, self.now(), self.clock.unix_seconds())?;
         }
         match found {
             Some(found) if found.id() == self.cluster => Ok(found),
@@ -210,6 +210,18 @@ impl PlacementService {
         if let Err(status) = self.housekeep().await {
             tracing::debug!("placement: {}", status.message());
         }
+    }
+
+    /// What a leader that is new refuses may be possible once it has heard of every store: the
+    /// caller is told to ask again.
+    async fn or_ask_again<T>(&self, answer: Result<T, Status>) -> Result<T, Status> {
+        let Err(status) = answer else { return answer };
+        let may_change = [Code::FailedPrecondition, Code::NotFound].contains(&status.code());
+        let now = self.now();
+        if !may_change || self.look(|led| led.cluster.is_settled(now)).await? {
+            return Err(status);
+        }
+        Err(forward::ask_again(&status))
     }
 
     fn not_leader(&self) -> Status {

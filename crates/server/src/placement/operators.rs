@@ -200,6 +200,10 @@ fn running_info(led: &Led, operator: &Operator, now: Millis) -> OperatorInfo {
 fn ended_info(ended: &Finished, now: Millis) -> OperatorInfo {
     let (state, detail) = match &ended.given_up {
         None => (OperatorState::Done, String::new()),
+        // What ended it is what the region's leader said.
+        Some(why) if ended.operator.refusal.as_ref() == Some(why) => {
+            (OperatorState::Refused, why.clone())
+        }
         Some(why) => (OperatorState::Cancelled, why.clone()),
     };
     info(&ended.operator, state, detail, now)

@@ -70,12 +70,7 @@ impl PlacementService {
 fn item(setting: &Setting, config: &Config) -> ConfigItem {
     let value = config.get(setting.name).unwrap_or(setting.default);
     let source = if value == setting.default { "default" } else { "set" };
-    let unit = match setting.name.rsplit('_').next() {
-        Some("seconds") => "s",
-        Some("bytes") => "B",
-        Some("percent") => "%",
-        _ => "",
-    };
+    let unit = crate::config::unit_of(setting.name);
     ConfigItem {
         key: setting.name.to_owned(),
         value: value.to_string(),

@@ -50,6 +50,14 @@ impl PlacementService {
         self: &Arc<Self>,
         request: SetStoreStateRequest,
     ) -> Result<StoreProgress, Status> {
+        let progress = self.set_state_now(request).await;
+        self.or_ask_again(progress).await
+    }
+
+    async fn set_state_now(
+        self: &Arc<Self>,
+        request: SetStoreStateRequest,
+    ) -> Result<StoreProgress, Status> {
         let store = StoreId(request.store_id);
         let goal = match StoreAction::try_from(request.action) {
             Ok(StoreAction::Drain) => DrainGoal::Drain,
@@ -143,11 +151,12 @@ fn info(led: &Led, counts: &Counts, store: &Store, now: Millis) -> StoreInfo {
         leader_count,
         disk_full: report.is_full,
         failed: report.has_failed,
+        append_p99_nanos: report.append_p99_nanos,
         ..StoreStats::default()
     };
     let age = match store.heard {
         Heard::At(at) => i64::try_from(now.since(at)).unwrap_or(i64::MAX),
-        Heard::NotSince(_) => -1,
+        Heard::NotSince { .. } => -1,
     };
     let is_member = store.state != StoreState::Tombstone;
     StoreInfo {

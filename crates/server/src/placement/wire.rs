@@ -75,6 +75,7 @@ pub(super) fn store_report_of(stats: &wire::StoreStats) -> StoreReport {
         used_bytes: stats.used,
         is_full: stats.disk_full,
         has_failed: stats.failed,
+        append_p99_nanos: stats.append_p99_nanos,
     }
 }
 

@@ -60,6 +60,8 @@ impl Default for Options {
 pub struct Stats {
     /// Connections taken.
     pub accepted: AtomicU64,
+    /// Connections that are open now.
+    pub open: AtomicU64,
     /// Connections closed at once as there were too many.
     pub refused: AtomicU64,
     /// Connections that did not say in time what they are.
@@ -99,8 +101,9 @@ pub async fn serve(
         stats.accepted.fetch_add(1, Relaxed);
         let (http, transport, stats) = (http.clone(), transport.clone(), stats.clone());
         let (first_bytes_timeout, alive) = (options.first_bytes_timeout, running.subscribe());
+        let open = Open::new(stats.clone());
         tokio::spawn(async move {
-            let _held = (permit, alive);
+            let _held = (permit, alive, open);
             match timeout(first_bytes_timeout, is_node(&stream)).await {
                 Ok(Ok(true)) => transport.serve(stream).await,
                 Ok(Ok(false)) => http.serve(stream).await,
@@ -114,6 +117,22 @@ pub async fn serve(
     drop(listener);
     // Whoever does not end in time is cut off with the runtime.
     let _ = timeout(options.drain_timeout, running.closed()).await;
+}
+
+/// Counts a connection as open until it is dropped.
+struct Open(Arc<Stats>);
+
+impl Open {
+    fn new(stats: Arc<Stats>) -> Self {
+        stats.open.fetch_add(1, Relaxed);
+        Self(stats)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Relaxed);
+    }
 }
 
 /// Whether the first bytes are another node's. Reads none of them.

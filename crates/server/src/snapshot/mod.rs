@@ -3,6 +3,7 @@
 
 mod pairs;
 
+use crate::paging::Pages;
 use crate::store::{Engine, StoreHandle};
 use crate::stores::Stores;
 use crate::transport::{Closed, SnapshotOffer, SnapshotReceiver, SnapshotSender, Transport};
@@ -116,17 +117,14 @@ async fn send_chunks(
 }
 
 /// The next pairs of `range`, encoded, and what is left of it.
-fn slice(view: &impl EngineView, mut range: KeyRange) -> Result<(Vec<u8>, Option<KeyRange>)> {
-    let options =
-        ScanOptions { bytes_max: CHUNK_BYTES, ..ScanOptions::new(range.clone(), SLICE_PAIRS) };
-    let found = view.scan(&options)?;
+fn slice(view: &impl EngineView, range: KeyRange) -> Result<(Vec<u8>, Option<KeyRange>)> {
+    let options = ScanOptions { bytes_max: CHUNK_BYTES, ..ScanOptions::new(range, SLICE_PAIRS) };
+    let mut pages = Pages::new(view, options);
     let mut bytes = Vec::new();
+    let Some(found) = pages.next()? else { return Ok((bytes, None)) };
     found.iter().for_each(|pair| pairs::encode(pair, &mut bytes));
-    let Some(last) = found.last() else { return Ok((bytes, None)) };
-    let mut start = last.key.to_vec();
-    start.push(0);
-    range.start = Bytes::from(start);
-    Ok((bytes, (!range.is_empty()).then_some(range)))
+    let rest = pages.rest();
+    Ok((bytes, (!rest.is_empty()).then_some(rest)))
 }
 
 async fn take_in(

@@ -1,6 +1,8 @@
 //! The maintenance of one store: flushes, merges and collection in slices.
 
 use super::Engine;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use stele_storage::StorageEngine;
@@ -13,7 +15,38 @@ const IDLE_SLEEP_MAX: Duration = Duration::from_millis(160);
 /// Idle rounds after which the log's last batch is confirmed.
 const CONFIRM_AFTER_ROUNDS: u32 = 20;
 
-pub(super) fn run(engine: &Engine, running: &AtomicBool, wants_checkpoint: &AtomicBool) {
+/// What the slices of one stage did since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StageDone {
+    /// Slices that did something.
+    pub slices: u64,
+    /// Bytes read and written; of `reclaim`, bytes freed.
+    pub bytes: u64,
+}
+
+/// By the name of the stage.
+#[derive(Debug, Default)]
+pub(super) struct Counts(Mutex<BTreeMap<String, StageDone>>);
+
+impl Counts {
+    fn note(&self, stage: String, bytes: u64) {
+        let mut stages = self.0.lock();
+        let done = stages.entry(stage).or_default();
+        done.slices += 1;
+        done.bytes += bytes;
+    }
+
+    pub fn all(&self) -> Vec<(String, StageDone)> {
+        self.0.lock().iter().map(|(stage, done)| (stage.clone(), *done)).collect()
+    }
+}
+
+pub(super) fn run(
+    engine: &Engine,
+    running: &AtomicBool,
+    wants_checkpoint: &AtomicBool,
+    counts: &Counts,
+) {
     let mut idle_rounds = 0;
     let mut sleep = IDLE_SLEEP;
     while running.load(Ordering::Acquire) {
@@ -24,8 +57,9 @@ pub(super) fn run(engine: &Engine, running: &AtomicBool, wants_checkpoint: &Atom
             wants_checkpoint.store(false, Ordering::Release);
         }
         // A failure is kept in the statistics, and a poisoned store ends its loop.
-        let worked = engine.maintain(SLICE_BYTES).is_ok_and(|done| done.more && done.bytes > 0);
-        if worked {
+        let worked = engine.maintain(SLICE_BYTES).ok().filter(|done| done.more && done.bytes > 0);
+        if let Some(done) = worked {
+            counts.note(format!("{:?}", engine.gc_stats().stage).to_lowercase(), done.bytes);
             (idle_rounds, sleep) = (0, IDLE_SLEEP);
             continue;
         }

@@ -1,12 +1,16 @@
 //! One store of this node: its engine, its loop's thread, its maintenance thread, and the handle by
 //! which everything else talks to them.
 
+mod append_times;
 mod inbox;
 mod maintain;
 mod turn;
 
 use crate::load::LoadSamples;
+use append_times::AppendTimes;
 use inbox::{Inbox, Item};
+use maintain::Counts;
+pub use maintain::StageDone;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -45,6 +49,8 @@ pub struct StoreHandle {
     clock: Arc<dyn Clock>,
     next_request: AtomicU64,
     load: LoadSamples,
+    appends: Arc<AppendTimes>,
+    counts: Arc<Counts>,
     running: Arc<AtomicBool>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -63,7 +69,9 @@ impl StoreHandle {
         let running = Arc::new(AtomicBool::new(true));
         let readers = core.readers();
         let wants_checkpoint = Arc::new(AtomicBool::new(false));
+        let appends = Arc::new(AppendTimes::default());
         let turn = turn::Turn {
+            appends: appends.clone(),
             core,
             engine: engine.clone(),
             inbox: inbox.clone(),
@@ -82,8 +90,10 @@ impl StoreHandle {
             }
         })?;
         let (maintained, stopping) = (engine.clone(), running.clone());
+        let counts = Arc::new(Counts::default());
+        let counted = counts.clone();
         let maintenance = spawn(format!("stele-maintain-{id}"), move || {
-            maintain::run(&maintained, &stopping, &wants_checkpoint);
+            maintain::run(&maintained, &stopping, &wants_checkpoint, &counted);
         })?;
         Ok(Arc::new(Self {
             id,
@@ -93,6 +103,8 @@ impl StoreHandle {
             clock,
             next_request: AtomicU64::new(1),
             load: LoadSamples::default(),
+            appends,
+            counts,
             running,
             threads: Mutex::new(vec![looped, maintenance]),
         }))
@@ -121,6 +133,16 @@ impl StoreHandle {
     /// Which keys are asked for.
     pub fn load(&self) -> &LoadSamples {
         &self.load
+    }
+
+    /// The time that 99 of 100 of the last appends stayed below, in nanoseconds; 0 before the first.
+    pub fn append_p99_nanos(&self) -> u64 {
+        self.appends.p99_nanos()
+    }
+
+    /// What maintenance did since the start, by stage.
+    pub fn maintained(&self) -> Vec<(String, StageDone)> {
+        self.counts.all()
     }
 
     /// Whether this store's peer leads a region, as far as it knows.

@@ -2,6 +2,7 @@
 //! make all regions' records durable, and what that allows is applied and answered. What arrives
 //! meanwhile waits for the next turn: that is the group commit.
 
+use super::append_times::AppendTimes;
 use super::inbox::{Inbox, Item};
 use super::{Core, Engine, Outward};
 use std::collections::HashMap;
@@ -17,6 +18,7 @@ pub(super) struct Turn {
     pub core: Core,
     pub engine: Arc<Engine>,
     pub inbox: Arc<Inbox>,
+    pub appends: Arc<AppendTimes>,
     pub clock: Arc<dyn Clock>,
     pub outward: Arc<dyn Outward>,
     pub answers: HashMap<RequestId, oneshot::Sender<Reply>>,
@@ -82,7 +84,9 @@ impl Turn {
     }
 
     fn append(&mut self, append: Append) {
+        let began = self.clock.monotonic_nanos();
         let result = self.engine.append(&append.batch);
+        self.appends.note(self.clock.monotonic_nanos().saturating_sub(began));
         self.core.step(Input::Appended { ticket: append.ticket, result });
     }
 

@@ -5,6 +5,7 @@
 use super::checks::{Target, family, target};
 use super::errors::{Failure, region_not_found};
 use crate::convert;
+use crate::paging::Pages;
 use crate::store::Engine;
 use crate::stores::Stores;
 use bytes::Bytes;
@@ -19,8 +20,6 @@ use stele_types::{ColumnFamily, KeyRange, keyspace};
 
 /// Bytes that one answer to a scan may hold; a short page would be taken for the region's end.
 const SCAN_BYTES_MAX: usize = 256 << 20;
-/// Pairs fetched at a time while expired ones are left out.
-const PAGE_PAIRS: usize = 1024;
 
 type View = <Engine as StorageEngine>::View;
 
@@ -234,21 +233,15 @@ async fn page(
 /// Live pairs, their bytes, and whether they are all that was asked for.
 fn collect(
     view: &View,
-    mut options: ScanOptions,
+    options: ScanOptions,
     now_s: u64,
 ) -> stele_types::Result<(Vec<KvPair>, usize, bool)> {
-    let wanted = options.limit;
-    let budget = options.bytes_max;
+    let (wanted, budget) = (options.limit, options.bytes_max);
+    let mut pages = Pages::new(view, options);
     let (mut pairs, mut bytes) = (Vec::new(), 0);
     while pairs.len() < wanted {
-        options.limit = (wanted - pairs.len()).min(PAGE_PAIRS);
-        options.bytes_max = budget.saturating_sub(bytes).max(1);
-        let page = view.scan(&options)?;
-        let Some(last) = page.last() else { return Ok((pairs, bytes, true)) };
-        match options.order {
-            Order::Forward => options.range.start = after(&last.key),
-            Order::Reverse => options.range.end = last.key.clone(),
-        }
+        pages.bound(wanted - pairs.len(), budget.saturating_sub(bytes));
+        let Some(page) = pages.next()? else { break };
         for pair in page {
             if !is_live(&pair, now_s) {
                 continue;
@@ -260,19 +253,8 @@ fn collect(
         if bytes > budget {
             return Ok((pairs, bytes, false));
         }
-        if options.range.is_empty() {
-            break;
-        }
     }
     Ok((pairs, bytes, true))
-}
-
-/// The first key after `key`.
-fn after(key: &[u8]) -> Bytes {
-    let mut next = Vec::with_capacity(key.len() + 1);
-    next.extend_from_slice(key);
-    next.push(0);
-    Bytes::from(next)
 }
 
 /// Sum, pairs and bytes of `RawChecksum`: CRC-64/XZ of key and value of each pair, all XORed.
@@ -299,12 +281,9 @@ pub async fn checksum(
 }
 
 fn sum(view: &View, range: KeyRange, now_s: u64) -> stele_types::Result<(u64, u64, u64)> {
-    let mut options = ScanOptions::new(range, PAGE_PAIRS);
+    let mut pages = Pages::of_range(view, range);
     let (mut checksum, mut pairs, mut bytes) = (0, 0, 0);
-    loop {
-        let page = view.scan(&options)?;
-        let Some(last) = page.last() else { return Ok((checksum, pairs, bytes)) };
-        options.range.start = after(&last.key);
+    while let Some(page) = pages.next()? {
         for pair in page.iter().filter(|pair| is_live(pair, now_s)) {
             let key = pair.key.get(1..).unwrap_or_default();
             let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Xz);
@@ -315,4 +294,5 @@ fn sum(view: &View, range: KeyRange, now_s: u64) -> stele_types::Result<(u64, u6
             bytes += (key.len() + pair.value.len()) as u64;
         }
     }
+    Ok((checksum, pairs, bytes))
 }

@@ -32,6 +32,7 @@ pub struct Batch {
     parts: Vec<Part>,
     payloads: Vec<Bytes>,
     bytes: usize,
+    frames: usize,
 }
 
 impl Batch {
@@ -40,7 +41,12 @@ impl Batch {
         self.heads.clear();
         self.heads.shrink_to(HEADS_KEPT_BYTES_MAX);
         self.parts.clear();
-        self.bytes = 0;
+        (self.bytes, self.frames) = (0, 0);
+    }
+
+    /// How many frames.
+    pub fn frames(&self) -> usize {
+        self.frames
     }
 
     /// Bytes of all frames.
@@ -107,6 +113,7 @@ impl Batch {
         let header = frame::header(kind, bytes, crc);
         self.heads[start..start + HEADER_BYTES].copy_from_slice(&header);
         self.bytes += HEADER_BYTES + body_bytes;
+        self.frames += 1;
     }
 
     fn part(&self, number: usize) -> Option<&[u8]> {

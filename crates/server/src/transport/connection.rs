@@ -62,7 +62,7 @@ pub async fn dial(
     }
     let identity = &shared.identity;
     let mut hello = Hello::new(lane, identity.cluster, &identity.address);
-    hello.from = identity.stores.clone();
+    hello.from = shared.own.read().clone();
     hello.wanted = wanted.to_vec();
     let greet = async {
         let stream = TcpStream::connect(address).await.map_err(Closed::Dial)?;

@@ -131,6 +131,11 @@ impl Frames {
         &mut self.buffer
     }
 
+    /// Bytes of the body whose header came and that is not whole yet; 0 for none.
+    pub fn begun_bytes(&self) -> usize {
+        self.expected.map_or(0, |expected| expected.bytes)
+    }
+
     /// Bytes held back, for bounds in tests.
     pub fn held_bytes(&self) -> usize {
         self.buffer.capacity()

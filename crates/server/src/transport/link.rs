@@ -21,10 +21,13 @@ pub async fn run(shared: Arc<Shared>, node: Arc<Node>, lane: Lane) {
     let seed = options.seed ^ u64::from(crc32c(node.address.as_bytes())) << 8 ^ lane as u64;
     let mut backoff = Backoff::new(options.backoff_min, options.backoff_max, seed);
     let mut last_label = "";
+    let mut had_connection = false;
     while !node.is_abandoned() {
         let mut was_connected = false;
         let reason = once(&shared, &node, lane, &mut was_connected).await;
         if was_connected {
+            Stats::add(&shared.stats.reconnects, usize::from(had_connection));
+            had_connection = true;
             backoff.reset();
             last_label = "";
         }
@@ -102,7 +105,10 @@ async fn speak(
                 false => Stats::add(&stats.dropped_large, 1),
             }
         }
+        let frames = batch.frames();
         let calls = batch.write(writer, options.stall_max).await?;
+        Stats::add(&stats.lane(lane).frames_sent, frames);
+        Stats::add(&stats.lane(lane).bytes_sent, batch.bytes());
         Stats::add(&stats.writes, calls);
         Stats::add(&stats.bytes_sent, batch.bytes());
         batch.clear();

@@ -41,7 +41,8 @@ pub use stats::Stats;
 
 use hello::Lane;
 use node::Nodes;
-use shared::Shared;
+use parking_lot::RwLock;
+use shared::{ROOM_UNIT_BYTES, Shared};
 use std::sync::Arc;
 use stele_raftstore::PeerMessage;
 use stele_types::StoreId;
@@ -66,6 +67,8 @@ impl Transport {
         let shared = Shared {
             incoming: Arc::new(Semaphore::new(options.incoming_max)),
             snapshots_in: Arc::new(Semaphore::new(options.snapshots_in_max)),
+            room: Arc::new(Semaphore::new(options.received_bytes_max.div_ceil(ROOM_UNIT_BYTES))),
+            own: RwLock::new(identity.stores.clone()),
             options,
             identity,
             resolve,
@@ -130,6 +133,12 @@ impl Transport {
     /// Asks anew where every store is, and dials without delay what is not connected.
     pub fn members_changed(&self) {
         self.shared.nodes.refresh_all(&self.shared);
+    }
+
+    /// Another store of this node has joined: what is for it is taken from now on. A connection made
+    /// before does not speak for it; it ends with the first such message and is made anew.
+    pub fn add_store(&self, store: StoreId) {
+        self.shared.own.write().push(store);
     }
 
     /// A switch for tests: what is lost between this node and the one that has the store.

@@ -25,6 +25,9 @@ pub struct Options {
     pub urgent_queue_bytes_max: u64,
     /// Bytes that are encoded and written at once.
     pub batch_bytes_max: u64,
+    /// Large frames on their way in, of all connections together; beyond it nothing more of them is
+    /// read, and their senders wait.
+    pub received_bytes_max: usize,
     /// Connections from other nodes.
     pub incoming_max: usize,
     /// Snapshots on their way in at the same time.
@@ -45,6 +48,7 @@ impl Default for Options {
             data_queue_bytes_max: 64 << 20,
             urgent_queue_bytes_max: 4 << 20,
             batch_bytes_max: 1 << 20,
+            received_bytes_max: 256 << 20,
             incoming_max: 1024,
             snapshots_in_max: 8,
             seed: 0,

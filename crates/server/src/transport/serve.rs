@@ -1,11 +1,12 @@
 //! A connection that another node made: check it, then hand on what comes.
 
+use super::BoxFuture;
 use super::closed::{Closed, Unwanted};
 use super::connection::{self, Reader};
 use super::frame::{self, Frame, Kind};
 use super::hello::{self, Hello, Lane, MAGIC};
 use super::queue::message_bytes;
-use super::shared::Shared;
+use super::shared::{ROOM_UNIT_BYTES, Shared};
 use super::snapshot;
 use super::stats::Stats;
 use std::sync::Arc;
@@ -14,7 +15,11 @@ use stele_types::mutant;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{MissedTickBehavior, interval, timeout};
+
+/// Frames up to this size take no room: they lie in blocks that a connection has anyway.
+const SMALL_FRAME_BYTES_MAX: usize = 64 << 10;
 
 /// Serves a connection to its end.
 pub async fn run(shared: Arc<Shared>, stream: TcpStream) {
@@ -70,7 +75,8 @@ async fn greet(
     }
     let is_removed = |store| shared.resolve.is_removed(store);
     let identity = &shared.identity;
-    if let Some((reason, text)) = hello.objection(identity.cluster, &identity.stores, is_removed) {
+    let own = shared.own.read().clone();
+    if let Some((reason, text)) = hello.objection(identity.cluster, &own, is_removed) {
         let answer = frame::whole(Kind::Refused, &hello::refused(reason, &text));
         writer.write_all(&answer).await?;
         return Err(Closed::Refused(reason, text));
@@ -92,12 +98,18 @@ async fn messages(
     let silent_ticks_max = ticks(shared);
     let mut silent_ticks = 0;
     let (frames, stream) = reader.parts();
+    let mut room = Room::new(shared);
     loop {
         while let Some(frame) = frames.take()? {
             take(shared, hello, frame)?;
+            room.give_back();
         }
+        room.want(frames.begun_bytes());
         tokio::select! {
-            read = stream.read_buf(frames.room()) => {
+            // Rule: nothing more of a large frame is read before there is room for all of it. All at
+            // once, so that connections that each have a part never wait for each other.
+            () = room.taken(), if room.is_wanted() => silent_ticks = 0,
+            read = stream.read_buf(frames.room()), if !room.is_wanted() => {
                 let bytes = read?;
                 if bytes == 0 {
                     return Err(Closed::Ended);
@@ -108,7 +120,7 @@ async fn messages(
                 }
             }
             _ = tick.tick() => {
-                silent_ticks += 1;
+                silent_ticks += u32::from(!room.is_wanted());
                 if silent_ticks > silent_ticks_max {
                     return Err(Closed::Silent);
                 }
@@ -119,6 +131,56 @@ async fn messages(
                 }
             }
         }
+    }
+}
+
+/// A connection's part of [`Shared::room`].
+struct Room<'a> {
+    shared: &'a Shared,
+    held: Option<OwnedSemaphorePermit>,
+    wanted: Option<BoxFuture<'static, Option<OwnedSemaphorePermit>>>,
+}
+
+impl<'a> Room<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        Self { shared, held: None, wanted: None }
+    }
+
+    /// For a frame of so many bytes, unless it is small or has its room.
+    fn want(&mut self, bytes: usize) {
+        let is_small =
+            bytes <= SMALL_FRAME_BYTES_MAX || mutant::active("server.received_unbounded");
+        if is_small || self.held.is_some() || self.wanted.is_some() {
+            return;
+        }
+        // A frame larger than all of it comes alone.
+        let units = bytes.min(self.shared.options.received_bytes_max).div_ceil(ROOM_UNIT_BYTES);
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        let room = self.shared.room.clone();
+        match room.clone().try_acquire_many_owned(units) {
+            Ok(permit) => self.held = Some(permit),
+            Err(_) => {
+                Stats::add(&self.shared.stats.waits_for_room, 1);
+                let wait = async move { room.acquire_many_owned(units).await.ok() };
+                self.wanted = Some(Box::pin(wait));
+            }
+        }
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.wanted.is_some()
+    }
+
+    /// Waits for what is wanted; dropped in between, it keeps its place in the queue.
+    async fn taken(&mut self) {
+        if let Some(wanted) = &mut self.wanted {
+            self.held = wanted.await;
+            self.wanted = None;
+        }
+    }
+
+    fn give_back(&mut self) {
+        self.held = None;
     }
 }
 
@@ -138,16 +200,20 @@ fn take(shared: &Shared, hello: &Hello, frame: Frame) -> Result<(), Closed> {
     if shared.cuts.blocks_in(&hello.from) {
         return Ok(());
     }
+    let body_bytes = frame.body.len();
     let message = wire::decode(frame.body).map_err(Closed::Unreadable)?;
     // Rule: a connection speaks for the stores of its hello, for no other.
     let known = hello.from.contains(&message.from_store);
     if !known && !mutant::active("server.any_sender") {
         return Err(Closed::Malformed("a message of a store that is not the caller's"));
     }
-    if !shared.identity.stores.contains(&message.to_store) {
+    if !shared.is_own(message.to_store) {
         Stats::add(&shared.stats.strays_received, 1);
         return Ok(());
     }
+    let lane = shared.stats.lane(hello.lane);
+    Stats::add(&lane.frames_received, 1);
+    Stats::add(&lane.bytes_received, body_bytes);
     let bytes = message_bytes(&message);
     shared.deliver.message(message, bytes);
     Stats::add(&shared.stats.messages_received, 1);

@@ -6,7 +6,9 @@ use super::deliver::{Deliver, Resolve};
 use super::node::Nodes;
 use super::options::{Identity, Options};
 use super::stats::Stats;
+use parking_lot::RwLock;
 use std::sync::Arc;
+use stele_types::StoreId;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 
@@ -14,6 +16,8 @@ use tokio::sync::{Semaphore, watch};
 pub struct Shared {
     pub options: Options,
     pub identity: Identity,
+    /// This node's stores; one may be added while it runs.
+    pub own: RwLock<Vec<StoreId>>,
     pub resolve: Arc<dyn Resolve>,
     pub deliver: Arc<dyn Deliver>,
     pub stats: Stats,
@@ -24,9 +28,19 @@ pub struct Shared {
     pub stop: watch::Sender<bool>,
     pub incoming: Arc<Semaphore>,
     pub snapshots_in: Arc<Semaphore>,
+    /// Room for large frames on their way in, of all connections, in units of [`ROOM_UNIT_BYTES`].
+    pub room: Arc<Semaphore>,
 }
 
+/// A permit of [`Shared::room`].
+pub const ROOM_UNIT_BYTES: usize = 1 << 10;
+
 impl Shared {
+    /// Whether that store is one of this node's.
+    pub fn is_own(&self, store: StoreId) -> bool {
+        self.own.read().contains(&store)
+    }
+
     /// Counts and reports the end of a connection.
     pub fn closed(&self, remote: &str, reason: &Closed) {
         self.stats.count_closed(reason);

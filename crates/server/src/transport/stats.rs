@@ -1,6 +1,7 @@
 //! Counters of the transport, for metrics.
 
 use super::closed::Closed;
+use super::hello::Lane;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
@@ -9,6 +10,7 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub struct Stats {
             $($(#[$doc])* pub $name: AtomicU64,)*
+            lanes: [LaneStats; 3],
             closed: [AtomicU64; Closed::LABELS.len()],
         }
 
@@ -44,6 +46,10 @@ counters! {
     strays_received,
     /// Connections made.
     connections_out,
+    /// Of these, in place of one that had ended.
+    reconnects,
+    /// Times that reading stopped as too many bytes were on their way in.
+    waits_for_room,
     /// Connections taken.
     connections_in,
     /// Snapshots sent to the end.
@@ -52,7 +58,40 @@ counters! {
     snapshots_received,
 }
 
+/// Totals of one lane.
+#[derive(Debug, Default)]
+pub struct LaneStats {
+    /// Frames written, signs of life excepted.
+    pub frames_sent: AtomicU64,
+    /// Their bytes.
+    pub bytes_sent: AtomicU64,
+    /// Frames read, signs of life excepted.
+    pub frames_received: AtomicU64,
+    /// Bytes of their bodies.
+    pub bytes_received: AtomicU64,
+}
+
 impl Stats {
+    pub(super) fn lane(&self, lane: Lane) -> &LaneStats {
+        let [urgent, data, bulk] = &self.lanes;
+        match lane {
+            Lane::Urgent => urgent,
+            Lane::Data => data,
+            Lane::Bulk => bulk,
+        }
+    }
+
+    /// Of each lane: its name, and for each direction frames and bytes.
+    pub fn lanes(&self) -> [(&'static str, [(&'static str, u64, u64); 2]); 3] {
+        [Lane::Urgent, Lane::Data, Lane::Bulk].map(|lane| {
+            let of = self.lane(lane);
+            let sent = ("sent", of.frames_sent.load(Relaxed), of.bytes_sent.load(Relaxed));
+            let received =
+                ("received", of.frames_received.load(Relaxed), of.bytes_received.load(Relaxed));
+            (lane.name(), [sent, received])
+        })
+    }
+
     pub(super) fn add(counter: &AtomicU64, count: usize) {
         counter.fetch_add(count as u64, Relaxed);
     }

@@ -181,3 +181,28 @@ async fn operators_by_hand_are_checked_listed_and_cancelled() {
     assert_eq!(listed[0].detail, "the device is full");
     assert_eq!(address(1), nodes.node(1).members().unwrap().members[0].address);
 }
+
+#[tokio::test]
+async fn a_new_leader_refuses_nothing_for_want_of_reports() {
+    let (nodes, stores) = three_nodes().await;
+    nodes.elect(Some(2));
+    let drain = || wire::SetStoreStateRequest {
+        store_id: stores[1],
+        action: wire::StoreAction::Drain as i32,
+        header: None,
+    };
+    let transfer = || wire::TransferRequest { region_id: 2, to_store: 1, header: None };
+    let later = [
+        nodes.node(2).transfer(transfer()).await.map(drop).unwrap_err(),
+        nodes.node(2).set_store_state(drain()).await.map(drop).unwrap_err(),
+    ];
+    for status in later {
+        assert_eq!(status.code(), Code::Unavailable, "{status}");
+        assert_eq!(status.metadata().get("stele-retry-ms").unwrap(), "200");
+        assert!(status.message().contains("leader is new"), "{status}");
+    }
+    // Once its time is over, what it does not know is a reason.
+    nodes.clock.advance_seconds(5);
+    let status = nodes.node(2).transfer(transfer()).await.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+}

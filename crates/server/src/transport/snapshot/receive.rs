@@ -52,7 +52,7 @@ pub async fn receive(
     let offer = offer.and_then(|frame| hello::read_offer(&frame.body));
     let (to, from, header) =
         offer.ok_or(Closed::Malformed("a bulk connection without an offer"))?;
-    let here = shared.identity.stores.contains(&to) && hello.from.contains(&from);
+    let here = shared.is_own(to) && hello.from.contains(&from);
     if !here {
         return Err(Closed::Malformed("a snapshot of or for another store"));
     }
@@ -185,10 +185,12 @@ impl SnapshotReceiver {
 impl Line {
     async fn frame(&mut self) -> Result<Frame, Closed> {
         let next = self.reader.next(&self.shared.stats);
-        match timeout(self.shared.options.stall_max, next).await {
-            Ok(frame) => frame,
-            Err(_) => Err(Closed::Silent),
-        }
+        let frame = timeout(self.shared.options.stall_max, next).await;
+        let frame = frame.map_err(|_| Closed::Silent)??;
+        let lane = self.shared.stats.lane(hello::Lane::Bulk);
+        Stats::add(&lane.frames_received, 1);
+        Stats::add(&lane.bytes_received, frame.body.len());
+        Ok(frame)
     }
 
     async fn say(&self, answer: Bytes) -> Result<(), Closed> {

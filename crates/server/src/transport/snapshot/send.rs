@@ -137,7 +137,10 @@ impl SnapshotSender {
             return Err(Closed::Io(error));
         }
         written?;
-        Stats::add(&self.shared.stats.bytes_sent, self.batch.bytes());
+        let stats = &self.shared.stats;
+        Stats::add(&stats.bytes_sent, self.batch.bytes());
+        Stats::add(&stats.lane(Lane::Bulk).frames_sent, self.batch.frames());
+        Stats::add(&stats.lane(Lane::Bulk).bytes_sent, self.batch.bytes());
         Ok(())
     }
 }

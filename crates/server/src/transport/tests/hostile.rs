@@ -3,7 +3,7 @@
 use super::super::Options;
 use super::super::frame::{self, Kind};
 use super::super::hello::{Hello, Lane, MAGIC};
-use super::common::{Book, TestNode, framed, heartbeat, options, until, until_heard};
+use super::common::{Book, TestNode, append, framed, heartbeat, options, until, until_heard};
 use std::sync::Arc;
 use std::time::Duration;
 use stele_types::{ClusterId, Prng, StoreId};
@@ -128,4 +128,30 @@ async fn garbage_on_the_port_is_closed_without_a_panic() {
     let b = TestNode::start(&book, &[2]).await;
     until_heard(&b, &a, (2, 1)).await;
     assert!(a.seen.count() > messages);
+}
+
+#[tokio::test]
+async fn large_frames_of_all_connections_share_one_bound() {
+    let book = Arc::new(Book::default());
+    let bounded = Options { received_bytes_max: 1 << 20, ..options() };
+    let a = TestNode::start_with(&book, &[1], 1, bounded, "127.0.0.1:0").await;
+    let b = TestNode::start(&book, &[2]).await;
+    let mut stranger = TcpStream::connect(&a.address).await.unwrap();
+    // It takes all there is, and sends next to nothing of it.
+    stranger.write_all(&greeting(Lane::Data)).await.unwrap();
+    stranger.write_all(&frame::header(Kind::Message, 1 << 20, 0)).await.unwrap();
+    until("the stranger is heard", || a.counter("connections_in") == 1).await;
+    stranger.write_all(&[0]).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    until_heard(&b, &a, (2, 1)).await;
+    let heard = a.seen.count();
+    b.send(append(2, 1, 5, 200 << 10));
+    for _ in 0..10 {
+        stranger.write_all(&[0]).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(a.counter("waits_for_room"), 1, "the second waits");
+    assert_eq!(a.seen.count(), heard, "and only what is large does");
+    drop(stranger);
+    until("the room is given back", || a.seen.count() > heard).await;
 }

@@ -1,0 +1,139 @@
+//! Whole nodes in this process, looked at over HTTP.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use stele_server::config::Config;
+use stele_server::node::Node;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn config(stores: &[PathBuf], join: &[String]) -> Config {
+    Config {
+        listen: "127.0.0.1:0".to_owned(),
+        stores: stores.to_vec(),
+        join: join.to_vec(),
+        tick_ms: 20,
+        reserved_bytes: 0,
+        ..Config::default()
+    }
+}
+
+/// Starts a node; an earlier one of this process may still hold its directories for a moment.
+async fn start(config: Config) -> Node {
+    let started = Instant::now();
+    loop {
+        match Node::start(config.clone()).await {
+            Ok(node) => return node,
+            Err(error) => assert!(started.elapsed() < LIMIT, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Status and body of a GET.
+async fn get(address: &str, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// Waits until a GET answers what is wanted; the body.
+async fn until(address: &str, path: &str, wanted: impl Fn(u16, &str) -> bool) -> String {
+    let started = Instant::now();
+    loop {
+        let (status, body) = get(address, path).await;
+        if wanted(status, &body) {
+            return body;
+        }
+        assert!(started.elapsed() < LIMIT, "{path}: {status} {body}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn has_stores(body: &str, count: usize) -> bool {
+    let value: serde_json::Value = serde_json::from_str(body).unwrap();
+    value["stores"].as_array().unwrap().len() == count
+}
+
+fn dirs(at: &Path, names: &[&str]) -> Vec<PathBuf> {
+    names.iter().map(|name| at.join(name)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_status_and_health_are_served_on_the_port() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(config(&dirs(dir.path(), &["a"]), &[])).await;
+    let address = node.ready.address.clone();
+    until(&address, "/readyz", |status, body| status == 200 && body.starts_with("2 of 2")).await;
+    assert_eq!(get(&address, "/healthz").await, (200, "ok\n".to_owned()));
+    let wanted = [
+        "stele_transport_bytes_total{lane=\"data\",direction=\"sent\"} ",
+        "stele_transport_frames_total{lane=\"urgent\",direction=\"received\"} ",
+        "stele_transport_events_total{event=\"reconnects\"} ",
+        "stele_transport_closed_total{reason=\"other_cluster\"} ",
+        "stele_transport_queued_bytes ",
+        "stele_connections_open ",
+        "stele_connections_total{outcome=\"refused\"} ",
+        "stele_append_p99_seconds{store=\"1\"} ",
+        "stele_regions{store=\"1\",role=\"leader\"} 2",
+    ];
+    let (status, metrics) = get(&address, "/metrics").await;
+    assert_eq!(status, 200);
+    for line in wanted {
+        assert_eq!(metrics.matches(&format!("\n{line}")).count(), 1, "{line}: {metrics}");
+    }
+    let p99 = metrics.lines().find(|line| line.starts_with("stele_append_p99")).unwrap();
+    assert!(p99.rsplit(' ').next().unwrap().parse::<f64>().unwrap() > 0.0, "{p99}");
+    assert!(metrics.ends_with("# EOF\n"));
+    let (status, body) = get(&address, "/status").await;
+    assert!(status == 200 && has_stores(&body, 1), "{body}");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_regions_have_no_leader_is_not_ready() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = start(config(&dirs(dir.path(), &["a"]), &[])).await;
+    let join = [first.ready.address.clone()];
+    let second = start(config(&dirs(dir.path(), &["b"]), &join)).await;
+    let address = second.ready.address.clone();
+    until(&address, "/readyz", |status, body| status == 200 && body.starts_with("2 of 2")).await;
+    // Both vote before the first goes.
+    let voters = |_: u16, body: &str| {
+        body.lines().any(|line| line == "stele_regions{store=\"2\",role=\"replica\"} 2")
+    };
+    until(&address, "/metrics", voters).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    first.stop().await;
+    let body = until(&address, "/readyz", |status, _| status == 503).await;
+    assert!(body.contains(" of 2 regions have a known leader"), "{body}");
+    assert_eq!(get(&address, "/healthz").await.0, 200, "it lives all the same");
+    second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_added_to_a_node_that_has_one_joins_through_the_node_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = dirs(dir.path(), &["a"]);
+    let two = dirs(dir.path(), &["a", "b"]);
+    let node = start(config(&one, &[])).await;
+    until(&node.ready.address, "/readyz", |status, _| status == 200).await;
+    node.stop().await;
+    let node = start(config(&two, &[])).await;
+    until(&node.ready.address, "/status", |_, body| has_stores(body, 2)).await;
+    let second = node.ready.address.clone();
+    let heard = |_: u16, body: &str| body.contains("stele_append_p99_seconds{store=\"2\"}");
+    until(&second, "/metrics", heard).await;
+    node.stop().await;
+    let node = start(config(&two, &[])).await;
+    assert_eq!(node.ready.stores.len(), 2, "it is a member from now on");
+    node.stop().await;
+}
