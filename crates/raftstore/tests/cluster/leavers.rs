@@ -87,6 +87,7 @@ fn learner_removed_meanwhile<B: Backend>(backend: B) {
     check_never_again(&mut sim, leader, DATA, gone);
 }
 
+// Catalogue: 47.
 #[test]
 fn a_learner_removed_while_its_store_was_down_is_destroyed_when_it_returns() {
     learner_removed_meanwhile(ModelBackend);
@@ -203,12 +204,14 @@ fn crash_while_leaving<B: Backend>(backend: impl Fn() -> B, moments: u64) {
     }
 }
 
+// Catalogue: 47, 55.
 #[test]
 fn a_crash_at_any_moment_of_a_destruction_leaves_nothing_of_the_replica() {
     crash_while_leaving(|| ModelBackend, 32);
     crash_while_leaving(SteleBackend::default, 16);
 }
 
+// Catalogue: 25.
 #[test]
 fn a_manifest_made_again_brings_no_destroyed_region_back() {
     let mut sim = Sim::with(SteleBackend::default(), 3, &[1, 2, 3], 86, |_| {});
