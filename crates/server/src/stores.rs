@@ -23,6 +23,11 @@ impl Stores {
         self.all.write().push(store);
     }
 
+    /// Lets all stores go, and with them their directories: they have been stopped.
+    pub fn clear(&self) {
+        self.all.write().clear();
+    }
+
     /// The store of that number.
     pub fn get(&self, id: StoreId) -> Option<Arc<StoreHandle>> {
         self.all.read().iter().find(|store| store.id() == id).cloned()

@@ -166,6 +166,8 @@ impl Node {
         });
         // It can only have panicked, which has ended the process.
         let _ = stopped.await;
+        // Others hold the list: what is on it would keep its directory locked.
+        self.stores.clear();
     }
 }
 

@@ -58,6 +58,9 @@ counters! {
     snapshots_received,
 }
 
+/// `sent` or `received`, frames and bytes.
+pub type Direction = (&'static str, u64, u64);
+
 /// Totals of one lane.
 #[derive(Debug, Default)]
 pub struct LaneStats {
@@ -82,7 +85,7 @@ impl Stats {
     }
 
     /// Of each lane: its name, and for each direction frames and bytes.
-    pub fn lanes(&self) -> [(&'static str, [(&'static str, u64, u64); 2]); 3] {
+    pub fn lanes(&self) -> [(&'static str, [Direction; 2]); 3] {
         [Lane::Urgent, Lane::Data, Lane::Bulk].map(|lane| {
             let of = self.lane(lane);
             let sent = ("sent", of.frames_sent.load(Relaxed), of.bytes_sent.load(Relaxed));
