@@ -4,6 +4,7 @@ mod ci;
 mod cluster;
 mod demo;
 mod docs;
+mod fuzz;
 mod mutants;
 mod process;
 mod tidy;
@@ -23,6 +24,8 @@ const USAGE: &str = "usage: cargo xtask <command>
                             import a folder, killed three times; export, compare, verify
   cluster SCENARIO|ci|all [--dev] [--short] [--rounds N] [--seed N]
                             faults, figures and foreign clients against real clusters
+  fuzz [--seconds S] [--seed N] [--only NAME] [--guided]
+                            run every fuzz target, 10 seconds each; --guided builds with coverage
   ci                        everything a change must pass
 ";
 
@@ -66,6 +69,18 @@ fn run(arguments: &[String]) -> Result<()> {
             };
             flags.end()?;
             demo::run(&workspace, &options)
+        }
+        "fuzz" => {
+            let defaults = fuzz::Options::default();
+            let number = |text: Option<String>| text.map(|it| it.parse()).transpose();
+            let options = fuzz::Options {
+                seconds: number(flags.value("--seconds")?)?.unwrap_or(defaults.seconds),
+                seed: number(flags.value("--seed")?)?.unwrap_or(defaults.seed),
+                only: flags.value("--only")?,
+                guided: flags.switch("--guided"),
+            };
+            flags.end()?;
+            fuzz::run(&workspace, &options)
         }
         "cluster" => cluster::run(&workspace, rest),
         "ci" => {
