@@ -2,7 +2,7 @@
 
 use crate::process::run_shown;
 use crate::workspace::{Workspace, cargo};
-use crate::{cluster, demo, docs, mutants, tidy};
+use crate::{cluster, demo, docs, fuzz, mutants, tidy};
 use anyhow::{Result, bail};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,7 +12,10 @@ const BENCHES: [&str; 6] = ["index", "engine", "log", "restart", "amplification"
 
 type Step = (&'static str, fn(&Workspace) -> Result<()>);
 
-const STEPS: [Step; 10] = [
+/// Seconds that each fuzz target gets here; longer runs are made by hand.
+const FUZZ_SECONDS: u64 = 2;
+
+const STEPS: [Step; 11] = [
     ("format", |w| run_cargo(w, &["fmt", "--all", "--check"])),
     ("lints", |w| {
         let lint = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
@@ -25,6 +28,7 @@ const STEPS: [Step; 10] = [
     ("docs", |w| docs::run(w, false)),
     ("demo", |w| demo::run(w, &demo::Options { short: true, ..demo::Options::default() })),
     ("clusters", cluster::short),
+    ("fuzz", |w| fuzz::run(w, &fuzz::Options { seconds: FUZZ_SECONDS, ..Default::default() })),
     ("benches", benches),
 ];
 

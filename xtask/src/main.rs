@@ -5,6 +5,7 @@ mod ci;
 mod cluster;
 mod demo;
 mod docs;
+mod fuzz;
 mod mutants;
 mod process;
 mod tidy;
@@ -25,6 +26,8 @@ const USAGE: &str = "usage: cargo xtask <command>
   cluster SCENARIO|ci|all [--dev] [--short] [--rounds N] [--seed N]
                             faults, figures and foreign clients against real clusters
   catalogue [--bless]       check or write docs/testing.md: which test is about which fault
+  fuzz [--seconds S] [--seed N] [--only NAME] [--guided]
+                            run every fuzz target, 10 seconds each; --guided builds with coverage
   ci                        everything a change must pass
 ";
 
@@ -68,6 +71,18 @@ fn run(arguments: &[String]) -> Result<()> {
             };
             flags.end()?;
             demo::run(&workspace, &options)
+        }
+        "fuzz" => {
+            let defaults = fuzz::Options::default();
+            let number = |text: Option<String>| text.map(|it| it.parse()).transpose();
+            let options = fuzz::Options {
+                seconds: number(flags.value("--seconds")?)?.unwrap_or(defaults.seconds),
+                seed: number(flags.value("--seed")?)?.unwrap_or(defaults.seed),
+                only: flags.value("--only")?,
+                guided: flags.switch("--guided"),
+            };
+            flags.end()?;
+            fuzz::run(&workspace, &options)
         }
         "cluster" => cluster::run(&workspace, rest),
         "catalogue" => {

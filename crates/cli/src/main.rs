@@ -1,70 +1,7 @@
-//! `stele`: nodes, clusters and stores from the command line. Exit codes: 0 done, 1 failed or damage
-//! found, 2 wrong usage.
+//! The program `stele`.
 
-mod args;
-mod bench;
-mod commands;
-mod ctl;
-mod export;
-mod import;
-mod inspect;
-mod output;
-mod place;
-mod playground;
-mod progress;
-mod runtime;
-mod server;
-mod store;
-mod table;
-mod text;
-
-use args::{Cli, Command};
-use clap::Parser;
 use std::process::ExitCode;
-use stele_types::{Error, Result};
-
-/// How a command that ran to its end left things.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
-    /// As asked.
-    Done,
-    /// Not all of it, or something is not as it should be; the reasons were printed.
-    Failed,
-}
 
 fn main() -> ExitCode {
-    match run(&Cli::parse().command) {
-        Ok(Outcome::Done) => ExitCode::SUCCESS,
-        Ok(Outcome::Failed) => ExitCode::FAILURE,
-        // The reader of our output has seen enough, as in `stele scan | head`.
-        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("stele: {}", one_line(&error));
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(command: &Command) -> Result<Outcome> {
-    match command {
-        Command::Server(args) => server::run(args),
-        Command::Playground(args) => playground::run(args),
-        Command::Ctl(args) => ctl::run(args),
-        Command::Put(args) => commands::put(args),
-        Command::Get(args) => commands::get(args),
-        Command::Del(args) => commands::del(args),
-        Command::Scan(args) => commands::scan(args),
-        Command::Count(args) => commands::count(args),
-        Command::Import(args) => import::run(args),
-        Command::Export(args) => export::run(args),
-        Command::Verify(args) => commands::verify(args),
-        Command::Inspect(args) => inspect::run(args),
-        Command::Compact(args) => commands::compact(args),
-        Command::Stats(args) => commands::stats(args),
-        Command::Bench(args::BenchTarget::Engine(args)) => bench::run(args),
-    }
-}
-
-fn one_line(error: &Error) -> String {
-    error.to_string().replace(['\n', '\r'], " ")
+    stele_cli::main()
 }

@@ -25,6 +25,9 @@ mod raw;
 mod reaction;
 mod route;
 
+#[doc(hidden)]
+pub mod fuzzing;
+
 pub use client::Client;
 pub use control::{Control, RegionRow};
 pub use options::Options;

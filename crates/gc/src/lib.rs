@@ -20,6 +20,16 @@ mod saved;
 mod stats;
 mod work;
 
+#[doc(hidden)]
+pub mod fuzzing {
+    //! What reads bytes from outside, for fuzz targets.
+
+    /// Reads the state that a manifest keeps, and writes it again.
+    pub fn saved(bytes: &[u8]) -> Option<bytes::Bytes> {
+        crate::saved::Saved::decode(bytes).map(|saved| saved.encode())
+    }
+}
+
 pub use gc::{Gc, GcHooks};
 pub use options::{GcOptions, PolicyKind};
 pub use policy::{

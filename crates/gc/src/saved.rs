@@ -57,7 +57,7 @@ impl Saved {
         varint::put(&mut out, self.user_bytes);
         let credit = self.credit_bytes as i64;
         varint::put(&mut out, ((credit << 1) ^ (credit >> 63)) as u64);
-        varint::put(&mut out, (self.overwrite_ratio * MILLION) as u64);
+        varint::put(&mut out, (self.overwrite_ratio * MILLION).round() as u64);
         varint::put(&mut out, self.sorted_at_s);
         for bytes in [self.bytes.flush, self.bytes.merge, self.bytes.relocate, self.bytes.sort] {
             varint::put(&mut out, bytes);
@@ -156,6 +156,16 @@ mod tests {
             for cut in 0..bytes.len() {
                 assert_eq!(Saved::decode(&bytes[..cut]), None, "cut at {cut}");
             }
+        }
+    }
+
+    #[test]
+    fn a_share_that_was_read_back_is_written_as_it_was() {
+        for millionths in 0..=1_000_000u32 {
+            let overwrite_ratio = f64::from(millionths) / MILLION;
+            let bytes = Saved { overwrite_ratio, ..Saved::default() }.encode();
+            let read = Saved::decode(&bytes).unwrap();
+            assert_eq!(read.encode(), bytes, "{millionths}");
         }
     }
 }

@@ -100,7 +100,7 @@ impl Shared {
         }
         let mut places = Vec::new();
         let mut bytes = 0;
-        for index in from.0..to.0.min(log.last().0.0 + 1) {
+        for index in from.0..to.0.min(log.last().0.next().0) {
             let Some(place) = log.place(LogIndex(index)) else { break };
             bytes += place.bytes() as usize;
             if bytes > bytes_max && !places.is_empty() {

@@ -18,6 +18,18 @@ mod trial;
 mod validate;
 pub mod wire;
 
+#[doc(hidden)]
+pub mod fuzzing {
+    //! What reads bytes from outside, for fuzz targets.
+
+    /// Reads an admin entry, and writes it again.
+    pub fn admin(payload: &[u8]) -> Option<stele_types::Command> {
+        crate::admin::conf_change(payload);
+        let (record, regions) = crate::admin::parse(payload)?;
+        crate::admin::command(&record, &regions).ok()
+    }
+}
+
 pub use input::{
     Admin, AdminCall, Cas, CasNew, ChangeKind, Header, Input, NewRegion, Now, PeerChange, Read,
     RequestId, Write,

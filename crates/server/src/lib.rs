@@ -16,3 +16,10 @@ pub mod store;
 pub mod stores;
 pub mod tikv;
 pub mod transport;
+
+#[doc(hidden)]
+pub mod fuzzing {
+    //! What reads bytes from outside, for fuzz targets.
+    pub use crate::placement::fuzzing::*;
+    pub use crate::snapshot::fuzzing::*;
+}

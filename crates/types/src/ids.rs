@@ -9,9 +9,10 @@ macro_rules! id {
         pub struct $name(pub $inner);
 
         impl $name {
-            /// The identifier that follows this one.
+            /// The identifier that follows this one; the last one of all follows itself, so that
+            /// a damaged number never begins anew at 0.
             pub fn next(self) -> Self {
-                Self(self.0 + 1)
+                Self(self.0.saturating_add(1))
             }
         }
 
@@ -52,3 +53,14 @@ id!(
     /// An immutable sorted index file.
     RunId(u64)
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_follows_the_last_identifier_but_itself() {
+        assert_eq!((FileId(7).next(), FileId(u32::MAX).next()), (FileId(8), FileId(u32::MAX)));
+        assert_eq!(LogIndex(u64::MAX).next(), LogIndex(u64::MAX));
+    }
+}

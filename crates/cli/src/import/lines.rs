@@ -58,9 +58,9 @@ pub fn read(from: &Path, encoding: Encoding, sink: &mut Sink) -> Result<()> {
     Ok(())
 }
 
-type Parsed = (Vec<u8>, Vec<u8>, Option<u64>);
+pub(super) type Parsed = (Vec<u8>, Vec<u8>, Option<u64>);
 
-fn parse(line: &[u8], encoding: Encoding) -> Result<Parsed> {
+pub(super) fn parse(line: &[u8], encoding: Encoding) -> Result<Parsed> {
     let line: Line = serde_json::from_slice(line)
         .map_err(|error| Error::invalid(format!("not a pair: {error}")))?;
     let key = field("key", (line.key, encoding), line.key_hex, line.key_base64)?;

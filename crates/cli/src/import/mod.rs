@@ -8,6 +8,20 @@ mod folder;
 mod lines;
 mod writer;
 
+/// What reads bytes from outside, for fuzz targets.
+pub mod fuzzing {
+    use crate::args::Encoding;
+
+    /// Reads a JSON line in each encoding of plain fields.
+    pub fn line(line: &[u8]) -> usize {
+        let encodings = [Encoding::Text, Encoding::Hex, Encoding::Base64];
+        encodings
+            .into_iter()
+            .filter(|encoding| super::lines::parse(line, *encoding).is_ok())
+            .count()
+    }
+}
+
 use crate::Outcome;
 use crate::args::Import;
 use crate::progress::Progress;

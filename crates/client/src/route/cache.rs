@@ -91,7 +91,9 @@ impl RegionCache {
     pub fn next_peer(&self, route: &Route) {
         let peers = &route.region.peers;
         let at = peers.iter().position(|peer| peer.id == route.peer.id).unwrap_or(0);
-        if let Some(next) = peers.iter().cycle().skip(at + 1).find(|peer| votes(peer)) {
+        // Once around: a region may be told without any voter.
+        let others = peers.iter().cycle().skip(at + 1).take(peers.len());
+        if let Some(next) = others.into_iter().find(|peer| votes(peer)) {
             self.change_peer(route, *next);
         }
     }
@@ -219,6 +221,17 @@ mod tests {
         assert!(cache.install(region(1, ("m", ""), 2), None));
         assert!(!cache.install(parent, None));
         assert_eq!((id_of(cache.find(b"a")), id_of(cache.find(b"z"))), (Some(2), Some(1)));
+    }
+
+    #[test]
+    fn a_region_without_voters_leaves_its_peer_alone() {
+        let cache = RegionCache::default();
+        let mut learners = region(1, ("", ""), 1);
+        learners.peers.iter_mut().for_each(|peer| peer.role = PeerRole::Learner);
+        assert!(cache.install(learners, None));
+        let route = cache.find(b"k").unwrap();
+        cache.next_peer(&route);
+        assert_eq!(cache.find(b"k").unwrap().peer, route.peer);
     }
 
     #[test]

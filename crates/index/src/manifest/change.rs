@@ -17,6 +17,7 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::merge::{MergeInputs, MergeProgress, MergeSpec};
+use crate::run::AGE_MAX;
 use bytes::Bytes;
 use stele_types::{Cause, FileId, RunId, varint};
 
@@ -72,7 +73,10 @@ impl Change {
         let (&kind, rest) = bytes.split_first()?;
         *bytes = rest;
         Some(match kind {
-            1 => Self::AddRun(RunId(varint::take(bytes)?), varint::take(bytes)?),
+            1 => {
+                let run = RunId(varint::take(bytes)?);
+                Self::AddRun(run, varint::take(bytes).filter(|age| *age <= AGE_MAX)?)
+            }
             2 => Self::RemoveRun(RunId(varint::take(bytes)?)),
             3 => Self::Checkpoint(Checkpoint::take(bytes)?),
             4 => Self::RaftFrom(take_file(bytes)?),
@@ -188,5 +192,16 @@ mod tests {
             assert!(!whole, "cut at {cut}");
         }
         assert_eq!(Change::decode_all(&[77]), None);
+    }
+
+    #[test]
+    fn an_age_that_leaves_no_room_for_later_ones_is_refused() {
+        let refused = |age| {
+            let mut body = Vec::new();
+            Change::AddRun(RunId(7), age).encode(&mut body);
+            Change::decode_all(&body).is_none()
+        };
+        assert!(!refused(AGE_MAX));
+        assert!(refused(AGE_MAX + 1) && refused(u64::MAX));
     }
 }

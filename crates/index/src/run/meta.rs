@@ -24,10 +24,14 @@ impl Live {
 
     /// Counts all of another's references.
     pub fn add_all(&mut self, other: &Self) {
-        self.records += other.records;
-        self.bytes += other.bytes;
+        // What footers say is summed up before anybody has checked it.
+        self.records = self.records.saturating_add(other.records);
+        self.bytes = self.bytes.saturating_add(other.bytes);
     }
 }
+
+/// Larger than the age of any tier, with room for those to come: ages are counted up from here.
+pub(crate) const AGE_MAX: u64 = 1 << 62;
 
 /// What the writer of a run is told to keep in its footer: enough to rebuild a lost manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -134,7 +138,7 @@ impl RunMeta {
             let live = Live { records: varint::take(from)?, bytes: varint::take(from)? };
             meta.refs.insert(file, live);
         }
-        meta.extra.age = varint::take(from)?;
+        meta.extra.age = varint::take(from).filter(|age| *age <= AGE_MAX)?;
         meta.extra.job = varint::take(from)?;
         meta.extra.part = u32::try_from(varint::take(from)?).ok()?;
         meta.extra.last_part = varint::take(from)? != 0;

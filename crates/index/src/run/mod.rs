@@ -33,6 +33,7 @@ pub(crate) use block::Block;
 pub use cursor::RunCursor;
 pub use inspect::{RunItem, RunPart, RunRecord, inspect_run, inspect_run_items};
 pub use key_hash::key_hash;
+pub(crate) use meta::AGE_MAX;
 pub use meta::{Live, RunExtra, RunMeta};
 pub use reader::Run;
 pub use verify::RunVerified;

@@ -18,6 +18,8 @@ const SEGMENT_MAGIC: &[u8; 8] = b"STELESEG";
 const SEGMENT_HEADER_BYTES: usize = 48;
 /// The smallest block: a sector, below which devices do not tear.
 pub(crate) const BLOCK_BYTES_MIN: usize = 512;
+/// The largest block: beyond what any device asks for, and what a header alone can make us allocate.
+pub(crate) const BLOCK_BYTES_MAX: usize = 1 << 20;
 pub(crate) const FILE_HEADER_BYTES: usize = 32;
 pub(crate) const FOOTER_BYTES: usize = 80;
 pub(crate) const FOOTER_FIELDS: usize = 6;
@@ -62,8 +64,13 @@ impl SegmentHeader {
         check_format(path, format)?;
         check_identity(path, (header.store, header.file), (store, file))?;
         let block = header.block_bytes as usize;
-        if block < BLOCK_BYTES_MIN || !block.is_power_of_two() {
+        if !(BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&block) || !block.is_power_of_two() {
             return Err(Error::corrupt(path, 0, format!("segment with blocks of {block} bytes")));
+        }
+        // Older segments have lower numbers: following them back comes to an end.
+        if header.previous >= header.file && header.previous != FileId(0) {
+            let detail = format!("segment that follows {:08x}", header.previous.0);
+            return Err(Error::corrupt(path, 0, detail));
         }
         Ok(header)
     }
@@ -244,6 +251,32 @@ mod tests {
         assert_eq!(bytes.len(), FOOTER_BYTES);
         assert_eq!(Footer::decode(&bytes, Magic::Sorted, FileId(4)), Some(foot));
         assert_eq!(Footer::decode(&bytes, Magic::Sorted, FileId(5)), None);
+    }
+
+    #[test]
+    fn a_segment_that_follows_itself_or_has_blocks_of_any_size_is_refused() {
+        let sound = SegmentHeader {
+            block_bytes: 512,
+            store: StoreId(3),
+            file: FileId(4),
+            previous: FileId(2),
+            previous_end: 1024,
+            chain: 5,
+            recycled: false,
+        };
+        let refused = |header: SegmentHeader| {
+            let bytes = SegmentHeader { block_bytes: 512, ..header }.encode();
+            let mut bytes = bytes[..SEGMENT_HEADER_BYTES].to_vec();
+            bytes[12..16].copy_from_slice(&header.block_bytes.to_le_bytes());
+            let crc = crc32c(&bytes[..SEGMENT_HEADER_BYTES - 4]);
+            bytes[SEGMENT_HEADER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+            SegmentHeader::decode(&bytes, Path::new("f"), StoreId(3), FileId(4)).is_err()
+        };
+        assert!(!refused(sound));
+        assert!(refused(SegmentHeader { previous: FileId(4), ..sound }));
+        assert!(refused(SegmentHeader { previous: FileId(5), ..sound }));
+        assert!(refused(SegmentHeader { block_bytes: 1 << 31, ..sound }));
+        assert!(refused(SegmentHeader { block_bytes: 256, ..sound }));
     }
 
     #[test]

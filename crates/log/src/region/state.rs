@@ -123,7 +123,8 @@ impl Region {
 
     pub fn push(&mut self, entry: &EntryItem<'_>) -> Result<(), String> {
         let (index, last) = (entry.index, self.last().0);
-        if index <= self.truncated.0 || index > last.next() {
+        // Nothing comes after the last index of all: no entry has it.
+        if index <= self.truncated.0 || index > last.next() || index.0 == u64::MAX {
             return Err(format!(
                 "entry {index} of region {} does not continue its log, which is ({}, {last}]",
                 entry.region, self.truncated.0
@@ -186,7 +187,7 @@ impl Region {
         if index > self.last().0 {
             return;
         }
-        let keep = index.0.saturating_sub(self.base.0.0 + 1) as usize;
+        let keep = index.0.saturating_sub(self.base.0.0).saturating_sub(1) as usize;
         let bytes: u64 = self.places.drain(keep..).map(|p| u64::from(p.bytes())).sum();
         self.payload_bytes -= bytes;
         if index <= self.base.0 {
@@ -211,5 +212,37 @@ impl Region {
 
     pub fn reset(&self) -> Lsn {
         self.reset
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::Content;
+
+    fn entry(index: u64) -> EntryItem<'static> {
+        EntryItem {
+            region: RegionId(1),
+            term: Term(1),
+            index: LogIndex(index),
+            is_command: false,
+            at: Lsn::new(FileId(1), 512),
+            bytes: 0,
+            crc: 0,
+            content: Content::Payload(b""),
+        }
+    }
+
+    #[test]
+    fn a_log_that_claims_the_last_index_of_all_takes_no_more() {
+        let last = (LogIndex(u64::MAX), Term(9));
+        let carried = CarriedRegion { region: RegionId(1), last, ..CarriedRegion::default() };
+        let mut region = Region::carried(&carried);
+        assert!(region.push(&entry(u64::MAX)).is_err());
+        assert_eq!(region.last(), last);
+        assert_eq!(region.log().first, LogIndex(1));
+        region.mark(&Mark::TruncateSuffix(LogIndex(u64::MAX)), Lsn::default()).unwrap();
+        region.push(&entry(u64::MAX - 1)).unwrap();
+        assert_eq!(region.last().0, LogIndex(u64::MAX - 1));
     }
 }

@@ -29,6 +29,16 @@ use stele_types::{Clock, ClusterId, Error, Result, Term, mutant};
 use stele_vfs::SystemClock;
 use tonic::{Code, Status};
 
+/// What reads bytes from outside, for fuzz targets.
+pub(crate) mod fuzzing {
+    use stele_proto::stele::control::v1::RegionReport;
+
+    /// Reads what a leader reports of its region, and writes what is then known of it.
+    pub fn region_report(report: &RegionReport) -> Option<RegionReport> {
+        super::wire::info_of(report).map(|info| super::wire::report(&info))
+    }
+}
+
 /// The placement region, as this node sees it.
 pub trait System: Send + Sync + 'static {
     /// The term in which a store of this node leads it; `None` if none does.

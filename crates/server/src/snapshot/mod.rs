@@ -14,6 +14,29 @@ use stele_storage::{EngineView, ScanOptions, StorageEngine};
 use stele_types::{Error, KeyRange, Result};
 use tokio::sync::Semaphore;
 
+/// What reads bytes from outside, for fuzz targets.
+pub(crate) mod fuzzing {
+    use super::pairs;
+    use stele_storage::Pair;
+    use stele_types::Result;
+
+    /// Puts the pairs of a snapshot together from its chunks.
+    pub fn snapshot_pairs<'a>(chunks: impl Iterator<Item = &'a [u8]>) -> Result<Vec<Pair>> {
+        let (mut decoder, mut pairs) = (pairs::Decoder::default(), Vec::new());
+        for chunk in chunks {
+            pairs.extend(decoder.push(chunk)?);
+        }
+        decoder.finish().map(|()| pairs)
+    }
+
+    /// The bytes of pairs.
+    pub fn snapshot_bytes(pairs: &[Pair]) -> Vec<u8> {
+        let mut out = Vec::new();
+        pairs.iter().for_each(|pair| pairs::encode(pair, &mut out));
+        out
+    }
+}
+
 /// Bytes of one chunk, at most.
 const CHUNK_BYTES: usize = 1 << 20;
 /// Pairs fetched at a time.

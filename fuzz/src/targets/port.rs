@@ -1,0 +1,141 @@
+//! The port: whatever a stranger sends as the first bytes of a connection, and after them.
+
+use super::replication::sample_hello;
+use super::seal;
+use crate::{Bound, Target};
+use axum::Router;
+use axum::routing::get;
+use std::sync::Arc;
+use std::time::Duration;
+use stele_raftstore::PeerMessage;
+use stele_server::port;
+use stele_server::transport::frame::{Kind, whole};
+use stele_server::transport::{
+    BoxFuture, Deliver, Identity, MAGIC, Options, Resolve, SnapshotOffer, Transport,
+};
+use stele_types::{ClusterId, StoreId};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// Nobody is known, and what comes is dropped.
+struct Nobody;
+
+impl Resolve for Nobody {
+    fn address(&self, _: StoreId) -> Option<String> {
+        None
+    }
+}
+
+impl Deliver for Nobody {
+    fn message(&self, _: PeerMessage, _: u64) {}
+    fn reachable(&self, _: StoreId) {}
+    fn unreachable(&self, _: StoreId) {}
+    fn dropped(&self, _: StoreId) {}
+    fn snapshot(&self, offer: SnapshotOffer) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let Ok(mut pieces) = offer.accept().await else { return };
+            while let Ok(Some(_)) = pieces.next().await {}
+            pieces.done(Ok(())).await;
+        })
+    }
+}
+
+/// A port that runs while the thread that made it does.
+struct Served {
+    runtime: Runtime,
+    address: std::net::SocketAddr,
+    _stop: watch::Sender<bool>,
+}
+
+impl Served {
+    fn start() -> Self {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let (stop, stopped) = watch::channel(false);
+        let address = runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let identity = Identity {
+                cluster: ClusterId(9),
+                address: address.to_string(),
+                stores: vec![StoreId(4)],
+            };
+            let short = Duration::from_millis(20);
+            let options = Options { dial_timeout: short, stall_max: short, ..Options::default() };
+            let transport = Transport::start(options, identity, Arc::new(Nobody), Arc::new(Nobody));
+            let router = Router::new().route("/healthz", get(|| async { "ok\n" }));
+            let options = port::Options { first_bytes_timeout: short, ..port::Options::default() };
+            tokio::spawn(port::serve(
+                listener,
+                router,
+                transport,
+                options,
+                Arc::default(),
+                stopped,
+            ));
+            address
+        });
+        Self { runtime, address, _stop: stop }
+    }
+
+    fn send(&self, input: &[u8]) {
+        self.runtime.block_on(async {
+            let Ok(stream) = TcpStream::connect(self.address).await else { return };
+            // Ports of closed connections would run out.
+            stream.set_zero_linger().unwrap();
+            let (mut answers, mut requests) = stream.into_split();
+            let talk = async {
+                let written = requests.write_all(input).await;
+                if written.is_ok() && requests.shutdown().await.is_ok() {
+                    let mut answer = [0; 4096];
+                    while answers.read(&mut answer).await.is_ok_and(|bytes| bytes > 0) {}
+                }
+            };
+            let _ = timeout(Duration::from_millis(200), talk).await;
+        });
+    }
+}
+
+thread_local! {
+    static SERVED: Served = Served::start();
+}
+
+fn node(kind: Kind, body: &[u8], bulk: bool) -> Vec<u8> {
+    let mut hello = sample_hello();
+    if bulk {
+        hello.lane = stele_server::transport::hello::Lane::Bulk;
+    }
+    let frames = [whole(Kind::Hello, &hello.encode()), whole(kind, body)];
+    [&MAGIC[..], &frames[0], &frames[1]].concat()
+}
+
+pub const PORT: Target = Target {
+    name: "server_port",
+    run: |input| SERVED.with(|served| served.send(input)),
+    seeds: || {
+        let offer = stele_server::transport::hello::offer(StoreId(4), StoreId(1), b"header");
+        let mut bulk = node(Kind::Offer, &offer, true);
+        bulk.extend_from_slice(&whole(Kind::Chunk, b"\0\0\0\0\0\0\0\0\x01piece"));
+        let http2 =
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\x05\0\0\0\x01";
+        vec![
+            b"GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n".to_vec(),
+            b"POST /x HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+                .to_vec(),
+            [&http2[..], b"\x82\x86\x84\x41\x01a"].concat(),
+            node(Kind::Message, b"no message", false),
+            bulk,
+        ]
+    },
+    reseal: Some(|input| {
+        if input.starts_with(&MAGIC) {
+            let mut frames = input.split_off(MAGIC.len());
+            seal::frames(&mut frames);
+            input.extend_from_slice(&frames);
+        }
+    }),
+    // A frame of data may take two mebibytes ahead of its bytes; hyper's windows are as large.
+    bound: Bound { bytes: 12 << 20, per_byte: 64 },
+};

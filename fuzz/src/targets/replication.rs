@@ -1,0 +1,193 @@
+//! What other nodes send.
+
+use super::words::{sample_command, sample_region};
+use super::{SMALL, seal};
+use crate::{Bound, Target};
+use bytes::Bytes;
+use stele_raftstore::{Body, PeerMessage, RaftEntry, RaftKind, RaftMessage, SnapshotHeader, wire};
+use stele_server::fuzzing::{snapshot_bytes, snapshot_pairs};
+use stele_server::transport::frame::{Frames, Kind, whole};
+use stele_server::transport::hello::{self, Hello, Lane};
+use stele_storage::Pair;
+use stele_types::{ClusterId, LogIndex, RegionId, StoreId, Term};
+
+fn frame(message: &PeerMessage) -> Vec<u8> {
+    let (mut head, mut payloads) = (Vec::new(), Vec::new());
+    wire::encode(message, &mut head, &mut payloads);
+    payloads.iter().for_each(|payload| head.extend_from_slice(payload));
+    head
+}
+
+fn messages() -> Vec<PeerMessage> {
+    let mut append = RaftMessage::new(RaftKind::Append, Term(5));
+    let entry = |index, payload| RaftEntry { term: Term(5), index: LogIndex(index), payload };
+    append.entries = vec![
+        entry(300, sample_command().bytes().clone()),
+        entry(301, Bytes::new()),
+        entry(302, sample_command().bytes().clone()),
+    ];
+    let mut vote = RaftMessage::new(RaftKind::RequestVoteResponse, Term(6));
+    (vote.reject, vote.priority, vote.context) = (true, -3, Bytes::from_static(b"round 7"));
+    let prepared = (LogIndex(8), Term(2));
+    let bodies = [
+        Body::Raft(append),
+        Body::Raft(vote),
+        Body::Gone,
+        Body::Prepared { prepared },
+        Body::Merged { prepared, target: RegionId(44) },
+        Body::Hibernate { term: Term(9), last: LogIndex(77) },
+        Body::WakeUp,
+    ];
+    let region = sample_region(7);
+    let message = |body| PeerMessage {
+        from_store: StoreId(1),
+        to_store: StoreId(2),
+        region: region.id,
+        kind: region.kind,
+        range: region.range.clone(),
+        epoch: region.epoch,
+        from: region.peers[0],
+        to: region.peers[1],
+        body,
+    };
+    bodies.into_iter().map(message).collect()
+}
+
+pub const PEER_MESSAGE: Target = Target {
+    name: "peer_message",
+    run: |input| {
+        let Ok(message) = wire::decode(Bytes::copy_from_slice(input)) else { return };
+        let bytes = frame(&message);
+        assert!(bytes.len() <= input.len());
+        assert_eq!(wire::decode(Bytes::from(bytes)).unwrap(), message);
+        stele_server::transport::message_bytes(&message);
+    },
+    seeds: || messages().iter().map(frame).collect(),
+    reseal: None,
+    bound: SMALL,
+};
+
+pub const SNAPSHOT_HEAD: Target = Target {
+    name: "snapshot_head",
+    run: |input| {
+        let Ok(header) = wire::decode_snapshot(input) else { return };
+        let mut bytes = Vec::new();
+        wire::encode_snapshot(&header, &mut bytes);
+        assert_eq!(wire::decode_snapshot(&bytes).unwrap(), header);
+    },
+    seeds: || {
+        let region = sample_region(7);
+        let (from, to) = (region.peers[0], region.peers[1]);
+        let at = (LogIndex(300), Term(4));
+        let header = SnapshotHeader { region, at, leader_term: Term(5), from, to, bytes: 1 << 30 };
+        let mut bytes = Vec::new();
+        wire::encode_snapshot(&header, &mut bytes);
+        vec![bytes]
+    },
+    reseal: None,
+    bound: SMALL,
+};
+
+/// Frames out of a stream that comes in pieces, with the messages in them.
+pub const FRAMES: Target = Target {
+    name: "transport_frames",
+    run: |input| {
+        let mut frames = Frames::new(64 << 10);
+        let piece = 1 + input.len() % 97;
+        for part in input.chunks(piece) {
+            frames.room().extend_from_slice(part);
+            loop {
+                match frames.take() {
+                    Ok(Some(frame)) if frame.kind == Kind::Message => {
+                        assert!(frame.body.len() <= 64 << 10);
+                        let _ = wire::decode(frame.body);
+                    }
+                    Ok(Some(_)) => {}
+                    Ok(None) => break,
+                    Err(closed) => return drop(closed.to_string()),
+                }
+            }
+        }
+    },
+    seeds: || {
+        let bodies = messages();
+        let mut stream = whole(Kind::Hello, &sample_hello().encode()).to_vec();
+        bodies.iter().for_each(|it| stream.extend_from_slice(&whole(Kind::Message, &frame(it))));
+        stream.extend_from_slice(&whole(Kind::Alive, b""));
+        vec![stream]
+    },
+    reseal: Some(seal::frames),
+    // A block of 64 KiB at a time, and blocks ahead of a frame.
+    bound: Bound { bytes: 512 << 10, per_byte: 64 },
+};
+
+/// A hello from another node of cluster 9.
+pub fn sample_hello() -> Hello {
+    let mut hello = Hello::new(Lane::Data, ClusterId(9), "host:1");
+    (hello.from, hello.wanted) = (vec![StoreId(1), StoreId(300)], vec![StoreId(4)]);
+    hello
+}
+
+pub const HELLO: Target = Target {
+    name: "transport_hello",
+    run: |input| {
+        let Some(hello) = Hello::decode(input) else { return };
+        assert_eq!(Hello::decode(&hello.encode()), Some(hello.clone()));
+        hello.objection(ClusterId(9), &[StoreId(4)], |store| store == StoreId(7));
+    },
+    seeds: || vec![sample_hello().encode()],
+    reseal: None,
+    bound: SMALL,
+};
+
+/// Refusals and offers.
+pub const ANSWERS: Target = Target {
+    name: "transport_answers",
+    run: |input| {
+        let _ = hello::read_refused(input).to_string();
+        let body = Bytes::copy_from_slice(input);
+        if let Some((to, from, header)) = hello::read_offer(&body) {
+            let again = Bytes::from(hello::offer(to, from, &header));
+            assert_eq!(hello::read_offer(&again), Some((to, from, header)));
+        }
+        if let Ok(text) = std::str::from_utf8(input) {
+            assert!(text.starts_with(hello::bounded(text)));
+        }
+    },
+    seeds: || {
+        let refused = hello::refused(stele_server::transport::Unwanted::StoreRemoved, "why");
+        vec![refused, hello::offer(StoreId(1), StoreId(300), b"header")]
+    },
+    reseal: None,
+    bound: SMALL,
+};
+
+/// The first byte says how the others are cut into chunks.
+pub const SNAPSHOT_PAIRS: Target = Target {
+    name: "snapshot_pairs",
+    run: |input| {
+        let Some((&cut, bytes)) = input.split_first() else { return };
+        let whole = snapshot_pairs(std::iter::once(bytes));
+        let cut = snapshot_pairs(bytes.chunks(1 + usize::from(cut)));
+        match (whole, cut) {
+            (Ok(whole), Ok(cut)) => {
+                assert_eq!(whole, cut);
+                let again = snapshot_bytes(&whole);
+                assert!(again.len() <= bytes.len());
+                assert_eq!(snapshot_pairs(std::iter::once(&again[..])).unwrap(), whole);
+            }
+            (whole, cut) => assert_eq!(whole.is_err(), cut.is_err()),
+        }
+    },
+    seeds: || {
+        let pair = |n: u8| Pair {
+            key: Bytes::from(vec![b'k', n]),
+            value: Bytes::from(vec![n; usize::from(n) * 10]),
+            expires_at_s: u64::from(n % 3) << 20,
+        };
+        let pairs: Vec<Pair> = (0..20).map(pair).collect();
+        vec![[&[7], &snapshot_bytes(&pairs)[..]].concat()]
+    },
+    reseal: None,
+    bound: Bound { bytes: 64 << 10, per_byte: 256 },
+};
