@@ -2,7 +2,7 @@
 
 use crate::process::run_shown;
 use crate::workspace::{Workspace, cargo};
-use crate::{cluster, demo, docs, mutants, tidy};
+use crate::{cluster, demo, docs, mutants, spec, tidy};
 use anyhow::{Result, bail};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ const BENCHES: [&str; 6] = ["index", "engine", "log", "restart", "amplification"
 
 type Step = (&'static str, fn(&Workspace) -> Result<()>);
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     ("format", |w| run_cargo(w, &["fmt", "--all", "--check"])),
     ("lints", |w| {
         let lint = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
@@ -24,6 +24,7 @@ const STEPS: [Step; 10] = [
     ("mutants", |w| mutants::run(w, &mutants::Options::default())),
     ("docs", |w| docs::run(w, false)),
     ("demo", |w| demo::run(w, &demo::Options { short: true, ..demo::Options::default() })),
+    ("spec", spec::short),
     ("clusters", cluster::short),
     ("benches", benches),
 ];

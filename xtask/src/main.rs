@@ -6,6 +6,7 @@ mod demo;
 mod docs;
 mod mutants;
 mod process;
+mod spec;
 mod tidy;
 mod workspace;
 
@@ -23,6 +24,8 @@ const USAGE: &str = "usage: cargo xtask <command>
                             import a folder, killed three times; export, compare, verify
   cluster SCENARIO|ci|all [--dev] [--short] [--rounds N] [--seed N]
                             faults, figures and foreign clients against real clusters
+  spec [--large] [--only NAME] [--workers N]
+                            check the specification with TLC; NAME may be a beginning
   ci                        everything a change must pass
 ";
 
@@ -68,6 +71,15 @@ fn run(arguments: &[String]) -> Result<()> {
             demo::run(&workspace, &options)
         }
         "cluster" => cluster::run(&workspace, rest),
+        "spec" => {
+            let options = spec::Options {
+                large: flags.switch("--large"),
+                only: flags.value("--only")?,
+                workers: flags.value("--workers")?.map(|count| count.parse()).transpose()?,
+            };
+            flags.end()?;
+            spec::run(&workspace, &options)
+        }
         "ci" => {
             flags.end()?;
             ci::run(&workspace)
