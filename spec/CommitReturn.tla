@@ -16,6 +16,7 @@ CONSTANTS
     Drift,          \* how far two clocks may ever be apart: over any time they differ by twice that
     CommitReturn,   \* whether a write is answered when it is committed; else when it is applied
     Overlay,        \* whether a read sees what is committed and not applied
+    Writes,         \* whether clients write; a leader's first entry counts as a write anyhow
     Kinds,          \* of reads: "lease", "index"
     Led,            \* whether the first leader reigns from the beginning
     Bugs
@@ -108,7 +109,7 @@ Tick(s) ==
     /\ \A o \in Servers : ahead'[o] <= Drift
     /\ hold' = [hold EXCEPT ![s] = Down(@)]
     /\ lease' = [lease EXCEPT ![s] = Down(@)]
-    /\ round' = [round EXCEPT ![s].age = IF round[s].n = 0 THEN 0 ELSE Min(@ + 1, ElectionTicks)]
+    /\ round' = [round EXCEPT ![s].age = IF round[s].n = 0 THEN 0 ELSE Min(@ + 1, LeaseTicks)]
     /\ UNCHANGED <<raft, leading, handed, network, clients, counts>>
 
 -----------------------------------------------------------------------------
@@ -163,6 +164,7 @@ Lead(s) ==
     /\ UNCHANGED <<term, vote, commit, applied, leases, beats, answers, offers, clients, counts>>
 
 Write(s) ==
+    /\ Writes
     /\ role[s] = "leader"
     /\ leading[s]
     /\ Len(log[s]) < MaxLog
@@ -374,6 +376,11 @@ ReadsSeeAnswered == "stale" \notin wrong
 ReadsMonotone == "backwards" \notin wrong
 (* It returns nothing that may be undone. *)
 ReadsCommitted == "uncommitted" \notin wrong
+(* A constraint for the short configurations: nobody can depose the last leader, so its own lease  *)
+(* is left to the larger ones.                                                                     *)
+LastLeaderRests ==
+    \A s \in Servers : (role[s] = "leader" /\ term[s] = MaxTerm) => round[s].n = 0
+
 (* While a lease may serve, no later leader has committed anything. *)
 LeaseExclusive ==
     \A s \in Servers : (role[s] = "leader" /\ lease[s] > 0) =>

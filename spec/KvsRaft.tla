@@ -693,12 +693,11 @@ LogMatching ==
         (Has(log[a], i) /\ Has(log[b], i) /\ EntryAt(log[a], i).t = EntryAt(log[b], i).t)
         => \A j \in 1..i : (Has(log[a], j) /\ Has(log[b], j)) => EntryAt(log[a], j) = EntryAt(log[b], j)
 
-(* Who leads the latest term has every committed entry. *)
+(* A leader has what leaders of earlier terms committed, whenever they did. *)
 LeaderCompleteness ==
-    \A s \in Servers :
-        (role[s] = "leader" /\ \A o \in Servers : role[o] = "leader" => term[o] <= term[s])
-        => /\ LastIndex(log[s]) >= Len(chosen)
-           /\ \A i \in 1..Len(chosen) : Has(log[s], i) => EntryAt(log[s], i) = chosen[i]
+    \A s \in Servers : role[s] = "leader" => \A t \in 1..(term[s] - 1) :
+        /\ LastIndex(log[s]) >= lead[t].commit
+        /\ \A i \in 1..lead[t].commit : Has(log[s], i) => EntryAt(log[s], i) = lead[t].e[i]
 
 StateMachineSafety ==
     \A s \in Servers :

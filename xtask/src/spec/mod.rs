@@ -38,10 +38,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         bail!("no run of spec/checks.toml has such a name");
     }
     let tlc = Tlc::prepare(workspace, options.workers)?;
-    println!(
-        "{:<13} {:<32} {:>10} {:>8}  verdict",
-        "module", "configuration", "states", "seconds"
-    );
+    println!("{:<13} {:<32} {:>10} {:>8}  verdict", "module", "configuration", "states", "seconds");
     let (mut bad, mut caught, mut bugs) = (Vec::new(), 0, 0);
     for run in &runs {
         let outcome = tlc.check(run)?;
