@@ -17,7 +17,7 @@ const SHA256: &str = "fc0a7b69b35076b4aeef54228a62fce9ca035f81a19619f5ed3f023f78
 const COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy";
 const FETCH_LIMIT: Duration = Duration::from_secs(300);
 const HEAP: &str = "-Xmx4g";
-const TAIL_LINES: usize = 60;
+const TAIL_LINES: usize = 30;
 
 /// TLC, ready to run.
 pub struct Tlc {
@@ -79,13 +79,14 @@ impl Tlc {
             .arg(format!("-Djava.io.tmpdir={}", self.work.join("tmp").display()))
             .arg("-cp")
             .arg(&self.jar)
-            .args(["tlc2.TLC", "-noGenerateSpecTE", "-workers", &self.workers.to_string()])
+            .args(["tlc2.TLC", "-workers", &self.workers.to_string()])
             .arg("-metadir")
             .arg(states)
             .arg("-config")
             .arg(config)
-            .arg(self.modules.join(format!("{}.tla", run.module)))
-            .current_dir(&self.work);
+            .arg(&run.module)
+            // TLC looks for a configuration from where the module lies.
+            .current_dir(&self.modules);
         command
     }
 }
