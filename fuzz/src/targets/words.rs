@@ -268,7 +268,7 @@ pub const PLACEMENT_PAIRS: Target = Target {
             Some((Bytes::copy_from_slice(key), Bytes::copy_from_slice(value)))
         };
         let pairs: Vec<(Bytes, Bytes)> = std::iter::from_fn(&mut read).collect();
-        let Ok(Some(mut cluster)) = Cluster::load(pairs.clone(), Millis(1)) else { return };
+        let Ok(Some(mut cluster)) = Cluster::load(pairs.clone(), Millis(1), 1) else { return };
         let change = |(key, value)| pairs::PairChange { key, value: Some(value) };
         let changes: Vec<_> = pairs.into_iter().map(change).collect();
         cluster.apply(&changes).unwrap();
