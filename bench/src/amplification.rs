@@ -11,9 +11,9 @@ use crate::workload::{Choice, KEY_BYTES, Random, Values, Zipf, key};
 use anyhow::{Context, Result, anyhow};
 use serde_json::{Map, Value, json};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use stele_engine::{Db, GcOptions, Options, PolicyKind};
 
 const POLICIES: [&str; 2] = ["adaptive", "nezha"];
@@ -21,6 +21,8 @@ const POLICIES: [&str; 2] = ["adaptive", "nezha"];
 const UPDATES_PER_KEY: u64 = 4;
 const FOREGROUND_LIMIT: f64 = 1.02;
 const SPACE_LIMIT: f64 = 2.0;
+/// Between two looks at what the store takes.
+const WATCH_PAUSE: Duration = Duration::from_millis(20);
 
 /// A row of the budget that ARCHITECTURE.md states for the adaptive policy.
 struct Row {
@@ -33,10 +35,11 @@ const fn row(workload: &'static str, value_bytes: u64, total_limit: f64) -> Row 
     Row { workload, value_bytes, total_limit }
 }
 
-const ROWS: [Row; 5] = [
+const ROWS: [Row; 6] = [
     row("insert", 1 << 10, 1.15),
     row("insert", 16 << 10, 1.05),
     row("uniform", 16 << 10, 1.30),
+    row("update", 16 << 10, 1.30),
     row("hot", 16 << 10, 1.30),
     row("zipf", 16 << 10, 1.40),
 ];
@@ -101,18 +104,29 @@ pub fn one(settings: &Value) -> Result<Value> {
     let db = Db::open(&dir, options(text(settings, "policy")?, bytes))?;
     let writers = number(settings, "writers")?;
     let run = Run { db: &db, keys, value_bytes: value_bytes as usize, writers };
-    let started = Instant::now();
-    let before = written_bytes()?;
+    let mut started = Instant::now();
+    let mut before = written_bytes()?;
     run.write(keys, None)?;
-    let choice = match text(settings, "workload")? {
-        "uniform" => Some(Choice::Uniform),
+    let workload = text(settings, "workload")?;
+    let choice = match workload {
+        "uniform" | "update" => Some(Choice::Uniform),
         "hot" => Some(Choice::Hot),
         "zipf" => Some(Choice::Zipf(Zipf::new(keys))),
         _ => None,
     };
     let mut pairs = keys;
+    let mut loaded = db.stats().engine.written_bytes;
+    if workload == "update" {
+        // Updates alone: the load is done, settled and not counted.
+        settle(&db)?;
+        (started, before, pairs) = (Instant::now(), written_bytes()?, 0);
+        loaded = db.stats().engine.written_bytes;
+    } else {
+        loaded.iter_mut().for_each(|(_, bytes)| *bytes = 0);
+    }
+    let mut peak_bytes = db.stats().engine.disk_bytes;
     if let Some(choice) = choice {
-        run.write(keys * UPDATES_PER_KEY, Some(&choice))?;
+        peak_bytes = run.update(keys * UPDATES_PER_KEY, &choice)?;
         pairs += keys * UPDATES_PER_KEY;
     }
     let wall = started.elapsed().as_secs_f64();
@@ -123,13 +137,18 @@ pub fn one(settings: &Value) -> Result<Value> {
     let by_cause: Map<String, Value> = stats
         .written_bytes
         .iter()
-        .map(|(cause, bytes)| ((*cause).to_owned(), Value::from(rounded(*bytes as f64 / payload))))
+        .zip(&loaded)
+        .map(|((cause, bytes), (_, loaded))| {
+            ((*cause).to_owned(), Value::from(rounded((bytes - loaded) as f64 / payload)))
+        })
         .collect();
+    let live = (keys * (value_bytes + KEY_BYTES as u64)) as f64;
     let foreground = by_cause.get("log").cloned().context("no bytes counted for the log")?;
     Ok(json!({
         "foreground": foreground,
         "total": rounded(written as f64 / payload),
         "space_amp": rounded(stats.space_amp()),
+        "space_amp_peak": rounded(peak_bytes as f64 / live),
         "by_cause": by_cause,
         "payload_mb": rounded(payload / 1e6),
         "put_per_s": rounded(pairs as f64 / wall),
@@ -144,6 +163,25 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
+    /// Chosen puts; the most bytes the store took on the device meanwhile.
+    fn update(&self, pairs: u64, choice: &Choice) -> Result<u64> {
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let watch = scope.spawn(|| {
+                let mut peak = 0;
+                while !done.load(Relaxed) {
+                    peak = peak.max(self.db.stats().engine.disk_bytes);
+                    thread::sleep(WATCH_PAUSE);
+                }
+                peak
+            });
+            let written = self.write(pairs, Some(choice));
+            done.store(true, Relaxed);
+            let peak = watch.join().map_err(|_| anyhow!("the watch panicked"))?;
+            written.map(|()| peak)
+        })
+    }
+
     /// `pairs` puts by all writers together: each key once in order, or as chosen.
     fn write(&self, pairs: u64, choice: Option<&Choice>) -> Result<()> {
         let next = AtomicU64::new(0);

@@ -43,6 +43,7 @@ tiers=1000 files=1:100/100,2:700/300,3:700/300,4:700/300 credit=1000 => relocate
 tiers=1000 files=1:1000/1000 free=4x200 => idle
 tiers=1000 files=1:900/100,2:900/900 free=4x100 credit=1000 => drop 3 free
 tiers=1000 files=1:900/100,2:1200/900 free=2x50 credit=1000 => drop 2 free
+tiers=10 files=1:100/0h free=2x128 => drop 1 free
 tiers=1000 files=1:1000/1000 free=4x500 failed => drop 3 free
 # the budget is spent: wait, until the hard limit
 tiers=1000 files=1:900/100,2:1200/900 credit=0 => idle

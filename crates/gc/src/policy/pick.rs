@@ -116,9 +116,11 @@ fn reclaim(state: &State) -> Option<Choice> {
 }
 
 /// Freed segments beyond the accepted space, before anything live is moved to make up for them:
-/// writing into blocks written before saves less than moving values costs.
+/// writing into blocks written before saves less than moving values costs. A store smaller than a
+/// segment keeps the one it goes on in: it has nothing to move.
 fn drop_free(state: &State, options: &GcOptions) -> Option<Choice> {
     let accepted = (space_trigger(options) * state.live_bytes() as f64) as u64;
+    let accepted = accepted.max(2 * state.free_segment_bytes);
     let surplus = state.disk_bytes().saturating_sub(accepted);
     let count = surplus.div_ceil(state.free_segment_bytes.max(1)) as usize;
     let count = count.min(state.free_segments);
