@@ -90,7 +90,10 @@ pub fn catch_panics() {
                 return print(info);
             }
             let place = info.location().map_or("unknown".to_owned(), ToString::to_string);
-            let words = info.payload_as_str().unwrap_or("no words").to_owned();
+            let payload = info.payload();
+            let words = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let words = words.or_else(|| payload.downcast_ref::<String>().cloned());
+            let words = words.unwrap_or_else(|| "no words".to_owned());
             PANICKED.with_borrow_mut(|first| {
                 first.get_or_insert_with(|| format!("{place} {words}"));
             });

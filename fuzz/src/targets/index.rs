@@ -161,7 +161,7 @@ fn walk(cursor: &mut impl Cursor, is_forward: bool) {
         if !cursor.valid() {
             return;
         }
-        (cursor.key().len(), cursor.prefix());
+        let _ = (cursor.key().len(), cursor.prefix());
         let _ = cursor.found();
         cursor.value();
         let moved = if is_forward { cursor.next() } else { cursor.prev() };
@@ -191,7 +191,7 @@ pub const MANIFEST: Target = Target {
             .map(|it| it[1..].to_vec())
             .collect()
     },
-    reseal: Some(seal::manifest),
+    reseal: Some(|input| seal::manifest(input)),
     bound: FILE,
 };
 

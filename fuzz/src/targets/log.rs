@@ -43,7 +43,7 @@ fn entry(region: u64, index: u64, value_bytes: usize) -> Record {
         region: RegionId(region),
         term: Term(1 + index / 8),
         index: LogIndex(index),
-        is_command: index % 5 > 0,
+        is_command: !index.is_multiple_of(5),
         payload: builder.build().bytes().clone(),
     })
 }
@@ -112,7 +112,7 @@ pub const SEGMENT: Target = Target {
     name: "log_segment",
     run: |input| inspect(&named(input, 24, "seg"), input),
     seeds: || base().ending(".seg"),
-    reseal: Some(seal::segment),
+    reseal: Some(|input| seal::segment(input)),
     bound: FILE,
 };
 
@@ -120,7 +120,7 @@ pub const SIDECAR: Target = Target {
     name: "log_sidecar",
     run: |input| inspect(&named(input, 12, "side"), input),
     seeds: || base().ending(".side"),
-    reseal: Some(seal::chunks),
+    reseal: Some(|input| seal::chunks(input)),
     bound: FILE,
 };
 
@@ -128,7 +128,7 @@ pub const SORTED: Target = Target {
     name: "log_sorted",
     run: |input| inspect(&named(input, 12, "val"), input),
     seeds: || base().ending(".val"),
-    reseal: Some(seal::sorted),
+    reseal: Some(|input| seal::sorted(input)),
     bound: FILE,
 };
 
@@ -136,7 +136,7 @@ pub const GRAVES: Target = Target {
     name: "log_graves",
     run: |input| inspect(&named(input, 12, "graves"), input),
     seeds: || base().ending(".graves"),
-    reseal: Some(seal::chunks),
+    reseal: Some(|input| seal::chunks(input)),
     bound: FILE,
 };
 

@@ -116,7 +116,7 @@ pub const FRAMES: Target = Target {
         stream.extend_from_slice(&whole(Kind::Alive, b""));
         vec![stream]
     },
-    reseal: Some(seal::frames),
+    reseal: Some(|input| seal::frames(input)),
     // A block of 64 KiB at a time, and blocks ahead of a frame.
     bound: Bound { bytes: 512 << 10, per_byte: 64 },
 };

@@ -21,7 +21,7 @@ fn close(bytes: &mut [u8], from: usize, at: usize) {
 }
 
 /// `log/format/header.rs` and `frame.rs`: a header, then frames on block boundaries.
-pub fn segment(bytes: &mut Vec<u8>) {
+pub fn segment(bytes: &mut [u8]) {
     close(bytes, 0, 44);
     let Some(block) = word(bytes, 12).map(|block| block as usize).filter(|block| *block > 0) else {
         return;
@@ -56,7 +56,7 @@ fn ends(bytes: &mut [u8]) {
 }
 
 /// `log/segment/chunks.rs`.
-pub fn chunks(bytes: &mut Vec<u8>) {
+pub fn chunks(bytes: &mut [u8]) {
     ends(bytes);
     let file = bytes.get(12..16).unwrap_or_default().to_vec();
     let store = bytes.get(16..24).unwrap_or_default().to_vec();
@@ -76,7 +76,7 @@ pub fn chunks(bytes: &mut Vec<u8>) {
 }
 
 /// `log/sorted/mod.rs`.
-pub fn sorted(bytes: &mut Vec<u8>) {
+pub fn sorted(bytes: &mut [u8]) {
     ends(bytes);
     let file = bytes.get(12..16).unwrap_or_default().to_vec();
     let store = bytes.get(16..24).unwrap_or_default().to_vec();
@@ -98,7 +98,7 @@ pub fn sorted(bytes: &mut Vec<u8>) {
 }
 
 /// `index/manifest/frame.rs`.
-pub fn manifest(bytes: &mut Vec<u8>) {
+pub fn manifest(bytes: &mut [u8]) {
     close(bytes, 0, 16);
     let number = bytes.get(12..16).unwrap_or_default().to_vec();
     let mut chain = word(bytes, 16).unwrap_or(0);
@@ -118,7 +118,7 @@ pub fn manifest(bytes: &mut Vec<u8>) {
 }
 
 /// `index/run`: blocks, fences, filter, hash index, each sealed, and the footer.
-pub fn run(bytes: &mut Vec<u8>, id: u64) {
+pub fn run(bytes: &mut [u8], id: u64) {
     let Some(tail) = bytes.len().checked_sub(20) else { return };
     close_footer(bytes, tail);
     let Some([data, fences, filter, hash]) = parts(&bytes[..tail]) else { return };
@@ -168,7 +168,7 @@ fn seal(bytes: &mut [u8], id: u64, from: usize, at: usize) {
 }
 
 /// `server/transport/frame.rs`.
-pub fn frames(bytes: &mut Vec<u8>) {
+pub fn frames(bytes: &mut [u8]) {
     let mut at = 0;
     while let Some(length) = word(bytes, at).filter(|_| at + 12 <= bytes.len()) {
         let end = at + 12 + length as usize;
