@@ -324,8 +324,7 @@ LeaseFind(s) ==
 
 LeaseView(s) ==
     /\ read # None /\ read.kind = "lease" /\ read.at = s
-    /\ IF Bug("lease_looked_at_once")
-            \/ (role[s] = "leader" /\ term[s] = read.term /\ lease[s] > 0 /\ IsCurrent(s))
+    /\ IF role[s] = "leader" /\ term[s] = read.term /\ lease[s] > 0 /\ IsCurrent(s)
        THEN Finish(State(s), read.floor)
        ELSE read' = None /\ UNCHANGED <<chosen, answered, shown, wrong>>
     /\ UNCHANGED <<raft, leases, network, counts>>
