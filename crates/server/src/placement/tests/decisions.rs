@@ -152,10 +152,12 @@ async fn a_store_that_the_cluster_needs_does_not_leave() {
     let regions = vec![report(&region(1, 1, &[])), report(&region(2, 1, &[]))];
     nodes.node(1).heartbeat(heartbeat(1, 1, 1, regions)).await.unwrap();
     let status = nodes.node(1).set_store_state(state(1, drain)).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "not every node has reported yet");
+    nodes.node(1).heartbeat(heartbeat(2, second, 1, vec![])).await.unwrap();
+    let status = nodes.node(1).set_store_state(state(1, drain)).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition);
     let status = nodes.node(1).set_store_state(state(99, drain)).await.unwrap_err();
     assert_eq!(status.code(), Code::NotFound);
-    nodes.node(1).heartbeat(heartbeat(2, second, 1, vec![])).await.unwrap();
     nodes.node(1).set_setting("replicas", "1", false).await.unwrap();
     let progress = nodes.node(1).set_store_state(state(1, drain)).await.unwrap();
     assert_eq!(progress.regions_left, 2);
