@@ -8,6 +8,7 @@ mod docs;
 mod fuzz;
 mod mutants;
 mod process;
+mod soak;
 mod spec;
 mod tidy;
 mod workspace;
@@ -31,6 +32,10 @@ const USAGE: &str = "usage: cargo xtask <command>
                             run every fuzz target, 10 seconds each; --guided builds with coverage
   spec [--large] [--only NAME] [--workers N]
                             check the specification with TLC; NAME may be a beginning
+  soak [--hours H] [--from SEED] [--dev]
+                            seeds of the simulation, in both modes
+  sim-mutants [--only NAME] [--seeds N]
+                            the simulation against the deliberate bugs below it
   ci                        everything a change must pass
 ";
 
@@ -76,14 +81,7 @@ fn run(arguments: &[String]) -> Result<()> {
             demo::run(&workspace, &options)
         }
         "fuzz" => {
-            let defaults = fuzz::Options::default();
-            let number = |text: Option<String>| text.map(|it| it.parse()).transpose();
-            let options = fuzz::Options {
-                seconds: number(flags.value("--seconds")?)?.unwrap_or(defaults.seconds),
-                seed: number(flags.value("--seed")?)?.unwrap_or(defaults.seed),
-                only: flags.value("--only")?,
-                guided: flags.switch("--guided"),
-            };
+            let options = fuzz_options(&mut flags)?;
             flags.end()?;
             fuzz::run(&workspace, &options)
         }
@@ -94,13 +92,21 @@ fn run(arguments: &[String]) -> Result<()> {
             catalogue::run(&workspace, bless)
         }
         "spec" => {
-            let options = spec::Options {
-                large: flags.switch("--large"),
-                only: flags.value("--only")?,
-                workers: flags.value("--workers")?.map(|count| count.parse()).transpose()?,
-            };
+            let options = spec_options(&mut flags)?;
             flags.end()?;
             spec::run(&workspace, &options)
+        }
+        "soak" => {
+            let options = soak_options(&mut flags)?;
+            flags.end()?;
+            soak::run(&workspace, &options)
+        }
+        "sim-mutants" => {
+            let only = flags.value("--only")?;
+            let seeds = flags.value("--seeds")?.map_or(Ok(100), |seeds| seeds.parse())?;
+            let percent_min = if only.is_some() { 0 } else { 60 };
+            flags.end()?;
+            soak::mutants(&workspace, only.as_deref(), seeds, percent_min)
         }
         "ci" => {
             flags.end()?;
@@ -108,6 +114,33 @@ fn run(arguments: &[String]) -> Result<()> {
         }
         other => bail!("no command `{other}`\n\n{USAGE}"),
     }
+}
+
+fn fuzz_options(flags: &mut Flags) -> Result<fuzz::Options> {
+    let defaults = fuzz::Options::default();
+    let number = |text: Option<String>| text.map(|it| it.parse()).transpose();
+    Ok(fuzz::Options {
+        seconds: number(flags.value("--seconds")?)?.unwrap_or(defaults.seconds),
+        seed: number(flags.value("--seed")?)?.unwrap_or(defaults.seed),
+        only: flags.value("--only")?,
+        guided: flags.switch("--guided"),
+    })
+}
+
+fn spec_options(flags: &mut Flags) -> Result<spec::Options> {
+    Ok(spec::Options {
+        large: flags.switch("--large"),
+        only: flags.value("--only")?,
+        workers: flags.value("--workers")?.map(|count| count.parse()).transpose()?,
+    })
+}
+
+fn soak_options(flags: &mut Flags) -> Result<soak::Options> {
+    Ok(soak::Options {
+        hours: flags.value("--hours")?.map_or(Ok(1.0), |hours| hours.parse())?,
+        from: flags.value("--from")?.map(|seed| seed.parse()).transpose()?,
+        is_dev: flags.switch("--dev"),
+    })
 }
 
 /// What follows the command's name; each flag is taken once.

@@ -4,7 +4,7 @@ use super::guard::{can_lead, may_step};
 use super::{Change, Operator, Order, Step};
 use crate::region_info::RegionInfo;
 use crate::schedule::View;
-use stele_types::{Peer, PeerRole, Region, RegionId, RegionPhase};
+use stele_types::{Peer, PeerRole, Region, RegionId, RegionPhase, mutant};
 
 /// Where a step stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -181,8 +181,11 @@ fn commit_status(view: &View<'_>, info: &RegionInfo, target: RegionId) -> Status
     let RegionPhase::Merging { target: into, prepared, .. } = info.region.phase else {
         return impossible("the merge was rolled back");
     };
+    if has_lost(view, info) {
+        return impossible("a replica is lost, and each must hold all of the region's log");
+    }
     match view.cluster.regions().get(target) {
-        Some(now) if into == target && are_neighbours(&info.region, &now.region) => {
+        Some(now) if into == target && may_take(&info.region, &now.region) => {
             Status::Due(target, Order::CommitMerge { source: info.region.clone(), prepared })
         }
         _ => impossible(format!("region {target} does not take it any more")),
@@ -195,6 +198,22 @@ pub(crate) fn same_stores(a: &Region, b: &Region) -> bool {
         a.peers.iter().all(|p| b.peer_on(p.store).is_some_and(|other| other.role == p.role))
     };
     within(a, b) && within(b, a)
+}
+
+/// Whether a replica is lost: a merge is committed only where every replica of its source holds all
+/// of the log.
+pub(crate) fn has_lost(view: &View<'_>, info: &RegionInfo) -> bool {
+    !mutant::active("placement.merge_with_lost_replica")
+        && info.region.peers.iter().any(|peer| view.is_lost(info, peer))
+}
+
+/// Whether a region may still take over one that is prepared to be merged into it. It may only at the
+/// epoch that the preparation names; one that is known with an older epoch may get there yet.
+pub(crate) fn may_take(source: &Region, target: &Region) -> bool {
+    let RegionPhase::Merging { target_epoch: named, .. } = source.phase else { return false };
+    let known = target.epoch;
+    let is_past = known.version > named.version || known.conf_version > named.conf_version;
+    are_neighbours(source, target) && (!is_past || mutant::active("placement.finish_changed_merge"))
 }
 
 /// Whether one begins where the other ends.

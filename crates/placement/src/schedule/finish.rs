@@ -2,10 +2,10 @@
 
 use super::View;
 use crate::operator::guard::can_act;
-use crate::operator::status::are_neighbours;
+use crate::operator::status::{has_lost, may_take};
 use crate::operator::{Kind, Operator, Step, plan};
 use crate::region_info::RegionInfo;
-use stele_types::{RegionId, RegionPhase};
+use stele_types::RegionPhase;
 
 /// Operators that end them.
 pub fn pick(view: &View<'_>) -> Vec<Operator> {
@@ -19,14 +19,15 @@ fn finish(view: &View<'_>, info: &RegionInfo) -> Option<Operator> {
         return plan::operator(info, Kind::Finish, vec![Step::Leave], "left in a joint change");
     }
     let RegionPhase::Merging { target, .. } = info.region.phase else { return None };
-    let (step, reason) = match takes_it(view, info, target) {
+    let known = view.cluster.regions().get(target);
+    if known.is_some_and(|known| may_take(&info.region, &known.region)) && has_lost(view, info) {
+        // It waits for that replica for ever. The target, which has one there too, is repaired; then
+        // it is at another epoch, and the merge is rolled back.
+        return None;
+    }
+    let (step, reason) = match known.is_some_and(|known| may_take(&info.region, &known.region)) {
         true => (Step::CommitMerge(target), "left prepared to merge"),
-        false => (Step::RollbackMerge, "prepared to merge into what is gone"),
+        false => (Step::RollbackMerge, "prepared to merge into what is gone or has changed"),
     };
     plan::operator(info, Kind::Finish, vec![step], reason)
-}
-
-fn takes_it(view: &View<'_>, info: &RegionInfo, target: RegionId) -> bool {
-    let target = view.cluster.regions().get(target);
-    target.is_some_and(|target| are_neighbours(&info.region, &target.region))
 }

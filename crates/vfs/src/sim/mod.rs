@@ -119,6 +119,11 @@ impl SimVfs {
         self.shared.disk.lock().crash_point = Some(point);
     }
 
+    /// Takes a planned power cut back.
+    pub fn no_crash(&self) {
+        self.shared.disk.lock().crash_point = None;
+    }
+
     /// Cuts the power now: every later operation, reads too, fails.
     pub fn crash_now(&self) {
         self.shared.disk.lock().crashed = true;

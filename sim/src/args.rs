@@ -1,0 +1,171 @@
+//! The command line.
+
+use crate::faults::{Fault, FaultSet};
+use crate::plan::{Mode, Plan, SECOND};
+use std::ops::Range;
+use std::path::PathBuf;
+
+/// How it is called.
+pub const USAGE: &str = "usage: cargo run -p stele-sim -- [--seed N | --seeds A..B] [options]
+
+  --seed N            one run
+  --seeds A..B        one run for each seed from A to B, B not included
+  --minutes M         stop after so many minutes of real time; without seeds, from seed 1 on
+  --mode MODE         safety (default) or liveness
+  --faults A,B        these kinds of faults instead of those the seed draws; none: no faults
+  --without A,B       without these kinds
+  --seconds S         virtual seconds of trouble instead of what the seed draws
+  --ops N             operations of clients instead of what the seed draws
+  --trace [FILE]      every line as it happens; with FILE: for Perfetto, in FILE
+  --history FILE      what clients saw, for cluster-tests/porcupine
+  --keep-going        go on after a violation
+  --no-minimise       do not look for a shorter way to a violation
+  --quiet             only violations and totals
+";
+
+/// What to do.
+#[derive(Clone, Debug, Default)]
+pub struct Args {
+    /// Which seeds.
+    pub seeds: Range<u64>,
+    /// Real time.
+    pub minutes: Option<f64>,
+    /// What is to be shown.
+    pub mode: Mode,
+    faults: Option<FaultSet>,
+    without: FaultSet,
+    nanos: Option<u64>,
+    ops: Option<u64>,
+    /// Lines as they happen.
+    pub lines: bool,
+    /// For Perfetto.
+    pub trace: Option<PathBuf>,
+    /// For Porcupine.
+    pub history: Option<PathBuf>,
+    /// Go on after a violation.
+    pub keeps_going: bool,
+    /// Look for a shorter way.
+    pub minimises: bool,
+    /// No line for each seed.
+    pub is_quiet: bool,
+}
+
+impl Args {
+    /// Reads a command line. Fails with what is wrong with it.
+    pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Self, String> {
+        let mut args = Self { seeds: 1..2, minimises: true, ..Self::default() };
+        let mut rest = arguments.into_iter().peekable();
+        let mut bounded = false;
+        while let Some(flag) = rest.next() {
+            let mut value = || rest.next().ok_or(format!("{flag} needs a value"));
+            match flag.as_str() {
+                "--seed" => {
+                    let seed = number(&value()?)?;
+                    (args.seeds, bounded) = (seed..seed + 1, true);
+                }
+                "--seeds" => (args.seeds, bounded) = (range(&value()?)?, true),
+                "--minutes" => {
+                    let minutes = value()?.parse().map_err(|_| "--minutes needs a number")?;
+                    args.minutes = Some(minutes);
+                }
+                "--mode" => args.mode = mode(&value()?)?,
+                "--faults" => args.faults = Some(faults(&value()?)?),
+                "--without" => args.without = faults(&value()?)?,
+                "--seconds" => args.nanos = Some(number(&value()?)? * SECOND),
+                "--nanos" => args.nanos = Some(number(&value()?)?),
+                "--ops" => args.ops = Some(number(&value()?)?),
+                "--trace" => match rest.next_if(|next| !next.starts_with("--")) {
+                    Some(path) => args.trace = Some(path.into()),
+                    None => args.lines = true,
+                },
+                "--history" => args.history = Some(value()?.into()),
+                "--keep-going" => args.keeps_going = true,
+                "--no-minimise" => args.minimises = false,
+                "--quiet" => args.is_quiet = true,
+                other => return Err(format!("unknown option {other}\n\n{USAGE}")),
+            }
+        }
+        if !bounded && args.minutes.is_some() {
+            args.seeds = 1..u64::MAX;
+        }
+        Ok(args)
+    }
+
+    /// The plan of a seed, as asked for.
+    pub fn plan(&self, seed: u64) -> Plan {
+        let mut plan = Plan::draw(seed, self.mode);
+        plan.faults = self.faults.unwrap_or(plan.faults);
+        self.without.iter().for_each(|fault| plan.faults.remove(fault));
+        plan.nanos = self.nanos.unwrap_or(plan.nanos);
+        plan.ops_max = self.ops.unwrap_or(plan.ops_max);
+        plan
+    }
+}
+
+/// The command that repeats a run.
+pub fn replay(plan: &Plan) -> String {
+    let mode = match plan.mode {
+        Mode::Safety => "safety",
+        Mode::Liveness => "liveness",
+    };
+    let faults = match plan.faults.names() {
+        names if names.is_empty() => "none".to_owned(),
+        names => names,
+    };
+    format!(
+        "cargo run -p stele-sim -- --seed {} --mode {mode} --faults {faults} --nanos {} --ops {}",
+        plan.seed, plan.nanos, plan.ops_max
+    )
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("`{text}` is no number"))
+}
+
+fn range(text: &str) -> Result<Range<u64>, String> {
+    let (from, to) = text.split_once("..").ok_or(format!("`{text}` is no range A..B"))?;
+    Ok(number(from)?..number(to)?)
+}
+
+fn mode(text: &str) -> Result<Mode, String> {
+    match text {
+        "safety" => Ok(Mode::Safety),
+        "liveness" => Ok(Mode::Liveness),
+        other => Err(format!("there is no mode `{other}`")),
+    }
+}
+
+fn faults(text: &str) -> Result<FaultSet, String> {
+    let mut set = FaultSet::default();
+    for name in text.split(',').filter(|name| !name.is_empty() && *name != "none") {
+        let known = || Fault::ALL.iter().map(|fault| fault.name()).collect::<Vec<_>>().join(" ");
+        let fault = Fault::from_name(name);
+        set.insert(fault.ok_or_else(|| format!("no fault `{name}`; known are: {}", known()))?);
+    }
+    Ok(set)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replay_line_repeats_the_plan() {
+        let mut plan = Plan::draw(77, Mode::Liveness);
+        plan.faults.insert(Fault::Merge);
+        plan.nanos = 123;
+        let line = replay(&plan);
+        let words = line.split(' ').skip_while(|word| *word != "--").skip(1).map(str::to_owned);
+        let again = Args::parse(words).unwrap().plan(77);
+        assert_eq!(format!("{again:?}"), format!("{plan:?}"));
+    }
+
+    #[test]
+    fn what_is_not_known_is_named() {
+        let parse = |text: &str| Args::parse(text.split(' ').map(str::to_owned));
+        assert!(parse("--faults rain").unwrap_err().contains("rain"));
+        assert!(parse("--seeds 7").unwrap_err().contains("A..B"));
+        assert!(parse("--colour").unwrap_err().contains("--colour"));
+        assert_eq!(parse("--minutes 2").unwrap().seeds, 1..u64::MAX);
+    }
+}

@@ -1,0 +1,66 @@
+//! Acknowledged writes are there at the end. Linearizability says so too; this says it without a
+//! search, and names the write.
+
+use super::linear::{Act, Op};
+use crate::clients::{KEYS, Value};
+use crate::world::World;
+
+impl World {
+    pub(super) fn check_durable(&mut self) {
+        for group in 0..self.clients.histories.len() {
+            let lost = lost(&self.clients.histories[group]);
+            if let Some(text) = lost {
+                return self
+                    .fail(format!("an acknowledged write of group {group} is lost: {text}"));
+            }
+        }
+    }
+}
+
+/// The last acknowledged write of a key whose value a final read does not find, though nothing else
+/// could have replaced it.
+pub fn lost(history: &[Op]) -> Option<String> {
+    for key in 0..KEYS {
+        let finals = history.iter().filter(|op| op.is_final);
+        let seen: Vec<Value> = finals.filter_map(|op| op.act.seen_of(key)).collect();
+        let Some(found) = seen.last().copied() else { continue };
+        let written: Vec<(&Op, Value)> =
+            history.iter().filter_map(|op| Some((op, op.act.writes(key)?))).collect();
+        // What replaced a write began before or while the write was under way, or after it.
+        let answered = written.iter().filter(|(op, _)| op.returned.is_some());
+        let Some(last) = answered.max_by_key(|(op, _)| op.called) else { continue };
+        let begun_later =
+            |(op, _): &&(&Op, Value)| op.returned.is_none_or(|returned| returned > last.0.called);
+        let possible = written.iter().filter(begun_later).any(|(_, value)| *value == found);
+        if !possible {
+            let Op { slot, called_nanos, .. } = last.0;
+            return Some(format!(
+                "key {key} holds {found}; store {slot} acknowledged {:?}, asked at {:.3} ms",
+                last.0.act,
+                *called_nanos as f64 / 1e6
+            ));
+        }
+    }
+    None
+}
+
+impl Act {
+    /// The value it leaves in a key, if it succeeded or nobody knows; `None`: it leaves it alone.
+    fn writes(&self, key: u8) -> Option<Value> {
+        match self {
+            Self::Write(written) => {
+                written.iter().find(|(other, _)| *other == key).map(|(_, value)| *value)
+            }
+            Self::Cas { key: other, new, seen, .. } => {
+                let succeeded = seen.is_none_or(|(succeeded, _)| succeeded);
+                (*other == key && succeeded).then_some(*new)
+            }
+            Self::Read(_) => None,
+        }
+    }
+
+    fn seen_of(&self, key: u8) -> Option<Value> {
+        let Self::Read(seen) = self else { return None };
+        seen.iter().find(|(other, _)| *other == key).map(|(_, value)| *value)
+    }
+}

@@ -1,0 +1,75 @@
+//! No file is leaked, none is missing: what lies in a store's directory is what its log and index
+//! name, once nothing is on its way.
+
+use crate::world::World;
+use std::path::Path;
+use stele_engine::Store;
+use stele_storage::StorageEngine;
+use stele_vfs::{SimVfs, Vfs};
+
+/// Slices of maintenance until nothing is left to do.
+const SLICES_MAX: usize = 400;
+
+impl World {
+    pub(super) fn check_files(&mut self, number: u64) {
+        let excused = self.slots.get(&number).is_none_or(|it| it.is_damaged || it.is_troubled);
+        let Some(engine) = self.engine(number).filter(|_| !excused) else { return };
+        let Some(slot) = self.slots.get(&number) else { return };
+        for _ in 0..SLICES_MAX {
+            match engine.maintain(1 << 20) {
+                Ok(done) if done.more => {}
+                Ok(_) => break,
+                Err(error) => {
+                    return self.fail(format!("store {number} can't maintain itself: {error}"));
+                }
+            }
+        }
+        // Replaced runs go with the next commit, or when somebody asks.
+        if let Err(error) = engine.index().purge() {
+            return self.fail(format!("store {number} can't remove replaced runs: {error}"));
+        }
+        let leaked = leaked(&slot.disk, &engine, self.plan.engine.recycle_segments_max);
+        match leaked {
+            Ok(leaked) if leaked.is_empty() => {}
+            Ok(leaked) => self.fail(format!("store {number} has leaked {}", leaked.join(", "))),
+            Err(error) => self.fail(format!("store {number} can't be listed: {error}")),
+        }
+    }
+}
+
+fn leaked(disk: &SimVfs, engine: &Store, spare_max: usize) -> stele_types::Result<Vec<String>> {
+    let mut leaked = Vec::new();
+    let files = engine.log().files();
+    let known: Vec<String> = files.iter().map(|file| format!("{:08x}", file.file.0)).collect();
+    let mut spare = 0;
+    for entry in disk.list(&Path::new(crate::world::DIR).join("log"))? {
+        let stem = entry.name.split('.').next().unwrap_or_default().to_owned();
+        if entry.name.starts_with("free-") {
+            spare += 1;
+        } else if entry.name.ends_with(".tmp") || !known.contains(&stem) {
+            leaked.push(format!("log/{}", entry.name));
+        }
+    }
+    if spare > spare_max {
+        leaked.push(format!("{spare} spare segments"));
+    }
+    let version = engine.index().version();
+    let runs: Vec<String> =
+        version.runs().map(|run| format!("{:08x}.run", run.meta().id.0)).collect();
+    let pending = engine.index().pending_merge().is_some();
+    let mut manifests = 0;
+    let index = disk.list(&Path::new(crate::world::DIR).join("index"))?;
+    for entry in &index {
+        if entry.name.starts_with("manifest-") {
+            manifests += 1;
+        } else if !runs.contains(&entry.name) && !pending {
+            leaked.push(format!("index/{}", entry.name));
+        }
+    }
+    if manifests != 1 {
+        leaked.push(format!("{manifests} manifests"));
+    }
+    let missing = runs.iter().filter(|run| !index.iter().any(|entry| entry.name == **run));
+    leaked.extend(missing.map(|run| format!("nothing, but lacks {run}")));
+    Ok(leaked)
+}

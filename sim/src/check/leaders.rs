@@ -1,0 +1,32 @@
+//! At most one leader in a term.
+
+use crate::world::World;
+use std::collections::BTreeMap;
+use stele_raftstore::Role;
+use stele_types::{RegionId, Term};
+
+/// Who led a term, by store.
+#[derive(Default)]
+pub struct Leaders(BTreeMap<(RegionId, Term), u64>);
+
+impl World {
+    pub(super) fn note_leader(&mut self, slot: u64, region: RegionId, term: Term) {
+        let other = *self.checks.leaders.0.entry((region, term)).or_insert(slot);
+        if other != slot {
+            self.fail(format!("stores {other} and {slot} lead region {region} in term {term}"));
+        }
+    }
+
+    pub(super) fn check_leaders(&mut self) {
+        for number in self.serving() {
+            let Some(core) = self.slots.get_mut(&number).and_then(|slot| slot.core()) else {
+                continue;
+            };
+            for report in core.regions() {
+                if report.role == Role::Leader {
+                    self.note_leader(number, report.region.id, report.term);
+                }
+            }
+        }
+    }
+}

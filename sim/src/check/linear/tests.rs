@@ -1,0 +1,93 @@
+use super::*;
+
+fn op(called: u64, returned: u64, act: Act) -> Op {
+    Op {
+        called,
+        returned: (returned > 0).then_some(returned),
+        called_nanos: 0,
+        returned_nanos: None,
+        slot: 0,
+        is_final: false,
+        by_lease: false,
+        act,
+    }
+}
+
+fn put(called: u64, returned: u64, value: Value) -> Op {
+    op(called, returned, Act::Write(vec![(0, value)]))
+}
+
+fn get(called: u64, returned: u64, value: Value) -> Op {
+    op(called, returned, Act::Read(vec![(0, value)]))
+}
+
+fn cas(called: u64, returned: u64, expected: Value, new: Value, seen: Option<(bool, Value)>) -> Op {
+    op(called, returned, Act::Cas { key: 0, expected, new, seen })
+}
+
+fn holds(ops: &[Op]) -> bool {
+    check(ops).is_ok()
+}
+
+#[test]
+fn a_stale_read_is_found_and_a_concurrent_one_is_not() {
+    assert!(holds(&[put(1, 2, 7), get(3, 4, 7)]));
+    assert!(!holds(&[put(1, 2, 7), get(3, 4, 0)]));
+    assert!(holds(&[put(1, 5, 7), get(3, 4, 0)]));
+    assert!(!holds(&[put(1, 9, 7), get(2, 3, 7), get(4, 5, 0)]));
+}
+
+#[test]
+fn what_nobody_knows_may_happen_late_or_never_but_only_once() {
+    assert!(holds(&[put(1, 0, 7), get(2, 3, 0), get(4, 5, 7)]));
+    assert!(holds(&[put(1, 0, 7), get(2, 3, 0)]));
+    assert!(!holds(&[put(1, 0, 7), get(2, 3, 7), put(4, 5, 8), get(6, 7, 8), get(8, 9, 7)]));
+    let deleted = op(2, 0, Act::Write(vec![(0, 0)]));
+    assert!(holds(&[put(1, 3, 7), deleted.clone(), get(4, 5, 7), get(6, 7, 0)]));
+    assert!(!holds(&[put(1, 3, 7), deleted, get(4, 5, 0), get(6, 7, 7)]));
+}
+
+#[test]
+fn comparisons_take_what_they_saw() {
+    let seven = put(1, 2, 7);
+    assert!(holds(&[seven.clone(), cas(3, 4, 7, 8, Some((true, 7)))]));
+    assert!(!holds(&[seven.clone(), cas(3, 4, 0, 8, Some((true, 0)))]));
+    assert!(holds(&[seven.clone(), cas(3, 4, 0, 8, Some((false, 7)))]));
+    let both = [seven.clone(), cas(3, 6, 7, 8, Some((true, 7))), cas(4, 7, 7, 9, Some((true, 7)))];
+    assert!(!holds(&both));
+    assert!(holds(&[seven, cas(3, 0, 7, 8, None), get(4, 5, 8)]));
+}
+
+#[test]
+fn a_lost_write_that_only_a_lost_comparison_saw_counts() {
+    let lost = put(1, 0, 7);
+    assert!(holds(&[lost.clone(), cas(2, 0, 7, 8, None), get(3, 4, 8)]));
+    assert!(!holds(&[lost, cas(2, 0, 9, 8, None), get(3, 4, 8)]));
+}
+
+#[test]
+fn keys_written_together_are_seen_together() {
+    let both = op(1, 8, Act::Write(vec![(0, 7), (1, 8)]));
+    let seen = |called, returned, a, b| op(called, returned, Act::Read(vec![(0, a), (1, b)]));
+    assert!(holds(&[both.clone(), seen(2, 3, 0, 0), seen(4, 5, 7, 8)]));
+    assert!(!holds(&[both.clone(), seen(2, 3, 7, 0)]));
+    assert!(!holds(&[both, seen(2, 3, 7, 8), seen(4, 5, 0, 0)]));
+}
+
+#[test]
+fn long_histories_with_lost_answers_are_checked_at_once() {
+    let mut ops = Vec::new();
+    for round in 0..5_000u64 {
+        let at = round * 10 + 1;
+        let value = round as Value * 2 + 1;
+        ops.push(put(at, if round % 3 == 0 { 0 } else { at + 4 }, value));
+        ops.push(put(at + 1, at + 5, value + 1));
+        ops.push(get(at + 6, at + 7, value + 1));
+        if round % 100 == 0 {
+            ops.push(op(at + 2, 0, Act::Write(vec![(0, 0)])));
+        }
+    }
+    assert!(holds(&ops));
+    ops.push(get(100_000, 100_001, 2));
+    assert!(!holds(&ops));
+}

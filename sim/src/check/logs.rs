@@ -1,0 +1,82 @@
+//! Log matching: an entry of an index and term is the same on every store, and so is the committed
+//! entry of an index.
+
+use crate::world::World;
+use std::collections::BTreeMap;
+use stele_storage::StorageEngine;
+use stele_types::checksum::crc32c;
+use stele_types::{LogIndex, RegionId, Term};
+
+/// Bytes of entries looked at together.
+const LOOK_BYTES: usize = 256 << 10;
+
+/// What was seen.
+#[derive(Default)]
+pub struct Logs {
+    entries: BTreeMap<(RegionId, LogIndex, Term), u32>,
+    committed: BTreeMap<(RegionId, LogIndex), Term>,
+    /// Committed entries of a store that were looked at.
+    seen: BTreeMap<(u64, RegionId), LogIndex>,
+}
+
+impl Logs {
+    /// A store started: what it has is looked at anew.
+    pub fn started(&mut self, slot: u64) {
+        self.seen.retain(|(other, _), _| *other != slot);
+    }
+}
+
+impl World {
+    pub(super) fn check_logs(&mut self) {
+        for number in self.serving() {
+            let Some(slot) = self.slots.get_mut(&number) else { continue };
+            let Some(core) = slot.core() else { continue };
+            let reports = core.regions();
+            for report in reports {
+                let (id, committed) = (report.region.id, report.committed);
+                let seen = self.checks.logs.seen.get(&(number, id)).copied().unwrap_or_default();
+                let from = LogIndex(seen.0.max(report.truncated.0) + 1);
+                self.check_entries(number, id, from, report.last, committed);
+                let Some(engine) = self.engine(number) else { continue };
+                let persisted = engine.progress(id).map_or(LogIndex(0), |it| it.persisted.0);
+                self.checks.logs.seen.insert((number, id), committed.min(persisted));
+            }
+        }
+    }
+
+    fn check_entries(
+        &mut self,
+        number: u64,
+        region: RegionId,
+        from: LogIndex,
+        last: LogIndex,
+        committed: LogIndex,
+    ) {
+        let Some(engine) = self.engine(number) else { return };
+        let persisted = engine.progress(region).map_or(LogIndex(0), |it| it.persisted.0);
+        let to = LogIndex(last.min(persisted).0 + 1);
+        let mut from = from;
+        while from < to {
+            // What can't be read on a failing disk says nothing.
+            let Ok(entries) = engine.entries(region, from, to, LOOK_BYTES) else { return };
+            let Some(end) = entries.last() else { return };
+            from = end.index.next();
+            for entry in entries {
+                let sum = crc32c(&entry.payload);
+                let logs = &mut self.checks.logs;
+                let (index, term) = (entry.index, entry.term);
+                let known = *logs.entries.entry((region, index, term)).or_insert(sum);
+                let first = match index <= committed {
+                    true => *logs.committed.entry((region, index)).or_insert(term),
+                    false => term,
+                };
+                if known != sum || first != term {
+                    self.fail(format!(
+                        "store {number} has another entry {index} of region {region} in term {term} \
+                         (committed was one of term {first})"
+                    ));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What must hold, each rule in its own file.
+
+pub mod durable;
+mod engines;
+mod files;
+mod leaders;
+pub mod linear;
+mod live;
+mod logs;
+mod memory;
+mod replicas;
+
+use crate::plan::MS;
+use crate::world::{Happening, World};
+use leaders::Leaders;
+use logs::Logs;
+use stele_raftstore::Event;
+use stele_types::Error;
+
+/// Between two checks of a running cluster.
+const CHECK_NANOS: u64 = 700 * MS;
+
+/// What the rules remember.
+#[derive(Default)]
+pub struct Checks {
+    leaders: Leaders,
+    logs: Logs,
+}
+
+impl Checks {
+    /// A store started: what it has is looked at anew.
+    pub fn started(&mut self, slot: u64) {
+        self.logs.started(slot);
+    }
+}
+
+impl World {
+    /// Checks go on as long as the cluster runs.
+    pub fn begin_checks(&mut self) {
+        self.after(CHECK_NANOS, Happening::Check);
+    }
+
+    pub(crate) fn check_running(&mut self) {
+        self.after(CHECK_NANOS, Happening::Check);
+        self.check_logs();
+        self.check_replicas();
+        self.check_memory();
+        self.check_leaders();
+    }
+
+    pub(crate) fn check_event(&mut self, slot: u64, event: &Event) {
+        if let Event::BecameLeader { region, term } = event {
+            self.note_leader(slot, *region, *term);
+        }
+    }
+
+    /// A store could not read. It is allowed to say so only if its disk was damaged or fails.
+    pub(crate) fn check_read_error(&mut self, number: u64, error: &Error) {
+        let Some(slot) = self.slots.get(&number) else { return };
+        if slot.is_damaged || slot.is_troubled || slot.disk.crashed() {
+            return;
+        }
+        self.fail(format!("store {number} can't read: {error}"));
+    }
+
+    /// Everything that can be checked at the end, when all is healed and quiet.
+    pub fn check_end(&mut self) {
+        self.check_logs();
+        self.check_replicas();
+        self.check_leaders();
+        self.check_memory();
+        self.check_durable();
+        self.check_histories();
+        for slot in self.serving() {
+            self.check_engine(slot);
+            self.check_live(slot);
+            self.check_files(slot);
+        }
+    }
+
+    fn check_histories(&mut self) {
+        for group in 0..self.clients.histories.len() {
+            if let Err(text) = linear::check(&self.clients.histories[group]) {
+                self.fail(format!("group {group} is not linearizable:{text}"));
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! Clients: each does one thing at a time, through the edge of the store it believes in, and writes
+//! down what came of it.
+
+mod edge;
+mod values;
+mod write_down;
+
+pub use edge::Edge;
+pub use values::{Value, key_of, value_of};
+
+use crate::check::linear::{Act, Op};
+use crate::plan::{MS, Plan, fork};
+use crate::world::{Happening, Who, World};
+use bytes::Bytes;
+use std::sync::Arc;
+use stele_raftstore::{Cas, CasNew, Header, Input, Read, Reader, Write};
+use stele_types::{ColumnFamily, CommandBuilder, Prng, Region, RegionKind};
+
+/// Keys of a group.
+pub const KEYS: u8 = 4;
+/// After this nobody waits any more.
+pub const PATIENCE_NANOS: u64 = 3_000 * MS;
+
+/// All clients, and what they saw.
+pub struct Clients {
+    /// By group.
+    pub histories: Vec<Vec<Op>>,
+    list: Vec<Client>,
+    prng: Prng,
+    values: Value,
+    begun: u64,
+    ops_max: u64,
+    rest_nanos_max: u64,
+    value_bytes_max: u64,
+    is_stopped: bool,
+    /// Groups that were read at the end.
+    finals: Vec<usize>,
+}
+
+#[derive(Default)]
+struct Client {
+    step: u64,
+    pending: Option<Pending>,
+}
+
+/// What a client waits for.
+struct Pending {
+    group: usize,
+    called: u64,
+    called_nanos: u64,
+    slot: u64,
+    life: u64,
+    act: Act,
+    /// Part of the last look at everything.
+    is_final: bool,
+    /// A read that a store's edge carries out.
+    edge: Option<Edge>,
+}
+
+/// Where an operation goes.
+struct Target {
+    slot: u64,
+    life: u64,
+    reader: Arc<Reader>,
+    region: Arc<Region>,
+    header: Header,
+}
+
+impl Clients {
+    /// Those of a plan.
+    pub fn new(plan: &Plan) -> Self {
+        Self {
+            histories: vec![Vec::new(); plan.groups as usize],
+            list: (0..plan.clients).map(|_| Client::default()).collect(),
+            prng: fork(plan.seed, "clients"),
+            values: 0,
+            begun: 0,
+            ops_max: plan.ops_max,
+            rest_nanos_max: plan.rest_nanos_max,
+            value_bytes_max: plan.value_bytes_max,
+            is_stopped: true,
+            finals: Vec::new(),
+        }
+    }
+
+    /// The node on which a client's next step is carried out.
+    pub fn node_of(&self, at: usize) -> Option<u64> {
+        self.list.get(at)?.pending.as_ref()?.edge.as_ref().map(|edge| edge.node)
+    }
+
+    /// Whether someone still waits.
+    pub fn is_busy(&self) -> bool {
+        self.list.iter().any(|client| client.pending.is_some())
+    }
+
+    /// Operations begun.
+    pub fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    /// Nothing more is begun.
+    pub fn stop(&mut self) {
+        self.is_stopped = true;
+    }
+}
+
+impl World {
+    /// Clients begin to work.
+    pub fn let_clients_work(&mut self, ops_more: u64) {
+        self.clients.is_stopped = false;
+        self.clients.ops_max = self.clients.begun + ops_more;
+        for at in 0..self.clients.list.len() {
+            if self.clients.list[at].pending.is_none() {
+                self.rest(at);
+            }
+        }
+    }
+
+    fn rest(&mut self, at: usize) {
+        let pause = self.clients.prng.below(self.clients.rest_nanos_max);
+        self.client_in(at, pause);
+    }
+
+    /// The client's next step comes in `nanos`; what was to come before does not.
+    fn client_in(&mut self, at: usize, nanos: u64) {
+        let client = &mut self.clients.list[at];
+        client.step += 1;
+        let step = client.step;
+        self.after(nanos, Happening::Client { at, step });
+    }
+
+    pub(crate) fn client(&mut self, at: usize, step: u64) {
+        if self.clients.list.get(at).is_none_or(|client| client.step != step) {
+            return;
+        }
+        match self.clients.list[at].pending.take() {
+            None => self.begin(at),
+            Some(pending) if pending.edge.is_some() => self.edge_step(at, pending),
+            // Patience is over.
+            Some(pending) => {
+                self.write_down(&pending, None);
+                self.rest(at);
+            }
+        }
+    }
+
+    fn begin(&mut self, at: usize) {
+        let clients = &mut self.clients;
+        if clients.is_stopped || clients.begun >= clients.ops_max {
+            return;
+        }
+        clients.begun += 1;
+        let group = clients.prng.below(clients.histories.len() as u64) as usize;
+        let key = clients.prng.below(u64::from(KEYS)) as u8;
+        let Some(target) = self.target(group, key) else { return self.rest(at) };
+        match self.clients.prng.below(20) {
+            0..7 => self.put(at, group, vec![key], &target),
+            7..9 => {
+                let keys = keys_in(group, &target.region);
+                self.put(at, group, keys, &target);
+            }
+            9..11 => self.delete(at, group, key, &target),
+            11..14 => self.cas(at, group, key, &target),
+            14..17 => self.read(at, group, vec![key], target, false),
+            _ => {
+                let keys = keys_in(group, &target.region);
+                self.read(at, group, keys, target, false);
+            }
+        }
+    }
+
+    /// The store a client believes in for a key: mostly the one said to lead.
+    fn target(&mut self, group: usize, key: u8) -> Option<Target> {
+        let serving = self.serving();
+        let first = *serving.get(self.clients.prng.below(serving.len().max(1) as u64) as usize)?;
+        let user_key = key_of(group, key);
+        let reader = self.find(first, &user_key)?;
+        let leader = reader.leader().and_then(|peer| self.homes.get(&peer.store).copied());
+        let leader = leader.filter(|slot| serving.contains(slot));
+        let slot = match self.clients.prng.below(8) {
+            0 => first,
+            _ => leader.unwrap_or(first),
+        };
+        let reader = self.find(slot, &user_key)?;
+        let region = reader.region();
+        let node = self.nodes.get(&self.slots.get(&slot)?.node)?;
+        let header = Header {
+            region: region.id,
+            version: Some(region.epoch.version),
+            deadline_nanos: node.local(self.now) + PATIENCE_NANOS,
+            ..Header::default()
+        };
+        Some(Target { slot, life: self.slots.get(&slot)?.life, reader, region, header })
+    }
+
+    /// The region on a store that holds a user key, of the latest version.
+    pub(crate) fn find(&self, slot: u64, user_key: &Bytes) -> Option<Arc<Reader>> {
+        let readers = self.slots.get(&slot)?.readers()?;
+        let holds = |region: &Arc<Region>| {
+            region.kind == RegionKind::Data && region.range.contains(user_key)
+        };
+        let regions = readers.all().into_iter().filter(holds);
+        readers.get(regions.max_by_key(|region| region.epoch.version)?.id)
+    }
+
+    fn wait_for(&mut self, at: usize, group: usize, target: &Target, act: Act) -> Who {
+        let (called, called_nanos) = (self.number(), self.now);
+        let Target { slot, life, .. } = *target;
+        let edge = None;
+        let pending =
+            Pending { group, called, called_nanos, slot, life, act, is_final: false, edge };
+        self.clients.list[at].pending = Some(pending);
+        self.client_in(at, PATIENCE_NANOS);
+        Who::Client { at, step: self.clients.list[at].step }
+    }
+
+    fn put(&mut self, at: usize, group: usize, keys: Vec<u8>, target: &Target) {
+        let mut command = CommandBuilder::new();
+        let mut written = Vec::new();
+        for key in keys {
+            self.clients.values += 1;
+            let value = self.clients.values;
+            let name = ColumnFamily::Default.engine_key(&key_of(group, key));
+            let bytes = value_of(value, self.clients.value_bytes_max);
+            if let Err(error) = command.put(&name, &bytes, 0) {
+                return self.fail(format!("a put does not fit a command: {error}"));
+            }
+            written.push((key, value));
+        }
+        self.client_write(at, group, target, Act::Write(written), command, false);
+    }
+
+    fn delete(&mut self, at: usize, group: usize, key: u8, target: &Target) {
+        let mut command = CommandBuilder::new();
+        let name = ColumnFamily::Default.engine_key(&key_of(group, key));
+        if let Err(error) = command.delete(&name) {
+            return self.fail(format!("a delete does not fit a command: {error}"));
+        }
+        self.client_write(at, group, target, Act::Write(vec![(key, 0)]), command, true);
+    }
+
+    fn client_write(
+        &mut self,
+        at: usize,
+        group: usize,
+        target: &Target,
+        act: Act,
+        command: CommandBuilder,
+        frees: bool,
+    ) {
+        let who = self.wait_for(at, group, target, act);
+        let id = self.ask(target.slot, who);
+        let command = command.build().bytes().clone();
+        self.push(target.slot, Input::Write(Write { id, header: target.header, command, frees }));
+    }
+
+    fn cas(&mut self, at: usize, group: usize, key: u8, target: &Target) {
+        let expected = self.guess(group, key);
+        let bytes_max = self.clients.value_bytes_max;
+        let deletes = self.clients.prng.below(6) == 0;
+        let (new, change) = match deletes {
+            true => (0, CasNew::Delete),
+            false => {
+                self.clients.values += 1;
+                let value = value_of(self.clients.values, bytes_max);
+                (self.clients.values, CasNew::Put { value, expires_at_s: 0 })
+            }
+        };
+        let who = self.wait_for(at, group, target, Act::Cas { key, expected, new, seen: None });
+        let id = self.ask(target.slot, who);
+        let cas = Cas {
+            id,
+            header: target.header,
+            key: ColumnFamily::Default.engine_key(&key_of(group, key)),
+            expected: (expected > 0).then(|| value_of(expected, bytes_max)),
+            new: change,
+        };
+        self.push(target.slot, Input::Cas(cas));
+    }
+
+    /// A value the key may hold.
+    fn guess(&mut self, group: usize, key: u8) -> Value {
+        let known = |op: &Op| op.act.known(key);
+        let latest: Vec<Value> =
+            self.clients.histories[group].iter().rev().filter_map(known).take(2).collect();
+        let at = self.clients.prng.below(2) as usize;
+        latest.get(at).or(latest.first()).copied().unwrap_or(0)
+    }
+
+    fn read(&mut self, at: usize, group: usize, keys: Vec<u8>, target: Target, is_final: bool) {
+        let act = Act::Read(keys.into_iter().map(|key| (key, 0)).collect());
+        let who = self.wait_for(at, group, &target, act);
+        let node = self.slots.get(&target.slot).map_or(0, |slot| slot.node);
+        let local = self.nodes.get(&node).map_or(0, |node| node.local(self.now));
+        let by_lease = !is_final && self.clients.prng.coin();
+        let lease = by_lease.then(|| target.reader.lease(local)).flatten();
+        let edge = Edge::new(node, target.reader, target.header, lease);
+        if let Some(pending) = &mut self.clients.list[at].pending {
+            pending.is_final = is_final;
+            if lease.is_some() {
+                pending.edge = Some(edge);
+                return self.dither(at);
+            }
+        }
+        let replica = !is_final && self.clients.prng.coin();
+        let id = self.ask(target.slot, who);
+        self.edges_waiting.insert((at, self.clients.list[at].step), edge);
+        let header = target.header;
+        self.push(target.slot, Input::Read(Read { id, header, replica }));
+    }
+
+    /// Reads every group once more; whether all were read within `nanos`.
+    pub fn read_everything(&mut self, nanos: u64) -> bool {
+        self.clients.stop();
+        self.clients.finals.clear();
+        let until = self.now + nanos;
+        for group in 0..self.clients.histories.len() {
+            for key in 0..KEYS {
+                while !self.clients.finals.contains(&(group * usize::from(KEYS) + usize::from(key)))
+                {
+                    if self.now > until || self.violation.is_some() {
+                        return false;
+                    }
+                    if self.clients.list[0].pending.is_none()
+                        && let Some(target) = self.target(group, key)
+                    {
+                        let keys = keys_in(group, &target.region);
+                        self.read(0, group, keys, target, true);
+                    }
+                    self.run(5 * MS);
+                }
+            }
+        }
+        true
+    }
+}
+
+/// The keys of a group that a region holds.
+fn keys_in(group: usize, region: &Region) -> Vec<u8> {
+    (0..KEYS).filter(|key| region.range.contains(&key_of(group, *key))).collect()
+}

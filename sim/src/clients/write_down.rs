@@ -1,0 +1,73 @@
+//! What came of an operation.
+
+use super::values::number_of;
+use super::{Act, KEYS, Pending};
+use crate::check::linear::Op;
+use crate::world::World;
+use stele_raftstore::{Refusal, Reply};
+
+impl World {
+    pub(super) fn take_reply(&mut self, mut pending: Pending, reply: Option<Reply>) {
+        let bytes_max = self.clients.value_bytes_max;
+        match (reply, &mut pending.act) {
+            // The connection broke.
+            (None, _) => self.write_down(&pending, None),
+            (Some(Reply::Written { .. }), Act::Write(_)) => {
+                self.write_down(&pending, Some(self.now));
+            }
+            (Some(Reply::Cas { succeeded, previous, .. }), Act::Cas { seen, .. }) => {
+                let previous = previous.map_or(Some(0), |it| number_of(&it.value, bytes_max));
+                let Some(previous) = previous else {
+                    return self.fail(format!("store {} compares what nobody wrote", pending.slot));
+                };
+                *seen = Some((succeeded, previous));
+                self.write_down(&pending, Some(self.now));
+            }
+            (Some(Reply::Refused(Refusal::StaleCommand | Refusal::Undetermined)), _) => {
+                self.write_down(&pending, None);
+            }
+            (Some(Reply::Refused(Refusal::Invalid(why))), act) => {
+                let act = format!("{act:?}");
+                self.fail(format!("store {} refuses {act}: {why}", pending.slot));
+            }
+            // Nothing was done.
+            (Some(Reply::Refused(_)), _) => {}
+            (Some(other), act) => {
+                let act = format!("{act:?}");
+                self.fail(format!("{act} was answered with {other:?}"));
+            }
+        }
+    }
+
+    /// Adds an operation to its group's history; `None`: nobody knows whether it happened.
+    pub(super) fn write_down(&mut self, pending: &Pending, returned_nanos: Option<u64>) {
+        let number = self.number();
+        if returned_nanos.is_none() {
+            if matches!(pending.act, Act::Read(_)) {
+                return;
+            }
+            self.counts.ambiguous += 1;
+        } else {
+            self.counts.ops += 1;
+        }
+        if pending.is_final
+            && let Act::Read(seen) = &pending.act
+        {
+            let numbers = seen.iter().map(|(key, _)| usize::from(*key));
+            let numbers = numbers.map(|key| pending.group * usize::from(KEYS) + key);
+            self.clients.finals.extend(numbers);
+        }
+        let op = Op {
+            called: pending.called,
+            returned: returned_nanos.map(|_| number),
+            called_nanos: pending.called_nanos,
+            returned_nanos,
+            slot: pending.slot,
+            is_final: pending.is_final,
+            by_lease: pending.edge.as_ref().is_some_and(super::edge::Edge::is_by_lease),
+            act: pending.act.clone(),
+        };
+        self.trace.mix(op.called ^ number.rotate_left(32));
+        self.clients.histories[pending.group].push(op);
+    }
+}

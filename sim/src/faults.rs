@@ -1,0 +1,120 @@
+//! What can go wrong in a run. Each seed draws a subset: faults that hide each other are then seen
+//! apart as well.
+
+use stele_types::Prng;
+
+macro_rules! faults {
+    ($($kind:ident $name:literal,)*) => {
+        /// One kind of trouble.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Fault {
+            $(#[doc = $name] $kind,)*
+        }
+
+        impl Fault {
+            /// All kinds.
+            pub const ALL: &[Self] = &[$(Self::$kind,)*];
+
+            /// Its name on the command line.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)*
+                }
+            }
+        }
+    };
+}
+
+faults! {
+    Loss "loss",
+    Duplicate "duplicate",
+    Delay "delay",
+    OneWay "one-way",
+    Partition "partition",
+    Corrupt "corrupt",
+    Bandwidth "bandwidth",
+    PowerCut "power-cut",
+    Kill "kill",
+    CrashPoint "crash-point",
+    Pause "pause",
+    SlowDisk "slow-disk",
+    Stall "stall",
+    ReadFails "read-fails",
+    ReadFlips "read-flips",
+    WriteFails "write-fails",
+    SyncFails "sync-fails",
+    SyncDirFails "sync-dir-fails",
+    NoSpace "no-space",
+    BitFlip "bit-flip",
+    Misdirect "misdirect",
+    LoseWrite "lose-write",
+    ReplaceDisk "replace-disk",
+    WallJump "wall-jump",
+    Skew "skew",
+    SkewBeyond "skew-beyond",
+    Transfer "transfer",
+    Members "members",
+    Split "split",
+    Merge "merge",
+    Drain "drain",
+}
+
+impl Fault {
+    /// Never drawn, only asked for: beyond what the product promises to survive.
+    const UNSAFE: [Self; 3] = [Self::SkewBeyond, Self::Misdirect, Self::LoseWrite];
+
+    /// The kind of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|fault| fault.name() == name)
+    }
+
+    /// Whether a seed may draw it.
+    pub fn is_drawn(self) -> bool {
+        !Self::UNSAFE.contains(&self)
+    }
+}
+
+/// A set of kinds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultSet(u64);
+
+impl FaultSet {
+    /// Draws a subset: none at all now and then, else each kind with a chance drawn as well.
+    pub fn draw(prng: &mut Prng) -> Self {
+        let mut set = Self::default();
+        let percent = [0, 10, 25, 25, 50, 50, 80, 100][prng.below(8) as usize];
+        for fault in Fault::ALL {
+            let chosen = prng.below(100) < percent;
+            if chosen && fault.is_drawn() {
+                set.insert(*fault);
+            }
+        }
+        set
+    }
+
+    /// Whether the kind is in it.
+    pub fn has(self, fault: Fault) -> bool {
+        self.0 >> fault as u64 & 1 == 1
+    }
+
+    /// Adds a kind.
+    pub fn insert(&mut self, fault: Fault) {
+        self.0 |= 1 << fault as u64;
+    }
+
+    /// Takes a kind out.
+    pub fn remove(&mut self, fault: Fault) {
+        self.0 &= !(1 << fault as u64);
+    }
+
+    /// Its kinds.
+    pub fn iter(self) -> impl Iterator<Item = Fault> {
+        Fault::ALL.iter().copied().filter(move |fault| self.has(*fault))
+    }
+
+    /// Their names, with commas.
+    pub fn names(self) -> String {
+        let names: Vec<&str> = self.iter().map(Fault::name).collect();
+        names.join(",")
+    }
+}

@@ -1,0 +1,16 @@
+//! A whole cluster in one thread: the product's consensus over the product's engine, many stores on
+//! simulated disks, with a network, clocks and clients that follow from a seed. The same seed gives
+//! the same run.
+
+pub mod args;
+pub mod check;
+pub mod clients;
+pub mod faults;
+pub mod group;
+pub mod history;
+pub mod minimise;
+pub mod nemesis;
+pub mod plan;
+pub mod run;
+pub mod trace;
+pub mod world;

@@ -1,0 +1,114 @@
+//! Runs seeds and says what came of them.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use stele_sim::args::{Args, replay};
+use stele_sim::minimise::minimise;
+use stele_sim::plan::Plan;
+use stele_sim::run::{Outcome, Wanted, run};
+use stele_sim::world::Counts;
+
+fn main() -> ExitCode {
+    let args = match Args::parse(std::env::args().skip(1)) {
+        Ok(args) => args,
+        Err(text) => {
+            eprintln!("{text}");
+            return ExitCode::from(2);
+        }
+    };
+    std::panic::set_hook(Box::new(|_| {}));
+    match run_all(&args) {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}
+
+/// Returns how many seeds ended in a violation.
+fn run_all(args: &Args) -> u64 {
+    let started = Instant::now();
+    let limit = args.minutes.map(|minutes| Duration::from_secs_f64(minutes * 60.0));
+    let mut totals = Counts::default();
+    let (mut seeds, mut nanos, mut violations) = (0, 0, 0);
+    for seed in args.seeds.clone() {
+        if limit.is_some_and(|limit| started.elapsed() >= limit) {
+            break;
+        }
+        let plan = args.plan(seed);
+        let wanted = Wanted {
+            trace: args.trace.is_some(),
+            lines: args.lines,
+            history: args.history.is_some(),
+        };
+        let outcome = run(&plan, wanted);
+        if !args.is_quiet {
+            println!("{}", line(&plan, &outcome));
+        }
+        write_files(args, &outcome);
+        totals.add(&outcome.counts);
+        nanos += outcome.nanos;
+        seeds += 1;
+        if let Some(violation) = &outcome.violation {
+            violations += 1;
+            tell(args, &plan, &outcome, violation);
+            if !args.keeps_going {
+                break;
+            }
+        }
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    println!(
+        "{seeds} seeds, {violations} violations, {:.0} virtual s in {seconds:.1} s: {}",
+        nanos as f64 / 1e9,
+        numbers(&totals)
+    );
+    violations
+}
+
+fn line(plan: &Plan, outcome: &Outcome) -> String {
+    let verdict = if outcome.violation.is_some() { "VIOLATION" } else { "ok" };
+    format!(
+        "seed {} {verdict}: {} nodes, {} stores, {}, {:.1} virtual s, hash {:016x}",
+        plan.seed,
+        plan.nodes,
+        plan.stores(),
+        numbers(&outcome.counts),
+        outcome.nanos as f64 / 1e9,
+        outcome.hash
+    )
+}
+
+fn numbers(counts: &Counts) -> String {
+    let Counts { ops, ambiguous, power_cuts, kills, failures, replaced, .. } = counts;
+    let Counts { partitions, corruptions, disk_faults, snapshots, splits, .. } = counts;
+    let Counts { merges, leaders, slices, .. } = counts;
+    format!(
+        "{ops} ops ({ambiguous} ambiguous), {power_cuts} power cuts, {kills} kills, {failures} \
+         failures, {replaced} disks replaced, {partitions} partitions, {corruptions} corruptions, \
+         {disk_faults} disk faults, {snapshots} snapshots, {splits} splits, {merges} merges, \
+         {leaders} leaders, {slices} slices"
+    )
+}
+
+fn tell(args: &Args, plan: &Plan, outcome: &Outcome, violation: &str) {
+    println!("VIOLATION {violation}");
+    println!("  {}", replay(plan));
+    if !args.minimises {
+        println!("{}", outcome.tail);
+        return;
+    }
+    let (shorter, said) = minimise(plan, violation);
+    println!("minimised: {said}");
+    println!("  {}", replay(&shorter));
+    println!("{}", run(&shorter, Wanted::default()).tail);
+}
+
+fn write_files(args: &Args, outcome: &Outcome) {
+    let files = [(&args.trace, &outcome.perfetto), (&args.history, &outcome.history)];
+    for (path, text) in files {
+        if let (Some(path), Some(text)) = (path, text)
+            && let Err(error) = std::fs::write(path, text)
+        {
+            eprintln!("{} is not written: {error}", path.display());
+        }
+    }
+}

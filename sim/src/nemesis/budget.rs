@@ -1,0 +1,54 @@
+//! How much may be lost at once: one disk, and the next only when every region has all its replicas
+//! again. More than that no replication survives.
+
+use crate::world::World;
+use std::collections::BTreeMap;
+use stele_raftstore::RegionReport;
+use stele_types::{LogIndex, PeerRole, RegionId};
+
+/// Fewer replicas than this don't survive the loss of one.
+const VOTERS_MIN: usize = 3;
+
+impl World {
+    /// Whether a store's disk may be damaged now.
+    pub(super) fn may_lose(&mut self, number: u64) -> bool {
+        let is_sound = |slot: &crate::world::Slot| {
+            slot.is_gone || (slot.running.is_some() && !slot.is_damaged && !slot.is_troubled)
+        };
+        if !self.slots.values().all(is_sound) || !self.slots.contains_key(&number) {
+            return false;
+        }
+        self.regions_are_whole()
+    }
+
+    /// Whether every region has at least three voters, no other peers, and all of them hold all that
+    /// is committed.
+    fn regions_are_whole(&mut self) -> bool {
+        let regions = self.reports_by_region();
+        regions.values().all(|reports| {
+            let committed: Option<LogIndex> = reports.iter().map(|(_, it)| it.committed).max();
+            let newest = reports.iter().map(|(_, report)| &report.region);
+            let newest = newest.max_by_key(|it| (it.epoch.version, it.epoch.conf_version));
+            let (Some(committed), Some(region)) = (committed, newest) else { return false };
+            let holds = |peer: &stele_types::Peer| {
+                let here = reports.iter().find(|(_, report)| report.peer.id == peer.id);
+                peer.role == PeerRole::Voter && here.is_some_and(|(_, it)| it.last >= committed)
+            };
+            region.peers.len() >= VOTERS_MIN && region.peers.iter().all(holds)
+        })
+    }
+
+    /// What every store that runs says of each region.
+    pub fn reports_by_region(&mut self) -> BTreeMap<RegionId, Vec<(u64, RegionReport)>> {
+        let mut regions: BTreeMap<RegionId, Vec<(u64, RegionReport)>> = BTreeMap::new();
+        for number in self.serving() {
+            let Some(core) = self.slots.get_mut(&number).and_then(|slot| slot.core()) else {
+                continue;
+            };
+            for report in core.regions() {
+                regions.entry(report.region.id).or_default().push((number, report));
+            }
+        }
+        regions
+    }
+}

@@ -1,0 +1,118 @@
+//! Disks that fail, lie, fill up or are slow.
+
+use super::Undo;
+use crate::faults::Fault;
+use crate::plan::MS;
+use crate::world::World;
+use std::path::PathBuf;
+use stele_vfs::{CrashAt, CrashPoint, Fault as DiskFault, Vfs};
+
+impl World {
+    pub(super) fn trouble_disk(&mut self, fault: Fault) {
+        let Some(number) = self.any_slot() else { return };
+        let node = self.slots.get(&number).map_or(0, |slot| slot.node);
+        self.trace.note(self.now, node, number, || format!("disk: {}", fault.name()));
+        let prng = &mut self.nemesis.prng;
+        let Some(slot) = self.slots.get_mut(&number) else { return };
+        let nth = 1 + prng.below(20);
+        let path_contains = ["", "", "log", "index"][prng.below(4) as usize].to_owned();
+        let injected = match fault {
+            Fault::CrashPoint => {
+                let operation = slot.disk.operations() + prng.below(40);
+                let at = CrashAt::ALL[prng.below(3) as usize];
+                slot.disk.crash_at(CrashPoint { operation, at });
+                return;
+            }
+            Fault::SlowDisk => {
+                slot.append_nanos = (MS, (2 + prng.below(150)) * MS);
+                return self.undo_later(Undo::Speed(number), 2_000);
+            }
+            Fault::Stall => {
+                slot.stalled_until = self.now + (100 + prng.below(4_000)) * MS;
+                return;
+            }
+            Fault::NoSpace => return self.fill(number),
+            Fault::BitFlip | Fault::ReplaceDisk => return self.lose(number, fault),
+            Fault::ReadFails => DiskFault::ReadFails { path_contains, nth },
+            Fault::ReadFlips => DiskFault::ReadFlipsOnce { path_contains, nth },
+            Fault::WriteFails => DiskFault::WriteFails { path_contains, nth },
+            Fault::SyncFails => DiskFault::SyncFails { path_contains, nth },
+            Fault::SyncDirFails => DiskFault::SyncDirFails { path_contains, nth },
+            Fault::Misdirect => DiskFault::MisdirectWrite { nth },
+            Fault::LoseWrite => DiskFault::LoseWrite { nth },
+            _ => return,
+        };
+        let lies = matches!(fault, Fault::Misdirect | Fault::LoseWrite);
+        if lies && !self.may_lose(number) {
+            return;
+        }
+        let Some(slot) = self.slots.get_mut(&number) else { return };
+        slot.is_troubled = true;
+        slot.is_damaged |= lies;
+        self.counts.disk_faults += 1;
+        if let Err(error) = slot.disk.inject(injected) {
+            self.fail(format!("a fault is not injected: {error}"));
+        }
+    }
+
+    /// Nothing more fits for a while.
+    fn fill(&mut self, number: u64) {
+        self.counts.disk_faults += 1;
+        let Some(slot) = self.slots.get(&number) else { return };
+        let dir = PathBuf::from(crate::world::DIR);
+        let (Ok(free), Ok(total)) = (slot.disk.free_bytes(&dir), slot.disk.total_bytes(&dir))
+        else {
+            return;
+        };
+        let room = self.nemesis.prng.below(3) * 40_000;
+        slot.disk.set_capacity(Some((total - free + room).min(total)));
+        self.undo_later(Undo::Space(number), 2_000);
+    }
+
+    pub(super) fn make_room(&mut self, number: u64) {
+        if let Some(slot) = self.slots.get(&number) {
+            slot.disk.set_capacity(Some(self.plan.capacity_bytes));
+        }
+    }
+
+    /// Damages what is stored, or takes all of it away, where every region has enough other replicas.
+    fn lose(&mut self, number: u64, fault: Fault) {
+        if !self.may_lose(number) {
+            return;
+        }
+        if fault == Fault::ReplaceDisk {
+            return self.exchange_disk(number);
+        }
+        let Some(slot) = self.slots.get(&number) else { return };
+        let Some(path) = flippable(slot.disk.paths(), &mut self.nemesis.prng) else { return };
+        let bytes = slot.disk.file_bytes(&path).unwrap_or(0);
+        let offset = self.nemesis.prng.below(bytes);
+        let bit = self.nemesis.prng.below(8) as u8;
+        self.trace.note(self.now, slot.node, number, || {
+            format!("bit {bit} of byte {offset} of {} flips", path.display())
+        });
+        let flipped = slot.disk.inject(DiskFault::FlipBit { path, offset, bit });
+        if flipped.is_err() {
+            return;
+        }
+        self.counts.corruptions += 1;
+        if let Some(slot) = self.slots.get_mut(&number) {
+            slot.is_damaged = true;
+        }
+    }
+}
+
+/// A file whose damage is always told from a write that the power cut: any but the newest segment.
+fn flippable(paths: Vec<PathBuf>, prng: &mut stele_types::Prng) -> Option<PathBuf> {
+    let name = |path: &PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let is_segment = |path: &&PathBuf| path.extension().is_some_and(|kind| kind == "seg");
+    let newest = paths.iter().filter(is_segment).max().cloned();
+    let may = |path: &PathBuf| {
+        let name = name(path).unwrap_or_default();
+        let kinds = [".seg", ".val", ".side", ".run"];
+        kinds.iter().any(|kind| name.ends_with(kind)) && Some(path) != newest.as_ref()
+    };
+    let chosen: Vec<PathBuf> = paths.into_iter().filter(may).collect();
+    let at = prng.below(chosen.len() as u64) as usize;
+    chosen.get(at).cloned()
+}

@@ -1,0 +1,158 @@
+//! What goes wrong, and what operators do meanwhile: one thing now and then, out of the kinds that
+//! the seed drew.
+
+mod budget;
+mod disks;
+mod machines;
+mod regions;
+
+use crate::faults::{Fault, FaultSet};
+use crate::plan::{MS, Plan, fork};
+use crate::world::{Happening, SOUND_APPEND_NANOS, World};
+use stele_placement::DrainGoal;
+use stele_types::{Prng, StoreId};
+
+/// What is well again after a while.
+#[derive(Clone, Copy, Debug)]
+pub enum Undo {
+    /// A node that was down starts.
+    Start(u64),
+    /// The node of a store that stopped is started anew, unless the store lives again.
+    Revive(u64, u64),
+    /// The network.
+    Network,
+    /// A store's disk is as fast as ever.
+    Speed(u64),
+    /// A store's disk has room again.
+    Space(u64),
+}
+
+/// See the module.
+pub struct Nemesis {
+    /// What stores are to become.
+    pub goals: Vec<(StoreId, DrainGoal)>,
+    /// Stores that were ordered to be empty.
+    drained: Vec<StoreId>,
+    prng: Prng,
+    faults: Vec<Fault>,
+    calm_nanos: u64,
+    is_active: bool,
+}
+
+impl Nemesis {
+    /// That of a plan.
+    pub fn new(plan: &Plan) -> Self {
+        let faults: FaultSet = plan.faults;
+        Self {
+            goals: Vec::new(),
+            drained: Vec::new(),
+            prng: fork(plan.seed, "nemesis"),
+            faults: faults.iter().collect(),
+            calm_nanos: plan.calm_nanos,
+            is_active: false,
+        }
+    }
+
+    /// How long a node stays down.
+    pub fn down_nanos(&mut self) -> u64 {
+        (20 + self.prng.below(1_500)) * MS
+    }
+}
+
+impl World {
+    /// Things begin to go wrong.
+    pub fn let_things_go_wrong(&mut self) {
+        self.nemesis.is_active = true;
+        self.after(0, Happening::Nemesis);
+    }
+
+    pub(crate) fn trouble(&mut self) {
+        if !self.nemesis.is_active || self.nemesis.faults.is_empty() {
+            return;
+        }
+        let calm = self.nemesis.calm_nanos;
+        let pause = calm / 2 + self.nemesis.prng.below(calm);
+        self.after(pause, Happening::Nemesis);
+        let at = self.nemesis.prng.below(self.nemesis.faults.len() as u64) as usize;
+        let fault = self.nemesis.faults[at];
+        match fault {
+            Fault::Loss
+            | Fault::Duplicate
+            | Fault::Delay
+            | Fault::OneWay
+            | Fault::Partition
+            | Fault::Corrupt
+            | Fault::Bandwidth => self.trouble_network(fault),
+            Fault::PowerCut | Fault::Kill | Fault::Pause => self.trouble_node(fault),
+            Fault::WallJump | Fault::Skew | Fault::SkewBeyond => self.trouble_clock(fault),
+            Fault::Transfer | Fault::Members | Fault::Split | Fault::Merge => {
+                self.change_region(fault);
+            }
+            Fault::Drain => self.drain(),
+            _ => self.trouble_disk(fault),
+        }
+    }
+
+    fn any_slot(&mut self) -> Option<u64> {
+        let slots = self.serving();
+        let at = self.nemesis.prng.below(slots.len() as u64) as usize;
+        slots.get(at).copied()
+    }
+
+    fn any_node(&mut self) -> u64 {
+        1 + self.nemesis.prng.below(self.plan.nodes)
+    }
+
+    fn undo_later(&mut self, undo: Undo, millis_max: u64) {
+        let pause = (50 + self.nemesis.prng.below(millis_max)) * MS;
+        self.after(pause, Happening::Undo(undo));
+    }
+
+    pub(crate) fn undo(&mut self, undo: Undo) {
+        match undo {
+            Undo::Start(node) => self.start_node(node),
+            Undo::Revive(slot, life) => self.revive(slot, life),
+            Undo::Network => {
+                self.trace.note(self.now, 0, 0, || "the network heals".into());
+                self.net.heal();
+            }
+            Undo::Speed(slot) => {
+                if let Some(slot) = self.slots.get_mut(&slot) {
+                    slot.append_nanos = SOUND_APPEND_NANOS;
+                }
+            }
+            Undo::Space(slot) => self.make_room(slot),
+        }
+    }
+
+    /// All faults end, for good.
+    pub fn heal(&mut self) {
+        self.nemesis.is_active = false;
+        self.trace.note(self.now, 0, 0, || "everything heals".into());
+        self.net.heal();
+        for slot in self.slots.keys().copied().collect::<Vec<_>>() {
+            self.make_room(slot);
+            let Some(it) = self.slots.get_mut(&slot) else { continue };
+            it.append_nanos = SOUND_APPEND_NANOS;
+            it.stalled_until = 0;
+            it.disk.clear_faults();
+            it.disk.no_crash();
+        }
+        // An operator replaces what is damaged: reads of it fail for as long as it stays.
+        let damaged = |slot: &&crate::world::Slot| slot.is_damaged && !slot.is_gone;
+        let damaged: Vec<u64> = self.slots.values().filter(damaged).map(|it| it.number).collect();
+        damaged.into_iter().for_each(|slot| self.exchange_disk(slot));
+        let now = self.now;
+        for id in self.nodes.keys().copied().collect::<Vec<_>>() {
+            if let Some(node) = self.nodes.get_mut(&id) {
+                node.paused_until = node.paused_until.min(now);
+                node.set_rate(now, 1_000_000);
+            }
+            self.start_node(id);
+        }
+        self.nemesis.goals.retain(|(_, goal)| *goal != DrainGoal::Drain);
+        let drained = std::mem::take(&mut self.nemesis.drained);
+        let cancels = drained.into_iter().map(|id| (id, DrainGoal::Cancel));
+        self.nemesis.goals.extend(cancels);
+    }
+}

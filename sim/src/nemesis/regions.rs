@@ -1,0 +1,118 @@
+//! What operators do to regions while everything else happens.
+
+use crate::clients::key_of;
+use crate::faults::Fault;
+use crate::world::{Who, World};
+use bytes::Bytes;
+use stele_placement::DrainGoal;
+use stele_raftstore::{
+    Admin, AdminCall, ChangeKind, Header, Input, PeerChange, RegionReport, Role,
+};
+use stele_types::{Peer, PeerId, PeerRole, Region, RegionId, RegionKind, StoreId};
+
+impl World {
+    pub(super) fn change_region(&mut self, fault: Fault) {
+        let Some((slot, report)) = self.led_region() else { return };
+        match fault {
+            Fault::Transfer => {
+                let peers = &report.region.peers;
+                let at = self.nemesis.prng.below(peers.len() as u64) as usize;
+                self.order(slot, report.region.id, Admin::TransferLeader(peers[at].id));
+            }
+            Fault::Members => self.change_members(slot, &report),
+            Fault::Split => {
+                let group = self.nemesis.prng.below(self.plan.groups) as usize;
+                let key = key_of(group, self.nemesis.prng.below(4) as u8);
+                let inside = report.region.range.contains(&key) && key > report.region.range.start;
+                if inside && report.region.kind == RegionKind::Data {
+                    self.split_at(slot, &report.region, key, Who::Nobody);
+                }
+            }
+            _ => self.merge(slot, &report.region),
+        }
+    }
+
+    /// A region that some store believes to lead.
+    fn led_region(&mut self) -> Option<(u64, RegionReport)> {
+        let regions = self.reports_by_region();
+        let led = regions.into_values().flatten().filter(|(_, it)| it.role == Role::Leader);
+        let mut led: Vec<_> = led.collect();
+        let at = self.nemesis.prng.below(led.len() as u64) as usize;
+        (!led.is_empty()).then(|| led.swap_remove(at))
+    }
+
+    fn order(&mut self, slot: u64, region: RegionId, call: Admin) {
+        let node = self.slots.get(&slot).map_or(0, |slot| slot.node);
+        let text = format!("ordered for region {region}: {call:?}");
+        self.trace.note(self.now, node, slot, || crate::world::short(&text));
+        let id = self.ask(slot, Who::Nobody);
+        let header = Header { region, ..Header::default() };
+        self.push(slot, Input::Admin(AdminCall { id, header, call }));
+    }
+
+    /// Adds a learner, makes one a voter (in place of another or beside it), or removes one.
+    fn change_members(&mut self, slot: u64, report: &RegionReport) {
+        let region = &report.region;
+        let of = |role| region.peers.iter().filter(move |peer| peer.role == role).copied();
+        let learner = of(PeerRole::Learner).next();
+        let voters: Vec<Peer> = of(PeerRole::Voter).collect();
+        let node_of = |world: &Self, store: StoreId| {
+            let home = world.homes.get(&store)?;
+            world.slots.get(home).map(|slot| slot.node)
+        };
+        let taken: Vec<Option<u64>> =
+            region.peers.iter().map(|peer| node_of(self, peer.store)).collect();
+        let free = self.serving().into_iter().find_map(|number| {
+            let slot = self.slots.get(&number)?;
+            slot.id.filter(|_| !taken.contains(&Some(slot.node)))
+        });
+        let add = |peer, role| PeerChange { kind: ChangeKind::Add, peer: Peer { role, ..peer } };
+        let remove = |peer| PeerChange { kind: ChangeKind::Remove, peer };
+        let Some(victim) =
+            voters.get(self.nemesis.prng.below(voters.len() as u64) as usize).copied()
+        else {
+            return;
+        };
+        let changes = match (learner, self.nemesis.prng.below(4)) {
+            (Some(learner), 0) => vec![remove(learner)],
+            (Some(learner), 1 | 2) if voters.len() >= 3 => {
+                vec![add(learner, PeerRole::Voter), add(victim, PeerRole::Learner)]
+            }
+            (Some(learner), _) => vec![add(learner, PeerRole::Voter)],
+            (None, _) => {
+                let (Some(store), Some(ids)) = (free, self.take_ids(1)) else { return };
+                let peer = Peer { id: PeerId(ids.start), store, role: PeerRole::Learner };
+                vec![add(peer, PeerRole::Learner)]
+            }
+        };
+        self.order(slot, region.id, Admin::ChangePeers(changes));
+    }
+
+    fn merge(&mut self, slot: u64, region: &Region) {
+        let Some(readers) = self.slots.get(&slot).and_then(|slot| slot.readers()) else { return };
+        let beside = |other: &Region| {
+            let (a, b) = (&region.range, &other.range);
+            let touch = |end: &Bytes, start: &Bytes| !end.is_empty() && end == start;
+            other.id != region.id
+                && other.kind == region.kind
+                && (touch(&b.end, &a.start) || touch(&a.end, &b.start))
+        };
+        let target = readers.all().into_iter().find(|other| beside(other));
+        if let Some(target) = target {
+            self.order(slot, region.id, Admin::PrepareMerge { target: (*target).clone() });
+        }
+    }
+
+    /// A store is to be emptied, or the last one so is to stay.
+    pub(super) fn drain(&mut self) {
+        let drained = self.nemesis.drained.pop();
+        if let Some(id) = drained {
+            return self.nemesis.goals.push((id, DrainGoal::Cancel));
+        }
+        let Some(slot) = self.any_slot() else { return };
+        if let Some(id) = self.slots.get(&slot).and_then(|slot| slot.id) {
+            self.nemesis.drained.push(id);
+            self.nemesis.goals.push((id, DrainGoal::Drain));
+        }
+    }
+}

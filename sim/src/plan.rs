@@ -1,0 +1,182 @@
+//! What a seed decides before anything happens: the size of the cluster, its configuration and
+//! which faults it meets.
+
+use crate::faults::FaultSet;
+use stele_engine::{GcOptions, Options as EngineOptions, PolicyKind};
+use stele_raftstore::Options as RaftOptions;
+use stele_types::{ClusterId, Prng, StoreId};
+
+/// A millisecond of virtual time.
+pub const MS: u64 = 1_000_000;
+/// A second of virtual time.
+pub const SECOND: u64 = 1_000 * MS;
+/// The cluster of every run.
+pub const CLUSTER: ClusterId = ClusterId(7);
+
+/// What a run is to show.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Nothing wrong ever happens.
+    #[default]
+    Safety,
+    /// After the faults stop, everything happens within a bounded time.
+    Liveness,
+}
+
+/// Choices that follow from a seed and a name: what one part of a run draws does not shift what
+/// another one draws.
+pub fn fork(seed: u64, name: &str) -> Prng {
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let mut prng = Prng::new(seed ^ hash);
+    prng.draw();
+    prng
+}
+
+/// One of the values.
+pub fn pick<T: Copy>(prng: &mut Prng, values: &[T]) -> T {
+    values[prng.below(values.len() as u64) as usize]
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The seed of everything.
+    pub seed: u64,
+    /// What is to be shown.
+    pub mode: Mode,
+    /// Nodes.
+    pub nodes: u64,
+    /// Stores of each node.
+    pub stores_per_node: u64,
+    /// How long clients and faults go on.
+    pub nanos: u64,
+    /// Clients.
+    pub clients: u64,
+    /// Groups of keys; each group's keys are read and written together.
+    pub groups: u64,
+    /// Most operations of all clients together.
+    pub ops_max: u64,
+    /// Longest value.
+    pub value_bytes_max: u64,
+    /// A client rests so long between two operations, at most.
+    pub rest_nanos_max: u64,
+    /// Between two faults, on average.
+    pub calm_nanos: u64,
+    /// Which faults happen.
+    pub faults: FaultSet,
+    /// Fastest and slowest way of a message in sound times.
+    pub way_nanos: (u64, u64),
+    /// Between two reports of a node.
+    pub heartbeat_nanos: u64,
+    /// Size at which a leader splits its region.
+    pub region_bytes_max: u64,
+    /// Settings of the placement group.
+    pub settings: Vec<(&'static str, u64)>,
+    /// Every store's engine.
+    pub engine: EngineOptions,
+    /// Size of a device's block, if the log is to pass by the page cache.
+    pub block_bytes: Option<usize>,
+    /// Size of a device; `None` without a bound.
+    pub capacity_bytes: u64,
+    /// Every store's consensus, save for its identity.
+    pub raft: RaftOptions,
+}
+
+impl Plan {
+    /// What follows from a seed.
+    pub fn draw(seed: u64, mode: Mode) -> Self {
+        let mut prng = fork(seed, "plan");
+        let prng = &mut prng;
+        let nodes = pick(prng, &[1, 2, 3, 3, 3, 3, 3, 4, 5, 5, 7]);
+        let stores_per_node = if nodes <= 4 { pick(prng, &[1, 1, 1, 2]) } else { 1 };
+        let faults = FaultSet::draw(prng);
+        let way_least = pick(prng, &[50_000, 200_000]);
+        let engine = engine_options(prng);
+        let raft = raft_options(prng);
+        Self {
+            seed,
+            mode,
+            nodes,
+            stores_per_node,
+            nanos: (4 + prng.below(8)) * SECOND,
+            clients: 2 + prng.below(6),
+            groups: 3 + prng.below(6),
+            ops_max: 300 + prng.below(900),
+            value_bytes_max: pick(prng, &[80, 300, 1_000, 4_000]),
+            rest_nanos_max: pick(prng, &[5, 20, 50]) * MS,
+            calm_nanos: pick(prng, &[100, 300, 800]) * MS,
+            faults,
+            way_nanos: (way_least, way_least + pick(prng, &[100_000, 1_000_000, 5_000_000])),
+            heartbeat_nanos: pick(prng, &[200, 500]) * MS,
+            region_bytes_max: pick(prng, &[8 << 10, 30 << 10, 1 << 30]),
+            settings: settings(prng),
+            block_bytes: engine.direct_io.then(|| pick(prng, &[512, 4096])),
+            engine,
+            capacity_bytes: 1 << 30,
+            raft,
+        }
+    }
+
+    /// The largest number of stores that ever are at once.
+    pub fn stores(&self) -> u64 {
+        self.nodes * self.stores_per_node
+    }
+}
+
+fn settings(prng: &mut Prng) -> Vec<(&'static str, u64)> {
+    vec![
+        ("silent_after_seconds", pick(prng, &[2, 3])),
+        ("down_after_seconds", pick(prng, &[4, 8])),
+        ("replicas", pick(prng, &[3, 3, 3, 5])),
+        ("balance_tolerance_percent", pick(prng, &[5, 30])),
+        ("merge", pick(prng, &[0, 0, 1])),
+        ("merge_below_bytes", pick(prng, &[2_000, 20_000])),
+    ]
+}
+
+fn engine_options(prng: &mut Prng) -> EngineOptions {
+    let policies = [PolicyKind::Adaptive, PolicyKind::Nezha, PolicyKind::Wisckey];
+    EngineOptions {
+        segment_bytes_max: pick(prng, &[64 << 10, 64 << 10, 256 << 10]),
+        recycle_segments_max: pick(prng, &[0, 1, 3]),
+        direct_io: prng.below(4) == 0,
+        entry_cache_bytes_max: pick(prng, &[0, 4 << 10, 1 << 20]),
+        value_cache_bytes_max: 0,
+        inline_value_bytes_max: pick(prng, &[0, 16, 64]),
+        memtable_bytes_max: pick(prng, &[4 << 10, 8 << 10, 32 << 10]),
+        block_cache_bytes_max: 0,
+        run_bytes_max: pick(prng, &[4 << 10, 16 << 10]),
+        checkpoint_log_bytes_max: pick(prng, &[64 << 10, 256 << 10]),
+        reserved_bytes: 0,
+        background: false,
+        gc: GcOptions {
+            policy: pick(prng, &policies),
+            budget_ratio: pick(prng, &[0.25, 1.0, 5.0]),
+            space_amp_target: pick(prng, &[1.1, 2.0]),
+            tiers_max: pick(prng, &[1, 2, 4]),
+            discover_bytes_min: pick(prng, &[0, 10_000, 100_000]),
+            value_file_bytes_max: pick(prng, &[8 << 10, 64 << 10]),
+            sort_threshold_bytes: pick(prng, &[10_000, 100_000]),
+            scan_load_ratio: pick(prng, &[0.0, 1.0]),
+            flush_interval_s: pick(prng, &[0, 1, 5]),
+            reappend_bytes_max: pick(prng, &[4 << 10, 64 << 10]),
+            ..GcOptions::default()
+        },
+        ..EngineOptions::default()
+    }
+}
+
+fn raft_options(prng: &mut Prng) -> RaftOptions {
+    let mut options = RaftOptions::new(StoreId(1), CLUSTER, 1, 1);
+    options.hibernate_after_ticks = pick(prng, &[0, 20, 60]);
+    options.log_kept.entries = pick(prng, &[5, 20, 200]);
+    options.log_kept.pin_bytes_max = pick(prng, &[1_000, 20_000, 1 << 20]);
+    options.entry_cache_bytes_max = pick(prng, &[0, 2_000, 1 << 20]);
+    options.append_message_bytes_max = pick(prng, &[1_000, 10_000, 1 << 20]);
+    options.inflight_messages_max = pick(prng, &[2, 16, 256]);
+    options.uncommitted_bytes_max = pick(prng, &[20_000, 1 << 20]);
+    options.apply_bytes_max = pick(prng, &[1_000, 1 << 20]);
+    options
+}

@@ -1,0 +1,272 @@
+//! What a store's threads do: the loop, and maintenance beside it. The order is the product's: take
+//! what waits, write, step what became durable, poll, send, answer.
+
+use super::{Happening, World};
+use bytes::Bytes;
+use std::sync::Arc;
+use stele_engine::Store as Engine;
+use stele_raftstore::{Append, Event, Input, Outputs, PeerMessage, Ticket, wire};
+use stele_storage::StorageEngine;
+use stele_types::checksum::crc32c;
+use stele_types::{Appended, LogBatch, Region, RegionId, RegionPhase, Result};
+
+/// From the arrival of something to the turn of the loop.
+const WAKE_NANOS: u64 = 2_000;
+/// Between two stores of one node.
+const NEAR_NANOS: u64 = 5_000;
+/// One slice of maintenance.
+const SLICE_BYTES: u64 = 32 << 10;
+/// Pauses of maintenance that finds nothing to do, first and most, and after one that did something.
+const IDLE_NANOS: u64 = 5_000_000;
+const IDLE_NANOS_MAX: u64 = 160_000_000;
+const SLICE_NANOS: u64 = 1_000_000;
+
+impl World {
+    /// Queues an input of a store's loop.
+    pub fn push(&mut self, slot: u64, input: Input<Engine>) {
+        let Some(running) = self.slots.get_mut(&slot).and_then(|slot| slot.running.as_mut()) else {
+            return;
+        };
+        if running.core.is_none() {
+            return;
+        }
+        running.inbox.push(input);
+        if !running.is_writing {
+            self.wake(slot, self.now + WAKE_NANOS);
+        }
+    }
+
+    pub(super) fn wake(&mut self, slot: u64, at: u64) {
+        let Some(it) = self.slots.get_mut(&slot) else { return };
+        let life = it.life;
+        let Some(running) = it.running.as_mut() else { return };
+        if running.wake_at.is_none_or(|wakes| wakes > at) {
+            running.wake_at = Some(at);
+            self.after(at - self.now, Happening::Turn { slot, life });
+        }
+    }
+
+    pub(super) fn turn(&mut self, number: u64, life: u64) {
+        let now = self.now;
+        let Some(slot) = self.slots.get_mut(&number).filter(|slot| slot.life == life) else {
+            return;
+        };
+        let Some(running) = slot.running.as_mut() else { return };
+        // A later wake-up that an earlier one replaced, or one that a pause held back.
+        if running.wake_at.is_none_or(|wakes| wakes > now) || running.is_writing {
+            return;
+        }
+        running.wake_at = None;
+        let Some(core) = &mut running.core else { return };
+        running.inbox.drain(..).for_each(|input| core.step(input));
+        match running.append.take() {
+            Some(append) => {
+                running.is_writing = true;
+                self.write(number, append);
+            }
+            None => self.poll(number),
+        }
+    }
+
+    /// The batch is durable at some time before the loop hears of it.
+    fn write(&mut self, number: u64, append: Append) {
+        let now = self.now;
+        let Some(slot) = self.slots.get_mut(&number) else { return };
+        let (least, most) = slot.append_nanos;
+        let mut took = least + self.dice.disk.below(most - least + 1);
+        took = took.max(slot.stalled_until.saturating_sub(now));
+        let early = self.dice.disk.below(4) == 0;
+        let (node, life) = (slot.node, slot.life);
+        let Append { ticket, batch } = append;
+        let engine = slot.engine().cloned();
+        let done = engine.filter(|_| early).map(|engine| engine.append(&batch));
+        let records = batch.records.len();
+        self.trace.span(now, took, node, number, || format!("append {records}"));
+        let happening = Happening::Appended { slot: number, life, ticket, batch, done };
+        self.after(took, happening);
+    }
+
+    pub(super) fn appended(
+        &mut self,
+        number: u64,
+        life: u64,
+        ticket: Ticket,
+        batch: &Arc<LogBatch>,
+        done: Option<Result<Appended>>,
+    ) {
+        let now = self.now;
+        let Some(slot) = self.slots.get_mut(&number).filter(|slot| slot.life == life) else {
+            return;
+        };
+        if slot.stalled_until > now {
+            let (batch, wait) = (batch.clone(), slot.stalled_until - now);
+            let happening = Happening::Appended { slot: number, life, ticket, batch, done };
+            return self.after(wait, happening);
+        }
+        let Some(running) = slot.running.as_mut() else { return };
+        let result = done.unwrap_or_else(|| running.engine.append(batch));
+        running.is_writing = false;
+        if let Some(core) = &mut running.core {
+            core.step(Input::Appended { ticket, result });
+        }
+        self.poll(number);
+    }
+
+    /// Polls a store and does what it wants.
+    pub(super) fn poll(&mut self, number: u64) {
+        let global = self.now;
+        let Some(slot) = self.slots.get_mut(&number) else { return };
+        let Some(node) = self.nodes.get(&slot.node) else { return };
+        let now = node.now(global);
+        let Some(core) = slot.core() else { return };
+        let polled = core.poll(now);
+        let next = core.next_tick_nanos().map(|local| node.global(local).max(global));
+        match polled {
+            Ok(outputs) => self.dispatch(number, outputs),
+            Err(error) => return self.store_failed(number, &error),
+        }
+        let Some(running) = self.slots.get_mut(&number).and_then(|slot| slot.running.as_mut())
+        else {
+            return;
+        };
+        let waits = running.append.is_some() || !running.inbox.is_empty();
+        match waits {
+            true => self.wake(number, global + WAKE_NANOS),
+            false => {
+                if let Some(next) = next {
+                    self.wake(number, next.max(global + 1));
+                }
+            }
+        }
+    }
+
+    fn dispatch(&mut self, number: u64, outputs: Outputs<Engine>) {
+        for message in &outputs.messages {
+            self.send(number, message);
+        }
+        if let Some(append) = outputs.append
+            && let Some(running) = self.slots.get_mut(&number).and_then(|it| it.running.as_mut())
+        {
+            running.append = Some(append);
+        }
+        for (id, reply) in outputs.replies {
+            self.reply(id, reply);
+        }
+        for snapshot in outputs.snapshots {
+            self.send_snapshot(number, snapshot);
+        }
+        for event in outputs.events {
+            self.see(number, event);
+        }
+    }
+
+    fn send(&mut self, from: u64, message: &PeerMessage) {
+        let Some(to) = self.homes.get(&message.to_store).copied() else { return };
+        let (mut frame, mut payloads) = (Vec::new(), Vec::new());
+        wire::encode(message, &mut frame, &mut payloads);
+        payloads.iter().for_each(|payload| frame.extend_from_slice(payload));
+        let sum = crc32c(&frame);
+        frame.extend_from_slice(&sum.to_le_bytes());
+        let frame = Bytes::from(frame);
+        for (delay, is_damaged) in self.deliveries(from, to, frame.len() as u64) {
+            let frame = match is_damaged {
+                true => self.damaged(&frame),
+                false => frame.clone(),
+            };
+            self.after(delay, Happening::Frame { slot: to, from, frame });
+        }
+    }
+
+    /// How long the copies of a frame between two stores take, and whether each is damaged.
+    pub(super) fn deliveries(&mut self, from: u64, to: u64, bytes: u64) -> Vec<(u64, bool)> {
+        let node = |slot| self.slots.get(&slot).map_or(0, |slot| slot.node);
+        let way = (node(from), node(to));
+        match way.0 == way.1 {
+            true => vec![(NEAR_NANOS, false)],
+            false => self.net.deliveries(&mut self.dice.net, way, self.now, bytes),
+        }
+    }
+
+    /// The same with one wrong bit.
+    pub(super) fn damaged(&mut self, frame: &Bytes) -> Bytes {
+        self.counts.corruptions += 1;
+        let mut bytes = frame.to_vec();
+        let at = self.dice.net.below(bytes.len() as u64) as usize;
+        bytes[at] ^= 1 << self.dice.net.below(8);
+        Bytes::from(bytes)
+    }
+
+    pub(super) fn receive(&mut self, slot: u64, from: u64, frame: Bytes) {
+        let Some((body, sum)) = frame.split_last_chunk::<4>() else { return };
+        let is_sound = crc32c(body) == u32::from_le_bytes(*sum);
+        let decoded = wire::decode(frame.slice(..body.len()));
+        match (is_sound, decoded) {
+            (true, Ok(message)) => self.push(slot, Input::Message(message)),
+            (true, Err(error)) => {
+                self.fail(format!("store {slot} refuses what store {from} sent: {error}"));
+            }
+            // The connection ends; what a damaged frame decodes to is never looked at.
+            (false, _) => {}
+        }
+    }
+
+    fn see(&mut self, number: u64, event: Event) {
+        let node = self.slots.get(&number).map_or(0, |slot| slot.node);
+        match &event {
+            Event::BecameLeader { .. } => self.counts.leaders += 1,
+            Event::RegionCreated(region) => self.know(region),
+            Event::RegionChanged(region) => {
+                self.counts.members += 1;
+                self.know(region);
+            }
+            Event::RegionDestroyed(region) => self.forget(*region),
+            Event::LostLeader { .. } => {}
+        }
+        let text = short(&format!("{event:?}"));
+        self.trace.note(self.now, node, number, || text);
+        self.check_event(number, &event);
+    }
+
+    /// Counts regions that came to be by a split.
+    fn know(&mut self, region: &Region) {
+        let is_merging = matches!(region.phase, RegionPhase::Merging { .. });
+        let known = self.regions.insert(region.id, is_merging);
+        if known.is_none() && region.id.0 > 2 {
+            self.counts.splits += 1;
+        }
+    }
+
+    /// Counts regions that were merged away, once.
+    fn forget(&mut self, region: RegionId) {
+        if self.regions.insert(region, false) == Some(true) {
+            self.counts.merges += 1;
+        }
+    }
+
+    pub(super) fn maintain(&mut self, number: u64, life: u64) {
+        let Some(slot) = self.slots.get_mut(&number).filter(|slot| slot.life == life) else {
+            return;
+        };
+        let Some(running) = slot.running.as_mut() else { return };
+        let done = running.engine.maintain(SLICE_BYTES);
+        slot.disk.clear_events();
+        let worked = matches!(&done, Ok(done) if done.more && done.bytes > 0);
+        if worked {
+            self.counts.slices += 1;
+        }
+        let sleep = match worked {
+            true => IDLE_NANOS,
+            false => (running.maintain_sleep * 2).min(IDLE_NANOS_MAX),
+        };
+        running.maintain_sleep = sleep;
+        let pause = if worked { SLICE_NANOS } else { sleep };
+        let pause = pause + self.dice.pace.below(pause);
+        self.after(pause, Happening::Maintain { slot: number, life });
+    }
+}
+
+/// The beginning of a long line.
+pub fn short(text: &str) -> String {
+    let end = text.char_indices().nth(160).map_or(text.len(), |(at, _)| at);
+    text[..end].to_owned()
+}

@@ -1,0 +1,120 @@
+//! A machine: its clock, and whether it runs.
+
+use crate::group::Member;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use stele_raftstore::Now;
+use stele_types::Clock;
+
+/// Unix seconds at the beginning of every run.
+const EPOCH_S: u64 = 1_700_000_000;
+const MILLION: u128 = 1_000_000;
+
+/// The clock that a node's engines read. It shows what the world last set.
+#[derive(Debug, Default)]
+pub struct NodeClock {
+    monotonic_nanos: AtomicU64,
+    unix_seconds: AtomicU64,
+}
+
+impl Clock for NodeClock {
+    fn unix_seconds(&self) -> u64 {
+        self.unix_seconds.load(Ordering::Relaxed)
+    }
+
+    fn monotonic_nanos(&self) -> u64 {
+        self.monotonic_nanos.load(Ordering::Relaxed)
+    }
+}
+
+/// See the module.
+pub struct Node {
+    /// Its number.
+    pub id: u64,
+    /// What its engines read.
+    pub clock: Arc<NodeClock>,
+    /// Counts its starts: what was under way in an earlier life ends with it.
+    pub life: u64,
+    /// Its process runs.
+    pub up: bool,
+    /// Its process stands still before this global time.
+    pub paused_until: u64,
+    /// Seconds by which its wall clock is wrong.
+    pub wall_shift_s: i64,
+    /// Its part in the placement group.
+    pub member: Member,
+    /// Its clock showed `base_local` at the global time `base_global`, and runs this many
+    /// millionths as fast since.
+    rate_ppm: u64,
+    base_local: u64,
+    base_global: u64,
+}
+
+impl Node {
+    /// A node that never ran.
+    pub fn new(id: u64) -> Self {
+        Self {
+            id,
+            clock: Arc::default(),
+            life: 0,
+            up: false,
+            paused_until: 0,
+            wall_shift_s: 0,
+            member: Member::default(),
+            rate_ppm: 1_000_000,
+            base_local: id * 1_000_000_000,
+            base_global: 0,
+        }
+    }
+
+    /// `host:port`.
+    pub fn address(&self) -> String {
+        format!("node{}:20160", self.id)
+    }
+
+    /// Its monotonic clock at a global time.
+    pub fn local(&self, global: u64) -> u64 {
+        let passed = u128::from(global.saturating_sub(self.base_global));
+        self.base_local + (passed * u128::from(self.rate_ppm) / MILLION) as u64
+    }
+
+    /// The first global time at which its clock shows at least `local`.
+    pub fn global(&self, local: u64) -> u64 {
+        let passed = u128::from(local.saturating_sub(self.base_local)) * MILLION;
+        self.base_global + passed.div_ceil(u128::from(self.rate_ppm)) as u64
+    }
+
+    /// Changes how fast its clock runs.
+    pub fn set_rate(&mut self, global: u64, rate_ppm: u64) {
+        (self.base_local, self.base_global) = (self.local(global), global);
+        self.rate_ppm = rate_ppm;
+    }
+
+    /// What its clocks show at a global time; its engines see the same from here on.
+    pub fn now(&self, global: u64) -> Now {
+        let monotonic_nanos = self.local(global);
+        let unix = (EPOCH_S + global / 1_000_000_000).saturating_add_signed(self.wall_shift_s);
+        self.clock.monotonic_nanos.store(monotonic_nanos, Ordering::Relaxed);
+        self.clock.unix_seconds.store(unix, Ordering::Relaxed);
+        Now { monotonic_nanos, unix_seconds: unix }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_goes_on_from_where_its_rate_changed_and_never_back() {
+        let mut node = Node::new(3);
+        let before = node.local(1_000);
+        node.set_rate(1_000, 1_090_000);
+        assert_eq!(node.local(1_000), before);
+        assert_eq!(node.local(1_001_000), before + 1_090_000);
+        for local in [before, before + 1, before + 77, before + 1_090_001] {
+            let global = node.global(local);
+            assert!(node.local(global) >= local);
+            assert!(global <= 1_000 || node.local(global - 1) < local);
+        }
+    }
+}
