@@ -118,7 +118,7 @@ impl Hello {
         stores: &[StoreId],
         is_removed: impl Fn(StoreId) -> bool,
     ) -> Option<(Unwanted, String)> {
-        // Rule: no node of another cluster, and none that looks for another store, gets a word in.
+        // Rule: no node of another cluster, and none that looks for other stores only, gets a word in.
         if self.cluster != cluster && !mutant::active("server.hello_any_cluster") {
             let text = format!("this node belongs to cluster {cluster}, not {}", self.cluster);
             return Some((Unwanted::OtherCluster, text));
@@ -128,7 +128,10 @@ impl Hello {
             let text = format!("this node speaks version {VERSION}, not {oldest} to {newest}");
             return Some((Unwanted::OtherVersion, text));
         }
-        let strange = self.wanted.iter().find(|store| !stores.contains(store));
+        // One of them is enough: where a disk was replaced, the lost store and the new one have the
+        // same address until the lost one is removed. Messages for one that is not here are dropped.
+        let is_here = self.wanted.iter().any(|store| stores.contains(store));
+        let strange = self.wanted.first().filter(|_| !is_here);
         if let Some(store) = strange.filter(|_| !mutant::active("server.hello_any_store")) {
             let text = format!("store {store} is not here");
             return Some((Unwanted::StoreElsewhere, text));
@@ -239,7 +242,8 @@ mod tests {
         assert_eq!(other(|it| it.cluster = ClusterId(8)), Some(Unwanted::OtherCluster));
         assert_eq!(other(|it| it.versions = (2, 3)), Some(Unwanted::OtherVersion));
         assert_eq!(other(|it| it.versions = (0, 0)), Some(Unwanted::OtherVersion));
-        assert_eq!(other(|it| it.wanted.push(StoreId(6))), Some(Unwanted::StoreElsewhere));
+        assert_eq!(other(|it| it.wanted = vec![StoreId(6)]), Some(Unwanted::StoreElsewhere));
+        assert_eq!(other(|it| it.wanted.push(StoreId(6))), None, "a lost store beside the new one");
         assert_eq!(other(|it| it.from.push(StoreId(7))), Some(Unwanted::StoreRemoved));
         assert_eq!(other(|it| it.versions = (0, 9)), None);
     }
