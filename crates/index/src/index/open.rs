@@ -59,6 +59,11 @@ pub(super) fn open(
         runs.push(run);
     }
     check_pending(&vfs, dir, &cache, &mut manifest)?;
+    // Rule: what was read may lie in the page cache alone, where an earlier process could not sync it.
+    // It is written again, to a new file, before anything acts on it.
+    if !found.created && !mutant::active("index.trust_what_was_read") {
+        manifest.rewrite()?;
+    }
     let largest = largest_run(&*vfs, dir)?;
     let orphans_removed = remove_orphans(&*vfs, dir, &manifest)?;
     let next_run = manifest.facts().next_run.0.max(largest.map_or(1, |run| run.0 + 1)).max(1);

@@ -166,7 +166,7 @@ impl Manifest {
     }
 
     /// Replaces the file by a shorter one. The old one is unlinked after the new name is durable.
-    fn rewrite(&mut self) -> Result<()> {
+    pub fn rewrite(&mut self) -> Result<()> {
         let old = path_of(&self.dir, self.end.number);
         let number = self.end.number.checked_add(1);
         let number = number.ok_or_else(|| Error::invalid("no manifest can follow the last one"))?;
