@@ -89,7 +89,9 @@ impl World {
         let range = pairs::state_range();
         let found = engine.view().and_then(|view| view.scan(&ScanOptions::new(range, usize::MAX)));
         let Ok(found) = found else { return self.group_lost(id, term) };
-        match Cluster::load(found.into_iter().map(|pair| (pair.key, pair.value)), now) {
+        let pairs = found.into_iter().map(|pair| (pair.key, pair.value));
+        let unix_seconds = self.nodes.get(&id).map_or(0, |node| node.now(self.now).unix_seconds);
+        match Cluster::load(pairs, now, unix_seconds) {
             Ok(Some(cluster)) => {
                 self.trace.note(self.now, id, slot, || format!("tends the cluster, term {term}"));
                 let Some(node) = self.nodes.get_mut(&id) else { return };
@@ -300,7 +302,7 @@ impl Led {
             self.cluster.note_full_report(&report.node.address);
         }
         for (id, step, why) in &report.refusals {
-            self.operators.note_refusal(*id, *step, why.clone());
+            self.operators.note_refusal(*id, *step, why.clone(), false, now);
         }
         Ok(changes)
     }

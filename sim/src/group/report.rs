@@ -128,6 +128,7 @@ impl World {
                 used_bytes: stats.disk_bytes,
                 is_full: engine.as_ref().is_some_and(|engine| engine.admit(1).is_err()),
                 has_failed: slot.failed.is_some(),
+                ..StoreReport::default()
             });
             let Some(core) = slot.core() else { continue };
             for report in core.regions() {
