@@ -5,7 +5,7 @@ use crate::shared::{Counters, Shared};
 use crate::sorted;
 use bytes::Bytes;
 use stele_types::{CommittedEntry, Error, Locator, LogIndex, Lsn, RegionId, Result};
-use stele_vfs::{AlignedBuf, MEMORY_ALIGN_BYTES};
+use stele_vfs::{AlignedBuf, MEMORY_ALIGN_BYTES, VfsFile};
 
 /// What is known of a record from its locator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,10 +18,24 @@ pub struct RecordHead {
     pub expires_at_s: Option<u64>,
 }
 
+/// Memory is taken for lengths beyond this only if the file is as long.
+pub(crate) const TRUSTED_LENGTH_BYTES: u64 = 1 << 20;
+
+/// A damaged locator may name any length: what its file can't hold is damage, and takes no memory.
+fn check_length(file: &dyn VfsFile, at: &Locator) -> Result<()> {
+    let end = u64::from(at.offset) + u64::from(at.length);
+    if u64::from(at.length) <= TRUSTED_LENGTH_BYTES || end <= file.len()? {
+        return Ok(());
+    }
+    let detail = format!("a value of {} bytes goes beyond the file's end", at.length);
+    Err(Error::corrupt(file.path(), u64::from(at.offset), detail))
+}
+
 impl Shared {
     pub fn get(&self, at: &Locator) -> Result<Bytes> {
         let name = self.value_name(at.file)?;
         let file = self.handles.get(&self.dir, name)?;
+        check_length(&*file, at)?;
         let mut value = vec![0; at.length as usize];
         let got = file.read_at(&mut value, u64::from(at.offset))?;
         if got == value.len() && at.check(&value).is_ok() {

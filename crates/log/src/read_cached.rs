@@ -1,5 +1,6 @@
 //! Reading a value without waiting for the device.
 
+use crate::read::TRUSTED_LENGTH_BYTES;
 use crate::shared::Shared;
 use bytes::Bytes;
 use stele_types::{Locator, Result};
@@ -9,6 +10,9 @@ impl Shared {
     /// like this, or does not match its checksum, is left to a read that may wait.
     pub fn get_cached(&self, at: &Locator) -> Result<Option<Bytes>> {
         let Some(file) = self.handles.peek(at.file) else { return Ok(None) };
+        if u64::from(at.length) > TRUSTED_LENGTH_BYTES {
+            return Ok(None);
+        }
         let mut value = vec![0; at.length as usize];
         if !file.read_cached_at(&mut value, u64::from(at.offset))? {
             return Ok(None);

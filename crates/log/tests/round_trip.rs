@@ -84,6 +84,11 @@ fn values_are_read_by_locator_alone_and_together() {
         assert_eq!(&log.get(locator).unwrap(), value);
     }
     let wrong = Locator { crc: places[0].crc ^ 1, ..places[0] };
+    // Found before memory is taken for it.
+    let endless = Locator { length: 1 << 30, ..wrong };
+    let Err(Error::Corrupt { detail, .. }) = log.get(&endless) else { panic!() };
+    assert!(detail.contains("beyond the file's end"), "{detail}");
+    assert!(log.get_many(&[endless]).is_err());
     assert!(matches!(log.get(&wrong), Err(Error::Corrupt { .. })));
     assert!(matches!(log.get_many(&[places[1], wrong]), Err(Error::Corrupt { .. })));
     let nowhere = Locator { file: FileId(999), ..places[0] };
