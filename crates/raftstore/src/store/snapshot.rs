@@ -10,7 +10,9 @@ use crate::output::{Event, Refusal, Reply};
 use crate::peer::{Peer, snapshot_ranges};
 use crate::validate;
 use stele_storage::StorageEngine;
-use stele_types::{HardState, LogIndex, Record, Region, RegionId, RegionPhase, Result, Term};
+use stele_types::{
+    Error, HardState, LogIndex, Record, Region, RegionId, RegionPhase, Result, Term,
+};
 
 impl<E: StorageEngine> RaftStore<E> {
     pub(super) fn snapshot_offered(&mut self, id: RequestId, header: &SnapshotHeader) {
@@ -114,8 +116,9 @@ impl<E: StorageEngine> RaftStore<E> {
                 continue;
             }
             let region = header.region.clone();
-            self.install(header, incoming)?;
-            self.bury_merged(&region)?;
+            if self.install(header, incoming)? {
+                self.bury_merged(&region)?;
+            }
         }
         Ok(())
     }
@@ -131,9 +134,19 @@ impl<E: StorageEngine> RaftStore<E> {
         Ok(())
     }
 
-    fn install(&mut self, header: SnapshotHeader, incoming: E::Incoming) -> Result<()> {
+    /// Whether it was installed. One that finds no room leaves everything as it was: a full device
+    /// does not stop a store, and the leader tries again.
+    fn install(&mut self, header: SnapshotHeader, incoming: E::Incoming) -> Result<bool> {
         let SnapshotHeader { region, at, leader_term, from, to, .. } = header;
         let id = region.id;
+        match self.ctx.engine.install(id, at, incoming) {
+            Err(Error::NoSpace(_) | Error::Busy(_))
+                if !stele_types::mutant::active("raftstore.stop_on_full_install") =>
+            {
+                return Ok(false);
+            }
+            installed => installed?,
+        }
         let before = self.peers.remove(&id);
         let vote = before.as_ref().map(|peer| peer.vote_in(leader_term)).unwrap_or_default();
         let owned = before.as_ref().map(|peer| (*peer.region).clone());
@@ -141,7 +154,6 @@ impl<E: StorageEngine> RaftStore<E> {
             peer.abandon(&mut self.ctx);
         }
         self.ctx.readers.remove(id);
-        self.ctx.engine.install(id, at, incoming)?;
         self.ctx.batches.forget_rides(id);
         // A replica that lagged behind a split owned more than its region does now.
         if let Some(before) = owned.as_ref().filter(|before| before.range != region.range) {
@@ -175,6 +187,6 @@ impl<E: StorageEngine> RaftStore<E> {
         self.ctx.out.messages.push(message);
         self.peers.insert(id, peer);
         self.touch(id);
-        Ok(())
+        Ok(true)
     }
 }

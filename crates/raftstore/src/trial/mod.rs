@@ -27,6 +27,8 @@ pub(crate) struct Store {
     pub core: Model,
     /// Appends wait until told.
     pub stalled: bool,
+    /// The device fills up with the next snapshot that comes.
+    pub fills_up: bool,
     pub full: bool,
     waiting: Option<Append>,
     pub events: Vec<Event>,
@@ -101,8 +103,15 @@ impl Trial {
         let mut options = Options::new(StoreId(id), ClusterId(7), self.lives, 42);
         (self.options)(&mut options);
         let core = Model::open(engine.clone(), options, self.clock()).unwrap();
-        let store =
-            Store { engine, core, stalled: false, full: false, waiting: None, events: Vec::new() };
+        let store = Store {
+            engine,
+            core,
+            stalled: false,
+            fills_up: false,
+            full: false,
+            waiting: None,
+            events: Vec::new(),
+        };
         self.stores.insert(id, store);
     }
 
@@ -195,6 +204,9 @@ impl Trial {
         for range in ranges {
             let pairs = view.scan(&ScanOptions::new(range.clone(), usize::MAX)).unwrap();
             receiver.engine.receive(&mut incoming, pairs).unwrap();
+        }
+        if std::mem::take(&mut receiver.fills_up) {
+            receiver.engine.set_full(true);
         }
         receiver.core.step(Input::SnapshotReceived { header: header.clone(), incoming });
         true

@@ -34,6 +34,32 @@ fn a_full_device_refuses_puts_and_lets_deletes_pass() {
     assert!(trial.is_written(id));
 }
 
+/// Found by the simulation (seed 897).
+// Catalogue: 19.
+#[test]
+fn a_snapshot_that_finds_no_room_is_dropped_and_another_one_taken_later() {
+    let mut trial = Trial::with(3, |options| {
+        options.log_kept = LogKept { entries: 10, pin_bytes_max: 1_000 };
+    });
+    trial.lead(DATA, 1);
+    trial.isolate(3);
+    for i in 0..300 {
+        trial.write(1, put(&format!("k{i}"), &"v".repeat(100)));
+        trial.settle();
+    }
+    trial.store(1).engine.maintain(0).unwrap();
+    trial.store(2).engine.maintain(0).unwrap();
+    trial.ticks(4);
+    trial.store(3).fills_up = true;
+    trial.heal();
+    trial.ticks(20);
+    assert!(!trial.store(3).fills_up, "no snapshot came");
+    assert_eq!(trial.value(3, "k299"), None);
+    trial.store(3).engine.set_full(false);
+    trial.ticks(200);
+    assert_eq!(trial.value(3, "k299"), Some("v".repeat(100)));
+}
+
 // Catalogue: 63, 64.
 #[test]
 fn requests_beyond_the_bound_are_refused_at_once() {

@@ -264,6 +264,7 @@ impl StorageEngine for ModelEngine {
         incoming: ModelIncoming,
     ) -> Result<()> {
         let (ranges, fresh) = incoming.finish()?;
+        self.admit(0)?;
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let visible = Arc::make_mut(&mut state.visible);
