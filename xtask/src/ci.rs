@@ -15,7 +15,7 @@ type Step = (&'static str, fn(&Workspace) -> Result<()>);
 /// Seconds that each fuzz target gets here; longer runs are made by hand.
 const FUZZ_SECONDS: u64 = 2;
 
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
     ("format", |w| run_cargo(w, &["fmt", "--all", "--check"])),
     ("lints", |w| {
         let lint = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
@@ -30,6 +30,7 @@ const STEPS: [Step; 12] = [
     ("spec", spec::short),
     ("clusters", cluster::short),
     ("fuzz", |w| fuzz::run(w, &fuzz::Options { seconds: FUZZ_SECONDS, ..Default::default() })),
+    ("simulation", simulation),
     ("benches", benches),
 ];
 
@@ -69,6 +70,13 @@ fn api_docs(workspace: &Workspace) -> Result<()> {
     let mut build = Command::new(cargo());
     build.args(["doc", "--no-deps", "--quiet"]).current_dir(&workspace.root);
     run_shown(build.env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+/// Whole clusters in one thread. The first seed that is known not to settle yet is 726.
+fn simulation(workspace: &Workspace) -> Result<()> {
+    let seeds = ["--seeds", "1..701", "--no-minimise", "--keep-going", "--quiet"];
+    let run = ["run", "--quiet", "--package", "stele-sim", "--"];
+    run_cargo(workspace, &[&run[..], &seeds].concat())
 }
 
 /// Every benchmark runs to its end at its smallest size; the figures say nothing.
