@@ -81,6 +81,8 @@ settings! {
 pub(crate) const BALANCE_TOLERANCE_PERCENT: u64 = 5;
 /// A store with less free space than this share of its capacity gets no new replicas.
 pub(crate) const FREE_PERCENT_MIN: u64 = 5;
+/// Of a large device that share is more than a replica needs to be safe, and others may fill it.
+pub(crate) const FREE_BYTES_ENOUGH: u64 = 2 << 30;
 
 impl Config {
     /// Leaders moved at the same time: that costs less than moving replicas.

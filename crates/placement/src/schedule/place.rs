@@ -2,6 +2,7 @@
 
 use super::View;
 use super::load::Loads;
+use crate::config::{FREE_BYTES_ENOUGH, FREE_PERCENT_MIN};
 use crate::operator::guard::share_node;
 use crate::region_info::RegionInfo;
 use stele_types::{Peer, StoreId};
@@ -35,7 +36,7 @@ pub fn obstacle(
     if taken.any(|other| share_node(view.cluster, other, to)) {
         return Some("is on a node that has a replica");
     }
-    let reserve = store.capacity_bytes / 100 * crate::config::FREE_PERCENT_MIN;
+    let reserve = (store.capacity_bytes / 100 * FREE_PERCENT_MIN).min(FREE_BYTES_ENOUGH);
     // A capacity of 0 is not known yet.
     if store.capacity_bytes > 0 && store.report.free_bytes < reserve.saturating_add(info.size_bytes)
     {
