@@ -142,7 +142,6 @@ fn end_logs<E: StorageEngine>(engine: &E, tombstones: &[Region]) -> Result<()> {
     let goes_on =
         |region: &&Region| engine.progress(region.id).is_some_and(|progress| !progress.destroyed);
     let ended = tombstones.iter().filter(goes_on);
-    let ended = ended.filter(|_| !mutant::active("raftstore.log_outlives_tombstone"));
     let records: Vec<_> = ended.map(|region| Record::Mark(region.id, Mark::Destroy)).collect();
     match records.is_empty() {
         true => Ok(()),
