@@ -119,7 +119,14 @@ impl Cluster {
     }
 
     /// Fails with every disk that takes no replica, and what it lacks: waiting would not help.
+    /// Nothing is said before every node has reported, so that none is left out.
     async fn check_disks(&self, infos: &[StoreInfo]) -> Result<()> {
+        let has_reported = |address: &str| {
+            infos.iter().any(|info| info.address == address && info.stats.is_some())
+        };
+        if !self.nodes().list().iter().all(|node| has_reported(&node.address)) {
+            return Ok(());
+        }
         let mut full = Vec::new();
         for info in infos {
             let stats = info.stats.unwrap_or_default();

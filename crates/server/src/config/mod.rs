@@ -179,7 +179,7 @@ impl Config {
             "store" => Field::Paths(&mut self.stores),
             "memtable_bytes_max" => Field::bytes(&mut self.memtable_bytes_max, MIB, 4 * GIB),
             "block_cache_bytes_max" => Field::bytes(&mut self.block_cache_bytes_max, MIB, 1 << 40),
-            "reserved_bytes" => Field::bytes(&mut self.reserved_bytes, 0, 1 << 40),
+            "reserved_bytes" => Field::bytes(&mut self.reserved_bytes, 0, 1 << 60),
             "gc_policy" => Field::Word(&mut self.gc_policy, &["adaptive", "nezha", "wisckey"]),
             "space_amp_target" => Field::Ratio(&mut self.space_amp_target, 1.05, 100.0),
             "tick_ms" => Field::count(&mut self.tick_ms, 5, 1_000),
