@@ -7,8 +7,8 @@ use crate::format::{Form, Item, Items, Magic, ops};
 use crate::graves::{self, Grave};
 use crate::replay::ReplayOp;
 use crate::segment::chunks::ChunkReader;
-use crate::segment::items;
 use crate::segment::reader::{Probe, SegmentReader};
+use crate::segment::{items, later};
 use crate::sorted::SortedReader;
 use std::fmt;
 use std::path::Path;
@@ -161,18 +161,16 @@ impl Dumper<'_> {
                 recycled: header.recycled,
             },
         );
-        let (mut at, mut whole) = (reader.block_bytes(), true);
+        let mut at = reader.block_bytes();
         while !self.stopped && u64::from(at) < reader.file_bytes() {
             let Probe::Frame(frame) = reader.probe(at)? else {
-                if whole {
-                    let detail = "no whole batch from here on".to_string();
-                    self.row(u64::from(at), What::Damage { detail });
-                }
-                whole = false;
-                at = at.saturating_add(reader.block_bytes());
+                let detail = "no whole batch from here on".to_string();
+                self.row(u64::from(at), What::Damage { detail });
+                let next = at.saturating_add(reader.block_bytes());
+                let Some(next) = later::next_frame(&mut reader, next)? else { break };
+                at = next;
                 continue;
             };
-            whole = true;
             let (bytes, records) = (frame.bytes(), frame.records);
             let batch = What::Batch { bytes, records, crc: frame.crc, chain: frame.chain };
             self.row(u64::from(at), batch);

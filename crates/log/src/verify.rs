@@ -6,7 +6,7 @@ use crate::dir::Name;
 use crate::format::{Content, Item};
 use crate::graves;
 use crate::segment::reader::{Probe, SegmentReader};
-use crate::segment::{items, sidecar};
+use crate::segment::{items, later, sidecar};
 use crate::shared::Shared;
 use crate::sorted::SortedReader;
 use std::path::PathBuf;
@@ -112,22 +112,20 @@ impl Checker<'_> {
         reader.refresh()?;
         let (mut at, mut chain) = (reader.block_bytes(), Some(reader.header.chain));
         let upto = end.unwrap_or(u32::try_from(reader.file_bytes()).unwrap_or(u32::MAX));
-        let mut in_damage = false;
         while at < upto {
             let Probe::Frame(frame) = reader.probe(at)? else {
                 // Behind a segment whose end is unknown lie remains that were never part of it.
-                if !in_damage && end.is_some() {
+                if end.is_some() {
                     self.tell(reader.corrupt(at, "no whole batch here"))?;
                 }
-                in_damage = true;
                 chain = None;
-                at = at.saturating_add(reader.block_bytes());
+                let next = at.saturating_add(reader.block_bytes());
+                at = later::next_frame(&mut reader, next)?.unwrap_or(upto);
                 continue;
             };
             if chain.is_some_and(|chain| chain != frame.chain) {
                 self.tell(reader.corrupt(at, "batch is not chained to the one before it"))?;
             }
-            in_damage = false;
             chain = Some(frame.crc);
             let path = reader.path().to_path_buf();
             if let Some(body) = reader.body(at, &frame)? {

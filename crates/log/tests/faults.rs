@@ -6,7 +6,7 @@ mod common;
 
 use common::*;
 use std::path::Path;
-use stele_log::{Log, RecoverFrom, Tail};
+use stele_log::{Log, LogOptions, RecoverFrom, Tail};
 use stele_types::{
     Cause, Error, FileId, HardState, Locator, LogIndex, Lsn, Mark, Record, RegionId, StoreId, Term,
 };
@@ -523,4 +523,63 @@ fn leftovers_of_unfinished_work_are_removed() {
     let (log, recovery) = open_with(&disk, options(), from).unwrap();
     assert_eq!(recovery.orphans_removed, 1);
     assert!(log.get(&at).is_err() && log.next_file() > at.file);
+}
+
+/// A value that holds, wherever a block begins in its file, the head of a frame that goes on to the
+/// value's end.
+fn full_of_heads(at: Lsn, bytes: usize) -> Vec<u8> {
+    let mut value = vec![0; bytes];
+    let end = at.offset as usize + bytes;
+    for block in (at.offset.next_multiple_of(512) as usize..end - 24).step_by(512) {
+        let words = [(end - block - 24) as u32, 7, at.file.0, block as u32, 9, 1];
+        let begin = block - at.offset as usize;
+        let head = &mut value[begin..begin + 24];
+        head.copy_from_slice(&words.map(u32::to_le_bytes).concat());
+    }
+    value
+}
+
+/// A log whose second entry has this value, the place before it, and where the value lies.
+fn second_entry(value: &[u8]) -> (SimVfs, Log, Lsn, Lsn) {
+    let disk = disk(31);
+    let (log, _) = open_with(&disk, long_segments(), RecoverFrom::default()).unwrap();
+    put(&log, REGION, 1, 100).unwrap();
+    let before = log.head();
+    let command = command(&[(b"key", value)]);
+    let appended = log.append(&batch(vec![entry(REGION, 2, 1, &command)])).unwrap();
+    let locator = command.ops().next().unwrap().locator(appended.payloads[0]).unwrap();
+    (disk, log, before, Lsn::new(locator.file, locator.offset))
+}
+
+fn long_segments() -> LogOptions {
+    LogOptions { segment_bytes_max: 64 << 20, ..options() }
+}
+
+#[test]
+fn a_value_full_of_heads_of_frames_costs_recovery_no_more_than_another() {
+    const BYTES: usize = 24 << 20;
+    let (_, _, _, value_at) = second_entry(&vec![0; BYTES]);
+    for followed in [false, true] {
+        let (disk, log, before, at) = second_entry(&full_of_heads(value_at, BYTES));
+        assert_eq!(at, value_at, "the heads name their own places");
+        if followed {
+            put(&log, REGION, 3, 100).unwrap();
+        }
+        drop(log);
+        flip(&disk, before, 30);
+        let started = std::time::Instant::now();
+        let opened = open_with(&disk, long_segments(), RecoverFrom::default());
+        assert!(started.elapsed().as_secs() < 20, "each head cost a look at all that follows");
+        match opened {
+            Err(Error::Corrupt { offset, .. }) => {
+                assert!(followed);
+                assert_eq!(offset, u64::from(before.offset));
+            }
+            Ok((_, recovery)) => {
+                assert!(!followed);
+                assert!(matches!(recovery.tail, Tail::TornCut { from, .. } if from == before));
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
 }

@@ -49,6 +49,11 @@ impl Default for Crc32c {
     }
 }
 
+/// The checksum of the last `bytes` bytes, out of that of all and that of those before them.
+pub fn crc32c_behind(before: u32, all: u32, bytes: u64) -> u32 {
+    multiply(before, shift_by(bytes)) ^ all
+}
+
 /// x^(8·bytes) modulo the polynomial.
 fn shift_by(bytes: u64) -> u32 {
     let set = POWERS.iter().enumerate().filter(|(bit, _)| bytes >> bit & 1 == 1);
@@ -96,6 +101,10 @@ mod tests {
             let mut crc = Crc32c::new();
             crc.update(front).update_summed(crc32c(back), back.len() as u64);
             assert_eq!(crc.finish(), crc32c(&bytes), "cut at {cut}");
+            assert_eq!(
+                crc32c_behind(crc32c(front), crc32c(&bytes), back.len() as u64),
+                crc32c(back)
+            );
             crc.update_summed(crc32c(front), front.len() as u64).update(b"end");
             assert_eq!(crc.finish(), crc32c(&[&bytes, front, b"end"].concat()), "cut at {cut}");
         }

@@ -10,7 +10,7 @@
 //! one file at one place only.
 
 use std::path::Path;
-use stele_types::checksum::{Crc32c, crc32c};
+use stele_types::checksum::{Crc32c, crc32c, crc32c_behind};
 use stele_types::limits::FORMAT_VERSION;
 use stele_types::{Error, Result, mutant};
 
@@ -18,6 +18,8 @@ const MAGIC: &[u8; 8] = b"STLMANIF";
 const FRAME_MAGIC: &[u8; 4] = b"EDIT";
 const HEADER_CRC_AT: usize = 16;
 const FRAME_ALIGN_BYTES: usize = 8;
+/// Bytes between known checksums in a search.
+const SUM_STEP_BYTES: usize = 512;
 pub(crate) const HEADER_BYTES: usize = 32;
 pub(crate) const FRAME_HEADER_BYTES: usize = 16;
 
@@ -73,7 +75,7 @@ pub(crate) fn decode_header(path: &Path, bytes: &[u8], number: u32) -> Result<En
 
 /// Encodes a frame to be written at `end`; returns it and the end after it.
 pub(crate) fn encode_frame(end: End, body: &[u8]) -> (Vec<u8>, End) {
-    let crc = frame_crc(end.number, end.offset, end.chain, body);
+    let crc = frame_crc(end.number, end.offset, end.chain, body.len(), crc32c(body));
     let mut out = Vec::with_capacity(FRAME_HEADER_BYTES + body.len() + FRAME_ALIGN_BYTES);
     out.extend_from_slice(FRAME_MAGIC);
     out.extend_from_slice(&(body.len() as u32).to_le_bytes());
@@ -87,18 +89,24 @@ pub(crate) fn encode_frame(end: End, body: &[u8]) -> (Vec<u8>, End) {
 
 /// The frame at `offset`, whatever it chains to.
 pub(crate) fn frame_at(file: &[u8], number: u32, offset: u64) -> Option<Frame<'_>> {
+    let (frame, _) = stated_at(file, offset)?;
+    let body_crc = crc32c(frame.body);
+    (frame_crc(number, offset, frame.prev, frame.body.len(), body_crc) == frame.crc)
+        .then_some(frame)
+}
+
+/// What the bytes at `offset` say of a frame, its checksum unseen, and where its body begins.
+fn stated_at(file: &[u8], offset: u64) -> Option<(Frame<'_>, usize)> {
     let at = usize::try_from(offset).ok()?;
-    let head = file.get(at..at.checked_add(FRAME_HEADER_BYTES)?)?;
+    let body_at = at.checked_add(FRAME_HEADER_BYTES)?;
+    let head = file.get(at..body_at)?;
     if !head.starts_with(FRAME_MAGIC) {
         return None;
     }
     let (length, prev, crc) = (word(head, 4)? as usize, word(head, 8)?, word(head, 12)?);
-    let body = file.get(at + FRAME_HEADER_BYTES..(at + FRAME_HEADER_BYTES).checked_add(length)?)?;
-    if frame_crc(number, offset, prev, body) != crc {
-        return None;
-    }
+    let body = file.get(body_at..body_at.checked_add(length)?)?;
     let bytes = (FRAME_HEADER_BYTES + length).next_multiple_of(FRAME_ALIGN_BYTES) as u64;
-    Some(Frame { offset, bytes, body, prev, crc })
+    Some((Frame { offset, bytes, body, prev, crc }, body_at))
 }
 
 /// The next frame of the chain, or `None` at its end. Moves `end`. An empty frame (the unsynced
@@ -119,23 +127,58 @@ pub(crate) fn next_frame<'a>(file: &'a [u8], end: &mut End) -> Option<Frame<'a>>
 /// Whether any valid frame starts at or after `offset`: then what lies at `offset` was durable once,
 /// because each frame is synced before the next is written.
 pub(crate) fn any_frame_from(file: &[u8], number: u32, offset: u64) -> bool {
-    resume_from(file, number, offset).is_some()
+    Search::new(file, number).resume_from(offset).is_some()
 }
 
-/// The first valid frame at or after `offset`, and what it chains to.
-pub(crate) fn resume_from(file: &[u8], number: u32, offset: u64) -> Option<(u64, u32)> {
-    (offset..file.len() as u64)
-        .step_by(FRAME_ALIGN_BYTES)
-        .find_map(|at| frame_at(file, number, at).map(|frame| (at, frame.prev)))
+/// Looks for frames behind damage. Bytes that look like the head of a long frame may lie everywhere:
+/// were each body read, a file of some MiB would take hours.
+pub(crate) struct Search<'a> {
+    file: &'a [u8],
+    number: u32,
+    /// The checksums of the file up to each multiple of [`SUM_STEP_BYTES`], made for the first look.
+    sums: Vec<u32>,
 }
 
-fn frame_crc(number: u32, offset: u64, prev: u32, body: &[u8]) -> u32 {
+impl<'a> Search<'a> {
+    pub fn new(file: &'a [u8], number: u32) -> Self {
+        Self { file, number, sums: Vec::new() }
+    }
+
+    /// The first valid frame at or after `offset`, and what it chains to.
+    pub fn resume_from(&mut self, offset: u64) -> Option<(u64, u32)> {
+        let mut places = (offset..self.file.len() as u64).step_by(FRAME_ALIGN_BYTES);
+        places.find_map(|at| {
+            let (frame, body_at) = stated_at(self.file, at)?;
+            let before = self.sum_to(body_at);
+            let all = self.sum_to(body_at + frame.body.len());
+            let body_crc = crc32c_behind(before, all, frame.body.len() as u64);
+            let crc = frame_crc(self.number, at, frame.prev, frame.body.len(), body_crc);
+            (crc == frame.crc).then_some((at, frame.prev))
+        })
+    }
+
+    /// The checksum of the file's first `end` bytes.
+    fn sum_to(&mut self, end: usize) -> u32 {
+        if self.sums.is_empty() {
+            let mut sum = Crc32c::new();
+            self.sums.push(sum.finish());
+            let steps = self.file.chunks_exact(SUM_STEP_BYTES);
+            self.sums.extend(steps.map(|step| sum.update(step).finish()));
+        }
+        let steps = end / SUM_STEP_BYTES;
+        let rest = self.file.get(steps * SUM_STEP_BYTES..end).unwrap_or_default();
+        let sum = self.sums.get(steps).copied().unwrap_or_default();
+        Crc32c::new().update_summed(sum, 0).update(rest).finish()
+    }
+}
+
+fn frame_crc(number: u32, offset: u64, prev: u32, body_bytes: usize, body_crc: u32) -> u32 {
     Crc32c::new()
         .update(&number.to_le_bytes())
         .update(&offset.to_le_bytes())
-        .update(&(body.len() as u32).to_le_bytes())
+        .update(&(body_bytes as u32).to_le_bytes())
         .update(&prev.to_le_bytes())
-        .update(body)
+        .update_summed(body_crc, body_bytes as u64)
         .finish()
 }
 
@@ -164,8 +207,31 @@ mod tests {
         assert!(frame_at(&file, 4, HEADER_BYTES as u64).is_none());
         let moved = [&file[..HEADER_BYTES], &[0; 8], &file[HEADER_BYTES..]].concat();
         assert!(!any_frame_from(&moved, 3, HEADER_BYTES as u64));
+        assert!(any_frame_from(&file, 3, HEADER_BYTES as u64 + 8));
         assert!(decode_header(Path::new("m"), &file, 4).is_err());
         file[9] = 1;
         assert!(matches!(decode_header(Path::new("m"), &file, 3), Err(Error::NewerFormat { .. })));
+    }
+
+    #[test]
+    fn a_frame_is_found_behind_any_number_of_heads_of_long_ones() {
+        let (mut file, end) = encode_header(3);
+        const HEADS: usize = 1 << 19;
+        let bytes = HEADER_BYTES + HEADS * FRAME_ALIGN_BYTES;
+        // Each head says that its body goes on to the middle of the file, or beyond.
+        for at in (HEADER_BYTES..bytes).step_by(FRAME_ALIGN_BYTES) {
+            file.extend_from_slice(FRAME_MAGIC);
+            let length =
+                if at < bytes / 2 { bytes / 2 - at } else { bytes.saturating_sub(at + 16) };
+            file.extend_from_slice(&(length as u32).to_le_bytes());
+        }
+        assert!(!any_frame_from(&file, 3, end.offset));
+        let behind = End { offset: file.len() as u64, ..end };
+        file.extend_from_slice(&encode_frame(behind, b"valid").0);
+        let mut search = Search::new(&file, 3);
+        let started = std::time::Instant::now();
+        assert_eq!(search.resume_from(end.offset), Some((behind.offset, end.chain)));
+        assert_eq!(search.resume_from(behind.offset + 8), None);
+        assert!(started.elapsed().as_secs() < 20, "each head cost a look at all that follows");
     }
 }

@@ -32,6 +32,7 @@ pub fn inspect(vfs: &dyn Vfs, path: &Path, f: &mut dyn FnMut(ManifestRecord)) ->
             frame::encode_header(number).1
         }
     };
+    let mut search = frame::Search::new(&content, number);
     while end.offset < content.len() as u64 {
         let start = end.offset;
         if let Some(frame) = frame::next_frame(&content, &mut end) {
@@ -39,7 +40,7 @@ pub fn inspect(vfs: &dyn Vfs, path: &Path, f: &mut dyn FnMut(ManifestRecord)) ->
             f(ManifestRecord { offset: frame.offset, bytes: frame.bytes, content: changes });
             continue;
         }
-        let Some((next, chain)) = frame::resume_from(&content, number, start) else {
+        let Some((next, chain)) = search.resume_from(start) else {
             end.offset = content.len() as u64;
             let detail = "no valid frame from here to the end".to_owned();
             f(ManifestRecord { offset: start, bytes: end.offset - start, content: Err(detail) });

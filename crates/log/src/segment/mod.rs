@@ -3,6 +3,7 @@
 pub(crate) mod begin;
 pub(crate) mod chunks;
 pub(crate) mod items;
+pub(crate) mod later;
 pub(crate) mod reader;
 pub(crate) mod scan;
 pub(crate) mod sidecar;

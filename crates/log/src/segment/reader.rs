@@ -6,6 +6,7 @@ use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use crate::format::header::BLOCK_BYTES_MIN;
 use std::path::Path;
 use std::sync::Arc;
+use stele_types::checksum::crc32c;
 use stele_types::{Error, FileId, Lsn, Result, StoreId};
 use stele_vfs::{AlignedBuf, VfsFile};
 
@@ -116,20 +117,28 @@ impl SegmentReader {
 
     /// Looks for a whole frame that belongs exactly here.
     pub fn probe(&mut self, at: u32) -> Result<Probe> {
-        let Some(head) = self.range(u64::from(at), FRAME_HEADER_BYTES)? else {
-            return Ok(Probe::Other(None));
+        let Some(frame) = self.named(at)? else {
+            let head = self.range(u64::from(at), FRAME_HEADER_BYTES)?;
+            return Ok(Probe::Other(head.and_then(FrameHeader::decode)));
         };
-        let header = FrameHeader::decode(head);
-        let Some(frame) = header.filter(|header| header.is_at(Lsn::new(self.id, at))) else {
-            return Ok(Probe::Other(header));
-        };
-        let store = self.store;
-        let body = self.body(at, &frame)?;
-        let whole = body.is_some_and(|body| {
-            frame.checksum(store, body) == frame.crc
-                || stele_types::mutant::active("log.frame_crc_unchecked")
-        });
-        Ok(if whole { Probe::Frame(frame) } else { Probe::Other(header) })
+        let body_crc = self.body(at, &frame)?.map(crc32c).unwrap_or_default();
+        let whole = self.is_whole(&frame, body_crc);
+        Ok(if whole { Probe::Frame(frame) } else { Probe::Other(Some(frame)) })
+    }
+
+    /// The header here, if it names this place and the file is long enough for its body.
+    pub fn named(&mut self, at: u32) -> Result<Option<FrameHeader>> {
+        let here = Lsn::new(self.id, at);
+        let len = self.len;
+        let head = self.range(u64::from(at), FRAME_HEADER_BYTES)?.and_then(FrameHeader::decode);
+        let fits = |frame: &FrameHeader| u64::from(at) + frame.bytes() <= len;
+        Ok(head.filter(|frame| frame.is_at(here) && fits(frame)))
+    }
+
+    /// Whether a header belongs to a body with this checksum.
+    pub fn is_whole(&self, frame: &FrameHeader, body_crc: u32) -> bool {
+        frame.checksum_summed(self.store, body_crc) == frame.crc
+            || stele_types::mutant::active("log.frame_crc_unchecked")
     }
 
     /// The body of the frame at `at`; `None` when the file ends before.

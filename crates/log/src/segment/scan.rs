@@ -3,6 +3,7 @@
 //! The rule: a bad frame is cut off only where it can be a write that was under way at a crash.
 //! One frame is under way at a time, so anything valid after it proves that it was durable once.
 
+use super::later;
 use super::reader::{Probe, SegmentReader};
 use crate::format::FrameHeader;
 use stele_types::{FileId, Lsn, Result, mutant};
@@ -84,15 +85,10 @@ fn later_frame(reader: &mut SegmentReader, at: u32) -> Result<Option<u32>> {
     if mutant::active("log.cut_corruption") {
         return Ok(None);
     }
-    let block = reader.block_bytes();
-    let mut next = at.checked_add(block);
-    while let Some(at) = next.filter(|at| u64::from(*at) < reader.file_bytes()) {
-        if let Probe::Frame(_) = reader.probe(at)? {
-            return Ok(Some(at));
-        }
-        next = at.checked_add(block);
+    match at.checked_add(reader.block_bytes()) {
+        Some(next) => later::next_frame(reader, next),
+        None => Ok(None),
     }
-    Ok(None)
 }
 
 /// Whether something of a batch was written here. In a recycled segment old bytes are everywhere,
