@@ -33,7 +33,8 @@ pub struct GcOptions {
     /// tiers already taken. Default 2.0.
     pub size_ratio: f64,
     /// Below this much written since the last look, no flush or merge is made only to learn what
-    /// is dead. Default 256 MiB.
+    /// is dead. Default 256 MiB; in a small store a quarter of its live bytes, if that is less, but
+    /// 32 MiB.
     pub discover_bytes_min: u64,
     /// Size at which a relocation or sort starts its next value file. Default 128 MiB, at most 2 GiB.
     pub value_file_bytes_max: u64,

@@ -53,6 +53,11 @@ tiers=1000 files=1:1500/100c,2:1200/900c credit=500 => idle
 tiers=1000 files=1:1500/900r,2:1200/100h credit=500 => idle
 # a job failed a moment ago
 tiers=1000 files=1:1500/100,2:1200/900 credit=500 failed => idle
+# a small store looks after a quarter of its live bytes, but not for less than 32
+mem=47 tiers=192 files=1:192/192,2:250/0h ratio=1 => idle
+mem=49 tiers=192 files=1:192/192,2:250/0h ratio=1 => freeze
+mem=31 tiers=64 files=1:64/64,2:75/0h ratio=1 => idle
+mem=33 tiers=64 files=1:64/64,2:75/0h ratio=1 => freeze
 # what is dead is unknown: flush and merge first, both nearly free with large values
 mem=1000 tiers=1000 files=1:1000/1000,2:1000/0h ratio=1 => freeze
 tiers=1000,1000 files=1:1000/1000,2:1000/1000,3:10/0h ratio=1 => merge 0+2

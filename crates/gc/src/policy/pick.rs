@@ -17,6 +17,9 @@ const UNDISCOVERED_SHARE_MAX: f64 = 0.05;
 const CHEAP_INDEX_SHARE: f64 = 0.01;
 /// Sorting is worth while for at least this share of unsorted bytes.
 const UNSORTED_SHARE_MIN: f64 = 0.1;
+/// One look at what is dead for this part of the live bytes written, and for these bytes at least.
+const DISCOVER_OF_LIVE: u64 = 4;
+const DISCOVER_BYTES_FLOOR: u64 = 32 << 20;
 /// The budget grows to this many times between the target and the hard limit.
 const BUDGET_RISE: f64 = 4.0;
 
@@ -185,7 +188,8 @@ fn round(state: &State, options: &GcOptions) -> Victims {
 /// nothing (a 35-byte entry for a 16 KiB value).
 fn discover(state: &State, options: &GcOptions, suspect: bool) -> Option<Choice> {
     let known = state.known_live_bytes();
-    let step = options.discover_bytes_min.max((known as f64 * ROUND_SHARE.0 / 2.0) as u64);
+    let least = discover_bytes_min(known, options);
+    let step = least.max((known as f64 * ROUND_SHARE.0 / 2.0) as u64);
     if state.memtable_bytes.max(state.memtable_hides_bytes) >= step {
         return Some(Choice::Freeze);
     }
@@ -194,8 +198,14 @@ fn discover(state: &State, options: &GcOptions, suspect: bool) -> Option<Choice>
     let index_share = state.index_bytes() as f64 / (known as f64).max(1.0);
     let share_max = UNDISCOVERED_SHARE_MAX.max(index_share.sqrt());
     let unclear = share * upper as f64 >= share_max * known as f64;
-    let merge = state.tiers.len() > 1 && upper >= options.discover_bytes_min && unclear;
+    let merge = state.tiers.len() > 1 && upper >= least && unclear;
     merge.then(|| Choice::Merge { first: 0, count: state.tiers.len() })
+}
+
+/// Below this much no flush or merge is made to learn what is dead. What is not known takes space:
+/// in a small store as much of its live bytes as in a large one, down to where a look costs too much.
+fn discover_bytes_min(known: u64, options: &GcOptions) -> u64 {
+    options.discover_bytes_min.min((known / DISCOVER_OF_LIVE).max(DISCOVER_BYTES_FLOOR))
 }
 
 fn nezha(state: &State, options: &GcOptions) -> Option<Choice> {
