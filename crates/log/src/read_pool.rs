@@ -22,15 +22,14 @@ impl ReadPool {
 
     /// A buffer of `bytes` with any content.
     pub fn take(&self, bytes: usize) -> Pooled {
-        let mut buffer = match bytes <= self.buffer_bytes {
-            true => self.free.lock().pop().unwrap_or_default(),
-            false => AlignedBuf::new(),
-        };
-        if buffer.capacity() < bytes {
+        let kept = bytes <= self.buffer_bytes;
+        let free = if kept { self.free.lock().pop() } else { None };
+        let buffer = free.unwrap_or_else(|| {
             // Of full length at once: one that grows with each read would move each time.
-            let whole = if bytes <= self.buffer_bytes { self.buffer_bytes } else { bytes };
-            buffer = AlignedBuf::zeroed(whole);
-        }
+            let mut buffer = AlignedBuf::in_large_pages();
+            buffer.resize(if kept { self.buffer_bytes } else { bytes });
+            buffer
+        });
         Pooled { buffer, bytes, pool: self.clone() }
     }
 
@@ -73,7 +72,7 @@ impl AsRef<[u8]> for Pooled {
 impl Drop for Pooled {
     fn drop(&mut self) {
         let mut free = self.pool.free.lock();
-        if free.len() < BUFFERS_KEPT && self.buffer.capacity() <= self.pool.buffer_bytes {
+        if free.len() < BUFFERS_KEPT && self.buffer.len() <= self.pool.buffer_bytes {
             free.push(std::mem::take(&mut self.buffer));
         }
     }
