@@ -2,9 +2,10 @@
 
 use crate::FileKind;
 use crate::catalog::FileMeta;
-use crate::encode::{self, Encoded, encode};
+use crate::encode::{self, Encoded, encode, frame_bytes};
 use crate::format::CarriedRegion;
 use crate::format::frame::FRAME_HEADER_BYTES;
+use crate::frame_buffer::{Ahead, FrameBuffer};
 use crate::segment::begin::{Begin, Begun, begin};
 use crate::segment::scan::End;
 use crate::segment::sidecar::SidecarWriter;
@@ -18,6 +19,11 @@ use stele_vfs::{AlignedBuf, VfsFile};
 
 /// Memory kept for the next batch.
 const BUFFER_BYTES_KEPT: usize = 4 << 20;
+
+/// Frames from here on are written while they are encoded, where that helps.
+const AHEAD_BYTES_MIN: u64 = 512 << 10;
+/// Far enough from what an offset can say for whatever a frame has more than was foreseen.
+const AHEAD_END_MAX: u64 = 2 << 30;
 
 /// The active segment. One thread at a time holds it.
 #[derive(Debug)]
@@ -47,16 +53,10 @@ impl Appender {
         withdraw: bool,
     ) -> Result<Appended> {
         shared.poison.check()?;
-        let mut encoded = self.encode(shared, records, withdraw)?;
-        let end = |this: &Self| u64::from(this.end.at) + this.buffer.len() as u64;
-        if self.has_batches && end(self) > shared.options.segment_bytes_max {
-            self.roll(shared)?;
-            encoded = self.encode(shared, records, withdraw)?;
-        }
-        if end(self) > u64::from(u32::MAX) {
-            return Err(Error::invalid("batch does not fit into a segment"));
-        }
-        self.write(shared)?;
+        let encoded = match self.goes_ahead(shared, records) {
+            true => self.write_ahead(shared, records, withdraw)?,
+            false => self.encode_and_write(shared, records, withdraw)?,
+        };
         self.sync(shared)?;
         self.publish(shared, &encoded)?;
         let payloads = entries(records).map(|entry| &entry.payload);
@@ -69,6 +69,66 @@ impl Appender {
         let memory = (self.buffer.capacity() + self.staged.memory_bytes() + memory) as u64;
         shared.counters.buffer_bytes.store(memory, Relaxed);
         Ok(Appended { payloads: encoded.payloads, head: self.head() })
+    }
+
+    fn encode_and_write(
+        &mut self,
+        shared: &Shared,
+        records: &[Record],
+        withdraw: bool,
+    ) -> Result<Encoded> {
+        let mut encoded = self.encode(shared, records, withdraw)?;
+        let end = |this: &Self| u64::from(this.end.at) + this.buffer.len() as u64;
+        if self.has_batches && end(self) > shared.options.segment_bytes_max {
+            self.roll(shared)?;
+            encoded = self.encode(shared, records, withdraw)?;
+        }
+        if end(self) > u64::from(u32::MAX) {
+            return Err(Error::invalid("batch does not fit into a segment"));
+        }
+        self.write(shared)?;
+        Ok(encoded)
+    }
+
+    /// Whether a batch is long enough to be written while it is encoded. Only into blocks written
+    /// before: where a file grows, writes wait for each other.
+    fn goes_ahead(&self, shared: &Shared, records: &[Record]) -> bool {
+        if !self.recycled || self.file.block_bytes().is_none() {
+            return false;
+        }
+        let bytes = frame_bytes(records);
+        let end = u64::from(self.end.at) + bytes;
+        bytes >= AHEAD_BYTES_MIN && end <= shared.options.segment_bytes_max.min(AHEAD_END_MAX)
+    }
+
+    /// Encodes a batch and writes it meanwhile, its first block at the end: until then it is none.
+    fn write_ahead(
+        &mut self,
+        shared: &Shared,
+        records: &[Record],
+        withdraw: bool,
+    ) -> Result<Encoded> {
+        self.confirmed = false;
+        self.remains = true;
+        let memory = std::mem::replace(&mut self.buffer, AlignedBuf::in_large_pages());
+        let state = shared.state.read();
+        let place = self.place(shared, &state.regions, withdraw);
+        let ahead = Ahead { file: self.file.as_ref(), at: u64::from(self.end.at) };
+        let mut frame = FrameBuffer::new(memory, Some(ahead));
+        frame.reserve(frame_bytes(records) as usize);
+        let encoded = encode(&place, records, &mut frame, &mut self.staged);
+        drop(state);
+        if let Err(error) = encoded {
+            frame.abandon().map_err(|error| shared.poison.unless_full(error))?;
+            return Err(error);
+        }
+        let is_begun = frame.is_begun();
+        self.buffer = frame.finish().map_err(|error| shared.poison.unless_full(error))?;
+        match is_begun {
+            true => self.written(shared),
+            false => self.write(shared)?,
+        }
+        encoded
     }
 
     /// Writes an empty frame behind the last batch, so that this one, damaged, is told from a torn
@@ -121,7 +181,11 @@ impl Appender {
     fn encode(&mut self, shared: &Shared, records: &[Record], withdraw: bool) -> Result<Encoded> {
         let state = shared.state.read();
         let place = self.place(shared, &state.regions, withdraw);
-        encode(&place, records, &mut self.buffer, &mut self.staged)
+        let memory = std::mem::replace(&mut self.buffer, AlignedBuf::in_large_pages());
+        let mut frame = FrameBuffer::new(memory, None);
+        let encoded = encode(&place, records, &mut frame, &mut self.staged);
+        self.buffer = frame.finish()?;
+        encoded
     }
 
     fn write(&mut self, shared: &Shared) -> Result<()> {
@@ -137,9 +201,13 @@ impl Appender {
         let written = self.file.write_at(&slices, at, Cause::Log);
         // On a full device nothing of the batch counts: the next one starts at the same block.
         written.map_err(|error| shared.poison.unless_full(error))?;
+        self.written(shared);
+        Ok(())
+    }
+
+    fn written(&mut self, shared: &Shared) {
         self.remains = false;
         Counters::add(&shared.counters.written_bytes, self.buffer.len() as u64);
-        Ok(())
     }
 
     /// The durable frame in the buffer becomes visible, by the same steps recovery takes.

@@ -6,6 +6,7 @@ use crate::format::item::{
     Previous, filler, put_entry_head, put_hard_state, put_mark, put_withdrawn,
 };
 use crate::format::{Content, EntryItem, Form, Item};
+use crate::frame_buffer::FrameBuffer;
 use crate::region::Regions;
 use crate::staged::Staged;
 use std::collections::BTreeMap;
@@ -23,6 +24,9 @@ const FRAME_BYTES_MAX: u64 = 2 << 30;
 /// zeros and a lock; frames this long are filled up to it, which costs at most 1.6 % of them.
 const PAGE_BYTES: usize = 4096;
 const FILLED_FRAME_BYTES_MIN: usize = 64 * PAGE_BYTES;
+
+/// Most bytes of a record but its payload.
+const HEAD_BYTES_MAX: u64 = 64;
 
 /// A payload is summed and copied in pieces that stay in the processor's cache in between.
 const PIECE_BYTES: usize = 16 << 10;
@@ -53,16 +57,24 @@ pub(crate) struct Encoded {
     pub body_bytes: u32,
 }
 
+/// Most bytes that the frame of these records has, were it not for entries they replace.
+pub(crate) fn frame_bytes(records: &[Record]) -> u64 {
+    let bytes = |record: &Record| match record {
+        Record::Entry(entry) => HEAD_BYTES_MAX + entry.payload.len() as u64,
+        _ => HEAD_BYTES_MAX,
+    };
+    FRAME_HEADER_BYTES as u64 + PAGE_BYTES as u64 + records.iter().map(bytes).sum::<u64>()
+}
+
 /// Fills `buffer` with the frame and its padding, and `staged` with its items. Fails with `Invalid`.
 pub(crate) fn encode(
     place: &Place<'_>,
     records: &[Record],
-    buffer: &mut AlignedBuf,
+    buffer: &mut FrameBuffer<'_>,
     staged: &mut Staged,
 ) -> Result<Encoded> {
     staged.clear();
-    buffer.clear();
-    buffer.resize(FRAME_HEADER_BYTES);
+    buffer.extend_from_slice(&[0; FRAME_HEADER_BYTES]);
     let mut encoder = Encoder {
         place,
         buffer,
@@ -91,9 +103,9 @@ pub(crate) fn encode_confirmation(place: &Place<'_>, buffer: &mut AlignedBuf) {
     buffer.pad_to_multiple(place.block_bytes as usize);
 }
 
-struct Encoder<'a> {
+struct Encoder<'a, 'f> {
     place: &'a Place<'a>,
-    buffer: &'a mut AlignedBuf,
+    buffer: &'a mut FrameBuffer<'f>,
     staged: &'a mut Staged,
     head: Vec<u8>,
     previous: Previous,
@@ -141,7 +153,7 @@ impl Ahead {
     }
 }
 
-impl Encoder<'_> {
+impl Encoder<'_, '_> {
     fn put(&mut self, record: &Record) -> Result<()> {
         match record {
             Record::Entry(entry) => self.put_entry(entry)?,
@@ -191,6 +203,10 @@ impl Encoder<'_> {
         if let Some(ahead) = self.regions.get_mut(&region) {
             ahead.fresh.push(at);
         }
+        if self.buffer.has_part() {
+            self.sum_up_to(self.buffer.len());
+            self.buffer.give_part();
+        }
         Ok(())
     }
 
@@ -216,12 +232,13 @@ impl Encoder<'_> {
         for piece in entry.payload.chunks(PIECE_BYTES) {
             crc.update(piece);
             piece.chunks(COPY_BYTES).for_each(|part| self.buffer.extend_from_slice(part));
+            if self.buffer.keeps(begin) {
+                self.buffer.give_part();
+            }
         }
         let crc = crc.finish();
         // The head ends with the checksum.
-        if let Some(place) = self.buffer.get_mut(begin - size_of::<u32>()..begin) {
-            place.copy_from_slice(&crc.to_le_bytes());
-        }
+        self.buffer.set(begin - size_of::<u32>(), &crc.to_le_bytes());
         self.sum_up_to(begin);
         self.body_crc.update_summed(crc, entry.payload.len() as u64);
         self.summed = self.buffer.len();
@@ -229,8 +246,7 @@ impl Encoder<'_> {
     }
 
     fn sum_up_to(&mut self, end: usize) {
-        let bytes = self.buffer.get(self.summed..end).unwrap_or_default();
-        self.body_crc.update(bytes);
+        self.body_crc.update(self.buffer.get(self.summed, end));
         self.summed = end;
     }
 
@@ -328,9 +344,7 @@ impl Encoder<'_> {
         };
         header.crc = header.checksum_summed(self.place.store, self.body_crc.finish());
         let encoded = header.encode();
-        if let Some(head) = self.buffer.get_mut(..FRAME_HEADER_BYTES) {
-            head.copy_from_slice(&encoded);
-        }
+        self.buffer.set(0, &encoded);
         self.buffer.pad_to_multiple(self.place.block_bytes as usize);
         self.out.crc = header.crc;
         self.out.body_bytes = header.body_bytes;

@@ -10,6 +10,7 @@ mod dir;
 mod encode;
 mod entry_cache;
 mod format;
+mod frame_buffer;
 mod graves;
 mod handles;
 pub mod inspect;

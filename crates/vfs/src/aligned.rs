@@ -1,5 +1,6 @@
 //! Memory that direct I/O accepts.
 
+use bytes::BytesMut;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use stele_types::{Error, Result};
@@ -17,10 +18,8 @@ const LARGE_BYTES_MIN: usize = 512 << 10;
 /// A growable byte buffer whose first byte is aligned to [`MEMORY_ALIGN_BYTES`].
 #[derive(Default)]
 pub struct AlignedBuf {
-    /// Zeroed, never grown in place: the aligned part starts at `start` and stays there.
-    memory: Vec<u8>,
-    start: usize,
-    len: usize,
+    /// Begins aligned, and never grows by itself: what does not fit moves to new aligned memory.
+    memory: BytesMut,
     large_pages: bool,
 }
 
@@ -45,24 +44,25 @@ impl AlignedBuf {
 
     /// A buffer of `bytes` zeros.
     pub fn zeroed(bytes: usize) -> Self {
-        let mut buffer = Self::with_capacity(bytes);
-        buffer.len = bytes;
-        buffer
+        let mut memory =
+            aligned_zeros(bytes.next_multiple_of(MEMORY_ALIGN_BYTES), MEMORY_ALIGN_BYTES);
+        memory.truncate(bytes);
+        Self { memory, large_pages: false }
     }
 
     /// Bytes it can hold before it must move.
     pub fn capacity(&self) -> usize {
-        self.memory.len() - self.start
+        self.memory.capacity()
     }
 
     /// Empties it and keeps the memory.
     pub fn clear(&mut self) {
-        self.len = 0;
+        self.memory.clear();
     }
 
     /// Makes room for `more` bytes, so that the next appends do not move it.
     pub fn reserve(&mut self, more: usize) {
-        let needed = self.len + more;
+        let needed = self.len() + more;
         if needed > self.capacity() {
             self.move_to(needed.max(2 * self.capacity()));
         }
@@ -76,61 +76,86 @@ impl AlignedBuf {
     /// Appends bytes.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
         self.reserve(bytes.len());
-        let at = self.start + self.len;
-        self.memory[at..at + bytes.len()].copy_from_slice(bytes);
-        self.len += bytes.len();
+        self.memory.extend_from_slice(bytes);
     }
 
     /// Cuts to `bytes`, or extends with zeros.
     pub fn resize(&mut self, bytes: usize) {
-        if bytes > self.len {
-            self.reserve(bytes - self.len);
-            self.memory[self.start + self.len..self.start + bytes].fill(0);
-        }
-        self.len = bytes;
+        self.reserve(bytes.saturating_sub(self.len()));
+        self.memory.resize(bytes, 0);
     }
 
     /// Extends with zeros to the next multiple of `block_bytes`.
     pub fn pad_to_multiple(&mut self, block_bytes: usize) {
-        self.resize(self.len.next_multiple_of(block_bytes.max(1)));
+        self.resize(self.len().next_multiple_of(block_bytes.max(1)));
     }
 
     /// Gives memory beyond `bytes` (or beyond the content, when that is longer) back.
     pub fn shrink_to(&mut self, bytes: usize) {
-        if self.capacity() > bytes.max(self.len) {
+        if self.capacity() > bytes.max(self.len()) {
             self.move_to(bytes);
+        }
+    }
+
+    /// Takes the first `bytes` away, without moving anything: a multiple of [`MEMORY_ALIGN_BYTES`],
+    /// not beyond the content. What is left goes on where it lies.
+    ///
+    /// # Panics
+    /// If the rest would not be aligned, or there are fewer bytes.
+    pub fn split_front(&mut self, bytes: usize) -> Self {
+        assert!(bytes.is_multiple_of(MEMORY_ALIGN_BYTES), "split of an aligned buffer at {bytes}");
+        Self { memory: self.memory.split_to(bytes), large_pages: self.large_pages }
+    }
+
+    /// Puts back what [`AlignedBuf::split_front`] took from behind this one: at no cost if neither
+    /// moved since, by a copy else.
+    pub fn rejoin(&mut self, behind: Self) {
+        let begins = self.memory.as_ptr().addr();
+        if self.capacity() == self.len() && begins + self.len() == behind.memory.as_ptr().addr() {
+            self.memory.unsplit(behind.memory);
+        } else {
+            self.extend_from_slice(&behind);
+        }
+        // Neighbours by chance are joined by a copy that knows of no alignment.
+        if !self.memory.as_ptr().addr().is_multiple_of(MEMORY_ALIGN_BYTES) {
+            self.move_to(self.capacity());
         }
     }
 
     /// The content.
     pub fn as_slice(&self) -> &[u8] {
-        &self.memory[self.start..self.start + self.len]
+        &self.memory
     }
 
     /// The content, to change in place.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        &mut self.memory[self.start..self.start + self.len]
+        &mut self.memory
     }
 
     fn move_to(&mut self, capacity: usize) {
-        let capacity = capacity.max(self.len);
+        let capacity = capacity.max(self.len());
         let is_large = self.large_pages && capacity >= LARGE_BYTES_MIN;
         let align = if is_large { LARGE_PAGE_BYTES } else { MEMORY_ALIGN_BYTES };
-        let capacity = capacity.next_multiple_of(align);
-        if capacity == 0 {
-            *self = Self { large_pages: self.large_pages, ..Self::default() };
-            return;
-        }
-        let mut memory = vec![0; capacity + align - 1];
-        let address = memory.as_ptr().addr();
-        let start = address.next_multiple_of(align) - address;
-        memory.truncate(start + capacity);
+        let mut memory = aligned_zeros(capacity.next_multiple_of(align), align);
         if is_large {
-            advise_large_pages(memory.get_mut(start..).unwrap_or_default());
+            advise_large_pages(&mut memory);
         }
-        memory[start..start + self.len].copy_from_slice(self.as_slice());
-        *self = Self { memory, start, len: self.len, large_pages: self.large_pages };
+        memory.clear();
+        memory.extend_from_slice(&self.memory);
+        self.memory = memory;
     }
+}
+
+/// As many zeros as there is room, from a multiple of `align` on.
+fn aligned_zeros(bytes: usize, align: usize) -> BytesMut {
+    if bytes == 0 {
+        return BytesMut::new();
+    }
+    let mut memory = BytesMut::zeroed(bytes + align - 1);
+    let address = memory.as_ptr().addr();
+    let mut aligned = memory.split_off(address.next_multiple_of(align) - address);
+    drop(aligned.split_off(bytes));
+    aligned
 }
 
 /// Before the memory is first touched: a page once there stays as it is.
@@ -161,7 +186,7 @@ impl DerefMut for AlignedBuf {
 
 impl std::fmt::Debug for AlignedBuf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "AlignedBuf({} of {} bytes)", self.len, self.capacity())
+        write!(f, "AlignedBuf({} of {} bytes)", self.len(), self.capacity())
     }
 }
 
@@ -230,6 +255,25 @@ mod tests {
         buffer.shrink_to(0);
         buffer.resize(LARGE_PAGE_BYTES + 1);
         assert_eq!(buffer.capacity(), 2 * LARGE_PAGE_BYTES, "it remembers what it is for");
+    }
+
+    #[test]
+    fn what_was_split_off_is_put_back_where_it_lay() {
+        let mut whole = AlignedBuf::in_large_pages();
+        whole.reserve(5 * MEMORY_ALIGN_BYTES);
+        (0..4 * MEMORY_ALIGN_BYTES + 9).for_each(|i| whole.push((i / 1000) as u8));
+        let (expected, place) = (whole.to_vec(), whole.as_ptr());
+        let mut first = whole.split_front(MEMORY_ALIGN_BYTES);
+        let second = whole.split_front(2 * MEMORY_ALIGN_BYTES);
+        assert!(aligned(&first) && aligned(&second) && aligned(&whole));
+        first.rejoin(second);
+        first.rejoin(whole);
+        assert_eq!((first.as_slice(), first.as_ptr()), (&expected[..], place));
+        let mut moved = first.split_front(MEMORY_ALIGN_BYTES);
+        first.reserve(1 << 20);
+        moved.rejoin(first);
+        assert!(aligned(&moved));
+        assert_eq!(moved.as_slice(), expected);
     }
 
     #[test]

@@ -105,6 +105,22 @@ pub trait VfsFile: Send + Sync + Debug {
     /// Writes all of `buffers` at `offset` with one call where the system can (vectored), counted
     /// under `cause`. Durable only after [`VfsFile::sync_data`].
     fn write_at(&self, buffers: &[IoSlice<'_>], offset: u64, cause: Cause) -> Result<()>;
+    /// Begins to write `part` at `offset`, and gives it back if that was done at once. Else the file
+    /// keeps it until [`VfsFile::finish_writes`]. Parts reach the device in any order.
+    fn start_write(
+        &self,
+        part: AlignedBuf,
+        offset: u64,
+        cause: Cause,
+    ) -> Result<Option<AlignedBuf>> {
+        self.write_at(&[IoSlice::new(&part)], offset, cause)?;
+        Ok(Some(part))
+    }
+    /// Waits for all writes begun, and gives back their memory in the order they were begun. They
+    /// are written then, not durable. After a failure nothing is known of any of them.
+    fn finish_writes(&self) -> Result<Vec<AlignedBuf>> {
+        Ok(Vec::new())
+    }
     /// Makes written bytes (and the length) durable. After a failure nothing is known about any
     /// earlier unsynced write, and a retry proves nothing: the caller must stop.
     fn sync_data(&self) -> Result<()>;

@@ -116,6 +116,59 @@ fn direct_io_writes_whole_blocks_or_is_refused() {
 }
 
 #[test]
+fn writes_go_on_while_their_caller_does() {
+    let dir = TempDir::new();
+    let vfs = RealVfs::new();
+    for direct in [true, false] {
+        let path = dir.path(if direct { "direct" } else { "cached" });
+        let file = vfs.open(&path, Open { direct, ..Open::CREATE }).unwrap();
+        let block = file.block_bytes().unwrap_or(512).max(512);
+        assert!(file.finish_writes().unwrap().is_empty());
+        let before = vfs.meter().snapshot().bytes(Cause::Log);
+        // More than the queue takes, the later ones in front.
+        let mut given_back = 0;
+        for part in (0..50u8).rev() {
+            let mut bytes = AlignedBuf::zeroed(block);
+            bytes.fill(part);
+            let at = u64::from(part) * block as u64;
+            given_back += usize::from(file.start_write(bytes, at, Cause::Log).unwrap().is_some());
+        }
+        let parts = file.finish_writes().unwrap();
+        assert_eq!(given_back + parts.len(), 50);
+        let first = parts.first().map_or(49, |part| part[0]);
+        assert_eq!(first, 49, "in the order they were begun");
+        let written = vfs.meter().snapshot().bytes(Cause::Log) - before;
+        assert_eq!(written, 50 * block as u64);
+        file.sync_data().unwrap();
+        let mut back = vec![0; 50 * block];
+        let reader = vfs.open(&path, Open::READ).unwrap();
+        reader.read_exact_at(&mut back, 0).unwrap();
+        assert!(back.chunks(block).zip(0..).all(|(part, n)| part.iter().all(|&byte| byte == n)));
+        if direct && file.block_bytes().is_some() {
+            let crooked = AlignedBuf::zeroed(block + 1);
+            assert!(file.start_write(crooked, 0, Cause::Log).is_err());
+        }
+    }
+}
+
+#[test]
+fn a_write_under_way_that_fails_is_told_when_it_ends() {
+    let dir = TempDir::new();
+    let vfs = RealVfs::new();
+    vfs.open(&dir.path("a"), Open::CREATE).unwrap();
+    let file = vfs.open(&dir.path("a"), Open { direct: true, ..Open::READ }).unwrap();
+    // A handle that only reads.
+    let begun = file.start_write(AlignedBuf::zeroed(4096), 0, Cause::Log);
+    assert!(begun.is_err() || file.finish_writes().is_err());
+    assert!(file.finish_writes().unwrap().is_empty());
+    // Files that are closed with writes under way wait for them.
+    let file = vfs.open(&dir.path("a"), Open { direct: true, ..Open::WRITE }).unwrap();
+    let _begun = file.start_write(AlignedBuf::zeroed(1 << 20), 0, Cause::Log).unwrap();
+    drop(file);
+    assert_eq!(std::fs::metadata(dir.path("a")).unwrap().len(), 1 << 20);
+}
+
+#[test]
 fn allocating_keeps_the_length_and_counts_as_used() {
     let dir = TempDir::new();
     let vfs = RealVfs::new();

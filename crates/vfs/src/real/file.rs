@@ -1,7 +1,9 @@
 //! An open file of the machine.
 
+use super::queue::{Queue, Queues, Write};
 use crate::aligned::check_direct;
-use crate::{Meter, VfsFile};
+use crate::{AlignedBuf, Meter, VfsFile};
+use parking_lot::Mutex;
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::File;
@@ -20,6 +22,9 @@ pub(super) struct RealFile {
     pub path: PathBuf,
     pub block_bytes: Option<usize>,
     pub meter: Arc<Meter>,
+    pub queues: Arc<Queues>,
+    /// Writes under way.
+    pub queue: Mutex<Option<Queue>>,
 }
 
 impl RealFile {
@@ -36,6 +41,18 @@ impl RealFile {
             offset += written as u64;
         }
         Ok(())
+    }
+
+    /// What the queue did of a write, and the rest of it.
+    fn finish_one(&self, write: Write) -> io::Result<AlignedBuf> {
+        let Write { part, offset, cause, result } = write;
+        let written = match usize::try_from(result) {
+            Ok(written) => written,
+            Err(_) => return Err(io::Error::from_raw_os_error(-result as i32)),
+        };
+        self.write_one(part.get(written..).unwrap_or_default(), offset + written as u64)?;
+        self.meter.count_write(cause, part.len() as u64);
+        Ok(part)
     }
 
     fn write_many(&self, buffers: &[IoSlice<'_>], mut offset: u64) -> io::Result<()> {
@@ -105,6 +122,39 @@ impl VfsFile for RealFile {
         done.map_err(|e| self.error("write", e))?;
         self.meter.count_write(cause, at - offset);
         Ok(())
+    }
+
+    fn start_write(
+        &self,
+        part: AlignedBuf,
+        offset: u64,
+        cause: Cause,
+    ) -> Result<Option<AlignedBuf>> {
+        check_direct("write", &self.path, &part, offset, self.block_bytes)?;
+        let mut write = Write { part, offset, cause, result: 0 };
+        // Through the page cache the queue would wait as well.
+        if self.block_bytes.is_some() {
+            let mut queue = self.queue.lock();
+            if queue.is_none() {
+                *queue = self.queues.take();
+            }
+            if let Some(queue) = queue.as_mut() {
+                write = match queue.start(&self.file, write) {
+                    Ok(()) => return Ok(None),
+                    Err(write) => write,
+                };
+            }
+        }
+        self.write_at(&[IoSlice::new(&write.part)], offset, cause)?;
+        Ok(Some(write.part))
+    }
+
+    fn finish_writes(&self) -> Result<Vec<AlignedBuf>> {
+        let Some(mut queue) = self.queue.lock().take() else { return Ok(Vec::new()) };
+        let writes = queue.finish().map_err(|e| self.error("write", e))?;
+        self.queues.put_back(queue);
+        let done = writes.into_iter().map(|write| self.finish_one(write));
+        done.collect::<io::Result<Vec<_>>>().map_err(|e| self.error("write", e))
     }
 
     fn sync_data(&self) -> Result<()> {

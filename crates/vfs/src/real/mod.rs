@@ -3,11 +3,14 @@
 mod clock;
 mod direct;
 mod file;
+mod queue;
 
 pub use clock::SystemClock;
 
 use crate::{Create, DirEntry, DirLock, Meter, Open, Vfs, VfsFile, check_open, check_rename};
 use file::RealFile;
+use parking_lot::Mutex;
+use queue::Queues;
 use rustix::fs::{Advice, FlockOperation, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use std::fs::{self, File, OpenOptions};
@@ -24,6 +27,7 @@ const STAT_BLOCK_BYTES: u64 = 512;
 #[derive(Clone, Debug, Default)]
 pub struct RealVfs {
     meter: Arc<Meter>,
+    queues: Arc<Queues>,
 }
 
 #[derive(Debug)]
@@ -80,7 +84,8 @@ impl Vfs for RealVfs {
             let _hint_refused = rustix::fs::fadvise(&file, 0, None, Advice::Random);
         }
         let meter = Arc::clone(&self.meter);
-        Ok(Arc::new(RealFile { file, path: path.to_path_buf(), block_bytes, meter }))
+        let (path, queues, queue) = (path.to_path_buf(), self.queues.clone(), Mutex::new(None));
+        Ok(Arc::new(RealFile { file, path, block_bytes, meter, queues, queue }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {

@@ -2,8 +2,9 @@
 
 use super::Shared;
 use super::names::InodeId;
-use crate::VfsFile;
 use crate::aligned::check_direct;
+use crate::{AlignedBuf, VfsFile};
+use parking_lot::Mutex;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
@@ -17,6 +18,8 @@ pub(super) struct SimFile {
     pub path: PathBuf,
     pub block_bytes: Option<usize>,
     pub write: bool,
+    /// Writes begun. Nothing of them is in the file before they end.
+    pub begun: Mutex<Vec<(AlignedBuf, u64, Cause)>>,
 }
 
 impl fmt::Debug for SimFile {
@@ -72,6 +75,27 @@ impl VfsFile for SimFile {
             self.shared.stall(&self.path);
         }
         Ok(())
+    }
+
+    fn start_write(
+        &self,
+        part: AlignedBuf,
+        offset: u64,
+        cause: Cause,
+    ) -> Result<Option<AlignedBuf>> {
+        self.writable("write")?;
+        check_direct("write", &self.path, &part, offset, self.block_bytes)?;
+        self.begun.lock().push((part, offset, cause));
+        Ok(None)
+    }
+
+    /// The last one begun is the first in the file: nobody may count on an order.
+    fn finish_writes(&self) -> Result<Vec<AlignedBuf>> {
+        let begun = std::mem::take(&mut *self.begun.lock());
+        for (part, offset, cause) in begun.iter().rev() {
+            self.write_at(&[IoSlice::new(part)], *offset, *cause)?;
+        }
+        Ok(begun.into_iter().map(|(part, _, _)| part).collect())
     }
 
     fn sync_data(&self) -> Result<()> {

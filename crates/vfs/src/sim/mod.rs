@@ -253,7 +253,8 @@ impl Vfs for SimVfs {
         let id = disk.open(path, how)?;
         let block_bytes = disk.options.block_bytes.filter(|_| how.direct);
         let (shared, path) = (Arc::clone(&self.shared), path.to_path_buf());
-        Ok(Arc::new(SimFile { shared, id, path, block_bytes, write: how.write }))
+        let begun = Mutex::default();
+        Ok(Arc::new(SimFile { shared, id, path, block_bytes, write: how.write, begun }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
