@@ -1,8 +1,12 @@
 //! The remote calls as values: what is sent, and how its answer is read.
 
+use crate::connections::Connection;
+use crate::stream::COMMAND_BYTES_MAX;
 use bytes::Bytes;
 use std::future::Future;
 use stele_proto::stele::control::v1 as control;
+use stele_proto::tikvpb::batch_commands_request::request::Cmd;
+use stele_proto::tikvpb::batch_commands_response::response::Cmd as Done;
 use stele_proto::{errorpb, kvrpcpb, pdpb};
 use tonic::transport::Channel;
 use tonic::{Response, Status};
@@ -16,7 +20,10 @@ pub trait Call: Clone + Send + Sync + 'static {
     type Response: Send;
 
     /// Sends it once.
-    fn send(self, channel: Channel) -> impl Future<Output = Result<Self::Response, Status>> + Send;
+    fn send(
+        self,
+        connection: &Connection,
+    ) -> impl Future<Output = Result<Self::Response, Status>> + Send;
 }
 
 /// What a raw call does when it arrives twice.
@@ -60,30 +67,73 @@ pub trait ControlCall: Call {
     fn address(&mut self, cluster: u64);
 }
 
+macro_rules! unary {
+    ($client:path, $request:expr, $connection:expr, $method:ident) => {{
+        let client = <$client>::new($connection.channel.clone())
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        { client }.$method($request).await.map(Response::into_inner)
+    }};
+}
+
 macro_rules! call {
     ($client:path, $request:ty, $response:ty, $method:ident) => {
         impl Call for $request {
             type Response = $response;
 
-            async fn send(self, channel: Channel) -> Result<Self::Response, Status> {
-                let client = <$client>::new(channel)
-                    .max_decoding_message_size(MESSAGE_BYTES_MAX)
-                    .max_encoding_message_size(MESSAGE_BYTES_MAX);
-                { client }.$method(self).await.map(Response::into_inner)
+            async fn send(self, connection: &Connection) -> Result<Self::Response, Status> {
+                unary!($client, self, connection, $method)
             }
         }
     };
 }
 
-macro_rules! raw_call {
-    ($request:ident, $response:ident, $method:ident, $effect:ident, $failure:expr) => {
-        call!(
-            stele_proto::tikvpb::tikv_client::TikvClient<Channel>,
-            kvrpcpb::$request,
-            kvrpcpb::$response,
-            $method
-        );
+type TikvClient = stele_proto::tikvpb::tikv_client::TikvClient<Channel>;
 
+/// A call that others share a message with, unless it is long.
+macro_rules! command {
+    ($request:ident, $response:ident, $method:ident, $command:ident, $bytes:expr) => {
+        impl Call for kvrpcpb::$request {
+            type Response = kvrpcpb::$response;
+
+            async fn send(self, connection: &Connection) -> Result<Self::Response, Status> {
+                let bytes: fn(&kvrpcpb::$request) -> usize = $bytes;
+                let bytes = bytes(&self);
+                if bytes > COMMAND_BYTES_MAX {
+                    return unary!(TikvClient, self, connection, $method);
+                }
+                match connection.commands().call(Cmd::$command(self), bytes).await? {
+                    Done::$command(response) => Ok(response),
+                    _ => Err(Status::internal("an answer to another command")),
+                }
+            }
+        }
+    };
+}
+
+command!(RawGetRequest, RawGetResponse, raw_get, RawGet, |r| r.key.len());
+command!(RawPutRequest, RawPutResponse, raw_put, RawPut, |r| r.key.len() + r.value.len());
+command!(RawDeleteRequest, RawDeleteResponse, raw_delete, RawDelete, |r| r.key.len());
+
+macro_rules! raw_calls {
+    ($($request:ident, $response:ident, $method:ident;)*) => {
+        $(call!(TikvClient, kvrpcpb::$request, kvrpcpb::$response, $method);)*
+    };
+}
+
+raw_calls! {
+    RawBatchGetRequest, RawBatchGetResponse, raw_batch_get;
+    RawBatchPutRequest, RawBatchPutResponse, raw_batch_put;
+    RawBatchDeleteRequest, RawBatchDeleteResponse, raw_batch_delete;
+    RawScanRequest, RawScanResponse, raw_scan;
+    RawDeleteRangeRequest, RawDeleteRangeResponse, raw_delete_range;
+    RawGetKeyTtlRequest, RawGetKeyTtlResponse, raw_get_key_ttl;
+    RawCasRequest, RawCasResponse, raw_compare_and_swap;
+    RawChecksumRequest, RawChecksumResponse, raw_checksum;
+}
+
+macro_rules! raw_call {
+    ($request:ident, $response:ident, $effect:ident, $failure:expr) => {
         impl RawCall for kvrpcpb::$request {
             const EFFECT: Effect = Effect::$effect;
 
@@ -103,21 +153,17 @@ macro_rules! raw_call {
     };
 }
 
-raw_call!(RawGetRequest, RawGetResponse, raw_get, Read, |r| take(&mut r.error));
-raw_call!(RawBatchGetRequest, RawBatchGetResponse, raw_batch_get, Read, |r| of_pairs(&r.pairs));
-raw_call!(RawPutRequest, RawPutResponse, raw_put, Write, |r| take(&mut r.error));
-raw_call!(RawBatchPutRequest, RawBatchPutResponse, raw_batch_put, Write, |r| take(&mut r.error));
-raw_call!(RawDeleteRequest, RawDeleteResponse, raw_delete, Write, |r| take(&mut r.error));
-raw_call!(RawBatchDeleteRequest, RawBatchDeleteResponse, raw_batch_delete, Write, |r| take(
-    &mut r.error
-));
-raw_call!(RawScanRequest, RawScanResponse, raw_scan, Read, |r| of_pairs(&r.kvs));
-raw_call!(RawDeleteRangeRequest, RawDeleteRangeResponse, raw_delete_range, Write, |r| take(
-    &mut r.error
-));
-raw_call!(RawGetKeyTtlRequest, RawGetKeyTtlResponse, raw_get_key_ttl, Read, |r| take(&mut r.error));
-raw_call!(RawCasRequest, RawCasResponse, raw_compare_and_swap, Once, |r| take(&mut r.error));
-raw_call!(RawChecksumRequest, RawChecksumResponse, raw_checksum, Read, |r| take(&mut r.error));
+raw_call!(RawGetRequest, RawGetResponse, Read, |r| take(&mut r.error));
+raw_call!(RawBatchGetRequest, RawBatchGetResponse, Read, |r| of_pairs(&r.pairs));
+raw_call!(RawPutRequest, RawPutResponse, Write, |r| take(&mut r.error));
+raw_call!(RawBatchPutRequest, RawBatchPutResponse, Write, |r| take(&mut r.error));
+raw_call!(RawDeleteRequest, RawDeleteResponse, Write, |r| take(&mut r.error));
+raw_call!(RawBatchDeleteRequest, RawBatchDeleteResponse, Write, |r| take(&mut r.error));
+raw_call!(RawScanRequest, RawScanResponse, Read, |r| of_pairs(&r.kvs));
+raw_call!(RawDeleteRangeRequest, RawDeleteRangeResponse, Write, |r| take(&mut r.error));
+raw_call!(RawGetKeyTtlRequest, RawGetKeyTtlResponse, Read, |r| take(&mut r.error));
+raw_call!(RawCasRequest, RawCasResponse, Once, |r| take(&mut r.error));
+raw_call!(RawChecksumRequest, RawChecksumResponse, Read, |r| take(&mut r.error));
 
 fn take(text: &mut String) -> String {
     std::mem::take(text)
@@ -176,9 +222,8 @@ macro_rules! region_call {
         impl Call for $name {
             type Response = pdpb::GetRegionResponse;
 
-            async fn send(self, channel: Channel) -> Result<Self::Response, Status> {
-                let mut client = stele_proto::pdpb::pd_client::PdClient::new(channel);
-                client.$method(self.0).await.map(Response::into_inner)
+            async fn send(self, connection: &Connection) -> Result<Self::Response, Status> {
+                unary!(stele_proto::pdpb::pd_client::PdClient<Channel>, self.0, connection, $method)
             }
         }
 

@@ -1,10 +1,11 @@
 //! Connections to nodes: a few for each, made when first used, shared by all calls.
 
 use crate::Options;
+use crate::stream::CommandStream;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
@@ -27,10 +28,17 @@ pub struct Connections {
 
 /// Connections to one node.
 struct Node {
-    channels: Vec<OnceCell<Channel>>,
+    channels: Vec<OnceCell<Opened>>,
     next: AtomicUsize,
     /// Why and when the last connection could not be made.
     refused: Mutex<Option<(Instant, String)>>,
+}
+
+/// A connection, and the stream on it once a call wanted one.
+#[derive(Clone)]
+struct Opened {
+    channel: Channel,
+    commands: Arc<OnceLock<CommandStream>>,
 }
 
 /// A connection in use.
@@ -38,6 +46,7 @@ struct Node {
 pub struct Connection {
     /// For calls.
     pub channel: Channel,
+    commands: Arc<OnceLock<CommandStream>>,
     address: String,
     node: Arc<Node>,
 }
@@ -53,8 +62,8 @@ impl Connections {
         let node = self.node(address);
         let turn = node.next.fetch_add(1, Relaxed) % node.channels.len().max(1);
         let Some(cell) = node.channels.get(turn) else { return Err("no connections".to_owned()) };
-        let channel = match cell.get() {
-            Some(channel) => channel.clone(),
+        let Opened { channel, commands } = match cell.get() {
+            Some(opened) => opened.clone(),
             None => {
                 if let Some(why) = node.refused_lately() {
                     return Err(why);
@@ -67,7 +76,7 @@ impl Connections {
                 made.map_err(refuse)?.clone()
             }
         };
-        Ok(Connection { channel, address: address.to_owned(), node })
+        Ok(Connection { channel, commands, address: address.to_owned(), node })
     }
 
     /// Gives a connection that failed up, with the others to its node.
@@ -92,7 +101,7 @@ impl Connections {
         node
     }
 
-    async fn connect(&self, address: &str) -> Result<Channel, String> {
+    async fn connect(&self, address: &str) -> Result<Opened, String> {
         let invalid = |error| format!("`{address}` is no address (host:port): {error}");
         let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(invalid)?;
         let endpoint = endpoint
@@ -102,7 +111,16 @@ impl Connections {
             .keep_alive_timeout(PING_TIMEOUT)
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
-        endpoint.connect().await.map_err(|error| format!("{address}: {}", root_cause(&error)))
+        let connected = endpoint.connect().await;
+        let channel = connected.map_err(|error| format!("{address}: {}", root_cause(&error)))?;
+        Ok(Opened { channel, commands: Arc::default() })
+    }
+}
+
+impl Connection {
+    /// The stream that calls of single keys share.
+    pub fn commands(&self) -> &CommandStream {
+        self.commands.get_or_init(|| CommandStream::new(self.channel.clone()))
     }
 }
 

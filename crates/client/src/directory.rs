@@ -156,7 +156,7 @@ impl Directory {
 
     async fn ask_one<C: PdCall>(&self, address: &str, call: C) -> Result<C::Response, Refused> {
         let connection = self.connections.get(address).await.map_err(Refused::because)?;
-        let answer = tokio::time::timeout(ANSWER_WITHIN, call.send(connection.channel.clone()));
+        let answer = tokio::time::timeout(ANSWER_WITHIN, call.send(&connection));
         let mut response = match answer.await {
             Ok(Ok(response)) => response,
             Ok(Err(status)) => {

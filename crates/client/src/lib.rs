@@ -24,6 +24,7 @@ mod options;
 mod raw;
 mod reaction;
 mod route;
+mod stream;
 
 #[doc(hidden)]
 pub mod fuzzing;

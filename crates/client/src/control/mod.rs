@@ -217,7 +217,7 @@ impl Control {
         let lost = |text| Failed::Here { text, leader: None };
         let connection = connections.get(address).await.map_err(lost)?;
         let timeout = self.options.attempt_timeout.min(tries.left());
-        let answer = tokio::time::timeout(timeout, call.send(connection.channel.clone())).await;
+        let answer = tokio::time::timeout(timeout, call.send(&connection)).await;
         match answer {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(status)) => {

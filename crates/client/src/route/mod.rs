@@ -90,7 +90,7 @@ impl Router {
         let mut call = call.clone();
         let timeout = options.attempt_timeout.min(tries.left());
         call.address(self.context(route, timeout.as_millis() as u64));
-        let answer = tokio::time::timeout(timeout, call.send(connection.channel.clone())).await;
+        let answer = tokio::time::timeout(timeout, call.send(&connection)).await;
         let answer = answer.unwrap_or_else(|_| Err(Status::cancelled("no answer")));
         let mut response = match answer {
             Ok(response) => response,

@@ -5,10 +5,14 @@ use bytes::Bytes;
 use std::pin::Pin;
 use stele_proto::errorpb;
 use stele_proto::kvrpcpb::*;
+use stele_proto::tikvpb::batch_commands_request::request::Cmd;
+use stele_proto::tikvpb::batch_commands_response::response::Cmd as Done;
 use stele_proto::tikvpb::tikv_server::Tikv;
-use stele_proto::tikvpb::{BatchCommandsRequest, BatchCommandsResponse};
+use stele_proto::tikvpb::{BatchCommandsRequest, BatchCommandsResponse, batch_commands_response};
 use stele_types::{KeyRange, Region};
+use tokio::sync::mpsc;
 use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -308,10 +312,42 @@ impl Tikv for Service {
         self.run("checksum", context, act, ended!()).await
     }
 
+    /// A failure of a single command ends the stream, as a lost connection does.
     async fn batch_commands(
         &self,
-        _: Request<Streaming<BatchCommandsRequest>>,
+        requests: Request<Streaming<BatchCommandsRequest>>,
     ) -> Answer<Self::BatchCommandsStream> {
-        Err(Status::unimplemented(""))
+        let (service, mut requests) = (self.clone(), requests.into_inner());
+        let (answers, out) = mpsc::channel(64);
+        tokio::spawn(async move {
+            while let Ok(Some(batch)) = requests.message().await {
+                for (id, command) in batch.request_ids.into_iter().zip(batch.requests) {
+                    let (service, answers) = (service.clone(), answers.clone());
+                    tokio::spawn(async move {
+                        let done = service.command(command.cmd.unwrap()).await;
+                        let answer = done.map(|done| BatchCommandsResponse {
+                            request_ids: vec![id],
+                            responses: vec![batch_commands_response::Response { cmd: Some(done) }],
+                            ..BatchCommandsResponse::default()
+                        });
+                        let _ = answers.send(answer).await;
+                    });
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(out))))
+    }
+}
+
+impl Service {
+    async fn command(&self, command: Cmd) -> Result<Done, Status> {
+        Ok(match command {
+            Cmd::RawGet(call) => Done::RawGet(self.raw_get(Request::new(call)).await?.into_inner()),
+            Cmd::RawPut(call) => Done::RawPut(self.raw_put(Request::new(call)).await?.into_inner()),
+            Cmd::RawDelete(call) => {
+                Done::RawDelete(self.raw_delete(Request::new(call)).await?.into_inner())
+            }
+            other => panic!("{other:?}"),
+        })
     }
 }
