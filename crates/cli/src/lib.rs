@@ -68,7 +68,8 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Inspect(args) => inspect::run(args),
         Command::Compact(args) => commands::compact(args),
         Command::Stats(args) => commands::stats(args),
-        Command::Bench(args::BenchTarget::Engine(args)) => bench::run(args),
+        Command::Bench(args::BenchTarget::Engine(args)) => bench::engine::run(args),
+        Command::Bench(args::BenchTarget::Wire(args)) => bench::wire::run(args),
     }
 }
 

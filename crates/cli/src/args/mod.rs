@@ -5,7 +5,7 @@ mod ctl;
 mod playground;
 mod server;
 
-pub use bench::{Bench, Distribution, Policy, Workload};
+pub use bench::{Bench, BenchWire, Distribution, Load, Policy, Workload};
 pub use ctl::{AddStore, Ctl, CtlCommand, Regions};
 pub use playground::Playground;
 pub use server::Server;
@@ -63,6 +63,8 @@ pub enum Command {
 pub enum BenchTarget {
     /// The storage engine, with the YCSB workloads
     Engine(Bench),
+    /// A cluster or another server over the wire
+    Wire(BenchWire),
 }
 
 /// Which store.

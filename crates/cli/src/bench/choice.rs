@@ -1,7 +1,7 @@
 //! Which record an operation takes (Cooper et al., Benchmarking Cloud Serving Systems with YCSB,
 //! 2010, section 4).
 
-use crate::args::{Bench, Distribution, Workload};
+use crate::args::{Distribution, Load, Workload};
 
 /// Seeded random numbers (splitmix64).
 #[derive(Clone, Debug)]
@@ -36,8 +36,8 @@ impl Prng {
 }
 
 /// The distribution asked for, or the workload's own.
-pub fn distribution(args: &Bench) -> Distribution {
-    args.distribution.unwrap_or(match args.workload {
+pub fn distribution(load: &Load) -> Distribution {
+    load.distribution.unwrap_or(match load.workload {
         Workload::D => Distribution::Latest,
         Workload::Load | Workload::Update => Distribution::Uniform,
         _ => Distribution::Zipfian,
@@ -54,13 +54,13 @@ pub enum Choice {
 }
 
 impl Choice {
-    pub fn new(args: &Bench) -> Self {
-        match distribution(args) {
+    pub fn new(load: &Load) -> Self {
+        match distribution(load) {
             Distribution::Uniform => Self::Uniform,
-            Distribution::Zipfian => Self::Zipfian(Zipf::new(args.records)),
-            Distribution::Latest => Self::Latest(Zipf::new(args.records)),
+            Distribution::Zipfian => Self::Zipfian(Zipf::new(load.records)),
+            Distribution::Latest => Self::Latest(Zipf::new(load.records)),
             Distribution::Hotspot => {
-                Self::Hotspot { records: args.hot_records, operations: args.hot_operations }
+                Self::Hotspot { records: load.hot_records, operations: load.hot_operations }
             }
         }
     }

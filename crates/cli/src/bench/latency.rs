@@ -13,11 +13,12 @@ pub enum Kind {
     Insert,
     Scan,
     ReadModifyWrite,
+    Delete,
 }
 
 impl Kind {
-    pub const ALL: [Self; 5] =
-        [Self::Read, Self::Update, Self::Insert, Self::Scan, Self::ReadModifyWrite];
+    pub const ALL: [Self; 6] =
+        [Self::Read, Self::Update, Self::Insert, Self::Scan, Self::ReadModifyWrite, Self::Delete];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -26,6 +27,7 @@ impl Kind {
             Self::Insert => "insert",
             Self::Scan => "scan",
             Self::ReadModifyWrite => "read_modify_write",
+            Self::Delete => "delete",
         }
     }
 }

@@ -1,19 +1,31 @@
-//! Mixes of operations (YCSB core workloads), and how one operation is done.
+//! Mixes of operations: YCSB's core workloads, shares of updates (Nezha, figure 8), shares of scans.
 
 use super::choice::{Choice, Prng};
 use super::latency::Kind;
 use super::records::Records;
-use crate::args::{Bench, Workload};
-use crate::store::Store;
+use crate::args::{Load, Workload};
+use bytes::Bytes;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use stele_types::Result;
+
+/// What to do next.
+pub struct Step {
+    pub kind: Kind,
+    /// One key, or those of a batch of writes.
+    pub keys: Vec<Vec<u8>>,
+    /// Pairs to scan.
+    pub scan_length: usize,
+    /// Records there are once this is done.
+    inserted: u64,
+}
 
 /// A mix, and the records there are so far.
-pub struct Mix<'a> {
-    workload: Workload,
-    records: &'a Records,
+pub struct Mix {
+    shares: Vec<(Kind, u64)>,
+    records: Arc<Records>,
     choice: Choice,
     batch: u64,
+    deletes_percent: u64,
     scan_length_max: u64,
     /// Records handed out for insertion, and the first of them not known to be there.
     next_insert: AtomicU64,
@@ -24,20 +36,54 @@ pub struct Mix<'a> {
     pub not_found: AtomicU64,
 }
 
-impl<'a> Mix<'a> {
-    pub fn new(args: &Bench, records: &'a Records, workload: Workload) -> Self {
-        let there = if workload == Workload::Load { 0 } else { args.records };
+/// Kinds of operations with their percentages.
+fn shares(workload: Workload) -> Vec<(Kind, u64)> {
+    let reads_and = |kind, percent| vec![(kind, percent), (Kind::Read, 100 - percent)];
+    let scans = |percent| vec![(Kind::Scan, percent), (Kind::Update, 100 - percent)];
+    match workload {
+        Workload::Load => vec![(Kind::Insert, 100)],
+        Workload::Update => vec![(Kind::Update, 100)],
+        Workload::A | Workload::W50 => reads_and(Kind::Update, 50),
+        Workload::B => reads_and(Kind::Update, 5),
+        Workload::C => vec![(Kind::Read, 100)],
+        Workload::D => reads_and(Kind::Insert, 5),
+        Workload::E => vec![(Kind::Scan, 95), (Kind::Insert, 5)],
+        Workload::F => reads_and(Kind::ReadModifyWrite, 50),
+        Workload::W90 => reads_and(Kind::Update, 90),
+        Workload::W70 => reads_and(Kind::Update, 70),
+        Workload::W30 => reads_and(Kind::Update, 30),
+        Workload::W10 => reads_and(Kind::Update, 10),
+        Workload::S90 => scans(90),
+        Workload::S70 => scans(70),
+        Workload::S50 => scans(50),
+        Workload::S30 => scans(30),
+        Workload::S10 => scans(10),
+    }
+}
+
+impl Mix {
+    /// Writes come in batches where nothing else is done. Each round of a load inserts other records.
+    pub fn new(
+        load: &Load,
+        records: Arc<Records>,
+        workload: Workload,
+        batch: u64,
+        round: u64,
+    ) -> Self {
+        let there = load.records * if workload == Workload::Load { round } else { 1 };
         let choice = match workload {
             // A load chooses nothing, and preparing a distribution takes time.
             Workload::Load => Choice::Uniform,
-            _ => Choice::new(args),
+            _ => Choice::new(load),
         };
+        let only_writes = matches!(workload, Workload::Load | Workload::Update);
         Self {
-            workload,
+            shares: shares(workload),
             records,
             choice,
-            batch: args.batch,
-            scan_length_max: args.scan_length_max,
+            batch: if only_writes { batch } else { 1 },
+            deletes_percent: if workload == Workload::Load { 0 } else { load.deletes },
+            scan_length_max: load.scan_length_max,
             next_insert: AtomicU64::new(there),
             inserted: AtomicU64::new(there),
             payload_bytes: AtomicU64::new(0),
@@ -46,84 +92,80 @@ impl<'a> Mix<'a> {
         }
     }
 
-    /// How many operations one call of [`Mix::step`] does.
+    /// How many operations one step does at most.
     pub fn step_operations(&self) -> u64 {
-        match self.workload {
-            Workload::Load | Workload::Update => self.batch,
-            _ => 1,
-        }
+        self.batch
     }
 
-    /// Draws what the next step is.
-    pub fn kind(&self, prng: &mut Prng) -> Kind {
-        let percent = prng.below(100);
-        match self.workload {
-            Workload::Load => Kind::Insert,
-            Workload::Update => Kind::Update,
-            Workload::A if percent < 50 => Kind::Read,
-            Workload::A => Kind::Update,
-            Workload::B if percent < 95 => Kind::Read,
-            Workload::B => Kind::Update,
-            Workload::C => Kind::Read,
-            Workload::D if percent < 95 => Kind::Read,
-            Workload::E if percent < 95 => Kind::Scan,
-            Workload::D | Workload::E => Kind::Insert,
-            Workload::F if percent < 50 => Kind::Read,
-            Workload::F => Kind::ReadModifyWrite,
-        }
-    }
-
-    /// Does a step of up to `operations` operations.
-    pub fn step(&self, store: &Store, kind: Kind, operations: u64, prng: &mut Prng) -> Result<()> {
+    /// Draws a step of up to `operations` operations.
+    pub fn draw(&self, operations: u64, prng: &mut Prng) -> Step {
+        let kind = self.kind(prng);
+        let mut step = Step { kind, keys: Vec::new(), scan_length: 0, inserted: 0 };
         match kind {
-            Kind::Read => self.read(store, &self.chosen_key(prng)),
-            Kind::Update => {
-                let keys = (0..operations).map(|_| self.chosen_key(prng)).collect();
-                self.write(store, keys, prng)
-            }
             Kind::Insert => {
                 let first = self.next_insert.fetch_add(operations, Relaxed);
-                let keys = (first..first + operations).map(|i| self.records.key(i)).collect();
-                self.write(store, keys, prng)?;
-                // May run ahead of a slower thread's insert; its record then counts as not found.
-                self.inserted.fetch_max(first + operations, Relaxed);
-                Ok(())
+                step.keys = (first..first + operations).map(|i| self.records.key(i)).collect();
+                step.inserted = first + operations;
             }
-            Kind::Scan => {
-                let length = 1 + prng.below(self.scan_length_max);
-                let (_, bytes) = store.scan_from(&self.chosen_key(prng), length as usize)?;
-                self.read_bytes.fetch_add(bytes, Relaxed);
-                Ok(())
-            }
-            Kind::ReadModifyWrite => {
-                let key = self.chosen_key(prng);
-                self.read(store, &key)?;
-                self.write(store, vec![key], prng)
+            Kind::Update => step.keys = (0..operations).map(|_| self.chosen_key(prng)).collect(),
+            _ => step.keys = vec![self.chosen_key(prng)],
+        }
+        if kind == Kind::Scan {
+            step.scan_length = 1 + prng.below(self.scan_length_max) as usize;
+        }
+        step
+    }
+
+    fn kind(&self, prng: &mut Prng) -> Kind {
+        let mut percent = prng.below(100);
+        for &(kind, share) in &self.shares {
+            if percent >= share {
+                percent -= share;
+            } else if kind == Kind::Update && prng.below(100) < self.deletes_percent {
+                return Kind::Delete;
+            } else {
+                return kind;
             }
         }
+        Kind::Read
     }
 
     fn chosen_key(&self, prng: &mut Prng) -> Vec<u8> {
         self.records.key(self.choice.draw(prng, self.inserted.load(Relaxed)))
     }
 
-    fn read(&self, store: &Store, key: &[u8]) -> Result<()> {
-        match store.get(key)? {
-            Some((value, _)) => self.read_bytes.fetch_add(value.len() as u64, Relaxed),
-            None => self.not_found.fetch_add(1, Relaxed),
-        };
-        Ok(())
+    /// A value to write.
+    pub fn value(&self, prng: &mut Prng) -> Bytes {
+        self.records.value(prng)
     }
 
-    fn write(&self, store: &Store, keys: Vec<Vec<u8>>, prng: &mut Prng) -> Result<()> {
-        if let [key] = keys.as_slice() {
-            store.put(key, self.records.value(prng), None)?;
-        } else {
-            let pair = |key: &'_ Vec<u8>| (key.clone(), self.records.value(prng));
-            let pairs: Vec<(Vec<u8>, &[u8])> = keys.iter().map(pair).collect();
-            store.put_all(pairs.iter().map(|(key, value)| (key.as_slice(), *value)))?;
+    /// Counts what a step wrote.
+    pub fn wrote(&self, step: &Step) {
+        let records = step.keys.len() as u64;
+        self.payload_bytes.fetch_add(records * self.records.record_bytes(), Relaxed);
+        // May run ahead of a slower thread's insert; its record then counts as not found.
+        self.inserted.fetch_max(step.inserted, Relaxed);
+    }
+
+    /// Counts what a read found.
+    pub fn read(&self, value_bytes: Option<u64>) {
+        match value_bytes {
+            Some(bytes) => self.read_bytes.fetch_add(bytes, Relaxed),
+            None => self.not_found.fetch_add(1, Relaxed),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ValueEnum;
+
+    #[test]
+    fn shares_of_every_workload_are_whole() {
+        for workload in Workload::value_variants() {
+            let whole: u64 = shares(*workload).iter().map(|(_, percent)| percent).sum();
+            assert_eq!(whole, 100, "{workload:?}");
         }
-        self.payload_bytes.fetch_add(keys.len() as u64 * self.records.record_bytes(), Relaxed);
-        Ok(())
     }
 }

@@ -141,19 +141,28 @@ impl Metrics {
         Self { registry, seconds, failed, stages, slow_log, started: Instant::now() }
     }
 
-    /// Counts a request that took `took`.
-    pub fn request(&self, kind: Kind, took: Duration, outcome: Outcome, stages: Option<Timings>) {
-        self.seconds.get_or_create(&Request { kind }).observe(took.as_secs_f64());
+    /// Counts requests that were done as one and took `took`.
+    pub fn requests(
+        &self,
+        kind: Kind,
+        count: usize,
+        took: Duration,
+        outcome: Outcome,
+        stages: Option<Timings>,
+    ) {
+        let seconds = self.seconds.get_or_create_owned(&Request { kind });
+        (0..count).for_each(|_| seconds.observe(took.as_secs_f64()));
         let outcome = match outcome {
             Outcome::Served => None,
             Outcome::Retry => Some("retry"),
             Outcome::Final => Some("final"),
         };
         if let Some(outcome) = outcome {
-            self.failed.get_or_create(&Failed { kind, outcome }).inc();
+            self.failed.get_or_create(&Failed { kind, outcome }).inc_by(count as u64);
         }
         for (stage, nanos) in stages.iter().flat_map(stages_of) {
-            self.stages.get_or_create(&Stage { stage }).observe(nanos as f64 / 1e9);
+            let seconds = self.stages.get_or_create_owned(&Stage { stage });
+            (0..count).for_each(|_| seconds.observe(nanos as f64 / 1e9));
         }
         self.slow_log.request(kind, took, outcome.unwrap_or("served"), stages.as_ref());
     }

@@ -2,15 +2,17 @@
 //! never ends the stream: that would fail every other one on it.
 
 use super::TikvService;
+use super::put_groups::Groups;
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use stele_proto::kvrpcpb::{Context, GetHealthFeedbackResponse};
+use stele_proto::kvrpcpb::{Context, GetHealthFeedbackResponse, RawPutResponse};
 use stele_proto::tikvpb::batch_commands_request::{Request, request::Cmd};
 use stele_proto::tikvpb::batch_commands_response::{Response, response::Cmd as Done};
 use stele_proto::tikvpb::{
     BatchCommandsEmptyResponse, BatchCommandsRequest, BatchCommandsResponse,
 };
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Status, Streaming};
@@ -30,7 +32,7 @@ type Batches = Pin<Box<dyn Stream<Item = Result<BatchCommandsResponse, Status>> 
 
 /// Serves one stream until its client ends it.
 pub(super) fn serve(service: TikvService, requests: Streaming<BatchCommandsRequest>) -> Batches {
-    let (answers, waiting) = mpsc::channel::<Answer>(ANSWERS_MAX);
+    let (answers, waiting) = mpsc::channel(ANSWERS_MAX);
     let (batches, out) = mpsc::channel(4);
     tokio::spawn(collect(waiting, batches.clone()));
     tokio::spawn(async move {
@@ -45,35 +47,78 @@ pub(super) fn serve(service: TikvService, requests: Streaming<BatchCommandsReque
 async fn read(
     service: TikvService,
     mut requests: Streaming<BatchCommandsRequest>,
-    answers: mpsc::Sender<Answer>,
+    answers: mpsc::Sender<Vec<Answer>>,
 ) -> Result<(), Box<Status>> {
     let room = Arc::new(Semaphore::new(COMMANDS_MAX));
     while let Some(Ok(batch)) = requests.next().await {
-        for (id, request) in batch.request_ids.into_iter().zip(batch.requests) {
-            service.check_cluster(context(&request))?;
-            let Ok(permit) = room.clone().acquire_owned().await else { return Ok(()) };
-            let (service, answers) = (service.clone(), answers.clone());
-            tokio::spawn(async move {
-                let response = run(&service, request).await;
-                // The stream may have ended meanwhile.
-                let _ = answers.send((id, response)).await;
-                drop(permit);
-            });
-        }
+        let commands = batch.requests.len().clamp(1, COMMANDS_MAX) as u32;
+        let Ok(permit) = room.clone().acquire_many_owned(commands).await else { return Ok(()) };
+        let work = Work { service: service.clone(), answers: answers.clone(), _permit: permit };
+        Arc::new(work).begin(batch)?;
     }
     Ok(())
 }
 
+/// One message in work; its commands hold it.
+struct Work {
+    service: TikvService,
+    answers: mpsc::Sender<Vec<Answer>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Work {
+    /// Begins every command.
+    fn begin(self: Arc<Self>, batch: BatchCommandsRequest) -> Result<(), Box<Status>> {
+        let mut puts = Groups::default();
+        for (id, request) in batch.request_ids.into_iter().zip(batch.requests) {
+            self.service.check_cluster(context(&request))?;
+            match request.cmd {
+                Some(Cmd::RawPut(put)) => {
+                    if let Err(failure) = puts.add(&self.service.stores, id, &put) {
+                        let response = self.service.put_failed(failure);
+                        self.clone().answer(async move { vec![(id, put_done(response))] });
+                    }
+                }
+                cmd => {
+                    let service = self.service.clone();
+                    let request = Request { cmd };
+                    self.clone().answer(async move { vec![(id, run(&service, request).await)] });
+                }
+            }
+        }
+        for group in puts.finish() {
+            let service = self.service.clone();
+            self.clone().answer(async move {
+                let done = group.run(&service).await;
+                done.into_iter().map(|(id, response)| (id, put_done(response))).collect()
+            });
+        }
+        Ok(())
+    }
+
+    fn answer(self: Arc<Self>, work: impl Future<Output = Vec<Answer>> + Send + 'static) {
+        tokio::spawn(async move {
+            let done = work.await;
+            // The stream may have ended meanwhile.
+            let _ = self.answers.send(done).await;
+        });
+    }
+}
+
+fn put_done(response: RawPutResponse) -> Response {
+    Response { cmd: Some(Done::RawPut(response)) }
+}
+
 /// Puts answers that are ready at the same time into one message.
 async fn collect(
-    mut waiting: mpsc::Receiver<Answer>,
+    mut waiting: mpsc::Receiver<Vec<Answer>>,
     batches: mpsc::Sender<Result<BatchCommandsResponse, Status>>,
 ) {
     let mut ready = Vec::new();
     while waiting.recv_many(&mut ready, ANSWERS_PER_BATCH).await > 0 {
         let mut batch = BatchCommandsResponse::default();
         let mut bytes = 0;
-        for (id, response) in ready.drain(..) {
+        for (id, response) in ready.drain(..).flatten() {
             bytes += prost::Message::encoded_len(&response);
             batch.request_ids.push(id);
             batch.responses.push(response);

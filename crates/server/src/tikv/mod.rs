@@ -3,6 +3,7 @@
 mod batch_commands;
 mod checks;
 mod errors;
+mod put_groups;
 mod reads;
 mod writes;
 
@@ -14,7 +15,7 @@ use bytes::Bytes;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use stele_proto::errorpb;
 use stele_proto::kvrpcpb::*;
 use stele_proto::tikvpb::tikv_server::Tikv;
@@ -41,18 +42,15 @@ impl TikvService {
     async fn timed<T>(
         &self,
         kind: Kind,
+        count: usize,
         work: impl Future<Output = Result<T, Failure>>,
         stages: impl FnOnce(&T) -> Option<Timings>,
     ) -> Result<T, Failure> {
         let started = Instant::now();
         let result = work.await;
-        let outcome = match &result {
-            Ok(_) => Outcome::Served,
-            Err(Failure::Region(_)) => Outcome::Retry,
-            Err(Failure::Final(_)) => Outcome::Final,
-        };
+        let outcome = result.as_ref().err().map_or(Outcome::Served, outcome);
         let stages = result.as_ref().ok().and_then(stages);
-        self.metrics.request(kind, started.elapsed(), outcome, stages);
+        self.metrics.requests(kind, count, started.elapsed(), outcome, stages);
         result
     }
 
@@ -61,15 +59,17 @@ impl TikvService {
         kind: Kind,
         work: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
-        self.timed(kind, work, |_| None).await
+        self.timed(kind, 1, work, |_| None).await
     }
 
+    /// So many writes that are done as one.
     async fn write(
         &self,
         kind: Kind,
+        count: usize,
         work: impl Future<Output = Result<Timings, Failure>>,
     ) -> (Option<errorpb::Error>, String) {
-        let result = self.timed(kind, work, |timings| Some(*timings)).await;
+        let result = self.timed(kind, count, work, |timings| Some(*timings)).await;
         result.err().map(parts).unwrap_or_default()
     }
 
@@ -113,31 +113,39 @@ impl TikvService {
 
     async fn put(&self, request: RawPutRequest) -> RawPutResponse {
         let done = writes::put(&self.stores, &request);
-        let (region_error, error) = self.write(Kind::Put, done).await;
+        let (region_error, error) = self.write(Kind::Put, 1, done).await;
+        RawPutResponse { region_error, error }
+    }
+
+    /// The answer to a put that was not proposed.
+    fn put_failed(&self, failure: Failure) -> RawPutResponse {
+        let outcome = outcome(&failure);
+        self.metrics.requests(Kind::Put, 1, Duration::ZERO, outcome, None);
+        let (region_error, error) = parts(failure);
         RawPutResponse { region_error, error }
     }
 
     async fn batch_put(&self, request: RawBatchPutRequest) -> RawBatchPutResponse {
         let done = writes::batch_put(&self.stores, &request);
-        let (region_error, error) = self.write(Kind::BatchPut, done).await;
+        let (region_error, error) = self.write(Kind::BatchPut, 1, done).await;
         RawBatchPutResponse { region_error, error }
     }
 
     async fn delete(&self, request: RawDeleteRequest) -> RawDeleteResponse {
         let done = writes::delete(&self.stores, &request);
-        let (region_error, error) = self.write(Kind::Delete, done).await;
+        let (region_error, error) = self.write(Kind::Delete, 1, done).await;
         RawDeleteResponse { region_error, error }
     }
 
     async fn batch_delete(&self, request: RawBatchDeleteRequest) -> RawBatchDeleteResponse {
         let done = writes::batch_delete(&self.stores, &request);
-        let (region_error, error) = self.write(Kind::BatchDelete, done).await;
+        let (region_error, error) = self.write(Kind::BatchDelete, 1, done).await;
         RawBatchDeleteResponse { region_error, error }
     }
 
     async fn delete_range(&self, request: RawDeleteRangeRequest) -> RawDeleteRangeResponse {
         let done = writes::delete_range(&self.stores, &request);
-        let (region_error, error) = self.write(Kind::DeleteRange, done).await;
+        let (region_error, error) = self.write(Kind::DeleteRange, 1, done).await;
         RawDeleteRangeResponse { region_error, error }
     }
 
@@ -154,7 +162,7 @@ impl TikvService {
     async fn compare_and_swap(&self, request: RawCasRequest) -> RawCasResponse {
         let mut response = RawCasResponse::default();
         let swap = writes::compare_and_swap(&self.stores, &request);
-        match self.timed(Kind::Cas, swap, |swapped| Some(swapped.timings)).await {
+        match self.timed(Kind::Cas, 1, swap, |swapped| Some(swapped.timings)).await {
             Ok(swapped) => {
                 response.succeed = swapped.succeeded;
                 response.previous_not_exist = swapped.previous.is_none();
@@ -175,6 +183,13 @@ impl TikvService {
             Err(failure) => (response.region_error, response.error) = parts(failure),
         }
         response
+    }
+}
+
+fn outcome(failure: &Failure) -> Outcome {
+    match failure {
+        Failure::Region(_) => Outcome::Retry,
+        Failure::Final(_) => Outcome::Final,
     }
 }
 

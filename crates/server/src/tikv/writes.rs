@@ -24,7 +24,8 @@ fn expiry(target: &Target, ttl_s: u64) -> u64 {
     }
 }
 
-async fn propose(
+/// Proposes a command and waits until it is applied.
+pub async fn propose(
     target: &Target,
     command: CommandBuilder,
     frees: bool,
@@ -47,16 +48,30 @@ fn invalid(error: Error) -> Failure {
     }
 }
 
-/// `RawPut`
-pub async fn put(stores: &Stores, request: &RawPutRequest) -> Result<Timings, Failure> {
-    let target = target(stores, request.context.as_ref())?;
+/// What a put takes in a command, at most.
+pub fn put_bytes(request: &RawPutRequest) -> usize {
+    request.key.len() + request.value.len() + OP_OVERHEAD_BYTES
+}
+
+/// Checks a put and adds it to a command of its target.
+pub fn add_put(
+    target: &Target,
+    command: &mut CommandBuilder,
+    request: &RawPutRequest,
+) -> Result<(), Failure> {
     let family = family(&request.cf)?;
     target.check_key(&request.key)?;
     check_value(&request.value)?;
-    let bytes = request.key.len() + request.value.len() + OP_OVERHEAD_BYTES;
-    let mut command = CommandBuilder::with_capacity(bytes);
     let key = family.engine_key(&request.key);
-    command.put(&key, &request.value, expiry(&target, request.ttl)).map_err(invalid)?;
+    command.put(&key, &request.value, expiry(target, request.ttl)).map_err(invalid)?;
+    Ok(())
+}
+
+/// `RawPut`
+pub async fn put(stores: &Stores, request: &RawPutRequest) -> Result<Timings, Failure> {
+    let target = target(stores, request.context.as_ref())?;
+    let mut command = CommandBuilder::with_capacity(put_bytes(request));
+    add_put(&target, &mut command, request)?;
     propose(&target, command, false).await
 }
 

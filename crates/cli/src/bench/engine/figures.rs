@@ -1,10 +1,10 @@
 //! The figures of a run, from real bytes.
 
-use super::choice::distribution;
 use super::driver::Run;
-use super::latency::Summary;
-use super::process_io::ProcessIo;
 use crate::args::Bench;
+use crate::bench::choice::distribution;
+use crate::bench::latency::Summary;
+use crate::bench::process_io::ProcessIo;
 use crate::store::{Figures, Store};
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
@@ -109,7 +109,7 @@ impl Report<'_> {
     pub fn print_text(&self) {
         let run = self.run;
         let all = run.latencies.all();
-        let loop_kind = if self.args.rate.is_some() { "open" } else { "closed" };
+        let loop_kind = if self.args.load.rate.is_some() { "open" } else { "closed" };
         let (write_amp, _) = self.total.write_amp(run.payload_bytes);
         eprintln!(
             "done: {} operations, {} errors in {:.1} s, {:.0} op/s · {loop_kind} loop · fsync on · \
@@ -164,19 +164,19 @@ impl Report<'_> {
     fn configuration(&self) -> Value {
         let args = self.args;
         json!({
-            "workload": name(args.workload),
-            "distribution": name(distribution(args)),
-            "records": args.records,
-            "threads": args.threads,
-            "rate": args.rate,
-            "loop": if args.rate.is_some() { "open" } else { "closed" },
+            "workload": name(args.load.workload),
+            "distribution": name(distribution(&args.load)),
+            "records": args.load.records,
+            "threads": args.load.threads,
+            "rate": args.load.rate,
+            "loop": if args.load.rate.is_some() { "open" } else { "closed" },
             "batch": args.batch,
-            "value_bytes": args.value_bytes,
-            "key_bytes": args.key_bytes,
-            "ordered": args.ordered,
+            "value_bytes": args.load.value_bytes,
+            "key_bytes": args.load.key_bytes,
+            "ordered": args.load.ordered,
             "policy": name(args.policy),
             "settled": args.settle,
-            "seed": args.seed,
+            "seed": args.load.seed,
             "fsync": true,
             "version": env!("CARGO_PKG_VERSION"),
         })

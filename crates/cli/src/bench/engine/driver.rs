@@ -1,12 +1,14 @@
 //! Threads that run a mix, in a closed loop or on a schedule, and the line printed each second.
 
-use super::choice::Prng;
 use super::figures::{Account, live_line};
-use super::latency::{Latencies, Recorder};
-use super::records::Records;
-use super::workload::Mix;
 use crate::args::{Bench, Workload};
+use crate::bench::choice::Prng;
+use crate::bench::latency::{Kind, Latencies, Recorder};
+use crate::bench::records::Records;
+use crate::bench::workload::{Mix, Step};
 use crate::store::Store;
+use bytes::Bytes;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,7 +32,7 @@ pub struct Run {
 pub struct Driver<'a> {
     args: &'a Bench,
     store: &'a Store,
-    mix: Mix<'a>,
+    mix: Mix,
     operations: u64,
     measured: bool,
     taken: AtomicU64,
@@ -45,27 +47,31 @@ impl<'a> Driver<'a> {
     pub fn new(
         args: &'a Bench,
         store: &'a Store,
-        records: &'a Records,
+        records: &Arc<Records>,
         workload: Workload,
     ) -> Self {
         Self {
             args,
             store,
-            mix: Mix::new(args, records, workload),
-            operations: if workload == Workload::Load { args.records } else { args.operations },
-            measured: workload == args.workload,
+            mix: Mix::new(&args.load, records.clone(), workload, args.batch, 0),
+            operations: if workload == Workload::Load {
+                args.load.records
+            } else {
+                args.load.operations
+            },
+            measured: workload == args.load.workload,
             taken: AtomicU64::new(0),
             done: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             stop: AtomicBool::new(false),
-            running: AtomicU64::new(args.threads),
+            running: AtomicU64::new(args.load.threads),
             started: Instant::now(),
         }
     }
 
     pub fn run(mut self) -> Result<Run> {
         let recorders: Vec<Recorder> =
-            (0..self.args.threads).map(|_| Recorder::default()).collect();
+            (0..self.args.load.threads).map(|_| Recorder::default()).collect();
         let mut latencies = Latencies::default();
         self.started = Instant::now();
         let first_error = thread::scope(|scope| {
@@ -97,7 +103,7 @@ impl<'a> Driver<'a> {
     }
 
     fn worker(&self, thread: u64, recorder: &Recorder) -> Result<()> {
-        let mut prng = Prng::new(self.args.seed.wrapping_mul(0x1_0001).wrapping_add(thread));
+        let mut prng = Prng::new(self.args.load.seed.wrapping_mul(0x1_0001).wrapping_add(thread));
         let result = self.steps(recorder, &mut prng);
         if result.is_err() {
             self.stop.store(true, Relaxed);
@@ -114,16 +120,16 @@ impl<'a> Driver<'a> {
                 return Ok(());
             }
             let operations = step.min(self.operations - first);
-            let begin = match self.args.rate {
+            let begin = match self.args.load.rate {
                 // Latency counts from the schedule: a stall is not hidden by starting later
                 // (coordinated omission).
                 Some(rate) if self.measured => self.wait_for_turn(first, rate),
                 _ => Instant::now(),
             };
-            let kind = self.mix.kind(prng);
-            match self.mix.step(self.store, kind, operations, prng) {
+            let step = self.mix.draw(operations, prng);
+            match self.execute(&step, prng) {
                 Ok(()) => {
-                    recorder.record(kind, begin.elapsed());
+                    recorder.record(step.kind, begin.elapsed());
                     self.done.fetch_add(operations, Relaxed);
                 }
                 Err(Error::Busy(_) | Error::NoSpace(_)) => {
@@ -132,6 +138,47 @@ impl<'a> Driver<'a> {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    fn execute(&self, step: &Step, prng: &mut Prng) -> Result<()> {
+        let Some(key) = step.keys.first() else { return Ok(()) };
+        match step.kind {
+            Kind::Read => self.read(key),
+            Kind::Update | Kind::Insert => self.write(step, prng),
+            Kind::Delete => {
+                self.store.delete(key)?;
+                self.mix.wrote(step);
+                Ok(())
+            }
+            Kind::Scan => {
+                let (_, bytes) = self.store.scan_from(key, step.scan_length)?;
+                self.mix.read(Some(bytes));
+                Ok(())
+            }
+            Kind::ReadModifyWrite => {
+                self.read(key)?;
+                self.write(step, prng)
+            }
+        }
+    }
+
+    fn read(&self, key: &[u8]) -> Result<()> {
+        let found = self.store.get(key)?;
+        self.mix.read(found.map(|(value, _)| value.len() as u64));
+        Ok(())
+    }
+
+    fn write(&self, step: &Step, prng: &mut Prng) -> Result<()> {
+        if let [key] = step.keys.as_slice() {
+            self.store.put(key, &self.mix.value(prng), None)?;
+        } else {
+            let pair = |key: &'_ Vec<u8>| (key.clone(), self.mix.value(prng));
+            let pairs: Vec<(Vec<u8>, Bytes)> = step.keys.iter().map(pair).collect();
+            self.store
+                .put_all(pairs.iter().map(|(key, value)| (key.as_slice(), value.as_ref())))?;
+        }
+        self.mix.wrote(step);
+        Ok(())
     }
 
     /// Sleeps until operation number `first` is due; returns when it was due.
@@ -147,7 +194,7 @@ impl<'a> Driver<'a> {
     fn watch(&self, recorders: &[Recorder], total: &mut Latencies) {
         let before = Account::take(self.store);
         let (mut last_done, mut last_at) = (0, self.started);
-        let limit = self.args.duration.filter(|_| self.measured).map(Duration::from_secs);
+        let limit = self.args.load.duration.filter(|_| self.measured).map(Duration::from_secs);
         while self.running.load(Relaxed) > 0 {
             thread::sleep(POLL);
             if limit.is_some_and(|limit| self.started.elapsed() >= limit) {
@@ -165,7 +212,7 @@ impl<'a> Driver<'a> {
             let throughput = (done - last_done) as f64 / passed.as_secs_f64();
             (last_done, last_at) = (done, Instant::now());
             total.add(&recent);
-            if !self.args.quiet {
+            if !self.args.load.quiet {
                 let written = Account::take(self.store).since(&before);
                 let payload = self.mix.payload_bytes.load(Relaxed);
                 let seconds = self.started.elapsed().as_secs();

@@ -1,0 +1,149 @@
+//! The figures of rounds, and of targets beside each other.
+
+use super::driver::Run;
+use crate::args::BenchWire;
+use crate::bench::choice::distribution;
+use clap::ValueEnum;
+use serde_json::{Map, Value, json};
+
+/// One target in one round.
+pub struct Round {
+    pub url: String,
+    pub number: u64,
+    pub run: Run,
+    /// What its processes used.
+    pub used: Value,
+    /// Processor time of the generator.
+    pub generator_seconds: f64,
+}
+
+impl Round {
+    pub fn per_second(&self) -> f64 {
+        self.run.operations as f64 / self.run.seconds
+    }
+
+    /// One object for machines.
+    pub fn to_json(&self, args: &BenchWire) -> Value {
+        let run = &self.run;
+        let busy = run.curve.len().saturating_sub(1);
+        let whole_slices = run.curve.get(..busy).unwrap_or_default();
+        json!({
+            "target": self.url,
+            "round": self.number + 1,
+            "configuration": configuration(args),
+            "seconds": run.seconds,
+            "operations": run.operations,
+            "operations_per_second": self.per_second(),
+            "errors": run.errors,
+            "error": run.error,
+            "not_found": run.not_found,
+            "payload_bytes": run.payload_bytes,
+            "read_bytes": run.read_bytes,
+            "latency": run.latencies.to_json(),
+            "slowest_100_ms_operations": whole_slices.iter().min(),
+            "servers": self.used,
+            "generator_processor_us_per_operation":
+                self.generator_seconds * 1e6 / run.operations.max(1) as f64,
+        })
+    }
+}
+
+fn configuration(args: &BenchWire) -> Value {
+    let load = &args.load;
+    let name = |value: Option<clap::builder::PossibleValue>| {
+        value.map(|value| value.get_name().to_owned()).unwrap_or_default()
+    };
+    json!({
+        "workload": name(load.workload.to_possible_value()),
+        "distribution": name(distribution(load).to_possible_value()),
+        "records": load.records,
+        "clients": load.threads,
+        "connections": args.connections,
+        "rate": load.rate,
+        "loop": if load.rate.is_some() { "open" } else { "closed" },
+        "value_bytes": load.value_bytes,
+        "key_bytes": load.key_bytes,
+        "deletes_percent": load.deletes,
+        "scan_length_max": load.scan_length_max,
+        "warm_up_s": args.warm_up,
+        "redis_replicas": args.redis_replicas,
+        "seed": load.seed,
+        "version": env!("CARGO_PKG_VERSION"),
+    })
+}
+
+/// Median, least and most of all rounds.
+pub struct Spread {
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+}
+
+impl Spread {
+    pub fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let at = |index: usize| values.get(index).copied().unwrap_or(0.0);
+        let middle = values.len() / 2;
+        let median = match values.len() % 2 {
+            0 => (at(middle.saturating_sub(1)) + at(middle)) / 2.0,
+            _ => at(middle),
+        };
+        Self { median, min: at(0), max: at(values.len().saturating_sub(1)) }
+    }
+
+    fn to_json(&self) -> Value {
+        json!({"median": self.median, "min": self.min, "max": self.max})
+    }
+}
+
+/// A figure of one target over its rounds.
+pub fn spread(rounds: &[Round], url: &str, figure: impl Fn(&Round) -> f64) -> Spread {
+    Spread::of(rounds.iter().filter(|round| round.url == url).map(figure).collect())
+}
+
+/// Every target, and the first beside each of the others, round by round.
+pub fn summary(args: &BenchWire, rounds: &[Round]) -> Value {
+    let mut targets = Map::new();
+    for url in &args.target {
+        let p99 = |round: &Round| round.run.latencies.all().p99_us;
+        let p50 = |round: &Round| round.run.latencies.all().p50_us;
+        let figures = json!({
+            "operations_per_second": spread(rounds, url, Round::per_second).to_json(),
+            "p50_us": spread(rounds, url, p50).to_json(),
+            "p99_us": spread(rounds, url, p99).to_json(),
+            "errors": rounds.iter().filter(|round| round.url == *url)
+                .map(|round| round.run.errors).sum::<u64>(),
+        });
+        targets.insert(url.clone(), figures);
+    }
+    let mut ratios = Map::new();
+    if let Some((first, others)) = args.target.split_first() {
+        let of = |url: &str| -> Vec<f64> {
+            rounds.iter().filter(|round| round.url == url).map(Round::per_second).collect()
+        };
+        for other in others {
+            let pairs = of(first).into_iter().zip(of(other));
+            let ratio = Spread::of(pairs.map(|(mine, theirs)| mine / theirs).collect());
+            ratios.insert(other.clone(), ratio.to_json());
+        }
+    }
+    json!({
+        "summary": targets,
+        "first_to_others": ratios,
+        "rounds": args.rounds,
+        "configuration": configuration(args),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between_two() {
+        let spread = Spread::of(vec![4.0, 1.0, 2.0, 3.0]);
+        assert_eq!((spread.median, spread.min, spread.max), (2.5, 1.0, 4.0));
+        assert_eq!(Spread::of(vec![3.0, 9.0, 1.0]).median, 3.0);
+        assert_eq!(Spread::of(Vec::new()).median, 0.0);
+    }
+}

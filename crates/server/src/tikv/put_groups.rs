@@ -1,0 +1,86 @@
+//! Puts that came in one message and belong to one region are proposed as one entry: consensus, log
+//! and apply have their costs once for all of them. Each is answered by itself, and as they came at
+//! the same time, none of them is promised to be seen without the others.
+
+use super::TikvService;
+use super::checks::{Target, target};
+use super::errors::Failure;
+use super::writes;
+use crate::observe::Kind;
+use crate::stores::Stores;
+use stele_proto::errorpb;
+use stele_proto::kvrpcpb::{Context, RawPutRequest, RawPutResponse};
+use stele_types::CommandBuilder;
+
+/// Bytes of an entry after which another is begun. Beyond this an entry's own cost is small beside
+/// that of its values.
+const GROUP_BYTES_MAX: usize = 64 << 10;
+
+/// Puts of one entry.
+pub(super) struct Group {
+    context: Context,
+    target: Target,
+    ids: Vec<u64>,
+    command: CommandBuilder,
+}
+
+/// Puts of one message.
+#[derive(Default)]
+pub(super) struct Groups {
+    groups: Vec<Group>,
+}
+
+impl Groups {
+    /// Adds a put to those of its region. A failure is this put's only.
+    pub fn add(
+        &mut self,
+        stores: &Stores,
+        id: u64,
+        request: &RawPutRequest,
+    ) -> Result<(), Failure> {
+        let context = request.context.as_ref();
+        let fits = |group: &&mut Group| {
+            context.is_some_and(|context| is_same_place(&group.context, context))
+                && group.command.encoded_bytes() + writes::put_bytes(request) <= GROUP_BYTES_MAX
+        };
+        if let Some(group) = self.groups.iter_mut().find(fits) {
+            writes::add_put(&group.target, &mut group.command, request)?;
+            group.ids.push(id);
+            return Ok(());
+        }
+        let target = target(stores, context)?;
+        let mut command = CommandBuilder::with_capacity(writes::put_bytes(request));
+        writes::add_put(&target, &mut command, request)?;
+        let context = context.cloned().unwrap_or_default();
+        self.groups.push(Group { context, target, ids: vec![id], command });
+        Ok(())
+    }
+
+    /// What is to be proposed.
+    pub fn finish(self) -> Vec<Group> {
+        self.groups
+    }
+}
+
+/// Whether two requests are checked against the same peer in the same state.
+fn is_same_place(a: &Context, b: &Context) -> bool {
+    a.region_id == b.region_id
+        && a.peer == b.peer
+        && a.region_epoch == b.region_epoch
+        && a.term == b.term
+        && a.api_version == b.api_version
+}
+
+impl Group {
+    /// Proposes the entry and waits until it is applied; the answer to each put.
+    pub async fn run(self, service: &TikvService) -> Vec<(u64, RawPutResponse)> {
+        let done = writes::propose(&self.target, self.command, false);
+        let (region_error, error): (Option<errorpb::Error>, String) =
+            service.write(Kind::Put, self.ids.len(), done).await;
+        let answer = |id| {
+            let (region_error, error) = (region_error.clone(), error.clone());
+            (id, RawPutResponse { region_error, error })
+        };
+        self.ids.into_iter().map(answer).collect()
+    }
+}
