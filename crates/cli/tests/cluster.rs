@@ -226,3 +226,38 @@ fn a_dead_node_in_the_list_is_passed_over_and_none_at_all_is_named() {
     let gone = ask(&fake, "get --cluster @ k").fails(1, "check that its nodes run");
     assert_eq!(gone.err.lines().count(), 1, "{gone:?}");
 }
+
+#[test]
+fn the_load_generator_accounts_for_every_operation_and_compares_targets() {
+    let fake = Fake::start(3);
+    let page = tempfile::tempdir().unwrap();
+    let html = page.path().join("page.html");
+    for workload in ["load", "a", "d", "e", "f", "w90", "s50"] {
+        let line = format!(
+            "bench wire --target stele://@ --target tikv://@ --workload {workload} --records 60 \
+             --operations 120 --clients 7 --value-bytes 100 --rounds 2 --deletes 0 --quiet \
+             --pids {pid}/{pid} --html {}",
+            html.display(),
+            pid = std::process::id(),
+        );
+        let ran = ask(&fake, &line).ok();
+        let lines: Vec<serde_json::Value> =
+            ran.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 5, "{workload}");
+        let wanted = if workload == "load" { 60 } else { 120 };
+        for round in &lines[..4] {
+            let counted: u64 = (round["latency"].as_object().unwrap().values())
+                .map(|kind| kind["count"].as_u64().unwrap())
+                .sum();
+            assert_eq!((round["operations"].as_u64(), counted), (Some(wanted), wanted), "{round}");
+            assert_eq!(round["errors"], 0, "{round}");
+            assert!(round["servers"]["processor_us_per_operation"][0].is_number(), "{round}");
+        }
+        let address = fake.addresses().remove(0);
+        let ratio = &lines[4]["first_to_others"][format!("tikv://{address}")]["median"];
+        assert!(ratio.as_f64().unwrap() > 0.0, "{}", lines[4]);
+        assert!(std::fs::read_to_string(&html).unwrap().contains("<polyline"));
+    }
+    ask(&fake, "bench wire --target mysql://@").fails(1, "is no target: write stele://");
+    ask(&fake, "bench wire --target stele://@ --pids 1,2/3").fails(1, "processes of 1 targets");
+}

@@ -116,3 +116,54 @@ async fn receive(connection: &mut BufStream<TcpStream>) -> Result<Reply> {
         _ => Err(unexpected()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
+
+    /// Answers connections one after the other: each expects a call and gives these answers.
+    async fn scripted(script: Vec<(&'static str, &'static str)>) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            for (call, answer) in script {
+                let mut heard = vec![0; call.len()];
+                stream.read_exact(&mut heard).await.unwrap();
+                assert_eq!(String::from_utf8_lossy(&heard), call);
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        address
+    }
+
+    #[tokio::test]
+    async fn a_put_counts_once_replicas_have_it() {
+        let set = "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$2\r\nvv\r\n\
+                   *3\r\n$4\r\nWAIT\r\n$1\r\n1\r\n$4\r\n5000\r\n";
+        let get = "*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
+        let script = vec![
+            (set, "+OK\r\n:1\r\n"),
+            (get, "$2\r\nvv\r\n"),
+            (get, "$-1\r\n"),
+            (set, "+OK\r\n:0\r\n"),
+        ];
+        let redis = Redis::new(scripted(script).await, 1);
+        let (key, value) = (Bytes::from("k"), Bytes::from("vv"));
+        redis.put(key.clone(), value.clone()).await.unwrap();
+        assert_eq!(redis.get(key.clone()).await.unwrap(), Some(2));
+        assert_eq!(redis.get(key.clone()).await.unwrap(), None);
+        let error = redis.put(key, value).await.unwrap_err();
+        assert!(error.to_string().contains("0 replicas have the write"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn refusals_and_nonsense_are_errors() {
+        for answer in ["-ERR no\r\n", "what\r\n", "$99999999999\r\n"] {
+            let get = "*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
+            let redis = Redis::new(scripted(vec![(get, answer)]).await, 0);
+            assert!(redis.get(Bytes::from("k")).await.is_err(), "{answer}");
+        }
+    }
+}

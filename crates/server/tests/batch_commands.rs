@@ -1,0 +1,172 @@
+//! Many commands in one message, against a whole node.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use stele_proto::kvrpcpb::{Context, RawGetRequest, RawPutRequest, RawPutResponse};
+use stele_proto::pdpb::GetRegionRequest;
+use stele_proto::pdpb::pd_client::PdClient;
+use stele_proto::stele::control::v1::RegionDetailRequest;
+use stele_proto::stele::control::v1::control_client::ControlClient;
+use stele_proto::tikvpb::BatchCommandsRequest;
+use stele_proto::tikvpb::batch_commands_request::{Request, request::Cmd};
+use stele_proto::tikvpb::batch_commands_response::response::Cmd as Done;
+use stele_proto::tikvpb::tikv_client::TikvClient;
+use stele_server::config::Config;
+use stele_server::node::Node;
+use tonic::transport::Channel;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+struct Served {
+    _node: Node,
+    channel: Channel,
+    context: Context,
+}
+
+/// A node whose region takes writes.
+async fn served(dir: &tempfile::TempDir) -> Served {
+    let config = Config {
+        listen: "127.0.0.1:0".to_owned(),
+        stores: vec![dir.path().join("a")],
+        tick_ms: 20,
+        reserved_bytes: 0,
+        ..Config::default()
+    };
+    let node = Node::start(config).await.unwrap();
+    let url = format!("http://{}", node.ready.address);
+    let channel = Channel::from_shared(url).unwrap().connect().await.unwrap();
+    let started = Instant::now();
+    loop {
+        let request = GetRegionRequest { region_key: Bytes::from("k"), ..Default::default() };
+        let answer = PdClient::new(channel.clone()).get_region(request).await;
+        if let Ok(found) = answer.map(tonic::Response::into_inner)
+            && let (Some(region), Some(leader)) = (found.region, found.leader)
+        {
+            let context = Context {
+                region_id: region.id,
+                region_epoch: region.region_epoch,
+                peer: Some(leader),
+                ..Context::default()
+            };
+            return Served { _node: node, channel, context };
+        }
+        assert!(started.elapsed() < LIMIT);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+impl Served {
+    /// Sends commands in one message; the answers by id.
+    async fn send(&self, commands: Vec<Cmd>) -> BTreeMap<u64, Done> {
+        let wanted = commands.len();
+        let batch = BatchCommandsRequest {
+            request_ids: (1..=wanted as u64).collect(),
+            requests: commands.into_iter().map(|cmd| Request { cmd: Some(cmd) }).collect(),
+            ..BatchCommandsRequest::default()
+        };
+        let (sender, messages) = tokio::sync::mpsc::channel(1);
+        sender.send(batch).await.unwrap();
+        let messages = tokio_stream::wrappers::ReceiverStream::new(messages);
+        let mut client = TikvClient::new(self.channel.clone());
+        let mut answers = client.batch_commands(messages).await.unwrap().into_inner();
+        let mut all = BTreeMap::new();
+        while all.len() < wanted {
+            let batch = answers.message().await.unwrap().unwrap();
+            for (id, response) in batch.request_ids.into_iter().zip(batch.responses) {
+                assert!(all.insert(id, response.cmd.unwrap()).is_none(), "{id} is answered twice");
+            }
+        }
+        all
+    }
+
+    fn put(&self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> RawPutRequest {
+        let (key, value) = (key.into(), value.into());
+        RawPutRequest { context: Some(self.context.clone()), key, value, ..Default::default() }
+    }
+
+    async fn get(&self, key: impl Into<Bytes>) -> Option<Bytes> {
+        let context = Some(self.context.clone());
+        let request = RawGetRequest { context, key: key.into(), ..Default::default() };
+        let mut done = self.send(vec![Cmd::RawGet(request)]).await;
+        let Some(Done::RawGet(found)) = done.remove(&1) else { panic!("{done:?}") };
+        assert!(found.region_error.is_none() && found.error.is_empty(), "{found:?}");
+        (!found.not_found).then_some(found.value)
+    }
+
+    async fn last_index(&self) -> u64 {
+        let request =
+            RegionDetailRequest { region_id: self.context.region_id, ..Default::default() };
+        let detail = ControlClient::new(self.channel.clone()).region_detail(request).await;
+        detail.unwrap().into_inner().replicas[0].last_index
+    }
+}
+
+fn put_answer(done: &Done) -> &RawPutResponse {
+    let Done::RawPut(response) = done else { panic!("{done:?}") };
+    response
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn puts_of_one_message_are_one_entry_and_each_is_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    served.send(vec![Cmd::RawPut(served.put("first", "entry"))]).await;
+    let before = served.last_index().await;
+    let puts = (0..50).map(|i| Cmd::RawPut(served.put(format!("k{i}"), format!("v{i}")))).collect();
+    for (id, done) in served.send(puts).await {
+        let answer = put_answer(&done);
+        assert!(answer.region_error.is_none() && answer.error.is_empty(), "{id}: {answer:?}");
+    }
+    assert_eq!(served.last_index().await, before + 1);
+    for i in 0..50 {
+        assert_eq!(served.get(format!("k{i}")).await.unwrap(), format!("v{i}"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_puts_to_the_same_key_in_one_message_the_last_remains() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    let puts = (0..9).map(|i| Cmd::RawPut(served.put("k", format!("{i}")))).collect();
+    served.send(puts).await;
+    assert_eq!(served.get("k").await.unwrap(), "8");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_put_that_is_refused_takes_no_other_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    let mut stale = served.put("stale", "v");
+    let epoch = stale.context.as_mut().unwrap().region_epoch.as_mut().unwrap();
+    epoch.version += 7;
+    let mut nowhere = served.put("nowhere", "v");
+    nowhere.cf = "no such family".to_owned();
+    let long = served.put(vec![b'x'; 100 << 10], "v");
+    let commands = [served.put("a", "1"), stale, nowhere, long, served.put("b", "2")];
+    let done = served.send(commands.into_iter().map(Cmd::RawPut).collect()).await;
+    assert!(put_answer(&done[&2]).region_error.as_ref().unwrap().epoch_not_match.is_some());
+    assert!(put_answer(&done[&3]).error.contains("no column family"));
+    assert!(put_answer(&done[&4]).error.contains("max key size exceeded"));
+    for (id, key, value) in [(1, "a", "1"), (5, "b", "2")] {
+        assert_eq!(*put_answer(&done[&id]), RawPutResponse::default());
+        assert_eq!(served.get(key).await.unwrap(), value);
+    }
+    assert_eq!(served.get("stale").await, None);
+}
+
+/// An entry is bounded: it is not proposed, replicated and applied as a whole of any size.
+#[tokio::test(flavor = "multi_thread")]
+async fn long_values_of_one_message_are_several_entries() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    served.send(vec![Cmd::RawPut(served.put("first", "entry"))]).await;
+    let before = served.last_index().await;
+    let value = vec![7; 20 << 10];
+    let puts = (0..6).map(|i| Cmd::RawPut(served.put(format!("k{i}"), value.clone()))).collect();
+    served.send(puts).await;
+    assert_eq!(served.last_index().await, before + 2);
+    assert_eq!(served.get("k5").await.unwrap(), value);
+}
