@@ -2,7 +2,7 @@
 
 use crate::process::run_shown;
 use crate::workspace::{Workspace, cargo};
-use crate::{cluster, demo, docs, fuzz, mutants, spec, tidy};
+use crate::{cluster, demo, docs, fuzz, mutants, peers, spec, tidy};
 use anyhow::{Result, bail};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -85,5 +85,7 @@ fn benches(workspace: &Workspace) -> Result<()> {
         let run = ["run", "--quiet", "--package", "stele-bench", "--", bench, "--quick"];
         run_cargo(workspace, &run)?;
     }
-    Ok(())
+    let load = ["--workload", "a", "--records", "500", "--operations", "500", "--quiet"];
+    let load = load.map(str::to_owned).to_vec();
+    peers::run(workspace, &peers::Options { dev: true, load, ..peers::Options::default() })
 }

@@ -7,6 +7,7 @@ mod demo;
 mod docs;
 mod fuzz;
 mod mutants;
+mod peers;
 mod process;
 mod soak;
 mod spec;
@@ -27,6 +28,8 @@ const USAGE: &str = "usage: cargo xtask <command>
                             import a folder, killed three times; export, compare, verify
   cluster SCENARIO|ci|all [--dev] [--short] [--rounds N] [--seed N]
                             faults, figures and foreign clients against real clusters
+  peers [--etcd BIN] [--redis BIN] [--dev] [ARGUMENTS OF stele bench wire]
+                            Stele and other servers under one load, three processes each
   catalogue [--bless]       check or write docs/testing.md: which test is about which fault
   fuzz [--seconds S] [--seed N] [--only NAME] [--guided]
                             run every fuzz target, 10 seconds each; --guided builds with coverage
@@ -86,6 +89,15 @@ fn run(arguments: &[String]) -> Result<()> {
             fuzz::run(&workspace, &options)
         }
         "cluster" => cluster::run(&workspace, rest),
+        "peers" => {
+            let options = peers::Options {
+                etcd: flags.value("--etcd")?.map(Into::into),
+                redis: flags.value("--redis")?.map(Into::into),
+                dev: flags.switch("--dev"),
+                load: flags.rest,
+            };
+            peers::run(&workspace, &options)
+        }
         "catalogue" => {
             let bless = flags.switch("--bless");
             flags.end()?;

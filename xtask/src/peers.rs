@@ -1,0 +1,177 @@
+//! Stele beside other servers on this machine: three processes of each on loopback, one load for all.
+
+use crate::process::{build_stele, run_shown};
+use crate::workspace::Workspace;
+use anyhow::{Context, Result, bail, ensure};
+use std::fs::File;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const NODES: usize = 3;
+const STARTED_WITHIN: Duration = Duration::from_secs(30);
+/// Elections and first replicas.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// Which servers, and what is asked of them.
+#[derive(Debug, Default)]
+pub struct Options {
+    /// The `etcd` binary.
+    pub etcd: Option<PathBuf>,
+    /// The `redis-server` binary.
+    pub redis: Option<PathBuf>,
+    /// The development build of Stele.
+    pub dev: bool,
+    /// For `stele bench wire`.
+    pub load: Vec<String>,
+}
+
+/// Starts the servers, measures them in turn, stops them.
+pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    let stele = build_stele(workspace, !options.dev)?;
+    let work = tempfile::tempdir_in(&workspace.target)?;
+    let mut groups = vec![start_stele(&stele, work.path())?];
+    if let Some(etcd) = &options.etcd {
+        groups.push(start_etcd(etcd, work.path())?);
+    }
+    if let Some(redis) = &options.redis {
+        groups.push(start_redis(redis, work.path())?);
+    }
+    for group in &mut groups {
+        group.wait_until_served()?;
+    }
+    thread::sleep(SETTLE);
+    let mut bench = Command::new(&stele);
+    bench.args(["bench", "wire"]);
+    for group in &groups {
+        bench.arg("--target").arg(group.url());
+    }
+    let pids: Vec<String> = groups.iter().map(Group::pids).collect();
+    bench.arg("--pids").arg(pids.join("/")).args(&options.load);
+    run_shown(&mut bench)
+}
+
+/// The processes of one system; they end with it.
+struct Group {
+    scheme: &'static str,
+    addresses: Vec<String>,
+    processes: Vec<Child>,
+}
+
+impl Group {
+    fn new(scheme: &'static str) -> Result<Self> {
+        let addresses = (0..NODES).map(|_| free_address()).collect::<Result<_>>()?;
+        Ok(Self { scheme, addresses, processes: Vec::new() })
+    }
+
+    fn url(&self) -> String {
+        format!("{}://{}", self.scheme, self.addresses.join(","))
+    }
+
+    fn pids(&self) -> String {
+        let pids: Vec<String> = self.processes.iter().map(|it| it.id().to_string()).collect();
+        pids.join(",")
+    }
+
+    /// Starts a process whose output goes to a file of `work`.
+    fn start(&mut self, work: &Path, command: &mut Command) -> Result<()> {
+        let log = work.join(format!("{}-{}.log", self.scheme, self.processes.len() + 1));
+        let file = File::create(&log)?;
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        let child = command.spawn().with_context(|| format!("starting {command:?}"))?;
+        self.processes.push(child);
+        Ok(())
+    }
+
+    fn wait_until_served(&mut self) -> Result<()> {
+        let started = Instant::now();
+        for address in &self.addresses {
+            while TcpStream::connect(address).is_err() {
+                for process in &mut self.processes {
+                    ensure!(process.try_wait()?.is_none(), "a {} process has ended", self.scheme);
+                }
+                if started.elapsed() > STARTED_WITHIN {
+                    bail!("{} does not listen on {address}", self.scheme);
+                }
+                thread::sleep(Duration::from_millis(50));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for process in &mut self.processes {
+            // It may have ended already.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+fn free_address() -> Result<String> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
+}
+
+fn start_stele(binary: &Path, work: &Path) -> Result<Group> {
+    let mut group = Group::new("stele")?;
+    let addresses = group.addresses.clone();
+    for (number, address) in addresses.iter().enumerate() {
+        let mut node = Command::new(binary);
+        node.args(["server", "--listen", address, "--store"]);
+        node.arg(work.join(format!("stele-{number}")));
+        if number > 0 {
+            node.args(["--join", &addresses[0]]);
+        }
+        group.start(work, &mut node)?;
+        if number == 0 {
+            // The others join what the first has founded.
+            let mut first =
+                Group { scheme: "stele", addresses: vec![address.clone()], processes: vec![] };
+            first.wait_until_served()?;
+        }
+    }
+    Ok(group)
+}
+
+fn start_etcd(binary: &Path, work: &Path) -> Result<Group> {
+    let mut group = Group::new("etcd")?;
+    let peers = (0..NODES).map(|_| free_address()).collect::<Result<Vec<String>>>()?;
+    let cluster: Vec<String> =
+        peers.iter().enumerate().map(|(at, peer)| format!("m{at}=http://{peer}")).collect();
+    for (at, address) in group.addresses.clone().iter().enumerate() {
+        let (client, peer) = (format!("http://{address}"), format!("http://{}", peers[at]));
+        let mut node = Command::new(binary);
+        node.args(["--name", &format!("m{at}"), "--data-dir"]);
+        node.arg(work.join(format!("etcd-{at}")));
+        node.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+        node.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        node.args(["--initial-cluster", &cluster.join(","), "--initial-cluster-state", "new"]);
+        // Its default is 2 GiB, after which it refuses writes.
+        node.args(["--quota-backend-bytes", "8589934592", "--log-level", "error"]);
+        group.start(work, &mut node)?;
+    }
+    Ok(group)
+}
+
+/// One primary and its replicas, each write synced: weaker than consensus, as `WAIT` only counts.
+fn start_redis(binary: &Path, work: &Path) -> Result<Group> {
+    let mut group = Group::new("redis")?;
+    let primary_port = group.addresses[0].rsplit(':').next().unwrap_or_default().to_owned();
+    for (at, address) in group.addresses.clone().iter().enumerate() {
+        let dir = work.join(format!("redis-{at}"));
+        std::fs::create_dir_all(&dir)?;
+        let port = address.rsplit(':').next().unwrap_or_default();
+        let mut node = Command::new(binary);
+        node.args(["--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"]);
+        node.args(["--appendfsync", "always", "--dir"]).arg(dir);
+        if at > 0 {
+            node.args(["--replicaof", "127.0.0.1", &primary_port]);
+        }
+        group.start(work, &mut node)?;
+    }
+    Ok(group)
+}
