@@ -90,12 +90,7 @@ fn run(arguments: &[String]) -> Result<()> {
         }
         "cluster" => cluster::run(&workspace, rest),
         "peers" => {
-            let options = peers::Options {
-                etcd: flags.value("--etcd")?.map(Into::into),
-                redis: flags.value("--redis")?.map(Into::into),
-                dev: flags.switch("--dev"),
-                load: flags.rest,
-            };
+            let options = peers_options(flags)?;
             peers::run(&workspace, &options)
         }
         "catalogue" => {
@@ -126,6 +121,15 @@ fn run(arguments: &[String]) -> Result<()> {
         }
         other => bail!("no command `{other}`\n\n{USAGE}"),
     }
+}
+
+fn peers_options(mut flags: Flags) -> Result<peers::Options> {
+    Ok(peers::Options {
+        etcd: flags.value("--etcd")?.map(Into::into),
+        redis: flags.value("--redis")?.map(Into::into),
+        dev: flags.switch("--dev"),
+        load: flags.rest,
+    })
 }
 
 fn fuzz_options(flags: &mut Flags) -> Result<fuzz::Options> {
