@@ -206,7 +206,7 @@ impl World {
             );
         }
         for node in self.nodes.values() {
-            let Some(led) = &node.member.led else { continue };
+            let Some(led) = node.member.led.as_ref().map(|lead| &lead.led) else { continue };
             for operator in led.operators.running() {
                 let refusal = operator.refusal.clone().unwrap_or_default();
                 let now = stele_placement::Millis(node.local(self.now) / crate::plan::MS);

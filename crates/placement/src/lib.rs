@@ -13,6 +13,7 @@
 pub mod bootstrap;
 pub mod cluster;
 pub mod config;
+pub mod led;
 pub mod operator;
 pub mod pairs;
 pub mod region_info;
@@ -25,6 +26,7 @@ pub use cluster::drain::{Blocker, DrainProgress};
 pub use cluster::regions::{Regions, StaleReport};
 pub use cluster::stores::{DrainGoal, NewStore};
 pub use config::{Config, SETTINGS, Setting};
+pub use led::{Led, Refused, Report, Told};
 pub use operator::guard::guard;
 pub use operator::tracker::{Finished, Instruction, NotAdmitted, Operators};
 pub use operator::{Change, Kind, NewRegion, Operator, OperatorId, Order, Step};

@@ -8,6 +8,7 @@ pub mod linear;
 mod live;
 mod logs;
 mod memory;
+pub mod orders;
 mod replicas;
 
 use crate::plan::MS;

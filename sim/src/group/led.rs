@@ -3,32 +3,22 @@
 
 use super::orders::ordered;
 use super::{Answer, Call, Report, Stray};
+use crate::check::orders;
 use crate::plan::MS;
 use crate::world::{Happening, Who, World};
-use std::collections::BTreeMap;
-use stele_placement::schedule::round;
 use stele_placement::{
-    Cluster, DrainGoal, Millis, Operators, PairChange, SYSTEM_REGION, StoreState, pairs,
+    Cluster, DrainGoal, Led, Millis, PairChange, Refused, SYSTEM_REGION, StoreState, led, pairs,
 };
 use stele_raftstore::{Header, Input, Reply, Write};
 use stele_storage::{EngineView, ScanOptions, StorageEngine};
-use stele_types::{CommandBuilder, StoreId};
+use stele_types::{CommandBuilder, RegionEpoch, StoreId, Term};
 
 const TEND_NANOS: u64 = 100 * MS;
-const ROUND_MILLIS: u64 = 1_000;
-const BEHIND_BYTES_MAX: usize = 256 << 10;
-const IDS_AT_HAND: u64 = 64;
 
 /// See the module.
-pub struct Led {
-    term: u64,
-    /// The state.
-    pub cluster: Cluster,
-    /// What is under way.
-    pub operators: Operators,
-    reports: BTreeMap<String, (u64, u64)>,
-    is_news: bool,
-    scheduled: Millis,
+pub struct Lead {
+    /// The state, and what is under way.
+    pub led: Led,
     proposing: Option<Vec<PairChange>>,
     then: Vec<Then>,
     joins: Vec<(u64, u64, Call)>,
@@ -63,7 +53,7 @@ impl World {
         };
         let Some(member) = self.nodes.get_mut(&id).map(|node| &mut node.member) else { return };
         match &member.led {
-            Some(led) if led.term == term => self.housekeep(id, slot),
+            Some(lead) if lead.led.term == Term(term) => self.housekeep(id, slot),
             _ if member.loading == Some(term) => {}
             _ => {
                 (member.led, member.loading) = (None, Some(term));
@@ -96,7 +86,7 @@ impl World {
                 self.trace.note(self.now, id, slot, || format!("tends the cluster, term {term}"));
                 let Some(node) = self.nodes.get_mut(&id) else { return };
                 node.member.loading = None;
-                node.member.led = Some(Led::new(term, cluster));
+                node.member.led = Some(Lead::new(Term(term), cluster));
             }
             Ok(None) => self.give_birth(id, slot, term),
             Err(error) => self.fail(format!("the placement state is not understood: {error}")),
@@ -135,14 +125,14 @@ impl World {
     pub(crate) fn group_proposed(&mut self, id: u64, term: u64, reply: &Reply) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let written = matches!(reply, Reply::Written { .. });
-        let Some(led) = node.member.led.as_mut().filter(|led| led.term == term && written) else {
+        let this = |lead: &&mut Lead| lead.led.term == Term(term) && written;
+        let Some(lead) = node.member.led.as_mut().filter(this) else {
             // What is persisted is not known any more, or is the birth: start over from there.
             return self.group_lost(id, term);
         };
-        let changes = led.proposing.take().unwrap_or_default();
-        led.is_news = true;
-        let applied = led.cluster.apply(&changes);
-        let then = std::mem::take(&mut led.then);
+        let changes = lead.proposing.take().unwrap_or_default();
+        let applied = lead.led.apply(&changes);
+        let then = std::mem::take(&mut lead.then);
         if let Err(error) = applied {
             return self.fail(format!("a committed decision is not understood: {error}"));
         }
@@ -155,50 +145,71 @@ impl World {
         let now = self.millis(id);
         let goals = self.nemesis.goals.clone();
         let Some(node) = self.nodes.get_mut(&id) else { return };
-        let Some(led) = node.member.led.as_mut().filter(|led| led.proposing.is_none()) else {
+        let unix_seconds = node.now(self.now).unix_seconds;
+        let Some(lead) = node.member.led.as_mut().filter(|lead| lead.proposing.is_none()) else {
             return;
         };
-        let changes = led.due(&goals, now);
+        let changes = lead.due(&goals, now, unix_seconds);
         let is_met = |(id, goal): &(StoreId, DrainGoal)| {
-            let state = led.cluster.store(*id).map(|it| it.state);
+            let state = lead.led.cluster.store(*id).map(|it| it.state);
             state.is_some_and(|state| match goal {
                 DrainGoal::Cancel => state == StoreState::Up,
                 DrainGoal::Drain | DrainGoal::Remove => state != StoreState::Up,
             })
         };
         let met: Vec<_> = goals.iter().copied().filter(is_met).collect();
-        if changes.is_empty() {
-            led.schedule(now);
-        } else {
-            led.proposing = Some(changes.clone());
-            let term = led.term;
-            self.propose(id, slot, term, &changes);
-        }
         self.nemesis.goals.retain(|goal| !met.contains(goal));
+        match changes {
+            Ok(changes) if changes.is_empty() => lead.led.schedule(now),
+            Ok(changes) => {
+                lead.proposing = Some(changes.clone());
+                let Term(term) = lead.led.term;
+                self.propose(id, slot, term, &changes);
+            }
+            Err(text) => self.fail(text),
+        }
     }
 
     pub(crate) fn called(&mut self, id: u64, from: u64, life: u64, call: Call) {
         let now = self.millis(id);
-        let leads = self.leading_slot(id).map(|(_, term)| term);
+        let leads = self.leading_slot(id).map(|(_, term)| Term(term));
         let Some(node) = self.nodes.get_mut(&id).filter(|node| node.up) else { return };
-        let Some(led) = node.member.led.as_mut().filter(|led| Some(led.term) == leads) else {
+        let Some(lead) = node.member.led.as_mut().filter(|it| Some(it.led.term) == leads) else {
             return;
         };
-        match call {
+        let report = match call {
             Call::Join { .. } => {
-                led.joins.retain(|(node, ..)| *node != from);
-                led.joins.push((from, life, call));
+                lead.joins.retain(|(node, ..)| *node != from);
+                return lead.joins.push((from, life, call));
             }
-            Call::Report(report) => match led.take_in(&report, now) {
-                Ok(changes) if changes.is_empty() => {
-                    let answer = led.answer(id, &report, now);
-                    self.answer(id, from, life, answer);
+            Call::Report(report) => report,
+        };
+        match lead.led.cluster.plan_heard(&report.node, &report.stores) {
+            Ok(changes) if changes.is_empty() => {
+                let known = orders::epochs(&lead.led.cluster, &report);
+                lead.take_in(&report, now);
+                let back = orders::gone_back(&lead.led.cluster, &known);
+                let told = lead.tell(&report, now);
+                let wrong = told.due.iter().find_map(|it| orders::wrong(&lead.led, it, now));
+                let gone = lead.left_behind(&report);
+                if let Some(text) = back.or(wrong) {
+                    self.fail(format!("the placement group of node {id} {text}"));
                 }
-                Ok(changes) => led.heard = changes,
-                Err(why) => {
-                    self.trace.note(self.now, id, 0, || format!("refuses a report: {why}"));
-                }
-            },
+                self.check_gone(&gone);
+                let answer = Answer::Told {
+                    leader: id,
+                    orders: told.due.iter().map(ordered).collect(),
+                    gone: gone.into_iter().map(|(stray, _)| stray).collect(),
+                    all_wanted: told.all_wanted,
+                    soon: told.is_busy,
+                };
+                self.answer(id, from, life, answer);
+            }
+            // Taken in when the node reports again.
+            Ok(changes) => lead.heard = changes,
+            Err(why) => {
+                self.trace.note(self.now, id, 0, || format!("refuses a report: {why}"));
+            }
         }
     }
 
@@ -218,113 +229,81 @@ impl World {
         let leaders: Vec<(u64, u64)> =
             self.nodes.keys().filter_map(|id| Some((self.leading_slot(*id)?.1, *id))).collect();
         let (term, id) = leaders.into_iter().max()?;
-        let led = self.nodes.get_mut(&id)?.member.led.as_mut().filter(|led| led.term == term)?;
-        led.cluster.take_ids(count)
+        let lead = self.nodes.get_mut(&id)?.member.led.as_mut();
+        lead.filter(|lead| lead.led.term == Term(term))?.led.cluster.take_ids(count)
     }
 }
 
-impl Led {
-    fn new(term: u64, cluster: Cluster) -> Self {
-        Self {
-            term,
-            cluster,
-            operators: Operators::default(),
-            reports: BTreeMap::new(),
-            is_news: true,
-            scheduled: Millis(0),
-            proposing: None,
-            then: Vec::new(),
-            joins: Vec::new(),
-            heard: Vec::new(),
-        }
+impl Lead {
+    fn new(term: Term, cluster: Cluster) -> Self {
+        let (proposing, then, joins, heard) = Default::default();
+        Self { led: Led::new(term, cluster), proposing, then, joins, heard }
     }
 
-    /// What is to be persisted now.
-    fn due(&mut self, goals: &[(StoreId, DrainGoal)], now: Millis) -> Vec<PairChange> {
+    /// What is to be persisted now; fails with what should have been refused.
+    fn due(
+        &mut self,
+        goals: &[(StoreId, DrainGoal)],
+        now: Millis,
+        unix_seconds: u64,
+    ) -> Result<Vec<PairChange>, String> {
+        let cluster = &self.led.cluster;
         if let Some((node, life, Call::Join { address, slots, stores })) = self.joins.pop() {
-            let Ok((ids, changes)) = self.cluster.plan_join(&address, &stores) else {
-                return Vec::new();
+            let Ok((ids, changes)) = cluster.plan_join(&address, &stores) else {
+                return Ok(Vec::new());
             };
             let ids: Vec<(u64, StoreId)> = slots.into_iter().zip(ids).collect();
             let answer = Answer::Joined { ids };
             self.then.push(Then::Answer { node, life, answer });
             // Those that joined before are told again, by a decision that changes nothing.
-            return match changes.is_empty() {
-                true => vec![pairs::members(self.cluster.members_version())],
+            return Ok(match changes.is_empty() {
+                true => vec![pairs::members(cluster.members_version())],
                 false => changes,
-            };
+            });
         }
         if !self.heard.is_empty() {
-            return std::mem::take(&mut self.heard);
+            return Ok(std::mem::take(&mut self.heard));
         }
         for (id, goal) in goals {
-            match self.cluster.plan_state(*id, *goal, now) {
-                Ok(changes) if !changes.is_empty() => return changes,
+            match cluster.plan_state(*id, *goal, now) {
+                Ok(changes) if !changes.is_empty() => {
+                    return match orders::too_few_left(cluster, *id, *goal, now) {
+                        Some(text) => Err(text),
+                        None => Ok(changes),
+                    };
+                }
                 _ => {}
             }
         }
-        let mut changes = self.cluster.take_region_changes(BEHIND_BYTES_MAX);
-        changes.extend(self.cluster.plan_burials(now));
-        if self.cluster.ids_reserved() < IDS_AT_HAND {
-            changes.extend(self.cluster.plan_ids(IDS_AT_HAND).unwrap_or_default());
-        }
-        changes
+        let behind = self.led.take_behind();
+        let due = Led::plan_due(&self.led.cluster, behind, now, unix_seconds);
+        due.map_err(|error| format!("nothing can be decided: {error}"))
     }
 
-    fn schedule(&mut self, now: Millis) {
-        if !self.is_news && now.since(self.scheduled) < ROUND_MILLIS {
-            return;
-        }
-        (self.is_news, self.scheduled) = (false, now);
-        self.cluster.note_drains(now);
-        round(&mut self.cluster, &mut self.operators, now);
+    fn take_in(&mut self, report: &Report, now: Millis) {
+        let refusals = report.refusals.iter().cloned();
+        let refusals =
+            refusals.map(|(operator, step, why)| Refused { operator, step, why, is_final: false });
+        let report = led::Report {
+            node: &report.node,
+            sequence: report.sequence,
+            stores: &report.stores,
+            regions: report.regions.clone(),
+            is_full: report.is_full,
+            refusals: refusals.collect(),
+        };
+        self.led.take_in(report, now);
     }
 
-    /// Takes a report in; what of it is to be persisted comes back.
-    fn take_in(&mut self, report: &Report, now: Millis) -> Result<Vec<PairChange>, String> {
-        let planned = self.cluster.plan_heard(&report.node, &report.stores);
-        let changes = planned.map_err(|error| error.to_string())?;
-        self.cluster.hear(&report.node, &report.stores, now);
-        let this = (report.node.started_at, report.sequence);
-        let last = self.reports.insert(report.node.address.clone(), this);
-        if last.is_some_and(|last| this <= last) {
-            return Ok(changes);
-        }
-        self.is_news |= last.is_none();
-        for region in &report.regions {
-            let known = self.cluster.regions().get(region.region.id);
-            let before = known.map(|info| (info.region.epoch, info.leader));
-            let next = Some((region.region.epoch, Some(region.leader)));
-            let is_taken = self.cluster.observe(region.clone(), now).is_ok();
-            self.is_news |= is_taken && before != next;
-        }
-        if report.is_full {
-            self.cluster.note_full_report(&report.node.address);
-        }
-        for (id, step, why) in &report.refusals {
-            self.operators.note_refusal(*id, *step, why.clone(), false, now);
-        }
-        Ok(changes)
-    }
-
-    fn answer(&mut self, leader: u64, report: &Report, now: Millis) -> Answer {
+    fn tell(&mut self, report: &Report, now: Millis) -> led::Told {
         let stores: Vec<StoreId> = report.stores.iter().map(|store| store.id).collect();
-        let due = self.operators.instructions(&self.cluster, &stores, now);
-        let is_led_here = |region| {
-            let info = self.cluster.regions().get(region);
-            let leader = info.and_then(|info| info.leader);
-            leader.is_some_and(|leader| stores.contains(&leader.store))
-        };
-        let soon = self.operators.running().any(|operator| is_led_here(operator.region));
-        let gone = |stray: &&Stray| {
-            self.cluster.left_behind(stray.region, stray.peer, stray.epoch).is_some()
-        };
-        Answer::Told {
-            leader,
-            orders: due.iter().map(ordered).collect(),
-            gone: report.strays.iter().filter(gone).copied().collect(),
-            all_wanted: !self.cluster.is_informed_by(&report.node.address),
-            soon,
-        }
+        self.led.tell(&report.node.address, &stores, now)
+    }
+
+    /// Replicas of a report that are members no more, and since which epoch.
+    fn left_behind(&self, report: &Report) -> Vec<(Stray, RegionEpoch)> {
+        let strays = report.strays.iter().copied();
+        let later = |it: &Stray| self.led.cluster.left_behind(it.region, it.peer, it.epoch);
+        strays.filter_map(|stray| Some((stray, later(&stray)?))).collect()
     }
 }

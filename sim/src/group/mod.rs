@@ -8,7 +8,7 @@ mod led;
 mod orders;
 mod report;
 
-pub use led::Led;
+pub use led::Lead;
 
 use stele_placement::{NewStore, NodeReport, OperatorId, RegionReport, StoreReport};
 use stele_raftstore::Admin;
@@ -104,7 +104,7 @@ pub enum Answer {
 #[derive(Default)]
 pub struct Member {
     /// While its store leads region 1 and the state is loaded.
-    pub led: Option<Led>,
+    pub led: Option<Lead>,
     /// The term whose state is being loaded.
     pub loading: Option<u64>,
     /// Who answered last.

@@ -1,18 +1,15 @@
 //! What nodes report, and what they are told to do.
 
 use super::forward::led_calls;
-use super::led::Led;
 use super::{PlacementService, refused, wire};
 use std::sync::Arc;
-use stele_placement::{Cluster, Millis, NodeReport, OperatorId, StoreReport};
+use stele_placement::{Cluster, Led, Millis, NodeReport, OperatorId, Refused, Report, StoreReport};
 use stele_proto::stele::control::v1::{
     HeartbeatRequest, HeartbeatResponse, OperatorOutcome, StrayPeer,
 };
 use stele_types::{PeerId, RegionEpoch, RegionId, StoreId};
 use tonic::Status;
 
-/// Most nodes whose last report is remembered.
-const NODES_MAX: usize = 4096;
 /// How soon a node that leads a region with an operator shall report again.
 const SOON_MILLIS: u32 = 100;
 
@@ -42,8 +39,9 @@ impl PlacementService {
             self.decide(plan).await?;
         }
         self.touch(|led| {
-            led.cluster.hear(&node, &reports, now);
-            led.take_in(&request, now);
+            for stale in led.take_in(report_of(&node, &reports, &request), now) {
+                tracing::debug!("report of {}: {stale}", request.address);
+            }
             self.answer(led, &request, now)
         })
         .await
@@ -51,68 +49,46 @@ impl PlacementService {
 
     fn answer(&self, led: &mut Led, request: &HeartbeatRequest, now: Millis) -> HeartbeatResponse {
         let stores: Vec<StoreId> = request.stores.iter().map(|store| StoreId(store.id)).collect();
-        let due = led.operators.instructions(&led.cluster, &stores, now);
-        let is_led_here = |region: RegionId| {
-            let leader = led.cluster.regions().get(region).and_then(|info| info.leader);
-            leader.is_some_and(|leader| stores.contains(&leader.store))
-        };
-        let busy = led.operators.running().any(|operator| is_led_here(operator.region));
+        let told = led.tell(&request.address, &stores, now);
         let members_version = led.cluster.members_version();
         let known = request.members_version == members_version;
         HeartbeatResponse {
             cluster_id: self.cluster.0,
-            steps: due.iter().map(wire::step).collect(),
+            steps: told.due.iter().map(wire::step).collect(),
             members_version,
             members: if known { Vec::new() } else { self.members_of(&led.cluster) },
-            all_regions_wanted: !led.cluster.is_informed_by(&request.address),
-            interval_ms: if busy { SOON_MILLIS } else { 0 },
+            all_regions_wanted: told.all_wanted,
+            interval_ms: if told.is_busy { SOON_MILLIS } else { 0 },
             gone_peers: request.stray_peers.iter().filter_map(|stray| gone(led, stray)).collect(),
             ..HeartbeatResponse::default()
         }
     }
 }
 
-impl Led {
-    /// Takes the regions of a report in, unless a later report of the same node came before it.
-    fn take_in(&mut self, request: &HeartbeatRequest, now: Millis) {
-        let this = (request.started_at, request.sequence);
-        let last = self.reports.get(&request.address).copied();
-        if last.is_some_and(|last| this <= last) {
-            return;
-        }
-        // A node that is heard of for the first time may be what others wait for.
-        self.is_news |= last.is_none();
-        if self.reports.len() >= NODES_MAX {
-            self.reports.clear();
-        }
-        self.reports.insert(request.address.clone(), this);
-        let mut complete = true;
-        for report in &request.regions {
-            let Some(report) = wire::report_of(report) else {
-                complete = false;
-                continue;
-            };
-            let known = self.cluster.regions().get(report.region.id);
-            let epoch = known.map(|info| (info.region.epoch, info.leader));
-            let next = Some((report.region.epoch, Some(report.leader)));
-            match self.cluster.observe(report, now) {
-                Ok(()) => self.is_news |= epoch != next,
-                Err(stale) => tracing::debug!("report of {}: {stale}", request.address),
-            }
-        }
-        if request.all_regions && complete {
-            self.cluster.note_full_report(&request.address);
-        }
-        request.outcomes.iter().for_each(|outcome| self.note_outcome(outcome, now));
+/// A report without the regions that can't be read.
+fn report_of<'a>(
+    node: &'a NodeReport,
+    stores: &'a [StoreReport],
+    request: &HeartbeatRequest,
+) -> Report<'a> {
+    let regions: Vec<_> = request.regions.iter().filter_map(wire::report_of).collect();
+    Report {
+        node,
+        sequence: request.sequence,
+        stores,
+        is_full: request.all_regions && regions.len() == request.regions.len(),
+        regions,
+        refusals: request.outcomes.iter().filter_map(refused_step).collect(),
     }
+}
 
-    fn note_outcome(&mut self, outcome: &OperatorOutcome, now: Millis) {
-        if !outcome.done {
-            let (id, step) = (OperatorId(outcome.operator_id), outcome.index as usize);
-            let (text, is_final) = (outcome.refusal.clone(), outcome.is_final);
-            self.operators.note_refusal(id, step, text, is_final, now);
-        }
-    }
+fn refused_step(outcome: &OperatorOutcome) -> Option<Refused> {
+    (!outcome.done).then(|| Refused {
+        operator: OperatorId(outcome.operator_id),
+        step: outcome.index as usize,
+        why: outcome.refusal.clone(),
+        is_final: outcome.is_final,
+    })
 }
 
 /// The stray with the epoch that is without it, if its region has one.

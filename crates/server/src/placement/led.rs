@@ -1,66 +1,18 @@
-//! What the leader of the placement group holds in memory, and its regular work.
+//! The regular work of the placement group's leader, and what is asked of it by hand.
 
 use super::PlacementService;
-use std::collections::HashMap;
 use std::sync::Arc;
-use stele_placement::schedule::round;
-use stele_placement::{Cluster, Millis, Operator, OperatorId, Operators, PairChange};
-use stele_types::{Result, Term};
+use stele_placement::{Cluster, Led, Operator, OperatorId};
 use tonic::Status;
-
-/// See the module.
-pub(super) struct Led {
-    pub term: Term,
-    pub cluster: Cluster,
-    pub operators: Operators,
-    /// The last report of each node: when it started, and which report of that life.
-    pub reports: HashMap<String, (u64, u64)>,
-    /// Something changed that schedulers should look at soon.
-    pub is_news: bool,
-    scheduled: Millis,
-}
-
-/// Between two rounds of the schedulers when nothing changed.
-const ROUND_MILLIS: u64 = 1000;
-/// Descriptors written behind in one proposal.
-const BEHIND_BYTES_MAX: usize = 256 << 10;
-/// Numbers kept at hand, so that splits and moves need no commit of their own.
-const IDS_AT_HAND: u64 = 64;
-
-impl Led {
-    pub fn new(term: Term, cluster: Cluster) -> Self {
-        let (operators, reports) = (Operators::default(), HashMap::new());
-        Self { term, cluster, operators, reports, is_news: true, scheduled: Millis(0) }
-    }
-
-    pub fn apply(&mut self, changes: &[PairChange]) -> Result<()> {
-        self.is_news = true;
-        self.cluster.apply(changes)
-    }
-
-    fn schedule(&mut self, now: Millis) {
-        if !self.is_news && now.since(self.scheduled) < ROUND_MILLIS {
-            return;
-        }
-        (self.is_news, self.scheduled) = (false, now);
-        self.cluster.note_drains(now);
-        round(&mut self.cluster, &mut self.operators, now);
-    }
-}
 
 impl PlacementService {
     /// Persists what is due, and lets the schedulers look.
     pub(super) async fn housekeep(self: &Arc<Self>) -> Result<(), Status> {
-        let behind = self.touch(|led| led.cluster.take_region_changes(BEHIND_BYTES_MAX)).await?;
+        let behind = self.touch(Led::take_behind).await?;
         let unix_seconds = self.clock.unix_seconds();
         self.decide(move |cluster, now| {
-            let mut changes = behind;
-            changes.extend(cluster.plan_burials(now));
-            changes.extend(cluster.plan_silences(now, unix_seconds));
-            if cluster.ids_reserved() < IDS_AT_HAND {
-                changes.extend(cluster.plan_ids(IDS_AT_HAND).map_err(super::refused)?);
-            }
-            Ok(((), changes))
+            let due = Led::plan_due(cluster, behind, now, unix_seconds);
+            Ok(((), due.map_err(super::refused)?))
         })
         .await?;
         let now = self.now();

@@ -58,7 +58,7 @@ impl PlacementService {
     ) -> Result<Vec<RegionInfo>, Status> {
         let limit = if limit == 0 { usize::MAX } else { limit };
         if self.leads() {
-            let scan = |led: &super::Led| {
+            let scan = |led: &stele_placement::Led| {
                 led.cluster.regions().in_range(range).take(limit).cloned().collect()
             };
             return self.look(scan).await;

@@ -1,11 +1,10 @@
 //! Who belongs to the cluster: joining, and telling others.
 
 use super::forward::led_calls;
-use super::led::Led;
 use super::{PlacementService, wire};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use stele_placement::{Cluster, NewStore};
+use stele_placement::{Cluster, Led, NewStore};
 use stele_proto::stele::control::v1::{
     AllocIdsRequest, AllocIdsResponse, JoinRequest, JoinResponse, Member, MemberStore,
     MembersResponse,

@@ -2,13 +2,12 @@
 
 use super::PlacementService;
 use super::forward::led_calls;
-use super::led::Led;
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_placement::operator::plan;
 use stele_placement::schedule::load::Loads;
 use stele_placement::schedule::merge;
-use stele_placement::{Finished, Kind, Millis, NotAdmitted, Operator, RegionInfo, Step, View};
+use stele_placement::{Finished, Kind, Led, Millis, NotAdmitted, Operator, RegionInfo, Step, View};
 use stele_proto::stele::control::v1::{
     CancelOperatorRequest, CancelOperatorResponse, ListOperatorsRequest, ListOperatorsResponse,
     MergeRequest, MoveRequest, OperatorAccepted, OperatorInfo, OperatorState, SplitRequest,

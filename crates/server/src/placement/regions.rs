@@ -1,11 +1,10 @@
 //! Lists of regions.
 
 use super::forward::led_calls;
-use super::led::Led;
 use super::{PlacementService, wire};
 use bytes::Bytes;
 use std::sync::Arc;
-use stele_placement::{Millis, RegionInfo};
+use stele_placement::{Led, Millis, RegionInfo};
 use stele_proto::stele::control::v1::{
     self as control, ListRegionsRequest, ListRegionsResponse, RegionFilter,
 };

@@ -1,11 +1,10 @@
 //! Stores: what is known of them, and ordering them to leave.
 
 use super::forward::led_calls;
-use super::led::Led;
 use super::{PlacementService, refused, wire};
 use std::collections::HashMap;
 use std::sync::Arc;
-use stele_placement::{DrainGoal, Heard, Liveness, Millis, Store, StoreState};
+use stele_placement::{DrainGoal, Heard, Led, Liveness, Millis, Store, StoreState};
 use stele_proto::stele::control::v1::{
     GetStoreProgressRequest, ListStoresRequest, ListStoresResponse, SetStoreStateRequest,
     StoreAction, StoreInfo, StoreProgress, StoreStats,
