@@ -73,6 +73,18 @@ func prune(records []record) []record {
 			seen[pair[1]] = true
 		}
 	}
+	// A lost comparison whose effect was seen has seen what it expected.
+	for changed := true; changed; {
+		changed = false
+		for i := range records {
+			one := &records[i]
+			effective := one.Kind == "cas" && one.Ambiguous && one.Value != nil && seen[*one.Value]
+			if effective && one.Expected != nil && !seen[*one.Expected] {
+				seen[*one.Expected] = true
+				changed = true
+			}
+		}
+	}
 	kept := records[:0:0]
 	for _, one := range records {
 		unseen := one.Value != nil && !seen[*one.Value]

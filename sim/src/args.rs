@@ -18,6 +18,7 @@ pub const USAGE: &str = "usage: cargo run -p stele-sim -- [--seed N | --seeds A.
   --ops N             operations of clients instead of what the seed draws
   --trace [FILE]      every line as it happens; with FILE: for Perfetto, in FILE
   --history FILE      what clients saw, for cluster-tests/porcupine
+  --plant             one stale read in each group of that history; says which groups are refused
   --keep-going        go on after a violation
   --no-minimise       do not look for a shorter way to a violation
   --quiet             only violations and totals
@@ -42,6 +43,8 @@ pub struct Args {
     pub trace: Option<PathBuf>,
     /// For Porcupine.
     pub history: Option<PathBuf>,
+    /// With stale reads in it.
+    pub plants: bool,
     /// Go on after a violation.
     pub keeps_going: bool,
     /// Look for a shorter way.
@@ -79,6 +82,7 @@ impl Args {
                     None => args.lines = true,
                 },
                 "--history" => args.history = Some(value()?.into()),
+                "--plant" => args.plants = true,
                 "--keep-going" => args.keeps_going = true,
                 "--no-minimise" => args.minimises = false,
                 "--quiet" => args.is_quiet = true,

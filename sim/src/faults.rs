@@ -57,11 +57,13 @@ faults! {
     Split "split",
     Merge "merge",
     Drain "drain",
+    Hostile "hostile",
+    LoseManifest "lose-manifest",
 }
 
 impl Fault {
     /// Never drawn, only asked for: beyond what the product promises to survive.
-    const UNSAFE: [Self; 3] = [Self::SkewBeyond, Self::Misdirect, Self::LoseWrite];
+    const UNSAFE: [Self; 1] = [Self::SkewBeyond];
 
     /// The kind of that name.
     pub fn from_name(name: &str) -> Option<Self> {

@@ -1,6 +1,7 @@
-//! Histories as files that `cluster-tests/porcupine` reads: one JSON object a line.
+//! Histories as files that `cluster-tests/porcupine` reads: one JSON object a line. Moments are numbers
+//! that order all calls and returns, also those of one virtual nanosecond.
 
-use crate::check::linear::{Act, Op};
+use crate::check::linear::{self, Act, Op};
 use crate::clients::{KEYS, Value, key_of};
 use serde_json::{Value as Json, json};
 
@@ -17,6 +18,45 @@ pub fn porcupine(histories: &[Vec<Op>]) -> String {
         }
     }
     lines
+}
+
+/// Groups whose histories this crate's own check refuses.
+pub fn refused(histories: &[Vec<Op>]) -> Vec<String> {
+    let checked = histories.iter().enumerate();
+    let refused = checked.filter(|(_, history)| linear::check(history).is_err());
+    refused.map(|(group, _)| format!("g{group}")).collect()
+}
+
+/// Lets one read of each group show what was overwritten before it began, if there is one that can:
+/// values are unique, so no order explains it.
+pub fn plant(histories: &mut [Vec<Op>]) {
+    for history in histories {
+        let stale =
+            history.iter().enumerate().filter_map(|(at, op)| Some((at, stale(history, op)?)));
+        if let Some((at, value)) = stale.last() {
+            let Some(op) = history.get_mut(at) else { continue };
+            op.act = match &op.act {
+                Act::Read(pairs) if pairs.len() == 1 => Act::Read(vec![(pairs[0].0, value)]),
+                other => other.clone(),
+            };
+        }
+    }
+}
+
+/// A value that a read of one key can't see any more.
+fn stale(history: &[Op], read: &Op) -> Option<Value> {
+    let Act::Read(pairs) = &read.act else { return None };
+    let [(key, _)] = pairs[..] else { return None };
+    let written = |op: &Op| match &op.act {
+        Act::Write(pairs) => pairs.iter().find(|(other, _)| *other == key).map(|(_, value)| *value),
+        _ => None,
+    };
+    let before = |op: &Op, at: u64| op.returned.is_some_and(|returned| returned < at);
+    read.returned?;
+    let last = history.iter().filter(|op| written(op).is_some() && before(op, read.called));
+    let last = last.max_by_key(|op| op.called)?;
+    let earlier = history.iter().filter(|op| before(op, last.called));
+    earlier.filter_map(written).find(|value| *value != 0)
 }
 
 fn text(value: Value) -> Json {

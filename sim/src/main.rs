@@ -38,12 +38,16 @@ fn run_all(args: &Args) -> u64 {
             trace: args.trace.is_some(),
             lines: args.lines,
             history: args.history.is_some(),
+            plants: args.plants,
         };
         let outcome = run(&plan, wanted);
         if !args.is_quiet {
             println!("{}", line(&plan, &outcome));
         }
         write_files(args, &outcome);
+        if args.history.is_some() {
+            println!("refused groups: {}", outcome.refused.join(" "));
+        }
         totals.add(&outcome.counts);
         nanos += outcome.nanos;
         seeds += 1;

@@ -102,7 +102,7 @@ impl Plan {
             stores_per_node,
             nanos: (4 + prng.below(8)) * SECOND,
             clients: 2 + prng.below(6),
-            groups: 3 + prng.below(6),
+            groups: 1 + prng.below(8),
             ops_max: 300 + prng.below(900),
             value_bytes_max: pick(prng, &[80, 300, 1_000, 4_000]),
             rest_nanos_max: pick(prng, &[5, 20, 50]) * MS,
@@ -130,9 +130,7 @@ fn settings(prng: &mut Prng) -> Vec<(&'static str, u64)> {
         ("silent_after_seconds", pick(prng, &[2, 3])),
         ("down_after_seconds", pick(prng, &[4, 8])),
         ("replicas", pick(prng, &[3, 3, 3, 5])),
-        ("balance_tolerance_percent", pick(prng, &[5, 30])),
-        ("merge", pick(prng, &[0, 0, 1])),
-        ("merge_below_bytes", pick(prng, &[2_000, 20_000])),
+        ("merge_below_bytes", pick(prng, &[0, 0, 2_000, 20_000])),
     ]
 }
 
@@ -143,10 +141,10 @@ fn engine_options(prng: &mut Prng) -> EngineOptions {
         recycle_segments_max: pick(prng, &[0, 1, 3]),
         direct_io: prng.below(4) == 0,
         entry_cache_bytes_max: pick(prng, &[0, 4 << 10, 1 << 20]),
-        value_cache_bytes_max: 0,
+        value_cache_bytes_max: pick(prng, &[0, 8 << 10, 1 << 20]),
         inline_value_bytes_max: pick(prng, &[0, 16, 64]),
         memtable_bytes_max: pick(prng, &[4 << 10, 8 << 10, 32 << 10]),
-        block_cache_bytes_max: 0,
+        block_cache_bytes_max: pick(prng, &[0, 16 << 10, 1 << 20]),
         run_bytes_max: pick(prng, &[4 << 10, 16 << 10]),
         checkpoint_log_bytes_max: pick(prng, &[64 << 10, 256 << 10]),
         reserved_bytes: 0,

@@ -29,6 +29,8 @@ pub struct Wanted {
     pub lines: bool,
     /// The history in the format that Porcupine reads.
     pub history: bool,
+    /// With stale reads in it.
+    pub plants: bool,
 }
 
 /// What came of a run.
@@ -48,6 +50,8 @@ pub struct Outcome {
     pub perfetto: Option<String>,
     /// The history file.
     pub history: Option<String>,
+    /// Groups of that history that are not linearizable.
+    pub refused: Vec<String>,
 }
 
 /// Runs a plan to its end, or to what does not hold. A panic is a violation too.
@@ -63,6 +67,10 @@ pub fn run(plan: &Plan, wanted: Wanted) -> Outcome {
     let disks: Vec<u64> = disks.collect();
     disks.into_iter().for_each(|operations| world.trace.mix(operations));
     world.trace.mix(world.counts.ops);
+    if wanted.plants {
+        history::plant(&mut world.clients.histories);
+    }
+    let histories = &world.clients.histories;
     let outcome = Outcome {
         counts: world.counts,
         nanos: world.now,
@@ -70,7 +78,8 @@ pub fn run(plan: &Plan, wanted: Wanted) -> Outcome {
         violation: world.violation.clone(),
         tail: world.trace.tail(),
         perfetto: wanted.trace.then(|| world.trace.perfetto()),
-        history: wanted.history.then(|| history::porcupine(&world.clients.histories)),
+        history: wanted.history.then(|| history::porcupine(histories)),
+        refused: wanted.history.then(|| history::refused(histories)).unwrap_or_default(),
     };
     // Whatever is broken may break again while it is dropped.
     let _ = catch_unwind(AssertUnwindSafe(move || drop(world)));

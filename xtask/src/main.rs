@@ -6,6 +6,7 @@ mod cluster;
 mod demo;
 mod docs;
 mod fuzz;
+mod histories;
 mod mutants;
 mod peers;
 mod process;
@@ -39,6 +40,7 @@ const USAGE: &str = "usage: cargo xtask <command>
                             seeds of the simulation, in both modes
   sim-mutants [--only NAME] [--seeds N]
                             the simulation against the deliberate bugs below it
+  histories [--seeds N]     the simulation's check of histories beside Porcupine's
   ci                        everything a change must pass
 ";
 
@@ -114,6 +116,11 @@ fn run(arguments: &[String]) -> Result<()> {
             let percent_min = if only.is_some() { 0 } else { 60 };
             flags.end()?;
             soak::mutants(&workspace, only.as_deref(), seeds, percent_min)
+        }
+        "histories" => {
+            let seeds = flags.value("--seeds")?.map_or(Ok(50), |seeds| seeds.parse())?;
+            flags.end()?;
+            histories::run(&workspace, seeds)
         }
         "ci" => {
             flags.end()?;

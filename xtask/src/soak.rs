@@ -48,7 +48,8 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     }
 }
 
-fn build(workspace: &Workspace, is_dev: bool, mutants: bool) -> Result<PathBuf> {
+/// Builds the simulation, on request with deliberate bugs inside.
+pub fn build(workspace: &Workspace, is_dev: bool, mutants: bool) -> Result<PathBuf> {
     let mut command = Command::new(cargo());
     command.args(["build", "--quiet", "--package", "stele-sim"]).current_dir(&workspace.root);
     command.args((!is_dev).then_some("--release"));
@@ -69,8 +70,11 @@ pub fn mutants(
     let program = build(workspace, true, true)?;
     let table = Table::load(workspace)?;
     let reached = |package: &str, name: &str| REACHED.contains(&package) || ALSO.contains(&name);
-    let chosen: Vec<_> =
-        table.chosen(only).into_iter().filter(|it| reached(&it.package, &it.name)).collect();
+    let (apart, chosen): (Vec<_>, Vec<_>) = table
+        .chosen(only)
+        .into_iter()
+        .filter(|it| reached(&it.package, &it.name))
+        .partition(|it| it.apart.is_some());
     ensure!(!chosen.is_empty(), "no deliberate bug is chosen");
     let mut caught = 0;
     for mutant in &chosen {
@@ -87,6 +91,9 @@ pub fn mutants(
         let verdict = if is_caught { "caught" } else { "NOT CAUGHT" };
         let seconds = started.elapsed().as_secs_f64();
         println!("{:40} {verdict:10} {seconds:6.1} s  {found}", mutant.name);
+    }
+    for mutant in &apart {
+        println!("{:40} apart: {}", mutant.name, mutant.apart.as_deref().unwrap_or_default());
     }
     println!("simulation: caught {caught}/{} deliberate bugs in {seeds} seeds each", chosen.len());
     ensure!(caught * 100 >= chosen.len() * percent_min, "fewer than {percent_min} % were caught");

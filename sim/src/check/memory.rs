@@ -15,7 +15,8 @@ impl World {
         let bytes_max = FIXED_BYTES_MAX
             + MEMTABLES_MAX * options.memtable_bytes_max as u64
             + options.entry_cache_bytes_max as u64
-            + options.block_cache_bytes_max as u64;
+            + options.block_cache_bytes_max as u64
+            + options.value_cache_bytes_max as u64;
         for number in self.serving() {
             let Some(engine) = self.engine(number) else { continue };
             let bytes = engine.stats().memory_bytes;

@@ -9,12 +9,14 @@ mod live;
 mod logs;
 mod memory;
 pub mod orders;
+mod owned;
 mod replicas;
 
 use crate::plan::MS;
 use crate::world::{Happening, World};
 use leaders::Leaders;
 use logs::Logs;
+use owned::Peers;
 use stele_raftstore::Event;
 use stele_types::Error;
 
@@ -26,6 +28,7 @@ const CHECK_NANOS: u64 = 700 * MS;
 pub struct Checks {
     leaders: Leaders,
     logs: Logs,
+    peers: Peers,
 }
 
 impl Checks {
@@ -47,6 +50,7 @@ impl World {
         self.check_replicas();
         self.check_memory();
         self.check_leaders();
+        self.check_peers();
     }
 
     pub(crate) fn check_event(&mut self, slot: u64, event: &Event) {
@@ -76,6 +80,7 @@ impl World {
             self.check_engine(slot);
             self.check_live(slot);
             self.check_files(slot);
+            self.check_owned(slot);
         }
     }
 

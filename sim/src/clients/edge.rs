@@ -1,14 +1,14 @@
 //! Reads as a server's edge threads do them: confirmed by a lease or by the core, then out of a view,
 //! then checked again. The thread may be away between any two of these.
 
-use super::values::{Value, key_of, number_of};
+use super::values::{Value, key_of, number_in};
 use super::{Act, Pending};
 use crate::plan::MS;
 use crate::world::World;
 use std::sync::Arc;
 use stele_engine::View;
 use stele_raftstore::{Header, Lease, Reader, Reply};
-use stele_storage::{EngineView, Order, ScanOptions, StorageEngine};
+use stele_storage::{Cached, EngineView, Order, ScanOptions, StorageEngine};
 use stele_types::{ColumnFamily, Result};
 
 /// See the module.
@@ -122,9 +122,14 @@ impl World {
 
 /// The value of one key; `None`: nobody wrote these bytes.
 fn get(view: &View, group: usize, key: u8, bytes_max: u64) -> Result<Option<Value>> {
-    let pair = view.get(&ColumnFamily::Default.engine_key(&key_of(group, key)))?;
+    let name = ColumnFamily::Default.engine_key(&key_of(group, key));
+    // As an edge thread does, which must not wait for the device.
+    let pair = match view.get_cached(&name)? {
+        Cached::Here(pair) => pair,
+        Cached::NeedsIo => view.get(&name)?,
+    };
     Ok(match pair {
-        Some(pair) => number_of(&pair.value, bytes_max),
+        Some(pair) => number_in(&pair, bytes_max),
         None => Some(0),
     })
 }
@@ -146,7 +151,7 @@ fn scan(view: &View, group: usize, keys: &mut [(u8, Value)], bytes_max: u64) -> 
     for pair in view.scan(&options)? {
         let is = |key: u8| family.engine_key(&key_of(group, key)) == pair.key;
         let Some((_, value)) = keys.iter_mut().find(|(key, _)| is(*key)) else { return Ok(None) };
-        let Some(number) = number_of(&pair.value, bytes_max) else { return Ok(None) };
+        let Some(number) = number_in(&pair, bytes_max) else { return Ok(None) };
         *value = number;
     }
     Ok(Some(()))

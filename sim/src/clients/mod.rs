@@ -6,7 +6,7 @@ mod values;
 mod write_down;
 
 pub use edge::Edge;
-pub use values::{Value, key_of, value_of};
+pub use values::{Value, end_of, key_of, value_of};
 
 use crate::check::linear::{Act, Op};
 use crate::plan::{MS, Plan, fork};
@@ -159,7 +159,8 @@ impl World {
                 let keys = keys_in(group, &target.region);
                 self.put(at, group, keys, &target);
             }
-            9..11 => self.delete(at, group, key, &target),
+            9 => self.delete(at, group, key, &target),
+            10 => self.delete_range(at, group, &target),
             11..14 => self.cas(at, group, key, &target),
             14..17 => self.read(at, group, vec![key], target, false),
             _ => {
@@ -222,7 +223,7 @@ impl World {
             let value = self.clients.values;
             let name = ColumnFamily::Default.engine_key(&key_of(group, key));
             let bytes = value_of(value, self.clients.value_bytes_max);
-            if let Err(error) = command.put(&name, &bytes, 0) {
+            if let Err(error) = command.put(&name, &bytes, end_of(value)) {
                 return self.fail(format!("a put does not fit a command: {error}"));
             }
             written.push((key, value));
@@ -237,6 +238,21 @@ impl World {
             return self.fail(format!("a delete does not fit a command: {error}"));
         }
         self.client_write(at, group, target, Act::Write(vec![(key, 0)]), command, true);
+    }
+
+    /// All keys of a group that a region holds, by one range.
+    fn delete_range(&mut self, at: usize, group: usize, target: &Target) {
+        let keys = keys_in(group, &target.region);
+        let (Some(first), Some(last)) = (keys.first(), keys.last()) else { return self.rest(at) };
+        let mut command = CommandBuilder::new();
+        let start = ColumnFamily::Default.engine_key(&key_of(group, *first));
+        let mut end = ColumnFamily::Default.engine_key(&key_of(group, *last)).to_vec();
+        end.push(0);
+        if let Err(error) = command.delete_range(&start, &end) {
+            return self.fail(format!("a range does not fit a command: {error}"));
+        }
+        let act = Act::Write(keys.into_iter().map(|key| (key, 0)).collect());
+        self.client_write(at, group, target, act, command, true);
     }
 
     fn client_write(
@@ -263,7 +279,8 @@ impl World {
             false => {
                 self.clients.values += 1;
                 let value = value_of(self.clients.values, bytes_max);
-                (self.clients.values, CasNew::Put { value, expires_at_s: 0 })
+                let expires_at_s = end_of(self.clients.values);
+                (self.clients.values, CasNew::Put { value, expires_at_s })
             }
         };
         let who = self.wait_for(at, group, target, Act::Cas { key, expected, new, seen: None });

@@ -1,12 +1,14 @@
 //! Keys and values. A value's bytes follow from its number, so that a wrong byte is seen.
 
 use bytes::Bytes;
+use stele_storage::Pair;
 use stele_types::Prng;
 
 /// A value's number; 0 is none.
 pub type Value = u32;
 
 const DIGITS: usize = 8;
+const FAR_S: u64 = 4_000_000_000;
 
 /// The user key of a group's key.
 pub fn key_of(group: usize, key: u8) -> Bytes {
@@ -30,6 +32,20 @@ pub fn value_of(value: Value, bytes_max: u64) -> Bytes {
 pub fn number_of(bytes: &[u8], bytes_max: u64) -> Option<Value> {
     let value = std::str::from_utf8(bytes.get(..DIGITS)?).ok()?.parse().ok()?;
     (value_of(value, bytes_max) == bytes).then_some(value)
+}
+
+/// Unix seconds at which a value ends, long after every run; 0: never.
+pub fn end_of(value: Value) -> u64 {
+    match value % 4 {
+        1 => FAR_S + u64::from(value),
+        _ => 0,
+    }
+}
+
+/// The number of what a store shows; `None` if nobody wrote that, or with another end.
+pub fn number_in(pair: &Pair, bytes_max: u64) -> Option<Value> {
+    let value = number_of(&pair.value, bytes_max)?;
+    (pair.expires_at_s == end_of(value)).then_some(value)
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@ impl World {
     /// Whether a store's disk may be damaged now.
     pub(super) fn may_lose(&mut self, number: u64) -> bool {
         let is_sound = |slot: &crate::world::Slot| {
-            slot.is_gone || (slot.running.is_some() && !slot.is_damaged && !slot.is_troubled)
+            let is_well = !slot.is_damaged && !slot.is_troubled && !slot.may_not_open;
+            slot.is_gone || (slot.running.is_some() && is_well)
         };
         if !self.slots.values().all(is_sound) || !self.slots.contains_key(&number) {
             return false;

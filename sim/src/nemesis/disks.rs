@@ -3,7 +3,7 @@
 use super::Undo;
 use crate::faults::Fault;
 use crate::plan::MS;
-use crate::world::World;
+use crate::world::{Happening, Stop, World};
 use std::path::PathBuf;
 use stele_vfs::{CrashAt, CrashPoint, Fault as DiskFault, Vfs};
 
@@ -32,7 +32,9 @@ impl World {
                 return;
             }
             Fault::NoSpace => return self.fill(number),
-            Fault::BitFlip | Fault::ReplaceDisk => return self.lose(number, fault),
+            Fault::BitFlip | Fault::ReplaceDisk | Fault::LoseManifest => {
+                return self.lose(number, fault);
+            }
             Fault::ReadFails => DiskFault::ReadFails { path_contains, nth },
             Fault::ReadFlips => DiskFault::ReadFlipsOnce { path_contains, nth },
             Fault::WriteFails => DiskFault::WriteFails { path_contains, nth },
@@ -80,8 +82,10 @@ impl World {
         if !self.may_lose(number) {
             return;
         }
-        if fault == Fault::ReplaceDisk {
-            return self.exchange_disk(number);
+        match fault {
+            Fault::ReplaceDisk => return self.exchange_disk(number),
+            Fault::LoseManifest => return self.lose_manifest(number),
+            _ => {}
         }
         let Some(slot) = self.slots.get(&number) else { return };
         let Some(path) = flippable(slot.disk.paths(), &mut self.nemesis.prng) else { return };
@@ -99,6 +103,28 @@ impl World {
         if let Some(slot) = self.slots.get_mut(&number) {
             slot.is_damaged = true;
         }
+    }
+}
+
+impl World {
+    /// While a node is down the manifest of one of its indexes is lost. It is made again from the runs,
+    /// or the store does not open.
+    fn lose_manifest(&mut self, number: u64) {
+        let Some(node) = self.slots.get(&number).map(|slot| slot.node) else { return };
+        self.counts.corruptions += 1;
+        self.stop_node(node, Stop::Power);
+        let Some(slot) = self.slots.get_mut(&number) else { return };
+        slot.may_not_open = true;
+        let is_manifest = |path: &PathBuf| path.to_string_lossy().contains("manifest-");
+        let lost = slot.disk.paths().into_iter().filter(is_manifest).collect::<Vec<_>>();
+        let done = lost.iter().try_for_each(|path| slot.disk.unlink(path));
+        let synced = slot.disk.sync_dir(&PathBuf::from(crate::world::DIR).join("index"));
+        self.trace.note(self.now, node, number, || "its manifest is lost".into());
+        if let Err(error) = done.and(synced) {
+            self.trace.note(self.now, node, number, || format!("is kept: {error}"));
+        }
+        let pause = self.nemesis.down_nanos();
+        self.after(pause, Happening::Undo(Undo::Start(node)));
     }
 }
 

@@ -69,7 +69,8 @@ impl World {
             return;
         }
         if fault == Fault::Pause {
-            let until = self.now + self.nemesis.prng.below(2_500) * MS;
+            let millis_max = if self.nemesis.prng.below(6) == 0 { 9_000 } else { 2_500 };
+            let until = self.now + self.nemesis.prng.below(millis_max) * MS;
             self.trace.span(self.now, until - self.now, id, 0, || "stands still".into());
             if let Some(node) = self.nodes.get_mut(&id) {
                 node.paused_until = until;
@@ -101,7 +102,11 @@ impl World {
         let drift_ppm = self.plan.raft.lease_drift_percent * 10_000 - 10_000;
         let (shift, rate) = match fault {
             Fault::WallJump => (prng.below(7_200) as i64 - 3_600, None),
-            Fault::Skew => (0, Some(1_000_000 + prng.below(drift_ppm))),
+            Fault::Skew => match prng.below(3) {
+                0 => (0, Some(1_000_000)),
+                1 => (0, Some(1_000_000 + drift_ppm)),
+                _ => (0, Some(1_000_000 + prng.below(drift_ppm))),
+            },
             _ => (0, Some(400_000 + prng.below(2_600_000))),
         };
         let now = self.now;

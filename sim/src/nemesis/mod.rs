@@ -37,6 +37,8 @@ pub struct Nemesis {
     faults: Vec<Fault>,
     calm_nanos: u64,
     is_active: bool,
+    /// Members say what no member would say, until then.
+    hostile_until: u64,
 }
 
 impl Nemesis {
@@ -50,12 +52,19 @@ impl Nemesis {
             faults: faults.iter().collect(),
             calm_nanos: plan.calm_nanos,
             is_active: false,
+            hostile_until: 0,
         }
     }
 
     /// How long a node stays down.
     pub fn down_nanos(&mut self) -> u64 {
-        (20 + self.prng.below(1_500)) * MS
+        let millis_max = if self.prng.below(6) == 0 { 9_000 } else { 1_500 };
+        (20 + self.prng.below(millis_max)) * MS
+    }
+
+    /// Whether a forged message follows one that is sent now.
+    pub fn forges(&mut self, now: u64) -> bool {
+        now < self.hostile_until && self.prng.below(3) == 0
     }
 }
 
@@ -89,6 +98,11 @@ impl World {
                 self.change_region(fault);
             }
             Fault::Drain => self.drain(),
+            Fault::Hostile => {
+                let nanos = (100 + self.nemesis.prng.below(1_500)) * MS;
+                self.nemesis.hostile_until = self.now + nanos;
+                self.trace.note(self.now, 0, 0, || format!("forgeries for {} ms", nanos / MS));
+            }
             _ => self.trouble_disk(fault),
         }
     }
@@ -128,6 +142,7 @@ impl World {
     /// All faults end, for good.
     pub fn heal(&mut self) {
         self.nemesis.is_active = false;
+        self.nemesis.hostile_until = 0;
         self.trace.note(self.now, 0, 0, || "everything heals".into());
         self.net.heal();
         for slot in self.slots.keys().copied().collect::<Vec<_>>() {

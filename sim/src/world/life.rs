@@ -122,7 +122,10 @@ impl World {
         slot.failed = None;
         let life = slot.life;
         let engine = match opened {
-            Ok(engine) => Arc::new(engine),
+            Ok(engine) => {
+                slot.may_not_open = false;
+                Arc::new(engine)
+            }
             Err(error) => return self.not_opened(number, &error),
         };
         slot.running = Some(Running {
@@ -172,7 +175,7 @@ impl World {
         if slot.disk.crashed() {
             return;
         }
-        let (is_damaged, paths) = (slot.is_damaged, slot.disk.paths());
+        let (is_damaged, paths) = (slot.is_damaged || slot.may_not_open, slot.disk.paths());
         self.trace.note(self.now, node, number, || format!("does not open: {error}"));
         match is_damaged {
             true => self.replace_disk(number),

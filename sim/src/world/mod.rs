@@ -1,6 +1,7 @@
 //! A cluster in one thread. What will happen lies in an agenda by virtual time; everything that may
 //! turn out one way or another follows from the seed.
 
+mod forge;
 mod life;
 mod loops;
 mod network;
@@ -42,7 +43,7 @@ pub enum Happening {
         done: Option<Result<Appended>>,
     },
     /// Bytes from another store.
-    Frame { slot: u64, from: u64, frame: Bytes },
+    Frame { slot: u64, from: u64, frame: Bytes, is_forged: bool },
     /// A store's maintenance wakes.
     Maintain { slot: u64, life: u64 },
     /// A snapshot's next piece, or its end.
@@ -321,7 +322,9 @@ impl World {
             Happening::Appended { slot, life, ticket, batch, done } => {
                 self.appended(slot, life, ticket, &batch, done);
             }
-            Happening::Frame { slot, from, frame } => self.receive(slot, from, frame),
+            Happening::Frame { slot, from, frame, is_forged } => {
+                self.receive(slot, from, frame, is_forged);
+            }
             Happening::Maintain { slot, life } => self.maintain(slot, life),
             Happening::Stream { number, life } => self.stream(number, life),
             Happening::Client { at, step } => self.client(at, step),

@@ -49,6 +49,8 @@ pub struct Slot {
     pub failed: Option<String>,
     /// Something was done to its disk that it may not survive.
     pub is_damaged: bool,
+    /// What it lost can be made again, or it does not open.
+    pub may_not_open: bool,
     /// Its disk fails operations: it may stop.
     pub is_troubled: bool,
     /// Its disk is gone for good.
@@ -75,6 +77,7 @@ impl Slot {
             life: 0,
             failed: None,
             is_damaged: false,
+            may_not_open: false,
             is_troubled: false,
             is_gone: false,
             append_nanos: SOUND_APPEND_NANOS,

@@ -7,6 +7,7 @@ use crate::process::{build_stele, run_shown};
 use crate::workspace::Workspace;
 use anyhow::{Result, bail};
 use programs::Programs;
+pub use programs::porcupine;
 use std::process::Command;
 use std::time::{Duration, Instant};
 

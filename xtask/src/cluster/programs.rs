@@ -63,6 +63,13 @@ impl Programs {
     }
 }
 
+/// Builds the checker of histories alone.
+pub fn porcupine(workspace: &Workspace) -> Result<PathBuf> {
+    let built = workspace.target.join("cluster-tests");
+    std::fs::create_dir_all(&built)?;
+    build_go(&workspace.root.join("cluster-tests"), &built, "porcupine")
+}
+
 fn check_tools() -> Result<()> {
     let mut missing = Vec::new();
     for (program, argument, remedy) in TOOLS {

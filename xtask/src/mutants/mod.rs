@@ -40,7 +40,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let width = chosen.iter().map(|mutant| mutant.name.len()).max().unwrap_or(0);
     if options.list {
         for mutant in &chosen {
-            let Mutant { name, package, test, breaks } = mutant;
+            let Mutant { name, package, test, breaks, .. } = mutant;
             println!("{name:width$}  {package} {test}: {breaks}");
         }
         println!("{} deliberate bugs", chosen.len());

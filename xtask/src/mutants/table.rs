@@ -25,6 +25,8 @@ pub struct Mutant {
     pub test: String,
     /// What no longer holds, in one line.
     pub breaks: String,
+    /// Why a run of the simulation can't show it, if it can't.
+    pub apart: Option<String>,
 }
 
 impl Table {

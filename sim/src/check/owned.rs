@@ -1,0 +1,46 @@
+//! Every pair of a store belongs to a replica there, and a replica's number to one replica for ever.
+
+use crate::world::World;
+use std::collections::BTreeMap;
+use stele_storage::StorageEngine;
+use stele_storage::{EngineView, ScanOptions};
+use stele_types::{KeyRange, PeerId, RegionId, StoreId, keyspace};
+
+/// Where each replica was first seen.
+#[derive(Default)]
+pub struct Peers(BTreeMap<PeerId, (RegionId, StoreId)>);
+
+impl World {
+    /// The placement group gives a number out once.
+    pub(super) fn check_peers(&mut self) {
+        let reports = self.reports_by_region();
+        for (number, report) in reports.into_values().flatten() {
+            for peer in &report.region.peers {
+                let this = (report.region.id, peer.store);
+                let known = *self.checks.peers.0.entry(peer.id).or_insert(this);
+                if known != this {
+                    let text = format!("replica {} is {known:?} and {this:?}", peer.id);
+                    return self.fail(format!("store {number} says that {text}"));
+                }
+            }
+        }
+    }
+
+    /// What a replica that left had is gone.
+    pub(super) fn check_owned(&mut self, number: u64) {
+        let excused = self.slots.get(&number).is_none_or(|it| it.is_damaged || it.is_troubled);
+        let Some(engine) = self.engine(number).filter(|_| !excused) else { return };
+        let Some(core) = self.slots.get_mut(&number).and_then(|slot| slot.core()) else { return };
+        let ranges = core.regions().into_iter().flat_map(|it| it.region.engine_ranges());
+        let owned: Vec<KeyRange> = ranges.collect();
+        // Local facts are the store's own.
+        let range = KeyRange::new(vec![keyspace::LOCAL + 1], Vec::new());
+        let options = ScanOptions { keys_only: true, ..ScanOptions::new(range, usize::MAX) };
+        let found = engine.view().and_then(|view| view.scan(&options));
+        let Ok(found) = found else { return };
+        let stray = found.iter().find(|pair| !owned.iter().any(|range| range.contains(&pair.key)));
+        if let Some(pair) = stray {
+            self.fail(format!("store {number} holds {:?}, which no replica there owns", pair.key));
+        }
+    }
+}

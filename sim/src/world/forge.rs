@@ -1,0 +1,89 @@
+//! Messages that no sound member sends: each is refused for what it says, and changes nothing.
+
+use super::{Happening, World};
+use bytes::Bytes;
+use stele_raftstore::{Body, PeerMessage, RaftKind, RaftMessage, wire};
+use stele_types::checksum::crc32c;
+use stele_types::{LogIndex, Peer, Term};
+
+/// Beyond every log of a run.
+const BEYOND: u64 = 1 << 40;
+
+impl World {
+    /// Sends a forgery made of a message, beside it.
+    pub(super) fn forge(&mut self, from: u64, message: &PeerMessage) {
+        let Body::Raft(raft) = &message.body else { return };
+        let other = self.other_member(from, message);
+        let (forged, extra) = match self.dice.net.below(3) {
+            0 => (message.clone(), Some(7)),
+            1 => match huge(message, raft) {
+                Some(forged) => (forged, None),
+                None => return,
+            },
+            _ => match changed(message, raft, other) {
+                Some(forged) => (forged, None),
+                None => return,
+            },
+        };
+        let Some(to) = self.homes.get(&forged.to_store).copied() else { return };
+        let (mut frame, mut payloads) = (Vec::new(), Vec::new());
+        wire::encode(&forged, &mut frame, &mut payloads);
+        payloads.iter().for_each(|payload| frame.extend_from_slice(payload));
+        if let Some(byte) = extra {
+            frame.push(byte);
+            if wire::decode(Bytes::from(frame.clone())).is_ok() {
+                return self.fail(format!("a byte behind {:?} is taken for part of it", raft.kind));
+            }
+        }
+        let sum = crc32c(&frame);
+        frame.extend_from_slice(&sum.to_le_bytes());
+        self.counts.corruptions += 1;
+        let frame = Bytes::from(frame);
+        for (delay, is_damaged) in self.deliveries(from, to, frame.len() as u64) {
+            if !is_damaged {
+                let frame = frame.clone();
+                self.after(delay, Happening::Frame { slot: to, from, frame, is_forged: true });
+            }
+        }
+    }
+
+    /// A member that is neither the sender nor the receiver.
+    fn other_member(&self, from: u64, message: &PeerMessage) -> Option<Peer> {
+        let reader = self.slots.get(&from)?.readers()?.get(message.region)?;
+        let region = reader.region();
+        let apart = |peer: &&Peer| peer.id != message.from.id && peer.id != message.to.id;
+        region.peers.iter().find(apart).copied()
+    }
+}
+
+fn with(message: &PeerMessage, raft: RaftMessage) -> PeerMessage {
+    PeerMessage { body: Body::Raft(raft), ..message.clone() }
+}
+
+/// A term that nobody reaches by counting.
+fn huge(message: &PeerMessage, raft: &RaftMessage) -> Option<PeerMessage> {
+    let carries = raft.term > Term(0);
+    carries.then(|| with(message, RaftMessage { term: Term(u64::MAX), ..raft.clone() }))
+}
+
+/// The same with what can't be.
+fn changed(message: &PeerMessage, raft: &RaftMessage, other: Option<Peer>) -> Option<PeerMessage> {
+    let mut forged = raft.clone();
+    match raft.kind {
+        RaftKind::Append if !raft.entries.is_empty() => {
+            forged.entries.iter_mut().for_each(|entry| entry.index = entry.index.next());
+        }
+        RaftKind::AppendResponse if raft.index.0 % 2 == 0 => {
+            forged.index = LogIndex(raft.index.0 + BEYOND);
+        }
+        RaftKind::Heartbeat => forged.commit = LogIndex(raft.commit.0 + BEYOND),
+        RaftKind::AppendResponse | RaftKind::HeartbeatResponse => {
+            // A follower hands over what it does not lead.
+            let to = other?;
+            let raft = RaftMessage::new(RaftKind::TimeoutNow, raft.term);
+            return Some(PeerMessage { to_store: to.store, to, ..with(message, raft) });
+        }
+        _ => return None,
+    }
+    Some(with(message, forged))
+}

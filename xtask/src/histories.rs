@@ -1,0 +1,70 @@
+//! Two checkers of linearizability on the same histories: the simulation's own and Porcupine. They must
+//! agree on histories of sound runs and on the same with stale reads planted in them.
+
+use crate::cluster;
+use crate::process::run_limited;
+use crate::soak;
+use crate::workspace::Workspace;
+use anyhow::{Context, Result, ensure};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// The first seed of the sample.
+const FROM: u64 = 500;
+const RUN_LIMIT: Duration = Duration::from_secs(120);
+
+/// Compares them on so many seeds.
+pub fn run(workspace: &Workspace, seeds: u64) -> Result<()> {
+    let porcupine = cluster::porcupine(workspace)?;
+    let program = soak::build(workspace, true, false)?;
+    let folder = tempfile::tempdir().context("making a folder for histories")?;
+    let file = folder.path().join("history.jsonl");
+    let (mut sound, mut planted) = (0, 0);
+    for seed in FROM..FROM + seeds {
+        for plants in [false, true] {
+            let ours = ours(&program, seed, plants, &file)?;
+            let theirs = theirs(&porcupine, &file)?;
+            ensure!(
+                ours == theirs,
+                "seed {seed}, stale reads {plants}: the simulation refuses {ours:?}, Porcupine {theirs:?}"
+            );
+            ensure!(plants || ours.is_empty(), "seed {seed}: {ours:?} are not linearizable");
+            sound += usize::from(!plants);
+            planted += if plants { ours.len() } else { 0 };
+        }
+    }
+    ensure!(planted > 0, "no stale read could be planted in {seeds} histories");
+    println!(
+        "histories: both agree on {sound} sound ones and on {planted} groups with a stale read"
+    );
+    Ok(())
+}
+
+fn ours(program: &Path, seed: u64, plants: bool, file: &Path) -> Result<Vec<String>> {
+    let mut command = Command::new(program);
+    command.args(["--seed", &seed.to_string(), "--no-minimise", "--quiet", "--history"]).arg(file);
+    command.args(plants.then_some("--plant"));
+    let (_, printed) = run_limited(&mut command, RUN_LIMIT)?;
+    let line = printed.lines().find_map(|line| line.strip_prefix("refused groups: "));
+    let line =
+        line.with_context(|| format!("seed {seed} says nothing of its history:\n{printed}"))?;
+    Ok(sorted(line.split_whitespace().map(str::to_owned)))
+}
+
+fn theirs(porcupine: &Path, file: &Path) -> Result<Vec<String>> {
+    let mut command = Command::new(porcupine);
+    command.arg(file).stderr(Stdio::inherit());
+    let output = command.output().context("running porcupine")?;
+    let verdict: serde_json::Value =
+        serde_json::from_slice(&output.stdout).context("reading porcupine's verdict")?;
+    ensure!(verdict["result"] != "unknown", "porcupine gave up: {verdict}");
+    let suspects = verdict["suspects"].as_array().cloned().unwrap_or_default();
+    Ok(sorted(suspects.iter().filter_map(|name| name.as_str().map(str::to_owned))))
+}
+
+fn sorted(names: impl Iterator<Item = String>) -> Vec<String> {
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
