@@ -59,6 +59,8 @@ faults! {
     Drain "drain",
     Hostile "hostile",
     LoseManifest "lose-manifest",
+    PlacementCut "placement-cut",
+    Upgrade "upgrade",
 }
 
 impl Fault {

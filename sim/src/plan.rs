@@ -76,6 +76,8 @@ pub struct Plan {
     pub settings: Vec<(&'static str, u64)>,
     /// Every store's engine.
     pub engine: EngineOptions,
+    /// The same after a node was restarted with other settings.
+    pub other_engine: EngineOptions,
     /// Size of a device's block, if the log is to pass by the page cache.
     pub block_bytes: Option<usize>,
     /// Size of a device; `None` without a bound.
@@ -94,6 +96,10 @@ impl Plan {
         let faults = FaultSet::draw(prng);
         let way_least = pick(prng, &[50_000, 200_000]);
         let engine = engine_options(prng);
+        let other_engine = EngineOptions {
+            direct_io: engine.direct_io,
+            ..engine_options(&mut fork(seed, "other"))
+        };
         let raft = raft_options(prng);
         Self {
             seed,
@@ -114,6 +120,7 @@ impl Plan {
             settings: settings(prng),
             block_bytes: engine.direct_io.then(|| pick(prng, &[512, 4096])),
             engine,
+            other_engine,
             capacity_bytes: 1 << 30,
             raft,
         }

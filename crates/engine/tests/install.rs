@@ -6,7 +6,9 @@ mod common;
 use common::{DIR, clock, disk, tiny};
 use std::path::Path;
 use std::sync::Arc;
-use stele_engine::{EngineView, KeyRange, Pair, Replay, ScanOptions, StorageEngine, Store};
+use stele_engine::{
+    EngineView, KeyRange, Pair, Replay, ScanOptions, StorageEngine, Store, VerifyEvent,
+};
 use stele_types::{
     CommandBuilder, CommittedEntry, EntryRecord, LogBatch, LogIndex, Mark, Record, RegionId, Term,
 };
@@ -124,4 +126,46 @@ fn a_mark_that_cannot_be_written_stops_the_store_and_is_made_at_the_next_open() 
     drop(store);
     let store = open(&disk.restart(1)).unwrap();
     assert_eq!((keys(&store), store.progress(REGION).unwrap().persisted), (20, AT));
+}
+
+#[test]
+fn fault_57_a_newer_snapshot_during_the_installation_of_one_misses_no_file() {
+    let pair = |n: u8, fill: u8| Pair {
+        key: vec![b'n', n].into(),
+        value: vec![fill; 300].into(),
+        expires_at_s: 0,
+    };
+    let (older_at, newer_at) = (AT, (LogIndex(60), Term(3)));
+    for seed in 0..8 {
+        let prepared = disk(seed);
+        let store = open(&prepared).unwrap();
+        let mut older = store.incoming(vec![KeyRange::all()]).unwrap();
+        store.receive(&mut older, (0..20).map(|n| pair(n, 1)).collect()).unwrap();
+        // The newer one arrives while the older one is under way, and is whole before that.
+        let mut newer = store.incoming(vec![KeyRange::all()]).unwrap();
+        store.receive(&mut newer, (5..30).map(|n| pair(n, 2)).collect()).unwrap();
+        store.maintain(1 << 20).unwrap();
+        store.install(REGION, older_at, older).unwrap();
+        store.maintain(1 << 20).unwrap();
+        if seed % 2 == 0 {
+            let operation = prepared.operations() + seed;
+            prepared.crash_at(CrashPoint { operation, at: CrashAt::ALL[(seed / 2 % 3) as usize] });
+        }
+        let installed = store.install(REGION, newer_at, newer).is_ok();
+        drop(store);
+        let store = open(&prepared.restart(seed)).unwrap();
+        let applied = store.progress(REGION).unwrap().applied;
+        assert!(applied == newer_at.0 || !installed && applied == older_at.0, "{applied}");
+        let pairs = store.view().unwrap().scan(&ScanOptions::new(KeyRange::all(), 99)).unwrap();
+        let (count, fill) = if applied == newer_at.0 { (25, 2) } else { (20, 1) };
+        assert_eq!(pairs.len(), count, "seed {seed}");
+        assert!(pairs.iter().all(|pair| pair.value[..] == [fill; 300]), "seed {seed}");
+        while store.maintain(1 << 20).unwrap().more {}
+        assert_eq!(keys(&store), count);
+        let mut damage = 0;
+        store
+            .verify(&mut |event| damage += usize::from(matches!(event, VerifyEvent::Damage { .. })))
+            .unwrap();
+        assert_eq!(damage, 0, "seed {seed}");
+    }
 }

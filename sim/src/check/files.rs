@@ -28,7 +28,9 @@ impl World {
         if let Err(error) = engine.index().purge() {
             return self.fail(format!("store {number} can't remove replaced runs: {error}"));
         }
-        let leaked = leaked(&slot.disk, &engine, self.plan.engine.recycle_segments_max);
+        let plans = [&self.plan.engine, &self.plan.other_engine];
+        let spare_max = plans.map(|options| options.recycle_segments_max).into_iter().max();
+        let leaked = leaked(&slot.disk, &engine, spare_max.unwrap_or_default());
         match leaked {
             Ok(leaked) if leaked.is_empty() => {}
             Ok(leaked) => self.fail(format!("store {number} has leaked {}", leaked.join(", "))),

@@ -11,12 +11,14 @@ const MEMTABLES_MAX: u64 = 16;
 
 impl World {
     pub(super) fn check_memory(&mut self) {
-        let options = &self.plan.engine;
-        let bytes_max = FIXED_BYTES_MAX
-            + MEMTABLES_MAX * options.memtable_bytes_max as u64
-            + options.entry_cache_bytes_max as u64
-            + options.block_cache_bytes_max as u64
-            + options.value_cache_bytes_max as u64;
+        let wanted = |options: &stele_engine::Options| {
+            MEMTABLES_MAX * options.memtable_bytes_max as u64
+                + options.entry_cache_bytes_max as u64
+                + options.block_cache_bytes_max as u64
+                + options.value_cache_bytes_max as u64
+        };
+        let bytes_max =
+            FIXED_BYTES_MAX + wanted(&self.plan.engine).max(wanted(&self.plan.other_engine));
         for number in self.serving() {
             let Some(engine) = self.engine(number) else { continue };
             let bytes = engine.stats().memory_bytes;

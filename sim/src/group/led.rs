@@ -214,6 +214,9 @@ impl World {
     }
 
     fn answer(&mut self, from: u64, node: u64, life: u64, answer: Answer) {
+        if self.net.is_group_cut {
+            return;
+        }
         let ways = match from == node {
             true => vec![(1_000, false)],
             false => self.net.deliveries(&mut self.dice.net, (from, node), self.now, 200),

@@ -79,7 +79,7 @@ impl World {
     }
 
     fn call(&mut self, from: u64, to: u64, call: Call) {
-        let Some(node) = self.nodes.get(&from) else { return };
+        let Some(node) = self.nodes.get(&from).filter(|_| !self.net.is_group_cut) else { return };
         let (life, bytes) = (node.life, 512);
         let ways = match from == to {
             true => vec![(1_000, false)],

@@ -98,6 +98,16 @@ impl World {
                 self.change_region(fault);
             }
             Fault::Drain => self.drain(),
+            Fault::Upgrade => {
+                let (id, pause) = (self.any_node(), self.nemesis.down_nanos());
+                self.counts.kills += 1;
+                self.upgrade(id, pause);
+            }
+            Fault::PlacementCut => {
+                self.net.is_group_cut = true;
+                self.trace.note(self.now, 0, 0, || "nobody reaches the placement group".into());
+                self.undo_later(Undo::Network, 6_000);
+            }
             Fault::Hostile => {
                 let nanos = (100 + self.nemesis.prng.below(1_500)) * MS;
                 self.nemesis.hostile_until = self.now + nanos;

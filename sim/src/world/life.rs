@@ -77,7 +77,7 @@ impl World {
         self.after(LINKS_NANOS, Happening::Links);
     }
 
-    fn engine_of(&self, number: u64) -> Result<Engine> {
+    fn engine_of(&mut self, number: u64) -> Result<Engine> {
         let Some(slot) = self.slots.get(&number) else {
             return Err(Error::invalid("there is no such store"));
         };
@@ -85,11 +85,18 @@ impl World {
             return Err(Error::invalid("there is no such node"));
         };
         node.now(self.now);
-        let mut options = self.plan.engine.clone();
+        let mut options = match node.is_upgraded {
+            true => self.plan.other_engine.clone(),
+            false => self.plan.engine.clone(),
+        };
         let is_new = slot.disk.file_bytes(Path::new(DIR).join("STORE")).is_none();
         options.store = is_new.then_some(slot.token);
         let (vfs, clock) = (Arc::new(slot.disk.clone()), node.clock.clone());
-        let (engine, _) = Engine::open(vfs, clock, Path::new(DIR), options, Replay::Committed)?;
+        let (engine, opened) =
+            Engine::open(vfs, clock, Path::new(DIR), options, Replay::Committed)?;
+        if let Some(slot) = self.slots.get_mut(&number) {
+            slot.replayed_bytes = opened.recovery.bytes_scanned;
+        }
         Ok(engine)
     }
 
@@ -107,6 +114,15 @@ impl World {
         }
         self.after(1_000, Happening::Report { node: id, life });
         self.after(2_000, Happening::Tend { node: id, life });
+    }
+
+    /// A node is closed, and comes back with the other settings.
+    pub fn upgrade(&mut self, id: u64, pause: u64) {
+        self.stop_node(id, Stop::Clean);
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.is_upgraded = !node.is_upgraded;
+        }
+        self.after(pause, Happening::Undo(Undo::Start(id)));
     }
 
     /// The stores of a node whose disks are there.

@@ -11,6 +11,8 @@ pub type Way = (u64, u64);
 pub struct Network {
     /// Ways on which nothing arrives.
     pub cut: BTreeSet<Way>,
+    /// What is said to the placement group, or by it, does not arrive.
+    pub is_group_cut: bool,
     /// Lost.
     pub lost_permille: u64,
     /// Arriving twice.
@@ -35,6 +37,7 @@ impl Network {
     pub fn new(way_nanos: (u64, u64)) -> Self {
         Self {
             cut: BTreeSet::new(),
+            is_group_cut: false,
             lost_permille: 0,
             doubled_permille: 0,
             corrupt_permille: 0,

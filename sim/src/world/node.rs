@@ -39,6 +39,8 @@ pub struct Node {
     pub up: bool,
     /// Its process stands still before this global time.
     pub paused_until: u64,
+    /// Its stores run with the other settings.
+    pub is_upgraded: bool,
     /// Seconds by which its wall clock is wrong.
     pub wall_shift_s: i64,
     /// Its part in the placement group.
@@ -59,6 +61,7 @@ impl Node {
             life: 0,
             up: false,
             paused_until: 0,
+            is_upgraded: false,
             wall_shift_s: 0,
             member: Member::default(),
             rate_ppm: 1_000_000,

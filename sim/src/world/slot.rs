@@ -45,6 +45,8 @@ pub struct Slot {
     pub running: Option<Running>,
     /// Counts its starts.
     pub life: u64,
+    /// Bytes of its log that were read at its last start.
+    pub replayed_bytes: u64,
     /// Why it stopped.
     pub failed: Option<String>,
     /// Something was done to its disk that it may not survive.
@@ -75,6 +77,7 @@ impl Slot {
             disk,
             running: None,
             life: 0,
+            replayed_bytes: 0,
             failed: None,
             is_damaged: false,
             may_not_open: false,

@@ -238,7 +238,26 @@ impl StoreHandle {
 /// What a waiting request costs beside its bytes.
 const REQUEST_OVERHEAD_BYTES: u64 = 256;
 
+/// Starts a store's thread. A panic in it ends the process: what it was about is half done in memory,
+/// and nobody would do its work from there on.
 fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let failed = |source| Error::Io { op: "start of a thread", path: name.clone().into(), source };
+    let run = || {
+        let _end = EndsOnPanic;
+        run();
+    };
     std::thread::Builder::new().name(name.clone()).spawn(run).map_err(failed)
 }
+
+struct EndsOnPanic;
+
+impl Drop for EndsOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !stele_types::mutant::active("server.panic_swallowed") {
+            std::process::abort();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
