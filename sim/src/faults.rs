@@ -61,6 +61,7 @@ faults! {
     LoseManifest "lose-manifest",
     PlacementCut "placement-cut",
     Upgrade "upgrade",
+    Depose "depose",
 }
 
 impl Fault {

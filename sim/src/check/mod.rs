@@ -46,6 +46,11 @@ impl World {
 
     pub(crate) fn check_running(&mut self) {
         self.after(CHECK_NANOS, Happening::Check);
+        self.check_running_once();
+    }
+
+    /// Everything that must hold at every moment.
+    pub(crate) fn check_running_once(&mut self) {
         self.check_logs();
         self.check_replicas();
         self.check_memory();

@@ -33,6 +33,8 @@ pub struct Clients {
     rest_nanos_max: u64,
     value_bytes_max: u64,
     is_stopped: bool,
+    /// Half of them stay with this node until then.
+    stays: (u64, u64),
     /// Groups that were read at the end.
     finals: Vec<usize>,
 }
@@ -79,6 +81,7 @@ impl Clients {
             rest_nanos_max: plan.rest_nanos_max,
             value_bytes_max: plan.value_bytes_max,
             is_stopped: true,
+            stays: (0, 0),
             finals: Vec::new(),
         }
     }
@@ -96,6 +99,11 @@ impl Clients {
     /// Operations begun.
     pub fn begun(&self) -> u64 {
         self.begun
+    }
+
+    /// Half of the operations go to a node for a while, whoever leads.
+    pub fn stay_with(&mut self, node: u64, until: u64) {
+        self.stays = (node, until);
     }
 
     /// Nothing more is begun.
@@ -173,12 +181,15 @@ impl World {
     /// The store a client believes in for a key: mostly the one said to lead.
     fn target(&mut self, group: usize, key: u8) -> Option<Target> {
         let serving = self.serving();
-        let first = *serving.get(self.clients.prng.below(serving.len().max(1) as u64) as usize)?;
+        let any = self.clients.prng.below(serving.len().max(1) as u64) as usize;
+        let stays = self.stayed_with(&serving).filter(|_| self.clients.prng.coin());
+        let first = stays.or(serving.get(any).copied())?;
         let user_key = key_of(group, key);
         let reader = self.find(first, &user_key)?;
         let leader = reader.leader().and_then(|peer| self.homes.get(&peer.store).copied());
         let leader = leader.filter(|slot| serving.contains(slot));
         let slot = match self.clients.prng.below(8) {
+            _ if stays.is_some() => first,
             0 => first,
             _ => leader.unwrap_or(first),
         };
@@ -192,6 +203,13 @@ impl World {
             ..Header::default()
         };
         Some(Target { slot, life: self.slots.get(&slot)?.life, reader, region, header })
+    }
+
+    /// A store of the node that clients stay with.
+    fn stayed_with(&mut self, serving: &[u64]) -> Option<u64> {
+        let (node, until) = self.clients.stays;
+        let there = |slot: &&u64| self.slots.get(*slot).is_some_and(|it| it.node == node);
+        serving.iter().find(there).copied().filter(|_| self.now < until)
     }
 
     /// The region on a store that holds a user key, of the latest version.

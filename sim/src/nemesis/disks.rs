@@ -51,6 +51,7 @@ impl World {
         let Some(slot) = self.slots.get_mut(&number) else { return };
         slot.is_troubled = true;
         slot.is_damaged |= lies;
+        slot.has_lied |= lies;
         self.counts.disk_faults += 1;
         if let Err(error) = slot.disk.inject(injected) {
             self.fail(format!("a fault is not injected: {error}"));

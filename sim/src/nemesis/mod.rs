@@ -2,6 +2,7 @@
 //! the seed drew.
 
 mod budget;
+mod depose;
 mod disks;
 mod machines;
 mod regions;
@@ -19,8 +20,12 @@ pub enum Undo {
     Start(u64),
     /// The node of a store that stopped is started anew, unless the store lives again.
     Revive(u64, u64),
+    /// A store that opened on a disk that lied gets another one.
+    Mistrust(u64, u64),
     /// The network.
     Network,
+    /// A node is cut off from all others for a while.
+    Isolate(u64),
     /// A store's disk is as fast as ever.
     Speed(u64),
     /// A store's disk has room again.
@@ -98,6 +103,7 @@ impl World {
                 self.change_region(fault);
             }
             Fault::Drain => self.drain(),
+            Fault::Depose => self.depose(),
             Fault::Upgrade => {
                 let (id, pause) = (self.any_node(), self.nemesis.down_nanos());
                 self.counts.kills += 1;
@@ -136,6 +142,8 @@ impl World {
         match undo {
             Undo::Start(node) => self.start_node(node),
             Undo::Revive(slot, life) => self.revive(slot, life),
+            Undo::Isolate(node) => self.isolate(node),
+            Undo::Mistrust(slot, life) => self.mistrust(slot, life),
             Undo::Network => {
                 self.trace.note(self.now, 0, 0, || "the network heals".into());
                 self.net.heal();

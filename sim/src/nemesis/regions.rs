@@ -41,7 +41,7 @@ impl World {
         (!led.is_empty()).then(|| led.swap_remove(at))
     }
 
-    fn order(&mut self, slot: u64, region: RegionId, call: Admin) {
+    pub(super) fn order(&mut self, slot: u64, region: RegionId, call: Admin) {
         let node = self.slots.get(&slot).map_or(0, |slot| slot.node);
         let text = format!("ordered for region {region}: {call:?}");
         self.trace.note(self.now, node, slot, || crate::world::short(&text));

@@ -136,7 +136,7 @@ impl World {
         let Some(slot) = self.slots.get_mut(&number) else { return };
         slot.life += 1;
         slot.failed = None;
-        let life = slot.life;
+        let (life, has_lied) = (slot.life, slot.has_lied);
         let engine = match opened {
             Ok(engine) => {
                 slot.may_not_open = false;
@@ -156,7 +156,20 @@ impl World {
         });
         self.after(MS, Happening::Maintain { slot: number, life });
         if let Err(error) = self.start_core(number) {
-            self.not_opened(number, &error);
+            return self.not_opened(number, &error);
+        }
+        if has_lied {
+            self.after(0, Happening::Undo(Undo::Mistrust(number, life)));
+        }
+    }
+
+    /// A store opened on a disk that lied. What it shows is right; but a write that was lost at the very
+    /// end is like one that never came, and nothing on this disk can tell. It is replaced before it
+    /// votes.
+    pub(crate) fn mistrust(&mut self, number: u64, life: u64) {
+        if self.slots.get(&number).is_some_and(|slot| slot.life == life) {
+            self.check_running_once();
+            self.exchange_disk(number);
         }
     }
 

@@ -51,6 +51,8 @@ pub struct Slot {
     pub failed: Option<String>,
     /// Something was done to its disk that it may not survive.
     pub is_damaged: bool,
+    /// Its disk took a write that it lost or wrote elsewhere.
+    pub has_lied: bool,
     /// What it lost can be made again, or it does not open.
     pub may_not_open: bool,
     /// Its disk fails operations: it may stop.
@@ -80,6 +82,7 @@ impl Slot {
             replayed_bytes: 0,
             failed: None,
             is_damaged: false,
+            has_lied: false,
             may_not_open: false,
             is_troubled: false,
             is_gone: false,

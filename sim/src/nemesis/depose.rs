@@ -1,0 +1,90 @@
+//! A leader that is left alone while its clients stay with it: what it still answers must be right.
+
+use super::Undo;
+use crate::plan::MS;
+use crate::world::{Happening, Stop, World};
+use stele_raftstore::{Admin, Role};
+use stele_types::{RegionKind, StoreId};
+
+/// How long clients stay.
+const STAY_NANOS: u64 = 2_500 * MS;
+
+impl World {
+    pub(super) fn depose(&mut self) {
+        let Some(node) = self.leading_data() else { return };
+        if self.plan.nodes < 3 {
+            return;
+        }
+        self.clients.stay_with(node, self.now + STAY_NANOS);
+        let others: Vec<u64> = self.nodes.keys().copied().filter(|id| *id != node).collect();
+        match self.nemesis.prng.below(4) {
+            // The others' clocks run as fast as a lease allows for.
+            0 => {
+                let fast = 1_000_000 + self.plan.raft.lease_drift_percent * 10_000 - 10_000;
+                for (id, rate) in others.iter().map(|id| (*id, fast)).chain([(node, 1_000_000)]) {
+                    if let Some(it) = self.nodes.get_mut(&id) {
+                        it.set_rate(self.now, rate);
+                    }
+                }
+                self.isolate(node);
+            }
+            // The others forget in a restart that they heard of it.
+            1 => {
+                self.isolate(node);
+                for id in others {
+                    self.counts.kills += 1;
+                    self.stop_node(id, Stop::Kill);
+                    let pause = (5 + self.nemesis.prng.below(60)) * MS;
+                    self.after(pause, Happening::Undo(Undo::Start(id)));
+                }
+            }
+            // It has just handed over.
+            2 => {
+                self.hand_over(node);
+                let pause = self.nemesis.prng.below(20) * MS;
+                self.after(pause, Happening::Undo(Undo::Isolate(node)));
+            }
+            // Its process stands still, and others lead by when it goes on.
+            _ => {
+                let until = self.now + (500 + self.nemesis.prng.below(1_500)) * MS;
+                self.trace.note(self.now, node, 0, || "stands still as a leader".into());
+                if let Some(it) = self.nodes.get_mut(&node) {
+                    it.paused_until = until;
+                }
+            }
+        }
+    }
+
+    pub(super) fn isolate(&mut self, node: u64) {
+        let others: Vec<u64> = self.nodes.keys().copied().filter(|id| *id != node).collect();
+        self.counts.partitions += 1;
+        self.net.partition(&[node], &others);
+        self.trace.note(self.now, node, 0, || "is left alone".into());
+        self.undo_later(Undo::Network, 2_500);
+    }
+
+    /// A node that leads a region of user data.
+    fn leading_data(&mut self) -> Option<u64> {
+        let reports = self.reports_by_region().into_values().flatten();
+        let led = reports.filter(|(_, report)| {
+            report.role == Role::Leader && report.region.kind == RegionKind::Data
+        });
+        let led: Vec<u64> = led.map(|(slot, _)| slot).collect();
+        let at = self.nemesis.prng.below(led.len() as u64) as usize;
+        led.get(at).and_then(|slot| self.slots.get(slot)).map(|slot| slot.node)
+    }
+
+    /// Every region that a node leads is ordered to another one.
+    fn hand_over(&mut self, node: u64) {
+        let reports = self.reports_by_region();
+        for (slot, report) in reports.into_values().flatten() {
+            let here = self.slots.get(&slot).filter(|it| it.node == node);
+            let Some(own) = here.and_then(|it| it.id) else { continue };
+            let elsewhere = |store: StoreId| store != own;
+            let to = report.region.peers.iter().find(|peer| elsewhere(peer.store));
+            if let Some(to) = to.filter(|_| report.role == Role::Leader) {
+                self.order(slot, report.region.id, Admin::TransferLeader(to.id));
+            }
+        }
+    }
+}
