@@ -31,9 +31,9 @@ pub fn refused(histories: &[Vec<Op>]) -> Vec<String> {
 /// values are unique, so no order explains it.
 pub fn plant(histories: &mut [Vec<Op>]) {
     for history in histories {
-        let stale =
-            history.iter().enumerate().filter_map(|(at, op)| Some((at, stale(history, op)?)));
-        if let Some((at, value)) = stale.last() {
+        let mut reads = history.iter().enumerate().rev();
+        let found = reads.find_map(|(at, op)| Some((at, stale(history, op)?)));
+        if let Some((at, value)) = found {
             let Some(op) = history.get_mut(at) else { continue };
             op.act = match &op.act {
                 Act::Read(pairs) if pairs.len() == 1 => Act::Read(vec![(pairs[0].0, value)]),

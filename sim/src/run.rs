@@ -79,7 +79,7 @@ pub fn run(plan: &Plan, wanted: Wanted) -> Outcome {
         tail: world.trace.tail(),
         perfetto: wanted.trace.then(|| world.trace.perfetto()),
         history: wanted.history.then(|| history::porcupine(histories)),
-        refused: wanted.history.then(|| history::refused(histories)).unwrap_or_default(),
+        refused: if wanted.history { history::refused(histories) } else { Vec::new() },
     };
     // Whatever is broken may break again while it is dropped.
     let _ = catch_unwind(AssertUnwindSafe(move || drop(world)));

@@ -73,7 +73,7 @@ fn changed(message: &PeerMessage, raft: &RaftMessage, other: Option<Peer>) -> Op
         RaftKind::Append if !raft.entries.is_empty() => {
             forged.entries.iter_mut().for_each(|entry| entry.index = entry.index.next());
         }
-        RaftKind::AppendResponse if raft.index.0 % 2 == 0 => {
+        RaftKind::AppendResponse if raft.index.0.is_multiple_of(2) => {
             forged.index = LogIndex(raft.index.0 + BEYOND);
         }
         RaftKind::Heartbeat => forged.commit = LogIndex(raft.commit.0 + BEYOND),
