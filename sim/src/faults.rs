@@ -58,7 +58,7 @@ faults! {
     Merge "merge",
     Drain "drain",
     Hostile "hostile",
-    LoseManifest "lose-manifest",
+    LoseFile "lose-file",
     PlacementCut "placement-cut",
     Upgrade "upgrade",
     Depose "depose",

@@ -154,7 +154,7 @@ fn engine_options(prng: &mut Prng) -> EngineOptions {
         block_cache_bytes_max: pick(prng, &[0, 16 << 10, 1 << 20]),
         run_bytes_max: pick(prng, &[4 << 10, 16 << 10]),
         checkpoint_log_bytes_max: pick(prng, &[64 << 10, 256 << 10]),
-        reserved_bytes: 0,
+        reserved_bytes: pick(prng, &[0, 64 << 10, 256 << 10]),
         background: false,
         gc: GcOptions {
             policy: pick(prng, &policies),

@@ -3,6 +3,7 @@
 pub mod durable;
 mod engines;
 mod files;
+mod kept;
 mod leaders;
 pub mod linear;
 mod live;
@@ -14,6 +15,7 @@ mod replicas;
 
 use crate::plan::MS;
 use crate::world::{Happening, World};
+use kept::Kept;
 use leaders::Leaders;
 use logs::Logs;
 use owned::Peers;
@@ -29,6 +31,7 @@ pub struct Checks {
     leaders: Leaders,
     logs: Logs,
     peers: Peers,
+    kept: Kept,
 }
 
 impl Checks {
@@ -56,6 +59,8 @@ impl World {
         self.check_memory();
         self.check_leaders();
         self.check_peers();
+        self.check_ranges();
+        self.note_kept();
     }
 
     pub(crate) fn check_event(&mut self, slot: u64, event: &Event) {

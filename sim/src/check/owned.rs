@@ -4,7 +4,7 @@ use crate::world::World;
 use std::collections::BTreeMap;
 use stele_storage::StorageEngine;
 use stele_storage::{EngineView, ScanOptions};
-use stele_types::{KeyRange, PeerId, RegionId, StoreId, keyspace};
+use stele_types::{KeyRange, PeerId, RegionId, RegionKind, StoreId, keyspace};
 
 /// Where each replica was first seen.
 #[derive(Default)]
@@ -21,6 +21,24 @@ impl World {
                 if known != this {
                     let text = format!("replica {} is {known:?} and {this:?}", peer.id);
                     return self.fail(format!("store {number} says that {text}"));
+                }
+            }
+        }
+    }
+
+    /// No key has two owners on a store, and none of two regions that claim it at the same version.
+    pub(super) fn check_ranges(&mut self) {
+        let reports = self.reports_by_region();
+        let data = reports.into_values().flatten().map(|(number, it)| (number, it.region));
+        let data: Vec<_> = data.filter(|(_, it)| it.kind == RegionKind::Data).collect();
+        for (at, (slot, one)) in data.iter().enumerate() {
+            for (other_slot, other) in &data[at + 1..] {
+                let both = one.id != other.id && one.range.overlaps(&other.range);
+                let same = one.epoch.version == other.epoch.version || slot == other_slot;
+                if both && same {
+                    return self.fail(format!(
+                        "stores {slot} and {other_slot} hold overlapping {one:?} and {other:?}"
+                    ));
                 }
             }
         }

@@ -32,7 +32,7 @@ impl World {
                 return;
             }
             Fault::NoSpace => return self.fill(number),
-            Fault::BitFlip | Fault::ReplaceDisk | Fault::LoseManifest => {
+            Fault::BitFlip | Fault::ReplaceDisk | Fault::LoseFile => {
                 return self.lose(number, fault);
             }
             Fault::ReadFails => DiskFault::ReadFails { path_contains, nth },
@@ -85,7 +85,7 @@ impl World {
         }
         match fault {
             Fault::ReplaceDisk => return self.exchange_disk(number),
-            Fault::LoseManifest => return self.lose_manifest(number),
+            Fault::LoseFile => return self.lose_file(number),
             _ => {}
         }
         let Some(slot) = self.slots.get(&number) else { return };
@@ -108,22 +108,27 @@ impl World {
 }
 
 impl World {
-    /// While a node is down the manifest of one of its indexes is lost. It is made again from the runs,
-    /// or the store does not open.
-    fn lose_manifest(&mut self, number: u64) {
+    /// While a node is down a file of one of its stores is lost, or all manifests of its index: that is
+    /// made again, or the store says what it misses.
+    fn lose_file(&mut self, number: u64) {
         let Some(node) = self.slots.get(&number).map(|slot| slot.node) else { return };
-        self.counts.corruptions += 1;
         self.stop_node(node, Stop::Power);
         let Some(slot) = self.slots.get_mut(&number) else { return };
-        slot.may_not_open = true;
         let is_manifest = |path: &PathBuf| path.to_string_lossy().contains("manifest-");
-        let lost = slot.disk.paths().into_iter().filter(is_manifest).collect::<Vec<_>>();
+        let lost: Vec<PathBuf> = match self.nemesis.prng.coin() {
+            true => slot.disk.paths().into_iter().filter(is_manifest).collect(),
+            false => flippable(slot.disk.paths(), &mut self.nemesis.prng).into_iter().collect(),
+        };
+        slot.may_not_open = true;
+        // A value may be missed only when it is read.
+        slot.is_damaged = !lost.iter().all(is_manifest);
         let done = lost.iter().try_for_each(|path| slot.disk.unlink(path));
-        let synced = slot.disk.sync_dir(&PathBuf::from(crate::world::DIR).join("index"));
-        self.trace.note(self.now, node, number, || "its manifest is lost".into());
-        if let Err(error) = done.and(synced) {
-            self.trace.note(self.now, node, number, || format!("is kept: {error}"));
-        }
+        let dir = PathBuf::from(crate::world::DIR);
+        let synced =
+            ["index", "log"].iter().try_for_each(|name| slot.disk.sync_dir(&dir.join(name)));
+        self.counts.corruptions += 1;
+        self.trace
+            .note(self.now, node, number, || format!("{lost:?} are lost: {done:?} {synced:?}"));
         let pause = self.nemesis.down_nanos();
         self.after(pause, Happening::Undo(Undo::Start(node)));
     }

@@ -1,6 +1,6 @@
 //! What operators do to regions while everything else happens.
 
-use crate::clients::key_of;
+use crate::clients::{KEYS, key_of};
 use crate::faults::Fault;
 use crate::world::{Who, World};
 use bytes::Bytes;
@@ -12,7 +12,8 @@ use stele_types::{Peer, PeerId, PeerRole, Region, RegionId, RegionKind, StoreId}
 
 impl World {
     pub(super) fn change_region(&mut self, fault: Fault) {
-        let Some((slot, report)) = self.led_region() else { return };
+        let ranges = matches!(fault, Fault::Split | Fault::Merge);
+        let Some((slot, report)) = self.led_region(ranges) else { return };
         match fault {
             Fault::Transfer => {
                 let peers = &report.region.peers;
@@ -21,11 +22,14 @@ impl World {
             }
             Fault::Members => self.change_members(slot, &report),
             Fault::Split => {
-                let group = self.nemesis.prng.below(self.plan.groups) as usize;
-                let key = key_of(group, self.nemesis.prng.below(4) as u8);
-                let inside = report.region.range.contains(&key) && key > report.region.range.start;
-                if inside && report.region.kind == RegionKind::Data {
-                    self.split_at(slot, &report.region, key, Who::Nobody);
+                let keys = (0..self.plan.groups as usize)
+                    .flat_map(|group| (0..KEYS).map(move |key| key_of(group, key)));
+                let range = &report.region.range;
+                let keys: Vec<Bytes> =
+                    keys.filter(|key| range.contains(key) && *key > range.start).collect();
+                let at = self.nemesis.prng.below(keys.len() as u64) as usize;
+                if let Some(key) = keys.get(at) {
+                    self.split_at(slot, &report.region, key.clone(), Who::Nobody);
                 }
             }
             _ => self.merge(slot, &report.region),
@@ -33,9 +37,11 @@ impl World {
     }
 
     /// A region that some store believes to lead.
-    fn led_region(&mut self) -> Option<(u64, RegionReport)> {
+    fn led_region(&mut self, is_data: bool) -> Option<(u64, RegionReport)> {
         let regions = self.reports_by_region();
-        let led = regions.into_values().flatten().filter(|(_, it)| it.role == Role::Leader);
+        let fits = |it: &RegionReport| !is_data || it.region.kind == RegionKind::Data;
+        let led = regions.into_values().flatten();
+        let led = led.filter(|(_, it)| it.role == Role::Leader && fits(it));
         let mut led: Vec<_> = led.collect();
         let at = self.nemesis.prng.below(led.len() as u64) as usize;
         (!led.is_empty()).then(|| led.swap_remove(at))

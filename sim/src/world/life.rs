@@ -191,6 +191,7 @@ impl World {
         slot.id = Some(ident.store);
         self.homes.insert(ident.store, number);
         self.checks.started(number);
+        self.check_kept(number);
         self.wake(number, global + 1);
         Ok(())
     }
