@@ -89,6 +89,15 @@ fn pair_on_a_node(view: &View<'_>, info: &RegionInfo) -> Option<(Peer, Peer)> {
     })
 }
 
+/// Whether a lost replica's node has another one, which is not lost.
+fn is_lost_double(view: &View<'_>, info: &RegionInfo, old: &Peer) -> bool {
+    let mut others = voters(info).filter(|peer| peer.id != old.id);
+    view.is_lost(info, old)
+        && others.any(|peer| {
+            share_node(view.cluster, peer.store, old.store) && !view.is_lost(info, peer)
+        })
+}
+
 fn mend(
     view: &View<'_>,
     loads: &Loads,
@@ -97,10 +106,15 @@ fn mend(
 ) -> Result<(Option<Operator>, Vec<StoreId>), String> {
     match fault {
         Fault::Replace(old, reason) => {
-            let to = place::target(view, loads, info, &[old], &[])?;
+            let to = match place::target(view, loads, info, &[old], &[]) {
+                Ok(to) => vec![to],
+                // There is no node for a successor, and its own has another replica: nobody needs it.
+                Err(_) if is_lost_double(view, info, &old) => Vec::new(),
+                Err(why) => return Err(why),
+            };
             let next = view.next_leader(loads, info, &[old]);
-            let steps = plan::change_members(info, &[to], &[old.id], next);
-            Ok((plan::operator(info, Kind::Repair, steps, reason), vec![to]))
+            let steps = plan::change_members(info, &to, &[old.id], next);
+            Ok((plan::operator(info, Kind::Repair, steps, reason), to))
         }
         Fault::Missing(count) => {
             let mut to: Vec<StoreId> = Vec::new();
