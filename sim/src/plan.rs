@@ -66,6 +66,10 @@ pub struct Plan {
     pub calm_nanos: u64,
     /// Which faults happen.
     pub faults: FaultSet,
+    /// Every other time it is this one.
+    pub focus: u64,
+    /// Operations in 1000 that put many small keys.
+    pub fill_permille: u64,
     /// Fastest and slowest way of a message in sound times.
     pub way_nanos: (u64, u64),
     /// Between two reports of a node.
@@ -114,6 +118,8 @@ impl Plan {
             rest_nanos_max: pick(prng, &[5, 20, 50]) * MS,
             calm_nanos: pick(prng, &[100, 300, 800]) * MS,
             faults,
+            focus: prng.below(64),
+            fill_permille: pick(prng, &[0, 0, 40, 150]),
             way_nanos: (way_least, way_least + pick(prng, &[100_000, 1_000_000, 5_000_000])),
             heartbeat_nanos: pick(prng, &[200, 500]) * MS,
             region_bytes_max: pick(prng, &[8 << 10, 30 << 10, 1 << 30]),

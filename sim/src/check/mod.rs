@@ -86,6 +86,7 @@ impl World {
         self.check_memory();
         self.check_durable();
         self.check_histories();
+        self.check_filled();
         for slot in self.serving() {
             self.check_engine(slot);
             self.check_live(slot);

@@ -19,12 +19,14 @@ pub struct Edge {
     header: Header,
     lease: Option<Lease>,
     view: Option<Arc<View>>,
+    /// What the view showed first.
+    shown: Vec<(u8, Value)>,
 }
 
 impl Edge {
     /// A read that a lease allows, or that the core will.
     pub fn new(node: u64, reader: Arc<Reader>, header: Header, lease: Option<Lease>) -> Self {
-        Self { node, reader, header, lease, view: None }
+        Self { node, reader, header, lease, view: None, shown: Vec::new() }
     }
 
     /// Whether a lease allowed it.
@@ -60,6 +62,11 @@ impl World {
         if edge.view.is_none() {
             let view = self.engine(pending.slot).map(|engine| engine.view());
             let Some(Ok(view)) = view else { return self.rest(at) };
+            if let Act::Read(keys) = &pending.act {
+                let mut shown = keys.clone();
+                let found = look_at(&view, pending.group, &mut shown, self.clients.value_bytes_max);
+                edge.shown = if matches!(found, Ok(Some(()))) { shown } else { Vec::new() };
+            }
             edge.view = Some(Arc::new(view));
             self.clients.list[at].pending = Some(pending);
             return self.dither(at);
@@ -87,13 +94,14 @@ impl World {
         let Some(view) = pending.edge.as_ref().and_then(|edge| edge.view.clone()) else { return };
         let Act::Read(seen) = &mut pending.act else { return };
         let bytes_max = self.clients.value_bytes_max;
-        let found = match &mut seen[..] {
-            [(key, value)] => {
-                get(&view, pending.group, *key, bytes_max).map(|got| got.map(|got| *value = got))
-            }
-            many => scan(&view, pending.group, many, bytes_max),
-        };
+        let found = look_at(&view, pending.group, seen, bytes_max);
+        let shown = pending.edge.as_ref().map(|edge| edge.shown.clone()).unwrap_or_default();
         match found {
+            Ok(Some(())) if !shown.is_empty() && shown != *seen => {
+                let text =
+                    format!("a view of store {} showed {shown:?}, now {seen:?}", pending.slot);
+                self.fail(text);
+            }
             Ok(Some(())) => self.write_down(pending, Some(self.now)),
             Ok(None) => {
                 let (slot, group) = (pending.slot, pending.group);
@@ -117,6 +125,19 @@ impl World {
         self.edges_waiting.remove(&(at, step));
         self.take_reply(pending, reply);
         self.rest(at);
+    }
+}
+
+/// The values of keys; `None`: nobody wrote these bytes.
+fn look_at(
+    view: &View,
+    group: usize,
+    keys: &mut [(u8, Value)],
+    bytes_max: u64,
+) -> Result<Option<()>> {
+    match keys {
+        [(key, value)] => get(view, group, *key, bytes_max).map(|got| got.map(|got| *value = got)),
+        many => scan(view, group, many, bytes_max),
     }
 }
 

@@ -2,16 +2,19 @@
 //! down what came of it.
 
 mod edge;
+mod fill;
 mod values;
 mod write_down;
 
 pub use edge::Edge;
+pub use fill::fill_key;
 pub use values::{Value, end_of, key_of, value_of};
 
 use crate::check::linear::{Act, Op};
 use crate::plan::{MS, Plan, fork};
 use crate::world::{Happening, Who, World};
 use bytes::Bytes;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use stele_raftstore::{Cas, CasNew, Header, Input, Read, Reader, Write};
 use stele_types::{ColumnFamily, CommandBuilder, Prng, Region, RegionKind};
@@ -35,6 +38,9 @@ pub struct Clients {
     is_stopped: bool,
     /// Half of them stay with this node until then.
     stays: (u64, u64),
+    /// Small keys that were put for good.
+    pub filled: BTreeSet<u32>,
+    fill_permille: u64,
     /// Groups that were read at the end.
     finals: Vec<usize>,
 }
@@ -57,6 +63,8 @@ struct Pending {
     is_final: bool,
     /// A read that a store's edge carries out.
     edge: Option<Edge>,
+    /// Small keys that it puts.
+    fills: Vec<u32>,
 }
 
 /// Where an operation goes.
@@ -82,6 +90,8 @@ impl Clients {
             value_bytes_max: plan.value_bytes_max,
             is_stopped: true,
             stays: (0, 0),
+            filled: BTreeSet::new(),
+            fill_permille: plan.fill_permille,
             finals: Vec::new(),
         }
     }
@@ -158,6 +168,9 @@ impl World {
             return;
         }
         clients.begun += 1;
+        if clients.prng.below(1_000) < clients.fill_permille {
+            return self.fill(at);
+        }
         let group = clients.prng.below(clients.histories.len() as u64) as usize;
         let key = clients.prng.below(u64::from(KEYS)) as u8;
         let Some(target) = self.target(group, key) else { return self.rest(at) };
@@ -184,16 +197,20 @@ impl World {
         let any = self.clients.prng.below(serving.len().max(1) as u64) as usize;
         let stays = self.stayed_with(&serving).filter(|_| self.clients.prng.coin());
         let first = stays.or(serving.get(any).copied())?;
-        let user_key = key_of(group, key);
-        let reader = self.find(first, &user_key)?;
+        self.target_of(first, stays.is_some(), &key_of(group, key))
+    }
+
+    fn target_of(&mut self, first: u64, stays: bool, user_key: &Bytes) -> Option<Target> {
+        let serving = self.serving();
+        let reader = self.find(first, user_key)?;
         let leader = reader.leader().and_then(|peer| self.homes.get(&peer.store).copied());
         let leader = leader.filter(|slot| serving.contains(slot));
         let slot = match self.clients.prng.below(8) {
-            _ if stays.is_some() => first,
+            _ if stays => first,
             0 => first,
             _ => leader.unwrap_or(first),
         };
-        let reader = self.find(slot, &user_key)?;
+        let reader = self.find(slot, user_key)?;
         let region = reader.region();
         let node = self.nodes.get(&self.slots.get(&slot)?.node)?;
         let header = Header {
@@ -225,9 +242,9 @@ impl World {
     fn wait_for(&mut self, at: usize, group: usize, target: &Target, act: Act) -> Who {
         let (called, called_nanos) = (self.number(), self.now);
         let Target { slot, life, .. } = *target;
-        let edge = None;
+        let (edge, fills) = (None, Vec::new());
         let pending =
-            Pending { group, called, called_nanos, slot, life, act, is_final: false, edge };
+            Pending { group, called, called_nanos, slot, life, act, is_final: false, edge, fills };
         self.clients.list[at].pending = Some(pending);
         self.client_in(at, PATIENCE_NANOS);
         Who::Client { at, step: self.clients.list[at].step }

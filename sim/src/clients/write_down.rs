@@ -41,6 +41,11 @@ impl World {
 
     /// Adds an operation to its group's history; `None`: nobody knows whether it happened.
     pub(super) fn write_down(&mut self, pending: &Pending, returned_nanos: Option<u64>) {
+        if !pending.fills.is_empty() {
+            self.counts.ops += u64::from(returned_nanos.is_some());
+            let filled = pending.fills.iter().filter(|_| returned_nanos.is_some());
+            return self.clients.filled.extend(filled);
+        }
         let number = self.number();
         if returned_nanos.is_none() {
             if matches!(pending.act, Act::Read(_)) {

@@ -16,6 +16,11 @@ impl World {
             return;
         }
         self.clients.stay_with(node, self.now + STAY_NANOS);
+        if self.nemesis.prng.coin() {
+            // What it took alone is replaced by then, or is about to be.
+            let pause = (500 + self.nemesis.prng.below(3_500)) * MS;
+            self.after(pause, Happening::Undo(Undo::Cut(node)));
+        }
         let others: Vec<u64> = self.nodes.keys().copied().filter(|id| *id != node).collect();
         match self.nemesis.prng.below(4) {
             // The others' clocks run as fast as a lease allows for.
@@ -53,6 +58,12 @@ impl World {
                 }
             }
         }
+    }
+
+    pub(super) fn cut_power(&mut self, node: u64) {
+        self.counts.power_cuts += 1;
+        self.stop_node(node, Stop::Power);
+        self.after(20 * MS, Happening::Undo(Undo::Start(node)));
     }
 
     pub(super) fn isolate(&mut self, node: u64) {

@@ -14,8 +14,9 @@ impl World {
         self.trace.note(self.now, node, number, || format!("disk: {}", fault.name()));
         let prng = &mut self.nemesis.prng;
         let Some(slot) = self.slots.get_mut(&number) else { return };
-        let nth = 1 + prng.below(20);
-        let path_contains = ["", "", "log", "index"][prng.below(4) as usize].to_owned();
+        let path_contains =
+            ["", "log", "index", "manifest", ".run"][prng.below(5) as usize].to_owned();
+        let nth = 1 + prng.below(if path_contains.len() > 3 { 3 } else { 20 });
         let injected = match fault {
             Fault::CrashPoint => {
                 let operation = slot.disk.operations() + prng.below(40);
@@ -31,7 +32,7 @@ impl World {
                 slot.stalled_until = self.now + (100 + prng.below(4_000)) * MS;
                 return;
             }
-            Fault::NoSpace => return self.fill(number),
+            Fault::NoSpace => return self.fill_disk(number),
             Fault::BitFlip | Fault::ReplaceDisk | Fault::LoseFile => {
                 return self.lose(number, fault);
             }
@@ -59,7 +60,7 @@ impl World {
     }
 
     /// Nothing more fits for a while.
-    fn fill(&mut self, number: u64) {
+    fn fill_disk(&mut self, number: u64) {
         self.counts.disk_faults += 1;
         let Some(slot) = self.slots.get(&number) else { return };
         let dir = PathBuf::from(crate::world::DIR);
@@ -91,7 +92,11 @@ impl World {
         let Some(slot) = self.slots.get(&number) else { return };
         let Some(path) = flippable(slot.disk.paths(), &mut self.nemesis.prng) else { return };
         let bytes = slot.disk.file_bytes(&path).unwrap_or(0);
-        let offset = self.nemesis.prng.below(bytes);
+        // What stands at the end of a file is short, and others rely on it.
+        let offset = match self.nemesis.prng.below(3) {
+            0 => bytes.saturating_sub(1 + self.nemesis.prng.below(64)),
+            _ => self.nemesis.prng.below(bytes),
+        };
         let bit = self.nemesis.prng.below(8) as u8;
         self.trace.note(self.now, slot.node, number, || {
             format!("bit {bit} of byte {offset} of {} flips", path.display())
@@ -142,7 +147,8 @@ fn flippable(paths: Vec<PathBuf>, prng: &mut stele_types::Prng) -> Option<PathBu
     let may = |path: &PathBuf| {
         let name = name(path).unwrap_or_default();
         let kinds = [".seg", ".val", ".side", ".run"];
-        kinds.iter().any(|kind| name.ends_with(kind)) && Some(path) != newest.as_ref()
+        let is_kind = kinds.iter().any(|kind| name.ends_with(kind)) || name.contains("manifest-");
+        is_kind && Some(path) != newest.as_ref()
     };
     let chosen: Vec<PathBuf> = paths.into_iter().filter(may).collect();
     let at = prng.below(chosen.len() as u64) as usize;

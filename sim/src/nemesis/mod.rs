@@ -24,6 +24,8 @@ pub enum Undo {
     Mistrust(u64, u64),
     /// The network.
     Network,
+    /// The power of a node goes for a moment.
+    Cut(u64),
     /// A node is cut off from all others for a while.
     Isolate(u64),
     /// A store's disk is as fast as ever.
@@ -87,8 +89,13 @@ impl World {
         let calm = self.nemesis.calm_nanos;
         let pause = calm / 2 + self.nemesis.prng.below(calm);
         self.after(pause, Happening::Nemesis);
-        let at = self.nemesis.prng.below(self.nemesis.faults.len() as u64) as usize;
-        let fault = self.nemesis.faults[at];
+        let kinds = self.nemesis.faults.len() as u64;
+        // Half of the seeds have a favourite.
+        let at = match self.plan.focus {
+            focus if focus.is_multiple_of(2) && self.nemesis.prng.coin() => focus / 2 % kinds,
+            _ => self.nemesis.prng.below(kinds),
+        };
+        let fault = self.nemesis.faults[at as usize];
         match fault {
             Fault::Loss
             | Fault::Duplicate
@@ -143,6 +150,7 @@ impl World {
             Undo::Start(node) => self.start_node(node),
             Undo::Revive(slot, life) => self.revive(slot, life),
             Undo::Isolate(node) => self.isolate(node),
+            Undo::Cut(node) => self.cut_power(node),
             Undo::Mistrust(slot, life) => self.mistrust(slot, life),
             Undo::Network => {
                 self.trace.note(self.now, 0, 0, || "the network heals".into());
