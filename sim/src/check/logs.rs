@@ -56,6 +56,7 @@ impl World {
         let persisted = engine.progress(region).map_or(LogIndex(0), |it| it.persisted.0);
         let to = LogIndex(last.min(persisted).0 + 1);
         let mut from = from;
+        let mut latest = Term(0);
         while from < to {
             // What can't be read on a failing disk says nothing.
             let Ok(entries) = engine.entries(region, from, to, LOOK_BYTES) else { return };
@@ -65,6 +66,11 @@ impl World {
                 let sum = crc32c(&entry.payload);
                 let logs = &mut self.checks.logs;
                 let (index, term) = (entry.index, entry.term);
+                if std::mem::replace(&mut latest, term) > term {
+                    let text =
+                        format!("entry {index} of region {region} in term {term}, {latest:?}");
+                    return self.fail(format!("store {number}: the terms of its log fall: {text}"));
+                }
                 let known = *logs.entries.entry((region, index, term)).or_insert(sum);
                 let first = match index <= committed {
                     true => *logs.committed.entry((region, index)).or_insert(term),

@@ -5,7 +5,8 @@ use crate::group::{Report, Stray};
 use crate::world::World;
 use std::collections::BTreeSet;
 use stele_placement::{
-    Change, Cluster, DrainGoal, Instruction, Led, Liveness, Millis, Order, RegionInfo, StoreState,
+    Change, Cluster, DrainGoal, Instruction, Led, Liveness, Millis, Order, RegionInfo, Step,
+    StoreState,
 };
 use stele_types::{Peer, PeerRole, RegionEpoch, RegionId, StoreId};
 
@@ -51,6 +52,33 @@ pub fn wrong(led: &Led, instruction: &Instruction, now: Millis) -> Option<String
         return says(format!("{will} pairs of voters share a node, {were} did"));
     }
     None
+}
+
+/// An operator that was admitted just now though it costs a region its votes.
+pub fn wrongly_admitted(led: &Led, now: Millis) -> Option<String> {
+    let cluster = &led.cluster;
+    led.operators.running().filter(|operator| operator.created == now).find_map(|operator| {
+        let info = cluster.regions().get(operator.region)?;
+        let (old, mut new) = (info.region.voters_of(true), info.region.voters_of(false));
+        let coming = |peer: &Peer| info.region.peer(peer.id).is_none();
+        let is_there = |peer: &Peer| match coming(peer) {
+            true => cluster.liveness(peer.store, now) == Liveness::Live,
+            false => answers(cluster, info, peer, now),
+        };
+        let few = |voters: &[Peer]| {
+            voters.iter().filter(|peer| is_there(peer)).count() * 2 <= voters.len()
+        };
+        let changes = operator.steps.iter().any(|step| matches!(step, Step::Enter { .. }));
+        let is_stuck = few(&old) || few(&new);
+        for step in &operator.steps {
+            if let Step::Enter { promote, demote } = step {
+                new.retain(|peer| !demote.iter().any(|gone| gone.id == peer.id));
+                new.extend(promote.iter().copied());
+            }
+        }
+        let is_wrong = is_stuck || changes && few(&new);
+        is_wrong.then(|| format!("begins {operator} though most voters of {info:?} do not answer"))
+    })
 }
 
 /// Voters by the old or the new configuration of a region.

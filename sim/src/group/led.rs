@@ -160,7 +160,12 @@ impl World {
         let met: Vec<_> = goals.iter().copied().filter(is_met).collect();
         self.nemesis.goals.retain(|goal| !met.contains(goal));
         match changes {
-            Ok(changes) if changes.is_empty() => lead.led.schedule(now),
+            Ok(changes) if changes.is_empty() => {
+                lead.led.schedule(now);
+                if let Some(text) = orders::wrongly_admitted(&lead.led, now) {
+                    self.fail(format!("the placement group of node {id} {text}"));
+                }
+            }
             Ok(changes) => {
                 lead.proposing = Some(changes.clone());
                 let Term(term) = lead.led.term;

@@ -85,8 +85,11 @@ impl World {
             true => vec![(1_000, false)],
             false => self.net.deliveries(&mut self.dice.net, (from, to), self.now, bytes),
         };
-        // A second copy is a second request to the same effect.
+        // A second copy is a second request to the same effect; some come when nobody waits any more.
+        let is_slow = self.net.is_slow();
         for (delay, _) in ways.into_iter().filter(|(_, is_damaged)| !is_damaged) {
+            let late = is_slow && self.dice.net.below(4) == 0;
+            let delay = delay + if late { self.dice.net.below(3_000) * MS } else { 0 };
             let call = Box::new(call.clone());
             self.after(delay, Happening::Call { node: to, from, life, call });
         }
@@ -187,6 +190,7 @@ impl World {
 
     fn destroy(&mut self, stray: Stray) {
         let Some(slot) = self.homes.get(&stray.store).copied() else { return };
+        self.trouble_near(slot, 3);
         let id = self.ask(slot, crate::world::Who::Nobody);
         let header = Header { region: stray.region, ..Header::default() };
         self.push(slot, Input::Admin(AdminCall { id, header, call: Admin::Destroy(stray.peer) }));

@@ -51,6 +51,10 @@ impl World {
         }
         let Some(slot) = self.slots.get_mut(&number) else { return };
         slot.is_troubled = true;
+        if lies {
+            self.restart_soon(number);
+        }
+        let Some(slot) = self.slots.get_mut(&number) else { return };
         slot.is_damaged |= lies;
         slot.has_lied |= lies;
         self.counts.disk_faults += 1;
@@ -106,6 +110,7 @@ impl World {
             return;
         }
         self.counts.corruptions += 1;
+        self.restart_soon(number);
         if let Some(slot) = self.slots.get_mut(&number) {
             slot.is_damaged = true;
         }
@@ -113,6 +118,33 @@ impl World {
 }
 
 impl World {
+    /// Something delicate begins on a store: now and then its power goes in the middle of it, or its
+    /// device is full.
+    pub(crate) fn trouble_near(&mut self, number: u64, one_in: u64) {
+        if !self.nemesis.is_active || self.nemesis.prng.below(one_in) > 0 {
+            return;
+        }
+        let (cuts, fills) = (Fault::CrashPoint, Fault::NoSpace);
+        if self.plan.faults.has(fills) && self.nemesis.prng.below(3) == 0 {
+            return self.fill_disk(number);
+        }
+        let Some(slot) = self.slots.get(&number).filter(|_| self.plan.faults.has(cuts)) else {
+            return;
+        };
+        let operation = slot.disk.operations() + self.nemesis.prng.below(24);
+        let at = CrashAt::ALL[self.nemesis.prng.below(3) as usize];
+        slot.disk.crash_at(CrashPoint { operation, at });
+    }
+
+    /// A node restarts soon: what opens then meets the damage.
+    fn restart_soon(&mut self, number: u64) {
+        let Some(node) = self.slots.get(&number).map(|slot| slot.node) else { return };
+        if self.nemesis.prng.below(3) > 0 {
+            let pause = self.nemesis.prng.below(2_000) * MS;
+            self.after(pause, Happening::Undo(Undo::Cut(node)));
+        }
+    }
+
     /// While a node is down a file of one of its stores is lost, or all manifests of its index: that is
     /// made again, or the store says what it misses.
     fn lose_file(&mut self, number: u64) {
@@ -122,9 +154,12 @@ impl World {
         let is_manifest = |path: &PathBuf| path.to_string_lossy().contains("manifest-");
         let lost: Vec<PathBuf> = match self.nemesis.prng.coin() {
             true => slot.disk.paths().into_iter().filter(is_manifest).collect(),
+            false if self.nemesis.prng.coin() => newest_segments(&slot.disk.paths(), 1),
             false => flippable(slot.disk.paths(), &mut self.nemesis.prng).into_iter().collect(),
         };
         slot.may_not_open = true;
+        // Nothing tells the end of the log from what was never written.
+        slot.has_lied |= lost == newest_segments(&slot.disk.paths(), 1);
         // A value may be missed only when it is read.
         slot.is_damaged = !lost.iter().all(is_manifest);
         let done = lost.iter().try_for_each(|path| slot.disk.unlink(path));
@@ -139,16 +174,30 @@ impl World {
     }
 }
 
-/// A file whose damage is always told from a write that the power cut: any but the newest segment.
-fn flippable(paths: Vec<PathBuf>, prng: &mut stele_types::Prng) -> Option<PathBuf> {
-    let name = |path: &PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned());
+/// The newest segments of a log, oldest first.
+fn newest_segments(paths: &[PathBuf], count: usize) -> Vec<PathBuf> {
     let is_segment = |path: &&PathBuf| path.extension().is_some_and(|kind| kind == "seg");
-    let newest = paths.iter().filter(is_segment).max().cloned();
+    let mut segments: Vec<PathBuf> = paths.iter().filter(is_segment).cloned().collect();
+    segments.sort();
+    segments.split_off(segments.len().saturating_sub(count))
+}
+
+/// A file whose damage is always told from a write that the power cut: any but the newest segment.
+/// Often the segment before that one, which a replay reads, or a run.
+fn flippable(paths: Vec<PathBuf>, prng: &mut stele_types::Prng) -> Option<PathBuf> {
+    let last = newest_segments(&paths, 2);
+    let newest = last.last().cloned();
+    if last.len() == 2 && prng.below(3) == 0 {
+        return last.into_iter().next();
+    }
+    let name = |path: &PathBuf| path.to_string_lossy().into_owned();
+    let kinds: &[&str] = match prng.below(3) {
+        0 => &[".run"],
+        1 => &["manifest-"],
+        _ => &[".seg", ".val", ".side", ".run"],
+    };
     let may = |path: &PathBuf| {
-        let name = name(path).unwrap_or_default();
-        let kinds = [".seg", ".val", ".side", ".run"];
-        let is_kind = kinds.iter().any(|kind| name.ends_with(kind)) || name.contains("manifest-");
-        is_kind && Some(path) != newest.as_ref()
+        kinds.iter().any(|kind| name(path).contains(kind)) && Some(path) != newest.as_ref()
     };
     let chosen: Vec<PathBuf> = paths.into_iter().filter(may).collect();
     let at = prng.below(chosen.len() as u64) as usize;

@@ -165,6 +165,19 @@ impl World {
         }
     }
 
+    /// A damaged disk is opened once more, which may find out, and then replaced.
+    fn look_and_exchange(&mut self, number: u64) {
+        let Some(node) = self.slots.get(&number).map(|slot| slot.node) else { return };
+        if self.nemesis.prng.coin() {
+            self.stop_node(node, crate::world::Stop::Power);
+            self.start_node(node);
+        }
+        if self.slots.get(&number).is_some_and(|slot| !slot.is_gone) {
+            self.check_running_once();
+            self.exchange_disk(number);
+        }
+    }
+
     /// All faults end, for good.
     pub fn heal(&mut self) {
         self.nemesis.is_active = false;
@@ -182,7 +195,7 @@ impl World {
         // An operator replaces what is damaged: reads of it fail for as long as it stays.
         let damaged = |slot: &&crate::world::Slot| slot.is_damaged && !slot.is_gone;
         let damaged: Vec<u64> = self.slots.values().filter(damaged).map(|it| it.number).collect();
-        damaged.into_iter().for_each(|slot| self.exchange_disk(slot));
+        damaged.into_iter().for_each(|slot| self.look_and_exchange(slot));
         let now = self.now;
         for id in self.nodes.keys().copied().collect::<Vec<_>>() {
             if let Some(node) = self.nodes.get_mut(&id) {

@@ -228,6 +228,9 @@ impl World {
         }
         let text = short(&format!("{event:?}"));
         self.trace.note(self.now, node, number, || text);
+        if matches!(event, Event::RegionCreated(_) | Event::RegionDestroyed(_)) {
+            self.trouble_near(number, 6);
+        }
         self.check_event(number, &event);
     }
 
@@ -251,6 +254,11 @@ impl World {
         let Some(slot) = self.slots.get_mut(&number).filter(|slot| slot.life == life) else {
             return;
         };
+        if slot.running.is_none() {
+            return;
+        }
+        self.trouble_near(number, 80);
+        let Some(slot) = self.slots.get_mut(&number) else { return };
         let Some(running) = slot.running.as_mut() else { return };
         let done = running.engine.maintain(SLICE_BYTES);
         slot.disk.clear_events();

@@ -97,6 +97,11 @@ impl Network {
         Some(ends - now)
     }
 
+    /// Whether messages take longer than usual.
+    pub fn is_slow(&self) -> bool {
+        self.way_nanos.1 > self.sound_way_nanos.1
+    }
+
     /// How long one way takes.
     pub fn delay(&self, prng: &mut Prng) -> u64 {
         let (least, most) = self.way_nanos;

@@ -182,6 +182,7 @@ impl World {
         let Stream { from, from_life, to, header, .. } = stream;
         let (region, peer) = (header.region.id, header.to.id);
         self.counts.snapshots += 1;
+        self.trouble_near(to, 4);
         self.push(to, Input::SnapshotReceived { header, incoming: *incoming });
         // The sender may never hear of it.
         let ok = !self.deliveries(to, from, 64).is_empty();
