@@ -6,7 +6,7 @@ mod common;
 use common::{DIR, Model, Random, clock, difference, disk, open, tiny};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stele_engine::{Db, Error, GcOptions, KeyRange, Options, Order, VerifyEvent};
+use stele_engine::{Db, Error, GcOptions, KeyRange, Options, Order, Replay, Store, VerifyEvent};
 use stele_log::Tail;
 use stele_vfs::{CrashAt, CrashPoint, Fault, SimOptions, SimVfs, Vfs};
 
@@ -353,6 +353,41 @@ fn fault_25_a_lost_manifest_is_made_again_from_the_runs() {
     assert_eq!(difference(&db, &model), None);
     db.compact().unwrap();
     assert_eq!(difference(&db, &model), None);
+}
+
+#[test]
+fn fault_25_a_lost_run_is_missed_and_not_hidden_by_a_manifest_made_of_the_others() {
+    let disk = disk(2);
+    let (db, mut model) = filled(&disk, &tiny(), 60);
+    db.flush().unwrap();
+    let older = runs(&disk);
+    for n in 100..140 {
+        db.put(&key(n), &value(n)).unwrap();
+        model.insert(key(n), value(n));
+    }
+    db.flush().unwrap();
+    let newer: Vec<_> = runs(&disk).into_iter().filter(|run| !older.contains(run)).collect();
+    drop(db);
+    assert!(!older.is_empty() && !newer.is_empty(), "{older:?} {newer:?}");
+    for run in runs(&disk) {
+        let lost = disk.fork();
+        lost.unlink(&run).unwrap();
+        let vfs = Arc::new(lost.fork());
+        let (dir, options) = (Path::new(DIR), tiny());
+        // A replica says so: others have what it held.
+        let replica = Store::open(vfs, clock(), dir, options.clone(), Replay::Committed);
+        assert!(replica.is_err_and(|error| error.is_damage()), "{run:?}");
+        // An embedded store makes all of it again from its values, or says so as well.
+        match open(&lost, &options) {
+            Ok(db) => assert_eq!(difference(&db, &model), None, "{run:?}"),
+            Err(error) => assert!(error.is_damage(), "{error}"),
+        }
+    }
+}
+
+fn runs(disk: &SimVfs) -> Vec<PathBuf> {
+    let is_run = |path: &PathBuf| path.extension().is_some_and(|kind| kind == "run");
+    disk.paths().into_iter().filter(is_run).collect()
 }
 
 #[test]

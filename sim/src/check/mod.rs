@@ -91,8 +91,8 @@ impl World {
             self.check_engine(slot);
             self.check_live(slot);
             self.check_files(slot);
-            self.check_owned(slot);
         }
+        self.check_owned();
     }
 
     fn check_histories(&mut self) {

@@ -1,10 +1,14 @@
 //! Every pair of a store belongs to a replica there, and a replica's number to one replica for ever.
 
+use crate::plan::SECOND;
 use crate::world::World;
+use bytes::Bytes;
 use std::collections::BTreeMap;
-use stele_storage::StorageEngine;
-use stele_storage::{EngineView, ScanOptions};
+use stele_storage::{EngineView, ScanOptions, StorageEngine};
 use stele_types::{KeyRange, PeerId, RegionId, RegionKind, StoreId, keyspace};
+
+/// A replica that leaves has its pairs dropped within this.
+const SOON_NANOS: u64 = 3 * SECOND;
 
 /// Where each replica was first seen.
 #[derive(Default)]
@@ -44,21 +48,37 @@ impl World {
         }
     }
 
-    /// What a replica that left had is gone.
-    pub(super) fn check_owned(&mut self, number: u64) {
-        let excused = self.slots.get(&number).is_none_or(|it| it.is_damaged || it.is_troubled);
-        let Some(engine) = self.engine(number).filter(|_| !excused) else { return };
-        let Some(core) = self.slots.get_mut(&number).and_then(|slot| slot.core()) else { return };
-        let ranges = core.regions().into_iter().flat_map(|it| it.region.engine_ranges());
-        let owned: Vec<KeyRange> = ranges.collect();
-        // Local facts are the store's own.
-        let range = KeyRange::new(vec![keyspace::LOCAL + 1], Vec::new());
-        let options = ScanOptions { keys_only: true, ..ScanOptions::new(range, usize::MAX) };
-        let found = engine.view().and_then(|view| view.scan(&options));
-        let Ok(found) = found else { return };
-        let stray = found.iter().find(|pair| !owned.iter().any(|range| range.contains(&pair.key)));
-        if let Some(pair) = stray {
-            self.fail(format!("store {number} holds {:?}, which no replica there owns", pair.key));
+    /// Pairs that no replica on their store owns.
+    pub fn unowned(&mut self) -> Vec<(u64, Bytes)> {
+        let mut unowned = Vec::new();
+        for number in self.serving() {
+            let excused = self.slots.get(&number).is_none_or(|it| it.is_damaged || it.is_troubled);
+            let Some(engine) = self.engine(number).filter(|_| !excused) else { continue };
+            let Some(core) = self.slots.get_mut(&number).and_then(|slot| slot.core()) else {
+                continue;
+            };
+            let ranges = core.regions().into_iter().flat_map(|it| it.region.engine_ranges());
+            let owned: Vec<KeyRange> = ranges.collect();
+            // Local facts are the store's own.
+            let range = KeyRange::new(vec![keyspace::LOCAL + 1], Vec::new());
+            let options = ScanOptions { keys_only: true, ..ScanOptions::new(range, usize::MAX) };
+            let Ok(found) = engine.view().and_then(|view| view.scan(&options)) else { continue };
+            let is_stray = |key: &Bytes| !owned.iter().any(|range| range.contains(key));
+            let keys = found.into_iter().map(|pair| pair.key).filter(is_stray);
+            unowned.extend(keys.map(|key| (number, key)));
+        }
+        unowned
+    }
+
+    /// What a replica that left had is gone, at once or soon.
+    pub(crate) fn check_owned(&mut self) {
+        let before = self.unowned();
+        if before.is_empty() {
+            return;
+        }
+        self.run(SOON_NANOS);
+        if let Some((number, key)) = self.unowned().into_iter().find(|it| before.contains(it)) {
+            self.fail(format!("store {number} holds {key:?}, which no replica there owns"));
         }
     }
 }

@@ -39,6 +39,28 @@ impl World {
         })
     }
 
+    /// A disk goes for good at a moment that was not chosen for it: if that leaves a region without most of
+    /// its voters, the cluster need not come to rest any more.
+    pub(crate) fn spend(&mut self, number: u64) {
+        let regions = self.reports_by_region();
+        let is_stuck = regions.values().any(|reports| {
+            let newest = reports.iter().map(|(_, report)| &report.region);
+            let newest = newest.max_by_key(|it| (it.epoch.version, it.epoch.conf_version));
+            let voters =
+                newest.map(|region| region.peers.iter().filter(|it| it.role != PeerRole::Learner));
+            let voters: Vec<_> = voters.into_iter().flatten().collect();
+            let is_lost = |peer: &stele_types::Peer| {
+                let home = self.homes.get(&peer.store).copied();
+                let runs = home.is_some_and(|home| self.serving().contains(&home));
+                let has = reports.iter().any(|(_, report)| report.peer.id == peer.id);
+                home.is_none() || home == Some(number) || runs && !has
+            };
+            let lost = voters.iter().filter(|peer| is_lost(peer)).count();
+            lost * 2 >= voters.len()
+        });
+        self.counts.overspent += u64::from(is_stuck);
+    }
+
     /// What every store that runs says of each region.
     pub fn reports_by_region(&mut self) -> BTreeMap<RegionId, Vec<(u64, RegionReport)>> {
         let mut regions: BTreeMap<RegionId, Vec<(u64, RegionReport)>> = BTreeMap::new();

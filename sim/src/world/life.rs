@@ -208,7 +208,10 @@ impl World {
         let (is_damaged, paths) = (slot.is_damaged || slot.may_not_open, slot.disk.paths());
         self.trace.note(self.now, node, number, || format!("does not open: {error}"));
         match is_damaged {
-            true => self.replace_disk(number),
+            true => {
+                self.spend(number);
+                self.replace_disk(number);
+            }
             false => {
                 let paths: Vec<String> = paths.iter().map(|it| it.display().to_string()).collect();
                 self.fail(format!(
@@ -293,6 +296,7 @@ impl World {
     /// A node is stopped and gets a new disk in place of one.
     pub fn exchange_disk(&mut self, number: u64) {
         let Some(node) = self.slots.get(&number).map(|slot| slot.node) else { return };
+        self.spend(number);
         self.stop_node(node, Stop::Power);
         self.replace_disk(number);
         let pause = self.nemesis.down_nanos();

@@ -119,6 +119,8 @@ pub struct Counts {
     pub members: u64,
     /// Slices of maintenance that did something.
     pub slices: u64,
+    /// Disks that went while a region could not spare them.
+    pub overspent: u64,
 }
 
 impl Counts {
@@ -126,7 +128,7 @@ impl Counts {
     pub fn add(&mut self, other: &Self) {
         let Self { ops, ambiguous, power_cuts, kills, failures, replaced, .. } = other;
         let Self { partitions, corruptions, disk_faults, snapshots, splits, .. } = other;
-        let Self { merges, leaders, members, slices, .. } = other;
+        let Self { merges, leaders, members, slices, overspent, .. } = other;
         self.ops += ops;
         self.ambiguous += ambiguous;
         self.power_cuts += power_cuts;
@@ -142,6 +144,7 @@ impl Counts {
         self.leaders += leaders;
         self.members += members;
         self.slices += slices;
+        self.overspent += overspent;
     }
 }
 

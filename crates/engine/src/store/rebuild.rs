@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_index::{Checkpoint, Index, Opened};
 use stele_log::{Log, RecoverFrom, ReplayOp};
-use stele_types::{Cause, Error, FileId, Lsn, Result, Seq, StoreId};
+use stele_types::{Cause, Error, FileId, Lsn, Result, Seq, StoreId, mutant};
 use stele_vfs::{Create, Open, Vfs};
 
 /// While this file is there, the index is half made and must be made again.
@@ -44,7 +44,10 @@ pub(super) fn open_index(
         Err(error) => return Err(error),
     };
     let reason = lost.to_string();
-    if rebuild.has_runs()?
+    // Runs tell what a manifest said of them, and nothing of a run that is not there.
+    let is_run = is_run(&lost) && !mutant::active("engine.rebuild_without_a_run");
+    if !is_run
+        && rebuild.has_runs()?
         && stele_index::rebuild(vfs, &rebuild.index_dir(), &options.index()).is_ok()
         && let Ok((index, opened)) = rebuild.open_existing()
     {
@@ -57,6 +60,12 @@ pub(super) fn open_index(
     rebuild.make_from_values(lost)?;
     let (index, opened) = rebuild.open_existing()?;
     Ok((index, opened, Some(reason)))
+}
+
+/// Whether what is lost is a run.
+fn is_run(lost: &Error) -> bool {
+    let (Error::Missing { path, .. } | Error::Corrupt { path, .. }) = lost else { return false };
+    path.extension().is_some_and(|kind| kind == "run")
 }
 
 impl Rebuild<'_> {

@@ -9,8 +9,8 @@ use crate::output::Event;
 use crate::peer::Peer;
 use stele_storage::{EngineView, ScanOptions, StorageEngine};
 use stele_types::{
-    ColumnFamily, KeyRange, LogIndex, Mark, Record, Region, RegionId, RegionKind, RegionPhase,
-    Result, Term, keyspace,
+    ColumnFamily, Error, KeyRange, LogIndex, Mark, Record, Region, RegionId, RegionKind,
+    RegionPhase, Result, Term, keyspace,
 };
 
 /// Replicas whose tombstones are on their way to the log.
@@ -20,6 +20,9 @@ pub(super) struct Leaving {
     next: Vec<Left>,
     /// In the batch under way.
     under_way: Vec<Left>,
+    /// Durably gone; the device had no room to say so of their pairs.
+    waiting: Vec<Left>,
+    retry_at_nanos: u64,
 }
 
 /// A replica that left.
@@ -41,13 +44,18 @@ impl Leaving {
         left.into_iter().filter(|left| !left.kept).map(|left| left.region).collect()
     }
 
+    /// When pairs that could not be dropped are tried again.
+    pub fn retry_at(&self) -> Option<u64> {
+        (!self.waiting.is_empty()).then_some(self.retry_at_nanos)
+    }
+
     /// Whether a replica of the region, or with some of its keys, is leaving.
     pub fn concerns(&self, region: &Region) -> bool {
         let concerns = |left: &Left| {
             let keys = left.region.kind == region.kind && left.region.range.overlaps(&region.range);
             left.region.id == region.id || keys
         };
-        self.next.iter().chain(&self.under_way).any(concerns)
+        self.next.iter().chain(&self.under_way).chain(&self.waiting).any(concerns)
     }
 }
 
@@ -126,7 +134,33 @@ impl<E: StorageEngine> RaftStore<E> {
     /// Tombstones are durable: the pairs go.
     pub(super) fn drop_left(&mut self) -> Result<()> {
         let left = self.leaving.take();
-        self.drop_unowned(&left, None)
+        self.drop_or_wait(left, None)
+    }
+
+    /// Drops what waits for room, now and then.
+    pub(super) fn drop_waiting(&mut self) -> Result<()> {
+        if self.leaving.retry_at().is_none_or(|at| self.ctx.now.monotonic_nanos < at) {
+            return Ok(());
+        }
+        let waiting = std::mem::take(&mut self.leaving.waiting);
+        self.drop_or_wait(waiting.into_iter().map(|left| left.region).collect(), None)
+    }
+
+    /// A full device does not stop a store: what can't be dropped is dropped later, and until then no
+    /// other replica takes these keys.
+    pub(super) fn drop_or_wait(&mut self, left: Vec<Region>, also: Option<&Region>) -> Result<()> {
+        match self.drop_unowned(&left, also) {
+            Err(Error::NoSpace(_) | Error::Busy(_))
+                if !stele_types::mutant::active("raftstore.stop_on_full_drop") =>
+            {
+                let options = &self.ctx.options;
+                self.leaving.retry_at_nanos = self.ctx.now.monotonic_nanos + options.tick_nanos;
+                let waiting = left.into_iter().map(|region| Left { region, kept: false });
+                self.leaving.waiting.extend(waiting);
+                Ok(())
+            }
+            dropped => dropped,
+        }
     }
 
     /// Removes the pairs of regions, save what another region here owns by now.

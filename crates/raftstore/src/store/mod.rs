@@ -64,6 +64,7 @@ impl<E: StorageEngine> RaftStore<E> {
             return Some(self.ctx.now.monotonic_nanos);
         }
         let tick = (!self.ticking.is_empty()).then_some(self.next_tick_nanos);
+        let tick = tick.into_iter().chain(self.leaving.retry_at()).min();
         tick.into_iter().chain(self.ctx.batches.retry_at()).min()
     }
 

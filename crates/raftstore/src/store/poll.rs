@@ -20,6 +20,7 @@ impl<E: StorageEngine> RaftStore<E> {
             self.appended(ticket, result)?;
         }
         self.tick();
+        self.drop_waiting()?;
         self.replace_stale_peers()?;
         self.carry_out()?;
         self.install_snapshots()?;

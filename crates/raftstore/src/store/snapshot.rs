@@ -157,7 +157,7 @@ impl<E: StorageEngine> RaftStore<E> {
         self.ctx.batches.forget_rides(id);
         // A replica that lagged behind a split owned more than its region does now.
         if let Some(before) = owned.as_ref().filter(|before| before.range != region.range) {
-            self.drop_unowned(std::slice::from_ref(before), Some(&region))?;
+            self.drop_or_wait(vec![before.clone()], Some(&region))?;
         }
         // The term in which it was sent was seen, and what it holds is committed. A crash before
         // this is durable leaves the older term: opening takes at least that of the log.

@@ -60,6 +60,27 @@ fn a_snapshot_that_finds_no_room_is_dropped_and_another_one_taken_later() {
     assert_eq!(trial.value(3, "k299"), Some("v".repeat(100)));
 }
 
+// Catalogue: 19.
+#[test]
+fn a_replica_that_leaves_a_full_device_is_dropped_once_there_is_room() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    trial.write(1, put("a", "1"));
+    trial.settle();
+    let change = |kind, role| vec![PeerChange { kind, peer: Peer { role, ..peer(103, 3) } }];
+    trial.admin(1, DATA, Admin::ChangePeers(change(ChangeKind::Add, PeerRole::Learner)));
+    trial.ticks(5);
+    trial.store(3).engine.set_full(true);
+    trial.admin(1, DATA, Admin::ChangePeers(change(ChangeKind::Remove, PeerRole::Learner)));
+    trial.ticks(40);
+    assert!(trial.store(3).core.region(DATA).is_none());
+    assert_eq!(trial.value(3, "a").as_deref(), Some("1"), "there was no room to drop it");
+    assert!(trial.store(3).core.next_tick_nanos().is_some(), "nobody would try again");
+    trial.store(3).engine.set_full(false);
+    trial.ticks(2);
+    assert_eq!(trial.value(3, "a"), None);
+}
+
 // Catalogue: 63, 64.
 #[test]
 fn requests_beyond_the_bound_are_refused_at_once() {

@@ -279,6 +279,9 @@ impl StorageEngine for ModelEngine {
 
     fn drop_ranges(&self, ranges: &[KeyRange]) -> Result<()> {
         crate::check_ranges(ranges)?;
+        if self.is_full.load(Ordering::Relaxed) {
+            return Err(Error::NoSpace("the device is full".into()));
+        }
         let mut state = self.state.lock();
         for range in ranges {
             remove_range(Arc::make_mut(&mut state.visible), range);
