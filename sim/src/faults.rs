@@ -62,6 +62,7 @@ faults! {
     PlacementCut "placement-cut",
     Upgrade "upgrade",
     Depose "depose",
+    Mistake "mistake",
 }
 
 impl Fault {

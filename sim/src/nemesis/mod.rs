@@ -5,6 +5,7 @@ mod budget;
 mod depose;
 mod disks;
 mod machines;
+mod mistakes;
 mod regions;
 
 use crate::faults::{Fault, FaultSet};
@@ -110,6 +111,7 @@ impl World {
                 self.change_region(fault);
             }
             Fault::Drain => self.drain(),
+            Fault::Mistake => self.mistake(),
             Fault::Depose => self.depose(),
             Fault::Upgrade => {
                 let (id, pause) = (self.any_node(), self.nemesis.down_nanos());

@@ -37,7 +37,7 @@ impl World {
     }
 
     /// A region that some store believes to lead.
-    fn led_region(&mut self, is_data: bool) -> Option<(u64, RegionReport)> {
+    pub(super) fn led_region(&mut self, is_data: bool) -> Option<(u64, RegionReport)> {
         let regions = self.reports_by_region();
         let fits = |it: &RegionReport| !is_data || it.region.kind == RegionKind::Data;
         let led = regions.into_values().flatten();
