@@ -73,7 +73,7 @@ fn api_docs(workspace: &Workspace) -> Result<()> {
     run_shown(build.env("RUSTDOCFLAGS", "-D warnings"))
 }
 
-/// Whole clusters in one thread. A seed that is known not to settle yet is 726.
+/// Whole clusters in one thread.
 fn simulation(workspace: &Workspace) -> Result<()> {
     let seeds = ["--seeds", "1001..2001", "--no-minimise", "--keep-going", "--quiet"];
     let run = ["run", "--quiet", "--package", "stele-sim", "--"];

@@ -112,13 +112,12 @@ fn run(arguments: &[String]) -> Result<()> {
         }
         "sim-mutants" => {
             let only = flags.value("--only")?;
-            let seeds = flags.value("--seeds")?.map_or(Ok(100), |seeds| seeds.parse())?;
-            let percent_min = if only.is_some() { 0 } else { 60 };
+            let seeds = flags.number("--seeds", 160)?;
             flags.end()?;
-            soak::mutants(&workspace, only.as_deref(), seeds, percent_min)
+            soak::mutants(&workspace, only.as_deref(), seeds)
         }
         "histories" => {
-            let seeds = flags.value("--seeds")?.map_or(Ok(50), |seeds| seeds.parse())?;
+            let seeds = flags.number("--seeds", 50)?;
             flags.end()?;
             histories::run(&workspace, seeds)
         }
@@ -186,6 +185,10 @@ impl Flags {
         }
         self.rest.remove(at);
         Ok(Some(self.rest.remove(at)))
+    }
+
+    fn number(&mut self, name: &str, default: u64) -> Result<u64> {
+        Ok(self.value(name)?.map_or(Ok(default), |text| text.parse())?)
     }
 
     fn end(&self) -> Result<()> {

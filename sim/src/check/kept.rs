@@ -43,7 +43,10 @@ impl World {
                 let kept = self.checks.kept.logs.entry(replica).or_default();
                 *kept = (kept.0.max(committed), kept.1.max(progress.hard_state.term));
             }
-            self.checks.kept.note_gone(number, &here);
+            let is_gone = |(_, region, _): &Replica| {
+                engine.progress(*region).is_none_or(|progress| progress.destroyed)
+            };
+            self.checks.kept.note_gone(number, &here, is_gone);
         }
     }
 
@@ -73,12 +76,19 @@ impl World {
 }
 
 impl Kept {
-    fn note_gone(&mut self, number: u64, here: &BTreeSet<Replica>) {
+    fn note_gone(
+        &mut self,
+        number: u64,
+        here: &BTreeSet<Replica>,
+        is_gone: impl Fn(&Replica) -> bool,
+    ) {
         let known: Vec<Replica> =
             self.logs.keys().filter(|(slot, ..)| *slot == number).copied().collect();
         for replica in known {
             match here.contains(&replica) {
                 true => drop(self.missing.remove(&replica)),
+                // Its end is still on its way to the disk.
+                false if !is_gone(&replica) => {}
                 false if self.missing.contains(&replica) => drop(self.gone.insert(replica)),
                 false => drop(self.missing.insert(replica)),
             }

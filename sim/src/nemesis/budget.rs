@@ -46,17 +46,21 @@ impl World {
         let is_stuck = regions.values().any(|reports| {
             let newest = reports.iter().map(|(_, report)| &report.region);
             let newest = newest.max_by_key(|it| (it.epoch.version, it.epoch.conf_version));
-            let voters =
-                newest.map(|region| region.peers.iter().filter(|it| it.role != PeerRole::Learner));
-            let voters: Vec<_> = voters.into_iter().flatten().collect();
+            let Some(region) = newest else { return false };
             let is_lost = |peer: &stele_types::Peer| {
                 let home = self.homes.get(&peer.store).copied();
                 let runs = home.is_some_and(|home| self.serving().contains(&home));
                 let has = reports.iter().any(|(_, report)| report.peer.id == peer.id);
                 home.is_none() || home == Some(number) || runs && !has
             };
-            let lost = voters.iter().filter(|peer| is_lost(peer)).count();
-            lost * 2 >= voters.len()
+            let too_few = |leaves: PeerRole| {
+                let votes =
+                    |it: &&stele_types::Peer| ![PeerRole::Learner, leaves].contains(&it.role);
+                let voters = region.peers.iter().filter(votes);
+                let lost = voters.clone().filter(|peer| is_lost(peer)).count();
+                lost * 2 >= voters.count()
+            };
+            too_few(PeerRole::IncomingVoter) || too_few(PeerRole::DemotingVoter)
         });
         self.counts.overspent += u64::from(is_stuck);
     }

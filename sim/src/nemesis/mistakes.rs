@@ -18,8 +18,11 @@ impl World {
                 let gone = peers.iter().map(change(ChangeKind::Remove, PeerRole::Learner));
                 self.order(slot, region.id, Admin::ChangePeers(gone.collect()));
             }
-            // One change on top of another.
+            // One change on top of another, where enough voters are left if the first is taken.
             2 | 3 => {
+                if peers.len() < 5 && !region.is_joint() {
+                    return;
+                }
                 for count in [2, 1, 2] {
                     let some = learners().take(count).collect();
                     self.order(slot, region.id, Admin::ChangePeers(some));

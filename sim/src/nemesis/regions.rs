@@ -60,7 +60,12 @@ impl World {
     fn change_members(&mut self, slot: u64, report: &RegionReport) {
         let region = &report.region;
         let of = |role| region.peers.iter().filter(move |peer| peer.role == role).copied();
-        let learner = of(PeerRole::Learner).next();
+        // A replica that is lost is no candidate.
+        let is_there = |peer: &Peer| {
+            let slot = self.homes.get(&peer.store).and_then(|home| self.slots.get(home));
+            slot.is_some_and(|slot| !slot.is_damaged && !slot.may_not_open)
+        };
+        let learner = of(PeerRole::Learner).find(is_there);
         let voters: Vec<Peer> = of(PeerRole::Voter).collect();
         let node_of = |world: &Self, store: StoreId| {
             let home = world.homes.get(&store)?;
