@@ -39,7 +39,11 @@ impl World {
                 self.check_entries(number, id, from, report.last, committed);
                 let Some(engine) = self.engine(number) else { continue };
                 let persisted = engine.progress(id).map_or(LogIndex(0), |it| it.persisted.0);
-                self.checks.logs.seen.insert((number, id), committed.min(persisted));
+                let running = self.slots.get(&number).and_then(|slot| slot.running.as_ref());
+                let is_writing = running.is_none_or(|it| it.is_writing || it.append.is_some());
+                if !is_writing {
+                    self.checks.logs.seen.insert((number, id), committed.min(persisted));
+                }
             }
         }
     }
@@ -53,6 +57,10 @@ impl World {
         committed: LogIndex,
     ) {
         let Some(engine) = self.engine(number) else { return };
+        // What is committed may be about to replace what the disk still has.
+        let running = self.slots.get(&number).and_then(|slot| slot.running.as_ref());
+        let is_writing = running.is_none_or(|it| it.is_writing || it.append.is_some());
+        let committed = if is_writing { LogIndex(0) } else { committed };
         let persisted = engine.progress(region).map_or(LogIndex(0), |it| it.persisted.0);
         let to = LogIndex(last.min(persisted).0 + 1);
         let mut from = from;
