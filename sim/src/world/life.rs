@@ -205,6 +205,11 @@ impl World {
         if slot.disk.crashed() {
             return;
         }
+        if matches!(error, Error::NoSpace(_)) {
+            // Nothing is reserved where something else fills the device: it opens when there is room.
+            let life = slot.life;
+            return self.after(REVIVE_NANOS, Happening::Undo(Undo::Revive(number, life)));
+        }
         let (is_damaged, paths) = (slot.is_damaged || slot.may_not_open, slot.disk.paths());
         self.trace.note(self.now, node, number, || format!("does not open: {error}"));
         match is_damaged {
