@@ -1,6 +1,7 @@
 //! What peers of a region say to each other.
 
 use bytes::Bytes;
+use stele_storage::LostValue;
 use stele_types::{
     KeyRange, LogIndex, Peer, Region, RegionEpoch, RegionId, RegionKind, StoreId, Term,
 };
@@ -58,6 +59,10 @@ pub enum Body {
     },
     /// Someone needs the region: tick again.
     WakeUp,
+    /// The sender can't read these values of the region: who can, sends them.
+    Lost(Vec<LostValue>),
+    /// Keys and values that were asked for, as far as they are here.
+    Found(Vec<(Bytes, Bytes)>),
 }
 
 /// The kinds of Raft message that travel between stores. The numbers are the wire's.

@@ -8,7 +8,7 @@ use stele_raftstore::{Body, PeerMessage, RaftEntry, RaftKind, RaftMessage, Snaps
 use stele_server::fuzzing::{snapshot_bytes, snapshot_pairs};
 use stele_server::transport::frame::{Frames, Kind, whole};
 use stele_server::transport::hello::{self, Hello, Lane};
-use stele_storage::Pair;
+use stele_storage::{LostValue, Pair};
 use stele_types::{ClusterId, LogIndex, RegionId, StoreId, Term};
 
 fn frame(message: &PeerMessage) -> Vec<u8> {
@@ -37,6 +37,8 @@ fn messages() -> Vec<PeerMessage> {
         Body::Merged { prepared, target: RegionId(44) },
         Body::Hibernate { term: Term(9), last: LogIndex(77) },
         Body::WakeUp,
+        Body::Lost(vec![LostValue { key: Bytes::from_static(b"\x01c"), length: 5, crc: 9 }]),
+        Body::Found(vec![(Bytes::from_static(b"\x01c"), Bytes::from_static(b"value"))]),
     ];
     let region = sample_region(7);
     let message = |body| PeerMessage {

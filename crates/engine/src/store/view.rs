@@ -43,7 +43,7 @@ impl View {
 
     /// The next pair of a slice of this view that was read.
     pub(crate) fn next_pair(&self, read: &mut ReadSlice) -> Result<Option<Pair>> {
-        read.next(&self.shared.log)
+        read.next(&self.shared)
     }
 
     /// The next pairs of `iter`. Empty at the end.
@@ -51,10 +51,16 @@ impl View {
         let slice = Slice::collect(iter, extent)?;
         let mut pairs = Vec::with_capacity(slice.len());
         let mut read = self.read(slice)?;
-        while let Some(pair) = self.next_pair(&mut read)? {
-            pairs.push(pair);
+        let mut failed = None;
+        // To its end also after a failure: all that can't be read is noted at once.
+        loop {
+            match self.next_pair(&mut read) {
+                Ok(Some(pair)) => pairs.push(pair),
+                Ok(None) => break,
+                Err(error) => failed = failed.or(Some(error)),
+            }
         }
-        Ok(pairs)
+        failed.map_or(Ok(pairs), Err)
     }
 }
 
@@ -63,7 +69,11 @@ impl EngineView for View {
         let Some((value, expires_at_s)) = self.reference(key)? else { return Ok(None) };
         let value = match value {
             ValueRef::Inline(value) => value,
-            ValueRef::At(at) => self.shared.log.get(&at)?,
+            ValueRef::At(at) => self
+                .shared
+                .log
+                .get(&at)
+                .inspect_err(|error| self.shared.damage.note(key, &at, error))?,
         };
         Ok(Some(Pair { key: Bytes::copy_from_slice(key), value, expires_at_s }))
     }

@@ -65,6 +65,9 @@ impl<E: StorageEngine> Peer<E> {
             Body::Prepared { prepared } => self.learn_prepared(ctx, from.id, prepared),
             Body::Hibernate { term, last } => self.asked_to_rest(ctx, from, term, last),
             Body::WakeUp => self.wake(ctx),
+            Body::Lost(values) if is_member => self.look_for(ctx, from, &values),
+            Body::Found(pairs) if is_member => self.take_found(ctx, pairs),
+            Body::Lost(_) | Body::Found(_) => {}
         }
     }
 

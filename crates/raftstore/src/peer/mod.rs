@@ -15,6 +15,7 @@ mod propose;
 mod queue;
 mod read;
 mod ready;
+mod repair;
 mod report;
 mod role;
 mod snapshot;

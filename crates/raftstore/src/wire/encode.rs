@@ -16,6 +16,8 @@ pub fn encode(message: &PeerMessage, head: &mut Vec<u8>, payloads: &mut Vec<Byte
         Body::Hibernate { .. } => 3,
         Body::WakeUp => 4,
         Body::Prepared { .. } => 5,
+        Body::Lost(_) => 6,
+        Body::Found(_) => 7,
     });
     numbers(head, [message.from_store.0, message.to_store.0, message.region.0]);
     head.push(message.kind as u8);
@@ -31,6 +33,22 @@ pub fn encode(message: &PeerMessage, head: &mut Vec<u8>, payloads: &mut Vec<Byte
         }
         Body::Prepared { prepared: (index, term) } => numbers(head, [index.0, term.0]),
         Body::Hibernate { term, last } => numbers(head, [term.0, last.0]),
+        Body::Lost(values) => {
+            varint::put(head, values.len() as u64);
+            for value in values {
+                varint::put_bytes(head, &value.key);
+                numbers(head, [u64::from(value.length), u64::from(value.crc)]);
+            }
+        }
+        Body::Found(pairs) => {
+            varint::put(head, pairs.len() as u64);
+            for (key, value) in pairs {
+                varint::put_bytes(head, key);
+                varint::put(head, value.len() as u64);
+            }
+            let filled = pairs.iter().filter(|(_, value)| !value.is_empty());
+            payloads.extend(filled.map(|(_, value)| value.clone()));
+        }
         Body::Gone | Body::WakeUp => {}
     }
 }

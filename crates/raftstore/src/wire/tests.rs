@@ -3,6 +3,7 @@ use crate::messages::{Body, PeerMessage, RaftEntry, RaftKind, RaftMessage, Snaps
 use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
+use stele_storage::LostValue;
 use stele_types::limits::USER_KEY_BYTES_MAX;
 use stele_types::{
     CommandBuilder, KeyRange, LogIndex, Peer, PeerId, PeerRole, Prng, Region, RegionEpoch,
@@ -66,6 +67,10 @@ fn bodies() -> Vec<PeerMessage> {
     let mut all: Vec<_> =
         [Body::Gone, merged, prepared, hibernate, Body::WakeUp].into_iter().map(sample).collect();
     all.push(append());
+    let lost = LostValue { key: Bytes::from_static(b"\x01c"), length: 1 << 20, crc: u32::MAX };
+    all.push(sample(Body::Lost(vec![lost.clone(), LostValue { length: 0, ..lost }])));
+    let pair = |value: &'static [u8]| (Bytes::from_static(b"\x01c"), Bytes::from_static(value));
+    all.push(sample(Body::Found(vec![pair(b"value"), pair(b""), pair(b"other")])));
     all
 }
 

@@ -6,7 +6,7 @@ mod incoming;
 mod region;
 mod view;
 
-use crate::{EngineStats, Maintained, Pair, Progress, RangeSize, StorageEngine};
+use crate::{EngineStats, LostValue, Maintained, Pair, Progress, RangeSize, StorageEngine};
 pub use factory::ModelFactory;
 pub use incoming::ModelIncoming;
 pub use view::ModelView;
@@ -14,12 +14,12 @@ pub use view::ModelView;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use region::Region;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stele_types::{
     Appended, Command, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, Lsn, Mark, Op, Record,
-    RegionId, Result, Term,
+    RegionId, Result, Term, checksum,
 };
 
 /// Bytes after which the model pretends to begin a new segment; any value serves.
@@ -35,6 +35,7 @@ type Pairs = BTreeMap<Bytes, (Bytes, u64)>;
 pub struct ModelEngine {
     state: Mutex<State>,
     is_full: AtomicBool,
+    lost: Mutex<Arc<BTreeSet<Bytes>>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -61,7 +62,12 @@ impl ModelEngine {
             region.applied = region.checkpointed;
         }
         state.replay();
-        Self { state: Mutex::new(state), is_full: AtomicBool::new(false) }
+        Self { state: Mutex::new(state), ..Self::default() }
+    }
+
+    /// From here on a get of this key finds its value damaged, until it is mended.
+    pub fn lose(&self, key: &Bytes) {
+        Arc::make_mut(&mut self.lost.lock()).insert(key.clone());
     }
 
     /// From here on the device counts as nearly full, or as roomy again.
@@ -215,7 +221,8 @@ impl StorageEngine for ModelEngine {
     }
 
     fn view(&self) -> Result<ModelView> {
-        Ok(ModelView { pairs: Arc::clone(&self.state.lock().visible) })
+        let lost = Arc::clone(&self.lost.lock());
+        Ok(ModelView { pairs: Arc::clone(&self.state.lock().visible), lost })
     }
 
     fn progress(&self, region: RegionId) -> Option<Progress> {
@@ -328,6 +335,27 @@ impl StorageEngine for ModelEngine {
     fn maintain(&self, _bytes_max: u64) -> Result<Maintained> {
         self.checkpoint()?;
         Ok(Maintained::default())
+    }
+
+    fn has_lost(&self) -> bool {
+        !self.lost.lock().is_empty()
+    }
+
+    fn lost_values(&self, count_max: usize) -> Vec<LostValue> {
+        let pairs = Arc::clone(&self.state.lock().visible);
+        let lost = |key: &Bytes| {
+            let (value, _) = pairs.get(key)?;
+            let (length, crc) = (value.len() as u32, checksum::crc32c(value));
+            Some(LostValue { key: key.clone(), length, crc })
+        };
+        self.lost.lock().iter().filter_map(lost).take(count_max).collect()
+    }
+
+    fn mend(&self, key: &Bytes, value: Bytes) {
+        let lost = self.lost_values(usize::MAX);
+        if lost.iter().any(|lost| lost.key == *key && lost.is(&value)) {
+            Arc::make_mut(&mut self.lost.lock()).remove(key);
+        }
     }
 
     fn stats(&self) -> EngineStats {

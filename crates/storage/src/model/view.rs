@@ -3,14 +3,17 @@
 use super::Pairs;
 use crate::{Cached, EngineView, Order, Pair, ScanOptions};
 use bytes::Bytes;
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
-use stele_types::{KeyRange, Result};
+use stele_types::{Error, KeyRange, Result};
 
 /// The model's pairs at one point in time.
 #[derive(Clone, Debug)]
 pub struct ModelView {
     pub(super) pairs: Arc<Pairs>,
+    /// Keys whose values can't be read.
+    pub(super) lost: Arc<BTreeSet<Bytes>>,
 }
 
 impl ModelView {
@@ -31,6 +34,9 @@ impl ModelView {
 
 impl EngineView for ModelView {
     fn get(&self, key: &[u8]) -> Result<Option<Pair>> {
+        if self.lost.contains(key) {
+            return Err(Error::corrupt("model", 0, "told to be lost"));
+        }
         Ok(self.pairs.get_key_value(key).map(|(key, (value, expires_at_s))| Pair {
             key: key.clone(),
             value: value.clone(),
