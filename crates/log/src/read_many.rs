@@ -51,11 +51,7 @@ impl Shared {
     }
 
     /// [`Shared::read_many`], with reads from so many bytes on past the page cache.
-    pub fn read_many_past(
-        &self,
-        at: &[Locator],
-        direct_bytes_min: u64,
-    ) -> Result<Vec<Unchecked>> {
+    pub fn read_many_past(&self, at: &[Locator], direct_bytes_min: u64) -> Result<Vec<Unchecked>> {
         let mut order: Vec<usize> = (0..at.len()).collect();
         order.sort_unstable_by_key(|&i| at.get(i).map(|at| (at.file, at.offset)));
         let mut read = vec![Unchecked::default(); at.len()];

@@ -240,6 +240,18 @@ pub trait StorageEngine: Send + Sync {
         Vec::new()
     }
 
+    /// Key ranges of which this store does not know any more what they hold, ascending; some of them.
+    fn lost_ranges(&self) -> Vec<KeyRange> {
+        Vec::new()
+    }
+
+    /// Makes these pairs all that `range` holds, durably. What is applied and what they show must
+    /// agree on the range, and nothing is applied meanwhile: on the thread that applies.
+    fn cover(&self, range: &KeyRange, pairs: Vec<Pair>) -> Result<()> {
+        let (_, _) = (range, pairs);
+        Ok(())
+    }
+
     /// Takes another replica's copy of a lost value. One that is not what was lost is dropped; one
     /// that is, maintenance writes.
     fn mend(&self, key: &Bytes, value: Bytes) {

@@ -134,7 +134,8 @@ impl Damage {
     pub fn mend(&self, key: &Bytes, value: Bytes) {
         let mut state = self.state.lock();
         let room = state.copies_bytes == 0 || state.copies_bytes + value.len() <= COPIES_BYTES_MAX;
-        let Some(lost) = state.values.get_mut(key).filter(|lost| lost.copy.is_none() && room) else {
+        let Some(lost) = state.values.get_mut(key).filter(|lost| lost.copy.is_none() && room)
+        else {
             return;
         };
         if lost.at.check(&value).is_err() && !mutant::active("engine.mend_unchecked") {
@@ -174,7 +175,8 @@ impl Damage {
     /// Lost values of which a copy came.
     pub fn copies(&self) -> Vec<(Bytes, Locator, Bytes)> {
         let state = self.state.lock();
-        let copied = |(key, lost): (&Bytes, &Lost)| Some((key.clone(), lost.at, lost.copy.clone()?));
+        let copied =
+            |(key, lost): (&Bytes, &Lost)| Some((key.clone(), lost.at, lost.copy.clone()?));
         state.values.iter().filter_map(copied).collect()
     }
 

@@ -153,7 +153,10 @@ pub(super) fn make_current(
 
 /// Makes what memtables hold into runs: it would be newer than what a manifest edit says of the
 /// ranges. With the lock nothing is applied meanwhile.
-pub(super) fn lock_flushed<'a>(store: &'a Store, ranges: &[KeyRange]) -> Result<MutexGuard<'a, ApplyState>> {
+pub(super) fn lock_flushed<'a>(
+    store: &'a Store,
+    ranges: &[KeyRange],
+) -> Result<MutexGuard<'a, ApplyState>> {
     for _ in 0..FLUSHES_MAX {
         if !mutant::active("engine.install_unflushed") {
             store.flush()?;

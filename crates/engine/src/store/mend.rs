@@ -4,6 +4,7 @@ use super::damage::is_at;
 use super::install::{Incoming, lock_flushed, make_current};
 use super::{Store, View};
 use bytes::Bytes;
+use stele_gc::Forced;
 use stele_storage::Pair;
 use stele_types::{Error, KeyRange, Locator, Result, mutant};
 
@@ -48,6 +49,38 @@ impl Store {
         shared.damage.note_mended(&keys);
         self.gc.note_mended();
         Ok(bytes)
+    }
+
+    /// Puts pairs in place of what a damaged block of a run may hold. Order: the pairs are current in
+    /// a tier above the block before it counts as empty.
+    pub(super) fn cover_range(&self, range: &KeyRange, pairs: Vec<Pair>) -> Result<()> {
+        let shared = self.shared();
+        let ranges = vec![range.clone()];
+        let mut incoming = Incoming::new(shared, &self.lock, ranges.clone())?;
+        incoming.receive(pairs)?;
+        incoming.finish()?;
+        let _applying = lock_flushed(self, &ranges)?;
+        make_current(shared, incoming, None)?;
+        for (run, blocks) in shared.blocks.note_covered(range) {
+            shared.index.bury(run, &blocks);
+        }
+        Ok(())
+    }
+
+    /// Writes runs anew that are damaged where memory has what the file has lost, or whose damaged
+    /// blocks count as empty. What fails is found again by the next look.
+    pub(super) fn rewrite_damaged(&self) -> Result<()> {
+        let shared = self.shared();
+        if shared.blocks.has_lost() {
+            let version = shared.index.version();
+            shared.blocks.retain(|run| version.runs().any(|current| current.id() == run));
+        }
+        let Some(run) = shared.blocks.next_rewrite() else { return Ok(()) };
+        match self.gc.force(Forced::Rewrite(run)) {
+            Err(error) if error.is_damage() => Ok(()),
+            Err(Error::NoSpace(_) | Error::Busy(_)) => Ok(()),
+            done => done,
+        }
     }
 
     /// Those of the copies whose keys still have the lost value, as pairs with what else the index

@@ -4,6 +4,7 @@
 //! segment goes only when nothing refers to it and a durable checkpoint covers it.
 
 mod apply;
+mod blocks;
 mod damage;
 mod install;
 mod lives;
@@ -25,6 +26,7 @@ pub(crate) use slice::{Extent, ReadSlice, SLICE_BYTES_MAX, SLICE_PAIRS_MAX, Slic
 
 use crate::options::Options;
 use apply::ApplyState;
+use blocks::Blocks;
 use bytes::Bytes;
 use damage::Damage;
 pub use damage::RepairStats;
@@ -38,9 +40,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use stele_gc::{Gc, GcHooks, GcStats, Stage};
 use stele_index::Index;
 use stele_log::{Log, LogStats};
-use stele_storage::{
-    EngineStats, LostValue, Maintained, Pair, Progress, RangeSize, StorageEngine,
-};
+use stele_storage::{EngineStats, LostValue, Maintained, Pair, Progress, RangeSize, StorageEngine};
 use stele_types::{
     Appended, Cause, CommittedEntry, Error, FileId, KeyRange, LogBatch, LogIndex, Record, RegionId,
     Result, StoreId, Term, mutant,
@@ -71,6 +71,7 @@ pub(crate) struct Shared {
     pub user_bytes: AtomicU64,
     pub space: Space,
     pub damage: Damage,
+    pub blocks: Blocks,
 }
 
 impl GcHooks for Shared {
@@ -325,12 +326,21 @@ impl StorageEngine for Store {
         let mended_bytes = self.mend_lost()?;
         let done = self.gc.step(bytes_max)?;
         self.scrub.step(&self.shared, bytes_max);
+        self.rewrite_damaged()?;
         let bytes = mended_bytes + done.bytes;
         Ok(Maintained { bytes, more: done.stage != Stage::Idle || mended_bytes > 0 })
     }
 
     fn has_lost(&self) -> bool {
-        self.shared.damage.has_lost()
+        self.shared.damage.has_lost() || self.shared.blocks.has_lost()
+    }
+
+    fn lost_ranges(&self) -> Vec<KeyRange> {
+        self.shared.blocks.lost_ranges()
+    }
+
+    fn cover(&self, range: &KeyRange, pairs: Vec<Pair>) -> Result<()> {
+        self.cover_range(range, pairs)
     }
 
     fn lost_values(&self, count_max: usize) -> Vec<LostValue> {

@@ -1,6 +1,7 @@
 //! Opening: whose directory it is, what the index knows, what the log adds.
 
 use super::apply::ApplyState;
+use super::blocks::Blocks;
 use super::damage::Damage;
 use super::scrub::Scrub;
 use super::space::Space;
@@ -77,6 +78,7 @@ impl Store {
             user_bytes: AtomicU64::new(0),
             space: Space::default(),
             damage: Damage::new(replay),
+            blocks: Blocks::default(),
         });
         check_not_older(&shared, &known.checkpoint)?;
         lives::repeat_starts(&shared, &known.checkpoint)?;

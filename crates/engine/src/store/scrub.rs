@@ -7,14 +7,14 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use stele_storage::Order;
-use stele_types::{Clock, KeyRange, Result, mutant};
+use stele_types::{Clock, KeyRange, Result, RunId, mutant};
 
 const SECOND_NANOS: u64 = 1_000_000_000;
 
 /// Figures of one store since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScrubStats {
-    /// Bytes of keys and values looked at.
+    /// Bytes of runs, and of keys and values, looked at.
     pub bytes: u64,
     /// Times that everything was looked at.
     pub passes: u64,
@@ -31,9 +31,12 @@ pub(crate) struct Scrub {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Where to go on; empty at a beginning.
+    /// Which run to go on with, and where; `None` once all were read.
+    run: Option<(RunId, usize)>,
+    /// Where to go on with the values; empty at a beginning.
     from: Bytes,
     began_nanos: Option<u64>,
+    is_done: bool,
     /// What may be read, as of the last step; below 0 after a large value.
     credit_bytes: i64,
     stepped_nanos: u64,
@@ -56,8 +59,12 @@ impl Scrub {
         let Some(mut state) = self.state.try_lock().filter(|_| rate > 0) else { return };
         let now = self.clock.monotonic_nanos();
         state.earn(now, rate);
+        let reads_runs = !state.is_done && state.began_nanos.is_some() && state.from.is_empty();
+        if !reads_runs && shared.blocks.take_suspicion() {
+            state.began_nanos = None;
+        }
         let is_due = match state.began_nanos {
-            Some(began) if state.from.is_empty() => {
+            Some(began) if state.is_done => {
                 let interval = shared.options.scrub_interval_s.saturating_mul(SECOND_NANOS);
                 now.saturating_sub(began) >= interval
             }
@@ -67,32 +74,66 @@ impl Scrub {
         if !is_due || credit == 0 {
             return;
         }
-        if state.from.is_empty() {
-            state.began_nanos = Some(now);
+        if state.is_done || state.began_nanos.is_none() {
+            let stats = state.stats;
+            let (credit_bytes, stepped_nanos) = (state.credit_bytes, state.stepped_nanos);
+            *state = State {
+                began_nanos: Some(now),
+                stats,
+                credit_bytes,
+                stepped_nanos,
+                ..State::default()
+            };
         }
-        let bytes = match look(shared, &state.from, bytes_max.min(credit)) {
-            Ok(Some((next, bytes))) => {
-                state.from = next;
-                bytes
-            }
-            Ok(None) => {
-                state.from = Bytes::new();
-                state.stats.passes += 1;
-                0
-            }
-            // Tried again with the next pass.
-            Err(_) => {
-                state.from = Bytes::new();
-                state.stats.cut_short += 1;
-                0
-            }
-        };
+        let bytes = state.look(shared, bytes_max.min(credit)).unwrap_or_else(|_| {
+            // Anew from the first run on: one of them is damaged.
+            (state.is_done, state.began_nanos) = (true, None);
+            state.stats.cut_short += 1;
+            0
+        });
         state.credit_bytes -= bytes as i64;
         state.stats.bytes += bytes;
     }
 }
 
 impl State {
+    /// First the runs, in the order of their numbers, then the values. Returns the bytes.
+    fn look(&mut self, shared: &Arc<Shared>, bytes_max: u64) -> Result<u64> {
+        if self.from.is_empty()
+            && let Some((run, block)) = self.next_run(shared)
+        {
+            let look = shared.index.look_at_run(run, block, bytes_max)?.unwrap_or_default();
+            self.run = Some(match look.next {
+                Some(block) => (run, block),
+                None => (RunId(run.0 + 1), 0),
+            });
+            if look.wants_rewrite {
+                shared.blocks.wants_rewrite(run);
+            }
+            look.lost.into_iter().for_each(|lost| shared.blocks.note(lost));
+            return Ok(look.bytes);
+        }
+        match look(shared, &self.from, bytes_max)? {
+            Some((next, bytes)) => {
+                self.from = next;
+                Ok(bytes)
+            }
+            None => {
+                self.is_done = true;
+                self.stats.passes += 1;
+                Ok(0)
+            }
+        }
+    }
+
+    /// The run to go on with, or the first one after it.
+    fn next_run(&self, shared: &Shared) -> Option<(RunId, usize)> {
+        let (from, block) = self.run.unwrap_or((RunId(0), 0));
+        let version = shared.index.version();
+        let next = version.runs().map(|run| run.id()).filter(|run| *run >= from).min()?;
+        Some((next, if next == from { block } else { 0 }))
+    }
+
     /// Earns what time has brought, at most a second's worth.
     fn earn(&mut self, now_nanos: u64, rate: u64) {
         let nanos = now_nanos.saturating_sub(self.stepped_nanos).min(SECOND_NANOS);

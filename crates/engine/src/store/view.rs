@@ -30,7 +30,8 @@ impl View {
 
     /// Where the value under `key` lies; nothing is read for it.
     pub(crate) fn reference(&self, key: &[u8]) -> Result<Option<(ValueRef, u64)>> {
-        Ok(match self.index.get(key)? {
+        let found = self.index.get(key).inspect_err(|error| self.shared.blocks.suspect(error))?;
+        Ok(match found {
             Some(Found::Value { value, expires_at_s }) => Some((value, expires_at_s)),
             Some(Found::Deleted) | None => None,
         })
@@ -48,7 +49,8 @@ impl View {
 
     /// The next pairs of `iter`. Empty at the end.
     pub(crate) fn next_slice(&self, iter: &mut ViewIter, extent: Extent) -> Result<Vec<Pair>> {
-        let slice = Slice::collect(iter, extent)?;
+        let slice =
+            Slice::collect(iter, extent).inspect_err(|error| self.shared.blocks.suspect(error))?;
         let mut pairs = Vec::with_capacity(slice.len());
         let mut read = self.read(slice)?;
         let mut failed = None;

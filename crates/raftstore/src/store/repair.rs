@@ -2,9 +2,10 @@
 //! to one replica after the other; what nobody answers is asked for again.
 
 use super::RaftStore;
+use crate::options::Options;
 use std::collections::BTreeMap;
-use stele_storage::{LostValue, StorageEngine};
-use stele_types::{RegionId, mutant};
+use stele_storage::{LostValue, Pair, StorageEngine};
+use stele_types::{KeyRange, RegionId, StoreIdent, keyspace, mutant};
 
 /// Between two rounds of questions.
 const ASK_NANOS: u64 = 200_000_000;
@@ -41,10 +42,47 @@ impl<E: StorageEngine> RaftStore<E> {
                 by_region.entry(peer.region.id).or_default().push(lost);
             }
         }
+        self.ask_for_ranges();
         for (region, lost) in by_region {
             if let Some(peer) = self.peers.get(&region) {
                 peer.ask_for(&mut self.ctx, self.repair.rounds, lost);
             }
         }
+    }
+
+    /// Parts of lost ranges that regions here own, their replicas are asked for; of the rest, this
+    /// store alone may know.
+    fn ask_for_ranges(&mut self) {
+        for lost in self.ctx.engine.lost_ranges() {
+            let mut left = vec![lost.clone()];
+            for peer in self.peers.values() {
+                for own in peer.owned_ranges() {
+                    left = left.iter().flat_map(|left| left.without(&own)).collect();
+                    if let Some(part) = lost.common(&own) {
+                        peer.ask_for_range(&mut self.ctx, self.repair.rounds, part);
+                    }
+                }
+            }
+            left.iter().for_each(|left| self.cover_own(left));
+        }
+    }
+
+    /// Keys of no region here. What the store keeps of itself is in memory, save for the last changes
+    /// of regions that left: where they may have been, the damage stays.
+    fn cover_own(&mut self, range: &KeyRange) {
+        let left = self.tombstones.keys();
+        if left.map(|id| keyspace::admin_key(*id)).any(|key| range.contains(&key)) {
+            return;
+        }
+        let Options { store, cluster, .. } = self.ctx.options;
+        let ident = StoreIdent { cluster, store };
+        let mut pairs = vec![(keyspace::ident_key(), ident.encode())];
+        let gone = self.tombstones.values();
+        pairs.extend(gone.map(|region| (keyspace::region_key(region.id), region.encode())));
+        pairs.retain(|(key, _)| range.contains(key));
+        pairs.sort();
+        let pair = |(key, value)| Pair { key, value, expires_at_s: 0 };
+        // What fails is tried again in the next round.
+        let _ = self.ctx.engine.cover(range, pairs.into_iter().map(pair).collect());
     }
 }

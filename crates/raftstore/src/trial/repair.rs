@@ -60,6 +60,25 @@ fn a_comparison_with_a_value_that_cannot_be_read_is_refused_and_stops_nothing() 
     assert!(matches!(trial.reply(cas), Some(Reply::Cas { succeeded: true, .. })));
 }
 
+// Catalogue: 11.
+#[test]
+fn a_follower_gets_a_snapshot_in_place_of_entries_that_the_leader_cannot_read() {
+    let mut trial = Trial::with(3, |options| options.entry_cache_bytes_max = 0);
+    trial.lead(DATA, 1);
+    trial.isolate(3);
+    let writes: Vec<_> = (0..5).map(|i| trial.write(1, put(&format!("k{i}"), "v"))).collect();
+    trial.ticks(3);
+    assert!(writes.iter().all(|id| trial.is_written(*id)));
+    let last = trial.report(1, DATA).last;
+    for store in [1, 2] {
+        trial.store(store).engine.lose_entries(DATA, last);
+    }
+    trial.heal();
+    trial.ticks(60);
+    assert_eq!(trial.value(3, "k4").as_deref(), Some("v"));
+    assert!(trial.report(3, DATA).truncated >= last);
+}
+
 #[test]
 fn only_members_are_asked_and_answered() {
     let mut trial = with_value();

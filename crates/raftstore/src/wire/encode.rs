@@ -1,7 +1,7 @@
 //! To bytes.
 
 use super::{FORMAT, REJECT, zigzag};
-use crate::messages::{Body, PeerMessage, RaftMessage, SnapshotHeader};
+use crate::messages::{Body, FoundRange, PeerMessage, RaftMessage, SnapshotHeader};
 use bytes::Bytes;
 use stele_types::{Peer, varint};
 
@@ -18,6 +18,8 @@ pub fn encode(message: &PeerMessage, head: &mut Vec<u8>, payloads: &mut Vec<Byte
         Body::Prepared { .. } => 5,
         Body::Lost(_) => 6,
         Body::Found(_) => 7,
+        Body::LostRange(_) => 8,
+        Body::FoundRange(_) => 9,
     });
     numbers(head, [message.from_store.0, message.to_store.0, message.region.0]);
     head.push(message.kind as u8);
@@ -49,6 +51,11 @@ pub fn encode(message: &PeerMessage, head: &mut Vec<u8>, payloads: &mut Vec<Byte
             let filled = pairs.iter().filter(|(_, value)| !value.is_empty());
             payloads.extend(filled.map(|(_, value)| value.clone()));
         }
+        Body::LostRange(range) => {
+            varint::put_bytes(head, &range.start);
+            varint::put_bytes(head, &range.end);
+        }
+        Body::FoundRange(found) => found_range(found, head, payloads),
         Body::Gone | Body::WakeUp => {}
     }
 }
@@ -61,6 +68,18 @@ pub fn encode_snapshot(header: &SnapshotHeader, out: &mut Vec<u8>) {
     peer(out, &header.from);
     peer(out, &header.to);
     varint::put(out, header.bytes);
+}
+
+fn found_range(found: &FoundRange, head: &mut Vec<u8>, payloads: &mut Vec<Bytes>) {
+    varint::put_bytes(head, &found.range.start);
+    varint::put_bytes(head, &found.range.end);
+    numbers(head, [found.at.0, found.pairs.len() as u64]);
+    for pair in &found.pairs {
+        varint::put_bytes(head, &pair.key);
+        numbers(head, [pair.value.len() as u64, pair.expires_at_s]);
+    }
+    let filled = found.pairs.iter().filter(|pair| !pair.value.is_empty());
+    payloads.extend(filled.map(|pair| pair.value.clone()));
 }
 
 fn raft(message: &RaftMessage, head: &mut Vec<u8>, payloads: &mut Vec<Bytes>) {

@@ -8,6 +8,8 @@
 //! peer     := id store role:u8                   (numbers are varints, bytes length-prefixed)
 //! body     := 0 raft | 1 | 2 index term target | 3 term last | 4 | 5 index term | 6 lost | 7 found
 //!              (raft, gone, merged, hibernate, wake up, prepared)
+//!            | 8 start:bytes end:bytes | 9 start:bytes end:bytes index ranged    (lost, found range)
+//! ranged   := count (key:bytes length expires_at_s)*       (each value is a payload)
 //! lost     := count (key:bytes length crc)*
 //! found    := count (key:bytes length)*                    (each value is a payload)
 //! raft     := kind:u8 flags:u8 term log_term index commit commit_term reject_hint request_snapshot

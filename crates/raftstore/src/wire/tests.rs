@@ -1,5 +1,7 @@
 use super::*;
-use crate::messages::{Body, PeerMessage, RaftEntry, RaftKind, RaftMessage, SnapshotHeader};
+use crate::messages::{
+    Body, FoundRange, PeerMessage, RaftEntry, RaftKind, RaftMessage, SnapshotHeader,
+};
 use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -70,6 +72,16 @@ fn bodies() -> Vec<PeerMessage> {
     let lost = LostValue { key: Bytes::from_static(b"\x01c"), length: 1 << 20, crc: u32::MAX };
     all.push(sample(Body::Lost(vec![lost.clone(), LostValue { length: 0, ..lost }])));
     let pair = |value: &'static [u8]| (Bytes::from_static(b"\x01c"), Bytes::from_static(value));
+    let range = KeyRange::new("\x01a", "\x01d");
+    all.push(sample(Body::LostRange(range.clone())));
+    let pairs = [("\x01b", "", 0), ("\x01c", "value", 77)];
+    let pairs = pairs.map(|(key, value, expires_at_s)| stele_storage::Pair {
+        key: key.into(),
+        value: value.into(),
+        expires_at_s,
+    });
+    let found = FoundRange { range, at: LogIndex(1 << 40), pairs: pairs.to_vec() };
+    all.push(sample(Body::FoundRange(found)));
     all.push(sample(Body::Found(vec![pair(b"value"), pair(b""), pair(b"other")])));
     all
 }

@@ -140,7 +140,8 @@ fn families(stores: &Stores) -> Vec<Family> {
 /// What was damaged, and the search for it.
 fn repairs(stores: &Stores) -> Vec<Family> {
     let mut repair = family("repair_values", "counter", "Values found unreadable, and mended");
-    let mut lost = family("lost_values", "gauge", "Values that can't be read now, as far as noticed");
+    let mut lost =
+        family("lost_values", "gauge", "Values that can't be read now, as far as noticed");
     let mut scrubbed = family("scrubbed_bytes", "counter", "Bytes looked at in search of damage");
     let mut passes = family("scrub_passes", "counter", "Times that everything was looked at");
     for store in stores.all() {

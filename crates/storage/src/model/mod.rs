@@ -36,6 +36,7 @@ pub struct ModelEngine {
     state: Mutex<State>,
     is_full: AtomicBool,
     lost: Mutex<Arc<BTreeSet<Bytes>>>,
+    entries_lost: Mutex<BTreeMap<RegionId, LogIndex>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -68,6 +69,11 @@ impl ModelEngine {
     /// From here on a get of this key finds its value damaged, until it is mended.
     pub fn lose(&self, key: &Bytes) {
         Arc::make_mut(&mut self.lost.lock()).insert(key.clone());
+    }
+
+    /// From here on entries of a region up to this one are damaged.
+    pub fn lose_entries(&self, region: RegionId, upto: LogIndex) {
+        self.entries_lost.lock().insert(region, upto);
     }
 
     /// From here on the device counts as nearly full, or as roomy again.
@@ -167,6 +173,9 @@ impl StorageEngine for ModelEngine {
         to: LogIndex,
         bytes_max: usize,
     ) -> Result<Vec<CommittedEntry>> {
+        if self.entries_lost.lock().get(&region).is_some_and(|upto| from <= *upto) {
+            return Err(Error::corrupt("model", 0, "told to be lost"));
+        }
         let state = self.state.lock();
         let region = state.region(region)?;
         if from <= region.truncated.0 {
