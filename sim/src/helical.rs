@@ -3,14 +3,15 @@
 //! has to mend itself from the others (the helix of that damage: Alagappan et al., FAST 2018).
 
 use crate::faults::FaultSet;
-use crate::plan::{Mode, Plan, SECOND, fork};
+use crate::plan::{MS, Mode, Plan, SECOND, fork};
 use crate::run::Outcome;
 use crate::trace::Trace;
 use crate::world::{DIR, World};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use stele_engine::Store;
-use stele_index::Direction;
+use stele_index::{Direction, Run};
 use stele_storage::StorageEngine;
 use stele_types::{KeyRange, Prng, ValueRef, keyspace};
 use stele_vfs::Fault as DiskFault;
@@ -31,8 +32,12 @@ pub struct Helix {
     pub found: u64,
     /// Values replaced by another store's copy.
     pub mended: u64,
-    /// Virtual nanoseconds until nothing was damaged any more.
+    /// Virtual nanoseconds until no value was damaged any more.
     pub nanos: u64,
+    /// Bits flipped in runs, over all stores.
+    pub runs: u64,
+    /// Virtual nanoseconds until all runs were whole again.
+    pub runs_nanos: u64,
 }
 
 /// Three stores that look for damage all the time, and no trouble but what is done here.
@@ -42,7 +47,12 @@ pub fn plan(seed: u64) -> Plan {
     plan.faults = FaultSet::default();
     plan.engine.scrub_bytes_per_second_max = 64 << 10;
     plan.engine.scrub_interval_s = 5;
-    plan.value_bytes_max = plan.value_bytes_max.max(300);
+    plan.engine.segment_bytes_max = 64 << 10;
+    plan.value_bytes_max = 4_000;
+    plan.ops_max = plan.ops_max.max(800);
+    plan.rest_nanos_max = 5 * MS;
+    // What a store knows alone of regions that left can't come from another one.
+    plan.settings.retain(|(name, _)| *name != "merge");
     plan
 }
 
@@ -58,18 +68,10 @@ pub fn play(world: &mut World) -> Helix {
     world.run(world.plan.nanos);
     world.clients.stop();
     world.run_until(READ_NANOS, |world| !world.clients.is_busy() && world.is_settled());
-    helix.damaged = world.damage_everywhere();
-    let began = world.now;
-    // Clients meet the damage before it is mended.
-    world.let_clients_work(world.plan.ops_max / 4);
-    let mended = world.run_until(MEND_NANOS, |world| world.damaged_values() == 0);
-    helix.nanos = world.now - began;
-    let left = world.damaged_values();
-    if !mended {
-        world.fail(format!("{left} values are still damaged after {MEND_NANOS} ns"));
-    }
-    world.clients.stop();
-    world.run_until(READ_NANOS, |world| !world.clients.is_busy() && world.is_settled());
+    helix.damaged = world.damage_values();
+    helix.nanos = world.mend("values", |world| world.damaged_values());
+    helix.runs = world.damage_runs();
+    helix.runs_nanos = world.mend("runs", |world| world.damaged_runs());
     for number in world.serving() {
         let Some(engine) = world.engine(number) else { continue };
         let stats = engine.repair_stats();
@@ -108,8 +110,72 @@ struct Place {
 }
 
 impl World {
+    /// Lets clients meet the damage while it is mended. Returns how long that took.
+    fn mend(&mut self, what: &str, damaged: impl Fn(&Self) -> usize) -> u64 {
+        let began = self.now;
+        self.let_clients_work(self.plan.ops_max / 4);
+        let mended = self.run_until(MEND_NANOS, |world| damaged(world) == 0);
+        let nanos = self.now - began;
+        if !mended {
+            let left = damaged(self);
+            self.fail(format!("{left} {what} are still damaged after {} s", nanos / SECOND));
+        }
+        self.clients.stop();
+        self.run_until(READ_NANOS, |world| !world.clients.is_busy() && world.is_settled());
+        nanos
+    }
+
+    /// Flips bits in the runs of every store. No key is in damaged blocks of two of them: what only
+    /// one store has whole may lie behind values that another one lost.
+    fn damage_runs(&mut self) -> u64 {
+        const FLIPS: u64 = 6;
+        let mut prng = fork(self.plan.seed, "helix of runs");
+        let mut taken: Vec<(u64, KeyRange)> = Vec::new();
+        let mut flips = 0;
+        for number in self.serving() {
+            let Some(engine) = self.engine(number) else { continue };
+            let Some(slot) = self.slots.get(&number) else { continue };
+            let version = engine.index().version();
+            let runs: Vec<_> = version.runs().filter(|run| run.meta().entries > 0).collect();
+            for _ in 0..FLIPS {
+                let Some(run) = runs.get(prng.below(runs.len() as u64) as usize) else { break };
+                let path = run.path().to_path_buf();
+                let (offset, bit) = (prng.below(run.meta().bytes), prng.below(8) as u8);
+                let flip = || DiskFault::FlipBit { path: path.clone(), offset, bit };
+                let is_flipped = slot.disk.inject(flip()).is_ok();
+                let lost = run.look(0, u64::MAX).map(|look| look.lost).unwrap_or_default();
+                let is_taken = |range: &KeyRange| {
+                    taken.iter().any(|(other, it)| *other != number && it.overlaps(range))
+                };
+                match lost.iter().any(|lost| is_taken(&lost.range)) {
+                    // The same bit once more: it is whole again.
+                    true => drop(slot.disk.inject(flip())),
+                    false => {
+                        flips += u64::from(is_flipped);
+                        taken.extend(lost.into_iter().map(|lost| (number, lost.range)));
+                    }
+                }
+            }
+        }
+        self.counts.corruptions += flips;
+        flips
+    }
+
+    /// Runs with damage, on stores that run.
+    fn damaged_runs(&self) -> usize {
+        let engines = self.serving().into_iter().filter_map(|number| self.engine(number));
+        let damaged = |engine: Arc<Store>| {
+            let version = engine.index().version();
+            let is_damaged = |run: &&Arc<Run>| {
+                run.look(0, u64::MAX).is_ok_and(|it| it.wants_rewrite || !it.lost.is_empty())
+            };
+            version.runs().filter(is_damaged).count()
+        };
+        engines.map(damaged).sum()
+    }
+
     /// Damages the values of every store, of no key on all of them. Returns how many.
-    fn damage_everywhere(&mut self) -> u64 {
+    fn damage_values(&mut self) -> u64 {
         let mut prng = fork(self.plan.seed, "helix");
         let stores = self.serving();
         let mut whole: BTreeMap<Vec<u8>, u64> = BTreeMap::new();

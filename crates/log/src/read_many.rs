@@ -5,7 +5,7 @@ use crate::shared::Shared;
 use bytes::Bytes;
 use std::ops::Range;
 use stele_types::{FileId, Locator, Result};
-use stele_vfs::MEMORY_ALIGN_BYTES;
+use stele_vfs::{AlignedBuf, MEMORY_ALIGN_BYTES};
 
 /// Unwanted bytes between two values that are still read along: cheaper than another read.
 const GAP_BYTES_MAX: u64 = 16 << 10;
@@ -115,6 +115,13 @@ impl Shared {
         // A damaged locator may name any length.
         let end = if end - begin > TRUSTED_LENGTH_BYTES { end.min(file.len()?) } else { end };
         let (begin, end) = (begin - begin % align, end.max(begin).next_multiple_of(align));
+        if end - begin < DIRECT_BYTES_MIN {
+            // A pooled buffer is as long as the longest read.
+            let mut blocks = AlignedBuf::zeroed((end - begin) as usize);
+            let got = file.read_at(blocks.as_mut_slice(), begin)?;
+            let bytes = Bytes::copy_from_slice(blocks.get(..got).unwrap_or_default());
+            return Ok(Stretch { begin, memory_bytes: bytes.len() as u64, bytes });
+        }
         let mut buffer = self.read_pool.take((end - begin) as usize);
         let got = file.read_at(buffer.as_mut_slice(), begin)?;
         let memory_bytes = buffer.capacity() as u64;

@@ -2,7 +2,7 @@
 //! to one replica after the other; what nobody answers is asked for again.
 
 use super::RaftStore;
-use crate::options::Options;
+use bytes::Bytes;
 use std::collections::BTreeMap;
 use stele_storage::{LostValue, Pair, StorageEngine};
 use stele_types::{KeyRange, RegionId, StoreIdent, keyspace, mutant};
@@ -37,9 +37,13 @@ impl<E: StorageEngine> RaftStore<E> {
         }
         let mut by_region: BTreeMap<RegionId, Vec<LostValue>> = BTreeMap::new();
         for lost in self.ctx.engine.lost_values(ASKED_MAX) {
-            let owner = self.peers.values().find(|peer| peer.owns(&lost.key));
-            if let Some(peer) = owner {
-                by_region.entry(peer.region.id).or_default().push(lost);
+            match self.peers.values().find(|peer| peer.owns(&lost.key)) {
+                Some(peer) => by_region.entry(peer.region.id).or_default().push(lost),
+                // The engine takes it if it is what was lost.
+                None => {
+                    let fact = self.own_facts().into_iter().find(|(key, _)| *key == lost.key);
+                    fact.into_iter().for_each(|(key, value)| self.ctx.engine.mend(&key, value));
+                }
             }
         }
         self.ask_for_ranges();
@@ -74,15 +78,20 @@ impl<E: StorageEngine> RaftStore<E> {
         if left.map(|id| keyspace::admin_key(*id)).any(|key| range.contains(&key)) {
             return;
         }
-        let Options { store, cluster, .. } = self.ctx.options;
-        let ident = StoreIdent { cluster, store };
-        let mut pairs = vec![(keyspace::ident_key(), ident.encode())];
-        let gone = self.tombstones.values();
-        pairs.extend(gone.map(|region| (keyspace::region_key(region.id), region.encode())));
+        let mut pairs = self.own_facts();
         pairs.retain(|(key, _)| range.contains(key));
         pairs.sort();
         let pair = |(key, value)| Pair { key, value, expires_at_s: 0 };
         // What fails is tried again in the next round.
         let _ = self.ctx.engine.cover(range, pairs.into_iter().map(pair).collect());
+    }
+
+    /// What the store keeps of itself and has in memory.
+    fn own_facts(&self) -> Vec<(Bytes, Bytes)> {
+        let (cluster, store) = (self.ctx.options.cluster, self.ctx.options.store);
+        let mut facts = vec![(keyspace::ident_key(), StoreIdent { cluster, store }.encode())];
+        let gone = self.tombstones.values();
+        facts.extend(gone.map(|region| (keyspace::region_key(region.id), region.encode())));
+        facts
     }
 }

@@ -112,3 +112,120 @@ fn only_members_are_asked_and_answered() {
     let elsewhere = stele_storage::LostValue { key: Bytes::from_static(b"\x00a"), ..lost };
     assert_eq!(answers(ask(peer(102, 2), &elsewhere)), 0);
 }
+
+/// All that the region holds, and what lies around it.
+fn everything() -> KeyRange {
+    KeyRange::new(vec![keyspace::LOCAL], vec![keyspace::SYSTEM])
+}
+
+#[test]
+fn what_a_lost_range_held_comes_from_other_replicas_and_from_the_stores_memory() {
+    let mut trial = with_value();
+    for name in ["b", "c"] {
+        let write = trial.write(1, put(name, "2"));
+        trial.ticks(3);
+        assert!(trial.is_written(write));
+    }
+    let all = ScanOptions::new(everything(), 100);
+    let before = trial.store(2).engine.view().unwrap().scan(&all).unwrap();
+    trial.store(2).engine.lose_range(&everything());
+    trial.store(2).core.step(Input::Damaged);
+    trial.ticks(60);
+    assert_eq!(trial.store(2).engine.view().unwrap().scan(&all).unwrap(), before);
+    trial.restart(2);
+    trial.ticks(20);
+    assert_eq!(trial.value(2, "c").as_deref(), Some("2"));
+}
+
+#[test]
+fn ranges_lost_in_different_places_on_every_replica_are_all_found() {
+    let mut trial = with_value();
+    for name in ["b", "c"] {
+        let write = trial.write(1, put(name, "2"));
+        trial.ticks(3);
+        assert!(trial.is_written(write));
+    }
+    for (store, (start, end)) in [(1, ("a", "b")), (2, ("b", "c")), (3, ("c", "d"))] {
+        trial.store(store).engine.lose_range(&KeyRange::new(key(start), key(end)));
+        trial.store(store).core.step(Input::Damaged);
+    }
+    trial.ticks(40);
+    for (store, name, value) in
+        (1..=3).flat_map(|it| [("a", "1"), ("b", "2")].map(|(n, v)| (it, n, v)))
+    {
+        assert_eq!(trial.value(store, name).as_deref(), Some(value), "store {store}");
+    }
+}
+
+/// An answer of store 2 to store 1: what the keys from a to b hold, as of an entry.
+fn answer(trial: &mut Trial, at: LogIndex, value: &str) -> PeerMessage {
+    let region = trial.report(1, DATA).region;
+    let (from, to) = (peer(102, 2), peer(101, 1));
+    let value = Bytes::copy_from_slice(value.as_bytes());
+    let pairs = vec![stele_storage::Pair { key: key("a"), value, expires_at_s: 0 }];
+    let found = FoundRange { range: KeyRange::new(key("a"), key("b")), at, pairs };
+    PeerMessage {
+        from_store: from.store,
+        to_store: to.store,
+        region: DATA,
+        kind: region.kind,
+        range: region.range.clone(),
+        epoch: region.epoch,
+        from,
+        to,
+        body: Body::FoundRange(found),
+    }
+}
+
+fn show(trial: &mut Trial) -> Option<Bytes> {
+    let view = trial.store(1).engine.view().unwrap();
+    view.get(&key("a")).ok().flatten().map(|pair| pair.value)
+}
+
+#[test]
+fn an_answer_from_before_a_write_to_the_range_is_not_taken() {
+    let mut trial = with_value();
+    let before = trial.report(1, DATA).applied;
+    let write = trial.write(1, put("a", "2"));
+    trial.ticks(3);
+    assert!(trial.is_written(write));
+    trial.lose = |message| matches!(message.body, Body::LostRange(_));
+    trial.store(1).engine.lose_range(&KeyRange::new(key("a"), key("b")));
+    let late = answer(&mut trial, before, "1");
+    trial.store(1).core.step(Input::Message(late));
+    trial.ticks(1);
+    assert_eq!(show(&mut trial), None, "damage is not mended with the past");
+    trial.lose = |_| false;
+    trial.ticks(40);
+    assert_eq!(show(&mut trial).as_deref(), Some(&b"2"[..]));
+}
+
+#[test]
+fn an_answer_from_before_other_writes_is_taken() {
+    let mut trial = with_value();
+    let before = trial.report(1, DATA).applied;
+    trial.write(1, put("b", "2"));
+    trial.ticks(3);
+    trial.lose = |message| matches!(message.body, Body::LostRange(_));
+    trial.store(1).engine.lose_range(&KeyRange::new(key("a"), key("b")));
+    let late = answer(&mut trial, before, "1");
+    trial.store(1).core.step(Input::Message(late));
+    trial.ticks(1);
+    assert_eq!(show(&mut trial).as_deref(), Some(&b"1"[..]));
+}
+
+#[test]
+fn an_answer_ahead_of_what_is_applied_waits_until_it_is() {
+    let mut trial = with_value();
+    trial.lose = |message| matches!(message.body, Body::LostRange(_));
+    trial.store(1).engine.lose_range(&KeyRange::new(key("a"), key("b")));
+    let next = trial.report(1, DATA).applied.next();
+    let early = answer(&mut trial, next, "2");
+    trial.store(1).core.step(Input::Message(early));
+    trial.ticks(1);
+    assert_eq!(show(&mut trial), None, "what is not applied shows");
+    let write = trial.write(1, put("a", "2"));
+    trial.ticks(3);
+    assert!(trial.is_written(write));
+    assert_eq!(show(&mut trial).as_deref(), Some(&b"2"[..]));
+}

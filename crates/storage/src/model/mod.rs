@@ -36,6 +36,7 @@ pub struct ModelEngine {
     state: Mutex<State>,
     is_full: AtomicBool,
     lost: Mutex<Arc<BTreeSet<Bytes>>>,
+    lost_ranges: Mutex<Arc<Vec<KeyRange>>>,
     entries_lost: Mutex<BTreeMap<RegionId, LogIndex>>,
 }
 
@@ -69,6 +70,11 @@ impl ModelEngine {
     /// From here on a get of this key finds its value damaged, until it is mended.
     pub fn lose(&self, key: &Bytes) {
         Arc::make_mut(&mut self.lost.lock()).insert(key.clone());
+    }
+
+    /// From here on it is not known what a range holds, until it is covered.
+    pub fn lose_range(&self, range: &KeyRange) {
+        Arc::make_mut(&mut self.lost_ranges.lock()).push(range.clone());
     }
 
     /// From here on entries of a region up to this one are damaged.
@@ -231,7 +237,8 @@ impl StorageEngine for ModelEngine {
 
     fn view(&self) -> Result<ModelView> {
         let lost = Arc::clone(&self.lost.lock());
-        Ok(ModelView { pairs: Arc::clone(&self.state.lock().visible), lost })
+        let lost_ranges = Arc::clone(&self.lost_ranges.lock());
+        Ok(ModelView { pairs: Arc::clone(&self.state.lock().visible), lost, lost_ranges })
     }
 
     fn progress(&self, region: RegionId) -> Option<Progress> {
@@ -347,7 +354,23 @@ impl StorageEngine for ModelEngine {
     }
 
     fn has_lost(&self) -> bool {
-        !self.lost.lock().is_empty()
+        !self.lost.lock().is_empty() || !self.lost_ranges.lock().is_empty()
+    }
+
+    fn lost_ranges(&self) -> Vec<KeyRange> {
+        self.lost_ranges.lock().to_vec()
+    }
+
+    fn cover(&self, range: &KeyRange, pairs: Vec<Pair>) -> Result<()> {
+        let mut state = self.state.lock();
+        let visible = Arc::make_mut(&mut state.visible);
+        remove_range(visible, range);
+        visible.extend(pairs.into_iter().map(|pair| (pair.key, (pair.value, pair.expires_at_s))));
+        state.make_checkpoint();
+        let mut lost = self.lost_ranges.lock();
+        let left = lost.iter().flat_map(|lost| lost.without(range)).collect();
+        *lost = Arc::new(left);
+        Ok(())
     }
 
     fn lost_values(&self, count_max: usize) -> Vec<LostValue> {
