@@ -51,8 +51,6 @@ pub fn plan(seed: u64) -> Plan {
     plan.value_bytes_max = 4_000;
     plan.ops_max = plan.ops_max.max(800);
     plan.rest_nanos_max = 5 * MS;
-    // What a store knows alone of regions that left can't come from another one.
-    plan.settings.retain(|(name, _)| *name != "merge");
     plan
 }
 
@@ -118,11 +116,29 @@ impl World {
         let nanos = self.now - began;
         if !mended {
             let left = damaged(self);
-            self.fail(format!("{left} {what} are still damaged after {} s", nanos / SECOND));
+            let state = self.describe_damage();
+            let seconds = nanos / SECOND;
+            self.fail(format!("{left} {what} are still damaged after {seconds} s:{state}"));
         }
         self.clients.stop();
         self.run_until(READ_NANOS, |world| !world.clients.is_busy() && world.is_settled());
         nanos
+    }
+
+    fn describe_damage(&self) -> String {
+        let mut text = String::new();
+        for number in self.serving() {
+            let Some(engine) = self.engine(number) else { continue };
+            let (lost, stats) = (engine.lost_ranges(), engine.scrub_stats());
+            let error = engine.gc_stats().last_error;
+            text += &format!("\n  s{number}: {stats:?}, gc {error:?}, lost {lost:?}");
+            for run in engine.index().version().runs() {
+                let look = run.look(0, u64::MAX);
+                let age = run.meta().extra.age;
+                text += &format!("\n    run {} of age {age}: {look:?}", run.id());
+            }
+        }
+        text
     }
 
     /// Flips bits in the runs of every store. No key is in damaged blocks of two of them: what only

@@ -81,8 +81,11 @@ impl Work {
         self.reclaim(shared, &dead.collect::<Vec<_>>()).map(|_| ())
     }
 
+    /// Nothing while another merge runs: that may take long, and is not to be lost.
     fn rewrite(&mut self, shared: &Shared, run: RunId) -> Result<()> {
-        self.finish_jobs(shared)?;
+        if self.merge.is_some() || shared.index.pending_merge().is_some() {
+            return Ok(());
+        }
         let version = shared.index.version();
         let holds = |tier: &&Tier| tier.runs.iter().any(|other| other.id() == run);
         let Some(age) = version.tiers().iter().find(holds).map(|tier| tier.age) else {

@@ -66,7 +66,7 @@ pub enum Forced {
     SortAll,
     /// Whatever can be freed for less than it costs.
     Collect,
-    /// A run anew, as it is read now.
+    /// A run anew, as it is read now, unless another merge runs.
     Rewrite(RunId),
 }
 

@@ -76,7 +76,12 @@ impl Store {
             shared.blocks.retain(|run| version.runs().any(|current| current.id() == run));
         }
         let Some(run) = shared.blocks.next_rewrite() else { return Ok(()) };
-        match self.gc.force(Forced::Rewrite(run)) {
+        let written = self.gc.force(Forced::Rewrite(run));
+        if written.is_ok() && shared.index.version().runs().any(|current| current.id() == run) {
+            // Another merge runs.
+            shared.blocks.wants_rewrite(run);
+        }
+        match written {
             Err(error) if error.is_damage() => Ok(()),
             Err(Error::NoSpace(_) | Error::Busy(_)) => Ok(()),
             done => done,

@@ -72,12 +72,8 @@ impl<E: StorageEngine> RaftStore<E> {
     }
 
     /// Keys of no region here. What the store keeps of itself is in memory, save for the last changes
-    /// of regions that left: where they may have been, the damage stays.
+    /// of regions that left: a replica of one that is late to hear of it hears of it elsewhere.
     fn cover_own(&mut self, range: &KeyRange) {
-        let left = self.tombstones.keys();
-        if left.map(|id| keyspace::admin_key(*id)).any(|key| range.contains(&key)) {
-            return;
-        }
         let mut pairs = self.own_facts();
         pairs.retain(|(key, _)| range.contains(key));
         pairs.sort();
