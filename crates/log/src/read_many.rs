@@ -58,9 +58,7 @@ impl Shared {
         let mut rest = order.as_slice();
         while !rest.is_empty() {
             let (group, after) = rest.split_at(taken_together(at, rest));
-            // A stretch that can't be read leaves each of its values to a read of its own
-            // ([`Shared::checked`]), which says what is wrong with that one.
-            let _ = self.read_group(at, group, direct_bytes_min, &mut read);
+            self.read_group(at, group, direct_bytes_min, &mut read)?;
             rest = after;
         }
         Ok(read)
