@@ -11,7 +11,7 @@ fn seeds() -> RangeInclusive<u64> {
     first.parse().unwrap()..=last.parse().unwrap()
 }
 
-// Catalogue: 11, 13, 18.
+// Catalogue: 11, 13.
 #[test]
 fn damage_to_every_replica_in_different_places_is_mended_and_loses_nothing() {
     let (mut found, mut mended) = (0, 0);
