@@ -159,7 +159,7 @@ impl Damage {
             noted
         };
         for (key, at, is_confirmed) in noted {
-            let is_current = is_at(shared, &key, &at)?;
+            let is_current = is_at(shared, &key, &at)? || mutant::active("engine.mend_over_newer");
             let is_lost = is_current && (is_confirmed || shared.log.check(&at).is_err());
             let mut state = self.state.lock();
             match state.values.get_mut(&key).filter(|lost| lost.at == at) {
