@@ -7,6 +7,7 @@ pub mod check;
 pub mod clients;
 pub mod faults;
 pub mod group;
+pub mod helical;
 pub mod history;
 pub mod minimise;
 pub mod nemesis;

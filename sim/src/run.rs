@@ -160,7 +160,7 @@ fn finish(world: &mut World) {
 
 impl World {
     /// Whether every store joined, and regions have the copies that there are nodes for.
-    fn is_formed(&mut self) -> bool {
+    pub(crate) fn is_formed(&mut self) -> bool {
         let stores = self.plan.stores() as usize;
         let copies = self.plan.nodes.min(3) as usize;
         let regions = self.reports_by_region();
@@ -170,7 +170,7 @@ impl World {
     }
 
     /// Whether every member of every region has applied the same, and nothing is half done.
-    fn is_settled(&mut self) -> bool {
+    pub(crate) fn is_settled(&mut self) -> bool {
         self.reports_by_region().values().all(|reports| {
             let states: BTreeSet<String> = reports
                 .iter()

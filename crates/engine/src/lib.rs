@@ -15,4 +15,6 @@ pub use stele_storage::{
     Cached, EngineStats, EngineView, Order, Pair, RangeSize, ScanOptions, StorageEngine,
 };
 pub use stele_types::{Error, KeyRange, Result};
-pub use store::{Incoming, Opened, Replay, Store, VerifyEvent, VerifyReport, View};
+pub use store::{
+    Incoming, Opened, RepairStats, Replay, ScrubStats, Store, VerifyEvent, VerifyReport, View,
+};

@@ -37,6 +37,11 @@ pub struct Options {
     pub queue_bytes_max: usize,
     /// Device bytes kept free for garbage collection; writes are refused below. Default 64 MiB.
     pub reserved_bytes: u64,
+    /// Bytes a second, about, that are read in the background to look for damage; 0 for none. Default
+    /// 0: without replicas nobody can mend it, and `verify` finds it too.
+    pub scrub_bytes_per_second_max: u64,
+    /// Least seconds from the beginning of one look at everything to the next. Default a day.
+    pub scrub_interval_s: u64,
     /// Run maintenance and completions on threads of the store. Off: the caller drives `maintain`.
     pub background: bool,
     /// Rebuild a lost or damaged index from the log at open, when that loses nothing. Default on.
@@ -61,6 +66,8 @@ impl Default for Options {
             checkpoint_log_bytes_max: 4 << 30,
             queue_bytes_max: 64 << 20,
             reserved_bytes: 64 << 20,
+            scrub_bytes_per_second_max: 0,
+            scrub_interval_s: 24 * 60 * 60,
             background: true,
             rebuild: true,
             gc: GcOptions::default(),

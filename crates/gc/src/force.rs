@@ -5,7 +5,8 @@ use crate::policy::{Choice, pick_collect};
 use crate::stats::{Forced, Stage};
 use crate::work::Work;
 use std::sync::atomic::Ordering;
-use stele_types::{KeyRange, Result};
+use stele_index::{MergeInputs, MergeSpec, Tier};
+use stele_types::{Cause, KeyRange, Result, RunId};
 
 /// A collection ends after this many jobs even if more could be gained.
 const JOBS_MAX: usize = 1000;
@@ -18,6 +19,7 @@ impl Work {
             Forced::MergeAll => self.merge_all(shared),
             Forced::SortAll => self.sort_all(shared),
             Forced::Collect => self.collect(shared),
+            Forced::Rewrite(run) => self.rewrite(shared, run),
         };
         self.stage = Stage::Idle;
         if let Err(error) = &done {
@@ -77,6 +79,23 @@ impl Work {
         let state = self.observe(shared);
         let dead = state.files.iter().filter(|file| file.held.is_none()).map(|file| file.id);
         self.reclaim(shared, &dead.collect::<Vec<_>>()).map(|_| ())
+    }
+
+    /// Nothing while another merge runs: that may take long, and is not to be lost.
+    fn rewrite(&mut self, shared: &Shared, run: RunId) -> Result<()> {
+        if self.merge.is_some() || shared.index.pending_merge().is_some() {
+            return Ok(());
+        }
+        let version = shared.index.version();
+        let holds = |tier: &&Tier| tier.runs.iter().any(|other| other.id() == run);
+        let Some(age) = version.tiers().iter().find(holds).map(|tier| tier.age) else {
+            return Ok(());
+        };
+        let spec =
+            MergeSpec { inputs: MergeInputs::Runs { age, runs: vec![run] }, cause: Cause::Merge };
+        self.start_job(shared, &version, spec, None)?;
+        drop(version);
+        self.finish_jobs(shared)
     }
 
     fn collect(&mut self, shared: &Shared) -> Result<()> {

@@ -124,6 +124,11 @@ impl Gc {
         self.shared.user_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// Values that could not be read have a readable copy: what held them may be emptied again.
+    pub fn note_mended(&self) {
+        self.work.lock().damaged_files.clear();
+    }
+
     /// Says whether the device is nearly full. While it is, everything that frees space is done at
     /// once, whatever the budget and the target say.
     pub fn set_short_of_space(&self, short: bool) {

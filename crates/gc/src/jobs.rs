@@ -119,7 +119,7 @@ impl Work {
         self.start_job(shared, &version, spec, Some(Plan::Range { range, keep }))
     }
 
-    fn start_job(
+    pub fn start_job(
         &mut self,
         shared: &Shared,
         version: &Version,

@@ -100,8 +100,10 @@ impl ValueMover for Mover {
         }
         // The checksum is verified by the read: damage must not be copied under a new, valid one.
         // The value stays where it is, and reading it goes on to report the damage.
-        let value = match self.log.get(at) {
-            Ok(value) => value,
+        // The same for a value whose record's head is damaged.
+        let read = self.log.get(at).and_then(|value| Ok((value, self.log.record_of(at)?.version)));
+        let (value, version) = match read {
+            Ok(read) => read,
             Err(error) if error.is_damage() => {
                 self.moved.damaged.fetch_add(1, Ordering::Relaxed);
                 return Ok(None);
@@ -110,7 +112,7 @@ impl ValueMover for Mover {
         };
         // The record keeps its first version: a rebuild of a lost index lets the newest version win,
         // and a moved value is no newer than it was.
-        let version = match self.log.record_of(at)?.version {
+        let version = match version {
             _ if mutant::active("gc.relocated_version_renewed") => self.log.head(),
             version => version,
         };

@@ -1,7 +1,7 @@
 //! What garbage collection shows of itself.
 
 use crate::policy::FileState;
-use stele_types::FileId;
+use stele_types::{FileId, RunId};
 
 /// The life of the index's storage modules (Nezha): which of them a read has to merge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,6 +66,8 @@ pub enum Forced {
     SortAll,
     /// Whatever can be freed for less than it costs.
     Collect,
+    /// A run anew, as it is read now, unless another merge runs.
+    Rewrite(RunId),
 }
 
 /// Bytes written to the device since the store was created, by stage.

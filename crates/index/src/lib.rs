@@ -30,9 +30,9 @@ pub use memtable::{Memtable, MemtableCursor, RangeSet};
 pub use merge::{Job, JobDone, JobStep, MergeInputs, MergeProgress, MergeSpec, ValueMover};
 pub use options::IndexOptions;
 pub use run::{
-    Live, Run, RunCursor, RunExtra, RunItem, RunMeta, RunOptions, RunPart, RunRecord, RunVerified,
-    RunWriter, inspect_run, inspect_run_items, key_hash, parse_run_file_name, run_file_name,
-    run_path,
+    Live, LostBlock, Run, RunCursor, RunExtra, RunItem, RunLook, RunMeta, RunOptions, RunPart,
+    RunRecord, RunVerified, RunWriter, inspect_run, inspect_run_items, key_hash,
+    parse_run_file_name, run_file_name, run_path,
 };
 pub use slot::{Found, Lookup, ValueSlice};
 pub use version::{Tier, Version, VersionId};

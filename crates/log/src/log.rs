@@ -117,6 +117,21 @@ impl Log {
         self.shared.checked(at, read)
     }
 
+    /// [`Log::read_many`] off the device itself: for who looks for damage.
+    pub fn read_many_direct(&self, at: &[Locator]) -> Result<Vec<Unchecked>> {
+        self.shared.read_many_past(at, 0)
+    }
+
+    /// Whether what [`Log::read_many_direct`] read, or else another read of the device, is the value.
+    pub fn check_read(&self, at: &Locator, read: &Unchecked) -> Result<()> {
+        self.shared.check_read(at, read)
+    }
+
+    /// Whether the device has the value at a locator, whatever the page cache says.
+    pub fn check(&self, at: &Locator) -> Result<()> {
+        self.shared.check(at)
+    }
+
     /// Entries `from` up to but without `to`, until `bytes_max` of payload; at least one if there is
     /// any. Fails with `Invalid` when `from` is truncated.
     pub fn entries(

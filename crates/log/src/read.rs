@@ -44,6 +44,13 @@ impl Shared {
         self.get_direct(name, at)
     }
 
+    /// Whether the device has the value: the page cache is not asked.
+    pub fn check(&self, at: &Locator) -> Result<()> {
+        let name = self.value_name(at.file)?;
+        check_length(&*self.handles.get(&self.dir, name)?, at)?;
+        self.get_direct(name, at).map(|_| ())
+    }
+
     /// The page cache may hold a block from before it was written past it, and memory may have
     /// flipped a bit: only what the device says twice is damage.
     fn get_direct(&self, name: Name, at: &Locator) -> Result<Bytes> {

@@ -3,8 +3,9 @@
 use crate::read::TRUSTED_LENGTH_BYTES;
 use crate::shared::Shared;
 use bytes::Bytes;
+use std::ops::Range;
 use stele_types::{FileId, Locator, Result};
-use stele_vfs::MEMORY_ALIGN_BYTES;
+use stele_vfs::{AlignedBuf, MEMORY_ALIGN_BYTES};
 
 /// Unwanted bytes between two values that are still read along: cheaper than another read.
 const GAP_BYTES_MAX: u64 = 16 << 10;
@@ -38,25 +39,43 @@ impl Shared {
         if at.check(&read.0).is_ok() { Ok(read.0) } else { self.get(at) }
     }
 
+    /// What was read for a value past the page cache, compared with its checksum; read once more if
+    /// it does not match.
+    pub fn check_read(&self, at: &Locator, read: &Unchecked) -> Result<()> {
+        if at.check(&read.0).is_ok() { Ok(()) } else { self.check(at) }
+    }
+
     /// In the order of the places; short where a file ends early.
     pub fn read_many(&self, at: &[Locator]) -> Result<Vec<Unchecked>> {
+        self.read_many_past(at, DIRECT_BYTES_MIN)
+    }
+
+    /// [`Shared::read_many`], with reads from so many bytes on past the page cache.
+    pub fn read_many_past(&self, at: &[Locator], direct_bytes_min: u64) -> Result<Vec<Unchecked>> {
         let mut order: Vec<usize> = (0..at.len()).collect();
         order.sort_unstable_by_key(|&i| at.get(i).map(|at| (at.file, at.offset)));
         let mut read = vec![Unchecked::default(); at.len()];
         let mut rest = order.as_slice();
         while !rest.is_empty() {
             let (group, after) = rest.split_at(taken_together(at, rest));
-            self.read_group(at, group, &mut read)?;
+            self.read_group(at, group, direct_bytes_min, &mut read)?;
             rest = after;
         }
         Ok(read)
     }
 
-    fn read_group(&self, at: &[Locator], group: &[usize], read: &mut [Unchecked]) -> Result<()> {
+    fn read_group(
+        &self,
+        at: &[Locator],
+        group: &[usize],
+        direct_bytes_min: u64,
+        read: &mut [Unchecked],
+    ) -> Result<()> {
         let wanted = || group.iter().filter_map(|&i| Some((i, at.get(i)?)));
         let Some((_, first)) = wanted().next() else { return Ok(()) };
         let end = wanted().map(|(_, at)| end_of(at)).max().unwrap_or_default();
-        let stretch = self.read_stretch(first.file, u64::from(first.offset), end)?;
+        let whole = u64::from(first.offset)..end;
+        let stretch = self.read_stretch(first.file, whole, direct_bytes_min)?;
         let wanted_bytes: u64 = wanted().map(|(_, at)| u64::from(at.length)).sum();
         // Values share what was read if they are most of it. Else each is copied: kept ones must not
         // keep what nobody asked for.
@@ -75,9 +94,14 @@ impl Shared {
     }
 
     /// At least `begin..end` of a file, as far as it goes.
-    fn read_stretch(&self, file: FileId, begin: u64, end: u64) -> Result<Stretch> {
+    fn read_stretch(
+        &self,
+        file: FileId,
+        Range { start: begin, end }: Range<u64>,
+        direct_bytes_min: u64,
+    ) -> Result<Stretch> {
         let name = self.value_name(file)?;
-        if end - begin < DIRECT_BYTES_MIN {
+        if end - begin < direct_bytes_min {
             let mut bytes = vec![0; (end - begin) as usize];
             let got = self.handles.get(&self.dir, name)?.read_at(&mut bytes, begin)?;
             let memory_bytes = bytes.len() as u64;
@@ -89,6 +113,13 @@ impl Shared {
         // A damaged locator may name any length.
         let end = if end - begin > TRUSTED_LENGTH_BYTES { end.min(file.len()?) } else { end };
         let (begin, end) = (begin - begin % align, end.max(begin).next_multiple_of(align));
+        if end - begin < DIRECT_BYTES_MIN {
+            // A pooled buffer is as long as the longest read.
+            let mut blocks = AlignedBuf::zeroed((end - begin) as usize);
+            let got = file.read_at(blocks.as_mut_slice(), begin)?;
+            let bytes = Bytes::copy_from_slice(blocks.get(..got).unwrap_or_default());
+            return Ok(Stretch { begin, memory_bytes: bytes.len() as u64, bytes });
+        }
         let mut buffer = self.read_pool.take((end - begin) as usize);
         let got = file.read_at(buffer.as_mut_slice(), begin)?;
         let memory_bytes = buffer.capacity() as u64;

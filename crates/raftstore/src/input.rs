@@ -61,6 +61,8 @@ pub enum Input<E: StorageEngine> {
         /// Whether all of it arrived.
         ok: bool,
     },
+    /// The engine could not read something, or may have noticed so: other replicas are asked for it.
+    Damaged,
     /// The transport lost a store.
     StoreUnreachable(StoreId),
     /// The transport found it again.

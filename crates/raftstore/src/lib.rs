@@ -34,7 +34,9 @@ pub use input::{
     Admin, AdminCall, Cas, CasNew, ChangeKind, Header, Input, NewRegion, Now, PeerChange, Read,
     RequestId, Write,
 };
-pub use messages::{Body, PeerMessage, RaftEntry, RaftKind, RaftMessage, SnapshotHeader};
+pub use messages::{
+    Body, FoundRange, PeerMessage, RaftEntry, RaftKind, RaftMessage, SnapshotHeader,
+};
 pub use options::{LogKept, Options};
 pub use output::{
     Append, Event, Outputs, Refusal, RegionReport, Reply, Role, SendSnapshot, Ticket, Timings,

@@ -1,6 +1,7 @@
 //! What peers of a region say to each other.
 
 use bytes::Bytes;
+use stele_storage::{LostValue, Pair};
 use stele_types::{
     KeyRange, LogIndex, Peer, Region, RegionEpoch, RegionId, RegionKind, StoreId, Term,
 };
@@ -58,6 +59,25 @@ pub enum Body {
     },
     /// Someone needs the region: tick again.
     WakeUp,
+    /// The sender can't read these values of the region: who can, sends them.
+    Lost(Vec<LostValue>),
+    /// Keys and values that were asked for, as far as they are here.
+    Found(Vec<(Bytes, Bytes)>),
+    /// The sender does not know what these engine keys of the region hold: who does, says so.
+    LostRange(KeyRange),
+    /// All pairs of a range that was asked for, or of its first part.
+    FoundRange(FoundRange),
+}
+
+/// What a range of engine keys holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundRange {
+    /// The range; the keys of `pairs` and no others are in it.
+    pub range: KeyRange,
+    /// The entry of the region up to which that is so.
+    pub at: LogIndex,
+    /// Ascending.
+    pub pairs: Vec<Pair>,
 }
 
 /// The kinds of Raft message that travel between stores. The numbers are the wire's.

@@ -15,7 +15,7 @@ pub use stats::EngineStats;
 use bytes::Bytes;
 use stele_types::{
     Appended, CommittedEntry, Error, HardState, KeyRange, LogBatch, LogIndex, RegionId, Result,
-    Term,
+    Term, checksum,
 };
 
 /// How far a region has come on this store. Each field is at most the one named after it, save
@@ -105,6 +105,25 @@ pub trait EngineView: Send + Sync {
     fn get_cached(&self, key: &[u8]) -> Result<Cached<Option<Pair>>>;
     /// Pairs in order.
     fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>>;
+}
+
+/// A value that a store refers to and can't read. Another replica has the same bytes under the same
+/// key if it has any of this length and checksum there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostValue {
+    /// The key.
+    pub key: Bytes,
+    /// The value's length in bytes.
+    pub length: u32,
+    /// CRC-32C of the value's bytes.
+    pub crc: u32,
+}
+
+impl LostValue {
+    /// Whether these are the value's bytes.
+    pub fn is(&self, value: &[u8]) -> bool {
+        value.len() == self.length as usize && checksum::crc32c(value) == self.crc
+    }
 }
 
 /// What a slice of background work did.
@@ -209,6 +228,35 @@ pub trait StorageEngine: Send + Sync {
 
     /// Does background work of about `bytes_max` bytes.
     fn maintain(&self, bytes_max: u64) -> Result<Maintained>;
+
+    /// Whether something can't be read here that another replica may have. Cheap.
+    fn has_lost(&self) -> bool {
+        false
+    }
+
+    /// The next values that can't be read here, at most so many; all of them in turn, by many calls.
+    fn lost_values(&self, count_max: usize) -> Vec<LostValue> {
+        let _ = count_max;
+        Vec::new()
+    }
+
+    /// Key ranges of which this store does not know any more what they hold, ascending; some of them.
+    fn lost_ranges(&self) -> Vec<KeyRange> {
+        Vec::new()
+    }
+
+    /// Makes these pairs all that `range` holds, durably. What is applied and what they show must
+    /// agree on the range, and nothing is applied meanwhile: on the thread that applies.
+    fn cover(&self, range: &KeyRange, pairs: Vec<Pair>) -> Result<()> {
+        let (_, _) = (range, pairs);
+        Ok(())
+    }
+
+    /// Takes another replica's copy of a lost value. One that is not what was lost is dropped; one
+    /// that is, maintenance writes.
+    fn mend(&self, key: &Bytes, value: Bytes) {
+        let _ = (key, value);
+    }
 
     /// Figures for reports and metrics.
     fn stats(&self) -> EngineStats;

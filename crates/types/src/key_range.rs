@@ -56,6 +56,27 @@ impl KeyRange {
             && self.is_below_end(&other.start)
             && other.is_below_end(&self.start)
     }
+
+    /// The keys in both, if there may be any.
+    pub fn common(&self, other: &Self) -> Option<Self> {
+        let start = self.start.clone().max(other.start.clone());
+        let end = match (self.end.is_empty(), other.end.is_empty()) {
+            (true, _) => other.end.clone(),
+            (_, true) => self.end.clone(),
+            _ => self.end.clone().min(other.end.clone()),
+        };
+        self.overlaps(other).then_some(Self { start, end })
+    }
+
+    /// The keys that are not in `other`: none, one or two ranges, ascending.
+    pub fn without(&self, other: &Self) -> Vec<Self> {
+        let Some(common) = self.common(other) else { return vec![self.clone()] };
+        let before = Self { start: self.start.clone(), end: common.start.clone() };
+        let after = Self { start: common.end.clone(), end: self.end.clone() };
+        let is_there = [self.start < common.start, !common.end.is_empty() && !after.is_empty()];
+        let parts = [before, after].into_iter().zip(is_there);
+        parts.filter_map(|(part, is_there)| is_there.then_some(part)).collect()
+    }
 }
 
 #[cfg(test)]
@@ -68,6 +89,26 @@ mod tests {
         assert_eq!(KeyRange::prefix(&[7, 255, 255]).end, Bytes::from(vec![8]));
         assert!(KeyRange::prefix(&[255, 255]).contains(&[255, 255, 255, 1]));
         assert!(KeyRange::prefix(b"").contains(b""));
+    }
+
+    #[test]
+    fn what_two_ranges_share_and_what_only_one_has_is_all_of_it() {
+        let ends = ["", "a", "b", "c", "d"];
+        let ranges = || {
+            let all = ends.iter().flat_map(|start| ends.map(|end| KeyRange::new(*start, end)));
+            all.filter(|range| !range.is_empty())
+        };
+        for (one, other) in ranges().flat_map(|one| ranges().map(move |other| (one.clone(), other)))
+        {
+            let (common, rest) = (one.common(&other), one.without(&other));
+            assert!(rest.iter().chain(&common).all(|part| !part.is_empty()), "{one:?} {other:?}");
+            for key in [&b""[..], b"A", b"a", b"aa", b"b", b"c", b"cc", b"d", b"e"] {
+                let shared = one.contains(key) && other.contains(key);
+                assert_eq!(common.as_ref().is_some_and(|it| it.contains(key)), shared);
+                let parts = rest.iter().filter(|part| part.contains(key)).count();
+                assert_eq!(parts, usize::from(one.contains(key) && !shared), "{one:?} {other:?}");
+            }
+        }
     }
 
     #[test]

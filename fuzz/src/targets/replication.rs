@@ -4,12 +4,14 @@ use super::words::{sample_command, sample_region};
 use super::{SMALL, seal};
 use crate::{Bound, Target};
 use bytes::Bytes;
-use stele_raftstore::{Body, PeerMessage, RaftEntry, RaftKind, RaftMessage, SnapshotHeader, wire};
+use stele_raftstore::{
+    Body, FoundRange, PeerMessage, RaftEntry, RaftKind, RaftMessage, SnapshotHeader, wire,
+};
 use stele_server::fuzzing::{snapshot_bytes, snapshot_pairs};
 use stele_server::transport::frame::{Frames, Kind, whole};
 use stele_server::transport::hello::{self, Hello, Lane};
-use stele_storage::Pair;
-use stele_types::{ClusterId, LogIndex, RegionId, StoreId, Term};
+use stele_storage::{LostValue, Pair};
+use stele_types::{ClusterId, KeyRange, LogIndex, RegionId, StoreId, Term};
 
 fn frame(message: &PeerMessage) -> Vec<u8> {
     let (mut head, mut payloads) = (Vec::new(), Vec::new());
@@ -37,6 +39,14 @@ fn messages() -> Vec<PeerMessage> {
         Body::Merged { prepared, target: RegionId(44) },
         Body::Hibernate { term: Term(9), last: LogIndex(77) },
         Body::WakeUp,
+        Body::Lost(vec![LostValue { key: Bytes::from_static(b"\x01c"), length: 5, crc: 9 }]),
+        Body::LostRange(KeyRange::new("\x01a", "\x01d")),
+        Body::FoundRange(FoundRange {
+            range: KeyRange::new("\x01a", "\x01d"),
+            at: LogIndex(300),
+            pairs: vec![Pair { key: "\x01c".into(), value: "value".into(), expires_at_s: 7 }],
+        }),
+        Body::Found(vec![(Bytes::from_static(b"\x01c"), Bytes::from_static(b"value"))]),
     ];
     let region = sample_region(7);
     let message = |body| PeerMessage {

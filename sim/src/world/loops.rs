@@ -263,6 +263,7 @@ impl World {
         let done = running.engine.maintain(SLICE_BYTES);
         slot.disk.clear_events();
         let worked = matches!(&done, Ok(done) if done.more && done.bytes > 0);
+        let has_lost = running.engine.has_lost();
         if worked {
             self.counts.slices += 1;
         }
@@ -274,6 +275,9 @@ impl World {
         let pause = if worked { SLICE_NANOS } else { sleep };
         let pause = pause + self.dice.pace.below(pause);
         self.after(pause, Happening::Maintain { slot: number, life });
+        if has_lost {
+            self.push(number, Input::Damaged);
+        }
     }
 }
 

@@ -102,7 +102,7 @@ impl Incoming {
     }
 
     /// Makes everything durable, save for names and for what only installing can say.
-    fn finish(&mut self) -> Result<()> {
+    pub(super) fn finish(&mut self) -> Result<()> {
         if self.is_broken {
             return Err(Error::invalid("pairs that were refused can't be installed"));
         }
@@ -125,15 +125,7 @@ pub(crate) fn install(
     shared.check_has_replicas()?;
     incoming.finish()?;
     let mut state = lock_flushed(store, incoming.index.ranges())?;
-    let Incoming { index, mut sealed, .. } = incoming;
-    shared.log.publish(&mut sealed)?;
-    let installed = shared.index.install(index, Some((region, at)));
-    // The edit of a manifest that failed may be durable, and then refers to these files.
-    let is_kept = installed.is_ok() || shared.index.poisoned();
-    if is_kept {
-        sealed.into_iter().for_each(SealedFile::keep);
-    }
-    installed?;
+    make_current(shared, incoming, Some((region, at)))?;
     let batch = LogBatch { records: vec![Record::Mark(region, Mark::Start(at.0, at.1))] };
     // The range is replaced for good: a log that can't say so has nothing right to say any more.
     let stop = |error| Error::Poisoned(shared.log.stop(error).to_string());
@@ -142,9 +134,29 @@ pub(crate) fn install(
     Ok(())
 }
 
+/// Values named, then one manifest edit.
+pub(super) fn make_current(
+    shared: &Shared,
+    incoming: Incoming,
+    region: Option<(RegionId, (LogIndex, Term))>,
+) -> Result<()> {
+    let Incoming { index, mut sealed, .. } = incoming;
+    shared.log.publish(&mut sealed)?;
+    let installed = shared.index.install(index, region);
+    // The edit of a manifest that failed may be durable, and then refers to these files.
+    let is_kept = installed.is_ok() || shared.index.poisoned();
+    if is_kept {
+        sealed.into_iter().for_each(SealedFile::keep);
+    }
+    installed
+}
+
 /// Makes what memtables hold into runs: it would be newer than what a manifest edit says of the
 /// ranges. With the lock nothing is applied meanwhile.
-fn lock_flushed<'a>(store: &'a Store, ranges: &[KeyRange]) -> Result<MutexGuard<'a, ApplyState>> {
+pub(super) fn lock_flushed<'a>(
+    store: &'a Store,
+    ranges: &[KeyRange],
+) -> Result<MutexGuard<'a, ApplyState>> {
     for _ in 0..FLUSHES_MAX {
         if !mutant::active("engine.install_unflushed") {
             store.flush()?;

@@ -4,10 +4,14 @@
 //! segment goes only when nothing refers to it and a durable checkpoint covers it.
 
 mod apply;
+mod blocks;
+mod damage;
 mod install;
 mod lives;
+mod mend;
 mod open;
 mod rebuild;
+mod scrub;
 mod slice;
 mod space;
 mod verify;
@@ -22,8 +26,13 @@ pub(crate) use slice::{Extent, ReadSlice, SLICE_BYTES_MAX, SLICE_PAIRS_MAX, Slic
 
 use crate::options::Options;
 use apply::ApplyState;
+use blocks::Blocks;
 use bytes::Bytes;
+use damage::Damage;
+pub use damage::RepairStats;
 use parking_lot::Mutex;
+use scrub::Scrub;
+pub use scrub::ScrubStats;
 use space::Space;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,7 +40,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use stele_gc::{Gc, GcHooks, GcStats, Stage};
 use stele_index::Index;
 use stele_log::{Log, LogStats};
-use stele_storage::{EngineStats, Maintained, Pair, Progress, RangeSize, StorageEngine};
+use stele_storage::{EngineStats, LostValue, Maintained, Pair, Progress, RangeSize, StorageEngine};
 use stele_types::{
     Appended, Cause, CommittedEntry, Error, FileId, KeyRange, LogBatch, LogIndex, Record, RegionId,
     Result, StoreId, Term, mutant,
@@ -43,6 +52,7 @@ use stele_vfs::{DirLock, Vfs};
 pub struct Store {
     shared: Arc<Shared>,
     gc: Gc,
+    scrub: Scrub,
     /// Held for as long as the store is open, or pairs come in: one holder per directory.
     lock: Arc<dyn DirLock>,
 }
@@ -60,6 +70,8 @@ pub(crate) struct Shared {
     pub apply: Mutex<ApplyState>,
     pub user_bytes: AtomicU64,
     pub space: Space,
+    pub damage: Damage,
+    pub blocks: Blocks,
 }
 
 impl GcHooks for Shared {
@@ -168,6 +180,16 @@ impl Store {
     /// Figures of garbage collection.
     pub fn gc_stats(&self) -> GcStats {
         self.gc.stats()
+    }
+
+    /// Figures of what was damaged and mended.
+    pub fn repair_stats(&self) -> RepairStats {
+        self.shared.damage.stats()
+    }
+
+    /// Figures of the search for damage.
+    pub fn scrub_stats(&self) -> ScrubStats {
+        self.scrub.stats()
     }
 
     /// Figures of the log.
@@ -301,8 +323,32 @@ impl StorageEngine for Store {
     }
 
     fn maintain(&self, bytes_max: u64) -> Result<Maintained> {
+        let mended_bytes = self.mend_lost()?;
         let done = self.gc.step(bytes_max)?;
-        Ok(Maintained { bytes: done.bytes, more: done.stage != Stage::Idle })
+        self.scrub.step(&self.shared, bytes_max);
+        self.rewrite_damaged()?;
+        let bytes = mended_bytes + done.bytes;
+        Ok(Maintained { bytes, more: done.stage != Stage::Idle || mended_bytes > 0 })
+    }
+
+    fn has_lost(&self) -> bool {
+        self.shared.damage.has_lost() || self.shared.blocks.has_lost()
+    }
+
+    fn lost_ranges(&self) -> Vec<KeyRange> {
+        self.shared.blocks.lost_ranges()
+    }
+
+    fn cover(&self, range: &KeyRange, pairs: Vec<Pair>) -> Result<()> {
+        self.cover_range(range, pairs)
+    }
+
+    fn lost_values(&self, count_max: usize) -> Vec<LostValue> {
+        self.shared.damage.lost_values(count_max)
+    }
+
+    fn mend(&self, key: &Bytes, value: Bytes) {
+        self.shared.damage.mend(key, value);
     }
 
     fn stats(&self) -> EngineStats {

@@ -1,6 +1,9 @@
 //! Opening: whose directory it is, what the index knows, what the log adds.
 
 use super::apply::ApplyState;
+use super::blocks::Blocks;
+use super::damage::Damage;
+use super::scrub::Scrub;
 use super::space::Space;
 use super::{Shared, Store, lives, rebuild};
 use crate::identity;
@@ -74,14 +77,17 @@ impl Store {
             apply: Mutex::new(ApplyState::resume(&known.checkpoint)),
             user_bytes: AtomicU64::new(0),
             space: Space::default(),
+            damage: Damage::new(replay),
+            blocks: Blocks::default(),
         });
         check_not_older(&shared, &known.checkpoint)?;
         lives::repeat_starts(&shared, &known.checkpoint)?;
         let (replayed_entries, replayed_bytes) = catch_up(&shared, &known.checkpoint, replay)?;
+        let scrub = Scrub::new(clock.clone());
         let gc = start_gc(&shared, clock, gc_options, &known)?;
         gc.note_user_bytes(replayed_bytes);
         let opened = Opened { recovery, replayed_entries, rebuilt };
-        Ok((Self { shared, gc, lock: lock.into() }, opened))
+        Ok((Self { shared, gc, scrub, lock: lock.into() }, opened))
     }
 }
 

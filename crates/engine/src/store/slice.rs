@@ -1,5 +1,6 @@
 //! Slices of a walk over the index: first keys and where the values lie, then the values.
 
+use super::Shared;
 use bytes::Bytes;
 use stele_index::{ValueSlice, ViewIter};
 use stele_log::{Log, Unchecked};
@@ -112,6 +113,28 @@ impl Slice {
         self.memory.get(begin..last.key_end as usize).unwrap_or_default()
     }
 
+    /// Reads the values off the device and tells the store of each that is not what was written.
+    /// Returns the last key.
+    pub fn check(self, shared: &Shared) -> Result<Bytes> {
+        // What can't be read together is read one by one, which says where it fails.
+        let read = shared.log.read_many_direct(&self.places);
+        let read = read.unwrap_or_else(|_| vec![Unchecked::default(); self.places.len()]);
+        let last = Bytes::copy_from_slice(self.last_key());
+        let mut begin = 0;
+        let mut located = self.places.iter().zip(&read);
+        for pair in &self.pairs {
+            let key = self.memory.get(begin..pair.key_end as usize).unwrap_or_default();
+            begin = pair.value_end as usize;
+            if pair.is_located
+                && let Some((at, read)) = located.next()
+                && let Err(error) = shared.log.check_read(at, read)
+            {
+                shared.damage.note(key, at, &error);
+            }
+        }
+        Ok(last)
+    }
+
     /// Reads the values, sorted by place, gaps coalesced.
     pub fn read(self, log: &Log) -> Result<ReadSlice> {
         let read = log.read_many(&self.places)?;
@@ -143,15 +166,18 @@ pub(crate) struct ReadSlice {
 }
 
 impl ReadSlice {
-    /// The next pair. `log` is the one it was read from.
-    pub fn next(&mut self, log: &Log) -> Result<Option<Pair>> {
+    /// The next pair. What can't be read is told to the store it was read from.
+    pub fn next(&mut self, shared: &Shared) -> Result<Option<Pair>> {
         let Some(pair) = self.pairs.next() else { return Ok(None) };
         let (key_end, value_end) = (pair.key_end as usize, pair.value_end as usize);
         let key = self.memory.slice(self.begin..key_end);
         self.begin = value_end;
         let value = match pair.is_located {
             true => match self.places.next().zip(self.read.next()) {
-                Some((at, read)) => log.checked(&at, read)?,
+                Some((at, read)) => shared
+                    .log
+                    .checked(&at, read)
+                    .inspect_err(|error| shared.damage.note(&key, &at, error))?,
                 None => return Err(Error::invalid("a slice has fewer values than pairs")),
             },
             false => self.memory.slice(key_end..value_end),

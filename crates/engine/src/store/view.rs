@@ -30,7 +30,8 @@ impl View {
 
     /// Where the value under `key` lies; nothing is read for it.
     pub(crate) fn reference(&self, key: &[u8]) -> Result<Option<(ValueRef, u64)>> {
-        Ok(match self.index.get(key)? {
+        let found = self.index.get(key).inspect_err(|error| self.shared.blocks.suspect(error))?;
+        Ok(match found {
             Some(Found::Value { value, expires_at_s }) => Some((value, expires_at_s)),
             Some(Found::Deleted) | None => None,
         })
@@ -43,18 +44,25 @@ impl View {
 
     /// The next pair of a slice of this view that was read.
     pub(crate) fn next_pair(&self, read: &mut ReadSlice) -> Result<Option<Pair>> {
-        read.next(&self.shared.log)
+        read.next(&self.shared)
     }
 
     /// The next pairs of `iter`. Empty at the end.
     pub(crate) fn next_slice(&self, iter: &mut ViewIter, extent: Extent) -> Result<Vec<Pair>> {
-        let slice = Slice::collect(iter, extent)?;
+        let slice =
+            Slice::collect(iter, extent).inspect_err(|error| self.shared.blocks.suspect(error))?;
         let mut pairs = Vec::with_capacity(slice.len());
         let mut read = self.read(slice)?;
-        while let Some(pair) = self.next_pair(&mut read)? {
-            pairs.push(pair);
+        let mut failed = None;
+        // To its end also after a failure: all that can't be read is noted at once.
+        loop {
+            match self.next_pair(&mut read) {
+                Ok(Some(pair)) => pairs.push(pair),
+                Ok(None) => break,
+                Err(error) => failed = failed.or(Some(error)),
+            }
         }
-        Ok(pairs)
+        failed.map_or(Ok(pairs), Err)
     }
 }
 
@@ -63,7 +71,11 @@ impl EngineView for View {
         let Some((value, expires_at_s)) = self.reference(key)? else { return Ok(None) };
         let value = match value {
             ValueRef::Inline(value) => value,
-            ValueRef::At(at) => self.shared.log.get(&at)?,
+            ValueRef::At(at) => self
+                .shared
+                .log
+                .get(&at)
+                .inspect_err(|error| self.shared.damage.note(key, &at, error))?,
         };
         Ok(Some(Pair { key: Bytes::copy_from_slice(key), value, expires_at_s }))
     }

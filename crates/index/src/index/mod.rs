@@ -17,6 +17,7 @@ use crate::manifest::{Change, Edit};
 use crate::memtable::RangeSet;
 use crate::merge::{Job, JobDone, MergeProgress, MergeSpec, ValueMover};
 use crate::options::IndexOptions;
+use crate::run::RunLook;
 use crate::slot::Found;
 use crate::version::{Version, VersionId};
 use crate::view::{Direction, View, ViewIter};
@@ -24,7 +25,9 @@ use bytes::Bytes;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use stele_types::{FileId, KeyRange, LogIndex, RegionId, Result, Seq, Term, ValueRef, mutant};
+use stele_types::{
+    FileId, KeyRange, LogIndex, RegionId, Result, RunId, Seq, Term, ValueRef, mutant,
+};
 use stele_vfs::Vfs;
 
 /// The index of one store. Any thread may read; writes (`put`, `delete`, `delete_range`,
@@ -238,6 +241,21 @@ impl Index {
     /// Bytes of memory held: memtables, cached blocks, filters and fences of runs.
     pub fn memory_bytes(&self) -> u64 {
         self.shared.memory_bytes()
+    }
+
+    /// Reads a part of a current run anew, from block `from` on, about `bytes_max` bytes. `None` when
+    /// the run is current no more.
+    pub fn look_at_run(&self, run: RunId, from: usize, bytes_max: u64) -> Result<Option<RunLook>> {
+        let version = self.version();
+        let found = version.runs().find(|other| other.id() == run);
+        found.map(|run| run.look(from, bytes_max)).transpose()
+    }
+
+    /// From the next view on these blocks of a run count as empty. A newer tier must say by now what
+    /// becomes of all their keys. Until a merge the file stays as it is, so that the next open finds
+    /// the damage again.
+    pub fn bury(&self, run: RunId, blocks: &[usize]) {
+        self.shared.bury(run, blocks);
     }
 
     /// Whether a failed sync has stopped all changes.

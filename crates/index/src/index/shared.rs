@@ -130,6 +130,18 @@ impl Shared {
         *tables = Arc::new(Tables { active: tables.active.clone(), frozen, version });
     }
 
+    /// See [`super::Index::bury`]. Views of earlier versions keep the run as it was: they do not see
+    /// the tier that replaces the keys.
+    pub fn bury(&self, run: RunId, blocks: &[usize]) {
+        // With the lock held no commit comes between looking at the version and replacing it.
+        let _manifest = self.manifest.lock();
+        let version = self.tables.read().version.clone();
+        if let Some(found) = version.runs().find(|other| other.id() == run) {
+            let without = found.without(blocks);
+            self.publish_version(version.replace(&[run], vec![without]), None);
+        }
+    }
+
     /// Call this after an edit that changed the checkpoint.
     pub fn publish_checkpoint(&self, manifest: &Manifest) {
         *self.checkpointed.write() = manifest.facts().checkpoint.applied.clone();

@@ -180,13 +180,19 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Stands on the first entry of block `i`, if there is one.
-    fn first_of(&mut self, i: usize) -> Result<()> {
+    /// Stands on the first entry of block `i` or of those after it, if there is one.
+    fn first_of(&mut self, mut i: usize) -> Result<()> {
+        while self.run.is_dead(i) {
+            i += 1;
+        }
         if self.load(i)? { self.stand(0) } else { Ok(()) }
     }
 
-    /// Stands on the last entry of the block before `i`, if there is one.
-    fn last_before(&mut self, i: usize) -> Result<()> {
+    /// Stands on the last entry before block `i`, if there is one.
+    fn last_before(&mut self, mut i: usize) -> Result<()> {
+        while i > 0 && self.run.is_dead(i - 1) {
+            i -= 1;
+        }
         let Some(i) = i.checked_sub(1) else { return Ok(()) };
         if !self.load(i)? {
             return Ok(());
@@ -199,6 +205,10 @@ impl RunCursor {
     pub(crate) fn approach(&mut self, key: &[u8]) -> Result<()> {
         self.valid = false;
         let at = self.run.fences.find(key);
+        if self.run.is_dead(at) {
+            (self.block, self.block_at) = (None, at);
+            return Ok(());
+        }
         if self.load(at)?
             && let Some(block) = &self.block
         {
@@ -210,7 +220,11 @@ impl RunCursor {
     /// Second half of a seek to the same key.
     pub(crate) fn arrive(&mut self, key: &[u8]) -> Result<()> {
         if self.block.is_none() {
-            return Ok(());
+            return if self.run.is_dead(self.block_at) {
+                self.first_of(self.block_at)
+            } else {
+                Ok(())
+            };
         }
         let slot = self.lower_bound(key)?;
         if slot >= self.count() {
@@ -309,6 +323,9 @@ impl Cursor for RunCursor {
         self.valid = false;
         let Some(bound) = bound else { return self.last_before(self.run.fences.len()) };
         let at = self.run.fences.find_below(bound);
+        if self.run.is_dead(at) {
+            return self.last_before(at);
+        }
         if !self.load(at)? {
             return Ok(());
         }

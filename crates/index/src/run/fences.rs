@@ -11,7 +11,7 @@ use std::ops::Range;
 use stele_types::varint;
 
 /// Pinned fences: 20 bytes per block and the separators, which are a few bytes each.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Fences {
     keys: Vec<u8>,
     /// End of each separator in `keys`.
@@ -63,7 +63,7 @@ impl Fences {
         self.block_ends.last().copied().unwrap_or(0)
     }
 
-    fn key(&self, i: usize) -> &[u8] {
+    pub(super) fn key(&self, i: usize) -> &[u8] {
         let end = |i: usize| self.ends.get(i).map_or(0, |end| *end as usize);
         let start = if i == 0 { 0 } else { end(i - 1) };
         self.keys.get(start..end(i)).unwrap_or_default()

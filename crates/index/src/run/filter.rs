@@ -11,7 +11,7 @@ const LINE_BITS: usize = LINE_WORDS * 64;
 const PROBES_MAX: usize = 7;
 
 /// A pinned filter.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Filter {
     words: Box<[u64]>,
     probes: u8,

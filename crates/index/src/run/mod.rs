@@ -12,6 +12,7 @@
 //! hash index without any search, else by the fences and a search inside the block.
 
 mod block;
+mod buried;
 mod cursor;
 mod fences;
 mod filter;
@@ -30,6 +31,7 @@ mod verify;
 mod writer;
 
 pub(crate) use block::Block;
+pub use buried::{LostBlock, RunLook};
 pub use cursor::RunCursor;
 pub use inspect::{RunItem, RunPart, RunRecord, inspect_run, inspect_run_items};
 pub use key_hash::key_hash;

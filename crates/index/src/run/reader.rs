@@ -11,6 +11,7 @@ use super::{run_path, seal};
 use crate::cache::{BlockCache, Reservation};
 use crate::slot::{Found, Lookup};
 use bytes::Bytes;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -25,8 +26,10 @@ pub struct Run {
     pub(super) layout: Layout,
     pub(super) fences: Fences,
     pub(super) filter: Filter,
-    index: Option<(HashIndex, Reservation)>,
+    pub(super) index: Option<(HashIndex, Reservation)>,
     pub(super) cache: Arc<BlockCache>,
+    /// Damaged blocks whose keys newer tiers replace: they count as empty.
+    pub(super) dead: BTreeSet<usize>,
 }
 
 /// Reads a part and its seal; an empty one is not sealed.
@@ -92,7 +95,8 @@ impl Run {
             }
             None => None,
         };
-        Ok(Arc::new(Self { file, meta, layout, fences, filter, index, cache }))
+        let dead = BTreeSet::new();
+        Ok(Arc::new(Self { file, meta, layout, fences, filter, index, cache, dead }))
     }
 
     /// The run's number.
@@ -148,6 +152,9 @@ impl Run {
         }
         let Some((index, _)) = &self.index else { return self.get_by_fences(key, block) };
         for place in index.places(key_hash) {
+            if self.is_dead(place.block as usize) {
+                continue;
+            }
             let Some(block) = block(place.block as usize)? else { return Ok(Lookup::NeedsIo) };
             if let Some(entry) = block.entry_if(usize::from(place.slot), key) {
                 let found = block.found(&entry);
@@ -164,6 +171,9 @@ impl Run {
         block: impl Fn(usize) -> Result<Option<Block>>,
     ) -> Result<Lookup> {
         let at = self.fences.find(key);
+        if self.is_dead(at) {
+            return Ok(Lookup::Known(None));
+        }
         let Some(block) = block(at)? else { return Ok(Lookup::NeedsIo) };
         let entry = match block.lower_bound(key) {
             Some((slot, true)) => block.entry(slot),

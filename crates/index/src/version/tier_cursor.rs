@@ -43,15 +43,35 @@ impl TierCursor {
 
     /// See [`RunCursor::arrive`].
     pub fn arrive(&mut self, key: &[u8]) -> Result<()> {
-        self.at.as_mut().map_or(Ok(()), |(_, cursor)| cursor.arrive(key))
+        let Some((_, cursor)) = &mut self.at else { return Ok(()) };
+        cursor.arrive(key)?;
+        if cursor.valid() { Ok(()) } else { self.next_run() }
     }
 
+    /// The first entry of the runs that follow. A run may have none left that count.
     #[cold]
     fn next_run(&mut self) -> Result<()> {
-        match self.enter(self.index() + 1) {
-            Some(cursor) => cursor.seek(&[]),
-            None => Ok(()),
+        while let Some(cursor) = self.enter(self.index() + 1) {
+            cursor.seek(&[])?;
+            if cursor.valid() {
+                break;
+            }
         }
+        Ok(())
+    }
+
+    /// The last entry of the runs before.
+    #[cold]
+    fn previous_run(&mut self) -> Result<()> {
+        while let Some(before) = self.index().checked_sub(1)
+            && let Some(cursor) = self.enter(before)
+        {
+            cursor.seek_before(None)?;
+            if cursor.valid() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn index(&self) -> usize {
@@ -104,18 +124,12 @@ impl Cursor for TierCursor {
     }
 
     fn prev(&mut self) -> Result<()> {
-        let Some((index, cursor)) = &mut self.at else { return Ok(()) };
+        let Some((_, cursor)) = &mut self.at else { return Ok(()) };
         if !cursor.valid() {
             return Ok(());
         }
         cursor.prev()?;
-        if !cursor.valid()
-            && let Some(preceding) = index.checked_sub(1)
-            && let Some(cursor) = self.enter(preceding)
-        {
-            cursor.seek_before(None)?;
-        }
-        Ok(())
+        if cursor.valid() { Ok(()) } else { self.previous_run() }
     }
 
     fn seek(&mut self, key: &[u8]) -> Result<()> {
@@ -129,10 +143,9 @@ impl Cursor for TierCursor {
             self.at = None;
             return Ok(());
         };
-        match self.enter(index) {
-            Some(cursor) => cursor.seek_before(bound),
-            None => Ok(()),
-        }
+        let Some(cursor) = self.enter(index) else { return Ok(()) };
+        cursor.seek_before(bound)?;
+        if cursor.valid() { Ok(()) } else { self.previous_run() }
     }
 }
 

@@ -252,7 +252,7 @@ impl<E: StorageEngine> Storage for RegionLog<E> {
         low: u64,
         high: u64,
         max_size: impl Into<Option<u64>>,
-        _context: GetEntriesContext,
+        context: GetEntriesContext,
     ) -> raft::Result<Vec<Entry>> {
         if low <= self.truncated.0 {
             return Err(raft::Error::Store(StorageError::Compacted));
@@ -264,6 +264,15 @@ impl<E: StorageEngine> Storage for RegionLog<E> {
         let stored_high = if self.tail.is_empty() { high } else { high.min(self.tail.first()) };
         match self.stored(low, stored_high, usize::try_from(bytes_max).unwrap_or(usize::MAX)) {
             Ok(entries) => Ok(entries),
+            // Entries for a follower, which gets a snapshot in their place. Only here Raft takes no
+            // for an answer.
+            Err(failure)
+                if failure.is_damage()
+                    && context.can_async()
+                    && !stele_types::mutant::active("raftstore.stop_on_damaged_entry") =>
+            {
+                Err(raft::Error::Store(StorageError::Compacted))
+            }
             Err(failure) => {
                 self.failure.borrow_mut().get_or_insert(failure);
                 Ok(Vec::new())

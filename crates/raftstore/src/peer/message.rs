@@ -65,6 +65,13 @@ impl<E: StorageEngine> Peer<E> {
             Body::Prepared { prepared } => self.learn_prepared(ctx, from.id, prepared),
             Body::Hibernate { term, last } => self.asked_to_rest(ctx, from, term, last),
             Body::WakeUp => self.wake(ctx),
+            Body::Lost(values) if is_member => self.look_for(ctx, from, &values),
+            Body::Found(pairs) if is_member => self.take_found(ctx, pairs),
+            Body::LostRange(range) if is_member => self.look_for_range(ctx, from, &range),
+            Body::FoundRange(found) if is_member && message.epoch == self.region.epoch => {
+                self.keep_found_range(found);
+            }
+            Body::Lost(_) | Body::Found(_) | Body::LostRange(_) | Body::FoundRange(_) => {}
         }
     }
 

@@ -15,6 +15,7 @@ mod propose;
 mod queue;
 mod read;
 mod ready;
+mod repair;
 mod report;
 mod role;
 mod snapshot;
@@ -27,6 +28,7 @@ pub(crate) use snapshot::snapshot_ranges;
 pub(crate) use split::CHILD_STARTS_AFTER;
 
 use crate::log::{RegionLog, Start};
+use crate::messages::FoundRange;
 use crate::options::Options;
 use crate::output::Traffic;
 use crate::readers::Reader;
@@ -93,6 +95,8 @@ pub(crate) struct Peer<E: StorageEngine> {
     leaderless_since: Option<u64>,
     timer: tick::Timer,
     traffic: Traffic,
+    /// What other replicas say of ranges, until what that is as of is applied here.
+    found_ranges: Vec<FoundRange>,
 }
 
 /// What of this peer's promises is durable.
@@ -183,6 +187,7 @@ impl<E: StorageEngine> Peer<E> {
             leaderless_since: Some(ctx.now.monotonic_nanos),
             timer: tick::Timer::new(&ctx.options, ctx.now, region.id, name.id),
             traffic: Traffic::default(),
+            found_ranges: Vec::new(),
             region,
             node,
         })

@@ -139,7 +139,19 @@ impl<E: StorageEngine> Peer<E> {
         proposing: &mut Proposing,
     ) -> Result<()> {
         let seconds = ctx.now.unix_seconds;
-        let found = self.compare(&ctx.engine, &cas, &proposing.entries, seconds)?;
+        let found = match self.compare(&ctx.engine, &cas, &proposing.entries, seconds) {
+            Ok(found) => found,
+            // Nothing was proposed. The engine noted it, and other replicas are asked for it.
+            Err(error)
+                if error.is_damage()
+                    && !stele_types::mutant::active("raftstore.stop_on_damaged_value") =>
+            {
+                let reason = "a damaged value is being fetched from another replica";
+                ctx.refuse(cas.id, Refusal::Busy { reason });
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
         if !found.holds {
             let looked_at = self.last_index() + proposing.entries.len() as u64;
             let queue_nanos = ctx.now.monotonic_nanos.saturating_sub(seen);

@@ -20,6 +20,7 @@ impl<E: StorageEngine> Peer<E> {
     pub fn work(&mut self, ctx: &mut Context<E>) -> Result<bool> {
         // What waited for another region.
         self.apply_committed(ctx)?;
+        self.take_found_ranges(ctx)?;
         for _ in 0..ROUNDS_MAX {
             self.observe(ctx);
             self.propose_waiting(ctx)?;

@@ -7,6 +7,7 @@ mod ident;
 mod journal;
 mod open;
 mod poll;
+mod repair;
 mod report;
 mod snapshot;
 mod step;
@@ -49,6 +50,7 @@ pub struct RaftStore<E: StorageEngine> {
     appended: Option<(Ticket, Result<Appended>)>,
     /// Pairs to remove once the tombstones that say so are durable.
     leaving: destroy::Leaving,
+    repair: repair::Repair,
 }
 
 impl<E: StorageEngine> RaftStore<E> {
@@ -64,8 +66,8 @@ impl<E: StorageEngine> RaftStore<E> {
             return Some(self.ctx.now.monotonic_nanos);
         }
         let tick = (!self.ticking.is_empty()).then_some(self.next_tick_nanos);
-        let tick = tick.into_iter().chain(self.leaving.retry_at()).min();
-        tick.into_iter().chain(self.ctx.batches.retry_at()).min()
+        let tick = tick.into_iter().chain(self.leaving.retry_at());
+        tick.chain(self.ctx.batches.retry_at()).chain(self.asks_at()).min()
     }
 
     /// A region has something to do, or fell asleep, or woke.

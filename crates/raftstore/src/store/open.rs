@@ -5,6 +5,7 @@ use super::RaftStore;
 use super::context::Context;
 use super::destroy::{Leaving, unowned};
 use super::journal::{Journal, write_now};
+use super::repair::Repair;
 use crate::admin;
 use crate::input::Now;
 use crate::log::Start;
@@ -64,6 +65,7 @@ impl<E: StorageEngine> RaftStore<E> {
             arrived: Vec::new(),
             appended: None,
             leaving: Leaving::default(),
+            repair: Repair::default(),
         };
         for region in live {
             let id = region.id;

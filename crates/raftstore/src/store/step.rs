@@ -29,6 +29,8 @@ impl<E: StorageEngine> RaftStore<E> {
                 }
                 self.touch(region);
             }
+            // Polling looks whether something is lost.
+            Input::Damaged => {}
             Input::StoreUnreachable(store) => self.store_unreachable(store),
             Input::StoreReachable(store) => self.store_reachable(store),
         }

@@ -6,6 +6,7 @@ mod basics;
 mod many;
 mod merge;
 mod reads;
+mod repair;
 mod space;
 mod storm;
 

@@ -1,9 +1,12 @@
 //! From bytes, all of which another store chose.
 
-use super::{CONTEXT_BYTES_MAX, ENTRIES_MAX, FORMAT, REJECT, unzigzag};
-use crate::messages::{Body, PeerMessage, RaftEntry, RaftKind, RaftMessage, SnapshotHeader};
+use super::{CONTEXT_BYTES_MAX, ENTRIES_MAX, FORMAT, REJECT, VALUES_MAX, unzigzag};
+use crate::messages::{
+    Body, FoundRange, PeerMessage, RaftEntry, RaftKind, RaftMessage, SnapshotHeader,
+};
 use bytes::Bytes;
-use stele_types::limits::{COMMAND_BYTES_MAX, USER_KEY_BYTES_MAX};
+use stele_storage::{LostValue, Pair};
+use stele_types::limits::{COMMAND_BYTES_MAX, KEY_BYTES_MAX, USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use stele_types::mutant;
 use stele_types::{
     Command, Error, KeyRange, LogIndex, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId,
@@ -58,6 +61,10 @@ fn read_message(reader: &mut Reader<'_>, frame: &Bytes) -> Read<PeerMessage> {
             let [index, term] = reader.numbers()?;
             Body::Prepared { prepared: (LogIndex(index), Term(term)) }
         }
+        6 => Body::Lost(read_lost(reader)?),
+        7 => Body::Found(read_found(reader, frame)?),
+        8 => Body::LostRange(reader.engine_range()?),
+        9 => Body::FoundRange(read_found_range(reader, frame)?),
         _ => return Err("unknown body"),
     };
     reader.end()?;
@@ -131,6 +138,67 @@ fn read_entries(reader: &mut Reader<'_>, frame: &Bytes) -> Read<Vec<RaftEntry>> 
     Ok(entries)
 }
 
+/// Least bytes that describe a value.
+const VALUE_BYTES_MIN: usize = 2;
+
+fn read_count(reader: &mut Reader<'_>) -> Read<usize> {
+    let count = usize::try_from(reader.number()?).map_err(|_| "too many values")?;
+    match count <= VALUES_MAX.min(reader.rest.len() / VALUE_BYTES_MIN) {
+        true => Ok(count),
+        false => Err("too many values"),
+    }
+}
+
+fn read_lost(reader: &mut Reader<'_>) -> Read<Vec<LostValue>> {
+    let count = read_count(reader)?;
+    let mut values = Vec::with_capacity(count);
+    for _ in 0..count {
+        let key = reader.engine_key()?;
+        let [length, crc] = reader.numbers()?;
+        let number = |number: u64| u32::try_from(number).map_err(|_| "a number too large");
+        values.push(LostValue { key, length: number(length)?, crc: number(crc)? });
+    }
+    Ok(values)
+}
+
+fn read_found(reader: &mut Reader<'_>, frame: &Bytes) -> Read<Vec<(Bytes, Bytes)>> {
+    let count = read_count(reader)?;
+    let mut found = Vec::with_capacity(count);
+    for _ in 0..count {
+        let (key, length) = (reader.engine_key()?, reader.number()?);
+        let length = usize::try_from(length).ok().filter(|bytes| *bytes <= VALUE_BYTES_MAX);
+        found.push((key, length.ok_or("value too long")?));
+    }
+    let value = |(key, length): (Bytes, usize)| {
+        let value = reader.take(length)?;
+        Ok((key, if value.is_empty() { Bytes::new() } else { frame.slice_ref(value) }))
+    };
+    found.into_iter().map(value).collect()
+}
+
+fn read_found_range(reader: &mut Reader<'_>, frame: &Bytes) -> Read<FoundRange> {
+    let (range, at) = (reader.engine_range()?, LogIndex(reader.number()?));
+    let count = read_count(reader)?;
+    let mut found = Vec::with_capacity(count);
+    for _ in 0..count {
+        let key = reader.engine_key()?;
+        let [length, expires_at_s] = reader.numbers()?;
+        let length = usize::try_from(length).ok().filter(|bytes| *bytes <= VALUE_BYTES_MAX);
+        found.push((key, length.ok_or("value too long")?, expires_at_s));
+    }
+    let ascends = found.is_sorted_by(|(one, ..), (next, ..)| one < next);
+    if !ascends || found.iter().any(|(key, ..)| !range.contains(key)) {
+        return Err("pairs out of order or range");
+    }
+    let pair = |(key, length, expires_at_s): (Bytes, usize, u64)| {
+        let value = reader.take(length)?;
+        let value = if value.is_empty() { Bytes::new() } else { frame.slice_ref(value) };
+        Ok(Pair { key, value, expires_at_s })
+    };
+    let pairs = found.into_iter().map(pair).collect::<Read<Vec<Pair>>>()?;
+    Ok(FoundRange { range, at, pairs })
+}
+
 fn read_snapshot(reader: &mut Reader<'_>) -> Read<SnapshotHeader> {
     reader.version()?;
     let region = reader.bytes(DESCRIPTOR_BYTES_MAX, "descriptor too long")?;
@@ -187,6 +255,15 @@ impl<'a> Reader<'a> {
 
     fn key(&mut self) -> Read<Bytes> {
         Ok(Bytes::copy_from_slice(self.bytes(USER_KEY_BYTES_MAX, "key too long")?))
+    }
+
+    fn engine_key(&mut self) -> Read<Bytes> {
+        Ok(Bytes::copy_from_slice(self.bytes(KEY_BYTES_MAX, "key too long")?))
+    }
+
+    fn engine_range(&mut self) -> Read<KeyRange> {
+        let range = KeyRange { start: self.engine_key()?, end: self.engine_key()? };
+        if range.is_empty() { Err("a range without keys") } else { Ok(range) }
     }
 
     fn peer(&mut self) -> Read<Peer> {

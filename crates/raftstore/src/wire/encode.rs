@@ -1,7 +1,7 @@
 //! To bytes.
 
 use super::{FORMAT, REJECT, zigzag};
-use crate::messages::{Body, PeerMessage, RaftMessage, SnapshotHeader};
+use crate::messages::{Body, FoundRange, PeerMessage, RaftMessage, SnapshotHeader};
 use bytes::Bytes;
 use stele_types::{Peer, varint};
 
@@ -16,6 +16,10 @@ pub fn encode(message: &PeerMessage, head: &mut Vec<u8>, payloads: &mut Vec<Byte
         Body::Hibernate { .. } => 3,
         Body::WakeUp => 4,
         Body::Prepared { .. } => 5,
+        Body::Lost(_) => 6,
+        Body::Found(_) => 7,
+        Body::LostRange(_) => 8,
+        Body::FoundRange(_) => 9,
     });
     numbers(head, [message.from_store.0, message.to_store.0, message.region.0]);
     head.push(message.kind as u8);
@@ -31,6 +35,27 @@ pub fn encode(message: &PeerMessage, head: &mut Vec<u8>, payloads: &mut Vec<Byte
         }
         Body::Prepared { prepared: (index, term) } => numbers(head, [index.0, term.0]),
         Body::Hibernate { term, last } => numbers(head, [term.0, last.0]),
+        Body::Lost(values) => {
+            varint::put(head, values.len() as u64);
+            for value in values {
+                varint::put_bytes(head, &value.key);
+                numbers(head, [u64::from(value.length), u64::from(value.crc)]);
+            }
+        }
+        Body::Found(pairs) => {
+            varint::put(head, pairs.len() as u64);
+            for (key, value) in pairs {
+                varint::put_bytes(head, key);
+                varint::put(head, value.len() as u64);
+            }
+            let filled = pairs.iter().filter(|(_, value)| !value.is_empty());
+            payloads.extend(filled.map(|(_, value)| value.clone()));
+        }
+        Body::LostRange(range) => {
+            varint::put_bytes(head, &range.start);
+            varint::put_bytes(head, &range.end);
+        }
+        Body::FoundRange(found) => found_range(found, head, payloads),
         Body::Gone | Body::WakeUp => {}
     }
 }
@@ -43,6 +68,18 @@ pub fn encode_snapshot(header: &SnapshotHeader, out: &mut Vec<u8>) {
     peer(out, &header.from);
     peer(out, &header.to);
     varint::put(out, header.bytes);
+}
+
+fn found_range(found: &FoundRange, head: &mut Vec<u8>, payloads: &mut Vec<Bytes>) {
+    varint::put_bytes(head, &found.range.start);
+    varint::put_bytes(head, &found.range.end);
+    numbers(head, [found.at.0, found.pairs.len() as u64]);
+    for pair in &found.pairs {
+        varint::put_bytes(head, &pair.key);
+        numbers(head, [pair.value.len() as u64, pair.expires_at_s]);
+    }
+    let filled = found.pairs.iter().filter(|pair| !pair.value.is_empty());
+    payloads.extend(filled.map(|pair| pair.value.clone()));
 }
 
 fn raft(message: &RaftMessage, head: &mut Vec<u8>, payloads: &mut Vec<Bytes>) {

@@ -6,8 +6,12 @@
 //! head     := version:u8 (1) body:u8 from_store to_store region kind:u8 start:bytes end:bytes
 //!             conf_version version from:peer to:peer body
 //! peer     := id store role:u8                   (numbers are varints, bytes length-prefixed)
-//! body     := 0 raft | 1 | 2 index term target | 3 term last | 4 | 5 index term
+//! body     := 0 raft | 1 | 2 index term target | 3 term last | 4 | 5 index term | 6 lost | 7 found
 //!              (raft, gone, merged, hibernate, wake up, prepared)
+//!            | 8 start:bytes end:bytes | 9 start:bytes end:bytes index ranged    (lost, found range)
+//! ranged   := count (key:bytes length expires_at_s)*       (each value is a payload)
+//! lost     := count (key:bytes length crc)*
+//! found    := count (key:bytes length)*                    (each value is a payload)
 //! raft     := kind:u8 flags:u8 term log_term index commit commit_term reject_hint request_snapshot
 //!             priority context:bytes count (term index length)*
 //! flags    := 1 reject
@@ -25,6 +29,9 @@ const FORMAT: u8 = 1;
 pub(crate) const ENTRIES_MAX: usize = 1 << 17;
 /// Longest read or heartbeat context.
 pub(crate) const CONTEXT_BYTES_MAX: usize = 64;
+
+/// Most values asked for, or sent, in one message.
+pub(crate) const VALUES_MAX: usize = 1 << 10;
 
 const REJECT: u8 = 1;
 

@@ -1,8 +1,11 @@
 use super::*;
-use crate::messages::{Body, PeerMessage, RaftEntry, RaftKind, RaftMessage, SnapshotHeader};
+use crate::messages::{
+    Body, FoundRange, PeerMessage, RaftEntry, RaftKind, RaftMessage, SnapshotHeader,
+};
 use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
+use stele_storage::LostValue;
 use stele_types::limits::USER_KEY_BYTES_MAX;
 use stele_types::{
     CommandBuilder, KeyRange, LogIndex, Peer, PeerId, PeerRole, Prng, Region, RegionEpoch,
@@ -66,6 +69,20 @@ fn bodies() -> Vec<PeerMessage> {
     let mut all: Vec<_> =
         [Body::Gone, merged, prepared, hibernate, Body::WakeUp].into_iter().map(sample).collect();
     all.push(append());
+    let lost = LostValue { key: Bytes::from_static(b"\x01c"), length: 1 << 20, crc: u32::MAX };
+    all.push(sample(Body::Lost(vec![lost.clone(), LostValue { length: 0, ..lost }])));
+    let pair = |value: &'static [u8]| (Bytes::from_static(b"\x01c"), Bytes::from_static(value));
+    let range = KeyRange::new("\x01a", "\x01d");
+    all.push(sample(Body::LostRange(range.clone())));
+    let pairs = [("\x01b", "", 0), ("\x01c", "value", 77)];
+    let pairs = pairs.map(|(key, value, expires_at_s)| stele_storage::Pair {
+        key: key.into(),
+        value: value.into(),
+        expires_at_s,
+    });
+    let found = FoundRange { range, at: LogIndex(1 << 40), pairs: pairs.to_vec() };
+    all.push(sample(Body::FoundRange(found)));
+    all.push(sample(Body::Found(vec![pair(b"value"), pair(b""), pair(b"other")])));
     all
 }
 

@@ -27,6 +27,9 @@ pub(super) fn engine(config: &Config, dir: &Path, drawn: StoreId) -> Result<Arc<
     Ok(Arc::new(engine))
 }
 
+/// A tenth of what a slow disk reads, and a terabyte in a day.
+const SCRUB_BYTES_PER_SECOND_MAX: u64 = 16 << 20;
+
 fn engine_options(config: &Config) -> EngineOptions {
     let policy = match config.gc_policy.as_str() {
         "nezha" => PolicyKind::Nezha,
@@ -40,6 +43,7 @@ fn engine_options(config: &Config) -> EngineOptions {
         memtable_bytes_max: config.memtable_bytes_max as usize,
         block_cache_bytes_max: config.block_cache_bytes_max as usize,
         reserved_bytes: config.reserved_bytes,
+        scrub_bytes_per_second_max: SCRUB_BYTES_PER_SECOND_MAX,
         background: false,
         gc: GcOptions {
             policy,

@@ -27,7 +27,8 @@ impl Metrics {
         let end = text.rfind("# EOF").unwrap_or(text.len());
         text.truncate(end);
         let edges = [transport(&health.transport), port(&health.port)].into_iter().flatten();
-        for family in families(&health.stores).into_iter().chain(edges) {
+        let stores = [families(&health.stores), repairs(&health.stores)].into_iter().flatten();
+        for family in stores.chain(edges) {
             if family.samples.is_empty() {
                 continue;
             }
@@ -134,6 +135,26 @@ fn families(stores: &Stores) -> Vec<Family> {
         phase.samples.push((label(id, "phase", &current), 1.0));
     }
     vec![written, user, sizes, amp, regions, work, gc_bytes, slices, p99, phase]
+}
+
+/// What was damaged, and the search for it.
+fn repairs(stores: &Stores) -> Vec<Family> {
+    let mut repair = family("repair_values", "counter", "Values found unreadable, and mended");
+    let mut lost =
+        family("lost_values", "gauge", "Values that can't be read now, as far as noticed");
+    let mut scrubbed = family("scrubbed_bytes", "counter", "Bytes looked at in search of damage");
+    let mut passes = family("scrub_passes", "counter", "Times that everything was looked at");
+    for store in stores.all() {
+        let (id, own) = (store.id(), format!("store=\"{}\"", store.id()));
+        let repaired = store.engine().repair_stats();
+        repair.samples.push((label(id, "what", "found"), repaired.found as f64));
+        repair.samples.push((label(id, "what", "mended"), repaired.mended as f64));
+        lost.samples.push((own.clone(), repaired.lost as f64));
+        let scrub = store.engine().scrub_stats();
+        scrubbed.samples.push((own.clone(), scrub.bytes as f64));
+        passes.samples.push((own, scrub.passes as f64));
+    }
+    vec![repair, lost, scrubbed, passes]
 }
 
 fn label(store: StoreId, name: &str, value: &str) -> String {

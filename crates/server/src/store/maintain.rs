@@ -1,10 +1,12 @@
 //! The maintenance of one store: flushes, merges and collection in slices.
 
 use super::Engine;
+use super::inbox::{Inbox, Item};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use stele_raftstore::Input;
 use stele_storage::StorageEngine;
 
 /// One slice; between slices the thread looks whether to stop.
@@ -45,8 +47,10 @@ pub(super) fn run(
     engine: &Engine,
     running: &AtomicBool,
     wants_checkpoint: &AtomicBool,
+    inbox: &Inbox,
     counts: &Counts,
 ) {
+    let mut had_lost = false;
     let mut idle_rounds = 0;
     let mut sleep = IDLE_SLEEP;
     while running.load(Ordering::Acquire) {
@@ -58,6 +62,12 @@ pub(super) fn run(
         }
         // A failure is kept in the statistics, and a poisoned store ends its loop.
         let worked = engine.maintain(SLICE_BYTES).ok().filter(|done| done.more && done.bytes > 0);
+        let has_lost = engine.has_lost();
+        if has_lost && !had_lost {
+            // The loop may sleep. Once awake it asks for as long as anything is lost.
+            inbox.push(Item::Input(Input::Damaged));
+        }
+        had_lost = has_lost;
         if let Some(done) = worked {
             counts.note(format!("{:?}", engine.gc_stats().stage).to_lowercase(), done.bytes);
             (idle_rounds, sleep) = (0, IDLE_SLEEP);

@@ -91,9 +91,9 @@ impl StoreHandle {
         })?;
         let (maintained, stopping) = (engine.clone(), running.clone());
         let counts = Arc::new(Counts::default());
-        let counted = counts.clone();
+        let (counted, asking) = (counts.clone(), inbox.clone());
         let maintenance = spawn(format!("stele-maintain-{id}"), move || {
-            maintain::run(&maintained, &stopping, &wants_checkpoint, &counted);
+            maintain::run(&maintained, &stopping, &wants_checkpoint, &asking, &counted);
         })?;
         Ok(Arc::new(Self {
             id,

@@ -12,6 +12,8 @@ pub enum Failure {
     Region(Box<errorpb::Error>),
     /// Clients hand it to their caller.
     Final(String),
+    /// What is asked for can't be read here. Other replicas are asked for it: soon it can.
+    Damaged(String),
 }
 
 impl Failure {
@@ -70,12 +72,13 @@ impl Failure {
         }
     }
 
-    /// The engine's failure of a read. Damage and device failures are the caller's to see: another
-    /// try here would find them again.
+    /// The engine's failure of a read. Failures of the device are the caller's to see: another try
+    /// here would find them again.
     pub fn engine(error: &Error, store: StoreId) -> Self {
         match error {
             Error::NoSpace(_) => disk_full(store),
             Error::Busy(_) => server_is_busy("the store is busy"),
+            error if error.is_damage() => Self::Damaged(error.to_string()),
             other => Self::Final(other.to_string()),
         }
     }

@@ -33,6 +33,10 @@ pub struct TikvService {
     metrics: Arc<Metrics>,
 }
 
+/// How often a read of what is damaged is tried again, and after which pause: three seconds.
+const MEND_TRIES: u32 = 60;
+const MEND_PAUSE: Duration = Duration::from_millis(50);
+
 impl TikvService {
     /// A service of one cluster's node.
     pub fn new(stores: Arc<Stores>, cluster: ClusterId, metrics: Arc<Metrics>) -> Self {
@@ -54,12 +58,22 @@ impl TikvService {
         result
     }
 
-    async fn read<T>(
+    /// What can't be read is read again, anew from the beginning, while other replicas are asked.
+    async fn read<T, F: Future<Output = Result<T, Failure>>>(
         &self,
         kind: Kind,
-        work: impl Future<Output = Result<T, Failure>>,
+        work: impl Fn() -> F,
     ) -> Result<T, Failure> {
-        self.timed(kind, 1, work, |_| None).await
+        let mended = async {
+            for _ in 0..MEND_TRIES {
+                match work().await {
+                    Err(Failure::Damaged(_)) => tokio::time::sleep(MEND_PAUSE).await,
+                    result => return result,
+                }
+            }
+            work().await
+        };
+        self.timed(kind, 1, mended, |_| None).await
     }
 
     /// So many writes that are done as one.
@@ -85,7 +99,7 @@ impl TikvService {
 
     async fn get(&self, request: RawGetRequest) -> RawGetResponse {
         let mut response = RawGetResponse::default();
-        match self.read(Kind::Get, reads::get(&self.stores, &request)).await {
+        match self.read(Kind::Get, || reads::get(&self.stores, &request)).await {
             Ok(Some(value)) => response.value = value,
             Ok(None) => response.not_found = true,
             Err(failure) => (response.region_error, response.error) = parts(failure),
@@ -94,19 +108,19 @@ impl TikvService {
     }
 
     async fn batch_get(&self, request: RawBatchGetRequest) -> RawBatchGetResponse {
-        let found = self.read(Kind::BatchGet, reads::batch_get(&self.stores, &request)).await;
+        let found = self.read(Kind::BatchGet, || reads::batch_get(&self.stores, &request)).await;
         let (region_error, pairs) = pairs(found);
         RawBatchGetResponse { region_error, pairs }
     }
 
     async fn scan(&self, request: RawScanRequest) -> RawScanResponse {
-        let found = self.read(Kind::Scan, reads::scan(&self.stores, &request)).await;
+        let found = self.read(Kind::Scan, || reads::scan(&self.stores, &request)).await;
         let (region_error, kvs) = pairs(found);
         RawScanResponse { region_error, kvs }
     }
 
     async fn batch_scan(&self, request: RawBatchScanRequest) -> RawBatchScanResponse {
-        let found = self.read(Kind::BatchScan, reads::batch_scan(&self.stores, &request)).await;
+        let found = self.read(Kind::BatchScan, || reads::batch_scan(&self.stores, &request)).await;
         let (region_error, kvs) = pairs(found);
         RawBatchScanResponse { region_error, kvs }
     }
@@ -151,7 +165,7 @@ impl TikvService {
 
     async fn ttl(&self, request: RawGetKeyTtlRequest) -> RawGetKeyTtlResponse {
         let mut response = RawGetKeyTtlResponse::default();
-        match self.read(Kind::Ttl, reads::ttl(&self.stores, &request)).await {
+        match self.read(Kind::Ttl, || reads::ttl(&self.stores, &request)).await {
             Ok(Some(ttl)) => response.ttl = ttl,
             Ok(None) => response.not_found = true,
             Err(failure) => (response.region_error, response.error) = parts(failure),
@@ -175,7 +189,7 @@ impl TikvService {
 
     async fn checksum(&self, request: RawChecksumRequest) -> RawChecksumResponse {
         let mut response = RawChecksumResponse::default();
-        match self.read(Kind::Checksum, reads::checksum(&self.stores, &request)).await {
+        match self.read(Kind::Checksum, || reads::checksum(&self.stores, &request)).await {
             Ok((checksum, pairs, bytes)) => {
                 (response.checksum, response.total_kvs) = (checksum, pairs);
                 response.total_bytes = bytes;
@@ -189,14 +203,14 @@ impl TikvService {
 fn outcome(failure: &Failure) -> Outcome {
     match failure {
         Failure::Region(_) => Outcome::Retry,
-        Failure::Final(_) => Outcome::Final,
+        Failure::Final(_) | Failure::Damaged(_) => Outcome::Final,
     }
 }
 
 fn parts(failure: Failure) -> (Option<errorpb::Error>, String) {
     match failure {
         Failure::Region(error) => (Some(*error), String::new()),
-        Failure::Final(text) => (None, text),
+        Failure::Final(text) | Failure::Damaged(text) => (None, text),
     }
 }
 
@@ -205,7 +219,7 @@ fn pairs(result: Result<Vec<KvPair>, Failure>) -> (Option<errorpb::Error>, Vec<K
     match result {
         Ok(pairs) => (None, pairs),
         Err(Failure::Region(error)) => (Some(*error), Vec::new()),
-        Err(Failure::Final(abort)) => {
+        Err(Failure::Final(abort) | Failure::Damaged(abort)) => {
             let error = KeyError { abort, ..KeyError::default() };
             (None, vec![KvPair { error: Some(error), key: Bytes::new(), ..KvPair::default() }])
         }

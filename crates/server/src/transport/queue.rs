@@ -21,6 +21,19 @@ pub fn message_bytes(message: &PeerMessage) -> u64 {
             let entries = raft.entries.len() as u64 * ENTRY_OVERHEAD_BYTES;
             (payloads + raft.context.len()) as u64 + entries
         }
+        Body::Lost(values) => {
+            let keys: usize = values.iter().map(|lost| lost.key.len()).sum();
+            keys as u64 + values.len() as u64 * ENTRY_OVERHEAD_BYTES
+        }
+        Body::Found(pairs) => {
+            let bytes: usize = pairs.iter().map(|(key, value)| key.len() + value.len()).sum();
+            bytes as u64 + pairs.len() as u64 * ENTRY_OVERHEAD_BYTES
+        }
+        Body::LostRange(range) => (range.start.len() + range.end.len()) as u64,
+        Body::FoundRange(found) => {
+            let bytes = found.pairs.iter().map(|pair| pair.key.len() + pair.value.len());
+            bytes.sum::<usize>() as u64 + found.pairs.len() as u64 * ENTRY_OVERHEAD_BYTES
+        }
         _ => 0,
     };
     MESSAGE_OVERHEAD_BYTES + keys as u64 + body
@@ -30,6 +43,7 @@ pub fn message_bytes(message: &PeerMessage) -> u64 {
 pub fn is_data(message: &PeerMessage) -> bool {
     match &message.body {
         Body::Raft(raft) => matches!(raft.kind, RaftKind::Append | RaftKind::AppendResponse),
+        Body::Found(_) | Body::FoundRange(_) => true,
         _ => false,
     }
 }

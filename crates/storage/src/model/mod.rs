@@ -6,7 +6,7 @@ mod incoming;
 mod region;
 mod view;
 
-use crate::{EngineStats, Maintained, Pair, Progress, RangeSize, StorageEngine};
+use crate::{EngineStats, LostValue, Maintained, Pair, Progress, RangeSize, StorageEngine};
 pub use factory::ModelFactory;
 pub use incoming::ModelIncoming;
 pub use view::ModelView;
@@ -14,12 +14,12 @@ pub use view::ModelView;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use region::Region;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stele_types::{
     Appended, Command, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, Lsn, Mark, Op, Record,
-    RegionId, Result, Term,
+    RegionId, Result, Term, checksum,
 };
 
 /// Bytes after which the model pretends to begin a new segment; any value serves.
@@ -35,6 +35,9 @@ type Pairs = BTreeMap<Bytes, (Bytes, u64)>;
 pub struct ModelEngine {
     state: Mutex<State>,
     is_full: AtomicBool,
+    lost: Mutex<Arc<BTreeSet<Bytes>>>,
+    lost_ranges: Mutex<Arc<Vec<KeyRange>>>,
+    entries_lost: Mutex<BTreeMap<RegionId, LogIndex>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -61,7 +64,22 @@ impl ModelEngine {
             region.applied = region.checkpointed;
         }
         state.replay();
-        Self { state: Mutex::new(state), is_full: AtomicBool::new(false) }
+        Self { state: Mutex::new(state), ..Self::default() }
+    }
+
+    /// From here on a get of this key finds its value damaged, until it is mended.
+    pub fn lose(&self, key: &Bytes) {
+        Arc::make_mut(&mut self.lost.lock()).insert(key.clone());
+    }
+
+    /// From here on it is not known what a range holds, until it is covered.
+    pub fn lose_range(&self, range: &KeyRange) {
+        Arc::make_mut(&mut self.lost_ranges.lock()).push(range.clone());
+    }
+
+    /// From here on entries of a region up to this one are damaged.
+    pub fn lose_entries(&self, region: RegionId, upto: LogIndex) {
+        self.entries_lost.lock().insert(region, upto);
     }
 
     /// From here on the device counts as nearly full, or as roomy again.
@@ -161,6 +179,9 @@ impl StorageEngine for ModelEngine {
         to: LogIndex,
         bytes_max: usize,
     ) -> Result<Vec<CommittedEntry>> {
+        if self.entries_lost.lock().get(&region).is_some_and(|upto| from <= *upto) {
+            return Err(Error::corrupt("model", 0, "told to be lost"));
+        }
         let state = self.state.lock();
         let region = state.region(region)?;
         if from <= region.truncated.0 {
@@ -215,7 +236,9 @@ impl StorageEngine for ModelEngine {
     }
 
     fn view(&self) -> Result<ModelView> {
-        Ok(ModelView { pairs: Arc::clone(&self.state.lock().visible) })
+        let lost = Arc::clone(&self.lost.lock());
+        let lost_ranges = Arc::clone(&self.lost_ranges.lock());
+        Ok(ModelView { pairs: Arc::clone(&self.state.lock().visible), lost, lost_ranges })
     }
 
     fn progress(&self, region: RegionId) -> Option<Progress> {
@@ -331,6 +354,43 @@ impl StorageEngine for ModelEngine {
     fn maintain(&self, _bytes_max: u64) -> Result<Maintained> {
         self.checkpoint()?;
         Ok(Maintained::default())
+    }
+
+    fn has_lost(&self) -> bool {
+        !self.lost.lock().is_empty() || !self.lost_ranges.lock().is_empty()
+    }
+
+    fn lost_ranges(&self) -> Vec<KeyRange> {
+        self.lost_ranges.lock().to_vec()
+    }
+
+    fn cover(&self, range: &KeyRange, pairs: Vec<Pair>) -> Result<()> {
+        let mut state = self.state.lock();
+        let visible = Arc::make_mut(&mut state.visible);
+        remove_range(visible, range);
+        visible.extend(pairs.into_iter().map(|pair| (pair.key, (pair.value, pair.expires_at_s))));
+        state.make_checkpoint();
+        let mut lost = self.lost_ranges.lock();
+        let left = lost.iter().flat_map(|lost| lost.without(range)).collect();
+        *lost = Arc::new(left);
+        Ok(())
+    }
+
+    fn lost_values(&self, count_max: usize) -> Vec<LostValue> {
+        let pairs = Arc::clone(&self.state.lock().visible);
+        let lost = |key: &Bytes| {
+            let (value, _) = pairs.get(key)?;
+            let (length, crc) = (value.len() as u32, checksum::crc32c(value));
+            Some(LostValue { key: key.clone(), length, crc })
+        };
+        self.lost.lock().iter().filter_map(lost).take(count_max).collect()
+    }
+
+    fn mend(&self, key: &Bytes, value: Bytes) {
+        let lost = self.lost_values(usize::MAX);
+        if lost.iter().any(|lost| lost.key == *key && lost.is(&value)) {
+            Arc::make_mut(&mut self.lost.lock()).remove(key);
+        }
     }
 
     fn stats(&self) -> EngineStats {

@@ -3,14 +3,19 @@
 use super::Pairs;
 use crate::{Cached, EngineView, Order, Pair, ScanOptions};
 use bytes::Bytes;
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
-use stele_types::{KeyRange, Result};
+use stele_types::{Error, KeyRange, Result};
 
 /// The model's pairs at one point in time.
 #[derive(Clone, Debug)]
 pub struct ModelView {
     pub(super) pairs: Arc<Pairs>,
+    /// Keys whose values can't be read.
+    pub(super) lost: Arc<BTreeSet<Bytes>>,
+    /// Ranges of which is not known what they hold.
+    pub(super) lost_ranges: Arc<Vec<KeyRange>>,
 }
 
 impl ModelView {
@@ -31,6 +36,9 @@ impl ModelView {
 
 impl EngineView for ModelView {
     fn get(&self, key: &[u8]) -> Result<Option<Pair>> {
+        if self.lost.contains(key) || self.lost_ranges.iter().any(|lost| lost.contains(key)) {
+            return Err(Error::corrupt("model", 0, "told to be lost"));
+        }
         Ok(self.pairs.get_key_value(key).map(|(key, (value, expires_at_s))| Pair {
             key: key.clone(),
             value: value.clone(),
@@ -43,6 +51,9 @@ impl EngineView for ModelView {
     }
 
     fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {
+        if self.lost_ranges.iter().any(|lost| lost.overlaps(&options.range)) {
+            return Err(Error::corrupt("model", 0, "told to be lost"));
+        }
         let range = self.range(&options.range);
         let mut pairs: Box<dyn Iterator<Item = Pair>> = match options.order {
             Order::Forward => Box::new(range),

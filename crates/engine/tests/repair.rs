@@ -1,0 +1,382 @@
+//! Values that can't be read, until another replica's copy is in their place.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use bytes::Bytes;
+use common::{DIR, disk, tiny};
+use std::path::Path;
+use std::sync::Arc;
+use stele_engine::{
+    EngineView, Error, KeyRange, Options, Order, Pair, Replay, ScanOptions, StorageEngine, Store,
+};
+use stele_types::{
+    CommandBuilder, CommittedEntry, EntryRecord, HardState, LogBatch, LogIndex, ManualClock, Mark,
+    Record, RegionId, Term, ValueRef, checksum::crc32c,
+};
+use stele_vfs::{CrashAt, CrashPoint, Fault, SimVfs, Vfs};
+
+const REGION: RegionId = RegionId(7);
+const KEYS: u64 = 40;
+
+fn value_of(key: u64) -> Vec<u8> {
+    vec![key as u8 + 1; 300 + key as usize]
+}
+
+fn key_of(key: u64) -> Bytes {
+    Bytes::from(format!("key-{key:03}"))
+}
+
+struct Opened {
+    store: Store,
+    clock: Arc<ManualClock>,
+    index: u64,
+}
+
+fn open(disk: &SimVfs, options: Options) -> Opened {
+    let (vfs, clock) = (Arc::new(disk.clone()), Arc::new(ManualClock::at(1_000_000)));
+    let (store, _) =
+        Store::open(vfs, clock.clone(), Path::new(DIR), options, Replay::Committed).unwrap();
+    let index = store.progress(REGION).map_or(0, |progress| progress.applied.0);
+    Opened { store, clock, index }
+}
+
+impl Opened {
+    fn put(&mut self, key: u64, value: &[u8]) {
+        let mut command = CommandBuilder::new();
+        command.put(&key_of(key), value, 0).unwrap();
+        let payload = command.build().bytes().clone();
+        self.index += 1;
+        let (index, term, is_command) = (LogIndex(self.index), Term(1), true);
+        let (region, whole) = (REGION, payload.clone());
+        let entry = EntryRecord { region, term, index, is_command, payload };
+        let hard_state = HardState { term, vote: 0, commit: index };
+        let mut records = vec![Record::Entry(entry), Record::HardState(REGION, hard_state)];
+        if self.index == 1 {
+            records.insert(0, Record::Mark(REGION, Mark::Start(LogIndex(0), Term(0))));
+        }
+        let at = self.store.append(&LogBatch { records }).unwrap().payloads[0];
+        let entry = CommittedEntry { term, index, is_command, payload: whole, at };
+        self.store.apply(REGION, &[entry]).unwrap();
+    }
+
+    fn get(&self, key: u64) -> stele_engine::Result<Option<Bytes>> {
+        Ok(self.store.view()?.get(&key_of(key))?.map(|pair| pair.value))
+    }
+
+    fn maintain(&self) {
+        for _ in 0..3 {
+            self.store.maintain(1 << 20).unwrap();
+        }
+    }
+
+    /// Where a value lies.
+    fn place(&self, disk: &SimVfs, key: u64) -> (std::path::PathBuf, u64) {
+        let found = self.store.index().get(&key_of(key)).unwrap();
+        let Some(stele_index::Found::Value { value: ValueRef::At(at), .. }) = found else {
+            panic!("key {key} has no value in a file");
+        };
+        let name = format!("{:08x}.", at.file.0);
+        let is_home = |path: &std::path::PathBuf| {
+            let file = path.file_name().unwrap().to_string_lossy().into_owned();
+            file == format!("{name}seg") || file == format!("{name}val")
+        };
+        (disk.paths().into_iter().find(is_home).unwrap(), u64::from(at.offset))
+    }
+
+    fn damage(&self, disk: &SimVfs, key: u64) {
+        let (path, offset) = self.place(disk, key);
+        disk.inject(Fault::FlipBit { path, offset: offset + key, bit: (key % 8) as u8 }).unwrap();
+    }
+}
+
+fn filled(disk: &SimVfs, options: Options) -> Opened {
+    let mut opened = open(disk, options);
+    for key in 0..KEYS {
+        opened.put(key, &value_of(key));
+    }
+    // Values in sorted files: damage to the newest segment keeps a store from opening.
+    opened.store.compact().unwrap();
+    opened
+}
+
+fn is_right(opened: &Opened) {
+    let pairs =
+        opened.store.view().unwrap().scan(&ScanOptions::new(KeyRange::all(), 1000)).unwrap();
+    assert_eq!(pairs.len() as u64, KEYS);
+    for (key, pair) in pairs.iter().enumerate() {
+        assert_eq!(pair.value, value_of(key as u64), "key {key}");
+    }
+}
+
+// Catalogue: 13.
+#[test]
+fn a_value_that_cannot_be_read_is_replaced_by_its_copy_and_by_nothing_else() {
+    let disk = disk(1);
+    let opened = filled(&disk, tiny());
+    opened.damage(&disk, 3);
+    assert!(matches!(opened.get(3), Err(Error::Corrupt { .. })));
+    opened.maintain();
+    let lost = opened.store.lost_values(10);
+    let expected = (key_of(3), value_of(3).len() as u32, crc32c(&value_of(3)));
+    assert_eq!(lost.len(), 1);
+    assert_eq!((lost[0].key.clone(), lost[0].length, lost[0].crc), expected);
+
+    let mut other = value_of(3);
+    other[7] ^= 1;
+    opened.store.mend(&key_of(3), other.into());
+    opened.maintain();
+    assert!(matches!(opened.get(3), Err(Error::Corrupt { .. })), "a wrong copy is no copy");
+
+    opened.store.mend(&key_of(3), value_of(3).into());
+    opened.maintain();
+    is_right(&opened);
+    assert!(!opened.store.has_lost());
+    let stats = opened.store.repair_stats();
+    assert_eq!((stats.lost, stats.found, stats.mended), (0, 1, 1));
+    drop(opened);
+    is_right(&open(&disk.restart(5), tiny()));
+}
+
+#[test]
+fn a_later_write_is_not_replaced_by_a_copy_of_what_it_replaced() {
+    let disk = disk(2);
+    let mut opened = filled(&disk, tiny());
+    opened.damage(&disk, 5);
+    assert!(opened.get(5).is_err());
+    opened.maintain();
+    assert_eq!(opened.store.lost_values(10).len(), 1);
+    opened.store.mend(&key_of(5), value_of(5).into());
+    // The copy is here, and before maintenance writes it the key is written.
+    opened.put(5, b"a later value, longer than what is kept in the index: 64 bytes or more");
+    let later = opened.get(5).unwrap();
+    opened.maintain();
+    assert_eq!(opened.get(5).unwrap(), later);
+    assert!(!opened.store.has_lost());
+}
+
+#[test]
+fn a_read_that_failed_once_is_no_damage() {
+    let disk = disk(3);
+    let opened = filled(&disk, tiny());
+    disk.inject(Fault::ReadFails { path_contains: "/log/".into(), nth: 1 }).unwrap();
+    assert!(opened.get(4).is_err());
+    assert!(opened.store.has_lost());
+    opened.maintain();
+    assert!(!opened.store.has_lost());
+    is_right(&opened);
+}
+
+#[test]
+fn a_crash_while_copies_are_written_leaves_the_lost_value_or_the_copy() {
+    let prepared = disk(4);
+    let opened = filled(&prepared, tiny());
+    [2, 9, 30].iter().for_each(|key| opened.damage(&prepared, *key));
+    drop(opened);
+    let mend = |opened: &Opened| {
+        let _ = opened.store.view().unwrap().scan(&ScanOptions::new(KeyRange::all(), 99));
+        let _ = opened.store.maintain(1 << 20);
+        for lost in opened.store.lost_values(10) {
+            let key = (0..KEYS).find(|key| key_of(*key) == lost.key).unwrap();
+            opened.store.mend(&lost.key, value_of(key).into());
+        }
+        let _ = opened.store.maintain(1 << 20);
+    };
+    let whole = prepared.fork();
+    let opened = open(&whole, tiny());
+    let before = whole.operations();
+    mend(&opened);
+    is_right(&opened);
+    let operations = before..whole.operations();
+    drop(opened);
+    let (mut old, mut new) = (0, 0);
+    for (operation, at) in operations.flat_map(|it| CrashAt::ALL.map(|at| (it, at))) {
+        let disk = prepared.fork();
+        let opened = open(&disk, tiny());
+        disk.crash_at(CrashPoint { operation, at });
+        // Reads fail once the power is gone.
+        let found = opened.store.view().unwrap().scan(&ScanOptions::new(KeyRange::all(), 99));
+        assert!(found.is_err());
+        mend(&opened);
+        drop(opened);
+        let disk = disk.restart(operation);
+        let opened = open(&disk, tiny());
+        let lost = [2, 9, 30].iter().filter(|key| opened.get(**key).is_err()).count();
+        match lost {
+            0 => new += 1,
+            3 => old += 1,
+            _ => panic!("{lost} of three after a crash at {operation}"),
+        }
+        mend(&opened);
+        is_right(&opened);
+        assert_eq!(common::leaked_of(&disk, &opened.store, &tiny()), [""; 0]);
+    }
+    assert!(old > 0 && new > 0, "{old} old, {new} new");
+}
+
+#[test]
+fn the_search_finds_what_nobody_has_read_within_its_budget() {
+    let disk = disk(6);
+    let options = Options { scrub_bytes_per_second_max: 1_000, ..tiny() };
+    let opened = filled(&disk, options);
+    [0, 21, KEYS - 1].iter().for_each(|key| opened.damage(&disk, *key));
+    let all_bytes: u64 =
+        (0..KEYS).map(|key| (key_of(key).len() + value_of(key).len()) as u64).sum();
+    let longest = value_of(KEYS).len() as u64 + 10;
+    let mut seconds = 0;
+    while opened.store.scrub_stats().passes == 0 {
+        opened.clock.advance_seconds(1);
+        seconds += 1;
+        (0..5).for_each(|_| opened.maintain());
+        let bytes = opened.store.scrub_stats().bytes;
+        assert!(bytes <= seconds * 1_000 + longest, "{bytes} bytes in {seconds} s");
+        assert!(seconds < 60);
+    }
+    let run_bytes: u64 = opened.store.index().version().runs().map(|run| run.meta().bytes).sum();
+    assert_eq!(opened.store.scrub_stats().bytes, run_bytes + all_bytes);
+    assert!(seconds >= all_bytes / 1_000);
+    let keys: Vec<Bytes> = opened.store.lost_values(10).into_iter().map(|lost| lost.key).collect();
+    assert_eq!(keys, [key_of(0), key_of(21), key_of(KEYS - 1)]);
+}
+
+#[test]
+fn the_search_begins_anew_only_after_its_interval() {
+    let disk = disk(7);
+    let (scrub_bytes_per_second_max, scrub_interval_s) = (1 << 20, 100);
+    let options = Options { scrub_bytes_per_second_max, scrub_interval_s, ..tiny() };
+    let opened = filled(&disk, options);
+    for _ in 0..50 {
+        opened.clock.advance_seconds(1);
+        opened.maintain();
+    }
+    assert_eq!(opened.store.scrub_stats().passes, 1);
+    opened.clock.advance_seconds(60);
+    opened.maintain();
+    opened.clock.advance_seconds(1);
+    opened.maintain();
+    assert_eq!(opened.store.scrub_stats().passes, 2);
+}
+
+#[test]
+fn a_store_without_replicas_asks_nobody() {
+    let disk = disk(8);
+    drop(filled(&disk, tiny()));
+    let (vfs, clock) = (Arc::new(disk.clone()), Arc::new(ManualClock::at(1_000_000)));
+    let (store, _) = Store::open(vfs, clock, Path::new(DIR), tiny(), Replay::All).unwrap();
+    let opened = Opened { store, clock: Arc::new(ManualClock::at(0)), index: 0 };
+    opened.damage(&disk, 1);
+    assert!(opened.get(1).is_err());
+    opened.maintain();
+    assert!(!opened.store.has_lost());
+    assert!(disk.exists(Path::new(DIR)).unwrap());
+}
+
+/// Bytes in the middle of a run's first block that holds keys of the test.
+fn damage_run(disk: &SimVfs, opened: &Opened) {
+    let version = opened.store.index().version();
+    let run = version.runs().find(|run| run.meta().entries > 3).unwrap();
+    let path = run.path().to_path_buf();
+    disk.inject(Fault::FlipBit { path, offset: 40, bit: 3 }).unwrap();
+}
+
+fn scrubbing() -> Options {
+    let (scrub_bytes_per_second_max, scrub_interval_s) = (1 << 20, 1);
+    Options { scrub_bytes_per_second_max, scrub_interval_s, block_cache_bytes_max: 0, ..tiny() }
+}
+
+fn pairs_in(range: &KeyRange) -> Vec<Pair> {
+    let pair = |key| Pair { key: key_of(key), value: value_of(key).into(), expires_at_s: 0 };
+    (0..KEYS).map(pair).filter(|pair| range.contains(&pair.key)).collect()
+}
+
+fn seconds(opened: &Opened, count: u64) {
+    for _ in 0..count {
+        opened.clock.advance_seconds(1);
+        opened.maintain();
+    }
+}
+
+#[test]
+fn what_a_damaged_block_of_a_run_held_is_not_known_until_all_of_it_is_covered() {
+    let disk = disk(9);
+    let opened = filled(&disk, scrubbing());
+    damage_run(&disk, &opened);
+    seconds(&opened, 3);
+    let lost = opened.store.lost_ranges();
+    assert_eq!(lost.len(), 1);
+    let held = pairs_in(&lost[0]);
+    assert!(held.len() > 2, "{lost:?}");
+    let scan = || opened.store.view().unwrap().scan(&ScanOptions::new(KeyRange::all(), 1000));
+    assert!(matches!(scan(), Err(Error::Corrupt { .. })));
+    let old_view = opened.store.view().unwrap();
+
+    let middle = held[held.len() / 2].key.clone();
+    let first = KeyRange { start: lost[0].start.clone(), end: middle.clone() };
+    opened.store.cover(&first, pairs_in(&first)).unwrap();
+    assert!(matches!(scan(), Err(Error::Corrupt { .. })), "half of it is not all of it");
+    let second = KeyRange { start: middle, end: lost[0].end.clone() };
+    assert_eq!(opened.store.lost_ranges(), std::slice::from_ref(&second));
+    opened.store.cover(&second, pairs_in(&second)).unwrap();
+    is_right(&opened);
+    assert!(!opened.store.has_lost());
+    let old = old_view.scan(&ScanOptions::new(KeyRange::all(), 1000));
+    assert!(old.is_err(), "a view from before sees neither the block nor what replaced it");
+    drop(old_view);
+
+    seconds(&opened, 3);
+    is_right(&opened);
+    let mut damages = Vec::new();
+    opened.store.index().verify(&mut |error| damages.push(error.to_string())).unwrap();
+    assert!(damages.is_empty(), "the run was not written anew: {damages:?}");
+    drop(opened);
+    is_right(&open(&disk.restart(3), scrubbing()));
+}
+
+#[test]
+fn reads_in_both_directions_do_without_a_block_that_is_covered() {
+    let disk = disk(10);
+    let opened = filled(&disk, scrubbing());
+    damage_run(&disk, &opened);
+    seconds(&opened, 3);
+    for range in opened.store.lost_ranges() {
+        opened.store.cover(&range, pairs_in(&range)).unwrap();
+    }
+    is_right(&opened);
+    let mut options = ScanOptions::new(KeyRange::all(), 1000);
+    options.order = Order::Reverse;
+    let backwards = opened.store.view().unwrap().scan(&options).unwrap();
+    assert_eq!(backwards.len() as u64, KEYS);
+    for key in 0..KEYS {
+        assert_eq!(opened.get(key).unwrap().unwrap(), value_of(key));
+        options.range.start = key_of(key);
+        options.order = Order::Forward;
+        assert_eq!(opened.store.view().unwrap().scan(&options).unwrap().len() as u64, KEYS - key);
+    }
+}
+
+#[test]
+fn a_damaged_footer_is_written_anew_from_memory_while_the_store_runs() {
+    let disk = disk(11);
+    let opened = filled(&disk, scrubbing());
+    let path = {
+        let version = opened.store.index().version();
+        let run = version.runs().find(|run| run.meta().entries > 3).unwrap();
+        run.path().to_path_buf()
+    };
+    let bytes = disk.file_bytes(&path).unwrap();
+    disk.inject(Fault::FlipBit { path, offset: bytes - 30, bit: 1 }).unwrap();
+    seconds(&opened, 4);
+    is_right(&opened);
+    drop(opened);
+    is_right(&open(&disk.restart(4), scrubbing()));
+}
+
+#[test]
+fn collection_goes_on_beside_a_record_whose_head_is_damaged() {
+    let disk = disk(12);
+    let opened = filled(&disk, tiny());
+    let (path, offset) = opened.place(&disk, 7);
+    disk.inject(Fault::FlipBit { path, offset: offset - 12, bit: 0 }).unwrap();
+    opened.store.compact().unwrap();
+    is_right(&opened);
+}

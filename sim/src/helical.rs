@@ -1,0 +1,282 @@
+//! Damage to every replica of a cluster, in different places: a key's bytes on one store, another
+//! key's on the next. Each record stays whole on one store, so nothing may be lost, and every store
+//! has to mend itself from the others (the helix of that damage: Alagappan et al., FAST 2018).
+
+use crate::faults::FaultSet;
+use crate::plan::{MS, Mode, Plan, SECOND, fork};
+use crate::run::Outcome;
+use crate::trace::Trace;
+use crate::world::{DIR, World};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use stele_engine::Store;
+use stele_index::{Direction, Run};
+use stele_storage::StorageEngine;
+use stele_types::{KeyRange, Prng, ValueRef, keyspace};
+use stele_vfs::Fault as DiskFault;
+
+/// A cluster forms within this.
+const FORM_NANOS: u64 = 40 * SECOND;
+/// Everything is mended within this.
+pub const MEND_NANOS: u64 = 60 * SECOND;
+/// Everything is read within this.
+const READ_NANOS: u64 = 60 * SECOND;
+
+/// What came of it, beside the verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Helix {
+    /// Values damaged, over all stores.
+    pub damaged: u64,
+    /// Values that stores found to be damaged.
+    pub found: u64,
+    /// Values replaced by another store's copy.
+    pub mended: u64,
+    /// Virtual nanoseconds until no value was damaged any more.
+    pub nanos: u64,
+    /// Bits flipped in runs, over all stores.
+    pub runs: u64,
+    /// Virtual nanoseconds until all runs were whole again.
+    pub runs_nanos: u64,
+}
+
+/// Three stores that look for damage all the time, and no trouble but what is done here.
+pub fn plan(seed: u64) -> Plan {
+    let mut plan = Plan::draw(seed, Mode::Safety);
+    (plan.nodes, plan.stores_per_node) = (3, 1);
+    plan.faults = FaultSet::default();
+    plan.engine.scrub_bytes_per_second_max = 64 << 10;
+    plan.engine.scrub_interval_s = 5;
+    plan.engine.segment_bytes_max = 64 << 10;
+    plan.value_bytes_max = 4_000;
+    plan.ops_max = plan.ops_max.max(800);
+    plan.rest_nanos_max = 5 * MS;
+    plan
+}
+
+/// Lets clients work, damages everything while they go on, and waits until all is mended.
+pub fn play(world: &mut World) -> Helix {
+    let mut helix = Helix::default();
+    world.begin_checks();
+    if !world.run_until(FORM_NANOS, |world| world.is_formed()) {
+        world.fail("no cluster forms".into());
+        return helix;
+    }
+    world.let_clients_work(world.plan.ops_max);
+    world.run(world.plan.nanos);
+    world.clients.stop();
+    world.run_until(READ_NANOS, |world| !world.clients.is_busy() && world.is_settled());
+    helix.damaged = world.damage_values();
+    helix.nanos = world.mend("values", |world| world.damaged_values());
+    helix.runs = world.damage_runs();
+    helix.runs_nanos = world.mend("runs", |world| world.damaged_runs());
+    for number in world.serving() {
+        let Some(engine) = world.engine(number) else { continue };
+        let stats = engine.repair_stats();
+        (helix.found, helix.mended) = (helix.found + stats.found, helix.mended + stats.mended);
+    }
+    if world.violation.is_none() && !world.read_everything(READ_NANOS) {
+        world.fail("not everything can be read".into());
+    }
+    if world.violation.is_none() {
+        world.check_mended();
+    }
+    helix
+}
+
+/// A run of the scenario.
+pub fn run(plan: &Plan) -> (Helix, Outcome) {
+    let mut world = World::new(plan.clone(), Trace::new(false, false));
+    let helix = play(&mut world);
+    let outcome = Outcome {
+        counts: world.counts,
+        nanos: world.now,
+        hash: world.trace.hash(),
+        violation: world.violation.clone(),
+        tail: world.trace.tail(),
+        ..Outcome::default()
+    };
+    (helix, outcome)
+}
+
+/// A value in a file: its key, its file and where its bytes lie.
+struct Place {
+    key: Vec<u8>,
+    path: PathBuf,
+    offset: u64,
+    length: u64,
+}
+
+impl World {
+    /// Lets clients meet the damage while it is mended. Returns how long that took.
+    fn mend(&mut self, what: &str, damaged: impl Fn(&Self) -> usize) -> u64 {
+        let began = self.now;
+        self.let_clients_work(self.plan.ops_max / 4);
+        let mended = self.run_until(MEND_NANOS, |world| damaged(world) == 0);
+        let nanos = self.now - began;
+        if !mended {
+            let left = damaged(self);
+            let state = self.describe_damage();
+            let seconds = nanos / SECOND;
+            self.fail(format!("{left} {what} are still damaged after {seconds} s:{state}"));
+        }
+        self.clients.stop();
+        self.run_until(READ_NANOS, |world| !world.clients.is_busy() && world.is_settled());
+        nanos
+    }
+
+    fn describe_damage(&self) -> String {
+        let mut text = String::new();
+        for number in self.serving() {
+            let Some(engine) = self.engine(number) else { continue };
+            let (lost, stats) = (engine.lost_ranges(), engine.scrub_stats());
+            let error = engine.gc_stats().last_error;
+            text += &format!("\n  s{number}: {stats:?}, gc {error:?}, lost {lost:?}");
+            for run in engine.index().version().runs() {
+                let look = run.look(0, u64::MAX);
+                let age = run.meta().extra.age;
+                text += &format!("\n    run {} of age {age}: {look:?}", run.id());
+            }
+        }
+        text
+    }
+
+    /// Flips bits in the runs of every store. No key is in damaged blocks of two of them: what only
+    /// one store has whole may lie behind values that another one lost.
+    fn damage_runs(&mut self) -> u64 {
+        const FLIPS: u64 = 6;
+        let mut prng = fork(self.plan.seed, "helix of runs");
+        let mut taken: Vec<(u64, KeyRange)> = Vec::new();
+        let mut flips = 0;
+        for number in self.serving() {
+            let Some(engine) = self.engine(number) else { continue };
+            let Some(slot) = self.slots.get(&number) else { continue };
+            let version = engine.index().version();
+            let runs: Vec<_> = version.runs().filter(|run| run.meta().entries > 0).collect();
+            for _ in 0..FLIPS {
+                let Some(run) = runs.get(prng.below(runs.len() as u64) as usize) else { break };
+                let path = run.path().to_path_buf();
+                let (offset, bit) = (prng.below(run.meta().bytes), prng.below(8) as u8);
+                let flip = || DiskFault::FlipBit { path: path.clone(), offset, bit };
+                let is_flipped = slot.disk.inject(flip()).is_ok();
+                let lost = run.look(0, u64::MAX).map(|look| look.lost).unwrap_or_default();
+                let is_taken = |range: &KeyRange| {
+                    taken.iter().any(|(other, it)| *other != number && it.overlaps(range))
+                };
+                match lost.iter().any(|lost| is_taken(&lost.range)) {
+                    // The same bit once more: it is whole again.
+                    true => drop(slot.disk.inject(flip())),
+                    false => {
+                        flips += u64::from(is_flipped);
+                        taken.extend(lost.into_iter().map(|lost| (number, lost.range)));
+                    }
+                }
+            }
+        }
+        self.counts.corruptions += flips;
+        flips
+    }
+
+    /// Runs with damage, on stores that run.
+    fn damaged_runs(&self) -> usize {
+        let engines = self.serving().into_iter().filter_map(|number| self.engine(number));
+        let damaged = |engine: Arc<Store>| {
+            let version = engine.index().version();
+            let is_damaged = |run: &&Arc<Run>| {
+                run.look(0, u64::MAX).is_ok_and(|it| it.wants_rewrite || !it.lost.is_empty())
+            };
+            version.runs().filter(is_damaged).count()
+        };
+        engines.map(damaged).sum()
+    }
+
+    /// Damages the values of every store, of no key on all of them. Returns how many.
+    fn damage_values(&mut self) -> u64 {
+        let mut prng = fork(self.plan.seed, "helix");
+        let stores = self.serving();
+        let mut whole: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
+        let mut damaged = 0;
+        for number in &stores {
+            let Some(engine) = self.engine(*number) else { continue };
+            let Some(slot) = self.slots.get(number) else { continue };
+            let newest = newest_segment(&slot.disk.paths());
+            for place in places(&engine, &slot.disk.paths()) {
+                let spared =
+                    *whole.entry(place.key.clone()).or_insert_with(|| spare(&mut prng, &stores));
+                // Damage to the newest segment can't be told from a write that the power cut.
+                let skipped = spared == *number || Some(&place.path) == newest.as_ref();
+                if skipped || prng.below(4) == 0 {
+                    continue;
+                }
+                let offset = place.offset + prng.below(place.length);
+                let (path, bit) = (place.path, prng.below(8) as u8);
+                if slot.disk.inject(DiskFault::FlipBit { path, offset, bit }).is_ok() {
+                    damaged += 1;
+                }
+            }
+        }
+        self.counts.corruptions += damaged;
+        self.slots.values_mut().for_each(|slot| slot.is_damaged = true);
+        damaged
+    }
+
+    /// Values on stores that run whose bytes on the disk are not what the index says.
+    fn damaged_values(&self) -> usize {
+        let engines = self.serving().into_iter().filter_map(|number| self.engine(number));
+        engines.map(|engine| damaged_in(&engine)).sum()
+    }
+
+    /// What is checked at every end, and that every store is whole. Bytes that nothing refers to any
+    /// more stay as they are until collection removes them.
+    fn check_mended(&mut self) {
+        self.check_end();
+        for number in self.serving() {
+            let Some(engine) = self.engine(number) else { continue };
+            let left = damaged_in(&engine);
+            if left > 0 || engine.has_lost() {
+                self.fail(format!("store {number} still has {left} damaged values"));
+            }
+        }
+    }
+}
+
+fn spare(prng: &mut Prng, stores: &[u64]) -> u64 {
+    stores.get(prng.below(stores.len() as u64) as usize).copied().unwrap_or_default()
+}
+
+fn newest_segment(paths: &[PathBuf]) -> Option<PathBuf> {
+    let segments = paths.iter().filter(|path| path.extension().is_some_and(|kind| kind == "seg"));
+    segments.filter(|path| !path.to_string_lossy().contains("free-")).max().cloned()
+}
+
+/// Where the values of clients and of the placement group lie.
+fn places(engine: &Store, paths: &[PathBuf]) -> Vec<Place> {
+    let mut places = Vec::new();
+    each_value(engine, &mut |key, at| {
+        let log = PathBuf::from(DIR).join("log");
+        let names = ["seg", "val"].map(|kind| log.join(format!("{:08x}.{kind}", at.file.0)));
+        if let Some(path) = paths.iter().find(|path| names.contains(path)) {
+            let (offset, length) = (u64::from(at.offset), u64::from(at.length));
+            places.push(Place { key: key.to_vec(), path: path.clone(), offset, length });
+        }
+    });
+    places
+}
+
+fn damaged_in(engine: &Store) -> usize {
+    let mut damaged = 0;
+    each_value(engine, &mut |_, at| damaged += usize::from(engine.log().check(at).is_err()));
+    damaged
+}
+
+fn each_value(engine: &Store, f: &mut dyn FnMut(&[u8], &stele_types::Locator)) {
+    let range = KeyRange::new(vec![keyspace::LOCAL + 1], Vec::new());
+    let Ok(mut iter) = engine.index().view().iter(range, Direction::Forward) else { return };
+    while let Ok(Some((key, value, _))) = iter.next() {
+        if let ValueRef::At(at) = value
+            && at.length > 0
+        {
+            f(&key, &at);
+        }
+    }
+}
