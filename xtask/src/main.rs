@@ -76,12 +76,7 @@ fn run(arguments: &[String]) -> Result<()> {
             docs::run(&workspace, release)
         }
         "demo-import" => {
-            let options = demo::Options {
-                short: flags.switch("--short"),
-                from: flags.value("--from")?.map(Into::into),
-                work: flags.value("--work")?.map(Into::into),
-                seed: flags.value("--seed")?.map(|seed| seed.parse()).transpose()?,
-            };
+            let options = demo_options(&mut flags)?;
             flags.end()?;
             demo::run(&workspace, &options)
         }
@@ -91,10 +86,7 @@ fn run(arguments: &[String]) -> Result<()> {
             fuzz::run(&workspace, &options)
         }
         "cluster" => cluster::run(&workspace, rest),
-        "peers" => {
-            let options = peers_options(flags)?;
-            peers::run(&workspace, &options)
-        }
+        "peers" => peers::run(&workspace, &peers_options(flags)?),
         "catalogue" => {
             let bless = flags.switch("--bless");
             flags.end()?;
@@ -127,6 +119,15 @@ fn run(arguments: &[String]) -> Result<()> {
         }
         other => bail!("no command `{other}`\n\n{USAGE}"),
     }
+}
+
+fn demo_options(flags: &mut Flags) -> Result<demo::Options> {
+    Ok(demo::Options {
+        short: flags.switch("--short"),
+        from: flags.value("--from")?.map(Into::into),
+        work: flags.value("--work")?.map(Into::into),
+        seed: flags.value("--seed")?.map(|seed| seed.parse()).transpose()?,
+    })
 }
 
 fn peers_options(mut flags: Flags) -> Result<peers::Options> {
