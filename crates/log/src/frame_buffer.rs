@@ -7,9 +7,10 @@ use stele_vfs::{AlignedBuf, MEMORY_ALIGN_BYTES, VfsFile};
 /// What is kept back of a frame until all of it is known.
 const FIRST_BYTES: usize = MEMORY_ALIGN_BYTES;
 
-/// Bytes worth a write of their own: each costs some 15 us of processor time, and the device works
-/// from the first one on.
-const PART_BYTES_MIN: usize = 256 << 10;
+/// Bytes worth a write of their own, which costs some 15 us of processor time. The first part is
+/// shorter: until it is there, the device waits.
+const PART_BYTES_MIN: usize = 320 << 10;
+const FIRST_PART_BYTES_MIN: usize = 128 << 10;
 
 /// Where parts go before the frame is whole.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +29,8 @@ pub(crate) struct FrameBuffer<'a> {
     /// Where `rest`, which was not given away, begins.
     given: usize,
     rest: AlignedBuf,
+    /// Most bytes the frame will have.
+    expected: usize,
     /// How giving a part away failed; then nothing more is given.
     failed: Result<()>,
 }
@@ -37,15 +40,17 @@ impl<'a> FrameBuffer<'a> {
     pub fn new(mut rest: AlignedBuf, ahead: Option<Ahead<'a>>) -> Self {
         rest.clear();
         let (first, parts) = (AlignedBuf::new(), Vec::new());
-        Self { ahead, first, parts, given: 0, rest, failed: Ok(()) }
+        Self { ahead, first, parts, given: 0, rest, expected: 0, failed: Ok(()) }
     }
 
     pub fn len(&self) -> usize {
         self.given + self.rest.len()
     }
 
-    pub fn reserve(&mut self, more: usize) {
-        self.rest.reserve(more);
+    /// Makes room for a frame of up to `bytes`.
+    pub fn expect(&mut self, bytes: usize) {
+        self.rest.reserve(bytes);
+        self.expected = bytes;
     }
 
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
@@ -79,9 +84,13 @@ impl<'a> FrameBuffer<'a> {
         }
     }
 
-    /// Whether a part is long enough to be given away.
+    /// Whether a part is long enough to be given away, and as much is still to come.
     pub fn has_part(&self) -> bool {
-        self.ahead.is_some() && self.failed.is_ok() && self.rest.len() >= PART_BYTES_MIN
+        let least = if self.is_begun() { PART_BYTES_MIN } else { FIRST_PART_BYTES_MIN };
+        self.ahead.is_some()
+            && self.failed.is_ok()
+            && self.rest.len() >= least
+            && self.len() + least / 2 <= self.expected
     }
 
     /// Whether bytes up to `end` are kept until the frame is whole.
