@@ -135,7 +135,6 @@ impl<'a> FrameBuffer<'a> {
         if self.failed.is_ok() {
             self.start(ahead, first, 0);
         }
-        // A sync covers only writes that have ended.
         let ended = ahead.file.finish_writes();
         self.failed?;
         let mut ended = ended?.into_iter();
