@@ -102,17 +102,8 @@ fn run(arguments: &[String]) -> Result<()> {
             flags.end()?;
             soak::run(&workspace, &options)
         }
-        "sim-mutants" => {
-            let only = flags.value("--only")?;
-            let seeds = flags.number("--seeds", 160)?;
-            flags.end()?;
-            soak::mutants(&workspace, only.as_deref(), seeds)
-        }
-        "histories" => {
-            let seeds = flags.number("--seeds", 50)?;
-            flags.end()?;
-            histories::run(&workspace, seeds)
-        }
+        "sim-mutants" => sim_mutants(&workspace, flags),
+        "histories" => compare_histories(&workspace, flags),
         "ci" => {
             flags.end()?;
             ci::run(&workspace)
@@ -137,6 +128,19 @@ fn peers_options(mut flags: Flags) -> Result<peers::Options> {
         dev: flags.switch("--dev"),
         load: flags.rest,
     })
+}
+
+fn sim_mutants(workspace: &Workspace, mut flags: Flags) -> Result<()> {
+    let only = flags.value("--only")?;
+    let seeds = flags.number("--seeds", 160)?;
+    flags.end()?;
+    soak::mutants(workspace, only.as_deref(), seeds)
+}
+
+fn compare_histories(workspace: &Workspace, mut flags: Flags) -> Result<()> {
+    let seeds = flags.number("--seeds", 50)?;
+    flags.end()?;
+    histories::run(workspace, seeds)
 }
 
 fn fuzz_options(flags: &mut Flags) -> Result<fuzz::Options> {
