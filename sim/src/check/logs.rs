@@ -39,13 +39,20 @@ impl World {
                 self.check_entries(number, id, from, report.last, committed);
                 let Some(engine) = self.engine(number) else { continue };
                 let persisted = engine.progress(id).map_or(LogIndex(0), |it| it.persisted.0);
-                let running = self.slots.get(&number).and_then(|slot| slot.running.as_ref());
-                let is_writing = running.is_none_or(|it| it.is_writing || it.append.is_some());
-                if !is_writing {
+                if !self.replaces_entries(number, id) {
                     self.checks.logs.seen.insert((number, id), committed.min(persisted));
                 }
             }
         }
+    }
+
+    /// Whether what is committed may be about to replace what the disk still has.
+    fn replaces_entries(&self, number: u64, region: RegionId) -> bool {
+        let Some(slot) = self.slots.get(&number) else { return true };
+        let Some(running) = &slot.running else { return true };
+        running.is_writing
+            || running.append.is_some()
+            || running.core.as_ref().is_none_or(|core| core.holds_records(region))
     }
 
     fn check_entries(
@@ -57,10 +64,10 @@ impl World {
         committed: LogIndex,
     ) {
         let Some(engine) = self.engine(number) else { return };
-        // What is committed may be about to replace what the disk still has.
-        let running = self.slots.get(&number).and_then(|slot| slot.running.as_ref());
-        let is_writing = running.is_none_or(|it| it.is_writing || it.append.is_some());
-        let committed = if is_writing { LogIndex(0) } else { committed };
+        let committed = match self.replaces_entries(number, region) {
+            true => LogIndex(0),
+            false => committed,
+        };
         let persisted = engine.progress(region).map_or(LogIndex(0), |it| it.persisted.0);
         let to = LogIndex(last.min(persisted).0 + 1);
         let mut from = from;

@@ -70,6 +70,12 @@ impl<E: StorageEngine> RaftStore<E> {
         tick.chain(self.ctx.batches.retry_at()).chain(self.asks_at()).min()
     }
 
+    /// Whether records of the region wait for the log, which may still have what they replace: for
+    /// their turn, for the device, or for room on it.
+    pub fn holds_records(&self, region: RegionId) -> bool {
+        self.ctx.batches.hold(region)
+    }
+
     /// A region has something to do, or fell asleep, or woke.
     fn touch(&mut self, region: RegionId) {
         let Some(peer) = self.peers.get(&region) else {
