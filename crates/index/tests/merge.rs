@@ -341,8 +341,9 @@ fn the_events_of_a_commit_come_in_order() {
         (Operation::SyncDir, false),
         (Operation::Write, true),
         (Operation::Sync, true),
-        // The confirmation, not synced.
+        // The confirmation.
         (Operation::Write, true),
+        (Operation::Sync, true),
         (Operation::Unlink, false),
         (Operation::SyncDir, false),
     ];

@@ -109,7 +109,7 @@ fn stated_at(file: &[u8], offset: u64) -> Option<(Frame<'_>, usize)> {
     Some((Frame { offset, bytes, body, prev, crc }, body_at))
 }
 
-/// The next frame of the chain, or `None` at its end. Moves `end`. An empty frame (the unsynced
+/// The next frame of the chain, or `None` at its end. Moves `end`. An empty frame (the
 /// confirmation of the one before) may be missing before a valid one that chains to it: a crash can
 /// lose the earlier of two unsynced writes, and an empty frame says nothing.
 pub(crate) fn next_frame<'a>(file: &'a [u8], end: &mut End) -> Option<Frame<'a>> {

@@ -147,8 +147,9 @@ impl Manifest {
         Ok(())
     }
 
-    /// Writes an empty frame after a durable one, without a sync: once it reaches the device, damage
-    /// of the frame before it is told from a frame that was cut off by a crash.
+    /// Writes an empty frame after a durable one: from then on damage of the frame before it is told
+    /// from a frame that was cut off by a crash. Synced, since what the log no longer holds, such as
+    /// the pairs of a snapshot, is lost without a word with an edit that is cut off.
     fn confirm(&mut self) -> Result<()> {
         if mutant::active("index.edit_unconfirmed") {
             return Ok(());
@@ -157,7 +158,11 @@ impl Manifest {
         match self.file.write_at(&[IoSlice::new(&frame)], self.end.offset, Cause::Manifest) {
             Ok(()) => {
                 self.end = end;
-                Ok(())
+                if mutant::active("index.confirmation_unsynced") {
+                    return Ok(());
+                }
+                let synced = self.file.sync_data();
+                self.poison_on(synced)
             }
             // The edit stands without it.
             Err(Error::NoSpace(_)) => Ok(()),

@@ -98,6 +98,31 @@ fn damage_before_valid_frames_is_reported_and_nothing_is_cut() {
     assert!(reported > 20, "{reported}");
 }
 
+/// The log may no longer hold what the last edit made current: cut off, it would be missed by nobody.
+#[test]
+fn damage_of_the_last_edit_is_reported_also_after_a_power_cut() {
+    for seed in 0..20 {
+        let vfs = SimVfs::default();
+        append(&vfs, 5);
+        let vfs = vfs.restart(seed);
+        let path = only_manifest(&vfs);
+        let mut last = 0;
+        inspect::inspect(&vfs, &path, &mut |record| {
+            if record.content.is_ok_and(|changes| !changes.is_empty()) {
+                last = record.offset;
+            }
+        })
+        .unwrap();
+        let bytes = vfs.file_bytes(&path);
+        let at = last + frame::FRAME_HEADER_BYTES as u64 + 3;
+        let byte = vfs.read_file(&path).unwrap()[at as usize];
+        vfs.corrupt(&path, at, &[byte ^ 0x10]).unwrap();
+        let error = open(&vfs).unwrap_err();
+        assert!(error.is_damage(), "seed {seed}: {error}");
+        assert_eq!(vfs.file_bytes(&path), bytes);
+    }
+}
+
 #[test]
 fn a_lost_confirmation_before_a_later_edit_costs_nothing() {
     let vfs = SimVfs::default();
