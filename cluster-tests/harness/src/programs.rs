@@ -1,14 +1,22 @@
 //! Client programs run beside the cluster: their last line is a JSON object.
 
 use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// The longest run takes a minute where nothing else runs.
+const ENDS_WITHIN: Duration = Duration::from_secs(240);
 
 /// What a program printed.
 #[derive(Debug)]
 pub struct Printed {
     pub succeeded: bool,
+    /// It ended by itself.
+    pub in_time: bool,
     /// Its last line.
     pub object: serde_json::Value,
     pub errors: String,
@@ -21,16 +29,34 @@ impl Printed {
     }
 }
 
-/// Starts a program; the handle brings what it printed.
-pub fn start(mut command: Command) -> JoinHandle<Result<Printed>> {
-    tokio::task::spawn_blocking(move || {
-        command.stdin(Stdio::null());
-        let output = command.output().with_context(|| format!("starting {command:?}"))?;
+/// Starts a program; the handle brings what it printed. One that takes too long is asked where it
+/// stands (a Go program prints its stacks) and ended.
+pub fn start(command: Command) -> JoinHandle<Result<Printed>> {
+    start_for(command, ENDS_WITHIN)
+}
+
+fn start_for(command: Command, limit: Duration) -> JoinHandle<Result<Printed>> {
+    tokio::spawn(async move {
+        let name = format!("{command:?}");
+        let mut command = tokio::process::Command::from(command);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().with_context(|| format!("starting {name}"))?;
+        let process = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        let output = child.wait_with_output();
+        tokio::pin!(output);
+        let (output, in_time) = match timeout(limit, output.as_mut()).await {
+            Ok(output) => (output?, true),
+            Err(_) => {
+                process.map(|process| kill_process(process, Signal::QUIT)).transpose()?;
+                (output.await?, false)
+            }
+        };
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let last = text.lines().last().unwrap_or_default();
         let object = serde_json::from_str(last).unwrap_or(serde_json::Value::Null);
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        Ok(Printed { succeeded: output.status.success() && object.is_object(), object, errors })
+        let succeeded = output.status.success() && object.is_object();
+        Ok(Printed { succeeded, in_time, object, errors })
     })
 }
 
@@ -43,4 +69,23 @@ pub fn ycsb(program: &Path, address: &str, command: &str, settings: &[(&str, Str
         process.args(["-p", &format!("{key}={value}")]);
     }
     process
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_program_that_takes_too_long_says_where_it_stands_and_ends() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap 'echo here >&2; exit 2' QUIT; while :; do sleep 0.05; done"]);
+        let printed = start_for(command, Duration::from_millis(500)).await.unwrap().unwrap();
+        assert!(!printed.succeeded && !printed.in_time, "{printed:?}");
+        assert_eq!(printed.errors.trim(), "here");
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo '{\"operations\":3}'"]);
+        let printed = start_for(command, Duration::from_secs(60)).await.unwrap().unwrap();
+        assert!(printed.succeeded && printed.in_time, "{printed:?}");
+        assert_eq!(printed.number("operations"), 3.0);
+    }
 }
