@@ -119,7 +119,7 @@ impl Appender {
         let place = self.place(shared, &state.regions, withdraw);
         let ahead = Ahead { file: self.file.as_ref(), at: u64::from(self.end.at) };
         let mut frame = FrameBuffer::new(memory, Some(ahead));
-        frame.expect(frame_bytes(records) as usize);
+        frame.reserve(frame_bytes(records) as usize);
         let encoded = encode(&place, records, &mut frame, &mut self.staged);
         drop(state);
         if let Err(error) = encoded {

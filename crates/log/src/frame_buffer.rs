@@ -7,10 +7,9 @@ use stele_vfs::{AlignedBuf, MEMORY_ALIGN_BYTES, VfsFile};
 /// What is kept back of a frame until all of it is known.
 const FIRST_BYTES: usize = MEMORY_ALIGN_BYTES;
 
-/// Bytes worth a write of their own, which costs some 15 us of processor time. The first part is
-/// shorter: until it is there, the device waits.
-const PART_BYTES_MIN: usize = 320 << 10;
-const FIRST_PART_BYTES_MIN: usize = 128 << 10;
+/// Bytes worth a write of their own. Of 128, 256 and 384 KiB these brought batches of 1 MiB closest to
+/// a bare write and sync on ext4 in memory: 256 to 0.71 of it, the others to 0.64, no parts to 0.61.
+const PART_BYTES_MIN: usize = 256 << 10;
 
 /// Where parts go before the frame is whole.
 #[derive(Clone, Copy, Debug)]
@@ -29,8 +28,6 @@ pub(crate) struct FrameBuffer<'a> {
     /// Where `rest`, which was not given away, begins.
     given: usize,
     rest: AlignedBuf,
-    /// Most bytes the frame will have.
-    expected: usize,
     /// How giving a part away failed; then nothing more is given.
     failed: Result<()>,
 }
@@ -40,17 +37,15 @@ impl<'a> FrameBuffer<'a> {
     pub fn new(mut rest: AlignedBuf, ahead: Option<Ahead<'a>>) -> Self {
         rest.clear();
         let (first, parts) = (AlignedBuf::new(), Vec::new());
-        Self { ahead, first, parts, given: 0, rest, expected: 0, failed: Ok(()) }
+        Self { ahead, first, parts, given: 0, rest, failed: Ok(()) }
     }
 
     pub fn len(&self) -> usize {
         self.given + self.rest.len()
     }
 
-    /// Makes room for a frame of up to `bytes`.
-    pub fn expect(&mut self, bytes: usize) {
-        self.rest.reserve(bytes);
-        self.expected = bytes;
+    pub fn reserve(&mut self, more: usize) {
+        self.rest.reserve(more);
     }
 
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
@@ -84,13 +79,9 @@ impl<'a> FrameBuffer<'a> {
         }
     }
 
-    /// Whether a part is long enough to be given away, and as much is still to come.
+    /// Whether a part is long enough to be given away.
     pub fn has_part(&self) -> bool {
-        let least = if self.is_begun() { PART_BYTES_MIN } else { FIRST_PART_BYTES_MIN };
-        self.ahead.is_some()
-            && self.failed.is_ok()
-            && self.rest.len() >= least
-            && self.len() + least / 2 <= self.expected
+        self.ahead.is_some() && self.failed.is_ok() && self.rest.len() >= PART_BYTES_MIN
     }
 
     /// Whether bytes up to `end` are kept until the frame is whole.
@@ -135,6 +126,7 @@ impl<'a> FrameBuffer<'a> {
         if self.failed.is_ok() {
             self.start(ahead, first, 0);
         }
+        // A sync covers only writes that have ended.
         let ended = ahead.file.finish_writes();
         self.failed?;
         let mut ended = ended?.into_iter();
