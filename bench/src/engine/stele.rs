@@ -13,6 +13,9 @@ const STEP_BYTES: u64 = 64 << 20;
 /// The largest allowed: far from what the updates here can reach.
 const SPACE_AMP_NEVER: f64 = 100.0;
 
+/// What a batch holds of a pair besides key and value, at most.
+const PAIR_HEAD_BYTES: usize = 24;
+
 pub struct Stele {
     db: Db,
 }
@@ -51,7 +54,9 @@ pub fn settle(db: &Db) -> Result<()> {
 
 impl Durable for Stele {
     fn write(&mut self, pairs: &[([u8; KEY_BYTES], &[u8])]) -> Result<()> {
-        let mut batch = Batch::new();
+        let bytes =
+            pairs.iter().map(|(key, value)| key.len() + value.len() + PAIR_HEAD_BYTES).sum();
+        let mut batch = Batch::with_capacity(bytes);
         for (key, value) in pairs {
             batch.put(key, value)?;
         }

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use stele_types::{Appended, Cause, Error, FileId, Lsn, Record, Result, mutant};
 use stele_vfs::{AlignedBuf, VfsFile};
 
-/// Memory kept for the next batch.
+/// Memory kept for the next batch, if the last one did not need more.
 const BUFFER_BYTES_KEPT: usize = 4 << 20;
 
 /// Frames from here on are written while they are encoded, where that helps.
@@ -67,12 +67,28 @@ impl Appender {
         shared.cache.insert(encoded.payloads.iter().copied().zip(payloads));
         Counters::add(&shared.counters.batches, 1);
         Counters::add(&shared.counters.payload_bytes, encoded.payload_bytes);
-        self.buffer.shrink_to(BUFFER_BYTES_KEPT);
+        let kept = self.buffer.len().max(BUFFER_BYTES_KEPT);
+        // Emptied first: what is moved to a smaller place would be copied there.
+        self.buffer.clear();
+        self.buffer.shrink_to(kept.next_power_of_two());
         let memory = self.sidecar.as_ref().map_or(0, SidecarWriter::memory_bytes);
         self.staged.shrink();
         let memory = (self.buffer.capacity() + self.staged.memory_bytes() + memory) as u64;
         shared.counters.buffer_bytes.store(memory, Relaxed);
         Ok(Appended { payloads: encoded.payloads, head: self.head() })
+    }
+
+    /// Takes the device's room for a batch, so that none is lacking when it is the next to be
+    /// appended. Fails with `NoSpace` having changed nothing that counts.
+    pub fn make_room(&mut self, shared: &Shared, records: &[Record]) -> Result<()> {
+        shared.poison.check()?;
+        let bytes = frame_bytes(records);
+        if self.has_batches && u64::from(self.end.at) + bytes > shared.options.segment_bytes_max {
+            self.roll(shared)?;
+        }
+        self.cut_remains(shared)?;
+        let end = (u64::from(self.end.at) + bytes).next_multiple_of(u64::from(self.block_bytes));
+        self.file.allocate(end).map_err(|error| shared.poison.unless_full(error))
     }
 
     fn encode_and_write(
@@ -119,7 +135,6 @@ impl Appender {
         let place = self.place(shared, &state.regions, withdraw);
         let ahead = Ahead { file: self.file.as_ref(), at: u64::from(self.end.at) };
         let mut frame = FrameBuffer::new(memory, Some(ahead));
-        frame.reserve(frame_bytes(records) as usize);
         let encoded = encode(&place, records, &mut frame, &mut self.staged);
         drop(state);
         if let Err(error) = encoded {
@@ -194,18 +209,24 @@ impl Appender {
 
     fn write(&mut self, shared: &Shared) -> Result<()> {
         self.confirmed = false;
-        let at = u64::from(self.end.at);
-        if self.remains && !self.recycled {
-            // A shorter batch would leave the rest of a cut one behind it, to be taken for a trace of
-            // damage. In recycled blocks that is no trace.
-            self.file.set_len(at).map_err(|error| shared.poison.unless_full(error))?;
-        }
+        self.cut_remains(shared)?;
         self.remains = true;
         let slices = [IoSlice::new(&self.buffer)];
-        let written = self.file.write_at(&slices, at, Cause::Log);
+        let written = self.file.write_at(&slices, u64::from(self.end.at), Cause::Log);
         // On a full device nothing of the batch counts: the next one starts at the same block.
         written.map_err(|error| shared.poison.unless_full(error))?;
         self.written(shared);
+        Ok(())
+    }
+
+    /// A shorter batch would leave the rest of a cut one behind it, to be taken for a trace of damage.
+    /// In recycled blocks that is no trace.
+    fn cut_remains(&mut self, shared: &Shared) -> Result<()> {
+        if self.remains && !self.recycled {
+            let end = u64::from(self.end.at);
+            self.file.set_len(end).map_err(|error| shared.poison.unless_full(error))?;
+            self.remains = false;
+        }
         Ok(())
     }
 

@@ -57,13 +57,14 @@ pub(crate) struct Encoded {
     pub body_bytes: u32,
 }
 
-/// Most bytes that the frame of these records has, were it not for entries they replace.
+/// Most bytes that the frame of these records may have, were it not for entries they replace.
 pub(crate) fn frame_bytes(records: &[Record]) -> u64 {
     let bytes = |record: &Record| match record {
         Record::Entry(entry) => HEAD_BYTES_MAX + entry.payload.len() as u64,
         _ => HEAD_BYTES_MAX,
     };
-    FRAME_HEADER_BYTES as u64 + PAGE_BYTES as u64 + records.iter().map(bytes).sum::<u64>()
+    let frame = FRAME_HEADER_BYTES as u64 + PAGE_BYTES as u64;
+    (frame + records.iter().map(bytes).sum::<u64>()).min(FRAME_BYTES_MAX)
 }
 
 /// Fills `buffer` with the frame and its padding, and `staged` with its items. Fails with `Invalid`.
@@ -74,6 +75,8 @@ pub(crate) fn encode(
     staged: &mut Staged,
 ) -> Result<Encoded> {
     staged.clear();
+    // A frame that grew by doubling would be moved, and its new memory cleared, each time.
+    buffer.reserve(frame_bytes(records) as usize);
     buffer.extend_from_slice(&[0; FRAME_HEADER_BYTES]);
     let mut encoder = Encoder {
         place,

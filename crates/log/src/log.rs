@@ -70,6 +70,12 @@ impl Log {
         appender.append(&self.shared, &batch.records, true)
     }
 
+    /// Takes room on the device for a batch that must not fail for want of it: the next one appended.
+    /// Fails with `NoSpace` having changed nothing.
+    pub fn make_room(&self, batch: &LogBatch) -> Result<()> {
+        self.appender.lock().make_room(&self.shared, &batch.records)
+    }
+
     /// Everything appended is durable already; this adds a confirming frame's.
     pub fn sync(&self) -> Result<()> {
         let mut appender = self.appender.lock();

@@ -6,8 +6,8 @@ mod common;
 use common::*;
 use std::path::Path;
 use stele_log::{LogOptions, RecoverFrom, Tail};
-use stele_types::{Cause, Command, CommandBuilder, LogIndex, RegionId};
-use stele_vfs::{Operation, Vfs};
+use stele_types::{Cause, Command, CommandBuilder, Error, LogIndex, Mark, Record, RegionId, Term};
+use stele_vfs::{Fault, Operation, Vfs};
 
 fn puts(count: u64, bytes: usize) -> (Command, u64) {
     let mut builder = CommandBuilder::new();
@@ -210,4 +210,47 @@ fn dropped_free_segments_leave_the_device_and_the_log_goes_on() {
         put(&log, REGION, index, 900).unwrap();
     }
     assert_put(&log, REGION, index, 900);
+}
+
+#[test]
+fn the_memory_of_a_long_batch_is_kept_for_the_next_and_goes_with_a_short_one() {
+    const LONG: usize = 12 << 20;
+    let options = LogOptions { segment_bytes_max: 64 << 20, ..options() };
+    let (log, _) = open_with(&disk(1), options, RecoverFrom::default()).unwrap();
+    put(&log, REGION, 1, 900).unwrap();
+    let before = log.stats().memory_bytes;
+    for index in [2, 3] {
+        put(&log, REGION, index, LONG).unwrap();
+        let kept = (log.stats().memory_bytes - before) as usize;
+        assert!((LONG..=2 * LONG).contains(&kept), "{kept} bytes kept after batch {index}");
+    }
+    put(&log, REGION, 4, 900).unwrap();
+    let kept = log.stats().memory_bytes - before;
+    assert!(kept <= 4 << 20, "{kept} bytes kept after a short batch");
+    assert_put(&log, REGION, 3, LONG);
+}
+
+#[test]
+fn a_batch_that_room_was_made_for_is_written_on_a_device_that_is_full_by_then() {
+    let disk = disk(1);
+    let (log, _) = open(&disk);
+    // Also where the batch begins a segment.
+    for index in 1..=60 {
+        let mark = batch(vec![Record::Mark(RegionId(9), Mark::Start(LogIndex(index), Term(1)))]);
+        log.make_room(&mark).unwrap();
+        let from_operation = disk.operations();
+        disk.inject(Fault::NoSpace { from_operation }).unwrap();
+        log.append(&mark).unwrap();
+        disk.clear_faults();
+        put(&log, REGION, index, 900).unwrap();
+    }
+    assert!(log.stats().rolls > 1);
+    let from_operation = disk.operations();
+    disk.inject(Fault::NoSpace { from_operation }).unwrap();
+    // What was taken for a batch and not needed by it is there for others.
+    let full = (61..).find(|index| put(&log, REGION, *index, 900).is_err());
+    assert!(full.is_some_and(|index| index < 70), "{full:?}");
+    let mark = batch(vec![Record::Mark(RegionId(9), Mark::Start(LogIndex(90), Term(1)))]);
+    let refused = log.make_room(&mark);
+    assert!(matches!(refused, Err(Error::NoSpace(_))), "{refused:?}");
 }

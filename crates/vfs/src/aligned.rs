@@ -136,11 +136,10 @@ impl AlignedBuf {
         let capacity = capacity.max(self.len());
         let is_large = self.large_pages && capacity >= LARGE_BYTES_MIN;
         let align = if is_large { LARGE_PAGE_BYTES } else { MEMORY_ALIGN_BYTES };
-        let mut memory = aligned_zeros(capacity.next_multiple_of(align), align);
+        let mut memory = aligned_room(capacity.next_multiple_of(align), align);
         if is_large {
             advise_large_pages(&mut memory);
         }
-        memory.clear();
         memory.extend_from_slice(&self.memory);
         self.memory = memory;
     }
@@ -148,10 +147,18 @@ impl AlignedBuf {
 
 /// As many zeros as there is room, from a multiple of `align` on.
 fn aligned_zeros(bytes: usize, align: usize) -> BytesMut {
+    aligned_part(BytesMut::zeroed(bytes + align - 1), bytes, align)
+}
+
+/// Room for `bytes` from a multiple of `align` on, untouched.
+fn aligned_room(bytes: usize, align: usize) -> BytesMut {
+    aligned_part(BytesMut::with_capacity(bytes + align - 1), bytes, align)
+}
+
+fn aligned_part(mut memory: BytesMut, bytes: usize, align: usize) -> BytesMut {
     if bytes == 0 {
         return BytesMut::new();
     }
-    let mut memory = BytesMut::zeroed(bytes + align - 1);
     let address = memory.as_ptr().addr();
     let mut aligned = memory.split_off(address.next_multiple_of(align) - address);
     drop(aligned.split_off(bytes));
@@ -159,12 +166,13 @@ fn aligned_zeros(bytes: usize, align: usize) -> BytesMut {
 }
 
 /// Before the memory is first touched: a page once there stays as it is.
-fn advise_large_pages(memory: &mut [u8]) {
+fn advise_large_pages(memory: &mut BytesMut) {
+    let room = memory.spare_capacity_mut();
     // SAFETY: the range is the caller's alone, and the advice changes how it is mapped, not what it
     // holds.
     let advised = unsafe {
-        let begin = memory.as_mut_ptr().cast();
-        rustix::mm::madvise(begin, memory.len(), rustix::mm::Advice::LinuxHugepage)
+        let begin = room.as_mut_ptr().cast();
+        rustix::mm::madvise(begin, room.len(), rustix::mm::Advice::LinuxHugepage)
     };
     // A system without large pages: the buffer is as good as any other.
     let _small_pages = advised;

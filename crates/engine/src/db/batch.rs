@@ -15,6 +15,11 @@ impl Batch {
         Self::default()
     }
 
+    /// An empty batch with room for `bytes`; one of many MiB then never moves as it grows.
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self { builder: CommandBuilder::with_capacity(bytes) }
+    }
+
     /// Sets a key. Fails with `Invalid`, adding nothing, beyond the limits.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<&mut Self> {
         check_user_key(key)?;

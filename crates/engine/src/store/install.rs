@@ -111,10 +111,10 @@ impl Incoming {
     }
 }
 
-/// Order: values and runs durable off to the side → values named → one manifest edit makes runs, the
-/// removal of what was there, and the region's applied index current → the mark from which its log
-/// starts. If a crash comes before the mark, opening repeats it: the manifest then knows an applied
-/// entry that the log does not.
+/// Order: values and runs durable off to the side → room on the device for the mark → values named →
+/// one manifest edit makes runs, the removal of what was there, and the region's applied index current
+/// → the mark from which its log starts. If a crash comes before the mark, opening repeats it: the
+/// manifest then knows an applied entry that the log does not.
 pub(crate) fn install(
     store: &Store,
     region: RegionId,
@@ -124,9 +124,13 @@ pub(crate) fn install(
     let shared = store.shared();
     shared.check_has_replicas()?;
     incoming.finish()?;
-    let mut state = lock_flushed(store, incoming.index.ranges())?;
-    make_current(shared, incoming, Some((region, at)))?;
     let batch = LogBatch { records: vec![Record::Mark(region, Mark::Start(at.0, at.1))] };
+    let mut state = lock_flushed(store, incoming.index.ranges())?;
+    // The device may fill up meanwhile.
+    if !mutant::active("engine.mark_without_room") {
+        shared.log.make_room(&batch)?;
+    }
+    make_current(shared, incoming, Some((region, at)))?;
     // The range is replaced for good: a log that can't say so has nothing right to say any more.
     let stop = |error| Error::Poisoned(shared.log.stop(error).to_string());
     let appended = shared.log.append(&batch).map_err(stop)?;

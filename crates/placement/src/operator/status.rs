@@ -47,10 +47,7 @@ pub(crate) fn status(view: &View<'_>, operator: &Operator, info: &RegionInfo) ->
         },
         Step::PrepareMerge(target) => prepare_status(view, info, target),
         Step::CommitMerge(target) => commit_status(view, info, *target),
-        Step::RollbackMerge => match info.region.phase {
-            RegionPhase::Normal => Status::Done,
-            _ => here(Order::RollbackMerge),
-        },
+        Step::RollbackMerge => rollback_status(view, info),
     }
 }
 
@@ -190,6 +187,18 @@ fn commit_status(view: &View<'_>, info: &RegionInfo, target: RegionId) -> Status
         }
         _ => impossible(format!("region {target} does not take it any more")),
     }
+}
+
+/// The operator may be older than what is known of the target: a new leader of the placement group
+/// hears of the source first. Its replica refuses as long as the target may take it over.
+fn rollback_status(view: &View<'_>, info: &RegionInfo) -> Status {
+    let RegionPhase::Merging { target, .. } = info.region.phase else { return Status::Done };
+    let known = view.cluster.regions().get(target);
+    let may_take = known.is_some_and(|known| may_take(&info.region, &known.region));
+    if may_take && !mutant::active("placement.rollback_by_old_news") {
+        return impossible(format!("region {target} may still take it over"));
+    }
+    Status::Due(info.region.id, Order::RollbackMerge)
 }
 
 /// Whether each store that holds one of them holds the other, with the same say.
