@@ -102,6 +102,10 @@ pub trait VfsFile: Send + Sync + Debug {
     /// Fills `buffer` from `offset` if the page cache holds all of it, and never waits for the
     /// device: `false`, with nothing known of `buffer`, if it would. Always `false` past the page cache.
     fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> Result<bool>;
+    /// Says that `bytes` at `offset` are read soon, so that the device may begin. Only a hint.
+    fn will_read(&self, offset: u64, bytes: u64) {
+        let (_, _) = (offset, bytes);
+    }
     /// Writes all of `buffers` at `offset` with one call where the system can (vectored), counted
     /// under `cause`. Durable only after [`VfsFile::sync_data`].
     fn write_at(&self, buffers: &[IoSlice<'_>], offset: u64, cause: Cause) -> Result<()>;

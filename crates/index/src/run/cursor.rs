@@ -138,6 +138,11 @@ impl RunCursor {
         self.ahead.window = Bytes::from(bytes);
         self.ahead.window_at = place.start;
         self.ahead.bytes = (self.ahead.bytes * 2).min(AHEAD_BYTES_MAX);
+        // The device reads the next window while this one is walked over.
+        let left = self.run.fences.data_bytes().saturating_sub(end);
+        if left > 0 {
+            self.run.file.will_read(end, self.ahead.bytes.min(left));
+        }
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use super::queue::{Queue, Queues, Write};
 use crate::aligned::check_direct;
 use crate::{AlignedBuf, Meter, VfsFile};
 use parking_lot::Mutex;
-use rustix::fs::FallocateFlags;
+use rustix::fs::{Advice, FallocateFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -107,6 +107,14 @@ impl VfsFile for RealFile {
             self.meter.count_read(wanted as u64);
         }
         Ok(is_whole)
+    }
+
+    fn will_read(&self, offset: u64, bytes: u64) {
+        // Past the page cache there is nowhere to read it to.
+        if self.block_bytes.is_none() {
+            let bytes = std::num::NonZeroU64::new(bytes);
+            let _hint_refused = rustix::fs::fadvise(&self.file, offset, bytes, Advice::WillNeed);
+        }
     }
 
     fn write_at(&self, buffers: &[IoSlice<'_>], offset: u64, cause: Cause) -> Result<()> {
