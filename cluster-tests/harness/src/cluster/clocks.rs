@@ -7,10 +7,14 @@ use std::process::Command;
 
 const HINT: &str = "apt-get install faketime";
 
+/// Where the library keeps what the threads of a process share, by the number of the process.
+const SHARED: [&str; 2] = ["/dev/shm/faketime_shm_", "/dev/shm/sem.faketime_sem_"];
+
 /// The library, found on this machine.
 #[derive(Debug)]
 pub struct FakeTime {
     preload: String,
+    processes: Vec<u32>,
 }
 
 impl FakeTime {
@@ -22,7 +26,7 @@ impl FakeTime {
         let preload = String::from_utf8_lossy(&output.stdout).into_owned();
         let is_found = output.status.success() && preload.contains("libfaketimeMT");
         ensure!(is_found, "faketime names no library for threads: `{preload}` ({HINT})");
-        Ok(Self { preload })
+        Ok(Self { preload, processes: Vec::new() })
     }
 
     /// Variables of a process whose wall clock alone is set by `wall`.
@@ -41,10 +45,26 @@ impl FakeTime {
         self.variables(&[("FAKETIME", &format!("+0 x{rate}"))])
     }
 
+    /// A process that got such variables: what it leaves when it is killed is removed with `self`.
+    pub fn note(&mut self, process: u32) {
+        self.processes.push(process);
+    }
+
     fn variables(&self, all: &[(&str, &str)]) -> Vec<(String, String)> {
         let preload = [("LD_PRELOAD", self.preload.as_str())];
         let all = preload.iter().chain(all);
         all.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+}
+
+impl Drop for FakeTime {
+    fn drop(&mut self) {
+        for process in &self.processes {
+            for name in SHARED {
+                // One that ended by itself has removed them.
+                let _ = std::fs::remove_file(format!("{name}{process}"));
+            }
+        }
     }
 }
 

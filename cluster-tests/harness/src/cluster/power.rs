@@ -53,7 +53,8 @@ impl FileSystem {
     /// Those that this machine can make and mount.
     pub fn available() -> Result<Vec<Self>> {
         let known = std::fs::read_to_string("/proc/filesystems")?;
-        let xfs = known.lines().any(|line| line.trim() == "xfs") && run("mkfs.xfs", &["-V"]).is_ok();
+        let xfs =
+            known.lines().any(|line| line.trim() == "xfs") && run("mkfs.xfs", &["-V"]).is_ok();
         Ok(if xfs { vec![Self::Ext4, Self::Xfs] } else { vec![Self::Ext4] })
     }
 

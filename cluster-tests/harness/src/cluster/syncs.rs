@@ -89,7 +89,8 @@ mod tests {
     fn what_follows_the_failure_is_told_from_what_came_before() {
         let before = "pwrite64(9</d/a>, \"\"..., 512, 0) = 512\nfdatasync(9</d/a>) = 0\n";
         let failed = "fdatasync(9</d/a>) = -1 EIO (Input/output error) (INJECTED)";
-        let all = format!("{before}{failed}\n--- SIGCHLD {{}} ---\nfsync(8</d>) = 0\n+++ exited +++\n");
+        let all =
+            format!("{before}{failed}\n--- SIGCHLD {{}} ---\nfsync(8</d>) = 0\n+++ exited +++\n");
         let expected = Seen {
             syncs_before: 1,
             failed: Some(failed.to_owned()),

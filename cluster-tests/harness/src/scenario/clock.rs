@@ -1,3 +1,4 @@
+use super::stale_reads::{Reads, StaleReads};
 use super::{kill, partition, three};
 use crate::args::{Setup, need};
 use crate::client::{Outcome, Session, SessionOptions};
@@ -45,7 +46,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// the put and judged by that of the node that answers, so it comes earlier or later by as much as
 /// these two differ. Checked on every node: it also proves that the clocks are wrong.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
-    let fake = FakeTime::find()?;
+    let mut fake = FakeTime::find()?;
     let mut wall = WallClock::create(setup.work())?;
     let rounds = setup.rounds(9, 2);
     let mut checker = Checker::new(need(&setup.programs.porcupine, "--porcupine")?, setup.work());
@@ -53,10 +54,10 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let mut spec = three(setup, &[]);
     spec.namespaces = true;
     let mut cluster = Cluster::start(spec).await?;
-    set_clocks(&mut cluster, &fake, &wall).await?;
+    set_clocks(&mut cluster, &mut fake, &wall).await?;
     let before = uptimes(&cluster).await?;
     let mut ledger = Ledger::new(2);
-    let (mut heals, mut gone) = (Vec::new(), 0);
+    let (mut heals, mut gone, mut reads) = (Vec::new(), 0, Reads::default());
     for round in 0..rounds {
         let leader = [SLOW, JUMPER, FAST][round as usize % 3];
         let options = LoadOptions {
@@ -71,7 +72,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
         cluster.lead_all(cluster.store_of(leader).await?).await?;
         let cut = cut(&cluster, leader, &mut wall, &mut prng).await;
         let heal = partition::heal(&mut cluster).await;
-        cut.with_context(|| format!("round {round}"))?;
+        reads.add(&cut.with_context(|| format!("round {round}"))?);
         let heal = heal.with_context(|| format!("round {round}"))?;
         tokio::time::sleep(JUMP_SEEN).await;
         for ttl_s in TIMES_TO_LIVE_S {
@@ -100,12 +101,15 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     report.figure("heal_max_s", rounded(percentile(&heals, 1.0)));
     report.figure("acknowledged_writes", ledger.acknowledged());
     report.figure("reads_past_the_time_to_live", gone);
+    report.figure("reads_of_leaders_cut_off", reads.served);
+    report.figure("reads_they_refused", reads.refused);
+    report.demand(reads.stale == 0, format!("{} stale reads", reads.stale));
     kill::check(&checker, report);
     Ok(())
 }
 
 /// Starts every node again, with its clock.
-async fn set_clocks(cluster: &mut Cluster, fake: &FakeTime, wall: &WallClock) -> Result<()> {
+async fn set_clocks(cluster: &mut Cluster, fake: &mut FakeTime, wall: &WallClock) -> Result<()> {
     for (number, node) in cluster.nodes.iter_mut().enumerate() {
         node.kill()?;
         let variables = match number {
@@ -114,6 +118,7 @@ async fn set_clocks(cluster: &mut Cluster, fake: &FakeTime, wall: &WallClock) ->
         };
         node.launch.settings.extend(variables);
         node.restart()?;
+        fake.note(node.process()?);
     }
     cluster.wait_ready().await?;
     cluster.wait_replicated(3, LIMIT).await
@@ -131,18 +136,17 @@ async fn cut(
     node: usize,
     wall: &mut WallClock,
     prng: &mut Prng,
-) -> Result<()> {
+) -> Result<Reads> {
     let network = cluster.network.as_ref().context("no network to cut")?;
+    let stale = StaleReads::new(cluster, node).await?;
     // A leader without a lease, just after its election, would prove nothing.
     tokio::time::sleep(Duration::from_millis(500 + prng.below(500))).await;
     for other in (0..cluster.nodes.len()).filter(|other| *other != node) {
         Network::cut(network, node, other)?;
         Network::cut(network, other, node)?;
     }
-    tokio::time::sleep(Duration::from_millis(prng.below(400))).await;
     jump(wall, prng)?;
-    tokio::time::sleep(Duration::from_millis(1_500 + prng.below(800))).await;
-    Ok(())
+    stale.look(Duration::from_millis(1_800 + prng.below(800))).await
 }
 
 /// Puts a pair with a time to live, then asks every node how much of it is left. Says how many nodes

@@ -24,8 +24,10 @@ const FILL_PAIRS: usize = 2_000;
 const FILL_VALUE_BYTES: usize = 64;
 const ENDED_LIMIT: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(20);
-/// Which of a thread's syncs fails, at most.
-const NTH_MAX: u64 = 40;
+/// Which of the syncs of the log's thread fails, at most.
+const LOG_NTH_MAX: u64 = 40;
+/// A flush syncs its run, then the manifest.
+const MAINTENANCE_NTH_MAX: u64 = 2;
 /// How a store says that it stopped.
 const SAID: &str = "has stopped";
 
@@ -34,14 +36,14 @@ const SAID: &str = "has stopped";
 enum Kind {
     /// One of the log, while its thread appends.
     Log,
-    /// The first of the maintenance: of a run, its directory or the manifest.
+    /// One of the maintenance, of a run or of the manifest, while other threads append.
     Maintenance,
 }
 
-const KINDS: [Kind; 3] = [Kind::Log, Kind::Log, Kind::Maintenance];
+const KINDS: [Kind; 2] = [Kind::Log, Kind::Maintenance];
 
 // Catalogue: 17.
-/// The kernel answers one sync of one node with EIO, the leader's in every other round, under load. The
+/// The kernel answers one sync of one node with EIO, often the leader's, under load. The
 /// store must stop: no further sync, no further write by the thread that failed, the reason in the log,
 /// and the end of the process, whose only store it was. The others go on. Started again, without the
 /// failure, it is one of three equal replicas.
@@ -58,12 +60,12 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
         let load = Load::start(&cluster.channels, &nodes, &options, &name, prng.draw(), &ledger);
         wait(&mut prng, 300, 1_000).await;
         let leader = cluster.leader_of(LEDGER_PREFIX.as_bytes()).await?;
-        let victim = if round % 2 == 0 { leader } else { (leader + 1) % cluster.nodes.len() };
+        let victim = if prng.coin() { leader } else { (leader + 1) % cluster.nodes.len() };
         let kind = KINDS[round as usize % KINDS.len()];
         let text = format!("round {round}, {kind:?}, node {victim} of leader {leader}");
         let (thread, nth) = match kind {
-            Kind::Log => ("stele-store-", 1 + prng.below(NTH_MAX)),
-            Kind::Maintenance => ("stele-maintain", 1),
+            Kind::Log => ("stele-store-", 1 + prng.below(LOG_NTH_MAX)),
+            Kind::Maintenance => ("stele-maintain", 1 + prng.below(MAINTENANCE_NTH_MAX)),
         };
         let trace = setup.work().join(format!("syncs-{name}.log"));
         let process = cluster.nodes[victim].process()?;
@@ -71,7 +73,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
         if kind == Kind::Maintenance {
             fill(&cluster, round).await?;
         }
-        let said = fail(&mut cluster, victim, attached).await.with_context(|| text.clone())?;
+        let file = fail(&mut cluster, victim, attached).await.with_context(|| text.clone())?;
         let gap = gap(&cluster).await?;
         gaps.push(gap);
         cluster.nodes[victim].restart()?;
@@ -82,7 +84,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
         let verdict = checker.check(&name, recorded.records).await?;
         verify::everything(&mut cluster, &ledger, 3).await?;
         println!(
-            "{text}: a put {gap:.3} s after its end, {} operations, {}; {said}",
+            "{text}: sync of {file} failed, a put {gap:.3} s after its end, {} operations, {}",
             verdict.operations, verdict.result
         );
     }
@@ -94,7 +96,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Waits for the end of the node: what it said about it.
+/// Waits for the end of the node: the file whose sync failed.
 async fn fail(cluster: &mut Cluster, victim: usize, attached: FailingSync) -> Result<String> {
     let node = &mut cluster.nodes[victim];
     let ended = node.wait_end(ENDED_LIMIT).await;
@@ -104,8 +106,10 @@ async fn fail(cluster: &mut Cluster, victim: usize, attached: FailingSync) -> Re
     ensure!(status.code().is_some_and(|code| code != 0), "it ended with {status}");
     ensure!(seen.after.is_empty(), "after {failed} it went on with {:?}", seen.after);
     let log = tail(&node.launch.log);
-    let said = log.lines().rev().find(|line| line.contains(SAID));
-    Ok(said.with_context(|| format!("its log does not say why:\n{log}"))?.trim().to_owned())
+    ensure!(log.contains(SAID), "its log does not say why:\n{log}");
+    // `fdatasync(9</d/00000001.seg>) = …`
+    let path = failed.split('>').next().unwrap_or_default();
+    Ok(path.rsplit('/').next().unwrap_or_default().to_owned())
 }
 
 /// Seconds until a put succeeds.

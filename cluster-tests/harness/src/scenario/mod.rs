@@ -16,6 +16,7 @@ mod power_cut;
 mod replace;
 mod resize;
 mod shape;
+mod stale_reads;
 mod start;
 mod ycsb;
 

@@ -77,8 +77,7 @@ impl World {
         let mut prng = Prng::new(seed);
         let options = LoadOptions { writers: WRITERS, ..LoadOptions::default() };
         let (name, nodes) = (format!("{round:04}"), self.cluster.addresses());
-        let load =
-            Load::start(&self.cluster.channels, &nodes, &options, &name, seed, &self.ledger);
+        let load = Load::start(&self.cluster.channels, &nodes, &options, &name, seed, &self.ledger);
         wait(&mut prng, 300, 1_500).await;
         change_shape(&self.cluster, &mut prng).await;
         let victims = choose(&mut prng, self.cluster.nodes.len(), count);
