@@ -41,10 +41,6 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// drift apart by nearly what the lease allows. In each round another node leads, the slow one first,
 /// and is cut off from its peers while clients still reach it: it must serve nothing by a lease that is
 /// over by the clock of whoever leads then.
-///
-/// What follows for pairs with a time to live: their end is set by the clock of the leader that took
-/// the put and judged by that of the node that answers, so it comes earlier or later by as much as
-/// these two differ. Checked on every node: it also proves that the clocks are wrong.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let mut fake = FakeTime::find()?;
     let mut wall = WallClock::create(setup.work())?;
@@ -149,8 +145,10 @@ async fn cut(
     stale.look(Duration::from_millis(1_800 + prng.below(800))).await
 }
 
-/// Puts a pair with a time to live, then asks every node how much of it is left. Says how many nodes
-/// answered that it is over.
+/// Puts a pair with a time to live, then asks every node how much of it is left: says how many answer
+/// that it is over. Its end is set by the clock of the leader that takes the put and judged by that of
+/// the node that answers, so it comes earlier or later by as much as these two differ. That also
+/// proves that the clocks are wrong.
 async fn times_to_live(cluster: &Cluster, wall: &WallClock, ttl_s: i64) -> Result<usize> {
     let ahead = |node: usize| if node == JUMPER { wall.offset_s() } else { 0 };
     let options = SessionOptions { nodes: cluster.addresses(), limit: Duration::from_secs(1) };

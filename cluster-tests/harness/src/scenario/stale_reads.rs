@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 const KEY: &[u8] = b"stale-reads";
 /// A leader without a lease waits for peers that do not answer.
 const READ_LIMIT: Duration = Duration::from_millis(100);
-const WRITE_LIMIT: Duration = Duration::from_millis(150);
+const WRITE_LIMIT: Duration = Duration::from_millis(50);
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// What became of the reads.
