@@ -201,6 +201,32 @@ fn fault_17_a_failed_sync_of_the_manifest_stops_the_store_too() {
 }
 
 #[test]
+fn fault_17_a_failed_sync_of_the_maintenance_stops_the_store_for_good() {
+    for path in [".run", "manifest"] {
+        let disk = disk(1);
+        let (db, model) = filled(&disk, &tiny(), 40);
+        disk.inject(Fault::SyncFails { path_contains: path.into(), nth: 1 }).unwrap();
+        while db.maintain(32 << 10).is_ok() {
+            // Until a memtable is full, and its flush meets the failure.
+            match db.put(b"k", b"v") {
+                Ok(()) => {}
+                Err(error) => assert!(matches!(error, Error::Io { .. }), "{path}: {error}"),
+            }
+        }
+        let operations = disk.operations();
+        assert!(matches!(db.put(b"k", b"v"), Err(Error::Poisoned(_))), "{path}");
+        assert!(matches!(db.maintain(32 << 10), Err(Error::Poisoned(_))), "{path}");
+        assert_eq!(disk.operations(), operations, "{path}: a stopped store touched the device");
+        assert_eq!(db.get(&key(3)).unwrap().unwrap(), value(3));
+        drop(db);
+        let db = open(&disk.restart(3), &tiny()).unwrap();
+        for (key, value) in &model {
+            assert_eq!(db.get(key).unwrap().unwrap(), value[..], "{path}");
+        }
+    }
+}
+
+#[test]
 fn fault_18_a_failed_read_is_an_error_and_not_an_absent_key() {
     let disk = disk(1);
     let (db, _) = filled(&disk, &tiny(), 40);

@@ -220,6 +220,11 @@ impl Log {
         sorted::publish(&self.shared, files)
     }
 
+    /// Fails with `Poisoned` once the log has stopped.
+    pub fn check_runs(&self) -> Result<()> {
+        self.shared.poison.check()
+    }
+
     /// Stops the log: what the caller holds in memory and what is durable no longer agree.
     pub fn stop(&self, error: Error) -> Error {
         self.shared.poison.set(error)

@@ -154,6 +154,11 @@ impl Error {
         }
     }
 
+    /// Whether a sync failed: what the device has since the one before is unknown.
+    pub fn is_failed_sync(&self) -> bool {
+        matches!(self, Self::Io { op: "sync" | "sync directory", .. })
+    }
+
     /// Whether stored bytes are damaged or gone.
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Corrupt { .. } | Self::Missing { .. })

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// What a change must pass, with the arguments that keep it short.
-const CI: [(&str, &[&str]); 13] = [
+const CI: [(&str, &[&str]); 16] = [
     ("start", &["--short"]),
     ("ycsb", &["--short"]),
     ("clients", &["--short"]),
@@ -26,6 +26,9 @@ const CI: [(&str, &[&str]); 13] = [
     ("shape", &["--short"]),
     ("hostile", &["--rounds", "1"]),
     ("bytes-written", &["--short"]),
+    ("power-cut", &["--short"]),
+    ("failed-sync", &["--short"]),
+    ("clock", &["--short"]),
 ];
 
 /// Scenarios that take long or need a quiet machine.

@@ -11,13 +11,16 @@ use std::process::{Command, Stdio};
 const PYTHON: &str = "python3.11";
 
 /// Tools of the machine: the program, an argument it understands, what brings it.
-const TOOLS: [(&str, &str, &str); 6] = [
+const TOOLS: [(&str, &str, &str); 9] = [
     ("go", "version", "apt-get install golang-go (1.23 or newer)"),
     (PYTHON, "--version", "apt-get install python3.11 python3.11-venv"),
     ("ip", "-V", "apt-get install iproute2"),
     ("setpriv", "--version", "apt-get install util-linux"),
     ("mkfs.ext4", "-V", "apt-get install e2fsprogs"),
+    ("mkfs.xfs", "-V", "apt-get install xfsprogs"),
     ("mount", "--version", "apt-get install mount"),
+    ("strace", "--version", "apt-get install strace"),
+    ("faketime", "--version", "apt-get install faketime"),
 ];
 
 /// Where they lie.

@@ -63,6 +63,20 @@ impl Session {
         }
     }
 
+    /// Puts pairs that one region must hold.
+    pub async fn put_many(&mut self, pairs: Vec<kv::KvPair>) -> Outcome<()> {
+        let key = pairs.first().map(|pair| pair.key.clone()).unwrap_or_default();
+        let (mut client, context, _) = match self.target(&key, None).await {
+            Ok(target) => target,
+            Err(error) => return Outcome::Refused(error.to_string()),
+        };
+        let request = kv::RawBatchPutRequest { context, pairs, ..Default::default() };
+        match client.raw_batch_put(request).await.map(tonic::Response::into_inner) {
+            Ok(answer) => self.settle(&key, answer.region_error, answer.error, ()),
+            Err(status) => self.fail(&key, &status),
+        }
+    }
+
     pub async fn delete(&mut self, key: &[u8]) -> Outcome<()> {
         let (mut client, context, _) = match self.target(key, None).await {
             Ok(target) => target,

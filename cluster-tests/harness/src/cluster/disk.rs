@@ -37,7 +37,8 @@ impl Drop for SmallDisk {
     }
 }
 
-fn run(program: &str, arguments: &[&str]) -> Result<()> {
+/// Runs a program; its errors are the error.
+pub fn run(program: &str, arguments: &[&str]) -> Result<()> {
     let output = Command::new(program).args(arguments).output();
     let output = output.with_context(|| format!("starting {program}"))?;
     let errors = String::from_utf8_lossy(&output.stderr);

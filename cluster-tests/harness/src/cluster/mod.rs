@@ -1,17 +1,21 @@
 //! A cluster of real server processes on this machine.
 
 pub mod channels;
+pub mod clocks;
 pub mod control;
 pub mod disk;
 pub mod network;
 pub mod node;
 pub mod orders;
+pub mod power;
 pub mod process;
+pub mod syncs;
 
 use anyhow::{Context, Result};
 use channels::Channels;
 use network::Network;
 use node::{Launch, Node};
+use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,8 +36,8 @@ pub struct Spec {
     pub settings: Vec<(&'static str, String)>,
     /// Whether each node gets a network namespace, which can be cut off.
     pub namespaces: bool,
-    /// Where the last of the first nodes has its store, if not below `work`.
-    pub last_store: Option<PathBuf>,
+    /// Where nodes, by number, have their stores, if not below `work`.
+    pub stores: BTreeMap<usize, PathBuf>,
 }
 
 /// Its nodes; they die with it.
@@ -86,7 +90,7 @@ impl Cluster {
         let setting = |(key, value): &(&str, String)| {
             (format!("STELE_{}", key.to_uppercase()), value.clone())
         };
-        let own_store = self.spec.last_store.clone().filter(|_| number + 1 == self.spec.nodes);
+        let own_store = self.spec.stores.get(&number).cloned();
         Ok(Launch {
             stele: self.spec.stele.clone(),
             address,

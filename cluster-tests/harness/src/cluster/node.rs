@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -119,6 +119,20 @@ impl Node {
         child.kill()?;
         child.wait()?;
         bail!("{} did not stop in {limit:?}", self.launch.address)
+    }
+
+    /// Waits until the process ends by itself: how it ended.
+    pub async fn wait_end(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let deadline = Instant::now() + limit;
+        let child = self.child.as_mut().context("it does not run")?;
+        loop {
+            if let Some(status) = child.try_wait()? {
+                self.child = None;
+                return Ok(status);
+            }
+            ensure!(Instant::now() < deadline, "{} goes on after {limit:?}", self.launch.address);
+            tokio::time::sleep(READY_POLL).await;
+        }
     }
 
     /// SIGSTOP.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use std::time::{Duration, Instant};
 use stele_proto::stele::control::v1 as proto;
 use stele_proto::stele::control::v1::control_client::ControlClient;
-use stele_types::{RegionId, StoreId};
+use stele_types::{RegionId, RegionKind, StoreId};
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
@@ -26,6 +26,16 @@ impl Cluster {
         let order =
             |mut client: ControlClient<Channel>| async move { client.r#move(request).await };
         is_done(self.order("move", order).await?)
+    }
+
+    /// Makes a store lead every region of user keys.
+    pub async fn lead_all(&self, store: StoreId) -> Result<()> {
+        for known in self.regions().await? {
+            if known.region.kind == RegionKind::Data && known.leader != Some(store) {
+                self.transfer(known.region.id, store).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Merges `source` into its neighbour `target`.

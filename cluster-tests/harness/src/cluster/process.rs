@@ -1,6 +1,6 @@
 //! What the kernel says of a process.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use std::time::Duration;
 
@@ -34,6 +34,24 @@ pub fn processor_time(process: u32) -> Result<Duration> {
     Ok(Duration::from_secs_f64((user + system) as f64 / TICKS_PER_SECOND))
 }
 
+/// The thread of a process whose name begins so. Names are cut off after 15 bytes.
+pub fn thread(process: u32, name: &str) -> Result<u32> {
+    for entry in std::fs::read_dir(format!("/proc/{process}/task"))? {
+        let entry = entry?;
+        // One that ended meanwhile has no name.
+        let Ok(found) = std::fs::read_to_string(entry.path().join("comm")) else { continue };
+        if found.starts_with(name) {
+            return entry.file_name().to_string_lossy().parse().context("no number of a thread");
+        }
+    }
+    bail!("process {process} has no thread {name}")
+}
+
+/// The process that traces a thread; 0 if none does.
+pub fn tracer(thread: u32) -> Result<u32> {
+    Ok(field(thread, "status", "TracerPid:")? as u32)
+}
+
 fn field(process: u32, file: &str, name: &str) -> Result<u64> {
     let text = read(process, file)?;
     let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -56,5 +74,9 @@ mod tests {
         assert!(peak_memory_bytes(me).unwrap() > 100_000);
         written_bytes(me).unwrap();
         processor_time(me).unwrap();
+        assert_eq!(tracer(me).unwrap(), 0);
+        let name = std::fs::read_to_string("/proc/self/comm").unwrap();
+        assert_eq!(thread(me, name.trim()).unwrap(), me);
+        assert!(thread(me, "nobody").is_err());
     }
 }

@@ -10,7 +10,6 @@ use anyhow::{Result, bail, ensure};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use stele_types::{RegionKind, StoreId};
 
 const DISK_BYTES: u64 = 1 << 30;
 /// No region splits meanwhile.
@@ -27,13 +26,13 @@ const REFUSALS: u32 = 20;
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let disk = SmallDisk::create(setup.work(), "small", DISK_BYTES)?;
     let mut spec = three(setup, &SETTINGS);
-    spec.last_store = Some(disk.path().join("store"));
+    spec.stores = [(SMALL, disk.path().join("store"))].into();
     let mut cluster = Cluster::start(spec).await?;
     // Nor does the placement group ask for a split, or move leaders.
     cluster.set_option("balance", "0").await?;
     let small = cluster.store_of(SMALL).await?;
     let other = cluster.store_of(0).await?;
-    lead(&cluster, small).await?;
+    cluster.lead_all(small).await?;
     let options = SessionOptions { nodes: cluster.addresses(), limit: Duration::from_secs(5) };
     let mut session = Session::new(Arc::clone(&cluster.channels), options);
 
@@ -49,7 +48,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     report.demand(deleted.is_done(), format!("deletes work on a full disk: {}", brief(&deleted)));
 
     let started = Instant::now();
-    lead(&cluster, other).await?;
+    cluster.lead_all(other).await?;
     report.figure("transfer_s", rounded(started.elapsed().as_secs_f64()));
     for number in 0..50 {
         let outcome = put_until(&mut session, &format!("elsewhere/{number}"), 64 << 10).await;
@@ -59,7 +58,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let gone = delete_all(&mut session).await;
     report.demand(gone.is_done(), format!("delete range: {}", brief(&gone)));
     // Refused as long as the store is full or behind.
-    while let Err(error) = lead(&cluster, small).await {
+    while let Err(error) = cluster.lead_all(small).await {
         ensure!(started.elapsed() < LIMIT, "{error:#}, {LIMIT:?} after the deletes");
     }
     while !session.put(b"after", Bytes::from(vec![1; VALUE_BYTES])).await.is_done() {
@@ -74,16 +73,6 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
 
 fn key(number: u64) -> String {
     format!("fill/{number:07}")
-}
-
-/// Makes a store lead every region of user keys.
-async fn lead(cluster: &Cluster, store: StoreId) -> Result<()> {
-    for known in cluster.regions().await? {
-        if known.region.kind == RegionKind::Data && known.leader != Some(store) {
-            cluster.transfer(known.region.id, store).await?;
-        }
-    }
-    Ok(())
 }
 
 /// Writes until the disk is full: how many were acknowledged, and what the refusal says.

@@ -98,7 +98,7 @@ async fn one_round(
 }
 
 /// Sometimes a region is split or changes its leader just before. It may be refused.
-async fn change_shape(cluster: &Cluster, prng: &mut Prng) {
+pub async fn change_shape(cluster: &Cluster, prng: &mut Prng) {
     let Ok(regions) = cluster.regions().await else { return };
     let users: Vec<&Known> =
         regions.iter().filter(|one| one.region.kind == RegionKind::Data).collect();
@@ -124,12 +124,13 @@ async fn change_shape(cluster: &Cluster, prng: &mut Prng) {
     }
 }
 
-async fn wait(prng: &mut Prng, from_ms: u64, to_ms: u64) {
+/// Waits for a random time.
+pub async fn wait(prng: &mut Prng, from_ms: u64, to_ms: u64) {
     tokio::time::sleep(Duration::from_millis(from_ms + prng.below(to_ms - from_ms))).await;
 }
 
 /// So many of the nodes.
-fn choose(prng: &mut Prng, nodes: usize, count: usize) -> Vec<usize> {
+pub fn choose(prng: &mut Prng, nodes: usize, count: usize) -> Vec<usize> {
     let mut left: Vec<usize> = (0..nodes).collect();
     while left.len() > count {
         left.remove(prng.below(left.len() as u64) as usize);

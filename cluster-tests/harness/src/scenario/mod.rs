@@ -2,7 +2,9 @@
 
 mod bytes_written;
 mod clients;
+mod clock;
 mod disk_full;
+mod failed_sync;
 mod failover;
 mod hostile;
 mod idle;
@@ -10,9 +12,11 @@ mod kill;
 mod learner;
 mod partition;
 mod pause;
+mod power_cut;
 mod replace;
 mod resize;
 mod shape;
+mod stale_reads;
 mod start;
 mod ycsb;
 
@@ -20,6 +24,7 @@ use crate::args::Setup;
 use crate::cluster::Spec;
 use crate::report::Report;
 use anyhow::Result;
+use std::collections::BTreeMap;
 use std::pin::Pin;
 
 type Running<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
@@ -49,6 +54,9 @@ scenarios! {
     partition "partition" "symmetric, one-way and flapping partitions; the minority writes nothing"
     pause "pause" "a leader stopped longer than its lease; no stale read when it goes on"
     failover "failover" "the gap in writes after kill -9 of a leader"
+    power_cut "power-cut" "the power of one, two, three disks is cut under load; nothing acknowledged is lost"
+    failed_sync "failed-sync" "a sync fails on one node: its store stops for good, the others go on, a restart mends"
+    clock "clock" "wall clocks jump by hours, monotonic clocks drift apart; histories stay linearizable"
     disk_full "disk-full" "a full disk on one node: reads, deletes and transfers go on, space returns"
     replace "replace" "a node is lost with its disk and comes back with an empty one"
     learner "learner" "a follower too far behind is caught up by a snapshot while writes go on"
@@ -70,6 +78,6 @@ fn three(setup: &Setup, settings: &[(&'static str, &str)]) -> Spec {
         nodes: 3,
         settings: settings.iter().map(own).collect(),
         namespaces: false,
-        last_store: None,
+        stores: BTreeMap::new(),
     }
 }

@@ -163,7 +163,7 @@ impl Alone {
 
 /// Seconds from the end of the cut until every replica of every region knows a leader and has applied
 /// what was committed at the end of the cut, and a put succeeds.
-async fn heal(cluster: &mut Cluster) -> Result<f64> {
+pub async fn heal(cluster: &mut Cluster) -> Result<f64> {
     cluster.network.as_ref().context("no network to heal")?.heal_all()?;
     let started = Instant::now();
     let options = SessionOptions { nodes: cluster.addresses(), limit: Duration::from_millis(500) };

@@ -149,13 +149,36 @@ impl Store {
 
     /// Makes everything applied so far independent of the log's tail: memtables become runs.
     pub fn flush(&self) -> Result<()> {
-        self.gc.force(stele_gc::Forced::Flush)
+        self.stop_on_failed_sync(self.gc.force(stele_gc::Forced::Flush))
     }
 
     /// Merges, sorts and collects until nothing is left to gain.
     pub fn compact(&self) -> Result<()> {
-        self.gc.force(stele_gc::Forced::SortAll)?;
-        self.gc.force(stele_gc::Forced::Collect)
+        let sorted = self.gc.force(stele_gc::Forced::SortAll);
+        let done = sorted.and_then(|()| self.gc.force(stele_gc::Forced::Collect));
+        self.stop_on_failed_sync(done)
+    }
+
+    /// A failed sync stops the store, of whichever file it was: nobody knows what the device has, and
+    /// behind a manifest that takes no more edits memory and log would grow without end.
+    fn stop_on_failed_sync<T>(&self, done: Result<T>) -> Result<T> {
+        done.map_err(|error| {
+            let stops = error.is_failed_sync() || self.shared.index.poisoned();
+            if stops && !mutant::active("engine.failed_sync_outlived") {
+                return self.shared.log.stop(error);
+            }
+            error
+        })
+    }
+
+    fn maintain_slice(&self, bytes_max: u64) -> Result<Maintained> {
+        self.shared.log.check_runs()?;
+        let mended_bytes = self.mend_lost()?;
+        let done = self.gc.step(bytes_max)?;
+        self.scrub.step(&self.shared, bytes_max);
+        self.rewrite_damaged()?;
+        let bytes = mended_bytes + done.bytes;
+        Ok(Maintained { bytes, more: done.stage != Stage::Idle || mended_bytes > 0 })
     }
 
     /// Garbage collection, for callers that force a job or look at its figures.
@@ -298,11 +321,11 @@ impl StorageEngine for Store {
     }
 
     fn install(&self, region: RegionId, at: (LogIndex, Term), incoming: Incoming) -> Result<()> {
-        install::install(self, region, at, incoming)
+        self.stop_on_failed_sync(install::install(self, region, at, incoming))
     }
 
     fn drop_ranges(&self, ranges: &[KeyRange]) -> Result<()> {
-        install::drop_ranges(self, ranges)
+        self.stop_on_failed_sync(install::drop_ranges(self, ranges))
     }
 
     fn range_size(&self, range: &KeyRange) -> Result<RangeSize> {
@@ -323,12 +346,7 @@ impl StorageEngine for Store {
     }
 
     fn maintain(&self, bytes_max: u64) -> Result<Maintained> {
-        let mended_bytes = self.mend_lost()?;
-        let done = self.gc.step(bytes_max)?;
-        self.scrub.step(&self.shared, bytes_max);
-        self.rewrite_damaged()?;
-        let bytes = mended_bytes + done.bytes;
-        Ok(Maintained { bytes, more: done.stage != Stage::Idle || mended_bytes > 0 })
+        self.stop_on_failed_sync(self.maintain_slice(bytes_max))
     }
 
     fn has_lost(&self) -> bool {

@@ -1,0 +1,117 @@
+//! Wrong clocks for single nodes: libfaketime stands between a process and the C library's
+//! `clock_gettime`, which Rust's standard library reads both clocks with.
+
+use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const HINT: &str = "apt-get install faketime";
+
+/// Where the library keeps what the threads of a process share, by the number of the process.
+const SHARED: [&str; 2] = ["/dev/shm/faketime_shm_", "/dev/shm/sem.faketime_sem_"];
+
+/// The library, found on this machine.
+#[derive(Debug)]
+pub struct FakeTime {
+    preload: String,
+    processes: Vec<u32>,
+}
+
+impl FakeTime {
+    /// Asks its own wrapper where it lies. Fails if it is not installed.
+    pub fn find() -> Result<Self> {
+        let mut ask = Command::new("faketime");
+        ask.args(["-m", "-f", "+0", "sh", "-c", "printf %s \"$LD_PRELOAD\""]);
+        let output = ask.output().with_context(|| format!("starting faketime ({HINT})"))?;
+        let preload = String::from_utf8_lossy(&output.stdout).into_owned();
+        let is_found = output.status.success() && preload.contains("libfaketimeMT");
+        ensure!(is_found, "faketime names no library for threads: `{preload}` ({HINT})");
+        Ok(Self { preload, processes: Vec::new() })
+    }
+
+    /// Variables of a process whose wall clock alone is set by `wall`.
+    pub fn wall(&self, wall: &WallClock) -> Vec<(String, String)> {
+        let path = wall.path.display().to_string();
+        self.variables(&[
+            ("FAKETIME_TIMESTAMP_FILE", &path),
+            // Seconds; else it looks every ten.
+            ("FAKETIME_CACHE_DURATION", "1"),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+        ])
+    }
+
+    /// Variables of a process whose clocks run at this rate, the monotonic one too.
+    pub fn rate(&self, rate: f64) -> Vec<(String, String)> {
+        self.variables(&[("FAKETIME", &format!("+0 x{rate}"))])
+    }
+
+    /// A process that got such variables: what it leaves when it is killed is removed with `self`.
+    pub fn note(&mut self, process: u32) {
+        self.processes.push(process);
+    }
+
+    fn variables(&self, all: &[(&str, &str)]) -> Vec<(String, String)> {
+        let preload = [("LD_PRELOAD", self.preload.as_str())];
+        let all = preload.iter().chain(all);
+        all.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+}
+
+impl Drop for FakeTime {
+    fn drop(&mut self) {
+        for process in &self.processes {
+            for name in SHARED {
+                // One that ended by itself has removed them.
+                let _ = std::fs::remove_file(format!("{name}{process}"));
+            }
+        }
+    }
+}
+
+/// A wall clock that can be set while its process runs. It takes up to a second.
+#[derive(Debug)]
+pub struct WallClock {
+    path: PathBuf,
+    offset_s: i64,
+}
+
+impl WallClock {
+    /// One that is right, kept in a file below `work`.
+    pub fn create(work: &Path) -> Result<Self> {
+        let mut clock = Self { path: work.join("wall-clock"), offset_s: 0 };
+        clock.set(0)?;
+        Ok(clock)
+    }
+
+    /// How many seconds it is ahead.
+    pub fn offset_s(&self) -> i64 {
+        self.offset_s
+    }
+
+    /// From now on it is so many seconds ahead.
+    pub fn set(&mut self, offset_s: i64) -> Result<()> {
+        // By a rename: who reads it finds it whole.
+        let new = self.path.with_extension("new");
+        std::fs::write(&new, format!("{offset_s:+}\n"))?;
+        std::fs::rename(&new, &self.path)?;
+        self.offset_s = offset_s;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wall_clock_is_a_signed_number_of_seconds_in_a_file() {
+        let work = tempfile::tempdir().unwrap();
+        let mut clock = WallClock::create(work.path()).unwrap();
+        let found = || std::fs::read_to_string(work.path().join("wall-clock")).unwrap();
+        assert_eq!(found(), "+0\n");
+        clock.set(-7200).unwrap();
+        assert_eq!((found().as_str(), clock.offset_s()), ("-7200\n", -7200));
+        clock.set(3600).unwrap();
+        assert_eq!(found(), "+3600\n");
+    }
+}

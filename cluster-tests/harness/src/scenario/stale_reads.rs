@@ -1,0 +1,112 @@
+//! Reads of a leader that is cut off from its peers, beside a writer that only the others answer.
+
+use crate::client::{Session, SessionOptions};
+use crate::cluster::Cluster;
+use anyhow::{Context as _, Result, ensure};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use stele_proto::kvrpcpb::RawGetRequest;
+use stele_proto::tikvpb::tikv_client::TikvClient;
+use tonic::transport::Channel;
+
+const KEY: &[u8] = b"stale-reads";
+/// A leader without a lease waits for peers that do not answer.
+const READ_LIMIT: Duration = Duration::from_millis(100);
+const WRITE_LIMIT: Duration = Duration::from_millis(50);
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// What became of the reads.
+#[derive(Clone, Debug, Default)]
+pub struct Reads {
+    pub served: u64,
+    pub refused: u64,
+    /// Served with an older value than one acknowledged before the read began.
+    pub stale: u64,
+}
+
+impl Reads {
+    pub fn add(&mut self, other: &Self) {
+        self.served += other.served;
+        self.refused += other.refused;
+        self.stale += other.stale;
+    }
+}
+
+/// A reader of one node, and a writer of the others: ever greater numbers to one key.
+#[derive(Debug)]
+pub struct StaleReads {
+    reader: TikvClient<Channel>,
+    request: RawGetRequest,
+    writer: Session,
+    acknowledged: u64,
+}
+
+impl StaleReads {
+    /// Learns the way to the node, which must lead the key's region.
+    pub async fn new(cluster: &Cluster, node: usize) -> Result<Self> {
+        let mut nodes = cluster.addresses();
+        let address = nodes.remove(node);
+        let options = SessionOptions { nodes, limit: WRITE_LIMIT };
+        let mut writer = Session::new(Arc::clone(&cluster.channels), options);
+        let store = cluster.store_of(node).await?.0;
+        let started = Instant::now();
+        // The last to have written is greater than all of earlier rounds.
+        let acknowledged = std::time::SystemTime::UNIX_EPOCH.elapsed()?.as_nanos() as u64;
+        loop {
+            let is_put = writer.put(KEY, number(acknowledged)).await.is_done();
+            let route = writer.route(KEY).await?;
+            let peer = route.region.peers.get(route.leader).copied().context("no leader")?;
+            if is_put && peer.store_id == store {
+                let context = Some(route.context(&peer, false));
+                let key = Bytes::from_static(KEY);
+                let request = RawGetRequest { context, key, ..Default::default() };
+                let reader = cluster.channels.tikv(&address, READ_LIMIT)?;
+                return Ok(Self { reader, request, writer, acknowledged });
+            }
+            ensure!(started.elapsed() < LIMIT, "node {node} does not lead for {LIMIT:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Reads and writes for so long.
+    pub async fn look(self, time: Duration) -> Result<Reads> {
+        let Self { mut reader, request, mut writer, acknowledged } = self;
+        let newest = Arc::new(AtomicU64::new(acknowledged));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (noted, stopped) = (Arc::clone(&newest), Arc::clone(&stop));
+        let writing = tokio::spawn(async move {
+            for next in acknowledged + 1.. {
+                if stopped.load(Ordering::Relaxed) {
+                    break;
+                }
+                match writer.put(KEY, number(next)).await.is_done() {
+                    true => noted.store(next, Ordering::SeqCst),
+                    false => tokio::time::sleep(Duration::from_millis(2)).await,
+                }
+            }
+        });
+        let mut reads = Reads::default();
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            let before = newest.load(Ordering::SeqCst);
+            match reader.raw_get(request.clone()).await.map(tonic::Response::into_inner) {
+                Ok(found) if found.region_error.is_none() && found.error.is_empty() => {
+                    reads.served += 1;
+                    reads.stale += u64::from(found.value < number(before));
+                }
+                _ => reads.refused += 1,
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        stop.store(true, Ordering::Relaxed);
+        writing.await?;
+        Ok(reads)
+    }
+}
+
+/// As bytes that sort like the numbers.
+fn number(number: u64) -> Bytes {
+    Bytes::copy_from_slice(&number.to_be_bytes())
+}
