@@ -10,6 +10,7 @@ use stele_storage::StorageEngine;
 const STORES: usize = 3;
 const CLIENTS: usize = 8;
 const KEYS_EACH: usize = 20;
+const ELECTION_TICKS: u64 = 10;
 
 fn key(client: usize, number: usize) -> Vec<u8> {
     format!("{client}/{number:03}").into_bytes()
@@ -25,7 +26,7 @@ where
     let dirs: Vec<PathBuf> = (0..STORES).map(|store| dir.path().join(store.to_string())).collect();
     let start = || {
         let engines = dirs.iter().map(|dir| open(dir).unwrap()).collect();
-        Cluster::start(engines, CLIENTS).unwrap()
+        Cluster::start(engines, CLIENTS, ELECTION_TICKS).unwrap()
     };
     let cluster = start();
     std::thread::scope(|scope| {

@@ -19,12 +19,13 @@ use stele_vfs::SystemClock;
 const CLUSTER: ClusterId = ClusterId(5);
 /// All user keys.
 pub(super) const DATA: RegionId = RegionId(2);
-/// Who leads: nobody else campaigns as long as it is heard of.
-const LEADER: StoreId = StoreId(1);
-/// Ticks of silence before an election: a store that waits for its disk keeps its leader.
-pub const ELECTION_TICKS_MIN: u64 = 100;
+/// Who is asked to campaign.
+const FIRST: StoreId = StoreId(1);
+/// Ticks of silence before an election in a measured group: a leader that waits for its disk keeps its
+/// place. After its start a store votes for nobody for as long.
+pub const ELECTION_TICKS_MIN: u64 = 40;
 const ELECTED_WITHIN: Duration = Duration::from_secs(30);
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// A running group.
 pub struct Cluster<E: StorageEngine> {
@@ -59,8 +60,8 @@ where
     E::Incoming: 'static,
 {
     /// Starts a group on these engines, one a store, new or as an earlier life left them. At most
-    /// `clients` clients use it.
-    pub fn start(engines: Vec<E>, clients: usize) -> Result<Self> {
+    /// `clients` clients use it. Elections begin after `election_ticks` of silence, or twice as many.
+    pub fn start(engines: Vec<E>, clients: usize, election_ticks: u64) -> Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let engines: Vec<Arc<E>> = engines.into_iter().map(Arc::new).collect();
         let stores = (1..=engines.len() as u64).map(StoreId);
@@ -68,12 +69,12 @@ where
         let inboxes = Arc::new(inboxes);
         let slots = Arc::new(Slots::new(clients));
         let running = Arc::new(AtomicBool::new(true));
-        let first = engines.first().context("a group needs a store")?.clone();
         let mut threads = Vec::new();
-        let mut readers = None;
+        let mut all_readers = Vec::new();
         for (engine, (&id, inbox)) in engines.iter().zip(inboxes.iter()) {
-            let core = open_core(engine, id, engines.len() as u64, &*clock)?;
-            readers.get_or_insert_with(|| core.readers());
+            let region = region(engines.len() as u64);
+            let core = open_core(engine, id, region, election_ticks, &*clock)?;
+            all_readers.push(core.readers());
             let wants_checkpoint = Arc::new(AtomicBool::new(false));
             let turn = Turn {
                 core,
@@ -97,35 +98,11 @@ where
                 }
             })?);
         }
-        let inbox = inboxes.get(&LEADER).context("no store leads")?.clone();
-        let readers = readers.context("no store leads")?;
-        let cluster =
-            Self { engine: first, readers, inbox, slots, clock, inboxes, running, threads };
-        cluster.elect()?;
-        Ok(cluster)
-    }
-
-    /// Lets the first store campaign until it leads.
-    fn elect(&self) -> Result<()> {
-        let deadline = Instant::now() + ELECTED_WITHIN;
-        let header = Header { region: DATA, ..Header::default() };
-        // Nobody waits for the answer.
-        let id = RequestId(u64::MAX);
-        self.inbox.push([Input::Admin(AdminCall { id, header, call: Admin::Campaign })]);
-        while self.leading_term().is_none() {
-            if let Some(why) = self.slots.failure() {
-                bail!(why);
-            }
-            if Instant::now() > deadline {
-                bail!("no leader within {ELECTED_WITHIN:?}");
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
-        Ok(())
-    }
-
-    fn leading_term(&self) -> Option<u64> {
-        self.readers.get(DATA)?.leading_term()
+        let leader = elect(&all_readers, &inboxes, &slots)?;
+        let inbox = inboxes.values().nth(leader).context("no store leads")?.clone();
+        let engine = engines.into_iter().nth(leader).context("no store leads")?;
+        let readers = all_readers.into_iter().nth(leader).context("no store leads")?;
+        Ok(Self { engine, readers, inbox, slots, clock, inboxes, running, threads })
     }
 
     /// The leader's engine.
@@ -147,6 +124,34 @@ where
     }
 }
 
+/// Lets the first store campaign until some store leads: which in their order.
+fn elect<E: StorageEngine>(
+    readers: &[Arc<Readers>],
+    inboxes: &BTreeMap<StoreId, Arc<Inbox<E>>>,
+    slots: &Slots,
+) -> Result<usize> {
+    let deadline = Instant::now() + ELECTED_WITHIN;
+    let header = Header { region: DATA, ..Header::default() };
+    let leads = |it: &Arc<Readers>| it.get(DATA).and_then(|it| it.leading_term()).is_some();
+    loop {
+        if let Some(leader) = readers.iter().position(leads) {
+            return Ok(leader);
+        }
+        if let Some(why) = slots.failure() {
+            bail!(why);
+        }
+        if Instant::now() > deadline {
+            bail!("no leader within {ELECTED_WITHIN:?}");
+        }
+        if let Some(inbox) = inboxes.get(&FIRST) {
+            // Nobody waits for the answer.
+            let id = RequestId(u64::MAX);
+            inbox.push([Input::Admin(AdminCall { id, header, call: Admin::Campaign })]);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
 fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     Ok(std::thread::Builder::new().name(name).spawn(run)?)
 }
@@ -154,17 +159,18 @@ fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle
 fn open_core<E: StorageEngine>(
     engine: &Arc<E>,
     store: StoreId,
-    stores: u64,
+    region: Region,
+    election_ticks: u64,
     clock: &dyn Clock,
 ) -> Result<RaftStore<E>> {
     let ident = StoreIdent { cluster: CLUSTER, store };
     if RaftStore::ident(&**engine)?.is_none() {
-        RaftStore::bootstrap(&**engine, &ident, &[region(stores)])?;
+        RaftStore::bootstrap(&**engine, &ident, &[region])?;
     }
     let incarnation = clock.unix_seconds() * 1_000_000_000 + clock.monotonic_nanos();
     let mut options = Options::new(store, CLUSTER, incarnation, incarnation ^ store.0);
-    options.election_ticks_min = ELECTION_TICKS_MIN;
-    options.election_ticks_max = ELECTION_TICKS_MIN * 2;
+    options.election_ticks_min = election_ticks;
+    options.election_ticks_max = election_ticks * 2;
     options.hibernate_after_ticks = 0;
     Ok(RaftStore::open(engine.clone(), options, now(clock))?)
 }

@@ -40,7 +40,9 @@ impl Slots {
     /// A store's loop ended: nobody will answer.
     pub fn fail(&self, why: String) {
         self.failed.lock().get_or_insert(why);
-        self.slots.iter().for_each(|slot| drop(slot.filled.notify_all()));
+        for slot in &self.slots {
+            slot.filled.notify_all();
+        }
     }
 
     /// Why there are no answers any more, if so.

@@ -3,7 +3,7 @@
 use super::args::Args;
 use super::phases::{Measured, Phase, Plan};
 use super::recovery;
-use crate::harness::Cluster;
+use crate::harness::{Cluster, ELECTION_TICKS_MIN};
 #[cfg(feature = "rocksdb")]
 use crate::rocks::{self, RockStore};
 use crate::stele::Design;
@@ -55,7 +55,7 @@ where
 {
     let dirs = store_dirs(dir, plan.stores);
     let engines = dirs.iter().map(|dir| open(dir)).collect::<stele_types::Result<Vec<E>>>()?;
-    let cluster = Cluster::start(engines, plan.clients)?;
+    let cluster = Cluster::start(engines, plan.clients, ELECTION_TICKS_MIN)?;
     let out = f(&cluster)?;
     cluster.stop()?;
     Ok(out)
