@@ -27,9 +27,11 @@ impl Design {
         let usual = Options::default();
         let gc = match self {
             Self::Adaptive => GcOptions::default(),
-            Self::Nezha { sort_threshold_bytes } => {
-                GcOptions { policy: PolicyKind::Nezha, sort_threshold_bytes, ..GcOptions::default() }
-            }
+            Self::Nezha { sort_threshold_bytes } => GcOptions {
+                policy: PolicyKind::Nezha,
+                sort_threshold_bytes,
+                ..GcOptions::default()
+            },
             Self::NezhaNoGc => GcOptions {
                 policy: PolicyKind::Nezha,
                 sort_threshold_bytes: u64::MAX,

@@ -54,11 +54,9 @@ where
 
 #[test]
 fn what_a_group_on_the_unified_log_acknowledged_is_there_when_it_starts_again() {
-    for design in [
-        Design::Adaptive,
-        Design::Nezha { sort_threshold_bytes: 64 << 10 },
-        Design::NezhaNoGc,
-    ] {
+    for design in
+        [Design::Adaptive, Design::Nezha { sort_threshold_bytes: 64 << 10 }, Design::NezhaNoGc]
+    {
         check(|dir| design.open(dir));
     }
 }

@@ -40,11 +40,8 @@ pub struct Cluster<E: StorageEngine> {
 }
 
 fn region(stores: u64) -> Region {
-    let voter = |store: u64| Peer {
-        id: PeerId(100 + store),
-        store: StoreId(store),
-        role: PeerRole::Voter,
-    };
+    let voter =
+        |store: u64| Peer { id: PeerId(100 + store), store: StoreId(store), role: PeerRole::Voter };
     Region {
         id: DATA,
         epoch: RegionEpoch { conf_version: 1, version: 1 },

@@ -49,8 +49,7 @@ impl Report {
     }
 
     fn median(&self, phase: &str, system: &str, figure: &str) -> Option<f64> {
-        let (_, figures) =
-            self.rows.iter().find(|((of, by), _)| of == phase && by == system)?;
+        let (_, figures) = self.rows.iter().find(|((of, by), _)| of == phase && by == system)?;
         let mut values = figures.get(figure)?.clone();
         values.sort_by(f64::total_cmp);
         let middle = values.len() / 2;

@@ -3,11 +3,12 @@
 //! The library is reached through its C interface and not through a crate, because the crates build
 //! the library from source or want one certain release of it.
 
+use super::batch::Batch;
+use super::cursor::{Cursor, Reading};
 use super::ffi;
 use std::ffi::{CStr, CString, c_char};
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::Arc;
 use stele_types::{Error, Result};
 
 /// What a read may look at (`rocksdb::ReadTier`).
@@ -35,8 +36,8 @@ pub enum Durability {
 /// An open database.
 #[derive(Debug)]
 pub struct Db {
-    raw: *mut ffi::Database,
-    path: PathBuf,
+    pub(super) raw: *mut ffi::Database,
+    pub(super) path: PathBuf,
 }
 
 // SAFETY: RocksDB's `DB` may be used from any number of threads at once (c.h uses it as is).
@@ -45,7 +46,11 @@ unsafe impl Send for Db {}
 unsafe impl Sync for Db {}
 
 /// Runs a call that reports failure through its last argument.
-fn check<T>(path: &Path, op: &'static str, call: impl FnOnce(*mut *mut c_char) -> T) -> Result<T> {
+pub(super) fn check<T>(
+    path: &Path,
+    op: &'static str,
+    call: impl FnOnce(*mut *mut c_char) -> T,
+) -> Result<T> {
     let mut error: *mut c_char = ptr::null_mut();
     let out = call(&mut error);
     if error.is_null() {
@@ -57,7 +62,9 @@ fn check<T>(path: &Path, op: &'static str, call: impl FnOnce(*mut *mut c_char) -
     unsafe { ffi::rocksdb_free(error.cast()) };
     match text.contains("No space left") {
         true => Err(Error::NoSpace(path.to_path_buf())),
-        false => Err(Error::Io { op, path: path.to_path_buf(), source: std::io::Error::other(text) }),
+        false => {
+            Err(Error::Io { op, path: path.to_path_buf(), source: std::io::Error::other(text) })
+        }
     }
 }
 
@@ -65,7 +72,7 @@ fn check<T>(path: &Path, op: &'static str, call: impl FnOnce(*mut *mut c_char) -
 ///
 /// # Safety
 /// `data` is null, or points to `bytes` bytes that live and do not change for `'a`.
-unsafe fn slice<'a>(data: *const c_char, bytes: usize) -> &'a [u8] {
+pub(super) unsafe fn slice<'a>(data: *const c_char, bytes: usize) -> &'a [u8] {
     if data.is_null() || bytes == 0 {
         return &[];
     }
@@ -143,12 +150,17 @@ impl Db {
     }
 
     /// Gives the value under `key` to `read`.
-    pub fn get<T>(&self, key: &[u8], tier: Tier, read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
+    pub fn get<T>(
+        &self,
+        key: &[u8],
+        tier: Tier,
+        read: impl FnOnce(&[u8]) -> T,
+    ) -> Result<Option<T>> {
         let options = Reading::new(tier, None);
         self.get_with(key, &options, read)
     }
 
-    fn get_with<T>(
+    pub(super) fn get_with<T>(
         &self,
         key: &[u8],
         options: &Reading,
@@ -157,7 +169,13 @@ impl Db {
         // SAFETY: key and options are valid for the call; the slice is freed after its last use.
         unsafe {
             let found = check(&self.path, "reading", |error| {
-                ffi::rocksdb_get_pinned(self.raw, options.0, key.as_ptr().cast(), key.len(), error)
+                ffi::rocksdb_get_pinned(
+                    self.raw,
+                    options.raw,
+                    key.as_ptr().cast(),
+                    key.len(),
+                    error,
+                )
             })?;
             if found.is_null() {
                 return Ok(None);
@@ -175,11 +193,11 @@ impl Db {
         self.cursor_with(Reading::new(Tier::All, None))
     }
 
-    fn cursor_with(&self, options: Reading) -> Cursor<'_> {
+    pub(super) fn cursor_with(&self, options: Reading) -> Cursor<'_> {
         // SAFETY: database and options outlive the iterator, which the cursor's lifetime and its
         // field see to.
-        let raw = unsafe { ffi::rocksdb_create_iterator(self.raw, options.0) };
-        Cursor { raw, db: self, _options: options }
+        let raw = unsafe { ffi::rocksdb_create_iterator(self.raw, options.raw) };
+        Cursor::new(raw, self, options)
     }
 }
 
@@ -187,205 +205,5 @@ impl Drop for Db {
     fn drop(&mut self) {
         // SAFETY: opened once, closed once; cursors and snapshots borrow or share `self`.
         unsafe { ffi::rocksdb_close(self.raw) }
-    }
-}
-
-/// Read options.
-struct Reading(*mut ffi::ReadOptions);
-
-impl Reading {
-    fn new(tier: Tier, snapshot: Option<&Snapshot>) -> Self {
-        // SAFETY: freed in `drop`; the snapshot is alive at every read that is given these options.
-        unsafe {
-            let options = ffi::rocksdb_readoptions_create();
-            if tier != Tier::All {
-                ffi::rocksdb_readoptions_set_read_tier(options, tier as i32);
-            }
-            if let Some(snapshot) = snapshot {
-                ffi::rocksdb_readoptions_set_snapshot(options, snapshot.raw);
-            }
-            Self(options)
-        }
-    }
-}
-
-impl Drop for Reading {
-    fn drop(&mut self) {
-        // SAFETY: created in `new`, freed once.
-        unsafe { ffi::rocksdb_readoptions_destroy(self.0) }
-    }
-}
-
-/// One point in time of a database.
-#[derive(Debug)]
-pub struct Snapshot {
-    raw: *const ffi::Snapshot,
-    db: Arc<Db>,
-}
-
-// SAFETY: a snapshot is a number in the library's list, which a lock guards.
-unsafe impl Send for Snapshot {}
-// SAFETY: as above; reading with it does not change it.
-unsafe impl Sync for Snapshot {}
-
-impl Snapshot {
-    /// What `db` holds now.
-    pub fn new(db: &Arc<Db>) -> Self {
-        // SAFETY: the database is open for as long as the snapshot shares it.
-        let raw = unsafe { ffi::rocksdb_create_snapshot(db.raw) };
-        Self { raw, db: db.clone() }
-    }
-
-    /// Gives the value under `key` to `read`. `None` outside: it is not in memory, where only that
-    /// may be looked at.
-    pub fn get<T>(
-        &self,
-        key: &[u8],
-        tier: Tier,
-        read: impl FnOnce(&[u8]) -> T,
-    ) -> Result<Option<Option<T>>> {
-        match self.db.get_with(key, &Reading::new(tier, Some(self)), read) {
-            Ok(found) => Ok(Some(found)),
-            Err(Error::Io { source, .. }) if source.to_string().contains("Result incomplete") => {
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// A cursor over that time.
-    pub fn cursor(&self) -> Cursor<'_> {
-        self.db.cursor_with(Reading::new(Tier::All, Some(self)))
-    }
-}
-
-impl Drop for Snapshot {
-    fn drop(&mut self) {
-        // SAFETY: taken from this database, released once.
-        unsafe { ffi::rocksdb_release_snapshot(self.db.raw, self.raw) }
-    }
-}
-
-/// A place in the order of keys.
-pub struct Cursor<'a> {
-    raw: *mut ffi::Iterator,
-    db: &'a Db,
-    _options: Reading,
-}
-
-impl Cursor<'_> {
-    /// To the first key at or after `key`.
-    pub fn seek(&mut self, key: &[u8]) {
-        // SAFETY: iterator and key are valid for the call.
-        unsafe { ffi::rocksdb_iter_seek(self.raw, key.as_ptr().cast(), key.len()) }
-    }
-
-    /// To the last key at or before `key`.
-    pub fn seek_back(&mut self, key: &[u8]) {
-        // SAFETY: iterator and key are valid for the call.
-        unsafe { ffi::rocksdb_iter_seek_for_prev(self.raw, key.as_ptr().cast(), key.len()) }
-    }
-
-    /// One key on, or back. On a pair only.
-    pub fn step(&mut self, forward: bool) {
-        // SAFETY: `pair` was `Some`, so the iterator is valid, as both calls ask.
-        unsafe {
-            match forward {
-                true => ffi::rocksdb_iter_next(self.raw),
-                false => ffi::rocksdb_iter_prev(self.raw),
-            }
-        }
-    }
-
-    /// Key and value here; `None` past the ends.
-    pub fn pair(&self) -> Result<Option<(&[u8], &[u8])>> {
-        // SAFETY: on a valid iterator both slices live until it moves, and moving takes `&mut self`.
-        unsafe {
-            if ffi::rocksdb_iter_valid(self.raw) == 0 {
-                return check(&self.db.path, "iterating", |error| {
-                    ffi::rocksdb_iter_get_error(self.raw, error);
-                    None
-                });
-            }
-            let (mut key_bytes, mut value_bytes) = (0, 0);
-            let key = ffi::rocksdb_iter_key(self.raw, &mut key_bytes);
-            let value = ffi::rocksdb_iter_value(self.raw, &mut value_bytes);
-            Ok(Some((slice(key, key_bytes), slice(value, value_bytes))))
-        }
-    }
-}
-
-impl Drop for Cursor<'_> {
-    fn drop(&mut self) {
-        // SAFETY: created with the cursor, freed once, before its options.
-        unsafe { ffi::rocksdb_iter_destroy(self.raw) }
-    }
-}
-
-/// Changes that are made together.
-pub struct Batch {
-    raw: *mut ffi::WriteBatch,
-}
-
-impl Default for Batch {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Batch {
-    /// No change yet.
-    pub fn new() -> Self {
-        // SAFETY: freed in `drop`.
-        Self { raw: unsafe { ffi::rocksdb_writebatch_create() } }
-    }
-
-    /// Sets `key` to the parts of the value, one after the other.
-    pub fn put(&mut self, key: &[u8], value: [&[u8]; 2]) {
-        let data = value.map(|part| part.as_ptr().cast::<c_char>());
-        let bytes = value.map(<[u8]>::len);
-        let (key, key_bytes) = (key.as_ptr().cast::<c_char>(), key.len());
-        // SAFETY: one key and two parts, each with its length; the library copies them.
-        unsafe {
-            ffi::rocksdb_writebatch_putv(
-                self.raw,
-                1,
-                &key,
-                &key_bytes,
-                2,
-                data.as_ptr(),
-                bytes.as_ptr(),
-            );
-        }
-    }
-
-    /// Removes `key`.
-    pub fn delete(&mut self, key: &[u8]) {
-        // SAFETY: the library copies the key.
-        unsafe { ffi::rocksdb_writebatch_delete(self.raw, key.as_ptr().cast(), key.len()) }
-    }
-
-    /// Removes `start` (included) to `end` (excluded), unless that is nothing.
-    pub fn delete_range(&mut self, start: &[u8], end: &[u8]) {
-        if start >= end {
-            return;
-        }
-        // SAFETY: the library copies both keys.
-        unsafe {
-            ffi::rocksdb_writebatch_delete_range(
-                self.raw,
-                start.as_ptr().cast(),
-                start.len(),
-                end.as_ptr().cast(),
-                end.len(),
-            );
-        }
-    }
-}
-
-impl Drop for Batch {
-    fn drop(&mut self) {
-        // SAFETY: created in `new`, freed once.
-        unsafe { ffi::rocksdb_writebatch_destroy(self.raw) }
     }
 }

@@ -58,11 +58,7 @@ unsafe extern "C" {
     pub fn rocksdb_flush_wal(db: *mut Database, sync: c_uchar, error: *mut *mut c_char);
     pub fn rocksdb_flushoptions_create() -> *mut FlushOptions;
     pub fn rocksdb_flushoptions_destroy(options: *mut FlushOptions);
-    pub fn rocksdb_flush(
-        db: *mut Database,
-        options: *const FlushOptions,
-        error: *mut *mut c_char,
-    );
+    pub fn rocksdb_flush(db: *mut Database, options: *const FlushOptions, error: *mut *mut c_char);
 
     pub fn rocksdb_writebatch_create() -> *mut WriteBatch;
     pub fn rocksdb_writebatch_destroy(batch: *mut WriteBatch);
@@ -103,10 +99,8 @@ unsafe extern "C" {
     ) -> *const c_char;
     pub fn rocksdb_pinnableslice_destroy(slice: *mut PinnableSlice);
 
-    pub fn rocksdb_create_iterator(
-        db: *mut Database,
-        options: *const ReadOptions,
-    ) -> *mut Iterator;
+    pub fn rocksdb_create_iterator(db: *mut Database, options: *const ReadOptions)
+    -> *mut Iterator;
     pub fn rocksdb_iter_destroy(iter: *mut Iterator);
     pub fn rocksdb_iter_valid(iter: *const Iterator) -> c_uchar;
     pub fn rocksdb_iter_seek(iter: *mut Iterator, key: *const c_char, bytes: usize);
@@ -117,9 +111,5 @@ unsafe extern "C" {
     pub fn rocksdb_iter_value(iter: *const Iterator, bytes: *mut usize) -> *const c_char;
     pub fn rocksdb_iter_get_error(iter: *const Iterator, error: *mut *mut c_char);
 
-    pub fn rocksdb_property_int(
-        db: *mut Database,
-        name: *const c_char,
-        value: *mut u64,
-    ) -> c_int;
+    pub fn rocksdb_property_int(db: *mut Database, name: *const c_char, value: *mut u64) -> c_int;
 }

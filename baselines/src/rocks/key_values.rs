@@ -1,6 +1,7 @@
 //! The state machine: key-values in a RocksDB, how far each region is applied beside them.
 
-use super::db::{Batch, Db, Durability, Tier};
+use super::batch::Batch;
+use super::db::{Db, Durability, Tier};
 use super::pairs::{self, Applied, data_key, data_range};
 use super::value_log::{Pending, ValueLog};
 use std::collections::BTreeMap;

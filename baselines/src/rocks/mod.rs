@@ -1,6 +1,8 @@
 //! The designs on RocksDB. One engine, [`RockStore`], whose [`Keeping`] makes it one or the other:
 //! they differ in how key-values survive a crash, and in nothing else.
 
+mod batch;
+mod cursor;
 mod db;
 mod dwisckey;
 mod engine;

@@ -106,7 +106,10 @@ impl Found {
         let mut numbers = Numbers::new(stored, path);
         let (kind, expires_at_s) = (numbers.u8()?, numbers.u64()?);
         if kind == INLINE {
-            return Ok(Self::Inline { value: Bytes::copy_from_slice(numbers.rest()), expires_at_s });
+            return Ok(Self::Inline {
+                value: Bytes::copy_from_slice(numbers.rest()),
+                expires_at_s,
+            });
         }
         let offset = numbers.u64()?;
         let (length, crc) = (numbers.u64()? as u32, numbers.u64()? as u32);

@@ -6,8 +6,10 @@
 //! "s" region:u64           -> the region's state
 //! ```
 
+use super::batch::Batch;
+use super::cursor::Cursor;
+use super::db::{Db, Durability, Tier};
 use super::numbers::{Numbers, encode};
-use super::db::{Batch, Cursor, Db, Durability, Tier};
 use super::region::Region;
 use bytes::Bytes;
 use std::collections::BTreeMap;

@@ -94,8 +94,15 @@ impl Region {
         let hard_state = if self.destroyed { HardState::default() } else { self.hard_state };
         let life = self.life + 1;
         let (last, applied, checkpointed) = (at.0, at.0, at.0);
-        *self =
-            Self { truncated: at, last, life, hard_state, applied, checkpointed, ..Self::default() };
+        *self = Self {
+            truncated: at,
+            last,
+            life,
+            hard_state,
+            applied,
+            checkpointed,
+            ..Self::default()
+        };
     }
 
     /// Drops entries up to `index`, held back to what is checkpointed.
@@ -130,7 +137,9 @@ impl Region {
             return Ok(());
         }
         let applied = self.applied;
-        Err(Error::invalid(format!("region {region}: entry {index} is final; {applied} are applied")))
+        Err(Error::invalid(format!(
+            "region {region}: entry {index} is final; {applied} are applied"
+        )))
     }
 
     /// ```text

@@ -1,6 +1,7 @@
 //! Reads.
 
-use super::db::{Cursor, Db, Snapshot, Tier};
+use super::cursor::{Cursor, Snapshot};
+use super::db::{Db, Tier};
 use super::pairs::{Found, data_key, data_range, user_key};
 use super::value_log::ValueLog;
 use bytes::Bytes;

@@ -1,25 +1,24 @@
 //! Raft log and key-values, both in RocksDB, as one storage engine. Which design it is, its
-//! [`Settings`] say.
+//! [`Settings`](super::Settings) say.
 //!
 //! Laws kept here: applied ≤ persisted; checkpointed ≤ applied; truncated ≤ checkpointed.
 
-use super::key_values::{Change, KeyValues, Keeping, RockIncoming};
-use super::pairs::Applied;
-use super::raft_log::{Edit, Entries, RaftLog};
-use super::region::Region;
-use super::tuning::Settings;
-use super::view::RockView;
+mod append;
+mod keep;
+mod open;
+
+use crate::rocks::key_values::{Keeping, KeyValues, RockIncoming};
+use crate::rocks::pairs::Applied;
+use crate::rocks::raft_log::{Edit, RaftLog};
+use crate::rocks::region::Region;
+use crate::rocks::view::RockView;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use stele_storage::{
-    EngineStats, Maintained, Order, Pair, Progress, RangeSize, StorageEngine,
-};
+use stele_storage::{EngineStats, Maintained, Order, Pair, Progress, RangeSize, StorageEngine};
 use stele_types::{
-    Appended, Command, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, Lsn, Mark, Record,
-    RegionId, Result, Term,
+    Appended, Command, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, RegionId, Result, Term,
 };
 
 const EXPORT_SLICE_BYTES: usize = 1 << 20;
@@ -50,113 +49,6 @@ impl State {
 }
 
 impl RockStore {
-    /// Opens the store in `dir`, creating it when there is none, and applies what is committed.
-    pub fn open(dir: &Path, settings: &Settings) -> Result<Self> {
-        std::fs::create_dir_all(dir).map_err(|source| Error::io("create", dir, source))?;
-        let log = RaftLog::open(&dir.join("raft"), &settings.raft_options())?;
-        let pairs = KeyValues::open(dir, &settings.pair_options(), settings.keeping)?;
-        let state = State { regions: log.regions()?, head: 0 };
-        let store = Self {
-            log,
-            pairs,
-            keep_after_bytes: settings.keep_after_bytes,
-            state: Mutex::new(state),
-            user_bytes: AtomicU64::new(0),
-        };
-        store.finish_installations()?;
-        store.replay()?;
-        Ok(store)
-    }
-
-    /// What the key-values know of their regions. An installation is whole when the key-values have
-    /// it: a crash between the two databases left the log behind them.
-    fn finish_installations(&self) -> Result<()> {
-        let mut state = self.state.lock();
-        for (id, known) in self.pairs.all_applied()? {
-            let region = state.regions.entry(id).or_default();
-            if known.life > region.life {
-                self.start_log(id, region, known)?;
-            }
-            if known.life == region.life && !region.destroyed {
-                region.applied = known.index.max(region.truncated.0);
-                region.checkpointed = region.applied;
-            }
-        }
-        Ok(())
-    }
-
-    fn start_log(&self, id: RegionId, region: &mut Region, life: Applied) -> Result<()> {
-        let mut edit = Edit::default();
-        edit.remove(id, region.truncated.0.next(), region.last.next());
-        region.start(life.start);
-        edit.state(id, region);
-        self.log.write(&edit)
-    }
-
-    /// Applies what is committed and not in the key-values, in log order over all regions: keys that
-    /// moved between regions meet their writes in their order.
-    fn replay(&self) -> Result<()> {
-        let regions = self.state.lock().regions.clone();
-        let mut sources: Vec<(RegionId, Entries<'_>, CommittedEntry)> = Vec::new();
-        let mut head = 0;
-        for (&id, region) in regions.iter().filter(|(_, region)| !region.destroyed) {
-            if let Some(last) = self.log.entry(id, region.last)? {
-                head = head.max(last.at.as_u64() + 1);
-            }
-            let mut entries = self.log.entries_from(id, region.applied.next());
-            if let Some(first) = entries.next()? {
-                sources.push((id, entries, first));
-            }
-        }
-        self.state.lock().head = head;
-        let due = |id: RegionId, entry: &CommittedEntry| {
-            regions.get(&id).is_some_and(|region| entry.index <= region.hard_state.commit)
-        };
-        sources.retain(|(id, _, first)| due(*id, first));
-        while let Some(at) = (0..sources.len()).min_by_key(|at| sources.get(*at).map(|s| s.2.at)) {
-            let Some((id, entries, entry)) = sources.get_mut(at) else { break };
-            self.apply(*id, std::slice::from_ref(entry))?;
-            match entries.next()?.filter(|next| due(*id, next)) {
-                Some(next) => *entry = next,
-                None => drop(sources.swap_remove(at)),
-            }
-        }
-        Ok(())
-    }
-
-    /// Notes that everything applied by `before` survives a crash.
-    fn note_kept(&self, before: &BTreeMap<RegionId, (u64, LogIndex)>) {
-        for (id, region) in &mut self.state.lock().regions {
-            if let Some((_, kept)) = before.get(id).filter(|(life, _)| *life == region.life) {
-                region.checkpointed = region.checkpointed.max(*kept);
-            }
-        }
-    }
-
-    /// Notes what RocksDB flushed of its own accord.
-    fn note_flushed(&self) -> Result<()> {
-        let behind = |region: &Region| region.checkpointed < region.applied;
-        let due: Vec<RegionId> = {
-            let state = self.state.lock();
-            let due = state.regions.iter().filter(|(_, region)| behind(region));
-            due.map(|(id, _)| *id).collect()
-        };
-        let mut kept = BTreeMap::new();
-        for id in due {
-            if let Some(flushed) = self.pairs.flushed(id)? {
-                kept.insert(id, (flushed.life, flushed.index));
-            }
-        }
-        self.note_kept(&kept);
-        Ok(())
-    }
-
-    /// Makes a change of ranges, and everything before it, survive a crash.
-    fn make_and_keep(&self, change: &Change) -> Result<()> {
-        self.pairs.make(change)?;
-        self.checkpoint()
-    }
-
     fn check_next(region: &Region, id: RegionId, entries: &[CommittedEntry]) -> Result<LogIndex> {
         region.check_alive(id)?;
         let mut applied = region.applied;
@@ -174,71 +66,12 @@ impl RockStore {
     }
 }
 
-/// Checks one record against its region and adds what it changes.
-fn record(
-    region: &mut Region,
-    record: &Record,
-    edit: &mut Edit,
-    at: Lsn,
-) -> Result<()> {
-    match record {
-        Record::Entry(entry) => {
-            let before = region.last;
-            region.push(entry)?;
-            edit.remove(entry.region, entry.index, before.next());
-            edit.put(entry, at);
-        }
-        Record::HardState(id, hard_state) => {
-            region.check_alive(*id)?;
-            region.hard_state = *hard_state;
-        }
-        Record::Mark(id, mark) => {
-            let (first, last) = (region.truncated.0.next(), region.last);
-            region.mark(*id, mark)?;
-            match mark {
-                Mark::Start(..) | Mark::Destroy => edit.remove(*id, first, last.next()),
-                Mark::TruncatePrefix(..) => edit.remove(*id, first, region.truncated.0.next()),
-                Mark::TruncateSuffix(from) => edit.remove(*id, *from, last.next()),
-            }
-        }
-    }
-    Ok(())
-}
-
 impl StorageEngine for RockStore {
     type View = RockView;
     type Incoming = RockIncoming;
 
     fn append(&self, batch: &LogBatch) -> Result<Appended> {
-        // What a region did stays when its log goes: nothing could apply it again.
-        let ends_a_life =
-            |it: &Record| matches!(it, Record::Mark(_, Mark::Destroy | Mark::Start(..)));
-        if batch.records.iter().any(ends_a_life) {
-            self.checkpoint()?;
-        }
-        let mut state = self.state.lock();
-        let mut touched: BTreeMap<RegionId, Region> = BTreeMap::new();
-        let (mut edit, mut payloads, mut head) = (Edit::default(), Vec::new(), state.head);
-        for it in &batch.records {
-            let id = match it {
-                Record::Entry(entry) => entry.region,
-                Record::HardState(id, _) | Record::Mark(id, _) => *id,
-            };
-            let known = || state.regions.get(&id).cloned().unwrap_or_default();
-            let region = touched.entry(id).or_insert_with(known);
-            record(region, it, &mut edit, Lsn::from_u64(head))?;
-            if matches!(it, Record::Entry(_)) {
-                payloads.push(Lsn::from_u64(head));
-                head += 1;
-            }
-        }
-        for (id, region) in &touched {
-            edit.state(*id, region);
-        }
-        self.log.write(&edit)?;
-        state.regions.extend(touched);
-        state.head = head;
-        Ok(Appended { payloads, head: Lsn::from_u64(head) })
+        self.append_records(batch)
     }
 
     fn entries(
@@ -398,27 +231,11 @@ impl StorageEngine for RockStore {
     }
 
     fn checkpoint(&self) -> Result<()> {
-        let applied = {
-            let state = self.state.lock();
-            let applied = state.regions.iter();
-            applied.map(|(id, region)| (*id, (region.life, region.applied))).collect()
-        };
-        self.pairs.keep()?;
-        self.note_kept(&applied);
-        Ok(())
+        self.keep_applied()
     }
 
-    /// RocksDB flushes and compacts on threads of its own; what is left is to keep up with them.
     fn maintain(&self, _bytes_max: u64) -> Result<Maintained> {
-        match self.pairs.keeping {
-            Keeping::SyncedLog => {}
-            Keeping::Flushes => self.note_flushed()?,
-            Keeping::Log | Keeping::FlushesAndValueLog => {
-                if self.pairs.unkept_bytes() >= self.keep_after_bytes {
-                    self.checkpoint()?;
-                }
-            }
-        }
+        self.keep_up()?;
         Ok(Maintained::default())
     }
 
