@@ -21,9 +21,6 @@ const CLUSTER: ClusterId = ClusterId(5);
 pub(super) const DATA: RegionId = RegionId(2);
 /// Who is asked to campaign.
 const FIRST: StoreId = StoreId(1);
-/// Ticks of silence before an election in a measured group: a leader that waits for its disk keeps its
-/// place. After its start a store votes for nobody for as long.
-pub const ELECTION_TICKS_MIN: u64 = 40;
 const ELECTED_WITHIN: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 

@@ -9,4 +9,4 @@ mod slots;
 mod turn;
 
 pub use client::Client;
-pub use cluster::{Cluster, ELECTION_TICKS_MIN};
+pub use cluster::Cluster;

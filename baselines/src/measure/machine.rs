@@ -30,14 +30,13 @@ pub fn cpu_seconds() -> Result<f64> {
     Ok(ticks / TICKS_PER_S)
 }
 
-/// Waits until nothing was written for a second: flushes and compactions have come to rest.
-pub fn settle() -> Result<()> {
-    const REST: Duration = Duration::from_secs(1);
+/// Waits until nothing was written for `rest`: flushes and compactions have come to rest.
+pub fn settle(rest: Duration) -> Result<()> {
     const AT_MOST: Duration = Duration::from_secs(60);
     const LOOK_EVERY: Duration = Duration::from_millis(50);
     let started = Instant::now();
     let (mut last, mut since) = (written_bytes()?, Instant::now());
-    while since.elapsed() < REST && started.elapsed() < AT_MOST {
+    while since.elapsed() < rest && started.elapsed() < AT_MOST {
         std::thread::sleep(LOOK_EVERY);
         let written = written_bytes()?;
         if written != last {

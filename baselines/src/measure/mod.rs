@@ -68,8 +68,7 @@ fn print_settings(what: &str, plan: &Plan, systems: &[System]) {
         "group": format!(
             "{} replicas of one region in one process on one disk, a thread and a directory each; \
              messages in memory; elections after {} ticks of 50 ms; syncs on",
-            plan.stores,
-            crate::harness::ELECTION_TICKS_MIN
+            plan.stores, plan.election_ticks
         ),
         "value_bytes": plan.value_bytes,
         "keys": plan.keys,

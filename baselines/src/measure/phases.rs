@@ -9,11 +9,19 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use stele_storage::StorageEngine;
 use stele_types::Prng;
 
 /// Longest scan of YCSB's workload E.
 const YCSB_SCAN_MAX: u64 = 100;
+
+/// A leader that waits for its disk keeps its place for as many ticks of 50 ms. After its start a store
+/// votes for nobody for as long.
+const ELECTION_TICKS: u64 = 40;
+const QUICK_ELECTION_TICKS: u64 = 10;
+const REST: Duration = Duration::from_secs(1);
+const QUICK_REST: Duration = Duration::from_millis(100);
 
 /// One thing measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +75,10 @@ pub struct Plan {
     pub scan_length: u64,
     pub rounds: usize,
     pub sort_threshold_bytes: u64,
+    /// Of silence before an election.
+    pub election_ticks: u64,
+    /// How long nothing is written when a group has come to rest.
+    pub rest: Duration,
     pub dir: PathBuf,
     pub args: Args,
 }
@@ -90,6 +102,8 @@ impl Plan {
             scan_length,
             rounds: args.number("rounds", 3, 1)?.max(1) as usize,
             sort_threshold_bytes: args.number("sort-threshold", bytes / 5 * 2, bytes / 5 * 2)?,
+            election_ticks: if args.quick() { QUICK_ELECTION_TICKS } else { ELECTION_TICKS },
+            rest: if args.quick() { QUICK_REST } else { REST },
             dir,
             args: args.clone(),
         })
@@ -138,7 +152,7 @@ where
     pub fn phases(&self, phases: &[Phase]) -> Result<Vec<Value>> {
         let before = written_bytes()?;
         let load = self.load()?;
-        settle()?;
+        settle(self.plan.rest)?;
         let mut lines = Vec::new();
         if phases.contains(&Phase::Put) {
             let mut line = self.line("put", &load);
@@ -157,7 +171,7 @@ where
                 Phase::Ycsb(workload) => self.ycsb(*workload)?,
             };
             lines.push(self.line(&phase.name(), &outcome));
-            settle()?;
+            settle(self.plan.rest)?;
         }
         Ok(lines)
     }

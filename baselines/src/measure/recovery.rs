@@ -6,7 +6,7 @@ use super::machine::forget_cached;
 use super::phases::{Measured, Plan};
 use super::system::{System, store_dirs};
 use super::workload::key;
-use crate::harness::{Client, Cluster, ELECTION_TICKS_MIN};
+use crate::harness::{Client, Cluster};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
@@ -85,7 +85,7 @@ where
         engines.push(open(&dir)?);
         opened_ms.push(began.elapsed().as_secs_f64() * 1e3);
     }
-    let cluster = Cluster::start(engines, plan.clients, ELECTION_TICKS_MIN)?;
+    let cluster = Cluster::start(engines, plan.clients, plan.election_ticks)?;
     let mut client = Client::new(&cluster, 0);
     let mut lost = 0;
     let mut serving_ms = None;

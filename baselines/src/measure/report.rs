@@ -15,10 +15,18 @@ const FIGURES: [(&str, bool); 8] = [
     ("serving_ms", false),
 ];
 
-/// Phase and system, in the order in which they came, and every round's figures.
+/// One system in one phase.
+struct Row {
+    phase: String,
+    system: String,
+    /// Of every round, by name.
+    figures: BTreeMap<&'static str, Vec<f64>>,
+}
+
+/// Rows and systems in the order in which they came.
 #[derive(Default)]
 pub struct Report {
-    rows: Vec<((String, String), BTreeMap<&'static str, Vec<f64>>)>,
+    rows: Vec<Row>,
     systems: Vec<String>,
 }
 
@@ -33,24 +41,26 @@ impl Report {
             line["round"] = json!(round);
             println!("{line}");
             let phase = line["phase"].as_str().unwrap_or_default().to_owned();
-            let place = (phase, system.to_owned());
-            let at = self.rows.iter().position(|(known, _)| *known == place);
-            let at = at.unwrap_or_else(|| {
-                self.rows.push((place, BTreeMap::new()));
-                self.rows.len() - 1
-            });
-            let Some((_, figures)) = self.rows.get_mut(at) else { continue };
+            if self.row(&phase, system).is_none() {
+                let (system, figures) = (system.to_owned(), BTreeMap::new());
+                self.rows.push(Row { phase: phase.clone(), system, figures });
+            }
+            let is = |row: &&mut Row| row.phase == phase && row.system == system;
+            let Some(row) = self.rows.iter_mut().find(is) else { continue };
             for (name, _) in FIGURES {
                 if let Some(value) = line[name].as_f64() {
-                    figures.entry(name).or_default().push(value);
+                    row.figures.entry(name).or_default().push(value);
                 }
             }
         }
     }
 
+    fn row(&self, phase: &str, system: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.phase == phase && row.system == system)
+    }
+
     fn median(&self, phase: &str, system: &str, figure: &str) -> Option<f64> {
-        let (_, figures) = self.rows.iter().find(|((of, by), _)| of == phase && by == system)?;
-        let mut values = figures.get(figure)?.clone();
+        let mut values = self.row(phase, system)?.figures.get(figure)?.clone();
         values.sort_by(f64::total_cmp);
         let middle = values.len() / 2;
         match values.len() % 2 {
@@ -63,9 +73,9 @@ impl Report {
     pub fn print_summary(&self) {
         let Some(first) = self.systems.first() else { return };
         let mut phases: Vec<&str> = Vec::new();
-        for ((phase, _), _) in &self.rows {
-            if !phases.contains(&phase.as_str()) {
-                phases.push(phase);
+        for row in &self.rows {
+            if !phases.contains(&row.phase.as_str()) {
+                phases.push(&row.phase);
             }
         }
         println!("medians; in brackets how many times as good as {first}");

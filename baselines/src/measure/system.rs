@@ -3,7 +3,7 @@
 use super::args::Args;
 use super::phases::{Measured, Phase, Plan};
 use super::recovery;
-use crate::harness::{Cluster, ELECTION_TICKS_MIN};
+use crate::harness::Cluster;
 #[cfg(feature = "rocksdb")]
 use crate::rocks::{self, RockStore};
 use crate::stele::Design;
@@ -55,7 +55,7 @@ where
 {
     let dirs = store_dirs(dir, plan.stores);
     let engines = dirs.iter().map(|dir| open(dir)).collect::<stele_types::Result<Vec<E>>>()?;
-    let cluster = Cluster::start(engines, plan.clients, ELECTION_TICKS_MIN)?;
+    let cluster = Cluster::start(engines, plan.clients, plan.election_ticks)?;
     let out = f(&cluster)?;
     cluster.stop()?;
     Ok(out)
