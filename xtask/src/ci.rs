@@ -86,6 +86,9 @@ fn benches(workspace: &Workspace) -> Result<()> {
         let run = ["run", "--quiet", "--package", "stele-bench", "--", bench, "--quick"];
         run_cargo(workspace, &run)?;
     }
+    // Those on RocksDB need its library; these are the product's engine by another policy.
+    let group = ["run", "--quiet", "--package", "stele-baselines", "--", "put,get,scan", "--quick"];
+    run_cargo(workspace, &group)?;
     let load = ["--workload", "a", "--records", "500", "--operations", "500", "--quiet"];
     let load = load.map(str::to_owned).to_vec();
     peers::run(workspace, &peers::Options { dev: true, load, ..peers::Options::default() })

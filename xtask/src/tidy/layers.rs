@@ -55,7 +55,8 @@ const EDGE_ONLY: [&str; 8] =
 const EDGES: [&str; 3] = ["stele-cli", "stele-client", "stele-server"];
 
 /// Never below a product crate, not even for tests.
-const TOOLS: [&str; 5] = ["stele-bench", "stele-cluster-tests", "stele-fuzz", "stele-sim", "xtask"];
+const TOOLS: [&str; 6] =
+    ["stele-baselines", "stele-bench", "stele-cluster-tests", "stele-fuzz", "stele-sim", "xtask"];
 
 /// Checks every member's dependencies and licence.
 pub fn check(packages: &[Package]) -> Vec<Finding> {

@@ -1,0 +1,84 @@
+//! One client in a closed loop: one request under way, through the leader.
+
+use super::cluster::{Cluster, DATA};
+use anyhow::{Context, Result, anyhow, bail};
+use bytes::Bytes;
+use stele_raftstore::{Header, Input, Read, Reply, RequestId, Write};
+use stele_storage::{EngineView, Pair, ScanOptions, StorageEngine};
+use stele_types::{ColumnFamily, CommandBuilder, KeyRange};
+
+const FAMILY: ColumnFamily = ColumnFamily::Default;
+/// Of a command with one pair, beside key and value.
+const OVERHEAD_BYTES: usize = 64;
+/// A scan gives as many pairs as it is asked for.
+const SCAN_BYTES_MAX: usize = 1 << 30;
+
+/// See the module.
+pub struct Client<'a, E: StorageEngine> {
+    cluster: &'a Cluster<E>,
+    slot: usize,
+    requests: u64,
+}
+
+impl<'a, E> Client<'a, E>
+where
+    E: StorageEngine + 'static,
+    E::View: 'static,
+    E::Incoming: 'static,
+{
+    /// The client of that number, below those the cluster was started for.
+    pub fn new(cluster: &'a Cluster<E>, slot: usize) -> Self {
+        Self { cluster, slot, requests: 0 }
+    }
+
+    fn header() -> Header {
+        Header { region: DATA, ..Header::default() }
+    }
+
+    fn request(&mut self, make: impl FnOnce(RequestId) -> Input<E>) -> Result<Reply> {
+        let id = self.cluster.slots.id(self.slot, self.requests);
+        self.requests += 1;
+        self.cluster.inbox.push([make(id)]);
+        match self.cluster.slots.wait(self.slot, id).map_err(|why| anyhow!(why))? {
+            Reply::Refused(refusal) => bail!("refused: {refusal:?}"),
+            reply => Ok(reply),
+        }
+    }
+
+    /// Sets a key; on a quorum's disks, and applied by the leader, when it returns.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let mut command = CommandBuilder::with_capacity(key.len() + value.len() + OVERHEAD_BYTES);
+        command.put(&FAMILY.engine_key(key), value, 0)?;
+        let command = command.build().bytes().clone();
+        let header = Self::header();
+        self.request(|id| Input::Write(Write { id, header, command, frees: false }))?;
+        Ok(())
+    }
+
+    /// A linearizable view: by the lease, or else by asking the leader's loop.
+    fn view(&mut self) -> Result<E::View> {
+        let cluster = self.cluster;
+        let reader = cluster.readers.get(DATA).context("the region is gone")?;
+        if let Some(lease) = reader.lease(cluster.clock.monotonic_nanos()) {
+            let view = cluster.engine.view()?;
+            if reader.still(lease, cluster.clock.monotonic_nanos()) {
+                return Ok(view);
+            }
+        }
+        self.request(|id| Input::Read(Read { id, header: Self::header(), replica: false }))?;
+        Ok(cluster.engine.view()?)
+    }
+
+    /// The value under a key.
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<Bytes>> {
+        let found = self.view()?.get(&FAMILY.engine_key(key))?;
+        Ok(found.map(|pair| pair.value))
+    }
+
+    /// Up to `limit` pairs from `start` on.
+    pub fn scan(&mut self, start: &[u8], limit: usize) -> Result<Vec<Pair>> {
+        let range = FAMILY.engine_range(&KeyRange::new(start.to_vec(), Bytes::new()));
+        let options = ScanOptions { bytes_max: SCAN_BYTES_MAX, ..ScanOptions::new(range, limit) };
+        Ok(self.view()?.scan(&options)?)
+    }
+}

@@ -1,0 +1,85 @@
+//! Measurements of the systems: loads, gets, scans, YCSB's workloads, and opening after a kill.
+
+mod args;
+mod drive;
+mod machine;
+mod phases;
+mod recovery;
+mod report;
+mod system;
+mod workload;
+
+pub use args::Args;
+
+use anyhow::{Context, Result, bail};
+use phases::{Phase, Plan};
+use report::Report;
+use serde_json::json;
+use system::System;
+
+/// How the program is called.
+pub const USAGE: &str = "usage: stele-baselines <phases> [settings]
+
+  phases: put, get, scan, ycsb (all six), ycsb-a .. ycsb-f, or several between commas; or recovery.
+          Every run begins with a load, which is what `put` measures.
+
+  --systems original,original-sync,pasv,dwisckey,nezha-nogc,nezha,stele
+                    (those on RocksDB with the feature `rocksdb`; default: all but original-sync)
+  --value 16K       bytes of a value           --bytes 256M    bytes of values that are loaded
+  --clients 64      closed loops               --ops N         gets, or operations of a workload
+  --scan-length 100 pairs of a scan            --scans N       scans
+  --rounds 3        of all systems in turn     --stores 3      replicas
+  --sort-threshold  bytes at which `nezha` sorts (default: two fifths of --bytes)
+  --dir DIR         where the stores go        --quick         the smallest run";
+
+/// Runs what the command line asks for.
+pub fn run(arguments: &[String]) -> Result<()> {
+    let Some((what, rest)) = arguments.split_first() else { bail!("{USAGE}") };
+    let args = Args::parse(rest).with_context(|| USAGE)?;
+    if what == recovery::CHILD {
+        return recovery::serve(&args);
+    }
+    let plan = Plan::from(&args)?;
+    let systems = System::chosen(&args, &plan)?;
+    let phases = if what == "recovery" { Vec::new() } else { Phase::parse(what)? };
+    print_settings(what, &plan, &systems);
+    let mut report = Report::default();
+    for round in 0..plan.rounds {
+        for at in 0..systems.len() {
+            // Each system comes first in some round.
+            let Some(system) = systems.get((at + round) % systems.len()) else { continue };
+            let dir = tempfile::Builder::new().prefix("baselines-").tempdir_in(&plan.dir)?;
+            let lines = match phases.is_empty() {
+                true => recovery::measure(system, &plan, dir.path())?,
+                false => system.measure(&plan, &phases, dir.path())?,
+            };
+            report.add(system.name, round, lines);
+        }
+    }
+    report.print_summary();
+    Ok(())
+}
+
+fn print_settings(what: &str, plan: &Plan, systems: &[System]) {
+    let settings: serde_json::Map<String, serde_json::Value> =
+        systems.iter().map(|system| (system.name.to_owned(), json!(system.settings()))).collect();
+    let line = json!({
+        "measures": what,
+        "group": format!(
+            "{} replicas of one region in one process on one disk, a thread and a directory each; \
+             messages in memory; elections after {} ticks of 50 ms; syncs on",
+            plan.stores, plan.election_ticks
+        ),
+        "value_bytes": plan.value_bytes,
+        "keys": plan.keys,
+        "clients": plan.clients,
+        "ops": plan.ops,
+        "scans": plan.scans,
+        "scan_length": plan.scan_length,
+        "rounds": plan.rounds,
+        "dir": plan.dir,
+        "processors": std::thread::available_parallelism().map_or(0, usize::from),
+        "systems": settings,
+    });
+    println!("{line}");
+}

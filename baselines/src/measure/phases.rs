@@ -1,0 +1,256 @@
+//! What is measured on a group, one phase after the other on the same data.
+
+use super::args::Args;
+use super::drive::{Outcome, closed_loops};
+use super::machine::{forget_cached, settle, written_bytes};
+use super::workload::{KEY_BYTES, Values, Zipf, key};
+use crate::harness::Cluster;
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use stele_storage::StorageEngine;
+use stele_types::Prng;
+
+/// Longest scan of YCSB's workload E.
+const YCSB_SCAN_MAX: u64 = 100;
+
+/// A leader that waits for its disk keeps its place for as many ticks of 50 ms. After its start a store
+/// votes for nobody for as long.
+const ELECTION_TICKS: u64 = 40;
+const QUICK_ELECTION_TICKS: u64 = 10;
+const REST: Duration = Duration::from_secs(1);
+const QUICK_REST: Duration = Duration::from_millis(100);
+
+/// One thing measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Put,
+    Get,
+    Scan,
+    Ycsb(char),
+}
+
+impl Phase {
+    /// Phases between commas, in the order in which they are made: a load first, and YCSB's as its
+    /// authors have it, D and E last because they insert.
+    pub fn parse(text: &str) -> Result<Vec<Self>> {
+        const YCSB: [char; 6] = ['a', 'b', 'c', 'f', 'd', 'e'];
+        let mut phases = Vec::new();
+        for part in text.split(',') {
+            match part {
+                "put" => phases.push(Self::Put),
+                "get" => phases.push(Self::Get),
+                "scan" => phases.push(Self::Scan),
+                "ycsb" => phases.extend(YCSB.map(Self::Ycsb)),
+                other => match other.strip_prefix("ycsb-").and_then(|it| it.chars().next()) {
+                    Some(workload) if YCSB.contains(&workload) => phases.push(Self::Ycsb(workload)),
+                    _ => bail!("no phase `{other}`\n\n{}", super::USAGE),
+                },
+            }
+        }
+        Ok(phases)
+    }
+
+    pub fn name(self) -> String {
+        match self {
+            Self::Put => "put".into(),
+            Self::Get => "get".into(),
+            Self::Scan => "scan".into(),
+            Self::Ycsb(workload) => format!("ycsb-{workload}"),
+        }
+    }
+}
+
+/// How much of everything.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub stores: u64,
+    pub value_bytes: u64,
+    pub keys: u64,
+    pub clients: usize,
+    pub ops: u64,
+    pub scans: u64,
+    pub scan_length: u64,
+    pub rounds: usize,
+    pub sort_threshold_bytes: u64,
+    /// Of silence before an election.
+    pub election_ticks: u64,
+    /// How long nothing is written when a group has come to rest.
+    pub rest: Duration,
+    pub dir: PathBuf,
+    pub args: Args,
+}
+
+impl Plan {
+    pub fn from(args: &Args) -> Result<Self> {
+        let value_bytes = args.number("value", 16 << 10, 4 << 10)?;
+        let bytes = args.number("bytes", 256 << 20, 2 << 20)?;
+        let keys = bytes / value_bytes.max(1);
+        ensure!(keys >= 100, "--bytes holds fewer than 100 values");
+        let scan_length = args.number("scan-length", 100, 20)?;
+        let dir = args.text("dir").map_or_else(std::env::temp_dir, PathBuf::from);
+        std::fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
+        Ok(Self {
+            stores: args.number("stores", 3, 3)?,
+            value_bytes,
+            keys,
+            clients: args.number("clients", 64, 16)?.max(1) as usize,
+            ops: args.number("ops", keys, keys)?,
+            scans: args.number("scans", (keys / scan_length).max(64), 32)?,
+            scan_length,
+            rounds: args.number("rounds", 3, 1)?.max(1) as usize,
+            sort_threshold_bytes: args.number("sort-threshold", bytes / 5 * 2, bytes / 5 * 2)?,
+            election_ticks: if args.quick() { QUICK_ELECTION_TICKS } else { ELECTION_TICKS },
+            rest: if args.quick() { QUICK_REST } else { REST },
+            dir,
+            args: args.clone(),
+        })
+    }
+
+    pub fn payload(&self, pairs: u64) -> f64 {
+        (pairs * (self.value_bytes + KEY_BYTES as u64)) as f64
+    }
+}
+
+/// A group under measurement.
+pub struct Measured<'a, E: StorageEngine> {
+    pub cluster: &'a Cluster<E>,
+    pub plan: &'a Plan,
+    pub dir: &'a Path,
+    pub values: Values,
+    /// Keys there are.
+    pub keys: AtomicU64,
+    /// Numbers of keys given out.
+    inserting: AtomicU64,
+}
+
+impl<'a, E> Measured<'a, E>
+where
+    E: StorageEngine + 'static,
+    E::View: 'static,
+    E::Incoming: 'static,
+{
+    pub fn new(cluster: &'a Cluster<E>, plan: &'a Plan, dir: &'a Path) -> Self {
+        let values = Values::new(plan.value_bytes as usize);
+        let (keys, inserting) = (AtomicU64::new(0), AtomicU64::new(plan.keys));
+        Self { cluster, plan, dir, values, keys, inserting }
+    }
+
+    /// Puts every key once, in random order.
+    pub fn load(&self) -> Result<Outcome> {
+        let Plan { clients, keys, .. } = *self.plan;
+        let outcome = closed_loops(self.cluster, clients, keys, |client, op, random| {
+            client.put(&key(op), self.values.any(random))
+        })?;
+        self.keys.store(keys, Ordering::Relaxed);
+        Ok(outcome)
+    }
+
+    /// Loads, then measures the phases, from a cold page cache each.
+    pub fn phases(&self, phases: &[Phase]) -> Result<Vec<Value>> {
+        let before = written_bytes()?;
+        let load = self.load()?;
+        settle(self.plan.rest)?;
+        let mut lines = Vec::new();
+        if phases.contains(&Phase::Put) {
+            let mut line = self.line("put", &load);
+            let per_replica = self.plan.payload(self.plan.keys) * self.plan.stores as f64;
+            let written = (written_bytes()? - before) as f64;
+            line["written_per_payload"] = json!(load.written_bytes as f64 / per_replica);
+            line["written_per_payload_settled"] = json!(written / per_replica);
+            lines.push(line);
+        }
+        for phase in phases.iter().filter(|phase| **phase != Phase::Put) {
+            forget_cached(self.dir)?;
+            let outcome = match phase {
+                Phase::Put => continue,
+                Phase::Get => self.gets()?,
+                Phase::Scan => self.scans()?,
+                Phase::Ycsb(workload) => self.ycsb(*workload)?,
+            };
+            lines.push(self.line(&phase.name(), &outcome));
+            settle(self.plan.rest)?;
+        }
+        Ok(lines)
+    }
+
+    fn line(&self, phase: &str, outcome: &Outcome) -> Value {
+        let micros = |quantile| outcome.nanos.value_at_quantile(quantile) as f64 / 1e3;
+        json!({
+            "phase": phase,
+            "ops": outcome.ops,
+            "seconds": outcome.seconds,
+            "ops_per_s": outcome.ops as f64 / outcome.seconds,
+            "p50_us": micros(0.5),
+            "p99_us": micros(0.99),
+            "cpu_us_per_op": outcome.cpu_seconds * 1e6 / outcome.ops as f64,
+        })
+    }
+
+    /// Any loaded key, each as likely.
+    fn gets(&self) -> Result<Outcome> {
+        let Plan { clients, ops, keys, .. } = *self.plan;
+        closed_loops(self.cluster, clients, ops, |client, _, random| {
+            let found = client.get(&key(random.below(keys)))?;
+            ensure!(found.is_some_and(|it| it.len() as u64 == self.plan.value_bytes), "lost key");
+            Ok(())
+        })
+    }
+
+    /// From any place on.
+    fn scans(&self) -> Result<Outcome> {
+        let Plan { clients, scans, scan_length, .. } = *self.plan;
+        let length = scan_length as usize;
+        closed_loops(self.cluster, clients, scans, |client, _, random| {
+            // So low that the keys after it suffice.
+            let start = random.draw() / 100 * 80;
+            let found = client.scan(&start.to_be_bytes(), length)?;
+            ensure!(found.len() == length, "a scan gave {} pairs", found.len());
+            Ok(())
+        })
+    }
+
+    /// The workloads of Cooper et al. (SoCC 2010), as its authors parametrise them.
+    fn ycsb(&self, workload: char) -> Result<Outcome> {
+        let Plan { clients, ops, .. } = *self.plan;
+        let reads = match workload {
+            'a' | 'f' => 50,
+            'c' => 100,
+            _ => 95,
+        };
+        let zipf = Zipf::new(self.keys.load(Ordering::Relaxed));
+        closed_loops(self.cluster, clients, ops, |client, _, random| {
+            let reads = random.below(100) < reads;
+            let chosen = |random: &mut Prng| key(zipf.scattered(random));
+            match (workload, reads) {
+                ('d', true) => {
+                    let last = self.keys.load(Ordering::Relaxed) - 1;
+                    client.get(&key(last.saturating_sub(zipf.rank(random))))?;
+                }
+                ('e', true) => {
+                    let length = 1 + random.below(YCSB_SCAN_MAX) as usize;
+                    client.scan(&chosen(random), length)?;
+                }
+                ('d' | 'e', false) => {
+                    // Counted once it is there: the latest keys are read.
+                    let number = self.inserting.fetch_add(1, Ordering::Relaxed);
+                    client.put(&key(number), self.values.any(random))?;
+                    self.keys.fetch_add(1, Ordering::Relaxed);
+                }
+                (_, true) => {
+                    let found = client.get(&chosen(random))?;
+                    ensure!(found.is_some(), "a key is missing");
+                }
+                ('f', false) => {
+                    let key = chosen(random);
+                    client.get(&key)?;
+                    client.put(&key, self.values.any(random))?;
+                }
+                (_, false) => client.put(&chosen(random), self.values.any(random))?,
+            }
+            Ok(())
+        })
+    }
+}

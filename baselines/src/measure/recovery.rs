@@ -1,0 +1,108 @@
+//! Time to open after `kill -9` in the middle of a load, and what was acknowledged is there.
+
+use super::args::Args;
+use super::drive::closed_loops;
+use super::machine::forget_cached;
+use super::phases::{Measured, Plan};
+use super::system::{System, store_dirs};
+use super::workload::key;
+use crate::harness::{Client, Cluster};
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use stele_storage::StorageEngine;
+
+/// The command of the process that is killed.
+pub const CHILD: &str = "load-until-killed";
+const LOADED: &str = "loaded";
+/// How long it goes on writing after the load.
+const GOES_ON: Duration = Duration::from_millis(300);
+/// Keys looked up afterwards.
+const CHECKED: u64 = 1_000;
+
+/// Lets a child load `dir`, kills it, and opens what it left.
+pub fn measure(system: &System, plan: &Plan, dir: &Path) -> Result<Vec<Value>> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg(CHILD).args(plan.args.again(&["systems", "dir"]));
+    command.arg("--systems").arg(system.name).arg("--dir").arg(dir).stdout(Stdio::piped());
+    let mut child = command.spawn().context("starting the process to be killed")?;
+    let output = child.stdout.take().context("the child has no output")?;
+    let mut line = String::new();
+    BufReader::new(output).read_line(&mut line)?;
+    std::thread::sleep(GOES_ON);
+    child.kill()?;
+    child.wait()?;
+    ensure!(line.trim() == LOADED, "the process to be killed ended by itself");
+    forget_cached(dir)?;
+    system.reopen(plan, dir)
+}
+
+/// The child's part.
+pub fn serve(args: &Args) -> Result<()> {
+    let plan = Plan::from(args)?;
+    for system in System::chosen(args, &plan)? {
+        system.load(&plan)?;
+    }
+    Ok(())
+}
+
+/// Loads, says so, and puts the same keys again until killed.
+pub fn load_and_go_on<E>(cluster: &Cluster<E>, plan: &Plan) -> Result<()>
+where
+    E: StorageEngine + 'static,
+    E::View: 'static,
+    E::Incoming: 'static,
+{
+    let measured = Measured::new(cluster, plan, &plan.dir);
+    measured.load()?;
+    println!("{LOADED}");
+    std::io::stdout().flush()?;
+    closed_loops(cluster, plan.clients, u64::MAX, |client, op, random| {
+        client.put(&key(op % plan.keys), measured.values.any(random))
+    })?;
+    Ok(())
+}
+
+/// Opens store by store, then lets the group serve a first get.
+pub fn reopen<E>(
+    plan: &Plan,
+    dir: &Path,
+    open: impl Fn(&Path) -> stele_types::Result<E>,
+) -> Result<Vec<Value>>
+where
+    E: StorageEngine + 'static,
+    E::View: 'static,
+    E::Incoming: 'static,
+{
+    let mut engines = Vec::new();
+    let mut opened_ms = Vec::new();
+    let started = Instant::now();
+    for dir in store_dirs(dir, plan.stores) {
+        let began = Instant::now();
+        engines.push(open(&dir)?);
+        opened_ms.push(began.elapsed().as_secs_f64() * 1e3);
+    }
+    let cluster = Cluster::start(engines, plan.clients, plan.election_ticks)?;
+    let mut client = Client::new(&cluster, 0);
+    let mut lost = 0;
+    let mut serving_ms = None;
+    for at in 0..CHECKED.min(plan.keys) {
+        let number = at * plan.keys / CHECKED.min(plan.keys);
+        let found = client.get(&key(number))?;
+        serving_ms.get_or_insert_with(|| started.elapsed().as_secs_f64() * 1e3);
+        lost += u64::from(found.is_none_or(|it| it.len() as u64 != plan.value_bytes));
+    }
+    cluster.stop()?;
+    ensure!(lost == 0, "{lost} acknowledged keys are gone");
+    let open_ms = opened_ms.iter().sum::<f64>() / opened_ms.len().max(1) as f64;
+    Ok(vec![json!({
+        "phase": "recovery",
+        "keys": plan.keys,
+        "open_ms": open_ms,
+        "opened_ms": opened_ms,
+        "serving_ms": serving_ms,
+    })])
+}

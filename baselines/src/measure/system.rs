@@ -1,0 +1,186 @@
+//! The systems by name.
+
+use super::args::Args;
+use super::phases::{Measured, Phase, Plan};
+use super::recovery;
+use crate::harness::Cluster;
+#[cfg(feature = "rocksdb")]
+use crate::rocks::{self, RockStore};
+use crate::stele::Design;
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use stele_storage::StorageEngine;
+
+/// One system under measurement.
+#[derive(Clone, Debug)]
+pub struct System {
+    pub name: &'static str,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Stele(Design),
+    #[cfg(feature = "rocksdb")]
+    Rock(Box<rocks::Settings>),
+}
+
+/// What is done with a system's engines, whatever their type.
+trait Use {
+    type Out;
+    fn with<E>(self, open: impl Fn(&Path) -> stele_types::Result<E>) -> Result<Self::Out>
+    where
+        E: StorageEngine + 'static,
+        E::View: 'static,
+        E::Incoming: 'static;
+}
+
+/// Where the stores of a group lie.
+pub fn store_dirs(dir: &Path, stores: u64) -> Vec<PathBuf> {
+    (1..=stores).map(|store| dir.join(format!("store-{store}"))).collect()
+}
+
+/// Opens a group, hands it to `f`, and stops it.
+pub fn with_group<E, T>(
+    plan: &Plan,
+    dir: &Path,
+    open: impl Fn(&Path) -> stele_types::Result<E>,
+    f: impl FnOnce(&Cluster<E>) -> Result<T>,
+) -> Result<T>
+where
+    E: StorageEngine + 'static,
+    E::View: 'static,
+    E::Incoming: 'static,
+{
+    let dirs = store_dirs(dir, plan.stores);
+    let engines = dirs.iter().map(|dir| open(dir)).collect::<stele_types::Result<Vec<E>>>()?;
+    let cluster = Cluster::start(engines, plan.clients, plan.election_ticks)?;
+    let out = f(&cluster)?;
+    cluster.stop()?;
+    Ok(out)
+}
+
+struct Phases<'a>(&'a Plan, &'a [Phase], &'a Path);
+
+impl Use for Phases<'_> {
+    type Out = Vec<Value>;
+
+    fn with<E>(self, open: impl Fn(&Path) -> stele_types::Result<E>) -> Result<Vec<Value>>
+    where
+        E: StorageEngine + 'static,
+        E::View: 'static,
+        E::Incoming: 'static,
+    {
+        let Self(plan, phases, dir) = self;
+        with_group(plan, dir, open, |cluster| Measured::new(cluster, plan, dir).phases(phases))
+    }
+}
+
+struct Load<'a>(&'a Plan);
+
+impl Use for Load<'_> {
+    type Out = ();
+
+    fn with<E>(self, open: impl Fn(&Path) -> stele_types::Result<E>) -> Result<()>
+    where
+        E: StorageEngine + 'static,
+        E::View: 'static,
+        E::Incoming: 'static,
+    {
+        let Self(plan) = self;
+        with_group(plan, &plan.dir, open, |cluster| recovery::load_and_go_on(cluster, plan))
+    }
+}
+
+struct Reopen<'a>(&'a Plan, &'a Path);
+
+impl Use for Reopen<'_> {
+    type Out = Vec<Value>;
+
+    fn with<E>(self, open: impl Fn(&Path) -> stele_types::Result<E>) -> Result<Vec<Value>>
+    where
+        E: StorageEngine + 'static,
+        E::View: 'static,
+        E::Incoming: 'static,
+    {
+        let Self(plan, dir) = self;
+        recovery::reopen(plan, dir, open)
+    }
+}
+
+impl System {
+    fn all(plan: &Plan) -> Vec<Self> {
+        let sort_threshold_bytes = plan.sort_threshold_bytes;
+        let stele = [
+            ("nezha-nogc", Design::NezhaNoGc),
+            ("nezha", Design::Nezha { sort_threshold_bytes }),
+            ("stele", Design::Adaptive),
+        ];
+        let stele = stele.map(|(name, design)| Self { name, kind: Kind::Stele(design) });
+        #[cfg(feature = "rocksdb")]
+        let rock = {
+            let rock = [
+                ("original", rocks::original(false)),
+                ("original-sync", rocks::original(true)),
+                ("pasv", rocks::pasv()),
+                ("dwisckey", rocks::dwisckey()),
+            ];
+            rock.map(|(name, settings)| Self { name, kind: Kind::Rock(Box::new(settings)) })
+        };
+        #[cfg(not(feature = "rocksdb"))]
+        let rock: [Self; 0] = [];
+        rock.into_iter().chain(stele).collect()
+    }
+
+    /// Those that the command line names.
+    pub fn chosen(args: &Args, plan: &Plan) -> Result<Vec<Self>> {
+        let all = Self::all(plan);
+        let Some(names) = args.text("systems") else {
+            return Ok(all.into_iter().filter(|it| it.name != "original-sync").collect());
+        };
+        let find = |name: &str| {
+            let known: Vec<&str> = all.iter().map(|system| system.name).collect();
+            let found = all.iter().find(|system| system.name == name).cloned();
+            found.with_context(|| format!("--systems: `{name}`; this build has {known:?}"))
+        };
+        names.split(',').map(find).collect()
+    }
+
+    /// Its engine's settings, for the report.
+    pub fn settings(&self) -> String {
+        match &self.kind {
+            Kind::Stele(design) => format!("{:?}", design.options()),
+            #[cfg(feature = "rocksdb")]
+            Kind::Rock(settings) => format!(
+                "{:?}; key-values: {}; Raft log: {}",
+                settings.keeping,
+                settings.pair_options(),
+                settings.raft_options()
+            ),
+        }
+    }
+
+    fn with<U: Use>(&self, what: U) -> Result<U::Out> {
+        match &self.kind {
+            Kind::Stele(design) => what.with(|dir| design.open(dir)),
+            #[cfg(feature = "rocksdb")]
+            Kind::Rock(settings) => what.with(|dir| RockStore::open(dir, settings)),
+        }
+    }
+
+    /// Loads and measures on a new group.
+    pub fn measure(&self, plan: &Plan, phases: &[Phase], dir: &Path) -> Result<Vec<Value>> {
+        self.with(Phases(plan, phases, dir))
+    }
+
+    /// Loads a new group and goes on writing until killed.
+    pub fn load(&self, plan: &Plan) -> Result<()> {
+        self.with(Load(plan))
+    }
+
+    /// Opens what a killed process left.
+    pub fn reopen(&self, plan: &Plan, dir: &Path) -> Result<Vec<Value>> {
+        self.with(Reopen(plan, dir))
+    }
+}

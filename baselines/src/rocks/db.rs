@@ -1,0 +1,209 @@
+//! RocksDB, owned: every object frees itself, every failure is an [`Error`].
+//!
+//! The library is reached through its C interface and not through a crate, because the crates build
+//! the library from source or want one certain release of it.
+
+use super::batch::Batch;
+use super::cursor::{Cursor, Reading};
+use super::ffi;
+use std::ffi::{CStr, CString, c_char};
+use std::path::{Path, PathBuf};
+use std::ptr;
+use stele_types::{Error, Result};
+
+/// What a read may look at (`rocksdb::ReadTier`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// Everything.
+    All = 0,
+    /// What is in memory.
+    Memory = 1,
+    /// What a crash leaves, where there is no write-ahead log.
+    Persisted = 2,
+}
+
+/// What becomes of a write before it returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// In the write-ahead log, and the log on the device.
+    Synced,
+    /// In the write-ahead log, which the system writes when it likes.
+    Logged,
+    /// In memory.
+    Volatile,
+}
+
+/// An open database.
+#[derive(Debug)]
+pub struct Db {
+    pub(super) raw: *mut ffi::Database,
+    pub(super) path: PathBuf,
+}
+
+// SAFETY: RocksDB's `DB` may be used from any number of threads at once (c.h uses it as is).
+unsafe impl Send for Db {}
+// SAFETY: as above.
+unsafe impl Sync for Db {}
+
+/// Runs a call that reports failure through its last argument.
+pub(super) fn check<T>(
+    path: &Path,
+    op: &'static str,
+    call: impl FnOnce(*mut *mut c_char) -> T,
+) -> Result<T> {
+    let mut error: *mut c_char = ptr::null_mut();
+    let out = call(&mut error);
+    if error.is_null() {
+        return Ok(out);
+    }
+    // SAFETY: a non-null error is a C string that the library allocated for its caller.
+    let text = unsafe { CStr::from_ptr(error) }.to_string_lossy().into_owned();
+    // SAFETY: as above; nothing refers to it any more.
+    unsafe { ffi::rocksdb_free(error.cast()) };
+    match text.contains("No space left") {
+        true => Err(Error::NoSpace(path.to_path_buf())),
+        false => {
+            Err(Error::Io { op, path: path.to_path_buf(), source: std::io::Error::other(text) })
+        }
+    }
+}
+
+/// The bytes at `data`; none when there are none.
+///
+/// # Safety
+/// `data` is null, or points to `bytes` bytes that live and do not change for `'a`.
+pub(super) unsafe fn slice<'a>(data: *const c_char, bytes: usize) -> &'a [u8] {
+    if data.is_null() || bytes == 0 {
+        return &[];
+    }
+    // SAFETY: what this function asks of its caller.
+    unsafe { std::slice::from_raw_parts(data.cast(), bytes) }
+}
+
+fn c_string(text: &str) -> Result<CString> {
+    CString::new(text).map_err(|_| Error::invalid("a text for RocksDB holds a zero byte"))
+}
+
+impl Db {
+    /// Opens the database in `path` with options in RocksDB's own words (`name=value;..`).
+    pub fn open(path: &Path, options: &str) -> Result<Self> {
+        let name = c_string(&path.to_string_lossy())?;
+        let text = c_string(options)?;
+        // SAFETY: both objects are created here and freed below; the strings outlive the calls.
+        unsafe {
+            let (base, new) = (ffi::rocksdb_options_create(), ffi::rocksdb_options_create());
+            let parsed = check(path, "parsing the options", |error| {
+                ffi::rocksdb_get_options_from_string(base, text.as_ptr(), new, error);
+            });
+            let raw = parsed.and_then(|()| {
+                check(path, "opening", |error| ffi::rocksdb_open(new, name.as_ptr(), error))
+            });
+            ffi::rocksdb_options_destroy(base);
+            ffi::rocksdb_options_destroy(new);
+            Ok(Self { raw: raw?, path: path.to_path_buf() })
+        }
+    }
+
+    /// All of the batch, or nothing.
+    pub fn write(&self, batch: &Batch, durability: Durability) -> Result<()> {
+        // SAFETY: the options live from here to the end of the block; the batch is not used meanwhile.
+        unsafe {
+            let options = ffi::rocksdb_writeoptions_create();
+            ffi::rocksdb_writeoptions_set_sync(options, u8::from(durability == Durability::Synced));
+            let volatile = i32::from(durability == Durability::Volatile);
+            ffi::rocksdb_writeoptions_disable_WAL(options, volatile);
+            let done = check(&self.path, "writing", |error| {
+                ffi::rocksdb_write(self.raw, options, batch.raw, error);
+            });
+            ffi::rocksdb_writeoptions_destroy(options);
+            done
+        }
+    }
+
+    /// Puts the write-ahead log on the device.
+    pub fn sync_log(&self) -> Result<()> {
+        // SAFETY: the database is open for as long as `self` lives.
+        check(&self.path, "syncing the log", |error| unsafe {
+            ffi::rocksdb_flush_wal(self.raw, 1, error);
+        })
+    }
+
+    /// Puts what is in memory on the device as tables.
+    pub fn flush(&self) -> Result<()> {
+        // SAFETY: the options live from here to the end of the block and wait by default.
+        unsafe {
+            let options = ffi::rocksdb_flushoptions_create();
+            let done = check(&self.path, "flushing", |error| {
+                ffi::rocksdb_flush(self.raw, options, error);
+            });
+            ffi::rocksdb_flushoptions_destroy(options);
+            done
+        }
+    }
+
+    /// A figure of the library (`rocksdb.` and its name), 0 when it has none of that name.
+    pub fn figure(&self, name: &CStr) -> u64 {
+        let mut value = 0;
+        // SAFETY: both pointers are valid for the call.
+        let found = unsafe { ffi::rocksdb_property_int(self.raw, name.as_ptr(), &mut value) };
+        if found == 0 { value } else { 0 }
+    }
+
+    /// Gives the value under `key` to `read`.
+    pub fn get<T>(
+        &self,
+        key: &[u8],
+        tier: Tier,
+        read: impl FnOnce(&[u8]) -> T,
+    ) -> Result<Option<T>> {
+        let options = Reading::new(tier, None);
+        self.get_with(key, &options, read)
+    }
+
+    pub(super) fn get_with<T>(
+        &self,
+        key: &[u8],
+        options: &Reading,
+        read: impl FnOnce(&[u8]) -> T,
+    ) -> Result<Option<T>> {
+        // SAFETY: key and options are valid for the call; the slice is freed after its last use.
+        unsafe {
+            let found = check(&self.path, "reading", |error| {
+                ffi::rocksdb_get_pinned(
+                    self.raw,
+                    options.raw,
+                    key.as_ptr().cast(),
+                    key.len(),
+                    error,
+                )
+            })?;
+            if found.is_null() {
+                return Ok(None);
+            }
+            let mut bytes = 0;
+            let data = ffi::rocksdb_pinnableslice_value(found, &mut bytes);
+            let out = read(slice(data, bytes));
+            ffi::rocksdb_pinnableslice_destroy(found);
+            Ok(Some(out))
+        }
+    }
+
+    /// A cursor over what is there now.
+    pub fn cursor(&self) -> Cursor<'_> {
+        self.cursor_with(Reading::new(Tier::All, None))
+    }
+
+    pub(super) fn cursor_with(&self, options: Reading) -> Cursor<'_> {
+        // SAFETY: database and options outlive the iterator, which the cursor's lifetime and its
+        // field see to.
+        let raw = unsafe { ffi::rocksdb_create_iterator(self.raw, options.raw) };
+        Cursor::new(raw, self, options)
+    }
+}
+
+impl Drop for Db {
+    fn drop(&mut self) {
+        // SAFETY: opened once, closed once; cursors and snapshots borrow or share `self`.
+        unsafe { ffi::rocksdb_close(self.raw) }
+    }
+}

@@ -1,0 +1,68 @@
+//! Appending: a batch is checked record by record, and written if all of it holds.
+
+use super::RockStore;
+use crate::rocks::raft_log::Edit;
+use crate::rocks::region::Region;
+use std::collections::BTreeMap;
+use stele_storage::StorageEngine;
+use stele_types::{Appended, LogBatch, Lsn, Mark, Record, RegionId, Result};
+
+/// Checks one record against its region and adds what it changes.
+fn record(region: &mut Region, record: &Record, edit: &mut Edit, at: Lsn) -> Result<()> {
+    match record {
+        Record::Entry(entry) => {
+            let before = region.last;
+            region.push(entry)?;
+            edit.remove(entry.region, entry.index, before.next());
+            edit.put(entry, at);
+        }
+        Record::HardState(id, hard_state) => {
+            region.check_alive(*id)?;
+            region.hard_state = *hard_state;
+        }
+        Record::Mark(id, mark) => {
+            let (first, last) = (region.truncated.0.next(), region.last);
+            region.mark(*id, mark)?;
+            match mark {
+                Mark::Start(..) | Mark::Destroy => edit.remove(*id, first, last.next()),
+                Mark::TruncatePrefix(..) => edit.remove(*id, first, region.truncated.0.next()),
+                Mark::TruncateSuffix(from) => edit.remove(*id, *from, last.next()),
+            }
+        }
+    }
+    Ok(())
+}
+
+impl RockStore {
+    pub(super) fn append_records(&self, batch: &LogBatch) -> Result<Appended> {
+        // What a region did stays when its log goes: nothing could apply it again.
+        let ends_a_life =
+            |it: &Record| matches!(it, Record::Mark(_, Mark::Destroy | Mark::Start(..)));
+        if batch.records.iter().any(ends_a_life) {
+            self.checkpoint()?;
+        }
+        let mut state = self.state.lock();
+        let mut touched: BTreeMap<RegionId, Region> = BTreeMap::new();
+        let (mut edit, mut payloads, mut head) = (Edit::default(), Vec::new(), state.head);
+        for it in &batch.records {
+            let id = match it {
+                Record::Entry(entry) => entry.region,
+                Record::HardState(id, _) | Record::Mark(id, _) => *id,
+            };
+            let known = || state.regions.get(&id).cloned().unwrap_or_default();
+            let region = touched.entry(id).or_insert_with(known);
+            record(region, it, &mut edit, Lsn::from_u64(head))?;
+            if matches!(it, Record::Entry(_)) {
+                payloads.push(Lsn::from_u64(head));
+                head += 1;
+            }
+        }
+        for (id, region) in &touched {
+            edit.state(*id, region);
+        }
+        self.log.write(&edit)?;
+        state.regions.extend(touched);
+        state.head = head;
+        Ok(Appended { payloads, head: Lsn::from_u64(head) })
+    }
+}

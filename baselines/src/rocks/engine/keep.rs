@@ -1,0 +1,68 @@
+//! What survives a crash without the Raft log.
+
+use super::RockStore;
+use crate::rocks::key_values::{Change, Keeping};
+use crate::rocks::region::Region;
+use std::collections::BTreeMap;
+use stele_types::{LogIndex, RegionId, Result};
+
+impl RockStore {
+    /// Notes that everything applied by `before` survives a crash.
+    pub(super) fn note_kept(&self, before: &BTreeMap<RegionId, (u64, LogIndex)>) {
+        for (id, region) in &mut self.state.lock().regions {
+            if let Some((_, kept)) = before.get(id).filter(|(life, _)| *life == region.life) {
+                region.checkpointed = region.checkpointed.max(*kept);
+            }
+        }
+    }
+
+    /// Notes what RocksDB flushed of its own accord.
+    pub(super) fn note_flushed(&self) -> Result<()> {
+        let behind = |region: &Region| region.checkpointed < region.applied;
+        let due: Vec<RegionId> = {
+            let state = self.state.lock();
+            let due = state.regions.iter().filter(|(_, region)| behind(region));
+            due.map(|(id, _)| *id).collect()
+        };
+        let mut kept = BTreeMap::new();
+        for id in due {
+            if let Some(flushed) = self.pairs.flushed(id)? {
+                kept.insert(id, (flushed.life, flushed.index));
+            }
+        }
+        self.note_kept(&kept);
+        Ok(())
+    }
+
+    /// Makes a change of ranges, and everything before it, survive a crash.
+    pub(super) fn make_and_keep(&self, change: &Change) -> Result<()> {
+        self.pairs.make(change)?;
+        self.keep_applied()
+    }
+
+    /// Keeps everything applied so far.
+    pub(super) fn keep_applied(&self) -> Result<()> {
+        let applied = {
+            let state = self.state.lock();
+            let applied = state.regions.iter();
+            applied.map(|(id, region)| (*id, (region.life, region.applied))).collect()
+        };
+        self.pairs.keep()?;
+        self.note_kept(&applied);
+        Ok(())
+    }
+
+    /// RocksDB flushes and compacts on threads of its own; what is left is to keep up with them.
+    pub(super) fn keep_up(&self) -> Result<()> {
+        match self.pairs.keeping {
+            Keeping::SyncedLog => {}
+            Keeping::Flushes => self.note_flushed()?,
+            Keeping::Log | Keeping::FlushesAndValueLog => {
+                if self.pairs.unkept_bytes() >= self.keep_after_bytes {
+                    self.keep_applied()?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

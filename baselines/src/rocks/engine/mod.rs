@@ -1,0 +1,251 @@
+//! Raft log and key-values, both in RocksDB, as one storage engine. Which design it is, its
+//! [`Settings`](super::Settings) say.
+//!
+//! Laws kept here: applied ≤ persisted; checkpointed ≤ applied; truncated ≤ checkpointed.
+
+mod append;
+mod keep;
+mod open;
+
+use crate::rocks::key_values::{Keeping, KeyValues, RockIncoming};
+use crate::rocks::pairs::Applied;
+use crate::rocks::raft_log::{Edit, RaftLog};
+use crate::rocks::region::Region;
+use crate::rocks::view::RockView;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use stele_storage::{EngineStats, Maintained, Order, Pair, Progress, RangeSize, StorageEngine};
+use stele_types::{
+    Appended, Command, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, RegionId, Result, Term,
+};
+
+const EXPORT_SLICE_BYTES: usize = 1 << 20;
+
+/// See the module.
+#[derive(Debug)]
+pub struct RockStore {
+    log: RaftLog,
+    pairs: KeyValues,
+    /// Unkept bytes after which maintenance keeps what is applied.
+    keep_after_bytes: u64,
+    state: Mutex<State>,
+    user_bytes: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    regions: BTreeMap<RegionId, Region>,
+    /// Where the next entry lies. Entries are ordered by it over all regions.
+    head: u64,
+}
+
+impl State {
+    fn region(&self, id: RegionId) -> Result<&Region> {
+        let region = self.regions.get(&id);
+        region.ok_or_else(|| Error::invalid(format!("region {id} is not on this store")))
+    }
+}
+
+impl RockStore {
+    fn check_next(region: &Region, id: RegionId, entries: &[CommittedEntry]) -> Result<LogIndex> {
+        region.check_alive(id)?;
+        let mut applied = region.applied;
+        for entry in entries {
+            let next = applied.next();
+            if entry.index != next || region.term(next) != Some(entry.term) || next > region.last {
+                return Err(Error::invalid(format!(
+                    "region {id}: entry {} of term {} is not the persisted entry {next}",
+                    entry.index, entry.term
+                )));
+            }
+            applied = next;
+        }
+        Ok(applied)
+    }
+}
+
+impl StorageEngine for RockStore {
+    type View = RockView;
+    type Incoming = RockIncoming;
+
+    fn append(&self, batch: &LogBatch) -> Result<Appended> {
+        self.append_records(batch)
+    }
+
+    fn entries(
+        &self,
+        region: RegionId,
+        from: LogIndex,
+        to: LogIndex,
+        bytes_max: usize,
+    ) -> Result<Vec<CommittedEntry>> {
+        if from <= self.state.lock().region(region)?.truncated.0 {
+            return Err(Error::invalid(format!("entry {from} is truncated")));
+        }
+        let mut out: Vec<CommittedEntry> = Vec::new();
+        let mut bytes = 0;
+        let mut stored = self.log.entries_from(region, from);
+        while let Some(entry) = stored.next()?.filter(|entry| entry.index < to) {
+            bytes += entry.payload.len();
+            if !out.is_empty() && bytes > bytes_max {
+                break;
+            }
+            out.push(entry);
+        }
+        Ok(out)
+    }
+
+    fn term(&self, region: RegionId, index: LogIndex) -> Option<Term> {
+        self.state.lock().regions.get(&region)?.term(index)
+    }
+
+    fn apply(&self, id: RegionId, entries: &[CommittedEntry]) -> Result<()> {
+        let (upto, life, start) = {
+            let state = self.state.lock();
+            let region = state.region(id)?;
+            (Self::check_next(region, id, entries)?, region.life, region.truncated)
+        };
+        let mut change = self.pairs.change();
+        for entry in entries.iter().filter(|entry| entry.is_command) {
+            change.command(&Command::parse(entry.payload.clone())?);
+        }
+        change.applied(id, Applied { life, index: upto, start });
+        self.pairs.make(&change)?;
+        self.user_bytes.fetch_add(change.user_bytes, Ordering::Relaxed);
+        if let Some(region) = self.state.lock().regions.get_mut(&id) {
+            region.applied = upto;
+            if self.pairs.keeping == Keeping::SyncedLog {
+                region.checkpointed = upto;
+            }
+        }
+        // Maintenance has come too late: RocksDB would soon flush pointers whose values are not synced.
+        if self.pairs.keeping == Keeping::FlushesAndValueLog
+            && self.pairs.unkept_bytes() > 2 * self.keep_after_bytes
+        {
+            self.checkpoint()?;
+        }
+        Ok(())
+    }
+
+    fn view(&self) -> Result<RockView> {
+        Ok(RockView::new(&self.pairs.db, self.pairs.values.as_ref(), &self.pairs.path))
+    }
+
+    fn progress(&self, region: RegionId) -> Option<Progress> {
+        self.state.lock().regions.get(&region).map(Region::progress)
+    }
+
+    fn truncate(&self, id: RegionId, index: LogIndex) -> Result<LogIndex> {
+        let mut state = self.state.lock();
+        state.region(id)?.check_alive(id)?;
+        let Some(region) = state.regions.get_mut(&id) else { return Ok(LogIndex(0)) };
+        let first = region.truncated.0.next();
+        region.truncate(index);
+        let upto = region.truncated.0;
+        if upto >= first {
+            let mut edit = Edit::default();
+            edit.remove(id, first, upto.next());
+            edit.state(id, region);
+            self.log.write_later(&edit)?;
+        }
+        Ok(upto)
+    }
+
+    fn export(
+        &self,
+        range: &KeyRange,
+        sink: &mut dyn FnMut(Vec<Pair>) -> Result<()>,
+    ) -> Result<()> {
+        let (mut slice, mut bytes) = (Vec::new(), 0);
+        self.view()?.walk(range, Order::Forward, |key, found| {
+            let pair = found.pair(key, self.pairs.values.as_deref())?;
+            bytes += pair.key.len() + pair.value.len();
+            slice.push(pair);
+            if bytes >= EXPORT_SLICE_BYTES {
+                sink(std::mem::take(&mut slice))?;
+                bytes = 0;
+            }
+            Ok(true)
+        })?;
+        if slice.is_empty() { Ok(()) } else { sink(slice) }
+    }
+
+    fn incoming(&self, ranges: Vec<KeyRange>) -> Result<RockIncoming> {
+        RockIncoming::new(ranges)
+    }
+
+    fn receive(&self, incoming: &mut RockIncoming, pairs: Vec<Pair>) -> Result<()> {
+        incoming.receive(pairs)
+    }
+
+    /// The key-values change first, all at once; the log's beginning is repeated at open if need be.
+    fn install(&self, id: RegionId, at: (LogIndex, Term), incoming: RockIncoming) -> Result<()> {
+        let (ranges, pairs) = incoming.finish()?;
+        let known = self.state.lock().regions.get(&id).cloned().unwrap_or_default();
+        let begun = Applied { life: known.life + 1, index: at.0, start: at };
+        let mut change = self.pairs.change();
+        ranges.iter().for_each(|range| change.delete_range(range));
+        change.pairs(&pairs);
+        change.applied(id, begun);
+        self.make_and_keep(&change)?;
+        let mut state = self.state.lock();
+        self.start_log(id, state.regions.entry(id).or_default(), begun)
+    }
+
+    fn drop_ranges(&self, ranges: &[KeyRange]) -> Result<()> {
+        stele_storage::check_ranges(ranges)?;
+        let mut change = self.pairs.change();
+        ranges.iter().for_each(|range| change.delete_range(range));
+        self.make_and_keep(&change)
+    }
+
+    /// Counted, not estimated.
+    fn range_size(&self, range: &KeyRange) -> Result<RangeSize> {
+        let mut size = RangeSize::default();
+        self.view()?.walk(range, Order::Forward, |key, found| {
+            size.bytes += key.len() as u64 + found.value_bytes();
+            size.keys += 1;
+            Ok(true)
+        })?;
+        Ok(size)
+    }
+
+    fn split_key(&self, range: &KeyRange) -> Result<Option<Bytes>> {
+        let half = self.range_size(range)?.bytes.div_ceil(2);
+        let (mut before, mut middle, mut is_first) = (0, None, true);
+        self.view()?.walk(range, Order::Forward, |key, found| {
+            before += key.len() as u64 + found.value_bytes();
+            if !is_first {
+                middle = Some(key);
+            }
+            Ok(std::mem::take(&mut is_first) || before < half)
+        })?;
+        Ok(middle)
+    }
+
+    /// RocksDB keeps nothing in reserve.
+    fn admit(&self, _bytes: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn checkpoint(&self) -> Result<()> {
+        self.keep_applied()
+    }
+
+    fn maintain(&self, _bytes_max: u64) -> Result<Maintained> {
+        self.keep_up()?;
+        Ok(Maintained::default())
+    }
+
+    fn stats(&self) -> EngineStats {
+        let pairs = self.pairs.db.figure(c"rocksdb.cur-size-all-mem-tables");
+        let cache = self.pairs.db.figure(c"rocksdb.block-cache-usage");
+        EngineStats {
+            user_bytes: self.user_bytes.load(Ordering::Relaxed),
+            memory_bytes: pairs + cache + self.log.memory_bytes(),
+            ..EngineStats::default()
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! The designs on RocksDB. One engine, [`RockStore`], whose [`Keeping`] makes it one or the other:
+//! they differ in how key-values survive a crash, and in nothing else.
+
+mod batch;
+mod cursor;
+mod db;
+mod dwisckey;
+mod engine;
+mod ffi;
+mod key_values;
+mod numbers;
+mod original;
+mod pairs;
+mod pasv;
+mod raft_log;
+mod region;
+mod tuning;
+mod value_log;
+mod view;
+
+pub use dwisckey::dwisckey;
+pub use engine::RockStore;
+pub use key_values::{Keeping, RockIncoming};
+pub use original::original;
+pub use pasv::pasv;
+pub use tuning::Settings;
+pub use view::RockView;

@@ -1,0 +1,144 @@
+//! How pairs lie in RocksDB.
+//!
+//! ```text
+//! "a" region:u64 -> life:u64 applied:u64 start:u64 start_term:u64       how far a region is applied
+//! "k" key        -> 0:u8 expires_at_s:u64 value
+//!                 | 1:u8 expires_at_s:u64 offset:u64 length:u64 crc:u64 a value in the value log
+//! ```
+
+use super::numbers::{Numbers, encode};
+use super::value_log::{Pending, Pointer, ValueLog};
+use bytes::Bytes;
+use std::path::Path;
+use stele_storage::Pair;
+use stele_types::{Error, KeyRange, LogIndex, RegionId, Result, Term};
+
+const APPLIED: u8 = b'a';
+const DATA: u8 = b'k';
+/// The first key after all pairs.
+const DATA_END: [u8; 1] = [DATA + 1];
+
+const INLINE: u8 = 0;
+const POINTER: u8 = 1;
+
+pub fn data_key(key: &[u8]) -> Vec<u8> {
+    [&[DATA][..], key].concat()
+}
+
+/// The first key of a range, and the first one after it.
+pub fn data_range(range: &KeyRange) -> (Vec<u8>, Vec<u8>) {
+    let end = if range.end.is_empty() { DATA_END.to_vec() } else { data_key(&range.end) };
+    (data_key(&range.start), end)
+}
+
+/// The key of a pair's record.
+pub fn user_key(stored: &[u8]) -> Option<Bytes> {
+    stored.strip_prefix(&[DATA]).map(Bytes::copy_from_slice)
+}
+
+/// How far a region's entries are in the key-values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// In which of its lives.
+    pub life: u64,
+    pub index: LogIndex,
+    /// What that life begins after.
+    pub start: (LogIndex, Term),
+}
+
+impl Applied {
+    pub const FIRST_KEY: [u8; 1] = [APPLIED];
+
+    pub fn key(region: RegionId) -> Vec<u8> {
+        [&[APPLIED][..], &region.0.to_be_bytes()].concat()
+    }
+
+    /// The region of such a key; `None` for others.
+    pub fn region(key: &[u8]) -> Option<RegionId> {
+        let number = key.strip_prefix(&[APPLIED])?;
+        Some(RegionId(u64::from_be_bytes(number.try_into().ok()?)))
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        encode(&[self.life, self.index.0, self.start.0.0, self.start.1.0])
+    }
+
+    pub fn decode(bytes: &[u8], path: &Path) -> Result<Self> {
+        let mut numbers = Numbers::new(bytes, path);
+        let (life, index) = (numbers.u64()?, LogIndex(numbers.u64()?));
+        Ok(Self { life, index, start: (LogIndex(numbers.u64()?), Term(numbers.u64()?)) })
+    }
+}
+
+/// What precedes a value's bytes, or stands for them when they go to the value log.
+pub fn head(expires_at_s: u64, at: Option<Pointer>) -> Vec<u8> {
+    let mut head = vec![if at.is_some() { POINTER } else { INLINE }];
+    head.extend_from_slice(&expires_at_s.to_be_bytes());
+    if let Some(Pointer { offset, length, crc }) = at {
+        head.extend(encode(&[offset, u64::from(length), u64::from(crc)]));
+    }
+    head
+}
+
+/// The record of a pair: its value, or where that will lie.
+pub fn record<'a>(
+    pending: &mut Option<Pending>,
+    inline_bytes_max: usize,
+    pair: (&[u8], &'a [u8], u32, u64),
+) -> (Vec<u8>, &'a [u8]) {
+    let (key, value, crc, expires_at_s) = pair;
+    match pending {
+        Some(pending) if value.len() > inline_bytes_max => {
+            (head(expires_at_s, Some(pending.push(key, value, crc))), &[])
+        }
+        _ => (head(expires_at_s, None), value),
+    }
+}
+
+/// A pair's record as it was found.
+pub enum Found {
+    Inline { value: Bytes, expires_at_s: u64 },
+    At { pointer: Pointer, expires_at_s: u64 },
+}
+
+impl Found {
+    pub fn decode(stored: &[u8], path: &Path) -> Result<Self> {
+        let mut numbers = Numbers::new(stored, path);
+        let (kind, expires_at_s) = (numbers.u8()?, numbers.u64()?);
+        if kind == INLINE {
+            return Ok(Self::Inline {
+                value: Bytes::copy_from_slice(numbers.rest()),
+                expires_at_s,
+            });
+        }
+        let offset = numbers.u64()?;
+        let (length, crc) = (numbers.u64()? as u32, numbers.u64()? as u32);
+        Ok(Self::At { pointer: Pointer { offset, length, crc }, expires_at_s })
+    }
+
+    pub fn value_bytes(&self) -> u64 {
+        match self {
+            Self::Inline { value, .. } => value.len() as u64,
+            Self::At { pointer, .. } => u64::from(pointer.length),
+        }
+    }
+
+    /// The pair with an empty value.
+    pub fn without_value(self, key: Bytes) -> Pair {
+        let (Self::Inline { expires_at_s, .. } | Self::At { expires_at_s, .. }) = self;
+        Pair { key, value: Bytes::new(), expires_at_s }
+    }
+
+    /// The pair, its value read if need be.
+    pub fn pair(self, key: Bytes, values: Option<&ValueLog>) -> Result<Pair> {
+        match (self, values) {
+            (Self::Inline { value, expires_at_s }, _) => Ok(Pair { key, value, expires_at_s }),
+            (Self::At { pointer, expires_at_s }, Some(values)) => {
+                Ok(Pair { key, value: values.read(pointer)?.into(), expires_at_s })
+            }
+            (Self::At { pointer, .. }, None) => {
+                Err(Error::corrupt("key-values", pointer.offset, "a pointer without a value log"))
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The Raft log of all regions in a RocksDB of its own, as TiKV kept it before it had a log engine:
+//! every batch is one write with a sync.
+//!
+//! ```text
+//! "e" region:u64 index:u64 -> at:u64 term:u64 is_command:u8 payload      (all big-endian)
+//! "s" region:u64           -> the region's state
+//! ```
+
+use super::batch::Batch;
+use super::cursor::Cursor;
+use super::db::{Db, Durability, Tier};
+use super::numbers::{Numbers, encode};
+use super::region::Region;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use stele_types::{CommittedEntry, EntryRecord, LogIndex, Lsn, RegionId, Result, Term};
+
+const ENTRY: u8 = b'e';
+const STATE: u8 = b's';
+
+/// See the module.
+#[derive(Debug)]
+pub struct RaftLog {
+    db: Db,
+    path: PathBuf,
+}
+
+fn state_key(region: RegionId) -> Vec<u8> {
+    [&[STATE][..], &region.0.to_be_bytes()].concat()
+}
+
+fn entry_key(region: RegionId, index: LogIndex) -> Vec<u8> {
+    [&[ENTRY][..], &region.0.to_be_bytes(), &index.0.to_be_bytes()].concat()
+}
+
+/// Changes of the log that are made together.
+#[derive(Default)]
+pub struct Edit(Batch);
+
+impl Edit {
+    pub fn put(&mut self, entry: &EntryRecord, at: Lsn) {
+        let mut head = encode(&[at.as_u64(), entry.term.0]);
+        head.push(u8::from(entry.is_command));
+        self.0.put(&entry_key(entry.region, entry.index), [&head, &entry.payload]);
+    }
+
+    /// Removes entries `from` (included) to `to` (excluded), one by one: tombstones of ranges make
+    /// every later read slower.
+    pub fn remove(&mut self, region: RegionId, from: LogIndex, to: LogIndex) {
+        for index in from.0..to.0 {
+            self.0.delete(&entry_key(region, LogIndex(index)));
+        }
+    }
+
+    pub fn state(&mut self, id: RegionId, region: &Region) {
+        self.0.put(&state_key(id), [&region.encode(), &[]]);
+    }
+}
+
+impl RaftLog {
+    pub fn open(path: &Path, options: &str) -> Result<Self> {
+        Ok(Self { db: Db::open(path, options)?, path: path.to_path_buf() })
+    }
+
+    /// On the device when it returns.
+    pub fn write(&self, edit: &Edit) -> Result<()> {
+        self.db.write(&edit.0, Durability::Synced)
+    }
+
+    /// For what may be lost: a truncation is made again.
+    pub fn write_later(&self, edit: &Edit) -> Result<()> {
+        self.db.write(&edit.0, Durability::Logged)
+    }
+
+    pub fn memory_bytes(&self) -> u64 {
+        self.db.figure(c"rocksdb.cur-size-all-mem-tables")
+    }
+
+    /// Every region's stored state.
+    pub fn regions(&self) -> Result<BTreeMap<RegionId, Region>> {
+        let mut regions = BTreeMap::new();
+        let mut cursor = self.db.cursor();
+        cursor.seek(&[STATE]);
+        while let Some((key, value)) = cursor.pair()? {
+            let Some(id) = key.strip_prefix(&[STATE]) else { break };
+            let id = RegionId(Numbers::new(id, &self.path).u64()?);
+            regions.insert(id, Region::decode(value, &self.path)?);
+            cursor.step(true);
+        }
+        Ok(regions)
+    }
+
+    /// The stored entry at `index`.
+    pub fn entry(&self, region: RegionId, index: LogIndex) -> Result<Option<CommittedEntry>> {
+        let read = |value: &[u8]| decode(value, index, &self.path);
+        self.db.get(&entry_key(region, index), Tier::All, read)?.transpose()
+    }
+
+    /// The entries of a region from `index` on.
+    pub fn entries_from(&self, region: RegionId, index: LogIndex) -> Entries<'_> {
+        let mut cursor = self.db.cursor();
+        cursor.seek(&entry_key(region, index));
+        Entries { cursor, region, path: &self.path }
+    }
+}
+
+fn decode(value: &[u8], index: LogIndex, path: &Path) -> Result<CommittedEntry> {
+    let mut numbers = Numbers::new(value, path);
+    let (at, term) = (Lsn::from_u64(numbers.u64()?), Term(numbers.u64()?));
+    let is_command = numbers.u8()? != 0;
+    let payload = Bytes::copy_from_slice(numbers.rest());
+    Ok(CommittedEntry { term, index, is_command, payload, at })
+}
+
+/// Entries of one region, ascending.
+pub struct Entries<'a> {
+    cursor: Cursor<'a>,
+    region: RegionId,
+    path: &'a Path,
+}
+
+impl Entries<'_> {
+    /// The next one; `None` past the last.
+    pub fn next(&mut self) -> Result<Option<CommittedEntry>> {
+        let prefix = [&[ENTRY][..], &self.region.0.to_be_bytes()].concat();
+        let Some((key, value)) = self.cursor.pair()? else { return Ok(None) };
+        let Some(index) = key.strip_prefix(&prefix[..]) else { return Ok(None) };
+        let index = LogIndex(Numbers::new(index, self.path).u64()?);
+        let entry = decode(value, index, self.path)?;
+        self.cursor.step(true);
+        Ok(Some(entry))
+    }
+}

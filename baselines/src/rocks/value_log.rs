@@ -1,0 +1,87 @@
+//! WiscKey's value log, one file that only grows: keys and values in the order of their application.
+//! Pointers to it are in RocksDB. Nothing is collected.
+//!
+//! ```text
+//! record := key_bytes:u32be value_bytes:u32be key value
+//! ```
+
+use parking_lot::Mutex;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use stele_types::{Error, Result, checksum};
+
+/// Where a value lies, and what it must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pointer {
+    pub offset: u64,
+    pub length: u32,
+    pub crc: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct ValueLog {
+    file: File,
+    path: PathBuf,
+    end: Mutex<u64>,
+}
+
+/// Values on their way to the log: written together by [`ValueLog::write`].
+#[derive(Default)]
+pub struct Pending {
+    bytes: Vec<u8>,
+    begin: u64,
+}
+
+impl Pending {
+    /// Adds a record; where its value will lie.
+    pub fn push(&mut self, key: &[u8], value: &[u8], crc: u32) -> Pointer {
+        self.bytes.extend_from_slice(&(key.len() as u32).to_be_bytes());
+        self.bytes.extend_from_slice(&(value.len() as u32).to_be_bytes());
+        self.bytes.extend_from_slice(key);
+        let offset = self.begin + self.bytes.len() as u64;
+        self.bytes.extend_from_slice(value);
+        Pointer { offset, length: value.len() as u32, crc }
+    }
+}
+
+impl ValueLog {
+    pub fn open(path: &Path) -> Result<Self> {
+        let failed = |source| Error::io("open", path, source);
+        let mut how = OpenOptions::new();
+        let file = how.read(true).write(true).create(true).truncate(false).open(path);
+        let file = file.map_err(failed)?;
+        let end = file.metadata().map_err(failed)?.len();
+        Ok(Self { file, path: path.to_path_buf(), end: Mutex::new(end) })
+    }
+
+    /// Begins a write at the end. One thread writes.
+    pub fn begin(&self) -> Pending {
+        Pending { bytes: Vec::new(), begin: *self.end.lock() }
+    }
+
+    /// Writes what was added, to the system's cache.
+    pub fn write(&self, pending: &Pending) -> Result<()> {
+        let written = self.file.write_all_at(&pending.bytes, pending.begin);
+        written.map_err(|source| Error::io("write", &self.path, source))?;
+        *self.end.lock() = pending.begin + pending.bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Puts everything written on the device.
+    pub fn sync(&self) -> Result<()> {
+        self.file.sync_data().map_err(|source| Error::io("sync", &self.path, source))
+    }
+
+    /// One read of the value; `Corrupt` when it is not what was written.
+    pub fn read(&self, pointer: Pointer) -> Result<Vec<u8>> {
+        let mut value = vec![0; pointer.length as usize];
+        let read = self.file.read_exact_at(&mut value, pointer.offset);
+        read.map_err(|source| Error::io("read", &self.path, source))?;
+        if checksum::crc32c(&value) != pointer.crc {
+            return Err(Error::corrupt(&self.path, pointer.offset, "a value fails its checksum"));
+        }
+        Ok(value)
+    }
+}
