@@ -162,7 +162,9 @@ where
             line["written_per_payload_settled"] = json!(written / per_replica);
             lines.push(line);
         }
-        for phase in phases.iter().filter(|phase| **phase != Phase::Put) {
+        for (at, phase) in phases.iter().enumerate().filter(|(_, phase)| **phase != Phase::Put) {
+            let earlier = phases.iter().take(at).filter(|it| *it == phase).count();
+            let again = if earlier == 0 { String::new() } else { format!("-{}", earlier + 1) };
             forget_cached(self.dir)?;
             let outcome = match phase {
                 Phase::Put => continue,
@@ -170,7 +172,7 @@ where
                 Phase::Scan => self.scans()?,
                 Phase::Ycsb(workload) => self.ycsb(*workload)?,
             };
-            lines.push(self.line(&phase.name(), &outcome));
+            lines.push(self.line(&format!("{}{again}", phase.name()), &outcome));
             settle(self.plan.rest)?;
         }
         Ok(lines)
