@@ -7,14 +7,15 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use stele_proto::kvrpcpb::RawGetRequest;
+use stele_proto::kvrpcpb::{Context, RawGetRequest, RawPutRequest};
 use stele_proto::tikvpb::tikv_client::TikvClient;
+use stele_types::StoreId;
 use tonic::transport::Channel;
 
 const KEY: &[u8] = b"stale-reads";
 /// A leader without a lease waits for peers that do not answer.
 const READ_LIMIT: Duration = Duration::from_millis(100);
-const WRITE_LIMIT: Duration = Duration::from_millis(50);
+const WRITE_LIMIT: Duration = Duration::from_millis(500);
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// What became of the reads.
@@ -39,7 +40,9 @@ impl Reads {
 pub struct StaleReads {
     reader: TikvClient<Channel>,
     request: RawGetRequest,
-    writer: Session,
+    /// Each other node, and how its replica is addressed: nobody is asked for the way, who may be cut
+    /// off too.
+    writers: Vec<(TikvClient<Channel>, Context)>,
     acknowledged: u64,
 }
 
@@ -63,7 +66,14 @@ impl StaleReads {
                 let key = Bytes::from_static(KEY);
                 let request = RawGetRequest { context, key, ..Default::default() };
                 let reader = cluster.channels.tikv(&address, READ_LIMIT)?;
-                return Ok(Self { reader, request, writer, acknowledged });
+                let mut writers = Vec::new();
+                for peer in route.region.peers.iter().filter(|peer| peer.store_id != store) {
+                    let node = cluster.node_of(StoreId(peer.store_id)).await?;
+                    let writer =
+                        cluster.channels.tikv(cluster.nodes[node].address(), WRITE_LIMIT)?;
+                    writers.push((writer, route.context(peer, false)));
+                }
+                return Ok(Self { reader, request, writers, acknowledged });
             }
             ensure!(started.elapsed() < LIMIT, "node {node} does not lead for {LIMIT:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -72,16 +82,16 @@ impl StaleReads {
 
     /// Reads and writes for so long.
     pub async fn look(self, time: Duration) -> Result<Reads> {
-        let Self { mut reader, request, mut writer, acknowledged } = self;
+        let Self { mut reader, request, writers, acknowledged } = self;
         let newest = Arc::new(AtomicU64::new(acknowledged));
         let stop = Arc::new(AtomicBool::new(false));
         let (noted, stopped) = (Arc::clone(&newest), Arc::clone(&stop));
         let writing = tokio::spawn(async move {
-            for next in acknowledged + 1.. {
+            for (next, (writer, context)) in (acknowledged + 1..).zip(writers.iter().cycle()) {
                 if stopped.load(Ordering::Relaxed) {
                     break;
                 }
-                match writer.put(KEY, number(next)).await.is_done() {
+                match put(writer.clone(), context.clone(), next).await {
                     true => noted.store(next, Ordering::SeqCst),
                     false => tokio::time::sleep(Duration::from_millis(2)).await,
                 }
@@ -104,6 +114,14 @@ impl StaleReads {
         writing.await?;
         Ok(reads)
     }
+}
+
+/// Whether it was acknowledged.
+async fn put(mut writer: TikvClient<Channel>, context: Context, next: u64) -> bool {
+    let (key, value) = (Bytes::from_static(KEY), number(next));
+    let request = RawPutRequest { context: Some(context), key, value, ..Default::default() };
+    let answer = writer.raw_put(request).await.map(tonic::Response::into_inner);
+    answer.is_ok_and(|answer| answer.region_error.is_none() && answer.error.is_empty())
 }
 
 /// As bytes that sort like the numbers.
