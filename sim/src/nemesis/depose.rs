@@ -22,7 +22,20 @@ impl World {
             self.after(pause, Happening::Undo(Undo::Cut(node)));
         }
         let others: Vec<u64> = self.nodes.keys().copied().filter(|id| *id != node).collect();
-        match self.nemesis.prng.below(4) {
+        match self.nemesis.prng.below(6) {
+            // One can't hear it and asks for votes, the others restart.
+            4 | 5 => {
+                let at = self.nemesis.prng.below(others.len() as u64) as usize;
+                let Some(deaf) = others.get(at).copied() else { return };
+                self.counts.partitions += 1;
+                self.net.partition(&[node], &[deaf]);
+                self.trace.note(self.now, node, 0, || format!("is not heard by node {deaf}"));
+                self.after(4_000 * MS, Happening::Undo(Undo::Network));
+                for round in 1..=2 {
+                    let pause = (round * 1_200 + self.nemesis.prng.below(600)) * MS;
+                    self.after(pause, Happening::Undo(Undo::Forget(node, deaf)));
+                }
+            }
             // The others' clocks run as fast as a lease allows for.
             0 => {
                 let fast = 1_000_000 + self.plan.raft.lease_drift_percent * 10_000 - 10_000;
@@ -36,12 +49,7 @@ impl World {
             // The others forget in a restart that they heard of it.
             1 => {
                 self.isolate(node);
-                for id in others {
-                    self.counts.kills += 1;
-                    self.stop_node(id, Stop::Kill);
-                    let pause = (5 + self.nemesis.prng.below(60)) * MS;
-                    self.after(pause, Happening::Undo(Undo::Start(id)));
-                }
+                self.forget_leader(node, node);
             }
             // It has just handed over.
             2 => {
@@ -57,6 +65,17 @@ impl World {
                     it.paused_until = until;
                 }
             }
+        }
+    }
+
+    /// All others restart, and forget whom they heard of.
+    pub(super) fn forget_leader(&mut self, node: u64, deaf: u64) {
+        let others = self.nodes.keys().copied().filter(|id| *id != node && *id != deaf);
+        for id in others.collect::<Vec<u64>>() {
+            self.counts.kills += 1;
+            self.stop_node(id, Stop::Kill);
+            let pause = (2 + self.nemesis.prng.below(40)) * MS;
+            self.after(pause, Happening::Undo(Undo::Start(id)));
         }
     }
 

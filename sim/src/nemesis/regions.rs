@@ -20,8 +20,12 @@ impl World {
                 let at = self.nemesis.prng.below(peers.len() as u64) as usize;
                 self.order(slot, report.region.id, Admin::TransferLeader(peers[at].id));
             }
-            Fault::Members => self.change_members(slot, &report),
+            Fault::Members => {
+                self.mute_soon(slot, report.region.id);
+                self.change_members(slot, &report);
+            }
             Fault::Split => {
+                self.mute_soon(slot, report.region.id);
                 let keys = (0..self.plan.groups as usize)
                     .flat_map(|group| (0..KEYS).map(move |key| key_of(group, key)));
                 let range = &report.region.range;

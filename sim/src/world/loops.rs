@@ -8,7 +8,7 @@ use stele_engine::Store as Engine;
 use stele_raftstore::{Append, Event, Input, Outputs, PeerMessage, Ticket, wire};
 use stele_storage::StorageEngine;
 use stele_types::checksum::crc32c;
-use stele_types::{Appended, LogBatch, Region, RegionId, RegionPhase, Result};
+use stele_types::{Appended, Error, LogBatch, Mark, Record, Region, RegionId, RegionPhase, Result};
 
 /// From the arrival of something to the turn of the loop.
 const WAKE_NANOS: u64 = 2_000;
@@ -80,6 +80,9 @@ impl World {
         let Append { ticket, batch } = append;
         let engine = slot.engine().cloned();
         let done = engine.filter(|_| early).map(|engine| engine.append(&batch));
+        if matches!(done, Some(Ok(_))) {
+            self.note_durable(number, &batch);
+        }
         let records = batch.records.len();
         self.trace.span(now, took, node, number, || format!("append {records}"));
         let happening = Happening::Appended { slot: number, life, ticket, batch, done };
@@ -103,13 +106,28 @@ impl World {
             let happening = Happening::Appended { slot: number, life, ticket, batch, done };
             return self.after(wait, happening);
         }
+        let Some(engine) = slot.engine().cloned() else { return };
+        let result = done.unwrap_or_else(|| engine.append(batch));
+        match &result {
+            Ok(_) => self.note_durable(number, batch),
+            Err(Error::NoSpace(_)) => self.check_refused_append(number, batch),
+            Err(_) => {}
+        }
+        let leaves = |record: &Record| matches!(record, Record::Mark(_, Mark::Destroy));
+        let leaves = result.is_ok() && batch.records.iter().any(leaves);
+        if leaves {
+            self.fill_now(number);
+        }
+        let Some(slot) = self.slots.get_mut(&number) else { return };
         let Some(running) = slot.running.as_mut() else { return };
-        let result = done.unwrap_or_else(|| running.engine.append(batch));
         running.is_writing = false;
         if let Some(core) = &mut running.core {
             core.step(Input::Appended { ticket, result });
         }
         self.poll(number);
+        if leaves {
+            self.cut_twin(number, 3);
+        }
     }
 
     /// Polls a store and does what it wants.
@@ -161,6 +179,7 @@ impl World {
     }
 
     fn send(&mut self, from: u64, message: &PeerMessage) {
+        self.check_message(from, message);
         let Some(to) = self.homes.get(&message.to_store).copied() else { return };
         let (mut frame, mut payloads) = (Vec::new(), Vec::new());
         wire::encode(message, &mut frame, &mut payloads);
@@ -232,6 +251,7 @@ impl World {
             self.trouble_near(number, 6);
         }
         self.check_event(number, &event);
+        self.aim_at(number, &event);
     }
 
     /// Counts regions that came to be by a split.
@@ -264,6 +284,7 @@ impl World {
         slot.disk.clear_events();
         let worked = matches!(&done, Ok(done) if done.more && done.bytes > 0);
         let has_lost = running.engine.has_lost();
+        let is_merging = running.engine.index().pending_merge().is_some();
         if worked {
             self.counts.slices += 1;
         }
@@ -277,6 +298,12 @@ impl World {
         self.after(pause, Happening::Maintain { slot: number, life });
         if has_lost {
             self.push(number, Input::Damaged);
+        }
+        if worked {
+            self.check_replay(number);
+        }
+        if is_merging {
+            self.cut_twin(number, 30);
         }
     }
 }
