@@ -135,3 +135,58 @@ impl World {
             .then(|| format!("takes {source:?} over with {} of it applied", progress.applied))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stele_types::{KeyRange, LogIndex, Peer, PeerRole, Term};
+
+    fn region(id: u64, range: (&'static str, &'static str), version: u64) -> Region {
+        Region {
+            id: RegionId(id),
+            range: KeyRange::new(range.0, range.1),
+            epoch: RegionEpoch { conf_version: 1, version },
+            ..Region::default()
+        }
+    }
+
+    fn prepared(source: &Region, target: &Region) -> Region {
+        let (id, target_epoch) = (target.id, target.epoch);
+        let mut out = source.clone();
+        let (prepared, term) = (LogIndex(7), Term(1));
+        out.phase = RegionPhase::Merging { target: id, prepared, term, target_epoch };
+        out.epoch.version += 1;
+        out
+    }
+
+    #[test]
+    fn neighbours_are_merged_and_a_merge_is_taken_back_only_once_its_target_has_changed() {
+        let mut changes = Changes::default();
+        let (a, b, c) =
+            (region(1, ("", "b"), 1), region(2, ("b", "c"), 1), region(3, ("c", ""), 1));
+        [&a, &b, &c].into_iter().for_each(|it| drop(changes.note(1, it)));
+        assert_eq!(changes.wrong(&a, &prepared(&a, &b)), None);
+        assert!(changes.wrong(&a, &prepared(&a, &c)).unwrap().contains("no neighbour"));
+        let back = region(1, ("", "b"), 3);
+        assert!(changes.wrong(&prepared(&a, &b), &back).unwrap().contains("taken back"));
+        changes.note(2, &region(2, ("b", "bb"), 2));
+        assert_eq!(changes.wrong(&prepared(&a, &b), &back), None);
+    }
+
+    #[test]
+    fn a_joint_configuration_is_left_before_anything_else_changes() {
+        let changes = Changes::default();
+        let mut joint = region(1, ("", ""), 1);
+        let (id, store) = (stele_types::PeerId(4), stele_types::StoreId(4));
+        joint.peers.push(Peer { id, store, role: PeerRole::IncomingVoter });
+        let mut left = joint.clone();
+        left.peers[0].role = PeerRole::Voter;
+        left.epoch.conf_version += 1;
+        assert_eq!(changes.wrong(&joint, &left), None);
+        let mut more = joint.clone();
+        more.epoch.conf_version += 1;
+        assert!(changes.wrong(&joint, &more).is_some());
+        left.epoch.conf_version += 1;
+        assert!(changes.wrong(&joint, &left).is_some());
+    }
+}

@@ -103,3 +103,29 @@ fn broken(raft: &RaftMessage, to: u64, durable: &Progress) -> Option<&'static st
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stele_types::{HardState, LogIndex};
+
+    #[test]
+    fn a_message_promises_no_more_than_is_durable() {
+        let hard_state = HardState { term: Term(5), vote: 3, commit: LogIndex(0) };
+        let persisted = (LogIndex(9), Term(5));
+        let durable = Progress { hard_state, persisted, ..Progress::default() };
+        let is_broken = |raft: &RaftMessage, to| broken(raft, to, &durable).is_some();
+        for kind in [RaftKind::Append, RaftKind::Heartbeat, RaftKind::RequestVote] {
+            assert!(!is_broken(&RaftMessage::new(kind, Term(5)), 1));
+            assert!(is_broken(&RaftMessage::new(kind, Term(6)), 1));
+        }
+        let vote = RaftMessage::new(RaftKind::RequestVoteResponse, Term(5));
+        assert!(!is_broken(&vote, 3) && is_broken(&vote, 2));
+        assert!(!is_broken(&RaftMessage { reject: true, ..vote }, 2));
+        let mut answer = RaftMessage::new(RaftKind::AppendResponse, Term(5));
+        answer.index = LogIndex(9);
+        assert!(!is_broken(&answer, 1));
+        answer.index = LogIndex(10);
+        assert!(is_broken(&answer, 1));
+    }
+}

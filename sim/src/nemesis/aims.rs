@@ -4,7 +4,7 @@
 use super::Undo;
 use crate::faults::Fault;
 use crate::plan::MS;
-use crate::world::{Happening, Stop, Who, World};
+use crate::world::{Happening, World};
 use std::path::Path;
 use stele_placement::SYSTEM_REGION;
 use stele_raftstore::{Admin, ChangeKind, Event, PeerChange, Role};
@@ -22,7 +22,14 @@ impl World {
             Event::RegionChanged(region) if makes_mistakes && self.leads(number, region.id) => {
                 self.mistake_at(number, region);
             }
-            Event::RegionCreated(region) if self.plan.faults.has(Fault::Kill) => {
+            Event::BecameLeader { region, .. } if makes_mistakes => {
+                let core = self.slots.get_mut(&number).and_then(|slot| slot.core());
+                let now = core.and_then(|core| core.region(*region)).map(|it| it.region);
+                if let Some(now) = now.filter(Region::is_joint) {
+                    self.mistake_at(number, &now);
+                }
+            }
+            Event::RegionCreated(region) if self.plan.faults.has(Fault::Loss) => {
                 self.orphan(number, region);
             }
             _ => {}
@@ -42,7 +49,7 @@ impl World {
 
     /// A change on top of a change, or of what is to be merged.
     fn mistake_at(&mut self, number: u64, region: &Region) {
-        if region.is_joint() && self.nemesis.prng.coin() {
+        if region.is_joint() {
             let at = self.nemesis.prng.below(region.peers.len() as u64) as usize;
             let Some(peer) = region.peers.get(at).copied() else { return };
             let change = match peer.role {
@@ -56,20 +63,25 @@ impl World {
         }
         let RegionPhase::Merging { target, .. } = region.phase else { return };
         match self.nemesis.prng.below(4) {
-            0 => self.order(number, region.id, Admin::RollbackMerge),
-            1 | 2 => {
+            0 => return self.order(number, region.id, Admin::RollbackMerge),
+            1 => {
                 let Some(leader) = self.leader_of(target) else { return };
                 let reader = self.slots.get(&leader).and_then(|it| it.readers()?.get(target));
                 if let Some(reader) = reader {
                     let now = reader.region();
-                    self.split_in_half(leader, &now, Who::Nobody);
-                }
-                for _ in 0..3 {
-                    let pause = (2 + self.nemesis.prng.below(300)) * MS;
-                    self.after(pause, Happening::Undo(Undo::TakeOver(region.id, target)));
+                    self.split_somewhere(leader, &now);
                 }
             }
             _ => {}
+        }
+        self.take_over_soon(region.id, target);
+    }
+
+    /// A person orders a merge to be ended, more than once.
+    pub(super) fn take_over_soon(&mut self, source: RegionId, target: RegionId) {
+        for _ in 0..3 {
+            let pause = (2 + self.nemesis.prng.below(300)) * MS;
+            self.after(pause, Happening::Undo(Undo::TakeOver(source, target)));
         }
     }
 
@@ -87,60 +99,62 @@ impl World {
         }
     }
 
-    /// A replica just came to be, and those that voted for it vanish before they say so.
+    /// A replica just came to be: it hears no more of its region, and its leader can't say so to the
+    /// placement group.
     fn orphan(&mut self, number: u64, region: &Region) {
         let Some(slot) = self.slots.get(&number) else { return };
-        let (node, own) = (slot.node, slot.id);
-        let is_learner = own.and_then(|own| region.peer_on(own)).map(|peer| peer.role)
-            == Some(PeerRole::Learner);
-        if !is_learner || self.plan.nodes < 4 || region.id == SYSTEM_REGION {
+        let own = slot.id.and_then(|own| region.peer_on(own)).map(|peer| peer.role);
+        if own != Some(PeerRole::Learner) || self.nemesis.prng.coin() {
             return;
         }
-        if self.nemesis.prng.below(4) > 0 {
-            return;
-        }
-        let kept = self.leader_of(SYSTEM_REGION).and_then(|slot| self.slots.get(&slot));
-        let kept = kept.map(|slot| slot.node);
-        let homes = region.peers.iter().filter_map(|peer| self.homes.get(&peer.store));
-        let nodes = homes.filter_map(|home| self.slots.get(home)).map(|slot| slot.node);
-        let mut nodes: Vec<u64> = nodes.filter(|it| *it != node && Some(*it) != kept).collect();
-        nodes.dedup();
-        for id in nodes {
-            self.counts.kills += 1;
-            self.stop_node(id, Stop::Kill);
-            let pause = (4_000 + self.nemesis.prng.below(3_000)) * MS;
-            self.after(pause, Happening::Undo(Undo::Start(id)));
-        }
-    }
-
-    /// What a leader was just ordered is decided, and hardly anybody hears so: it goes on speaking to
-    /// the placement group.
-    pub(super) fn mute_soon(&mut self, number: u64, region: RegionId) {
-        if !self.plan.faults.has(Fault::OneWay) || self.nemesis.prng.coin() {
-            return;
-        }
-        let pause = self.nemesis.prng.below(3 * self.plan.way_nanos.1 + MS);
-        self.after(pause, Happening::Undo(Undo::Mute(number, region)));
-    }
-
-    pub(super) fn mute(&mut self, number: u64, region: RegionId) {
-        let kept = self.leader_of(SYSTEM_REGION).and_then(|slot| self.slots.get(&slot));
-        let kept = kept.map(|slot| slot.node);
-        let Some(slot) = self.slots.get(&number).filter(|_| self.nemesis.is_active) else { return };
-        let node = slot.node;
-        let Some(reader) = slot.readers().and_then(|readers| readers.get(region)) else { return };
-        let now = reader.region();
-        let homes = now.peers.iter().filter_map(|peer| self.homes.get(&peer.store));
-        let nodes: Vec<u64> =
-            homes.filter_map(|home| self.slots.get(home)).map(|slot| slot.node).collect();
-        if kept == Some(node) || kept.is_some_and(|kept| nodes.contains(&kept)) {
+        let node = |world: &Self, slot: Option<u64>| {
+            slot.and_then(|slot| world.slots.get(&slot)).map(|slot| slot.node)
+        };
+        let leader = self.leader_of(region.id);
+        let group = self.leader_of(SYSTEM_REGION);
+        let (Some(leader), Some(group)) = (node(self, leader), node(self, group)) else { return };
+        if leader == group {
             return;
         }
         self.counts.partitions += 1;
-        let others = nodes.into_iter().filter(|it| *it != node);
-        self.net.cut.extend(others.map(|it| (node, it)));
-        self.trace.note(self.now, node, number, || "is not heard by its followers".into());
-        self.after(3_000 * MS, Happening::Undo(Undo::Network));
+        self.net.partition(&[leader], &[group]);
+        self.undo_at(Undo::Network, 5_000);
+        let others: Vec<u64> = self.slots.keys().copied().collect();
+        for other in others {
+            self.nemesis.deafen((region.id, other, number), self.now + 5_000 * MS);
+        }
+    }
+
+    fn undo_at(&mut self, undo: Undo, millis: u64) {
+        self.after(millis * MS, Happening::Undo(undo));
+    }
+
+    /// What a leader was just ordered is decided, and its followers don't hear so: they know what it
+    /// proposed, and it goes on speaking to the placement group.
+    pub(crate) fn mute_soon(&mut self, number: u64, region: RegionId, merges: bool) {
+        let faults = self.plan.faults;
+        let may = faults.has(Fault::Loss) || merges && faults.has(Fault::Merge);
+        if !self.nemesis.is_active || !may || !merges && self.nemesis.prng.coin() {
+            return;
+        }
+        let pause = self.nemesis.prng.below(2 * self.plan.way_nanos.1 + MS / 2);
+        self.after(pause, Happening::Undo(Undo::Mute(number, region)));
+    }
+
+    /// None of a store's followers in a region hears it, or one of them does not.
+    pub(super) fn mute(&mut self, number: u64, region: RegionId) {
+        let reader = self.slots.get(&number).and_then(|slot| slot.readers()?.get(region));
+        let Some(now) = reader.map(|reader| reader.region()) else { return };
+        let homes = now.peers.iter().filter_map(|peer| self.homes.get(&peer.store).copied());
+        let others: Vec<u64> = homes.filter(|it| *it != number).collect();
+        let at = self.nemesis.prng.below(others.len() as u64) as usize;
+        let only = others.get(at).copied().filter(|_| self.nemesis.prng.coin());
+        let until = self.now + (600 + self.nemesis.prng.below(1_500)) * MS;
+        let node = self.slots.get(&number).map_or(0, |slot| slot.node);
+        self.trace.note(self.now, node, number, || format!("is not heard in region {region}"));
+        for other in others.into_iter().filter(|it| only.is_none_or(|only| only == *it)) {
+            self.nemesis.deafen((region, number, other), until);
+        }
     }
 
     /// A replica left for good: now and then there is no room to drop its pairs.

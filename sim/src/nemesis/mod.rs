@@ -12,6 +12,7 @@ mod regions;
 use crate::faults::{Fault, FaultSet};
 use crate::plan::{MS, Plan, fork};
 use crate::world::{Happening, SOUND_APPEND_NANOS, World};
+use std::collections::BTreeMap;
 use stele_placement::DrainGoal;
 use stele_types::{Prng, RegionId, StoreId};
 
@@ -54,6 +55,10 @@ pub struct Nemesis {
     is_active: bool,
     /// Members say what no member would say, until then.
     hostile_until: u64,
+    /// What one store says to another one in a region is lost until then.
+    deaf: BTreeMap<(RegionId, u64, u64), u64>,
+    /// A leader is being left alone until then.
+    deposed_until: u64,
 }
 
 impl Nemesis {
@@ -68,6 +73,8 @@ impl Nemesis {
             calm_nanos: plan.calm_nanos,
             is_active: false,
             hostile_until: 0,
+            deaf: BTreeMap::new(),
+            deposed_until: 0,
         }
     }
 
@@ -75,6 +82,16 @@ impl Nemesis {
     pub fn down_nanos(&mut self) -> u64 {
         let millis_max = if self.prng.below(6) == 0 { 9_000 } else { 1_500 };
         (20 + self.prng.below(millis_max)) * MS
+    }
+
+    /// What a store says to another one in a region is lost for a while.
+    pub fn deafen(&mut self, way: (RegionId, u64, u64), until: u64) {
+        self.deaf.insert(way, until);
+    }
+
+    /// Whether it is lost now.
+    pub fn is_deaf(&self, way: (RegionId, u64, u64), now: u64) -> bool {
+        self.is_active && self.deaf.get(&way).is_some_and(|until| now < *until)
     }
 
     /// Whether persons give orders that nobody in his right mind gives.

@@ -5,7 +5,7 @@ use super::{Happening, World};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_engine::Store as Engine;
-use stele_raftstore::{Append, Event, Input, Outputs, PeerMessage, Ticket, wire};
+use stele_raftstore::{Admin, AdminCall, Append, Event, Input, Outputs, PeerMessage, Ticket, wire};
 use stele_storage::StorageEngine;
 use stele_types::checksum::crc32c;
 use stele_types::{Appended, Error, LogBatch, Mark, Record, Region, RegionId, RegionPhase, Result};
@@ -30,9 +30,18 @@ impl World {
         if running.core.is_none() {
             return;
         }
+        let changes = match &input {
+            Input::Admin(AdminCall { header, call, .. }) => {
+                changed_by(call).map(|merges| (header.region, merges))
+            }
+            _ => None,
+        };
         running.inbox.push(input);
         if !running.is_writing {
             self.wake(slot, self.now + WAKE_NANOS);
+        }
+        if let Some((region, merges)) = changes {
+            self.mute_soon(slot, region, merges);
         }
     }
 
@@ -80,8 +89,8 @@ impl World {
         let Append { ticket, batch } = append;
         let engine = slot.engine().cloned();
         let done = engine.filter(|_| early).map(|engine| engine.append(&batch));
-        if matches!(done, Some(Ok(_))) {
-            self.note_durable(number, &batch);
+        if let Some(done) = &done {
+            self.note_append(number, &batch, done);
         }
         let records = batch.records.len();
         self.trace.span(now, took, node, number, || format!("append {records}"));
@@ -107,12 +116,11 @@ impl World {
             return self.after(wait, happening);
         }
         let Some(engine) = slot.engine().cloned() else { return };
-        let result = done.unwrap_or_else(|| engine.append(batch));
-        match &result {
-            Ok(_) => self.note_durable(number, batch),
-            Err(Error::NoSpace(_)) => self.check_refused_append(number, batch),
-            Err(_) => {}
-        }
+        let result = done.unwrap_or_else(|| {
+            let result = engine.append(batch);
+            self.note_append(number, batch, &result);
+            result
+        });
         let leaves = |record: &Record| matches!(record, Record::Mark(_, Mark::Destroy));
         let leaves = result.is_ok() && batch.records.iter().any(leaves);
         if leaves {
@@ -128,6 +136,33 @@ impl World {
         if leaves {
             self.cut_twin(number, 3);
         }
+        if self.commits_ahead(number, batch) {
+            self.cut_twin(number, 1);
+        }
+    }
+
+    /// A batch was written, or was not.
+    fn note_append(&mut self, number: u64, batch: &LogBatch, result: &Result<Appended>) {
+        match result {
+            Ok(_) => self.note_durable(number, batch),
+            Err(Error::NoSpace(_)) => self.check_refused_append(number, batch),
+            Err(_) => {}
+        }
+    }
+
+    /// Whether a batch says that more is committed than is applied, while a region is being merged.
+    fn commits_ahead(&self, number: u64, batch: &LogBatch) -> bool {
+        let Some(engine) = self.engine(number) else { return false };
+        let ahead = |record: &Record| match record {
+            Record::HardState(region, state) => {
+                engine.progress(*region).is_some_and(|it| it.applied < state.commit)
+            }
+            Record::Entry(_) | Record::Mark(..) => false,
+        };
+        let readers = self.slots.get(&number).and_then(|slot| slot.readers());
+        let merges = |it: &Arc<Region>| matches!(it.phase, RegionPhase::Merging { .. });
+        batch.records.iter().any(ahead)
+            && readers.is_some_and(|readers| readers.all().iter().any(merges))
     }
 
     /// Polls a store and does what it wants.
@@ -181,6 +216,9 @@ impl World {
     fn send(&mut self, from: u64, message: &PeerMessage) {
         self.check_message(from, message);
         let Some(to) = self.homes.get(&message.to_store).copied() else { return };
+        if self.nemesis.is_deaf((message.region, from, to), self.now) {
+            return;
+        }
         let (mut frame, mut payloads) = (Vec::new(), Vec::new());
         wire::encode(message, &mut frame, &mut payloads);
         payloads.iter().for_each(|payload| frame.extend_from_slice(payload));
@@ -305,6 +343,15 @@ impl World {
         if is_merging {
             self.cut_twin(number, 30);
         }
+    }
+}
+
+/// Whether an order changes what a region is, and with that merges it.
+fn changed_by(call: &Admin) -> Option<bool> {
+    match call {
+        Admin::ChangePeers(_) | Admin::Split { .. } => Some(false),
+        Admin::PrepareMerge { .. } => Some(true),
+        _ => None,
     }
 }
 

@@ -32,6 +32,7 @@ enum May {
 }
 
 pub fn look(twin: &Twin, engine: &Store, live: &Facts, prng: &mut Prng) -> Option<String> {
+    let twin = &twin.after(prng);
     let harm = harm(twin, engine, prng)?;
     let (store, opened) = match (twin.open(), harm.may) {
         (Ok(_), May::Must) => return Some(format!("it opens though {}", harm.text)),
