@@ -94,11 +94,12 @@ fn maintain(engine: &Store) {
 fn trouble(twin: &Twin, prng: &mut Prng) -> String {
     let nth = 1 + prng.below(3);
     let of = |name: &str| name.to_owned();
-    let fault = match prng.below(8) {
+    let fault = match prng.below(10) {
         0 => Fault::WriteFails { path_contains: of("manifest-"), nth },
         1 => Fault::SyncFails { path_contains: of("manifest-"), nth },
         2 => Fault::SyncFails { path_contains: of(".run"), nth },
         3 => Fault::SyncDirFails { path_contains: String::new(), nth },
+        4 | 5 => Fault::NoSpace { from_operation: twin.disk.operations() + prng.below(120) },
         _ => {
             let ahead = [10, 40, 120, 300][prng.below(4) as usize];
             let operation = twin.disk.operations() + prng.below(ahead);
