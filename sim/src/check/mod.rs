@@ -92,7 +92,7 @@ impl World {
         for number in self.serving() {
             self.check_reserve(number);
             self.check_replay(number);
-            self.look_at_twin(number, 8);
+            self.look_at_twin(number, 12);
         }
     }
 

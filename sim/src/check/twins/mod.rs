@@ -17,19 +17,21 @@ use stele_engine::{Opened, Options, Replay, Store};
 use stele_types::{Prng, Result};
 use stele_vfs::SimVfs;
 
-/// Copies of one run.
-const TWINS_MAX: u64 = 8;
+/// Copies of one run, and more of them at moments that matter.
+const TWINS_MAX: u64 = 4;
+const CUTS_MAX: u64 = 2;
 
 /// See the module.
 pub struct Twins {
     prng: Prng,
     left: u64,
+    cuts_left: u64,
 }
 
 impl Twins {
     /// Those of a plan.
     pub fn new(plan: &Plan) -> Self {
-        Self { prng: fork(plan.seed, "twins"), left: TWINS_MAX }
+        Self { prng: fork(plan.seed, "twins"), left: TWINS_MAX, cuts_left: CUTS_MAX }
     }
 }
 
@@ -84,12 +86,15 @@ impl World {
         }
         let looks = [Look::Power, Look::Damage, Look::Laws, Look::Snapshots];
         let at = [0, 0, 0, 1, 1, 1, 1, 2, 2, 3][twins.prng.below(10) as usize];
+        twins.left -= 1;
         self.look_at(number, looks[at]);
     }
 
     /// What a power cut at this moment leaves is looked at.
     pub(crate) fn cut_twin(&mut self, number: u64, one_in: u64) {
-        if self.checks.twins.prng.below(one_in) == 0 {
+        let twins = &mut self.checks.twins;
+        if twins.cuts_left > 0 && twins.prng.below(one_in) == 0 {
+            twins.cuts_left -= 1;
             self.look_at(number, Look::Power);
         }
     }
@@ -101,7 +106,6 @@ impl World {
         let Some((engine, twin)) = self.twin(number) else { return };
         // What can't be read here is checked elsewhere.
         let Ok(live) = Facts::of(&engine) else { return };
-        self.checks.twins.left = self.checks.twins.left.saturating_sub(1);
         let mut prng = Prng::new(self.checks.twins.prng.draw());
         let found = match look {
             Look::Power => power::look(&twin, &live, &mut prng),
