@@ -46,7 +46,7 @@ impl Facts {
         let regions = engine.log().regions().into_iter();
         let regions = regions.filter_map(|id| Some((id, engine.progress(id)?))).collect();
         let version = engine.index().version();
-        let runs = version.runs().map(|run| (u64::from(run.id().0), format!("{:?}", run.meta())));
+        let runs = version.runs().map(|run| (run.id().0, format!("{:?}", run.meta())));
         let runs = runs.collect();
         Self { regions, runs, pairs: Vec::new(), buried: BTreeSet::new() }
     }
