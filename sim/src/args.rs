@@ -97,7 +97,7 @@ impl Args {
 
     /// The plan of a seed, as asked for.
     pub fn plan(&self, seed: u64) -> Plan {
-        let mut plan = Plan::draw(seed, self.mode);
+        let mut plan = crate::helical::plan_of(seed, self.mode);
         plan.faults = self.faults.unwrap_or(plan.faults);
         self.without.iter().for_each(|fault| plan.faults.remove(fault));
         plan.nanos = self.nanos.unwrap_or(plan.nanos);

@@ -88,6 +88,8 @@ pub struct Plan {
     pub capacity_bytes: u64,
     /// Every store's consensus, save for its identity.
     pub raft: RaftOptions,
+    /// Every replica is damaged in another place, and nothing else goes wrong.
+    pub is_helix: bool,
 }
 
 impl Plan {
@@ -129,6 +131,7 @@ impl Plan {
             other_engine,
             capacity_bytes: 1 << 30,
             raft,
+            is_helix: false,
         }
     }
 

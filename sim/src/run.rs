@@ -1,6 +1,7 @@
 //! One run: a cluster forms, clients work while things go wrong, everything heals, and what must
 //! hold is checked.
 
+use crate::helical;
 use crate::history;
 use crate::plan::{Mode, Plan, SECOND};
 use crate::trace::Trace;
@@ -87,6 +88,10 @@ pub fn run(plan: &Plan, wanted: Wanted) -> Outcome {
 }
 
 fn play(world: &mut World) {
+    if world.plan.is_helix {
+        helical::play(world);
+        return;
+    }
     world.begin_checks();
     let formed = world.run_until(FORM_NANOS, |world| world.is_formed());
     if !formed {

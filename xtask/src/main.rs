@@ -132,7 +132,7 @@ fn peers_options(mut flags: Flags) -> Result<peers::Options> {
 
 fn sim_mutants(workspace: &Workspace, mut flags: Flags) -> Result<()> {
     let only = flags.value("--only")?;
-    let seeds = flags.number("--seeds", 160)?;
+    let seeds = flags.number("--seeds", 1000)?;
     flags.end()?;
     soak::mutants(workspace, only.as_deref(), seeds)
 }

@@ -17,7 +17,7 @@ const ALSO: [&str; 2] = ["vfs.skip_data_sync", "vfs.skip_dir_sync"];
 const MUTANT_LIMIT: Duration = Duration::from_secs(600);
 
 /// So many of all deliberate bugs are to be found.
-const PERCENT_MIN: usize = 50;
+const PERCENT_MIN: usize = 85;
 
 /// What to run.
 #[derive(Debug)]

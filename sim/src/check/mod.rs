@@ -1,5 +1,6 @@
 //! What must hold, each rule in its own file.
 
+mod changes;
 pub mod durable;
 mod engines;
 mod files;
@@ -11,30 +12,57 @@ mod logs;
 mod memory;
 pub mod orders;
 mod owned;
+mod promises;
+mod replay;
 mod replicas;
+mod room;
+mod states;
+mod twins;
 
-use crate::plan::MS;
+use crate::plan::{MS, Plan};
 use crate::world::{Happening, World};
+use changes::Changes;
 use kept::Kept;
 use leaders::Leaders;
 use logs::Logs;
 use owned::Peers;
+use promises::Promises;
+use states::States;
 use stele_raftstore::Event;
 use stele_types::Error;
+use twins::Twins;
 
 /// Between two checks of a running cluster.
 const CHECK_NANOS: u64 = 700 * MS;
 
 /// What the rules remember.
-#[derive(Default)]
 pub struct Checks {
     leaders: Leaders,
     logs: Logs,
     peers: Peers,
     kept: Kept,
+    promises: Promises,
+    states: States,
+    /// How regions changed.
+    pub(crate) changes: Changes,
+    twins: Twins,
 }
 
 impl Checks {
+    /// Those of a plan's run, before anything runs.
+    pub fn new(plan: &Plan) -> Self {
+        Self {
+            leaders: Leaders::default(),
+            logs: Logs::default(),
+            peers: Peers::default(),
+            kept: Kept::default(),
+            promises: Promises::default(),
+            states: States::default(),
+            changes: Changes::default(),
+            twins: Twins::new(plan),
+        }
+    }
+
     /// A store started: what it has is looked at anew.
     pub fn started(&mut self, slot: u64) {
         self.logs.started(slot);
@@ -61,12 +89,21 @@ impl World {
         self.check_peers();
         self.check_ranges();
         self.note_kept();
+        for number in self.serving() {
+            self.check_reserve(number);
+            self.check_replay(number);
+            self.look_at_twin(number, 12);
+        }
     }
 
     pub(crate) fn check_event(&mut self, slot: u64, event: &Event) {
         if let Event::BecameLeader { region, term } = event {
             self.note_leader(slot, *region, *term);
         }
+        if let Event::RegionCreated(region) | Event::RegionChanged(region) = event {
+            self.check_state(slot, region.id);
+        }
+        self.check_change(slot, event);
     }
 
     /// A store could not read. It is allowed to say so only if its disk was damaged or fails.

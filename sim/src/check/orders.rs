@@ -81,6 +81,20 @@ pub fn wrongly_admitted(led: &Led, now: Millis) -> Option<String> {
     })
 }
 
+/// A voter without which most of the others would not answer, though most do now, and who does not
+/// lead.
+pub fn spared_by_nobody(cluster: &Cluster, now: Millis) -> Option<(&RegionInfo, Peer)> {
+    cluster.regions().iter().find_map(|info| {
+        let voters = info.region.voters_of(false);
+        let answering = |peer: &&Peer| answers(cluster, info, peer, now);
+        let count = voters.iter().filter(answering).count();
+        let is_bare = count * 2 > voters.len() && count.saturating_sub(1) * 2 < voters.len();
+        let leads = |peer: &Peer| info.leader.is_some_and(|leader| leader.id == peer.id);
+        let peer = voters.iter().filter(answering).find(|peer| !leads(peer));
+        peer.filter(|_| is_bare && !info.region.is_joint()).map(|peer| (info, *peer))
+    })
+}
+
 /// Voters by the old or the new configuration of a region.
 trait Voters {
     fn voters_of(&self, is_old: bool) -> Vec<Peer>;

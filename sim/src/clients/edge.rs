@@ -120,6 +120,12 @@ impl World {
             return;
         };
         if edge && matches!(reply, Some(Reply::ReadReady { .. })) {
+            if pending.is_merging {
+                let (slot, group) = (pending.slot, pending.group);
+                return self.fail(format!(
+                    "store {slot} serves a read of group {group}, which is being merged"
+                ));
+            }
             return self.confirmed(at, step, pending);
         }
         self.edges_waiting.remove(&(at, step));

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use stele_raftstore::{Cas, CasNew, Header, Input, Read, Reader, Write};
-use stele_types::{ColumnFamily, CommandBuilder, Prng, Region, RegionKind};
+use stele_types::{ColumnFamily, CommandBuilder, Prng, Region, RegionKind, RegionPhase};
 
 /// Keys of a group.
 pub const KEYS: u8 = 4;
@@ -65,6 +65,8 @@ struct Pending {
     edge: Option<Edge>,
     /// Small keys that it puts.
     fills: Vec<u32>,
+    /// A read of a region that was about to be merged when it was asked.
+    is_merging: bool,
 }
 
 /// Where an operation goes.
@@ -243,8 +245,20 @@ impl World {
         let (called, called_nanos) = (self.number(), self.now);
         let Target { slot, life, .. } = *target;
         let (edge, fills) = (None, Vec::new());
-        let pending =
-            Pending { group, called, called_nanos, slot, life, act, is_final: false, edge, fills };
+        let is_merging = matches!(target.region.phase, RegionPhase::Merging { .. });
+        let is_final = false;
+        let pending = Pending {
+            group,
+            called,
+            called_nanos,
+            slot,
+            life,
+            act,
+            is_final,
+            edge,
+            fills,
+            is_merging,
+        };
         self.clients.list[at].pending = Some(pending);
         self.client_in(at, PATIENCE_NANOS);
         Who::Client { at, step: self.clients.list[at].step }

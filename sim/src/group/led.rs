@@ -7,11 +7,12 @@ use crate::check::orders;
 use crate::plan::MS;
 use crate::world::{Happening, Who, World};
 use stele_placement::{
-    Cluster, DrainGoal, Led, Millis, PairChange, Refused, SYSTEM_REGION, StoreState, led, pairs,
+    Cluster, DrainGoal, Kind, Led, Millis, Operator, OperatorId, PairChange, Refused,
+    SYSTEM_REGION, Step, StoreState, led, pairs,
 };
 use stele_raftstore::{Header, Input, Reply, Write};
 use stele_storage::{EngineView, ScanOptions, StorageEngine};
-use stele_types::{CommandBuilder, RegionEpoch, StoreId, Term};
+use stele_types::{CommandBuilder, Peer, PeerRole, RegionEpoch, StoreId, Term};
 
 const TEND_NANOS: u64 = 100 * MS;
 
@@ -201,6 +202,9 @@ impl World {
                     self.fail(format!("the placement group of node {id} {text}"));
                 }
                 self.check_gone(&gone);
+                if self.nemesis.makes_mistakes() {
+                    self.remove_by_hand(id, now);
+                }
                 let answer = Answer::Told {
                     leader: id,
                     orders: told.due.iter().map(ordered).collect(),
@@ -215,6 +219,36 @@ impl World {
             Err(why) => {
                 self.trace.note(self.now, id, 0, || format!("refuses a report: {why}"));
             }
+        }
+    }
+
+    /// A person orders a replica to go that its region can't spare.
+    fn remove_by_hand(&mut self, id: u64, now: Millis) {
+        let lead = self.nodes.get_mut(&id).and_then(|node| node.member.led.as_mut());
+        let Some(lead) = lead else { return };
+        let Some((info, peer)) = orders::spared_by_nobody(&lead.led.cluster, now) else { return };
+        let peer = Peer { role: PeerRole::Learner, ..peer };
+        let operator = Operator {
+            id: OperatorId(0),
+            region: info.region.id,
+            epoch: info.region.epoch,
+            kind: Kind::Hand,
+            reason: "a mistake".into(),
+            steps: vec![
+                Step::Enter { promote: Vec::new(), demote: vec![peer] },
+                Step::Leave,
+                Step::Remove(peer),
+            ],
+            done: 0,
+            refusal: None,
+            created: Millis(0),
+            timeout_millis: 10_000,
+        };
+        let text = operator.to_string();
+        if lead.led.operators.admit(&mut lead.led.cluster, operator, now).is_ok() {
+            self.fail(format!(
+                "the placement group of node {id} begins {text}, which costs a quorum"
+            ));
         }
     }
 

@@ -51,6 +51,16 @@ impl World {
         }
     }
 
+    /// A store came to lead a region: now and then its node reports at once, when it has not applied
+    /// all that was committed before.
+    pub(crate) fn elected(&mut self, number: u64) {
+        let Some(id) = self.slots.get(&number).map(|slot| slot.node) else { return };
+        let waits = self.nodes.get(&id).is_none_or(|node| node.member.is_unanswered);
+        if !waits && self.dice.pace.coin() {
+            self.report_in(id, 0);
+        }
+    }
+
     /// A node reports in `nanos`, unless it does before.
     fn report_in(&mut self, id: u64, nanos: u64) {
         let at = self.now + nanos;

@@ -4,7 +4,7 @@ use super::Undo;
 use crate::plan::MS;
 use crate::world::{Happening, Stop, World};
 use stele_raftstore::{Admin, Role};
-use stele_types::{RegionKind, StoreId};
+use stele_types::{RegionId, RegionKind, StoreId};
 
 /// How long clients stay.
 const STAY_NANOS: u64 = 2_500 * MS;
@@ -12,17 +12,29 @@ const STAY_NANOS: u64 = 2_500 * MS;
 impl World {
     pub(super) fn depose(&mut self) {
         let Some(node) = self.leading_data() else { return };
-        if self.plan.nodes < 3 {
+        if self.plan.nodes < 3 || self.now < self.nemesis.deposed_until {
             return;
         }
         self.clients.stay_with(node, self.now + STAY_NANOS);
-        if self.nemesis.prng.coin() {
+        let kind = self.nemesis.prng.below(6);
+        if kind < 4 && self.nemesis.prng.coin() {
             // What it took alone is replaced by then, or is about to be.
             let pause = (500 + self.nemesis.prng.below(3_500)) * MS;
             self.after(pause, Happening::Undo(Undo::Cut(node)));
         }
         let others: Vec<u64> = self.nodes.keys().copied().filter(|id| *id != node).collect();
-        match self.nemesis.prng.below(4) {
+        match kind {
+            // One can't hear it and asks for votes, the others restart.
+            4 | 5 => {
+                let at = self.nemesis.prng.below(others.len() as u64) as usize;
+                let Some(deaf) = others.get(at).copied() else { return };
+                self.nemesis.deposed_until = self.now + STAY_NANOS + MS * 500;
+                self.part(node, deaf);
+                for round in 0..12 {
+                    let pause = (1_100 + round * 160 + self.nemesis.prng.below(60)) * MS;
+                    self.after(pause, Happening::Undo(Undo::Forget(node, deaf)));
+                }
+            }
             // The others' clocks run as fast as a lease allows for.
             0 => {
                 let fast = 1_000_000 + self.plan.raft.lease_drift_percent * 10_000 - 10_000;
@@ -36,12 +48,7 @@ impl World {
             // The others forget in a restart that they heard of it.
             1 => {
                 self.isolate(node);
-                for id in others {
-                    self.counts.kills += 1;
-                    self.stop_node(id, Stop::Kill);
-                    let pause = (5 + self.nemesis.prng.below(60)) * MS;
-                    self.after(pause, Happening::Undo(Undo::Start(id)));
-                }
+                self.forget_leader(node, node);
             }
             // It has just handed over.
             2 => {
@@ -57,6 +64,30 @@ impl World {
                     it.paused_until = until;
                 }
             }
+        }
+    }
+
+    /// Two nodes don't hear each other in any region.
+    fn part(&mut self, one: u64, other: u64) {
+        self.trace.note(self.now, one, 0, || format!("is not heard by node {other}"));
+        let until = self.now + STAY_NANOS + MS * 500;
+        let regions: Vec<RegionId> = self.reports_by_region().into_keys().collect();
+        for (a, b) in self.slots_of(one).into_iter().zip(self.slots_of(other)) {
+            for region in &regions {
+                self.nemesis.deafen((*region, a, b), until);
+                self.nemesis.deafen((*region, b, a), until);
+            }
+        }
+    }
+
+    /// All others restart, and forget whom they heard of.
+    pub(super) fn forget_leader(&mut self, node: u64, deaf: u64) {
+        let others = self.nodes.keys().copied().filter(|id| *id != node && *id != deaf);
+        for id in others.collect::<Vec<u64>>() {
+            self.counts.kills += 1;
+            self.stop_node(id, Stop::Kill);
+            let pause = (2 + self.nemesis.prng.below(20)) * MS;
+            self.after(pause, Happening::Undo(Undo::Start(id)));
         }
     }
 

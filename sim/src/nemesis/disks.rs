@@ -72,8 +72,9 @@ impl World {
         else {
             return;
         };
-        let room = self.nemesis.prng.below(3) * 40_000;
+        let room = self.nemesis.prng.below(6) * 40_000;
         slot.disk.set_capacity(Some((total - free + room).min(total)));
+        self.check_reserve(number);
         self.undo_later(Undo::Space(number), 2_000);
     }
 

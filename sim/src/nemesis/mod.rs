@@ -1,6 +1,7 @@
 //! What goes wrong, and what operators do meanwhile: one thing now and then, out of the kinds that
 //! the seed drew.
 
+mod aims;
 mod budget;
 mod depose;
 mod disks;
@@ -11,8 +12,9 @@ mod regions;
 use crate::faults::{Fault, FaultSet};
 use crate::plan::{MS, Plan, fork};
 use crate::world::{Happening, SOUND_APPEND_NANOS, World};
+use std::collections::BTreeMap;
 use stele_placement::DrainGoal;
-use stele_types::{Prng, StoreId};
+use stele_types::{Prng, RegionId, StoreId};
 
 /// What is well again after a while.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +31,12 @@ pub enum Undo {
     Cut(u64),
     /// A node is cut off from all others for a while.
     Isolate(u64),
+    /// All nodes restart save for two: one that leads and one that can't hear it.
+    Forget(u64, u64),
+    /// A store's followers in a region don't hear it any more.
+    Mute(u64, RegionId),
+    /// A source is to be taken over by a target.
+    TakeOver(RegionId, RegionId),
     /// A store's disk is as fast as ever.
     Speed(u64),
     /// A store's disk has room again.
@@ -47,6 +55,10 @@ pub struct Nemesis {
     is_active: bool,
     /// Members say what no member would say, until then.
     hostile_until: u64,
+    /// What one store says to another one in a region is lost until then.
+    deaf: BTreeMap<(RegionId, u64, u64), u64>,
+    /// A leader is being left alone until then.
+    deposed_until: u64,
 }
 
 impl Nemesis {
@@ -61,6 +73,8 @@ impl Nemesis {
             calm_nanos: plan.calm_nanos,
             is_active: false,
             hostile_until: 0,
+            deaf: BTreeMap::new(),
+            deposed_until: 0,
         }
     }
 
@@ -68,6 +82,21 @@ impl Nemesis {
     pub fn down_nanos(&mut self) -> u64 {
         let millis_max = if self.prng.below(6) == 0 { 9_000 } else { 1_500 };
         (20 + self.prng.below(millis_max)) * MS
+    }
+
+    /// What a store says to another one in a region is lost for a while.
+    pub fn deafen(&mut self, way: (RegionId, u64, u64), until: u64) {
+        self.deaf.insert(way, until);
+    }
+
+    /// Whether it is lost now.
+    pub fn is_deaf(&self, way: (RegionId, u64, u64), now: u64) -> bool {
+        self.is_active && self.deaf.get(&way).is_some_and(|until| now < *until)
+    }
+
+    /// Whether persons give orders that nobody in his right mind gives.
+    pub fn makes_mistakes(&self) -> bool {
+        self.is_active && self.faults.contains(&Fault::Mistake)
     }
 
     /// Whether a forged message follows one that is sent now.
@@ -152,6 +181,9 @@ impl World {
             Undo::Start(node) => self.start_node(node),
             Undo::Revive(slot, life) => self.revive(slot, life),
             Undo::Isolate(node) => self.isolate(node),
+            Undo::Forget(leader, other) => self.forget_leader(leader, other),
+            Undo::Mute(slot, region) => self.mute(slot, region),
+            Undo::TakeOver(source, target) => self.take_over(source, target),
             Undo::Cut(node) => self.cut_power(node),
             Undo::Mistrust(slot, life) => self.mistrust(slot, life),
             Undo::Network => {

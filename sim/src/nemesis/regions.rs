@@ -20,19 +20,26 @@ impl World {
                 let at = self.nemesis.prng.below(peers.len() as u64) as usize;
                 self.order(slot, report.region.id, Admin::TransferLeader(peers[at].id));
             }
-            Fault::Members => self.change_members(slot, &report),
+            Fault::Members => {
+                self.change_members(slot, &report);
+            }
             Fault::Split => {
-                let keys = (0..self.plan.groups as usize)
-                    .flat_map(|group| (0..KEYS).map(move |key| key_of(group, key)));
-                let range = &report.region.range;
-                let keys: Vec<Bytes> =
-                    keys.filter(|key| range.contains(key) && *key > range.start).collect();
-                let at = self.nemesis.prng.below(keys.len() as u64) as usize;
-                if let Some(key) = keys.get(at) {
-                    self.split_at(slot, &report.region, key.clone(), Who::Nobody);
-                }
+                self.split_somewhere(slot, &report.region);
             }
             _ => self.merge(slot, &report.region),
+        }
+    }
+
+    /// Splits a region at a key of the clients.
+    pub(super) fn split_somewhere(&mut self, slot: u64, region: &Region) {
+        let keys = (0..self.plan.groups as usize)
+            .flat_map(|group| (0..KEYS).map(move |key| key_of(group, key)));
+        let range = &region.range;
+        let keys: Vec<Bytes> =
+            keys.filter(|key| range.contains(key) && *key > range.start).collect();
+        let at = self.nemesis.prng.below(keys.len() as u64) as usize;
+        if let Some(key) = keys.get(at) {
+            self.split_at(slot, region, key.clone(), Who::Nobody);
         }
     }
 
@@ -111,6 +118,7 @@ impl World {
         let target = readers.all().into_iter().find(|other| beside(other));
         if let Some(target) = target {
             self.order(slot, region.id, Admin::PrepareMerge { target: (*target).clone() });
+            self.take_over_soon(region.id, target.id);
         }
     }
 

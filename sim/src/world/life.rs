@@ -191,6 +191,8 @@ impl World {
         slot.id = Some(ident.store);
         self.homes.insert(ident.store, number);
         self.checks.started(number);
+        self.note_regions(number);
+        self.note_states(number);
         self.check_kept(number);
         self.wake(number, global + 1);
         Ok(())

@@ -5,10 +5,10 @@ use super::{Happening, World};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_engine::Store as Engine;
-use stele_raftstore::{Append, Event, Input, Outputs, PeerMessage, Ticket, wire};
+use stele_raftstore::{Admin, AdminCall, Append, Event, Input, Outputs, PeerMessage, Ticket, wire};
 use stele_storage::StorageEngine;
 use stele_types::checksum::crc32c;
-use stele_types::{Appended, LogBatch, Region, RegionId, RegionPhase, Result};
+use stele_types::{Appended, Error, LogBatch, Mark, Record, Region, RegionId, RegionPhase, Result};
 
 /// From the arrival of something to the turn of the loop.
 const WAKE_NANOS: u64 = 2_000;
@@ -30,9 +30,18 @@ impl World {
         if running.core.is_none() {
             return;
         }
+        let changes = match &input {
+            Input::Admin(AdminCall { header, call, .. }) => {
+                changed_by(call).map(|merges| (header.region, merges))
+            }
+            _ => None,
+        };
         running.inbox.push(input);
         if !running.is_writing {
             self.wake(slot, self.now + WAKE_NANOS);
+        }
+        if let Some((region, merges)) = changes {
+            self.mute_soon(slot, region, merges);
         }
     }
 
@@ -80,6 +89,9 @@ impl World {
         let Append { ticket, batch } = append;
         let engine = slot.engine().cloned();
         let done = engine.filter(|_| early).map(|engine| engine.append(&batch));
+        if let Some(done) = &done {
+            self.note_append(number, &batch, done);
+        }
         let records = batch.records.len();
         self.trace.span(now, took, node, number, || format!("append {records}"));
         let happening = Happening::Appended { slot: number, life, ticket, batch, done };
@@ -103,13 +115,54 @@ impl World {
             let happening = Happening::Appended { slot: number, life, ticket, batch, done };
             return self.after(wait, happening);
         }
+        let Some(engine) = slot.engine().cloned() else { return };
+        let result = done.unwrap_or_else(|| {
+            let result = engine.append(batch);
+            self.note_append(number, batch, &result);
+            result
+        });
+        let leaves = |record: &Record| matches!(record, Record::Mark(_, Mark::Destroy));
+        let leaves = result.is_ok() && batch.records.iter().any(leaves);
+        if leaves {
+            self.fill_now(number);
+        }
+        let Some(slot) = self.slots.get_mut(&number) else { return };
         let Some(running) = slot.running.as_mut() else { return };
-        let result = done.unwrap_or_else(|| running.engine.append(batch));
         running.is_writing = false;
         if let Some(core) = &mut running.core {
             core.step(Input::Appended { ticket, result });
         }
         self.poll(number);
+        if leaves {
+            self.cut_twin(number, 3);
+        }
+        if self.commits_ahead(number, batch) {
+            self.cut_twin(number, 1);
+        }
+    }
+
+    /// A batch was written, or was not.
+    fn note_append(&mut self, number: u64, batch: &LogBatch, result: &Result<Appended>) {
+        match result {
+            Ok(_) => self.note_durable(number, batch),
+            Err(Error::NoSpace(_)) => self.check_refused_append(number, batch),
+            Err(_) => {}
+        }
+    }
+
+    /// Whether a batch says that more is committed than is applied, while a region is being merged.
+    fn commits_ahead(&self, number: u64, batch: &LogBatch) -> bool {
+        let Some(engine) = self.engine(number) else { return false };
+        let ahead = |record: &Record| match record {
+            Record::HardState(region, state) => {
+                engine.progress(*region).is_some_and(|it| it.applied < state.commit)
+            }
+            Record::Entry(_) | Record::Mark(..) => false,
+        };
+        let readers = self.slots.get(&number).and_then(|slot| slot.readers());
+        let merges = |it: &Arc<Region>| matches!(it.phase, RegionPhase::Merging { .. });
+        batch.records.iter().any(ahead)
+            && readers.is_some_and(|readers| readers.all().iter().any(merges))
     }
 
     /// Polls a store and does what it wants.
@@ -161,7 +214,11 @@ impl World {
     }
 
     fn send(&mut self, from: u64, message: &PeerMessage) {
+        self.check_message(from, message);
         let Some(to) = self.homes.get(&message.to_store).copied() else { return };
+        if self.nemesis.is_deaf((message.region, from, to), self.now) {
+            return;
+        }
         let (mut frame, mut payloads) = (Vec::new(), Vec::new());
         wire::encode(message, &mut frame, &mut payloads);
         payloads.iter().for_each(|payload| frame.extend_from_slice(payload));
@@ -232,6 +289,7 @@ impl World {
             self.trouble_near(number, 6);
         }
         self.check_event(number, &event);
+        self.aim_at(number, &event);
     }
 
     /// Counts regions that came to be by a split.
@@ -264,6 +322,7 @@ impl World {
         slot.disk.clear_events();
         let worked = matches!(&done, Ok(done) if done.more && done.bytes > 0);
         let has_lost = running.engine.has_lost();
+        let is_merging = running.engine.index().pending_merge().is_some();
         if worked {
             self.counts.slices += 1;
         }
@@ -278,6 +337,21 @@ impl World {
         if has_lost {
             self.push(number, Input::Damaged);
         }
+        if worked {
+            self.check_replay(number);
+        }
+        if is_merging {
+            self.cut_twin(number, 30);
+        }
+    }
+}
+
+/// Whether an order changes what a region is, and with that merges it.
+fn changed_by(call: &Admin) -> Option<bool> {
+    match call {
+        Admin::ChangePeers(_) | Admin::Split { .. } => Some(false),
+        Admin::PrepareMerge { .. } => Some(true),
+        _ => None,
     }
 }
 

@@ -214,7 +214,7 @@ impl World {
             dice,
             clients: Clients::new(&plan),
             nemesis: Nemesis::new(&plan),
-            checks: Checks::default(),
+            checks: Checks::new(&plan),
             streams: BTreeMap::new(),
             trace,
             counts: Counts::default(),

@@ -141,6 +141,11 @@ impl World {
             }
             (other, _) => return self.fail(format!("a snapshot was answered with {other:?}")),
         };
+        let (region, at) = (stream.header.region.id, stream.header.at);
+        if engine.as_ref().and_then(|engine| engine.term(region, at.0)) == Some(at.1) {
+            let text = format!("store {} takes region {region} as of {at:?}", stream.to);
+            return self.fail(format!("{text}, which its log holds"));
+        }
         if ranges != stream.ranges {
             return self.fail(format!("other ranges were accepted than sent: {ranges:?}"));
         }
@@ -182,6 +187,7 @@ impl World {
         let Stream { from, from_life, to, header, .. } = stream;
         let (region, peer) = (header.region.id, header.to.id);
         self.counts.snapshots += 1;
+        self.checks.changes.arrived(to, region);
         self.trouble_near(to, 4);
         self.push(to, Input::SnapshotReceived { header, incoming: *incoming });
         // The sender may never hear of it.

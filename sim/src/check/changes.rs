@@ -1,0 +1,192 @@
+//! A region changes by the rules: one change of members at a time, and merges of neighbours into
+//! targets that are as they were, with all that the source was asked to keep.
+
+use crate::world::World;
+use std::collections::{BTreeMap, BTreeSet};
+use stele_raftstore::Event;
+use stele_storage::StorageEngine;
+use stele_types::{Region, RegionEpoch, RegionId, RegionPhase};
+
+/// Every region as it ever was.
+#[derive(Default)]
+pub struct Changes {
+    known: BTreeMap<RegionId, BTreeMap<(u64, u64), Region>>,
+    /// As each store last knew it.
+    latest: BTreeMap<(u64, RegionId), Region>,
+    /// Whose next change may be a snapshot's, which passes over some.
+    installing: BTreeSet<(u64, RegionId)>,
+    /// Left some store.
+    gone: BTreeSet<RegionId>,
+}
+
+fn key(epoch: RegionEpoch) -> (u64, u64) {
+    (epoch.version, epoch.conf_version)
+}
+
+impl Changes {
+    fn note(&mut self, slot: u64, region: &Region) -> Option<Region> {
+        let versions = self.known.entry(region.id).or_default();
+        versions.entry(key(region.epoch)).or_insert_with(|| region.clone());
+        self.latest.insert((slot, region.id), region.clone())
+    }
+
+    /// A snapshot came.
+    pub fn arrived(&mut self, slot: u64, region: RegionId) {
+        self.installing.insert((slot, region));
+    }
+
+    /// Whether a region ever left an epoch, or a store.
+    fn has_passed(&self, region: RegionId, epoch: RegionEpoch) -> bool {
+        let later = |(version, conf): &(u64, u64)| {
+            *version >= epoch.version
+                && *conf >= epoch.conf_version
+                && (*version, *conf) != key(epoch)
+        };
+        let known = self.known.get(&region);
+        self.gone.contains(&region) || known.is_some_and(|known| known.keys().any(later))
+    }
+
+    /// Sources that were prepared to be merged into a region.
+    fn sources(&self, target: RegionId) -> Vec<Region> {
+        let into = |region: &&Region| matches!(region.phase, RegionPhase::Merging { target: to, .. } if to == target);
+        self.known.values().flat_map(BTreeMap::values).filter(into).cloned().collect()
+    }
+
+    /// What is wrong with a change, as far as descriptors tell.
+    fn wrong(&self, before: &Region, now: &Region) -> Option<String> {
+        let left = now.epoch.conf_version == before.epoch.conf_version + 1 && !now.is_joint();
+        if before.is_joint() && now.epoch.conf_version != before.epoch.conf_version && !left {
+            return Some("members change while they change".into());
+        }
+        match (before.phase, now.phase) {
+            (RegionPhase::Normal, RegionPhase::Merging { target, target_epoch, .. }) => {
+                let target = self.known.get(&target)?.get(&key(target_epoch))?;
+                let apart = !are_beside(before, target);
+                apart.then(|| format!("is to be merged into {target:?}, which is no neighbour"))
+            }
+            (RegionPhase::Merging { target, target_epoch, .. }, RegionPhase::Normal) => {
+                let may = self.has_passed(target, target_epoch);
+                (!may).then(|| "is taken back though its target may take it over".into())
+            }
+            _ => None,
+        }
+    }
+}
+
+fn are_beside(a: &Region, b: &Region) -> bool {
+    let touch = |left: &Region, right: &Region| {
+        !left.range.end.is_empty() && left.range.end == right.range.start
+    };
+    touch(a, b) || touch(b, a)
+}
+
+impl World {
+    /// What each store that starts knows.
+    pub(crate) fn note_regions(&mut self, number: u64) {
+        let Some(core) = self.slots.get_mut(&number).and_then(|slot| slot.core()) else { return };
+        for report in core.regions() {
+            self.checks.changes.note(number, &report.region);
+        }
+    }
+
+    pub(super) fn check_change(&mut self, number: u64, event: &Event) {
+        let changes = &mut self.checks.changes;
+        let now = match event {
+            Event::RegionCreated(region) => {
+                changes.installing.remove(&(number, region.id));
+                return drop(changes.note(number, region));
+            }
+            Event::RegionDestroyed(region) => {
+                changes.gone.insert(*region);
+                return;
+            }
+            Event::RegionChanged(region) => region,
+            _ => return,
+        };
+        let installed = changes.installing.remove(&(number, now.id));
+        let Some(before) = changes.note(number, now).filter(|_| !installed) else { return };
+        let wrong = changes.wrong(&before, now).or_else(|| self.wrong_merge(number, &before, now));
+        if let Some(text) = wrong {
+            self.fail(format!("store {number}: {now:?}, before {before:?}: {text}"));
+        }
+    }
+
+    /// A region that grew took another one over: as it was prepared, and with all of its log applied.
+    fn wrong_merge(&self, number: u64, before: &Region, now: &Region) -> Option<String> {
+        let grew = now.range != before.range
+            && (now.range.start < before.range.start && now.range.end == before.range.end
+                || now.range.start == before.range.start && now.range.end != before.range.end);
+        let was_inside = |source: &Region| {
+            now.range.contains(&source.range.start) && !before.range.contains(&source.range.start)
+        };
+        let mut sources = self.checks.changes.sources(now.id);
+        sources.retain(|source| grew && was_inside(source));
+        let last = sources.iter().max_by_key(|source| key(source.epoch))?;
+        let as_prepared = |source: &&Region| {
+            matches!(source.phase, RegionPhase::Merging { target_epoch, .. }
+                if target_epoch == before.epoch)
+        };
+        let Some(source) = sources.iter().find(as_prepared) else {
+            return Some(format!("takes {last:?} over, and has changed since"));
+        };
+        let RegionPhase::Merging { prepared, .. } = source.phase else { return None };
+        let progress = self.engine(number)?.progress(source.id).filter(|it| !it.destroyed)?;
+        (progress.applied < prepared)
+            .then(|| format!("takes {source:?} over with {} of it applied", progress.applied))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stele_types::{KeyRange, LogIndex, Peer, PeerRole, Term};
+
+    fn region(id: u64, range: (&'static str, &'static str), version: u64) -> Region {
+        Region {
+            id: RegionId(id),
+            range: KeyRange::new(range.0, range.1),
+            epoch: RegionEpoch { conf_version: 1, version },
+            ..Region::default()
+        }
+    }
+
+    fn prepared(source: &Region, target: &Region) -> Region {
+        let (id, target_epoch) = (target.id, target.epoch);
+        let mut out = source.clone();
+        let (prepared, term) = (LogIndex(7), Term(1));
+        out.phase = RegionPhase::Merging { target: id, prepared, term, target_epoch };
+        out.epoch.version += 1;
+        out
+    }
+
+    #[test]
+    fn neighbours_are_merged_and_a_merge_is_taken_back_only_once_its_target_has_changed() {
+        let mut changes = Changes::default();
+        let (a, b, c) =
+            (region(1, ("", "b"), 1), region(2, ("b", "c"), 1), region(3, ("c", ""), 1));
+        [&a, &b, &c].into_iter().for_each(|it| drop(changes.note(1, it)));
+        assert_eq!(changes.wrong(&a, &prepared(&a, &b)), None);
+        assert!(changes.wrong(&a, &prepared(&a, &c)).unwrap().contains("no neighbour"));
+        let back = region(1, ("", "b"), 3);
+        assert!(changes.wrong(&prepared(&a, &b), &back).unwrap().contains("taken back"));
+        changes.note(2, &region(2, ("b", "bb"), 2));
+        assert_eq!(changes.wrong(&prepared(&a, &b), &back), None);
+    }
+
+    #[test]
+    fn a_joint_configuration_is_left_before_anything_else_changes() {
+        let changes = Changes::default();
+        let mut joint = region(1, ("", ""), 1);
+        let (id, store) = (stele_types::PeerId(4), stele_types::StoreId(4));
+        joint.peers.push(Peer { id, store, role: PeerRole::IncomingVoter });
+        let mut left = joint.clone();
+        left.peers[0].role = PeerRole::Voter;
+        left.epoch.conf_version += 1;
+        assert_eq!(changes.wrong(&joint, &left), None);
+        let mut more = joint.clone();
+        more.epoch.conf_version += 1;
+        assert!(changes.wrong(&joint, &more).is_some());
+        left.epoch.conf_version += 1;
+        assert!(changes.wrong(&joint, &left).is_some());
+    }
+}

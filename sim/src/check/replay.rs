@@ -1,0 +1,31 @@
+//! A replay begins before all that it has to apply.
+
+use crate::world::World;
+use stele_storage::StorageEngine;
+
+impl World {
+    /// No entry above a checkpoint lies before the place from which the checkpoint replays.
+    pub(crate) fn check_replay(&mut self, number: u64) {
+        let excused = self.slots.get(&number).is_none_or(|it| it.is_damaged || it.is_troubled);
+        let Some(engine) = self.engine(number).filter(|_| !excused) else { return };
+        let checkpoint = engine.index().checkpoint();
+        for region in engine.log().regions() {
+            let Some(progress) = engine.progress(region).filter(|it| !it.destroyed) else {
+                continue;
+            };
+            let first = progress.checkpointed.next();
+            if first > progress.persisted.0 {
+                continue;
+            }
+            let Ok(entries) = engine.entries(region, first, first.next(), 1) else { continue };
+            let early = entries.first().filter(|entry| entry.at < checkpoint.replay_from);
+            if let Some(entry) = early {
+                let (index, at, from) = (entry.index, entry.at, checkpoint.replay_from);
+                return self.fail(format!(
+                    "store {number} replays from {from} on, and entry {index} of region {region}, \
+                     which no run holds, lies at {at}"
+                ));
+            }
+        }
+    }
+}

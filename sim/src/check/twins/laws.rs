@@ -1,0 +1,256 @@
+//! Work on a copy that a store meets rarely, and crashes in the middle of it: keys that move between
+//! regions, replicas that leave, snapshots, and a write that the device lost.
+
+use super::Twin;
+use super::facts::{catch_up, difference};
+use std::collections::BTreeMap;
+use stele_engine::Store;
+use stele_storage::{EngineView, Pair, Progress, ScanOptions, StorageEngine};
+use stele_types::{
+    ColumnFamily, CommandBuilder, CommittedEntry, EntryRecord, HardState, KeyRange, LogBatch,
+    LogIndex, Mark, Prng, Record, Region, RegionId, RegionPhase, Result, Term, keyspace,
+};
+use stele_vfs::Fault;
+
+const JOURNAL: RegionId = RegionId(0);
+const OLD: [u8; 100] = [b'o'; 100];
+const NEW: [u8; 100] = [b'n'; 100];
+
+pub fn look(twin: &Twin, prng: &mut Prng) -> Option<String> {
+    let twin = twin.after(prng);
+    let store = twin.open_store().ok()?;
+    let regions = settle(&store).ok()?;
+    match prng.below(6) {
+        0 => moved(&twin, store, &regions, prng),
+        1 | 2 => ended(&twin, store, &regions, prng),
+        3 | 4 => installed(&twin, store, prng),
+        _ => lost(&twin, store, &regions, prng),
+    }
+}
+
+/// All that a store has is committed and applied. The regions that are there.
+fn settle(store: &Store) -> Result<Vec<RegionId>> {
+    let regions = store.log().regions().into_iter().filter(|id| *id != JOURNAL);
+    let alive: BTreeMap<RegionId, Progress> = regions
+        .filter_map(|id| Some((id, store.progress(id)?)))
+        .filter(|it| !it.1.destroyed)
+        .collect();
+    let states = alive.iter().map(|(id, it)| {
+        Record::HardState(*id, HardState { commit: it.persisted.0, ..it.hard_state })
+    });
+    let records: Vec<Record> = states.collect();
+    store.append(&LogBatch { records })?;
+    let upto: BTreeMap<RegionId, LogIndex> =
+        alive.iter().map(|(id, it)| (*id, it.persisted.0)).collect();
+    catch_up(store, &upto)?;
+    Ok(upto.into_keys().collect())
+}
+
+/// A region writes a pair: durable, committed and applied.
+fn put(store: &Store, region: RegionId, key: &[u8], value: &[u8]) -> Result<()> {
+    let here = store.progress(region).unwrap_or_default();
+    let (index, term) = (here.persisted.0.next(), here.persisted.1.max(Term(1)));
+    let mut command = CommandBuilder::new();
+    command.put(key, value, 0)?;
+    let payload = command.build().bytes().clone();
+    let state =
+        HardState { commit: index, term: here.hard_state.term.max(term), ..here.hard_state };
+    let entry = EntryRecord { region, term, index, is_command: true, payload: payload.clone() };
+    let records = vec![Record::Entry(entry), Record::HardState(region, state)];
+    let appended = store.append(&LogBatch { records })?;
+    let Some(&at) = appended.payloads.first() else { return Ok(()) };
+    store.apply(region, &[CommittedEntry { term, index, is_command: true, payload, at }])
+}
+
+fn value_of(store: &Store, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    Ok(store.view()?.get(key)?.map(|pair| pair.value.to_vec()))
+}
+
+fn any_key() -> bytes::Bytes {
+    ColumnFamily::Default.engine_key(b"~moved")
+}
+
+/// A key was written in one region and then in another, as after a merge.
+fn move_key(store: &Store, from: RegionId, to: RegionId) -> Result<()> {
+    put(store, from, &any_key(), &OLD)?;
+    put(store, to, &any_key(), &NEW)
+}
+
+fn is_new(store: &Store, when: &str) -> Option<String> {
+    match value_of(store, &any_key()) {
+        Ok(Some(value)) if value == NEW => None,
+        other => {
+            let found = other.map(|value| value.map(|value| value == OLD));
+            Some(format!("{when} a key shows what another region wrote before: {found:?}"))
+        }
+    }
+}
+
+/// The last two regions, so that a replay in the order of their numbers is not that of the log.
+fn two(regions: &[RegionId]) -> Option<(RegionId, RegionId)> {
+    let (last, rest) = regions.split_last()?;
+    Some((*last, *rest.last()?))
+}
+
+fn moved(twin: &Twin, store: Store, regions: &[RegionId], prng: &mut Prng) -> Option<String> {
+    let (from, to) = two(regions)?;
+    move_key(&store, from, to).ok()?;
+    drop(store);
+    match twin.after(prng).open_store() {
+        Ok(store) => is_new(&store, "after a crash"),
+        Err(error) => Some(format!("it does not open: {error}")),
+    }
+}
+
+/// A replica leaves whose keys another one owns by now.
+fn ended(twin: &Twin, store: Store, regions: &[RegionId], prng: &mut Prng) -> Option<String> {
+    let (from, to) = two(regions)?;
+    move_key(&store, from, to).ok()?;
+    store.flush().ok()?;
+    if prng.below(4) > 0 {
+        let nth = 1 + prng.below(2);
+        twin.disk.inject(Fault::WriteFails { path_contains: ".seg".into(), nth }).ok()?;
+    }
+    let records = vec![Record::Mark(from, Mark::Destroy)];
+    let left = store.append(&LogBatch { records }).is_ok();
+    drop(store);
+    let store = match twin.after(prng).open_store() {
+        Ok(store) => store,
+        Err(error) => return Some(format!("it does not open after a replica left: {error}")),
+    };
+    if let Some(text) = is_new(&store, "after a crash while a replica left,") {
+        return Some(text);
+    }
+    let now = store.progress(from).unwrap_or_default();
+    if !left {
+        return None;
+    }
+    if !now.destroyed {
+        return Some(format!("region {from} left, and is back after a crash: {now:?}"));
+    }
+    let at = (LogIndex(now.persisted.0.0 + 7), Term(now.persisted.1.0 + 1));
+    store.append(&LogBatch { records: vec![Record::Mark(from, Mark::Start(at.0, at.1))] }).ok()?;
+    let state = store.progress(from).unwrap_or_default().hard_state;
+    (state != HardState::default())
+        .then(|| format!("a new replica of region {from} begins with another one's {state:?}"))
+}
+
+/// A region of user data that is there, and all it holds.
+fn data_region(store: &Store, prng: &mut Prng) -> Option<(Region, Vec<KeyRange>)> {
+    let range = keyspace::region_keys();
+    let found = store.view().ok()?.scan(&ScanOptions::new(range, usize::MAX)).ok()?;
+    let regions = found.iter().filter_map(|pair| Region::decode(&pair.value).ok());
+    let is_there = |it: &Region| {
+        let alive = store.progress(it.id).is_some_and(|progress| !progress.destroyed);
+        alive && it.phase == RegionPhase::Normal && it.id.0 > 1
+    };
+    let regions: Vec<Region> = regions.filter(is_there).collect();
+    let region = regions.get(prng.below(regions.len() as u64) as usize)?.clone();
+    let mut ranges = region.engine_ranges();
+    ranges.sort_by(|a, b| a.start.cmp(&b.start));
+    Some((region, ranges))
+}
+
+fn pairs_in(store: &Store, ranges: &[KeyRange]) -> Result<Vec<Pair>> {
+    let view = store.view()?;
+    let mut pairs = Vec::new();
+    for range in ranges {
+        pairs.extend(view.scan(&ScanOptions::new(range.clone(), usize::MAX))?);
+    }
+    Ok(pairs)
+}
+
+/// A snapshot replaces what a region holds, where the log has the entry of another leader.
+fn installed(twin: &Twin, store: Store, prng: &mut Prng) -> Option<String> {
+    let (region, ranges) = data_region(&store, prng)?;
+    let range = ranges.iter().find(|range| !range.start.is_empty())?;
+    let key = [&range.start[..], b"~new"].concat();
+    if !range.contains(&key) {
+        return None;
+    }
+    if let Some(text) = given_up(twin, &store, &ranges, &key) {
+        return Some(text);
+    }
+    let mut after = pairs_in(&store, &ranges).ok()?;
+    after.truncate(after.len() / 2);
+    put(&store, region.id, &key, &NEW).ok()?;
+    let before = pairs_in(&store, &ranges).ok()?;
+    let was = store.progress(region.id)?;
+    let at = (was.persisted.0, Term(was.persisted.1.0 + 1));
+    let fails = prng.coin();
+    let mut incoming = store.incoming(ranges.clone()).ok()?;
+    store.receive(&mut incoming, after.clone()).ok()?;
+    if fails {
+        twin.disk.inject(Fault::WriteFails { path_contains: ".seg".into(), nth: 1 }).ok()?;
+    }
+    let done = store.install(region.id, at, incoming);
+    if let (Err(error), false) = (&done, fails) {
+        return Some(format!("a snapshot is refused though nothing is in its way: {error}"));
+    }
+    drop(store);
+    let store = match twin.after(prng).open_store() {
+        Ok(store) => store,
+        Err(error) => return Some(format!("it does not open after a snapshot: {error}")),
+    };
+    let now = pairs_in(&store, &ranges).ok()?;
+    let progress = store.progress(region.id).unwrap_or_default();
+    let (other, begins) = match now == after {
+        true => (None, at),
+        false => (difference(&before, &now), was.truncated),
+    };
+    let other = other.filter(|_| done.is_err()).or((done.is_ok() && now != after)
+        .then(|| format!("an installed snapshot is gone: {:?}", difference(&after, &now))));
+    let wrong = (progress.truncated != begins)
+        .then(|| format!("with a snapshot as of {at:?}, region {} is {progress:?}", region.id));
+    other.or(wrong).map(|text| format!("after a crash behind an installation: {text}"))
+}
+
+/// A snapshot that was given up leaves nothing.
+fn given_up(twin: &Twin, store: &Store, ranges: &[KeyRange], key: &[u8]) -> Option<String> {
+    const VALUE_BYTES: usize = 16 << 10;
+    let before = twin.disk.paths();
+    let mut incoming = store.incoming(ranges.to_vec()).ok()?;
+    let pair = |at: u64| Pair {
+        key: [key, &at.to_be_bytes()[..]].concat().into(),
+        value: vec![at as u8; VALUE_BYTES].into(),
+        expires_at_s: 0,
+    };
+    let count = twin.options.segment_bytes_max / VALUE_BYTES as u64 + 1;
+    let received = store.receive(&mut incoming, (0..count).map(pair).collect());
+    drop(incoming);
+    received.ok()?;
+    let left = twin.disk.paths().into_iter().find(|path| !before.contains(path));
+    left.map(|path| format!("a snapshot that was given up leaves {}", path.display()))
+}
+
+/// A write is lost where an earlier one had been, which was never acknowledged.
+fn lost(twin: &Twin, store: Store, regions: &[RegionId], prng: &mut Prng) -> Option<String> {
+    let (one, other) = two(regions)?;
+    drop(store);
+    let state = |store: &Store, region: RegionId, vote: u64| {
+        let known = store.progress(region).unwrap_or_default().hard_state;
+        let records = vec![Record::HardState(region, HardState { vote, ..known })];
+        store.append(&LogBatch { records })
+    };
+    let (first, second) = (twin.killed(), twin.killed());
+    let store = first.open_store().ok()?;
+    let begin = store.log().head();
+    let end = state(&store, one, 77).ok()?.head;
+    drop(store);
+    let store = second.open_store().ok()?;
+    let same = store.log().head() == begin;
+    state(&store, one, 78).ok()?;
+    let last = state(&store, other, 79).ok()?.head;
+    drop(store);
+    let path =
+        std::path::Path::new(crate::world::DIR).join(format!("log/{:08x}.seg", begin.file.0));
+    let bytes = first.disk.read_file(&path).ok()?;
+    let bytes = bytes.get(begin.offset as usize..end.offset as usize)?;
+    if !same || last.file != begin.file {
+        return None;
+    }
+    second.disk.corrupt(&path, u64::from(begin.offset), bytes).ok()?;
+    let store = second.after(prng).open_store().ok()?;
+    let vote = store.progress(one).unwrap_or_default().hard_state.vote;
+    (vote != 78).then(|| "it opens with an older batch in the place of a lost one".into())
+}

@@ -1,0 +1,175 @@
+//! Trouble at the moment when it can do most: orders on top of others, leaders that vanish with what
+//! only they know, devices that are full when a replica leaves.
+
+use super::Undo;
+use crate::faults::Fault;
+use crate::plan::MS;
+use crate::world::{Happening, World};
+use std::path::Path;
+use stele_placement::SYSTEM_REGION;
+use stele_raftstore::{Admin, ChangeKind, Event, PeerChange, Role};
+use stele_types::{Peer, PeerRole, Region, RegionId, RegionPhase};
+use stele_vfs::Vfs;
+
+impl World {
+    /// Something happened to a region on a store.
+    pub(crate) fn aim_at(&mut self, number: u64, event: &Event) {
+        if !self.nemesis.is_active {
+            return;
+        }
+        let makes_mistakes = self.nemesis.makes_mistakes();
+        match event {
+            Event::RegionChanged(region) if makes_mistakes && self.leads(number, region.id) => {
+                self.mistake_at(number, region);
+            }
+            Event::BecameLeader { region, .. } if makes_mistakes => {
+                let core = self.slots.get_mut(&number).and_then(|slot| slot.core());
+                let now = core.and_then(|core| core.region(*region)).map(|it| it.region);
+                if let Some(now) = now.filter(Region::is_joint) {
+                    self.mistake_at(number, &now);
+                }
+            }
+            Event::RegionCreated(region) if self.plan.faults.has(Fault::Loss) => {
+                self.orphan(number, region);
+            }
+            _ => {}
+        }
+    }
+
+    fn leads(&mut self, number: u64, region: RegionId) -> bool {
+        let core = self.slots.get_mut(&number).and_then(|slot| slot.core());
+        let report = core.and_then(|core| core.region(region));
+        report.is_some_and(|report| report.role == Role::Leader)
+    }
+
+    /// The store that leads a region, if one believes to.
+    fn leader_of(&mut self, region: RegionId) -> Option<u64> {
+        self.serving().into_iter().find(|number| self.leads(*number, region))
+    }
+
+    /// A change on top of a change, or of what is to be merged.
+    fn mistake_at(&mut self, number: u64, region: &Region) {
+        if region.is_joint() {
+            let at = self.nemesis.prng.below(region.peers.len() as u64) as usize;
+            let Some(peer) = region.peers.get(at).copied() else { return };
+            let change = match peer.role {
+                PeerRole::Voter => {
+                    let peer = Peer { role: PeerRole::Learner, ..peer };
+                    PeerChange { kind: ChangeKind::Add, peer }
+                }
+                _ => PeerChange { kind: ChangeKind::Remove, peer },
+            };
+            return self.order(number, region.id, Admin::ChangePeers(vec![change]));
+        }
+        let RegionPhase::Merging { target, .. } = region.phase else { return };
+        match self.nemesis.prng.below(4) {
+            0 => return self.order(number, region.id, Admin::RollbackMerge),
+            1 => {
+                let Some(leader) = self.leader_of(target) else { return };
+                let reader = self.slots.get(&leader).and_then(|it| it.readers()?.get(target));
+                if let Some(reader) = reader {
+                    let now = reader.region();
+                    self.split_somewhere(leader, &now);
+                }
+            }
+            _ => {}
+        }
+        self.take_over_soon(region.id, target);
+    }
+
+    /// A person orders a merge to be ended, more than once.
+    pub(super) fn take_over_soon(&mut self, source: RegionId, target: RegionId) {
+        for _ in 0..3 {
+            let pause = (2 + self.nemesis.prng.below(300)) * MS;
+            self.after(pause, Happening::Undo(Undo::TakeOver(source, target)));
+        }
+    }
+
+    /// A source that was prepared is to be taken over, whatever became of its target.
+    pub(super) fn take_over(&mut self, source: RegionId, target: RegionId) {
+        let Some(leader) = self.leader_of(target).filter(|_| self.nemesis.is_active) else {
+            return;
+        };
+        let readers = self.slots.get(&leader).and_then(|slot| slot.readers());
+        let Some(reader) = readers.and_then(|readers| readers.get(source)) else { return };
+        let source = (*reader.region()).clone();
+        if let RegionPhase::Merging { prepared, .. } = source.phase {
+            let call = Admin::CommitMerge { source, prepared_index: prepared };
+            self.order(leader, target, call);
+        }
+    }
+
+    /// A replica just came to be: it hears no more of its region, and its leader can't say so to the
+    /// placement group.
+    fn orphan(&mut self, number: u64, region: &Region) {
+        let Some(slot) = self.slots.get(&number) else { return };
+        let own = slot.id.and_then(|own| region.peer_on(own)).map(|peer| peer.role);
+        if own != Some(PeerRole::Learner) || self.nemesis.prng.coin() {
+            return;
+        }
+        let node = |world: &Self, slot: Option<u64>| {
+            slot.and_then(|slot| world.slots.get(&slot)).map(|slot| slot.node)
+        };
+        let leader = self.leader_of(region.id);
+        let group = self.leader_of(SYSTEM_REGION);
+        let (Some(leader), Some(group)) = (node(self, leader), node(self, group)) else { return };
+        if leader == group {
+            return;
+        }
+        self.counts.partitions += 1;
+        self.net.partition(&[leader], &[group]);
+        self.undo_at(Undo::Network, 5_000);
+        let others: Vec<u64> = self.slots.keys().copied().collect();
+        for other in others {
+            self.nemesis.deafen((region.id, other, number), self.now + 5_000 * MS);
+        }
+    }
+
+    fn undo_at(&mut self, undo: Undo, millis: u64) {
+        self.after(millis * MS, Happening::Undo(undo));
+    }
+
+    /// What a leader was just ordered is decided, and its followers don't hear so: they know what it
+    /// proposed, and it goes on speaking to the placement group.
+    pub(crate) fn mute_soon(&mut self, number: u64, region: RegionId, merges: bool) {
+        let faults = self.plan.faults;
+        let may = faults.has(Fault::Loss) || merges && faults.has(Fault::Merge);
+        if !self.nemesis.is_active || !may || !merges && self.nemesis.prng.coin() {
+            return;
+        }
+        let pause = self.nemesis.prng.below(2 * self.plan.way_nanos.1 + MS / 2);
+        self.after(pause, Happening::Undo(Undo::Mute(number, region)));
+    }
+
+    /// None of a store's followers in a region hears it, or one of them does not.
+    pub(super) fn mute(&mut self, number: u64, region: RegionId) {
+        let reader = self.slots.get(&number).and_then(|slot| slot.readers()?.get(region));
+        let Some(now) = reader.map(|reader| reader.region()) else { return };
+        let homes = now.peers.iter().filter_map(|peer| self.homes.get(&peer.store).copied());
+        let others: Vec<u64> = homes.filter(|it| *it != number).collect();
+        let at = self.nemesis.prng.below(others.len() as u64) as usize;
+        let only = others.get(at).copied().filter(|_| self.nemesis.prng.coin());
+        let until = self.now + (600 + self.nemesis.prng.below(1_500)) * MS;
+        let node = self.slots.get(&number).map_or(0, |slot| slot.node);
+        self.trace.note(self.now, node, number, || format!("is not heard in region {region}"));
+        for other in others.into_iter().filter(|it| only.is_none_or(|only| only == *it)) {
+            self.nemesis.deafen((region, number, other), until);
+        }
+    }
+
+    /// A replica left for good: now and then there is no room to drop its pairs.
+    pub(crate) fn fill_now(&mut self, number: u64) {
+        let fills = self.nemesis.is_active && self.plan.faults.has(Fault::NoSpace);
+        if !fills || self.nemesis.prng.below(3) == 0 {
+            return;
+        }
+        let Some(slot) = self.slots.get(&number) else { return };
+        let dir = Path::new(crate::world::DIR);
+        let (Ok(free), Ok(total)) = (slot.disk.free_bytes(dir), slot.disk.total_bytes(dir)) else {
+            return;
+        };
+        self.counts.disk_faults += 1;
+        slot.disk.set_capacity(Some(total - free));
+        self.undo_later(Undo::Space(number), 500);
+    }
+}
