@@ -174,7 +174,8 @@ impl World {
             && regions.values().flatten().all(|(_, it)| it.region.peers.len() >= copies)
     }
 
-    /// Whether every member of every region has applied the same, and nothing is half done.
+    /// Whether every member of every region has applied all there is, and nothing is half done. After
+    /// a power cut of all, entries wait for a leader that commits them.
     pub(crate) fn is_settled(&mut self) -> bool {
         self.reports_by_region().values().all(|reports| {
             let states: BTreeSet<String> = reports
@@ -184,6 +185,7 @@ impl World {
             let Some((_, first)) = reports.first() else { return true };
             let region = &first.region;
             states.len() == 1
+                && first.applied == first.last
                 && reports.len() == region.peers.len()
                 && region.phase == RegionPhase::Normal
                 && !region.is_joint()

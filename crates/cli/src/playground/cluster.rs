@@ -20,6 +20,8 @@ const CALL_WITHIN: Duration = Duration::from_secs(10);
 /// Until every region has its copies, and until regions are led again.
 const REPLICATED_WITHIN: Duration = Duration::from_secs(120);
 const LED_WITHIN: Duration = Duration::from_secs(30);
+/// Several times as long as a node that works takes to report.
+const REPORTED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Processes, and a client of theirs.
 pub struct Cluster {
@@ -32,6 +34,8 @@ pub struct Cluster {
     node_of: BTreeMap<StoreId, usize>,
     /// Regions as they were seen last.
     regions: Vec<RegionRow>,
+    /// When a disk was first seen to be full.
+    full_since: Option<Instant>,
 }
 
 impl Cluster {
@@ -42,8 +46,14 @@ impl Cluster {
         let options = Options { timeout: CALL_WITHIN, ..Options::default() };
         let client = Client::connect_with(&addresses, options).await?;
         let control = client.control();
-        let mut cluster =
-            Self { nodes, client, control, node_of: BTreeMap::new(), regions: Vec::new() };
+        let mut cluster = Self {
+            nodes,
+            client,
+            control,
+            node_of: BTreeMap::new(),
+            regions: Vec::new(),
+            full_since: None,
+        };
         let started = Instant::now();
         // Stores are known once they have reported.
         while cluster.node_of.len() < addresses.len() {
@@ -118,13 +128,19 @@ impl Cluster {
         }
     }
 
-    /// Fails with every disk that takes no replica, and what it lacks: waiting would not help.
-    /// Nothing is said before every node has reported, so that none is left out.
-    async fn check_disks(&self, infos: &[StoreInfo]) -> Result<()> {
-        let has_reported = |address: &str| {
-            infos.iter().any(|info| info.address == address && info.stats.is_some())
-        };
-        if !self.nodes().list().iter().all(|node| has_reported(&node.address)) {
+    /// Fails with every disk that takes no replica, and what it lacks: waiting would not help. A node
+    /// that joined and has not reported yet counts as one with room: until all are full, or the others
+    /// had the time to say so, nothing is said, so that none is left out.
+    async fn check_disks(&mut self, infos: &[StoreInfo]) -> Result<()> {
+        let is_full =
+            |info: &&StoreInfo| info.stats.is_some_and(|stats| stats.failed || stats.disk_full);
+        let full = infos.iter().filter(is_full).count();
+        if full == 0 {
+            self.full_since = None;
+            return Ok(());
+        }
+        let since = *self.full_since.get_or_insert_with(Instant::now);
+        if full < self.nodes().list().len() && since.elapsed() < REPORTED_WITHIN {
             return Ok(());
         }
         let mut full = Vec::new();
@@ -137,9 +153,6 @@ impl Cluster {
                 let reserved = self.reserved_bytes(&info.address).await;
                 full.push(format!("{name}: {}", lack(stats.free, reserved)));
             }
-        }
-        if full.is_empty() {
-            return Ok(());
         }
         Err(Error::Refused(format!(
             "no room for replicas\n    {}\n  free some space, choose a directory on a larger disk \

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use stele_raftstore::{Input, Reply, RequestId};
+use stele_types::Error;
 use tokio::sync::oneshot;
 
 /// Looks at the loop's state between two turns.
@@ -23,6 +24,8 @@ pub(super) enum Item {
     Message { input: Input<Engine>, bytes: u64 },
     /// A question about the state.
     Look(Look),
+    /// The engine stopped: so does the loop.
+    Stopped(Error),
 }
 
 #[derive(Default)]

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use stele_raftstore::Input;
 use stele_storage::StorageEngine;
+use stele_types::Error;
 
 /// One slice; between slices the thread looks whether to stop.
 const SLICE_BYTES: u64 = 1 << 20;
@@ -60,8 +61,16 @@ pub(super) fn run(
             // After it: what was asked for meanwhile is mostly answered by this one.
             wants_checkpoint.store(false, Ordering::Release);
         }
-        // A failure is kept in the statistics, and a poisoned store ends its loop.
-        let worked = engine.maintain(SLICE_BYTES).ok().filter(|done| done.more && done.bytes > 0);
+        // A failure is kept in the statistics, unless it stopped the engine.
+        let worked = match engine.maintain(SLICE_BYTES) {
+            Ok(done) => Some(done).filter(|done| done.more && done.bytes > 0),
+            Err(error @ Error::Poisoned(_)) => {
+                // Without this a store that appends nothing, waiting for a snapshot, would live on.
+                inbox.push(Item::Stopped(error));
+                return;
+            }
+            Err(_) => None,
+        };
         let has_lost = engine.has_lost();
         if has_lost && !had_lost {
             // The loop may sleep. Once awake it asks for as long as anything is lost.

@@ -1,6 +1,14 @@
-use super::spawn;
+use super::inbox::{Inbox, Item};
+use super::{Counts, Engine, maintain, spawn};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+use stele_engine::{Options, Replay};
+use stele_types::Error;
+use stele_vfs::{SimOptions, SimVfs, SystemClock};
 
 const SIGABRT: i32 = 6;
 /// Tells this test that it is the process that shall end.
@@ -19,4 +27,21 @@ fn fault_05_a_panic_in_a_stores_thread_ends_the_process() {
     assert_eq!(ended.status.signal(), Some(SIGABRT), "{ended:?}");
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert!(said.contains("half done") && said.contains("stele-store-1"), "{said}");
+}
+
+// Catalogue: 17.
+#[test]
+fn a_store_that_its_maintenance_stopped_ends_though_nothing_is_appended() {
+    let disk = Arc::new(SimVfs::new(SimOptions::default()));
+    let (clock, dir) = (Arc::new(SystemClock::new()), Path::new("/store"));
+    let opened = Engine::open(disk, clock, dir, Options::default(), Replay::Committed);
+    let (engine, _) = opened.unwrap();
+    engine.log().stop(Error::invalid("a sync failed"));
+    let inbox = Inbox::new(1 << 20);
+    let (running, wants_checkpoint) = (AtomicBool::new(true), AtomicBool::new(false));
+    maintain::run(&engine, &running, &wants_checkpoint, &inbox, &Counts::default());
+    let mut items = Vec::new();
+    inbox.take(&mut items, Some(Duration::ZERO));
+    let [Item::Stopped(error)] = &items[..] else { panic!("{} items", items.len()) };
+    assert!(matches!(error, Error::Poisoned(_)), "{error}");
 }

@@ -40,7 +40,7 @@ impl Turn {
                 return Ok(());
             }
             for item in items.drain(..) {
-                self.step(item);
+                self.step(item)?;
             }
             if let Some(append) = append.take() {
                 self.append(append);
@@ -49,7 +49,7 @@ impl Turn {
         }
     }
 
-    fn step(&mut self, item: Item) {
+    fn step(&mut self, item: Item) -> Result<()> {
         match item {
             Item::Input(input) | Item::Message { input, .. } => self.core.step(input),
             Item::Request { id, input, answer } => {
@@ -57,7 +57,9 @@ impl Turn {
                 self.core.step(input);
             }
             Item::Look(look) => look(&mut self.core),
+            Item::Stopped(error) => return Err(error),
         }
+        Ok(())
     }
 
     /// Messages leave before the write starts: followers persist while this store does.
