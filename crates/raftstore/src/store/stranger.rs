@@ -89,8 +89,12 @@ impl<E: StorageEngine> RaftStore<E> {
 fn answer_of_nothing(message: &RaftMessage) -> Option<RaftMessage> {
     match message.kind {
         RaftKind::Heartbeat => {
+            // Rule: it takes part in no round. A lease would rest on a promise that nobody keeps: the
+            // replica may begin a moment later, by a split, and vote at once.
             let mut answer = RaftMessage::new(RaftKind::HeartbeatResponse, message.term);
-            answer.context = message.context.clone();
+            if stele_types::mutant::active("raftstore.absent_lends_lease") {
+                answer.context = message.context.clone();
+            }
             Some(answer)
         }
         RaftKind::Append => {

@@ -40,6 +40,37 @@ fn a_lease_ends_before_anybody_else_can_lead() {
     panic!("nobody took over");
 }
 
+/// A store that has no replica yet answers a leader, but remembers nothing of it: when the replica
+/// begins by a split, it may vote at once.
+#[test]
+fn a_store_whose_replica_has_not_begun_lends_no_lease() {
+    let child = RegionId(10);
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    trial.store(3).stalled = true;
+    let peers = [201, 202, 203].map(PeerId).to_vec();
+    let new_ids = vec![NewRegion { region: child, peers }];
+    trial.admin(1, DATA, Admin::Split { keys: vec![Bytes::from_static(b"h")], new_ids });
+    trial.settle();
+    assert_eq!(trial.leader(child), Some(1));
+    trial.ticks(4);
+    let reader = trial.store(1).core.readers().get(child).unwrap();
+    assert!(reader.lease(trial.now).is_some(), "store 2 lends one");
+    trial.cut.extend([(1, 2), (2, 1)]);
+    // Store 2 has asked store 3 for its vote by then.
+    trial.ticks(25);
+    trial.store(3).stalled = false;
+    trial.settle();
+    for _ in 0..60 {
+        if trial.leader(child) != Some(1) {
+            assert!(reader.lease(trial.now).is_none(), "two may serve reads");
+            return;
+        }
+        trial.ticks(1);
+    }
+    panic!("nobody took over");
+}
+
 // Catalogue: 41.
 #[test]
 fn ticks_that_were_missed_do_not_shorten_a_promise() {
