@@ -78,9 +78,9 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
         let recorded = load.stop(&mut ledger).await?;
         let verdict = checker.check(&name, recorded.records).await?;
         verify::everything(&mut cluster, &ledger, 3).await?;
-        heals.push(heal);
+        heals.push(heal.whole_s());
         println!(
-            "round {round}: node {leader} led and was cut off, healed in {heal:.3} s, node {JUMPER} \
+            "round {round}: node {leader} led and was cut off, healed in {heal}, node {JUMPER} \
              {:+} s; {} operations, {}",
             wall.offset_s(),
             verdict.operations,

@@ -63,9 +63,9 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
             format!("round {round}, {kind:?}: the minority acknowledged a write"),
         );
         refused += attempts.others;
-        heals.push(heal);
+        heals.push(heal.whole_s());
         println!(
-            "round {round}: {kind:?} around node {leader}, healed in {heal:.3} s, {} operations, {}",
+            "round {round}: {kind:?} around node {leader}, healed in {heal}, {} operations, {}",
             verdict.operations, verdict.result
         );
     }
@@ -161,17 +161,51 @@ impl Alone {
     }
 }
 
-/// Seconds from the end of the cut until every replica of every region knows a leader and has applied
-/// what was committed at the end of the cut, and a put succeeds.
-pub async fn heal(cluster: &mut Cluster) -> Result<f64> {
+/// Seconds that the parts of a recovery took, in their order.
+pub struct Healed {
+    put_s: f64,
+    replicas_s: f64,
+    /// What stood in the way, by seconds since the end of the cut.
+    waited_for: Vec<String>,
+}
+
+impl Healed {
+    /// From the end of the cut to the last part.
+    pub fn whole_s(&self) -> f64 {
+        self.put_s + self.replicas_s
+    }
+}
+
+impl std::fmt::Display for Healed {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { put_s, replicas_s, .. } = self;
+        write!(out, "{:.3} s (put {put_s:.3}, replicas {replicas_s:.3})", self.whole_s())?;
+        if self.whole_s() < HEAL_SECONDS_MAX / 2.0 {
+            return Ok(());
+        }
+        self.waited_for.iter().try_for_each(|line| write!(out, "\n  {line}"))
+    }
+}
+
+/// The time from the end of the cut until a put succeeds, and every replica of every region knows a
+/// leader and has applied what was committed then.
+pub async fn heal(cluster: &mut Cluster) -> Result<Healed> {
     cluster.network.as_ref().context("no network to heal")?.heal_all()?;
     let started = Instant::now();
+    let mut waited_for = Vec::new();
+    let mut waits = |what: String| waited_for.push(format!("{:.3} s: {what}", seconds(started)));
     let options = SessionOptions { nodes: cluster.addresses(), limit: Duration::from_millis(500) };
     let mut session = Session::new(Arc::clone(&cluster.channels), options);
-    while !session.put(KEY, Bytes::from_static(b"after")).await.is_done() {
+    loop {
+        let outcome = session.put(KEY, Bytes::from_static(b"after")).await;
+        if outcome.is_done() {
+            break;
+        }
+        waits(format!("{outcome:?}"));
         ensure!(started.elapsed() < HEAL_LIMIT, "no put in {HEAL_LIMIT:?}");
         tokio::time::sleep(POLL).await;
     }
+    let put_s = seconds(started);
     let regions: Vec<u64> = {
         let regions = cluster.regions().await?.into_iter();
         regions
@@ -181,6 +215,7 @@ pub async fn heal(cluster: &mut Cluster) -> Result<f64> {
     };
     for region in regions {
         let committed = applied(cluster, region).await?.into_iter().map(|one| one.0).max();
+        let mut last = Vec::new();
         loop {
             let all = applied(cluster, region).await?;
             let caught_up = |one: &(u64, u64)| Some(one.0) >= committed && one.1 != 0;
@@ -188,10 +223,18 @@ pub async fn heal(cluster: &mut Cluster) -> Result<f64> {
                 break;
             }
             ensure!(started.elapsed() < HEAL_LIMIT, "region {region} did not catch up: {all:?}");
+            if all != last {
+                waits(format!("region {region} to {committed:?}: (applied, leader) {all:?}"));
+                last = all;
+            }
             tokio::time::sleep(POLL).await;
         }
     }
-    Ok(started.elapsed().as_secs_f64())
+    Ok(Healed { put_s, replicas_s: seconds(started) - put_s, waited_for })
+}
+
+fn seconds(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64()
 }
 
 /// Applied index and known leader of each replica of a region.
