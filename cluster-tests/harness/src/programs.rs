@@ -10,6 +10,8 @@ use tokio::time::timeout;
 
 /// The longest run takes a minute where nothing else runs.
 const ENDS_WITHIN: Duration = Duration::from_secs(240);
+/// For a program to say where it stands.
+const SAYS_WITHIN: Duration = Duration::from_secs(10);
 
 /// What a program printed.
 #[derive(Debug)]
@@ -32,10 +34,10 @@ impl Printed {
 /// Starts a program; the handle brings what it printed. One that takes too long is asked where it
 /// stands (a Go program prints its stacks) and ended.
 pub fn start(command: Command) -> JoinHandle<Result<Printed>> {
-    start_for(command, ENDS_WITHIN)
+    start_for(command, ENDS_WITHIN, SAYS_WITHIN)
 }
 
-fn start_for(command: Command, limit: Duration) -> JoinHandle<Result<Printed>> {
+fn start_for(command: Command, limit: Duration, grace: Duration) -> JoinHandle<Result<Printed>> {
     tokio::spawn(async move {
         let name = format!("{command:?}");
         let mut command = tokio::process::Command::from(command);
@@ -47,8 +49,15 @@ fn start_for(command: Command, limit: Duration) -> JoinHandle<Result<Printed>> {
         let (output, in_time) = match timeout(limit, output.as_mut()).await {
             Ok(output) => (output?, true),
             Err(_) => {
-                process.map(|process| kill_process(process, Signal::QUIT)).transpose()?;
-                (output.await?, false)
+                // Not SIGQUIT: what a shell starts in the background ignores it for good.
+                process.map(|process| kill_process(process, Signal::ABORT)).transpose()?;
+                match timeout(grace, output.as_mut()).await {
+                    Ok(output) => (output?, false),
+                    Err(_) => {
+                        process.map(|process| kill_process(process, Signal::KILL)).transpose()?;
+                        (output.await?, false)
+                    }
+                }
             }
         };
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -78,14 +87,19 @@ mod tests {
     #[tokio::test]
     async fn a_program_that_takes_too_long_says_where_it_stands_and_ends() {
         let mut command = Command::new("sh");
-        command.args(["-c", "trap 'echo here >&2; exit 2' QUIT; while :; do sleep 0.05; done"]);
-        let printed = start_for(command, Duration::from_millis(500)).await.unwrap().unwrap();
+        command.args(["-c", "trap 'echo here >&2; exit 2' ABRT; while :; do sleep 0.05; done"]);
+        let (limit, grace) = (Duration::from_millis(500), Duration::from_secs(60));
+        let printed = start_for(command, limit, grace).await.unwrap().unwrap();
         assert!(!printed.succeeded && !printed.in_time, "{printed:?}");
         assert_eq!(printed.errors.trim(), "here");
         let mut command = Command::new("sh");
         command.args(["-c", "echo '{\"operations\":3}'"]);
-        let printed = start_for(command, Duration::from_secs(60)).await.unwrap().unwrap();
+        let printed = start_for(command, grace, grace).await.unwrap().unwrap();
         assert!(printed.succeeded && printed.in_time, "{printed:?}");
         assert_eq!(printed.number("operations"), 3.0);
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' ABRT; exec sleep 600"]);
+        let printed = start_for(command, limit, limit).await.unwrap().unwrap();
+        assert!(!printed.succeeded && !printed.in_time, "{printed:?}");
     }
 }
