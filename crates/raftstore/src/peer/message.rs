@@ -99,17 +99,21 @@ impl<E: StorageEngine> Peer<E> {
             self.begin_transfer(ctx, from.id, None);
             return;
         }
+        let is_round = message.kind == RaftKind::Heartbeat;
         let message = to_raft(message, from.id.0, self.name.id.0);
         if let Err(error) = self.node.step(message) {
             slog::debug!(ctx.logger, "raft refused a message"; "region" => self.region.id.0, "error" => %error);
+        }
+        if is_round && self.node.raft.leader_id == from.id.0 {
+            self.timer.answers();
         }
     }
 
     /// What Raft itself does not look at.
     fn may_step(&self, ctx: &Context<E>, message: &RaftMessage) -> bool {
         match message.kind {
-            // What this peer promised in an earlier life of its process is forgotten: it keeps its
-            // vote for as long as any lease it granted may last.
+            // It keeps its vote for as long as any lease it granted may last, also one that it
+            // granted in an earlier life of its process and has forgotten.
             RaftKind::RequestVote | RaftKind::RequestPreVote => {
                 self.timer.may_vote(ctx.now.monotonic_nanos) || self.is_handover(message)
             }

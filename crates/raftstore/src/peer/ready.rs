@@ -18,6 +18,7 @@ impl<E: StorageEngine> Peer<E> {
     /// Proposes, replicates, applies and answers until nothing is left to do without the disk.
     /// Returns whether something is.
     pub fn work(&mut self, ctx: &mut Context<E>) -> Result<bool> {
+        self.timer.stamp(ctx.now.monotonic_nanos);
         // What waited for another region.
         self.apply_committed(ctx)?;
         self.take_found_ranges(ctx)?;

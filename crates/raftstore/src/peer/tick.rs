@@ -17,8 +17,11 @@ pub(super) struct Timer {
     election_ticks: (u64, u64),
     /// Ticks without a leader before this peer campaigns, drawn anew after each change.
     timeout: usize,
-    /// No vote before this time.
+    /// No vote before this time: an answer to a leader's round binds as long as a lease may last.
     votes_from_nanos: u64,
+    silent_nanos: u64,
+    /// A leader is answered with the poll to come.
+    answers: bool,
     /// Ticks without work.
     pub quiet_ticks: u64,
     /// It does not tick.
@@ -34,6 +37,8 @@ impl Timer {
             election_ticks: (options.election_ticks_min, options.election_ticks_max),
             timeout: 0,
             votes_from_nanos: now.monotonic_nanos + silent,
+            silent_nanos: silent,
+            answers: false,
             quiet_ticks: 0,
             resting: false,
         };
@@ -47,9 +52,23 @@ impl Timer {
         self.timeout = (min + self.prng.below(max - min)) as usize;
     }
 
-    /// Whether promises of an earlier life can't bind any more.
+    /// Whether no promise binds any more, of this life or an earlier one. Raft itself forgets whom it
+    /// answered when it hears of a later term, and a candidate that stood still may speak of one.
     pub fn may_vote(&self, now_nanos: u64) -> bool {
-        now_nanos >= self.votes_from_nanos || stele_types::mutant::active("raftstore.vote_at_once")
+        let is_free = !self.answers && now_nanos >= self.votes_from_nanos;
+        is_free || stele_types::mutant::active("raftstore.vote_at_once")
+    }
+
+    /// A round of its leader came.
+    pub fn answers(&mut self) {
+        self.answers = !stele_types::mutant::active("raftstore.answer_binds_nobody");
+    }
+
+    /// The answer leaves now, at the earliest.
+    pub fn stamp(&mut self, now_nanos: u64) {
+        if std::mem::take(&mut self.answers) {
+            self.votes_from_nanos = now_nanos + self.silent_nanos;
+        }
     }
 
     /// Nothing was promised in an earlier life.

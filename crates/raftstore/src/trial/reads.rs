@@ -40,6 +40,38 @@ fn a_lease_ends_before_anybody_else_can_lead() {
     panic!("nobody took over");
 }
 
+#[test]
+fn who_answered_a_leader_keeps_its_vote_also_when_it_hears_of_a_later_term() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    trial.ticks(4);
+    let leads = trial.report(1, DATA);
+    let reader = reader(&mut trial, 1);
+    trial.isolate(1);
+    // Late news of an election that was lost long ago: Raft follows nobody any more.
+    let mut raft = RaftMessage::new(RaftKind::RequestPreVoteResponse, leads.term.next());
+    raft.reject = true;
+    let late = PeerMessage {
+        from_store: StoreId(2),
+        to_store: StoreId(3),
+        region: DATA,
+        kind: leads.region.kind,
+        range: leads.region.range.clone(),
+        epoch: leads.region.epoch,
+        from: peer(102, 2),
+        to: peer(103, 3),
+        body: Body::Raft(raft),
+    };
+    trial.store(3).core.step(Input::Message(late));
+    trial.admin(2, DATA, Admin::Campaign);
+    for _ in 0..40 {
+        trial.ticks(1);
+        let deposed = trial.leader(DATA) != Some(1);
+        assert!(!deposed || reader.lease(trial.now).is_none(), "two may serve reads");
+    }
+    assert_ne!(trial.leader(DATA), Some(1));
+}
+
 /// A store that has no replica yet answers a leader, but remembers nothing of it: when the replica
 /// begins by a split, it may vote at once.
 #[test]
