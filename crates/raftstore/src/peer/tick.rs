@@ -46,10 +46,12 @@ impl Timer {
         timer
     }
 
-    /// Draws the election timeout: Raft's own draw is not repeatable.
+    /// Draws the election timeout: Raft's own draw is not repeatable. The first tick may come at once,
+    /// so who asked after `min` ticks would find the others bound to the old leader, and wait again.
     pub fn redraw(&mut self) {
         let (min, max) = self.election_ticks;
-        self.timeout = (min + self.prng.below(max - min)) as usize;
+        let least = (min + 1).min(max - 1);
+        self.timeout = (least + self.prng.below(max - least)) as usize;
     }
 
     /// Whether no promise binds any more, of this life or an earlier one. Raft itself forgets whom it

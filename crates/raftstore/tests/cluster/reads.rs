@@ -126,7 +126,8 @@ fn comparisons_beside_plain_writes_are_linearizable() {
     let mut sim = Sim::new(3, 28);
     let mut clients = Clients::new(10, &["k"], 28);
     sim.elect(DATA);
-    for turn in 0..400 {
+    // An election may take a second.
+    for turn in 0..700 {
         clients.step(&mut sim);
         sim.run(3 * MS);
         if turn == 200 {
