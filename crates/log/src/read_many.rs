@@ -4,14 +4,17 @@ use crate::read::TRUSTED_LENGTH_BYTES;
 use crate::shared::Shared;
 use bytes::Bytes;
 use std::ops::Range;
+use std::sync::Arc;
 use stele_types::{FileId, Locator, Result};
-use stele_vfs::{AlignedBuf, MEMORY_ALIGN_BYTES};
+use stele_vfs::{AlignedBuf, MEMORY_ALIGN_BYTES, VfsFile};
 
 /// Unwanted bytes between two values that are still read along: cheaper than another read.
 const GAP_BYTES_MAX: u64 = 16 << 10;
 /// Longest read for more than one value: values of 4 MiB and what lies between them. A device
 /// serves the parts of one long read at the same time.
-pub(crate) const STRETCH_BYTES_MAX: u64 = (4 << 20) + (256 << 10);
+const STRETCH_BYTES_MAX: u64 = (4 << 20) + (256 << 10);
+/// Of the buffers of such reads, kept for the next ones.
+pub(crate) const BUFFERS_KEPT_BYTES_MAX: usize = 12 << 20;
 /// Reads from here on go past the page cache: it would only copy them, and drop what others need.
 const DIRECT_BYTES_MIN: u64 = 256 << 10;
 
@@ -20,13 +23,29 @@ const DIRECT_BYTES_MIN: u64 = 256 << 10;
 #[derive(Clone, Debug, Default)]
 pub struct Unchecked(Bytes);
 
-/// One read.
-struct Stretch {
-    /// Offset of the first byte in the file.
+/// Neighbours that one read takes.
+struct Stretch<'a> {
+    file: FileId,
+    /// From the first byte of the first value to the last one of the last.
+    range: Range<u64>,
+    /// Which of the places, sorted.
+    wanted: &'a [usize],
+    wanted_bytes: u64,
+}
+
+/// A read past the page cache, of whole blocks.
+struct DirectRead<'a> {
+    stretch: Stretch<'a>,
+    file: Arc<dyn VfsFile>,
     begin: u64,
-    bytes: Bytes,
-    /// What the bytes keep in memory.
-    memory_bytes: u64,
+    bytes: usize,
+}
+
+/// Reads past the page cache that share one buffer, which is long; short ones end where a file does.
+#[derive(Default)]
+struct Pack<'a> {
+    reads: Vec<DirectRead<'a>>,
+    bytes: usize,
 }
 
 impl Shared {
@@ -54,76 +73,110 @@ impl Shared {
     pub fn read_many_past(&self, at: &[Locator], direct_bytes_min: u64) -> Result<Vec<Unchecked>> {
         let mut order: Vec<usize> = (0..at.len()).collect();
         order.sort_unstable_by_key(|&i| at.get(i).map(|at| (at.file, at.offset)));
-        let mut read = vec![Unchecked::default(); at.len()];
+        let mut read = Vec::new();
+        read.resize_with(at.len(), Unchecked::default);
+        let mut pack = Pack::default();
         let mut rest = order.as_slice();
-        while !rest.is_empty() {
-            let (group, after) = rest.split_at(taken_together(at, rest));
-            self.read_group(at, group, direct_bytes_min, &mut read)?;
-            rest = after;
+        while let Some(stretch) = Stretch::first_of(at, &mut rest) {
+            if stretch.range.end - stretch.range.start < direct_bytes_min {
+                self.read_cached(at, &stretch, &mut read)?;
+                continue;
+            }
+            let next = self.direct_read(stretch)?;
+            if pack.bytes + next.bytes > STRETCH_BYTES_MAX as usize {
+                self.read_pack(at, std::mem::take(&mut pack), &mut read)?;
+            }
+            pack.bytes += next.bytes;
+            pack.reads.push(next);
         }
+        self.read_pack(at, pack, &mut read)?;
         Ok(read)
     }
 
-    fn read_group(
+    /// Through the page cache.
+    fn read_cached(
         &self,
         at: &[Locator],
-        group: &[usize],
-        direct_bytes_min: u64,
-        read: &mut [Unchecked],
+        stretch: &Stretch<'_>,
+        to: &mut [Unchecked],
     ) -> Result<()> {
-        let wanted = || group.iter().filter_map(|&i| Some((i, at.get(i)?)));
-        let Some((_, first)) = wanted().next() else { return Ok(()) };
-        let end = wanted().map(|(_, at)| end_of(at)).max().unwrap_or_default();
-        let whole = u64::from(first.offset)..end;
-        let stretch = self.read_stretch(first.file, whole, direct_bytes_min)?;
-        let wanted_bytes: u64 = wanted().map(|(_, at)| u64::from(at.length)).sum();
-        // Values share what was read if they are most of it. Else each is copied: kept ones must not
-        // keep what nobody asked for.
-        let shared = 2 * wanted_bytes >= stretch.memory_bytes;
-        for (i, at) in wanted() {
-            let from = (u64::from(at.offset) - stretch.begin) as usize;
-            let within = from..from + at.length as usize;
-            let (Some(slot), Some(value)) = (read.get_mut(i), stretch.bytes.get(within.clone()))
-            else {
-                continue;
-            };
-            slot.0 =
-                if shared { stretch.bytes.slice(within) } else { Bytes::copy_from_slice(value) };
-        }
+        let begin = stretch.range.start;
+        let name = self.value_name(stretch.file)?;
+        let mut bytes = vec![0; (stretch.range.end - begin) as usize];
+        let got = self.handles.get(&self.dir, name)?.read_at(&mut bytes, begin)?;
+        let shared = stretch.wanted_bytes * 2 >= bytes.len() as u64;
+        bytes.truncate(got);
+        stretch.cut(at, begin, &bytes.into(), shared, to);
         Ok(())
     }
 
-    /// At least `begin..end` of a file, as far as it goes.
-    fn read_stretch(
-        &self,
-        file: FileId,
-        Range { start: begin, end }: Range<u64>,
-        direct_bytes_min: u64,
-    ) -> Result<Stretch> {
-        let name = self.value_name(file)?;
-        if end - begin < direct_bytes_min {
-            let mut bytes = vec![0; (end - begin) as usize];
-            let got = self.handles.get(&self.dir, name)?.read_at(&mut bytes, begin)?;
-            let memory_bytes = bytes.len() as u64;
-            bytes.truncate(got);
-            return Ok(Stretch { begin, bytes: bytes.into(), memory_bytes });
-        }
+    fn direct_read<'a>(&self, stretch: Stretch<'a>) -> Result<DirectRead<'a>> {
+        let Range { start, end } = stretch.range;
         let align = MEMORY_ALIGN_BYTES as u64;
-        let file = self.handles.get_direct(&self.dir, name)?;
+        let file = self.handles.get_direct(&self.dir, self.value_name(stretch.file)?)?;
         // A damaged locator may name any length.
-        let end = if end - begin > TRUSTED_LENGTH_BYTES { end.min(file.len()?) } else { end };
-        let (begin, end) = (begin - begin % align, end.max(begin).next_multiple_of(align));
-        if end - begin < DIRECT_BYTES_MIN {
-            // A pooled buffer is as long as the longest read.
-            let mut blocks = AlignedBuf::zeroed((end - begin) as usize);
-            let got = file.read_at(blocks.as_mut_slice(), begin)?;
-            let bytes = Bytes::copy_from_slice(blocks.get(..got).unwrap_or_default());
-            return Ok(Stretch { begin, memory_bytes: bytes.len() as u64, bytes });
+        let end = if end - start > TRUSTED_LENGTH_BYTES { end.min(file.len()?) } else { end };
+        let (begin, end) = (start - start % align, end.max(start).next_multiple_of(align));
+        Ok(DirectRead { stretch, file, begin, bytes: (end - begin) as usize })
+    }
+
+    fn read_pack(&self, at: &[Locator], pack: Pack<'_>, to: &mut [Unchecked]) -> Result<()> {
+        let wanted_bytes: u64 = pack.reads.iter().map(|read| read.stretch.wanted_bytes).sum();
+        let mut got = Vec::with_capacity(pack.reads.len());
+        let mut read_into = |memory: &mut [u8]| {
+            let mut rest = memory;
+            for read in &pack.reads {
+                let (part, after) = std::mem::take(&mut rest).split_at_mut(read.bytes);
+                got.push(read.file.read_at(part, read.begin)?);
+                rest = after;
+            }
+            Ok(())
+        };
+        let (bytes, memory_bytes): (Bytes, u64) = if (pack.bytes as u64) < DIRECT_BYTES_MIN {
+            // Pooled buffers are much longer.
+            let mut blocks = AlignedBuf::zeroed(pack.bytes);
+            read_into(blocks.as_mut_slice())?;
+            (Bytes::copy_from_slice(&blocks), pack.bytes as u64)
+        } else {
+            let mut buffer = self.read_pool.take(pack.bytes);
+            read_into(buffer.as_mut_slice())?;
+            let memory_bytes = buffer.capacity() as u64;
+            (buffer.into_bytes(), memory_bytes)
+        };
+        let shared = 2 * wanted_bytes >= memory_bytes;
+        let mut begin = 0;
+        for (read, got) in pack.reads.iter().zip(got) {
+            let part = bytes.slice(begin..begin + got);
+            read.stretch.cut(at, read.begin, &part, shared, to);
+            begin += read.bytes;
         }
-        let mut buffer = self.read_pool.take((end - begin) as usize);
-        let got = file.read_at(buffer.as_mut_slice(), begin)?;
-        let memory_bytes = buffer.capacity() as u64;
-        Ok(Stretch { begin, bytes: buffer.into_bytes().slice(..got), memory_bytes })
+        Ok(())
+    }
+}
+
+impl<'a> Stretch<'a> {
+    /// Takes the first stretch away from places that are sorted; `None` when there is none.
+    fn first_of(at: &[Locator], order: &mut &'a [usize]) -> Option<Self> {
+        let (wanted, rest) = order.split_at(taken_together(at, order).min(order.len()));
+        *order = rest;
+        let places = || wanted.iter().filter_map(|&i| at.get(i));
+        let first = places().next()?;
+        let end = places().map(end_of).max().unwrap_or_default();
+        let wanted_bytes = places().map(|at| u64::from(at.length)).sum();
+        Some(Self { file: first.file, range: u64::from(first.offset)..end, wanted, wanted_bytes })
+    }
+
+    /// Cuts the values out of what was read from `begin` on. They share it if the values read into
+    /// its memory are most of that. Else each is copied: kept ones must not keep what nobody asked
+    /// for.
+    fn cut(&self, at: &[Locator], begin: u64, read: &Bytes, shared: bool, to: &mut [Unchecked]) {
+        for &i in self.wanted {
+            let (Some(slot), Some(at)) = (to.get_mut(i), at.get(i)) else { continue };
+            let from = (u64::from(at.offset) - begin) as usize;
+            let within = from..from + at.length as usize;
+            let Some(value) = read.get(within.clone()) else { continue };
+            slot.0 = if shared { read.slice(within) } else { Bytes::copy_from_slice(value) };
+        }
     }
 }
 

@@ -5,29 +5,32 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use stele_vfs::AlignedBuf;
 
-/// Buffers kept for the next reads: one that is filled while the values of the last are used.
-const BUFFERS_KEPT: usize = 2;
+/// Lengths of buffers are multiples of this: a large page, which a device reads into as one piece.
+const STEP_BYTES: usize = 2 << 20;
 
 #[derive(Clone, Debug)]
 pub(crate) struct ReadPool {
     free: Arc<Mutex<Vec<AlignedBuf>>>,
-    buffer_bytes: usize,
+    /// Of the free buffers together.
+    kept_bytes_max: usize,
 }
 
 impl ReadPool {
-    /// Buffers of up to `buffer_bytes` are kept, longer ones given back.
-    pub fn new(buffer_bytes: usize) -> Self {
-        Self { free: Arc::default(), buffer_bytes }
+    /// Keeps free buffers of up to `kept_bytes_max` together for the next reads.
+    pub fn new(kept_bytes_max: usize) -> Self {
+        Self { free: Arc::default(), kept_bytes_max }
     }
 
     /// A buffer of `bytes` with any content.
     pub fn take(&self, bytes: usize) -> Pooled {
-        let kept = bytes <= self.buffer_bytes;
-        let free = if kept { self.free.lock().pop() } else { None };
-        let buffer = free.unwrap_or_else(|| {
-            // Of full length at once: one that grows with each read would move each time.
+        let length = bytes.next_multiple_of(STEP_BYTES);
+        let mut free = self.free.lock();
+        let fitting = free.iter().position(|buffer| buffer.len() == length);
+        let kept = fitting.map(|at| free.swap_remove(at));
+        drop(free);
+        let buffer = kept.unwrap_or_else(|| {
             let mut buffer = AlignedBuf::in_large_pages();
-            buffer.resize(if kept { self.buffer_bytes } else { bytes });
+            buffer.resize(length);
             buffer
         });
         Pooled { buffer, bytes, pool: self.clone() }
@@ -71,9 +74,15 @@ impl AsRef<[u8]> for Pooled {
 
 impl Drop for Pooled {
     fn drop(&mut self) {
+        if self.buffer.len() > self.pool.kept_bytes_max {
+            return;
+        }
         let mut free = self.pool.free.lock();
-        if free.len() < BUFFERS_KEPT && self.buffer.len() <= self.pool.buffer_bytes {
-            free.push(std::mem::take(&mut self.buffer));
+        free.push(std::mem::take(&mut self.buffer));
+        let mut bytes: usize = free.iter().map(|buffer| buffer.len()).sum();
+        // Those free for the longest time go first: what is read now takes buffers of this length.
+        while bytes > self.pool.kept_bytes_max {
+            bytes -= free.remove(0).len();
         }
     }
 }
@@ -82,9 +91,11 @@ impl Drop for Pooled {
 mod tests {
     use super::*;
 
+    const STEP: u64 = STEP_BYTES as u64;
+
     #[test]
     fn a_buffer_comes_back_when_its_last_value_goes_and_few_are_kept() {
-        let pool = ReadPool::new(64 << 10);
+        let pool = ReadPool::new(2 * STEP_BYTES);
         let mut buffer = pool.take(40_000);
         buffer.as_mut_slice().fill(7);
         let value = buffer.into_bytes().slice(100..200);
@@ -93,11 +104,23 @@ mod tests {
         drop(value);
         assert_eq!((other.len(), pool.memory_bytes()), (100, 0));
         drop(other);
-        assert_eq!(pool.memory_bytes(), 64 << 10);
+        assert_eq!(pool.memory_bytes(), STEP);
         assert_eq!(pool.take(50_000).as_ref().len(), 50_000);
         drop((0..9).map(|_| pool.take(1000)).collect::<Vec<_>>());
-        assert_eq!(pool.memory_bytes(), 2 * (64 << 10));
-        drop(pool.take(1 << 20));
-        assert_eq!(pool.memory_bytes(), 2 * (64 << 10), "longer ones are not kept");
+        assert_eq!(pool.memory_bytes(), 2 * STEP);
+        drop(pool.take(2 * STEP_BYTES + 1));
+        assert_eq!(pool.memory_bytes(), 2 * STEP, "longer ones are not kept");
+    }
+
+    #[test]
+    fn buffers_fit_their_reads_and_those_of_a_length_no_longer_asked_for_go() {
+        let pool = ReadPool::new(2 * STEP_BYTES);
+        drop([pool.take(1), pool.take(1)]);
+        let long = pool.take(STEP_BYTES + 1);
+        assert_eq!((long.capacity() as u64, pool.memory_bytes()), (2 * STEP, 2 * STEP));
+        drop(long);
+        assert_eq!(pool.memory_bytes(), 2 * STEP);
+        let again = pool.take(STEP_BYTES + 1);
+        assert_eq!((again.capacity() as u64, pool.memory_bytes()), (2 * STEP, 0));
     }
 }

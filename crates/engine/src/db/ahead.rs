@@ -1,5 +1,5 @@
-//! Reading ahead of long scans: a thread reads the next slice of values while the caller uses the
-//! last one. A scan never waits for its turn: what the thread has not begun, it reads itself.
+//! Reading ahead of long scans: threads read the next slices of values while the caller uses the
+//! last one. A scan never waits for its turn: what no thread has begun, it reads itself.
 
 use crate::store::{ReadSlice, Slice, View};
 use parking_lot::{Condvar, Mutex};
@@ -12,7 +12,7 @@ const READS_MAX: usize = 256;
 /// Shorter slices are read sooner than another thread wakes up.
 const VALUE_BYTES_MIN: u64 = 128 << 10;
 
-/// Slices that wait for the thread; at most two of each iterator.
+/// Slices that wait for a thread; a few of each iterator.
 #[derive(Debug, Default)]
 pub(super) struct AheadQueue {
     waiting: Mutex<Waiting>,
@@ -49,7 +49,7 @@ pub(super) struct Ahead {
 }
 
 impl AheadQueue {
-    /// Has the slice read by the thread if that is worth it, else it is read when taken.
+    /// Has the slice read by a thread if that is worth it, else it is read when taken.
     pub fn submit(&self, ahead: &Ahead) {
         let mut waiting = self.waiting.lock();
         if ahead.long && !waiting.stopped {

@@ -1,9 +1,10 @@
 //! Iteration: keys and references from the index, values read in slices that grow, each slice
-//! sorted by place. Of a long scan the next slice is read while the last one is used.
+//! sorted by place. Of a long scan the next slices are read while the last one is used.
 
 use super::ahead::{Ahead, AheadQueue};
-use crate::store::{Extent, ReadSlice, SLICE_BYTES_MAX, SLICE_PAIRS_MAX, Slice, Store, View};
+use crate::store::{Extent, ReadSlice, SLICE_PAIRS_MAX, Slice, Store, View};
 use bytes::Bytes;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use stele_index::ViewIter;
 use stele_storage::{Order, Pair};
@@ -13,17 +14,23 @@ use stele_types::{KeyRange, Result};
 const FIRST_SLICE_PAIRS: usize = 16;
 /// Slices after which a scan counts as long, and the next one is read ahead.
 const SLICES_BEFORE_AHEAD: u32 = 2;
+/// Keys and values of one slice: with what lies between the values, one buffer of a read.
+const BYTES_MAX: u64 = (2 << 20) - (256 << 10);
+/// Slices of one scan that are begun ahead of the caller, if their values are no more than
+/// [`AHEAD_BYTES_MAX`].
+const SLICES_AHEAD_MAX: usize = 4;
+const AHEAD_BYTES_MAX: u64 = SLICES_AHEAD_MAX as u64 * BYTES_MAX;
 
 /// Pairs of one point in time, in key order. Writes and deletes made after it was created do not
 /// show. While it lives, the space of what it may yield is not freed. Keys, and values of neighbours,
-/// share memory (up to some 4 MiB): who keeps few of them for long keeps copies.
+/// share memory (up to some 2 MiB): who keeps few of them for long keeps copies.
 pub struct DbIter {
     store: Arc<Store>,
     view: Arc<View>,
     references: ViewIter,
     ready: ReadSlice,
-    /// The slice after `ready`, and what is told of it when it is reached.
-    ahead: Option<(Ahead, Seen)>,
+    /// The slices after `ready`, and what is told of each when it is reached.
+    ahead: VecDeque<(Ahead, Seen)>,
     /// None: nothing is read ahead.
     queue: Option<Arc<AheadQueue>>,
     slices: u32,
@@ -82,7 +89,7 @@ impl DbIter {
             view,
             references,
             ready: ReadSlice::default(),
-            ahead: None,
+            ahead: VecDeque::new(),
             queue: queue.filter(|_| !keys_only),
             slices: 0,
             slice_pairs: FIRST_SLICE_PAIRS,
@@ -111,7 +118,7 @@ impl DbIter {
             } else {
                 few
             }),
-            bytes_max: if self.bytes_left > 0 { self.bytes_left } else { SLICE_BYTES_MAX },
+            bytes_max: if self.bytes_left > 0 { self.bytes_left.min(BYTES_MAX) } else { BYTES_MAX },
             keys_only: self.keys_only,
         };
         let slice = Slice::collect(&mut self.references, extent)?;
@@ -124,6 +131,15 @@ impl DbIter {
 
     fn is_long(&self) -> bool {
         self.slices >= SLICES_BEFORE_AHEAD && self.pairs_left > 0 && self.bytes_left > 0
+    }
+
+    /// Whether one more slice is begun before it is needed. Several of full size: the device then
+    /// has a read to do while the values of another are cut out, and does not wait for the caller.
+    fn wants_more(&self) -> bool {
+        let bytes: u64 = self.ahead.iter().map(|(_, seen)| seen.bytes).sum();
+        let full = self.slice_pairs == SLICE_PAIRS_MAX && bytes < AHEAD_BYTES_MAX;
+        let slices_max = if full { SLICES_AHEAD_MAX } else { 1 };
+        self.queue.is_some() && self.is_long() && self.ahead.len() < slices_max
     }
 
     /// Begins the next slice; `None` at the end.
@@ -144,7 +160,7 @@ impl DbIter {
     fn fill(&mut self) -> Result<()> {
         // Before the next read begins: it may use the memory of the last.
         self.ready = ReadSlice::default();
-        let begun = match self.ahead.take() {
+        let begun = match self.ahead.pop_front() {
             Some(ahead) => Some(ahead),
             None => self.begin()?,
         };
@@ -152,9 +168,11 @@ impl DbIter {
             self.done = true;
             return Ok(());
         };
-        if self.queue.is_some() && self.is_long() {
-            // Keys and places of the slice after it are found while it is read.
-            self.ahead = self.begin()?;
+        // Keys and places of the slices after it are found while it is read.
+        while self.wants_more()
+            && let Some(begun) = self.begin()?
+        {
+            self.ahead.push_back(begun);
         }
         self.ready = ahead.take()?;
         self.seen.add(seen);
@@ -187,7 +205,7 @@ impl Iterator for DbIter {
                 // After an error nothing more is yielded: a gap must not look like an end reached.
                 self.done = true;
                 self.ready = ReadSlice::default();
-                self.ahead = None;
+                self.ahead.clear();
                 Some(Err(error))
             }
         }

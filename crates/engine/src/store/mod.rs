@@ -22,7 +22,7 @@ pub use open::{Opened, Replay};
 pub use verify::{VerifyEvent, VerifyReport};
 pub use view::View;
 
-pub(crate) use slice::{Extent, ReadSlice, SLICE_BYTES_MAX, SLICE_PAIRS_MAX, Slice};
+pub(crate) use slice::{Extent, ReadSlice, SLICE_PAIRS_MAX, Slice};
 
 use crate::options::Options;
 use apply::ApplyState;

@@ -9,7 +9,7 @@ use stele_types::{Error, Locator, Result};
 
 /// Most pairs and bytes that a scan fetches together.
 pub(crate) const SLICE_PAIRS_MAX: usize = 4096;
-pub(crate) const SLICE_BYTES_MAX: u64 = 4 << 20;
+const SLICE_BYTES_MAX: u64 = 4 << 20;
 /// Values this close are read together.
 const NEAR_BYTES: u64 = 16 << 10;
 

@@ -12,7 +12,7 @@ use crate::catalog::FileMeta;
 use crate::dir::{Dir, Name};
 use crate::entry_cache::EntryCache;
 use crate::format::Item;
-use crate::read_many::STRETCH_BYTES_MAX;
+use crate::read_many::BUFFERS_KEPT_BYTES_MAX;
 use crate::read_pool::ReadPool;
 use crate::region::Regions;
 use crate::segment::begin::{Begin, begin};
@@ -44,7 +44,7 @@ pub(crate) fn open(
         catalog: RwLock::new(catalog),
         handles: Default::default(),
         cache: EntryCache::new(options.entry_cache_bytes_max),
-        read_pool: ReadPool::new(STRETCH_BYTES_MAX as usize),
+        read_pool: ReadPool::new(BUFFERS_KEPT_BYTES_MAX),
         poison: Default::default(),
         counters: Default::default(),
         free: Mutex::new(inventory.free),

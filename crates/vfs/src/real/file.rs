@@ -16,6 +16,10 @@ use stele_types::{Cause, Error, Result};
 /// Most buffers of one `pwritev` (`IOV_MAX` of Linux).
 const BUFFERS_MAX: usize = 1024;
 
+/// Longer reads past the page cache are asked for in parts: of two readers at once, each got 1.2 GB/s
+/// in parts of 1 MiB and 0.7 GB/s in parts of 4 MiB (a virtio disk; one part is one request there).
+const DIRECT_READ_BYTES_MAX: usize = 1 << 20;
+
 #[derive(Debug)]
 pub(super) struct RealFile {
     pub file: File,
@@ -77,8 +81,10 @@ impl VfsFile for RealFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         check_direct("read", &self.path, buffer, offset, self.block_bytes)?;
         let mut got = 0;
+        let part_bytes = self.block_bytes.map_or(usize::MAX, |_| DIRECT_READ_BYTES_MAX);
         while got < buffer.len() {
-            match self.file.read_at(&mut buffer[got..], offset + got as u64) {
+            let end = buffer.len().min(got.saturating_add(part_bytes));
+            match self.file.read_at(&mut buffer[got..end], offset + got as u64) {
                 Ok(0) => break,
                 Ok(bytes) => got += bytes,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
