@@ -1,6 +1,7 @@
 //! Memory for key blocks of runs, and for the hash indexes of as many runs as fit a share of it.
 
 use crate::run::Block;
+use bytes::BytesMut;
 use parking_lot::Mutex;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
@@ -15,6 +16,13 @@ const BLOCK_BYTES: usize = 4 << 10;
 /// Memory per shard below which more shards would evict too early.
 const SHARD_BYTES_MIN: usize = 1 << 20;
 const SHARDS_MAX: usize = 16;
+/// Memory of dropped blocks kept for the next ones: a block comes for each that goes, and memory
+/// given back in between would be mapped and cleared anew by the system.
+const SPARES_MAX: usize = 8;
+/// Larger ones are given back.
+const SPARE_BYTES_MAX: usize = 16 << 10;
+/// Memory of blocks is taken in multiples of this, so that one block's fits another.
+const BUFFER_STEP_BYTES: usize = 256;
 /// Share of the limit that hash indexes may take.
 const RESERVED_SHARE: u64 = 4;
 
@@ -37,6 +45,7 @@ pub struct BlockCache {
     reserved: Mutex<u64>,
     hits: AtomicU64,
     misses: AtomicU64,
+    spares: Mutex<Vec<BytesMut>>,
 }
 
 /// Memory taken from a cache's limit until dropped.
@@ -78,6 +87,7 @@ impl BlockCache {
             reserved: Mutex::new(0),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
+            spares: Mutex::new(Vec::with_capacity(SPARES_MAX)),
         }
     }
 
@@ -104,7 +114,36 @@ impl BlockCache {
     }
 
     pub(crate) fn insert(&self, run: RunId, block: u32, bytes: Block) {
-        self.blocks.insert((run, block), bytes);
+        let mut dropped = [None, None];
+        self.blocks.insert_with_lifecycle((run, block), bytes, &mut dropped);
+        for (_, block) in dropped.into_iter().flatten() {
+            if let Some(memory) = block.into_memory()
+                && memory.capacity() <= SPARE_BYTES_MAX
+                && let Some(mut spares) = self.spares.try_lock()
+                && spares.len() < SPARES_MAX
+            {
+                spares.push(memory);
+            }
+        }
+    }
+
+    /// How many blocks' memory is kept.
+    #[cfg(test)]
+    pub(crate) fn spares(&self) -> usize {
+        self.spares.lock().len()
+    }
+
+    /// Memory of `bytes` for a block, with any content.
+    pub(crate) fn buffer(&self, bytes: usize) -> BytesMut {
+        let spare = self.spares.try_lock().and_then(|mut spares| spares.pop());
+        let mut buffer = spare.unwrap_or_default();
+        buffer.clear();
+        // A block's memory is counted by its length.
+        if !buffer.try_reclaim(bytes) || buffer.capacity() > 2 * bytes {
+            buffer = BytesMut::with_capacity(bytes.next_multiple_of(BUFFER_STEP_BYTES));
+        }
+        buffer.resize(bytes, 0);
+        buffer
     }
 
     /// Takes `bytes` from the limit, if hash indexes don't take more than their share by it.

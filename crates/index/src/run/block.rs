@@ -2,19 +2,21 @@
 //!
 //! ```text
 //! block := body_len:u32le body seal
-//! body  := shared_len:varint shared entry* (offset:u16le)* count:u16le     (offsets from the body's start)
+//! body  := shared_len:varint shared entry* zero* (offset:u16le)* count:u16le
+//!                                                                      (offsets from the body's start)
 //! entry := head:u8 [suffix_len:varint] suffix [expires_at_s:varint] value
 //! head  := kind (bits 0-1: 0 located, 1 inline, 2 deleted) | has_expiry (bit 2) | suffix_len (bits 3-7;
 //!          31: the varint follows)
 //! value := locator (16 bytes) | length:varint bytes | nothing
 //! ```
-//! A random 16-byte key takes 33 bytes with a locator and 38 with 20 bytes inline.
+//! A random 16-byte key takes 33 bytes with a locator and 38 with 20 bytes inline. Zeros stand where
+//! few of them make the block end with a page of the file.
 
 use super::prefetch::{LINE_BYTES, prefetch};
 use super::seal::{self, SEAL_BYTES};
 use crate::cursor::prefix_of;
 use crate::slot::{Found, ValueSlice};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use std::cmp::Ordering;
 use std::path::Path;
 use stele_types::{Error, Locator, Result, RunId, ValueRef, varint};
@@ -27,10 +29,16 @@ const HAS_EXPIRY: u8 = 0b100;
 const SUFFIX_SHIFT: u8 = 3;
 const SUFFIX_FOLLOWS: u8 = 31;
 const LENGTH_BYTES: usize = 4;
+const COUNT_BYTES: usize = 2;
 /// How far off a guessed slot usually is.
 const GUESS_ERROR_SLOTS: usize = 4;
 /// Room a key's buffer has beyond the key.
 pub(super) const KEY_SLACK_BYTES: usize = 32;
+/// What the system reads at least, and the device at best.
+const PAGE_BYTES: u64 = 4096;
+/// One part in so many of a block may be zeros, for the blocks after it to begin with a page: reading
+/// one then takes one page less.
+const PADDED_SHARE: u64 = 16;
 /// A slot fits a byte of the hash index.
 pub(super) const ENTRIES_MAX: usize = 256;
 
@@ -145,6 +153,12 @@ impl BlockBuilder {
             out.extend_from_slice(self.values.get(value_start..item.value_end).unwrap_or_default());
             (key_start, value_start) = (item.key_end, item.value_end);
         }
+        let tail_bytes = offsets.len() + COUNT_BYTES + SEAL_BYTES;
+        let bytes = (out.len() - from + tail_bytes) as u64;
+        let gap = (offset + bytes).next_multiple_of(PAGE_BYTES) - (offset + bytes);
+        if gap <= bytes / PADDED_SHARE {
+            out.resize(out.len() + gap as usize, 0);
+        }
         out.extend_from_slice(&offsets);
         out.extend_from_slice(&(self.items.len() as u16).to_le_bytes());
         let body_len = (out.len() - body) as u32;
@@ -228,7 +242,7 @@ impl Block {
     }
 
     fn parse(bytes: Bytes) -> Option<Self> {
-        let (rest, count) = bytes.split_last_chunk::<2>()?;
+        let (rest, count) = bytes.split_last_chunk::<COUNT_BYTES>()?;
         let count = u32::from(u16::from_le_bytes(*count));
         let offsets = rest.len().checked_sub(count as usize * 2)?;
         let (shared_len, start) = varint_at(rest, 0)?;
@@ -257,6 +271,11 @@ impl Block {
     #[inline(always)]
     pub(super) fn prefetch_after(&self, entry: &Entry, bytes: usize) {
         prefetch(&self.bytes, entry.end() as usize + bytes);
+    }
+
+    /// The block's memory, if nobody else holds it.
+    pub(crate) fn into_memory(self) -> Option<BytesMut> {
+        self.bytes.try_into_mut().ok()
     }
 
     /// Memory the block takes in the cache.

@@ -206,11 +206,11 @@ impl Run {
             return Ok(Some(block));
         }
         let Some(place) = self.fences.block(i) else { return Err(self.bad_block(i)) };
-        let mut bytes = vec![0; (place.end - place.start) as usize];
+        let mut bytes = self.cache.buffer((place.end - place.start) as usize);
         if !self.file.read_cached_at(&mut bytes, place.start)? {
             return Ok(None);
         }
-        let read = Block::open(self.path(), self.meta.id, place.start, &Bytes::from(bytes)).ok();
+        let read = Block::open(self.path(), self.meta.id, place.start, &bytes.freeze()).ok();
         if let Some(block) = &read {
             self.cache.insert(self.meta.id, i as u32, block.clone());
         }
@@ -220,9 +220,9 @@ impl Run {
     /// A block from the file.
     pub(super) fn read_block(&self, i: usize) -> Result<Block> {
         let Some(place) = self.fences.block(i) else { return Err(self.bad_block(i)) };
-        let mut bytes = vec![0; (place.end - place.start) as usize];
+        let mut bytes = self.cache.buffer((place.end - place.start) as usize);
         self.file.read_exact_at(&mut bytes, place.start)?;
-        Block::open(self.path(), self.meta.id, place.start, &Bytes::from(bytes)).or_else(|_| {
+        Block::open(self.path(), self.meta.id, place.start, &bytes.freeze()).or_else(|_| {
             // A second reading tells damage on the device from a bit lost on the way.
             let mut bytes = vec![0; (place.end - place.start) as usize];
             self.file.read_exact_at(&mut bytes, place.start)?;

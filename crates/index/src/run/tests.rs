@@ -416,6 +416,41 @@ fn memory_stays_under_the_limit_and_comes_back() {
 }
 
 #[test]
+fn memory_of_blocks_that_go_serves_those_that_come_unless_somebody_holds_it() {
+    let value = |i: u64| inline(vec![i as u8; 40], 0);
+    let entries: Entries = (0..20_000u64).map(|i| (i.to_be_bytes().to_vec(), value(i))).collect();
+    let vfs = shared(&disk());
+    write(&vfs, &RunOptions::default(), &entries, RunExtra::default());
+    let cache = Arc::new(BlockCache::new(100 << 10));
+    let run = Run::open(&vfs, Path::new(DIR), ID, Arc::clone(&cache)).unwrap();
+    let read = |i: u64| get(&run, &i.to_be_bytes()).unwrap();
+    let held: Vec<_> = (0..20_000).step_by(50).map(read).collect();
+    assert_eq!(cache.spares(), 0, "each value keeps its block");
+    for (i, held) in (0..20_000).step_by(50).zip(&held) {
+        assert_eq!(held, &Some(value(i)));
+    }
+    drop(held);
+    for i in (0..20_000).rev() {
+        assert_eq!(read(i), Some(value(i)));
+    }
+    assert!((1..=8).contains(&cache.spares()), "{}", cache.spares());
+}
+
+#[test]
+fn full_blocks_of_short_entries_lie_in_one_page_each() {
+    let entries: Entries = (0..30_000u64)
+        .map(|i| (key_hash(&i.to_be_bytes()).to_be_bytes().into(), located(i, i % 3)))
+        .collect();
+    let vfs = shared(&disk());
+    write(&vfs, &RunOptions::default(), &entries, RunExtra::default());
+    let run = open(&vfs, 0).unwrap();
+    assert!(run.fences.len() > 100);
+    for i in 0..run.fences.len() - 1 {
+        assert_eq!(run.fences.block(i), Some(i as u64 * 4096..(i as u64 + 1) * 4096));
+    }
+}
+
+#[test]
 fn walks_read_ahead_and_leave_the_cache_alone() {
     let entries: Entries =
         (0..30_000u64).map(|i| (i.to_be_bytes().to_vec(), located(i, 0))).collect();
