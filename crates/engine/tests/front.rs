@@ -196,9 +196,8 @@ fn groups_are_listed_read_and_deleted_by_prefix_and_mask() {
     assert_eq!(db.iter(KeyRange::all(), Order::Forward).unwrap().count(), 1 + 4 * 5 - 8);
 }
 
-#[test]
-fn asynchronous_calls_complete_in_order_and_share_syncs() {
-    let db = open(&disk(1), &Options { background: true, ..tiny() }).unwrap();
+/// Syncs of 300 asynchronous puts, which complete in order.
+fn burst(db: &Db) -> u64 {
     let done = Arc::new(AtomicUsize::new(0));
     let before = db.stats().log.syncs;
     let mut last = None;
@@ -217,7 +216,14 @@ fn asynchronous_calls_complete_in_order_and_share_syncs() {
     last.unwrap().wait().unwrap();
     assert_eq!(db.get(b"same key").unwrap().unwrap(), 299u32.to_le_bytes()[..]);
     assert_eq!(done.load(Ordering::Relaxed), 299);
-    assert!(db.stats().log.syncs - before < 300, "no group was shared");
+    db.stats().log.syncs - before
+}
+
+#[test]
+fn asynchronous_calls_complete_in_order_and_share_syncs() {
+    let db = open(&disk(1), &Options { background: true, ..tiny() }).unwrap();
+    // Where the caller hardly runs, each call may be committed before the next one comes.
+    assert!((0..100).any(|_| burst(&db) < 300), "no group was shared");
     db.delete_async(b"same key").unwrap();
     db.close().unwrap();
 }

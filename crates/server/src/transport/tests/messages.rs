@@ -151,7 +151,9 @@ async fn heartbeats_pass_while_data_is_stuck_and_memory_stays_bounded() {
 #[tokio::test]
 async fn a_connection_that_takes_nothing_is_closed_in_the_end() {
     let book = Arc::new(Book::default());
-    let hasty = Options { stall_max: Duration::from_millis(300), ..options() };
+    // A silence, on a busy machine, would close it first, and nothing would be left to send.
+    let silence_max = Duration::from_secs(60);
+    let hasty = Options { stall_max: Duration::from_millis(300), silence_max, ..options() };
     let a = TestNode::start_with(&book, &[1], 1, hasty, "127.0.0.1:0").await;
     let b = TestNode::start(&book, &[2]).await;
     let proxy = Proxy::start(&b.address).await;
