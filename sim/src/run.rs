@@ -126,9 +126,13 @@ fn settle(world: &mut World) {
         Mode::Liveness => LIVENESS_NANOS,
     };
     let settled = world.run_until(nanos, |world| !world.clients.is_busy() && world.is_settled());
-    if !settled && world.counts.overspent == 0 {
-        let state = world.describe();
-        world.fail(format!("not settled {} s after the faults:{state}", nanos / SECOND));
+    if settled {
+        return;
+    }
+    let text = format!("not settled {} s after the faults:{}", nanos / SECOND, world.describe());
+    match world.counts.overspent {
+        0 => world.fail(text),
+        _ => world.trace.note(world.now, 0, 0, || text),
     }
 }
 

@@ -320,6 +320,10 @@ impl World {
         let Some(running) = slot.running.as_mut() else { return };
         let done = running.engine.maintain(SLICE_BYTES);
         slot.disk.clear_events();
+        // A failed sync ends the store, also one that appends nothing.
+        if let Err(error @ Error::Poisoned(_)) = &done {
+            return self.store_failed(number, error);
+        }
         let worked = matches!(&done, Ok(done) if done.more && done.bytes > 0);
         let has_lost = running.engine.has_lost();
         let is_merging = running.engine.index().pending_merge().is_some();
