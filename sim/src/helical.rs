@@ -6,12 +6,13 @@ use crate::faults::FaultSet;
 use crate::plan::{MS, Mode, Plan, SECOND, fork};
 use crate::run::Outcome;
 use crate::trace::Trace;
-use crate::world::{DIR, World};
+use crate::world::{DIR, Stop, World};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use stele_engine::Store;
 use stele_index::{Direction, Run};
+use stele_raftstore::LogKept;
 use stele_storage::StorageEngine;
 use stele_types::{KeyRange, Prng, ValueRef, keyspace};
 use stele_vfs::Fault as DiskFault;
@@ -20,6 +21,8 @@ use stele_vfs::Fault as DiskFault;
 const FORM_NANOS: u64 = 40 * SECOND;
 /// Everything is mended within this.
 pub const MEND_NANOS: u64 = 60 * SECOND;
+/// Between two looks, which read everything.
+const LOOK_NANOS: u64 = 250 * MS;
 /// Everything is read within this.
 const READ_NANOS: u64 = 60 * SECOND;
 
@@ -39,6 +42,13 @@ pub struct Helix {
     /// Virtual nanoseconds until all runs were whole again.
     pub runs_nanos: u64,
 }
+
+/// Operations that a node misses, and how long it is away.
+const OPS_MISSED: u64 = 100;
+const AWAY_NANOS: u64 = 3 * SECOND;
+/// While damage is mended clients write for longer, and some replicas apply that later than others.
+const WITHHELD_NANOS: u64 = 5 * SECOND;
+const SLOWER: u64 = 10;
 
 /// One in so many seeds is a helix.
 const ONE_IN: u64 = 20;
@@ -63,7 +73,18 @@ pub fn plan(seed: u64) -> Plan {
     plan.value_bytes_max = 4_000;
     plan.ops_max = plan.ops_max.max(800);
     plan.rest_nanos_max = 5 * MS;
+    if away(&plan).is_some() {
+        // What it misses is to be read from the log.
+        plan.raft.log_kept = LogKept { entries: 500, pin_bytes_max: 4 << 20 };
+        (plan.raft.entry_cache_bytes_max, plan.engine.entry_cache_bytes_max) = (0, 0);
+    }
     plan
+}
+
+/// In half of all runs a node that is down when the damage is done, and behind the others.
+fn away(plan: &Plan) -> Option<u64> {
+    let mut prng = fork(plan.seed, "away");
+    prng.coin().then(|| 1 + prng.below(plan.nodes))
 }
 
 /// Lets clients work, damages everything while they go on, and waits until all is mended.
@@ -76,12 +97,23 @@ pub fn play(world: &mut World) -> Helix {
     }
     world.let_clients_work(world.plan.ops_max);
     world.run(world.plan.nanos);
+    let away = away(&world.plan);
+    if let Some(node) = away {
+        world.stop_node(node, Stop::Kill);
+        world.let_clients_work(OPS_MISSED);
+        world.run(AWAY_NANOS);
+    }
     world.clients.stop();
-    world.run_until(READ_NANOS, |world| !world.clients.is_busy() && world.is_settled());
+    let is_settled = |world: &mut World| away.is_some() || world.is_settled();
+    world.run_until(READ_NANOS, |world| !world.clients.is_busy() && is_settled(world));
     helix.damaged = world.damage_values();
-    helix.nanos = world.mend("values", |world| world.damaged_values());
+    away.into_iter().for_each(|node| world.start_node(node));
+    // Without clients only the search meets the damage.
+    let ops = if away.is_some() { 0 } else { world.plan.ops_max / 4 };
+    helix.nanos = world.mend("values", ops, |world| world.damaged_values());
     helix.runs = world.damage_runs();
-    helix.runs_nanos = world.mend("runs", |world| world.damaged_runs());
+    let ops = world.plan.ops_max / 4;
+    helix.runs_nanos = world.mend("runs", ops, |world| world.damaged_runs());
     for number in world.serving() {
         let Some(engine) = world.engine(number) else { continue };
         let stats = engine.repair_stats();
@@ -124,10 +156,16 @@ struct Place {
 
 impl World {
     /// Lets clients meet the damage while it is mended. Returns how long that took.
-    fn mend(&mut self, what: &str, damaged: impl Fn(&Self) -> usize) -> u64 {
+    fn mend(&mut self, what: &str, ops: u64, damaged: impl Fn(&Self) -> usize) -> u64 {
         let began = self.now;
-        self.let_clients_work(self.plan.ops_max / 4);
-        let mended = self.run_until(MEND_NANOS, |world| damaged(world) == 0);
+        self.withhold_everywhere(WITHHELD_NANOS);
+        self.clients.slow_down(SLOWER);
+        self.let_clients_work(ops);
+        let mut mended = false;
+        while !mended && self.now - began < MEND_NANOS && self.violation.is_none() {
+            self.run(LOOK_NANOS);
+            mended = damaged(self) == 0;
+        }
         let nanos = self.now - began;
         if !mended {
             let left = damaged(self);

@@ -1,6 +1,7 @@
 //! What must hold, each rule in its own file.
 
 mod changes;
+mod commits;
 pub mod durable;
 mod engines;
 mod files;
@@ -13,11 +14,13 @@ mod memory;
 pub mod orders;
 mod owned;
 mod promises;
+mod repairs;
 mod replay;
 mod replicas;
 mod room;
 mod states;
 mod twins;
+mod votes;
 
 use crate::plan::{MS, Plan};
 use crate::world::{Happening, World};
@@ -27,10 +30,12 @@ use leaders::Leaders;
 use logs::Logs;
 use owned::Peers;
 use promises::Promises;
+use repairs::Repairs;
 use states::States;
 use stele_raftstore::Event;
 use stele_types::Error;
 use twins::Twins;
+use votes::Votes;
 
 /// Between two checks of a running cluster.
 const CHECK_NANOS: u64 = 700 * MS;
@@ -42,6 +47,9 @@ pub struct Checks {
     peers: Peers,
     kept: Kept,
     promises: Promises,
+    votes: Votes,
+    /// What replicas were told of what they lost.
+    pub(crate) repairs: Repairs,
     states: States,
     /// How regions changed.
     pub(crate) changes: Changes,
@@ -57,6 +65,8 @@ impl Checks {
             peers: Peers::default(),
             kept: Kept::default(),
             promises: Promises::default(),
+            votes: Votes::default(),
+            repairs: Repairs::default(),
             states: States::default(),
             changes: Changes::default(),
             twins: Twins::new(plan),
@@ -83,7 +93,10 @@ impl World {
     /// Everything that must hold at every moment.
     pub(crate) fn check_running_once(&mut self) {
         self.check_logs();
-        self.check_replicas();
+        // Where stores are to find damage themselves nobody else reads what they have.
+        if !self.plan.is_helix {
+            self.check_replicas();
+        }
         self.check_memory();
         self.check_leaders();
         self.check_peers();
@@ -102,6 +115,9 @@ impl World {
         }
         if let Event::RegionCreated(region) | Event::RegionChanged(region) = event {
             self.check_state(slot, region.id);
+        }
+        if let Event::RegionDestroyed(region) = event {
+            self.checks.repairs.replaced(slot, *region);
         }
         self.check_change(slot, event);
     }

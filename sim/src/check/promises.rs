@@ -20,8 +20,9 @@ pub struct Promises {
 impl World {
     /// A message leaves a store.
     pub(crate) fn check_message(&mut self, from: u64, message: &PeerMessage) {
-        let Body::Raft(raft) = &message.body else { return };
+        let Body::Raft(raft) = &message.body else { return self.check_found(from, message) };
         let region = message.region;
+        self.check_vote(from, message, raft);
         let progress = self.engine(from).and_then(|engine| engine.progress(region));
         let progress = progress.filter(|it| !it.destroyed).unwrap_or_default();
         if let Some(text) = broken(raft, message.to.id.0, &progress) {
@@ -97,7 +98,11 @@ fn broken(raft: &RaftMessage, to: u64, durable: &Progress) -> Option<&'static st
         {
             Some("a vote")
         }
-        RaftKind::AppendResponse if !raft.reject && raft.index > durable.persisted.0 => {
+        // Of an earlier term it may be of entries that the same batch replaced: whoever leads in the
+        // later one was elected with them, or by others.
+        RaftKind::AppendResponse
+            if !raft.reject && raft.term >= state.term && raft.index > durable.persisted.0 =>
+        {
             Some("an acknowledgement")
         }
         _ => None,
@@ -127,5 +132,7 @@ mod tests {
         assert!(!is_broken(&answer, 1));
         answer.index = LogIndex(10);
         assert!(is_broken(&answer, 1));
+        answer.term = Term(4);
+        assert!(!is_broken(&answer, 1));
     }
 }

@@ -27,6 +27,7 @@ impl World {
 
     /// A batch is durable.
     pub(crate) fn note_durable(&mut self, number: u64, batch: &LogBatch) {
+        self.check_commits(number, batch);
         for record in &batch.records {
             let (region, state) = match record {
                 Record::HardState(region, state) => (*region, *state),

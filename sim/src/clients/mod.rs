@@ -34,6 +34,7 @@ pub struct Clients {
     begun: u64,
     ops_max: u64,
     rest_nanos_max: u64,
+    rest_times: u64,
     value_bytes_max: u64,
     is_stopped: bool,
     /// Half of them stay with this node until then.
@@ -89,6 +90,7 @@ impl Clients {
             begun: 0,
             ops_max: plan.ops_max,
             rest_nanos_max: plan.rest_nanos_max,
+            rest_times: 1,
             value_bytes_max: plan.value_bytes_max,
             is_stopped: true,
             stays: (0, 0),
@@ -118,6 +120,11 @@ impl Clients {
         self.stays = (node, until);
     }
 
+    /// Clients rest so many times as long as the plan says.
+    pub fn slow_down(&mut self, times: u64) {
+        self.rest_times = times;
+    }
+
     /// Nothing more is begun.
     pub fn stop(&mut self) {
         self.is_stopped = true;
@@ -137,7 +144,8 @@ impl World {
     }
 
     fn rest(&mut self, at: usize) {
-        let pause = self.clients.prng.below(self.clients.rest_nanos_max);
+        let rest_nanos_max = self.clients.rest_nanos_max * self.clients.rest_times;
+        let pause = self.clients.prng.below(rest_nanos_max);
         self.client_in(at, pause);
     }
 

@@ -36,14 +36,14 @@ impl World {
         }
     }
 
-    fn leads(&mut self, number: u64, region: RegionId) -> bool {
+    pub(super) fn leads(&mut self, number: u64, region: RegionId) -> bool {
         let core = self.slots.get_mut(&number).and_then(|slot| slot.core());
         let report = core.and_then(|core| core.region(region));
         report.is_some_and(|report| report.role == Role::Leader)
     }
 
     /// The store that leads a region, if one believes to.
-    fn leader_of(&mut self, region: RegionId) -> Option<u64> {
+    pub(super) fn leader_of(&mut self, region: RegionId) -> Option<u64> {
         self.serving().into_iter().find(|number| self.leads(*number, region))
     }
 
@@ -134,7 +134,11 @@ impl World {
     pub(crate) fn mute_soon(&mut self, number: u64, region: RegionId, merges: bool) {
         let faults = self.plan.faults;
         let may = faults.has(Fault::Loss) || merges && faults.has(Fault::Merge);
-        if !self.nemesis.is_active || !may || !merges && self.nemesis.prng.coin() {
+        let spared = match merges {
+            true => self.nemesis.withholds(region),
+            false => self.nemesis.prng.coin(),
+        };
+        if !self.nemesis.is_active || !may || spared {
             return;
         }
         let pause = self.nemesis.prng.below(2 * self.plan.way_nanos.1 + MS / 2);

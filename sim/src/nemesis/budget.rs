@@ -23,7 +23,7 @@ impl World {
     }
 
     /// Whether every region has at least three voters, no other peers, and all of them hold all that
-    /// is committed.
+    /// is committed and know the region as it is now: who is left decides by what it knows.
     fn regions_are_whole(&mut self) -> bool {
         let regions = self.reports_by_region();
         regions.values().all(|reports| {
@@ -33,7 +33,9 @@ impl World {
             let (Some(committed), Some(region)) = (committed, newest) else { return false };
             let holds = |peer: &stele_types::Peer| {
                 let here = reports.iter().find(|(_, report)| report.peer.id == peer.id);
-                peer.role == PeerRole::Voter && here.is_some_and(|(_, it)| it.last >= committed)
+                let is_up_to_date =
+                    |it: &RegionReport| it.last >= committed && it.region.epoch == region.epoch;
+                peer.role == PeerRole::Voter && here.is_some_and(|(_, it)| is_up_to_date(it))
             };
             region.peers.len() >= VOTERS_MIN && region.peers.iter().all(holds)
         })
@@ -44,9 +46,13 @@ impl World {
     pub(crate) fn spend(&mut self, number: u64) {
         let regions = self.reports_by_region();
         let is_stuck = regions.values().any(|reports| {
-            let newest = reports.iter().map(|(_, report)| &report.region);
-            let newest = newest.max_by_key(|it| (it.epoch.version, it.epoch.conf_version));
-            let Some(region) = newest else { return false };
+            // What only this one knows goes with it.
+            let stay = reports.iter().filter(|(slot, _)| *slot != number);
+            let newest =
+                stay.max_by_key(|(_, it)| (it.region.epoch.version, it.region.epoch.conf_version));
+            let Some((_, RegionReport { region, .. })) = newest.or(reports.first()) else {
+                return false;
+            };
             let is_lost = |peer: &stele_types::Peer| {
                 let home = self.homes.get(&peer.store).copied();
                 let runs = home.is_some_and(|home| self.serving().contains(&home));

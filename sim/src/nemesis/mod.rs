@@ -8,13 +8,15 @@ mod disks;
 mod machines;
 mod mistakes;
 mod regions;
+mod withhold;
 
 use crate::faults::{Fault, FaultSet};
 use crate::plan::{MS, Plan, fork};
 use crate::world::{Happening, SOUND_APPEND_NANOS, World};
 use std::collections::BTreeMap;
 use stele_placement::DrainGoal;
-use stele_types::{Prng, RegionId, StoreId};
+use stele_raftstore::{Body, PeerMessage};
+use stele_types::{LogIndex, Prng, RegionId, StoreId};
 
 /// What is well again after a while.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +37,8 @@ pub enum Undo {
     Forget(u64, u64),
     /// A store's followers in a region don't hear it any more.
     Mute(u64, RegionId),
+    /// A region is to be merged, if its leader is still the same.
+    Merge(u64, RegionId),
     /// A source is to be taken over by a target.
     TakeOver(RegionId, RegionId),
     /// A store's disk is as fast as ever.
@@ -57,6 +61,8 @@ pub struct Nemesis {
     hostile_until: u64,
     /// What one store says to another one in a region is lost until then.
     deaf: BTreeMap<(RegionId, u64, u64), u64>,
+    /// What one store tells another one that is committed in a region goes no further, until then.
+    withheld: BTreeMap<(RegionId, u64, u64), (LogIndex, u64)>,
     /// A leader is being left alone until then.
     deposed_until: u64,
 }
@@ -74,6 +80,7 @@ impl Nemesis {
             is_active: false,
             hostile_until: 0,
             deaf: BTreeMap::new(),
+            withheld: BTreeMap::new(),
             deposed_until: 0,
         }
     }
@@ -100,7 +107,7 @@ impl Nemesis {
     }
 
     /// Whether a forged message follows one that is sent now.
-    pub fn forges(&mut self, now: u64) -> bool {
+    fn forges(&mut self, now: u64) -> bool {
         now < self.hostile_until && self.prng.below(3) == 0
     }
 }
@@ -110,6 +117,14 @@ impl World {
     pub fn let_things_go_wrong(&mut self) {
         self.nemesis.is_active = true;
         self.after(0, Happening::Nemesis);
+    }
+
+    /// Whether a forged message follows this one. Where replicas mend each other some lie about it.
+    pub(crate) fn forges(&mut self, message: &PeerMessage) -> bool {
+        match message.body {
+            Body::Found(_) if self.plan.is_helix => self.nemesis.prng.coin(),
+            _ => self.nemesis.forges(self.now),
+        }
     }
 
     pub(crate) fn trouble(&mut self) {
@@ -183,6 +198,7 @@ impl World {
             Undo::Isolate(node) => self.isolate(node),
             Undo::Forget(leader, other) => self.forget_leader(leader, other),
             Undo::Mute(slot, region) => self.mute(slot, region),
+            Undo::Merge(slot, region) => self.merge_now(slot, region),
             Undo::TakeOver(source, target) => self.take_over(source, target),
             Undo::Cut(node) => self.cut_power(node),
             Undo::Mistrust(slot, life) => self.mistrust(slot, life),
@@ -216,6 +232,7 @@ impl World {
     pub fn heal(&mut self) {
         self.nemesis.is_active = false;
         self.nemesis.hostile_until = 0;
+        self.nemesis.withheld.clear();
         self.trace.note(self.now, 0, 0, || "everything heals".into());
         self.net.heal();
         for slot in self.slots.keys().copied().collect::<Vec<_>>() {

@@ -1,9 +1,12 @@
 //! What operators do to regions while everything else happens.
 
+use super::Undo;
 use crate::clients::{KEYS, key_of};
 use crate::faults::Fault;
-use crate::world::{Who, World};
+use crate::plan::MS;
+use crate::world::{Happening, Who, World};
 use bytes::Bytes;
+use std::sync::Arc;
 use stele_placement::DrainGoal;
 use stele_raftstore::{
     Admin, AdminCall, ChangeKind, Header, Input, PeerChange, RegionReport, Role,
@@ -26,7 +29,7 @@ impl World {
             Fault::Split => {
                 self.split_somewhere(slot, &report.region);
             }
-            _ => self.merge(slot, &report.region),
+            _ => self.merge_soon(slot, &report),
         }
     }
 
@@ -106,8 +109,37 @@ impl World {
         self.order(slot, region.id, Admin::ChangePeers(changes));
     }
 
+    /// A merge, at once or when one follower is behind with what it knows to be committed.
+    fn merge_soon(&mut self, slot: u64, report: &RegionReport) {
+        if self.nemesis.prng.coin() {
+            return self.merge(slot, &report.region);
+        }
+        let target = self.beside(slot, &report.region).map(|target| target.id);
+        let pause = (50 + self.nemesis.prng.below(500)) * MS;
+        self.withhold_from_one(slot, report, target, pause);
+        self.after(pause, Happening::Undo(Undo::Merge(slot, report.region.id)));
+    }
+
+    pub(super) fn merge_now(&mut self, slot: u64, region: RegionId) {
+        if !self.nemesis.is_active || !self.leads(slot, region) {
+            return;
+        }
+        let reader = self.slots.get(&slot).and_then(|slot| slot.readers()?.get(region));
+        if let Some(now) = reader.map(|reader| reader.region()) {
+            self.merge(slot, &now);
+        }
+    }
+
     fn merge(&mut self, slot: u64, region: &Region) {
-        let Some(readers) = self.slots.get(&slot).and_then(|slot| slot.readers()) else { return };
+        if let Some(target) = self.beside(slot, region) {
+            self.order(slot, region.id, Admin::PrepareMerge { target: (*target).clone() });
+            self.take_over_soon(region.id, target.id);
+        }
+    }
+
+    /// A neighbour of a region, as a store knows it.
+    fn beside(&self, slot: u64, region: &Region) -> Option<Arc<Region>> {
+        let readers = self.slots.get(&slot).and_then(|slot| slot.readers())?;
         let beside = |other: &Region| {
             let (a, b) = (&region.range, &other.range);
             let touch = |end: &Bytes, start: &Bytes| !end.is_empty() && end == start;
@@ -115,11 +147,7 @@ impl World {
                 && other.kind == region.kind
                 && (touch(&b.end, &a.start) || touch(&a.end, &b.start))
         };
-        let target = readers.all().into_iter().find(|other| beside(other));
-        if let Some(target) = target {
-            self.order(slot, region.id, Admin::PrepareMerge { target: (*target).clone() });
-            self.take_over_soon(region.id, target.id);
-        }
+        readers.all().into_iter().find(|other| beside(other))
     }
 
     /// A store is to be emptied, or the last one so is to stay.

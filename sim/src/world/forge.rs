@@ -12,7 +12,15 @@ const BEYOND: u64 = 1 << 40;
 impl World {
     /// Sends a forgery made of a message, beside it.
     pub(super) fn forge(&mut self, from: u64, message: &PeerMessage) {
-        let Body::Raft(raft) = &message.body else { return };
+        let raft = match &message.body {
+            Body::Raft(raft) => raft,
+            Body::Found(pairs) => {
+                let pairs = self.other_values(pairs);
+                let forged = PeerMessage { body: Body::Found(pairs), ..message.clone() };
+                return self.deliver_forged(from, &forged, None);
+            }
+            _ => return,
+        };
         let other = self.other_member(from, message);
         let (forged, extra) = match self.dice.net.below(3) {
             0 => (message.clone(), Some(7)),
@@ -25,14 +33,32 @@ impl World {
                 None => return,
             },
         };
+        self.deliver_forged(from, &forged, extra);
+    }
+
+    /// The same keys with one wrong bit in each value.
+    fn other_values(&mut self, pairs: &[(Bytes, Bytes)]) -> Vec<(Bytes, Bytes)> {
+        let prng = &mut self.dice.net;
+        let other = |(key, value): &(Bytes, Bytes)| {
+            let mut bytes = value.to_vec();
+            if let Some(byte) = bytes.get_mut(prng.below(value.len() as u64) as usize) {
+                *byte ^= 1;
+            }
+            (key.clone(), Bytes::from(bytes))
+        };
+        pairs.iter().map(other).collect()
+    }
+
+    fn deliver_forged(&mut self, from: u64, forged: &PeerMessage, extra: Option<u8>) {
         let Some(to) = self.homes.get(&forged.to_store).copied() else { return };
         let (mut frame, mut payloads) = (Vec::new(), Vec::new());
-        wire::encode(&forged, &mut frame, &mut payloads);
+        wire::encode(forged, &mut frame, &mut payloads);
         payloads.iter().for_each(|payload| frame.extend_from_slice(payload));
         if let Some(byte) = extra {
             frame.push(byte);
             if wire::decode(Bytes::from(frame.clone())).is_ok() {
-                return self.fail(format!("a byte behind {:?} is taken for part of it", raft.kind));
+                let text = format!("a byte behind {:?} is taken for part of it", forged.body);
+                return self.fail(crate::world::short(&text));
             }
         }
         let sum = crc32c(&frame);

@@ -66,8 +66,14 @@ impl World {
             return;
         }
         running.wake_at = None;
+        let inputs = std::mem::take(&mut running.inbox);
+        for input in &inputs {
+            self.note_found_range(number, input);
+        }
+        let Some(slot) = self.slots.get_mut(&number) else { return };
+        let Some(running) = slot.running.as_mut() else { return };
         let Some(core) = &mut running.core else { return };
-        running.inbox.drain(..).for_each(|input| core.step(input));
+        inputs.into_iter().for_each(|input| core.step(input));
         match running.append.take() {
             Some(append) => {
                 running.is_writing = true;
@@ -178,6 +184,7 @@ impl World {
             Ok(outputs) => self.dispatch(number, outputs),
             Err(error) => return self.store_failed(number, &error),
         }
+        self.check_covered(number);
         let Some(running) = self.slots.get_mut(&number).and_then(|slot| slot.running.as_mut())
         else {
             return;
@@ -219,6 +226,8 @@ impl World {
         if self.nemesis.is_deaf((message.region, from, to), self.now) {
             return;
         }
+        let withheld = self.withhold((from, to), message);
+        let message = withheld.as_ref().unwrap_or(message);
         let (mut frame, mut payloads) = (Vec::new(), Vec::new());
         wire::encode(message, &mut frame, &mut payloads);
         payloads.iter().for_each(|payload| frame.extend_from_slice(payload));
@@ -232,7 +241,7 @@ impl World {
             };
             self.after(delay, Happening::Frame { slot: to, from, frame, is_forged: false });
         }
-        if self.nemesis.forges(self.now) {
+        if self.forges(message) {
             self.forge(from, message);
         }
     }

@@ -188,6 +188,7 @@ impl World {
         let (region, peer) = (header.region.id, header.to.id);
         self.counts.snapshots += 1;
         self.checks.changes.arrived(to, region);
+        self.checks.repairs.replaced(to, region);
         self.trouble_near(to, 4);
         self.push(to, Input::SnapshotReceived { header, incoming: *incoming });
         // The sender may never hear of it.

@@ -1,8 +1,8 @@
 //! Work on a copy that a store meets rarely, and crashes in the middle of it: keys that move between
 //! regions, replicas that leave, snapshots, and a write that the device lost.
 
-use super::Twin;
 use super::facts::{catch_up, difference};
+use super::{Twin, long};
 use std::collections::BTreeMap;
 use stele_engine::Store;
 use stele_storage::{EngineView, Pair, Progress, ScanOptions, StorageEngine};
@@ -18,6 +18,9 @@ const NEW: [u8; 100] = [b'n'; 100];
 
 pub fn look(twin: &Twin, prng: &mut Prng) -> Option<String> {
     let twin = twin.after(prng);
+    if twin.options.direct_io && prng.below(6) == 0 {
+        return long::look(&twin, prng);
+    }
     let store = twin.open_store().ok()?;
     let regions = settle(&store).ok()?;
     match prng.below(6) {

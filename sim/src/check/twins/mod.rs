@@ -5,6 +5,7 @@
 mod damage;
 mod facts;
 mod laws;
+mod long;
 mod power;
 mod snapshots;
 

@@ -3,14 +3,17 @@
 
 use super::Twin;
 use super::facts::{Facts, applied, catch_up, difference, pairs};
+use std::collections::BTreeMap;
 use stele_engine::Store;
 use stele_storage::StorageEngine;
-use stele_types::Prng;
-use stele_vfs::{CrashAt, CrashPoint, Fault};
+use stele_types::{LogIndex, Prng, RegionId};
+use stele_vfs::{CrashAt, CrashPoint, Event, Fault, Operation};
 
 /// Slices of maintenance before the second crash, at most.
 const SLICES_MAX: usize = 12;
 const SLICE_BYTES: u64 = 32 << 10;
+/// What a power cut leaves is looked at so often more, if only for whether it opens.
+const CUTS_TRIED: usize = 3;
 
 pub fn look(twin: &Twin, live: &Facts, prng: &mut Prng) -> Option<String> {
     let twin = twin.after(prng);
@@ -46,9 +49,24 @@ fn same(engine: &Store, before: &[stele_storage::Pair]) -> Option<String> {
 fn go_on(twin: &Twin, engine: Store, live: &Facts, prng: &mut Prng) -> Option<String> {
     let upto = applied(&engine);
     let logs = Facts::without_pairs(&engine);
-    let trouble = trouble(twin, prng);
-    work(&engine, prng);
-    drop(engine);
+    let cut;
+    let (twin, trouble) = match prng.below(10) {
+        0..4 => {
+            let text = trouble(twin, prng);
+            work(&engine, prng);
+            drop(engine);
+            (twin, text)
+        }
+        _ => {
+            drop(engine);
+            let (crashed, text) = crash_at_work(twin, &upto, prng)?;
+            cut = crashed;
+            (&cut, text)
+        }
+    };
+    if let Some(text) = opens(twin, prng) {
+        return Some(format!("after {trouble} {text}"));
+    }
     let twin = twin.after(prng);
     let engine = match twin.open_store() {
         Ok(engine) => engine,
@@ -64,10 +82,74 @@ fn go_on(twin: &Twin, engine: Store, live: &Facts, prng: &mut Prng) -> Option<St
         return Some(format!("after {trouble} {text}"));
     }
     // What was begun is ended.
-    match engine.compact() {
-        Ok(()) => same(&engine, &live.pairs).map(|text| format!("compacted, {text}")),
-        Err(error) => Some(format!("it can't be compacted after {trouble}: {error}")),
+    if let Err(error) = engine.compact() {
+        return Some(format!("it can't be compacted after {trouble}: {error}"));
     }
+    if let Some(text) = same(&engine, &live.pairs) {
+        return Some(format!("compacted, {text}"));
+    }
+    drop(engine);
+    let text = cut_at_last(&twin, &upto, live, prng)?;
+    Some(format!("compacted after {trouble}, and then without power: {text}"))
+}
+
+/// What an earlier process could not sync must not count: only the power tells.
+fn cut_at_last(
+    twin: &Twin,
+    upto: &BTreeMap<RegionId, LogIndex>,
+    live: &Facts,
+    prng: &mut Prng,
+) -> Option<String> {
+    let cut = Twin { disk: twin.disk.restart(prng.draw()), ..twin.killed() };
+    let engine = match cut.open_store() {
+        Ok(engine) => engine,
+        Err(error) => return Some(format!("it does not open: {error}")),
+    };
+    match catch_up(&engine, upto) {
+        Ok(true) => same(&engine, &live.pairs),
+        Ok(false) => None,
+        Err(error) => Some(format!("it can't apply what it applied: {error}")),
+    }
+}
+
+/// Does the same work twice, the second time up to an operation that the first one did: mostly one of
+/// those that make something durable or give it its name, or one on a manifest.
+fn crash_at_work(
+    twin: &Twin,
+    upto: &BTreeMap<RegionId, LogIndex>,
+    prng: &mut Prng,
+) -> Option<(Twin, String)> {
+    let (first, seed) = (twin.killed(), prng.draw());
+    let repeat = |twin: &Twin| {
+        let engine = twin.open_store().ok()?;
+        catch_up(&engine, upto).ok()?;
+        work(&engine, &mut Prng::new(seed));
+        Some(())
+    };
+    let second = first.killed();
+    repeat(&first)?;
+    let mut events = first.disk.events();
+    let is_manifest = |event: &Event| event.path.to_string_lossy().contains("manifest");
+    match prng.below(4) {
+        0 => {}
+        1 if events.iter().any(is_manifest) => events.retain(is_manifest),
+        _ => events.retain(|event| event.kind != Operation::Write || is_manifest(event)),
+    }
+    let event = events.get(prng.below(events.len() as u64) as usize)?;
+    let (operation, at) = (event.operation, CrashAt::ALL[prng.below(3) as usize]);
+    second.disk.crash_at(CrashPoint { operation, at });
+    // It fails where the power goes.
+    let _ = repeat(&second);
+    let text = format!("a second crash, {at:?} {:?} of {}", event.kind, event.path.display());
+    Some((second, text))
+}
+
+/// Whatever a power cut leaves opens.
+fn opens(twin: &Twin, prng: &mut Prng) -> Option<String> {
+    (0..CUTS_TRIED).find_map(|_| {
+        let cut = Twin { disk: twin.disk.restart(prng.draw()), ..twin.killed() };
+        cut.open_store().err().map(|error| format!("it does not open: {error}"))
+    })
 }
 
 fn work(engine: &Store, prng: &mut Prng) {

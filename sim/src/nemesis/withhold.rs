@@ -1,0 +1,62 @@
+//! A leader that tells a follower late what is committed: the follower has the entries and does not apply
+//! them, until something else tells it.
+
+use super::Nemesis;
+use crate::plan::MS;
+use crate::world::World;
+use stele_raftstore::{Body, PeerMessage, RaftKind, RaftMessage, RegionReport, Role};
+use stele_types::{LogIndex, RegionId};
+
+impl Nemesis {
+    /// Whether that is done to some follower in a region.
+    pub(super) fn withholds(&self, region: RegionId) -> bool {
+        self.withheld.keys().any(|(other, ..)| *other == region)
+    }
+
+    fn known(&self, way: (RegionId, u64, u64), now: u64) -> Option<LogIndex> {
+        self.withheld.get(&way).filter(|(_, until)| now < *until).map(|(index, _)| *index)
+    }
+}
+
+impl World {
+    /// In every region one follower is behind for so long with what it knows to be committed.
+    pub(crate) fn withhold_everywhere(&mut self, nanos: u64) {
+        let reports = self.reports_by_region().into_values().flatten();
+        let led: Vec<_> = reports.filter(|(_, report)| report.role == Role::Leader).collect();
+        led.into_iter().for_each(|(slot, it)| self.withhold_from_one(slot, &it, None, nanos));
+    }
+
+    /// A follower of a region, on a store that does not lead `spared`, hears of no more commits for `nanos`
+    /// and some time after that.
+    pub(super) fn withhold_from_one(
+        &mut self,
+        slot: u64,
+        report: &RegionReport,
+        spared: Option<RegionId>,
+        nanos: u64,
+    ) {
+        let spared = spared.and_then(|region| self.leader_of(region));
+        let region = report.region.id;
+        let homes = report.region.peers.iter().filter_map(|peer| self.homes.get(&peer.store));
+        let others: Vec<u64> =
+            homes.copied().filter(|it| *it != slot && Some(*it) != spared).collect();
+        let at = self.nemesis.prng.below(others.len() as u64) as usize;
+        let Some(to) = others.get(at).copied() else { return };
+        let until = self.now + nanos + (300 + self.nemesis.prng.below(1_500)) * MS;
+        let node = self.slots.get(&slot).map_or(0, |slot| slot.node);
+        self.trace.note(self.now, node, slot, || {
+            format!("does not tell s{to} what is committed in region {region}")
+        });
+        self.nemesis.withheld.retain(|_, (_, until)| self.now < *until);
+        self.nemesis.withheld.insert((region, slot, to), (report.committed, until));
+    }
+
+    /// What is sent in place of a message, if it says more than the receiver is to know.
+    pub(crate) fn withhold(&self, way: (u64, u64), message: &PeerMessage) -> Option<PeerMessage> {
+        let Body::Raft(raft) = &message.body else { return None };
+        let known = self.nemesis.known((message.region, way.0, way.1), self.now)?;
+        let tells = matches!(raft.kind, RaftKind::Append | RaftKind::Heartbeat);
+        let raft = RaftMessage { commit: raft.commit.min(known), ..raft.clone() };
+        tells.then(|| PeerMessage { body: Body::Raft(raft), ..message.clone() })
+    }
+}
