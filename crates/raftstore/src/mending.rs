@@ -138,6 +138,11 @@ impl<M: Mending> Mender<M> {
         }
         if mended > 0 {
             self.lost = self.lost.saturating_sub(mended);
+            if self.lost == 0 && !self.mending.is_whole() {
+                // More than the store could remember.
+                self.lost = self.mending.lost_entries(COUNTED_MAX).len();
+                self.lost_at_first += self.lost;
+            }
             // Who answered may have more than one answer takes: it is asked again, at once.
             self.turn = self.turn.saturating_sub(1);
             self.left_to_ask += 1;
