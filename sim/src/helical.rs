@@ -5,6 +5,7 @@
 use crate::faults::FaultSet;
 use crate::plan::{MS, Mode, Plan, SECOND, fork};
 use crate::run::Outcome;
+use crate::segments::{payloads, segments};
 use crate::trace::Trace;
 use crate::world::{DIR, Stop, World};
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ use stele_index::{Direction, Run};
 use stele_raftstore::LogKept;
 use stele_storage::StorageEngine;
 use stele_types::{KeyRange, Prng, ValueRef, keyspace};
-use stele_vfs::Fault as DiskFault;
+use stele_vfs::{Fault as DiskFault, SimVfs};
 
 /// A cluster forms within this.
 const FORM_NANOS: u64 = 40 * SECOND;
@@ -50,14 +51,17 @@ const AWAY_NANOS: u64 = 3 * SECOND;
 const WITHHELD_NANOS: u64 = 5 * SECOND;
 const SLOWER: u64 = 10;
 
-/// One in so many seeds is a helix.
+/// Of so many seeds one is a helix, and one makes holes in logs.
 const ONE_IN: u64 = 20;
+const HELIX: u64 = 10;
+const HOLES: u64 = 15;
 
-/// What a seed decides, in a mode: now and then a helix.
+/// What a seed decides, in a mode: now and then a helix, of values or of entries.
 pub fn plan_of(seed: u64, mode: Mode) -> Plan {
-    match mode == Mode::Safety && seed % ONE_IN == ONE_IN / 2 {
-        true => plan(seed),
-        false => Plan::draw(seed, mode),
+    match (mode, seed % ONE_IN) {
+        (Mode::Safety, HELIX) => plan(seed),
+        (Mode::Safety, HOLES) => crate::holes::plan(seed),
+        _ => Plan::draw(seed, mode),
     }
 }
 
@@ -135,15 +139,7 @@ pub fn play(world: &mut World) -> Helix {
 pub fn run(plan: &Plan) -> (Helix, Outcome) {
     let mut world = World::new(plan.clone(), Trace::new(false, false));
     let helix = play(&mut world);
-    let outcome = Outcome {
-        counts: world.counts,
-        nanos: world.now,
-        hash: world.trace.hash(),
-        violation: world.violation.clone(),
-        tail: world.trace.tail(),
-        ..Outcome::default()
-    };
-    (helix, outcome)
+    (helix, Outcome::of(&world))
 }
 
 /// A value in a file: its key, its file and where its bytes lie.
@@ -156,7 +152,7 @@ struct Place {
 
 impl World {
     /// Lets clients meet the damage while it is mended. Returns how long that took.
-    fn mend(&mut self, what: &str, ops: u64, damaged: impl Fn(&Self) -> usize) -> u64 {
+    pub(crate) fn mend(&mut self, what: &str, ops: u64, damaged: impl Fn(&Self) -> usize) -> u64 {
         let began = self.now;
         self.withhold_everywhere(WITHHELD_NANOS);
         self.clients.slow_down(SLOWER);
@@ -252,13 +248,15 @@ impl World {
         for number in &stores {
             let Some(engine) = self.engine(*number) else { continue };
             let Some(slot) = self.slots.get(number) else { continue };
-            let newest = newest_segment(&slot.disk.paths());
+            let last = last_frame(&slot.disk);
             for place in places(&engine, &slot.disk.paths()) {
                 let spared =
                     *whole.entry(place.key.clone()).or_insert_with(|| spare(&mut prng, &stores));
-                // Damage to the newest segment can't be told from a write that the power cut.
-                let skipped = spared == *number || Some(&place.path) == newest.as_ref();
-                if skipped || prng.below(4) == 0 {
+                // Damage to the last frame can't be told from a write that the power cut.
+                let is_last = last
+                    .as_ref()
+                    .is_some_and(|(path, at)| place.path == *path && place.offset >= *at);
+                if spared == *number || is_last || prng.below(4) == 0 {
                     continue;
                 }
                 let offset = place.offset + prng.below(place.length);
@@ -274,14 +272,14 @@ impl World {
     }
 
     /// Values on stores that run whose bytes on the disk are not what the index says.
-    fn damaged_values(&self) -> usize {
+    pub(crate) fn damaged_values(&self) -> usize {
         let engines = self.serving().into_iter().filter_map(|number| self.engine(number));
         engines.map(|engine| damaged_in(&engine)).sum()
     }
 
     /// What is checked at every end, and that every store is whole. Bytes that nothing refers to any
     /// more stay as they are until collection removes them.
-    fn check_mended(&mut self) {
+    pub(crate) fn check_mended(&mut self) {
         self.check_end();
         for number in self.serving() {
             let Some(engine) = self.engine(number) else { continue };
@@ -297,9 +295,13 @@ fn spare(prng: &mut Prng, stores: &[u64]) -> u64 {
     stores.get(prng.below(stores.len() as u64) as usize).copied().unwrap_or_default()
 }
 
-fn newest_segment(paths: &[PathBuf]) -> Option<PathBuf> {
-    let segments = paths.iter().filter(|path| path.extension().is_some_and(|kind| kind == "seg"));
-    segments.filter(|path| !path.to_string_lossy().contains("free-")).max().cloned()
+/// The newest segment, and where the first payload of its last frame lies, if it has one.
+fn last_frame(disk: &SimVfs) -> Option<(PathBuf, u64)> {
+    let newest = segments(disk).pop()?;
+    let payloads = payloads(disk);
+    let first = payloads.iter().find(|it| it.frames_behind == 0 && it.is_in(&newest));
+    let at = first.map_or(u64::MAX, |payload| payload.place().1);
+    Some((newest, at))
 }
 
 /// Where the values of clients and of the placement group lie.

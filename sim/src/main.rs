@@ -84,12 +84,13 @@ fn line(plan: &Plan, outcome: &Outcome) -> String {
 fn numbers(counts: &Counts) -> String {
     let Counts { ops, ambiguous, power_cuts, kills, failures, replaced, .. } = counts;
     let Counts { partitions, corruptions, disk_faults, snapshots, splits, .. } = counts;
-    let Counts { merges, leaders, slices, overspent, .. } = counts;
+    let Counts { merges, leaders, slices, overspent, entries_mended, .. } = counts;
     format!(
         "{ops} ops ({ambiguous} ambiguous), {power_cuts} power cuts, {kills} kills, {failures} \
          failures, {replaced} disks replaced, {partitions} partitions, {corruptions} corruptions, \
          {disk_faults} disk faults, {snapshots} snapshots, {splits} splits, {merges} merges, \
-         {leaders} leaders, {slices} slices, {overspent} disks too many"
+         {leaders} leaders, {slices} slices, {overspent} disks too many, {entries_mended} entries \
+         mended"
     )
 }
 

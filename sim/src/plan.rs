@@ -90,6 +90,8 @@ pub struct Plan {
     pub raft: RaftOptions,
     /// Every replica is damaged in another place, and nothing else goes wrong.
     pub is_helix: bool,
+    /// And that damage is done to their logs, while all are down.
+    pub has_holes: bool,
 }
 
 impl Plan {
@@ -132,6 +134,7 @@ impl Plan {
             capacity_bytes: 1 << 30,
             raft,
             is_helix: false,
+            has_holes: false,
         }
     }
 

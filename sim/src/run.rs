@@ -1,11 +1,11 @@
 //! One run: a cluster forms, clients work while things go wrong, everything heals, and what must
 //! hold is checked.
 
-use crate::helical;
 use crate::history;
 use crate::plan::{Mode, Plan, SECOND};
 use crate::trace::Trace;
 use crate::world::{Counts, Stop, World};
+use crate::{helical, holes};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use stele_types::RegionPhase;
@@ -55,6 +55,20 @@ pub struct Outcome {
     pub refused: Vec<String>,
 }
 
+impl Outcome {
+    /// What is known of a run without more being wanted.
+    pub fn of(world: &World) -> Self {
+        Self {
+            counts: world.counts,
+            nanos: world.now,
+            hash: world.trace.hash(),
+            violation: world.violation.clone(),
+            tail: world.trace.tail(),
+            ..Self::default()
+        }
+    }
+}
+
 /// Runs a plan to its end, or to what does not hold. A panic is a violation too.
 pub fn run(plan: &Plan, wanted: Wanted) -> Outcome {
     let mut world = World::new(plan.clone(), Trace::new(wanted.trace, wanted.lines));
@@ -88,6 +102,10 @@ pub fn run(plan: &Plan, wanted: Wanted) -> Outcome {
 }
 
 fn play(world: &mut World) {
+    if world.plan.has_holes {
+        holes::play(world);
+        return;
+    }
     if world.plan.is_helix {
         helical::play(world);
         return;

@@ -16,5 +16,6 @@ pub use stele_storage::{
 };
 pub use stele_types::{Error, KeyRange, Result};
 pub use store::{
-    Incoming, Opened, RepairStats, Replay, ScrubStats, Store, VerifyEvent, VerifyReport, View,
+    Incoming, Mending, Opened, RepairStats, Replay, ScrubStats, Store, VerifyEvent, VerifyReport,
+    View,
 };

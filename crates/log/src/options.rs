@@ -1,7 +1,8 @@
 //! Settings of a log, and what opening one takes and gives.
 
+use std::collections::BTreeMap;
 use stele_types::limits::INLINE_VALUE_BYTES_MAX;
-use stele_types::{FileId, Lsn, StoreId};
+use stele_types::{FileId, LogIndex, Lsn, RegionId, StoreId};
 
 /// Settings of one store's log.
 #[derive(Clone, Debug)]
@@ -45,6 +46,18 @@ pub struct RecoverFrom {
     pub next_file: FileId,
     /// Value files that runs refer to: each must exist.
     pub needed: Vec<FileId>,
+    /// Where other replicas have what is damaged here: per region the entry up to which effects are in
+    /// runs. Payloads up to there, and of entries in no region's log, need not be readable. `None`:
+    /// all have to be.
+    pub settled: Option<BTreeMap<RegionId, LogIndex>>,
+}
+
+impl RecoverFrom {
+    /// Whether an entry's effects are in runs.
+    pub(crate) fn is_settled(&self, region: RegionId, index: LogIndex) -> bool {
+        let upto = self.settled.as_ref().and_then(|settled| settled.get(&region));
+        upto.is_some_and(|upto| index <= *upto)
+    }
 }
 
 /// How the log ended.

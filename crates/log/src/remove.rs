@@ -5,6 +5,7 @@ use crate::catalog::FileMeta;
 use crate::dir::Name;
 use crate::graves::{self, Grave, GravesWriter};
 use crate::recover::is_reusable;
+use crate::segment::holes::Hole;
 use crate::segment::items;
 use crate::shared::Shared;
 use stele_types::{Error, FileId, Result, mutant};
@@ -89,7 +90,12 @@ fn bury(shared: &Shared, file: FileId, meta: &FileMeta) -> Result<()> {
     let id = shared.allocate_file();
     let mut writer = GravesWriter::new(&shared.dir, id);
     let mut keep = |grave: Grave<'_>| keep(shared, Some(file), &mut writer, &grave);
-    items::of_segment(&shared.dir, file, meta.end, &mut |item| graves::of_item(item, &mut keep))?;
+    // Graves are for an index that is made again from values. Where that may be, the segment stays
+    // while its deletes can't be read.
+    let mut passes = |_: &Hole| shared.has_replicas;
+    items::of_segment(&shared.dir, file, meta.end, &mut passes, &mut |item| {
+        graves::of_item(item, &mut keep)
+    })?;
     finish(shared, id, writer)
 }
 

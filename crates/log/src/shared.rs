@@ -23,6 +23,8 @@ pub(crate) struct Shared {
     pub cache: EntryCache,
     pub read_pool: ReadPool,
     pub poison: Poison,
+    /// Whether other replicas have what can't be read here: no index is made again from values then.
+    pub has_replicas: bool,
     pub counters: Counters,
     /// Freed segments under their old identifiers.
     pub free: Mutex<Vec<FileId>>,

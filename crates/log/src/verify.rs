@@ -6,6 +6,7 @@ use crate::dir::Name;
 use crate::format::{Content, Item};
 use crate::graves;
 use crate::segment::reader::{Probe, SegmentReader};
+use crate::segment::scan::Payloads;
 use crate::segment::{items, later, sidecar};
 use crate::shared::Shared;
 use crate::sorted::SortedReader;
@@ -131,7 +132,7 @@ impl Checker<'_> {
             if let Some(body) = reader.body(at, &frame)? {
                 let mut bad = Vec::new();
                 let mut records = 0;
-                items::of_frame(&path, &frame, body, &mut |item| {
+                items::of_frame(&path, &frame, body, Payloads::All, &mut |item| {
                     records += 1;
                     bad.extend(bad_values(item));
                     Ok(())

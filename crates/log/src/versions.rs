@@ -2,10 +2,10 @@
 
 use crate::FileKind;
 use crate::dir::Name;
-use crate::format::{EntryItem, Item, ops};
+use crate::format::{Content, EntryItem, Item, ops};
 use crate::graves::{self, Grave};
 use crate::replay::{ReplayEntry, ReplayOp};
-use crate::segment::items;
+use crate::segment::{holes, items};
 use crate::shared::Shared;
 use crate::sorted::SortedReader;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +39,8 @@ impl Shared {
         let Some(from) = from else { return Ok(()) };
         let segments = self.catalog.read().segments();
         for segment in segments.into_iter().filter(|segment| *segment >= from) {
-            items::of_segment(&self.dir, segment, self.end_of(segment), &mut |item| {
+            let end = self.end_of(segment);
+            items::of_segment(&self.dir, segment, end, &mut holes::any, &mut |item| {
                 let Item::Entry(entry) = item else { return Ok(()) };
                 let wanted = after.get(&entry.region).is_some_and(|above| entry.index > *above);
                 if wanted && self.is_current(entry) { self.give(entry, f) } else { Ok(()) }
@@ -60,6 +61,11 @@ impl Shared {
         entry: &EntryItem<'_>,
         f: &mut dyn FnMut(ReplayEntry<'_>) -> Result<()>,
     ) -> Result<()> {
+        if matches!(entry.content, Content::Lost) {
+            let path = self.dir.path_of(Name::Segment(entry.at.file));
+            let detail = "payload of an entry that is applied again is damaged";
+            return Err(Error::corrupt(path, u64::from(entry.at.offset), detail));
+        }
         let ops = self.ops_of(entry)?;
         let ops: Vec<ReplayOp<'_>> = ops.into_iter().map(|(_, op)| op).collect();
         let (region, index, term) = (entry.region, entry.index, entry.term);
@@ -82,7 +88,8 @@ impl Shared {
     pub fn scan_versions(&self, f: &mut dyn FnMut(VersionedOp<'_>) -> Result<()>) -> Result<()> {
         let dead = Dead::collect(self)?;
         for segment in self.catalog.read().segments() {
-            items::of_segment(&self.dir, segment, self.end_of(segment), &mut |item| {
+            let end = self.end_of(segment);
+            items::of_segment(&self.dir, segment, end, &mut holes::none, &mut |item| {
                 let Item::Entry(entry) = item else { return Ok(()) };
                 if dead.holds(entry.region, entry.at) {
                     return Ok(());
@@ -122,7 +129,8 @@ impl Dead {
     fn collect(shared: &Shared) -> Result<Self> {
         let mut withdrawn = BTreeSet::new();
         for segment in shared.catalog.read().segments() {
-            items::of_segment(&shared.dir, segment, shared.end_of(segment), &mut |item| {
+            let end = shared.end_of(segment);
+            items::of_segment(&shared.dir, segment, end, &mut holes::none, &mut |item| {
                 if let Item::Withdrawn(at) = item {
                     withdrawn.insert(*at);
                 }

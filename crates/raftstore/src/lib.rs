@@ -7,6 +7,7 @@
 mod admin;
 mod input;
 mod log;
+mod mending;
 mod messages;
 mod options;
 mod output;
@@ -34,6 +35,7 @@ pub use input::{
     Admin, AdminCall, Cas, CasNew, ChangeKind, Header, Input, NewRegion, Now, PeerChange, Read,
     RequestId, Write,
 };
+pub use mending::Mender;
 pub use messages::{
     Body, FoundRange, PeerMessage, RaftEntry, RaftKind, RaftMessage, SnapshotHeader,
 };

@@ -1,12 +1,13 @@
 //! What peers of a region say to each other.
 
 use bytes::Bytes;
-use stele_storage::{LostValue, Pair};
+use stele_storage::{LostEntry, LostValue, Pair};
 use stele_types::{
-    KeyRange, LogIndex, Peer, Region, RegionEpoch, RegionId, RegionKind, StoreId, Term,
+    KeyRange, LogIndex, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId, RegionKind, StoreId,
+    Term,
 };
 
-/// A message from one peer of a region to another.
+/// A message from one peer of a region to another, or from one store to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerMessage {
     /// The sender's store.
@@ -28,6 +29,25 @@ pub struct PeerMessage {
     pub to: Peer,
     /// What is said.
     pub body: Body,
+}
+
+impl PeerMessage {
+    /// A message from one store to another, of no region: what it speaks of proves itself, so that
+    /// nobody's membership matters.
+    pub fn between_stores(from_store: StoreId, to_store: StoreId, body: Body) -> Self {
+        let nobody = |store| Peer { id: PeerId(0), store, role: PeerRole::Voter };
+        Self {
+            from_store,
+            to_store,
+            region: RegionId(0),
+            kind: RegionKind::Data,
+            range: KeyRange::all(),
+            epoch: RegionEpoch::default(),
+            from: nobody(from_store),
+            to: nobody(to_store),
+            body,
+        }
+    }
 }
 
 /// What one peer says to another.
@@ -67,6 +87,10 @@ pub enum Body {
     LostRange(KeyRange),
     /// All pairs of a range that was asked for, or of its first part.
     FoundRange(FoundRange),
+    /// Between stores: the sender lost these entries of its log. Who has them, sends them.
+    LostEntries(Vec<LostEntry>),
+    /// Between stores: entries that were asked for and their payloads, as far as they are here.
+    FoundEntries(Vec<(LostEntry, Bytes)>),
 }
 
 /// What a range of engine keys holds.

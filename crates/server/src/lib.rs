@@ -5,6 +5,7 @@ pub mod control;
 mod convert;
 pub mod load;
 pub mod members;
+pub mod mending;
 pub mod node;
 pub mod observe;
 mod paging;

@@ -59,6 +59,13 @@ impl Members {
         self.known.read().stores.get(&store).cloned()
     }
 
+    /// All stores that did not leave.
+    pub fn stores(&self) -> Vec<StoreId> {
+        let known = self.known.read();
+        let live = known.stores.iter().filter(|(_, member)| !member.is_removed);
+        live.map(|(id, _)| *id).collect()
+    }
+
     /// Addresses of nodes, each once.
     pub fn addresses(&self) -> Vec<String> {
         let known = self.known.read();
@@ -172,10 +179,12 @@ mod tests {
         let again = Members::open(dir.path()).unwrap();
         assert_eq!(again.version(), 2);
         assert_eq!(again.addresses(), ["a:1", "b:1"]);
+        assert_eq!(again.stores(), [1, 2].map(StoreId));
         assert_eq!(again.by_address()["b:1"], [(StoreId(2), up as i32)]);
         let gone = control::StoreState::Removed;
         assert!(again.update(3, &[member("a:1", 1, gone)]).unwrap());
         assert!(again.get(StoreId(1)).unwrap().is_removed && again.addresses().is_empty());
+        assert!(again.stores().is_empty());
     }
 
     #[test]

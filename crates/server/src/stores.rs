@@ -1,13 +1,16 @@
 //! The stores of this node.
 
+use crate::mending::WaitingStore;
 use crate::store::StoreHandle;
-use parking_lot::RwLock;
+use parking_lot::{RwLock, RwLockWriteGuard};
 use std::sync::Arc;
 use stele_types::{RegionId, StoreId};
 
 /// The stores of this node, in the order they were started.
 pub struct Stores {
     all: RwLock<Vec<Arc<StoreHandle>>>,
+    /// Those that wait for copies of entries before they open.
+    waiting: RwLock<Vec<Arc<WaitingStore>>>,
     /// Largest Raft entry; larger batches are split.
     pub entry_bytes_max: usize,
 }
@@ -15,7 +18,7 @@ pub struct Stores {
 impl Stores {
     /// No store yet.
     pub fn new(entry_bytes_max: usize) -> Self {
-        Self { all: RwLock::default(), entry_bytes_max }
+        Self { all: RwLock::default(), waiting: RwLock::default(), entry_bytes_max }
     }
 
     /// Adds a store that was started.
@@ -41,6 +44,31 @@ impl Stores {
     /// All of them.
     pub fn all(&self) -> Vec<Arc<StoreHandle>> {
         self.all.read().clone()
+    }
+
+    /// Stores of this node that wait for copies of entries before they open.
+    pub fn waiting(&self) -> Vec<Arc<WaitingStore>> {
+        self.waiting.read().clone()
+    }
+
+    /// The same, to be changed.
+    pub fn waiting_list(&self) -> RwLockWriteGuard<'_, Vec<Arc<WaitingStore>>> {
+        self.waiting.write()
+    }
+
+    /// The one of that number.
+    pub fn waiting_for(&self, id: StoreId) -> Option<Arc<WaitingStore>> {
+        self.waiting.read().iter().find(|store| store.id == id).cloned()
+    }
+
+    /// That store has opened, or never will.
+    pub fn remove_waiting(&self, id: StoreId) {
+        self.waiting.write().retain(|store| store.id != id);
+    }
+
+    /// Whether this node has the store, open or not.
+    pub fn has(&self, id: StoreId) -> bool {
+        self.get(id).is_some() || self.waiting_for(id).is_some()
     }
 
     /// A store with a replica of the region; one that leads it, if there is one.

@@ -6,9 +6,11 @@
 //! truncated ≤ checkpointed.
 
 pub mod conformance;
+mod mending;
 mod model;
 mod stats;
 
+pub use mending::{LostEntry, Mending};
 pub use model::{ModelEngine, ModelFactory, ModelIncoming, ModelView};
 pub use stats::EngineStats;
 

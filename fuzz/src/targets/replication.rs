@@ -10,7 +10,7 @@ use stele_raftstore::{
 use stele_server::fuzzing::{snapshot_bytes, snapshot_pairs};
 use stele_server::transport::frame::{Frames, Kind, whole};
 use stele_server::transport::hello::{self, Hello, Lane};
-use stele_storage::{LostValue, Pair};
+use stele_storage::{LostEntry, LostValue, Pair};
 use stele_types::{ClusterId, KeyRange, LogIndex, RegionId, StoreId, Term};
 
 fn frame(message: &PeerMessage) -> Vec<u8> {
@@ -48,6 +48,13 @@ fn messages() -> Vec<PeerMessage> {
         }),
         Body::Found(vec![(Bytes::from_static(b"\x01c"), Bytes::from_static(b"value"))]),
     ];
+    let payload = sample_command().bytes().clone();
+    let (bytes, crc) = (payload.len() as u32, stele_types::checksum::crc32c(&payload));
+    let (index, term) = (LogIndex(300), Term(5));
+    let lost = LostEntry { region: RegionId(2), index, term, bytes, crc };
+    let between = [Body::LostEntries(vec![lost, lost]), Body::FoundEntries(vec![(lost, payload)])];
+    let between =
+        between.map(|body| PeerMessage::between_stores(StoreId(1), StoreId(2), body)).into_iter();
     let region = sample_region(7);
     let message = |body| PeerMessage {
         from_store: StoreId(1),
@@ -60,7 +67,7 @@ fn messages() -> Vec<PeerMessage> {
         to: region.peers[1],
         body,
     };
-    bodies.into_iter().map(message).collect()
+    bodies.into_iter().map(message).chain(between).collect()
 }
 
 pub const PEER_MESSAGE: Target = Target {

@@ -125,7 +125,8 @@ impl World {
         if slot.is_damaged && !slot.is_gone {
             return self.exchange_disk(number);
         }
-        if slot.running.is_some() || slot.is_gone || !self.nodes.get(&node).is_some_and(|n| n.up) {
+        let is_alive = slot.running.is_some() || slot.mending.is_some();
+        if is_alive || slot.is_gone || !self.nodes.get(&node).is_some_and(|n| n.up) {
             return;
         }
         self.counts.kills += 1;

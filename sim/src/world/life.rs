@@ -1,12 +1,12 @@
 //! Beginnings and ends: founding, starting, stopping, failing, and a new disk in place of a lost one.
 
 use super::slot::{Running, Slot};
-use super::{Happening, World};
+use super::{Happening, NodeClock, World};
 use crate::nemesis::Undo;
 use crate::plan::{CLUSTER, MS, SECOND, fork};
 use std::path::Path;
 use std::sync::Arc;
-use stele_engine::{Replay, Store as Engine};
+use stele_engine::{Options, Replay, Store as Engine};
 use stele_placement::Birth;
 use stele_raftstore::{Input, RaftStore};
 use stele_types::{Error, Result, StoreId, StoreIdent};
@@ -77,13 +77,10 @@ impl World {
         self.after(LINKS_NANOS, Happening::Links);
     }
 
-    fn engine_of(&mut self, number: u64) -> Result<Engine> {
-        let Some(slot) = self.slots.get(&number) else {
-            return Err(Error::invalid("there is no such store"));
-        };
-        let Some(node) = self.nodes.get(&slot.node) else {
-            return Err(Error::invalid("there is no such node"));
-        };
+    /// What opens a store: its disk, its clock and its settings.
+    pub(super) fn parts_of(&self, number: u64) -> Option<(SimVfs, Arc<NodeClock>, Options)> {
+        let slot = self.slots.get(&number)?;
+        let node = self.nodes.get(&slot.node)?;
         node.now(self.now);
         let mut options = match node.is_upgraded {
             true => self.plan.other_engine.clone(),
@@ -91,9 +88,15 @@ impl World {
         };
         let is_new = slot.disk.file_bytes(Path::new(DIR).join("STORE")).is_none();
         options.store = is_new.then_some(slot.token);
-        let (vfs, clock) = (Arc::new(slot.disk.clone()), node.clock.clone());
+        Some((slot.disk.clone(), node.clock.clone(), options))
+    }
+
+    fn engine_of(&mut self, number: u64) -> Result<Engine> {
+        let Some((disk, clock, options)) = self.parts_of(number) else {
+            return Err(Error::invalid("there is no such store"));
+        };
         let (engine, opened) =
-            Engine::open(vfs, clock, Path::new(DIR), options, Replay::Committed)?;
+            Engine::open(Arc::new(disk), clock, Path::new(DIR), options, Replay::Committed)?;
         if let Some(slot) = self.slots.get_mut(&number) {
             slot.replayed_bytes = opened.recovery.bytes_scanned;
         }
@@ -132,17 +135,30 @@ impl World {
     }
 
     fn start_slot(&mut self, number: u64) {
-        let opened = self.engine_of(number);
         let Some(slot) = self.slots.get_mut(&number) else { return };
         slot.life += 1;
         slot.failed = None;
+        self.open_slot(number);
+    }
+
+    /// Opens a store, or lets it wait for what it lost.
+    pub(super) fn open_slot(&mut self, number: u64) {
+        let opened = self.engine_of(number);
+        let Some(slot) = self.slots.get_mut(&number) else { return };
         let (life, has_lied) = (slot.life, slot.has_lied);
         let engine = match opened {
             Ok(engine) => {
                 slot.may_not_open = false;
                 Arc::new(engine)
             }
-            Err(error) => return self.not_opened(number, &error),
+            Err(error) => {
+                let waits = error.is_damage().then(|| self.begins_mending(number));
+                return match waits {
+                    Some(Ok(true)) => {}
+                    Some(Err(error)) => self.not_opened(number, &error),
+                    _ => self.not_opened(number, &error),
+                };
+            }
         };
         slot.running = Some(Running {
             engine,
@@ -240,6 +256,7 @@ impl World {
         let (excused, life) = (slot.is_damaged || slot.is_troubled, slot.life);
         slot.failed = Some(text.clone());
         slot.running = None;
+        slot.mending = None;
         self.counts.failures += 1;
         self.trace.note(self.now, node, number, || format!("stops: {text}"));
         self.end_streams_of(number);
@@ -249,7 +266,8 @@ impl World {
         }
         self.after(REVIVE_NANOS, Happening::Undo(Undo::Revive(number, life)));
         // A node ends with the last of its stores.
-        let runs = |slot: &u64| self.slots.get(slot).is_some_and(|slot| slot.running.is_some());
+        let is_alive = |slot: &Slot| slot.running.is_some() || slot.mending.is_some();
+        let runs = |slot: &u64| self.slots.get(slot).is_some_and(is_alive);
         if !self.slots_of(node).iter().any(runs) {
             self.stop_node(node, Stop::Kill);
             self.after(REVIVE_NANOS, Happening::Undo(Undo::Start(node)));
@@ -270,6 +288,7 @@ impl World {
             self.end_streams_of(number);
             let Some(slot) = self.slots.get_mut(&number) else { continue };
             slot.life += 1;
+            slot.mending = None;
             let engine = slot.running.take().map(|running| running.engine);
             if how == Stop::Clean
                 && let Some(engine) = engine
@@ -316,6 +335,7 @@ impl World {
         let (node, id) = (slot.node, slot.id);
         slot.is_gone = true;
         slot.running = None;
+        slot.mending = None;
         slot.life += 1;
         self.counts.replaced += 1;
         self.trace.note(self.now, node, number, || "its disk is replaced".into());

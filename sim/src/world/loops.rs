@@ -220,7 +220,7 @@ impl World {
         }
     }
 
-    fn send(&mut self, from: u64, message: &PeerMessage) {
+    pub(super) fn send(&mut self, from: u64, message: &PeerMessage) {
         self.check_message(from, message);
         let Some(to) = self.homes.get(&message.to_store).copied() else { return };
         if self.nemesis.is_deaf((message.region, from, to), self.now) {
@@ -270,7 +270,12 @@ impl World {
         let is_sound = crc32c(body) == u32::from_le_bytes(*sum);
         let decoded = wire::decode(frame.slice(..body.len()));
         match (is_sound, decoded) {
-            (true, Ok(message)) => self.push(slot, Input::Message(message)),
+            (true, Ok(message)) => {
+                match self.slots.get(&slot).is_some_and(|it| it.mending.is_some()) {
+                    true => self.receive_mending(slot, message),
+                    false => self.push(slot, Input::Message(message)),
+                }
+            }
             (true, Err(_)) if is_forged => {}
             (true, Err(error)) => {
                 self.fail(format!("store {slot} refuses what store {from} sent: {error}"));

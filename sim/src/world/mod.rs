@@ -4,6 +4,7 @@
 mod forge;
 mod life;
 mod loops;
+mod mending;
 mod network;
 mod node;
 mod slot;
@@ -46,6 +47,8 @@ pub enum Happening {
     Frame { slot: u64, from: u64, frame: Bytes, is_forged: bool },
     /// A store's maintenance wakes.
     Maintain { slot: u64, life: u64 },
+    /// A store that waits for copies of entries asks again.
+    Mend { slot: u64, life: u64 },
     /// A snapshot's next piece, or its end.
     Stream { number: u64, life: u64 },
     /// A client does its next step.
@@ -121,6 +124,8 @@ pub struct Counts {
     pub slices: u64,
     /// Disks that went while a region could not spare them.
     pub overspent: u64,
+    /// Lost entries that other stores' copies replaced.
+    pub entries_mended: u64,
 }
 
 impl Counts {
@@ -128,7 +133,7 @@ impl Counts {
     pub fn add(&mut self, other: &Self) {
         let Self { ops, ambiguous, power_cuts, kills, failures, replaced, .. } = other;
         let Self { partitions, corruptions, disk_faults, snapshots, splits, .. } = other;
-        let Self { merges, leaders, members, slices, overspent, .. } = other;
+        let Self { merges, leaders, members, slices, overspent, entries_mended, .. } = other;
         self.ops += ops;
         self.ambiguous += ambiguous;
         self.power_cuts += power_cuts;
@@ -145,6 +150,7 @@ impl Counts {
         self.members += members;
         self.slices += slices;
         self.overspent += overspent;
+        self.entries_mended += entries_mended;
     }
 }
 
@@ -305,7 +311,8 @@ impl World {
             Happening::Turn { slot, .. }
             | Happening::Appended { slot, .. }
             | Happening::Frame { slot, .. }
-            | Happening::Maintain { slot, .. } => self.slots.get(slot).map(|slot| slot.node),
+            | Happening::Maintain { slot, .. }
+            | Happening::Mend { slot, .. } => self.slots.get(slot).map(|slot| slot.node),
             Happening::Report { node, .. }
             | Happening::Tend { node, .. }
             | Happening::Call { node, .. }
@@ -329,6 +336,7 @@ impl World {
                 self.receive(slot, from, frame, is_forged);
             }
             Happening::Maintain { slot, life } => self.maintain(slot, life),
+            Happening::Mend { slot, life } => self.mend_on(slot, life),
             Happening::Stream { number, life } => self.stream(number, life),
             Happening::Client { at, step } => self.client(at, step),
             Happening::Report { node, life } => self.report(node, life),

@@ -1,8 +1,8 @@
 //! A store: its disk, and while its node runs its engine, its consensus and the queue of its loop.
 
 use std::sync::Arc;
-use stele_engine::Store as Engine;
-use stele_raftstore::{Append, Input, RaftStore, Readers};
+use stele_engine::{Mending, Store as Engine};
+use stele_raftstore::{Append, Input, Mender, RaftStore, Readers};
 use stele_types::StoreId;
 use stele_vfs::SimVfs;
 
@@ -43,6 +43,8 @@ pub struct Slot {
     pub disk: SimVfs,
     /// While its node runs and it has not failed.
     pub running: Option<Running>,
+    /// While it waits for copies of entries.
+    pub mending: Option<Mender<Mending>>,
     /// Counts its starts.
     pub life: u64,
     /// Bytes of its log that were read at its last start.
@@ -78,6 +80,7 @@ impl Slot {
             token: StoreId(1_000_000 + number),
             disk,
             running: None,
+            mending: None,
             life: 0,
             replayed_bytes: 0,
             failed: None,

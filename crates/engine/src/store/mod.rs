@@ -9,6 +9,7 @@ mod damage;
 mod install;
 mod lives;
 mod mend;
+mod mending;
 mod open;
 mod rebuild;
 mod scrub;
@@ -18,6 +19,7 @@ mod verify;
 mod view;
 
 pub use install::Incoming;
+pub use mending::Mending;
 pub use open::{Opened, Replay};
 pub use verify::{VerifyEvent, VerifyReport};
 pub use view::View;

@@ -58,12 +58,7 @@ impl Store {
         vfs.create_dir_all(&index_dir)?;
         vfs.create_dir_all(&log_dir)?;
         let (index, known, rebuilt) = rebuild::open_index(&vfs, dir, id, &options, replay)?;
-        let from = RecoverFrom {
-            checkpoint: known.checkpoint.replay_from,
-            raft_from: known.raft_from,
-            next_file: known.next_file,
-            needed: known.needed.clone(),
-        };
+        let from = recover_from(&known, replay);
         let (log, recovery) = Log::open(vfs.clone(), &log_dir, options.log(id), from)?;
         let gc_options = options.gc.clone();
         let shared = Arc::new(Shared {
@@ -88,6 +83,20 @@ impl Store {
         gc.note_user_bytes(replayed_bytes);
         let opened = Opened { recovery, replayed_entries, rebuilt };
         Ok((Self { shared, gc, scrub, lock: lock.into() }, opened))
+    }
+}
+
+/// What the log need not hold, as the index has it.
+pub(super) fn recover_from(known: &KnownState, replay: Replay) -> RecoverFrom {
+    let applied = known.checkpoint.applied.iter();
+    let settled = applied.map(|(region, (index, _))| (*region, *index)).collect();
+    RecoverFrom {
+        checkpoint: known.checkpoint.replay_from,
+        raft_from: known.raft_from,
+        next_file: known.next_file,
+        needed: known.needed.clone(),
+        // Values that are lost with an entry are noted when they are read, and asked for by key.
+        settled: (replay == Replay::Committed).then_some(settled),
     }
 }
 

@@ -62,6 +62,17 @@ pub(super) fn open_index(
     Ok((index, opened, Some(reason)))
 }
 
+/// Opens the index of a store that has one. Fails where opening the store would, or would make it
+/// again.
+pub(super) fn open_whole(
+    vfs: &Arc<dyn Vfs>,
+    dir: &Path,
+    id: StoreId,
+    options: &Options,
+) -> Result<(Index, Opened)> {
+    Rebuild { vfs, dir, id, options }.open_existing()
+}
+
 /// Whether what is lost is a run.
 fn is_run(lost: &Error) -> bool {
     let (Error::Missing { path, .. } | Error::Corrupt { path, .. }) = lost else { return false };

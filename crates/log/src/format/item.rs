@@ -63,6 +63,8 @@ pub(crate) struct EntryItem<'a> {
 pub(crate) enum Content<'a> {
     Payload(&'a [u8]),
     Digest(&'a [u8]),
+    /// It can't be read.
+    Lost,
 }
 
 /// A region's state at the start of a segment, so that older segments are not needed for it.
@@ -181,7 +183,7 @@ pub(crate) fn filler(bytes: usize) -> Vec<u8> {
 }
 
 /// One item as a sidecar keeps it: without values, but with those up to `inline_max` bytes. `false`
-/// when an entry is no command but says it is; then it is kept without operations.
+/// when an entry is no command but says it is, or is lost; then it is kept without operations.
 pub(crate) fn put_digest(
     out: &mut Vec<u8>,
     scratch: &mut Vec<u8>,
@@ -204,6 +206,7 @@ pub(crate) fn put_digest(
                         whole = ops::put_digest(scratch, payload, inline_max);
                     }
                     Content::Digest(digest) => scratch.extend_from_slice(digest),
+                    Content::Lost => whole = false,
                 }
             }
             varint::put_bytes(out, if whole { scratch } else { &[] });

@@ -83,6 +83,7 @@ pub(crate) fn each<'a>(
             }
             true
         }
+        Content::Lost => false,
     }
 }
 

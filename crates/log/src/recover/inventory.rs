@@ -9,22 +9,36 @@ use std::collections::BTreeSet;
 use stele_types::{Error, FileId, Lsn, Result};
 use stele_vfs::DirEntry;
 
+/// What becomes of leftovers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Orphans {
+    Removed,
+    Kept,
+}
+
 pub(crate) struct Inventory {
     pub catalog: Catalog,
     pub segments: BTreeSet<FileId>,
     pub free: Vec<FileId>,
     pub next_file: FileId,
     pub orphans_removed: usize,
+    orphans: Orphans,
 }
 
 impl Inventory {
-    pub fn take(dir: &Dir, options: &LogOptions, from: &RecoverFrom) -> Result<Self> {
+    pub fn take(
+        dir: &Dir,
+        options: &LogOptions,
+        from: &RecoverFrom,
+        orphans: Orphans,
+    ) -> Result<Self> {
         let mut found = Self {
             catalog: Catalog::default(),
             segments: BTreeSet::new(),
             free: Vec::new(),
             next_file: from.next_file.max(FileId(1)),
             orphans_removed: 0,
+            orphans,
         };
         let entries = dir.vfs.list(&dir.path)?;
         for entry in &entries {
@@ -80,6 +94,9 @@ impl Inventory {
     }
 
     fn remove(&mut self, dir: &Dir, name: &str) -> Result<()> {
+        if self.orphans == Orphans::Kept {
+            return Ok(());
+        }
         self.orphans_removed += 1;
         dir.unlink(&dir.path.join(name))
     }

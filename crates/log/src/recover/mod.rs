@@ -5,6 +5,7 @@
 
 mod chain;
 mod inventory;
+pub(crate) mod survey;
 pub(crate) use inventory::is_reusable;
 
 use crate::append::{Appender, active_meta};
@@ -16,19 +17,25 @@ use crate::read_many::BUFFERS_KEPT_BYTES_MAX;
 use crate::read_pool::ReadPool;
 use crate::region::Regions;
 use crate::segment::begin::{Begin, begin};
+use crate::segment::holes::Passes;
+use crate::segment::items::ItemSink;
 use crate::segment::scan::{self, Behind, End};
 use crate::segment::sidecar::{self, SidecarWriter};
-use crate::segment::{items, reader::SegmentReader};
+use crate::segment::{holes, items, reader::SegmentReader};
 use crate::shared::{Shared, State};
 use crate::staged::Staged;
 use crate::{FileKind, LogOptions, RecoverFrom, Recovery, Tail};
 use chain::Link;
-use inventory::Inventory;
+use inventory::{Inventory, Orphans};
 use parking_lot::{Mutex, RwLock};
 use std::io::IoSlice;
 use std::sync::atomic::AtomicU32;
 use stele_types::{Cause, Error, FileId, Lsn, Result, mutant};
 use stele_vfs::{AlignedBuf, Open, VfsFile};
+use survey::Survey;
+
+/// Damaged entries of no region's log that opening puts up with.
+const UNNEEDED_MAX: usize = 1 << 16;
 
 pub(crate) fn open(
     dir: Dir,
@@ -36,8 +43,27 @@ pub(crate) fn open(
     from: &RecoverFrom,
 ) -> Result<(Shared, Appender, Recovery)> {
     dir.vfs.create_dir_all(&dir.path)?;
-    let inventory = Inventory::take(&dir, &options, from)?;
-    let mut recoverer = Recoverer::new(&dir, &options, inventory.orphans_removed);
+    match open_passing(&dir, &options, from, &mut holes::none) {
+        // Only then is it worth a look: what nobody needs may be all that is damaged.
+        Err(error @ Error::Corrupt { .. }) if from.settled.is_some() => {
+            let survey = Survey::of(&dir, &options, from, UNNEEDED_MAX);
+            let Some(unneeded) = survey.ok().and_then(Survey::into_unneeded) else {
+                return Err(error);
+            };
+            open_passing(&dir, &options, from, &mut |hole| unneeded.has(from, hole))
+        }
+        other => other,
+    }
+}
+
+fn open_passing(
+    dir: &Dir,
+    options: &LogOptions,
+    from: &RecoverFrom,
+    passes: &mut Passes<'_>,
+) -> Result<(Shared, Appender, Recovery)> {
+    let inventory = Inventory::take(dir, options, from, Orphans::Removed)?;
+    let mut recoverer = Recoverer::new(dir, options, passes, inventory.orphans_removed);
     let (catalog, next_file) = (inventory.catalog, inventory.next_file);
     let mut shared = Shared {
         state: RwLock::new(State::default()),
@@ -46,13 +72,14 @@ pub(crate) fn open(
         cache: EntryCache::new(options.entry_cache_bytes_max),
         read_pool: ReadPool::new(BUFFERS_KEPT_BYTES_MAX),
         poison: Default::default(),
+        has_replicas: from.settled.is_some(),
         counters: Default::default(),
         free: Mutex::new(inventory.free),
         next_file: AtomicU32::new(next_file.0),
         dir: dir.clone(),
         options: options.clone(),
     };
-    let chain = chain::links(&dir, &inventory.segments, from)?;
+    let chain = chain::links(dir, &inventory.segments, from)?;
     let mut appender = match chain.split_last() {
         Some((newest, sealed)) => {
             recoverer.read_sealed(&shared, sealed, newest)?;
@@ -60,9 +87,9 @@ pub(crate) fn open(
         }
         None => create(&shared, from)?,
     };
-    check_whole(&dir, &recoverer.regions, &appender, from)?;
     let mut recovery = recoverer.recovery;
     recovery.head = Lsn::new(appender.id, appender.end.at);
+    check_whole(dir, &recoverer.regions, recovery.head, from)?;
     shared.state = RwLock::new(State { regions: recoverer.regions, head: recovery.head });
     let needs_block = appender.file.block_bytes().unwrap_or(0);
     if needs_block > appender.block_bytes as usize {
@@ -73,15 +100,21 @@ pub(crate) fn open(
     Ok((shared, appender, recovery))
 }
 
-struct Recoverer<'a> {
+struct Recoverer<'a, 'p> {
     dir: &'a Dir,
     options: &'a LogOptions,
+    passes: &'a mut Passes<'p>,
     regions: Regions,
     recovery: Recovery,
 }
 
-impl<'a> Recoverer<'a> {
-    fn new(dir: &'a Dir, options: &'a LogOptions, orphans_removed: usize) -> Self {
+impl<'a, 'p> Recoverer<'a, 'p> {
+    fn new(
+        dir: &'a Dir,
+        options: &'a LogOptions,
+        passes: &'a mut Passes<'p>,
+        orphans_removed: usize,
+    ) -> Self {
         let recovery = Recovery {
             tail: Tail::Clean,
             head: Lsn::default(),
@@ -90,7 +123,7 @@ impl<'a> Recoverer<'a> {
             bytes_scanned: 0,
             orphans_removed,
         };
-        Self { dir, options, regions: Regions::default(), recovery }
+        Self { dir, options, passes, regions: Regions::default(), recovery }
     }
 
     fn read_sealed(&mut self, shared: &Shared, sealed: &[Link], newest: &Link) -> Result<()> {
@@ -109,26 +142,14 @@ impl<'a> Recoverer<'a> {
     }
 
     fn read_one_sealed(&mut self, id: FileId, end: End) -> Result<sidecar::Totals> {
-        let whole = sidecar::open(self.dir, id).ok().filter(|reader| {
-            sidecar::summary(&reader.footer).0 == end && reader.each(&mut |_, _| Ok(())).is_ok()
-        });
-        let regions = &mut self.regions;
-        if let Some(reader) = whole {
-            items::of_sidecar(&reader, &mut |item| {
-                regions.apply(item).map_err(|detail| reader.corrupt(0, detail))
-            })?;
+        if let Some(totals) = by_sidecar(self.dir, id, end, &mut self.regions)? {
             self.recovery.segments_by_sidecar += 1;
-            return Ok(sidecar::summary(&reader.footer).1);
+            return Ok(totals);
         }
         let mut reader = SegmentReader::open(self.dir, id, false)?;
         let mut writer = SidecarWriter::new(self.dir, id, self.options.inline_value_bytes_max);
-        let (found, _) = scan_into(&mut reader, Some(end.at), regions, &mut writer)?;
-        self.recovery.segments_scanned += 1;
-        self.recovery.bytes_scanned += reader.bytes_read;
-        if found != end {
-            let detail = "sealed segment with no whole batch here, though it goes on";
-            return Err(reader.corrupt(found.at, detail));
-        }
+        let found = self.scan(&mut reader, Some(end.at), &mut writer)?.0;
+        check_end(&mut reader, found, end)?;
         let totals = writer.totals;
         // A full device must not keep the store from opening; the next open scans again.
         match writer.finish(end) {
@@ -138,17 +159,25 @@ impl<'a> Recoverer<'a> {
         Ok(totals)
     }
 
+    fn scan(
+        &mut self,
+        reader: &mut SegmentReader,
+        until: Option<u32>,
+        writer: &mut SidecarWriter,
+    ) -> Result<(End, u32)> {
+        let mut push = |item: &Item<'_>| writer.push(item);
+        let found = by_frames(reader, until, &mut self.regions, self.passes, &mut push)?;
+        self.recovery.segments_scanned += 1;
+        self.recovery.bytes_scanned += reader.bytes_read;
+        Ok(found)
+    }
+
     fn read_newest(&mut self, shared: &mut Shared, newest: &Link) -> Result<Appender> {
         let mut reader = SegmentReader::open(self.dir, newest.id, false)?;
         let inline_max = self.options.inline_value_bytes_max;
         let mut writer = SidecarWriter::new(self.dir, newest.id, inline_max);
-        let (end, last) = scan_into(&mut reader, None, &mut self.regions, &mut writer)?;
-        if end.at == reader.block_bytes() {
-            return Err(reader.corrupt(end.at, "segment without its first frame"));
-        }
-        let behind = scan::behind(&mut reader, end)?;
-        self.recovery.segments_scanned += 1;
-        self.recovery.bytes_scanned += reader.bytes_read;
+        let (end, last) = self.scan(&mut reader, None, &mut writer)?;
+        let behind = check_begun(&mut reader, end)?;
         if let Behind::Torn { bytes, uncertain } = behind {
             let from = Lsn::new(newest.id, end.at);
             self.recovery.tail = Tail::TornCut { from, bytes, uncertain };
@@ -186,24 +215,59 @@ impl<'a> Recoverer<'a> {
     }
 }
 
-/// Where the frames ended, and where the last of them began.
-fn scan_into(
+/// Takes a sealed segment by its sidecar. `None` when that is not whole.
+fn by_sidecar(
+    dir: &Dir,
+    id: FileId,
+    end: End,
+    regions: &mut Regions,
+) -> Result<Option<sidecar::Totals>> {
+    let whole = sidecar::open(dir, id).ok().filter(|reader| {
+        sidecar::summary(&reader.footer).0 == end && reader.each(&mut |_, _| Ok(())).is_ok()
+    });
+    let Some(reader) = whole else { return Ok(None) };
+    items::of_sidecar(&reader, &mut |item| {
+        regions.apply(item).map_err(|detail| reader.corrupt(0, detail))
+    })?;
+    Ok(Some(sidecar::summary(&reader.footer).1))
+}
+
+/// Takes a segment by its frames. Where they ended, and where the last of them began.
+fn by_frames(
     reader: &mut SegmentReader,
     until: Option<u32>,
     regions: &mut Regions,
-    writer: &mut SidecarWriter,
+    passes: &mut Passes<'_>,
+    f: &mut ItemSink<'_>,
 ) -> Result<(End, u32)> {
     let path = reader.path().to_path_buf();
     let mut last = 0;
-    let end = scan::frames(reader, until, &mut |frame, body| {
+    let end = scan::frames(reader, until, passes, &mut |frame, body, payloads| {
         last = frame.at.offset;
         let at = u64::from(frame.at.offset);
-        items::of_frame(&path, frame, body, &mut |item: &Item<'_>| {
+        items::of_frame(&path, frame, body, payloads, &mut |item: &Item<'_>| {
             regions.apply(item).map_err(|detail| Error::corrupt(&path, at, detail))?;
-            writer.push(item)
+            f(item)
         })
     })?;
     Ok((end, last))
+}
+
+fn check_end(reader: &mut SegmentReader, found: End, end: End) -> Result<()> {
+    if found == end {
+        return Ok(());
+    }
+    let detail = holes::describe(reader, found)?
+        .unwrap_or_else(|| "sealed segment with no whole batch here, though it goes on".into());
+    Err(reader.corrupt(found.at, detail))
+}
+
+/// What lies behind the frames of the newest segment.
+fn check_begun(reader: &mut SegmentReader, end: End) -> Result<Behind> {
+    if end.at == reader.block_bytes() {
+        return Err(reader.corrupt(end.at, "segment without its first frame"));
+    }
+    scan::behind(reader, end)
 }
 
 /// Writes the last frame's own bytes over it: whatever part of that a crash keeps, they are the same.
@@ -245,16 +309,10 @@ fn create(shared: &Shared, from: &RecoverFrom) -> Result<Appender> {
 }
 
 /// A log that ends before what was acknowledged, or lacks entries that were, is not opened.
-fn check_whole(
-    dir: &Dir,
-    regions: &Regions,
-    appender: &Appender,
-    from: &RecoverFrom,
-) -> Result<()> {
-    let head = Lsn::new(appender.id, appender.end.at);
+fn check_whole(dir: &Dir, regions: &Regions, head: Lsn, from: &RecoverFrom) -> Result<()> {
     if from.checkpoint > head && !mutant::active("log.accept_lost_tail") {
         let detail = format!("the log ends at {head}, before the checkpoint {}", from.checkpoint);
-        return Err(Error::Missing { path: dir.path_of(Name::Segment(appender.id)), detail });
+        return Err(Error::Missing { path: dir.path_of(Name::Segment(head.file)), detail });
     }
     match regions.gap() {
         Some((region, first, last)) if !mutant::active("log.accept_gap") => {

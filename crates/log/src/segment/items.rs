@@ -1,7 +1,8 @@
 //! The items of a segment, from its sidecar when that is whole, else from its frames.
 
+use super::holes::{self, Passes};
 use super::reader::SegmentReader;
-use super::scan::{self, End};
+use super::scan::{self, End, Payloads};
 use super::{chunks::ChunkReader, sidecar};
 use crate::dir::Dir;
 use crate::format::frame::FRAME_HEADER_BYTES;
@@ -15,6 +16,7 @@ pub(crate) fn of_frame(
     path: &std::path::Path,
     frame: &FrameHeader,
     body: &[u8],
+    payloads: Payloads,
     f: &mut ItemSink<'_>,
 ) -> Result<()> {
     let begin = Lsn::new(frame.at.file, frame.at.offset + FRAME_HEADER_BYTES as u32);
@@ -22,7 +24,11 @@ pub(crate) fn of_frame(
     while let Some(item) = items.next_item() {
         let malformed =
             || Error::corrupt(path, u64::from(frame.at.offset), "batch with malformed records");
-        f(&item.ok_or_else(malformed)?)?;
+        let item = item.ok_or_else(malformed)?;
+        match payloads {
+            Payloads::All => f(&item)?,
+            Payloads::Some => f(&holes::without_damage(item))?,
+        }
     }
     Ok(())
 }
@@ -44,11 +50,14 @@ pub(crate) fn of_frames(
     dir: &Dir,
     segment: FileId,
     until: Option<u32>,
+    passes: &mut Passes<'_>,
     f: &mut ItemSink<'_>,
 ) -> Result<End> {
     let mut reader = SegmentReader::open(dir, segment, true)?;
     let path = reader.path().to_path_buf();
-    let end = scan::frames(&mut reader, until, &mut |frame, body| of_frame(&path, frame, body, f))?;
+    let end = scan::frames(&mut reader, until, passes, &mut |frame, body, payloads| {
+        of_frame(&path, frame, body, payloads, f)
+    })?;
     match until {
         Some(until) if end.at < until => {
             Err(reader.corrupt(end.at, "no whole batch here, but the segment goes on"))
@@ -63,6 +72,7 @@ pub(crate) fn of_segment(
     dir: &Dir,
     segment: FileId,
     until: Option<u32>,
+    passes: &mut Passes<'_>,
     f: &mut ItemSink<'_>,
 ) -> Result<()> {
     if let Ok(reader) = sidecar::open(dir, segment)
@@ -71,5 +81,5 @@ pub(crate) fn of_segment(
     {
         return of_sidecar(&reader, f);
     }
-    of_frames(dir, segment, until, f).map(|_| ())
+    of_frames(dir, segment, until, passes, f).map(|_| ())
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod begin;
 pub(crate) mod chunks;
+pub(crate) mod holes;
 pub(crate) mod items;
 pub(crate) mod later;
 pub(crate) mod reader;

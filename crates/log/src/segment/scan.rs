@@ -3,6 +3,7 @@
 //! The rule: a bad frame is cut off only where it can be a write that was under way at a crash.
 //! One frame is under way at a time, so anything valid after it proves that it was durable once.
 
+use super::holes::{self, Passes};
 use super::later;
 use super::reader::{Probe, SegmentReader};
 use crate::format::FrameHeader;
@@ -27,16 +28,37 @@ pub(crate) enum Behind {
     },
 }
 
+/// How much of a frame can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Payloads {
+    All,
+    /// Some of its payloads can't be.
+    Some,
+}
+
+/// What is called with each frame and its body.
+pub(crate) type FrameSink<'a> = dyn FnMut(&FrameHeader, &[u8], Payloads) -> Result<()> + 'a;
+
 /// Calls `f` with each frame from the first block on. Stops at `until`, or at the first block that
-/// holds no whole frame. Fails when a frame is not chained to the one before: a write was lost.
+/// holds no whole frame, nor one with holes that `passes` lets pass. Fails when a frame is not
+/// chained to the one before: a write was lost.
 pub(crate) fn frames(
     reader: &mut SegmentReader,
     until: Option<u32>,
-    f: &mut dyn FnMut(&FrameHeader, &[u8]) -> Result<()>,
+    passes: &mut Passes<'_>,
+    f: &mut FrameSink<'_>,
 ) -> Result<End> {
     let mut end = End { at: reader.block_bytes(), chain: reader.header.chain };
+    // Where a sealed segment ends, its frames are known to have been durable up to there.
+    let mut durable = until.unwrap_or_default();
     while until.is_none_or(|until| end.at < until) {
-        let Probe::Frame(frame) = reader.probe(end.at)? else { break };
+        let (frame, payloads) = match reader.probe(end.at)? {
+            Probe::Frame(frame) => (frame, Payloads::All),
+            Probe::Other(_) => match holes::passed(reader, end, &mut durable, passes)? {
+                Some(frame) => (frame, Payloads::Some),
+                None => break,
+            },
+        };
         if frame.chain != end.chain && !mutant::active("log.chain_unchecked") {
             let detail = "frame is not chained to the one before it: a write was lost";
             return Err(reader.corrupt(end.at, detail));
@@ -46,7 +68,7 @@ pub(crate) fn frames(
             break;
         }
         if let Some(body) = reader.body(end.at, &frame)? {
-            f(&frame, body)?;
+            f(&frame, body, payloads)?;
         }
         end = End { at: reader.after(end.at, &frame), chain: frame.crc };
     }
@@ -63,7 +85,8 @@ fn is_first(reader: &SegmentReader, at: u32) -> bool {
 pub(crate) fn behind(reader: &mut SegmentReader, end: End) -> Result<Behind> {
     let first = reader.probe(end.at)?;
     if let Some(later) = later_frame(reader, end.at)? {
-        let detail = format!("no whole batch here, but a valid one follows at {later}");
+        let detail = holes::describe(reader, end)?
+            .unwrap_or_else(|| format!("no whole batch here, but a valid one follows at {later}"));
         return Err(reader.corrupt(end.at, detail));
     }
     let header = match first {

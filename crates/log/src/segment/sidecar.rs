@@ -7,7 +7,7 @@ use crate::RECORD_OVERHEAD_BYTES;
 use crate::dir::{Dir, Name};
 use crate::format::item::{Previous, put_digest};
 use crate::format::ops::What;
-use crate::format::{Footer, Item, Magic, ops};
+use crate::format::{Content, EntryItem, Footer, Item, Magic, ops};
 use stele_types::{FileId, Result};
 
 /// What a segment holds, counted.
@@ -24,6 +24,9 @@ impl Totals {
     pub fn count(&mut self, item: &Item<'_>, inline_max: usize) {
         self.records += 1;
         match item {
+            Item::Entry(EntryItem { content: Content::Lost, bytes, .. }) => {
+                self.payload_bytes += record_bytes(0, *bytes);
+            }
             Item::Entry(entry) if entry.is_command => {
                 let (mut bytes, mut graves) = (0, 0);
                 let whole = ops::each(entry.content, inline_max, |op| match op.what {
@@ -56,6 +59,8 @@ pub(crate) struct SidecarWriter {
     previous: Previous,
     scratch: Vec<u8>,
     inline_max: usize,
+    /// Whether an entry can't be read.
+    lacks: bool,
     pub totals: Totals,
 }
 
@@ -63,11 +68,13 @@ impl SidecarWriter {
     pub fn new(dir: &Dir, segment: FileId, inline_max: usize) -> Self {
         let chunks = ChunkWriter::new(dir, Name::Sidecar(segment), Magic::Sidecar);
         let previous = Previous::default();
-        Self { chunks, previous, scratch: Vec::new(), inline_max, totals: Totals::default() }
+        let totals = Totals::default();
+        Self { chunks, previous, scratch: Vec::new(), inline_max, lacks: false, totals }
     }
 
     pub fn push(&mut self, item: &Item<'_>) -> Result<()> {
         self.totals.count(item, self.inline_max);
+        self.lacks |= matches!(item, Item::Entry(EntryItem { content: Content::Lost, .. }));
         let (out, scratch) = (self.chunks.chunk(), &mut self.scratch);
         put_digest(out, scratch, &mut self.previous, item, self.inline_max);
         if self.chunks.flush_full()? {
@@ -76,8 +83,12 @@ impl SidecarWriter {
         Ok(())
     }
 
-    /// Durable under its name after the next sync of the directory.
+    /// Durable under its name after the next sync of the directory. A segment with an entry that can't
+    /// be read gets no sidecar: there the entry would pass for one without operations.
     pub fn finish(self, end: End) -> Result<()> {
+        if self.lacks {
+            return self.chunks.abandon();
+        }
         let Totals { records, payload_bytes, graves } = self.totals;
         let fields = [u64::from(end.at), u64::from(end.chain), records, payload_bytes, graves, 0];
         self.chunks.finish(fields).map(|_| ())

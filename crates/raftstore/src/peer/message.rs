@@ -72,6 +72,8 @@ impl<E: StorageEngine> Peer<E> {
                 self.keep_found_range(found);
             }
             Body::Lost(_) | Body::Found(_) | Body::LostRange(_) | Body::FoundRange(_) => {}
+            // Of stores, not of peers.
+            Body::LostEntries(_) | Body::FoundEntries(_) => {}
         }
     }
 

@@ -3,6 +3,7 @@
 mod batch;
 mod context;
 mod destroy;
+mod entries;
 mod ident;
 mod journal;
 mod open;

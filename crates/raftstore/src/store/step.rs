@@ -113,6 +113,12 @@ impl<E: StorageEngine> RaftStore<E> {
     }
 
     pub(super) fn receive(&mut self, message: PeerMessage) {
+        match &message.body {
+            Body::LostEntries(lost) => return self.look_for_entries(&message, lost),
+            // An answer that comes late: a store that runs lost none.
+            Body::FoundEntries(_) => return,
+            _ => {}
+        }
         if let Err(reason) = validate::check_envelope(&message, self.ctx.options.store) {
             slog::debug!(self.ctx.logger, "refused a message"; "reason" => reason);
             return;

@@ -4,6 +4,7 @@
 mod admin;
 mod basics;
 mod many;
+mod mending;
 mod merge;
 mod reads;
 mod repair;
@@ -42,6 +43,8 @@ pub(crate) struct Trial {
     pub cut: BTreeSet<(u64, u64)>,
     /// Whether a message is lost.
     pub lose: fn(&PeerMessage) -> bool,
+    /// Stores that wait for copies of entries.
+    pub mending: BTreeMap<u64, mending::Waiting>,
     in_flight: VecDeque<PeerMessage>,
     requests: u64,
     lives: u64,
@@ -75,6 +78,7 @@ impl Trial {
             replies: BTreeMap::new(),
             cut: BTreeSet::new(),
             lose: |_| false,
+            mending: BTreeMap::new(),
             in_flight: VecDeque::new(),
             requests: 0,
             lives: 0,
@@ -221,19 +225,23 @@ impl Trial {
             for id in ids {
                 busy |= self.poll(id);
             }
+            busy |= self.poll_mending();
             while let Some(message) = self.in_flight.pop_front() {
                 let way = (message.from_store.0, message.to_store.0);
                 if self.cut.contains(&way) || (self.lose)(&message) {
                     continue;
                 }
+                let mut frame = Vec::new();
+                let mut payloads = Vec::new();
+                wire::encode(&message, &mut frame, &mut payloads);
+                payloads.iter().for_each(|payload| frame.extend_from_slice(payload));
+                let decoded = wire::decode(frame.into()).unwrap();
+                assert_eq!(decoded, message);
                 if let Some(store) = self.stores.get_mut(&way.1) {
-                    let mut frame = Vec::new();
-                    let mut payloads = Vec::new();
-                    wire::encode(&message, &mut frame, &mut payloads);
-                    payloads.iter().for_each(|payload| frame.extend_from_slice(payload));
-                    let decoded = wire::decode(frame.into()).unwrap();
-                    assert_eq!(decoded, message);
                     store.core.step(Input::Message(decoded));
+                    busy = true;
+                } else if let Some(waiting) = self.mending.get_mut(&way.1) {
+                    self.in_flight.extend(waiting.mender.receive(decoded).unwrap());
                     busy = true;
                 }
             }

@@ -226,6 +226,17 @@ pub(crate) fn check_envelope(message: &PeerMessage, here: StoreId) -> Result<(),
     Ok(())
 }
 
+/// Says why the envelope of a message from one store to another is refused.
+pub(crate) fn check_stores(message: &PeerMessage, here: StoreId) -> Result<(), &'static str> {
+    if message.to_store != here {
+        return Err("meant for another store");
+    }
+    match message.from_store.0 == 0 || message.from_store == here {
+        true => Err("sent by no other store"),
+        false => Ok(()),
+    }
+}
+
 /// Says why a snapshot for this peer is refused, given the peer's term and what it has applied.
 pub(crate) fn check_snapshot(
     header: &SnapshotHeader,

@@ -433,3 +433,16 @@ fn an_envelope_names_two_peers_on_two_stores() {
         assert!(check_envelope(&message, StoreId(101)).is_err(), "number {number}");
     }
 }
+
+#[test]
+fn a_message_between_stores_comes_from_another_store_to_this_one() {
+    let lost = crate::messages::Body::LostEntries(Vec::new());
+    let between = |from, to| {
+        let message = PeerMessage::between_stores(StoreId(from), StoreId(to), lost.clone());
+        check_stores(&message, StoreId(101))
+    };
+    assert_eq!(between(102, 101), Ok(()));
+    for (from, to) in [(102, 103), (101, 101), (0, 101)] {
+        assert!(between(from, to).is_err(), "from {from} to {to}");
+    }
+}

@@ -5,7 +5,7 @@ use crate::messages::{
     Body, FoundRange, PeerMessage, RaftEntry, RaftKind, RaftMessage, SnapshotHeader,
 };
 use bytes::Bytes;
-use stele_storage::{LostValue, Pair};
+use stele_storage::{LostEntry, LostValue, Pair};
 use stele_types::limits::{COMMAND_BYTES_MAX, KEY_BYTES_MAX, USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use stele_types::mutant;
 use stele_types::{
@@ -65,6 +65,8 @@ fn read_message(reader: &mut Reader<'_>, frame: &Bytes) -> Read<PeerMessage> {
         7 => Body::Found(read_found(reader, frame)?),
         8 => Body::LostRange(reader.engine_range()?),
         9 => Body::FoundRange(read_found_range(reader, frame)?),
+        10 => Body::LostEntries(read_lost_entries(reader)?),
+        11 => Body::FoundEntries(read_found_entries(reader, frame)?),
         _ => return Err("unknown body"),
     };
     reader.end()?;
@@ -124,18 +126,23 @@ fn read_entries(reader: &mut Reader<'_>, frame: &Bytes) -> Read<Vec<RaftEntry>> 
     for _ in 0..count {
         let [term, index, length] = table.numbers()?;
         let length = usize::try_from(length).ok().filter(|bytes| *bytes <= COMMAND_BYTES_MAX);
-        let payload = reader.take(length.ok_or("entry too long")?)?;
-        let payload = match payload.is_empty() {
-            true => Bytes::new(),
-            false => frame.slice_ref(payload),
-        };
-        // A command that the engine could not apply would stop every replica.
-        if !payload.is_empty() && Command::parse(payload.clone()).is_err() {
-            return Err("an entry is no command");
-        }
+        let payload = read_payload(reader, frame, length.ok_or("entry too long")?)?;
         entries.push(RaftEntry { term: Term(term), index: LogIndex(index), payload });
     }
     Ok(entries)
+}
+
+fn read_payload(reader: &mut Reader<'_>, frame: &Bytes, length: usize) -> Read<Bytes> {
+    let payload = reader.take(length)?;
+    if payload.is_empty() {
+        return Ok(Bytes::new());
+    }
+    let payload = frame.slice_ref(payload);
+    // A command that the engine could not apply would stop every replica.
+    match Command::parse(payload.clone()) {
+        Ok(_) => Ok(payload),
+        Err(_) => Err("an entry is no command"),
+    }
 }
 
 /// Least bytes that describe a value.
@@ -174,6 +181,28 @@ fn read_found(reader: &mut Reader<'_>, frame: &Bytes) -> Read<Vec<(Bytes, Bytes)
         Ok((key, if value.is_empty() { Bytes::new() } else { frame.slice_ref(value) }))
     };
     found.into_iter().map(value).collect()
+}
+
+fn read_lost_entries(reader: &mut Reader<'_>) -> Read<Vec<LostEntry>> {
+    let count = read_count(reader)?;
+    let number = |number: u64| u32::try_from(number).map_err(|_| "a number too large");
+    let mut entries = Vec::with_capacity(count);
+    for _ in 0..count {
+        let [region, index, term, bytes, crc] = reader.numbers()?;
+        let (region, index, term) = (RegionId(region), LogIndex(index), Term(term));
+        let (bytes, crc) = (number(bytes)?, number(crc)?);
+        if bytes as usize > COMMAND_BYTES_MAX {
+            return Err("entry too long");
+        }
+        entries.push(LostEntry { region, index, term, bytes, crc });
+    }
+    Ok(entries)
+}
+
+fn read_found_entries(reader: &mut Reader<'_>, frame: &Bytes) -> Read<Vec<(LostEntry, Bytes)>> {
+    let lost = read_lost_entries(reader)?;
+    let found = |lost: LostEntry| Ok((lost, read_payload(reader, frame, lost.bytes as usize)?));
+    lost.into_iter().map(found).collect()
 }
 
 fn read_found_range(reader: &mut Reader<'_>, frame: &Bytes) -> Read<FoundRange> {

@@ -3,6 +3,7 @@
 use super::{FORMAT, REJECT, zigzag};
 use crate::messages::{Body, FoundRange, PeerMessage, RaftMessage, SnapshotHeader};
 use bytes::Bytes;
+use stele_storage::LostEntry;
 use stele_types::{Peer, varint};
 
 /// Appends the message's head, and its entries' commands without a copy. The frame is the head, then
@@ -20,6 +21,8 @@ pub fn encode(message: &PeerMessage, head: &mut Vec<u8>, payloads: &mut Vec<Byte
         Body::Found(_) => 7,
         Body::LostRange(_) => 8,
         Body::FoundRange(_) => 9,
+        Body::LostEntries(_) => 10,
+        Body::FoundEntries(_) => 11,
     });
     numbers(head, [message.from_store.0, message.to_store.0, message.region.0]);
     head.push(message.kind as u8);
@@ -56,6 +59,12 @@ pub fn encode(message: &PeerMessage, head: &mut Vec<u8>, payloads: &mut Vec<Byte
             varint::put_bytes(head, &range.end);
         }
         Body::FoundRange(found) => found_range(found, head, payloads),
+        Body::LostEntries(lost) => lost_entries(lost.iter(), head),
+        Body::FoundEntries(found) => {
+            lost_entries(found.iter().map(|(lost, _)| lost), head);
+            let filled = found.iter().filter(|(_, payload)| !payload.is_empty());
+            payloads.extend(filled.map(|(_, payload)| payload.clone()));
+        }
         Body::Gone | Body::WakeUp => {}
     }
 }
@@ -80,6 +89,14 @@ fn found_range(found: &FoundRange, head: &mut Vec<u8>, payloads: &mut Vec<Bytes>
     }
     let filled = found.pairs.iter().filter(|pair| !pair.value.is_empty());
     payloads.extend(filled.map(|pair| pair.value.clone()));
+}
+
+fn lost_entries<'a>(entries: impl ExactSizeIterator<Item = &'a LostEntry>, head: &mut Vec<u8>) {
+    varint::put(head, entries.len() as u64);
+    for lost in entries {
+        let LostEntry { region, index, term, bytes, crc } = lost;
+        numbers(head, [region.0, index.0, term.0, u64::from(*bytes), u64::from(*crc)]);
+    }
 }
 
 fn raft(message: &RaftMessage, head: &mut Vec<u8>, payloads: &mut Vec<Bytes>) {

@@ -9,6 +9,8 @@
 //! body     := 0 raft | 1 | 2 index term target | 3 term last | 4 | 5 index term | 6 lost | 7 found
 //!              (raft, gone, merged, hibernate, wake up, prepared)
 //!            | 8 start:bytes end:bytes | 9 start:bytes end:bytes index ranged    (lost, found range)
+//!            | 10 entries | 11 entries                           (lost, found entries)
+//! entries  := count (region index term length crc)*        (each one found is a payload)
 //! ranged   := count (key:bytes length expires_at_s)*       (each value is a payload)
 //! lost     := count (key:bytes length crc)*
 //! found    := count (key:bytes length)*                    (each value is a payload)
@@ -30,7 +32,7 @@ pub(crate) const ENTRIES_MAX: usize = 1 << 17;
 /// Longest read or heartbeat context.
 pub(crate) const CONTEXT_BYTES_MAX: usize = 64;
 
-/// Most values asked for, or sent, in one message.
+/// Most values or entries asked for, or sent, in one message.
 pub(crate) const VALUES_MAX: usize = 1 << 10;
 
 const REJECT: u8 = 1;

@@ -5,7 +5,7 @@ use crate::messages::{
 use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use stele_storage::LostValue;
+use stele_storage::{LostEntry, LostValue};
 use stele_types::limits::USER_KEY_BYTES_MAX;
 use stele_types::{
     CommandBuilder, KeyRange, LogIndex, Peer, PeerId, PeerRole, Prng, Region, RegionEpoch,
@@ -62,6 +62,12 @@ fn header() -> SnapshotHeader {
     }
 }
 
+fn lost_entry(payload: &Bytes) -> LostEntry {
+    let (region, index, term) = (RegionId(2), LogIndex(1 << 40), Term(3));
+    let crc = stele_types::checksum::crc32c(payload);
+    LostEntry { region, index, term, bytes: payload.len() as u32, crc }
+}
+
 fn bodies() -> Vec<PeerMessage> {
     let merged = Body::Merged { prepared: (LogIndex(8), Term(2)), target: RegionId(44) };
     let prepared = Body::Prepared { prepared: (LogIndex(8), Term(2)) };
@@ -83,6 +89,11 @@ fn bodies() -> Vec<PeerMessage> {
     let found = FoundRange { range, at: LogIndex(1 << 40), pairs: pairs.to_vec() };
     all.push(sample(Body::FoundRange(found)));
     all.push(sample(Body::Found(vec![pair(b"value"), pair(b""), pair(b"other")])));
+    let entries =
+        [command(b"one"), Bytes::new(), command(b"other")].map(|it| (lost_entry(&it), it));
+    let between = |body| PeerMessage::between_stores(StoreId(1), StoreId(2), body);
+    all.push(between(Body::LostEntries(entries.iter().map(|(lost, _)| *lost).collect())));
+    all.push(between(Body::FoundEntries(entries.to_vec())));
     all
 }
 
@@ -133,7 +144,17 @@ fn what_passes_a_limit_is_refused() {
         raft.entries = vec![entry(Bytes::new()); ENTRIES_MAX];
     });
     assert!(decode(largest).is_ok());
+    let found = |payload: Bytes| {
+        let lost = lost_entry(&payload);
+        frame(&sample(Body::FoundEntries(vec![(lost, payload)])))
+    };
+    assert!(decode(found(command(b"v"))).is_ok());
+    let many = |count| frame(&sample(Body::LostEntries(vec![lost_entry(&Bytes::new()); count])));
+    assert!(decode(many(VALUES_MAX)).is_ok());
     let refused = [
+        many(VALUES_MAX + 1),
+        found(Bytes::from_static(b"no command")),
+        found(command(b"v").slice(..9)),
         edited(|_, raft| raft.context = Bytes::from(vec![1; CONTEXT_BYTES_MAX + 1])),
         edited(|message, _| message.range.end = key(USER_KEY_BYTES_MAX + 1)),
         edited(|_, raft| raft.entries = vec![entry(Bytes::new()); ENTRIES_MAX + 1]),

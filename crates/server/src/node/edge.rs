@@ -52,12 +52,10 @@ impl Edge {
 impl Outward for Edge {
     fn send(&self, messages: Vec<PeerMessage>) {
         let (near, far): (Vec<_>, Vec<_>) =
-            messages.into_iter().partition(|message| self.stores.get(message.to_store).is_some());
+            messages.into_iter().partition(|message| self.stores.has(message.to_store));
         for message in near {
-            if let Some(store) = self.stores.get(message.to_store) {
-                let bytes = transport::message_bytes(&message);
-                store.message(message, bytes);
-            }
+            let bytes = transport::message_bytes(&message);
+            self.message(message, bytes);
         }
         if let Some(transport) = self.transport.get().filter(|_| !far.is_empty()) {
             transport.send(far);
@@ -88,6 +86,8 @@ impl Deliver for Edge {
     fn message(&self, message: PeerMessage, bytes: u64) {
         if let Some(store) = self.stores.get(message.to_store) {
             store.message(message, bytes);
+        } else if let Some(waiting) = self.stores.waiting_for(message.to_store) {
+            waiting.message(message, bytes);
         }
     }
 

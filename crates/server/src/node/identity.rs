@@ -21,9 +21,11 @@ pub(super) type Opened = Vec<(Arc<Engine>, Option<StoreIdent>)>;
 
 /// The cluster the directories belong to, if any does. Fails with `WrongStore` when they belong to
 /// different ones.
-pub(super) fn cluster_of(opened: &Opened) -> Result<Option<ClusterId>> {
+pub(super) fn cluster_of(
+    idents: impl IntoIterator<Item = StoreIdent>,
+) -> Result<Option<ClusterId>> {
     let mut found: Option<StoreIdent> = None;
-    for ident in opened.iter().filter_map(|(_, ident)| *ident) {
+    for ident in idents {
         match found {
             Some(first) if first.cluster != ident.cluster => {
                 return Err(Error::WrongStore {

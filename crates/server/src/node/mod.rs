@@ -6,6 +6,7 @@ mod heartbeat;
 mod identity;
 mod ids;
 mod listen;
+mod mending;
 mod open;
 mod split;
 mod steps;
@@ -88,18 +89,18 @@ impl Node {
         let started = Instant::now();
         let (listener, address) = listen::bind(&config).await?;
         let config = Arc::new(config);
-        let mut opened = open_all(&config).await?;
+        let (mut opened, lost) = open_all(&config).await?;
         let Some(first_dir) = config.stores.first() else {
             return Err(Error::invalid("no store is named: set `store` to a directory"));
         };
         let members = Arc::new(Members::open(first_dir)?);
-        let cluster = belong(&config, &mut opened, &members, &address).await?;
+        let cluster = belong(&config, &mut opened, &lost, &members, &address).await?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let stores = Arc::new(Stores::new(BATCH_ENTRY_BYTES_MAX));
         let (failed, failures) = mpsc::unbounded_channel();
         let runtime = tokio::runtime::Handle::current();
         let edge = Arc::new(Edge::new(stores.clone(), runtime, failed));
-        let idents: Vec<StoreIdent> = opened.iter().filter_map(|(_, ident)| *ident).collect();
+        let idents = idents_of(&opened, &lost);
         for ident in &idents {
             members.add_own(ident.store, &address)?;
         }
@@ -120,6 +121,7 @@ impl Node {
             stores.add(start_store(&config, engine, ident, &clock, &edge)?);
         }
         let parts = Parts { config, cluster, address, members, stores, edge, clock };
+        lost.into_iter().try_for_each(|lost| mending::wait(lost, &parts))?;
         let (stopping, _) = watch::channel(false);
         let placement = parts.placement(&idents);
         parts.serve(listener, placement.clone(), transport.clone(), &stopping);
@@ -143,7 +145,8 @@ impl Node {
                 () = &mut signal => return Ok(()),
                 failure = self.failures.recv() => {
                     let Some((_, error)) = failure else { return Ok(()) };
-                    if self.stores.all().iter().all(|store| !store.is_running()) {
+                    let runs = self.stores.all().iter().any(|store| store.is_running());
+                    if !runs && self.stores.waiting().is_empty() {
                         return Err(error);
                     }
                 }
@@ -156,9 +159,11 @@ impl Node {
         // Without receivers there is nothing to end.
         let _ = self.stopping.send(true);
         self.transport.shutdown().await;
-        let stores = self.stores.all();
+        let stores = self.stores.clone();
         let stopped = tokio::task::spawn_blocking(move || {
-            for store in stores {
+            // These first: one may just open.
+            stores.waiting().iter().for_each(|store| store.stop());
+            for store in stores.all() {
                 if let Err(error) = store.stop() {
                     tracing::warn!("store {} did not end cleanly: {error}", store.id());
                 }
@@ -193,14 +198,15 @@ impl Parts {
         let birth = founded.then(|| Birth {
             cluster: self.cluster,
             address: self.address.clone(),
-            capacities_bytes: self
-                .stores
-                .all()
-                .iter()
-                .map(|store| store.engine().stats().device_bytes)
-                .collect(),
+            capacities_bytes: self.capacities_bytes(),
         });
         PlacementService::new(self.cluster, Arc::new(system), birth)
+    }
+
+    fn capacities_bytes(&self) -> Vec<u64> {
+        let (open, waiting) = (self.stores.all(), self.stores.waiting());
+        let open = open.iter().map(|store| store.engine().stats().device_bytes);
+        open.chain(waiting.iter().map(|store| store.device_bytes)).collect()
     }
 
     fn serve(
@@ -304,19 +310,29 @@ fn start_store(
     StoreHandle::start(ident.store, engine, core, clock, edge, config.pending_bytes_max)
 }
 
-async fn open_all(config: &Arc<Config>) -> Result<identity::Opened> {
+/// What opened, and what waits for copies of entries before it does.
+async fn open_all(config: &Arc<Config>) -> Result<(identity::Opened, Vec<mending::Lost>)> {
     let config = config.clone();
     let open = move || {
-        let mut opened = Vec::new();
+        let (mut opened, mut waiting) = (Vec::new(), Vec::new());
         for dir in &config.stores {
-            let engine = open::engine(&config, dir, StoreId(random() | 1))?;
-            let ident = RaftStore::ident(&*engine)?;
-            opened.push((engine, ident));
+            match open::engine(&config, dir, StoreId(random() | 1)) {
+                Ok(engine) => {
+                    let ident = RaftStore::ident(&*engine)?;
+                    opened.push((engine, ident));
+                }
+                Err(error) => waiting.push(mending::begin(&config, dir, error)?),
+            }
         }
-        Ok(opened)
+        Ok((opened, waiting))
     };
     let stopped = |_| Error::Busy("the server is stopping".to_owned());
     tokio::task::spawn_blocking(open).await.map_err(stopped)?
+}
+
+fn idents_of(opened: &identity::Opened, lost: &[mending::Lost]) -> Vec<StoreIdent> {
+    let opened = opened.iter().filter_map(|(_, ident)| *ident);
+    opened.chain(lost.iter().map(|lost| lost.ident)).collect()
 }
 
 /// The cluster of the directories; if all are new they found it or join it. New ones beside members
@@ -324,10 +340,11 @@ async fn open_all(config: &Arc<Config>) -> Result<identity::Opened> {
 async fn belong(
     config: &Config,
     opened: &mut identity::Opened,
+    lost: &[mending::Lost],
     members: &Members,
     address: &str,
 ) -> Result<ClusterId> {
-    if let Some(cluster) = identity::cluster_of(opened)? {
+    if let Some(cluster) = identity::cluster_of(idents_of(opened, lost))? {
         return Ok(cluster);
     }
     if config.join.is_empty() {

@@ -62,7 +62,7 @@ async fn healthz(State(health): State<Health>) -> impl IntoResponse {
     }
 }
 
-/// Every region here has a leader that this node knows.
+/// Every region here has a leader that this node knows, and every store is open.
 async fn readyz(State(health): State<Health>) -> impl IntoResponse {
     let (mut regions, mut led) = (0, 0);
     for store in health.stores.all().iter().filter(|store| store.is_running()) {
@@ -72,9 +72,13 @@ async fn readyz(State(health): State<Health>) -> impl IntoResponse {
             led += usize::from(leader.is_some());
         }
     }
-    let text = format!("{led} of {regions} regions have a known leader\n");
+    let mut text = format!("{led} of {regions} regions have a known leader\n");
+    let waiting = health.stores.waiting();
+    for store in &waiting {
+        text += &format!("store {} waits for {} lost entries\n", store.id, store.lost());
+    }
     // A node whose store is still empty serves too: it takes replicas.
-    let is_ready = led == regions;
+    let is_ready = led == regions && waiting.is_empty();
     (if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, text)
 }
 
@@ -104,11 +108,25 @@ async fn status(State(health): State<Health>) -> Json<Value> {
             })
         })
         .collect();
+    let waiting: Vec<Value> = health
+        .stores
+        .waiting()
+        .iter()
+        .map(|store| {
+            json!({
+                "store": store.id.0,
+                "directory": store.dir.display().to_string(),
+                "lost_entries": store.lost(),
+                "lost_entries_at_first": store.lost_at_first,
+            })
+        })
+        .collect();
     Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
         "cluster": health.cluster.0,
         "address": health.address,
         "uptime_s": health.metrics.uptime().as_secs(),
         "stores": stores,
+        "waiting_stores": waiting,
     }))
 }

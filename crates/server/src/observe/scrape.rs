@@ -154,7 +154,12 @@ fn repairs(stores: &Stores) -> Vec<Family> {
         scrubbed.samples.push((own.clone(), scrub.bytes as f64));
         passes.samples.push((own, scrub.passes as f64));
     }
-    vec![repair, lost, scrubbed, passes]
+    let mut entries =
+        family("lost_entries", "gauge", "Entries without which a store does not open");
+    for store in stores.waiting() {
+        entries.samples.push((format!("store=\"{}\"", store.id), store.lost() as f64));
+    }
+    vec![repair, lost, scrubbed, passes, entries]
 }
 
 fn label(store: StoreId, name: &str, value: &str) -> String {

@@ -240,7 +240,7 @@ const REQUEST_OVERHEAD_BYTES: u64 = 256;
 
 /// Starts a store's thread. A panic in it ends the process: what it was about is half done in memory,
 /// and nobody would do its work from there on.
-fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+pub(crate) fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let failed = |source| Error::Io { op: "start of a thread", path: name.clone().into(), source };
     let run = || {
         let _end = EndsOnPanic;

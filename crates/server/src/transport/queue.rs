@@ -1,14 +1,17 @@
 //! Messages that wait for a connection: bounded in bytes, dropped when there is none.
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use stele_raftstore::{Body, PeerMessage, RaftEntry, RaftKind};
+use stele_storage::LostEntry;
 use stele_types::mutant;
 use tokio::sync::Notify;
 
 /// What a message costs beside its keys and entries.
 const MESSAGE_OVERHEAD_BYTES: u64 = size_of::<(PeerMessage, u64)>() as u64;
 const ENTRY_OVERHEAD_BYTES: u64 = size_of::<RaftEntry>() as u64;
+const FOUND_OVERHEAD_BYTES: u64 = size_of::<(LostEntry, Bytes)>() as u64;
 /// An empty queue keeps no more places than this.
 const PLACES_KEPT_MAX: usize = 1024;
 
@@ -34,6 +37,11 @@ pub fn message_bytes(message: &PeerMessage) -> u64 {
             let bytes = found.pairs.iter().map(|pair| pair.key.len() + pair.value.len());
             bytes.sum::<usize>() as u64 + found.pairs.len() as u64 * ENTRY_OVERHEAD_BYTES
         }
+        Body::LostEntries(lost) => lost.len() as u64 * ENTRY_OVERHEAD_BYTES,
+        Body::FoundEntries(found) => {
+            let bytes: usize = found.iter().map(|(_, payload)| payload.len()).sum();
+            bytes as u64 + found.len() as u64 * FOUND_OVERHEAD_BYTES
+        }
         _ => 0,
     };
     MESSAGE_OVERHEAD_BYTES + keys as u64 + body
@@ -43,7 +51,7 @@ pub fn message_bytes(message: &PeerMessage) -> u64 {
 pub fn is_data(message: &PeerMessage) -> bool {
     match &message.body {
         Body::Raft(raft) => matches!(raft.kind, RaftKind::Append | RaftKind::AppendResponse),
-        Body::Found(_) | Body::FoundRange(_) => true,
+        Body::Found(_) | Body::FoundRange(_) | Body::FoundEntries(_) => true,
         _ => false,
     }
 }

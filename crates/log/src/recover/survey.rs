@@ -1,0 +1,298 @@
+//! What recovery would read, looked at without a change, for a store that other replicas can mend:
+//! which entries are lost to damage of their payloads, and putting copies in their places.
+
+use super::chain;
+use super::inventory::{Inventory, Orphans};
+use super::{by_frames, by_sidecar, check_begun, check_end, check_whole};
+use crate::dir::{Dir, Name};
+use crate::format::FrameHeader;
+use crate::poison::Poison;
+use crate::region::Regions;
+use crate::segment::holes::{self, Hole};
+use crate::segment::reader::{Probe, SegmentReader};
+use crate::segment::scan::End;
+use crate::{LogOptions, RecoverFrom, RegionLog};
+use bytes::Bytes;
+use std::collections::BTreeSet;
+use std::io::IoSlice;
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::Arc;
+use stele_types::{Cause, Error, FileId, Locator, LogIndex, Lsn, RegionId, Result, Term, mutant};
+use stele_vfs::{AlignedBuf, Open, Vfs};
+
+/// A log that is not open. Nobody else may write to it meanwhile; nothing but copies of lost
+/// payloads is written here.
+#[derive(Debug)]
+pub struct Survey {
+    dir: Dir,
+    options: LogOptions,
+    from: RecoverFrom,
+    holes_max: usize,
+    regions: Regions,
+    /// Payloads that are needed.
+    holes: BTreeSet<Hole>,
+    /// Those that are in no region's log.
+    dead: BTreeSet<Lsn>,
+    /// Whether there are more holes than these.
+    has_more: bool,
+    poison: Poison,
+}
+
+/// Holes that keep nobody from opening the log.
+#[derive(Debug)]
+pub(crate) struct Unneeded {
+    dead: BTreeSet<Lsn>,
+}
+
+impl Unneeded {
+    pub fn has(&self, from: &RecoverFrom, hole: &Hole) -> bool {
+        from.is_settled(hole.region, hole.index) || self.dead.contains(&hole.at)
+    }
+}
+
+impl Survey {
+    /// Looks at the log in `dir`, and knows at most `holes_max` holes at a time, 64 bytes each. Fails
+    /// with what opening it would fail with, were the holes filled.
+    pub fn take(
+        vfs: Arc<dyn Vfs>,
+        dir: &Path,
+        options: &LogOptions,
+        from: &RecoverFrom,
+        holes_max: usize,
+    ) -> Result<Self> {
+        let (store, direct) = (options.store, options.direct);
+        Self::of(&Dir { vfs, path: dir.to_path_buf(), store, direct }, options, from, holes_max)
+    }
+
+    pub(crate) fn of(
+        dir: &Dir,
+        options: &LogOptions,
+        from: &RecoverFrom,
+        holes_max: usize,
+    ) -> Result<Self> {
+        let mut survey = Self {
+            dir: dir.clone(),
+            options: options.clone(),
+            from: from.clone(),
+            holes_max,
+            regions: Regions::default(),
+            holes: BTreeSet::new(),
+            dead: BTreeSet::new(),
+            has_more: false,
+            poison: Poison::default(),
+        };
+        survey.look()?;
+        Ok(survey)
+    }
+
+    /// The holes it takes to open the log.
+    pub(crate) fn into_unneeded(self) -> Option<Unneeded> {
+        self.is_whole().then_some(Unneeded { dead: self.dead })
+    }
+
+    /// Whether all payloads that are needed are there: the log opens.
+    pub fn is_whole(&self) -> bool {
+        self.holes.is_empty() && !self.has_more
+    }
+
+    /// The holes after this one, in the order of regions and indices. When all of them are filled,
+    /// more may come to light.
+    pub fn holes_after(&self, last: Option<&Hole>) -> impl Iterator<Item = &Hole> {
+        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+        self.holes.range((from, Bound::Unbounded))
+    }
+
+    /// Where an entry is lost: more than once if it was appended more than once.
+    pub fn holes_of(
+        &self,
+        region: RegionId,
+        index: LogIndex,
+        term: Term,
+    ) -> impl Iterator<Item = &Hole> {
+        let first = Hole { region, index, term, at: Lsn::default(), bytes: 0, crc: 0, frame: 0 };
+        let same =
+            move |hole: &&Hole| (hole.region, hole.index, hole.term) == (region, index, term);
+        self.holes.range(first..).take_while(same)
+    }
+
+    /// The term of an entry of a region's log.
+    pub fn term(&self, region: RegionId, index: LogIndex) -> Option<Term> {
+        self.regions.get(region)?.place(index).map(|place| place.term)
+    }
+
+    /// A region's log.
+    pub fn region(&self, region: RegionId) -> Option<RegionLog> {
+        self.regions.get(region).map(|region| region.log())
+    }
+
+    /// The payload of an entry of a region's log; `None` when it is not there or damaged.
+    pub fn find(&self, region: RegionId, index: LogIndex, term: Term) -> Result<Option<Bytes>> {
+        let place = self.regions.get(region).and_then(|region| region.place(index));
+        let Some(place) = place.filter(|place| place.term == term) else { return Ok(None) };
+        let Lsn { file, offset } = place.at;
+        let at = Locator { file, offset, length: place.bytes(), crc: place.crc };
+        match self.read(Name::Segment(file), &at) {
+            Ok(payload) => Ok(Some(payload)),
+            Err(error) if error.is_damage() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The value at a locator.
+    pub fn value(&self, at: &Locator) -> Result<Bytes> {
+        let is_sorted = self.dir.vfs.exists(&self.dir.path_of(Name::Sorted(at.file)))?;
+        let name = if is_sorted { Name::Sorted(at.file) } else { Name::Segment(at.file) };
+        self.read(name, at)
+    }
+
+    fn read(&self, name: Name, at: &Locator) -> Result<Bytes> {
+        let file = self.dir.open_read(name)?;
+        let (begin, end) = (u64::from(at.offset), u64::from(at.offset) + u64::from(at.length));
+        if end > file.len()? {
+            return Err(Error::corrupt(file.path(), begin, "value goes beyond the file's end"));
+        }
+        let mut value = vec![0; at.length as usize];
+        file.read_exact_at(&mut value, begin)?;
+        at.check(&value)?;
+        Ok(value.into())
+    }
+
+    /// Puts a payload in its place, durably. `false`, having written nothing, when there is no such
+    /// hole or these are not the bytes it lost. After a failure nothing more is written.
+    pub fn fill(&mut self, hole: &Hole, payload: &[u8]) -> Result<bool> {
+        self.poison.check()?;
+        let is_copy = hole.is(payload)
+            || mutant::active("log.fill_unchecked") && payload.len() == hole.bytes as usize;
+        if !self.holes.contains(hole) || !is_copy {
+            return Ok(false);
+        }
+        self.write(hole, payload).map_err(|error| self.poison.set(error))?;
+        self.holes.remove(hole);
+        self.check_filled(hole).map_err(|error| self.poison.set(error))?;
+        if self.holes.is_empty() && self.has_more {
+            self.look().inspect_err(|_| self.has_more = true)?;
+        }
+        Ok(true)
+    }
+
+    /// In place, though no durable block is written again otherwise: all its bytes are those that were
+    /// written first. What a crash leaves of it is a hole, as it was before: a frame that something
+    /// valid follows is never taken for a torn one.
+    fn write(&self, hole: &Hole, payload: &[u8]) -> Result<()> {
+        let mut reader = SegmentReader::open(&self.dir, hole.at.file, false)?;
+        let file = self.dir.open_append(Name::Segment(hole.at.file))?;
+        // Where the device now asks for larger blocks, only the page cache can write this.
+        let file = match file.block_bytes() {
+            Some(bytes) if bytes > reader.block_bytes() as usize => {
+                self.dir.vfs.open(file.path(), Open::WRITE)?
+            }
+            _ => file,
+        };
+        if file.block_bytes().is_some() {
+            let (blocks, at) = blocks_with(&mut reader, hole, payload)?;
+            file.write_at(&[IoSlice::new(&blocks)], at, Cause::Log)?;
+        } else {
+            file.write_at(&[IoSlice::new(payload)], u64::from(hole.at.offset), Cause::Log)?;
+        }
+        // Nobody is told of it before it is durable.
+        if mutant::active("log.fill_unsynced") { Ok(()) } else { file.sync_data() }
+    }
+
+    /// What is on the device now is the payload; with a frame's last one, the frame is as it was.
+    fn check_filled(&self, hole: &Hole) -> Result<()> {
+        let mut reader = SegmentReader::open(&self.dir, hole.at.file, false)?;
+        let payload = reader.range(u64::from(hole.at.offset), hole.bytes as usize)?;
+        let mut is_filled = payload.is_some_and(|payload| hole.is(payload));
+        let same = |other: &Hole| (other.at.file, other.frame) == (hole.at.file, hole.frame);
+        if is_filled && !self.has_more && !self.holes.iter().any(same) {
+            let is_whole = matches!(reader.probe(hole.frame)?, Probe::Frame(_));
+            is_filled = is_whole || proven(&mut reader, hole.frame)?.is_some();
+        }
+        if is_filled || mutant::active("log.fill_unread") {
+            return Ok(());
+        }
+        Err(reader.corrupt(hole.frame, "a copy was written here, and is not what is read"))
+    }
+
+    fn look(&mut self) -> Result<()> {
+        let inventory = Inventory::take(&self.dir, &self.options, &self.from, Orphans::Kept)?;
+        let chain = chain::links(&self.dir, &inventory.segments, &self.from)?;
+        (self.regions, self.has_more) = (Regions::default(), false);
+        let Some((newest, sealed)) = chain.split_last() else { return Ok(()) };
+        for (i, link) in sealed.iter().enumerate() {
+            let next = sealed.get(i + 1).unwrap_or(newest);
+            let end = End { at: next.header.previous_end, chain: next.header.chain };
+            if by_sidecar(&self.dir, link.id, end, &mut self.regions)?.is_none() {
+                let (mut reader, found) = self.look_at(link.id, Some(end.at))?;
+                check_end(&mut reader, found, end)?;
+            }
+        }
+        let (mut reader, end) = self.look_at(newest.id, None)?;
+        check_begun(&mut reader, end)?;
+        check_whole(&self.dir, &self.regions, Lsn::new(newest.id, end.at), &self.from)?;
+        self.part();
+        Ok(())
+    }
+
+    fn look_at(&mut self, id: FileId, until: Option<u32>) -> Result<(SegmentReader, End)> {
+        let mut reader = SegmentReader::open(&self.dir, id, false)?;
+        let (holes, has_more, from) = (&mut self.holes, &mut self.has_more, &self.from);
+        let holes_max = self.holes_max;
+        let mut note = |hole: &Hole| {
+            if from.is_settled(hole.region, hole.index) {
+                return true;
+            }
+            match holes.len() < holes_max {
+                true => drop(holes.insert(*hole)),
+                false => *has_more = true,
+            }
+            true
+        };
+        let regions = &mut self.regions;
+        let (end, _) = by_frames(&mut reader, until, regions, &mut note, &mut |_| Ok(()))?;
+        Ok((reader, end))
+    }
+
+    /// What was replaced, or belonged to a region that left, nobody asks for, and nobody may have.
+    fn part(&mut self) {
+        if self.from.settled.is_none() {
+            return;
+        }
+        let regions = &self.regions;
+        let place = |hole: &Hole| regions.get(hole.region).and_then(|it| it.place(hole.index));
+        let is_dead = |hole: &Hole| place(hole).is_none_or(|place| place.at != hole.at);
+        self.dead.extend(self.holes.iter().filter(|hole| is_dead(hole)).map(|hole| hole.at));
+        self.holes.retain(|hole| !self.dead.contains(&hole.at));
+    }
+}
+
+/// The frame there, if it is whole but for holes.
+fn proven(reader: &mut SegmentReader, at: u32) -> Result<Option<FrameHeader>> {
+    let Some(frame) = reader.named(at)? else { return Ok(None) };
+    holes::proven(reader, End { at, chain: frame.chain })
+}
+
+/// The blocks a payload lies in, with it, and where they begin. What lies around it is proven: a
+/// wrong read must not be written back.
+fn blocks_with(
+    reader: &mut SegmentReader,
+    hole: &Hole,
+    payload: &[u8],
+) -> Result<(AlignedBuf, u64)> {
+    let Some(frame) = proven(reader, hole.frame)? else {
+        return Err(reader.corrupt(hole.frame, "more of a batch is damaged than before"));
+    };
+    let block = reader.block_bytes() as usize;
+    let begin = (hole.at.offset - hole.frame) as usize;
+    let (from, end) = (begin - begin % block, begin + payload.len());
+    let upto = end.next_multiple_of(block);
+    let body = reader.body(hole.frame, &frame)?.unwrap_or_default();
+    let bytes = [frame.encode().as_slice(), body].concat();
+    let before = bytes.get(from..begin).unwrap_or_default();
+    let behind = bytes.get(end..upto.min(bytes.len())).unwrap_or_default();
+    let mut blocks = AlignedBuf::new();
+    [before, payload, behind].iter().for_each(|part| blocks.extend_from_slice(part));
+    blocks.pad_to_multiple(block);
+    Ok((blocks, u64::from(hole.frame) + from as u64))
+}

@@ -1,0 +1,36 @@
+//! Damage to the logs of all stores at once loses nothing and is mended within a minute.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::ops::RangeInclusive;
+use stele_sim::helical::MEND_NANOS;
+use stele_sim::holes::{plan, run};
+
+/// `STELE_SEED=7` is that seed alone, `STELE_SEED=1..500` all of these.
+fn seeds() -> RangeInclusive<u64> {
+    let Ok(text) = std::env::var("STELE_SEED") else { return 1..=8 };
+    let (first, last) = text.split_once("..").unwrap_or((&text, &text));
+    first.parse().unwrap()..=last.parse().unwrap()
+}
+
+// Catalogue: 11.
+#[test]
+fn damaged_logs_of_all_stores_mend_each_other_before_any_of_them_votes() {
+    let (mut mended, mut newest_everywhere) = (0, 0);
+    for seed in seeds() {
+        let (holes, outcome) = run(&plan(seed));
+        let replay = format!("STELE_SEED={seed} cargo test -p stele-sim --test holes: {holes:?}");
+        println!("{replay}");
+        assert_eq!(outcome.violation, None, "{replay}\n{}", outcome.tail);
+        assert!(holes.nanos <= MEND_NANOS, "{replay}");
+        mended += holes.mended;
+        newest_everywhere += u64::from(holes.stores == 3 && holes.waited > 0);
+    }
+    let alone = seeds().count() == 1;
+    assert!(alone || mended > 0 && newest_everywhere > 0, "{mended} entries mended");
+}
+
+#[test]
+fn the_same_holes_are_mended_in_the_same_way() {
+    let (one, other) = (run(&plan(3)), run(&plan(3)));
+    assert_eq!((one.0, one.1.hash), (other.0, other.1.hash));
+}
