@@ -136,7 +136,12 @@ impl RunCursor {
         let Some(place) = place else { return Ok(()) };
         let end = (place.start + self.ahead.bytes).min(self.run.fences.data_bytes()).max(place.end);
         let mut bytes = vec![0; (end - place.start) as usize];
-        self.run.file.read_exact_at(&mut bytes, place.start)?;
+        match self.run.file.read_exact_at(&mut bytes, place.start) {
+            Ok(()) => {}
+            // The file may end behind this block.
+            Err(error) if error.is_damage() => return Ok(()),
+            failed => return failed,
+        }
         self.ahead.window = Bytes::from(bytes);
         self.ahead.window_at = place.start;
         self.ahead.bytes = (self.ahead.bytes * 2).min(AHEAD_BYTES_MAX);
