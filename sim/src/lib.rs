@@ -12,6 +12,7 @@ pub mod history;
 pub mod minimise;
 pub mod nemesis;
 pub mod plan;
+mod reopened;
 pub mod run;
 pub mod trace;
 pub mod world;
