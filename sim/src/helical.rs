@@ -42,6 +42,10 @@ pub struct Helix {
     pub runs: u64,
     /// Virtual nanoseconds until all runs were whole again.
     pub runs_nanos: u64,
+    /// Places damaged while stores were down.
+    pub reopened: u64,
+    /// Virtual nanoseconds until all was whole again.
+    pub reopened_nanos: u64,
 }
 
 /// Operations that a node misses, and how long it is away.
@@ -118,6 +122,8 @@ pub fn play(world: &mut World) -> Helix {
     helix.runs = world.damage_runs();
     let ops = world.plan.ops_max / 4;
     helix.runs_nanos = world.mend("runs", ops, |world| world.damaged_runs());
+    helix.reopened = world.damage_and_reopen();
+    helix.reopened_nanos = world.mend("runs met at open", ops, |world| world.damaged_runs());
     for number in world.serving() {
         let Some(engine) = world.engine(number) else { continue };
         let stats = engine.repair_stats();

@@ -13,6 +13,7 @@ pub mod holes;
 pub mod minimise;
 pub mod nemesis;
 pub mod plan;
+mod reopened;
 pub mod run;
 pub mod segments;
 pub mod trace;

@@ -6,7 +6,10 @@ mod common;
 use common::{DIR, Model, Random, clock, difference, disk, open, tiny};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stele_engine::{Db, Error, GcOptions, KeyRange, Options, Order, Replay, Store, VerifyEvent};
+use stele_engine::{
+    Db, EngineView, Error, GcOptions, KeyRange, Options, Order, Replay, StorageEngine, Store,
+    VerifyEvent,
+};
 use stele_log::Tail;
 use stele_vfs::{CrashAt, CrashPoint, Fault, SimOptions, SimVfs, Vfs};
 
@@ -400,9 +403,17 @@ fn fault_25_a_lost_run_is_missed_and_not_hidden_by_a_manifest_made_of_the_others
         lost.unlink(&run).unwrap();
         let vfs = Arc::new(lost.fork());
         let (dir, options) = (Path::new(DIR), tiny());
-        // A replica says so: others have what it held.
+        // A replica says so of each key that it held, and asks the others.
         let replica = Store::open(vfs, clock(), dir, options.clone(), Replay::Committed);
-        assert!(replica.is_err_and(|error| error.is_damage()), "{run:?}");
+        let (replica, opened) = replica.unwrap();
+        assert!(opened.damaged_runs == 1 && replica.has_lost(), "{run:?}");
+        let view = replica.view().unwrap();
+        for (key, value) in &model {
+            match view.get(key) {
+                Ok(found) => assert_eq!(found.unwrap().value, value[..], "{run:?}"),
+                Err(error) => assert!(error.is_damage(), "{run:?}: {error}"),
+            }
+        }
         // An embedded store makes all of it again from its values, or says so as well.
         match open(&lost, &options) {
             Ok(db) => assert_eq!(difference(&db, &model), None, "{run:?}"),

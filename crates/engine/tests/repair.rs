@@ -5,13 +5,15 @@ mod common;
 
 use bytes::Bytes;
 use common::{DIR, disk, tiny};
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_engine::{
     EngineView, Error, KeyRange, Options, Order, Pair, Replay, ScanOptions, StorageEngine, Store,
 };
+use stele_index::{Live, RunItem, inspect_run_items};
 use stele_types::{
-    CommandBuilder, CommittedEntry, EntryRecord, HardState, LogBatch, LogIndex, ManualClock, Mark,
+    CommandBuilder, CommittedEntry, EntryRecord, FileId, HardState, LogBatch, LogIndex, ManualClock, Mark,
     Record, RegionId, Term, ValueRef, checksum::crc32c,
 };
 use stele_vfs::{CrashAt, CrashPoint, Fault, SimVfs, Vfs};
@@ -31,14 +33,17 @@ struct Opened {
     store: Store,
     clock: Arc<ManualClock>,
     index: u64,
+    damaged_runs: usize,
+    rebuilt: Option<String>,
 }
 
 fn open(disk: &SimVfs, options: Options) -> Opened {
     let (vfs, clock) = (Arc::new(disk.clone()), Arc::new(ManualClock::at(1_000_000)));
-    let (store, _) =
+    let (store, opened) =
         Store::open(vfs, clock.clone(), Path::new(DIR), options, Replay::Committed).unwrap();
     let index = store.progress(REGION).map_or(0, |progress| progress.applied.0);
-    Opened { store, clock, index }
+    let (damaged_runs, rebuilt) = (opened.damaged_runs, opened.rebuilt);
+    Opened { store, clock, index, damaged_runs, rebuilt }
 }
 
 impl Opened {
@@ -263,7 +268,8 @@ fn a_store_without_replicas_asks_nobody() {
     drop(filled(&disk, tiny()));
     let (vfs, clock) = (Arc::new(disk.clone()), Arc::new(ManualClock::at(1_000_000)));
     let (store, _) = Store::open(vfs, clock, Path::new(DIR), tiny(), Replay::All).unwrap();
-    let opened = Opened { store, clock: Arc::new(ManualClock::at(0)), index: 0 };
+    let clock = Arc::new(ManualClock::at(0));
+    let opened = Opened { store, clock, index: 0, damaged_runs: 0, rebuilt: None };
     opened.damage(&disk, 1);
     assert!(opened.get(1).is_err());
     opened.maintain();
@@ -379,4 +385,163 @@ fn collection_goes_on_beside_a_record_whose_head_is_damaged() {
     disk.inject(Fault::FlipBit { path, offset: offset - 12, bit: 0 }).unwrap();
     opened.store.compact().unwrap();
     is_right(&opened);
+}
+
+/// Runs with keys of the test: their files, and where the parts behind the blocks begin and end.
+fn runs_of(disk: &SimVfs, opened: &Opened) -> Vec<(PathBuf, Vec<(&'static str, u64, u64)>)> {
+    let version = opened.store.index().version();
+    let runs = version.runs().filter(|run| run.meta().entries > 0);
+    let parts_of = |path: &PathBuf| {
+        let mut parts = Vec::new();
+        inspect_run_items(disk, path, &mut |item| {
+            if let RunItem::Footer(_, found) = item {
+                parts = found.into_iter().map(|it| (it.name, it.offset, it.bytes)).collect();
+            }
+        })
+        .unwrap();
+        parts
+    };
+    runs.map(|run| run.path().to_path_buf()).map(|path| (path.clone(), parts_of(&path))).collect()
+}
+
+/// What was lost says so and all else is there.
+fn check_reads(opened: &Opened, context: &str) -> u64 {
+    let lost = opened.store.lost_ranges();
+    let mut failed = 0;
+    for key in 0..KEYS {
+        match opened.get(key) {
+            Ok(found) => assert_eq!(found.as_deref(), Some(&value_of(key)[..]), "{context}"),
+            Err(error) => {
+                assert!(error.is_damage(), "{context}: {error}");
+                assert!(lost.iter().any(|range| range.contains(&key_of(key))), "{context}");
+                failed += 1;
+            }
+        }
+    }
+    failed
+}
+
+/// Another replica says what the lost ranges hold; then all is as in a store that was never damaged.
+fn cover_and_check(disk: &SimVfs, opened: Opened, damaged: &Path, context: &str) {
+    let live = opened.store.index().version().live().clone();
+    for range in opened.store.lost_ranges() {
+        opened.store.cover(&range, pairs_in(&range)).unwrap();
+    }
+    is_right(&opened);
+    seconds(&opened, 4);
+    is_right(&opened);
+    assert!(!opened.store.has_lost(), "{context}");
+    assert!(!disk.exists(damaged).unwrap(), "{context}: the damaged file is still there");
+    let mut damages = Vec::new();
+    opened.store.index().verify(&mut |error| damages.push(error.to_string())).unwrap();
+    assert!(damages.is_empty(), "{context}: {damages:?}");
+    opened.store.compact().unwrap();
+    let now = opened.store.index().version().live().clone();
+    let sum = |live: &BTreeMap<FileId, Live>| {
+        live.values().fold((0, 0), |sum, live| (sum.0 + live.records, sum.1 + live.bytes))
+    };
+    assert_eq!((sum(&now).0, sum(&now).1), sum(&live), "{context}");
+    assert_eq!(common::leaked_of(disk, &opened.store, &scrubbing()), [""; 0], "{context}");
+    drop(opened);
+    let again = open(disk, scrubbing());
+    assert_eq!((again.damaged_runs, again.rebuilt.clone()), (0, None), "{context}");
+    is_right(&again);
+}
+
+#[test]
+fn a_run_whose_footer_filter_or_fences_are_damaged_opens_and_is_written_anew() {
+    let disk = disk(13);
+    let runs = runs_of(&disk, &filled(&disk, scrubbing()));
+    assert!(!runs.is_empty());
+    for (path, parts) in &runs {
+        for (name, offset, bytes) in parts.iter().filter(|part| part.0 != "blocks" && part.2 > 0) {
+            let context = format!("{name} of {}", path.display());
+            let disk = disk.fork();
+            let offset = offset + bytes / 2;
+            disk.inject(Fault::FlipBit { path: path.clone(), offset, bit: 3 }).unwrap();
+            assert!(open_alone(&disk).is_err_and(|error| error.is_damage()), "{context}");
+            // With memory for the hash index.
+            let opened = open(&disk, Options { block_cache_bytes_max: 64 << 10, ..scrubbing() });
+            assert_eq!((opened.damaged_runs, opened.rebuilt.clone()), (1, None), "{context}");
+            assert_eq!(check_reads(&opened, &context), 0, "{context}");
+            is_right(&opened);
+            cover_and_check(&disk, opened, path, &context);
+        }
+    }
+}
+
+/// A store without replicas that is not made again from its values.
+fn open_alone(disk: &SimVfs) -> stele_engine::Result<()> {
+    let (vfs, clock) = (Arc::new(disk.fork()), Arc::new(ManualClock::at(1_000_000)));
+    let options = Options { rebuild: false, ..tiny() };
+    Store::open(vfs, clock, Path::new(DIR), options, Replay::All).map(|_| ())
+}
+
+#[test]
+fn a_run_that_is_gone_or_cut_short_at_open_is_asked_for_and_comes_back() {
+    let disk = disk(14);
+    let runs = runs_of(&disk, &filled(&disk, scrubbing()));
+    let mut failed = 0;
+    for ((path, _), bytes) in runs.iter().flat_map(|run| [None, Some(0), Some(900)].map(|it| (run, it)))
+    {
+        let context = format!("{} ends at {bytes:?}", path.display());
+        let disk = disk.fork();
+        let whole = disk.read_file(path).unwrap();
+        match bytes {
+            Some(bytes) => disk.write_file(path, &whole[..bytes.min(whole.len() / 2)]),
+            None => disk.unlink(path).unwrap(),
+        }
+        assert!(open_alone(&disk).is_err_and(|error| error.is_damage()), "{context}");
+        // No search: what opening finds is asked for at once.
+        let options = Options { scrub_bytes_per_second_max: 0, ..scrubbing() };
+        let opened = open(&disk, options);
+        assert_eq!(opened.damaged_runs, 1, "{context}");
+        assert_eq!(opened.store.lost_ranges().len(), 1, "{context}");
+        failed += check_reads(&opened, &context);
+        let scan = opened.store.view().unwrap().scan(&ScanOptions::new(KeyRange::all(), 1000));
+        assert!(scan.is_err_and(|error| error.is_damage()), "{context}");
+        seconds(&opened, 2);
+        cover_and_check(&disk, opened, path, &context);
+    }
+    assert!(failed > KEYS, "{failed}");
+}
+
+#[test]
+fn nothing_that_a_lost_run_refers_to_is_removed_before_it_is_covered() {
+    let disk = disk(15);
+    let runs = runs_of(&disk, &filled(&disk, scrubbing()));
+    for (path, _) in runs {
+        let disk = disk.fork();
+        let whole = disk.read_file(&path).unwrap();
+        disk.unlink(&path).unwrap();
+        let mut opened = open(&disk, scrubbing());
+        for key in 100..120 {
+            opened.put(key, &value_of(key % KEYS));
+        }
+        let _ = opened.store.compact();
+        let _ = opened.store.flush();
+        seconds(&opened, 3);
+        // After all it is found again. Every value it leads to is still there.
+        drop(opened);
+        disk.write_file(&path, &whole);
+        let opened = open(&disk, scrubbing());
+        assert_eq!(opened.damaged_runs, 0);
+        assert_eq!(check_reads(&opened, "found again"), 0);
+    }
+}
+
+#[test]
+fn a_damaged_edit_of_the_manifest_costs_nothing_at_open() {
+    let disk = disk(16);
+    drop(filled(&disk, tiny()));
+    let is_manifest = |path: &PathBuf| path.to_string_lossy().contains("manifest-");
+    let path = disk.paths().into_iter().find(is_manifest).unwrap();
+    let bytes = disk.file_bytes(&path).unwrap();
+    for offset in (0..bytes).step_by(5) {
+        let disk = disk.fork();
+        disk.inject(Fault::FlipBit { path: path.clone(), offset, bit: 4 }).unwrap();
+        let opened = open(&disk, tiny());
+        assert_eq!((opened.damaged_runs, opened.rebuilt.clone()), (0, None), "byte {offset}");
+        is_right(&opened);
+    }
 }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use stele_index::{
-    Checkpoint, Direction, JobStep, MergeInputs, MergeSpec, ValueMover, inspect_manifest, rebuild,
+    Checkpoint, Direction, Edit, JobStep, MergeInputs, MergeSpec, ValueMover, inspect_manifest, rebuild,
 };
 use stele_types::{
     Cause, Error, FileId, KeyRange, Locator, LogIndex, RegionId, Result, Term, ValueRef,
@@ -459,16 +459,16 @@ fn an_empty_flush_is_a_checkpoint_only() {
     assert_eq!(Store::open(&store.vfs.fork()).unwrap().opened.checkpoint, common::checkpoint(8));
 }
 
-/// The manifest of `store`, and where its last edit (before the confirmation) begins.
-fn last_edit(store: &Store) -> (std::path::PathBuf, u64) {
+/// The manifest of `store`, and where its last edit and the repetition of that begin.
+fn last_edit(store: &Store) -> (std::path::PathBuf, [u64; 2]) {
     let dir = std::path::Path::new(common::DIR);
     let entries = store.vfs.list(dir).unwrap();
     let name = entries.into_iter().map(|e| e.name).find(|name| name.starts_with("manifest"));
     let path = dir.join(name.unwrap());
     let mut offsets = Vec::new();
     inspect_manifest(&store.vfs, &path, &mut |record| offsets.push(record.offset)).unwrap();
-    let offset = offsets[offsets.len() - 2];
-    (path, offset)
+    let [.., edit, repetition] = offsets[..] else { panic!("{offsets:?}") };
+    (path, [edit, repetition])
 }
 
 #[test]
@@ -488,10 +488,15 @@ fn a_damaged_edit_costs_no_run_and_the_manifest_can_be_rebuilt() {
     for spec in [MergeSpec { inputs, cause: Cause::Sort }, all(&store)] {
         store.finish(store.index.start_merge(spec, None, 0).unwrap()).unwrap();
         store.index.purge().unwrap();
-        let (path, offset) = last_edit(&store);
+        let (path, writings) = last_edit(&store);
+        // Behind both writings something else.
+        store.index.edit(Edit::GcState(Bytes::new())).unwrap();
         let vfs = store.vfs.fork();
-        let byte = vfs.read_file(&path).unwrap()[offset as usize + 20];
-        vfs.corrupt(&path, offset + 20, &[byte ^ 1]).unwrap();
+        for offset in writings {
+            Store::open(&vfs.fork()).unwrap();
+            let byte = vfs.read_file(&path).unwrap()[offset as usize + 20];
+            vfs.corrupt(&path, offset + 20, &[byte ^ 1]).unwrap();
+        }
         let opened = Store::open(&vfs).map(|_| ());
         assert!(matches!(opened, Err(Error::Corrupt { .. })), "{opened:?}");
         let files: Vec<String> =

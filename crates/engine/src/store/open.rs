@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicU64;
 use stele_gc::Gc;
 use stele_index::{Checkpoint, Index, Opened as KnownState};
 use stele_log::{Log, RecoverFrom, Recovery, ReplayEntry, ReplayOp};
-use stele_types::{Clock, Error, LogIndex, RegionId, Result, mutant};
+use stele_types::{Clock, Error, LogIndex, RegionId, Result, RunId, mutant};
 use stele_vfs::Vfs;
 
 /// How far the entries found in the log are applied at open.
@@ -37,6 +37,8 @@ pub struct Opened {
     pub replayed_entries: u64,
     /// Why the index was rebuilt, if it was.
     pub rebuilt: Option<String>,
+    /// Runs opened although damaged or gone: what they lost comes from other replicas.
+    pub damaged_runs: usize,
 }
 
 impl Store {
@@ -75,13 +77,15 @@ impl Store {
             damage: Damage::new(replay),
             blocks: Blocks::default(),
         });
+        note_damaged(&shared, &known.damaged)?;
         check_not_older(&shared, &known.checkpoint)?;
         lives::repeat_starts(&shared, &known.checkpoint)?;
         let (replayed_entries, replayed_bytes) = catch_up(&shared, &known.checkpoint, replay)?;
         let scrub = Scrub::new(clock.clone());
         let gc = start_gc(&shared, clock, gc_options, &known)?;
         gc.note_user_bytes(replayed_bytes);
-        let opened = Opened { recovery, replayed_entries, rebuilt };
+        let damaged_runs = known.damaged.len();
+        let opened = Opened { recovery, replayed_entries, rebuilt, damaged_runs };
         Ok((Self { shared, gc, scrub, lock: lock.into() }, opened))
     }
 }
@@ -98,6 +102,19 @@ pub(super) fn recover_from(known: &KnownState, replay: Replay) -> RecoverFrom {
         // Values that are lost with an entry are noted when they are read, and asked for by key.
         settled: (replay == Replay::Committed).then_some(settled),
     }
+}
+
+/// What is damaged is asked for at once, and not only when the search comes by.
+fn note_damaged(shared: &Shared, damaged: &[RunId]) -> Result<()> {
+    if mutant::active("engine.damage_at_open_unnoted") {
+        return Ok(());
+    }
+    for &run in damaged {
+        let look = shared.index.look_at_run(run, 0, u64::MAX)?.unwrap_or_default();
+        look.lost.into_iter().for_each(|lost| shared.blocks.note(lost));
+        shared.blocks.wants_rewrite(run);
+    }
+    Ok(())
 }
 
 fn start_gc(

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stele_index::{Checkpoint, Index, Opened};
+use stele_index::{Checkpoint, Index, IndexOptions, Opened};
 use stele_log::{Log, RecoverFrom, ReplayOp};
 use stele_types::{Cause, Error, FileId, Lsn, Result, Seq, StoreId, mutant};
 use stele_vfs::{Create, Open, Vfs};
@@ -26,6 +26,7 @@ struct Rebuild<'a> {
     dir: &'a Path,
     id: StoreId,
     options: &'a Options,
+    replay: Replay,
 }
 
 /// Opens the index; makes it again first if it is lost, when the options allow and nothing is lost
@@ -37,7 +38,7 @@ pub(super) fn open_index(
     options: &Options,
     replay: Replay,
 ) -> Result<(Index, Opened, Option<String>)> {
-    let rebuild = Rebuild { vfs, dir, id, options };
+    let rebuild = Rebuild { vfs, dir, id, options, replay };
     let lost = match rebuild.open_existing() {
         Ok((index, opened)) => return Ok((index, opened, None)),
         Err(error) if options.rebuild && error.is_damage() => error,
@@ -48,7 +49,7 @@ pub(super) fn open_index(
     let is_run = is_run(&lost) && !mutant::active("engine.rebuild_without_a_run");
     if !is_run
         && rebuild.has_runs()?
-        && stele_index::rebuild(vfs, &rebuild.index_dir(), &options.index()).is_ok()
+        && stele_index::rebuild(vfs, &rebuild.index_dir(), &rebuild.index_options()).is_ok()
         && let Ok((index, opened)) = rebuild.open_existing()
     {
         return Ok((index, opened, Some(reason)));
@@ -70,7 +71,7 @@ pub(super) fn open_whole(
     id: StoreId,
     options: &Options,
 ) -> Result<(Index, Opened)> {
-    Rebuild { vfs, dir, id, options }.open_existing()
+    Rebuild { vfs, dir, id, options, replay: Replay::Committed }.open_existing()
 }
 
 /// Whether what is lost is a run.
@@ -82,6 +83,12 @@ fn is_run(lost: &Error) -> bool {
 impl Rebuild<'_> {
     fn index_dir(&self) -> PathBuf {
         self.dir.join("index")
+    }
+
+    /// Only other replicas can say what a damaged run held.
+    fn index_options(&self) -> IndexOptions {
+        let stands_in = self.replay == Replay::Committed && self.options.rebuild;
+        IndexOptions { stands_in, ..self.options.index() }
     }
 
     fn marker(&self) -> PathBuf {
@@ -118,7 +125,7 @@ impl Rebuild<'_> {
         if !self.has("index", "manifest-")? && self.has("log", ".seg")? {
             return Err(missing("there are log segments and no manifest"));
         }
-        Index::open(self.vfs.clone(), &path, self.options.index())
+        Index::open(self.vfs.clone(), &path, self.index_options())
     }
 
     fn make_from_values(&self, lost: Error) -> Result<()> {
@@ -132,7 +139,7 @@ impl Rebuild<'_> {
         for entry in self.vfs.list(&self.index_dir())? {
             self.vfs.unlink(&self.index_dir().join(&entry.name))?;
         }
-        let (index, _) = Index::open(self.vfs.clone(), &self.index_dir(), self.options.index())?;
+        let (index, _) = Index::open(self.vfs.clone(), &self.index_dir(), self.index_options())?;
         feed(&log, &index)?;
         let mut applied = BTreeMap::new();
         for region in log.regions() {

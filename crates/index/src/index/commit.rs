@@ -64,7 +64,14 @@ pub(super) fn prepare(
 }
 
 pub(super) fn additions(added: &[Arc<Run>]) -> Vec<Change> {
-    added.iter().map(|run| Change::AddRun(run.id(), run.meta().extra.age)).collect()
+    let addition = |run: &Arc<Run>| Change::AddRun(run.id(), run.meta().extra.age);
+    let copies = added.iter().filter(|_| !mutant::active("index.footer_not_kept"));
+    added.iter().map(addition).chain(copies.map(footer_copy)).collect()
+}
+
+/// With the run itself its footer's copy becomes current: without one a damaged run can't be opened.
+pub(super) fn footer_copy(run: &Arc<Run>) -> Change {
+    Change::Footer(run.id(), run.footer_copy())
 }
 
 fn replace_runs(

@@ -1,9 +1,10 @@
 //! Opening: the manifest says what is current; everything else in the directory goes.
 
+use super::commit::footer_copy;
 use super::{Shared, Tables};
 use crate::cache::BlockCache;
 use crate::checkpoint::Checkpoint;
-use crate::manifest::{Change, Manifest};
+use crate::manifest::{Change, Facts, Manifest};
 use crate::memtable::Memtable;
 use crate::merge::MergeProgress;
 use crate::options::IndexOptions;
@@ -38,6 +39,8 @@ pub struct Opened {
     pub tail_cut_bytes: u64,
     /// Whether the index is new.
     pub created: bool,
+    /// Current runs of which something is damaged, or all is gone: see [`IndexOptions::stands_in`].
+    pub damaged: Vec<RunId>,
 }
 
 pub(super) fn open(
@@ -50,20 +53,14 @@ pub(super) fn open(
     let (mut manifest, found) = Manifest::open(vfs.clone(), dir, options.manifest_bytes_max)?;
     let cache = Arc::new(BlockCache::new(options.block_cache_bytes_max));
     // Every current run is opened before any file is removed: a damaged manifest must not cost runs.
-    let mut runs = Vec::with_capacity(manifest.facts().runs.len());
-    for (&run, &age) in &manifest.facts().runs {
-        let run = Run::open(&vfs, dir, run, cache.clone())?;
-        if run.meta().extra.age != age {
-            return Err(Error::corrupt(run.path(), 0, "the run's age is not the manifest's"));
-        }
-        runs.push(run);
-    }
+    let Current { runs, damaged } = open_runs(&vfs, dir, &cache, &options, manifest.facts())?;
     check_pending(&vfs, dir, &cache, &mut manifest)?;
     // Rule: what was read may lie in the page cache alone, where an earlier process could not sync it.
     // It is written again, to a new file, before anything acts on it.
     if !found.created && !mutant::active("index.trust_what_was_read") {
         manifest.rewrite()?;
     }
+    keep_footers(&mut manifest, &runs)?;
     let largest = largest_run(&*vfs, dir)?;
     let orphans_removed = remove_orphans(&*vfs, dir, &manifest)?;
     let next_run = manifest.facts().next_run.0.max(largest.map_or(1, |run| run.0 + 1)).max(1);
@@ -103,8 +100,64 @@ pub(super) fn open(
         orphans_removed,
         tail_cut_bytes: found.tail_cut_bytes,
         created: found.created,
+        damaged,
     };
     Ok((shared, opened))
+}
+
+struct Current {
+    runs: Vec<Arc<Run>>,
+    damaged: Vec<RunId>,
+}
+
+/// Opens the current runs; in the place of damaged ones what the manifest has of them, if that is asked
+/// for.
+fn open_runs(
+    vfs: &Arc<dyn Vfs>,
+    dir: &Path,
+    cache: &Arc<BlockCache>,
+    options: &IndexOptions,
+    facts: &Facts,
+) -> Result<Current> {
+    let mut current = Current { runs: Vec::with_capacity(facts.runs.len()), damaged: Vec::new() };
+    for (&id, &age) in &facts.runs {
+        let run = open_run(vfs, dir, cache, id, age).or_else(|error| {
+            let copy = facts.footers.get(&id).filter(|_| options.stands_in && error.is_damage());
+            let Some(copy) = copy else { return Err(error) };
+            current.damaged.push(id);
+            Run::stand_in(vfs, dir, id, cache.clone(), copy)
+        })?;
+        current.runs.push(run);
+    }
+    Ok(current)
+}
+
+fn open_run(
+    vfs: &Arc<dyn Vfs>,
+    dir: &Path,
+    cache: &Arc<BlockCache>,
+    id: RunId,
+    age: u64,
+) -> Result<Arc<Run>> {
+    let run = Run::open(vfs, dir, id, cache.clone())?;
+    if run.meta().extra.age != age {
+        return Err(Error::corrupt(run.path(), 0, "the run's age is not the manifest's"));
+    }
+    Ok(run)
+}
+
+/// A manifest of an earlier build has no copies of footers.
+fn keep_footers(manifest: &mut Manifest, runs: &[Arc<Run>]) -> Result<()> {
+    let has_none = |run: &&Arc<Run>| !manifest.facts().footers.contains_key(&run.id());
+    let copies: Vec<Change> = runs.iter().filter(has_none).map(footer_copy).collect();
+    match copies.is_empty() {
+        true => Ok(()),
+        // The next open tries again.
+        false => match manifest.append(&copies) {
+            Err(Error::NoSpace(_)) => Ok(()),
+            done => done,
+        },
+    }
 }
 
 /// A merge that can't be gone on with is forgotten: its inputs are all current.

@@ -11,6 +11,7 @@
 //!         | 7 run:varint                     lower bound of the next run's id
 //!         | 8 progress                       a merge's finished outputs
 //!         | 9                                no merge is pending
+//!         | 10 run:varint length:varint bytes   what the footer of a current run says
 //! progress := job:varint cause:u8 inputs count:varint run:varint* key_len:varint last_key
 //! inputs   := 0 count:varint age:varint* | 1 age:varint count:varint run:varint*
 //! ```
@@ -42,6 +43,8 @@ pub enum Change {
     MergeProgress(MergeProgress),
     /// No merge is pending.
     MergeDone,
+    /// What the footer of a current run says, for the case that it is damaged.
+    Footer(RunId, Bytes),
 }
 
 impl Change {
@@ -65,6 +68,10 @@ impl Change {
                 encode_progress(progress, out);
             }
             Self::MergeDone => out.push(9),
+            Self::Footer(run, copy) => {
+                put_all(out, 10, &[run.0]);
+                varint::put_bytes(out, copy);
+            }
         }
     }
 
@@ -85,6 +92,10 @@ impl Change {
             7 => Self::NextRun(RunId(varint::take(bytes)?)),
             8 => Self::MergeProgress(take_progress(bytes)?),
             9 => Self::MergeDone,
+            10 => {
+                let run = RunId(varint::take(bytes)?);
+                Self::Footer(run, Bytes::copy_from_slice(varint::take_bytes(bytes)?))
+            }
             _ => return None,
         })
     }
@@ -183,12 +194,13 @@ mod tests {
             progress(MergeInputs::Tiers(vec![2048, 1024])),
             progress(MergeInputs::Runs { age: 3, runs: vec![RunId(1)] }),
             Change::MergeDone,
+            Change::Footer(RunId(7), Bytes::from_static(b"footer")),
         ];
         let mut body = Vec::new();
         changes.iter().for_each(|change| change.encode(&mut body));
         assert_eq!(Change::decode_all(&body), Some(changes));
         for cut in 0..body.len() {
-            let whole = Change::decode_all(&body[..cut]).is_some_and(|c| c.len() == 10);
+            let whole = Change::decode_all(&body[..cut]).is_some_and(|c| c.len() == 11);
             assert!(!whole, "cut at {cut}");
         }
         assert_eq!(Change::decode_all(&[77]), None);

@@ -12,6 +12,8 @@ use stele_types::{FileId, RunId};
 pub(crate) struct Facts {
     /// Current runs and the age of the tier each belongs to.
     pub runs: BTreeMap<RunId, u64>,
+    /// What the footers of current runs say.
+    pub footers: BTreeMap<RunId, Bytes>,
     pub checkpoint: Checkpoint,
     pub raft_from: FileId,
     pub next_file: FileId,
@@ -29,6 +31,7 @@ impl Facts {
             }
             Change::RemoveRun(run) => {
                 self.runs.remove(run);
+                self.footers.remove(run);
             }
             Change::Checkpoint(checkpoint) => self.checkpoint = checkpoint.clone(),
             Change::RaftFrom(file) => self.raft_from = *file,
@@ -42,6 +45,9 @@ impl Facts {
                 self.pending = Some(progress.clone());
             }
             Change::MergeDone => self.pending = None,
+            Change::Footer(run, copy) => {
+                self.footers.insert(*run, copy.clone());
+            }
         }
     }
 
@@ -55,6 +61,7 @@ impl Facts {
             Change::NextRun(self.next_run),
         ];
         changes.extend(self.runs.iter().map(|(&run, &age)| Change::AddRun(run, age)));
+        changes.extend(self.footers.iter().map(|(&run, copy)| Change::Footer(run, copy.clone())));
         changes.extend(self.pending.iter().map(|p| Change::MergeProgress(p.clone())));
         changes
     }

@@ -109,19 +109,63 @@ fn stated_at(file: &[u8], offset: u64) -> Option<(Frame<'_>, usize)> {
     Some((Frame { offset, bytes, body, prev, crc }, body_at))
 }
 
-/// The next frame of the chain, or `None` at its end. Moves `end`. An empty frame (the
-/// confirmation of the one before) may be missing before a valid one that chains to it: a crash can
-/// lose the earlier of two unsynced writes, and an empty frame says nothing.
-pub(crate) fn next_frame<'a>(file: &'a [u8], end: &mut End) -> Option<Frame<'a>> {
-    let chained =
-        |end: End| frame_at(file, end.number, end.offset).filter(|frame| frame.prev == end.chain);
-    let frame = chained(*end).or_else(|| {
-        let (_, past_lost) = encode_frame(*end, &[]);
-        chained(past_lost).filter(|_| !mutant::active("index.lost_confirmation_refused"))
-    })?;
-    end.offset = frame.offset + frame.bytes;
-    end.chain = frame.crc;
-    Some(frame)
+/// Walks the frames of a file along their chain.
+pub(crate) struct Chain<'a> {
+    file: &'a [u8],
+    /// Behind the last frame.
+    pub end: End,
+    /// What the last frame says.
+    last: &'a [u8],
+    search: Search<'a>,
+}
+
+impl<'a> Chain<'a> {
+    pub fn new(file: &'a [u8], end: End) -> Self {
+        Self { file, end, last: &[], search: Search::new(file, end.number) }
+    }
+
+    /// The next frame, or `None` at the chain's end. What is damaged and was written twice is passed
+    /// over: a repetition says nothing new, and one that is whole says what the damaged edit before it
+    /// said.
+    pub fn next(&mut self) -> Option<Frame<'a>> {
+        let frame =
+            self.at(self.end).or_else(|| self.past_repetition()).or_else(|| self.repetition())?;
+        (self.end.offset, self.end.chain) = (frame.offset + frame.bytes, frame.crc);
+        self.last = frame.body;
+        Some(frame)
+    }
+
+    /// Goes on behind damage, with the frame at `offset` that chains to `prev`.
+    pub fn resume(&mut self, offset: u64, prev: u32) {
+        (self.end.offset, self.end.chain, self.last) = (offset, prev, &[]);
+    }
+
+    fn at(&self, end: End) -> Option<Frame<'a>> {
+        frame_at(self.file, end.number, end.offset).filter(|frame| frame.prev == end.chain)
+    }
+
+    /// The frame behind a repetition that is damaged. Or lost: a crash can lose the earlier of two
+    /// unsynced writes.
+    fn past_repetition(&self) -> Option<Frame<'a>> {
+        let bodies = [self.last, &[]];
+        let mut past = bodies.into_iter().map(|body| encode_frame(self.end, body).1);
+        past.find_map(|past| self.at(past))
+            .filter(|_| !mutant::active("index.lost_confirmation_refused"))
+    }
+
+    /// The repetition of a damaged edit. That nothing else was lost its place and its chain prove: they
+    /// are those that follow this very edit.
+    fn repetition(&mut self) -> Option<Frame<'a>> {
+        if mutant::active("index.repetition_ignored") {
+            return None;
+        }
+        let (offset, prev) = self.search.resume_from(self.end.offset)?;
+        let frame = frame_at(self.file, self.end.number, offset)?;
+        let behind = encode_frame(self.end, frame.body).1;
+        let follows = (behind.offset, behind.chain) == (offset, prev)
+            || mutant::active("index.resume_anywhere");
+        follows.then_some(frame)
+    }
 }
 
 /// Whether any valid frame starts at or after `offset`: then what lies at `offset` was durable once,
@@ -199,11 +243,11 @@ mod tests {
             file.extend_from_slice(&frame);
             end = after;
         }
-        let mut at = decode_header(Path::new("m"), &file, 3).unwrap();
+        let mut chain = Chain::new(&file, decode_header(Path::new("m"), &file, 3).unwrap());
         let bodies: Vec<&[u8]> =
-            std::iter::from_fn(|| next_frame(&file, &mut at)).map(|f| f.body).collect();
+            std::iter::from_fn(|| chain.next()).map(|f| f.body).collect();
         assert_eq!(bodies, [&b"one"[..], b"", b"three three"]);
-        assert_eq!(at, end);
+        assert_eq!(chain.end, end);
         assert!(frame_at(&file, 4, HEADER_BYTES as u64).is_none());
         let moved = [&file[..HEADER_BYTES], &[0; 8], &file[HEADER_BYTES..]].concat();
         assert!(!any_frame_from(&moved, 3, HEADER_BYTES as u64));

@@ -24,7 +24,7 @@ pub fn inspect(vfs: &dyn Vfs, path: &Path, f: &mut dyn FnMut(ManifestRecord)) ->
         .ok_or_else(|| Error::invalid(format!("{} is no manifest's name", path.display())))?;
     let content = read_all(&*vfs.open(path, Open::READ)?)?;
     let header_bytes = frame::HEADER_BYTES as u64;
-    let mut end = match frame::decode_header(path, &content, number) {
+    let end = match frame::decode_header(path, &content, number) {
         Ok(end) => end,
         Err(error @ Error::NewerFormat { .. }) => return Err(error),
         Err(error) => {
@@ -33,20 +33,25 @@ pub fn inspect(vfs: &dyn Vfs, path: &Path, f: &mut dyn FnMut(ManifestRecord)) ->
         }
     };
     let mut search = frame::Search::new(&content, number);
-    while end.offset < content.len() as u64 {
-        let start = end.offset;
-        if let Some(frame) = frame::next_frame(&content, &mut end) {
+    let mut chain = frame::Chain::new(&content, end);
+    while chain.end.offset < content.len() as u64 {
+        let start = chain.end.offset;
+        if let Some(frame) = chain.next() {
+            if frame.offset > start {
+                let (bytes, detail) = (frame.offset - start, "damaged, and repeated or a repetition");
+                f(ManifestRecord { offset: start, bytes, content: Err(detail.to_owned()) });
+            }
             let changes = Change::decode_all(frame.body).ok_or("unknown change".to_owned());
             f(ManifestRecord { offset: frame.offset, bytes: frame.bytes, content: changes });
             continue;
         }
-        let Some((next, chain)) = search.resume_from(start) else {
-            end.offset = content.len() as u64;
+        let Some((next, prev)) = search.resume_from(start) else {
             let detail = "no valid frame from here to the end".to_owned();
-            f(ManifestRecord { offset: start, bytes: end.offset - start, content: Err(detail) });
+            let bytes = content.len() as u64 - start;
+            f(ManifestRecord { offset: start, bytes, content: Err(detail) });
             break;
         };
-        (end.offset, end.chain) = (next, chain);
+        chain.resume(next, prev);
         let detail = if next == start { "does not chain to the frame before" } else { "damaged" };
         f(ManifestRecord { offset: start, bytes: next - start, content: Err(detail.to_owned()) });
     }

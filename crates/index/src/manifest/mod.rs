@@ -1,6 +1,7 @@
 //! The manifest: which runs are current, and the other facts that must change together with them.
 //! An append-only file of frames; each is synced before the state it describes is used, and then
-//! followed by an empty one that tells it was.
+//! written once more: the repetition tells that the first writing was durable, and stands in for it
+//! where that is damaged.
 
 mod change;
 mod facts;
@@ -12,7 +13,7 @@ pub use change::Change;
 pub(crate) use facts::Facts;
 
 use bytes::Bytes;
-use frame::End;
+use frame::{Chain, End};
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -140,21 +141,21 @@ impl Manifest {
         }
         self.end = end;
         changes.iter().for_each(|change| self.facts.apply(change));
-        self.confirm()?;
+        self.repeat(&body)?;
         if self.end.offset >= self.rewrite_at {
             self.rewrite()?;
         }
         Ok(())
     }
 
-    /// Writes an empty frame after a durable one: from then on damage of the frame before it is told
-    /// from a frame that was cut off by a crash. Synced, since what the log no longer holds, such as
+    /// Writes a durable frame once more: from then on damage of the first writing is told from a frame
+    /// that was cut off by a crash, and made good. Synced, since what the log no longer holds, such as
     /// the pairs of a snapshot, is lost without a word with an edit that is cut off.
-    fn confirm(&mut self) -> Result<()> {
+    fn repeat(&mut self, body: &[u8]) -> Result<()> {
         if mutant::active("index.edit_unconfirmed") {
             return Ok(());
         }
-        let (frame, end) = frame::encode_frame(self.end, &[]);
+        let (frame, end) = frame::encode_frame(self.end, body);
         match self.file.write_at(&[IoSlice::new(&frame)], self.end.offset, Cause::Manifest) {
             Ok(()) => {
                 self.end = end;
@@ -245,29 +246,40 @@ impl Manifest {
     }
 }
 
-/// Hands every change of every valid frame to `f`. An invalid frame ends the file if nothing valid
-/// follows it; else it is damage, and nothing is cut.
+/// Hands every change of every valid frame to `f`; those of a frame that was written twice, twice. An
+/// invalid frame ends the file if nothing valid follows it; else it is damage, and nothing is cut.
 fn replay(
     path: &Path,
     content: &[u8],
     number: u32,
     mut f: impl FnMut(Change),
 ) -> Result<(End, usize)> {
-    let mut end = frame::decode_header(path, content, number)?;
+    let begin = begin(path, content, number)?;
+    let mut chain = Chain::new(content, begin);
     let mut frames = 0;
-    while let Some(frame) = frame::next_frame(content, &mut end) {
+    while let Some(frame) = chain.next() {
         let changes = Change::decode_all(frame.body)
             .ok_or_else(|| Error::corrupt(path, frame.offset, "unknown change in a valid frame"))?;
         changes.into_iter().for_each(&mut f);
         frames += 1;
     }
-    if frame::any_frame_from(content, number, end.offset)
+    if frame::any_frame_from(content, number, chain.end.offset)
         && !mutant::active("index.manifest_cut_blindly")
     {
         let detail = "a damaged frame lies before valid ones";
-        return Err(Error::corrupt(path, end.offset, detail));
+        return Err(Error::corrupt(path, chain.end.offset, detail));
     }
-    Ok((end, frames))
+    Ok((chain.end, frames))
+}
+
+/// Where the first frame begins. A header says nothing that the file's name does not, so a damaged one
+/// is done without if the first frame chains to what it was.
+fn begin(path: &Path, content: &[u8], number: u32) -> Result<End> {
+    frame::decode_header(path, content, number).or_else(|damage| {
+        let stated = frame::encode_header(number).1;
+        let chains = Chain::new(content, stated).next().is_some();
+        if chains { Ok(stated) } else { Err(damage) }
+    })
 }
 
 /// Writes a manifest that states `facts`, durable but without its name.
@@ -280,7 +292,9 @@ fn write_tmp(vfs: &dyn Vfs, dir: &Path, number: u32, facts: &Facts) -> Result<En
     let mut body = Vec::new();
     facts.snapshot().iter().for_each(|change| change.encode(&mut body));
     let (first, end) = frame::encode_frame(end, &body);
+    let (again, end) = frame::encode_frame(end, &body);
     content.extend_from_slice(&first);
+    content.extend_from_slice(&again);
     let file = vfs.open(&tmp, Open { write: true, create: Create::New, direct: false })?;
     file.write_at(&[IoSlice::new(&content)], 0, Cause::Manifest)?;
     if !mutant::active("index.manifest_rename_unsynced") {

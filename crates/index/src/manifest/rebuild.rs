@@ -196,6 +196,7 @@ fn facts_of(current: &[Arc<Run>], present: &BTreeSet<RunId>) -> Result<Facts> {
     for run in current {
         let meta = run.meta();
         facts.runs.insert(run.id(), meta.extra.age);
+        facts.footers.insert(run.id(), run.footer_copy());
         let footer = FooterFacts::take(&meta.extra.checkpoint)
             .ok_or_else(|| Error::corrupt(run.path(), 0, "footer facts are malformed"))?;
         facts.raft_from = facts.raft_from.max(footer.raft_from);

@@ -76,69 +76,106 @@ fn a_crash_at_any_operation_keeps_every_finished_edit() {
     println!("{points} crash points");
 }
 
+/// Where frames begin, and what they say.
+fn frames_of(vfs: &SimVfs) -> Vec<(u64, Vec<Change>)> {
+    let mut frames = Vec::new();
+    inspect::inspect(vfs, &only_manifest(vfs), &mut |record| {
+        frames.push((record.offset, record.content.unwrap()));
+    })
+    .unwrap();
+    frames
+}
+
+fn flip(vfs: &SimVfs, offset: u64) {
+    let path = only_manifest(vfs);
+    let byte = vfs.read_file(&path).unwrap()[offset as usize];
+    vfs.corrupt(&path, offset, &[byte ^ 0x10]).unwrap();
+}
+
+#[test]
+fn damage_of_any_byte_costs_nothing_and_is_gone_once_the_manifest_is_written_anew() {
+    let vfs = SimVfs::default();
+    append(&vfs, 5);
+    let facts = open(&vfs.fork()).unwrap().0.facts().clone();
+    for offset in 0..vfs.file_bytes(only_manifest(&vfs)).unwrap() {
+        let damaged = vfs.fork();
+        flip(&damaged, offset);
+        let (mut manifest, _) = open(&damaged).unwrap_or_else(|error| panic!("{offset}: {error}"));
+        assert_eq!(*manifest.facts(), facts, "byte {offset}");
+        manifest.rewrite().unwrap();
+        manifest.verify().unwrap();
+        assert_eq!(open(&damaged).unwrap().0.facts(), &facts);
+    }
+}
+
 #[test]
 fn damage_before_valid_frames_is_reported_and_nothing_is_cut() {
     let vfs = SimVfs::default();
     append(&vfs, 5);
     let path = only_manifest(&vfs);
-    let content = vfs.read_file(&path).unwrap();
-    let mut reported = 0;
-    for offset in (0..content.len() as u64).step_by(3) {
+    let bytes = vfs.file_bytes(&path);
+    // Both writings of each edit but the last.
+    for pair in frames_of(&vfs).chunks(2).rev().skip(1) {
         let damaged = vfs.fork();
-        damaged.corrupt(&path, offset, &[content[offset as usize] ^ 0x10]).unwrap();
-        match open(&damaged) {
-            Ok((manifest, _)) => assert_eq!(last_edit(&manifest), 5, "byte {offset} cost an edit"),
-            Err(error) => {
-                assert!(error.is_damage() || matches!(error, Error::NewerFormat { .. }), "{error}");
-                assert_eq!(damaged.file_bytes(&path), Some(content.len() as u64));
-                reported += 1;
-            }
-        }
+        pair.iter().for_each(|(offset, _)| flip(&damaged, offset + 19));
+        let error = open(&damaged).unwrap_err();
+        assert!(error.is_damage(), "{error}");
+        assert_eq!(damaged.file_bytes(&path), bytes);
     }
-    assert!(reported > 20, "{reported}");
 }
 
 /// The log may no longer hold what the last edit made current: cut off, it would be missed by nobody.
 #[test]
-fn damage_of_the_last_edit_is_reported_also_after_a_power_cut() {
+fn damage_of_the_last_edit_is_made_good_also_after_a_power_cut() {
     for seed in 0..20 {
         let vfs = SimVfs::default();
         append(&vfs, 5);
         let vfs = vfs.restart(seed);
-        let path = only_manifest(&vfs);
-        let mut last = 0;
-        inspect::inspect(&vfs, &path, &mut |record| {
-            if record.content.is_ok_and(|changes| !changes.is_empty()) {
-                last = record.offset;
-            }
-        })
-        .unwrap();
-        let bytes = vfs.file_bytes(&path);
-        let at = last + frame::FRAME_HEADER_BYTES as u64 + 3;
-        let byte = vfs.read_file(&path).unwrap()[at as usize];
-        vfs.corrupt(&path, at, &[byte ^ 0x10]).unwrap();
-        let error = open(&vfs).unwrap_err();
-        assert!(error.is_damage(), "seed {seed}: {error}");
-        assert_eq!(vfs.file_bytes(&path), bytes);
+        let frames = frames_of(&vfs);
+        let (last, _) = frames[frames.len() - 2];
+        flip(&vfs, last + frame::FRAME_HEADER_BYTES as u64 + 3);
+        assert_eq!(last_edit(&open(&vfs).unwrap().0), 5, "seed {seed}");
     }
 }
 
 #[test]
-fn a_lost_confirmation_before_a_later_edit_costs_nothing() {
+fn a_lost_repetition_before_a_later_edit_costs_nothing() {
     let vfs = SimVfs::default();
     append(&vfs, 5);
     let path = only_manifest(&vfs);
-    let mut offsets = Vec::new();
-    inspect::inspect(&vfs, &path, &mut |record| {
-        if record.content.is_ok_and(|changes| changes.is_empty()) {
-            offsets.push(record.offset);
-        }
-    })
-    .unwrap();
-    assert_eq!(offsets.len(), 5);
-    for offset in offsets {
-        vfs.corrupt(&path, offset, &[0; frame::FRAME_HEADER_BYTES]).unwrap();
+    let frames = frames_of(&vfs);
+    assert_eq!(frames.len(), 2 * (1 + 5));
+    for pair in frames.chunks(2) {
+        assert_eq!(pair[0].1, pair[1].1);
+        vfs.corrupt(&path, pair[1].0, &[0; frame::FRAME_HEADER_BYTES]).unwrap();
         assert_eq!(last_edit(&open(&vfs.fork()).unwrap().0), 5);
+    }
+}
+
+/// An earlier build wrote an empty frame where the repetition is.
+#[test]
+fn a_manifest_of_edits_that_are_not_repeated_opens() {
+    let vfs = SimVfs::default();
+    append(&vfs, 1);
+    let (mut content, mut end) = frame::encode_header(9);
+    for n in 1..4u32 {
+        let mut body = Vec::new();
+        Change::GcState(Bytes::from(n.to_le_bytes().to_vec())).encode(&mut body);
+        for body in [&body[..], &[]] {
+            let (frame, behind) = frame::encode_frame(end, body);
+            content.extend_from_slice(&frame);
+            end = behind;
+        }
+    }
+    vfs.write_file(path_of(dir(), 9), &content);
+    assert_eq!(last_edit(&open(&vfs.fork()).unwrap().0), 3);
+    let frames = frames_of(&vfs);
+    for (offset, changes) in frames {
+        let damaged = vfs.fork();
+        flip(&damaged, offset + 5);
+        let opened = open(&damaged);
+        // The empty ones say nothing.
+        assert_eq!(opened.is_ok(), changes.is_empty(), "{offset}");
     }
 }
 
@@ -148,8 +185,9 @@ fn a_torn_tail_is_cut_and_writing_goes_on() {
     append(&vfs, 5);
     let path = only_manifest(&vfs);
     let content = vfs.read_file(&path).unwrap();
-    let last_edit_ends = content.len() - frame::FRAME_HEADER_BYTES;
-    vfs.write_file(&path, &content[..last_edit_ends - 9]);
+    let frames = frames_of(&vfs);
+    let (last_edit_ends, _) = frames[frames.len() - 1];
+    vfs.write_file(&path, &content[..last_edit_ends as usize - 9]);
     let (mut manifest, found) = open(&vfs).unwrap();
     assert_eq!(last_edit(&manifest), 4);
     assert!(found.tail_cut_bytes > 0);
@@ -201,12 +239,11 @@ fn inspection_shows_frames_and_skips_damage() {
         records
     };
     let records = read(&vfs);
-    // A snapshot, then each edit with its confirmation.
-    assert_eq!(records.len(), 1 + 2 * 4);
+    // A snapshot, then each edit, each with its repetition.
+    assert_eq!(records.len(), 2 * (1 + 4));
     assert!(records.iter().all(|record| record.content.is_ok()));
     vfs.corrupt(&path, records[3].offset + 17, &[0xff]).unwrap();
     let damaged = read(&vfs);
     let bad = damaged.iter().filter(|record| record.content.is_err()).count();
-    // The damaged frame itself, and the one after it, which no longer chains.
-    assert!((1..=2).contains(&bad), "{damaged:?}");
+    assert_eq!(bad, 1, "{damaged:?}");
 }

@@ -49,6 +49,7 @@ impl Run {
             index: None,
             cache: self.cache.clone(),
             dead,
+            rubble: self.rubble,
         })
     }
 
@@ -89,8 +90,14 @@ impl Run {
         ];
         let read =
             parts.map(|(at, bytes)| read_part(&*self.file, self.id(), at, bytes).map(|_| ()));
-        let footer = footer::read(&*self.file).map(|_| ());
-        for part in read.into_iter().chain([footer]) {
+        let footer = footer::read(&*self.file).map(|(meta, layout)| {
+            // All but the checkpoint, which only the file has.
+            footer::encode_copy(&meta, &layout) == footer::encode_copy(&self.meta, &self.layout)
+        });
+        if matches!(footer, Ok(false)) {
+            return Ok(false);
+        }
+        for part in read.into_iter().chain([footer.map(|_| ())]) {
             match part {
                 Ok(()) => {}
                 Err(error) if error.is_damage() => return Ok(false),

@@ -131,10 +131,17 @@ impl RunCursor {
     }
 
     fn read_ahead(&mut self, i: usize) -> Result<()> {
-        let Some(place) = self.run.fences.block(i) else { return Ok(()) };
+        // What is no block is not read as one.
+        let place = self.run.fences.block(i).filter(|_| self.run.rubble != Some(i));
+        let Some(place) = place else { return Ok(()) };
         let end = (place.start + self.ahead.bytes).min(self.run.fences.data_bytes()).max(place.end);
         let mut bytes = vec![0; (end - place.start) as usize];
-        self.run.file.read_exact_at(&mut bytes, place.start)?;
+        match self.run.file.read_exact_at(&mut bytes, place.start) {
+            Ok(()) => {}
+            // The file may end behind this block.
+            Err(error) if error.is_damage() => return Ok(()),
+            failed => return failed,
+        }
         self.ahead.window = Bytes::from(bytes);
         self.ahead.window_at = place.start;
         self.ahead.bytes = (self.ahead.bytes * 2).min(AHEAD_BYTES_MAX);

@@ -142,7 +142,7 @@ impl Fences {
     }
 
     /// Prepares the search.
-    fn ready(mut self) -> Self {
+    pub(super) fn ready(mut self) -> Self {
         if let Some(last) = self.len().checked_sub(1).filter(|last| *last > 0) {
             self.shared = shared_prefix(self.key(1), self.key(last));
         }

@@ -46,9 +46,25 @@ impl Layout {
     }
 }
 
-pub(super) fn encode(meta: &RunMeta, layout: &Layout) -> Vec<u8> {
+/// The body of a footer, for the manifest, which has a checkpoint of its own:
+/// `file_bytes:varint body`.
+pub(super) fn encode_copy(meta: &RunMeta, layout: &Layout) -> Vec<u8> {
+    let mut meta = meta.clone();
+    meta.extra.checkpoint = Vec::new();
     let mut out = Vec::new();
-    meta.encode(&mut out);
+    varint::put(&mut out, meta.bytes);
+    put_body(&mut out, &meta, layout);
+    out
+}
+
+/// The inverse of [`encode_copy`]; `None` for other bytes.
+pub(super) fn decode_copy(mut copy: &[u8]) -> Option<(RunMeta, Layout)> {
+    let length = varint::take(&mut copy)?;
+    decode(copy, length).filter(|(_, layout)| layout.footer_at() <= length)
+}
+
+fn put_body(out: &mut Vec<u8>, meta: &RunMeta, layout: &Layout) {
+    meta.encode(out);
     let sizes = [
         layout.blocks,
         layout.data_bytes,
@@ -56,8 +72,13 @@ pub(super) fn encode(meta: &RunMeta, layout: &Layout) -> Vec<u8> {
         layout.filter_bytes,
         layout.hash_bytes,
     ];
-    sizes.into_iter().for_each(|n| varint::put(&mut out, n));
+    sizes.into_iter().for_each(|n| varint::put(out, n));
     out.extend_from_slice(&[layout.probes, layout.block_bits]);
+}
+
+pub(super) fn encode(meta: &RunMeta, layout: &Layout) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_body(&mut out, meta, layout);
     let body_len = out.len() as u32;
     out.extend_from_slice(&body_len.to_le_bytes());
     out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());

@@ -25,6 +25,7 @@ mod prefetch;
 mod reader;
 mod sample;
 mod seal;
+mod stand_in;
 #[cfg(test)]
 mod tests;
 mod verify;

@@ -30,6 +30,8 @@ pub struct Run {
     pub(super) cache: Arc<BlockCache>,
     /// Damaged blocks whose keys newer tiers replace: they count as empty.
     pub(super) dead: BTreeSet<usize>,
+    /// The block that stands for all of the file in which blocks can't be told apart any more.
+    pub(super) rubble: Option<usize>,
 }
 
 /// Reads a part and its seal; an empty one is not sealed.
@@ -54,6 +56,50 @@ pub(super) fn read_part(file: &dyn VfsFile, id: RunId, offset: u64, bytes: u64) 
     Ok(part)
 }
 
+/// The file of a run; [`Error::Missing`] when it is not there.
+pub(super) fn open_file(vfs: &Arc<dyn Vfs>, dir: &Path, id: RunId) -> Result<Arc<dyn VfsFile>> {
+    let path = run_path(dir, id);
+    vfs.open(&path, Open::READ).map_err(|error| match error {
+        Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            Error::Missing { path, detail: "the index needs this run".into() }
+        }
+        other => other,
+    })
+}
+
+pub(super) fn read_fences(file: &dyn VfsFile, id: RunId, layout: &Layout) -> Result<Fences> {
+    let at = layout.data_bytes;
+    let part = read_part(file, id, at, layout.fences_bytes)?;
+    Fences::decode(&part, layout.blocks, layout.data_bytes)
+        .ok_or_else(|| Error::corrupt(file.path(), at, "fences do not parse"))
+}
+
+pub(super) fn read_filter(file: &dyn VfsFile, id: RunId, layout: &Layout) -> Result<Filter> {
+    let at = layout.filter_at();
+    let part = read_part(file, id, at, layout.filter_bytes)?;
+    Filter::decode(&part, layout.probes)
+        .ok_or_else(|| Error::corrupt(file.path(), at, "filter does not parse"))
+}
+
+/// `None` where the run has none, or the cache has no room for it.
+pub(super) fn read_hash_index(
+    file: &dyn VfsFile,
+    id: RunId,
+    layout: &Layout,
+    cache: &Arc<BlockCache>,
+) -> Result<Option<(HashIndex, Reservation)>> {
+    let (at, bytes) = (layout.hash_at(), layout.hash_bytes);
+    let Some(memory) = Some(bytes).filter(|bytes| *bytes > 0).and_then(|b| cache.reserve(b as usize))
+    else {
+        return Ok(None);
+    };
+    let part = read_part(file, id, at, bytes)?;
+    match HashIndex::decode(&part, layout.block_bits) {
+        Some(index) => Ok(Some((index, memory))),
+        None => Err(Error::corrupt(file.path(), at, "hash index does not parse")),
+    }
+}
+
 impl Run {
     /// Opens run `id` in `dir`, reading its footer, fences, filter and, if the cache grants the
     /// memory, its hash index. [`Error::Missing`] when the file is not there.
@@ -63,40 +109,17 @@ impl Run {
         id: RunId,
         cache: Arc<BlockCache>,
     ) -> Result<Arc<Self>> {
-        let path = run_path(dir, id);
-        let file = vfs.open(&path, Open::READ).map_err(|error| match error {
-            Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-                Error::Missing { path: path.clone(), detail: "the index needs this run".into() }
-            }
-            other => other,
-        })?;
+        let file = open_file(vfs, dir, id)?;
         let (meta, layout) = footer::read(&*file)?;
         if meta.id != id {
             let detail = format!("the footer is that of run {}", meta.id);
-            return Err(Error::corrupt(&path, layout.footer_at(), detail));
+            return Err(Error::corrupt(file.path(), layout.footer_at(), detail));
         }
-        let bad = |offset, detail| Error::corrupt(&path, offset, detail);
-        let part = read_part(&*file, id, layout.data_bytes, layout.fences_bytes)?;
-        let fences = Fences::decode(&part, layout.blocks, layout.data_bytes)
-            .ok_or_else(|| bad(layout.data_bytes, "fences do not parse"))?;
-        let part = read_part(&*file, id, layout.filter_at(), layout.filter_bytes)?;
-        let filter = Filter::decode(&part, layout.probes)
-            .ok_or_else(|| bad(layout.filter_at(), "filter does not parse"))?;
-        let memory = match layout.hash_bytes {
-            0 => None,
-            bytes => cache.reserve(bytes as usize),
-        };
-        let index = match memory {
-            Some(memory) => {
-                let part = read_part(&*file, id, layout.hash_at(), layout.hash_bytes)?;
-                let decoded = HashIndex::decode(&part, layout.block_bits)
-                    .ok_or_else(|| bad(layout.hash_at(), "hash index does not parse"))?;
-                Some((decoded, memory))
-            }
-            None => None,
-        };
-        let dead = BTreeSet::new();
-        Ok(Arc::new(Self { file, meta, layout, fences, filter, index, cache, dead }))
+        let fences = read_fences(&*file, id, &layout)?;
+        let filter = read_filter(&*file, id, &layout)?;
+        let index = read_hash_index(&*file, id, &layout, &cache)?;
+        let (dead, rubble) = (BTreeSet::new(), None);
+        Ok(Arc::new(Self { file, meta, layout, fences, filter, index, cache, dead, rubble }))
     }
 
     /// The run's number.
@@ -205,7 +228,8 @@ impl Run {
         if let Some(block) = self.cache.get(self.meta.id, i as u32) {
             return Ok(Some(block));
         }
-        let Some(place) = self.fences.block(i) else { return Err(self.bad_block(i)) };
+        let place = self.fences.block(i).filter(|_| self.rubble != Some(i));
+        let Some(place) = place else { return Err(self.bad_block(i)) };
         let mut bytes = self.cache.buffer((place.end - place.start) as usize);
         if !self.file.read_cached_at(&mut bytes, place.start)? {
             return Ok(None);
@@ -219,7 +243,8 @@ impl Run {
 
     /// A block from the file.
     pub(super) fn read_block(&self, i: usize) -> Result<Block> {
-        let Some(place) = self.fences.block(i) else { return Err(self.bad_block(i)) };
+        let place = self.fences.block(i).filter(|_| self.rubble != Some(i));
+        let Some(place) = place else { return Err(self.bad_block(i)) };
         let mut bytes = self.cache.buffer((place.end - place.start) as usize);
         self.file.read_exact_at(&mut bytes, place.start)?;
         Block::open(self.path(), self.meta.id, place.start, &bytes.freeze()).or_else(|_| {

@@ -230,7 +230,8 @@ fn gaps(kind: RegionKind, range: &KeyRange, owners: &[&Region]) -> Vec<KeyRange>
     out
 }
 
-/// Ranges that hold pairs which no region here owns, ascending.
+/// Ranges that hold pairs which no region here owns, ascending. Also those of which that can't be read:
+/// they are to hold nothing.
 pub(super) fn unowned<E: StorageEngine>(engine: &E, live: &[Region]) -> Result<Vec<KeyRange>> {
     let owners: Vec<&Region> = live.iter().collect();
     let view = engine.view()?;
@@ -243,7 +244,12 @@ pub(super) fn unowned<E: StorageEngine>(engine: &E, live: &[Region]) -> Result<V
     for (space, gap) in spaces.chain(system) {
         let range = keyspace::range_in_space(space, gap);
         let any = ScanOptions { keys_only: true, ..ScanOptions::new(range.clone(), 1) };
-        if !view.scan(&any)?.is_empty() {
+        let holds_any = match view.scan(&any) {
+            Ok(found) => !found.is_empty(),
+            Err(error) if error.is_damage() => true,
+            Err(error) => return Err(error),
+        };
+        if holds_any {
             out.push(range);
         }
     }

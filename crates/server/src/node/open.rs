@@ -29,6 +29,10 @@ pub(super) fn engine(config: &Config, dir: &Path, drawn: StoreId) -> Result<Arc<
     if let Some(reason) = opened.rebuilt {
         tracing::warn!("{}: the index was rebuilt: {reason}", dir.display());
     }
+    if opened.damaged_runs > 0 {
+        let (dir, count) = (dir.display(), opened.damaged_runs);
+        tracing::warn!("{dir}: {count} runs are damaged; other replicas are asked for what they held");
+    }
     Ok(Arc::new(engine))
 }
 
