@@ -72,9 +72,27 @@ impl World {
                     self.split_somewhere(leader, &now);
                 }
             }
+            2 => return self.forget_target(target),
             _ => {}
         }
         self.take_over_soon(region.id, target);
+    }
+
+    /// The placement group gets a leader that hears of a merge's source before it hears of the target.
+    fn forget_target(&mut self, target: RegionId) {
+        let (Some(leader), Some(group)) = (self.leader_of(target), self.leader_of(SYSTEM_REGION))
+        else {
+            return;
+        };
+        let node = self.slots.get(&leader).map_or(0, |slot| slot.node);
+        let millis = 300 + self.nemesis.prng.below(900);
+        self.nemesis.unreported.insert(node, self.now + millis * MS);
+        let reader = self.slots.get(&group).and_then(|slot| slot.readers()?.get(SYSTEM_REGION));
+        let Some(now) = reader.map(|reader| reader.region()) else { return };
+        let at = self.nemesis.prng.below(now.peers.len() as u64) as usize;
+        if let Some(peer) = now.peers.get(at) {
+            self.order(group, SYSTEM_REGION, Admin::TransferLeader(peer.id));
+        }
     }
 
     /// A person orders a merge to be ended, more than once.

@@ -45,6 +45,8 @@ pub enum Undo {
     Speed(u64),
     /// A store's disk has room again.
     Space(u64),
+    /// A store's disk takes more again.
+    Room(u64),
 }
 
 /// See the module.
@@ -65,6 +67,8 @@ pub struct Nemesis {
     withheld: BTreeMap<(RegionId, u64, u64), (LogIndex, u64)>,
     /// A leader is being left alone until then.
     deposed_until: u64,
+    /// What a node reports is lost until then.
+    unreported: BTreeMap<u64, u64>,
 }
 
 impl Nemesis {
@@ -82,6 +86,7 @@ impl Nemesis {
             deaf: BTreeMap::new(),
             withheld: BTreeMap::new(),
             deposed_until: 0,
+            unreported: BTreeMap::new(),
         }
     }
 
@@ -99,6 +104,11 @@ impl Nemesis {
     /// Whether it is lost now.
     pub fn is_deaf(&self, way: (RegionId, u64, u64), now: u64) -> bool {
         self.is_active && self.deaf.get(&way).is_some_and(|until| now < *until)
+    }
+
+    /// Whether what a node says to the placement group is lost now.
+    pub fn is_unreported(&self, node: u64, now: u64) -> bool {
+        self.is_active && self.unreported.get(&node).is_some_and(|until| now < *until)
     }
 
     /// Whether persons give orders that nobody in his right mind gives.
@@ -212,6 +222,11 @@ impl World {
                 }
             }
             Undo::Space(slot) => self.make_room(slot),
+            Undo::Room(slot) => {
+                if let Some(slot) = self.slots.get(&slot) {
+                    slot.disk.clear_faults();
+                }
+            }
         }
     }
 
