@@ -18,6 +18,12 @@ impl World {
             return;
         }
         let makes_mistakes = self.nemesis.makes_mistakes();
+        if let Event::RegionChanged(region) = event
+            && self.leads(number, region.id)
+            && self.hide_target(number, region)
+        {
+            return;
+        }
         match event {
             Event::RegionChanged(region) if makes_mistakes && self.leads(number, region.id) => {
                 self.mistake_at(number, region);
@@ -72,27 +78,9 @@ impl World {
                     self.split_somewhere(leader, &now);
                 }
             }
-            2 => return self.forget_target(target),
             _ => {}
         }
         self.take_over_soon(region.id, target);
-    }
-
-    /// The placement group gets a leader that hears of a merge's source before it hears of the target.
-    fn forget_target(&mut self, target: RegionId) {
-        let (Some(leader), Some(group)) = (self.leader_of(target), self.leader_of(SYSTEM_REGION))
-        else {
-            return;
-        };
-        let node = self.slots.get(&leader).map_or(0, |slot| slot.node);
-        let millis = 300 + self.nemesis.prng.below(900);
-        self.nemesis.unreported.insert(node, self.now + millis * MS);
-        let reader = self.slots.get(&group).and_then(|slot| slot.readers()?.get(SYSTEM_REGION));
-        let Some(now) = reader.map(|reader| reader.region()) else { return };
-        let at = self.nemesis.prng.below(now.peers.len() as u64) as usize;
-        if let Some(peer) = now.peers.get(at) {
-            self.order(group, SYSTEM_REGION, Admin::TransferLeader(peer.id));
-        }
     }
 
     /// A person orders a merge to be ended, more than once.
@@ -108,6 +96,9 @@ impl World {
         let Some(leader) = self.leader_of(target).filter(|_| self.nemesis.is_active) else {
             return;
         };
+        if self.nemesis.is_unreported(self.node_with(leader), self.now) {
+            return;
+        }
         let readers = self.slots.get(&leader).and_then(|slot| slot.readers());
         let Some(reader) = readers.and_then(|readers| readers.get(source)) else { return };
         let source = (*reader.region()).clone();

@@ -5,6 +5,7 @@ mod aims;
 mod budget;
 mod depose;
 mod disks;
+mod late;
 mod machines;
 mod mistakes;
 mod regions;
@@ -69,6 +70,8 @@ pub struct Nemesis {
     deposed_until: u64,
     /// What a node reports is lost until then.
     unreported: BTreeMap<u64, u64>,
+    /// News of elections that were lost come before a node's own questions, until then.
+    late_news: Option<(u64, u64)>,
 }
 
 impl Nemesis {
@@ -87,6 +90,7 @@ impl Nemesis {
             withheld: BTreeMap::new(),
             deposed_until: 0,
             unreported: BTreeMap::new(),
+            late_news: None,
         }
     }
 
@@ -104,11 +108,6 @@ impl Nemesis {
     /// Whether it is lost now.
     pub fn is_deaf(&self, way: (RegionId, u64, u64), now: u64) -> bool {
         self.is_active && self.deaf.get(&way).is_some_and(|until| now < *until)
-    }
-
-    /// Whether what a node says to the placement group is lost now.
-    pub fn is_unreported(&self, node: u64, now: u64) -> bool {
-        self.is_active && self.unreported.get(&node).is_some_and(|until| now < *until)
     }
 
     /// Whether persons give orders that nobody in his right mind gives.
