@@ -2,7 +2,7 @@
 
 use crate::process::run_shown;
 use crate::workspace::{Workspace, cargo};
-use crate::{cluster, demo, docs, fuzz, histories, mutants, peers, spec, tidy};
+use crate::{cluster, demo, docs, fuzz, histories, mutants, peers, soak, spec, tidy};
 use anyhow::{Result, bail};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -75,7 +75,8 @@ fn api_docs(workspace: &Workspace) -> Result<()> {
 
 /// Whole clusters in one thread.
 fn simulation(workspace: &Workspace) -> Result<()> {
-    let seeds = ["--seeds", "1001..2001", "--no-minimise", "--keep-going", "--quiet"];
+    let range = format!("{}..{}", soak::CI_SEEDS.start, soak::CI_SEEDS.end);
+    let seeds = ["--seeds", &range, "--no-minimise", "--keep-going", "--quiet"];
     let run = ["run", "--quiet", "--package", "stele-sim", "--"];
     run_cargo(workspace, &[&run[..], &seeds].concat())
 }

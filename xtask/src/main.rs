@@ -10,6 +10,7 @@ mod histories;
 mod mutants;
 mod peers;
 mod process;
+mod sim_mutants;
 mod soak;
 mod spec;
 mod tidy;
@@ -38,8 +39,9 @@ const USAGE: &str = "usage: cargo xtask <command>
                             check the specification with TLC; NAME may be a beginning
   soak [--hours H] [--from SEED] [--dev]
                             seeds of the simulation, in both modes
-  sim-mutants [--only NAME] [--seeds N]
-                            the simulation against the deliberate bugs below it
+  sim-mutants [--only NAME] [--seeds N] [--note]
+                            the simulation against the deliberate bugs below it; --note writes down
+                            which seed showed each
   histories [--seeds N]     the simulation's check of histories beside Porcupine's
   ci                        everything a change must pass
 ";
@@ -131,10 +133,14 @@ fn peers_options(mut flags: Flags) -> Result<peers::Options> {
 }
 
 fn sim_mutants(workspace: &Workspace, mut flags: Flags) -> Result<()> {
-    let only = flags.value("--only")?;
-    let seeds = flags.number("--seeds", 1000)?;
+    let seeds = soak::CI_SEEDS;
+    let options = sim_mutants::Options {
+        only: flags.value("--only")?,
+        seeds: seeds.start..seeds.start + flags.number("--seeds", seeds.end - seeds.start)?,
+        notes: flags.switch("--note"),
+    };
     flags.end()?;
-    soak::mutants(workspace, only.as_deref(), seeds)
+    sim_mutants::run(workspace, &options)
 }
 
 fn compare_histories(workspace: &Workspace, mut flags: Flags) -> Result<()> {

@@ -8,7 +8,7 @@ use stele_placement::{
     Change, Cluster, DrainGoal, Instruction, Led, Liveness, Millis, Order, RegionInfo, Step,
     StoreState,
 };
-use stele_types::{Peer, PeerRole, RegionEpoch, RegionId, StoreId};
+use stele_types::{Peer, PeerRole, Region, RegionEpoch, RegionId, RegionPhase, StoreId};
 
 /// The epochs that are known of a report's regions.
 pub fn epochs(cluster: &Cluster, report: &Report) -> Vec<(RegionId, RegionEpoch)> {
@@ -26,8 +26,12 @@ pub fn gone_back(cluster: &Cluster, before: &[(RegionId, RegionEpoch)]) -> Optio
     })
 }
 
-/// What is wrong with an order that changes who votes.
+/// What is wrong with an order that changes who votes, or takes a merge back.
 pub fn wrong(led: &Led, instruction: &Instruction, now: Millis) -> Option<String> {
+    if matches!(instruction.order, Order::RollbackMerge) {
+        let target = taker(&led.cluster, instruction.region)?;
+        return Some(format!("orders {instruction:?}, though {target:?} may take the region over"));
+    }
     let Order::ChangePeers(changes) = &instruction.order else { return None };
     let cluster = &led.cluster;
     let info = cluster.regions().get(instruction.region)?;
@@ -52,6 +56,21 @@ pub fn wrong(led: &Led, instruction: &Instruction, now: Millis) -> Option<String
         return says(format!("{will} pairs of voters share a node, {were} did"));
     }
     None
+}
+
+/// The region beside one that is prepared to be merged into it, as far as it is known no later than the
+/// preparation knew it: replicas of the source refuse to take such a merge back.
+fn taker(cluster: &Cluster, source: RegionId) -> Option<&Region> {
+    let source = &cluster.regions().get(source)?.region;
+    let RegionPhase::Merging { target, target_epoch, .. } = source.phase else { return None };
+    let target = &cluster.regions().get(target)?.region;
+    let (known, named) = (target.epoch, target_epoch);
+    let is_past = known.version > named.version || known.conf_version > named.conf_version;
+    let touches = |one: &Region, other: &Region| {
+        !one.range.end.is_empty() && one.range.end == other.range.start
+    };
+    let beside = touches(source, target) || touches(target, source);
+    (beside && !is_past).then_some(target)
 }
 
 /// An operator that was admitted just now though it costs a region its votes.

@@ -89,7 +89,8 @@ impl World {
     }
 
     fn call(&mut self, from: u64, to: u64, call: Call) {
-        let Some(node) = self.nodes.get(&from).filter(|_| !self.net.is_group_cut) else { return };
+        let is_lost = self.net.is_group_cut || self.nemesis.is_unreported(from, self.now);
+        let Some(node) = self.nodes.get(&from).filter(|_| !is_lost) else { return };
         let (life, bytes) = (node.life, 512);
         let ways = match from == to {
             true => vec![(1_000, false)],

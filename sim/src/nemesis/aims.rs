@@ -18,6 +18,12 @@ impl World {
             return;
         }
         let makes_mistakes = self.nemesis.makes_mistakes();
+        if let Event::RegionChanged(region) = event
+            && self.leads(number, region.id)
+            && self.hide_target(number, region)
+        {
+            return;
+        }
         match event {
             Event::RegionChanged(region) if makes_mistakes && self.leads(number, region.id) => {
                 self.mistake_at(number, region);
@@ -90,6 +96,9 @@ impl World {
         let Some(leader) = self.leader_of(target).filter(|_| self.nemesis.is_active) else {
             return;
         };
+        if self.nemesis.is_unreported(self.node_with(leader), self.now) {
+            return;
+        }
         let readers = self.slots.get(&leader).and_then(|slot| slot.readers());
         let Some(reader) = readers.and_then(|readers| readers.get(source)) else { return };
         let source = (*reader.region()).clone();

@@ -24,12 +24,16 @@ impl World {
         }
         let others: Vec<u64> = self.nodes.keys().copied().filter(|id| *id != node).collect();
         match kind {
-            // One can't hear it and asks for votes, the others restart.
+            // One can't hear it and asks for votes, the others restart or hear late news.
             4 | 5 => {
                 let at = self.nemesis.prng.below(others.len() as u64) as usize;
                 let Some(deaf) = others.get(at).copied() else { return };
                 self.nemesis.deposed_until = self.now + STAY_NANOS + MS * 500;
                 self.part(node, deaf);
+                if kind == 5 {
+                    self.nemesis.late_news = Some((deaf, self.now + STAY_NANOS + MS * 500));
+                    return;
+                }
                 for round in 0..12 {
                     let pause = (1_100 + round * 160 + self.nemesis.prng.below(60)) * MS;
                     self.after(pause, Happening::Undo(Undo::Forget(node, deaf)));

@@ -78,6 +78,16 @@ impl World {
         self.undo_later(Undo::Space(number), 2_000);
     }
 
+    /// Nothing more fits from some operation on: between two of one step as well.
+    fn fill_disk_soon(&mut self, number: u64) {
+        let Some(slot) = self.slots.get(&number) else { return };
+        let from_operation = slot.disk.operations() + self.nemesis.prng.below(24);
+        if slot.disk.inject(DiskFault::NoSpace { from_operation }).is_ok() {
+            self.counts.disk_faults += 1;
+            self.undo_later(Undo::Room(number), 2_000);
+        }
+    }
+
     pub(super) fn make_room(&mut self, number: u64) {
         if let Some(slot) = self.slots.get(&number) {
             slot.disk.set_capacity(Some(self.plan.capacity_bytes));
@@ -127,7 +137,10 @@ impl World {
         }
         let (cuts, fills) = (Fault::CrashPoint, Fault::NoSpace);
         if self.plan.faults.has(fills) && self.nemesis.prng.below(3) == 0 {
-            return self.fill_disk(number);
+            return match self.nemesis.prng.coin() {
+                true => self.fill_disk(number),
+                false => self.fill_disk_soon(number),
+            };
         }
         let Some(slot) = self.slots.get(&number).filter(|_| self.plan.faults.has(cuts)) else {
             return;

@@ -5,6 +5,7 @@ mod aims;
 mod budget;
 mod depose;
 mod disks;
+mod late;
 mod machines;
 mod mistakes;
 mod regions;
@@ -45,6 +46,8 @@ pub enum Undo {
     Speed(u64),
     /// A store's disk has room again.
     Space(u64),
+    /// A store's disk takes more again.
+    Room(u64),
 }
 
 /// See the module.
@@ -65,6 +68,10 @@ pub struct Nemesis {
     withheld: BTreeMap<(RegionId, u64, u64), (LogIndex, u64)>,
     /// A leader is being left alone until then.
     deposed_until: u64,
+    /// What a node reports is lost until then.
+    unreported: BTreeMap<u64, u64>,
+    /// News of elections that were lost come before a node's own questions, until then.
+    late_news: Option<(u64, u64)>,
 }
 
 impl Nemesis {
@@ -82,6 +89,8 @@ impl Nemesis {
             deaf: BTreeMap::new(),
             withheld: BTreeMap::new(),
             deposed_until: 0,
+            unreported: BTreeMap::new(),
+            late_news: None,
         }
     }
 
@@ -212,6 +221,11 @@ impl World {
                 }
             }
             Undo::Space(slot) => self.make_room(slot),
+            Undo::Room(slot) => {
+                if let Some(slot) = self.slots.get(&slot) {
+                    slot.disk.clear_faults();
+                }
+            }
         }
     }
 

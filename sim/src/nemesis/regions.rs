@@ -109,8 +109,12 @@ impl World {
         self.order(slot, region.id, Admin::ChangePeers(changes));
     }
 
-    /// A merge, at once or when one follower is behind with what it knows to be committed.
+    /// A merge, at once or when one follower is behind with what it knows to be committed. A region that
+    /// has none beside it is split: the next merge has something to merge.
     fn merge_soon(&mut self, slot: u64, report: &RegionReport) {
+        if self.beside(slot, &report.region).is_none() {
+            return self.split_somewhere(slot, &report.region);
+        }
         if self.nemesis.prng.coin() {
             return self.merge(slot, &report.region);
         }

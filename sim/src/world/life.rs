@@ -100,6 +100,7 @@ impl World {
         if let Some(slot) = self.slots.get_mut(&number) {
             slot.replayed_bytes = opened.recovery.bytes_scanned;
         }
+        self.check_rebuilt(number, &opened);
         Ok(engine)
     }
 

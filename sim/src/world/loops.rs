@@ -228,12 +228,7 @@ impl World {
         }
         let withheld = self.withhold((from, to), message);
         let message = withheld.as_ref().unwrap_or(message);
-        let (mut frame, mut payloads) = (Vec::new(), Vec::new());
-        wire::encode(message, &mut frame, &mut payloads);
-        payloads.iter().for_each(|payload| frame.extend_from_slice(payload));
-        let sum = crc32c(&frame);
-        frame.extend_from_slice(&sum.to_le_bytes());
-        let frame = Bytes::from(frame);
+        let frame = framed(message);
         for (delay, is_damaged) in self.deliveries(from, to, frame.len() as u64) {
             let frame = match is_damaged {
                 true => self.damaged(&frame),
@@ -243,6 +238,12 @@ impl World {
         }
         if self.forges(message) {
             self.forge(from, message);
+        }
+        if let Some(news) = self.late_news(from, message) {
+            self.after(
+                0,
+                Happening::Frame { slot: to, from, frame: framed(&news), is_forged: true },
+            );
         }
     }
 
@@ -362,6 +363,16 @@ impl World {
             self.cut_twin(number, 30);
         }
     }
+}
+
+/// A message as bytes, with its checksum.
+fn framed(message: &PeerMessage) -> Bytes {
+    let (mut frame, mut payloads) = (Vec::new(), Vec::new());
+    wire::encode(message, &mut frame, &mut payloads);
+    payloads.iter().for_each(|payload| frame.extend_from_slice(payload));
+    let sum = crc32c(&frame);
+    frame.extend_from_slice(&sum.to_le_bytes());
+    Bytes::from(frame)
 }
 
 /// Whether an order changes what a region is, and with that merges it.

@@ -17,9 +17,9 @@ const CUTS_TRIED: usize = 3;
 
 pub fn look(twin: &Twin, live: &Facts, prng: &mut Prng) -> Option<String> {
     let twin = twin.after(prng);
-    let engine = match twin.open_store() {
+    let engine = match open_whole(&twin) {
         Ok(engine) => engine,
-        Err(error) => return Some(format!("it does not open after a crash: {error}")),
+        Err(text) => return Some(format!("after a crash {text}")),
     };
     let facts = match Facts::of(&engine) {
         Ok(facts) => facts,
@@ -68,9 +68,9 @@ fn go_on(twin: &Twin, engine: Store, live: &Facts, prng: &mut Prng) -> Option<St
         return Some(format!("after {trouble} {text}"));
     }
     let twin = twin.after(prng);
-    let engine = match twin.open_store() {
+    let engine = match open_whole(&twin) {
         Ok(engine) => engine,
-        Err(error) => return Some(format!("it does not open after {trouble}: {error}")),
+        Err(text) => return Some(format!("after {trouble} {text}")),
     };
     if let Some(text) = logs.logs_missing_in(&Facts::without_pairs(&engine)) {
         return Some(format!("after {trouble} {text}"));
@@ -101,9 +101,9 @@ fn cut_at_last(
     prng: &mut Prng,
 ) -> Option<String> {
     let cut = Twin { disk: twin.disk.restart(prng.draw()), ..twin.killed() };
-    let engine = match cut.open_store() {
+    let engine = match open_whole(&cut) {
         Ok(engine) => engine,
-        Err(error) => return Some(format!("it does not open: {error}")),
+        Err(text) => return Some(text),
     };
     match catch_up(&engine, upto) {
         Ok(true) => same(&engine, &live.pairs),
@@ -148,8 +148,19 @@ fn crash_at_work(
 fn opens(twin: &Twin, prng: &mut Prng) -> Option<String> {
     (0..CUTS_TRIED).find_map(|_| {
         let cut = Twin { disk: twin.disk.restart(prng.draw()), ..twin.killed() };
-        cut.open_store().err().map(|error| format!("it does not open: {error}"))
+        open_whole(&cut).err()
     })
+}
+
+/// Opens a disk that was never damaged: its index is there, and is not made again from what else is.
+fn open_whole(twin: &Twin) -> Result<Store, String> {
+    match twin.open() {
+        Ok((store, opened)) => match opened.rebuilt {
+            None => Ok(store),
+            Some(why) => Err(format!("its index is made again: {why}")),
+        },
+        Err(error) => Err(format!("it does not open: {error}")),
+    }
 }
 
 fn work(engine: &Store, prng: &mut Prng) {

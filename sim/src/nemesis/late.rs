@@ -1,0 +1,67 @@
+//! What is heard late: a merge's target, by a new leader of the placement group, and elections that were
+//! lost long ago.
+
+use super::Nemesis;
+use crate::faults::Fault;
+use crate::plan::MS;
+use crate::world::World;
+use stele_placement::SYSTEM_REGION;
+use stele_raftstore::{Admin, Body, PeerMessage, RaftKind, RaftMessage};
+use stele_types::{Region, RegionPhase};
+
+impl Nemesis {
+    /// Whether what a node says to the placement group is lost now.
+    pub fn is_unreported(&self, node: u64, now: u64) -> bool {
+        self.is_active && self.unreported.get(&node).is_some_and(|until| now < *until)
+    }
+}
+
+impl World {
+    /// Now and then, when a merge is prepared, the placement group gets a leader that hears of the source
+    /// long before it hears of the target. Nobody else looks after the merge.
+    pub(super) fn hide_target(&mut self, source: u64, region: &Region) -> bool {
+        let RegionPhase::Merging { target, .. } = region.phase else { return false };
+        let faults = self.plan.faults;
+        let may = faults.has(Fault::Transfer) || faults.has(Fault::PlacementCut);
+        if !may || self.nemesis.prng.coin() {
+            return false;
+        }
+        let (Some(target), Some(group)) = (self.leader_of(target), self.leader_of(SYSTEM_REGION))
+        else {
+            return false;
+        };
+        let hidden = self.node_with(target);
+        let reader = self.slots.get(&group).and_then(|slot| slot.readers()?.get(SYSTEM_REGION));
+        let Some(now) = reader.map(|reader| reader.region()) else { return false };
+        let node_of = |world: &Self, store| world.homes.get(store).map(|it| world.node_with(*it));
+        let away = [Some(hidden), Some(self.node_with(group)), None];
+        let mut heirs = now.peers.iter().filter(|peer| !away.contains(&node_of(self, &peer.store)));
+        let heir = heirs.next().filter(|_| hidden != self.node_with(source));
+        let Some(heir) = heir.map(|peer| peer.id) else { return false };
+        let millis = 1_000 + self.nemesis.prng.below(1_500);
+        self.trace.note(self.now, hidden, target, || format!("reports nothing for {millis} ms"));
+        self.nemesis.unreported.insert(hidden, self.now + millis * MS);
+        self.order(group, SYSTEM_REGION, Admin::TransferLeader(heir));
+        true
+    }
+
+    /// The node that a store is in.
+    pub(super) fn node_with(&self, number: u64) -> u64 {
+        self.slots.get(&number).map_or(0, |slot| slot.node)
+    }
+
+    /// What comes before a candidate's question, where such news come: of an election that was lost. Who
+    /// hears of a later term follows nobody any more.
+    pub(crate) fn late_news(&self, from: u64, message: &PeerMessage) -> Option<PeerMessage> {
+        let (node, until) = self.nemesis.late_news.filter(|_| self.nemesis.is_active)?;
+        let Body::Raft(raft) = &message.body else { return None };
+        let asks =
+            raft.kind == RaftKind::RequestPreVote && &raft.context[..] != b"CampaignTransfer";
+        if !asks || self.node_with(from) != node || self.now >= until {
+            return None;
+        }
+        let mut news = RaftMessage::new(RaftKind::RequestPreVoteResponse, raft.term);
+        news.reject = true;
+        Some(PeerMessage { body: Body::Raft(news), ..message.clone() })
+    }
+}

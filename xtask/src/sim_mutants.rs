@@ -1,0 +1,217 @@
+//! The simulation against the deliberate bugs below it. A bug counts as caught if a run of CI's length
+//! shows it: one of CI's own seeds, in CI's mode.
+
+use crate::mutants::{Mutant, Table};
+use crate::process::{Ended, run_limited};
+use crate::soak;
+use crate::workspace::Workspace;
+use anyhow::{Context, Result, ensure};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Packages whose deliberate bugs a run can meet: all that is under the simulation.
+const REACHED: [&str; 6] =
+    ["stele-raftstore", "stele-engine", "stele-log", "stele-index", "stele-gc", "stele-placement"];
+/// Deliberate bugs of the simulated disk itself: nothing is to be seen of them but lost data.
+const ALSO: [&str; 2] = ["vfs.skip_data_sync", "vfs.skip_dir_sync"];
+
+/// Which seed showed which bug when it was last noted.
+const SEEN: &str = "xtask/sim-seen.toml";
+const SEEN_HEAD: &str =
+    "# Seeds that showed deliberate bugs: `cargo xtask sim-mutants` tries a bug's own seed first, and then
+# all of CI's in their order. Only an order: a seed that CI does not run counts for nothing.
+# Written by `cargo xtask sim-mutants --note`.
+";
+
+/// So many seeds are run by one process.
+const SEEDS_TOGETHER: u64 = 25;
+/// A deliberate bug may hang what it breaks: so many seeds take a tenth of this on a slow machine.
+const LIMIT: Duration = Duration::from_secs(600);
+/// So many of all deliberate bugs are to be found.
+const PERCENT_MIN: usize = 85;
+
+/// What to run.
+#[derive(Debug)]
+pub struct Options {
+    /// A name or its beginning.
+    pub only: Option<String>,
+    /// The seeds that a bug may take.
+    pub seeds: Range<u64>,
+    /// Write down which seed showed each.
+    pub notes: bool,
+}
+
+/// A bug's name, and the seed that showed it.
+type Seen = BTreeMap<String, u64>;
+
+/// How a bug showed itself.
+#[derive(Debug, PartialEq, Eq)]
+struct Catch {
+    /// `None` where the process did not come to say so.
+    seed: Option<u64>,
+    how: String,
+}
+
+/// Runs the seeds against each deliberate bug below the simulation, until one finds it. Says how many
+/// were found and which were not; fails below [`PERCENT_MIN`].
+pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    let program = soak::build(workspace, true, true)?;
+    let table = Table::load(workspace)?;
+    let reached =
+        |it: &&Mutant| REACHED.contains(&it.package.as_str()) || ALSO.contains(&it.name.as_str());
+    let (apart, chosen): (Vec<_>, Vec<_>) = table
+        .chosen(options.only.as_deref())
+        .into_iter()
+        .filter(reached)
+        .partition(|it| it.apart.is_some());
+    ensure!(!chosen.is_empty(), "no deliberate bug is chosen");
+    let path = workspace.root.join(SEEN);
+    let seen = read(&path)?;
+    let caught = run_all(&program, &chosen, &seen, &options.seeds)?;
+    for mutant in &apart {
+        println!("{:40} apart: {}", mutant.name, mutant.apart.as_deref().unwrap_or_default());
+    }
+    let missed = chosen.iter().map(|it| it.name.as_str());
+    let missed: Vec<&str> = missed.filter(|name| !caught.contains_key(*name)).collect();
+    let (found, all, Range { start, end }) = (caught.len(), chosen.len(), &options.seeds);
+    println!("simulation: caught {found}/{all} deliberate bugs by seeds {start}..{end} each");
+    if !missed.is_empty() {
+        println!("missed: {}", missed.join(" "));
+    }
+    if options.notes {
+        let names = table.mutants.iter().map(|it| it.name.as_str()).collect::<Vec<_>>();
+        let seeds = caught.into_iter().filter_map(|(name, it)| Some((name, it.seed?)));
+        let noted: Seen = seen.into_iter().chain(seeds).collect();
+        let noted = noted.iter().filter(|(name, _)| names.contains(&name.as_str()));
+        let noted: Vec<String> = noted.map(|(name, seed)| format!("{name:?} = {seed}\n")).collect();
+        std::fs::write(&path, format!("{SEEN_HEAD}{}", noted.concat())).context("noting seeds")?;
+    }
+    let percent_min = if options.only.is_some() { 0 } else { PERCENT_MIN };
+    ensure!(found * 100 >= all * percent_min, "fewer than {percent_min} % were caught");
+    Ok(())
+}
+
+/// What each bug was caught by; one bug for each processor at a time.
+fn run_all(
+    program: &Path,
+    chosen: &[&Mutant],
+    seen: &Seen,
+    seeds: &Range<u64>,
+) -> Result<BTreeMap<String, Catch>> {
+    let (next, caught) = (Mutex::new(chosen.iter()), Mutex::new(BTreeMap::new()));
+    let take = || next.lock().ok().and_then(|mut next| next.next().copied());
+    let work = || -> Result<()> {
+        while let Some(mutant) = take() {
+            let started = Instant::now();
+            let found = look(program, mutant, &order(seen.get(&mutant.name).copied(), seeds))?;
+            let seconds = started.elapsed().as_secs_f64();
+            let (verdict, how) = match &found {
+                Some(it) => ("caught", it.told()),
+                None => ("NOT CAUGHT", String::new()),
+            };
+            println!("{:40} {verdict:10} {seconds:6.1} s  {how}", mutant.name);
+            if let (Some(found), Ok(mut caught)) = (found, caught.lock()) {
+                caught.insert(mutant.name.clone(), found);
+            }
+        }
+        Ok(())
+    };
+    let workers = thread::available_parallelism().map_or(1, |count| count.get());
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| match worker.join() {
+            Ok(ended) => ended,
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    })?;
+    Ok(caught.into_inner().unwrap_or_default())
+}
+
+impl Catch {
+    fn told(&self) -> String {
+        let seed = self.seed.map_or_else(String::new, |seed| format!("seed {seed}: "));
+        format!("{seed}{}", self.how)
+    }
+}
+
+/// The seeds of one process after the other: first the one that showed the bug last.
+fn order(last: Option<u64>, seeds: &Range<u64>) -> Vec<Range<u64>> {
+    let first = last.filter(|seed| seeds.contains(seed)).map(|seed| seed..seed + 1);
+    let starts = seeds.clone().step_by(SEEDS_TOGETHER as usize);
+    let parts = starts.map(|start| start..seeds.end.min(start + SEEDS_TOGETHER));
+    first.into_iter().chain(parts).collect()
+}
+
+/// Runs one process after the other until one fails.
+fn look(program: &Path, mutant: &Mutant, parts: &[Range<u64>]) -> Result<Option<Catch>> {
+    for part in parts {
+        let seeds = format!("{}..{}", part.start, part.end);
+        let mut command = Command::new(program);
+        command.env("STELE_MUTANT", &mutant.name);
+        command.args(["--seeds", &seeds, "--no-minimise", "--quiet"]);
+        let (ended, printed) = run_limited(&mut command, LIMIT)?;
+        if let Some(found) = verdict(&ended, &printed, &seeds) {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// What a process says of a violation: a line of what, and a line with the command that repeats it.
+fn verdict(ended: &Ended, printed: &str, seeds: &str) -> Option<Catch> {
+    const SHOWN_CHARS: usize = 110;
+    match ended {
+        Ended::Exited(true) => return None,
+        Ended::TimedOut => return Some(Catch { seed: None, how: format!("hangs in {seeds}") }),
+        Ended::Exited(false) => {}
+    }
+    let mut lines = printed.lines().skip_while(|line| !line.starts_with("VIOLATION"));
+    let Some(what) = lines.next() else {
+        return Some(Catch { seed: None, how: format!("ends in {seeds} without a word") });
+    };
+    let replay = lines.find_map(|line| line.split_once("--seed ")).map(|(_, rest)| rest);
+    let seed = replay.and_then(|rest| rest.split(' ').next()?.parse().ok());
+    Some(Catch { seed, how: what.chars().take(SHOWN_CHARS).collect() })
+}
+
+fn read(path: &Path) -> Result<Seen> {
+    if !path.exists() {
+        return Ok(Seen::new());
+    }
+    let text = std::fs::read_to_string(path).with_context(|| format!("reading {SEEN}"))?;
+    toml::from_str(&text).with_context(|| format!("{SEEN} is not a table of names and seeds"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_that_ci_does_not_run_is_not_tried() {
+        assert_eq!(
+            order(Some(1040), &(1001..1060)),
+            [1040..1041, 1001..1026, 1026..1051, 1051..1060]
+        );
+        for last in [None, Some(1000), Some(1060)] {
+            assert_eq!(order(last, &(1001..1060)), order(None, &(1001..1060)));
+        }
+    }
+
+    #[test]
+    fn a_violation_tells_its_seed_and_silence_is_none() {
+        let printed =
+            "VIOLATION store 1 stops\n  cargo run -p stele-sim -- --seed 1017 --mode safety\n";
+        let found = verdict(&Ended::Exited(false), printed, "1001..1026").unwrap();
+        assert_eq!(found, Catch { seed: Some(1017), how: "VIOLATION store 1 stops".into() });
+        assert_eq!(verdict(&Ended::Exited(true), "25 seeds", "1001..1026"), None);
+        for ended in [Ended::TimedOut, Ended::Exited(false)] {
+            let found = verdict(&ended, "", "1001..1026").unwrap();
+            assert!(found.seed.is_none() && found.told().contains("1001..1026"));
+        }
+    }
+}
