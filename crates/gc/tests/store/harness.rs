@@ -116,6 +116,7 @@ impl Store {
             raft_from: opened.raft_from,
             next_file: opened.next_file,
             needed: opened.needed.clone(),
+            settled: None,
         };
         let options = LogOptions {
             store: StoreId(7),
