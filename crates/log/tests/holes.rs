@@ -372,6 +372,28 @@ fn a_wrong_read_beside_a_hole_is_not_written_back() {
     assert!(failed > 0);
 }
 
+// Catalogue: 15.
+#[test]
+fn a_wrong_read_that_passes_for_a_hole_does_no_harm() {
+    let mut seen = 0;
+    for seed in 0..20 {
+        let (disk, _) = ten(seed);
+        let before = files(&disk);
+        for nth in 1..5 {
+            disk.inject(Fault::ReadFlipsOnce { path_contains: ".seg".into(), nth }).unwrap();
+            let looked = survey_with(&disk, &options(), &RecoverFrom::default());
+            disk.clear_faults();
+            let Ok(mut survey) = looked else { continue };
+            for hole in holes(&survey) {
+                seen += 1;
+                assert!(survey.fill(&hole, &payload_of(hole.index.0, 600)).unwrap());
+            }
+            assert!(survey.is_whole() && files(&disk) == before, "seed {seed}, read {nth}");
+        }
+    }
+    assert!(seen > 5, "{seen}");
+}
+
 #[test]
 fn fault_11_a_hole_in_a_sealed_segment_whose_sidecar_is_damaged_is_filled() {
     let disk = disk(11);
@@ -429,6 +451,27 @@ fn holes_beyond_what_is_held_in_memory_come_to_light_later() {
     }
     assert_eq!(seen, (1..=9).collect::<Vec<u64>>());
     assert_eq!(files(&disk), before);
+}
+
+// Catalogue: 11.
+#[test]
+fn more_damage_than_can_be_held_that_nobody_can_mend_is_reported() {
+    let disk = disk(17);
+    let (log, _) = open(&disk);
+    let mut places = Vec::new();
+    for index in 1..=4 {
+        places.push(put(&log, REGION, index, 600).unwrap().payloads[0]);
+    }
+    log.append(&batch(vec![Record::Mark(REGION, Mark::Destroy)])).unwrap();
+    put(&log, RegionId(2), 1, 600).unwrap();
+    drop(log);
+    places.iter().for_each(|at| flip(&disk, *at, 50));
+    let look = |holes_max| {
+        let vfs = Arc::new(disk.clone());
+        Survey::take(vfs, Path::new(DIR), &options(), &settled(&[]), holes_max)
+    };
+    assert!(look(4).unwrap().is_whole());
+    assert!(matches!(look(3), Err(Error::Corrupt { .. })));
 }
 
 #[test]

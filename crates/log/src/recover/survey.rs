@@ -210,7 +210,7 @@ impl Survey {
         hole: &Hole,
         payload: &[u8],
     ) -> Result<(AlignedBuf, u64)> {
-        let Some(frame) = proven(reader, hole.frame)? else {
+        let Some(frame) = sound(reader, hole.frame)? else {
             return Err(reader.corrupt(hole.frame, "more of a batch is damaged than before"));
         };
         let block = reader.block_bytes() as usize;
@@ -246,8 +246,7 @@ impl Survey {
         let mut is_filled = payload.is_some_and(|payload| hole.is(payload));
         let same = |other: &Hole| (other.at.file, other.frame) == (hole.at.file, hole.frame);
         if is_filled && !self.has_more && !self.holes.iter().any(same) {
-            let is_whole = matches!(reader.probe(hole.frame)?, Probe::Frame(_));
-            is_filled = is_whole || proven(&mut reader, hole.frame)?.is_some();
+            is_filled = sound(&mut reader, hole.frame)?.is_some();
         }
         if is_filled || mutant::active("log.fill_unread") {
             return Ok(());
@@ -272,6 +271,10 @@ impl Survey {
         check_begun(&mut reader, end)?;
         check_whole(&self.dir, &self.regions, Lsn::new(newest.id, end.at), &self.from)?;
         self.part();
+        if self.holes.is_empty() && self.has_more {
+            let detail = format!("more than {} damaged entries that nobody has", self.holes_max);
+            return Err(reader.corrupt(end.at, detail));
+        }
         Ok(())
     }
 
@@ -307,8 +310,11 @@ impl Survey {
     }
 }
 
-/// The frame there, if it is whole but for holes.
-fn proven(reader: &mut SegmentReader, at: u32) -> Result<Option<FrameHeader>> {
+/// The frame there, if it is whole, or is but for holes.
+fn sound(reader: &mut SegmentReader, at: u32) -> Result<Option<FrameHeader>> {
+    if let Probe::Frame(frame) = reader.probe(at)? {
+        return Ok(Some(frame));
+    }
     let Some(frame) = reader.named(at)? else { return Ok(None) };
     holes::proven(reader, End { at, chain: frame.chain })
 }
