@@ -6,7 +6,7 @@ use crate::faults::FaultSet;
 use crate::helical::MEND_NANOS;
 use crate::plan::{MS, Mode, Plan, SECOND, fork};
 use crate::run::Outcome;
-use crate::segments::{Name, payloads, segments};
+use crate::segments::{Name, Payload, payloads, segments};
 use crate::trace::Trace;
 use crate::world::{Stop, World};
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,7 +81,8 @@ pub fn play(world: &mut World) -> Holes {
     holes.nanos = world.now - began;
     holes.mended = world.counts.entries_mended;
     if !open {
-        world.fail(format!("{} stores still wait for entries: {holes:?}", waiting(world)));
+        let state = world.describe_waiting();
+        world.fail(format!("{} stores still wait for entries: {holes:?}{state}", waiting(world)));
         return holes;
     }
     world.clients.stop();
@@ -107,8 +108,10 @@ struct Log {
 }
 
 impl Log {
-    fn is_checkpointed(&self, (region, index, _): Name) -> bool {
-        self.checkpointed.get(&region).is_some_and(|upto| index <= *upto)
+    /// Whether no run holds what the entry does.
+    fn is_unapplied(&self, entry: Name) -> bool {
+        let upto = self.checkpointed.get(&entry.0);
+        self.entries.contains(&entry) && upto.is_some_and(|upto| entry.1 > *upto)
     }
 }
 
@@ -120,6 +123,23 @@ pub fn run(plan: &Plan) -> (Holes, Outcome) {
 }
 
 impl World {
+    fn describe_waiting(&self) -> String {
+        let mut text = String::new();
+        for slot in self.slots.values() {
+            let Some(mender) = &slot.mending else { continue };
+            let (lost, asked) = (mender.lost(), mender.asked());
+            text += &format!("\n  s{} lost {lost:?}, asks for {asked:?}", slot.number);
+            for other in self.slots.values() {
+                let here = payloads(&other.disk);
+                let is_it = |it: &&Payload| asked.is_some_and(|lost| it.is(&lost));
+                let found: Vec<&Payload> = here.iter().filter(is_it).collect();
+                let progress = other.engine().zip(asked).map(|(it, lost)| it.progress(lost.region));
+                text += &format!("\n    s{} has {found:?}, {progress:?}", other.number);
+            }
+        }
+        text
+    }
+
     /// The entries that each store has in its log.
     fn logs(&mut self) -> BTreeMap<u64, Log> {
         let mut logs: BTreeMap<u64, Log> = BTreeMap::new();
@@ -160,9 +180,10 @@ impl World {
                 let Some(holders) = whole.get(&payload.entry) else { continue };
                 let spare = || holders[prng.below(holders.len() as u64) as usize];
                 let spared = *spared.entry(payload.entry).or_insert_with(spare);
-                // A value that the store needs to open is no entry any more once it is in a run.
-                let is_needed = payload.is_own
-                    && logs.get(&number).is_some_and(|log| log.is_checkpointed(payload.entry));
+                // Other than in an entry that is still to be applied, a store opens by what it knows of
+                // its regions.
+                let is_open = logs.get(&number).is_some_and(|log| log.is_unapplied(payload.entry));
+                let is_needed = payload.is_own && !is_open;
                 if spared == number || is_needed || prng.below(4) == 0 {
                     continue;
                 }

@@ -4,6 +4,7 @@ use crate::world::DIR;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_log::inspect::{Row, What, dump};
+use stele_storage::LostEntry;
 use stele_types::{LogIndex, Prng, RegionId, Term, keyspace};
 use stele_vfs::{Fault, SimVfs, Vfs};
 
@@ -29,6 +30,11 @@ impl Payload {
     pub fn flip(&self, prng: &mut Prng) -> Fault {
         let offset = self.offset + prng.below(self.bytes);
         Fault::FlipBit { path: self.path.clone(), offset, bit: prng.below(8) as u8 }
+    }
+
+    /// Whether it is of that entry.
+    pub fn is(&self, lost: &LostEntry) -> bool {
+        self.entry == (lost.region, lost.index, lost.term)
     }
 
     /// Whether it lies in this file.

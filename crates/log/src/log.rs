@@ -249,7 +249,12 @@ impl Log {
         let mut done = 0;
         for region in self.regions() {
             let (left, settled) = (bytes_max - done, settled(region));
-            let Some(records) = self.tail(region, below, left, settled)? else { continue };
+            let records = match self.tail(region, below, left, settled) {
+                // Damaged entries keep their own segment, and no other region's.
+                Err(error) if error.is_damage() => continue,
+                other => other?,
+            };
+            let Some(records) = records else { continue };
             done += bytes_of(&records);
             // One batch: a crash leaves all of the old places or all of the new ones.
             appender.append(&self.shared, &records, false)?;

@@ -337,25 +337,61 @@ fn a_fill_that_the_device_did_not_take_is_told_and_nothing_more_is_written() {
 // Catalogue: 11, 15.
 #[test]
 fn a_wrong_read_beside_a_hole_is_not_written_back() {
-    let (whole, _) = ten(10);
-    let before = files(&whole);
-    let (_, places) = ten(10);
-    for nth in 1..6 {
-        let disk = whole.fork();
-        flip(&disk, places[3], 50);
-        let mut survey = survey(&disk);
-        let hole = holes(&survey)[0];
-        disk.inject(Fault::ReadFlipsOnce { path_contains: ".seg".into(), nth }).unwrap();
-        let filled = survey.fill(&hole, &payload_of(4, 600));
-        disk.clear_faults();
-        if filled.is_err() {
-            let mut survey = survey_with(&disk, &options(), &RecoverFrom::default()).unwrap();
-            for hole in holes(&survey) {
-                assert!(survey.fill(&hole, &payload_of(4, 600)).unwrap());
+    let mut failed = 0;
+    for seed in 0..40 {
+        let disk = disk(seed);
+        let (log, _) = open(&disk);
+        let payloads = [payload_of(1, 20), payload_of(2, 350)];
+        let record = |n: usize| {
+            let (index, payload) = (LogIndex(n as u64 + 1), payloads[n].clone());
+            let (region, term, is_command) = (REGION, Term(1), true);
+            Record::Entry(EntryRecord { region, term, index, is_command, payload })
+        };
+        let places = log.append(&batch(vec![record(0), record(1)])).unwrap().payloads;
+        put(&log, REGION, 3, 10).unwrap();
+        drop(log);
+        let before = files(&disk);
+        flip(&disk, places[0], 15);
+        for nth in 1..4 {
+            let disk = disk.fork();
+            let mut survey = survey(&disk);
+            let hole = holes(&survey)[0];
+            disk.inject(Fault::ReadFlipsOnce { path_contains: ".seg".into(), nth }).unwrap();
+            let filled = survey.fill(&hole, &payloads[0]);
+            disk.clear_faults();
+            if filled.is_err() {
+                failed += 1;
+                let mut survey = survey_with(&disk, &options(), &RecoverFrom::default()).unwrap();
+                for hole in holes(&survey) {
+                    assert!(survey.fill(&hole, &payloads[0]).unwrap());
+                }
             }
+            assert!(files(&disk) == before, "seed {seed}, read {nth}");
         }
-        assert_eq!(files(&disk), before, "read {nth}");
     }
+    assert!(failed > 0);
+}
+
+// Catalogue: 15.
+#[test]
+fn a_wrong_read_that_passes_for_a_hole_does_no_harm() {
+    let mut seen = 0;
+    for seed in 0..20 {
+        let (disk, _) = ten(seed);
+        let before = files(&disk);
+        for nth in 1..5 {
+            disk.inject(Fault::ReadFlipsOnce { path_contains: ".seg".into(), nth }).unwrap();
+            let looked = survey_with(&disk, &options(), &RecoverFrom::default());
+            disk.clear_faults();
+            let Ok(mut survey) = looked else { continue };
+            for hole in holes(&survey) {
+                seen += 1;
+                assert!(survey.fill(&hole, &payload_of(hole.index.0, 600)).unwrap());
+            }
+            assert!(survey.is_whole() && files(&disk) == before, "seed {seed}, read {nth}");
+        }
+    }
+    assert!(seen > 5, "{seen}");
 }
 
 #[test]
@@ -417,6 +453,27 @@ fn holes_beyond_what_is_held_in_memory_come_to_light_later() {
     assert_eq!(files(&disk), before);
 }
 
+// Catalogue: 11.
+#[test]
+fn more_damage_than_can_be_held_that_nobody_can_mend_is_reported() {
+    let disk = disk(17);
+    let (log, _) = open(&disk);
+    let mut places = Vec::new();
+    for index in 1..=4 {
+        places.push(put(&log, REGION, index, 600).unwrap().payloads[0]);
+    }
+    log.append(&batch(vec![Record::Mark(REGION, Mark::Destroy)])).unwrap();
+    put(&log, RegionId(2), 1, 600).unwrap();
+    drop(log);
+    places.iter().for_each(|at| flip(&disk, *at, 50));
+    let look = |holes_max| {
+        let vfs = Arc::new(disk.clone());
+        Survey::take(vfs, Path::new(DIR), &options(), &settled(&[]), holes_max)
+    };
+    assert!(look(4).unwrap().is_whole());
+    assert!(matches!(look(3), Err(Error::Corrupt { .. })));
+}
+
 #[test]
 fn a_device_with_larger_blocks_takes_copies_too() {
     let (disk, places) = ten(13);
@@ -451,9 +508,9 @@ fn what_lies_around_a_payload_that_begins_or_ends_with_a_block_stays_as_it_was()
         for (at, n) in log.append(&batch(records)).unwrap().payloads.iter().zip([first, second]) {
             let payload = pair(n).bytes().clone();
             let end = at.offset as usize + payload.len();
-            if at.offset % 512 == 0 {
+            if at.offset.is_multiple_of(512) {
                 begins.push((*at, payload));
-            } else if end % 512 == 0 {
+            } else if end.is_multiple_of(512) {
                 ends.push((*at, payload));
             }
         }
@@ -522,6 +579,11 @@ fn what_runs_hold_need_not_be_readable_where_replicas_have_the_values() {
     assert!(open_with(&disk, options(), settled(&[(REGION, 3)])).is_err());
     let (log, _) = open_with(&disk, options(), from).unwrap();
     assert!(!stele_vfs::Vfs::exists(&disk, &sidecar_path(FileId(1))).unwrap());
+    let (idle, index) = (RegionId(3), index + 1);
+    put(&log, idle, 1, 100).unwrap();
+    let moved = log.reappend_tails(FileId(9), 1 << 20, &|_| LogIndex(index)).unwrap();
+    assert_eq!(moved, payload_of(1, 100).len() as u64, "only what can be read");
+    put(&log, REGION, index, 100).unwrap();
     truncate(&log, REGION, index - 1).unwrap();
     put(&log, REGION, index + 1, 100).unwrap();
     let first = log.files()[0];
@@ -636,4 +698,42 @@ fn random_damage_to_payloads_is_mended_to_the_last_byte() {
 
 fn sidecar_is_whole(files: &BTreeMap<PathBuf, Vec<u8>>, file: FileId) -> bool {
     files.get(&sidecar_path(file)).is_some_and(|bytes| !bytes[5..].starts_with(b"no sidecar"))
+}
+
+// Catalogue: 11.
+#[test]
+fn a_hole_is_filled_on_the_machines_own_disk() {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("holes-{}", std::process::id()));
+    let _none = std::fs::remove_dir_all(&dir);
+    let vfs: Arc<dyn stele_vfs::Vfs> = Arc::new(stele_vfs::RealVfs::new());
+    let from = RecoverFrom::default;
+    let open = || Log::open(vfs.clone(), &dir, options(), from());
+    let (log, _) = open().unwrap();
+    let places: Vec<Lsn> =
+        (1..=5).map(|i| put(&log, REGION, i, 5000).unwrap().payloads[0]).collect();
+    drop(log);
+    let path = |at: Lsn| dir.join(format!("{:08x}.seg", at.file.0));
+    let whole: Vec<Vec<u8>> = places.iter().map(|at| std::fs::read(path(*at)).unwrap()).collect();
+    for victim in [1, 2] {
+        let at = places[victim];
+        let mut bytes = std::fs::read(path(at)).unwrap();
+        (0..5000).step_by(700).for_each(|delta| bytes[at.offset as usize + delta] ^= 4);
+        std::fs::write(path(at), bytes).unwrap();
+        let sidecar = path(at).with_extension("side");
+        let _none = std::fs::remove_file(sidecar);
+    }
+    assert!(matches!(open(), Err(Error::Corrupt { .. })));
+    let mut survey = Survey::take(vfs.clone(), &dir, &options(), &from(), HOLES_MAX).unwrap();
+    let found = holes(&survey);
+    assert_eq!(found.len(), 2);
+    for hole in found {
+        assert!(survey.fill(&hole, &payload_of(hole.index.0, 5000)).unwrap());
+    }
+    for (at, whole) in places.iter().zip(&whole) {
+        assert!(std::fs::read(path(*at)).unwrap() == *whole);
+    }
+    let (log, _) = open().unwrap();
+    (1..=5).for_each(|index| assert_put(&log, REGION, index, 5000));
+    drop(log);
+    std::fs::remove_dir_all(&dir).unwrap();
 }

@@ -3,9 +3,14 @@
 use super::Undo;
 use crate::faults::Fault;
 use crate::plan::MS;
+use crate::segments::payloads;
 use crate::world::{Happening, Stop, World};
 use std::path::PathBuf;
-use stele_vfs::{CrashAt, CrashPoint, Fault as DiskFault, Vfs};
+use stele_types::Prng;
+use stele_vfs::{CrashAt, CrashPoint, Fault as DiskFault, SimVfs, Vfs};
+
+/// Entries damage is drawn from, counted from a log's end.
+const LAST_ENTRIES: usize = 40;
 
 impl World {
     pub(super) fn trouble_disk(&mut self, fault: Fault) {
@@ -105,19 +110,13 @@ impl World {
             _ => {}
         }
         let Some(slot) = self.slots.get(&number) else { return };
-        let Some(path) = flippable(slot.disk.paths(), &mut self.nemesis.prng) else { return };
-        let bytes = slot.disk.file_bytes(&path).unwrap_or(0);
-        // What stands at the end of a file is short, and others rely on it.
-        let offset = match self.nemesis.prng.below(3) {
-            0 => bytes.saturating_sub(1 + self.nemesis.prng.below(64)),
-            _ => self.nemesis.prng.below(bytes),
+        let flip = match self.nemesis.prng.below(3) {
+            0 => in_entry(&slot.disk, &mut self.nemesis.prng),
+            _ => in_file(&slot.disk, &mut self.nemesis.prng),
         };
-        let bit = self.nemesis.prng.below(8) as u8;
-        self.trace.note(self.now, slot.node, number, || {
-            format!("bit {bit} of byte {offset} of {} flips", path.display())
-        });
-        let flipped = slot.disk.inject(DiskFault::FlipBit { path, offset, bit });
-        if flipped.is_err() {
+        let Some(flip) = flip else { return };
+        self.trace.note(self.now, slot.node, number, || format!("{flip:?}"));
+        if slot.disk.inject(flip).is_err() {
             return;
         }
         self.counts.corruptions += 1;
@@ -196,9 +195,30 @@ fn newest_segments(paths: &[PathBuf], count: usize) -> Vec<PathBuf> {
     segments.split_off(segments.len().saturating_sub(count))
 }
 
+/// A bit of one of the last entries of a log. The second frame behind one is written when the first
+/// is durable, and then its damage is told from a write that the power cut.
+fn in_entry(disk: &SimVfs, prng: &mut Prng) -> Option<DiskFault> {
+    let mut payloads = payloads(disk);
+    payloads.retain(|payload| payload.frames_behind > 1);
+    let back = 1 + prng.below(payloads.len().min(LAST_ENTRIES) as u64) as usize;
+    payloads.iter().nth_back(back - 1).map(|payload| payload.flip(prng))
+}
+
+/// A bit of any file but the newest segment.
+fn in_file(disk: &SimVfs, prng: &mut Prng) -> Option<DiskFault> {
+    let path = flippable(disk.paths(), prng)?;
+    let bytes = disk.file_bytes(&path).unwrap_or(0);
+    // What stands at the end of a file is short, and others rely on it.
+    let offset = match prng.below(3) {
+        0 => bytes.saturating_sub(1 + prng.below(64)),
+        _ => prng.below(bytes),
+    };
+    Some(DiskFault::FlipBit { path, offset, bit: prng.below(8) as u8 })
+}
+
 /// A file whose damage is always told from a write that the power cut: any but the newest segment.
 /// Often the segment before that one, which a replay reads, or a run.
-fn flippable(paths: Vec<PathBuf>, prng: &mut stele_types::Prng) -> Option<PathBuf> {
+fn flippable(paths: Vec<PathBuf>, prng: &mut Prng) -> Option<PathBuf> {
     let last = newest_segments(&paths, 2);
     let newest = last.last().cloned();
     if last.len() == 2 && prng.below(3) == 0 {

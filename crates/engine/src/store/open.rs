@@ -100,7 +100,8 @@ pub(super) fn recover_from(known: &KnownState, replay: Replay) -> RecoverFrom {
         next_file: known.next_file,
         needed: known.needed.clone(),
         // Values that are lost with an entry are noted when they are read, and asked for by key.
-        settled: (replay == Replay::Committed).then_some(settled),
+        settled: (replay == Replay::Committed || mutant::active("engine.settled_without_replicas"))
+            .then_some(settled),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{LogOptions, RecoverFrom, RegionLog};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::io::IoSlice;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::path::Path;
 use std::sync::Arc;
 use stele_types::{Cause, Error, FileId, Locator, LogIndex, Lsn, RegionId, Result, Term, mutant};
@@ -47,7 +47,9 @@ pub(crate) struct Unneeded {
 
 impl Unneeded {
     pub fn has(&self, from: &RecoverFrom, hole: &Hole) -> bool {
-        from.is_settled(hole.region, hole.index) || self.dead.contains(&hole.at)
+        from.is_settled(hole.region, hole.index)
+            || self.dead.contains(&hole.at)
+            || mutant::active("log.open_with_holes")
     }
 }
 
@@ -86,9 +88,10 @@ impl Survey {
         Ok(survey)
     }
 
-    /// The holes it takes to open the log.
+    /// The holes that are no reason not to open the log, if no others are there.
     pub(crate) fn into_unneeded(self) -> Option<Unneeded> {
-        self.is_whole().then_some(Unneeded { dead: self.dead })
+        let opens = self.is_whole() || mutant::active("log.open_with_holes");
+        opens.then_some(Unneeded { dead: self.dead })
     }
 
     /// Whether all payloads that are needed are there: the log opens.
@@ -190,13 +193,50 @@ impl Survey {
             _ => file,
         };
         if file.block_bytes().is_some() {
-            let (blocks, at) = blocks_with(&mut reader, hole, payload)?;
+            let (blocks, at) = self.blocks_with(&mut reader, hole, payload)?;
             file.write_at(&[IoSlice::new(&blocks)], at, Cause::Log)?;
         } else {
             file.write_at(&[IoSlice::new(payload)], u64::from(hole.at.offset), Cause::Log)?;
         }
         // Nobody is told of it before it is durable.
         if mutant::active("log.fill_unsynced") { Ok(()) } else { file.sync_data() }
+    }
+
+    /// The blocks a payload lies in, with it, and where they begin. A wrong read of what lies around it
+    /// must not be written back: the batch is proven but for its holes, and those are read twice.
+    fn blocks_with(
+        &self,
+        reader: &mut SegmentReader,
+        hole: &Hole,
+        payload: &[u8],
+    ) -> Result<(AlignedBuf, u64)> {
+        let Some(frame) = sound(reader, hole.frame)? else {
+            return Err(reader.corrupt(hole.frame, "more of a batch is damaged than before"));
+        };
+        let block = reader.block_bytes() as usize;
+        let body = reader.body(hole.frame, &frame)?.unwrap_or_default();
+        let mut has_others = false;
+        holes::each(&frame, body, &mut |other| has_others |= other.at != hole.at);
+        if has_others && !mutant::active("log.fill_read_once") {
+            let mut again = SegmentReader::open(&self.dir, hole.at.file, false)?;
+            if again.body(hole.frame, &frame)? != Some(body) {
+                return Err(again.corrupt(hole.frame, "two reads of a batch differ"));
+            }
+        }
+        let head = frame.encode();
+        let byte = |at: usize| match at.checked_sub(head.len()) {
+            None => head.get(at),
+            Some(at) => body.get(at),
+        };
+        let bytes = |range: Range<usize>| range.filter_map(byte).copied().collect::<Vec<u8>>();
+        let begin = (hole.at.offset - hole.frame) as usize;
+        let (from, end) = (begin - begin % block, begin + payload.len());
+        let mut blocks = AlignedBuf::new();
+        blocks.extend_from_slice(&bytes(from..begin));
+        blocks.extend_from_slice(payload);
+        blocks.extend_from_slice(&bytes(end..end.next_multiple_of(block)));
+        blocks.pad_to_multiple(block);
+        Ok((blocks, u64::from(hole.frame) + from as u64))
     }
 
     /// What is on the device now is the payload; with a frame's last one, the frame is as it was.
@@ -206,8 +246,7 @@ impl Survey {
         let mut is_filled = payload.is_some_and(|payload| hole.is(payload));
         let same = |other: &Hole| (other.at.file, other.frame) == (hole.at.file, hole.frame);
         if is_filled && !self.has_more && !self.holes.iter().any(same) {
-            let is_whole = matches!(reader.probe(hole.frame)?, Probe::Frame(_));
-            is_filled = is_whole || proven(&mut reader, hole.frame)?.is_some();
+            is_filled = sound(&mut reader, hole.frame)?.is_some();
         }
         if is_filled || mutant::active("log.fill_unread") {
             return Ok(());
@@ -232,6 +271,10 @@ impl Survey {
         check_begun(&mut reader, end)?;
         check_whole(&self.dir, &self.regions, Lsn::new(newest.id, end.at), &self.from)?;
         self.part();
+        if self.holes.is_empty() && self.has_more {
+            let detail = format!("more than {} damaged entries that nobody has", self.holes_max);
+            return Err(reader.corrupt(end.at, detail));
+        }
         Ok(())
     }
 
@@ -267,32 +310,11 @@ impl Survey {
     }
 }
 
-/// The frame there, if it is whole but for holes.
-fn proven(reader: &mut SegmentReader, at: u32) -> Result<Option<FrameHeader>> {
+/// The frame there, if it is whole, or is but for holes.
+fn sound(reader: &mut SegmentReader, at: u32) -> Result<Option<FrameHeader>> {
+    if let Probe::Frame(frame) = reader.probe(at)? {
+        return Ok(Some(frame));
+    }
     let Some(frame) = reader.named(at)? else { return Ok(None) };
     holes::proven(reader, End { at, chain: frame.chain })
-}
-
-/// The blocks a payload lies in, with it, and where they begin. What lies around it is proven: a
-/// wrong read must not be written back.
-fn blocks_with(
-    reader: &mut SegmentReader,
-    hole: &Hole,
-    payload: &[u8],
-) -> Result<(AlignedBuf, u64)> {
-    let Some(frame) = proven(reader, hole.frame)? else {
-        return Err(reader.corrupt(hole.frame, "more of a batch is damaged than before"));
-    };
-    let block = reader.block_bytes() as usize;
-    let begin = (hole.at.offset - hole.frame) as usize;
-    let (from, end) = (begin - begin % block, begin + payload.len());
-    let upto = end.next_multiple_of(block);
-    let body = reader.body(hole.frame, &frame)?.unwrap_or_default();
-    let bytes = [frame.encode().as_slice(), body].concat();
-    let before = bytes.get(from..begin).unwrap_or_default();
-    let behind = bytes.get(end..upto.min(bytes.len())).unwrap_or_default();
-    let mut blocks = AlignedBuf::new();
-    [before, payload, behind].iter().for_each(|part| blocks.extend_from_slice(part));
-    blocks.pad_to_multiple(block);
-    Ok((blocks, u64::from(hole.frame) + from as u64))
 }
