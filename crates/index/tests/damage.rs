@@ -3,11 +3,13 @@
 
 mod common;
 
+use bytes::Bytes;
 use common::{Model, Op, Rng, Store, apply, contents, get, reference, small_options};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use bytes::Bytes;
-use stele_index::{Direction, Edit, IndexOptions, MergeInputs, MergeSpec, Run, RunItem, inspect_run_items};
+use stele_index::{
+    Direction, Edit, IndexOptions, MergeInputs, MergeSpec, Run, RunItem, inspect_run_items,
+};
 use stele_types::{Cause, KeyRange, Result, RunId};
 use stele_vfs::{SimVfs, Vfs};
 
@@ -89,10 +91,14 @@ fn check_reads(store: &Store, model: &Model, context: &str) -> usize {
         }
     }
     let mut scans = 0;
-    for (from, count) in (0..310).step_by(7).flat_map(|from| [1, 5, 40].map(|count| (from, count))) {
+    for (from, count) in (0..310).step_by(7).flat_map(|from| [1, 5, 40].map(|count| (from, count)))
+    {
         let range = KeyRange::new(key(from), key(from + count));
-        let expected: Vec<_> =
-            model.iter().filter(|(key, _)| range.contains(key)).map(|(k, v)| (k.clone(), *v)).collect();
+        let expected: Vec<_> = model
+            .iter()
+            .filter(|(key, _)| range.contains(key))
+            .map(|(k, v)| (k.clone(), *v))
+            .collect();
         for direction in [Direction::Forward, Direction::Reverse] {
             let mut expected = expected.clone();
             if direction == Direction::Reverse {
@@ -131,7 +137,11 @@ fn mend(store: &Store, model: &Model) -> Result<()> {
         let age = version.runs().find(|run| run.id() == id).unwrap().meta().extra.age;
         drop(version);
         let inputs = MergeInputs::Runs { age, runs: vec![id] };
-        store.finish(store.index.start_merge(MergeSpec { inputs, cause: Cause::Merge }, None, 0)?)?;
+        store.finish(store.index.start_merge(
+            MergeSpec { inputs, cause: Cause::Merge },
+            None,
+            0,
+        )?)?;
     }
     store.index.purge().map(|_| ())
 }
