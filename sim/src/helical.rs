@@ -105,6 +105,9 @@ pub fn play(world: &mut World) -> Helix {
     }
     world.let_clients_work(world.plan.ops_max);
     world.run(world.plan.nanos);
+    helix.reopened = world.damage_and_reopen();
+    let ops = world.plan.ops_max / 4;
+    helix.reopened_nanos = world.mend("runs met at open", ops, |world| world.damaged_runs());
     let away = away(&world.plan);
     if let Some(node) = away {
         world.stop_node(node, Stop::Kill);
@@ -122,8 +125,6 @@ pub fn play(world: &mut World) -> Helix {
     helix.runs = world.damage_runs();
     let ops = world.plan.ops_max / 4;
     helix.runs_nanos = world.mend("runs", ops, |world| world.damaged_runs());
-    helix.reopened = world.damage_and_reopen();
-    helix.reopened_nanos = world.mend("runs met at open", ops, |world| world.damaged_runs());
     for number in world.serving() {
         let Some(engine) = world.engine(number) else { continue };
         let stats = engine.repair_stats();

@@ -13,8 +13,8 @@ use stele_engine::{
 };
 use stele_index::{Live, RunItem, inspect_run_items};
 use stele_types::{
-    CommandBuilder, CommittedEntry, EntryRecord, FileId, HardState, LogBatch, LogIndex, ManualClock, Mark,
-    Record, RegionId, Term, ValueRef, checksum::crc32c,
+    CommandBuilder, CommittedEntry, EntryRecord, FileId, HardState, LogBatch, LogIndex,
+    ManualClock, Mark, Record, RegionId, Term, ValueRef, checksum::crc32c,
 };
 use stele_vfs::{CrashAt, CrashPoint, Fault, SimVfs, Vfs};
 
@@ -448,6 +448,7 @@ fn cover_and_check(disk: &SimVfs, opened: Opened, damaged: &Path, context: &str)
     is_right(&again);
 }
 
+// Catalogue: 25.
 #[test]
 fn a_run_whose_footer_filter_or_fences_are_damaged_opens_and_is_written_anew() {
     let disk = disk(13);
@@ -477,12 +478,14 @@ fn open_alone(disk: &SimVfs) -> stele_engine::Result<()> {
     Store::open(vfs, clock, Path::new(DIR), options, Replay::All).map(|_| ())
 }
 
+// Catalogue: 25.
 #[test]
 fn a_run_that_is_gone_or_cut_short_at_open_is_asked_for_and_comes_back() {
     let disk = disk(14);
     let runs = runs_of(&disk, &filled(&disk, scrubbing()));
     let mut failed = 0;
-    for ((path, _), bytes) in runs.iter().flat_map(|run| [None, Some(0), Some(900)].map(|it| (run, it)))
+    for ((path, _), bytes) in
+        runs.iter().flat_map(|run| [None, Some(0), Some(900)].map(|it| (run, it)))
     {
         let context = format!("{} ends at {bytes:?}", path.display());
         let disk = disk.fork();
@@ -530,6 +533,7 @@ fn nothing_that_a_lost_run_refers_to_is_removed_before_it_is_covered() {
     }
 }
 
+// Catalogue: 25.
 #[test]
 fn a_damaged_edit_of_the_manifest_costs_nothing_at_open() {
     let disk = disk(16);

@@ -3,11 +3,13 @@
 
 mod common;
 
-use common::{Model, Op, Rng, Store, apply, get, reference, small_options};
+use bytes::Bytes;
+use common::{Model, Op, Rng, Store, apply, contents, get, reference, small_options};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use bytes::Bytes;
-use stele_index::{Edit, IndexOptions, MergeInputs, MergeSpec, Run, RunItem, inspect_run_items};
+use stele_index::{
+    Direction, Edit, IndexOptions, MergeInputs, MergeSpec, Run, RunItem, inspect_run_items,
+};
 use stele_types::{Cause, KeyRange, Result, RunId};
 use stele_vfs::{SimVfs, Vfs};
 
@@ -88,6 +90,31 @@ fn check_reads(store: &Store, model: &Model, context: &str) -> usize {
             }
         }
     }
+    let mut scans = 0;
+    for (from, count) in (0..310).step_by(7).flat_map(|from| [1, 5, 40].map(|count| (from, count)))
+    {
+        let range = KeyRange::new(key(from), key(from + count));
+        let expected: Vec<_> = model
+            .iter()
+            .filter(|(key, _)| range.contains(key))
+            .map(|(k, v)| (k.clone(), *v))
+            .collect();
+        for direction in [Direction::Forward, Direction::Reverse] {
+            let mut expected = expected.clone();
+            if direction == Direction::Reverse {
+                expected.reverse();
+            }
+            let is_lost = ranges.iter().any(|lost| lost.overlaps(&range));
+            match contents(&view, range.clone(), direction) {
+                Ok(found) => assert_eq!(found, expected, "{context}: {range:?}"),
+                Err(error) => {
+                    assert!(error.is_damage() && is_lost, "{context}: {range:?}: {error}");
+                    scans += 1;
+                }
+            }
+        }
+    }
+    assert!(failed == 0 || scans > 0, "{context}: {scans} scans and {failed} gets fail");
     match store.contents() {
         Ok(found) => assert!(ranges.is_empty() && found == *model, "{context}"),
         Err(error) => assert!(error.is_damage() && !ranges.is_empty(), "{context}: {error}"),
@@ -110,7 +137,11 @@ fn mend(store: &Store, model: &Model) -> Result<()> {
         let age = version.runs().find(|run| run.id() == id).unwrap().meta().extra.age;
         drop(version);
         let inputs = MergeInputs::Runs { age, runs: vec![id] };
-        store.finish(store.index.start_merge(MergeSpec { inputs, cause: Cause::Merge }, None, 0)?)?;
+        store.finish(store.index.start_merge(
+            MergeSpec { inputs, cause: Cause::Merge },
+            None,
+            0,
+        )?)?;
     }
     store.index.purge().map(|_| ())
 }

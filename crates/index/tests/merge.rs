@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use stele_index::{
-    Checkpoint, Direction, Edit, JobStep, MergeInputs, MergeSpec, ValueMover, inspect_manifest, rebuild,
+    Checkpoint, Direction, Edit, JobStep, MergeInputs, MergeSpec, ValueMover, inspect_manifest,
+    rebuild,
 };
 use stele_types::{
     Cause, Error, FileId, KeyRange, Locator, LogIndex, RegionId, Result, Term, ValueRef,

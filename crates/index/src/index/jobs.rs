@@ -13,7 +13,7 @@ use crate::version::{Tier, TierCursor, Version, union_of};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use stele_types::{Cause, Error, Result, RunId, Seq, mutant};
+use stele_types::{Cause, Error, KeyRange, Result, RunId, Seq, mutant};
 
 /// Ages of flushed tiers are this far apart; installed ones come between.
 const AGE_STEP: u64 = 1024;
@@ -130,7 +130,7 @@ fn prepare(shared: &Arc<Shared>, spec: &MergeSpec, job: u64) -> Result<(Merged, 
     let bottom = version.tiers().last().map(|tier| tier.age) == oldest;
     let sources = groups.iter().map(|group| {
         let keyed = group.iter().filter(|run| run.meta().entries > 0).cloned().collect();
-        let cursor = SourceCursor::Tier(TierCursor::new(keyed, true));
+        let cursor = SourceCursor::Tier(TierCursor::new(keyed, true, KeyRange::all()));
         Source::new(cursor, Arc::new(union_of(group)))
     });
     let merged = Merged::new(sources.collect());

@@ -244,8 +244,7 @@ mod tests {
             end = after;
         }
         let mut chain = Chain::new(&file, decode_header(Path::new("m"), &file, 3).unwrap());
-        let bodies: Vec<&[u8]> =
-            std::iter::from_fn(|| chain.next()).map(|f| f.body).collect();
+        let bodies: Vec<&[u8]> = std::iter::from_fn(|| chain.next()).map(|f| f.body).collect();
         assert_eq!(bodies, [&b"one"[..], b"", b"three three"]);
         assert_eq!(chain.end, end);
         assert!(frame_at(&file, 4, HEADER_BYTES as u64).is_none());

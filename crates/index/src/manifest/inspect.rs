@@ -38,7 +38,8 @@ pub fn inspect(vfs: &dyn Vfs, path: &Path, f: &mut dyn FnMut(ManifestRecord)) ->
         let start = chain.end.offset;
         if let Some(frame) = chain.next() {
             if frame.offset > start {
-                let (bytes, detail) = (frame.offset - start, "damaged, and repeated or a repetition");
+                let (bytes, detail) =
+                    (frame.offset - start, "damaged, and repeated or a repetition");
                 f(ManifestRecord { offset: start, bytes, content: Err(detail.to_owned()) });
             }
             let changes = Change::decode_all(frame.body).ok_or("unknown change".to_owned());

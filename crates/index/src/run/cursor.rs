@@ -7,7 +7,7 @@ use crate::cursor::{Cursor, prefix_of};
 use crate::slot::{Found, ValueSlice};
 use bytes::Bytes;
 use std::sync::Arc;
-use stele_types::Result;
+use stele_types::{KeyRange, Result, mutant};
 
 /// Blocks in a row, read from the file, after which a cursor reads ahead.
 const BLOCKS_BEFORE_AHEAD: u32 = 4;
@@ -34,6 +34,7 @@ pub struct RunCursor {
     shared_len: usize,
     shared_prefix: u64,
     ahead: Ahead,
+    within: KeyRange,
 }
 
 /// Bytes of the file read before they were needed.
@@ -63,7 +64,38 @@ impl RunCursor {
             shared_len: 0,
             shared_prefix: 0,
             ahead,
+            within: KeyRange::all(),
         }
+    }
+
+    /// Does without blocks that hold no key of `range`: it may end before them. What can't be read there
+    /// is none of this walk's business.
+    pub(crate) fn within(mut self, range: &KeyRange) -> Self {
+        self.within = range.clone();
+        self
+    }
+
+    /// Whether all keys from block `i` on lie above the range.
+    #[inline]
+    pub(crate) fn is_above(&self, i: usize) -> bool {
+        let first = if i == 0 { &self.run.meta.first_key[..] } else { self.run.fences.key(i) };
+        i < self.run.fences.len() && !self.within.is_below_end(first) && walks_bounded()
+    }
+
+    /// Whether all of the run lies below the range.
+    pub(crate) fn is_below_all(&self) -> bool {
+        self.is_below(self.run.fences.len())
+    }
+
+    /// Whether all keys before block `i` lie below the range.
+    #[inline]
+    fn is_below(&self, i: usize) -> bool {
+        let start = &self.within.start[..];
+        let below = match i < self.run.fences.len() {
+            true => self.run.fences.key(i) <= start,
+            false => &self.run.meta.last_key[..] < start,
+        };
+        below && !start.is_empty() && walks_bounded()
     }
 
     /// The run walked over.
@@ -197,6 +229,9 @@ impl RunCursor {
         while self.run.is_dead(i) {
             i += 1;
         }
+        if self.is_above(i) {
+            return Ok(());
+        }
         if self.load(i)? { self.stand(0) } else { Ok(()) }
     }
 
@@ -204,6 +239,9 @@ impl RunCursor {
     fn last_before(&mut self, mut i: usize) -> Result<()> {
         while i > 0 && self.run.is_dead(i - 1) {
             i -= 1;
+        }
+        if self.is_below(i) {
+            return Ok(());
         }
         let Some(i) = i.checked_sub(1) else { return Ok(()) };
         if !self.load(i)? {
@@ -217,7 +255,7 @@ impl RunCursor {
     pub(crate) fn approach(&mut self, key: &[u8]) -> Result<()> {
         self.valid = false;
         let at = self.run.fences.find(key);
-        if self.run.is_dead(at) {
+        if self.run.is_dead(at) || self.is_above(at) {
             (self.block, self.block_at) = (None, at);
             return Ok(());
         }
@@ -259,6 +297,10 @@ impl RunCursor {
         let place = self.block.as_ref().and_then(|block| block.lower_bound(key));
         place.map(|(slot, _)| slot).ok_or_else(|| self.run.bad_block(self.block_at))
     }
+}
+
+fn walks_bounded() -> bool {
+    !mutant::active("index.walk_beyond_the_range")
 }
 
 impl Cursor for RunCursor {
@@ -334,6 +376,9 @@ impl Cursor for RunCursor {
     fn seek_before(&mut self, bound: Option<&[u8]>) -> Result<()> {
         self.valid = false;
         let Some(bound) = bound else { return self.last_before(self.run.fences.len()) };
+        if self.is_below_all() {
+            return Ok(());
+        }
         let at = self.run.fences.find_below(bound);
         if self.run.is_dead(at) {
             return self.last_before(at);

@@ -89,7 +89,8 @@ pub(super) fn read_hash_index(
     cache: &Arc<BlockCache>,
 ) -> Result<Option<(HashIndex, Reservation)>> {
     let (at, bytes) = (layout.hash_at(), layout.hash_bytes);
-    let Some(memory) = Some(bytes).filter(|bytes| *bytes > 0).and_then(|b| cache.reserve(b as usize))
+    let Some(memory) =
+        Some(bytes).filter(|bytes| *bytes > 0).and_then(|b| cache.reserve(b as usize))
     else {
         return Ok(None);
     };

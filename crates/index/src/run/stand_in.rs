@@ -39,7 +39,11 @@ impl Run {
         let known = footer::decode_copy(copy).filter(|(meta, _)| meta.id == id);
         let Some((mut meta, layout)) = known else {
             let path = run_path(dir, id);
-            return Err(Error::corrupt(&path, 0, "the manifest's copy of its footer does not parse"));
+            return Err(Error::corrupt(
+                &path,
+                0,
+                "the manifest's copy of its footer does not parse",
+            ));
         };
         // Rule: what the run may refer to stays, also while nobody can say which keys do.
         if mutant::active("index.stand_in_refers_to_nothing") {
@@ -92,8 +96,7 @@ fn fences_of_blocks(
     while fences.data_bytes() < layout.data_bytes {
         let at = fences.data_bytes();
         let outline = unless_damaged(outline_at(file, id, at, layout.data_bytes - at))?.flatten();
-        let ascends =
-            |(_, first, _): &Outline| last_key.as_ref().is_none_or(|last| last < first);
+        let ascends = |(_, first, _): &Outline| last_key.as_ref().is_none_or(|last| last < first);
         let Some((bytes, first, last)) = outline.filter(ascends) else { break };
         let fence = last_key.as_ref().map_or(&[][..], |below| separator(below, &first));
         fences.push(fence, bytes);
@@ -113,12 +116,7 @@ fn fences_of_blocks(
 }
 
 /// The block at a place of the file, if one of at most `bytes_max` bytes is there.
-fn outline_at(
-    file: &dyn VfsFile,
-    id: RunId,
-    at: u64,
-    bytes_max: u64,
-) -> Result<Option<Outline>> {
+fn outline_at(file: &dyn VfsFile, id: RunId, at: u64, bytes_max: u64) -> Result<Option<Outline>> {
     let mut head = [0; 4];
     file.read_exact_at(&mut head, at)?;
     let bytes = Block::sealed_bytes(&head).filter(|bytes| *bytes as u64 <= bytes_max);

@@ -5,7 +5,7 @@ use crate::memtable::RangeSet;
 use crate::run::Run;
 use crate::slot::{Found, Lookup};
 use std::sync::Arc;
-use stele_types::Result;
+use stele_types::{KeyRange, Result};
 
 /// Runs of one age: no key is in two of them.
 #[derive(Debug)]
@@ -94,9 +94,9 @@ impl Tier {
         (!self.ranges.is_empty() && self.ranges.covers(key)).then_some(Found::Deleted)
     }
 
-    /// A cursor over all runs.
-    pub(crate) fn cursor(&self) -> TierCursor {
-        TierCursor::new(self.keyed.clone(), false)
+    /// A cursor over the keys of a range.
+    pub(crate) fn cursor(&self, range: &KeyRange) -> TierCursor {
+        TierCursor::new(self.keyed.clone(), false, range.clone())
     }
 }
 

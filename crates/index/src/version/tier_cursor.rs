@@ -4,7 +4,7 @@ use crate::cursor::Cursor;
 use crate::run::{Run, RunCursor};
 use crate::slot::{Found, ValueSlice};
 use std::sync::Arc;
-use stele_types::{Error, Result};
+use stele_types::{Error, KeyRange, Result};
 
 /// A position in the runs of one tier. Opens a run when it is reached.
 pub(crate) struct TierCursor {
@@ -14,20 +14,22 @@ pub(crate) struct TierCursor {
     at: Option<(usize, RunCursor)>,
     /// Read ahead in large pieces, past the block cache.
     ahead: bool,
+    /// Runs and blocks without keys of this range are done without.
+    within: KeyRange,
 }
 
 impl TierCursor {
-    pub fn new(runs: Arc<[Arc<Run>]>, ahead: bool) -> Self {
-        Self { runs, at: None, ahead }
+    pub fn new(runs: Arc<[Arc<Run>]>, ahead: bool, within: KeyRange) -> Self {
+        Self { runs, at: None, ahead, within }
     }
 
     /// Makes the run at `index` the current one; keeps the cursor if it is already.
     fn enter(&mut self, index: usize) -> Option<&mut RunCursor> {
         if self.at.as_ref().is_none_or(|(at, _)| *at != index) {
-            self.at = self
-                .runs
-                .get(index)
-                .map(|run| (index, if self.ahead { run.cursor_ahead() } else { run.cursor() }));
+            self.at = self.runs.get(index).map(|run| {
+                let cursor = if self.ahead { run.cursor_ahead() } else { run.cursor() };
+                (index, cursor.within(&self.within))
+            });
         }
         self.at.as_mut().map(|(_, cursor)| cursor)
     }
@@ -53,7 +55,7 @@ impl TierCursor {
     fn next_run(&mut self) -> Result<()> {
         while let Some(cursor) = self.enter(self.index() + 1) {
             cursor.seek(&[])?;
-            if cursor.valid() {
+            if cursor.valid() || cursor.is_above(0) {
                 break;
             }
         }
@@ -67,7 +69,7 @@ impl TierCursor {
             && let Some(cursor) = self.enter(before)
         {
             cursor.seek_before(None)?;
-            if cursor.valid() {
+            if cursor.valid() || cursor.is_below_all() {
                 break;
             }
         }

@@ -54,7 +54,7 @@ impl View {
         }
         for tier in self.version().tiers() {
             let ranges: Arc<RangeSet> = tier.shared_ranges();
-            sources.push(Source::new(SourceCursor::Tier(tier.cursor()), ranges));
+            sources.push(Source::new(SourceCursor::Tier(tier.cursor(&range)), ranges));
         }
         ViewIter::new(Merged::new(sources), range, direction, self.tables.clone())
     }

@@ -4,8 +4,9 @@
 use crate::nemesis::finish_merges;
 use crate::ranges::{prepare, split};
 use crate::sim::{Backend, DATA, MS, ModelBackend, SECOND, Sim, SteleBackend, put};
+use std::sync::Arc;
 use stele_raftstore::*;
-use stele_storage::{EngineView, ScanOptions, StorageEngine};
+use stele_storage::{EngineView, ModelEngine, ScanOptions, StorageEngine};
 use stele_types::*;
 
 fn change<B: Backend>(
@@ -237,5 +238,42 @@ fn a_manifest_made_again_brings_no_destroyed_region_back() {
     assert_eq!(sim.value(3, "x").as_deref(), Some(&*"x".repeat(200)));
     let leader = sim.elect(DATA);
     check_never_again(&mut sim, leader, DATA, gone);
+    sim.settle();
+}
+
+/// What is lost stays lost when a store restarts.
+struct LosingBackend;
+
+impl Backend for LosingBackend {
+    type Engine = ModelEngine;
+
+    fn create(&mut self, _store: u64) -> Arc<ModelEngine> {
+        Arc::new(ModelEngine::new())
+    }
+
+    fn crash(&mut self, _store: u64, engine: Arc<ModelEngine>, _seed: u64) -> Arc<ModelEngine> {
+        let opened = engine.crash();
+        engine.lost_ranges().iter().for_each(|range| opened.lose_range(range));
+        Arc::new(opened)
+    }
+}
+
+#[test]
+fn a_store_opens_though_what_it_lost_reaches_beyond_its_regions() {
+    let mut sim = Sim::with(LosingBackend, 3, &[1, 2, 3], 87, |_| {});
+    let right = split(&mut sim, DATA, "m");
+    for name in ["a", "b", "x", "y"] {
+        sim.write_surely(if name < "m" { DATA } else { right }, name, &name.repeat(200));
+    }
+    sim.run(SECOND);
+    sim.lead(DATA, 1);
+    remove(&mut sim, DATA, 3);
+    sim.run_until(10 * SECOND, "it leaves", |sim| sim.report(3, DATA).is_none());
+    let lost = ColumnFamily::Default.engine_range(&KeyRange::new("b", "xx"));
+    sim.node(3).engine.lose_range(&lost);
+    sim.restart(3);
+    sim.run_until(10 * SECOND, "all is known again", |sim| !sim.node(3).engine.has_lost());
+    assert_eq!(sim.value(3, "x").as_deref(), Some(&*"x".repeat(200)));
+    assert_eq!(pairs(&mut sim, 3), 2);
     sim.settle();
 }

@@ -31,7 +31,9 @@ pub(super) fn engine(config: &Config, dir: &Path, drawn: StoreId) -> Result<Arc<
     }
     if opened.damaged_runs > 0 {
         let (dir, count) = (dir.display(), opened.damaged_runs);
-        tracing::warn!("{dir}: {count} runs are damaged; other replicas are asked for what they held");
+        tracing::warn!(
+            "{dir}: {count} runs are damaged; other replicas are asked for what they held"
+        );
     }
     Ok(Arc::new(engine))
 }

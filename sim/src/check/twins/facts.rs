@@ -1,7 +1,9 @@
 //! What a store holds, to be held against a copy of it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use stele_engine::Store;
+use stele_index::Run;
 use stele_storage::{EngineView, Pair, Progress, ScanOptions, StorageEngine};
 use stele_types::{KeyRange, LogIndex, Region, RegionId, RegionPhase, Result, keyspace};
 
@@ -46,8 +48,13 @@ impl Facts {
         let regions = engine.log().regions().into_iter();
         let regions = regions.filter_map(|id| Some((id, engine.progress(id)?))).collect();
         let version = engine.index().version();
-        let runs = version.runs().map(|run| (run.id().0, format!("{:?}", run.meta())));
-        let runs = runs.collect();
+        // Of a damaged run all is known but the checkpoint of its time.
+        let known = |run: &Arc<Run>| {
+            let mut meta = run.meta().clone();
+            meta.extra.checkpoint.clear();
+            (run.id().0, format!("{meta:?}"))
+        };
+        let runs = version.runs().map(known).collect();
         Self { regions, runs, pairs: Vec::new(), buried: BTreeSet::new() }
     }
 
