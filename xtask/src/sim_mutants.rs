@@ -33,7 +33,7 @@ const SEEDS_TOGETHER: u64 = 25;
 /// A deliberate bug may hang what it breaks: so many seeds take a tenth of this on a slow machine.
 const LIMIT: Duration = Duration::from_secs(600);
 /// So many of all deliberate bugs are to be found.
-const PERCENT_MIN: usize = 85;
+const PERCENT_MIN: usize = 95;
 
 /// What to run.
 #[derive(Debug)]
