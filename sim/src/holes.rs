@@ -180,16 +180,18 @@ impl World {
                 let Some(holders) = whole.get(&payload.entry) else { continue };
                 let spare = || holders[prng.below(holders.len() as u64) as usize];
                 let spared = *spared.entry(payload.entry).or_insert_with(spare);
-                // Other than in an entry that is still to be applied, a store opens by what it knows of
-                // its regions.
-                let is_open = logs.get(&number).is_some_and(|log| log.is_unapplied(payload.entry));
-                let is_needed = payload.is_own && !is_open;
+                // A store opens by what it knows of its regions. Elsewhere than in entries that are
+                // still to be applied, and are read for that, nobody looks for a copy of it.
+                let is_newest = newest.as_ref().is_some_and(|it| payload.is_in(it));
+                let is_read = is_newest
+                    && logs.get(&number).is_some_and(|log| log.is_unapplied(payload.entry));
+                let is_needed = payload.is_own && !is_read;
                 if spared == number || is_needed || prng.below(4) == 0 {
                     continue;
                 }
                 if slot.disk.inject(payload.flip(&mut prng)).is_ok() {
                     holes.damaged += 1;
-                    holes.newest += u64::from(newest.as_ref().is_some_and(|it| payload.is_in(it)));
+                    holes.newest += u64::from(is_newest);
                 }
             }
             holes.stores += u64::from(holes.newest > before);
