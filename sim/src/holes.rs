@@ -105,13 +105,20 @@ pub fn play(world: &mut World) -> Holes {
 struct Log {
     entries: BTreeSet<Name>,
     checkpointed: BTreeMap<RegionId, LogIndex>,
+    /// As far as its disk says.
+    committed: BTreeMap<RegionId, LogIndex>,
 }
 
 impl Log {
-    /// Whether no run holds what the entry does.
-    fn is_unapplied(&self, entry: Name) -> bool {
-        let upto = self.checkpointed.get(&entry.0);
-        self.entries.contains(&entry) && upto.is_some_and(|upto| entry.1 > *upto)
+    /// Whether the store opens by this payload and would not look for a copy. It reads those of its
+    /// newest segment that are in no run; of older ones it may read what is not committed, and what
+    /// it knows of its regions.
+    fn needs(&self, payload: &Payload, is_newest: bool) -> bool {
+        let (region, index, _) = payload.entry;
+        let upto = |of: &BTreeMap<RegionId, LogIndex>| of.get(&region).copied().unwrap_or_default();
+        let is_read =
+            is_newest && self.entries.contains(&payload.entry) && index > upto(&self.checkpointed);
+        !is_read && (payload.is_own || index > upto(&self.committed))
     }
 }
 
@@ -150,6 +157,7 @@ impl World {
             let mut index = report.truncated.next();
             let progress = engine.progress(region).unwrap_or_default();
             log.checkpointed.insert(region, progress.checkpointed);
+            log.committed.insert(region, progress.hard_state.commit);
             while let Some(term) = engine.term(region, index) {
                 log.entries.insert((region, index, term));
                 index = index.next();
@@ -180,16 +188,14 @@ impl World {
                 let Some(holders) = whole.get(&payload.entry) else { continue };
                 let spare = || holders[prng.below(holders.len() as u64) as usize];
                 let spared = *spared.entry(payload.entry).or_insert_with(spare);
-                // Other than in an entry that is still to be applied, a store opens by what it knows of
-                // its regions.
-                let is_open = logs.get(&number).is_some_and(|log| log.is_unapplied(payload.entry));
-                let is_needed = payload.is_own && !is_open;
+                let is_newest = newest.as_ref().is_some_and(|it| payload.is_in(it));
+                let is_needed = logs.get(&number).is_some_and(|log| log.needs(payload, is_newest));
                 if spared == number || is_needed || prng.below(4) == 0 {
                     continue;
                 }
                 if slot.disk.inject(payload.flip(&mut prng)).is_ok() {
                     holes.damaged += 1;
-                    holes.newest += u64::from(newest.as_ref().is_some_and(|it| payload.is_in(it)));
+                    holes.newest += u64::from(is_newest);
                 }
             }
             holes.stores += u64::from(holes.newest > before);

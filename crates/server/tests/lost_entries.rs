@@ -77,7 +77,7 @@ fn value(number: usize) -> Bytes {
 
 /// The region of all keys, and a connection to who leads it.
 async fn leader(addresses: &[String]) -> Option<(Channel, Context)> {
-    let connect = |address: String| async {
+    let connect = |address: String| async move {
         Channel::from_shared(format!("http://{address}")).ok()?.connect().await.ok()
     };
     for address in addresses {

@@ -131,7 +131,9 @@ impl World {
     /// Whether a forged message follows this one. Where replicas mend each other some lie about it.
     pub(crate) fn forges(&mut self, message: &PeerMessage) -> bool {
         match message.body {
-            Body::Found(_) if self.plan.is_helix => self.nemesis.prng.coin(),
+            Body::Found(_) | Body::FoundEntries(_) if self.plan.is_helix => {
+                self.nemesis.prng.coin()
+            }
             _ => self.nemesis.forges(self.now),
         }
     }

@@ -19,6 +19,14 @@ impl World {
                 let forged = PeerMessage { body: Body::Found(pairs), ..message.clone() };
                 return self.deliver_forged(from, &forged, None);
             }
+            Body::FoundEntries(found) => {
+                let payloads: Vec<_> =
+                    found.iter().map(|(_, it)| (Bytes::new(), it.clone())).collect();
+                let payloads = self.other_values(&payloads).into_iter().map(|(_, it)| it);
+                let forged = found.iter().map(|(lost, _)| *lost).zip(payloads).collect();
+                let forged = PeerMessage { body: Body::FoundEntries(forged), ..message.clone() };
+                return self.deliver_forged(from, &forged, None);
+            }
             _ => return,
         };
         let other = self.other_member(from, message);
