@@ -387,8 +387,11 @@ fn collection_goes_on_beside_a_record_whose_head_is_damaged() {
     is_right(&opened);
 }
 
-/// Runs with keys of the test: their files, and where the parts behind the blocks begin and end.
-fn runs_of(disk: &SimVfs, opened: &Opened) -> Vec<(PathBuf, Vec<(&'static str, u64, u64)>)> {
+/// A part of a run: its name, offset and size.
+type Part = (&'static str, u64, u64);
+
+/// Runs with keys of the test: their files and parts.
+fn runs_of(disk: &SimVfs, opened: &Opened) -> Vec<(PathBuf, Vec<Part>)> {
     let version = opened.store.index().version();
     let runs = version.runs().filter(|run| run.meta().entries > 0);
     let parts_of = |path: &PathBuf| {

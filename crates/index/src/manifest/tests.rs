@@ -1,5 +1,6 @@
 use super::*;
-use stele_types::RunId;
+use crate::{Checkpoint, Index, IndexOptions, JobStep, run_path};
+use stele_types::{RunId, Seq, ValueRef};
 use stele_vfs::{CrashAt, CrashPoint, Fault, SimVfs};
 
 const LIMIT: u64 = 6000;
@@ -246,4 +247,36 @@ fn inspection_shows_frames_and_skips_damage() {
     let damaged = read(&vfs);
     let bad = damaged.iter().filter(|record| record.content.is_err()).count();
     assert_eq!(bad, 1, "{damaged:?}");
+}
+
+#[test]
+fn a_manifest_of_an_earlier_build_gets_copies_of_footers_when_it_is_opened() {
+    let vfs = SimVfs::default();
+    let options = IndexOptions { stands_in: true, ..IndexOptions::default() };
+    let open_index = |vfs: &SimVfs| Index::open(Arc::new(vfs.clone()), dir(), options.clone());
+    let (index, _) = open_index(&vfs).unwrap();
+    index.put(Seq(1), b"key", ValueRef::Inline("value".into()), 0);
+    index.publish(Seq(1));
+    index.freeze(Checkpoint::default());
+    let mut flush = index.start_flush().unwrap();
+    let JobStep::Done(done) = flush.step(u64::MAX).unwrap() else { panic!("more than a key") };
+    index.commit(done).unwrap();
+    drop((index, flush));
+
+    let (mut manifest, _) = open(&vfs).unwrap();
+    let (run, age) =
+        manifest.facts().runs.first_key_value().map(|(run, age)| (*run, *age)).unwrap();
+    manifest.append(&[Change::RemoveRun(run), Change::AddRun(run, age)]).unwrap();
+    assert!(manifest.facts().footers.is_empty());
+    drop(manifest);
+    let gone = vfs.fork();
+    gone.unlink(&run_path(dir(), run)).unwrap();
+    assert!(matches!(open_index(&gone), Err(Error::Missing { .. })));
+
+    drop(open_index(&vfs).unwrap());
+    vfs.unlink(&run_path(dir(), run)).unwrap();
+    let (index, opened) = open_index(&vfs).unwrap();
+    assert_eq!(opened.damaged, [run]);
+    assert!(index.get(b"key").is_err_and(|error| error.is_damage()));
+    assert_eq!(index.get(b"other").unwrap(), None);
 }

@@ -63,11 +63,8 @@ impl Run {
             Some(fences) => (fences, None),
             None => fences_of_blocks(&*file, id, &layout)?,
         };
-        let filter = match unless_damaged(read_filter(&*file, id, &layout))? {
-            Some(filter) => filter,
-            // Without words every key passes.
-            None => Filter::default(),
-        };
+        // A filter without words lets every key pass.
+        let filter: Filter = unless_damaged(read_filter(&*file, id, &layout))?.unwrap_or_default();
         let dead = BTreeSet::new();
         Ok(Arc::new(Self { file, meta, layout, fences, filter, index, cache, dead, rubble }))
     }
