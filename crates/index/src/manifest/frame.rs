@@ -32,6 +32,10 @@ pub(crate) struct End {
 }
 
 /// One valid frame.
+/// One more than the other files': since edits are repeated and carry copies of footers, earlier builds
+/// refuse a manifest by its version. Manifests of earlier versions are read.
+const MANIFEST_VERSION: u32 = FORMAT_VERSION + 1;
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame<'a> {
     pub offset: u64,
@@ -43,8 +47,13 @@ pub(crate) struct Frame<'a> {
 }
 
 pub(crate) fn encode_header(number: u32) -> (Vec<u8>, End) {
+    header_of(MANIFEST_VERSION, number)
+}
+
+/// The header of a file of that version.
+pub(super) fn header_of(version: u32, number: u32) -> (Vec<u8>, End) {
     let mut out = MAGIC.to_vec();
-    out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+    out.extend_from_slice(&version.to_le_bytes());
     out.extend_from_slice(&number.to_le_bytes());
     let chain = crc32c(&out);
     out.extend_from_slice(&chain.to_le_bytes());
@@ -59,9 +68,9 @@ pub(crate) fn decode_header(path: &Path, bytes: &[u8], number: u32) -> Result<En
         return Err(bad("not a manifest header"));
     }
     let found = word(bytes, 8).unwrap_or_default();
-    if found > FORMAT_VERSION {
+    if found > MANIFEST_VERSION {
         let path = path.to_path_buf();
-        return Err(Error::NewerFormat { path, found, supported: FORMAT_VERSION });
+        return Err(Error::NewerFormat { path, found, supported: MANIFEST_VERSION });
     }
     let chain = crc32c(bytes.get(..HEADER_CRC_AT).unwrap_or_default());
     if word(bytes, HEADER_CRC_AT) != Some(chain) {

@@ -1,5 +1,6 @@
 use super::*;
 use crate::{Checkpoint, Index, IndexOptions, JobStep, run_path};
+use stele_types::limits::FORMAT_VERSION;
 use stele_types::{RunId, Seq, ValueRef};
 use stele_vfs::{CrashAt, CrashPoint, Fault, SimVfs};
 
@@ -153,12 +154,12 @@ fn a_lost_repetition_before_a_later_edit_costs_nothing() {
     }
 }
 
-/// An earlier build wrote an empty frame where the repetition is.
+/// An earlier build wrote an empty frame where the repetition is, under an earlier version.
 #[test]
 fn a_manifest_of_edits_that_are_not_repeated_opens() {
     let vfs = SimVfs::default();
     append(&vfs, 1);
-    let (mut content, mut end) = frame::encode_header(9);
+    let (mut content, mut end) = frame::header_of(FORMAT_VERSION, 9);
     for n in 1..4u32 {
         let mut body = Vec::new();
         Change::GcState(Bytes::from(n.to_le_bytes().to_vec())).encode(&mut body);
