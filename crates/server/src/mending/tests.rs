@@ -138,7 +138,8 @@ fn a_store_that_waits_in_vain_ends_when_it_is_told() {
 #[test]
 fn a_device_that_fails_ends_the_waiting_with_its_error() {
     let trial = Trial::new();
-    let free = trial.start(1, true, |index| index == 7);
+    // The second waits for what nobody has: it ends after the first.
+    let free = trial.start(1, true, |index| index == 7 || index == 8);
     trial.start(2, false, |index| index == 8);
     let (id, ended) = trial.next_end();
     assert!(id == 1 && ended.unwrap_err().to_string().contains("the device failed"));
