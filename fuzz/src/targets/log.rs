@@ -6,7 +6,7 @@ use crate::{Bound, Target};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use stele_log::inspect::{Row, dump};
-use stele_log::{Log, LogOptions, RecoverFrom};
+use stele_log::{Hole, Log, LogOptions, RecoverFrom, Survey};
 use stele_types::{
     Cause, CommandBuilder, EntryRecord, HardState, LogBatch, LogIndex, Lsn, Mark, Record, RegionId,
     Result, StoreId, Term,
@@ -148,7 +148,12 @@ pub const OPEN: Target = Target {
     run: |input| {
         let disk = SimVfs::new(SimOptions::default());
         base().with(input, &disk);
-        let Ok(log) = open(&disk) else { return };
+        let is_whole = survey(&disk);
+        let Ok(log) = open(&disk) else {
+            assert!(!is_whole, "a log without holes or other damage does not open");
+            return;
+        };
+        assert!(is_whole, "a log opens with holes or other damage");
         read(&log);
         let next = log.region(RegionId(1)).map_or(LogIndex(1), |region| region.last.next());
         let appended = log.append(&LogBatch { records: vec![entry(1, next.0, 20)] });
@@ -162,6 +167,24 @@ pub const OPEN: Target = Target {
     reseal: Some(|input| base().reseal(input)),
     bound: Bound { bytes: 16 << 20, per_byte: 128 },
 };
+
+/// Looks for holes, and offers them what is no copy.
+fn survey(disk: &SimVfs) -> bool {
+    let look = |from: &RecoverFrom| {
+        let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
+        Survey::take(vfs, Path::new(DIR), &options(), from, 64)
+    };
+    let settled = Some([(RegionId(1), LogIndex(20))].into());
+    let from = RecoverFrom { settled, ..RecoverFrom::default() };
+    for mut survey in [look(&from), look(&RecoverFrom::default())].into_iter().flatten() {
+        let holes: Vec<Hole> = survey.holes_after(None).copied().collect();
+        for hole in holes {
+            let _ = survey.find(hole.region, hole.index, hole.term);
+            assert!(!survey.fill(&hole, b"another payload").unwrap());
+        }
+    }
+    look(&RecoverFrom::default()).is_ok_and(|survey| survey.is_whole())
+}
 
 fn read(log: &Log) {
     for region in log.regions() {

@@ -51,17 +51,17 @@ pub(crate) fn any(_: &Hole) -> bool {
     true
 }
 
-/// The frame with holes that lies at `end`, if a walk passes its holes. It must be known that the frame was durable:
-/// below `durable` it is; else a whole frame must follow, with nothing but such frames in between
-/// (`durable` then says so). One frame is under way at a time: what nothing follows may be a torn write, of which any part may
-/// be missing, and stays one.
+/// The frame with holes that lies at `end`, if a walk passes its holes. It must be known that the
+/// frame was durable: below `durable` it is; else a whole frame must follow, with nothing but such
+/// frames in between, and `durable` says so from then on. One frame is under way at a time: what
+/// nothing follows may be a torn write, of which any part may be missing, and stays one.
 pub(crate) fn passed(
     reader: &mut SegmentReader,
     end: End,
     durable: &mut u32,
     passes: &mut Passes<'_>,
 ) -> Result<Option<FrameHeader>> {
-    let Some(frame) = proven(reader, end)? else { return Ok(None) };
+    let Some(mut frame) = proven(reader, end)? else { return Ok(None) };
     if end.at >= *durable {
         let next = End { at: reader.after(end.at, &frame), chain: frame.crc };
         match whole_behind(reader, next)? {
@@ -69,6 +69,9 @@ pub(crate) fn passed(
             None if mutant::active("log.hole_unconfirmed") => {}
             None => return Ok(None),
         }
+        // What is given is what is proven: the bytes may have been read anew.
+        let Some(again) = proven(reader, end)? else { return Ok(None) };
+        frame = again;
     }
     let body = reader.body(end.at, &frame)?.unwrap_or_default();
     let mut passed = true;
