@@ -8,8 +8,8 @@ use crate::wire::VALUES_MAX;
 use bytes::Bytes;
 use stele_storage::{EngineView, LostValue, ScanOptions, StorageEngine};
 use stele_types::{
-    Command, CommittedEntry, Error, KeyRange, LogIndex, Op, Peer as PeerName, Result, keyspace,
-    mutant,
+    Command, CommittedEntry, Error, KeyRange, LogIndex, Op, Peer as PeerName, Prng, Result,
+    keyspace, mutant,
 };
 
 /// Bytes of values in one answer, save that one value always fits.
@@ -162,7 +162,7 @@ impl<E: StorageEngine> Peer<E> {
     fn other(&self, round: usize) -> Option<PeerName> {
         let others = self.region.peers.iter().filter(|peer| peer.id != self.name.id);
         let others: Vec<PeerName> = others.copied().collect();
-        round.checked_rem(others.len()).and_then(|at| others.get(at)).copied()
+        others.get(turn(round, others.len())).copied()
     }
 
     /// Hands the engine what another replica found.
@@ -171,6 +171,15 @@ impl<E: StorageEngine> Peer<E> {
             ctx.engine.mend(&key, value);
         }
     }
+}
+
+/// Which of the others is asked in a round. Rule: not one after the other, for what is asked for goes
+/// round as well, and the same part of it would come to the same replica each time.
+fn turn(round: usize, others: usize) -> usize {
+    if mutant::active("raftstore.asks_in_step") {
+        return round.checked_rem(others).unwrap_or_default();
+    }
+    Prng::new(round as u64).below(others.max(1) as u64) as usize
 }
 
 /// Whether a command changes something of a range.
@@ -185,4 +194,19 @@ fn touches(payload: &Bytes, range: &KeyRange) -> bool {
         };
     });
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn each_part_of_what_is_lost_is_asked_of_each_replica() {
+        for (parts, others) in (1..=16).flat_map(|parts| (1..=6).map(move |it| (parts, it))) {
+            let asked: BTreeSet<(usize, usize)> =
+                (0..64 * parts).map(|round| (round % parts, turn(round, others))).collect();
+            assert_eq!(asked.len(), parts * others, "{parts} parts, {others} others");
+        }
+    }
 }
