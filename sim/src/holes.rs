@@ -69,13 +69,15 @@ pub fn play(world: &mut World) -> Holes {
     nodes.iter().for_each(|node| world.stop_node(*node, how));
     world.damage_entries(&logs, &mut holes);
     let began = world.now;
+    let waiting = |world: &World| world.slots.values().filter(|it| it.mending.is_some()).count();
     for node in nodes {
+        let before = waiting(world);
         world.start_node(node);
+        // Counted at once: it may be mended by the time that the last one starts.
+        holes.waited += (waiting(world) - before) as u64;
         world.run(prng.below(APART_NANOS / 2) / MS * MS);
     }
     let stores = world.plan.stores() as usize;
-    let waiting = |world: &World| world.slots.values().filter(|it| it.mending.is_some()).count();
-    holes.waited = waiting(world) as u64;
     let left = MEND_NANOS.saturating_sub(world.now - began);
     let open = world.run_until(left, |world| world.serving().len() == stores);
     holes.nanos = world.now - began;
