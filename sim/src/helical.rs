@@ -193,6 +193,22 @@ impl World {
                 let age = run.meta().extra.age;
                 text += &format!("\n    run {} of age {age}: {look:?}", run.id());
             }
+            each_value(&engine, &mut |key, at| {
+                if engine.log().check(at).is_err() {
+                    text += &self.describe_value(key, at);
+                }
+            });
+        }
+        text
+    }
+
+    /// Where others have a value that is damaged somewhere.
+    fn describe_value(&self, key: &[u8], at: &stele_types::Locator) -> String {
+        let mut text = format!("\n    {:?} at {at:?}:", bytes::Bytes::copy_from_slice(key));
+        for number in self.serving() {
+            let Some(engine) = self.engine(number) else { continue };
+            let (found, stats) = (engine.index().get(key), engine.repair_stats());
+            text += &format!("\n      s{number} {stats:?}: {found:?}");
         }
         text
     }

@@ -68,6 +68,9 @@ pub fn play(world: &mut World) -> Holes {
     let nodes: Vec<u64> = world.nodes.keys().copied().collect();
     nodes.iter().for_each(|node| world.stop_node(*node, how));
     world.damage_entries(&logs, &mut holes);
+    // A replica that is behind a split may get a snapshot of what is left of its region, and drop the
+    // rest: the only whole copy of a value, maybe.
+    world.plan.region_bytes_max = u64::MAX;
     let began = world.now;
     let waiting = |world: &World| world.slots.values().filter(|it| it.mending.is_some()).count();
     for node in nodes {
@@ -117,10 +120,14 @@ impl Log {
     /// it knows of its regions.
     fn needs(&self, payload: &Payload, is_newest: bool) -> bool {
         let (region, index, _) = payload.entry;
-        let upto = |of: &BTreeMap<RegionId, LogIndex>| of.get(&region).copied().unwrap_or_default();
-        let is_read =
-            is_newest && self.entries.contains(&payload.entry) && index > upto(&self.checkpointed);
-        !is_read && (payload.is_own || index > upto(&self.committed))
+        let checkpointed = self.checkpointed.get(&region).copied().unwrap_or_default();
+        let is_read = is_newest && self.entries.contains(&payload.entry) && index > checkpointed;
+        !is_read && (payload.is_own || !self.applies(&payload.entry))
+    }
+
+    /// Whether the store applies an entry as soon as it opens, or did before.
+    fn applies(&self, (region, index, _): &Name) -> bool {
+        self.committed.get(region).is_some_and(|upto| index <= upto)
     }
 }
 
@@ -179,6 +186,14 @@ impl World {
             let Some(log) = logs.get(number) else { continue };
             for payload in payloads.iter().filter(|it| log.entries.contains(&it.entry)) {
                 whole.entry(payload.entry).or_default().push(*number);
+            }
+        }
+        // Rule: an entry stays whole where it is applied when the store opens, if there is such a store.
+        // One that is behind may get a snapshot of what a split left of the region, and drop the rest.
+        for (entry, holders) in &mut whole {
+            let applies = |number: &u64| logs.get(number).is_some_and(|log| log.applies(entry));
+            if holders.iter().any(applies) {
+                holders.retain(applies);
             }
         }
         let mut spared: BTreeMap<Name, u64> = BTreeMap::new();
