@@ -1,15 +1,10 @@
 //! Damage to every replica in different places loses nothing and is mended within a minute.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::ops::RangeInclusive;
-use stele_sim::helical::{MEND_NANOS, plan, run};
+mod common;
 
-/// `STELE_SEED=7` is that seed alone, `STELE_SEED=1..500` all of these.
-fn seeds() -> RangeInclusive<u64> {
-    let Ok(text) = std::env::var("STELE_SEED") else { return 1..=8 };
-    let (first, last) = text.split_once("..").unwrap_or((&text, &text));
-    first.parse().unwrap()..=last.parse().unwrap()
-}
+use common::seeds;
+use stele_sim::helical::{MEND_NANOS, plan, run};
 
 // Catalogue: 11, 13.
 #[test]

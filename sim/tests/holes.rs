@@ -1,16 +1,11 @@
 //! Damage to the logs of all stores at once loses nothing and is mended within a minute.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::ops::RangeInclusive;
+mod common;
+
+use common::seeds;
 use stele_sim::helical::MEND_NANOS;
 use stele_sim::holes::{plan, run};
-
-/// `STELE_SEED=7` is that seed alone, `STELE_SEED=1..500` all of these.
-fn seeds() -> RangeInclusive<u64> {
-    let Ok(text) = std::env::var("STELE_SEED") else { return 1..=8 };
-    let (first, last) = text.split_once("..").unwrap_or((&text, &text));
-    first.parse().unwrap()..=last.parse().unwrap()
-}
 
 // Catalogue: 11.
 #[test]
