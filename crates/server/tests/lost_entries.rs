@@ -2,70 +2,24 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod common;
+
 use bytes::Bytes;
+use common::{LIMIT, config, get, start, until};
 use std::path::Path;
+use std::slice;
 use std::time::{Duration, Instant};
 use stele_proto::kvrpcpb::{Context, RawGetRequest, RawPutRequest};
 use stele_proto::pdpb::GetRegionRequest;
 use stele_proto::pdpb::pd_client::PdClient;
 use stele_proto::tikvpb::tikv_client::TikvClient;
 use stele_server::config::Config;
-use stele_server::node::Node;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tonic::transport::Channel;
 
-const LIMIT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(50);
 /// Values written, and at the end those that are not damaged: what nothing follows counts as torn.
 const VALUES: usize = 60;
 const LAST: usize = 9;
-
-fn config(dir: &Path, listen: &str, join: &[String]) -> Config {
-    Config {
-        listen: listen.to_owned(),
-        stores: vec![dir.to_path_buf()],
-        join: join.to_vec(),
-        tick_ms: 20,
-        reserved_bytes: 0,
-        ..Config::default()
-    }
-}
-
-/// Starts a node; an earlier one may still hold its directory or its port for a moment.
-async fn start(config: Config) -> Node {
-    let started = Instant::now();
-    loop {
-        match Node::start(config.clone()).await {
-            Ok(node) => return node,
-            Err(error) => assert!(started.elapsed() < LIMIT, "{error}"),
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
-}
-
-/// Status and body of a GET.
-async fn get(address: &str, path: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
-}
-
-async fn until(address: &str, path: &str, wanted: impl Fn(u16, &str) -> bool) {
-    let started = Instant::now();
-    loop {
-        let (status, body) = get(address, path).await;
-        if wanted(status, &body) {
-            return;
-        }
-        assert!(started.elapsed() < LIMIT, "{path}: {status} {body}");
-        tokio::time::sleep(PAUSE).await;
-    }
-}
 
 fn key(number: usize) -> Bytes {
     Bytes::from(format!("key {number:04}"))
@@ -158,10 +112,10 @@ fn damage(dir: &Path, is_damaged: impl Fn(usize) -> bool) -> usize {
 async fn nodes_whose_logs_are_all_damaged_mend_each_other_and_lose_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let dirs: Vec<_> = (1..=3).map(|number| dir.path().join(format!("{number}"))).collect();
-    let mut nodes = vec![start(config(&dirs[0], "127.0.0.1:0", &[])).await];
+    let mut nodes = vec![start(config(&dirs[..1], &[])).await];
     let join = [nodes[0].ready.address.clone()];
     for dir in &dirs[1..] {
-        nodes.push(start(config(dir, "127.0.0.1:0", &join)).await);
+        nodes.push(start(config(slice::from_ref(dir), &join)).await);
     }
     let addresses: Vec<String> = nodes.iter().map(|node| node.ready.address.clone()).collect();
     for (store, address) in (1..).zip(&addresses) {
@@ -180,7 +134,8 @@ async fn nodes_whose_logs_are_all_damaged_mend_each_other_and_lose_nothing() {
     }
     let mut again = Vec::new();
     for (dir, address) in dirs.iter().zip(&addresses) {
-        again.push(start(config(dir, address, &[])).await);
+        let config = Config { listen: address.clone(), ..config(slice::from_ref(dir), &[]) };
+        again.push(start(config).await);
         // Alone it waits, and lives; so do two of which each lacks what the other lacks.
         if again.len() < 3 {
             let (status, body) = get(address, "/status").await;

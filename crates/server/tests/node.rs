@@ -2,61 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod common;
+
+use common::{config, get, start, until};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-use stele_server::config::Config;
-use stele_server::node::Node;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-
-const LIMIT: Duration = Duration::from_secs(30);
-
-fn config(stores: &[PathBuf], join: &[String]) -> Config {
-    Config {
-        listen: "127.0.0.1:0".to_owned(),
-        stores: stores.to_vec(),
-        join: join.to_vec(),
-        tick_ms: 20,
-        reserved_bytes: 0,
-        ..Config::default()
-    }
-}
-
-/// Starts a node; an earlier one of this process may still hold its directories for a moment.
-async fn start(config: Config) -> Node {
-    let started = Instant::now();
-    loop {
-        match Node::start(config.clone()).await {
-            Ok(node) => return node,
-            Err(error) => assert!(started.elapsed() < LIMIT, "{error}"),
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
-
-/// Status and body of a GET.
-async fn get(address: &str, path: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
-}
-
-/// Waits until a GET answers what is wanted; the body.
-async fn until(address: &str, path: &str, wanted: impl Fn(u16, &str) -> bool) -> String {
-    let started = Instant::now();
-    loop {
-        let (status, body) = get(address, path).await;
-        if wanted(status, &body) {
-            return body;
-        }
-        assert!(started.elapsed() < LIMIT, "{path}: {status} {body}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
+use std::time::Duration;
 
 fn has_stores(body: &str, count: usize) -> bool {
     let value: serde_json::Value = serde_json::from_str(body).unwrap();
