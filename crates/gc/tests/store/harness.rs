@@ -125,6 +125,7 @@ impl Store {
             next_file: opened.next_file,
             needed: opened.needed.clone(),
             settled: None,
+            ..RecoverFrom::default()
         };
         let options = LogOptions {
             store: StoreId(7),
