@@ -115,14 +115,13 @@ struct Log {
 }
 
 impl Log {
-    /// Whether the store opens by this payload and would not look for a copy. It reads those of its
-    /// newest segment that are in no run; of older ones it may read what is not committed, and what
-    /// it knows of its regions.
-    fn needs(&self, payload: &Payload, is_newest: bool) -> bool {
+    /// Whether the store opens by this payload and would not look for a copy: what it knows of its
+    /// regions, where a run leads to it.
+    fn needs(&self, payload: &Payload) -> bool {
         let (region, index, _) = payload.entry;
         let checkpointed = self.checkpointed.get(&region).copied().unwrap_or_default();
-        let is_read = is_newest && self.entries.contains(&payload.entry) && index > checkpointed;
-        !is_read && (payload.is_own || !self.applies(&payload.entry))
+        let is_looked_for = self.entries.contains(&payload.entry) && index > checkpointed;
+        !is_looked_for && (payload.is_own || !self.applies(&payload.entry))
     }
 
     /// Whether the store applies an entry as soon as it opens, or did before.
@@ -206,7 +205,7 @@ impl World {
                 let spare = || holders[prng.below(holders.len() as u64) as usize];
                 let spared = *spared.entry(payload.entry).or_insert_with(spare);
                 let is_newest = newest.as_ref().is_some_and(|it| payload.is_in(it));
-                let is_needed = logs.get(&number).is_some_and(|log| log.needs(payload, is_newest));
+                let is_needed = logs.get(&number).is_some_and(|log| log.needs(payload));
                 if spared == number || is_needed || prng.below(4) == 0 {
                     continue;
                 }

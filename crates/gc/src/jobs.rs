@@ -229,16 +229,21 @@ impl Work {
         } else {
             self.learn(running.inputs, 0);
         }
-        self.damaged += running.moved.damaged.load(Ordering::Relaxed);
+        let unreadable = std::mem::take(&mut *running.moved.unreadable.lock());
+        self.damaged += unreadable.values().map(|left| left.records).sum::<u64>();
         self.last_error = None;
         self.move_bytes_max = self.move_bytes_max.map(|bytes| bytes.saturating_mul(2));
         let Some(plan) = running.plan else { return Ok(()) };
         match &plan {
             Plan::Victims(victims) => {
-                let left = victims.iter().filter(|file| version.live().contains_key(file));
-                self.damaged_files.extend(left);
+                let left = |file| version.live().get(file).map(|left| (*file, *left));
+                self.unreadable.extend(victims.iter().filter_map(left));
             }
-            Plan::Range { range, .. } => {
+            Plan::Range { range, keep } => {
+                if *range == KeyRange::all() {
+                    self.unreadable.retain(|file, _| keep.contains(file));
+                }
+                self.unreadable.extend(unreadable);
                 self.saved.sorted.extend(running.moved.files.lock().iter());
                 if *range == KeyRange::all() {
                     self.saved.sorted_at_s = shared.clock.unix_seconds();
@@ -294,7 +299,8 @@ impl Work {
 fn mover(shared: &Shared, plan: Option<&Plan>, moved: &Arc<Moved>) -> Option<Box<dyn ValueMover>> {
     let plan = plan?.clone();
     let file_bytes_max = shared.options.value_file_bytes_max;
-    Some(Box::new(Mover::new(shared.log.clone(), plan, file_bytes_max, moved.clone())))
+    let (log, hooks) = (shared.log.clone(), shared.hooks.clone());
+    Some(Box::new(Mover::new(log, hooks, plan, file_bytes_max, moved.clone())))
 }
 
 fn sorted_files(shared: &Shared) -> BTreeSet<FileId> {
