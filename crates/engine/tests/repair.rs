@@ -155,6 +155,7 @@ fn a_later_write_is_not_replaced_by_a_copy_of_what_it_replaced() {
     // The copy is here, and before maintenance writes it the key is written.
     opened.put(5, b"a later value, longer than what is kept in the index: 64 bytes or more");
     let later = opened.get(5).unwrap();
+    assert!(opened.store.has_lost(), "until the next slice of maintenance");
     opened.maintain();
     assert_eq!(opened.get(5).unwrap(), later);
     assert!(!opened.store.has_lost());

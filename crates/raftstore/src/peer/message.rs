@@ -59,8 +59,8 @@ impl<E: StorageEngine> Peer<E> {
                 ctx.effects.push(Effect::Destroy { region: (*self.region).clone(), kept: false });
             }
             Body::Gone => {}
-            Body::Merged { prepared, .. } => {
-                self.learn_taken(ctx, prepared, message.epoch.version);
+            Body::Merged { prepared, left, .. } => {
+                self.learn_taken(ctx, prepared, message.epoch.version, left);
             }
             Body::Prepared { prepared } => self.learn_prepared(ctx, from.id, prepared),
             Body::Hibernate { term, last } => self.asked_to_rest(ctx, from, term, last),

@@ -6,7 +6,7 @@ use super::RaftStore;
 use crate::admin;
 use crate::messages::{Body, PeerMessage, RaftKind, RaftMessage};
 use stele_storage::{EngineView, StorageEngine};
-use stele_types::{LogIndex, RegionId, keyspace};
+use stele_types::{LogIndex, RegionId, StoreId, keyspace};
 
 /// Questions kept for regions that are not here.
 const EARLY_VOTES_MAX: usize = 256;
@@ -23,7 +23,7 @@ impl<E: StorageEngine> RaftStore<E> {
             }
             if gone {
                 self.answer(message, Body::Gone);
-            } else if let Some(merged) = self.merged(message.region) {
+            } else if let Some(merged) = self.merged(message.region, message.from_store) {
                 self.answer(message, merged);
             }
             return;
@@ -55,12 +55,17 @@ impl<E: StorageEngine> RaftStore<E> {
     }
 
     /// The region's last change here was its preparation for a merge. A replica elsewhere that has
-    /// not heard learns that it is committed; nobody else may be left to tell.
-    fn merged(&self, region: RegionId) -> Option<Body> {
+    /// not heard learns that it is committed, and whether its store's replica of the target is gone;
+    /// nobody else may be left to tell.
+    fn merged(&self, region: RegionId, store: StoreId) -> Option<Body> {
         let pair = self.ctx.engine.view().ok()?.get(&keyspace::admin_key(region)).ok()??;
         match admin::Record::decode(&pair.value)?.change {
             admin::Change::PrepareMerge { target, prepared } => {
-                Some(Body::Merged { prepared, target })
+                let here = self.peers.get(&target).map(|peer| &*peer.region);
+                let known = here.or_else(|| self.tombstones.get(&target));
+                let without = known.filter(|region| region.peer_on(store).is_none());
+                let left = without.map(|region| region.epoch.version);
+                Some(Body::Merged { prepared, target, left })
             }
             _ => None,
         }

@@ -73,6 +73,40 @@ fn a_learner_gets_a_snapshot_catches_up_and_becomes_a_voter() {
 }
 
 #[test]
+fn new_members_need_no_vote_of_a_lost_one_after_a_power_cut_of_all() {
+    let mut trial = Trial::new(1);
+    trial.elect(DATA);
+    let write = trial.write(1, put("a", "1"));
+    for store in [2, 3] {
+        trial.add_store(store, &[]);
+        trial.admin(1, DATA, Admin::ChangePeers(add(100 + store, store, PeerRole::Learner)));
+        trial.ticks(10);
+    }
+    let voters = [2, 3].map(|store| add(100 + store, store, PeerRole::Voter)).concat();
+    let voters = trial.admin(1, DATA, Admin::ChangePeers(voters));
+    trial.ticks(20);
+    assert!(trial.is_written(write), "{:?}", trial.reply(voters));
+    let members = trial.report(1, DATA).region;
+    assert_eq!((members.is_joint(), members.peers.len()), (false, 3));
+    assert!([2, 3].map(|store| trial.report(store, DATA).region) == [members.clone(), members]);
+    // One is lost for good, just when the power of all goes.
+    trial.isolate(1);
+    trial.restart(2);
+    trial.restart(3);
+    for _ in 0..100 {
+        trial.ticks(1);
+    }
+    let leader = [2, 3]
+        .map(|store| trial.report(store, DATA))
+        .into_iter()
+        .find(|it| it.role == Role::Leader);
+    let leader = leader.expect("two of three elect one of them").peer.store.0;
+    let write = trial.write(leader, put("b", "1"));
+    trial.ticks(2);
+    assert!(trial.is_written(write));
+}
+
+#[test]
 fn fault_45_a_learner_that_was_promoted_while_it_was_cut_off_can_vote() {
     let mut trial = Trial::new(2);
     trial.lead(DATA, 1);
