@@ -68,9 +68,6 @@ pub fn play(world: &mut World) -> Holes {
     let nodes: Vec<u64> = world.nodes.keys().copied().collect();
     nodes.iter().for_each(|node| world.stop_node(*node, how));
     world.damage_entries(&logs, &mut holes);
-    // A replica that is behind a split may get a snapshot of what is left of its region, and drop the
-    // rest: the only whole copy of a value, maybe.
-    world.plan.region_bytes_max = u64::MAX;
     let began = world.now;
     let waiting = |world: &World| world.slots.values().filter(|it| it.mending.is_some()).count();
     for node in nodes {

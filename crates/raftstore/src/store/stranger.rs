@@ -5,6 +5,7 @@
 use super::RaftStore;
 use crate::admin;
 use crate::messages::{Body, PeerMessage, RaftKind, RaftMessage};
+use crate::peer::find_values;
 use stele_storage::{EngineView, StorageEngine};
 use stele_types::{LogIndex, RegionId, keyspace};
 
@@ -13,6 +14,15 @@ const EARLY_VOTES_MAX: usize = 256;
 
 impl<E: StorageEngine> RaftStore<E> {
     pub(super) fn receive_for_absent(&mut self, message: &PeerMessage) {
+        if let Body::Lost(lost) = &message.body {
+            // Membership does not matter: only the very value is sent. A store that is behind a split
+            // may have the last whole copy of what the new region's other replicas lost.
+            let found = find_values(&*self.ctx.engine, message, lost);
+            if !found.is_empty() && !stele_types::mutant::active("raftstore.absent_finds_nothing") {
+                self.answer(message, Body::Found(found));
+            }
+            return;
+        }
         let conf_version = message.epoch.conf_version;
         let tombstone = self.tombstone_of(message.region, message.to.id, conf_version);
         if let Some(tombstone) = tombstone {
