@@ -303,6 +303,7 @@ impl World {
     /// What is checked at every end, and that every store is whole. Bytes that nothing refers to any
     /// more stay as they are until collection removes them.
     pub(crate) fn check_mended(&mut self) {
+        self.check_claimed(READ_NANOS);
         self.check_end();
         for number in self.serving() {
             let Some(engine) = self.engine(number) else { continue };

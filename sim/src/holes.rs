@@ -186,7 +186,7 @@ impl World {
             }
         }
         // Rule: an entry stays whole where it is applied when the store opens, if there is such a store.
-        // One that is behind may get a snapshot of what a split left of the region, and drop the rest.
+        // One that is behind may get a snapshot, which takes the place of its log.
         for (entry, holders) in &mut whole {
             let applies = |number: &u64| logs.get(number).is_some_and(|log| log.applies(entry));
             if holders.iter().any(applies) {

@@ -77,16 +77,19 @@ impl<E: StorageEngine> RaftStore<E> {
     }
 
     fn answer(&mut self, message: &PeerMessage, body: Body) {
-        let epoch = match self.tombstones.get(&message.region) {
-            Some(tombstone) if matches!(body, Body::Gone | Body::Merged { .. }) => tombstone.epoch,
-            _ => message.epoch,
+        // What is said of a region that left is as of its end.
+        let (range, epoch) = match self.tombstones.get(&message.region) {
+            Some(tombstone) if matches!(body, Body::Gone | Body::Merged { .. }) => {
+                (tombstone.range.clone(), tombstone.epoch)
+            }
+            _ => (message.range.clone(), message.epoch),
         };
         self.ctx.out.messages.push(PeerMessage {
             from_store: message.to_store,
             to_store: message.from_store,
             region: message.region,
             kind: message.kind,
-            range: message.range.clone(),
+            range,
             epoch,
             from: message.to,
             to: message.from,
