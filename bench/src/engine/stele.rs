@@ -6,10 +6,15 @@ use crate::workload::KEY_BYTES;
 use anyhow::Result;
 use bytes::Bytes;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 use stele_engine::{Batch, Db, GcOptions, KeyRange, Options, Order};
 
 /// Settling is done when this much was asked for and nothing was left to do.
 const STEP_BYTES: u64 = 64 << 20;
+/// Longer than a store waits before it merges at rest.
+const REST: Duration = Duration::from_secs(6);
+const POLL: Duration = Duration::from_millis(200);
 /// The largest allowed: far from what the updates here can reach.
 const SPACE_AMP_NEVER: f64 = 100.0;
 
@@ -45,10 +50,15 @@ fn options(fairness: Fairness) -> Options {
     Options { segment_bytes_max: file_bytes, gc, ..defaults }
 }
 
-/// Flushes, and collects until nothing is due.
+/// Flushes, and collects until nothing is due, also of what waits for a store at rest.
 pub fn settle(db: &Db) -> Result<()> {
     db.flush()?;
     while db.maintain(STEP_BYTES)?.more {}
+    let began = Instant::now();
+    while began.elapsed() <= REST {
+        thread::sleep(POLL);
+        while db.maintain(STEP_BYTES)?.more {}
+    }
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use stele_types::FileId;
 
 /// Memory of one memtable entry with a short key.
 const MEMTABLE_ENTRY_BYTES: u64 = 100;
+const NANOS_PER_S: u64 = 1_000_000_000;
 
 /// What earlier looks found out about a value file.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,6 +42,25 @@ impl TierCache {
     /// Estimated bytes that all tombstones hide.
     pub fn hidden_bytes(&self) -> u64 {
         self.tiers.iter().map(|tier| tier.hides_bytes).sum()
+    }
+}
+
+/// When users last wrote, as far as looks tell.
+#[derive(Debug, Default)]
+pub(crate) struct LastWrite {
+    user_bytes: u64,
+    seen_nanos: u64,
+}
+
+impl LastWrite {
+    /// Seconds without a write.
+    fn rest_s(&mut self, shared: &Shared) -> u64 {
+        let now_nanos = shared.clock.monotonic_nanos();
+        let user_bytes = shared.user_bytes.load(Ordering::Relaxed);
+        if user_bytes != self.user_bytes {
+            *self = Self { user_bytes, seen_nanos: now_nanos };
+        }
+        now_nanos.saturating_sub(self.seen_nanos) / NANOS_PER_S
     }
 }
 
@@ -88,8 +108,10 @@ impl Work {
             files.push(self.file_state(info, &version, &facts));
         }
         let segment_bytes = infos.iter().map(|info| info.bytes).max().unwrap_or(0);
+        let rest_s = self.last_write.rest_s(shared);
         let heat = shared.heat.lock();
         let state = State {
+            rest_s,
             frozen: shared.index.frozen_count(),
             tiers: self.tiers.tiers.clone(),
             files,
@@ -193,7 +215,7 @@ impl Work {
             memtable_bytes: written.max(1),
             frozen_bytes,
             memtable_hides_bytes: hides,
-            memtable_age_s: waited / 1_000_000_000,
+            memtable_age_s: waited / NANOS_PER_S,
             ..State::default()
         }
     }

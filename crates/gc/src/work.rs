@@ -2,7 +2,7 @@
 
 use crate::gc::Shared;
 use crate::jobs::Running;
-use crate::observe::{MemtableSeen, Seen, TierCache};
+use crate::observe::{LastWrite, MemtableSeen, Seen, TierCache};
 use crate::policy::{Choice, Held, State, pick, pick_short_of_space};
 use crate::pressure::Load;
 use crate::saved::Saved;
@@ -29,6 +29,7 @@ pub(crate) struct Work {
     pub damaged_files: BTreeSet<FileId>,
     pub tiers: TierCache,
     pub memtable: MemtableSeen,
+    pub last_write: LastWrite,
     pub space_amp: f64,
     pub stage: Stage,
     /// Checkpoints at which the hooks were asked.

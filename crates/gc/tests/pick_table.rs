@@ -1,6 +1,6 @@
 //! Golden decisions: a line of state, `=>`, and what is picked for it. Sizes in MiB.
 //!
-//! `mem` bytes in the memtable, `age` its seconds, `frozen` memtables, `tiers` bytes of records each
+//! `mem` bytes in the memtable, `age` its seconds, `rest` seconds without a write, `frozen` memtables, `tiers` bytes of records each
 //! tier refers to (newest first), `entry` index bytes for each 1000 record bytes, `hides` of the
 //! newest tier, `free` count x bytes of recycled segments, `files` id:bytes/live with a letter for what holds it (h head, c checkpoint, r raft,
 //! v view, j job; `s` sorted), `ratio` of overwrites, `credit`, `scanned`, `hot` range=bytes/scanned.
@@ -33,6 +33,13 @@ tiers=128 files=1:128/127r,2:128/128 => idle
 # tiers: too many are merged by size, the large level is spared
 tiers=1,1,1,1,1,1,1,1,9000 files=1:10000/9000 => merge 0+8
 tiers=1,1,1,9000 files=1:10000/9000 => idle
+# a store at rest merges few tiers too, if the budget allows or it is mostly index
+tiers=1,1,1,9000 files=1:10000/9000 credit=1 rest=4 => idle
+tiers=1,1,1,9000 files=1:10000/9000 credit=1 rest=5 => merge 0+3
+tiers=1,1,1,9000 files=1:10000/9000 credit=1 rest=5 failed => idle
+tiers=1,1,1,9000 files=1:10000/9000 credit=0 rest=5 => idle
+tiers=1,1,1,9000 files=1:10000/9000 credit=0 entry=1001 rest=5 => merge 0+3
+tiers=3,9000 files=1:10000/9000 credit=1 rest=5 => idle
 # within the target nothing moves
 tiers=1000 files=1:500/500,2:700/500 credit=100 => idle
 # beyond it: the cheapest victim, as many as one round needs
@@ -172,6 +179,7 @@ fn parse(text: &str) -> State {
         match name {
             "mem" => state.memtable_bytes = mib(value),
             "age" => state.memtable_age_s = value.parse().unwrap(),
+            "rest" => state.rest_s = value.parse().unwrap(),
             "frozen" => state.frozen = value.parse().unwrap(),
             "entry" => entry = value.parse().unwrap(),
             "ratio" => state.overwrite_ratio = value.parse().unwrap(),

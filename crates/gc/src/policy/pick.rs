@@ -51,7 +51,10 @@ pub fn pick(state: &State, options: &GcOptions) -> Choice {
         return choice;
     }
     let waited = options.flush_interval_s > 0 && state.memtable_age_s >= options.flush_interval_s;
-    if waited && state.has_unflushed() { Choice::Freeze } else { Choice::Idle }
+    if waited && state.has_unflushed() {
+        return Choice::Freeze;
+    }
+    merge_at_rest(state, options).unwrap_or(Choice::Idle)
 }
 
 /// Decides what to do next while the device is nearly full: dead bytes go whatever the budget says,
@@ -140,6 +143,15 @@ fn release(state: &State) -> Option<Choice> {
         return Some(Choice::Truncate);
     }
     state.reappend_untried.then_some(Choice::Reappend { below: last.next() })
+}
+
+/// A store that nobody writes to becomes quicker to scan, as far as the budget goes. One that is
+/// mostly index has nothing else to spend it on.
+fn merge_at_rest(state: &State, options: &GcOptions) -> Option<Choice> {
+    let rests = options.merge_rest_s > 0 && state.rest_s >= options.merge_rest_s;
+    let affords = state.credit_bytes > 0 || state.index_bytes() > state.known_live_bytes();
+    let (first, count) = tiers::due_at_rest(&state.tiers).filter(|_| rests && affords)?;
+    Some(Choice::Merge { first, count })
 }
 
 fn collect_space(state: &State, options: &GcOptions) -> Option<Choice> {

@@ -101,6 +101,24 @@ fn the_schedule_sorts() {
 }
 
 #[test]
+fn a_store_merges_its_tiers_once_nobody_writes() {
+    let mut store = Store::new(with(|gc| (gc.merge_rest_s, gc.discover_bytes_min) = (5, 1 << 40)));
+    for round in 0..3 {
+        for i in 0..100 {
+            store.put(&key(100 * round + i), &value(i, round, VALUE_BYTES));
+        }
+        store.gc.force(Forced::Flush).unwrap();
+        store.clock.advance_seconds(4);
+        store.settle();
+    }
+    assert_eq!(store.gc.stats().tiers, 3, "each write begins the rest anew");
+    store.clock.advance_seconds(1);
+    store.settle();
+    assert_eq!(store.gc.stats().tiers, 1);
+    store.check();
+}
+
+#[test]
 fn random_operations_lose_nothing_under_any_policy() {
     for (seed, policy) in [PolicyKind::Adaptive, PolicyKind::Nezha, PolicyKind::Wisckey]
         .into_iter()

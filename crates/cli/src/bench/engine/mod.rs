@@ -16,7 +16,7 @@ use stele_engine::PolicyKind;
 use stele_types::{Error, Result};
 
 /// Garbage collection counts as at rest when nothing was written for this long.
-const REST: Duration = Duration::from_millis(1500);
+const REST: Duration = Duration::from_secs(6);
 const SETTLE_SLICE_BYTES: u64 = 4 << 20;
 
 pub fn run(args: &Bench) -> Result<Outcome> {
