@@ -116,11 +116,12 @@ impl<E: StorageEngine> RaftStore<E> {
             return Ok(false);
         }
         let rest = Rest { region: (*before).clone(), left };
-        if !self.unclaimed.0.contains_key(&rest.name()) {
+        let known = self.unclaimed.0.get(&rest.name());
+        if known.is_none_or(|known| known.region != rest.region) {
             let note = (rest.key(), rest.region.encode());
             self.ctx.journal.put(&mut self.ctx.batches, &[note])?;
-            self.unclaimed.0.insert(rest.name(), rest);
         }
+        self.unclaimed.0.insert(rest.name(), rest);
         let is_durable = !self.ctx.batches.hold(super::journal::JOURNAL);
         Ok(!is_durable && !mutant::active("raftstore.rest_noted_late"))
     }
