@@ -305,6 +305,7 @@ impl World {
     /// What is checked at every end, and that every store is whole. Bytes that nothing refers to any
     /// more stay as they are until collection removes them.
     pub(crate) fn check_mended(&mut self) {
+        self.check_claimed(READ_NANOS);
         self.check_end();
         // What was written over meanwhile is still noted as lost until the next slice of maintenance.
         self.run_until(FORGET_NANOS, |world| !world.lacks_any());

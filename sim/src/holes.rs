@@ -68,9 +68,6 @@ pub fn play(world: &mut World) -> Holes {
     let nodes: Vec<u64> = world.nodes.keys().copied().collect();
     nodes.iter().for_each(|node| world.stop_node(*node, how));
     world.damage_entries(&logs, &mut holes);
-    // A replica that is behind a split may get a snapshot of what is left of its region, and drop the
-    // rest: the only whole copy of a value, maybe.
-    world.plan.region_bytes_max = u64::MAX;
     let began = world.now;
     let waiting = |world: &World| world.slots.values().filter(|it| it.mending.is_some()).count();
     for node in nodes {
@@ -188,7 +185,7 @@ impl World {
             }
         }
         // Rule: an entry stays whole where it is applied when the store opens, if there is such a store.
-        // One that is behind may get a snapshot of what a split left of the region, and drop the rest.
+        // One that is behind may get a snapshot, which takes the place of its log.
         for (entry, holders) in &mut whole {
             let applies = |number: &u64| logs.get(number).is_some_and(|log| log.applies(entry));
             if holders.iter().any(applies) {

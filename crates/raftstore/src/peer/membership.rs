@@ -5,7 +5,7 @@ use super::propose::Proposing;
 use crate::admin::{self, Change};
 use crate::input::{ChangeKind, PeerChange};
 use crate::output::Refusal;
-use crate::store::{Context, Effect};
+use crate::store::{Context, Effect, Pairs};
 use stele_storage::StorageEngine;
 use stele_types::{PeerRole, Record, Region, mutant};
 
@@ -45,7 +45,9 @@ impl<E: StorageEngine> Peer<E> {
     pub(super) fn members_changed(&mut self, ctx: &mut Context<E>) {
         self.strangers.clear();
         if self.region.peer(self.name.id).is_none() {
-            ctx.effects.push(Effect::Destroy { region: (*self.region).clone(), kept: false });
+            let region = (*self.region).clone();
+            let pairs = Pairs::Known(region.range.clone());
+            ctx.effects.push(Effect::Destroy { region, pairs });
             return;
         }
         // Rule: who the members are outlives a crash as soon as it counts. Else a cluster that is at rest

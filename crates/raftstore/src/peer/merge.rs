@@ -19,7 +19,7 @@ use super::membership::Plan;
 use crate::admin::{self, Change};
 use crate::messages::Body;
 use crate::output::Refusal;
-use crate::store::{Context, Effect};
+use crate::store::{Context, Effect, Pairs};
 use raft::eraftpb::Entry;
 use std::sync::Arc;
 use stele_storage::{EngineView, StorageEngine};
@@ -115,7 +115,7 @@ impl<E: StorageEngine> Peer<E> {
         ctx.batches.ride(self.region.id, self.current_hard_state());
         for region in others {
             ctx.sealed.remove(&region.id);
-            ctx.effects.push(Effect::Destroy { region, kept: true });
+            ctx.effects.push(Effect::Destroy { region, pairs: Pairs::Owned });
         }
     }
 
@@ -174,7 +174,8 @@ impl<E: StorageEngine> Peer<E> {
         let has_ended = |now: &Region| owns(now) || self.taken && has_passed(now, target_epoch);
         if left || descriptor(ctx, target).as_ref().is_some_and(has_ended) {
             let region = admin::tombstone(&self.region);
-            ctx.effects.push(Effect::Destroy { region, kept: false });
+            // What the target had of it may have been split off again.
+            ctx.effects.push(Effect::Destroy { region, pairs: Pairs::Unclear });
         }
     }
 

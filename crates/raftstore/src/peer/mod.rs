@@ -24,6 +24,7 @@ mod tick;
 mod truncate;
 
 pub(crate) use queue::Request;
+pub(crate) use repair::find_values;
 pub(crate) use snapshot::snapshot_ranges;
 pub(crate) use split::CHILD_STARTS_AFTER;
 

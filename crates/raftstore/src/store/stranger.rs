@@ -5,6 +5,7 @@
 use super::RaftStore;
 use crate::admin;
 use crate::messages::{Body, PeerMessage, RaftKind, RaftMessage};
+use crate::peer::find_values;
 use stele_storage::{EngineView, StorageEngine};
 use stele_types::{LogIndex, RegionId, StoreId, keyspace};
 
@@ -13,6 +14,15 @@ const EARLY_VOTES_MAX: usize = 256;
 
 impl<E: StorageEngine> RaftStore<E> {
     pub(super) fn receive_for_absent(&mut self, message: &PeerMessage) {
+        if let Body::Lost(lost) = &message.body {
+            // Membership does not matter: only the very value is sent. A store that is behind a split
+            // may have the last whole copy of what the new region's other replicas lost.
+            let found = find_values(&*self.ctx.engine, message, lost);
+            if !found.is_empty() && !stele_types::mutant::active("raftstore.absent_finds_nothing") {
+                self.answer(message, Body::Found(found));
+            }
+            return;
+        }
         let conf_version = message.epoch.conf_version;
         let tombstone = self.tombstone_of(message.region, message.to.id, conf_version);
         if let Some(tombstone) = tombstone {
@@ -72,16 +82,19 @@ impl<E: StorageEngine> RaftStore<E> {
     }
 
     fn answer(&mut self, message: &PeerMessage, body: Body) {
-        let epoch = match self.tombstones.get(&message.region) {
-            Some(tombstone) if matches!(body, Body::Gone | Body::Merged { .. }) => tombstone.epoch,
-            _ => message.epoch,
+        // What is said of a region that left is as of its end.
+        let (range, epoch) = match self.tombstones.get(&message.region) {
+            Some(tombstone) if matches!(body, Body::Gone | Body::Merged { .. }) => {
+                (tombstone.range.clone(), tombstone.epoch)
+            }
+            _ => (message.range.clone(), message.epoch),
         };
         self.ctx.out.messages.push(PeerMessage {
             from_store: message.to_store,
             to_store: message.from_store,
             region: message.region,
             kind: message.kind,
-            range: message.range.clone(),
+            range,
             epoch,
             from: message.to,
             to: message.from,

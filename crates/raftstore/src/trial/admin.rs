@@ -327,7 +327,7 @@ fn a_snapshot_does_not_take_keys_that_another_replica_here_owns() {
 }
 
 #[test]
-fn a_replica_that_shrinks_by_a_snapshot_leaves_no_pairs_behind() {
+fn a_replica_that_shrinks_by_a_snapshot_leaves_pairs_that_nobody_here_owns() {
     let mut trial = Trial::with(3, |options| {
         options.log_kept = LogKept { entries: 10, pin_bytes_max: 1_000 };
     });
@@ -338,6 +338,12 @@ fn a_replica_that_shrinks_by_a_snapshot_leaves_no_pairs_behind() {
     let asked = split(&mut trial, 1, "h", 10, [201, 202, 203]);
     trial.settle();
     done(&trial, asked);
+    let id = trial.request();
+    let header = trial.header(RegionId(10));
+    let command = put("m", "new");
+    trial.store(1).core.step(Input::Write(Write { id, header, command, frees: false }));
+    trial.ticks(2);
+    assert!(trial.is_written(id));
     for i in 0..200 {
         trial.write(1, put(&format!("a{i}"), &"v".repeat(100)));
         trial.settle();
@@ -352,5 +358,11 @@ fn a_replica_that_shrinks_by_a_snapshot_leaves_no_pairs_behind() {
     trial.ticks(20);
     assert_eq!(trial.report(3, DATA).region.epoch.version, 2);
     assert_eq!(trial.value(3, "a199").map(|v| v.len()), Some(100));
-    assert_eq!(trial.value(3, "m"), None);
+    assert_eq!(trial.store(3).core.unclaimed(), [KeyRange::new("h", "")]);
+    assert_eq!(trial.value(3, "m").as_deref(), Some("old"));
+    // What is the child's by now takes their place.
+    trial.lose = |_| false;
+    trial.ticks(40);
+    assert_eq!(trial.value(3, "m").as_deref(), Some("new"));
+    assert!(trial.store(3).core.unclaimed().is_empty());
 }
