@@ -82,7 +82,7 @@ impl Work {
                     }
                 }
                 Some(Cmd::RawGet(get)) => {
-                    if let Err(get) = gets.add(&self.service.stores, (id, get)) {
+                    if let Some(get) = gets.add(&self.service.stores, (id, get)) {
                         self.clone().get(get);
                     }
                 }

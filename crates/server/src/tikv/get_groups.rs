@@ -32,18 +32,18 @@ pub(super) struct Groups {
 
 impl Groups {
     /// Adds a get to those of its region, or gives it back if it must go by itself.
-    pub fn add(&mut self, stores: &Stores, get: Get) -> Result<(), Get> {
-        let Some(context) = &get.1.context else { return Err(get) };
+    pub fn add(&mut self, stores: &Stores, get: Get) -> Option<Get> {
+        let Some(context) = &get.1.context else { return Some(get) };
         let fits = |group: &&mut Group| {
             group.gets.len() < GROUP_GETS_MAX && is_same_place(&group.context, context)
         };
         if let Some(group) = self.groups.iter_mut().find(fits) {
             group.gets.push(get);
-            return Ok(());
+            return None;
         }
-        let Ok(target) = target(stores, Some(context)) else { return Err(get) };
+        let Ok(target) = target(stores, Some(context)) else { return Some(get) };
         self.groups.push(Group { context: context.clone(), target, gets: vec![get] });
-        Ok(())
+        None
     }
 
     /// All groups.
