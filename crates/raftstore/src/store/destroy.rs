@@ -170,13 +170,11 @@ impl<E: StorageEngine> RaftStore<E> {
         let unclaimed = self.unclaimed.parts();
         let owners = self.peers.values().map(|peer| &*peer.region).chain(&unclaimed);
         let owners: Vec<&Region> = owners.collect();
-        let mut ranges: Vec<KeyRange> = Vec::new();
-        for region in left {
-            for gap in gaps(region.kind, &region.range, &owners) {
-                ranges.extend(Region { range: gap, ..region.clone() }.engine_ranges());
-            }
-        }
-        ranges.sort_by(|a, b| a.start.cmp(&b.start));
+        let gaps = left.iter().flat_map(|region| {
+            let gaps = gaps(region.kind, &region.range, &owners).into_iter();
+            gaps.flat_map(|gap| Region { range: gap, ..region.clone() }.engine_ranges())
+        });
+        let ranges = apart(gaps);
         if ranges.is_empty() { Ok(()) } else { self.ctx.engine.drop_ranges(&ranges) }
     }
 
@@ -207,6 +205,19 @@ impl<E: StorageEngine> RaftStore<E> {
         };
         buried.then_some(tombstone)
     }
+}
+
+/// The keys of all these ranges, ascending and each once: several replicas may have left the same.
+fn apart(ranges: impl Iterator<Item = KeyRange>) -> Vec<KeyRange> {
+    let mut apart: Vec<KeyRange> = Vec::new();
+    for range in ranges {
+        let new = apart.iter().fold(vec![range], |new, taken| {
+            new.iter().flat_map(|part| part.without(taken)).collect()
+        });
+        apart.extend(new);
+    }
+    apart.sort_by(|a, b| a.start.cmp(&b.start));
+    apart
 }
 
 /// The parts of `range` that none of the regions owns.
@@ -270,6 +281,15 @@ mod tests {
 
     fn region(start: &'static str, end: &'static str) -> Region {
         Region { range: KeyRange::new(start, end), ..Region::default() }
+    }
+
+    #[test]
+    fn keys_that_several_replicas_left_are_dropped_once() {
+        let range = KeyRange::new;
+        let left = [range("f", "h"), range("b", "d"), range("a", "c"), range("c", "g")];
+        let found = apart(left.into_iter());
+        let expected = [("a", "b"), ("b", "d"), ("d", "f"), ("f", "h")];
+        assert_eq!(found, expected.map(|(start, end)| range(start, end)));
     }
 
     #[test]
