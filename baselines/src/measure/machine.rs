@@ -30,21 +30,6 @@ pub fn cpu_seconds() -> Result<f64> {
     Ok(ticks / TICKS_PER_S)
 }
 
-/// Memory of this process that no file backs.
-pub fn anonymous_bytes() -> Result<u64> {
-    let text = fs::read_to_string("/proc/self/status")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-    let kibibytes = line.and_then(|line| line.trim().strip_suffix("kB"));
-    let kibibytes = kibibytes.context("/proc/self/status has no RssAnon")?;
-    Ok(kibibytes.trim().parse::<u64>()? << 10)
-}
-
-/// Limits the memory cgroup (version 1) in whose folder's files the kernel is asked.
-pub fn limit_memory(cgroup: &Path, bytes: u64) -> Result<()> {
-    let file = cgroup.join("memory.limit_in_bytes");
-    fs::write(&file, bytes.to_string()).with_context(|| format!("writing {}", file.display()))
-}
-
 /// Waits until nothing was written for `rest`: flushes and compactions have come to rest.
 pub fn settle(rest: Duration) -> Result<()> {
     const AT_MOST: Duration = Duration::from_secs(60);
@@ -73,16 +58,4 @@ pub fn forget_cached(folder: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_in_use_counts_as_anonymous() {
-        let before = anonymous_bytes().unwrap();
-        let held = vec![1u8; 64 << 20];
-        assert!(anonymous_bytes().unwrap() >= before + (32 << 20), "{}", held.len());
-    }
 }

@@ -3,6 +3,7 @@
 mod args;
 mod drive;
 mod machine;
+mod page_cache;
 mod phases;
 mod recovery;
 mod report;
@@ -34,7 +35,8 @@ pub const USAGE: &str = "usage: stele-baselines <phases> [settings]
   --sort-threshold  bytes at which `nezha` sorts (default: two fifths of --bytes)
   --buffers 64M     memtables and table files; caches in proportion
   --cgroup DIR --page-cache BYTES
-                    the memory cgroup (version 1) in which this runs; limits the page cache after the load
+                    gives each replica's machine so much page cache by the memory cgroup (version 1) in
+                    which this runs: all of it for a load, the leader's for the rest
   --dir DIR         where the stores go        --quick         the smallest run";
 
 /// Runs what the command line asks for.

@@ -2,7 +2,8 @@
 
 use super::args::Args;
 use super::drive::{Outcome, closed_loops};
-use super::machine::{anonymous_bytes, forget_cached, limit_memory, settle, written_bytes};
+use super::machine::{forget_cached, settle, written_bytes};
+use super::page_cache::PageCache;
 use super::workload::{KEY_BYTES, Values, Zipf, key};
 use crate::harness::Cluster;
 use anyhow::{Context, Result, bail, ensure};
@@ -22,9 +23,6 @@ const ELECTION_TICKS: u64 = 40;
 const QUICK_ELECTION_TICKS: u64 = 10;
 const REST: Duration = Duration::from_secs(1);
 const QUICK_REST: Duration = Duration::from_millis(100);
-
-/// Memory that a phase may take beside page cache, what is there already and what its clients hold.
-const SLACK_BYTES: u64 = 16 << 20;
 
 /// One thing measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +96,7 @@ pub struct Plan {
     pub election_ticks: u64,
     /// How long nothing is written when a group has come to rest.
     pub rest: Duration,
-    /// After the load, the page cache is limited to this by the memory cgroup in that folder.
+    /// The page cache of each replica's machine, by the memory cgroup in that folder.
     pub page_cache: Option<(PathBuf, u64)>,
     pub dir: PathBuf,
     pub args: Args,
@@ -135,6 +133,12 @@ impl Plan {
             dir,
             args: args.clone(),
         })
+    }
+
+    /// Limits the page cache to that of so many replicas, if it is to be limited.
+    pub fn limit_page_cache(&self, replicas: u64) -> Result<Option<PageCache>> {
+        let Some((cgroup, bytes)) = &self.page_cache else { return Ok(None) };
+        PageCache::limit(cgroup.clone(), replicas * bytes).map(Some)
     }
 
     pub fn payload(&self, pairs: u64) -> f64 {
@@ -179,6 +183,7 @@ where
     /// Loads, then measures the phases, from a cold page cache each.
     pub fn phases(&self, phases: &[Phase]) -> Result<Vec<Value>> {
         let before = written_bytes()?;
+        let cache = self.plan.limit_page_cache(self.plan.stores)?;
         let load = self.load()?;
         settle(self.plan.rest)?;
         let mut lines = Vec::new();
@@ -191,11 +196,14 @@ where
             line["written_per_payload_settled"] = json!(written / per_replica);
             lines.push(line);
         }
+        if let (Some(cache), Some((_, bytes))) = (&cache, &self.plan.page_cache) {
+            // The followers read nothing: what is left to them would be the leader's.
+            cache.resize(*bytes);
+        }
         for (at, phase) in phases.iter().enumerate().filter(|(_, phase)| **phase != Phase::Put) {
             let earlier = phases.iter().take(at).filter(|it| *it == phase).count();
             let again = if earlier == 0 { String::new() } else { format!("-{}", earlier + 1) };
             forget_cached(self.dir)?;
-            self.limit_page_cache(*phase)?;
             let outcome = match phase {
                 Phase::Put => continue,
                 Phase::Get => self.gets()?,
@@ -209,20 +217,8 @@ where
             lines.push(self.line(&format!("{}{again}", phase.name()), &outcome));
             settle(self.plan.rest)?;
         }
+        cache.map_or(Ok(()), PageCache::end)?;
         Ok(lines)
-    }
-
-    /// The followers read nothing, so the page cache is the leader's.
-    fn limit_page_cache(&self, phase: Phase) -> Result<()> {
-        let Some((cgroup, bytes)) = &self.plan.page_cache else { return Ok(()) };
-        let pairs = match phase {
-            Phase::Scan => self.plan.scan_length,
-            Phase::ScanOf(length) => length,
-            Phase::Ycsb('e') => YCSB_SCAN_MAX,
-            _ => 1,
-        };
-        let held = self.plan.clients as u64 * pairs * self.plan.value_bytes;
-        limit_memory(cgroup, anonymous_bytes()? + held + SLACK_BYTES + bytes)
     }
 
     fn line(&self, phase: &str, outcome: &Outcome) -> Value {

@@ -3,6 +3,7 @@
 use super::args::Args;
 use super::drive::closed_loops;
 use super::machine::forget_cached;
+use super::page_cache::PageCache;
 use super::phases::{Measured, Plan};
 use super::system::{System, store_dirs};
 use super::workload::key;
@@ -66,6 +67,7 @@ where
     E::View: 'static,
     E::Incoming: 'static,
 {
+    let _cache = plan.limit_page_cache(plan.stores)?;
     let measured = Measured::new(cluster, plan, &plan.dir);
     measured.load()?;
     println!("{LOADED}");
@@ -87,6 +89,7 @@ where
     E::View: 'static,
     E::Incoming: 'static,
 {
+    let cache = plan.limit_page_cache(plan.stores)?;
     let mut engines = Vec::new();
     let mut opened_ms = Vec::new();
     let started = Instant::now();
@@ -106,6 +109,7 @@ where
         lost += u64::from(found.is_none_or(|it| it.len() as u64 != plan.value_bytes));
     }
     cluster.stop()?;
+    cache.map_or(Ok(()), PageCache::end)?;
     ensure!(lost == 0, "{lost} acknowledged keys are gone");
     let open_ms = opened_ms.iter().sum::<f64>() / opened_ms.len().max(1) as f64;
     Ok(vec![json!({

@@ -2,7 +2,7 @@
 
 use super::device::Device;
 use super::memory::Cgroup;
-use super::plan::{Amounts, Job, arguments, memory};
+use super::plan::{Amounts, Job, arguments, page_cache};
 use super::spec::{Point, Program, Spec, WIRE_PHASE};
 use crate::peers;
 use crate::process::{Ended, run_limited, within};
@@ -139,17 +139,17 @@ impl Measuring<'_> {
         round: u64,
     ) -> Result<Vec<Measurement>> {
         let args = arguments(self.spec, job.run, point, self.amounts)?;
-        let memory = memory(self.spec, job.run, &args)?;
+        let page_cache = page_cache(self.spec, job.run, &args, self.amounts)?;
         let mut command = Command::new(&self.programs.baselines);
         command.arg(job.phases.join(",")).args(["--systems", series, "--rounds", "1", "--dir"]);
         command.arg(&self.device.folder);
         command.args(args.iter().flat_map(|(name, value)| [format!("--{name}"), value.clone()]));
         command.args(self.amounts.is_tiny.then_some("--quick"));
         if let Some(cgroup) = self.cgroup {
-            cgroup.renew(memory.map(|memory| memory.limit_bytes))?;
-            if let Some(memory) = memory {
+            cgroup.renew()?;
+            if let Some(page_cache) = page_cache {
                 command.arg("--cgroup").arg(cgroup.folder());
-                command.args(["--page-cache", &memory.page_cache_bytes.to_string()]);
+                command.args(["--page-cache", &page_cache.bytes.to_string()]);
             }
         }
         let words = self.cgroup.map(Cgroup::words).unwrap_or_default();
@@ -157,10 +157,9 @@ impl Measuring<'_> {
         let mut measurements = Vec::new();
         for mut line in objects(&printed) {
             let Some(phase) = line["phase"].as_str().map(str::to_owned) else { continue };
-            if let (Some(cgroup), Some(memory)) = (self.cgroup, memory) {
+            if let (Some(cgroup), Some(page_cache)) = (self.cgroup, page_cache) {
                 line["memory"] = cgroup.used();
-                line["memory"]["load_limit_bytes"] = json!(memory.limit_bytes);
-                line["memory"]["page_cache_bytes"] = json!(memory.page_cache_bytes);
+                line["memory"]["page_cache_bytes"] = json!(page_cache.bytes);
             }
             let (run, point, series) = (job.run.name.clone(), point.x.clone(), series.to_owned());
             measurements.push(Measurement { run, point, series, round, phase, line });
@@ -174,7 +173,7 @@ impl Measuring<'_> {
         load.extend(args.iter().flat_map(|(name, value)| [format!("--{name}"), value.clone()]));
         load.extend(["--rounds".to_owned(), self.rounds.to_string()]);
         if let Some(cgroup) = self.cgroup {
-            cgroup.renew(None)?;
+            cgroup.renew()?;
         }
         let options = peers::Options {
             etcd: self.programs.etcd.clone(),

@@ -102,13 +102,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let file = workspace.root.join("xtask/figures.toml");
     let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
     let spec = Spec::parse(&text).with_context(|| format!("reading {}", file.display()))?;
-    let is_chosen = |figure: &&Figure| {
-        options.only.as_ref().is_none_or(|beginning| figure.name.starts_with(beginning))
-    };
-    let figures: Vec<&Figure> = spec.figures.iter().filter(is_chosen).collect();
-    let names: Vec<&str> = spec.figures.iter().map(|figure| figure.name.as_str()).collect();
-    ensure!(!figures.is_empty(), "no figure begins so; there are {}", names.join(", "));
-
+    let figures = chosen(&spec, options.only.as_deref())?;
     let has_rocksdb = has_rocksdb();
     let is_there = |series: &str| match series {
         ETCD => options.etcd.is_some(),
@@ -117,8 +111,8 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let amounts = Amounts { scale: options.scale, is_tiny: options.is_tiny };
     let rounds = options.rounds.unwrap_or(if options.is_tiny { 1 } else { ROUNDS });
     let jobs = jobs(&spec, &figures, amounts, is_there);
-    let mut header = Header::default();
-    header.left_out.extend(left_out(&spec, &figures, options, has_rocksdb)?);
+    let left_out = left_out(&spec, &figures, options, has_rocksdb)?;
+    let mut header = Header { left_out, ..Header::default() };
 
     let programs = Programs::build(workspace, options, &jobs, has_rocksdb)?;
     let mut undo = Undo::new()?;
@@ -156,16 +150,23 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let results = measuring.results;
     drop(undo);
     header.failed = results.failed.clone();
-    let show = |figure: &&'_ Figure| -> Result<bool> {
-        Ok(spec.run(&figure.run)?.series.iter().any(|series| is_there(series)))
-    };
     let mut shown = Vec::new();
     for figure in figures {
-        if show(&figure)? {
-            shown.push(Shown::new(figure, spec.run(&figure.run)?, amounts, &results, is_there));
-        }
+        let run = spec.run(&figure.run)?;
+        let figure = Shown::new(figure, run, amounts, &results, is_there);
+        shown.extend((!figure.series.is_empty()).then_some(figure));
     }
     finish(&out, &header, &shown, &spec.ours)
+}
+
+/// Figures whose names begin so.
+fn chosen<'a>(spec: &'a Spec, beginning: Option<&str>) -> Result<Vec<&'a Figure>> {
+    let is_chosen =
+        |figure: &&Figure| beginning.is_none_or(|beginning| figure.name.starts_with(beginning));
+    let figures: Vec<&Figure> = spec.figures.iter().filter(is_chosen).collect();
+    let names: Vec<&str> = spec.figures.iter().map(|figure| figure.name.as_str()).collect();
+    ensure!(!figures.is_empty(), "no figure begins so; there are {}", names.join(", "));
+    Ok(figures)
 }
 
 /// Writes the page and checks it against what was declared.
@@ -244,7 +245,7 @@ fn setup(workspace: &Workspace, options: &Options, rounds: u64, device: &Device)
     ]
 }
 
-/// Says how each run's memory is limited.
+/// Says how each run's page cache is limited.
 fn memory_lines(
     spec: &Spec,
     jobs: &[Job<'_>],
@@ -253,27 +254,24 @@ fn memory_lines(
     header: &mut Header,
 ) -> Result<()> {
     for job in jobs {
-        let name = &job.run.name;
-        let mut is_least = false;
-        for point in &job.points {
+        for point in job.points.iter().filter(|_| is_limited) {
             let args = plan::arguments(spec, job.run, point, amounts)?;
-            let memory = plan::memory(spec, job.run, &args)?.filter(|_| is_limited);
-            let Some(memory) = memory else { continue };
-            is_least |= memory.is_least;
-            header.setup.push(format!(
-                "{name}, {}: {} MiB of memory for all replicas while they load, then {} MiB of page \
-                 cache for the leader: {} bytes of data for each of memory, as in the paper",
+            let Some(cache) = plan::page_cache(spec, job.run, &args, amounts)? else { continue };
+            let place = format!(
+                "{}, {}: {:.1} MiB of page cache for each replica",
+                job.run.name,
                 point.x,
-                memory.limit_bytes >> 20,
-                memory.page_cache_bytes >> 20,
-                job.run.data_per_memory.unwrap_or_default(),
+                cache.bytes as f64 / f64::from(1 << 20)
+            );
+            if cache.is_least {
+                header.left_out.push(format!("{place}: the least, more than the paper's share"));
+                continue;
+            }
+            let ratio = job.run.data_per_memory.unwrap_or_default();
+            header.setup.push(format!(
+                "{place}: {ratio} bytes of data for each of it, as the paper has for each of memory; \
+                 what engines hold beside it is not limited"
             ));
-        }
-        if is_least {
-            let mib = spec.memory_bytes_min.bytes()? >> 20;
-            let line =
-                format!("{name}: {mib} MiB of memory while loading is more than the paper's share");
-            header.left_out.push(line);
         }
     }
     if jobs.iter().any(|job| job.run.program == Program::Wire) {

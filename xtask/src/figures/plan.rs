@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 
 /// Fewer values than these say nothing, and the programs refuse them.
 const VALUES_MIN: u64 = 100;
-const REPLICAS: u64 = 3;
 
 /// How much of everything.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -105,28 +104,30 @@ fn scaled(number: u64, scale: f64) -> u64 {
     (number as f64 * scale) as u64
 }
 
-/// The memory of one call, if it is limited.
+/// Page cache of each replica's machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
-    /// Of all replicas together.
-    pub limit_bytes: u64,
-    /// Page cache of the phases after the load: only the leader reads.
-    pub page_cache_bytes: u64,
-    /// Whether the least limit is more than the paper's share.
+pub struct PageCache {
+    pub bytes: u64,
+    /// Whether that is more than the paper's share of the data.
     pub is_least: bool,
 }
 
-/// What a run may use with these arguments.
-pub fn memory(spec: &Spec, run: &Run, args: &BTreeMap<String, String>) -> Result<Option<Memory>> {
+/// How it is limited, if it is, with these arguments.
+pub fn page_cache(
+    spec: &Spec,
+    run: &Run,
+    args: &BTreeMap<String, String>,
+    amounts: Amounts,
+) -> Result<Option<PageCache>> {
     let (Some(ratio), Program::Baselines) = (run.data_per_memory, run.program) else {
         return Ok(None);
     };
-    let number = |name: &str| args.get(name).and_then(|text| text.parse::<u64>().ok());
-    let data = number("bytes").with_context(|| format!("{}: how many bytes?", run.name))?;
+    let data = args.get("bytes").and_then(|text| text.parse::<u64>().ok());
+    let data = data.with_context(|| format!("{}: how many bytes?", run.name))?;
     let share = scaled(data, 1.0 / ratio);
-    let all = share * number("stores").unwrap_or(REPLICAS);
-    let least = spec.memory_bytes_min.bytes()?;
-    Ok(Some(Memory { limit_bytes: all.max(least), page_cache_bytes: share, is_least: all < least }))
+    let (min, tiny) = (&spec.page_cache_bytes_min, &spec.page_cache_bytes_tiny);
+    let least = if amounts.is_tiny { tiny } else { min }.bytes()?;
+    Ok(Some(PageCache { bytes: share.max(least), is_least: share < least }))
 }
 
 #[cfg(test)]
@@ -182,19 +183,18 @@ mod tests {
     }
 
     #[test]
-    fn memory_has_the_papers_share_of_the_data() {
+    fn the_page_cache_has_the_papers_share_of_the_data() {
         let spec = sample();
         let run = spec.run("values").unwrap();
-        let memory_at = |point: usize, amounts| {
-            let args = arguments(&spec, run, &run.points[point], amounts).unwrap();
-            memory(&spec, run, &args).unwrap().unwrap()
+        let at = |amounts| {
+            let args = arguments(&spec, run, &run.points[0], amounts).unwrap();
+            page_cache(&spec, run, &args, amounts).unwrap().unwrap()
         };
-        let first = memory_at(0, FULL);
-        assert_eq!((first.limit_bytes, first.page_cache_bytes), (192 << 20, 64 << 20));
-        assert_eq!(memory_at(1, FULL).limit_bytes, 320 << 20);
-        assert!(!first.is_least && memory_at(0, TINY).is_least);
-        assert_eq!(memory_at(0, TINY).limit_bytes, 16 << 20);
+        assert_eq!(at(FULL), PageCache { bytes: 64 << 20, is_least: false });
+        let quarter = Amounts { scale: 0.25, ..FULL };
+        assert_eq!(at(quarter), PageCache { bytes: 32 << 20, is_least: true });
+        assert_eq!(at(TINY), PageCache { bytes: 128 << 20, is_least: true });
         let unlimited = Run { data_per_memory: None, ..run.clone() };
-        assert_eq!(memory(&spec, &unlimited, &BTreeMap::new()).unwrap(), None);
+        assert_eq!(page_cache(&spec, &unlimited, &BTreeMap::new(), FULL).unwrap(), None);
     }
 }
