@@ -199,7 +199,8 @@ fn left_out(
 ) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     if options.is_tiny {
-        lines.push("the tiny version: one point of each figure, and so little that the numbers say nothing".into());
+        lines.push("the tiny version: one point of each figure, and so little, in so much page cache, that the numbers \
+             say nothing".into());
     } else if options.is_dev {
         lines.push("a development build: the numbers say little".into());
     }
@@ -263,6 +264,9 @@ fn memory_lines(
                 point.x,
                 cache.bytes as f64 / f64::from(1 << 20)
             );
+            if cache.is_least && amounts.is_tiny {
+                continue;
+            }
             if cache.is_least {
                 header.left_out.push(format!("{place}: the least, more than the paper's share"));
                 continue;
