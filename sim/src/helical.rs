@@ -24,6 +24,8 @@ const FORM_NANOS: u64 = 40 * SECOND;
 pub const MEND_NANOS: u64 = 60 * SECOND;
 /// Between two looks, which read everything.
 const LOOK_NANOS: u64 = 250 * MS;
+/// What is lost no more is known not to be within this.
+const FORGET_NANOS: u64 = SECOND;
 /// Everything is read within this.
 const READ_NANOS: u64 = 60 * SECOND;
 
@@ -303,14 +305,26 @@ impl World {
     /// What is checked at every end, and that every store is whole. Bytes that nothing refers to any
     /// more stay as they are until collection removes them.
     pub(crate) fn check_mended(&mut self) {
+        self.check_claimed(READ_NANOS);
         self.check_end();
+        // What was written over meanwhile is still noted as lost until the next slice of maintenance.
+        self.run_until(FORGET_NANOS, |world| !world.lacks_any());
         for number in self.serving() {
             let Some(engine) = self.engine(number) else { continue };
             let left = damaged_in(&engine);
             if left > 0 || engine.has_lost() {
-                self.fail(format!("store {number} still has {left} damaged values"));
+                let (values, ranges) = (engine.lost_values(1), engine.lost_ranges());
+                self.fail(format!(
+                    "store {number} still has {left} damaged values, and lacks {values:?}, {ranges:?}"
+                ));
             }
         }
+    }
+
+    /// Whether a store that runs knows of anything that it can't read.
+    fn lacks_any(&self) -> bool {
+        let mut engines = self.serving().into_iter().filter_map(|number| self.engine(number));
+        engines.any(|engine| engine.has_lost())
     }
 }
 

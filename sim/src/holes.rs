@@ -68,9 +68,6 @@ pub fn play(world: &mut World) -> Holes {
     let nodes: Vec<u64> = world.nodes.keys().copied().collect();
     nodes.iter().for_each(|node| world.stop_node(*node, how));
     world.damage_entries(&logs, &mut holes);
-    // A replica that is behind a split may get a snapshot of what is left of its region, and drop the
-    // rest: the only whole copy of a value, maybe.
-    world.plan.region_bytes_max = u64::MAX;
     let began = world.now;
     let waiting = |world: &World| world.slots.values().filter(|it| it.mending.is_some()).count();
     for node in nodes {
@@ -115,14 +112,13 @@ struct Log {
 }
 
 impl Log {
-    /// Whether the store opens by this payload and would not look for a copy. It reads those of its
-    /// newest segment that are in no run; of older ones it may read what is not committed, and what
-    /// it knows of its regions.
-    fn needs(&self, payload: &Payload, is_newest: bool) -> bool {
+    /// Whether the store opens by this payload and would not look for a copy: what it knows of its
+    /// regions, where a run leads to it.
+    fn needs(&self, payload: &Payload) -> bool {
         let (region, index, _) = payload.entry;
         let checkpointed = self.checkpointed.get(&region).copied().unwrap_or_default();
-        let is_read = is_newest && self.entries.contains(&payload.entry) && index > checkpointed;
-        !is_read && (payload.is_own || !self.applies(&payload.entry))
+        let is_looked_for = self.entries.contains(&payload.entry) && index > checkpointed;
+        !is_looked_for && (payload.is_own || !self.applies(&payload.entry))
     }
 
     /// Whether the store applies an entry as soon as it opens, or did before.
@@ -189,7 +185,7 @@ impl World {
             }
         }
         // Rule: an entry stays whole where it is applied when the store opens, if there is such a store.
-        // One that is behind may get a snapshot of what a split left of the region, and drop the rest.
+        // One that is behind may get a snapshot, which takes the place of its log.
         for (entry, holders) in &mut whole {
             let applies = |number: &u64| logs.get(number).is_some_and(|log| log.applies(entry));
             if holders.iter().any(applies) {
@@ -206,7 +202,7 @@ impl World {
                 let spare = || holders[prng.below(holders.len() as u64) as usize];
                 let spared = *spared.entry(payload.entry).or_insert_with(spare);
                 let is_newest = newest.as_ref().is_some_and(|it| payload.is_in(it));
-                let is_needed = logs.get(&number).is_some_and(|log| log.needs(payload, is_newest));
+                let is_needed = logs.get(&number).is_some_and(|log| log.needs(payload));
                 if spared == number || is_needed || prng.below(4) == 0 {
                     continue;
                 }

@@ -373,3 +373,57 @@ fn power_cuts_while_copies_come_in_lose_nothing() {
     }
     assert!(opened > 0 && refused > 5, "{opened} opened, {refused} refused");
 }
+
+// Catalogue: 11.
+#[test]
+fn what_a_replica_has_to_read_behind_a_sidecar_comes_back_before_it_opens() {
+    let disk = disk(20);
+    let mut written = written(&disk);
+    let descriptor: Bytes = Random(5).bytes(150).into();
+    written.write(REGION, &[(keyspace::region_key(REGION), descriptor)]);
+    // Two that nobody committed yet.
+    let mut records = Vec::new();
+    for index in [32, 33] {
+        let mut command = CommandBuilder::new();
+        let (key, value) = pair(1000 + index, 200);
+        command.put(&key, &value, 0).unwrap();
+        let (region, index, term) = (REGION, LogIndex(index), Term(1));
+        let payload = command.build().bytes().clone();
+        written.payloads.insert((region, index), payload.clone());
+        let entry = EntryRecord { region, index, term, is_command: true, payload };
+        records.push(Record::Entry(entry));
+    }
+    written.store.append(&LogBatch { records }).unwrap();
+    let lost: Vec<u64> = vec![31, 32, 33];
+    let mut n = 100;
+    while segments(&disk).len() < 3 {
+        written.write(RegionId(8), &[pair(n, 900)]);
+        n += 1;
+    }
+    let Written { store, pairs, payloads, .. } = written;
+    drop(store);
+    for index in &lost {
+        damage(&disk, &payloads[&(REGION, LogIndex(*index))], 60);
+    }
+    // Values of users are noted when they are read.
+    damage(&disk, &payloads[&(REGION, LogIndex(4))], 200);
+    assert!(matches!(open(&disk), Err(Error::Corrupt { .. })));
+    let mut mending = begin(&disk).unwrap();
+    let asked = mending.lost_entries(9);
+    assert_eq!(asked.iter().map(|lost| lost.index.0).collect::<Vec<_>>(), lost);
+    for lost in &asked {
+        assert!(mending.mend(lost, &payloads[&(REGION, lost.index)]).unwrap());
+    }
+    assert!(mending.is_whole());
+    drop(mending);
+    let store = open(&disk).unwrap();
+    let (key, value) = pair(3, 400);
+    assert!(store.view().unwrap().get(&key).is_err());
+    store.maintain(1 << 20).unwrap();
+    store.mend(&key, value);
+    store.maintain(1 << 20).unwrap();
+    is_right(&store, &pairs);
+    let found = store.entries(REGION, LogIndex(32), LogIndex(34), 1 << 20).unwrap();
+    let expected = [32, 33].map(|index| payloads[&(REGION, LogIndex(index))].clone());
+    assert_eq!(found.into_iter().map(|entry| entry.payload).collect::<Vec<_>>(), expected);
+}

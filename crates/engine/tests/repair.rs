@@ -155,6 +155,7 @@ fn a_later_write_is_not_replaced_by_a_copy_of_what_it_replaced() {
     // The copy is here, and before maintenance writes it the key is written.
     opened.put(5, b"a later value, longer than what is kept in the index: 64 bytes or more");
     let later = opened.get(5).unwrap();
+    assert!(opened.store.has_lost(), "until the next slice of maintenance");
     opened.maintain();
     assert_eq!(opened.get(5).unwrap(), later);
     assert!(!opened.store.has_lost());
@@ -551,4 +552,39 @@ fn a_damaged_edit_of_the_manifest_costs_nothing_at_open() {
         assert_eq!((opened.damaged_runs, opened.rebuilt.clone()), (0, None), "byte {offset}");
         is_right(&opened);
     }
+}
+
+#[test]
+fn what_a_sort_cannot_read_is_asked_for() {
+    let disk = disk(20);
+    let mut opened = open(&disk, tiny());
+    (0..KEYS).for_each(|key| opened.put(key, &value_of(key)));
+    [3, 17].iter().for_each(|key| opened.damage(&disk, *key));
+    opened.store.compact().unwrap();
+    assert!(opened.store.has_lost());
+    opened.maintain();
+    let lost: Vec<Bytes> = opened.store.lost_values(10).into_iter().map(|lost| lost.key).collect();
+    assert_eq!(lost, [key_of(3), key_of(17)]);
+    [3, 17].iter().for_each(|key| opened.store.mend(&key_of(*key), value_of(*key).into()));
+    opened.maintain();
+    is_right(&opened);
+}
+
+#[test]
+fn the_search_comes_to_the_values_though_new_runs_follow_each_other() {
+    let disk = disk(21);
+    let mut opened = filled(&disk, scrubbing());
+    opened.damage(&disk, 30);
+    let mut rounds = 0;
+    while opened.store.scrub_stats().passes == 0 {
+        rounds += 1;
+        assert!(rounds < 100, "{:?}", opened.store.scrub_stats());
+        opened.clock.advance_seconds(1);
+        opened.put(rounds % 20, &value_of(rounds % 20));
+        // At each look there is a run newer than at the one before.
+        opened.store.flush().unwrap();
+        opened.store.maintain(1 << 20).unwrap();
+    }
+    opened.maintain();
+    assert_eq!(opened.store.lost_values(10)[0].key, key_of(30));
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stele_index::Index;
 use stele_log::Log;
-use stele_types::{Clock, FileId, KeyRange, Result};
+use stele_types::{Clock, Error, FileId, KeyRange, Locator, Result};
 
 /// Frozen memtables beyond which writers help.
 const FROZEN_MAX: usize = 2;
@@ -38,6 +38,9 @@ pub trait GcHooks: Send + Sync {
         let _ = (below, bytes_max);
         Ok(0)
     }
+
+    /// The value of `key` at this place was to move and could not be read. It stays where it is.
+    fn note_unreadable(&self, key: &[u8], at: &Locator, error: &Error);
 }
 
 /// What every part of garbage collection uses.
@@ -124,9 +127,15 @@ impl Gc {
         self.shared.user_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Values that could not be read have a readable copy: what held them may be emptied again.
-    pub fn note_mended(&self) {
-        self.work.lock().damaged_files.clear();
+    /// These values, which could not be read, have readable copies: what held them may be emptied
+    /// again, and there is something to sort again.
+    pub fn note_mended<'a>(&self, mended: impl Iterator<Item = (&'a [u8], &'a Locator)>) {
+        let mut work = self.work.lock();
+        for (key, at) in mended {
+            if let Some(left) = work.unreadable.get_mut(&at.file) {
+                left.remove(key.len(), at);
+            }
+        }
     }
 
     /// Says whether the device is nearly full. While it is, everything that frees space is done at

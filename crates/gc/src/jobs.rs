@@ -9,9 +9,11 @@ use crate::work::Work;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use stele_index::{Job, JobDone, JobStep, MergeInputs, MergeSpec, ValueMover, Version};
+use stele_index::{
+    Job, JobDone, JobStep, MergeInputs, MergeProgress, MergeSpec, ValueMover, Version,
+};
 use stele_log::FileKind;
-use stele_types::{Cause, FileId, KeyRange, Result, RunId, mutant};
+use stele_types::{Cause, Error, FileId, KeyRange, Result, RunId, mutant};
 
 /// An unsorted share above this makes a sort rewrite all values, so that a scan follows one stream.
 const RESORT_SHARE: f64 = 0.3;
@@ -177,11 +179,27 @@ impl Work {
             return Ok(());
         }
         let Some(pending) = shared.index.pending_merge() else { return Ok(()) };
+        let moved = Arc::<Moved>::default();
+        let resumed = self.go_on(shared, &pending, &moved);
+        // Rule: what can't be gone on with is forgotten, for all else waits for it, also what would mend
+        // it. Its inputs are all current, so only work is lost.
+        let is_lost = |error: &Error| error.is_damage() || matches!(error, Error::Io { .. });
+        if resumed.as_ref().is_err_and(is_lost) && !mutant::active("gc.waits_for_what_is_damaged") {
+            self.forget_merge(shared, &moved);
+        }
+        resumed
+    }
+
+    fn go_on(
+        &mut self,
+        shared: &Shared,
+        pending: &MergeProgress,
+        moved: &Arc<Moved>,
+    ) -> Result<()> {
         let version = shared.index.version();
         let moves = pending.spec.cause != Cause::Merge;
         let plan =
             self.saved.plan.clone().filter(|plan| moves && plan.cause() == pending.spec.cause);
-        let moved = Arc::<Moved>::default();
         let needed = shared.index.needed_files()?;
         let finished = needed.into_iter().filter(|file| !version.live().contains_key(file));
         let sorted: BTreeSet<FileId> = sorted_files(shared);
@@ -190,10 +208,10 @@ impl Work {
             self.seen.insert(file, Seen::default());
             moved.files.lock().push(file);
         }
-        let mover = mover(shared, plan.as_ref(), &moved);
+        let mover = mover(shared, plan.as_ref(), moved);
         let now_s = shared.clock.unix_seconds();
         let Some(job) = shared.index.resume_merge(mover, now_s)? else { return Ok(()) };
-        self.merge = Some(self.running(&version, job, &pending.spec, plan, moved));
+        self.merge = Some(self.running(&version, job, &pending.spec, plan, moved.clone()));
         self.resumed += 1;
         Ok(())
     }
@@ -229,16 +247,21 @@ impl Work {
         } else {
             self.learn(running.inputs, 0);
         }
-        self.damaged += running.moved.damaged.load(Ordering::Relaxed);
+        let unreadable = std::mem::take(&mut *running.moved.unreadable.lock());
+        self.damaged += unreadable.values().map(|left| left.records).sum::<u64>();
         self.last_error = None;
         self.move_bytes_max = self.move_bytes_max.map(|bytes| bytes.saturating_mul(2));
         let Some(plan) = running.plan else { return Ok(()) };
         match &plan {
             Plan::Victims(victims) => {
-                let left = victims.iter().filter(|file| version.live().contains_key(file));
-                self.damaged_files.extend(left);
+                let left = |file| version.live().get(file).map(|left| (*file, *left));
+                self.unreadable.extend(victims.iter().filter_map(left));
             }
-            Plan::Range { range, .. } => {
+            Plan::Range { range, keep } => {
+                if *range == KeyRange::all() {
+                    self.unreadable.retain(|file, _| keep.contains(file));
+                }
+                self.unreadable.extend(unreadable);
                 self.saved.sorted.extend(running.moved.files.lock().iter());
                 if *range == KeyRange::all() {
                     self.saved.sorted_at_s = shared.clock.unix_seconds();
@@ -254,11 +277,16 @@ impl Work {
     pub fn drop_merge(&mut self, shared: &Shared) {
         let Some(running) = self.merge.take() else { return };
         let bytes = running.moved.bytes.load(Ordering::Relaxed);
-        let files = std::mem::take(&mut *running.moved.files.lock());
         if running.plan.is_some() {
             self.move_bytes_max = Some((bytes / 2).max(1));
         }
+        let moved = running.moved.clone();
         drop(running);
+        self.forget_merge(shared, &moved);
+    }
+
+    fn forget_merge(&mut self, shared: &Shared, moved: &Moved) {
+        let files = std::mem::take(&mut *moved.files.lock());
         // If even this fails, the merge is continued later and its outputs stay.
         if shared.index.abandon_merge().is_ok() {
             self.saved.plan = None;
@@ -294,7 +322,8 @@ impl Work {
 fn mover(shared: &Shared, plan: Option<&Plan>, moved: &Arc<Moved>) -> Option<Box<dyn ValueMover>> {
     let plan = plan?.clone();
     let file_bytes_max = shared.options.value_file_bytes_max;
-    Some(Box::new(Mover::new(shared.log.clone(), plan, file_bytes_max, moved.clone())))
+    let (log, hooks) = (shared.log.clone(), shared.hooks.clone());
+    Some(Box::new(Mover::new(log, hooks, plan, file_bytes_max, moved.clone())))
 }
 
 fn sorted_files(shared: &Shared) -> BTreeSet<FileId> {

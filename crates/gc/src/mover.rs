@@ -1,10 +1,11 @@
 //! Values that move while keys are merged: out of victims, or into key order.
 
+use crate::gc::GcHooks;
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use stele_index::ValueMover;
+use stele_index::{Live, ValueMover};
 use stele_log::{Log, SortedWriter};
 use stele_types::{Cause, FileId, KeyRange, Locator, Lsn, Result, mutant};
 
@@ -46,13 +47,14 @@ pub(crate) struct Moved {
     pub files: Mutex<Vec<FileId>>,
     /// Bytes written to value files.
     pub bytes: AtomicU64,
-    /// Values left in place because they could not be read.
-    pub damaged: AtomicU64,
+    /// Values left in place because they could not be read, by file.
+    pub unreadable: Mutex<BTreeMap<FileId, Live>>,
 }
 
 /// Writes values in key order to value files of bounded size.
 pub(crate) struct Mover {
     log: Arc<Log>,
+    hooks: Arc<dyn GcHooks>,
     plan: Plan,
     file_bytes_max: u64,
     writer: Option<SortedWriter>,
@@ -61,8 +63,14 @@ pub(crate) struct Mover {
 }
 
 impl Mover {
-    pub fn new(log: Arc<Log>, plan: Plan, file_bytes_max: u64, moved: Arc<Moved>) -> Self {
-        Self { log, plan, file_bytes_max, writer: None, moved, read_bytes: 0 }
+    pub fn new(
+        log: Arc<Log>,
+        hooks: Arc<dyn GcHooks>,
+        plan: Plan,
+        file_bytes_max: u64,
+        moved: Arc<Moved>,
+    ) -> Self {
+        Self { log, hooks, plan, file_bytes_max, writer: None, moved, read_bytes: 0 }
     }
 
     fn finish_file(&mut self) -> Result<()> {
@@ -101,11 +109,16 @@ impl ValueMover for Mover {
         // The checksum is verified by the read: damage must not be copied under a new, valid one.
         // The value stays where it is, and reading it goes on to report the damage.
         // The same for a value whose record's head is damaged.
-        let read = self.log.get(at).and_then(|value| Ok((value, self.log.record_of(at)?.version)));
+        let value = self.log.get(at).inspect_err(|error| {
+            if !mutant::active("gc.unreadable_not_told") {
+                self.hooks.note_unreadable(key, at, error);
+            }
+        });
+        let read = value.and_then(|value| Ok((value, self.log.record_of(at)?.version)));
         let (value, version) = match read {
             Ok(read) => read,
             Err(error) if error.is_damage() => {
-                self.moved.damaged.fetch_add(1, Ordering::Relaxed);
+                self.moved.unreadable.lock().entry(at.file).or_default().add(key.len(), at);
                 return Ok(None);
             }
             Err(error) => return Err(error),

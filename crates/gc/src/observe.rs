@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use stele_index::{RangeSet, Tier, Version, VersionId};
 use stele_log::{FileKind, ValueFileInfo};
-use stele_types::FileId;
+use stele_types::{FileId, mutant};
 
 /// Memory of one memtable entry with a short key.
 const MEMTABLE_ENTRY_BYTES: u64 = 100;
@@ -98,6 +98,7 @@ impl Work {
         let needed = self.outputs_cut_short(shared);
         let infos = shared.log.files();
         self.seen.retain(|file, _| infos.iter().any(|info| info.file == *file));
+        self.unreadable.retain(|file, _| version.live().contains_key(file));
         let mut files = Vec::with_capacity(infos.len());
         for info in infos.iter().filter(|info| info.kind != FileKind::Graves) {
             let facts = Facts {
@@ -178,15 +179,19 @@ impl Work {
     }
 
     fn file_state(&self, info: &ValueFileInfo, version: &Version, facts: &Facts) -> FileState {
-        let unreadable = self.damaged_files.contains(&info.file).then_some(Held::Live);
-        let live_bytes = version.live().get(&info.file).map_or(0, |live| live.bytes);
+        let live = version.live().get(&info.file).copied().unwrap_or_default();
+        let left = self.unreadable.get(&info.file).copied().unwrap_or_default();
+        // Rule: a file is emptied again only when what is live in it is no longer just what could not
+        // be read the last time. Nothing would move, and the index would be rewritten for it.
+        let is_stuck = left.records > 0 && left == live && !mutant::active("gc.victims_in_vain");
         FileState {
             id: info.file,
             bytes: info.bytes,
-            live_bytes: on_device(info, live_bytes),
+            live_bytes: on_device(info, live.bytes),
+            unreadable_bytes: on_device(info, left.bytes.min(live.bytes)),
             is_sorted: self.saved.sorted.contains(&info.file),
             held: law::held(facts),
-            held_when_dead: law::held_when_dead(facts).or(unreadable),
+            held_when_dead: law::held_when_dead(facts).or(is_stuck.then_some(Held::Live)),
         }
     }
 

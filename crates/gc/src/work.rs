@@ -10,7 +10,7 @@ use crate::stats::{GcStats, Phase, Stage, StepDone};
 use crate::{credit_for, space_trigger};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
-use stele_index::{Edit, Job};
+use stele_index::{Edit, Job, Live};
 use stele_types::{Error, FileId, Lsn, Result};
 
 /// How long larger jobs are left alone after one failed.
@@ -25,8 +25,9 @@ pub(crate) struct Work {
     pub flush: Option<Job>,
     pub merge: Option<Running>,
     pub seen: BTreeMap<FileId, Seen>,
-    /// Victims that hold values which can't be read: emptying them again would not help.
-    pub damaged_files: BTreeSet<FileId>,
+    /// What jobs left in files since it could not be read. Forgotten at a restart: the next job
+    /// that meets it learns it again.
+    pub unreadable: BTreeMap<FileId, Live>,
     pub tiers: TierCache,
     pub memtable: MemtableSeen,
     pub last_write: LastWrite,

@@ -3,7 +3,7 @@
 //! `mem` bytes in the memtable, `age` its seconds, `rest` seconds without a write, `frozen` memtables, `tiers` bytes of records each
 //! tier refers to (newest first), `entry` index bytes for each 1000 record bytes, `hides` of the
 //! newest tier, `free` count x bytes of recycled segments, `files` id:bytes/live with a letter for what holds it (h head, c checkpoint, r raft,
-//! v view, j job; `s` sorted), `ratio` of overwrites, `credit`, `scanned`, `hot` range=bytes/scanned.
+//! v view, j job; `s` sorted, `u` live but unreadable), `ratio` of overwrites, `credit`, `scanned`, `hot` range=bytes/scanned.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -80,6 +80,7 @@ tiers=10,1000 hides=900 files=1:1000/1000,2:10/10 ratio=0.5 => merge 0+2
 tiers=1000 files=1:1000/1000 scanned=3999 => idle
 tiers=1000 files=1:1000/1000 scanned=4000 => sort ..
 tiers=1000 files=1:1000/950s scanned=9000 => idle
+tiers=1000 files=1:500/500s,2:500/500u scanned=9000 => idle
 tiers=1000 files=1:1000/1000 hot=b-f=10/40 => sort b..f
 tiers=1000 files=1:1000/1000 hot=b-f=10/39 => idle
 # an idle store flushes in the end
@@ -93,6 +94,9 @@ tiers=4000 files=1:4000/4000 => idle
 tiers=4096 files=1:4096/4096 => sort ..
 mem=96 tiers=4000 files=1:4000/4000 => freeze
 tiers=4096 files=1:4096/4000s => idle
+# what can't be read waits for others to be worth a sort
+tiers=8192 files=1:4097/4097u,2:4095/4095 => idle
+tiers=8192 files=1:4096/4096u,2:4096/4096 => sort ..
 # and nothing is relocated
 tiers=1000 files=1:1500/100,2:1200/900 credit=500 => idle
 ";
@@ -238,6 +242,7 @@ fn file(text: &str) -> FileState {
         id: FileId(id.parse().unwrap()),
         bytes: bytes.parse::<u64>().unwrap() * MIB,
         live_bytes,
+        unreadable_bytes: if flag == "u" { live_bytes } else { 0 },
         is_sorted: flag == "s",
         held,
         held_when_dead,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use stele_types::limits::INLINE_VALUE_BYTES_MAX;
-use stele_types::{FileId, LogIndex, Lsn, RegionId, StoreId};
+use stele_types::{FileId, KeyRange, LogIndex, Lsn, RegionId, StoreId};
 
 /// Settings of one store's log.
 #[derive(Clone, Debug)]
@@ -50,6 +50,9 @@ pub struct RecoverFrom {
     /// runs. Payloads up to there, and of entries in no region's log, need not be readable. `None`:
     /// all have to be.
     pub settled: Option<BTreeMap<RegionId, LogIndex>>,
+    /// Keys whose values are read before other replicas can be asked for them: what the store knows of
+    /// itself. With `settled`, those of entries that no run holds have to be readable.
+    pub own_keys: Option<KeyRange>,
 }
 
 impl RecoverFrom {

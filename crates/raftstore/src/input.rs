@@ -63,6 +63,8 @@ pub enum Input<E: StorageEngine> {
     },
     /// The engine could not read something, or may have noticed so: other replicas are asked for it.
     Damaged,
+    /// Whose the keys are that are unclaimed here, as the placement group knows.
+    Owners(Vec<Region>),
     /// The transport lost a store.
     StoreUnreachable(StoreId),
     /// The transport found it again.

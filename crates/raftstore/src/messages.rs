@@ -69,6 +69,8 @@ pub enum Body {
         prepared: (LogIndex, Term),
         /// The region that took the keys.
         target: RegionId,
+        /// Its version as of which it has no peer on the receiver's store, if the sender knows.
+        left: Option<u64>,
     },
     /// The leader rests: a follower of this term that has committed all up to `last` rests too.
     Hibernate {

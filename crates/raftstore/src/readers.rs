@@ -120,11 +120,12 @@ impl Reader {
 
     /// Whether a lease found before still holds: then a view taken in between is linearizable.
     pub fn still(&self, lease: Lease, now_nanos: u64) -> bool {
-        let same = self.lease(now_nanos) == Some(lease);
-        if same {
-            self.reads.fetch_add(1, Ordering::Relaxed);
-        }
-        same
+        self.lease(now_nanos) == Some(lease)
+    }
+
+    /// So many reads were served by a lease.
+    pub fn note_reads(&self, reads: u64) {
+        self.reads.fetch_add(reads, Ordering::Relaxed);
     }
 
     /// The term in which this peer leads and has applied its first entry.

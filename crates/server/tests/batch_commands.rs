@@ -170,3 +170,39 @@ async fn long_values_of_one_message_are_several_entries() {
     assert_eq!(served.last_index().await, before + 2);
     assert_eq!(served.get("k5").await.unwrap(), value);
 }
+
+/// What a get sent by itself is answered, and the same get among others.
+#[tokio::test(flavor = "multi_thread")]
+async fn gets_of_one_message_are_answered_like_each_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    let mut puts: Vec<Cmd> =
+        (0..100).map(|i| Cmd::RawPut(served.put(format!("k{i}"), format!("v{i}")))).collect();
+    let brief = RawPutRequest { ttl: 1, ..served.put("brief", "gone soon") };
+    puts.push(Cmd::RawPut(brief));
+    served.send(puts).await;
+    let get = |key: &str| {
+        let key = Bytes::copy_from_slice(key.as_bytes());
+        RawGetRequest { context: Some(served.context.clone()), key, ..Default::default() }
+    };
+    let mut gets: Vec<RawGetRequest> = (0..110).map(|i| get(&format!("k{i}"))).collect();
+    let mut elsewhere = served.context.clone();
+    elsewhere.region_epoch.as_mut().unwrap().version += 1;
+    gets.insert(7, RawGetRequest { context: Some(elsewhere), ..get("k7") });
+    gets.insert(9, RawGetRequest { context: None, ..get("k9") });
+    gets.push(RawGetRequest { cf: "nonsense".to_owned(), ..get("k1") });
+    gets.push(RawGetRequest { cf: "lock".to_owned(), ..get("k1") });
+    gets.push(get(&"k".repeat(70_000)));
+    gets.push(get("brief"));
+    tokio::time::sleep(Duration::from_millis(2100)).await;
+    let together = served.send(gets.iter().cloned().map(Cmd::RawGet).collect()).await;
+    let mut client = TikvClient::new(served.channel.clone());
+    for (id, request) in (1..).zip(gets) {
+        let alone = client.raw_get(request.clone()).await.unwrap().into_inner();
+        assert_eq!(together[&id], Done::RawGet(alone), "{request:?}");
+    }
+    let found = together.values().filter(
+        |done| matches!(done, Done::RawGet(found) if !found.not_found && found.value.starts_with(b"v")),
+    );
+    assert_eq!(found.count(), 100);
+}

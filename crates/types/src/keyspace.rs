@@ -103,6 +103,18 @@ pub fn is_admin_key(engine_key: &[u8]) -> bool {
     engine_key.starts_with(&[LOCAL, b'a']) && engine_key.len() == 10
 }
 
+/// Where the store notes what a replica of a region, as of a version, left to be claimed.
+pub fn unclaimed_key(region: RegionId, version: u64) -> Bytes {
+    let mut out = local_key(b'u', region).to_vec();
+    out.extend_from_slice(&version.to_be_bytes());
+    Bytes::from(out)
+}
+
+/// All such notes.
+pub fn unclaimed_keys() -> KeyRange {
+    KeyRange::prefix(&[LOCAL, b'u'])
+}
+
 /// Where the store keeps which cluster and store it is.
 pub fn ident_key() -> Bytes {
     Bytes::from_static(&[LOCAL, b'i'])

@@ -70,6 +70,17 @@ impl World {
         unowned
     }
 
+    /// What a replica that was behind left has an owner or is gone within this time.
+    pub(crate) fn check_claimed(&mut self, nanos: u64) {
+        let is_claimed = |world: &mut Self| {
+            let mut cores = world.slots.values_mut().filter_map(|slot| slot.core());
+            cores.all(|core| core.unclaimed().is_empty())
+        };
+        if !self.run_until(nanos, is_claimed) {
+            self.fail("a store keeps what no region there owns".into());
+        }
+    }
+
     /// What a replica that left had is gone, at once or soon.
     pub(crate) fn check_owned(&mut self) {
         let before = self.unowned();

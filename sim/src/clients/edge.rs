@@ -82,7 +82,9 @@ impl World {
         let Some(edge) = &pending.edge else { return false };
         if let Some(lease) = edge.lease {
             let local = self.nodes.get(&edge.node).map_or(0, |node| node.local(self.now));
-            return edge.reader.still(lease, local);
+            let still = edge.reader.still(lease, local);
+            edge.reader.note_reads(u64::from(still));
+            return still;
         }
         let readers = self.slots.get(&pending.slot).and_then(|slot| slot.readers());
         let now = readers.and_then(|readers| readers.get(edge.header.region));

@@ -12,7 +12,7 @@ use stele_placement::{
 };
 use stele_raftstore::{Header, Input, Reply, Write};
 use stele_storage::{EngineView, ScanOptions, StorageEngine};
-use stele_types::{CommandBuilder, Peer, PeerRole, RegionEpoch, StoreId, Term};
+use stele_types::{CommandBuilder, KeyRange, Peer, PeerRole, Region, RegionEpoch, StoreId, Term};
 
 const TEND_NANOS: u64 = 100 * MS;
 
@@ -198,6 +198,7 @@ impl World {
                 let told = lead.tell(&report, now);
                 let wrong = told.due.iter().find_map(|it| orders::wrong(&lead.led, it, now));
                 let gone = lead.left_behind(&report);
+                let owners = lead.owners(&report);
                 if let Some(text) = back.or(wrong) {
                     self.fail(format!("the placement group of node {id} {text}"));
                 }
@@ -209,6 +210,7 @@ impl World {
                     leader: id,
                     orders: told.due.iter().map(ordered).collect(),
                     gone: gone.into_iter().map(|(stray, _)| stray).collect(),
+                    owners,
                     all_wanted: told.all_wanted,
                     soon: told.is_busy,
                 };
@@ -340,6 +342,20 @@ impl Lead {
     fn tell(&mut self, report: &Report, now: Millis) -> led::Told {
         let stores: Vec<StoreId> = report.stores.iter().map(|store| store.id).collect();
         self.led.tell(&report.node.address, &stores, now)
+    }
+
+    /// Whose the keys are that are unclaimed on the node's stores.
+    fn owners(&self, report: &Report) -> Vec<(StoreId, Vec<Region>)> {
+        let owners = |ranges: &Vec<KeyRange>| {
+            let mut owners = Vec::new();
+            for range in ranges {
+                let found = self.led.cluster.regions().in_range(range);
+                owners.extend(found.map(|info| info.region.clone()));
+            }
+            owners
+        };
+        let unclaimed = report.unclaimed.iter().filter(|(_, ranges)| !ranges.is_empty());
+        unclaimed.map(|(store, ranges)| (*store, owners(ranges))).collect()
     }
 
     /// Replicas of a report that are members no more, and since which epoch.

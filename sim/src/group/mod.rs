@@ -12,7 +12,7 @@ pub use led::Lead;
 
 use stele_placement::{NewStore, NodeReport, OperatorId, RegionReport, StoreReport};
 use stele_raftstore::Admin;
-use stele_types::{PeerId, RegionEpoch, RegionId, StoreId};
+use stele_types::{KeyRange, PeerId, Region, RegionEpoch, RegionId, StoreId};
 
 /// A replica that heard of no leader for long.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +60,8 @@ pub struct Report {
     pub refusals: Vec<(OperatorId, usize, String)>,
     /// Replicas that may be left behind.
     pub strays: Vec<Stray>,
+    /// Stores, and keys that no region there owns.
+    pub unclaimed: Vec<(StoreId, Vec<KeyRange>)>,
 }
 
 /// An order for a leader.
@@ -88,6 +90,8 @@ pub enum Answer {
         orders: Vec<Ordered>,
         /// Replicas there that are no members any more.
         gone: Vec<Stray>,
+        /// Whose the unclaimed keys are, by store.
+        owners: Vec<(StoreId, Vec<Region>)>,
         /// The next report shall hold every region.
         all_wanted: bool,
         /// The next report shall come soon.

@@ -130,6 +130,7 @@ impl World {
 
     fn make_report(&mut self, id: u64) -> Report {
         let (mut stores, mut regions, mut strays) = (Vec::new(), Vec::new(), Vec::new());
+        let mut unclaimed = Vec::new();
         for number in self.slots_of(id) {
             let Some(slot) = self.slots.get_mut(&number) else { continue };
             let Some(store) = slot.id else { continue };
@@ -145,6 +146,7 @@ impl World {
                 ..StoreReport::default()
             });
             let Some(core) = slot.core() else { continue };
+            unclaimed.push((store, core.unclaimed()));
             for report in core.regions() {
                 if report.leaderless_seconds >= STRAY_AFTER_S {
                     let (region, epoch) = (report.region.id, report.region.epoch);
@@ -166,6 +168,7 @@ impl World {
             is_full: true,
             refusals: std::mem::take(&mut node.member.refusals),
             strays,
+            unclaimed,
         }
     }
 
@@ -176,13 +179,18 @@ impl World {
         node.member.is_unanswered = false;
         match answer {
             Answer::Joined { ids } => ids.into_iter().for_each(|(slot, id)| self.joined(slot, id)),
-            Answer::Told { leader, orders, gone, all_wanted, soon } => {
+            Answer::Told { leader, orders, gone, owners, all_wanted, soon } => {
                 node.member.leader_hint = Some(leader);
                 node.member.all_wanted = all_wanted;
                 if soon {
                     self.report_in(id, SOON_NANOS);
                 }
                 gone.into_iter().for_each(|stray| self.destroy(stray));
+                for (store, owners) in owners {
+                    if let Some(slot) = self.homes.get(&store).copied() {
+                        self.push(slot, Input::Owners(owners));
+                    }
+                }
                 orders.into_iter().for_each(|order| self.obey(id, order));
             }
         }

@@ -35,7 +35,7 @@ impl Store {
         // Rule: with nothing being applied, a key still has the value that was lost. A later write
         // must not be replaced by what it replaced.
         let _applying = lock_flushed(self, &ranges)?;
-        let pairs = self.current(copies)?;
+        let (places, pairs): (Vec<Locator>, Vec<Pair>) = self.current(copies)?.into_iter().unzip();
         if pairs.is_empty() {
             return Ok(0);
         }
@@ -47,7 +47,7 @@ impl Store {
         incoming.finish()?;
         make_current(shared, incoming, None)?;
         shared.damage.note_mended(&keys);
-        self.gc.note_mended();
+        self.gc.note_mended(keys.iter().map(|key| &key[..]).zip(&places));
         Ok(bytes)
     }
 
@@ -88,16 +88,16 @@ impl Store {
         }
     }
 
-    /// Those of the copies whose keys still have the lost value, as pairs with what else the index
-    /// knows of them.
-    fn current(&self, copies: Vec<(Bytes, Locator, Bytes)>) -> Result<Vec<Pair>> {
+    /// Those of the copies whose keys still have the lost value: where that lies, and the copies as
+    /// pairs with what else the index knows of them.
+    fn current(&self, copies: Vec<(Bytes, Locator, Bytes)>) -> Result<Vec<(Locator, Pair)>> {
         let shared = self.shared();
         let view = View::new(shared);
         let mut pairs = Vec::new();
         for (key, at, value) in copies {
             let is_lost = is_at(shared, &key, &at)? || mutant::active("engine.mend_over_newer");
             if let Some((_, expires_at_s)) = view.reference(&key)?.filter(|_| is_lost) {
-                pairs.push(Pair { key, value, expires_at_s });
+                pairs.push((at, Pair { key, value, expires_at_s }));
             }
         }
         Ok(pairs)

@@ -44,8 +44,8 @@ use stele_index::Index;
 use stele_log::{Log, LogStats};
 use stele_storage::{EngineStats, LostValue, Maintained, Pair, Progress, RangeSize, StorageEngine};
 use stele_types::{
-    Appended, Cause, CommittedEntry, Error, FileId, KeyRange, LogBatch, LogIndex, Record, RegionId,
-    Result, StoreId, Term, mutant,
+    Appended, Cause, CommittedEntry, Error, FileId, KeyRange, Locator, LogBatch, LogIndex, Record,
+    RegionId, Result, StoreId, Term, mutant,
 };
 use stele_vfs::{DirLock, Vfs};
 
@@ -106,6 +106,13 @@ impl GcHooks for Shared {
             false => checkpoint.applied.get(&region).map(|(index, _)| *index).unwrap_or_default(),
         };
         self.log.reappend_tails(below, bytes_max, &settled)
+    }
+
+    fn note_unreadable(&self, key: &[u8], at: &Locator, error: &Error) {
+        // A job that takes a part of the tiers meets what a newer one has replaced.
+        if matches!(damage::is_at(self, key, at), Ok(true)) {
+            self.damage.note(key, at, error);
+        }
     }
 }
 

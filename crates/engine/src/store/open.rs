@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicU64;
 use stele_gc::Gc;
 use stele_index::{Checkpoint, Index, Opened as KnownState};
 use stele_log::{Log, RecoverFrom, Recovery, ReplayEntry, ReplayOp};
-use stele_types::{Clock, Error, LogIndex, RegionId, Result, RunId, mutant};
+use stele_types::{Clock, Error, KeyRange, LogIndex, RegionId, Result, RunId, keyspace, mutant};
 use stele_vfs::Vfs;
 
 /// How far the entries found in the log are applied at open.
@@ -102,6 +102,7 @@ pub(super) fn recover_from(known: &KnownState, replay: Replay) -> RecoverFrom {
         // Values that are lost with an entry are noted when they are read, and asked for by key.
         settled: (replay == Replay::Committed || mutant::active("engine.settled_without_replicas"))
             .then_some(settled),
+        own_keys: Some(KeyRange::prefix(&[keyspace::LOCAL])),
     }
 }
 

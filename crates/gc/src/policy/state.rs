@@ -1,6 +1,6 @@
 //! What a policy sees and what it answers: plain data, so that a decision is a pure function.
 
-use stele_types::{FileId, KeyRange};
+use stele_types::{FileId, KeyRange, mutant};
 
 /// One tier of runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,6 +39,8 @@ pub struct FileState {
     pub bytes: u64,
     /// Bytes of records the index refers to, as far as merges have found out.
     pub live_bytes: u64,
+    /// Of those, bytes of records that the last job could not read, and so not move.
+    pub unreadable_bytes: u64,
     /// Written in key order by a sort.
     pub is_sorted: bool,
     /// The first reason why it can't be removed now; `None`: it can.
@@ -221,10 +223,18 @@ impl State {
         ratio(self.disk_bytes(), self.least_live_bytes())
     }
 
-    /// Live bytes outside files written in key order by a sort.
+    /// Live bytes outside files written in key order by a sort. Rule: what can't be read does not
+    /// count. It stays where it is, and would have everything else sorted for it again and again.
     pub fn unsorted_bytes(&self) -> u64 {
-        let sorted: u64 = self.files.iter().filter(|f| f.is_sorted).map(|f| f.live_bytes).sum();
-        self.known_live_bytes().saturating_sub(sorted)
+        let unreadable = |file: &FileState| match mutant::active("gc.sorts_in_vain") {
+            true => 0,
+            false => file.unreadable_bytes,
+        };
+        let sorted = |file: &FileState| match file.is_sorted {
+            true => file.live_bytes,
+            false => unreadable(file),
+        };
+        self.known_live_bytes().saturating_sub(self.files.iter().map(sorted).sum())
     }
 }
 

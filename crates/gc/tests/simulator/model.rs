@@ -220,6 +220,7 @@ impl Model {
                 id,
                 bytes: file.records * record,
                 live_bytes: file.referred * record,
+                unreadable_bytes: 0,
                 is_sorted: file.is_sorted,
                 held,
                 held_when_dead,

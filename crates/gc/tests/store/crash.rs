@@ -1,8 +1,9 @@
 //! Crashes in the middle of jobs (catalogue 51), and what is resumed.
 
 use crate::harness::{Setup, Store, key, value};
+use std::path::PathBuf;
 use stele_gc::{Forced, GcOptions, Phase, PolicyKind};
-use stele_vfs::{CrashAt, CrashPoint};
+use stele_vfs::{CrashAt, CrashPoint, Fault};
 
 const VALUE_BYTES: usize = 2 << 10;
 
@@ -58,6 +59,39 @@ fn a_long_sort_goes_on_after_the_last_key() {
     assert!(places.is_sorted(), "as one sort");
     store.gc.force(Forced::Collect).unwrap();
     store.check_no_leak();
+}
+
+#[test]
+fn a_merge_whose_inputs_can_not_be_read_any_more_keeps_nothing_waiting() {
+    let store = filled();
+    let runs = |store: &Store| -> Vec<PathBuf> {
+        store.index.version().runs().map(|run| run.path().to_path_buf()).collect()
+    };
+    let has_outputs = |store: &Store| {
+        store.index.pending_merge().is_some_and(|pending| !pending.outputs.is_empty())
+    };
+    for _ in 0..10_000 {
+        store.gc.step(4 << 10).unwrap();
+        if has_outputs(&store) {
+            break;
+        }
+    }
+    let mut store = store.crash(4);
+    assert!(has_outputs(&store), "the progress is kept");
+    for path in runs(&store) {
+        store.vfs.inject(Fault::FlipBit { path, offset: 10, bit: 3 }).unwrap();
+    }
+    while store.index.frozen_count() == 0 {
+        store.put(&key(1), &value(1, 2, VALUE_BYTES));
+    }
+    let error = store.gc.step(4 << 10).unwrap_err();
+    assert!(error.is_damage(), "{error}");
+    let before = runs(&store).len();
+    for _ in 0..100 {
+        store.gc.step(4 << 10).unwrap();
+    }
+    assert!(store.index.frozen_count() == 0 && runs(&store).len() > before);
+    assert_eq!(store.index.pending_merge(), None);
 }
 
 #[test]

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stele_gc::{Gc, GcHooks, GcOptions, Stage};
 use stele_index::{Checkpoint, Direction, Found, Index, IndexOptions};
-use stele_log::{Log, LogOptions, RecoverFrom, ReplayOp};
+use stele_log::{FileKind, Log, LogOptions, RecoverFrom, ReplayOp};
 use stele_types::{
-    CommandBuilder, EntryRecord, FileId, KeyRange, LogBatch, LogIndex, Lsn, ManualClock, Mark, Op,
-    Record, RegionId, Result, Seq, StoreId, Term, ValueRef,
+    CommandBuilder, EntryRecord, Error, FileId, KeyRange, Locator, LogBatch, LogIndex, Lsn,
+    ManualClock, Mark, Op, Record, RegionId, Result, Seq, StoreId, Term, ValueRef,
 };
 use stele_vfs::{SimOptions, SimVfs, Vfs};
 
@@ -50,6 +50,8 @@ pub struct Owner {
     pub index: Arc<Index>,
     /// A follower still needs the region's log.
     pub keeps_log: AtomicBool,
+    /// Keys of values that jobs could not read, in the order they were told.
+    pub unreadable: parking_lot::Mutex<Vec<Vec<u8>>>,
     frozen_at: parking_lot::Mutex<Lsn>,
 }
 
@@ -80,6 +82,12 @@ impl GcHooks for Owner {
         let mark = Record::Mark(REGION, Mark::TruncatePrefix(index, term));
         self.log.append(&LogBatch { records: vec![mark] })?;
         Ok(true)
+    }
+
+    fn note_unreadable(&self, key: &[u8], _: &Locator, error: &Error) {
+        if error.is_damage() {
+            self.unreadable.lock().push(key.to_vec());
+        }
     }
 }
 
@@ -117,6 +125,7 @@ impl Store {
             next_file: opened.next_file,
             needed: opened.needed.clone(),
             settled: None,
+            ..RecoverFrom::default()
         };
         let options = LogOptions {
             store: StoreId(7),
@@ -133,6 +142,7 @@ impl Store {
             log: log.clone(),
             index: index.clone(),
             keeps_log: AtomicBool::new(false),
+            unreadable: parking_lot::Mutex::default(),
             frozen_at: parking_lot::Mutex::new(opened.checkpoint.replay_from),
         });
         let gc = Gc::new(
@@ -247,7 +257,16 @@ impl Store {
         }
     }
 
-    pub fn locator(&self, key: &[u8]) -> stele_types::Locator {
+    /// The value of `key` can't be read from now on.
+    pub fn damage(&self, key: &[u8]) {
+        let at = self.locator(key);
+        let kind = self.log.files().iter().find(|info| info.file == at.file).map(|info| info.kind);
+        let name = if kind == Some(FileKind::Sorted) { "val" } else { "seg" };
+        let path = format!("/s/log/{:08x}.{name}", at.file.0);
+        self.vfs.corrupt(&path, u64::from(at.offset) + 10, &[0xee]).expect("corrupt");
+    }
+
+    pub fn locator(&self, key: &[u8]) -> Locator {
         match self.index.view().get(key).expect("get") {
             Some(Found::Value { value: ValueRef::At(at), .. }) => at,
             other => panic!("{other:?}"),

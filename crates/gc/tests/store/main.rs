@@ -8,3 +8,4 @@ mod law;
 mod policies;
 mod relocate;
 mod space;
+mod unreadable;

@@ -99,8 +99,7 @@ fn a_deleted_key_does_not_return_through_relocation() {
 fn a_damaged_value_stays_where_it_is_and_stops_nothing() {
     let mut store = third_overwritten();
     let at = store.locator(&key(3));
-    let path = format!("/s/log/{:08x}.seg", at.file.0);
-    store.vfs.corrupt(&path, u64::from(at.offset) + 10, &[0xee]).unwrap();
+    store.damage(&key(3));
     store.gc.force(Forced::Collect).unwrap();
     assert_eq!(store.locator(&key(3)), at);
     assert!(store.get(&key(3)).unwrap_err().is_damage());

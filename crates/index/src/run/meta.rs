@@ -22,6 +22,13 @@ impl Live {
         self.bytes += key_len as u64 + u64::from(at.length) + RECORD_OVERHEAD_BYTES;
     }
 
+    /// Counts one reference less.
+    pub fn remove(&mut self, key_len: usize, at: &Locator) {
+        let bytes = key_len as u64 + u64::from(at.length) + RECORD_OVERHEAD_BYTES;
+        self.records = self.records.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
     /// Counts all of another's references.
     pub fn add_all(&mut self, other: &Self) {
         // What footers say is summed up before anybody has checked it.

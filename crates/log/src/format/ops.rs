@@ -88,7 +88,8 @@ pub(crate) fn each<'a>(
 }
 
 impl<'a> Brief<'a> {
-    fn versioned(self, payload: Lsn) -> Option<Versioned<'a>> {
+    /// With its version, of an entry whose payload lies there.
+    pub fn versioned(self, payload: Lsn) -> Option<Versioned<'a>> {
         let version = Lsn::new(payload.file, payload.offset.checked_add(self.place)?);
         let op = match self.what {
             What::Put { key, value_bytes, crc, expires_at_s, inline } => {

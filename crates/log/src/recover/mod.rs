@@ -5,6 +5,7 @@
 
 mod chain;
 mod inventory;
+mod needed;
 pub(crate) mod survey;
 pub(crate) use inventory::is_reusable;
 
@@ -25,12 +26,14 @@ use crate::segment::{holes, items, reader::SegmentReader};
 use crate::shared::{Shared, State};
 use crate::staged::Staged;
 use crate::{FileKind, LogOptions, RecoverFrom, Recovery, Tail};
+use bytes::Bytes;
 use chain::Link;
 use inventory::{Inventory, Orphans};
+use needed::Needed;
 use parking_lot::{Mutex, RwLock};
 use std::io::IoSlice;
 use std::sync::atomic::AtomicU32;
-use stele_types::{Cause, Error, FileId, Lsn, Result, mutant};
+use stele_types::{Cause, Error, FileId, Locator, Lsn, Result, mutant};
 use stele_vfs::{AlignedBuf, Open, VfsFile};
 use survey::Survey;
 
@@ -63,7 +66,8 @@ fn open_passing(
     passes: &mut Passes<'_>,
 ) -> Result<(Shared, Appender, Recovery)> {
     let inventory = Inventory::take(dir, options, from, Orphans::Removed)?;
-    let mut recoverer = Recoverer::new(dir, options, passes, inventory.orphans_removed);
+    let orphans_removed = inventory.orphans_removed;
+    let mut recoverer = Recoverer::new(dir, options, from, passes, orphans_removed);
     let (catalog, next_file) = (inventory.catalog, inventory.next_file);
     let mut shared = Shared {
         state: RwLock::new(State::default()),
@@ -90,6 +94,7 @@ fn open_passing(
     let mut recovery = recoverer.recovery;
     recovery.head = Lsn::new(appender.id, appender.end.at);
     check_whole(dir, &recoverer.regions, recovery.head, from)?;
+    recoverer.needed.check(dir, &recoverer.regions)?;
     shared.state = RwLock::new(State { regions: recoverer.regions, head: recovery.head });
     let needs_block = appender.file.block_bytes().unwrap_or(0);
     if needs_block > appender.block_bytes as usize {
@@ -105,6 +110,7 @@ struct Recoverer<'a, 'p> {
     options: &'a LogOptions,
     passes: &'a mut Passes<'p>,
     regions: Regions,
+    needed: Needed,
     recovery: Recovery,
 }
 
@@ -112,6 +118,7 @@ impl<'a, 'p> Recoverer<'a, 'p> {
     fn new(
         dir: &'a Dir,
         options: &'a LogOptions,
+        from: &RecoverFrom,
         passes: &'a mut Passes<'p>,
         orphans_removed: usize,
     ) -> Self {
@@ -123,7 +130,8 @@ impl<'a, 'p> Recoverer<'a, 'p> {
             bytes_scanned: 0,
             orphans_removed,
         };
-        Self { dir, options, passes, regions: Regions::default(), recovery }
+        let needed = Needed::new(options, from);
+        Self { dir, options, passes, regions: Regions::default(), needed, recovery }
     }
 
     fn read_sealed(&mut self, shared: &Shared, sealed: &[Link], newest: &Link) -> Result<()> {
@@ -142,7 +150,8 @@ impl<'a, 'p> Recoverer<'a, 'p> {
     }
 
     fn read_one_sealed(&mut self, id: FileId, end: End) -> Result<sidecar::Totals> {
-        if let Some(totals) = by_sidecar(self.dir, id, end, &mut self.regions)? {
+        let (regions, needed) = (&mut self.regions, &mut self.needed);
+        if let Some(totals) = by_sidecar(self.dir, id, end, regions, needed)? {
             self.recovery.segments_by_sidecar += 1;
             return Ok(totals);
         }
@@ -166,7 +175,8 @@ impl<'a, 'p> Recoverer<'a, 'p> {
         writer: &mut SidecarWriter,
     ) -> Result<(End, u32)> {
         let mut push = |item: &Item<'_>| writer.push(item);
-        let found = by_frames(reader, until, &mut self.regions, self.passes, &mut push)?;
+        let (regions, needed) = (&mut self.regions, &mut self.needed);
+        let found = by_frames(reader, until, regions, needed, self.passes, &mut push)?;
         self.recovery.segments_scanned += 1;
         self.recovery.bytes_scanned += reader.bytes_read;
         Ok(found)
@@ -221,14 +231,17 @@ fn by_sidecar(
     id: FileId,
     end: End,
     regions: &mut Regions,
+    needed: &mut Needed,
 ) -> Result<Option<sidecar::Totals>> {
     let whole = sidecar::open(dir, id).ok().filter(|reader| {
         sidecar::summary(&reader.footer).0 == end && reader.each(&mut |_, _| Ok(())).is_ok()
     });
     let Some(reader) = whole else { return Ok(None) };
     items::of_sidecar(&reader, &mut |item| {
+        needed.take(item);
         regions.apply(item).map_err(|detail| reader.corrupt(0, detail))
     })?;
+    needed.by_sidecar.insert(id, end);
     Ok(Some(sidecar::summary(&reader.footer).1))
 }
 
@@ -237,6 +250,7 @@ fn by_frames(
     reader: &mut SegmentReader,
     until: Option<u32>,
     regions: &mut Regions,
+    needed: &mut Needed,
     passes: &mut Passes<'_>,
     f: &mut ItemSink<'_>,
 ) -> Result<(End, u32)> {
@@ -246,6 +260,7 @@ fn by_frames(
         last = frame.at.offset;
         let at = u64::from(frame.at.offset);
         items::of_frame(&path, frame, body, payloads, &mut |item: &Item<'_>| {
+            needed.take(item);
             regions.apply(item).map_err(|detail| Error::corrupt(&path, at, detail))?;
             f(item)
         })
@@ -321,6 +336,19 @@ fn check_whole(dir: &Dir, regions: &Regions, head: Lsn, from: &RecoverFrom) -> R
         }
         _ => Ok(()),
     }
+}
+
+/// The bytes at a locator, checked.
+fn read_payload(dir: &Dir, name: Name, at: &Locator) -> Result<Bytes> {
+    let file = dir.open_read(name)?;
+    let (begin, end) = (u64::from(at.offset), u64::from(at.offset) + u64::from(at.length));
+    if end > file.len()? {
+        return Err(Error::corrupt(file.path(), begin, "value goes beyond the file's end"));
+    }
+    let mut value = vec![0; at.length as usize];
+    file.read_exact_at(&mut value, begin)?;
+    at.check(&value)?;
+    Ok(value.into())
 }
 
 /// What the directory alone says of a file.

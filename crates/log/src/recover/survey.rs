@@ -3,14 +3,15 @@
 
 use super::chain;
 use super::inventory::{Inventory, Orphans};
-use super::{by_frames, by_sidecar, check_begun, check_end, check_whole};
+use super::needed::Needed;
+use super::{by_frames, by_sidecar, check_begun, check_end, check_whole, read_payload};
 use crate::dir::{Dir, Name};
 use crate::format::FrameHeader;
 use crate::poison::Poison;
 use crate::region::Regions;
 use crate::segment::holes::{self, Hole};
 use crate::segment::reader::{Probe, SegmentReader};
-use crate::segment::scan::End;
+use crate::segment::scan::{self, End};
 use crate::{LogOptions, RecoverFrom, RegionLog};
 use bytes::Bytes;
 use std::collections::BTreeSet;
@@ -18,7 +19,7 @@ use std::io::IoSlice;
 use std::ops::{Bound, Range};
 use std::path::Path;
 use std::sync::Arc;
-use stele_types::{Cause, Error, FileId, Locator, LogIndex, Lsn, RegionId, Result, Term, mutant};
+use stele_types::{Cause, FileId, Locator, LogIndex, Lsn, RegionId, Result, Term, mutant};
 use stele_vfs::{AlignedBuf, Open, Vfs};
 
 /// A log that is not open. Nobody else may write to it meanwhile; nothing but copies of lost
@@ -135,7 +136,7 @@ impl Survey {
         let Some(place) = place.filter(|place| place.term == term) else { return Ok(None) };
         let Lsn { file, offset } = place.at;
         let at = Locator { file, offset, length: place.bytes(), crc: place.crc };
-        match self.read(Name::Segment(file), &at) {
+        match read_payload(&self.dir, Name::Segment(file), &at) {
             Ok(payload) => Ok(Some(payload)),
             Err(error) if error.is_damage() => Ok(None),
             Err(error) => Err(error),
@@ -146,19 +147,7 @@ impl Survey {
     pub fn value(&self, at: &Locator) -> Result<Bytes> {
         let is_sorted = self.dir.vfs.exists(&self.dir.path_of(Name::Sorted(at.file)))?;
         let name = if is_sorted { Name::Sorted(at.file) } else { Name::Segment(at.file) };
-        self.read(name, at)
-    }
-
-    fn read(&self, name: Name, at: &Locator) -> Result<Bytes> {
-        let file = self.dir.open_read(name)?;
-        let (begin, end) = (u64::from(at.offset), u64::from(at.offset) + u64::from(at.length));
-        if end > file.len()? {
-            return Err(Error::corrupt(file.path(), begin, "value goes beyond the file's end"));
-        }
-        let mut value = vec![0; at.length as usize];
-        file.read_exact_at(&mut value, begin)?;
-        at.check(&value)?;
-        Ok(value.into())
+        read_payload(&self.dir, name, at)
     }
 
     /// Puts a payload in its place, durably. `false`, having written nothing, when there is no such
@@ -259,17 +248,19 @@ impl Survey {
         let chain = chain::links(&self.dir, &inventory.segments, &self.from)?;
         (self.regions, self.has_more) = (Regions::default(), false);
         let Some((newest, sealed)) = chain.split_last() else { return Ok(()) };
+        let mut needed = Needed::new(&self.options, &self.from);
         for (i, link) in sealed.iter().enumerate() {
             let next = sealed.get(i + 1).unwrap_or(newest);
             let end = End { at: next.header.previous_end, chain: next.header.chain };
-            if by_sidecar(&self.dir, link.id, end, &mut self.regions)?.is_none() {
-                let (mut reader, found) = self.look_at(link.id, Some(end.at))?;
+            if by_sidecar(&self.dir, link.id, end, &mut self.regions, &mut needed)?.is_none() {
+                let (mut reader, found) = self.look_at(link.id, Some(end.at), &mut needed)?;
                 check_end(&mut reader, found, end)?;
             }
         }
-        let (mut reader, end) = self.look_at(newest.id, None)?;
+        let (mut reader, end) = self.look_at(newest.id, None, &mut needed)?;
         check_begun(&mut reader, end)?;
         check_whole(&self.dir, &self.regions, Lsn::new(newest.id, end.at), &self.from)?;
+        self.look_behind_sidecars(&needed)?;
         self.part();
         if self.holes.is_empty() && self.has_more {
             let detail = format!("more than {} damaged entries that nobody has", self.holes_max);
@@ -278,7 +269,36 @@ impl Survey {
         Ok(())
     }
 
-    fn look_at(&mut self, id: FileId, until: Option<u32>) -> Result<(SegmentReader, End)> {
+    /// Finds the holes of what is needed in segments taken by sidecars.
+    fn look_behind_sidecars(&mut self, needed: &Needed) -> Result<()> {
+        let mut unreadable = needed.unreadable(&self.dir, &self.regions)?;
+        while let Some(file) = unreadable.first().map(|at| at.file) {
+            let mut reader = SegmentReader::open(&self.dir, file, false)?;
+            let mut note = |hole: &Hole| {
+                if unreadable.remove(&hole.at) {
+                    match self.holes.len() < self.holes_max {
+                        true => drop(self.holes.insert(*hole)),
+                        false => self.has_more = true,
+                    }
+                }
+                true
+            };
+            let until = needed.by_sidecar.get(&file).map(|end| end.at);
+            let end = scan::frames(&mut reader, until, &mut note, &mut |_, _, _| Ok(()))?;
+            if unreadable.first().is_some_and(|at| at.file == file) {
+                let detail = "more of a batch is damaged than payloads";
+                return Err(reader.corrupt(end.at, detail));
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at(
+        &mut self,
+        id: FileId,
+        until: Option<u32>,
+        needed: &mut Needed,
+    ) -> Result<(SegmentReader, End)> {
         let mut reader = SegmentReader::open(&self.dir, id, false)?;
         let (holes, has_more, from) = (&mut self.holes, &mut self.has_more, &self.from);
         let holes_max = self.holes_max;
@@ -293,7 +313,7 @@ impl Survey {
             true
         };
         let regions = &mut self.regions;
-        let (end, _) = by_frames(&mut reader, until, regions, &mut note, &mut |_| Ok(()))?;
+        let (end, _) = by_frames(&mut reader, until, regions, needed, &mut note, &mut |_| Ok(()))?;
         Ok((reader, end))
     }
 

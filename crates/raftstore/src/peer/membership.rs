@@ -5,9 +5,9 @@ use super::propose::Proposing;
 use crate::admin::{self, Change};
 use crate::input::{ChangeKind, PeerChange};
 use crate::output::Refusal;
-use crate::store::{Context, Effect};
+use crate::store::{Context, Effect, Pairs};
 use stele_storage::StorageEngine;
-use stele_types::{PeerRole, Region};
+use stele_types::{PeerRole, Record, Region, mutant};
 
 /// A change, and the regions as they are after it.
 pub(super) type Plan = Result<(Change, Vec<Region>), Refusal>;
@@ -45,8 +45,15 @@ impl<E: StorageEngine> Peer<E> {
     pub(super) fn members_changed(&mut self, ctx: &mut Context<E>) {
         self.strangers.clear();
         if self.region.peer(self.name.id).is_none() {
-            ctx.effects.push(Effect::Destroy { region: (*self.region).clone(), kept: false });
+            let region = (*self.region).clone();
+            let pairs = Pairs::Known(region.range.clone());
+            ctx.effects.push(Effect::Destroy { region, pairs });
             return;
+        }
+        // Rule: who the members are outlives a crash as soon as it counts. Else a cluster that is at rest
+        // would, after a power cut of all, still need a vote of members that it did without since.
+        if !mutant::active("raftstore.members_not_kept") {
+            ctx.batches.push(Record::HardState(self.region.id, self.current_hard_state()));
         }
         let now = ctx.now.monotonic_nanos;
         let known = std::mem::take(&mut self.heard);

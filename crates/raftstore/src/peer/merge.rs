@@ -19,7 +19,7 @@ use super::membership::Plan;
 use crate::admin::{self, Change};
 use crate::messages::Body;
 use crate::output::Refusal;
-use crate::store::{Context, Effect};
+use crate::store::{Context, Effect, Pairs};
 use raft::eraftpb::Entry;
 use std::sync::Arc;
 use stele_storage::{EngineView, StorageEngine};
@@ -115,7 +115,7 @@ impl<E: StorageEngine> Peer<E> {
         ctx.batches.ride(self.region.id, self.current_hard_state());
         for region in others {
             ctx.sealed.remove(&region.id);
-            ctx.effects.push(Effect::Destroy { region, kept: true });
+            ctx.effects.push(Effect::Destroy { region, pairs: Pairs::Owned });
         }
     }
 
@@ -138,11 +138,21 @@ impl<E: StorageEngine> Peer<E> {
         ctx: &mut Context<E>,
         prepared: (LogIndex, Term),
         version: u64,
+        left: Option<u64>,
     ) {
         self.learn_committed(prepared);
-        let known = self.preparation().is_some_and(|(_, known)| known == prepared);
-        if known && version > self.region.epoch.version {
+        let RegionPhase::Merging { prepared: at, term, target_epoch, .. } = self.region.phase
+        else {
+            return;
+        };
+        if (at, term) == prepared && version > self.region.epoch.version {
             self.taken = true;
+            // Rule: only as of a version after the merge. A replica of the target that came before may
+            // be on its way here, and needs this one.
+            let merged = self.region.epoch.version.max(target_epoch.version) + 1;
+            let is_after =
+                |left: u64| left >= merged || mutant::active("raftstore.target_left_early");
+            self.target_left |= left.is_some_and(is_after);
             self.leave_if_taken(ctx);
         }
     }
@@ -151,17 +161,21 @@ impl<E: StorageEngine> Peer<E> {
         self.taken
     }
 
-    /// The target took this region over, and the target's replica here came to know by a snapshot:
-    /// nobody here needs this replica any more. A target that is behind will need it.
+    /// The target took this region over, and the target's replica here came to know by a snapshot, or
+    /// left: nobody here needs this replica any more. A target that is behind will need it.
     pub(super) fn leave_if_taken(&mut self, ctx: &mut Context<E>) {
         let RegionPhase::Merging { target, target_epoch, .. } = self.region.phase else { return };
-        let Some(now) = descriptor(ctx, target) else { return };
-        let owns = now.phase != RegionPhase::Tombstone
-            && now.epoch.version > self.region.epoch.version
-            && now.range.overlaps(&self.region.range);
-        if owns || self.taken && has_passed(&now, target_epoch) {
+        let left = self.target_left && region_here(ctx, target).is_none();
+        let owns = |now: &Region| {
+            now.phase != RegionPhase::Tombstone
+                && now.epoch.version > self.region.epoch.version
+                && now.range.overlaps(&self.region.range)
+        };
+        let has_ended = |now: &Region| owns(now) || self.taken && has_passed(now, target_epoch);
+        if left || descriptor(ctx, target).as_ref().is_some_and(has_ended) {
             let region = admin::tombstone(&self.region);
-            ctx.effects.push(Effect::Destroy { region, kept: false });
+            // What the target had of it may have been split off again.
+            ctx.effects.push(Effect::Destroy { region, pairs: Pairs::Unclear });
         }
     }
 

@@ -1,10 +1,10 @@
 //! Messages to and from this peer.
 
-use super::Peer;
+use super::{Peer, find_values};
 use crate::log::{from_raft, to_raft};
 use crate::messages::{Body, PeerMessage, RaftKind, RaftMessage};
 use crate::output::Event;
-use crate::store::{Context, Effect};
+use crate::store::{Context, Effect, Pairs};
 use crate::validate::{self, PeerState};
 use raft::eraftpb::{Message, MessageType};
 use stele_storage::StorageEngine;
@@ -56,16 +56,22 @@ impl<E: StorageEngine> Peer<E> {
             Body::Raft(raft) => self.receive_raft(ctx, from, is_member, raft),
             // Ids are never reused: who is no member at a later membership never will be again.
             Body::Gone if message.epoch.conf_version > self.region.epoch.conf_version => {
-                ctx.effects.push(Effect::Destroy { region: (*self.region).clone(), kept: false });
+                let (region, pairs) = ((*self.region).clone(), Pairs::Known(message.range));
+                ctx.effects.push(Effect::Destroy { region, pairs });
             }
             Body::Gone => {}
-            Body::Merged { prepared, .. } => {
-                self.learn_taken(ctx, prepared, message.epoch.version);
+            Body::Merged { prepared, left, .. } => {
+                self.learn_taken(ctx, prepared, message.epoch.version, left);
             }
             Body::Prepared { prepared } => self.learn_prepared(ctx, from.id, prepared),
             Body::Hibernate { term, last } => self.asked_to_rest(ctx, from, term, last),
             Body::WakeUp => self.wake(ctx),
-            Body::Lost(values) if is_member => self.look_for(ctx, from, &values),
+            Body::Lost(ref lost) if is_member => {
+                let found = find_values(&*ctx.engine, &message, lost);
+                if !found.is_empty() {
+                    self.send(ctx, from, Body::Found(found));
+                }
+            }
             Body::Found(pairs) if is_member => self.take_found(ctx, pairs),
             Body::LostRange(range) if is_member => self.look_for_range(ctx, from, &range),
             Body::FoundRange(found) if is_member && message.epoch == self.region.epoch => {
@@ -171,7 +177,8 @@ impl<E: StorageEngine> Peer<E> {
     /// Asks to be destroyed, unless it is a member after all as of a later change.
     pub fn destroy_if(&mut self, ctx: &mut Context<E>, id: PeerId) {
         if id == self.name.id {
-            ctx.effects.push(Effect::Destroy { region: (*self.region).clone(), kept: false });
+            let region = (*self.region).clone();
+            ctx.effects.push(Effect::Destroy { region, pairs: Pairs::Unclear });
         }
     }
 

@@ -24,6 +24,7 @@ mod tick;
 mod truncate;
 
 pub(crate) use queue::Request;
+pub(crate) use repair::find_values;
 pub(crate) use snapshot::snapshot_ranges;
 pub(crate) use split::CHILD_STARTS_AFTER;
 
@@ -61,6 +62,8 @@ pub(crate) struct Peer<E: StorageEngine> {
     merges_ahead: BTreeSet<u64>,
     /// Another store says that the target took this region over.
     taken: bool,
+    /// And that the target, since then, has no replica on this store any more.
+    target_left: bool,
     /// Committed entries in order that are not applied yet.
     to_apply: VecDeque<Entry>,
     applied: u64,
@@ -166,6 +169,7 @@ impl<E: StorageEngine> Peer<E> {
             written_vote: (term.0, vote),
             merges_ahead,
             taken: false,
+            target_left: false,
             durability: Durability { vote: (term.0, vote), ..Durability::default() },
             to_apply: VecDeque::new(),
             applied: start.applied.0,

@@ -2,13 +2,13 @@
 
 use super::Peer;
 use super::snapshot::snapshot_ranges;
-use crate::messages::{Body, FoundRange};
+use crate::messages::{Body, FoundRange, PeerMessage};
 use crate::store::Context;
 use crate::wire::VALUES_MAX;
 use bytes::Bytes;
 use stele_storage::{EngineView, LostValue, ScanOptions, StorageEngine};
 use stele_types::{
-    Command, CommittedEntry, Error, KeyRange, LogIndex, Op, Peer as PeerName, Prng, Result,
+    Command, CommittedEntry, Error, KeyRange, LogIndex, Op, Peer as PeerName, Prng, Region, Result,
     keyspace, mutant,
 };
 
@@ -25,41 +25,15 @@ impl<E: StorageEngine> Peer<E> {
         self.owned_ranges().iter().any(|range| range.contains(key))
     }
 
-    /// What every replica of the region holds: its pairs, its descriptor and its last change.
+    /// What every replica of the region holds.
     pub fn owned_ranges(&self) -> Vec<KeyRange> {
-        let change = keyspace::admin_key(self.region.id);
-        let end = [&change[..], &[0]].concat();
-        let mut ranges = snapshot_ranges(&self.region);
-        ranges.push(KeyRange::new(change, end));
-        ranges
+        ranges_of(&self.region)
     }
 
     /// Asks another replica; with each round the next one.
     pub fn ask_for(&self, ctx: &mut Context<E>, round: usize, lost: Vec<LostValue>) {
         if let Some(to) = self.other(round) {
             self.send(ctx, to, Body::Lost(lost));
-        }
-    }
-
-    /// Sends what is here of what another replica lost.
-    pub(super) fn look_for(&self, ctx: &mut Context<E>, to: PeerName, lost: &[LostValue]) {
-        let Ok(view) = ctx.engine.view() else { return };
-        let (mut found, mut bytes) = (Vec::new(), 0);
-        for lost in lost.iter().take(LOOKS_MAX).filter(|lost| self.owns(&lost.key)) {
-            // What can't be read here either is noted by the engine, and asked for in turn.
-            let Ok(Some(pair)) = view.get(&lost.key) else { continue };
-            // Rule: only the very value. This replica may be ahead, or behind.
-            if !lost.is(&pair.value) && !mutant::active("raftstore.finds_another_version") {
-                continue;
-            }
-            bytes += pair.value.len();
-            found.push((pair.key, pair.value));
-            if bytes >= FOUND_BYTES_MAX {
-                break;
-            }
-        }
-        if !found.is_empty() {
-            self.send(ctx, to, Body::Found(found));
         }
     }
 
@@ -171,6 +145,43 @@ impl<E: StorageEngine> Peer<E> {
             ctx.engine.mend(&key, value);
         }
     }
+}
+
+/// What every replica of a region holds: its pairs, its descriptor and its last change.
+fn ranges_of(region: &Region) -> Vec<KeyRange> {
+    let change = keyspace::admin_key(region.id);
+    let end = [&change[..], &[0]].concat();
+    let mut ranges = snapshot_ranges(region);
+    ranges.push(KeyRange::new(change, end));
+    ranges
+}
+
+/// What is here of values that another replica lost. The range is the one that it knows: what is here
+/// may be another region's, behind a split or a merge, or nobody's.
+pub(crate) fn find_values<E: StorageEngine>(
+    engine: &E,
+    message: &PeerMessage,
+    lost: &[LostValue],
+) -> Vec<(Bytes, Bytes)> {
+    let (id, kind, range) = (message.region, message.kind, message.range.clone());
+    let ranges = ranges_of(&Region { id, kind, range, ..Region::default() });
+    let (mut found, mut bytes) = (Vec::new(), 0);
+    let Ok(view) = engine.view() else { return found };
+    let is_asked = |lost: &&LostValue| ranges.iter().any(|range| range.contains(&lost.key));
+    for lost in lost.iter().take(LOOKS_MAX).filter(is_asked) {
+        // What can't be read here either is noted by the engine, and asked for in turn.
+        let Ok(Some(pair)) = view.get(&lost.key) else { continue };
+        // Rule: only the very value. What is here may be ahead, or behind.
+        if !lost.is(&pair.value) && !mutant::active("raftstore.finds_another_version") {
+            continue;
+        }
+        bytes += pair.value.len();
+        found.push((pair.key, pair.value));
+        if bytes >= FOUND_BYTES_MAX {
+            break;
+        }
+    }
+    found
 }
 
 /// Which of the others is asked in a round. Rule: not one after the other, for what is asked for goes

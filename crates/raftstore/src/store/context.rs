@@ -9,7 +9,7 @@ use crate::readers::Readers;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_storage::StorageEngine;
-use stele_types::{LogIndex, Region, RegionId, StoreId, Term};
+use stele_types::{KeyRange, LogIndex, Region, RegionId, StoreId, Term};
 
 /// What all peers of a store share.
 pub(crate) struct Context<E: StorageEngine> {
@@ -33,13 +33,25 @@ pub(crate) struct Context<E: StorageEngine> {
     lives: u64,
 }
 
+/// Who has the pairs of a replica that leaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Pairs {
+    /// Another region here.
+    Owned,
+    /// A region without a replica here has this range of them. It may have been larger before a split
+    /// that the one which leaves did not hear of.
+    Known(KeyRange),
+    /// It is not known which regions.
+    Unclear,
+}
+
 /// What a peer asks of its store.
 #[derive(Clone, Debug)]
 pub(crate) enum Effect {
     /// A split made this region; its log begins after the entry.
     Create { region: Region, after: (LogIndex, Term), campaign: bool },
-    /// The region leaves this store. `kept`: another region owns its pairs now.
-    Destroy { region: Region, kept: bool },
+    /// The region leaves this store.
+    Destroy { region: Region, pairs: Pairs },
     /// Another region waits for this one.
     Poke(RegionId),
     /// The source's log up to its preparation is committed, and its target waits for it.

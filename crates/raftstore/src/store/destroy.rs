@@ -1,8 +1,8 @@
 //! Replicas come and go. A replica that leaves has its tombstone and the end of its log made durable
 //! in one batch, then its pairs removed; what a crash leaves of them, opening removes: a pair that
-//! no region here owns is nobody's.
+//! no region here owns is nobody's, unless it is unclaimed.
 
-use super::{Effect, RaftStore};
+use super::{Effect, Pairs, RaftStore};
 use crate::log::Start;
 use crate::messages::PeerMessage;
 use crate::output::Event;
@@ -67,7 +67,7 @@ impl<E: StorageEngine> RaftStore<E> {
                 Effect::Create { region, after, campaign } => {
                     self.create(region, after, campaign)?;
                 }
-                Effect::Destroy { region, kept } => self.destroy(&region, kept)?,
+                Effect::Destroy { region, pairs } => self.destroy(&region, pairs)?,
                 Effect::Poke(region) => self.touch(region),
                 Effect::Seal { source, prepared } => {
                     if let Some(peer) = self.peers.get_mut(&source) {
@@ -106,7 +106,7 @@ impl<E: StorageEngine> RaftStore<E> {
     }
 
     /// A replica leaves this store.
-    pub(super) fn destroy(&mut self, last_known: &Region, kept: bool) -> Result<()> {
+    pub(super) fn destroy(&mut self, last_known: &Region, pairs: Pairs) -> Result<()> {
         let id = last_known.id;
         let Some(mut peer) = self.peers.remove(&id) else { return Ok(()) };
         self.ctx.readers.remove(id);
@@ -121,11 +121,13 @@ impl<E: StorageEngine> RaftStore<E> {
             tombstone.peers.push(peer.name);
         }
         if !stele_types::mutant::active("raftstore.destroy_without_tombstone") {
-            let pair = (keyspace::region_key(id), tombstone.encode());
-            self.ctx.journal.put(&mut self.ctx.batches, &[pair])?;
+            let mut facts = vec![(keyspace::region_key(id), tombstone.encode())];
+            facts.extend(self.leave_unclaimed(&peer.region, &pairs));
+            self.ctx.journal.put(&mut self.ctx.batches, &facts)?;
         }
         self.ctx.batches.push(Record::Mark(id, Mark::Destroy));
         self.tombstones.insert(id, tombstone);
+        let kept = pairs == Pairs::Owned;
         self.leaving.next.push(Left { region: last_known.clone(), kept });
         self.ctx.out.events.push(Event::RegionDestroyed(id));
         Ok(())
@@ -134,7 +136,7 @@ impl<E: StorageEngine> RaftStore<E> {
     /// Tombstones are durable: the pairs go.
     pub(super) fn drop_left(&mut self) -> Result<()> {
         let left = self.leaving.take();
-        self.drop_or_wait(left, None)
+        self.drop_or_wait(left)
     }
 
     /// Drops what waits for room, now and then.
@@ -143,13 +145,13 @@ impl<E: StorageEngine> RaftStore<E> {
             return Ok(());
         }
         let waiting = std::mem::take(&mut self.leaving.waiting);
-        self.drop_or_wait(waiting.into_iter().map(|left| left.region).collect(), None)
+        self.drop_or_wait(waiting.into_iter().map(|left| left.region).collect())
     }
 
     /// A full device does not stop a store: what can't be dropped is dropped later, and until then no
     /// other replica takes these keys.
-    pub(super) fn drop_or_wait(&mut self, left: Vec<Region>, also: Option<&Region>) -> Result<()> {
-        match self.drop_unowned(&left, also) {
+    pub(super) fn drop_or_wait(&mut self, left: Vec<Region>) -> Result<()> {
+        match self.drop_unowned(&left) {
             Err(Error::NoSpace(_) | Error::Busy(_))
                 if !stele_types::mutant::active("raftstore.stop_on_full_drop") =>
             {
@@ -163,17 +165,16 @@ impl<E: StorageEngine> RaftStore<E> {
         }
     }
 
-    /// Removes the pairs of regions, save what another region here owns by now.
-    pub(super) fn drop_unowned(&self, left: &[Region], also: Option<&Region>) -> Result<()> {
-        let owners = self.peers.values().map(|peer| &*peer.region).chain(also);
+    /// Removes the pairs of regions, save what another region here owns by now or may come for.
+    fn drop_unowned(&self, left: &[Region]) -> Result<()> {
+        let unclaimed = self.unclaimed.parts();
+        let owners = self.peers.values().map(|peer| &*peer.region).chain(&unclaimed);
         let owners: Vec<&Region> = owners.collect();
-        let mut ranges: Vec<KeyRange> = Vec::new();
-        for region in left {
-            for gap in gaps(region.kind, &region.range, &owners) {
-                ranges.extend(Region { range: gap, ..region.clone() }.engine_ranges());
-            }
-        }
-        ranges.sort_by(|a, b| a.start.cmp(&b.start));
+        let gaps = left.iter().flat_map(|region| {
+            let gaps = gaps(region.kind, &region.range, &owners).into_iter();
+            gaps.flat_map(|gap| Region { range: gap, ..region.clone() }.engine_ranges())
+        });
+        let ranges = apart(gaps);
         if ranges.is_empty() { Ok(()) } else { self.ctx.engine.drop_ranges(&ranges) }
     }
 
@@ -184,7 +185,7 @@ impl<E: StorageEngine> RaftStore<E> {
             && message.epoch.conf_version > peer.region.epoch.conf_version;
         if newer {
             let region = (*peer.region).clone();
-            self.destroy(&region, false)?;
+            self.destroy(&region, Pairs::Known(message.range.clone()))?;
         }
         Ok(newer)
     }
@@ -204,6 +205,19 @@ impl<E: StorageEngine> RaftStore<E> {
         };
         buried.then_some(tombstone)
     }
+}
+
+/// The keys of all these ranges, ascending and each once: several replicas may have left the same.
+fn apart(ranges: impl Iterator<Item = KeyRange>) -> Vec<KeyRange> {
+    let mut apart: Vec<KeyRange> = Vec::new();
+    for range in ranges {
+        let new = apart.iter().fold(vec![range], |new, taken| {
+            new.iter().flat_map(|part| part.without(taken)).collect()
+        });
+        apart.extend(new);
+    }
+    apart.sort_by(|a, b| a.start.cmp(&b.start));
+    apart
 }
 
 /// The parts of `range` that none of the regions owns.
@@ -230,7 +244,7 @@ fn gaps(kind: RegionKind, range: &KeyRange, owners: &[&Region]) -> Vec<KeyRange>
     out
 }
 
-/// Ranges that hold pairs which no region here owns, ascending. Also those of which that can't be read:
+/// Ranges that hold pairs which none of these regions owns, ascending. Also those of which that can't be read:
 /// they are to hold nothing.
 pub(super) fn unowned<E: StorageEngine>(engine: &E, live: &[Region]) -> Result<Vec<KeyRange>> {
     let owners: Vec<&Region> = live.iter().collect();
@@ -267,6 +281,15 @@ mod tests {
 
     fn region(start: &'static str, end: &'static str) -> Region {
         Region { range: KeyRange::new(start, end), ..Region::default() }
+    }
+
+    #[test]
+    fn keys_that_several_replicas_left_are_dropped_once() {
+        let range = KeyRange::new;
+        let left = [range("f", "h"), range("b", "d"), range("a", "c"), range("c", "g")];
+        let found = apart(left.into_iter());
+        let expected = [("a", "b"), ("b", "d"), ("d", "f"), ("f", "h")];
+        assert_eq!(found, expected.map(|(start, end)| range(start, end)));
     }
 
     #[test]

@@ -14,9 +14,10 @@ mod snapshot;
 mod step;
 mod stranger;
 mod truncate;
+mod unclaimed;
 
 pub(crate) use batch::Note;
-pub(crate) use context::{Context, Effect};
+pub(crate) use context::{Context, Effect, Pairs};
 
 use crate::messages::{PeerMessage, SnapshotHeader};
 use crate::peer::Peer;
@@ -52,6 +53,9 @@ pub struct RaftStore<E: StorageEngine> {
     /// Pairs to remove once the tombstones that say so are durable.
     leaving: destroy::Leaving,
     repair: repair::Repair,
+    unclaimed: unclaimed::Unclaimed,
+    /// Regions as the placement group knows them, not looked at yet.
+    owners: Vec<Region>,
 }
 
 impl<E: StorageEngine> RaftStore<E> {

@@ -6,6 +6,7 @@ use super::context::Context;
 use super::destroy::{Leaving, unowned};
 use super::journal::{Journal, write_now};
 use super::repair::Repair;
+use super::unclaimed::Unclaimed;
 use crate::admin;
 use crate::input::Now;
 use crate::log::Start;
@@ -46,7 +47,12 @@ impl<E: StorageEngine> RaftStore<E> {
         let journal = Journal::open(&*engine)?;
         begin_logs(&*engine, &live)?;
         end_logs(&*engine, &tombstones)?;
-        let gaps = unowned(&*engine, &live)?;
+        let unclaimed = Unclaimed::open(&*engine, &live)?;
+        let mut owners = live.clone();
+        if !mutant::active("raftstore.rest_dropped_at_open") {
+            owners.extend(unclaimed.parts());
+        }
+        let gaps = unowned(&*engine, &owners)?;
         if !gaps.is_empty() && !mutant::active("raftstore.unowned_kept") {
             engine.drop_ranges(&gaps)?;
         }
@@ -66,6 +72,8 @@ impl<E: StorageEngine> RaftStore<E> {
             appended: None,
             leaving: Leaving::default(),
             repair: Repair::default(),
+            unclaimed,
+            owners: Vec::new(),
         };
         for region in live {
             let id = region.id;

@@ -24,6 +24,7 @@ impl<E: StorageEngine> RaftStore<E> {
         self.replace_stale_peers()?;
         self.carry_out()?;
         self.install_snapshots()?;
+        self.settle_unclaimed()?;
         for _ in 0..PASSES_MAX {
             if self.dirty.is_empty() {
                 break;

@@ -67,11 +67,18 @@ impl<E: StorageEngine> RaftStore<E> {
                     }
                 }
             }
+            if !mutant::active("raftstore.rest_covered") {
+                let unclaimed = self.unclaimed.parts();
+                let unclaimed = unclaimed.iter().flat_map(|part| part.engine_ranges());
+                left = unclaimed.fold(left, |left, range| {
+                    left.iter().flat_map(|left| left.without(&range)).collect()
+                });
+            }
             left.iter().for_each(|left| self.cover_own(left));
         }
     }
 
-    /// Keys of no region here. What the store keeps of itself is in memory, save for the last changes
+    /// Keys of no region here, and that none may come for. What the store keeps of itself is in memory, save for the last changes
     /// of regions that left: a replica of one that is late to hear of it hears of it elsewhere.
     fn cover_own(&mut self, range: &KeyRange) {
         let mut pairs = self.own_facts();
@@ -88,6 +95,7 @@ impl<E: StorageEngine> RaftStore<E> {
         let mut facts = vec![(keyspace::ident_key(), StoreIdent { cluster, store }.encode())];
         let gone = self.tombstones.values();
         facts.extend(gone.map(|region| (keyspace::region_key(region.id), region.encode())));
+        facts.extend(self.unclaimed.facts());
         facts
     }
 }

@@ -1,7 +1,7 @@
 //! Snapshots in: offered by a leader, received to the side, installed at once, and the replica
 //! begins anew from it.
 
-use super::RaftStore;
+use super::{Pairs, RaftStore};
 use crate::admin;
 use crate::input::RequestId;
 use crate::log::Start;
@@ -111,7 +111,10 @@ impl<E: StorageEngine> RaftStore<E> {
             // tombstone on its way would bury the new descriptor.
             let under_way = self.ctx.batches.hold(id)
                 || self.peers.get(&id).is_some_and(|peer| !peer.is_durable());
-            if under_way || self.leaving.concerns(&header.region) {
+            if under_way
+                || self.leaving.concerns(&header.region)
+                || self.note_rest(&header.region)?
+            {
                 self.arrived.push((header, incoming));
                 continue;
             }
@@ -129,7 +132,7 @@ impl<E: StorageEngine> RaftStore<E> {
         for id in self.overlapping(region) {
             let Some(peer) = self.peers.get(&id) else { continue };
             let source = admin::tombstone(&peer.region);
-            self.destroy(&source, false)?;
+            self.destroy(&source, Pairs::Unclear)?;
         }
         Ok(())
     }
@@ -155,10 +158,6 @@ impl<E: StorageEngine> RaftStore<E> {
         }
         self.ctx.readers.remove(id);
         self.ctx.batches.forget_rides(id);
-        // A replica that lagged behind a split owned more than its region does now.
-        if let Some(before) = owned.as_ref().filter(|before| before.range != region.range) {
-            self.drop_or_wait(vec![before.clone()], Some(&region))?;
-        }
         // The term in which it was sent was seen, and what it holds is committed. A crash before
         // this is durable leaves the older term: opening takes at least that of the log.
         let hard_state = HardState { term: leader_term, vote, commit: at.0 };

@@ -31,6 +31,7 @@ impl<E: StorageEngine> RaftStore<E> {
             }
             // Polling looks whether something is lost.
             Input::Damaged => {}
+            Input::Owners(owners) => self.owners = owners,
             Input::StoreUnreachable(store) => self.store_unreachable(store),
             Input::StoreReachable(store) => self.store_reachable(store),
         }

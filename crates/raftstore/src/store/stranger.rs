@@ -5,14 +5,24 @@
 use super::RaftStore;
 use crate::admin;
 use crate::messages::{Body, PeerMessage, RaftKind, RaftMessage};
+use crate::peer::find_values;
 use stele_storage::{EngineView, StorageEngine};
-use stele_types::{LogIndex, RegionId, keyspace};
+use stele_types::{LogIndex, RegionId, StoreId, keyspace};
 
 /// Questions kept for regions that are not here.
 const EARLY_VOTES_MAX: usize = 256;
 
 impl<E: StorageEngine> RaftStore<E> {
     pub(super) fn receive_for_absent(&mut self, message: &PeerMessage) {
+        if let Body::Lost(lost) = &message.body {
+            // Membership does not matter: only the very value is sent. A store that is behind a split
+            // may have the last whole copy of what the new region's other replicas lost.
+            let found = find_values(&*self.ctx.engine, message, lost);
+            if !found.is_empty() && !stele_types::mutant::active("raftstore.absent_finds_nothing") {
+                self.answer(message, Body::Found(found));
+            }
+            return;
+        }
         let conf_version = message.epoch.conf_version;
         let tombstone = self.tombstone_of(message.region, message.to.id, conf_version);
         if let Some(tombstone) = tombstone {
@@ -23,7 +33,7 @@ impl<E: StorageEngine> RaftStore<E> {
             }
             if gone {
                 self.answer(message, Body::Gone);
-            } else if let Some(merged) = self.merged(message.region) {
+            } else if let Some(merged) = self.merged(message.region, message.from_store) {
                 self.answer(message, merged);
             }
             return;
@@ -55,28 +65,36 @@ impl<E: StorageEngine> RaftStore<E> {
     }
 
     /// The region's last change here was its preparation for a merge. A replica elsewhere that has
-    /// not heard learns that it is committed; nobody else may be left to tell.
-    fn merged(&self, region: RegionId) -> Option<Body> {
+    /// not heard learns that it is committed, and whether its store's replica of the target is gone;
+    /// nobody else may be left to tell.
+    fn merged(&self, region: RegionId, store: StoreId) -> Option<Body> {
         let pair = self.ctx.engine.view().ok()?.get(&keyspace::admin_key(region)).ok()??;
         match admin::Record::decode(&pair.value)?.change {
             admin::Change::PrepareMerge { target, prepared } => {
-                Some(Body::Merged { prepared, target })
+                let here = self.peers.get(&target).map(|peer| &*peer.region);
+                let known = here.or_else(|| self.tombstones.get(&target));
+                let without = known.filter(|region| region.peer_on(store).is_none());
+                let left = without.map(|region| region.epoch.version);
+                Some(Body::Merged { prepared, target, left })
             }
             _ => None,
         }
     }
 
     fn answer(&mut self, message: &PeerMessage, body: Body) {
-        let epoch = match self.tombstones.get(&message.region) {
-            Some(tombstone) if matches!(body, Body::Gone | Body::Merged { .. }) => tombstone.epoch,
-            _ => message.epoch,
+        // What is said of a region that left is as of its end.
+        let (range, epoch) = match self.tombstones.get(&message.region) {
+            Some(tombstone) if matches!(body, Body::Gone | Body::Merged { .. }) => {
+                (tombstone.range.clone(), tombstone.epoch)
+            }
+            _ => (message.range.clone(), message.epoch),
         };
         self.ctx.out.messages.push(PeerMessage {
             from_store: message.to_store,
             to_store: message.from_store,
             region: message.region,
             kind: message.kind,
-            range: message.range.clone(),
+            range,
             epoch,
             from: message.to,
             to: message.from,

@@ -73,6 +73,40 @@ fn a_learner_gets_a_snapshot_catches_up_and_becomes_a_voter() {
 }
 
 #[test]
+fn new_members_need_no_vote_of_a_lost_one_after_a_power_cut_of_all() {
+    let mut trial = Trial::new(1);
+    trial.elect(DATA);
+    let write = trial.write(1, put("a", "1"));
+    for store in [2, 3] {
+        trial.add_store(store, &[]);
+        trial.admin(1, DATA, Admin::ChangePeers(add(100 + store, store, PeerRole::Learner)));
+        trial.ticks(10);
+    }
+    let voters = [2, 3].map(|store| add(100 + store, store, PeerRole::Voter)).concat();
+    let voters = trial.admin(1, DATA, Admin::ChangePeers(voters));
+    trial.ticks(20);
+    assert!(trial.is_written(write), "{:?}", trial.reply(voters));
+    let members = trial.report(1, DATA).region;
+    assert_eq!((members.is_joint(), members.peers.len()), (false, 3));
+    assert!([2, 3].map(|store| trial.report(store, DATA).region) == [members.clone(), members]);
+    // One is lost for good, just when the power of all goes.
+    trial.isolate(1);
+    trial.restart(2);
+    trial.restart(3);
+    for _ in 0..100 {
+        trial.ticks(1);
+    }
+    let leader = [2, 3]
+        .map(|store| trial.report(store, DATA))
+        .into_iter()
+        .find(|it| it.role == Role::Leader);
+    let leader = leader.expect("two of three elect one of them").peer.store.0;
+    let write = trial.write(leader, put("b", "1"));
+    trial.ticks(2);
+    assert!(trial.is_written(write));
+}
+
+#[test]
 fn fault_45_a_learner_that_was_promoted_while_it_was_cut_off_can_vote() {
     let mut trial = Trial::new(2);
     trial.lead(DATA, 1);
@@ -293,7 +327,7 @@ fn a_snapshot_does_not_take_keys_that_another_replica_here_owns() {
 }
 
 #[test]
-fn a_replica_that_shrinks_by_a_snapshot_leaves_no_pairs_behind() {
+fn a_replica_that_shrinks_by_a_snapshot_leaves_pairs_that_nobody_here_owns() {
     let mut trial = Trial::with(3, |options| {
         options.log_kept = LogKept { entries: 10, pin_bytes_max: 1_000 };
     });
@@ -304,6 +338,12 @@ fn a_replica_that_shrinks_by_a_snapshot_leaves_no_pairs_behind() {
     let asked = split(&mut trial, 1, "h", 10, [201, 202, 203]);
     trial.settle();
     done(&trial, asked);
+    let id = trial.request();
+    let header = trial.header(RegionId(10));
+    let command = put("m", "new");
+    trial.store(1).core.step(Input::Write(Write { id, header, command, frees: false }));
+    trial.ticks(2);
+    assert!(trial.is_written(id));
     for i in 0..200 {
         trial.write(1, put(&format!("a{i}"), &"v".repeat(100)));
         trial.settle();
@@ -318,5 +358,11 @@ fn a_replica_that_shrinks_by_a_snapshot_leaves_no_pairs_behind() {
     trial.ticks(20);
     assert_eq!(trial.report(3, DATA).region.epoch.version, 2);
     assert_eq!(trial.value(3, "a199").map(|v| v.len()), Some(100));
-    assert_eq!(trial.value(3, "m"), None);
+    assert_eq!(trial.store(3).core.unclaimed(), [KeyRange::new("h", "")]);
+    assert_eq!(trial.value(3, "m").as_deref(), Some("old"));
+    // What is the child's by now takes their place.
+    trial.lose = |_| false;
+    trial.ticks(40);
+    assert_eq!(trial.value(3, "m").as_deref(), Some("new"));
+    assert!(trial.store(3).core.unclaimed().is_empty());
 }

@@ -1,4 +1,4 @@
-//! What a store keeps of a merge that it can't finish yet.
+//! What a store keeps of a merge that it can't finish yet, or never will.
 
 use super::*;
 use crate::admin::{self, Change, Record as AdminRecord};
@@ -66,4 +66,118 @@ fn a_crash_while_the_target_waits_for_its_source_loses_neither() {
     trial.restart(1);
     assert!(trial.store(1).core.region(source.id).is_none());
     assert_eq!(trial.report(1, target.id).region, merged);
+}
+
+/// Stores 1 to 3 merge region 3 into region 4. Store 3 hears nothing of the target all the while, nor of the
+/// changes that the target saw before.
+fn merged_unheard() -> Trial {
+    let region = |id: u64, start: &'static str, end: &'static str| Region {
+        id: RegionId(id),
+        range: KeyRange::new(start, end),
+        epoch: RegionEpoch { conf_version: 1, version: 2 },
+        peers: (1..=3).map(|store| peer(id * 100 + store, store)).collect(),
+        ..Region::default()
+    };
+    let regions = [region(3, "", "m"), region(4, "m", "")];
+    let [source, target] = [RegionId(3), RegionId(4)];
+    let mut trial = Trial::new(0);
+    (1..=3).for_each(|store| trial.add_store(store, &regions));
+    trial.lead(source, 1);
+    trial.lead(target, 1);
+    trial.lose = |message| {
+        let ends = [message.from_store, message.to_store];
+        message.region == RegionId(4) && ends.contains(&StoreId(3))
+    };
+    let learner = Peer { role: PeerRole::Learner, ..peer(404, 4) };
+    for kind in [ChangeKind::Add, ChangeKind::Remove] {
+        let change = Admin::ChangePeers(vec![PeerChange { kind, peer: learner }]);
+        trial.admin(1, target, change);
+        trial.ticks(5);
+    }
+    let now = trial.report(1, target).region;
+    trial.admin(1, source, Admin::PrepareMerge { target: now });
+    trial.ticks(5);
+    let source = trial.report(1, source).region;
+    let RegionPhase::Merging { prepared, .. } = source.phase else {
+        panic!("{source:?} is not prepared");
+    };
+    trial.admin(1, target, Admin::CommitMerge { source, prepared_index: prepared });
+    trial.ticks(5);
+    trial
+}
+
+/// The target leaves store 3.
+fn leave(trial: &mut Trial) {
+    let gone =
+        Admin::ChangePeers(vec![PeerChange { kind: ChangeKind::Remove, peer: peer(403, 3) }]);
+    trial.admin(1, RegionId(4), gone);
+    trial.ticks(5);
+}
+
+#[test]
+fn a_source_leaves_where_its_target_left_before_it_heard_of_the_merge() {
+    let mut trial = merged_unheard();
+    assert!(trial.store(1).core.region(RegionId(3)).is_none());
+    leave(&mut trial);
+    trial.ticks(100);
+    assert!(trial.store(3).core.region(RegionId(3)).is_some(), "the target here may need it");
+    trial.lose = |_| false;
+    trial.ticks(200);
+    assert!(trial.store(3).core.region(RegionId(4)).is_none());
+    assert!(trial.store(3).core.region(RegionId(3)).is_none());
+    trial.restart(3);
+    assert!(trial.store(3).core.region(RegionId(3)).is_none());
+}
+
+#[test]
+fn a_source_stays_where_its_target_may_yet_come_with_a_log_that_takes_it_over() {
+    let mut trial = merged_unheard();
+    // Another store still knows the target as it was before the merge, without a peer on store 3.
+    let source = trial.report(3, RegionId(3)).region;
+    let RegionPhase::Merging { target, prepared, term, target_epoch } = source.phase else {
+        panic!("{source:?} is not prepared");
+    };
+    let tell = |trial: &mut Trial, left: u64| {
+        let epoch = RegionEpoch { version: source.epoch.version + 1, ..source.epoch };
+        let message = PeerMessage {
+            from_store: StoreId(2),
+            to_store: StoreId(3),
+            region: source.id,
+            kind: source.kind,
+            range: source.range.clone(),
+            epoch,
+            from: source.peers[1],
+            to: source.peers[2],
+            body: Body::Merged { prepared: (prepared, term), target, left: Some(left) },
+        };
+        trial.store(3).core.step(Input::Message(message));
+        trial.ticks(5);
+    };
+    let before = source.epoch.version.max(target_epoch.version);
+    let gone = |trial: &mut Trial| {
+        let target = trial.report(3, target).region;
+        let epoch = RegionEpoch { conf_version: target.epoch.conf_version + 1, ..target.epoch };
+        let message = PeerMessage {
+            from_store: StoreId(2),
+            to_store: StoreId(3),
+            region: target.id,
+            kind: target.kind,
+            range: target.range.clone(),
+            epoch,
+            from: target.peers[1],
+            to: target.peers[2],
+            body: Body::Gone,
+        };
+        trial.store(3).core.step(Input::Message(message));
+        trial.ticks(5);
+    };
+    tell(&mut trial, before + 1);
+    assert!(trial.store(3).core.region(source.id).is_some(), "the target is here");
+    trial.restart(3);
+    gone(&mut trial);
+    // By the first word it learns anew what is committed.
+    (0..2).for_each(|_| tell(&mut trial, before));
+    assert_eq!(trial.report(3, source.id).region.phase, source.phase, "the target may come again");
+    tell(&mut trial, before + 1);
+    assert!(trial.store(3).core.region(source.id).is_none());
 }

@@ -10,6 +10,7 @@ mod reads;
 mod repair;
 mod space;
 mod storm;
+mod unclaimed;
 
 use crate::*;
 use bytes::Bytes;
@@ -207,7 +208,10 @@ impl Trial {
         let receiver = self.store(to);
         let mut incoming = receiver.engine.incoming(wanted).unwrap();
         for range in ranges {
-            let pairs = view.scan(&ScanOptions::new(range.clone(), usize::MAX)).unwrap();
+            // What can't be read is not sent.
+            let Ok(pairs) = view.scan(&ScanOptions::new(range.clone(), usize::MAX)) else {
+                return false;
+            };
             receiver.engine.receive(&mut incoming, pairs).unwrap();
         }
         if std::mem::take(&mut receiver.fills_up) {

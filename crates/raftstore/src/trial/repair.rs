@@ -113,6 +113,41 @@ fn only_members_are_asked_and_answered() {
     assert_eq!(answers(ask(peer(102, 2), &elsewhere)), 0);
 }
 
+/// A replica that took neighbours over, or split its keys off, may ask one that has not yet.
+#[test]
+fn the_asker_says_which_keys_are_the_regions() {
+    let mut trial = with_value();
+    let write = trial.write(1, put("m", "2"));
+    trial.ticks(3);
+    assert!(trial.is_written(write));
+    let new = NewRegion { region: RegionId(10), peers: [201, 202, 203].map(PeerId).to_vec() };
+    let keys = vec![Bytes::from_static(b"h")];
+    trial.admin(1, DATA, Admin::Split { keys, new_ids: vec![new] });
+    trial.ticks(3);
+    let (from, to) = (peer(102, 2), peer(101, 1));
+    let region = trial.report(1, DATA).region;
+    let lost = stele_storage::LostValue { key: key("m"), length: 1, crc: checksum::crc32c(b"2") };
+    let now = trial.clock();
+    let mut answers = |range: KeyRange| {
+        let core = &mut trial.store(1).core;
+        core.step(Input::Message(PeerMessage {
+            from_store: from.store,
+            to_store: to.store,
+            region: DATA,
+            kind: region.kind,
+            range,
+            epoch: region.epoch,
+            from,
+            to,
+            body: Body::Lost(vec![lost.clone()]),
+        }));
+        let messages = core.poll(now).unwrap().messages;
+        messages.into_iter().filter(|it| matches!(it.body, Body::Found(_))).count()
+    };
+    assert_eq!(answers(KeyRange::all()), 1);
+    assert_eq!(answers(region.range.clone()), 0);
+}
+
 /// All that the region holds, and what lies around it.
 fn everything() -> KeyRange {
     KeyRange::new(vec![keyspace::LOCAL], vec![keyspace::SYSTEM])

@@ -224,6 +224,7 @@ impl Storm {
         {
             let view = self.trial.store(store).engine.view().unwrap();
             if reader.still(lease, now) {
+                reader.note_reads(1);
                 self.lease_reads += 1;
                 let found = view.get(&key(&name)).unwrap();
                 return self.check(key_number, at_least, found, "lease");

@@ -48,9 +48,11 @@ fn read_message(reader: &mut Reader<'_>, frame: &Bytes) -> Read<PeerMessage> {
     let body = match body_number {
         0 => Body::Raft(read_raft(reader, frame)?),
         1 => Body::Gone,
-        2 => {
+        2 | 12 => {
             let [index, term, target] = reader.numbers()?;
-            Body::Merged { prepared: (LogIndex(index), Term(term)), target: RegionId(target) }
+            let (prepared, target) = ((LogIndex(index), Term(term)), RegionId(target));
+            let left = if body_number == 12 { Some(reader.number()?) } else { None };
+            Body::Merged { prepared, target, left }
         }
         3 => {
             let [term, last] = reader.numbers()?;

@@ -13,7 +13,8 @@ pub fn encode(message: &PeerMessage, head: &mut Vec<u8>, payloads: &mut Vec<Byte
     head.push(match &message.body {
         Body::Raft(_) => 0,
         Body::Gone => 1,
-        Body::Merged { .. } => 2,
+        Body::Merged { left: None, .. } => 2,
+        Body::Merged { left: Some(_), .. } => 12,
         Body::Hibernate { .. } => 3,
         Body::WakeUp => 4,
         Body::Prepared { .. } => 5,
@@ -33,8 +34,9 @@ pub fn encode(message: &PeerMessage, head: &mut Vec<u8>, payloads: &mut Vec<Byte
     peer(head, &message.to);
     match &message.body {
         Body::Raft(body) => raft(body, head, payloads),
-        Body::Merged { prepared: (index, term), target } => {
+        Body::Merged { prepared: (index, term), target, left } => {
             numbers(head, [index.0, term.0, target.0]);
+            left.iter().for_each(|version| varint::put(head, *version));
         }
         Body::Prepared { prepared: (index, term) } => numbers(head, [index.0, term.0]),
         Body::Hibernate { term, last } => numbers(head, [term.0, last.0]),

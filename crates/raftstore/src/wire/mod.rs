@@ -10,6 +10,7 @@
 //!              (raft, gone, merged, hibernate, wake up, prepared)
 //!            | 8 start:bytes end:bytes | 9 start:bytes end:bytes index ranged    (lost, found range)
 //!            | 10 entries | 11 entries                           (lost, found entries)
+//!            | 12 index term target version    (merged, and the target left the receiver's store)
 //! entries  := count (region index term length crc)*        (each one found is a payload)
 //! ranged   := count (key:bytes length expires_at_s)*       (each value is a payload)
 //! lost     := count (key:bytes length crc)*

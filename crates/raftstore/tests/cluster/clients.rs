@@ -254,6 +254,7 @@ impl Clients {
                 let still = reader.still(*lease, local);
                 pending.act = Act::Get(value);
                 if still {
+                    reader.note_reads(1);
                     let returned = Some(self.tick());
                     self.acknowledged += 1;
                     self.record(&pending, returned);

@@ -181,6 +181,42 @@ fn a_source_merged_while_its_store_was_down_is_destroyed_where_its_target_is_gon
     sim.settle();
 }
 
+#[test]
+fn what_a_store_had_of_a_source_that_its_target_split_off_again_stays_until_that_comes() {
+    let mut sim = Sim::with(ModelBackend, 3, &[1, 2, 3], 87, |options| {
+        options.log_kept = LogKept { entries: 10, pin_bytes_max: 100 };
+    });
+    sim.write_surely(DATA, "g", "v");
+    let right = merged_without_store_3(&mut sim);
+    split(&mut sim, right, "f");
+    for i in 0..200 {
+        sim.write(1, right, put(&format!("b{i}"), "v"));
+    }
+    sim.run(SECOND);
+    sim.checkpoint();
+    let what = "the target lets go of its log";
+    sim.run_until(10 * SECOND, what, |sim| sim.report(1, right).unwrap().truncated.0 > 100);
+    sim.lost = |message| message.to_store == StoreId(3) && message.range.start[..] == b"f"[..];
+    sim.start(3);
+    sim.run_until(20 * SECOND, "the source ends", |sim| sim.report(3, DATA).is_none());
+    sim.run(SECOND);
+    for _ in 0..2 {
+        let target = sim.report(3, right).unwrap().region;
+        assert_eq!(target.range, KeyRange::new("", "f"));
+        for name in ["g", "x"] {
+            assert_eq!(sim.value(3, name).as_deref(), Some("v"), "{name}");
+        }
+        assert!(!sim.node(3).core().unclaimed().is_empty());
+        sim.restart(3);
+        sim.run(SECOND);
+    }
+    sim.settle();
+    assert!(sim.node(3).core().unclaimed().is_empty());
+    for name in ["a", "g", "x"] {
+        assert_eq!(sim.value(3, name).as_deref(), Some("v"), "{name}");
+    }
+}
+
 fn crash_while_leaving<B: Backend>(backend: impl Fn() -> B, moments: u64) {
     for moment in 0..moments {
         let mut sim = Sim::with(backend(), 3, &[1, 2, 3], 100 + moment, |_| {});

@@ -5,6 +5,7 @@ use super::edge::Edge;
 use super::ids::IdSource;
 use super::split::{Sizes, Splitter};
 use super::steps;
+use super::unclaimed::find_owners;
 use crate::config::Config;
 use crate::members::Members;
 use crate::observe::counts;
@@ -161,6 +162,7 @@ impl Tasks {
                     soon => Duration::from_millis(u64::from(soon)).min(INTERVAL),
                 };
                 self.take_answer(told, answer).await;
+                find_owners(&self.stores, &self.placement).await;
             }
             Err(status) => {
                 tracing::debug!("heartbeat: {}", status.message());

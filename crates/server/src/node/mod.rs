@@ -11,6 +11,7 @@ mod open;
 mod split;
 mod steps;
 mod system;
+pub(crate) mod unclaimed;
 
 pub(crate) use split::size_of;
 

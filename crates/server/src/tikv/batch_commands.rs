@@ -2,11 +2,13 @@
 //! never ends the stream: that would fail every other one on it.
 
 use super::TikvService;
-use super::put_groups::Groups;
+use super::{get_groups, put_groups};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use stele_proto::kvrpcpb::{Context, GetHealthFeedbackResponse, RawPutResponse};
+use stele_proto::kvrpcpb::{
+    Context, GetHealthFeedbackResponse, RawGetRequest, RawGetResponse, RawPutResponse,
+};
 use stele_proto::tikvpb::batch_commands_request::{Request, request::Cmd};
 use stele_proto::tikvpb::batch_commands_response::{Response, response::Cmd as Done};
 use stele_proto::tikvpb::{
@@ -69,7 +71,7 @@ struct Work {
 impl Work {
     /// Begins every command.
     fn begin(self: Arc<Self>, batch: BatchCommandsRequest) -> Result<(), Box<Status>> {
-        let mut puts = Groups::default();
+        let (mut puts, mut gets) = (put_groups::Groups::default(), get_groups::Groups::default());
         for (id, request) in batch.request_ids.into_iter().zip(batch.requests) {
             self.service.check_cluster(context(&request))?;
             match request.cmd {
@@ -79,12 +81,25 @@ impl Work {
                         self.clone().answer(async move { vec![(id, put_done(response))] });
                     }
                 }
+                Some(Cmd::RawGet(get)) => {
+                    if let Some(get) = gets.add(&self.service.stores, (id, get)) {
+                        self.clone().get(get);
+                    }
+                }
                 cmd => {
                     let service = self.service.clone();
                     let request = Request { cmd };
                     self.clone().answer(async move { vec![(id, run(&service, request).await)] });
                 }
             }
+        }
+        for group in gets.finish() {
+            let work = self.clone();
+            self.clone().answer(async move {
+                let (done, left) = group.run(&work.service);
+                left.into_iter().for_each(|get| work.clone().get(get));
+                done.into_iter().map(|(id, response)| (id, get_done(response))).collect()
+            });
         }
         for group in puts.finish() {
             let service = self.service.clone();
@@ -96,6 +111,12 @@ impl Work {
         Ok(())
     }
 
+    /// Begins a get that goes by itself.
+    fn get(self: Arc<Self>, (id, request): (u64, RawGetRequest)) {
+        let service = self.service.clone();
+        self.answer(async move { vec![(id, get_done(service.get(request).await))] });
+    }
+
     fn answer(self: Arc<Self>, work: impl Future<Output = Vec<Answer>> + Send + 'static) {
         tokio::spawn(async move {
             let done = work.await;
@@ -103,6 +124,10 @@ impl Work {
             let _ = self.answers.send(done).await;
         });
     }
+}
+
+fn get_done(response: RawGetResponse) -> Response {
+    Response { cmd: Some(Done::RawGet(response)) }
 }
 
 fn put_done(response: RawPutResponse) -> Response {

@@ -3,6 +3,7 @@
 mod batch_commands;
 mod checks;
 mod errors;
+mod get_groups;
 mod put_groups;
 mod reads;
 mod writes;

@@ -63,7 +63,7 @@ impl Groups {
 }
 
 /// Whether two requests are checked against the same peer in the same state.
-fn is_same_place(a: &Context, b: &Context) -> bool {
+pub(super) fn is_same_place(a: &Context, b: &Context) -> bool {
     a.region_id == b.region_id
         && a.peer == b.peer
         && a.region_epoch == b.region_epoch

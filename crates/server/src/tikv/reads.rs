@@ -25,16 +25,12 @@ type View = <Engine as StorageEngine>::View;
 
 /// A view that holds everything acknowledged before the request came.
 async fn view(target: &Target) -> Result<Arc<View>, Failure> {
+    if let Some(view) = leased_view(target)? {
+        target.reader.note_reads(1);
+        return Ok(Arc::new(view));
+    }
     let store = &target.store;
     let region = target.header.region;
-    let now = || store.clock().monotonic_nanos();
-    let take = || store.engine().view().map_err(|error| Failure::engine(&error, store.id()));
-    if let Some(lease) = target.reader.lease(now()) {
-        let view = take()?;
-        if target.reader.still(lease, now()) {
-            return Ok(Arc::new(view));
-        }
-    }
     let replica = target.replica_read;
     let read = Read { id: RequestId::default(), header: target.header, replica };
     match store.read(read).await {
@@ -42,7 +38,7 @@ async fn view(target: &Target) -> Result<Arc<View>, Failure> {
         Reply::Refused(refusal) => return Err(Failure::refused(refusal, region, store.id())),
         other => return Err(Failure::Final(format!("unexpected answer to a read: {other:?}"))),
     }
-    let view = take()?;
+    let view = taken(target)?;
     // A split in between gave keys away, and this view may lack what their new owner wrote; a
     // replica that left in between took its pairs with it.
     let current = store.readers().get(region);
@@ -52,6 +48,19 @@ async fn view(target: &Target) -> Result<Arc<View>, Failure> {
     let refused = |refusal| Failure::refused(refusal, region, store.id());
     target.reader.check(&target.header).map_err(refused)?;
     Ok(Arc::new(view))
+}
+
+/// The same, if a lease gives it at once.
+pub fn leased_view(target: &Target) -> Result<Option<View>, Failure> {
+    let now = || target.store.clock().monotonic_nanos();
+    let Some(lease) = target.reader.lease(now()) else { return Ok(None) };
+    let view = taken(target)?;
+    Ok(target.reader.still(lease, now()).then_some(view))
+}
+
+fn taken(target: &Target) -> Result<View, Failure> {
+    let store = &target.store;
+    store.engine().view().map_err(|error| Failure::engine(&error, store.id()))
 }
 
 /// Runs what may wait for the device.
@@ -92,6 +101,17 @@ pub async fn get(stores: &Stores, request: &RawGetRequest) -> Result<Option<Byte
     let view = view(&target).await?;
     let pair = live(&target, &view, family.engine_key(&request.key)).await?;
     Ok(pair.map(|pair| pair.value))
+}
+
+/// What a get of the target's region finds in `view`, if that is at hand and nothing is wrong.
+pub fn get_at_once(target: &Target, view: &View, request: &RawGetRequest) -> Option<Option<Bytes>> {
+    let family = family(&request.cf).ok()?;
+    target.check_key(&request.key).ok()?;
+    let Ok(Cached::Here(pair)) = view.get_cached(&family.engine_key(&request.key)) else {
+        return None;
+    };
+    let now_s = target.store.clock().unix_seconds();
+    Some(pair.filter(|pair| is_live(pair, now_s)).map(|pair| pair.value))
 }
 
 /// `RawGetKeyTTL`: seconds left, 0 for ever; `None` when there is no such key.

@@ -66,6 +66,8 @@ impl EngineView for ModelView {
         {
             if options.keys_only {
                 pair.value = Bytes::new();
+            } else if self.lost.contains(&pair.key) {
+                return Err(Error::corrupt("model", 0, "told to be lost"));
             }
             bytes += pair.key.len() + pair.value.len();
             if !out.is_empty() && bytes > options.bytes_max {

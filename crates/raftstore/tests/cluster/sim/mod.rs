@@ -22,6 +22,8 @@ pub const CLUSTER: ClusterId = ClusterId(7);
 /// All user keys, at the beginning.
 pub const DATA: RegionId = RegionId(2);
 const EVENTS_KEPT: usize = 40;
+/// Between two words of placement.
+const TELL_NANOS: u64 = 250 * MS;
 
 /// What will happen to a store.
 enum Happening<E: StorageEngine> {
@@ -70,6 +72,7 @@ pub struct Sim<B: Backend> {
     pub events: Vec<String>,
     agenda: Agenda<B::Engine>,
     happenings: u64,
+    told_at: u64,
     requests: u64,
     lives: u64,
     next_id: u64,
@@ -133,6 +136,7 @@ impl<B: Backend> Sim<B> {
             events: Vec::new(),
             agenda: BTreeMap::new(),
             happenings: 0,
+            told_at: 0,
             requests: 0,
             lives: 0,
             next_id: 1_000,
@@ -251,6 +255,28 @@ impl<B: Backend> Sim<B> {
         let until = self.now + nanos;
         while self.turn(until) {}
         self.now = until;
+        self.tell_owners();
+    }
+
+    /// Tells stores with unclaimed keys whose they are, as placement does.
+    fn tell_owners(&mut self) {
+        if self.now < self.told_at + TELL_NANOS {
+            return;
+        }
+        self.told_at = self.now;
+        let cores = || self.nodes.values().filter_map(|node| Some((node.id, node.core.as_ref()?)));
+        let regions: Vec<_> = cores().flat_map(|(_, core)| core.readers().all()).collect();
+        let mut told = Vec::new();
+        for (id, core) in cores() {
+            let unclaimed = core.unclaimed();
+            let owns = |it: &&Arc<Region>| unclaimed.iter().any(|range| range.overlaps(&it.range));
+            let owners: Vec<Region> =
+                regions.iter().filter(owns).map(|it| (**it).clone()).collect();
+            told.extend((!owners.is_empty()).then_some((id, owners)));
+        }
+        for (id, owners) in told {
+            self.step(id, Input::Owners(owners));
+        }
     }
 
     /// Lets time pass until something holds; fails when it does not within `nanos`.
@@ -280,6 +306,7 @@ impl<B: Backend> Sim<B> {
             return false;
         }
         self.now = self.now.max(at);
+        self.tell_owners();
         match (happens_first, tick) {
             (false, Some((_, store))) => self.poll(store),
             _ => self.happen(),

@@ -1,4 +1,5 @@
 mod decisions;
 mod fake;
 mod lookups;
+mod owners;
 mod reports;

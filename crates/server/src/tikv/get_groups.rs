@@ -1,0 +1,77 @@
+//! Gets that came in one message and belong to one region share a lease and a view, which was taken
+//! after all of them came. One that is not answered so at once (it needs the device, a round of
+//! consensus or a refusal) goes on by itself.
+
+use super::TikvService;
+use super::checks::{Target, target};
+use super::put_groups::is_same_place;
+use super::reads;
+use crate::observe::{Kind, Outcome};
+use crate::stores::Stores;
+use std::time::Instant;
+use stele_proto::kvrpcpb::{Context, RawGetRequest, RawGetResponse};
+
+/// Gets of one group: more are shared out over processors.
+const GROUP_GETS_MAX: usize = 64;
+
+/// A get of a message, by its number there.
+pub(super) type Get = (u64, RawGetRequest);
+
+/// Gets of one region.
+pub(super) struct Group {
+    context: Context,
+    target: Target,
+    gets: Vec<Get>,
+}
+
+/// Gets of one message.
+#[derive(Default)]
+pub(super) struct Groups {
+    groups: Vec<Group>,
+}
+
+impl Groups {
+    /// Adds a get to those of its region, or gives it back if it must go by itself.
+    pub fn add(&mut self, stores: &Stores, get: Get) -> Option<Get> {
+        let Some(context) = &get.1.context else { return Some(get) };
+        let fits = |group: &&mut Group| {
+            group.gets.len() < GROUP_GETS_MAX && is_same_place(&group.context, context)
+        };
+        if let Some(group) = self.groups.iter_mut().find(fits) {
+            group.gets.push(get);
+            return None;
+        }
+        let Ok(target) = target(stores, Some(context)) else { return Some(get) };
+        self.groups.push(Group { context: context.clone(), target, gets: vec![get] });
+        None
+    }
+
+    /// All groups.
+    pub fn finish(self) -> Vec<Group> {
+        self.groups
+    }
+}
+
+impl Group {
+    /// The answers that are at hand, and the gets that must go by themselves.
+    pub fn run(self, service: &TikvService) -> (Vec<(u64, RawGetResponse)>, Vec<Get>) {
+        let started = Instant::now();
+        let Ok(Some(view)) = reads::leased_view(&self.target) else {
+            return (Vec::new(), self.gets);
+        };
+        let (mut done, mut left) = (Vec::with_capacity(self.gets.len()), Vec::new());
+        for (id, request) in self.gets {
+            match reads::get_at_once(&self.target, &view, &request) {
+                Some(value) => {
+                    let not_found = value.is_none();
+                    let value = value.unwrap_or_default();
+                    done.push((id, RawGetResponse { value, not_found, ..Default::default() }));
+                }
+                None => left.push((id, request)),
+            }
+        }
+        self.target.reader.note_reads(done.len() as u64);
+        service.metrics.requests(Kind::Get, done.len(), started.elapsed(), Outcome::Served, None);
+        (done, left)
+    }
+}
