@@ -22,6 +22,8 @@ const FAR_BELOW: f64 = 0.7;
 const TRIAL: Duration = Duration::from_millis(500);
 const TRIAL_BYTES_MIN: u64 = 4 * MIB;
 const IMAGE: &str = ".img";
+/// File systems without a disk.
+const MEMORY: [&str; 2] = ["tmpfs", "ramfs"];
 const NEEDS: &str = "--device limited needs root, loop devices and the blkio cgroup of version 1";
 
 /// Which of them.
@@ -60,6 +62,8 @@ pub struct Device {
     pub folder: PathBuf,
     /// For the page.
     pub description: String,
+    /// No disk at all: the files lie in memory.
+    pub is_memory: bool,
 }
 
 /// Makes the place below `work`, for up to `bytes`, and proves that its limit holds.
@@ -69,14 +73,24 @@ pub fn prepare(profile: Profile, work: &Path, bytes: u64, undo: &mut Undo) -> Re
     let folder = work.join(format!("{PREFIX}{}", std::process::id()));
     fs::create_dir(&folder).with_context(|| format!("creating {}", folder.display()))?;
     undo.add(&format!("rm -rf {}", quoted(&folder)))?;
+    let path = work.display().to_string();
+    let below = run("df", &["--output=source,fstype", &path])?;
+    let below = below.lines().last().unwrap_or_default().split_whitespace().collect::<Vec<_>>();
+    let is_memory = below.iter().any(|kind| MEMORY.contains(kind));
+    let below = below.join(", ");
     match profile {
-        Profile::AsIs => Ok(Device { folder, description: "the disk as it is".to_owned() }),
+        Profile::AsIs => {
+            let description = format!("the disk as it is ({below})");
+            Ok(Device { folder, description, is_memory })
+        }
         Profile::Limited(rate) => {
+            ensure!(!is_memory, "{path} lies in memory ({below}); --work DIR on a disk");
             let image = work.join(format!("{PREFIX}{}{IMAGE}", std::process::id()));
             let limits = mount(&image, &folder, bytes, undo).context(NEEDS)?;
             limits.set(rate, undo).context(NEEDS)?;
             let description = prove(&folder, rate)?;
-            Ok(Device { folder, description })
+            let description = format!("{description}; below it {below}");
+            Ok(Device { folder, description, is_memory })
         }
     }
 }

@@ -14,7 +14,7 @@ mod undo;
 
 use crate::process::{build, build_stele};
 use crate::workspace::Workspace;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use device::{Device, Profile};
 use measure::{Measuring, Programs, Results};
 use memory::Cgroup;
@@ -119,9 +119,12 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let work = options.work.clone().unwrap_or_else(|| workspace.target.join("figures-work"));
     let bytes = disk_bytes(&spec, &jobs, amounts)?;
     let device = device::prepare(options.profile, &work, bytes, &mut undo)?;
-    let cgroup = Cgroup::make(&mut undo);
+    let cgroup = match device.is_memory {
+        true => Err(anyhow!("the data lies in memory, not on a disk; --work DIR elsewhere")),
+        false => Cgroup::make(&mut undo),
+    };
     if let Err(error) = &cgroup {
-        header.left_out.push(format!("memory is not limited as in the papers: {error:#}"));
+        header.left_out.push(format!("the page cache is not limited as in the papers: {error:#}"));
     }
     header.setup = setup(workspace, options, rounds, &device);
     let is_limited = cgroup.is_ok();
