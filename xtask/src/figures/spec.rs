@@ -182,7 +182,7 @@ impl Spec {
     fn check(&self, figure: &Figure) -> Result<()> {
         let run = self.run(&figure.run)?;
         ensure!(!run.points.is_empty(), "its run has no points");
-        let one_of_them = figure.phase.is_some() != !figure.phases.is_empty();
+        let one_of_them = figure.phase.is_some() == figure.phases.is_empty();
         ensure!(one_of_them, "it needs `phase` or `phases`");
         let is_point = |name: &&String| run.points.iter().any(|point| point.x == **name);
         let strange = figure.points.iter().find(|name| !is_point(name));
