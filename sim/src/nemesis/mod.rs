@@ -265,8 +265,8 @@ impl World {
         damaged.into_iter().for_each(|slot| self.look_and_exchange(slot));
         let now = self.now;
         for id in self.nodes.keys().copied().collect::<Vec<_>>() {
+            self.go_on(id);
             if let Some(node) = self.nodes.get_mut(&id) {
-                node.paused_until = node.paused_until.min(now);
                 node.set_rate(now, 1_000_000);
             }
             self.start_node(id);

@@ -104,7 +104,10 @@ fn huge(message: &PeerMessage, raft: &RaftMessage) -> Option<PeerMessage> {
 fn changed(message: &PeerMessage, raft: &RaftMessage, other: Option<Peer>) -> Option<PeerMessage> {
     let mut forged = raft.clone();
     match raft.kind {
-        RaftKind::Append if !raft.entries.is_empty() => {
+        // What `raft` batches may not follow its index, and would after this.
+        RaftKind::Append
+            if raft.entries.first().is_some_and(|it| it.index == raft.index.next()) =>
+        {
             forged.entries.iter_mut().for_each(|entry| entry.index = entry.index.next());
         }
         RaftKind::AppendResponse if raft.index.0.is_multiple_of(2) => {

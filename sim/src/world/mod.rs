@@ -282,6 +282,20 @@ impl World {
         holds(self)
     }
 
+    /// A process that stands still goes on now, and with it what waited for that.
+    pub(super) fn go_on(&mut self, node: u64) {
+        let now = self.now;
+        let Some(it) = self.nodes.get_mut(&node).filter(|it| it.paused_until > now) else { return };
+        let until = std::mem::replace(&mut it.paused_until, now);
+        let put_off = self.agenda.range((until, 0)..(until + 1, 0));
+        let waits = put_off.filter(|(_, happening)| self.node_of(happening) == Some(node));
+        for (at, number) in waits.map(|(key, _)| *key).collect::<Vec<_>>() {
+            if let Some(happening) = self.agenda.remove(&(at, number)) {
+                self.agenda.insert((now, number), happening);
+            }
+        }
+    }
+
     fn next(&mut self, until: u64) -> bool {
         let Some(entry) = self.agenda.first_entry().filter(|entry| entry.key().0 <= until) else {
             return false;
