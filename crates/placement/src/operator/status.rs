@@ -85,6 +85,13 @@ fn enter_status(
     if region.is_joint() {
         return impossible("another joint change is under way");
     }
+    // Rule: all of these change at once. Where only some have, somebody else did it, and the leader would
+    // refuse the rest until the operator's time is up.
+    let is_partly = promote.iter().any(|peer| votes(role(peer)))
+        || demote.iter().any(|peer| !votes(role(peer)));
+    if is_partly && !mutant::active("placement.enter_partly") {
+        return impossible("somebody else has changed who votes");
+    }
     for peer in promote {
         match role(peer) {
             None => return impossible(format!("the learner on store {} is gone", peer.store)),
