@@ -47,10 +47,29 @@ impl Design {
         }
     }
 
+    /// The same with a memtable of so many bytes, and runs and caches in the same proportion to it.
+    pub fn options_with(self, buffers_bytes: u64) -> Options {
+        let usual = self.options();
+        let bytes = usize::try_from(buffers_bytes).unwrap_or(usize::MAX);
+        Options {
+            entry_cache_bytes_max: bytes / 2,
+            value_cache_bytes_max: bytes,
+            memtable_bytes_max: bytes,
+            block_cache_bytes_max: bytes,
+            run_bytes_max: buffers_bytes,
+            ..usual
+        }
+    }
+
     /// Opens the store in `dir`, creating it when there is none.
     pub fn open(self, dir: &Path) -> Result<Store> {
-        let (vfs, clock) = (Arc::new(RealVfs::new()), Arc::new(SystemClock::new()));
-        let opened = Store::open(vfs, clock, dir, self.options(), Replay::Committed);
-        opened.map(|(store, _)| store)
+        open(dir, self.options())
     }
+}
+
+/// Opens the store in `dir` with these settings, creating it when there is none.
+pub fn open(dir: &Path, options: Options) -> Result<Store> {
+    let (vfs, clock) = (Arc::new(RealVfs::new()), Arc::new(SystemClock::new()));
+    let opened = Store::open(vfs, clock, dir, options, Replay::Committed);
+    opened.map(|(store, _)| store)
 }

@@ -2,7 +2,7 @@
 
 use crate::process::run_shown;
 use crate::workspace::{Workspace, cargo};
-use crate::{cluster, demo, docs, fuzz, histories, mutants, peers, soak, spec, tidy};
+use crate::{cluster, demo, docs, figures, fuzz, histories, mutants, peers, soak, spec, tidy};
 use anyhow::{Result, bail};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ type Step = (&'static str, fn(&Workspace) -> Result<()>);
 /// Seconds that each fuzz target gets here; longer runs are made by hand.
 const FUZZ_SECONDS: u64 = 2;
 
-const STEPS: [Step; 14] = [
+const STEPS: [Step; 15] = [
     ("format", |w| run_cargo(w, &["fmt", "--all", "--check"])),
     ("lints", |w| {
         let lint = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
@@ -33,6 +33,7 @@ const STEPS: [Step; 14] = [
     ("simulation", simulation),
     ("histories", |w| histories::run(w, 12)),
     ("benches", benches),
+    ("figures", |w| figures::run(w, &figures::Options::tiny())),
 ];
 
 /// Runs all steps, also after one failed; fails if any did.

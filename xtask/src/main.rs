@@ -5,6 +5,7 @@ mod ci;
 mod cluster;
 mod demo;
 mod docs;
+mod figures;
 mod fuzz;
 mod histories;
 mod mutants;
@@ -32,6 +33,10 @@ const USAGE: &str = "usage: cargo xtask <command>
                             faults, figures and foreign clients against real clusters
   peers [--etcd BIN] [--redis BIN] [--dev] [ARGUMENTS OF stele bench wire]
                             Stele and other servers under one load, three processes each
+  figures [--only NAME] [--scale F] [--rounds N] [--device limited=200MBps] [--etcd BIN]
+          [--tiny] [--dev] [--work DIR] [--out DIR]
+                            figures of the papers: measured, and one page with the papers' numbers
+                            beside ours; NAME may be a beginning
   catalogue [--bless]       check or write docs/testing.md: which test is about which fault
   fuzz [--seconds S] [--seed N] [--only NAME] [--guided]
                             run every fuzz target, 10 seconds each; --guided builds with coverage
@@ -89,6 +94,11 @@ fn run(arguments: &[String]) -> Result<()> {
         }
         "cluster" => cluster::run(&workspace, rest),
         "peers" => peers::run(&workspace, &peers_options(flags)?),
+        "figures" => {
+            let options = figures::Options::from(&mut flags)?;
+            flags.end()?;
+            figures::run(&workspace, &options)
+        }
         "catalogue" => {
             let bless = flags.switch("--bless");
             flags.end()?;
@@ -129,6 +139,7 @@ fn peers_options(mut flags: Flags) -> Result<peers::Options> {
         redis: flags.value("--redis")?.map(Into::into),
         dev: flags.switch("--dev"),
         load: flags.rest,
+        within: Vec::new(),
     })
 }
 

@@ -1,6 +1,6 @@
 //! Stele beside other servers on this machine: three processes of each on loopback, one load for all.
 
-use crate::process::{build_stele, run_shown};
+use crate::process::{build_stele, run_shown, within};
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::File;
@@ -26,31 +26,44 @@ pub struct Options {
     pub dev: bool,
     /// For `stele bench wire`.
     pub load: Vec<String>,
+    /// Words before every server's command, which run it.
+    pub within: Vec<String>,
 }
 
 /// Starts the servers, measures them in turn, stops them.
 pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let stele = build_stele(workspace, !options.dev)?;
     let work = tempfile::tempdir_in(&workspace.target)?;
-    let mut groups = vec![start_stele(&stele, work.path())?];
+    with_servers(&stele, work.path(), options, run_shown)
+}
+
+/// Starts the servers with their data below `work`, hands over the command that measures them, and stops
+/// them.
+pub fn with_servers<T>(
+    stele: &Path,
+    work: &Path,
+    options: &Options,
+    measure: impl FnOnce(&mut Command) -> Result<T>,
+) -> Result<T> {
+    let mut groups = vec![start_stele(stele, work, &options.within)?];
     if let Some(etcd) = &options.etcd {
-        groups.push(start_etcd(etcd, work.path())?);
+        groups.push(start_etcd(etcd, work, &options.within)?);
     }
     if let Some(redis) = &options.redis {
-        groups.push(start_redis(redis, work.path())?);
+        groups.push(start_redis(redis, work, &options.within)?);
     }
     for group in &mut groups {
         group.wait_until_served()?;
     }
     thread::sleep(SETTLE);
-    let mut bench = Command::new(&stele);
+    let mut bench = Command::new(stele);
     bench.args(["bench", "wire"]);
     for group in &groups {
         bench.arg("--target").arg(group.url());
     }
     let pids: Vec<String> = groups.iter().map(Group::pids).collect();
     bench.arg("--pids").arg(pids.join("/")).args(&options.load);
-    run_shown(&mut bench)
+    measure(&mut bench)
 }
 
 /// The processes of one system; they end with it.
@@ -58,12 +71,13 @@ struct Group {
     scheme: &'static str,
     addresses: Vec<String>,
     processes: Vec<Child>,
+    within: Vec<String>,
 }
 
 impl Group {
-    fn new(scheme: &'static str) -> Result<Self> {
+    fn new(scheme: &'static str, within: &[String]) -> Result<Self> {
         let addresses = (0..NODES).map(|_| free_address()).collect::<Result<_>>()?;
-        Ok(Self { scheme, addresses, processes: Vec::new() })
+        Ok(Self { scheme, addresses, processes: Vec::new(), within: within.to_vec() })
     }
 
     fn url(&self) -> String {
@@ -76,7 +90,8 @@ impl Group {
     }
 
     /// Starts a process whose output goes to a file of `work`.
-    fn start(&mut self, work: &Path, command: &mut Command) -> Result<()> {
+    fn start(&mut self, work: &Path, command: &Command) -> Result<()> {
+        let mut command = within(&self.within, command);
         let log = work.join(format!("{}-{}.log", self.scheme, self.processes.len() + 1));
         let file = File::create(&log)?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
@@ -86,17 +101,19 @@ impl Group {
     }
 
     fn wait_until_served(&mut self) -> Result<()> {
+        self.addresses.clone().iter().try_for_each(|address| self.wait_for(address))
+    }
+
+    fn wait_for(&mut self, address: &str) -> Result<()> {
         let started = Instant::now();
-        for address in &self.addresses {
-            while TcpStream::connect(address).is_err() {
-                for process in &mut self.processes {
-                    ensure!(process.try_wait()?.is_none(), "a {} process has ended", self.scheme);
-                }
-                if started.elapsed() > STARTED_WITHIN {
-                    bail!("{} does not listen on {address}", self.scheme);
-                }
-                thread::sleep(Duration::from_millis(50));
+        while TcpStream::connect(address).is_err() {
+            for process in &mut self.processes {
+                ensure!(process.try_wait()?.is_none(), "a {} process has ended", self.scheme);
             }
+            if started.elapsed() > STARTED_WITHIN {
+                bail!("{} does not listen on {address}", self.scheme);
+            }
+            thread::sleep(Duration::from_millis(50));
         }
         Ok(())
     }
@@ -116,8 +133,8 @@ fn free_address() -> Result<String> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
 }
 
-fn start_stele(binary: &Path, work: &Path) -> Result<Group> {
-    let mut group = Group::new("stele")?;
+fn start_stele(binary: &Path, work: &Path, within: &[String]) -> Result<Group> {
+    let mut group = Group::new("stele", within)?;
     let addresses = group.addresses.clone();
     for (number, address) in addresses.iter().enumerate() {
         let mut node = Command::new(binary);
@@ -126,19 +143,17 @@ fn start_stele(binary: &Path, work: &Path) -> Result<Group> {
         if number > 0 {
             node.args(["--join", &addresses[0]]);
         }
-        group.start(work, &mut node)?;
+        group.start(work, &node)?;
         if number == 0 {
             // The others join what the first has founded.
-            let mut first =
-                Group { scheme: "stele", addresses: vec![address.clone()], processes: vec![] };
-            first.wait_until_served()?;
+            group.wait_for(address)?;
         }
     }
     Ok(group)
 }
 
-fn start_etcd(binary: &Path, work: &Path) -> Result<Group> {
-    let mut group = Group::new("etcd")?;
+fn start_etcd(binary: &Path, work: &Path, within: &[String]) -> Result<Group> {
+    let mut group = Group::new("etcd", within)?;
     let peers = (0..NODES).map(|_| free_address()).collect::<Result<Vec<String>>>()?;
     let cluster: Vec<String> =
         peers.iter().enumerate().map(|(at, peer)| format!("m{at}=http://{peer}")).collect();
@@ -152,14 +167,14 @@ fn start_etcd(binary: &Path, work: &Path) -> Result<Group> {
         node.args(["--initial-cluster", &cluster.join(","), "--initial-cluster-state", "new"]);
         // Its default is 2 GiB, after which it refuses writes.
         node.args(["--quota-backend-bytes", "8589934592", "--log-level", "error"]);
-        group.start(work, &mut node)?;
+        group.start(work, &node)?;
     }
     Ok(group)
 }
 
 /// One primary and its replicas, each write synced: weaker than consensus, as `WAIT` only counts.
-fn start_redis(binary: &Path, work: &Path) -> Result<Group> {
-    let mut group = Group::new("redis")?;
+fn start_redis(binary: &Path, work: &Path, within: &[String]) -> Result<Group> {
+    let mut group = Group::new("redis", within)?;
     let primary_port = group.addresses[0].rsplit(':').next().unwrap_or_default().to_owned();
     for (at, address) in group.addresses.clone().iter().enumerate() {
         let dir = work.join(format!("redis-{at}"));
@@ -171,7 +186,7 @@ fn start_redis(binary: &Path, work: &Path) -> Result<Group> {
         if at > 0 {
             node.args(["--replicaof", "127.0.0.1", &primary_port]);
         }
-        group.start(work, &mut node)?;
+        group.start(work, &node)?;
     }
     Ok(group)
 }

@@ -58,16 +58,41 @@ pub fn run_shown(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// The same command by way of these words, which run what follows them.
+pub fn within(words: &[String], command: &Command) -> Command {
+    let mut all = words.iter().map(AsRef::as_ref).chain([command.get_program()]);
+    let mut wrapped = Command::new(all.next().unwrap_or_default());
+    wrapped.args(all).args(command.get_args());
+    wrapped
+}
+
 /// Builds the `stele` binary and returns its path.
 pub fn build_stele(workspace: &Workspace, release: bool) -> Result<PathBuf> {
+    compile(workspace, "stele-cli", release, &[])?;
+    built(workspace, "stele", release)
+}
+
+/// Builds a package whose binary has its name, and returns the binary's path.
+pub fn build(
+    workspace: &Workspace,
+    package: &str,
+    release: bool,
+    features: &[&str],
+) -> Result<PathBuf> {
+    compile(workspace, package, release, features)?;
+    built(workspace, package, release)
+}
+
+fn compile(workspace: &Workspace, package: &str, release: bool, features: &[&str]) -> Result<()> {
     let mut build = Command::new(cargo());
-    build.args(["build", "--quiet", "--package", "stele-cli"]).current_dir(&workspace.root);
-    if release {
-        build.arg("--release");
-    }
-    run_shown(&mut build)?;
+    build.args(["build", "--quiet", "--package", package]).args(features);
+    build.args(release.then_some("--release")).current_dir(&workspace.root);
+    run_shown(&mut build)
+}
+
+fn built(workspace: &Workspace, name: &str, release: bool) -> Result<PathBuf> {
     let profile = if release { "release" } else { "debug" };
-    let binary = workspace.target.join(profile).join("stele");
+    let binary = workspace.target.join(profile).join(name);
     anyhow::ensure!(binary.is_file(), "{} was not built", binary.display());
     Ok(binary)
 }
@@ -75,6 +100,18 @@ pub fn build_stele(workspace: &Workspace, release: bool) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_before_a_command_run_it() {
+        let mut command = Command::new("echo");
+        command.args(["a b", "c"]);
+        let words = ["sh", "-c", "\"$@\"", "sh"].map(str::to_owned);
+        for words in [&words[..], &[]] {
+            let (_, printed) =
+                run_limited(&mut within(words, &command), Duration::from_secs(20)).unwrap();
+            assert_eq!(printed, "a b c\n");
+        }
+    }
 
     #[test]
     fn a_child_past_its_limit_is_killed_and_both_streams_are_kept() {

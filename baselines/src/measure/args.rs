@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use stele_types::size::parse_bytes;
 
 const SWITCHES: [&str; 1] = ["quick"];
-const VALUES: [&str; 11] = [
+const VALUES: [&str; 14] = [
     "systems",
     "value",
     "bytes",
@@ -16,6 +16,9 @@ const VALUES: [&str; 11] = [
     "rounds",
     "stores",
     "sort-threshold",
+    "buffers",
+    "cgroup",
+    "page-cache",
     "dir",
 ];
 

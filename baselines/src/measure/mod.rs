@@ -3,6 +3,7 @@
 mod args;
 mod drive;
 mod machine;
+mod page_cache;
 mod phases;
 mod recovery;
 mod report;
@@ -20,7 +21,8 @@ use system::System;
 /// How the program is called.
 pub const USAGE: &str = "usage: stele-baselines <phases> [settings]
 
-  phases: put, get, scan, ycsb (all six), ycsb-a .. ycsb-f, or several between commas; or recovery.
+  phases: put, get, scan, scan-of-N (of N pairs), mix-P (P percent gets, the rest puts), ycsb (all six),
+          ycsb-a .. ycsb-f, or several between commas; or recovery.
           Every run begins with a load, which is what `put` measures. The others begin with a cold
           page cache, and may be named more than once: scans make an engine sort.
 
@@ -31,6 +33,10 @@ pub const USAGE: &str = "usage: stele-baselines <phases> [settings]
   --scan-length 100 pairs of a scan            --scans N       scans
   --rounds 3        of all systems in turn     --stores 3      replicas
   --sort-threshold  bytes at which `nezha` sorts (default: two fifths of --bytes)
+  --buffers 64M     memtables and table files; caches in proportion
+  --cgroup DIR --page-cache BYTES
+                    gives each replica's machine so much page cache by the memory cgroup (version 1) in
+                    which this runs: all of it for a load, the leader's for the rest
   --dir DIR         where the stores go        --quick         the smallest run";
 
 /// Runs what the command line asks for.
@@ -77,6 +83,7 @@ fn print_settings(what: &str, plan: &Plan, systems: &[System]) {
         "ops": plan.ops,
         "scans": plan.scans,
         "scan_length": plan.scan_length,
+        "buffers_bytes": plan.buffers_bytes,
         "rounds": plan.rounds,
         "dir": plan.dir,
         "processors": std::thread::available_parallelism().map_or(0, usize::from),

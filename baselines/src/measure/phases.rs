@@ -3,6 +3,7 @@
 use super::args::Args;
 use super::drive::{Outcome, closed_loops};
 use super::machine::{forget_cached, settle, written_bytes};
+use super::page_cache::PageCache;
 use super::workload::{KEY_BYTES, Values, Zipf, key};
 use crate::harness::Cluster;
 use anyhow::{Context, Result, bail, ensure};
@@ -29,6 +30,10 @@ pub enum Phase {
     Put,
     Get,
     Scan,
+    /// Of so many pairs.
+    ScanOf(u64),
+    /// So many percent gets, the rest puts.
+    Mix(u64),
     Ycsb(char),
 }
 
@@ -44,17 +49,28 @@ impl Phase {
                 "get" => phases.push(Self::Get),
                 "scan" => phases.push(Self::Scan),
                 "ycsb" => phases.extend(YCSB.map(Self::Ycsb)),
-                other => match other.strip_prefix("ycsb-").and_then(|it| it.chars().next()) {
-                    Some(workload) if YCSB.contains(&workload) => phases.push(Self::Ycsb(workload)),
-                    _ => bail!("no phase `{other}`\n\n{}", super::USAGE),
-                },
+                other => phases.push(Self::with_a_number(other, &YCSB)?),
             }
         }
         Ok(phases)
     }
 
+    fn with_a_number(text: &str, ycsb: &[char]) -> Result<Self> {
+        let after = |start| text.strip_prefix(start);
+        let number = |start| after(start).and_then(|it| it.parse::<u64>().ok());
+        match (number("scan-of-"), number("mix-"), after("ycsb-").and_then(|it| it.chars().next()))
+        {
+            (Some(length), ..) if length > 0 => Ok(Self::ScanOf(length)),
+            (_, Some(percent), _) if percent <= 100 => Ok(Self::Mix(percent)),
+            (.., Some(workload)) if ycsb.contains(&workload) => Ok(Self::Ycsb(workload)),
+            _ => bail!("no phase `{text}`\n\n{}", super::USAGE),
+        }
+    }
+
     pub fn name(self) -> String {
         match self {
+            Self::ScanOf(length) => format!("scan-of-{length}"),
+            Self::Mix(percent) => format!("mix-{percent}"),
             Self::Put => "put".into(),
             Self::Get => "get".into(),
             Self::Scan => "scan".into(),
@@ -75,10 +91,13 @@ pub struct Plan {
     pub scan_length: u64,
     pub rounds: usize,
     pub sort_threshold_bytes: u64,
+    pub buffers_bytes: u64,
     /// Of silence before an election.
     pub election_ticks: u64,
     /// How long nothing is written when a group has come to rest.
     pub rest: Duration,
+    /// The page cache of each replica's machine, by the memory cgroup in that folder.
+    pub page_cache: Option<(PathBuf, u64)>,
     pub dir: PathBuf,
     pub args: Args,
 }
@@ -91,6 +110,11 @@ impl Plan {
         ensure!(keys >= 100, "--bytes holds fewer than 100 values");
         let scan_length = args.number("scan-length", 100, 20)?;
         let dir = args.text("dir").map_or_else(std::env::temp_dir, PathBuf::from);
+        let page_cache = match (args.text("cgroup"), args.text("page-cache")) {
+            (Some(cgroup), Some(_)) => Some((cgroup.into(), args.number("page-cache", 0, 0)?)),
+            (None, None) => None,
+            _ => bail!("--cgroup and --page-cache come together"),
+        };
         std::fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
         Ok(Self {
             stores: args.number("stores", 3, 3)?,
@@ -102,11 +126,19 @@ impl Plan {
             scan_length,
             rounds: args.number("rounds", 3, 1)?.max(1) as usize,
             sort_threshold_bytes: args.number("sort-threshold", bytes / 5 * 2, bytes / 5 * 2)?,
+            buffers_bytes: args.number("buffers", 64 << 20, 64 << 20)?,
             election_ticks: if args.quick() { QUICK_ELECTION_TICKS } else { ELECTION_TICKS },
             rest: if args.quick() { QUICK_REST } else { REST },
+            page_cache,
             dir,
             args: args.clone(),
         })
+    }
+
+    /// Limits the page cache to that of so many replicas, if it is to be limited.
+    pub fn limit_page_cache(&self, replicas: u64) -> Result<Option<PageCache>> {
+        let Some((cgroup, bytes)) = &self.page_cache else { return Ok(None) };
+        PageCache::limit(cgroup.clone(), replicas * bytes).map(Some)
     }
 
     pub fn payload(&self, pairs: u64) -> f64 {
@@ -151,16 +183,22 @@ where
     /// Loads, then measures the phases, from a cold page cache each.
     pub fn phases(&self, phases: &[Phase]) -> Result<Vec<Value>> {
         let before = written_bytes()?;
+        let cache = self.plan.limit_page_cache(self.plan.stores)?;
         let load = self.load()?;
         settle(self.plan.rest)?;
         let mut lines = Vec::new();
         if phases.contains(&Phase::Put) {
             let mut line = self.line("put", &load);
+            line["per_100_ms"] = json!(load.per_100_ms);
             let per_replica = self.plan.payload(self.plan.keys) * self.plan.stores as f64;
             let written = (written_bytes()? - before) as f64;
             line["written_per_payload"] = json!(load.written_bytes as f64 / per_replica);
             line["written_per_payload_settled"] = json!(written / per_replica);
             lines.push(line);
+        }
+        if let (Some(cache), Some((_, bytes))) = (&cache, &self.plan.page_cache) {
+            // The followers read nothing: what is left to them would be the leader's.
+            cache.resize(*bytes);
         }
         for (at, phase) in phases.iter().enumerate().filter(|(_, phase)| **phase != Phase::Put) {
             let earlier = phases.iter().take(at).filter(|it| *it == phase).count();
@@ -169,12 +207,17 @@ where
             let outcome = match phase {
                 Phase::Put => continue,
                 Phase::Get => self.gets()?,
-                Phase::Scan => self.scans()?,
+                Phase::Scan => self.scans(self.plan.scans, self.plan.scan_length)?,
+                Phase::ScanOf(length) => {
+                    self.scans((self.plan.keys / length).max(self.plan.clients as u64), *length)?
+                }
+                Phase::Mix(reads) => self.mix(*reads)?,
                 Phase::Ycsb(workload) => self.ycsb(*workload)?,
             };
             lines.push(self.line(&format!("{}{again}", phase.name()), &outcome));
             settle(self.plan.rest)?;
         }
+        cache.map_or(Ok(()), PageCache::end)?;
         Ok(lines)
     }
 
@@ -185,6 +228,7 @@ where
             "ops": outcome.ops,
             "seconds": outcome.seconds,
             "ops_per_s": outcome.ops as f64 / outcome.seconds,
+            "mean_us": outcome.nanos.mean() / 1e3,
             "p50_us": micros(0.5),
             "p99_us": micros(0.99),
             "cpu_us_per_op": outcome.cpu_seconds * 1e6 / outcome.ops as f64,
@@ -202,14 +246,27 @@ where
     }
 
     /// From any place on.
-    fn scans(&self) -> Result<Outcome> {
-        let Plan { clients, scans, scan_length, .. } = *self.plan;
-        let length = scan_length as usize;
-        closed_loops(self.cluster, clients, scans, |client, _, random| {
+    fn scans(&self, scans: u64, length: u64) -> Result<Outcome> {
+        let length = length as usize;
+        closed_loops(self.cluster, self.plan.clients, scans, |client, _, random| {
             // So low that the keys after it suffice.
             let start = random.draw() / 100 * 80;
             let found = client.scan(&start.to_be_bytes(), length)?;
             ensure!(found.len() == length, "a scan gave {} pairs", found.len());
+            Ok(())
+        })
+    }
+
+    /// Gets and puts of keys by Zipf's law.
+    fn mix(&self, reads_percent: u64) -> Result<Outcome> {
+        let zipf = Zipf::new(self.plan.keys);
+        closed_loops(self.cluster, self.plan.clients, self.plan.ops, |client, _, random| {
+            let reads = random.below(100) < reads_percent;
+            let chosen = key(zipf.scattered(random));
+            if !reads {
+                return client.put(&chosen, self.values.any(random));
+            }
+            ensure!(client.get(&chosen)?.is_some(), "a key is missing");
             Ok(())
         })
     }
@@ -254,5 +311,21 @@ where
             }
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phases_are_read_back_from_their_names() {
+        let text = "put,get,scan,scan-of-1000,mix-90,ycsb-e";
+        let phases = Phase::parse(text).unwrap();
+        let names: Vec<String> = phases.iter().map(|phase| phase.name()).collect();
+        assert_eq!(names.join(","), text);
+        for wrong in ["scan-of-0", "scan-of-", "mix-101", "ycsb-g", "puts", ""] {
+            assert!(Phase::parse(wrong).is_err(), "{wrong}");
+        }
     }
 }

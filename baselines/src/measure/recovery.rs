@@ -3,13 +3,14 @@
 use super::args::Args;
 use super::drive::closed_loops;
 use super::machine::forget_cached;
+use super::page_cache::PageCache;
 use super::phases::{Measured, Plan};
 use super::system::{System, store_dirs};
 use super::workload::key;
 use crate::harness::{Client, Cluster};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -27,7 +28,8 @@ const CHECKED: u64 = 1_000;
 pub fn measure(system: &System, plan: &Plan, dir: &Path) -> Result<Vec<Value>> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(CHILD).args(plan.args.again(&["systems", "dir"]));
-    command.arg("--systems").arg(system.name).arg("--dir").arg(dir).stdout(Stdio::piped());
+    command.arg("--systems").arg(system.name).arg("--dir").arg(dir);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().context("starting the process to be killed")?;
     let output = child.stdout.take().context("the child has no output")?;
     let mut line = String::new();
@@ -42,11 +44,20 @@ pub fn measure(system: &System, plan: &Plan, dir: &Path) -> Result<Vec<Value>> {
 
 /// The child's part.
 pub fn serve(args: &Args) -> Result<()> {
+    end_with_parent();
     let plan = Plan::from(args)?;
     for system in System::chosen(args, &plan)? {
         system.load(&plan)?;
     }
     Ok(())
+}
+
+/// Who was to kill this process may be killed itself: its end of the standard input closes then.
+fn end_with_parent() {
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read(&mut [0]);
+        std::process::exit(1);
+    });
 }
 
 /// Loads, says so, and puts the same keys again until killed.
@@ -56,6 +67,7 @@ where
     E::View: 'static,
     E::Incoming: 'static,
 {
+    let _cache = plan.limit_page_cache(plan.stores)?;
     let measured = Measured::new(cluster, plan, &plan.dir);
     measured.load()?;
     println!("{LOADED}");
@@ -77,6 +89,7 @@ where
     E::View: 'static,
     E::Incoming: 'static,
 {
+    let cache = plan.limit_page_cache(plan.stores)?;
     let mut engines = Vec::new();
     let mut opened_ms = Vec::new();
     let started = Instant::now();
@@ -96,6 +109,7 @@ where
         lost += u64::from(found.is_none_or(|it| it.len() as u64 != plan.value_bytes));
     }
     cluster.stop()?;
+    cache.map_or(Ok(()), PageCache::end)?;
     ensure!(lost == 0, "{lost} acknowledged keys are gone");
     let open_ms = opened_ms.iter().sum::<f64>() / opened_ms.len().max(1) as f64;
     Ok(vec![json!({

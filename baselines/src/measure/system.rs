@@ -6,7 +6,7 @@ use super::recovery;
 use crate::harness::Cluster;
 #[cfg(feature = "rocksdb")]
 use crate::rocks::{self, RockStore};
-use crate::stele::Design;
+use crate::stele::{self, Design};
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub struct System {
 
 #[derive(Clone, Debug)]
 enum Kind {
-    Stele(Design),
+    Stele(Box<stele_engine::Options>),
     #[cfg(feature = "rocksdb")]
     Rock(Box<rocks::Settings>),
 }
@@ -117,7 +117,8 @@ impl System {
             ("nezha", Design::Nezha { sort_threshold_bytes }),
             ("stele", Design::Adaptive),
         ];
-        let stele = stele.map(|(name, design)| Self { name, kind: Kind::Stele(design) });
+        let kind = |design: Design| Kind::Stele(Box::new(design.options_with(plan.buffers_bytes)));
+        let stele = stele.map(|(name, design)| Self { name, kind: kind(design) });
         #[cfg(feature = "rocksdb")]
         let rock = {
             let rock = [
@@ -126,7 +127,10 @@ impl System {
                 ("pasv", rocks::pasv()),
                 ("dwisckey", rocks::dwisckey()),
             ];
-            rock.map(|(name, settings)| Self { name, kind: Kind::Rock(Box::new(settings)) })
+            rock.map(|(name, settings)| {
+                let settings = settings.with_buffers(plan.buffers_bytes);
+                Self { name, kind: Kind::Rock(Box::new(settings)) }
+            })
         };
         #[cfg(not(feature = "rocksdb"))]
         let rock: [Self; 0] = [];
@@ -150,7 +154,7 @@ impl System {
     /// Its engine's settings, for the report.
     pub fn settings(&self) -> String {
         match &self.kind {
-            Kind::Stele(design) => format!("{:?}", design.options()),
+            Kind::Stele(options) => format!("{options:?}"),
             #[cfg(feature = "rocksdb")]
             Kind::Rock(settings) => format!(
                 "{:?}; key-values: {}; Raft log: {}",
@@ -163,7 +167,7 @@ impl System {
 
     fn with<U: Use>(&self, what: U) -> Result<U::Out> {
         match &self.kind {
-            Kind::Stele(design) => what.with(|dir| design.open(dir)),
+            Kind::Stele(options) => what.with(|dir| stele::open(dir, (**options).clone())),
             #[cfg(feature = "rocksdb")]
             Kind::Rock(settings) => what.with(|dir| RockStore::open(dir, settings)),
         }

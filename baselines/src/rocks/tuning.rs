@@ -11,6 +11,8 @@ pub struct Settings {
     pub block_cache_bytes: u64,
     /// Size at which a memtable of key-values is flushed.
     pub memtable_bytes: u64,
+    /// Size of a table file; the first level that is compacted by size holds four.
+    pub file_bytes: u64,
     /// Bytes applied after which what is applied is kept, so that the Raft log can be truncated.
     pub keep_after_bytes: u64,
     /// Threads for flushes and compactions, of all databases of the process together.
@@ -22,8 +24,7 @@ pub struct Settings {
 const COMMON: &str = "create_if_missing=true;compression=kNoCompression;max_open_files=-1;\
      avoid_flush_during_shutdown=true;bytes_per_sync=1048576;keep_log_file_num=2;\
      stats_dump_period_sec=0;stats_persist_period_sec=0;level_compaction_dynamic_level_bytes=true;\
-     max_write_buffer_number=5;max_subcompactions=2;target_file_size_base=67108864;\
-     max_bytes_for_level_base=268435456";
+     max_write_buffer_number=5;max_subcompactions=2";
 
 const RAFT_MEMTABLE_BYTES: u64 = 128 << 20;
 const RAFT_CACHE_BYTES: u64 = 8 << 20;
@@ -38,8 +39,21 @@ impl Settings {
             keeping,
             block_cache_bytes: 128 << 20,
             memtable_bytes: 64 << 20,
+            file_bytes: 64 << 20,
             keep_after_bytes: 64 << 20,
             background_jobs: 12,
+        }
+    }
+
+    /// With memtables, files and caches in the same proportions to each other.
+    #[must_use]
+    pub fn with_buffers(self, bytes: u64) -> Self {
+        Self {
+            block_cache_bytes: 2 * bytes,
+            memtable_bytes: bytes,
+            file_bytes: bytes,
+            keep_after_bytes: bytes,
+            ..self
         }
     }
 
@@ -70,9 +84,10 @@ impl Settings {
     }
 
     fn options(&self, memtable: u64, cache: u64) -> String {
-        let jobs = self.background_jobs;
+        let (jobs, file, level) = (self.background_jobs, self.file_bytes, 4 * self.file_bytes);
         format!(
             "{COMMON};write_buffer_size={memtable};max_background_jobs={jobs};\
+             target_file_size_base={file};max_bytes_for_level_base={level};\
              block_based_table_factory={{block_cache={cache};block_size=16384;\
              filter_policy=bloomfilter:10:false;cache_index_and_filter_blocks=false;\
              format_version=5}}"

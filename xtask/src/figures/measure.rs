@@ -1,0 +1,229 @@
+//! Calls of the measuring programs, and the lines that they print.
+
+use super::device::Device;
+use super::memory::Cgroup;
+use super::plan::{Amounts, Job, arguments, page_cache};
+use super::spec::{Point, Program, Spec, WIRE_PHASE};
+use crate::peers;
+use crate::process::{Ended, run_limited, within};
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// One call of a program is ended after this.
+const CALL_LIMIT: Duration = Duration::from_secs(1800);
+/// Lines of a failed program that are kept.
+const LAST_LINES: usize = 5;
+
+/// One line of a program: of one series, at one point, in one round.
+#[derive(Clone, Debug)]
+pub struct Measurement {
+    pub run: String,
+    pub point: String,
+    pub series: String,
+    pub round: u64,
+    pub phase: String,
+    pub line: Value,
+}
+
+/// All that came of the calls.
+#[derive(Debug, Default)]
+pub struct Results {
+    pub measured: Vec<Measurement>,
+    pub failed: Vec<String>,
+}
+
+/// The programs.
+#[derive(Debug)]
+pub struct Programs {
+    pub baselines: PathBuf,
+    pub stele: PathBuf,
+    pub etcd: Option<PathBuf>,
+}
+
+/// What measures.
+pub struct Measuring<'a> {
+    pub spec: &'a Spec,
+    pub programs: &'a Programs,
+    pub amounts: Amounts,
+    pub rounds: u64,
+    pub device: &'a Device,
+    pub cgroup: Option<&'a Cgroup>,
+    /// Takes a JSON line for each measurement.
+    pub lines: File,
+    pub results: Results,
+    /// Calls done and to do.
+    pub calls: (usize, usize),
+    pub started: Instant,
+}
+
+impl Measuring<'_> {
+    /// How many calls these are.
+    pub fn count(jobs: &[Job<'_>], rounds: u64) -> usize {
+        let calls = |job: &Job<'_>| match job.run.program {
+            Program::Baselines => job.points.len() * job.series.len() * rounds as usize,
+            Program::Wire => job.points.len(),
+        };
+        jobs.iter().map(calls).sum()
+    }
+
+    /// Measures all jobs, round by round, the series in turn; each comes first in some round. A call that
+    /// fails is noted and the next one made.
+    pub fn measure(&mut self, jobs: &[Job<'_>]) -> Result<()> {
+        let of = |program| jobs.iter().filter(move |job| job.run.program == program);
+        for round in 0..self.rounds {
+            for job in of(Program::Baselines) {
+                for point in &job.points {
+                    for at in 0..job.series.len() {
+                        let turn = (at + round as usize) % job.series.len();
+                        let series = job.series[turn];
+                        let found = self.baselines(job, point, series, round);
+                        self.add(job, point, series, round, found)?;
+                    }
+                }
+            }
+        }
+        for job in of(Program::Wire) {
+            for point in &job.points {
+                let found = self.wire(job, point);
+                self.add(job, point, "servers", 0, found)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add(
+        &mut self,
+        job: &Job<'_>,
+        point: &Point,
+        series: &str,
+        round: u64,
+        found: Result<Vec<Measurement>>,
+    ) -> Result<()> {
+        self.calls.0 += 1;
+        let (run, round) = (&job.run.name, round + 1);
+        let seconds = self.started.elapsed().as_secs();
+        let (done, all) = self.calls;
+        println!("{done} of {all}, {seconds} s: {run}, {}, {series}, round {round}", point.x);
+        let place = json!({"run": run, "x": point.x, "series": series, "round": round});
+        match found {
+            Ok(measurements) => {
+                for it in measurements {
+                    let line = json!({
+                        "run": it.run, "x": it.point, "series": it.series, "round": it.round + 1,
+                        "phase": it.phase, "measured": it.line,
+                    });
+                    writeln!(self.lines, "{line}")?;
+                    self.results.measured.push(it);
+                }
+            }
+            Err(error) => {
+                let why = format!("{run}, {}, {series}, round {round}: {error:#}", point.x);
+                println!("{why}");
+                writeln!(self.lines, "{}", json!({"failed": why, "of": place}))?;
+                self.results.failed.push(why);
+            }
+        }
+        Ok(())
+    }
+
+    fn baselines(
+        &self,
+        job: &Job<'_>,
+        point: &Point,
+        series: &str,
+        round: u64,
+    ) -> Result<Vec<Measurement>> {
+        let args = arguments(self.spec, job.run, point, self.amounts)?;
+        let page_cache = page_cache(self.spec, job.run, &args, self.amounts)?;
+        let mut command = Command::new(&self.programs.baselines);
+        command.arg(job.phases.join(",")).args(["--systems", series, "--rounds", "1", "--dir"]);
+        command.arg(&self.device.folder);
+        command.args(args.iter().flat_map(|(name, value)| [format!("--{name}"), value.clone()]));
+        command.args(self.amounts.is_tiny.then_some("--quick"));
+        if let Some(cgroup) = self.cgroup {
+            cgroup.renew()?;
+            if let Some(page_cache) = page_cache {
+                command.arg("--cgroup").arg(cgroup.folder());
+                command.args(["--page-cache", &page_cache.bytes.to_string()]);
+            }
+        }
+        let words = self.cgroup.map(Cgroup::words).unwrap_or_default();
+        let printed = self.call(&mut within(&words, &command))?;
+        let mut measurements = Vec::new();
+        for mut line in objects(&printed) {
+            let Some(phase) = line["phase"].as_str().map(str::to_owned) else { continue };
+            if let (Some(cgroup), Some(page_cache)) = (self.cgroup, page_cache) {
+                line["memory"] = cgroup.used();
+                line["memory"]["page_cache_bytes"] = json!(page_cache.bytes);
+            }
+            let (run, point, series) = (job.run.name.clone(), point.x.clone(), series.to_owned());
+            measurements.push(Measurement { run, point, series, round, phase, line });
+        }
+        Ok(measurements)
+    }
+
+    fn wire(&self, job: &Job<'_>, point: &Point) -> Result<Vec<Measurement>> {
+        let args = arguments(self.spec, job.run, point, self.amounts)?;
+        let mut load: Vec<String> = vec!["--quiet".to_owned()];
+        load.extend(args.iter().flat_map(|(name, value)| [format!("--{name}"), value.clone()]));
+        load.extend(["--rounds".to_owned(), self.rounds.to_string()]);
+        if let Some(cgroup) = self.cgroup {
+            cgroup.renew()?;
+        }
+        let options = peers::Options {
+            etcd: self.programs.etcd.clone(),
+            load,
+            within: self.cgroup.map(Cgroup::words).unwrap_or_default(),
+            ..peers::Options::default()
+        };
+        let work = tempfile::tempdir_in(&self.device.folder)?;
+        let stele = &self.programs.stele;
+        let printed = peers::with_servers(stele, work.path(), &options, |bench| self.call(bench))?;
+        let lines = objects(&printed).into_iter().filter_map(|line| {
+            let series = line["target"].as_str()?.split_once("://")?.0.to_owned();
+            let round = line["round"].as_u64()?.checked_sub(1)?;
+            let (run, point) = (job.run.name.clone(), point.x.clone());
+            Some(Measurement { run, point, series, round, phase: WIRE_PHASE.to_owned(), line })
+        });
+        Ok(lines.collect())
+    }
+
+    /// Runs a program to its end and returns what it printed.
+    fn call(&self, command: &mut Command) -> Result<String> {
+        let (ended, printed) = run_limited(command, CALL_LIMIT).context("calling a program")?;
+        if ended == Ended::Exited(true) {
+            return Ok(printed);
+        }
+        let lines: Vec<&str> = printed.lines().filter(|line| !line.starts_with('{')).collect();
+        let last = lines.get(lines.len().saturating_sub(LAST_LINES)..).unwrap_or_default();
+        let killed = self.cgroup.and_then(|cgroup| cgroup.used()["killed"].as_u64()).unwrap_or(0);
+        let why = match (&ended, killed) {
+            (Ended::TimedOut, _) => format!("not done after {CALL_LIMIT:?}"),
+            (_, 0) => "it failed".to_owned(),
+            _ => "killed at its limit of memory".to_owned(),
+        };
+        bail!("{why}: {}", last.join(" / "))
+    }
+}
+
+/// The JSON objects among the lines of a text.
+fn objects(text: &str) -> Vec<Value> {
+    let parse = |line: &str| serde_json::from_str(line).ok();
+    text.lines().filter(|line| line.starts_with('{')).filter_map(parse).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_told_from_other_lines() {
+        let text = "{\"phase\": \"put\"}\nmedians; {}\n{broken\n {\"phase\": 1}\n{}\n";
+        assert_eq!(objects(text), [json!({"phase": "put"}), json!({})]);
+    }
+}

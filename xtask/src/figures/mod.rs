@@ -1,0 +1,325 @@
+//! Figures of the papers, measured again: `figures.toml` declares them, the measuring programs of this
+//! repository make the numbers, and one page shows each beside the paper's.
+
+mod device;
+mod limits;
+mod measure;
+mod memory;
+mod numbers;
+mod page;
+mod plan;
+mod plot;
+mod spec;
+mod undo;
+
+use crate::process::{build, build_stele};
+use crate::workspace::Workspace;
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use device::{Device, Profile};
+use measure::{Measuring, Programs, Results};
+use memory::Cgroup;
+use numbers::Shown;
+use page::Header;
+use plan::{Amounts, Job, jobs};
+use serde_json::json;
+use spec::{Figure, Program, Spec};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+use undo::Undo;
+
+const ROUNDS: u64 = 5;
+const LIBRARY: &str = "librocksdb.so";
+const ETCD: &str = "etcd";
+/// What a store has of files that it reuses, beside its data.
+const STORE_BYTES: u64 = 768 << 20;
+/// Bytes on the disk for each byte of data, at most, while tables are merged.
+const AMPLIFICATION: u64 = 4;
+/// What servers take, whatever the load.
+const SERVERS_BYTES: u64 = 6 << 30;
+
+/// What to measure, and how.
+#[derive(Debug)]
+pub struct Options {
+    /// The beginning of figures' names.
+    pub only: Option<String>,
+    pub scale: f64,
+    pub rounds: Option<u64>,
+    pub is_tiny: bool,
+    /// The development build.
+    pub is_dev: bool,
+    pub profile: Profile,
+    /// Where the data goes.
+    pub work: Option<PathBuf>,
+    /// Where page and lines go.
+    pub out: Option<PathBuf>,
+    /// The `etcd` binary.
+    pub etcd: Option<PathBuf>,
+}
+
+impl Options {
+    /// One point of each figure, to see that it works.
+    pub fn tiny() -> Self {
+        Self {
+            only: None,
+            scale: 1.0,
+            rounds: None,
+            is_tiny: true,
+            is_dev: true,
+            profile: Profile::AsIs,
+            work: None,
+            out: None,
+            etcd: None,
+        }
+    }
+
+    /// From the words of the command line.
+    pub fn from(flags: &mut crate::Flags) -> Result<Self> {
+        let is_tiny = flags.switch("--tiny");
+        let path = |text: Option<String>| text.map(PathBuf::from);
+        let profile = flags.value("--device")?;
+        let options = Self {
+            only: flags.value("--only")?,
+            scale: flags.value("--scale")?.map_or(Ok(1.0), |text| text.parse())?,
+            rounds: flags.value("--rounds")?.map(|text| text.parse()).transpose()?,
+            is_tiny,
+            is_dev: flags.switch("--dev") || is_tiny,
+            profile: profile.map_or(Ok(Profile::AsIs), |text| Profile::parse(&text))?,
+            work: path(flags.value("--work")?),
+            out: path(flags.value("--out")?),
+            etcd: path(flags.value("--etcd")?),
+        };
+        ensure!(options.scale > 0.0 && options.scale.is_finite(), "--scale is a positive number");
+        ensure!(options.rounds != Some(0), "--rounds is 1 or more");
+        Ok(options)
+    }
+}
+
+/// Measures the figures and writes the page. Fails if a declared series has no number.
+pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    let file = workspace.root.join("xtask/figures.toml");
+    let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+    let spec = Spec::parse(&text).with_context(|| format!("reading {}", file.display()))?;
+    let figures = chosen(&spec, options.only.as_deref())?;
+    let has_rocksdb = has_rocksdb();
+    let is_there = |series: &str| match series {
+        ETCD => options.etcd.is_some(),
+        _ => has_rocksdb || !spec.rocksdb.iter().any(|it| it == series),
+    };
+    let amounts = Amounts { scale: options.scale, is_tiny: options.is_tiny };
+    let rounds = options.rounds.unwrap_or(if options.is_tiny { 1 } else { ROUNDS });
+    let jobs = jobs(&spec, &figures, amounts, is_there);
+    let left_out = left_out(&spec, &figures, options, has_rocksdb)?;
+    let mut header = Header { left_out, ..Header::default() };
+
+    let programs = Programs::build(workspace, options, &jobs, has_rocksdb)?;
+    let mut undo = Undo::new()?;
+    let work = options.work.clone().unwrap_or_else(|| workspace.target.join("figures-work"));
+    let bytes = disk_bytes(&spec, &jobs, amounts)?;
+    let device = device::prepare(options.profile, &work, bytes, &mut undo)?;
+    let cgroup = match device.is_memory {
+        true => Err(anyhow!("the data lies in memory, not on a disk; --work DIR elsewhere")),
+        false => Cgroup::make(&mut undo),
+    };
+    if let Err(error) = &cgroup {
+        header.left_out.push(format!("the page cache is not limited as in the papers: {error:#}"));
+    }
+    header.setup = setup(workspace, options, rounds, &device);
+    let is_limited = cgroup.is_ok();
+    memory_lines(&spec, &jobs, amounts, is_limited, &mut header)?;
+    for line in header.left_out.iter().chain(&header.setup) {
+        println!("{line}");
+    }
+
+    let out = options.out.clone().unwrap_or_else(|| workspace.target.join("figures"));
+    fs::create_dir_all(&out).with_context(|| format!("creating {}", out.display()))?;
+    let mut lines = File::create(out.join("figures.jsonl"))?;
+    writeln!(lines, "{}", json!({"setup": header.setup, "left_out": header.left_out}))?;
+    let mut measuring = Measuring {
+        spec: &spec,
+        programs: &programs,
+        amounts,
+        rounds,
+        device: &device,
+        cgroup: cgroup.as_ref().ok(),
+        lines,
+        results: Results::default(),
+        calls: (0, Measuring::count(&jobs, rounds)),
+        started: Instant::now(),
+    };
+    measuring.measure(&jobs)?;
+    let results = measuring.results;
+    drop(undo);
+    header.failed = results.failed.clone();
+    let mut shown = Vec::new();
+    for figure in figures {
+        let run = spec.run(&figure.run)?;
+        let figure = Shown::new(figure, run, amounts, &results, is_there);
+        shown.extend((!figure.series.is_empty()).then_some(figure));
+    }
+    finish(&out, &header, &shown, &spec.ours)
+}
+
+/// Figures whose names begin so.
+fn chosen<'a>(spec: &'a Spec, beginning: Option<&str>) -> Result<Vec<&'a Figure>> {
+    let is_chosen =
+        |figure: &&Figure| beginning.is_none_or(|beginning| figure.name.starts_with(beginning));
+    let figures: Vec<&Figure> = spec.figures.iter().filter(is_chosen).collect();
+    let names: Vec<&str> = spec.figures.iter().map(|figure| figure.name.as_str()).collect();
+    ensure!(!figures.is_empty(), "no figure begins so; there are {}", names.join(", "));
+    Ok(figures)
+}
+
+/// Writes the page and checks it against what was declared.
+fn finish(out: &Path, header: &Header, shown: &[Shown<'_>], ours: &str) -> Result<()> {
+    let page = page::page(header, shown, ours);
+    let file = out.join("figures.html");
+    fs::write(&file, &page).with_context(|| format!("writing {}", file.display()))?;
+    println!("{}\n{}", file.display(), out.join("figures.jsonl").display());
+    let mut missing: Vec<String> = shown.iter().flat_map(Shown::missing).collect();
+    let has_section = |it: &&Shown<'_>| page.contains(&format!("id='{}'", it.figure.name));
+    let without = shown.iter().filter(|it| !has_section(it));
+    missing.extend(without.map(|it| format!("{}: no section", it.figure.name)));
+    match missing.is_empty() {
+        true => Ok(()),
+        false => bail!("{} numbers are missing:\n  {}", missing.len(), missing.join("\n  ")),
+    }
+}
+
+/// Whether the linker finds the library.
+fn has_rocksdb() -> bool {
+    let found = Command::new("cc").arg(format!("-print-file-name={LIBRARY}")).output();
+    found.is_ok_and(|found| String::from_utf8_lossy(&found.stdout).contains('/'))
+}
+
+fn left_out(
+    spec: &Spec,
+    figures: &[&Figure],
+    options: &Options,
+    has_rocksdb: bool,
+) -> Result<Vec<String>> {
+    let mut lines = Vec::new();
+    if options.is_tiny {
+        lines.push("the tiny version: one point of each figure, and so little, in so much page cache, that the numbers \
+             say nothing".into());
+    } else if options.is_dev {
+        lines.push("a development build: the numbers say little".into());
+    }
+    let mut series: Vec<&String> = Vec::new();
+    for figure in figures {
+        series.extend(&spec.run(&figure.run)?.series);
+    }
+    let on_rocksdb: Vec<&str> =
+        (spec.rocksdb.iter().filter(|it| series.contains(it))).map(String::as_str).collect();
+    if !has_rocksdb && !on_rocksdb.is_empty() {
+        let names = on_rocksdb.join(", ");
+        lines.push(format!(
+            "RocksDB is not here (apt-get install librocksdb-dev), so these series are not: {names}; \
+             what is beside them in a paper can't be held against it"
+        ));
+    }
+    if options.etcd.is_none() && series.iter().any(|it| *it == ETCD) {
+        lines.push("etcd is not measured without --etcd BIN".into());
+    }
+    Ok(lines)
+}
+
+fn setup(workspace: &Workspace, options: &Options, rounds: u64, device: &Device) -> Vec<String> {
+    let commit = Command::new("git")
+        .args(["describe", "--always", "--dirty"])
+        .current_dir(&workspace.root)
+        .output()
+        .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let processors = std::thread::available_parallelism().map_or(0, usize::from);
+    vec![
+        format!("commit: {}", commit.unwrap_or_default()),
+        format!("build: {}", if options.is_dev { "development" } else { "release" }),
+        format!(
+            "scale {}, {rounds} rounds of all series in turn, {processors} processors",
+            options.scale
+        ),
+        format!("device: {}", device.description),
+        "replicas: of one group, in one process on one disk, unless a figure says real processes; \
+         every answer waits for a quorum's syncs"
+            .to_owned(),
+        "the papers' numbers are of machines and amounts of their own: ratios are compared"
+            .to_owned(),
+    ]
+}
+
+/// Says how each run's page cache is limited.
+fn memory_lines(
+    spec: &Spec,
+    jobs: &[Job<'_>],
+    amounts: Amounts,
+    is_limited: bool,
+    header: &mut Header,
+) -> Result<()> {
+    for job in jobs {
+        for point in job.points.iter().filter(|_| is_limited) {
+            let args = plan::arguments(spec, job.run, point, amounts)?;
+            let Some(cache) = plan::page_cache(spec, job.run, &args, amounts)? else { continue };
+            let place = format!(
+                "{}, {}: {:.1} MiB of page cache for each replica",
+                job.run.name,
+                point.x,
+                cache.bytes as f64 / f64::from(1 << 20)
+            );
+            if cache.is_least && amounts.is_tiny {
+                continue;
+            }
+            if cache.is_least {
+                header.left_out.push(format!("{place}: the least, more than the paper's share"));
+                continue;
+            }
+            let ratio = job.run.data_per_memory.unwrap_or_default();
+            header.setup.push(format!(
+                "{place}: {ratio} bytes of data for each of it, as the paper has for each of memory; \
+                 what engines hold beside it is not limited"
+            ));
+        }
+    }
+    if jobs.iter().any(|job| job.run.program == Program::Wire) {
+        header.left_out.push("the memory of real processes is not limited".to_owned());
+    }
+    Ok(())
+}
+
+/// What the largest call may take on the disk.
+fn disk_bytes(spec: &Spec, jobs: &[Job<'_>], amounts: Amounts) -> Result<u64> {
+    let mut most = 0;
+    for job in jobs {
+        for point in &job.points {
+            let args = plan::arguments(spec, job.run, point, amounts)?;
+            let number = |name: &str| args.get(name).and_then(|it| it.parse::<u64>().ok());
+            let stores = number("stores").unwrap_or(3);
+            let data = number("bytes").unwrap_or(0);
+            let servers = if job.run.program == Program::Wire { SERVERS_BYTES } else { 0 };
+            most = most.max(stores * (AMPLIFICATION * data + STORE_BYTES) + servers);
+        }
+    }
+    Ok(most)
+}
+
+impl Programs {
+    fn build(
+        workspace: &Workspace,
+        options: &Options,
+        jobs: &[Job<'_>],
+        has_rocksdb: bool,
+    ) -> Result<Self> {
+        let needs = |program| jobs.iter().any(|job| job.run.program == program);
+        let mut programs =
+            Self { baselines: PathBuf::new(), stele: PathBuf::new(), etcd: options.etcd.clone() };
+        if needs(Program::Baselines) {
+            let features: &[&str] = if has_rocksdb { &["--features", "rocksdb"] } else { &[] };
+            programs.baselines = build(workspace, "stele-baselines", !options.is_dev, features)?;
+        }
+        if needs(Program::Wire) {
+            programs.stele = build_stele(workspace, !options.is_dev)?;
+        }
+        Ok(programs)
+    }
+}

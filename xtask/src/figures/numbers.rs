@@ -1,0 +1,239 @@
+//! Medians of rounds, ratios to the base, and what a paper says beside them.
+
+use super::measure::Results;
+use super::plan::{Amounts, places};
+use super::spec::{Better, Claim, Figure, Over, Place, Run};
+use serde_json::Value;
+
+/// Median, least and most of the rounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+}
+
+impl Spread {
+    /// Of at least one value.
+    pub fn of(mut values: Vec<f64>) -> Option<Self> {
+        values.sort_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        let (low, high) = (values.get((values.len() - 1) / 2)?, values.get(values.len() / 2)?);
+        Some(Self { median: (low + high) / 2.0, min, max })
+    }
+
+    fn overlaps(&self, other: &Self) -> bool {
+        self.min <= other.max && other.min <= self.max
+    }
+}
+
+/// The number at a path of names joined by dots; of a list, its mean.
+pub fn number(line: &Value, path: &str) -> Option<f64> {
+    let found = path.split('.').try_fold(line, |value, name| value.get(name))?;
+    let Some(list) = found.as_array() else { return found.as_f64() };
+    let numbers: Option<Vec<f64>> = list.iter().map(Value::as_f64).collect();
+    mean(&numbers?)
+}
+
+fn mean(numbers: &[f64]) -> Option<f64> {
+    (!numbers.is_empty()).then(|| numbers.iter().sum::<f64>() / numbers.len() as f64)
+}
+
+/// A figure with the lines measured for it.
+#[derive(Debug)]
+pub struct Shown<'a> {
+    pub figure: &'a Figure,
+    pub places: Vec<Place<'a>>,
+    /// Those of the run that are there.
+    pub series: Vec<&'a str>,
+    results: &'a Results,
+}
+
+impl<'a> Shown<'a> {
+    pub fn new(
+        figure: &'a Figure,
+        run: &'a Run,
+        amounts: Amounts,
+        results: &'a Results,
+        is_there: impl Fn(&str) -> bool,
+    ) -> Self {
+        let series = run.series.iter().map(String::as_str).filter(|name| is_there(name)).collect();
+        Self { figure, places: places(figure, run, amounts), series, results }
+    }
+
+    /// The lines of one series at one place, by round.
+    fn lines(&self, series: &str, place: &Place<'_>) -> impl Iterator<Item = (u64, &'a Value)> {
+        let (series, run) = (series.to_owned(), &self.figure.run);
+        let (point, phase) = (place.point.to_owned(), place.phase.to_owned());
+        let is_it = move |it: &&'a super::measure::Measurement| {
+            it.run == *run && it.point == point && it.phase == phase && it.series == series
+        };
+        self.results.measured.iter().filter(is_it).map(|it| (it.round, &it.line))
+    }
+
+    fn rounds(&self, series: &str, place: &Place<'_>) -> Vec<(u64, f64)> {
+        let of = |(round, line)| Some((round, number(line, &self.figure.field)?));
+        self.lines(series, place).filter_map(of).collect()
+    }
+
+    /// Of all rounds.
+    pub fn spread(&self, series: &str, place: &Place<'_>) -> Option<Spread> {
+        Spread::of(self.rounds(series, place).into_iter().map(|(_, value)| value).collect())
+    }
+
+    /// Median of the rounds' ratios: what changed between rounds changed for both.
+    pub fn ratio(&self, series: &str, to: &str, place: &Place<'_>) -> Option<f64> {
+        let others = self.rounds(to, place);
+        let pair = |(round, value): (u64, f64)| {
+            let (_, other) = others.iter().find(|(of, _)| *of == round)?;
+            (*other > 0.0).then(|| value / other)
+        };
+        let ratios = self.rounds(series, place).into_iter().filter_map(pair).collect();
+        Spread::of(ratios).map(|spread| spread.median)
+    }
+
+    /// The same to the figure's base.
+    pub fn ratio_to_base(&self, series: &str, place: &Place<'_>) -> Option<f64> {
+        self.ratio(series, self.figure.base.as_ref()?, place)
+    }
+
+    /// Our number beside a paper's: of the places that the claim is about.
+    pub fn ours(&self, claim: &Claim) -> Option<f64> {
+        let is_meant = |place: &&Place<'_>| claim.x.as_ref().is_none_or(|x| x == place.x);
+        let at = |place: &Place<'_>| match claim.ratio {
+            Some(_) => self.ratio_to_base(&claim.series, place),
+            None => self.spread(&claim.series, place).map(|spread| spread.median),
+        };
+        let numbers: Vec<f64> = self.places.iter().filter(is_meant).filter_map(at).collect();
+        match claim.over {
+            Over::Mean => mean(&numbers),
+            Over::Least => Spread::of(numbers).map(|spread| spread.min),
+            Over::Most => Spread::of(numbers).map(|spread| spread.max),
+        }
+    }
+
+    /// Whether the first of two numbers is the worse one.
+    pub fn is_worse(&self, number: f64, than: f64) -> bool {
+        match self.figure.better {
+            Better::More => number < than,
+            Better::Less => number > than,
+        }
+    }
+
+    /// Whether the rounds of two series have values in common.
+    pub fn overlap(&self, one: &str, other: &str, place: &Place<'_>) -> bool {
+        let (one, other) = (self.spread(one, place), self.spread(other, place));
+        matches!((one, other), (Some(one), Some(other)) if one.overlaps(&other))
+    }
+
+    /// Counts of each 100 ms, of the first round, at the first place.
+    pub fn curve(&self, series: &str) -> Vec<f64> {
+        let (Some(name), Some(place)) = (&self.figure.curve, self.places.first()) else {
+            return Vec::new();
+        };
+        let Some((_, line)) = self.lines(series, place).next() else { return Vec::new() };
+        let counts = line.get(name).and_then(Value::as_array);
+        counts.into_iter().flatten().filter_map(Value::as_f64).collect()
+    }
+
+    /// Series and places without a number.
+    pub fn missing(&self) -> Vec<String> {
+        let mut missing = Vec::new();
+        for series in &self.series {
+            for place in &self.places {
+                if self.spread(series, place).is_none() {
+                    missing.push(format!("{}: {series} at {}", self.figure.name, place.x));
+                }
+            }
+            if self.figure.curve.is_some() && self.curve(series).is_empty() {
+                missing.push(format!("{}: the curve of {series}", self.figure.name));
+            }
+        }
+        missing
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::super::measure::Measurement;
+    use super::super::spec::Spec;
+    use super::*;
+    use serde_json::json;
+
+    /// Three rounds of two systems at two sizes; in round 2 the machine was half as fast.
+    pub fn sample() -> (Spec, Results) {
+        let spec = Spec::parse(include_str!("sample.toml")).unwrap();
+        let mut results = Results::default();
+        let speeds = [("1 KiB", 100.0, 50.0), ("16 KiB", 10.0, 40.0)];
+        for (point, original, stele) in speeds {
+            for (round, factor) in [1.0, 0.5, 1.1].into_iter().enumerate() {
+                for (series, speed) in [("original", original), ("stele", stele)] {
+                    let speed = speed * factor;
+                    results.measured.push(Measurement {
+                        run: "values".to_owned(),
+                        point: point.to_owned(),
+                        series: series.to_owned(),
+                        round: round as u64,
+                        phase: "put".to_owned(),
+                        line: json!({"ops_per_s": speed, "mean_us": 1e3 / speed, "per_100_ms": [1, 2]}),
+                    });
+                }
+            }
+        }
+        (spec, results)
+    }
+
+    pub fn shown<'a>(spec: &'a Spec, results: &'a Results) -> Vec<Shown<'a>> {
+        let amounts = Amounts { scale: 1.0, is_tiny: false };
+        let run = &spec.runs[0];
+        spec.figures.iter().map(|it| Shown::new(it, run, amounts, results, |_| true)).collect()
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between_two() {
+        let spread = Spread::of(vec![4.0, 1.0, 2.0, 3.0]).unwrap();
+        assert_eq!((spread.median, spread.min, spread.max), (2.5, 1.0, 4.0));
+        assert_eq!(Spread::of(vec![3.0, 9.0, 1.0]).unwrap().median, 3.0);
+        assert_eq!(Spread::of(Vec::new()), None);
+    }
+
+    #[test]
+    fn numbers_are_found_by_path_and_lists_give_their_mean() {
+        let line = json!({"a": {"b": [1.0, 2.0, 6.0], "c": 4}, "d": null});
+        assert_eq!(number(&line, "a.b"), Some(3.0));
+        assert_eq!(number(&line, "a.c"), Some(4.0));
+        assert_eq!(number(&line, "d"), None);
+        assert_eq!(number(&line, "a.x.y"), None);
+        assert_eq!(number(&json!({"a": []}), "a"), None);
+    }
+
+    #[test]
+    fn ratios_are_taken_within_rounds() {
+        let (spec, results) = sample();
+        let shown = shown(&spec, &results);
+        let (puts, places) = (&shown[0], &shown[0].places);
+        let near = |number: Option<f64>, to: f64| (number.unwrap() - to).abs() < 1e-9;
+        assert!(near(puts.ratio_to_base("stele", &places[0]), 0.5));
+        assert!(near(puts.ratio_to_base("stele", &places[1]), 4.0));
+        assert_eq!(puts.spread("stele", &places[1]).unwrap().min, 20.0);
+        assert!(near(puts.ours(&puts.figure.paper_says[0]), 2.25));
+        let claim = |over| Claim { over, ..puts.figure.paper_says[0].clone() };
+        assert!(near(puts.ours(&claim(Over::Least)), 0.5));
+        assert!(near(puts.ours(&claim(Over::Most)), 4.0));
+        let one = Claim { x: Some("16 KiB".to_owned()), ..claim(Over::Mean) };
+        assert!(near(puts.ours(&one), 4.0));
+        assert!(puts.is_worse(1.0, 2.0) && !shown[1].is_worse(1.0, 2.0));
+    }
+
+    #[test]
+    fn a_round_without_its_pair_has_no_ratio() {
+        let (spec, mut results) = sample();
+        results.measured.retain(|it| it.series != "original" || it.round == 1);
+        let puts = &shown(&spec, &results)[0];
+        assert_eq!(puts.ratio_to_base("stele", &puts.places[1]), Some(4.0));
+        results.measured.retain(|it| it.series != "original");
+        let puts = &shown(&spec, &results)[0];
+        assert_eq!(puts.ratio_to_base("stele", &puts.places[1]), None);
+        assert_eq!(puts.missing(), ["puts: original at 1 KiB", "puts: original at 16 KiB"]);
+    }
+}
