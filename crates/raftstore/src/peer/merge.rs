@@ -163,7 +163,7 @@ impl<E: StorageEngine> Peer<E> {
 
     /// The target took this region over, and the target's replica here came to know by a snapshot, or
     /// left: nobody here needs this replica any more. A target that is behind will need it.
-    pub(super) fn leave_if_taken(&mut self, ctx: &mut Context<E>) {
+    pub fn leave_if_taken(&mut self, ctx: &mut Context<E>) {
         let RegionPhase::Merging { target, target_epoch, .. } = self.region.phase else { return };
         let left = self.target_left && region_here(ctx, target).is_none();
         let owns = |now: &Region| {
