@@ -40,6 +40,9 @@ pub fn wrong(led: &Led, instruction: &Instruction, now: Millis) -> Option<String
     if operator.epoch.conf_version != instruction.epoch.conf_version {
         return says(format!("somebody else changed the members since {:?}", operator.epoch));
     }
+    if let Some(peer) = already_so(&info.region, changes) {
+        return says(format!("{peer:?} is that already"));
+    }
     let before = info.region.voters_of(true);
     let after = voters_after(info, changes);
     if after == info.region.voters_of(false) && !changes.is_empty() {
@@ -56,6 +59,14 @@ pub fn wrong(led: &Led, instruction: &Instruction, now: Millis) -> Option<String
         return says(format!("{will} pairs of voters share a node, {were} did"));
     }
     None
+}
+
+/// A peer that shall become what it is: its leader refuses that as long as it is ordered.
+fn already_so(region: &Region, changes: &[Change]) -> Option<Peer> {
+    changes.iter().find_map(|change| match change {
+        Change::Add(peer) => region.peer(peer.id).filter(|now| now.role == peer.role).copied(),
+        Change::Remove(_) => None,
+    })
 }
 
 /// The region beside one that is prepared to be merged into it, as far as it is known no later than the

@@ -85,12 +85,14 @@ fn enter_status(
     if region.is_joint() {
         return impossible("another joint change is under way");
     }
-    // Rule: all of these change at once. Where only some have, somebody else did it, and the leader would
-    // refuse the rest until the operator's time is up.
-    let is_partly = promote.iter().any(|peer| votes(role(peer)))
-        || demote.iter().any(|peer| !votes(role(peer)));
-    if is_partly && !mutant::active("placement.enter_partly") {
-        return impossible("somebody else has changed who votes");
+    // Votes change all at once, or somebody else changed some: a leader refuses what is so already, and
+    // would take a voter that is gone for a new learner.
+    let is_so = |peer: &&Peer| votes(role(peer)) == (peer.role == PeerRole::Voter);
+    if let Some(peer) = promote.iter().chain(demote).find(is_so)
+        && !mutant::active("placement.order_what_is_so")
+    {
+        let what = if votes(role(peer)) { "votes already" } else { "votes no more" };
+        return impossible(format!("the replica on store {} {what}", peer.store));
     }
     for peer in promote {
         match role(peer) {

@@ -83,20 +83,18 @@ impl<E: StorageEngine> RaftStore<E> {
             store.peers.insert(id, peer);
             store.touch(id);
         }
-        store.end_sources()?;
+        store.leave_merged()?;
         Ok(store)
     }
 
-    /// A crash after a snapshot of a target was installed, and before the tombstones of the sources
-    /// that it holds were durable. Rule: they leave before anyone sees them. No key has two owners on a
-    /// store, not until the next tick either.
-    fn end_sources(&mut self) -> Result<()> {
-        if mutant::active("raftstore.source_opens_with_target") {
+    /// A crash after a snapshot was installed and before the tombstones were durable of regions that
+    /// were merged into its region. Rule: they leave before anything else happens, for no key has two
+    /// owners here.
+    fn leave_merged(&mut self) -> Result<()> {
+        if mutant::active("raftstore.merged_stay_at_open") {
             return Ok(());
         }
-        for peer in self.peers.values_mut() {
-            peer.leave_if_taken(&mut self.ctx);
-        }
+        self.peers.values_mut().for_each(|peer| peer.leave_if_taken(&mut self.ctx));
         self.carry_out()
     }
 }

@@ -127,7 +127,7 @@ impl<E: StorageEngine> RaftStore<E> {
     }
 
     /// Regions here that the installed one holds by now leave. After it, not before: its log may need
-    /// them as long as it is behind their end. After a crash in between, opening ends them.
+    /// them as long as it is behind their end. After a crash in between they leave at open.
     fn bury_merged(&mut self, region: &Region) -> Result<()> {
         for id in self.overlapping(region) {
             let Some(peer) = self.peers.get(&id) else { continue };

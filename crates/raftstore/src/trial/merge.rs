@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::admin::{self, Change, Record as AdminRecord};
+use stele_storage::Pair;
 
 /// Store 1 follows store 2 in two regions, [, m) and [m, ), of which the first is to be merged.
 fn followers() -> (Trial, Region, Region) {
@@ -66,6 +67,52 @@ fn a_crash_while_the_target_waits_for_its_source_loses_neither() {
     trial.restart(1);
     assert!(trial.store(1).core.region(source.id).is_none());
     assert_eq!(trial.report(1, target.id).region, merged);
+}
+
+#[test]
+fn after_a_crash_a_source_is_gone_that_a_snapshot_of_its_target_holds() {
+    let (mut trial, source, target) = followers();
+    let prepared = (LogIndex(6), Term(6));
+    let merging = admin::prepare_merge(&source, &target, prepared).unwrap();
+    let record = AdminRecord {
+        region: source.id,
+        change: Change::PrepareMerge { target: target.id, prepared },
+    };
+    let prepare = admin::command(&record, std::slice::from_ref(&merging)).unwrap();
+    append(&mut trial, &source, prepare.bytes().clone(), 6);
+    trial.restart(1);
+    assert_eq!(trial.report(1, source.id).region, merging, "its target is as it was");
+
+    let (merged, _) = admin::commit_merge(&target, &merging, prepared.0).unwrap();
+    let header = SnapshotHeader {
+        at: (LogIndex(9), Term(6)),
+        leader_term: Term(6),
+        from: merged.peers[1],
+        to: merged.peers[0],
+        bytes: 0,
+        region: merged.clone(),
+    };
+    let id = trial.request();
+    trial.store(1).core.step(Input::SnapshotOffered { id, header: header.clone() });
+    trial.settle();
+    let Some(Reply::SnapshotAccepted { ranges }) = trial.reply(id).cloned() else {
+        panic!("{:?}", trial.reply(id));
+    };
+    let store = trial.store(1);
+    let mut incoming = store.engine.incoming(ranges).unwrap();
+    let (key, value) = (keyspace::region_key(target.id), merged.encode());
+    store.engine.receive(&mut incoming, vec![Pair { key, value, expires_at_s: 0 }]).unwrap();
+    store.core.step(Input::SnapshotReceived { header, incoming });
+    store.stalled = true;
+    trial.settle();
+    for _ in 0..2 {
+        // What says that the source left never gets into the log.
+        assert_eq!(trial.report(1, target.id).region, merged);
+        assert!(trial.store(1).core.region(source.id).is_none());
+        trial.restart(1);
+    }
+    trial.ticks(2);
+    assert!(trial.store(1).core.region(source.id).is_none());
 }
 
 /// Stores 1 to 3 merge region 3 into region 4. Store 3 hears nothing of the target all the while, nor of the
