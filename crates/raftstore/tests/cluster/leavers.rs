@@ -136,6 +136,17 @@ fn merged_without_store_3(sim: &mut Sim<ModelBackend>) -> RegionId {
     right
 }
 
+/// Who was down needs a snapshot of the region now.
+fn let_go_of_log(sim: &mut Sim<ModelBackend>, region: RegionId) {
+    for i in 0..200 {
+        sim.write(1, region, put(&format!("b{i}"), "v"));
+    }
+    sim.run(SECOND);
+    sim.checkpoint();
+    let what = "the region lets go of its log";
+    sim.run_until(10 * SECOND, what, |sim| sim.report(1, region).unwrap().truncated.0 > 100);
+}
+
 #[test]
 fn a_source_merged_while_its_store_was_down_ends_with_its_targets_log() {
     let mut sim = Sim::new(3, 83);
@@ -154,16 +165,34 @@ fn a_source_merged_while_its_store_was_down_ends_with_its_targets_snapshot() {
         options.log_kept = LogKept { entries: 10, pin_bytes_max: 100 };
     });
     let right = merged_without_store_3(&mut sim);
-    for i in 0..200 {
-        sim.write(1, right, put(&format!("b{i}"), "v"));
-    }
-    sim.run(SECOND);
-    sim.checkpoint();
-    let what = "the target lets go of its log";
-    sim.run_until(10 * SECOND, what, |sim| sim.report(1, right).unwrap().truncated.0 > 100);
+    let_go_of_log(&mut sim, right);
     sim.start(3);
     sim.run_until(20 * SECOND, "the source ends", |sim| sim.report(3, DATA).is_none());
     sim.settle();
+    assert_eq!(sim.value(3, "a").as_deref(), Some("v"));
+}
+
+#[test]
+fn a_source_is_gone_where_a_crash_came_between_its_targets_snapshot_and_its_tombstone() {
+    let mut sim = Sim::with(ModelBackend, 3, &[1, 2, 3], 88, |options| {
+        options.log_kept = LogKept { entries: 10, pin_bytes_max: 100 };
+    });
+    let right = merged_without_store_3(&mut sim);
+    let_go_of_log(&mut sim, right);
+    sim.start(3);
+    sim.run_until(20 * SECOND, "the snapshot is installed", |sim| {
+        sim.report(3, right).is_some_and(|it| it.region.range == KeyRange::all())
+    });
+    sim.crash(3);
+    let view = sim.node(3).engine.view().unwrap();
+    let source = view.get(&keyspace::region_key(DATA)).unwrap().unwrap();
+    let source = Region::decode(&source.value).unwrap();
+    assert_ne!(source.phase, RegionPhase::Tombstone, "the crash was to come before");
+    sim.start(3);
+    let here: Vec<RegionId> = sim.reports(3).iter().map(|report| report.region.id).collect();
+    assert_eq!(here, [right], "one owner of each key, as soon as it is open");
+    sim.settle();
+    assert!(sim.node(3).engine.progress(DATA).is_none_or(|it| it.destroyed));
     assert_eq!(sim.value(3, "a").as_deref(), Some("v"));
 }
 
@@ -189,13 +218,7 @@ fn what_a_store_had_of_a_source_that_its_target_split_off_again_stays_until_that
     sim.write_surely(DATA, "g", "v");
     let right = merged_without_store_3(&mut sim);
     split(&mut sim, right, "f");
-    for i in 0..200 {
-        sim.write(1, right, put(&format!("b{i}"), "v"));
-    }
-    sim.run(SECOND);
-    sim.checkpoint();
-    let what = "the target lets go of its log";
-    sim.run_until(10 * SECOND, what, |sim| sim.report(1, right).unwrap().truncated.0 > 100);
+    let_go_of_log(&mut sim, right);
     sim.lost = |message| message.to_store == StoreId(3) && message.range.start[..] == b"f"[..];
     sim.start(3);
     sim.run_until(20 * SECOND, "the source ends", |sim| sim.report(3, DATA).is_none());
