@@ -250,7 +250,7 @@ fn crash_while_leaving<B: Backend>(backend: impl Fn() -> B, moments: u64) {
         sim.checkpoint();
         let gone = *sim.report(3, DATA).unwrap().region.peer_on(StoreId(3)).unwrap();
         remove(&mut sim, DATA, 3);
-        sim.run(moment * MS / 4);
+        sim.run(moment * MS / 16);
         sim.restart(3);
         sim.run_until(10 * SECOND, "it leaves", |sim| sim.reports(3).is_empty());
         sim.run(SECOND);
@@ -267,8 +267,8 @@ fn crash_while_leaving<B: Backend>(backend: impl Fn() -> B, moments: u64) {
 // Catalogue: 47, 55.
 #[test]
 fn a_crash_at_any_moment_of_a_destruction_leaves_nothing_of_the_replica() {
-    crash_while_leaving(|| ModelBackend, 32);
-    crash_while_leaving(SteleBackend::default, 16);
+    crash_while_leaving(|| ModelBackend, 128);
+    crash_while_leaving(SteleBackend::default, 32);
 }
 
 // Catalogue: 25.
