@@ -101,11 +101,12 @@ impl Manifest {
         let file = vfs.open(&path, Open::WRITE)?;
         let content = read_all(&*file)?;
         let mut facts = Facts::default();
-        let (end, frames) = replay(&path, &content, number, |change| facts.apply(&change))?;
-        if frames == 0 {
+        let Replayed { end, last, is_repeated } =
+            replay(&path, &content, number, |change| facts.apply(&change))?;
+        let Some(last) = last else {
             // A manifest gets its name after its first frame was synced.
             return Err(Error::corrupt(&path, end.offset, "the manifest's first frame is damaged"));
-        }
+        };
         let tail_cut_bytes = (content.len() as u64).saturating_sub(end.offset);
         if tail_cut_bytes > 0 {
             file.set_len(end.offset)?;
@@ -113,7 +114,13 @@ impl Manifest {
         }
         let rewrite_at = bytes_max.max(2 * end.offset);
         let dir = dir.to_path_buf();
-        let manifest = Self { vfs, dir, file, end, rewrite_at, bytes_max, facts, poisoned: None };
+        let mut manifest =
+            Self { vfs, dir, file, end, rewrite_at, bytes_max, facts, poisoned: None };
+        // Rule: what opening goes by is written twice. A crash may have come between the last edit and
+        // its repetition, and damage of the one writing would pass for that crash the next time.
+        if !is_repeated && !mutant::active("index.last_edit_left_alone") {
+            manifest.repeat(last)?;
+        }
         Ok((manifest, Found { created: false, tail_cut_bytes }))
     }
 
@@ -221,7 +228,8 @@ impl Manifest {
         let path = path_of(&self.dir, self.end.number);
         let content = read_all(&*self.file)?;
         let mut facts = Facts::default();
-        let (end, _) = replay(&path, &content, self.end.number, |change| facts.apply(&change))?;
+        let Replayed { end, .. } =
+            replay(&path, &content, self.end.number, |change| facts.apply(&change))?;
         if end == self.end && facts == self.facts {
             return Ok(());
         }
@@ -246,22 +254,31 @@ impl Manifest {
     }
 }
 
+struct Replayed<'a> {
+    end: End,
+    /// What the last frame says.
+    last: Option<&'a [u8]>,
+    /// Whether the frame before it says the same, or it is an earlier build's confirmation.
+    is_repeated: bool,
+}
+
 /// Hands every change of every valid frame to `f`; those of a frame that was written twice, twice. An
 /// invalid frame ends the file if nothing valid follows it; else it is damage, and nothing is cut.
-fn replay(
+fn replay<'a>(
     path: &Path,
-    content: &[u8],
+    content: &'a [u8],
     number: u32,
     mut f: impl FnMut(Change),
-) -> Result<(End, usize)> {
+) -> Result<Replayed<'a>> {
     let begin = begin(path, content, number)?;
     let mut chain = Chain::new(content, begin);
-    let mut frames = 0;
+    let (mut last, mut is_repeated) = (None, false);
     while let Some(frame) = chain.next() {
         let changes = Change::decode_all(frame.body)
             .ok_or_else(|| Error::corrupt(path, frame.offset, "unknown change in a valid frame"))?;
         changes.into_iter().for_each(&mut f);
-        frames += 1;
+        is_repeated = frame.body.is_empty() || last == Some(frame.body);
+        last = Some(frame.body);
     }
     if frame::any_frame_from(content, number, chain.end.offset)
         && !mutant::active("index.manifest_cut_blindly")
@@ -269,7 +286,7 @@ fn replay(
         let detail = "a damaged frame lies before valid ones";
         return Err(Error::corrupt(path, chain.end.offset, detail));
     }
-    Ok((chain.end, frames))
+    Ok(Replayed { end: chain.end, last, is_repeated })
 }
 
 /// Where the first frame begins. A header says nothing that the file's name does not, so a damaged one
