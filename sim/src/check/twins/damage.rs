@@ -6,7 +6,7 @@ use super::facts::{Facts, catch_up, difference, pairs};
 use crate::world::DIR;
 use std::path::{Path, PathBuf};
 use stele_engine::{Cached, Store};
-use stele_index::Direction;
+use stele_index::{Direction, inspect_manifest};
 use stele_storage::{EngineView, StorageEngine};
 use stele_types::{KeyRange, Prng, ValueRef};
 use stele_vfs::Fault;
@@ -44,7 +44,7 @@ pub fn look(twin: &Twin, engine: &Store, live: &Facts, prng: &mut Prng) -> Optio
 /// The last edit of a manifest is damaged, after a power cut as well.
 fn last_edit(twin: &Twin, live: &Facts, prng: &mut Prng) -> Option<String> {
     let twin = Twin { disk: twin.disk.restart(prng.draw()), ..twin.killed() };
-    opens_with(&twin, flip(&twin, prng, |name| name.contains("manifest-"), 120)?, live)
+    opens_with(&twin, flip_manifest(&twin, prng, 120)?, live)
 }
 
 /// What is wrong with what opens with that harm.
@@ -90,8 +90,8 @@ fn shows_else(store: &Store, live: &Facts) -> Option<String> {
 fn harm(twin: &Twin, engine: &Store, prng: &mut Prng) -> Option<Harm> {
     match prng.below(12) {
         0 | 1 => flip(twin, prng, |name| name.ends_with(".run"), 200),
-        2 => flip(twin, prng, |name| name.contains("manifest-"), u64::MAX),
-        3 => flip(twin, prng, |name| name.contains("manifest-"), 120),
+        2 => flip_manifest(twin, prng, u64::MAX),
+        3 => flip_manifest(twin, prng, 120),
         4 => {
             let newest = newest_segment(twin)?.to_string_lossy().into_owned();
             let kinds = [".run", ".val", ".side", ".seg"];
@@ -121,6 +121,20 @@ fn flip(twin: &Twin, prng: &mut Prng, may: impl Fn(&str) -> bool, last: u64) -> 
     let bytes = twin.disk.file_bytes(&path)?;
     let offset = bytes.saturating_sub(last) + prng.below(bytes.min(last));
     flip_at(twin, path, offset, prng)
+}
+
+/// One bit of a manifest whose last edit is there twice: on a full device its repetition may have found
+/// no room, and until the next edit damage of it looks like a crash.
+fn flip_manifest(twin: &Twin, prng: &mut Prng, last: u64) -> Option<Harm> {
+    let is_manifest = |path: &&PathBuf| path.to_string_lossy().contains("manifest-");
+    let ends_twice = |path: &PathBuf| {
+        let mut frames = Vec::new();
+        let read = inspect_manifest(&twin.disk, path, &mut |it| frames.extend(it.content.ok()));
+        read.is_ok() && frames.last_chunk().is_some_and(|[edit, repetition]| edit == repetition)
+    };
+    let paths = twin.disk.paths();
+    let is_sound = paths.iter().filter(is_manifest).all(ends_twice);
+    is_sound.then(|| flip(twin, prng, |name| name.contains("manifest-"), last))?
 }
 
 fn newest_segment(twin: &Twin) -> Option<PathBuf> {
