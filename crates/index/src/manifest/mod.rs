@@ -101,12 +101,11 @@ impl Manifest {
         let file = vfs.open(&path, Open::WRITE)?;
         let content = read_all(&*file)?;
         let mut facts = Facts::default();
-        let Replayed { end, last, is_repeated } =
-            replay(&path, &content, number, |change| facts.apply(&change))?;
-        let Some(last) = last else {
+        let (end, frames) = replay(&path, &content, number, |change| facts.apply(&change))?;
+        if frames == 0 {
             // A manifest gets its name after its first frame was synced.
             return Err(Error::corrupt(&path, end.offset, "the manifest's first frame is damaged"));
-        };
+        }
         let tail_cut_bytes = (content.len() as u64).saturating_sub(end.offset);
         if tail_cut_bytes > 0 {
             file.set_len(end.offset)?;
@@ -114,13 +113,7 @@ impl Manifest {
         }
         let rewrite_at = bytes_max.max(2 * end.offset);
         let dir = dir.to_path_buf();
-        let mut manifest =
-            Self { vfs, dir, file, end, rewrite_at, bytes_max, facts, poisoned: None };
-        // Rule: what opening goes by is written twice. A crash may have come between the last edit and
-        // its repetition, and damage of the one writing would pass for that crash the next time.
-        if !is_repeated && !mutant::active("index.last_edit_left_alone") {
-            manifest.repeat(last)?;
-        }
+        let manifest = Self { vfs, dir, file, end, rewrite_at, bytes_max, facts, poisoned: None };
         Ok((manifest, Found { created: false, tail_cut_bytes }))
     }
 
@@ -228,8 +221,7 @@ impl Manifest {
         let path = path_of(&self.dir, self.end.number);
         let content = read_all(&*self.file)?;
         let mut facts = Facts::default();
-        let Replayed { end, .. } =
-            replay(&path, &content, self.end.number, |change| facts.apply(&change))?;
+        let (end, _) = replay(&path, &content, self.end.number, |change| facts.apply(&change))?;
         if end == self.end && facts == self.facts {
             return Ok(());
         }
@@ -254,31 +246,22 @@ impl Manifest {
     }
 }
 
-struct Replayed<'a> {
-    end: End,
-    /// What the last frame says.
-    last: Option<&'a [u8]>,
-    /// Whether the frame before it says the same, or it is an earlier build's confirmation.
-    is_repeated: bool,
-}
-
 /// Hands every change of every valid frame to `f`; those of a frame that was written twice, twice. An
 /// invalid frame ends the file if nothing valid follows it; else it is damage, and nothing is cut.
-fn replay<'a>(
+fn replay(
     path: &Path,
-    content: &'a [u8],
+    content: &[u8],
     number: u32,
     mut f: impl FnMut(Change),
-) -> Result<Replayed<'a>> {
+) -> Result<(End, usize)> {
     let begin = begin(path, content, number)?;
     let mut chain = Chain::new(content, begin);
-    let (mut last, mut is_repeated) = (None, false);
+    let mut frames = 0;
     while let Some(frame) = chain.next() {
         let changes = Change::decode_all(frame.body)
             .ok_or_else(|| Error::corrupt(path, frame.offset, "unknown change in a valid frame"))?;
         changes.into_iter().for_each(&mut f);
-        is_repeated = frame.body.is_empty() || last == Some(frame.body);
-        last = Some(frame.body);
+        frames += 1;
     }
     if frame::any_frame_from(content, number, chain.end.offset)
         && !mutant::active("index.manifest_cut_blindly")
@@ -286,7 +269,7 @@ fn replay<'a>(
         let detail = "a damaged frame lies before valid ones";
         return Err(Error::corrupt(path, chain.end.offset, detail));
     }
-    Ok(Replayed { end: chain.end, last, is_repeated })
+    Ok((chain.end, frames))
 }
 
 /// Where the first frame begins. A header says nothing that the file's name does not, so a damaged one

@@ -140,25 +140,6 @@ fn damage_of_the_last_edit_is_made_good_also_after_a_power_cut() {
     }
 }
 
-/// A crash cut its repetition off. What was opened with it must not open without it later.
-#[test]
-fn a_last_edit_without_repetition_is_repeated_at_open() {
-    let vfs = SimVfs::default();
-    append(&vfs, 5);
-    let path = only_manifest(&vfs);
-    let frames = frames_of(&vfs);
-    let [.., (edit, _), (repetition, _)] = frames[..] else { panic!("{frames:?}") };
-    for cut in [repetition, repetition + 7] {
-        let vfs = vfs.fork();
-        vfs.open(&path, Open::WRITE).unwrap().set_len(cut).unwrap();
-        assert_eq!(last_edit(&open(&vfs).unwrap().0), 5);
-        assert_eq!(frames_of(&vfs), frames, "as it was");
-        let vfs = vfs.restart(1);
-        flip(&vfs, edit + frame::FRAME_HEADER_BYTES as u64 + 3);
-        assert_eq!(last_edit(&open(&vfs).unwrap().0), 5);
-    }
-}
-
 #[test]
 fn a_lost_repetition_before_a_later_edit_costs_nothing() {
     let vfs = SimVfs::default();
