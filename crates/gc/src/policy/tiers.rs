@@ -24,7 +24,8 @@ pub fn due(tiers: &[TierState], options: &GcOptions) -> Option<(usize, usize)> {
 }
 
 /// As [`due`] in a store that nobody writes to: wider windows, though there are few tiers. What comes
-/// in portions with rests in between is written [`REST_SIZE_RATIO`] times more at the most.
+/// in portions with rests in between is written up to [`REST_SIZE_RATIO`] times more for each time that
+/// the store grows so many times larger; the budget ends it before, except where nearly all is index.
 pub fn due_at_rest(tiers: &[TierState]) -> Option<(usize, usize)> {
     let windows = (0..tiers.len()).map(|first| (first, window(tiers, first, REST_SIZE_RATIO)));
     windows.filter(|&(_, count)| count > 1).max_by_key(|&(first, count)| (count, Reverse(first)))

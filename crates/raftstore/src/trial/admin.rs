@@ -344,14 +344,7 @@ fn a_replica_that_shrinks_by_a_snapshot_leaves_pairs_that_nobody_here_owns() {
     trial.store(1).core.step(Input::Write(Write { id, header, command, frees: false }));
     trial.ticks(2);
     assert!(trial.is_written(id));
-    for i in 0..200 {
-        trial.write(1, put(&format!("a{i}"), &"v".repeat(100)));
-        trial.settle();
-    }
-    trial.store(1).engine.maintain(0).unwrap();
-    trial.ticks(2);
-    trial.write(1, put("b", "1"));
-    trial.ticks(2);
+    outgrow_log(&mut trial);
     // The child never comes to store 3.
     trial.cut.clear();
     trial.lose = |m| m.region == RegionId(10) && m.to_store == StoreId(3);

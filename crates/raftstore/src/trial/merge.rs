@@ -184,39 +184,31 @@ fn a_source_stays_where_its_target_may_yet_come_with_a_log_that_takes_it_over() 
     let RegionPhase::Merging { target, prepared, term, target_epoch } = source.phase else {
         panic!("{source:?} is not prepared");
     };
-    let tell = |trial: &mut Trial, left: u64| {
-        let epoch = RegionEpoch { version: source.epoch.version + 1, ..source.epoch };
+    let say = |trial: &mut Trial, of: &Region, epoch: RegionEpoch, body: Body| {
         let message = PeerMessage {
             from_store: StoreId(2),
             to_store: StoreId(3),
-            region: source.id,
-            kind: source.kind,
-            range: source.range.clone(),
+            region: of.id,
+            kind: of.kind,
+            range: of.range.clone(),
             epoch,
-            from: source.peers[1],
-            to: source.peers[2],
-            body: Body::Merged { prepared: (prepared, term), target, left: Some(left) },
+            from: of.peers[1],
+            to: of.peers[2],
+            body,
         };
         trial.store(3).core.step(Input::Message(message));
         trial.ticks(5);
+    };
+    let tell = |trial: &mut Trial, left: u64| {
+        let epoch = RegionEpoch { version: source.epoch.version + 1, ..source.epoch };
+        let body = Body::Merged { prepared: (prepared, term), target, left: Some(left) };
+        say(trial, &source, epoch, body);
     };
     let before = source.epoch.version.max(target_epoch.version);
     let gone = |trial: &mut Trial| {
         let target = trial.report(3, target).region;
         let epoch = RegionEpoch { conf_version: target.epoch.conf_version + 1, ..target.epoch };
-        let message = PeerMessage {
-            from_store: StoreId(2),
-            to_store: StoreId(3),
-            region: target.id,
-            kind: target.kind,
-            range: target.range.clone(),
-            epoch,
-            from: target.peers[1],
-            to: target.peers[2],
-            body: Body::Gone,
-        };
-        trial.store(3).core.step(Input::Message(message));
-        trial.ticks(5);
+        say(trial, &target, epoch, Body::Gone);
     };
     tell(&mut trial, before + 1);
     assert!(trial.store(3).core.region(source.id).is_some(), "the target is here");

@@ -66,6 +66,18 @@ pub(crate) fn put(name: &str, value: &str) -> Bytes {
     builder.build().bytes().clone()
 }
 
+/// More is written on store 1 than the log keeps for who is away.
+fn outgrow_log(trial: &mut Trial) {
+    for i in 0..200 {
+        trial.write(1, put(&format!("a{i}"), &"v".repeat(100)));
+        trial.settle();
+    }
+    trial.store(1).engine.maintain(0).unwrap();
+    trial.ticks(2);
+    trial.write(1, put("b", "1"));
+    trial.ticks(2);
+}
+
 impl Trial {
     /// Stores 1 to `count`, a data region with a voter on each: peer ids are 100 + store.
     pub fn new(count: u64) -> Self {

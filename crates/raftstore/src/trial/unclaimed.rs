@@ -20,14 +20,7 @@ fn behind() -> Trial {
     let asked = trial.admin(1, DATA, Admin::Split { keys, new_ids: vec![new] });
     trial.settle();
     assert!(matches!(trial.reply(asked), Some(Reply::AdminDone { .. })));
-    for i in 0..200 {
-        trial.write(1, put(&format!("a{i}"), &"v".repeat(100)));
-        trial.settle();
-    }
-    trial.store(1).engine.maintain(0).unwrap();
-    trial.ticks(2);
-    trial.write(1, put("b", "1"));
-    trial.ticks(2);
+    outgrow_log(&mut trial);
     for store in [1, 2] {
         trial.store(store).engine.lose(&key("m"));
         trial.store(store).core.step(Input::Damaged);
