@@ -99,6 +99,12 @@ impl Trial {
         free
     }
 
+    /// The store that was started at that place. The mail is not locked: who stops a store waits for a
+    /// thread that may be sending.
+    fn store(&self, at: usize) -> Arc<WaitingStore> {
+        self.mail.0.lock()[at].clone()
+    }
+
     fn next_end(&self) -> (u64, Result<bool>) {
         self.ended.recv_timeout(Duration::from_secs(30)).expect("nobody ended")
     }
@@ -122,14 +128,14 @@ fn stores_that_wait_for_each_other_end_whole_with_their_directories_free() {
     let counts = |store: &Arc<WaitingStore>| (store.lost(), store.lost_at_first);
     let counts: Vec<_> = trial.mail.0.lock().iter().map(counts).collect();
     assert_eq!(counts, [(1, 1), (0, 50), (0, 50)]);
-    trial.mail.0.lock()[0].stop();
+    trial.store(0).stop();
 }
 
 #[test]
 fn a_store_that_waits_in_vain_ends_when_it_is_told() {
     let trial = Trial::new();
     let free = trial.start(1, false, |index| index == 7);
-    let store = trial.mail.0.lock()[0].clone();
+    let store = trial.store(0);
     store.stop();
     assert!(matches!(trial.next_end(), (1, Ok(false))));
     assert!(free.recv().is_err() && store.lost() == 1);
@@ -144,5 +150,5 @@ fn a_device_that_fails_ends_the_waiting_with_its_error() {
     let (id, ended) = trial.next_end();
     assert!(id == 1 && ended.unwrap_err().to_string().contains("the device failed"));
     assert!(free.recv().is_err());
-    trial.mail.0.lock()[1].stop();
+    trial.store(1).stop();
 }
