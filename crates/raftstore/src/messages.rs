@@ -81,7 +81,8 @@ pub enum Body {
     },
     /// Someone needs the region: tick again.
     WakeUp,
-    /// The sender can't read these values of the region: who can, sends them.
+    /// The sender can't read these values of the region: who can, sends them. With none it wakes nobody,
+    /// and asks only to hear if it is no member any more.
     Lost(Vec<LostValue>),
     /// Keys and values that were asked for, as far as they are here.
     Found(Vec<(Bytes, Bytes)>),
@@ -172,7 +173,7 @@ pub struct RaftMessage {
     pub index: LogIndex,
     /// The sender's commit index, or what it may tell the receiver of it.
     pub commit: LogIndex,
-    /// Term of the entry at `commit`, in votes.
+    /// Term of the entry at `commit`, in votes. A refusal of one may come unasked, to tell of it.
     pub commit_term: Term,
     /// Whether an answer says no.
     pub reject: bool,

@@ -1,5 +1,6 @@
 //! Rest: a region without work sends nothing and costs nothing. Its lease runs out; whoever needs it
-//! wakes it.
+//! wakes it. A replica at rest may be removed without hearing of it: its store asks, see
+//! [`crate::store`].
 
 use super::Peer;
 use crate::messages::{Body, RaftKind};
@@ -11,6 +12,11 @@ impl<E: StorageEngine> Peer<E> {
     /// Whether it does not tick.
     pub fn is_resting(&self) -> bool {
         self.timer.resting
+    }
+
+    /// Whether it rests and there are others, who may have gone on without it.
+    pub fn may_be_forgotten(&self) -> bool {
+        self.timer.resting && self.region.peers.len() > 1
     }
 
     /// Ticks again.

@@ -4,10 +4,12 @@ use super::Peer;
 use super::propose::Proposing;
 use crate::admin::{self, Change};
 use crate::input::{ChangeKind, PeerChange};
+use crate::messages::{Body, RaftKind, RaftMessage};
 use crate::output::Refusal;
 use crate::store::{Context, Effect, Pairs};
+use raft::StateRole;
 use stele_storage::StorageEngine;
-use stele_types::{PeerRole, Record, Region, mutant};
+use stele_types::{LogIndex, Peer as PeerName, PeerRole, Record, Region, Term, mutant};
 
 /// A change, and the regions as they are after it.
 pub(super) type Plan = Result<(Change, Vec<Region>), Refusal>;
@@ -60,6 +62,33 @@ impl<E: StorageEngine> Peer<E> {
         let heard = |id: u64| known.get(&id).copied().unwrap_or(now);
         self.heard = self.region.peers.iter().map(|p| (p.id.0, heard(p.id.0))).collect();
         self.leave_joint_if_due(ctx);
+    }
+
+    /// A member is behind with who the members are. Where nobody leads it may be the only one that can,
+    /// and not know that the change which lets it is committed: a leader that takes its own vote away
+    /// leaves nobody behind who has to say so.
+    pub(super) fn tell_committed(&self, ctx: &mut Context<E>, to: PeerName) {
+        let committed = self.committed();
+        let term = self.node.raft.raft_log.term(committed).unwrap_or(0);
+        // The message is of this term, which must not be forgotten.
+        if self.is_leader() || !self.is_durable() || term == 0 {
+            return;
+        }
+        let mut refusal = RaftMessage::new(RaftKind::RequestPreVoteResponse, Term(self.term()));
+        refusal.reject = true;
+        (refusal.commit, refusal.commit_term) = (LogIndex(committed), Term(term));
+        self.send(ctx, to, Body::Raft(refusal));
+    }
+
+    /// Who refuses a vote says what is committed. Raft listens only while it asks for votes, and who is
+    /// no voter as far as it knows never asks.
+    pub(super) fn learn_from_refusal(&mut self, message: &RaftMessage) {
+        use RaftKind::{RequestPreVoteResponse, RequestVoteResponse};
+        let refuses =
+            message.reject && matches!(message.kind, RequestPreVoteResponse | RequestVoteResponse);
+        if refuses && self.node.raft.state == StateRole::Follower {
+            self.learn_committed((message.commit, message.commit_term));
+        }
     }
 
     /// Proposes to leave a joint configuration that is applied.

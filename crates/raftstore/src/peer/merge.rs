@@ -119,16 +119,20 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// The entry of that index and term is committed, as another store, or the target here, knows.
+    /// The entry of that index and term is committed, as another store, or the target here, knows. Rule:
+    /// only the log that holds this very entry learns of it. It then holds all before it, and as what is
+    /// committed stays so for ever, a late word is as good as the first.
     pub fn learn_committed(&mut self, entry: (LogIndex, Term)) {
-        let (LogIndex(index), Term(term)) = entry;
-        self.node.raft.raft_log.maybe_commit(index, term);
+        if self.holds(entry) || mutant::active("raftstore.commit_of_another_term") {
+            let index = entry.0.0.min(self.last_index());
+            self.node.raft.raft_log.commit_to(index);
+        }
     }
 
-    /// Whether the log holds that entry.
+    /// Whether the log holds that entry. Raft takes 0 for the term of what is not there.
     pub fn holds(&self, entry: (LogIndex, Term)) -> bool {
         let (LogIndex(index), Term(term)) = entry;
-        self.node.raft.raft_log.match_term(index, term)
+        term != 0 && self.node.raft.raft_log.match_term(index, term)
     }
 
     /// Another store has buried this region, at this version: its target took it over if that was

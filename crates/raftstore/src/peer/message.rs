@@ -65,7 +65,12 @@ impl<E: StorageEngine> Peer<E> {
             }
             Body::Prepared { prepared } => self.learn_prepared(ctx, from.id, prepared),
             Body::Hibernate { term, last } => self.asked_to_rest(ctx, from, term, last),
-            Body::WakeUp => self.wake(ctx),
+            Body::WakeUp => {
+                self.wake(ctx);
+                if older {
+                    self.tell_committed(ctx, from);
+                }
+            }
             Body::Lost(ref lost) if is_member => {
                 let found = find_values(&*ctx.engine, &message, lost);
                 if !found.is_empty() {
@@ -103,6 +108,9 @@ impl<E: StorageEngine> Peer<E> {
         }
         self.heard.insert(from.id.0, ctx.now.monotonic_nanos);
         self.note_message(ctx, message.kind);
+        if is_member {
+            self.learn_from_refusal(&message);
+        }
         if message.kind == RaftKind::TransferLeader {
             self.begin_transfer(ctx, from.id, None);
             return;

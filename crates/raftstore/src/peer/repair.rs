@@ -31,16 +31,9 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Asks another replica; with each round the next one.
-    pub fn ask_for(&self, ctx: &mut Context<E>, round: usize, lost: Vec<LostValue>) {
+    pub fn ask(&self, ctx: &mut Context<E>, round: usize, question: Body) {
         if let Some(to) = self.other(round) {
-            self.send(ctx, to, Body::Lost(lost));
-        }
-    }
-
-    /// Asks another replica what a range holds; with each round the next one.
-    pub fn ask_for_range(&self, ctx: &mut Context<E>, round: usize, range: KeyRange) {
-        if let Some(to) = self.other(round) {
-            self.send(ctx, to, Body::LostRange(range));
+            self.send(ctx, to, question);
         }
     }
 

@@ -10,6 +10,7 @@ mod open;
 mod poll;
 mod repair;
 mod report;
+mod resting;
 mod snapshot;
 mod step;
 mod stranger;
@@ -53,6 +54,7 @@ pub struct RaftStore<E: StorageEngine> {
     /// Pairs to remove once the tombstones that say so are durable.
     leaving: destroy::Leaving,
     repair: repair::Repair,
+    resting: resting::Resting,
     unclaimed: unclaimed::Unclaimed,
     /// Regions as the placement group knows them, not looked at yet.
     owners: Vec<Region>,
@@ -64,15 +66,16 @@ impl<E: StorageEngine> RaftStore<E> {
         self.ctx.readers.clone()
     }
 
-    /// When [`RaftStore::poll`] must be called at the latest, in monotonic nanoseconds; `None` while
-    /// every region rests.
+    /// When [`RaftStore::poll`] must be called at the latest, in monotonic nanoseconds; `None` for not
+    /// before something comes. While every region rests that is once a second.
     pub fn next_tick_nanos(&self) -> Option<u64> {
         if !self.dirty.is_empty() {
             return Some(self.ctx.now.monotonic_nanos);
         }
         let tick = (!self.ticking.is_empty()).then_some(self.next_tick_nanos);
         let tick = tick.into_iter().chain(self.leaving.retry_at());
-        tick.chain(self.ctx.batches.retry_at()).chain(self.asks_at()).min()
+        let asks = self.asks_at().into_iter().chain(self.asks_for_resting_at());
+        tick.chain(self.ctx.batches.retry_at()).chain(asks).min()
     }
 
     /// Whether records of the region wait for the log, which may still have what they replace: for

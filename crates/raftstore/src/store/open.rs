@@ -6,6 +6,7 @@ use super::context::Context;
 use super::destroy::{Leaving, unowned};
 use super::journal::{Journal, write_now};
 use super::repair::Repair;
+use super::resting::Resting;
 use super::unclaimed::Unclaimed;
 use crate::admin;
 use crate::input::Now;
@@ -72,6 +73,7 @@ impl<E: StorageEngine> RaftStore<E> {
             appended: None,
             leaving: Leaving::default(),
             repair: Repair::default(),
+            resting: Resting::default(),
             unclaimed,
             owners: Vec::new(),
         };

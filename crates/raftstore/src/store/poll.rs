@@ -33,6 +33,7 @@ impl<E: StorageEngine> RaftStore<E> {
             self.carry_out()?;
         }
         self.ask_for_lost();
+        self.ask_for_resting();
         self.ctx.out.append = self.ctx.batches.hand_out(now.monotonic_nanos);
         if self.ctx.out.append.is_some() {
             self.leaving.handed_out();

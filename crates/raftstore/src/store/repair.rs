@@ -2,6 +2,7 @@
 //! to one replica after the other; what nobody answers is asked for again.
 
 use super::RaftStore;
+use crate::messages::Body;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use stele_storage::{LostValue, Pair, StorageEngine};
@@ -49,7 +50,7 @@ impl<E: StorageEngine> RaftStore<E> {
         self.ask_for_ranges();
         for (region, lost) in by_region {
             if let Some(peer) = self.peers.get(&region) {
-                peer.ask_for(&mut self.ctx, self.repair.rounds, lost);
+                peer.ask(&mut self.ctx, self.repair.rounds, Body::Lost(lost));
             }
         }
     }
@@ -63,7 +64,7 @@ impl<E: StorageEngine> RaftStore<E> {
                 for own in peer.owned_ranges() {
                     left = left.iter().flat_map(|left| left.without(&own)).collect();
                     if let Some(part) = lost.common(&own) {
-                        peer.ask_for_range(&mut self.ctx, self.repair.rounds, part);
+                        peer.ask(&mut self.ctx, self.repair.rounds, Body::LostRange(part));
                     }
                 }
             }

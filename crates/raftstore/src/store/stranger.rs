@@ -14,7 +14,9 @@ const EARLY_VOTES_MAX: usize = 256;
 
 impl<E: StorageEngine> RaftStore<E> {
     pub(super) fn receive_for_absent(&mut self, message: &PeerMessage) {
-        if let Body::Lost(lost) = &message.body {
+        if let Body::Lost(lost) = &message.body
+            && !lost.is_empty()
+        {
             // Membership does not matter: only the very value is sent. A store that is behind a split
             // may have the last whole copy of what the new region's other replicas lost.
             let found = find_values(&*self.ctx.engine, message, lost);
@@ -28,7 +30,7 @@ impl<E: StorageEngine> RaftStore<E> {
         if let Some(tombstone) = tombstone {
             let gone = tombstone.peer(message.from.id).is_none()
                 && message.epoch.conf_version < tombstone.epoch.conf_version;
-            if !matches!(message.body, Body::Raft(_) | Body::WakeUp) {
+            if !matches!(message.body, Body::Raft(_) | Body::WakeUp | Body::Lost(_)) {
                 return;
             }
             if gone {

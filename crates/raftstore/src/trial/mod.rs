@@ -8,6 +8,7 @@ mod mending;
 mod merge;
 mod reads;
 mod repair;
+mod rest;
 mod space;
 mod storm;
 mod unclaimed;
@@ -24,6 +25,7 @@ pub(crate) type Model = RaftStore<ModelEngine>;
 /// The region of user data at the beginning.
 pub(crate) const DATA: RegionId = RegionId(2);
 const TICK: u64 = 50_000_000;
+const SECOND: u64 = 1_000_000_000;
 
 pub(crate) struct Store {
     pub engine: Arc<ModelEngine>,
@@ -44,6 +46,8 @@ pub(crate) struct Trial {
     pub cut: BTreeSet<(u64, u64)>,
     /// Whether a message is lost.
     pub lose: fn(&PeerMessage) -> bool,
+    /// What becomes of a message that is not.
+    pub alter: fn(&mut PeerMessage),
     /// Stores that wait for copies of entries.
     pub mending: BTreeMap<u64, mending::Waiting>,
     in_flight: VecDeque<PeerMessage>,
@@ -91,6 +95,7 @@ impl Trial {
             replies: BTreeMap::new(),
             cut: BTreeSet::new(),
             lose: |_| false,
+            alter: |_| {},
             mending: BTreeMap::new(),
             in_flight: VecDeque::new(),
             requests: 0,
@@ -242,11 +247,12 @@ impl Trial {
                 busy |= self.poll(id);
             }
             busy |= self.poll_mending();
-            while let Some(message) = self.in_flight.pop_front() {
+            while let Some(mut message) = self.in_flight.pop_front() {
                 let way = (message.from_store.0, message.to_store.0);
                 if self.cut.contains(&way) || (self.lose)(&message) {
                     continue;
                 }
+                (self.alter)(&mut message);
                 let mut frame = Vec::new();
                 let mut payloads = Vec::new();
                 wire::encode(&message, &mut frame, &mut payloads);
@@ -387,6 +393,14 @@ impl Trial {
 
     pub fn report(&mut self, store: u64, region: RegionId) -> RegionReport {
         self.store(store).core.region(region).unwrap()
+    }
+
+    /// Whether all regions of a store rest, and it need not be polled until it asks for one of them.
+    pub fn is_quiet(&mut self, store: u64) -> bool {
+        let now = self.now;
+        let core = &mut self.store(store).core;
+        let rests = core.regions().iter().all(|it| it.hibernating);
+        rests && core.next_tick_nanos().is_some_and(|at| (now..=now + SECOND).contains(&at))
     }
 
     /// Cuts a store off from all others, both ways.

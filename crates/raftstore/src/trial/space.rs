@@ -105,8 +105,7 @@ fn a_quiet_region_rests_costs_nothing_and_wakes_for_a_write() {
     trial.lead(DATA, 1);
     trial.ticks(150);
     for store in 1..=3 {
-        assert!(trial.report(store, DATA).hibernating, "store {store}");
-        assert_eq!(trial.store(store).core.next_tick_nanos(), None);
+        assert!(trial.is_quiet(store), "store {store}");
     }
     // Long silence deposes nobody.
     trial.ticks(100);

@@ -7,6 +7,7 @@
 //! | entries that do not follow `index` | `find_conflict`, `truncate_and_append`: slice out of range, fatal | [`append`] |
 //! | `log_term` 0 at an index beyond our log: the term of what is not there is 0, so it matches | `truncate_and_append`, `commit_to`: fatal | [`append`] |
 //! | an entry of term 0 beyond our log: "matches" in the same way | acknowledges what is not there; `commit_to`: fatal | [`append`] |
+//! | a preparation of term 0, or a refusal that tells so, at an index beyond our log: as above | `commit_to`: fatal | `Peer::holds` |
 //! | entries of falling or future terms | Raft's log matching is lost | [`append`] |
 //! | term near 2^64, then a campaign | `become_candidate`: overflow | [`check`] |
 //! | index near 2^64 | `maybe_update`, `maybe_decr_to`: overflow | [`check`] |
