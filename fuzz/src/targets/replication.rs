@@ -40,6 +40,7 @@ fn messages() -> Vec<PeerMessage> {
         Body::Merged { prepared, target: RegionId(44), left: Some(300) },
         Body::Hibernate { term: Term(9), last: LogIndex(77) },
         Body::WakeUp,
+        Body::Lost(Vec::new()),
         Body::Lost(vec![LostValue { key: Bytes::from_static(b"\x01c"), length: 5, crc: 9 }]),
         Body::LostRange(KeyRange::new("\x01a", "\x01d")),
         Body::FoundRange(FoundRange {

@@ -73,11 +73,16 @@ fn bodies() -> Vec<PeerMessage> {
         |left| Body::Merged { prepared: (LogIndex(8), Term(2)), target: RegionId(44), left };
     let prepared = Body::Prepared { prepared: (LogIndex(8), Term(2)) };
     let hibernate = Body::Hibernate { term: Term(9), last: LogIndex(77) };
-    let mut all: Vec<_> =
-        [Body::Gone, merged(None), merged(Some(300)), prepared, hibernate, Body::WakeUp]
-            .into_iter()
-            .map(sample)
-            .collect();
+    let small = [
+        Body::Gone,
+        merged(None),
+        merged(Some(300)),
+        prepared,
+        hibernate,
+        Body::WakeUp,
+        Body::Lost(Vec::new()),
+    ];
+    let mut all: Vec<_> = small.into_iter().map(sample).collect();
     all.push(append());
     let lost = LostValue { key: Bytes::from_static(b"\x01c"), length: 1 << 20, crc: u32::MAX };
     all.push(sample(Body::Lost(vec![lost.clone(), LostValue { length: 0, ..lost }])));
