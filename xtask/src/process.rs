@@ -152,8 +152,14 @@ mod tests {
         assert!(started.elapsed() < long);
         let pid = std::fs::read_to_string(file.path()).unwrap();
         // A zombie that waits to be reaped has ended as well.
-        let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
-        assert!(state.map_or(true, |state| state.contains(") Z ")), "still runs");
+        let is_running = || {
+            let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+            state.is_ok_and(|state| !state.contains(") Z "))
+        };
+        while is_running() {
+            assert!(started.elapsed() < long, "still runs");
+            thread::sleep(POLL);
+        }
     }
 
     #[test]
