@@ -147,7 +147,8 @@ fn settle(world: &mut World) {
     let replaced = world.run_until(nanos, |world| world.damaged_disks().is_empty());
     if !replaced && world.counts.overspent == 0 {
         let (seconds, state) = (nanos / SECOND, world.describe());
-        return world.fail(format!("a damaged disk is needed {seconds} s after the faults:{state}"));
+        return world
+            .fail(format!("a damaged disk is needed {seconds} s after the faults:{state}"));
     }
     let settled = world.run_until(nanos, |world| !world.clients.is_busy() && world.is_settled());
     if settled {

@@ -62,9 +62,8 @@ impl Repairs {
         here.iter_mut().for_each(|it| it.is_due |= it.at <= applied(it.region));
         let (due, mut ahead): (Vec<Answer>, Vec<Answer>) =
             here.into_iter().partition(|it| it.is_due);
-        let is_said = |it: &Answer| {
-            due.iter().chain(&done).any(|other| other.range.overlaps(&it.range))
-        };
+        let is_said =
+            |it: &Answer| due.iter().chain(&done).any(|other| other.range.overlaps(&it.range));
         let mut early = None;
         if lost.len() < LISTED_MAX {
             let is_lost = |it: &Answer| lost.iter().any(|lost| lost.overlaps(&it.range));
@@ -198,7 +197,7 @@ mod tests {
 
     #[test]
     fn what_nobody_said_anything_due_of_is_taken_early() {
-        let range = |start: &str, end: &str| KeyRange::new(start.into(), end.into());
+        let range = |start: &str, end: &str| KeyRange::new(start.to_owned(), end.to_owned());
         let mut repairs = Repairs::default();
         hears(&mut repairs, &range("a", "c"), 804, 790);
         hears(&mut repairs, &range("c", "d"), 780, 790);
