@@ -1,6 +1,6 @@
 //! Everything a change must pass, in one command, each step timed.
 
-use crate::process::run_shown;
+use crate::process::{run_shown, run_shown_limited};
 use crate::workspace::{Workspace, cargo};
 use crate::{cluster, demo, docs, figures, fuzz, histories, mutants, peers, soak, spec, tidy};
 use anyhow::{Result, bail};
@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 
 /// Every benchmark, for its smoke run.
 const BENCHES: [&str; 6] = ["index", "engine", "log", "restart", "amplification", "memory"];
+
+/// How long all tests may take, from a bare machine: a third of it is usual.
+const TESTS_MAX: Duration = Duration::from_secs(40 * 60);
 
 type Step = (&'static str, fn(&Workspace) -> Result<()>);
 
@@ -22,7 +25,7 @@ const STEPS: [Step; 15] = [
         run_cargo(w, &lint)
     }),
     ("tidy", tidy::run),
-    ("tests", |w| run_cargo(w, &["test", "--workspace"])),
+    ("tests", tests),
     ("api docs", api_docs),
     ("mutants", |w| mutants::run(w, &mutants::Options::default())),
     ("docs", |w| docs::run(w, false)),
@@ -66,6 +69,11 @@ pub fn run(workspace: &Workspace) -> Result<()> {
 
 fn run_cargo(workspace: &Workspace, arguments: &[&str]) -> Result<()> {
     run_shown(Command::new(cargo()).args(arguments).current_dir(&workspace.root))
+}
+
+fn tests(workspace: &Workspace) -> Result<()> {
+    let mut test = Command::new(cargo());
+    run_shown_limited(test.args(["test", "--workspace"]).current_dir(&workspace.root), TESTS_MAX)
 }
 
 fn api_docs(workspace: &Workspace) -> Result<()> {

@@ -58,6 +58,27 @@ pub fn run_shown(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// The same for a command that runs others, such as `cargo test`: past `limit` what it runs is killed,
+/// and it too. A test that hangs fails then, and what comes after it has its turn.
+pub fn run_shown_limited(command: &mut Command, limit: Duration) -> Result<()> {
+    let mut child = command.spawn().with_context(|| format!("starting {command:?}"))?;
+    let deadline = Instant::now() + limit;
+    loop {
+        match child.try_wait()? {
+            Some(status) if status.success() => return Ok(()),
+            Some(status) => bail!("{command:?} ended with {status}"),
+            None if Instant::now() >= deadline => break,
+            None => thread::sleep(POLL),
+        }
+    }
+    let parent = child.id().to_string();
+    let killed = Command::new("pkill").args(["-KILL", "--parent", &parent]).status();
+    child.kill()?;
+    child.wait()?;
+    killed.context("pkill, for what it ran")?;
+    bail!("{command:?} did not end within {} s and was killed", limit.as_secs())
+}
+
 /// The same command by way of these words, which run what follows them.
 pub fn within(words: &[String], command: &Command) -> Command {
     let mut all = words.iter().map(AsRef::as_ref).chain([command.get_program()]);
@@ -110,6 +131,34 @@ mod tests {
             let (_, printed) =
                 run_limited(&mut within(words, &command), Duration::from_secs(20)).unwrap();
             assert_eq!(printed, "a b c\n");
+        }
+    }
+
+    #[test]
+    fn what_a_command_runs_is_killed_with_it_at_the_limit() {
+        let shell = |script: &str| {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", script]);
+            shell
+        };
+        let started = Instant::now();
+        let long = Duration::from_secs(50);
+        run_shown_limited(&mut shell("exit 0"), long).unwrap();
+        run_shown_limited(&mut shell("exit 3"), long).unwrap_err();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let script = format!("sleep 60 & echo $! > {}; wait", file.path().display());
+        let error = run_shown_limited(&mut shell(&script), Duration::from_millis(500)).unwrap_err();
+        assert!(error.to_string().contains("did not end within 0 s"), "{error}");
+        assert!(started.elapsed() < long);
+        let pid = std::fs::read_to_string(file.path()).unwrap();
+        // A zombie that waits to be reaped has ended as well.
+        let is_running = || {
+            let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+            state.is_ok_and(|state| !state.contains(") Z "))
+        };
+        while is_running() {
+            assert!(started.elapsed() < long, "still runs");
+            thread::sleep(POLL);
         }
     }
 
