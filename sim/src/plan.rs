@@ -103,7 +103,8 @@ impl Plan {
         let stores_per_node = if nodes <= 4 { pick(prng, &[1, 1, 1, 2]) } else { 1 };
         let faults = FaultSet::draw(prng);
         let way_least = pick(prng, &[50_000, 200_000]);
-        let engine = engine_options(prng);
+        let mut engine = engine_options(prng);
+        engine.gc.space_slack_bytes = pick(&mut fork(seed, "slack"), &[0, 0, 0, 0, 0, 100_000]);
         let other_engine = EngineOptions {
             direct_io: engine.direct_io,
             ..engine_options(&mut fork(seed, "other"))

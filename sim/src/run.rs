@@ -143,6 +143,13 @@ fn settle(world: &mut World) {
         Mode::Safety => SETTLE_NANOS,
         Mode::Liveness => LIVENESS_NANOS,
     };
+    // An operator waits with each damaged disk until the others have what is on it.
+    let replaced = world.run_until(nanos, |world| world.damaged_disks().is_empty());
+    if !replaced && world.counts.overspent == 0 {
+        let (seconds, state) = (nanos / SECOND, world.describe());
+        return world
+            .fail(format!("a damaged disk is needed {seconds} s after the faults:{state}"));
+    }
     let settled = world.run_until(nanos, |world| !world.clients.is_busy() && world.is_settled());
     if settled {
         return;

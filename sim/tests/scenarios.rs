@@ -1,6 +1,7 @@
 //! Faults of the catalogue that need a cluster and an order of events of their own.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use stele_raftstore::LogKept;
 use stele_sim::faults::FaultSet;
 use stele_sim::plan::{Mode, Plan, SECOND};
 use stele_sim::trace::Trace;
@@ -9,7 +10,10 @@ use stele_storage::StorageEngine;
 
 /// Three nodes of one store, in which nothing goes wrong by itself, formed and with clients at work.
 fn cluster(seed: u64) -> World {
-    let mut plan = Plan::draw(seed, Mode::Safety);
+    cluster_of(Plan::draw(seed, Mode::Safety))
+}
+
+fn cluster_of(mut plan: Plan) -> World {
     (plan.nodes, plan.stores_per_node) = (3, 1);
     plan.faults = FaultSet::default();
     let mut world = World::new(plan, Trace::new(false, false));
@@ -86,4 +90,27 @@ fn fault_65_nodes_that_restart_one_by_one_with_other_settings_and_back_lose_noth
         }
         finish(world);
     }
+}
+
+#[test]
+fn an_operator_waits_with_a_damaged_disk_until_the_others_have_what_is_on_it() {
+    let mut plan = Plan::draw(26, Mode::Safety);
+    plan.region_bytes_max = 8 << 10;
+    plan.value_bytes_max = 1_000;
+    // Snapshots take who was away past the splits.
+    plan.raft.log_kept = LogKept { entries: 5, pin_bytes_max: 1_000 };
+    let mut world = cluster_of(plan);
+    world.stop_node(3, Stop::Kill);
+    let splits = world.counts.splits;
+    world.run(6 * SECOND);
+    assert!(world.counts.splits > splits, "{:?}", world.counts);
+    let damaged = world.slots_of(1)[0];
+    world.slots.get_mut(&damaged).unwrap().is_damaged = true;
+    world.clients.stop();
+    world.heal();
+    assert!(!world.slots[&damaged].is_gone, "store 3 lacks what was split off");
+    assert!(world.run_until(60 * SECOND, |world| world.slots[&damaged].is_gone));
+    assert_eq!(world.counts.overspent, 0);
+    world.run(60 * SECOND);
+    finish(world);
 }

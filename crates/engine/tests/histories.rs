@@ -109,6 +109,7 @@ fn options(random: &mut Random) -> Options {
             value_file_bytes_max: random.pick(&[8 << 10, 1 << 20]),
             sort_threshold_bytes: random.pick(&[10_000, 1 << 20]),
             scan_load_ratio: random.pick(&[0.0, 1.0]),
+            space_slack_bytes: random.pick(&[0, 0, 0, 200_000]),
             ..GcOptions::default()
         },
         ..Options::default()

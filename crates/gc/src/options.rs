@@ -25,6 +25,9 @@ pub struct GcOptions {
     pub budget_ratio: f64,
     /// Bytes on the device for each live byte that are accepted. Default 2.0.
     pub space_amp_target: f64,
+    /// Dead bytes that are accepted however few live ones there are: what a small store would free is
+    /// not worth what moving its values costs, and in time they die by themselves. Default 0.
+    pub space_slack_bytes: u64,
     /// Where the budget no longer counts and writers are slowed. Default 2.5.
     pub space_amp_hard: f64,
     /// Tiers of runs before the newest ones are merged; each costs a read a filter probe. Default 4.
@@ -62,6 +65,7 @@ impl Default for GcOptions {
             policy: PolicyKind::Adaptive,
             budget_ratio: 0.25,
             space_amp_target: 2.0,
+            space_slack_bytes: 0,
             space_amp_hard: 2.5,
             tiers_max: 4,
             size_ratio: 2.0,
@@ -78,6 +82,13 @@ impl Default for GcOptions {
 }
 
 impl GcOptions {
+    /// Live bytes as ratios of space count them: no fewer than those with which the slack is just what
+    /// the target accepts.
+    pub(crate) fn weighed(&self, live_bytes: u64) -> u64 {
+        let least = (live_bytes + self.space_slack_bytes) as f64 / self.space_amp_target;
+        if self.space_slack_bytes == 0 { live_bytes } else { live_bytes.max(least as u64) }
+    }
+
     /// Fails with [`Error::Invalid`] naming the first setting out of bounds.
     pub fn validate(&self) -> Result<()> {
         let within = |name: &str, value: f64, low: f64, high: f64| {
@@ -89,6 +100,7 @@ impl GcOptions {
         within("budget_ratio", self.budget_ratio, 0.0, 100.0)?;
         within("space_amp_target", self.space_amp_target, 1.05, 100.0)?;
         within("space_amp_hard", self.space_amp_hard, self.space_amp_target, 1000.0)?;
+        within("space_slack_bytes", self.space_slack_bytes as f64, 0.0, (1u64 << 50) as f64)?;
         within("tiers_max", self.tiers_max as f64, 1.0, 64.0)?;
         within("size_ratio", self.size_ratio, 1.0, 100.0)?;
         within("discover_bytes_min", self.discover_bytes_min as f64, 0.0, (1u64 << 40) as f64)?;

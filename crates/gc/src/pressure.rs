@@ -30,16 +30,16 @@ impl Load {
     /// the target, so that the hard limit is not reached before it is felt.
     pub fn assist(&self, user_bytes: u64, options: &GcOptions) -> f64 {
         let span = (options.space_amp_hard - options.space_amp_target).max(0.01);
-        let over = (self.space_amp(user_bytes) - options.space_amp_target) / span;
+        let over = (self.space_amp(user_bytes, options) - options.space_amp_target) / span;
         let tiers = self.tiers as f64 / (2 * options.tiers_max) as f64;
         let tiers = if tiers > 1.0 { TIERS_ASSIST * tiers * tiers } else { 0.0 };
         (SPACE_ASSIST_AT_HARD * over.max(0.0)).max(tiers)
     }
 
-    fn space_amp(&self, user_bytes: u64) -> f64 {
+    fn space_amp(&self, user_bytes: u64, options: &GcOptions) -> f64 {
         let written = user_bytes.saturating_sub(self.user_bytes) as f64;
         let live = self.live_bytes as f64 + written * (1.0 - self.overwrite_ratio);
-        (self.disk_bytes as f64 + written) / live.max(1.0)
+        (self.disk_bytes as f64 + written) / options.weighed(live as u64).max(1) as f64
     }
 }
 

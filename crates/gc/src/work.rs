@@ -181,7 +181,7 @@ impl Work {
         let load = self.load(shared, &state);
         let options = &shared.options;
         let target = options.space_amp_target.max(space_trigger(options));
-        let accepted = (state.live_bytes() as f64 * target) as u64;
+        let accepted = (options.weighed(state.live_bytes()) as f64 * target) as u64;
         let figures = GcStats {
             phase: self.phase(&state),
             stage: self.stage,

@@ -88,6 +88,19 @@ mem=1 tiers=1000 files=1:1000/1000 age=299 => idle
 mem=1 tiers=1000 files=1:1000/1000 age=300 => freeze
 ";
 
+const SLACK: &str = "
+# a store smaller than what may be dead anyhow: what dies of itself is not hurried
+tiers=100 files=1:900/50,2:150/50 credit=100 => idle
+tiers=100 files=1:900/50,2:200/50 credit=100 => relocate 1
+tiers=100 files=1:900/50,2:200/50 credit=0 => idle
+tiers=100 files=1:900/50,2:500/50 credit=0 => relocate 1
+tiers=100 files=1:900/50h,2:50/50 free=2x50 => idle
+tiers=100 files=1:900/50h,2:50/50 free=4x50 => drop 2 free
+# a large one is collected as without
+tiers=2000 files=1:1900/1000,2:2000/1000 credit=500 => idle
+tiers=2000 files=1:1950/1000,2:2000/1000 credit=1000 => relocate 1
+";
+
 const NEZHA: &str = "
 # everything is sorted at the threshold, whatever it costs
 tiers=4000 files=1:4000/4000 => idle
@@ -133,6 +146,20 @@ tiers=1000 files=1:900/500,2:600/500 credit=0 failed => idle
 #[test]
 fn decisions_of_adaptive() {
     check(ADAPTIVE, PolicyKind::Adaptive, pick);
+}
+
+#[test]
+fn decisions_with_slack() {
+    check(SLACK, PolicyKind::Adaptive, |state, options| {
+        pick(state, &GcOptions { space_slack_bytes: 1000 * MIB, ..options.clone() })
+    });
+}
+
+#[test]
+fn what_is_dead_goes_on_a_nearly_full_device_whatever_the_slack() {
+    check(SHORT, PolicyKind::Adaptive, |state, options| {
+        pick_short_of_space(state, &GcOptions { space_slack_bytes: 1000 * MIB, ..options.clone() })
+    });
 }
 
 #[test]

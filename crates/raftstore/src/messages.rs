@@ -227,9 +227,9 @@ pub struct SnapshotHeader {
     pub region: Region,
     /// The entry up to which the pairs are applied, and its term.
     pub at: (LogIndex, Term),
-    /// The sending leader's term.
+    /// The sender's term.
     pub leader_term: Term,
-    /// The sending leader.
+    /// The leader that sends it, or a voter that can't be elected without the receiver.
     pub from: Peer,
     /// The receiver.
     pub to: Peer,

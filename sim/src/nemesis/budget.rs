@@ -71,6 +71,33 @@ impl World {
         self.counts.overspent += u64::from(is_stuck);
     }
 
+    /// Whether every region has most of its voters on other stores, that run and have a copy of it.
+    pub(super) fn is_spared(&mut self, number: u64) -> bool {
+        self.reports_by_region().values().all(|reports| {
+            let others = || reports.iter().filter(|(slot, _)| *slot != number);
+            let newest = |(_, it): &&(u64, RegionReport)| {
+                (it.region.epoch.version, it.region.epoch.conf_version)
+            };
+            // What only this one knows goes with it.
+            let Some((_, RegionReport { region, .. })) = others().max_by_key(newest) else {
+                return false;
+            };
+            let has = |peer: &&stele_types::Peer| others().any(|(_, it)| it.peer.id == peer.id);
+            [PeerRole::IncomingVoter, PeerRole::DemotingVoter].into_iter().all(|leaves| {
+                let votes =
+                    |it: &&stele_types::Peer| ![PeerRole::Learner, leaves].contains(&it.role);
+                let voters = || region.peers.iter().filter(votes);
+                voters().filter(has).count() * 2 > voters().count()
+            })
+        })
+    }
+
+    /// Stores whose disks are damaged and still there.
+    pub(crate) fn damaged_disks(&self) -> Vec<u64> {
+        let is_damaged = |slot: &&crate::world::Slot| slot.is_damaged && !slot.is_gone;
+        self.slots.values().filter(is_damaged).map(|slot| slot.number).collect()
+    }
+
     /// What every store that runs says of each region.
     pub fn reports_by_region(&mut self) -> BTreeMap<RegionId, Vec<(u64, RegionReport)>> {
         let mut regions: BTreeMap<RegionId, Vec<(u64, RegionReport)>> = BTreeMap::new();

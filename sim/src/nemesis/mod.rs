@@ -19,6 +19,9 @@ use stele_placement::DrainGoal;
 use stele_raftstore::{Body, PeerMessage};
 use stele_types::{LogIndex, Prng, RegionId, StoreId};
 
+/// Between two looks of an operator who waits.
+const LOOK_NANOS: u64 = 250 * MS;
+
 /// What is well again after a while.
 #[derive(Clone, Copy, Debug)]
 pub enum Undo {
@@ -28,6 +31,8 @@ pub enum Undo {
     Revive(u64, u64),
     /// A store that opened on a disk that lied gets another one.
     Mistrust(u64, u64),
+    /// A damaged disk is replaced, if all regions can do without it by now.
+    Exchange(u64),
     /// The network.
     Network,
     /// The power of a node goes for a moment.
@@ -213,6 +218,7 @@ impl World {
             Undo::TakeOver(source, target) => self.take_over(source, target),
             Undo::Cut(node) => self.cut_power(node),
             Undo::Mistrust(slot, life) => self.mistrust(slot, life),
+            Undo::Exchange(slot) => self.look_and_exchange(slot),
             Undo::Network => {
                 self.trace.note(self.now, 0, 0, || "the network heals".into());
                 self.net.heal();
@@ -231,9 +237,14 @@ impl World {
         }
     }
 
-    /// A damaged disk is opened once more, which may find out, and then replaced.
+    /// A damaged disk is opened once more, which may find out, and then replaced: not before every region
+    /// can do without it, for a member that was away may have no copy yet of what was split meanwhile.
     fn look_and_exchange(&mut self, number: u64) {
-        let Some(node) = self.slots.get(&number).map(|slot| slot.node) else { return };
+        let slot = self.slots.get(&number).filter(|slot| !slot.is_gone);
+        let Some(node) = slot.map(|slot| slot.node) else { return };
+        if !self.is_spared(number) {
+            return self.after(LOOK_NANOS, Happening::Undo(Undo::Exchange(number)));
+        }
         if self.nemesis.prng.coin() {
             self.stop_node(node, crate::world::Stop::Power);
             self.start_node(node);
@@ -259,10 +270,6 @@ impl World {
             it.disk.clear_faults();
             it.disk.no_crash();
         }
-        // An operator replaces what is damaged: reads of it fail for as long as it stays.
-        let damaged = |slot: &&crate::world::Slot| slot.is_damaged && !slot.is_gone;
-        let damaged: Vec<u64> = self.slots.values().filter(damaged).map(|it| it.number).collect();
-        damaged.into_iter().for_each(|slot| self.look_and_exchange(slot));
         let now = self.now;
         for id in self.nodes.keys().copied().collect::<Vec<_>>() {
             self.go_on(id);
@@ -271,6 +278,8 @@ impl World {
             }
             self.start_node(id);
         }
+        // An operator replaces what is damaged: reads of it fail for as long as it stays.
+        self.damaged_disks().into_iter().for_each(|slot| self.look_and_exchange(slot));
         self.nemesis.goals.retain(|(_, goal)| *goal != DrainGoal::Drain);
         let drained = std::mem::take(&mut self.nemesis.drained);
         let cancels = drained.into_iter().map(|id| (id, DrainGoal::Cancel));

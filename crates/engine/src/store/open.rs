@@ -41,6 +41,9 @@ pub struct Opened {
     pub damaged_runs: usize,
 }
 
+/// A small device has little room for what is dead: no more than this part of it.
+const SLACK_OF_DEVICE: u64 = 64;
+
 impl Store {
     /// Opens the store in `dir`, creating it when there is none. Fails with `Locked` when another
     /// process has it, and with `NewerFormat`, `WrongStore`, `Corrupt` or `Missing` having changed
@@ -62,7 +65,11 @@ impl Store {
         let (index, known, rebuilt) = rebuild::open_index(&vfs, dir, id, &options, replay)?;
         let from = recover_from(&known, replay);
         let (log, recovery) = Log::open(vfs.clone(), &log_dir, options.log(id), from)?;
-        let gc_options = options.gc.clone();
+        let mut gc_options = options.gc.clone();
+        if gc_options.space_slack_bytes > 0 {
+            let share = vfs.total_bytes(dir)? / SLACK_OF_DEVICE;
+            gc_options.space_slack_bytes = gc_options.space_slack_bytes.min(share);
+        }
         let shared = Arc::new(Shared {
             vfs,
             dir: dir.to_path_buf(),

@@ -65,6 +65,7 @@ pub fn pick_short_of_space(state: &State, options: &GcOptions) -> Choice {
     let options = GcOptions {
         space_amp_target: SPACE_AMP,
         space_amp_hard: SPACE_AMP,
+        space_slack_bytes: 0,
         discover_bytes_min: options.discover_bytes_min.min(state.disk_bytes() / DISCOVER_SHARE),
         ..options.clone()
     };
@@ -125,8 +126,8 @@ fn reclaim(state: &State) -> Option<Choice> {
 /// writing into blocks written before saves less than moving values costs. A store smaller than a
 /// segment keeps the one it goes on in: it has nothing to move.
 fn drop_free(state: &State, options: &GcOptions) -> Option<Choice> {
-    let accepted = (space_trigger(options) * state.live_bytes() as f64) as u64;
-    let accepted = accepted.max(2 * state.free_segment_bytes);
+    let accepted = space_trigger(options) * options.weighed(state.live_bytes()) as f64;
+    let accepted = (accepted as u64).max(2 * state.free_segment_bytes);
     let surplus = state.disk_bytes().saturating_sub(accepted);
     let count = surplus.div_ceil(state.free_segment_bytes.max(1)) as usize;
     let count = count.min(state.free_segments);
@@ -158,8 +159,8 @@ fn collect_space(state: &State, options: &GcOptions) -> Option<Choice> {
     let live = state.live_bytes();
     let cheap = state.index_bytes() as f64 <= CHEAP_INDEX_SHARE * live as f64;
     let worst_max = if cheap { space_trigger(options) } else { options.space_amp_hard };
-    let space_amp = state.space_amp();
-    let suspect = state.space_amp_at_worst() >= worst_max;
+    let space_amp = state.space_amp_weighed(options);
+    let suspect = state.space_amp_at_worst(options) >= worst_max;
     if space_amp < space_trigger(options) && !suspect {
         return None;
     }
@@ -181,11 +182,11 @@ fn collect_space(state: &State, options: &GcOptions) -> Option<Choice> {
 /// The victims of one round. Rewriting the index is the round's fixed price, waiting longer the
 /// price of large rounds: the share freed grows with the root of what the index costs.
 fn round(state: &State, options: &GcOptions) -> Victims {
-    let live = state.live_bytes() as f64;
+    let live = options.weighed(state.live_bytes()) as f64;
     let index_share = state.index_bytes() as f64 / live.max(1.0);
     let share = (5.0 * index_share).sqrt().clamp(ROUND_SHARE.0, ROUND_SHARE.1);
     let surplus = state.disk_bytes() as f64 - space_trigger(options) * live;
-    let hard = state.space_amp() >= options.space_amp_hard;
+    let hard = state.space_amp_weighed(options) >= options.space_amp_hard;
     let budget = if hard { live / 4.0 } else { state.credit_bytes.max(0) as f64 };
     let budget = budget.min(state.move_bytes_max as f64);
     let wanted = Wanted {

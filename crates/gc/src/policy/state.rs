@@ -1,5 +1,6 @@
 //! What a policy sees and what it answers: plain data, so that a decision is a pure function.
 
+use crate::GcOptions;
 use stele_types::{FileId, KeyRange, mutant};
 
 /// One tier of runs.
@@ -218,9 +219,14 @@ impl State {
         ratio(self.disk_bytes(), self.live_bytes())
     }
 
-    /// The same if every new record replaced an older one.
-    pub fn space_amp_at_worst(&self) -> f64 {
-        ratio(self.disk_bytes(), self.least_live_bytes())
+    /// The same with what is accepted of a small store, as the settings' limits count.
+    pub fn space_amp_weighed(&self, options: &GcOptions) -> f64 {
+        ratio(self.disk_bytes(), options.weighed(self.live_bytes()))
+    }
+
+    /// That, if every new record replaced an older one.
+    pub fn space_amp_at_worst(&self, options: &GcOptions) -> f64 {
+        ratio(self.disk_bytes(), options.weighed(self.least_live_bytes()))
     }
 
     /// Live bytes outside files written in key order by a sort. Rule: what can't be read does not

@@ -15,13 +15,16 @@ const VALUE_16K: Shape = Shape { keys: 1 << 15, record_bytes: 16 << 10, segment_
 const VALUE_1K: Shape = Shape { keys: 1 << 16, record_bytes: 1 << 10, segment_records: 256 };
 
 fn run(name: &str, shape: Shape, policy: PolicyKind, keys: Keys, rounds: f64) -> Figures {
-    let live_bytes = shape.keys as u64 * shape.record_bytes;
+    run_with(name, shape, GcOptions { policy, ..GcOptions::default() }, keys, rounds)
+}
+
+fn run_with(name: &str, shape: Shape, base: GcOptions, keys: Keys, rounds: f64) -> Figures {
+    let (live_bytes, policy) = (shape.keys as u64 * shape.record_bytes, base.policy);
     let options = GcOptions {
-        policy,
         discover_bytes_min: live_bytes / 64,
         value_file_bytes_max: shape.segment_records as u64 * shape.record_bytes,
         sort_threshold_bytes: live_bytes * 2 / 5,
-        ..GcOptions::default()
+        ..base
     };
     let mut model = Model::new(shape, options);
     let mut workload = Workload::new(keys, shape.keys, 7);
@@ -67,6 +70,16 @@ fn small_values_keep_the_budget_too() {
     let figures = run("uniform 1 KiB", VALUE_1K, PolicyKind::Adaptive, Keys::Uniform, 4.0);
     assert!(figures.space_amp <= 2.5, "{figures:?}");
     assert!(figures.write_amp <= 1.6, "{figures:?}");
+}
+
+#[test]
+fn a_small_store_with_slack_moves_nothing_and_stays_within_it() {
+    let live_bytes = VALUE_16K.keys as u64 * VALUE_16K.record_bytes;
+    let base = GcOptions { space_slack_bytes: 12 * live_bytes, ..GcOptions::default() };
+    let figures = run_with("slack 12x live", VALUE_16K, base, Keys::Uniform, 60.0);
+    assert!(figures.relocate < 0.001, "{figures:?}");
+    assert!(figures.write_amp <= 1.02, "{figures:?}");
+    assert!(figures.space_amp_peak <= 13.1, "{figures:?}");
 }
 
 #[test]

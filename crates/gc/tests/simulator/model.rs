@@ -187,7 +187,7 @@ impl Model {
     fn collect(&mut self) {
         for _ in 0..10_000 {
             let state = self.observe();
-            self.space_amp_seen = state.space_amp();
+            self.space_amp_seen = state.space_amp_weighed(&self.options);
             let choice = pick(&state, &self.options);
             let last = choice == Choice::Idle;
             self.carry_out(choice);

@@ -37,6 +37,8 @@ impl<E: StorageEngine> Peer<E> {
         }
         if seen.leads && !same_reign {
             let now = ctx.now.monotonic_nanos;
+            // What was offered before it led says nothing of what followers need now.
+            self.snapshot_waits.clear();
             self.heard = self.region.peers.iter().map(|peer| (peer.id.0, now)).collect();
         }
         if before.leader != leader || before.leads != seen.leads {

@@ -95,6 +95,7 @@ impl<E: StorageEngine> Peer<E> {
             self.timer.quiet_ticks = 0;
         }
         self.ask_members_if_silent(ctx);
+        self.offer_to_silent_voters(ctx);
         self.leave_joint_if_due(ctx);
         self.tell_prepared(ctx);
         self.leave_if_taken(ctx);

@@ -1,4 +1,4 @@
-//! Snapshots in: offered by a leader, received to the side, installed at once, and the replica
+//! Snapshots in: offered by a leader, or where there can be none yet, received to the side, installed at once, and the replica
 //! begins anew from it.
 
 use super::{Pairs, RaftStore};

@@ -1,6 +1,7 @@
 //! Messages for a replica that is not here. A leader that added one learns by the answers that it
 //! has nothing, and sends a snapshot; the replica begins when that is installed. Until then there is
-//! no state of it: it never votes, and forgets nothing.
+//! no state of it: it never votes, and forgets nothing. Whom nobody leads offers one to voters that answer
+//! nothing: where all others are lost who would elect a leader, that may be what is missing.
 
 use super::RaftStore;
 use crate::admin;

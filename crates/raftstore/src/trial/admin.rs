@@ -267,6 +267,37 @@ fn a_follower_that_slept_through_a_split_catches_up() {
     assert_eq!(report.applied, trial.report(1, RegionId(10)).applied);
 }
 
+/// A snapshot takes store 3 past a split, store 2 is lost: nobody leads the new region who would bring it
+/// to store 3, which does not vote without it.
+#[test]
+fn a_region_that_a_snapshot_passed_by_is_led_again_where_another_replica_is_lost() {
+    let mut trial = Trial::with(3, |options| {
+        options.log_kept = LogKept { entries: 10, pin_bytes_max: 1_000 };
+    });
+    trial.lead(DATA, 1);
+    trial.write(1, put("m", "1"));
+    trial.settle();
+    trial.isolate(3);
+    let asked = split(&mut trial, 1, "h", 10, [201, 202, 203]);
+    trial.settle();
+    done(&trial, asked);
+    outgrow_log(&mut trial);
+    trial.stores.remove(&2);
+    trial.restart(1);
+    trial.heal();
+    assert_eq!(trial.elect(DATA), 1);
+    trial.ticks(5);
+    assert_eq!(trial.report(3, DATA).region.epoch.version, 2);
+    assert_eq!(trial.elect(RegionId(10)), 1);
+    let id = trial.request();
+    let header = trial.header(RegionId(10));
+    let command = put("m", "2");
+    trial.store(1).core.step(Input::Write(Write { id, header, command, frees: false }));
+    trial.ticks(2);
+    assert!(trial.is_written(id));
+    assert_eq!(trial.value(3, "m").as_deref(), Some("2"));
+}
+
 // Catalogue: 54.
 #[test]
 fn a_follower_that_lags_past_the_log_gets_a_snapshot() {

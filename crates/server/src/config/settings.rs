@@ -41,7 +41,11 @@ pub const SETTINGS: [Setting; 18] = [
     setting("block_cache_bytes_max", "bytes", "Memory for index blocks, per store."),
     setting("reserved_bytes", "bytes", "Device space kept for collection; puts are refused below."),
     setting("gc_policy", "", "What collection moves: see ARCHITECTURE.md."),
-    setting("space_amp_target", "ratio", "Device bytes per live byte that are accepted."),
+    setting(
+        "space_amp_target",
+        "ratio",
+        "Device bytes per live byte that are accepted; 1 GiB of dead ones always is.",
+    ),
     setting("tick_ms", "ms", "A Raft tick; 10 to 20 of them without a leader begin an election."),
     setting("hibernate_after_ms", "ms", "Quiet after which a region sleeps; 0 for never."),
     setting("pin_bytes_max", "bytes", "Log kept for a lagging follower; then it gets a snapshot."),

@@ -41,6 +41,9 @@ pub(super) fn engine(config: &Config, dir: &Path, drawn: StoreId) -> Result<Arc<
 /// A tenth of what a slow disk reads, and a terabyte in a day.
 const SCRUB_BYTES_PER_SECOND_MAX: u64 = 16 << 20;
 
+/// Dead bytes accepted of a small store, on a device of 64 times as many bytes or more.
+const SPACE_SLACK_BYTES: u64 = 1 << 30;
+
 fn engine_options(config: &Config) -> EngineOptions {
     let policy = match config.gc_policy.as_str() {
         "nezha" => PolicyKind::Nezha,
@@ -59,6 +62,7 @@ fn engine_options(config: &Config) -> EngineOptions {
         gc: GcOptions {
             policy,
             space_amp_target: target,
+            space_slack_bytes: SPACE_SLACK_BYTES,
             space_amp_hard: hard,
             ..GcOptions::default()
         },
