@@ -3,6 +3,7 @@
 mod catalogue;
 mod ci;
 mod cluster;
+mod cost;
 mod demo;
 mod docs;
 mod figures;
@@ -33,6 +34,9 @@ const USAGE: &str = "usage: cargo xtask <command>
                             faults, figures and foreign clients against real clusters
   peers [--etcd BIN] [--redis BIN] [--dev] [ARGUMENTS OF stele bench wire]
                             Stele and other servers under one load, three processes each
+  cost [--note] [--dev] [--seconds N] [--bless]
+                            processor time of a put on each replica, by stage; --note keeps the line
+                            and writes docs/cost-per-put.md, --bless writes only that
   figures [--only NAME] [--scale F] [--rounds N] [--device limited=200MBps] [--etcd BIN]
           [--tiny] [--dev] [--work DIR] [--out DIR]
                             figures of the papers: measured, and one page with the papers' numbers
@@ -94,6 +98,11 @@ fn run(arguments: &[String]) -> Result<()> {
         }
         "cluster" => cluster::run(&workspace, rest),
         "peers" => peers::run(&workspace, &peers_options(flags)?),
+        "cost" => {
+            let options = cost::Options::from(&mut flags)?;
+            flags.end()?;
+            cost::run(&workspace, &options)
+        }
         "figures" => {
             let options = figures::Options::from(&mut flags)?;
             flags.end()?;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 use stele_client::{Client, Options};
+use stele_server::threads::Thread;
 use stele_types::{Error, Result};
 use tokio::runtime::{Builder, Runtime};
 
@@ -21,7 +22,7 @@ pub fn small() -> Result<Runtime> {
 
 /// A thread for each processor.
 pub fn large() -> Result<Runtime> {
-    built(Builder::new_multi_thread().enable_all())
+    built(Builder::new_multi_thread().thread_name(Thread::Network.prefix()).enable_all())
 }
 
 fn built(builder: &mut Builder) -> Result<Runtime> {

@@ -251,7 +251,15 @@ fn the_load_generator_accounts_for_every_operation_and_compares_targets() {
                 .sum();
             assert_eq!((round["operations"].as_u64(), counted), (Some(wanted), wanted), "{round}");
             assert_eq!(round["errors"], 0, "{round}");
-            assert!(round["servers"]["processor_us_per_operation"][0].is_number(), "{round}");
+            let servers = &round["servers"];
+            assert!(servers["processor_us_per_operation"][0].is_number(), "{round}");
+            let is_stele = round["target"].as_str().unwrap().starts_with("stele://");
+            let by = if is_stele { "stage" } else { "thread" };
+            let shares = &servers[format!("processor_us_per_operation_by_{by}")][0];
+            assert!(shares["other"]["user"].is_number(), "{round}");
+            assert!(shares["other"]["system"].is_number(), "{round}");
+            assert_eq!(shares["store"].is_object(), is_stele, "{round}");
+            assert_eq!(servers["threads_ended"].as_array().unwrap().len(), 1, "{round}");
         }
         let address = fake.addresses().remove(0);
         let ratio = &lines[4]["first_to_others"][format!("tikv://{address}")]["median"];

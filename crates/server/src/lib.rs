@@ -15,6 +15,7 @@ pub mod port;
 pub mod snapshot;
 pub mod store;
 pub mod stores;
+pub mod threads;
 pub mod tikv;
 pub mod transport;
 

@@ -2,6 +2,7 @@
 //! and answers those that wait as well; nothing else of the store runs.
 
 use crate::store::{Outward, spawn};
+use crate::threads::Thread;
 use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -71,7 +72,7 @@ impl WaitingStore {
         });
         let waits = Waits { store: store.clone(), mender, messages, around };
         // The directory is free when `run` has returned.
-        let thread = spawn(format!("stele-mend-{}", store.id), move || ended(waits.run()))?;
+        let thread = spawn(Thread::Mending, store.id, move || ended(waits.run()))?;
         *store.thread.lock() = Some(thread);
         Ok(store)
     }

@@ -7,6 +7,7 @@ mod maintain;
 mod turn;
 
 use crate::load::LoadSamples;
+use crate::threads::Thread;
 use append_times::AppendTimes;
 use inbox::{Inbox, Item};
 use maintain::Counts;
@@ -81,7 +82,7 @@ impl StoreHandle {
             wants_checkpoint: wants_checkpoint.clone(),
         };
         let (stopping, queue) = (running.clone(), inbox.clone());
-        let looped = spawn(format!("stele-store-{id}"), move || {
+        let looped = spawn(Thread::Store, id, move || {
             let ended = turn.run();
             queue.stop();
             if let Err(error) = ended {
@@ -92,7 +93,7 @@ impl StoreHandle {
         let (maintained, stopping) = (engine.clone(), running.clone());
         let counts = Arc::new(Counts::default());
         let (counted, asking) = (counts.clone(), inbox.clone());
-        let maintenance = spawn(format!("stele-maintain-{id}"), move || {
+        let maintenance = spawn(Thread::Maintenance, id, move || {
             maintain::run(&maintained, &stopping, &wants_checkpoint, &asking, &counted);
         })?;
         Ok(Arc::new(Self {
@@ -240,7 +241,12 @@ const REQUEST_OVERHEAD_BYTES: u64 = 256;
 
 /// Starts a store's thread. A panic in it ends the process: what it was about is half done in memory,
 /// and nobody would do its work from there on.
-pub(crate) fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+pub(crate) fn spawn(
+    thread: Thread,
+    store: StoreId,
+    run: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>> {
+    let name = format!("{}{store}", thread.prefix());
     let failed = |source| Error::Io { op: "start of a thread", path: name.clone().into(), source };
     let run = || {
         let _end = EndsOnPanic;

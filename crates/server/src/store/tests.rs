@@ -1,5 +1,6 @@
 use super::inbox::{Inbox, Item};
 use super::{Counts, Engine, maintain, spawn};
+use crate::threads::Thread;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use stele_engine::{Options, Replay};
-use stele_types::Error;
+use stele_types::{Error, StoreId};
 use stele_vfs::{SimOptions, SimVfs, SystemClock};
 
 const SIGABRT: i32 = 6;
@@ -17,7 +18,7 @@ const INSIDE: &str = "STELE_TEST_PANICS";
 #[test]
 fn fault_05_a_panic_in_a_stores_thread_ends_the_process() {
     if std::env::var_os(INSIDE).is_some() {
-        let thread = spawn("stele-store-1".into(), || panic!("half done")).unwrap();
+        let thread = spawn(Thread::Store, StoreId(1), || panic!("half done")).unwrap();
         let _ = thread.join();
         return;
     }

@@ -6,6 +6,7 @@ mod page;
 mod redis;
 mod report;
 mod servers;
+mod stages;
 mod target;
 
 use crate::args::{BenchWire, Workload};
@@ -41,7 +42,7 @@ pub fn run(args: &BenchWire) -> Result<Outcome> {
 
 async fn measure(args: &BenchWire) -> Result<Vec<Round>> {
     let records = Arc::new(Records::new(&args.load));
-    let servers = Servers::parse(args.pids.as_deref(), args.target.len())?;
+    let servers = Servers::parse(args.pids.as_deref(), &args.target)?;
     let mut targets = Vec::new();
     for url in &args.target {
         targets.push(Arc::new(Target::connect(url, args).await?));
@@ -54,10 +55,14 @@ async fn measure(args: &BenchWire) -> Result<Vec<Round>> {
         for ((url, target), servers) in args.target.iter().zip(&targets).zip(&servers) {
             eprintln!("round {} of {}: {url}", number + 1, args.rounds);
             let part = Part { workload: args.load.workload, round: number, duration: None };
+            let led = servers.regions_led(url, target).await;
             let (before, own) = (servers.used()?, processor_seconds(std::process::id())?);
             let run = driver::run(args, target, &records, part).await?;
             let own = processor_seconds(std::process::id())? - own;
-            let used = servers.used()?.since(&before, run.operations, run.payload_bytes);
+            let used = servers.used()?;
+            // Who led only for a part of the time is neither leader nor follower.
+            let led_still = servers.regions_led(url, target).await;
+            let used = used.since(&before, &run, led.filter(|led| led_still.as_ref() == Some(led)));
             rounds.push(Round { url: url.clone(), number, run, used, generator_seconds: own });
         }
     }

@@ -1,6 +1,9 @@
 //! What the measured servers used: processor time and device bytes, from the kernel.
 
-use crate::bench::process_io::{ProcessIo, processor_seconds};
+use super::driver::Run;
+use super::stages::Look;
+use super::target::Target;
+use crate::bench::process_io::{ProcessIo, seconds};
 use serde_json::{Value, json};
 use stele_types::{Error, Result};
 
@@ -8,14 +11,20 @@ use stele_types::{Error, Result};
 #[derive(Clone, Debug, Default)]
 pub struct Servers {
     pids: Vec<u32>,
+    /// Whether they are Stele's, whose threads' names say what they are for.
+    is_stele: bool,
 }
 
 /// What they had used at one moment, each.
-pub struct Used(Vec<(f64, ProcessIo)>);
+pub struct Used {
+    each: Vec<(Look, ProcessIo)>,
+    is_stele: bool,
+}
 
 impl Servers {
     /// One list for each target, separated by `/`; none: nothing is counted.
-    pub fn parse(text: Option<&str>, targets: usize) -> Result<Vec<Self>> {
+    pub fn parse(text: Option<&str>, urls: &[String]) -> Result<Vec<Self>> {
+        let targets = urls.len();
         let Some(text) = text else { return Ok(vec![Self::default(); targets]) };
         let bad = || {
             let example = "--pids 11,12,13/21,22,23 for two targets";
@@ -23,40 +32,60 @@ impl Servers {
                 "`{text}` does not name the processes of {targets} targets: {example}"
             ))
         };
-        let list = |part: &str| -> Result<Self> {
+        let list = |(part, url): (&str, &String)| -> Result<Self> {
             let pids = part.split(',').filter(|pid| !pid.is_empty());
             let pids: Result<Vec<u32>> =
                 pids.map(|pid| pid.trim().parse().map_err(|_| bad())).collect();
-            Ok(Self { pids: pids? })
+            Ok(Self { pids: pids?, is_stele: url.starts_with("stele://") })
         };
-        let all: Result<Vec<Self>> = text.split('/').map(list).collect();
-        all.and_then(|all| if all.len() == targets { Ok(all) } else { Err(bad()) })
+        if text.split('/').count() != targets {
+            return Err(bad());
+        }
+        text.split('/').zip(urls).map(list).collect()
     }
 
     /// What they have used until now.
     pub fn used(&self) -> Result<Used> {
-        let one = |pid: &u32| Ok((processor_seconds(*pid)?, ProcessIo::of(*pid)?));
-        self.pids.iter().map(one).collect::<Result<_>>().map(Used)
+        let one = |pid: &u32| Ok((Look::at(*pid)?, ProcessIo::of(*pid)?));
+        let each = self.pids.iter().map(one).collect::<Result<_>>()?;
+        Ok(Used { each, is_stele: self.is_stele })
+    }
+
+    /// How many regions each leads, where that can be known and is of use.
+    pub async fn regions_led(&self, url: &str, target: &Target) -> Option<Vec<u64>> {
+        let is_asked = self.is_stele && !self.pids.is_empty();
+        if is_asked { target.regions_led(url).await } else { None }
     }
 }
 
 impl Used {
-    /// What was used since `before`, for so many operations and bytes written by clients.
-    pub fn since(&self, before: &Self, operations: u64, payload_bytes: u64) -> Value {
-        if self.0.is_empty() {
+    /// What was used since `before`, for what clients did in `run` while each led so many regions.
+    pub fn since(&self, before: &Self, run: &Run, regions_led: Option<Vec<u64>>) -> Value {
+        if self.each.is_empty() {
             return Value::Null;
         }
+        let operations = run.operations;
         let per = |value: f64, base: u64| if base == 0 { 0.0 } else { value / base as f64 };
-        let each: Vec<(f64, u64)> = (self.0.iter().zip(&before.0))
-            .map(|((now, io), (then, io_then))| (now - then, io.write_bytes - io_then.write_bytes))
-            .collect();
-        let processor: f64 = each.iter().map(|(seconds, _)| seconds).sum();
+        let (mut processor, mut device) = (Vec::new(), Vec::new());
+        let (mut stages, mut ended) = (Vec::new(), Vec::new());
+        for ((now, io), (then, io_then)) in self.each.iter().zip(&before.each) {
+            processor.push(seconds(now.process.since(then.process).all()));
+            let bytes = io.write_bytes - io_then.write_bytes;
+            device.push(per(bytes as f64, run.payload_bytes));
+            let shares = now.since(then, self.is_stele);
+            stages.push(shares.to_json(operations));
+            ended.push(shares.threads_ended);
+        }
+        let by = if self.is_stele { "stage" } else { "thread" };
         json!({
-            "processor_seconds_per_1000_operations": per(processor * 1000.0, operations),
-            "processor_us_per_operation": each.iter()
-                .map(|(seconds, _)| per(seconds * 1e6, operations)).collect::<Vec<_>>(),
-            "device_bytes_per_payload_byte": each.iter()
-                .map(|(_, bytes)| per(*bytes as f64, payload_bytes)).collect::<Vec<_>>(),
+            "processor_seconds_per_1000_operations":
+                per(processor.iter().sum::<f64>() * 1000.0, operations),
+            "processor_us_per_operation": processor.iter()
+                .map(|seconds| per(seconds * 1e6, operations)).collect::<Vec<_>>(),
+            format!("processor_us_per_operation_by_{by}"): stages,
+            "threads_ended": ended,
+            "regions_led": regions_led,
+            "device_bytes_per_payload_byte": device,
         })
     }
 }
@@ -67,10 +96,13 @@ mod tests {
 
     #[test]
     fn processes_are_given_for_each_target() {
-        let parsed = Servers::parse(Some("1,2/3"), 2).unwrap();
-        assert_eq!(parsed.iter().map(|one| one.pids.len()).collect::<Vec<_>>(), [2, 1]);
-        assert!(Servers::parse(Some("1,x"), 1).is_err());
-        assert!(Servers::parse(Some("1"), 2).is_err());
-        assert_eq!(Servers::parse(None, 3).unwrap().len(), 3);
+        let urls = ["stele://a,b", "etcd://c"].map(str::to_owned);
+        let parsed = Servers::parse(Some("1,2/3"), &urls).unwrap();
+        let of = |one: &Servers| (one.pids.len(), one.is_stele);
+        assert_eq!(parsed.iter().map(of).collect::<Vec<_>>(), [(2, true), (1, false)]);
+        assert!(Servers::parse(Some("1,x"), &urls[..1]).is_err());
+        assert!(Servers::parse(Some("1"), &urls).is_err());
+        assert!(Servers::parse(Some("1/2/3"), &urls).is_err());
+        assert_eq!(Servers::parse(None, &urls).unwrap().len(), 2);
     }
 }

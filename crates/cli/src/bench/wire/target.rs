@@ -38,6 +38,20 @@ impl Target {
         }
     }
 
+    /// How many regions' leaders each node that `url` names has; `None`: not all of them are known.
+    pub async fn regions_led(&self, url: &str) -> Option<Vec<u64>> {
+        let Self::Tikv(client) = self else { return None };
+        let nodes: Vec<&str> = url.split_once("://")?.1.split(',').collect();
+        let mut led = vec![0; nodes.len()];
+        let control = client.control();
+        for row in control.regions(&KeyRange::all(), false).await.ok()? {
+            let address = control.store_address(row.leader_store?).await.ok()?;
+            let node = nodes.iter().position(|node| *node == address)?;
+            *led.get_mut(node)? += 1;
+        }
+        Some(led)
+    }
+
     /// Length of a value.
     pub async fn get(&self, key: Bytes) -> Result<Option<u64>> {
         match self {

@@ -1,0 +1,272 @@
+//! A line of the file: what was measured of which commit.
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// What was measured, where and how.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Line {
+    pub commit: String,
+    /// The commit's day.
+    pub date: String,
+    pub machine: Machine,
+    pub configuration: Configuration,
+    pub sizes: Vec<Size>,
+}
+
+/// What measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    pub processor: String,
+    pub cores: u64,
+    /// Where the data lies: a sync costs nothing in memory.
+    pub file_system: String,
+}
+
+/// How it was measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Configuration {
+    pub build: String,
+    pub nodes: u64,
+    pub clients: u64,
+    pub records_bytes: u64,
+    pub warm_up_s: u64,
+    pub seconds: u64,
+}
+
+/// Puts of one size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Size {
+    pub value_bytes: u64,
+    pub puts: u64,
+    pub puts_per_s: f64,
+    /// For each put on one replica, the mean of all.
+    pub replica: Stages,
+    /// On the node that led all regions, and the mean of the others; `None`: no node did all the time.
+    pub leader: Option<Stages>,
+    pub follower: Option<Stages>,
+    /// Of all nodes, while it was measured: their time is in stage `other`.
+    pub threads_ended: u64,
+}
+
+/// Microseconds of processor time for each put, by stage.
+pub type Stages = BTreeMap<String, Us>;
+
+/// Microseconds of processor time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Us {
+    pub user: f64,
+    pub system: f64,
+}
+
+impl Us {
+    pub fn all(self) -> f64 {
+        self.user + self.system
+    }
+}
+
+/// All stages together.
+pub fn total(stages: &Stages) -> f64 {
+    stages.values().map(|us| us.all()).sum()
+}
+
+/// The lines of the file's text. A line that is none is told by its number.
+pub fn lines(text: &str, file: &str) -> Result<Vec<Line>> {
+    let parse = |(at, line): (usize, &str)| -> Result<Line> {
+        let place = || format!("{file}:{}", at + 1);
+        let line: Line = serde_json::from_str(line).with_context(place)?;
+        line.check().with_context(place)?;
+        Ok(line)
+    };
+    text.lines().enumerate().map(parse).collect()
+}
+
+impl Line {
+    /// What no type can say.
+    fn check(&self) -> Result<()> {
+        ensure!(!self.sizes.is_empty(), "no size was measured");
+        for size in &self.sizes {
+            let all = [Some(&size.replica), size.leader.as_ref(), size.follower.as_ref()];
+            for us in all.into_iter().flatten().flat_map(Stages::values) {
+                ensure!(us.user >= 0.0 && us.system >= 0.0, "time can't be negative");
+            }
+            ensure!(!size.replica.is_empty(), "no stages of {} B", size.value_bytes);
+        }
+        let machine = [&self.machine.processor, &self.machine.file_system];
+        let words =
+            [&self.commit, &self.date, &self.configuration.build].into_iter().chain(machine);
+        for word in words {
+            let is_cell = !word.is_empty() && !word.contains(['|', '\n']);
+            ensure!(is_cell, "`{word}` can't stand in a table");
+        }
+        Ok(())
+    }
+}
+
+impl Size {
+    /// From a round of `stele bench wire`.
+    pub fn of(round: &Value, value_bytes: u64, nodes: usize) -> Result<Self> {
+        let servers = &round["servers"];
+        let stages = servers["processor_us_per_operation_by_stage"].clone();
+        let stages: Vec<Stages> = serde_json::from_value(stages).context("no stages")?;
+        ensure!(stages.len() == nodes, "{} nodes instead of {nodes}", stages.len());
+        ensure!(round["errors"] == 0, "puts failed: {}", round["error"]);
+        let puts = round["operations"].as_u64().filter(|puts| *puts > 0).context("no puts")?;
+        let led: Option<Vec<u64>> = serde_json::from_value(servers["regions_led"].clone())?;
+        let ended: Vec<u64> = serde_json::from_value(servers["threads_ended"].clone())?;
+        let leader = led.and_then(|led| only_leader(&led));
+        let others = |leader| (0..nodes).filter(move |node| *node != leader);
+        let of = |nodes: &mut dyn Iterator<Item = usize>| {
+            mean(&nodes.filter_map(|node| stages.get(node)).collect::<Vec<_>>())
+        };
+        Ok(Self {
+            value_bytes,
+            puts,
+            puts_per_s: rounded(round["operations_per_second"].as_f64().context("no speed")?),
+            replica: of(&mut (0..nodes)),
+            leader: leader.map(|leader| of(&mut std::iter::once(leader))),
+            follower: leader.map(|leader| of(&mut others(leader))),
+            threads_ended: ended.iter().sum(),
+        })
+    }
+}
+
+/// The node that leads every region, if one does.
+fn only_leader(led: &[u64]) -> Option<usize> {
+    let mut leaders = led.iter().enumerate().filter(|(_, regions)| **regions > 0);
+    let (leader, _) = leaders.next()?;
+    leaders.next().is_none().then_some(leader)
+}
+
+fn mean(nodes: &[&Stages]) -> Stages {
+    let mut sums = Stages::new();
+    for (stage, us) in nodes.iter().flat_map(|stages| stages.iter()) {
+        let sum = sums.entry(stage.clone()).or_default();
+        *sum = Us { user: sum.user + us.user, system: sum.system + us.system };
+    }
+    let count = nodes.len().max(1) as f64;
+    for us in sums.values_mut() {
+        *us = Us { user: rounded(us.user / count), system: rounded(us.system / count) };
+    }
+    sums
+}
+
+/// Two digits after the point: more is noise.
+fn rounded(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
+}
+
+/// A line for tests.
+#[cfg(test)]
+pub fn sample(commit: &str) -> Line {
+    let stages = |factor: f64| -> Stages {
+        let us = |name: &str, user: f64, system: f64| {
+            (name.to_owned(), Us { user: user * factor, system: system * factor })
+        };
+        [us("network", 8.0, 4.0), us("store", 5.5, 2.5), us("maintenance", 1.0, 0.0)].into()
+    };
+    let size = |value_bytes| Size {
+        value_bytes,
+        puts: 1000,
+        puts_per_s: 500.0,
+        replica: stages(1.0),
+        leader: Some(stages(2.0)),
+        follower: Some(stages(0.5)),
+        threads_ended: 0,
+    };
+    Line {
+        commit: commit.to_owned(),
+        date: "2026-01-02".to_owned(),
+        machine: Machine { processor: "P".to_owned(), cores: 2, file_system: "ext4".to_owned() },
+        configuration: Configuration {
+            build: "release".to_owned(),
+            nodes: 3,
+            clients: 64,
+            records_bytes: 1 << 20,
+            warm_up_s: 2,
+            seconds: 10,
+        },
+        sizes: vec![size(1024), size(16384)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn round() -> Value {
+        let node = |us: f64| json!({"store": {"user": us, "system": 1.0}, "other": {"user": 0, "system": 0}});
+        json!({
+            "round": 1, "operations": 10, "operations_per_second": 5.0, "errors": 0,
+            "servers": {
+                "processor_us_per_operation_by_stage": [node(1.0), node(6.0), node(2.0)],
+                "regions_led": [0, 2, 0], "threads_ended": [0, 1, 2],
+            },
+        })
+    }
+
+    #[test]
+    fn replicas_are_the_mean_and_the_leader_is_told_from_the_others() {
+        let size = Size::of(&round(), 1024, 3).unwrap();
+        assert_eq!(size.replica["store"], Us { user: 3.0, system: 1.0 });
+        assert_eq!(size.leader.as_ref().unwrap()["store"].user, 6.0);
+        assert_eq!(size.follower.as_ref().unwrap()["store"].user, 1.5);
+        assert_eq!((size.puts, size.threads_ended, total(&size.replica)), (10, 3, 4.0));
+    }
+
+    #[test]
+    fn who_leads_is_left_out_where_nobody_leads_all() {
+        for led in [json!(null), json!([1, 1, 0]), json!([0, 0, 0])] {
+            let mut round = round();
+            round["servers"]["regions_led"] = led;
+            let size = Size::of(&round, 1024, 3).unwrap();
+            assert_eq!((size.leader, size.follower), (None, None));
+        }
+    }
+
+    #[test]
+    fn a_round_without_figures_is_refused() {
+        let mut failed = round();
+        failed["errors"] = json!(1);
+        let mut nothing = round();
+        nothing["operations"] = json!(0);
+        let mut others = round();
+        others["servers"] = json!({});
+        for round in [failed, nothing, others] {
+            Size::of(&round, 1024, 3).unwrap_err();
+        }
+        Size::of(&round(), 1024, 4).unwrap_err();
+    }
+
+    #[test]
+    fn a_malformed_line_is_refused_with_its_place() {
+        let good = serde_json::to_string(&sample("abc")).unwrap();
+        assert_eq!(
+            lines(&format!("{good}\n{good}\n"), "f").unwrap(),
+            [sample("abc"), sample("abc")]
+        );
+        let negative = good.replacen("8.0", "-8.0", 1);
+        let bad = [
+            "{",
+            "",
+            "{\"commit\":\"abc\"}",
+            &good.replace("\"commit\"", "\"comit\""),
+            &good.replace("\"P\"", "\"a|b\""),
+            &negative,
+            &good.replacen(good.split_once("\"sizes\":").unwrap().1, "[]}", 1),
+        ];
+        for bad in bad {
+            assert_ne!(bad, good);
+            let why = format!("{:#}", lines(&format!("{good}\n{bad}\n{good}"), "f").unwrap_err());
+            assert!(why.starts_with("f:2: "), "{bad}: {why}");
+        }
+    }
+}

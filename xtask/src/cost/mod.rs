@@ -1,0 +1,240 @@
+//! What a put costs: processor time of each replica by stage. One line for each measurement is kept, and
+//! a page is made from them all.
+
+mod line;
+mod page;
+
+use crate::peers;
+use crate::process::{Ended, build_stele, run_limited};
+use crate::workspace::Workspace;
+use anyhow::{Context, Result, bail, ensure};
+use line::{Configuration, Line, Machine, Size};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const LINES: &str = "bench/results/cost-per-put.jsonl";
+const PAGE: &str = "docs/cost-per-put.md";
+const BLESS: &str = "cargo xtask cost --bless";
+
+const NODES: usize = 3;
+const VALUE_BYTES: [u64; 2] = [1 << 10, 16 << 10];
+/// Records before the measured part: so many bytes of values.
+const RECORDS_BYTES: u64 = 32 << 20;
+const DEV_RECORDS_BYTES: u64 = 1 << 20;
+const CLIENTS: u64 = 64;
+const WARM_UP_SECONDS: u64 = 2;
+const SECONDS: u64 = 10;
+const CI_SECONDS: u64 = 2;
+/// More than any run does: time ends it.
+const OPERATIONS_MAX: &str = "1000000000";
+/// Beyond the measured seconds: records are brought in, and the whole warms up.
+const CALL_LIMIT: Duration = Duration::from_secs(300);
+/// Lines of a failed program that are shown.
+const LAST_LINES: usize = 5;
+
+/// How long, of which build, and what becomes of it.
+#[derive(Debug)]
+pub struct Options {
+    /// Appends the line and writes the page.
+    pub note: bool,
+    /// Writes the page from the lines that are there, and measures nothing.
+    pub bless: bool,
+    /// The development build.
+    pub is_dev: bool,
+    pub seconds: u64,
+}
+
+impl Options {
+    /// To see that it works.
+    pub fn short() -> Self {
+        Self { note: false, bless: false, is_dev: true, seconds: CI_SECONDS }
+    }
+
+    /// From the words of the command line.
+    pub fn from(flags: &mut crate::Flags) -> Result<Self> {
+        let (note, bless) = (flags.switch("--note"), flags.switch("--bless"));
+        let (is_dev, seconds) = (flags.switch("--dev"), flags.number("--seconds", SECONDS)?);
+        ensure!(seconds > 0, "--seconds is 1 or more");
+        ensure!(!(note && is_dev), "what a development build costs says nothing: no line of it");
+        Ok(Self { note, bless, is_dev, seconds })
+    }
+}
+
+/// Measures both sizes and notes them; without `--note` checks that the page is what the lines say.
+pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    let root = &workspace.root;
+    if options.bless {
+        return write_page(root);
+    }
+    if !options.note {
+        check_page(root)?;
+    }
+    let (commit, date) = commit(root);
+    ensure!(!options.note || commit.is_some(), "git tells no commit: nothing to note a line for");
+    let stele = build_stele(workspace, !options.is_dev)?;
+    let sizes = VALUE_BYTES.map(|value_bytes| measure(workspace, &stele, options, value_bytes));
+    let line = Line {
+        commit: commit.unwrap_or_else(|| "unknown".to_owned()),
+        date,
+        machine: machine(&workspace.target)?,
+        configuration: configuration(options),
+        sizes: sizes.into_iter().collect::<Result<_>>()?,
+    };
+    print!("{}", page::table(std::slice::from_ref(&line)));
+    if options.is_dev {
+        println!("a development build: these figures say nothing");
+    }
+    let text = serde_json::to_string(&line)?;
+    println!("{text}");
+    if options.note {
+        let path = root.join(LINES);
+        let file = File::options().create(true).append(true).open(path);
+        writeln!(file.context(LINES)?, "{text}").context(LINES)?;
+        write_page(root)?;
+    }
+    Ok(())
+}
+
+fn page(root: &Path) -> Result<String> {
+    let text = match fs::read_to_string(root.join(LINES)) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        text => text.context(LINES)?,
+    };
+    Ok(page::page(&line::lines(&text, LINES)?, LINES))
+}
+
+fn write_page(root: &Path) -> Result<()> {
+    fs::write(root.join(PAGE), page(root)?).with_context(|| format!("writing {PAGE}"))
+}
+
+/// Fails if the page is not what the lines say.
+fn check_page(root: &Path) -> Result<()> {
+    let now = fs::read_to_string(root.join(PAGE)).unwrap_or_default();
+    ensure!(now == page(root)?, "{PAGE} is not what {LINES} says: run `{BLESS}`");
+    Ok(())
+}
+
+/// Three nodes of their own for each size: what one leaves to be collected is not the next one's.
+fn measure(
+    workspace: &Workspace,
+    stele: &Path,
+    options: &Options,
+    value_bytes: u64,
+) -> Result<Size> {
+    println!("{value_bytes} B: {NODES} nodes, {} s", options.seconds);
+    let work = tempfile::tempdir_in(&workspace.target)?;
+    let load = load(&configuration(options), value_bytes);
+    let servers = peers::Options { dev: options.is_dev, load, ..peers::Options::default() };
+    let printed = peers::with_servers(stele, work.path(), &servers, |bench| {
+        call(bench, CALL_LIMIT + Duration::from_secs(options.seconds))
+    })?;
+    let object = |line: &str| serde_json::from_str::<Value>(line).ok();
+    let round = printed.lines().filter_map(object).find(|line| line["round"] == 1);
+    let round = round.with_context(|| format!("no figures: {}", last_lines(&printed)))?;
+    Size::of(&round, value_bytes, NODES).with_context(|| format!("reading {round}"))
+}
+
+fn call(command: &mut Command, limit: Duration) -> Result<String> {
+    match run_limited(command, limit)? {
+        (Ended::Exited(true), printed) => Ok(printed),
+        (ended, printed) => bail!("{command:?}: {ended:?}: {}", last_lines(&printed)),
+    }
+}
+
+fn last_lines(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(LAST_LINES)..].join(" / ")
+}
+
+fn configuration(options: &Options) -> Configuration {
+    Configuration {
+        build: if options.is_dev { "development" } else { "release" }.to_owned(),
+        nodes: NODES as u64,
+        clients: CLIENTS,
+        records_bytes: if options.is_dev { DEV_RECORDS_BYTES } else { RECORDS_BYTES },
+        warm_up_s: if options.is_dev { 0 } else { WARM_UP_SECONDS },
+        seconds: options.seconds,
+    }
+}
+
+/// For `stele bench wire`.
+fn load(configuration: &Configuration, value_bytes: u64) -> Vec<String> {
+    let records = configuration.records_bytes / value_bytes;
+    let words = format!(
+        "--workload update --distribution uniform --quiet --operations {OPERATIONS_MAX} \
+         --value-bytes {value_bytes} --records {records} --clients {} --warm-up {} --duration {}",
+        configuration.clients, configuration.warm_up_s, configuration.seconds
+    );
+    words.split(' ').map(str::to_owned).collect()
+}
+
+/// The commit, with `-dirty` if what is measured is not that, and the day it was made.
+fn commit(root: &Path) -> (Option<String>, String) {
+    let git = |words: &[&str]| {
+        let output = Command::new("git").args(words).current_dir(root).output().ok();
+        output.filter(|it| it.status.success())
+    };
+    let said =
+        |words: &[&str]| git(words).map(|it| String::from_utf8_lossy(&it.stdout).trim().to_owned());
+    let commit = said(&["log", "-1", "--format=%h"]).map(|commit| {
+        // Lines noted before are no change of what is measured.
+        let without = [format!(":(exclude){LINES}"), format!(":(exclude){PAGE}")];
+        let same = git(&["diff", "--quiet", "HEAD", "--", ".", &without[0], &without[1]]);
+        format!("{commit}{}", if same.is_some() { "" } else { "-dirty" })
+    });
+    (commit, said(&["log", "-1", "--format=%cs"]).unwrap_or_else(|| "unknown".to_owned()))
+}
+
+/// With the data in this folder.
+fn machine(folder: &Path) -> Result<Machine> {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    let mut stat = Command::new("stat");
+    let kind = stat.args(["-f", "-c", "%T"]).arg(folder).output().context("starting stat")?;
+    ensure!(kind.status.success(), "{stat:?}: {}", String::from_utf8_lossy(&kind.stderr));
+    Ok(Machine {
+        processor: model.map_or("unknown", |(_, model)| model.trim()).to_owned(),
+        cores: std::thread::available_parallelism().map_or(0, usize::from) as u64,
+        file_system: String::from_utf8_lossy(&kind.stdout).trim().to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_that_is_not_what_the_lines_say_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        for folder in ["bench/results", "docs"] {
+            fs::create_dir_all(root.path().join(folder)).unwrap();
+        }
+        let refused = || check_page(root.path()).unwrap_err().to_string();
+        assert!(refused().contains(BLESS), "{}", refused());
+        write_page(root.path()).unwrap();
+        check_page(root.path()).unwrap();
+        let line = serde_json::to_string(&line::sample("abc1234")).unwrap();
+        fs::write(root.path().join(LINES), format!("{line}\n")).unwrap();
+        assert!(refused().contains(BLESS), "{}", refused());
+        write_page(root.path()).unwrap();
+        check_page(root.path()).unwrap();
+        fs::write(root.path().join(LINES), format!("{line}\n{{}}\n")).unwrap();
+        let why = format!("{:#}", check_page(root.path()).unwrap_err());
+        assert!(why.starts_with("bench/results/cost-per-put.jsonl:2: "), "{why}");
+    }
+
+    #[test]
+    fn records_are_so_many_that_their_values_have_the_bytes() {
+        let options = Options { is_dev: false, ..Options::short() };
+        let words = load(&configuration(&options), 16 << 10);
+        let after = |name: &str| {
+            let at = words.iter().position(|word| word == name).unwrap();
+            words[at + 1].as_str()
+        };
+        assert_eq!((after("--records"), after("--duration")), ("2048", "2"));
+    }
+}

@@ -1,0 +1,150 @@
+//! The page: a row for each size of each line, the newest line first.
+
+use super::line::{Line, Size, Stages, total};
+use std::fmt::Write;
+
+/// Lines that the page shows.
+const LINES_MAX: usize = 50;
+/// The order in which stages stand; others, of other times, follow.
+const STAGES: [&str; 4] = ["network", "store", "maintenance", "other"];
+
+/// The page made from all lines of `file`.
+pub fn page(lines: &[Line], file: &str) -> String {
+    let newest = &lines[lines.len().saturating_sub(LINES_MAX)..];
+    let mut text = format!(
+        "<!-- Made by `cargo xtask cost --note` from {file}; CI checks that it is what that file says. -->\n\
+         # What a put costs\n\n\
+         Microseconds of processor time for each put on each replica, the mean of three nodes on one \
+         machine under updates of random records, as the kernel counts them for threads (`cargo xtask \
+         cost`). *network*: the async runtime, with both protocols, requests and the transport between \
+         nodes; *store*: consensus, the log and what is applied; *maintenance*: flushes, merges and \
+         garbage collection; *other*: the rest of the process. The leader and one follower are told apart \
+         where one node led all the time. Rows of different machines, file systems or clients can't be compared.\n\n"
+    );
+    match newest {
+        [] => text.push_str("No lines yet.\n"),
+        newest => text.push_str(&table(newest)),
+    }
+    text
+}
+
+/// A table of these lines, the last one first.
+pub fn table(lines: &[Line]) -> String {
+    let stages = stages(lines);
+    let mut text = String::from("| commit | date | machine | build | clients | value | puts/s |");
+    let after = ["µs a put", "of it system", "leader", "follower"];
+    for name in stages.iter().copied().chain(after) {
+        let _ = write!(text, " {name} |");
+    }
+    text.push_str("\n|---|---|---|---|--:|--:|--:|");
+    text.push_str(&"--:|".repeat(stages.len() + after.len()));
+    text.push('\n');
+    for line in lines.iter().rev() {
+        for size in &line.sizes {
+            row(&mut text, line, size, &stages);
+        }
+    }
+    text
+}
+
+fn row(text: &mut String, line: &Line, size: &Size, stages: &[&str]) {
+    // Writing to a string can't fail.
+    let _ = write!(
+        text,
+        "| {} | {} | {}, {} cores, {} | {} | {} | {} | {:.0} |",
+        line.commit,
+        line.date,
+        line.machine.processor,
+        line.machine.cores,
+        line.machine.file_system,
+        line.configuration.build,
+        line.configuration.clients,
+        bytes(size.value_bytes),
+        size.puts_per_s,
+    );
+    for stage in stages {
+        let us = size.replica.get(*stage).map(|us| us.all());
+        let _ = write!(text, " {} |", cell(us));
+    }
+    let system = size.replica.values().map(|us| us.system).sum();
+    let whole = |stages: &Option<Stages>| stages.as_ref().map(total);
+    let rest =
+        [Some(total(&size.replica)), Some(system), whole(&size.leader), whole(&size.follower)];
+    for us in rest {
+        let _ = write!(text, " {} |", cell(us));
+    }
+    text.push('\n');
+}
+
+fn cell(us: Option<f64>) -> String {
+    us.map_or("-".to_owned(), |us| format!("{us:.1}"))
+}
+
+fn bytes(bytes: u64) -> String {
+    if bytes.is_multiple_of(1 << 10) {
+        format!("{} KiB", bytes >> 10)
+    } else {
+        format!("{bytes} B")
+    }
+}
+
+/// All stages of these lines.
+fn stages(lines: &[Line]) -> Vec<&str> {
+    let mut found: Vec<&str> = STAGES.to_vec();
+    let sizes = lines.iter().flat_map(|line| &line.sizes);
+    for name in sizes.flat_map(|size| size.replica.keys()) {
+        if !found.contains(&name.as_str()) {
+            found.push(name);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::line::sample;
+    use super::*;
+
+    #[test]
+    fn a_page_without_lines_says_so() {
+        let page = page(&[], "f.jsonl");
+        assert!(page.starts_with("<!-- Made by `cargo xtask cost --note` from f.jsonl;"), "{page}");
+        assert!(page.ends_with("\n\nNo lines yet.\n"), "{page}");
+    }
+
+    #[test]
+    fn the_newest_line_stands_first_and_its_stages_add_up() {
+        let page = page(&[sample("old"), sample("new")], "f");
+        let rows: Vec<&str> = page.lines().filter(|line| line.starts_with('|')).collect();
+        assert_eq!(
+            rows[0],
+            "| commit | date | machine | build | clients | value | puts/s | network | store | \
+             maintenance | other | µs a put | of it system | leader | follower |"
+        );
+        assert_eq!(
+            rows[2],
+            "| new | 2026-01-02 | P, 2 cores, ext4 | release | 64 | 1 KiB | 500 | 12.0 | 8.0 | 1.0 | - | 21.0 | \
+             6.5 | 42.0 | 10.5 |"
+        );
+        assert!(rows[3].starts_with("| new |") && rows[3].contains("| 16 KiB |"), "{}", rows[3]);
+        assert!(rows[4].starts_with("| old |") && rows.len() == 6, "{page}");
+        assert!(rows.iter().all(|row| row.matches('|').count() == 16), "{page}");
+    }
+
+    #[test]
+    fn no_more_than_the_newest_are_shown() {
+        let lines: Vec<Line> = (0..60).map(|number| sample(&format!("c{number}"))).collect();
+        let page = page(&lines, "f");
+        assert!(page.contains("| c59 |") && page.contains("| c10 |") && !page.contains("| c9 |"));
+    }
+
+    #[test]
+    fn a_stage_that_is_none_any_more_has_its_column() {
+        let mut line = sample("c");
+        let us = line.sizes[0].replica["store"];
+        line.sizes[0].replica.insert("apply".to_owned(), us);
+        let table = table(&[line]);
+        assert!(table.contains(" other | apply | µs a put |"), "{table}");
+        assert!(table.contains(" - | 8.0 | 29.0 |"), "{table}");
+    }
+}
