@@ -9,6 +9,8 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// Keys that one request may have.
+const SPLIT_KEYS_MAX: usize = 64;
 const ARRANGED_WITHIN: Duration = Duration::from_secs(180);
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 /// Leaders differ by no more than this share of their mean, and one.
@@ -26,10 +28,12 @@ pub fn arrange(stele: &Path, addresses: &[String], regions: usize) -> Result<()>
         let first = list()?.first().and_then(|region| region["region"].as_u64());
         Ok(first)
     })?;
-    if regions > 1 {
+    // The first region keeps what is before all keys, so the last ones come first.
+    for keys in keys(regions).collect::<Vec<_>>().rchunks(SPLIT_KEYS_MAX) {
         let mut split = vec!["split".to_owned(), "--hex".to_owned(), first.to_string()];
-        split.extend(keys(regions));
-        ctl(&split)?;
+        split.extend(keys.iter().cloned());
+        // Refused while members change, or the split before is under way.
+        wait("a split", || ctl(&split).map(Some))?;
     }
     wait("regions, replicas and leaders where they belong", || {
         Ok(is_arranged(&list()?, addresses.len(), regions).then_some(()))
