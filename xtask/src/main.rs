@@ -31,8 +31,8 @@ const USAGE: &str = "usage: cargo xtask <command>
                             import a folder, killed three times; export, compare, verify
   cluster SCENARIO|ci|all [--dev] [--short] [--rounds N] [--seed N]
                             faults, figures and foreign clients against real clusters
-  peers [--etcd BIN] [--redis BIN] [--dev] [ARGUMENTS OF stele bench wire]
-                            Stele and other servers under one load, three processes each
+  peers [--etcd BIN] [--redis BIN] [--nodes N] [--regions N] [--dev] [ARGUMENTS OF stele bench wire]
+                            Stele and other servers under one load, three processes each or N
   figures [--only NAME] [--scale F] [--rounds N] [--device limited=200MBps] [--etcd BIN]
           [--tiny] [--dev] [--work DIR] [--out DIR]
                             figures of the papers: measured, and one page with the papers' numbers
@@ -137,6 +137,8 @@ fn peers_options(mut flags: Flags) -> Result<peers::Options> {
     Ok(peers::Options {
         etcd: flags.value("--etcd")?.map(Into::into),
         redis: flags.value("--redis")?.map(Into::into),
+        nodes: flags.number("--nodes", 3)? as usize,
+        regions: flags.number("--regions", 1)? as usize,
         dev: flags.switch("--dev"),
         load: flags.rest,
         within: Vec::new(),
