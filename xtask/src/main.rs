@@ -32,8 +32,8 @@ const USAGE: &str = "usage: cargo xtask <command>
                             import a folder, killed three times; export, compare, verify
   cluster SCENARIO|ci|all [--dev] [--short] [--rounds N] [--seed N]
                             faults, figures and foreign clients against real clusters
-  peers [--etcd BIN] [--redis BIN] [--dev] [ARGUMENTS OF stele bench wire]
-                            Stele and other servers under one load, three processes each
+  peers [--etcd BIN] [--redis BIN] [--nodes N] [--regions N] [--dev] [ARGUMENTS OF stele bench wire]
+                            Stele and other servers under one load, three processes each or N
   cost [--note] [--dev] [--seconds N] [--bless]
                             processor time of a put on each replica, by stage; --note keeps the line
                             and writes docs/cost-per-put.md, --bless writes only that
@@ -146,6 +146,8 @@ fn peers_options(mut flags: Flags) -> Result<peers::Options> {
     Ok(peers::Options {
         etcd: flags.value("--etcd")?.map(Into::into),
         redis: flags.value("--redis")?.map(Into::into),
+        nodes: flags.number("--nodes", 3)? as usize,
+        regions: flags.number("--regions", 1)? as usize,
         dev: flags.switch("--dev"),
         load: flags.rest,
         within: Vec::new(),

@@ -427,25 +427,44 @@ fn a_failed_manifest_sync_stops_commits_and_keeps_every_file() {
     assert!(Store::open(&store.vfs.fork()).is_ok());
 }
 
+/// A disk with an edit whose sync failed.
+fn with_unsynced_edit() -> SimVfs {
+    let mut store = store();
+    tier(&mut store, &[put("a", 1)]);
+    store.apply(&put("b", 2));
+    store.publish();
+    store.freeze(2);
+    store.vfs.inject(Fault::SyncFails { path_contains: "manifest".to_owned(), nth: 1 }).unwrap();
+    assert!(store.flush_one().is_err());
+    store.vfs.clear_faults();
+    store.vfs.fork()
+}
+
 /// A failed sync leaves the edit in the page cache, where the next process reads it. What that one
 /// builds on it must not be undone by a power cut.
 #[test]
 fn an_edit_that_could_not_be_synced_is_written_again_before_anything_acts_on_it() {
     for seed in 0..20 {
-        let mut store = store();
-        tier(&mut store, &[put("a", 1)]);
-        store.apply(&put("b", 2));
-        store.publish();
-        store.freeze(2);
-        store
-            .vfs
-            .inject(Fault::SyncFails { path_contains: "manifest".to_owned(), nth: 1 })
-            .unwrap();
-        assert!(store.flush_one().is_err());
-        store.vfs.clear_faults();
-        let next = store.vfs.fork();
+        let next = with_unsynced_edit();
         let seen = Store::open(&next).unwrap().ages().len();
         assert_eq!(seen, 2, "the page cache has the edit");
+        let after = Store::open(&next.restart(seed)).unwrap().ages().len();
+        assert_eq!(after, seen, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_full_device_has_room_to_write_an_edit_again_that_could_not_be_synced() {
+    for seed in 0..20 {
+        let next = with_unsynced_edit();
+        next.inject(Fault::NoSpace { from_operation: next.operations() }).unwrap();
+        let mut store = Store::open(&next).unwrap();
+        assert_eq!(store.ages().len(), 2, "the page cache has the edit");
+        next.clear_faults();
+        if seed % 2 == 0 {
+            tier(&mut store, &[put("c", 3)]);
+        }
+        let seen = store.ages().len();
         let after = Store::open(&next.restart(seed)).unwrap().ages().len();
         assert_eq!(after, seen, "seed {seed}");
     }

@@ -34,6 +34,8 @@ struct Answer {
     at: LogIndex,
     /// All up to its entry is applied: it is taken, or dropped, when its replica works next.
     is_due: bool,
+    /// The store surely lacked some of the range when this was looked at last.
+    was_lost: bool,
 }
 
 impl Repairs {
@@ -45,7 +47,9 @@ impl Repairs {
     /// A store in one of its lives was polled, applied so much of each region, and lacks these ranges.
     /// Returns an answer that it took over although that was not due: the range is not lost any more, and
     /// none that was due says anything of it. Rule: one that fell due stays so until its replica surely
-    /// worked, for that may be polls later, when answers ahead of it came as well.
+    /// worked, for that may be polls later, when answers ahead of it came as well. One that is not due is
+    /// kept although its range is whole again: its replica keeps it too, and takes it when some of the range
+    /// was lost anew.
     fn polled(
         &mut self,
         (slot, life): (u64, u64),
@@ -64,14 +68,11 @@ impl Repairs {
             here.into_iter().partition(|it| it.is_due);
         let is_said =
             |it: &Answer| due.iter().chain(&done).any(|other| other.range.overlaps(&it.range));
-        let mut early = None;
-        if lost.len() < LISTED_MAX {
-            let is_lost = |it: &Answer| lost.iter().any(|lost| lost.overlaps(&it.range));
-            early = ahead.iter().find(|it| !is_lost(it) && !is_said(it)).cloned();
-            ahead.retain(is_lost);
-        } else {
-            ahead.retain(|it| !is_said(it));
-        }
+        let knows_all = lost.len() < LISTED_MAX;
+        let is_lost = |it: &Answer| lost.iter().any(|lost| lost.overlaps(&it.range));
+        let is_early = |it: &&Answer| it.was_lost && knows_all && !is_lost(it) && !is_said(it);
+        let early = ahead.iter().find(is_early).cloned();
+        ahead.iter_mut().for_each(|it| it.was_lost = is_lost(it));
         self.ranges.extend(due.into_iter().chain(ahead));
         early
     }
@@ -118,11 +119,10 @@ impl World {
         let (life, Some(engine)) = (it.life, it.engine()) else { return };
         let repairs = &mut self.checks.repairs;
         repairs.heard.insert((slot, region));
-        if engine.lost_ranges().iter().any(|lost| lost.overlaps(&found.range)) {
-            let is_due = found.at <= applied(engine, region);
-            let (range, at) = (found.range.clone(), found.at);
-            repairs.ranges.push(Answer { slot, life, region, range, at, is_due });
-        }
+        let is_due = found.at <= applied(engine, region);
+        let (range, at) = (found.range.clone(), found.at);
+        let was_lost = engine.lost_ranges().iter().any(|lost| lost.overlaps(&range));
+        repairs.ranges.push(Answer { slot, life, region, range, at, is_due, was_lost });
     }
 
     /// A store was polled: what is ahead of what it applied it must not have taken over.
@@ -160,7 +160,8 @@ mod tests {
         let is_due = at <= applied;
         repairs.heard.insert((slot, REGION));
         let at = LogIndex(at);
-        repairs.ranges.push(Answer { slot, life, region: REGION, range, at, is_due });
+        let region = REGION;
+        repairs.ranges.push(Answer { slot, life, region, range, at, is_due, was_lost: true });
     }
 
     fn polled(repairs: &mut Repairs, applied: u64, lost: &[KeyRange]) -> Option<LogIndex> {
@@ -193,6 +194,21 @@ mod tests {
             let after = polled(&mut repairs, 795, &lost);
             assert_eq!((after, polled(&mut repairs, 795, &[])), (None, Some(LogIndex(804))));
         }
+    }
+
+    #[test]
+    fn an_answer_is_kept_while_its_range_is_whole_and_taken_when_some_is_lost_anew() {
+        let range = |start: &str, end: &str| KeyRange::new(start.to_owned(), end.to_owned());
+        let mut repairs = Repairs::default();
+        hears(&mut repairs, &range("a", "d"), 513, 509);
+        assert_eq!(polled(&mut repairs, 509, &[range("a", "d")]), None);
+        hears(&mut repairs, &range("a", "d"), 509, 509);
+        assert_eq!(polled(&mut repairs, 509, &[]), None);
+        assert_eq!(polled(&mut repairs, 509, &[range("b", "c")]), None);
+        hears(&mut repairs, &range("b", "c"), 551, 509);
+        assert_eq!(polled(&mut repairs, 509, &[range("b", "c")]), None);
+        // The first one is due now.
+        assert_eq!(polled(&mut repairs, 549, &[]), None);
     }
 
     #[test]

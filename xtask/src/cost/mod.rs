@@ -128,7 +128,8 @@ fn measure(
     println!("{value_bytes} B: {NODES} nodes, {} s", options.seconds);
     let work = tempfile::tempdir_in(&workspace.target)?;
     let load = load(&configuration(options), value_bytes);
-    let servers = peers::Options { dev: options.is_dev, load, ..peers::Options::default() };
+    let servers =
+        peers::Options { nodes: NODES, dev: options.is_dev, load, ..peers::Options::default() };
     let printed = peers::with_servers(stele, work.path(), &servers, |bench| {
         call(bench, CALL_LIMIT + Duration::from_secs(options.seconds))
     })?;

@@ -168,18 +168,23 @@ impl Measuring<'_> {
     }
 
     fn wire(&self, job: &Job<'_>, point: &Point) -> Result<Vec<Measurement>> {
-        let args = arguments(self.spec, job.run, point, self.amounts)?;
+        let mut args = arguments(self.spec, job.run, point, self.amounts)?;
+        let mut count = |name: &str| args.remove(name).map(|it| it.parse()).transpose();
+        let (nodes, regions) = (count("nodes")?, count("regions")?);
         let mut load: Vec<String> = vec!["--quiet".to_owned()];
         load.extend(args.iter().flat_map(|(name, value)| [format!("--{name}"), value.clone()]));
         load.extend(["--rounds".to_owned(), self.rounds.to_string()]);
         if let Some(cgroup) = self.cgroup {
             cgroup.renew()?;
         }
+        let defaults = peers::Options::default();
         let options = peers::Options {
-            etcd: self.programs.etcd.clone(),
+            nodes: nodes.unwrap_or(defaults.nodes),
+            regions: regions.unwrap_or(defaults.regions),
+            etcd: self.programs.etcd.clone().filter(|_| job.series.contains(&super::ETCD)),
             load,
             within: self.cgroup.map(Cgroup::words).unwrap_or_default(),
-            ..peers::Options::default()
+            ..defaults
         };
         let work = tempfile::tempdir_in(&self.device.folder)?;
         let stele = &self.programs.stele;

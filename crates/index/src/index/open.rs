@@ -54,12 +54,12 @@ pub(super) fn open(
     let cache = Arc::new(BlockCache::new(options.block_cache_bytes_max));
     // Every current run is opened before any file is removed: a damaged manifest must not cost runs.
     let Current { runs, damaged } = open_runs(&vfs, dir, &cache, &options, manifest.facts())?;
-    check_pending(&vfs, dir, &cache, &mut manifest)?;
     // Rule: what was read may lie in the page cache alone, where an earlier process could not sync it.
-    // It is written again, to a new file, before anything acts on it.
+    // It is written again before anything acts on it, and before anything follows it in its file.
     if !found.created && !mutant::active("index.trust_what_was_read") {
-        manifest.rewrite()?;
+        manifest.renew()?;
     }
+    check_pending(&vfs, dir, &cache, &mut manifest)?;
     keep_footers(&mut manifest, &runs)?;
     let largest = largest_run(&*vfs, dir)?;
     let orphans_removed = remove_orphans(&*vfs, dir, &manifest)?;

@@ -171,8 +171,21 @@ impl Manifest {
         }
     }
 
-    /// Replaces the file by a shorter one. The old one is unlinked after the new name is durable.
-    pub fn rewrite(&mut self) -> Result<()> {
+    /// Makes what was read at open durable, whatever became of its syncs: by a new file, or where a full
+    /// device has no room for one, by the same bytes in the same place.
+    pub fn renew(&mut self) -> Result<()> {
+        if self.rewrite()? || mutant::active("index.trust_what_was_read_when_full") {
+            return Ok(());
+        }
+        let mut content = read_all(&*self.file)?;
+        content.truncate(self.end.offset as usize);
+        self.file.write_at(&[IoSlice::new(&content)], 0, Cause::Manifest)?;
+        self.file.sync_data()
+    }
+
+    /// Replaces the file by a shorter one. The old one is unlinked after the new name is durable. `false`
+    /// where there is no room, and it stays in use.
+    pub fn rewrite(&mut self) -> Result<bool> {
         let old = path_of(&self.dir, self.end.number);
         let number = self.end.number.checked_add(1);
         let number = number.ok_or_else(|| Error::invalid("no manifest can follow the last one"))?;
@@ -180,7 +193,7 @@ impl Manifest {
         if matches!(written, Err(Error::NoSpace(_))) {
             // The old file stays in use; the next try comes after as many bytes again.
             self.rewrite_at += self.bytes_max;
-            return Ok(());
+            return Ok(false);
         }
         let end = self.poison_on(written)?;
         let named = name_tmp(&*self.vfs, &self.dir, number);
@@ -189,7 +202,8 @@ impl Manifest {
         self.end = end;
         self.rewrite_at = self.bytes_max.max(2 * end.offset);
         let unlinked = self.vfs.unlink(&old);
-        self.poison_on(unlinked)
+        self.poison_on(unlinked)?;
+        Ok(true)
     }
 
     /// Stops all further changes: what is durable is no longer known.

@@ -1,4 +1,6 @@
-//! Stele beside other servers on this machine: three processes of each on loopback, one load for all.
+//! Stele beside other servers on this machine: some processes of each on loopback, one load for all.
+
+mod regions;
 
 use crate::process::{build_stele, run_shown, within};
 use crate::workspace::Workspace;
@@ -10,24 +12,42 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const NODES: usize = 3;
+const STELE: &str = "stele";
 const STARTED_WITHIN: Duration = Duration::from_secs(30);
 /// Elections and first replicas.
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// Which servers, and what is asked of them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Options {
     /// The `etcd` binary.
     pub etcd: Option<PathBuf>,
     /// The `redis-server` binary.
     pub redis: Option<PathBuf>,
+    /// Processes of each, every one with all the data.
+    pub nodes: usize,
+    /// Regions of Stele, over which the keys of `stele bench wire` are spread evenly.
+    pub regions: usize,
     /// The development build of Stele.
     pub dev: bool,
     /// For `stele bench wire`.
     pub load: Vec<String>,
     /// Words before every server's command, which run it.
     pub within: Vec<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            etcd: None,
+            redis: None,
+            nodes: 3,
+            regions: 1,
+            dev: false,
+            load: Vec::new(),
+            within: Vec::new(),
+        }
+    }
 }
 
 /// Starts the servers, measures them in turn, stops them.
@@ -45,15 +65,18 @@ pub fn with_servers<T>(
     options: &Options,
     measure: impl FnOnce(&mut Command) -> Result<T>,
 ) -> Result<T> {
-    let mut groups = vec![start_stele(stele, work, &options.within)?];
+    let mut groups = vec![start_stele(stele, work, options)?];
     if let Some(etcd) = &options.etcd {
-        groups.push(start_etcd(etcd, work, &options.within)?);
+        groups.push(start_etcd(etcd, work, options)?);
     }
     if let Some(redis) = &options.redis {
-        groups.push(start_redis(redis, work, &options.within)?);
+        groups.push(start_redis(redis, work, options)?);
     }
     for group in &mut groups {
         group.wait_until_served()?;
+    }
+    for group in groups.iter().filter(|group| group.scheme == STELE) {
+        regions::arrange(stele, &group.addresses, options.regions)?;
     }
     thread::sleep(SETTLE);
     let mut bench = Command::new(stele);
@@ -75,9 +98,9 @@ struct Group {
 }
 
 impl Group {
-    fn new(scheme: &'static str, within: &[String]) -> Result<Self> {
-        let addresses = (0..NODES).map(|_| free_address()).collect::<Result<_>>()?;
-        Ok(Self { scheme, addresses, processes: Vec::new(), within: within.to_vec() })
+    fn new(scheme: &'static str, options: &Options) -> Result<Self> {
+        let addresses = (0..options.nodes).map(|_| free_address()).collect::<Result<_>>()?;
+        Ok(Self { scheme, addresses, processes: Vec::new(), within: options.within.clone() })
     }
 
     fn url(&self) -> String {
@@ -133,8 +156,8 @@ fn free_address() -> Result<String> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
 }
 
-fn start_stele(binary: &Path, work: &Path, within: &[String]) -> Result<Group> {
-    let mut group = Group::new("stele", within)?;
+fn start_stele(binary: &Path, work: &Path, options: &Options) -> Result<Group> {
+    let mut group = Group::new(STELE, options)?;
     let addresses = group.addresses.clone();
     for (number, address) in addresses.iter().enumerate() {
         let mut node = Command::new(binary);
@@ -152,9 +175,9 @@ fn start_stele(binary: &Path, work: &Path, within: &[String]) -> Result<Group> {
     Ok(group)
 }
 
-fn start_etcd(binary: &Path, work: &Path, within: &[String]) -> Result<Group> {
-    let mut group = Group::new("etcd", within)?;
-    let peers = (0..NODES).map(|_| free_address()).collect::<Result<Vec<String>>>()?;
+fn start_etcd(binary: &Path, work: &Path, options: &Options) -> Result<Group> {
+    let mut group = Group::new("etcd", options)?;
+    let peers = (0..options.nodes).map(|_| free_address()).collect::<Result<Vec<String>>>()?;
     let cluster: Vec<String> =
         peers.iter().enumerate().map(|(at, peer)| format!("m{at}=http://{peer}")).collect();
     for (at, address) in group.addresses.clone().iter().enumerate() {
@@ -173,8 +196,8 @@ fn start_etcd(binary: &Path, work: &Path, within: &[String]) -> Result<Group> {
 }
 
 /// One primary and its replicas, each write synced: weaker than consensus, as `WAIT` only counts.
-fn start_redis(binary: &Path, work: &Path, within: &[String]) -> Result<Group> {
-    let mut group = Group::new("redis", within)?;
+fn start_redis(binary: &Path, work: &Path, options: &Options) -> Result<Group> {
+    let mut group = Group::new("redis", options)?;
     let primary_port = group.addresses[0].rsplit(':').next().unwrap_or_default().to_owned();
     for (at, address) in group.addresses.clone().iter().enumerate() {
         let dir = work.join(format!("redis-{at}"));

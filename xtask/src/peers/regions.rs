@@ -1,0 +1,115 @@
+//! How many replicas and regions Stele has before it is measured.
+
+use crate::process::{Ended, run_limited};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Keys that one request may have.
+const SPLIT_KEYS_MAX: usize = 64;
+const ARRANGED_WITHIN: Duration = Duration::from_secs(180);
+const CALL_LIMIT: Duration = Duration::from_secs(30);
+/// Leaders differ by no more than this share of their mean, and one.
+const UNEVEN_SHARE_MAX: f64 = 0.2;
+
+/// Gives every node a replica of everything, splits what holds user data into so many regions, and waits until
+/// all are there and their leaders are spread.
+pub fn arrange(stele: &Path, addresses: &[String], regions: usize) -> Result<()> {
+    let ctl = |arguments: &[String]| ctl(stele, &addresses[0], arguments);
+    if addresses.len() != 3 {
+        ctl(&["config", "replicas", &addresses.len().to_string()].map(str::to_owned))?;
+    }
+    let list = || ctl(&["regions".to_owned()]);
+    let first = wait("the first region", || {
+        let first = list()?.first().and_then(|region| region["region"].as_u64());
+        Ok(first)
+    })?;
+    // The first region keeps what is before all keys, so the last ones come first.
+    for keys in keys(regions).collect::<Vec<_>>().rchunks(SPLIT_KEYS_MAX) {
+        let mut split = vec!["split".to_owned(), "--hex".to_owned(), first.to_string()];
+        split.extend(keys.iter().cloned());
+        // Refused while members change, or the split before is under way.
+        wait("a split", || ctl(&split).map(Some))?;
+    }
+    wait("regions, replicas and leaders where they belong", || {
+        Ok(is_arranged(&list()?, addresses.len(), regions).then_some(()))
+    })
+}
+
+/// First keys of all regions but the first: the generator's keys begin with eight bytes of which all values are
+/// as likely.
+fn keys(regions: usize) -> impl Iterator<Item = String> {
+    let part = u64::MAX / regions as u64;
+    (1..regions as u64).map(move |at| format!("{:016x}", at * part))
+}
+
+fn is_arranged(list: &[Value], nodes: usize, regions: usize) -> bool {
+    let mut leads: BTreeMap<u64, usize> = BTreeMap::new();
+    for region in list {
+        let is_whole = region["stores"].as_array().is_some_and(|it| it.len() == nodes);
+        let Some(leader) = region["leader"].as_u64().filter(|_| is_whole) else { return false };
+        *leads.entry(leader).or_default() += 1;
+    }
+    let mean = regions as f64 / nodes as f64;
+    let most = leads.values().copied().max().unwrap_or(0);
+    list.len() == regions && most as f64 <= mean * (1.0 + UNEVEN_SHARE_MAX) + 1.0
+}
+
+/// What `stele ctl` prints: an object a line.
+fn ctl(stele: &Path, address: &str, arguments: &[String]) -> Result<Vec<Value>> {
+    let mut command = Command::new(stele);
+    command.args(["ctl", "--cluster", address, "--json"]).args(arguments);
+    let (ended, printed) = run_limited(&mut command, CALL_LIMIT)?;
+    if ended != Ended::Exited(true) {
+        bail!("{command:?}: {ended:?}: {printed}");
+    }
+    let parse = |line: &str| serde_json::from_str(line).with_context(|| line.to_owned());
+    printed.lines().map(parse).collect()
+}
+
+fn wait<T>(what: &str, look: impl Fn() -> Result<Option<T>>) -> Result<T> {
+    let started = Instant::now();
+    loop {
+        let seen = look();
+        if let Ok(Some(found)) = seen {
+            return Ok(found);
+        }
+        if started.elapsed() > ARRANGED_WITHIN {
+            let why = seen.err().map(|error| format!(": {error:#}")).unwrap_or_default();
+            bail!("not there after {ARRANGED_WITHIN:?}: {what}{why}");
+        }
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn keys_cut_all_eight_byte_keys_into_equal_parts() {
+        assert_eq!(keys(1).count(), 0);
+        let quarters: Vec<String> = keys(4).collect();
+        assert_eq!(quarters, ["3fffffffffffffff", "7ffffffffffffffe", "bffffffffffffffd"]);
+    }
+
+    #[test]
+    fn regions_are_waited_for_with_all_their_replicas_and_leaders_spread() {
+        let region = |leader: u64, stores: &[u64]| json!({"leader": leader, "stores": stores});
+        let spread: Vec<Value> = (0..9).map(|at| region(at % 3 + 1, &[1, 2, 3])).collect();
+        assert!(is_arranged(&spread, 3, 9));
+        assert!(!is_arranged(&spread, 3, 10));
+        assert!(!is_arranged(&spread, 5, 9));
+        let mut heaped = spread.clone();
+        heaped[1] = region(1, &[1, 2, 3]);
+        assert!(is_arranged(&heaped, 3, 9));
+        heaped[2] = region(1, &[1, 2, 3]);
+        assert!(!is_arranged(&heaped, 3, 9));
+        assert!(!is_arranged(&[json!({"stores": [1, 2, 3]})], 3, 1));
+    }
+}
