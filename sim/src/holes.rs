@@ -12,7 +12,7 @@ use crate::world::{Stop, World};
 use std::collections::{BTreeMap, BTreeSet};
 use stele_raftstore::LogKept;
 use stele_storage::StorageEngine;
-use stele_types::{LogIndex, RegionId};
+use stele_types::{LogIndex, RegionId, RegionPhase};
 
 /// A cluster forms within this, and everything is read.
 const QUIET_NANOS: u64 = 60 * SECOND;
@@ -109,6 +109,8 @@ struct Log {
     checkpointed: BTreeMap<RegionId, LogIndex>,
     /// As far as its disk says.
     committed: BTreeMap<RegionId, LogIndex>,
+    /// Regions whose logs end where their targets' take them over.
+    merging: BTreeSet<RegionId>,
 }
 
 impl Log {
@@ -163,6 +165,9 @@ impl World {
             let progress = engine.progress(region).unwrap_or_default();
             log.checkpointed.insert(region, progress.checkpointed);
             log.committed.insert(region, progress.hard_state.commit);
+            if matches!(report.region.phase, RegionPhase::Merging { .. }) {
+                log.merging.insert(region);
+            }
             while let Some(term) = engine.term(region, index) {
                 log.entries.insert((region, index, term));
                 index = index.next();
@@ -173,6 +178,8 @@ impl World {
 
     /// Damages the payloads of entries on every store, of none on all that have it in their logs, and
     /// of none in a log's last frame: that can't be told from a write that the power cut.
+    /// Rule: nor of a region that is being merged. Whoever has it whole may take it over as soon as it opens,
+    /// which is the end of that log, before it is asked for what is in it.
     fn damage_entries(&mut self, logs: &BTreeMap<u64, Log>, holes: &mut Holes) {
         let mut prng = fork(self.plan.seed, "holes in entries");
         let disks: Vec<(u64, _)> =
@@ -192,6 +199,8 @@ impl World {
                 holders.retain(applies);
             }
         }
+        let ends: BTreeSet<RegionId> = logs.values().flat_map(|log| log.merging.clone()).collect();
+        whole.retain(|(region, ..), _| !ends.contains(region));
         let mut spared: BTreeMap<Name, u64> = BTreeMap::new();
         for (number, payloads) in disks {
             let Some(slot) = self.slots.get_mut(&number) else { continue };
