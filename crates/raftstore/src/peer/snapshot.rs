@@ -2,7 +2,7 @@
 //! has no replica yet, where nobody can be elected without it.
 
 use super::Peer;
-use crate::messages::SnapshotHeader;
+use crate::messages::{Body, RaftKind, RaftMessage, SnapshotHeader};
 use crate::output::SendSnapshot;
 use crate::store::Context;
 use raft::SnapshotStatus;
@@ -79,6 +79,22 @@ impl<E: StorageEngine> Peer<E> {
             ctx.out.snapshots.push(snapshot);
             // Not twice, until it is known what became of it, and until that had its effect.
             self.snapshot_waits.entry(peer.id.0).or_default().until_nanos = u64::MAX;
+        }
+    }
+
+    /// Who offers a snapshot of what the log holds heard nothing of what became of an earlier one, and
+    /// knows of no other entry to begin with: it would offer it for ever. Rule: an acknowledgement like any
+    /// other, of what is durable, in a term that is.
+    pub fn acknowledge_held(&self, ctx: &mut Context<E>, header: &SnapshotHeader) {
+        let LogIndex(index) = header.at.0;
+        let is_held = self.holds(header.at) || index <= self.committed();
+        let is_durable = self.is_durable() && index <= self.node.raft.raft_log.persisted;
+        let is_meant = header.to.id == self.name.id;
+        let is_silent = mutant::active("raftstore.held_snapshot_unanswered");
+        if is_held && is_durable && is_meant && !is_silent {
+            let mut answer = RaftMessage::new(RaftKind::AppendResponse, Term(self.term()));
+            (answer.index, answer.commit) = (header.at.0, LogIndex(self.committed()));
+            self.send(ctx, header.from, Body::Raft(answer));
         }
     }
 

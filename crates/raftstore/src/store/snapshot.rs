@@ -30,6 +30,7 @@ impl<E: StorageEngine> RaftStore<E> {
                 let sound = validate::check_snapshot(header, Term(0), LogIndex(0)).is_ok();
                 if let Some(peer) = self.peers.get_mut(&header.region.id).filter(|_| sound) {
                     peer.learn_committed(header.at);
+                    peer.acknowledge_held(&mut self.ctx, header);
                     self.dirty.insert(header.region.id);
                 }
                 // What stands in the way may be gone elsewhere without having heard.

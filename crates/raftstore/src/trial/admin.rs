@@ -298,6 +298,32 @@ fn a_region_that_a_snapshot_passed_by_is_led_again_where_another_replica_is_lost
     assert_eq!(trial.value(3, "m").as_deref(), Some("2"));
 }
 
+/// The leader knows of no entry with which to begin, and the log there goes on.
+#[test]
+fn who_heard_nothing_of_a_snapshot_that_was_taken_learns_of_it_by_offering_it_again() {
+    let mut trial = Trial::with(1, |options| {
+        options.log_kept = LogKept { entries: 10, pin_bytes_max: 1_000 };
+    });
+    trial.elect(DATA);
+    outgrow_log(&mut trial);
+    trial.add_store(2, &[]);
+    trial.unheard = true;
+    // All acknowledgements.
+    trial.lose = |message| {
+        let Body::Raft(raft) = &message.body else { return false };
+        raft.kind == RaftKind::AppendResponse && !raft.reject
+    };
+    trial.admin(1, DATA, Admin::ChangePeers(add(102, 2, PeerRole::Learner)));
+    trial.ticks(40);
+    assert_eq!(trial.report(2, DATA).applied, trial.report(1, DATA).last);
+    trial.unheard = false;
+    trial.lose = |_| false;
+    trial.ticks(40);
+    let promoted = trial.admin(1, DATA, Admin::ChangePeers(add(102, 2, PeerRole::Voter)));
+    trial.ticks(5);
+    assert_eq!(done(&trial, promoted).peers, [peer(101, 1), peer(102, 2)]);
+}
+
 // Catalogue: 54.
 #[test]
 fn a_follower_that_lags_past_the_log_gets_a_snapshot() {

@@ -48,6 +48,8 @@ pub(crate) struct Trial {
     pub lose: fn(&PeerMessage) -> bool,
     /// What becomes of a message that is not.
     pub alter: fn(&mut PeerMessage),
+    /// Whether senders of snapshots take them for failed.
+    pub unheard: bool,
     /// Stores that wait for copies of entries.
     pub mending: BTreeMap<u64, mending::Waiting>,
     in_flight: VecDeque<PeerMessage>,
@@ -96,6 +98,7 @@ impl Trial {
             cut: BTreeSet::new(),
             lose: |_| false,
             alter: |_| {},
+            unheard: false,
             mending: BTreeMap::new(),
             in_flight: VecDeque::new(),
             requests: 0,
@@ -193,6 +196,7 @@ impl Trial {
         let SendSnapshot { header, to_store, view, ranges } = snapshot;
         let (region, to) = (header.region.id, header.to.id);
         let ok = self.carry_to(from, &header, to_store.0, &view, &ranges);
+        let ok = ok && !self.unheard;
         self.store(from).core.step(Input::SnapshotSent { region, to, ok });
     }
 
