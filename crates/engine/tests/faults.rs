@@ -284,6 +284,29 @@ fn fault_19_a_full_device_refuses_writes_while_reads_deletes_and_collection_go_o
     assert_eq!(difference(&open(&disk.restart(1), &options).unwrap(), &model), None);
 }
 
+/// Bytes that collection moves while 100 pairs of 4 KiB are written over and over on such a device.
+fn moved_bytes(device_bytes: u64, space_slack_bytes: u64) -> u64 {
+    let disk = disk(1);
+    disk.set_capacity(Some(device_bytes));
+    let gc = GcOptions { space_slack_bytes, discover_bytes_min: 0, ..tiny().gc };
+    let db = open(&disk, &Options { gc, ..tiny() }).unwrap();
+    let mut random = Random(1);
+    for _ in 0..2_000 {
+        let value = random.bytes(4 << 10);
+        db.put(&key(u32::from(value[0]) % 100), &value).unwrap();
+        while db.maintain(1 << 20).unwrap().more {}
+    }
+    db.stats().gc.bytes.relocate
+}
+
+#[test]
+fn a_small_store_moves_nothing_within_its_slack_which_is_a_64th_of_its_device_at_most() {
+    const MIB: u64 = 1 << 20;
+    let moved = [(512 * MIB, 0), (512 * MIB, 8 * MIB), (8 * MIB, 8 * MIB)];
+    let moved = moved.map(|(device, slack)| moved_bytes(device, slack));
+    assert!(moved[0] > 0 && moved[1] == 0 && moved[2] > 0, "{moved:?}");
+}
+
 #[test]
 fn fault_19_a_range_deleted_on_a_full_device_gives_its_space_back_at_once() {
     let capacity_bytes = Some(4 << 20);

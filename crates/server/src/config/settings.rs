@@ -44,7 +44,7 @@ pub const SETTINGS: [Setting; 18] = [
     setting(
         "space_amp_target",
         "ratio",
-        "Device bytes per live byte that are accepted; 1 GiB of dead ones always is.",
+        "Device bytes per live byte that are accepted; 1 GiB of dead ones too (or 1/64 of the device).",
     ),
     setting("tick_ms", "ms", "A Raft tick; 10 to 20 of them without a leader begin an election."),
     setting("hibernate_after_ms", "ms", "Quiet after which a region sleeps; 0 for never."),
