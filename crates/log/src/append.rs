@@ -53,6 +53,7 @@ impl Appender {
         withdraw: bool,
     ) -> Result<Appended> {
         shared.poison.check()?;
+        self.leave_what_is_full(shared, records)?;
         let goes_ahead = self.goes_ahead(shared, records);
         let encoded = match goes_ahead {
             true => self.write_ahead(shared, records, withdraw)?,
@@ -83,12 +84,19 @@ impl Appender {
     pub fn make_room(&mut self, shared: &Shared, records: &[Record]) -> Result<()> {
         shared.poison.check()?;
         let bytes = frame_bytes(records);
-        if self.has_batches && u64::from(self.end.at) + bytes > shared.options.segment_bytes_max {
+        if self.has_batches && self.end_with(bytes) > shared.options.segment_bytes_max {
             self.roll(shared)?;
         }
         self.cut_remains(shared)?;
-        let end = (u64::from(self.end.at) + bytes).next_multiple_of(u64::from(self.block_bytes));
+        let end = self.end_with(bytes).next_multiple_of(u64::from(self.block_bytes));
         self.file.allocate(end).map_err(|error| shared.poison.unless_full(error))
+    }
+
+    /// What can't fit into this segment is not encoded for it.
+    fn leave_what_is_full(&mut self, shared: &Shared, records: &[Record]) -> Result<()> {
+        let payloads: u64 = entries(records).map(|entry| entry.payload.len() as u64).sum();
+        let fits = self.end_with(payloads) <= shared.options.segment_bytes_max;
+        if fits || !self.has_batches { Ok(()) } else { self.roll(shared) }
     }
 
     fn encode_and_write(
@@ -98,7 +106,7 @@ impl Appender {
         withdraw: bool,
     ) -> Result<Encoded> {
         let mut encoded = self.encode(shared, records, withdraw)?;
-        let end = |this: &Self| u64::from(this.end.at) + this.buffer.len() as u64;
+        let end = |this: &Self| this.end_with(this.buffer.len() as u64);
         if self.has_batches && end(self) > shared.options.segment_bytes_max {
             self.roll(shared)?;
             encoded = self.encode(shared, records, withdraw)?;
@@ -117,7 +125,7 @@ impl Appender {
             return false;
         }
         let bytes = frame_bytes(records);
-        let end = u64::from(self.end.at) + bytes;
+        let end = self.end_with(bytes);
         bytes >= AHEAD_BYTES_MIN && end <= shared.options.segment_bytes_max.min(AHEAD_END_MAX)
     }
 
@@ -174,6 +182,11 @@ impl Appender {
             return Ok(());
         }
         self.file.sync_data().map_err(|error| shared.poison.set(error))
+    }
+
+    /// Where so many bytes more would end.
+    fn end_with(&self, bytes: u64) -> u64 {
+        u64::from(self.end.at) + bytes
     }
 
     fn head(&self) -> Lsn {

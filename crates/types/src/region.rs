@@ -53,6 +53,11 @@ impl PeerRole {
             .into_iter()
             .find(|role| *role as u64 == number)
     }
+
+    /// Whether it votes once a joint change is left.
+    pub fn votes_next(self) -> bool {
+        matches!(self, Self::Voter | Self::IncomingVoter)
+    }
 }
 
 /// A replica of a region on a store.

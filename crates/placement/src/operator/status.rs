@@ -77,7 +77,7 @@ fn enter_status(
 ) -> Status {
     let region = &info.region;
     let role = |peer: &Peer| region.peer(peer.id).map(|peer| peer.role);
-    let votes = |role| matches!(role, Some(PeerRole::Voter | PeerRole::IncomingVoter));
+    let votes = |role: Option<PeerRole>| role.is_some_and(PeerRole::votes_next);
     let entered = promote.iter().all(|peer| votes(role(peer)));
     if entered && !demote.iter().any(|peer| votes(role(peer))) {
         return Status::Done;
@@ -157,7 +157,7 @@ fn transfer_status(view: &View<'_>, info: &RegionInfo, to: &Peer) -> Status {
         Some(peer) if !view.is_serving(peer.store) => {
             impossible(format!("store {} takes no leaders any more", to.store))
         }
-        Some(peer) if matches!(peer.role, PeerRole::Voter | PeerRole::IncomingVoter) => {
+        Some(peer) if peer.role.votes_next() => {
             waiting(format!("the replica on store {} can't lead now", to.store))
         }
         _ => impossible(format!("the replica on store {} does not vote", to.store)),

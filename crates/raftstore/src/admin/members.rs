@@ -92,9 +92,8 @@ pub(crate) fn check_members(region: &Region) -> Result<(), String> {
     if peers.len() > PEERS_MAX {
         return Err(format!("{} peers; the most is {PEERS_MAX}", peers.len()));
     }
-    let votes_next = |peer: &Peer| matches!(peer.role, PeerRole::Voter | PeerRole::IncomingVoter);
     let votes_now = |peer: &Peer| matches!(peer.role, PeerRole::Voter | PeerRole::DemotingVoter);
-    let votes = peers.iter().any(votes_next) && peers.iter().any(votes_now);
+    let votes = peers.iter().any(|peer| peer.role.votes_next()) && peers.iter().any(votes_now);
     if !votes && !mutant::active("raftstore.no_voter_left") {
         return Err("no voter is left".to_owned());
     }

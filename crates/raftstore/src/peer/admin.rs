@@ -45,7 +45,7 @@ impl<E: StorageEngine> Peer<E> {
             Admin::ChangePeers(changes) if changes.is_empty() && !self.region.is_joint() => {
                 return self.done(ctx, id);
             }
-            Admin::ChangePeers(changes) => self.plan_change(changes),
+            Admin::ChangePeers(changes) => self.plan_change(ctx, changes),
             Admin::Split { keys, new_ids } => self.plan_split(keys, new_ids),
             Admin::PrepareMerge { target } => self.plan_prepare_merge(ctx, target, at),
             Admin::CommitMerge { source, prepared_index } => {

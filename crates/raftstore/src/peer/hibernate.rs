@@ -6,7 +6,7 @@ use super::Peer;
 use crate::messages::{Body, RaftKind};
 use crate::store::Context;
 use stele_storage::StorageEngine;
-use stele_types::{LogIndex, Peer as PeerName, RegionPhase, Term};
+use stele_types::{LogIndex, Peer as PeerName, RegionPhase, Term, mutant};
 
 impl<E: StorageEngine> Peer<E> {
     /// Whether it does not tick.
@@ -19,9 +19,13 @@ impl<E: StorageEngine> Peer<E> {
         self.timer.resting && self.region.peers.len() > 1
     }
 
-    /// Ticks again.
-    pub fn wake(&mut self, _ctx: &mut Context<E>) {
-        self.timer.resting = false;
+    /// Ticks again. While it rested nobody had anything to say: only who can't be reached was silent.
+    pub fn wake(&mut self, ctx: &mut Context<E>) {
+        if std::mem::take(&mut self.timer.resting) && !mutant::active("raftstore.rest_is_silence") {
+            let now = ctx.now.monotonic_nanos;
+            let since = |peer: &PeerName| ctx.unreachable.get(&peer.store).copied().unwrap_or(now);
+            self.heard = self.region.peers.iter().map(|it| (it.id.0, since(it))).collect();
+        }
         self.timer.quiet_ticks = 0;
     }
 

@@ -15,7 +15,7 @@ use stele_types::{LogIndex, Peer as PeerName, PeerRole, Record, Region, Term, mu
 pub(super) type Plan = Result<(Change, Vec<Region>), Refusal>;
 
 impl<E: StorageEngine> Peer<E> {
-    pub(super) fn plan_change(&self, changes: &[PeerChange]) -> Plan {
+    pub(super) fn plan_change(&self, ctx: &Context<E>, changes: &[PeerChange]) -> Plan {
         if self.node.raft.has_pending_conf() {
             return Err(Refusal::Busy { reason: "another change of members is under way" });
         }
@@ -26,7 +26,26 @@ impl<E: StorageEngine> Peer<E> {
         }
         let region = admin::change_peers(&self.region, changes).map_err(Refusal::Invalid)?;
         changes.iter().try_for_each(|change| self.check_promotion(change))?;
+        self.check_next_quorum(ctx, &region)?;
         Ok((Change::Members(changes.to_vec()), vec![region]))
+    }
+
+    /// Rule: most of those who are to vote answer this leader. Else the change could be taken by who votes
+    /// now and never be completed, and where one that does not answer is lost for good, the region is.
+    fn check_next_quorum(&self, ctx: &Context<E>, next: &Region) -> Result<(), Refusal> {
+        let down = self.down_peers(ctx);
+        // Of a follower that answered nothing since this leader was elected, nothing is known to match.
+        let has_answered = |id| self.progress_of(id).is_some_and(|progress| progress.matched > 0);
+        let answers = |peer: &&PeerName| {
+            let is_down = down.iter().any(|(silent, _)| silent.id == peer.id);
+            peer.id == self.name.id || !is_down && has_answered(peer.id)
+        };
+        let voters = || next.peers.iter().filter(|peer| peer.role.votes_next());
+        let is_safe = voters().filter(answers).count() * 2 > voters().count();
+        match is_safe || mutant::active("raftstore.next_quorum_unasked") {
+            true => Ok(()),
+            false => Err(Refusal::Busy { reason: "too few of who would vote then answer now" }),
+        }
     }
 
     /// Who is to vote has the log first: a quorum that counts an empty replica can get stuck.
@@ -102,7 +121,7 @@ impl<E: StorageEngine> Peer<E> {
         if !due {
             return;
         }
-        let Ok((change, regions)) = self.plan_change(&[]) else { return };
+        let Ok((change, regions)) = self.plan_change(ctx, &[]) else { return };
         if let Ok((entry, _)) = self.admin_entry(change, &regions) {
             let mut proposing = Proposing::default();
             proposing.push(entry, None, ctx.now.monotonic_nanos);

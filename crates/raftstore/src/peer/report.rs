@@ -59,7 +59,7 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Peers that did not answer for longer than an election takes. A resting leader hears nobody:
     /// then only what the transport lost is down.
-    fn down_peers(&self, ctx: &Context<E>) -> Vec<(PeerName, u64)> {
+    pub(super) fn down_peers(&self, ctx: &Context<E>) -> Vec<(PeerName, u64)> {
         let now = ctx.now.monotonic_nanos;
         let patience = ctx.options.election_ticks_max * ctx.options.tick_nanos;
         let silent = |peer: &PeerName| {

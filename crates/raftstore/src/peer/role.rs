@@ -6,7 +6,7 @@ use crate::output::{Event, Refusal, Reply};
 use crate::store::Context;
 use raft::INVALID_ID;
 use stele_storage::StorageEngine;
-use stele_types::{PeerId, PeerRole};
+use stele_types::PeerId;
 
 /// What was last noticed of Raft's state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,16 +94,15 @@ impl<E: StorageEngine> Peer<E> {
         to: PeerId,
         id: Option<RequestId>,
     ) {
-        let voter = |role| matches!(role, PeerRole::Voter | PeerRole::IncomingVoter);
         let refusal = match self.region.peer(to) {
             Some(peer) if peer.id == self.name.id => None,
-            Some(peer) if voter(peer.role) && self.transfer.is_none() => {
+            Some(peer) if peer.role.votes_next() && self.transfer.is_none() => {
                 self.end_lease_for_good();
                 self.node.transfer_leader(to.0);
                 self.transfer = Some(Transfer { to, id });
                 return;
             }
-            Some(peer) if voter(peer.role) => {
+            Some(peer) if peer.role.votes_next() => {
                 Some(Refusal::Busy { reason: "leadership is being handed over already" })
             }
             _ => Some(Refusal::Invalid(format!("peer {to} is no voter of the region"))),

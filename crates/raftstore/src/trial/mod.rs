@@ -6,6 +6,7 @@ mod basics;
 mod many;
 mod mending;
 mod merge;
+mod quorum;
 mod reads;
 mod repair;
 mod rest;

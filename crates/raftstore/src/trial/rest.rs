@@ -72,6 +72,25 @@ fn who_rests_as_a_member_rests_on_whatever_others_are_asked() {
     assert_eq!(trial.leader(DATA), Some(1));
 }
 
+#[test]
+fn who_had_nothing_to_say_while_the_region_rested_is_not_down() {
+    let mut trial = resting();
+    for _ in 0..600 {
+        trial.sleep(SECOND);
+        trial.settle();
+    }
+    (1..=4).for_each(|store| assert!(trial.is_quiet(store), "store {store}"));
+    // Its leader wakes, and reports before anybody could answer.
+    trial.isolate(1);
+    trial.write(1, put("a", "1"));
+    trial.settle();
+    assert!(!trial.report(1, DATA).hibernating);
+    assert_eq!(trial.report(1, DATA).down_peers, []);
+    trial.ticks(40);
+    let down = trial.report(1, DATA).down_peers;
+    assert!(down.iter().all(|(_, seconds)| *seconds < 60), "{down:?}");
+}
+
 /// Store 1 leads; the learner on store 2 hears of no commits from here on, and becomes the only voter.
 fn demoted() -> Trial {
     let mut trial = Trial::new(1);

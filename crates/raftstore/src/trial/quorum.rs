@@ -1,0 +1,69 @@
+//! Changes of members while some do not answer.
+
+use super::*;
+
+fn to_learner(id: u64, store: u64) -> PeerChange {
+    let peer = Peer { role: PeerRole::Learner, ..peer(id, store) };
+    PeerChange { kind: ChangeKind::Add, peer }
+}
+
+fn remove(id: u64, store: u64) -> PeerChange {
+    PeerChange { kind: ChangeKind::Remove, peer: peer(id, store) }
+}
+
+/// Waits long enough that who says nothing is down.
+fn wait(trial: &mut Trial) {
+    for _ in 0..40 {
+        trial.ticks(1);
+    }
+}
+
+fn changes(trial: &mut Trial, store: u64, changes: Vec<PeerChange>) -> Result<usize, String> {
+    let call = trial.admin(store, DATA, Admin::ChangePeers(changes));
+    trial.ticks(10);
+    match trial.reply(call) {
+        Some(Reply::AdminDone { region }) => Ok(region.peers.len()),
+        Some(Reply::Refused(Refusal::Busy { reason })) => Err((*reason).to_owned()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn members_of_whom_too_few_answer_are_refused() {
+    let mut trial = Trial::new(4);
+    trial.lead(DATA, 1);
+    trial.isolate(4);
+    wait(&mut trial);
+    // Three of four vote for it; of the two that would vote then, one is gone.
+    let mistake = vec![to_learner(102, 2), to_learner(103, 3)];
+    let refused = changes(&mut trial, 1, mistake.clone());
+    assert_eq!(refused, Err("too few of who would vote then answer now".to_owned()));
+    let write = trial.write(1, put("a", "1"));
+    trial.settle();
+    assert!(trial.is_written(write));
+    trial.heal();
+    wait(&mut trial);
+    assert_eq!(changes(&mut trial, 1, mistake), Ok(4));
+}
+
+#[test]
+fn who_does_not_answer_can_be_removed() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    trial.isolate(3);
+    wait(&mut trial);
+    let refused = changes(&mut trial, 1, vec![remove(102, 2)]);
+    assert!(refused.is_err(), "one of the two that are left is gone: {refused:?}");
+    assert_eq!(changes(&mut trial, 1, vec![remove(103, 3)]), Ok(2));
+}
+
+#[test]
+fn a_new_leader_changes_no_members_before_it_heard_of_them() {
+    let mut trial = Trial::new(4);
+    trial.lead(DATA, 2);
+    trial.isolate(4);
+    trial.lead(DATA, 1);
+    // Store 4 is not known to be down yet, and has not been heard of.
+    let refused = changes(&mut trial, 1, vec![to_learner(102, 2), to_learner(103, 3)]);
+    assert!(refused.is_err(), "{refused:?}");
+}
