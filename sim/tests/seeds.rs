@@ -49,6 +49,12 @@ fn seeds_end_without_a_violation() {
     }
 }
 
+/// The disk of the only voter of its time lost the newest segment of its log.
+#[test]
+fn a_store_that_is_replaced_before_it_does_anything_leads_nothing() {
+    check(&Plan::draw(593_937, Mode::Safety));
+}
+
 #[test]
 fn a_trace_is_a_file_that_perfetto_reads() {
     let plan = Plan::draw(7, Mode::Safety);

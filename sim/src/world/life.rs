@@ -175,7 +175,8 @@ impl World {
         if let Err(error) = self.start_core(number) {
             return self.not_opened(number, &error);
         }
-        if has_lied {
+        if let Some(slot) = self.slots.get_mut(&number).filter(|_| has_lied) {
+            slot.is_mistrusted = true;
             self.after(0, Happening::Undo(Undo::Mistrust(number, life)));
         }
     }

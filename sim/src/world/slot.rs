@@ -55,6 +55,8 @@ pub struct Slot {
     pub is_damaged: bool,
     /// Its disk took a write that it lost or wrote elsewhere.
     pub has_lied: bool,
+    /// It opened on a disk that lied, and is replaced before it does anything.
+    pub is_mistrusted: bool,
     /// What it lost can be made again, or it does not open.
     pub may_not_open: bool,
     /// Its disk fails operations: it may stop.
@@ -86,6 +88,7 @@ impl Slot {
             failed: None,
             is_damaged: false,
             has_lied: false,
+            is_mistrusted: false,
             may_not_open: false,
             is_troubled: false,
             is_gone: false,
