@@ -90,7 +90,11 @@ fn simulation(workspace: &Workspace) -> Result<()> {
     let range = format!("{}..{}", soak::CI_SEEDS.start, soak::CI_SEEDS.end);
     let seeds = ["--seeds", &range, "--no-minimise", "--keep-going", "--quiet"];
     let run = ["run", "--quiet", "--package", "stele-sim", "--"];
-    run_cargo(workspace, &[&run[..], &seeds].concat())
+    run_cargo(workspace, &[&run[..], &seeds].concat())?;
+    soak::FOUND_SEEDS.iter().try_for_each(|seed| {
+        let seed = seed.to_string();
+        run_cargo(workspace, &[&run[..], &["--seed", &seed, "--no-minimise", "--quiet"]].concat())
+    })
 }
 
 /// Every benchmark runs to its end at its smallest size; the figures say nothing.

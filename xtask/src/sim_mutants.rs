@@ -1,9 +1,9 @@
 //! The simulation against the deliberate bugs below it. A bug counts as caught if a run of CI's length
-//! shows it: one of CI's own seeds, in CI's mode.
+//! shows it: one of CI's seeds, in CI's mode.
 
 use crate::mutants::{Mutant, Table};
 use crate::process::{Ended, run_limited};
-use crate::soak;
+use crate::soak::{self, FOUND_SEEDS};
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
@@ -139,12 +139,14 @@ impl Catch {
     }
 }
 
-/// The seeds of one process after the other: first the one that showed the bug last.
+/// The seeds of one process after the other: first the one that showed the bug last, then those that
+/// showed other faults.
 fn order(last: Option<u64>, seeds: &Range<u64>) -> Vec<Range<u64>> {
-    let first = last.filter(|seed| seeds.contains(seed)).map(|seed| seed..seed + 1);
+    let is_run = |seed: &u64| seeds.contains(seed) || FOUND_SEEDS.contains(seed);
+    let singly = last.filter(is_run).into_iter().chain(FOUND_SEEDS);
     let starts = seeds.clone().step_by(SEEDS_TOGETHER as usize);
     let parts = starts.map(|start| start..seeds.end.min(start + SEEDS_TOGETHER));
-    first.into_iter().chain(parts).collect()
+    singly.map(|seed| seed..seed + 1).chain(parts).collect()
 }
 
 /// Runs one process after the other until one fails.
@@ -193,12 +195,15 @@ mod tests {
 
     #[test]
     fn a_seed_that_ci_does_not_run_is_not_tried() {
-        assert_eq!(
-            order(Some(1040), &(1001..1060)),
-            [1040..1041, 1001..1026, 1026..1051, 1051..1060]
-        );
-        for last in [None, Some(1000), Some(1060)] {
-            assert_eq!(order(last, &(1001..1060)), order(None, &(1001..1060)));
+        let none = order(None, &(1001..1060));
+        assert_eq!(none.len(), FOUND_SEEDS.len() + 3);
+        assert!(none.ends_with(&[1001..1026, 1026..1051, 1051..1060]));
+        for last in [1000, 1060] {
+            assert_eq!(order(Some(last), &(1001..1060)), none);
+        }
+        for last in [1040, FOUND_SEEDS[0]] {
+            let first = order(Some(last), &(1001..1060));
+            assert_eq!((first[0].clone(), &first[1..]), (last..last + 1, &none[..]));
         }
     }
 
