@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
+use std::path::Path;
 use std::time::Duration;
 
 /// Clock ticks of `/proc/PID/stat`, the same on every Linux machine.
@@ -47,9 +48,12 @@ pub fn thread(process: u32, name: &str) -> Result<u32> {
     bail!("process {process} has no thread {name}")
 }
 
-/// The process that traces a thread; 0 if none does.
-pub fn tracer(thread: u32) -> Result<u32> {
-    Ok(field(thread, "status", "TracerPid:")? as u32)
+/// The process that traces a thread; 0 if none does, nothing if the thread has ended.
+pub fn tracer(thread: u32) -> Result<Option<u32>> {
+    match field(thread, "status", "TracerPid:") {
+        Err(_) if !Path::new(&format!("/proc/{thread}")).exists() => Ok(None),
+        found => found.map(|process| Some(process as u32)),
+    }
 }
 
 fn field(process: u32, file: &str, name: &str) -> Result<u64> {
@@ -74,7 +78,10 @@ mod tests {
         assert!(peak_memory_bytes(me).unwrap() > 100_000);
         written_bytes(me).unwrap();
         processor_time(me).unwrap();
-        assert_eq!(tracer(me).unwrap(), 0);
+        assert_eq!(tracer(me).unwrap(), Some(0));
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        assert_eq!(tracer(ended.id()).unwrap(), None);
         let name = std::fs::read_to_string("/proc/self/comm").unwrap();
         assert_eq!(thread(me, name.trim()).unwrap(), me);
         assert!(thread(me, "nobody").is_err());
