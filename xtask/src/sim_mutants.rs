@@ -79,7 +79,10 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let missed = chosen.iter().map(|it| it.name.as_str());
     let missed: Vec<&str> = missed.filter(|name| !caught.contains_key(*name)).collect();
     let (found, all, Range { start, end }) = (caught.len(), chosen.len(), &options.seeds);
-    println!("simulation: caught {found}/{all} deliberate bugs by seeds {start}..{end} each");
+    let more = FOUND_SEEDS.len();
+    println!(
+        "simulation: caught {found}/{all} deliberate bugs by seeds {start}..{end} and {more} more each"
+    );
     if !missed.is_empty() {
         println!("missed: {}", missed.join(" "));
     }
