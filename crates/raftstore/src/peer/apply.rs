@@ -136,6 +136,7 @@ impl<E: StorageEngine> Peer<E> {
     ) -> Result<()> {
         self.barrier.take_if(|barrier| *barrier <= at.0.0);
         self.admin_at.take_if(|proposed| *proposed <= at.0.0);
+        self.node.raft.skip_bcast_commit(self.admin_at.is_none());
         match &record.change {
             Change::Members(_) | Change::LeaveJoint => self.members_changed(ctx),
             Change::Split { .. } => self.split_applied(ctx, others),

@@ -271,7 +271,8 @@ fn config(options: &Options, id: PeerId, start: &Start) -> raft::Config {
         check_quorum: true,
         pre_vote: true,
         batch_append: true,
-        skip_bcast_commit: false,
+        // What is committed is told with the next entries or heartbeat, see `propose`.
+        skip_bcast_commit: true,
         max_uncommitted_size: raft::NO_LIMIT,
         max_committed_size_per_ready: options.apply_bytes_max,
         ..raft::Config::default()

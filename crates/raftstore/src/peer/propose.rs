@@ -9,7 +9,7 @@ use crate::store::Context;
 use bytes::Bytes;
 use raft::eraftpb::{Entry, Message, MessageType};
 use stele_storage::StorageEngine;
-use stele_types::{Command, CommandBuilder, Result};
+use stele_types::{Command, CommandBuilder, Result, mutant};
 
 /// Entries on their way into one proposal.
 #[derive(Default)]
@@ -189,6 +189,9 @@ impl<E: StorageEngine> Peer<E> {
         let taken = self.node.raft.step(message).is_ok() && self.last_index() == last;
         if taken && proposing.admin {
             self.admin_at = Some(last);
+            // Rule: followers learn of a change of the region as soon as it is committed. Others wait for
+            // what it brings: replicas of a new region that vote, a merge's other half.
+            self.node.raft.skip_bcast_commit(mutant::active("raftstore.change_told_late"));
             self.barrier = proposing.barrier.then_some(last).or(self.barrier);
         }
         let (term, proposed) = (self.term(), ctx.now.monotonic_nanos);

@@ -73,6 +73,7 @@ impl<E: StorageEngine> Peer<E> {
         self.barrier = None;
         self.snapshot_waits.clear();
         self.admin_at = None;
+        self.node.raft.skip_bcast_commit(true);
         self.lose_proposals(ctx, self.committed());
         self.lose_reads(ctx);
         if let Some(Transfer { to, id }) = self.transfer.take() {

@@ -240,6 +240,7 @@ fn a_split_makes_a_region_that_elects_on_the_same_store_at_once() {
     trial.store(1).core.step(Input::Write(Write { id, header, command, frees: false }));
     trial.settle();
     assert!(trial.is_written(id));
+    trial.tell();
     for store in 1..=3 {
         assert_eq!(trial.value(store, "m").as_deref(), Some("3"));
         trial.restart(store);
@@ -363,11 +364,33 @@ fn a_follower_that_lags_past_the_log_gets_a_snapshot() {
 }
 
 #[test]
+fn followers_learn_of_a_write_with_what_is_sent_next_and_of_a_split_at_once() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    let write = trial.write(1, put("a", "1"));
+    trial.settle();
+    assert!(trial.is_written(write));
+    assert_eq!(trial.value(2, "a"), None, "a message of its own told it");
+    let other = trial.write(1, put("b", "1"));
+    trial.settle();
+    assert!(trial.is_written(other));
+    assert_eq!(trial.value(2, "a").as_deref(), Some("1"));
+    assert_eq!(trial.value(2, "b"), None);
+    trial.tell();
+    assert_eq!(trial.value(2, "b").as_deref(), Some("1"), "no heartbeat told it");
+    let asked = split(&mut trial, 1, "h", 10, [201, 202, 203]);
+    trial.settle();
+    done(&trial, asked);
+    (1..=3).for_each(|store| assert!(trial.store(store).core.region(RegionId(10)).is_some()));
+}
+
+#[test]
 fn a_snapshot_does_not_take_keys_that_another_replica_here_owns() {
     let mut trial = Trial::new(3);
     trial.lead(DATA, 1);
     trial.write(1, put("m", "1"));
     trial.settle();
+    trial.tell();
     // Store 3 hears nothing of the parent any more, so it keeps its whole range.
     trial.lose = |m| m.region == DATA && m.to_store == StoreId(3);
     let asked = split(&mut trial, 1, "h", 10, [201, 202, 203]);

@@ -25,6 +25,7 @@ fn three_stores_elect_a_leader_and_all_apply_what_it_takes() {
     let writes: Vec<_> = (0..50).map(|i| trial.write(leader, put(&format!("k{i}"), "v"))).collect();
     trial.settle();
     assert!(writes.iter().all(|id| trial.is_written(*id)));
+    trial.tell();
     for store in 1..=3 {
         assert_eq!(trial.value(store, "k49").as_deref(), Some("v"), "store {store}");
     }
@@ -61,6 +62,7 @@ fn the_leaders_own_disk_counts_only_when_it_is_done() {
     assert_eq!(trial.value(2, "a"), None, "committed by one disk of three");
     trial.heal();
     trial.ticks(3);
+    trial.tell();
     // Both followers have it: committed, but not applied here before it is durable here.
     assert_eq!(trial.reply(write), None);
     assert_eq!(trial.value(1, "a"), None);

@@ -26,6 +26,7 @@ pub(crate) type Model = RaftStore<ModelEngine>;
 /// The region of user data at the beginning.
 pub(crate) const DATA: RegionId = RegionId(2);
 const TICK: u64 = 50_000_000;
+const HEARTBEAT_TICKS: u64 = 2;
 const SECOND: u64 = 1_000_000_000;
 
 pub(crate) struct Store {
@@ -285,6 +286,11 @@ impl Trial {
             self.now += TICK;
             self.settle();
         }
+    }
+
+    /// Followers hear what is committed.
+    pub fn tell(&mut self) {
+        self.ticks(HEARTBEAT_TICKS);
     }
 
     /// Lets time pass in which nobody is polled.

@@ -187,6 +187,10 @@ fn followers_serve_reads_after_asking_the_leader() {
     trial.settle();
     assert!(trial.is_written(write));
     assert!(matches!(trial.reply(read), Some(Reply::ReadReady { .. })));
+    // What was written before it was asked is there, though no heartbeat was due.
+    let read = trial.read(2, true);
+    trial.settle();
+    assert!(matches!(trial.reply(read), Some(Reply::ReadReady { .. })));
     assert_eq!(trial.value(2, "a").as_deref(), Some("1"));
     trial.isolate(2);
     let read = trial.read(2, true);
@@ -236,6 +240,7 @@ fn comparisons_see_what_was_proposed_before_them() {
     assert_eq!(succeeded(trial.reply(first)), (true, None));
     assert_eq!(succeeded(trial.reply(second)), (true, Some(Bytes::from_static(b"1"))));
     assert_eq!(succeeded(trial.reply(third)), (false, Some(Bytes::from_static(b"2"))));
+    trial.tell();
     assert_eq!(trial.value(3, "a").as_deref(), Some("2"));
 }
 

@@ -114,6 +114,7 @@ fn a_quiet_region_rests_costs_nothing_and_wakes_for_a_write() {
     let write = trial.write(1, put("a", "1"));
     trial.settle();
     assert!(trial.is_written(write));
+    trial.tell();
     assert_eq!(trial.value(3, "a").as_deref(), Some("1"));
 }
 
