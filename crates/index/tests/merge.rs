@@ -340,9 +340,7 @@ fn the_events_of_a_commit_come_in_order() {
         (Operation::Sync, false),
         (Operation::Rename, false),
         (Operation::SyncDir, false),
-        (Operation::Write, true),
-        (Operation::Sync, true),
-        // The confirmation.
+        // Twice, the same.
         (Operation::Write, true),
         (Operation::Sync, true),
         (Operation::Unlink, false),
