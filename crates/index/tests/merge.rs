@@ -340,7 +340,9 @@ fn the_events_of_a_commit_come_in_order() {
         (Operation::Sync, false),
         (Operation::Rename, false),
         (Operation::SyncDir, false),
-        // Twice, the same.
+        (Operation::Write, true),
+        (Operation::Sync, true),
+        // The confirmation.
         (Operation::Write, true),
         (Operation::Sync, true),
         (Operation::Unlink, false),

@@ -178,7 +178,7 @@ impl<'a> Chain<'a> {
 }
 
 /// Whether any valid frame starts at or after `offset`: then what lies at `offset` was durable once,
-/// because each edit is synced before the next is written.
+/// because each frame is synced before the next is written.
 pub(crate) fn any_frame_from(file: &[u8], number: u32, offset: u64) -> bool {
     Search::new(file, number).resume_from(offset).is_some()
 }

@@ -1,6 +1,7 @@
 //! The manifest: which runs are current, and the other facts that must change together with them.
-//! An append-only file of frames; each is written twice and synced before the state it describes is
-//! used: the repetition tells damage from what a crash cut off, and stands in for what is damaged.
+//! An append-only file of frames; each is synced before the state it describes is used, and then
+//! written once more: the repetition tells that the first writing was durable, and stands in for it
+//! where that is damaged.
 
 mod change;
 mod facts;
@@ -134,24 +135,22 @@ impl Manifest {
         // A frame cut short by a full device is overwritten by the next one, or cut at open.
         let written = self.file.write_at(&[IoSlice::new(&frame)], self.end.offset, Cause::Manifest);
         self.poison_unless_full(written)?;
-        self.end = end;
-        self.repeat(&body)?;
-        // Rule: both are durable before the edit counts. What the log no longer holds, such as the pairs of
-        // a snapshot, is lost without a word with an edit that is cut off. Of two writings that a crash
-        // tears, one that is whole is enough, so one sync is.
         if !mutant::active("index.skip_manifest_sync") {
             let synced = self.file.sync_data();
             self.poison_on(synced)?;
         }
+        self.end = end;
         changes.iter().for_each(|change| self.facts.apply(change));
+        self.repeat(&body)?;
         if self.end.offset >= self.rewrite_at {
             self.rewrite()?;
         }
         Ok(())
     }
 
-    /// Writes a frame once more: damage of the first writing is told from a frame that was cut off by a
-    /// crash, and made good.
+    /// Writes a durable frame once more: from then on damage of the first writing is told from a frame
+    /// that was cut off by a crash, and made good. Synced, since what the log no longer holds, such as
+    /// the pairs of a snapshot, is lost without a word with an edit that is cut off.
     fn repeat(&mut self, body: &[u8]) -> Result<()> {
         if mutant::active("index.edit_unconfirmed") {
             return Ok(());
@@ -160,7 +159,11 @@ impl Manifest {
         match self.file.write_at(&[IoSlice::new(&frame)], self.end.offset, Cause::Manifest) {
             Ok(()) => {
                 self.end = end;
-                Ok(())
+                if mutant::active("index.confirmation_unsynced") {
+                    return Ok(());
+                }
+                let synced = self.file.sync_data();
+                self.poison_on(synced)
             }
             // The edit stands without it.
             Err(Error::NoSpace(_)) => Ok(()),
