@@ -175,6 +175,17 @@ fn no_space_from_an_operation_on_until_cleared() {
 }
 
 #[test]
+fn one_write_finds_no_room_and_the_next_does() {
+    let (vfs, file) = disk(0);
+    let path_contains = "d/a".to_owned();
+    vfs.inject(Fault::NoRoomOnce { path_contains, nth: 2 }).unwrap();
+    write(&file, &[2; 10], 0).unwrap();
+    assert!(matches!(write(&file, &[3; 10], 0), Err(Error::NoSpace(_))));
+    assert_eq!(vfs.read_file("d/a").unwrap()[..10], [2; 10]);
+    write(&file, &[4; 10], 0).unwrap();
+}
+
+#[test]
 fn a_stall_runs_its_hook_and_may_use_the_disk() {
     let (vfs, file) = disk(0);
     let waited = Arc::new(AtomicU64::new(0));

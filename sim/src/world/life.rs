@@ -170,6 +170,7 @@ impl World {
             is_writing: false,
             wake_at: None,
             maintain_sleep: 5 * MS,
+            stuck_since: None,
         });
         self.after(MS, Happening::Maintain { slot: number, life });
         if let Err(error) = self.start_core(number) {

@@ -2,6 +2,7 @@
 //! what waits, write, step what became durable, poll, send, answer.
 
 use super::{Happening, World};
+use crate::plan::SECOND;
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_engine::Store as Engine;
@@ -19,6 +20,8 @@ const SLICE_BYTES: u64 = 32 << 10;
 /// Pauses of maintenance that finds nothing to do, first and most, and after one that did something.
 const IDLE_NANOS: u64 = 5_000_000;
 const IDLE_NANOS_MAX: u64 = 160_000_000;
+/// A merge that can't be gone on with is forgotten at once.
+const STUCK_NANOS_MAX: u64 = 4 * SECOND;
 const SLICE_NANOS: u64 = 1_000_000;
 
 impl World {
@@ -342,6 +345,10 @@ impl World {
         let worked = matches!(&done, Ok(done) if done.more && done.bytes > 0);
         let has_lost = running.engine.has_lost();
         let is_merging = running.engine.index().pending_merge().is_some();
+        let is_for_good = |error: &Error| !matches!(error, Error::NoSpace(_));
+        let error = done.err().filter(|error| is_merging && is_for_good(error));
+        running.stuck_since = error.as_ref().and(running.stuck_since.or(Some(self.now)));
+        let stuck_nanos = running.stuck_since.map_or(0, |since| self.now - since);
         if worked {
             self.counts.slices += 1;
         }
@@ -361,6 +368,12 @@ impl World {
         }
         if is_merging {
             self.cut_twin(number, 30);
+        }
+        if stuck_nanos > STUCK_NANOS_MAX {
+            let seconds = STUCK_NANOS_MAX / SECOND;
+            let text =
+                format!("store {number} can't go on with a merge for {seconds} s: {error:?}");
+            self.fail(text);
         }
     }
 }

@@ -74,9 +74,12 @@ impl World {
         let Some(mender) = slot.mending.as_mut() else { return };
         if mender.is_whole() {
             // The directory is free.
-            let nanos = mender.waited_nanos(now);
+            let (nanos, (lost, _)) = (mender.waited_nanos(now), mender.lost());
             slot.mending = None;
             let node = slot.node;
+            if lost > 0 {
+                return self.fail(format!("store {number} opens without {lost} entries it lost"));
+            }
             self.trace.span(now - nanos, nanos, node, number, || "waited for entries".into());
             return self.open_slot(number);
         }

@@ -27,6 +27,8 @@ pub struct Running {
     pub wake_at: Option<u64>,
     /// How long its maintenance sleeps when there is nothing to do.
     pub maintain_sleep: u64,
+    /// Since when its maintenance fails while a merge waits to be gone on with.
+    pub stuck_since: Option<u64>,
 }
 
 /// See the module.

@@ -69,6 +69,14 @@ pub enum Fault {
         /// The first operation that fails, by its number on this disk.
         from_operation: u64,
     },
+    /// One write finds no room, of whatever it would replace: file systems that write in new places need
+    /// some for every write.
+    NoRoomOnce {
+        /// Of which files.
+        path_contains: String,
+        /// Which write.
+        nth: u64,
+    },
     /// A write or data sync takes long: it is counted and the stall hook runs before it returns.
     Stall {
         /// Of which files.
@@ -131,7 +139,9 @@ impl Fault {
             Self::MisdirectWrite { nth } | Self::LoseWrite { nth } => {
                 return (meets == Meets::Write).then_some(nth);
             }
-            Self::WriteFails { path_contains, nth } => (meets == Meets::Write, path_contains, nth),
+            Self::WriteFails { path_contains, nth } | Self::NoRoomOnce { path_contains, nth } => {
+                (meets == Meets::Write, path_contains, nth)
+            }
             Self::SyncFails { path_contains, nth } => (meets == Meets::Sync, path_contains, nth),
             Self::SyncDirFails { path_contains, nth } => {
                 (meets == Meets::SyncDir, path_contains, nth)

@@ -15,6 +15,8 @@ use stele_vfs::Fault;
 const BLOCK_BYTES: usize = 512;
 /// The end of a manifest is damaged so often more: mostly a store says so for other reasons too.
 const ENDS_TRIED: usize = 3;
+const TRIES_MAX: usize = 8;
+const SLICE_BYTES: u64 = 32 << 10;
 
 /// What was done to a disk.
 struct Harm {
@@ -43,7 +45,7 @@ pub fn look(twin: &Twin, engine: &Store, live: &Facts, prng: &mut Prng) -> Optio
 
 /// The last edit of a manifest is damaged, after a power cut as well.
 fn last_edit(twin: &Twin, live: &Facts, prng: &mut Prng) -> Option<String> {
-    let twin = Twin { disk: twin.disk.restart(prng.draw()), ..twin.killed() };
+    let twin = twin.cut(prng);
     opens_with(&twin, flip_manifest(&twin, prng, 120)?, live)
 }
 
@@ -61,8 +63,21 @@ fn opens_with(twin: &Twin, harm: Harm, live: &Facts) -> Option<String> {
     if opened.rebuilt.is_some() {
         return None;
     }
-    let text = live.missing_in(&Facts::without_pairs(&store)).or_else(|| shows_else(&store, live));
+    let text = live
+        .missing_in(&Facts::without_pairs(&store))
+        .or_else(|| shows_else(&store, live))
+        .or_else(|| waits_for_merge(&store));
     text.map(|text| format!("{}: {text}", harm.text))
+}
+
+/// A merge that can't be gone on with is forgotten: all other maintenance would wait for it.
+fn waits_for_merge(store: &Store) -> Option<String> {
+    let mut error = None;
+    for _ in 0..TRIES_MAX {
+        error = Some(store.maintain(SLICE_BYTES).err()?);
+        store.index().pending_merge()?;
+    }
+    Some(format!("its maintenance waits for a merge that can't be gone on with: {error:?}"))
 }
 
 /// What it shows that it did not hold.

@@ -1,14 +1,14 @@
 //! Work on a copy that a store meets rarely, and crashes in the middle of it: keys that move between
 //! regions, replicas that leave, snapshots, and a write that the device lost.
 
-use super::facts::{catch_up, difference};
-use super::{Twin, long};
+use super::facts::catch_up;
+use super::{Twin, installed, long};
 use std::collections::BTreeMap;
 use stele_engine::Store;
-use stele_storage::{EngineView, Pair, Progress, ScanOptions, StorageEngine};
+use stele_storage::{EngineView, Progress, StorageEngine};
 use stele_types::{
-    ColumnFamily, CommandBuilder, CommittedEntry, EntryRecord, HardState, KeyRange, LogBatch,
-    LogIndex, Mark, Prng, Record, Region, RegionId, RegionPhase, Result, Term, keyspace,
+    ColumnFamily, CommandBuilder, CommittedEntry, EntryRecord, HardState, LogBatch, LogIndex, Mark,
+    Prng, Record, RegionId, Result, Term,
 };
 use stele_vfs::Fault;
 
@@ -26,7 +26,7 @@ pub fn look(twin: &Twin, prng: &mut Prng) -> Option<String> {
     match prng.below(6) {
         0 => moved(&twin, store, &regions, prng),
         1 | 2 => ended(&twin, store, &regions, prng),
-        3 | 4 => installed(&twin, store, prng),
+        3 | 4 => installed::look(&twin, store, prng),
         _ => lost(&twin, store, &regions, prng),
     }
 }
@@ -50,7 +50,7 @@ fn settle(store: &Store) -> Result<Vec<RegionId>> {
 }
 
 /// A region writes a pair: durable, committed and applied.
-fn put(store: &Store, region: RegionId, key: &[u8], value: &[u8]) -> Result<()> {
+pub(super) fn put(store: &Store, region: RegionId, key: &[u8], value: &[u8]) -> Result<()> {
     let here = store.progress(region).unwrap_or_default();
     let (index, term) = (here.persisted.0.next(), here.persisted.1.max(Term(1)));
     let mut command = CommandBuilder::new();
@@ -136,94 +136,6 @@ fn ended(twin: &Twin, store: Store, regions: &[RegionId], prng: &mut Prng) -> Op
     let state = store.progress(from).unwrap_or_default().hard_state;
     (state != HardState::default())
         .then(|| format!("a new replica of region {from} begins with another one's {state:?}"))
-}
-
-/// A region of user data that is there, and all it holds.
-fn data_region(store: &Store, prng: &mut Prng) -> Option<(Region, Vec<KeyRange>)> {
-    let range = keyspace::region_keys();
-    let found = store.view().ok()?.scan(&ScanOptions::new(range, usize::MAX)).ok()?;
-    let regions = found.iter().filter_map(|pair| Region::decode(&pair.value).ok());
-    let is_there = |it: &Region| {
-        let alive = store.progress(it.id).is_some_and(|progress| !progress.destroyed);
-        alive && it.phase == RegionPhase::Normal && it.id.0 > 1
-    };
-    let regions: Vec<Region> = regions.filter(is_there).collect();
-    let region = regions.get(prng.below(regions.len() as u64) as usize)?.clone();
-    let mut ranges = region.engine_ranges();
-    ranges.sort_by(|a, b| a.start.cmp(&b.start));
-    Some((region, ranges))
-}
-
-fn pairs_in(store: &Store, ranges: &[KeyRange]) -> Result<Vec<Pair>> {
-    let view = store.view()?;
-    let mut pairs = Vec::new();
-    for range in ranges {
-        pairs.extend(view.scan(&ScanOptions::new(range.clone(), usize::MAX))?);
-    }
-    Ok(pairs)
-}
-
-/// A snapshot replaces what a region holds, where the log has the entry of another leader.
-fn installed(twin: &Twin, store: Store, prng: &mut Prng) -> Option<String> {
-    let (region, ranges) = data_region(&store, prng)?;
-    let range = ranges.iter().find(|range| !range.start.is_empty())?;
-    let key = [&range.start[..], b"~new"].concat();
-    if !range.contains(&key) {
-        return None;
-    }
-    if let Some(text) = given_up(twin, &store, &ranges, &key) {
-        return Some(text);
-    }
-    let mut after = pairs_in(&store, &ranges).ok()?;
-    after.truncate(after.len() / 2);
-    put(&store, region.id, &key, &NEW).ok()?;
-    let before = pairs_in(&store, &ranges).ok()?;
-    let was = store.progress(region.id)?;
-    let at = (was.persisted.0, Term(was.persisted.1.0 + 1));
-    let fails = prng.coin();
-    let mut incoming = store.incoming(ranges.clone()).ok()?;
-    store.receive(&mut incoming, after.clone()).ok()?;
-    if fails {
-        twin.disk.inject(Fault::WriteFails { path_contains: ".seg".into(), nth: 1 }).ok()?;
-    }
-    let done = store.install(region.id, at, incoming);
-    if let (Err(error), false) = (&done, fails) {
-        return Some(format!("a snapshot is refused though nothing is in its way: {error}"));
-    }
-    drop(store);
-    let store = match twin.after(prng).open_store() {
-        Ok(store) => store,
-        Err(error) => return Some(format!("it does not open after a snapshot: {error}")),
-    };
-    let now = pairs_in(&store, &ranges).ok()?;
-    let progress = store.progress(region.id).unwrap_or_default();
-    let (other, begins) = match now == after {
-        true => (None, at),
-        false => (difference(&before, &now), was.truncated),
-    };
-    let other = other.filter(|_| done.is_err()).or((done.is_ok() && now != after)
-        .then(|| format!("an installed snapshot is gone: {:?}", difference(&after, &now))));
-    let wrong = (progress.truncated != begins)
-        .then(|| format!("with a snapshot as of {at:?}, region {} is {progress:?}", region.id));
-    other.or(wrong).map(|text| format!("after a crash behind an installation: {text}"))
-}
-
-/// A snapshot that was given up leaves nothing.
-fn given_up(twin: &Twin, store: &Store, ranges: &[KeyRange], key: &[u8]) -> Option<String> {
-    const VALUE_BYTES: usize = 16 << 10;
-    let before = twin.disk.paths();
-    let mut incoming = store.incoming(ranges.to_vec()).ok()?;
-    let pair = |at: u64| Pair {
-        key: [key, &at.to_be_bytes()[..]].concat().into(),
-        value: vec![at as u8; VALUE_BYTES].into(),
-        expires_at_s: 0,
-    };
-    let count = twin.options.segment_bytes_max / VALUE_BYTES as u64 + 1;
-    let received = store.receive(&mut incoming, (0..count).map(pair).collect());
-    drop(incoming);
-    received.ok()?;
-    let left = twin.disk.paths().into_iter().find(|path| !before.contains(path));
-    left.map(|path| format!("a snapshot that was given up leaves {}", path.display()))
 }
 
 /// A write is lost where an earlier one had been, which was never acknowledged.

@@ -4,6 +4,7 @@
 
 mod damage;
 mod facts;
+mod installed;
 mod laws;
 mod long;
 mod power;
@@ -63,9 +64,14 @@ impl Twin {
     /// The same disk after the process ended, and perhaps with it the power.
     fn after(&self, prng: &mut Prng) -> Self {
         match prng.coin() {
-            true => Self { disk: self.disk.restart(prng.draw()), ..self.killed() },
+            true => self.cut(prng),
             false => self.killed(),
         }
+    }
+
+    /// The same disk after the power went.
+    fn cut(&self, prng: &mut Prng) -> Self {
+        Self { disk: self.disk.restart(prng.draw()), ..self.killed() }
     }
 }
 
@@ -91,12 +97,13 @@ impl World {
         self.look_at(number, looks[at]);
     }
 
-    /// What a power cut at this moment leaves is looked at.
+    /// What a power cut at this moment leaves is looked at, or damage.
     pub(crate) fn cut_twin(&mut self, number: u64, one_in: u64) {
         let twins = &mut self.checks.twins;
         if twins.cuts_left > 0 && twins.prng.below(one_in) == 0 {
             twins.cuts_left -= 1;
-            self.look_at(number, Look::Power);
+            let is_power = twins.prng.below(3) > 0;
+            self.look_at(number, if is_power { Look::Power } else { Look::Damage });
         }
     }
 

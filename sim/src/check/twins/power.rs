@@ -100,7 +100,7 @@ fn cut_at_last(
     live: &Facts,
     prng: &mut Prng,
 ) -> Option<String> {
-    let cut = Twin { disk: twin.disk.restart(prng.draw()), ..twin.killed() };
+    let cut = twin.cut(prng);
     let engine = match open_whole(&cut) {
         Ok(engine) => engine,
         Err(text) => return Some(text),
@@ -137,6 +137,14 @@ fn crash_at_work(
     }
     let event = events.get(prng.below(events.len() as u64) as usize)?;
     let (operation, at) = (event.operation, CrashAt::ALL[prng.below(3) as usize]);
+    if prng.below(8) == 0 {
+        // An edit has room, or its repetition has none: the power goes when all is done.
+        let nth = 1 + prng.below(8);
+        let fault = Fault::NoRoomOnce { path_contains: "manifest-".into(), nth };
+        second.disk.inject(fault.clone()).ok()?;
+        let _ = repeat(&second);
+        return Some((second, format!("{fault:?}")));
+    }
     second.disk.crash_at(CrashPoint { operation, at });
     // It fails where the power goes.
     let _ = repeat(&second);
@@ -147,7 +155,7 @@ fn crash_at_work(
 /// Whatever a power cut leaves opens.
 fn opens(twin: &Twin, prng: &mut Prng) -> Option<String> {
     (0..CUTS_TRIED).find_map(|_| {
-        let cut = Twin { disk: twin.disk.restart(prng.draw()), ..twin.killed() };
+        let cut = twin.cut(prng);
         open_whole(&cut).err()
     })
 }

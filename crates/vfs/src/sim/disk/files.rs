@@ -66,6 +66,9 @@ impl Disk {
         let step = self.begin("write", event)?;
         let faults = self.faults.meet(Meets::Write, path);
         let fails = faults.iter().any(|fault| matches!(fault, Fault::WriteFails { .. }));
+        if faults.iter().any(|fault| matches!(fault, Fault::NoRoomOnce { .. })) {
+            return Err(Error::NoSpace(path.to_path_buf()));
+        }
         let room = self.room_now().unwrap_or(u64::MAX);
         let inode = self.inodes.get_mut(&id).ok_or_else(|| not_found("write", path))?;
         if step == Step::Part || fails {
