@@ -31,6 +31,9 @@ impl World {
                  durable is {progress:?}"
             ));
         }
+        if raft.kind == RaftKind::HeartbeatResponse && !raft.context.is_empty() {
+            self.check_lender(from, region);
+        }
         let reads = [RaftKind::Heartbeat, RaftKind::ReadIndex, RaftKind::ReadIndexResponse];
         if !raft.context.is_empty() && reads.contains(&raft.kind) {
             let known = *self.checks.promises.rounds.entry(raft.context.clone()).or_insert(region);
@@ -42,6 +45,18 @@ impl World {
         if matches!(raft.kind, RaftKind::Append | RaftKind::Heartbeat) {
             self.check_told(from, region, raft, &progress);
             self.check_elected(from, region, raft.term);
+        }
+    }
+
+    /// Leases and reads rest on who answers a round: only a replica that is there, or was until now, keeps
+    /// what that promises.
+    fn check_lender(&mut self, from: u64, region: RegionId) {
+        let was_there = self.engine(from).is_none_or(|engine| engine.progress(region).is_some());
+        let core = self.slots.get_mut(&from).and_then(|slot| slot.core());
+        if !was_there && core.is_some_and(|core| core.region(region).is_none()) {
+            self.fail(format!(
+                "store {from} takes part in a round of region {region}, and has no replica"
+            ));
         }
     }
 

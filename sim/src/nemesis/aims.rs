@@ -8,8 +8,11 @@ use crate::world::{Happening, World};
 use std::path::Path;
 use stele_placement::SYSTEM_REGION;
 use stele_raftstore::{Admin, ChangeKind, Event, PeerChange, Role};
-use stele_types::{Peer, PeerRole, Region, RegionId, RegionPhase};
+use stele_types::{Peer, PeerRole, Region, RegionId, RegionPhase, StoreId};
 use stele_vfs::Vfs;
+
+/// A replica leaves in less, in several steps.
+const UNHEARD_NANOS: u64 = 8_000 * MS;
 
 impl World {
     /// Something happened to a region on a store.
@@ -132,6 +135,33 @@ impl World {
         for other in others {
             self.nemesis.deafen((region.id, other, number), self.now + 5_000 * MS);
         }
+    }
+
+    /// A replica that is at rest is to leave: now and then it hears nothing of that, and wakes for nothing.
+    pub(crate) fn leave_unheard(&mut self, store: StoreId, region: RegionId) {
+        let Some(&to) = self.homes.get(&store).filter(|_| self.nemesis.is_active) else { return };
+        let core = self.slots.get_mut(&to).and_then(|slot| slot.core());
+        let rests = core.and_then(|core| core.region(region)).is_some_and(|it| it.hibernating);
+        let faults = self.plan.faults;
+        let may = faults.has(Fault::Loss) || faults.has(Fault::Partition);
+        if !rests || !may || self.nemesis.prng.below(4) == 0 {
+            return;
+        }
+        let others: Vec<u64> = self.homes.values().copied().filter(|from| *from != to).collect();
+        for from in others {
+            self.nemesis.deafen((region, from, to), self.now + UNHEARD_NANOS);
+        }
+    }
+
+    /// A snapshot came: now and then its sender hears so neither from the transport nor from the replica.
+    pub(crate) fn is_unheard(&mut self, way: (RegionId, u64, u64)) -> bool {
+        let may = self.nemesis.is_active && self.plan.faults.has(Fault::Loss);
+        if !may || self.nemesis.prng.below(3) > 0 {
+            return false;
+        }
+        let until = self.now + (200 + self.nemesis.prng.below(3_000)) * MS;
+        self.nemesis.deafen(way, until);
+        true
     }
 
     fn undo_at(&mut self, undo: Undo, millis: u64) {

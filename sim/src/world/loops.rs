@@ -6,10 +6,16 @@ use crate::plan::SECOND;
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_engine::Store as Engine;
-use stele_raftstore::{Admin, AdminCall, Append, Event, Input, Outputs, PeerMessage, Ticket, wire};
+use stele_raftstore::{
+    Admin, AdminCall, Append, ChangeKind, Event, Input, Outputs, PeerChange, PeerMessage, Ticket,
+    wire,
+};
 use stele_storage::StorageEngine;
 use stele_types::checksum::crc32c;
-use stele_types::{Appended, Error, LogBatch, Mark, Record, Region, RegionId, RegionPhase, Result};
+use stele_types::{
+    Appended, Error, LogBatch, Mark, PeerRole, Record, Region, RegionId, RegionPhase, Result,
+    StoreId,
+};
 
 /// From the arrival of something to the turn of the loop.
 const WAKE_NANOS: u64 = 2_000;
@@ -33,11 +39,12 @@ impl World {
         if running.core.is_none() {
             return;
         }
-        let changes = match &input {
+        let (changes, leaving) = match &input {
             Input::Admin(AdminCall { header, call, .. }) => {
-                changed_by(call).map(|merges| (header.region, merges))
+                let changes = changed_by(call).map(|merges| (header.region, merges));
+                (changes, leaving_by(call))
             }
-            _ => None,
+            _ => (None, Vec::new()),
         };
         running.inbox.push(input);
         if !running.is_writing {
@@ -45,6 +52,7 @@ impl World {
         }
         if let Some((region, merges)) = changes {
             self.mute_soon(slot, region, merges);
+            leaving.into_iter().for_each(|store| self.leave_unheard(store, region));
         }
     }
 
@@ -395,6 +403,15 @@ fn changed_by(call: &Admin) -> Option<bool> {
         Admin::PrepareMerge { .. } => Some(true),
         _ => None,
     }
+}
+
+/// The stores whose replicas are to leave, or vote no more.
+fn leaving_by(call: &Admin) -> Vec<StoreId> {
+    let Admin::ChangePeers(changes) = call else { return Vec::new() };
+    let leaves = |change: &&PeerChange| {
+        change.kind == ChangeKind::Remove || change.peer.role == PeerRole::Learner
+    };
+    changes.iter().filter(leaves).map(|change| change.peer.store).collect()
 }
 
 /// The beginning of a long line.

@@ -192,7 +192,7 @@ impl World {
         self.trouble_near(to, 4);
         self.push(to, Input::SnapshotReceived { header, incoming: *incoming });
         // The sender may never hear of it.
-        let ok = !self.deliveries(to, from, 64).is_empty();
+        let ok = !self.deliveries(to, from, 64).is_empty() && !self.is_unheard((region, to, from));
         self.tell_sender((from, from_life), Input::SnapshotSent { region, to: peer, ok });
     }
 
