@@ -59,6 +59,7 @@ fn the_leaders_own_disk_counts_only_when_it_is_done() {
     let write = trial.write(1, put("a", "1"));
     trial.settle();
     assert_eq!(trial.reply(write), None);
+    trial.tell();
     assert_eq!(trial.value(2, "a"), None, "committed by one disk of three");
     trial.heal();
     trial.ticks(3);
