@@ -1,11 +1,15 @@
 //! The designs on Stele's unified log: one engine, which its policy of collection makes one or the
 //! other.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use stele_engine::{GcOptions, Options, PolicyKind, Replay, Store};
 use stele_types::Result;
 use stele_vfs::{RealVfs, SystemClock};
+
+/// What a segment may hold.
+const SEGMENT_BYTES: Range<u64> = 64 << 10..2 << 30;
 
 /// Which of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,11 +51,13 @@ impl Design {
         }
     }
 
-    /// The same with a memtable of so many bytes, and runs and caches in the same proportion to it.
+    /// The same with a memtable of so many bytes, and segments, runs and caches in the same proportion
+    /// to it.
     pub fn options_with(self, buffers_bytes: u64) -> Options {
         let usual = self.options();
         let bytes = usize::try_from(buffers_bytes).unwrap_or(usize::MAX);
         Options {
+            segment_bytes_max: (2 * buffers_bytes).clamp(SEGMENT_BYTES.start, SEGMENT_BYTES.end),
             entry_cache_bytes_max: bytes / 2,
             value_cache_bytes_max: bytes,
             memtable_bytes_max: bytes,

@@ -313,3 +313,51 @@ fn entries_that_are_not_checkpointed_keep_their_place_in_the_log() {
     assert_eq!(store.view().unwrap().get(b"k").unwrap().unwrap().value, vec![3; 100]);
     assert_eq!(store.entries(RegionId(5), LogIndex(1), LogIndex(9), 1 << 20).unwrap().len(), 2);
 }
+
+#[test]
+fn what_users_scan_again_and_again_gets_sorted() {
+    let disk = disk(7);
+    let store = open(&disk, tiny());
+    let mut region = Region::new(&store, 5, 0);
+    for number in 0..200_u8 {
+        let key = format!("k{:03}", u16::from(number) * 71 % 200);
+        region.put(&key, &[number; 1000]).unwrap();
+    }
+    store.checkpoint().unwrap();
+    let settle = || while store.maintain(1 << 20).unwrap().more {};
+    settle();
+    assert_eq!(store.gc_stats().bytes.sort, 0, "nobody scanned");
+    let keys_only = ScanOptions { keys_only: true, ..ScanOptions::new(KeyRange::all(), 200) };
+    for _ in 0..20 {
+        store.view().unwrap().scan(&keys_only).unwrap();
+    }
+    settle();
+    assert_eq!(store.gc_stats().bytes.sort, 0, "no value was scanned");
+    for _ in 0..3 {
+        assert_eq!(pairs(&store, KeyRange::all()).len(), 200);
+    }
+    settle();
+    assert!(store.gc_stats().bytes.sort > 200_000, "{:?}", store.gc_stats().bytes);
+}
+
+#[test]
+fn a_value_that_was_read_is_read_from_memory() {
+    let disk = disk(8);
+    let store = open(&disk, Options { value_cache_bytes_max: 1 << 20, ..tiny() });
+    let mut region = Region::new(&store, 5, 0);
+    region.put("k", &[1; 5000]).unwrap();
+    let reads = || disk.meter().snapshot().reads;
+    let before = reads();
+    let get = || store.view().unwrap().get(b"k").unwrap().unwrap().value;
+    assert_eq!(get(), vec![1; 5000]);
+    assert_eq!((reads() - before, store.value_cache_hits()), (1, (0, 1)));
+    disk.set_cached(false);
+    let at_hand = store.view().unwrap().get_cached(b"k").unwrap();
+    assert!(matches!(at_hand, Cached::Here(Some(pair)) if pair.value == vec![1; 5000]));
+    assert_eq!((reads() - before, store.value_cache_hits()), (1, (1, 1)));
+    assert!(store.stats().memory_bytes > 5000);
+    // What is written over it lies elsewhere.
+    region.put("k", &[2; 5000]).unwrap();
+    assert_eq!(get(), vec![2; 5000]);
+    assert_eq!((reads() - before, store.value_cache_hits()), (2, (1, 2)));
+}

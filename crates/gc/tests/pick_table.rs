@@ -77,12 +77,12 @@ tiers=1000,1000,1000 entry=30 files=1:1000/1000,2:1000/1000,3:1000/1000 ratio=0 
 # deletes hide what they delete
 tiers=10,1000 hides=900 files=1:1000/1000,2:10/10 ratio=0.5 => merge 0+2
 # scans pay for sorting
-tiers=1000 files=1:1000/1000 scanned=3999 => idle
-tiers=1000 files=1:1000/1000 scanned=4000 => sort ..
+tiers=1000 files=1:1000/1000 scanned=1999 => idle
+tiers=1000 files=1:1000/1000 scanned=2000 => sort ..
 tiers=1000 files=1:1000/950s scanned=9000 => idle
 tiers=1000 files=1:500/500s,2:500/500u scanned=9000 => idle
 tiers=1000 files=1:1000/1000 hot=b-f=10/40 => sort b..f
-tiers=1000 files=1:1000/1000 hot=b-f=10/39 => idle
+tiers=1000 files=1:1000/1000 hot=b-f=10/19 => idle
 # an idle store flushes in the end
 mem=1 tiers=1000 files=1:1000/1000 age=299 => idle
 mem=1 tiers=1000 files=1:1000/1000 age=300 => freeze

@@ -16,6 +16,7 @@ mod handles;
 pub mod inspect;
 mod iter;
 mod log;
+mod long_reads;
 mod options;
 mod poison;
 mod read;

@@ -1,5 +1,6 @@
 //! Reading many values: one read for each stretch of neighbours, its values cut out of it.
 
+use crate::long_reads::PIECE_BYTES;
 use crate::read::TRUSTED_LENGTH_BYTES;
 use crate::shared::Shared;
 use bytes::Bytes;
@@ -15,7 +16,7 @@ const GAP_BYTES_MAX: u64 = 16 << 10;
 const STRETCH_BYTES_MAX: u64 = (4 << 20) + (256 << 10);
 /// Of the buffers of such reads, kept for the next ones.
 pub(crate) const BUFFERS_KEPT_BYTES_MAX: usize = 12 << 20;
-/// Reads from here on go past the page cache: it would only copy them, and drop what others need.
+/// Reads from here on may go past the page cache: see [`crate::long_reads`].
 const DIRECT_BYTES_MIN: u64 = 256 << 10;
 
 /// Bytes read for a value and not compared with its checksum: [`crate::Log::checked`] makes a value
@@ -33,10 +34,12 @@ struct Stretch<'a> {
     wanted_bytes: u64,
 }
 
-/// A read past the page cache, of whole blocks.
+/// A read of whole blocks, past the page cache where not by pieces.
 struct DirectRead<'a> {
     stretch: Stretch<'a>,
     file: Arc<dyn VfsFile>,
+    /// The same file through the page cache; `None` where the device itself is asked.
+    cached: Option<Arc<dyn VfsFile>>,
     begin: u64,
     bytes: usize,
 }
@@ -82,7 +85,7 @@ impl Shared {
                 self.read_cached(at, &stretch, &mut read)?;
                 continue;
             }
-            let next = self.direct_read(stretch)?;
+            let next = self.direct_read(stretch, direct_bytes_min > 0)?;
             if pack.bytes + next.bytes > STRETCH_BYTES_MAX as usize {
                 self.read_pack(at, std::mem::take(&mut pack), &mut read)?;
             }
@@ -110,14 +113,64 @@ impl Shared {
         Ok(())
     }
 
-    fn direct_read<'a>(&self, stretch: Stretch<'a>) -> Result<DirectRead<'a>> {
+    fn direct_read<'a>(&self, stretch: Stretch<'a>, by_pieces: bool) -> Result<DirectRead<'a>> {
         let Range { start, end } = stretch.range;
         let align = MEMORY_ALIGN_BYTES as u64;
-        let file = self.handles.get_direct(&self.dir, self.value_name(stretch.file)?)?;
+        let name = self.value_name(stretch.file)?;
+        let file = self.handles.get_direct(&self.dir, name)?;
+        let cached = by_pieces.then(|| self.handles.get(&self.dir, name)).transpose()?;
         // A damaged locator may name any length.
         let end = if end - start > TRUSTED_LENGTH_BYTES { end.min(file.len()?) } else { end };
         let (begin, end) = (start - start % align, end.max(start).next_multiple_of(align));
-        Ok(DirectRead { stretch, file, begin, bytes: (end - begin) as usize })
+        Ok(DirectRead { stretch, file, cached, begin, bytes: (end - begin) as usize })
+    }
+
+    /// Each piece past the page cache or through it, neighbours that go past it at once.
+    fn read_long(&self, read: &DirectRead<'_>, memory: &mut [u8]) -> Result<usize> {
+        let Some(cached) = &read.cached else { return read.file.read_at(memory, read.begin) };
+        let mut done = 0;
+        for (is_cached, bytes) in self.parts(read.stretch.file, read.begin, memory.len()) {
+            let Some(part) = memory.get_mut(done..done + bytes) else { break };
+            let from = read.begin + done as u64;
+            let got = if is_cached {
+                let found = cached.read_cached_at(part, from)?;
+                if !found {
+                    // All of the piece: the next read may want another part of it.
+                    cached.will_read(from / PIECE_BYTES * PIECE_BYTES, PIECE_BYTES);
+                }
+                let got = if found { bytes } else { cached.read_at(part, from)? };
+                // What ends with the file is never found as a whole.
+                if got == bytes {
+                    self.long_reads.learn(found);
+                }
+                got
+            } else {
+                read.file.read_at(part, from)?
+            };
+            done += got;
+            if got < bytes {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// The parts of a long read in their order: whether each goes through the page cache, and its bytes.
+    fn parts(&self, file: FileId, begin: u64, bytes: usize) -> Vec<(bool, usize)> {
+        let end = begin + bytes as u64;
+        let mut parts: Vec<(bool, usize)> = Vec::new();
+        let mut at = begin;
+        while at < end {
+            let piece = at / PIECE_BYTES;
+            let next = end.min((piece + 1) * PIECE_BYTES);
+            let (is_cached, bytes) = (self.long_reads.is_cached(file, piece), (next - at) as usize);
+            match parts.last_mut() {
+                Some((false, before)) if !is_cached => *before += bytes,
+                _ => parts.push((is_cached, bytes)),
+            }
+            at = next;
+        }
+        parts
     }
 
     fn read_pack(&self, at: &[Locator], pack: Pack<'_>, to: &mut [Unchecked]) -> Result<()> {
@@ -127,7 +180,7 @@ impl Shared {
             let mut rest = memory;
             for read in &pack.reads {
                 let (part, after) = std::mem::take(&mut rest).split_at_mut(read.bytes);
-                got.push(read.file.read_at(part, read.begin)?);
+                got.push(self.read_long(read, part)?);
                 rest = after;
             }
             Ok(())

@@ -4,6 +4,7 @@ use crate::catalog::Catalog;
 use crate::dir::{Dir, Name};
 use crate::entry_cache::EntryCache;
 use crate::handles::Handles;
+use crate::long_reads::LongReads;
 use crate::poison::Poison;
 use crate::read_pool::ReadPool;
 use crate::region::Regions;
@@ -22,6 +23,7 @@ pub(crate) struct Shared {
     pub handles: Handles,
     pub cache: EntryCache,
     pub read_pool: ReadPool,
+    pub long_reads: LongReads,
     pub poison: Poison,
     /// Whether other replicas have what can't be read here: no index is made again from values then.
     pub has_replicas: bool,

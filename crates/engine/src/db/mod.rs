@@ -2,7 +2,6 @@
 
 mod ahead;
 mod batch;
-mod cache;
 mod commit;
 mod completion;
 mod group;
@@ -17,7 +16,6 @@ pub use iter::DbIter;
 use crate::options::Options;
 use crate::store::{Opened, Replay, Store, VerifyEvent, VerifyReport, View};
 use bytes::Bytes;
-use cache::ValueCache;
 use commit::CommitQueue;
 use std::path::Path;
 use std::sync::Arc;
@@ -38,7 +36,6 @@ pub struct Db {
     queue: Arc<CommitQueue>,
     store: Arc<Store>,
     clock: Arc<dyn Clock>,
-    values: ValueCache,
     opened: Opened,
 }
 
@@ -51,8 +48,6 @@ pub struct DbStats {
     pub gc: GcStats,
     /// The log.
     pub log: LogStats,
-    /// Bytes in the value cache.
-    pub value_cache_bytes: u64,
     /// Reads answered by the value cache, and those that were not.
     pub value_cache_hits: (u64, u64),
 }
@@ -71,7 +66,6 @@ impl Db {
         options: Options,
     ) -> Result<Self> {
         let (background, queue_bytes_max) = (options.background, options.queue_bytes_max);
-        let values = ValueCache::new(options.value_cache_bytes_max);
         // One replica: what is durable is committed.
         let (store, opened) = Store::open(vfs, clock.clone(), dir, options, Replay::All)?;
         let store = Arc::new(store);
@@ -79,7 +73,7 @@ impl Db {
         let queue = CommitQueue::new(store.clone(), queue_bytes_max, unattended.clone());
         let workers =
             if background { Some(Workers::start(&store, &queue, unattended)?) } else { None };
-        Ok(Self { workers, queue, store, clock, values, opened })
+        Ok(Self { workers, queue, store, clock, opened })
     }
 
     /// What opening found and did.
@@ -243,8 +237,7 @@ impl Db {
             engine: self.store.stats(),
             gc: self.store.gc_stats(),
             log: self.store.log_stats(),
-            value_cache_bytes: self.values.bytes(),
-            value_cache_hits: self.values.counts(),
+            value_cache_hits: self.store.value_cache_hits(),
         }
     }
 
@@ -324,14 +317,8 @@ impl Db {
                 ValueRef::Inline(bytes) => return Ok(Some((bytes.clone(), expires_at_s))),
                 ValueRef::At(at) => *at,
             };
-            if let Some(bytes) = self.values.get(&at) {
-                return Ok(Some((bytes, expires_at_s)));
-            }
-            match shared.log.get(&at) {
-                Ok(bytes) => {
-                    self.values.insert(&at, &bytes);
-                    return Ok(Some((bytes, expires_at_s)));
-                }
+            match shared.value(&at) {
+                Ok(bytes) => return Ok(Some((bytes, expires_at_s))),
                 Err(error) if failed.as_ref() == Some(&value) => return Err(error),
                 Err(_) => failed = Some(value),
             }

@@ -15,6 +15,7 @@ mod rebuild;
 mod scrub;
 mod slice;
 mod space;
+mod value_cache;
 mod verify;
 mod view;
 
@@ -48,12 +49,13 @@ use stele_types::{
     RegionId, Result, StoreId, Term, mutant,
 };
 use stele_vfs::{DirLock, Vfs};
+use value_cache::ValueCache;
 
 /// One store. See [`StorageEngine`] for what may be called from where.
 #[derive(Debug)]
 pub struct Store {
     shared: Arc<Shared>,
-    gc: Gc,
+    gc: Arc<Gc>,
     scrub: Scrub,
     /// Held for as long as the store is open, or pairs come in: one holder per directory.
     lock: Arc<dyn DirLock>,
@@ -69,6 +71,7 @@ pub(crate) struct Shared {
     pub replay: Replay,
     pub log: Arc<Log>,
     pub index: Arc<Index>,
+    pub values: ValueCache,
     pub apply: Mutex<ApplyState>,
     pub user_bytes: AtomicU64,
     pub space: Space,
@@ -124,6 +127,28 @@ impl Shared {
         let appended = self.log.append(batch)?;
         state.note_appended(batch, &appended);
         Ok(appended)
+    }
+
+    /// The value at a place, which may mean to wait for the device.
+    pub fn value(&self, at: &Locator) -> Result<Bytes> {
+        if let Some(value) = self.values.get(at) {
+            return Ok(value);
+        }
+        let value = self.log.get(at)?;
+        self.values.insert(at, &value);
+        Ok(value)
+    }
+
+    /// The same if it takes no read of the device.
+    fn value_at_hand(&self, at: &Locator) -> Result<Option<Bytes>> {
+        if let Some(value) = self.values.get(at) {
+            return Ok(Some(value));
+        }
+        let value = self.log.get_cached(at)?;
+        if let Some(value) = &value {
+            self.values.insert(at, value);
+        }
+        Ok(value)
     }
 
     /// What an installation or a drop of ranges removes, only the index knows, and a rebuild from
@@ -214,6 +239,11 @@ impl Store {
         self.gc.stats()
     }
 
+    /// Gets answered by the cache of values, and those that were not.
+    pub fn value_cache_hits(&self) -> (u64, u64) {
+        self.shared.values.counts()
+    }
+
     /// Figures of what was damaged and mended.
     pub fn repair_stats(&self) -> RepairStats {
         self.shared.damage.stats()
@@ -278,7 +308,7 @@ impl StorageEngine for Store {
     }
 
     fn view(&self) -> Result<View> {
-        Ok(View::new(&self.shared))
+        Ok(View::of_users(&self.shared, &self.gc))
     }
 
     fn progress(&self, region: RegionId) -> Option<Progress> {
@@ -387,7 +417,9 @@ impl StorageEngine for Store {
             written_bytes: Cause::ALL.iter().map(|&c| (c.name(), meter.bytes(c))).collect(),
             disk_bytes: disk_bytes(shared).unwrap_or(gc.disk_bytes),
             live_bytes: gc.live_bytes,
-            memory_bytes: shared.index.memory_bytes() + shared.log.stats().memory_bytes,
+            memory_bytes: shared.index.memory_bytes()
+                + shared.log.stats().memory_bytes
+                + shared.values.bytes(),
             device_bytes: shared.vfs.total_bytes(&shared.dir).unwrap_or_default(),
             device_free_bytes: shared.vfs.free_bytes(&shared.dir).unwrap_or_default(),
         }

@@ -5,6 +5,7 @@ use super::blocks::Blocks;
 use super::damage::Damage;
 use super::scrub::Scrub;
 use super::space::Space;
+use super::value_cache::ValueCache;
 use super::{Shared, Store, lives, rebuild};
 use crate::identity;
 use crate::options::Options;
@@ -70,6 +71,7 @@ impl Store {
             let share = vfs.total_bytes(dir)? / SLACK_OF_DEVICE;
             gc_options.space_slack_bytes = gc_options.space_slack_bytes.min(share);
         }
+        let values = ValueCache::new(options.value_cache_bytes_max);
         let shared = Arc::new(Shared {
             vfs,
             dir: dir.to_path_buf(),
@@ -78,6 +80,7 @@ impl Store {
             replay,
             log: Arc::new(log),
             index: Arc::new(index),
+            values,
             apply: Mutex::new(ApplyState::resume(&known.checkpoint)),
             user_bytes: AtomicU64::new(0),
             space: Space::default(),
@@ -89,7 +92,7 @@ impl Store {
         lives::repeat_starts(&shared, &known.checkpoint)?;
         let (replayed_entries, replayed_bytes) = catch_up(&shared, &known.checkpoint, replay)?;
         let scrub = Scrub::new(clock.clone());
-        let gc = start_gc(&shared, clock, gc_options, &known)?;
+        let gc = Arc::new(start_gc(&shared, clock, gc_options, &known)?);
         gc.note_user_bytes(replayed_bytes);
         let damaged_runs = known.damaged.len();
         let opened = Opened { recovery, replayed_entries, rebuilt, damaged_runs };

@@ -4,20 +4,38 @@ use super::Shared;
 use super::slice::{Extent, ReadSlice, Slice};
 use bytes::Bytes;
 use std::sync::Arc;
+use stele_gc::Gc;
 use stele_index::{Found, Lookup, View as IndexView, ViewIter};
 use stele_storage::{Cached, EngineView, Order, Pair, ScanOptions};
-use stele_types::{KeyRange, Result, ValueRef};
+use stele_types::{KeyRange, Result, ValueRef, mutant};
 
 /// One point in time of a store. While it lives, no file it refers to goes.
 #[derive(Debug)]
 pub struct View {
     index: IndexView,
     shared: Arc<Shared>,
+    /// Told what is scanned.
+    gc: Option<Arc<Gc>>,
 }
 
 impl View {
+    /// For work of the store's own, or of a caller that says itself what is scanned.
     pub(crate) fn new(shared: &Arc<Shared>) -> Self {
-        Self { index: shared.index.view(), shared: shared.clone() }
+        Self { index: shared.index.view(), shared: shared.clone(), gc: None }
+    }
+
+    /// Scans of it count as load, for which ranges get sorted.
+    pub(super) fn of_users(shared: &Arc<Shared>, gc: &Arc<Gc>) -> Self {
+        Self { gc: Some(gc.clone()), ..Self::new(shared) }
+    }
+
+    fn note_scan(&self, pairs: &[Pair]) {
+        let (Some(gc), [first, .., last]) = (&self.gc, pairs) else { return };
+        let (low, high) = if first.key <= last.key { (first, last) } else { (last, first) };
+        // Copies: the pairs' keys share memory with all of their slice.
+        let copy = |pair: &Pair| Bytes::copy_from_slice(&pair.key);
+        let bytes: usize = pairs.iter().map(|pair| pair.value.len()).sum();
+        gc.note_scan(&KeyRange::new(copy(low), copy(high)), pairs.len() as u64, bytes as u64);
     }
 
     pub(crate) fn references(&self, range: KeyRange, order: Order) -> Result<ViewIter> {
@@ -73,8 +91,7 @@ impl EngineView for View {
             ValueRef::Inline(value) => value,
             ValueRef::At(at) => self
                 .shared
-                .log
-                .get(&at)
+                .value(&at)
                 .inspect_err(|error| self.shared.damage.note(key, &at, error))?,
         };
         Ok(Some(Pair { key: Bytes::copy_from_slice(key), value, expires_at_s }))
@@ -90,7 +107,7 @@ impl EngineView for View {
         };
         let value = match value {
             ValueRef::Inline(value) => Some(value),
-            ValueRef::At(at) => self.shared.log.get_cached(&at)?,
+            ValueRef::At(at) => self.shared.value_at_hand(&at)?,
         };
         let key = || Bytes::copy_from_slice(key);
         Ok(match value {
@@ -100,6 +117,17 @@ impl EngineView for View {
     }
 
     fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {
+        let pairs = self.page(options)?;
+        if !mutant::active("engine.scan_untold") {
+            self.note_scan(&pairs);
+        }
+        Ok(pairs)
+    }
+}
+
+impl View {
+    /// Pairs as many as the options allow.
+    fn page(&self, options: &ScanOptions) -> Result<Vec<Pair>> {
         let mut iter = self.references(options.range.clone(), options.order)?;
         let mut pairs: Vec<Pair> = Vec::new();
         let mut bytes_left = options.bytes_max as u64;

@@ -66,7 +66,7 @@ fn scans_pay_for_sorting_the_range_they_read() {
     store.gc.force(Forced::MergeAll).unwrap();
     let range = KeyRange::new(key(100), key(150));
     let bytes = 50 * VALUE_BYTES as u64;
-    for scans in 1..=4 {
+    for scans in 1..=2 {
         store.settle();
         assert_eq!(store.gc.stats().bytes.sort, 0, "after {scans} scans");
         store.gc.note_scan(&range, 50, bytes);

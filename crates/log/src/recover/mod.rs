@@ -14,6 +14,7 @@ use crate::catalog::FileMeta;
 use crate::dir::{Dir, Name};
 use crate::entry_cache::EntryCache;
 use crate::format::Item;
+use crate::long_reads::LongReads;
 use crate::read_many::BUFFERS_KEPT_BYTES_MAX;
 use crate::read_pool::ReadPool;
 use crate::region::Regions;
@@ -75,6 +76,7 @@ fn open_passing(
         handles: Default::default(),
         cache: EntryCache::new(options.entry_cache_bytes_max),
         read_pool: ReadPool::new(BUFFERS_KEPT_BYTES_MAX),
+        long_reads: LongReads::default(),
         poison: Default::default(),
         has_replicas: from.settled.is_some(),
         counters: Default::default(),

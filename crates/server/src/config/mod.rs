@@ -28,7 +28,7 @@ pub struct Config {
     /// Memory for index changes before they are flushed, per store; half as much again holds recent
     /// log entries.
     pub memtable_bytes_max: u64,
-    /// Memory for index blocks, per store.
+    /// Memory for index blocks, per store, and as much for values that are read often.
     pub block_cache_bytes_max: u64,
     /// Device space kept for garbage collection, per store.
     pub reserved_bytes: u64,

@@ -38,7 +38,11 @@ pub const SETTINGS: [Setting; 18] = [
         "bytes",
         "Index changes in memory before a flush, per store; half more for entries.",
     ),
-    setting("block_cache_bytes_max", "bytes", "Memory for index blocks, per store."),
+    setting(
+        "block_cache_bytes_max",
+        "bytes",
+        "Memory for index blocks, and as much for values read often, per store.",
+    ),
     setting("reserved_bytes", "bytes", "Device space kept for collection; puts are refused below."),
     setting("gc_policy", "", "What collection moves: see ARCHITECTURE.md."),
     setting(

@@ -104,6 +104,7 @@ fn families(stores: &Stores) -> Vec<Family> {
         family("gc_bytes", "counter", "Bytes read and written by collection, by stage");
     let mut slices = family("gc_slices", "counter", "Slices of collection, by stage");
     let mut p99 = family("append_p99_seconds", "gauge", "p99 of the last 1024 appends to the log");
+    let mut values = family("value_cache_gets", "counter", "Gets by the cache of values");
     let mut phase = family("gc_phase", "gauge", "1 for the phase collection is in");
     for store in stores.all() {
         let id = store.id();
@@ -131,10 +132,13 @@ fn families(stores: &Stores) -> Vec<Family> {
             gc_bytes.samples.push((label(id, "stage", &stage), done.bytes as f64));
         }
         p99.samples.push((format!("store=\"{id}\""), store.append_p99_nanos() as f64 / 1e9));
+        let (hits, misses) = store.engine().value_cache_hits();
+        values.samples.push((label(id, "found", "yes"), hits as f64));
+        values.samples.push((label(id, "found", "no"), misses as f64));
         let current = format!("{:?}", store.engine().gc_stats().phase).to_lowercase();
         phase.samples.push((label(id, "phase", &current), 1.0));
     }
-    vec![written, user, sizes, amp, regions, work, gc_bytes, slices, p99, phase]
+    vec![written, user, sizes, amp, regions, work, gc_bytes, slices, p99, values, phase]
 }
 
 /// What was damaged, and the search for it.

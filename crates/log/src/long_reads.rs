@@ -1,0 +1,135 @@
+//! Which long reads go through the page cache. Past it a read costs half the processor time and drops
+//! nothing that others need; through it, what is read again is found in memory. So a share of all
+//! places goes through it, always the same ones: as large a share as turns out to stay there. Of data
+//! that fits in memory that becomes all of it, of data read once nearly nothing, and of more data than
+//! memory a part is found although the whole would push itself out.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use stele_types::FileId;
+
+/// Places are told apart by this many bytes of a file.
+pub(crate) const PIECE_BYTES: u64 = 512 << 10;
+const SHARE_MAX: u32 = u32::MAX;
+/// So much is always tried: nobody would learn that there is memory again.
+const SHARE_MIN: u32 = u32::MAX / 64;
+const SHARE_FIRST: u32 = u32::MAX / 16;
+/// A piece that was found lets the share grow by this part, one that was not lets it shrink by two:
+/// it stays where two of three are found.
+const STEP: u32 = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct LongReads {
+    /// Of `u32::MAX`.
+    share: AtomicU32,
+}
+
+impl Default for LongReads {
+    fn default() -> Self {
+        Self { share: AtomicU32::new(SHARE_FIRST) }
+    }
+}
+
+impl LongReads {
+    /// Whether this piece of a file goes through the page cache now.
+    pub fn is_cached(&self, file: FileId, piece: u64) -> bool {
+        place(file, piece) <= self.share.load(Ordering::Relaxed)
+    }
+
+    /// Whether a piece that goes through the page cache was found there.
+    pub fn learn(&self, found: bool) {
+        let share = self.share.load(Ordering::Relaxed);
+        let next = match found {
+            true => share.saturating_add(share / STEP),
+            false => share - share / STEP * 2,
+        };
+        // Of two that learn at once one is lost: there are many.
+        self.share.store(next.clamp(SHARE_MIN, SHARE_MAX), Ordering::Relaxed);
+    }
+}
+
+/// Where a piece stands among all, from 0 to `u32::MAX`: a larger share has those of a smaller one.
+fn place(file: FileId, piece: u64) -> u32 {
+    const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
+    let mut mixed = ((u64::from(file.0) << 32) ^ piece).wrapping_mul(MIX);
+    mixed = (mixed ^ (mixed >> 32)).wrapping_mul(MIX);
+    (mixed >> 32) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    /// A page cache that drops what was read longest ago.
+    struct PageCache {
+        pieces_max: usize,
+        pieces: VecDeque<u64>,
+    }
+
+    impl PageCache {
+        fn read(&mut self, piece: u64) -> bool {
+            let at = self.pieces.iter().position(|it| *it == piece);
+            let found = at.and_then(|at| self.pieces.remove(at)).is_some();
+            self.pieces.push_back(piece);
+            if self.pieces.len() > self.pieces_max {
+                self.pieces.pop_front();
+            }
+            found
+        }
+    }
+
+    /// Shares of the reads that were found in memory, and that went through it.
+    fn shares(reads: impl Iterator<Item = u64>, pieces_max: usize) -> (f64, f64) {
+        let long = LongReads::default();
+        let mut cache = PageCache { pieces_max, pieces: VecDeque::new() };
+        let (mut found, mut cached, mut all) = (0.0, 0.0, 0.0);
+        for piece in reads {
+            all += 1.0;
+            if long.is_cached(FileId(1), piece) {
+                let is_there = cache.read(piece);
+                long.learn(is_there);
+                cached += 1.0;
+                found += f64::from(is_there);
+            }
+        }
+        (found / all, cached / all)
+    }
+
+    fn rounds(pieces: u64, rounds: u64) -> impl Iterator<Item = u64> {
+        (0..rounds).flat_map(move |_| 0..pieces)
+    }
+
+    #[test]
+    fn what_fits_in_memory_is_found_there_in_the_end() {
+        let (found, _) = shares(rounds(300, 60), 400);
+        assert!(found > 0.7, "{found}");
+    }
+
+    #[test]
+    fn what_is_read_once_goes_past_memory() {
+        let (found, cached) = shares(0..100_000, 1_000);
+        assert!(found == 0.0 && cached < 0.02, "{cached}");
+    }
+
+    #[test]
+    fn of_what_does_not_fit_a_part_is_found_however_it_is_read() {
+        // Through memory as a whole, nothing of this would ever be found.
+        let (found, cached) = shares(rounds(1_000, 60), 500);
+        assert!(found > 0.2 && cached < 0.6, "{found} of {cached}");
+        let mut state = 1_u64;
+        let random = std::iter::from_fn(move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            Some((state >> 33) % 1_000)
+        });
+        let (found, cached) = shares(random.take(60_000), 500);
+        assert!(found > 0.3 && cached < 0.8, "{found} of {cached}");
+    }
+
+    #[test]
+    fn a_page_cache_that_was_emptied_fills_again() {
+        let reads = rounds(300, 40).chain(rounds(300, 60).map(|piece| piece + 1_000));
+        let (found, _) = shares(reads, 400);
+        assert!(found > 0.6, "{found}");
+    }
+}
