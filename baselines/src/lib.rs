@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | `original` | RocksDB, synced | RocksDB with its write-ahead log |
 //! | `pasv` | RocksDB, synced | RocksDB without a write-ahead log: the Raft log is it |
+//! | `lsm-raft` | RocksDB, synced | the leader's as `original`; followers take its tables |
 //! | `dwisckey` | RocksDB, synced | values in a value log of their own, pointers in RocksDB |
 //! | `nezha-nogc` | Stele's unified log | locators; nothing is collected |
 //! | `nezha` | Stele's unified log | locators; all is sorted whenever enough is unsorted |

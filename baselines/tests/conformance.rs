@@ -62,6 +62,11 @@ fn pasv_keeps_every_law() {
 }
 
 #[test]
+fn lsm_raft_keeps_every_law() {
+    check(Keeping::Tables);
+}
+
+#[test]
 fn dwisckey_keeps_every_law() {
     check(Keeping::FlushesAndValueLog);
 }

@@ -64,8 +64,45 @@ fn what_a_group_on_the_unified_log_acknowledged_is_there_when_it_starts_again() 
 #[cfg(feature = "rocksdb")]
 #[test]
 fn so_it_is_on_rocksdb() {
-    use stele_baselines::rocks::{RockStore, dwisckey, original, pasv};
-    for settings in [original(false), original(true), pasv(), dwisckey()] {
+    use stele_baselines::rocks::{RockStore, dwisckey, lsm_raft, original, pasv};
+    for settings in [original(false), original(true), pasv(), lsm_raft(), dwisckey()] {
         check(|dir| RockStore::open(dir, &settings));
     }
+}
+
+/// Of the directories, those whose database has tables and was not opened since they came: then it
+/// would have a lock and a write-ahead log.
+#[cfg(feature = "rocksdb")]
+fn mirrors(dirs: &[PathBuf]) -> usize {
+    let is_mirror = |dir: &&PathBuf| {
+        let Ok(files) = std::fs::read_dir(dir.join("pairs")) else { return false };
+        let names: Vec<_> = files.flatten().map(|file| file.file_name()).collect();
+        let ends_with = |end: &str| names.iter().any(|name| name.to_string_lossy().ends_with(end));
+        ends_with(".sst") && !ends_with(".log") && !ends_with("LOCK")
+    };
+    dirs.iter().filter(is_mirror).count()
+}
+
+#[cfg(feature = "rocksdb")]
+#[test]
+fn followers_of_a_group_on_shipped_tables_write_no_key_values() {
+    use std::time::{Duration, Instant};
+    use stele_baselines::rocks::{Keeping, RockStore, Settings};
+    const CALM_ELECTION_TICKS: u64 = 100;
+    let dir = tempfile::tempdir().unwrap();
+    let dirs: Vec<PathBuf> = (0..STORES).map(|store| dir.path().join(store.to_string())).collect();
+    let settings = Settings::tiny(Keeping::Tables);
+    let engines = dirs.iter().map(|dir| RockStore::open(dir, &settings).unwrap()).collect();
+    let cluster = Cluster::start(engines, 1, CALM_ELECTION_TICKS).unwrap();
+    let mut client = Client::new(&cluster, 0);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    for at in 0.. {
+        client.put(&key(0, at), &[at as u8; 1000]).unwrap();
+        if mirrors(&dirs) == STORES - 1 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{} stores have only tables", mirrors(&dirs));
+    }
+    assert!(!cluster.engine().is_following());
+    cluster.stop().unwrap();
 }

@@ -26,7 +26,7 @@ pub const USAGE: &str = "usage: stele-baselines <phases> [settings]
           Every run begins with a load, which is what `put` measures. The others begin with a cold
           page cache, and may be named more than once: scans make an engine sort.
 
-  --systems original,original-sync,pasv,dwisckey,nezha-nogc,nezha,stele
+  --systems original,original-sync,pasv,lsm-raft,dwisckey,nezha-nogc,nezha,stele
                     (those on RocksDB with the feature `rocksdb`; default: all but original-sync)
   --value 16K       bytes of a value           --bytes 256M    bytes of values that are loaded
   --clients 64      closed loops               --ops N         gets, or operations of a workload

@@ -125,6 +125,7 @@ impl System {
                 ("original", rocks::original(false)),
                 ("original-sync", rocks::original(true)),
                 ("pasv", rocks::pasv()),
+                ("lsm-raft", rocks::lsm_raft()),
                 ("dwisckey", rocks::dwisckey()),
             ];
             rock.map(|(name, settings)| {
@@ -169,7 +170,10 @@ impl System {
         match &self.kind {
             Kind::Stele(options) => what.with(|dir| stele::open(dir, (**options).clone())),
             #[cfg(feature = "rocksdb")]
-            Kind::Rock(settings) => what.with(|dir| RockStore::open(dir, settings)),
+            Kind::Rock(settings) => {
+                let settings = settings.of_a_new_group();
+                what.with(|dir| RockStore::open(dir, &settings))
+            }
         }
     }
 

@@ -87,6 +87,26 @@ fn c_string(text: &str) -> Result<CString> {
 impl Db {
     /// Opens the database in `path` with options in RocksDB's own words (`name=value;..`).
     pub fn open(path: &Path, options: &str) -> Result<Self> {
+        // SAFETY: what `open_by` asks.
+        Self::open_by(path, options, |options, name, error| unsafe {
+            ffi::rocksdb_open(options, name, error)
+        })
+    }
+
+    /// Opens it to be read only.
+    pub fn open_to_read(path: &Path, options: &str) -> Result<Self> {
+        // SAFETY: what `open_by` asks.
+        Self::open_by(path, options, |options, name, error| unsafe {
+            ffi::rocksdb_open_for_read_only(options, name, 0, error)
+        })
+    }
+
+    /// `call` opens with options and a name that live until it returns.
+    fn open_by(
+        path: &Path,
+        options: &str,
+        call: impl FnOnce(*const ffi::Options, *const c_char, *mut *mut c_char) -> *mut ffi::Database,
+    ) -> Result<Self> {
         let name = c_string(&path.to_string_lossy())?;
         let text = c_string(options)?;
         // SAFETY: both objects are created here and freed below; the strings outlive the calls.
@@ -95,9 +115,8 @@ impl Db {
             let parsed = check(path, "parsing the options", |error| {
                 ffi::rocksdb_get_options_from_string(base, text.as_ptr(), new, error);
             });
-            let raw = parsed.and_then(|()| {
-                check(path, "opening", |error| ffi::rocksdb_open(new, name.as_ptr(), error))
-            });
+            let raw = parsed
+                .and_then(|()| check(path, "opening", |error| call(new, name.as_ptr(), error)));
             ffi::rocksdb_options_destroy(base);
             ffi::rocksdb_options_destroy(new);
             Ok(Self { raw: raw?, path: path.to_path_buf() })
@@ -137,6 +156,22 @@ impl Db {
                 ffi::rocksdb_flush(self.raw, options, error);
             });
             ffi::rocksdb_flushoptions_destroy(options);
+            done
+        }
+    }
+
+    /// Flushes, and makes `dir` a database of the same tables: links, no bytes.
+    pub fn checkpoint(&self, dir: &Path) -> Result<()> {
+        let name = c_string(&dir.to_string_lossy())?;
+        // SAFETY: database and name outlive the calls; the object is used and freed once, here.
+        unsafe {
+            let checkpoint = check(&self.path, "preparing a checkpoint", |error| {
+                ffi::rocksdb_checkpoint_object_create(self.raw, error)
+            })?;
+            let done = check(dir, "making a checkpoint", |error| {
+                ffi::rocksdb_checkpoint_create(checkpoint, name.as_ptr(), 0, error);
+            });
+            ffi::rocksdb_checkpoint_object_destroy(checkpoint);
             done
         }
     }

@@ -24,7 +24,8 @@ opaque!(
     WriteBatch,
     Iterator,
     Snapshot,
-    PinnableSlice
+    PinnableSlice,
+    Checkpoint
 );
 
 #[link(name = "rocksdb")]
@@ -40,6 +41,12 @@ unsafe extern "C" {
     pub fn rocksdb_open(
         options: *const Options,
         path: *const c_char,
+        error: *mut *mut c_char,
+    ) -> *mut Database;
+    pub fn rocksdb_open_for_read_only(
+        options: *const Options,
+        path: *const c_char,
+        fails_if_log_exists: c_uchar,
         error: *mut *mut c_char,
     ) -> *mut Database;
     pub fn rocksdb_close(db: *mut Database);
@@ -59,6 +66,18 @@ unsafe extern "C" {
     pub fn rocksdb_flushoptions_create() -> *mut FlushOptions;
     pub fn rocksdb_flushoptions_destroy(options: *mut FlushOptions);
     pub fn rocksdb_flush(db: *mut Database, options: *const FlushOptions, error: *mut *mut c_char);
+
+    pub fn rocksdb_checkpoint_object_create(
+        db: *mut Database,
+        error: *mut *mut c_char,
+    ) -> *mut Checkpoint;
+    pub fn rocksdb_checkpoint_create(
+        checkpoint: *mut Checkpoint,
+        path: *const c_char,
+        log_size_for_flush: u64,
+        error: *mut *mut c_char,
+    );
+    pub fn rocksdb_checkpoint_object_destroy(checkpoint: *mut Checkpoint);
 
     pub fn rocksdb_writebatch_create() -> *mut WriteBatch;
     pub fn rocksdb_writebatch_destroy(batch: *mut WriteBatch);

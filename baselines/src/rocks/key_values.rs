@@ -2,6 +2,7 @@
 
 use super::batch::Batch;
 use super::db::{Db, Durability, Tier};
+use super::mirror::{self, Own};
 use super::pairs::{self, Applied, data_key, data_range};
 use super::value_log::{Pending, ValueLog};
 use std::collections::BTreeMap;
@@ -22,20 +23,23 @@ pub enum Keeping {
     Flushes,
     /// The same, and values lie in a value log.
     FlushesAndValueLog,
+    /// As [`Keeping::Log`] where entries are applied first; the other stores of the group take that
+    /// one's tables.
+    Tables,
 }
 
 impl Keeping {
     fn durability(self) -> Durability {
         match self {
             Self::SyncedLog => Durability::Synced,
-            Self::Log => Durability::Logged,
+            Self::Log | Self::Tables => Durability::Logged,
             Self::Flushes | Self::FlushesAndValueLog => Durability::Volatile,
         }
     }
 
     /// Whether RocksDB has a write-ahead log of the key-values.
     pub fn has_log(self) -> bool {
-        matches!(self, Self::SyncedLog | Self::Log)
+        matches!(self, Self::SyncedLog | Self::Log | Self::Tables)
     }
 }
 
@@ -108,6 +112,9 @@ impl KeyValues {
     pub fn open(dir: &Path, options: &str, keeping: Keeping) -> Result<Self> {
         let path = dir.join("pairs");
         let db = Arc::new(Db::open(&path, options)?);
+        if keeping == Keeping::Tables {
+            Own::restore(&path, &db)?;
+        }
         let values = match keeping {
             Keeping::FlushesAndValueLog => Some(Arc::new(ValueLog::open(&dir.join("values"))?)),
             _ => None,
@@ -118,15 +125,7 @@ impl KeyValues {
 
     /// How far every region was applied when the database was opened.
     pub fn all_applied(&self) -> Result<BTreeMap<RegionId, Applied>> {
-        let mut all = BTreeMap::new();
-        let mut cursor = self.db.cursor();
-        cursor.seek(&Applied::FIRST_KEY);
-        while let Some((key, value)) = cursor.pair()? {
-            let Some(region) = Applied::region(key) else { break };
-            all.insert(region, Applied::decode(value, &self.path)?);
-            cursor.step(true);
-        }
-        Ok(all)
+        Applied::all(&self.db, &self.path)
     }
 
     /// How far a region is applied in what a crash leaves. For databases without a log only.
@@ -148,6 +147,15 @@ impl KeyValues {
         self.db.write(&change.batch, self.keeping.durability())?;
         self.unkept_bytes.fetch_add(change.user_bytes, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Makes `dir` a database of the tables in which everything applied before is, and nothing else.
+    /// How far regions are applied in it, which survives a crash here as well.
+    pub fn ship(&self, dir: &Path, options: &str) -> Result<BTreeMap<RegionId, Applied>> {
+        self.unkept_bytes.store(0, Ordering::Relaxed);
+        self.db.checkpoint(dir)?;
+        mirror::drop_logs(dir)?;
+        Applied::all(&Db::open_to_read(dir, options)?, dir)
     }
 
     pub fn unkept_bytes(&self) -> u64 {

@@ -1,5 +1,6 @@
 //! The designs on RocksDB. One engine, [`RockStore`], whose [`Keeping`] makes it one or the other:
-//! they differ in how key-values survive a crash, and in nothing else.
+//! they differ in how key-values survive a crash, and in whether
+//! followers make them themselves.
 
 mod batch;
 mod cursor;
@@ -8,12 +9,15 @@ mod dwisckey;
 mod engine;
 mod ffi;
 mod key_values;
+mod lsm_raft;
+mod mirror;
 mod numbers;
 mod original;
 mod pairs;
 mod pasv;
 mod raft_log;
 mod region;
+mod shipments;
 mod tuning;
 mod value_log;
 mod view;
@@ -21,6 +25,7 @@ mod view;
 pub use dwisckey::dwisckey;
 pub use engine::RockStore;
 pub use key_values::{Keeping, RockIncoming};
+pub use lsm_raft::lsm_raft;
 pub use original::original;
 pub use pasv::pasv;
 pub use tuning::Settings;

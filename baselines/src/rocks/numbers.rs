@@ -33,6 +33,14 @@ impl<'a> Numbers<'a> {
         Ok(*head)
     }
 
+    /// The next so many bytes.
+    pub fn bytes(&mut self, count: u64) -> Result<&'a [u8]> {
+        let count = usize::try_from(count).map_err(|_| self.damaged())?;
+        let (head, rest) = self.rest.split_at_checked(count).ok_or_else(|| self.damaged())?;
+        self.rest = rest;
+        Ok(head)
+    }
+
     /// What is left.
     pub fn rest(&self) -> &'a [u8] {
         self.rest

@@ -6,9 +6,11 @@
 //!                 | 1:u8 expires_at_s:u64 offset:u64 length:u64 crc:u64 a value in the value log
 //! ```
 
+use super::db::Db;
 use super::numbers::{Numbers, encode};
 use super::value_log::{Pending, Pointer, ValueLog};
 use bytes::Bytes;
+use std::collections::BTreeMap;
 use std::path::Path;
 use stele_storage::Pair;
 use stele_types::{Error, KeyRange, LogIndex, RegionId, Result, Term};
@@ -48,6 +50,8 @@ pub struct Applied {
 
 impl Applied {
     pub const FIRST_KEY: [u8; 1] = [APPLIED];
+    /// The first key after all of them.
+    pub const END_KEY: [u8; 1] = [APPLIED + 1];
 
     pub fn key(region: RegionId) -> Vec<u8> {
         [&[APPLIED][..], &region.0.to_be_bytes()].concat()
@@ -57,6 +61,19 @@ impl Applied {
     pub fn region(key: &[u8]) -> Option<RegionId> {
         let number = key.strip_prefix(&[APPLIED])?;
         Some(RegionId(u64::from_be_bytes(number.try_into().ok()?)))
+    }
+
+    /// Of every region in a database, which lies in `path`.
+    pub fn all(db: &Db, path: &Path) -> Result<BTreeMap<RegionId, Self>> {
+        let mut all = BTreeMap::new();
+        let mut cursor = db.cursor();
+        cursor.seek(&Self::FIRST_KEY);
+        while let Some((key, value)) = cursor.pair()? {
+            let Some(region) = Self::region(key) else { break };
+            all.insert(region, Self::decode(value, path)?);
+            cursor.step(true);
+        }
+        Ok(all)
     }
 
     pub fn encode(&self) -> Vec<u8> {

@@ -1,9 +1,11 @@
 //! RocksDB's settings, in its own words.
 
 use super::key_values::Keeping;
+use super::shipments::Shipments;
+use std::sync::Arc;
 
 /// What an engine on RocksDB is opened with.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// Which design it is.
     pub keeping: Keeping,
@@ -17,6 +19,8 @@ pub struct Settings {
     pub keep_after_bytes: u64,
     /// Threads for flushes and compactions, of all databases of the process together.
     pub background_jobs: u32,
+    /// What the stores share that are opened with these settings.
+    pub shipments: Arc<Shipments>,
 }
 
 /// Settings that both databases share. Random values do not compress, and Stele compresses nothing.
@@ -42,7 +46,14 @@ impl Settings {
             file_bytes: 64 << 20,
             keep_after_bytes: 64 << 20,
             background_jobs: 12,
+            shipments: Arc::default(),
         }
+    }
+
+    /// The same for the stores of another group.
+    #[must_use]
+    pub fn of_a_new_group(&self) -> Self {
+        Self { shipments: Arc::default(), ..self.clone() }
     }
 
     /// With memtables, files and caches in the same proportions to each other.

@@ -1,7 +1,7 @@
 //! What survives a crash without the Raft log.
 
 use super::RockStore;
-use crate::rocks::key_values::{Change, Keeping};
+use crate::rocks::key_values::{Change, Keeping, KeyValues};
 use crate::rocks::region::Region;
 use std::collections::BTreeMap;
 use stele_types::{LogIndex, RegionId, Result};
@@ -17,7 +17,7 @@ impl RockStore {
     }
 
     /// Notes what RocksDB flushed of its own accord.
-    pub(super) fn note_flushed(&self) -> Result<()> {
+    pub(super) fn note_flushed(&self, pairs: &KeyValues) -> Result<()> {
         let behind = |region: &Region| region.checkpointed < region.applied;
         let due: Vec<RegionId> = {
             let state = self.state.lock();
@@ -26,7 +26,7 @@ impl RockStore {
         };
         let mut kept = BTreeMap::new();
         for id in due {
-            if let Some(flushed) = self.pairs.flushed(id)? {
+            if let Some(flushed) = pairs.flushed(id)? {
                 kept.insert(id, (flushed.life, flushed.index));
             }
         }
@@ -35,31 +35,33 @@ impl RockStore {
     }
 
     /// Makes a change of ranges, and everything before it, survive a crash.
-    pub(super) fn make_and_keep(&self, change: &Change) -> Result<()> {
-        self.pairs.make(change)?;
-        self.keep_applied()
+    pub(super) fn make_and_keep(&self, pairs: &KeyValues, change: &Change) -> Result<()> {
+        pairs.make(change)?;
+        self.keep_applied(pairs)
     }
 
     /// Keeps everything applied so far.
-    pub(super) fn keep_applied(&self) -> Result<()> {
-        let applied = {
-            let state = self.state.lock();
-            let applied = state.regions.iter();
-            applied.map(|(id, region)| (*id, (region.life, region.applied))).collect()
-        };
-        self.pairs.keep()?;
+    pub(super) fn keep_applied(&self, pairs: &KeyValues) -> Result<()> {
+        let applied = self.all_applied();
+        pairs.keep()?;
         self.note_kept(&applied);
         Ok(())
     }
 
     /// RocksDB flushes and compacts on threads of its own; what is left is to keep up with them.
     pub(super) fn keep_up(&self) -> Result<()> {
-        match self.pairs.keeping {
+        if self.take_shipment()? {
+            return Ok(());
+        }
+        let Some(pairs) = self.pairs.read().clone() else { return Ok(()) };
+        let is_due = pairs.unkept_bytes() >= self.keep_after_bytes;
+        match pairs.keeping {
             Keeping::SyncedLog => {}
-            Keeping::Flushes => self.note_flushed()?,
-            Keeping::Log | Keeping::FlushesAndValueLog => {
-                if self.pairs.unkept_bytes() >= self.keep_after_bytes {
-                    self.keep_applied()?;
+            Keeping::Flushes => self.note_flushed(&pairs)?,
+            Keeping::Tables if is_due && self.tables.is_sender() => self.ship(&pairs)?,
+            Keeping::Log | Keeping::Tables | Keeping::FlushesAndValueLog => {
+                if is_due {
+                    self.keep_applied(&pairs)?;
                 }
             }
         }

@@ -6,6 +6,7 @@
 mod append;
 mod keep;
 mod open;
+mod tables;
 
 use crate::rocks::key_values::{Keeping, KeyValues, RockIncoming};
 use crate::rocks::pairs::Applied;
@@ -13,13 +14,15 @@ use crate::rocks::raft_log::{Edit, RaftLog};
 use crate::rocks::region::Region;
 use crate::rocks::view::RockView;
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stele_storage::{EngineStats, Maintained, Order, Pair, Progress, RangeSize, StorageEngine};
 use stele_types::{
     Appended, Command, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, RegionId, Result, Term,
 };
+use tables::Tables;
 
 const EXPORT_SLICE_BYTES: usize = 1 << 20;
 
@@ -27,7 +30,9 @@ const EXPORT_SLICE_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub struct RockStore {
     log: RaftLog,
-    pairs: KeyValues,
+    /// None while the store follows another one.
+    pairs: RwLock<Option<Arc<KeyValues>>>,
+    tables: Tables,
     /// Unkept bytes after which maintenance keeps what is applied.
     keep_after_bytes: u64,
     state: Mutex<State>,
@@ -63,6 +68,47 @@ impl RockStore {
             applied = next;
         }
         Ok(applied)
+    }
+
+    fn apply_here(&self, id: RegionId, entries: &[CommittedEntry]) -> Result<()> {
+        let (upto, region) = {
+            let state = self.state.lock();
+            let region = state.region(id)?;
+            (Self::check_next(region, id, entries)?, region.clone())
+        };
+        let pairs = self.pairs()?;
+        self.make(&pairs, (id, &region), upto, entries)?;
+        if let Some(region) = self.state.lock().regions.get_mut(&id) {
+            region.applied = upto;
+            if pairs.keeping == Keeping::SyncedLog {
+                region.checkpointed = upto;
+            }
+        }
+        // Maintenance has come too late: RocksDB would soon flush pointers whose values are not synced.
+        if pairs.keeping == Keeping::FlushesAndValueLog
+            && pairs.unkept_bytes() > 2 * self.keep_after_bytes
+        {
+            self.keep_applied(&pairs)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the changes of a region's next entries, up to `upto`, and that it is applied so far.
+    fn make(
+        &self,
+        pairs: &KeyValues,
+        (id, region): (RegionId, &Region),
+        upto: LogIndex,
+        entries: &[CommittedEntry],
+    ) -> Result<()> {
+        let mut change = pairs.change();
+        for entry in entries.iter().filter(|entry| entry.is_command) {
+            change.command(&Command::parse(entry.payload.clone())?);
+        }
+        change.applied(id, Applied { life: region.life, index: upto, start: region.truncated });
+        pairs.make(&change)?;
+        self.user_bytes.fetch_add(change.user_bytes, Ordering::Relaxed);
+        Ok(())
     }
 }
 
@@ -102,35 +148,12 @@ impl StorageEngine for RockStore {
     }
 
     fn apply(&self, id: RegionId, entries: &[CommittedEntry]) -> Result<()> {
-        let (upto, life, start) = {
-            let state = self.state.lock();
-            let region = state.region(id)?;
-            (Self::check_next(region, id, entries)?, region.life, region.truncated)
-        };
-        let mut change = self.pairs.change();
-        for entry in entries.iter().filter(|entry| entry.is_command) {
-            change.command(&Command::parse(entry.payload.clone())?);
-        }
-        change.applied(id, Applied { life, index: upto, start });
-        self.pairs.make(&change)?;
-        self.user_bytes.fetch_add(change.user_bytes, Ordering::Relaxed);
-        if let Some(region) = self.state.lock().regions.get_mut(&id) {
-            region.applied = upto;
-            if self.pairs.keeping == Keeping::SyncedLog {
-                region.checkpointed = upto;
-            }
-        }
-        // Maintenance has come too late: RocksDB would soon flush pointers whose values are not synced.
-        if self.pairs.keeping == Keeping::FlushesAndValueLog
-            && self.pairs.unkept_bytes() > 2 * self.keep_after_bytes
-        {
-            self.checkpoint()?;
-        }
-        Ok(())
+        if self.follows(id, entries)? { Ok(()) } else { self.apply_here(id, entries) }
     }
 
     fn view(&self) -> Result<RockView> {
-        Ok(RockView::new(&self.pairs.db, self.pairs.values.as_ref(), &self.pairs.path))
+        let pairs = self.pairs()?;
+        Ok(RockView::new(&pairs.db, pairs.values.as_ref(), &pairs.path))
     }
 
     fn progress(&self, region: RegionId) -> Option<Progress> {
@@ -159,8 +182,9 @@ impl StorageEngine for RockStore {
         sink: &mut dyn FnMut(Vec<Pair>) -> Result<()>,
     ) -> Result<()> {
         let (mut slice, mut bytes) = (Vec::new(), 0);
+        let pairs = self.pairs()?;
         self.view()?.walk(range, Order::Forward, |key, found| {
-            let pair = found.pair(key, self.pairs.values.as_deref())?;
+            let pair = found.pair(key, pairs.values.as_deref())?;
             bytes += pair.key.len() + pair.value.len();
             slice.push(pair);
             if bytes >= EXPORT_SLICE_BYTES {
@@ -185,20 +209,22 @@ impl StorageEngine for RockStore {
         let (ranges, pairs) = incoming.finish()?;
         let known = self.state.lock().regions.get(&id).cloned().unwrap_or_default();
         let begun = Applied { life: known.life + 1, index: at.0, start: at };
-        let mut change = self.pairs.change();
+        let db = self.pairs()?;
+        let mut change = db.change();
         ranges.iter().for_each(|range| change.delete_range(range));
         change.pairs(&pairs);
         change.applied(id, begun);
-        self.make_and_keep(&change)?;
+        self.make_and_keep(&db, &change)?;
         let mut state = self.state.lock();
         self.start_log(id, state.regions.entry(id).or_default(), begun)
     }
 
     fn drop_ranges(&self, ranges: &[KeyRange]) -> Result<()> {
         stele_storage::check_ranges(ranges)?;
-        let mut change = self.pairs.change();
+        let pairs = self.pairs()?;
+        let mut change = pairs.change();
         ranges.iter().for_each(|range| change.delete_range(range));
-        self.make_and_keep(&change)
+        self.make_and_keep(&pairs, &change)
     }
 
     /// Counted, not estimated.
@@ -231,7 +257,7 @@ impl StorageEngine for RockStore {
     }
 
     fn checkpoint(&self) -> Result<()> {
-        self.keep_applied()
+        self.keep_applied(&*self.pairs()?)
     }
 
     fn maintain(&self, _bytes_max: u64) -> Result<Maintained> {
@@ -240,8 +266,10 @@ impl StorageEngine for RockStore {
     }
 
     fn stats(&self) -> EngineStats {
-        let pairs = self.pairs.db.figure(c"rocksdb.cur-size-all-mem-tables");
-        let cache = self.pairs.db.figure(c"rocksdb.block-cache-usage");
+        let open = self.pairs.read().clone();
+        let figure = |name| open.as_ref().map_or(0, |pairs| pairs.db.figure(name));
+        let pairs = figure(c"rocksdb.cur-size-all-mem-tables");
+        let cache = figure(c"rocksdb.block-cache-usage");
         EngineStats {
             user_bytes: self.user_bytes.load(Ordering::Relaxed),
             memory_bytes: pairs + cache + self.log.memory_bytes(),

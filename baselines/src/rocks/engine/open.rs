@@ -1,41 +1,53 @@
 //! Opening: what the two databases know, and what the log adds.
 
+use super::tables::Tables;
 use super::{RockStore, State};
 use crate::rocks::key_values::KeyValues;
+use crate::rocks::mirror;
 use crate::rocks::pairs::Applied;
 use crate::rocks::raft_log::{Edit, Entries, RaftLog};
 use crate::rocks::region::Region;
 use crate::rocks::tuning::Settings;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use stele_storage::StorageEngine;
-use stele_types::{CommittedEntry, Error, RegionId, Result};
+use stele_types::{CommittedEntry, Error, LogIndex, RegionId, Result};
 
 impl RockStore {
     /// Opens the store in `dir`, creating it when there is none, and applies what is committed.
     pub fn open(dir: &Path, settings: &Settings) -> Result<Self> {
         std::fs::create_dir_all(dir).map_err(|source| Error::io("create", dir, source))?;
+        mirror::remove_leftovers(dir)?;
         let log = RaftLog::open(&dir.join("raft"), &settings.raft_options())?;
         let pairs = KeyValues::open(dir, &settings.pair_options(), settings.keeping)?;
+        let known = pairs.all_applied()?;
         let state = State { regions: log.regions()?, head: 0 };
         let store = Self {
             log,
-            pairs,
+            pairs: RwLock::new(Some(Arc::new(pairs))),
             keep_after_bytes: settings.keep_after_bytes,
+            tables: Tables::new(dir, settings),
             state: Mutex::new(state),
             user_bytes: AtomicU64::new(0),
         };
-        store.finish_installations()?;
-        store.replay()?;
+        store.finish_installations(known)?;
+        store.find_head()?;
+        let state = store.state.lock();
+        let lacks = state.regions.iter().map(|(id, it)| (*id, (it.applied, it.hard_state.commit)));
+        let lacks = lacks.collect();
+        drop(state);
+        store
+            .in_log_order(&lacks, |id, entry| store.apply_here(id, std::slice::from_ref(entry)))?;
         Ok(store)
     }
 
     /// What the key-values know of their regions. An installation is whole when the key-values have
     /// it: a crash between the two databases left the log behind them.
-    fn finish_installations(&self) -> Result<()> {
+    fn finish_installations(&self, known: BTreeMap<RegionId, Applied>) -> Result<()> {
         let mut state = self.state.lock();
-        for (id, known) in self.pairs.all_applied()? {
+        for (id, known) in known {
             let region = state.regions.entry(id).or_default();
             if known.life > region.life {
                 self.start_log(id, region, known)?;
@@ -56,30 +68,36 @@ impl RockStore {
         self.log.write(&edit)
     }
 
-    /// Applies what is committed and not in the key-values, in log order over all regions: keys that
-    /// moved between regions meet their writes in their order.
-    fn replay(&self) -> Result<()> {
-        let regions = self.state.lock().regions.clone();
-        let mut sources: Vec<(RegionId, Entries<'_>, CommittedEntry)> = Vec::new();
+    fn find_head(&self) -> Result<()> {
+        let mut state = self.state.lock();
         let mut head = 0;
-        for (&id, region) in regions.iter().filter(|(_, region)| !region.destroyed) {
+        for (&id, region) in state.regions.iter().filter(|(_, region)| !region.destroyed) {
             if let Some(last) = self.log.entry(id, region.last)? {
                 head = head.max(last.at.as_u64() + 1);
             }
-            let mut entries = self.log.entries_from(id, region.applied.next());
-            if let Some(first) = entries.next()? {
-                sources.push((id, entries, first));
+        }
+        state.head = head;
+        Ok(())
+    }
+
+    /// Gives each region's entries after the first index up to the second, in log order over all
+    /// regions: keys that moved between regions meet their writes in their order.
+    pub(super) fn in_log_order(
+        &self,
+        spans: &BTreeMap<RegionId, (LogIndex, LogIndex)>,
+        mut f: impl FnMut(RegionId, &CommittedEntry) -> Result<()>,
+    ) -> Result<()> {
+        let mut sources: Vec<(LogIndex, RegionId, Entries<'_>, CommittedEntry)> = Vec::new();
+        for (&id, &(after, upto)) in spans {
+            let mut entries = self.log.entries_from(id, after.next());
+            if let Some(first) = entries.next()?.filter(|first| first.index <= upto) {
+                sources.push((upto, id, entries, first));
             }
         }
-        self.state.lock().head = head;
-        let due = |id: RegionId, entry: &CommittedEntry| {
-            regions.get(&id).is_some_and(|region| entry.index <= region.hard_state.commit)
-        };
-        sources.retain(|(id, _, first)| due(*id, first));
-        while let Some(at) = (0..sources.len()).min_by_key(|at| sources.get(*at).map(|s| s.2.at)) {
-            let Some((id, entries, entry)) = sources.get_mut(at) else { break };
-            self.apply(*id, std::slice::from_ref(entry))?;
-            match entries.next()?.filter(|next| due(*id, next)) {
+        while let Some(at) = (0..sources.len()).min_by_key(|at| sources.get(*at).map(|s| s.3.at)) {
+            let Some((upto, id, entries, entry)) = sources.get_mut(at) else { break };
+            f(*id, entry)?;
+            match entries.next()?.filter(|next| next.index <= *upto) {
                 Some(next) => *entry = next,
                 None => drop(sources.swap_remove(at)),
             }
