@@ -19,6 +19,7 @@ mod tidy;
 mod workspace;
 
 use anyhow::{Result, bail};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use workspace::Workspace;
 
@@ -32,7 +33,8 @@ const USAGE: &str = "usage: cargo xtask <command>
                             import a folder, killed three times; export, compare, verify
   cluster SCENARIO|ci|all [--dev] [--short] [--rounds N] [--seed N]
                             faults, figures and foreign clients against real clusters
-  peers [--etcd BIN] [--redis BIN] [--nodes N] [--regions N] [--dev] [ARGUMENTS OF stele bench wire]
+  peers [--etcd BIN] [--redis BIN] [--tikv BIN --pd BIN] [--nodes N] [--regions N] [--dev]
+        [ARGUMENTS OF stele bench wire]
                             Stele and other servers under one load, three processes each or N
   cost [--note] [--dev] [--seconds N] [--bless]
                             processor time of a put on each replica, by stage; --note keeps the line
@@ -40,7 +42,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   figures [--only NAME] [--scale F] [--rounds N] [--device limited=200MBps] [--etcd BIN]
           [--tiny] [--dev] [--work DIR] [--out DIR]
                             figures of the papers: measured, and one page with the papers' numbers
-                            beside ours; NAME may be a beginning
+                            beside ours; NAME may be beginnings between commas
   catalogue [--bless]       check or write docs/testing.md: which test is about which fault
   fuzz [--seconds S] [--seed N] [--only NAME] [--guided]
                             run every fuzz target, 10 seconds each; --guided builds with coverage
@@ -146,12 +148,21 @@ fn peers_options(mut flags: Flags) -> Result<peers::Options> {
     Ok(peers::Options {
         etcd: flags.value("--etcd")?.map(Into::into),
         redis: flags.value("--redis")?.map(Into::into),
+        tikv: tikv(&mut flags)?,
         nodes: flags.number("--nodes", 3)? as usize,
         regions: flags.number("--regions", 1)? as usize,
         dev: flags.switch("--dev"),
         load: flags.rest,
         within: Vec::new(),
     })
+}
+
+fn tikv(flags: &mut Flags) -> Result<Option<(PathBuf, PathBuf)>> {
+    match (flags.value("--tikv")?, flags.value("--pd")?) {
+        (Some(tikv), Some(pd)) => Ok(Some((tikv.into(), pd.into()))),
+        (None, None) => Ok(None),
+        _ => bail!("--tikv and --pd come together: TiKV's store and its placement driver"),
+    }
 }
 
 fn sim_mutants(workspace: &Workspace, mut flags: Flags) -> Result<()> {

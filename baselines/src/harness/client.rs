@@ -79,6 +79,9 @@ where
     pub fn scan(&mut self, start: &[u8], limit: usize) -> Result<Vec<Pair>> {
         let range = FAMILY.engine_range(&KeyRange::new(start.to_vec(), Bytes::new()));
         let options = ScanOptions { bytes_max: SCAN_BYTES_MAX, ..ScanOptions::new(range, limit) };
-        Ok(self.view()?.scan(&options)?)
+        let view = self.view()?;
+        let pairs = view.scan(&options)?;
+        view.note_scan(&pairs);
+        Ok(pairs)
     }
 }

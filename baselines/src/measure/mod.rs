@@ -24,7 +24,7 @@ pub const USAGE: &str = "usage: stele-baselines <phases> [settings]
   phases: put, get, scan, scan-of-N (of N pairs), mix-P (P percent gets, the rest puts), ycsb (all six),
           ycsb-a .. ycsb-f, or several between commas; or recovery.
           Every run begins with a load, which is what `put` measures. The others begin with a cold
-          page cache, and may be named more than once: scans make an engine sort.
+          page cache, and may be named more than once (scan,scan-2): scans make an engine sort.
 
   --systems original,original-sync,pasv,lsm-raft,dwisckey,nezha-nogc,nezha,stele
                     (those on RocksDB with the feature `rocksdb`; default: all but original-sync)

@@ -58,6 +58,9 @@ impl Phase {
     fn with_a_number(text: &str, ycsb: &[char]) -> Result<Self> {
         let after = |start| text.strip_prefix(start);
         let number = |start| after(start).and_then(|it| it.parse::<u64>().ok());
+        if number("scan-").is_some_and(|which| which > 1) {
+            return Ok(Self::Scan);
+        }
         match (number("scan-of-"), number("mix-"), after("ycsb-").and_then(|it| it.chars().next()))
         {
             (Some(length), ..) if length > 0 => Ok(Self::ScanOf(length)),
@@ -189,7 +192,6 @@ where
         let mut lines = Vec::new();
         if phases.contains(&Phase::Put) {
             let mut line = self.line("put", &load);
-            line["per_100_ms"] = json!(load.per_100_ms);
             let per_replica = self.plan.payload(self.plan.keys) * self.plan.stores as f64;
             let written = (written_bytes()? - before) as f64;
             line["written_per_payload"] = json!(load.written_bytes as f64 / per_replica);
@@ -226,6 +228,7 @@ where
         json!({
             "phase": phase,
             "ops": outcome.ops,
+            "per_100_ms": outcome.per_100_ms,
             "seconds": outcome.seconds,
             "ops_per_s": outcome.ops as f64 / outcome.seconds,
             "mean_us": outcome.nanos.mean() / 1e3,
@@ -324,7 +327,8 @@ mod tests {
         let phases = Phase::parse(text).unwrap();
         let names: Vec<String> = phases.iter().map(|phase| phase.name()).collect();
         assert_eq!(names.join(","), text);
-        for wrong in ["scan-of-0", "scan-of-", "mix-101", "ycsb-g", "puts", ""] {
+        assert_eq!(Phase::parse("scan,scan-2").unwrap(), [Phase::Scan, Phase::Scan]);
+        for wrong in ["scan-1", "scan-of-0", "scan-of-", "mix-101", "ycsb-g", "puts", ""] {
             assert!(Phase::parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -107,6 +107,11 @@ pub trait EngineView: Send + Sync {
     fn get_cached(&self, key: &[u8]) -> Result<Cached<Option<Pair>>>;
     /// Pairs in order.
     fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>>;
+    /// Says that a user scanned these neighbours: what is scanned again and again is worth sorting. Not
+    /// said of what the system reads for itself.
+    fn note_scan(&self, pairs: &[Pair]) {
+        let _ = pairs;
+    }
 }
 
 /// A value that a store refers to and can't read. Another replica has the same bytes under the same

@@ -163,9 +163,10 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
 }
 
 /// Figures whose names begin so.
-fn chosen<'a>(spec: &'a Spec, beginning: Option<&str>) -> Result<Vec<&'a Figure>> {
-    let is_chosen =
-        |figure: &&Figure| beginning.is_none_or(|beginning| figure.name.starts_with(beginning));
+fn chosen<'a>(spec: &'a Spec, beginnings: Option<&str>) -> Result<Vec<&'a Figure>> {
+    let is_chosen = |figure: &&Figure| {
+        beginnings.is_none_or(|all| all.split(',').any(|it| figure.name.starts_with(it)))
+    };
     let figures: Vec<&Figure> = spec.figures.iter().filter(is_chosen).collect();
     let names: Vec<&str> = spec.figures.iter().map(|figure| figure.name.as_str()).collect();
     ensure!(!figures.is_empty(), "no figure begins so; there are {}", names.join(", "));

@@ -1,6 +1,8 @@
 //! Stele beside other servers on this machine: some processes of each on loopback, one load for all.
 
+mod disk;
 mod regions;
+mod tikv;
 
 use crate::process::{build_stele, run_shown, within};
 use crate::workspace::Workspace;
@@ -24,6 +26,8 @@ pub struct Options {
     pub etcd: Option<PathBuf>,
     /// The `redis-server` binary.
     pub redis: Option<PathBuf>,
+    /// The `tikv-server` binary, and that of its placement driver.
+    pub tikv: Option<(PathBuf, PathBuf)>,
     /// Processes of each, every one with all the data.
     pub nodes: usize,
     /// Regions of Stele, over which the keys of `stele bench wire` are spread evenly.
@@ -41,6 +45,7 @@ impl Default for Options {
         Self {
             etcd: None,
             redis: None,
+            tikv: None,
             nodes: 3,
             regions: 1,
             dev: false,
@@ -54,7 +59,17 @@ impl Default for Options {
 pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let stele = build_stele(workspace, !options.dev)?;
     let work = tempfile::tempdir_in(&workspace.target)?;
-    with_servers(&stele, work.path(), options, run_shown)
+    let show_disk = || -> Result<()> {
+        let bytes_per_second = disk::bytes_per_second(work.path(), options.nodes)?;
+        println!(
+            r#"{{"disk_bytes_per_second": {bytes_per_second:.0}, "writers": {}}}"#,
+            options.nodes
+        );
+        Ok(())
+    };
+    show_disk()?;
+    with_servers(&stele, work.path(), options, run_shown)?;
+    show_disk()
 }
 
 /// Starts the servers with their data below `work`, hands over the command that measures them, and stops
@@ -71,6 +86,9 @@ pub fn with_servers<T>(
     }
     if let Some(redis) = &options.redis {
         groups.push(start_redis(redis, work, options)?);
+    }
+    if let Some((tikv, pd)) = &options.tikv {
+        groups.push(tikv::start(tikv, pd, work, options)?);
     }
     for group in &mut groups {
         group.wait_until_served()?;
@@ -98,8 +116,8 @@ struct Group {
 }
 
 impl Group {
-    fn new(scheme: &'static str, options: &Options) -> Result<Self> {
-        let addresses = (0..options.nodes).map(|_| free_address()).collect::<Result<_>>()?;
+    fn new(scheme: &'static str, options: &Options, addresses: usize) -> Result<Self> {
+        let addresses = (0..addresses).map(|_| free_address()).collect::<Result<_>>()?;
         Ok(Self { scheme, addresses, processes: Vec::new(), within: options.within.clone() })
     }
 
@@ -157,7 +175,7 @@ fn free_address() -> Result<String> {
 }
 
 fn start_stele(binary: &Path, work: &Path, options: &Options) -> Result<Group> {
-    let mut group = Group::new(STELE, options)?;
+    let mut group = Group::new(STELE, options, options.nodes)?;
     let addresses = group.addresses.clone();
     for (number, address) in addresses.iter().enumerate() {
         let mut node = Command::new(binary);
@@ -176,7 +194,7 @@ fn start_stele(binary: &Path, work: &Path, options: &Options) -> Result<Group> {
 }
 
 fn start_etcd(binary: &Path, work: &Path, options: &Options) -> Result<Group> {
-    let mut group = Group::new("etcd", options)?;
+    let mut group = Group::new("etcd", options, options.nodes)?;
     let peers = (0..options.nodes).map(|_| free_address()).collect::<Result<Vec<String>>>()?;
     let cluster: Vec<String> =
         peers.iter().enumerate().map(|(at, peer)| format!("m{at}=http://{peer}")).collect();
@@ -197,7 +215,7 @@ fn start_etcd(binary: &Path, work: &Path, options: &Options) -> Result<Group> {
 
 /// One primary and its replicas, each write synced: weaker than consensus, as `WAIT` only counts.
 fn start_redis(binary: &Path, work: &Path, options: &Options) -> Result<Group> {
-    let mut group = Group::new("redis", options)?;
+    let mut group = Group::new("redis", options, options.nodes)?;
     let primary_port = group.addresses[0].rsplit(':').next().unwrap_or_default().to_owned();
     for (at, address) in group.addresses.clone().iter().enumerate() {
         let dir = work.join(format!("redis-{at}"));

@@ -14,7 +14,7 @@ use stele_types::{KeyRange, Result, ValueRef, mutant};
 pub struct View {
     index: IndexView,
     shared: Arc<Shared>,
-    /// Told what is scanned.
+    /// Told what users scan.
     gc: Option<Arc<Gc>>,
 }
 
@@ -24,18 +24,9 @@ impl View {
         Self { index: shared.index.view(), shared: shared.clone(), gc: None }
     }
 
-    /// Scans of it count as load, for which ranges get sorted.
+    /// Takes notes of what users scan.
     pub(super) fn of_users(shared: &Arc<Shared>, gc: &Arc<Gc>) -> Self {
         Self { gc: Some(gc.clone()), ..Self::new(shared) }
-    }
-
-    fn note_scan(&self, pairs: &[Pair]) {
-        let (Some(gc), [first, .., last]) = (&self.gc, pairs) else { return };
-        let (low, high) = if first.key <= last.key { (first, last) } else { (last, first) };
-        // Copies: the pairs' keys share memory with all of their slice.
-        let copy = |pair: &Pair| Bytes::copy_from_slice(&pair.key);
-        let bytes: usize = pairs.iter().map(|pair| pair.value.len()).sum();
-        gc.note_scan(&KeyRange::new(copy(low), copy(high)), pairs.len() as u64, bytes as u64);
     }
 
     pub(crate) fn references(&self, range: KeyRange, order: Order) -> Result<ViewIter> {
@@ -117,17 +108,6 @@ impl EngineView for View {
     }
 
     fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {
-        let pairs = self.page(options)?;
-        if !mutant::active("engine.scan_untold") {
-            self.note_scan(&pairs);
-        }
-        Ok(pairs)
-    }
-}
-
-impl View {
-    /// Pairs as many as the options allow.
-    fn page(&self, options: &ScanOptions) -> Result<Vec<Pair>> {
         let mut iter = self.references(options.range.clone(), options.order)?;
         let mut pairs: Vec<Pair> = Vec::new();
         let mut bytes_left = options.bytes_max as u64;
@@ -151,5 +131,17 @@ impl View {
             }
         }
         Ok(pairs)
+    }
+
+    fn note_scan(&self, pairs: &[Pair]) {
+        let (Some(gc), [first, .., last]) = (&self.gc, pairs) else { return };
+        if mutant::active("engine.scan_untold") {
+            return;
+        }
+        let (low, high) = if first.key <= last.key { (first, last) } else { (last, first) };
+        // Copies: the pairs' keys share memory with all of their slice.
+        let copy = |pair: &Pair| Bytes::copy_from_slice(&pair.key);
+        let bytes: usize = pairs.iter().map(|pair| pair.value.len()).sum();
+        gc.note_scan(&KeyRange::new(copy(low), copy(high)), pairs.len() as u64, bytes as u64);
     }
 }

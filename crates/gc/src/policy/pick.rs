@@ -234,11 +234,16 @@ fn nezha(state: &State, options: &GcOptions) -> Option<Choice> {
 
 fn sort(state: &State, options: &GcOptions) -> Option<Choice> {
     let live = state.live_bytes();
-    let unsorted = state.unsorted_bytes();
-    let worth = unsorted > 0 && unsorted as f64 >= UNSORTED_SHARE_MIN * live as f64;
-    if options.policy == PolicyKind::Wisckey || !worth {
+    let (unsorted, unflushed) = (state.unsorted_bytes(), state.memtable_bytes);
+    let worth = |bytes: u64| bytes > 0 && bytes as f64 >= UNSORTED_SHARE_MIN * live as f64;
+    if options.policy == PolicyKind::Wisckey || !worth(unsorted.saturating_add(unflushed)) {
         return None;
     }
+    // What only memtables refer to is sorted out of the runs that they become.
+    let sort = |range: KeyRange| match unflushed > unsorted {
+        true => Some(Choice::Freeze),
+        false => worth(unsorted).then_some(Choice::Sort { range }),
+    };
     let scheduled = options.sort_interval_s > 0 && state.sorted_ago_s >= options.sort_interval_s;
     let paid = |scanned: u64, bytes: u64| {
         options.scan_load_ratio > 0.0
@@ -246,8 +251,8 @@ fn sort(state: &State, options: &GcOptions) -> Option<Choice> {
             && scanned as f64 >= options.scan_load_ratio * bytes as f64
     };
     if scheduled || paid(state.scanned_bytes, live) {
-        return Some(Choice::Sort { range: KeyRange::all() });
+        return sort(KeyRange::all());
     }
     let hot = state.hot.as_ref().filter(|hot| paid(hot.scanned_bytes, hot.bytes))?;
-    Some(Choice::Sort { range: hot.range.clone() })
+    sort(hot.range.clone())
 }
