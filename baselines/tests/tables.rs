@@ -155,6 +155,30 @@ fn tables_that_a_follower_has_are_not_written_again() {
     assert!(before.iter().any(|inode| after.contains(inode)), "{before:?} {after:?}");
 }
 
+/// Every store numbers its tables by itself.
+#[test]
+fn a_table_of_the_same_name_and_length_by_another_store_is_not_taken_for_the_senders() {
+    let mut group = Group::new();
+    group.commit(SHIPPED);
+    maintain(&group.first);
+    apply(&group.second, DATA, group.last);
+    let here = group.path("second").join("pairs");
+    let shipment = std::fs::read_dir(group.path("first")).unwrap().map(|it| it.unwrap());
+    let shipment = shipment.map(|it| it.path()).find(|it| it.to_string_lossy().contains("ship-"));
+    let mut planted = 0;
+    for file in std::fs::read_dir(shipment.unwrap()).unwrap().map(|it| it.unwrap()) {
+        if file.file_name().to_string_lossy().ends_with(".sst") {
+            let bytes = file.metadata().unwrap().len() as usize;
+            std::fs::write(here.join(file.file_name()), vec![0; bytes]).unwrap();
+            planted += 1;
+        }
+    }
+    assert!(planted > 0);
+    maintain(&group.second);
+    assert_eq!(checkpointed(&group.second), group.last);
+    group.assert_same();
+}
+
 #[test]
 fn a_follower_takes_nothing_that_it_has_not_applied() {
     let mut group = Group::new();
