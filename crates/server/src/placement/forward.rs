@@ -23,6 +23,8 @@ const MESSAGE_BYTES_MAX: usize = 128 << 20;
 
 /// Where an answer says after how many milliseconds the same call may succeed.
 const RETRY_METADATA: &str = "stele-retry-ms";
+/// How the refusal of a caller from another cluster begins.
+const OTHER_CLUSTER: &str = "mismatch cluster id";
 /// Nodes report every second, and those that lost their leader soon after they find the new one.
 const RETRY_MILLIS: u64 = 200;
 
@@ -58,7 +60,10 @@ impl Forward {
     /// the way there.
     pub fn learn(&self, refusal: Status) -> Status {
         let lost = [Code::Unavailable, Code::Cancelled, Code::DeadlineExceeded, Code::Unknown];
-        if !lost.contains(&refusal.code()) {
+        // At an address that a member had may be somebody else's node now.
+        let is_stranger = refusal.message().starts_with(OTHER_CLUSTER)
+            && !stele_types::mutant::active("server.stranger_refuses");
+        if !lost.contains(&refusal.code()) && !is_stranger {
             return refusal;
         }
         let named = refusal.metadata().get(LEADER_METADATA);
@@ -129,7 +134,7 @@ impl PlacementService {
         match header.map(|header| header.cluster_id) {
             Some(other) if other != 0 && other != self.cluster.0 => {
                 let own = self.cluster;
-                let text = format!("mismatch cluster id, need {own} but got {other}");
+                let text = format!("{OTHER_CLUSTER}, need {own} but got {other}");
                 Err(Status::failed_precondition(text))
             }
             _ => Ok(()),
@@ -175,6 +180,9 @@ mod tests {
         let refusal = forward.learn(Status::failed_precondition("3 nodes are needed"));
         assert_eq!(refusal.code(), Code::FailedPrecondition);
         assert!(told().is_some(), "a refusal of the leader is its answer");
+        let stranger = Status::failed_precondition("mismatch cluster id, need 7 but got 8");
+        assert_eq!(forward.learn(stranger).code(), Code::Unavailable);
+        assert!(told().is_none(), "who belongs to another cluster does not lead this one");
         let refusal = forward.learn(Status::cancelled("Timeout expired"));
         assert_eq!(refusal.code(), Code::Unavailable);
         assert_eq!(refusal.message(), "no leader: Timeout expired");
