@@ -76,7 +76,10 @@ fn run_cargo(workspace: &Workspace, arguments: &[&str]) -> Result<()> {
 
 fn tests(workspace: &Workspace) -> Result<()> {
     let mut test = Command::new(cargo());
-    run_shown_limited(test.args(["test", "--workspace"]).current_dir(&workspace.root), TESTS_MAX)
+    run_shown_limited(
+        test.args(["test", "--workspace", "--no-fail-fast"]).current_dir(&workspace.root),
+        TESTS_MAX,
+    )
 }
 
 fn api_docs(workspace: &Workspace) -> Result<()> {
