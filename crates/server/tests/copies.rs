@@ -6,7 +6,7 @@
 mod common;
 
 use bytes::Bytes;
-use common::{config, until};
+use common::{config, start, until};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +15,6 @@ use stele_proto::kvrpcpb::{Context, RawGetRequest, RawPutRequest};
 use stele_proto::pdpb::GetRegionRequest;
 use stele_proto::pdpb::pd_client::PdClient;
 use stele_proto::tikvpb::tikv_client::TikvClient;
-use stele_server::node::Node;
 use tonic::transport::Channel;
 
 const VALUE_BYTES: usize = 3 << 20;
@@ -118,7 +117,7 @@ fn a_value_is_copied_three_times_from_the_socket_to_the_device_and_twice_back() 
     let config = config(&[dir.path().join("a")], &[]);
     let started = std::thread::spawn({
         let handle = server.handle().clone();
-        move || handle.block_on(Node::start(config)).unwrap()
+        move || handle.block_on(start(config))
     });
     let node = started.join().unwrap();
     IS_CLIENT.set(true);
