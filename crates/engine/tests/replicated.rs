@@ -323,6 +323,7 @@ fn what_users_scan_again_and_again_gets_sorted() {
         let key = format!("k{:03}", u16::from(number) * 71 % 200);
         region.put(&key, &[number; 1000]).unwrap();
     }
+    store.checkpoint().unwrap();
     let settle = || while store.maintain(1 << 20).unwrap().more {};
     settle();
     assert_eq!(store.gc_stats().bytes.sort, 0, "nobody scanned");

@@ -80,11 +80,10 @@ tiers=10,1000 hides=900 files=1:1000/1000,2:10/10 ratio=0.5 => merge 0+2
 tiers=1000 files=1:1000/1000 scanned=1999 => idle
 tiers=1000 files=1:1000/1000 scanned=2000 => sort ..
 # what only memtables refer to is flushed first
-mem=30 files=1:30/0h ratio=0 scanned=59 => idle
-mem=30 files=1:30/0h ratio=0 scanned=60 => freeze
-mem=20 tiers=100 files=1:100/100s,2:20/0h ratio=0 scanned=239 => idle
-mem=20 tiers=100 files=1:100/100s,2:20/0h ratio=0 scanned=240 => freeze
-mem=20 tiers=100 files=1:100/100,2:20/0h ratio=0 scanned=240 => sort ..
+mem=40 tiers=100 files=1:100/100s,2:40/0h ratio=0 scanned=279 => idle
+mem=40 tiers=100 files=1:100/100s,2:40/0h ratio=0 scanned=280 => freeze
+mem=40 tiers=100 files=1:100/100,2:40/0h ratio=0 scanned=280 => sort ..
+mem=31 files=1:31/0h ratio=0 scanned=9000 => idle
 mem=3 tiers=100 files=1:100/100s,2:3/0c scanned=900 => idle
 tiers=1000 files=1:1000/950s scanned=9000 => idle
 tiers=1000 files=1:500/500s,2:500/500u scanned=9000 => idle

@@ -105,7 +105,7 @@ impl Log {
     }
 
     /// The values at many locators, in their order; neighbours are read together, long stretches of
-    /// them past the page cache. Where most of what was read is wanted, values share its memory (up to
+    /// them past the page cache as far as it does not keep them. Where most of what was read is wanted, values share its memory (up to
     /// some 4 MiB): who keeps few of them for long keeps copies.
     pub fn get_many(&self, at: &[Locator]) -> Result<Vec<Bytes>> {
         self.shared.get_many(at)

@@ -113,3 +113,23 @@ fn a_removed_file_is_not_read_through_a_kept_handle() {
     log.remove(places[0].file).unwrap();
     assert!(matches!(log.get_many(&places), Err(Error::Missing { .. })));
 }
+
+#[test]
+fn what_is_read_again_and_again_comes_through_the_page_cache_as_long_as_it_is_there() {
+    let disk = disk(9);
+    let (log, _) = open(&disk);
+    let places = sorted(&log, 400, LONG);
+    let calls_after = |times: usize| {
+        (1..times).for_each(|_| assert_eq!(log.get_many(&places).unwrap().len(), 400));
+        let before = reads(&disk).0;
+        log.get_many(&places).unwrap();
+        reads(&disk).0 - before
+    };
+    let first = calls_after(1);
+    assert!(first <= 6, "{first} reads, nearly all past the page cache");
+    let found = calls_after(200);
+    assert!(found >= 11, "{found} reads of 512 KiB, each found in the page cache");
+    disk.set_cached(false);
+    let lost = calls_after(100);
+    assert!(lost <= 6, "{lost} reads once nothing is found there");
+}

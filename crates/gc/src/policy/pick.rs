@@ -239,8 +239,11 @@ fn sort(state: &State, options: &GcOptions) -> Option<Choice> {
     if options.policy == PolicyKind::Wisckey || !worth(unsorted.saturating_add(unflushed)) {
         return None;
     }
-    // What only memtables refer to is sorted out of the runs that they become.
-    let sort = |range: KeyRange| match unflushed > unsorted {
+    // What only memtables refer to is sorted out of the runs that they become. A small store is not
+    // flushed for it again and again while it is written over.
+    let freezes =
+        unflushed > unsorted && unflushed >= discover_bytes_min(state.known_live_bytes(), options);
+    let sort = |range: KeyRange| match freezes {
         true => Some(Choice::Freeze),
         false => worth(unsorted).then_some(Choice::Sort { range }),
     };
