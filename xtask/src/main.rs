@@ -39,7 +39,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   cost [--note] [--dev] [--seconds N] [--bless]
                             processor time of a put on each replica, by stage; --note keeps the line
                             and writes docs/cost-per-put.md, --bless writes only that
-  figures [--only NAME] [--scale F] [--rounds N] [--device limited=200MBps] [--etcd BIN]
+  figures [--only NAMES] [--series NAMES] [--scale F] [--rounds N] [--device limited=200MBps] [--etcd BIN]
           [--tiny] [--dev] [--work DIR] [--out DIR]
                             figures of the papers: measured, and one page with the papers' numbers
                             beside ours; NAME may be beginnings between commas

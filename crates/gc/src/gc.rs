@@ -1,6 +1,6 @@
 //! The worker's face: one bounded slice of work for each call.
 
-use crate::heat::Heat;
+use crate::heat::{Heat, Scanned};
 use crate::options::GcOptions;
 use crate::pressure::{ASSIST_WAITS, Load};
 use crate::stats::{Forced, GcStats, Pressure, StepDone};
@@ -144,10 +144,10 @@ impl Gc {
         self.shared.short_of_space.store(short, Ordering::Relaxed);
     }
 
-    /// A scan of `range` returned `values` values of `bytes` bytes together.
-    pub fn note_scan(&self, range: &KeyRange, values: u64, bytes: u64) {
-        if values > 1 {
-            self.shared.heat.lock().note(range, bytes);
+    /// A user scanned `range`.
+    pub fn note_scan(&self, range: &KeyRange, scanned: Scanned) {
+        if scanned.values > 1 {
+            self.shared.heat.lock().note(range, scanned);
         }
     }
 

@@ -31,6 +31,7 @@ pub mod fuzzing {
 }
 
 pub use gc::{Gc, GcHooks};
+pub use heat::Scanned;
 pub use options::{GcOptions, PolicyKind};
 pub use policy::{
     Choice, FileState, Held, HotRange, State, TierState, credit_for, pick, pick_collect,

@@ -1,12 +1,13 @@
 //! Values that move while keys are merged: out of victims, or into key order.
 
 use crate::gc::GcHooks;
+use bytes::Bytes;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use stele_index::{Live, ValueMover};
-use stele_log::{Log, SortedWriter};
+use stele_index::{Leaving, Live, ValueMover};
+use stele_log::{Log, SortedWriter, Unchecked};
 use stele_types::{Cause, FileId, KeyRange, Locator, Lsn, Result, mutant};
 
 /// Which values move.
@@ -59,6 +60,8 @@ pub(crate) struct Mover {
     file_bytes_max: u64,
     writer: Option<SortedWriter>,
     moved: Arc<Moved>,
+    /// What was read ahead, in the order in which it is placed.
+    ahead: VecDeque<(Locator, Unchecked)>,
     read_bytes: u64,
 }
 
@@ -70,7 +73,21 @@ impl Mover {
         file_bytes_max: u64,
         moved: Arc<Moved>,
     ) -> Self {
-        Self { log, hooks, plan, file_bytes_max, writer: None, moved, read_bytes: 0 }
+        let (writer, ahead) = (None, VecDeque::new());
+        Self { log, hooks, plan, file_bytes_max, writer, moved, ahead, read_bytes: 0 }
+    }
+
+    /// The value at `at` and its version. The checksum is verified: damage must not be copied under a
+    /// new, valid one.
+    fn read(&mut self, key: &[u8], at: &Locator) -> Result<(Bytes, Lsn)> {
+        let mut read = Unchecked::default();
+        while let Some((place, next)) = self.ahead.pop_front() {
+            if place == *at {
+                read = next;
+                break;
+            }
+        }
+        self.log.record(key, at, read)
     }
 
     fn finish_file(&mut self) -> Result<()> {
@@ -102,26 +119,37 @@ impl Mover {
 }
 
 impl ValueMover for Mover {
+    fn moves(&self, key: &[u8], at: &Locator) -> bool {
+        self.plan.moves(key, at)
+    }
+
+    fn read_ahead(&mut self, leaving: &[Leaving<'_>]) {
+        let places: Vec<_> = leaving.iter().map(|(key, at)| (key.len(), *at)).collect();
+        // What can't be read together is read one by one, which says where it fails.
+        let read = self.log.read_records(&places).unwrap_or_default();
+        self.ahead = places.into_iter().map(|(_, at)| at).zip(read).collect();
+    }
+
     fn place(&mut self, key: &[u8], at: &Locator, expires_at_s: u64) -> Result<Option<Locator>> {
         if !self.plan.moves(key, at) {
             return Ok(None);
         }
-        // The checksum is verified by the read: damage must not be copied under a new, valid one.
-        // The value stays where it is, and reading it goes on to report the damage.
-        // The same for a value whose record's head is damaged.
-        let value = self.log.get(at).inspect_err(|error| {
-            if !mutant::active("gc.unreadable_not_told") {
-                self.hooks.note_unreadable(key, at, error);
-            }
-        });
-        let read = value.and_then(|value| Ok((value, self.log.record_of(at)?.version)));
-        let (value, version) = match read {
+        // What can't be read stays where it is, and reading it goes on to report the damage. The same
+        // for a value whose record's head is damaged.
+        let (value, version) = match self.read(key, at) {
             Ok(read) => read,
-            Err(error) if error.is_damage() => {
+            Err(error) => {
+                if let Err(error) = self.log.get(at)
+                    && !mutant::active("gc.unreadable_not_told")
+                {
+                    self.hooks.note_unreadable(key, at, &error);
+                }
+                if !error.is_damage() {
+                    return Err(error);
+                }
                 self.moved.unreadable.lock().entry(at.file).or_default().add(key.len(), at);
                 return Ok(None);
             }
-            Err(error) => return Err(error),
         };
         // The record keeps its first version: a rebuild of a lost index lets the newest version win,
         // and a moved value is no newer than it was.

@@ -82,13 +82,20 @@ tiers=1000 files=1:1000/1000 scanned=2000 => sort ..
 # what only memtables refer to is flushed first
 mem=40 tiers=100 files=1:100/100s,2:40/0h ratio=0 scanned=279 => idle
 mem=40 tiers=100 files=1:100/100s,2:40/0h ratio=0 scanned=280 => freeze
-mem=40 tiers=100 files=1:100/100,2:40/0h ratio=0 scanned=280 => sort ..
+# also what a sort would leave there, but not at once again
+mem=40 tiers=100 files=1:100/100,2:40/0h ratio=0 scanned=280 age=2 => freeze
+mem=40 tiers=100 files=1:100/100,2:40/0h ratio=0 scanned=280 age=1 => sort ..
+mem=1 tiers=100 files=1:100/100,2:1/0h ratio=0 scanned=280 age=2 => sort ..
 mem=31 files=1:31/0h ratio=0 scanned=9000 => idle
 mem=3 tiers=100 files=1:100/100s,2:3/0c scanned=900 => idle
 tiers=1000 files=1:1000/950s scanned=9000 => idle
 tiers=1000 files=1:500/500s,2:500/500u scanned=9000 => idle
-tiers=1000 files=1:1000/1000 hot=b-f=10/40 => sort b..f
-tiers=1000 files=1:1000/1000 hot=b-f=10/19 => idle
+tiers=1000 files=1:1000/1000 hot=b-f=63/126 => sort b..f
+tiers=1000 files=1:1000/1000 hot=b-f=63/125 => idle
+# a part of a value file is no stream
+tiers=1000 files=1:1000/1000 hot=b-f=62/900 => idle
+tiers=9000 files=1:9000/9000 hot=b-f=64/128 => sort b..f
+tiers=9000 files=1:9000/9000 hot=b-f=63/900 => idle
 # an idle store flushes in the end
 mem=1 tiers=1000 files=1:1000/1000 age=299 => idle
 mem=1 tiers=1000 files=1:1000/1000 age=300 => freeze

@@ -27,7 +27,9 @@ pub use manifest::inspect::{ManifestRecord, inspect as inspect_manifest};
 pub use manifest::rebuild::{Rebuilt, rebuild};
 pub use manifest::{Change, Edit};
 pub use memtable::{Memtable, MemtableCursor, RangeSet};
-pub use merge::{Job, JobDone, JobStep, MergeInputs, MergeProgress, MergeSpec, ValueMover};
+pub use merge::{
+    Job, JobDone, JobStep, Leaving, MergeInputs, MergeProgress, MergeSpec, ValueMover,
+};
 pub use options::IndexOptions;
 pub use run::{
     Live, LostBlock, Run, RunCursor, RunExtra, RunItem, RunLook, RunMeta, RunOptions, RunPart,

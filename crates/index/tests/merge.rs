@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use stele_index::{
-    Checkpoint, Direction, Edit, JobStep, MergeInputs, MergeSpec, ValueMover, inspect_manifest,
-    rebuild,
+    Checkpoint, Direction, Edit, JobStep, Leaving, MergeInputs, MergeSpec, ValueMover,
+    inspect_manifest, rebuild,
 };
 use stele_types::{
     Cause, Error, FileId, KeyRange, Locator, LogIndex, RegionId, Result, Term, ValueRef,
@@ -169,6 +169,10 @@ fn a_view_keeps_its_moment_and_its_files() {
 struct Watch(Arc<Mutex<Vec<Vec<u8>>>>);
 
 impl ValueMover for Watch {
+    fn moves(&self, _key: &[u8], _at: &Locator) -> bool {
+        false
+    }
+
     fn place(&mut self, key: &[u8], _at: &Locator, _expires_at_s: u64) -> Result<Option<Locator>> {
         self.0.lock().push(key.to_vec());
         Ok(None)
@@ -181,6 +185,63 @@ impl ValueMover for Watch {
     fn bytes(&self) -> u64 {
         0
     }
+}
+
+/// What it was told will move, and what of that it was asked to move.
+#[derive(Default)]
+struct Told {
+    ahead: std::collections::VecDeque<(Vec<u8>, Locator)>,
+    rounds: Arc<Mutex<Vec<usize>>>,
+}
+
+impl ValueMover for Told {
+    fn moves(&self, key: &[u8], _at: &Locator) -> bool {
+        key.last().is_some_and(|last| last % 2 == 0)
+    }
+
+    fn read_ahead(&mut self, leaving: &[Leaving<'_>]) {
+        assert!(self.ahead.is_empty(), "told again before all were placed");
+        self.rounds.lock().push(leaving.len());
+        self.ahead = leaving.iter().map(|(key, at)| (key.to_vec(), *at)).collect();
+    }
+
+    fn place(&mut self, key: &[u8], at: &Locator, _expires_at_s: u64) -> Result<Option<Locator>> {
+        if self.moves(key, at) {
+            assert_eq!(self.ahead.pop_front(), Some((key.to_vec(), *at)));
+        }
+        Ok(None)
+    }
+
+    fn cut(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn bytes(&self) -> u64 {
+        0
+    }
+}
+
+#[test]
+fn what_moves_is_told_ahead_in_the_order_in_which_it_is_placed() {
+    let mut store = store();
+    let key = |n: u32| format!("key-{n:05}");
+    let ops: Vec<Op> = (0..5000).map(|n| put(key(n), 3 * n + 1)).collect();
+    tier(&mut store, &ops);
+    let ops: Vec<Op> = (0..5000)
+        .step_by(3)
+        .map(|n| if n % 2 == 0 { delete(&key(n)) } else { put(key(n), n) })
+        .collect();
+    tier(&mut store, &ops);
+    let contents = store.contents().unwrap();
+    let told = Told::default();
+    let rounds = told.rounds.clone();
+    let spec = MergeSpec { cause: Cause::Sort, ..all(&store) };
+    store.finish(store.index.start_merge(spec, Some(Box::new(told)), 0).unwrap()).unwrap();
+    assert_eq!(store.contents().unwrap(), contents);
+    let rounds = rounds.lock();
+    let alive = (0..5000).filter(|n| n % 2 == 0 && n % 3 != 0).count();
+    assert_eq!(rounds.iter().sum::<usize>(), alive);
+    assert!(rounds.len() > 1 && rounds.iter().all(|round| *round <= 1024), "{rounds:?}");
 }
 
 /// Two tiers of many runs, and a merge of both that was cut short after some outputs.

@@ -4,7 +4,7 @@ use crate::append::Appender;
 use crate::dir::Dir;
 use crate::iter::LogIter;
 use crate::read::RecordHead;
-use crate::read_many::Unchecked;
+use crate::read_many::{ReadMany, Unchecked};
 use crate::region::RegionLog;
 use crate::remove;
 use crate::replay::ReplayEntry;
@@ -105,15 +105,15 @@ impl Log {
     }
 
     /// The values at many locators, in their order; neighbours are read together, long stretches of
-    /// them past the page cache as far as it does not keep them. Where most of what was read is wanted, values share its memory (up to
-    /// some 4 MiB): who keeps few of them for long keeps copies.
+    /// them past the page cache as far as it does not keep them. Where most of what was read is
+    /// wanted, values share its memory (up to some 4 MiB): who keeps few of them for long keeps copies.
     pub fn get_many(&self, at: &[Locator]) -> Result<Vec<Bytes>> {
         self.shared.get_many(at)
     }
 
     /// Reads like [`Log::get_many`] and checks nothing: for a thread that reads ahead of the one
     /// that uses the values.
-    pub fn read_many(&self, at: &[Locator]) -> Result<Vec<Unchecked>> {
+    pub fn read_many(&self, at: &[Locator]) -> Result<ReadMany> {
         self.shared.read_many(at)
     }
 
@@ -125,7 +125,19 @@ impl Log {
 
     /// [`Log::read_many`] off the device itself: for who looks for damage.
     pub fn read_many_direct(&self, at: &[Locator]) -> Result<Vec<Unchecked>> {
-        self.shared.read_many_past(at, 0)
+        Ok(self.shared.read_many_past(at, 0)?.values)
+    }
+
+    /// Reads ahead what [`Log::record`] is asked next: values, each with the length of its key, and
+    /// what stands before them.
+    pub fn read_records(&self, places: &[(usize, Locator)]) -> Result<Vec<Unchecked>> {
+        self.shared.read_records(places)
+    }
+
+    /// The value at a locator under this key, and its version, out of what [`Log::read_records`]
+    /// read for it; read again if that is not what was written.
+    pub fn record(&self, key: &[u8], at: &Locator, read: Unchecked) -> Result<(Bytes, Lsn)> {
+        self.shared.record(key, at, read)
     }
 
     /// Whether what [`Log::read_many_direct`] read, or else another read of the device, is the value.

@@ -1,4 +1,5 @@
-//! Reading many values: one read for each stretch of neighbours, its values cut out of it.
+//! Reading many values: one read for each stretch of neighbours, its values cut out of it. Of many
+//! short ones those that are not in memory are all asked of the device before the first is waited for.
 
 use crate::long_reads::PIECE_BYTES;
 use crate::read::TRUSTED_LENGTH_BYTES;
@@ -24,6 +25,22 @@ const DIRECT_BYTES_MIN: u64 = 256 << 10;
 #[derive(Clone, Debug, Default)]
 pub struct Unchecked(Bytes);
 
+impl Unchecked {
+    /// The first `at` bytes and the others; `None` if there are fewer.
+    pub(crate) fn split(mut self, at: usize) -> Option<(Bytes, Bytes)> {
+        (at <= self.0.len()).then(|| (self.0.split_to(at), self.0))
+    }
+}
+
+/// What was read for many values.
+#[derive(Debug, Default)]
+pub struct ReadMany {
+    /// In the order of the places; short where a file ends early.
+    pub values: Vec<Unchecked>,
+    /// Stretches read: one if all lie side by side.
+    pub reads: usize,
+}
+
 /// Neighbours that one read takes.
 struct Stretch<'a> {
     file: FileId,
@@ -32,6 +49,13 @@ struct Stretch<'a> {
     /// Which of the places, sorted.
     wanted: &'a [usize],
     wanted_bytes: u64,
+}
+
+/// A read through the page cache that the device was asked for.
+struct Asked<'a> {
+    stretch: Stretch<'a>,
+    file: Arc<dyn VfsFile>,
+    bytes: Vec<u8>,
 }
 
 /// A read of whole blocks, past the page cache where not by pieces.
@@ -53,7 +77,7 @@ struct Pack<'a> {
 
 impl Shared {
     pub fn get_many(&self, at: &[Locator]) -> Result<Vec<Bytes>> {
-        let read = self.read_many(at)?;
+        let read = self.read_many(at)?.values;
         at.iter().zip(read).map(|(at, read)| self.checked(at, read)).collect()
     }
 
@@ -67,50 +91,64 @@ impl Shared {
         if at.check(&read.0).is_ok() { Ok(()) } else { self.check(at) }
     }
 
-    /// In the order of the places; short where a file ends early.
-    pub fn read_many(&self, at: &[Locator]) -> Result<Vec<Unchecked>> {
+    pub fn read_many(&self, at: &[Locator]) -> Result<ReadMany> {
         self.read_many_past(at, DIRECT_BYTES_MIN)
     }
 
     /// [`Shared::read_many`], with reads from so many bytes on past the page cache.
-    pub fn read_many_past(&self, at: &[Locator], direct_bytes_min: u64) -> Result<Vec<Unchecked>> {
+    pub fn read_many_past(&self, at: &[Locator], direct_bytes_min: u64) -> Result<ReadMany> {
         let mut order: Vec<usize> = (0..at.len()).collect();
         order.sort_unstable_by_key(|&i| at.get(i).map(|at| (at.file, at.offset)));
-        let mut read = Vec::new();
-        read.resize_with(at.len(), Unchecked::default);
-        let mut pack = Pack::default();
+        let mut read = ReadMany::default();
+        read.values.resize_with(at.len(), Unchecked::default);
+        let (mut cached, mut pack) = (Vec::new(), Pack::default());
         let mut rest = order.as_slice();
         while let Some(stretch) = Stretch::first_of(at, &mut rest) {
+            read.reads += 1;
             if stretch.range.end - stretch.range.start < direct_bytes_min {
-                self.read_cached(at, &stretch, &mut read)?;
+                cached.push(stretch);
                 continue;
             }
             let next = self.direct_read(stretch, direct_bytes_min > 0)?;
             if pack.bytes + next.bytes > STRETCH_BYTES_MAX as usize {
-                self.read_pack(at, std::mem::take(&mut pack), &mut read)?;
+                self.read_pack(at, std::mem::take(&mut pack), &mut read.values)?;
             }
             pack.bytes += next.bytes;
             pack.reads.push(next);
         }
-        self.read_pack(at, pack, &mut read)?;
+        self.read_pack(at, pack, &mut read.values)?;
+        self.read_all_cached(at, cached, &mut read.values)?;
         Ok(read)
     }
 
-    /// Through the page cache.
-    fn read_cached(
+    /// Through the page cache. What it does not hold is asked of the device before it is waited for:
+    /// one after the other, each read would wait by itself.
+    fn read_all_cached(
         &self,
         at: &[Locator],
-        stretch: &Stretch<'_>,
+        stretches: Vec<Stretch<'_>>,
         to: &mut [Unchecked],
     ) -> Result<()> {
-        let begin = stretch.range.start;
-        let name = self.value_name(stretch.file)?;
-        let mut bytes = vec![0; (stretch.range.end - begin) as usize];
-        let got = self.handles.get(&self.dir, name)?.read_at(&mut bytes, begin)?;
-        let shared = stretch.wanted_bytes * 2 >= bytes.len() as u64;
-        bytes.truncate(got);
-        stretch.cut(at, begin, &bytes.into(), shared, to);
-        Ok(())
+        let is_one = stretches.len() == 1;
+        let (mut asked, mut asked_bytes) = (Vec::new(), 0);
+        for stretch in stretches {
+            let file = self.handles.get(&self.dir, self.value_name(stretch.file)?)?;
+            let mut bytes = vec![0; stretch.bytes()];
+            if !is_one && file.read_cached_at(&mut bytes, stretch.range.start)? {
+                stretch.cut_all(at, bytes, to);
+                continue;
+            }
+            if !is_one {
+                file.will_read(stretch.range.start, bytes.len() as u64);
+            }
+            asked_bytes += bytes.len() as u64;
+            asked.push(Asked { stretch, file, bytes });
+            if asked_bytes >= STRETCH_BYTES_MAX {
+                Asked::wait(std::mem::take(&mut asked), at, to)?;
+                asked_bytes = 0;
+            }
+        }
+        Asked::wait(asked, at, to)
     }
 
     fn direct_read<'a>(&self, stretch: Stretch<'a>, by_pieces: bool) -> Result<DirectRead<'a>> {
@@ -207,6 +245,17 @@ impl Shared {
     }
 }
 
+impl Asked<'_> {
+    fn wait(all: Vec<Self>, at: &[Locator], to: &mut [Unchecked]) -> Result<()> {
+        for Self { stretch, file, mut bytes } in all {
+            let got = file.read_at(&mut bytes, stretch.range.start)?;
+            bytes.truncate(got);
+            stretch.cut_all(at, bytes, to);
+        }
+        Ok(())
+    }
+}
+
 impl<'a> Stretch<'a> {
     /// Takes the first stretch away from places that are sorted; `None` when there is none.
     fn first_of(at: &[Locator], order: &mut &'a [usize]) -> Option<Self> {
@@ -217,6 +266,16 @@ impl<'a> Stretch<'a> {
         let end = places().map(end_of).max().unwrap_or_default();
         let wanted_bytes = places().map(|at| u64::from(at.length)).sum();
         Some(Self { file: first.file, range: u64::from(first.offset)..end, wanted, wanted_bytes })
+    }
+
+    fn bytes(&self) -> usize {
+        (self.range.end - self.range.start) as usize
+    }
+
+    /// [`Stretch::cut`] of a read that took nothing else.
+    fn cut_all(&self, at: &[Locator], bytes: Vec<u8>, to: &mut [Unchecked]) {
+        let shared = self.wanted_bytes * 2 >= self.bytes() as u64;
+        self.cut(at, self.range.start, &bytes.into(), shared, to);
     }
 
     /// Cuts the values out of what was read from `begin` on. They share it if the values read into

@@ -105,6 +105,64 @@ fn damage_in_a_long_read_is_told_and_a_wrong_read_is_made_again() {
 }
 
 #[test]
+fn scattered_values_are_right_whether_memory_has_them_or_not() {
+    for is_cached in [false, true] {
+        let disk = disk(6);
+        let (log, _) = open(&disk);
+        let places = sorted(&log, 300, LONG);
+        disk.set_cached(is_cached);
+        // Too far apart to be read together.
+        let asked: Vec<usize> = (0..300).rev().step_by(3).collect();
+        let at: Vec<Locator> = asked.iter().map(|&n| places[n]).collect();
+        let read = log.read_many(&at).unwrap();
+        assert_eq!(read.reads, 100);
+        for ((at, read), n) in at.iter().zip(read.values).zip(asked) {
+            assert_eq!(log.checked(at, read).unwrap(), value(n as u64, LONG));
+        }
+        assert_eq!(log.read_many(&places[..50]).unwrap().reads, 1);
+    }
+}
+
+#[test]
+fn records_that_move_are_read_with_their_versions_and_never_as_other_than_written() {
+    let disk = disk(7);
+    let (log, _) = open(&disk);
+    let mut writer = log.sorted_writer(Cause::Sort).unwrap();
+    let version = |n: u64| Lsn::new(stele_types::FileId(1), 4096 + n as u32);
+    let mut append =
+        |n: u64| writer.append(&n.to_be_bytes(), version(n), 0, &value(n, 700)).unwrap();
+    let places: Vec<Locator> = (0..60).map(&mut append).collect();
+    writer.finish().unwrap();
+    let asked: Vec<_> = places.iter().map(|at| (8, *at)).collect();
+    let read = || log.read_records(&asked).unwrap();
+    for (n, (at, read)) in (0..60_u64).zip(places.iter().zip(read())) {
+        assert_eq!(
+            log.record(&n.to_be_bytes(), at, read).unwrap(),
+            (value(n, 700).into(), version(n))
+        );
+    }
+    // Nothing was read ahead, or something else.
+    let (at, key) = (&places[9], 9_u64.to_be_bytes());
+    let expected = (value(9, 700).into(), version(9));
+    assert_eq!(log.record(&key, at, stele_log::Unchecked::default()).unwrap(), expected);
+    assert_eq!(log.record(&key, at, read().swap_remove(8)).unwrap(), expected);
+    // What a read got wrong is read again; what the device has wrong is an error.
+    let file = format!("{:08x}.val", at.file.0);
+    disk.inject(Fault::ReadFlipsOnce { path_contains: file.clone(), nth: 1 }).unwrap();
+    for (n, (at, read)) in (0..60_u64).zip(places.iter().zip(read())) {
+        assert_eq!(log.record(&n.to_be_bytes(), at, read).unwrap().1, version(n));
+    }
+    let path = std::path::Path::new(DIR).join(&file);
+    for offset in [at.offset + 5, at.offset - 20] {
+        disk.corrupt(&path, u64::from(offset), b"damage").unwrap();
+        let ahead = read().swap_remove(9);
+        assert!(log.record(&key, at, ahead).unwrap_err().is_damage(), "at {offset}");
+        let (at, key) = (&places[10], 10_u64.to_be_bytes());
+        assert_eq!(log.record(&key, at, read().swap_remove(10)).unwrap().1, version(10));
+    }
+}
+
+#[test]
 fn a_removed_file_is_not_read_through_a_kept_handle() {
     let disk = disk(4);
     let (log, _) = open(&disk);

@@ -45,6 +45,8 @@ const SERVERS_BYTES: u64 = 6 << 30;
 pub struct Options {
     /// The beginning of figures' names.
     pub only: Option<String>,
+    /// Series that are measured, between commas; all if `None`.
+    pub series: Option<String>,
     pub scale: f64,
     pub rounds: Option<u64>,
     pub is_tiny: bool,
@@ -64,6 +66,7 @@ impl Options {
     pub fn tiny() -> Self {
         Self {
             only: None,
+            series: None,
             scale: 1.0,
             rounds: None,
             is_tiny: true,
@@ -82,6 +85,7 @@ impl Options {
         let profile = flags.value("--device")?;
         let options = Self {
             only: flags.value("--only")?,
+            series: flags.value("--series")?,
             scale: flags.value("--scale")?.map_or(Ok(1.0), |text| text.parse())?,
             rounds: flags.value("--rounds")?.map(|text| text.parse()).transpose()?,
             is_tiny,
@@ -104,7 +108,11 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let spec = Spec::parse(&text).with_context(|| format!("reading {}", file.display()))?;
     let figures = chosen(&spec, options.only.as_deref())?;
     let has_rocksdb = has_rocksdb();
+    let is_wanted = |series: &str| {
+        options.series.as_ref().is_none_or(|only| only.split(',').any(|it| it == series))
+    };
     let is_there = |series: &str| match series {
+        _ if !is_wanted(series) => false,
         ETCD => options.etcd.is_some(),
         _ => has_rocksdb || !spec.rocksdb.iter().any(|it| it == series),
     };
@@ -220,6 +228,9 @@ fn left_out(
             "RocksDB is not here (apt-get install librocksdb-dev), so these series are not: {names}; \
              what is beside them in a paper can't be held against it"
         ));
+    }
+    if let Some(only) = &options.series {
+        lines.push(format!("no series but {only}"));
     }
     if options.etcd.is_none() && series.iter().any(|it| *it == ETCD) {
         lines.push("etcd is not measured without --etcd BIN".into());

@@ -6,6 +6,7 @@ use crate::store::{Extent, ReadSlice, SLICE_PAIRS_MAX, Slice, Store, View};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use stele_gc::Scanned;
 use stele_index::ViewIter;
 use stele_storage::{Order, Pair};
 use stele_types::{KeyRange, Result};
@@ -49,8 +50,7 @@ pub struct DbIter {
 struct Seen {
     first: Bytes,
     last: Bytes,
-    values: u64,
-    bytes: u64,
+    scanned: Scanned,
 }
 
 impl Seen {
@@ -58,18 +58,21 @@ impl Seen {
         Self {
             first: Bytes::copy_from_slice(slice.first_key()),
             last: Bytes::copy_from_slice(slice.last_key()),
-            values: slice.len() as u64,
-            bytes: slice.value_bytes(),
+            scanned: Scanned {
+                values: slice.len() as u64,
+                bytes: slice.value_bytes(),
+                scattered_reads: 0,
+            },
         }
     }
 
     fn add(&mut self, next: Self) {
-        if self.values == 0 {
+        if self.scanned.values == 0 {
             self.first = next.first;
         }
         self.last = next.last;
-        self.values += next.values;
-        self.bytes += next.bytes;
+        self.scanned.values += next.scanned.values;
+        self.scanned.bytes += next.scanned.bytes;
     }
 }
 
@@ -136,7 +139,7 @@ impl DbIter {
     /// Whether one more slice is begun before it is needed. Several of full size: the device then
     /// has a read to do while the values of another are cut out, and does not wait for the caller.
     fn wants_more(&self) -> bool {
-        let bytes: u64 = self.ahead.iter().map(|(_, seen)| seen.bytes).sum();
+        let bytes: u64 = self.ahead.iter().map(|(_, seen)| seen.scanned.bytes).sum();
         let full = self.slice_pairs == SLICE_PAIRS_MAX && bytes < AHEAD_BYTES_MAX;
         let slices_max = if full { SLICES_AHEAD_MAX } else { 1 };
         self.queue.is_some() && self.is_long() && self.ahead.len() < slices_max
@@ -176,6 +179,7 @@ impl DbIter {
         }
         self.ready = ahead.take()?;
         self.seen.add(seen);
+        self.seen.scanned.scattered_reads += self.ready.scattered_reads();
         Ok(())
     }
 
@@ -214,7 +218,7 @@ impl Iterator for DbIter {
 
 impl Drop for DbIter {
     fn drop(&mut self) {
-        if self.seen.bytes == 0 {
+        if self.seen.scanned.bytes == 0 {
             return;
         }
         let (low, high) = if self.seen.first <= self.seen.last {
@@ -223,7 +227,7 @@ impl Drop for DbIter {
             (&self.seen.last, &self.seen.first)
         };
         let range = KeyRange::new(low.clone(), high.clone());
-        self.store.gc().note_scan(&range, self.seen.values, self.seen.bytes);
+        self.store.gc().note_scan(&range, self.seen.scanned);
     }
 }
 

@@ -142,7 +142,8 @@ impl Slice {
             memory: self.memory.into(),
             pairs: self.pairs.into_iter(),
             places: self.places.into_iter(),
-            read: read.into_iter(),
+            scattered_reads: read.reads.saturating_sub(1) as u64,
+            read: read.values.into_iter(),
             begin: 0,
         })
     }
@@ -162,10 +163,16 @@ pub(crate) struct ReadSlice {
     pairs: std::vec::IntoIter<SlicePair>,
     places: std::vec::IntoIter<Locator>,
     read: std::vec::IntoIter<Unchecked>,
+    scattered_reads: u64,
     begin: usize,
 }
 
 impl ReadSlice {
+    /// Reads that its values took beside one.
+    pub fn scattered_reads(&self) -> u64 {
+        self.scattered_reads
+    }
+
     /// The next pair. What can't be read is told to the store it was read from.
     pub fn next(&mut self, shared: &Shared) -> Result<Option<Pair>> {
         let Some(pair) = self.pairs.next() else { return Ok(None) };

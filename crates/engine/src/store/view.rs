@@ -4,7 +4,8 @@ use super::Shared;
 use super::slice::{Extent, ReadSlice, Slice};
 use bytes::Bytes;
 use std::sync::Arc;
-use stele_gc::Gc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use stele_gc::{Gc, Scanned};
 use stele_index::{Found, Lookup, View as IndexView, ViewIter};
 use stele_storage::{Cached, EngineView, Order, Pair, ScanOptions};
 use stele_types::{KeyRange, Result, ValueRef, mutant};
@@ -16,12 +17,15 @@ pub struct View {
     shared: Arc<Shared>,
     /// Told what users scan.
     gc: Option<Arc<Gc>>,
+    /// Reads of neighbours beside one for each slice, since a scan was last noted.
+    scattered_reads: AtomicU64,
 }
 
 impl View {
     /// For work of the store's own, or of a caller that says itself what is scanned.
     pub(crate) fn new(shared: &Arc<Shared>) -> Self {
-        Self { index: shared.index.view(), shared: shared.clone(), gc: None }
+        let (index, scattered_reads) = (shared.index.view(), AtomicU64::new(0));
+        Self { index, shared: shared.clone(), gc: None, scattered_reads }
     }
 
     /// Takes notes of what users scan.
@@ -62,6 +66,7 @@ impl View {
             Slice::collect(iter, extent).inspect_err(|error| self.shared.blocks.suspect(error))?;
         let mut pairs = Vec::with_capacity(slice.len());
         let mut read = self.read(slice)?;
+        self.scattered_reads.fetch_add(read.scattered_reads(), Ordering::Relaxed);
         let mut failed = None;
         // To its end also after a failure: all that can't be read is noted at once.
         loop {
@@ -141,7 +146,11 @@ impl EngineView for View {
         let (low, high) = if first.key <= last.key { (first, last) } else { (last, first) };
         // Copies: the pairs' keys share memory with all of their slice.
         let copy = |pair: &Pair| Bytes::copy_from_slice(&pair.key);
-        let bytes: usize = pairs.iter().map(|pair| pair.value.len()).sum();
-        gc.note_scan(&KeyRange::new(copy(low), copy(high)), pairs.len() as u64, bytes as u64);
+        let scanned = Scanned {
+            values: pairs.len() as u64,
+            bytes: pairs.iter().map(|pair| pair.value.len() as u64).sum(),
+            scattered_reads: self.scattered_reads.swap(0, Ordering::Relaxed),
+        };
+        gc.note_scan(&KeyRange::new(copy(low), copy(high)), scanned);
     }
 }

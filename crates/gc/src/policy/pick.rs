@@ -17,6 +17,12 @@ const UNDISCOVERED_SHARE_MAX: f64 = 0.05;
 const CHEAP_INDEX_SHARE: f64 = 0.01;
 /// Sorting is worth while for at least this share of unsorted bytes.
 const UNSORTED_SHARE_MIN: f64 = 0.1;
+/// This part of the live bytes may stay unsorted in memtables when the others are sorted.
+const LEFT_OF_LIVE: u64 = 64;
+/// No sort waits for a flush again so soon after one.
+const FREEZE_AGAIN_S: u64 = 2;
+/// A range is sorted by itself if it has at least this part of the live bytes, or half a value file.
+const PART_OF_LIVE: u64 = 16;
 /// One look at what is dead for this part of the live bytes written, and for these bytes at least.
 const DISCOVER_OF_LIVE: u64 = 4;
 const DISCOVER_BYTES_FLOOR: u64 = 32 << 20;
@@ -239,10 +245,13 @@ fn sort(state: &State, options: &GcOptions) -> Option<Choice> {
     if options.policy == PolicyKind::Wisckey || !worth(unsorted.saturating_add(unflushed)) {
         return None;
     }
-    // What only memtables refer to is sorted out of the runs that they become. A small store is not
-    // flushed for it again and again while it is written over.
-    let freezes =
-        unflushed > unsorted && unflushed >= discover_bytes_min(state.known_live_bytes(), options);
+    // What only memtables refer to is sorted out of the runs that they become.
+    let freezes = match worth(unsorted) {
+        // The sort that follows would leave it where it is.
+        true => unflushed >= live / LEFT_OF_LIVE && state.memtable_age_s >= FREEZE_AGAIN_S,
+        // A small store is not flushed for it again and again while it is written over.
+        false => unflushed >= discover_bytes_min(state.known_live_bytes(), options),
+    };
     let sort = |range: KeyRange| match freezes {
         true => Some(Choice::Freeze),
         false => worth(unsorted).then_some(Choice::Sort { range }),
@@ -256,6 +265,11 @@ fn sort(state: &State, options: &GcOptions) -> Option<Choice> {
     if scheduled || paid(state.scanned_bytes, live) {
         return sort(KeyRange::all());
     }
-    let hot = state.hot.as_ref().filter(|hot| paid(hot.scanned_bytes, hot.bytes))?;
+    // A part of a value file is no stream: many such would lie scattered in their turn.
+    let part_bytes_min = (options.value_file_bytes_max / 2).min(live / PART_OF_LIVE);
+    let hot = state
+        .hot
+        .as_ref()
+        .filter(|hot| hot.bytes >= part_bytes_min && paid(hot.scanned_bytes, hot.bytes))?;
     sort(hot.range.clone())
 }

@@ -1,7 +1,7 @@
 //! Phases, sorting and its triggers; every policy loses nothing.
 
 use crate::harness::{Random, Setup, Store, key, value};
-use stele_gc::{Forced, GcOptions, Phase, PolicyKind, Stage};
+use stele_gc::{Forced, GcOptions, Phase, PolicyKind, Scanned, Stage};
 use stele_types::KeyRange;
 
 const VALUE_BYTES: usize = 2 << 10;
@@ -66,10 +66,14 @@ fn scans_pay_for_sorting_the_range_they_read() {
     store.gc.force(Forced::MergeAll).unwrap();
     let range = KeyRange::new(key(100), key(150));
     let bytes = 50 * VALUE_BYTES as u64;
+    let in_order = Scanned { values: 50, bytes, scattered_reads: 0 };
+    for _ in 0..9 {
+        store.gc.note_scan(&range, in_order);
+    }
     for scans in 1..=2 {
         store.settle();
         assert_eq!(store.gc.stats().bytes.sort, 0, "after {scans} scans");
-        store.gc.note_scan(&range, 50, bytes);
+        store.gc.note_scan(&range, Scanned { scattered_reads: 49, ..in_order });
     }
     store.settle();
     let sorted = store.gc.stats().bytes.sort;
@@ -134,13 +138,14 @@ fn random_operations_lose_nothing_under_any_policy() {
             gc.space_amp_hard = gc.space_amp_target + 0.2;
             gc.tiers_max = 1 + random.below(6) as usize;
         }));
+        let scanned = Scanned { values: 20, bytes: 100_000, scattered_reads: 19 };
         for round in 0..600 {
             let i = random.below(150) as u32;
             let bytes = [0, 10, 100, 3000, 9000][random.below(5) as usize];
             match random.below(40) {
                 0 => store.delete_range(&key(i), &key(i + 5)),
                 1..=4 => store.delete(&key(i)),
-                5 => store.gc.note_scan(&KeyRange::new(key(i), key(i + 20)), 20, 100_000),
+                5 => store.gc.note_scan(&KeyRange::new(key(i), key(i + 20)), scanned),
                 6 => store.clock.advance_seconds(100),
                 7 if random.below(5) == 0 => store = store.crash(u64::from(round)),
                 _ => store.put(&key(i), &value(i, round, bytes)),

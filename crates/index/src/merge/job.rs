@@ -1,5 +1,6 @@
 //! A flush or a merge, done in slices.
 
+use super::ahead::{Ahead, ENTRY_BYTES};
 use super::drop_rule::DropRule;
 use super::{MergeProgress, MergeSpec, Merged, Output, ValueMover};
 use crate::index::Frozen;
@@ -9,9 +10,6 @@ use bytes::Bytes;
 use std::fmt;
 use std::sync::Arc;
 use stele_types::{Cause, Error, Result, RunId, ValueRef, mutant};
-
-/// Bytes counted for an entry besides key and inline value.
-const ENTRY_BYTES: u64 = 20;
 
 /// What a job turns into runs.
 #[derive(Clone, Debug)]
@@ -27,6 +25,8 @@ pub struct Job {
     merged: Merged,
     rule: DropRule,
     mover: Option<Box<dyn ValueMover>>,
+    /// Entries between the inputs and the output, where values move.
+    ahead: Ahead,
     /// `None` once the job has ended or failed.
     output: Option<Box<Output>>,
     cause: Cause,
@@ -64,7 +64,8 @@ impl Job {
     ) -> Self {
         let cause = output.cause();
         let output = Some(Box::new(output));
-        Self { target, merged, rule, mover, output, cause, bytes_total, bytes_done: 0 }
+        let ahead = Ahead::default();
+        Self { target, merged, rule, mover, ahead, output, cause, bytes_total, bytes_done: 0 }
     }
 
     /// What the written bytes are counted under.
@@ -85,19 +86,26 @@ impl Job {
         };
         let moved_before = self.moved_bytes();
         let mut bytes = 0;
-        while self.merged.key().is_some() {
-            bytes += self.pass_entry(&mut output)?;
+        while self.has_more() {
+            bytes += match self.mover.is_some() {
+                true => self.pass_ahead(&mut output)?,
+                false => self.pass_entry(&mut output)?,
+            };
             if bytes + self.moved_bytes() - moved_before >= bytes_max {
                 break;
             }
         }
         bytes += self.moved_bytes() - moved_before;
         self.bytes_done += bytes;
-        if self.merged.key().is_some() {
+        if self.has_more() {
             self.output = Some(output);
             return Ok(JobStep::More { bytes });
         }
         self.finish(output).map(JobStep::Done)
+    }
+
+    fn has_more(&self) -> bool {
+        self.merged.key().is_some() || !self.ahead.is_empty()
     }
 
     fn moved_bytes(&self) -> u64 {
@@ -110,21 +118,32 @@ impl Job {
         let Some(key) = self.merged.key() else { return Ok(0) };
         let mut bytes = key.len() as u64 + ENTRY_BYTES;
         if !self.merged.hidden() {
-            let mut found = self.merged.found()?;
+            let found = self.merged.found()?;
             if self.rule.keeps(key, &found) {
                 if output.is_full(key) {
                     cut(output, &mut self.mover, &self.target)?;
                 }
-                place(&mut self.mover, key, &mut found)?;
                 output.add(key, &found)?;
-                if let Found::Value { value: ValueRef::Inline(value), .. } = &found {
-                    bytes += value.len() as u64;
-                }
-                bytes *= 2;
+                bytes = bytes_of(key, &found);
             }
         }
         self.merged.advance()?;
         Ok(bytes)
+    }
+
+    /// The same where values move.
+    fn pass_ahead(&mut self, output: &mut Output) -> Result<u64> {
+        let mut bytes = 0;
+        if let Some(mover) = self.mover.as_deref_mut().filter(|_| self.ahead.is_empty()) {
+            bytes += self.ahead.fill(&mut self.merged, &self.rule, mover)?;
+        }
+        let Some((key, mut found)) = self.ahead.pop() else { return Ok(bytes) };
+        if output.is_full(key) {
+            cut(output, &mut self.mover, &self.target)?;
+        }
+        place(&mut self.mover, key, &mut found)?;
+        output.add(key, &found)?;
+        Ok(bytes + bytes_of(key, &found))
     }
 
     fn finish(&mut self, mut output: Box<Output>) -> Result<JobDone> {
@@ -142,6 +161,15 @@ impl JobDone {
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
+}
+
+/// Bytes of an entry read and written.
+fn bytes_of(key: &[u8], found: &Found) -> u64 {
+    let inline = match found {
+        Found::Value { value: ValueRef::Inline(value), .. } => value.len() as u64,
+        _ => 0,
+    };
+    2 * (key.len() as u64 + ENTRY_BYTES + inline)
 }
 
 fn place(mover: &mut Option<Box<dyn ValueMover>>, key: &[u8], found: &mut Found) -> Result<()> {

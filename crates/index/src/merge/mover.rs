@@ -2,8 +2,18 @@
 
 use stele_types::{Locator, Result};
 
+/// A value that is going to move: its key and its place.
+pub type Leaving<'a> = (&'a [u8], Locator);
+
 /// Decides, for each surviving value in key order, whether it moves, and writes it where it goes.
 pub trait ValueMover: Send {
+    /// Whether the value at `at` moves, if it can be read. Asked before it is placed.
+    fn moves(&self, key: &[u8], at: &Locator) -> bool;
+    /// Told of values that move, all of them in key order, before the first of them is placed: they
+    /// may be read together.
+    fn read_ahead(&mut self, leaving: &[Leaving<'_>]) {
+        let _ = leaving;
+    }
     /// Writes the value at `at` to its new place and returns that, or `None` for a value that stays.
     fn place(&mut self, key: &[u8], at: &Locator, expires_at_s: u64) -> Result<Option<Locator>>;
     /// Called before an output run is finished: every place returned so far must be durable on

@@ -206,8 +206,12 @@ pub struct MoveFile {
 }
 
 impl ValueMover for MoveFile {
-    fn place(&mut self, _key: &[u8], at: &Locator, _expires_at_s: u64) -> Result<Option<Locator>> {
-        if at.file != self.from {
+    fn moves(&self, _key: &[u8], at: &Locator) -> bool {
+        at.file == self.from
+    }
+
+    fn place(&mut self, key: &[u8], at: &Locator, _expires_at_s: u64) -> Result<Option<Locator>> {
+        if !self.moves(key, at) {
             return Ok(None);
         }
         self.moved += 1;

@@ -12,7 +12,7 @@
 mod read;
 mod write;
 
-pub(crate) use read::{SortedReader, head_before, meta};
+pub(crate) use read::{SortedReader, head_before, head_of, meta};
 pub(crate) use write::publish;
 pub use write::{SealedFile, SortedWriter};
 
@@ -24,6 +24,11 @@ use stele_types::{FileId, Lsn, StoreId};
 pub(crate) const RECORD_HEAD_BYTES: usize = 30;
 /// The key's length repeated.
 pub(crate) const RECORD_KEY_TAIL_BYTES: usize = 2;
+
+/// Bytes of a record before its value.
+pub(crate) fn bytes_before_value(key_bytes: usize) -> u32 {
+    (RECORD_HEAD_BYTES + key_bytes + RECORD_KEY_TAIL_BYTES) as u32
+}
 
 /// A record's fields but for its key and value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -130,6 +130,15 @@ impl SortedReader {
     }
 }
 
+/// Fields of the record at `place`, of which this is all before its value; `None` if it is not what was
+/// written, or another key's.
+pub(crate) fn head_of(head: &[u8], store: StoreId, place: Lsn, key: &[u8]) -> Option<RecordFields> {
+    let (fields, rest) = head.split_at_checked(RECORD_HEAD_BYTES)?;
+    let fields = RecordFields::decode(fields)?;
+    let is_whole = fields.checksum(store, place, key) == fields.crc;
+    (is_whole && rest.starts_with(key)).then_some(fields)
+}
+
 /// Fields and key of the record whose value lies at `at`.
 pub(crate) fn head_before(
     file: &dyn VfsFile,
