@@ -3,7 +3,7 @@
 use crate::process::{run_shown, run_shown_limited};
 use crate::workspace::{Workspace, cargo};
 use crate::{
-    cluster, cost, demo, docs, figures, fuzz, histories, mutants, peers, soak, spec, tidy,
+    cluster, cost, demo, docs, figures, fuzz, histories, measured, mutants, peers, soak, spec, tidy,
 };
 use anyhow::{Result, bail};
 use std::process::Command;
@@ -20,7 +20,7 @@ type Step = (&'static str, fn(&Workspace) -> Result<()>);
 /// Seconds that each fuzz target gets here; longer runs are made by hand.
 const FUZZ_SECONDS: u64 = 2;
 
-const STEPS: [Step; 16] = [
+const STEPS: [Step; 17] = [
     ("format", |w| run_cargo(w, &["fmt", "--all", "--check"])),
     ("lints", |w| {
         let lint = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
@@ -40,6 +40,7 @@ const STEPS: [Step; 16] = [
     ("benches", benches),
     ("figures", |w| figures::run(w, &figures::Options::tiny())),
     ("cost", |w| cost::run(w, &cost::Options::short())),
+    ("measured", |w| measured::run(w, &measured::Options::default())),
 ];
 
 /// Runs all steps, also after one failed; fails if any did.

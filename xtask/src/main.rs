@@ -9,6 +9,7 @@ mod docs;
 mod figures;
 mod fuzz;
 mod histories;
+mod measured;
 mod mutants;
 mod peers;
 mod process;
@@ -43,6 +44,9 @@ const USAGE: &str = "usage: cargo xtask <command>
           [--tiny] [--dev] [--work DIR] [--out DIR]
                             figures of the papers: measured, and one page with the papers' numbers
                             beside ours; NAME may be beginnings between commas
+  measured [--add FILES] [--bless]
+                            check or write docs/measured.md: what is kept of figures and peers;
+                            --add keeps a figures.jsonl or what peers printed
   catalogue [--bless]       check or write docs/testing.md: which test is about which fault
   fuzz [--seconds S] [--seed N] [--only NAME] [--guided]
                             run every fuzz target, 10 seconds each; --guided builds with coverage
@@ -109,6 +113,12 @@ fn run(arguments: &[String]) -> Result<()> {
             let options = figures::Options::from(&mut flags)?;
             flags.end()?;
             figures::run(&workspace, &options)
+        }
+        "measured" => {
+            let options =
+                measured::Options { add: flags.value("--add")?, bless: flags.switch("--bless") };
+            flags.end()?;
+            measured::run(&workspace, &options)
         }
         "catalogue" => {
             let bless = flags.switch("--bless");

@@ -2,6 +2,7 @@
 //! repository make the numbers, and one page shows each beside the paper's.
 
 mod device;
+mod kept;
 mod limits;
 mod measure;
 mod memory;
@@ -29,6 +30,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 use undo::Undo;
+
+pub use kept::{Kept, newest as newest_kept, rounded};
 
 const ROUNDS: u64 = 5;
 const LIBRARY: &str = "librocksdb.so";
@@ -103,9 +106,7 @@ impl Options {
 
 /// Measures the figures and writes the page. Fails if a declared series has no number.
 pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
-    let file = workspace.root.join("xtask/figures.toml");
-    let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
-    let spec = Spec::parse(&text).with_context(|| format!("reading {}", file.display()))?;
+    let spec = declared(&workspace.root)?;
     let figures = chosen(&spec, options.only.as_deref())?;
     let has_rocksdb = has_rocksdb();
     let is_wanted = |series: &str| {
@@ -168,6 +169,22 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         shown.extend((!figure.series.is_empty()).then_some(figure));
     }
     finish(&out, &header, &shown, &spec.ours)
+}
+
+fn declared(root: &Path) -> Result<Spec> {
+    let file = root.join("xtask/figures.toml");
+    let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+    Spec::parse(&text).with_context(|| format!("reading {}", file.display()))
+}
+
+/// What is kept of the text of a `figures.jsonl`.
+pub fn read_kept(root: &Path, text: &str, date: &str) -> Result<Vec<Kept>> {
+    kept::read(&declared(root)?, text, date)
+}
+
+/// Where ours is behind, and tables of what is kept.
+pub fn kept_tables(root: &Path, lines: &[Kept]) -> Result<(Vec<String>, String)> {
+    kept::tables(&declared(root)?, lines)
 }
 
 /// Figures whose names begin so.

@@ -1,0 +1,260 @@
+//! What the repository keeps of measured figures: the rounds of each series at each place, without
+//! curves.
+
+use super::limits::{behind, words};
+use super::measure::{Measurement, Results};
+use super::numbers::{Shown, number};
+use super::plan::Amounts;
+use super::plot::short;
+use super::spec::Spec;
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+/// Fields that are kept beside those that figures show.
+const BESIDE: [&str; 2] = ["p99_us", "cpu_us_per_op"];
+
+/// One series at one place.
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
+pub struct Kept {
+    pub commit: String,
+    pub date: String,
+    pub device: String,
+    pub run: String,
+    pub x: String,
+    pub series: String,
+    pub phase: String,
+    /// By path of a field, the number of each round; `None` where a call failed.
+    pub rounds: BTreeMap<String, Vec<Option<f64>>>,
+}
+
+impl Kept {
+    /// What a later measurement replaces.
+    fn place(&self) -> (&str, &str, &str, &str, &str) {
+        (&self.device, &self.run, &self.x, &self.series, &self.phase)
+    }
+}
+
+/// Kept lines of what `figures` wrote to `figures.jsonl`.
+pub fn read(spec: &Spec, text: &str, date: &str) -> Result<Vec<Kept>> {
+    let lines = text.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
+    let setup = lines.iter().find_map(|line| line["setup"].as_array());
+    let setup: Vec<&str> =
+        setup.context("no setup in it")?.iter().filter_map(Value::as_str).collect();
+    let said = |name: &str| setup.iter().find_map(|line| line.strip_prefix(name));
+    ensure!(said("build: ") == Some("release"), "it is not of a release build");
+    let commit = said("commit: ").context("it does not say of which commit it is")?;
+    // Without the name of the device.
+    let device = said("device: ").context("it does not say of which device it is")?;
+    let device = device.split(" (").next().unwrap_or(device);
+    let mut kept: Vec<Kept> = Vec::new();
+    for line in lines.iter().filter(|line| line["measured"].is_object()) {
+        let text = |name: &str| line[name].as_str().map(str::to_owned).context(name.to_owned());
+        let new = Kept {
+            commit: commit.to_owned(),
+            date: date.to_owned(),
+            device: device.to_owned(),
+            run: text("run")?,
+            x: text("x")?,
+            series: text("series")?,
+            phase: text("phase")?,
+            rounds: BTreeMap::new(),
+        };
+        let round = line["round"].as_u64().context("round")?.saturating_sub(1) as usize;
+        let at = match kept.iter().position(|it| it.place() == new.place()) {
+            Some(at) => at,
+            None => {
+                kept.push(new);
+                kept.len() - 1
+            }
+        };
+        for field in fields(spec, &kept[at].run) {
+            let Some(found) = number(&line["measured"], &field) else { continue };
+            let rounds = kept[at].rounds.entry(field).or_default();
+            rounds.resize(rounds.len().max(round + 1), None);
+            rounds[round] = Some(rounded(found));
+        }
+    }
+    Ok(kept)
+}
+
+/// Of this run.
+fn fields(spec: &Spec, run: &str) -> BTreeSet<String> {
+    let shown = spec.figures.iter().filter(|figure| figure.run == run);
+    shown.map(|figure| figure.field.clone()).chain(BESIDE.map(str::to_owned)).collect()
+}
+
+/// Four digits.
+pub fn rounded(number: f64) -> f64 {
+    format!("{number:.3e}").parse().unwrap_or(number)
+}
+
+/// The newest of each place, in the order in which they came.
+pub fn newest(lines: Vec<Kept>) -> Vec<Kept> {
+    let is_newest = |at: usize| !lines[at + 1..].iter().any(|it| it.place() == lines[at].place());
+    (0..lines.len()).filter(|at| is_newest(*at)).map(|at| lines[at].clone()).collect()
+}
+
+/// Where ours is behind, and the figures as text.
+pub fn tables(spec: &Spec, lines: &[Kept]) -> Result<(Vec<String>, String)> {
+    let (mut limits, mut text) = (Vec::new(), String::new());
+    let devices: BTreeSet<&str> = lines.iter().map(|line| line.device.as_str()).collect();
+    for device in devices {
+        let of_device: Vec<&Kept> = lines.iter().filter(|line| line.device == device).collect();
+        let results = results(&of_device);
+        let mut shown = Vec::new();
+        for figure in &spec.figures {
+            let run = spec.run(&figure.run)?;
+            let is_there =
+                |series: &str| of_device.iter().any(|it| it.run == run.name && it.series == series);
+            let amounts = Amounts { scale: 1.0, is_tiny: false };
+            let mut figure = Shown::new(figure, run, amounts, &results, is_there);
+            let has = |series: &str, figure: &Shown<'_>| {
+                figure.places.iter().any(|place| figure.spread(series, place).is_some())
+            };
+            figure.series = figure.series.iter().copied().filter(|it| has(it, &figure)).collect();
+            shown.extend((!figure.series.is_empty()).then_some(figure));
+        }
+        limits.extend(behind(&shown, &spec.ours).iter().map(|it| format!("{device}: {it}")));
+        let _ = writeln!(text, "\n## {device}");
+        for figure in &shown {
+            section(&mut text, figure, &of_device);
+        }
+    }
+    Ok((limits, text))
+}
+
+fn results(lines: &[&Kept]) -> Results {
+    let mut results = Results::default();
+    for kept in lines {
+        let rounds = kept.rounds.values().map(Vec::len).max().unwrap_or(0);
+        for round in 0..rounds {
+            let mut line = json!({});
+            for (field, numbers) in &kept.rounds {
+                if let Some(Some(number)) = numbers.get(round) {
+                    let at = field.split('.').fold(&mut line, |value, name| &mut value[name]);
+                    *at = json!(number);
+                }
+            }
+            results.measured.push(Measurement {
+                run: kept.run.clone(),
+                point: kept.x.clone(),
+                series: kept.series.clone(),
+                round: round as u64,
+                phase: kept.phase.clone(),
+                line,
+            });
+        }
+    }
+    results
+}
+
+fn section(text: &mut String, shown: &Shown<'_>, lines: &[&Kept]) {
+    let figure = shown.figure;
+    let of_run = || lines.iter().filter(|line| line.run == figure.run);
+    let commits: BTreeSet<&str> = of_run().map(|line| line.commit.as_str()).collect();
+    let rounds = of_run().flat_map(|line| line.rounds.values().map(Vec::len)).min().unwrap_or(0);
+    let commits: Vec<&str> = commits.into_iter().collect();
+    let _ = writeln!(
+        text,
+        "\n### {}: {}\n\n{} In {}; {} is better. {rounds} rounds, {}.\n",
+        figure.name,
+        figure.paper,
+        figure.caption,
+        figure.unit,
+        figure.better.word(),
+        commits.join(", "),
+    );
+    let _ = write!(text, "| series |");
+    shown.places.iter().for_each(|place| {
+        let _ = write!(text, " {} |", place.x);
+    });
+    let _ = writeln!(text, "\n|---|{}", "--:|".repeat(shown.places.len()));
+    for series in &shown.series {
+        let _ = write!(text, "| {series} |");
+        for place in &shown.places {
+            let Some(spread) = shown.spread(series, place) else {
+                text.push_str(" |");
+                continue;
+            };
+            let _ = write!(text, " {}", short(spread.median));
+            let base = figure.base.as_deref();
+            let ratio = base.filter(|base| base != series);
+            if let Some(ratio) = ratio.and_then(|base| shown.ratio(series, base, place)) {
+                let _ = write!(text, " ({ratio:.2}×)");
+            }
+            text.push_str(" |");
+        }
+        text.push('\n');
+    }
+    for claim in &figure.paper_says {
+        let theirs = claim.ratio.or(claim.value);
+        if let (Some(ours), Some(theirs)) = (shown.ours(claim), theirs) {
+            let _ = writeln!(
+                text,
+                "\n{}: {}; the paper's {}: {}.",
+                claim.series,
+                words(shown, claim, ours),
+                claim.of.as_ref().unwrap_or(&claim.series),
+                words(shown, claim, theirs)
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> Spec {
+        Spec::parse(include_str!("sample.toml")).unwrap()
+    }
+
+    fn measured(round: u64, series: &str, ops_per_s: f64) -> String {
+        let line = json!({"run": "values", "x": "1 KiB", "series": series, "round": round, "phase": "put",
+            "measured": {"ops_per_s": ops_per_s, "mean_us": 1e6 / ops_per_s, "per_100_ms": [1, 2]}});
+        line.to_string()
+    }
+
+    fn file(lines: &[String]) -> String {
+        let setup =
+            json!({"setup": ["commit: abc", "build: release", "device: a disk (/dev/x, ext4)"]});
+        format!("{setup}\n{}\n", lines.join("\n"))
+    }
+
+    #[test]
+    fn rounds_are_kept_by_place_and_the_newest_measurement_counts() {
+        let rounds = [
+            measured(1, "original", 100.0),
+            measured(1, "stele", 50.0),
+            measured(2, "original", 123.456),
+        ];
+        let mut kept = read(&spec(), &file(&rounds), "2026-01-01").unwrap();
+        assert_eq!(kept.len(), 2);
+        assert_eq!((kept[0].device.as_str(), kept[0].commit.as_str()), ("a disk", "abc"));
+        assert_eq!(kept[0].rounds["ops_per_s"], [Some(100.0), Some(123.5)]);
+        assert!(!kept[0].rounds.contains_key("per_100_ms"));
+        kept.extend(read(&spec(), &file(&[measured(1, "stele", 300.0)]), "2026-01-02").unwrap());
+        let kept = newest(kept);
+        assert_eq!((kept.len(), kept[1].date.as_str()), (2, "2026-01-02"));
+        let (limits, text) = tables(&spec(), &kept).unwrap();
+        assert!(limits.iter().all(|limit| limit.starts_with("a disk: ")), "{limits:?}");
+        assert!(text.contains("| original | 112 | |\n| stele | 300 (3.00×) | |\n"), "{text}");
+    }
+
+    #[test]
+    fn who_is_behind_is_named_first() {
+        let rounds = [measured(1, "original", 100.0), measured(1, "stele", 50.0)];
+        let kept = read(&spec(), &file(&rounds), "2026-01-01").unwrap();
+        let (limits, _) = tables(&spec(), &kept).unwrap();
+        assert!(limits.iter().any(|it| it.contains("stele is behind original at 1 KiB")));
+    }
+
+    #[test]
+    fn a_development_build_is_not_kept() {
+        let text = file(&[measured(1, "stele", 1.0)]).replace("release", "development");
+        assert!(read(&spec(), &text, "").unwrap_err().to_string().contains("release"));
+    }
+}
