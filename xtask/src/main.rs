@@ -114,12 +114,7 @@ fn run(arguments: &[String]) -> Result<()> {
             flags.end()?;
             figures::run(&workspace, &options)
         }
-        "measured" => {
-            let options =
-                measured::Options { add: flags.value("--add")?, bless: flags.switch("--bless") };
-            flags.end()?;
-            measured::run(&workspace, &options)
-        }
+        "measured" => measured(&workspace, flags),
         "catalogue" => {
             let bless = flags.switch("--bless");
             flags.end()?;
@@ -173,6 +168,12 @@ fn tikv(flags: &mut Flags) -> Result<Option<(PathBuf, PathBuf)>> {
         (None, None) => Ok(None),
         _ => bail!("--tikv and --pd come together: TiKV's store and its placement driver"),
     }
+}
+
+fn measured(workspace: &Workspace, mut flags: Flags) -> Result<()> {
+    let options = measured::Options { add: flags.value("--add")?, bless: flags.switch("--bless") };
+    flags.end()?;
+    measured::run(workspace, &options)
 }
 
 fn sim_mutants(workspace: &Workspace, mut flags: Flags) -> Result<()> {

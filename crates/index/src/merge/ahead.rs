@@ -5,9 +5,11 @@ use super::{DropRule, Leaving, Merged, ValueMover};
 use crate::slot::Found;
 use stele_types::{Result, ValueRef};
 
-/// Most values that are read together, and about how many bytes of them.
-const VALUES_MAX: usize = 1024;
-const VALUE_BYTES_MAX: u64 = 4 << 20;
+/// Most values that are read together, so that a device of few reads a second has done them within a
+/// tenth of one.
+const VALUES_MAX: usize = 256;
+/// About how many bytes of them: as many as a step may work on, within these.
+const VALUE_BYTES: (u64, u64) = (64 << 10, 4 << 20);
 /// Most entries, and bytes of their keys and inline values, held for that.
 const ENTRIES_MAX: usize = 8192;
 const MEMORY_BYTES_MAX: usize = 1 << 20;
@@ -29,14 +31,16 @@ impl Ahead {
         self.next == self.entries.len()
     }
 
-    /// Takes the next entries that stay, once the last ones are used up; returns the bytes of those
-    /// that don't.
+    /// Takes the next entries that stay, once the last ones are used up, for a step of `bytes_max`;
+    /// returns the bytes of those that don't.
     pub fn fill(
         &mut self,
         merged: &mut Merged,
         rule: &DropRule,
         mover: &mut dyn ValueMover,
+        bytes_max: u64,
     ) -> Result<u64> {
+        let value_bytes_max = bytes_max.clamp(VALUE_BYTES.0, VALUE_BYTES.1);
         self.keys.clear();
         self.entries.clear();
         self.next = 0;
@@ -63,9 +67,10 @@ impl Ahead {
             }
             merged.advance()?;
             if leaving.len() >= VALUES_MAX
-                || leaving_bytes >= VALUE_BYTES_MAX
+                || leaving_bytes >= value_bytes_max
                 || self.entries.len() >= ENTRIES_MAX
                 || self.keys.len() + inline_bytes >= MEMORY_BYTES_MAX
+                || passed_bytes >= value_bytes_max
             {
                 break;
             }

@@ -88,7 +88,7 @@ impl Job {
         let mut bytes = 0;
         while self.has_more() {
             bytes += match self.mover.is_some() {
-                true => self.pass_ahead(&mut output)?,
+                true => self.pass_ahead(&mut output, bytes_max)?,
                 false => self.pass_entry(&mut output)?,
             };
             if bytes + self.moved_bytes() - moved_before >= bytes_max {
@@ -132,10 +132,10 @@ impl Job {
     }
 
     /// The same where values move.
-    fn pass_ahead(&mut self, output: &mut Output) -> Result<u64> {
+    fn pass_ahead(&mut self, output: &mut Output, bytes_max: u64) -> Result<u64> {
         let mut bytes = 0;
         if let Some(mover) = self.mover.as_deref_mut().filter(|_| self.ahead.is_empty()) {
-            bytes += self.ahead.fill(&mut self.merged, &self.rule, mover)?;
+            bytes += self.ahead.fill(&mut self.merged, &self.rule, mover, bytes_max)?;
         }
         let Some((key, mut found)) = self.ahead.pop() else { return Ok(bytes) };
         if output.is_full(key) {
