@@ -103,6 +103,7 @@ impl Mover {
         version: Lsn,
         expires_at_s: u64,
         value: &[u8],
+        value_crc: u32,
     ) -> Result<Locator> {
         if self.writer.as_ref().is_some_and(|writer| writer.bytes() >= self.file_bytes_max) {
             self.finish_file()?;
@@ -112,7 +113,7 @@ impl Mover {
             None => self.writer.insert(self.log.sorted_writer(self.plan.cause())?),
         };
         let before = writer.bytes();
-        let at = writer.append(key, version, expires_at_s, value)?;
+        let at = writer.append_summed(key, version, expires_at_s, value, value_crc)?;
         self.moved.bytes.fetch_add(writer.bytes() - before, Ordering::Relaxed);
         Ok(at)
     }
@@ -160,7 +161,7 @@ impl ValueMover for Mover {
         let expires_at_s =
             if mutant::active("gc.relocated_expiry_lost") { 0 } else { expires_at_s };
         self.read_bytes += value.len() as u64;
-        self.append(key, version, expires_at_s, &value).map(Some)
+        self.append(key, version, expires_at_s, &value, at.crc).map(Some)
     }
 
     // Places are durable before a run refers to them.

@@ -4,7 +4,7 @@ use crate::append::Appender;
 use crate::dir::Dir;
 use crate::iter::LogIter;
 use crate::read::RecordHead;
-use crate::read_many::{ReadMany, Unchecked};
+use crate::read_many::{How, ReadMany, Unchecked};
 use crate::region::RegionLog;
 use crate::remove;
 use crate::replay::ReplayEntry;
@@ -125,7 +125,7 @@ impl Log {
 
     /// [`Log::read_many`] off the device itself: for who looks for damage.
     pub fn read_many_direct(&self, at: &[Locator]) -> Result<Vec<Unchecked>> {
-        Ok(self.shared.read_many_past(at, 0)?.values)
+        Ok(self.shared.read_many_so(at, How::FROM_DEVICE)?.values)
     }
 
     /// Reads ahead what [`Log::record`] is asked next: values, each with the length of its key, and

@@ -2,7 +2,7 @@
 //! in sorted files.
 
 use crate::dir::Name;
-use crate::read_many::Unchecked;
+use crate::read_many::{How, Unchecked};
 use crate::shared::Shared;
 use crate::sorted;
 use bytes::Bytes;
@@ -15,7 +15,7 @@ impl Shared {
             Ok(Locator { offset: at.offset - before, length: at.length + before, ..*at })
         };
         let whole: Vec<Locator> = places.iter().map(whole).collect::<Result<_>>()?;
-        Ok(self.read_many(&whole)?.values)
+        Ok(self.read_many_so(&whole, How::IN_BACKGROUND)?.values)
     }
 
     pub fn record(&self, key: &[u8], at: &Locator, read: Unchecked) -> Result<(Bytes, Lsn)> {

@@ -53,6 +53,10 @@ pub struct Size {
     pub follower: Option<Stages>,
     /// Of all nodes, while it was measured: their time is in stage `other`.
     pub threads_ended: u64,
+    /// Bytes a node wrote for each byte of keys and values, by cause, the mean of all; older lines have
+    /// none.
+    #[serde(default)]
+    pub written: BTreeMap<String, f64>,
 }
 
 /// Microseconds of processor time for each put, by stage.
@@ -121,6 +125,10 @@ impl Size {
         let puts = round["operations"].as_u64().filter(|puts| *puts > 0).context("no puts")?;
         let led: Option<Vec<u64>> = serde_json::from_value(servers["regions_led"].clone())?;
         let ended: Vec<u64> = serde_json::from_value(servers["threads_ended"].clone())?;
+        let written: Vec<BTreeMap<String, f64>> =
+            serde_json::from_value(servers["written_bytes_per_payload_byte_by_cause"].clone())
+                .context("the nodes did not say what they wrote")?;
+        ensure!(written.len() == nodes, "{} of {nodes} nodes said what they wrote", written.len());
         let leader = led.and_then(|led| only_leader(&led));
         let others = |leader| (0..nodes).filter(move |node| *node != leader);
         let of = |nodes: &mut dyn Iterator<Item = usize>| {
@@ -134,6 +142,7 @@ impl Size {
             leader: leader.map(|leader| of(&mut std::iter::once(leader))),
             follower: leader.map(|leader| of(&mut others(leader))),
             threads_ended: ended.iter().sum(),
+            written: mean_written(&written),
         })
     }
 }
@@ -158,6 +167,15 @@ fn mean(nodes: &[&Stages]) -> Stages {
     sums
 }
 
+fn mean_written(nodes: &[BTreeMap<String, f64>]) -> BTreeMap<String, f64> {
+    let mut means = BTreeMap::new();
+    for (cause, bytes) in nodes.iter().flatten() {
+        *means.entry(cause.clone()).or_insert(0.0) += bytes / nodes.len() as f64;
+    }
+    means.values_mut().for_each(|bytes| *bytes = (*bytes * 1000.0).round() / 1000.0);
+    means
+}
+
 /// Two digits after the point: more is noise.
 fn rounded(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
@@ -180,6 +198,7 @@ pub fn sample(commit: &str) -> Line {
         leader: Some(stages(2.0)),
         follower: Some(stages(0.5)),
         threads_ended: 0,
+        written: [("log".to_owned(), 1.02), ("sidecar".to_owned(), 0.026)].into(),
     };
     Line {
         commit: commit.to_owned(),
@@ -209,6 +228,9 @@ mod tests {
             "servers": {
                 "processor_us_per_operation_by_stage": [node(1.0), node(6.0), node(2.0)],
                 "regions_led": [0, 2, 0], "threads_ended": [0, 1, 2],
+                "written_bytes_per_payload_byte_by_cause": [
+                    {"log": 1.02}, {"log": 1.02, "flush": 0.3}, {"log": 1.023},
+                ],
             },
         })
     }
@@ -220,6 +242,8 @@ mod tests {
         assert_eq!(size.leader.as_ref().unwrap()["store"].user, 6.0);
         assert_eq!(size.follower.as_ref().unwrap()["store"].user, 1.5);
         assert_eq!((size.puts, size.threads_ended, total(&size.replica)), (10, 3, 4.0));
+        let written = [("flush".to_owned(), 0.1), ("log".to_owned(), 1.021)];
+        assert_eq!(size.written, written.into());
     }
 
     #[test]
@@ -240,7 +264,9 @@ mod tests {
         nothing["operations"] = json!(0);
         let mut others = round();
         others["servers"] = json!({});
-        for round in [failed, nothing, others] {
+        let mut silent = round();
+        silent["servers"]["written_bytes_per_payload_byte_by_cause"] = json!(null);
+        for round in [failed, nothing, others, silent] {
             Size::of(&round, 1024, 3).unwrap_err();
         }
         Size::of(&round(), 1024, 4).unwrap_err();

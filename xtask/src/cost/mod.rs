@@ -194,13 +194,14 @@ fn commit(root: &Path) -> (Option<String>, String) {
 fn machine(folder: &Path) -> Result<Machine> {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    let mut stat = Command::new("stat");
-    let kind = stat.args(["-f", "-c", "%T"]).arg(folder).output().context("starting stat")?;
-    ensure!(kind.status.success(), "{stat:?}: {}", String::from_utf8_lossy(&kind.stderr));
+    let mut df = Command::new("df");
+    let kind = df.arg("--output=fstype").arg(folder).output().context("starting df")?;
+    ensure!(kind.status.success(), "{df:?}: {}", String::from_utf8_lossy(&kind.stderr));
+    let kind = String::from_utf8_lossy(&kind.stdout);
     Ok(Machine {
         processor: model.map_or("unknown", |(_, model)| model.trim()).to_owned(),
         cores: std::thread::available_parallelism().map_or(0, usize::from) as u64,
-        file_system: String::from_utf8_lossy(&kind.stdout).trim().to_owned(),
+        file_system: kind.lines().last().unwrap_or_default().trim().to_owned(),
     })
 }
 

@@ -19,7 +19,8 @@ pub fn page(lines: &[Line], file: &str) -> String {
          cost`). *network*: the async runtime, with both protocols, requests and the transport between \
          nodes; *store*: consensus, the log and what is applied; *maintenance*: flushes, merges and \
          garbage collection; *other*: the rest of the process. The leader and one follower are told apart \
-         where one node led all the time. Rows of different machines, file systems or clients can't be compared.\n\n"
+         where one node led all the time. *bytes a byte*: what a node wrote to its files for each byte of keys \
+         and values, by cause; less than a hundredth is left out. Rows of different machines, file systems or clients can't be compared.\n\n"
     );
     match newest {
         [] => text.push_str("No lines yet.\n"),
@@ -36,8 +37,9 @@ pub fn table(lines: &[Line]) -> String {
     for name in stages.iter().copied().chain(after) {
         let _ = write!(text, " {name} |");
     }
-    text.push_str("\n|---|---|---|---|--:|--:|--:|");
+    text.push_str(" bytes a byte |\n|---|---|---|---|--:|--:|--:|");
     text.push_str(&"--:|".repeat(stages.len() + after.len()));
+    text.push_str("---|");
     text.push('\n');
     for line in lines.iter().rev() {
         for size in &line.sizes {
@@ -73,7 +75,19 @@ fn row(text: &mut String, line: &Line, size: &Size, stages: &[&str]) {
     for us in rest {
         let _ = write!(text, " {} |", cell(us));
     }
-    text.push('\n');
+    let _ = writeln!(text, " {} |", written(size));
+}
+
+/// The sum, and its causes, most first.
+fn written(size: &Size) -> String {
+    if size.written.is_empty() {
+        return "-".to_owned();
+    }
+    let mut causes: Vec<_> = size.written.iter().filter(|(_, bytes)| **bytes >= 0.01).collect();
+    causes.sort_by(|a, b| b.1.total_cmp(a.1));
+    let causes: Vec<String> =
+        causes.into_iter().map(|(cause, bytes)| format!("{cause} {bytes:.2}")).collect();
+    format!("{:.2}: {}", size.written.values().sum::<f64>(), causes.join(", "))
 }
 
 fn cell(us: Option<f64>) -> String {
@@ -119,16 +133,16 @@ mod tests {
         assert_eq!(
             rows[0],
             "| commit | date | machine | build | clients | value | puts/s | network | store | \
-             maintenance | other | µs a put | of it system | leader | follower |"
+             maintenance | other | µs a put | of it system | leader | follower | bytes a byte |"
         );
         assert_eq!(
             rows[2],
             "| new | 2026-01-02 | P, 2 cores, ext4 | release | 64 | 1 KiB | 500 | 12.0 | 8.0 | 1.0 | - | 21.0 | \
-             6.5 | 42.0 | 10.5 |"
+             6.5 | 42.0 | 10.5 | 1.05: log 1.02, sidecar 0.03 |"
         );
         assert!(rows[3].starts_with("| new |") && rows[3].contains("| 16 KiB |"), "{}", rows[3]);
         assert!(rows[4].starts_with("| old |") && rows.len() == 6, "{page}");
-        assert!(rows.iter().all(|row| row.matches('|').count() == 16), "{page}");
+        assert!(rows.iter().all(|row| row.matches('|').count() == 17), "{page}");
     }
 
     #[test]

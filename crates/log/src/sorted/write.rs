@@ -14,13 +14,16 @@ use std::sync::Arc;
 use stele_types::checksum::crc32c;
 use stele_types::command::check_pair;
 use stele_types::{Cause, Error, FileId, Locator, Lsn, Result, mutant};
-use stele_vfs::VfsFile;
+use stele_vfs::{AlignedBuf, VfsFile};
 
-const BUFFER_BYTES: usize = 256 << 10;
+/// Written at once: a device takes this much in few requests.
+const BUFFER_BYTES: usize = 1 << 20;
 /// Most bytes of a snapshot's file that wait for a sync.
 const SYNC_BYTES: u64 = 8 << 20;
 
-/// Writes values in key order to a new file. Dropped unfinished, the file is abandoned.
+/// Writes values in key order to a new file, past the page cache if the options say so: what piles up in
+/// it is written when the file is synced, and the log's syncs wait for it. Dropped unfinished, the file
+/// is abandoned.
 #[derive(Debug)]
 pub struct SortedWriter {
     shared: Arc<Shared>,
@@ -28,10 +31,10 @@ pub struct SortedWriter {
     file: Arc<dyn VfsFile>,
     temporary: PathBuf,
     cause: Cause,
-    /// Bytes before `buffer`.
+    /// Bytes before `buffer`: whole blocks of a file past the page cache.
     written: u64,
     synced: u64,
-    buffer: Vec<u8>,
+    buffer: AlignedBuf,
     totals: SortedTotals,
     finished: bool,
 }
@@ -41,9 +44,10 @@ impl SortedWriter {
         shared.poison.check()?;
         let id = shared.allocate_file();
         let temporary = shared.dir.path.join(format!("{}.tmp", Name::Sorted(id)));
-        let file = shared.dir.create(&temporary, false)?;
+        let file = shared.dir.create(&temporary, shared.dir.direct)?;
         let header = FileHeader { magic: Magic::Sorted, store: shared.dir.store, file: id };
-        let buffer = header.encode();
+        let mut buffer = AlignedBuf::in_large_pages();
+        buffer.extend_from_slice(&header.encode());
         debug_assert_eq!(buffer.len(), FILE_HEADER_BYTES);
         let totals = SortedTotals::new();
         let (written, synced, finished) = (0, 0, false);
@@ -69,6 +73,19 @@ impl SortedWriter {
         expires_at_s: u64,
         value: &[u8],
     ) -> Result<Locator> {
+        self.append_summed(key, version, expires_at_s, value, crc32c(value))
+    }
+
+    /// The same of a value whose CRC-32C is known. A value that moves keeps the sum that it was first
+    /// written with: what damaged it on the way shows.
+    pub fn append_summed(
+        &mut self,
+        key: &[u8],
+        version: Lsn,
+        expires_at_s: u64,
+        value: &[u8],
+        value_crc: u32,
+    ) -> Result<Locator> {
         check_pair(key, value)?;
         let begin = self.bytes();
         let whole = (RECORD_HEAD_BYTES + 2 + key.len() + value.len() + FOOTER_BYTES) as u64;
@@ -77,7 +94,7 @@ impl SortedWriter {
         }
         let mut fields = RecordFields {
             value_bytes: value.len() as u32,
-            value_crc: crc32c(value),
+            value_crc,
             version,
             expires_at_s,
             key_bytes: key.len() as u16,
@@ -118,7 +135,13 @@ impl SortedWriter {
             fields: self.totals.fields(),
         };
         self.buffer.extend_from_slice(&footer.encode());
-        self.write()?;
+        let end = self.bytes();
+        let block_bytes = self.block_bytes();
+        self.buffer.pad_to_multiple(block_bytes);
+        self.write(self.buffer.len())?;
+        if self.written > end {
+            self.file.set_len(end).map_err(|error| self.shared.poison.unless_full(error))?;
+        }
         // Durable before anything may refer to it: the values' old home goes next.
         if !mutant::active("log.sorted_skip_sync") {
             self.sync()?;
@@ -126,7 +149,7 @@ impl SortedWriter {
         self.finished = true;
         let meta = FileMeta {
             kind: FileKind::Sorted,
-            bytes: self.written,
+            bytes: end,
             payload_bytes: self.totals.payload_bytes,
             min_lsn: self.totals.min_version,
             max_lsn: self.totals.max_version,
@@ -144,23 +167,30 @@ impl SortedWriter {
         totals.max_version = totals.max_version.max(version);
     }
 
-    /// Writes what is buffered. A snapshot's file is synced on the way, so that the last sync, and
-    /// syncs of the log beside it, find little to wait for.
+    /// Writes whole blocks of what is buffered. A snapshot's file is synced on the way, so that the last
+    /// sync, and syncs of the log beside it, find little to wait for.
     fn flush(&mut self) -> Result<()> {
-        self.write()?;
+        self.write(self.buffer.len() / self.block_bytes() * self.block_bytes())?;
         if self.cause == Cause::Snapshot && self.written - self.synced >= SYNC_BYTES {
             self.sync()?;
         }
         Ok(())
     }
 
-    fn write(&mut self) -> Result<()> {
-        let written = self.file.write_at(&[IoSlice::new(&self.buffer)], self.written, self.cause);
+    /// Writes the first `bytes` of what is buffered; the rest moves to the front.
+    fn write(&mut self, bytes: usize) -> Result<()> {
+        let (front, _) = self.buffer.split_at(bytes);
+        let written = self.file.write_at(&[IoSlice::new(front)], self.written, self.cause);
         written.map_err(|error| self.shared.poison.unless_full(error))?;
-        self.written += self.buffer.len() as u64;
-        self.buffer.clear();
+        self.written += bytes as u64;
+        self.buffer.copy_within(bytes.., 0);
+        self.buffer.resize(self.buffer.len() - bytes);
         self.buffer.shrink_to(2 * BUFFER_BYTES);
         Ok(())
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.file.block_bytes().unwrap_or(1)
     }
 
     fn sync(&mut self) -> Result<()> {

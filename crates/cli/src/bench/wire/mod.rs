@@ -1,5 +1,6 @@
 //! `stele bench wire`: one load generator for Stele and for other servers, side by side in one run.
 
+mod causes;
 mod driver;
 mod etcd;
 mod page;
@@ -56,10 +57,10 @@ async fn measure(args: &BenchWire) -> Result<Vec<Round>> {
             eprintln!("round {} of {}: {url}", number + 1, args.rounds);
             let part = Part { workload: args.load.workload, round: number, duration: None };
             let led = servers.regions_led(url, target).await;
-            let (before, own) = (servers.used()?, processor_seconds(std::process::id())?);
+            let (before, own) = (servers.used(url).await?, processor_seconds(std::process::id())?);
             let run = driver::run(args, target, &records, part).await?;
             let own = processor_seconds(std::process::id())? - own;
-            let used = servers.used()?;
+            let used = servers.used(url).await?;
             // Who led only for a part of the time is neither leader nor follower.
             let led_still = servers.regions_led(url, target).await;
             let used = used.since(&before, &run, led.filter(|led| led_still.as_ref() == Some(led)));

@@ -1,5 +1,7 @@
-//! What the measured servers used: processor time and device bytes, from the kernel.
+//! What the measured servers used: processor time and device bytes, from the kernel; and of Stele's, what
+//! they wrote why.
 
+use super::causes::{self, Causes};
 use super::driver::Run;
 use super::stages::Look;
 use super::target::Target;
@@ -19,6 +21,8 @@ pub struct Servers {
 pub struct Used {
     each: Vec<(Look, ProcessIo)>,
     is_stele: bool,
+    /// Bytes written, of each; `None` if they do not say.
+    written: Option<Vec<Causes>>,
 }
 
 impl Servers {
@@ -44,17 +48,21 @@ impl Servers {
         text.split('/').zip(urls).map(list).collect()
     }
 
-    /// What they have used until now.
-    pub fn used(&self) -> Result<Used> {
+    /// What the nodes that `url` names have used until now.
+    pub async fn used(&self, url: &str) -> Result<Used> {
         let one = |pid: &u32| Ok((Look::at(*pid)?, ProcessIo::of(*pid)?));
         let each = self.pids.iter().map(one).collect::<Result<_>>()?;
-        Ok(Used { each, is_stele: self.is_stele })
+        let written = if self.can_be_asked() { causes::written(url).await } else { None };
+        Ok(Used { each, is_stele: self.is_stele, written })
     }
 
     /// How many regions each leads, where that can be known and is of use.
     pub async fn regions_led(&self, url: &str, target: &Target) -> Option<Vec<u64>> {
-        let is_asked = self.is_stele && !self.pids.is_empty();
-        if is_asked { target.regions_led(url).await } else { None }
+        if self.can_be_asked() { target.regions_led(url).await } else { None }
+    }
+
+    fn can_be_asked(&self) -> bool {
+        self.is_stele && !self.pids.is_empty()
     }
 }
 
@@ -86,7 +94,16 @@ impl Used {
             "threads_ended": ended,
             "regions_led": regions_led,
             "device_bytes_per_payload_byte": device,
+            "written_bytes_per_payload_byte_by_cause":
+                self.written_since(before, run.payload_bytes),
         })
+    }
+
+    /// Of each node; `None` if not all of them said.
+    fn written_since(&self, before: &Self, payload_bytes: u64) -> Option<Vec<Value>> {
+        let (now, before) = (self.written.as_ref()?, before.written.as_ref()?);
+        let pairs = now.iter().zip(before);
+        Some(pairs.map(|(now, then)| causes::per_payload_byte(now, then, payload_bytes)).collect())
     }
 }
 
