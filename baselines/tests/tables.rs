@@ -245,6 +245,20 @@ fn a_crash_while_taken_tables_are_opened_repeats_it() {
 }
 
 #[test]
+fn how_far_a_region_is_applied_that_only_the_sender_has_is_not_taken_over() {
+    const ELSEWHERE: RegionId = RegionId(3);
+    let records = || entry(ELSEWHERE, 1, &[1, b'x'], b"theirs");
+    let mut group = Group::new();
+    group.first.append(&LogBatch { records: records() }).unwrap();
+    apply(&group.first, ELSEWHERE, 1);
+    group.commit_and_ship();
+    group = group.crash(|_| {});
+    group.second.append(&LogBatch { records: records() }).unwrap();
+    assert_eq!(group.second.progress(ELSEWHERE).unwrap().applied, LogIndex(0));
+    assert_eq!(group.second.progress(DATA).unwrap().applied, LogIndex(group.last));
+}
+
+#[test]
 fn who_applies_first_after_following_ships_its_tables_to_the_other() {
     let mut group = Group::new();
     group.commit_and_ship();

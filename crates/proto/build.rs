@@ -16,6 +16,10 @@ const FILES: [&str; 8] = [
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
     let descriptors = protox::compile(FILES, ["proto"])?;
-    tonic_prost_build::configure().bytes(".").include_file("mod.rs").compile_fds(descriptors)?;
+    tonic_prost_build::configure()
+        .bytes(".")
+        .codec_path("crate::SizedCodec")
+        .include_file("mod.rs")
+        .compile_fds(descriptors)?;
     Ok(())
 }

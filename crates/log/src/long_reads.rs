@@ -12,9 +12,11 @@ pub(crate) const PIECE_BYTES: u64 = 512 << 10;
 const SHARE_MAX: u32 = u32::MAX;
 /// So much is always tried: nobody would learn that there is memory again.
 const SHARE_MIN: u32 = u32::MAX / 64;
-const SHARE_FIRST: u32 = u32::MAX / 16;
-/// A piece that was found lets the share grow by this part, one that was not lets it shrink by two:
-/// it stays where two of three are found.
+/// What is read for the first time is never found; with a small share to begin with, or a step back that
+/// is longer than the one forward, memory was still mostly unused after ten reads of each place.
+const SHARE_FIRST: u32 = u32::MAX / 2;
+/// A piece that was found lets the share grow by this part, one that was not lets it shrink by as much:
+/// it stays where one of two is found.
 const STEP: u32 = 64;
 
 /// See the module.
@@ -41,7 +43,7 @@ impl LongReads {
         let share = self.share.load(Ordering::Relaxed);
         let next = match found {
             true => share.saturating_add(share / STEP),
-            false => share - share / STEP * 2,
+            false => share - share / STEP,
         };
         // Of two that learn at once one is lost: there are many.
         self.share.store(next.clamp(SHARE_MIN, SHARE_MAX), Ordering::Relaxed);
@@ -123,7 +125,23 @@ mod tests {
             Some((state >> 33) % 1_000)
         });
         let (found, cached) = shares(random.take(60_000), 500);
-        assert!(found > 0.3 && cached < 0.8, "{found} of {cached}");
+        assert!(found > 0.4 && cached < 0.9, "{found} of {cached}");
+    }
+
+    #[test]
+    fn what_mostly_fits_is_mostly_found_from_the_first_reads_on_and_after_the_cache_was_emptied() {
+        let mut state = 1_u64;
+        let mut random = move |_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % 500
+        };
+        let first: Vec<u64> = (0..4_500).map(&mut random).collect();
+        let (found, _) = shares(first.iter().copied(), 320);
+        assert!(found > 0.4, "{found}");
+        // Others push everything out.
+        let again = first.iter().copied().chain(10_000..10_700).chain(first.iter().copied());
+        let (found, _) = shares(again, 320);
+        assert!(found > 0.35, "{found}");
     }
 
     #[test]

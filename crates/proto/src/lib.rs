@@ -4,4 +4,8 @@
 
 #![allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod codec;
+
+pub use codec::{SizedCodec, SizedEncoder};
+
 include!(concat!(env!("OUT_DIR"), "/mod.rs"));

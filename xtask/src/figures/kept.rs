@@ -49,13 +49,18 @@ pub fn read(spec: &Spec, text: &str, date: &str) -> Result<Vec<Kept>> {
     // Without the name of the device.
     let device = said("device: ").context("it does not say of which device it is")?;
     let device = device.split(" (").next().unwrap_or(device);
+    let scale = said("scale ").and_then(|scale| scale.split(',').next()).unwrap_or("1");
+    let device = match scale {
+        "1" => device.to_owned(),
+        scale => format!("{device}, {scale} times the data"),
+    };
     let mut kept: Vec<Kept> = Vec::new();
     for line in lines.iter().filter(|line| line["measured"].is_object()) {
         let text = |name: &str| line[name].as_str().map(str::to_owned).context(name.to_owned());
         let new = Kept {
             commit: commit.to_owned(),
             date: date.to_owned(),
-            device: device.to_owned(),
+            device: device.clone(),
             run: text("run")?,
             x: text("x")?,
             series: text("series")?,
@@ -250,6 +255,13 @@ mod tests {
         let kept = read(&spec(), &file(&rounds), "2026-01-01").unwrap();
         let (limits, _) = tables(&spec(), &kept).unwrap();
         assert!(limits.iter().any(|it| it.contains("stele is behind original at 1 KiB")));
+    }
+
+    #[test]
+    fn what_was_measured_of_less_data_says_so() {
+        let half = "\"scale 0.5, 5 rounds\",\"build: release\"";
+        let text = file(&[measured(1, "stele", 1.0)]).replace("\"build: release\"", half);
+        assert_eq!(read(&spec(), &text, "").unwrap()[0].device, "a disk, 0.5 times the data");
     }
 
     #[test]

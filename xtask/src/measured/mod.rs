@@ -56,7 +56,13 @@ fn add(root: &Path, file: &Path) -> Result<()> {
         return keep(root, FIGURES, &figures::newest_kept(lines));
     }
     let mut lines: Vec<peers::Kept> = kept(root, PEERS)?;
-    lines.push(peers::read(&text, &said(&["describe", "--always", "--dirty"])?, &date)?);
+    // What was added before is no change of what was measured.
+    let without = [FIGURES, PEERS, PAGE].map(|file| format!(":(exclude){file}"));
+    let mut changes = vec!["status", "--porcelain", "--untracked-files=no", "--", "."];
+    changes.extend(without.iter().map(String::as_str));
+    let dirty = if said(&changes)?.is_empty() { "" } else { "-dirty" };
+    let commit = format!("{}{dirty}", said(&["describe", "--always"])?);
+    lines.push(peers::read(&text, &commit, &date)?);
     keep(root, PEERS, &peers::newest(lines))
 }
 
