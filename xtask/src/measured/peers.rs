@@ -24,12 +24,20 @@ pub struct Kept {
 }
 
 /// What was asked of them.
-#[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Load {
     pub workload: String,
     pub value_bytes: u64,
     pub clients: u64,
     pub nodes: u64,
+    /// Of the generator to each node.
+    #[serde(default = "one")]
+    pub connections: u64,
+}
+
+/// Older lines are of one connection.
+fn one() -> u64 {
+    1
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
@@ -99,6 +107,7 @@ pub fn read(text: &str, commit: &str, date: &str) -> Result<Kept> {
             value_bytes: number("value_bytes")?,
             clients: number("clients")?,
             nodes,
+            connections: asked["connections"].as_u64().unwrap_or(one()),
         },
         rounds: whole["rounds"].as_u64().context("rounds")?,
         systems,
@@ -115,11 +124,10 @@ fn mean(list: &Value) -> Option<f64> {
 
 /// The newest of each load, ordered by it.
 pub fn newest(lines: Vec<Kept>) -> Vec<Kept> {
-    let mut newest: BTreeMap<(String, u64, u64, u64, Vec<String>), Kept> = BTreeMap::new();
+    let mut newest: BTreeMap<(Load, Vec<String>), Kept> = BTreeMap::new();
     for line in lines {
-        let Load { workload, value_bytes, clients, nodes } = line.load.clone();
         let systems = line.systems.keys().cloned().collect();
-        newest.insert((workload, nodes, value_bytes, clients, systems), line);
+        newest.insert((line.load.clone(), systems), line);
     }
     newest.into_values().collect()
 }
@@ -157,7 +165,11 @@ fn words(load: &Load) -> String {
         bytes if bytes % 1024 == 0 => format!("{} KiB", bytes / 1024),
         bytes => format!("{bytes} B"),
     };
-    format!("{what}, {value}, {} clients, {} nodes", load.clients, load.nodes)
+    let connections = match load.connections {
+        1 => String::new(),
+        many => format!(", {many} connections to each"),
+    };
+    format!("{what}, {value}, {} clients, {} nodes{connections}", load.clients, load.nodes)
 }
 
 /// A row for each system of each load.
@@ -243,6 +255,9 @@ mod tests {
         let old = read(&printed(500.0, 1000.0), "abc", "2026-01-01").unwrap();
         assert_eq!(behind(std::slice::from_ref(&old)).len(), 2);
         let new = read(&printed(2000.0, 1000.0), "def", "2026-01-02").unwrap();
-        assert_eq!(newest(vec![old, new.clone()]), [new]);
+        let four = printed(2000.0, 1000.0).replace("\"clients\"", "\"connections\":4,\"clients\"");
+        let four = read(&four, "def", "2026-01-02").unwrap();
+        assert!(table(std::slice::from_ref(&four)).contains("3 nodes, 4 connections to each |"));
+        assert_eq!(newest(vec![old, four.clone(), new.clone()]), [new, four]);
     }
 }
