@@ -40,8 +40,8 @@ fn neighbours_come_in_long_reads_whatever_the_order_and_the_way() {
             assert_eq!(value, &common::value(n as u64, LONG), "value {n}");
         }
         let (calls, bytes) = (reads(&disk).0 - calls, reads(&disk).1 - bytes);
-        // A piece in sixteen goes through the page cache, by itself.
-        assert!((2..=6).contains(&calls), "6.4 MB in reads of 4 MiB and a little: {calls}");
+        // A piece in two goes through the page cache, by itself.
+        assert!((2..=13).contains(&calls), "6.4 MB in pieces of 512 KiB or longer: {calls}");
         assert!(bytes < 400 * (LONG as u64 + 100) + 4 * 4096, "{bytes} bytes were read");
         // One end of the file to the other, values too far apart to be read along.
         let ends = log.get_many(&[places[399], places[0]]).unwrap();
@@ -184,10 +184,10 @@ fn what_is_read_again_and_again_comes_through_the_page_cache_as_long_as_it_is_th
         reads(&disk).0 - before
     };
     let first = calls_after(1);
-    assert!(first <= 6, "{first} reads, nearly all past the page cache");
+    assert!(first < 13, "{first} reads, some of them longer and past the page cache");
     let found = calls_after(200);
-    assert!(found >= 11, "{found} reads of 512 KiB, each found in the page cache");
+    assert!(found >= 13, "{found} reads of 512 KiB, each found in the page cache");
     disk.set_cached(false);
     let lost = calls_after(100);
-    assert!(lost <= 6, "{lost} reads once nothing is found there");
+    assert!(lost <= 6, "{lost} reads once nothing is found there, nearly all past it");
 }
