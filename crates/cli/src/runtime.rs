@@ -20,9 +20,14 @@ pub fn small() -> Result<Runtime> {
     built(Builder::new_current_thread().enable_all())
 }
 
-/// A thread for each processor.
-pub fn large() -> Result<Runtime> {
-    built(Builder::new_multi_thread().thread_name(Thread::Network.prefix()).enable_all())
+/// A thread for each processor that is left, at least one: each of a node's stores has a loop of its own.
+/// With a thread for each processor besides them, what a request needs wanders between processors that
+/// all have enough to do.
+pub fn large(stores: usize) -> Result<Runtime> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = processors.saturating_sub(stores).max(1);
+    let mut builder = Builder::new_multi_thread();
+    built(builder.worker_threads(threads).thread_name(Thread::Network.prefix()).enable_all())
 }
 
 fn built(builder: &mut Builder) -> Result<Runtime> {

@@ -19,7 +19,7 @@ pub fn run(args: &Server) -> Result<Outcome> {
         tracing::debug!("{line}");
     }
     let hint = hint(&config);
-    let runtime = runtime::large()?;
+    let runtime = runtime::large(config.stores.len())?;
     runtime.block_on(node::run(config, |ready| announce(ready, &hint)))?;
     Ok(Outcome::Done)
 }

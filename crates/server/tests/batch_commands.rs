@@ -10,10 +10,10 @@ use stele_proto::pdpb::GetRegionRequest;
 use stele_proto::pdpb::pd_client::PdClient;
 use stele_proto::stele::control::v1::RegionDetailRequest;
 use stele_proto::stele::control::v1::control_client::ControlClient;
-use stele_proto::tikvpb::BatchCommandsRequest;
 use stele_proto::tikvpb::batch_commands_request::{Request, request::Cmd};
 use stele_proto::tikvpb::batch_commands_response::response::Cmd as Done;
 use stele_proto::tikvpb::tikv_client::TikvClient;
+use stele_proto::tikvpb::{BatchCommandsRequest, BatchCommandsResponse};
 use stele_server::config::Config;
 use stele_server::node::Node;
 use tonic::transport::Channel;
@@ -61,6 +61,17 @@ async fn served(dir: &tempfile::TempDir) -> Served {
 impl Served {
     /// Sends commands in one message; the answers by id.
     async fn send(&self, commands: Vec<Cmd>) -> BTreeMap<u64, Done> {
+        let mut all = BTreeMap::new();
+        for batch in self.messages(commands).await {
+            for (id, response) in batch.request_ids.into_iter().zip(batch.responses) {
+                assert!(all.insert(id, response.cmd.unwrap()).is_none(), "{id} is answered twice");
+            }
+        }
+        all
+    }
+
+    /// Sends commands in one message; the messages that answer them.
+    async fn messages(&self, commands: Vec<Cmd>) -> Vec<BatchCommandsResponse> {
         let wanted = commands.len();
         let batch = BatchCommandsRequest {
             request_ids: (1..=wanted as u64).collect(),
@@ -72,12 +83,11 @@ impl Served {
         let messages = tokio_stream::wrappers::ReceiverStream::new(messages);
         let mut client = TikvClient::new(self.channel.clone());
         let mut answers = client.batch_commands(messages).await.unwrap().into_inner();
-        let mut all = BTreeMap::new();
-        while all.len() < wanted {
+        let (mut all, mut answered) = (Vec::new(), 0);
+        while answered < wanted {
             let batch = answers.message().await.unwrap().unwrap();
-            for (id, response) in batch.request_ids.into_iter().zip(batch.responses) {
-                assert!(all.insert(id, response.cmd.unwrap()).is_none(), "{id} is answered twice");
-            }
+            answered += batch.responses.len();
+            all.push(batch);
         }
         all
     }
@@ -124,6 +134,24 @@ async fn puts_of_one_message_are_one_entry_and_each_is_answered() {
     for i in 0..50 {
         assert_eq!(served.get(format!("k{i}")).await.unwrap(), format!("v{i}"));
     }
+}
+
+/// A client has work to do with the first values while the others are on their way.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_answers_to_one_message_come_in_several() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    let value = vec![7; 16 << 10];
+    served.send(vec![Cmd::RawPut(served.put("k", value.clone()))]).await;
+    let get = || {
+        let (context, key) = (Some(served.context.clone()), Bytes::from("k"));
+        Cmd::RawGet(RawGetRequest { context, key, ..Default::default() })
+    };
+    let messages = served.messages((0..64).map(|_| get()).collect()).await;
+    let values: usize = messages.iter().map(|message| message.responses.len()).sum();
+    let most = messages.iter().map(|message| message.responses.len()).max();
+    assert_eq!(values, 64);
+    assert!(most <= Some(17), "{most:?} of 64 values of 16 KiB in one message");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -27,7 +27,7 @@ const INTERRUPTED: i32 = 130;
 
 pub fn run(args: &Playground) -> Result<Outcome> {
     let home = Home::new(args.keep.as_deref())?;
-    let runtime = runtime::large()?;
+    let runtime = runtime::large(0)?;
     let nodes = Nodes::new(home.path(), args.nodes, args.stores, args.base_port)?;
     let nodes = Arc::new(Mutex::new(nodes));
     end_on_signals(&runtime, &nodes, &home);

@@ -26,8 +26,8 @@ const COMMANDS_MAX: usize = 4096;
 const ANSWERS_MAX: usize = 1024;
 /// Answers sent together.
 const ANSWERS_PER_BATCH: usize = 256;
-/// Bytes of answers sent together, about.
-const BATCH_BYTES_MAX: usize = 4 << 20;
+/// Bytes of answers sent together, about: a client works on the first while the others are on their way.
+const BATCH_BYTES_MAX: usize = 256 << 10;
 
 type Answer = (u64, Response);
 type Batches = Pin<Box<dyn Stream<Item = Result<BatchCommandsResponse, Status>> + Send>>;
