@@ -245,17 +245,20 @@ fn a_crash_while_taken_tables_are_opened_repeats_it() {
 }
 
 #[test]
-fn how_far_a_region_is_applied_that_only_the_sender_has_is_not_taken_over() {
-    const ELSEWHERE: RegionId = RegionId(3);
-    let records = || entry(ELSEWHERE, 1, &[1, b'x'], b"theirs");
-    let mut group = Group::new();
-    group.first.append(&LogBatch { records: records() }).unwrap();
-    apply(&group.first, ELSEWHERE, 1);
+fn how_far_a_journal_is_applied_that_only_the_sender_has_is_not_taken_over() {
+    let Group { dir, settings, first, second, last } = Group::new();
+    drop(second);
+    let path = dir.path().join("second");
+    std::fs::remove_dir_all(&path).unwrap();
+    let second = RockStore::open(&path, &settings).unwrap();
+    let mut group = Group { dir, settings, first, second, last };
     group.commit_and_ship();
+    assert_eq!(checkpointed(&group.second), group.last, "it took the tables");
     group = group.crash(|_| {});
-    group.second.append(&LogBatch { records: records() }).unwrap();
-    assert_eq!(group.second.progress(ELSEWHERE).unwrap().applied, LogIndex(0));
-    assert_eq!(group.second.progress(DATA).unwrap().applied, LogIndex(group.last));
+    group.second.append(&LogBatch { records: entry(JOURNAL, 1, &NAME, b"second") }).unwrap();
+    assert_eq!(group.second.progress(JOURNAL).unwrap().applied, LogIndex(0));
+    apply(&group.second, JOURNAL, 1);
+    group.assert_same();
 }
 
 #[test]
