@@ -8,6 +8,7 @@ mod ctl;
 mod export;
 mod import;
 mod inspect;
+mod memory;
 mod output;
 mod place;
 mod playground;
@@ -40,6 +41,7 @@ enum Outcome {
 
 /// Does what the command line says.
 pub fn main() -> ExitCode {
+    memory::keep();
     match run(&Cli::parse().command) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Failed) => ExitCode::FAILURE,

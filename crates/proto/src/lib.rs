@@ -5,7 +5,9 @@
 #![allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod codec;
+mod pieces;
 
 pub use codec::{SizedCodec, SizedEncoder};
+pub use pieces::Pieces;
 
 include!(concat!(env!("OUT_DIR"), "/mod.rs"));

@@ -21,7 +21,7 @@ use crate::members::Members;
 use crate::observe::{Health, Metrics, SlowLog, routes};
 use crate::pd::PdService;
 use crate::placement::PlacementService;
-use crate::port;
+use crate::port::{self, MESSAGE_BYTES_MAX};
 use crate::store::{Engine, StoreHandle};
 use crate::stores::Stores;
 use crate::tikv::TikvService;
@@ -36,7 +36,6 @@ use stele_proto::keyspacepb::keyspace_server::KeyspaceServer;
 use stele_proto::meta_storagepb::meta_storage_server::MetaStorageServer;
 use stele_proto::pdpb::pd_server::PdServer;
 use stele_proto::stele::control::v1::control_server::ControlServer;
-use stele_proto::tikvpb::tikv_server::TikvServer;
 use stele_raftstore::RaftStore;
 use stele_storage::StorageEngine;
 use stele_types::{Clock, ClusterId, Error, Result, StoreId, StoreIdent};
@@ -45,9 +44,6 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tonic::codec::CompressionEncoding;
 use tonic::service::Routes;
-
-/// Largest message of a client: one largest batch, and room to spare.
-const MESSAGE_BYTES_MAX: usize = 128 << 20;
 
 /// Largest Raft entry of a batch that is not atomic; a larger one becomes several.
 const BATCH_ENTRY_BYTES_MAX: usize = 8 << 20;
@@ -229,18 +225,11 @@ impl Parts {
         let gzip = CompressionEncoding::Gzip;
         let (reporter, health) = tonic_health::server::health_reporter();
         drop(reporter);
-        let grpc = Routes::new(
-            TikvServer::new(tikv)
-                .accept_compressed(gzip)
-                .send_compressed(gzip)
-                .max_decoding_message_size(MESSAGE_BYTES_MAX)
-                .max_encoding_message_size(usize::MAX),
-        )
-        .add_service(PdServer::new(pd.clone()).accept_compressed(gzip))
-        .add_service(MetaStorageServer::new(pd.clone()))
-        .add_service(KeyspaceServer::new(pd))
-        .add_service(ControlServer::new(control).max_decoding_message_size(MESSAGE_BYTES_MAX))
-        .add_service(health);
+        let grpc = Routes::new(PdServer::new(pd.clone()).accept_compressed(gzip))
+            .add_service(MetaStorageServer::new(pd.clone()))
+            .add_service(KeyspaceServer::new(pd))
+            .add_service(ControlServer::new(control).max_decoding_message_size(MESSAGE_BYTES_MAX))
+            .add_service(health);
         let stats = Arc::new(port::Stats::default());
         let status = routes(Health {
             cluster: self.cluster,
@@ -250,7 +239,7 @@ impl Parts {
             transport: transport.clone(),
             port: stats.clone(),
         });
-        let router = grpc.into_axum_router().merge(status);
+        let router = grpc.into_axum_router().merge(tikv.routes()).merge(status);
         let options = port::Options {
             connections_max: self.config.connections_max as usize,
             ..port::Options::default()

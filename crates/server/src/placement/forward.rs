@@ -1,6 +1,7 @@
 //! Passing calls on to the leader: once, never in a circle.
 
 use super::PlacementService;
+use crate::port::MESSAGE_BYTES_MAX;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,9 +19,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// Most leaders a connection is kept to; there is one at a time.
 const CONNECTIONS_MAX: usize = 16;
-/// Reports of many regions, and lists of them.
-const MESSAGE_BYTES_MAX: usize = 128 << 20;
-
 /// Where an answer says after how many milliseconds the same call may succeed.
 const RETRY_METADATA: &str = "stele-retry-ms";
 /// How the refusal of a caller from another cluster begins.

@@ -13,6 +13,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
+/// Largest message of gRPC: one largest batch or a list of many regions, and room to spare.
+pub const MESSAGE_BYTES_MAX: usize = 128 << 20;
+
 /// Bounds of the port.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -26,7 +29,8 @@ pub struct Options {
     pub stream_window_bytes: u32,
     /// The same for all requests of a connection.
     pub connection_window_bytes: u32,
-    /// Bytes in an HTTP/2 frame.
+    /// Bytes in an HTTP/2 frame of a request. Each is a write of its client: with its heads it fits into
+    /// the 64 KiB that the kernel takes to its device at once.
     pub frame_bytes_max: u32,
     /// Bytes of a request's headers.
     pub header_bytes_max: u32,
@@ -46,7 +50,7 @@ impl Default for Options {
             streams_max: 4096,
             stream_window_bytes: 1 << 20,
             connection_window_bytes: 4 << 20,
-            frame_bytes_max: 64 << 10,
+            frame_bytes_max: 60 << 10,
             header_bytes_max: 16 << 10,
             alive_interval: Duration::from_secs(20),
             alive_timeout: Duration::from_secs(10),

@@ -4,7 +4,6 @@
 use super::TikvService;
 use super::{get_groups, put_groups};
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use stele_proto::kvrpcpb::{
     Context, GetHealthFeedbackResponse, RawGetRequest, RawGetResponse, RawPutResponse,
@@ -15,8 +14,8 @@ use stele_proto::tikvpb::{
     BatchCommandsEmptyResponse, BatchCommandsRequest, BatchCommandsResponse,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
-use tokio_stream::{Stream, StreamExt};
 use tonic::{Status, Streaming};
 
 /// Commands of one stream in work; beyond them its next batch is not read, which holds the client
@@ -30,7 +29,7 @@ const ANSWERS_PER_BATCH: usize = 256;
 const BATCH_BYTES_MAX: usize = 256 << 10;
 
 type Answer = (u64, Response);
-type Batches = Pin<Box<dyn Stream<Item = Result<BatchCommandsResponse, Status>> + Send>>;
+type Batches = ReceiverStream<Result<BatchCommandsResponse, Status>>;
 
 /// Serves one stream until its client ends it.
 pub(super) fn serve(service: TikvService, requests: Streaming<BatchCommandsRequest>) -> Batches {
@@ -43,7 +42,7 @@ pub(super) fn serve(service: TikvService, requests: Streaming<BatchCommandsReque
             let _ = batches.send(Err(*status)).await;
         }
     });
-    Box::pin(ReceiverStream::new(out))
+    ReceiverStream::new(out)
 }
 
 async fn read(

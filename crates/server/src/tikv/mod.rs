@@ -6,25 +6,26 @@ mod errors;
 mod get_groups;
 mod put_groups;
 mod reads;
+mod wire;
 mod writes;
 
 pub use errors::Failure;
 
 use crate::observe::{Kind, Metrics, Outcome};
+use crate::port::MESSAGE_BYTES_MAX;
 use crate::stores::Stores;
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::routing::post;
 use bytes::Bytes;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_proto::errorpb;
 use stele_proto::kvrpcpb::*;
-use stele_proto::tikvpb::tikv_server::Tikv;
-use stele_proto::tikvpb::{BatchCommandsRequest, BatchCommandsResponse};
 use stele_raftstore::Timings;
 use stele_types::ClusterId;
-use tokio_stream::Stream;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::Status;
 
 /// The service over this node's stores.
 #[derive(Clone)]
@@ -227,43 +228,51 @@ fn pairs(result: Result<Vec<KvPair>, Failure>) -> (Option<errorpb::Error>, Vec<K
     }
 }
 
-type Answer<T> = Result<Response<T>, Status>;
-type Batches = Pin<Box<dyn Stream<Item = Result<BatchCommandsResponse, Status>> + Send>>;
-
 /// Each unary call: the cluster is checked, the rest is an answer of its own kind.
 macro_rules! unary {
-    ($($name:ident($request:ty) -> $response:ty = $method:ident;)*) => {
-        #[tonic::async_trait]
-        impl Tikv for TikvService {
-            $(async fn $name(&self, request: Request<$request>) -> Answer<$response> {
-                let request = request.into_inner();
-                self.check_cluster(request.context.as_ref()).map_err(|status| *status)?;
-                Ok(Response::new(self.$method(request).await))
-            })*
-
-            type BatchCommandsStream = Batches;
-
-            async fn batch_commands(
-                &self,
-                request: Request<Streaming<BatchCommandsRequest>>,
-            ) -> Answer<Batches> {
-                Ok(Response::new(batch_commands::serve(self.clone(), request.into_inner())))
-            }
+    ($($name:literal: $request:ty = $method:ident;)*) => {
+        /// What the node's port serves.
+        pub fn routes(self) -> Router {
+            Router::new()
+                $(.route(concat!("/tikvpb.Tikv/", $name), post(
+                    async |State(service): State<Self>, request: Request| {
+                        let request: $request = match wire::message(request, MESSAGE_BYTES_MAX).await {
+                            Ok(request) => request,
+                            Err(status) => return status.into_http(),
+                        };
+                        if let Err(status) = service.check_cluster(request.context.as_ref()) {
+                            return status.into_http();
+                        }
+                        let response = service.$method(request).await;
+                        wire::answer(tokio_stream::once(Ok(response)))
+                    },
+                )))*
+                .route("/tikvpb.Tikv/BatchCommands", post(
+                    async |State(service): State<Self>, request: Request| {
+                        match wire::messages(request, MESSAGE_BYTES_MAX) {
+                            Ok(requests) => wire::answer(batch_commands::serve(service, requests)),
+                            Err(status) => status.into_http(),
+                        }
+                    },
+                ))
+                .with_state(self)
         }
     };
 }
 
-unary! {
-    raw_get(RawGetRequest) -> RawGetResponse = get;
-    raw_batch_get(RawBatchGetRequest) -> RawBatchGetResponse = batch_get;
-    raw_put(RawPutRequest) -> RawPutResponse = put;
-    raw_batch_put(RawBatchPutRequest) -> RawBatchPutResponse = batch_put;
-    raw_delete(RawDeleteRequest) -> RawDeleteResponse = delete;
-    raw_batch_delete(RawBatchDeleteRequest) -> RawBatchDeleteResponse = batch_delete;
-    raw_scan(RawScanRequest) -> RawScanResponse = scan;
-    raw_batch_scan(RawBatchScanRequest) -> RawBatchScanResponse = batch_scan;
-    raw_delete_range(RawDeleteRangeRequest) -> RawDeleteRangeResponse = delete_range;
-    raw_get_key_ttl(RawGetKeyTtlRequest) -> RawGetKeyTtlResponse = ttl;
-    raw_compare_and_swap(RawCasRequest) -> RawCasResponse = compare_and_swap;
-    raw_checksum(RawChecksumRequest) -> RawChecksumResponse = checksum;
+impl TikvService {
+    unary! {
+        "RawGet": RawGetRequest = get;
+        "RawBatchGet": RawBatchGetRequest = batch_get;
+        "RawPut": RawPutRequest = put;
+        "RawBatchPut": RawBatchPutRequest = batch_put;
+        "RawDelete": RawDeleteRequest = delete;
+        "RawBatchDelete": RawBatchDeleteRequest = batch_delete;
+        "RawScan": RawScanRequest = scan;
+        "RawBatchScan": RawBatchScanRequest = batch_scan;
+        "RawDeleteRange": RawDeleteRangeRequest = delete_range;
+        "RawGetKeyTTL": RawGetKeyTtlRequest = ttl;
+        "RawCompareAndSwap": RawCasRequest = compare_and_swap;
+        "RawChecksum": RawChecksumRequest = checksum;
+    }
 }

@@ -1,4 +1,4 @@
-//! Many commands in one message, against a whole node.
+//! The protocol's calls, and many commands in one message, against a whole node.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -16,6 +16,9 @@ use stele_proto::tikvpb::tikv_client::TikvClient;
 use stele_proto::tikvpb::{BatchCommandsRequest, BatchCommandsResponse};
 use stele_server::config::Config;
 use stele_server::node::Node;
+use tonic::Code;
+use tonic::codec::CompressionEncoding;
+use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -233,4 +236,63 @@ async fn gets_of_one_message_are_answered_like_each_by_itself() {
         |done| matches!(done, Done::RawGet(found) if !found.not_found && found.value.starts_with(b"v")),
     );
     assert_eq!(found.count(), 100);
+}
+
+/// A call of the protocol with nothing in it; how it is refused.
+async fn empty_call(channel: &Channel, path: &'static str) -> Option<tonic::Status> {
+    let mut client = tonic::client::Grpc::new(channel.clone());
+    client.ready().await.unwrap();
+    let codec = tonic_prost::ProstCodec::<(), ()>::default();
+    client.unary(tonic::Request::new(()), PathAndQuery::from_static(path), codec).await.err()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_call_of_the_protocol_is_served_and_others_are_named_as_unknown() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    let calls = include_str!("../../proto/proto/tikvpb.proto").lines().filter_map(|line| {
+        let (name, _) = line.trim().strip_prefix("rpc ")?.split_once('(')?;
+        Some(&*format!("/tikvpb.Tikv/{name}").leak())
+    });
+    let calls: Vec<&str> = calls.collect();
+    assert_eq!(calls.len(), 13);
+    for path in calls {
+        let refused = empty_call(&served.channel, path).await;
+        // An empty message is answered, with an error of its own; a stream ends without an answer.
+        let is_served = refused.as_ref().is_none_or(|status| {
+            path.ends_with("BatchCommands") && status.code() == Code::Internal
+        });
+        assert!(is_served, "{path}: {refused:?}");
+    }
+    let refused = empty_call(&served.channel, "/tikvpb.Tikv/KvGet").await.unwrap();
+    assert_eq!(refused.code(), Code::Unimplemented);
+}
+
+/// Most clients can take compressed answers and gain nothing by them.
+#[tokio::test(flavor = "multi_thread")]
+async fn compressed_requests_are_understood_and_no_answer_is_compressed() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    let gzip = CompressionEncoding::Gzip;
+    let mut client =
+        TikvClient::new(served.channel.clone()).send_compressed(gzip).accept_compressed(gzip);
+    let value = vec![7; 100 << 10];
+    let answer = client.raw_put(served.put("k", value.clone())).await.unwrap();
+    assert_eq!(answer.get_ref(), &RawPutResponse::default());
+    let (context, key) = (Some(served.context.clone()), Bytes::from("k"));
+    let request = RawGetRequest { context, key, ..Default::default() };
+    let answer = client.raw_get(request).await.unwrap();
+    assert_eq!(answer.metadata().get("grpc-encoding"), None);
+    assert_eq!(answer.get_ref().value, value);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_compressed_in_another_way_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    let mut request = tonic::Request::new(RawGetRequest::default());
+    request.metadata_mut().insert("grpc-encoding", "snappy".parse().unwrap());
+    let refused = TikvClient::new(served.channel.clone()).raw_get(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unimplemented);
+    assert!(refused.message().contains("snappy"), "{refused}");
 }
