@@ -11,14 +11,16 @@ pub mod power;
 pub mod process;
 pub mod syncs;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use channels::Channels;
 use network::Network;
 use node::{Launch, Node};
 use std::collections::BTreeMap;
 use std::net::TcpListener;
+use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 const REPLICATED_LIMIT: Duration = Duration::from_secs(60);
@@ -136,9 +138,20 @@ impl Cluster {
     }
 }
 
-/// A port nobody listens on. Another process could take it before the node does; then the node does
-/// not get ready, and the scenario fails.
+/// Below those that the kernel gives to outgoing connections: one of another node could have a port of
+/// those before the node that it was looked for listens there.
+const PORTS: Range<u16> = 15_000..32_000;
+
+/// A port nobody listens on, and that was not given before.
 fn free_address() -> Result<String> {
-    let listener = TcpListener::bind("127.0.0.1:0").context("looking for a free port")?;
-    Ok(listener.local_addr()?.to_string())
+    static NEXT: LazyLock<AtomicU64> =
+        LazyLock::new(|| AtomicU64::new(u64::from(std::process::id()) * 101));
+    for _ in PORTS {
+        let turn = NEXT.fetch_add(1, Ordering::Relaxed) % PORTS.len() as u64;
+        let address = format!("127.0.0.1:{}", u64::from(PORTS.start) + turn);
+        if TcpListener::bind(&address).is_ok() {
+            return Ok(address);
+        }
+    }
+    bail!("no port of {PORTS:?} is free")
 }
