@@ -15,6 +15,7 @@ mod observe;
 mod options;
 mod policy;
 mod pressure;
+mod read_ahead;
 mod reclaim;
 mod saved;
 mod stats;

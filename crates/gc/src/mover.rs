@@ -1,13 +1,14 @@
 //! Values that move while keys are merged: out of victims, or into key order.
 
 use crate::gc::GcHooks;
+use crate::read_ahead::ReadAhead;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stele_index::{Leaving, Live, ValueMover};
-use stele_log::{Log, SortedWriter, Unchecked};
+use stele_log::{Log, SortedWriter};
 use stele_types::{Cause, FileId, KeyRange, Locator, Lsn, Result, mutant};
 
 /// Which values move.
@@ -60,9 +61,7 @@ pub(crate) struct Mover {
     file_bytes_max: u64,
     writer: Option<SortedWriter>,
     moved: Arc<Moved>,
-    /// What was read ahead, in the order in which it is placed.
-    ahead: VecDeque<(Locator, Unchecked)>,
-    read_bytes: u64,
+    ahead: ReadAhead,
 }
 
 impl Mover {
@@ -73,20 +72,14 @@ impl Mover {
         file_bytes_max: u64,
         moved: Arc<Moved>,
     ) -> Self {
-        let (writer, ahead) = (None, VecDeque::new());
-        Self { log, hooks, plan, file_bytes_max, writer, moved, ahead, read_bytes: 0 }
+        let (writer, ahead) = (None, ReadAhead::default());
+        Self { log, hooks, plan, file_bytes_max, writer, moved, ahead }
     }
 
     /// The value at `at` and its version. The checksum is verified: damage must not be copied under a
     /// new, valid one.
     fn read(&mut self, key: &[u8], at: &Locator) -> Result<(Bytes, Lsn)> {
-        let mut read = Unchecked::default();
-        while let Some((place, next)) = self.ahead.pop_front() {
-            if place == *at {
-                read = next;
-                break;
-            }
-        }
+        let read = self.ahead.take(at);
         self.log.record(key, at, read)
     }
 
@@ -125,10 +118,11 @@ impl ValueMover for Mover {
     }
 
     fn read_ahead(&mut self, leaving: &[Leaving<'_>]) {
-        let places: Vec<_> = leaving.iter().map(|(key, at)| (key.len(), *at)).collect();
-        // What can't be read together is read one by one, which says where it fails.
-        let read = self.log.read_records(&places).unwrap_or_default();
-        self.ahead = places.into_iter().map(|(_, at)| at).zip(read).collect();
+        self.ahead = ReadAhead::new(leaving);
+    }
+
+    fn read_on(&mut self, bytes_max: u64) -> u64 {
+        self.ahead.step(&self.log, bytes_max)
     }
 
     fn place(&mut self, key: &[u8], at: &Locator, expires_at_s: u64) -> Result<Option<Locator>> {
@@ -160,7 +154,6 @@ impl ValueMover for Mover {
         };
         let expires_at_s =
             if mutant::active("gc.relocated_expiry_lost") { 0 } else { expires_at_s };
-        self.read_bytes += value.len() as u64;
         self.append(key, version, expires_at_s, &value, at.crc).map(Some)
     }
 
@@ -173,6 +166,6 @@ impl ValueMover for Mover {
     }
 
     fn bytes(&self) -> u64 {
-        self.read_bytes + self.moved.bytes.load(Ordering::Relaxed)
+        self.moved.bytes.load(Ordering::Relaxed)
     }
 }

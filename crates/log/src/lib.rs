@@ -40,7 +40,7 @@ pub use iter::LogIter;
 pub use log::Log;
 pub use options::{LogOptions, RecoverFrom, Recovery, Tail};
 pub use read::RecordHead;
-pub use read_many::{ReadMany, Unchecked};
+pub use read_many::{NEAR_BYTES_MAX, ReadMany, Unchecked};
 pub use recover::survey::Survey;
 pub use region::RegionLog;
 pub use replay::{ReplayEntry, ReplayOp};

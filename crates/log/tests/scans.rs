@@ -124,6 +124,29 @@ fn scattered_values_are_right_whether_memory_has_them_or_not() {
 }
 
 #[test]
+fn of_records_that_move_neighbours_come_in_one_read_as_long_as_that_is_less_work() {
+    let disk = disk(8);
+    let (log, _) = open(&disk);
+    let places = sorted(&log, 3000, 700);
+    let calls = |every: usize, moves: bool| {
+        let asked: Vec<_> = (0..3000).step_by(every).map(|n| (8, places[n])).collect();
+        let at: Vec<Locator> = asked.iter().map(|(_, at)| *at).collect();
+        let before = reads(&disk).0;
+        let values = match moves {
+            true => log.read_records(&asked).unwrap(),
+            false => log.read_many(&at).unwrap().values,
+        };
+        assert_eq!(values.len(), asked.len());
+        (values.len() as u64, reads(&disk).0 - before)
+    };
+    // 22 KB from one to the next.
+    assert_eq!(calls(30, true), (100, 1));
+    assert_eq!(calls(30, false), (100, 100));
+    // 44 KB: a read each.
+    assert_eq!(calls(60, true), (50, 50));
+}
+
+#[test]
 fn records_that_move_are_read_with_their_versions_and_never_as_other_than_written() {
     let disk = disk(7);
     let (log, _) = open(&disk);

@@ -1,29 +1,46 @@
 //! Entries taken from the inputs of a merge ahead of its output, so that values that move are read
-//! together: one by one, each would wait for the device by itself.
+//! together, sorted by place: in key order each short one would take a read, and wait for it.
 
 use super::{DropRule, Leaving, Merged, ValueMover};
 use crate::slot::Found;
-use stele_types::{Result, ValueRef};
+use stele_types::{Locator, Result, ValueRef};
 
-/// Most values that are read together, so that a device of few reads a second has done them within a
-/// tenth of one.
-const VALUES_MAX: usize = 256;
-/// About how many bytes of them: as many as a step may work on, within these.
-const VALUE_BYTES: (u64, u64) = (64 << 10, 4 << 20);
+/// Most bytes of short values, and most values, that are held at a time. So many of a store of ten
+/// times as much lie near each other: one read takes hundreds.
+const SHORT_BYTES_MAX: u64 = 64 << 20;
+const VALUES_MAX: usize = 64 << 10;
+/// Values from here on take a read each however many are held: few are.
+const LONG_VALUE_BYTES: u32 = 4 << 10;
+const LONG_BYTES_MAX: u64 = 4 << 20;
 /// Most entries, and bytes of their keys and inline values, held for that.
-const ENTRIES_MAX: usize = 8192;
-const MEMORY_BYTES_MAX: usize = 1 << 20;
+const ENTRIES_MAX: usize = 2 * VALUES_MAX;
+const MEMORY_BYTES_MAX: usize = 8 << 20;
 
 /// Bytes counted for an entry besides key and inline value.
 pub(super) const ENTRY_BYTES: u64 = 20;
 
+/// What is done next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Taking,
+    Reading,
+    Placing,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
+    stage: Stage,
     keys: Vec<u8>,
     /// Where each key ends, and its entry.
     entries: Vec<(usize, Found)>,
     next: usize,
+    /// Values that move: their entries and places.
+    leaving: Vec<(usize, Locator)>,
+    short_bytes: u64,
+    long_bytes: u64,
+    inline_bytes: usize,
 }
 
 impl Ahead {
@@ -31,8 +48,8 @@ impl Ahead {
         self.next == self.entries.len()
     }
 
-    /// Takes the next entries that stay, once the last ones are used up, for a step of `bytes_max`;
-    /// returns the bytes of those that don't.
+    /// Works towards the next entry to place, about `bytes_max`; returns the bytes. Then
+    /// [`Ahead::pop`] has one, or there is more to do.
     pub fn fill(
         &mut self,
         merged: &mut Merged,
@@ -40,51 +57,86 @@ impl Ahead {
         mover: &mut dyn ValueMover,
         bytes_max: u64,
     ) -> Result<u64> {
-        let value_bytes_max = bytes_max.clamp(VALUE_BYTES.0, VALUE_BYTES.1);
-        self.keys.clear();
-        self.entries.clear();
-        self.next = 0;
-        let (mut passed_bytes, mut inline_bytes) = (0, 0);
-        let (mut leaving, mut leaving_bytes) = (Vec::new(), 0);
+        if self.stage == Stage::Placing && self.is_empty() {
+            let (keys, entries) =
+                (std::mem::take(&mut self.keys), std::mem::take(&mut self.entries));
+            *self = Self { keys, entries, ..Self::default() };
+            self.keys.clear();
+            self.entries.clear();
+        }
+        match self.stage {
+            Stage::Taking => self.take(merged, rule, mover, bytes_max),
+            Stage::Reading => {
+                let bytes = mover.read_on(bytes_max);
+                if bytes == 0 {
+                    self.stage = Stage::Placing;
+                }
+                Ok(bytes)
+            }
+            Stage::Placing => Ok(0),
+        }
+    }
+
+    /// Takes the next entries that stay.
+    fn take(
+        &mut self,
+        merged: &mut Merged,
+        rule: &DropRule,
+        mover: &mut dyn ValueMover,
+        bytes_max: u64,
+    ) -> Result<u64> {
+        let mut bytes = 0;
         while let Some(key) = merged.key() {
             let found = if merged.hidden() { None } else { Some(merged.found()?) };
-            match found.filter(|found| rule.keeps(key, found)) {
-                None => passed_bytes += key.len() as u64 + ENTRY_BYTES,
-                Some(found) => {
-                    match &found {
-                        Found::Value { value: ValueRef::At(at), .. } if mover.moves(key, at) => {
-                            leaving.push((self.entries.len(), *at));
-                            leaving_bytes += u64::from(at.length);
-                        }
-                        Found::Value { value: ValueRef::Inline(value), .. } => {
-                            inline_bytes += value.len();
-                        }
-                        _ => {}
+            bytes += key.len() as u64 + ENTRY_BYTES;
+            if let Some(found) = found.filter(|found| rule.keeps(key, found)) {
+                match &found {
+                    Found::Value { value: ValueRef::At(at), .. } if mover.moves(key, at) => {
+                        self.leave(*at);
                     }
-                    self.keys.extend_from_slice(key);
-                    self.entries.push((self.keys.len(), found));
+                    Found::Value { value: ValueRef::Inline(value), .. } => {
+                        self.inline_bytes += value.len();
+                    }
+                    _ => {}
                 }
+                self.keys.extend_from_slice(key);
+                self.entries.push((self.keys.len(), found));
             }
             merged.advance()?;
-            if leaving.len() >= VALUES_MAX
-                || leaving_bytes >= value_bytes_max
-                || self.entries.len() >= ENTRIES_MAX
-                || self.keys.len() + inline_bytes >= MEMORY_BYTES_MAX
-                || passed_bytes >= value_bytes_max
-            {
+            if self.is_full() {
                 break;
+            }
+            if bytes >= bytes_max {
+                return Ok(bytes);
             }
         }
         let leaving: Vec<Leaving<'_>> =
-            leaving.into_iter().map(|(entry, at)| (self.key(entry), at)).collect();
+            self.leaving.iter().map(|(entry, at)| (self.key(*entry), *at)).collect();
         mover.read_ahead(&leaving);
-        Ok(passed_bytes)
+        self.stage = Stage::Reading;
+        Ok(bytes)
     }
 
-    /// The next entry.
+    /// The value of the next entry moves.
+    fn leave(&mut self, at: Locator) {
+        self.leaving.push((self.entries.len(), at));
+        let sum =
+            if at.length < LONG_VALUE_BYTES { &mut self.short_bytes } else { &mut self.long_bytes };
+        *sum += u64::from(at.length);
+    }
+
+    fn is_full(&self) -> bool {
+        self.leaving.len() >= VALUES_MAX
+            || self.short_bytes >= SHORT_BYTES_MAX
+            || self.long_bytes >= LONG_BYTES_MAX
+            || self.entries.len() >= ENTRIES_MAX
+            || self.keys.len() + self.inline_bytes >= MEMORY_BYTES_MAX
+    }
+
+    /// The next entry to place.
     pub fn pop(&mut self) -> Option<(&[u8], Found)> {
         let entry = self.next;
-        let found = self.entries.get(entry)?.1.clone();
+        let found = self.entries.get(entry).filter(|_| self.stage == Stage::Placing)?.1.clone();
         self.next += 1;
         Some((self.key(entry), found))
     }

@@ -133,17 +133,16 @@ impl Job {
 
     /// The same where values move.
     fn pass_ahead(&mut self, output: &mut Output, bytes_max: u64) -> Result<u64> {
-        let mut bytes = 0;
-        if let Some(mover) = self.mover.as_deref_mut().filter(|_| self.ahead.is_empty()) {
-            bytes += self.ahead.fill(&mut self.merged, &self.rule, mover, bytes_max)?;
-        }
-        let Some((key, mut found)) = self.ahead.pop() else { return Ok(bytes) };
+        let Some((key, mut found)) = self.ahead.pop() else {
+            let Some(mover) = self.mover.as_deref_mut() else { return Ok(0) };
+            return self.ahead.fill(&mut self.merged, &self.rule, mover, bytes_max);
+        };
         if output.is_full(key) {
             cut(output, &mut self.mover, &self.target)?;
         }
         place(&mut self.mover, key, &mut found)?;
         output.add(key, &found)?;
-        Ok(bytes + bytes_of(key, &found))
+        Ok(bytes_of(key, &found))
     }
 
     fn finish(&mut self, mut output: Box<Output>) -> Result<JobDone> {

@@ -42,13 +42,17 @@ pub fn remove_range(model: &mut Model, start: &[u8], end: &[u8]) {
     model.retain(|key, _| !range.contains(key));
 }
 
+/// Values from here on are 1 MiB long.
+pub const LONG_FROM: u32 = 10_000_000;
+
 /// Every third value is inline, the others lie in one of eight files.
 pub fn reference(value: u32) -> ValueRef {
     if value.is_multiple_of(3) {
         return ValueRef::Inline(Bytes::from(value.to_le_bytes().to_vec()));
     }
     let file = FileId(1 + value % 8);
-    ValueRef::At(Locator { file, offset: value * 100, length: 20 + value % 50, crc: value })
+    let length = if value >= LONG_FROM { 1 << 20 } else { 20 + value % 50 };
+    ValueRef::At(Locator { file, offset: value * 100, length, crc: value })
 }
 
 pub fn number(value: &ValueRef) -> u32 {
