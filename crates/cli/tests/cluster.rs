@@ -266,6 +266,18 @@ fn the_load_generator_accounts_for_every_operation_and_compares_targets() {
         assert!(ratio.as_f64().unwrap() > 0.0, "{}", lines[4]);
         assert!(std::fs::read_to_string(&html).unwrap().contains("<polyline"));
     }
+    let line = format!(
+        "bench wire --target stele://@ --workload c --records 60 --operations 120 --clients 7 \
+         --value-bytes 100 --rate 400 --quiet --html {}",
+        html.display()
+    );
+    let ran = ask(&fake, &line).ok();
+    let round: serde_json::Value =
+        serde_json::from_str(ran.text().lines().next().unwrap()).unwrap();
+    let per_second = round["operations_per_second"].as_f64().unwrap();
+    assert!(per_second < 404.0, "no operation begins before it falls due: {per_second}");
+    let said = std::fs::read_to_string(&html).unwrap();
+    assert!(said.contains(" 400 operations a second fall due"), "{said}");
     ask(&fake, "bench wire --target mysql://@").fails(1, "is no target: write stele://");
     ask(&fake, "bench wire --target stele://@ --pids 1,2/3").fails(1, "processes of 1 targets");
 }

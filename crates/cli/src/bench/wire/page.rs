@@ -17,9 +17,12 @@ pub fn page(args: &BenchWire, rounds: &[Round]) -> String {
          td:first-child,th:first-child{text-align:left}</style><h1>stele bench wire</h1>",
     );
     let load = &args.load;
+    let due = load.rate.map_or_else(String::new, |rate| {
+        format!(" {rate} operations a second fall due, and each counts from when it did.")
+    });
     let _ = write!(
         page,
-        "<p>{:?}, {} clients, values of {} B, {} records, {} rounds.</p><table><tr><th>target\
+        "<p>{:?}, {} clients, values of {} B, {} records, {} rounds.{due}</p><table><tr><th>target\
          <th>operations/s: median<th>least<th>most<th>p50 µs<th>p99 µs",
         load.workload, load.threads, load.value_bytes, load.records, args.rounds
     );
