@@ -13,7 +13,7 @@ use stele_vfs::{AlignedBuf, MEMORY_ALIGN_BYTES, VfsFile};
 /// Unwanted bytes between two values that are still read along: cheaper than another read.
 const GAP_BYTES_MAX: u64 = 16 << 10;
 /// The same for work in the background that wants many short values, as long as they are no more than
-/// [`BYTES_OF_READ`] for each.
+/// 32 KiB for each.
 pub const NEAR_BYTES_MAX: u64 = 128 << 10;
 /// What a device reads in one piece while it serves one more short read: 40 to 50 thousand of these a
 /// second, or 1.3 GB/s.
