@@ -5,10 +5,11 @@ use stele_index::Leaving;
 use stele_log::{Log, NEAR_BYTES_MAX, Unchecked};
 use stele_types::Locator;
 
-/// What one part reads, for a step of some bytes: so many times as much, since what lies between values is
-/// mostly what is read, and within these bounds.
-const OF_STEP: u64 = 4;
-const PART_BYTES: (u64, u64) = (64 << 10, 4 << 20);
+/// The values of a part are as long as a step, but long enough to be worth a read; and all that a part
+/// reads, what lies between them too, is at most so many times as much, and no longer than one read.
+const VALUES_BYTES_MIN: u64 = 64 << 10;
+const OF_VALUES: u64 = 4;
+const PART_BYTES_MAX: u64 = 4 << 20;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -34,17 +35,20 @@ impl ReadAhead {
 
     /// Reads the next part; returns its bytes, 0 when all is read.
     pub fn step(&mut self, log: &Log, step_bytes: u64) -> u64 {
-        let bytes_max = step_bytes.saturating_mul(OF_STEP).clamp(PART_BYTES.0, PART_BYTES.1);
-        let (mut part, mut places, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let values_bytes_max = step_bytes.max(VALUES_BYTES_MIN);
+        let bytes_max = values_bytes_max.saturating_mul(OF_VALUES).min(PART_BYTES_MAX);
+        let (mut part, mut places) = (Vec::new(), Vec::new());
+        let (mut values_bytes, mut bytes) = (0, 0);
         let mut before: Option<Locator> = None;
         for &i in self.by_place.iter().skip(self.read) {
             let Some(next) = self.leaving.get(i) else { break };
-            let between = before.map_or(0, |before| between(&before, &next.1));
-            bytes += u64::from(next.1.length) + between;
+            let length = u64::from(next.1.length);
+            values_bytes += length;
+            bytes += length + before.map_or(0, |before| between(&before, &next.1));
             before = Some(next.1);
             part.push(i);
             places.push(*next);
-            if bytes >= bytes_max {
+            if values_bytes >= values_bytes_max || bytes >= bytes_max {
                 break;
             }
         }

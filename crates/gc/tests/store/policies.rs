@@ -3,6 +3,7 @@
 use crate::harness::{Random, Setup, Store, key, value};
 use stele_gc::{Forced, GcOptions, Phase, PolicyKind, Scanned, Stage};
 use stele_types::KeyRange;
+use stele_vfs::Vfs;
 
 const VALUE_BYTES: usize = 2 << 10;
 
@@ -82,6 +83,33 @@ fn scans_pay_for_sorting_the_range_they_read() {
     assert!(sorted >= bytes && sorted < 2 * bytes, "{sorted}");
     let places: Vec<_> = (100..150).map(|i| store.locator(&key(i)).lsn()).collect();
     assert!(places.is_sorted());
+    store.check();
+}
+
+#[test]
+fn a_step_of_a_sort_reads_a_part_of_what_moves() {
+    const STEP_BYTES: u64 = 16 << 10;
+    let mut store = Store::new(Setup { segment_bytes_max: 8 << 20, ..Setup::default() });
+    let (values, bytes) = (2000, 1 << 10);
+    for i in 0..values {
+        let i = i * 37 % values;
+        store.put(&key(i), &value(i, 0, bytes));
+    }
+    store.gc.force(Forced::MergeAll).unwrap();
+    let bytes = u64::from(values) * bytes as u64;
+    let all = Scanned { values: u64::from(values), bytes, scattered_reads: u64::from(values) };
+    store.gc.note_scan(&KeyRange::all(), all);
+    let mut steps = Vec::new();
+    loop {
+        let before = store.vfs.meter().snapshot();
+        if store.gc.step(STEP_BYTES).unwrap().stage == Stage::Idle {
+            break;
+        }
+        steps.push(store.vfs.meter().snapshot().since(&before).read_bytes);
+    }
+    assert!(store.gc.stats().bytes.sort >= bytes, "all is sorted");
+    let most = steps.iter().max().unwrap();
+    assert!(*most <= 16 * STEP_BYTES, "a step read {most} of {bytes} bytes");
     store.check();
 }
 

@@ -3,6 +3,7 @@
 
 use super::{DropRule, Leaving, Merged, ValueMover};
 use crate::slot::Found;
+use std::mem;
 use stele_types::{Locator, Result, ValueRef};
 
 /// Most bytes of short values, and most values, that are held at a time. So many of a store of ten
@@ -48,8 +49,8 @@ impl Ahead {
         self.next == self.entries.len()
     }
 
-    /// Works towards the next entry to place, about `bytes_max`; returns the bytes. Then
-    /// [`Ahead::pop`] has one, or there is more to do.
+    /// Once [`Ahead::pop`] has nothing: takes the next entries that stay, or reads for those taken, about
+    /// `bytes_max`; returns the bytes. Then `pop` has one, or there is more to do.
     pub fn fill(
         &mut self,
         merged: &mut Merged,
@@ -57,34 +58,16 @@ impl Ahead {
         mover: &mut dyn ValueMover,
         bytes_max: u64,
     ) -> Result<u64> {
-        if self.stage == Stage::Placing && self.is_empty() {
-            let (keys, entries) =
-                (std::mem::take(&mut self.keys), std::mem::take(&mut self.entries));
-            *self = Self { keys, entries, ..Self::default() };
-            self.keys.clear();
-            self.entries.clear();
-        }
-        match self.stage {
-            Stage::Taking => self.take(merged, rule, mover, bytes_max),
-            Stage::Reading => {
-                let bytes = mover.read_on(bytes_max);
-                if bytes == 0 {
-                    self.stage = Stage::Placing;
-                }
-                Ok(bytes)
+        if self.stage == Stage::Reading {
+            let bytes = mover.read_on(bytes_max);
+            if bytes == 0 {
+                self.stage = Stage::Placing;
             }
-            Stage::Placing => Ok(0),
+            return Ok(bytes);
         }
-    }
-
-    /// Takes the next entries that stay.
-    fn take(
-        &mut self,
-        merged: &mut Merged,
-        rule: &DropRule,
-        mover: &mut dyn ValueMover,
-        bytes_max: u64,
-    ) -> Result<u64> {
+        if self.stage == Stage::Placing {
+            self.clear();
+        }
         let mut bytes = 0;
         while let Some(key) = merged.key() {
             let found = if merged.hidden() { None } else { Some(merged.found()?) };
@@ -115,6 +98,14 @@ impl Ahead {
         mover.read_ahead(&leaving);
         self.stage = Stage::Reading;
         Ok(bytes)
+    }
+
+    /// Makes room for the next entries: the last ones are placed.
+    fn clear(&mut self) {
+        let (mut keys, mut entries) = (mem::take(&mut self.keys), mem::take(&mut self.entries));
+        keys.clear();
+        entries.clear();
+        *self = Self { keys, entries, ..Self::default() };
     }
 
     /// The value of the next entry moves.
