@@ -6,7 +6,7 @@ use crate::stats::{Forced, Stage};
 use crate::work::Work;
 use std::sync::atomic::Ordering;
 use stele_index::{MergeInputs, MergeSpec, Tier};
-use stele_types::{Cause, KeyRange, Result, RunId};
+use stele_types::{Cause, Result, RunId};
 
 /// A collection ends after this many jobs even if more could be gained.
 const JOBS_MAX: usize = 1000;
@@ -25,6 +25,7 @@ impl Work {
         if let Err(error) = &done {
             self.last_error = Some(error.to_string());
             self.flush = None;
+            self.sorting = None;
             self.drop_merge(shared);
         }
         done
@@ -67,7 +68,7 @@ impl Work {
         self.finish_jobs(shared)?;
         let state = self.observe(shared);
         if state.tiers.len() > 1 || state.unsorted_bytes() > 0 {
-            self.start_sort(shared, KeyRange::all(), true)?;
+            self.start_sort_of_all(shared)?;
             self.finish_jobs(shared)?;
         }
         self.reclaim_all(shared)

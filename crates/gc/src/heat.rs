@@ -12,8 +12,9 @@ const RANGES_MAX: usize = 32;
 const SCATTERED_READ_BYTES: u64 = 512 << 10;
 
 /// Of a short value a scattered read takes a page, where one in key order takes its bytes: that saves a
-/// scan as much again.
+/// scan this much more, up to so many times its bytes.
 const PAGE_BYTES: u64 = 4 << 10;
+const PAGES_OF_BYTES: u64 = 3;
 
 /// What one scan read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,8 +34,9 @@ impl Scanned {
         if mutant::active("gc.sorted_scans_pay") {
             return self.bytes;
         }
-        let saved = |a_read: u64| self.bytes.min(self.scattered_reads.saturating_mul(a_read));
-        saved(SCATTERED_READ_BYTES) + saved(PAGE_BYTES)
+        let reads = |bytes: u64| self.scattered_reads.saturating_mul(bytes);
+        self.bytes.min(reads(SCATTERED_READ_BYTES))
+            + (PAGES_OF_BYTES * self.bytes).min(reads(PAGE_BYTES))
     }
 }
 
@@ -131,7 +133,7 @@ mod tests {
             heat.scanned_bytes()
         };
         assert_eq!(paid(10 << 10, 0), 0);
-        assert_eq!(paid(10 << 10, 9), 2 * (10 << 10), "a page each, of ten values of 1 KiB");
+        assert_eq!(paid(10 << 10, 9), 4 * (10 << 10), "a page each, of ten values of 1 KiB");
         assert_eq!(paid(10 << 10, 1), (10 << 10) + PAGE_BYTES);
         assert_eq!(paid(160 << 10, 9), (160 << 10) + 9 * PAGE_BYTES);
         assert_eq!(paid(10 << 20, 9), 9 * (SCATTERED_READ_BYTES + PAGE_BYTES));
@@ -145,11 +147,11 @@ mod tests {
         }
         heat.note(&KeyRange::new("x", "z"), scattered(100));
         let hot = heat.hottest().unwrap();
-        assert_eq!((hot.bytes, hot.scanned_bytes), (100, 1000));
-        assert_eq!(heat.scanned_bytes(), 1200);
+        assert_eq!((hot.bytes, hot.scanned_bytes), (100, 2000));
+        assert_eq!(heat.scanned_bytes(), 2400);
         heat.spend(&KeyRange::new("d", "e"));
         assert_eq!(heat.hottest().unwrap().range, KeyRange::new("x", "z"));
-        assert_eq!(heat.scanned_bytes(), 200);
+        assert_eq!(heat.scanned_bytes(), 400);
     }
 
     #[test]

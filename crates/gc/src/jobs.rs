@@ -1,9 +1,9 @@
 //! Flushes and merges, with or without moving values, in slices.
 
-use crate::PolicyKind;
 use crate::gc::Shared;
 use crate::mover::{Moved, Mover, Plan};
 use crate::observe::{Seen, ref_bytes};
+use crate::sorting::all_tiers;
 use crate::stats::{Stage, StepDone};
 use crate::work::Work;
 use std::collections::BTreeSet;
@@ -15,8 +15,6 @@ use stele_index::{
 use stele_log::FileKind;
 use stele_types::{Cause, Error, FileId, KeyRange, Result, RunId, mutant};
 
-/// An unsorted share above this makes a sort rewrite all values, so that a scan follows one stream.
-const RESORT_SHARE: f64 = 0.3;
 /// Victims that few runs refer to are emptied by rewriting only those runs.
 const SUBSET_SHARE_MAX: f64 = 0.5;
 
@@ -104,21 +102,6 @@ impl Work {
         let inputs = referring(&version, &victims);
         let spec = MergeSpec { inputs, cause: Cause::Relocate };
         self.start_job(shared, &version, spec, Some(Plan::Victims(victims)))
-    }
-
-    /// Rewrites the values of `range` in key order; those sorted before stay unless too many others
-    /// have come, or `everything` is asked for.
-    pub fn start_sort(&mut self, shared: &Shared, range: KeyRange, everything: bool) -> Result<()> {
-        let version = shared.index.version();
-        let state = self.observe(shared);
-        let known = state.known_live_bytes() as f64;
-        let resort = everything
-            || shared.options.policy == PolicyKind::Nezha
-            || state.unsorted_bytes() as f64 >= RESORT_SHARE * known;
-        let keep = if resort { BTreeSet::new() } else { self.saved.sorted.clone() };
-        let inputs = covering(&version, &range);
-        let spec = MergeSpec { inputs, cause: Cause::Sort };
-        self.start_job(shared, &version, spec, Some(Plan::Range { range, keep }))
     }
 
     pub fn start_job(
@@ -263,10 +246,7 @@ impl Work {
                 }
                 self.unreadable.extend(unreadable);
                 self.saved.sorted.extend(running.moved.files.lock().iter());
-                if *range == KeyRange::all() {
-                    self.saved.sorted_at_s = shared.clock.unix_seconds();
-                }
-                shared.heat.lock().spend(range);
+                self.finish_part(shared, range);
             }
         }
         self.saved.plan = None;
@@ -335,10 +315,6 @@ fn run_ids(tier: &stele_index::Tier) -> BTreeSet<RunId> {
     tier.runs.iter().map(|run| run.id()).collect()
 }
 
-fn all_tiers(version: &Version) -> MergeInputs {
-    MergeInputs::Tiers(version.tiers().iter().map(|tier| tier.age).collect())
-}
-
 /// The runs to rewrite so that nothing refers to `victims` any more: a few of one tier, else all.
 fn referring(version: &Version, victims: &BTreeSet<FileId>) -> MergeInputs {
     let total: u64 = version.tiers().iter().map(|tier| tier.bytes).sum();
@@ -363,21 +339,4 @@ fn referring(version: &Version, victims: &BTreeSet<FileId>) -> MergeInputs {
         }
         _ => all_tiers(version),
     }
-}
-
-/// The runs to rewrite so that the values of `range` come into key order: those of the large level,
-/// unless the range is most of the store.
-fn covering(version: &Version, range: &KeyRange) -> MergeInputs {
-    let Some(oldest) = version.tiers().last().filter(|_| *range != KeyRange::all()) else {
-        return all_tiers(version);
-    };
-    let inside = oldest.runs.iter().filter(|run| {
-        let meta = run.meta();
-        meta.entries > 0 && range.start <= meta.last_key && range.is_below_end(&meta.first_key)
-    });
-    let runs: Vec<RunId> = inside.map(|run| run.id()).collect();
-    if runs.is_empty() || runs.len() == oldest.runs.len() {
-        return all_tiers(version);
-    }
-    MergeInputs::Runs { age: oldest.age, runs }
 }

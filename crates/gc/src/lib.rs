@@ -18,6 +18,7 @@ mod pressure;
 mod read_ahead;
 mod reclaim;
 mod saved;
+mod sorting;
 mod stats;
 mod work;
 

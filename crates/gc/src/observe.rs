@@ -124,6 +124,7 @@ impl Work {
             backing_off: shared.clock.monotonic_nanos() < self.back_off_until_nanos,
             scanned_bytes: heat.scanned_bytes(),
             hot: heat.hottest().cloned(),
+            sorting: self.sorting.as_ref().map(|sorting| sorting.rest.clone()),
             sorted_ago_s: shared.clock.unix_seconds().saturating_sub(self.saved.sorted_at_s),
             truncate_untried: self.truncated_at != Some(checkpoint),
             reappend_untried: self.reappended_at != Some(checkpoint),

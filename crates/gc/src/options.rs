@@ -49,7 +49,8 @@ pub struct GcOptions {
     /// Seconds between sorts of everything, for every policy but `wisckey`; 0 for never. Default 0.
     pub sort_interval_s: u64,
     /// Bytes scanned for each byte sorted: a range is rewritten in key order after it was scanned
-    /// this many times, half as many if its values are shorter than a page. Default 2.0; 0 for never.
+    /// this many times, half as many if its values are as long as a page, a quarter if they are no longer
+    /// than 1 KiB. Default 2.0; 0 for never.
     pub scan_load_ratio: f64,
     /// Seconds an unflushed change waits at most, so that a deleted range is freed although nobody
     /// writes. Default 300; 0 for never.

@@ -6,6 +6,7 @@ use crate::observe::{LastWrite, MemtableSeen, Seen, TierCache};
 use crate::policy::{Choice, Held, State, pick, pick_short_of_space};
 use crate::pressure::Load;
 use crate::saved::Saved;
+use crate::sorting::Sorting;
 use crate::stats::{GcStats, Phase, Stage, StepDone};
 use crate::{credit_for, space_trigger};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +25,7 @@ pub(crate) struct Work {
     pub credited_bytes: u64,
     pub flush: Option<Job>,
     pub merge: Option<Running>,
+    pub sorting: Option<Sorting>,
     pub seen: BTreeMap<FileId, Seen>,
     /// What jobs left in files since it could not be read. Forgotten at a restart: the next job
     /// that meets it learns it again.
@@ -110,7 +112,7 @@ impl Work {
                 self.step_merge(shared, bytes_max)
             }
             Choice::Sort { range } => {
-                self.start_sort(shared, range, false)?;
+                self.start_sort(shared, range)?;
                 self.step_merge(shared, bytes_max)
             }
             Choice::Reclaim { files } => {
@@ -148,7 +150,11 @@ impl Work {
         self.drop_merge(shared);
         match error {
             Error::NoSpace(_) => Ok(StepDone { stage: Stage::Idle, bytes: 0 }),
-            error => Err(error),
+            error => {
+                // What may fail again does not go before the collection of space.
+                self.sorting = None;
+                Err(error)
+            }
         }
     }
 
@@ -221,7 +227,7 @@ impl Work {
 
     fn phase(&self, state: &State) -> Phase {
         let rewriting = self.merge.as_ref().is_some_and(Running::moves_values);
-        if rewriting || self.flush.is_some() || state.frozen > 0 {
+        if rewriting || self.sorting.is_some() || self.flush.is_some() || state.frozen > 0 {
             return Phase::During;
         }
         let sorted = state.files.iter().any(|file| file.is_sorted && file.held == Some(Held::Live));

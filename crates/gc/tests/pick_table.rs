@@ -3,7 +3,8 @@
 //! `mem` bytes in the memtable, `age` its seconds, `rest` seconds without a write, `frozen` memtables, `tiers` bytes of records each
 //! tier refers to (newest first), `entry` index bytes for each 1000 record bytes, `hides` of the
 //! newest tier, `free` count x bytes of recycled segments, `files` id:bytes/live with a letter for what holds it (h head, c checkpoint, r raft,
-//! v view, j job; `s` sorted, `u` live but unreadable), `ratio` of overwrites, `credit`, `scanned`, `hot` range=bytes/scanned.
+//! v view, j job; `s` sorted, `u` live but unreadable), `ratio` of overwrites, `credit`, `scanned`, `hot` range=bytes/scanned,
+//! `sorting` what is left of a sort.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -96,6 +97,12 @@ tiers=1000 files=1:1000/1000 hot=b-f=63/125 => idle
 tiers=1000 files=1:1000/1000 hot=b-f=62/900 => idle
 tiers=9000 files=1:9000/9000 hot=b-f=64/128 => sort b..f
 tiers=9000 files=1:9000/9000 hot=b-f=63/900 => idle
+# a sort that has begun goes on before values are relocated, but at the hard limit
+tiers=1000 files=1:1000/950s sorting=m- => sort m..
+tiers=1000 files=1:900/100,2:1200/900 credit=1000 sorting=m- => sort m..
+tiers=1000 files=1:1500/100,2:1200/900 credit=1000 sorting=m- => relocate 1
+tiers=1,1,1,1,1,1,1,1,9000 files=1:10000/9000 sorting=m- => merge 0+8
+tiers=1000 files=1:1000/950s sorting=m- failed => idle
 # an idle store flushes in the end
 mem=1 tiers=1000 files=1:1000/1000 age=299 => idle
 mem=1 tiers=1000 files=1:1000/1000 age=300 => freeze
@@ -243,6 +250,10 @@ fn parse(text: &str) -> State {
             }
             "hides" => state.tiers[0].hides_bytes = mib(value),
             "files" => state.files = value.split(',').map(file).collect(),
+            "sorting" => {
+                let (start, end) = value.split_once('-').unwrap();
+                state.sorting = Some(KeyRange::new(start.to_owned(), end.to_owned()));
+            }
             "hot" => {
                 let (keys, sizes) = value.split_once('=').unwrap();
                 let (start, end) = keys.split_once('-').unwrap();

@@ -42,6 +42,11 @@ fn check(store: &Store, shape: u32, what: &str) {
         let number: u32 = std::str::from_utf8(&middle[5..]).unwrap().parse().unwrap();
         let share = bytes(from..number) / whole;
         assert!((0.4..0.6).contains(&share), "{what}, {from} to {to}: {share} before the middle");
+        let quarter = view.first_part(&range, whole / 4.0).unwrap().expect("a quarter");
+        let number: u32 = std::str::from_utf8(&quarter[5..]).unwrap().parse().unwrap();
+        let share = bytes(from..number) / whole;
+        assert!((0.15..0.35).contains(&share), "{what}, {from} to {to}: {share} in the first part");
+        assert_eq!(view.first_part(&range, whole * 0.9).unwrap(), None, "not much more");
     }
 }
 

@@ -116,6 +116,38 @@ fn direct_io_writes_whole_blocks_or_is_refused() {
 }
 
 #[test]
+fn a_long_direct_read_gets_each_part_in_its_place_and_ends_with_the_file() {
+    const MIB: usize = 1 << 20;
+    let dir = TempDir::new();
+    let vfs = RealVfs::new();
+    let writer = vfs.open(&dir.path("a"), Open::CREATE).unwrap();
+    let content = |at: usize| (at / 4096 + at / MIB) as u8;
+    let bytes: Vec<u8> = (0..6 * MIB).map(content).collect();
+    write(&writer, &bytes, 0).unwrap();
+    let file = vfs.open(&dir.path("a"), Open { direct: true, ..Open::READ }).unwrap();
+    let mut back = AlignedBuf::zeroed(40 * MIB);
+    for (len, offset, wanted) in [
+        (6 * MIB, 0, 3 * MIB),
+        (6 * MIB, 4096, 4 * MIB + 8192),
+        (6 * MIB - 100, 8192, 6 * MIB),
+        (5 * MIB + 10, 0, 6 * MIB),
+        // More parts than are under way at a time.
+        (6 * MIB - 5000, 0, 40 * MIB),
+        (4096, 8192, 2 * MIB),
+    ] {
+        writer.set_len(len as u64).unwrap();
+        back.fill(0xee);
+        let read_before = vfs.meter().snapshot().read_bytes;
+        let got = file.read_at(&mut back[..wanted], offset as u64).unwrap();
+        assert_eq!(got, wanted.min(len.saturating_sub(offset)), "{len} {offset} {wanted}");
+        assert!(back[..got].iter().zip(offset..).all(|(&byte, at)| byte == content(at)));
+        assert_eq!(vfs.meter().snapshot().read_bytes - read_before, got as u64);
+        writer.set_len(0).unwrap();
+        write(&writer, &bytes, 0).unwrap();
+    }
+}
+
+#[test]
 fn writes_go_on_while_their_caller_does() {
     let dir = TempDir::new();
     let vfs = RealVfs::new();

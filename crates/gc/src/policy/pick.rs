@@ -49,11 +49,14 @@ pub fn pick(state: &State, options: &GcOptions) -> Choice {
     if let Some((first, count)) = tiers::due(&state.tiers, options) {
         return Choice::Merge { first, count };
     }
+    let sorting = state.sorting.clone().map(|range| Choice::Sort { range });
+    // A sort frees space with its last part, and relocating would move values that it moves.
     let space = match options.policy {
+        _ if sorting.is_some() && state.space_amp_weighed(options) < options.space_amp_hard => None,
         PolicyKind::Nezha => nezha(state, options),
         PolicyKind::Adaptive | PolicyKind::Wisckey => collect_space(state, options),
     };
-    if let Some(choice) = space.or_else(|| sort(state, options)) {
+    if let Some(choice) = space.or(sorting).or_else(|| sort(state, options)) {
         return choice;
     }
     let waited = options.flush_interval_s > 0 && state.memtable_age_s >= options.flush_interval_s;

@@ -94,6 +94,8 @@ pub struct State {
     pub scanned_bytes: u64,
     /// The range whose scans paid most for sorting it, with the bytes scanned and its size.
     pub hot: Option<HotRange>,
+    /// What is left of a sort that has begun.
+    pub sorting: Option<KeyRange>,
     /// Seconds since everything was last sorted.
     pub sorted_ago_s: u64,
     /// Whether the truncation hook was not asked yet since the checkpoint last moved.

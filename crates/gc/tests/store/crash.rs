@@ -2,8 +2,9 @@
 
 use crate::harness::{Setup, Store, key, value};
 use std::path::PathBuf;
-use stele_gc::{Forced, GcOptions, Phase, PolicyKind};
-use stele_vfs::{CrashAt, CrashPoint, Fault};
+use stele_gc::{Forced, GcOptions, Phase, PolicyKind, Scanned, Stage};
+use stele_types::{Error, KeyRange};
+use stele_vfs::{CrashAt, CrashPoint, Fault, SimVfs};
 
 const VALUE_BYTES: usize = 2 << 10;
 
@@ -96,14 +97,37 @@ fn a_merge_whose_inputs_can_not_be_read_any_more_keeps_nothing_waiting() {
 
 #[test]
 fn a_crash_at_any_operation_of_a_round_loses_nothing() {
+    crash_at_any_operation(setup(), |store| {
+        store.gc.force(Forced::Flush)?;
+        store.gc.force(Forced::Collect)?;
+        store.gc.force(Forced::SortAll)
+    });
+}
+
+#[test]
+fn a_crash_at_any_operation_of_a_sort_in_parts_loses_nothing() {
+    let mut setup = setup();
+    setup.gc.policy = PolicyKind::Adaptive;
+    setup.gc.value_file_bytes_max = 128 << 10;
+    crash_at_any_operation(setup, |store| {
+        store.gc.force(Forced::MergeAll)?;
+        let bytes = store.model.values().map(|value| value.len() as u64).sum();
+        let values = store.model.len() as u64;
+        store.gc.note_scan(&KeyRange::all(), Scanned { values, bytes, scattered_reads: values });
+        while store.gc.step(4 << 10)?.stage != Stage::Idle {}
+        assert!(store.gc.stats().bytes.sort >= bytes, "all is sorted");
+        Ok(())
+    });
+}
+
+/// What `round` does to a filled store, with a crash at every third operation.
+fn crash_at_any_operation(setup: Setup, round: impl Fn(&Store) -> Result<(), Error>) {
     let filled = filled();
     let (disk, model) = (filled.vfs.fork(), filled.model.clone());
     drop(filled);
-    let round = |vfs: stele_vfs::SimVfs| -> Result<u64, stele_types::Error> {
-        let store = Store::open(vfs, setup(), model.clone())?;
-        store.gc.force(Forced::Flush)?;
-        store.gc.force(Forced::Collect)?;
-        store.gc.force(Forced::SortAll)?;
+    let round = |vfs: SimVfs| -> Result<u64, Error> {
+        let store = Store::open(vfs, setup.clone(), model.clone())?;
+        round(&store)?;
         Ok(store.vfs.operations())
     };
     let first = disk.operations();
@@ -116,7 +140,7 @@ fn a_crash_at_any_operation_of_a_round_loses_nothing() {
         let _ = round(vfs.clone());
         vfs.crash_now();
         let vfs = vfs.restart(operation);
-        let store = Store::open(vfs, setup(), model.clone())
+        let store = Store::open(vfs, setup.clone(), model.clone())
             .unwrap_or_else(|error| panic!("{at:?} {operation}: {error}"));
         store.check();
         store.settle();

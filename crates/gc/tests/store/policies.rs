@@ -1,7 +1,9 @@
 //! Phases, sorting and its triggers; every policy loses nothing.
 
 use crate::harness::{Random, Setup, Store, key, value};
+use std::collections::BTreeSet;
 use stele_gc::{Forced, GcOptions, Phase, PolicyKind, Scanned, Stage};
+use stele_log::FileKind;
 use stele_types::KeyRange;
 use stele_vfs::Vfs;
 
@@ -87,9 +89,48 @@ fn scans_pay_for_sorting_the_range_they_read() {
 }
 
 #[test]
+fn a_sort_that_scans_paid_for_is_done_in_parts_each_in_order_when_it_is_done() {
+    let (values, bytes) = (600, 600 * VALUE_BYTES as u64);
+    let mut store = Store::new(with(|gc| gc.value_file_bytes_max = 256 << 10));
+    for i in 0..values {
+        let i = i * 37 % values;
+        store.put(&key(i), &value(i, 0, VALUE_BYTES));
+    }
+    store.gc.force(Forced::MergeAll).unwrap();
+    let scanned = Scanned { values: u64::from(values), bytes, scattered_reads: u64::from(values) };
+    store.gc.note_scan(&KeyRange::all(), scanned);
+    let in_order = |store: &Store| {
+        let files = store.log.files().into_iter().filter(|info| info.kind == FileKind::Sorted);
+        let files: BTreeSet<_> = files.map(|info| info.file).collect();
+        let places: Vec<_> = (0..values).map(|i| store.locator(&key(i))).collect();
+        let sorted = places.iter().filter(|at| files.contains(&at.file)).count();
+        let (parts, rest) = places.split_at(sorted);
+        assert!(parts.is_sorted_by_key(|at| at.lsn()), "from the first key on");
+        assert!(rest.iter().all(|at| !files.contains(&at.file)));
+        sorted
+    };
+    let mut parts = vec![0];
+    while store.gc.step(4 << 10).unwrap().stage != Stage::Idle {
+        let sorted = in_order(&store);
+        if parts.last() != Some(&sorted) {
+            parts.push(sorted);
+            store.check();
+        }
+        let is_between = sorted > 0 && sorted < values as usize;
+        assert!(!is_between || store.gc.stats().phase == Phase::During);
+    }
+    assert_eq!(parts.last(), Some(&(values as usize)));
+    assert!((6..=12).contains(&parts.len()), "of half a value file, a quarter of a run: {parts:?}");
+    let sorted = store.gc.stats().bytes.sort;
+    assert!(sorted < bytes * 11 / 10, "{sorted} bytes: each value once");
+    assert_eq!(store.gc.stats().phase, Phase::Post);
+}
+
+#[test]
 fn a_step_of_a_sort_reads_a_part_of_what_moves() {
     const STEP_BYTES: u64 = 16 << 10;
-    let mut store = Store::new(Setup { segment_bytes_max: 8 << 20, ..Setup::default() });
+    let setup = with(|gc| gc.value_file_bytes_max = 8 << 20);
+    let mut store = Store::new(Setup { segment_bytes_max: 8 << 20, ..setup });
     let (values, bytes) = (2000, 1 << 10);
     for i in 0..values {
         let i = i * 37 % values;

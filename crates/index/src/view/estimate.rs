@@ -8,6 +8,8 @@ use stele_types::{KeyRange, Result, mutant};
 
 /// Key blocks read of each tier.
 const BLOCKS_MAX: usize = 32;
+/// A range is not cut for less than half of what its first part would be.
+const MUCH_MORE: f64 = 1.5;
 
 /// About how much a key range holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -31,22 +33,35 @@ impl View {
 
     /// A key that has about half of the bytes of `range` before it, and something on both sides.
     pub fn middle(&self, range: &KeyRange) -> Result<Option<Bytes>> {
+        self.cut(range, |bytes| Some(bytes / 2.0))
+    }
+
+    /// A key that has about `bytes` of `range` before it; `None` if there is not much more.
+    pub fn first_part(&self, range: &KeyRange, bytes: f64) -> Result<Option<Bytes>> {
+        self.cut(range, |all| (all >= MUCH_MORE * bytes).then_some(bytes))
+    }
+
+    /// A key that has so many bytes of `range` before it as `before` says for all of them, about, and
+    /// something on both sides.
+    fn cut(&self, range: &KeyRange, before: impl Fn(f64) -> Option<f64>) -> Result<Option<Bytes>> {
         let mut points: Vec<(Bytes, f64)> = Vec::new();
         self.sample(range, &mut |key, _, bytes| points.push((Bytes::copy_from_slice(key), bytes)))?;
         points.sort_by(|a, b| a.0.cmp(&b.0));
-        let half = points.iter().map(|(_, bytes)| bytes).sum::<f64>() / 2.0;
+        let wanted = before(points.iter().map(|(_, bytes)| bytes).sum());
         let mut points = points.into_iter();
-        let Some((first, mut before)) = points.next() else { return Ok(None) };
-        let mut middle = None;
+        let (Some(wanted), Some((first, mut bytes_before))) = (wanted, points.next()) else {
+            return Ok(None);
+        };
+        let mut cut = None;
         for (key, bytes) in points.filter(|(key, _)| *key > first) {
-            middle = Some(key);
-            // The pair that reaches the middle goes to the upper half.
-            before += bytes;
-            if before >= half {
+            cut = Some(key);
+            // The pair that reaches it goes to the upper part.
+            bytes_before += bytes;
+            if bytes_before >= wanted {
                 break;
             }
         }
-        Ok(middle)
+        Ok(cut)
     }
 
     /// Gives some pairs of `range`: key, and the keys and bytes each stands for.

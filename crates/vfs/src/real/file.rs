@@ -48,8 +48,8 @@ impl RealFile {
     }
 
     /// What the queue did of a write, and the rest of it.
-    fn finish_one(&self, write: Write) -> io::Result<AlignedBuf> {
-        let Write { part, offset, cause, result } = write;
+    fn finish_one(&self, write: Write, result: i64) -> io::Result<AlignedBuf> {
+        let Write { part, offset, cause } = write;
         let written = match usize::try_from(result) {
             Ok(written) => written,
             Err(_) => return Err(io::Error::from_raw_os_error(-result as i32)),
@@ -57,6 +57,17 @@ impl RealFile {
         self.write_one(part.get(written..).unwrap_or_default(), offset + written as u64)?;
         self.meter.count_write(cause, part.len() as u64);
         Ok(part)
+    }
+
+    /// The first bytes of a read of several parts, all of them asked for at once.
+    fn read_parts(&self, buffer: &mut [u8], offset: u64, part_bytes: usize) -> usize {
+        if buffer.len() <= part_bytes {
+            return 0;
+        }
+        let Some(mut queue) = self.queues.take() else { return 0 };
+        let got = queue.read(&self.file, buffer, offset, part_bytes);
+        self.queues.put_back(queue);
+        got
     }
 
     fn write_many(&self, buffers: &[IoSlice<'_>], mut offset: u64) -> io::Result<()> {
@@ -80,20 +91,19 @@ impl RealFile {
 impl VfsFile for RealFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         check_direct("read", &self.path, buffer, offset, self.block_bytes)?;
-        let mut got = 0;
         let part_bytes = self.block_bytes.map_or(usize::MAX, |_| DIRECT_READ_BYTES_MAX);
-        while got < buffer.len() {
+        let mut got = self.read_parts(buffer, offset, part_bytes);
+        // A direct read that ends inside a block met the end of the file; the next one would start
+        // misaligned.
+        let is_aligned =
+            |got: usize| self.block_bytes.is_none_or(|bytes| got.is_multiple_of(bytes));
+        while got < buffer.len() && is_aligned(got) {
             let end = buffer.len().min(got.saturating_add(part_bytes));
             match self.file.read_at(&mut buffer[got..end], offset + got as u64) {
                 Ok(0) => break,
                 Ok(bytes) => got += bytes,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(self.error("read", e)),
-            }
-            // A direct read that ends inside a block met the end of the file; the next one would
-            // start misaligned.
-            if self.block_bytes.is_some_and(|block_bytes| !got.is_multiple_of(block_bytes)) {
-                break;
             }
         }
         self.meter.count_read(got as u64);
@@ -145,7 +155,7 @@ impl VfsFile for RealFile {
         cause: Cause,
     ) -> Result<Option<AlignedBuf>> {
         check_direct("write", &self.path, &part, offset, self.block_bytes)?;
-        let mut write = Write { part, offset, cause, result: 0 };
+        let mut write = Write { part, offset, cause };
         // Through the page cache the queue would wait as well.
         if self.block_bytes.is_some() {
             let mut queue = self.queue.lock();
@@ -167,7 +177,7 @@ impl VfsFile for RealFile {
         let Some(mut queue) = self.queue.lock().take() else { return Ok(Vec::new()) };
         let writes = queue.finish().map_err(|e| self.error("write", e))?;
         self.queues.put_back(queue);
-        let done = writes.into_iter().map(|write| self.finish_one(write));
+        let done = writes.into_iter().map(|(write, result)| self.finish_one(write, result));
         done.collect::<io::Result<Vec<_>>>().map_err(|e| self.error("write", e))
     }
 

@@ -1,0 +1,122 @@
+//! Sorting in parts, each a job of its own: scans get quicker from the first on, values that were
+//! replaced meanwhile are not moved, and what is urgent goes between.
+
+use crate::PolicyKind;
+use crate::gc::Shared;
+use crate::mover::Plan;
+use crate::work::Work;
+use std::collections::BTreeSet;
+use stele_index::{MergeInputs, MergeSpec, Run, Version};
+use stele_types::{Cause, FileId, KeyRange, Result, RunId};
+
+/// An unsorted share above this makes a sort rewrite all values, so that a scan follows one stream.
+const RESORT_SHARE: f64 = 0.3;
+/// A part rewrites the runs that refer to its values: no run more often than this.
+const PARTS_OF_RUN: u64 = 4;
+
+/// What is left of a sort. Lost at a restart: what is not sorted then waits to be paid for again.
+#[derive(Debug)]
+pub(crate) struct Sorting {
+    whole: KeyRange,
+    /// Not sorted yet.
+    pub rest: KeyRange,
+    /// Files in key order whose values stay.
+    keep: BTreeSet<FileId>,
+}
+
+impl Work {
+    /// Goes on with a sort, or begins that of `range`: values sorted before stay unless too many others
+    /// have come.
+    pub fn start_sort(&mut self, shared: &Shared, range: KeyRange) -> Result<()> {
+        if self.sorting.is_none() {
+            let state = self.observe(shared);
+            let known = state.known_live_bytes() as f64;
+            let resort = shared.options.policy == PolicyKind::Nezha
+                || state.unsorted_bytes() as f64 >= RESORT_SHARE * known;
+            let keep = if resort { BTreeSet::new() } else { self.saved.sorted.clone() };
+            self.sorting = Some(Sorting { whole: range.clone(), rest: range, keep });
+        }
+        let Some(sorting) = &self.sorting else { return Ok(()) };
+        let version = shared.index.version();
+        let part = match shared.options.policy {
+            PolicyKind::Nezha => sorting.rest.clone(),
+            _ => part_of(shared, &version, &sorting.rest)?,
+        };
+        let is_first = sorting.rest == sorting.whole;
+        let inputs = match is_first && sorting.whole == KeyRange::all() {
+            true => all_tiers(&version),
+            false => covering(&version, &part),
+        };
+        let plan = Plan::Range { range: part, keep: sorting.keep.clone() };
+        self.start_job(shared, &version, MergeSpec { inputs, cause: Cause::Sort }, Some(plan))
+    }
+
+    /// Begins to rewrite all values in key order, in one job.
+    pub fn start_sort_of_all(&mut self, shared: &Shared) -> Result<()> {
+        let (whole, keep) = (KeyRange::all(), BTreeSet::new());
+        self.sorting = Some(Sorting { whole: whole.clone(), rest: whole.clone(), keep });
+        let version = shared.index.version();
+        let spec = MergeSpec { inputs: all_tiers(&version), cause: Cause::Sort };
+        let plan = Plan::Range { range: whole, keep: BTreeSet::new() };
+        self.start_job(shared, &version, spec, Some(plan))
+    }
+
+    /// `part` is sorted. What scans paid is spent with the last one.
+    pub fn finish_part(&mut self, shared: &Shared, part: &KeyRange) {
+        let whole = match self.sorting.take() {
+            Some(mut sorting) if sorting.rest.end != part.end => {
+                sorting.rest.start = part.end.clone();
+                self.sorting = Some(sorting);
+                return;
+            }
+            Some(sorting) => sorting.whole,
+            None => part.clone(),
+        };
+        if whole == KeyRange::all() {
+            self.saved.sorted_at_s = shared.clock.unix_seconds();
+        }
+        shared.heat.lock().spend(&whole);
+    }
+}
+
+/// The first part of `rest`: the values of half a value file, of a quarter of a run if that is more.
+fn part_of(shared: &Shared, version: &Version, rest: &KeyRange) -> Result<KeyRange> {
+    let bytes_min = shared.options.value_file_bytes_max / 2;
+    let runs = version.tiers().last().map_or(&[][..], |tier| &tier.runs);
+    let mut part = rest.clone();
+    let (mut bytes, mut bytes_max) = (0, bytes_min);
+    for run in runs.iter().filter(|run| touches(run, rest)) {
+        if bytes >= bytes_min {
+            part.end = run.meta().first_key.clone();
+            break;
+        }
+        let of_run = run.meta().refs.values().map(|live| live.bytes).sum::<u64>();
+        bytes += of_run;
+        bytes_max = bytes_max.max(of_run / PARTS_OF_RUN);
+    }
+    if let Some(end) = shared.index.view().first_part(&part, bytes_max as f64)? {
+        part.end = end;
+    }
+    Ok(part)
+}
+
+fn touches(run: &Run, range: &KeyRange) -> bool {
+    let meta = run.meta();
+    meta.entries > 0 && range.start <= meta.last_key && range.is_below_end(&meta.first_key)
+}
+
+pub(crate) fn all_tiers(version: &Version) -> MergeInputs {
+    MergeInputs::Tiers(version.tiers().iter().map(|tier| tier.age).collect())
+}
+
+/// The runs to rewrite so that the values of `range` come into key order: those of the large level,
+/// unless these are all of it.
+fn covering(version: &Version, range: &KeyRange) -> MergeInputs {
+    let Some(oldest) = version.tiers().last() else { return all_tiers(version) };
+    let inside = oldest.runs.iter().filter(|run| touches(run, range));
+    let runs: Vec<RunId> = inside.map(|run| run.id()).collect();
+    if runs.is_empty() || runs.len() == oldest.runs.len() {
+        return all_tiers(version);
+    }
+    MergeInputs::Runs { age: oldest.age, runs }
+}
