@@ -37,10 +37,16 @@ impl Work {
             self.sorting = Some(Sorting { whole: range.clone(), rest: range, keep });
         }
         let Some(sorting) = &self.sorting else { return Ok(()) };
+        let rest = sorting.rest.clone();
         let version = shared.index.version();
+        if !version.runs().any(|run| touches(run, &rest)) {
+            // All of it was deleted meanwhile.
+            self.finish_part(shared, &rest);
+            return Ok(());
+        }
         let part = match shared.options.policy {
-            PolicyKind::Nezha => sorting.rest.clone(),
-            _ => part_of(shared, &version, &sorting.rest)?,
+            PolicyKind::Nezha => rest,
+            _ => part_of(shared, &version, &rest)?,
         };
         let is_first = sorting.rest == sorting.whole;
         let inputs = match is_first && sorting.whole == KeyRange::all() {

@@ -127,6 +127,35 @@ fn a_sort_that_scans_paid_for_is_done_in_parts_each_in_order_when_it_is_done() {
 }
 
 #[test]
+fn a_sort_ends_when_what_is_left_of_it_was_deleted() {
+    let mut store = Store::new(with(|gc| gc.value_file_bytes_max = 256 << 10));
+    let fill = |store: &mut Store| {
+        for i in 0..600 {
+            let i = i * 37 % 600;
+            store.put(&key(i), &value(i, 0, VALUE_BYTES));
+        }
+        store.gc.force(Forced::MergeAll).unwrap();
+        let bytes = 600 * VALUE_BYTES as u64;
+        let scanned = Scanned { values: 600, bytes, scattered_reads: 600 };
+        store.gc.note_scan(&KeyRange::all(), scanned);
+    };
+    fill(&mut store);
+    while store.gc.stats().bytes.sort < 300 << 10 {
+        store.gc.step(4 << 10).unwrap();
+    }
+    assert_eq!(store.gc.stats().phase, Phase::During);
+    store.delete_range(b"", b"");
+    store.gc.force(Forced::MergeAll).unwrap();
+    store.settle();
+    assert_eq!(store.gc.stats().phase, Phase::Pre, "nothing is left to sort");
+    let before = store.gc.stats().bytes.sort;
+    fill(&mut store);
+    store.settle();
+    assert!(store.gc.stats().bytes.sort >= before + (600 << 10), "the next one is a whole one");
+    store.check();
+}
+
+#[test]
 fn a_step_of_a_sort_reads_a_part_of_what_moves() {
     const STEP_BYTES: u64 = 16 << 10;
     let setup = with(|gc| gc.value_file_bytes_max = 8 << 20);
