@@ -2,6 +2,7 @@
 
 use crate::Options;
 use crate::stream::CommandStream;
+use crate::transport;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -16,12 +17,6 @@ const REFUSED_FOR: Duration = Duration::from_millis(200);
 /// Pings while calls are open; a node that does not answer in time is given up.
 const PING_EVERY: Duration = Duration::from_secs(1);
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
-/// Flow-control windows: a few large values on their way.
-const STREAM_WINDOW_BYTES: u32 = 8 << 20;
-const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
-/// Bytes in a frame of an answer. Each frame is a write of its node: the fewer the better, while it and
-/// its head fit into what the kernel takes to its device at once, 64 KiB with the headers of IP and TCP.
-const FRAME_BYTES_MAX: u32 = 60 << 10;
 
 /// All connections of a client.
 pub struct Connections {
@@ -109,13 +104,9 @@ impl Connections {
         let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(invalid)?;
         let endpoint = endpoint
             .connect_timeout(self.options.connect_timeout)
-            .tcp_nodelay(true)
             .http2_keep_alive_interval(PING_EVERY)
-            .keep_alive_timeout(PING_TIMEOUT)
-            .initial_stream_window_size(STREAM_WINDOW_BYTES)
-            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .max_frame_size(FRAME_BYTES_MAX);
-        let connected = endpoint.connect().await;
+            .keep_alive_timeout(PING_TIMEOUT);
+        let connected = transport::connect(endpoint).await;
         let channel = connected.map_err(|error| format!("{address}: {}", root_cause(&error)))?;
         Ok(Opened { channel, commands: Arc::default() })
     }

@@ -25,6 +25,7 @@ mod raw;
 mod reaction;
 mod route;
 mod stream;
+mod transport;
 
 #[doc(hidden)]
 pub mod fuzzing;
@@ -35,3 +36,4 @@ pub use options::Options;
 pub use raw::{Checksum, Pair, PutPair, Scan, ScanOptions, Swap, Ttl};
 /// The control protocol's messages.
 pub use stele_proto::stele::control::v1 as messages;
+pub use transport::connect as connect_channel;

@@ -134,13 +134,9 @@ impl Etcd {
 async fn dial(address: &str) -> Result<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
         .map_err(|error| Error::invalid(format!("`{address}`: {error}")))?;
-    // As Stele's client has them.
-    let endpoint = endpoint
-        .tcp_nodelay(true)
-        .initial_stream_window_size(8 << 20)
-        .initial_connection_window_size(32 << 20)
-        .max_frame_size(60 << 10);
-    endpoint.connect().await.map_err(|error| lost(format!("{address}: {error}")))
+    stele_client::connect_channel(endpoint)
+        .await
+        .map_err(|error| lost(format!("{address}: {error}")))
 }
 
 async fn call<Q, A>(channel: Channel, path: &'static str, request: Q) -> Result<A>
