@@ -219,6 +219,9 @@ pub struct RegionReport {
     pub peer: Peer,
     /// Its part.
     pub role: Role,
+    /// It leads, and an entry of its own term is applied. Before that a leader knows nothing of its
+    /// followers: all of them are pending.
+    pub is_leading: bool,
     /// Who leads, if known.
     pub leader: Option<Peer>,
     /// The term.

@@ -5,7 +5,7 @@ use crate::plan::{MS, SECOND};
 use crate::world::{Happening, World};
 use bytes::Bytes;
 use stele_placement::{NewStore, NodeReport, RegionReport, SYSTEM_REGION, StoreReport, Traffic};
-use stele_raftstore::{Admin, AdminCall, Header, Input, Read, RequestId, Role};
+use stele_raftstore::{Admin, AdminCall, Header, Input, Read, RequestId};
 use stele_storage::StorageEngine;
 use stele_types::{Region, RegionKind, RegionPhase, StoreIdent, keyspace};
 
@@ -152,7 +152,7 @@ impl World {
                     let (region, epoch) = (report.region.id, report.region.epoch);
                     strays.push(Stray { store, region, peer: report.peer.id, epoch });
                 }
-                if report.role == Role::Leader {
+                if report.is_leading {
                     let size = engine.as_ref().map_or(0, |engine| size_of(engine, &report.region));
                     regions.push(region_report(report, size));
                 }

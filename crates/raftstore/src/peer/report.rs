@@ -25,6 +25,7 @@ impl<E: StorageEngine> Peer<E> {
                 StateRole::Follower => Role::Follower,
                 StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,
             },
+            is_leading: self.leading.is_some(),
             leader: self.leader(),
             term: Term(self.term()),
             last: LogIndex(self.last_index()),

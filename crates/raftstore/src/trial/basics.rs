@@ -233,6 +233,27 @@ fn a_leader_says_nothing_in_a_term_that_its_disk_may_forget() {
 }
 
 #[test]
+fn a_leader_knows_its_followers_from_when_it_says_that_it_leads() {
+    let mut trial = Trial::new(3);
+    let first = trial.elect(DATA);
+    let second = first % 3 + 1;
+    let to = PeerId(100 + second);
+    // Elected, but its first entry is not committed: it heard nothing of anyone's log.
+    trial.lose = |m| matches!(&m.body, Body::Raft(r) if r.kind == RaftKind::AppendResponse);
+    trial.admin(first, DATA, Admin::TransferLeader(to));
+    trial.settle();
+    let report = trial.report(second, DATA);
+    assert_eq!((report.role, report.is_leading), (Role::Leader, false));
+    assert_eq!(report.pending_peers.len(), 2);
+    trial.lose = |_| false;
+    trial.ticks(10);
+    let report = trial.report(second, DATA);
+    assert_eq!((report.role, report.is_leading), (Role::Leader, true));
+    assert_eq!(report.pending_peers, []);
+    assert!(!trial.report(first, DATA).is_leading);
+}
+
+#[test]
 fn the_core_can_be_moved_to_a_thread() {
     fn check<T: Send>() {}
     check::<Model>();

@@ -126,11 +126,7 @@ impl Tasks {
         let interval_s = told.reported_at.elapsed().as_secs_f64().max(0.001);
         told.reported_at = Instant::now();
         self.note_busy(told, &reports, interval_s);
-        let led: Vec<wire::RegionReport> = reports
-            .iter()
-            .filter(|(_, report)| report.role == Role::Leader)
-            .map(|(store, report)| region_report(*store, report, sizes))
-            .collect();
+        let led = led_regions(&reports, sizes);
         told.has_unmeasured = led.iter().any(|report| report.approximate_bytes == 0);
         let is_news = |report: &&wire::RegionReport| {
             let id = region_id(report);
@@ -267,6 +263,13 @@ async fn stopped(stopping: &mut watch::Receiver<bool>) {
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
+/// One that leads but does not know its followers yet would call all of them pending, and every
+/// order would be refused: it is told once it does.
+fn led_regions(reports: &[(StoreId, RegionReport)], sizes: &Sizes) -> Vec<wire::RegionReport> {
+    let led = reports.iter().filter(|(_, report)| report.is_leading);
+    led.map(|(store, report)| region_report(*store, report, sizes)).collect()
+}
+
 fn region_id(report: &wire::RegionReport) -> RegionId {
     stele_types::Region::decode(&report.region).map(|region| region.id).unwrap_or_default()
 }
@@ -319,4 +322,40 @@ fn strays(reports: &[(StoreId, RegionReport)]) -> Vec<wire::StrayPeer> {
             version: report.region.epoch.version,
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stele_raftstore::Traffic;
+    use stele_types::{LogIndex, Peer, PeerRole, Region, Term};
+
+    fn leader_of(id: u64, is_leading: bool) -> (StoreId, RegionReport) {
+        let peer = Peer { id: PeerId(id), store: StoreId(1), role: PeerRole::Voter };
+        let region = Region { id: RegionId(id), peers: vec![peer], ..Region::default() };
+        let report = RegionReport {
+            region,
+            peer,
+            role: Role::Leader,
+            is_leading,
+            leader: Some(peer),
+            term: Term(1),
+            last: LogIndex(1),
+            committed: LogIndex(1),
+            applied: LogIndex(1),
+            truncated: LogIndex(0),
+            pending_peers: Vec::new(),
+            down_peers: Vec::new(),
+            leaderless_seconds: 0,
+            hibernating: false,
+            traffic: Traffic::default(),
+        };
+        (StoreId(1), report)
+    }
+
+    #[test]
+    fn a_region_is_told_once_its_leader_knows_its_followers() {
+        let led = led_regions(&[leader_of(5, true), leader_of(6, false)], &Sizes::new());
+        assert_eq!(led.iter().map(region_id).collect::<Vec<_>>(), [RegionId(5)]);
+    }
 }
