@@ -3,12 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::PathBuf;
-use stele_baselines::rocks::{Keeping, RockStore, Settings};
+use stele_baselines::rocks::{Persistence, RockStore, Settings};
 use stele_storage::conformance::{self, Factory};
 use tempfile::TempDir;
 
 /// A crash is a drop: what RocksDB had in memory alone is lost, as when the process is killed.
-struct RockFactory(Keeping);
+struct RockFactory(Persistence);
 
 impl Factory for RockFactory {
     type Engine = RockStore;
@@ -32,8 +32,8 @@ impl Factory for RockFactory {
     }
 }
 
-fn check(keeping: Keeping) {
-    let factory = RockFactory(keeping);
+fn check(persistence: Persistence) {
+    let factory = RockFactory(persistence);
     assert!(conformance::run(&factory).unwrap() > 30);
     let seeds = match std::env::var("STELE_SEED") {
         Ok(seed) => vec![seed.parse().unwrap()],
@@ -48,27 +48,27 @@ fn check(keeping: Keeping) {
 
 #[test]
 fn original_keeps_every_law() {
-    check(Keeping::Log);
+    check(Persistence::Log);
 }
 
 #[test]
 fn original_with_a_sync_for_every_application_keeps_every_law() {
-    check(Keeping::SyncedLog);
+    check(Persistence::SyncedLog);
 }
 
 #[test]
 fn pasv_keeps_every_law() {
-    check(Keeping::Flushes);
+    check(Persistence::Flushes);
 }
 
 #[test]
 fn lsm_raft_keeps_every_law() {
-    check(Keeping::Tables);
+    check(Persistence::Tables);
 }
 
 #[test]
 fn dwisckey_keeps_every_law() {
-    check(Keeping::FlushesAndValueLog);
+    check(Persistence::FlushesAndValueLog);
 }
 
 /// What is only in memory is lost by a drop, so that the suite's crashes are ones.
@@ -77,7 +77,7 @@ fn a_dropped_store_without_a_log_has_applied_again_from_the_raft_log() {
     use stele_storage::{EngineView, StorageEngine};
     use stele_types::*;
     let dir = tempfile::tempdir().unwrap();
-    let open = || RockStore::open(dir.path(), &Settings::tiny(Keeping::Flushes)).unwrap();
+    let open = || RockStore::open(dir.path(), &Settings::tiny(Persistence::Flushes)).unwrap();
     let store = open();
     let mut command = CommandBuilder::new();
     command.put(b"k", b"v", 0).unwrap();

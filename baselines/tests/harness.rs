@@ -20,7 +20,7 @@ fn check<E>(open: impl Fn(&Path) -> stele_types::Result<E>)
 where
     E: StorageEngine + 'static,
     E::View: 'static,
-    E::Incoming: 'static,
+    E::Ingest: 'static,
 {
     let dir = tempfile::tempdir().unwrap();
     let dirs: Vec<PathBuf> = (0..STORES).map(|store| dir.path().join(store.to_string())).collect();
@@ -87,11 +87,11 @@ fn mirrors(dirs: &[PathBuf]) -> usize {
 #[test]
 fn followers_of_a_group_on_shipped_tables_write_no_key_values() {
     use std::time::{Duration, Instant};
-    use stele_baselines::rocks::{Keeping, RockStore, Settings};
+    use stele_baselines::rocks::{Persistence, RockStore, Settings};
     const CALM_ELECTION_TICKS: u64 = 100;
     let dir = tempfile::tempdir().unwrap();
     let dirs: Vec<PathBuf> = (0..STORES).map(|store| dir.path().join(store.to_string())).collect();
-    let settings = Settings::tiny(Keeping::Tables);
+    let settings = Settings::tiny(Persistence::Tables);
     let engines = dirs.iter().map(|dir| RockStore::open(dir, &settings).unwrap()).collect();
     let cluster = Cluster::start(engines, 1, CALM_ELECTION_TICKS).unwrap();
     let mut client = Client::new(&cluster, 0);

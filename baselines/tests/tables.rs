@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::{Path, PathBuf};
-use stele_baselines::rocks::{Keeping, RockStore, Settings};
+use stele_baselines::rocks::{Persistence, RockStore, Settings};
 use stele_storage::{EngineView, Pair, ScanOptions, StorageEngine};
 use stele_types::*;
 use tempfile::TempDir;
@@ -65,7 +65,7 @@ fn files(dir: &Path, end: &str) -> usize {
 impl Group {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let settings = Settings::tiny(Keeping::Tables);
+        let settings = Settings::tiny(Persistence::Tables);
         let open = |name: &str| {
             let store = RockStore::open(&dir.path().join(name), &settings).unwrap();
             let records = entry(JOURNAL, 1, &NAME, name.as_bytes());

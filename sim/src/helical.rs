@@ -37,7 +37,7 @@ pub struct Helix {
     /// Values that stores found to be damaged.
     pub found: u64,
     /// Values replaced by another store's copy.
-    pub mended: u64,
+    pub repaired: u64,
     /// Virtual nanoseconds until no value was damaged any more.
     pub nanos: u64,
     /// Bits flipped in runs, over all stores.
@@ -66,7 +66,7 @@ const HOLES: u64 = 15;
 pub fn plan_of(seed: u64, mode: Mode) -> Plan {
     match (mode, seed % ONE_IN) {
         (Mode::Safety, HELIX) => plan(seed),
-        (Mode::Safety, HOLES) => crate::holes::plan(seed),
+        (Mode::Safety, HOLES) => crate::damaged_payloads::plan(seed),
         _ => Plan::draw(seed, mode),
     }
 }
@@ -130,7 +130,8 @@ pub fn play(world: &mut World) -> Helix {
     for number in world.serving() {
         let Some(engine) = world.engine(number) else { continue };
         let stats = engine.repair_stats();
-        (helix.found, helix.mended) = (helix.found + stats.found, helix.mended + stats.mended);
+        (helix.found, helix.repaired) =
+            (helix.found + stats.found, helix.repaired + stats.repaired);
     }
     if world.violation.is_none() && !world.read_everything(READ_NANOS) {
         world.fail("not everything can be read".into());
@@ -166,13 +167,13 @@ impl World {
         self.withhold_everywhere(WITHHELD_NANOS);
         self.clients.slow_down(SLOWER);
         self.let_clients_work(ops);
-        let mut mended = false;
-        while !mended && self.now - began < MEND_NANOS && self.violation.is_none() {
+        let mut repaired = false;
+        while !repaired && self.now - began < MEND_NANOS && self.violation.is_none() {
             self.run(LOOK_NANOS);
-            mended = damaged(self) == 0;
+            repaired = damaged(self) == 0;
         }
         let nanos = self.now - began;
-        if !mended {
+        if !repaired {
             let left = damaged(self);
             let state = self.describe_damage();
             let seconds = nanos / SECOND;
@@ -191,7 +192,7 @@ impl World {
             let error = engine.gc_stats().last_error;
             text += &format!("\n  s{number}: {stats:?}, gc {error:?}, lost {lost:?}");
             for run in engine.index().version().runs() {
-                let look = run.look(0, u64::MAX);
+                let look = run.scrub_blocks(0, u64::MAX);
                 let age = run.meta().extra.age;
                 text += &format!("\n    run {} of age {age}: {look:?}", run.id());
             }
@@ -233,7 +234,7 @@ impl World {
                 let (offset, bit) = (prng.below(run.meta().bytes), prng.below(8) as u8);
                 let flip = || DiskFault::FlipBit { path: path.clone(), offset, bit };
                 let is_flipped = slot.disk.inject(flip()).is_ok();
-                let lost = run.look(0, u64::MAX).map(|look| look.lost).unwrap_or_default();
+                let lost = run.scrub_blocks(0, u64::MAX).map(|look| look.lost).unwrap_or_default();
                 let is_taken = |range: &KeyRange| {
                     taken.iter().any(|(other, it)| *other != number && it.overlaps(range))
                 };
@@ -257,7 +258,8 @@ impl World {
         let damaged = |engine: Arc<Store>| {
             let version = engine.index().version();
             let is_damaged = |run: &&Arc<Run>| {
-                run.look(0, u64::MAX).is_ok_and(|it| it.wants_rewrite || !it.lost.is_empty())
+                run.scrub_blocks(0, u64::MAX)
+                    .is_ok_and(|it| it.wants_rewrite || !it.lost.is_empty())
             };
             version.runs().filter(is_damaged).count()
         };

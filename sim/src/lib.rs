@@ -5,11 +5,11 @@
 pub mod args;
 pub mod check;
 pub mod clients;
+pub mod damaged_payloads;
 pub mod faults;
 pub mod group;
 pub mod helical;
 pub mod history;
-pub mod holes;
 pub mod minimise;
 pub mod nemesis;
 pub mod plan;

@@ -90,7 +90,7 @@ fn numbers(counts: &Counts) -> String {
          failures, {replaced} disks replaced, {partitions} partitions, {corruptions} corruptions, \
          {disk_faults} disk faults, {snapshots} snapshots, {splits} splits, {merges} merges, \
          {leaders} leaders, {slices} slices, {overspent} disks too many, {entries_mended} entries \
-         mended"
+         repaired"
     )
 }
 

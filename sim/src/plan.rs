@@ -177,7 +177,7 @@ fn engine_options(prng: &mut Prng) -> EngineOptions {
             discover_bytes_min: pick(prng, &[0, 10_000, 100_000]),
             value_file_bytes_max: pick(prng, &[8 << 10, 64 << 10]),
             sort_threshold_bytes: pick(prng, &[10_000, 100_000]),
-            merge_rest_s: 1,
+            merge_idle_s: 1,
             scan_load_ratio: pick(prng, &[0.0, 1.0]),
             flush_interval_s: pick(prng, &[0, 1, 5]),
             reappend_bytes_max: pick(prng, &[4 << 10, 64 << 10]),

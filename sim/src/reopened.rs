@@ -65,7 +65,7 @@ impl World {
             let (offset, bit) = (bytes.saturating_sub(1 + prng.below(last.max(1))), prng.below(8));
             let flip = || DiskFault::FlipBit { path: path.clone(), offset, bit: bit as u8 };
             let is_flipped = slot.disk.inject(flip()).is_ok();
-            let lost = run.look(0, u64::MAX).map(|look| look.lost).unwrap_or_default();
+            let lost = run.scrub_blocks(0, u64::MAX).map(|look| look.lost).unwrap_or_default();
             let ranges: Vec<KeyRange> = lost.into_iter().map(|lost| lost.range).collect();
             match ranges.iter().all(|range| may_lose(number, range, taken)) {
                 true => {

@@ -5,7 +5,7 @@ use crate::history;
 use crate::plan::{Mode, Plan, SECOND};
 use crate::trace::Trace;
 use crate::world::{Counts, Stop, World};
-use crate::{helical, holes};
+use crate::{damaged_payloads, helical};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use stele_types::RegionPhase;
@@ -103,7 +103,7 @@ pub fn run(plan: &Plan, wanted: Wanted) -> Outcome {
 
 fn play(world: &mut World) {
     if world.plan.has_holes {
-        holes::play(world);
+        damaged_payloads::play(world);
         return;
     }
     if world.plan.is_helix {

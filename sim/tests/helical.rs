@@ -9,7 +9,7 @@ use stele_sim::helical::{MEND_NANOS, plan, run};
 // Catalogue: 11, 13.
 #[test]
 fn damage_to_every_replica_in_different_places_is_mended_and_loses_nothing() {
-    let (mut found, mut mended) = (0, 0);
+    let (mut found, mut repaired) = (0, 0);
     for seed in seeds() {
         let (helix, outcome) = run(&plan(seed));
         let replay = format!("STELE_SEED={seed} cargo test -p stele-sim --test helical: {helix:?}");
@@ -17,10 +17,10 @@ fn damage_to_every_replica_in_different_places_is_mended_and_loses_nothing() {
         assert_eq!(outcome.violation, None, "{replay}\n{}", outcome.tail);
         assert!(helix.runs > 0 && helix.reopened > 0, "{replay}");
         // Clients may write a key again before anybody notices.
-        (found, mended) = (found + helix.found, mended + helix.mended);
+        (found, repaired) = (found + helix.found, repaired + helix.repaired);
         let nanos = helix.nanos.max(helix.runs_nanos).max(helix.reopened_nanos);
         assert!(nanos <= MEND_NANOS, "{replay}");
         assert_eq!(outcome.counts.failures, 0, "a store stopped: {replay}");
     }
-    assert!(found >= mended && mended > 0, "{mended} of {found} values mended");
+    assert!(found >= repaired && repaired > 0, "{repaired} of {found} values repaired");
 }

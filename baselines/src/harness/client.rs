@@ -24,7 +24,7 @@ impl<'a, E> Client<'a, E>
 where
     E: StorageEngine + 'static,
     E::View: 'static,
-    E::Incoming: 'static,
+    E::Ingest: 'static,
 {
     /// The client of that number, below those the cluster was started for.
     pub fn new(cluster: &'a Cluster<E>, slot: usize) -> Self {
@@ -61,7 +61,7 @@ where
         let reader = cluster.readers.get(DATA).context("the region is gone")?;
         if let Some(lease) = reader.lease(cluster.clock.monotonic_nanos()) {
             let view = cluster.engine.view()?;
-            if reader.still(lease, cluster.clock.monotonic_nanos()) {
+            if reader.is_still_valid(lease, cluster.clock.monotonic_nanos()) {
                 return Ok(view);
             }
         }

@@ -2,7 +2,7 @@
 
 use super::inbox::Inbox;
 use super::slots::Slots;
-use super::turn::{Turn, maintain, now};
+use super::store_loop::{StoreLoop, maintain, now};
 use anyhow::{Context, Result, anyhow, bail};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl<E> Cluster<E>
 where
     E: StorageEngine + 'static,
     E::View: 'static,
-    E::Incoming: 'static,
+    E::Ingest: 'static,
 {
     /// Starts a group on these engines, one a store, new or as an earlier life left them. At most
     /// `clients` clients use it. Elections begin after `election_ticks` of silence, or twice as many.
@@ -70,7 +70,7 @@ where
             let core = open_core(engine, id, region, election_ticks, &*clock)?;
             all_readers.push(core.readers());
             let wants_checkpoint = Arc::new(AtomicBool::new(false));
-            let turn = Turn {
+            let turn = StoreLoop {
                 core,
                 engine: engine.clone(),
                 inbox: inbox.clone(),

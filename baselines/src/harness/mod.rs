@@ -6,7 +6,7 @@ mod client;
 mod cluster;
 mod inbox;
 mod slots;
-mod turn;
+mod store_loop;
 
 pub use client::Client;
 pub use cluster::Cluster;

@@ -69,7 +69,7 @@ pub fn closed_loops<E>(
 where
     E: StorageEngine + 'static,
     E::View: 'static,
-    E::Incoming: 'static,
+    E::Ingest: 'static,
 {
     let next = AtomicU64::new(0);
     let (cpu, written, started) = (cpu_seconds()?, written_bytes()?, Instant::now());

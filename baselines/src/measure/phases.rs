@@ -165,7 +165,7 @@ impl<'a, E> Measured<'a, E>
 where
     E: StorageEngine + 'static,
     E::View: 'static,
-    E::Incoming: 'static,
+    E::Ingest: 'static,
 {
     pub fn new(cluster: &'a Cluster<E>, plan: &'a Plan, dir: &'a Path) -> Self {
         let values = Values::new(plan.value_bytes as usize);

@@ -65,7 +65,7 @@ pub fn load_and_go_on<E>(cluster: &Cluster<E>, plan: &Plan) -> Result<()>
 where
     E: StorageEngine + 'static,
     E::View: 'static,
-    E::Incoming: 'static,
+    E::Ingest: 'static,
 {
     let _cache = plan.limit_page_cache(plan.stores)?;
     let measured = Measured::new(cluster, plan, &plan.dir);
@@ -87,7 +87,7 @@ pub fn reopen<E>(
 where
     E: StorageEngine + 'static,
     E::View: 'static,
-    E::Incoming: 'static,
+    E::Ingest: 'static,
 {
     let cache = plan.limit_page_cache(plan.stores)?;
     let mut engines = Vec::new();

@@ -33,7 +33,7 @@ trait Use {
     where
         E: StorageEngine + 'static,
         E::View: 'static,
-        E::Incoming: 'static;
+        E::Ingest: 'static;
 }
 
 /// Where the stores of a group lie.
@@ -51,7 +51,7 @@ pub fn with_group<E, T>(
 where
     E: StorageEngine + 'static,
     E::View: 'static,
-    E::Incoming: 'static,
+    E::Ingest: 'static,
 {
     let dirs = store_dirs(dir, plan.stores);
     let engines = dirs.iter().map(|dir| open(dir)).collect::<stele_types::Result<Vec<E>>>()?;
@@ -70,7 +70,7 @@ impl Use for Phases<'_> {
     where
         E: StorageEngine + 'static,
         E::View: 'static,
-        E::Incoming: 'static,
+        E::Ingest: 'static,
     {
         let Self(plan, phases, dir) = self;
         with_group(plan, dir, open, |cluster| Measured::new(cluster, plan, dir).phases(phases))
@@ -86,7 +86,7 @@ impl Use for Load<'_> {
     where
         E: StorageEngine + 'static,
         E::View: 'static,
-        E::Incoming: 'static,
+        E::Ingest: 'static,
     {
         let Self(plan) = self;
         with_group(plan, &plan.dir, open, |cluster| recovery::load_and_go_on(cluster, plan))
@@ -102,7 +102,7 @@ impl Use for Reopen<'_> {
     where
         E: StorageEngine + 'static,
         E::View: 'static,
-        E::Incoming: 'static,
+        E::Ingest: 'static,
     {
         let Self(plan, dir) = self;
         recovery::reopen(plan, dir, open)
@@ -159,7 +159,7 @@ impl System {
             #[cfg(feature = "rocksdb")]
             Kind::Rock(settings) => format!(
                 "{:?}; key-values: {}; Raft log: {}",
-                settings.keeping,
+                settings.persistence,
                 settings.pair_options(),
                 settings.raft_options()
             ),

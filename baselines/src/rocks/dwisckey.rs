@@ -2,9 +2,9 @@
 //! `Original`; the state machine writes keys and values to a value log and pointers to RocksDB. The
 //! value log is the write-ahead log as well, as in WiscKey, so RocksDB has none.
 
-use super::{Keeping, Settings};
+use super::{Persistence, Settings};
 
 /// The usual settings.
 pub fn dwisckey() -> Settings {
-    Settings::new(Keeping::FlushesAndValueLog)
+    Settings::new(Persistence::FlushesAndValueLog)
 }

@@ -14,7 +14,7 @@ use stele_types::{Command, Error, KeyRange, Op, RegionId, Result, checksum};
 
 /// How the key-values survive a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keeping {
+pub enum Persistence {
     /// By RocksDB's write-ahead log, synced with every application.
     SyncedLog,
     /// By RocksDB's write-ahead log, synced now and then: till then the Raft log has the entries.
@@ -23,12 +23,12 @@ pub enum Keeping {
     Flushes,
     /// The same, and values lie in a value log.
     FlushesAndValueLog,
-    /// As [`Keeping::Log`] where entries are applied first; the other stores of the group take that
+    /// As [`Persistence::Log`] where entries are applied first; the other stores of the group take that
     /// one's tables.
     Tables,
 }
 
-impl Keeping {
+impl Persistence {
     fn durability(self) -> Durability {
         match self {
             Self::SyncedLog => Durability::Synced,
@@ -52,7 +52,7 @@ pub struct KeyValues {
     pub db: Arc<Db>,
     pub values: Option<Arc<ValueLog>>,
     pub path: Arc<PathBuf>,
-    pub keeping: Keeping,
+    pub persistence: Persistence,
     /// Bytes applied since the last call of [`KeyValues::keep`].
     unkept_bytes: AtomicU64,
 }
@@ -109,18 +109,18 @@ impl Change {
 }
 
 impl KeyValues {
-    pub fn open(dir: &Path, options: &str, keeping: Keeping) -> Result<Self> {
+    pub fn open(dir: &Path, options: &str, persistence: Persistence) -> Result<Self> {
         let path = dir.join("pairs");
         let db = Arc::new(Db::open(&path, options)?);
-        if keeping == Keeping::Tables {
+        if persistence == Persistence::Tables {
             Own::restore(&path, &db)?;
         }
-        let values = match keeping {
-            Keeping::FlushesAndValueLog => Some(Arc::new(ValueLog::open(&dir.join("values"))?)),
+        let values = match persistence {
+            Persistence::FlushesAndValueLog => Some(Arc::new(ValueLog::open(&dir.join("values"))?)),
             _ => None,
         };
         let unkept_bytes = AtomicU64::new(0);
-        Ok(Self { db, values, path: Arc::new(path), keeping, unkept_bytes })
+        Ok(Self { db, values, path: Arc::new(path), persistence, unkept_bytes })
     }
 
     /// How far every region was applied when the database was opened.
@@ -144,7 +144,7 @@ impl KeyValues {
         if let (Some(values), Some(pending)) = (&self.values, &change.values) {
             values.write(pending)?;
         }
-        self.db.write(&change.batch, self.keeping.durability())?;
+        self.db.write(&change.batch, self.persistence.durability())?;
         self.unkept_bytes.fetch_add(change.user_bytes, Ordering::Relaxed);
         Ok(())
     }
@@ -169,19 +169,19 @@ impl KeyValues {
         if let Some(values) = &self.values {
             values.sync()?;
         }
-        if self.keeping.has_log() { self.db.sync_log() } else { self.db.flush() }
+        if self.persistence.has_log() { self.db.sync_log() } else { self.db.flush() }
     }
 }
 
 /// Pairs of a snapshot on their way in, in memory.
 #[derive(Debug)]
-pub struct RockIncoming {
+pub struct RockIngest {
     ranges: Vec<KeyRange>,
     pairs: Vec<Pair>,
     is_broken: bool,
 }
 
-impl RockIncoming {
+impl RockIngest {
     pub(super) fn new(ranges: Vec<KeyRange>) -> Result<Self> {
         stele_storage::check_ranges(&ranges)?;
         Ok(Self { ranges, pairs: Vec::new(), is_broken: false })

@@ -14,9 +14,9 @@
 //! entries first, opens the tables, applies the rest of its log, and goes on as `original` until it is
 //! opened again.
 
-use super::{Keeping, Settings};
+use super::{Persistence, Settings};
 
 /// The usual settings, for the stores of one group.
 pub fn lsm_raft() -> Settings {
-    Settings::new(Keeping::Tables)
+    Settings::new(Persistence::Tables)
 }

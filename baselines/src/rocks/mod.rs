@@ -1,4 +1,4 @@
-//! The designs on RocksDB. One engine, [`RockStore`], whose [`Keeping`] makes it one or the other:
+//! The designs on RocksDB. One engine, [`RockStore`], whose [`Persistence`] makes it one or the other:
 //! they differ in how key-values survive a crash, and in whether
 //! followers make them themselves.
 
@@ -24,7 +24,7 @@ mod view;
 
 pub use dwisckey::dwisckey;
 pub use engine::RockStore;
-pub use key_values::{Keeping, RockIncoming};
+pub use key_values::{Persistence, RockIngest};
 pub use lsm_raft::lsm_raft;
 pub use original::original;
 pub use pasv::pasv;

@@ -2,10 +2,10 @@
 //! written to the Raft log, to the key-values' write-ahead log, and to tables as they are flushed and
 //! compacted.
 
-use super::{Keeping, Settings};
+use super::{Persistence, Settings};
 
 /// `syncs_pairs`: the key-values' write-ahead log is synced with every application. TiKV does not,
 /// and nothing is lost by that, for the Raft log is kept until it was; it is the faster way.
 pub fn original(syncs_pairs: bool) -> Settings {
-    Settings::new(if syncs_pairs { Keeping::SyncedLog } else { Keeping::Log })
+    Settings::new(if syncs_pairs { Persistence::SyncedLog } else { Persistence::Log })
 }

@@ -2,9 +2,9 @@
 //! FAST 2022): the key-values have no write-ahead log. After a crash the Raft log is applied again
 //! from the last flush on.
 
-use super::{Keeping, Settings};
+use super::{Persistence, Settings};
 
 /// The usual settings.
 pub fn pasv() -> Settings {
-    Settings::new(Keeping::Flushes)
+    Settings::new(Persistence::Flushes)
 }

@@ -1,6 +1,6 @@
 //! RocksDB's settings, in its own words.
 
-use super::key_values::Keeping;
+use super::key_values::Persistence;
 use super::shipments::Shipments;
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Which design it is.
-    pub keeping: Keeping,
+    pub persistence: Persistence,
     /// Memory for blocks of key-values: as much as Stele's caches of blocks and values together.
     pub block_cache_bytes: u64,
     /// Size at which a memtable of key-values is flushed.
@@ -38,9 +38,9 @@ const NEVER_BY_ITSELF: u64 = 16;
 
 impl Settings {
     /// For stores as they are measured.
-    pub fn new(keeping: Keeping) -> Self {
+    pub fn new(persistence: Persistence) -> Self {
         Self {
-            keeping,
+            persistence,
             block_cache_bytes: 128 << 20,
             memtable_bytes: 64 << 20,
             file_bytes: 64 << 20,
@@ -69,13 +69,13 @@ impl Settings {
     }
 
     /// For tests: a few dozen writes flush and compact.
-    pub fn tiny(keeping: Keeping) -> Self {
+    pub fn tiny(persistence: Persistence) -> Self {
         Self {
             block_cache_bytes: 1 << 20,
             memtable_bytes: 64 << 10,
             keep_after_bytes: 16 << 10,
             background_jobs: 4,
-            ..Self::new(keeping)
+            ..Self::new(persistence)
         }
     }
 
@@ -87,8 +87,8 @@ impl Settings {
 
     /// Of the key-values.
     pub fn pair_options(&self) -> String {
-        let memtable = match self.keeping {
-            Keeping::FlushesAndValueLog => self.keep_after_bytes * NEVER_BY_ITSELF,
+        let memtable = match self.persistence {
+            Persistence::FlushesAndValueLog => self.keep_after_bytes * NEVER_BY_ITSELF,
             _ => self.memtable_bytes,
         };
         self.options(memtable, self.block_cache_bytes)

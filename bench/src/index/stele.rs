@@ -48,8 +48,8 @@ impl Stele {
     }
 
     /// All merges that are due after so many seconds without a write.
-    fn merge(&self, rest_s: u64) -> Result<()> {
-        while let Some(spec) = self.merge_due(rest_s) {
+    fn merge(&self, idle_s: u64) -> Result<()> {
+        while let Some(spec) = self.merge_due(idle_s) {
             let job = self.index.start_merge(spec, None, 0)?;
             self.run(job)?;
         }
@@ -58,11 +58,11 @@ impl Stele {
     }
 
     /// As the product decides on a store of nothing but these tiers.
-    fn merge_due(&self, rest_s: u64) -> Option<MergeSpec> {
+    fn merge_due(&self, idle_s: u64) -> Option<MergeSpec> {
         let version = self.index.version();
         let seen = |tier: &Tier| TierState { bytes: tier.bytes, ..TierState::default() };
         let tiers = version.tiers().iter().map(seen).collect();
-        let choice = pick(&State { tiers, rest_s, ..State::default() }, &self.gc);
+        let choice = pick(&State { tiers, idle_s, ..State::default() }, &self.gc);
         let Choice::Merge { first, count } = choice else { return None };
         let ages = version.tiers().iter().skip(first).take(count).map(|tier| tier.age).collect();
         Some(MergeSpec { inputs: MergeInputs::Tiers(ages), cause: Cause::Merge })
@@ -83,7 +83,7 @@ impl Ordered for Stele {
 
     fn settle(&mut self) -> Result<()> {
         self.flush()?;
-        self.merge(self.gc.merge_rest_s)
+        self.merge(self.gc.merge_idle_s)
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<usize>> {

@@ -42,7 +42,7 @@ impl Pending {
 
 /// Sizes and counts.
 #[derive(Clone, Debug)]
-pub struct Figures {
+pub struct Statistics {
     /// Bytes written to files since open, by cause.
     pub written_bytes: Vec<(&'static str, u64)>,
     pub disk_bytes: u64,
@@ -190,9 +190,9 @@ impl Store {
     }
 
     /// Sizes and counts now.
-    pub fn figures(&self) -> Figures {
+    pub fn statistics(&self) -> Statistics {
         let DbStats { engine, gc, .. } = self.db.stats();
-        Figures {
+        Statistics {
             space_amp: engine.space_amp(),
             written_bytes: engine.written_bytes,
             disk_bytes: engine.disk_bytes,

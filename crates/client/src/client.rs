@@ -2,7 +2,7 @@
 
 use crate::backoff::{Pause, Tries};
 use crate::connections::Connections;
-use crate::directory::Directory;
+use crate::pd_rpc_client::PdRpcClient;
 use crate::route::Router;
 use crate::{Control, Options, convert};
 use bytes::Bytes;
@@ -32,7 +32,7 @@ impl Client {
             return Err(Error::invalid("name a node of the cluster as host:port"));
         }
         let connections = Arc::new(Connections::new(options));
-        let directory = Directory::new(Arc::clone(&connections), addresses);
+        let directory = PdRpcClient::new(Arc::clone(&connections), addresses);
         let mut tries = Tries::new(options.timeout);
         while let Err(why) = directory.refresh().await {
             tries.pause(Pause::Region, why).await?;

@@ -1,7 +1,7 @@
 //! What reads answers, for fuzz targets.
 
 use crate::convert;
-use crate::reaction::{Step, react};
+use crate::retry_decision::{Step, react};
 use crate::route::RegionCache;
 use stele_proto::{errorpb, metapb, pdpb};
 

@@ -16,6 +16,6 @@ pub use stele_storage::{
 };
 pub use stele_types::{Error, KeyRange, Result};
 pub use store::{
-    Incoming, Mending, Opened, RepairStats, Replay, ScrubStats, Store, VerifyEvent, VerifyReport,
-    View,
+    Ingest, Opened, RecoveringStore, RepairStats, Replay, ScrubStats, Store, VerifyEvent,
+    VerifyReport, View,
 };

@@ -57,7 +57,7 @@ fn a_checkpoint_never_passes_an_entry_that_waits_to_be_applied() {
 fn install(store: &Store) -> stele_engine::Result<()> {
     let pair =
         |n: u8| Pair { key: vec![b'n', n].into(), value: vec![n; 300].into(), expires_at_s: 0 };
-    let mut incoming = store.incoming(vec![KeyRange::all()])?;
+    let mut incoming = store.begin_ingest(vec![KeyRange::all()])?;
     store.receive(&mut incoming, (0..20).map(pair).collect())?;
     store.install(REGION, AT, incoming)
 }
@@ -168,10 +168,10 @@ fn fault_57_a_newer_snapshot_during_the_installation_of_one_misses_no_file() {
     for seed in 0..8 {
         let prepared = disk(seed);
         let store = open(&prepared).unwrap();
-        let mut older = store.incoming(vec![KeyRange::all()]).unwrap();
+        let mut older = store.begin_ingest(vec![KeyRange::all()]).unwrap();
         store.receive(&mut older, (0..20).map(|n| pair(n, 1)).collect()).unwrap();
         // The newer one arrives while the older one is under way, and is whole before that.
-        let mut newer = store.incoming(vec![KeyRange::all()]).unwrap();
+        let mut newer = store.begin_ingest(vec![KeyRange::all()]).unwrap();
         store.receive(&mut newer, (5..30).map(|n| pair(n, 2)).collect()).unwrap();
         store.maintain(1 << 20).unwrap();
         store.install(REGION, older_at, older).unwrap();

@@ -8,7 +8,7 @@ use common::{DIR, Model, clock, disk, leaked_of, tiny};
 use std::path::Path;
 use std::sync::Arc;
 use stele_engine::{
-    EngineView, Incoming, KeyRange, Pair, Replay, Result, ScanOptions, StorageEngine, Store,
+    EngineView, Ingest, KeyRange, Pair, Replay, Result, ScanOptions, StorageEngine, Store,
 };
 use stele_types::{
     CommandBuilder, EntryRecord, HardState, LogBatch, LogIndex, Mark, Record, RegionId, Term,
@@ -148,7 +148,7 @@ fn entry(region: u64, index: u64, writes: &[(&str, Option<u8>)]) -> Record {
     })
 }
 
-fn execute(store: &Store, incoming: &mut Option<Incoming>, step: &Step) -> Result<()> {
+fn execute(store: &Store, incoming: &mut Option<Ingest>, step: &Step) -> Result<()> {
     match step {
         Step::Commit(region, index, writes) => {
             let (id, index) = (RegionId(*region), LogIndex(*index));
@@ -162,7 +162,7 @@ fn execute(store: &Store, incoming: &mut Option<Incoming>, step: &Step) -> Resul
             store.append(&LogBatch { records: records.collect() }).map(|_| ())
         }
         Step::Begin(ends) => {
-            *incoming = Some(store.incoming(ranges(ends))?);
+            *incoming = Some(store.begin_ingest(ranges(ends))?);
             Ok(())
         }
         Step::Receive(pairs) => {

@@ -129,16 +129,16 @@ fn a_value_that_cannot_be_read_is_replaced_by_its_copy_and_by_nothing_else() {
 
     let mut other = value_of(3);
     other[7] ^= 1;
-    opened.store.mend(&key_of(3), other.into());
+    opened.store.repair_value(&key_of(3), other.into());
     opened.maintain();
     assert!(matches!(opened.get(3), Err(Error::Corrupt { .. })), "a wrong copy is no copy");
 
-    opened.store.mend(&key_of(3), value_of(3).into());
+    opened.store.repair_value(&key_of(3), value_of(3).into());
     opened.maintain();
     is_right(&opened);
     assert!(!opened.store.has_lost());
     let stats = opened.store.repair_stats();
-    assert_eq!((stats.lost, stats.found, stats.mended), (0, 1, 1));
+    assert_eq!((stats.lost, stats.found, stats.repaired), (0, 1, 1));
     drop(opened);
     is_right(&open(&disk.restart(5), tiny()));
 }
@@ -151,7 +151,7 @@ fn a_later_write_is_not_replaced_by_a_copy_of_what_it_replaced() {
     assert!(opened.get(5).is_err());
     opened.maintain();
     assert_eq!(opened.store.lost_values(10).len(), 1);
-    opened.store.mend(&key_of(5), value_of(5).into());
+    opened.store.repair_value(&key_of(5), value_of(5).into());
     // The copy is here, and before maintenance writes it the key is written.
     opened.put(5, b"a later value, longer than what is kept in the index: 64 bytes or more");
     let later = opened.get(5).unwrap();
@@ -184,7 +184,7 @@ fn a_crash_while_copies_are_written_leaves_the_lost_value_or_the_copy() {
         let _ = opened.store.maintain(1 << 20);
         for lost in opened.store.lost_values(10) {
             let key = (0..KEYS).find(|key| key_of(*key) == lost.key).unwrap();
-            opened.store.mend(&lost.key, value_of(key).into());
+            opened.store.repair_value(&lost.key, value_of(key).into());
         }
         let _ = opened.store.maintain(1 << 20);
     };
@@ -319,11 +319,11 @@ fn what_a_damaged_block_of_a_run_held_is_not_known_until_all_of_it_is_covered() 
 
     let middle = held[held.len() / 2].key.clone();
     let first = KeyRange { start: lost[0].start.clone(), end: middle.clone() };
-    opened.store.cover(&first, pairs_in(&first)).unwrap();
+    opened.store.repair_range(&first, pairs_in(&first)).unwrap();
     assert!(matches!(scan(), Err(Error::Corrupt { .. })), "half of it is not all of it");
     let second = KeyRange { start: middle, end: lost[0].end.clone() };
     assert_eq!(opened.store.lost_ranges(), std::slice::from_ref(&second));
-    opened.store.cover(&second, pairs_in(&second)).unwrap();
+    opened.store.repair_range(&second, pairs_in(&second)).unwrap();
     is_right(&opened);
     assert!(!opened.store.has_lost());
     let old = old_view.scan(&ScanOptions::new(KeyRange::all(), 1000));
@@ -346,7 +346,7 @@ fn reads_in_both_directions_do_without_a_block_that_is_covered() {
     damage_run(&disk, &opened);
     seconds(&opened, 3);
     for range in opened.store.lost_ranges() {
-        opened.store.cover(&range, pairs_in(&range)).unwrap();
+        opened.store.repair_range(&range, pairs_in(&range)).unwrap();
     }
     is_right(&opened);
     let mut options = ScanOptions::new(KeyRange::all(), 1000);
@@ -429,7 +429,7 @@ fn check_reads(opened: &Opened, context: &str) -> u64 {
 fn cover_and_check(disk: &SimVfs, opened: Opened, damaged: &Path, context: &str) {
     let live = opened.store.index().version().live().clone();
     for range in opened.store.lost_ranges() {
-        opened.store.cover(&range, pairs_in(&range)).unwrap();
+        opened.store.repair_range(&range, pairs_in(&range)).unwrap();
     }
     is_right(&opened);
     seconds(&opened, 4);
@@ -565,7 +565,7 @@ fn what_a_sort_cannot_read_is_asked_for() {
     opened.maintain();
     let lost: Vec<Bytes> = opened.store.lost_values(10).into_iter().map(|lost| lost.key).collect();
     assert_eq!(lost, [key_of(3), key_of(17)]);
-    [3, 17].iter().for_each(|key| opened.store.mend(&key_of(*key), value_of(*key).into()));
+    [3, 17].iter().for_each(|key| opened.store.repair_value(&key_of(*key), value_of(*key).into()));
     opened.maintain();
     is_right(&opened);
 }

@@ -94,7 +94,10 @@ fn a_nearly_full_device_admits_no_puts_and_takes_what_is_committed_and_deletes()
     }
     assert!(matches!(store.admit(1000), Err(Error::NoSpace(_))));
     assert!(matches!(
-        store.receive(&mut store.incoming(vec![KeyRange::all()]).unwrap(), vec![pair("k", 1000)]),
+        store.receive(
+            &mut store.begin_ingest(vec![KeyRange::all()]).unwrap(),
+            vec![pair("k", 1000)]
+        ),
         Err(Error::NoSpace(_))
     ));
     assert!(count > 1000, "{count} pairs fit");
@@ -184,8 +187,8 @@ fn incoming_pairs_outlast_collection_and_leave_nothing_when_they_are_given_up() 
     let store = open(&disk, tiny());
     let mut region = Region::new(&store, 1, 0);
     let range = || vec![KeyRange::new("n", "o")];
-    let mut kept = store.incoming(range()).unwrap();
-    let mut given_up = store.incoming(range()).unwrap();
+    let mut kept = store.begin_ingest(range()).unwrap();
+    let mut given_up = store.begin_ingest(range()).unwrap();
     for number in 0..60 {
         let next = |n: u32| (0..20).map(|m| pair(&format!("n{n:03}-{m:02}"), 300)).collect();
         store.receive(&mut kept, next(number)).unwrap();
@@ -213,7 +216,7 @@ fn incoming_pairs_outlast_collection_and_leave_nothing_when_they_are_given_up() 
 fn a_directory_is_not_given_to_another_while_pairs_come_in() {
     let disk = disk(7);
     let store = open(&disk, tiny());
-    let incoming = store.incoming(vec![KeyRange::all()]).unwrap();
+    let incoming = store.begin_ingest(vec![KeyRange::all()]).unwrap();
     drop(store);
     let again = || {
         let vfs = Arc::new(disk.clone());

@@ -129,9 +129,9 @@ impl Gc {
 
     /// These values, which could not be read, have readable copies: what held them may be emptied
     /// again, and there is something to sort again.
-    pub fn note_mended<'a>(&self, mended: impl Iterator<Item = (&'a [u8], &'a Locator)>) {
+    pub fn note_mended<'a>(&self, repaired: impl Iterator<Item = (&'a [u8], &'a Locator)>) {
         let mut work = self.work.lock();
-        for (key, at) in mended {
+        for (key, at) in repaired {
             if let Some(left) = work.unreadable.get_mut(&at.file) {
                 left.remove(key.len(), at);
             }

@@ -106,7 +106,7 @@ impl Mover {
             None => self.writer.insert(self.log.sorted_writer(self.plan.cause())?),
         };
         let before = writer.bytes();
-        let at = writer.append_summed(key, version, expires_at_s, value, value_crc)?;
+        let at = writer.append_with_crc(key, version, expires_at_s, value, value_crc)?;
         self.moved.bytes.fetch_add(writer.bytes() - before, Ordering::Relaxed);
         Ok(at)
     }

@@ -1,8 +1,8 @@
 //! The store as the policies see it.
 
 use crate::gc::Shared;
-use crate::law::{self, Facts};
 use crate::policy::{FileState, Held, State, TierState};
+use crate::removal::{self, FileStatus};
 use crate::work::Work;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -54,7 +54,7 @@ pub(crate) struct LastWrite {
 
 impl LastWrite {
     /// Seconds without a write.
-    fn rest_s(&mut self, shared: &Shared) -> u64 {
+    fn idle_s(&mut self, shared: &Shared) -> u64 {
         let now_nanos = shared.clock.monotonic_nanos();
         let user_bytes = shared.user_bytes.load(Ordering::Relaxed);
         if user_bytes != self.user_bytes {
@@ -101,7 +101,7 @@ impl Work {
         self.unreadable.retain(|file, _| version.live().contains_key(file));
         let mut files = Vec::with_capacity(infos.len());
         for info in infos.iter().filter(|info| info.kind != FileKind::Graves) {
-            let facts = Facts {
+            let facts = FileStatus {
                 is_below_checkpoint: info.file < checkpoint.file,
                 oldest_pinned,
                 ..self.look(info, &version, needed.as_ref(), info.file < checkpoint.file)
@@ -109,10 +109,10 @@ impl Work {
             files.push(self.file_state(info, &version, &facts));
         }
         let segment_bytes = infos.iter().map(|info| info.bytes).max().unwrap_or(0);
-        let rest_s = self.last_write.rest_s(shared);
+        let idle_s = self.last_write.idle_s(shared);
         let heat = shared.heat.lock();
         let state = State {
-            rest_s,
+            idle_s,
             frozen: shared.index.frozen_count(),
             tiers: self.tiers.tiers.clone(),
             files,
@@ -154,7 +154,7 @@ impl Work {
         version: &Version,
         needed: Option<&BTreeSet<FileId>>,
         below_checkpoint: bool,
-    ) -> Facts {
+    ) -> FileStatus {
         let is_segment = info.kind != FileKind::Sorted;
         let live_records = version.live().get(&info.file).map_or(0, |live| live.records);
         let seen = self.seen.entry(info.file).or_default();
@@ -168,18 +168,18 @@ impl Work {
         }
         let unreferenced = !is_segment && live_records == 0;
         let is_output = needed.is_none_or(|files| files.contains(&info.file));
-        Facts {
+        FileStatus {
             is_head: matches!(info.kind, FileKind::Segment { sealed: false, .. }),
             is_segment,
             is_uncommitted: unreferenced && (is_output || !seen.was_committed),
             is_wanted_by_raft: info.wanted_by_raft,
             live_records,
             dead_since: seen.dead_since,
-            ..Facts::default()
+            ..FileStatus::default()
         }
     }
 
-    fn file_state(&self, info: &ValueFileInfo, version: &Version, facts: &Facts) -> FileState {
+    fn file_state(&self, info: &ValueFileInfo, version: &Version, facts: &FileStatus) -> FileState {
         let live = version.live().get(&info.file).copied().unwrap_or_default();
         let left = self.unreadable.get(&info.file).copied().unwrap_or_default();
         // Rule: a file is emptied again only when what is live in it is no longer just what could not
@@ -191,8 +191,8 @@ impl Work {
             live_bytes: on_device(info, live.bytes),
             unreadable_bytes: on_device(info, left.bytes.min(live.bytes)),
             is_sorted: self.saved.sorted.contains(&info.file),
-            held: law::held(facts),
-            held_when_dead: law::held_when_dead(facts).or(is_stuck.then_some(Held::Live)),
+            held: removal::held(facts),
+            held_when_dead: removal::held_when_dead(facts).or(is_stuck.then_some(Held::Live)),
         }
     }
 

@@ -37,7 +37,7 @@ pub struct GcOptions {
     pub size_ratio: f64,
     /// Seconds without a write after which tiers are merged although there are few, as far as the budget
     /// goes: a scan reads from each. Default 5; 0 for never.
-    pub merge_rest_s: u64,
+    pub merge_idle_s: u64,
     /// Below this much written since the last look, no flush or merge is made only to learn what
     /// is dead. Default 256 MiB; in a small store a quarter of its live bytes, if that is less, but
     /// 32 MiB.
@@ -70,7 +70,7 @@ impl Default for GcOptions {
             space_amp_hard: 2.5,
             tiers_max: 4,
             size_ratio: 2.0,
-            merge_rest_s: 5,
+            merge_idle_s: 5,
             discover_bytes_min: 256 << 20,
             value_file_bytes_max: 128 << 20,
             sort_threshold_bytes: 4 << 30,

@@ -230,7 +230,7 @@ fn parse(text: &str) -> State {
         match name {
             "mem" => state.memtable_bytes = mib(value),
             "age" => state.memtable_age_s = value.parse().unwrap(),
-            "rest" => state.rest_s = value.parse().unwrap(),
+            "rest" => state.idle_s = value.parse().unwrap(),
             "frozen" => state.frozen = value.parse().unwrap(),
             "entry" => entry = value.parse().unwrap(),
             "ratio" => state.overwrite_ratio = value.parse().unwrap(),

@@ -22,7 +22,7 @@ mod view;
 pub use cache::BlockCache;
 pub use checkpoint::Checkpoint;
 pub use cursor::Cursor;
-pub use index::{Incoming, Index, Opened, VerifyReport};
+pub use index::{Index, Ingest, Opened, VerifyReport};
 pub use manifest::inspect::{ManifestRecord, inspect as inspect_manifest};
 pub use manifest::rebuild::{Rebuilt, rebuild};
 pub use manifest::{Change, Edit};
@@ -32,8 +32,8 @@ pub use merge::{
 };
 pub use options::IndexOptions;
 pub use run::{
-    Live, LostBlock, Run, RunCursor, RunExtra, RunItem, RunLook, RunMeta, RunOptions, RunPart,
-    RunRecord, RunVerified, RunWriter, inspect_run, inspect_run_items, key_hash,
+    Live, LostBlock, Run, RunCursor, RunExtra, RunItem, RunMeta, RunOptions, RunPart, RunRecord,
+    RunVerified, RunWriter, ScrubbedBlocks, inspect_run, inspect_run_items, key_hash,
     parse_run_file_name, run_file_name, run_path,
 };
 pub use slot::{Found, Lookup, ValueSlice};

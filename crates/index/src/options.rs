@@ -22,7 +22,7 @@ pub struct IndexOptions {
     pub manifest_bytes_max: u64,
     /// Whether an index opens although current runs are damaged or gone, by what its manifest has of
     /// them: reads of what they lost fail until other replicas say what it was. Default false.
-    pub stands_in: bool,
+    pub open_damaged_runs: bool,
 }
 
 impl Default for IndexOptions {
@@ -34,7 +34,7 @@ impl Default for IndexOptions {
             run_bytes_max: 64 << 20,
             filter_bits_per_key: 10,
             manifest_bytes_max: 4 << 20,
-            stands_in: false,
+            open_damaged_runs: false,
         }
     }
 }

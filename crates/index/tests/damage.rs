@@ -44,7 +44,7 @@ fn filled(vfs: &SimVfs) -> (Store, Model) {
 }
 
 fn standing_in() -> IndexOptions {
-    IndexOptions { stands_in: true, ..small_options() }
+    IndexOptions { open_damaged_runs: true, ..small_options() }
 }
 
 fn path_of(run: RunId) -> PathBuf {
@@ -70,7 +70,7 @@ fn flip(vfs: &SimVfs, path: &Path, offset: u64) {
 }
 
 fn lost(run: &Arc<Run>) -> Vec<KeyRange> {
-    run.look(0, u64::MAX).unwrap().lost.into_iter().map(|lost| lost.range).collect()
+    run.scrub_blocks(0, u64::MAX).unwrap().lost.into_iter().map(|lost| lost.range).collect()
 }
 
 /// Every key has its value, or lies in a lost range and says so. Returns how many do.
@@ -126,9 +126,9 @@ fn check_reads(store: &Store, model: &Model, context: &str) -> usize {
 fn mend(store: &Store, model: &Model) -> Result<()> {
     let version = store.index.version();
     for run in version.runs() {
-        for lost in run.look(0, u64::MAX)?.lost {
+        for lost in run.scrub_blocks(0, u64::MAX)?.lost {
             cover(store, model, &lost.range)?;
-            store.index.bury(lost.run, &[lost.block]);
+            store.index.mask_blocks(lost.run, &[lost.block]);
         }
     }
     drop(version);
@@ -147,7 +147,7 @@ fn mend(store: &Store, model: &Model) -> Result<()> {
 }
 
 fn cover(store: &Store, model: &Model, range: &KeyRange) -> Result<()> {
-    let mut incoming = store.index.incoming(vec![range.clone()])?;
+    let mut incoming = store.index.begin_ingest(vec![range.clone()])?;
     for (key, (value, _)) in model.iter().filter(|(key, _)| range.contains(key)) {
         incoming.add(key, reference(*value), 0)?;
     }
@@ -309,7 +309,8 @@ fn any_flips_in_runs_and_manifest_cost_no_more_than_reads_until_they_are_mended(
         let damaged: Vec<RunId> = {
             let version = store.index.version();
             let wants = |run: &&Arc<Run>| {
-                run.look(0, u64::MAX).is_ok_and(|it| it.wants_rewrite || !it.lost.is_empty())
+                run.scrub_blocks(0, u64::MAX)
+                    .is_ok_and(|it| it.wants_rewrite || !it.lost.is_empty())
             };
             version.runs().filter(wants).map(|run| run.id()).collect()
         };

@@ -5,7 +5,7 @@ use crate::catalog::FileMeta;
 use crate::encode::{self, Encoded, encode, frame_bytes};
 use crate::format::CarriedRegion;
 use crate::format::frame::FRAME_HEADER_BYTES;
-use crate::frame_buffer::{Ahead, FrameBuffer};
+use crate::frame_buffer::{FrameBuffer, PipelinedWrite};
 use crate::segment::begin::{Begin, Begun, begin};
 use crate::segment::scan::End;
 use crate::segment::sidecar::SidecarWriter;
@@ -54,13 +54,13 @@ impl Appender {
     ) -> Result<Appended> {
         shared.poison.check()?;
         self.leave_what_is_full(shared, records)?;
-        let goes_ahead = self.goes_ahead(shared, records);
-        let encoded = match goes_ahead {
-            true => self.write_ahead(shared, records, withdraw)?,
+        let can_pipeline = self.can_pipeline(shared, records);
+        let encoded = match can_pipeline {
+            true => self.write_pipelined(shared, records, withdraw)?,
             false => self.encode_and_write(shared, records, withdraw)?,
         };
         // A sync covers only writes that have ended: all parts are written by now.
-        if !goes_ahead || !mutant::active("log.sync_under_way") {
+        if !can_pipeline || !mutant::active("log.sync_under_way") {
             self.sync(shared)?;
         }
         self.publish(shared, &encoded)?;
@@ -81,7 +81,7 @@ impl Appender {
 
     /// Takes the device's room for a batch, so that none is lacking when it is the next to be
     /// appended. Fails with `NoSpace` having changed nothing that counts.
-    pub fn make_room(&mut self, shared: &Shared, records: &[Record]) -> Result<()> {
+    pub fn preallocate(&mut self, shared: &Shared, records: &[Record]) -> Result<()> {
         shared.poison.check()?;
         let bytes = frame_bytes(records);
         if self.has_batches && self.end_with(bytes) > shared.options.segment_bytes_max {
@@ -120,7 +120,7 @@ impl Appender {
 
     /// Whether a batch is long enough to be written while it is encoded. Only into blocks written
     /// before: where a file grows, writes wait for each other.
-    fn goes_ahead(&self, shared: &Shared, records: &[Record]) -> bool {
+    fn can_pipeline(&self, shared: &Shared, records: &[Record]) -> bool {
         if !self.recycled || self.file.block_bytes().is_none() {
             return false;
         }
@@ -130,7 +130,7 @@ impl Appender {
     }
 
     /// Encodes a batch and writes it meanwhile, its first block at the end: until then it is none.
-    fn write_ahead(
+    fn write_pipelined(
         &mut self,
         shared: &Shared,
         records: &[Record],
@@ -141,7 +141,7 @@ impl Appender {
         let memory = std::mem::replace(&mut self.buffer, AlignedBuf::in_large_pages());
         let state = shared.state.read();
         let place = self.place(shared, &state.regions, withdraw);
-        let ahead = Ahead { file: self.file.as_ref(), at: u64::from(self.end.at) };
+        let ahead = PipelinedWrite { file: self.file.as_ref(), at: u64::from(self.end.at) };
         let mut frame = FrameBuffer::new(memory, Some(ahead));
         let encoded = encode(&place, records, &mut frame, &mut self.staged);
         drop(state);

@@ -112,7 +112,7 @@ struct Encoder<'a, 'f> {
     staged: &'a mut Staged,
     head: Vec<u8>,
     previous: Previous,
-    regions: BTreeMap<RegionId, Ahead>,
+    regions: BTreeMap<RegionId, PendingLog>,
     count: u32,
     /// Bytes of the buffer that the body's checksum covers, and that checksum.
     summed: usize,
@@ -122,7 +122,7 @@ struct Encoder<'a, 'f> {
 
 /// A region's log as the batch leaves it.
 #[derive(Debug, Default)]
-struct Ahead {
+struct PendingLog {
     destroyed: bool,
     truncated: LogIndex,
     /// Entries up to here are those of before the batch; `fresh` lie after.
@@ -130,7 +130,7 @@ struct Ahead {
     fresh: Vec<Lsn>,
 }
 
-impl Ahead {
+impl PendingLog {
     fn of(regions: &Regions, region: RegionId) -> Self {
         let log = regions.get(region).map(|region| region.log());
         log.map_or_else(Self::default, |log| Self {
@@ -177,7 +177,7 @@ impl Encoder<'_, '_> {
     fn put_entry(&mut self, entry: &EntryRecord) -> Result<()> {
         let (region, index) = (entry.region, entry.index);
         let regions = self.place.regions;
-        let ahead = self.regions.entry(region).or_insert_with(|| Ahead::of(regions, region));
+        let ahead = self.regions.entry(region).or_insert_with(|| PendingLog::of(regions, region));
         let last = ahead.last();
         if ahead.destroyed {
             return Err(Error::invalid(format!("region {region} was destroyed on this store")));
@@ -243,7 +243,7 @@ impl Encoder<'_, '_> {
         // The head ends with the checksum.
         self.buffer.set(begin - size_of::<u32>(), &crc.to_le_bytes());
         self.sum_up_to(begin);
-        self.body_crc.update_summed(crc, entry.payload.len() as u64);
+        self.body_crc.update_with_crc(crc, entry.payload.len() as u64);
         self.summed = self.buffer.len();
         (at, crc)
     }
@@ -255,7 +255,7 @@ impl Encoder<'_, '_> {
 
     fn put_mark(&mut self, region: RegionId, mark: &Mark) -> Result<()> {
         let regions = self.place.regions;
-        let ahead = self.regions.entry(region).or_insert_with(|| Ahead::of(regions, region));
+        let ahead = self.regions.entry(region).or_insert_with(|| PendingLog::of(regions, region));
         match *mark {
             Mark::Start(index, _) => {
                 ahead.destroyed = false;

@@ -13,14 +13,14 @@ const PART_BYTES_MIN: usize = 256 << 10;
 
 /// Where parts go before the frame is whole.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ahead<'a> {
+pub(crate) struct PipelinedWrite<'a> {
     pub file: &'a dyn VfsFile,
     pub at: u64,
 }
 
 #[derive(Debug)]
 pub(crate) struct FrameBuffer<'a> {
-    ahead: Option<Ahead<'a>>,
+    ahead: Option<PipelinedWrite<'a>>,
     /// The first block, once something behind it was given away.
     first: AlignedBuf,
     /// Parts given away, in order; `None` while the file has them.
@@ -34,7 +34,7 @@ pub(crate) struct FrameBuffer<'a> {
 
 impl<'a> FrameBuffer<'a> {
     /// An empty frame in the memory of `rest`.
-    pub fn new(mut rest: AlignedBuf, ahead: Option<Ahead<'a>>) -> Self {
+    pub fn new(mut rest: AlignedBuf, ahead: Option<PipelinedWrite<'a>>) -> Self {
         rest.clear();
         let (first, parts) = (AlignedBuf::new(), Vec::new());
         Self { ahead, first, parts, given: 0, rest, failed: Ok(()) }
@@ -102,7 +102,7 @@ impl<'a> FrameBuffer<'a> {
         self.given += bytes;
     }
 
-    fn start(&mut self, ahead: Ahead<'_>, part: AlignedBuf, from: usize) {
+    fn start(&mut self, ahead: PipelinedWrite<'_>, part: AlignedBuf, from: usize) {
         match ahead.file.start_write(part, ahead.at + from as u64, Cause::Log) {
             Ok(part) => self.parts.push(part),
             Err(error) => self.failed = Err(error),

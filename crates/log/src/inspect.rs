@@ -4,8 +4,8 @@
 use crate::dir::{Dir, Name};
 use crate::format::frame::FRAME_HEADER_BYTES;
 use crate::format::{Form, Item, Items, Magic, ops};
-use crate::graves::{self, Grave};
 use crate::replay::ReplayOp;
+use crate::retained_tombstones::{self, RetainedTombstone};
 use crate::segment::chunks::ChunkReader;
 use crate::segment::reader::{Probe, SegmentReader};
 use crate::segment::{items, later};
@@ -266,10 +266,10 @@ impl Dumper<'_> {
     }
 
     fn graves(&mut self, dir: &Dir, name: Name) -> Result<()> {
-        graves::each(dir, name.file(), &mut |grave| {
+        retained_tombstones::each(dir, name.file(), &mut |grave| {
             match grave {
-                Grave::Op { version, op, .. } => self.op(0, version, &op),
-                Grave::Withdrawn(payload) => self.row(0, What::Withdrawn { payload }),
+                RetainedTombstone::Op { version, op, .. } => self.op(0, version, &op),
+                RetainedTombstone::Withdrawn(payload) => self.row(0, What::Withdrawn { payload }),
             }
             self.go_on()
         })

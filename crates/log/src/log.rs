@@ -72,8 +72,8 @@ impl Log {
 
     /// Takes room on the device for a batch that must not fail for want of it: the next one appended.
     /// Fails with `NoSpace` having changed nothing.
-    pub fn make_room(&self, batch: &LogBatch) -> Result<()> {
-        self.appender.lock().make_room(&self.shared, &batch.records)
+    pub fn preallocate(&self, batch: &LogBatch) -> Result<()> {
+        self.appender.lock().preallocate(&self.shared, &batch.records)
     }
 
     /// Everything appended is durable already; this adds a confirming frame's.
@@ -255,13 +255,13 @@ impl Log {
         &self,
         below: FileId,
         bytes_max: u64,
-        settled: &dyn Fn(RegionId) -> LogIndex,
+        checkpointed: &dyn Fn(RegionId) -> LogIndex,
     ) -> Result<u64> {
         let mut appender = self.appender.lock();
         let mut done = 0;
         for region in self.regions() {
-            let (left, settled) = (bytes_max - done, settled(region));
-            let records = match self.tail(region, below, left, settled) {
+            let (left, checkpointed) = (bytes_max - done, checkpointed(region));
+            let records = match self.tail(region, below, left, checkpointed) {
                 // Damaged entries keep their own segment, and no other region's.
                 Err(error) if error.is_damage() => continue,
                 other => other?,
@@ -279,13 +279,13 @@ impl Log {
         region: RegionId,
         below: FileId,
         bytes_max: u64,
-        settled: LogIndex,
+        checkpointed: LogIndex,
     ) -> Result<Option<Vec<Record>>> {
         let (first, last) = {
             let state = self.shared.state.read();
             let Some(log) = state.regions.get(region) else { return Ok(None) };
             let old = log.first_file().is_some_and(|file| file < below);
-            if !old || log.payload_bytes() > bytes_max || log.last().0 > settled {
+            if !old || log.payload_bytes() > bytes_max || log.last().0 > checkpointed {
                 return Ok(None);
             }
             (log.truncated.0.next(), log.last().0)
@@ -339,7 +339,7 @@ impl Log {
         LogStats {
             segments: catalog.segments().len(),
             sorted_files: catalog.of_kind(FileKind::Sorted).len(),
-            graves_files: catalog.of_kind(FileKind::Graves).len(),
+            tombstone_files: catalog.of_kind(FileKind::Graves).len(),
             free_segments: shared.free.lock().len(),
             head,
             memory_bytes: memory_bytes

@@ -49,7 +49,7 @@ pub struct RecoverFrom {
     /// Where other replicas have what is damaged here: per region the entry up to which effects are in
     /// runs. Payloads up to there, and of entries in no region's log, need not be readable. `None`:
     /// all have to be.
-    pub settled: Option<BTreeMap<RegionId, LogIndex>>,
+    pub checkpointed: Option<BTreeMap<RegionId, LogIndex>>,
     /// Keys whose values are read before other replicas can be asked for them: what the store knows of
     /// itself. With `settled`, those of entries that no run holds have to be readable.
     pub own_keys: Option<KeyRange>,
@@ -58,7 +58,7 @@ pub struct RecoverFrom {
 impl RecoverFrom {
     /// Whether an entry's effects are in runs.
     pub(crate) fn is_settled(&self, region: RegionId, index: LogIndex) -> bool {
-        let upto = self.settled.as_ref().and_then(|settled| settled.get(&region));
+        let upto = self.checkpointed.as_ref().and_then(|checkpointed| checkpointed.get(&region));
         upto.is_some_and(|upto| index <= *upto)
     }
 }

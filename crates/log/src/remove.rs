@@ -3,9 +3,9 @@
 use crate::FileKind;
 use crate::catalog::FileMeta;
 use crate::dir::Name;
-use crate::graves::{self, Grave, GravesWriter};
 use crate::recover::is_reusable;
-use crate::segment::holes::Hole;
+use crate::retained_tombstones::{self, RetainedTombstone, TombstoneWriter};
+use crate::segment::damaged_payloads::DamagedPayload;
 use crate::segment::items;
 use crate::shared::Shared;
 use stele_types::{Error, FileId, Result, mutant};
@@ -41,7 +41,7 @@ fn remove_segment(shared: &Shared, file: FileId, meta: &FileMeta) -> Result<()> 
     // The deletes are durable elsewhere before the segment goes, or a rebuild after a crash in
     // between would bring deleted keys back.
     if !mutant::active("log.skip_graves") {
-        bury(shared, file, meta)?;
+        retain_tombstones(shared, file, meta)?;
     }
     shared.catalog.write().remove(file);
     shared.handles.forget(file);
@@ -82,19 +82,19 @@ fn remove_plain(shared: &Shared, name: Name) -> Result<()> {
     shared.dir.sync()
 }
 
-fn bury(shared: &Shared, file: FileId, meta: &FileMeta) -> Result<()> {
+fn retain_tombstones(shared: &Shared, file: FileId, meta: &FileMeta) -> Result<()> {
     let oldest = shared.catalog.read().oldest_value(Some(file));
     if oldest.is_none_or(|oldest| oldest > meta.max_lsn) {
         return Ok(());
     }
     let id = shared.allocate_file();
-    let mut writer = GravesWriter::new(&shared.dir, id);
-    let mut keep = |grave: Grave<'_>| keep(shared, Some(file), &mut writer, &grave);
+    let mut writer = TombstoneWriter::new(&shared.dir, id);
+    let mut keep = |grave: RetainedTombstone<'_>| keep(shared, Some(file), &mut writer, &grave);
     // Graves are for an index that is made again from values. Where that may be, the segment stays
     // while its deletes can't be read.
-    let mut passes = |_: &Hole| shared.has_replicas;
+    let mut passes = |_: &DamagedPayload| shared.has_replicas;
     items::of_segment(&shared.dir, file, meta.end, &mut passes, &mut |item| {
-        graves::of_item(item, &mut keep)
+        retained_tombstones::of_item(item, &mut keep)
     })?;
     finish(shared, id, writer)
 }
@@ -103,21 +103,23 @@ fn bury(shared: &Shared, file: FileId, meta: &FileMeta) -> Result<()> {
 fn keep(
     shared: &Shared,
     without: Option<FileId>,
-    writer: &mut GravesWriter,
-    grave: &Grave<'_>,
+    writer: &mut TombstoneWriter,
+    grave: &RetainedTombstone<'_>,
 ) -> Result<()> {
     let catalog = shared.catalog.read();
     let needed = match grave {
-        Grave::Op { version, .. } => {
+        RetainedTombstone::Op { version, .. } => {
             catalog.oldest_value(without).is_some_and(|oldest| oldest < *version)
         }
-        Grave::Withdrawn(at) => without != Some(at.file) && catalog.get(at.file).is_some(),
+        RetainedTombstone::Withdrawn(at) => {
+            without != Some(at.file) && catalog.get(at.file).is_some()
+        }
     };
     drop(catalog);
     if needed { writer.push(grave) } else { Ok(()) }
 }
 
-fn finish(shared: &Shared, id: FileId, writer: GravesWriter) -> Result<()> {
+fn finish(shared: &Shared, id: FileId, writer: TombstoneWriter) -> Result<()> {
     if let Some(meta) = writer.finish()? {
         shared.dir.sync()?;
         shared.catalog.write().insert(id, meta);
@@ -144,9 +146,11 @@ fn drop_graves(shared: &Shared) -> Result<()> {
         return Ok(());
     }
     let id = shared.allocate_file();
-    let mut writer = GravesWriter::new(&shared.dir, id);
+    let mut writer = TombstoneWriter::new(&shared.dir, id);
     for file in &left {
-        graves::each(&shared.dir, *file, &mut |grave| keep(shared, None, &mut writer, &grave))?;
+        retained_tombstones::each(&shared.dir, *file, &mut |grave| {
+            keep(shared, None, &mut writer, &grave)
+        })?;
     }
     finish(shared, id, writer)?;
     left.into_iter().try_for_each(|file| remove_plain(shared, Name::Graves(file)))

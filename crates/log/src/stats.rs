@@ -10,7 +10,7 @@ pub struct LogStats {
     /// Sorted value files.
     pub sorted_files: usize,
     /// Graves files.
-    pub graves_files: usize,
+    pub tombstone_files: usize,
     /// Freed segments waiting for reuse.
     pub free_segments: usize,
     /// Where the next batch goes.

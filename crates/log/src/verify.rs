@@ -4,7 +4,7 @@ use crate::FileKind;
 use crate::catalog::FileMeta;
 use crate::dir::Name;
 use crate::format::{Content, Item};
-use crate::graves;
+use crate::retained_tombstones;
 use crate::segment::reader::{Probe, SegmentReader};
 use crate::segment::scan::Payloads;
 use crate::segment::{items, later, sidecar};
@@ -82,7 +82,7 @@ impl Checker<'_> {
         let checked = match meta.kind {
             FileKind::Segment { .. } => self.segment(file),
             FileKind::Sorted => self.sorted(file),
-            FileKind::Graves => graves::each(&self.shared.dir, file, &mut |_| {
+            FileKind::Graves => retained_tombstones::each(&self.shared.dir, file, &mut |_| {
                 self.records += 1;
                 Ok(())
             })

@@ -3,9 +3,9 @@
 use crate::FileKind;
 use crate::dir::Name;
 use crate::format::{Content, EntryItem, Item, ops};
-use crate::graves::{self, Grave};
 use crate::replay::{ReplayEntry, ReplayOp};
-use crate::segment::{holes, items};
+use crate::retained_tombstones::{self, RetainedTombstone};
+use crate::segment::{damaged_payloads, items};
 use crate::shared::Shared;
 use crate::sorted::SortedReader;
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +40,7 @@ impl Shared {
         let segments = self.catalog.read().segments();
         for segment in segments.into_iter().filter(|segment| *segment >= from) {
             let end = self.end_of(segment);
-            items::of_segment(&self.dir, segment, end, &mut holes::any, &mut |item| {
+            items::of_segment(&self.dir, segment, end, &mut damaged_payloads::any, &mut |item| {
                 let Item::Entry(entry) = item else { return Ok(()) };
                 let wanted = after.get(&entry.region).is_some_and(|above| entry.index > *above);
                 if wanted && self.is_current(entry) { self.give(entry, f) } else { Ok(()) }
@@ -89,7 +89,7 @@ impl Shared {
         let dead = Dead::collect(self)?;
         for segment in self.catalog.read().segments() {
             let end = self.end_of(segment);
-            items::of_segment(&self.dir, segment, end, &mut holes::none, &mut |item| {
+            items::of_segment(&self.dir, segment, end, &mut damaged_payloads::none, &mut |item| {
                 let Item::Entry(entry) = item else { return Ok(()) };
                 if dead.holds(entry.region, entry.at) {
                     return Ok(());
@@ -108,8 +108,10 @@ impl Shared {
             }
         }
         for id in self.catalog.read().of_kind(FileKind::Graves) {
-            graves::each(&self.dir, id, &mut |grave| match grave {
-                Grave::Op { region, payload, version, op } if !dead.holds(region, payload) => {
+            retained_tombstones::each(&self.dir, id, &mut |grave| match grave {
+                RetainedTombstone::Op { region, payload, version, op }
+                    if !dead.holds(region, payload) =>
+                {
                     f(VersionedOp { version, op })
                 }
                 _ => Ok(()),
@@ -130,16 +132,22 @@ impl Dead {
         let mut withdrawn = BTreeSet::new();
         for segment in shared.catalog.read().segments() {
             let end = shared.end_of(segment);
-            items::of_segment(&shared.dir, segment, end, &mut holes::none, &mut |item| {
-                if let Item::Withdrawn(at) = item {
-                    withdrawn.insert(*at);
-                }
-                Ok(())
-            })?;
+            items::of_segment(
+                &shared.dir,
+                segment,
+                end,
+                &mut damaged_payloads::none,
+                &mut |item| {
+                    if let Item::Withdrawn(at) = item {
+                        withdrawn.insert(*at);
+                    }
+                    Ok(())
+                },
+            )?;
         }
         for id in shared.catalog.read().of_kind(FileKind::Graves) {
-            graves::each(&shared.dir, id, &mut |grave| {
-                if let Grave::Withdrawn(at) = grave {
+            retained_tombstones::each(&shared.dir, id, &mut |grave| {
+                if let RetainedTombstone::Withdrawn(at) = grave {
                     withdrawn.insert(at);
                 }
                 Ok(())

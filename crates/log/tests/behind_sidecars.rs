@@ -9,7 +9,7 @@ use common::*;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use stele_log::{Hole, Log, RecoverFrom, Survey};
+use stele_log::{DamagedPayload, Log, RecoverFrom, Survey};
 use stele_types::{
     CommandBuilder, Error, FileId, HardState, KeyRange, LogIndex, Lsn, Mark, Record, RegionId,
     Result, Term,
@@ -19,23 +19,23 @@ use stele_vfs::{Fault, SimVfs};
 const OTHER: RegionId = RegionId(2);
 const VALUE_BYTES: usize = 300;
 
-fn from(settled: u64) -> RecoverFrom {
+fn from(checkpointed: u64) -> RecoverFrom {
     RecoverFrom {
-        settled: Some(BTreeMap::from([(REGION, LogIndex(settled))])),
+        checkpointed: Some(BTreeMap::from([(REGION, LogIndex(checkpointed))])),
         own_keys: Some(KeyRange::prefix(b"own/")),
         ..RecoverFrom::default()
     }
 }
 
-fn opened(disk: &SimVfs, settled: u64) -> Result<Log> {
-    open_with(&disk.fork(), options(), from(settled)).map(|(log, _)| log)
+fn opened(disk: &SimVfs, checkpointed: u64) -> Result<Log> {
+    open_with(&disk.fork(), options(), from(checkpointed)).map(|(log, _)| log)
 }
 
-fn survey(disk: &SimVfs, settled: u64) -> Result<Survey> {
-    Survey::take(Arc::new(disk.clone()), Path::new(DIR), &options(), &from(settled), 100)
+fn survey(disk: &SimVfs, checkpointed: u64) -> Result<Survey> {
+    Survey::take(Arc::new(disk.clone()), Path::new(DIR), &options(), &from(checkpointed), 100)
 }
 
-fn holes(survey: &Survey) -> Vec<Hole> {
+fn holes(survey: &Survey) -> Vec<DamagedPayload> {
     survey.holes_after(None).copied().collect()
 }
 
@@ -88,9 +88,9 @@ impl Sealed {
     }
 
     /// The store does not open for these entries, and does once they are back.
-    fn needs(&self, disk: &SimVfs, settled: u64, entries: &[u64]) {
-        assert!(matches!(opened(disk, settled), Err(Error::Corrupt { .. })));
-        let mut survey = survey(disk, settled).unwrap();
+    fn needs(&self, disk: &SimVfs, checkpointed: u64, entries: &[u64]) {
+        assert!(matches!(opened(disk, checkpointed), Err(Error::Corrupt { .. })));
+        let mut survey = survey(disk, checkpointed).unwrap();
         let found = holes(&survey);
         let indices: Vec<u64> = found.iter().map(|hole| hole.index.0).collect();
         assert_eq!(indices, entries);
@@ -101,16 +101,16 @@ impl Sealed {
             assert!(survey.fill(&hole, &self.payloads[at]).unwrap());
         }
         assert!(survey.is_whole());
-        let log = opened(disk, settled).unwrap();
+        let log = opened(disk, checkpointed).unwrap();
         for index in entries {
             let found = log.entries(REGION, LogIndex(*index), LogIndex(index + 1), 1).unwrap();
             assert_eq!(found[0].payload, self.payloads[*index as usize - 1]);
         }
     }
 
-    fn needs_none(&self, disk: &SimVfs, settled: u64) {
-        assert!(opened(disk, settled).is_ok());
-        assert!(survey(disk, settled).unwrap().is_whole());
+    fn needs_none(&self, disk: &SimVfs, checkpointed: u64) {
+        assert!(opened(disk, checkpointed).is_ok());
+        assert!(survey(disk, checkpointed).unwrap().is_whole());
     }
 }
 
@@ -127,13 +127,13 @@ fn what_is_not_applied_has_to_be_readable_behind_a_sidecar() {
     let sealed = Sealed::new(1, 4, &[&a, &b, &c, &a, &b, &c, &a]);
     sealed.needs_none(&sealed.disk, 0);
     sealed.needs_none(&sealed.damaged(&[1, 4]), 0);
-    for settled in [0, 2, 4] {
-        sealed.needs(&sealed.damaged(&[1, 4, 5, 7]), settled, &[5, 7]);
+    for checkpointed in [0, 2, 4] {
+        sealed.needs(&sealed.damaged(&[1, 4, 5, 7]), checkpointed, &[5, 7]);
     }
     sealed.needs(&sealed.damaged(&[5, 6, 7]), 5, &[6, 7]);
     sealed.needs_none(&sealed.damaged(&[5, 6, 7]), 7);
     // Without replicas the sidecar is trusted, and a read says what is damaged.
-    let whole = RecoverFrom { settled: None, ..from(0) };
+    let whole = RecoverFrom { checkpointed: None, ..from(0) };
     open_with(&sealed.damaged(&[5]), options(), whole).unwrap();
 }
 

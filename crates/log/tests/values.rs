@@ -107,16 +107,16 @@ fn deletes_outlive_their_segment_while_an_older_value_exists() {
     assert!(deletes > old);
     // The segment with the deletes goes first: values they hide still lie in the older one.
     log.remove(deletes).unwrap();
-    assert_eq!(log.stats().graves_files, 1);
+    assert_eq!(log.stats().tombstone_files, 1);
     assert_eq!(rebuilt(&log), keys.expected);
     let expected = keys.expected.clone();
     disk.crash_now();
     let disk = disk.restart(9);
     let (log, _) = open(&disk);
-    assert_eq!(log.stats().graves_files, 1);
+    assert_eq!(log.stats().tombstone_files, 1);
     assert_eq!(rebuilt(&log), expected);
     log.remove(old).unwrap();
-    assert_eq!(log.stats().graves_files, 0, "nothing older is left to hide");
+    assert_eq!(log.stats().tombstone_files, 0, "nothing older is left to hide");
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn a_value_damaged_while_it_moves_does_not_get_a_sum_that_fits() {
     let crc = stele_types::checksum::crc32c(&moved);
     moved[450] ^= 1;
     let mut writer = log.sorted_writer(Cause::Relocate).unwrap();
-    let at = writer.append_summed(b"k", Lsn::default(), 0, &moved, crc).unwrap();
+    let at = writer.append_with_crc(b"k", Lsn::default(), 0, &moved, crc).unwrap();
     writer.finish().unwrap();
     assert!(matches!(log.get(&at), Err(Error::Corrupt { .. })));
 }

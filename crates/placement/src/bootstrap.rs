@@ -9,7 +9,7 @@ use stele_types::{
 
 /// What the founding node decides alone.
 #[derive(Clone, Debug)]
-pub struct Birth {
+pub struct Bootstrap {
     /// Drawn at random, not 0.
     pub cluster: ClusterId,
     /// `host:port` of the node.
@@ -18,7 +18,7 @@ pub struct Birth {
     pub capacities_bytes: Vec<u64>,
 }
 
-impl Birth {
+impl Bootstrap {
     /// The numbers of the stores.
     pub fn stores(&self) -> impl Iterator<Item = StoreId> {
         (1..=self.capacities_bytes.len() as u64).map(StoreId)

@@ -13,20 +13,20 @@
 pub mod bootstrap;
 pub mod cluster;
 pub mod config;
-pub mod led;
+pub mod leader;
 pub mod operator;
 pub mod pairs;
 pub mod region_info;
 pub mod schedule;
 pub mod store;
 
-pub use bootstrap::Birth;
+pub use bootstrap::Bootstrap;
 pub use cluster::Cluster;
 pub use cluster::drain::{Blocker, DrainProgress};
 pub use cluster::regions::{Regions, StaleReport};
 pub use cluster::stores::{DrainGoal, NewStore};
 pub use config::{Config, SETTINGS, Setting};
-pub use led::{Led, Refused, Report, Told};
+pub use leader::{LeaderState, Refused, Report, ReportReply};
 pub use operator::guard::guard;
 pub use operator::tracker::{Finished, Instruction, NotAdmitted, Operators};
 pub use operator::{Change, Kind, NewRegion, Operator, OperatorId, Order, Step};

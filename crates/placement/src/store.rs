@@ -55,7 +55,7 @@ pub enum Liveness {
     /// Heard of lately.
     Live,
     /// Not heard of for a while: nothing new goes there.
-    Silent,
+    Disconnected,
     /// Not heard of for so long that its replicas are rebuilt elsewhere.
     Down,
 }
@@ -106,7 +106,7 @@ pub struct Store {
     /// Names and values that describe it.
     pub labels: Vec<(String, String)>,
     /// Last heartbeat. Not persisted, but for the silence of one that is not heard of: see
-    /// [`Cluster::plan_silences`](crate::Cluster::plan_silences).
+    /// [`Cluster::plan_disconnections`](crate::Cluster::plan_disconnections).
     pub heard: Heard,
     /// What it said last. Not persisted.
     pub report: StoreReport,
@@ -160,7 +160,7 @@ impl Store {
         };
         match seconds {
             _ if seconds >= down_after => Liveness::Down,
-            _ if !heard || seconds >= config.silent_after_seconds => Liveness::Silent,
+            _ if !heard || seconds >= config.silent_after_seconds => Liveness::Disconnected,
             _ => Liveness::Live,
         }
     }
@@ -238,17 +238,17 @@ mod tests {
         let at =
             |store: &Store, seconds: u64| store.liveness(&config, Millis(1000 + seconds * 1000));
         assert_eq!(at(&store, 29), Liveness::Live);
-        assert_eq!(at(&store, 30), Liveness::Silent);
+        assert_eq!(at(&store, 30), Liveness::Disconnected);
         assert_eq!(at(&store, 1800), Liveness::Down);
         store.heard = Heard::NotSince { loaded: Millis(1000), silent_s: 0 };
-        assert_eq!(at(&store, 0), Liveness::Silent);
-        assert_eq!(at(&store, 1799), Liveness::Silent);
+        assert_eq!(at(&store, 0), Liveness::Disconnected);
+        assert_eq!(at(&store, 1799), Liveness::Disconnected);
         assert_eq!(at(&store, 1800), Liveness::Down);
         store.heard = Heard::NotSince { loaded: Millis(1000), silent_s: 1500 };
-        assert_eq!(at(&store, 299), Liveness::Silent);
+        assert_eq!(at(&store, 299), Liveness::Disconnected);
         assert_eq!(at(&store, 300), Liveness::Down);
         store.heard = Heard::NotSince { loaded: Millis(1000), silent_s: 9000 };
-        assert_eq!(at(&store, 4), Liveness::Silent, "it may have come back meanwhile");
+        assert_eq!(at(&store, 4), Liveness::Disconnected, "it may have come back meanwhile");
         assert_eq!(at(&store, 5), Liveness::Down);
     }
 }

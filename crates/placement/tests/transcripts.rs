@@ -38,7 +38,7 @@ impl Player {
                 vec![]
             }
             ["heard", stores @ ..] => {
-                stores.iter().for_each(|store| self.hear(StoreId(number(store))));
+                stores.iter().for_each(|store| self.record_heartbeat(StoreId(number(store))));
                 vec![]
             }
             ["report", ..] => match self.cluster.observe(region(line), self.now) {
@@ -66,7 +66,7 @@ impl Player {
             ["remove", store] => self.state(number(store), DrainGoal::Remove),
             ["cancel-drain", store] => self.state(number(store), DrainGoal::Cancel),
             ["bury"] => {
-                let changes = self.cluster.plan_burials(self.now);
+                let changes = self.cluster.plan_tombstones(self.now);
                 self.apply(Ok(changes));
                 let all = self.cluster.stores();
                 let gone = all.filter(|store| store.state == StoreState::Tombstone);
@@ -100,10 +100,10 @@ impl Player {
         vec![ids.map(|info| info.region.id.to_string()).collect::<Vec<_>>().join(" ")]
     }
 
-    fn hear(&mut self, store: StoreId) {
+    fn record_heartbeat(&mut self, store: StoreId) {
         let known = self.cluster.store(store).unwrap().clone();
         let node = NodeReport { address: known.address, ..NodeReport::default() };
-        self.cluster.hear(&node, &[known.report], self.now);
+        self.cluster.record_heartbeat(&node, &[known.report], self.now);
     }
 
     fn apply(&mut self, changes: Result<Vec<PairChange>>) -> Vec<String> {
@@ -127,7 +127,7 @@ impl Player {
         let peer = |store: &&str| info.region.peer_on(StoreId(store.parse().unwrap())).unwrap().id;
         let peers: Vec<PeerId> = stores.iter().map(peer).collect();
         let steps = operator::plan::change_members(info, &[], &peers, None);
-        let operator = operator::plan::operator(info, Kind::Hand, steps, "").unwrap();
+        let operator = operator::plan::operator(info, Kind::Manual, steps, "").unwrap();
         match self.operators.admit(&mut self.cluster, operator, self.now) {
             Ok(_) => self.operators_text(),
             Err(why) => vec![format!("refused: {why}")],
@@ -138,7 +138,7 @@ impl Player {
         let view = View { cluster: &self.cluster, operators: &self.operators, now: self.now };
         let get = |id| self.cluster.regions().get(RegionId(id)).unwrap();
         let operator =
-            merge::merge(&view, get(source), get(target), Kind::Hand, "by hand".into()).unwrap();
+            merge::merge(&view, get(source), get(target), Kind::Manual, "by hand".into()).unwrap();
         match self.operators.admit(&mut self.cluster, operator, self.now) {
             Ok(_) => self.operators_text(),
             Err(why) => vec![format!("refused: {why}")],

@@ -50,7 +50,7 @@ pub enum Input<E: StorageEngine> {
         /// Whose snapshot.
         header: SnapshotHeader,
         /// Its pairs, in the engine's hands.
-        incoming: E::Incoming,
+        incoming: E::Ingest,
     },
     /// A snapshot left this store, or did not.
     SnapshotSent {

@@ -5,9 +5,9 @@
 //! persisted; a message that promises something leaves after what it promises is durable.
 
 mod admin;
+mod entry_recovery;
 mod input;
 mod log;
-mod mending;
 mod messages;
 mod options;
 mod output;
@@ -31,13 +31,13 @@ pub mod fuzzing {
     }
 }
 
+pub use entry_recovery::EntryRecovery;
 pub use input::{
     Admin, AdminCall, Cas, CasNew, ChangeKind, Header, Input, NewRegion, Now, PeerChange, Read,
     RequestId, Write,
 };
-pub use mending::Mender;
 pub use messages::{
-    Body, FoundRange, PeerMessage, RaftEntry, RaftKind, RaftMessage, SnapshotHeader,
+    Body, PeerMessage, RaftEntry, RaftKind, RaftMessage, RangeRepairReply, SnapshotHeader,
 };
 pub use options::{LogKept, Options};
 pub use output::{

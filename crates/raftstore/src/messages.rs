@@ -83,22 +83,22 @@ pub enum Body {
     WakeUp,
     /// The sender can't read these values of the region: who can, sends them. With none it wakes nobody,
     /// and asks only to hear if it is no member any more.
-    Lost(Vec<LostValue>),
+    ValueRepairRequest(Vec<LostValue>),
     /// Keys and values that were asked for, as far as they are here.
-    Found(Vec<(Bytes, Bytes)>),
+    ValueRepairReply(Vec<(Bytes, Bytes)>),
     /// The sender does not know what these engine keys of the region hold: who does, says so.
-    LostRange(KeyRange),
+    RangeRepairRequest(KeyRange),
     /// All pairs of a range that was asked for, or of its first part.
-    FoundRange(FoundRange),
+    RangeRepairReply(RangeRepairReply),
     /// Between stores: the sender lost these entries of its log. Who has them, sends them.
-    LostEntries(Vec<LostEntry>),
+    EntryRecoveryRequest(Vec<LostEntry>),
     /// Between stores: entries that were asked for and their payloads, as far as they are here.
-    FoundEntries(Vec<(LostEntry, Bytes)>),
+    EntryRecoveryReply(Vec<(LostEntry, Bytes)>),
 }
 
 /// What a range of engine keys holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FoundRange {
+pub struct RangeRepairReply {
     /// The range; the keys of `pairs` and no others are in it.
     pub range: KeyRange,
     /// The entry of the region up to which that is so.

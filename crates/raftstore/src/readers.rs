@@ -35,7 +35,7 @@ impl Readers {
 
     pub(crate) fn remove(&self, region: RegionId) {
         if let Some(reader) = self.regions.write().remove(&region) {
-            reader.depose();
+            reader.clear_leadership();
         }
     }
 }
@@ -119,7 +119,7 @@ impl Reader {
     }
 
     /// Whether a lease found before still holds: then a view taken in between is linearizable.
-    pub fn still(&self, lease: Lease, now_nanos: u64) -> bool {
+    pub fn is_still_valid(&self, lease: Lease, now_nanos: u64) -> bool {
         self.lease(now_nanos) == Some(lease)
     }
 
@@ -156,13 +156,13 @@ impl Reader {
     }
 
     /// This peer leads `term` and has applied its first entry.
-    pub(crate) fn lead(&self, term: u64) {
+    pub(crate) fn set_leading_term(&self, term: u64) {
         self.lease_until.store(0, Ordering::Release);
         self.term.store(term, Ordering::Release);
     }
 
     /// No lease from here on, until it leads again.
-    pub(crate) fn depose(&self) {
+    pub(crate) fn clear_leadership(&self) {
         self.term.store(0, Ordering::Release);
         self.lease_until.store(0, Ordering::Release);
     }

@@ -5,14 +5,14 @@ pub mod control;
 mod convert;
 pub mod load;
 pub mod members;
-pub mod mending;
 pub mod node;
 pub mod observe;
 mod paging;
 pub mod pd;
 pub mod placement;
 pub mod port;
-pub mod snapshot;
+pub mod recovery_thread;
+pub mod snapshot_transfer;
 pub mod store;
 pub mod stores;
 pub mod threads;
@@ -23,5 +23,5 @@ pub mod transport;
 pub mod fuzzing {
     //! What reads bytes from outside, for fuzz targets.
     pub use crate::placement::fuzzing::*;
-    pub use crate::snapshot::fuzzing::*;
+    pub use crate::snapshot_transfer::fuzzing::*;
 }

@@ -1,6 +1,6 @@
 //! The stores of this node.
 
-use crate::mending::WaitingStore;
+use crate::recovery_thread::RecoveryThread;
 use crate::store::StoreHandle;
 use parking_lot::{RwLock, RwLockWriteGuard};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use stele_types::{RegionId, StoreId};
 pub struct Stores {
     all: RwLock<Vec<Arc<StoreHandle>>>,
     /// Those that wait for copies of entries before they open.
-    waiting: RwLock<Vec<Arc<WaitingStore>>>,
+    waiting: RwLock<Vec<Arc<RecoveryThread>>>,
     /// Largest Raft entry; larger batches are split.
     pub entry_bytes_max: usize,
 }
@@ -47,17 +47,17 @@ impl Stores {
     }
 
     /// Stores of this node that wait for copies of entries before they open.
-    pub fn waiting(&self) -> Vec<Arc<WaitingStore>> {
+    pub fn waiting(&self) -> Vec<Arc<RecoveryThread>> {
         self.waiting.read().clone()
     }
 
     /// The same, to be changed.
-    pub fn waiting_list(&self) -> RwLockWriteGuard<'_, Vec<Arc<WaitingStore>>> {
+    pub fn waiting_list(&self) -> RwLockWriteGuard<'_, Vec<Arc<RecoveryThread>>> {
         self.waiting.write()
     }
 
     /// The one of that number.
-    pub fn waiting_for(&self, id: StoreId) -> Option<Arc<WaitingStore>> {
+    pub fn waiting_for(&self, id: StoreId) -> Option<Arc<RecoveryThread>> {
         self.waiting.read().iter().find(|store| store.id == id).cloned()
     }
 

@@ -10,12 +10,12 @@ pub enum Thread {
     /// A store's flushes, merges, garbage collection and search for damage.
     Maintenance,
     /// A store that waits for copies of what its log lost.
-    Mending,
+    EntryRecovery,
 }
 
 impl Thread {
     /// Every kind.
-    pub const ALL: [Self; 4] = [Self::Network, Self::Store, Self::Maintenance, Self::Mending];
+    pub const ALL: [Self; 4] = [Self::Network, Self::Store, Self::Maintenance, Self::EntryRecovery];
 
     /// The beginning of its name; a store's number follows where it has one. The kernel keeps 15 bytes of
     /// a name.
@@ -24,7 +24,7 @@ impl Thread {
             Self::Network => "stele-network",
             Self::Store => "stele-store-",
             Self::Maintenance => "stele-maintain-",
-            Self::Mending => "stele-mend-",
+            Self::EntryRecovery => "stele-recover-",
         }
     }
 }

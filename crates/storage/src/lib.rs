@@ -6,12 +6,12 @@
 //! truncated ≤ checkpointed.
 
 pub mod conformance;
-mod mending;
 mod model;
+mod recoverable_log;
 mod stats;
 
-pub use mending::{LostEntry, Mending};
-pub use model::{ModelEngine, ModelFactory, ModelIncoming, ModelView};
+pub use model::{ModelEngine, ModelFactory, ModelIngest, ModelView};
+pub use recoverable_log::{LostEntry, RecoverableLog};
 pub use stats::EngineStats;
 
 use bytes::Bytes;
@@ -158,7 +158,7 @@ pub trait StorageEngine: Send + Sync {
     type View: EngineView;
     /// Pairs of a snapshot on their way in: off to the side, visible to nobody. Dropping it removes
     /// what it wrote; what a crash leaves of it, opening removes.
-    type Incoming: Send;
+    type Ingest: Send;
 
     /// Makes a batch durable: one write and one sync for all its regions. Tells where each entry's
     /// payload lies. After a failure other than `NoSpace` or `Invalid` the store is poisoned.
@@ -199,21 +199,17 @@ pub trait StorageEngine: Send + Sync {
 
     /// Begins to take in the pairs of `ranges` (ascending, disjoint). Any thread, any number at a
     /// time.
-    fn incoming(&self, ranges: Vec<KeyRange>) -> Result<Self::Incoming>;
+    fn begin_ingest(&self, ranges: Vec<KeyRange>) -> Result<Self::Ingest>;
 
     /// Takes the next pairs: keys ascend over all ranges and calls, and lie in a range. Any thread;
     /// nothing else waits for it. After an error the incoming pairs can't be installed.
-    fn receive(&self, incoming: &mut Self::Incoming, pairs: Vec<Pair>) -> Result<()>;
+    fn receive(&self, incoming: &mut Self::Ingest, pairs: Vec<Pair>) -> Result<()>;
 
     /// Replaces what the ranges hold by the pairs received and starts the region's log after
     /// (`index`, `term`): all of it or, after a crash or an error, nothing. Values were written once, to
     /// sorted value files, never through the log. Everything applied before is checkpointed by it.
-    fn install(
-        &self,
-        region: RegionId,
-        at: (LogIndex, Term),
-        incoming: Self::Incoming,
-    ) -> Result<()>;
+    fn install(&self, region: RegionId, at: (LogIndex, Term), incoming: Self::Ingest)
+    -> Result<()>;
 
     /// Removes the pairs of `ranges` without a log entry, durably and at once: a region moved away.
     /// Everything applied before is checkpointed by it.
@@ -254,14 +250,14 @@ pub trait StorageEngine: Send + Sync {
 
     /// Makes these pairs all that `range` holds, durably. What is applied and what they show must
     /// agree on the range, and nothing is applied meanwhile: on the thread that applies.
-    fn cover(&self, range: &KeyRange, pairs: Vec<Pair>) -> Result<()> {
+    fn repair_range(&self, range: &KeyRange, pairs: Vec<Pair>) -> Result<()> {
         let (_, _) = (range, pairs);
         Ok(())
     }
 
     /// Takes another replica's copy of a lost value. One that is not what was lost is dropped; one
     /// that is, maintenance writes.
-    fn mend(&self, key: &Bytes, value: Bytes) {
+    fn repair_value(&self, key: &Bytes, value: Bytes) {
         let _ = (key, value);
     }
 

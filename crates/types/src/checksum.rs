@@ -28,7 +28,7 @@ impl Crc32c {
     }
 
     /// Adds `bytes` bytes whose own checksum is known, without looking at them.
-    pub fn update_summed(&mut self, crc: u32, bytes: u64) -> &mut Self {
+    pub fn update_with_crc(&mut self, crc: u32, bytes: u64) -> &mut Self {
         if self.shift.0 != bytes {
             self.shift = (bytes, shift_by(bytes));
         }
@@ -99,13 +99,13 @@ mod tests {
         for cut in [0, 1, 7, 24, 4096, 65_535, 70_000, 70_001] {
             let (front, back) = bytes.split_at(cut);
             let mut crc = Crc32c::new();
-            crc.update(front).update_summed(crc32c(back), back.len() as u64);
+            crc.update(front).update_with_crc(crc32c(back), back.len() as u64);
             assert_eq!(crc.finish(), crc32c(&bytes), "cut at {cut}");
             assert_eq!(
                 crc32c_behind(crc32c(front), crc32c(&bytes), back.len() as u64),
                 crc32c(back)
             );
-            crc.update_summed(crc32c(front), front.len() as u64).update(b"end");
+            crc.update_with_crc(crc32c(front), front.len() as u64).update(b"end");
             assert_eq!(crc.finish(), crc32c(&[&bytes, front, b"end"].concat()), "cut at {cut}");
         }
     }

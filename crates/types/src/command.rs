@@ -111,12 +111,12 @@ impl CommandBuilder {
     /// Fails with [`Error::Invalid`], adding nothing, when a limit is passed.
     pub fn put(&mut self, key: &[u8], value: &[u8], expires_at_s: u64) -> Result<&mut Self> {
         check_pair(key, value)?;
-        self.put_summed(key, value, checksum::crc32c(value), expires_at_s)
+        self.put_with_crc(key, value, checksum::crc32c(value), expires_at_s)
     }
 
     /// [`CommandBuilder::put`] with the value's checksum already made, so that a lock held around
     /// this call is held for a copy only.
-    pub fn put_summed(
+    pub fn put_with_crc(
         &mut self,
         key: &[u8],
         value: &[u8],

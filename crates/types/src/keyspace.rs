@@ -104,7 +104,7 @@ pub fn is_admin_key(engine_key: &[u8]) -> bool {
 }
 
 /// Where the store notes what a replica of a region, as of a version, left to be claimed.
-pub fn unclaimed_key(region: RegionId, version: u64) -> Bytes {
+pub fn orphaned_range_key(region: RegionId, version: u64) -> Bytes {
     let mut out = local_key(b'u', region).to_vec();
     out.extend_from_slice(&version.to_be_bytes());
     Bytes::from(out)

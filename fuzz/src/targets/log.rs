@@ -6,7 +6,7 @@ use crate::{Bound, Target};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use stele_log::inspect::{Row, dump};
-use stele_log::{Hole, Log, LogOptions, RecoverFrom, Survey};
+use stele_log::{DamagedPayload, Log, LogOptions, RecoverFrom, Survey};
 use stele_types::{
     Cause, CommandBuilder, EntryRecord, HardState, LogBatch, LogIndex, Lsn, Mark, Record, RegionId,
     Result, StoreId, Term,
@@ -177,7 +177,7 @@ fn survey(disk: &SimVfs) -> bool {
     let settled = Some([(RegionId(1), LogIndex(20))].into());
     let from = RecoverFrom { settled, ..RecoverFrom::default() };
     for mut survey in [look(&from), look(&RecoverFrom::default())].into_iter().flatten() {
-        let holes: Vec<Hole> = survey.holes_after(None).copied().collect();
+        let holes: Vec<DamagedPayload> = survey.holes_after(None).copied().collect();
         for hole in holes {
             let _ = survey.find(hole.region, hole.index, hole.term);
             assert!(!survey.fill(&hole, b"another payload").unwrap());

@@ -5,7 +5,7 @@ use super::{SMALL, seal};
 use crate::{Bound, Target};
 use bytes::Bytes;
 use stele_raftstore::{
-    Body, FoundRange, PeerMessage, RaftEntry, RaftKind, RaftMessage, SnapshotHeader, wire,
+    Body, PeerMessage, RaftEntry, RaftKind, RaftMessage, RangeRepairReply, SnapshotHeader, wire,
 };
 use stele_server::fuzzing::{snapshot_bytes, snapshot_pairs};
 use stele_server::transport::frame::{Frames, Kind, whole};
@@ -40,21 +40,28 @@ fn messages() -> Vec<PeerMessage> {
         Body::Merged { prepared, target: RegionId(44), left: Some(300) },
         Body::Hibernate { term: Term(9), last: LogIndex(77) },
         Body::WakeUp,
-        Body::Lost(Vec::new()),
-        Body::Lost(vec![LostValue { key: Bytes::from_static(b"\x01c"), length: 5, crc: 9 }]),
-        Body::LostRange(KeyRange::new("\x01a", "\x01d")),
-        Body::FoundRange(FoundRange {
+        Body::ValueRepairRequest(Vec::new()),
+        Body::ValueRepairRequest(vec![LostValue {
+            key: Bytes::from_static(b"\x01c"),
+            length: 5,
+            crc: 9,
+        }]),
+        Body::RangeRepairRequest(KeyRange::new("\x01a", "\x01d")),
+        Body::RangeRepairReply(RangeRepairReply {
             range: KeyRange::new("\x01a", "\x01d"),
             at: LogIndex(300),
             pairs: vec![Pair { key: "\x01c".into(), value: "value".into(), expires_at_s: 7 }],
         }),
-        Body::Found(vec![(Bytes::from_static(b"\x01c"), Bytes::from_static(b"value"))]),
+        Body::ValueRepairReply(vec![(Bytes::from_static(b"\x01c"), Bytes::from_static(b"value"))]),
     ];
     let payload = sample_command().bytes().clone();
     let (bytes, crc) = (payload.len() as u32, stele_types::checksum::crc32c(&payload));
     let (index, term) = (LogIndex(300), Term(5));
     let lost = LostEntry { region: RegionId(2), index, term, bytes, crc };
-    let between = [Body::LostEntries(vec![lost, lost]), Body::FoundEntries(vec![(lost, payload)])];
+    let between = [
+        Body::EntryRecoveryRequest(vec![lost, lost]),
+        Body::EntryRecoveryReply(vec![(lost, payload)]),
+    ];
     let between =
         between.map(|body| PeerMessage::between_stores(StoreId(1), StoreId(2), body)).into_iter();
     let region = sample_region(7);
@@ -174,7 +181,7 @@ pub const ANSWERS: Target = Target {
         }
     },
     seeds: || {
-        let refused = hello::refused(stele_server::transport::Unwanted::StoreRemoved, "why");
+        let refused = hello::refused(stele_server::transport::RejectReason::StoreRemoved, "why");
         vec![refused, hello::offer(StoreId(1), StoreId(300), b"header")]
     },
     reseal: None,

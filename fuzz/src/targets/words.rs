@@ -49,7 +49,7 @@ fn command(input: &[u8]) {
         }
         match op {
             Op::Put { key, value, value_crc, expires_at_s, .. } => {
-                again.put_summed(key, value, value_crc, expires_at_s).unwrap();
+                again.put_with_crc(key, value, value_crc, expires_at_s).unwrap();
             }
             Op::Delete { key } => drop(again.delete(key).unwrap()),
             Op::DeleteRange { start, end } => drop(again.delete_range(start, end).unwrap()),

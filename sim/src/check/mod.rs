@@ -2,10 +2,11 @@
 
 mod changes;
 mod commits;
+mod disk_copies;
 pub mod durable;
+mod durable_state;
 mod engines;
 mod files;
-mod kept;
 mod leaders;
 pub mod linear;
 mod live;
@@ -19,13 +20,13 @@ mod replay;
 mod replicas;
 mod room;
 mod states;
-mod twins;
 mod votes;
 
 use crate::plan::{MS, Plan};
 use crate::world::{Happening, World};
 use changes::Changes;
-use kept::Kept;
+use disk_copies::Twins;
+use durable_state::Kept;
 use leaders::Leaders;
 use logs::Logs;
 use owned::Peers;
@@ -34,7 +35,6 @@ use repairs::Repairs;
 use states::States;
 use stele_raftstore::Event;
 use stele_types::Error;
-use twins::Twins;
 use votes::Votes;
 
 /// Between two checks of a running cluster.

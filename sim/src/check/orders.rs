@@ -5,8 +5,8 @@ use crate::group::{Report, Stray};
 use crate::world::World;
 use std::collections::BTreeSet;
 use stele_placement::{
-    Change, Cluster, DrainGoal, Instruction, Led, Liveness, Millis, Order, RegionInfo, Step,
-    StoreState,
+    Change, Cluster, DrainGoal, Instruction, LeaderState, Liveness, Millis, Order, RegionInfo,
+    Step, StoreState,
 };
 use stele_types::{Peer, PeerRole, Region, RegionEpoch, RegionId, RegionPhase, StoreId};
 
@@ -27,7 +27,7 @@ pub fn gone_back(cluster: &Cluster, before: &[(RegionId, RegionEpoch)]) -> Optio
 }
 
 /// What is wrong with an order that changes who votes, or takes a merge back.
-pub fn wrong(led: &Led, instruction: &Instruction, now: Millis) -> Option<String> {
+pub fn wrong(led: &LeaderState, instruction: &Instruction, now: Millis) -> Option<String> {
     if matches!(instruction.order, Order::RollbackMerge) {
         let target = taker(&led.cluster, instruction.region)?;
         return Some(format!("orders {instruction:?}, though {target:?} may take the region over"));
@@ -85,7 +85,7 @@ fn taker(cluster: &Cluster, source: RegionId) -> Option<&Region> {
 }
 
 /// An operator that was admitted just now though it costs a region its votes.
-pub fn wrongly_admitted(led: &Led, now: Millis) -> Option<String> {
+pub fn wrongly_admitted(led: &LeaderState, now: Millis) -> Option<String> {
     let cluster = &led.cluster;
     led.operators.running().filter(|operator| operator.created == now).find_map(|operator| {
         let info = cluster.regions().get(operator.region)?;

@@ -74,7 +74,7 @@ impl World {
     pub(crate) fn check_claimed(&mut self, nanos: u64) {
         let is_claimed = |world: &mut Self| {
             let mut cores = world.slots.values_mut().filter_map(|slot| slot.core());
-            cores.all(|core| core.unclaimed().is_empty())
+            cores.all(|core| core.orphaned_ranges().is_empty())
         };
         if !self.run_until(nanos, is_claimed) {
             self.fail("a store keeps what no region there owns".into());

@@ -82,12 +82,12 @@ impl World {
     /// A message leaves a store.
     pub(super) fn check_found(&mut self, from: u64, message: &PeerMessage) {
         match &message.body {
-            Body::Lost(lost) => {
+            Body::ValueRepairRequest(lost) => {
                 let store = message.from_store;
                 let asked = lost.iter().map(|it| (store, it.key.clone(), it.length, it.crc));
                 self.checks.repairs.asked.extend(asked);
             }
-            Body::Found(pairs) => {
+            Body::ValueRepairReply(pairs) => {
                 let asked = &self.checks.repairs.asked;
                 let other = pairs.iter().find(|(key, value)| {
                     let length = value.len() as u32;
@@ -108,7 +108,7 @@ impl World {
     /// A store's loop takes an input.
     pub(crate) fn note_found_range(&mut self, slot: u64, input: &Input<Engine>) {
         let Input::Message(message) = input else { return };
-        let Body::FoundRange(found) = &message.body else { return };
+        let Body::RangeRepairReply(found) = &message.body else { return };
         let region = message.region;
         let Some(it) = self.slots.get_mut(&slot) else { return };
         let here = it.core().and_then(|core| core.region(region));

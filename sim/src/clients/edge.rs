@@ -82,7 +82,7 @@ impl World {
         let Some(edge) = &pending.edge else { return false };
         if let Some(lease) = edge.lease {
             let local = self.nodes.get(&edge.node).map_or(0, |node| node.local(self.now));
-            let still = edge.reader.still(lease, local);
+            let still = edge.reader.is_still_valid(lease, local);
             edge.reader.note_reads(u64::from(still));
             return still;
         }

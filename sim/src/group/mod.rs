@@ -4,11 +4,11 @@
 //! The state and every decision are `stele-placement`'s; reports, proposals and orders are those of
 //! the server's service, in virtual time instead of async calls.
 
-mod led;
+mod leader;
 mod orders;
 mod report;
 
-pub use led::Lead;
+pub use leader::Lead;
 
 use stele_placement::{NewStore, NodeReport, OperatorId, RegionReport, StoreReport};
 use stele_raftstore::Admin;
@@ -61,7 +61,7 @@ pub struct Report {
     /// Replicas that may be left behind.
     pub strays: Vec<Stray>,
     /// Stores, and keys that no region there owns.
-    pub unclaimed: Vec<(StoreId, Vec<KeyRange>)>,
+    pub orphaned_ranges: Vec<(StoreId, Vec<KeyRange>)>,
 }
 
 /// An order for a leader.

@@ -56,7 +56,7 @@ impl World {
     pub(crate) fn elected(&mut self, number: u64) {
         let Some(id) = self.slots.get(&number).map(|slot| slot.node) else { return };
         let waits = self.nodes.get(&id).is_none_or(|node| node.member.is_unanswered);
-        if !waits && self.dice.pace.coin() {
+        if !waits && self.rngs.pace.coin() {
             self.report_in(id, 0);
         }
     }
@@ -94,13 +94,13 @@ impl World {
         let (life, bytes) = (node.life, 512);
         let ways = match from == to {
             true => vec![(1_000, false)],
-            false => self.net.deliveries(&mut self.dice.net, (from, to), self.now, bytes),
+            false => self.net.deliveries(&mut self.rngs.net, (from, to), self.now, bytes),
         };
         // A second copy is a second request to the same effect; some come when nobody waits any more.
         let is_slow = self.net.is_slow();
         for (delay, _) in ways.into_iter().filter(|(_, is_damaged)| !is_damaged) {
-            let late = is_slow && self.dice.net.below(4) == 0;
-            let delay = delay + if late { self.dice.net.below(3_000) * MS } else { 0 };
+            let late = is_slow && self.rngs.net.below(4) == 0;
+            let delay = delay + if late { self.rngs.net.below(3_000) * MS } else { 0 };
             let call = Box::new(call.clone());
             self.after(delay, Happening::Call { node: to, from, life, call });
         }
@@ -130,7 +130,7 @@ impl World {
 
     fn make_report(&mut self, id: u64) -> Report {
         let (mut stores, mut regions, mut strays) = (Vec::new(), Vec::new(), Vec::new());
-        let mut unclaimed = Vec::new();
+        let mut orphaned_ranges = Vec::new();
         for number in self.slots_of(id) {
             let Some(slot) = self.slots.get_mut(&number) else { continue };
             let Some(store) = slot.id else { continue };
@@ -146,7 +146,7 @@ impl World {
                 ..StoreReport::default()
             });
             let Some(core) = slot.core() else { continue };
-            unclaimed.push((store, core.unclaimed()));
+            orphaned_ranges.push((store, core.orphaned_ranges()));
             for report in core.regions() {
                 if report.leaderless_seconds >= STRAY_AFTER_S {
                     let (region, epoch) = (report.region.id, report.region.epoch);
@@ -168,7 +168,7 @@ impl World {
             is_full: true,
             refusals: std::mem::take(&mut node.member.refusals),
             strays,
-            unclaimed,
+            orphaned_ranges,
         }
     }
 

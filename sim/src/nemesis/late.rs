@@ -36,12 +36,12 @@ impl World {
         let node_of = |world: &Self, store| world.homes.get(store).map(|it| world.node_with(*it));
         let away = [Some(hidden), Some(self.node_with(group)), None];
         let mut heirs = now.peers.iter().filter(|peer| !away.contains(&node_of(self, &peer.store)));
-        let heir = heirs.next().filter(|_| hidden != self.node_with(source));
-        let Some(heir) = heir.map(|peer| peer.id) else { return false };
+        let transfer_target = heirs.next().filter(|_| hidden != self.node_with(source));
+        let Some(transfer_target) = transfer_target.map(|peer| peer.id) else { return false };
         let millis = 1_000 + self.nemesis.prng.below(1_500);
         self.trace.note(self.now, hidden, target, || format!("reports nothing for {millis} ms"));
         self.nemesis.unreported.insert(hidden, self.now + millis * MS);
-        self.order(group, SYSTEM_REGION, Admin::TransferLeader(heir));
+        self.order(group, SYSTEM_REGION, Admin::TransferLeader(transfer_target));
         true
     }
 

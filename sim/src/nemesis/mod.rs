@@ -136,7 +136,7 @@ impl World {
     /// Whether a forged message follows this one. Where replicas mend each other some lie about it.
     pub(crate) fn forges(&mut self, message: &PeerMessage) -> bool {
         match message.body {
-            Body::Found(_) | Body::FoundEntries(_) if self.plan.is_helix => {
+            Body::ValueRepairReply(_) | Body::EntryRecoveryReply(_) if self.plan.is_helix => {
                 self.nemesis.prng.coin()
             }
             _ => self.nemesis.forges(self.now),

@@ -99,9 +99,9 @@ impl World {
         let now = self.now;
         let Some(slot) = self.slots.get_mut(&number) else { return };
         let (least, most) = slot.append_nanos;
-        let mut took = least + self.dice.disk.below(most - least + 1);
+        let mut took = least + self.rngs.disk.below(most - least + 1);
         took = took.max(slot.stalled_until.saturating_sub(now));
-        let early = self.dice.disk.below(4) == 0;
+        let early = self.rngs.disk.below(4) == 0;
         let (node, life) = (slot.node, slot.life);
         let Append { ticket, batch } = append;
         let engine = slot.engine().cloned();
@@ -248,7 +248,7 @@ impl World {
             self.after(delay, Happening::Frame { slot: to, from, frame, is_forged: false });
         }
         if self.forges(message) {
-            self.forge(from, message);
+            self.send_forged(from, message);
         }
         if let Some(news) = self.late_news(from, message) {
             self.after(
@@ -264,7 +264,7 @@ impl World {
         let way = (node(from), node(to));
         match way.0 == way.1 {
             true => vec![(NEAR_NANOS, false)],
-            false => self.net.deliveries(&mut self.dice.net, way, self.now, bytes),
+            false => self.net.deliveries(&mut self.rngs.net, way, self.now, bytes),
         }
     }
 
@@ -272,8 +272,8 @@ impl World {
     pub(super) fn damaged(&mut self, frame: &Bytes) -> Bytes {
         self.counts.corruptions += 1;
         let mut bytes = frame.to_vec();
-        let at = self.dice.net.below(bytes.len() as u64) as usize;
-        bytes[at] ^= 1 << self.dice.net.below(8);
+        let at = self.rngs.net.below(bytes.len() as u64) as usize;
+        bytes[at] ^= 1 << self.rngs.net.below(8);
         Bytes::from(bytes)
     }
 
@@ -366,7 +366,7 @@ impl World {
         };
         running.maintain_sleep = sleep;
         let pause = if worked { SLICE_NANOS } else { sleep };
-        let pause = pause + self.dice.pace.below(pause);
+        let pause = pause + self.rngs.pace.below(pause);
         self.after(pause, Happening::Maintain { slot: number, life });
         if has_lost {
             self.push(number, Input::Damaged);

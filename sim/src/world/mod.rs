@@ -1,16 +1,16 @@
 //! A cluster in one thread. What will happen lies in an agenda by virtual time; everything that may
 //! turn out one way or another follows from the seed.
 
-mod forge;
-mod life;
+mod forged_messages;
+mod lifecycle;
 mod loops;
-mod mending;
 mod network;
 mod node;
+mod recovery;
 mod slot;
 mod streams;
 
-pub use life::{DIR, Stop};
+pub use lifecycle::{DIR, Stop};
 pub use loops::short;
 pub use network::{Network, Way};
 pub use node::{Node, NodeClock};
@@ -48,7 +48,7 @@ pub enum Happening {
     /// A store's maintenance wakes.
     Maintain { slot: u64, life: u64 },
     /// A store that waits for copies of entries asks again.
-    Mend { slot: u64, life: u64 },
+    Recover { slot: u64, life: u64 },
     /// A snapshot's next piece, or its end.
     Stream { number: u64, life: u64 },
     /// A client does its next step.
@@ -155,7 +155,7 @@ impl Counts {
 }
 
 /// The random choices of the world, apart by what they decide.
-pub struct Dice {
+pub struct Rngs {
     /// Of the network.
     pub net: Prng,
     /// Of disks, and of what a crash leaves.
@@ -179,7 +179,7 @@ pub struct World {
     /// Between nodes.
     pub net: Network,
     /// Chance.
-    pub dice: Dice,
+    pub rngs: Rngs,
     /// Who works on the cluster.
     pub clients: Clients,
     /// What goes wrong.
@@ -209,15 +209,15 @@ impl World {
     /// The nodes of a plan, before anything runs.
     pub fn new(plan: Plan, trace: Trace) -> Self {
         let seed = plan.seed;
-        let dice =
-            Dice { net: fork(seed, "net"), disk: fork(seed, "disk"), pace: fork(seed, "pace") };
+        let rngs =
+            Rngs { net: fork(seed, "net"), disk: fork(seed, "disk"), pace: fork(seed, "pace") };
         let mut world = Self {
             now: 1_000_000_000,
             nodes: (1..=plan.nodes).map(|id| (id, Node::new(id))).collect(),
             slots: BTreeMap::new(),
             homes: BTreeMap::new(),
             net: Network::new(plan.way_nanos),
-            dice,
+            rngs,
             clients: Clients::new(&plan),
             nemesis: Nemesis::new(&plan),
             checks: Checks::new(&plan),
@@ -326,7 +326,7 @@ impl World {
             | Happening::Appended { slot, .. }
             | Happening::Frame { slot, .. }
             | Happening::Maintain { slot, .. }
-            | Happening::Mend { slot, .. } => self.slots.get(slot).map(|slot| slot.node),
+            | Happening::Recover { slot, .. } => self.slots.get(slot).map(|slot| slot.node),
             Happening::Report { node, .. }
             | Happening::Tend { node, .. }
             | Happening::Call { node, .. }
@@ -350,7 +350,7 @@ impl World {
                 self.receive(slot, from, frame, is_forged);
             }
             Happening::Maintain { slot, life } => self.maintain(slot, life),
-            Happening::Mend { slot, life } => self.mend_on(slot, life),
+            Happening::Recover { slot, life } => self.mend_on(slot, life),
             Happening::Stream { number, life } => self.stream(number, life),
             Happening::Client { at, step } => self.client(at, step),
             Happening::Report { node, life } => self.report(node, life),

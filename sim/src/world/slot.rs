@@ -1,8 +1,8 @@
 //! A store: its disk, and while its node runs its engine, its consensus and the queue of its loop.
 
 use std::sync::Arc;
-use stele_engine::{Mending, Store as Engine};
-use stele_raftstore::{Append, Input, Mender, RaftStore, Readers};
+use stele_engine::{RecoveringStore, Store as Engine};
+use stele_raftstore::{Append, EntryRecovery, Input, RaftStore, Readers};
 use stele_types::StoreId;
 use stele_vfs::SimVfs;
 
@@ -46,7 +46,7 @@ pub struct Slot {
     /// While its node runs and it has not failed.
     pub running: Option<Running>,
     /// While it waits for copies of entries.
-    pub mending: Option<Mender<Mending>>,
+    pub mending: Option<EntryRecovery<RecoveringStore>>,
     /// Counts its starts.
     pub life: u64,
     /// Bytes of its log that were read at its last start.

@@ -5,7 +5,7 @@ use super::{Happening, Who, World};
 use crate::plan::MS;
 use bytes::Bytes;
 use std::sync::Arc;
-use stele_engine::{Incoming, Store as Engine, View};
+use stele_engine::{Ingest, Store as Engine, View};
 use stele_raftstore::{Input, Reply, SendSnapshot, SnapshotHeader, wire};
 use stele_storage::{EngineView, Pair, ScanOptions, StorageEngine};
 use stele_types::KeyRange;
@@ -37,7 +37,7 @@ pub struct Stream {
 
 enum State {
     Offered,
-    Receiving(Box<Incoming>),
+    Receiving(Box<Ingest>),
     Ended,
 }
 
@@ -149,7 +149,7 @@ impl World {
         if ranges != stream.ranges {
             return self.fail(format!("other ranges were accepted than sent: {ranges:?}"));
         }
-        match engine.map(|engine| engine.incoming(ranges)) {
+        match engine.map(|engine| engine.begin_ingest(ranges)) {
             Some(Ok(incoming)) => {
                 stream.state = State::Receiving(Box::new(incoming));
                 self.stream_on(number, 64);

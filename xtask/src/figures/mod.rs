@@ -2,7 +2,6 @@
 //! repository make the numbers, and one page shows each beside the paper's.
 
 mod device;
-mod kept;
 mod limits;
 mod measure;
 mod memory;
@@ -10,6 +9,7 @@ mod numbers;
 mod page;
 mod plan;
 mod plot;
+mod results;
 mod spec;
 mod undo;
 
@@ -31,7 +31,7 @@ use std::process::Command;
 use std::time::Instant;
 use undo::Undo;
 
-pub use kept::{Kept, newest as newest_kept, rounded};
+pub use results::{Kept, newest as newest_kept, rounded};
 
 const ROUNDS: u64 = 5;
 const LIBRARY: &str = "librocksdb.so";
@@ -179,12 +179,12 @@ fn declared(root: &Path) -> Result<Spec> {
 
 /// What is kept of the text of a `figures.jsonl`.
 pub fn read_kept(root: &Path, text: &str, date: &str) -> Result<Vec<Kept>> {
-    kept::read(&declared(root)?, text, date)
+    results::read(&declared(root)?, text, date)
 }
 
 /// Where ours is behind, and tables of what is kept.
 pub fn kept_tables(root: &Path, lines: &[Kept]) -> Result<(Vec<String>, String)> {
-    kept::tables(&declared(root)?, lines)
+    results::tables(&declared(root)?, lines)
 }
 
 /// Figures whose names begin so.

@@ -4,11 +4,11 @@
 //! Laws kept here: applied ≤ persisted; checkpointed ≤ applied; truncated ≤ checkpointed.
 
 mod append;
-mod keep;
 mod open;
+mod persistence;
 mod tables;
 
-use crate::rocks::key_values::{Keeping, KeyValues, RockIncoming};
+use crate::rocks::key_values::{KeyValues, Persistence, RockIngest};
 use crate::rocks::pairs::Applied;
 use crate::rocks::raft_log::{Edit, RaftLog};
 use crate::rocks::region::Region;
@@ -80,12 +80,12 @@ impl RockStore {
         self.make(&pairs, (id, &region), upto, entries)?;
         if let Some(region) = self.state.lock().regions.get_mut(&id) {
             region.applied = upto;
-            if pairs.keeping == Keeping::SyncedLog {
+            if pairs.persistence == Persistence::SyncedLog {
                 region.checkpointed = upto;
             }
         }
         // Maintenance has come too late: RocksDB would soon flush pointers whose values are not synced.
-        if pairs.keeping == Keeping::FlushesAndValueLog
+        if pairs.persistence == Persistence::FlushesAndValueLog
             && pairs.unkept_bytes() > 2 * self.keep_after_bytes
         {
             self.keep_applied(&pairs)?;
@@ -114,7 +114,7 @@ impl RockStore {
 
 impl StorageEngine for RockStore {
     type View = RockView;
-    type Incoming = RockIncoming;
+    type Ingest = RockIngest;
 
     fn append(&self, batch: &LogBatch) -> Result<Appended> {
         self.append_records(batch)
@@ -196,16 +196,16 @@ impl StorageEngine for RockStore {
         if slice.is_empty() { Ok(()) } else { sink(slice) }
     }
 
-    fn incoming(&self, ranges: Vec<KeyRange>) -> Result<RockIncoming> {
-        RockIncoming::new(ranges)
+    fn begin_ingest(&self, ranges: Vec<KeyRange>) -> Result<RockIngest> {
+        RockIngest::new(ranges)
     }
 
-    fn receive(&self, incoming: &mut RockIncoming, pairs: Vec<Pair>) -> Result<()> {
+    fn receive(&self, incoming: &mut RockIngest, pairs: Vec<Pair>) -> Result<()> {
         incoming.receive(pairs)
     }
 
     /// The key-values change first, all at once; the log's beginning is repeated at open if need be.
-    fn install(&self, id: RegionId, at: (LogIndex, Term), incoming: RockIncoming) -> Result<()> {
+    fn install(&self, id: RegionId, at: (LogIndex, Term), incoming: RockIngest) -> Result<()> {
         let (ranges, pairs) = incoming.finish()?;
         let known = self.state.lock().regions.get(&id).cloned().unwrap_or_default();
         let begun = Applied { life: known.life + 1, index: at.0, start: at };

@@ -21,7 +21,7 @@ impl RockStore {
         std::fs::create_dir_all(dir).map_err(|source| Error::io("create", dir, source))?;
         mirror::remove_leftovers(dir)?;
         let log = RaftLog::open(&dir.join("raft"), &settings.raft_options())?;
-        let pairs = KeyValues::open(dir, &settings.pair_options(), settings.keeping)?;
+        let pairs = KeyValues::open(dir, &settings.pair_options(), settings.persistence)?;
         let known = pairs.all_applied()?;
         let state = State { regions: log.regions()?, head: 0 };
         let store = Self {

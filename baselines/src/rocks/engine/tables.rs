@@ -1,7 +1,7 @@
 //! Tables in place of writes: who sends, who follows, and how a follower becomes a store like others.
 
 use super::RockStore;
-use crate::rocks::key_values::{Keeping, KeyValues};
+use crate::rocks::key_values::{KeyValues, Persistence};
 use crate::rocks::mirror::{self, Own};
 use crate::rocks::pairs::Applied;
 use crate::rocks::region::Region;
@@ -47,7 +47,8 @@ struct Following {
 
 impl Tables {
     pub fn new(dir: &Path, settings: &Settings) -> Self {
-        let role = if settings.keeping == Keeping::Tables { Role::Open } else { Role::Applies };
+        let role =
+            if settings.persistence == Persistence::Tables { Role::Open } else { Role::Applies };
         Self {
             shipments: settings.shipments.clone(),
             me: number(),
@@ -63,7 +64,7 @@ impl Tables {
     }
 
     fn open(&self) -> Result<KeyValues> {
-        KeyValues::open(&self.dir, &self.settings.pair_options(), self.settings.keeping)
+        KeyValues::open(&self.dir, &self.settings.pair_options(), self.settings.persistence)
     }
 }
 
@@ -103,7 +104,7 @@ impl RockStore {
     /// another store ships their effects.
     pub(super) fn follows(&self, id: RegionId, entries: &[CommittedEntry]) -> Result<bool> {
         let tables = &self.tables;
-        if tables.settings.keeping != Keeping::Tables || id == JOURNAL {
+        if tables.settings.persistence != Persistence::Tables || id == JOURNAL {
             return Ok(false);
         }
         let upto = Self::check_next(self.state.lock().region(id)?, id, entries)?;

@@ -1,9 +1,9 @@
 //! The short commands.
 
-mod figures;
 mod keys;
+mod stats;
 mod verify;
 
-pub use figures::{compact, stats};
 pub use keys::{count, del, get, put, scan};
+pub use stats::{compact, stats};
 pub use verify::verify;

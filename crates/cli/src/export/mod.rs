@@ -34,7 +34,7 @@ pub fn run(args: &Export) -> Result<Outcome> {
         Box::new(Folder::new(&args.to, &args.target.store)?)
     };
     let started = Instant::now();
-    let progress = Progress::bytes(Some(store.figures().live_bytes), "exporting");
+    let progress = Progress::bytes(Some(store.statistics().live_bytes), "exporting");
     let (mut pairs, mut bytes, mut refused) = (0u64, 0u64, 0u64);
     for pair in store.pairs(range, Order::Forward, false)? {
         let pair = pair?;

@@ -1,8 +1,8 @@
 //! What the prompt's commands do. Each prints one line with its time, or a table.
 
 use super::cluster::Cluster;
+use super::fault_tolerance::sentence;
 use super::prompt::{Command, HELP};
-use super::survival::sentence;
 use crate::ctl::{self, rows};
 use crate::output::say;
 use crate::table;

@@ -1,7 +1,7 @@
 //! The playground's nodes seen as a cluster.
 
+use super::fault_tolerance::{nodes_that_may_fail, sentence};
 use super::nodes::{Nodes, State};
-use super::survival::{nodes_that_may_fail, sentence};
 use crate::table::{self, Cell, maybe, number, words};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;

@@ -3,9 +3,9 @@
 mod actions;
 mod cluster;
 mod demo;
+mod fault_tolerance;
 mod nodes;
 mod prompt;
-mod survival;
 
 use crate::args::Playground;
 use crate::output::say;

@@ -8,7 +8,7 @@ pub use regions::RegionRow;
 use crate::Options;
 use crate::backoff::{Pause, Tries};
 use crate::call::ControlCall;
-use crate::directory::{is_broken, is_not_leader, leader_of, retry_after, status_text};
+use crate::pd_rpc_client::{is_broken, is_not_leader, leader_of, retry_after, status_text};
 use crate::route::Router;
 use bytes::Bytes;
 use parking_lot::Mutex;

@@ -10,8 +10,8 @@ use crate::backoff::{Pause, Tries};
 use crate::call::{Effect, RawCall};
 use crate::connections::Connections;
 use crate::convert;
-use crate::directory::{Directory, Found, is_broken, status_text};
-use crate::reaction::{Reaction, Step, react, text};
+use crate::pd_rpc_client::{Found, PdRpcClient, is_broken, status_text};
+use crate::retry_decision::{RetryDecision, Step, react, text};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_proto::kvrpcpb;
@@ -23,13 +23,13 @@ pub struct Router {
     /// Connections to nodes.
     pub connections: Arc<Connections>,
     /// Who knows where things are.
-    pub directory: Directory,
+    pub directory: PdRpcClient,
     regions: RegionCache,
 }
 
 impl Router {
     /// Knows nothing yet but the directory's nodes.
-    pub fn new(connections: Arc<Connections>, directory: Directory) -> Self {
+    pub fn new(connections: Arc<Connections>, directory: PdRpcClient) -> Self {
         Self { connections, directory, regions: RegionCache::default() }
     }
 
@@ -176,7 +176,7 @@ impl Router {
     async fn refused<C: RawCall>(
         &self,
         route: &Route,
-        reaction: Reaction,
+        reaction: RetryDecision,
         why: String,
         options: &Options,
         tries: &mut Tries,

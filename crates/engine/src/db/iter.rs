@@ -1,7 +1,7 @@
 //! Iteration: keys and references from the index, values read in slices that grow, each slice
 //! sorted by place. Of a long scan the next slices are read while the last one is used.
 
-use super::ahead::{Ahead, AheadQueue};
+use super::scan_readahead::{ReadaheadQueue, ScanReadahead};
 use crate::store::{Extent, ReadSlice, SLICE_PAIRS_MAX, Slice, Store, View};
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -31,9 +31,9 @@ pub struct DbIter {
     references: ViewIter,
     ready: ReadSlice,
     /// The slices after `ready`, and what is told of each when it is reached.
-    ahead: VecDeque<(Ahead, Seen)>,
+    ahead: VecDeque<(ScanReadahead, Seen)>,
     /// None: nothing is read ahead.
-    queue: Option<Arc<AheadQueue>>,
+    queue: Option<Arc<ReadaheadQueue>>,
     slices: u32,
     slice_pairs: usize,
     /// Still expected to be asked for.
@@ -79,7 +79,7 @@ impl Seen {
 impl DbIter {
     pub(super) fn new(
         store: &Arc<Store>,
-        queue: Option<Arc<AheadQueue>>,
+        queue: Option<Arc<ReadaheadQueue>>,
         range: KeyRange,
         order: Order,
         keys_only: bool,
@@ -146,14 +146,14 @@ impl DbIter {
     }
 
     /// Begins the next slice; `None` at the end.
-    fn begin(&mut self) -> Result<Option<(Ahead, Seen)>> {
+    fn begin(&mut self) -> Result<Option<(ScanReadahead, Seen)>> {
         let long = self.is_long();
         let slice = self.collect()?;
         if slice.is_empty() {
             return Ok(None);
         }
         let seen = Seen::of(&slice);
-        let ahead = Ahead::new(&self.view, slice);
+        let ahead = ScanReadahead::new(&self.view, slice);
         if let Some(queue) = self.queue.as_ref().filter(|_| long) {
             queue.submit(&ahead);
         }

@@ -1,11 +1,11 @@
 //! The embedded front: the store as a key-value engine in one process.
 
-mod ahead;
 mod batch;
 mod commit;
 mod completion;
 mod group;
 mod iter;
+mod scan_readahead;
 mod workers;
 
 pub use batch::Batch;
@@ -264,7 +264,7 @@ impl Db {
         command::check_user_pair(key, value)?;
         let crc = checksum::crc32c(value);
         self.submit(key.len() + value.len(), |builder| {
-            builder.put_summed(key, value, crc, expires_at_s).map(|_| ())
+            builder.put_with_crc(key, value, crc, expires_at_s).map(|_| ())
         })
     }
 

@@ -1,8 +1,8 @@
 //! The store's own threads: one commits what asynchronous callers submitted, one maintains, two read
 //! ahead of long scans. Without them (`Options::background` off) the callers' own calls do both.
 
-use super::ahead::AheadQueue;
 use super::commit::CommitQueue;
+use super::scan_readahead::ReadaheadQueue;
 use crate::store::Store;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -71,7 +71,7 @@ impl Signal {
 pub(super) struct Workers {
     commit: Arc<Signal>,
     maintain: Arc<Signal>,
-    ahead: Arc<AheadQueue>,
+    ahead: Arc<ReadaheadQueue>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -106,7 +106,7 @@ impl Workers {
     }
 
     /// Where iterators have slices read ahead.
-    pub fn ahead(&self) -> Arc<AheadQueue> {
+    pub fn ahead(&self) -> Arc<ReadaheadQueue> {
         self.ahead.clone()
     }
 

@@ -38,9 +38,9 @@ pub(crate) fn export(
 /// Pairs of a snapshot on their way in: values in sorted files, references in runs, all of them off
 /// to the side under temporary names, which nothing reads and garbage collection does not see.
 #[derive(Debug)]
-pub struct Incoming {
+pub struct Ingest {
     shared: Arc<Shared>,
-    index: stele_index::Incoming,
+    index: stele_index::Ingest,
     /// The version of the values. Only a rebuild from values asks for it, and a store that takes
     /// installations is not rebuilt from values.
     version: Lsn,
@@ -52,7 +52,7 @@ pub struct Incoming {
     _lock: Arc<dyn DirLock>,
 }
 
-impl Incoming {
+impl Ingest {
     pub(super) fn new(
         shared: &Arc<Shared>,
         lock: &Arc<dyn DirLock>,
@@ -60,7 +60,7 @@ impl Incoming {
     ) -> Result<Self> {
         stele_storage::check_ranges(&ranges)?;
         Ok(Self {
-            index: shared.index.incoming(ranges)?,
+            index: shared.index.begin_ingest(ranges)?,
             version: shared.log.head(),
             values: None,
             sealed: Vec::new(),
@@ -119,7 +119,7 @@ pub(crate) fn install(
     store: &Store,
     region: RegionId,
     at: (LogIndex, Term),
-    mut incoming: Incoming,
+    mut incoming: Ingest,
 ) -> Result<()> {
     let shared = store.shared();
     shared.check_has_replicas()?;
@@ -128,7 +128,7 @@ pub(crate) fn install(
     let mut state = lock_flushed(store, incoming.index.ranges())?;
     // The device may fill up meanwhile.
     if !mutant::active("engine.mark_without_room") {
-        shared.log.make_room(&batch)?;
+        shared.log.preallocate(&batch)?;
     }
     make_current(shared, incoming, Some((region, at)))?;
     // The range is replaced for good: a log that can't say so has nothing right to say any more.
@@ -141,10 +141,10 @@ pub(crate) fn install(
 /// Values named, then one manifest edit.
 pub(super) fn make_current(
     shared: &Shared,
-    incoming: Incoming,
+    incoming: Ingest,
     region: Option<(RegionId, (LogIndex, Term))>,
 ) -> Result<()> {
-    let Incoming { index, mut sealed, .. } = incoming;
+    let Ingest { index, mut sealed, .. } = incoming;
     shared.log.publish(&mut sealed)?;
     let installed = shared.index.install(index, region);
     // The edit of a manifest that failed may be durable, and then refers to these files.

@@ -4,14 +4,14 @@
 //! segment goes only when nothing refers to it and a durable checkpoint covers it.
 
 mod apply;
-mod blocks;
-mod damage;
+mod incarnations;
 mod install;
-mod lives;
-mod mend;
-mod mending;
+mod lost_blocks;
+mod lost_values;
 mod open;
 mod rebuild;
+mod recovering;
+mod repair_writes;
 mod scrub;
 mod slice;
 mod space;
@@ -19,9 +19,9 @@ mod value_cache;
 mod verify;
 mod view;
 
-pub use install::Incoming;
-pub use mending::Mending;
+pub use install::Ingest;
 pub use open::{Opened, Replay};
+pub use recovering::RecoveringStore;
 pub use verify::{VerifyEvent, VerifyReport};
 pub use view::View;
 
@@ -29,10 +29,10 @@ pub(crate) use slice::{Extent, ReadSlice, SLICE_PAIRS_MAX, Slice};
 
 use crate::options::Options;
 use apply::ApplyState;
-use blocks::Blocks;
 use bytes::Bytes;
-use damage::Damage;
-pub use damage::RepairStats;
+use lost_blocks::LostBlocks;
+use lost_values::LostValues;
+pub use lost_values::RepairStats;
 use parking_lot::Mutex;
 use scrub::Scrub;
 pub use scrub::ScrubStats;
@@ -75,8 +75,8 @@ pub(crate) struct Shared {
     pub apply: Mutex<ApplyState>,
     pub user_bytes: AtomicU64,
     pub space: Space,
-    pub damage: Damage,
-    pub blocks: Blocks,
+    pub damage: LostValues,
+    pub blocks: LostBlocks,
 }
 
 impl GcHooks for Shared {
@@ -113,7 +113,7 @@ impl GcHooks for Shared {
 
     fn note_unreadable(&self, key: &[u8], at: &Locator, error: &Error) {
         // A job that takes a part of the tiers meets what a newer one has replaced.
-        if matches!(damage::is_at(self, key, at), Ok(true)) {
+        if matches!(lost_values::is_at(self, key, at), Ok(true)) {
             self.damage.note(key, at, error);
         }
     }
@@ -207,7 +207,7 @@ impl Store {
 
     fn maintain_slice(&self, bytes_max: u64) -> Result<Maintained> {
         self.shared.log.check_runs()?;
-        let mended_bytes = self.mend_lost()?;
+        let mended_bytes = self.write_value_repairs()?;
         let done = self.gc.step(bytes_max)?;
         self.scrub.step(&self.shared, bytes_max);
         self.rewrite_damaged()?;
@@ -274,11 +274,11 @@ impl Store {
 
 impl StorageEngine for Store {
     type View = View;
-    type Incoming = Incoming;
+    type Ingest = Ingest;
 
     fn append(&self, batch: &LogBatch) -> Result<Appended> {
         self.check_space(batch)?;
-        let ended = self.end_lives(batch)?;
+        let ended = self.end_incarnations(batch)?;
         let appended = self.shared.append(batch);
         if appended.is_err() {
             self.shared.apply.lock().remember(ended);
@@ -350,16 +350,16 @@ impl StorageEngine for Store {
         install::export(&self.shared, range, sink)
     }
 
-    fn incoming(&self, ranges: Vec<KeyRange>) -> Result<Incoming> {
-        Incoming::new(&self.shared, &self.lock, ranges)
+    fn begin_ingest(&self, ranges: Vec<KeyRange>) -> Result<Ingest> {
+        Ingest::new(&self.shared, &self.lock, ranges)
     }
 
-    fn receive(&self, incoming: &mut Incoming, pairs: Vec<Pair>) -> Result<()> {
+    fn receive(&self, incoming: &mut Ingest, pairs: Vec<Pair>) -> Result<()> {
         self.admit_bytes(pairs.iter().map(|p| (p.key.len() + p.value.len()) as u64).sum())?;
         incoming.receive(pairs)
     }
 
-    fn install(&self, region: RegionId, at: (LogIndex, Term), incoming: Incoming) -> Result<()> {
+    fn install(&self, region: RegionId, at: (LogIndex, Term), incoming: Ingest) -> Result<()> {
         self.stop_on_failed_sync(install::install(self, region, at, incoming))
     }
 
@@ -396,16 +396,16 @@ impl StorageEngine for Store {
         self.shared.blocks.lost_ranges()
     }
 
-    fn cover(&self, range: &KeyRange, pairs: Vec<Pair>) -> Result<()> {
-        self.cover_range(range, pairs)
+    fn repair_range(&self, range: &KeyRange, pairs: Vec<Pair>) -> Result<()> {
+        self.write_block_repair(range, pairs)
     }
 
     fn lost_values(&self, count_max: usize) -> Vec<LostValue> {
         self.shared.damage.lost_values(count_max)
     }
 
-    fn mend(&self, key: &Bytes, value: Bytes) {
-        self.shared.damage.mend(key, value);
+    fn repair_value(&self, key: &Bytes, value: Bytes) {
+        self.shared.damage.repair_value(key, value);
     }
 
     fn stats(&self) -> EngineStats {

@@ -1,12 +1,12 @@
 //! Opening: whose directory it is, what the index knows, what the log adds.
 
 use super::apply::ApplyState;
-use super::blocks::Blocks;
-use super::damage::Damage;
+use super::lost_blocks::LostBlocks;
+use super::lost_values::LostValues;
 use super::scrub::Scrub;
 use super::space::Space;
 use super::value_cache::ValueCache;
-use super::{Shared, Store, lives, rebuild};
+use super::{Shared, Store, incarnations, rebuild};
 use crate::identity;
 use crate::options::Options;
 use parking_lot::Mutex;
@@ -84,12 +84,12 @@ impl Store {
             apply: Mutex::new(ApplyState::resume(&known.checkpoint)),
             user_bytes: AtomicU64::new(0),
             space: Space::default(),
-            damage: Damage::new(replay),
-            blocks: Blocks::default(),
+            damage: LostValues::new(replay),
+            blocks: LostBlocks::default(),
         });
         note_damaged(&shared, &known.damaged)?;
         check_not_older(&shared, &known.checkpoint)?;
-        lives::repeat_starts(&shared, &known.checkpoint)?;
+        incarnations::repeat_starts(&shared, &known.checkpoint)?;
         let (replayed_entries, replayed_bytes) = catch_up(&shared, &known.checkpoint, replay)?;
         let scrub = Scrub::new(clock.clone());
         let gc = Arc::new(start_gc(&shared, clock, gc_options, &known)?);
@@ -110,8 +110,9 @@ pub(super) fn recover_from(known: &KnownState, replay: Replay) -> RecoverFrom {
         next_file: known.next_file,
         needed: known.needed.clone(),
         // Values that are lost with an entry are noted when they are read, and asked for by key.
-        settled: (replay == Replay::Committed || mutant::active("engine.settled_without_replicas"))
-            .then_some(settled),
+        checkpointed: (replay == Replay::Committed
+            || mutant::active("engine.settled_without_replicas"))
+        .then_some(settled),
         own_keys: Some(KeyRange::prefix(&[keyspace::LOCAL])),
     }
 }
@@ -122,9 +123,9 @@ fn note_damaged(shared: &Shared, damaged: &[RunId]) -> Result<()> {
         return Ok(());
     }
     for &run in damaged {
-        let look = shared.index.look_at_run(run, 0, u64::MAX)?.unwrap_or_default();
+        let look = shared.index.scrub_run(run, 0, u64::MAX)?.unwrap_or_default();
         look.lost.into_iter().for_each(|lost| shared.blocks.note(lost));
-        shared.blocks.wants_rewrite(run);
+        shared.blocks.schedule_rewrite(run);
     }
     Ok(())
 }

@@ -87,8 +87,8 @@ impl Rebuild<'_> {
 
     /// Only other replicas can say what a damaged run held.
     fn index_options(&self) -> IndexOptions {
-        let stands_in = self.replay == Replay::Committed && self.options.rebuild;
-        IndexOptions { stands_in, ..self.options.index() }
+        let open_damaged_runs = self.replay == Replay::Committed && self.options.rebuild;
+        IndexOptions { open_damaged_runs, ..self.options.index() }
     }
 
     fn marker(&self) -> PathBuf {

@@ -106,13 +106,13 @@ impl State {
         if self.from.is_empty()
             && let Some((run, block)) = self.next_run(shared)
         {
-            let look = shared.index.look_at_run(run, block, bytes_max)?.unwrap_or_default();
+            let look = shared.index.scrub_run(run, block, bytes_max)?.unwrap_or_default();
             self.run = Some(match look.next {
                 Some(block) => (run, block),
                 None => (RunId(run.0 + 1), 0),
             });
             if look.wants_rewrite {
-                shared.blocks.wants_rewrite(run);
+                shared.blocks.schedule_rewrite(run);
             }
             look.lost.into_iter().for_each(|lost| shared.blocks.note(lost));
             return Ok(look.bytes);

@@ -158,9 +158,9 @@ fn release(state: &State) -> Option<Choice> {
 /// A store that nobody writes to becomes quicker to scan, as far as the budget goes. One that is
 /// mostly index has nothing else to spend it on.
 fn merge_at_rest(state: &State, options: &GcOptions) -> Option<Choice> {
-    let rests = options.merge_rest_s > 0 && state.rest_s >= options.merge_rest_s;
+    let rests = options.merge_idle_s > 0 && state.idle_s >= options.merge_idle_s;
     let affords = state.credit_bytes > 0 || state.index_bytes() > state.known_live_bytes();
-    let (first, count) = tiers::due_at_rest(&state.tiers).filter(|_| rests && affords)?;
+    let (first, count) = tiers::due_when_idle(&state.tiers).filter(|_| rests && affords)?;
     Some(Choice::Merge { first, count })
 }
 

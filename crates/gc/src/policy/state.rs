@@ -69,7 +69,7 @@ pub struct State {
     /// Seconds since the memtable was last frozen.
     pub memtable_age_s: u64,
     /// Seconds since a user last wrote, as far as looks at the store tell.
-    pub rest_s: u64,
+    pub idle_s: u64,
     /// Frozen memtables that wait for their flush.
     pub frozen: usize,
     /// Newest first.

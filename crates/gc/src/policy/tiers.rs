@@ -26,7 +26,7 @@ pub fn due(tiers: &[TierState], options: &GcOptions) -> Option<(usize, usize)> {
 /// As [`due`] in a store that nobody writes to: wider windows, though there are few tiers. What comes
 /// in portions with rests in between is written up to [`REST_SIZE_RATIO`] times more for each time that
 /// the store grows so many times larger; the budget ends it before, except where nearly all is index.
-pub fn due_at_rest(tiers: &[TierState]) -> Option<(usize, usize)> {
+pub fn due_when_idle(tiers: &[TierState]) -> Option<(usize, usize)> {
     let windows = (0..tiers.len()).map(|first| (first, window(tiers, first, REST_SIZE_RATIO)));
     windows.filter(|&(_, count)| count > 1).max_by_key(|&(first, count)| (count, Reverse(first)))
 }
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_store_at_rest_merges_all_but_what_is_small_beside_the_next() {
-        let merged = |sizes: &[u64]| due_at_rest(&tiers(sizes));
+        let merged = |sizes: &[u64]| due_when_idle(&tiers(sizes));
         assert_eq!(merged(&[]), None);
         assert_eq!(merged(&[5]), None);
         assert_eq!(merged(&[1, 9, 90]), None);

@@ -124,7 +124,7 @@ impl Store {
             raft_from: opened.raft_from,
             next_file: opened.next_file,
             needed: opened.needed.clone(),
-            settled: None,
+            checkpointed: None,
             ..RecoverFrom::default()
         };
         let options = LogOptions {

@@ -4,8 +4,8 @@
 
 mod crash;
 mod harness;
-mod law;
 mod policies;
 mod relocate;
+mod removal;
 mod space;
 mod unreadable;

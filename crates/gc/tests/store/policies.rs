@@ -206,7 +206,7 @@ fn the_schedule_sorts() {
 
 #[test]
 fn a_store_merges_its_tiers_once_nobody_writes() {
-    let mut store = Store::new(with(|gc| (gc.merge_rest_s, gc.discover_bytes_min) = (5, 1 << 40)));
+    let mut store = Store::new(with(|gc| (gc.merge_idle_s, gc.discover_bytes_min) = (5, 1 << 40)));
     for round in 0..3 {
         for i in 0..100 {
             store.put(&key(100 * round + i), &value(i, round, VALUE_BYTES));

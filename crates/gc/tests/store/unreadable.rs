@@ -34,9 +34,9 @@ fn keys(of: &[u32]) -> Vec<Vec<u8>> {
 }
 
 /// Other replicas' copies come in their places.
-fn mend(store: &mut Store, mended: &[u32]) {
-    let places: Vec<_> = mended.iter().map(|i| (key(*i), store.locator(&key(*i)))).collect();
-    for &i in mended {
+fn mend(store: &mut Store, repaired: &[u32]) {
+    let places: Vec<_> = repaired.iter().map(|i| (key(*i), store.locator(&key(*i)))).collect();
+    for &i in repaired {
         store.put(&key(i), &value(i, 1, VALUE_BYTES));
     }
     store.gc.note_mended(places.iter().map(|(key, at)| (&key[..], at)));

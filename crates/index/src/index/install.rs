@@ -24,7 +24,7 @@ const RUN_BYTES_MAX: u64 = 16 << 20;
 /// Pairs on their way in, written off to the side: no lock is held, nothing is visible, and the
 /// manifest does not know of it. Dropped, its files are removed; after a crash the next open does.
 #[derive(Debug)]
-pub struct Incoming {
+pub struct Ingest {
     ranges: Vec<KeyRange>,
     /// The range that the next key may lie in; those before are passed.
     range_at: usize,
@@ -38,7 +38,7 @@ pub struct Incoming {
     claim: Claim,
 }
 
-impl Incoming {
+impl Ingest {
     pub(super) fn new(shared: &Arc<Shared>, ranges: Vec<KeyRange>) -> Result<Self> {
         Ok(Self {
             ranges,
@@ -146,7 +146,7 @@ fn begin(claim: &mut Claim) -> Result<RunWriter> {
 /// nothing commits in between.
 pub(super) fn install(
     shared: &Arc<Shared>,
-    mut incoming: Incoming,
+    mut incoming: Ingest,
     region: Option<Applied>,
 ) -> Result<()> {
     if incoming.is_broken {
@@ -169,7 +169,7 @@ pub(super) fn install(
     let added = prepare(shared, &mut manifest, &sealed)?;
     let mut changes = additions(&added);
     if let Some((region, at)) = region {
-        let mut checkpoint = manifest.facts().checkpoint.clone();
+        let mut checkpoint = manifest.state().checkpoint.clone();
         checkpoint.applied.insert(region, at);
         changes.push(Change::Checkpoint(checkpoint));
     }
@@ -220,7 +220,7 @@ fn extra_for(
     if age >= shared.flush_age.load(Ordering::Acquire) {
         return Err(Error::Busy("too many installs while one flush runs".to_owned()));
     }
-    let mut footer = FooterFacts::new(manifest.facts(), None);
+    let mut footer = FooterFacts::new(manifest.state(), None);
     if let Some((region, at)) = region {
         footer.checkpoint.applied.insert(region, at);
     }
@@ -239,7 +239,7 @@ pub(super) fn forget_region(shared: &Shared, region: RegionId) -> Result<()> {
     for frozen in &shared.tables.read().frozen {
         frozen.checkpoint.lock().applied.remove(&region);
     }
-    let mut checkpoint = manifest.facts().checkpoint.clone();
+    let mut checkpoint = manifest.state().checkpoint.clone();
     if checkpoint.applied.remove(&region).is_some() {
         manifest.append(&[Change::Checkpoint(checkpoint)])?;
         shared.publish_checkpoint(&manifest);

@@ -26,7 +26,7 @@ pub(super) fn start_flush(shared: &Arc<Shared>) -> Option<Job> {
     let tables = shared.tables.read().clone();
     let frozen = tables.frozen.last()?.clone();
     let version = &tables.version;
-    let footer = FooterFacts::new(manifest.facts(), Some(&frozen.checkpoint.lock()));
+    let footer = FooterFacts::new(manifest.state(), Some(&frozen.checkpoint.lock()));
     // Above every tier there is, with room below for what is installed while this runs.
     let age = (version.newest_age() / AGE_STEP + 2) * AGE_STEP;
     shared.flush_age.store(age, Ordering::Release);
@@ -73,7 +73,7 @@ pub(super) fn resume_merge(
     now_s: u64,
 ) -> Result<Option<Job>> {
     let claim = Claim::new(shared, Slot::Merge)?;
-    let Some(pending) = shared.manifest.lock().facts().pending.clone() else { return Ok(None) };
+    let Some(pending) = shared.manifest.lock().state().pending.clone() else { return Ok(None) };
     let MergeProgress { spec, job, outputs, last_key } = pending;
     let (mut merged, parts) = prepare(shared, &spec, job)?;
     if mutant::active("index.resume_from_start") {
@@ -99,7 +99,7 @@ pub(super) fn abandon_merge(shared: &Arc<Shared>) -> Result<()> {
 fn forget_pending(shared: &Arc<Shared>) -> Result<()> {
     let outputs = {
         let mut manifest = shared.manifest.lock();
-        let Some(pending) = manifest.facts().pending.clone() else { return Ok(()) };
+        let Some(pending) = manifest.state().pending.clone() else { return Ok(()) };
         manifest.append(&[Change::MergeDone])?;
         pending.outputs
     };
@@ -120,7 +120,7 @@ struct Parts {
 fn prepare(shared: &Arc<Shared>, spec: &MergeSpec, job: u64) -> Result<(Merged, Parts)> {
     let manifest = shared.manifest.lock();
     let version = shared.tables.read().version.clone();
-    let footer = FooterFacts::new(manifest.facts(), None);
+    let footer = FooterFacts::new(manifest.state(), None);
     drop(manifest);
     let (groups, age, fences) = select(&version, &spec.inputs)?;
     let runs: Vec<Arc<Run>> = groups.iter().flatten().cloned().collect();

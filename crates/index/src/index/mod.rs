@@ -7,7 +7,7 @@ mod open;
 mod shared;
 mod verify;
 
-pub use install::Incoming;
+pub use install::Ingest;
 pub use open::Opened;
 pub(crate) use shared::{Frozen, Shared, Tables};
 pub use verify::VerifyReport;
@@ -17,7 +17,7 @@ use crate::manifest::{Change, Edit};
 use crate::memtable::RangeSet;
 use crate::merge::{Job, JobDone, MergeProgress, MergeSpec, ValueMover};
 use crate::options::IndexOptions;
-use crate::run::RunLook;
+use crate::run::ScrubbedBlocks;
 use crate::slot::Found;
 use crate::version::{Version, VersionId};
 use crate::view::{Direction, View, ViewIter};
@@ -146,7 +146,7 @@ impl Index {
 
     /// The merge that runs or was cut short, once it has finished an output.
     pub fn pending_merge(&self) -> Option<MergeProgress> {
-        self.shared.manifest.lock().facts().pending.clone()
+        self.shared.manifest.lock().state().pending.clone()
     }
 
     /// Makes a finished job's outputs current, durably, and drops its inputs.
@@ -177,22 +177,22 @@ impl Index {
 
     /// First segment with wanted Raft entries, as last edited.
     pub fn raft_from(&self) -> FileId {
-        self.shared.manifest.lock().facts().raft_from
+        self.shared.manifest.lock().state().raft_from
     }
 
     /// Lower bound of the next value file's id, as last edited.
     pub fn next_file(&self) -> FileId {
-        self.shared.manifest.lock().facts().next_file
+        self.shared.manifest.lock().state().next_file
     }
 
     /// State of garbage collection, as last edited.
     pub fn gc_state(&self) -> Bytes {
-        self.shared.manifest.lock().facts().gc_state.clone()
+        self.shared.manifest.lock().state().gc_state.clone()
     }
 
     /// The last durable checkpoint.
     pub fn checkpoint(&self) -> Checkpoint {
-        self.shared.manifest.lock().facts().checkpoint.clone()
+        self.shared.manifest.lock().state().checkpoint.clone()
     }
 
     /// How far `region` is applied by the last durable checkpoint.
@@ -207,8 +207,8 @@ impl Index {
     }
 
     /// Begins to take in the pairs that are to replace what `ranges` (ascending, disjoint) hold.
-    pub fn incoming(&self, ranges: Vec<KeyRange>) -> Result<Incoming> {
-        Incoming::new(&self.shared, ranges)
+    pub fn begin_ingest(&self, ranges: Vec<KeyRange>) -> Result<Ingest> {
+        Ingest::new(&self.shared, ranges)
     }
 
     /// Replaces what the ranges hold by the pairs taken in, durably and at once, and marks `region`
@@ -216,7 +216,7 @@ impl Index {
     /// meanwhile, for the footers of the runs and one edit.
     pub fn install(
         &self,
-        incoming: Incoming,
+        incoming: Ingest,
         region: Option<(RegionId, (LogIndex, Term))>,
     ) -> Result<()> {
         install::install(&self.shared, incoming, region)
@@ -225,7 +225,7 @@ impl Index {
     /// Removes what `ranges` (ascending, disjoint) hold, durably and at once. `Busy` as in
     /// [`Index::install`].
     pub fn drop_ranges(&self, ranges: &[KeyRange]) -> Result<()> {
-        self.install(self.incoming(ranges.to_vec())?, None)
+        self.install(self.begin_ingest(ranges.to_vec())?, None)
     }
 
     /// Whether memtables hold something of the ranges.
@@ -245,17 +245,22 @@ impl Index {
 
     /// Reads a part of a current run anew, from block `from` on, about `bytes_max` bytes. `None` when
     /// the run is current no more.
-    pub fn look_at_run(&self, run: RunId, from: usize, bytes_max: u64) -> Result<Option<RunLook>> {
+    pub fn scrub_run(
+        &self,
+        run: RunId,
+        from: usize,
+        bytes_max: u64,
+    ) -> Result<Option<ScrubbedBlocks>> {
         let version = self.version();
         let found = version.runs().find(|other| other.id() == run);
-        found.map(|run| run.look(from, bytes_max)).transpose()
+        found.map(|run| run.scrub_blocks(from, bytes_max)).transpose()
     }
 
     /// From the next view on these blocks of a run count as empty. A newer tier must say by now what
     /// becomes of all their keys. Until a merge the file stays as it is, so that the next open finds
     /// the damage again.
-    pub fn bury(&self, run: RunId, blocks: &[usize]) {
-        self.shared.bury(run, blocks);
+    pub fn mask_blocks(&self, run: RunId, blocks: &[usize]) {
+        self.shared.mask_blocks(run, blocks);
     }
 
     /// Whether a failed sync has stopped all changes.

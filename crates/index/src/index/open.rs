@@ -4,7 +4,7 @@ use super::commit::footer_copy;
 use super::{Shared, Tables};
 use crate::cache::BlockCache;
 use crate::checkpoint::Checkpoint;
-use crate::manifest::{Change, Facts, Manifest};
+use crate::manifest::{Change, Manifest, ManifestState};
 use crate::memtable::Memtable;
 use crate::merge::MergeProgress;
 use crate::options::IndexOptions;
@@ -53,7 +53,7 @@ pub(super) fn open(
     let (mut manifest, found) = Manifest::open(vfs.clone(), dir, options.manifest_bytes_max)?;
     let cache = Arc::new(BlockCache::new(options.block_cache_bytes_max));
     // Every current run is opened before any file is removed: a damaged manifest must not cost runs.
-    let Current { runs, damaged } = open_runs(&vfs, dir, &cache, &options, manifest.facts())?;
+    let Current { runs, damaged } = open_runs(&vfs, dir, &cache, &options, manifest.state())?;
     // Rule: what was read may lie in the page cache alone, where an earlier process could not sync it.
     // It is written again before anything acts on it, and before anything follows it in its file.
     if !found.created && !mutant::active("index.trust_what_was_read") {
@@ -63,11 +63,11 @@ pub(super) fn open(
     keep_footers(&mut manifest, &runs)?;
     let largest = largest_run(&*vfs, dir)?;
     let orphans_removed = remove_orphans(&*vfs, dir, &manifest)?;
-    let next_run = manifest.facts().next_run.0.max(largest.map_or(1, |run| run.0 + 1)).max(1);
+    let next_run = manifest.state().next_run.0.max(largest.map_or(1, |run| run.0 + 1)).max(1);
     let version = Arc::new(Version::new(VersionId(1), runs));
     let pins = Pins::default();
     pins.add(&version);
-    let facts = manifest.facts().clone();
+    let state = manifest.state().clone();
     let tables = Tables { active: Arc::new(Memtable::new()), frozen: Vec::new(), version };
     let shared = Arc::new(Shared {
         vfs,
@@ -81,7 +81,7 @@ pub(super) fn open(
         tables: RwLock::new(Arc::new(tables)),
         published: AtomicU64::new(0),
         next_run: AtomicU64::new(next_run),
-        checkpointed: RwLock::new(facts.checkpoint.applied.clone()),
+        checkpointed: RwLock::new(state.checkpoint.applied.clone()),
         manifest: Mutex::new(manifest),
         pins,
         garbage: Mutex::new(Vec::new()),
@@ -91,11 +91,11 @@ pub(super) fn open(
         pending_refs: Mutex::default(),
     });
     let opened = Opened {
-        checkpoint: facts.checkpoint,
-        raft_from: facts.raft_from,
-        next_file: facts.next_file,
-        gc_state: facts.gc_state,
-        pending_merge: facts.pending,
+        checkpoint: state.checkpoint,
+        raft_from: state.raft_from,
+        next_file: state.next_file,
+        gc_state: state.gc_state,
+        pending_merge: state.pending,
         needed: shared.needed_files()?,
         orphans_removed,
         tail_cut_bytes: found.tail_cut_bytes,
@@ -117,15 +117,16 @@ fn open_runs(
     dir: &Path,
     cache: &Arc<BlockCache>,
     options: &IndexOptions,
-    facts: &Facts,
+    state: &ManifestState,
 ) -> Result<Current> {
-    let mut current = Current { runs: Vec::with_capacity(facts.runs.len()), damaged: Vec::new() };
-    for (&id, &age) in &facts.runs {
+    let mut current = Current { runs: Vec::with_capacity(state.runs.len()), damaged: Vec::new() };
+    for (&id, &age) in &state.runs {
         let run = open_run(vfs, dir, cache, id, age).or_else(|error| {
-            let copy = facts.footers.get(&id).filter(|_| options.stands_in && error.is_damage());
+            let copy =
+                state.footers.get(&id).filter(|_| options.open_damaged_runs && error.is_damage());
             let Some(copy) = copy else { return Err(error) };
             current.damaged.push(id);
-            Run::stand_in(vfs, dir, id, cache.clone(), copy)
+            Run::open_damaged(vfs, dir, id, cache.clone(), copy)
         })?;
         current.runs.push(run);
     }
@@ -148,7 +149,7 @@ fn open_run(
 
 /// A manifest of an earlier build has no copies of footers.
 fn keep_footers(manifest: &mut Manifest, runs: &[Arc<Run>]) -> Result<()> {
-    let has_none = |run: &&Arc<Run>| !manifest.facts().footers.contains_key(&run.id());
+    let has_none = |run: &&Arc<Run>| !manifest.state().footers.contains_key(&run.id());
     let copies: Vec<Change> = runs.iter().filter(has_none).map(footer_copy).collect();
     match copies.is_empty() {
         true => Ok(()),
@@ -167,7 +168,7 @@ fn check_pending(
     cache: &Arc<BlockCache>,
     manifest: &mut Manifest,
 ) -> Result<()> {
-    let Some(pending) = &manifest.facts().pending else { return Ok(()) };
+    let Some(pending) = &manifest.state().pending else { return Ok(()) };
     for &run in &pending.outputs {
         match Run::open(vfs, dir, run, cache.clone()) {
             Ok(_) => {}
@@ -188,7 +189,7 @@ fn remove_orphans(vfs: &dyn Vfs, dir: &Path, manifest: &Manifest) -> Result<usiz
     for entry in vfs.list(dir)? {
         let begun = entry.name.strip_suffix(TMP_SUFFIX).and_then(parse_run_file_name);
         let run = parse_run_file_name(&entry.name);
-        let is_orphan = run.is_some_and(|run| !manifest.facts().refers_to(run));
+        let is_orphan = run.is_some_and(|run| !manifest.state().refers_to(run));
         if (is_orphan || begun.is_some()) && !mutant::active("index.orphans_kept") {
             vfs.unlink(&dir.join(&entry.name))?;
             removed += 1;

@@ -132,7 +132,7 @@ impl Shared {
 
     /// See [`super::Index::bury`]. Views of earlier versions keep the run as it was: they do not see
     /// the tier that replaces the keys.
-    pub fn bury(&self, run: RunId, blocks: &[usize]) {
+    pub fn mask_blocks(&self, run: RunId, blocks: &[usize]) {
         // With the lock held no commit comes between looking at the version and replacing it.
         let _manifest = self.manifest.lock();
         let version = self.tables.read().version.clone();
@@ -144,7 +144,7 @@ impl Shared {
 
     /// Call this after an edit that changed the checkpoint.
     pub fn publish_checkpoint(&self, manifest: &Manifest) {
-        *self.checkpointed.write() = manifest.facts().checkpoint.applied.clone();
+        *self.checkpointed.write() = manifest.state().checkpoint.applied.clone();
     }
 
     /// Files of a job that was dropped go, except those a manifest edit keeps for its continuation.
@@ -154,7 +154,7 @@ impl Shared {
         if manifest.poisoned() && !mutant::active("index.discard_when_poisoned") {
             return;
         }
-        let unwanted = runs.iter().filter(|&&run| !manifest.facts().refers_to(run));
+        let unwanted = runs.iter().filter(|&&run| !manifest.state().refers_to(run));
         let since = VersionId::default();
         let garbage = unwanted.map(|&run| Garbage { since, run });
         // In front: they were never part of a version.
@@ -191,7 +191,7 @@ impl Shared {
     pub fn needed_files(&self) -> Result<Vec<FileId>> {
         let version = self.tables.read().version.clone();
         let mut files: BTreeSet<FileId> = version.live().keys().copied().collect();
-        let pending = self.manifest.lock().facts().pending.clone();
+        let pending = self.manifest.lock().state().pending.clone();
         let outputs = pending.map(|pending| pending.outputs).unwrap_or_default();
         let mut known = self.pending_refs.lock();
         known.retain(|run, _| outputs.contains(run));

@@ -221,7 +221,7 @@ impl<'a> Search<'a> {
         let steps = end / SUM_STEP_BYTES;
         let rest = self.file.get(steps * SUM_STEP_BYTES..end).unwrap_or_default();
         let sum = self.sums.get(steps).copied().unwrap_or_default();
-        Crc32c::new().update_summed(sum, 0).update(rest).finish()
+        Crc32c::new().update_with_crc(sum, 0).update(rest).finish()
     }
 }
 
@@ -231,7 +231,7 @@ fn frame_crc(number: u32, offset: u64, prev: u32, body_bytes: usize, body_crc: u
         .update(&offset.to_le_bytes())
         .update(&(body_bytes as u32).to_le_bytes())
         .update(&prev.to_le_bytes())
-        .update_summed(body_crc, body_bytes as u64)
+        .update_with_crc(body_crc, body_bytes as u64)
         .finish()
 }
 

@@ -4,13 +4,13 @@
 //! where that is damaged.
 
 mod change;
-mod facts;
 mod frame;
 pub mod inspect;
 pub mod rebuild;
+mod state;
 
 pub use change::Change;
-pub(crate) use facts::Facts;
+pub(crate) use state::ManifestState;
 
 use bytes::Bytes;
 use frame::{Chain, End};
@@ -61,7 +61,7 @@ pub(crate) struct Manifest {
     /// Size at which it is rewritten.
     rewrite_at: u64,
     bytes_max: u64,
-    facts: Facts,
+    state: ManifestState,
     poisoned: Option<String>,
 }
 
@@ -75,7 +75,7 @@ impl Manifest {
                 Err(Error::Missing { path: path_of(dir, 1), detail })
             }
             None => {
-                let manifest = Self::create(vfs, dir, 1, Facts::default(), bytes_max)?;
+                let manifest = Self::create(vfs, dir, 1, ManifestState::default(), bytes_max)?;
                 Ok((manifest, Found { created: true, tail_cut_bytes: 0 }))
             }
         }
@@ -86,22 +86,22 @@ impl Manifest {
         vfs: Arc<dyn Vfs>,
         dir: &Path,
         number: u32,
-        facts: Facts,
+        state: ManifestState,
         bytes_max: u64,
     ) -> Result<Self> {
-        let end = write_tmp(&*vfs, dir, number, &facts)?;
+        let end = write_tmp(&*vfs, dir, number, &state)?;
         let file = name_tmp(&*vfs, dir, number)?;
         let rewrite_at = bytes_max.max(2 * end.offset);
         let dir = dir.to_path_buf();
-        Ok(Self { vfs, dir, file, end, rewrite_at, bytes_max, facts, poisoned: None })
+        Ok(Self { vfs, dir, file, end, rewrite_at, bytes_max, state, poisoned: None })
     }
 
     fn read(vfs: Arc<dyn Vfs>, dir: &Path, number: u32, bytes_max: u64) -> Result<(Self, Found)> {
         let path = path_of(dir, number);
         let file = vfs.open(&path, Open::WRITE)?;
         let content = read_all(&*file)?;
-        let mut facts = Facts::default();
-        let (end, frames) = replay(&path, &content, number, |change| facts.apply(&change))?;
+        let mut state = ManifestState::default();
+        let (end, frames) = replay(&path, &content, number, |change| state.apply(&change))?;
         if frames == 0 {
             // A manifest gets its name after its first frame was synced.
             return Err(Error::corrupt(&path, end.offset, "the manifest's first frame is damaged"));
@@ -113,12 +113,12 @@ impl Manifest {
         }
         let rewrite_at = bytes_max.max(2 * end.offset);
         let dir = dir.to_path_buf();
-        let manifest = Self { vfs, dir, file, end, rewrite_at, bytes_max, facts, poisoned: None };
+        let manifest = Self { vfs, dir, file, end, rewrite_at, bytes_max, state, poisoned: None };
         Ok((manifest, Found { created: false, tail_cut_bytes }))
     }
 
-    pub fn facts(&self) -> &Facts {
-        &self.facts
+    pub fn state(&self) -> &ManifestState {
+        &self.state
     }
 
     pub fn poisoned(&self) -> bool {
@@ -140,7 +140,7 @@ impl Manifest {
             self.poison_on(synced)?;
         }
         self.end = end;
-        changes.iter().for_each(|change| self.facts.apply(change));
+        changes.iter().for_each(|change| self.state.apply(change));
         self.repeat(&body)?;
         if self.end.offset >= self.rewrite_at {
             self.rewrite()?;
@@ -189,7 +189,7 @@ impl Manifest {
         let old = path_of(&self.dir, self.end.number);
         let number = self.end.number.checked_add(1);
         let number = number.ok_or_else(|| Error::invalid("no manifest can follow the last one"))?;
-        let written = write_tmp(&*self.vfs, &self.dir, number, &self.facts);
+        let written = write_tmp(&*self.vfs, &self.dir, number, &self.state);
         if matches!(written, Err(Error::NoSpace(_))) {
             // The old file stays in use; the next try comes after as many bytes again.
             self.rewrite_at += self.bytes_max;
@@ -234,9 +234,9 @@ impl Manifest {
     pub fn verify(&self) -> Result<()> {
         let path = path_of(&self.dir, self.end.number);
         let content = read_all(&*self.file)?;
-        let mut facts = Facts::default();
-        let (end, _) = replay(&path, &content, self.end.number, |change| facts.apply(&change))?;
-        if end == self.end && facts == self.facts {
+        let mut state = ManifestState::default();
+        let (end, _) = replay(&path, &content, self.end.number, |change| state.apply(&change))?;
+        if end == self.end && state == self.state {
             return Ok(());
         }
         Err(Error::corrupt(&path, end.offset, "the manifest's last frames are damaged"))
@@ -297,14 +297,14 @@ fn begin(path: &Path, content: &[u8], number: u32) -> Result<End> {
 }
 
 /// Writes a manifest that states `facts`, durable but without its name.
-fn write_tmp(vfs: &dyn Vfs, dir: &Path, number: u32, facts: &Facts) -> Result<End> {
+fn write_tmp(vfs: &dyn Vfs, dir: &Path, number: u32, state: &ManifestState) -> Result<End> {
     let tmp = dir.join(TMP_NAME);
     if vfs.exists(&tmp)? {
         vfs.unlink(&tmp)?;
     }
     let (mut content, end) = frame::encode_header(number);
     let mut body = Vec::new();
-    facts.snapshot().iter().for_each(|change| change.encode(&mut body));
+    state.snapshot().iter().for_each(|change| change.encode(&mut body));
     let (first, end) = frame::encode_frame(end, &body);
     let (again, end) = frame::encode_frame(end, &body);
     content.extend_from_slice(&first);

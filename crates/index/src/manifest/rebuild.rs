@@ -6,7 +6,7 @@
 //! A run names the runs it replaced, so an input that a crash brought back is told from a current
 //! run. A job whose parts are not all there was never committed, and its inputs are.
 
-use super::{Facts, Manifest, numbers};
+use super::{Manifest, ManifestState, numbers};
 use crate::cache::BlockCache;
 use crate::checkpoint::Checkpoint;
 use crate::options::IndexOptions;
@@ -37,11 +37,11 @@ pub(crate) struct FooterFacts {
 }
 
 impl FooterFacts {
-    pub fn new(facts: &Facts, checkpoint: Option<&Checkpoint>) -> Self {
+    pub fn new(state: &ManifestState, checkpoint: Option<&Checkpoint>) -> Self {
         Self {
-            checkpoint: checkpoint.unwrap_or(&facts.checkpoint).clone(),
-            raft_from: facts.raft_from,
-            next_file: facts.next_file,
+            checkpoint: checkpoint.unwrap_or(&state.checkpoint).clone(),
+            raft_from: state.raft_from,
+            next_file: state.next_file,
         }
     }
 
@@ -101,14 +101,14 @@ pub fn rebuild(vfs: &Arc<dyn Vfs>, dir: &Path, options: &IndexOptions) -> Result
     }
     let current = choose(dir, &jobs, &present)?;
     check_overlaps(&current)?;
-    let facts = facts_of(&current, &present)?;
+    let state = facts_of(&current, &present)?;
     let number = numbers(&**vfs, dir)?.last().map_or(1, |last| last + 1);
     let rebuilt = Rebuilt {
-        checkpoint: facts.checkpoint.clone(),
+        checkpoint: state.checkpoint.clone(),
         runs: current.iter().map(|run| run.id()).collect(),
-        ignored: present.iter().filter(|run| !facts.runs.contains_key(run)).copied().collect(),
+        ignored: present.iter().filter(|run| !state.runs.contains_key(run)).copied().collect(),
     };
-    Manifest::create(vfs.clone(), dir, number, facts, options.manifest_bytes_max)?;
+    Manifest::create(vfs.clone(), dir, number, state, options.manifest_bytes_max)?;
     Ok(rebuilt)
 }
 
@@ -190,24 +190,24 @@ fn check_overlaps(current: &[Arc<Run>]) -> Result<()> {
     Ok(())
 }
 
-fn facts_of(current: &[Arc<Run>], present: &BTreeSet<RunId>) -> Result<Facts> {
-    let mut facts = Facts::default();
+fn facts_of(current: &[Arc<Run>], present: &BTreeSet<RunId>) -> Result<ManifestState> {
+    let mut state = ManifestState::default();
     let mut newest = None;
     for run in current {
         let meta = run.meta();
-        facts.runs.insert(run.id(), meta.extra.age);
-        facts.footers.insert(run.id(), run.footer_copy());
+        state.runs.insert(run.id(), meta.extra.age);
+        state.footers.insert(run.id(), run.footer_copy());
         let footer = FooterFacts::take(&meta.extra.checkpoint)
-            .ok_or_else(|| Error::corrupt(run.path(), 0, "footer facts are malformed"))?;
-        facts.raft_from = facts.raft_from.max(footer.raft_from);
+            .ok_or_else(|| Error::corrupt(run.path(), 0, "footer state are malformed"))?;
+        state.raft_from = state.raft_from.max(footer.raft_from);
         let above = meta.refs.keys().next_back().map_or(FileId::default(), |file| file.next());
-        facts.next_file = facts.next_file.max(footer.next_file).max(above);
+        state.next_file = state.next_file.max(footer.next_file).max(above);
         let order = (footer.checkpoint.replay_from, meta.extra.job);
         if newest.is_none_or(|newest| newest < order) {
             newest = Some(order);
-            facts.checkpoint = footer.checkpoint;
+            state.checkpoint = footer.checkpoint;
         }
     }
-    facts.next_run = present.iter().next_back().map_or(RunId(1), |run| run.next());
-    Ok(facts)
+    state.next_run = present.iter().next_back().map_or(RunId(1), |run| run.next());
+    Ok(state)
 }

@@ -30,7 +30,7 @@ fn append(vfs: &SimVfs, count: u32) -> u32 {
 }
 
 fn last_edit(manifest: &Manifest) -> u32 {
-    manifest.facts().gc_state.first_chunk().map_or(0, |first| u32::from_le_bytes(*first))
+    manifest.state().gc_state.first_chunk().map_or(0, |first| u32::from_le_bytes(*first))
 }
 
 fn only_manifest(vfs: &SimVfs) -> PathBuf {
@@ -44,7 +44,7 @@ fn edits_survive_reopening_and_the_file_is_rewritten_when_long() {
     assert_eq!(append(&vfs, 100), 100);
     let (manifest, found) = open(&vfs).unwrap();
     assert_eq!((last_edit(&manifest), found.created, found.tail_cut_bytes), (100, false, 0));
-    assert_eq!(manifest.facts().runs.len(), 7);
+    assert_eq!(manifest.state().runs.len(), 7);
     assert!(manifest.end.number > 3, "{:?}", manifest.end);
     assert!(manifest.end.offset < 2 * LIMIT);
     assert_eq!(numbers(&vfs, dir()).unwrap(), [manifest.end.number]);
@@ -98,15 +98,15 @@ fn flip(vfs: &SimVfs, offset: u64) {
 fn damage_of_any_byte_costs_nothing_and_is_gone_once_the_manifest_is_written_anew() {
     let vfs = SimVfs::default();
     append(&vfs, 5);
-    let facts = open(&vfs.fork()).unwrap().0.facts().clone();
+    let state = open(&vfs.fork()).unwrap().0.state().clone();
     for offset in 0..vfs.file_bytes(only_manifest(&vfs)).unwrap() {
         let damaged = vfs.fork();
         flip(&damaged, offset);
         let (mut manifest, _) = open(&damaged).unwrap_or_else(|error| panic!("{offset}: {error}"));
-        assert_eq!(*manifest.facts(), facts, "byte {offset}");
+        assert_eq!(*manifest.state(), state, "byte {offset}");
         manifest.rewrite().unwrap();
         manifest.verify().unwrap();
-        assert_eq!(open(&damaged).unwrap().0.facts(), &facts);
+        assert_eq!(open(&damaged).unwrap().0.state(), &state);
     }
 }
 
@@ -217,9 +217,9 @@ fn a_full_device_does_not_poison_and_later_edits_pass() {
     let refused = manifest.append(&[Change::GcState(large), Change::NextFile(FileId(9))]);
     assert!(matches!(refused, Err(Error::NoSpace(_))), "{refused:?}");
     vfs.clear_faults();
-    assert_eq!(open(&vfs.fork()).unwrap().0.facts().next_file, FileId(0));
+    assert_eq!(open(&vfs.fork()).unwrap().0.state().next_file, FileId(0));
     manifest.append(&[Change::NextFile(FileId(4))]).unwrap();
-    assert_eq!(open(&vfs).unwrap().0.facts().next_file, FileId(4));
+    assert_eq!(open(&vfs).unwrap().0.state().next_file, FileId(4));
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn inspection_shows_frames_and_skips_damage() {
 #[test]
 fn a_manifest_of_an_earlier_build_gets_copies_of_footers_when_it_is_opened() {
     let vfs = SimVfs::default();
-    let options = IndexOptions { stands_in: true, ..IndexOptions::default() };
+    let options = IndexOptions { open_damaged_runs: true, ..IndexOptions::default() };
     let open_index = |vfs: &SimVfs| Index::open(Arc::new(vfs.clone()), dir(), options.clone());
     let (index, _) = open_index(&vfs).unwrap();
     index.put(Seq(1), b"key", ValueRef::Inline("value".into()), 0);
@@ -266,9 +266,9 @@ fn a_manifest_of_an_earlier_build_gets_copies_of_footers_when_it_is_opened() {
 
     let (mut manifest, _) = open(&vfs).unwrap();
     let (run, age) =
-        manifest.facts().runs.first_key_value().map(|(run, age)| (*run, *age)).unwrap();
+        manifest.state().runs.first_key_value().map(|(run, age)| (*run, *age)).unwrap();
     manifest.append(&[Change::RemoveRun(run), Change::AddRun(run, age)]).unwrap();
-    assert!(manifest.facts().footers.is_empty());
+    assert!(manifest.state().footers.is_empty());
     drop(manifest);
     let gone = vfs.fork();
     gone.unlink(&run_path(dir(), run)).unwrap();

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use stele_types::{FileId, Locator, ValueRef};
 
 /// xorshift64*: enough to choose test cases.
-pub(crate) struct Dice(u64);
+pub(crate) struct TestRng(u64);
 
-impl Dice {
+impl TestRng {
     pub(crate) fn seeded(default: u64, test: &str) -> Self {
         let seed = std::env::var("STELE_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(default);
         println!("replay: STELE_SEED={seed} cargo test -p stele-index {test}");
@@ -117,7 +117,7 @@ impl Model {
 }
 
 /// Keys of several shapes: short, with long shared prefixes, with zero bytes at the end.
-pub(crate) fn some_key(dice: &mut Dice) -> Vec<u8> {
+pub(crate) fn some_key(dice: &mut TestRng) -> Vec<u8> {
     let n = dice.below(1500);
     match dice.below(4) {
         0 => format!("{n:x}").into_bytes(),
@@ -129,7 +129,7 @@ pub(crate) fn some_key(dice: &mut Dice) -> Vec<u8> {
 
 #[test]
 fn random_histories_agree_with_a_model_at_every_moment() {
-    let mut dice = Dice::seeded(11, "random_histories_agree_with_a_model_at_every_moment");
+    let mut dice = TestRng::seeded(11, "random_histories_agree_with_a_model_at_every_moment");
     let (table, mut model, mut seq) = (Arc::new(Memtable::new()), Model::default(), 1u64);
     for i in 0..12_000u32 {
         seq += dice.below(2);
@@ -158,7 +158,7 @@ fn random_histories_agree_with_a_model_at_every_moment() {
     }
 }
 
-fn check_cursor(table: &Arc<Memtable>, model: &Model, at: u64, dice: &mut Dice) {
+fn check_cursor(table: &Arc<Memtable>, model: &Model, at: u64, dice: &mut TestRng) {
     let keys = model.keys(at);
     let mut cursor = table.cursor(Seq(at));
     assert!(!cursor.valid());
@@ -232,7 +232,7 @@ fn readers_beside_a_writer_miss_nothing_that_was_published() {
         for reader in 0..2u64 {
             let (table, published) = (&table, &published);
             scope.spawn(move || {
-                let mut dice = Dice(reader + 77);
+                let mut dice = TestRng(reader + 77);
                 loop {
                     let at = published.load(Ordering::Acquire);
                     if at > 0 {

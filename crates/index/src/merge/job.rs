@@ -1,7 +1,7 @@
 //! A flush or a merge, done in slices.
 
-use super::ahead::{Ahead, ENTRY_BYTES};
 use super::drop_rule::DropRule;
+use super::lookahead::{ENTRY_BYTES, Lookahead};
 use super::{MergeProgress, MergeSpec, Merged, Output, ValueMover};
 use crate::index::Frozen;
 use crate::manifest::Change;
@@ -26,7 +26,7 @@ pub struct Job {
     rule: DropRule,
     mover: Option<Box<dyn ValueMover>>,
     /// Entries between the inputs and the output, where values move.
-    ahead: Ahead,
+    ahead: Lookahead,
     /// `None` once the job has ended or failed.
     output: Option<Box<Output>>,
     cause: Cause,
@@ -64,7 +64,7 @@ impl Job {
     ) -> Self {
         let cause = output.cause();
         let output = Some(Box::new(output));
-        let ahead = Ahead::default();
+        let ahead = Lookahead::default();
         Self { target, merged, rule, mover, ahead, output, cause, bytes_total, bytes_done: 0 }
     }
 

@@ -1,10 +1,10 @@
 //! Jobs: a frozen memtable becoming a run, and runs becoming runs. Both are the same merge of
 //! sorted sources, done in slices so that the caller paces it.
 
-mod ahead;
 mod claim;
 mod drop_rule;
 mod job;
+mod lookahead;
 mod mover;
 mod output;
 mod sources;

@@ -13,7 +13,7 @@
 //! few of them make the block end with a page of the file.
 
 use super::prefetch::{LINE_BYTES, prefetch};
-use super::seal::{self, SEAL_BYTES};
+use super::trailer::{self, TRAILER_BYTES};
 use crate::cursor::prefix_of;
 use crate::slot::{Found, ValueSlice};
 use bytes::{Bytes, BytesMut};
@@ -153,7 +153,7 @@ impl BlockBuilder {
             out.extend_from_slice(self.values.get(value_start..item.value_end).unwrap_or_default());
             (key_start, value_start) = (item.key_end, item.value_end);
         }
-        let tail_bytes = offsets.len() + COUNT_BYTES + SEAL_BYTES;
+        let tail_bytes = offsets.len() + COUNT_BYTES + TRAILER_BYTES;
         let bytes = (out.len() - from + tail_bytes) as u64;
         let gap = (offset + bytes).next_multiple_of(PAGE_BYTES) - (offset + bytes);
         if gap <= bytes / PADDED_SHARE {
@@ -165,7 +165,7 @@ impl BlockBuilder {
         if let Some(length) = out.get_mut(from..body) {
             length.copy_from_slice(&body_len.to_le_bytes());
         }
-        seal::put(out, from, id, offset);
+        trailer::put(out, from, id, offset);
         self.keys.clear();
         self.values.clear();
         self.items.clear();
@@ -227,7 +227,7 @@ fn varint_at(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
 impl Block {
     /// Checks a block read from `offset` of a run.
     pub(super) fn open(path: &Path, id: RunId, offset: u64, sealed: &Bytes) -> Result<Self> {
-        let part = seal::check(path, id, offset, sealed)?;
+        let part = trailer::check(path, id, offset, sealed)?;
         let parsed = part.split_first_chunk::<LENGTH_BYTES>().and_then(|(length, body)| {
             let body_len = u32::from_le_bytes(*length) as usize;
             (body.len() == body_len).then(|| Self::parse(sealed.slice_ref(body)))?
@@ -238,7 +238,7 @@ impl Block {
     /// Size of a block on disk, read from its first bytes.
     pub(super) fn sealed_bytes(head: &[u8]) -> Option<usize> {
         let length = u32::from_le_bytes(*head.first_chunk()?) as usize;
-        Some(length + LENGTH_BYTES + SEAL_BYTES)
+        Some(length + LENGTH_BYTES + TRAILER_BYTES)
     }
 
     fn parse(bytes: Bytes) -> Option<Self> {
@@ -280,7 +280,7 @@ impl Block {
 
     /// Memory the block takes in the cache.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.bytes.len() + LENGTH_BYTES + SEAL_BYTES
+        self.bytes.len() + LENGTH_BYTES + TRAILER_BYTES
     }
 
     #[inline]

@@ -164,7 +164,7 @@ impl RunCursor {
 
     fn read_ahead(&mut self, i: usize) -> Result<()> {
         // What is no block is not read as one.
-        let place = self.run.fences.block(i).filter(|_| self.run.rubble != Some(i));
+        let place = self.run.fences.block(i).filter(|_| self.run.unreadable_tail != Some(i));
         let Some(place) = place else { return Ok(()) };
         let end = (place.start + self.ahead.bytes).min(self.run.fences.data_bytes()).max(place.end);
         let mut bytes = vec![0; (end - place.start) as usize];
@@ -226,7 +226,7 @@ impl RunCursor {
 
     /// Stands on the first entry of block `i` or of those after it, if there is one.
     fn first_of(&mut self, mut i: usize) -> Result<()> {
-        while self.run.is_dead(i) {
+        while self.run.is_masked(i) {
             i += 1;
         }
         if self.is_above(i) {
@@ -237,7 +237,7 @@ impl RunCursor {
 
     /// Stands on the last entry before block `i`, if there is one.
     fn last_before(&mut self, mut i: usize) -> Result<()> {
-        while i > 0 && self.run.is_dead(i - 1) {
+        while i > 0 && self.run.is_masked(i - 1) {
             i -= 1;
         }
         if self.is_below(i) {
@@ -255,7 +255,7 @@ impl RunCursor {
     pub(crate) fn approach(&mut self, key: &[u8]) -> Result<()> {
         self.valid = false;
         let at = self.run.fences.find(key);
-        if self.run.is_dead(at) || self.is_above(at) {
+        if self.run.is_masked(at) || self.is_above(at) {
             (self.block, self.block_at) = (None, at);
             return Ok(());
         }
@@ -270,7 +270,7 @@ impl RunCursor {
     /// Second half of a seek to the same key.
     pub(crate) fn arrive(&mut self, key: &[u8]) -> Result<()> {
         if self.block.is_none() {
-            return if self.run.is_dead(self.block_at) {
+            return if self.run.is_masked(self.block_at) {
                 self.first_of(self.block_at)
             } else {
                 Ok(())
@@ -380,7 +380,7 @@ impl Cursor for RunCursor {
             return Ok(());
         }
         let at = self.run.fences.find_below(bound);
-        if self.run.is_dead(at) {
+        if self.run.is_masked(at) {
             return self.last_before(at);
         }
         if !self.load(at)? {

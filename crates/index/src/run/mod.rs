@@ -12,7 +12,6 @@
 //! hash index without any search, else by the fences and a search inside the block.
 
 mod block;
-mod buried;
 mod cursor;
 mod fences;
 mod filter;
@@ -21,24 +20,25 @@ mod hash_index;
 mod inspect;
 mod key_hash;
 mod meta;
+mod open_damaged;
 mod prefetch;
 mod reader;
 mod sample;
-mod seal;
-mod stand_in;
 #[cfg(test)]
 mod tests;
+mod trailer;
+mod unreadable_blocks;
 mod verify;
 mod writer;
 
 pub(crate) use block::Block;
-pub use buried::{LostBlock, RunLook};
 pub use cursor::RunCursor;
 pub use inspect::{RunItem, RunPart, RunRecord, inspect_run, inspect_run_items};
 pub use key_hash::key_hash;
 pub(crate) use meta::AGE_MAX;
 pub use meta::{Live, RunExtra, RunMeta};
 pub use reader::Run;
+pub use unreadable_blocks::{LostBlock, ScrubbedBlocks};
 pub use verify::RunVerified;
 pub use writer::{ClosedRun, RunWriter};
 

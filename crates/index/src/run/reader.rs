@@ -7,7 +7,7 @@ use super::filter::Filter;
 use super::footer::{self, Layout};
 use super::hash_index::HashIndex;
 use super::meta::RunMeta;
-use super::{run_path, seal};
+use super::{run_path, trailer};
 use crate::cache::{BlockCache, Reservation};
 use crate::slot::{Found, Lookup};
 use bytes::Bytes;
@@ -31,7 +31,7 @@ pub struct Run {
     /// Damaged blocks whose keys newer tiers replace: they count as empty.
     pub(super) dead: BTreeSet<usize>,
     /// The block that stands for all of the file in which blocks can't be told apart any more.
-    pub(super) rubble: Option<usize>,
+    pub(super) unreadable_tail: Option<usize>,
 }
 
 /// Reads a part and its seal; an empty one is not sealed.
@@ -43,7 +43,7 @@ pub(super) fn read_part(file: &dyn VfsFile, id: RunId, offset: u64, bytes: u64) 
     // A second reading tells damage on the device from a bit lost on the way.
     for last in [false, true] {
         file.read_exact_at(&mut part, offset)?;
-        match seal::check(file.path(), id, offset, &part) {
+        match trailer::check(file.path(), id, offset, &part) {
             Ok(checked) => {
                 let length = checked.len();
                 part.truncate(length);
@@ -119,8 +119,18 @@ impl Run {
         let fences = read_fences(&*file, id, &layout)?;
         let filter = read_filter(&*file, id, &layout)?;
         let index = read_hash_index(&*file, id, &layout, &cache)?;
-        let (dead, rubble) = (BTreeSet::new(), None);
-        Ok(Arc::new(Self { file, meta, layout, fences, filter, index, cache, dead, rubble }))
+        let (dead, unreadable_tail) = (BTreeSet::new(), None);
+        Ok(Arc::new(Self {
+            file,
+            meta,
+            layout,
+            fences,
+            filter,
+            index,
+            cache,
+            dead,
+            unreadable_tail,
+        }))
     }
 
     /// The run's number.
@@ -176,7 +186,7 @@ impl Run {
         }
         let Some((index, _)) = &self.index else { return self.get_by_fences(key, block) };
         for place in index.places(key_hash) {
-            if self.is_dead(place.block as usize) {
+            if self.is_masked(place.block as usize) {
                 continue;
             }
             let Some(block) = block(place.block as usize)? else { return Ok(Lookup::NeedsIo) };
@@ -195,7 +205,7 @@ impl Run {
         block: impl Fn(usize) -> Result<Option<Block>>,
     ) -> Result<Lookup> {
         let at = self.fences.find(key);
-        if self.is_dead(at) {
+        if self.is_masked(at) {
             return Ok(Lookup::Known(None));
         }
         let Some(block) = block(at)? else { return Ok(Lookup::NeedsIo) };
@@ -229,7 +239,7 @@ impl Run {
         if let Some(block) = self.cache.get(self.meta.id, i as u32) {
             return Ok(Some(block));
         }
-        let place = self.fences.block(i).filter(|_| self.rubble != Some(i));
+        let place = self.fences.block(i).filter(|_| self.unreadable_tail != Some(i));
         let Some(place) = place else { return Err(self.bad_block(i)) };
         let mut bytes = self.cache.buffer((place.end - place.start) as usize);
         if !self.file.read_cached_at(&mut bytes, place.start)? {
@@ -244,7 +254,7 @@ impl Run {
 
     /// A block from the file.
     pub(super) fn read_block(&self, i: usize) -> Result<Block> {
-        let place = self.fences.block(i).filter(|_| self.rubble != Some(i));
+        let place = self.fences.block(i).filter(|_| self.unreadable_tail != Some(i));
         let Some(place) = place else { return Err(self.bad_block(i)) };
         let mut bytes = self.cache.buffer((place.end - place.start) as usize);
         self.file.read_exact_at(&mut bytes, place.start)?;

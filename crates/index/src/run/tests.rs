@@ -2,7 +2,7 @@ use super::*;
 use crate::cache::BlockCache;
 use crate::cursor::Cursor;
 use crate::memtable::RangeSet;
-use crate::memtable::tests::{Dice, some_key};
+use crate::memtable::tests::{TestRng, some_key};
 use crate::slot::Found;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ fn inline(value: Vec<u8>, expires_at_s: u64) -> Found {
     Found::Value { value: ValueRef::Inline(Bytes::from(value)), expires_at_s }
 }
 
-fn some_found(dice: &mut Dice) -> Found {
+fn some_found(dice: &mut TestRng) -> Found {
     let n = dice.below(1 << 30);
     match dice.below(6) {
         0 => Found::Deleted,
@@ -64,7 +64,7 @@ fn some_found(dice: &mut Dice) -> Found {
     }
 }
 
-fn some_entries(dice: &mut Dice, count: u64) -> Entries {
+fn some_entries(dice: &mut TestRng, count: u64) -> Entries {
     let mut entries: Entries = (0..count).map(|_| (some_key(dice), some_found(dice))).collect();
     entries.insert(Vec::new(), some_found(dice));
     entries.insert(vec![b'l'; 8 << 10], located(7, 0));
@@ -82,7 +82,7 @@ fn get(run: &Run, key: &[u8]) -> stele_types::Result<Option<Found>> {
 
 #[test]
 fn every_entry_comes_back_with_and_without_the_hash_index() {
-    let mut dice = Dice::seeded(21, "every_entry_comes_back_with_and_without_the_hash_index");
+    let mut dice = TestRng::seeded(21, "every_entry_comes_back_with_and_without_the_hash_index");
     for block_bytes in [512, 4 << 10, 32 << 10] {
         let (entries, vfs) = (some_entries(&mut dice, 3000), shared(&disk()));
         write(&vfs, &options(block_bytes), &entries, RunExtra::default());
@@ -112,7 +112,7 @@ fn tiny_keys_fill_slots_up_to_the_last_one() {
 
 #[test]
 fn the_footer_tells_exactly_what_is_inside() {
-    let mut dice = Dice::seeded(22, "the_footer_tells_exactly_what_is_inside");
+    let mut dice = TestRng::seeded(22, "the_footer_tells_exactly_what_is_inside");
     let (entries, vfs) = (some_entries(&mut dice, 500), shared(&disk()));
     let extra = RunExtra {
         age: 77,
@@ -212,7 +212,7 @@ fn unevenly_spread_keys_are_found() {
 
 #[test]
 fn cursors_agree_with_a_model_in_all_directions() {
-    let mut dice = Dice::seeded(23, "cursors_agree_with_a_model_in_all_directions");
+    let mut dice = TestRng::seeded(23, "cursors_agree_with_a_model_in_all_directions");
     let (entries, vfs) = (some_entries(&mut dice, 3000), shared(&disk()));
     write(&vfs, &options(700), &entries, RunExtra::default());
     let run = open(&vfs, 64 << 10).unwrap();
@@ -277,7 +277,7 @@ fn keys_that_do_not_ascend_are_refused() {
 /// and where, and `verify` always notices.
 #[test]
 fn no_damaged_byte_goes_unnoticed_or_changes_an_answer() {
-    let mut dice = Dice::seeded(24, "no_damaged_byte_goes_unnoticed_or_changes_an_answer");
+    let mut dice = TestRng::seeded(24, "no_damaged_byte_goes_unnoticed_or_changes_an_answer");
     let entries: Entries = (0..60).map(|_| (some_key(&mut dice), some_found(&mut dice))).collect();
     let sim = disk();
     let vfs = shared(&sim);
@@ -363,7 +363,7 @@ fn a_block_of_another_place_or_run_is_not_taken() {
 
 #[test]
 fn a_bit_lost_on_the_way_is_read_again() {
-    let mut dice = Dice::seeded(27, "a_bit_lost_on_the_way_is_read_again");
+    let mut dice = TestRng::seeded(27, "a_bit_lost_on_the_way_is_read_again");
     let (entries, sim) = (some_entries(&mut dice, 200), disk());
     let vfs = shared(&sim);
     write(&vfs, &options(512), &entries, RunExtra::default());
@@ -380,7 +380,7 @@ fn a_bit_lost_on_the_way_is_read_again() {
 
 #[test]
 fn a_finished_run_survives_a_crash_whole() {
-    let mut dice = Dice::seeded(25, "a_finished_run_survives_a_crash_whole");
+    let mut dice = TestRng::seeded(25, "a_finished_run_survives_a_crash_whole");
     for round in 0..8 {
         let entries = some_entries(&mut dice, 300);
         let sim = disk();
@@ -472,7 +472,7 @@ fn walks_read_ahead_and_leave_the_cache_alone() {
 #[test]
 fn a_dump_shows_entries_and_footer_even_of_a_file_without_an_end() {
     let mut dice =
-        Dice::seeded(26, "a_dump_shows_entries_and_footer_even_of_a_file_without_an_end");
+        TestRng::seeded(26, "a_dump_shows_entries_and_footer_even_of_a_file_without_an_end");
     let entries = some_entries(&mut dice, 100);
     let sim = disk();
     let vfs = shared(&sim);

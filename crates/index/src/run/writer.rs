@@ -6,7 +6,7 @@ use super::filter::Filter;
 use super::footer::{self, Layout};
 use super::hash_index::{self, HashIndex, Place};
 use super::meta::{RunExtra, RunMeta};
-use super::{RunOptions, key_hash, run_path, run_tmp_path, seal};
+use super::{RunOptions, key_hash, run_path, run_tmp_path, trailer};
 use crate::slot::Found;
 use bytes::Bytes;
 use std::io::IoSlice;
@@ -164,7 +164,7 @@ impl RunWriter {
         let (offset, from) = (self.end(), self.pending.len());
         encode(&mut self.pending);
         if self.pending.len() > from {
-            seal::put(&mut self.pending, from, self.meta.id, offset);
+            trailer::put(&mut self.pending, from, self.meta.id, offset);
         }
         self.end() - offset
     }

@@ -132,7 +132,7 @@ impl Store {
         region: Option<(RegionId, (LogIndex, Term))>,
         pairs: &[(&[u8], u32)],
     ) -> Result<()> {
-        let mut incoming = self.index.incoming(ranges.to_vec())?;
+        let mut incoming = self.index.begin_ingest(ranges.to_vec())?;
         for (key, value) in pairs {
             incoming.add(key, reference(*value), 0)?;
         }

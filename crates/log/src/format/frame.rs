@@ -58,7 +58,7 @@ impl FrameHeader {
         let encoded = self.encode();
         let mut crc = Crc32c::new();
         crc.update(&store.0.to_le_bytes()).update(&encoded[0..4]).update(&encoded[8..]);
-        crc.update_summed(body_crc, u64::from(self.body_bytes)).finish()
+        crc.update_with_crc(body_crc, u64::from(self.body_bytes)).finish()
     }
 
     /// Whether the header names the place it was read from.

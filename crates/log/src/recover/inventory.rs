@@ -4,7 +4,7 @@ use super::unread_meta;
 use crate::catalog::{Catalog, FileMeta};
 use crate::dir::{Dir, Name};
 use crate::segment::sidecar;
-use crate::{FileKind, LogOptions, RecoverFrom, graves, sorted};
+use crate::{FileKind, LogOptions, RecoverFrom, retained_tombstones, sorted};
 use std::collections::BTreeSet;
 use stele_types::{Error, FileId, Lsn, Result};
 use stele_vfs::DirEntry;
@@ -87,7 +87,7 @@ impl Inventory {
                 }
                 self.catalog.insert(id, sorted::meta(dir, id, entry)?);
             }
-            Name::Graves(id) => self.catalog.insert(id, graves::meta(dir, id, entry)?),
+            Name::Graves(id) => self.catalog.insert(id, retained_tombstones::meta(dir, id, entry)?),
             Name::Sidecar(_) => {}
         }
         Ok(())

@@ -19,11 +19,11 @@ use crate::read_many::BUFFERS_KEPT_BYTES_MAX;
 use crate::read_pool::ReadPool;
 use crate::region::Regions;
 use crate::segment::begin::{Begin, begin};
-use crate::segment::holes::Passes;
+use crate::segment::damaged_payloads::Passes;
 use crate::segment::items::ItemSink;
 use crate::segment::scan::{self, Behind, End};
 use crate::segment::sidecar::{self, SidecarWriter};
-use crate::segment::{holes, items, reader::SegmentReader};
+use crate::segment::{damaged_payloads, items, reader::SegmentReader};
 use crate::shared::{Shared, State};
 use crate::staged::Staged;
 use crate::{FileKind, LogOptions, RecoverFrom, Recovery, Tail};
@@ -47,9 +47,9 @@ pub(crate) fn open(
     from: &RecoverFrom,
 ) -> Result<(Shared, Appender, Recovery)> {
     dir.vfs.create_dir_all(&dir.path)?;
-    match open_passing(&dir, &options, from, &mut holes::none) {
+    match open_passing(&dir, &options, from, &mut damaged_payloads::none) {
         // Only then is it worth a look: what nobody needs may be all that is damaged.
-        Err(error @ Error::Corrupt { .. }) if from.settled.is_some() => {
+        Err(error @ Error::Corrupt { .. }) if from.checkpointed.is_some() => {
             let survey = Survey::of(&dir, &options, from, UNNEEDED_MAX);
             let Some(unneeded) = survey.ok().and_then(Survey::into_unneeded) else {
                 return Err(error);
@@ -78,7 +78,7 @@ fn open_passing(
         read_pool: ReadPool::new(BUFFERS_KEPT_BYTES_MAX),
         long_reads: LongReads::default(),
         poison: Default::default(),
-        has_replicas: from.settled.is_some(),
+        has_replicas: from.checkpointed.is_some(),
         counters: Default::default(),
         free: Mutex::new(inventory.free),
         next_file: AtomicU32::new(next_file.0),
@@ -274,7 +274,7 @@ fn check_end(reader: &mut SegmentReader, found: End, end: End) -> Result<()> {
     if found == end {
         return Ok(());
     }
-    let detail = holes::describe(reader, found)?
+    let detail = damaged_payloads::describe(reader, found)?
         .unwrap_or_else(|| "sealed segment with no whole batch here, though it goes on".into());
     Err(reader.corrupt(found.at, detail))
 }

@@ -18,7 +18,7 @@ use stele_types::{
 #[derive(Debug)]
 pub(super) struct Needed {
     /// As [`RecoverFrom`] says.
-    settled: Option<BTreeMap<RegionId, LogIndex>>,
+    checkpointed: Option<BTreeMap<RegionId, LogIndex>>,
     own_keys: Option<KeyRange>,
     inline_max: usize,
     /// Segments taken by sidecars, and where they end.
@@ -47,7 +47,7 @@ enum Kind {
 impl Needed {
     pub fn new(options: &LogOptions, from: &RecoverFrom) -> Self {
         Self {
-            settled: from.settled.clone(),
+            checkpointed: from.checkpointed.clone(),
             own_keys: from.own_keys.clone(),
             inline_max: options.inline_value_bytes_max,
             by_sidecar: BTreeMap::new(),
@@ -58,7 +58,8 @@ impl Needed {
     /// Remembers what an item changes of the store's own keys.
     pub fn take(&mut self, item: &Item<'_>) {
         let Item::Entry(entry) = item else { return };
-        let upto = self.settled.as_ref().map(|settled| settled.get(&entry.region).copied());
+        let upto =
+            self.checkpointed.as_ref().map(|checkpointed| checkpointed.get(&entry.region).copied());
         let is_settled = upto.is_none_or(|upto| upto.is_some_and(|upto| entry.index <= upto));
         if is_settled || !entry.is_command {
             return;
@@ -105,7 +106,7 @@ impl Needed {
     /// Places of payloads that are needed and damaged, in segments taken by sidecars.
     pub fn unreadable(&self, dir: &Dir, regions: &Regions) -> Result<BTreeSet<Lsn>> {
         let mut unreadable = BTreeSet::new();
-        let Some(settled) = &self.settled else { return Ok(unreadable) };
+        let Some(checkpointed) = &self.checkpointed else { return Ok(unreadable) };
         let mut read = |payload: Lsn, at: &Locator| {
             let is_here = self.by_sidecar.contains_key(&at.file);
             match if is_here { read_payload(dir, Name::Segment(at.file), at).err() } else { None } {
@@ -119,8 +120,8 @@ impl Needed {
         };
         if !mutant::active("log.unapplied_unread") {
             for (id, region) in regions.iter().filter(|(_, region)| !region.destroyed) {
-                let settled = settled.get(&id).copied().unwrap_or_default();
-                let mut index = applied(region).max(settled).next();
+                let checkpointed = checkpointed.get(&id).copied().unwrap_or_default();
+                let mut index = applied(region).max(checkpointed).next();
                 while let Some(place) = region.place(index) {
                     let Lsn { file, offset } = place.at;
                     let at = Locator { file, offset, length: place.bytes(), crc: place.crc };

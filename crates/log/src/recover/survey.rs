@@ -9,7 +9,7 @@ use crate::dir::{Dir, Name};
 use crate::format::FrameHeader;
 use crate::poison::Poison;
 use crate::region::Regions;
-use crate::segment::holes::{self, Hole};
+use crate::segment::damaged_payloads::{self, DamagedPayload};
 use crate::segment::reader::{Probe, SegmentReader};
 use crate::segment::scan::{self, End};
 use crate::{LogOptions, RecoverFrom, RegionLog};
@@ -32,7 +32,7 @@ pub struct Survey {
     holes_max: usize,
     regions: Regions,
     /// Payloads that are needed.
-    holes: BTreeSet<Hole>,
+    holes: BTreeSet<DamagedPayload>,
     /// Those that are in no region's log.
     dead: BTreeSet<Lsn>,
     /// Whether there are more holes than these.
@@ -47,7 +47,7 @@ pub(crate) struct Unneeded {
 }
 
 impl Unneeded {
-    pub fn has(&self, from: &RecoverFrom, hole: &Hole) -> bool {
+    pub fn has(&self, from: &RecoverFrom, hole: &DamagedPayload) -> bool {
         from.is_settled(hole.region, hole.index)
             || self.dead.contains(&hole.at)
             || mutant::active("log.open_with_holes")
@@ -102,7 +102,10 @@ impl Survey {
 
     /// The holes after this one, in the order of regions and indices. When all of them are filled,
     /// more may come to light.
-    pub fn holes_after(&self, last: Option<&Hole>) -> impl Iterator<Item = &Hole> {
+    pub fn holes_after(
+        &self,
+        last: Option<&DamagedPayload>,
+    ) -> impl Iterator<Item = &DamagedPayload> {
         let from = last.map_or(Bound::Unbounded, Bound::Excluded);
         self.holes.range((from, Bound::Unbounded))
     }
@@ -113,10 +116,12 @@ impl Survey {
         region: RegionId,
         index: LogIndex,
         term: Term,
-    ) -> impl Iterator<Item = &Hole> {
-        let first = Hole { region, index, term, at: Lsn::default(), bytes: 0, crc: 0, frame: 0 };
-        let same =
-            move |hole: &&Hole| (hole.region, hole.index, hole.term) == (region, index, term);
+    ) -> impl Iterator<Item = &DamagedPayload> {
+        let first =
+            DamagedPayload { region, index, term, at: Lsn::default(), bytes: 0, crc: 0, frame: 0 };
+        let same = move |hole: &&DamagedPayload| {
+            (hole.region, hole.index, hole.term) == (region, index, term)
+        };
         self.holes.range(first..).take_while(same)
     }
 
@@ -152,7 +157,7 @@ impl Survey {
 
     /// Puts a payload in its place, durably. `false`, having written nothing, when there is no such
     /// hole or these are not the bytes it lost. After a failure nothing more is written.
-    pub fn fill(&mut self, hole: &Hole, payload: &[u8]) -> Result<bool> {
+    pub fn fill(&mut self, hole: &DamagedPayload, payload: &[u8]) -> Result<bool> {
         self.poison.check()?;
         let is_copy = hole.is(payload)
             || mutant::active("log.fill_unchecked") && payload.len() == hole.bytes as usize;
@@ -171,7 +176,7 @@ impl Survey {
     /// In place, though no durable block is written again otherwise: all its bytes are those that were
     /// written first. What a crash leaves of it is a hole, as it was before: a frame that something
     /// valid follows is never taken for a torn one.
-    fn write(&self, hole: &Hole, payload: &[u8]) -> Result<()> {
+    fn write(&self, hole: &DamagedPayload, payload: &[u8]) -> Result<()> {
         let mut reader = SegmentReader::open(&self.dir, hole.at.file, false)?;
         let file = self.dir.open_append(Name::Segment(hole.at.file))?;
         // Where the device now asks for larger blocks, only the page cache can write this.
@@ -196,7 +201,7 @@ impl Survey {
     fn blocks_with(
         &self,
         reader: &mut SegmentReader,
-        hole: &Hole,
+        hole: &DamagedPayload,
         payload: &[u8],
     ) -> Result<(AlignedBuf, u64)> {
         let Some(frame) = sound(reader, hole.frame)? else {
@@ -205,7 +210,7 @@ impl Survey {
         let block = reader.block_bytes() as usize;
         let body = reader.body(hole.frame, &frame)?.unwrap_or_default();
         let mut has_others = false;
-        holes::each(&frame, body, &mut |other| has_others |= other.at != hole.at);
+        damaged_payloads::each(&frame, body, &mut |other| has_others |= other.at != hole.at);
         if has_others && !mutant::active("log.fill_read_once") {
             let mut again = SegmentReader::open(&self.dir, hole.at.file, false)?;
             if again.body(hole.frame, &frame)? != Some(body) {
@@ -229,11 +234,12 @@ impl Survey {
     }
 
     /// What is on the device now is the payload; with a frame's last one, the frame is as it was.
-    fn check_filled(&self, hole: &Hole) -> Result<()> {
+    fn check_filled(&self, hole: &DamagedPayload) -> Result<()> {
         let mut reader = SegmentReader::open(&self.dir, hole.at.file, false)?;
         let payload = reader.range(u64::from(hole.at.offset), hole.bytes as usize)?;
         let mut is_filled = payload.is_some_and(|payload| hole.is(payload));
-        let same = |other: &Hole| (other.at.file, other.frame) == (hole.at.file, hole.frame);
+        let same =
+            |other: &DamagedPayload| (other.at.file, other.frame) == (hole.at.file, hole.frame);
         if is_filled && !self.has_more && !self.holes.iter().any(same) {
             is_filled = sound(&mut reader, hole.frame)?.is_some();
         }
@@ -274,7 +280,7 @@ impl Survey {
         let mut unreadable = needed.unreadable(&self.dir, &self.regions)?;
         while let Some(file) = unreadable.first().map(|at| at.file) {
             let mut reader = SegmentReader::open(&self.dir, file, false)?;
-            let mut note = |hole: &Hole| {
+            let mut note = |hole: &DamagedPayload| {
                 if unreadable.remove(&hole.at) {
                     match self.holes.len() < self.holes_max {
                         true => drop(self.holes.insert(*hole)),
@@ -302,7 +308,7 @@ impl Survey {
         let mut reader = SegmentReader::open(&self.dir, id, false)?;
         let (holes, has_more, from) = (&mut self.holes, &mut self.has_more, &self.from);
         let holes_max = self.holes_max;
-        let mut note = |hole: &Hole| {
+        let mut note = |hole: &DamagedPayload| {
             if from.is_settled(hole.region, hole.index) {
                 return true;
             }
@@ -319,12 +325,13 @@ impl Survey {
 
     /// What was replaced, or belonged to a region that left, nobody asks for, and nobody may have.
     fn part(&mut self) {
-        if self.from.settled.is_none() {
+        if self.from.checkpointed.is_none() {
             return;
         }
         let regions = &self.regions;
-        let place = |hole: &Hole| regions.get(hole.region).and_then(|it| it.place(hole.index));
-        let is_dead = |hole: &Hole| place(hole).is_none_or(|place| place.at != hole.at);
+        let place =
+            |hole: &DamagedPayload| regions.get(hole.region).and_then(|it| it.place(hole.index));
+        let is_dead = |hole: &DamagedPayload| place(hole).is_none_or(|place| place.at != hole.at);
         self.dead.extend(self.holes.iter().filter(|hole| is_dead(hole)).map(|hole| hole.at));
         self.holes.retain(|hole| !self.dead.contains(&hole.at));
     }
@@ -336,5 +343,5 @@ fn sound(reader: &mut SegmentReader, at: u32) -> Result<Option<FrameHeader>> {
         return Ok(Some(frame));
     }
     let Some(frame) = reader.named(at)? else { return Ok(None) };
-    holes::proven(reader, End { at, chain: frame.chain })
+    damaged_payloads::proven(reader, End { at, chain: frame.chain })
 }

@@ -1,6 +1,6 @@
 //! The items of a segment, from its sidecar when that is whole, else from its frames.
 
-use super::holes::{self, Passes};
+use super::damaged_payloads::{self, Passes};
 use super::reader::SegmentReader;
 use super::scan::{self, End, Payloads};
 use super::{chunks::ChunkReader, sidecar};
@@ -27,7 +27,7 @@ pub(crate) fn of_frame(
         let item = item.ok_or_else(malformed)?;
         match payloads {
             Payloads::All => f(&item)?,
-            Payloads::Some => f(&holes::without_damage(item))?,
+            Payloads::Some => f(&damaged_payloads::without_damage(item))?,
         }
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 pub(crate) mod begin;
 pub(crate) mod chunks;
-pub(crate) mod holes;
+pub(crate) mod damaged_payloads;
 pub(crate) mod items;
 pub(crate) mod later;
 pub(crate) mod reader;

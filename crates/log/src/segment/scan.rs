@@ -3,7 +3,7 @@
 //! The rule: a bad frame is cut off only where it can be a write that was under way at a crash.
 //! One frame is under way at a time, so anything valid after it proves that it was durable once.
 
-use super::holes::{self, Passes};
+use super::damaged_payloads::{self, Passes};
 use super::later;
 use super::reader::{Probe, SegmentReader};
 use crate::format::FrameHeader;
@@ -54,7 +54,7 @@ pub(crate) fn frames(
     while until.is_none_or(|until| end.at < until) {
         let (frame, payloads) = match reader.probe(end.at)? {
             Probe::Frame(frame) => (frame, Payloads::All),
-            Probe::Other(_) => match holes::passed(reader, end, &mut durable, passes)? {
+            Probe::Other(_) => match damaged_payloads::passed(reader, end, &mut durable, passes)? {
                 Some(frame) => (frame, Payloads::Some),
                 None => break,
             },
@@ -85,7 +85,7 @@ fn is_first(reader: &SegmentReader, at: u32) -> bool {
 pub(crate) fn behind(reader: &mut SegmentReader, end: End) -> Result<Behind> {
     let first = reader.probe(end.at)?;
     if let Some(later) = later_frame(reader, end.at)? {
-        let detail = holes::describe(reader, end)?
+        let detail = damaged_payloads::describe(reader, end)?
             .unwrap_or_else(|| format!("no whole batch here, but a valid one follows at {later}"));
         return Err(reader.corrupt(end.at, detail));
     }

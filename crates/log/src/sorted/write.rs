@@ -73,12 +73,12 @@ impl SortedWriter {
         expires_at_s: u64,
         value: &[u8],
     ) -> Result<Locator> {
-        self.append_summed(key, version, expires_at_s, value, crc32c(value))
+        self.append_with_crc(key, version, expires_at_s, value, crc32c(value))
     }
 
     /// The same of a value whose CRC-32C is known. A value that moves keeps the sum that it was first
     /// written with: what damaged it on the way shows.
-    pub fn append_summed(
+    pub fn append_with_crc(
         &mut self,
         key: &[u8],
         version: Lsn,

@@ -1,9 +1,9 @@
 //! The state of the placement group.
 
+pub mod disconnected;
 pub mod drain;
 pub mod ids;
 pub mod regions;
-pub mod silence;
 pub mod stores;
 
 use crate::Millis;

@@ -173,13 +173,13 @@ impl Cluster {
 
     /// What of a node's heartbeat is to be persisted: an address or a capacity that changed. Fails
     /// with `Invalid` if one of the stores is not a member.
-    pub fn plan_heard(
+    pub fn plan_heartbeat(
         &self,
         node: &NodeReport,
         reports: &[StoreReport],
     ) -> Result<Vec<PairChange>> {
         check_text("the address", &node.address)?;
-        if let Some(stranger) = reports.iter().find_map(|report| self.stranger(report.id)) {
+        if let Some(stranger) = reports.iter().find_map(|report| self.unknown_store(report.id)) {
             return Err(Error::invalid(stranger));
         }
         let mut changes = Vec::new();
@@ -194,7 +194,7 @@ impl Cluster {
     }
 
     /// Takes a node's heartbeat in. Stores that are not members are left out.
-    pub fn hear(&mut self, node: &NodeReport, reports: &[StoreReport], now: Millis) {
+    pub fn record_heartbeat(&mut self, node: &NodeReport, reports: &[StoreReport], now: Millis) {
         for report in reports {
             let Some(store) = self.stores.get_mut(&report.id) else { continue };
             store.heard = Heard::At(now);
@@ -204,7 +204,7 @@ impl Cluster {
     }
 
     /// Who has just asked to join is there: nobody waits for a first heartbeat to count it.
-    pub fn hear_joined(&mut self, ids: &[StoreId], now: Millis) {
+    pub fn record_join(&mut self, ids: &[StoreId], now: Millis) {
         for id in ids {
             if let Some(store) = self.stores.get_mut(id) {
                 store.heard = Heard::At(now);
@@ -212,7 +212,7 @@ impl Cluster {
         }
     }
 
-    fn stranger(&self, id: StoreId) -> Option<String> {
+    fn unknown_store(&self, id: StoreId) -> Option<String> {
         match self.stores.get(&id).map(|store| store.state) {
             None => Some(format!("store {id} is not a member of cluster {}", self.id)),
             Some(StoreState::Tombstone) => Some(format!(
@@ -289,7 +289,7 @@ impl Cluster {
     /// Stores that were to be removed and hold nothing any more become tombstones. What is not
     /// known could be a replica there: while keys are missing, or a region has no leader that says
     /// who its members are, nothing is buried.
-    pub fn plan_burials(&self, now: Millis) -> Vec<PairChange> {
+    pub fn plan_tombstones(&self, now: Millis) -> Vec<PairChange> {
         let removing = || self.stores.values().filter(|s| s.state == StoreState::Removing);
         let is_led =
             |info: &RegionInfo| info.leader.is_some_and(|leader| self.is_live(leader.store, now));

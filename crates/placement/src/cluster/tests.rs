@@ -1,5 +1,5 @@
 use super::*;
-use crate::bootstrap::Birth;
+use crate::bootstrap::Bootstrap;
 use crate::cluster::stores::NewStore;
 use crate::store::{Liveness, NodeReport, StoreReport};
 use stele_types::{KeyRange, Peer, Term};
@@ -18,7 +18,7 @@ fn persist(pairs: &mut Pairs, changes: &[PairChange]) {
 
 fn birth() -> (Pairs, Cluster) {
     let capacities_bytes = vec![1 << 30; 2];
-    let birth = Birth { cluster: ClusterId(77), address: "n1:1".into(), capacities_bytes };
+    let birth = Bootstrap { cluster: ClusterId(77), address: "n1:1".into(), capacities_bytes };
     let mut pairs = Pairs::new();
     persist(&mut pairs, &birth.pairs());
     let cluster = load(&pairs);
@@ -141,7 +141,7 @@ fn a_store_that_has_just_joined_counts_as_there_before_its_first_heartbeat() {
     let (ids, changes) = cluster.plan_join("n2:1", &[NewStore::default()]).unwrap();
     commit(&mut pairs, &mut cluster, changes);
     assert!(!cluster.is_live(ids[0], Millis(0)));
-    cluster.hear_joined(&ids, Millis(0));
+    cluster.record_join(&ids, Millis(0));
     assert!(cluster.is_live(ids[0], Millis(0)));
 }
 
@@ -150,20 +150,20 @@ fn strangers_and_removed_stores_are_turned_away_and_change_nothing() {
     let (mut pairs, mut cluster) = birth();
     let node = NodeReport { address: "n1:1".into(), ..NodeReport::default() };
     let say = |id| StoreReport { id: StoreId(id), capacity_bytes: 1 << 30, ..Default::default() };
-    assert!(cluster.plan_heard(&node, &[say(1), say(9)]).is_err());
+    assert!(cluster.plan_heartbeat(&node, &[say(1), say(9)]).is_err());
     assert_eq!(cluster.store(StoreId(1)).unwrap().heard, Heard::default());
-    assert_eq!(cluster.plan_heard(&node, &[say(1), say(2)]).unwrap(), []);
-    cluster.hear(&node, &[say(1), say(2)], Millis(5));
+    assert_eq!(cluster.plan_heartbeat(&node, &[say(1), say(2)]).unwrap(), []);
+    cluster.record_heartbeat(&node, &[say(1), say(2)], Millis(5));
     assert_eq!(cluster.store(StoreId(2)).unwrap().heard, Heard::At(Millis(5)));
     let moved = NodeReport { address: "n1:2".into(), ..node };
-    let changes = cluster.plan_heard(&moved, &[say(1)]).unwrap();
+    let changes = cluster.plan_heartbeat(&moved, &[say(1)]).unwrap();
     assert_eq!(changes.len(), 2, "the store and the members' version");
     commit(&mut pairs, &mut cluster, changes);
     assert_eq!(load(&pairs).store(StoreId(1)).unwrap().address, "n1:2");
     let mut gone = cluster.store(StoreId(2)).unwrap().clone();
     gone.state = crate::store::StoreState::Tombstone;
     commit(&mut pairs, &mut cluster, vec![pairs::store(&gone)]);
-    let refused = cluster.plan_heard(&moved, &[say(2)]).unwrap_err();
+    let refused = cluster.plan_heartbeat(&moved, &[say(2)]).unwrap_err();
     assert!(refused.to_string().contains("was removed"), "{refused}");
 }
 
@@ -272,28 +272,28 @@ fn a_silence_is_written_down_once_and_counted_on_by_the_next_leader() {
     let node = NodeReport { address: "n1:1".into(), ..NodeReport::default() };
     let beat = |cluster: &mut Cluster, store: u64, seconds: u64| {
         let report = StoreReport { id: StoreId(store), ..StoreReport::default() };
-        cluster.hear(&node, &[report], Millis(seconds * 1000));
+        cluster.record_heartbeat(&node, &[report], Millis(seconds * 1000));
     };
     (1..=2).for_each(|store| beat(&mut cluster, store, 0));
-    assert!(cluster.plan_silences(Millis(29_000), 5029).is_empty());
+    assert!(cluster.plan_disconnections(Millis(29_000), 5029).is_empty());
     beat(&mut cluster, 1, 29);
-    let fell_silent = cluster.plan_silences(Millis(31_000), 5031);
+    let fell_silent = cluster.plan_disconnections(Millis(31_000), 5031);
     assert_eq!(fell_silent, [pairs::silence(StoreId(2), Some(5000))]);
     commit(&mut pairs, &mut cluster, fell_silent);
-    assert!(cluster.plan_silences(Millis(32_000), 5032).is_empty(), "once");
+    assert!(cluster.plan_disconnections(Millis(32_000), 5032).is_empty(), "once");
 
     // The next leader takes over 1000 seconds later, with a clock of its own.
     let mut next = Cluster::load(pairs.clone(), Millis(7_000), 6000).unwrap().unwrap();
     beat(&mut next, 1, 7);
     assert!(next.is_settled(Millis(12_000)) && !next.is_settled(Millis(11_999)));
-    assert_eq!(next.liveness(StoreId(2), Millis(7_000 + 799_000)), Liveness::Silent);
+    assert_eq!(next.liveness(StoreId(2), Millis(7_000 + 799_000)), Liveness::Disconnected);
     assert_eq!(next.liveness(StoreId(2), Millis(7_000 + 800_000)), Liveness::Down);
     assert!(
-        next.plan_silences(Millis(100_000), 6093)
+        next.plan_disconnections(Millis(100_000), 6093)
             .iter()
             .all(|change| { change.key != pairs::silence(StoreId(2), None).key })
     );
     beat(&mut next, 2, 101);
-    let back = next.plan_silences(Millis(101_000), 6094);
+    let back = next.plan_disconnections(Millis(101_000), 6094);
     assert!(back.contains(&pairs::silence(StoreId(2), None)), "{back:?}");
 }

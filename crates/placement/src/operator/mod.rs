@@ -26,11 +26,11 @@ pub enum Kind {
     /// Leaves a joint configuration, or ends a merge, that nobody looks after.
     Finish,
     /// Ordered by a person.
-    Hand,
+    Manual,
     /// Replaces lost replicas, adds missing ones, separates those that fail together.
     Repair,
     /// Promotes or removes a learner that nobody looks after.
-    Leftover,
+    OrphanLearner,
     /// Empties a store.
     Drain,
     /// Removes replicas beyond the wanted number.
@@ -47,9 +47,9 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Finish => "finish",
-            Self::Hand => "by hand",
+            Self::Manual => "manual",
             Self::Repair => "repair",
-            Self::Leftover => "leftover",
+            Self::OrphanLearner => "leftover",
             Self::Drain => "drain",
             Self::Surplus => "surplus",
             Self::Balance => "balance",

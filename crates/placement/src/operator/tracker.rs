@@ -177,7 +177,7 @@ impl Operators {
         let running = self.running.values_mut().find(|operator| operator.id == id);
         let Some(operator) = running.filter(|operator| operator.done == step) else { return };
         operator.refusal = Some(text.clone());
-        if is_final && operator.kind == Kind::Hand {
+        if is_final && operator.kind == Kind::Manual {
             let region = operator.region;
             self.end(region, now, Some(text));
         }

@@ -6,9 +6,9 @@ pub mod balance_replicas;
 pub mod drain;
 pub mod evict;
 pub mod finish;
-pub mod leftover;
 pub mod load;
 pub mod merge;
+pub mod orphan_learner;
 pub mod place;
 pub mod repair;
 pub mod surplus;
@@ -43,7 +43,7 @@ pub type Scheduler = fn(&View<'_>) -> Vec<Operator>;
 /// Every scheduler with its name, most urgent first.
 pub const SCHEDULERS: [(&str, Scheduler); 9] = [
     ("finish", finish::pick),
-    ("leftover", leftover::pick),
+    ("leftover", orphan_learner::pick),
     ("repair", repair::pick),
     ("drain", drain::pick),
     ("surplus", surplus::pick),

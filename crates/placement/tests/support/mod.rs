@@ -80,8 +80,8 @@ impl Draft {
         for (address, report, silent) in self.heard {
             let Some(silent) = silent else { continue };
             let node = NodeReport { address, ..NodeReport::default() };
-            assert_eq!(cluster.plan_heard(&node, &[report]).unwrap(), []);
-            cluster.hear(&node, &[report], seconds(START_SECONDS - silent));
+            assert_eq!(cluster.plan_heartbeat(&node, &[report]).unwrap(), []);
+            cluster.record_heartbeat(&node, &[report], seconds(START_SECONDS - silent));
             if !self.uninformed {
                 cluster.note_full_report(&node.address);
             }

@@ -47,7 +47,7 @@ const DOWN_TICKS: u64 = 40;
 impl Toy {
     /// A cluster of `nodes` nodes with up to two stores each, founded by the first.
     pub fn new(seed: u64, nodes: u64) -> Self {
-        let birth = Birth {
+        let birth = Bootstrap {
             cluster: ClusterId(seed | 1),
             address: "n1".into(),
             capacities_bytes: vec![1 << 40],
@@ -67,7 +67,7 @@ impl Toy {
             story: Vec::new(),
         };
         toy.stores.insert(StoreId(1), ToyStore { address: "n1".into(), alive: true, changed: 0 });
-        for region in Birth::regions() {
+        for region in Bootstrap::regions() {
             toy.peers_ever.extend(region.peers.iter().map(|peer| peer.id));
             let leader = region.peers.first().copied();
             let (size_bytes, copying) = (10 << 20, BTreeMap::new());
@@ -158,7 +158,7 @@ impl Toy {
         let ids = self.cluster.plan_ids(200).unwrap();
         self.commit(&ids);
         self.save_regions();
-        let burials = self.cluster.plan_burials(self.now());
+        let burials = self.cluster.plan_tombstones(self.now());
         self.commit(&burials);
         self.cluster.note_drains(self.now());
         let now = self.now();
@@ -191,7 +191,7 @@ impl Toy {
                 free_bytes: 1 << 39,
                 ..StoreReport::default()
             };
-            if self.cluster.plan_heard(&node, &[report]).is_err() {
+            if self.cluster.plan_heartbeat(&node, &[report]).is_err() {
                 // It was removed while it was away: it holds nothing that matters.
                 for known in self.regions.values() {
                     assert!(
@@ -203,7 +203,7 @@ impl Toy {
                 self.stores.remove(&id);
                 continue;
             }
-            self.cluster.hear(&node, &[report], now);
+            self.cluster.record_heartbeat(&node, &[report], now);
             for region in self.regions.values().filter(|r| r.leader.is_some_and(|l| l.store == id))
             {
                 let report = region_report(region, self);

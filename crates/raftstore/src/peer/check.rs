@@ -52,6 +52,8 @@ impl<E: StorageEngine> Peer<E> {
             Some(reader) => (*reader.region()).clone(),
             None => region.clone(),
         };
-        std::iter::once((*self.region).clone()).chain(self.siblings.iter().map(newest)).collect()
+        std::iter::once((*self.region).clone())
+            .chain(self.split_children.iter().map(newest))
+            .collect()
     }
 }

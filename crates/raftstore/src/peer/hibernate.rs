@@ -10,28 +10,30 @@ use stele_types::{LogIndex, Peer as PeerName, RegionPhase, Term, mutant};
 
 impl<E: StorageEngine> Peer<E> {
     /// Whether it does not tick.
-    pub fn is_resting(&self) -> bool {
-        self.timer.resting
+    pub fn is_hibernating(&self) -> bool {
+        self.timer.hibernation_probe
     }
 
     /// Whether it rests and there are others, who may have gone on without it.
-    pub fn may_be_forgotten(&self) -> bool {
-        self.timer.resting && self.region.peers.len() > 1
+    pub fn may_have_been_removed(&self) -> bool {
+        self.timer.hibernation_probe && self.region.peers.len() > 1
     }
 
     /// Ticks again. While it rested nobody had anything to say: only who can't be reached was silent.
     pub fn wake(&mut self, ctx: &mut Context<E>) {
-        if std::mem::take(&mut self.timer.resting) && !mutant::active("raftstore.rest_is_silence") {
+        if std::mem::take(&mut self.timer.hibernation_probe)
+            && !mutant::active("raftstore.rest_is_silence")
+        {
             let now = ctx.now.monotonic_nanos;
             let since = |peer: &PeerName| ctx.unreachable.get(&peer.store).copied().unwrap_or(now);
             self.heard = self.region.peers.iter().map(|it| (it.id.0, since(it))).collect();
         }
-        self.timer.quiet_ticks = 0;
+        self.timer.idle_ticks = 0;
     }
 
     /// A client came. A resting follower can't tell whether its leader lives: it asks.
     pub fn wake_for_client(&mut self, ctx: &mut Context<E>) {
-        if self.timer.resting
+        if self.timer.hibernation_probe
             && let Some(leader) = self.leader()
             && leader.id != self.name.id
         {
@@ -44,16 +46,16 @@ impl<E: StorageEngine> Peer<E> {
     pub(super) fn note_message(&mut self, ctx: &mut Context<E>, kind: RaftKind) {
         match kind {
             RaftKind::HeartbeatResponse => {}
-            RaftKind::Heartbeat if !self.timer.resting => self.leaderless_since = None,
+            RaftKind::Heartbeat if !self.timer.hibernation_probe => self.leaderless_since = None,
             _ => self.wake(ctx),
         }
     }
 
     /// A leader whose region had no work for long, and whose followers have all it has, tells them
     /// to rest and rests.
-    pub(super) fn rest_if_quiet(&mut self, ctx: &mut Context<E>) {
+    pub(super) fn hibernate_if_idle(&mut self, ctx: &mut Context<E>) {
         let after = ctx.options.hibernate_after_ticks;
-        if after == 0 || self.timer.quiet_ticks < after || self.leading != Some(self.term()) {
+        if after == 0 || self.timer.idle_ticks < after || self.leading != Some(self.term()) {
             return;
         }
         let last = self.last_index();
@@ -67,7 +69,7 @@ impl<E: StorageEngine> Peer<E> {
         for peer in self.region.peers.iter().filter(|peer| peer.id != self.name.id) {
             self.send(ctx, *peer, Body::Hibernate { term, last: LogIndex(last) });
         }
-        self.timer.resting = true;
+        self.timer.hibernation_probe = true;
     }
 
     /// Whether nothing is under way here.
@@ -82,7 +84,7 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// The leader rests. Whoever lacks something of what it has does not.
-    pub(super) fn asked_to_rest(
+    pub(super) fn on_hibernate(
         &mut self,
         ctx: &mut Context<E>,
         from: PeerName,
@@ -91,7 +93,7 @@ impl<E: StorageEngine> Peer<E> {
     ) {
         let follows = self.node.raft.leader_id == from.id.0 && self.term() == term.0;
         if follows && self.last_index() == last.0 && self.is_idle(last.0) {
-            self.timer.resting = true;
+            self.timer.hibernation_probe = true;
         } else if follows {
             self.send(ctx, from, Body::WakeUp);
         }

@@ -20,7 +20,7 @@ impl<E: StorageEngine> Peer<E> {
         self.is_leader()
             && self.region.phase == RegionPhase::Normal
             && self.leading == Some(self.term())
-            && self.handed_over_in != self.term()
+            && self.transfer_term != self.term()
             && role.is_some_and(|role| role != PeerRole::Learner)
     }
 
@@ -41,7 +41,7 @@ impl<E: StorageEngine> Peer<E> {
         if stele_types::mutant::active("raftstore.lease_after_transfer") {
             return;
         }
-        self.handed_over_in = self.term();
+        self.transfer_term = self.term();
         self.reader.end_lease();
     }
 

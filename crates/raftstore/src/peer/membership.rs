@@ -115,7 +115,7 @@ impl<E: StorageEngine> Peer<E> {
         let due = self.is_leader()
             && self.region.is_joint()
             && self.leading == Some(self.term())
-            && !self.is_handing_over()
+            && !self.is_transferring()
             && self.admin_at.is_none()
             && !self.node.raft.has_pending_conf();
         if !due {

@@ -81,7 +81,7 @@ impl<E: StorageEngine> Peer<E> {
         let RegionPhase::Merging { prepared: at, term, .. } = source.phase else {
             return Err(Refusal::Busy { reason: "the source's replica here is not prepared" });
         };
-        let held = ctx.sealed.get(&source.id) == Some(&(at, term));
+        let held = ctx.replicated_sources.get(&source.id) == Some(&(at, term));
         if at != prepared || !held && !mutant::active("raftstore.merge_unheld") {
             return Err(Refusal::Busy { reason: "a replica of the source lacks some of its log" });
         }
@@ -103,7 +103,7 @@ impl<E: StorageEngine> Peer<E> {
         }
         let progress = ctx.engine.progress(source).filter(|progress| !progress.destroyed);
         if progress.is_none_or(|progress| progress.applied < prepared.0) {
-            ctx.effects.push(Effect::Seal { source, prepared });
+            ctx.effects.push(Effect::CommitSource { source, prepared });
             return false;
         }
         true
@@ -112,9 +112,9 @@ impl<E: StorageEngine> Peer<E> {
     /// The source's keys are this region's.
     pub(super) fn merge_applied(&mut self, ctx: &mut Context<E>, others: Vec<Region>) {
         // The commit index goes into the batch that ends the source's log.
-        ctx.batches.ride(self.region.id, self.current_hard_state());
+        ctx.batches.piggyback(self.region.id, self.current_hard_state());
         for region in others {
-            ctx.sealed.remove(&region.id);
+            ctx.replicated_sources.remove(&region.id);
             ctx.effects.push(Effect::Destroy { region, pairs: Pairs::Owned });
         }
     }
@@ -157,7 +157,7 @@ impl<E: StorageEngine> Peer<E> {
             let is_after =
                 |left: u64| left >= merged || mutant::active("raftstore.target_left_early");
             self.target_left |= left.is_some_and(is_after);
-            self.leave_if_taken(ctx);
+            self.destroy_if_merged(ctx);
         }
     }
 
@@ -167,7 +167,7 @@ impl<E: StorageEngine> Peer<E> {
 
     /// The target took this region over, and the target's replica here came to know by a snapshot, or
     /// left: nobody here needs this replica any more. A target that is behind will need it.
-    pub fn leave_if_taken(&mut self, ctx: &mut Context<E>) {
+    pub fn destroy_if_merged(&mut self, ctx: &mut Context<E>) {
         let RegionPhase::Merging { target, target_epoch, .. } = self.region.phase else { return };
         let left = self.target_left && region_here(ctx, target).is_none();
         let owns = |now: &Region| {
@@ -184,7 +184,7 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Asks the others for a word: a store that has buried the region will say so.
-    pub fn ask_whether_taken(&self, ctx: &mut Context<E>) {
+    pub fn query_merge_outcome(&self, ctx: &mut Context<E>) {
         for peer in self.region.peers.iter().filter(|peer| peer.id != self.name.id) {
             self.send(ctx, *peer, Body::WakeUp);
         }
@@ -193,7 +193,7 @@ impl<E: StorageEngine> Peer<E> {
     /// Whoever is being merged and hears nothing may be the last one.
     pub(super) fn ask_whether_taken_if_merging(&self, ctx: &mut Context<E>) {
         if self.preparation().is_some() && !self.is_leader() {
-            self.ask_whether_taken(ctx);
+            self.query_merge_outcome(ctx);
         }
     }
 
@@ -232,7 +232,7 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     fn seal(&self, ctx: &mut Context<E>, prepared: (LogIndex, Term)) {
-        ctx.sealed.insert(self.region.id, prepared);
+        ctx.replicated_sources.insert(self.region.id, prepared);
     }
 
     fn preparation(&self) -> Option<(RegionId, (LogIndex, Term))> {

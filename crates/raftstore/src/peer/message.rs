@@ -64,27 +64,30 @@ impl<E: StorageEngine> Peer<E> {
                 self.learn_taken(ctx, prepared, message.epoch.version, left);
             }
             Body::Prepared { prepared } => self.learn_prepared(ctx, from.id, prepared),
-            Body::Hibernate { term, last } => self.asked_to_rest(ctx, from, term, last),
+            Body::Hibernate { term, last } => self.on_hibernate(ctx, from, term, last),
             Body::WakeUp => {
                 self.wake(ctx);
                 if older {
                     self.tell_committed(ctx, from);
                 }
             }
-            Body::Lost(ref lost) if is_member => {
+            Body::ValueRepairRequest(ref lost) if is_member => {
                 let found = find_values(&*ctx.engine, &message, lost);
                 if !found.is_empty() {
-                    self.send(ctx, from, Body::Found(found));
+                    self.send(ctx, from, Body::ValueRepairReply(found));
                 }
             }
-            Body::Found(pairs) if is_member => self.take_found(ctx, pairs),
-            Body::LostRange(range) if is_member => self.look_for_range(ctx, from, &range),
-            Body::FoundRange(found) if is_member && message.epoch == self.region.epoch => {
+            Body::ValueRepairReply(pairs) if is_member => self.take_found(ctx, pairs),
+            Body::RangeRepairRequest(range) if is_member => self.look_for_range(ctx, from, &range),
+            Body::RangeRepairReply(found) if is_member && message.epoch == self.region.epoch => {
                 self.keep_found_range(found);
             }
-            Body::Lost(_) | Body::Found(_) | Body::LostRange(_) | Body::FoundRange(_) => {}
+            Body::ValueRepairRequest(_)
+            | Body::ValueRepairReply(_)
+            | Body::RangeRepairRequest(_)
+            | Body::RangeRepairReply(_) => {}
             // Of stores, not of peers.
-            Body::LostEntries(_) | Body::FoundEntries(_) => {}
+            Body::EntryRecoveryRequest(_) | Body::EntryRecoveryReply(_) => {}
         }
     }
 
@@ -121,7 +124,7 @@ impl<E: StorageEngine> Peer<E> {
             slog::debug!(ctx.logger, "raft refused a message"; "region" => self.region.id.0, "error" => %error);
         }
         if is_round && self.node.raft.leader_id == from.id.0 {
-            self.timer.answers();
+            self.timer.start_vote_hold();
         }
     }
 

@@ -29,7 +29,7 @@ pub(crate) use snapshot::snapshot_ranges;
 pub(crate) use split::CHILD_STARTS_AFTER;
 
 use crate::log::{RegionLog, Start};
-use crate::messages::FoundRange;
+use crate::messages::RangeRepairReply;
 use crate::options::Options;
 use crate::output::Traffic;
 use crate::readers::Reader;
@@ -52,7 +52,7 @@ pub(crate) struct Peer<E: StorageEngine> {
     pub region: Arc<Region>,
     pub node: RawNode<RegionLog<E>>,
     /// Which life of the region on this store this is.
-    pub life: u64,
+    pub incarnation: u64,
     reader: Arc<Reader>,
     durability: Durability,
     /// Term and vote as last handed to the log, durable or not.
@@ -73,10 +73,10 @@ pub(crate) struct Peer<E: StorageEngine> {
     leading: Option<u64>,
     /// The last term in which leadership was to be handed over: the receiver may campaign at any
     /// moment, whatever followers promised, so no lease counts in it.
-    handed_over_in: u64,
+    transfer_term: u64,
     transfer: Option<role::Transfer>,
     /// Who was to lead next, until a leader is known.
-    heir: Option<PeerName>,
+    transfer_target: Option<PeerName>,
     /// It campaigns as soon as its log has begun.
     campaigns_first: bool,
     /// A proposed entry that will change the range or the phase: nothing is proposed behind it until
@@ -90,7 +90,7 @@ pub(crate) struct Peer<E: StorageEngine> {
     /// Peers that are no members as far as this one knows, and spoke to it.
     strangers: BTreeMap<u64, PeerName>,
     /// Regions that the last split of this one made.
-    siblings: Vec<Region>,
+    split_children: Vec<Region>,
     /// When each peer was last heard of.
     heard: BTreeMap<u64, u64>,
     /// Peers that did not take the last snapshots.
@@ -99,7 +99,7 @@ pub(crate) struct Peer<E: StorageEngine> {
     timer: tick::Timer,
     traffic: Traffic,
     /// What other replicas say of ranges, until what that is as of is applied here.
-    found_ranges: Vec<FoundRange>,
+    found_ranges: Vec<RangeRepairReply>,
 }
 
 /// What of this peer's promises is durable.
@@ -112,7 +112,7 @@ struct Durability {
     /// The last ready taken.
     last_ready: u64,
     /// The beginning of its log is not durable yet.
-    unborn: bool,
+    log_start_pending: bool,
     /// Term and vote on disk, and those on their way there with the ready that carries them.
     vote: (u64, u64),
     vote_noted: Option<(u64, (u64, u64))>,
@@ -128,7 +128,7 @@ impl Durability {
     }
 
     fn reach(&mut self, number: u64) {
-        self.unborn = false;
+        self.log_start_pending = false;
         self.reached = self.reached.max(number);
         if let Some((_, vote)) = self.vote_noted.take_if(|(noted, _)| *noted <= number) {
             self.vote = vote;
@@ -164,7 +164,7 @@ impl<E: StorageEngine> Peer<E> {
         let HardState { term, vote, .. } = start.hard_state;
         Ok(Self {
             name,
-            life: ctx.next_life(),
+            incarnation: ctx.next_incarnation(),
             reader,
             written_vote: (term.0, vote),
             merges_ahead,
@@ -175,9 +175,9 @@ impl<E: StorageEngine> Peer<E> {
             applied: start.applied.0,
             seen: Seen::default(),
             leading: None,
-            handed_over_in: 0,
+            transfer_term: 0,
             transfer: None,
-            heir: None,
+            transfer_target: None,
             campaigns_first: false,
             barrier: None,
             admin_at: None,
@@ -185,7 +185,7 @@ impl<E: StorageEngine> Peer<E> {
             proposals: Proposals::default(),
             reads: Reads::default(),
             strangers: BTreeMap::new(),
-            siblings: Vec::new(),
+            split_children: Vec::new(),
             heard: BTreeMap::new(),
             snapshot_waits: BTreeMap::new(),
             leaderless_since: Some(ctx.now.monotonic_nanos),
@@ -233,7 +233,7 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Whether every entry and vote of this peer is durable.
     pub fn is_durable(&self) -> bool {
-        !self.durability.unborn && self.durability.reached >= self.durability.noted
+        !self.durability.log_start_pending && self.durability.reached >= self.durability.noted
     }
 
     /// The peer of that id, member or not.
@@ -249,7 +249,7 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Whom clients should ask.
     pub fn leader_hint(&self) -> Option<PeerName> {
-        self.leader().or(self.heir)
+        self.leader().or(self.transfer_target)
     }
 
     /// The leader's store, unless it is this one.

@@ -50,7 +50,7 @@ impl<E: StorageEngine> Peer<E> {
         }
         // Nothing before the own first entry is applied: the epoch might still change, and a
         // comparison would miss what earlier terms wrote.
-        if self.leading != Some(self.term()) || self.is_handing_over() {
+        if self.leading != Some(self.term()) || self.is_transferring() {
             return Ok(());
         }
         let mut proposing = Proposing::default();
@@ -64,7 +64,7 @@ impl<E: StorageEngine> Peer<E> {
                     bytes += held;
                 }
                 Some(request) => {
-                    self.queue.hold(request, seen);
+                    self.queue.push_front(request, seen);
                     break;
                 }
             }

@@ -66,7 +66,7 @@ impl Queue {
     }
 
     /// Puts one back that has to wait.
-    pub fn hold(&mut self, request: Request, seen_nanos: Option<u64>) {
+    pub fn push_front(&mut self, request: Request, seen_nanos: Option<u64>) {
         self.waiting.push_front((request, seen_nanos));
     }
 

@@ -18,7 +18,7 @@ impl<E: StorageEngine> Peer<E> {
     /// Proposes, replicates, applies and answers until nothing is left to do without the disk.
     /// Returns whether something is.
     pub fn work(&mut self, ctx: &mut Context<E>) -> Result<bool> {
-        self.timer.stamp(ctx.now.monotonic_nanos);
+        self.timer.note_heartbeat_round(ctx.now.monotonic_nanos);
         // What waited for another region.
         self.apply_committed(ctx)?;
         self.take_found_ranges(ctx)?;
@@ -55,7 +55,11 @@ impl<E: StorageEngine> Peer<E> {
         if wrote {
             self.durability.noted = number;
             self.durability.note_vote(number, self.written_vote);
-            ctx.batches.note(Note { region: self.region.id, life: self.life, number });
+            ctx.batches.note(Note {
+                region: self.region.id,
+                incarnation: self.incarnation,
+                number,
+            });
         }
         let at_once = ready.take_messages();
         let after_sync = ready.take_persisted_messages();
@@ -94,7 +98,7 @@ impl<E: StorageEngine> Peer<E> {
         let vote = (hard_state.term.0, hard_state.vote);
         if vote == self.written_vote {
             // Only the commit index changed: nothing depends on its being durable.
-            ctx.batches.ride(region, hard_state);
+            ctx.batches.piggyback(region, hard_state);
             return !entries.is_empty();
         }
         self.written_vote = vote;

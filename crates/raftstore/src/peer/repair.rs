@@ -2,7 +2,7 @@
 
 use super::Peer;
 use super::snapshot::snapshot_ranges;
-use crate::messages::{Body, FoundRange, PeerMessage};
+use crate::messages::{Body, PeerMessage, RangeRepairReply};
 use crate::store::Context;
 use crate::wire::VALUES_MAX;
 use bytes::Bytes;
@@ -60,12 +60,12 @@ impl<E: StorageEngine> Peer<E> {
             }
         }
         // The view holds what is applied at this moment, no more and no less.
-        let found = FoundRange { range, at: LogIndex(self.applied), pairs };
-        self.send(ctx, to, Body::FoundRange(found));
+        let found = RangeRepairReply { range, at: LogIndex(self.applied), pairs };
+        self.send(ctx, to, Body::RangeRepairReply(found));
     }
 
     /// Keeps an answer until it can be taken over; what is too much is asked for again.
-    pub(super) fn keep_found_range(&mut self, found: FoundRange) {
+    pub(super) fn keep_found_range(&mut self, found: RangeRepairReply) {
         if self.found_ranges.len() < RANGES_KEPT_MAX {
             self.found_ranges.push(found);
         }
@@ -77,12 +77,12 @@ impl<E: StorageEngine> Peer<E> {
     pub(super) fn take_found_ranges(&mut self, ctx: &mut Context<E>) -> Result<()> {
         let early = mutant::active("raftstore.cover_with_the_future");
         let applied = self.applied;
-        let is_ready = |found: &mut FoundRange| found.at.0 <= applied || early;
-        let ready: Vec<FoundRange> = self.found_ranges.extract_if(.., is_ready).collect();
+        let is_ready = |found: &mut RangeRepairReply| found.at.0 <= applied || early;
+        let ready: Vec<RangeRepairReply> = self.found_ranges.extract_if(.., is_ready).collect();
         ready.into_iter().try_for_each(|found| self.take_found_range(ctx, found))
     }
 
-    fn take_found_range(&self, ctx: &mut Context<E>, found: FoundRange) -> Result<()> {
+    fn take_found_range(&self, ctx: &mut Context<E>, found: RangeRepairReply) -> Result<()> {
         let is_owned = |own: &KeyRange| found.range.without(own).is_empty();
         let is_lost = ctx.engine.lost_ranges().iter().any(|lost| lost.overlaps(&found.range));
         if !is_lost
@@ -91,7 +91,7 @@ impl<E: StorageEngine> Peer<E> {
         {
             return Ok(());
         }
-        match ctx.engine.cover(&found.range, found.pairs) {
+        match ctx.engine.repair_range(&found.range, found.pairs) {
             // Asked for again.
             Err(Error::NoSpace(_) | Error::Busy(_)) => Ok(()),
             Err(error) if error.is_damage() => Ok(()),
@@ -101,7 +101,7 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Whether no entry applied here after those the answer knows of changes the range. `false` also
     /// where they are not in the log any more.
-    fn is_untouched_since(&self, ctx: &Context<E>, found: &FoundRange) -> Result<bool> {
+    fn is_untouched_since(&self, ctx: &Context<E>, found: &RangeRepairReply) -> Result<bool> {
         if mutant::active("raftstore.cover_with_the_past") {
             return Ok(true);
         }
@@ -135,7 +135,7 @@ impl<E: StorageEngine> Peer<E> {
     /// Hands the engine what another replica found.
     pub(super) fn take_found(&self, ctx: &mut Context<E>, pairs: Vec<(Bytes, Bytes)>) {
         for (key, value) in pairs.into_iter().filter(|(key, _)| self.owns(key)) {
-            ctx.engine.mend(&key, value);
+            ctx.engine.repair_value(&key, value);
         }
     }
 }

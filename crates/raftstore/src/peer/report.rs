@@ -35,7 +35,7 @@ impl<E: StorageEngine> Peer<E> {
             pending_peers: if leads { self.pending_peers() } else { Vec::new() },
             down_peers: if leads { self.down_peers(ctx) } else { Vec::new() },
             leaderless_seconds: leaderless / 1_000_000_000,
-            hibernating: self.is_resting(),
+            hibernating: self.is_hibernating(),
             traffic: std::mem::take(&mut self.traffic),
         }
     }
@@ -64,7 +64,7 @@ impl<E: StorageEngine> Peer<E> {
         let now = ctx.now.monotonic_nanos;
         let patience = ctx.options.election_ticks_max * ctx.options.tick_nanos;
         let silent = |peer: &PeerName| {
-            let since = match self.is_resting() {
+            let since = match self.is_hibernating() {
                 true => *ctx.unreachable.get(&peer.store)?,
                 false => *self.heard.get(&peer.id.0)?,
             };

@@ -48,7 +48,7 @@ impl<E: StorageEngine> Peer<E> {
             self.leaderless_since.get_or_insert(ctx.now.monotonic_nanos);
         } else {
             self.leaderless_since = None;
-            self.heir = None;
+            self.transfer_target = None;
         }
         self.timer.redraw();
         self.publish_leader();
@@ -63,13 +63,13 @@ impl<E: StorageEngine> Peer<E> {
     pub(super) fn begin_to_lead(&mut self, ctx: &mut Context<E>) {
         let term = self.term();
         self.leading = Some(term);
-        self.reader.lead(term);
+        self.reader.set_leading_term(term);
         let region = self.region.id;
         ctx.out.events.push(Event::BecameLeader { region, term: stele_types::Term(term) });
     }
 
     fn lose_leadership(&mut self, ctx: &mut Context<E>) {
-        self.reader.depose();
+        self.reader.clear_leadership();
         self.barrier = None;
         self.snapshot_waits.clear();
         self.admin_at = None;
@@ -77,7 +77,7 @@ impl<E: StorageEngine> Peer<E> {
         self.lose_proposals(ctx, self.committed());
         self.lose_reads(ctx);
         if let Some(Transfer { to, id }) = self.transfer.take() {
-            self.heir = self.region.peer(to).copied();
+            self.transfer_target = self.region.peer(to).copied();
             let region = (*self.region).clone();
             id.into_iter()
                 .for_each(|id| ctx.reply(id, Reply::AdminDone { region: region.clone() }));
@@ -126,7 +126,7 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Whether proposals would be dropped because leadership is being handed over.
-    pub(super) fn is_handing_over(&self) -> bool {
+    pub(super) fn is_transferring(&self) -> bool {
         self.node.raft.lead_transferee.is_some()
     }
 

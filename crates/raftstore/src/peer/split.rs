@@ -29,7 +29,7 @@ impl<E: StorageEngine> Peer<E> {
         // A crash from here on must apply the split at open before the children's own entries. It
         // does: commit indexes ride on every batch, so the one that commits the split is on disk
         // with the children's beginning at the latest.
-        self.siblings = children.clone();
+        self.split_children = children.clone();
         let campaign = self.is_leader();
         for region in children {
             ctx.effects.push(Effect::Create { region, after: CHILD_STARTS_AFTER, campaign });

@@ -23,9 +23,9 @@ pub(super) struct Timer {
     /// A leader is answered with the poll to come.
     answers: bool,
     /// Ticks without work.
-    pub quiet_ticks: u64,
+    pub idle_ticks: u64,
     /// It does not tick.
-    pub resting: bool,
+    pub hibernation_probe: bool,
 }
 
 impl Timer {
@@ -39,8 +39,8 @@ impl Timer {
             votes_from_nanos: now.monotonic_nanos + silent,
             silent_nanos: silent,
             answers: false,
-            quiet_ticks: 0,
-            resting: false,
+            idle_ticks: 0,
+            hibernation_probe: false,
         };
         timer.redraw();
         timer
@@ -61,23 +61,23 @@ impl Timer {
     /// answered when it hears of a later term, and a candidate that stood still may speak of one.
     pub fn may_vote(&self, now_nanos: u64) -> bool {
         let is_free = !self.answers && now_nanos >= self.votes_from_nanos;
-        is_free || stele_types::mutant::active("raftstore.vote_at_once")
+        is_free || stele_types::mutant::active("raftstore.clear_vote_hold")
     }
 
     /// A round of its leader came.
-    pub fn answers(&mut self) {
+    pub fn start_vote_hold(&mut self) {
         self.answers = !stele_types::mutant::active("raftstore.answer_binds_nobody");
     }
 
     /// The answer leaves now, at the earliest.
-    pub fn stamp(&mut self, now_nanos: u64) {
+    pub fn note_heartbeat_round(&mut self, now_nanos: u64) {
         if std::mem::take(&mut self.answers) {
             self.votes_from_nanos = now_nanos + self.silent_nanos;
         }
     }
 
     /// Nothing was promised in an earlier life.
-    pub fn vote_at_once(&mut self) {
+    pub fn clear_vote_hold(&mut self) {
         self.votes_from_nanos = 0;
     }
 }
@@ -88,23 +88,23 @@ impl<E: StorageEngine> Peer<E> {
         self.expire_waiting(ctx);
         self.expire_reads(ctx);
         self.check_transfer(ctx);
-        self.timer.quiet_ticks += 1;
+        self.timer.idle_ticks += 1;
         let served = self.reader.take_reads();
         if served > 0 {
             self.traffic.read_ops += served;
-            self.timer.quiet_ticks = 0;
+            self.timer.idle_ticks = 0;
         }
         self.ask_members_if_silent(ctx);
         self.offer_to_silent_voters(ctx);
         self.leave_joint_if_due(ctx);
         self.tell_prepared(ctx);
-        self.leave_if_taken(ctx);
-        if self.timer.quiet_ticks.is_multiple_of(ASK_EVERY_TICKS) {
+        self.destroy_if_merged(ctx);
+        if self.timer.idle_ticks.is_multiple_of(ASK_EVERY_TICKS) {
             self.ask_whether_taken_if_merging(ctx);
         }
-        self.rest_if_quiet(ctx);
+        self.hibernate_if_idle(ctx);
         // A heartbeat behind the word to rest would wake everyone.
-        if !self.timer.resting && (self.is_leader() || self.may_campaign()) {
+        if !self.timer.hibernation_probe && (self.is_leader() || self.may_campaign()) {
             self.tick_raft(ctx);
         }
     }
@@ -152,11 +152,11 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Its log begins with records in the batch being filled. Nobody was promised anything by a peer
     /// that never was before.
-    pub fn is_newborn(&mut self, ctx: &mut Context<E>, campaigns: bool) {
-        self.timer.vote_at_once();
-        self.durability.unborn = true;
+    pub fn starts_new_log(&mut self, ctx: &mut Context<E>, campaigns: bool) {
+        self.timer.clear_vote_hold();
+        self.durability.log_start_pending = true;
         self.campaigns_first = campaigns;
-        ctx.batches.note(Note { region: self.region.id, life: self.life, number: 0 });
+        ctx.batches.note(Note { region: self.region.id, incarnation: self.incarnation, number: 0 });
     }
 }
 

@@ -38,7 +38,7 @@ impl<E: StorageEngine> Peer<E> {
         }
         let Some(term) = self.log().term_of(upto) else { return };
         self.log_mut().truncate(upto, term);
-        ctx.batches.ride_truncation(self.region.id, LogIndex(upto), Term(term));
+        ctx.batches.piggyback_truncation(self.region.id, LogIndex(upto), Term(term));
     }
 
     /// Followers need the entries above this one: those that can still be sent them. Who takes in a

@@ -12,7 +12,7 @@ pub(crate) struct Note {
     pub region: RegionId,
     /// Which life of the region on this store: a peer that is replaced hears nothing of its
     /// predecessor's batches.
-    pub life: u64,
+    pub incarnation: u64,
     /// The ready's number.
     pub number: u64,
 }
@@ -48,7 +48,7 @@ impl Batches {
             }
             Record::Mark(region, Mark::Destroy) => {
                 let ended = *region;
-                self.forget_rides(ended);
+                self.drop_piggybacked(ended);
                 self.records.retain(|record| region_of(record) != ended);
             }
             _ => {}
@@ -57,17 +57,17 @@ impl Batches {
     }
 
     /// Adds a hard state of which only the commit index changed.
-    pub fn ride(&mut self, region: RegionId, hard_state: HardState) {
+    pub fn piggyback(&mut self, region: RegionId, hard_state: HardState) {
         self.rides.insert(region, hard_state);
     }
 
     /// Adds a truncation.
-    pub fn ride_truncation(&mut self, region: RegionId, index: LogIndex, term: Term) {
+    pub fn piggyback_truncation(&mut self, region: RegionId, index: LogIndex, term: Term) {
         self.truncations.insert(region, Mark::TruncatePrefix(index, term));
     }
 
     /// The region begins anew, or ends: nothing of before rides along.
-    pub fn forget_rides(&mut self, region: RegionId) {
+    pub fn drop_piggybacked(&mut self, region: RegionId) {
         self.rides.remove(&region);
         self.truncations.remove(&region);
     }
@@ -116,7 +116,7 @@ impl Batches {
     }
 
     /// Whether a record of the region is on its way to the log, or about to be.
-    pub fn hold(&self, region: RegionId) -> bool {
+    pub fn has_records_of(&self, region: RegionId) -> bool {
         let under_way = self.in_flight.iter().flat_map(|under_way| &under_way.batch.records);
         self.records.iter().chain(under_way).any(|record| region_of(record) == region)
     }
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_commit_index_alone_waits_for_a_batch_to_ride_on() {
         let mut batches = Batches::default();
-        batches.ride(RegionId(1), hard_state(5));
+        batches.piggyback(RegionId(1), hard_state(5));
         assert!(batches.hand_out(0).is_none());
         batches.push(Record::HardState(RegionId(2), hard_state(1)));
         let append = batches.hand_out(0).unwrap();
@@ -173,7 +173,7 @@ mod tests {
     fn nothing_of_a_region_follows_its_destruction() {
         let mut batches = Batches::default();
         batches.push(Record::HardState(RegionId(2), hard_state(1)));
-        batches.ride(RegionId(2), hard_state(2));
+        batches.piggyback(RegionId(2), hard_state(2));
         batches.push(Record::Mark(RegionId(2), Mark::Destroy));
         let records = &batches.hand_out(0).unwrap().batch.records;
         assert_eq!(records[..], [Record::Mark(RegionId(2), Mark::Destroy)]);

@@ -26,7 +26,7 @@ pub(crate) struct Context<E: StorageEngine> {
     /// Bytes of requests that wait in this store.
     pub waiting_bytes: u64,
     /// Regions prepared to be merged whose log all replicas hold up to the preparation.
-    pub sealed: BTreeMap<RegionId, (LogIndex, Term)>,
+    pub replicated_sources: BTreeMap<RegionId, (LogIndex, Term)>,
     /// Stores the transport lost, and since when.
     pub unreachable: BTreeMap<StoreId, u64>,
     rounds: u64,
@@ -55,7 +55,7 @@ pub(crate) enum Effect {
     /// Another region waits for this one.
     Poke(RegionId),
     /// The source's log up to its preparation is committed, and its target waits for it.
-    Seal { source: RegionId, prepared: (LogIndex, Term) },
+    CommitSource { source: RegionId, prepared: (LogIndex, Term) },
 }
 
 impl<E: StorageEngine> Context<E> {
@@ -71,7 +71,7 @@ impl<E: StorageEngine> Context<E> {
             readers: Arc::new(Readers::default()),
             effects: Vec::new(),
             waiting_bytes: 0,
-            sealed: BTreeMap::new(),
+            replicated_sources: BTreeMap::new(),
             unreachable: BTreeMap::new(),
             rounds: 0,
             lives: 0,
@@ -89,7 +89,7 @@ impl<E: StorageEngine> Context<E> {
     }
 
     /// The number of the next peer's life.
-    pub fn next_life(&mut self) -> u64 {
+    pub fn next_incarnation(&mut self) -> u64 {
         self.lives += 1;
         self.lives
     }

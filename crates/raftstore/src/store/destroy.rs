@@ -69,7 +69,7 @@ impl<E: StorageEngine> RaftStore<E> {
                 }
                 Effect::Destroy { region, pairs } => self.destroy(&region, pairs)?,
                 Effect::Poke(region) => self.touch(region),
-                Effect::Seal { source, prepared } => {
+                Effect::CommitSource { source, prepared } => {
                     if let Some(peer) = self.peers.get_mut(&source) {
                         peer.learn_committed(prepared);
                     }
@@ -96,7 +96,7 @@ impl<E: StorageEngine> RaftStore<E> {
         let mut peer = Peer::new(&mut self.ctx, region, &start)?;
         if start.last == after {
             first_records.into_iter().for_each(|record| self.ctx.batches.push(record));
-            peer.is_newborn(&mut self.ctx, campaign);
+            peer.starts_new_log(&mut self.ctx, campaign);
         }
         peer.announce(&mut self.ctx);
         self.peers.insert(id, peer);
@@ -167,8 +167,8 @@ impl<E: StorageEngine> RaftStore<E> {
 
     /// Removes the pairs of regions, save what another region here owns by now or may come for.
     fn drop_unowned(&self, left: &[Region]) -> Result<()> {
-        let unclaimed = self.unclaimed.parts();
-        let owners = self.peers.values().map(|peer| &*peer.region).chain(&unclaimed);
+        let orphaned_ranges = self.orphaned_ranges.parts();
+        let owners = self.peers.values().map(|peer| &*peer.region).chain(&orphaned_ranges);
         let owners: Vec<&Region> = owners.collect();
         let gaps = left.iter().flat_map(|region| {
             let gaps = gaps(region.kind, &region.range, &owners).into_iter();

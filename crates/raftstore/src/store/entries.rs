@@ -1,7 +1,7 @@
 //! Entries that another store lost and that are in this one's log.
 
 use super::RaftStore;
-use crate::mending::look_for;
+use crate::entry_recovery::look_for;
 use crate::messages::{Body, PeerMessage};
 use crate::validate;
 use bytes::Bytes;
@@ -19,7 +19,7 @@ impl<E: StorageEngine> RaftStore<E> {
         }
         let found = look_for(lost, |lost| self.entry(lost));
         if !found.is_empty() {
-            let body = Body::FoundEntries(found);
+            let body = Body::EntryRecoveryReply(found);
             let answer = PeerMessage::between_stores(here, message.from_store, body);
             self.ctx.out.messages.push(answer);
         }

@@ -1,21 +1,21 @@
 //! All regions of one store.
 
+mod absent_replica;
 mod batch;
 mod context;
 mod destroy;
 mod entries;
+mod hibernation_probe;
 mod ident;
 mod journal;
 mod open;
+mod orphaned_ranges;
 mod poll;
 mod repair;
 mod report;
-mod resting;
 mod snapshot;
 mod step;
-mod stranger;
 mod truncate;
-mod unclaimed;
 
 pub(crate) use batch::Note;
 pub(crate) use context::{Context, Effect, Pairs};
@@ -49,13 +49,13 @@ pub struct RaftStore<E: StorageEngine> {
     /// Questions for a vote in regions that are not here yet.
     early_votes: BTreeMap<RegionId, PeerMessage>,
     /// Snapshots whose pairs came.
-    arrived: Vec<(SnapshotHeader, E::Incoming)>,
+    arrived: Vec<(SnapshotHeader, E::Ingest)>,
     appended: Option<(Ticket, Result<Appended>)>,
     /// Pairs to remove once the tombstones that say so are durable.
     leaving: destroy::Leaving,
     repair: repair::Repair,
-    resting: resting::Resting,
-    unclaimed: unclaimed::Unclaimed,
+    hibernation_probe: hibernation_probe::HibernationProbe,
+    orphaned_ranges: orphaned_ranges::OrphanedRanges,
     /// Regions as the placement group knows them, not looked at yet.
     owners: Vec<Region>,
 }
@@ -81,7 +81,7 @@ impl<E: StorageEngine> RaftStore<E> {
     /// Whether records of the region wait for the log, which may still have what they replace: for
     /// their turn, for the device, or for room on it.
     pub fn holds_records(&self, region: RegionId) -> bool {
-        self.ctx.batches.hold(region)
+        self.ctx.batches.has_records_of(region)
     }
 
     /// A region has something to do, or fell asleep, or woke.
@@ -91,7 +91,7 @@ impl<E: StorageEngine> RaftStore<E> {
             return;
         };
         self.dirty.insert(region);
-        if peer.is_resting() {
+        if peer.is_hibernating() {
             self.ticking.remove(&region);
             return;
         }

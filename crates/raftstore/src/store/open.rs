@@ -4,10 +4,10 @@
 use super::RaftStore;
 use super::context::Context;
 use super::destroy::{Leaving, unowned};
+use super::hibernation_probe::HibernationProbe;
 use super::journal::{Journal, write_now};
+use super::orphaned_ranges::OrphanedRanges;
 use super::repair::Repair;
-use super::resting::Resting;
-use super::unclaimed::Unclaimed;
 use crate::admin;
 use crate::input::Now;
 use crate::log::Start;
@@ -48,10 +48,10 @@ impl<E: StorageEngine> RaftStore<E> {
         let journal = Journal::open(&*engine)?;
         begin_logs(&*engine, &live)?;
         end_logs(&*engine, &tombstones)?;
-        let unclaimed = Unclaimed::open(&*engine, &live)?;
+        let orphaned_ranges = OrphanedRanges::open(&*engine, &live)?;
         let mut owners = live.clone();
         if !mutant::active("raftstore.rest_dropped_at_open") {
-            owners.extend(unclaimed.parts());
+            owners.extend(orphaned_ranges.parts());
         }
         let gaps = unowned(&*engine, &owners)?;
         if !gaps.is_empty() && !mutant::active("raftstore.unowned_kept") {
@@ -73,8 +73,8 @@ impl<E: StorageEngine> RaftStore<E> {
             appended: None,
             leaving: Leaving::default(),
             repair: Repair::default(),
-            resting: Resting::default(),
-            unclaimed,
+            hibernation_probe: HibernationProbe::default(),
+            orphaned_ranges,
             owners: Vec::new(),
         };
         for region in live {
@@ -96,7 +96,7 @@ impl<E: StorageEngine> RaftStore<E> {
         if mutant::active("raftstore.merged_stay_at_open") {
             return Ok(());
         }
-        self.peers.values_mut().for_each(|peer| peer.leave_if_taken(&mut self.ctx));
+        self.peers.values_mut().for_each(|peer| peer.destroy_if_merged(&mut self.ctx));
         self.carry_out()
     }
 }

@@ -33,7 +33,7 @@ impl<E: StorageEngine> RaftStore<E> {
             self.carry_out()?;
         }
         self.ask_for_lost();
-        self.ask_for_resting();
+        self.probe_hibernating();
         self.ctx.out.append = self.ctx.batches.hand_out(now.monotonic_nanos);
         if self.ctx.out.append.is_some() {
             self.leaving.handed_out();
@@ -66,7 +66,7 @@ impl<E: StorageEngine> RaftStore<E> {
         for region in ticking {
             let Some(peer) = self.peers.get_mut(&region) else { continue };
             peer.tick(&mut self.ctx);
-            if !peer.is_resting() {
+            if !peer.is_hibernating() {
                 self.ticking.insert(region);
             }
             self.dirty.insert(region);
@@ -100,7 +100,10 @@ impl<E: StorageEngine> RaftStore<E> {
             }
         }
         for note in done.notes {
-            let peer = self.peers.get_mut(&note.region).filter(|peer| peer.life == note.life);
+            let peer = self
+                .peers
+                .get_mut(&note.region)
+                .filter(|peer| peer.incarnation == note.incarnation);
             if let Some(peer) = peer {
                 peer.ready_durable(&mut self.ctx, note.number);
                 self.dirty.insert(note.region);

@@ -43,14 +43,15 @@ impl<E: StorageEngine> RaftStore<E> {
                 // The engine takes it if it is what was lost.
                 None => {
                     let fact = self.own_facts().into_iter().find(|(key, _)| *key == lost.key);
-                    fact.into_iter().for_each(|(key, value)| self.ctx.engine.mend(&key, value));
+                    fact.into_iter()
+                        .for_each(|(key, value)| self.ctx.engine.repair_value(&key, value));
                 }
             }
         }
         self.ask_for_ranges();
         for (region, lost) in by_region {
             if let Some(peer) = self.peers.get(&region) {
-                peer.ask(&mut self.ctx, self.repair.rounds, Body::Lost(lost));
+                peer.ask(&mut self.ctx, self.repair.rounds, Body::ValueRepairRequest(lost));
             }
         }
     }
@@ -64,14 +65,14 @@ impl<E: StorageEngine> RaftStore<E> {
                 for own in peer.owned_ranges() {
                     left = left.iter().flat_map(|left| left.without(&own)).collect();
                     if let Some(part) = lost.common(&own) {
-                        peer.ask(&mut self.ctx, self.repair.rounds, Body::LostRange(part));
+                        peer.ask(&mut self.ctx, self.repair.rounds, Body::RangeRepairRequest(part));
                     }
                 }
             }
             if !mutant::active("raftstore.rest_covered") {
-                let unclaimed = self.unclaimed.parts();
-                let unclaimed = unclaimed.iter().flat_map(|part| part.engine_ranges());
-                left = unclaimed.fold(left, |left, range| {
+                let orphaned_ranges = self.orphaned_ranges.parts();
+                let orphaned_ranges = orphaned_ranges.iter().flat_map(|part| part.engine_ranges());
+                left = orphaned_ranges.fold(left, |left, range| {
                     left.iter().flat_map(|left| left.without(&range)).collect()
                 });
             }
@@ -87,7 +88,7 @@ impl<E: StorageEngine> RaftStore<E> {
         pairs.sort();
         let pair = |(key, value)| Pair { key, value, expires_at_s: 0 };
         // What fails is tried again in the next round.
-        let _ = self.ctx.engine.cover(range, pairs.into_iter().map(pair).collect());
+        let _ = self.ctx.engine.repair_range(range, pairs.into_iter().map(pair).collect());
     }
 
     /// What the store keeps of itself and has in memory.
@@ -96,7 +97,7 @@ impl<E: StorageEngine> RaftStore<E> {
         let mut facts = vec![(keyspace::ident_key(), StoreIdent { cluster, store }.encode())];
         let gone = self.tombstones.values();
         facts.extend(gone.map(|region| (keyspace::region_key(region.id), region.encode())));
-        facts.extend(self.unclaimed.facts());
+        facts.extend(self.orphaned_ranges.facts());
         facts
     }
 }

@@ -36,7 +36,7 @@ impl<E: StorageEngine> RaftStore<E> {
                 // What stands in the way may be gone elsewhere without having heard.
                 for other in self.overlapping(&header.region) {
                     if let Some(peer) = self.peers.get(&other) {
-                        peer.ask_whether_taken(&mut self.ctx);
+                        peer.query_merge_outcome(&mut self.ctx);
                     }
                 }
                 self.ctx.refuse(id, refusal);
@@ -44,7 +44,7 @@ impl<E: StorageEngine> RaftStore<E> {
         }
     }
 
-    pub(super) fn snapshot_received(&mut self, header: SnapshotHeader, incoming: E::Incoming) {
+    pub(super) fn snapshot_received(&mut self, header: SnapshotHeader, incoming: E::Ingest) {
         self.arrived.push((header, incoming));
     }
 
@@ -110,7 +110,7 @@ impl<E: StorageEngine> RaftStore<E> {
             }
             // Records on their way to the log belong before the log's new beginning, and a
             // tombstone on its way would bury the new descriptor.
-            let under_way = self.ctx.batches.hold(id)
+            let under_way = self.ctx.batches.has_records_of(id)
                 || self.peers.get(&id).is_some_and(|peer| !peer.is_durable());
             if under_way
                 || self.leaving.concerns(&header.region)
@@ -140,7 +140,7 @@ impl<E: StorageEngine> RaftStore<E> {
 
     /// Whether it was installed. One that finds no room leaves everything as it was: a full device
     /// does not stop a store, and the leader tries again.
-    fn install(&mut self, header: SnapshotHeader, incoming: E::Incoming) -> Result<bool> {
+    fn install(&mut self, header: SnapshotHeader, incoming: E::Ingest) -> Result<bool> {
         let SnapshotHeader { region, at, leader_term, from, to, .. } = header;
         let id = region.id;
         match self.ctx.engine.install(id, at, incoming) {
@@ -158,7 +158,7 @@ impl<E: StorageEngine> RaftStore<E> {
             peer.abandon(&mut self.ctx);
         }
         self.ctx.readers.remove(id);
-        self.ctx.batches.forget_rides(id);
+        self.ctx.batches.drop_piggybacked(id);
         // The term in which it was sent was seen, and what it holds is committed. A crash before
         // this is durable leaves the older term: opening takes at least that of the log.
         let hard_state = HardState { term: leader_term, vote, commit: at.0 };

@@ -115,9 +115,9 @@ impl<E: StorageEngine> RaftStore<E> {
 
     pub(super) fn receive(&mut self, message: PeerMessage) {
         match &message.body {
-            Body::LostEntries(lost) => return self.look_for_entries(&message, lost),
+            Body::EntryRecoveryRequest(lost) => return self.look_for_entries(&message, lost),
             // An answer that comes late: a store that runs lost none.
-            Body::FoundEntries(_) => return,
+            Body::EntryRecoveryReply(_) => return,
             _ => {}
         }
         if let Err(reason) = validate::check_envelope(&message, self.ctx.options.store) {

@@ -431,11 +431,11 @@ fn a_replica_that_shrinks_by_a_snapshot_leaves_pairs_that_nobody_here_owns() {
     trial.ticks(20);
     assert_eq!(trial.report(3, DATA).region.epoch.version, 2);
     assert_eq!(trial.value(3, "a199").map(|v| v.len()), Some(100));
-    assert_eq!(trial.store(3).core.unclaimed(), [KeyRange::new("h", "")]);
+    assert_eq!(trial.store(3).core.orphaned_ranges(), [KeyRange::new("h", "")]);
     assert_eq!(trial.value(3, "m").as_deref(), Some("old"));
     // What is the child's by now takes their place.
     trial.lose = |_| false;
     trial.ticks(40);
     assert_eq!(trial.value(3, "m").as_deref(), Some("new"));
-    assert!(trial.store(3).core.unclaimed().is_empty());
+    assert!(trial.store(3).core.orphaned_ranges().is_empty());
 }

@@ -42,7 +42,7 @@ fn a_thousand_resting_regions_cost_nothing() {
         assert!((9..=11).contains(&own.count()), "store {store}: {said:?}");
         assert!(regions.len() >= 9, "store {store}: {regions:?}");
     }
-    assert!(said.iter().all(|message| message.body == Body::Lost(Vec::new())));
+    assert!(said.iter().all(|message| message.body == Body::ValueRepairRequest(Vec::new())));
     said.into_iter().for_each(|message| trial.in_flight.push_back(message));
     trial.settle();
     (1..=3).for_each(|store| assert!(trial.is_quiet(store), "store {store} was woken"));

@@ -99,7 +99,7 @@ fn after_a_crash_a_source_is_gone_that_a_snapshot_of_its_target_holds() {
         panic!("{:?}", trial.reply(id));
     };
     let store = trial.store(1);
-    let mut incoming = store.engine.incoming(ranges).unwrap();
+    let mut incoming = store.engine.begin_ingest(ranges).unwrap();
     let (key, value) = (keyspace::region_key(target.id), merged.encode());
     store.engine.receive(&mut incoming, vec![Pair { key, value, expires_at_s: 0 }]).unwrap();
     store.core.step(Input::SnapshotReceived { header, incoming });

@@ -3,16 +3,16 @@
 
 mod admin;
 mod basics;
+mod entry_recovery;
+mod hibernation;
 mod many;
-mod mending;
 mod merge;
+mod orphaned_ranges;
 mod quorum;
 mod reads;
 mod repair;
-mod rest;
 mod space;
 mod storm;
-mod unclaimed;
 
 use crate::*;
 use bytes::Bytes;
@@ -53,7 +53,7 @@ pub(crate) struct Trial {
     /// Whether senders of snapshots take them for failed.
     pub unheard: bool,
     /// Stores that wait for copies of entries.
-    pub mending: BTreeMap<u64, mending::Waiting>,
+    pub mending: BTreeMap<u64, entry_recovery::Waiting>,
     in_flight: VecDeque<PeerMessage>,
     requests: u64,
     lives: u64,
@@ -229,7 +229,7 @@ impl Trial {
         };
         assert_eq!(wanted, ranges);
         let receiver = self.store(to);
-        let mut incoming = receiver.engine.incoming(wanted).unwrap();
+        let mut incoming = receiver.engine.begin_ingest(wanted).unwrap();
         for range in ranges {
             // What can't be read is not sent.
             let Ok(pairs) = view.scan(&ScanOptions::new(range.clone(), usize::MAX)) else {

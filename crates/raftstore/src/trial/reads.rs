@@ -15,7 +15,7 @@ fn a_leader_with_a_lease_serves_reads_without_the_core() {
     // The transfer that made it leader was in an earlier term: the lease counts.
     let reader = reader(&mut trial, first);
     let lease = reader.lease(trial.now).unwrap();
-    assert!(reader.still(lease, trial.now));
+    assert!(reader.is_still_valid(lease, trial.now));
     assert!(reader.lease(trial.now + 405_000_001).is_none());
     let follower = if first == 1 { 2 } else { 1 };
     let other = trial.store(follower).core.readers().get(DATA).unwrap();

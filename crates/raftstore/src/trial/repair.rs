@@ -96,14 +96,14 @@ fn only_members_are_asked_and_answered() {
         epoch: region.epoch,
         from,
         to,
-        body: Body::Lost(vec![lost.clone()]),
+        body: Body::ValueRepairRequest(vec![lost.clone()]),
     };
     let now = trial.clock();
     let mut answers = |message: PeerMessage| {
         let core = &mut trial.store(1).core;
         core.step(Input::Message(message));
         let messages = core.poll(now).unwrap().messages;
-        messages.into_iter().filter(|it| matches!(it.body, Body::Found(_))).count()
+        messages.into_iter().filter(|it| matches!(it.body, Body::ValueRepairReply(_))).count()
     };
     assert_eq!(answers(ask(peer(102, 2), &lost)), 1);
     assert_eq!(answers(ask(stranger, &lost)), 0);
@@ -139,10 +139,10 @@ fn the_asker_says_which_keys_are_the_regions() {
             epoch: region.epoch,
             from,
             to,
-            body: Body::Lost(vec![lost.clone()]),
+            body: Body::ValueRepairRequest(vec![lost.clone()]),
         }));
         let messages = core.poll(now).unwrap().messages;
-        messages.into_iter().filter(|it| matches!(it.body, Body::Found(_))).count()
+        messages.into_iter().filter(|it| matches!(it.body, Body::ValueRepairReply(_))).count()
     };
     assert_eq!(answers(KeyRange::all()), 1);
     assert_eq!(answers(region.range.clone()), 0);
@@ -198,7 +198,7 @@ fn answer(trial: &mut Trial, at: LogIndex, value: &str) -> PeerMessage {
     let (from, to) = (peer(102, 2), peer(101, 1));
     let value = Bytes::copy_from_slice(value.as_bytes());
     let pairs = vec![stele_storage::Pair { key: key("a"), value, expires_at_s: 0 }];
-    let found = FoundRange { range: KeyRange::new(key("a"), key("b")), at, pairs };
+    let found = RangeRepairReply { range: KeyRange::new(key("a"), key("b")), at, pairs };
     PeerMessage {
         from_store: from.store,
         to_store: to.store,
@@ -208,7 +208,7 @@ fn answer(trial: &mut Trial, at: LogIndex, value: &str) -> PeerMessage {
         epoch: region.epoch,
         from,
         to,
-        body: Body::FoundRange(found),
+        body: Body::RangeRepairReply(found),
     }
 }
 
@@ -224,12 +224,12 @@ fn an_answer_from_before_a_write_to_the_range_is_not_taken() {
     let write = trial.write(1, put("a", "2"));
     trial.ticks(3);
     assert!(trial.is_written(write));
-    trial.lose = |message| matches!(message.body, Body::LostRange(_));
+    trial.lose = |message| matches!(message.body, Body::RangeRepairRequest(_));
     trial.store(1).engine.lose_range(&KeyRange::new(key("a"), key("b")));
     let late = answer(&mut trial, before, "1");
     trial.store(1).core.step(Input::Message(late));
     trial.ticks(1);
-    assert_eq!(show(&mut trial), None, "damage is not mended with the past");
+    assert_eq!(show(&mut trial), None, "damage is not repaired with the past");
     trial.lose = |_| false;
     trial.ticks(40);
     assert_eq!(show(&mut trial).as_deref(), Some(&b"2"[..]));
@@ -241,7 +241,7 @@ fn an_answer_from_before_other_writes_is_taken() {
     let before = trial.report(1, DATA).applied;
     trial.write(1, put("b", "2"));
     trial.ticks(3);
-    trial.lose = |message| matches!(message.body, Body::LostRange(_));
+    trial.lose = |message| matches!(message.body, Body::RangeRepairRequest(_));
     trial.store(1).engine.lose_range(&KeyRange::new(key("a"), key("b")));
     let late = answer(&mut trial, before, "1");
     trial.store(1).core.step(Input::Message(late));
@@ -252,7 +252,7 @@ fn an_answer_from_before_other_writes_is_taken() {
 #[test]
 fn an_answer_ahead_of_what_is_applied_waits_until_it_is() {
     let mut trial = with_value();
-    trial.lose = |message| matches!(message.body, Body::LostRange(_));
+    trial.lose = |message| matches!(message.body, Body::RangeRepairRequest(_));
     trial.store(1).engine.lose_range(&KeyRange::new(key("a"), key("b")));
     let next = trial.report(1, DATA).applied.next();
     let early = answer(&mut trial, next, "2");

@@ -223,7 +223,7 @@ impl Storm {
             && let Some(lease) = reader.lease(now)
         {
             let view = self.trial.store(store).engine.view().unwrap();
-            if reader.still(lease, now) {
+            if reader.is_still_valid(lease, now) {
                 reader.note_reads(1);
                 self.lease_reads += 1;
                 let found = view.get(&key(&name)).unwrap();

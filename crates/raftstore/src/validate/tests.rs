@@ -436,7 +436,7 @@ fn an_envelope_names_two_peers_on_two_stores() {
 
 #[test]
 fn a_message_between_stores_comes_from_another_store_to_this_one() {
-    let lost = crate::messages::Body::LostEntries(Vec::new());
+    let lost = crate::messages::Body::EntryRecoveryRequest(Vec::new());
     let between = |from, to| {
         let message = PeerMessage::between_stores(StoreId(from), StoreId(to), lost.clone());
         check_stores(&message, StoreId(101))

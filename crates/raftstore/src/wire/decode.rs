@@ -2,7 +2,7 @@
 
 use super::{CONTEXT_BYTES_MAX, ENTRIES_MAX, FORMAT, REJECT, VALUES_MAX, unzigzag};
 use crate::messages::{
-    Body, FoundRange, PeerMessage, RaftEntry, RaftKind, RaftMessage, SnapshotHeader,
+    Body, PeerMessage, RaftEntry, RaftKind, RaftMessage, RangeRepairReply, SnapshotHeader,
 };
 use bytes::Bytes;
 use stele_storage::{LostEntry, LostValue, Pair};
@@ -63,12 +63,12 @@ fn read_message(reader: &mut Reader<'_>, frame: &Bytes) -> Read<PeerMessage> {
             let [index, term] = reader.numbers()?;
             Body::Prepared { prepared: (LogIndex(index), Term(term)) }
         }
-        6 => Body::Lost(read_lost(reader)?),
-        7 => Body::Found(read_found(reader, frame)?),
-        8 => Body::LostRange(reader.engine_range()?),
-        9 => Body::FoundRange(read_found_range(reader, frame)?),
-        10 => Body::LostEntries(read_lost_entries(reader)?),
-        11 => Body::FoundEntries(read_found_entries(reader, frame)?),
+        6 => Body::ValueRepairRequest(read_lost(reader)?),
+        7 => Body::ValueRepairReply(read_found(reader, frame)?),
+        8 => Body::RangeRepairRequest(reader.engine_range()?),
+        9 => Body::RangeRepairReply(read_found_range(reader, frame)?),
+        10 => Body::EntryRecoveryRequest(read_lost_entries(reader)?),
+        11 => Body::EntryRecoveryReply(read_found_entries(reader, frame)?),
         _ => return Err("unknown body"),
     };
     reader.end()?;
@@ -207,7 +207,7 @@ fn read_found_entries(reader: &mut Reader<'_>, frame: &Bytes) -> Read<Vec<(LostE
     lost.into_iter().map(found).collect()
 }
 
-fn read_found_range(reader: &mut Reader<'_>, frame: &Bytes) -> Read<FoundRange> {
+fn read_found_range(reader: &mut Reader<'_>, frame: &Bytes) -> Read<RangeRepairReply> {
     let (range, at) = (reader.engine_range()?, LogIndex(reader.number()?));
     let count = read_count(reader)?;
     let mut found = Vec::with_capacity(count);
@@ -227,7 +227,7 @@ fn read_found_range(reader: &mut Reader<'_>, frame: &Bytes) -> Read<FoundRange> 
         Ok(Pair { key, value, expires_at_s })
     };
     let pairs = found.into_iter().map(pair).collect::<Read<Vec<Pair>>>()?;
-    Ok(FoundRange { range, at, pairs })
+    Ok(RangeRepairReply { range, at, pairs })
 }
 
 fn read_snapshot(reader: &mut Reader<'_>) -> Read<SnapshotHeader> {

@@ -1,7 +1,7 @@
 //! To bytes.
 
 use super::{FORMAT, REJECT, zigzag};
-use crate::messages::{Body, FoundRange, PeerMessage, RaftMessage, SnapshotHeader};
+use crate::messages::{Body, PeerMessage, RaftMessage, RangeRepairReply, SnapshotHeader};
 use bytes::Bytes;
 use stele_storage::LostEntry;
 use stele_types::{Peer, varint};
@@ -18,12 +18,12 @@ pub fn encode(message: &PeerMessage, head: &mut Vec<u8>, payloads: &mut Vec<Byte
         Body::Hibernate { .. } => 3,
         Body::WakeUp => 4,
         Body::Prepared { .. } => 5,
-        Body::Lost(_) => 6,
-        Body::Found(_) => 7,
-        Body::LostRange(_) => 8,
-        Body::FoundRange(_) => 9,
-        Body::LostEntries(_) => 10,
-        Body::FoundEntries(_) => 11,
+        Body::ValueRepairRequest(_) => 6,
+        Body::ValueRepairReply(_) => 7,
+        Body::RangeRepairRequest(_) => 8,
+        Body::RangeRepairReply(_) => 9,
+        Body::EntryRecoveryRequest(_) => 10,
+        Body::EntryRecoveryReply(_) => 11,
     });
     numbers(head, [message.from_store.0, message.to_store.0, message.region.0]);
     head.push(message.kind as u8);
@@ -40,14 +40,14 @@ pub fn encode(message: &PeerMessage, head: &mut Vec<u8>, payloads: &mut Vec<Byte
         }
         Body::Prepared { prepared: (index, term) } => numbers(head, [index.0, term.0]),
         Body::Hibernate { term, last } => numbers(head, [term.0, last.0]),
-        Body::Lost(values) => {
+        Body::ValueRepairRequest(values) => {
             varint::put(head, values.len() as u64);
             for value in values {
                 varint::put_bytes(head, &value.key);
                 numbers(head, [u64::from(value.length), u64::from(value.crc)]);
             }
         }
-        Body::Found(pairs) => {
+        Body::ValueRepairReply(pairs) => {
             varint::put(head, pairs.len() as u64);
             for (key, value) in pairs {
                 varint::put_bytes(head, key);
@@ -56,13 +56,13 @@ pub fn encode(message: &PeerMessage, head: &mut Vec<u8>, payloads: &mut Vec<Byte
             let filled = pairs.iter().filter(|(_, value)| !value.is_empty());
             payloads.extend(filled.map(|(_, value)| value.clone()));
         }
-        Body::LostRange(range) => {
+        Body::RangeRepairRequest(range) => {
             varint::put_bytes(head, &range.start);
             varint::put_bytes(head, &range.end);
         }
-        Body::FoundRange(found) => found_range(found, head, payloads),
-        Body::LostEntries(lost) => lost_entries(lost.iter(), head),
-        Body::FoundEntries(found) => {
+        Body::RangeRepairReply(found) => found_range(found, head, payloads),
+        Body::EntryRecoveryRequest(lost) => lost_entries(lost.iter(), head),
+        Body::EntryRecoveryReply(found) => {
             lost_entries(found.iter().map(|(lost, _)| lost), head);
             let filled = found.iter().filter(|(_, payload)| !payload.is_empty());
             payloads.extend(filled.map(|(_, payload)| payload.clone()));
@@ -81,7 +81,7 @@ pub fn encode_snapshot(header: &SnapshotHeader, out: &mut Vec<u8>) {
     varint::put(out, header.bytes);
 }
 
-fn found_range(found: &FoundRange, head: &mut Vec<u8>, payloads: &mut Vec<Bytes>) {
+fn found_range(found: &RangeRepairReply, head: &mut Vec<u8>, payloads: &mut Vec<Bytes>) {
     varint::put_bytes(head, &found.range.start);
     varint::put_bytes(head, &found.range.end);
     numbers(head, [found.at.0, found.pairs.len() as u64]);

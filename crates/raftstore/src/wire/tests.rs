@@ -1,6 +1,6 @@
 use super::*;
 use crate::messages::{
-    Body, FoundRange, PeerMessage, RaftEntry, RaftKind, RaftMessage, SnapshotHeader,
+    Body, PeerMessage, RaftEntry, RaftKind, RaftMessage, RangeRepairReply, SnapshotHeader,
 };
 use bytes::Bytes;
 use proptest::collection::vec;
@@ -80,29 +80,29 @@ fn bodies() -> Vec<PeerMessage> {
         prepared,
         hibernate,
         Body::WakeUp,
-        Body::Lost(Vec::new()),
+        Body::ValueRepairRequest(Vec::new()),
     ];
     let mut all: Vec<_> = small.into_iter().map(sample).collect();
     all.push(append());
     let lost = LostValue { key: Bytes::from_static(b"\x01c"), length: 1 << 20, crc: u32::MAX };
-    all.push(sample(Body::Lost(vec![lost.clone(), LostValue { length: 0, ..lost }])));
+    all.push(sample(Body::ValueRepairRequest(vec![lost.clone(), LostValue { length: 0, ..lost }])));
     let pair = |value: &'static [u8]| (Bytes::from_static(b"\x01c"), Bytes::from_static(value));
     let range = KeyRange::new("\x01a", "\x01d");
-    all.push(sample(Body::LostRange(range.clone())));
+    all.push(sample(Body::RangeRepairRequest(range.clone())));
     let pairs = [("\x01b", "", 0), ("\x01c", "value", 77)];
     let pairs = pairs.map(|(key, value, expires_at_s)| stele_storage::Pair {
         key: key.into(),
         value: value.into(),
         expires_at_s,
     });
-    let found = FoundRange { range, at: LogIndex(1 << 40), pairs: pairs.to_vec() };
-    all.push(sample(Body::FoundRange(found)));
-    all.push(sample(Body::Found(vec![pair(b"value"), pair(b""), pair(b"other")])));
+    let found = RangeRepairReply { range, at: LogIndex(1 << 40), pairs: pairs.to_vec() };
+    all.push(sample(Body::RangeRepairReply(found)));
+    all.push(sample(Body::ValueRepairReply(vec![pair(b"value"), pair(b""), pair(b"other")])));
     let entries =
         [command(b"one"), Bytes::new(), command(b"other")].map(|it| (lost_entry(&it), it));
     let between = |body| PeerMessage::between_stores(StoreId(1), StoreId(2), body);
-    all.push(between(Body::LostEntries(entries.iter().map(|(lost, _)| *lost).collect())));
-    all.push(between(Body::FoundEntries(entries.to_vec())));
+    all.push(between(Body::EntryRecoveryRequest(entries.iter().map(|(lost, _)| *lost).collect())));
+    all.push(between(Body::EntryRecoveryReply(entries.to_vec())));
     all
 }
 
@@ -155,10 +155,11 @@ fn what_passes_a_limit_is_refused() {
     assert!(decode(largest).is_ok());
     let found = |payload: Bytes| {
         let lost = lost_entry(&payload);
-        frame(&sample(Body::FoundEntries(vec![(lost, payload)])))
+        frame(&sample(Body::EntryRecoveryReply(vec![(lost, payload)])))
     };
     assert!(decode(found(command(b"v"))).is_ok());
-    let many = |count| frame(&sample(Body::LostEntries(vec![lost_entry(&Bytes::new()); count])));
+    let many =
+        |count| frame(&sample(Body::EntryRecoveryRequest(vec![lost_entry(&Bytes::new()); count])));
     assert!(decode(many(VALUES_MAX)).is_ok());
     let refused = [
         many(VALUES_MAX + 1),

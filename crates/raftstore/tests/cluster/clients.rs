@@ -28,7 +28,7 @@ struct Pending {
     called: u64,
     since_nanos: u64,
     store: u64,
-    life: u64,
+    incarnation: u64,
     act: Act,
     what: Waits,
 }
@@ -148,9 +148,11 @@ impl Clients {
         let header =
             Header { region: region.id, version: Some(region.epoch.version), ..Header::default() };
         let called = self.tick();
-        let (life, since_nanos, local) = (sim.node(store).life, sim.now, sim.local(store));
-        let pending =
-            |act, what| Some(Pending { key: at, called, since_nanos, store, life, act, what });
+        let (incarnation, since_nanos, local) =
+            (sim.node(store).incarnation, sim.now, sim.local(store));
+        let pending = |act, what| {
+            Some(Pending { key: at, called, since_nanos, store, incarnation, act, what })
+        };
         if self.prng.below(10) < 3 {
             let lease = reader.check(&header).ok().and_then(|()| reader.lease(local));
             if let Some(lease) = lease {
@@ -220,7 +222,8 @@ impl Clients {
     }
 
     fn look<B: Backend>(&mut self, sim: &mut Sim<B>, mut pending: Pending) -> Option<Pending> {
-        let died = !sim.is_up(pending.store) || sim.node(pending.store).life != pending.life;
+        let died =
+            !sim.is_up(pending.store) || sim.node(pending.store).incarnation != pending.incarnation;
         let id = match &mut pending.what {
             Waits::Reply(id, ..) => *id,
             Waits::Lease { .. } if died => return None,
@@ -251,7 +254,7 @@ impl Clients {
         }
         match *seen {
             Some(value) => {
-                let still = reader.still(*lease, local);
+                let still = reader.is_still_valid(*lease, local);
                 pending.act = Act::Get(value);
                 if still {
                     reader.note_reads(1);

@@ -134,17 +134,17 @@ fn leadership_goes_where_it_is_sent_and_a_lagging_receiver_times_out() {
 fn a_quiet_region_rests_and_wakes_for_a_write_or_a_lost_store() {
     let mut sim = Sim::new(3, 19);
     sim.lead(DATA, 1);
-    let resting = |sim: &mut Sim<_>| {
+    let hibernation_probe = |sim: &mut Sim<_>| {
         (1..=3).all(|store| sim.report(store, DATA).is_some_and(|report| report.hibernating))
     };
-    sim.run_until(30 * SECOND, "all rest", |sim| resting(sim));
+    sim.run_until(30 * SECOND, "all rest", |sim| hibernation_probe(sim));
     // Each asks whether it is still a member, and that wakes nobody.
     for _ in 0..50 {
         sim.run(100 * MS);
-        assert!(resting(&mut sim));
+        assert!(hibernation_probe(&mut sim));
     }
     sim.write_surely(DATA, "k", "v");
-    sim.run_until(30 * SECOND, "all rest again", |sim| resting(sim));
+    sim.run_until(30 * SECOND, "all rest again", |sim| hibernation_probe(sim));
     sim.crash(1);
     sim.run(20 * SECOND);
     assert_eq!(sim.leader(DATA), None, "nobody noticed");

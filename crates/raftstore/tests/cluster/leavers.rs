@@ -229,12 +229,12 @@ fn what_a_store_had_of_a_source_that_its_target_split_off_again_stays_until_that
         for name in ["g", "x"] {
             assert_eq!(sim.value(3, name).as_deref(), Some("v"), "{name}");
         }
-        assert!(!sim.node(3).core().unclaimed().is_empty());
+        assert!(!sim.node(3).core().orphaned_ranges().is_empty());
         sim.restart(3);
         sim.run(SECOND);
     }
     sim.settle();
-    assert!(sim.node(3).core().unclaimed().is_empty());
+    assert!(sim.node(3).core().orphaned_ranges().is_empty());
     for name in ["a", "g", "x"] {
         assert_eq!(sim.value(3, name).as_deref(), Some("v"), "{name}");
     }

@@ -132,7 +132,7 @@ fn transfer<B: Backend>(sim: &mut Sim<B>, region: RegionId) {
     change(sim, region, |_, leader, region| {
         let mut voters = region.peers.iter().filter(|peer| peer.role == PeerRole::Voter);
         match voters.find(|peer| peer.store != StoreId(leader)) {
-            Some(heir) => Admin::TransferLeader(heir.id),
+            Some(transfer_target) => Admin::TransferLeader(transfer_target.id),
             None => Admin::Wake,
         }
     });

@@ -53,7 +53,10 @@ fn a_leader_that_stood_still_beyond_its_lease_serves_nothing_by_it() {
     });
     sim.write_surely(DATA, "k", "new");
     let local = sim.local(1);
-    assert!(!held.still(lease, local), "a reply made before the pause is not sent after it");
+    assert!(
+        !held.is_still_valid(lease, local),
+        "a reply made before the pause is not sent after it"
+    );
     assert!(held.lease(local).is_none());
 }
 

@@ -19,7 +19,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 type View = <Engine as StorageEngine>::View;
 
 pub(super) async fn report(store: &StoreHandle, region: RegionId) -> Option<RegionReport> {
-    store.look(move |core: &mut Core| core.region(region)).await.flatten()
+    store.with_core(move |core: &mut Core| core.region(region)).await.flatten()
 }
 
 /// The sum of a replica once it has applied `applied_index`, at exactly the index it tells.
@@ -36,7 +36,8 @@ pub(super) async fn checksum(
     let (report, view) = loop {
         let engine = store.engine().clone();
         // Between two turns the view and the applied index belong together.
-        let found = store.look(move |core: &mut Core| Some((core.region(region)?, engine.view())));
+        let found =
+            store.with_core(move |core: &mut Core| Some((core.region(region)?, engine.view())));
         let Some((report, view)) = found.await.flatten() else {
             return Err(Status::not_found(format!("region {region} is not on this store")));
         };

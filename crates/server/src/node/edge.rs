@@ -1,10 +1,10 @@
 //! What the stores' loops, the transport and the rest of the node say to each other.
 
 use crate::members::Members;
-use crate::snapshot::Snapshots;
-use crate::store::{Engine, Outward};
+use crate::snapshot_transfer::Snapshots;
+use crate::store::{Engine, OutputSink};
 use crate::stores::Stores;
-use crate::transport::{self, BoxFuture, Closed, Deliver, Resolve, SnapshotOffer, Transport};
+use crate::transport::{self, BoxFuture, CloseReason, Deliver, Resolve, SnapshotOffer, Transport};
 use std::sync::{Arc, OnceLock};
 use stele_raftstore::{Event, Input, PeerMessage, SendSnapshot};
 use stele_types::{Error, StoreId};
@@ -49,7 +49,7 @@ impl Edge {
     }
 }
 
-impl Outward for Edge {
+impl OutputSink for Edge {
     fn send(&self, messages: Vec<PeerMessage>) {
         let (near, far): (Vec<_>, Vec<_>) =
             messages.into_iter().partition(|message| self.stores.has(message.to_store));
@@ -108,7 +108,7 @@ impl Deliver for Edge {
         Box::pin(async move { snapshots.receive(offer).await })
     }
 
-    fn closed(&self, peer: &str, why: &Closed) {
+    fn closed(&self, peer: &str, why: &CloseReason) {
         tracing::info!("connection of {peer} closed: {why}");
     }
 }

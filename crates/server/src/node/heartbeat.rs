@@ -3,9 +3,9 @@
 
 use super::edge::Edge;
 use super::ids::IdSource;
+use super::orphaned_ranges::find_owners;
 use super::split::{Sizes, Splitter};
 use super::steps;
-use super::unclaimed::find_owners;
 use crate::config::Config;
 use crate::members::Members;
 use crate::observe::counts;
@@ -170,7 +170,7 @@ impl Tasks {
     async fn reports(&self) -> Vec<(StoreId, RegionReport)> {
         let mut all = Vec::new();
         for store in self.stores.all() {
-            let found = store.look(|core| core.regions()).await.unwrap_or_default();
+            let found = store.with_core(|core| core.regions()).await.unwrap_or_default();
             all.extend(found.into_iter().map(|report| (store.id(), report)));
         }
         all

@@ -4,7 +4,7 @@ use crate::members::Members;
 use crate::store::Engine;
 use std::sync::Arc;
 use std::time::Duration;
-use stele_placement::Birth;
+use stele_placement::Bootstrap;
 use stele_proto::stele::control::v1::control_client::ControlClient;
 use stele_proto::stele::control::v1::{JoinRequest, JoinResponse, NewStore};
 use stele_raftstore::RaftStore;
@@ -43,13 +43,13 @@ pub(super) fn cluster_of(
 }
 
 /// Makes the directories the first stores of a new cluster.
-pub(super) fn found(opened: &mut Opened, birth: &Birth) -> Result<()> {
+pub(super) fn found(opened: &mut Opened, birth: &Bootstrap) -> Result<()> {
     let ids: Vec<StoreId> = birth.stores().collect();
     // The first store carries the regions and is written last: until then nothing was founded.
     for ((engine, ident), store) in opened.iter_mut().zip(ids).rev() {
         let own = StoreIdent { cluster: birth.cluster, store };
         match store {
-            StoreId(1) => RaftStore::bootstrap(&**engine, &own, &Birth::regions())?,
+            StoreId(1) => RaftStore::bootstrap(&**engine, &own, &Bootstrap::regions())?,
             _ => RaftStore::write_ident(&**engine, &own)?,
         }
         *ident = Some(own);

@@ -1,17 +1,17 @@
 //! One process: its stores, its port, and the tasks that keep it part of the cluster.
 
-mod adopt;
 mod edge;
 mod heartbeat;
 mod identity;
 mod ids;
+mod join_stores;
 mod listen;
-mod mending;
 mod open;
+pub(crate) mod orphaned_ranges;
+mod recovery;
 mod split;
 mod steps;
 mod system;
-pub(crate) mod unclaimed;
 
 pub(crate) use split::size_of;
 
@@ -31,7 +31,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use stele_placement::Birth;
+use stele_placement::Bootstrap;
 use stele_proto::keyspacepb::keyspace_server::KeyspaceServer;
 use stele_proto::meta_storagepb::meta_storage_server::MetaStorageServer;
 use stele_proto::pdpb::pd_server::PdServer;
@@ -118,7 +118,7 @@ impl Node {
             stores.add(start_store(&config, engine, ident, &clock, &edge)?);
         }
         let parts = Parts { config, cluster, address, members, stores, edge, clock };
-        lost.into_iter().try_for_each(|lost| mending::wait(lost, &parts))?;
+        lost.into_iter().try_for_each(|lost| recovery::wait(lost, &parts))?;
         let (stopping, _) = watch::channel(false);
         let placement = parts.placement(&idents);
         parts.serve(listener, placement.clone(), transport.clone(), &stopping);
@@ -192,7 +192,7 @@ impl Parts {
             self.address.clone(),
         );
         let founded = idents.iter().any(|ident| ident.store == StoreId(1));
-        let birth = founded.then(|| Birth {
+        let birth = founded.then(|| Bootstrap {
             cluster: self.cluster,
             address: self.address.clone(),
             capacities_bytes: self.capacities_bytes(),
@@ -259,7 +259,7 @@ impl Parts {
         if new.is_empty() {
             return;
         }
-        let task = adopt::Adoption {
+        let task = join_stores::StoreJoin {
             config: self.config.clone(),
             cluster: self.cluster,
             address: self.address.clone(),
@@ -301,7 +301,7 @@ fn start_store(
 }
 
 /// What opened, and what waits for copies of entries before it does.
-async fn open_all(config: &Arc<Config>) -> Result<(identity::Opened, Vec<mending::Lost>)> {
+async fn open_all(config: &Arc<Config>) -> Result<(identity::Opened, Vec<recovery::DamagedDir>)> {
     let config = config.clone();
     let open = move || {
         let (mut opened, mut waiting) = (Vec::new(), Vec::new());
@@ -311,7 +311,7 @@ async fn open_all(config: &Arc<Config>) -> Result<(identity::Opened, Vec<mending
                     let ident = RaftStore::ident(&*engine)?;
                     opened.push((engine, ident));
                 }
-                Err(error) => waiting.push(mending::begin(&config, dir, error)?),
+                Err(error) => waiting.push(recovery::begin(&config, dir, error)?),
             }
         }
         Ok((opened, waiting))
@@ -320,7 +320,7 @@ async fn open_all(config: &Arc<Config>) -> Result<(identity::Opened, Vec<mending
     tokio::task::spawn_blocking(open).await.map_err(stopped)?
 }
 
-fn idents_of(opened: &identity::Opened, lost: &[mending::Lost]) -> Vec<StoreIdent> {
+fn idents_of(opened: &identity::Opened, lost: &[recovery::DamagedDir]) -> Vec<StoreIdent> {
     let opened = opened.iter().filter_map(|(_, ident)| *ident);
     opened.chain(lost.iter().map(|lost| lost.ident)).collect()
 }
@@ -330,7 +330,7 @@ fn idents_of(opened: &identity::Opened, lost: &[mending::Lost]) -> Vec<StoreIden
 async fn belong(
     config: &Config,
     opened: &mut identity::Opened,
-    lost: &[mending::Lost],
+    lost: &[recovery::DamagedDir],
     members: &Members,
     address: &str,
 ) -> Result<ClusterId> {
@@ -341,7 +341,7 @@ async fn belong(
         let capacities_bytes =
             opened.iter().map(|(engine, _)| engine.stats().device_bytes).collect();
         let cluster = ClusterId(random() | 1);
-        let birth = Birth { cluster, address: address.to_owned(), capacities_bytes };
+        let birth = Bootstrap { cluster, address: address.to_owned(), capacities_bytes };
         identity::found(opened, &birth)?;
         return Ok(cluster);
     }

@@ -4,14 +4,14 @@ use crate::config::Config;
 use crate::store::{Core, Engine};
 use std::path::Path;
 use std::sync::Arc;
-use stele_engine::{GcOptions, Mending, Options as EngineOptions, PolicyKind, Replay};
+use stele_engine::{GcOptions, Options as EngineOptions, PolicyKind, RecoveringStore, Replay};
 use stele_raftstore::{Now, Options, RaftStore};
 use stele_types::{Clock, Result, StoreId, StoreIdent};
 use stele_vfs::{RealVfs, SystemClock};
 
 /// What must be mended in a directory that did not open, if that is what it takes.
-pub(super) fn mending(config: &Config, dir: &Path) -> Result<Option<Mending>> {
-    Mending::begin(Arc::new(RealVfs::new()), dir, &engine_options(config))
+pub(super) fn mending(config: &Config, dir: &Path) -> Result<Option<RecoveringStore>> {
+    RecoveringStore::begin(Arc::new(RealVfs::new()), dir, &engine_options(config))
 }
 
 /// Opens one directory. A new one is marked with `drawn`, a number no other directory has: it goes

@@ -143,7 +143,7 @@ fn families(stores: &Stores) -> Vec<Family> {
 
 /// What was damaged, and the search for it.
 fn repairs(stores: &Stores) -> Vec<Family> {
-    let mut repair = family("repair_values", "counter", "Values found unreadable, and mended");
+    let mut repair = family("repair_values", "counter", "Values found unreadable, and repaired");
     let mut lost =
         family("lost_values", "gauge", "Values that can't be read now, as far as noticed");
     let mut scrubbed = family("scrubbed_bytes", "counter", "Bytes looked at in search of damage");
@@ -152,7 +152,7 @@ fn repairs(stores: &Stores) -> Vec<Family> {
         let (id, own) = (store.id(), format!("store=\"{}\"", store.id()));
         let repaired = store.engine().repair_stats();
         repair.samples.push((label(id, "what", "found"), repaired.found as f64));
-        repair.samples.push((label(id, "what", "mended"), repaired.mended as f64));
+        repair.samples.push((label(id, "what", "repaired"), repaired.repaired as f64));
         lost.samples.push((own.clone(), repaired.lost as f64));
         let scrub = store.engine().scrub_stats();
         scrubbed.samples.push((own.clone(), scrub.bytes as f64));

@@ -3,7 +3,9 @@
 use super::forward::led_calls;
 use super::{PlacementService, refused, wire};
 use std::sync::Arc;
-use stele_placement::{Cluster, Led, Millis, NodeReport, OperatorId, Refused, Report, StoreReport};
+use stele_placement::{
+    Cluster, LeaderState, Millis, NodeReport, OperatorId, Refused, Report, StoreReport,
+};
 use stele_proto::stele::control::v1::{
     HeartbeatRequest, HeartbeatResponse, OperatorOutcome, StrayPeer,
 };
@@ -30,16 +32,16 @@ impl PlacementService {
             version: request.version.clone(),
             started_at: request.started_at,
         };
-        let changes = self.look(|led| led.cluster.plan_heard(&node, &reports)).await?;
+        let changes = self.read_state(|led| led.cluster.plan_heartbeat(&node, &reports)).await?;
         if !changes.map_err(refused)?.is_empty() {
             let (node, reports) = (node.clone(), reports.clone());
             let plan = move |cluster: &Cluster, _| {
-                Ok(((), cluster.plan_heard(&node, &reports).map_err(refused)?))
+                Ok(((), cluster.plan_heartbeat(&node, &reports).map_err(refused)?))
             };
-            self.decide(plan).await?;
+            self.commit_decision(plan).await?;
         }
-        self.touch(|led| {
-            for stale in led.take_in(report_of(&node, &reports, &request), now) {
+        self.update_state(|led| {
+            for stale in led.accept_report(report_of(&node, &reports, &request), now) {
                 tracing::debug!("report of {}: {stale}", request.address);
             }
             self.answer(led, &request, now)
@@ -47,9 +49,14 @@ impl PlacementService {
         .await
     }
 
-    fn answer(&self, led: &mut Led, request: &HeartbeatRequest, now: Millis) -> HeartbeatResponse {
+    fn answer(
+        &self,
+        led: &mut LeaderState,
+        request: &HeartbeatRequest,
+        now: Millis,
+    ) -> HeartbeatResponse {
         let stores: Vec<StoreId> = request.stores.iter().map(|store| StoreId(store.id)).collect();
-        let told = led.tell(&request.address, &stores, now);
+        let told = led.reply_to(&request.address, &stores, now);
         let members_version = led.cluster.members_version();
         let known = request.members_version == members_version;
         HeartbeatResponse {
@@ -92,7 +99,7 @@ fn refused_step(outcome: &OperatorOutcome) -> Option<Refused> {
 }
 
 /// The stray with the epoch that is without it, if its region has one.
-fn gone(led: &Led, stray: &StrayPeer) -> Option<StrayPeer> {
+fn gone(led: &LeaderState, stray: &StrayPeer) -> Option<StrayPeer> {
     let epoch = RegionEpoch { conf_version: stray.conf_version, version: stray.version };
     let (region, peer) = (RegionId(stray.region_id), PeerId(stray.peer_id));
     let later = led.cluster.left_behind(region, peer, epoch)?;

@@ -13,7 +13,7 @@ impl PlacementService {
     /// The region that holds a key.
     pub async fn region_by_key(self: &Arc<Self>, key: &[u8]) -> Result<Option<RegionInfo>, Status> {
         if self.leads() {
-            return self.look(|led| led.cluster.regions().by_key(key).cloned()).await;
+            return self.read_state(|led| led.cluster.regions().by_key(key).cloned()).await;
         }
         let start_key = Bytes::copy_from_slice(key);
         let request = ListRegionsRequest { start_key, limit: 1, ..Default::default() };
@@ -27,7 +27,7 @@ impl PlacementService {
         key: &[u8],
     ) -> Result<Option<RegionInfo>, Status> {
         if self.leads() {
-            return self.look(|led| led.cluster.regions().before_key(key).cloned()).await;
+            return self.read_state(|led| led.cluster.regions().before_key(key).cloned()).await;
         }
         let start_key = Bytes::copy_from_slice(key);
         let request = ListRegionsRequest { start_key, previous: true, ..Default::default() };
@@ -42,7 +42,7 @@ impl PlacementService {
     ) -> Result<Option<RegionInfo>, Status> {
         let is_data = |info: &RegionInfo| info.region.kind == RegionKind::Data;
         if self.leads() {
-            let found = self.look(|led| led.cluster.regions().get(id).cloned()).await?;
+            let found = self.read_state(|led| led.cluster.regions().get(id).cloned()).await?;
             return Ok(found.filter(is_data));
         }
         let request = ListRegionsRequest { region_id: id.0, ..Default::default() };
@@ -58,10 +58,10 @@ impl PlacementService {
     ) -> Result<Vec<RegionInfo>, Status> {
         let limit = if limit == 0 { usize::MAX } else { limit };
         if self.leads() {
-            let scan = |led: &stele_placement::Led| {
+            let scan = |led: &stele_placement::LeaderState| {
                 led.cluster.regions().in_range(range).take(limit).cloned().collect()
             };
-            return self.look(scan).await;
+            return self.read_state(scan).await;
         }
         let mut out: Vec<RegionInfo> = Vec::new();
         let mut next = Some(range.start.clone());

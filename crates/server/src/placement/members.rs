@@ -4,7 +4,7 @@ use super::forward::led_calls;
 use super::{PlacementService, wire};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use stele_placement::{Cluster, Led, NewStore};
+use stele_placement::{Cluster, LeaderState, NewStore};
 use stele_proto::stele::control::v1::{
     AllocIdsRequest, AllocIdsResponse, JoinRequest, JoinResponse, Member, MemberStore,
     MembersResponse,
@@ -24,11 +24,13 @@ impl PlacementService {
         let address = request.address;
         let refused = |error: stele_types::Error| Status::invalid_argument(error.to_string());
         let ids = self
-            .decide(move |cluster, _| cluster.plan_join(&address, &stores).map_err(refused))
+            .commit_decision(move |cluster, _| {
+                cluster.plan_join(&address, &stores).map_err(refused)
+            })
             .await?;
         let now = self.now();
-        self.touch(|led| {
-            led.cluster.hear_joined(&ids, now);
+        self.update_state(|led| {
+            led.cluster.record_join(&ids, now);
             JoinResponse {
                 cluster_id: self.cluster.0,
                 store_ids: ids.iter().map(|id| id.0).collect(),
@@ -50,7 +52,7 @@ impl PlacementService {
     pub fn members(&self) -> Option<MembersResponse> {
         let term = self.system.leader_term()?;
         let led = self.led.read();
-        let led: &Led = led.as_ref().filter(|led| led.term == term)?;
+        let led: &LeaderState = led.as_ref().filter(|led| led.term == term)?;
         Some(MembersResponse {
             cluster_id: self.cluster.0,
             members_version: led.cluster.members_version(),

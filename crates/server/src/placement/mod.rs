@@ -6,7 +6,7 @@
 
 mod forward;
 mod heartbeat;
-mod led;
+mod leader;
 mod lookup;
 mod members;
 mod operators;
@@ -23,7 +23,7 @@ use bytes::Bytes;
 use forward::Forward;
 use parking_lot::RwLock;
 use std::sync::Arc;
-use stele_placement::{Birth, Cluster, Led, Millis, PairChange};
+use stele_placement::{Bootstrap, Cluster, LeaderState, Millis, PairChange};
 use stele_types::{Clock, ClusterId, Error, Result, Term, mutant};
 use stele_vfs::SystemClock;
 use tonic::{Code, Status};
@@ -59,9 +59,9 @@ pub trait System: Send + Sync + 'static {
 pub struct PlacementService {
     cluster: ClusterId,
     system: Arc<dyn System>,
-    birth: Option<Birth>,
+    birth: Option<Bootstrap>,
     clock: Arc<dyn Clock>,
-    led: RwLock<Option<Led>>,
+    led: RwLock<Option<LeaderState>>,
     /// Held by whoever changes the state: one proposal at a time.
     writer: tokio::sync::Mutex<()>,
     forward: Forward,
@@ -69,7 +69,7 @@ pub struct PlacementService {
 
 impl PlacementService {
     /// The service of a node. With `birth`, the node founded the cluster: it puts the first pairs.
-    pub fn new(cluster: ClusterId, system: Arc<dyn System>, birth: Option<Birth>) -> Arc<Self> {
+    pub fn new(cluster: ClusterId, system: Arc<dyn System>, birth: Option<Bootstrap>) -> Arc<Self> {
         Self::with_clock(cluster, system, birth, Arc::new(SystemClock::new()))
     }
 
@@ -77,7 +77,7 @@ impl PlacementService {
     pub fn with_clock(
         cluster: ClusterId,
         system: Arc<dyn System>,
-        birth: Option<Birth>,
+        birth: Option<Bootstrap>,
         clock: Arc<dyn Clock>,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -118,7 +118,7 @@ impl PlacementService {
             return Ok(term);
         }
         let cluster = self.load(term).await.map_err(|error| unavailable(&error))?;
-        *self.led.write() = Some(Led::new(term, cluster));
+        *self.led.write() = Some(LeaderState::new(term, cluster));
         tracing::info!("leads the placement group in term {term}");
         Ok(term)
     }
@@ -148,7 +148,7 @@ impl PlacementService {
     }
 
     /// Looks at the state of the term this node leads in.
-    async fn look<T>(&self, look: impl FnOnce(&Led) -> T) -> Result<T, Status> {
+    async fn read_state<T>(&self, look: impl FnOnce(&LeaderState) -> T) -> Result<T, Status> {
         let term = self.lead().await?;
         let led = self.led.read();
         let led = led.as_ref().filter(|led| led.term == term);
@@ -156,7 +156,10 @@ impl PlacementService {
     }
 
     /// Changes what is in memory only: reports and operators.
-    async fn touch<T>(&self, touch: impl FnOnce(&mut Led) -> T) -> Result<T, Status> {
+    async fn update_state<T>(
+        &self,
+        touch: impl FnOnce(&mut LeaderState) -> T,
+    ) -> Result<T, Status> {
         let term = self.lead().await?;
         let mut led = self.led.write();
         let led = led.as_mut().filter(|led| led.term == term);
@@ -165,7 +168,7 @@ impl PlacementService {
 
     /// Makes a decision: `plan` says what to change and what to answer then. It is made to the end
     /// even if the caller goes away: else nobody would know what is persisted.
-    async fn decide<T: Send + 'static>(
+    async fn commit_decision<T: Send + 'static>(
         self: &Arc<Self>,
         plan: impl FnOnce(&Cluster, Millis) -> Result<(T, Vec<PairChange>), Status> + Send + 'static,
     ) -> Result<T, Status> {
@@ -227,7 +230,7 @@ impl PlacementService {
         let Err(status) = answer else { return answer };
         let may_change = [Code::FailedPrecondition, Code::NotFound].contains(&status.code());
         let now = self.now();
-        if !may_change || self.look(|led| led.cluster.is_settled(now)).await? {
+        if !may_change || self.read_state(|led| led.cluster.is_settled(now)).await? {
             return Err(status);
         }
         Err(forward::ask_again(&status))

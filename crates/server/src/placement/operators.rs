@@ -7,7 +7,9 @@ use std::sync::Arc;
 use stele_placement::operator::plan;
 use stele_placement::schedule::load::Loads;
 use stele_placement::schedule::merge;
-use stele_placement::{Finished, Kind, Led, Millis, NotAdmitted, Operator, RegionInfo, Step, View};
+use stele_placement::{
+    Finished, Kind, LeaderState, Millis, NotAdmitted, Operator, RegionInfo, Step, View,
+};
 use stele_proto::stele::control::v1::{
     CancelOperatorRequest, CancelOperatorResponse, ListOperatorsRequest, ListOperatorsResponse,
     MergeRequest, MoveRequest, OperatorAccepted, OperatorInfo, OperatorState, SplitRequest,
@@ -48,7 +50,7 @@ impl PlacementService {
             [0, operator.region.0].contains(&request.region_id)
                 && [0, operator.id.0].contains(&request.operator_id)
         };
-        self.touch(|led| {
+        self.update_state(|led| {
             led.operators.advance(&led.cluster, now);
             let ended = led.operators.ended().filter(|_| request.ended);
             let ended =
@@ -65,7 +67,7 @@ impl PlacementService {
         request: CancelOperatorRequest,
     ) -> Result<CancelOperatorResponse, Status> {
         let now = self.now();
-        self.touch(|led| {
+        self.update_state(|led| {
             let is_meant = |operator: &&Operator| match request.operator_id {
                 0 => operator.region.0 == request.region_id,
                 id => operator.id.0 == id,
@@ -85,7 +87,7 @@ impl PlacementService {
         request: TransferRequest,
     ) -> Result<OperatorAccepted, Status> {
         let store = StoreId(request.to_store);
-        let plan = |led: &Led| {
+        let plan = |led: &LeaderState| {
             let info = region(led, request.region_id)?;
             let to = peer_on(info, store)?;
             planned(info, vec![Step::Transfer(to)])
@@ -96,7 +98,7 @@ impl PlacementService {
     async fn move_here(self: &Arc<Self>, request: MoveRequest) -> Result<OperatorAccepted, Status> {
         let (from, to) = (StoreId(request.from_store), StoreId(request.to_store));
         let now = self.now();
-        let plan = |led: &Led| {
+        let plan = |led: &LeaderState| {
             let info = region(led, request.region_id)?;
             let old = peer_on(info, from)?;
             if info.region.peer_on(to).is_some() {
@@ -114,7 +116,7 @@ impl PlacementService {
         self: &Arc<Self>,
         request: SplitRequest,
     ) -> Result<OperatorAccepted, Status> {
-        let plan = |led: &Led| {
+        let plan = |led: &LeaderState| {
             let info = region(led, request.region_id)?;
             check_keys(info, &request.keys)?;
             let (keys, new) = (request.keys.clone(), Vec::new());
@@ -128,7 +130,7 @@ impl PlacementService {
         request: MergeRequest,
     ) -> Result<OperatorAccepted, Status> {
         let now = self.now();
-        let plan = |led: &Led| {
+        let plan = |led: &LeaderState| {
             let source = region(led, request.source_region)?;
             let target = region(led, request.target_region)?;
             let view = View { cluster: &led.cluster, operators: &led.operators, now };
@@ -138,14 +140,14 @@ impl PlacementService {
                     source.region.id, target.region.id
                 )));
             }
-            let operator = merge::merge(&view, source, target, Kind::Hand, REASON.into());
+            let operator = merge::merge(&view, source, target, Kind::Manual, REASON.into());
             operator.ok_or_else(|| Status::internal("a merge without steps"))
         };
         accepted(self.order(plan).await)
     }
 }
 
-fn region(led: &Led, id: u64) -> Result<&RegionInfo, Status> {
+fn region(led: &LeaderState, id: u64) -> Result<&RegionInfo, Status> {
     let known = led.cluster.regions().get(RegionId(id));
     known.ok_or_else(|| Status::not_found(format!("there is no region {id}")))
 }
@@ -156,7 +158,7 @@ fn peer_on(info: &RegionInfo, store: StoreId) -> Result<Peer, Status> {
 }
 
 fn planned(info: &RegionInfo, steps: Vec<Step>) -> Result<Operator, Status> {
-    let operator = plan::operator(info, Kind::Hand, steps, REASON);
+    let operator = plan::operator(info, Kind::Manual, steps, REASON);
     operator.ok_or_else(|| Status::failed_precondition("there is nothing to do"))
 }
 
@@ -190,7 +192,7 @@ pub(super) fn not_admitted(why: NotAdmitted) -> Status {
     }
 }
 
-fn running_info(led: &Led, operator: &Operator, now: Millis) -> OperatorInfo {
+fn running_info(led: &LeaderState, operator: &Operator, now: Millis) -> OperatorInfo {
     let waits = led.operators.waits_for(&led.cluster, operator.region, now);
     let detail = waits.or_else(|| operator.refusal.clone()).unwrap_or_default();
     info(operator, OperatorState::Running, detail, now)

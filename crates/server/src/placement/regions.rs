@@ -4,7 +4,7 @@ use super::forward::led_calls;
 use super::{PlacementService, wire};
 use bytes::Bytes;
 use std::sync::Arc;
-use stele_placement::{Led, Millis, RegionInfo};
+use stele_placement::{LeaderState, Millis, RegionInfo};
 use stele_proto::stele::control::v1::{
     self as control, ListRegionsRequest, ListRegionsResponse, RegionFilter,
 };
@@ -25,11 +25,11 @@ impl PlacementService {
         request: ListRegionsRequest,
     ) -> Result<ListRegionsResponse, Status> {
         let now = self.now();
-        self.look(|led| list(led, &request, now)).await
+        self.read_state(|led| list(led, &request, now)).await
     }
 }
 
-fn list(led: &Led, request: &ListRegionsRequest, now: Millis) -> ListRegionsResponse {
+fn list(led: &LeaderState, request: &ListRegionsRequest, now: Millis) -> ListRegionsResponse {
     let regions = led.cluster.regions();
     let one = |info: Option<&RegionInfo>| ListRegionsResponse {
         regions: info.map(|info| entry(led, info, now)).into_iter().collect(),
@@ -57,7 +57,7 @@ fn list(led: &Led, request: &ListRegionsRequest, now: Millis) -> ListRegionsResp
     ListRegionsResponse { regions, next_key }
 }
 
-fn entry(led: &Led, info: &RegionInfo, now: Millis) -> control::RegionInfo {
+fn entry(led: &LeaderState, info: &RegionInfo, now: Millis) -> control::RegionInfo {
     let age = info.reported.map(|at| i64::try_from(now.since(at)).unwrap_or(i64::MAX));
     let operator = led.operators.of(info.region.id);
     control::RegionInfo {
@@ -67,7 +67,7 @@ fn entry(led: &Led, info: &RegionInfo, now: Millis) -> control::RegionInfo {
     }
 }
 
-fn matches(led: &Led, request: &ListRegionsRequest, info: &RegionInfo) -> bool {
+fn matches(led: &LeaderState, request: &ListRegionsRequest, info: &RegionInfo) -> bool {
     let region = &info.region;
     if request.store_id != 0 && region.peer_on(StoreId(request.store_id)).is_none() {
         return false;

@@ -25,7 +25,7 @@ impl PlacementService {
         let wanted: Vec<&Setting> = SETTINGS.iter().filter(is_wanted).collect();
         if self.leads() {
             let items = |config: &Config| wanted.iter().map(|s| item(s, config)).collect();
-            return self.look(|led| items(led.cluster.config())).await;
+            return self.read_state(|led| items(led.cluster.config())).await;
         }
         let from = RequestHeader { forwarded, ..RequestHeader::default() };
         let (mut client, header) = self.pass_on(Some(&from))?;
@@ -62,8 +62,8 @@ impl PlacementService {
         let plan = move |cluster: &Cluster, _| {
             Ok(((), cluster.plan_setting(setting.name, number).map_err(refused)?))
         };
-        self.decide(plan).await?;
-        self.look(|led| item(setting, led.cluster.config())).await
+        self.commit_decision(plan).await?;
+        self.read_state(|led| item(setting, led.cluster.config())).await
     }
 }
 

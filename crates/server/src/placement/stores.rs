@@ -4,7 +4,7 @@ use super::forward::led_calls;
 use super::{PlacementService, refused, wire};
 use std::collections::HashMap;
 use std::sync::Arc;
-use stele_placement::{DrainGoal, Heard, Led, Liveness, Millis, Store, StoreState};
+use stele_placement::{DrainGoal, Heard, LeaderState, Liveness, Millis, Store, StoreState};
 use stele_proto::stele::control::v1::{
     GetStoreProgressRequest, ListStoresRequest, ListStoresResponse, SetStoreStateRequest,
     StoreAction, StoreInfo, StoreProgress, StoreStats,
@@ -32,7 +32,7 @@ impl PlacementService {
     ) -> Result<ListStoresResponse, Status> {
         let now = self.now();
         let cluster_id = self.cluster.0;
-        self.look(|led| {
+        self.read_state(|led| {
             let is_wanted = |store: &&Store| match request.ids.is_empty() {
                 true => store.state != StoreState::Tombstone,
                 false => request.ids.contains(&store.id.0),
@@ -68,7 +68,7 @@ impl PlacementService {
         let plan = move |cluster: &stele_placement::Cluster, now| {
             Ok(((), cluster.plan_state(store, goal, now).map_err(refused)?))
         };
-        self.decide(plan).await?;
+        self.commit_decision(plan).await?;
         self.progress_of(store).await
     }
 
@@ -82,7 +82,7 @@ impl PlacementService {
     }
 
     async fn known_store(&self, store: StoreId) -> Result<(), Status> {
-        match self.look(|led| led.cluster.store(store).is_some()).await? {
+        match self.read_state(|led| led.cluster.store(store).is_some()).await? {
             true => Ok(()),
             false => Err(Status::not_found(format!("there is no store {store}"))),
         }
@@ -90,7 +90,7 @@ impl PlacementService {
 
     async fn progress_of(&self, store: StoreId) -> Result<StoreProgress, Status> {
         let now = self.now();
-        self.touch(|led| {
+        self.update_state(|led| {
             led.cluster.note_drains(now);
             progress(led, store, now)
         })
@@ -98,7 +98,7 @@ impl PlacementService {
     }
 }
 
-fn progress(led: &Led, store: StoreId, now: Millis) -> StoreProgress {
+fn progress(led: &LeaderState, store: StoreId, now: Millis) -> StoreProgress {
     let state = led.cluster.store(store).map(|store| store.state).unwrap_or_default();
     let leads = |info: &&stele_placement::RegionInfo| {
         info.leader.is_some_and(|leader| leader.store == store)
@@ -125,7 +125,7 @@ fn progress(led: &Led, store: StoreId, now: Millis) -> StoreProgress {
     out
 }
 
-fn count(led: &Led) -> Counts {
+fn count(led: &LeaderState) -> Counts {
     let mut counts = Counts::new();
     for info in led.cluster.regions().iter() {
         for peer in &info.region.peers {
@@ -138,7 +138,7 @@ fn count(led: &Led) -> Counts {
     counts
 }
 
-fn info(led: &Led, counts: &Counts, store: &Store, now: Millis) -> StoreInfo {
+fn info(led: &LeaderState, counts: &Counts, store: &Store, now: Millis) -> StoreInfo {
     let (region_count, leader_count) = counts.get(&store.id).copied().unwrap_or_default();
     let report = &store.report;
     let stats = StoreStats {

@@ -4,7 +4,7 @@
 mod append_times;
 mod inbox;
 mod maintain;
-mod turn;
+mod store_loop;
 
 use crate::load::LoadSamples;
 use crate::threads::Thread;
@@ -30,7 +30,7 @@ pub type Engine = stele_engine::Store;
 pub type Core = RaftStore<Engine>;
 
 /// What a store's loop hands to the rest of the node. Called on the loop's thread: never waits.
-pub trait Outward: Send + Sync {
+pub trait OutputSink: Send + Sync {
     /// Messages for peers, in order.
     fn send(&self, messages: Vec<PeerMessage>);
     /// A region to be streamed to a peer.
@@ -63,7 +63,7 @@ impl StoreHandle {
         engine: Arc<Engine>,
         core: Core,
         clock: Arc<dyn Clock>,
-        outward: Arc<dyn Outward>,
+        outward: Arc<dyn OutputSink>,
         pending_bytes_max: u64,
     ) -> Result<Arc<Self>> {
         let inbox = Arc::new(Inbox::new(pending_bytes_max));
@@ -71,7 +71,7 @@ impl StoreHandle {
         let readers = core.readers();
         let wants_checkpoint = Arc::new(AtomicBool::new(false));
         let appends = Arc::new(AppendTimes::default());
-        let turn = turn::Turn {
+        let turn = store_loop::StoreLoop {
             appends: appends.clone(),
             core,
             engine: engine.clone(),
@@ -211,7 +211,7 @@ impl StoreHandle {
     }
 
     /// What `look` finds in the core between two turns; `None` when the loop has ended.
-    pub async fn look<T: Send + 'static>(
+    pub async fn with_core<T: Send + 'static>(
         &self,
         look: impl FnOnce(&mut Core) -> T + Send + 'static,
     ) -> Option<T> {

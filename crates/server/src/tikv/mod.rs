@@ -66,7 +66,7 @@ impl TikvService {
         kind: Kind,
         work: impl Fn() -> F,
     ) -> Result<T, Failure> {
-        let mended = async {
+        let repaired = async {
             for _ in 0..MEND_TRIES {
                 match work().await {
                     Err(Failure::Damaged(_)) => tokio::time::sleep(MEND_PAUSE).await,
@@ -75,7 +75,7 @@ impl TikvService {
             }
             work().await
         };
-        self.timed(kind, 1, mended, |_| None).await
+        self.timed(kind, 1, repaired, |_| None).await
     }
 
     /// So many writes that are done as one.

@@ -55,7 +55,7 @@ pub fn leased_view(target: &Target) -> Result<Option<View>, Failure> {
     let now = || target.store.clock().monotonic_nanos();
     let Some(lease) = target.reader.lease(now()) else { return Ok(None) };
     let view = taken(target)?;
-    Ok(target.reader.still(lease, now()).then_some(view))
+    Ok(target.reader.is_still_valid(lease, now()).then_some(view))
 }
 
 fn taken(target: &Target) -> Result<View, Failure> {

@@ -111,7 +111,7 @@ pub async fn batch_put(stores: &Stores, request: &RawBatchPutRequest) -> Result<
     }
     let mut entries = Entries::new(stores, &target, false);
     for (pair, ttl) in request.pairs.iter().zip(ttls) {
-        entries.make_room(pair.key.len() + pair.value.len() + OP_OVERHEAD_BYTES).await?;
+        entries.propose_if_full(pair.key.len() + pair.value.len() + OP_OVERHEAD_BYTES).await?;
         let key = family.engine_key(&pair.key);
         entries.command.put(&key, &pair.value, expiry(&target, ttl)).map_err(invalid)?;
     }
@@ -130,7 +130,7 @@ pub async fn batch_delete(
     }
     let mut entries = Entries::new(stores, &target, true);
     for key in &request.keys {
-        entries.make_room(key.len() + OP_OVERHEAD_BYTES).await?;
+        entries.propose_if_full(key.len() + OP_OVERHEAD_BYTES).await?;
         entries.command.delete(&family.engine_key(key)).map_err(invalid)?;
     }
     entries.finish().await
@@ -152,7 +152,7 @@ impl<'a> Entries<'a> {
     }
 
     /// Proposes what is collected if `bytes` more would make it too large.
-    async fn make_room(&mut self, bytes: usize) -> Result<(), Failure> {
+    async fn propose_if_full(&mut self, bytes: usize) -> Result<(), Failure> {
         let fits = self.command.encoded_bytes() + bytes <= self.entry_bytes_max;
         if fits || self.command.is_empty() { Ok(()) } else { self.propose().await }
     }

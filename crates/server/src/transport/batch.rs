@@ -1,7 +1,7 @@
 //! Many messages in one write. Heads are encoded into one buffer, large payloads stay where they
 //! are: the kernel gathers both.
 
-use super::closed::Closed;
+use super::closed::CloseReason;
 use super::frame::{self, HEADER_BYTES, Kind};
 use super::hello::Lane;
 use bytes::Bytes;
@@ -128,7 +128,7 @@ impl Batch {
         &self,
         stream: &mut OwnedWriteHalf,
         stall_max: Duration,
-    ) -> Result<usize, Closed> {
+    ) -> Result<usize, CloseReason> {
         let (mut next, mut skip, mut calls) = (0, 0, 0);
         while self.part(next).is_some() {
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
@@ -140,10 +140,10 @@ impl Batch {
             }
             let write = stream.write_vectored(&slices[..count]);
             let written = tokio::time::timeout(stall_max, write).await;
-            let written = written.map_err(|_| Closed::Stalled)??;
+            let written = written.map_err(|_| CloseReason::Stalled)??;
             calls += 1;
             if written == 0 {
-                return Err(Closed::Io(io::ErrorKind::WriteZero.into()));
+                return Err(CloseReason::Io(io::ErrorKind::WriteZero.into()));
             }
             skip += written;
             while let Some(part) = self.part(next).filter(|part| skip >= part.len()) {

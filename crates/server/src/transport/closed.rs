@@ -6,7 +6,7 @@ use stele_types::StoreId;
 
 /// Why a node did not want a connection. The numbers are the wire's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unwanted {
+pub enum RejectReason {
     /// It belongs to another cluster.
     OtherCluster = 1,
     /// The stores that are asked for are not at this address.
@@ -19,7 +19,7 @@ pub enum Unwanted {
     TooMany = 5,
 }
 
-impl Unwanted {
+impl RejectReason {
     const ALL: [Self; 5] = [
         Self::OtherCluster,
         Self::StoreElsewhere,
@@ -45,7 +45,7 @@ impl Unwanted {
 
 /// Why a connection ended, or never began.
 #[derive(Debug)]
-pub enum Closed {
+pub enum CloseReason {
     /// The address could not be reached.
     Dial(io::Error),
     /// Nobody knows an address of the store.
@@ -63,14 +63,14 @@ pub enum Closed {
     /// The other side sent a message that cannot be one.
     Unreadable(stele_types::Error),
     /// The connection is not wanted, and why in words.
-    Refused(Unwanted, String),
+    Refused(RejectReason, String),
     /// A snapshot is not wanted, or was not taken.
     Declined(String),
     /// A test cut it.
     Cut,
 }
 
-impl Closed {
+impl CloseReason {
     /// All labels, in the order of their numbers.
     pub const LABELS: [&'static str; 14] = [
         "dial",
@@ -112,7 +112,7 @@ impl Closed {
     }
 }
 
-impl fmt::Display for Closed {
+impl fmt::Display for CloseReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Dial(error) => write!(f, "cannot connect: {error}"),
@@ -130,9 +130,9 @@ impl fmt::Display for Closed {
     }
 }
 
-impl std::error::Error for Closed {}
+impl std::error::Error for CloseReason {}
 
-impl From<io::Error> for Closed {
+impl From<io::Error> for CloseReason {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }

@@ -1,6 +1,6 @@
 //! One connection: frames come in, frames go out.
 
-use super::closed::Closed;
+use super::closed::CloseReason;
 use super::frame::{self, Frame, Frames, Kind};
 use super::hello::{self, HELLO_BYTES_MAX, Hello, Lane, MAGIC};
 use super::shared::Shared;
@@ -19,14 +19,14 @@ pub struct Reader {
 
 impl Reader {
     /// Reads the next frame. When the future is dropped no byte is lost.
-    pub async fn next(&mut self, stats: &Stats) -> Result<Frame, Closed> {
+    pub async fn next(&mut self, stats: &Stats) -> Result<Frame, CloseReason> {
         loop {
             if let Some(frame) = self.frames.take()? {
                 return Ok(frame);
             }
             let bytes = self.stream.read_buf(self.frames.room()).await?;
             if bytes == 0 {
-                return Err(Closed::Ended);
+                return Err(CloseReason::Ended);
             }
             Stats::add(&stats.bytes_received, bytes);
         }
@@ -44,7 +44,7 @@ impl Reader {
 }
 
 /// Takes a connection's halves; frames are bounded as before a hello.
-pub fn split(stream: TcpStream) -> Result<(Reader, OwnedWriteHalf), Closed> {
+pub fn split(stream: TcpStream) -> Result<(Reader, OwnedWriteHalf), CloseReason> {
     stream.set_nodelay(true)?;
     let (read, write) = stream.into_split();
     Ok((Reader { stream: read, frames: Frames::new(HELLO_BYTES_MAX) }, write))
@@ -56,16 +56,16 @@ pub async fn dial(
     address: &str,
     lane: Lane,
     wanted: &[StoreId],
-) -> Result<(Reader, OwnedWriteHalf), Closed> {
+) -> Result<(Reader, OwnedWriteHalf), CloseReason> {
     if shared.cuts.blocks_out(wanted) || shared.cuts.blocks_in(wanted) {
-        return Err(Closed::Cut);
+        return Err(CloseReason::Cut);
     }
     let identity = &shared.identity;
     let mut hello = Hello::new(lane, identity.cluster, &identity.address);
     hello.from = shared.own.read().clone();
     hello.wanted = wanted.to_vec();
     let greet = async {
-        let stream = TcpStream::connect(address).await.map_err(Closed::Dial)?;
+        let stream = TcpStream::connect(address).await.map_err(CloseReason::Dial)?;
         let (mut reader, mut writer) = split(stream)?;
         let greeting = [&MAGIC, &frame::whole(Kind::Hello, &hello.encode())[..]].concat();
         writer.write_all(&greeting).await?;
@@ -75,12 +75,12 @@ pub async fn dial(
                 Kind::Welcome => return Ok((reader, writer)),
                 Kind::Refused => return Err(hello::read_refused(&answer.body)),
                 Kind::Alive => {}
-                _ => return Err(Closed::Malformed("a hello is answered by something else")),
+                _ => return Err(CloseReason::Malformed("a hello is answered by something else")),
             }
         }
     };
     let connected = timeout(shared.options.dial_timeout, greet).await;
-    let connected = connected.map_err(|_| Closed::Silent)??;
+    let connected = connected.map_err(|_| CloseReason::Silent)??;
     Stats::add(&shared.stats.connections_out, 1);
     Ok(connected)
 }
@@ -90,7 +90,7 @@ pub async fn heard(
     shared: &Shared,
     stores: &[StoreId],
     reader: &mut Reader,
-) -> Result<Frame, Closed> {
+) -> Result<Frame, CloseReason> {
     let mut heard = async || {
         loop {
             let frame = reader.next(&shared.stats).await;
@@ -105,7 +105,7 @@ pub async fn heard(
         match timeout(shared.options.silence_max, heard()).await {
             Ok(frame) => return frame,
             Err(_) if mutant::active("server.silence_ignored") => {}
-            Err(_) => return Err(Closed::Silent),
+            Err(_) => return Err(CloseReason::Silent),
         }
     }
 }

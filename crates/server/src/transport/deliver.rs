@@ -1,7 +1,7 @@
 //! What the transport asks of its owner.
 
-use super::closed::Closed;
-use super::snapshot::SnapshotOffer;
+use super::closed::CloseReason;
+use super::snapshot_stream::SnapshotOffer;
 use std::future::Future;
 use std::pin::Pin;
 use stele_raftstore::PeerMessage;
@@ -40,5 +40,5 @@ pub trait Deliver: Send + Sync {
     fn snapshot(&self, offer: SnapshotOffer) -> BoxFuture<'static, ()>;
 
     /// A connection from or to `remote` ended, for the log.
-    fn closed(&self, _remote: &str, _reason: &Closed) {}
+    fn closed(&self, _remote: &str, _reason: &CloseReason) {}
 }

@@ -7,7 +7,7 @@
 //! `length` counts the bytes of `body` and `crc` is its CRC-32C. `check` is the low three
 //! bytes of the CRC-32C of the nine bytes before it, so that a damaged length is never followed.
 
-use super::closed::Closed;
+use super::closed::CloseReason;
 use bytes::{Buf, Bytes, BytesMut};
 use stele_types::checksum::crc32c;
 use stele_types::mutant;
@@ -142,7 +142,7 @@ impl Frames {
     }
 
     /// The next whole frame, or `None` until more bytes come. After an error the stream is lost.
-    pub fn take(&mut self) -> Result<Option<Frame>, Closed> {
+    pub fn take(&mut self) -> Result<Option<Frame>, CloseReason> {
         let expected = match self.expected {
             Some(expected) => expected,
             None => match self.take_header()? {
@@ -157,26 +157,26 @@ impl Frames {
         let body = self.buffer.split_to(expected.bytes).freeze();
         // Rule: no byte of a body is looked at before its checksum held.
         if crc32c(&body) != expected.crc && !mutant::active("server.frame_skips_crc") {
-            return Err(Closed::Malformed("a frame's checksum does not hold"));
+            return Err(CloseReason::Malformed("a frame's checksum does not hold"));
         }
         Ok(Some(Frame { kind: expected.kind, body }))
     }
 
-    fn take_header(&mut self) -> Result<Option<Expected>, Closed> {
+    fn take_header(&mut self) -> Result<Option<Expected>, CloseReason> {
         let Some(&header) = self.buffer.first_chunk::<HEADER_BYTES>() else {
             return Ok(None);
         };
         let [l0, l1, l2, l3, c0, c1, c2, c3, kind, check @ ..] = header;
         let sum = crc32c(&[l0, l1, l2, l3, c0, c1, c2, c3, kind]).to_le_bytes();
         if sum[..3] != check {
-            return Err(Closed::Malformed("a frame's header is damaged"));
+            return Err(CloseReason::Malformed("a frame's header is damaged"));
         }
         let Some(kind) = Kind::from_number(kind) else {
-            return Err(Closed::Malformed("an unknown kind of frame"));
+            return Err(CloseReason::Malformed("an unknown kind of frame"));
         };
         let bytes = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
         if bytes > self.bytes_max && !mutant::active("server.frame_unbounded") {
-            return Err(Closed::Malformed("a frame longer than this connection may carry"));
+            return Err(CloseReason::Malformed("a frame longer than this connection may carry"));
         }
         self.buffer.advance(HEADER_BYTES);
         Ok(Some(Expected { kind, bytes, crc: u32::from_le_bytes([c0, c1, c2, c3]) }))
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
     use stele_types::Prng;
 
-    fn feed(frames: &mut Frames, bytes: &[u8]) -> Result<Vec<Frame>, Closed> {
+    fn feed(frames: &mut Frames, bytes: &[u8]) -> Result<Vec<Frame>, CloseReason> {
         let mut out = Vec::new();
         for part in bytes.chunks(7) {
             frames.room().extend_from_slice(part);

@@ -8,7 +8,7 @@
 //! stores     := count store*                  (numbers are varints, bytes length-prefixed)
 //! ```
 
-use super::closed::{Closed, Unwanted};
+use super::closed::{CloseReason, RejectReason};
 use bytes::Bytes;
 use stele_types::{ClusterId, StoreId, mutant, varint};
 
@@ -117,16 +117,16 @@ impl Hello {
         cluster: ClusterId,
         stores: &[StoreId],
         is_removed: impl Fn(StoreId) -> bool,
-    ) -> Option<(Unwanted, String)> {
+    ) -> Option<(RejectReason, String)> {
         // Rule: no node of another cluster, and none that looks for other stores only, gets a word in.
         if self.cluster != cluster && !mutant::active("server.hello_any_cluster") {
             let text = format!("this node belongs to cluster {cluster}, not {}", self.cluster);
-            return Some((Unwanted::OtherCluster, text));
+            return Some((RejectReason::OtherCluster, text));
         }
         if self.versions.0 > VERSION || self.versions.1 < VERSION {
             let (oldest, newest) = self.versions;
             let text = format!("this node speaks version {VERSION}, not {oldest} to {newest}");
-            return Some((Unwanted::OtherVersion, text));
+            return Some((RejectReason::OtherVersion, text));
         }
         // One of them is enough: where a disk was replaced, the lost store and the new one have the
         // same address until the lost one is removed. Messages for one that is not here are dropped.
@@ -134,10 +134,10 @@ impl Hello {
         let strange = self.wanted.first().filter(|_| !is_here);
         if let Some(store) = strange.filter(|_| !mutant::active("server.hello_any_store")) {
             let text = format!("store {store} is not here");
-            return Some((Unwanted::StoreElsewhere, text));
+            return Some((RejectReason::StoreElsewhere, text));
         }
         if let Some(store) = self.from.iter().find(|store| is_removed(**store)) {
-            return Some((Unwanted::StoreRemoved, format!("store {store} was removed")));
+            return Some((RejectReason::StoreRemoved, format!("store {store} was removed")));
         }
         None
     }
@@ -149,20 +149,20 @@ pub fn welcome() -> Vec<u8> {
 }
 
 /// The answer to one that is not, or to a snapshot.
-pub fn refused(reason: Unwanted, text: &str) -> Vec<u8> {
+pub fn refused(reason: RejectReason, text: &str) -> Vec<u8> {
     let mut out = vec![reason as u8];
     varint::put_bytes(&mut out, bounded(text).as_bytes());
     out
 }
 
 /// Reads what [`refused`] wrote.
-pub fn read_refused(body: &[u8]) -> Closed {
+pub fn read_refused(body: &[u8]) -> CloseReason {
     let read = || {
         let (&reason, mut rest) = body.split_first()?;
         let text = String::from_utf8_lossy(varint::take_bytes(&mut rest)?).into_owned();
-        Some(Closed::Refused(Unwanted::from_number(reason)?, text))
+        Some(CloseReason::Refused(RejectReason::from_number(reason)?, text))
     };
-    read().unwrap_or(Closed::Malformed("an unknown reason of a refusal"))
+    read().unwrap_or(CloseReason::Malformed("an unknown reason of a refusal"))
 }
 
 /// At most so much of a text that a frame takes it.
@@ -214,7 +214,7 @@ mod tests {
         hello
     }
 
-    fn objection(hello: &Hello) -> Option<Unwanted> {
+    fn objection(hello: &Hello) -> Option<RejectReason> {
         let removed = |store| store == StoreId(7);
         let found = hello.objection(ClusterId(9), &[StoreId(4), StoreId(5)], removed);
         found.map(|(reason, _)| reason)
@@ -239,21 +239,23 @@ mod tests {
             change(&mut hello);
             objection(&hello)
         };
-        assert_eq!(other(|it| it.cluster = ClusterId(8)), Some(Unwanted::OtherCluster));
-        assert_eq!(other(|it| it.versions = (2, 3)), Some(Unwanted::OtherVersion));
-        assert_eq!(other(|it| it.versions = (0, 0)), Some(Unwanted::OtherVersion));
-        assert_eq!(other(|it| it.wanted = vec![StoreId(6)]), Some(Unwanted::StoreElsewhere));
+        assert_eq!(other(|it| it.cluster = ClusterId(8)), Some(RejectReason::OtherCluster));
+        assert_eq!(other(|it| it.versions = (2, 3)), Some(RejectReason::OtherVersion));
+        assert_eq!(other(|it| it.versions = (0, 0)), Some(RejectReason::OtherVersion));
+        assert_eq!(other(|it| it.wanted = vec![StoreId(6)]), Some(RejectReason::StoreElsewhere));
         assert_eq!(other(|it| it.wanted.push(StoreId(6))), None, "a lost store beside the new one");
-        assert_eq!(other(|it| it.from.push(StoreId(7))), Some(Unwanted::StoreRemoved));
+        assert_eq!(other(|it| it.from.push(StoreId(7))), Some(RejectReason::StoreRemoved));
         assert_eq!(other(|it| it.versions = (0, 9)), None);
     }
 
     #[test]
     fn a_refusal_arrives_with_its_reason_and_a_bounded_text() {
-        let body = refused(Unwanted::StoreRemoved, &"ä".repeat(5000));
+        let body = refused(RejectReason::StoreRemoved, &"ä".repeat(5000));
         assert!(body.len() < HELLO_BYTES_MAX);
         match read_refused(&body) {
-            Closed::Refused(Unwanted::StoreRemoved, text) => assert!(text.starts_with("ää")),
+            CloseReason::Refused(RejectReason::StoreRemoved, text) => {
+                assert!(text.starts_with("ää"))
+            }
             other => panic!("{other}"),
         }
         assert_eq!(read_refused(&[]).label(), "malformed");

@@ -2,7 +2,7 @@
 
 use super::backoff::Backoff;
 use super::batch::Batch;
-use super::closed::{Closed, Unwanted};
+use super::closed::{CloseReason, RejectReason};
 use super::connection::{self, Reader};
 use super::frame::{self, Kind};
 use super::hello::{self, Lane};
@@ -39,7 +39,7 @@ pub async fn run(shared: Arc<Shared>, node: Arc<Node>, lane: Lane) {
             shared.deliver.closed(&remote, &reason);
             last_label = reason.label();
         }
-        if matches!(&reason, Closed::Refused(why, _) if *why != Unwanted::TooMany) {
+        if matches!(&reason, CloseReason::Refused(why, _) if *why != RejectReason::TooMany) {
             backoff.patient();
         }
         shared.nodes.refresh(&node, &shared);
@@ -48,7 +48,7 @@ pub async fn run(shared: Arc<Shared>, node: Arc<Node>, lane: Lane) {
     }
 }
 
-async fn once(shared: &Shared, node: &Node, lane: Lane, was_connected: &mut bool) -> Closed {
+async fn once(shared: &Shared, node: &Node, lane: Lane, was_connected: &mut bool) -> CloseReason {
     let connected = connection::dial(shared, &node.address, lane, &node.stores()).await;
     let (mut reader, mut writer) = match connected {
         Ok(halves) => halves,
@@ -61,17 +61,17 @@ async fn once(shared: &Shared, node: &Node, lane: Lane, was_connected: &mut bool
         ended = listen(shared, node, &mut reader) => ended,
         ended = speak(shared, node, link, lane, &mut writer) => ended,
     };
-    ended.err().unwrap_or(Closed::Ended)
+    ended.err().unwrap_or(CloseReason::Ended)
 }
 
 /// The other side says nothing but that it lives.
-async fn listen(shared: &Shared, node: &Node, reader: &mut Reader) -> Result<(), Closed> {
+async fn listen(shared: &Shared, node: &Node, reader: &mut Reader) -> Result<(), CloseReason> {
     while !node.is_abandoned() {
         let frame = connection::heard(shared, &node.stores(), reader).await?;
         match frame.kind {
             Kind::Alive => {}
             Kind::Refused => return Err(hello::read_refused(&frame.body)),
-            _ => return Err(Closed::Malformed("the receiving side sent a message")),
+            _ => return Err(CloseReason::Malformed("the receiving side sent a message")),
         }
     }
     Ok(())
@@ -83,7 +83,7 @@ async fn speak(
     link: &Link,
     lane: Lane,
     writer: &mut OwnedWriteHalf,
-) -> Result<(), Closed> {
+) -> Result<(), CloseReason> {
     let (options, stats) = (&shared.options, &shared.stats);
     let alive = frame::whole(Kind::Alive, b"");
     let mut batch = Batch::default();
@@ -95,7 +95,7 @@ async fn speak(
             let waited = timeout(options.alive_interval, link.queue.filled()).await;
             if waited.is_err() && !cut {
                 let written = timeout(options.stall_max, writer.write_all(&alive)).await;
-                written.map_err(|_| Closed::Stalled)??;
+                written.map_err(|_| CloseReason::Stalled)??;
             }
             continue;
         }

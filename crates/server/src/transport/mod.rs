@@ -8,7 +8,7 @@
 //! - bulk: a connection for each snapshot on its way.
 //!
 //! Everything that waits is bounded in bytes. What does not fit, or has no connection, is dropped:
-//! Raft sends it again when it is told. Layouts stand in [`frame`], [`hello`] and [`snapshot`].
+//! Raft sends it again when it is told. Layouts stand in [`frame`], [`hello`] and [`snapshot_stream`].
 
 mod backoff;
 mod batch;
@@ -24,19 +24,19 @@ mod options;
 mod queue;
 mod serve;
 mod shared;
-pub mod snapshot;
+pub mod snapshot_stream;
 mod stats;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use closed::{Closed, Unwanted};
+pub use closed::{CloseReason, RejectReason};
 pub use cut::Cut;
 pub use deliver::{BoxFuture, Deliver, Resolve};
 pub use hello::MAGIC;
 pub use options::{Identity, Options};
 pub use queue::message_bytes;
-pub use snapshot::{SnapshotOffer, SnapshotReceiver, SnapshotSender};
+pub use snapshot_stream::{SnapshotOffer, SnapshotReceiver, SnapshotSender};
 pub use stats::Stats;
 
 use hello::Lane;
@@ -121,8 +121,8 @@ impl Transport {
         from: StoreId,
         to: StoreId,
         header: &[u8],
-    ) -> Result<SnapshotSender, Closed> {
-        snapshot::open(self.shared.clone(), to, from, header).await
+    ) -> Result<SnapshotSender, CloseReason> {
+        snapshot_stream::open(self.shared.clone(), to, from, header).await
     }
 
     /// Serves a connection whose first bytes, not yet read, are [`MAGIC`], to its end.

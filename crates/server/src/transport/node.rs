@@ -1,6 +1,6 @@
 //! Another node, its two lasting connections, and which stores are reached through it.
 
-use super::closed::Closed;
+use super::closed::CloseReason;
 use super::hello::Lane;
 use super::link;
 use super::options::Options;
@@ -136,14 +136,14 @@ pub struct Nodes {
 
 impl Nodes {
     /// The node that has the store; it is dialled when it is new.
-    pub fn route(&self, store: StoreId, shared: &Arc<Shared>) -> Result<Arc<Node>, Closed> {
+    pub fn route(&self, store: StoreId, shared: &Arc<Shared>) -> Result<Arc<Node>, CloseReason> {
         if let Some(node) = self.routes.read().get(&store) {
             return Ok(node.clone());
         }
         if shared.resolve.is_removed(store) {
-            return Err(Closed::NoAddress(store));
+            return Err(CloseReason::NoAddress(store));
         }
-        let address = shared.resolve.address(store).ok_or(Closed::NoAddress(store))?;
+        let address = shared.resolve.address(store).ok_or(CloseReason::NoAddress(store))?;
         let mut by_address = self.by_address.lock();
         let node = by_address.entry(address.clone()).or_insert_with(|| {
             let node = Arc::new(Node::new(address, &shared.options));

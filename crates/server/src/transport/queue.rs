@@ -24,21 +24,21 @@ pub fn message_bytes(message: &PeerMessage) -> u64 {
             let entries = raft.entries.len() as u64 * ENTRY_OVERHEAD_BYTES;
             (payloads + raft.context.len()) as u64 + entries
         }
-        Body::Lost(values) => {
+        Body::ValueRepairRequest(values) => {
             let keys: usize = values.iter().map(|lost| lost.key.len()).sum();
             keys as u64 + values.len() as u64 * ENTRY_OVERHEAD_BYTES
         }
-        Body::Found(pairs) => {
+        Body::ValueRepairReply(pairs) => {
             let bytes: usize = pairs.iter().map(|(key, value)| key.len() + value.len()).sum();
             bytes as u64 + pairs.len() as u64 * ENTRY_OVERHEAD_BYTES
         }
-        Body::LostRange(range) => (range.start.len() + range.end.len()) as u64,
-        Body::FoundRange(found) => {
+        Body::RangeRepairRequest(range) => (range.start.len() + range.end.len()) as u64,
+        Body::RangeRepairReply(found) => {
             let bytes = found.pairs.iter().map(|pair| pair.key.len() + pair.value.len());
             bytes.sum::<usize>() as u64 + found.pairs.len() as u64 * ENTRY_OVERHEAD_BYTES
         }
-        Body::LostEntries(lost) => lost.len() as u64 * ENTRY_OVERHEAD_BYTES,
-        Body::FoundEntries(found) => {
+        Body::EntryRecoveryRequest(lost) => lost.len() as u64 * ENTRY_OVERHEAD_BYTES,
+        Body::EntryRecoveryReply(found) => {
             let bytes: usize = found.iter().map(|(_, payload)| payload.len()).sum();
             bytes as u64 + found.len() as u64 * FOUND_OVERHEAD_BYTES
         }
@@ -51,7 +51,7 @@ pub fn message_bytes(message: &PeerMessage) -> u64 {
 pub fn is_data(message: &PeerMessage) -> bool {
     match &message.body {
         Body::Raft(raft) => matches!(raft.kind, RaftKind::Append | RaftKind::AppendResponse),
-        Body::Found(_) | Body::FoundRange(_) | Body::FoundEntries(_) => true,
+        Body::ValueRepairReply(_) | Body::RangeRepairReply(_) | Body::EntryRecoveryReply(_) => true,
         _ => false,
     }
 }

@@ -1,13 +1,13 @@
 //! A connection that another node made: check it, then hand on what comes.
 
 use super::BoxFuture;
-use super::closed::{Closed, Unwanted};
+use super::closed::{CloseReason, RejectReason};
 use super::connection::{self, Reader};
 use super::frame::{self, Frame, Kind};
 use super::hello::{self, Hello, Lane, MAGIC};
 use super::queue::message_bytes;
 use super::shared::{ROOM_UNIT_BYTES, Shared};
-use super::snapshot;
+use super::snapshot_stream;
 use super::stats::Stats;
 use std::sync::Arc;
 use stele_raftstore::wire;
@@ -30,18 +30,24 @@ pub async fn run(shared: Arc<Shared>, stream: TcpStream) {
     let permit = shared.incoming.clone().try_acquire_owned();
     let ended = match permit {
         Ok(_permit) => serve(&shared, stream, &mut remote).await,
-        Err(_) => Err(Closed::Refused(Unwanted::TooMany, "too many connections".to_owned())),
+        Err(_) => {
+            Err(CloseReason::Refused(RejectReason::TooMany, "too many connections".to_owned()))
+        }
     };
     if let Err(reason) = ended {
         shared.closed(&remote, &reason);
     }
 }
 
-async fn serve(shared: &Arc<Shared>, stream: TcpStream, remote: &mut String) -> Result<(), Closed> {
+async fn serve(
+    shared: &Arc<Shared>,
+    stream: TcpStream,
+    remote: &mut String,
+) -> Result<(), CloseReason> {
     let (mut reader, mut writer) = connection::split(stream)?;
     let greeting = greet(shared, &mut reader, &mut writer, remote);
     let hello = timeout(shared.options.dial_timeout, greeting).await;
-    let hello = hello.map_err(|_| Closed::Silent)??;
+    let hello = hello.map_err(|_| CloseReason::Silent)??;
     Stats::add(&shared.stats.connections_in, 1);
     // Whoever could dial can be dialled: no reason to wait longer.
     for node in hello.from.iter().filter_map(|store| shared.nodes.known(*store)) {
@@ -50,7 +56,7 @@ async fn serve(shared: &Arc<Shared>, stream: TcpStream, remote: &mut String) -> 
     reader.bound(hello.lane.frame_bytes_max());
     match hello.lane {
         Lane::Urgent | Lane::Data => messages(shared, &hello, reader, writer).await,
-        Lane::Bulk => snapshot::receive(shared, &hello, reader, writer).await,
+        Lane::Bulk => snapshot_stream::receive(shared, &hello, reader, writer).await,
     }
 }
 
@@ -59,19 +65,19 @@ async fn greet(
     reader: &mut Reader,
     writer: &mut OwnedWriteHalf,
     remote: &mut String,
-) -> Result<Hello, Closed> {
+) -> Result<Hello, CloseReason> {
     let mut magic = [0; MAGIC.len()];
     reader.parts().1.read_exact(&mut magic).await?;
     if magic != MAGIC {
-        return Err(Closed::Malformed("not the first bytes of a node"));
+        return Err(CloseReason::Malformed("not the first bytes of a node"));
     }
     let frame = reader.next(&shared.stats).await?;
     let hello = Some(frame).filter(|frame| frame.kind == Kind::Hello);
     let hello = hello.and_then(|frame| Hello::decode(&frame.body));
-    let hello = hello.ok_or(Closed::Malformed("a connection begins without a hello"))?;
+    let hello = hello.ok_or(CloseReason::Malformed("a connection begins without a hello"))?;
     *remote = format!("{} at {remote} ({}, incoming)", hello.address, hello.lane.name());
     if shared.cuts.blocks_in(&hello.from) || shared.cuts.blocks_out(&hello.from) {
-        return Err(Closed::Cut);
+        return Err(CloseReason::Cut);
     }
     let is_removed = |store| shared.resolve.is_removed(store);
     let identity = &shared.identity;
@@ -79,7 +85,7 @@ async fn greet(
     if let Some((reason, text)) = hello.objection(identity.cluster, &own, is_removed) {
         let answer = frame::whole(Kind::Refused, &hello::refused(reason, &text));
         writer.write_all(&answer).await?;
-        return Err(Closed::Refused(reason, text));
+        return Err(CloseReason::Refused(reason, text));
     }
     writer.write_all(&frame::whole(Kind::Welcome, &hello::welcome())).await?;
     Ok(hello)
@@ -90,7 +96,7 @@ async fn messages(
     hello: &Hello,
     mut reader: Reader,
     writer: OwnedWriteHalf,
-) -> Result<(), Closed> {
+) -> Result<(), CloseReason> {
     let options = &shared.options;
     let alive = frame::whole(Kind::Alive, b"");
     let mut tick = interval(options.alive_interval);
@@ -112,7 +118,7 @@ async fn messages(
             read = stream.read_buf(frames.room()), if !room.is_wanted() => {
                 let bytes = read?;
                 if bytes == 0 {
-                    return Err(Closed::Ended);
+                    return Err(CloseReason::Ended);
                 }
                 Stats::add(&shared.stats.bytes_received, bytes);
                 if !shared.cuts.blocks_in(&hello.from) {
@@ -122,12 +128,12 @@ async fn messages(
             _ = tick.tick() => {
                 silent_ticks += u32::from(!room.is_wanted());
                 if silent_ticks > silent_ticks_max {
-                    return Err(Closed::Silent);
+                    return Err(CloseReason::Silent);
                 }
                 // Nothing else goes this way: if it does not fit, nobody has read for hours.
                 let cut = shared.cuts.blocks_out(&hello.from);
                 if !cut && writer.try_write(&alive)? != alive.len() {
-                    return Err(Closed::Stalled);
+                    return Err(CloseReason::Stalled);
                 }
             }
         }
@@ -191,21 +197,21 @@ fn ticks(shared: &Shared) -> u32 {
     u32::try_from(options.silence_max.as_millis().div_ceil(interval) + 1).unwrap_or(u32::MAX)
 }
 
-fn take(shared: &Shared, hello: &Hello, frame: Frame) -> Result<(), Closed> {
+fn take(shared: &Shared, hello: &Hello, frame: Frame) -> Result<(), CloseReason> {
     match frame.kind {
         Kind::Alive => return Ok(()),
         Kind::Message => {}
-        _ => return Err(Closed::Malformed("a frame that does not belong on this connection")),
+        _ => return Err(CloseReason::Malformed("a frame that does not belong on this connection")),
     }
     if shared.cuts.blocks_in(&hello.from) {
         return Ok(());
     }
     let body_bytes = frame.body.len();
-    let message = wire::decode(frame.body).map_err(Closed::Unreadable)?;
+    let message = wire::decode(frame.body).map_err(CloseReason::Unreadable)?;
     // Rule: a connection speaks for the stores of its hello, for no other.
     let known = hello.from.contains(&message.from_store);
     if !known && !mutant::active("server.any_sender") {
-        return Err(Closed::Malformed("a message of a store that is not the caller's"));
+        return Err(CloseReason::Malformed("a message of a store that is not the caller's"));
     }
     if !shared.is_own(message.to_store) {
         Stats::add(&shared.stats.strays_received, 1);

@@ -1,6 +1,6 @@
 //! What all connections of a node share.
 
-use super::closed::Closed;
+use super::closed::CloseReason;
 use super::cut::Cuts;
 use super::deliver::{Deliver, Resolve};
 use super::node::Nodes;
@@ -42,7 +42,7 @@ impl Shared {
     }
 
     /// Counts and reports the end of a connection.
-    pub fn closed(&self, remote: &str, reason: &Closed) {
+    pub fn closed(&self, remote: &str, reason: &CloseReason) {
         self.stats.count_closed(reason);
         self.deliver.closed(remote, reason);
     }

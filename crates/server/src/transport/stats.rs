@@ -1,6 +1,6 @@
 //! Counters of the transport, for metrics.
 
-use super::closed::Closed;
+use super::closed::CloseReason;
 use super::hello::Lane;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -11,7 +11,7 @@ macro_rules! counters {
         pub struct Stats {
             $($(#[$doc])* pub $name: AtomicU64,)*
             lanes: [LaneStats; 3],
-            closed: [AtomicU64; Closed::LABELS.len()],
+            closed: [AtomicU64; CloseReason::LABELS.len()],
         }
 
         impl Stats {
@@ -99,7 +99,7 @@ impl Stats {
         counter.fetch_add(count as u64, Relaxed);
     }
 
-    pub(super) fn count_closed(&self, reason: &Closed) {
+    pub(super) fn count_closed(&self, reason: &CloseReason) {
         if let Some(counter) = self.closed.get(reason.number()) {
             counter.fetch_add(1, Relaxed);
         }
@@ -108,6 +108,6 @@ impl Stats {
     /// How many connections ended for each reason, by its label.
     pub fn closed(&self) -> Vec<(&'static str, u64)> {
         let counts = self.closed.iter().map(|counter| counter.load(Relaxed));
-        Closed::LABELS.into_iter().zip(counts).collect()
+        CloseReason::LABELS.into_iter().zip(counts).collect()
     }
 }

@@ -4,7 +4,7 @@
 #[macro_use]
 mod subject;
 mod apply_laws;
-mod incoming_laws;
+mod ingest_laws;
 mod log_laws;
 mod order_laws;
 mod random;
@@ -76,7 +76,7 @@ fn laws<F: Factory>() -> Vec<Law<F>> {
     laws.extend(apply_laws::laws());
     laws.extend(view_laws::laws());
     laws.extend(range_laws::laws());
-    laws.extend(incoming_laws::laws());
+    laws.extend(ingest_laws::laws());
     laws.extend(order_laws::laws());
     laws.extend(size_laws::laws());
     laws

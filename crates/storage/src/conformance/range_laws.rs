@@ -103,7 +103,7 @@ fn install_fails<F: Factory>(factory: &F) -> Check {
         ("keys that do not ascend", [pair("b", &long), pair("a", "1")]),
     ];
     for (what, pairs) in sources {
-        let mut incoming = subject.engine.incoming(vec![range.clone()])?;
+        let mut incoming = subject.engine.begin_ingest(vec![range.clone()])?;
         refused(subject.engine.receive(&mut incoming, pairs.to_vec()), what)?;
         let installed = subject.engine.install(REGION, (LogIndex(9), Term(2)), incoming);
         refused(installed, "installing what was refused")?;

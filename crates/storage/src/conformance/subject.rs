@@ -126,7 +126,7 @@ impl<'f, F: Factory> Subject<'f, F> {
         at: (LogIndex, Term),
         pairs: &[Pair],
     ) -> Result<()> {
-        let mut incoming = self.engine.incoming(ranges.to_vec())?;
+        let mut incoming = self.engine.begin_ingest(ranges.to_vec())?;
         for slice in pairs.chunks(2) {
             self.engine.receive(&mut incoming, slice.to_vec())?;
         }

@@ -2,13 +2,13 @@
 //! differential tests.
 
 mod factory;
-mod incoming;
+mod ingest;
 mod region;
 mod view;
 
 use crate::{EngineStats, LostValue, Maintained, Pair, Progress, RangeSize, StorageEngine};
 pub use factory::ModelFactory;
-pub use incoming::ModelIncoming;
+pub use ingest::ModelIngest;
 pub use view::ModelView;
 
 use bytes::Bytes;
@@ -133,7 +133,7 @@ impl State {
 
 impl StorageEngine for ModelEngine {
     type View = ModelView;
-    type Incoming = ModelIncoming;
+    type Ingest = ModelIngest;
 
     fn append(&self, batch: &LogBatch) -> Result<Appended> {
         let mut state = self.state.lock();
@@ -272,20 +272,15 @@ impl StorageEngine for ModelEngine {
         if slice.is_empty() { Ok(()) } else { sink(slice) }
     }
 
-    fn incoming(&self, ranges: Vec<KeyRange>) -> Result<ModelIncoming> {
-        ModelIncoming::new(ranges)
+    fn begin_ingest(&self, ranges: Vec<KeyRange>) -> Result<ModelIngest> {
+        ModelIngest::new(ranges)
     }
 
-    fn receive(&self, incoming: &mut ModelIncoming, pairs: Vec<Pair>) -> Result<()> {
+    fn receive(&self, incoming: &mut ModelIngest, pairs: Vec<Pair>) -> Result<()> {
         incoming.receive(pairs)
     }
 
-    fn install(
-        &self,
-        region: RegionId,
-        at: (LogIndex, Term),
-        incoming: ModelIncoming,
-    ) -> Result<()> {
+    fn install(&self, region: RegionId, at: (LogIndex, Term), incoming: ModelIngest) -> Result<()> {
         let (ranges, fresh) = incoming.finish()?;
         self.admit(0)?;
         let mut guard = self.state.lock();
@@ -364,7 +359,7 @@ impl StorageEngine for ModelEngine {
         self.lost_ranges.lock().to_vec()
     }
 
-    fn cover(&self, range: &KeyRange, pairs: Vec<Pair>) -> Result<()> {
+    fn repair_range(&self, range: &KeyRange, pairs: Vec<Pair>) -> Result<()> {
         let mut state = self.state.lock();
         let visible = Arc::make_mut(&mut state.visible);
         remove_range(visible, range);
@@ -386,7 +381,7 @@ impl StorageEngine for ModelEngine {
         self.lost.lock().iter().filter_map(lost).take(count_max).collect()
     }
 
-    fn mend(&self, key: &Bytes, value: Bytes) {
+    fn repair_value(&self, key: &Bytes, value: Bytes) {
         let lost = self.lost_values(usize::MAX);
         if lost.iter().any(|lost| lost.key == *key && lost.is(&value)) {
             Arc::make_mut(&mut self.lost.lock()).remove(key);

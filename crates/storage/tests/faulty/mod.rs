@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use stele_storage::conformance::Factory;
 use stele_storage::{
-    Cached, EngineStats, EngineView, Maintained, ModelEngine, ModelIncoming, ModelView, Order,
-    Pair, Progress, RangeSize, ScanOptions, StorageEngine,
+    Cached, EngineStats, EngineView, Maintained, ModelEngine, ModelIngest, ModelView, Order, Pair,
+    Progress, RangeSize, ScanOptions, StorageEngine,
 };
 use stele_types::{
     Appended, CommittedEntry, HardState, KeyRange, LogBatch, LogIndex, Mark, Record, RegionId,
@@ -131,9 +131,9 @@ pub struct Faulty {
     inner: ModelEngine,
 }
 
-pub struct FaultyIncoming {
+pub struct FaultyIngest {
     ranges: Vec<KeyRange>,
-    inner: ModelIncoming,
+    inner: ModelIngest,
 }
 
 pub struct FaultyView {
@@ -175,7 +175,7 @@ impl EngineView for FaultyView {
 
 impl StorageEngine for Faulty {
     type View = FaultyView;
-    type Incoming = FaultyIncoming;
+    type Ingest = FaultyIngest;
 
     fn append(&self, batch: &LogBatch) -> Result<Appended> {
         let mut batch = batch.clone();
@@ -236,16 +236,16 @@ impl StorageEngine for Faulty {
         self.inner.export(range, sink)
     }
 
-    fn incoming(&self, ranges: Vec<KeyRange>) -> Result<FaultyIncoming> {
-        Ok(FaultyIncoming { ranges: ranges.clone(), inner: self.inner.incoming(ranges)? })
+    fn begin_ingest(&self, ranges: Vec<KeyRange>) -> Result<FaultyIngest> {
+        Ok(FaultyIngest { ranges: ranges.clone(), inner: self.inner.begin_ingest(ranges)? })
     }
 
-    fn receive(&self, incoming: &mut FaultyIncoming, pairs: Vec<Pair>) -> Result<()> {
+    fn receive(&self, incoming: &mut FaultyIngest, pairs: Vec<Pair>) -> Result<()> {
         if self.bug == Bug::InstallNotAtomic {
             self.inner.drop_ranges(&incoming.ranges)?;
         }
         if self.bug == Bug::IncomingVisible {
-            let mut early = self.inner.incoming(incoming.ranges.clone())?;
+            let mut early = self.inner.begin_ingest(incoming.ranges.clone())?;
             self.inner.receive(&mut early, pairs.clone())?;
             self.inner.install(RegionId(40), (LogIndex(1), Term(1)), early)?;
         }
@@ -256,7 +256,7 @@ impl StorageEngine for Faulty {
         &self,
         region: RegionId,
         at: (LogIndex, Term),
-        incoming: FaultyIncoming,
+        incoming: FaultyIngest,
     ) -> Result<()> {
         self.inner.install(region, at, incoming.inner)
     }

@@ -217,7 +217,7 @@ impl<'a> Driver<'a> {
                 let payload = self.mix.payload_bytes.load(Relaxed);
                 let seconds = self.started.elapsed().as_secs();
                 let share = (done, self.operations);
-                let space_amp = self.store.figures().space_amp;
+                let space_amp = self.store.statistics().space_amp;
                 let line = live_line(
                     seconds,
                     share,

@@ -5,7 +5,7 @@ use crate::args::Bench;
 use crate::bench::choice::distribution;
 use crate::bench::latency::Summary;
 use crate::bench::process_io::ProcessIo;
-use crate::store::{Figures, Store};
+use crate::store::{Statistics, Store};
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 use stele_types::size::format_bytes;
@@ -22,7 +22,7 @@ pub struct Account {
 
 impl Account {
     pub fn take(store: &Store) -> Self {
-        Self { causes: store.figures().written_bytes, io: ProcessIo::now() }
+        Self { causes: store.statistics().written_bytes, io: ProcessIo::now() }
     }
 
     pub fn since(&self, earlier: &Self) -> Self {
@@ -100,7 +100,7 @@ pub struct Report<'a> {
     pub foreground: Account,
     /// Written until the end, settling included.
     pub total: Account,
-    pub figures: Figures,
+    pub figures: Statistics,
     pub settle_seconds: f64,
 }
 

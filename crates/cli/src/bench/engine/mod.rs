@@ -37,7 +37,7 @@ pub fn run(args: &Bench) -> Result<Outcome> {
         run: &run,
         foreground: after_run.since(&before),
         total: after.since(&before),
-        figures: store.figures(),
+        figures: store.statistics(),
         settle_seconds,
     };
     store.close()?;
@@ -86,7 +86,7 @@ fn settle(store: &Store) -> Result<f64> {
     let started = Instant::now();
     store.flush()?;
     let written = |store: &Store| -> u64 {
-        store.figures().written_bytes.iter().map(|(_, bytes)| bytes).sum()
+        store.statistics().written_bytes.iter().map(|(_, bytes)| bytes).sum()
     };
     let mut last = written(store);
     let mut quiet_since = Instant::now();

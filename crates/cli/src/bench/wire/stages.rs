@@ -18,7 +18,7 @@ fn stage(name: &str) -> &'static str {
     match kind {
         Some(Thread::Network) => "network",
         Some(Thread::Store) => "store",
-        Some(Thread::Maintenance | Thread::Mending) => "maintenance",
+        Some(Thread::Maintenance | Thread::EntryRecovery) => "maintenance",
         None => OTHER,
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::bootstrap::Birth;
+use crate::bootstrap::Bootstrap;
 use crate::operator::plan;
 use crate::region_info::RegionReport;
 use crate::store::{NodeReport, StoreReport};
@@ -9,15 +9,22 @@ const STORE: StoreId = StoreId(1);
 
 /// One store that leads region 2, which an operator of this kind shall split.
 fn splitting(kind: Kind) -> (Cluster, Operators, OperatorId) {
-    let birth =
-        Birth { cluster: ClusterId(7), address: "n1:1".into(), capacities_bytes: vec![1 << 30] };
+    let birth = Bootstrap {
+        cluster: ClusterId(7),
+        address: "n1:1".into(),
+        capacities_bytes: vec![1 << 30],
+    };
     let pairs = birth.pairs().into_iter().filter_map(|pair| Some((pair.key, pair.value?)));
     let mut cluster = Cluster::load(pairs, Millis(0), 0).unwrap().unwrap();
     let ids = cluster.plan_ids(10).unwrap();
     cluster.apply(&ids).unwrap();
     let node = NodeReport { address: "n1:1".into(), ..NodeReport::default() };
-    cluster.hear(&node, &[StoreReport { id: STORE, ..StoreReport::default() }], Millis(0));
-    for region in Birth::regions() {
+    cluster.record_heartbeat(
+        &node,
+        &[StoreReport { id: STORE, ..StoreReport::default() }],
+        Millis(0),
+    );
+    for region in Bootstrap::regions() {
         let leader = region.peers[0];
         let report = RegionReport { region, leader, term: Term(5), ..RegionReport::default() };
         cluster.observe(report, Millis(0)).unwrap();
@@ -32,12 +39,16 @@ fn splitting(kind: Kind) -> (Cluster, Operators, OperatorId) {
 
 #[test]
 fn the_same_instruction_is_repeated_after_growing_pauses_only() {
-    let (mut cluster, mut operators, _) = splitting(Kind::Hand);
+    let (mut cluster, mut operators, _) = splitting(Kind::Manual);
     let node = NodeReport { address: "n1:1".into(), ..NodeReport::default() };
     let mut told_at = Vec::new();
     for millis in (0..20_000).step_by(100) {
         let now = Millis(millis);
-        cluster.hear(&node, &[StoreReport { id: STORE, ..StoreReport::default() }], now);
+        cluster.record_heartbeat(
+            &node,
+            &[StoreReport { id: STORE, ..StoreReport::default() }],
+            now,
+        );
         assert!(operators.instructions(&cluster, &[StoreId(9)], now).is_empty());
         if !operators.instructions(&cluster, &[STORE], now).is_empty() {
             told_at.push(millis);
@@ -48,7 +59,7 @@ fn the_same_instruction_is_repeated_after_growing_pauses_only() {
 
 #[test]
 fn what_can_never_be_done_ends_an_order_at_once_with_the_leaders_words() {
-    let (_, mut operators, id) = splitting(Kind::Hand);
+    let (_, mut operators, id) = splitting(Kind::Manual);
     operators.note_refusal(id, 0, "busy".into(), false, Millis(10));
     assert_eq!(operators.running().count(), 1);
     operators.note_refusal(id, 0, "one key only".into(), true, Millis(20));

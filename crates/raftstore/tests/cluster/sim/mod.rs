@@ -40,7 +40,7 @@ enum Happening<E: StorageEngine> {
     },
     SnapshotReceived {
         header: SnapshotHeader,
-        incoming: E::Incoming,
+        incoming: E::Ingest,
     },
     SnapshotSent {
         region: RegionId,
@@ -175,7 +175,7 @@ impl<B: Backend> Sim<B> {
         let mut options = Options::new(StoreId(id), CLUSTER, self.lives, self.seed ^ self.lives);
         (self.options)(&mut options);
         let node = self.nodes.get_mut(&id).unwrap();
-        node.life = self.lives;
+        node.incarnation = self.lives;
         let now = node.now(self.now);
         node.core = Some(RaftStore::open(node.engine.clone(), options, now).unwrap());
         self.note(format!("store {id} starts"));
@@ -245,9 +245,9 @@ impl<B: Backend> Sim<B> {
     }
 
     fn schedule(&mut self, after: u64, to: u64, happening: Happening<B::Engine>) {
-        let life = self.nodes.get(&to).map_or(0, |node| node.life);
+        let incarnation = self.nodes.get(&to).map_or(0, |node| node.incarnation);
         self.happenings += 1;
-        self.agenda.insert((self.now + after, self.happenings), (to, life, happening));
+        self.agenda.insert((self.now + after, self.happenings), (to, incarnation, happening));
     }
 
     /// Lets time pass.
@@ -268,8 +268,9 @@ impl<B: Backend> Sim<B> {
         let regions: Vec<_> = cores().flat_map(|(_, core)| core.readers().all()).collect();
         let mut told = Vec::new();
         for (id, core) in cores() {
-            let unclaimed = core.unclaimed();
-            let owns = |it: &&Arc<Region>| unclaimed.iter().any(|range| range.overlaps(&it.range));
+            let orphaned_ranges = core.orphaned_ranges();
+            let owns =
+                |it: &&Arc<Region>| orphaned_ranges.iter().any(|range| range.overlaps(&it.range));
             let owners: Vec<Region> =
                 regions.iter().filter(owns).map(|it| (**it).clone()).collect();
             told.extend((!owners.is_empty()).then_some((id, owners)));
@@ -315,18 +316,20 @@ impl<B: Backend> Sim<B> {
     }
 
     fn happen(&mut self) {
-        let Some(((_, number), (to, life, happening))) = self.agenda.pop_first() else { return };
+        let Some(((_, number), (to, incarnation, happening))) = self.agenda.pop_first() else {
+            return;
+        };
         let Some(node) = self.nodes.get_mut(&to) else { return };
         if node.core.is_none() {
             return;
         }
         if node.paused_until > self.now {
             let at = node.paused_until;
-            self.agenda.insert((at, number), (to, life, happening));
+            self.agenda.insert((at, number), (to, incarnation, happening));
             return;
         }
         let is_message = matches!(happening, Happening::Message(_));
-        if !is_message && life != node.life {
+        if !is_message && incarnation != node.incarnation {
             return;
         }
         self.carry_out(to, happening);
@@ -383,7 +386,7 @@ impl<B: Backend> Sim<B> {
             return self.answer_sender(way, region, peer, false);
         }
         let engine = self.node(to).engine.clone();
-        let mut incoming = engine.incoming(carried.ranges).unwrap();
+        let mut incoming = engine.begin_ingest(carried.ranges).unwrap();
         for pairs in carried.pairs {
             engine.receive(&mut incoming, pairs).unwrap();
         }

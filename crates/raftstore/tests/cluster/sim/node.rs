@@ -12,7 +12,7 @@ pub struct Node<E: StorageEngine> {
     /// `None` while it is down.
     pub core: Option<RaftStore<E>>,
     /// Counts its starts: what was under way in an earlier life ends with it.
-    pub life: u64,
+    pub incarnation: u64,
     /// How fast its clock runs, in 1000.
     pub rate_permille: u64,
     offset_nanos: u64,
@@ -30,7 +30,7 @@ impl<E: StorageEngine> Node<E> {
             id,
             engine,
             core: None,
-            life: 0,
+            incarnation: 0,
             rate_permille: 1000,
             offset_nanos: id * 1_000_000_000,
             paused_until: 0,

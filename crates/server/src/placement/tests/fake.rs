@@ -6,7 +6,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use stele_placement::{Birth, PairChange};
+use stele_placement::{Bootstrap, PairChange};
 use stele_proto::stele::control::v1 as wire;
 use stele_types::{
     ClusterId, Error, ManualClock, Peer, PeerId, Region, RegionId, Result, StoreId, Term,
@@ -120,8 +120,11 @@ impl Nodes {
         let service = |node: usize| {
             let gate = gate.clone();
             let system = FakeSystem { world: world.clone(), address: address(node), gate };
-            let birth =
-                Birth { cluster: CLUSTER, address: address(1), capacities_bytes: vec![1 << 40] };
+            let birth = Bootstrap {
+                cluster: CLUSTER,
+                address: address(1),
+                capacities_bytes: vec![1 << 40],
+            };
             let birth = (node == 1).then_some(birth);
             PlacementService::with_clock(CLUSTER, Arc::new(system), birth, clock.clone())
         };
@@ -182,7 +185,7 @@ pub fn heartbeat(
 
 /// A region of the founding node, reported by its leader on store 1; peers on further stores.
 pub fn region(id: u64, conf_version: u64, others: &[u64]) -> Region {
-    let mut region = Birth::regions().into_iter().find(|region| region.id.0 == id).unwrap();
+    let mut region = Bootstrap::regions().into_iter().find(|region| region.id.0 == id).unwrap();
     region.epoch.conf_version = conf_version;
     let peer = |store: &u64| Peer {
         id: PeerId(id * 100 + store),

@@ -2,8 +2,8 @@
 
 use super::fake::{CLUSTER, halves, heartbeat, region, report};
 use super::reports::three_nodes;
-use crate::node::unclaimed::find_owners;
-use crate::store::{Core, Engine, Outward, StoreHandle};
+use crate::node::orphaned_ranges::find_owners;
+use crate::store::{Core, Engine, OutputSink, StoreHandle};
 use crate::stores::Stores;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use stele_vfs::{SimOptions, SimVfs, SystemClock};
 
 struct Alone;
 
-impl Outward for Alone {
+impl OutputSink for Alone {
     fn send(&self, _messages: Vec<PeerMessage>) {}
     fn send_snapshot(&self, _snapshot: SendSnapshot<Engine>) {}
     fn events(&self, _events: Vec<Event>) {}
@@ -37,7 +37,7 @@ fn left_by(region: &Region, store: StoreId) -> Arc<StoreHandle> {
     let engine = Arc::new(opened.unwrap().0);
     Core::bootstrap(&*engine, &StoreIdent { cluster: CLUSTER, store }, &[]).unwrap();
     let mut command = CommandBuilder::new();
-    let note = keyspace::unclaimed_key(region.id, region.epoch.version);
+    let note = keyspace::orphaned_range_key(region.id, region.epoch.version);
     command.put(&note, &region.encode(), 0).unwrap();
     for name in [b"b", b"x"] {
         command.put(&ColumnFamily::Default.engine_key(name), b"1", 0).unwrap();
@@ -60,7 +60,7 @@ async fn a_store_drops_what_it_has_for_nobody_once_placement_says_whose_it_is() 
     let store = left_by(&region(2, 1, &[number]), StoreId(number));
     let stores = Stores::new(1 << 20);
     stores.add(store.clone());
-    let look = || async { store.look(|core| core.unclaimed()).await.unwrap() };
+    let look = || async { store.with_core(|core| core.orphaned_ranges()).await.unwrap() };
     let settles = async |wanted: &[KeyRange]| {
         for _ in 0..500 {
             if look().await == wanted {

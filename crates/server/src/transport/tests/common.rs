@@ -2,7 +2,7 @@
 
 use super::super::frame::{self, Kind};
 use super::super::{
-    BoxFuture, Closed, Cut, Deliver, Identity, Options, Resolve, SnapshotOffer, Transport,
+    BoxFuture, CloseReason, Cut, Deliver, Identity, Options, Resolve, SnapshotOffer, Transport,
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -108,7 +108,7 @@ impl Deliver for Seen {
         }
     }
 
-    fn closed(&self, remote: &str, reason: &Closed) {
+    fn closed(&self, remote: &str, reason: &CloseReason) {
         self.closed.lock().push(format!("{remote}: {} ({reason})", reason.label()));
     }
 }

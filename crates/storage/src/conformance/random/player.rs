@@ -3,7 +3,7 @@
 use super::super::subject::{Subject, contents, everything, hard_state, mark};
 use super::super::{Check, Factory};
 use super::op::{self, Op, REGIONS, Write};
-use crate::model::{ModelIncoming, ModelView};
+use crate::model::{ModelIngest, ModelView};
 use crate::{EngineView, ModelEngine, Order, Pair, Progress, ScanOptions, StorageEngine};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -23,13 +23,13 @@ pub(super) struct Player<'f, F: Factory> {
     /// Whose keys each space holds.
     owners: BTreeMap<u64, u64>,
     /// Pairs off to the side, and the spaces they are of.
-    incoming: Option<Incoming<F>>,
+    incoming: Option<Ingest<F>>,
 }
 
-struct Incoming<F: Factory> {
+struct Ingest<F: Factory> {
     owned: Vec<u64>,
-    subject: <F::Engine as StorageEngine>::Incoming,
-    model: ModelIncoming,
+    subject: <F::Engine as StorageEngine>::Ingest,
+    model: ModelIngest,
 }
 
 impl<'f, F: Factory> Player<'f, F> {
@@ -259,13 +259,13 @@ impl<'f, F: Factory> Player<'f, F> {
         let pairs: Vec<Pair> = keys.into_iter().map(pair).collect();
         // What was taken in before goes.
         self.incoming = None;
-        let mut subject = self.subject.engine.incoming(ranges.clone())?;
-        let mut model = self.model.incoming(ranges)?;
+        let mut subject = self.subject.engine.begin_ingest(ranges.clone())?;
+        let mut model = self.model.begin_ingest(ranges)?;
         for slice in pairs.chunks(3) {
             self.subject.engine.receive(&mut subject, slice.to_vec())?;
             self.model.receive(&mut model, slice.to_vec())?;
         }
-        self.incoming = Some(Incoming { owned, subject, model });
+        self.incoming = Some(Ingest { owned, subject, model });
         self.compare_contents()
     }
 

@@ -1,0 +1,166 @@
+//! What a region error means for the next try. Pure.
+
+use crate::backoff::Pause;
+use crate::convert;
+use std::time::Duration;
+use stele_proto::errorpb;
+use stele_types::{Error, Peer, Region};
+
+/// What to change before the next try.
+#[derive(Debug)]
+pub enum Step {
+    /// Nothing: the same peer again.
+    Stay,
+    /// This peer leads.
+    Follow(Peer),
+    /// Another peer of the region.
+    NextPeer,
+    /// The keys belong to these regions now.
+    Install(Vec<Region>),
+    /// Look the region up anew.
+    Reload,
+    /// Look the region and the store's address up anew.
+    ReloadStore,
+    /// None: it fails.
+    Fail(Error),
+}
+
+/// What a region error means.
+#[derive(Debug)]
+pub struct RetryDecision {
+    /// What to change.
+    pub step: Step,
+    /// How long to wait.
+    pub pause: Pause,
+    /// A write may have taken effect all the same.
+    pub is_ambiguous: bool,
+}
+
+/// What `error` means. Every variant but the stale command, the undetermined result and one without
+/// any variant is found before a write is proposed: nothing has happened.
+pub fn react(error: &errorpb::Error) -> RetryDecision {
+    let certain = |step, pause| RetryDecision { step, pause, is_ambiguous: false };
+    if let Some(not_leader) = &error.not_leader {
+        return match not_leader.leader.as_ref().filter(|leader| leader.store_id != 0) {
+            Some(leader) => certain(Step::Follow(convert::peer(leader)), Pause::None),
+            None => certain(Step::NextPeer, Pause::Region),
+        };
+    }
+    if let Some(epoch) = &error.epoch_not_match {
+        if epoch.current_regions.is_empty() {
+            return certain(Step::Reload, Pause::Region);
+        }
+        let regions = epoch.current_regions.iter().map(convert::region).collect();
+        return certain(Step::Install(regions), Pause::None);
+    }
+    if let Some(busy) = &error.server_is_busy {
+        let told_ms = busy.backoff_ms.max(u64::from(busy.estimated_wait_ms));
+        return certain(Step::Stay, Pause::Busy(Duration::from_millis(told_ms.min(10_000))));
+    }
+    if let Some(large) = &error.raft_entry_too_large {
+        let detail =
+            format!("{} bytes in one write are too many: {}", large.entry_size, text(error));
+        return certain(Step::Fail(Error::Invalid(detail)), Pause::None);
+    }
+    if error.disk_full.is_some() {
+        return certain(Step::Stay, Pause::Disk);
+    }
+    if error.store_not_match.is_some() {
+        return certain(Step::ReloadStore, Pause::Region);
+    }
+    if error.region_not_found.is_some()
+        || error.key_not_in_region.is_some()
+        || error.mismatch_peer_id.is_some()
+    {
+        return certain(Step::Reload, Pause::Region);
+    }
+    if error.read_index_not_ready.is_some() || error.proposal_in_merging_mode.is_some() {
+        return certain(Step::Stay, Pause::Region);
+    }
+    if error.region_not_initialized.is_some() {
+        return certain(Step::NextPeer, Pause::Region);
+    }
+    let step = match error.stale_command.is_some() || error.undetermined_result.is_some() {
+        true => Step::Stay,
+        false => Step::NextPeer,
+    };
+    RetryDecision { step, pause: Pause::Region, is_ambiguous: true }
+}
+
+/// The error's own words.
+pub fn text(error: &errorpb::Error) -> String {
+    let undetermined = error.undetermined_result.as_ref().map(|result| result.message.as_str());
+    let busy = error.server_is_busy.as_ref().map(|busy| busy.reason.as_str());
+    let disk = error.disk_full.as_ref().map(|disk| disk.reason.as_str());
+    let detail = undetermined.or(busy).or(disk).filter(|detail| !detail.is_empty());
+    match (error.message.is_empty(), detail) {
+        (true, None) => "the store gave no reason".to_owned(),
+        (true, Some(detail)) => detail.to_owned(),
+        (false, None) => error.message.clone(),
+        (false, Some(detail)) => format!("{}: {detail}", error.message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stele_proto::metapb;
+
+    fn with(set: impl FnOnce(&mut errorpb::Error)) -> RetryDecision {
+        let mut error = errorpb::Error::default();
+        set(&mut error);
+        react(&error)
+    }
+
+    #[test]
+    fn every_variant_has_its_reaction() {
+        let leader = metapb::Peer { id: 5, store_id: 2, ..metapb::Peer::default() };
+        let led = |leader| Some(errorpb::NotLeader { region_id: 1, leader });
+        let reaction = with(|e| e.not_leader = led(Some(leader)));
+        assert!(matches!(reaction.step, Step::Follow(peer) if peer.store.0 == 2));
+        assert_eq!(reaction.pause, Pause::None);
+        assert!(matches!(with(|e| e.not_leader = led(None)).step, Step::NextPeer));
+        let empty = with(|e| e.epoch_not_match = Some(errorpb::EpochNotMatch::default()));
+        assert!(matches!(empty.step, Step::Reload));
+        let regions = vec![metapb::Region::default(); 2];
+        let given = errorpb::EpochNotMatch { current_regions: regions };
+        let given = with(|e| e.epoch_not_match = Some(given));
+        assert!(matches!(given.step, Step::Install(regions) if regions.len() == 2));
+        let busy = errorpb::ServerIsBusy { backoff_ms: 70, ..errorpb::ServerIsBusy::default() };
+        let busy = with(|e| e.server_is_busy = Some(busy));
+        assert_eq!(busy.pause, Pause::Busy(Duration::from_millis(70)));
+        let large = with(|e| e.raft_entry_too_large = Some(errorpb::RaftEntryTooLarge::default()));
+        assert!(matches!(large.step, Step::Fail(Error::Invalid(_))));
+        let disk = with(|e| e.disk_full = Some(errorpb::DiskFull::default()));
+        assert!(matches!((disk.step, disk.pause), (Step::Stay, Pause::Disk)));
+        let store = with(|e| e.store_not_match = Some(errorpb::StoreNotMatch::default()));
+        assert!(matches!(store.step, Step::ReloadStore));
+        for reload in [
+            with(|e| e.region_not_found = Some(errorpb::RegionNotFound::default())),
+            with(|e| e.key_not_in_region = Some(errorpb::KeyNotInRegion::default())),
+            with(|e| e.mismatch_peer_id = Some(errorpb::MismatchPeerId::default())),
+        ] {
+            assert!(matches!(reload.step, Step::Reload) && !reload.is_ambiguous);
+        }
+        for stay in [
+            with(|e| e.read_index_not_ready = Some(errorpb::ReadIndexNotReady::default())),
+            with(|e| e.proposal_in_merging_mode = Some(errorpb::ProposalInMergingMode::default())),
+        ] {
+            assert!(matches!(stay.step, Step::Stay) && !stay.is_ambiguous);
+        }
+        let new =
+            with(|e| e.region_not_initialized = Some(errorpb::RegionNotInitialized::default()));
+        assert!(matches!(new.step, Step::NextPeer) && !new.is_ambiguous);
+    }
+
+    #[test]
+    fn only_three_errors_leave_open_whether_a_write_happened() {
+        let stale = with(|e| e.stale_command = Some(errorpb::StaleCommand {}));
+        let undetermined = errorpb::UndeterminedResult { message: "?".into() };
+        let undetermined = with(|e| e.undetermined_result = Some(undetermined));
+        let words = with(|e| e.message = "Raft ProposalDropped".into());
+        for reaction in [stale, undetermined, words] {
+            assert!(reaction.is_ambiguous && reaction.pause == Pause::Region, "{reaction:?}");
+        }
+    }
+}

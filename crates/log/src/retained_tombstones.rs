@@ -1,0 +1,184 @@
+//! Graves: deletes that outlive their segment, so that a rebuild of a lost index does not bring
+//! back older values that still lie in other files.
+//!
+//! ```text
+//! chunks of grave*      grave := kind:u8 file offset [place region key_bytes key [end_bytes end]]
+//! kind                  := 0 delete, 1 delete range, 2 withdrawn entry
+//! ```
+//! File and offset are those of the entry's payload; place is as in a sidecar's digest.
+
+use crate::FileKind;
+use crate::catalog::FileMeta;
+use crate::dir::{Dir, Name};
+use crate::format::{Item, Magic, ops, take};
+use crate::recover::unread_meta;
+use crate::replay::ReplayOp;
+use crate::segment::chunks::{ChunkReader, ChunkWriter};
+use stele_types::{FileId, Lsn, RegionId, Result, varint};
+use stele_vfs::DirEntry;
+
+const DELETE: u8 = 0;
+const DELETE_RANGE: u8 = 1;
+const WITHDRAWN: u8 = 2;
+
+/// One grave, borrowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RetainedTombstone<'a> {
+    /// A delete or range delete of an entry.
+    Op {
+        region: RegionId,
+        payload: Lsn,
+        version: Lsn,
+        op: ReplayOp<'a>,
+    },
+    Withdrawn(Lsn),
+}
+
+impl RetainedTombstone<'_> {
+    /// Needed while an older value exists somewhere.
+    pub fn version(&self) -> Lsn {
+        match self {
+            Self::Op { version, .. } => *version,
+            Self::Withdrawn(at) => *at,
+        }
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        let payload = match self {
+            Self::Op { payload, op: ReplayOp::DeleteRange { .. }, .. } => {
+                out.push(DELETE_RANGE);
+                payload
+            }
+            Self::Op { payload, .. } => {
+                out.push(DELETE);
+                payload
+            }
+            Self::Withdrawn(payload) => {
+                out.push(WITHDRAWN);
+                payload
+            }
+        };
+        varint::put(out, u64::from(payload.file.0));
+        varint::put(out, u64::from(payload.offset));
+        if let Self::Op { region, payload, version, op } = self {
+            varint::put(out, u64::from(version.offset.wrapping_sub(payload.offset)));
+            varint::put(out, region.0);
+            match op {
+                ReplayOp::Delete { key } | ReplayOp::Put { key, .. } => varint::put_bytes(out, key),
+                ReplayOp::DeleteRange { start, end } => {
+                    varint::put_bytes(out, start);
+                    varint::put_bytes(out, end);
+                }
+            }
+        }
+    }
+}
+
+fn take_grave<'a>(rest: &mut &'a [u8]) -> Option<RetainedTombstone<'a>> {
+    let kind = take::u8(rest)?;
+    let file = FileId(u32::try_from(varint::take(rest)?).ok()?);
+    let payload = Lsn::new(file, u32::try_from(varint::take(rest)?).ok()?);
+    if kind == WITHDRAWN {
+        return Some(RetainedTombstone::Withdrawn(payload));
+    }
+    let place = u32::try_from(varint::take(rest)?).ok()?;
+    let region = RegionId(varint::take(rest)?);
+    let key = varint::take_bytes(rest)?;
+    let op = match kind {
+        DELETE => ReplayOp::Delete { key },
+        DELETE_RANGE => ReplayOp::DeleteRange { start: key, end: varint::take_bytes(rest)? },
+        _ => return None,
+    };
+    let version = Lsn::new(file, payload.offset.checked_add(place)?);
+    Some(RetainedTombstone::Op { region, payload, version, op })
+}
+
+/// The graves in one item of a segment.
+pub(crate) fn of_item(
+    item: &Item<'_>,
+    f: &mut dyn FnMut(RetainedTombstone<'_>) -> Result<()>,
+) -> Result<()> {
+    match item {
+        Item::Entry(entry) if entry.is_command => {
+            let ops = ops::versioned(entry.content, entry.at, 0).unwrap_or_default();
+            for (version, op) in ops {
+                if !matches!(op, ReplayOp::Put { .. }) {
+                    let (region, payload) = (entry.region, entry.at);
+                    f(RetainedTombstone::Op { region, payload, version, op })?;
+                }
+            }
+            Ok(())
+        }
+        Item::Withdrawn(at) => f(RetainedTombstone::Withdrawn(*at)),
+        _ => Ok(()),
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct TombstoneWriter {
+    chunks: ChunkWriter,
+    count: u64,
+    newest: Lsn,
+}
+
+impl TombstoneWriter {
+    pub fn new(dir: &Dir, id: FileId) -> Self {
+        let chunks = ChunkWriter::new(dir, Name::Graves(id), Magic::Graves);
+        Self { chunks, count: 0, newest: Lsn::default() }
+    }
+
+    pub fn push(&mut self, grave: &RetainedTombstone<'_>) -> Result<()> {
+        grave.encode(self.chunks.chunk());
+        self.count += 1;
+        self.newest = self.newest.max(grave.version());
+        self.chunks.flush_full().map(|_| ())
+    }
+
+    /// `None` when there was nothing to keep. Durable after the next sync of the directory.
+    pub fn finish(self) -> Result<Option<FileMeta>> {
+        if self.count == 0 {
+            self.chunks.abandon()?;
+            return Ok(None);
+        }
+        let newest = self.newest;
+        let bytes = self.chunks.finish([self.count, newest.as_u64(), 0, 0, 0, 0])?;
+        Ok(Some(graves_meta(bytes, newest)))
+    }
+}
+
+/// All graves of a file.
+pub(crate) fn each(
+    dir: &Dir,
+    id: FileId,
+    f: &mut dyn FnMut(RetainedTombstone<'_>) -> Result<()>,
+) -> Result<()> {
+    let reader = ChunkReader::open(dir, Name::Graves(id), Magic::Graves)?;
+    reader.each(&mut |at, chunk| {
+        let mut rest = chunk;
+        while !rest.is_empty() {
+            let grave = take_grave(&mut rest);
+            f(grave.ok_or_else(|| reader.corrupt(at, "malformed grave"))?)?;
+        }
+        Ok(())
+    })
+}
+
+/// What the foot says of a file; with a damaged foot it is kept for good.
+pub(crate) fn meta(dir: &Dir, id: FileId, entry: &DirEntry) -> Result<FileMeta> {
+    match ChunkReader::open(dir, Name::Graves(id), Magic::Graves) {
+        Ok(reader) => {
+            let [_, newest, ..] = reader.footer.fields;
+            Ok(graves_meta(entry.bytes, Lsn::from_u64(newest)))
+        }
+        Err(error) if error.is_damage() => {
+            Ok(graves_meta(entry.bytes, Lsn::new(FileId(u32::MAX), u32::MAX)))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn graves_meta(bytes: u64, newest: Lsn) -> FileMeta {
+    let mut meta = unread_meta(FileKind::Graves, bytes, Lsn::default());
+    (meta.payload_bytes, meta.max_lsn) = (0, newest);
+    meta
+}

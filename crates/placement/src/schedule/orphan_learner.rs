@@ -1,0 +1,26 @@
+//! Learners without an operator: an operator was given up behind them. One that is useful becomes a
+//! voter, any other goes.
+
+use super::{View, voters};
+use crate::operator::guard::share_node;
+use crate::operator::{Kind, Operator, plan};
+use crate::region_info::RegionInfo;
+use stele_types::{Peer, PeerRole};
+
+/// Operators that promote or remove them.
+pub fn pick(view: &View<'_>) -> Vec<Operator> {
+    view.free_regions().filter_map(|info| settle(view, info)).collect()
+}
+
+fn settle(view: &View<'_>, info: &RegionInfo) -> Option<Operator> {
+    let is_learner = |peer: &&Peer| peer.role == PeerRole::Learner;
+    let learner = info.region.peers.iter().find(is_learner)?;
+    let missing = voters(info).count() < view.wanted(info.region.kind);
+    let alone = !voters(info).any(|v| share_node(view.cluster, v.store, learner.store));
+    if missing && alone && view.is_serving(learner.store) && view.is_reachable(info, learner) {
+        let steps = plan::change_members(info, &[learner.store], &[], None);
+        return plan::operator(info, Kind::OrphanLearner, steps, "a voter is missing");
+    }
+    let steps = plan::change_members(info, &[], &[learner.id], None);
+    plan::operator(info, Kind::OrphanLearner, steps, "nobody needs this learner")
+}

@@ -1,0 +1,106 @@
+//! The loop of one store: everything that waits is stepped, messages leave, one write and one sync
+//! make all regions' records durable, and what that allows is applied and answered. What arrives
+//! meanwhile waits for the next turn: that is the group commit.
+
+use super::append_times::AppendTimes;
+use super::inbox::{Inbox, Item};
+use super::{Core, Engine, OutputSink};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use stele_raftstore::{Append, Input, Now, Outputs, Reply, RequestId};
+use stele_storage::StorageEngine;
+use stele_types::{Clock, Result};
+use tokio::sync::oneshot;
+
+pub(super) struct StoreLoop {
+    pub core: Core,
+    pub engine: Arc<Engine>,
+    pub inbox: Arc<Inbox>,
+    pub appends: Arc<AppendTimes>,
+    pub clock: Arc<dyn Clock>,
+    pub outward: Arc<dyn OutputSink>,
+    pub answers: HashMap<RequestId, oneshot::Sender<Reply>>,
+    /// Set when the core wants a checkpoint, for the maintenance.
+    pub wants_checkpoint: Arc<AtomicBool>,
+}
+
+impl StoreLoop {
+    /// Runs until stopped. An error is the store's end: what is durable stays so.
+    pub fn run(mut self) -> Result<()> {
+        let mut items = Vec::new();
+        let mut append = None;
+        let mut outputs = self.core.poll(self.now())?;
+        loop {
+            let next = self.dispatch(outputs);
+            append = append.or(next);
+            let wait = if append.is_some() { Some(Duration::ZERO) } else { self.sleep() };
+            if !self.inbox.take(&mut items, wait) && append.is_none() {
+                return Ok(());
+            }
+            for item in items.drain(..) {
+                self.step(item)?;
+            }
+            if let Some(append) = append.take() {
+                self.append(append);
+            }
+            outputs = self.core.poll(self.now())?;
+        }
+    }
+
+    fn step(&mut self, item: Item) -> Result<()> {
+        match item {
+            Item::Input(input) | Item::Message { input, .. } => self.core.step(input),
+            Item::Request { id, input, answer } => {
+                self.answers.insert(id, answer);
+                self.core.step(input);
+            }
+            Item::Look(look) => look(&mut self.core),
+            Item::Stopped(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Messages leave before the write starts: followers persist while this store does.
+    fn dispatch(&mut self, outputs: Outputs<Engine>) -> Option<Append> {
+        if !outputs.messages.is_empty() {
+            self.outward.send(outputs.messages);
+        }
+        for (id, reply) in outputs.replies {
+            if let Some(answer) = self.answers.remove(&id) {
+                // Whoever asked may have gone.
+                let _ = answer.send(reply);
+            }
+        }
+        for snapshot in outputs.snapshots {
+            self.outward.send_snapshot(snapshot);
+        }
+        if !outputs.events.is_empty() {
+            self.outward.events(outputs.events);
+        }
+        if outputs.wants_checkpoint {
+            self.wants_checkpoint.store(true, Ordering::Release);
+        }
+        outputs.append
+    }
+
+    fn append(&mut self, append: Append) {
+        let began = self.clock.monotonic_nanos();
+        let result = self.engine.append(&append.batch);
+        self.appends.note(self.clock.monotonic_nanos().saturating_sub(began));
+        self.core.step(Input::Appended { ticket: append.ticket, result });
+    }
+
+    fn sleep(&self) -> Option<Duration> {
+        let next = self.core.next_tick_nanos()?;
+        Some(Duration::from_nanos(next.saturating_sub(self.clock.monotonic_nanos())))
+    }
+
+    fn now(&self) -> Now {
+        Now {
+            monotonic_nanos: self.clock.monotonic_nanos(),
+            unix_seconds: self.clock.unix_seconds(),
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! Beginnings and ends: founding, starting, stopping, failing, and a new disk in place of a lost one.
+
+use super::slot::{Running, Slot};
+use super::{Happening, NodeClock, World};
+use crate::nemesis::Undo;
+use crate::plan::{CLUSTER, MS, SECOND, fork};
+use std::path::Path;
+use std::sync::Arc;
+use stele_engine::{Options, Replay, Store as Engine};
+use stele_placement::Bootstrap;
+use stele_raftstore::{Input, RaftStore};
+use stele_types::{Error, Result, StoreId, StoreIdent};
+use stele_vfs::{SimOptions, SimVfs};
+
+/// Where every store lies on its disk.
+pub const DIR: &str = "/store";
+/// After so long without a word a store counts as unreachable.
+const SILENT_NANOS: u64 = 3 * SECOND;
+/// Between two looks at who answers.
+const LINKS_NANOS: u64 = 500 * MS;
+/// From the failure of a store to the restart of its node.
+const REVIVE_NANOS: u64 = 700 * MS;
+
+/// How a node ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// What was not synced may be lost.
+    Power,
+    /// Everything written is there.
+    Kill,
+    /// Asked to, it closes its stores.
+    Clean,
+}
+
+impl World {
+    /// An empty disk in a node.
+    pub(super) fn add_slot(&mut self, node: u64) -> u64 {
+        let number = self.slots.len() as u64 + 1;
+        let mut prng = fork(self.plan.seed, &format!("disk of {number}"));
+        let disk = SimVfs::new(SimOptions {
+            seed: prng.draw(),
+            block_bytes: self.plan.block_bytes,
+            capacity_bytes: Some(self.plan.capacity_bytes),
+        });
+        self.slots.insert(number, Slot::new(number, node, disk));
+        number
+    }
+
+    /// What the founding node decides.
+    pub(crate) fn birth(&self) -> Bootstrap {
+        let capacities_bytes =
+            (0..self.plan.stores_per_node).map(|_| self.plan.capacity_bytes).collect();
+        let address = self.nodes.get(&1).map(super::Node::address).unwrap_or_default();
+        Bootstrap { cluster: CLUSTER, address, capacities_bytes }
+    }
+
+    /// The first node founds the cluster; the others start and will join.
+    pub(super) fn found(&mut self) {
+        let ids: Vec<StoreId> = self.birth().stores().collect();
+        for (number, store) in (1..=self.plan.stores_per_node).zip(ids) {
+            let founded = self.engine_of(number).and_then(|engine| {
+                let ident = StoreIdent { cluster: CLUSTER, store };
+                match store {
+                    StoreId(1) => RaftStore::bootstrap(&engine, &ident, &Bootstrap::regions())?,
+                    _ => RaftStore::write_ident(&engine, &ident)?,
+                }
+                stele_storage::StorageEngine::checkpoint(&engine)?;
+                engine.close()
+            });
+            if let Err(error) = founded {
+                self.fail(format!("the cluster is not founded: {error}"));
+            }
+        }
+        for node in self.nodes.keys().copied().collect::<Vec<_>>() {
+            self.start_node(node);
+        }
+        self.after(LINKS_NANOS, Happening::Links);
+    }
+
+    /// What opens a store: its disk, its clock and its settings.
+    pub(super) fn parts_of(&self, number: u64) -> Option<(SimVfs, Arc<NodeClock>, Options)> {
+        let slot = self.slots.get(&number)?;
+        let node = self.nodes.get(&slot.node)?;
+        node.now(self.now);
+        let mut options = match node.is_upgraded {
+            true => self.plan.other_engine.clone(),
+            false => self.plan.engine.clone(),
+        };
+        let is_new = slot.disk.file_bytes(Path::new(DIR).join("STORE")).is_none();
+        options.store = is_new.then_some(slot.token);
+        Some((slot.disk.clone(), node.clock.clone(), options))
+    }
+
+    fn engine_of(&mut self, number: u64) -> Result<Engine> {
+        let Some((disk, clock, options)) = self.parts_of(number) else {
+            return Err(Error::invalid("there is no such store"));
+        };
+        let (engine, opened) =
+            Engine::open(Arc::new(disk), clock, Path::new(DIR), options, Replay::Committed)?;
+        if let Some(slot) = self.slots.get_mut(&number) {
+            slot.replayed_bytes = opened.recovery.bytes_scanned;
+        }
+        self.check_rebuilt(number, &opened);
+        Ok(engine)
+    }
+
+    /// Starts a node that is down, with all its stores.
+    pub fn start_node(&mut self, id: u64) {
+        let Some(node) = self.nodes.get_mut(&id).filter(|node| !node.up) else { return };
+        node.up = true;
+        node.life += 1;
+        node.paused_until = 0;
+        node.member.restart();
+        let life = node.life;
+        self.trace.note(self.now, id, 0, || "starts".into());
+        for number in self.slots_of(id) {
+            self.start_slot(number);
+        }
+        self.after(1_000, Happening::Report { node: id, life });
+        self.after(2_000, Happening::Tend { node: id, life });
+    }
+
+    /// A node is closed, and comes back with the other settings.
+    pub fn upgrade(&mut self, id: u64, pause: u64) {
+        self.stop_node(id, Stop::Clean);
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.is_upgraded = !node.is_upgraded;
+        }
+        self.after(pause, Happening::Undo(Undo::Start(id)));
+    }
+
+    /// The stores of a node whose disks are there.
+    pub fn slots_of(&self, node: u64) -> Vec<u64> {
+        let here = |slot: &&Slot| slot.node == node && !slot.is_gone;
+        self.slots.values().filter(here).map(|slot| slot.number).collect()
+    }
+
+    fn start_slot(&mut self, number: u64) {
+        let Some(slot) = self.slots.get_mut(&number) else { return };
+        slot.life += 1;
+        slot.failed = None;
+        self.open_slot(number);
+    }
+
+    /// Opens a store, or lets it wait for what it lost.
+    pub(super) fn open_slot(&mut self, number: u64) {
+        let opened = self.engine_of(number);
+        let Some(slot) = self.slots.get_mut(&number) else { return };
+        let (life, has_lied) = (slot.life, slot.has_lied);
+        let engine = match opened {
+            Ok(engine) => {
+                slot.may_not_open = false;
+                Arc::new(engine)
+            }
+            Err(error) => {
+                let waits = error.is_damage().then(|| self.begins_mending(number));
+                return match waits {
+                    Some(Ok(true)) => {}
+                    Some(Err(error)) => self.not_opened(number, &error),
+                    _ => self.not_opened(number, &error),
+                };
+            }
+        };
+        slot.running = Some(Running {
+            engine,
+            core: None,
+            readers: None,
+            inbox: Vec::new(),
+            append: None,
+            is_writing: false,
+            wake_at: None,
+            maintain_sleep: 5 * MS,
+            stuck_since: None,
+        });
+        self.after(MS, Happening::Maintain { slot: number, life });
+        if let Err(error) = self.start_core(number) {
+            return self.not_opened(number, &error);
+        }
+        if let Some(slot) = self.slots.get_mut(&number).filter(|_| has_lied) {
+            slot.is_mistrusted = true;
+            self.after(0, Happening::Undo(Undo::Mistrust(number, life)));
+        }
+    }
+
+    /// A store opened on a disk that lied. What it shows is right; but a write that was lost at the very
+    /// end is like one that never came, and nothing on this disk can tell. It is replaced before it
+    /// votes.
+    pub(crate) fn mistrust(&mut self, number: u64, life: u64) {
+        if self.slots.get(&number).is_some_and(|slot| slot.life == life) {
+            self.check_running_once();
+            self.exchange_disk(number);
+        }
+    }
+
+    /// Starts the consensus of a store that belongs to the cluster.
+    pub(crate) fn start_core(&mut self, number: u64) -> Result<()> {
+        let global = self.now;
+        let Some(slot) = self.slots.get_mut(&number) else { return Ok(()) };
+        let Some(node) = self.nodes.get(&slot.node) else { return Ok(()) };
+        let life = slot.life;
+        let Some(running) = slot.running.as_mut() else { return Ok(()) };
+        let Some(ident) = RaftStore::ident(&*running.engine)? else { return Ok(()) };
+        let mut options = self.plan.raft.clone();
+        options.store = ident.store;
+        options.incarnation = global + life;
+        options.seed = self.plan.seed ^ (number << 32) ^ life;
+        let core = RaftStore::open(running.engine.clone(), options, node.now(global))?;
+        running.readers = Some(core.readers());
+        running.core = Some(core);
+        slot.id = Some(ident.store);
+        self.homes.insert(ident.store, number);
+        self.checks.started(number);
+        self.note_regions(number);
+        self.note_states(number);
+        self.check_kept(number);
+        self.wake(number, global + 1);
+        Ok(())
+    }
+
+    /// A store does not open. That is right only if its disk was damaged: then it is replaced.
+    fn not_opened(&mut self, number: u64, error: &Error) {
+        let Some(slot) = self.slots.get_mut(&number) else { return };
+        slot.running = None;
+        slot.failed = Some(error.to_string());
+        let node = slot.node;
+        if slot.disk.crashed() {
+            return;
+        }
+        if matches!(error, Error::NoSpace(_)) {
+            // Nothing is reserved where something else fills the device: it opens when there is room.
+            let life = slot.life;
+            return self.after(REVIVE_NANOS, Happening::Undo(Undo::Revive(number, life)));
+        }
+        let (is_damaged, paths) = (slot.is_damaged || slot.may_not_open, slot.disk.paths());
+        self.trace.note(self.now, node, number, || format!("does not open: {error}"));
+        match is_damaged {
+            true => {
+                self.spend(number);
+                self.replace_disk(number);
+            }
+            false => {
+                let paths: Vec<String> = paths.iter().map(|it| it.display().to_string()).collect();
+                self.fail(format!(
+                    "store {number} does not open: {error}; there are {}",
+                    paths.join(" ")
+                ));
+            }
+        }
+    }
+
+    /// A store stopped by itself. That is right only if its disk failed.
+    pub(super) fn store_failed(&mut self, number: u64, error: &Error) {
+        let text = error.to_string();
+        let Some(slot) = self.slots.get_mut(&number) else { return };
+        let node = slot.node;
+        if slot.disk.crashed() {
+            return;
+        }
+        let (excused, life) = (slot.is_damaged || slot.is_troubled, slot.life);
+        slot.failed = Some(text.clone());
+        slot.running = None;
+        slot.mending = None;
+        self.counts.failures += 1;
+        self.trace.note(self.now, node, number, || format!("stops: {text}"));
+        self.end_streams_of(number);
+        self.hang_up(number);
+        if !excused {
+            return self.fail(format!("store {number} stops: {text}"));
+        }
+        self.after(REVIVE_NANOS, Happening::Undo(Undo::Revive(number, life)));
+        // A node ends with the last of its stores.
+        let is_alive = |slot: &Slot| slot.running.is_some() || slot.mending.is_some();
+        let runs = |slot: &u64| self.slots.get(slot).is_some_and(is_alive);
+        if !self.slots_of(node).iter().any(runs) {
+            self.stop_node(node, Stop::Kill);
+            self.after(REVIVE_NANOS, Happening::Undo(Undo::Start(node)));
+        }
+    }
+
+    /// Stops a node; its disks are as that leaves them.
+    pub fn stop_node(&mut self, id: u64, how: Stop) {
+        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.up) else { return };
+        node.up = false;
+        node.life += 1;
+        node.paused_until = 0;
+        node.member.restart();
+        self.silent.retain(|(here, _), _| *here != id);
+        self.trace.note(self.now, id, 0, || format!("stops: {how:?}"));
+        for number in self.slots_of(id) {
+            let seed = self.rngs.disk.draw();
+            self.end_streams_of(number);
+            let Some(slot) = self.slots.get_mut(&number) else { continue };
+            slot.life += 1;
+            slot.mending = None;
+            let engine = slot.running.take().map(|running| running.engine);
+            if how == Stop::Clean
+                && let Some(engine) = engine
+            {
+                // A disk that fails while it closes is found at the next start.
+                let _ = engine.close();
+            }
+            slot.disk = match how {
+                Stop::Power => slot.disk.restart(seed),
+                Stop::Kill | Stop::Clean => slot.disk.fork(),
+            };
+            slot.is_troubled = false;
+            self.hang_up(number);
+        }
+    }
+
+    /// A planned crash point was reached: the power of that node is gone.
+    pub(super) fn look_for_power(&mut self, id: u64) {
+        let gone = |slot: &Slot| slot.node == id && !slot.is_gone && slot.disk.crashed();
+        if !self.slots.values().any(gone) {
+            return;
+        }
+        if self.nodes.get(&id).is_some_and(|node| node.up) {
+            self.counts.power_cuts += 1;
+            self.stop_node(id, Stop::Power);
+            let pause = self.nemesis.down_nanos();
+            self.after(pause, Happening::Undo(Undo::Start(id)));
+        }
+    }
+
+    /// A node is stopped and gets a new disk in place of one.
+    pub fn exchange_disk(&mut self, number: u64) {
+        let Some(node) = self.slots.get(&number).map(|slot| slot.node) else { return };
+        self.spend(number);
+        self.stop_node(node, Stop::Power);
+        self.replace_disk(number);
+        let pause = self.nemesis.down_nanos();
+        self.after(pause, Happening::Undo(Undo::Start(node)));
+    }
+
+    /// A new, empty disk comes in place of one; the new store joins under a number of its own.
+    fn replace_disk(&mut self, number: u64) {
+        let Some(slot) = self.slots.get_mut(&number) else { return };
+        let (node, id) = (slot.node, slot.id);
+        slot.is_gone = true;
+        slot.running = None;
+        slot.mending = None;
+        slot.life += 1;
+        self.counts.replaced += 1;
+        self.trace.note(self.now, node, number, || "its disk is replaced".into());
+        self.end_streams_of(number);
+        self.hang_up(number);
+        if let Some(id) = id {
+            self.homes.remove(&id);
+            self.nemesis.goals.push((id, stele_placement::DrainGoal::Remove));
+        }
+        let new = self.add_slot(node);
+        if self.nodes.get(&node).is_some_and(|node| node.up) {
+            self.start_slot(new);
+        }
+    }
+
+    /// Transports notice which stores do not answer, and which do again: a node that runs answers for
+    /// the stores it has, also for one that stopped.
+    pub(super) fn look_at_links(&mut self) {
+        self.after(LINKS_NANOS, Happening::Links);
+        let runs = |node: &super::Node| node.up && node.paused_until <= self.now;
+        let nodes: Vec<u64> =
+            self.nodes.values().filter(|node| runs(node)).map(|node| node.id).collect();
+        let stores: Vec<(StoreId, u64, bool)> = self
+            .slots
+            .values()
+            .filter_map(|slot| Some((slot.id?, slot.node, !slot.is_gone)))
+            .collect();
+        for here in &nodes {
+            for (store, there, is_there) in stores.iter().filter(|(_, node, _)| node != here) {
+                let ways = [(*here, *there), (*there, *here)];
+                let open = ways.iter().all(|way| self.net.is_open(*way));
+                let answers = *is_there && open && nodes.contains(there);
+                self.note_link((*here, *store), answers);
+            }
+        }
+    }
+
+    fn note_link(&mut self, link: (u64, StoreId), answers: bool) {
+        const TOLD: u64 = u64::MAX;
+        let now = self.now;
+        match (answers, self.silent.get(&link).copied()) {
+            (true, None) | (false, Some(TOLD)) => {}
+            (true, Some(since)) => {
+                self.silent.remove(&link);
+                if since == TOLD {
+                    self.tell_stores(link.0, || Input::StoreReachable(link.1));
+                }
+            }
+            (false, None) => {
+                self.silent.insert(link, now);
+            }
+            (false, Some(since)) if now - since >= SILENT_NANOS => {
+                self.silent.insert(link, TOLD);
+                self.tell_stores(link.0, || Input::StoreUnreachable(link.1));
+            }
+            (false, Some(_)) => {}
+        }
+    }
+
+    fn tell_stores(&mut self, node: u64, input: impl Fn() -> Input<Engine>) {
+        self.slots_of(node).into_iter().for_each(|slot| self.push(slot, input()));
+    }
+}
