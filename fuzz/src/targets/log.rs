@@ -174,8 +174,8 @@ fn survey(disk: &SimVfs) -> bool {
         let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
         Survey::take(vfs, Path::new(DIR), &options(), from, 64)
     };
-    let settled = Some([(RegionId(1), LogIndex(20))].into());
-    let from = RecoverFrom { settled, ..RecoverFrom::default() };
+    let checkpointed = Some([(RegionId(1), LogIndex(20))].into());
+    let from = RecoverFrom { checkpointed, ..RecoverFrom::default() };
     for mut survey in [look(&from), look(&RecoverFrom::default())].into_iter().flatten() {
         let holes: Vec<DamagedPayload> = survey.holes_after(None).copied().collect();
         for hole in holes {

@@ -61,7 +61,7 @@ impl Timer {
     /// answered when it hears of a later term, and a candidate that stood still may speak of one.
     pub fn may_vote(&self, now_nanos: u64) -> bool {
         let is_free = !self.answers && now_nanos >= self.votes_from_nanos;
-        is_free || stele_types::mutant::active("raftstore.clear_vote_hold")
+        is_free || stele_types::mutant::active("raftstore.vote_at_once")
     }
 
     /// A round of its leader came.
