@@ -1,6 +1,7 @@
 //! Everything a change must pass, in one command, each step timed.
 
 use crate::process::{run_shown, run_shown_limited};
+use crate::tools::{self, Tool};
 use crate::workspace::{Workspace, cargo};
 use crate::{
     cluster, cost, demo, docs, figures, fuzz, histories, measured, mutants, peers, soak, spec, tidy,
@@ -15,54 +16,83 @@ const BENCHES: [&str; 6] = ["index", "engine", "log", "restart", "amplification"
 /// How long all tests may take, from a bare machine: a third of it is usual.
 const TESTS_MAX: Duration = Duration::from_secs(40 * 60);
 
-type Step = (&'static str, fn(&Workspace) -> Result<()>);
-
-/// Seconds that each fuzz target gets here; longer runs are made by hand.
+/// Seconds for each fuzz target; longer runs are made by hand.
 const FUZZ_SECONDS: u64 = 2;
 
+/// Options of `cargo xtask ci`.
+#[derive(Debug, Default)]
+pub struct Options {
+    /// Leaves out `cargo test`.
+    pub without_tests: bool,
+}
+
+/// One check.
+struct Step {
+    name: &'static str,
+    /// Programs it needs besides Rust.
+    tools: &'static [Tool],
+    run: fn(&Workspace) -> Result<()>,
+}
+
+const fn step(
+    name: &'static str,
+    tools: &'static [Tool],
+    run: fn(&Workspace) -> Result<()>,
+) -> Step {
+    Step { name, tools, run }
+}
+
+const TESTS: &str = "tests";
+
 const STEPS: [Step; 17] = [
-    ("format", |w| run_cargo(w, &["fmt", "--all", "--check"])),
-    ("lints", |w| {
+    step("format", &[], |w| run_cargo(w, &["fmt", "--all", "--check"])),
+    step("lints", &[], |w| {
         let lint = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
         run_cargo(w, &lint)
     }),
-    ("tidy", tidy::run),
-    ("tests", tests),
-    ("api docs", api_docs),
-    ("mutants", |w| mutants::run(w, &mutants::Options::default())),
-    ("docs", |w| docs::run(w, false)),
-    ("demo", |w| demo::run(w, &demo::Options { short: true, ..demo::Options::default() })),
-    ("spec", spec::short),
-    ("clusters", cluster::short),
-    ("fuzz", |w| fuzz::run(w, &fuzz::Options { seconds: FUZZ_SECONDS, ..Default::default() })),
-    ("simulation", simulation),
-    ("histories", |w| histories::run(w, 12)),
-    ("benches", benches),
-    ("figures", |w| figures::run(w, &figures::Options::tiny())),
-    ("cost", |w| cost::run(w, &cost::Options::short())),
-    ("measured", |w| measured::run(w, &measured::Options::default())),
+    step("tidy", tools::FOR_GIT, tidy::run),
+    step(TESTS, &[], tests),
+    step("api docs", &[], api_docs),
+    step("mutants", &[], |w| mutants::run(w, &mutants::Options::default())),
+    step("docs", &[], |w| docs::run(w, false)),
+    step("demo", &[], |w| demo::run(w, &demo::Options { short: true, ..demo::Options::default() })),
+    step("spec", tools::FOR_SPEC, spec::short),
+    step("clusters", tools::FOR_CLUSTERS, cluster::short),
+    step("fuzz", &[], |w| {
+        fuzz::run(w, &fuzz::Options { seconds: FUZZ_SECONDS, ..Default::default() })
+    }),
+    step("simulation", &[], simulation),
+    step("histories", tools::FOR_HISTORIES, |w| histories::run(w, 12)),
+    step("benches", &[], benches),
+    step("figures", tools::FOR_GIT, |w| figures::run(w, &figures::Options::tiny())),
+    step("cost", tools::FOR_GIT, |w| cost::run(w, &cost::Options::short())),
+    step("measured", tools::FOR_GIT, |w| measured::run(w, &measured::Options::default())),
 ];
 
-/// Runs all steps, also after one failed; fails if any did.
-pub fn run(workspace: &Workspace) -> Result<()> {
+/// Runs all steps, also after one failed; fails if any did. Names every missing tool before it starts.
+pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    tools::require(STEPS.iter().flat_map(|step| step.tools))?;
     let mut done: Vec<(&str, Option<String>, Duration)> = Vec::new();
-    for (name, step) in STEPS {
+    for Step { name, run, .. } in STEPS {
+        if options.without_tests && name == TESTS {
+            continue;
+        }
         println!("== {name}");
         let started = Instant::now();
-        let why = step(workspace).err().map(|error| format!("{name} failed: {error:#}"));
-        if let Some(why) = &why {
-            println!("{why}");
+        let reason = run(workspace).err().map(|error| format!("{name} failed: {error:#}"));
+        if let Some(reason) = &reason {
+            println!("{reason}");
         }
-        done.push((name, why, started.elapsed()));
+        done.push((name, reason, started.elapsed()));
     }
     println!("== summary");
-    // Again at the end: who sees only the last lines must learn why.
-    done.iter().filter_map(|(_, why, _)| why.as_ref()).for_each(|why| println!("{why}"));
-    for (name, why, took) in &done {
-        let verdict = if why.is_none() { "ok" } else { "FAILED" };
+    // The last lines alone must show the reasons.
+    done.iter().filter_map(|(_, reason, _)| reason.as_ref()).for_each(|it| println!("{it}"));
+    for (name, reason, took) in &done {
+        let verdict = if reason.is_none() { "ok" } else { "FAILED" };
         println!("{name:10} {:7.1} s  {verdict}", took.as_secs_f64());
     }
-    let passed = done.iter().filter(|(_, why, _)| why.is_none()).count();
+    let passed = done.iter().filter(|(_, reason, _)| reason.is_none()).count();
     let failed = done.len() - passed;
     println!("steps: {passed} passed, {failed} failed");
     if failed > 0 {
@@ -77,10 +107,7 @@ fn run_cargo(workspace: &Workspace, arguments: &[&str]) -> Result<()> {
 
 fn tests(workspace: &Workspace) -> Result<()> {
     let mut test = Command::new(cargo());
-    run_shown_limited(
-        test.args(["test", "--workspace", "--no-fail-fast"]).current_dir(&workspace.root),
-        TESTS_MAX,
-    )
+    run_shown_limited(test.args(["test", "--no-fail-fast"]).current_dir(&workspace.root), TESTS_MAX)
 }
 
 fn api_docs(workspace: &Workspace) -> Result<()> {
@@ -113,4 +140,30 @@ fn benches(workspace: &Workspace) -> Result<()> {
     let load = ["--workload", "a", "--records", "500", "--operations", "500", "--quiet"];
     let load = load.map(str::to_owned).to_vec();
     peers::run(workspace, &peers::Options { dev: true, load, ..peers::Options::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    /// `cargo test` needs Rust alone. The line goes past the harness's capture, to say what it leaves out.
+    #[test]
+    fn steps_that_need_other_tools_are_named() {
+        let mut tools: Vec<&str> = Vec::new();
+        let mut steps = Vec::new();
+        for step in STEPS.iter().filter(|step| !step.tools.is_empty()) {
+            steps.push(step.name);
+            tools.extend(step.tools.iter().map(|tool| tool.program));
+        }
+        tools.sort_unstable();
+        tools.dedup();
+        let line = format!(
+            "skipped here, run by `cargo xtask ci`: {} (need {})\n",
+            steps.join(", "),
+            tools.join(", ")
+        );
+        std::io::stderr().write_all(line.as_bytes()).unwrap();
+        assert!(steps.contains(&"clusters") && tools.contains(&"go"), "{line}");
+    }
 }

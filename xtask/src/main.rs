@@ -5,6 +5,7 @@ mod ci;
 mod cluster;
 mod cost;
 mod demo;
+mod dist;
 mod docs;
 mod figures;
 mod fuzz;
@@ -17,6 +18,7 @@ mod sim_mutants;
 mod soak;
 mod spec;
 mod tidy;
+mod tools;
 mod workspace;
 
 use anyhow::{Result, bail};
@@ -58,7 +60,8 @@ const USAGE: &str = "usage: cargo xtask <command>
                             the simulation against the deliberate bugs below it; --note writes down
                             which seed showed each
   histories [--seeds N]     the simulation's check of histories beside Porcupine's
-  ci                        everything a change must pass
+  dist                      build the release binary, stripped, with its symbols in a file beside it
+  ci [--without-tests]      everything a change must pass; --without-tests leaves out `cargo test`
 ";
 
 fn main() -> ExitCode {
@@ -133,8 +136,13 @@ fn run(arguments: &[String]) -> Result<()> {
         "sim-mutants" => sim_mutants(&workspace, flags),
         "histories" => compare_histories(&workspace, flags),
         "ci" => {
+            let options = ci::Options { without_tests: flags.switch("--without-tests") };
             flags.end()?;
-            ci::run(&workspace)
+            ci::run(&workspace, &options)
+        }
+        "dist" => {
+            flags.end()?;
+            dist::run(&workspace)
         }
         other => bail!("no command `{other}`\n\n{USAGE}"),
     }

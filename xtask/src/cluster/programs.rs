@@ -1,27 +1,12 @@
 //! The harness and the foreign programs it drives, each built with its own language's tool.
 
 use crate::process::run_shown;
+use crate::tools::{self, PYTHON};
 use crate::workspace::{Workspace, cargo};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-
-/// The wheel of the Python client is made for this version alone.
-const PYTHON: &str = "python3.11";
-
-/// Tools of the machine: the program, an argument it understands, what brings it.
-const TOOLS: [(&str, &str, &str); 9] = [
-    ("go", "version", "apt-get install golang-go (1.23 or newer)"),
-    (PYTHON, "--version", "apt-get install python3.11 python3.11-venv"),
-    ("ip", "-V", "apt-get install iproute2"),
-    ("setpriv", "--version", "apt-get install util-linux"),
-    ("mkfs.ext4", "-V", "apt-get install e2fsprogs"),
-    ("mkfs.xfs", "-V", "apt-get install xfsprogs"),
-    ("mount", "--version", "apt-get install mount"),
-    ("strace", "--version", "apt-get install strace"),
-    ("faketime", "--version", "apt-get install faketime"),
-];
+use std::process::Command;
 
 /// Where they lie.
 #[derive(Debug)]
@@ -38,7 +23,7 @@ pub struct Programs {
 impl Programs {
     /// Builds all of them. Fails if a tool is missing: nothing is left out silently.
     pub fn build(workspace: &Workspace, release: bool) -> Result<Self> {
-        check_tools()?;
+        tools::require(tools::FOR_CLUSTERS)?;
         let sources = workspace.root.join("cluster-tests");
         let built = workspace.target.join("cluster-tests");
         std::fs::create_dir_all(&built)?;
@@ -71,21 +56,6 @@ pub fn porcupine(workspace: &Workspace) -> Result<PathBuf> {
     let built = workspace.target.join("cluster-tests");
     std::fs::create_dir_all(&built)?;
     build_go(&workspace.root.join("cluster-tests"), &built, "porcupine")
-}
-
-fn check_tools() -> Result<()> {
-    let mut missing = Vec::new();
-    for (program, argument, remedy) in TOOLS {
-        let mut command = Command::new(program);
-        command.arg(argument).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        if command.status().is_err() {
-            missing.push(format!("{program}: {remedy}"));
-        }
-    }
-    if !missing.is_empty() {
-        bail!("the cluster tests need tools that are not here:\n  {}", missing.join("\n  "));
-    }
-    Ok(())
 }
 
 fn build_harness(workspace: &Workspace, release: bool) -> Result<PathBuf> {

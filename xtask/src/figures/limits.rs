@@ -1,19 +1,66 @@
-//! Honest limits: where our series is behind what a paper says of its system, or behind another series.
+//! Comparison of our series with the numbers of a paper and with other series.
 
 use super::numbers::Shown;
 use super::plot::short;
-use super::spec::{Claim, Over};
+use super::spec::{Claim, Figure, Over, Place};
 
-/// One sentence for each, from the numbers alone.
-pub fn behind(shown: &[Shown<'_>], ours: &str) -> Vec<String> {
+/// Other series than the base that ours does not reach, one sentence for each figure and series.
+pub fn behind_others(shown: &[Shown<'_>], ours: &str) -> Vec<String> {
+    behind(shown, |figure, series| series != ours && figure.base.as_deref() != Some(series), ours)
+}
+
+/// All other series that ours does not reach.
+pub fn behind_all(shown: &[Shown<'_>], ours: &str) -> Vec<String> {
+    behind(shown, |_, series| series != ours, ours)
+}
+
+fn behind(
+    shown: &[Shown<'_>],
+    is_meant: impl Fn(&Figure, &str) -> bool,
+    ours: &str,
+) -> Vec<String> {
     let mut found = Vec::new();
     for figure in shown {
-        let claims = figure.figure.paper_says.iter().filter(|claim| claim.series == ours);
-        found.extend(claims.filter_map(|claim| behind_paper(figure, claim)));
-        let others = figure.series.iter().filter(|series| **series != ours);
+        let others = figure.series.iter().filter(|series| is_meant(figure.figure, series));
         found.extend(others.filter_map(|other| behind_series(figure, ours, other)));
     }
     found
+}
+
+/// Claims of papers that our series does not reach, one sentence for each.
+pub fn behind_papers(shown: &[Shown<'_>], ours: &str) -> Vec<String> {
+    let claims = |figure: &Shown<'_>| {
+        let claims = figure.figure.paper_says.iter().filter(|claim| claim.series == ours);
+        claims.filter_map(|claim| behind_paper(figure, claim)).collect::<Vec<_>>()
+    };
+    shown.iter().flat_map(claims).collect()
+}
+
+/// A ratio of ours to another, judged by the rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Ahead,
+    /// Some rounds have ours ahead and some behind, or the ratio rounds to one.
+    Even,
+    Behind,
+}
+
+/// The ratio of ours to another series at one place, and its verdict.
+pub fn compare(
+    shown: &Shown<'_>,
+    ours: &str,
+    other: &str,
+    place: &Place<'_>,
+) -> Option<(f64, Verdict)> {
+    let ratios = shown.ratios(ours, other, place)?;
+    let is_worse = |ratio| shown.is_worse(ratio, 1.0);
+    let is_noise = is_worse(ratios.min) != is_worse(ratios.max);
+    let verdict = match is_worse(ratios.median) {
+        _ if is_noise || (ratios.median - 1.0).abs() < 0.005 => Verdict::Even,
+        true => Verdict::Behind,
+        false => Verdict::Ahead,
+    };
+    Some((ratios.median, verdict))
 }
 
 /// What a claim says of a number, such as "3.00 times original".
@@ -47,49 +94,75 @@ fn behind_paper(shown: &Shown<'_>, claim: &Claim) -> Option<String> {
 }
 
 fn behind_series(shown: &Shown<'_>, ours: &str, other: &str) -> Option<String> {
-    let at = |place: &super::spec::Place<'_>| {
-        let ratio = shown.ratio(ours, other, place)?;
-        let unsure = if shown.overlap(ours, other, place) { ", rounds overlap" } else { "" };
-        shown.is_worse(ratio, 1.0).then(|| format!("{} ({ratio:.2} times{unsure})", place.x))
+    let at = |place: &Place<'_>| {
+        let (ratio, verdict) = compare(shown, ours, other, place)?;
+        (verdict == Verdict::Behind).then(|| format!("{} ({ratio:.2} times)", place.x))
     };
     let places: Vec<String> = shown.places.iter().filter_map(at).collect();
-    let name = &shown.figure.name;
-    let paper = &shown.figure.paper;
+    let title = match &shown.figure.summary {
+        Some(workload) => workload.clone(),
+        None => format!("{}, {}", shown.figure.name, shown.figure.paper),
+    };
     (!places.is_empty())
-        .then(|| format!("{name}, {paper}: {ours} is behind {other} at {}", places.join(", ")))
+        .then(|| format!("{title}: {ours} is behind {other} at {}", places.join(", ")))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::measure::{Measurement, Results};
     use super::super::numbers::tests::{sample, shown};
+    use super::super::spec::Spec;
     use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_difference_inside_the_noise_is_not_listed_as_behind() {
+        let (spec, mut results) = sample();
+        let at = |results: &Results, place: usize| {
+            let shown = &shown(&spec, results)[0];
+            compare(shown, "stele", "original", &shown.places[place])
+        };
+        assert_eq!(at(&results, 0), Some((0.5, Verdict::Behind)));
+        assert_eq!(at(&results, 1), Some((4.0, Verdict::Ahead)));
+        // In one round of three ours is ahead.
+        let ours = |it: &&mut Measurement| it.series == "stele" && it.point == "1 KiB";
+        let round = results.measured.iter_mut().filter(ours).find(|it| it.round == 0).unwrap();
+        round.line["ops_per_s"] = json!(101.0);
+        assert_eq!(at(&results, 0), Some((0.5, Verdict::Even)));
+        assert_eq!(behind_series(&shown(&spec, &results)[0], "stele", "original"), None);
+    }
 
     #[test]
     fn what_is_behind_is_said_with_both_numbers() {
         let (spec, results) = sample();
-        let found = behind(&shown(&spec, &results), "stele");
+        let shown = shown(&spec, &results);
+        let found = [behind_papers(&shown, "stele"), behind_all(&shown, "stele")].concat();
+        assert_eq!(behind_others(&shown, "stele"), [""; 0]);
         assert_eq!(
             found,
             [
                 "puts, A paper, figure 1: stele has 2.25 times original on average; the paper's \
                  Theirs 3.00 times original on average",
-                "puts, A paper, figure 1: stele is behind original at 1 KiB (0.50 times, rounds \
-                 overlap)",
+                "puts, by value size: stele is behind original at 1 KiB (0.50 times)",
             ]
         );
     }
 
     #[test]
-    fn who_is_ahead_has_no_limits() {
+    fn a_series_that_is_ahead_is_not_listed() {
         let (mut spec, results) = sample();
         spec.figures[0].paper_says[0].ratio = Some(2.0);
         spec.figures[0].points = vec!["16 KiB".to_owned()];
-        assert_eq!(behind(&shown(&spec, &results), "stele"), Vec::<String>::new());
+        let behind = |spec: &Spec, results: &Results| {
+            let shown = shown(spec, results);
+            [behind_papers(&shown, "stele"), behind_all(&shown, "stele")].concat()
+        };
+        assert_eq!(behind(&spec, &results), [""; 0]);
         // Without the base nothing is claimed of ratios to it.
         spec.figures[0].paper_says[0].ratio = Some(9.0);
-        assert_eq!(behind(&shown(&spec, &results), "stele").len(), 1);
+        assert_eq!(behind(&spec, &results).len(), 1);
         let mut results = results;
         results.measured.retain(|it| it.series == "stele");
-        assert_eq!(behind(&shown(&spec, &results), "stele"), Vec::<String>::new());
+        assert_eq!(behind(&spec, &results), [""; 0]);
     }
 }

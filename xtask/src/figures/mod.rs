@@ -31,7 +31,7 @@ use std::process::Command;
 use std::time::Instant;
 use undo::Undo;
 
-pub use results::{Kept, newest as newest_kept, rounded};
+pub use results::{Comparison, Digest, Kept, newest as newest_kept, rounded};
 
 const ROUNDS: u64 = 5;
 const LIBRARY: &str = "librocksdb.so";
@@ -182,9 +182,9 @@ pub fn read_kept(root: &Path, text: &str, date: &str) -> Result<Vec<Kept>> {
     results::read(&declared(root)?, text, date)
 }
 
-/// Where ours is behind, and tables of what is kept.
-pub fn kept_tables(root: &Path, lines: &[Kept]) -> Result<(Vec<String>, String)> {
-    results::tables(&declared(root)?, lines)
+/// Comparisons and tables of what is kept.
+pub fn kept_digest(root: &Path, lines: &[Kept]) -> Result<Digest> {
+    results::digest(&declared(root)?, lines)
 }
 
 /// Figures whose names begin so.

@@ -21,10 +21,6 @@ impl Spread {
         let (low, high) = (values.get((values.len() - 1) / 2)?, values.get(values.len() / 2)?);
         Some(Self { median: (low + high) / 2.0, min, max })
     }
-
-    fn overlaps(&self, other: &Self) -> bool {
-        self.min <= other.max && other.min <= self.max
-    }
 }
 
 /// The number at a path of names joined by dots; of a list, its mean.
@@ -83,13 +79,17 @@ impl<'a> Shown<'a> {
 
     /// Median of the rounds' ratios: what changed between rounds changed for both.
     pub fn ratio(&self, series: &str, to: &str, place: &Place<'_>) -> Option<f64> {
+        self.ratios(series, to, place).map(|spread| spread.median)
+    }
+
+    /// Ratios of the rounds that have both series.
+    pub fn ratios(&self, series: &str, to: &str, place: &Place<'_>) -> Option<Spread> {
         let others = self.rounds(to, place);
         let pair = |(round, value): (u64, f64)| {
             let (_, other) = others.iter().find(|(of, _)| *of == round)?;
             (*other > 0.0).then(|| value / other)
         };
-        let ratios = self.rounds(series, place).into_iter().filter_map(pair).collect();
-        Spread::of(ratios).map(|spread| spread.median)
+        Spread::of(self.rounds(series, place).into_iter().filter_map(pair).collect())
     }
 
     /// The same to the figure's base.
@@ -118,12 +118,6 @@ impl<'a> Shown<'a> {
             Better::More => number < than,
             Better::Less => number > than,
         }
-    }
-
-    /// Whether the rounds of two series have values in common.
-    pub fn overlap(&self, one: &str, other: &str, place: &Place<'_>) -> bool {
-        let (one, other) = (self.spread(one, place), self.spread(other, place));
-        matches!((one, other), (Some(one), Some(other)) if one.overlaps(&other))
     }
 
     /// Counts of each 100 ms, of the first round, at the first place.

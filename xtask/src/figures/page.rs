@@ -1,6 +1,6 @@
 //! One page with all figures, which needs nothing else to be shown.
 
-use super::limits::{behind, words};
+use super::limits::{behind_all, behind_papers, words};
 use super::numbers::{Shown, Spread};
 use super::plot::{Bar, bars, colour, curves, escaped, short};
 use std::fmt::Write;
@@ -27,7 +27,7 @@ pub fn page(header: &Header, shown: &[Shown<'_>], ours: &str) -> String {
     let mut page = HEAD.to_owned();
     list(&mut page, "Left out, or otherwise than in the papers", &header.left_out);
     list(&mut page, "Failed", &header.failed);
-    let behind = behind(shown, ours);
+    let behind = [behind_papers(shown, ours), behind_all(shown, ours)].concat();
     let title = format!("Honest limits: where {ours} is behind a paper or another system");
     match behind.is_empty() {
         true => {

@@ -1,7 +1,7 @@
 //! What the repository keeps of measured figures: the rounds of each series at each place, without
 //! curves.
 
-use super::limits::{behind, words};
+use super::limits::{Verdict, behind_others, behind_papers, compare, words};
 use super::measure::{Measurement, Results};
 use super::numbers::{Shown, number};
 use super::plan::Amounts;
@@ -102,33 +102,87 @@ pub fn newest(lines: Vec<Kept>) -> Vec<Kept> {
     (0..lines.len()).filter(|at| is_newest(*at)).map(|at| lines[at].clone()).collect()
 }
 
-/// Where ours is behind, and the figures as text.
-pub fn tables(spec: &Spec, lines: &[Kept]) -> Result<(Vec<String>, String)> {
-    let (mut limits, mut text) = (Vec::new(), String::new());
+/// One workload on ours and on another system.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Comparison {
+    pub workload: String,
+    /// The other system.
+    pub beside: String,
+    /// Ratios of ours to it, each with its place.
+    pub ahead: Vec<String>,
+    pub even: Vec<String>,
+    pub behind: Vec<String>,
+}
+
+/// What the page shows of kept figures.
+#[derive(Debug, Default)]
+pub struct Digest {
+    /// Of the figures with a `summary`, to their base.
+    pub comparisons: Vec<Comparison>,
+    /// Claims of papers that ours does not reach.
+    pub behind_papers: Vec<String>,
+    /// Series other than the base that ours does not reach.
+    pub behind_others: Vec<String>,
+    /// Every figure as a table.
+    pub tables: String,
+}
+
+/// Makes the digest of all kept lines.
+pub fn digest(spec: &Spec, lines: &[Kept]) -> Result<Digest> {
+    let mut digest = Digest::default();
     let devices: BTreeSet<&str> = lines.iter().map(|line| line.device.as_str()).collect();
     for device in devices {
         let of_device: Vec<&Kept> = lines.iter().filter(|line| line.device == device).collect();
         let results = results(&of_device);
-        let mut shown = Vec::new();
-        for figure in &spec.figures {
-            let run = spec.run(&figure.run)?;
-            let is_there =
-                |series: &str| of_device.iter().any(|it| it.run == run.name && it.series == series);
-            let amounts = Amounts { scale: 1.0, is_tiny: false };
-            let mut figure = Shown::new(figure, run, amounts, &results, is_there);
-            let has = |series: &str, figure: &Shown<'_>| {
-                figure.places.iter().any(|place| figure.spread(series, place).is_some())
-            };
-            figure.series = figure.series.iter().copied().filter(|it| has(it, &figure)).collect();
-            shown.extend((!figure.series.is_empty()).then_some(figure));
-        }
-        limits.extend(behind(&shown, &spec.ours).iter().map(|it| format!("{device}: {it}")));
-        let _ = writeln!(text, "\n## {device}");
+        let shown = shown(spec, &of_device, &results)?;
+        digest.comparisons.extend(shown.iter().filter_map(|it| comparison(it, &spec.ours, device)));
+        digest.behind_papers.extend(behind_papers(&shown, &spec.ours));
+        digest.behind_others.extend(behind_others(&shown, &spec.ours));
+        let _ = writeln!(digest.tables, "\n## {device}");
         for figure in &shown {
-            section(&mut text, figure, &of_device);
+            section(&mut digest.tables, figure, &of_device);
         }
     }
-    Ok((limits, text))
+    Ok(digest)
+}
+
+/// The figures that have a number among the lines of one device.
+fn shown<'a>(spec: &'a Spec, lines: &[&Kept], results: &'a Results) -> Result<Vec<Shown<'a>>> {
+    let mut all = Vec::new();
+    for figure in &spec.figures {
+        let run = spec.run(&figure.run)?;
+        let is_there =
+            |series: &str| lines.iter().any(|it| it.run == run.name && it.series == series);
+        let amounts = Amounts { scale: 1.0, is_tiny: false };
+        let mut figure = Shown::new(figure, run, amounts, results, is_there);
+        let has = |series: &str, figure: &Shown<'_>| {
+            figure.places.iter().any(|place| figure.spread(series, place).is_some())
+        };
+        figure.series = figure.series.iter().copied().filter(|it| has(it, &figure)).collect();
+        all.extend((!figure.series.is_empty()).then_some(figure));
+    }
+    Ok(all)
+}
+
+/// The device whose name is not repeated in the summary.
+const PLAIN_DEVICE: &str = "the disk as it is";
+
+fn comparison(shown: &Shown<'_>, ours: &str, device: &str) -> Option<Comparison> {
+    let (mut workload, base) = (shown.figure.summary.clone()?, shown.figure.base.clone()?);
+    if device != PLAIN_DEVICE {
+        let _ = write!(workload, ", on {}", device.split(';').next().unwrap_or(device));
+    }
+    let mut comparison = Comparison { workload, beside: base.clone(), ..Comparison::default() };
+    for place in &shown.places {
+        let Some((ratio, verdict)) = compare(shown, ours, &base, place) else { continue };
+        let list = match verdict {
+            Verdict::Ahead => &mut comparison.ahead,
+            Verdict::Even => &mut comparison.even,
+            Verdict::Behind => &mut comparison.behind,
+        };
+        list.push(format!("{} {ratio:.2}×", place.x));
+    }
+    Some(comparison)
 }
 
 fn results(lines: &[&Kept]) -> Results {
@@ -244,17 +298,23 @@ mod tests {
         kept.extend(read(&spec(), &file(&[measured(1, "stele", 300.0)]), "2026-01-02").unwrap());
         let kept = newest(kept);
         assert_eq!((kept.len(), kept[1].date.as_str()), (2, "2026-01-02"));
-        let (limits, text) = tables(&spec(), &kept).unwrap();
-        assert!(limits.iter().all(|limit| limit.starts_with("a disk: ")), "{limits:?}");
-        assert!(text.contains("| original | 112 | |\n| stele | 300 (3.00×) | |\n"), "{text}");
+        let Digest { behind_papers, tables, .. } = digest(&spec(), &kept).unwrap();
+        assert_eq!(behind_papers.len(), 0, "{behind_papers:?}");
+        assert!(tables.contains("| original | 112 | |\n| stele | 300 (3.00×) | |\n"), "{tables}");
     }
 
     #[test]
-    fn who_is_behind_is_named_first() {
+    fn a_figure_with_a_summary_is_compared_with_its_base() {
         let rounds = [measured(1, "original", 100.0), measured(1, "stele", 50.0)];
         let kept = read(&spec(), &file(&rounds), "2026-01-01").unwrap();
-        let (limits, _) = tables(&spec(), &kept).unwrap();
-        assert!(limits.iter().any(|it| it.contains("stele is behind original at 1 KiB")));
+        let found = digest(&spec(), &kept).unwrap().comparisons;
+        let expected = Comparison {
+            workload: "puts, by value size, on a disk".to_owned(),
+            beside: "original".to_owned(),
+            behind: vec!["1 KiB 0.50×".to_owned()],
+            ..Comparison::default()
+        };
+        assert_eq!(found, [expected]);
     }
 
     #[test]

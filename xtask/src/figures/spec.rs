@@ -82,6 +82,9 @@ pub struct Figure {
     pub name: String,
     pub paper: String,
     pub caption: String,
+    /// The workload in words that need no knowledge of the paper. A figure that has them is in the
+    /// summary of what was measured.
+    pub summary: Option<String>,
     pub run: String,
     /// Points of the run; all without.
     #[serde(default)]
@@ -191,9 +194,10 @@ impl Spec {
         let strange = places.iter().find(|at| !run.phases.iter().any(|phase| phase == at.phase));
         ensure!(strange.is_none(), "its run has no such phase: {strange:?}");
         let is_series = |name: &String| run.series.contains(name);
-        ensure!(figure.base.as_ref().is_none_or(is_series), "its base is no series of the run");
+        ensure!(figure.base.as_ref().is_none_or(is_series), "its base is not a series of the run");
+        ensure!(figure.summary.is_none() || figure.base.is_some(), "a summary needs a base");
         for claim in &figure.paper_says {
-            ensure!(is_series(&claim.series), "{} is no series of the run", claim.series);
+            ensure!(is_series(&claim.series), "{} is not a series of the run", claim.series);
             let one_of_them = claim.ratio.is_some() != claim.value.is_some();
             ensure!(one_of_them, "{}: `ratio` or `value`", claim.series);
             ensure!(claim.ratio.is_none() || figure.base.is_some(), "ratios need a base");
@@ -283,7 +287,7 @@ mod tests {
         assert!(refused("phase = \"put\"", "phase = \"get\"").contains("no such phase"));
         assert!(refused("unit = ", "colour = ").contains("unknown field"));
         let claim = refused("series = \"stele\", of", "series = \"fast\", of");
-        assert!(claim.contains("fast is no series"), "{claim}");
+        assert!(claim.contains("fast is not a series"), "{claim}");
         let twice = format!("{SAMPLE}\n{}", &SAMPLE[SAMPLE.find("[[figure]]").unwrap()..]);
         assert!(format!("{:#}", Spec::parse(&twice).unwrap_err()).contains("declared twice"));
     }

@@ -1,9 +1,9 @@
-//! What was measured, kept in the repository: `figures` and `peers` measure, this keeps their lines and
-//! makes one page of them, which begins with where Stele is behind.
+//! Measurements kept in the repository. `figures` and `peers` measure; this module keeps their lines and
+//! makes one page of them. The page begins with a summary of wins and losses.
 
 mod peers;
 
-use crate::figures;
+use crate::figures::{self, Comparison};
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
@@ -38,7 +38,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         return fs::write(root.join(PAGE), page).with_context(|| format!("writing {PAGE}"));
     }
     let now = fs::read_to_string(root.join(PAGE)).unwrap_or_default();
-    ensure!(now == page, "{PAGE} is not what {FIGURES} and {PEERS} say: run `{BLESS}`");
+    ensure!(now == page, "{PAGE} differs from {FIGURES} and {PEERS}: run `{BLESS}`");
     Ok(())
 }
 
@@ -81,29 +81,56 @@ fn keep<T: Serialize>(root: &Path, file: &str, lines: &[T]) -> Result<()> {
 
 fn page(root: &Path) -> Result<String> {
     let (figures, peers) = (kept(root, FIGURES)?, peers::newest(kept(root, PEERS)?));
-    let (behind_papers, tables) = figures::kept_tables(root, &figures)?;
+    let digest = figures::kept_digest(root, &figures)?;
     let mut text = format!(
-        "<!-- Made by `cargo xtask measured --add FILES` from {FIGURES} and {PEERS}; CI checks that it is what \
-         they say. -->\n# Measured\n\n\
-         Each number is the median of the rounds, all systems in turn in each; a ratio is the median of the \
-         rounds' ratios. Every answer waits for a quorum's syncs. Everything ran on one small machine, \
-         on which other machines' work is felt: numbers of different runs can't be compared.\n\n\
-         ## Where Stele is behind\n\n"
+        "<!-- Made by `cargo xtask measured --add FILES` from {FIGURES} and {PEERS}; CI checks that it \
+         agrees with them. -->\n# Measured\n\n\
+         Each number is the median of the rounds; each round runs all systems in turn. A ratio is the \
+         median of the rounds' ratios, Stele to the other system. Every answer waits for the syncs of a \
+         quorum. All runs used one small machine that other work disturbs, so numbers of different runs \
+         cannot be compared.\n\n## Summary\n\n"
     );
-    let behind = peers::behind(&peers).into_iter().chain(behind_papers);
-    behind.for_each(|line| {
-        let _ = writeln!(text, "- {line}");
-    });
+    let rows: Vec<_> = peers::comparisons(&peers).into_iter().chain(digest.comparisons).collect();
+    text.push_str(&summary(&rows));
+    list(&mut text, "Loads with a slower tail", &peers::slower_tails(&peers));
+    list(&mut text, "Other designs that are ahead", &digest.behind_others);
+    list(&mut text, "Figures of the papers that are not reached", &digest.behind_papers);
     text.push_str(
         "\n## Beside other servers\n\nProcesses on loopback, one load for all (`cargo xtask peers`). \
-         *disk*: what as many writers as there are nodes got from it before and after, with a sync for \
+         *disk*: throughput of as many writers as there are nodes, before and after, with a sync for \
          each MiB.\n\n",
     );
     text.push_str(&peers::table(&peers));
     text.push_str(
         "\nBelow: other designs on the same consensus, three replicas in one process (`cargo xtask \
-         figures`; [what they are](../baselines/README.md)).\n",
+         figures`; [their description](../baselines/README.md)).\n",
     );
-    text.push_str(&tables);
+    text.push_str(&digest.tables);
     Ok(text)
+}
+
+/// Wins and losses, a row for each workload.
+fn summary(rows: &[Comparison]) -> String {
+    let mut text = String::from(
+        "How many times the throughput of the other system Stele has: above 1, Stele is faster. It is \
+         *even* when it is ahead in some rounds and behind in others. `etcd` and `redis` are servers. \
+         `original` is Raft with a log of its own above RocksDB with its write-ahead log, the design of \
+         etcd and TiKV; `nezha-nogc` is the Nezha design without garbage collection.\n\n\
+         | workload | beside | ahead | even | behind |\n|---|---|---|---|---|\n",
+    );
+    for row in rows {
+        let cells = [&row.ahead, &row.even, &row.behind].map(|cell| cell.join(", "));
+        let _ = writeln!(text, "| {} | {} | {} |", row.workload, row.beside, cells.join(" | "));
+    }
+    text
+}
+
+fn list(text: &mut String, title: &str, lines: &[String]) {
+    if lines.is_empty() {
+        return;
+    }
+    let _ = write!(text, "\n### {title}\n\n");
+    lines.iter().for_each(|line| {
+        let _ = writeln!(text, "- {line}");
+    });
 }

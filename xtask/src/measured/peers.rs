@@ -1,6 +1,6 @@
 //! What is kept of `peers`: each system's rounds under one load.
 
-use crate::figures::rounded;
+use crate::figures::{Comparison, rounded};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -132,44 +132,78 @@ pub fn newest(lines: Vec<Kept>) -> Vec<Kept> {
     newest.into_values().collect()
 }
 
-/// Where ours is behind.
-pub fn behind(lines: &[Kept]) -> Vec<String> {
-    let mut found = Vec::new();
+/// Throughput of ours beside each other system, a row for each workload and size of value.
+pub fn comparisons(lines: &[Kept]) -> Vec<Comparison> {
+    let mut found: Vec<Comparison> = Vec::new();
     for line in lines {
-        let load = words(&line.load);
-        let Some(ours) = line.systems.get(OURS) else { continue };
         for (name, system) in line.systems.iter().filter(|(name, _)| *name != OURS) {
-            let ratio = system.ours_to_it.map_or(1.0, |[_, median, _]| median);
-            if ratio < 1.0 {
-                found.push(format!("{load}: {OURS} has {ratio:.2} times the speed of {name}"));
-            }
-            if ours.p99_us > system.p99_us {
-                found.push(format!(
-                    "{load}: the 99th percentile of {OURS} is {:.1} ms, that of {name} {:.1} ms",
-                    ours.p99_us / 1e3,
-                    system.p99_us / 1e3
-                ));
-            }
+            let Some([min, median, max]) = system.ours_to_it else { continue };
+            let workload = format!("{}, {} nodes", what(&line.load), line.load.nodes);
+            let is_same = |it: &&mut Comparison| it.workload == workload && it.beside == *name;
+            let at = match found.iter_mut().find(is_same) {
+                Some(row) => row,
+                None => {
+                    let beside = name.clone();
+                    found.push(Comparison { workload, beside, ..Comparison::default() });
+                    let Some(row) = found.last_mut() else { continue };
+                    row
+                }
+            };
+            let list = match () {
+                () if min > 1.0 => &mut at.ahead,
+                () if max < 1.0 => &mut at.behind,
+                () => &mut at.even,
+            };
+            list.push(format!("{} {median:.2}×", clients(&line.load)));
         }
     }
     found
 }
 
+/// Loads whose 99th percentile is higher on ours.
+pub fn slower_tails(lines: &[Kept]) -> Vec<String> {
+    let mut found = Vec::new();
+    for line in lines {
+        let Some(ours) = line.systems.get(OURS) else { continue };
+        let others = line.systems.iter().filter(|(_, system)| ours.p99_us > system.p99_us);
+        found.extend(others.map(|(name, system)| {
+            format!(
+                "{}: the 99th percentile of {OURS} is {:.1} ms, that of {name} {:.1} ms",
+                words(&line.load),
+                ours.p99_us / 1e3,
+                system.p99_us / 1e3
+            )
+        }));
+    }
+    found
+}
+
 fn words(load: &Load) -> String {
+    let connections = match load.connections {
+        1 => String::new(),
+        many => format!(", {many} connections to each"),
+    };
+    format!("{}, {} clients, {} nodes{connections}", what(load), load.clients, load.nodes)
+}
+
+fn what(load: &Load) -> String {
     let what = match load.workload.as_str() {
         "update" => "puts".to_owned(),
         "c" => "gets".to_owned(),
-        other => format!("workload {other}"),
+        other => format!("YCSB {}", other.to_uppercase()),
     };
     let value = match load.value_bytes {
         bytes if bytes % 1024 == 0 => format!("{} KiB", bytes / 1024),
         bytes => format!("{bytes} B"),
     };
-    let connections = match load.connections {
-        1 => String::new(),
-        many => format!(", {many} connections to each"),
-    };
-    format!("{what}, {value}, {} clients, {} nodes{connections}", load.clients, load.nodes)
+    format!("{what}, {value}")
+}
+
+fn clients(load: &Load) -> String {
+    match load.connections {
+        1 => format!("{} clients", load.clients),
+        many => format!("{} clients, {many} connections to each", load.clients),
+    }
 }
 
 /// A row for each system of each load.
@@ -243,7 +277,10 @@ mod tests {
         let etcd = &kept.systems["etcd"];
         assert_eq!(etcd.ours_to_it, Some([2.0, 4.0, 8.0]));
         assert_eq!((etcd.device_bytes_per_payload_byte, etcd.servers_us), (Some(3.0), Some(60.0)));
-        assert_eq!(behind(std::slice::from_ref(&kept)), Vec::<String>::new());
+        let [row] = &comparisons(std::slice::from_ref(&kept))[..] else { panic!("one row") };
+        assert_eq!((row.workload.as_str(), row.beside.as_str()), ("puts, 1 KiB, 3 nodes", "etcd"));
+        assert_eq!(row.ahead, ["64 clients 4.00×"]);
+        assert_eq!(slower_tails(std::slice::from_ref(&kept)), Vec::<String>::new());
         let row = "| puts, 1 KiB, 64 clients, 3 nodes | etcd | 1000 | 4.00× (2.00–8.00) | 0.50 | 10.00 | 3.000 | \
                    60 | 1000, 1000 | 5 | abc |\n";
         assert!(table(&[kept]).contains(row));
@@ -251,9 +288,13 @@ mod tests {
     }
 
     #[test]
-    fn who_is_slower_is_behind_twice_and_the_newest_line_of_a_load_counts() {
+    fn a_slower_system_is_behind_and_the_newest_line_of_a_load_counts() {
         let old = read(&printed(500.0, 1000.0), "abc", "2026-01-01").unwrap();
-        assert_eq!(behind(std::slice::from_ref(&old)).len(), 2);
+        // The rounds give 0.25 to 1: one of them is even.
+        assert_eq!(comparisons(std::slice::from_ref(&old))[0].even, ["64 clients 0.50×"]);
+        let slow = read(&printed(400.0, 1000.0), "abc", "2026-01-01").unwrap();
+        assert_eq!(comparisons(&[slow])[0].behind, ["64 clients 0.40×"]);
+        assert_eq!(slower_tails(std::slice::from_ref(&old)).len(), 1);
         let new = read(&printed(2000.0, 1000.0), "def", "2026-01-02").unwrap();
         let four = printed(2000.0, 1000.0).replace("\"clients\"", "\"connections\":4,\"clients\"");
         let four = read(&four, "def", "2026-01-02").unwrap();

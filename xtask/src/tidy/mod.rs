@@ -6,6 +6,8 @@ mod layers;
 mod lengths;
 mod modules;
 mod names;
+mod plain;
+mod prose;
 mod source;
 mod words;
 
@@ -47,7 +49,10 @@ pub fn run(workspace: &Workspace) -> Result<()> {
     let mut sources = source::load(workspace)?;
     let mut findings = layers::check(&workspace.packages);
     findings.extend(modules::check(&mut sources, &workspace.roots()));
+    let glossary = sources.iter().find(|source| source.path == plain::GLOSSARY);
+    let glossary = plain::Glossary::parse(glossary.map_or("", |source| &source.text))?;
     for source in &sources {
+        findings.extend(glossary.check(&source.path, &source.text));
         findings.extend(words::check(&source.path, &source.text));
         findings.extend(calls::check(source));
         findings.extend(lengths::check(source));

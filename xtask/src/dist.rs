@@ -1,0 +1,41 @@
+//! The binary as it is shipped: stripped, with its symbols in a file of their own.
+
+use crate::process::run_shown;
+use crate::tools;
+use crate::workspace::{Workspace, cargo};
+use anyhow::{Context, Result};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Profile that differs from `release` by its symbols alone.
+const PROFILE: &str = "symbols";
+
+/// Builds `stele` and writes `target/dist/stele`, stripped, and `target/dist/stele.debug`, its symbols.
+/// gdb, perf and addr2line find the second through the link and the build id in the first.
+pub fn run(workspace: &Workspace) -> Result<()> {
+    tools::require(tools::FOR_DIST)?;
+    let mut build = Command::new(cargo());
+    build.args(["build", "--package", "stele-cli", "--profile", PROFILE]);
+    run_shown(build.current_dir(&workspace.root))?;
+    let folder = workspace.target.join("dist");
+    fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+    let (binary, symbols) = (folder.join("stele"), folder.join("stele.debug"));
+    let built = workspace.target.join(PROFILE).join("stele");
+    split(&built, &binary, &symbols)?;
+    for path in [&binary, &symbols] {
+        println!("{} {} bytes", path.display(), fs::metadata(path)?.len());
+    }
+    Ok(())
+}
+
+fn split(built: &Path, binary: &Path, symbols: &Path) -> Result<()> {
+    let objcopy = |words: &[&str], from: &Path, to: &Path| {
+        run_shown(Command::new("objcopy").args(words).arg(from).arg(to))
+    };
+    objcopy(&["--only-keep-debug"], built, symbols)?;
+    objcopy(&["--strip-all"], built, binary)?;
+    let mut link = Command::new("objcopy");
+    link.arg(format!("--add-gnu-debuglink={}", symbols.display())).arg(binary);
+    run_shown(&mut link)
+}

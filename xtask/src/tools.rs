@@ -1,0 +1,93 @@
+//! Programs that checks need besides Rust, and what installs each.
+
+use anyhow::{Result, bail};
+use std::process::{Command, Stdio};
+
+/// Version of Python for which the wheel of TiKV's client is built.
+pub const PYTHON: &str = "python3.11";
+
+/// One program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tool {
+    /// Name on PATH.
+    pub program: &'static str,
+    /// Argument with which it exits without work.
+    probe: &'static str,
+    /// Command that installs it on Debian.
+    remedy: &'static str,
+}
+
+const fn tool(program: &'static str, probe: &'static str, remedy: &'static str) -> Tool {
+    Tool { program, probe, remedy }
+}
+
+const GIT: Tool = tool("git", "--version", "apt-get install git");
+const GO: Tool = tool("go", "version", "apt-get install golang-go (1.23 or newer)");
+
+/// Tools of checks that read the list of tracked files or a commit.
+pub const FOR_GIT: &[Tool] = &[GIT];
+/// Tools of a Porcupine build.
+pub const FOR_HISTORIES: &[Tool] = &[GO];
+/// Tools of a TLC run.
+pub const FOR_SPEC: &[Tool] = &[
+    tool("java", "-version", "apt-get install default-jre-headless"),
+    tool("mvn", "--version", "apt-get install maven"),
+    tool("sha256sum", "--version", "apt-get install coreutils"),
+];
+/// Tools that split a binary from its symbols.
+pub const FOR_DIST: &[Tool] = &[tool("objcopy", "--version", "apt-get install binutils")];
+/// Tools of scenarios on real clusters.
+pub const FOR_CLUSTERS: &[Tool] = &[
+    GO,
+    tool(PYTHON, "--version", "apt-get install python3.11 python3.11-venv"),
+    tool("ip", "-V", "apt-get install iproute2"),
+    tool("setpriv", "--version", "apt-get install util-linux"),
+    tool("mkfs.ext4", "-V", "apt-get install e2fsprogs"),
+    tool("mkfs.xfs", "-V", "apt-get install xfsprogs"),
+    tool("mount", "--version", "apt-get install mount"),
+    tool("strace", "--version", "apt-get install strace"),
+    tool("faketime", "--version", "apt-get install faketime"),
+];
+
+/// Fails with the name of every tool that is missing and the command that installs it.
+pub fn require<'a>(tools: impl IntoIterator<Item = &'a Tool>) -> Result<()> {
+    let mut missing: Vec<String> = Vec::new();
+    for tool in tools {
+        let line = format!("{}: {}", tool.program, tool.remedy);
+        if !is_present(tool) && !missing.contains(&line) {
+            missing.push(line);
+        }
+    }
+    if !missing.is_empty() {
+        bail!("these tools are missing:\n  {}", missing.join("\n  "));
+    }
+    Ok(())
+}
+
+fn is_present(tool: &Tool) -> bool {
+    let mut command = Command::new(tool.program);
+    command.arg(tool.probe).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_missing_tool_is_named_once_with_its_remedy() {
+        let missing = tool("no-such-program", "--version", "apt-get install nothing");
+        let other = tool("nor-this-one", "--version", "apt-get install little");
+        let present = tool("sh", "-c", "");
+        let error = require([&missing, &present, &other, &missing]).unwrap_err().to_string();
+        let lines: Vec<&str> = error.lines().collect();
+        assert_eq!(
+            lines[1..],
+            [
+                "  no-such-program: apt-get install nothing",
+                "  nor-this-one: apt-get install little"
+            ]
+        );
+        require([&present]).unwrap();
+    }
+}
