@@ -1,24 +1,24 @@
 ---------------------------- MODULE CommitReturn ----------------------------
-(* When a write is answered and what a read may return: commit return, the overlay of what is      *)
-(* committed and not applied, leases on drifting clocks, read index, reads from followers.         *)
+(* Time of a write's answer and permitted results of a read: commit return, the overlay of entries *)
+(* committed and not applied, leases on drifting clocks, read index, follower reads.               *)
 (*                                                                                                 *)
-(* One key. Each entry of the log writes it, so that the state after entry i is named by i, and a  *)
-(* read returns an index. Disks are not in here: KvsRaft.tla has them. Clocks are not numbers but  *)
-(* how far each is ahead of the slowest; what is promised for a time counts down.                  *)
+(* One key. Each entry of the log writes it, so that the state after entry i is named i, and a     *)
+(* read returns an index. Disks are not modelled here: KvsRaft.tla has them. Clocks are not        *)
+(* numbers but the distances to the slowest; promises with a time limit count down.                *)
 EXTENDS Naturals, Sequences, FiniteSets, TLC
 
 CONSTANTS
     Servers, None,
     MaxTerm, MaxLog, MaxCrashes,
-    MaxRounds,      \* rounds of heartbeats in one term
+    MaxRounds,      \* heartbeat rounds of one term, at most
     MaxTransfers,
-    ElectionTicks,  \* how long a follower keeps its vote after it heard of a leader, on its clock
-    Drift,          \* how far two clocks may ever be apart: over any time they differ by twice that
-    CommitReturn,   \* whether a write is answered when it is committed; else when it is applied
-    Overlay,        \* whether a read sees what is committed and not applied
-    Writes,         \* whether clients write; a leader's first entry counts as a write anyhow
+    ElectionTicks,  \* vote hold after a message of a leader, on the follower's clock
+    Drift,          \* distance of two clocks, at most: over any time they differ by twice that
+    CommitReturn,   \* whether a write is answered when committed; otherwise when applied
+    Overlay,        \* whether a read sees entries committed and not applied
+    Writes,         \* whether clients write; a leader's first entry counts as a write too
     Kinds,          \* of reads: "lease", "index"
-    Led,            \* whether the first leader reigns from the beginning
+    Led,            \* whether the first leader leads from the start
     Bugs
 
 Max(a, b) == IF a > b THEN a ELSE b
@@ -32,27 +32,27 @@ Symmetry == Permutations(Servers)
 
 VARIABLES
     term, vote, role, log, commit, applied,
-    ahead,      \* of the slowest clock
-    hold,       \* ticks for which a server keeps its vote
-    lease,      \* ticks for which a leader's lease lasts
+    ahead,      \* distance of each clock to the slowest
+    hold,       \* ticks of the vote hold
+    lease,      \* ticks of a leader's lease
     leading,    \* whether a leader has applied an entry of its own term
-    handed,     \* whether a leader offered its leadership in its term
+    transferred, \* whether a leader offered a leadership transfer in its term
     round,      \* a leader's last round: its number, and its age in ticks
-    votes,      \* of the candidates
-    lead,       \* term -> the log and the commit index that its leader had at most
-    acked,      \* server -> term -> what it ever acknowledged in it
-    beats,      \* rounds that were sent
+    votes,      \* votes of the candidates
+    lead,       \* term -> longest log and highest commit index of its leader
+    acked,      \* server -> term -> last entry it acknowledged
+    beats,      \* rounds sent
     answers,    \* answers to rounds
-    offers,     \* terms in which leadership was offered, and to whom
-    chosen,     \* what is committed
-    answered,   \* the last write that a client was told of
-    shown,      \* the last state that a finished read returned
-    read,       \* the read in progress
-    wrong,      \* what a finished read did wrong
+    offers,     \* terms in which leadership was offered, and the target
+    chosen,     \* committed entries
+    answered,   \* last write with an answer to the client
+    shown,      \* last state that a finished read returned
+    read,       \* read in progress
+    wrong,      \* invariants that a finished read violated
     crashes, transfers
 
 raft == <<term, vote, role, log, commit, applied, votes>>
-leases == <<ahead, hold, lease, leading, handed, round>>
+leases == <<ahead, hold, lease, leading, transferred, round>>
 network == <<lead, acked, beats, answers, offers>>
 clients == <<chosen, answered, shown, read, wrong>>
 counts == <<crashes, transfers>>
@@ -60,8 +60,8 @@ vars == <<raft, leases, network, clients, counts>>
 
 NoRound == [n |-> 0, age |-> 0]
 
-(* `first` leads term 1 from the beginning, and everyone has applied its first entry. *)
-Reign(first) ==
+(* `first` leads term 1 from the start, and all servers have applied its first entry. *)
+InitialTerm(first) ==
     LET one == IF first = None THEN 0 ELSE 1
         noop == IF first = None THEN <<>> ELSE <<1>>
     IN
@@ -80,12 +80,12 @@ Reign(first) ==
     /\ answered = one
 
 Init ==
-    /\ IF Led THEN \E first \in Servers : Reign(first) ELSE Reign(None)
+    /\ IF Led THEN \E first \in Servers : InitialTerm(first) ELSE InitialTerm(None)
     /\ votes = [s \in Servers |-> {}]
     /\ ahead = [s \in Servers |-> 0]
     /\ hold = [s \in Servers |-> 0]
     /\ lease = [s \in Servers |-> 0]
-    /\ handed = [s \in Servers |-> FALSE]
+    /\ transferred = [s \in Servers |-> FALSE]
     /\ round = [s \in Servers |-> NoRound]
     /\ beats = {}
     /\ answers = {}
@@ -97,7 +97,7 @@ Init ==
     /\ transfers = 0
 
 -----------------------------------------------------------------------------
-(* Time: no clock gets further ahead of another than the drift allows.                             *)
+(* Time: no clock gets further ahead of another than the drift allows. *)
 
 Down(n) == IF n = 0 THEN 0 ELSE n - 1
 
@@ -110,7 +110,7 @@ Tick(s) ==
     /\ hold' = [hold EXCEPT ![s] = Down(@)]
     /\ lease' = [lease EXCEPT ![s] = Down(@)]
     /\ round' = [round EXCEPT ![s].age = IF round[s].n = 0 THEN 0 ELSE Min(@ + 1, LeaseTicks)]
-    /\ UNCHANGED <<raft, leading, handed, network, clients, counts>>
+    /\ UNCHANGED <<raft, leading, transferred, network, clients, counts>>
 
 -----------------------------------------------------------------------------
 (* Raft *)
@@ -121,13 +121,13 @@ IsUpToDate(a, b) == LastTerm(a) > LastTerm(b) \/ (LastTerm(a) = LastTerm(b) /\ L
 StepDown(s) ==
     /\ lease' = [lease EXCEPT ![s] = 0]
     /\ leading' = [leading EXCEPT ![s] = FALSE]
-    /\ handed' = [handed EXCEPT ![s] = FALSE]
+    /\ transferred' = [transferred EXCEPT ![s] = FALSE]
     /\ round' = [round EXCEPT ![s] = NoRound]
 
 IsOffered(s) == <<term[s], s>> \in offers
 
-(* Who was offered the leadership campaigns whatever was promised; anyone else once its own promise *)
-(* to the leader is over.                                                                          *)
+(* A server that was offered the leadership campaigns in spite of promises; others after their own *)
+(* promise to the leader has ended.                                                                *)
 Campaign(s) ==
     /\ role[s] # "leader"
     /\ term[s] < MaxTerm
@@ -178,7 +178,7 @@ RECURSIVE Agreed(_, _, _)
 Agreed(a, b, i) ==
     IF i < Len(a) /\ i < Len(b) /\ a[i + 1] = b[i + 1] THEN Agreed(a, b, i + 1) ELSE i
 
-(* Entries of the leader of term t, or its commit index: a leader was heard of. *)
+(* Receives entries of the leader of term t, or its commit index: the server heard from a leader. *)
 Receive(s, t, upto, learns) ==
     /\ lead[t].by # None /\ lead[t].by # s
     /\ t >= term[s]
@@ -186,7 +186,7 @@ Receive(s, t, upto, learns) ==
            same == Agreed(log[s], all, 0)
        IN
         /\ upto <= Len(all) /\ upto >= same
-        \* What changes nothing is left out: it only renews the promise, as a heartbeat does.
+        \* A message without changes is left out: it only renews the promise, as a heartbeat does.
         /\ upto > same \/ acked[s][t] < upto \/ (learns /\ Min(lead[t].commit, upto) > commit[s])
         /\ log' = [log EXCEPT ![s] = IF upto > same THEN SubSeq(all, 1, upto) ELSE @]
         /\ acked' = [acked EXCEPT ![s][t] = Max(@, upto)]
@@ -216,18 +216,18 @@ Commit(s) ==
     /\ UNCHANGED <<term, vote, role, votes, log, applied, leases, acked, beats, answers, offers,
                    shown, read, wrong, counts>>
 
-(* Otherwise a leader answers its own term's writes here. *)
+(* Otherwise a leader answers writes of its own term here. *)
 Apply(s) ==
     /\ applied[s] < commit[s]
     /\ applied' = [applied EXCEPT ![s] = @ + 1]
     /\ LET own == role[s] = "leader" /\ log[s][applied[s] + 1] = term[s] IN
         /\ leading' = [leading EXCEPT ![s] = @ \/ own]
         /\ answered' = IF own THEN Max(answered, applied[s] + 1) ELSE answered
-    /\ UNCHANGED <<term, vote, role, votes, log, commit, ahead, hold, lease, handed, round, network,
+    /\ UNCHANGED <<term, vote, role, votes, log, commit, ahead, hold, lease, transferred, round, network,
                    chosen, shown, read, wrong, counts>>
 
-(* Memory is lost, clock and promises with it: the vote is kept for as long as any lease that was  *)
-(* granted may last. The commit index may be lost as well.                                         *)
+(* Memory is lost, with clock and promises: no vote is granted while any granted lease may last.   *)
+(* The commit index may be lost as well.                                                           *)
 Crash(s) ==
     /\ crashes < MaxCrashes
     /\ crashes' = crashes + 1
@@ -241,7 +241,7 @@ Crash(s) ==
     /\ UNCHANGED <<term, vote, log, ahead, network, chosen, answered, shown, wrong, transfers>>
 
 -----------------------------------------------------------------------------
-(* Rounds confirm that a leader still leads, and renew its lease from when they were sent. *)
+(* Heartbeat rounds confirm leadership, and renew the lease from the time of sending. *)
 
 Begins(s) ==
     /\ round[s].n < MaxRounds
@@ -252,7 +252,7 @@ Beat(s) ==
     /\ role[s] = "leader"
     /\ leading[s]
     /\ Begins(s)
-    /\ UNCHANGED <<raft, ahead, hold, lease, leading, handed, lead, acked, answers, offers, clients,
+    /\ UNCHANGED <<raft, ahead, hold, lease, leading, transferred, lead, acked, answers, offers, clients,
                    counts>>
 
 Answer(s, t, n) ==
@@ -268,7 +268,7 @@ Answer(s, t, n) ==
     /\ StepDown(s)
     /\ UNCHANGED <<log, commit, applied, ahead, lead, acked, beats, offers, clients, counts>>
 
-(* An answer that belongs to another round confirms nothing. *)
+(* An answer to another round confirms nothing. *)
 IsConfirmed(t, n) ==
     LET counts_for(s) == \E m \in 1..MaxRounds : <<t, m, s>> \in answers
                             /\ (m >= n \/ Bug("read_context_reused"))
@@ -278,11 +278,11 @@ Renew(s) ==
     /\ role[s] = "leader"
     /\ round[s].n > 0
     /\ IsConfirmed(term[s], round[s].n)
-    /\ ~handed[s] \/ Bug("lease_after_transfer")
+    /\ ~transferred[s] \/ Bug("lease_after_transfer")
     /\ round[s].age < LeaseTicks
     /\ lease[s] < LeaseTicks - round[s].age
     /\ lease' = [lease EXCEPT ![s] = LeaseTicks - round[s].age]
-    /\ UNCHANGED <<raft, ahead, hold, leading, handed, round, network, clients, counts>>
+    /\ UNCHANGED <<raft, ahead, hold, leading, transferred, round, network, clients, counts>>
 
 Transfer(s, c) ==
     /\ role[s] = "leader"
@@ -290,12 +290,12 @@ Transfer(s, c) ==
     /\ transfers < MaxTransfers
     /\ transfers' = transfers + 1
     /\ offers' = offers \cup {<<term[s], c>>}
-    /\ handed' = [handed EXCEPT ![s] = TRUE]
+    /\ transferred' = [transferred EXCEPT ![s] = TRUE]
     /\ lease' = [lease EXCEPT ![s] = IF Bug("lease_after_transfer") THEN @ ELSE 0]
     /\ UNCHANGED <<raft, ahead, hold, leading, round, lead, acked, beats, answers, clients, crashes>>
 
 -----------------------------------------------------------------------------
-(* Reads. `floor` is what was answered and shown before the read began. *)
+(* Reads. `floor` is the last state that was answered or shown before the read began. *)
 
 State(s) == IF Overlay /\ ~Bug("commit_return_without_overlay") THEN commit[s] ELSE applied[s]
 
@@ -310,10 +310,10 @@ Finish(got, floor) ==
 
 Floor == [answered |-> answered, shown |-> shown]
 MayRead(s) == role[s] = "leader" /\ (leading[s] \/ Bug("read_before_no_op"))
-(* What a follower may have shown already must be seen here, or the lease does not serve. *)
+(* The read must see what a follower may have shown, or the lease does not serve it. *)
 IsCurrent(s) == Overlay \/ applied[s] = commit[s] \/ Bug("lease_ahead_of_apply")
 
-(* On an edge thread: find the lease, take a view, make sure that the lease still holds. *)
+(* On a request thread: find the lease, take a view, check that the lease is still valid. *)
 LeaseFind(s) ==
     /\ "lease" \in Kinds
     /\ read = None
@@ -329,8 +329,8 @@ LeaseView(s) ==
        ELSE read' = None /\ UNCHANGED <<chosen, answered, shown, wrong>>
     /\ UNCHANGED <<raft, leases, network, counts>>
 
-(* Without a lease: a round that begins after the read, and the commit index of that moment. The   *)
-(* read may wait on the leader or on a follower, and be asked of anyone who believes to lead.      *)
+(* Without a lease: a round that starts after the read, and the commit index of that moment. The   *)
+(* read may wait on the leader or on a follower, and be sent to any server that believes to lead.  *)
 Ask(s) ==
     /\ "index" \in Kinds
     /\ read = None
@@ -343,7 +343,7 @@ TakeIndex(l) ==
     /\ IF Bug("read_index_unconfirmed") THEN UNCHANGED <<round, beats>> ELSE Begins(l)
     /\ read' = [read EXCEPT !.kind = "waits", !.term = term[l], !.got = commit[l],
                             !.n = round'[l].n]
-    /\ UNCHANGED <<raft, ahead, hold, lease, leading, handed, lead, acked, answers, offers, chosen,
+    /\ UNCHANGED <<raft, ahead, hold, lease, leading, transferred, lead, acked, answers, offers, chosen,
                    answered, shown, wrong, counts>>
 
 Served(s) ==
@@ -371,16 +371,16 @@ Spec == Init /\ [][Next]_vars
 
 (* A read returns every write that was answered before it began. *)
 ReadsSeeAnswered == "stale" \notin wrong
-(* It returns nothing older than what a read that ended before it began returned. *)
+(* It returns no older state than a read that ended before it began. *)
 ReadsMonotone == "backwards" \notin wrong
-(* It returns nothing that may be undone. *)
+(* It returns only committed state. *)
 ReadsCommitted == "uncommitted" \notin wrong
-(* A constraint for the short configurations: nobody can depose the last leader, so its own lease  *)
-(* is left to the larger ones.                                                                     *)
-LastLeaderRests ==
+(* Constraint for the short configurations: no server can depose the last leader. Its own lease is *)
+(* checked in the larger ones.                                                                     *)
+LastLeaderStays ==
     \A s \in Servers : (role[s] = "leader" /\ term[s] = MaxTerm) => round[s].n = 0
 
-(* While a lease may serve, no later leader has committed anything. *)
+(* While a lease may serve reads, no later leader has committed anything. *)
 LeaseExclusive ==
     \A s \in Servers : (role[s] = "leader" /\ lease[s] > 0) =>
         \A o \in Servers : role[o] = "leader" => term[o] <= term[s]

@@ -1,29 +1,29 @@
 ------------------------------ MODULE KvsRaft ------------------------------
-(* Raft whose log is the value store. A value is written once, to a segment of the log; the index  *)
-(* holds locators <<file, offset>>. Flush, relocation, truncation and snapshots move the border    *)
-(* between what the log must be replayed for and what the durable index knows, and a crash may     *)
-(* come between any two steps. README.md says which code each action stands for.                   *)
+(* Raft with the log as value store. A value is written once, to a segment of the log; the index   *)
+(* holds locators <<file, offset>>. Flush, relocation, truncation and snapshots move the boundary  *)
+(* between entries that must be replayed and state in the durable index. A crash may come between  *)
+(* any two steps. README.md maps each action to code.                                              *)
 (*                                                                                                 *)
-(* The network is not a set of messages but what they say: `lead` holds the log that the leader of *)
-(* each term had at most, `acked` what each server ever promised in it. A message may thus be      *)
-(* lost, repeated, late and out of order without being part of the state.                          *)
+(* The network is not a set of messages but their content: `lead` holds the longest log of the     *)
+(* leader of each term, `acked` what each server ever promised in it. Lost, repeated, late and     *)
+(* reordered messages thus need no state.                                                          *)
 EXTENDS Naturals, Sequences, FiniteSets, TLC
 
 CONSTANTS
     Servers,        \* replicas
-    Voters,         \* those of them that vote; the others learn
+    Voters,         \* voting servers; the others are learners
     Keys, Values,
     None, Deleted, Noop,
     MaxTerm, MaxLog, MaxCrashes,
-    SegmentRecords, \* records after which the log goes on in a new segment
-    MaxFiles,       \* a merge begins only while fewer files were ever made on its server
-    MaxTiers,       \* a flush waits while there are as many tiers
-    MaxSnapshots,   \* snapshots ever sent
-    Flushes,        \* whether memtables become runs, and logs are truncated
-    Collects,       \* whether values move and files are reclaimed
-    Views,          \* whether readers pin what they found
-    Led,            \* whether the first leader reigns from the beginning
-    Bugs            \* guards that are switched off
+    SegmentRecords, \* records of a segment, at most
+    MaxFiles,       \* limit of files created on a server: from there on no merge starts
+    MaxTiers,       \* tiers of a server, at most: then flushes wait
+    MaxSnapshots,   \* snapshots sent, at most
+    Flushes,        \* whether memtables are flushed and logs truncated
+    Collects,       \* whether values are moved and files removed
+    Views,          \* whether readers pin files
+    Led,            \* whether the first leader leads from the start
+    Bugs            \* guards that are disabled
 
 Max(a, b) == IF a > b THEN a ELSE b
 Min(a, b) == IF a < b THEN a ELSE b
@@ -36,15 +36,15 @@ Symmetry == Permutations(Voters) \cup Permutations(Values)
 ValueSymmetry == Permutations(Values)
 
 VARIABLES
-    \* Raft, in memory. A log begins after entry `i` of term `t`; `e` are the entries behind it.
+    \* Raft, in memory. A log starts after entry `i` of term `t`; `e` holds the entries after it.
     term, vote, role, log, commit, matched,
-    \* Records on their way to the disk, in the order in which they will lie there.
+    \* Records to be written, in their order on the disk.
     batch,
-    \* The disk: hard state; where the log begins; files; the manifest.
+    \* The disk: hard state; start of the log; files; manifest.
     hard, start, files, manifest,
     \* The state machine, in memory.
     applied, mem, frozen, job, incoming, view,
-    \* What the network may still say, and what happened.
+    \* Content of the network, and history.
     granted, lead, acked, snaps, chosen, crashes, sent
 
 raft == <<term, vote, role, log, commit, matched>>
@@ -65,7 +65,7 @@ Has(l, i) == i > l.i /\ i <= LastIndex(l)
 CutFrom(l, i) == [l EXCEPT !.e = SubSeq(l.e, 1, i - 1 - l.i)]
 Begin(i, t) == [i |-> i, t |-> t, e |-> <<>>]
 
-(* Files. A segment holds entries and marks, a sorted file values. *)
+(* Files. A segment holds entries and marks, a sorted file holds values. *)
 
 FileIds(s) == DOMAIN files[s]
 Segments(s) == {f \in FileIds(s) : ~files[s][f].sorted}
@@ -77,16 +77,16 @@ WithoutFile(all, f) == [x \in DOMAIN all \ {f} |-> all[x]]
 EntryRecord(i, e) == [kind |-> "entry", i |-> i, t |-> e.t, op |-> e.op]
 StartRecord(i, t) == [kind |-> "start", i |-> i, t |-> t, op |-> Noop]
 
-(* Where a batch comes to lie is known before it is written. *)
+(* The position of a batch is known before it is written. *)
 IsFull(s) == Len(files[s][HeadSegment(s)].records) >= SegmentRecords
 Target(s) == IF IsFull(s) THEN NextFile(s) ELSE HeadSegment(s)
 Offset(s) == IF IsFull(s) THEN 0 ELSE Len(files[s][HeadSegment(s)].records)
 
-(* What a segment's header carries of the log before it. *)
+(* Position of the log before a segment, stored in its header. *)
 Carried(l) == [i |-> LastIndex(l), t |-> LastTerm(l)]
 
-(* The log as the disk tells it: the segments from `manifest.from` on, in order. `i` is above      *)
-(* `start.i` in the result where entries are missing.                                              *)
+(* Log according to the disk: the segments from `manifest.from` on, in order. In the result `i` is *)
+(* above `start.i` if entries are missing.                                                         *)
 RECURSIVE Replay(_, _, _)
 Replay(l, records, n) ==
     IF n > Len(records) THEN l ELSE
@@ -115,12 +115,12 @@ DiskLog(s) ==
         THEN [i |-> to.i, t |-> to.t, e |-> SubSeq(l.e, to.i - l.i + 1, Len(l.e))]
         ELSE l
 
-(* An installed snapshot that the log does not know of yet: its mark is made again at open. *)
+(* Installed snapshot with a mark that is missing in the log: opening repeats the mark. *)
 Repeats(s, l) ==
     LET at == manifest[s].at IN
     at.i > start[s].i /\ ~(Has(l, at.i) /\ EntryAt(l, at.i).t = at.t)
 
-(* Places of the current entries: the last record of an index counts. *)
+(* Positions of the current entries: the last record of an index counts. *)
 PlacesOf(s, i) ==
     {<<f, n>> \in UNION {{f} \X (1..Len(files[s][f].records)) : f \in Segments(s)} :
         LET r == files[s][f].records[n] IN r.kind = "entry" /\ r.i = i}
@@ -131,13 +131,13 @@ Place(s, i) ==
     IF InBatch(s, i) # {} THEN <<Target(s), Offset(s) + MaxOf(InBatch(s, i))>> ELSE DiskPlace(s, i)
 IsDurable(s, i) == \A n \in 1..Len(batch[s]) : batch[s][n].i > i
 
-(* The first segment that holds an entry which is not truncated; the head if none does. *)
+(* First segment with an entry that is not truncated; the head segment if there is none. *)
 WantedFrom(s) ==
     LET l == DiskLog(s)
         places == {DiskPlace(s, i)[1] : i \in (l.i + 1)..LastIndex(l)}
     IN  IF places = {} THEN HeadSegment(s) ELSE CHOOSE x \in places : \A y \in places : x <= y
 
-(* The index: key -> slot; newest tier first. *)
+(* Index: key -> slot; newest tier first. *)
 NoSlots == [k \in Keys |-> None]
 IsPlace(slot) == slot # None /\ slot # Deleted
 Look(tiers, k) ==
@@ -156,7 +156,7 @@ Read(s, slot, k) ==
     IF ~IsPlace(slot) THEN None
     ELSE IF Resolves(s, slot) /\ OpAt(s, slot).key = k THEN OpAt(s, slot).value ELSE "dangling"
 
-(* What the committed entries up to i leave of a key. *)
+(* Value of a key after the committed entries up to i. *)
 ValueAt(i, k) ==
     LET writes == {n \in 1..Min(i, Len(chosen)) : chosen[n].op # Noop /\ chosen[n].op.key = k} IN
     IF writes = {} THEN None
@@ -167,8 +167,8 @@ ValueAt(i, k) ==
 EmptySegment(i, t) == [sorted |-> FALSE, synced |-> TRUE, records |-> <<>>,
                        carried |-> [i |-> i, t |-> t]]
 
-(* `first` leads term 1 from the beginning, and everyone has applied its first entry. *)
-Reign(first) ==
+(* `first` leads term 1 from the start, and all servers have applied its first entry. *)
+InitialTerm(first) ==
     LET one == IF first = None THEN 0 ELSE 1
         noop == [t |-> 1, op |-> Noop]
         entries == IF first = None THEN <<>> ELSE <<noop>>
@@ -190,7 +190,7 @@ Reign(first) ==
     /\ chosen = entries
 
 Init ==
-    /\ IF Led THEN \E first \in Voters : Reign(first) ELSE Reign(None)
+    /\ IF Led THEN \E first \in Voters : InitialTerm(first) ELSE InitialTerm(None)
     /\ batch = [s \in Servers |-> <<>>]
     /\ start = [s \in Servers |-> [i |-> 0, t |-> 0]]
     /\ manifest = [s \in Servers |->
@@ -205,11 +205,11 @@ Init ==
     /\ crashes = 0
     /\ sent = 0
 
-(* While an installation is between its edit and its mark the replica does nothing else. *)
+(* While an installation is between its edit and its mark, the replica does nothing else. *)
 IsBusy(s) == incoming[s] # None /\ incoming[s].stage = "between"
 
 -----------------------------------------------------------------------------
-(* Elections. A promise leaves with the sync that makes it durable. *)
+(* Elections. A promise is sent after the sync that makes it durable. *)
 
 WithoutCandidate(c) == {g \in granted : g.for # c}
 WithVote(all, s, t, c) ==
@@ -220,7 +220,7 @@ Campaign(s) ==
     /\ s \in Voters
     /\ role[s] # "leader"
     /\ term[s] < MaxTerm
-    \* Who campaigns has all its entries durable.
+    \* All entries of a candidate are durable.
     /\ batch[s] = <<>>
     /\ term' = [term EXCEPT ![s] = @ + 1]
     /\ vote' = [vote EXCEPT ![s] = s]
@@ -260,7 +260,8 @@ Lead(s) ==
         /\ log' = [log EXCEPT ![s].e = Append(@, e)]
         /\ batch' = [batch EXCEPT ![s] = Append(@, EntryRecord(i, e))]
         /\ matched' = [matched EXCEPT ![s] = i]
-        \* Entries behind the log's beginning are applied everywhere that may ask: they are chosen.
+        \* Entries before the log's start are applied on every server that may need them: they are
+        \* chosen.
         /\ lead' = [lead EXCEPT ![term[s]] =
                 [by |-> @.by \cup {s},
                  e |-> Append(SubSeq(chosen, 1, log[s].i) \o log[s].e, e),
@@ -284,7 +285,8 @@ Propose(s, op) ==
         /\ lead' = [lead EXCEPT ![term[s]].e = Append(@, e)]
     /\ UNCHANGED <<term, vote, role, commit, disk, machine, granted, acked, snaps, sent, history>>
 
-(* Up to where two logs are one. What is behind a log's beginning is committed, and thus the same. *)
+(* Last index up to which two logs agree. Entries before a log's start are committed, and thus     *)
+(* equal.                                                                                          *)
 RECURSIVE Agreed(_, _, _)
 Agreed(l, e, i) ==
     IF Has(l, i + 1) /\ i + 1 <= Len(e) /\ EntryAt(l, i + 1).t = e[i + 1].t
@@ -294,7 +296,7 @@ RECURSIVE Records(_, _, _)
 Records(e, from, to) ==
     IF from > to THEN <<>> ELSE <<EntryRecord(from, e[from])>> \o Records(e, from + 1, to)
 
-(* Entries of the leader of term t up to `upto` arrive, or word that they are there already. *)
+(* Receives entries of the leader of term t up to `upto`, or an append that shows they match. *)
 Receive(s, t, upto, learns) ==
     /\ ~IsBusy(s)
     /\ lead[t].by # {}
@@ -323,8 +325,8 @@ Receive(s, t, upto, learns) ==
     /\ granted' = IF t > term[s] \/ role[s] # "follower" THEN WithoutCandidate(s) ELSE granted
     /\ UNCHANGED <<disk, machine, lead, snaps, sent, history>>
 
-(* One write and one sync for all that waits. A full segment is followed by a new one, whose       *)
-(* header carries where the log stands. Acknowledgements and votes leave now.                      *)
+(* One write and one sync of the batch. After a full segment comes a new one, with the log's       *)
+(* position in its header. Acknowledgements and votes are sent now.                                *)
 Sync(s) ==
     /\ ~IsBusy(s)
     /\ batch[s] # <<>> \/ term[s] # hard[s].term \/ vote[s] # hard[s].vote
@@ -341,7 +343,7 @@ Sync(s) ==
     /\ acked' = IF term[s] = 0 THEN acked ELSE [acked EXCEPT ![s][term[s]] = Max(@, matched[s])]
     /\ UNCHANGED <<raft, start, manifest, machine, lead, snaps, sent, history>>
 
-(* A leader counts what was promised in its own term. The client may be answered from here on. *)
+(* A leader counts acknowledgements of its own term. The client may be answered from here on. *)
 Commit(s) ==
     /\ role[s] = "leader"
     /\ LET promised == {i \in (commit[s] + 1)..LastIndex(log[s]) :
@@ -358,7 +360,7 @@ Commit(s) ==
                    crashes>>
 
 -----------------------------------------------------------------------------
-(* The state machine: key -> locator. No value moves. *)
+(* State machine: key -> locator. No value moves. *)
 
 With(slots, op, p) ==
     IF op = Noop THEN slots
@@ -369,7 +371,7 @@ Applied(s, slots, i, upto) ==
     IF i > upto THEN slots
     ELSE Applied(s, With(slots, EntryAt(log[s], i).op, Place(s, i)), i + 1, upto)
 
-(* Everything that is committed, and durable here. *)
+(* Applies entries that are committed, and durable on this server. *)
 Apply(s) ==
     /\ applied[s] < commit[s]
     /\ ~IsBusy(s)
@@ -390,7 +392,7 @@ Freeze(s) ==
     /\ mem' = [mem EXCEPT ![s] = NoSlots]
     /\ UNCHANGED <<raft, batch, disk, applied, job, incoming, view, network, history>>
 
-(* The run is durable, then one edit makes it current and moves the checkpoint. *)
+(* The run becomes durable, then one edit makes it current and moves the checkpoint. *)
 Flush(s) ==
     /\ frozen[s] # None
     /\ Len(manifest[s].tiers) < MaxTiers
@@ -408,7 +410,7 @@ CheckpointEarly(s) ==
     /\ manifest' = [manifest EXCEPT ![s].at = frozen[s].at]
     /\ UNCHANGED <<raft, batch, hard, start, files, machine, network, history>>
 
-(* The mark is durable before anything depends on it; one that is lost leaves more log. *)
+(* The mark is durable before anything depends on it; a lost mark leaves more log. *)
 Truncate(s, i) ==
     /\ Flushes
     /\ ~IsBusy(s)
@@ -423,13 +425,14 @@ Truncate(s, i) ==
                    history>>
 
 -----------------------------------------------------------------------------
-(* Collection. A merge takes tiers lo..hi, counted from the oldest, which newer ones do not shift. *)
+(* Garbage collection. A merge takes tiers lo..hi, counted from the oldest, so that newer tiers do *)
+(* not shift them.                                                                                 *)
 
 FromOldest(tiers, n) == Len(tiers) + 1 - n
 Inputs(s, lo, hi) ==
     SubSeq(manifest[s].tiers, FromOldest(manifest[s].tiers, hi), FromOldest(manifest[s].tiers, lo))
 
-(* The values of a victim, in key order: <<key, slot>>. *)
+(* Values of a victim, in key order: <<key, slot>>. *)
 RECURSIVE InOrder(_, _)
 InOrder(ks, slots) ==
     IF ks = {} THEN <<>> ELSE
@@ -447,14 +450,14 @@ BeginMerge(s, lo, hi, victim) ==
            moved == {k \in Keys : IsPlace(found[k]) /\ found[k][1] = victim}
            order == InOrder(moved, found)
            g == NextFile(s)
-           \* Deletes have nothing left to hide below the oldest tier.
+           \* Deletes hide nothing below the oldest tier.
            drops == lo = 1 \/ Bug("tombstone_dropped_early")
            out == [k \in Keys |->
                 CASE k \in moved -> <<g, CHOOSE n \in 1..Len(order) : order[n][1] = k>>
                   [] found[k] = Deleted /\ drops -> None
                   [] OTHER -> found[k]]
        IN
-        \* A merge that moves nothing is only worth it when it unites tiers or drops deletes.
+        \* A merge without moves is useful only if it unites tiers or drops deletes.
         /\ moved # {} \/ (victim = 0 /\ (lo < hi \/ out # inputs[1]))
         /\ moved # {} => victim # HeadSegment(s)
         /\ \A k \in moved : Resolves(s, found[k])
@@ -468,8 +471,8 @@ BeginMerge(s, lo, hi, victim) ==
     /\ UNCHANGED <<raft, batch, hard, start, manifest, applied, mem, frozen, incoming, view, network,
                    history>>
 
-(* Values are durable, then the run that refers to them, then one edit puts it in place of the     *)
-(* inputs, at their age.                                                                           *)
+(* Values become durable, then the run that refers to them, then one edit replaces the inputs by   *)
+(* it, at their age.                                                                               *)
 CommitMerge(s) ==
     /\ job[s] # None
     /\ LET tiers == manifest[s].tiers
@@ -483,7 +486,8 @@ CommitMerge(s) ==
     /\ job' = [job EXCEPT ![s] = None]
     /\ UNCHANGED <<raft, batch, hard, start, applied, mem, frozen, incoming, view, network, history>>
 
-(* The law of removal. Recovery begins beyond the file, and its number is used up, before it goes. *)
+(* Invariant of removal: before a file is removed, recovery starts after it, and its number is     *)
+(* used up.                                                                                        *)
 IsLive(s, f) ==
     \E n \in 1..Len(manifest[s].tiers) : \E k \in Keys :
         LET slot == manifest[s].tiers[n][k] IN IsPlace(slot) /\ slot[1] = f
@@ -518,8 +522,8 @@ CloseView(s) ==
     /\ UNCHANGED <<raft, batch, disk, applied, mem, frozen, job, incoming, network, history>>
 
 -----------------------------------------------------------------------------
-(* Snapshots: the pairs of a view go around the log. A leader may offer one that is not needed: it *)
-(* may have missed the acknowledgement.                                                            *)
+(* Snapshots: the pairs of a view bypass the log. A leader may offer an unnecessary one: it may    *)
+(* have missed the acknowledgement.                                                                *)
 
 SendSnapshot(s) ==
     /\ sent < MaxSnapshots
@@ -534,10 +538,10 @@ Holds(s, i, t) == i = log[s].i \/ (Has(log[s], i) /\ EntryAt(log[s], i).t = t)
 MayInstall(s, m) ==
     /\ m.term >= term[s]
     /\ m.i > commit[s]
-    \* Entries behind it may have been acknowledged: then the log goes on.
+    \* Entries after it may have been acknowledged: then the log is kept.
     /\ ~Holds(s, m.i, m.t) \/ Bug("snapshot_over_log")
 
-(* Pairs are written off to the side, to a sorted file and a run. *)
+(* Pairs are staged in a sorted file and a run. *)
 ReceiveSnapshot(s, m) ==
     /\ incoming[s] = None
     /\ role[s] # "leader"
@@ -551,15 +555,15 @@ ReceiveSnapshot(s, m) ==
                  records |-> [n \in 1..Len(order) |-> [kind |-> "value", i |-> 0, t |-> 0,
                     op |-> [key |-> order[n][1], value |-> order[n][2]]]]])]
         /\ incoming' = [incoming EXCEPT ![s] = [stage |-> "aside", of |-> m, file |-> g,
-                \* The run deletes the whole range from all that is older.
+                \* The run deletes the whole range of all older tiers.
                 slots |-> [k \in Keys |->
                     IF k \in held THEN <<g, CHOOSE n \in 1..Len(order) : order[n][1] = k>>
                     ELSE Deleted]]]
     /\ UNCHANGED <<raft, batch, hard, start, manifest, applied, mem, frozen, job, view, network,
                    history>>
 
-(* Nothing of the replica is on its way to the disk, no memtable is newer; values and run are      *)
-(* durable; one edit makes them current and moves the checkpoint.                                  *)
+(* Requires an empty batch and no newer memtable. Values and run become durable; one edit makes    *)
+(* them current and moves the checkpoint.                                                          *)
 Install(s) ==
     /\ incoming[s] # None /\ incoming[s].stage = "aside"
     /\ MayInstall(s, incoming[s].of)
@@ -581,7 +585,7 @@ Install(s) ==
     /\ incoming' = [incoming EXCEPT ![s].stage = "between"]
     /\ UNCHANGED <<raft, batch, hard, applied, mem, frozen, job, view, network, history>>
 
-(* The mark from which the log starts; the replica begins anew from it. *)
+(* Writes the mark from which the log starts; the replica continues from there. *)
 StartLog(s) ==
     /\ IsBusy(s)
     /\ LET m == incoming[s].of IN
@@ -605,8 +609,8 @@ StartLog(s) ==
     /\ UNCHANGED <<batch, hard, mem, frozen, job, view, lead, snaps, sent, history>>
 
 -----------------------------------------------------------------------------
-(* A crash takes memory and whatever was not synced; opening reads the manifest, then the log, and *)
-(* applies again what the checkpoint does not hold and the durable commit index covers.            *)
+(* A crash loses memory and unsynced writes. Opening reads the manifest, then the log, and applies *)
+(* again the entries after the checkpoint that the durable commit index covers.                    *)
 
 RECURSIVE ApplyAgain(_, _, _, _, _)
 ApplyAgain(s, slots, l, i, upto) ==
@@ -624,7 +628,7 @@ Crash(s) ==
            known == Max(hard[s].commit, Max(at.i, l.i))
            to == Max(Min(known, LastIndex(l)), l.i)
            from == Max(at.i, l.i)
-           \* An output that no edit names is removed; what was not synced is gone.
+           \* An output without an edit is removed; unsynced files are lost.
            kept == {f \in FileIds(s) : ~files[s][f].sorted \/ (files[s][f].synced /\ IsLive(s, f))}
            later == LastTerm(l) > hard[s].term
        IN
@@ -693,7 +697,7 @@ LogMatching ==
         (Has(log[a], i) /\ Has(log[b], i) /\ EntryAt(log[a], i).t = EntryAt(log[b], i).t)
         => \A j \in 1..i : (Has(log[a], j) /\ Has(log[b], j)) => EntryAt(log[a], j) = EntryAt(log[b], j)
 
-(* A leader has what leaders of earlier terms committed, whenever they did. *)
+(* A leader has all entries committed in earlier terms. *)
 LeaderCompleteness ==
     \A s \in Servers : role[s] = "leader" => \A t \in 1..(term[s] - 1) :
         /\ LastIndex(log[s]) >= lead[t].commit
@@ -705,7 +709,7 @@ StateMachineSafety ==
         /\ applied[s] <= commit[s] \/ IsBusy(s)
         /\ \A i \in 1..commit[s] : Has(log[s], i) => EntryAt(log[s], i) = chosen[i]
 
-(* Every locator that memory or the durable index holds leads to a value of its key. *)
+(* Every locator in memory or in the durable index leads to a value of its key. *)
 NoDanglingLocator ==
     \A s \in Servers : \A k \in Keys :
         \A n \in 1..Len(Tables(s)) : Read(s, Tables(s)[n][k], k) # "dangling"
@@ -713,12 +717,12 @@ NoDanglingLocator ==
 NoDanglingView ==
     \A s \in Servers : view[s] # None => \A k \in Keys : Read(s, view[s][k], k) # "dangling"
 
-(* The durable index alone is the state at its checkpoint. *)
+(* The durable index alone equals the state at its checkpoint. *)
 CheckpointRight ==
     \A s \in Servers : \A k \in Keys :
         Read(s, Look(manifest[s].tiers, k), k) = ValueAt(manifest[s].at.i, k)
 
-(* What a reader on a server sees is the state at its applied entry. *)
+(* A reader on a server sees the state at its applied entry. *)
 StateRight ==
     \A s \in Servers : ~IsBusy(s) => \A k \in Keys : Read(s, Lookup(s, k), k) = ValueAt(applied[s], k)
 
@@ -728,14 +732,14 @@ NoDeletedKeyReturns ==
 
 TruncatedBehindCheckpoint == \A s \in Servers : start[s].i <= manifest[s].at.i
 
-(* A crash now would find a log without a hole between its beginning and its end, and beginning no *)
+(* After a crash now, the log would have no gap between its start and its end, and would start no  *)
 (* later than the index ends.                                                                      *)
 LogWhole ==
     \A s \in Servers : LET l == DiskLog(s) IN
         \/ Repeats(s, l)
         \/ l.i = start[s].i /\ LastIndex(l) >= manifest[s].at.i
 
-(* A committed entry is on the disks of a quorum: in the index, or in a log that leads there. *)
+(* A committed entry is on the disks of a quorum: in the index, or in a log that reaches it. *)
 Kept(s) ==
     LET l == DiskLog(s)
         repeats == Repeats(s, l)

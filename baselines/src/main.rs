@@ -1,4 +1,4 @@
-//! The designs that Stele is compared with, measured beside it.
+//! Measurements of the designs that Stele is compared with.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,4 @@
-//! The designs on Stele's unified log: one engine, which its policy of collection makes one or the
-//! other.
+//! Designs on Stele's unified log: one engine with different garbage collection (GC) policies.
 
 use std::ops::Range;
 use std::path::Path;
@@ -8,25 +7,25 @@ use stele_engine::{GcOptions, Options, PolicyKind, Replay, Store};
 use stele_types::Result;
 use stele_vfs::{RealVfs, SystemClock};
 
-/// What a segment may hold.
+/// Permitted segment sizes.
 const SEGMENT_BYTES: Range<u64> = 64 << 10..2 << 30;
 
-/// Which of them.
+/// GC policy of the design.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Design {
-    /// As the product does it.
+    /// Policy of the product.
     Adaptive,
-    /// `Nezha`: everything is rewritten in key order whenever this many bytes are not.
+    /// `Nezha`: rewrites all values in key order whenever this many bytes are unsorted.
     Nezha {
         /// Live bytes outside sorted files.
         sort_threshold_bytes: u64,
     },
-    /// `Nezha-NoGC`: no value is ever moved. Files that nothing refers to are still removed.
+    /// `Nezha-NoGC`: never moves a value. Unreferenced files are still removed.
     NezhaNoGc,
 }
 
 impl Design {
-    /// The engine's settings: a node's, save that nothing looks for damage.
+    /// Returns the engine's settings: a node's, without scrub.
     pub fn options(self) -> Options {
         let usual = Options::default();
         let gc = match self {
@@ -51,8 +50,8 @@ impl Design {
         }
     }
 
-    /// The same with a memtable of so many bytes, and segments, runs and caches in the same proportion
-    /// to it.
+    /// Returns the same settings with a memtable of `buffers_bytes`, and segments, runs and caches
+    /// in proportion.
     pub fn options_with(self, buffers_bytes: u64) -> Options {
         let usual = self.options();
         let bytes = usize::try_from(buffers_bytes).unwrap_or(usize::MAX);
@@ -67,13 +66,13 @@ impl Design {
         }
     }
 
-    /// Opens the store in `dir`, creating it when there is none.
+    /// Opens the store in `dir`; creates it if it does not exist.
     pub fn open(self, dir: &Path) -> Result<Store> {
         open(dir, self.options())
     }
 }
 
-/// Opens the store in `dir` with these settings, creating it when there is none.
+/// Opens the store in `dir` with these settings; creates it if it does not exist.
 pub fn open(dir: &Path, options: Options) -> Result<Store> {
     let (vfs, clock) = (Arc::new(RealVfs::new()), Arc::new(SystemClock::new()));
     let opened = Store::open(vfs, clock, dir, options, Replay::Committed);

@@ -1,4 +1,4 @@
-//! The engines on RocksDB under the suite that every storage engine runs.
+//! Engines on RocksDB in the conformance suite of all storage engines.
 #![cfg(feature = "rocksdb")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -7,7 +7,8 @@ use stele_baselines::rocks::{Persistence, RockStore, Settings};
 use stele_storage::conformance::{self, Factory};
 use tempfile::TempDir;
 
-/// A crash is a drop: what RocksDB had in memory alone is lost, as when the process is killed.
+/// Factory that simulates a crash by a drop: data that RocksDB had only in memory is lost, as when
+/// the process is killed.
 struct RockFactory(Persistence);
 
 impl Factory for RockFactory {
@@ -71,7 +72,7 @@ fn dwisckey_keeps_every_law() {
     check(Persistence::FlushesAndValueLog);
 }
 
-/// What is only in memory is lost by a drop, so that the suite's crashes are ones.
+/// A drop loses data that is only in memory, so the suite's crashes are real.
 #[test]
 fn a_dropped_store_without_a_log_has_applied_again_from_the_raft_log() {
     use stele_storage::{EngineView, StorageEngine};
@@ -90,7 +91,7 @@ fn a_dropped_store_without_a_log_has_applied_again_from_the_raft_log() {
     assert!(store.view().unwrap().get(b"k").unwrap().is_some());
     drop(store);
     let store = open();
-    assert_eq!(store.progress(region).unwrap().applied, LogIndex(0), "nobody committed it");
+    assert_eq!(store.progress(region).unwrap().applied, LogIndex(0), "it was not committed");
     assert!(store.view().unwrap().get(b"k").unwrap().is_none());
     let hard_state = HardState { term, vote: 0, commit: index };
     store.append(&LogBatch { records: vec![Record::HardState(region, hard_state)] }).unwrap();

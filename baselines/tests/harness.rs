@@ -1,5 +1,5 @@
-//! The harness: what is acknowledged is there, also after all stores end
-//! without notice.
+//! Tests of the harness: acknowledged writes are present, also after all stores stop without
+//! notice.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::{Path, PathBuf};
@@ -70,8 +70,8 @@ fn so_it_is_on_rocksdb() {
     }
 }
 
-/// Of the directories, those whose database has tables and was not opened since they came: then it
-/// would have a lock and a write-ahead log.
+/// Counts the directories with a database that has tables and was not opened since they were
+/// copied: opening creates a lock and a write-ahead log.
 #[cfg(feature = "rocksdb")]
 fn mirrors(dirs: &[PathBuf]) -> usize {
     let is_mirror = |dir: &&PathBuf| {

@@ -1,4 +1,4 @@
-//! Stores that take another one's tables in place of writing their own.
+//! Tests of stores that copy another store's tables instead of writing their own.
 #![cfg(feature = "rocksdb")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -11,11 +11,11 @@ use tempfile::TempDir;
 const DATA: RegionId = RegionId(2);
 const JOURNAL: RegionId = RegionId(0);
 const TERM: Term = Term(1);
-/// Applied bytes of so many entries are due to be shipped.
+/// Number of entries after which their applied bytes are due for shipment.
 const SHIPPED: u64 = 40;
 const SLICE_BYTES: u64 = 1 << 20;
 
-/// The first key of the space of a store's own facts.
+/// First key of the space of local records.
 const NAME: [u8; 2] = [keyspace::LOCAL, b'n'];
 
 struct Group {
@@ -45,7 +45,7 @@ fn maintain(store: &RockStore) {
     store.maintain(SLICE_BYTES).unwrap();
 }
 
-/// All that is the group's, and the store's name.
+/// Returns all pairs of the group, and the store's name.
 fn contents(store: &RockStore) -> (Vec<Pair>, Pair) {
     let view = store.view().unwrap();
     let range = KeyRange::new(vec![keyspace::LOCAL + 1], Vec::new());
@@ -77,7 +77,7 @@ impl Group {
         Self { dir, settings, first, second, last: 0 }
     }
 
-    /// Appends so many entries to both, which the first one applies.
+    /// Appends `count` entries to both stores; the first one applies them.
     fn commit(&mut self, count: u64) {
         for index in self.last + 1..=self.last + count {
             let key = [&[1][..], &(index * 7919 % 100).to_be_bytes()].concat();
@@ -100,7 +100,7 @@ impl Group {
         self.dir.path().join(name)
     }
 
-    /// The second one crashes, and something happens to its directory.
+    /// Crashes the second store, and changes its directory with `meanwhile`.
     fn crash(self, meanwhile: impl Fn(&Path)) -> Self {
         let path = self.path("second");
         let Self { dir, settings, first, second, last } = self;
@@ -114,12 +114,12 @@ impl Group {
         assert_eq!(self.second.progress(DATA).unwrap().applied, LogIndex(self.last));
         let ((expected, _), (found, name)) = (contents(&self.first), contents(&self.second));
         assert!(found == expected, "{} pairs, not {}", found.len(), expected.len());
-        assert_eq!(name.value, &b"second"[..], "a fact of the store alone");
+        assert_eq!(name.value, &b"second"[..], "a local record");
     }
 }
 
 #[test]
-fn a_follower_has_tables_alone_until_somebody_looks() {
+fn a_follower_has_only_tables_until_its_pairs_are_read() {
     let mut group = Group::new();
     for round in 1..=4 {
         group.commit_and_ship();
@@ -155,7 +155,7 @@ fn tables_that_a_follower_has_are_not_written_again() {
     assert!(before.iter().any(|inode| after.contains(inode)), "{before:?} {after:?}");
 }
 
-/// Every store numbers its tables by itself.
+/// Every store numbers its tables independently.
 #[test]
 fn a_table_of_the_same_name_and_length_by_another_store_is_not_taken_for_the_senders() {
     let mut group = Group::new();
@@ -231,7 +231,7 @@ fn a_crash_while_a_shipment_is_taken_leaves_the_tables_before() {
     group.assert_same();
 }
 
-/// What is the store's own is put into the tables at the first open, and again if that was cut off.
+/// The store's own records are written into the tables at the first open, and again after a crash.
 #[test]
 fn a_crash_while_taken_tables_are_opened_repeats_it() {
     let mut group = Group::new();
@@ -253,7 +253,7 @@ fn how_far_a_journal_is_applied_that_only_the_sender_has_is_not_taken_over() {
     let second = RockStore::open(&path, &settings).unwrap();
     let mut group = Group { dir, settings, first, second, last };
     group.commit_and_ship();
-    assert_eq!(checkpointed(&group.second), group.last, "it took the tables");
+    assert_eq!(checkpointed(&group.second), group.last, "it installed the tables");
     group = group.crash(|_| {});
     group.second.append(&LogBatch { records: entry(JOURNAL, 1, &NAME, b"second") }).unwrap();
     assert_eq!(group.second.progress(JOURNAL).unwrap().applied, LogIndex(0));
@@ -269,7 +269,7 @@ fn who_applies_first_after_following_ships_its_tables_to_the_other() {
     group.commit(1);
     assert!(!group.first.is_following(), "it leads");
     apply(&group.second, DATA, group.last);
-    assert!(!group.second.is_following(), "it led, and has its own key-values");
+    assert!(!group.second.is_following(), "it was leader, and has its own key-values");
 
     let path = group.path("first");
     let Group { dir, settings, first, second, last } = group;

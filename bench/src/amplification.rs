@@ -1,11 +1,11 @@
-//! Bytes written to the device per byte handed in, with 64 writers and every write synced: in the
-//! foreground (the log), and in all after background work has settled.
+//! Bytes written to the device per byte of user data, with 64 writers and every write synced: in
+//! the foreground (the log), and in total after background work has settled.
 
 use crate::args::Args;
 use crate::child::{self, number, text};
 use crate::engine::settle;
-use crate::figures::rounded;
 use crate::report::{Report, scratch};
+use crate::stats::rounded;
 use crate::system::written_bytes;
 use crate::workload::{Choice, KEY_BYTES, Random, Values, Zipf, key};
 use anyhow::{Context, Result, anyhow};
@@ -17,14 +17,15 @@ use std::time::{Duration, Instant};
 use stele_engine::{Db, GcOptions, Options, PolicyKind};
 
 const POLICIES: [&str; 2] = ["adaptive", "nezha"];
-/// Updates for each key of the load.
+/// Updates per loaded key.
 const UPDATES_PER_KEY: u64 = 4;
 const FOREGROUND_LIMIT: f64 = 1.02;
 const SPACE_LIMIT: f64 = 2.0;
-/// Between two looks at what the store takes.
+/// Interval between two measurements of the store's space.
 const WATCH_PAUSE: Duration = Duration::from_millis(20);
 
-/// A row of the budget that ARCHITECTURE.md states for the adaptive policy.
+/// Row of the budget that `docs/decisions/0024-victims-and-space.md` states for the adaptive
+/// policy.
 struct Row {
     workload: &'static str,
     value_bytes: u64,
@@ -44,7 +45,7 @@ const ROWS: [Row; 6] = [
     row("zipf", 16 << 10, 1.40),
 ];
 
-/// All rows, each policy.
+/// Runs all rows with each policy.
 pub fn run(args: &Args) -> Result<()> {
     let bytes = args.size("bytes", 1 << 30, 4 << 20)?;
     let writers = args.size("writers", 64, 8)?;
@@ -78,7 +79,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Defaults, except that files are small beside a small data set.
+/// Returns the default options, with small files for a small data set.
 fn options(policy: &str, bytes: u64) -> Options {
     let policy = match policy {
         "nezha" => PolicyKind::Nezha,
@@ -96,7 +97,7 @@ fn options(policy: &str, bytes: u64) -> Options {
     Options { segment_bytes_max, gc, ..defaults }
 }
 
-/// One workload under one policy.
+/// Runs one workload with one policy.
 pub fn one(settings: &Value) -> Result<Value> {
     let dir = Path::new(text(settings, "dir")?).join("store");
     let (bytes, value_bytes) = (number(settings, "bytes")?, number(settings, "value_bytes")?);
@@ -117,7 +118,7 @@ pub fn one(settings: &Value) -> Result<Value> {
     let mut pairs = keys;
     let mut loaded = db.stats().engine.written_bytes;
     if workload == "update" {
-        // Updates alone: the load is done, settled and not counted.
+        // Only updates count; the load has settled.
         settle(&db)?;
         (started, before, pairs) = (Instant::now(), written_bytes()?, 0);
         loaded = db.stats().engine.written_bytes;
@@ -163,7 +164,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Chosen puts; the most bytes the store took on the device meanwhile.
+    /// Runs updates. Returns the most bytes that the store occupied on the device meanwhile.
     fn update(&self, pairs: u64, choice: &Choice) -> Result<u64> {
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -177,12 +178,13 @@ impl Run<'_> {
             });
             let written = self.write(pairs, Some(choice));
             done.store(true, Relaxed);
-            let peak = watch.join().map_err(|_| anyhow!("the watch panicked"))?;
+            let peak =
+                watch.join().map_err(|_| anyhow!("the thread that measures space panicked"))?;
             written.map(|()| peak)
         })
     }
 
-    /// `pairs` puts by all writers together: each key once in order, or as chosen.
+    /// Puts `pairs` pairs with all writers: each key once in order, or keys of `choice`.
     fn write(&self, pairs: u64, choice: Option<&Choice>) -> Result<()> {
         let next = AtomicU64::new(0);
         let writer = |seed: u64| -> Result<()> {

@@ -1,4 +1,4 @@
-//! Settings from the command line.
+//! Settings of the command line.
 
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
@@ -21,14 +21,14 @@ const VALUES: [&str; 12] = [
     "file",
 ];
 
-/// `--name value` pairs and `--switch`es.
+/// Parsed `--name value` pairs and `--switch`es.
 #[derive(Debug, Default)]
 pub struct Args {
     values: BTreeMap<String, String>,
 }
 
 impl Args {
-    /// Reads all of `arguments`; an unknown name fails.
+    /// Parses `arguments`. Fails for an unknown name.
     pub fn parse(arguments: &[String]) -> Result<Self> {
         let mut values = BTreeMap::new();
         let mut rest = arguments.iter();
@@ -46,23 +46,23 @@ impl Args {
         Ok(Self { values })
     }
 
-    /// Whether only the smallest run is wanted, to see that it works.
+    /// Returns true if only the smallest run is wanted, as a test.
     pub fn quick(&self) -> bool {
         self.values.contains_key("quick")
     }
 
-    /// Whether results are appended to the repository's.
+    /// Returns true if results are appended to those of the repository.
     pub fn save(&self) -> bool {
         self.values.contains_key("save")
     }
 
-    /// Rounds: stated, or `usual`, or one when quick.
+    /// Returns the number of rounds: the given one, or one in a quick run, or `usual`.
     pub fn rounds(&self, usual: usize) -> Result<usize> {
         let fallback = if self.quick() { 1 } else { usual };
         self.values.get("rounds").map_or(Ok(fallback), |n| n.parse().context("--rounds"))
     }
 
-    /// Where stores go: stated, or below cargo's `target`.
+    /// Returns the directory of the stores: the given one, or one below cargo's `target`.
     pub fn dir(&self) -> PathBuf {
         if let Some(dir) = self.values.get("dir") {
             return PathBuf::from(dir);
@@ -72,20 +72,21 @@ impl Args {
         root.join("target")
     }
 
-    /// One size or number: stated, or `usual`, or `quick`.
+    /// Returns a size or number: the given one, or `quick` in a quick run, or `usual`.
     pub fn size(&self, name: &str, usual: u64, quick: u64) -> Result<u64> {
         let fallback = if self.quick() { quick } else { usual };
         self.values.get(name).map_or(Ok(fallback), |text| Ok(parse_bytes(text)?))
     }
 
-    /// Sizes or numbers between commas.
+    /// Returns sizes or numbers separated by commas.
     pub fn sizes(&self, name: &str, usual: &[u64], quick: &[u64]) -> Result<Vec<u64>> {
         let fallback = if self.quick() { quick } else { usual };
         let Some(text) = self.values.get(name) else { return Ok(fallback.to_vec()) };
         text.split(',').map(|part| Ok(parse_bytes(part)?)).collect()
     }
 
-    /// Names between commas, all among `known`; those of `usual` when not stated. Others fail.
+    /// Returns names separated by commas, or those of `usual`. Fails for a name that is not in
+    /// `known`.
     pub fn names(
         &self,
         name: &str,
@@ -95,7 +96,10 @@ impl Args {
         let Some(text) = self.values.get(name) else { return Ok(usual.to_vec()) };
         let find = |part: &str| known.iter().find(|known| **known == part).copied();
         text.split(',')
-            .map(|part| find(part).with_context(|| format!("--{name}: `{part}`; known: {known:?}")))
+            .map(|part| {
+                find(part)
+                    .with_context(|| format!("--{name}: unknown value `{part}`; known: {known:?}"))
+            })
             .collect()
     }
 }

@@ -1,4 +1,4 @@
-//! Measurements in child processes of this program: `bench one <name> <settings>` does one and
+//! Measurements in child processes of this program: `bench one <name> <settings>` runs one and
 //! prints its result as the last line.
 
 use crate::{amplification, engine, index, log, memory, restart};
@@ -6,10 +6,10 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::process::{Child, Command, Stdio};
 
-/// The internal command.
+/// Internal command of the child process.
 pub const COMMAND: &str = "one";
 
-/// Does the measurement a parent asked for.
+/// Runs the measurement that the parent requested.
 pub fn serve(arguments: &[String]) -> Result<()> {
     let [name, settings] = arguments else { bail!("`{COMMAND}` takes a name and settings") };
     let settings: Value = serde_json::from_str(settings).context("reading the settings")?;
@@ -21,13 +21,13 @@ pub fn serve(arguments: &[String]) -> Result<()> {
         "restart-open" => restart::open(&settings)?,
         "amplification" => amplification::one(&settings)?,
         "memory" => memory::one(&settings)?,
-        other => bail!("no measurement `{other}`"),
+        other => bail!("unknown measurement `{other}`"),
     };
     println!("{result}");
     Ok(())
 }
 
-/// Starts a measurement with its output piped.
+/// Starts a measurement with piped output.
 pub fn start(name: &str, settings: &Value) -> Result<Child> {
     let program = std::env::current_exe().context("finding this program")?;
     Command::new(program)
@@ -38,7 +38,7 @@ pub fn start(name: &str, settings: &Value) -> Result<Child> {
         .context("starting a measurement")
 }
 
-/// Runs a measurement and returns what it printed last.
+/// Runs a measurement. Returns its last line.
 pub fn measure(name: &str, settings: &Value) -> Result<Value> {
     let output = start(name, settings)?.wait_with_output()?;
     ensure!(output.status.success(), "{name} {settings} ended with {}", output.status);
@@ -47,12 +47,12 @@ pub fn measure(name: &str, settings: &Value) -> Result<Value> {
     serde_json::from_str(line).with_context(|| format!("reading `{line}`"))
 }
 
-/// A number among the settings.
+/// Returns a number of the settings.
 pub fn number(settings: &Value, name: &str) -> Result<u64> {
     settings[name].as_u64().with_context(|| format!("the settings have no number `{name}`"))
 }
 
-/// A text among the settings.
+/// Returns a text of the settings.
 pub fn text<'a>(settings: &'a Value, name: &str) -> Result<&'a str> {
     settings[name].as_str().with_context(|| format!("the settings have no text `{name}`"))
 }

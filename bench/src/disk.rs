@@ -1,4 +1,4 @@
-//! The disk itself: what a bare loop reaches, and cold caches.
+//! Speed of the disk itself, and cold caches.
 
 use anyhow::{Context, Result};
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use stele_vfs::{AlignedBuf, Create, Open, RealVfs, Vfs, VfsFile};
 
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Writes back and forgets the cached pages of every file below `folder`, as if after a restart.
+/// Writes back and drops the cached pages of every file below `folder`, as after a restart.
 pub fn forget_cached(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder).with_context(|| format!("listing {}", folder.display()))? {
         let path = entry?.path();
@@ -24,8 +24,8 @@ pub fn forget_cached(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// MB/s of reading a cold file of `bytes` from front to back in large pieces: the better of through
-/// the page cache (with read-ahead) and past it.
+/// Returns the MB/s of reading a cold file of `bytes` sequentially in large pieces: the better of
+/// reads through the page cache (with read-ahead) and direct reads.
 pub fn sequential_read_mb_s(folder: &Path, bytes: u64) -> Result<f64> {
     let vfs = RealVfs::new();
     let path = folder.join("sequential");
@@ -53,7 +53,7 @@ pub fn sequential_read_mb_s(folder: &Path, bytes: u64) -> Result<f64> {
     Ok(best)
 }
 
-/// A file to write and sync in a bare loop.
+/// File for a bare loop of writes and syncs.
 pub struct BareFile {
     file: std::sync::Arc<dyn VfsFile>,
     chunk: AlignedBuf,
@@ -62,7 +62,7 @@ pub struct BareFile {
 }
 
 impl BareFile {
-    /// A growing file, or, with `reused`, one whose blocks were all written before.
+    /// Creates a growing file, or, with `reused`, one with all blocks already written.
     pub fn create(folder: &Path, write_bytes: usize, bytes_max: u64, reused: bool) -> Result<Self> {
         let vfs = RealVfs::new();
         let how = Open { write: true, create: Create::New, direct: true };
@@ -84,7 +84,7 @@ impl BareFile {
         Ok(())
     }
 
-    /// One write, one sync; starts anew at the end.
+    /// Writes and syncs once; continues at the start of the file after its end.
     pub fn write_and_sync(&mut self) -> Result<()> {
         if self.at >= self.bytes_max {
             self.at = 0;

@@ -1,11 +1,11 @@
-//! Appends to the log beside a bare loop that writes the same bytes and syncs, on the same disk: both
-//! into growing files, and both into blocks written before.
+//! Appends to the log beside a bare loop that writes the same bytes and syncs, on the same disk:
+//! both into growing files, and both into blocks that were written before.
 
 use crate::args::Args;
 use crate::child::{self, number, text};
 use crate::disk::BareFile;
-use crate::figures::{medians, rounded};
 use crate::report::{Report, scratch};
+use crate::stats::{medians, rounded};
 use crate::system::{Stopwatch, written_bytes};
 use crate::workload::{Values, key};
 use anyhow::{Context, Result, bail};
@@ -22,7 +22,7 @@ const REGION: RegionId = RegionId(1);
 const TERM: Term = Term(1);
 const WAYS: [&str; 2] = ["log", "bare"];
 
-/// Log and bare loop in turns, for each batch size, growing and reused.
+/// Runs log and bare loop alternately, for each batch size, with growing files and reused blocks.
 pub fn run(args: &Args) -> Result<()> {
     let value_bytes = args.size("value", 16 << 10, 16 << 10)?;
     let bytes = args.size("bytes", 1 << 30, 8 << 20)?;
@@ -59,7 +59,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// One way, one batch size.
+/// Measures one method with one batch size.
 pub fn one(settings: &Value) -> Result<Value> {
     let dir = Path::new(text(settings, "dir")?);
     let reused = settings["reused"].as_bool().context("the settings have no `reused`")?;
@@ -80,7 +80,7 @@ pub fn one(settings: &Value) -> Result<Value> {
                 BareFile::create(dir, write_bytes, batches * write_bytes as u64, reused)?;
             Box::new(move || bare.write_and_sync())
         }
-        other => bail!("no way `{other}`"),
+        other => bail!("unknown method `{other}`"),
     };
     let before = written_bytes()?;
     let watch = Stopwatch::start()?;
@@ -97,7 +97,7 @@ pub fn one(settings: &Value) -> Result<Value> {
     }))
 }
 
-/// Appends batches of entries of one region, each one put.
+/// Appender of batches with entries of one region, each with one put.
 struct Appender {
     log: Log,
     payloads: Vec<Bytes>,
@@ -105,7 +105,7 @@ struct Appender {
 }
 
 impl Appender {
-    /// Segments are so small that the load fills several, which can then be reused.
+    /// Opens a log with segments so small that the load fills several, which can then be reused.
     fn open(dir: &Path, value_bytes: usize, batch: u64, batches: u64) -> Result<Self> {
         let eighth = batches * batch * value_bytes as u64 / 8;
         let segment_bytes_max = LogOptions::default().segment_bytes_max.min(eighth.max(1 << 20));
@@ -136,7 +136,7 @@ impl Appender {
         Ok(())
     }
 
-    /// Frees all sealed segments, so that the next appends go into their blocks.
+    /// Frees all sealed segments, so that the next appends reuse their blocks.
     fn recycle(&mut self) -> Result<()> {
         let mark = Record::Mark(REGION, Mark::TruncatePrefix(self.index, TERM));
         self.log.append(&LogBatch { records: vec![mark] })?;

@@ -1,19 +1,20 @@
-//! Benchmarks of Stele beside other stores on the same machine and disk: real files, every sync done.
+//! Benchmarks of Stele beside other stores on the same machine and disk: real files, with every
+//! sync.
 //!
-//! Each measurement runs in a child process of its own, so that its memory, processor time and bytes
-//! written are its alone. Every run prints its settings and one JSON line per measurement.
+//! Each measurement runs in its own child process, which isolates its memory, processor time and
+//! written bytes. Every run prints its settings and one JSON line per measurement.
 
 mod amplification;
 mod args;
 mod child;
 mod disk;
 mod engine;
-mod figures;
 mod index;
 mod log;
 mod memory;
 mod report;
 mod restart;
+mod stats;
 mod system;
 mod workload;
 
@@ -28,16 +29,16 @@ const USAGE: &str = "usage: bench <name> [--quick] [--save] [--dir DIR] [--round
 
   index          the index alone beside lsm-tree, fjall, redb      --keys 5000000,20000000 --stores a,b
   engine         the engine beside fjall with key-value separation --values 1KiB,16KiB,256KiB --bytes 1GiB
-                   --fairness bounded,unbounded,defaults (space, on which terms: the first two)
-                   --stale-percent 50 (bounded: dead share at which fjall empties a file)
-                   --file BYTES (of a value file, both sides: a 64th of --bytes)
+                   --fairness bounded,unbounded,defaults (terms of space; default: the first two)
+                   --stale-percent 50 (bounded: dead share from which fjall empties a file)
+                   --file BYTES (size of a value file on both sides; default: a 64th of --bytes)
   log            appends beside a bare write and sync loop         --value 16KiB --bytes 1GiB
   restart        time to open after kill -9                        --bytes 12GiB --value 16KiB
   amplification  bytes written by 64 writers, by policy            --bytes 1GiB --writers 64
   memory         resident memory after many keys                   --keys 10000000 --value 1KiB
 
 --save appends the JSON lines to bench/results/<name>.jsonl
---dir  where the stores go (a folder on the disk to be measured)
+--dir  directory of the stores, on the disk to measure
 ";
 
 fn main() -> ExitCode {
@@ -64,6 +65,6 @@ fn run(arguments: &[String]) -> Result<()> {
         "restart" => restart::run(&args),
         "amplification" => amplification::run(&args),
         "memory" => memory::run(&args),
-        other => bail!("no benchmark `{other}`\n\n{USAGE}"),
+        other => bail!("unknown benchmark `{other}`\n\n{USAGE}"),
     }
 }

@@ -1,11 +1,11 @@
-//! Resident memory after many keys were written, read and collected: what is bounded by settings,
+//! Resident memory after many keys were written, read and garbage collected: what settings bound,
 //! and what grows with the number of keys.
 
 use crate::args::Args;
 use crate::child::{self, number, text};
 use crate::engine::settle;
-use crate::figures::rounded;
 use crate::report::{Report, scratch};
+use crate::stats::rounded;
 use crate::system::resident_bytes;
 use crate::workload::{Random, Values, key};
 use anyhow::{Context, Result};
@@ -15,10 +15,10 @@ use stele_engine::{Batch, Db, Options};
 
 const BATCH_KEYS: u64 = 64;
 const GETS: u64 = 200_000;
-/// Points at which memory is looked at, evenly over the load.
-const LOOKS: u64 = 10;
+/// Number of memory samples, evenly spread over the load.
+const SAMPLES: u64 = 10;
 
-/// One store, at its defaults.
+/// Measures one store with default settings.
 pub fn run(args: &Args) -> Result<()> {
     let keys = args.size("keys", 10_000_000, 10_000)?;
     let value_bytes = args.size("value", 1 << 10, 1 << 10)?;
@@ -43,7 +43,7 @@ pub fn one(settings: &Value) -> Result<Value> {
     let (empty, _) = resident_bytes()?;
     let db = Db::open(&Path::new(text(settings, "dir")?).join("store"), Options::default())?;
     let mut values = Values::new(1, value_bytes as usize);
-    let mut looks = Vec::new();
+    let mut samples = Vec::new();
     let mb = |bytes: u64| rounded(bytes.saturating_sub(empty) as f64 / 1e6);
     let mut next = 0;
     while next < keys {
@@ -53,8 +53,8 @@ pub fn one(settings: &Value) -> Result<Value> {
         }
         next += batch.len() as u64;
         db.write(batch)?;
-        if next * LOOKS / keys > looks.len() as u64 {
-            looks.push(mb(resident_bytes()?.0));
+        if next * SAMPLES / keys > samples.len() as u64 {
+            samples.push(mb(resident_bytes()?.0));
         }
     }
     let mut random = Random::new(2);
@@ -66,7 +66,7 @@ pub fn one(settings: &Value) -> Result<Value> {
     let (settled, peak) = resident_bytes()?;
     let engine = db.stats().engine;
     Ok(json!({
-        "during_load_mb": looks, "after_gets_mb": mb(after_gets), "settled_mb": mb(settled),
+        "during_load_mb": samples, "after_gets_mb": mb(after_gets), "settled_mb": mb(settled),
         "peak_mb": mb(peak), "counted_by_store_mb": rounded(engine.memory_bytes as f64 / 1e6),
         "disk_mb": rounded(engine.disk_bytes as f64 / 1e6),
         "settled_bytes_per_key": rounded(settled.saturating_sub(empty) as f64 / keys as f64),

@@ -1,4 +1,4 @@
-//! What was measured, where, and with which commit: one JSON line per measurement.
+//! Results with machine and commit: one JSON line per measurement.
 
 use crate::args::Args;
 use anyhow::{Context, Result};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Prints and keeps the lines of one benchmark.
+/// Results of one benchmark, printed and optionally saved.
 pub struct Report {
     name: &'static str,
     origin: Value,
@@ -39,7 +39,7 @@ impl Report {
     }
 }
 
-/// A folder for one measurement's store, removed afterwards.
+/// Creates a directory for one measurement's store, removed afterwards.
 pub fn scratch(args: &Args) -> Result<tempfile::TempDir> {
     let dir = args.dir();
     std::fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;

@@ -1,11 +1,11 @@
-//! Time to open a store after its process was killed: nearly empty, and with a full interval of the
-//! log that no checkpoint covers.
+//! Time to open a store after its process was killed: nearly empty, and with nearly a full
+//! checkpoint interval of log to replay.
 
 use crate::args::Args;
 use crate::child::{self, number, text};
 use crate::disk::forget_cached;
-use crate::figures::{medians, rounded};
 use crate::report::{Report, scratch};
+use crate::stats::{medians, rounded};
 use crate::system::resident_bytes;
 use crate::workload::{Random, Values, key};
 use anyhow::{Context, Result, ensure};
@@ -16,11 +16,11 @@ use std::time::Instant;
 use stele_engine::{Batch, Db, Options};
 
 const BATCH_KEYS: u64 = 64;
-/// What a filling child prints when it has written what was asked for.
+/// Line that a filling child prints when it has written the requested bytes.
 const FULL: &str = "full";
 const CHECKED_KEYS: u64 = 1000;
 
-/// Fills, kills, opens; each several times.
+/// Fills, kills and opens, several times each.
 pub fn run(args: &Args) -> Result<()> {
     let interval = Options::default().checkpoint_log_bytes_max;
     // Just before a checkpoint, so that nearly a whole interval must be replayed.
@@ -51,7 +51,8 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Returns how many keys were acknowledged for certain.
+/// Fills a store and kills the process. Returns the number of keys that were certainly
+/// acknowledged.
 fn fill_and_kill(settings: &Value) -> Result<u64> {
     let mut child = child::start("restart-fill", settings)?;
     let output = child.stdout.take().context("a child has an output")?;
@@ -59,12 +60,13 @@ fn fill_and_kill(settings: &Value) -> Result<u64> {
     BufReader::new(output).read_line(&mut line)?;
     let killed = child.kill();
     child.wait()?;
-    let keys = line.trim().strip_prefix(FULL).context("the filling child ended early")?;
+    let keys =
+        line.trim().strip_prefix(FULL).context("the filling child ended before it was killed")?;
     killed?;
     keys.trim().parse().context("reading the number of keys")
 }
 
-/// Writes until killed; says so when it has written enough.
+/// Writes until killed; prints [`FULL`] after the requested bytes.
 pub fn fill(settings: &Value) -> Result<Value> {
     let db = Db::open(Path::new(text(settings, "dir")?), Options::default())?;
     let value_bytes = number(settings, "value_bytes")?;
@@ -82,14 +84,14 @@ pub fn fill(settings: &Value) -> Result<Value> {
     let mut output = std::io::stdout();
     writeln!(output, "{FULL} {keys}")?;
     output.flush()?;
-    // Overwrites of one key: the kill comes between two syncs, and the amount stays as it is.
+    // Overwrites one key: the kill comes between two syncs, and the amount stays the same.
     loop {
         db.put(&key(0), values.next(value_bytes as usize))?;
     }
 }
 
-/// Opens the store and checks that acknowledged keys are there. The store is left as if killed
-/// again, so that the next round opens the same.
+/// Opens the store and checks acknowledged keys. Leaves the store as if killed again, so that the
+/// next round opens the same state.
 pub fn open(settings: &Value) -> Result<Value> {
     let dir = Path::new(text(settings, "dir")?);
     let (keys, value_bytes) = (number(settings, "keys")?, number(settings, "value_bytes")?);
@@ -99,8 +101,8 @@ pub fn open(settings: &Value) -> Result<Value> {
     let mut random = Random::new(1);
     let started = Instant::now();
     for _ in 0..keys.min(CHECKED_KEYS) {
-        let value = db.get(&key(random.below(keys)))?.context("an acknowledged key is gone")?;
-        ensure!(value.len() as u64 == value_bytes, "an acknowledged value is cut");
+        let value = db.get(&key(random.below(keys)))?.context("an acknowledged key is lost")?;
+        ensure!(value.len() as u64 == value_bytes, "an acknowledged value is truncated");
     }
     let opened = db.opened();
     let result = json!({

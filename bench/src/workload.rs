@@ -1,12 +1,12 @@
-//! Keys, values and choices of keys, all from a seed.
+//! Keys, values and key choices, all from a seed.
 
 use std::ops::Range;
 
-/// Bytes of every key.
+/// Length of every key.
 pub const KEY_BYTES: usize = 16;
-/// Values are cut out of this many random bytes.
+/// Size of the random bytes from which values are cut.
 const POOL_BYTES: usize = 4 << 20;
-/// The constant of the distribution that YCSB uses.
+/// Constant of YCSB's Zipf distribution.
 const ZIPF_THETA: f64 = 0.99;
 
 fn mix(mut number: u64) -> u64 {
@@ -15,35 +15,35 @@ fn mix(mut number: u64) -> u64 {
     number ^ (number >> 31)
 }
 
-/// A sequence of random numbers (splitmix64).
+/// Random number sequence (splitmix64).
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of `seed`.
+    /// Creates the sequence of `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Any number.
+    /// Draws a number.
     pub fn any(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
-    /// A number below `bound`.
+    /// Draws a number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.any()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number in [0, 1).
+    /// Draws a number in [0, 1).
     pub fn unit(&mut self) -> f64 {
         (self.any() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
-/// The key with this number. Consecutive numbers give keys in random order; none comes twice,
-/// because the mix is a bijection.
+/// Returns the key of a number. Consecutive numbers give distinct keys in random order, because the
+/// mix is a bijection.
 pub fn key(number: u64) -> [u8; KEY_BYTES] {
     let mut key = [0; KEY_BYTES];
     key[..8].copy_from_slice(&mix(number.wrapping_add(0x9e37_79b9_7f4a_7c15)).to_be_bytes());
@@ -51,14 +51,14 @@ pub fn key(number: u64) -> [u8; KEY_BYTES] {
     key
 }
 
-/// Random bytes, which nothing compresses.
+/// Random bytes, which do not compress.
 pub struct Values {
     pool: Vec<u8>,
     random: Random,
 }
 
 impl Values {
-    /// For values of up to `bytes_max`.
+    /// Creates the bytes for values of up to `bytes_max`.
     pub fn new(seed: u64, bytes_max: usize) -> Self {
         let mut random = Random::new(seed);
         let words = (POOL_BYTES + bytes_max).div_ceil(8);
@@ -66,37 +66,37 @@ impl Values {
         Self { pool, random }
     }
 
-    /// Where the next value lies, for [`Values::get`].
+    /// Returns the position of the next value, for [`Values::get`].
     pub fn next_range(&mut self, bytes: usize) -> Range<usize> {
         let from = self.random.below(POOL_BYTES as u64) as usize;
         from..from + bytes
     }
 
-    /// The value there.
+    /// Returns the value at a position.
     pub fn get(&self, range: Range<usize>) -> &[u8] {
         &self.pool[range]
     }
 
-    /// The next value.
+    /// Returns the next value.
     pub fn next(&mut self, bytes: usize) -> &[u8] {
         let range = self.next_range(bytes);
         self.get(range)
     }
 }
 
-/// Which of `keys` is written next.
+/// Distribution of the keys to write.
 #[derive(Clone, Debug)]
 pub enum Choice {
-    /// Each as often.
+    /// Uniform.
     Uniform,
-    /// Nine writes of ten go to a tenth of the keys.
+    /// Nine of ten writes go to a tenth of the keys.
     Hot,
-    /// By Zipf's law, ranks scattered over the keys.
+    /// Zipf's distribution, with ranks scattered over the keys.
     Zipf(Zipf),
 }
 
 impl Choice {
-    /// The number of the next key.
+    /// Draws the number of the next key.
     pub fn next(&self, random: &mut Random, keys: u64) -> u64 {
         match self {
             Self::Uniform => random.below(keys),
@@ -118,7 +118,7 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// Over ranks below `keys`.
+    /// Creates the distribution over ranks below `keys`.
     pub fn new(keys: u64) -> Self {
         let term = |rank: u64| (rank as f64).powf(-ZIPF_THETA);
         let zeta: f64 = (1..=keys).map(term).sum();

@@ -8,31 +8,31 @@ import (
 	"math"
 )
 
-// One line of a history.
+// record is one line of a history.
 type record struct {
 	Process int    `json:"process"`
 	Kind    string `json:"op"` // put, get, delete, cas, scan
-	// Keys of one group are checked together; operations never touch two groups.
+	// Group of the key. The keys of a group are checked together; no operation spans two groups.
 	Group string `json:"group"`
 	Key   string `json:"key"`
-	// Put: what is written. Cas: what is to be there afterwards; absent: nothing.
+	// Put: value written. Cas: new value; absent to delete the key.
 	Value *string `json:"value"`
-	// Cas: what must be there; absent: nothing.
+	// Cas: expected value; absent if the key must not exist.
 	Expected *string `json:"expected"`
 	Reverse  bool    `json:"reverse"`
 	Limit    int     `json:"limit"`
-	// Get and cas: what was there; absent: nothing.
+	// Get and cas: value found; absent if the key did not exist.
 	Found     *string     `json:"found"`
 	Succeeded bool        `json:"succeeded"`
 	Pairs     [][2]string `json:"pairs"`
-	// Nanoseconds of one monotonic clock.
+	// Nanoseconds of a common monotonic clock.
 	CallNs   int64 `json:"call_ns"`
 	ReturnNs int64 `json:"return_ns"`
-	// Nobody knows whether it happened, or will: its return is open.
+	// It is unknown whether the operation took effect or will: its return time is open.
 	Ambiguous bool `json:"ambiguous"`
 }
 
-// Reads records, one JSON object a line.
+// readHistory reads records, one JSON object per line.
 func readHistory(from io.Reader) ([]record, error) {
 	var records []record
 	lines := bufio.NewScanner(from)
@@ -56,9 +56,10 @@ func readHistory(from io.Reader) ([]record, error) {
 	return records, lines.Err()
 }
 
-// Leaves out ambiguous operations that cannot matter: reads, and writes of a value that nobody saw.
-// Written values are unique, so a history without such a write is linearizable exactly if it is
-// with it: nothing between it and the next write observed it, and its return is open.
+// prune removes ambiguous operations that do not matter: reads, and writes of a value that no
+// operation observed. Written values are unique, so a history without such a write is linearizable if
+// and only if it is with it: no operation between it and the next write observed it, and its return is
+// open.
 func prune(records []record) []record {
 	seen := map[string]bool{}
 	for i := range records {
@@ -73,7 +74,7 @@ func prune(records []record) []record {
 			seen[pair[1]] = true
 		}
 	}
-	// A lost comparison whose effect was seen has seen what it expected.
+	// If the effect of an ambiguous compare-and-swap was observed, it observed its expected value.
 	for changed := true; changed; {
 		changed = false
 		for i := range records {

@@ -2,7 +2,7 @@
 //
 //	porcupine [-timeout 60s] [-picture FILE.html] HISTORY.jsonl
 //
-// Exit status: 0 it is, 1 it is not, 2 the history cannot be read, 3 not known in the time given.
+// Exit status: 0 linearizable, 1 not linearizable, 2 unreadable history, 3 undecided at the timeout.
 package main
 
 import (
@@ -22,7 +22,7 @@ const (
 	exitUnknown    = 3
 )
 
-// What was found, printed as one JSON object.
+// verdict is the result, printed as one JSON object.
 type verdict struct {
 	Result     string   `json:"result"` // ok, violation, unknown
 	Operations int      `json:"operations"`
@@ -34,8 +34,8 @@ type verdict struct {
 }
 
 func main() {
-	timeout := flag.Duration("timeout", time.Minute, "for the whole history")
-	picture := flag.String("picture", "", "where to draw the first group that is not linearizable")
+	timeout := flag.Duration("timeout", time.Minute, "time limit for the whole history")
+	picture := flag.String("picture", "", "`file` for a picture of the first group that is not linearizable")
 	flag.Parse()
 	found, err := run(flag.Arg(0), *timeout, *picture)
 	if err != nil {
@@ -65,7 +65,7 @@ func run(path string, timeout time.Duration, picture string) (verdict, error) {
 	return check(records, timeout, picture)
 }
 
-// Checks every group by itself, within `timeout` for all of them.
+// check checks every group separately, within `timeout` for all of them.
 func check(records []record, timeout time.Duration, picture string) (verdict, error) {
 	started := time.Now()
 	found := verdict{Result: "ok", Operations: len(records)}

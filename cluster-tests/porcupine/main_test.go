@@ -49,7 +49,7 @@ func TestLinearizableHistoriesPass(t *testing.T) {
 		"scan":       {put(0, 1, "a", "1"), put(2, 3, "b", "2"), scan(4, 5, `[["a","1"],["b","2"]]`)},
 		"late write": {ambiguous(put(0, 1, "a", "1")), get(2, 3, "a", "null"), get(4, 5, "a", `"1"`)},
 		"lost write": {ambiguous(put(0, 1, "a", "1")), get(2, 3, "a", "null")},
-		"lost write that a lost cas met": {
+		"lost write observed by a lost cas": {
 			ambiguous(put(0, 1, "a", "1")), ambiguous(cas(2, 3, `"1"`, `"2"`, "null", false)), get(4, 5, "a", `"2"`),
 		},
 	} {

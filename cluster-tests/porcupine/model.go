@@ -8,10 +8,11 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// The most keys of a group.
+// groupKeysMax is the maximum number of keys in a group.
 const groupKeysMax = 8
 
-// What the keys of a group hold, by their order; 0: nothing. Every key starts with nothing.
+// state holds the value of each key of a group, by key order; 0 for a missing key. All keys are
+// missing at first.
 type state [groupKeysMax]int32
 
 type pair struct {
@@ -19,7 +20,7 @@ type pair struct {
 	value int32
 }
 
-// An operation with its keys and values as numbers.
+// call is an operation with its keys and values as numbers.
 type call struct {
 	record   *record
 	key      int
@@ -27,11 +28,11 @@ type call struct {
 	expected int32
 	found    int32
 	pairs    []pair
-	keys     int // of the group
+	keys     int // number of keys in the group
 }
 
-// Turns the records of a group into operations. Keys are numbered in their order, so that a scan
-// visits them by number.
+// operations converts the records of a group. Keys are numbered in key order, so that a scan visits
+// them by number.
 func operations(records []*record) ([]porcupine.Operation, error) {
 	keys := map[string]int{}
 	for _, one := range records {
@@ -79,7 +80,7 @@ func operations(records []*record) ([]porcupine.Operation, error) {
 	return result, nil
 }
 
-// A group of registers with compare-and-swap and scans that see all of them at one moment.
+// model returns a group of registers with compare-and-swap and atomic scans.
 func model() porcupine.Model {
 	return porcupine.Model{
 		Init: func() interface{} { return state{} },
@@ -115,7 +116,7 @@ func step(now state, c *call) (bool, state) {
 	return false, now
 }
 
-// Whether a scan of the whole group in this state finds these pairs.
+// scanned returns whether a scan of the whole group in this state finds these pairs.
 func scanned(now state, c *call) bool {
 	at := 0
 	for i := 0; i < c.keys; i++ {

@@ -1,4 +1,4 @@
-"""TiKV's own Python client, unmodified: every raw call it has, against the cluster at ADDR.
+"""Runs every raw call of TiKV's own, unmodified Python client against the cluster at ADDR.
 
 usage: compatibility.py ADDR
 """
@@ -74,7 +74,7 @@ def main():
     for check in checks:
         check(client)
     print(json.dumps({"client": "python tikv-client 0.0.4", "checks": len(checks), "errors": 0}), flush=True)
-    # The library's own threads crash an interpreter that shuts down in order.
+    # The library's threads crash an interpreter that shuts down normally.
     os._exit(0)
 
 

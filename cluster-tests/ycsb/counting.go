@@ -9,10 +9,10 @@ import (
 	"github.com/pingcap/go-ycsb/pkg/ycsb"
 )
 
-// How many errors are printed.
+// shownMax is the maximum number of errors printed.
 const shownMax = 10
 
-// A driver whose operations and errors are counted.
+// counting is a driver that counts operations and errors.
 type counting struct {
 	ycsb.DB
 	operations, errors, missing atomic.Int64

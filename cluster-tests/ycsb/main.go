@@ -1,4 +1,4 @@
-// Runs go-ycsb's workloads through its TiKV driver, unmodified, and counts what failed.
+// Runs go-ycsb's workloads through its unmodified TiKV driver and counts failed operations.
 //
 //	ycsb -cmd load|run -p tikv.pd=HOST:PORT [-p KEY=VALUE]...
 //
@@ -60,7 +60,7 @@ func run(command string, given settings) (outcome, error) {
 	for _, one := range given {
 		key, value, found := strings.Cut(one, "=")
 		if !found {
-			return outcome{}, fmt.Errorf("-p takes KEY=VALUE, not %q", one)
+			return outcome{}, fmt.Errorf("-p needs KEY=VALUE, not %q", one)
 		}
 		if _, _, err := p.Set(key, value); err != nil {
 			return outcome{}, err

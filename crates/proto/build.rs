@@ -1,4 +1,4 @@
-//! Generates the messages, clients and services of `proto/` without any tool outside of Cargo.
+//! Generates the messages, clients and services of `proto/` without tools outside Cargo.
 
 use std::error::Error;
 

@@ -1,12 +1,13 @@
-//! Which code a run reached, when the build counts that: LLVM's inline 8-bit counters, switched on
-//! by `cargo xtask fuzz --guided`. In an ordinary build there are none, and inputs are kept blindly.
+//! Code coverage of runs, if the build counts it: LLVM's inline 8-bit counters, enabled by `cargo
+//! xtask fuzz --guided`. An ordinary build has none, and inputs are then kept without that
+//! information.
 
 use std::sync::Mutex;
 
 /// Address and length of each block of counters.
 static BLOCKS: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
-/// Called by instrumented code before `main`, once for each part of the program.
+/// Registers counters; instrumented code calls it before `main`, once for each part of the program.
 #[unsafe(no_mangle)]
 extern "C" fn __sanitizer_cov_8bit_counters_init(start: *mut u8, stop: *mut u8) {
     let block = (start as usize, stop as usize - start as usize);
@@ -16,43 +17,44 @@ extern "C" fn __sanitizer_cov_8bit_counters_init(start: *mut u8, stop: *mut u8) 
     }
 }
 
-/// Asked for by the same instrumentation; names of places are not used.
+/// Required by the same instrumentation; the table of locations is not used.
 #[unsafe(no_mangle)]
 extern "C" fn __sanitizer_cov_pcs_init(_start: *const usize, _stop: *const usize) {}
 
-/// What all runs so far reached.
+/// Code reached by all runs so far.
 pub struct Coverage {
     blocks: Vec<(usize, usize)>,
-    /// For each counter the magnitudes seen, one bit each.
+    /// Magnitudes seen by each counter, one bit each.
     seen: Vec<u8>,
     places: usize,
 }
 
 impl Coverage {
-    /// Nothing reached yet.
+    /// Creates the state with nothing reached.
     pub fn new() -> Self {
         let blocks = BLOCKS.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
         let counters = blocks.iter().map(|block| block.1).sum();
         Self { blocks, seen: vec![0; counters], places: 0 }
     }
 
-    /// Whether the build counts.
+    /// Returns true if the build counts coverage.
     pub fn is_counted(&self) -> bool {
         !self.blocks.is_empty()
     }
 
-    /// Places reached by any run.
+    /// Returns the number of locations reached by any run.
     pub fn places(&self) -> usize {
         self.places
     }
 
-    /// Forgets what ran since the last call.
+    /// Resets the counters.
     pub fn clear(&mut self) {
         self.each(|_, _| {});
     }
 
-    /// Whether the run since the last call reached something new, or some place more often than any.
-    pub fn is_news(&mut self) -> bool {
+    /// Records the run since the last call. Returns true if it reached new code, or some location
+    /// more often than any run before.
+    pub fn record_new(&mut self) -> bool {
         let mut seen = std::mem::take(&mut self.seen);
         let (mut news, mut places) = (false, 0);
         self.each(|at, count| {
@@ -70,12 +72,12 @@ impl Coverage {
         news
     }
 
-    /// Gives each counter that is not zero, and zeroes it.
+    /// Passes each nonzero counter to `f`, and resets it.
     fn each(&mut self, mut f: impl FnMut(usize, u8)) {
         let mut base = 0;
         for &(start, length) in &self.blocks {
-            // SAFETY: the instrumentation gave this block, which lives as long as the program; code
-            // that counts meanwhile on another thread at worst loses a count.
+            // SAFETY: the instrumentation registered this block, which exists as long as the
+            // program; code that counts on another thread meanwhile at worst loses a count.
             let counters = unsafe { std::slice::from_raw_parts_mut(start as *mut u8, length) };
             for (i, line) in counters.chunks_mut(64).enumerate() {
                 if line.iter().all(|count| *count == 0) {

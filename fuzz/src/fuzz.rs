@@ -1,4 +1,4 @@
-//! Runs one target over many inputs.
+//! Fuzzing loop: runs one target with many inputs.
 
 use crate::coverage::Coverage;
 use crate::mutate::{self, mutate};
@@ -8,31 +8,31 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 use stele_types::Prng;
 
-/// A run that takes longer is a finding.
+/// Time limit of a run; a longer run is a finding.
 const RUN_TIME_MAX: Duration = Duration::from_secs(5);
-/// Inputs kept; beyond them new ones replace old ones.
+/// Limit of kept inputs; beyond it new ones replace old ones.
 const INPUTS_MAX: usize = 20_000;
 const MINIMISE_TIME_MAX: Duration = Duration::from_secs(10);
 
 thread_local! {
-    /// The first panic since the last look, also of a task whose runtime caught it.
+    /// First panic since the last check, including panics of tasks that their runtime caught.
     static PANICKED: RefCell<Option<String>> = const { RefCell::new(None) };
     static IS_FUZZING: RefCell<bool> = const { RefCell::new(false) };
 }
 
-/// What a target does not hold.
+/// Violation found in a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// It panicked: where, and the words.
+    /// Panic: location and message.
     Panic(String),
-    /// It held so many bytes, more than it may.
+    /// Memory above the bound: bytes held, bound.
     Memory(usize, usize),
-    /// It took so long.
+    /// Run time above the limit.
     Slow(Duration),
 }
 
 impl Finding {
-    /// Whether both have one cause, as far as one can tell.
+    /// Returns true if both probably have the same cause.
     fn is_like(&self, other: &Self) -> bool {
         let place = |text: &str| text.split(' ').next().map(str::to_owned);
         match (self, other) {
@@ -52,35 +52,35 @@ impl std::fmt::Display for Finding {
     }
 }
 
-/// How long to go on, and with which choices.
+/// Limits and seed of fuzzing.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Runs, at most.
+    /// Limit of runs.
     pub runs: u64,
-    /// Time, at most.
+    /// Limit of time.
     pub time: Duration,
-    /// Decides every mutation.
+    /// Seed of all mutations.
     pub seed: u64,
 }
 
-/// What came of it.
+/// Result of fuzzing.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Inputs run.
+    /// Number of runs.
     pub runs: u64,
-    /// How long that took.
+    /// Elapsed time.
     pub took: Duration,
-    /// Inputs kept to make others from.
+    /// Number of kept inputs.
     pub inputs: usize,
-    /// Places reached, when the build counts them.
+    /// Number of reached locations, if the build counts them.
     pub places: usize,
-    /// Most memory that a run held.
+    /// Peak memory of a run.
     pub held_bytes: usize,
-    /// The first input that shows a fault, as small as it could be made, and the fault.
+    /// First input with a finding, minimised, and the finding.
     pub failed: Option<(Vec<u8>, Finding)>,
 }
 
-/// Notes panics of this thread in place of printing them. Called once for the process.
+/// Records panics of this thread instead of printing them. Must be called once per process.
 pub fn catch_panics() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -91,11 +91,11 @@ pub fn catch_panics() {
             }
             let place = info.location().map_or("unknown".to_owned(), ToString::to_string);
             let payload = info.payload();
-            let words = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
-            let words = words.or_else(|| payload.downcast_ref::<String>().cloned());
-            let words = words.unwrap_or_else(|| "no words".to_owned());
+            let message = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let message = message.or_else(|| payload.downcast_ref::<String>().cloned());
+            let message = message.unwrap_or_else(|| "no message".to_owned());
             PANICKED.with_borrow_mut(|first| {
-                first.get_or_insert_with(|| format!("{place} {words}"));
+                first.get_or_insert_with(|| format!("{place} {message}"));
             });
         }));
     });
@@ -121,8 +121,8 @@ pub fn run_one(target: &Target, input: &[u8]) -> (usize, Option<Finding>) {
     (held, finding)
 }
 
-/// Runs seeds, then mutations of them, until a limit or the first finding. `before` sees each input
-/// before it is run.
+/// Runs seeds, then mutations, until a limit or the first finding. `before` gets each input before
+/// it runs.
 pub fn fuzz(target: &Target, limits: &Limits, mut before: impl FnMut(&[u8])) -> Report {
     catch_panics();
     let started = Instant::now();
@@ -130,7 +130,7 @@ pub fn fuzz(target: &Target, limits: &Limits, mut before: impl FnMut(&[u8])) -> 
     if inputs.is_empty() {
         inputs.push(Vec::new());
     }
-    // What is made once and kept, such as a runtime, is no run's own memory.
+    // State created once, such as a runtime, does not count as a run's memory.
     for input in &inputs {
         before(input);
         run_one(target, input);
@@ -151,8 +151,8 @@ pub fn fuzz(target: &Target, limits: &Limits, mut before: impl FnMut(&[u8])) -> 
             report.failed = Some(minimised(target, input, finding, &mut before));
             break;
         }
-        let news = coverage.is_counted() && coverage.is_news();
-        if news && !is_seed {
+        let is_new = coverage.is_counted() && coverage.record_new();
+        if is_new && !is_seed {
             keep(&mut inputs, input, seeds, &mut chance);
         }
     }
@@ -163,7 +163,7 @@ pub fn fuzz(target: &Target, limits: &Limits, mut before: impl FnMut(&[u8])) -> 
 
 fn next_input(target: &Target, inputs: &[Vec<u8>], seeds: usize, chance: &mut Prng) -> Vec<u8> {
     let mut pick = || {
-        // The newest inputs reached what others did not.
+        // The newest inputs reached code that others did not.
         let (count, late) = (inputs.len() as u64, inputs.len().saturating_sub(seeds) as u64);
         let at = match chance.below(3) {
             0 => count - 1 - chance.below(late.clamp(1, 50)),
@@ -173,10 +173,10 @@ fn next_input(target: &Target, inputs: &[Vec<u8>], seeds: usize, chance: &mut Pr
     };
     let (mut input, other) = (pick().to_vec(), pick());
     mutate(&mut input, other, chance);
-    if let Some(reseal) = target.reseal
+    if let Some(fix_checksums) = target.fix_checksums
         && chance.below(8) > 0
     {
-        reseal(&mut input);
+        fix_checksums(&mut input);
         input.truncate(mutate::INPUT_BYTES_MAX);
     }
     input
@@ -193,7 +193,7 @@ fn keep(inputs: &mut Vec<Vec<u8>>, input: Vec<u8>, seeds: usize, chance: &mut Pr
     }
 }
 
-/// Leaves out what the finding does not need.
+/// Removes parts of the input that the finding does not need.
 fn minimised(
     target: &Target,
     mut input: Vec<u8>,
@@ -220,16 +220,16 @@ fn minimised(
         while at < input.len() {
             let mut candidate = input.clone();
             candidate.drain(at..(at + step).min(input.len()));
-            let resealed = target.reseal.map(|reseal| {
-                let mut resealed = candidate.clone();
-                reseal(&mut resealed);
-                resealed
+            let fixed = target.fix_checksums.map(|fix_checksums| {
+                let mut fixed = candidate.clone();
+                fix_checksums(&mut fixed);
+                fixed
             });
-            let smaller = resealed.filter(|it| it.len() < input.len());
+            let smaller = fixed.filter(|it| it.len() < input.len());
             if try_it(&candidate, &mut last) {
                 input = candidate;
-            } else if let Some(resealed) = smaller.filter(|it| try_it(it, &mut last)) {
-                input = resealed;
+            } else if let Some(fixed) = smaller.filter(|it| try_it(it, &mut last)) {
+                input = fixed;
             } else {
                 at += step;
             }

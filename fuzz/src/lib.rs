@@ -1,6 +1,6 @@
-//! Fuzz targets: one for each decoder of bytes that come from a disk or a network, and what runs
-//! them. A target holds for every input: no panic, no more memory than its bound allows, no run
-//! without an end, and what decodes survives being encoded again.
+//! Fuzz targets: one for each decoder of bytes from a disk or a network, and the code that runs
+//! them. Every target must hold for every input: no panic, no memory above its bound, no endless
+//! run, and decoded values are equal after encoding and decoding again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod coverage;
@@ -15,29 +15,29 @@ static COUNTED: memory::Counted = memory::Counted;
 /// One decoder under test.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// Its name on the command line.
+    /// Name on the command line.
     pub name: &'static str,
-    /// Decodes the input and checks what came out; a panic is a finding.
+    /// Decodes the input and checks the result; a panic is a finding.
     pub run: fn(&[u8]),
-    /// Inputs that the product's own encoders made.
+    /// Inputs from the product's own encoders.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Makes checksums, and what else stands in the way, hold again after a mutation.
-    pub reseal: Option<fn(&mut Vec<u8>)>,
-    /// Most memory a run may hold at a time.
+    /// Corrects checksums, and other fields that would reject the input, after a mutation.
+    pub fix_checksums: Option<fn(&mut Vec<u8>)>,
+    /// Limit of memory during a run.
     pub bound: Bound,
 }
 
-/// Bytes of memory: so many, and so many for each byte of input.
+/// Limit of memory in bytes: a constant plus a multiple of the input's length.
 #[derive(Clone, Copy, Debug)]
 pub struct Bound {
-    /// Whatever the input.
+    /// Constant part.
     pub bytes: usize,
-    /// For each byte of it.
+    /// Part for each byte of input.
     pub per_byte: usize,
 }
 
 impl Bound {
-    /// The bound for an input of that length.
+    /// Returns the bound for an input of that length.
     pub fn of(self, input_bytes: usize) -> usize {
         self.bytes + self.per_byte * input_bytes
     }

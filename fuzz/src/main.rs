@@ -15,14 +15,14 @@ const USAGE: &str = "usage: stele-fuzz list
        stele-fuzz NAME|all [--seconds S | --runs N] [--seed N] [--jobs N] [--out DIR]
        stele-fuzz NAME --input FILE
 
-  --seconds S   for each target; 10 if neither this nor --runs is given
+  --seconds S   for each target; default 10 without --runs
   --runs N      inputs for each target
-  --seed N      decides every mutation; 1 if not given
-  --jobs N      targets at the same time; one for each processor if not given
-  --out DIR     where inputs that show a fault are written; target/fuzz if not given
-  --input FILE  runs this input alone";
+  --seed N      seed of all mutations; default 1
+  --jobs N      targets at the same time; default: one for each processor
+  --out DIR     directory of inputs with findings; default target/fuzz
+  --input FILE  run only this input";
 
-/// A run that has not ended by then never will.
+/// Time after which a run counts as endless.
 const HANG: Duration = Duration::from_secs(30);
 
 struct Options {
@@ -72,7 +72,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options> {
     Ok(options)
 }
 
-/// Whether no target showed a fault.
+/// Runs the targets. Returns true if none had a finding.
 fn run(options: &Options) -> Result<bool> {
     match options.name.as_str() {
         "list" => {
@@ -82,7 +82,7 @@ fn run(options: &Options) -> Result<bool> {
         "all" => run_all(options),
         name => {
             let target = targets::ALL.iter().find(|target| target.name == name);
-            let target = target.with_context(|| format!("no target `{name}`\n\n{USAGE}"))?;
+            let target = target.with_context(|| format!("unknown target `{name}`\n\n{USAGE}"))?;
             match &options.input {
                 Some(file) => replay(target, file),
                 None => run_target(target, options),
@@ -100,12 +100,12 @@ fn replay(target: &Target, file: &Path) -> Result<bool> {
     let (held, finding) = run_one(target, &input);
     match &finding {
         Some(finding) => println!("{}: {finding}", target.name),
-        None => println!("{}: holds; {held} bytes of memory", target.name),
+        None => println!("{}: passed; {held} bytes of memory", target.name),
     }
     Ok(finding.is_none())
 }
 
-/// Each target in a process of its own: a fault that ends a process ends no other.
+/// Runs each target in its own process, so that a crash ends only that target.
 fn run_all(options: &Options) -> Result<bool> {
     let own = std::env::current_exe()?;
     let waiting = Mutex::new(targets::ALL.iter());
@@ -124,7 +124,7 @@ fn run_all(options: &Options) -> Result<bool> {
         }
     });
     let failed = failed.into_inner();
-    println!("targets: {} held, {failed} did not", targets::ALL.len() as u64 - failed);
+    println!("targets: {} passed, {failed} failed", targets::ALL.len() as u64 - failed);
     Ok(failed == 0)
 }
 
@@ -142,7 +142,7 @@ fn is_sound(own: &Path, target: &Target, options: &Options) -> bool {
         Ok(output) => {
             print!("{}", String::from_utf8_lossy(&output.stdout));
             if output.status.code().is_none() {
-                println!("{}: the process died: {}", target.name, output.status);
+                println!("{}: the process ended: {}", target.name, output.status);
                 print_replay(target, &current_path(target, &options.out));
             }
             output.status.success()
@@ -176,7 +176,7 @@ fn run_target(target: &'static Target, options: &Options) -> Result<bool> {
     let mut written = 0;
     let report = fuzz(target, &limits, |input| {
         RUNS.fetch_add(1, Relaxed);
-        // What ends the process leaves its input here. A failed write costs a replay only.
+        // Stores the input for a run that ends the process. A failed write only loses the replay.
         let _ = current.write_all_at(input, 0);
         if written != input.len() {
             written = input.len();
@@ -186,7 +186,7 @@ fn run_target(target: &'static Target, options: &Options) -> Result<bool> {
     let per_second = report.runs as f64 / report.took.as_secs_f64().max(0.001);
     let places = match report.places {
         0 => String::new(),
-        places => format!(", {places} places, {} inputs kept", report.inputs),
+        places => format!(", {places} locations, {} inputs kept", report.inputs),
     };
     println!(
         "{:24} {:>9} runs, {per_second:>8.0}/s, {:>8} bytes held{places}",
@@ -204,14 +204,14 @@ fn run_target(target: &'static Target, options: &Options) -> Result<bool> {
 
 static RUNS: AtomicU64 = AtomicU64::new(0);
 
-/// Ends the process when one run has no end.
+/// Ends the process if a run is endless.
 fn watch(target: &'static Target, current: PathBuf) {
     std::thread::spawn(move || {
         let mut last = u64::MAX;
         loop {
             let now = RUNS.load(Relaxed);
             if now == last {
-                println!("{}: one run has no end", target.name);
+                println!("{}: a run does not end", target.name);
                 print_replay(target, &current);
                 std::process::exit(1);
             }

@@ -1,15 +1,15 @@
-//! An allocator that counts what the current thread holds.
+//! Allocator that counts the bytes held by the current thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 thread_local! {
-    // Constants without a destructor: reading them allocates nothing.
+    // Constants without a destructor: reading them does not allocate.
     static HELD: Cell<isize> = const { Cell::new(0) };
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counted.
+/// System allocator with counters.
 pub struct Counted;
 
 fn count(bytes: isize) {
@@ -22,7 +22,7 @@ fn count(bytes: isize) {
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: the caller's promises are those `System` asks for.
+        // SAFETY: the caller fulfils the requirements of `System`.
         unsafe { System.alloc(layout) }
     }
 
@@ -45,7 +45,7 @@ unsafe impl GlobalAlloc for Counted {
     }
 }
 
-/// Most bytes that this thread held at a time while `f` ran, beyond those it held before.
+/// Returns the peak bytes that this thread held while `f` ran, beyond those held before.
 pub fn peak_of(f: impl FnOnce()) -> usize {
     let before = HELD.get();
     PEAK.set(before);

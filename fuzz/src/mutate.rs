@@ -1,11 +1,11 @@
-//! Changes to inputs: small ones that keep most of the shape.
+//! Mutations of inputs: small ones that keep most of the structure.
 
 use stele_types::{Prng, varint};
 
 /// Longest input.
 pub const INPUT_BYTES_MAX: usize = 256 << 10;
 
-/// Numbers at which code goes wrong.
+/// Numbers at limits, where code often fails.
 const EDGES: [u64; 22] = [
     0,
     1,
@@ -31,7 +31,7 @@ const EDGES: [u64; 22] = [
     u64::MAX,
 ];
 
-/// Changes `input` in a few places; `other` is an input to take parts from.
+/// Changes `input` in a few positions; parts may come from `other`.
 pub fn mutate(input: &mut Vec<u8>, other: &[u8], chance: &mut Prng) {
     let changes = 1 << chance.below(4);
     for _ in 0..changes {
@@ -40,7 +40,7 @@ pub fn mutate(input: &mut Vec<u8>, other: &[u8], chance: &mut Prng) {
     input.truncate(INPUT_BYTES_MAX);
 }
 
-/// A place in the input; often near its ends, where heads and feet are.
+/// Draws a position in the input; often near its ends, where headers and footers are.
 fn place(length: usize, chance: &mut Prng) -> usize {
     let near = (length as u64).min(100);
     let at = match chance.below(4) {
@@ -90,7 +90,7 @@ fn change(input: &mut Vec<u8>, other: &[u8], chance: &mut Prng) {
                 |byte| if up { byte.wrapping_add(step) } else { byte.wrapping_sub(step) },
             );
         }
-        // A number of fixed width, of either order.
+        // Number of fixed width, in either byte order.
         3 | 4 => {
             let width = 1 << chance.below(4);
             let number = near(edge(chance), chance);
@@ -100,7 +100,7 @@ fn change(input: &mut Vec<u8>, other: &[u8], chance: &mut Prng) {
             };
             put(input, at, width, &bytes);
         }
-        // A number of variable width, in place of one.
+        // Number of variable width, in place of one.
         5 | 6 => {
             let mut bytes = Vec::new();
             let old = input.get(at..).unwrap_or_default();

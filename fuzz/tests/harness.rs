@@ -1,4 +1,4 @@
-//! The harness finds what is planted, as small as it can be, and leaves sound decoders alone.
+//! Tests of the harness: it finds planted faults, minimises them, and passes correct decoders.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ fn run(target: &Target, runs: u64) -> Report {
 
 fn target(run: fn(&[u8])) -> Target {
     let seeds = || vec![vec![7; 40], b"length\x05\0\0\0after".to_vec()];
-    Target { name: "planted", run, seeds, reseal: None, bound: SMALL }
+    Target { name: "planted", run, seeds, fix_checksums: None, bound: SMALL }
 }
 
 #[test]

@@ -1,60 +1,60 @@
-//! The command line.
+//! Command line of the simulation.
 
 use crate::faults::{Fault, FaultSet};
 use crate::plan::{Mode, Plan, SECOND};
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// How it is called.
+/// Usage text of the command line.
 pub const USAGE: &str = "usage: cargo run -p stele-sim -- [--seed N | --seeds A..B] [options]
 
   --seed N            one run
-  --seeds A..B        one run for each seed from A to B, B not included
-  --minutes M         stop after so many minutes of real time; without seeds, from seed 1 on
+  --seeds A..B        one run for each seed from A to B, B exclusive
+  --minutes M         stop after M minutes of real time; without seeds, start at seed 1
   --mode MODE         safety (default) or liveness
-  --faults A,B        these kinds of faults instead of those the seed draws; none: no faults
-  --without A,B       without these kinds
-  --seconds S         virtual seconds of trouble instead of what the seed draws
-  --ops N             operations of clients instead of what the seed draws
-  --trace [FILE]      every line as it happens; with FILE: for Perfetto, in FILE
-  --history FILE      what clients saw, for cluster-tests/porcupine
-  --plant             one stale read in each group of that history; says which groups are refused
-  --keep-going        go on after a violation
-  --no-minimise       do not look for a shorter way to a violation
-  --quiet             only violations and totals
+  --faults A,B        these faults instead of those that the seed draws; none for no faults
+  --without A,B       without these faults
+  --seconds S         virtual seconds of faults, instead of the seed's
+  --ops N             operations of clients at most, instead of the seed's
+  --trace [FILE]      print every event; with FILE, write a trace for Perfetto
+  --history FILE      write the history for cluster-tests/porcupine
+  --plant             with --history: plant a stale read in each group
+  --keep-going        continue after a violation
+  --no-minimise       do not minimise the plan after a violation
+  --quiet             print violations and totals only
 ";
 
-/// What to do.
+/// Parsed command line.
 #[derive(Clone, Debug, Default)]
 pub struct Args {
-    /// Which seeds.
+    /// Seeds to run, end exclusive.
     pub seeds: Range<u64>,
-    /// Real time.
+    /// Limit of real time in minutes; `None` for no limit.
     pub minutes: Option<f64>,
-    /// What is to be shown.
+    /// Property that the runs check.
     pub mode: Mode,
     faults: Option<FaultSet>,
     without: FaultSet,
     nanos: Option<u64>,
     ops: Option<u64>,
-    /// Lines as they happen.
+    /// Print trace lines as they happen.
     pub lines: bool,
-    /// For Perfetto.
+    /// File of the trace for Perfetto.
     pub trace: Option<PathBuf>,
-    /// For Porcupine.
+    /// File of the history for Porcupine.
     pub history: Option<PathBuf>,
-    /// With stale reads in it.
+    /// Plant stale reads in the history.
     pub plants: bool,
-    /// Go on after a violation.
+    /// Continue after a violation.
     pub keeps_going: bool,
-    /// Look for a shorter way.
+    /// Minimise the plan after a violation.
     pub minimises: bool,
-    /// No line for each seed.
+    /// Print violations and totals only.
     pub is_quiet: bool,
 }
 
 impl Args {
-    /// Reads a command line. Fails with what is wrong with it.
+    /// Parses a command line. Fails with a text that names the invalid argument.
     pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Self, String> {
         let mut args = Self { seeds: 1..2, minimises: true, ..Self::default() };
         let mut rest = arguments.into_iter().peekable();
@@ -95,7 +95,7 @@ impl Args {
         Ok(args)
     }
 
-    /// The plan of a seed, as asked for.
+    /// Returns the plan of a seed with the options of the command line applied.
     pub fn plan(&self, seed: u64) -> Plan {
         let mut plan = crate::helical::plan_of(seed, self.mode);
         plan.faults = self.faults.unwrap_or(plan.faults);
@@ -106,7 +106,7 @@ impl Args {
     }
 }
 
-/// The command that repeats a run.
+/// Returns the command that repeats a run.
 pub fn replay(plan: &Plan) -> String {
     let mode = match plan.mode {
         Mode::Safety => "safety",
@@ -123,11 +123,11 @@ pub fn replay(plan: &Plan) -> String {
 }
 
 fn number(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("`{text}` is no number"))
+    text.parse().map_err(|_| format!("`{text}` is not a number"))
 }
 
 fn range(text: &str) -> Result<Range<u64>, String> {
-    let (from, to) = text.split_once("..").ok_or(format!("`{text}` is no range A..B"))?;
+    let (from, to) = text.split_once("..").ok_or(format!("`{text}` is not a range A..B"))?;
     Ok(number(from)?..number(to)?)
 }
 
@@ -135,7 +135,7 @@ fn mode(text: &str) -> Result<Mode, String> {
     match text {
         "safety" => Ok(Mode::Safety),
         "liveness" => Ok(Mode::Liveness),
-        other => Err(format!("there is no mode `{other}`")),
+        other => Err(format!("unknown mode `{other}`; use safety or liveness")),
     }
 }
 
@@ -144,7 +144,9 @@ fn faults(text: &str) -> Result<FaultSet, String> {
     for name in text.split(',').filter(|name| !name.is_empty() && *name != "none") {
         let known = || Fault::ALL.iter().map(|fault| fault.name()).collect::<Vec<_>>().join(" ");
         let fault = Fault::from_name(name);
-        set.insert(fault.ok_or_else(|| format!("no fault `{name}`; known are: {}", known()))?);
+        set.insert(
+            fault.ok_or_else(|| format!("unknown fault `{name}`; known faults: {}", known()))?,
+        );
     }
     Ok(set)
 }

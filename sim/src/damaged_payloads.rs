@@ -1,9 +1,10 @@
-//! Damage to the logs of all stores at once, also in their newest segments, while all are down: each
-//! entry stays whole on one store that still has it in its log. No store opens before it has all its
-//! entries again, and so they have to mend each other before any of them votes.
+//! Damage to the logs of all stores at once, also in their newest segments, while all nodes are
+//! down. Each entry stays intact on one store that still has it in its log. A store opens only
+//! after it has recovered all its entries, so the stores must recover from each other before any of
+//! them votes.
 
 use crate::faults::FaultSet;
-use crate::helical::MEND_NANOS;
+use crate::helical::REPAIR_NANOS;
 use crate::plan::{MS, Mode, Plan, SECOND, fork};
 use crate::run::Outcome;
 use crate::segments::{Name, Payload, payloads, segments};
@@ -14,17 +15,17 @@ use stele_raftstore::LogKept;
 use stele_storage::StorageEngine;
 use stele_types::{LogIndex, RegionId, RegionPhase};
 
-/// A cluster forms within this, and everything is read.
+/// Limit for forming the cluster and for the final reads.
 const QUIET_NANOS: u64 = 60 * SECOND;
-/// The last store starts so much later than the first, at most.
+/// Longest delay between the start of the first store and the last.
 const APART_NANOS: u64 = 2 * SECOND;
 
-/// What came of it, beside the verdict.
+/// Result of the scenario in addition to the verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Holes {
+pub struct DamagedPayloads {
     /// Entries damaged, over all stores.
     pub damaged: u64,
-    /// Those of them in a store's newest segment.
+    /// Damaged entries in a store's newest segment.
     pub newest: u64,
     /// Stores with damage in their newest segment.
     pub stores: u64,
@@ -36,112 +37,115 @@ pub struct Holes {
     pub nanos: u64,
 }
 
-/// Three stores, and no trouble but what is done here.
+/// Returns a plan with three stores and no faults except those of this scenario.
 pub fn plan(seed: u64) -> Plan {
     let mut plan = crate::helical::plan(seed);
-    plan.has_holes = true;
+    plan.has_damaged_payloads = true;
     plan.mode = Mode::Safety;
     plan.faults = FaultSet::default();
-    // A follower that is away for long gets entries, and those are here.
+    // Keeps enough log that a follower that is down for long gets entries instead of a snapshot.
     plan.raft.log_kept = LogKept { entries: 2_000, pin_bytes_max: 16 << 20 };
     if fork(seed, "unflushed").below(4) > 0 {
-        // Most of the log is in no run yet.
+        // Keeps most of the log out of runs.
         (plan.engine.memtable_bytes_max, plan.engine.gc.flush_interval_s) = (256 << 10, 60);
         plan.engine.checkpoint_log_bytes_max = 4 << 20;
     }
     plan
 }
 
-/// Lets clients work, stops everything, damages it, and waits until all is mended.
-pub fn play(world: &mut World) -> Holes {
-    let mut holes = Holes::default();
+/// Lets clients work, stops all nodes, damages their logs, and waits until all is repaired.
+pub fn play(world: &mut World) -> DamagedPayloads {
+    let mut result = DamagedPayloads::default();
     world.begin_checks();
     if !world.run_until(QUIET_NANOS, |world| world.is_formed()) {
-        world.fail("no cluster forms".into());
-        return holes;
+        world.fail("the cluster does not form".into());
+        return result;
     }
-    world.let_clients_work(world.plan.ops_max);
+    world.start_clients(world.plan.ops_max);
     world.run(world.plan.nanos);
     let mut prng = fork(world.plan.seed, "holes");
     let logs = world.logs();
     let how = if prng.coin() { Stop::Power } else { Stop::Kill };
     let nodes: Vec<u64> = world.nodes.keys().copied().collect();
     nodes.iter().for_each(|node| world.stop_node(*node, how));
-    world.damage_entries(&logs, &mut holes);
+    world.damage_entries(&logs, &mut result);
     let began = world.now;
-    let waiting = |world: &World| world.slots.values().filter(|it| it.mending.is_some()).count();
+    let waiting = |world: &World| world.slots.values().filter(|it| it.recovery.is_some()).count();
     for node in nodes {
         let before = waiting(world);
         world.start_node(node);
-        // Counted at once: it may be mended by the time that the last one starts.
-        holes.waited += (waiting(world) - before) as u64;
+        // Counted immediately: recovery may end before the last node starts.
+        result.waited += (waiting(world) - before) as u64;
         world.run(prng.below(APART_NANOS / 2) / MS * MS);
     }
     let stores = world.plan.stores() as usize;
-    let left = MEND_NANOS.saturating_sub(world.now - began);
+    let left = REPAIR_NANOS.saturating_sub(world.now - began);
     let open = world.run_until(left, |world| world.serving().len() == stores);
-    holes.nanos = world.now - began;
-    holes.repaired = world.counts.entries_mended;
+    result.nanos = world.now - began;
+    result.repaired = world.counts.entries_recovered;
     if !open {
         let state = world.describe_waiting();
-        world.fail(format!("{} stores still wait for entries: {holes:?}{state}", waiting(world)));
-        return holes;
+        world.fail(format!(
+            "{} stores still wait for entry copies: {result:?}{state}",
+            waiting(world)
+        ));
+        return result;
     }
     world.clients.stop();
     world.run_until(QUIET_NANOS, |world| !world.clients.is_busy() && world.is_settled());
-    world.mend("values", 0, |world| world.damaged_values());
+    world.repair("values", 0, |world| world.damaged_values());
     if world.violation.is_none() && !world.read_everything(QUIET_NANOS) {
-        world.fail("not everything can be read".into());
+        world.fail("some keys cannot be read".into());
     }
     if world.violation.is_none() {
-        world.check_mended();
+        world.check_repaired();
     }
     if world.counts.failures + world.counts.replaced > 0 {
-        world.fail("a store stopped for damage that others mend".into());
+        world.fail("a store stopped because of damage that other replicas can repair".into());
     }
-    holes
+    result
 }
 
-/// What a store has in its log.
+/// Entries and progress of a store's log.
 #[derive(Default)]
 struct Log {
     entries: BTreeSet<Name>,
     checkpointed: BTreeMap<RegionId, LogIndex>,
-    /// As far as its disk says.
+    /// Commit index in the durable hard state.
     committed: BTreeMap<RegionId, LogIndex>,
-    /// Regions whose logs end where their targets' take them over.
+    /// Merging regions: their logs end when the targets commit the merge.
     merging: BTreeSet<RegionId>,
 }
 
 impl Log {
-    /// Whether the store opens by this payload and would not look for a copy: what it knows of its
-    /// regions, where a run leads to it.
+    /// Returns true if the store reads this payload to open but does not request a copy of it: local
+    /// records that a run refers to, and entries that it does not apply when it opens.
     fn needs(&self, payload: &Payload) -> bool {
         let (region, index, _) = payload.entry;
         let checkpointed = self.checkpointed.get(&region).copied().unwrap_or_default();
-        let is_looked_for = self.entries.contains(&payload.entry) && index > checkpointed;
-        !is_looked_for && (payload.is_own || !self.applies(&payload.entry))
+        let is_requested = self.entries.contains(&payload.entry) && index > checkpointed;
+        !is_requested && (payload.is_local || !self.applies(&payload.entry))
     }
 
-    /// Whether the store applies an entry as soon as it opens, or did before.
+    /// Returns true if the store applies the entry when it opens, or applied it before.
     fn applies(&self, (region, index, _): &Name) -> bool {
         self.committed.get(region).is_some_and(|upto| index <= upto)
     }
 }
 
-/// A run of the scenario.
-pub fn run(plan: &Plan) -> (Holes, Outcome) {
+/// Runs the scenario.
+pub fn run(plan: &Plan) -> (DamagedPayloads, Outcome) {
     let mut world = World::new(plan.clone(), Trace::new(false, false));
-    let holes = play(&mut world);
-    (holes, Outcome::of(&world))
+    let result = play(&mut world);
+    (result, Outcome::of(&world))
 }
 
 impl World {
     fn describe_waiting(&self) -> String {
         let mut text = String::new();
         for slot in self.slots.values() {
-            let Some(mender) = &slot.mending else { continue };
-            let (lost, asked) = (mender.lost(), mender.asked());
+            let Some(recovery) = &slot.recovery else { continue };
+            let (lost, asked) = (recovery.lost(), recovery.asked());
             text += &format!("\n  s{} lost {lost:?}, asks for {asked:?}", slot.number);
             for other in self.slots.values() {
                 let here = payloads(&other.disk);
@@ -154,7 +158,7 @@ impl World {
         text
     }
 
-    /// The entries that each store has in its log.
+    /// Returns the log of each store that runs.
     fn logs(&mut self) -> BTreeMap<u64, Log> {
         let mut logs: BTreeMap<u64, Log> = BTreeMap::new();
         for (number, report) in self.reports_by_region().into_values().flatten() {
@@ -176,38 +180,39 @@ impl World {
         logs
     }
 
-    /// Damages the payloads of entries on every store, of none on all that have it in their logs, and
-    /// of none in a log's last frame: that can't be told from a write that the power cut.
-    /// Rule: nor of a region that is being merged. Whoever has it whole may take it over as soon as it opens,
-    /// which is the end of that log, before it is asked for what is in it.
-    fn damage_entries(&mut self, logs: &BTreeMap<u64, Log>, holes: &mut Holes) {
+    /// Damages payloads of entries on every store. Every entry keeps an intact copy on a store that
+    /// has it in its log. Payloads in a log's last frame are left alone: such damage looks like a
+    /// write cut by power. Invariant: payloads of a merging region are left alone. A store with an
+    /// intact copy may commit the merge when it opens, which ends that log before another store
+    /// requests its entries.
+    fn damage_entries(&mut self, logs: &BTreeMap<u64, Log>, result: &mut DamagedPayloads) {
         let mut prng = fork(self.plan.seed, "holes in entries");
         let disks: Vec<(u64, _)> =
             self.slots.values().map(|slot| (slot.number, payloads(&slot.disk))).collect();
-        let mut whole: BTreeMap<Name, Vec<u64>> = BTreeMap::new();
+        let mut intact: BTreeMap<Name, Vec<u64>> = BTreeMap::new();
         for (number, payloads) in &disks {
             let Some(log) = logs.get(number) else { continue };
             for payload in payloads.iter().filter(|it| log.entries.contains(&it.entry)) {
-                whole.entry(payload.entry).or_default().push(*number);
+                intact.entry(payload.entry).or_default().push(*number);
             }
         }
-        // Rule: an entry stays whole where it is applied when the store opens, if there is such a store.
-        // One that is behind may get a snapshot, which takes the place of its log.
-        for (entry, holders) in &mut whole {
+        // Invariant: if a store applies the entry when it opens, one such store keeps it intact. A
+        // store that lags may get a snapshot, which replaces its log.
+        for (entry, holders) in &mut intact {
             let applies = |number: &u64| logs.get(number).is_some_and(|log| log.applies(entry));
             if holders.iter().any(applies) {
                 holders.retain(applies);
             }
         }
         let ends: BTreeSet<RegionId> = logs.values().flat_map(|log| log.merging.clone()).collect();
-        whole.retain(|(region, ..), _| !ends.contains(region));
+        intact.retain(|(region, ..), _| !ends.contains(region));
         let mut spared: BTreeMap<Name, u64> = BTreeMap::new();
         for (number, payloads) in disks {
             let Some(slot) = self.slots.get_mut(&number) else { continue };
             let newest = segments(&slot.disk).pop();
-            let before = holes.newest;
-            for payload in payloads.iter().filter(|payload| payload.frames_behind > 0) {
-                let Some(holders) = whole.get(&payload.entry) else { continue };
+            let before = result.newest;
+            for payload in payloads.iter().filter(|payload| payload.frames_after > 0) {
+                let Some(holders) = intact.get(&payload.entry) else { continue };
                 let spare = || holders[prng.below(holders.len() as u64) as usize];
                 let spared = *spared.entry(payload.entry).or_insert_with(spare);
                 let is_newest = newest.as_ref().is_some_and(|it| payload.is_in(it));
@@ -216,13 +221,13 @@ impl World {
                     continue;
                 }
                 if slot.disk.inject(payload.flip(&mut prng)).is_ok() {
-                    holes.damaged += 1;
-                    holes.newest += u64::from(is_newest);
+                    result.damaged += 1;
+                    result.newest += u64::from(is_newest);
                 }
             }
-            holes.stores += u64::from(holes.newest > before);
+            result.stores += u64::from(result.newest > before);
             slot.is_damaged = true;
         }
-        self.counts.corruptions += holes.damaged;
+        self.counts.corruptions += result.damaged;
     }
 }

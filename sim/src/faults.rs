@@ -1,11 +1,11 @@
-//! What can go wrong in a run. Each seed draws a subset: faults that hide each other are then seen
-//! apart as well.
+//! Faults that can happen in a run. Each seed draws a subset, so that faults that mask each other
+//! are also tested apart.
 
 use stele_types::Prng;
 
 macro_rules! faults {
     ($($kind:ident $name:literal,)*) => {
-        /// One kind of trouble.
+        /// One kind of fault.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Fault {
             $(#[doc = $name] $kind,)*
@@ -66,15 +66,15 @@ faults! {
 }
 
 impl Fault {
-    /// Never drawn, only asked for: beyond what the product promises to survive.
+    /// Faults that are never drawn: they exceed what the product tolerates.
     const UNSAFE: [Self; 1] = [Self::SkewBeyond];
 
-    /// The kind of that name.
+    /// Returns the kind with that command line name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|fault| fault.name() == name)
     }
 
-    /// Whether a seed may draw it.
+    /// Returns true if a seed may draw it.
     pub fn is_drawn(self) -> bool {
         !Self::UNSAFE.contains(&self)
     }
@@ -85,7 +85,8 @@ impl Fault {
 pub struct FaultSet(u64);
 
 impl FaultSet {
-    /// Draws a subset: none at all now and then, else each kind with a chance drawn as well.
+    /// Draws a subset: sometimes the empty set, otherwise each kind with a chance that is drawn
+    /// too.
     pub fn draw(prng: &mut Prng) -> Self {
         let mut set = Self::default();
         let percent = [0, 10, 25, 25, 50, 50, 80, 100][prng.below(8) as usize];
@@ -98,7 +99,7 @@ impl FaultSet {
         set
     }
 
-    /// Whether the kind is in it.
+    /// Returns true if the set contains the kind.
     pub fn has(self, fault: Fault) -> bool {
         self.0 >> fault as u64 & 1 == 1
     }
@@ -108,17 +109,17 @@ impl FaultSet {
         self.0 |= 1 << fault as u64;
     }
 
-    /// Takes a kind out.
+    /// Removes a kind.
     pub fn remove(&mut self, fault: Fault) {
         self.0 &= !(1 << fault as u64);
     }
 
-    /// Its kinds.
+    /// Returns the kinds in the set.
     pub fn iter(self) -> impl Iterator<Item = Fault> {
         Fault::ALL.iter().copied().filter(move |fault| self.has(*fault))
     }
 
-    /// Their names, with commas.
+    /// Returns the names, separated by commas.
     pub fn names(self) -> String {
         let names: Vec<&str> = self.iter().map(Fault::name).collect();
         names.join(",")

@@ -1,6 +1,6 @@
-//! Damage to every replica of a cluster, in different places: a key's bytes on one store, another
-//! key's on the next. Each record stays whole on one store, so nothing may be lost, and every store
-//! has to mend itself from the others (the helix of that damage: Alagappan et al., FAST 2018).
+//! Damage to every replica of a cluster, in different places: one key's bytes on one store, another
+//! key's on the next. Each record stays intact on one store, so nothing may be lost, and every
+//! store must repair itself from the others (helical damage: Alagappan et al., FAST 2018).
 
 use crate::faults::FaultSet;
 use crate::plan::{MS, Mode, Plan, SECOND, fork};
@@ -18,60 +18,61 @@ use stele_storage::StorageEngine;
 use stele_types::{KeyRange, Prng, ValueRef, keyspace};
 use stele_vfs::{Fault as DiskFault, SimVfs};
 
-/// A cluster forms within this.
+/// Limit for forming the cluster.
 const FORM_NANOS: u64 = 40 * SECOND;
-/// Everything is mended within this.
-pub const MEND_NANOS: u64 = 60 * SECOND;
-/// Between two looks, which read everything.
-const LOOK_NANOS: u64 = 250 * MS;
-/// What is lost no more is known not to be within this.
+/// Limit for repairing all damage.
+pub const REPAIR_NANOS: u64 = 60 * SECOND;
+/// Interval between two checks of all data.
+const CHECK_NANOS: u64 = 250 * MS;
+/// Limit for clearing repaired values from the list of lost values.
 const FORGET_NANOS: u64 = SECOND;
-/// Everything is read within this.
+/// Limit for the final reads.
 const READ_NANOS: u64 = 60 * SECOND;
 
-/// What came of it, beside the verdict.
+/// Result of the scenario in addition to the verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Helix {
     /// Values damaged, over all stores.
     pub damaged: u64,
-    /// Values that stores found to be damaged.
+    /// Damaged values that stores found.
     pub found: u64,
     /// Values replaced by another store's copy.
     pub repaired: u64,
-    /// Virtual nanoseconds until no value was damaged any more.
+    /// Virtual nanoseconds until no value was damaged.
     pub nanos: u64,
     /// Bits flipped in runs, over all stores.
     pub runs: u64,
-    /// Virtual nanoseconds until all runs were whole again.
+    /// Virtual nanoseconds until all runs were intact.
     pub runs_nanos: u64,
-    /// Places damaged while stores were down.
+    /// Places damaged before stores were reopened.
     pub reopened: u64,
-    /// Virtual nanoseconds until all was whole again.
+    /// Virtual nanoseconds until all reopened runs were intact.
     pub reopened_nanos: u64,
 }
 
-/// Operations that a node misses, and how long it is away.
+/// Operations that a node misses, and its downtime.
 const OPS_MISSED: u64 = 100;
 const AWAY_NANOS: u64 = 3 * SECOND;
-/// While damage is mended clients write for longer, and some replicas apply that later than others.
+/// During repair, clients pause for longer, and some replicas apply writes later than others.
 const WITHHELD_NANOS: u64 = 5 * SECOND;
 const SLOWER: u64 = 10;
 
-/// Of so many seeds one is a helix, and one makes holes in logs.
+/// Period of seeds: of so many, one is a helix and one damages payloads in logs.
 const ONE_IN: u64 = 20;
 const HELIX: u64 = 10;
-const HOLES: u64 = 15;
+const DAMAGED_PAYLOADS: u64 = 15;
 
-/// What a seed decides, in a mode: now and then a helix, of values or of entries.
+/// Returns the plan of a seed: periodically a scenario with damaged values or damaged entries.
 pub fn plan_of(seed: u64, mode: Mode) -> Plan {
     match (mode, seed % ONE_IN) {
         (Mode::Safety, HELIX) => plan(seed),
-        (Mode::Safety, HOLES) => crate::damaged_payloads::plan(seed),
+        (Mode::Safety, DAMAGED_PAYLOADS) => crate::damaged_payloads::plan(seed),
         _ => Plan::draw(seed, mode),
     }
 }
 
-/// Three stores that look for damage all the time, and no trouble but what is done here.
+/// Returns a plan with three stores that scrub continuously, and no faults except those of this
+/// scenario.
 pub fn plan(seed: u64) -> Plan {
     let mut plan = Plan::draw(seed, Mode::Safety);
     plan.is_helix = true;
@@ -82,38 +83,39 @@ pub fn plan(seed: u64) -> Plan {
     plan.engine.segment_bytes_max = 64 << 10;
     plan.value_bytes_max = 4_000;
     plan.ops_max = plan.ops_max.max(800);
-    plan.rest_nanos_max = 5 * MS;
+    plan.pause_nanos_max = 5 * MS;
     if away(&plan).is_some() {
-        // What it misses is to be read from the log.
+        // Missed entries must be read from the log.
         plan.raft.log_kept = LogKept { entries: 500, pin_bytes_max: 4 << 20 };
         (plan.raft.entry_cache_bytes_max, plan.engine.entry_cache_bytes_max) = (0, 0);
     }
     plan
 }
 
-/// In half of all runs a node that is down when the damage is done, and behind the others.
+/// Returns, for half of all seeds, the node that is down and lagging when the damage is done.
 fn away(plan: &Plan) -> Option<u64> {
     let mut prng = fork(plan.seed, "away");
     prng.coin().then(|| 1 + prng.below(plan.nodes))
 }
 
-/// Lets clients work, damages everything while they go on, and waits until all is mended.
+/// Lets clients work, damages every store meanwhile, and waits until all is repaired.
 pub fn play(world: &mut World) -> Helix {
     let mut helix = Helix::default();
     world.begin_checks();
     if !world.run_until(FORM_NANOS, |world| world.is_formed()) {
-        world.fail("no cluster forms".into());
+        world.fail("the cluster does not form".into());
         return helix;
     }
-    world.let_clients_work(world.plan.ops_max);
+    world.start_clients(world.plan.ops_max);
     world.run(world.plan.nanos);
     helix.reopened = world.damage_and_reopen();
     let ops = world.plan.ops_max / 4;
-    helix.reopened_nanos = world.mend("runs met at open", ops, |world| world.damaged_runs());
+    helix.reopened_nanos =
+        world.repair("runs damaged before opening", ops, |world| world.damaged_runs());
     let away = away(&world.plan);
     if let Some(node) = away {
         world.stop_node(node, Stop::Kill);
-        world.let_clients_work(OPS_MISSED);
+        world.start_clients(OPS_MISSED);
         world.run(AWAY_NANOS);
     }
     world.clients.stop();
@@ -121,12 +123,12 @@ pub fn play(world: &mut World) -> Helix {
     world.run_until(READ_NANOS, |world| !world.clients.is_busy() && is_settled(world));
     helix.damaged = world.damage_values();
     away.into_iter().for_each(|node| world.start_node(node));
-    // Without clients only the search meets the damage.
+    // Without clients only scrub reads the damage.
     let ops = if away.is_some() { 0 } else { world.plan.ops_max / 4 };
-    helix.nanos = world.mend("values", ops, |world| world.damaged_values());
+    helix.nanos = world.repair("values", ops, |world| world.damaged_values());
     helix.runs = world.damage_runs();
     let ops = world.plan.ops_max / 4;
-    helix.runs_nanos = world.mend("runs", ops, |world| world.damaged_runs());
+    helix.runs_nanos = world.repair("runs", ops, |world| world.damaged_runs());
     for number in world.serving() {
         let Some(engine) = world.engine(number) else { continue };
         let stats = engine.repair_stats();
@@ -134,25 +136,25 @@ pub fn play(world: &mut World) -> Helix {
             (helix.found + stats.found, helix.repaired + stats.repaired);
     }
     if world.violation.is_none() && !world.read_everything(READ_NANOS) {
-        world.fail("not everything can be read".into());
+        world.fail("some keys cannot be read".into());
     }
     if world.violation.is_none() {
-        world.check_mended();
+        world.check_repaired();
     }
     if world.counts.failures > 0 {
-        world.fail("a store stopped for damage that others mend".into());
+        world.fail("a store stopped because of damage that other replicas can repair".into());
     }
     helix
 }
 
-/// A run of the scenario.
+/// Runs the scenario.
 pub fn run(plan: &Plan) -> (Helix, Outcome) {
     let mut world = World::new(plan.clone(), Trace::new(false, false));
     let helix = play(&mut world);
     (helix, Outcome::of(&world))
 }
 
-/// A value in a file: its key, its file and where its bytes lie.
+/// Value in a file: its key, its file and the position of its bytes.
 struct Place {
     key: Vec<u8>,
     path: PathBuf,
@@ -161,15 +163,16 @@ struct Place {
 }
 
 impl World {
-    /// Lets clients meet the damage while it is mended. Returns how long that took.
-    pub(crate) fn mend(&mut self, what: &str, ops: u64, damaged: impl Fn(&Self) -> usize) -> u64 {
+    /// Lets clients read the damage during repair. Returns the nanoseconds until nothing was
+    /// damaged.
+    pub(crate) fn repair(&mut self, what: &str, ops: u64, damaged: impl Fn(&Self) -> usize) -> u64 {
         let began = self.now;
         self.withhold_everywhere(WITHHELD_NANOS);
         self.clients.slow_down(SLOWER);
-        self.let_clients_work(ops);
+        self.start_clients(ops);
         let mut repaired = false;
-        while !repaired && self.now - began < MEND_NANOS && self.violation.is_none() {
-            self.run(LOOK_NANOS);
+        while !repaired && self.now - began < REPAIR_NANOS && self.violation.is_none() {
+            self.run(CHECK_NANOS);
             repaired = damaged(self) == 0;
         }
         let nanos = self.now - began;
@@ -192,9 +195,9 @@ impl World {
             let error = engine.gc_stats().last_error;
             text += &format!("\n  s{number}: {stats:?}, gc {error:?}, lost {lost:?}");
             for run in engine.index().version().runs() {
-                let look = run.scrub_blocks(0, u64::MAX);
+                let scrubbed = run.scrub_blocks(0, u64::MAX);
                 let age = run.meta().extra.age;
-                text += &format!("\n    run {} of age {age}: {look:?}", run.id());
+                text += &format!("\n    run {} of age {age}: {scrubbed:?}", run.id());
             }
             each_value(&engine, &mut |key, at| {
                 if engine.log().check(at).is_err() {
@@ -205,7 +208,7 @@ impl World {
         text
     }
 
-    /// Where others have a value that is damaged somewhere.
+    /// Describes the index entries of all stores for a value that is damaged on one of them.
     fn describe_value(&self, key: &[u8], at: &stele_types::Locator) -> String {
         let mut text = format!("\n    {:?} at {at:?}:", bytes::Bytes::copy_from_slice(key));
         for number in self.serving() {
@@ -216,12 +219,13 @@ impl World {
         text
     }
 
-    /// Flips bits in the runs of every store. No key is in damaged blocks of two of them: what only
-    /// one store has whole may lie behind values that another one lost.
+    /// Flips bits in the runs of every store. No key is in damaged blocks of two stores: the only
+    /// intact copy may depend on values that another store lost. Returns the number of flipped
+    /// bits.
     fn damage_runs(&mut self) -> u64 {
         const FLIPS: u64 = 6;
         let mut prng = fork(self.plan.seed, "helix of runs");
-        let mut taken: Vec<(u64, KeyRange)> = Vec::new();
+        let mut lost_ranges: Vec<(u64, KeyRange)> = Vec::new();
         let mut flips = 0;
         for number in self.serving() {
             let Some(engine) = self.engine(number) else { continue };
@@ -234,16 +238,17 @@ impl World {
                 let (offset, bit) = (prng.below(run.meta().bytes), prng.below(8) as u8);
                 let flip = || DiskFault::FlipBit { path: path.clone(), offset, bit };
                 let is_flipped = slot.disk.inject(flip()).is_ok();
-                let lost = run.scrub_blocks(0, u64::MAX).map(|look| look.lost).unwrap_or_default();
-                let is_taken = |range: &KeyRange| {
-                    taken.iter().any(|(other, it)| *other != number && it.overlaps(range))
+                let lost =
+                    run.scrub_blocks(0, u64::MAX).map(|scrubbed| scrubbed.lost).unwrap_or_default();
+                let is_lost = |range: &KeyRange| {
+                    lost_ranges.iter().any(|(other, it)| *other != number && it.overlaps(range))
                 };
-                match lost.iter().any(|lost| is_taken(&lost.range)) {
-                    // The same bit once more: it is whole again.
+                match lost.iter().any(|lost| is_lost(&lost.range)) {
+                    // A second flip of the same bit undoes the first.
                     true => drop(slot.disk.inject(flip())),
                     false => {
                         flips += u64::from(is_flipped);
-                        taken.extend(lost.into_iter().map(|lost| (number, lost.range)));
+                        lost_ranges.extend(lost.into_iter().map(|lost| (number, lost.range)));
                     }
                 }
             }
@@ -252,25 +257,26 @@ impl World {
         flips
     }
 
-    /// Runs with damage, on stores that run.
+    /// Counts the damaged runs of running stores.
     fn damaged_runs(&self) -> usize {
         let engines = self.serving().into_iter().filter_map(|number| self.engine(number));
         let damaged = |engine: Arc<Store>| {
             let version = engine.index().version();
             let is_damaged = |run: &&Arc<Run>| {
                 run.scrub_blocks(0, u64::MAX)
-                    .is_ok_and(|it| it.wants_rewrite || !it.lost.is_empty())
+                    .is_ok_and(|it| it.needs_rewrite || !it.lost.is_empty())
             };
             version.runs().filter(is_damaged).count()
         };
         engines.map(damaged).sum()
     }
 
-    /// Damages the values of every store, of no key on all of them. Returns how many.
+    /// Damages values on every store, of no key on all of them. Returns the number of damaged
+    /// values.
     fn damage_values(&mut self) -> u64 {
         let mut prng = fork(self.plan.seed, "helix");
         let stores = self.serving();
-        let mut whole: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
+        let mut intact: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
         let mut damaged = 0;
         for number in &stores {
             let Some(engine) = self.engine(*number) else { continue };
@@ -278,8 +284,8 @@ impl World {
             let last = last_frame(&slot.disk);
             for place in places(&engine, &slot.disk.paths()) {
                 let spared =
-                    *whole.entry(place.key.clone()).or_insert_with(|| spare(&mut prng, &stores));
-                // Damage to the last frame can't be told from a write that the power cut.
+                    *intact.entry(place.key.clone()).or_insert_with(|| spare(&mut prng, &stores));
+                // Damage to the last frame looks like a write cut by power.
                 let is_last = last
                     .as_ref()
                     .is_some_and(|(path, at)| place.path == *path && place.offset >= *at);
@@ -298,33 +304,33 @@ impl World {
         damaged
     }
 
-    /// Values on stores that run whose bytes on the disk are not what the index says.
+    /// Counts the values of running stores that differ from the checksum in the index.
     pub(crate) fn damaged_values(&self) -> usize {
         let engines = self.serving().into_iter().filter_map(|number| self.engine(number));
         engines.map(|engine| damaged_in(&engine)).sum()
     }
 
-    /// What is checked at every end, and that every store is whole. Bytes that nothing refers to any
-    /// more stay as they are until collection removes them.
-    pub(crate) fn check_mended(&mut self) {
-        self.check_claimed(READ_NANOS);
+    /// Checks the invariants of every end of a run, and that no store is damaged. Unreferenced
+    /// bytes may stay damaged until garbage collection removes them.
+    pub(crate) fn check_repaired(&mut self) {
+        self.check_orphaned_ranges(READ_NANOS);
         self.check_end();
-        // What was written over meanwhile is still noted as lost until the next slice of maintenance.
-        self.run_until(FORGET_NANOS, |world| !world.lacks_any());
+        // Values overwritten during repair stay listed as lost until the next slice of maintenance.
+        self.run_until(FORGET_NANOS, |world| !world.has_any_lost());
         for number in self.serving() {
             let Some(engine) = self.engine(number) else { continue };
             let left = damaged_in(&engine);
             if left > 0 || engine.has_lost() {
                 let (values, ranges) = (engine.lost_values(1), engine.lost_ranges());
                 self.fail(format!(
-                    "store {number} still has {left} damaged values, and lacks {values:?}, {ranges:?}"
+                    "store {number} still has {left} damaged values; lost: {values:?}, {ranges:?}"
                 ));
             }
         }
     }
 
-    /// Whether a store that runs knows of anything that it can't read.
-    fn lacks_any(&self) -> bool {
+    /// Returns true if a running store lists anything as lost.
+    fn has_any_lost(&self) -> bool {
         let mut engines = self.serving().into_iter().filter_map(|number| self.engine(number));
         engines.any(|engine| engine.has_lost())
     }
@@ -334,16 +340,17 @@ fn spare(prng: &mut Prng, stores: &[u64]) -> u64 {
     stores.get(prng.below(stores.len() as u64) as usize).copied().unwrap_or_default()
 }
 
-/// The newest segment, and where the first payload of its last frame lies, if it has one.
+/// Returns the newest segment, and the offset of the first payload in its last frame; `u64::MAX`
+/// without one.
 fn last_frame(disk: &SimVfs) -> Option<(PathBuf, u64)> {
     let newest = segments(disk).pop()?;
     let payloads = payloads(disk);
-    let first = payloads.iter().find(|it| it.frames_behind == 0 && it.is_in(&newest));
+    let first = payloads.iter().find(|it| it.frames_after == 0 && it.is_in(&newest));
     let at = first.map_or(u64::MAX, |payload| payload.place().1);
     Some((newest, at))
 }
 
-/// Where the values of clients and of the placement group lie.
+/// Returns the values of clients and of the placement group that lie in files.
 fn places(engine: &Store, paths: &[PathBuf]) -> Vec<Place> {
     let mut places = Vec::new();
     each_value(engine, &mut |key, at| {

@@ -1,12 +1,13 @@
-//! Histories as files that `cluster-tests/porcupine` reads: one JSON object a line. Moments are numbers
-//! that order all calls and returns, also those of one virtual nanosecond.
+//! Histories as files for `cluster-tests/porcupine`: one JSON object a line. Times are numbers that
+//! order all calls and returns, also those within one virtual nanosecond.
 
 use crate::check::linear::{self, Act, Op};
 use crate::clients::{KEYS, Value, key_of};
 use serde_json::{Value as Json, json};
 
-/// All groups. Writes of many keys at once are their parts there, and reads of some of a group's keys
-/// are too: weaker than what the check of this crate asks, but never wrong.
+/// Returns the histories of all groups. Writes of several keys are split into single ones, and so
+/// are reads of some of a group's keys. That checks less than `linear` does, but rejects no valid
+/// history.
 pub fn porcupine(histories: &[Vec<Op>]) -> String {
     let mut lines = String::new();
     for (group, history) in histories.iter().enumerate() {
@@ -20,15 +21,15 @@ pub fn porcupine(histories: &[Vec<Op>]) -> String {
     lines
 }
 
-/// Groups whose histories this crate's own check refuses.
+/// Returns the groups with histories that `linear` rejects.
 pub fn refused(histories: &[Vec<Op>]) -> Vec<String> {
     let checked = histories.iter().enumerate();
     let refused = checked.filter(|(_, history)| linear::check(history).is_err());
     refused.map(|(group, _)| format!("g{group}")).collect()
 }
 
-/// Lets one read of each group show what was overwritten before it began, if there is one that can:
-/// values are unique, so no order explains it.
+/// Changes one read of each group, where possible, to return a value that was overwritten before
+/// the read began. Values are unique, so no order explains it.
 pub fn plant(histories: &mut [Vec<Op>]) {
     for history in histories {
         let mut reads = history.iter().enumerate().rev();
@@ -43,7 +44,7 @@ pub fn plant(histories: &mut [Vec<Op>]) {
     }
 }
 
-/// A value that a read of one key can't see any more.
+/// Returns a value that a read of one key must not return, because it was overwritten before.
 fn stale(history: &[Op], read: &Op) -> Option<Value> {
     let Act::Read(pairs) = &read.act else { return None };
     let [(key, _)] = pairs[..] else { return None };

@@ -1,5 +1,5 @@
-//! A whole cluster in one thread: the product's consensus over the product's engine, many stores on
-//! simulated disks, with a network, clocks and clients that follow from a seed. The same seed gives
+//! Simulation of a whole cluster in one thread: the product's consensus and engine, many stores on
+//! simulated disks, and a network, clocks and clients that follow from a seed. The same seed gives
 //! the same run.
 
 pub mod args;

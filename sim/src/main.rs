@@ -1,4 +1,4 @@
-//! Runs seeds and says what came of them.
+//! Runs seeds and prints the outcomes.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns how many seeds ended in a violation.
+/// Runs the seeds. Returns the number that ended in a violation.
 fn run_all(args: &Args) -> u64 {
     let started = Instant::now();
     let limit = args.minutes.map(|minutes| Duration::from_secs_f64(minutes * 60.0));
@@ -53,7 +53,7 @@ fn run_all(args: &Args) -> u64 {
         seeds += 1;
         if let Some(violation) = &outcome.violation {
             violations += 1;
-            tell(args, &plan, &outcome, violation);
+            print_violation(args, &plan, &outcome, violation);
             if !args.keeps_going {
                 break;
             }
@@ -84,25 +84,25 @@ fn line(plan: &Plan, outcome: &Outcome) -> String {
 fn numbers(counts: &Counts) -> String {
     let Counts { ops, ambiguous, power_cuts, kills, failures, replaced, .. } = counts;
     let Counts { partitions, corruptions, disk_faults, snapshots, splits, .. } = counts;
-    let Counts { merges, leaders, slices, overspent, entries_mended, .. } = counts;
+    let Counts { merges, leaders, slices, overspent, entries_recovered, .. } = counts;
     format!(
         "{ops} ops ({ambiguous} ambiguous), {power_cuts} power cuts, {kills} kills, {failures} \
          failures, {replaced} disks replaced, {partitions} partitions, {corruptions} corruptions, \
          {disk_faults} disk faults, {snapshots} snapshots, {splits} splits, {merges} merges, \
-         {leaders} leaders, {slices} slices, {overspent} disks too many, {entries_mended} entries \
-         repaired"
+         {leaders} leaders, {slices} slices, {overspent} disks over budget, {entries_recovered} entries \
+         recovered"
     )
 }
 
-fn tell(args: &Args, plan: &Plan, outcome: &Outcome, violation: &str) {
+fn print_violation(args: &Args, plan: &Plan, outcome: &Outcome, violation: &str) {
     println!("VIOLATION {violation}");
     println!("  {}", replay(plan));
     if !args.minimises {
         println!("{}", outcome.tail);
         return;
     }
-    let (shorter, said) = minimise(plan, violation);
-    println!("minimised: {said}");
+    let (shorter, message) = minimise(plan, violation);
+    println!("minimised: {message}");
     println!("  {}", replay(&shorter));
     println!("{}", run(&shorter, Wanted::default()).tail);
 }
@@ -113,7 +113,7 @@ fn write_files(args: &Args, outcome: &Outcome) {
         if let (Some(path), Some(text)) = (path, text)
             && let Err(error) = std::fs::write(path, text)
         {
-            eprintln!("{} is not written: {error}", path.display());
+            eprintln!("{} was not written: {error}", path.display());
         }
     }
 }

@@ -1,5 +1,4 @@
-//! What a seed decides before anything happens: the size of the cluster, its configuration and
-//! which faults it meets.
+//! Parameters that a seed decides before the run: size of the cluster, configuration and faults.
 
 use crate::faults::FaultSet;
 use stele_engine::{GcOptions, Options as EngineOptions, PolicyKind};
@@ -10,21 +9,21 @@ use stele_types::{ClusterId, Prng, StoreId};
 pub const MS: u64 = 1_000_000;
 /// A second of virtual time.
 pub const SECOND: u64 = 1_000 * MS;
-/// The cluster of every run.
+/// Cluster id of every run.
 pub const CLUSTER: ClusterId = ClusterId(7);
 
-/// What a run is to show.
+/// Property that a run checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Nothing wrong ever happens.
+    /// No invariant is ever violated.
     #[default]
     Safety,
-    /// After the faults stop, everything happens within a bounded time.
+    /// After the faults stop, the cluster makes progress within a bounded time.
     Liveness,
 }
 
-/// Choices that follow from a seed and a name: what one part of a run draws does not shift what
-/// another one draws.
+/// Returns the random stream of a seed and a name. Draws of one part of a run do not shift those of
+/// another.
 pub fn fork(seed: u64, name: &str) -> Prng {
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -34,68 +33,69 @@ pub fn fork(seed: u64, name: &str) -> Prng {
     prng
 }
 
-/// One of the values.
+/// Draws one of the values.
 pub fn pick<T: Copy>(prng: &mut Prng, values: &[T]) -> T {
     values[prng.below(values.len() as u64) as usize]
 }
 
-/// See the module.
+/// Parameters of one run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The seed of everything.
+    /// Seed of all random streams.
     pub seed: u64,
-    /// What is to be shown.
+    /// Property to check.
     pub mode: Mode,
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: u64,
-    /// Stores of each node.
+    /// Number of stores of each node.
     pub stores_per_node: u64,
-    /// How long clients and faults go on.
+    /// Virtual nanoseconds during which clients and faults are active.
     pub nanos: u64,
-    /// Clients.
+    /// Number of clients.
     pub clients: u64,
-    /// Groups of keys; each group's keys are read and written together.
+    /// Number of key groups; the keys of a group are read and written together.
     pub groups: u64,
-    /// Most operations of all clients together.
+    /// Operations of all clients together, at most.
     pub ops_max: u64,
-    /// Longest value.
+    /// Bound of a value's length after its 8-digit number, exclusive.
     pub value_bytes_max: u64,
-    /// A client rests so long between two operations, at most.
-    pub rest_nanos_max: u64,
-    /// Between two faults, on average.
+    /// Bound of a client's pause between two operations.
+    pub pause_nanos_max: u64,
+    /// Average pause between two faults.
     pub calm_nanos: u64,
-    /// Which faults happen.
+    /// Faults that happen.
     pub faults: FaultSet,
-    /// Every other time it is this one.
+    /// If even, every second fault on average is number `focus / 2` of the drawn kinds, modulo their
+    /// number.
     pub focus: u64,
-    /// Operations in 1000 that put many small keys.
+    /// Operations per 1000 that put many small keys.
     pub fill_permille: u64,
-    /// Fastest and slowest way of a message in sound times.
+    /// Fastest and slowest message delay without faults.
     pub way_nanos: (u64, u64),
-    /// Between two reports of a node.
+    /// Interval of a node's reports.
     pub heartbeat_nanos: u64,
     /// Size at which a leader splits its region.
     pub region_bytes_max: u64,
-    /// Settings of the placement group.
+    /// Settings of the placement group, by their persisted names.
     pub settings: Vec<(&'static str, u64)>,
-    /// Every store's engine.
+    /// Engine options of every store.
     pub engine: EngineOptions,
-    /// The same after a node was restarted with other settings.
+    /// Engine options after a node was restarted with other settings.
     pub other_engine: EngineOptions,
-    /// Size of a device's block, if the log is to pass by the page cache.
+    /// Block size of the device if the log bypasses the page cache.
     pub block_bytes: Option<usize>,
-    /// Size of a device; `None` without a bound.
+    /// Capacity of a device.
     pub capacity_bytes: u64,
-    /// Every store's consensus, save for its identity.
+    /// Consensus options of every store, except its identity.
     pub raft: RaftOptions,
-    /// Every replica is damaged in another place, and nothing else goes wrong.
+    /// Every replica is damaged in a different place, and there are no other faults.
     pub is_helix: bool,
-    /// And that damage is done to their logs, while all are down.
-    pub has_holes: bool,
+    /// With `is_helix`: the damage is in the logs, done while all nodes are down.
+    pub has_damaged_payloads: bool,
 }
 
 impl Plan {
-    /// What follows from a seed.
+    /// Draws the plan of a seed.
     pub fn draw(seed: u64, mode: Mode) -> Self {
         let mut prng = fork(seed, "plan");
         let prng = &mut prng;
@@ -120,7 +120,7 @@ impl Plan {
             groups: 1 + prng.below(8),
             ops_max: 300 + prng.below(900),
             value_bytes_max: pick(prng, &[80, 300, 1_000, 4_000]),
-            rest_nanos_max: pick(prng, &[5, 20, 50]) * MS,
+            pause_nanos_max: pick(prng, &[5, 20, 50]) * MS,
             calm_nanos: pick(prng, &[100, 300, 800]) * MS,
             faults,
             focus: prng.below(64),
@@ -135,11 +135,11 @@ impl Plan {
             capacity_bytes: 1 << 30,
             raft,
             is_helix: false,
-            has_holes: false,
+            has_damaged_payloads: false,
         }
     }
 
-    /// The largest number of stores that ever are at once.
+    /// Returns the number of stores that run at the same time, at most.
     pub fn stores(&self) -> u64 {
         self.nodes * self.stores_per_node
     }

@@ -1,5 +1,5 @@
-//! One run: a cluster forms, clients work while things go wrong, everything heals, and what must
-//! hold is checked.
+//! One run: a cluster forms, clients work while faults happen, the faults end, and the invariants
+//! are checked.
 
 use crate::history;
 use crate::plan::{Mode, Plan, SECOND};
@@ -10,53 +10,53 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use stele_types::RegionPhase;
 
-/// A cluster without faults forms within this.
+/// Limit for forming a cluster without faults.
 const FORM_NANOS: u64 = 40 * SECOND;
-/// After the faults stopped everything is settled within this.
+/// Limit for settling after the faults end.
 const SETTLE_NANOS: u64 = 90 * SECOND;
-/// The same where progress is what is to be shown.
+/// Limit for settling in liveness runs.
 const LIVENESS_NANOS: u64 = 45 * SECOND;
-/// Everything is read within this.
+/// Limit for the final reads.
 const READ_NANOS: u64 = 60 * SECOND;
 /// Operations that show that new writes succeed.
 const PROBES: u64 = 40;
 
-/// What a run is to leave beside its verdict.
+/// Optional results of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted {
-    /// Marks for a trace file.
+    /// Record marks for a trace file.
     pub trace: bool,
-    /// Every line as it happens.
+    /// Print every line as it happens.
     pub lines: bool,
-    /// The history in the format that Porcupine reads.
+    /// Return the history in the format of Porcupine.
     pub history: bool,
-    /// With stale reads in it.
+    /// Plant stale reads in the history.
     pub plants: bool,
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// In numbers.
+    /// Counters of the run.
     pub counts: Counts,
     /// Virtual nanoseconds.
     pub nanos: u64,
-    /// Two runs of a seed must share it.
+    /// Hash of all events; two runs of a seed have the same.
     pub hash: u64,
-    /// What does not hold.
+    /// Text of the first violated invariant.
     pub violation: Option<String>,
-    /// The last lines before it.
+    /// Last trace lines.
     pub tail: String,
-    /// The trace file.
+    /// Content of the trace file.
     pub perfetto: Option<String>,
-    /// The history file.
+    /// Content of the history file.
     pub history: Option<String>,
-    /// Groups of that history that are not linearizable.
+    /// Groups of the history that are not linearizable.
     pub refused: Vec<String>,
 }
 
 impl Outcome {
-    /// What is known of a run without more being wanted.
+    /// Returns the outcome of a run without optional results.
     pub fn of(world: &World) -> Self {
         Self {
             counts: world.counts,
@@ -69,7 +69,7 @@ impl Outcome {
     }
 }
 
-/// Runs a plan to its end, or to what does not hold. A panic is a violation too.
+/// Runs a plan to its end or to the first violation. A panic is a violation.
 pub fn run(plan: &Plan, wanted: Wanted) -> Outcome {
     let mut world = World::new(plan.clone(), Trace::new(wanted.trace, wanted.lines));
     let caught = catch_unwind(AssertUnwindSafe(|| play(&mut world)));
@@ -96,13 +96,13 @@ pub fn run(plan: &Plan, wanted: Wanted) -> Outcome {
         history: wanted.history.then(|| history::porcupine(histories)),
         refused: if wanted.history { history::refused(histories) } else { Vec::new() },
     };
-    // Whatever is broken may break again while it is dropped.
+    // A broken state may panic again when it is dropped.
     let _ = catch_unwind(AssertUnwindSafe(move || drop(world)));
     outcome
 }
 
 fn play(world: &mut World) {
-    if world.plan.has_holes {
+    if world.plan.has_damaged_payloads {
         damaged_payloads::play(world);
         return;
     }
@@ -114,10 +114,10 @@ fn play(world: &mut World) {
     let formed = world.run_until(FORM_NANOS, |world| world.is_formed());
     if !formed {
         let state = world.describe();
-        return world.fail(format!("no cluster forms:{state}"));
+        return world.fail(format!("the cluster does not form:{state}"));
     }
-    world.let_clients_work(world.plan.ops_max);
-    world.let_things_go_wrong();
+    world.start_clients(world.plan.ops_max);
+    world.start_faults();
     world.run(world.plan.nanos);
     world.heal();
     world.clients.stop();
@@ -137,18 +137,18 @@ fn play(world: &mut World) {
     }
 }
 
-/// Waits until nothing differs and nothing is half done.
+/// Waits until all replicas agree and no operation is pending.
 fn settle(world: &mut World) {
     let nanos = match world.plan.mode {
         Mode::Safety => SETTLE_NANOS,
         Mode::Liveness => LIVENESS_NANOS,
     };
-    // An operator waits with each damaged disk until the others have what is on it.
+    // The operator keeps a damaged disk until the other stores have what is on it.
     let replaced = world.run_until(nanos, |world| world.damaged_disks().is_empty());
     if !replaced && world.counts.overspent == 0 {
         let (seconds, state) = (nanos / SECOND, world.describe());
         return world
-            .fail(format!("a damaged disk is needed {seconds} s after the faults:{state}"));
+            .fail(format!("a damaged disk is still needed {seconds} s after the faults:{state}"));
     }
     let settled = world.run_until(nanos, |world| !world.clients.is_busy() && world.is_settled());
     if settled {
@@ -161,16 +161,16 @@ fn settle(world: &mut World) {
     }
 }
 
-/// New operations must succeed: clients that are sent elsewhere try again.
+/// Requires new operations to succeed: redirected clients retry.
 fn probe(world: &mut World) {
     let wanted = world.counts.ops + PROBES;
-    world.let_clients_work(u64::from(u32::MAX));
+    world.start_clients(u64::from(u32::MAX));
     let done = world.run_until(LIVENESS_NANOS, |world| world.counts.ops >= wanted);
     world.clients.stop();
     world.run_until(READ_NANOS, |world| !world.clients.is_busy());
     if !done && world.counts.overspent == 0 {
         let (left, state) = (wanted - world.counts.ops, world.describe());
-        world.fail(format!("{left} of {PROBES} new operations are not answered:{state}"));
+        world.fail(format!("{left} of {PROBES} new operations were not answered:{state}"));
     }
 }
 
@@ -183,7 +183,7 @@ fn finish(world: &mut World) {
     }
     if !world.read_everything(READ_NANOS) {
         let state = world.describe();
-        world.fail(format!("not everything can be read:{state}"));
+        world.fail(format!("some keys cannot be read:{state}"));
     }
     let quiet = |world: &mut World| world.streams.is_empty() && world.is_settled();
     world.run_until(SETTLE_NANOS, quiet);
@@ -193,7 +193,7 @@ fn finish(world: &mut World) {
 }
 
 impl World {
-    /// Whether every store joined, and regions have the copies that there are nodes for.
+    /// Returns true if every store joined and every region has as many replicas as nodes allow.
     pub(crate) fn is_formed(&mut self) -> bool {
         let stores = self.plan.stores() as usize;
         let copies = self.plan.nodes.min(3) as usize;
@@ -203,8 +203,8 @@ impl World {
             && regions.values().flatten().all(|(_, it)| it.region.peers.len() >= copies)
     }
 
-    /// Whether every member of every region has applied all there is, and nothing is half done. After
-    /// a power cut of all, entries wait for a leader that commits them.
+    /// Returns true if every member of every region has applied its whole log and no change is
+    /// pending. After a power cut of all nodes, entries wait for a leader that commits them.
     pub(crate) fn is_settled(&mut self) -> bool {
         self.reports_by_region().values().all(|reports| {
             let states: BTreeSet<String> = reports
@@ -221,7 +221,7 @@ impl World {
         })
     }
 
-    /// The regions of every store, in lines.
+    /// Describes the regions of every store, one a line.
     fn describe(&mut self) -> String {
         let mut text = String::new();
         for slot in self.slots.values() {
@@ -238,7 +238,7 @@ impl World {
                 .collect();
             text += &format!(
                 "\n  s{number} region {} [{:?}, {:?}) {:?} {:?} {:?} term {} last {} committed {} \
-                 applied {} leader {:?} rests {}: {}",
+                 applied {} leader {:?} hibernating {}: {}",
                 region.id,
                 region.range.start,
                 region.range.end,
@@ -255,11 +255,14 @@ impl World {
             );
         }
         for node in self.nodes.values() {
-            let Some(led) = node.member.led.as_ref().map(|lead| &lead.led) else { continue };
-            for operator in led.operators.running() {
+            let Some(leader_state) = node.member.leader.as_ref().map(|leader| &leader.state) else {
+                continue;
+            };
+            for operator in leader_state.operators.running() {
                 let refusal = operator.refusal.clone().unwrap_or_default();
                 let now = stele_placement::Millis(node.local(self.now) / crate::plan::MS);
-                let waits = led.operators.waits_for(&led.cluster, operator.region, now);
+                let waits =
+                    leader_state.operators.wait_reason(&leader_state.cluster, operator.region, now);
                 let waits = waits.unwrap_or_default();
                 text += &format!(
                     "\n  node {} operator {operator}, {} steps done, {refusal}, waits for {waits}",

@@ -1,4 +1,4 @@
-//! Where the entries of a log lie on its disk.
+//! Positions of log entries on a disk.
 
 use crate::world::DIR;
 use std::path::{Path, PathBuf};
@@ -8,47 +8,47 @@ use stele_storage::LostEntry;
 use stele_types::{LogIndex, Prng, RegionId, Term, keyspace};
 use stele_vfs::{Fault, SimVfs, Vfs};
 
-/// An entry of a log.
+/// Identity of a log entry.
 pub type Name = (RegionId, LogIndex, Term);
 
-/// The payload of an entry.
+/// Payload of a log entry.
 #[derive(Clone, Debug)]
 pub struct Payload {
-    /// Whose it is.
+    /// Entry that it belongs to.
     pub entry: Name,
     path: PathBuf,
     offset: u64,
     bytes: u64,
-    /// It changes what the store knows of its regions.
-    pub is_own: bool,
-    /// Frames of the log that follow its own.
-    pub frames_behind: usize,
+    /// The entry changes the store's local records.
+    pub is_local: bool,
+    /// Frames of the log after its own.
+    pub frames_after: usize,
 }
 
 impl Payload {
-    /// A bit of it, drawn.
+    /// Returns a fault that flips one of its bits.
     pub fn flip(&self, prng: &mut Prng) -> Fault {
         let offset = self.offset + prng.below(self.bytes);
         Fault::FlipBit { path: self.path.clone(), offset, bit: prng.below(8) as u8 }
     }
 
-    /// Whether it is of that entry.
+    /// Returns true if it belongs to that entry.
     pub fn is(&self, lost: &LostEntry) -> bool {
         self.entry == (lost.region, lost.index, lost.term)
     }
 
-    /// Whether it lies in this file.
+    /// Returns true if it lies in this file.
     pub fn is_in(&self, path: &Path) -> bool {
         self.path == path
     }
 
-    /// Where it lies.
+    /// Returns its file and offset.
     pub fn place(&self) -> (&Path, u64) {
         (&self.path, self.offset)
     }
 }
 
-/// The segments of a log, oldest first.
+/// Returns the segments of a log, oldest first.
 pub fn segments(disk: &SimVfs) -> Vec<PathBuf> {
     let log = Path::new(DIR).join("log");
     let is_segment = |path: &PathBuf| {
@@ -60,9 +60,9 @@ pub fn segments(disk: &SimVfs) -> Vec<PathBuf> {
     segments
 }
 
-/// All payloads in whole frames, in the order of the log, up to the first damage in each segment.
+/// Returns all payloads in intact frames, in log order, up to the first damage in each segment.
 pub fn payloads(disk: &SimVfs) -> Vec<Payload> {
-    // Reading must not meet the faults that wait for the store.
+    // Reading must not trigger the faults planned for the store.
     let copy = disk.fork();
     copy.clear_faults();
     copy.no_crash();
@@ -72,7 +72,7 @@ pub fn payloads(disk: &SimVfs) -> Vec<Payload> {
         let mut before = None;
         let mut take = |row: Row| match row.what {
             What::Batch { crc, chain, .. } => {
-                // What an earlier life of the file left does not continue its chain.
+                // Frames of the file's previous use do not continue the chain.
                 let continues = before.is_none_or(|before| before == chain);
                 before = Some(crc);
                 frames += usize::from(continues);
@@ -85,22 +85,22 @@ pub fn payloads(disk: &SimVfs) -> Vec<Payload> {
                         path: path.clone(),
                         offset: row.offset,
                         bytes: u64::from(bytes),
-                        is_own: false,
-                        frames_behind: frames,
+                        is_local: false,
+                        frames_after: frames,
                     });
                 }
                 true
             }
             What::Put { key, .. } if key.first() == Some(&keyspace::LOCAL) => {
-                found.last_mut().into_iter().for_each(|payload| payload.is_own = true);
+                found.last_mut().into_iter().for_each(|payload| payload.is_local = true);
                 true
             }
             What::Damage { .. } => false,
             _ => true,
         };
-        // What can't be read is no payload.
+        // Unreadable parts hold no payload.
         let _ = dump(&copy, &path, &mut take);
     }
-    found.iter_mut().for_each(|payload| payload.frames_behind = frames - payload.frames_behind);
+    found.iter_mut().for_each(|payload| payload.frames_after = frames - payload.frames_after);
     found
 }

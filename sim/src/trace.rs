@@ -1,5 +1,5 @@
-//! What happened: as one number that two runs of a seed must share, and on request as a file that
-//! Perfetto and `chrome://tracing` show.
+//! Record of a run: a hash that two runs of a seed share, and on request a file for Perfetto and
+//! `chrome://tracing`.
 
 use serde_json::json;
 use std::fmt::Write;
@@ -8,21 +8,21 @@ use std::fmt::Write;
 struct Mark {
     at_nanos: u64,
     duration_nanos: u64,
-    /// Shown as a process; 0 is the world.
+    /// Shown as a process; 0 for the whole cluster.
     node: u64,
-    /// Shown as a thread; 0 is the node.
+    /// Shown as a thread; 0 for the node.
     slot: u64,
     name: String,
 }
 
-/// See the module.
+/// Trace of one run.
 #[derive(Default)]
 pub struct Trace {
     hash: u64,
-    /// Whether marks are kept.
+    /// Keep the marks.
     keeps: bool,
     marks: Vec<Mark>,
-    /// The latest marks as text, for failures.
+    /// Latest marks as text, for failures.
     tail: std::collections::VecDeque<String>,
     prints: bool,
 }
@@ -31,28 +31,28 @@ pub struct Trace {
 const TAIL_LINES: usize = 60;
 
 impl Trace {
-    /// A trace that keeps its marks for a file, or prints them.
+    /// Creates a trace that optionally keeps its marks and prints them.
     pub fn new(keeps: bool, prints: bool) -> Self {
         Self { keeps, prints, ..Self::default() }
     }
 
-    /// The number of all that happened.
+    /// Returns the hash of all events.
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// Something happened: mixed into the number.
+    /// Mixes an event into the hash.
     pub fn mix(&mut self, what: u64) {
         let mixed = (self.hash ^ what).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.hash = mixed ^ (mixed >> 29);
     }
 
-    /// Something worth a line.
+    /// Records an event without duration.
     pub fn note(&mut self, at_nanos: u64, node: u64, slot: u64, text: impl FnOnce() -> String) {
         self.span(at_nanos, 0, node, slot, text);
     }
 
-    /// Something that took a while.
+    /// Records an event with a duration.
     pub fn span(
         &mut self,
         at_nanos: u64,
@@ -76,7 +76,7 @@ impl Trace {
         }
     }
 
-    /// The latest lines.
+    /// Returns the latest lines.
     pub fn tail(&self) -> String {
         self.tail.iter().fold(String::new(), |mut text, line| {
             // Writing to a string does not fail.
@@ -85,7 +85,7 @@ impl Trace {
         })
     }
 
-    /// The marks in the format of `chrome://tracing`, which Perfetto reads.
+    /// Returns the marks in the format of `chrome://tracing`, which Perfetto reads.
     pub fn perfetto(&self) -> String {
         let micros = |nanos: u64| nanos as f64 / 1e3;
         let events: Vec<_> = self

@@ -1,4 +1,4 @@
-//! The simulation itself: the same seed is the same run, and what it is to find is found.
+//! Tests of the simulation: the same seed gives the same run, and violations are found.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use stele_sim::args::replay;
@@ -49,7 +49,7 @@ fn seeds_end_without_a_violation() {
     }
 }
 
-/// The disk of the only voter of its time lost the newest segment of its log.
+/// The disk of a single voter lost the newest segment of its log.
 #[test]
 fn a_store_that_is_replaced_before_it_does_anything_leads_nothing() {
     check(&Plan::draw(593_937, Mode::Safety));

@@ -1,6 +1,5 @@
-//! `docs/testing.md`: where each fault of the catalogue is tested, read from the tests themselves. A
-//! test says which faults it is about by its name (`fault_19_…`) or by a line `// Catalogue: 19, 27.`
-//! above it.
+//! `docs/testing.md`: the tests of each fault, read from the tests themselves. A test names its
+//! faults by its own name (`fault_19_…`) or by a line `// Catalogue: 19, 27.` above it.
 
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail};
@@ -11,85 +10,94 @@ use std::path::{Path, PathBuf};
 const PAGE: &str = "docs/testing.md";
 const BLESS: &str = "cargo xtask catalogue --bless";
 const MARK: &str = "// Catalogue:";
-/// A mark stands at most so many lines above its function.
+/// Lines between a mark and its function, at most.
 const MARK_REACH_LINES: usize = 8;
-/// Where tests lie.
+/// Folders that contain tests.
 const FOLDERS: [&str; 5] = ["crates", "sim", "cluster-tests", "fuzz", "spec"];
 
-/// What may go wrong, and what must happen then. The number is the place, from 1.
+/// Each fault and the required behaviour. The number of a fault is its position, from 1.
 const FAULTS: [(&str, &str); 66] = [
     ("a process is killed at any point", "nothing acknowledged is lost"),
-    ("a leader is stopped for longer than its lease", "no stale read when it goes on"),
+    ("a leader is stopped for longer than its lease", "no stale read when it continues"),
     ("all nodes are killed", "everything acknowledged is there"),
     ("a process runs out of memory", "it is back within the bound on recovery"),
-    ("a panic in apply, collection or a merge", "the process ends; never swallowed"),
-    ("crashes during recovery, again and again", "harmless"),
+    (
+        "a panic in apply, garbage collection or a merge",
+        "the process ends; the panic is never swallowed",
+    ),
+    ("repeated crashes during recovery", "harmless"),
     ("two processes on one directory", "the second is refused"),
     ("another cluster's or store's identity", "refused"),
     ("a power cut", "what was synced is there"),
-    ("a torn record at the end", "cut, and said so"),
-    ("a bad checksum in the middle of the log", "found, never cut as if it were the end"),
+    ("a torn record at the end", "truncated and reported"),
+    ("a bad checksum in the middle of the log", "reported, never truncated as if it were the end"),
     ("the last acknowledged record is damaged", "no vote, no acknowledgement until repaired"),
     ("a bit flips in a value", "never served"),
     ("a misdirected write", "found by address and epoch"),
     ("a misdirected or stale read", "found, read again"),
     ("a lost write", "found by the chain of checksums"),
-    ("a sync fails", "the store stops; never retried"),
-    ("a read fails", "an error, repaired from a peer; never an absent key"),
-    ("the device is full", "puts are refused; reads, deletes, collection, transfers go on"),
+    ("a sync fails", "the store stops; the sync is never retried"),
+    ("a read fails", "an error, repaired from another replica; never an absent key"),
+    (
+        "the device is full",
+        "puts are refused; reads, deletes, garbage collection and transfers continue",
+    ),
     ("the device stalls", "leaders move, then the store stops"),
     ("the device is ten times slower", "leadership leaves"),
     ("a directory was not synced", "survived"),
-    ("a segment is missing", "told, no silent gap"),
+    ("a segment is missing", "reported, no gap"),
     ("the hard state is damaged", "no double vote"),
-    ("the index or its manifest is lost", "made again"),
-    ("one of several devices dies", "its replicas alone are rebuilt"),
-    ("old records in a recycled segment", "never come back"),
+    ("the index or its manifest is lost", "rebuilt"),
+    ("one of several devices fails", "only its replicas are rebuilt"),
+    ("old records in a recycled segment", "never read again"),
     ("a whole disk is replaced", "a new identity is needed"),
     ("a symmetric partition", "the minority writes nothing"),
     ("a partition in one direction", "an election within bounds"),
-    ("a flapping link", "progress after it heals"),
+    ("a flapping link", "progress after it is stable"),
     ("loss, duplication, reordering, delay", "linearizable"),
     ("damaged bytes on the wire", "refused"),
     ("a half-open connection", "closed by keepalive"),
     ("bandwidth collapses", "heartbeats go first"),
     ("the link breaks during a snapshot", "resumed or discarded"),
-    ("the placement group can't be reached", "data goes on"),
+    ("the placement group cannot be reached", "reads and writes continue"),
     ("the wall clock jumps", "no effect on safety"),
     ("monotonic clocks drift apart", "the lease's margin holds"),
     ("a pause between the check of a lease and the answer", "checked again"),
     ("ticks are missed", "the lease uses a real clock"),
     ("membership changes at the same time", "one after the other"),
     ("a membership change before an entry of the term commits", "refused"),
-    ("a replacement while the leader dies", "no stuck quorum"),
+    ("a replacement while the leader fails", "no stuck quorum"),
     ("an isolated learner is promoted", "it can vote"),
-    ("leadership is sent to one that lags", "it times out, the old leader goes on"),
+    ("leadership is transferred to a follower that lags", "it times out, the old leader continues"),
     ("a removed peer comes back", "it finds its tombstone"),
-    ("placement's state is lost or rolled back", "numbers are never given out twice"),
+    ("placement's state is lost or rolled back", "numbers are never allocated twice"),
     ("operators that contradict each other", "the epoch refuses one"),
     ("a drain that would break a quorum", "refused"),
-    ("a crash at any step of collection", "nothing lost, nothing back"),
+    ("a crash at any step of garbage collection", "nothing is lost, nothing deleted comes back"),
     ("a write that races a relocation", "the newest wins"),
-    ("a long iterator during collection", "what it needs is pinned"),
-    ("a collected segment whose entries a follower needs", "kept, or a snapshot is sent"),
-    ("a region moves away and comes back", "old locators are dead"),
+    ("a long iterator during garbage collection", "what it needs is pinned"),
+    (
+        "a segment that garbage collection emptied, with entries that a follower needs",
+        "kept, or a snapshot is sent",
+    ),
+    ("a region moves away and comes back", "old locators are invalid"),
     ("a crash while a snapshot is applied", "resumed or discarded"),
-    ("a newer snapshot during the apply of one", "no missing file"),
+    ("a newer snapshot while one is applied", "no missing file"),
     ("a damaged piece of a snapshot", "refused as a whole"),
     ("a snapshot races a truncation", "no gap"),
     ("oversized, empty or garbage messages", "a typed error"),
-    ("a retry after a timeout", "what is not known is said so"),
+    ("a retry after a timeout", "an unknown outcome is reported as unknown"),
     ("a slow reader, or a flood of streams", "memory stays bounded"),
     ("ten times the load", "refused early, the rest is served"),
     ("a backlog of proposals", "memory stays bounded"),
     ("a rolling upgrade and downgrade", "linearizable"),
-    ("a newer format seen by an old binary", "a clean refusal"),
+    ("a newer format opened by an old binary", "a clean refusal"),
 ];
 
 /// Tests of each fault: file and function.
 type Found = BTreeMap<usize, Vec<(String, String)>>;
 
-/// Writes the page, or fails if it is not what the tests say.
+/// Writes the page with `bless`. Otherwise fails if it differs from the tests.
 pub fn run(workspace: &Workspace, bless: bool) -> Result<()> {
     let page = page(&find(&workspace.root)?);
     let path = workspace.root.join(PAGE);
@@ -98,7 +106,7 @@ pub fn run(workspace: &Workspace, bless: bool) -> Result<()> {
     }
     let now = std::fs::read_to_string(&path).unwrap_or_default();
     if now != page {
-        bail!("{PAGE} is not what the tests say: run `{BLESS}`");
+        bail!("{PAGE} differs from the tests: run `{BLESS}`");
     }
     Ok(())
 }
@@ -113,7 +121,7 @@ fn page(found: &Found) -> String {
     );
     for (at, (fault, behaviour)) in FAULTS.iter().enumerate() {
         let tests = found.get(&(at + 1)).map_or("**none yet**".to_owned(), |tests| links(tests));
-        // Writing to a string can't fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "| {} | {fault} | {behaviour} | {tests} |", at + 1);
     }
     text
@@ -161,7 +169,8 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Faults and the functions that test them. Fails on a mark without a function, or an unknown number.
+/// Returns faults and the functions that test them. Fails on a mark without a function and on an
+/// unknown number.
 fn tests_of(text: &str) -> Result<Vec<(usize, String)>> {
     let mut tests = Vec::new();
     let mut marked: Option<(usize, Vec<usize>)> = None;
@@ -188,7 +197,7 @@ fn tests_of(text: &str) -> Result<Vec<(usize, String)>> {
 }
 
 fn number(text: &str) -> Result<usize> {
-    let number = text.trim().parse().with_context(|| format!("`{text}` is no number"))?;
+    let number = text.trim().parse().with_context(|| format!("`{text}` is not a number"))?;
     if number == 0 || number > FAULTS.len() {
         bail!("there is no fault {number}");
     }
@@ -202,7 +211,7 @@ fn function(line: &str) -> Option<&str> {
     rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().filter(|name| !name.is_empty())
 }
 
-/// `fault_14_and_16_…` is about 14 and 16.
+/// Returns the faults in a function's name: 14 and 16 for `fault_14_and_16_…`.
 fn named(name: &str) -> Vec<usize> {
     let Some(rest) = name.strip_prefix("fault_") else { return Vec::new() };
     let words = rest.split('_').take_while(|word| *word == "and" || number(word).is_ok());
@@ -230,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_says_what_has_no_test() {
+    fn the_page_marks_faults_without_a_test() {
         let found = Found::from([(1, vec![("a.rs".to_owned(), "f".to_owned())])]);
         let page = page(&found);
         assert!(page.contains("1 of 66 faults"), "{page}");

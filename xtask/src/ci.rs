@@ -1,4 +1,4 @@
-//! Everything a change must pass, in one command, each step timed.
+//! All checks that a change must pass, in one command, each step timed.
 
 use crate::process::{run_shown, run_shown_limited};
 use crate::tools::{self, Tool};
@@ -10,13 +10,14 @@ use anyhow::{Result, bail};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Every benchmark, for its smoke run.
+/// All benchmarks, for their smoke runs.
 const BENCHES: [&str; 6] = ["index", "engine", "log", "restart", "amplification", "memory"];
 
-/// How long all tests may take, from a bare machine: a third of it is usual.
+/// Time limit of all tests, including their build on a new machine. They usually take a third of
+/// it.
 const TESTS_MAX: Duration = Duration::from_secs(40 * 60);
 
-/// Seconds for each fuzz target; longer runs are made by hand.
+/// Seconds for each fuzz target. Longer runs are started manually.
 const FUZZ_SECONDS: u64 = 2;
 
 /// Options of `cargo xtask ci`.
@@ -29,7 +30,7 @@ pub struct Options {
 /// One check.
 struct Step {
     name: &'static str,
-    /// Programs it needs besides Rust.
+    /// Programs that the step needs besides Rust.
     tools: &'static [Tool],
     run: fn(&Workspace) -> Result<()>,
 }
@@ -69,7 +70,8 @@ const STEPS: [Step; 17] = [
     step("measured", tools::FOR_GIT, |w| measured::run(w, &measured::Options::default())),
 ];
 
-/// Runs all steps, also after one failed; fails if any did. Names every missing tool before it starts.
+/// Runs all steps, even after a failure; fails if one failed. Names every missing tool before it
+/// starts.
 pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     tools::require(STEPS.iter().flat_map(|step| step.tools))?;
     let mut done: Vec<(&str, Option<String>, Duration)> = Vec::new();
@@ -86,7 +88,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         done.push((name, reason, started.elapsed()));
     }
     println!("== summary");
-    // The last lines alone must show the reasons.
+    // Repeats the reasons, so that the last lines alone contain them.
     done.iter().filter_map(|(_, reason, _)| reason.as_ref()).for_each(|it| println!("{it}"));
     for (name, reason, took) in &done {
         let verdict = if reason.is_none() { "ok" } else { "FAILED" };
@@ -116,7 +118,7 @@ fn api_docs(workspace: &Workspace) -> Result<()> {
     run_shown(build.env("RUSTDOCFLAGS", "-D warnings"))
 }
 
-/// Whole clusters in one thread.
+/// Runs whole clusters in one thread, with all seeds of CI.
 fn simulation(workspace: &Workspace) -> Result<()> {
     let range = format!("{}..{}", soak::CI_SEEDS.start, soak::CI_SEEDS.end);
     let seeds = ["--seeds", &range, "--no-minimise", "--keep-going", "--quiet"];
@@ -128,13 +130,13 @@ fn simulation(workspace: &Workspace) -> Result<()> {
     })
 }
 
-/// Every benchmark runs to its end at its smallest size; the figures say nothing.
+/// Runs every benchmark to its end at its smallest size. The numbers mean nothing.
 fn benches(workspace: &Workspace) -> Result<()> {
     for bench in BENCHES {
         let run = ["run", "--quiet", "--package", "stele-bench", "--", bench, "--quick"];
         run_cargo(workspace, &run)?;
     }
-    // Those on RocksDB need its library; these are the product's engine by another policy.
+    // Only the group without RocksDB, which needs a library: our engine under another policy.
     let group = ["run", "--quiet", "--package", "stele-baselines", "--", "put,get,scan", "--quick"];
     run_cargo(workspace, &group)?;
     let load = ["--workload", "a", "--records", "500", "--operations", "500", "--quiet"];
@@ -147,7 +149,8 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    /// `cargo test` needs Rust alone. The line goes past the harness's capture, to say what it leaves out.
+    /// `cargo test` needs Rust alone. The line bypasses the capture of the test harness, so that it
+    /// always shows which steps are left out.
     #[test]
     fn steps_that_need_other_tools_are_named() {
         let mut tools: Vec<&str> = Vec::new();

@@ -1,4 +1,4 @@
-//! The binary as it is shipped: stripped, with its symbols in a file of their own.
+//! The release binary: stripped, with its symbols in a separate file.
 
 use crate::process::run_shown;
 use crate::tools;
@@ -8,11 +8,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Profile that differs from `release` by its symbols alone.
+/// Profile that differs from `release` only by its symbols.
 const PROFILE: &str = "symbols";
 
-/// Builds `stele` and writes `target/dist/stele`, stripped, and `target/dist/stele.debug`, its symbols.
-/// gdb, perf and addr2line find the second through the link and the build id in the first.
+/// Builds `stele` and writes `target/dist/stele`, stripped, and `target/dist/stele.debug`, its
+/// symbols. gdb, perf and addr2line find the symbols by the link and the build id in the binary.
 pub fn run(workspace: &Workspace) -> Result<()> {
     tools::require(tools::FOR_DIST)?;
     let mut build = Command::new(cargo());

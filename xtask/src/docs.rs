@@ -1,4 +1,4 @@
-//! The commands in the documents are run: a document that shows a command which fails is wrong.
+//! Runs the commands in the documents: a command that fails is an error of its document.
 
 use crate::process::{Ended, build_stele, run_limited};
 use crate::workspace::Workspace;
@@ -7,13 +7,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// The documents, from the workspace's root.
+/// Documents, by their paths from the workspace's root.
 const DOCUMENTS: [&str; 2] = ["README.md", "ARCHITECTURE.md"];
 const LIMIT: Duration = Duration::from_secs(300);
-/// What a block that is not run may consist of: getting, building and testing the project itself.
+/// Commands that a block may contain if it is not run: they download, build and test the project.
 const INSTALL: [&str; 4] = ["cargo ", "git clone ", "cd ", "rustup "];
 
-/// One ```sh block.
+/// One `sh` block.
 #[derive(Debug, PartialEq, Eq)]
 struct Block {
     line: usize,
@@ -21,17 +21,17 @@ struct Block {
     text: String,
 }
 
-/// Runs every block of every document, in a folder of its own for each document, with the built
-/// `stele` first on PATH.
+/// Runs every block of every document, in one folder for each document, with the built `stele`
+/// first on PATH.
 pub fn run(workspace: &Workspace, release: bool) -> Result<()> {
     let binary = build_stele(workspace, release)?;
-    let folder = binary.parent().context("a binary has a folder")?;
+    let folder = binary.parent().context("the binary has no parent folder")?;
     let mut count = 0;
     for document in DOCUMENTS {
         let path = workspace.root.join(document);
         let text = std::fs::read_to_string(&path).with_context(|| format!("reading {document}"))?;
         let blocks = blocks(&text).with_context(|| document.to_owned())?;
-        // Not below /tmp, which may be small: nodes keep space in reserve.
+        // Not in /tmp, which may be small: nodes keep space in reserve.
         let place = tempfile::tempdir_in(&workspace.target)?;
         for block in blocks.iter().filter(|block| block.is_run) {
             run_block(block, place.path(), folder)
@@ -60,7 +60,8 @@ fn run_block(block: &Block, place: &Path, binaries: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The blocks of a document. Fails on a block that is not run but does more than install.
+/// Returns the blocks of a document. Fails on a block that is marked as not run and contains other
+/// commands than [`INSTALL`].
 fn blocks(text: &str) -> Result<Vec<Block>> {
     let mut blocks = Vec::new();
     let mut open: Option<Block> = None;
@@ -80,7 +81,7 @@ fn blocks(text: &str) -> Result<Vec<Block>> {
             }
         }
     }
-    ensure!(open.is_none(), "a block does not end");
+    ensure!(open.is_none(), "a block has no end");
     Ok(blocks)
 }
 

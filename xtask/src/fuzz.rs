@@ -1,24 +1,24 @@
-//! Runs the fuzz targets.
+//! Runs of the fuzz targets.
 
 use crate::process::run_shown;
 use crate::workspace::{Workspace, cargo};
 use anyhow::{Context, Result};
 use std::process::Command;
 
-/// What makes LLVM count which code runs. Stable compilers take these flags as well.
+/// Flags with which LLVM counts the code that runs. Stable compilers take them as well.
 const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=3 \
                         -Cllvm-args=-sanitizer-coverage-inline-8bit-counters";
 
-/// What to run.
+/// Options of `cargo xtask fuzz`.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// For each target.
+    /// Time for each target.
     pub seconds: u64,
-    /// Decides every mutation.
+    /// Seed of every mutation.
     pub seed: u64,
-    /// One target; all of them if none is named.
+    /// Name of one target; `None` runs all.
     pub only: Option<String>,
-    /// Build with coverage: inputs that reach new code are kept.
+    /// Builds with coverage: inputs that reach new code are kept.
     pub guided: bool,
 }
 
@@ -28,12 +28,12 @@ impl Default for Options {
     }
 }
 
-/// Fails when a target shows a fault.
+/// Runs the targets. Fails when a target finds a fault.
 pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let mut command = Command::new(cargo());
     command.args(["run", "--quiet", "--package", "stele-fuzz"]).current_dir(&workspace.root);
     if options.guided {
-        // With a named platform the flags are not those of build scripts, which nobody counts.
+        // With a named platform the flags do not apply to build scripts, which need no coverage.
         command.args(["--target", &host()?]).env("RUSTFLAGS", COVERAGE);
         command.env("CARGO_TARGET_DIR", workspace.target.join("guided"));
     }
@@ -43,10 +43,10 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     run_shown(&mut command)
 }
 
-/// The platform that the compiler runs on.
+/// Returns the platform on which the compiler runs.
 fn host() -> Result<String> {
     let output = Command::new("rustc").arg("-vV").output().context("rustc -vV")?;
     let text = String::from_utf8(output.stdout)?;
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
-    Ok(host.context("rustc does not say what it runs on")?.to_owned())
+    Ok(host.context("`rustc -vV` names no host")?.to_owned())
 }

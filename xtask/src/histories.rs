@@ -1,5 +1,5 @@
-//! Two checkers of linearizability on the same histories: the simulation's own and Porcupine. They must
-//! agree on histories of sound runs and on the same with stale reads planted in them.
+//! Two checkers of linearizability on the same histories: that of the simulation, and Porcupine.
+//! They must agree on histories of correct runs and on the same histories with planted stale reads.
 
 use crate::cluster;
 use crate::process::run_limited;
@@ -10,15 +10,15 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// The first seed of the sample.
+/// First seed of the sample.
 const FROM: u64 = 500;
 const RUN_LIMIT: Duration = Duration::from_secs(120);
 
-/// Compares them on so many seeds.
+/// Compares the checkers on histories of `seeds` seeds. Fails if they disagree.
 pub fn run(workspace: &Workspace, seeds: u64) -> Result<()> {
     let porcupine = cluster::porcupine(workspace)?;
     let program = soak::build(workspace, true, false)?;
-    let folder = tempfile::tempdir().context("making a folder for histories")?;
+    let folder = tempfile::tempdir().context("creating a folder for histories")?;
     let file = folder.path().join("history.jsonl");
     let (mut sound, mut planted) = (0, 0);
     for seed in FROM..FROM + seeds {
@@ -27,7 +27,7 @@ pub fn run(workspace: &Workspace, seeds: u64) -> Result<()> {
             let theirs = theirs(&porcupine, &file)?;
             ensure!(
                 ours == theirs,
-                "seed {seed}, stale reads {plants}: the simulation refuses {ours:?}, Porcupine {theirs:?}"
+                "seed {seed}, stale reads {plants}: the simulation rejects {ours:?}, Porcupine rejects {theirs:?}"
             );
             ensure!(plants || ours.is_empty(), "seed {seed}: {ours:?} are not linearizable");
             sound += usize::from(!plants);
@@ -36,7 +36,7 @@ pub fn run(workspace: &Workspace, seeds: u64) -> Result<()> {
     }
     ensure!(planted > 0, "no stale read could be planted in {seeds} histories");
     println!(
-        "histories: both agree on {sound} sound ones and on {planted} groups with a stale read"
+        "histories: both agree on {sound} correct ones and on {planted} groups with a stale read"
     );
     Ok(())
 }
@@ -48,7 +48,7 @@ fn ours(program: &Path, seed: u64, plants: bool, file: &Path) -> Result<Vec<Stri
     let (_, printed) = run_limited(&mut command, RUN_LIMIT)?;
     let line = printed.lines().find_map(|line| line.strip_prefix("refused groups: "));
     let line =
-        line.with_context(|| format!("seed {seed} says nothing of its history:\n{printed}"))?;
+        line.with_context(|| format!("seed {seed} printed no verdict on its history:\n{printed}"))?;
     Ok(sorted(line.split_whitespace().map(str::to_owned)))
 }
 

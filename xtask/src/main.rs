@@ -1,4 +1,4 @@
-//! Chores of the repository: `cargo xtask <command>`.
+//! Checks and chores of the repository: `cargo xtask <command>`.
 
 mod catalogue;
 mod ci;
@@ -30,38 +30,38 @@ const USAGE: &str = "usage: cargo xtask <command>
 
   tidy                      check layers, banned calls, lengths, words, dead files, deliberate bugs
   mutants [--only NAME] [--list]
-                            run the tests against deliberate bugs; NAME may be a beginning
+                            run the tests against deliberate bugs; NAME may be the beginning of a name
   docs [--release]          run the sh blocks of README.md and ARCHITECTURE.md
   demo-import [--short] [--from DIR] [--work DIR] [--seed N]
                             import a folder, killed three times; export, compare, verify
   cluster SCENARIO|ci|all [--dev] [--short] [--rounds N] [--seed N]
-                            faults, figures and foreign clients against real clusters
+                            faults, measurements and foreign clients on real clusters
   peers [--etcd BIN] [--redis BIN] [--tikv BIN --pd BIN] [--nodes N] [--regions N] [--dev]
         [ARGUMENTS OF stele bench wire]
-                            Stele and other servers under one load, three processes each or N
+                            Stele and other servers under one load, with three processes each, or N
   cost [--note] [--dev] [--seconds N] [--bless]
-                            processor time of a put on each replica, by stage; --note keeps the line
-                            and writes docs/cost-per-put.md, --bless writes only that
+                            processor time of a put on each replica, by stage; --note records the line
+                            and writes docs/cost-per-put.md, --bless only writes the page
   figures [--only NAMES] [--series NAMES] [--scale F] [--rounds N] [--device limited=200MBps] [--etcd BIN]
           [--tiny] [--dev] [--work DIR] [--out DIR]
-                            figures of the papers: measured, and one page with the papers' numbers
-                            beside ours; NAME may be beginnings between commas
+                            measure the figures of the papers and write one page with the papers' numbers
+                            beside ours; NAMES are beginnings of names, separated by commas
   measured [--add FILES] [--bless]
-                            check or write docs/measured.md: what is kept of figures and peers;
-                            --add keeps a figures.jsonl or what peers printed
-  catalogue [--bless]       check or write docs/testing.md: which test is about which fault
+                            check or write docs/measured.md, the recorded results of figures and peers;
+                            --add records a figures.jsonl or the output of peers
+  catalogue [--bless]       check or write docs/testing.md, the tests of each fault
   fuzz [--seconds S] [--seed N] [--only NAME] [--guided]
-                            run every fuzz target, 10 seconds each; --guided builds with coverage
+                            run every fuzz target for 10 seconds; --guided builds with coverage
   spec [--large] [--only NAME] [--workers N]
-                            check the specification with TLC; NAME may be a beginning
+                            check the specification with TLC; NAME may be the beginning of a name
   soak [--hours H] [--from SEED] [--dev]
-                            seeds of the simulation, in both modes
+                            run seeds of the simulation in both modes
   sim-mutants [--only NAME] [--seeds N] [--note]
-                            the simulation against the deliberate bugs below it; --note writes down
-                            which seed showed each
-  histories [--seeds N]     the simulation's check of histories beside Porcupine's
-  dist                      build the release binary, stripped, with its symbols in a file beside it
-  ci [--without-tests]      everything a change must pass; --without-tests leaves out `cargo test`
+                            run the simulation against deliberate bugs; --note records the seed that
+                            showed each
+  histories [--seeds N]     compare the simulation's check of histories with Porcupine
+  dist                      build the release binary, stripped, with its symbols in a separate file
+  ci [--without-tests]      run all checks that a change must pass; --without-tests leaves out `cargo test`
 ";
 
 fn main() -> ExitCode {
@@ -135,11 +135,7 @@ fn run(arguments: &[String]) -> Result<()> {
         }
         "sim-mutants" => sim_mutants(&workspace, flags),
         "histories" => compare_histories(&workspace, flags),
-        "ci" => {
-            let options = ci::Options { without_tests: flags.switch("--without-tests") };
-            flags.end()?;
-            ci::run(&workspace, &options)
-        }
+        "ci" => ci(&workspace, flags),
         "dist" => {
             flags.end()?;
             dist::run(&workspace)
@@ -174,7 +170,7 @@ fn tikv(flags: &mut Flags) -> Result<Option<(PathBuf, PathBuf)>> {
     match (flags.value("--tikv")?, flags.value("--pd")?) {
         (Some(tikv), Some(pd)) => Ok(Some((tikv.into(), pd.into()))),
         (None, None) => Ok(None),
-        _ => bail!("--tikv and --pd come together: TiKV's store and its placement driver"),
+        _ => bail!("--tikv and --pd must be given together: TiKV's store and its placement driver"),
     }
 }
 
@@ -193,6 +189,12 @@ fn sim_mutants(workspace: &Workspace, mut flags: Flags) -> Result<()> {
     };
     flags.end()?;
     sim_mutants::run(workspace, &options)
+}
+
+fn ci(workspace: &Workspace, mut flags: Flags) -> Result<()> {
+    let options = ci::Options { without_tests: flags.switch("--without-tests") };
+    flags.end()?;
+    ci::run(workspace, &options)
 }
 
 fn compare_histories(workspace: &Workspace, mut flags: Flags) -> Result<()> {
@@ -228,7 +230,7 @@ fn soak_options(flags: &mut Flags) -> Result<soak::Options> {
     })
 }
 
-/// What follows the command's name; each flag is taken once.
+/// Arguments after the command's name; each flag is taken once.
 struct Flags {
     rest: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Child processes: with a time limit, and with a line that tells how long each took.
+//! Child processes with a time limit.
 
 use crate::workspace::{Workspace, cargo};
 use anyhow::{Context, Result, bail};
@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 
 const POLL: Duration = Duration::from_millis(20);
 
-/// How a child ended.
+/// End of a child.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// With this success.
+    /// Exited by itself; `true` for success.
     Exited(bool),
     /// Killed at the time limit.
     TimedOut,
 }
 
-/// Runs `command` for at most `limit`; returns how it ended and all it printed.
+/// Runs `command` for at most `limit`. Returns how it ended and all that it printed.
 pub fn run_limited(command: &mut Command, limit: Duration) -> Result<(Ended, String)> {
     let output = tempfile::NamedTempFile::new().context("creating a file for output")?;
     let mut child = command
@@ -44,12 +44,12 @@ pub fn run_limited(command: &mut Command, limit: Duration) -> Result<(Ended, Str
     Ok((ended, String::from_utf8_lossy(&printed).into_owned()))
 }
 
-/// A handle whose writes go to the end: two writers of one file would else overwrite each other.
+/// Opens a file for appending, so that two writers of one file do not overwrite each other.
 pub fn appender(path: &Path) -> Result<File> {
     File::options().append(true).open(path).with_context(|| format!("opening {}", path.display()))
 }
 
-/// Runs `command` with its output shown; fails unless it succeeds.
+/// Runs `command` and shows its output; fails unless it succeeds.
 pub fn run_shown(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("starting {command:?}"))?;
     if !status.success() {
@@ -58,8 +58,8 @@ pub fn run_shown(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// The same for a command that runs others, such as `cargo test`: past `limit` what it runs is killed,
-/// and it too. A test that hangs fails then, and what comes after it has its turn.
+/// Runs `command` like [`run_shown`]; it may run other programs, as `cargo test` does. Past `limit`
+/// it kills the command and its children. A hanging test thus fails, and the next steps still run.
 pub fn run_shown_limited(command: &mut Command, limit: Duration) -> Result<()> {
     let mut child = command.spawn().with_context(|| format!("starting {command:?}"))?;
     let deadline = Instant::now() + limit;
@@ -71,15 +71,40 @@ pub fn run_shown_limited(command: &mut Command, limit: Duration) -> Result<()> {
             None => thread::sleep(POLL),
         }
     }
-    let parent = child.id().to_string();
-    let killed = Command::new("pkill").args(["-KILL", "--parent", &parent]).status();
+    let killed = kill(&children(child.id()));
     child.kill()?;
     child.wait()?;
-    killed.context("pkill, for what it ran")?;
+    killed?;
     bail!("{command:?} did not end within {} s and was killed", limit.as_secs())
 }
 
-/// The same command by way of these words, which run what follows them.
+/// Returns the readable child processes of `parent`.
+fn children(parent: u32) -> Vec<String> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let names = processes.filter_map(|entry| entry.file_name().into_string().ok());
+    let is_child = |pid: &String| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // The command name in parentheses may contain spaces; state and parent follow it.
+        let after_name = stat.rsplit_once(") ").map(|(_, after)| after);
+        let field = after_name.and_then(|after| after.split(' ').nth(1));
+        field.and_then(|it| it.parse().ok()) == Some(parent)
+    };
+    names.filter(is_child).collect()
+}
+
+/// Kills processes with SIGKILL. A process that has ended is no error.
+pub fn kill(pids: &[String]) -> Result<()> {
+    if pids.is_empty() {
+        return Ok(());
+    }
+    // The shell's own `kill`: the program of that name belongs to a package that may be missing.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "kill -KILL \"$@\"", "sh"]).args(pids).stderr(Stdio::null());
+    shell.status().context("starting sh to kill processes")?;
+    Ok(())
+}
+
+/// Returns the same command with the prefix `words`, which runs the command after it.
 pub fn within(words: &[String], command: &Command) -> Command {
     let mut all = words.iter().map(AsRef::as_ref).chain([command.get_program()]);
     let mut wrapped = Command::new(all.next().unwrap_or_default());
@@ -93,7 +118,7 @@ pub fn build_stele(workspace: &Workspace, release: bool) -> Result<PathBuf> {
     built(workspace, "stele", release)
 }
 
-/// Builds a package whose binary has its name, and returns the binary's path.
+/// Builds a package and returns the path of its binary, which has the package's name.
 pub fn build(
     workspace: &Workspace,
     package: &str,
@@ -151,7 +176,7 @@ mod tests {
         assert!(error.to_string().contains("did not end within 0 s"), "{error}");
         assert!(started.elapsed() < long);
         let pid = std::fs::read_to_string(file.path()).unwrap();
-        // A zombie that waits to be reaped has ended as well.
+        // A zombie that nothing has reaped yet has ended as well.
         let is_running = || {
             let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
             state.is_ok_and(|state| !state.contains(") Z "))

@@ -1,5 +1,5 @@
-//! The simulation against the deliberate bugs below it. A bug counts as caught if a run of CI's length
-//! shows it: one of CI's seeds, in CI's mode.
+//! The simulation against the deliberate bugs of the code that it runs. A bug counts as caught if
+//! one of CI's seeds shows it in CI's mode.
 
 use crate::mutants::{Mutant, Table};
 use crate::process::{Ended, run_limited};
@@ -14,51 +14,52 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Packages whose deliberate bugs a run can meet: all that is under the simulation.
+/// Packages that a run of the simulation exercises.
 const REACHED: [&str; 6] =
     ["stele-raftstore", "stele-engine", "stele-log", "stele-index", "stele-gc", "stele-placement"];
-/// Deliberate bugs of the simulated disk itself: nothing is to be seen of them but lost data.
+/// Deliberate bugs of the simulated disk itself, visible only by lost data.
 const ALSO: [&str; 2] = ["vfs.skip_data_sync", "vfs.skip_dir_sync"];
 
-/// Which seed showed which bug when it was last noted.
+/// File of the seed that last showed each bug.
 const SEEN: &str = "xtask/sim-seen.toml";
-const SEEN_HEAD: &str =
-    "# Seeds that showed deliberate bugs: `cargo xtask sim-mutants` tries a bug's own seed first, and then
-# all of CI's in their order. Only an order: a seed that CI does not run counts for nothing.
+const SEEN_HEADER: &str =
+    "# Seeds that showed deliberate bugs: `cargo xtask sim-mutants` runs a bug's own seed first, then all of
+# CI's in their order. This is only an order: a seed that CI does not run is never used.
 # Written by `cargo xtask sim-mutants --note`.
 ";
 
-/// So many seeds are run by one process.
+/// Seeds that one process runs.
 const SEEDS_TOGETHER: u64 = 25;
-/// A deliberate bug may hang what it breaks: so many seeds take a tenth of this on a slow machine.
+/// Time limit of one process, because a deliberate bug may hang it: ten times what the seeds of one
+/// process take on a slow machine.
 const LIMIT: Duration = Duration::from_secs(600);
-/// So many of all deliberate bugs are to be found.
+/// Percentage of the deliberate bugs that must be caught.
 const PERCENT_MIN: usize = 95;
 
-/// What to run.
+/// Options of `cargo xtask sim-mutants`.
 #[derive(Debug)]
 pub struct Options {
-    /// A name or its beginning.
+    /// Name of a bug or its beginning.
     pub only: Option<String>,
-    /// The seeds that a bug may take.
+    /// Seeds that are run against each bug, besides [`FOUND_SEEDS`].
     pub seeds: Range<u64>,
-    /// Write down which seed showed each.
+    /// Records which seed showed each bug.
     pub notes: bool,
 }
 
-/// A bug's name, and the seed that showed it.
+/// Seed that showed each bug, by the bug's name.
 type Seen = BTreeMap<String, u64>;
 
-/// How a bug showed itself.
+/// Evidence of a bug.
 #[derive(Debug, PartialEq, Eq)]
 struct Catch {
-    /// `None` where the process did not come to say so.
+    /// `None` if the process named no seed.
     seed: Option<u64>,
     how: String,
 }
 
-/// Runs the seeds against each deliberate bug below the simulation, until one finds it. Says how many
-/// were found and which were not; fails below [`PERCENT_MIN`].
+/// Runs the seeds against each deliberate bug until one finds it. Prints how many bugs were caught
+/// and which were not; fails below [`PERCENT_MIN`].
 pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let program = soak::build(workspace, true, true)?;
     let table = Table::load(workspace)?;
@@ -92,14 +93,16 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         let noted: Seen = seen.into_iter().chain(seeds).collect();
         let noted = noted.iter().filter(|(name, _)| names.contains(&name.as_str()));
         let noted: Vec<String> = noted.map(|(name, seed)| format!("{name:?} = {seed}\n")).collect();
-        std::fs::write(&path, format!("{SEEN_HEAD}{}", noted.concat())).context("noting seeds")?;
+        std::fs::write(&path, format!("{SEEN_HEADER}{}", noted.concat()))
+            .context("noting seeds")?;
     }
     let percent_min = if options.only.is_some() { 0 } else { PERCENT_MIN };
     ensure!(found * 100 >= all * percent_min, "fewer than {percent_min} % were caught");
     Ok(())
 }
 
-/// What each bug was caught by; one bug for each processor at a time.
+/// Returns the evidence of each bug that was caught. Runs as many bugs at a time as there are
+/// processors.
 fn run_all(
     program: &Path,
     chosen: &[&Mutant],
@@ -111,10 +114,11 @@ fn run_all(
     let work = || -> Result<()> {
         while let Some(mutant) = take() {
             let started = Instant::now();
-            let found = look(program, mutant, &order(seen.get(&mutant.name).copied(), seeds))?;
+            let order = order(seen.get(&mutant.name).copied(), seeds);
+            let found = run_until_caught(program, mutant, &order)?;
             let seconds = started.elapsed().as_secs_f64();
             let (verdict, how) = match &found {
-                Some(it) => ("caught", it.told()),
+                Some(it) => ("caught", it.text()),
                 None => ("NOT CAUGHT", String::new()),
             };
             println!("{:40} {verdict:10} {seconds:6.1} s  {how}", mutant.name);
@@ -136,14 +140,14 @@ fn run_all(
 }
 
 impl Catch {
-    fn told(&self) -> String {
+    fn text(&self) -> String {
         let seed = self.seed.map_or_else(String::new, |seed| format!("seed {seed}: "));
         format!("{seed}{}", self.how)
     }
 }
 
-/// The seeds of one process after the other: first the one that showed the bug last, then those that
-/// showed other faults.
+/// Returns the seeds of one process after the other: the one that last showed the bug, those that
+/// showed other faults, then all others.
 fn order(last: Option<u64>, seeds: &Range<u64>) -> Vec<Range<u64>> {
     let is_run = |seed: &u64| seeds.contains(seed) || FOUND_SEEDS.contains(seed);
     let singly = last.filter(is_run).into_iter().chain(FOUND_SEEDS);
@@ -153,7 +157,11 @@ fn order(last: Option<u64>, seeds: &Range<u64>) -> Vec<Range<u64>> {
 }
 
 /// Runs one process after the other until one fails.
-fn look(program: &Path, mutant: &Mutant, parts: &[Range<u64>]) -> Result<Option<Catch>> {
+fn run_until_caught(
+    program: &Path,
+    mutant: &Mutant,
+    parts: &[Range<u64>],
+) -> Result<Option<Catch>> {
     for part in parts {
         let seeds = format!("{}..{}", part.start, part.end);
         let mut command = Command::new(program);
@@ -167,7 +175,8 @@ fn look(program: &Path, mutant: &Mutant, parts: &[Range<u64>]) -> Result<Option<
     Ok(None)
 }
 
-/// What a process says of a violation: a line of what, and a line with the command that repeats it.
+/// Reads a violation from the output: a line that describes it, and a line with the command that
+/// replays it.
 fn verdict(ended: &Ended, printed: &str, seeds: &str) -> Option<Catch> {
     const SHOWN_CHARS: usize = 110;
     match ended {
@@ -177,7 +186,7 @@ fn verdict(ended: &Ended, printed: &str, seeds: &str) -> Option<Catch> {
     }
     let mut lines = printed.lines().skip_while(|line| !line.starts_with("VIOLATION"));
     let Some(what) = lines.next() else {
-        return Some(Catch { seed: None, how: format!("ends in {seeds} without a word") });
+        return Some(Catch { seed: None, how: format!("ends in {seeds} without a message") });
     };
     let replay = lines.find_map(|line| line.split_once("--seed ")).map(|(_, rest)| rest);
     let seed = replay.and_then(|rest| rest.split(' ').next()?.parse().ok());
@@ -189,7 +198,7 @@ fn read(path: &Path) -> Result<Seen> {
         return Ok(Seen::new());
     }
     let text = std::fs::read_to_string(path).with_context(|| format!("reading {SEEN}"))?;
-    toml::from_str(&text).with_context(|| format!("{SEEN} is not a table of names and seeds"))
+    toml::from_str(&text).with_context(|| format!("{SEEN} must be a table of names and seeds"))
 }
 
 #[cfg(test)]
@@ -211,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_violation_tells_its_seed_and_silence_is_none() {
+    fn a_violation_names_its_seed_and_a_process_without_output_names_none() {
         let printed =
             "VIOLATION store 1 stops\n  cargo run -p stele-sim -- --seed 1017 --mode safety\n";
         let found = verdict(&Ended::Exited(false), printed, "1001..1026").unwrap();
@@ -219,7 +228,7 @@ mod tests {
         assert_eq!(verdict(&Ended::Exited(true), "25 seeds", "1001..1026"), None);
         for ended in [Ended::TimedOut, Ended::Exited(false)] {
             let found = verdict(&ended, "", "1001..1026").unwrap();
-            assert!(found.seed.is_none() && found.told().contains("1001..1026"));
+            assert!(found.seed.is_none() && found.text().contains("1001..1026"));
         }
     }
 }

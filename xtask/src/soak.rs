@@ -1,4 +1,4 @@
-//! Many seeds of the simulation.
+//! Long runs of the simulation over many seeds.
 
 use crate::process::run_shown;
 use crate::workspace::{Workspace, cargo};
@@ -8,28 +8,28 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The seeds that every change must pass.
+/// Seeds that every change must pass.
 pub const CI_SEEDS: Range<u64> = 1001..2001;
-/// Others that every change must pass: each showed a fault of the product or of a check once, or shows a
-/// deliberate bug that no seed of [`CI_SEEDS`] meets.
+/// Further seeds that every change must pass. Each once showed a fault of the product or of a
+/// check, or shows a deliberate bug that no seed of [`CI_SEEDS`] shows.
 pub const FOUND_SEEDS: [u64; 22] = [
     101_555, 104_150, 150_250, 150_310, 150_610, 151_210, 204_888, 205_794, 306_797, 306_856,
     413_061, 413_327, 418_772, 421_027, 423_126, 450_130, 511_890, 524_634, 548_504, 553_495,
     557_229, 593_937,
 ];
 
-/// What to run.
+/// Options of `cargo xtask soak`.
 #[derive(Debug)]
 pub struct Options {
-    /// Real hours.
+    /// Duration in real hours.
     pub hours: f64,
-    /// The first seed; one that no earlier run had, if not given.
+    /// First seed; by default one that no earlier run used.
     pub from: Option<u64>,
-    /// The unoptimised build.
+    /// Uses the development build.
     pub is_dev: bool,
 }
 
-/// Runs seeds in both modes until the time is over; fails if any ended in a violation.
+/// Runs seeds in both modes until the time is over; fails after a violation.
 pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let program = build(workspace, options.is_dev, false)?;
     let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -50,7 +50,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     }
 }
 
-/// Builds the simulation, on request with deliberate bugs inside.
+/// Builds the simulation, with deliberate bugs if `mutants` is set.
 pub fn build(workspace: &Workspace, is_dev: bool, mutants: bool) -> Result<PathBuf> {
     let mut command = Command::new(cargo());
     command.args(["build", "--quiet", "--package", "stele-sim"]).current_dir(&workspace.root);

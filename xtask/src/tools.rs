@@ -11,9 +11,9 @@ pub const PYTHON: &str = "python3.11";
 pub struct Tool {
     /// Name on PATH.
     pub program: &'static str,
-    /// Argument with which it exits without work.
+    /// Argument with which the program exits at once.
     probe: &'static str,
-    /// Command that installs it on Debian.
+    /// Command that installs the program on Debian.
     remedy: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! What `cargo metadata` knows about the workspace.
+//! The workspace as `cargo metadata` describes it.
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
@@ -6,38 +6,38 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Roots of programs that are workspaces of their own.
+/// Root files of programs that are separate workspaces.
 const APART: [&str; 1] = ["cluster-tests/tikv-rust/src/main.rs"];
 
-/// The workspace's packages, and where it lies.
+/// Packages of the workspace and its folders.
 #[derive(Debug, Deserialize)]
 pub struct Workspace {
     /// Folder of the workspace's Cargo.toml.
     #[serde(rename = "workspace_root")]
     pub root: PathBuf,
-    /// Where cargo puts what it builds.
+    /// Folder of build outputs.
     #[serde(rename = "target_directory")]
     pub target: PathBuf,
-    /// The members.
+    /// Members of the workspace.
     pub packages: Vec<Package>,
 }
 
 /// One member.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Package {
-    /// Its name.
+    /// Name of the package.
     pub name: String,
-    /// The licence it states.
+    /// Licence that the manifest states.
     pub license: Option<String>,
-    /// Its cargo features.
+    /// Cargo features by name.
     #[serde(default)]
     pub features: BTreeMap<String, Vec<String>>,
-    /// Its Cargo.toml.
+    /// Path of its Cargo.toml.
     pub manifest_path: PathBuf,
-    /// All that it depends on, of any kind.
+    /// Dependencies of all kinds.
     #[serde(default)]
     pub dependencies: Vec<Dependency>,
-    /// Its library, binaries, tests, benches, examples.
+    /// Libraries, binaries, tests, benches and examples.
     #[serde(default)]
     pub targets: Vec<Target>,
 }
@@ -45,21 +45,21 @@ pub struct Package {
 /// A dependency as declared.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Dependency {
-    /// The package depended on.
+    /// Name of the package that is depended on.
     pub name: String,
-    /// `None` for a normal one, else `dev` or `build`.
+    /// `None` for a normal dependency, else `dev` or `build`.
     pub kind: Option<String>,
 }
 
-/// One thing cargo builds from a package.
+/// One build target of a package.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Target {
-    /// Its root source file.
+    /// Root source file.
     pub src_path: PathBuf,
 }
 
 impl Workspace {
-    /// Asks cargo.
+    /// Runs `cargo metadata` and reads its output.
     pub fn load() -> Result<Self> {
         let output = Command::new(cargo())
             .args(["metadata", "--format-version", "1", "--no-deps"])
@@ -73,7 +73,7 @@ impl Workspace {
         serde_json::from_slice(&output.stdout).context("reading cargo metadata")
     }
 
-    /// Root source files of all targets, from the workspace's root, with `/`.
+    /// Returns the root source files of all targets, as paths from the workspace's root with `/`.
     pub fn roots(&self) -> Vec<String> {
         let targets = self.packages.iter().flat_map(|package| &package.targets);
         let below_root = targets.filter_map(|target| target.src_path.strip_prefix(&self.root).ok());
@@ -82,7 +82,7 @@ impl Workspace {
     }
 }
 
-/// The cargo that runs this program.
+/// Returns the path of the cargo that runs this program.
 pub fn cargo() -> String {
     std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned())
 }

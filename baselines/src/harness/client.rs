@@ -1,4 +1,4 @@
-//! One client in a closed loop: one request under way, through the leader.
+//! Client in a closed loop: one pending request, through the leader.
 
 use super::cluster::{Cluster, DATA};
 use anyhow::{Context, Result, anyhow, bail};
@@ -8,12 +8,12 @@ use stele_storage::{EngineView, Pair, ScanOptions, StorageEngine};
 use stele_types::{ColumnFamily, CommandBuilder, KeyRange};
 
 const FAMILY: ColumnFamily = ColumnFamily::Default;
-/// Of a command with one pair, beside key and value.
+/// Overhead of a command with one pair, besides key and value.
 const OVERHEAD_BYTES: usize = 64;
-/// A scan gives as many pairs as it is asked for.
+/// Byte limit of a scan, high enough that only the number of pairs limits it.
 const SCAN_BYTES_MAX: usize = 1 << 30;
 
-/// See the module.
+/// Client of a cluster.
 pub struct Client<'a, E: StorageEngine> {
     cluster: &'a Cluster<E>,
     slot: usize,
@@ -26,7 +26,7 @@ where
     E::View: 'static,
     E::Ingest: 'static,
 {
-    /// The client of that number, below those the cluster was started for.
+    /// Creates the client with this number, which must be below the cluster's limit.
     pub fn new(cluster: &'a Cluster<E>, slot: usize) -> Self {
         Self { cluster, slot, requests: 0 }
     }
@@ -39,13 +39,13 @@ where
         let id = self.cluster.slots.id(self.slot, self.requests);
         self.requests += 1;
         self.cluster.inbox.push([make(id)]);
-        match self.cluster.slots.wait(self.slot, id).map_err(|why| anyhow!(why))? {
+        match self.cluster.slots.wait(self.slot, id).map_err(|reason| anyhow!(reason))? {
             Reply::Refused(refusal) => bail!("refused: {refusal:?}"),
             reply => Ok(reply),
         }
     }
 
-    /// Sets a key; on a quorum's disks, and applied by the leader, when it returns.
+    /// Puts a key. Returns when a quorum has it durably and the leader has applied it.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let mut command = CommandBuilder::with_capacity(key.len() + value.len() + OVERHEAD_BYTES);
         command.put(&FAMILY.engine_key(key), value, 0)?;
@@ -55,10 +55,10 @@ where
         Ok(())
     }
 
-    /// A linearizable view: by the lease, or else by asking the leader's loop.
+    /// Returns a linearizable view: by the lease, or else by a request to the leader's loop.
     fn view(&mut self) -> Result<E::View> {
         let cluster = self.cluster;
-        let reader = cluster.readers.get(DATA).context("the region is gone")?;
+        let reader = cluster.readers.get(DATA).context("the region does not exist")?;
         if let Some(lease) = reader.lease(cluster.clock.monotonic_nanos()) {
             let view = cluster.engine.view()?;
             if reader.is_still_valid(lease, cluster.clock.monotonic_nanos()) {
@@ -69,13 +69,13 @@ where
         Ok(cluster.engine.view()?)
     }
 
-    /// The value under a key.
+    /// Returns the value of a key.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Bytes>> {
         let found = self.view()?.get(&FAMILY.engine_key(key))?;
         Ok(found.map(|pair| pair.value))
     }
 
-    /// Up to `limit` pairs from `start` on.
+    /// Returns up to `limit` pairs from `start` on.
     pub fn scan(&mut self, start: &[u8], limit: usize) -> Result<Vec<Pair>> {
         let range = FAMILY.engine_range(&KeyRange::new(start.to_vec(), Bytes::new()));
         let options = ScanOptions { bytes_max: SCAN_BYTES_MAX, ..ScanOptions::new(range, limit) };

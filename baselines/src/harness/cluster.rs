@@ -1,4 +1,4 @@
-//! The stores of a group, and their threads.
+//! Stores of a group, and their threads.
 
 use super::inbox::Inbox;
 use super::slots::Slots;
@@ -17,14 +17,14 @@ use stele_types::{
 use stele_vfs::SystemClock;
 
 const CLUSTER: ClusterId = ClusterId(5);
-/// All user keys.
+/// Region of all user keys.
 pub(super) const DATA: RegionId = RegionId(2);
-/// Who is asked to campaign.
+/// Store that campaigns first.
 const FIRST: StoreId = StoreId(1);
 const ELECTED_WITHIN: Duration = Duration::from_secs(30);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const CHECK_EVERY: Duration = Duration::from_millis(20);
 
-/// A running group.
+/// Running group of stores.
 pub struct Cluster<E: StorageEngine> {
     pub(super) engine: Arc<E>,
     pub(super) readers: Arc<Readers>,
@@ -53,8 +53,9 @@ where
     E::View: 'static,
     E::Ingest: 'static,
 {
-    /// Starts a group on these engines, one a store, new or as an earlier life left them. At most
-    /// `clients` clients use it. Elections begin after `election_ticks` of silence, or twice as many.
+    /// Starts a group on these engines, one for each store, new or reopened. At most `clients`
+    /// clients use it. Elections start after `election_ticks` to twice as many ticks without a
+    /// leader.
     pub fn start(engines: Vec<E>, clients: usize, election_ticks: u64) -> Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let engines: Vec<Arc<E>> = engines.into_iter().map(Arc::new).collect();
@@ -70,7 +71,7 @@ where
             let core = open_core(engine, id, region, election_ticks, &*clock)?;
             all_readers.push(core.readers());
             let wants_checkpoint = Arc::new(AtomicBool::new(false));
-            let turn = StoreLoop {
+            let store_loop = StoreLoop {
                 core,
                 engine: engine.clone(),
                 inbox: inbox.clone(),
@@ -81,30 +82,30 @@ where
             };
             let failed = slots.clone();
             threads.push(spawn(format!("store-{id}"), move || {
-                if let Err(error) = turn.run() {
-                    failed.fail(format!("store {id} ended: {error}"));
+                if let Err(error) = store_loop.run() {
+                    failed.fail(format!("store {id} stopped: {error}"));
                 }
             })?);
             let (engine, running, failed) = (engine.clone(), running.clone(), slots.clone());
             threads.push(spawn(format!("maintain-{id}"), move || {
                 if let Err(error) = maintain(&*engine, &running, &wants_checkpoint) {
-                    failed.fail(format!("maintenance of store {id} ended: {error}"));
+                    failed.fail(format!("maintenance of store {id} stopped: {error}"));
                 }
             })?);
         }
         let leader = elect(&all_readers, &inboxes, &slots)?;
-        let inbox = inboxes.values().nth(leader).context("no store leads")?.clone();
-        let engine = engines.into_iter().nth(leader).context("no store leads")?;
-        let readers = all_readers.into_iter().nth(leader).context("no store leads")?;
+        let inbox = inboxes.values().nth(leader).context("no store is leader")?.clone();
+        let engine = engines.into_iter().nth(leader).context("no store is leader")?;
+        let readers = all_readers.into_iter().nth(leader).context("no store is leader")?;
         Ok(Self { engine, readers, inbox, slots, clock, inboxes, running, threads })
     }
 
-    /// The leader's engine.
+    /// Returns the leader's engine.
     pub fn engine(&self) -> &Arc<E> {
         &self.engine
     }
 
-    /// Ends the threads; the engines go with the last of them, as in a crash.
+    /// Stops the threads and drops the engines without closing them, as in a crash.
     pub fn stop(self) -> Result<()> {
         self.running.store(false, Ordering::Release);
         self.inboxes.values().for_each(|inbox| inbox.stop());
@@ -112,13 +113,13 @@ where
             thread.join().map_err(|_| anyhow!("a store's thread panicked"))?;
         }
         match self.slots.failure() {
-            Some(why) => bail!(why),
+            Some(reason) => bail!(reason),
             None => Ok(()),
         }
     }
 }
 
-/// Lets the first store campaign until some store leads: which in their order.
+/// Lets the first store campaign until a store leads. Returns the position of the leader.
 fn elect<E: StorageEngine>(
     readers: &[Arc<Readers>],
     inboxes: &BTreeMap<StoreId, Arc<Inbox<E>>>,
@@ -131,18 +132,18 @@ fn elect<E: StorageEngine>(
         if let Some(leader) = readers.iter().position(leads) {
             return Ok(leader);
         }
-        if let Some(why) = slots.failure() {
-            bail!(why);
+        if let Some(reason) = slots.failure() {
+            bail!(reason);
         }
         if Instant::now() > deadline {
             bail!("no leader within {ELECTED_WITHIN:?}");
         }
         if let Some(inbox) = inboxes.get(&FIRST) {
-            // Nobody waits for the answer.
+            // The reply is ignored.
             let id = RequestId(u64::MAX);
             inbox.push([Input::Admin(AdminCall { id, header, call: Admin::Campaign })]);
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(CHECK_EVERY);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What waits for a store's loop.
+//! Inputs that wait for a store's loop.
 
 use parking_lot::{Condvar, Mutex};
 use std::time::Duration;
@@ -10,8 +10,8 @@ struct State<E: StorageEngine> {
     stopped: bool,
 }
 
-/// Bounded by what its senders have under way: requests of clients that wait for their answers, and
-/// messages within Raft's window.
+/// Queue of inputs. It is bounded by its senders: clients wait for their replies, and messages are
+/// within Raft's window.
 pub struct Inbox<E: StorageEngine> {
     state: Mutex<State<E>>,
     filled: Condvar,
@@ -34,8 +34,8 @@ impl<E: StorageEngine> Inbox<E> {
         }
     }
 
-    /// Moves everything that waits to `into`, after waiting `at_most` for something to come; false
-    /// when stopped and empty.
+    /// Moves all queued inputs to `into`, after waiting up to `at_most` for one. Returns false if
+    /// stopped and empty.
     pub fn take(&self, into: &mut Vec<Input<E>>, at_most: Option<Duration>) -> bool {
         let mut state = self.state.lock();
         if state.inputs.is_empty() && !state.stopped {
@@ -51,7 +51,7 @@ impl<E: StorageEngine> Inbox<E> {
         !state.stopped || !into.is_empty()
     }
 
-    /// What waits is still taken.
+    /// Stops the queue; queued inputs are still delivered.
     pub fn stop(&self) {
         self.state.lock().stopped = true;
         self.filled.notify_all();

@@ -1,6 +1,7 @@
-//! Replicas of one Raft group in one process, on the product's consensus core and any engine: a
-//! thread and a directory for each store, real disks, the real clock. Messages are handed over in
-//! memory. The loop is the one of `stele-server` (`store/turn.rs`), for every engine the same.
+//! Replicas of one Raft group in one process, on the product's consensus core and any engine: one
+//! thread and one directory for each store, real disks, the real clock. Messages are passed in
+//! memory. The loop follows that of `stele-server` (`store/store_loop.rs`), and is the same for
+//! every engine.
 
 mod client;
 mod cluster;

@@ -1,11 +1,11 @@
-//! Where clients wait for answers: one place for each, for each has one request under way.
+//! Reply slots of clients: one for each, because a client has one pending request.
 
 use parking_lot::{Condvar, Mutex};
 use std::time::Duration;
 use stele_raftstore::{Reply, RequestId};
 
-/// How often a client that waits looks whether anybody is left to answer.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Interval at which a waiting client checks for failed stores.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct Slot {
@@ -24,7 +24,7 @@ impl Slots {
         Self { slots, failed: Mutex::new(None) }
     }
 
-    /// The number of a client's request.
+    /// Returns the id of a client's request.
     pub fn id(&self, slot: usize, request: u64) -> RequestId {
         RequestId(request * self.slots.len() as u64 + slot as u64)
     }
@@ -37,31 +37,33 @@ impl Slots {
         }
     }
 
-    /// A store's loop ended: nobody will answer.
-    pub fn fail(&self, why: String) {
-        self.failed.lock().get_or_insert(why);
+    /// Records that a store's loop stopped: no further replies come.
+    pub fn fail(&self, reason: String) {
+        self.failed.lock().get_or_insert(reason);
         for slot in &self.slots {
             slot.filled.notify_all();
         }
     }
 
-    /// Why there are no answers any more, if so.
+    /// Returns the error that stopped a store, if any.
     pub fn failure(&self) -> Option<String> {
         self.failed.lock().clone()
     }
 
-    /// The answer to this request, or why there is none.
+    /// Waits for the reply to a request. Fails if a store stopped.
     pub fn wait(&self, slot: usize, id: RequestId) -> Result<Reply, String> {
-        let Some(slot) = self.slots.get(slot) else { return Err("no such client".into()) };
+        let Some(slot) = self.slots.get(slot) else {
+            return Err("the client number is too high".into());
+        };
         let mut reply = slot.reply.lock();
         loop {
             if let Some((_, reply)) = reply.take_if(|(answered, _)| *answered == id) {
                 return Ok(reply);
             }
-            if let Some(why) = self.failure() {
-                return Err(why);
+            if let Some(reason) = self.failure() {
+                return Err(reason);
             }
-            slot.filled.wait_for(&mut reply, LOOK_EVERY);
+            slot.filled.wait_for(&mut reply, CHECK_EVERY);
         }
     }
 }

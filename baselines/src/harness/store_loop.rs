@@ -1,5 +1,5 @@
-//! The loop of one store: step everything that waits, let messages leave, one write and one sync,
-//! apply and answer. What arrives meanwhile waits for the next turn: that is the group commit.
+//! Loop of one store: step all queued inputs, send messages, one write and one sync, apply and
+//! reply. Inputs that arrive meanwhile wait for the next iteration, which gives group commit.
 
 use super::inbox::Inbox;
 use super::slots::Slots;
@@ -11,16 +11,16 @@ use stele_raftstore::{Append, Input, Now, Outputs, RaftStore};
 use stele_storage::StorageEngine;
 use stele_types::{Clock, Error, Result, StoreId};
 
-/// As the product's maintenance (`stele-server`, `store/maintain.rs`).
+/// Slice size of the product's maintenance (`stele-server`, `store/maintain.rs`).
 const SLICE_BYTES: u64 = 1 << 20;
-const IDLE_SLEEP: Duration = Duration::from_millis(5);
-const IDLE_SLEEP_MAX: Duration = Duration::from_millis(160);
+const IDLE_PAUSE: Duration = Duration::from_millis(5);
+const IDLE_PAUSE_MAX: Duration = Duration::from_millis(160);
 
 pub struct StoreLoop<E: StorageEngine> {
     pub core: RaftStore<E>,
     pub engine: Arc<E>,
     pub inbox: Arc<Inbox<E>>,
-    /// Of all stores.
+    /// Inboxes of all stores.
     pub inboxes: Arc<BTreeMap<StoreId, Arc<Inbox<E>>>>,
     pub slots: Arc<Slots>,
     pub clock: Arc<dyn Clock>,
@@ -28,7 +28,7 @@ pub struct StoreLoop<E: StorageEngine> {
 }
 
 impl<E: StorageEngine> StoreLoop<E> {
-    /// Runs until stopped.
+    /// Runs until the inbox is stopped.
     pub fn run(mut self) -> Result<()> {
         let mut inputs = Vec::new();
         let mut append = None;
@@ -36,7 +36,7 @@ impl<E: StorageEngine> StoreLoop<E> {
         loop {
             let next = self.dispatch(outputs)?;
             append = append.or(next);
-            let wait = if append.is_some() { Some(Duration::ZERO) } else { self.sleep() };
+            let wait = if append.is_some() { Some(Duration::ZERO) } else { self.time_to_tick() };
             if !self.inbox.take(&mut inputs, wait) && append.is_none() {
                 return Ok(());
             }
@@ -49,7 +49,7 @@ impl<E: StorageEngine> StoreLoop<E> {
         }
     }
 
-    /// Messages leave before the write starts: followers persist while this store does.
+    /// Sends messages before the write starts: followers persist at the same time as this store.
     fn dispatch(&self, outputs: Outputs<E>) -> Result<Option<Append>> {
         for message in outputs.messages {
             if let Some(inbox) = self.inboxes.get(&message.to_store) {
@@ -68,7 +68,7 @@ impl<E: StorageEngine> StoreLoop<E> {
         Ok(outputs.append)
     }
 
-    fn sleep(&self) -> Option<Duration> {
+    fn time_to_tick(&self) -> Option<Duration> {
         let next = self.core.next_tick_nanos()?;
         Some(Duration::from_nanos(next.saturating_sub(self.clock.monotonic_nanos())))
     }
@@ -78,13 +78,13 @@ pub fn now(clock: &dyn Clock) -> Now {
     Now { monotonic_nanos: clock.monotonic_nanos(), unix_seconds: clock.unix_seconds() }
 }
 
-/// Background work of one store, in slices, until `running` is false.
+/// Runs a store's background work in slices until `running` is false.
 pub fn maintain<E: StorageEngine>(
     engine: &E,
     running: &AtomicBool,
     wants_checkpoint: &AtomicBool,
 ) -> Result<()> {
-    let mut sleep = IDLE_SLEEP;
+    let mut pause = IDLE_PAUSE;
     while running.load(Ordering::Acquire) {
         if wants_checkpoint.load(Ordering::Acquire) {
             engine.checkpoint()?;
@@ -92,11 +92,11 @@ pub fn maintain<E: StorageEngine>(
         }
         let done = engine.maintain(SLICE_BYTES)?;
         if done.more && done.bytes > 0 {
-            sleep = IDLE_SLEEP;
+            pause = IDLE_PAUSE;
             continue;
         }
-        std::thread::sleep(sleep);
-        sleep = (sleep * 2).min(IDLE_SLEEP_MAX);
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(IDLE_PAUSE_MAX);
     }
     Ok(())
 }

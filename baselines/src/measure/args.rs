@@ -1,4 +1,4 @@
-//! Settings from the command line.
+//! Settings of the command line.
 
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
@@ -22,14 +22,14 @@ const VALUES: [&str; 14] = [
     "dir",
 ];
 
-/// `--name value` pairs and `--switch`es.
+/// Parsed `--name value` pairs and `--switch`es.
 #[derive(Clone, Debug, Default)]
 pub struct Args {
     values: BTreeMap<String, String>,
 }
 
 impl Args {
-    /// Reads all of `arguments`; an unknown name fails.
+    /// Parses `arguments`. Fails for an unknown name.
     pub fn parse(arguments: &[String]) -> Result<Self> {
         let mut values = BTreeMap::new();
         let mut rest = arguments.iter();
@@ -47,24 +47,24 @@ impl Args {
         Ok(Self { values })
     }
 
-    /// As text, if stated.
+    /// Returns the text of a setting, if given.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.values.get(name).map(String::as_str)
     }
 
-    /// Whether only the smallest run is wanted, to see that it works.
+    /// Returns true if only the smallest run is wanted, as a test.
     pub fn quick(&self) -> bool {
         self.values.contains_key("quick")
     }
 
-    /// A size or number: stated, or `quick`, or `usual`.
+    /// Returns a size or number: the given one, or `quick` in a quick run, or `usual`.
     pub fn number(&self, name: &str, usual: u64, quick: u64) -> Result<u64> {
         let fallback = if self.quick() { quick } else { usual };
         let stated = self.text(name).map(parse_bytes).transpose();
         Ok(stated.with_context(|| format!("--{name}"))?.unwrap_or(fallback))
     }
 
-    /// The settings again, for a child process, without those named.
+    /// Returns the settings for a child process, except those named in `without`.
     pub fn again(&self, without: &[&str]) -> Vec<String> {
         let kept = self.values.iter().filter(|(name, _)| !without.contains(&name.as_str()));
         kept.flat_map(|(name, value)| {

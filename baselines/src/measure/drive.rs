@@ -1,4 +1,4 @@
-//! Closed loops: so many clients, each with one operation under way.
+//! Closed loops: clients with one pending operation each.
 
 use super::machine::{cpu_seconds, written_bytes};
 use crate::harness::{Client, Cluster};
@@ -12,22 +12,22 @@ use stele_types::Prng;
 
 const NANOS_MAX: u64 = 600_000_000_000;
 const DIGITS: u8 = 3;
-/// How fine the curve is.
+/// Resolution of the throughput curve.
 const SLICE_MS: u128 = 100;
 const STACK_BYTES: usize = 256 << 10;
 
-/// What came of some operations.
+/// Measurements of some operations.
 pub struct Outcome {
     pub ops: u64,
     pub seconds: f64,
     pub cpu_seconds: f64,
     pub written_bytes: u64,
     pub nanos: Histogram<u64>,
-    /// Operations that ended in each 100 ms since the beginning.
+    /// Operations completed in each 100 ms since the start.
     pub per_100_ms: Vec<u64>,
 }
 
-/// What one client did.
+/// Measurements of one client.
 struct Done {
     nanos: Histogram<u64>,
     slices: Vec<u64>,
@@ -38,7 +38,7 @@ impl Done {
         Ok(Self { nanos: Histogram::new_with_max(NANOS_MAX, DIGITS)?, slices: Vec::new() })
     }
 
-    /// Counts an operation that began and ended so long after the beginning of all.
+    /// Counts an operation; times are relative to the common start.
     fn record(&mut self, began: Duration, ended: Duration) {
         self.nanos.saturating_record((ended - began).as_nanos() as u64);
         let slice = (ended.as_millis() / SLICE_MS) as usize;
@@ -58,8 +58,8 @@ impl Done {
     }
 }
 
-/// Makes `ops` operations by `clients` clients; ends early when one fails. A step gets the client, the
-/// operation's number and choices that follow from it.
+/// Runs `ops` operations with `clients` clients; stops early if one fails. A step gets the client,
+/// the operation's number, and a random stream that follows from it.
 pub fn closed_loops<E>(
     cluster: &Cluster<E>,
     clients: usize,

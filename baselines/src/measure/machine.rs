@@ -1,42 +1,43 @@
-//! What the system counts about this process, and its page cache.
+//! Counters of the operating system for this process, and its page cache.
 
 use anyhow::{Context, Result};
 use std::fs::{self, File};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// `/proc` counts processor time in these.
+/// Unit of processor time in `/proc`.
 const TICKS_PER_S: f64 = 100.0;
-/// Fields of `/proc/self/stat` after the name, which may hold spaces: user and system time.
+/// Positions of user and system time in `/proc/self/stat`, counted after the name, which may hold
+/// spaces.
 const USER_AND_SYSTEM: [usize; 2] = [11, 12];
 
-/// Bytes this process has caused to be sent to the storage layer: past the page cache at once,
-/// through it when a page becomes dirty.
+/// Returns the bytes that this process sent to the storage layer. Direct writes count immediately,
+/// others when a page becomes dirty.
 pub fn written_bytes() -> Result<u64> {
     let text = fs::read_to_string("/proc/self/io")?;
     let line = text.lines().find_map(|line| line.strip_prefix("write_bytes:"));
-    Ok(line.context("/proc/self/io has no write_bytes")?.trim().parse()?)
+    Ok(line.context("/proc/self/io has no field write_bytes")?.trim().parse()?)
 }
 
-/// Processor time of this process.
+/// Returns the processor time of this process.
 pub fn cpu_seconds() -> Result<f64> {
     let text = fs::read_to_string("/proc/self/stat")?;
-    let (_, rest) = text.rsplit_once(')').context("/proc/self/stat has no name")?;
+    let (_, rest) = text.rsplit_once(')').context("/proc/self/stat has no process name")?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
     let mut ticks = 0.0;
     for field in USER_AND_SYSTEM {
-        ticks += fields.get(field).context("/proc/self/stat is short")?.parse::<f64>()?;
+        ticks += fields.get(field).context("/proc/self/stat has too few fields")?.parse::<f64>()?;
     }
     Ok(ticks / TICKS_PER_S)
 }
 
-/// Waits until nothing was written for `rest`: flushes and compactions have come to rest.
-pub fn settle(rest: Duration) -> Result<()> {
+/// Waits until nothing was written for `idle`: flushes and compactions have finished.
+pub fn settle(idle: Duration) -> Result<()> {
     const AT_MOST: Duration = Duration::from_secs(60);
     const LOOK_EVERY: Duration = Duration::from_millis(50);
     let started = Instant::now();
     let (mut last, mut since) = (written_bytes()?, Instant::now());
-    while since.elapsed() < rest && started.elapsed() < AT_MOST {
+    while since.elapsed() < idle && started.elapsed() < AT_MOST {
         std::thread::sleep(LOOK_EVERY);
         let written = written_bytes()?;
         if written != last {
@@ -46,7 +47,7 @@ pub fn settle(rest: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Writes back and forgets the cached pages of every file below `folder`, as if after a restart.
+/// Writes back and drops the cached pages of every file below `folder`, as after a restart.
 pub fn forget_cached(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();

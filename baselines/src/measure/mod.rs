@@ -1,4 +1,4 @@
-//! Measurements of the systems: loads, gets, scans, YCSB's workloads, and opening after a kill.
+//! Measurements of the systems: loads, gets, scans, YCSB workloads, and opening after a kill.
 
 mod args;
 mod drive;
@@ -18,28 +18,28 @@ use report::Report;
 use serde_json::json;
 use system::System;
 
-/// How the program is called.
+/// Usage text of the command line.
 pub const USAGE: &str = "usage: stele-baselines <phases> [settings]
 
-  phases: put, get, scan, scan-of-N (of N pairs), mix-P (P percent gets, the rest puts), ycsb (all six),
-          ycsb-a .. ycsb-f, or several between commas; or recovery.
-          Every run begins with a load, which is what `put` measures. The others begin with a cold
-          page cache, and may be named more than once (scan,scan-2): scans make an engine sort.
+  phases: put, get, scan, scan-of-N (of N pairs), mix-P (P percent gets, the others puts), ycsb (all six),
+          ycsb-a .. ycsb-f, or several separated by commas; or recovery.
+          Every run starts with a load, which `put` measures. Other phases start with a cold page
+          cache, and may be named more than once (scan,scan-2): scans cause an engine to sort.
 
   --systems original,original-sync,pasv,lsm-raft,dwisckey,nezha-nogc,nezha,stele
                     (those on RocksDB with the feature `rocksdb`; default: all but original-sync)
-  --value 16K       bytes of a value           --bytes 256M    bytes of values that are loaded
+  --value 16K       bytes of a value           --bytes 256M    bytes of loaded values
   --clients 64      closed loops               --ops N         gets, or operations of a workload
   --scan-length 100 pairs of a scan            --scans N       scans
-  --rounds 3        of all systems in turn     --stores 3      replicas
-  --sort-threshold  bytes at which `nezha` sorts (default: two fifths of --bytes)
+  --rounds 3        for each system     --stores 3      replicas
+  --sort-threshold  unsorted bytes at which `nezha` sorts (default: two fifths of --bytes)
   --buffers 64M     memtables and table files; caches in proportion
   --cgroup DIR --page-cache BYTES
-                    gives each replica's machine so much page cache by the memory cgroup (version 1) in
-                    which this runs: all of it for a load, the leader's for the rest
-  --dir DIR         where the stores go        --quick         the smallest run";
+                    page cache of each replica's machine, limited by the memory cgroup (version 1) that
+                    contains this process: for all replicas in a load, then for the leader
+  --dir DIR         directory of the stores      --quick         the smallest run";
 
-/// Runs what the command line asks for.
+/// Runs the measurements that the command line requests.
 pub fn run(arguments: &[String]) -> Result<()> {
     let Some((what, rest)) = arguments.split_first() else { bail!("{USAGE}") };
     let args = Args::parse(rest).with_context(|| USAGE)?;

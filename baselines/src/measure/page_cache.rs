@@ -1,6 +1,6 @@
-//! A page cache of a given size for this process, by a memory cgroup of version 1: its limit follows the
-//! memory that is not page cache, in which designs differ. What grows until the limit follows takes from
-//! the page cache.
+//! Page cache of a fixed size for this process, by a memory cgroup of version 1. Its limit follows
+//! the memory that is not page cache, which differs between designs. Memory that grows before the
+//! limit follows is taken from the page cache.
 
 use anyhow::{Context, Result, anyhow};
 use std::fs;
@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The kernel's files in the cgroup's folder.
+/// Files of the kernel in the cgroup's folder.
 const LIMIT: &str = "memory.limit_in_bytes";
 const USED: &str = "memory.usage_in_bytes";
 const STATISTICS: &str = "memory.stat";
 const NO_LIMIT: &str = "-1";
 const FOLLOWS_EVERY: Duration = Duration::from_millis(5);
-/// The limit stays for less.
+/// Smallest change of the limit.
 const STEP_BYTES: u64 = 2 << 20;
 
-/// While it lives, the limit holds.
+/// Enforced limit; it is adjusted until this is dropped.
 pub struct PageCache {
     bytes: Arc<AtomicU64>,
     running: Arc<AtomicBool>,
@@ -27,10 +27,10 @@ pub struct PageCache {
 }
 
 impl PageCache {
-    /// Limits the cgroup in `folder`, in which this process is.
+    /// Limits the cgroup in `folder`, which must contain this process.
     pub fn limit(folder: PathBuf, bytes: u64) -> Result<Self> {
         let file = folder.join(LIMIT);
-        // Fails here if it will later.
+        // Reports missing permissions early.
         fs::write(&file, NO_LIMIT).with_context(|| format!("writing {}", file.display()))?;
         wanted(&folder, bytes)?;
         let (bytes, running) = (Arc::new(AtomicU64::new(bytes)), Arc::new(AtomicBool::new(true)));
@@ -39,7 +39,7 @@ impl PageCache {
         let follow = move || {
             while goes_on.load(Ordering::Acquire) {
                 let limit = wanted(&folder, of.load(Ordering::Acquire)).unwrap_or(last);
-                // A lower limit may be refused while pages are written back; it is tried again.
+                // A lower limit may be refused during writeback; it is tried again.
                 if limit.abs_diff(last) >= STEP_BYTES && fs::write(&file, limit.to_string()).is_ok()
                 {
                     last = limit;
@@ -51,15 +51,15 @@ impl PageCache {
         Ok(Self { bytes, running, thread: Some(thread) })
     }
 
-    /// Changes the size.
+    /// Changes the size of the page cache.
     pub fn resize(&self, bytes: u64) {
         self.bytes.store(bytes, Ordering::Release);
     }
 
-    /// Ends it; the limit stays as it is.
+    /// Stops adjusting; the limit stays as it is.
     pub fn end(mut self) -> Result<()> {
         self.running.store(false, Ordering::Release);
-        let thread = self.thread.take().context("it has ended")?;
+        let thread = self.thread.take().context("the page cache limit has already ended")?;
         thread.join().map_err(|_| anyhow!("the thread that limits the page cache panicked"))
     }
 }
@@ -74,7 +74,7 @@ fn wanted(folder: &Path, page_cache_bytes: u64) -> Result<u64> {
     let used: u64 = fs::read_to_string(folder.join(USED))?.trim().parse()?;
     let text = fs::read_to_string(folder.join(STATISTICS))?;
     let cache = text.lines().find_map(|line| line.strip_prefix("cache "));
-    let cache: u64 = cache.context("memory.stat has no cache")?.trim().parse()?;
+    let cache: u64 = cache.context("memory.stat has no field cache")?.trim().parse()?;
     Ok(used.saturating_sub(cache) + page_cache_bytes)
 }
 

@@ -1,4 +1,4 @@
-//! What is measured on a group, one phase after the other on the same data.
+//! Phases of a measurement, one after the other on the same data.
 
 use super::args::Args;
 use super::drive::{Outcome, closed_loops};
@@ -17,29 +17,29 @@ use stele_types::Prng;
 /// Longest scan of YCSB's workload E.
 const YCSB_SCAN_MAX: u64 = 100;
 
-/// A leader that waits for its disk keeps its place for as many ticks of 50 ms. After its start a store
-/// votes for nobody for as long.
+/// Election timeout in ticks of 50 ms: a leader that waits for its disk stays leader for as long.
+/// After its start, a store grants no vote for as long.
 const ELECTION_TICKS: u64 = 40;
 const QUICK_ELECTION_TICKS: u64 = 10;
-const REST: Duration = Duration::from_secs(1);
-const QUICK_REST: Duration = Duration::from_millis(100);
+const IDLE: Duration = Duration::from_secs(1);
+const QUICK_IDLE: Duration = Duration::from_millis(100);
 
-/// One thing measured.
+/// One measured phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     Put,
     Get,
     Scan,
-    /// Of so many pairs.
+    /// Scan of this many pairs.
     ScanOf(u64),
-    /// So many percent gets, the rest puts.
+    /// Percentage of gets; the others are puts.
     Mix(u64),
     Ycsb(char),
 }
 
 impl Phase {
-    /// Phases between commas, in the order in which they are made: a load first, and YCSB's as its
-    /// authors have it, D and E last because they insert.
+    /// Parses phases separated by commas, in the order of execution. A load comes first. YCSB's
+    /// workloads follow their authors' order, with D and E last because they insert.
     pub fn parse(text: &str) -> Result<Vec<Self>> {
         const YCSB: [char; 6] = ['a', 'b', 'c', 'f', 'd', 'e'];
         let mut phases = Vec::new();
@@ -66,7 +66,7 @@ impl Phase {
             (Some(length), ..) if length > 0 => Ok(Self::ScanOf(length)),
             (_, Some(percent), _) if percent <= 100 => Ok(Self::Mix(percent)),
             (.., Some(workload)) if ycsb.contains(&workload) => Ok(Self::Ycsb(workload)),
-            _ => bail!("no phase `{text}`\n\n{}", super::USAGE),
+            _ => bail!("unknown phase `{text}`\n\n{}", super::USAGE),
         }
     }
 
@@ -82,7 +82,7 @@ impl Phase {
     }
 }
 
-/// How much of everything.
+/// Parameters of a measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub stores: u64,
@@ -95,11 +95,11 @@ pub struct Plan {
     pub rounds: usize,
     pub sort_threshold_bytes: u64,
     pub buffers_bytes: u64,
-    /// Of silence before an election.
+    /// Ticks without a leader before an election.
     pub election_ticks: u64,
-    /// How long nothing is written when a group has come to rest.
-    pub rest: Duration,
-    /// The page cache of each replica's machine, by the memory cgroup in that folder.
+    /// Time without writes after which a group counts as idle.
+    pub idle: Duration,
+    /// Folder of the memory cgroup, and bytes of page cache for each replica.
     pub page_cache: Option<(PathBuf, u64)>,
     pub dir: PathBuf,
     pub args: Args,
@@ -110,13 +110,13 @@ impl Plan {
         let value_bytes = args.number("value", 16 << 10, 4 << 10)?;
         let bytes = args.number("bytes", 256 << 20, 2 << 20)?;
         let keys = bytes / value_bytes.max(1);
-        ensure!(keys >= 100, "--bytes holds fewer than 100 values");
+        ensure!(keys >= 100, "--bytes is too small: it holds fewer than 100 values");
         let scan_length = args.number("scan-length", 100, 20)?;
         let dir = args.text("dir").map_or_else(std::env::temp_dir, PathBuf::from);
         let page_cache = match (args.text("cgroup"), args.text("page-cache")) {
             (Some(cgroup), Some(_)) => Some((cgroup.into(), args.number("page-cache", 0, 0)?)),
             (None, None) => None,
-            _ => bail!("--cgroup and --page-cache come together"),
+            _ => bail!("--cgroup and --page-cache must be given together"),
         };
         std::fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
         Ok(Self {
@@ -131,14 +131,14 @@ impl Plan {
             sort_threshold_bytes: args.number("sort-threshold", bytes / 5 * 2, bytes / 5 * 2)?,
             buffers_bytes: args.number("buffers", 64 << 20, 64 << 20)?,
             election_ticks: if args.quick() { QUICK_ELECTION_TICKS } else { ELECTION_TICKS },
-            rest: if args.quick() { QUICK_REST } else { REST },
+            idle: if args.quick() { QUICK_IDLE } else { IDLE },
             page_cache,
             dir,
             args: args.clone(),
         })
     }
 
-    /// Limits the page cache to that of so many replicas, if it is to be limited.
+    /// Limits the page cache to that of `replicas` replicas, if requested.
     pub fn limit_page_cache(&self, replicas: u64) -> Result<Option<PageCache>> {
         let Some((cgroup, bytes)) = &self.page_cache else { return Ok(None) };
         PageCache::limit(cgroup.clone(), replicas * bytes).map(Some)
@@ -149,15 +149,15 @@ impl Plan {
     }
 }
 
-/// A group under measurement.
+/// Group under measurement.
 pub struct Measured<'a, E: StorageEngine> {
     pub cluster: &'a Cluster<E>,
     pub plan: &'a Plan,
     pub dir: &'a Path,
     pub values: Values,
-    /// Keys there are.
+    /// Number of inserted keys.
     pub keys: AtomicU64,
-    /// Numbers of keys given out.
+    /// Number of the next key to insert.
     inserting: AtomicU64,
 }
 
@@ -183,12 +183,12 @@ where
         Ok(outcome)
     }
 
-    /// Loads, then measures the phases, from a cold page cache each.
+    /// Loads, then measures each phase with a cold page cache.
     pub fn phases(&self, phases: &[Phase]) -> Result<Vec<Value>> {
         let before = written_bytes()?;
         let cache = self.plan.limit_page_cache(self.plan.stores)?;
         let load = self.load()?;
-        settle(self.plan.rest)?;
+        settle(self.plan.idle)?;
         let mut lines = Vec::new();
         if phases.contains(&Phase::Put) {
             let mut line = self.line("put", &load);
@@ -199,7 +199,7 @@ where
             lines.push(line);
         }
         if let (Some(cache), Some((_, bytes))) = (&cache, &self.plan.page_cache) {
-            // The followers read nothing: what is left to them would be the leader's.
+            // Followers read nothing: the leader would get their share of the page cache.
             cache.resize(*bytes);
         }
         for (at, phase) in phases.iter().enumerate().filter(|(_, phase)| **phase != Phase::Put) {
@@ -217,7 +217,7 @@ where
                 Phase::Ycsb(workload) => self.ycsb(*workload)?,
             };
             lines.push(self.line(&format!("{}{again}", phase.name()), &outcome));
-            settle(self.plan.rest)?;
+            settle(self.plan.idle)?;
         }
         cache.map_or(Ok(()), PageCache::end)?;
         Ok(lines)
@@ -238,7 +238,7 @@ where
         })
     }
 
-    /// Any loaded key, each as likely.
+    /// Gets loaded keys, uniformly distributed.
     fn gets(&self) -> Result<Outcome> {
         let Plan { clients, ops, keys, .. } = *self.plan;
         closed_loops(self.cluster, clients, ops, |client, _, random| {
@@ -248,19 +248,19 @@ where
         })
     }
 
-    /// From any place on.
+    /// Scans from random keys.
     fn scans(&self, scans: u64, length: u64) -> Result<Outcome> {
         let length = length as usize;
         closed_loops(self.cluster, self.plan.clients, scans, |client, _, random| {
-            // So low that the keys after it suffice.
+            // Low enough that sufficient keys follow.
             let start = random.draw() / 100 * 80;
             let found = client.scan(&start.to_be_bytes(), length)?;
-            ensure!(found.len() == length, "a scan gave {} pairs", found.len());
+            ensure!(found.len() == length, "a scan returned {} pairs", found.len());
             Ok(())
         })
     }
 
-    /// Gets and puts of keys by Zipf's law.
+    /// Gets and puts keys with Zipf's distribution.
     fn mix(&self, reads_percent: u64) -> Result<Outcome> {
         let zipf = Zipf::new(self.plan.keys);
         closed_loops(self.cluster, self.plan.clients, self.plan.ops, |client, _, random| {
@@ -274,7 +274,7 @@ where
         })
     }
 
-    /// The workloads of Cooper et al. (SoCC 2010), as its authors parametrise them.
+    /// Runs a workload of Cooper et al. (SoCC 2010), with its authors' parameters.
     fn ycsb(&self, workload: char) -> Result<Outcome> {
         let Plan { clients, ops, .. } = *self.plan;
         let reads = match workload {
@@ -296,7 +296,7 @@ where
                     client.scan(&chosen(random), length)?;
                 }
                 ('d' | 'e', false) => {
-                    // Counted once it is there: the latest keys are read.
+                    // Counted after the insert, because the latest keys are read.
                     let number = self.inserting.fetch_add(1, Ordering::Relaxed);
                     client.put(&key(number), self.values.any(random))?;
                     self.keys.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Time to open after `kill -9` in the middle of a load, and what was acknowledged is there.
+//! Time to open after `kill -9` during a load, and a check of acknowledged writes.
 
 use super::args::Args;
 use super::drive::closed_loops;
@@ -16,33 +16,33 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use stele_storage::StorageEngine;
 
-/// The command of the process that is killed.
+/// Command of the child process that is killed.
 pub const CHILD: &str = "load-until-killed";
 const LOADED: &str = "loaded";
-/// How long it goes on writing after the load.
+/// Time of further writes after the load.
 const GOES_ON: Duration = Duration::from_millis(300);
-/// Keys looked up afterwards.
+/// Number of keys checked afterwards.
 const CHECKED: u64 = 1_000;
 
-/// Lets a child load `dir`, kills it, and opens what it left.
+/// Lets a child load `dir`, kills it, and opens the store again.
 pub fn measure(system: &System, plan: &Plan, dir: &Path) -> Result<Vec<Value>> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(CHILD).args(plan.args.again(&["systems", "dir"]));
     command.arg("--systems").arg(system.name).arg("--dir").arg(dir);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().context("starting the process to be killed")?;
+    let mut child = command.spawn().context("starting the child process")?;
     let output = child.stdout.take().context("the child has no output")?;
     let mut line = String::new();
     BufReader::new(output).read_line(&mut line)?;
     std::thread::sleep(GOES_ON);
     child.kill()?;
     child.wait()?;
-    ensure!(line.trim() == LOADED, "the process to be killed ended by itself");
+    ensure!(line.trim() == LOADED, "the child process ended before it was killed");
     forget_cached(dir)?;
     system.reopen(plan, dir)
 }
 
-/// The child's part.
+/// Runs the child process.
 pub fn serve(args: &Args) -> Result<()> {
     end_with_parent();
     let plan = Plan::from(args)?;
@@ -52,7 +52,7 @@ pub fn serve(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Who was to kill this process may be killed itself: its end of the standard input closes then.
+/// Ends this process when its parent ends, which closes standard input.
 fn end_with_parent() {
     std::thread::spawn(|| {
         let _ = std::io::stdin().read(&mut [0]);
@@ -60,7 +60,7 @@ fn end_with_parent() {
     });
 }
 
-/// Loads, says so, and puts the same keys again until killed.
+/// Loads, reports that, and puts the same keys again until killed.
 pub fn load_and_go_on<E>(cluster: &Cluster<E>, plan: &Plan) -> Result<()>
 where
     E: StorageEngine + 'static,
@@ -78,7 +78,7 @@ where
     Ok(())
 }
 
-/// Opens store by store, then lets the group serve a first get.
+/// Opens the stores one by one, and then measures the time to the first get.
 pub fn reopen<E>(
     plan: &Plan,
     dir: &Path,
@@ -110,7 +110,7 @@ where
     }
     cluster.stop()?;
     cache.map_or(Ok(()), PageCache::end)?;
-    ensure!(lost == 0, "{lost} acknowledged keys are gone");
+    ensure!(lost == 0, "{lost} acknowledged keys are lost");
     let open_ms = opened_ms.iter().sum::<f64>() / opened_ms.len().max(1) as f64;
     Ok(vec![json!({
         "phase": "recovery",

@@ -1,9 +1,10 @@
-//! One JSON line a measurement, and at the end medians and their ratios to the first system.
+//! One JSON line for each measurement, and a summary with medians and their ratios to the first
+//! system.
 
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Figures of which medians are shown, and whether more is better.
+/// Fields with medians in the summary; true if a higher value is better.
 const FIGURES: [(&str, bool); 8] = [
     ("ops_per_s", true),
     ("p50_us", false),
@@ -15,15 +16,15 @@ const FIGURES: [(&str, bool); 8] = [
     ("serving_ms", false),
 ];
 
-/// One system in one phase.
+/// Measurements of one system in one phase.
 struct Row {
     phase: String,
     system: String,
-    /// Of every round, by name.
+    /// Values of every round, by field.
     figures: BTreeMap<&'static str, Vec<f64>>,
 }
 
-/// Rows and systems in the order in which they came.
+/// Rows and systems in order of appearance.
 #[derive(Default)]
 pub struct Report {
     rows: Vec<Row>,
@@ -31,7 +32,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Prints the lines of one round of a system, and keeps them.
+    /// Prints and stores the lines of one round of a system.
     pub fn add(&mut self, system: &str, round: usize, lines: Vec<Value>) {
         if !self.systems.iter().any(|known| known == system) {
             self.systems.push(system.to_owned());
@@ -69,7 +70,8 @@ impl Report {
         }
     }
 
-    /// Medians over the rounds; `x`: how many times as good as the first system.
+    /// Prints the medians over the rounds; `x` is the factor by which a system is better than the
+    /// first.
     pub fn print_summary(&self) {
         let Some(first) = self.systems.first() else { return };
         let mut phases: Vec<&str> = Vec::new();
@@ -78,7 +80,7 @@ impl Report {
                 phases.push(&row.phase);
             }
         }
-        println!("medians; in brackets how many times as good as {first}");
+        println!("medians; in brackets the factor by which they are better than {first}");
         for phase in phases {
             for (figure, more_is_better) in FIGURES {
                 let Some(base) = self.median(phase, first, figure) else { continue };

@@ -1,4 +1,4 @@
-//! The systems by name.
+//! Systems by name.
 
 use super::args::Args;
 use super::phases::{Measured, Phase, Plan};
@@ -26,7 +26,7 @@ enum Kind {
     Rock(Box<rocks::Settings>),
 }
 
-/// What is done with a system's engines, whatever their type.
+/// Action on a system's engines, independent of their type.
 trait Use {
     type Out;
     fn with<E>(self, open: impl Fn(&Path) -> stele_types::Result<E>) -> Result<Self::Out>
@@ -36,12 +36,12 @@ trait Use {
         E::Ingest: 'static;
 }
 
-/// Where the stores of a group lie.
+/// Returns the directories of a group's stores.
 pub fn store_dirs(dir: &Path, stores: u64) -> Vec<PathBuf> {
     (1..=stores).map(|store| dir.join(format!("store-{store}"))).collect()
 }
 
-/// Opens a group, hands it to `f`, and stops it.
+/// Opens a group, passes it to `f`, and stops it.
 pub fn with_group<E, T>(
     plan: &Plan,
     dir: &Path,
@@ -138,7 +138,7 @@ impl System {
         rock.into_iter().chain(stele).collect()
     }
 
-    /// Those that the command line names.
+    /// Returns the systems named on the command line.
     pub fn chosen(args: &Args, plan: &Plan) -> Result<Vec<Self>> {
         let all = Self::all(plan);
         let Some(names) = args.text("systems") else {
@@ -147,12 +147,14 @@ impl System {
         let find = |name: &str| {
             let known: Vec<&str> = all.iter().map(|system| system.name).collect();
             let found = all.iter().find(|system| system.name == name).cloned();
-            found.with_context(|| format!("--systems: `{name}`; this build has {known:?}"))
+            found.with_context(|| {
+                format!("--systems: unknown system `{name}`; this build has {known:?}")
+            })
         };
         names.split(',').map(find).collect()
     }
 
-    /// Its engine's settings, for the report.
+    /// Returns the engine's settings for the report.
     pub fn settings(&self) -> String {
         match &self.kind {
             Kind::Stele(options) => format!("{options:?}"),
@@ -177,17 +179,17 @@ impl System {
         }
     }
 
-    /// Loads and measures on a new group.
+    /// Loads and measures a new group.
     pub fn measure(&self, plan: &Plan, phases: &[Phase], dir: &Path) -> Result<Vec<Value>> {
         self.with(Phases(plan, phases, dir))
     }
 
-    /// Loads a new group and goes on writing until killed.
+    /// Loads a new group and continues writing until killed.
     pub fn load(&self, plan: &Plan) -> Result<()> {
         self.with(Load(plan))
     }
 
-    /// Opens what a killed process left.
+    /// Opens the stores of a killed process.
     pub fn reopen(&self, plan: &Plan, dir: &Path) -> Result<Vec<Value>> {
         self.with(Reopen(plan, dir))
     }

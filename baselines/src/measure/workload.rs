@@ -1,20 +1,20 @@
-//! Keys, values and choices of keys, all from a seed.
+//! Keys, values and key choices, all from a seed.
 
 use stele_types::Prng;
 
-/// Bytes of every key.
+/// Length of every key.
 pub const KEY_BYTES: usize = 16;
-/// Values are cut out of this many random bytes, which nothing compresses.
+/// Size of the random bytes from which values are cut; they do not compress.
 const POOL_BYTES: usize = 4 << 20;
-/// The constant of the distribution that YCSB uses.
+/// Constant of YCSB's Zipf distribution.
 const ZIPF_THETA: f64 = 0.99;
 
-/// A bijection that scatters numbers.
+/// Maps numbers to scattered numbers, one to one.
 pub fn scatter(number: u64) -> u64 {
     Prng::new(number).draw()
 }
 
-/// The key with this number. Consecutive numbers give keys in random order; none comes twice.
+/// Returns the key of a number. Consecutive numbers give distinct keys in random order.
 pub fn key(number: u64) -> [u8; KEY_BYTES] {
     let mut key = [0; KEY_BYTES];
     let (high, low) = key.split_at_mut(KEY_BYTES / 2);
@@ -23,14 +23,14 @@ pub fn key(number: u64) -> [u8; KEY_BYTES] {
     key
 }
 
-/// Random bytes to cut values from.
+/// Random bytes from which values are cut.
 pub struct Values {
     pool: Vec<u8>,
     bytes: usize,
 }
 
 impl Values {
-    /// For values of `bytes`.
+    /// Creates the bytes for values of length `bytes`.
     pub fn new(bytes: usize) -> Self {
         let mut random = Prng::new(bytes as u64);
         let words = (POOL_BYTES + bytes).div_ceil(8);
@@ -38,7 +38,7 @@ impl Values {
         Self { pool, bytes }
     }
 
-    /// Some value.
+    /// Returns a random value.
     pub fn any(&self, random: &mut Prng) -> &[u8] {
         let from = random.below(POOL_BYTES as u64) as usize;
         self.pool.get(from..from + self.bytes).unwrap_or_default()
@@ -56,7 +56,7 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// Over ranks below `keys`.
+    /// Creates the distribution over ranks below `keys`.
     pub fn new(keys: u64) -> Self {
         let term = |rank: u64| (rank as f64).powf(-ZIPF_THETA);
         let zeta: f64 = (1..=keys).map(term).sum();
@@ -66,7 +66,7 @@ impl Zipf {
         Self { keys: n, zeta, alpha: 1.0 / (1.0 - ZIPF_THETA), eta }
     }
 
-    /// The rank of the next choice; 0 is the most frequent.
+    /// Draws a rank; 0 is the most frequent.
     pub fn rank(&self, random: &mut Prng) -> u64 {
         let unit = (random.draw() >> 11) as f64 / (1u64 << 53) as f64;
         let scaled = unit * self.zeta;
@@ -80,7 +80,7 @@ impl Zipf {
         rank.min(self.keys as u64 - 1)
     }
 
-    /// The number of the next key, ranks scattered over the keys.
+    /// Draws the number of a key; the ranks are scattered over the keys.
     pub fn scattered(&self, random: &mut Prng) -> u64 {
         scatter(self.rank(random)) % self.keys as u64
     }

@@ -1,9 +1,9 @@
-//! Changes of a database.
+//! Atomic batches of changes.
 
 use super::ffi;
 use std::ffi::c_char;
 
-/// Changes that are made together.
+/// Changes that are written atomically.
 pub struct Batch {
     pub(super) raw: *mut ffi::WriteBatch,
 }
@@ -15,13 +15,13 @@ impl Default for Batch {
 }
 
 impl Batch {
-    /// No change yet.
+    /// Creates an empty batch.
     pub fn new() -> Self {
         // SAFETY: freed in `drop`.
         Self { raw: unsafe { ffi::rocksdb_writebatch_create() } }
     }
 
-    /// Sets `key` to the parts of the value, one after the other.
+    /// Sets `key` to the concatenated parts of the value.
     pub fn put(&mut self, key: &[u8], value: [&[u8]; 2]) {
         let data = value.map(|part| part.as_ptr().cast::<c_char>());
         let bytes = value.map(<[u8]>::len);
@@ -46,7 +46,7 @@ impl Batch {
         unsafe { ffi::rocksdb_writebatch_delete(self.raw, key.as_ptr().cast(), key.len()) }
     }
 
-    /// Removes `start` (included) to `end` (excluded), unless that is nothing.
+    /// Deletes the keys from `start` to `end`, exclusive; nothing if the range is empty.
     pub fn delete_range(&mut self, start: &[u8], end: &[u8]) {
         if start >= end {
             return;

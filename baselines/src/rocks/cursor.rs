@@ -1,18 +1,18 @@
-//! Reads of one point in time.
+//! Snapshot reads.
 
 use super::db::{Db, Tier, check, slice};
 use super::ffi;
 use std::sync::Arc;
 use stele_types::{Error, Result};
 
-/// Read options.
+/// Read options of the library.
 pub struct Reading {
     pub(super) raw: *mut ffi::ReadOptions,
 }
 
 impl Reading {
     pub fn new(tier: Tier, snapshot: Option<&Snapshot>) -> Self {
-        // SAFETY: freed in `drop`; the snapshot is alive at every read that is given these options.
+        // SAFETY: freed in `drop`; the snapshot exists at every read with these options.
         unsafe {
             let options = ffi::rocksdb_readoptions_create();
             if tier != Tier::All {
@@ -33,7 +33,7 @@ impl Drop for Reading {
     }
 }
 
-/// One point in time of a database.
+/// Snapshot of a database.
 #[derive(Debug)]
 pub struct Snapshot {
     raw: *const ffi::Snapshot,
@@ -46,15 +46,15 @@ unsafe impl Send for Snapshot {}
 unsafe impl Sync for Snapshot {}
 
 impl Snapshot {
-    /// What `db` holds now.
+    /// Takes a snapshot of `db`.
     pub fn new(db: &Arc<Db>) -> Self {
         // SAFETY: the database is open for as long as the snapshot shares it.
         let raw = unsafe { ffi::rocksdb_create_snapshot(db.raw) };
         Self { raw, db: db.clone() }
     }
 
-    /// Gives the value under `key` to `read`. `None` outside: it is not in memory, where only that
-    /// may be looked at.
+    /// Passes the value of `key` to `read`. The outer `None` means that it is not in memory, and
+    /// only memory may be read.
     pub fn get<T>(
         &self,
         key: &[u8],
@@ -70,7 +70,7 @@ impl Snapshot {
         }
     }
 
-    /// A cursor over that time.
+    /// Returns a cursor over the snapshot.
     pub fn cursor(&self) -> Cursor<'_> {
         self.db.cursor_with(Reading::new(Tier::All, Some(self)))
     }
@@ -83,7 +83,7 @@ impl Drop for Snapshot {
     }
 }
 
-/// A place in the order of keys.
+/// Position in key order.
 pub struct Cursor<'a> {
     raw: *mut ffi::Iterator,
     db: &'a Db,
@@ -95,21 +95,21 @@ impl<'a> Cursor<'a> {
         Self { raw, db, _options: options }
     }
 
-    /// To the first key at or after `key`.
+    /// Moves to the first key at or after `key`.
     pub fn seek(&mut self, key: &[u8]) {
         // SAFETY: iterator and key are valid for the call.
         unsafe { ffi::rocksdb_iter_seek(self.raw, key.as_ptr().cast(), key.len()) }
     }
 
-    /// To the last key at or before `key`.
+    /// Moves to the last key at or before `key`.
     pub fn seek_back(&mut self, key: &[u8]) {
         // SAFETY: iterator and key are valid for the call.
         unsafe { ffi::rocksdb_iter_seek_for_prev(self.raw, key.as_ptr().cast(), key.len()) }
     }
 
-    /// One key on, or back. On a pair only.
+    /// Moves one key forward or backward. Requires a current pair.
     pub fn step(&mut self, forward: bool) {
-        // SAFETY: `pair` was `Some`, so the iterator is valid, as both calls ask.
+        // SAFETY: `pair` was `Some`, so the iterator is valid, as both calls require.
         unsafe {
             match forward {
                 true => ffi::rocksdb_iter_next(self.raw),
@@ -118,9 +118,10 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Key and value here; `None` past the ends.
+    /// Returns the current key and value; `None` past the ends.
     pub fn pair(&self) -> Result<Option<(&[u8], &[u8])>> {
-        // SAFETY: on a valid iterator both slices live until it moves, and moving takes `&mut self`.
+        // SAFETY: on a valid iterator both slices stay valid until it moves, and moving takes `&mut
+        // self`.
         unsafe {
             if ffi::rocksdb_iter_valid(self.raw) == 0 {
                 return check(&self.db.path, "iterating", |error| {

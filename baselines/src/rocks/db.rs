@@ -1,7 +1,7 @@
-//! RocksDB, owned: every object frees itself, every failure is an [`Error`].
+//! RocksDB wrapper: every object frees itself, every failure is an [`Error`].
 //!
-//! The library is reached through its C interface and not through a crate, because the crates build
-//! the library from source or want one certain release of it.
+//! The library is used through its C interface and not through a crate, because the crates build
+//! the library from source or require one particular release.
 
 use super::batch::Batch;
 use super::cursor::{Cursor, Reading};
@@ -11,25 +11,25 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use stele_types::{Error, Result};
 
-/// What a read may look at (`rocksdb::ReadTier`).
+/// Sources that a read may use (`rocksdb::ReadTier`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
-    /// Everything.
+    /// Memory and device.
     All = 0,
-    /// What is in memory.
+    /// Memory only.
     Memory = 1,
-    /// What a crash leaves, where there is no write-ahead log.
+    /// Data that survives a crash if there is no write-ahead log.
     Persisted = 2,
 }
 
-/// What becomes of a write before it returns.
+/// Durability of a write when it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// In the write-ahead log, and the log on the device.
+    /// In the write-ahead log, synced.
     Synced,
-    /// In the write-ahead log, which the system writes when it likes.
+    /// In the write-ahead log, not synced.
     Logged,
-    /// In memory.
+    /// In memory only.
     Volatile,
 }
 
@@ -58,7 +58,7 @@ pub(super) fn check<T>(
     }
     // SAFETY: a non-null error is a C string that the library allocated for its caller.
     let text = unsafe { CStr::from_ptr(error) }.to_string_lossy().into_owned();
-    // SAFETY: as above; nothing refers to it any more.
+    // SAFETY: as above; it is not used afterwards.
     unsafe { ffi::rocksdb_free(error.cast()) };
     match text.contains("No space left") {
         true => Err(Error::NoSpace(path.to_path_buf())),
@@ -68,40 +68,40 @@ pub(super) fn check<T>(
     }
 }
 
-/// The bytes at `data`; none when there are none.
+/// Returns the bytes at `data`; empty for a null pointer.
 ///
 /// # Safety
-/// `data` is null, or points to `bytes` bytes that live and do not change for `'a`.
+/// `data` is null, or points to `bytes` bytes that are valid and unchanged for `'a`.
 pub(super) unsafe fn slice<'a>(data: *const c_char, bytes: usize) -> &'a [u8] {
     if data.is_null() || bytes == 0 {
         return &[];
     }
-    // SAFETY: what this function asks of its caller.
+    // SAFETY: required of the caller.
     unsafe { std::slice::from_raw_parts(data.cast(), bytes) }
 }
 
 fn c_string(text: &str) -> Result<CString> {
-    CString::new(text).map_err(|_| Error::invalid("a text for RocksDB holds a zero byte"))
+    CString::new(text).map_err(|_| Error::invalid("a text for RocksDB contains a zero byte"))
 }
 
 impl Db {
-    /// Opens the database in `path` with options in RocksDB's own words (`name=value;..`).
+    /// Opens the database in `path` with options in RocksDB's format (`name=value;..`).
     pub fn open(path: &Path, options: &str) -> Result<Self> {
-        // SAFETY: what `open_by` asks.
+        // SAFETY: as `open_by` requires.
         Self::open_by(path, options, |options, name, error| unsafe {
             ffi::rocksdb_open(options, name, error)
         })
     }
 
-    /// Opens it to be read only.
+    /// Opens the database read-only.
     pub fn open_to_read(path: &Path, options: &str) -> Result<Self> {
-        // SAFETY: what `open_by` asks.
+        // SAFETY: as `open_by` requires.
         Self::open_by(path, options, |options, name, error| unsafe {
             ffi::rocksdb_open_for_read_only(options, name, 0, error)
         })
     }
 
-    /// `call` opens with options and a name that live until it returns.
+    /// Opens with `call`; its options and name are valid until it returns.
     fn open_by(
         path: &Path,
         options: &str,
@@ -123,9 +123,9 @@ impl Db {
         }
     }
 
-    /// All of the batch, or nothing.
+    /// Writes a batch atomically.
     pub fn write(&self, batch: &Batch, durability: Durability) -> Result<()> {
-        // SAFETY: the options live from here to the end of the block; the batch is not used meanwhile.
+        // SAFETY: the options are valid in this block; the batch is not used meanwhile.
         unsafe {
             let options = ffi::rocksdb_writeoptions_create();
             ffi::rocksdb_writeoptions_set_sync(options, u8::from(durability == Durability::Synced));
@@ -139,17 +139,17 @@ impl Db {
         }
     }
 
-    /// Puts the write-ahead log on the device.
+    /// Syncs the write-ahead log.
     pub fn sync_log(&self) -> Result<()> {
-        // SAFETY: the database is open for as long as `self` lives.
+        // SAFETY: the database is open while `self` exists.
         check(&self.path, "syncing the log", |error| unsafe {
             ffi::rocksdb_flush_wal(self.raw, 1, error);
         })
     }
 
-    /// Puts what is in memory on the device as tables.
+    /// Flushes memtables to tables.
     pub fn flush(&self) -> Result<()> {
-        // SAFETY: the options live from here to the end of the block and wait by default.
+        // SAFETY: the options are valid in this block and wait by default.
         unsafe {
             let options = ffi::rocksdb_flushoptions_create();
             let done = check(&self.path, "flushing", |error| {
@@ -160,7 +160,7 @@ impl Db {
         }
     }
 
-    /// Flushes, and makes `dir` a database of the same tables: links, no bytes.
+    /// Flushes, and creates a database of the same tables in `dir`, by hard links.
     pub fn checkpoint(&self, dir: &Path) -> Result<()> {
         let name = c_string(&dir.to_string_lossy())?;
         // SAFETY: database and name outlive the calls; the object is used and freed once, here.
@@ -176,7 +176,7 @@ impl Db {
         }
     }
 
-    /// A figure of the library (`rocksdb.` and its name), 0 when it has none of that name.
+    /// Returns an integer property of the library (`rocksdb.` and its name); 0 if unknown.
     pub fn figure(&self, name: &CStr) -> u64 {
         let mut value = 0;
         // SAFETY: both pointers are valid for the call.
@@ -184,7 +184,7 @@ impl Db {
         if found == 0 { value } else { 0 }
     }
 
-    /// Gives the value under `key` to `read`.
+    /// Passes the value of `key` to `read`.
     pub fn get<T>(
         &self,
         key: &[u8],
@@ -223,14 +223,14 @@ impl Db {
         }
     }
 
-    /// A cursor over what is there now.
+    /// Returns a cursor over the current data.
     pub fn cursor(&self) -> Cursor<'_> {
         self.cursor_with(Reading::new(Tier::All, None))
     }
 
     pub(super) fn cursor_with(&self, options: Reading) -> Cursor<'_> {
-        // SAFETY: database and options outlive the iterator, which the cursor's lifetime and its
-        // field see to.
+        // SAFETY: database and options outlive the iterator, as the cursor's lifetime and field
+        // ensure.
         let raw = unsafe { ffi::rocksdb_create_iterator(self.raw, options.raw) };
         Cursor::new(raw, self, options)
     }

@@ -1,10 +1,11 @@
-//! `Dwisckey` of the Nezha paper: WiscKey (Lu et al., FAST 2016) behind Raft. The Raft log is as in
-//! `Original`; the state machine writes keys and values to a value log and pointers to RocksDB. The
-//! value log is the write-ahead log as well, as in WiscKey, so RocksDB has none.
+//! `Dwisckey` of the Nezha paper: Raft with WiscKey (Lu et al., FAST 2016) as state machine. The
+//! Raft log is as in `Original`. The state machine writes keys and values to a value log and
+//! pointers to RocksDB. As in WiscKey, the value log is also the write-ahead log, so RocksDB has
+//! none.
 
 use super::{Persistence, Settings};
 
-/// The usual settings.
+/// Returns the default settings.
 pub fn dwisckey() -> Settings {
     Settings::new(Persistence::FlushesAndValueLog)
 }

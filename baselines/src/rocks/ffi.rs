@@ -1,11 +1,11 @@
-//! The part of RocksDB's C interface (`rocksdb/c.h`) that is used here. It is the library's stable
-//! interface: these declarations fit every release since 6.
+//! Part of RocksDB's C interface (`rocksdb/c.h`) that is used here. The interface is stable: these
+//! declarations fit every release since 6.
 
 #![allow(missing_docs)]
 
 use std::ffi::{c_char, c_int, c_uchar, c_void};
 
-/// An object of the library, known by its address alone.
+/// Object of the library, known only by its address.
 macro_rules! opaque {
     ($($name:ident),+) => {
         $(#[repr(C)]

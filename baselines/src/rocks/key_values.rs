@@ -1,4 +1,4 @@
-//! The state machine: key-values in a RocksDB, how far each region is applied beside them.
+//! State machine: key-values in RocksDB, with the applied index of each region.
 
 use super::batch::Batch;
 use super::db::{Db, Durability, Tier};
@@ -12,19 +12,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use stele_storage::Pair;
 use stele_types::{Command, Error, KeyRange, Op, RegionId, Result, checksum};
 
-/// How the key-values survive a crash.
+/// Way in which key-values survive a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Persistence {
-    /// By RocksDB's write-ahead log, synced with every application.
+    /// RocksDB's write-ahead log, synced on every apply.
     SyncedLog,
-    /// By RocksDB's write-ahead log, synced now and then: till then the Raft log has the entries.
+    /// RocksDB's write-ahead log, synced periodically; until then the Raft log has the entries.
     Log,
-    /// By replaying the Raft log after the last flush.
+    /// Replay of the Raft log after the last flush.
     Flushes,
-    /// The same, and values lie in a value log.
+    /// As [`Persistence::Flushes`], with values in a value log.
     FlushesAndValueLog,
-    /// As [`Persistence::Log`] where entries are applied first; the other stores of the group take that
-    /// one's tables.
+    /// As [`Persistence::Log`] on the store that applies entries first; the other stores of the
+    /// group copy its tables.
     Tables,
 }
 
@@ -37,27 +37,27 @@ impl Persistence {
         }
     }
 
-    /// Whether RocksDB has a write-ahead log of the key-values.
+    /// Returns true if RocksDB has a write-ahead log for key-values.
     pub fn has_log(self) -> bool {
         matches!(self, Self::SyncedLog | Self::Log | Self::Tables)
     }
 }
 
-/// Values up to this length stay beside their keys, as in Stele.
+/// Longest value that is stored with its key, as in Stele.
 const INLINE_BYTES_MAX: usize = stele_types::limits::INLINE_VALUE_BYTES_MAX;
 
-/// See the module.
+/// Key-values of a store.
 #[derive(Debug)]
 pub struct KeyValues {
     pub db: Arc<Db>,
     pub values: Option<Arc<ValueLog>>,
     pub path: Arc<PathBuf>,
     pub persistence: Persistence,
-    /// Bytes applied since the last call of [`KeyValues::keep`].
-    unkept_bytes: AtomicU64,
+    /// Bytes applied since the last call of [`KeyValues::persist`].
+    unpersisted_bytes: AtomicU64,
 }
 
-/// Changes of the key-values that are made together.
+/// Changes of key-values that are applied atomically.
 pub struct Change {
     batch: Batch,
     values: Option<Pending>,
@@ -91,7 +91,7 @@ impl Change {
         self.batch.put(&data_key(key), [&head, tail]);
     }
 
-    /// Adds pairs of a snapshot.
+    /// Adds the pairs of a snapshot.
     pub fn pairs(&mut self, pairs: &[Pair]) {
         for Pair { key, value, expires_at_s } in pairs {
             self.put((key, value, checksum::crc32c(value), *expires_at_s));
@@ -119,16 +119,17 @@ impl KeyValues {
             Persistence::FlushesAndValueLog => Some(Arc::new(ValueLog::open(&dir.join("values"))?)),
             _ => None,
         };
-        let unkept_bytes = AtomicU64::new(0);
-        Ok(Self { db, values, path: Arc::new(path), persistence, unkept_bytes })
+        let unpersisted_bytes = AtomicU64::new(0);
+        Ok(Self { db, values, path: Arc::new(path), persistence, unpersisted_bytes })
     }
 
-    /// How far every region was applied when the database was opened.
+    /// Returns the applied index of every region when the database was opened.
     pub fn all_applied(&self) -> Result<BTreeMap<RegionId, Applied>> {
         Applied::all(&self.db, &self.path)
     }
 
-    /// How far a region is applied in what a crash leaves. For databases without a log only.
+    /// Returns the applied index of a region that survives a crash. For databases without a log
+    /// only.
     pub fn flushed(&self, region: RegionId) -> Result<Option<Applied>> {
         let read = |value: &[u8]| Applied::decode(value, &self.path);
         self.db.get(&Applied::key(region), Tier::Persisted, read)?.transpose()
@@ -139,33 +140,33 @@ impl KeyValues {
         Change { batch: Batch::new(), values, user_bytes: 0 }
     }
 
-    /// Makes a change visible. Values are written before the pointers to them.
+    /// Applies a change. Values are written before pointers to them.
     pub fn make(&self, change: &Change) -> Result<()> {
         if let (Some(values), Some(pending)) = (&self.values, &change.values) {
             values.write(pending)?;
         }
         self.db.write(&change.batch, self.persistence.durability())?;
-        self.unkept_bytes.fetch_add(change.user_bytes, Ordering::Relaxed);
+        self.unpersisted_bytes.fetch_add(change.user_bytes, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Makes `dir` a database of the tables in which everything applied before is, and nothing else.
-    /// How far regions are applied in it, which survives a crash here as well.
+    /// Creates a database in `dir` of the tables that hold exactly what was applied before. Returns
+    /// the applied index of each region in it, which survives a crash of this store too.
     pub fn ship(&self, dir: &Path, options: &str) -> Result<BTreeMap<RegionId, Applied>> {
-        self.unkept_bytes.store(0, Ordering::Relaxed);
+        self.unpersisted_bytes.store(0, Ordering::Relaxed);
         self.db.checkpoint(dir)?;
         mirror::drop_logs(dir)?;
         Applied::all(&Db::open_to_read(dir, options)?, dir)
     }
 
-    pub fn unkept_bytes(&self) -> u64 {
-        self.unkept_bytes.load(Ordering::Relaxed)
+    pub fn unpersisted_bytes(&self) -> u64 {
+        self.unpersisted_bytes.load(Ordering::Relaxed)
     }
 
-    /// Makes everything applied so far survive a crash without the Raft log. Values are on the device
-    /// before pointers to them are.
-    pub fn keep(&self) -> Result<()> {
-        self.unkept_bytes.store(0, Ordering::Relaxed);
+    /// Makes everything applied so far survive a crash without the Raft log. Values are durable
+    /// before pointers to them.
+    pub fn persist(&self) -> Result<()> {
+        self.unpersisted_bytes.store(0, Ordering::Relaxed);
         if let Some(values) = &self.values {
             values.sync()?;
         }
@@ -173,7 +174,7 @@ impl KeyValues {
     }
 }
 
-/// Pairs of a snapshot on their way in, in memory.
+/// Pairs of a snapshot that are staged in memory.
 #[derive(Debug)]
 pub struct RockIngest {
     ranges: Vec<KeyRange>,
@@ -192,7 +193,7 @@ impl RockIngest {
             let ascending = self.pairs.last().is_none_or(|last| last.key < pair.key);
             if !ascending || !self.ranges.iter().any(|range| range.contains(&pair.key)) {
                 self.is_broken = true;
-                return Err(Error::invalid("installed keys must ascend inside the ranges"));
+                return Err(Error::invalid("installed keys must ascend and lie inside the ranges"));
             }
             self.pairs.push(pair);
         }
@@ -201,7 +202,7 @@ impl RockIngest {
 
     pub(super) fn finish(self) -> Result<(Vec<KeyRange>, Vec<Pair>)> {
         if self.is_broken {
-            return Err(Error::invalid("pairs that were refused can't be installed"));
+            return Err(Error::invalid("rejected pairs cannot be installed"));
         }
         Ok((self.ranges, self.pairs))
     }

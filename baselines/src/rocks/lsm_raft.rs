@@ -1,22 +1,22 @@
-//! `LSM-Raft` of the Nezha paper (Zhang et al., "LSM-Raft: Optimizing Raft for LSM-Tree Store", PACMMOD
-//! 2025), read from what that paper says of it: it "transmits compacted SSTables instead of fine-grained
-//! log entries, reducing follower-side redundant compaction", and "leaders still experience full
-//! redundant writes".
+//! `LSM-Raft` of the Nezha paper (Zhang et al., "LSM-Raft: Optimizing Raft for LSM-Tree Store",
+//! PACMMOD 2025), according to that paper's description: it "transmits compacted SSTables instead
+//! of fine-grained log entries, reducing follower-side redundant compaction", and "leaders still
+//! experience full redundant writes".
 //!
-//! The store that applies entries first, which is the leader's, does it as `original` does. When a
-//! memtable's bytes were applied it ships its tables, flushed and compacted as they are. The others
-//! follow: they write neither a write-ahead log nor memtables of key-values, flush nothing and compact
-//! nothing, but copy each table of a shipment that they lack. They do persist the Raft log: what a
-//! quorum has in its logs is committed, also between two shipments. What they applied after the last
-//! shipment is in that log alone.
+//! The store that applies entries first, the leader's, does so like `original`. After a memtable's
+//! worth of applied bytes it ships its tables, flushed and compacted as they are. Followers write
+//! no write-ahead log and no memtables of key-values, and do not flush or compact. They copy each
+//! table of a shipment that they lack. They persist the Raft log: entries that a quorum has are
+//! committed, also between two shipments. Entries applied after the last shipment are in that log
+//! alone.
 //!
-//! A follower whose key-values somebody looks at or changes in another way, or that comes to apply
-//! entries first, opens the tables, applies the rest of its log, and goes on as `original` until it is
-//! opened again.
+//! A follower opens the tables and applies the rest of its log if its key-values are read or
+//! changed in another way, or if it applies entries first. It then works like `original` until it
+//! is reopened.
 
 use super::{Persistence, Settings};
 
-/// The usual settings, for the stores of one group.
+/// Returns the default settings for the stores of one group.
 pub fn lsm_raft() -> Settings {
     Settings::new(Persistence::Tables)
 }

@@ -1,8 +1,8 @@
-//! A follower's key-values on disk: tables of the sender, and what is the follower's own.
+//! Key-values of a follower on disk: the sender's tables, and the follower's own records.
 //!
 //! ```text
-//! pairs       the database; with a file `OWN` it is the sender's as it was shipped
-//! pairs-new   the next one while it is made
+//! pairs       the database; with a file `OWN` it is the sender's as shipped
+//! pairs-new   the next database while it is created
 //! OWN := (key_bytes:u64 value_bytes:u64 key value)*       (big-endian; keys and values as in `pairs`)
 //! ```
 
@@ -18,7 +18,7 @@ use std::path::Path;
 use stele_types::{Error, RegionId, Result, keyspace};
 
 pub const NEXT: &str = "pairs-new";
-/// What the names of shipments begin with.
+/// Name prefix of shipments.
 pub const SHIPMENT: &str = "ship-";
 const OWN: &str = "OWN";
 const COPY_BYTES: usize = 1 << 20;
@@ -38,7 +38,7 @@ fn remove(dir: &Path) -> Result<()> {
     }
 }
 
-/// Gives each file of a directory, by its name and where it lies.
+/// Passes each file of a directory to `f`, by name and path.
 fn each(dir: &Path, mut f: impl FnMut(&str, &Path) -> Result<()>) -> Result<()> {
     for entry in fs::read_dir(dir).map_err(failed("list", dir))? {
         let entry = entry.map_err(failed("list", dir))?;
@@ -47,7 +47,7 @@ fn each(dir: &Path, mut f: impl FnMut(&str, &Path) -> Result<()>) -> Result<()> 
     Ok(())
 }
 
-/// Removes what a crash left of shipments that were sent or taken.
+/// Removes what a crash left of sent or received shipments.
 pub fn remove_leftovers(dir: &Path) -> Result<()> {
     each(dir, |name, path| match name == NEXT || name.starts_with(SHIPMENT) {
         true => remove(path),
@@ -55,7 +55,7 @@ pub fn remove_leftovers(dir: &Path) -> Result<()> {
     })
 }
 
-/// Removes the write-ahead logs of a checkpoint: writes made while it was.
+/// Removes the write-ahead logs of a checkpoint: writes made during the checkpoint.
 pub fn drop_logs(dir: &Path) -> Result<()> {
     each(dir, |name, path| match name.ends_with(".log") {
         true => fs::remove_file(path).map_err(failed("remove", path)),
@@ -63,7 +63,8 @@ pub fn drop_logs(dir: &Path) -> Result<()> {
     })
 }
 
-/// By way of this process, as from a network; copying inside a file system may write nothing.
+/// Copies a file through this process, as from a network; a copy inside a file system may write
+/// nothing.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let mut source = File::open(from).map_err(failed("open", from))?;
     let mut target = File::create(to).map_err(failed("create", to))?;
@@ -76,8 +77,8 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     target.sync_all().map_err(failed("sync", to))
 }
 
-/// Makes `dir/pairs-new` of what was shipped and of what is the store's own, all of it on the device.
-/// `has_some`: tables of `dir/pairs` are of the same sender, whose names it gives but once.
+/// Creates `dir/pairs-new` durably from a shipment and the store's own records. `has_some`: tables
+/// of `dir/pairs` are from the same sender, which uses each name once.
 pub fn make_next(dir: &Path, shipped: &Path, own: &Own, has_some: bool) -> Result<()> {
     let (here, next) = (dir.join("pairs"), dir.join(NEXT));
     remove(&next)?;
@@ -99,7 +100,7 @@ pub fn make_next(dir: &Path, shipped: &Path, own: &Own, has_some: bool) -> Resul
     sync(&next)
 }
 
-/// Makes what is next the database, at once: a crash leaves one or the other. Nobody has it open.
+/// Makes `pairs-new` the database, atomically on a crash. It must not be open.
 pub fn switch(dir: &Path) -> Result<()> {
     let (here, next) = (dir.join("pairs"), dir.join(NEXT));
     let exchanged = renameat_with(CWD, &next, CWD, &here, RenameFlags::EXCHANGE);
@@ -108,8 +109,8 @@ pub fn switch(dir: &Path) -> Result<()> {
     remove(&next)
 }
 
-/// What a store does not take from others: facts of it alone, and how far its regions are applied,
-/// which counts their lives here.
+/// Records that a store does not copy from others: its local records, and the applied index of its
+/// regions, which holds this store's incarnations.
 #[derive(Clone, Debug, Default)]
 pub struct Own {
     facts: Vec<(Vec<u8>, Vec<u8>)>,
@@ -121,7 +122,7 @@ impl Own {
         [data_key(&[keyspace::LOCAL]), data_key(&[keyspace::LOCAL + 1])]
     }
 
-    /// That of a store with this database.
+    /// Reads the records of a store with this database.
     pub fn of(db: &Db, path: &Path) -> Result<Self> {
         let mut facts = Vec::new();
         let [start, end] = Self::range();
@@ -145,8 +146,8 @@ impl Own {
         out
     }
 
-    /// Puts it into a database that is the sender's so far. Done before anything else is written there;
-    /// a crash in between repeats it.
+    /// Writes the records into the sender's database, before any other write there. A crash in
+    /// between repeats it.
     pub fn restore(path: &Path, db: &Db) -> Result<()> {
         let file = path.join(OWN);
         let stored = match fs::read(&file) {
@@ -158,7 +159,7 @@ impl Own {
         batch.delete_range(&start, &end);
         batch.delete_range(&Applied::FIRST_KEY, &Applied::END_KEY);
         let mut numbers = Numbers::new(&stored, &file);
-        while !numbers.rest().is_empty() {
+        while !numbers.remaining().is_empty() {
             let (key_bytes, value_bytes) = (numbers.u64()?, numbers.u64()?);
             batch.put(numbers.bytes(key_bytes)?, [numbers.bytes(value_bytes)?, &[]]);
         }

@@ -1,6 +1,5 @@
-//! The designs on RocksDB. One engine, [`RockStore`], whose [`Persistence`] makes it one or the other:
-//! they differ in how key-values survive a crash, and in whether
-//! followers make them themselves.
+//! Designs on RocksDB: one engine, [`RockStore`], with different [`Persistence`]. They differ in
+//! how key-values survive a crash, and in whether followers write them themselves.
 
 mod batch;
 mod cursor;

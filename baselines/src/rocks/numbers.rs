@@ -1,53 +1,54 @@
-//! Fixed-width numbers, one after the other.
+//! Concatenated fixed-width numbers.
 
 use std::path::Path;
 use stele_types::{Error, Result};
 
-/// Reads big-endian numbers off the front of bytes; running out of them is damage.
+/// Reader of big-endian numbers; too few bytes are reported as damage.
 pub struct Numbers<'a> {
-    rest: &'a [u8],
+    remaining: &'a [u8],
     path: &'a Path,
 }
 
 impl<'a> Numbers<'a> {
-    /// Over `bytes`, found in `path`.
+    /// Creates a reader of `bytes`, found in `path`.
     pub fn new(bytes: &'a [u8], path: &'a Path) -> Self {
-        Self { rest: bytes, path }
+        Self { remaining: bytes, path }
     }
 
     fn damaged(&self) -> Error {
         Error::corrupt(self.path, 0, "a record is shorter than its fields")
     }
 
-    /// The next number.
+    /// Reads the next number.
     pub fn u64(&mut self) -> Result<u64> {
-        let (head, rest) = self.rest.split_first_chunk().ok_or_else(|| self.damaged())?;
-        self.rest = rest;
+        let (head, remaining) = self.remaining.split_first_chunk().ok_or_else(|| self.damaged())?;
+        self.remaining = remaining;
         Ok(u64::from_be_bytes(*head))
     }
 
-    /// The next byte.
+    /// Reads the next byte.
     pub fn u8(&mut self) -> Result<u8> {
-        let (head, rest) = self.rest.split_first().ok_or_else(|| self.damaged())?;
-        self.rest = rest;
+        let (head, remaining) = self.remaining.split_first().ok_or_else(|| self.damaged())?;
+        self.remaining = remaining;
         Ok(*head)
     }
 
-    /// The next so many bytes.
+    /// Reads the next `count` bytes.
     pub fn bytes(&mut self, count: u64) -> Result<&'a [u8]> {
         let count = usize::try_from(count).map_err(|_| self.damaged())?;
-        let (head, rest) = self.rest.split_at_checked(count).ok_or_else(|| self.damaged())?;
-        self.rest = rest;
+        let (head, remaining) =
+            self.remaining.split_at_checked(count).ok_or_else(|| self.damaged())?;
+        self.remaining = remaining;
         Ok(head)
     }
 
-    /// What is left.
-    pub fn rest(&self) -> &'a [u8] {
-        self.rest
+    /// Returns the unread bytes.
+    pub fn remaining(&self) -> &'a [u8] {
+        self.remaining
     }
 }
 
-/// The numbers, big-endian.
+/// Encodes numbers, big-endian.
 pub fn encode(numbers: &[u64]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_be_bytes()).collect()
 }

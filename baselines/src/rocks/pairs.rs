@@ -1,9 +1,9 @@
-//! How pairs lie in RocksDB.
+//! Encoding of pairs in RocksDB.
 //!
 //! ```text
-//! "a" region:u64 -> life:u64 applied:u64 start:u64 start_term:u64       how far a region is applied
+//! "a" region:u64 -> incarnation:u64 applied:u64 start:u64 start_term:u64   applied index of a region
 //! "k" key        -> 0:u8 expires_at_s:u64 value
-//!                 | 1:u8 expires_at_s:u64 offset:u64 length:u64 crc:u64 a value in the value log
+//!                 | 1:u8 expires_at_s:u64 offset:u64 length:u64 crc:u64    a value in the value log
 //! ```
 
 use super::db::Db;
@@ -17,7 +17,7 @@ use stele_types::{Error, KeyRange, LogIndex, RegionId, Result, Term};
 
 const APPLIED: u8 = b'a';
 const DATA: u8 = b'k';
-/// The first key after all pairs.
+/// First key after all pairs.
 const DATA_END: [u8; 1] = [DATA + 1];
 
 const INLINE: u8 = 0;
@@ -27,43 +27,43 @@ pub fn data_key(key: &[u8]) -> Vec<u8> {
     [&[DATA][..], key].concat()
 }
 
-/// The first key of a range, and the first one after it.
+/// Returns the first key of a range, and the first key after it.
 pub fn data_range(range: &KeyRange) -> (Vec<u8>, Vec<u8>) {
     let end = if range.end.is_empty() { DATA_END.to_vec() } else { data_key(&range.end) };
     (data_key(&range.start), end)
 }
 
-/// The key of a pair's record.
+/// Returns the key of a pair's record.
 pub fn user_key(stored: &[u8]) -> Option<Bytes> {
     stored.strip_prefix(&[DATA]).map(Bytes::copy_from_slice)
 }
 
-/// How far a region's entries are in the key-values.
+/// Applied index of a region in the key-values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// In which of its lives.
-    pub life: u64,
+    /// Incarnation of the region's log.
+    pub incarnation: u64,
     pub index: LogIndex,
-    /// What that life begins after.
+    /// Entry after which that incarnation starts.
     pub start: (LogIndex, Term),
 }
 
 impl Applied {
     pub const FIRST_KEY: [u8; 1] = [APPLIED];
-    /// The first key after all of them.
+    /// First key after all applied indexes.
     pub const END_KEY: [u8; 1] = [APPLIED + 1];
 
     pub fn key(region: RegionId) -> Vec<u8> {
         [&[APPLIED][..], &region.0.to_be_bytes()].concat()
     }
 
-    /// The region of such a key; `None` for others.
+    /// Returns the region of such a key; `None` for others.
     pub fn region(key: &[u8]) -> Option<RegionId> {
         let number = key.strip_prefix(&[APPLIED])?;
         Some(RegionId(u64::from_be_bytes(number.try_into().ok()?)))
     }
 
-    /// Of every region in a database, which lies in `path`.
+    /// Returns the applied indexes of all regions of a database in `path`.
     pub fn all(db: &Db, path: &Path) -> Result<BTreeMap<RegionId, Self>> {
         let mut all = BTreeMap::new();
         let mut cursor = db.cursor();
@@ -77,18 +77,18 @@ impl Applied {
     }
 
     pub fn encode(&self) -> Vec<u8> {
-        encode(&[self.life, self.index.0, self.start.0.0, self.start.1.0])
+        encode(&[self.incarnation, self.index.0, self.start.0.0, self.start.1.0])
     }
 
     pub fn decode(bytes: &[u8], path: &Path) -> Result<Self> {
         let mut numbers = Numbers::new(bytes, path);
-        let (life, index) = (numbers.u64()?, LogIndex(numbers.u64()?));
-        Ok(Self { life, index, start: (LogIndex(numbers.u64()?), Term(numbers.u64()?)) })
+        let (incarnation, index) = (numbers.u64()?, LogIndex(numbers.u64()?));
+        Ok(Self { incarnation, index, start: (LogIndex(numbers.u64()?), Term(numbers.u64()?)) })
     }
 }
 
-/// What precedes a value's bytes, or stands for them when they go to the value log.
-pub fn head(expires_at_s: u64, at: Option<Pointer>) -> Vec<u8> {
+/// Returns the header before a value's bytes, or with the pointer to a value in the value log.
+pub fn header(expires_at_s: u64, at: Option<Pointer>) -> Vec<u8> {
     let mut head = vec![if at.is_some() { POINTER } else { INLINE }];
     head.extend_from_slice(&expires_at_s.to_be_bytes());
     if let Some(Pointer { offset, length, crc }) = at {
@@ -97,7 +97,7 @@ pub fn head(expires_at_s: u64, at: Option<Pointer>) -> Vec<u8> {
     head
 }
 
-/// The record of a pair: its value, or where that will lie.
+/// Returns the record of a pair: its value, or the pointer to it.
 pub fn record<'a>(
     pending: &mut Option<Pending>,
     inline_bytes_max: usize,
@@ -106,13 +106,13 @@ pub fn record<'a>(
     let (key, value, crc, expires_at_s) = pair;
     match pending {
         Some(pending) if value.len() > inline_bytes_max => {
-            (head(expires_at_s, Some(pending.push(key, value, crc))), &[])
+            (header(expires_at_s, Some(pending.push(key, value, crc))), &[])
         }
-        _ => (head(expires_at_s, None), value),
+        _ => (header(expires_at_s, None), value),
     }
 }
 
-/// A pair's record as it was found.
+/// Decoded record of a pair.
 pub enum Found {
     Inline { value: Bytes, expires_at_s: u64 },
     At { pointer: Pointer, expires_at_s: u64 },
@@ -124,7 +124,7 @@ impl Found {
         let (kind, expires_at_s) = (numbers.u8()?, numbers.u64()?);
         if kind == INLINE {
             return Ok(Self::Inline {
-                value: Bytes::copy_from_slice(numbers.rest()),
+                value: Bytes::copy_from_slice(numbers.remaining()),
                 expires_at_s,
             });
         }
@@ -140,22 +140,24 @@ impl Found {
         }
     }
 
-    /// The pair with an empty value.
+    /// Returns the pair with an empty value.
     pub fn without_value(self, key: Bytes) -> Pair {
         let (Self::Inline { expires_at_s, .. } | Self::At { expires_at_s, .. }) = self;
         Pair { key, value: Bytes::new(), expires_at_s }
     }
 
-    /// The pair, its value read if need be.
+    /// Returns the pair; reads its value from the value log if necessary.
     pub fn pair(self, key: Bytes, values: Option<&ValueLog>) -> Result<Pair> {
         match (self, values) {
             (Self::Inline { value, expires_at_s }, _) => Ok(Pair { key, value, expires_at_s }),
             (Self::At { pointer, expires_at_s }, Some(values)) => {
                 Ok(Pair { key, value: values.read(pointer)?.into(), expires_at_s })
             }
-            (Self::At { pointer, .. }, None) => {
-                Err(Error::corrupt("key-values", pointer.offset, "a pointer without a value log"))
-            }
+            (Self::At { pointer, .. }, None) => Err(Error::corrupt(
+                "key-values",
+                pointer.offset,
+                "a pointer in a store without a value log",
+            )),
         }
     }
 }

@@ -1,10 +1,10 @@
-//! `PASV` of the Nezha paper (Huang et al., "Removing Double-Logging with Passive Data Persistence",
-//! FAST 2022): the key-values have no write-ahead log. After a crash the Raft log is applied again
-//! from the last flush on.
+//! `PASV` of the Nezha paper (Huang et al., "Removing Double-Logging with Passive Data
+//! Persistence", FAST 2022): the key-values have no write-ahead log. After a crash the Raft log is
+//! replayed from the last flush.
 
 use super::{Persistence, Settings};
 
-/// The usual settings.
+/// Returns the default settings.
 pub fn pasv() -> Settings {
     Settings::new(Persistence::Flushes)
 }

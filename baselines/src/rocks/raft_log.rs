@@ -1,5 +1,5 @@
-//! The Raft log of all regions in a RocksDB of its own, as TiKV kept it before it had a log engine:
-//! every batch is one write with a sync.
+//! Raft log of all regions in a separate RocksDB, as in TiKV before it had a log engine: every
+//! batch is one write with a sync.
 //!
 //! ```text
 //! "e" region:u64 index:u64 -> at:u64 term:u64 is_command:u8 payload      (all big-endian)
@@ -19,7 +19,7 @@ use stele_types::{CommittedEntry, EntryRecord, LogIndex, Lsn, RegionId, Result, 
 const ENTRY: u8 = b'e';
 const STATE: u8 = b's';
 
-/// See the module.
+/// Raft log of a store.
 #[derive(Debug)]
 pub struct RaftLog {
     db: Db,
@@ -34,7 +34,7 @@ fn entry_key(region: RegionId, index: LogIndex) -> Vec<u8> {
     [&[ENTRY][..], &region.0.to_be_bytes(), &index.0.to_be_bytes()].concat()
 }
 
-/// Changes of the log that are made together.
+/// Changes of the log that are written atomically.
 #[derive(Default)]
 pub struct Edit(Batch);
 
@@ -45,8 +45,8 @@ impl Edit {
         self.0.put(&entry_key(entry.region, entry.index), [&head, &entry.payload]);
     }
 
-    /// Removes entries `from` (included) to `to` (excluded), one by one: tombstones of ranges make
-    /// every later read slower.
+    /// Removes the entries from `from` to `to`, exclusive, one by one: range tombstones would slow
+    /// down all later reads.
     pub fn remove(&mut self, region: RegionId, from: LogIndex, to: LogIndex) {
         for index in from.0..to.0 {
             self.0.delete(&entry_key(region, LogIndex(index)));
@@ -63,12 +63,12 @@ impl RaftLog {
         Ok(Self { db: Db::open(path, options)?, path: path.to_path_buf() })
     }
 
-    /// On the device when it returns.
+    /// Writes an edit; it is durable on return.
     pub fn write(&self, edit: &Edit) -> Result<()> {
         self.db.write(&edit.0, Durability::Synced)
     }
 
-    /// For what may be lost: a truncation is made again.
+    /// Writes an edit without a sync, for changes that may be lost: a truncation is repeated.
     pub fn write_later(&self, edit: &Edit) -> Result<()> {
         self.db.write(&edit.0, Durability::Logged)
     }
@@ -77,7 +77,7 @@ impl RaftLog {
         self.db.figure(c"rocksdb.cur-size-all-mem-tables")
     }
 
-    /// Every region's stored state.
+    /// Returns the stored state of every region.
     pub fn regions(&self) -> Result<BTreeMap<RegionId, Region>> {
         let mut regions = BTreeMap::new();
         let mut cursor = self.db.cursor();
@@ -91,13 +91,13 @@ impl RaftLog {
         Ok(regions)
     }
 
-    /// The stored entry at `index`.
+    /// Returns the stored entry at `index`.
     pub fn entry(&self, region: RegionId, index: LogIndex) -> Result<Option<CommittedEntry>> {
         let read = |value: &[u8]| decode(value, index, &self.path);
         self.db.get(&entry_key(region, index), Tier::All, read)?.transpose()
     }
 
-    /// The entries of a region from `index` on.
+    /// Returns the entries of a region from `index` on.
     pub fn entries_from(&self, region: RegionId, index: LogIndex) -> Entries<'_> {
         let mut cursor = self.db.cursor();
         cursor.seek(&entry_key(region, index));
@@ -109,7 +109,7 @@ fn decode(value: &[u8], index: LogIndex, path: &Path) -> Result<CommittedEntry> 
     let mut numbers = Numbers::new(value, path);
     let (at, term) = (Lsn::from_u64(numbers.u64()?), Term(numbers.u64()?));
     let is_command = numbers.u8()? != 0;
-    let payload = Bytes::copy_from_slice(numbers.rest());
+    let payload = Bytes::copy_from_slice(numbers.remaining());
     Ok(CommittedEntry { term, index, is_command, payload, at })
 }
 
@@ -121,7 +121,7 @@ pub struct Entries<'a> {
 }
 
 impl Entries<'_> {
-    /// The next one; `None` past the last.
+    /// Returns the next entry; `None` after the last.
     pub fn next(&mut self) -> Result<Option<CommittedEntry>> {
         let prefix = [&[ENTRY][..], &self.region.0.to_be_bytes()].concat();
         let Some((key, value)) = self.cursor.pair()? else { return Ok(None) };

@@ -1,24 +1,24 @@
-//! One region's log and position, as it is held in memory and stored beside the entries.
+//! Log and progress of one region, in memory and as stored with the entries.
 
 use super::numbers::{Numbers, encode};
 use std::path::Path;
 use stele_storage::Progress;
 use stele_types::{EntryRecord, Error, HardState, LogIndex, Mark, RegionId, Result, Term};
 
-/// What a region's log holds, without the entries' bytes.
+/// Content of a region's log, without the entries' bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Region {
     pub truncated: (LogIndex, Term),
     pub last: LogIndex,
-    /// Counts the region's beginnings on this store: what is known of an earlier one is void.
-    pub life: u64,
+    /// Number of the region's log on this store; state of an earlier incarnation is void.
+    pub incarnation: u64,
     pub hard_state: HardState,
     pub destroyed: bool,
-    /// The first entry of each run of entries of one term, ascending.
+    /// First index and term of each run of entries with the same term, ascending.
     runs: Vec<(LogIndex, Term)>,
-    /// Visible up to here. Not stored here.
+    /// Applied index; not stored here.
     pub applied: LogIndex,
-    /// Needs no log up to here. Not stored here.
+    /// Checkpointed index: no log is needed up to it; not stored here.
     pub checkpointed: LogIndex,
 }
 
@@ -46,10 +46,10 @@ impl Region {
         self.runs.get(after.checked_sub(1)?).map(|(_, term)| *term)
     }
 
-    /// Appends one entry; one at or below the last index replaces everything from there on.
+    /// Appends an entry. One at or below the last index replaces all entries from there on.
     pub fn push(&mut self, record: &EntryRecord) -> Result<()> {
         let EntryRecord { region, index, term, .. } = *record;
-        self.check_alive(region)?;
+        self.check_present(region)?;
         self.check_open(region, index)?;
         if index > self.last.next() {
             let last = self.last;
@@ -67,7 +67,7 @@ impl Region {
         match *mark {
             Mark::Start(index, term) => self.start((index, term)),
             Mark::TruncatePrefix(index, term) => {
-                self.check_alive(region)?;
+                self.check_present(region)?;
                 let other = self.term(index).is_some_and(|known| known != term);
                 if index > self.checkpointed || other {
                     return Err(Error::invalid(format!(
@@ -77,7 +77,7 @@ impl Region {
                 self.truncate(index);
             }
             Mark::TruncateSuffix(index) => {
-                self.check_alive(region)?;
+                self.check_present(region)?;
                 self.check_open(region, index)?;
                 self.cut(index);
             }
@@ -89,15 +89,15 @@ impl Region {
         Ok(())
     }
 
-    /// A new life that begins after this entry.
+    /// Starts a new incarnation after this entry.
     pub fn start(&mut self, at: (LogIndex, Term)) {
         let hard_state = if self.destroyed { HardState::default() } else { self.hard_state };
-        let life = self.life + 1;
+        let incarnation = self.incarnation + 1;
         let (last, applied, checkpointed) = (at.0, at.0, at.0);
         *self = Self {
             truncated: at,
             last,
-            life,
+            incarnation,
             hard_state,
             applied,
             checkpointed,
@@ -105,7 +105,7 @@ impl Region {
         };
     }
 
-    /// Drops entries up to `index`, held back to what is checkpointed.
+    /// Drops entries up to `index`, at most up to the checkpointed index.
     pub fn truncate(&mut self, index: LogIndex) {
         let index = index.min(self.checkpointed);
         let Some(term) = self.term(index).filter(|_| index > self.truncated.0) else { return };
@@ -124,14 +124,14 @@ impl Region {
         }
     }
 
-    pub fn check_alive(&self, region: RegionId) -> Result<()> {
+    pub fn check_present(&self, region: RegionId) -> Result<()> {
         if !self.destroyed {
             return Ok(());
         }
-        Err(Error::invalid(format!("region {region} left this store")))
+        Err(Error::invalid(format!("region {region} was destroyed on this store")))
     }
 
-    /// An applied entry is committed, so nothing may replace or withdraw it.
+    /// Fails for an applied entry: it is committed, so it must not be replaced.
     fn check_open(&self, region: RegionId, index: LogIndex) -> Result<()> {
         if index > self.applied {
             return Ok(());
@@ -143,15 +143,23 @@ impl Region {
     }
 
     /// ```text
-    /// state := truncated:u64 term:u64 last:u64 life:u64 term:u64 vote:u64 commit:u64 destroyed:u64
+    /// state := truncated:u64 term:u64 last:u64 incarnation:u64 term:u64 vote:u64 commit:u64 destroyed:u64
     ///          (first:u64 term:u64)*                                     (all big-endian)
     /// ```
     pub fn encode(&self) -> Vec<u8> {
         let HardState { term, vote, commit } = self.hard_state;
         let (index, index_term) = self.truncated;
         let destroyed = u64::from(self.destroyed);
-        let head =
-            [index.0, index_term.0, self.last.0, self.life, term.0, vote, commit.0, destroyed];
+        let head = [
+            index.0,
+            index_term.0,
+            self.last.0,
+            self.incarnation,
+            term.0,
+            vote,
+            commit.0,
+            destroyed,
+        ];
         let runs = self.runs.iter().flat_map(|(first, term)| [first.0, term.0]);
         encode(&head.into_iter().chain(runs).collect::<Vec<u64>>())
     }
@@ -160,16 +168,25 @@ impl Region {
         let mut numbers = Numbers::new(bytes, path);
         let mut next = || numbers.u64();
         let truncated = (LogIndex(next()?), Term(next()?));
-        let (last, life) = (LogIndex(next()?), next()?);
+        let (last, incarnation) = (LogIndex(next()?), next()?);
         let hard_state =
             HardState { term: Term(next()?), vote: next()?, commit: LogIndex(next()?) };
         let destroyed = next()? != 0;
         let mut runs = Vec::new();
-        while !numbers.rest().is_empty() {
+        while !numbers.remaining().is_empty() {
             runs.push((LogIndex(numbers.u64()?), Term(numbers.u64()?)));
         }
         let (applied, checkpointed) = (truncated.0, truncated.0);
-        Ok(Self { truncated, last, life, hard_state, destroyed, runs, applied, checkpointed })
+        Ok(Self {
+            truncated,
+            last,
+            incarnation,
+            hard_state,
+            destroyed,
+            runs,
+            applied,
+            checkpointed,
+        })
     }
 }
 

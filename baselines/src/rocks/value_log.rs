@@ -1,5 +1,5 @@
-//! WiscKey's value log, one file that only grows: keys and values in the order of their application.
-//! Pointers to it are in RocksDB. Nothing is collected.
+//! WiscKey's value log, one append-only file: keys and values in apply order. Pointers to it are in
+//! RocksDB. There is no garbage collection.
 //!
 //! ```text
 //! record := key_bytes:u32be value_bytes:u32be key value
@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use stele_types::{Error, Result, checksum};
 
-/// Where a value lies, and what it must be.
+/// Position and checksum of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pointer {
     pub offset: u64,
@@ -19,7 +19,7 @@ pub struct Pointer {
     pub crc: u32,
 }
 
-/// See the module.
+/// Value log of a store.
 #[derive(Debug)]
 pub struct ValueLog {
     file: File,
@@ -27,7 +27,7 @@ pub struct ValueLog {
     end: Mutex<u64>,
 }
 
-/// Values on their way to the log: written together by [`ValueLog::write`].
+/// Values to be written together by [`ValueLog::write`].
 #[derive(Default)]
 pub struct Pending {
     bytes: Vec<u8>,
@@ -35,7 +35,7 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Adds a record; where its value will lie.
+    /// Adds a record. Returns the pointer to its value.
     pub fn push(&mut self, key: &[u8], value: &[u8], crc: u32) -> Pointer {
         self.bytes.extend_from_slice(&(key.len() as u32).to_be_bytes());
         self.bytes.extend_from_slice(&(value.len() as u32).to_be_bytes());
@@ -56,12 +56,12 @@ impl ValueLog {
         Ok(Self { file, path: path.to_path_buf(), end: Mutex::new(end) })
     }
 
-    /// Begins a write at the end. One thread writes.
+    /// Begins a write at the end. Only one thread may write.
     pub fn begin(&self) -> Pending {
         Pending { bytes: Vec::new(), begin: *self.end.lock() }
     }
 
-    /// Writes what was added, to the system's cache.
+    /// Writes the added records to the page cache.
     pub fn write(&self, pending: &Pending) -> Result<()> {
         let written = self.file.write_all_at(&pending.bytes, pending.begin);
         written.map_err(|source| Error::io("write", &self.path, source))?;
@@ -69,12 +69,12 @@ impl ValueLog {
         Ok(())
     }
 
-    /// Puts everything written on the device.
+    /// Syncs everything written.
     pub fn sync(&self) -> Result<()> {
         self.file.sync_data().map_err(|source| Error::io("sync", &self.path, source))
     }
 
-    /// One read of the value; `Corrupt` when it is not what was written.
+    /// Reads a value. Fails with `Corrupt` if it does not match its checksum.
     pub fn read(&self, pointer: Pointer) -> Result<Vec<u8>> {
         let mut value = vec![0; pointer.length as usize];
         let read = self.file.read_exact_at(&mut value, pointer.offset);

@@ -1,4 +1,4 @@
-//! Reads.
+//! Reads of key-values.
 
 use super::cursor::{Cursor, Snapshot};
 use super::db::{Db, Tier};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use stele_storage::{Cached, EngineView, Order, Pair, ScanOptions};
 use stele_types::{KeyRange, Result};
 
-/// A snapshot of the key-values. Pointers in it stay valid: the value log only grows.
+/// Snapshot of the key-values. Pointers in it stay valid: the value log is append-only.
 #[derive(Debug)]
 pub struct RockView {
     snapshot: Snapshot,
@@ -29,8 +29,8 @@ impl RockView {
         found.map(Option::transpose).transpose()
     }
 
-    /// Gives the pairs of a range in order, without reading what lies in the value log, until `f`
-    /// says false.
+    /// Passes the pairs of a range to `f` in order, without reading the value log, until `f`
+    /// returns false.
     pub(super) fn walk(
         &self,
         range: &KeyRange,

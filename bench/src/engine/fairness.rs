@@ -1,40 +1,41 @@
-//! On which terms stores are compared. Bytes written and space taken pay for one another: a store
-//! that never collects writes least. So both sides get the same terms, and both figures are given.
+//! Terms of comparison. Written bytes and occupied space trade against each other: a store without
+//! garbage collection (GC) writes least. So both sides get the same terms, and both numbers are
+//! reported.
 
 use crate::child::{number, text};
 use anyhow::{Result, bail};
 use serde_json::Value;
 
-/// The names, for the command line.
+/// Names on the command line.
 pub const NAMES: [&str; 3] = ["bounded", "unbounded", "defaults"];
-/// Those measured unless others are stated.
+/// Terms that are measured by default.
 pub const USUAL: [&str; 2] = ["bounded", "unbounded"];
-/// Bytes on the disk for each live byte: what Stele accepts by default.
+/// Bytes on disk per live byte that Stele accepts by default.
 pub const SPACE_AMP_MAX: f64 = 2.0;
 
-/// What both sides may do with garbage. Under equal terms their value files are equally large.
+/// Permitted handling of garbage. With equal terms, value files of both sides have the same size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fairness {
-    /// Each collects with its own means and must end below [`SPACE_AMP_MAX`]; one that does not
-    /// is told to compact until it does, and what that writes counts.
+    /// Each store collects garbage in its own way and must end below [`SPACE_AMP_MAX`]. A store
+    /// that does not is compacted until it does, and those writes count.
     Bounded {
         /// Size of a value file.
         file_bytes: u64,
-        /// Share of a value file that must be dead for fjall to empty it. Its defaults (the oldest
-        /// quarter of the files that are a quarter dead) do not keep the bound.
+        /// Dead share of a value file from which fjall empties it. Its defaults (the oldest quarter
+        /// of the files that are a quarter dead) do not keep the bound.
         stale_share: f32,
     },
-    /// Neither moves a value to free space. Files in which nothing is live go, in both.
+    /// Neither store moves values to free space. Both remove files without live values.
     Unbounded {
         /// Size of a value file.
         file_bytes: u64,
     },
-    /// Each as it comes, whatever space it ends with.
+    /// Default settings of each store, without a bound on space.
     Defaults,
 }
 
 impl Fairness {
-    /// As a measurement's settings state it.
+    /// Reads the terms from a measurement's settings.
     pub fn read(settings: &Value) -> Result<Self> {
         let file_bytes = number(settings, "file_bytes")?;
         Ok(match text(settings, "fairness")? {
@@ -44,11 +45,11 @@ impl Fairness {
             }
             "unbounded" => Self::Unbounded { file_bytes },
             "defaults" => Self::Defaults,
-            other => bail!("no fairness `{other}`"),
+            other => bail!("unknown fairness `{other}`"),
         })
     }
 
-    /// What is asked of the settled store.
+    /// Returns the bound on space amplification of the settled store.
     pub fn space_amp_max(self) -> Option<f64> {
         matches!(self, Self::Bounded { .. }).then_some(SPACE_AMP_MAX)
     }

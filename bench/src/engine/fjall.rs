@@ -8,7 +8,7 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, Pers
 use std::path::Path;
 use std::time::Duration;
 
-/// The memory that Stele gives to caches by default.
+/// Size of Stele's caches by default.
 const CACHE_BYTES: u64 = 128 << 20;
 const POLL: Duration = Duration::from_millis(2);
 
@@ -27,8 +27,9 @@ impl Fjall {
     }
 }
 
-/// A compaction empties the oldest `age_cutoff` of the value files of which `staleness_threshold` is
-/// known to be dead, unless a table it does not take refers to them.
+/// Returns the key-value separation settings. A compaction empties the oldest `age_cutoff` of the
+/// value files with a known dead share of `staleness_threshold`, unless a table outside the
+/// compaction refers to them.
 fn separation(fairness: Fairness) -> KvSeparationOptions {
     let options = KvSeparationOptions::default();
     match fairness {

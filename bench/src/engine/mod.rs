@@ -1,6 +1,6 @@
-//! The engine beside fjall with key-value separation: one sync per batch of 64; puts, uniform
-//! updates, gets, and a scan of all pairs in key order beside the disk's own sequential read.
-//! Bytes written are given with the space taken, on equal terms (`fairness.rs`).
+//! Engine beside fjall with key-value separation: one sync per batch of 64; puts, uniform updates,
+//! gets, and a scan of all pairs in key order beside the disk's own sequential read. Written bytes
+//! are reported with the occupied space, on equal terms (`fairness.rs`).
 
 mod fairness;
 mod fjall;
@@ -14,8 +14,8 @@ pub use stele::settle;
 
 use crate::args::Args;
 use crate::child::{self, number, text};
-use crate::figures::{medians, ratios};
 use crate::report::{Report, scratch};
+use crate::stats::{medians, ratios};
 use crate::workload::KEY_BYTES;
 use anyhow::{Result, bail};
 use fairness::Fairness;
@@ -25,13 +25,13 @@ use std::path::Path;
 use work::Work;
 
 const BATCH_KEYS: u64 = 64;
-/// Updates for each key of the load.
+/// Updates per loaded key.
 const UPDATES_PER_KEY: u64 = 2;
-/// Share of a file that must be dead for fjall to empty it, under a bound of 2.0: the largest that
-/// keeps it whatever the files look like. At 60 it writes a little less and ends above at times.
+/// Dead share from which fjall empties a file, with a space bound of 2.0: the largest that keeps it
+/// for all distributions. At 60 it writes slightly less and sometimes exceeds the bound.
 const STALE_PERCENT: u64 = 50;
-/// Value files in the live data: data sets are large beside one file, so a small one gets small
-/// files.
+/// Number of value files in the live data. Data sets are large compared with one file, so a small
+/// data set gets small files.
 const FILES: u64 = 64;
 
 #[cfg(not(feature = "rocksdb"))]
@@ -39,21 +39,21 @@ const STORES: [&str; 2] = ["stele", "fjall"];
 #[cfg(feature = "rocksdb")]
 const STORES: [&str; 3] = ["stele", "fjall", "rocksdb"];
 
-/// A durable store as this benchmark uses it.
+/// Interface of a durable store in this benchmark.
 pub trait Durable {
     /// Writes all pairs with one sync.
     fn write(&mut self, pairs: &[([u8; KEY_BYTES], &[u8])]) -> Result<()>;
     /// Flushes memory and waits until no background work is due.
     fn settle(&mut self) -> Result<()>;
-    /// Compacts everything: collects garbage, and brings values into key order where the store can.
+    /// Compacts everything: collects garbage, and sorts values by key where the store can.
     fn compact(&mut self) -> Result<()>;
-    /// Length of the value, if the key is there.
+    /// Returns the length of a key's value, if present.
     fn get(&self, key: &[u8]) -> Result<Option<usize>>;
-    /// Reads every pair in key order; returns how many and the bytes of their values.
+    /// Reads every pair in key order. Returns their number and the bytes of their values.
     fn scan(&self) -> Result<(u64, u64)>;
 }
 
-/// All terms, value sizes and stores, rounds interleaved; medians and ratios at the end.
+/// Runs all terms, value sizes and stores with interleaved rounds, then prints medians and ratios.
 pub fn run(args: &Args) -> Result<()> {
     let sizes = args.sizes("values", &[1 << 10, 16 << 10, 256 << 10], &[1 << 10, 16 << 10])?;
     let bytes = args.size("bytes", 1 << 30, 4 << 20)?;
@@ -112,7 +112,7 @@ fn compare(report: &Report, pairing: &Value, results: &BTreeMap<&str, Vec<Value>
     Ok(())
 }
 
-/// One store, one value size.
+/// Measures one store with one value size.
 pub fn one(settings: &Value) -> Result<Value> {
     let dir = Path::new(text(settings, "dir")?);
     let home = dir.join("store");
@@ -123,12 +123,12 @@ pub fn one(settings: &Value) -> Result<Value> {
         "fjall" => Box::new(fjall::Fjall::open(&home, fairness)?),
         #[cfg(feature = "rocksdb")]
         "rocksdb" => Box::new(rocksdb::RocksDb::open(&home, fairness)?),
-        other => bail!("no store `{other}`"),
+        other => bail!("unknown store `{other}`"),
     };
     let value_bytes = number(settings, "value_bytes")?;
     let keys = (number(settings, "bytes")? / value_bytes).max(BATCH_KEYS);
     let work = Work { home, keys, value_bytes, seed: number(settings, "seed")?, fairness };
-    let mut figures = work.write(store.as_mut())?;
-    figures.extend(work.read(store.as_mut(), dir)?);
-    Ok(figures.into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect())
+    let mut fields = work.write(store.as_mut())?;
+    fields.extend(work.read(store.as_mut(), dir)?);
+    Ok(fields.into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect())
 }

@@ -9,7 +9,7 @@ use rocksdb::{
 };
 use std::path::Path;
 
-/// Values from this length on go to blob files.
+/// Length from which values go to blob files.
 const BLOB_BYTES_MIN: u64 = 512;
 
 pub struct RocksDb {

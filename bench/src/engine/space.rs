@@ -1,4 +1,4 @@
-//! The space a store takes, and bringing it to rest: the same steps for every store.
+//! Occupied space of a store, and settling: the same steps for every store.
 
 use super::Durable;
 use crate::system::written_bytes;
@@ -9,20 +9,21 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// `st_blocks` counts these.
+/// Unit of `st_blocks`.
 const BLOCK_BYTES: u64 = 512;
-/// A store that wrote nothing for this long has no background work under way.
+/// Time without writes after which a store counts as idle.
 const QUIET: Duration = Duration::from_millis(300);
 const POLL: Duration = Duration::from_millis(5);
-/// fjall frees only what an earlier compaction found dead; more than a few find nothing new.
+/// Limit of compactions. fjall frees only what an earlier compaction found dead; further ones find
+/// nothing new.
 const COMPACTIONS_MAX: u32 = 6;
 
-/// Bytes of the blocks that files below `folder` occupy, as `du` counts them.
+/// Returns the bytes of the blocks that files below `folder` occupy, as `du` does.
 pub fn disk_bytes(folder: &Path) -> Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(folder).with_context(|| format!("listing {}", folder.display()))? {
         let path = entry?.path();
-        // A store may remove a file while it is looked at.
+        // A store may remove the file meanwhile.
         let Ok(info) = path.symlink_metadata() else { continue };
         bytes += info.blocks() * BLOCK_BYTES;
         if info.is_dir() {
@@ -32,8 +33,8 @@ pub fn disk_bytes(folder: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Flushes, waits for background work, and, with a bound, compacts while more than that many bytes
-/// are on the disk. Returns how many compactions that took.
+/// Flushes, waits for background work, and with a bound compacts while more bytes are on disk.
+/// Returns the number of compactions.
 pub fn settle(store: &mut dyn Durable, folder: &Path, bytes_max: Option<u64>) -> Result<u32> {
     store.settle()?;
     wait_until_quiet()?;

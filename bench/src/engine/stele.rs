@@ -1,4 +1,4 @@
-//! Stele, embedded: its defaults, or without collection.
+//! Stele, embedded: with default settings, or without garbage collection.
 
 use super::Durable;
 use super::fairness::Fairness;
@@ -10,16 +10,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 use stele_engine::{Batch, Db, GcOptions, KeyRange, Options, Order};
 
-/// Settling is done when this much was asked for and nothing was left to do.
+/// Limit of one settling step; settling ends after this much without work left.
 const STEP_BYTES: u64 = 64 << 20;
-/// Longer than a store waits before it merges at rest.
-const REST: Duration = Duration::from_secs(6);
+/// Longer than the idle time before an idle store merges.
+const IDLE: Duration = Duration::from_secs(6);
 const POLL: Duration = Duration::from_millis(200);
-/// The largest allowed: far from what the updates here can reach.
+/// Largest permitted value, far above what the updates here can reach.
 const SPACE_AMP_NEVER: f64 = 100.0;
 
-/// What a batch holds of a pair besides key and value, at most.
-const PAIR_HEAD_BYTES: usize = 24;
+/// Longest overhead of a pair in a batch, besides key and value.
+const PAIR_HEADER_BYTES: usize = 24;
 
 pub struct Stele {
     db: Db,
@@ -50,12 +50,13 @@ fn options(fairness: Fairness) -> Options {
     Options { segment_bytes_max: file_bytes, gc, ..defaults }
 }
 
-/// Flushes, and collects until nothing is due, also of what waits for a store at rest.
+/// Flushes, and runs garbage collection and merges until none is due, including those of an idle
+/// store.
 pub fn settle(db: &Db) -> Result<()> {
     db.flush()?;
     while db.maintain(STEP_BYTES)?.more {}
     let began = Instant::now();
-    while began.elapsed() <= REST {
+    while began.elapsed() <= IDLE {
         thread::sleep(POLL);
         while db.maintain(STEP_BYTES)?.more {}
     }
@@ -65,7 +66,7 @@ pub fn settle(db: &Db) -> Result<()> {
 impl Durable for Stele {
     fn write(&mut self, pairs: &[([u8; KEY_BYTES], &[u8])]) -> Result<()> {
         let bytes =
-            pairs.iter().map(|(key, value)| key.len() + value.len() + PAIR_HEAD_BYTES).sum();
+            pairs.iter().map(|(key, value)| key.len() + value.len() + PAIR_HEADER_BYTES).sum();
         let mut batch = Batch::with_capacity(bytes);
         for (key, value) in pairs {
             batch.put(key, value)?;

@@ -1,10 +1,10 @@
-//! The workload: a load, uniform updates, gets, a scan.
+//! Workload: a load, uniform updates, gets, a scan.
 
 use super::fairness::Fairness;
 use super::space::{disk_bytes, settle};
 use super::{BATCH_KEYS, Durable, UPDATES_PER_KEY};
 use crate::disk::{forget_cached, sequential_read_mb_s};
-use crate::figures::rounded;
+use crate::stats::rounded;
 use crate::system::{Stopwatch, written_bytes};
 use crate::workload::{KEY_BYTES, Random, Values, key};
 use anyhow::{Result, ensure};
@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 const GETS_MAX: u64 = 100_000;
-/// Looks at the space taken, for each key's worth of updates.
-const LOOKS_PER_KEY: u64 = 8;
+/// Samples of the occupied space per round of updates over all keys.
+const SAMPLES_PER_KEY: u64 = 8;
 
 pub type Figures = Vec<(&'static str, f64)>;
 
 pub struct Work {
-    /// Where the store is.
+    /// Directory of the store.
     pub home: PathBuf,
     pub keys: u64,
     pub value_bytes: u64,
@@ -31,7 +31,7 @@ impl Work {
         (pairs * (self.value_bytes + KEY_BYTES as u64)) as f64
     }
 
-    /// Bytes on the disk for each live byte.
+    /// Returns the bytes on disk per live byte.
     fn space_amp(&self) -> Result<f64> {
         Ok(disk_bytes(&self.home)? as f64 / self.payload(self.keys))
     }
@@ -55,7 +55,7 @@ impl Work {
         let mut peak = self.space_amp()?;
         let (mut left, mut seconds) = (updates, 0.0);
         while left > 0 {
-            let count = left.min(self.keys.div_ceil(LOOKS_PER_KEY));
+            let count = left.min(self.keys.div_ceil(SAMPLES_PER_KEY));
             let watch = Stopwatch::start()?;
             self.batches(store, &mut values, count, &mut |_| random.below(self.keys))?;
             seconds += watch.seconds()?.0;
@@ -122,7 +122,7 @@ impl Work {
         let scan = bytes as f64 / 1e6 / started.elapsed().as_secs_f64();
         ensure!(
             (pairs, bytes) == (self.keys, self.keys * self.value_bytes),
-            "a scan lost something"
+            "a scan did not return all pairs"
         );
         Ok(vec![
             ("get_per_s", rounded(gets as f64 / get.0)),

@@ -1,4 +1,4 @@
-//! fjall: its journal cannot be switched off, but is not synced here. Flushes and compactions run on
+//! fjall: its journal cannot be disabled, but is not synced here. Flushes and compactions run on
 //! its own threads.
 
 use super::{CACHE_BYTES, MEMTABLE_BYTES, Ordered};

@@ -20,7 +20,7 @@ impl LsmTree {
         let seq = SequenceNumberCounter::default();
         let tree = Config::new(dir, seq.clone(), SequenceNumberCounter::default())
             .use_cache(Arc::new(Cache::with_capacity_bytes(CACHE_BYTES as u64)))
-            // Filters in memory on all levels, as in the other stores.
+            // Filters of all levels are in memory, as in the other stores.
             .filter_block_pinning_policy(PinningPolicy::all(true))
             .index_block_pinning_policy(PinningPolicy::all(true))
             .open()?;

@@ -1,6 +1,6 @@
-//! The index alone beside other ordered stores: 16-byte keys in random order, 20-byte values, one
-//! thread. Figures are operations per second of processor time, so that a store which works on other
-//! threads too is charged for them.
+//! Index alone beside other ordered stores: 16-byte keys in random order, 20-byte values, one
+//! thread. Results are operations per second of processor time, so that background threads of a
+//! store count too.
 
 mod fjall;
 mod lsm_tree;
@@ -11,8 +11,8 @@ mod stele;
 
 use crate::args::Args;
 use crate::child::{self, number, text};
-use crate::figures::{medians, ratios, rounded};
 use crate::report::{Report, scratch};
+use crate::stats::{medians, ratios, rounded};
 use crate::system::{Stopwatch, resident_bytes, written_bytes};
 use crate::workload::{Random, key};
 use anyhow::{Result, bail, ensure};
@@ -22,7 +22,7 @@ use std::path::Path;
 
 const VALUE_BYTES: usize = 20;
 const SCAN_PAIRS: usize = 100;
-/// The same for every store.
+/// Cache size of every store.
 const CACHE_BYTES: usize = 256 << 20;
 const MEMTABLE_BYTES: usize = 64 << 20;
 
@@ -31,19 +31,20 @@ const STORES: [&str; 4] = ["stele", "lsm-tree", "fjall", "redb"];
 #[cfg(feature = "rocksdb")]
 const STORES: [&str; 5] = ["stele", "lsm-tree", "fjall", "redb", "rocksdb"];
 
-/// An ordered store as this benchmark uses it.
+/// Interface of an ordered store in this benchmark.
 trait Ordered {
-    /// Sets a key; need not be durable.
+    /// Sets a key; durability is not required.
     fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
-    /// Ends the load: all background work due is done.
+    /// Ends the load: completes all due background work.
     fn settle(&mut self) -> Result<()>;
-    /// Length of the value, if the key is there.
+    /// Returns the length of a key's value, if present.
     fn get(&self, key: &[u8]) -> Result<Option<usize>>;
-    /// Reads up to `limit` pairs from `from` on; returns how many and the bytes of their values.
+    /// Reads up to `limit` pairs from `from` on. Returns their number and the bytes of their
+    /// values.
     fn scan(&self, from: &[u8], limit: usize) -> Result<(usize, usize)>;
 }
 
-/// All stores, all sizes, rounds interleaved; medians and ratios at the end.
+/// Runs all stores and sizes with interleaved rounds, then prints medians and ratios.
 pub fn run(args: &Args) -> Result<()> {
     let sizes = args.sizes("keys", &[5_000_000, 20_000_000], &[20_000])?;
     let stores = args.names("stores", &STORES, &STORES)?;
@@ -83,7 +84,7 @@ fn compare(report: &Report, keys: u64, results: &BTreeMap<&str, Vec<Value>>) -> 
     Ok(())
 }
 
-/// One store, one size.
+/// Measures one store with one size.
 pub fn one(settings: &Value) -> Result<Value> {
     let dir = Path::new(text(settings, "dir")?);
     let mut store: Box<dyn Ordered> = match text(settings, "store")? {
@@ -93,7 +94,7 @@ pub fn one(settings: &Value) -> Result<Value> {
         "redb" => Box::new(redb::Redb::open(dir)?),
         #[cfg(feature = "rocksdb")]
         "rocksdb" => Box::new(rocksdb::RocksDb::open(dir)?),
-        other => bail!("no store `{other}`"),
+        other => bail!("unknown store `{other}`"),
     };
     measure(store.as_mut(), number(settings, "keys")?, number(settings, "seed")?)
 }
@@ -121,7 +122,7 @@ fn measure(store: &mut dyn Ordered, keys: u64, seed: u64) -> Result<Value> {
     let mut scanned = 0;
     for _ in 0..scans {
         let (pairs, bytes) = store.scan(&key(random.below(keys)), SCAN_PAIRS)?;
-        ensure!(bytes == pairs * VALUE_BYTES && pairs > 0, "a scan lost something");
+        ensure!(bytes == pairs * VALUE_BYTES && pairs > 0, "a scan did not return all pairs");
         scanned += pairs;
     }
     let scan = watch.seconds()?;

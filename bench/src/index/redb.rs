@@ -1,6 +1,6 @@
-//! redb: transactions without durability, and one durable one at the end; the other stores do not
-//! sync a log here either. They gather and sort `MEMTABLE_BYTES` before they write, so the same is
-//! done for redb: a small transaction of scattered keys copies nearly a page for each key.
+//! redb: transactions without durability, and a durable one at the end; the other stores do not
+//! sync a log here either. They buffer and sort `MEMTABLE_BYTES` before they write, and redb does
+//! the same here: a small transaction of scattered keys copies nearly a page per key.
 
 use super::{CACHE_BYTES, MEMTABLE_BYTES, Ordered, VALUE_BYTES};
 use crate::workload::KEY_BYTES;

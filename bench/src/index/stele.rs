@@ -47,7 +47,7 @@ impl Stele {
         self.merge(0)
     }
 
-    /// All merges that are due after so many seconds without a write.
+    /// Runs all merges that are due after `idle_s` seconds without a write.
     fn merge(&self, idle_s: u64) -> Result<()> {
         while let Some(spec) = self.merge_due(idle_s) {
             let job = self.index.start_merge(spec, None, 0)?;
@@ -57,7 +57,7 @@ impl Stele {
         Ok(())
     }
 
-    /// As the product decides on a store of nothing but these tiers.
+    /// Returns the merge that the product would choose for a store with these tiers only.
     fn merge_due(&self, idle_s: u64) -> Option<MergeSpec> {
         let version = self.index.version();
         let seen = |tier: &Tier| TierState { bytes: tier.bytes, ..TierState::default() };

@@ -1,4 +1,4 @@
-//! What the harness is told.
+//! Command line of the harness.
 
 use crate::scenario::{SCENARIOS, Scenario};
 use anyhow::{Context, Result, bail};
@@ -6,15 +6,15 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// What a scenario works with.
+/// Inputs of a scenario.
 #[derive(Debug)]
 pub struct Setup {
     pub stele: PathBuf,
     pub programs: Programs,
-    /// Chooses every random moment.
+    /// Seed of every random choice.
     pub seed: u64,
     rounds: Option<u64>,
-    /// A smaller version, where there are no rounds to count.
+    /// Whether to run a smaller version of a scenario that has no rounds.
     pub short: bool,
     place: RefCell<Option<tempfile::TempDir>>,
     work: PathBuf,
@@ -26,23 +26,23 @@ pub struct Programs {
     pub porcupine: Option<PathBuf>,
     pub ycsb: Option<PathBuf>,
     pub tikv_rust: Option<PathBuf>,
-    /// The interpreter that has the client, and the script.
+    /// Interpreter that has the client, and the script.
     pub python: Option<PathBuf>,
     pub python_script: Option<PathBuf>,
 }
 
 impl Setup {
-    /// Rounds asked for, or as many as the scenario does by itself.
+    /// Returns the number of rounds requested, or else the scenario's own.
     pub fn rounds(&self, full: u64, short: u64) -> u64 {
         self.rounds.unwrap_or(if self.short { short } else { full })
     }
 
-    /// A folder for this run.
+    /// Returns the directory of this run.
     pub fn work(&self) -> &Path {
         &self.work
     }
 
-    /// One line.
+    /// Formats the configuration as one line.
     pub fn text(&self) -> String {
         format!(
             "stele {}, data in {}, seed {}",
@@ -52,14 +52,14 @@ impl Setup {
         )
     }
 
-    /// The flags that repeat this run.
+    /// Returns the flags that repeat this run.
     pub fn replay(&self) -> String {
         let rounds = self.rounds.map(|rounds| format!(" --rounds {rounds}")).unwrap_or_default();
         let short = if self.short { " --short" } else { "" };
         format!("{short}{rounds} --seed {}", self.seed)
     }
 
-    /// The folder stays, for whoever looks into it.
+    /// Keeps the directory after the run, for inspection.
     pub fn keep_work(&self) {
         if let Some(place) = self.place.borrow_mut().take() {
             println!("data and logs kept in {}", place.keep().display());
@@ -67,16 +67,16 @@ impl Setup {
     }
 }
 
-/// A program that must have been given.
+/// Returns the path of a program, or fails if it was not given.
 pub fn need<'a>(program: &'a Option<PathBuf>, flag: &str) -> Result<&'a Path> {
     program.as_deref().with_context(|| format!("this scenario needs {flag}"))
 }
 
-/// Reads `SCENARIO [--flag value]…`.
+/// Parses `SCENARIO [--flag value]…`.
 pub fn read(mut rest: Vec<String>) -> Result<(&'static Scenario, Setup)> {
     let name = if rest.is_empty() { String::new() } else { rest.remove(0) };
     let scenario = SCENARIOS.iter().find(|one| one.name == name);
-    let Some(scenario) = scenario else { bail!("no scenario `{name}`\n{}", usage()) };
+    let Some(scenario) = scenario else { bail!("there is no scenario `{name}`\n{}", usage()) };
     let mut programs = Programs::default();
     let (mut stele, mut below, mut seed, mut rounds) = (None, None, None, None);
     let mut short = false;
@@ -90,8 +90,8 @@ pub fn read(mut rest: Vec<String>) -> Result<(&'static Scenario, Setup)> {
         match flag.as_str() {
             "--stele" => stele = Some(PathBuf::from(value)),
             "--work" => below = Some(PathBuf::from(value)),
-            "--seed" => seed = Some(value.parse().context("--seed takes a number")?),
-            "--rounds" => rounds = Some(value.parse().context("--rounds takes a number")?),
+            "--seed" => seed = Some(value.parse().context("--seed needs a number")?),
+            "--rounds" => rounds = Some(value.parse().context("--rounds needs a number")?),
             "--porcupine" => programs.porcupine = Some(value.into()),
             "--ycsb" => programs.ycsb = Some(value.into()),
             "--tikv-rust" => programs.tikv_rust = Some(value.into()),
@@ -103,7 +103,7 @@ pub fn read(mut rest: Vec<String>) -> Result<(&'static Scenario, Setup)> {
     let below = below.unwrap_or_else(std::env::temp_dir);
     let place = tempfile::Builder::new().prefix("cluster-").tempdir_in(below)?;
     let setup = Setup {
-        stele: stele.context("--stele names the binary")?,
+        stele: stele.context("--stele FILE is required")?,
         programs,
         seed: seed.unwrap_or_else(seed_from_time),
         rounds,
@@ -123,7 +123,7 @@ fn usage() -> String {
     )
 }
 
-/// A seed nobody chose.
+/// Derives a seed from the time, for a run without `--seed`.
 fn seed_from_time() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     since.as_nanos() as u64 % 1_000_000_000

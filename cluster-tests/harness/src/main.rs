@@ -1,5 +1,5 @@
 //! Runs one scenario against a cluster of real `stele server` processes. `cargo xtask cluster`
-//! builds what it needs and calls it.
+//! builds the programs that it needs and runs it.
 
 mod args;
 mod client;
@@ -36,7 +36,7 @@ fn run() -> Result<bool> {
     let mut report = Report::default();
     let result = runtime.block_on((scenario.run)(&setup, &mut report));
     if let Err(error) = &result {
-        report.demand(false, format!("{error:#}"));
+        report.require(false, format!("{error:#}"));
     }
     report.print(scenario.name, setup.seed, started.elapsed().as_secs_f64());
     if !report.is_met() {

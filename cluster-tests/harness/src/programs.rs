@@ -1,4 +1,4 @@
-//! Client programs run beside the cluster: their last line is a JSON object.
+//! Client programs that run beside the cluster. The last line that one prints is a JSON object.
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
@@ -8,33 +8,33 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// The longest run takes a minute where nothing else runs.
-const ENDS_WITHIN: Duration = Duration::from_secs(240);
-/// For a program to say where it stands.
-const SAYS_WITHIN: Duration = Duration::from_secs(10);
+/// Time limit of a program. The longest run takes a minute on an idle machine.
+const TIME_LIMIT: Duration = Duration::from_secs(240);
+/// Time for a program to print its stacks after the limit.
+const STACKS_LIMIT: Duration = Duration::from_secs(10);
 
-/// What a program printed.
+/// Output of a program.
 #[derive(Debug)]
 pub struct Printed {
     pub succeeded: bool,
-    /// It ended by itself.
+    /// Whether it ended within the limit.
     pub in_time: bool,
-    /// Its last line.
+    /// Its last line, parsed.
     pub object: serde_json::Value,
     pub errors: String,
 }
 
 impl Printed {
-    /// A number of the object; 0 if it is not there.
+    /// Returns a number of the object; 0 if it is missing.
     pub fn number(&self, name: &str) -> f64 {
         self.object.get(name).and_then(serde_json::Value::as_f64).unwrap_or_default()
     }
 }
 
-/// Starts a program; the handle brings what it printed. One that takes too long is asked where it
-/// stands (a Go program prints its stacks) and ended.
+/// Starts a program; the handle returns its output. A program above the limit gets SIGABRT, on
+/// which a Go program prints its stacks, and is then killed.
 pub fn start(command: Command) -> JoinHandle<Result<Printed>> {
-    start_for(command, ENDS_WITHIN, SAYS_WITHIN)
+    start_for(command, TIME_LIMIT, STACKS_LIMIT)
 }
 
 fn start_for(command: Command, limit: Duration, grace: Duration) -> JoinHandle<Result<Printed>> {
@@ -49,7 +49,7 @@ fn start_for(command: Command, limit: Duration, grace: Duration) -> JoinHandle<R
         let (output, in_time) = match timeout(limit, output.as_mut()).await {
             Ok(output) => (output?, true),
             Err(_) => {
-                // Not SIGQUIT: what a shell starts in the background ignores it for good.
+                // Not SIGQUIT: a process that a shell starts in the background ignores it.
                 process.map(|process| kill_process(process, Signal::ABORT)).transpose()?;
                 match timeout(grace, output.as_mut()).await {
                     Ok(output) => (output?, false),
@@ -69,7 +69,7 @@ fn start_for(command: Command, limit: Duration, grace: Duration) -> JoinHandle<R
     })
 }
 
-/// A go-ycsb run: `-p` settings besides the address.
+/// Builds a go-ycsb command with `-p` settings in addition to the address.
 pub fn ycsb(program: &Path, address: &str, command: &str, settings: &[(&str, String)]) -> Command {
     let mut process = Command::new(program);
     process.args(["-cmd", command, "-p", &format!("tikv.pd={address}"), "-p", "tikv.type=raw"]);
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_program_that_takes_too_long_says_where_it_stands_and_ends() {
+    async fn a_program_above_its_time_limit_prints_its_stacks_and_ends() {
         let mut command = Command::new("sh");
         command.args(["-c", "trap 'echo here >&2; exit 2' ABRT; while :; do sleep 0.05; done"]);
         let (limit, grace) = (Duration::from_millis(500), Duration::from_secs(60));

@@ -1,8 +1,8 @@
-//! What a scenario says: its configuration, one line for people, one for programs.
+//! Report of a scenario: one line for people, one for programs.
 
 use serde_json::{Map, Value};
 
-/// What one scenario found.
+/// Results and failed requirements of a scenario.
 #[derive(Debug, Default)]
 pub struct Report {
     figures: Map<String, Value>,
@@ -10,13 +10,13 @@ pub struct Report {
 }
 
 impl Report {
-    /// Notes a figure.
-    pub fn figure(&mut self, name: &str, value: impl Into<Value>) {
+    /// Records a result.
+    pub fn record(&mut self, name: &str, value: impl Into<Value>) {
         self.figures.insert(name.to_owned(), value.into());
     }
 
-    /// A demand: the scenario fails if it does not hold.
-    pub fn demand(&mut self, holds: bool, what: impl Into<String>) {
+    /// Records a requirement: the scenario fails if it does not hold.
+    pub fn require(&mut self, holds: bool, what: impl Into<String>) {
         if !holds {
             let what = what.into();
             println!("NOT MET: {what}");
@@ -24,7 +24,7 @@ impl Report {
         }
     }
 
-    /// Whether every demand held.
+    /// Returns whether every requirement held.
     pub fn is_met(&self) -> bool {
         self.failures.is_empty()
     }
@@ -43,7 +43,7 @@ impl Report {
     }
 }
 
-/// The value below which `share` of the samples lie; 0 of none.
+/// Returns the value below which `share` of the samples lie; 0 without samples.
 pub fn percentile(samples: &[f64], share: f64) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -51,7 +51,7 @@ pub fn percentile(samples: &[f64], share: f64) -> f64 {
     sorted.get(at.saturating_sub(1)).copied().unwrap_or(0.0)
 }
 
-/// Three digits behind the point are enough for everyone.
+/// Rounds to three decimal places.
 pub fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }

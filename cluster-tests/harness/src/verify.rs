@@ -1,4 +1,4 @@
-//! Whether all replicas hold the same, and everything that was acknowledged.
+//! Verification that all replicas are equal and hold every acknowledged write.
 
 use crate::client::{Outcome, Session, SessionOptions};
 use crate::cluster::Cluster;
@@ -14,11 +14,13 @@ const SETTLED_LIMIT: Duration = Duration::from_secs(30);
 const SCAN_PAIRS: u32 = 500;
 
 /// Waits for `replicas` of every region, then compares all replicas with each other and with the
-/// ledger. Nobody may be writing.
+/// ledger. The caller must have stopped all writers.
 pub async fn everything(cluster: &mut Cluster, ledger: &Ledger, replicas: usize) -> Result<()> {
     cluster.wait_replicated(replicas, SETTLED_LIMIT).await?;
     for known in cluster.regions().await? {
-        same_sums(cluster, &known).await.with_context(|| format!("region {}", known.region.id))?;
+        compare_checksums(cluster, &known)
+            .await
+            .with_context(|| format!("region {}", known.region.id))?;
     }
     for replica in 0..replicas {
         let found = all_pairs(cluster, replica).await?;
@@ -27,30 +29,33 @@ pub async fn everything(cluster: &mut Cluster, ledger: &Ledger, replicas: usize)
     Ok(())
 }
 
-/// The sums of all replicas of a region, at the leader's last index.
-async fn same_sums(cluster: &Cluster, known: &Known) -> Result<()> {
+/// Compares the checksums of a region's replicas at the same applied index.
+async fn compare_checksums(cluster: &Cluster, known: &Known) -> Result<()> {
     let deadline = Instant::now() + SETTLED_LIMIT;
     loop {
-        let mut sums = Vec::new();
+        let mut checksums = Vec::new();
         for peer in &known.region.peers {
             let node = cluster.node_of(peer.store).await?;
-            sums.push(sum(cluster, node, known, peer.store.0).await);
+            checksums.push(checksum(cluster, node, known, peer.store.0).await);
         }
-        let sums: Result<Vec<_>> = sums.into_iter().collect();
-        match sums {
-            Ok(sums) => {
-                let mut indexes = sums.iter().map(|sum| (sum.applied_index, sum.version));
+        let checksums: Result<Vec<_>> = checksums.into_iter().collect();
+        match checksums {
+            Ok(checksums) => {
+                let mut indexes = checksums.iter().map(|one| (one.applied_index, one.version));
                 let first = indexes.next().context("a region without replicas")?;
                 if indexes.all(|index| index == first) {
                     let content =
-                        |sum: &proto::LocalChecksumResponse| (sum.checksum, sum.pairs, sum.bytes);
-                    let same = sums.windows(2).all(|two| content(&two[0]) == content(&two[1]));
-                    ensure!(same, "replicas differ: {sums:?}");
+                        |one: &proto::LocalChecksumResponse| (one.checksum, one.pairs, one.bytes);
+                    let same = checksums.windows(2).all(|two| content(&two[0]) == content(&two[1]));
+                    ensure!(same, "replicas differ: {checksums:?}");
                     return Ok(());
                 }
-                // The placement group's own region is written to all the time.
+                // The region of the placement group is written continuously.
                 let late = known.region.kind == RegionKind::System && Instant::now() > deadline;
-                ensure!(!late && Instant::now() < deadline, "never equally far: {sums:?}");
+                ensure!(
+                    !late && Instant::now() < deadline,
+                    "no common applied index: {checksums:?}"
+                );
             }
             Err(error) if Instant::now() > deadline => return Err(error),
             Err(_) => {}
@@ -59,7 +64,7 @@ async fn same_sums(cluster: &Cluster, known: &Known) -> Result<()> {
     }
 }
 
-async fn sum(
+async fn checksum(
     cluster: &Cluster,
     node: usize,
     known: &Known,
@@ -73,7 +78,7 @@ async fn sum(
     Ok(cluster.control(node)?.local_checksum(request).await?.into_inner())
 }
 
-/// All pairs of the ledger as the replica of that number of each region has them.
+/// Returns all pairs of the ledger, read from the given replica of each region.
 async fn all_pairs(cluster: &Cluster, replica: usize) -> Result<Vec<(bytes::Bytes, bytes::Bytes)>> {
     let options = SessionOptions { nodes: cluster.addresses(), limit: Duration::from_secs(5) };
     let mut session = Session::new(Arc::clone(&cluster.channels), options);
@@ -101,7 +106,7 @@ async fn all_pairs(cluster: &Cluster, replica: usize) -> Result<Vec<(bytes::Byte
             }
             Outcome::Refused(error) | Outcome::Ambiguous(error) => {
                 if Instant::now() > deadline {
-                    bail!("replica {replica} can't be read: {error}");
+                    bail!("replica {replica} cannot be read: {error}");
                 }
                 tokio::time::sleep(POLL).await;
             }

@@ -1,4 +1,4 @@
-//! TiKV's own Rust client, unmodified: every raw call it has, against the cluster at ADDR.
+//! Runs every raw call of TiKV's own, unmodified Rust client against the cluster at ADDR.
 //!
 //! `stele-tests-tikv-rust ADDR`
 
@@ -6,8 +6,9 @@ use anyhow::{Context, Result, ensure};
 use std::process::ExitCode;
 use tikv_client::{ColumnFamily, Key, KvPair, RawClient, Value};
 
-/// Keys this program uses. The end of the space lies in a region of its own where the caller has
-/// split there: this client repeats rows of a bounded scan that reaches the last region's open end.
+/// Prefix of the keys of this program. The caller may split off the end of the key space as a
+/// region of its own: this client repeats rows of a bounded scan that reaches the last region's
+/// unbounded end.
 const PREFIX: &str = "tikv-rust/";
 const COUNT: usize = 300;
 
@@ -82,15 +83,15 @@ async fn batches(client: &RawClient) -> Result<()> {
 async fn scans(client: &RawClient) -> Result<()> {
     let pairs = client.scan(key(10)..key(60), 1_000).await?;
     let numbers: Vec<usize> = pairs.iter().map(|pair| number_of(&pair.0)).collect::<Result<_>>()?;
-    ensure!(numbers == (10..60).collect::<Vec<_>>(), "a scan brought {numbers:?}");
+    ensure!(numbers == (10..60).collect::<Vec<_>>(), "a scan returned {numbers:?}");
     let limited = client.scan(key(10)..=key(60), 7).await?;
-    ensure!(limited.len() == 7, "a scan of at most 7 brought {}", limited.len());
+    ensure!(limited.len() == 7, "a scan of at most 7 returned {}", limited.len());
     let keys: Vec<Key> = client.scan_keys(key(0)..key(5), 10).await?;
-    ensure!(keys.len() == 5, "a scan of keys brought {}", keys.len());
+    ensure!(keys.len() == 5, "a scan of keys returned {}", keys.len());
     let ranges = [(key(0), key(3)), (key(100), key(104))];
     let ranges = ranges.into_iter().map(|(from, to)| from..to);
     let many = client.batch_scan(ranges, 10).await?;
-    ensure!(many.len() == 7, "a scan of two ranges brought {}", many.len());
+    ensure!(many.len() == 7, "a scan of two ranges returned {}", many.len());
     Ok(())
 }
 

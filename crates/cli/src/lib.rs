@@ -1,5 +1,5 @@
-//! `stele`: nodes, clusters and stores from the command line. Exit codes: 0 done, 1 failed or damage
-//! found, 2 wrong usage.
+//! `stele`, the command-line program: nodes, clusters and stores. Exit codes: 0 success, 1 failure
+//! or damage found, 2 usage error.
 
 mod args;
 mod bench;
@@ -21,7 +21,7 @@ mod text;
 
 #[doc(hidden)]
 pub mod fuzzing {
-    //! What reads bytes from outside, for fuzz targets.
+    //! Parsers of untrusted bytes, for fuzz targets.
     pub use crate::import::fuzzing::*;
 }
 
@@ -30,22 +30,22 @@ use clap::Parser;
 use std::process::ExitCode;
 use stele_types::{Error, Result};
 
-/// How a command that ran to its end left things.
+/// Result of a command that ran to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// As asked.
+    /// The command succeeded.
     Done,
-    /// Not all of it, or something is not as it should be; the reasons were printed.
+    /// The command did part of its work, or found a problem; the reasons were printed.
     Failed,
 }
 
-/// Does what the command line says.
+/// Runs the command given on the command line.
 pub fn main() -> ExitCode {
-    memory::keep();
+    memory::retain_freed();
     match run(&Cli::parse().command) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Failed) => ExitCode::FAILURE,
-        // The reader of our output has seen enough, as in `stele scan | head`.
+        // The reader of standard output closed it, as in `stele scan | head`.
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("stele: {}", one_line(&error));

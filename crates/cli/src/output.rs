@@ -1,4 +1,4 @@
-//! Standard output, and how its failures are told from those of the store.
+//! Standard output, with errors that can be distinguished from those of the store.
 
 use serde_json::{Map, Value};
 use std::io::{self, BufWriter, StdoutLock, Write};
@@ -13,12 +13,12 @@ pub struct Output {
 }
 
 impl Output {
-    /// Takes standard output for this command.
+    /// Locks standard output for this command.
     pub fn new() -> Self {
         Self { out: BufWriter::with_capacity(1 << 16, io::stdout().lock()) }
     }
 
-    /// Writes bytes as they are.
+    /// Writes bytes unchanged.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
         self.out.write_all(bytes).map_err(failed)
     }
@@ -34,14 +34,14 @@ impl Output {
         self.line(&Value::Object(object).to_string())
     }
 
-    /// Hands all of it to the system.
+    /// Flushes the buffer to the system.
     pub fn finish(mut self) -> Result<()> {
         self.out.flush().map_err(failed)
     }
 }
 
-/// Prints text at once. Whoever closed standard output does not read it.
-pub fn say(text: &str) {
+/// Prints text and flushes. A failure is ignored: the reader has closed standard output.
+pub fn print(text: &str) {
     let mut out = io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
@@ -50,7 +50,7 @@ fn failed(source: io::Error) -> Error {
     Error::io("write", NAME, source)
 }
 
-/// Whether whoever read standard output has closed it.
+/// Returns whether `error` means that the reader closed standard output.
 pub fn is_closed_pipe(error: &Error) -> bool {
     matches!(error, Error::Io { path, source, .. }
         if path == Path::new(NAME) && source.kind() == io::ErrorKind::BrokenPipe)

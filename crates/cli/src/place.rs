@@ -1,4 +1,4 @@
-//! Where keys are: in a directory or in a cluster. What single-key commands need of either.
+//! Where keys are stored: a directory or a cluster. Both offer the operations of the key commands.
 
 use crate::args;
 use crate::runtime;
@@ -11,19 +11,19 @@ use tokio::runtime::Runtime;
 
 /// An open store or a connection.
 pub enum Place {
-    /// A store of this process.
+    /// A store opened by this process.
     Directory(Box<Store>),
-    /// Nodes somewhere.
+    /// A cluster reached over the network.
     Cluster(Remote),
 }
 
-/// A cluster, waited for.
+/// Client of a cluster; calls block.
 pub struct Remote {
     runtime: Runtime,
     client: Client,
 }
 
-/// Which pairs are wanted, and what of them.
+/// Pairs to read, and the parts of them that are needed.
 pub struct Wanted {
     pub range: KeyRange,
     pub reverse: bool,
@@ -32,12 +32,12 @@ pub struct Wanted {
 }
 
 impl Place {
-    /// Opens what must exist.
+    /// Opens an existing store, or connects to a cluster.
     pub fn open(place: &args::Place) -> Result<Self> {
         Self::open_with(place, |dir| Store::open(dir, &Tuning::default()))
     }
 
-    /// Opens a store, making it when there is none, or connects.
+    /// Opens a store and creates it if it does not exist, or connects to a cluster.
     pub fn open_or_create(place: &args::Place) -> Result<Self> {
         Self::open_with(place, |dir| Store::open_or_create(dir, &Tuning::default()))
     }
@@ -53,7 +53,7 @@ impl Place {
         }
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         match self {
             Self::Directory(store) => Ok(store.get(key)?.map(|(value, _)| value)),
@@ -61,7 +61,7 @@ impl Place {
         }
     }
 
-    /// Sets a key, for `ttl_s` seconds if given.
+    /// Sets a key. The pair expires after `ttl_s` seconds, if given.
     pub fn put(&self, key: &[u8], value: Vec<u8>, ttl_s: Option<u64>) -> Result<()> {
         match self {
             Self::Directory(store) => store.put(key, &value, ttl_s),
@@ -72,7 +72,7 @@ impl Place {
         }
     }
 
-    /// Removes keys, one after the other.
+    /// Deletes keys, one after the other.
     pub fn delete(&self, keys: &[Vec<u8>]) -> Result<()> {
         match self {
             Self::Directory(store) => keys.iter().try_for_each(|key| store.delete(key)),
@@ -83,7 +83,7 @@ impl Place {
         }
     }
 
-    /// Removes every key of a range.
+    /// Deletes every key of a range.
     pub fn delete_range(&self, range: &KeyRange) -> Result<()> {
         match self {
             Self::Directory(store) => store.delete_range(range),
@@ -91,7 +91,7 @@ impl Place {
         }
     }
 
-    /// Hands each wanted pair to `each`, in key order.
+    /// Calls `each` with each wanted pair, in key order.
     pub fn each_pair(
         &self,
         wanted: Wanted,
@@ -117,7 +117,7 @@ impl Place {
         }
     }
 
-    /// Ends cleanly; tells what failed on the way out.
+    /// Closes the store and returns the error of a failed shutdown.
     pub fn close(self) -> Result<()> {
         match self {
             Self::Directory(store) => store.close(),

@@ -1,4 +1,4 @@
-//! How far a long command has come: a bar on a terminal, nothing elsewhere.
+//! Progress of a long command: a bar on a terminal, nothing elsewhere.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
@@ -11,7 +11,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// A bar up to `total` bytes, or without an end.
+    /// Shows a bar up to `total` bytes, or a spinner if `total` is unknown.
     pub fn bytes(total: Option<u64>, what: &str) -> Self {
         let (bar, template) = match total {
             Some(total) => (
@@ -28,13 +28,13 @@ impl Progress {
         Self { bar }
     }
 
-    /// Counts bytes as done.
+    /// Adds bytes that are done.
     pub fn add(&self, bytes: u64) {
         self.bar.inc(bytes);
     }
 
-    /// Prints a line to standard error without tearing the bar.
-    pub fn complain(&self, line: &str) {
+    /// Prints a line to standard error without disturbing the bar.
+    pub fn warn(&self, line: &str) {
         self.bar.suspend(|| eprintln!("stele: {line}"));
     }
 }

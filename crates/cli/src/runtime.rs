@@ -1,4 +1,4 @@
-//! Async runtimes for commands that talk to nodes or are one, and the way to a cluster.
+//! Async runtimes for clients and servers, and the connection to a cluster.
 
 use std::time::Duration;
 use stele_client::{Client, Options};
@@ -6,23 +6,23 @@ use stele_server::threads::Thread;
 use stele_types::{Error, Result};
 use tokio::runtime::{Builder, Runtime};
 
-/// A person waits: a cluster of which no node answers is said to be gone after this time.
+/// Time to find a node that responds. Short, because a person waits.
 const CONNECT_WITHIN: Duration = Duration::from_secs(3);
 
-/// Connects through any of these nodes.
+/// Connects to a cluster through any of these nodes.
 pub async fn connect(addresses: &[String]) -> Result<Client> {
     let options = Options { timeout: CONNECT_WITHIN, ..Options::default() };
     Ok(Client::connect_with(addresses, options).await?.with(Options::default()))
 }
 
-/// Runs on the caller's thread, for a command that waits.
+/// Builds a runtime on the caller's thread, for a command that waits.
 pub fn small() -> Result<Runtime> {
     built(Builder::new_current_thread().enable_all())
 }
 
-/// A thread for each processor that is left, at least one: each of a node's stores has a loop of its own.
-/// With a thread for each processor besides them, what a request needs wanders between processors that
-/// all have enough to do.
+/// Builds a runtime of one thread per processor minus one per store, at least one: each store of a
+/// node has an event loop of its own. With one thread per processor in addition to the loops,
+/// requests would move between processors that are all busy.
 pub fn large(stores: usize) -> Result<Runtime> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = processors.saturating_sub(stores).max(1);

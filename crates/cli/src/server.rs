@@ -1,8 +1,8 @@
-//! `stele server`: one node of a cluster, until a signal ends it.
+//! `stele server`: runs one node of a cluster until a signal stops it.
 
 use crate::Outcome;
 use crate::args::Server;
-use crate::output::say;
+use crate::output::print;
 use crate::runtime;
 use stele_server::config::Config;
 use stele_server::node::{self, Ready};
@@ -24,14 +24,14 @@ pub fn run(args: &Server) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// Lets the kernel end this process when the one that started it ends, however that happens.
+/// Makes the kernel kill this process when its parent process ends, for whatever reason.
 fn end_with(parent: u32) -> Result<()> {
     use rustix::process::{Signal, set_parent_process_death_signal};
     let failed = |error: rustix::io::Errno| Error::io("watch", "the parent process", error.into());
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed)?;
-    // It may have ended before the kernel was told.
+    // The parent may have ended before the call.
     if std::os::unix::process::parent_id() != parent {
-        return Err(Error::invalid(format!("process {parent} has ended already")));
+        return Err(Error::invalid(format!("parent process {parent} has ended")));
     }
     Ok(())
 }
@@ -39,20 +39,23 @@ fn end_with(parent: u32) -> Result<()> {
 fn log_to_stderr(level: &str) -> Result<()> {
     let filter = EnvFilter::new(format!("warn,stele={level},stele_server={level}"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    log.try_init().map_err(|error| Error::invalid(format!("the log can't be set up: {error}")))
+    log.try_init().map_err(|error| Error::invalid(format!("cannot set up logging: {error}")))
 }
 
-/// What a new user does next.
+/// Returns the lines about data and safety that are printed at the start.
 fn hint(config: &Config) -> String {
     let copies = match config.join.is_empty() {
-        true => "1 copy until other nodes join, survives 0 failures → stele playground".to_owned(),
+        true => {
+            "1 copy until other nodes join; tolerates 0 node failures → stele playground".to_owned()
+        }
         false => "up to 3 copies, on different nodes".to_owned(),
     };
     let dirs: Vec<String> = config.stores.iter().map(|dir| dir.display().to_string()).collect();
     format!("  data       {}\n  safety     fsync on; {copies}\n", dirs.join(", "))
 }
 
-/// The few lines of a node that serves. The first begins with `ready`: the playground waits for it.
+/// Prints the lines of a node that serves. The first begins with `ready`: the playground waits for
+/// it.
 fn announce(ready: &Ready, hint: &str) {
     let stores = match ready.stores.len() {
         1 => "1 store".to_owned(),
@@ -65,5 +68,5 @@ fn announce(ready: &Ready, hint: &str) {
          next       stele put --cluster {address} greeting hello\n{hint}",
         took.as_millis(),
     );
-    say(&text);
+    print(&text);
 }

@@ -1,4 +1,4 @@
-//! The store behind the commands: the only module that knows the engine's front.
+//! The store behind the commands. No other module uses the engine's interface.
 
 use bytes::Bytes;
 use std::path::{Path, PathBuf};
@@ -9,17 +9,17 @@ use stele_types::{Error, KeyRange, Result};
 
 pub use stele_engine::{Order, Pair};
 
-/// What makes a directory a store, or what is left of one.
+/// Entries that make a directory a store, or part of a damaged one.
 const PARTS: [&str; 3] = ["STORE", "log", "index"];
 
-/// Settings a command may change; `None` keeps the default.
+/// Settings that a command may change; `None` keeps the default.
 #[derive(Clone, Debug, Default)]
 pub struct Tuning {
     pub policy: PolicyKind,
-    /// Run maintenance on threads while the command works.
+    /// Runs maintenance on threads while the command works.
     pub background: bool,
-    /// Never repair at open: damage is to be reported.
-    pub as_it_is: bool,
+    /// Disables repair at open, so that damage is reported.
+    pub without_repair: bool,
     pub segment_bytes_max: Option<u64>,
     pub memtable_bytes_max: Option<u64>,
     pub value_cache_bytes_max: Option<u64>,
@@ -30,7 +30,7 @@ pub struct Store {
     db: Db,
 }
 
-/// A write that was handed in.
+/// A submitted write.
 pub struct Pending(Completion);
 
 impl Pending {
@@ -40,7 +40,7 @@ impl Pending {
     }
 }
 
-/// Sizes and counts.
+/// Sizes and counts of a store.
 #[derive(Clone, Debug)]
 pub struct Statistics {
     /// Bytes written to files since open, by cause.
@@ -49,39 +49,40 @@ pub struct Statistics {
     pub live_bytes: u64,
     pub memory_bytes: u64,
     pub space_amp: f64,
-    /// Nezha's phase.
+    /// Phase of the Nezha policy.
     pub phase: String,
 }
 
-/// What a verification found.
+/// Result of a verification.
 #[derive(Clone, Debug, Default)]
 pub struct Verified {
     pub keys: u64,
     pub live_bytes: u64,
-    /// What the store says it takes of the device.
+    /// Bytes on the device as the store reports them.
     pub reported_bytes: u64,
     pub checked_bytes: u64,
 }
 
 impl Store {
-    /// Opens a store that must exist.
+    /// Opens an existing store.
     pub fn open(dir: &Path, tuning: &Tuning) -> Result<Self> {
-        // A directory that lost its identity is no empty one: the engine says what is missing.
+        // A directory without its identity is not empty: the engine reports what is missing.
         if PARTS.iter().any(|part| dir.join(part).exists()) {
             return Self::open_or_create(dir, tuning);
         }
-        let detail = if dir.is_dir() { "it holds no store" } else { "no such directory" };
+        let detail =
+            if dir.is_dir() { "the directory holds no store" } else { "no such directory" };
         Err(Error::Missing {
             path: dir.to_path_buf(),
-            detail: format!("{detail}; `stele put` and `stele import` create one"),
+            detail: format!("{detail}; create one with `stele put` or `stele import`"),
         })
     }
 
-    /// Opens a store, making it when there is none.
+    /// Opens a store and creates it if it does not exist.
     pub fn open_or_create(dir: &Path, tuning: &Tuning) -> Result<Self> {
         let mut options = Options {
             background: tuning.background,
-            rebuild: !tuning.as_it_is,
+            rebuild: !tuning.without_repair,
             gc: GcOptions { policy: tuning.policy, ..GcOptions::default() },
             ..Options::default()
         };
@@ -97,13 +98,13 @@ impl Store {
         Ok(Self { db: Db::open(dir, options)? })
     }
 
-    /// The value and whether it will expire.
+    /// Returns the value, and whether the pair has a time to live.
     pub fn get(&self, key: &[u8]) -> Result<Option<(Bytes, bool)>> {
         let found = self.db.get_with_ttl(key)?;
         Ok(found.map(|(value, ttl_s)| (value, ttl_s.is_some())))
     }
 
-    /// Sets a key, for `ttl_s` seconds if given.
+    /// Sets a key. The pair expires after `ttl_s` seconds, if given.
     pub fn put(&self, key: &[u8], value: &[u8], ttl_s: Option<u64>) -> Result<()> {
         match ttl_s {
             Some(ttl_s) => self.db.put_ttl(key, value, ttl_s),
@@ -111,7 +112,7 @@ impl Store {
         }
     }
 
-    /// Hands a put in; it is durable once waited for.
+    /// Submits a put without waiting; [`Pending::wait`] returns when it is durable.
     pub fn put_later(&self, key: &[u8], value: &[u8], ttl_s: Option<u64>) -> Result<Pending> {
         let Some(ttl_s) = ttl_s else { return self.db.put_async(key, value).map(Pending) };
         let mut batch = Batch::new();
@@ -119,7 +120,7 @@ impl Store {
         self.db.write_async(batch).map(Pending)
     }
 
-    /// Sets several keys at once.
+    /// Sets several keys in one batch.
     pub fn put_all<'a>(&self, pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Result<()> {
         let mut batch = Batch::new();
         for (key, value) in pairs {
@@ -128,17 +129,17 @@ impl Store {
         self.db.write(batch)
     }
 
-    /// Removes a key.
+    /// Deletes a key.
     pub fn delete(&self, key: &[u8]) -> Result<()> {
         self.db.delete(key)
     }
 
-    /// Removes every key of a range.
+    /// Deletes every key of a range.
     pub fn delete_range(&self, range: &KeyRange) -> Result<()> {
         if range.is_empty() { Ok(()) } else { self.db.delete_range(&range.start, &range.end) }
     }
 
-    /// The pairs of a range at one point in time, one after the other.
+    /// Iterates over the pairs of a range in a snapshot of the store.
     pub fn pairs(
         &self,
         range: KeyRange,
@@ -148,7 +149,7 @@ impl Store {
         if keys_only { self.db.iter_keys(range, order) } else { self.db.iter(range, order) }
     }
 
-    /// Up to `limit` pairs from `start` on; returns their number and bytes.
+    /// Reads at most `limit` pairs from `start` on; returns their number and bytes.
     pub fn scan_from(&self, start: &[u8], limit: usize) -> Result<(u64, u64)> {
         let range = KeyRange::new(start.to_vec(), Vec::new());
         let found = self.db.scan(&stele_engine::ScanOptions::new(range, limit))?;
@@ -156,7 +157,8 @@ impl Store {
         Ok((found.len() as u64, bytes as u64))
     }
 
-    /// Checks everything. Damage goes to `damage` as (file, what), checked bytes to `checked`.
+    /// Verifies the whole store. Reports damage to `damage` as (file, description) and checked
+    /// bytes to `checked`.
     pub fn verify(
         &self,
         damage: &mut dyn FnMut(PathBuf, String),
@@ -174,22 +176,22 @@ impl Store {
         })
     }
 
-    /// Merges, sorts and collects until nothing is left to gain.
+    /// Merges runs, sorts values and collects garbage until nothing more can be reclaimed.
     pub fn compact(&self) -> Result<()> {
         self.db.compact()
     }
 
-    /// Turns what is in memory into runs.
+    /// Flushes the memtables to runs.
     pub fn flush(&self) -> Result<()> {
         self.db.flush()
     }
 
-    /// Does about `bytes_max` bytes of background work; whether more is waiting.
+    /// Does about `bytes_max` bytes of background work; returns whether more is pending.
     pub fn maintain(&self, bytes_max: u64) -> Result<bool> {
         Ok(self.db.maintain(bytes_max)?.more)
     }
 
-    /// Sizes and counts now.
+    /// Returns the present sizes and counts.
     pub fn statistics(&self) -> Statistics {
         let DbStats { engine, gc, .. } = self.db.stats();
         Statistics {
@@ -202,13 +204,13 @@ impl Store {
         }
     }
 
-    /// Ends cleanly; tells what failed on the way out.
+    /// Closes the store and returns the error of a failed shutdown.
     pub fn close(self) -> Result<()> {
         self.db.close()
     }
 }
 
-/// Fails with the engine's error for a value that is too long.
+/// Fails with the engine's error for a value above the limit.
 pub fn check_value_bytes(bytes: u64) -> Result<()> {
     if bytes <= VALUE_BYTES_MAX as u64 {
         return Ok(());

@@ -1,10 +1,10 @@
-//! Rows as a table for people or as JSON objects, one a line, for programs.
+//! Rows printed as a table for people, or as JSON objects, one per line, for programs.
 
 use crate::output::Output;
 use serde_json::{Map, Value};
 use stele_types::Result;
 
-/// One value under its column's name, in both forms.
+/// One value under its column's name, as text and as JSON.
 pub struct Cell {
     name: &'static str,
     text: String,
@@ -12,34 +12,34 @@ pub struct Cell {
     is_right: bool,
 }
 
-/// A number, at the right.
+/// Makes a right-aligned cell of a number.
 pub fn number(name: &'static str, number: u64) -> Cell {
     Cell { name, text: number.to_string(), value: number.into(), is_right: true }
 }
 
-/// A number written for people, at the right.
-pub fn figure(name: &'static str, text: String, value: impl Into<Value>) -> Cell {
+/// Makes a right-aligned cell with text formatted for people.
+pub fn formatted(name: &'static str, text: String, value: impl Into<Value>) -> Cell {
     Cell { name, text, value: value.into(), is_right: true }
 }
 
-/// A number that may be unknown.
+/// Makes a right-aligned cell of a number that may be unknown.
 pub fn maybe(name: &'static str, number: Option<u64>) -> Cell {
     let text = number.map_or("-".to_owned(), |number| number.to_string());
     Cell { name, text, value: number.into(), is_right: true }
 }
 
-/// Words.
+/// Makes a left-aligned cell of text.
 pub fn words(name: &'static str, text: impl Into<String>) -> Cell {
     let text = text.into();
     Cell { name, value: text.clone().into(), text, is_right: false }
 }
 
-/// Words that JSON has in another form.
+/// Makes a left-aligned cell with a JSON value other than its text.
 pub fn words_as(name: &'static str, text: impl Into<String>, value: impl Into<Value>) -> Cell {
     Cell { name, text: text.into(), value: value.into(), is_right: false }
 }
 
-/// Prints rows of the same columns; `none` stands for no rows at all.
+/// Prints rows of the same columns. Without rows, the table is the text `none`.
 pub fn print(rows: &[Vec<Cell>], json: bool, none: &str) -> Result<()> {
     let mut out = Output::new();
     if json {
@@ -53,7 +53,7 @@ pub fn print(rows: &[Vec<Cell>], json: bool, none: &str) -> Result<()> {
     out.finish()
 }
 
-/// The table: columns as wide as their widest text, two spaces between them.
+/// Formats the table: each column is as wide as its widest text, with two spaces between columns.
 pub fn text(rows: &[Vec<Cell>], none: &str) -> String {
     let Some(first) = rows.first() else { return format!("{none}\n") };
     let width = |text: &str| text.chars().count();

@@ -1,11 +1,11 @@
-//! Bytes as people and JSON write them.
+//! Text forms of bytes, for people and for JSON.
 
 use crate::args::{Encoding, Range};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use stele_types::{Error, KeyRange, Result};
 
-/// Two lower-case digits a byte.
+/// Returns two lower-case hexadecimal digits per byte.
 pub fn to_hex(bytes: &[u8]) -> String {
     const DIGITS: [char; 16] =
         ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
@@ -13,9 +13,10 @@ pub fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
-/// The inverse of [`to_hex`], either case.
+/// Parses what [`to_hex`] writes; accepts either case.
 pub fn from_hex(text: &str) -> Result<Vec<u8>> {
-    let bad = || Error::invalid(format!("`{text}` is not hexadecimal: two digits for each byte"));
+    let bad =
+        || Error::invalid(format!("`{text}` is not hexadecimal: write two digits for each byte"));
     if !text.len().is_multiple_of(2) {
         return Err(bad());
     }
@@ -27,12 +28,12 @@ pub fn from_hex(text: &str) -> Result<Vec<u8>> {
     text.as_bytes().chunks(2).map(|pair| byte(pair).ok_or_else(bad)).collect()
 }
 
-/// A key or value from the command line.
+/// Parses a key or value from the command line.
 pub fn parse(text: &str, hex: bool) -> Result<Vec<u8>> {
     if hex { from_hex(text) } else { Ok(text.as_bytes().to_vec()) }
 }
 
-/// Reads text in an encoding.
+/// Decodes text in an encoding.
 pub fn decode(text: &str, encoding: Encoding) -> Result<Vec<u8>> {
     match encoding {
         Encoding::Text => Ok(text.as_bytes().to_vec()),
@@ -43,12 +44,13 @@ pub fn decode(text: &str, encoding: Encoding) -> Result<Vec<u8>> {
     }
 }
 
-/// Base64 with padding.
+/// Encodes bytes as base64 with padding.
 pub fn to_base64(bytes: &[u8]) -> String {
     BASE64.encode(bytes)
 }
 
-/// Text for a terminal: control characters, the separator and what is not UTF-8 escaped.
+/// Formats bytes for a terminal; escapes control characters, backslashes and bytes that are not
+/// UTF-8.
 pub fn printable(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -66,7 +68,7 @@ pub fn printable(bytes: &[u8]) -> String {
     out
 }
 
-/// The range asked for.
+/// Returns the range that the arguments select.
 pub fn key_range(range: &Range, hex: bool) -> Result<KeyRange> {
     if let Some(prefix) = &range.prefix {
         return Ok(KeyRange::prefix(&parse(prefix, hex)?));

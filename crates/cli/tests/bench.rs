@@ -1,4 +1,4 @@
-//! The benchmark ends with one line of JSON whose figures agree with each other.
+//! The benchmark ends with one line of JSON with consistent numbers.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 

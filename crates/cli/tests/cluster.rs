@@ -1,4 +1,4 @@
-//! Keys and operators' commands against a cluster that is made up, through the built binary.
+//! Key commands and administration of a fake cluster, through the built binary.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -11,13 +11,13 @@ use fake::Fake;
 use std::path::Path;
 use stele_client::messages::{ConfigItem, StoreProgress, StoreState};
 
-/// Runs with `@` standing for the first node's address.
-fn ask(fake: &Fake, line: &str) -> Ran {
+/// Runs a command line in which `@` stands for the first node's address.
+fn run_on(fake: &Fake, line: &str) -> Ran {
     let address = fake.addresses().remove(0);
     run(Path::new(""), &line.replace('@', &address))
 }
 
-/// What was printed, ports replaced by others as long.
+/// Returns the output with its ports replaced by fixed ones of the same length.
 fn golden(fake: &Fake, ran: &Ran) -> String {
     let mut text = ran.text().to_owned();
     for (at, address) in fake.addresses().iter().enumerate() {
@@ -31,21 +31,21 @@ fn golden(fake: &Fake, ran: &Ran) -> String {
 fn keys_of_a_cluster_are_written_as_those_of_a_directory() {
     let fake = Fake::start(3);
     fake.state().split("m", 11);
-    ask(&fake, "put --cluster @ a 1").ok();
-    ask(&fake, "put --cluster @ --hex 7a 00ff").ok();
-    ask(&fake, "put --cluster @ --ttl 100 t v").ok();
-    assert_eq!(ask(&fake, "get --cluster @ a").ok().out, b"1");
-    assert_eq!(ask(&fake, "scan --cluster @").ok().text(), "a\t1\nt\tv\nz\t\\u{0}\\xff\n");
-    let json = ask(&fake, "scan --cluster @ --reverse --limit 1 --json").ok();
+    run_on(&fake, "put --cluster @ a 1").ok();
+    run_on(&fake, "put --cluster @ --hex 7a 00ff").ok();
+    run_on(&fake, "put --cluster @ --ttl 100 t v").ok();
+    assert_eq!(run_on(&fake, "get --cluster @ a").ok().out, b"1");
+    assert_eq!(run_on(&fake, "scan --cluster @").ok().text(), "a\t1\nt\tv\nz\t\\u{0}\\xff\n");
+    let json = run_on(&fake, "scan --cluster @ --reverse --limit 1 --json").ok();
     assert_eq!(json.text(), "{\"key\":\"z\",\"value_hex\":\"00ff\"}\n");
-    assert_eq!(ask(&fake, "count --cluster @").ok().text(), "3\n");
-    assert_eq!(ask(&fake, "count --cluster @ --prefix t").ok().text(), "1\n");
-    ask(&fake, "del --cluster @ a missing").ok();
-    ask(&fake, "del --cluster @ --start t").ok();
-    assert_eq!(ask(&fake, "count --cluster @").ok().text(), "0\n");
-    ask(&fake, "get --cluster @ a").fails(1, "no key `a`");
-    ask(&fake, "get --cluster @ --store x a").fails(2, "cannot be used");
-    ask(&fake, "get a").fails(2, "required");
+    assert_eq!(run_on(&fake, "count --cluster @").ok().text(), "3\n");
+    assert_eq!(run_on(&fake, "count --cluster @ --prefix t").ok().text(), "1\n");
+    run_on(&fake, "del --cluster @ a missing").ok();
+    run_on(&fake, "del --cluster @ --start t").ok();
+    assert_eq!(run_on(&fake, "count --cluster @").ok().text(), "0\n");
+    run_on(&fake, "get --cluster @ a").fails(1, "key `a` not found");
+    run_on(&fake, "get --cluster @ --store x a").fails(2, "cannot be used");
+    run_on(&fake, "get a").fails(2, "required");
 }
 
 #[test]
@@ -53,40 +53,40 @@ fn listings_are_tables_or_json_lines() {
     let fake = Fake::start(2);
     fake.state().split("m", 11);
     fake.state().placement = 1;
-    let stores = ask(&fake, "ctl --cluster @ stores").ok();
+    let stores = run_on(&fake, "ctl --cluster @ stores").ok();
     let expected = "\
 store  address          state  regions  leaders      used       free   capacity  append p99   heard  version
     1  127.0.0.1:40001  up           1        1  1.0 GiB  60.0 GiB  100.0 GiB      0.4 ms  120 ms  0.1.0
     2  127.0.0.1:40002  up           1        0  1.0 GiB  60.0 GiB  100.0 GiB      0.4 ms  120 ms  0.1.0
 ";
     assert_eq!(squeezed(&golden(&fake, &stores)), squeezed(expected));
-    let json = ask(&fake, "ctl --cluster @ --json stores").ok();
+    let json = run_on(&fake, "ctl --cluster @ --json stores").ok();
     assert_eq!(json.text().lines().count(), 2);
     assert_eq!(
         (json.json()["store"].as_u64(), json.json()["used"].as_u64()),
         (Some(2), Some(1 << 30))
     );
-    let regions = ask(&fake, "ctl --cluster @ regions").ok();
+    let regions = run_on(&fake, "ctl --cluster @ regions").ok();
     let expected = "\
 region  start  end  stores  leader      size  keys  epoch  state
     11  -∞     m    1 2          1  5.0 MiB  1000  2.1    ok
      2  m      +∞   1 2          1  5.0 MiB  1000  2.1    ok
 ";
     assert_eq!(squeezed(regions.text()), squeezed(expected));
-    let json = ask(&fake, "ctl --cluster @ regions --json --store 2").ok().json();
+    let json = run_on(&fake, "ctl --cluster @ regions --json --store 2").ok().json();
     assert_eq!((json["region"].clone(), json["start"].clone()), (2.into(), "m".into()));
     assert_eq!(json["stores"], serde_json::json!([1, 2]));
-    let members = ask(&fake, "ctl --cluster @ members").ok();
+    let members = run_on(&fake, "ctl --cluster @ members").ok();
     let expected = "\
 address          stores  placement  cluster
 127.0.0.1:40001  1 up                  7001
-127.0.0.1:40002  2 up    leads         7001
+127.0.0.1:40002  2 up    leader        7001
 ";
     assert_eq!(golden(&fake, &members), expected);
-    assert_eq!(ask(&fake, "ctl --cluster @ operators").ok().text(), "nothing is under way\n");
+    assert_eq!(run_on(&fake, "ctl --cluster @ operators").ok().text(), "no operators\n");
 }
 
-/// Sizes are written by another crate: only the order of words counts.
+/// Joins words by one space and normalizes numbers: the width of sizes is another crate's concern.
 fn squeezed(text: &str) -> String {
     let words = text.split_whitespace().map(|word| match word.parse::<f64>() {
         Ok(number) => number.to_string(),
@@ -98,36 +98,36 @@ fn squeezed(text: &str) -> String {
 #[test]
 fn changes_are_waited_for_and_refusals_are_one_line() {
     let fake = Fake::start(3);
-    let ran = ask(&fake, "ctl --cluster @ transfer-leader 2 3").ok();
+    let ran = run_on(&fake, "ctl --cluster @ transfer-leader 2 3").ok();
     assert!(ran.text().starts_with("region 2: lead region 2 from store 3: done ("), "{ran:?}");
     assert_eq!(fake.state().leaders[&2], 3);
-    ask(&fake, "ctl --cluster @ split 2 g p").ok();
+    run_on(&fake, "ctl --cluster @ split 2 g p").ok();
     assert_eq!(fake.state().regions.len(), 3);
-    let json = ask(&fake, "ctl --cluster @ move 2 1 4 --json").ok().json();
+    let json = run_on(&fake, "ctl --cluster @ move 2 1 4 --json").ok().json();
     assert_eq!((json["state"].clone(), json["region"].clone()), ("done".into(), 2.into()));
-    ask(&fake, "ctl --cluster @ merge 2 1001").ok();
-    assert_eq!(ask(&fake, "ctl --cluster @ operators --ended").ok().text().lines().count(), 5);
+    run_on(&fake, "ctl --cluster @ merge 2 1001").ok();
+    assert_eq!(run_on(&fake, "ctl --cluster @ operators --ended").ok().text().lines().count(), 5);
     let refused =
-        ask(&fake, "ctl --cluster @ transfer-leader 2 9").fails(1, "no replica on store 9");
+        run_on(&fake, "ctl --cluster @ transfer-leader 2 9").fails(1, "no replica on store 9");
     assert_eq!(refused.err.lines().count(), 1);
-    ask(&fake, "ctl --cluster @ transfer-leader 77 1").fails(1, "there is no region 77");
-    ask(&fake, "ctl --cluster @ region 77").fails(1, "there is no region 77");
-    ask(&fake, "ctl --cluster @ split 2 --hex xx").fails(1, "not hexadecimal");
-    ask(&fake, "ctl --cluster @ cancel 9").fails(1, "there is no store 9");
+    run_on(&fake, "ctl --cluster @ transfer-leader 77 1").fails(1, "there is no region 77");
+    run_on(&fake, "ctl --cluster @ region 77").fails(1, "there is no region 77");
+    run_on(&fake, "ctl --cluster @ split 2 --hex xx").fails(1, "not hexadecimal");
+    run_on(&fake, "ctl --cluster @ cancel 9").fails(1, "there is no store 9");
     let dir = tempfile::tempdir().unwrap();
     let (empty, full) = (dir.path().join("new").display().to_string(), dir.path().display());
-    let command = ask(&fake, &format!("ctl --cluster @ add-store {empty} --listen h:1")).ok();
+    let command = run_on(&fake, &format!("ctl --cluster @ add-store {empty} --listen h:1")).ok();
     let expected = format!("stele server --listen h:1 --join 127.0.0.1:40001 --store {empty}\n");
     assert!(golden(&fake, &command).contains(&expected), "{command:?}");
     assert!(command.text().contains("Nothing was changed"), "{command:?}");
     std::fs::write(dir.path().join("x"), b"").unwrap();
-    ask(&fake, &format!("ctl --cluster @ add-store {full}")).fails(1, "it is not empty");
+    run_on(&fake, &format!("ctl --cluster @ add-store {full}")).fails(1, "it is not empty");
 }
 
 #[test]
 fn a_region_is_shown_as_its_replicas_see_it() {
     let fake = Fake::start(2);
-    let shown = ask(&fake, "ctl --cluster @ region 2").ok();
+    let shown = run_on(&fake, "ctl --cluster @ region 2").ok();
     assert!(shown.text().starts_with("region 2 [-∞, +∞) epoch 1.1"), "{shown:?}");
     let expected = "\
 store  peer  role      term  first  last  committed  applied      size  keys  asleep
@@ -136,7 +136,7 @@ store  peer  role      term  first  last  committed  applied      size  keys  as
 ";
     let table = shown.text().split_once('\n').unwrap().1;
     assert_eq!(squeezed(table), squeezed(expected));
-    let json = ask(&fake, "ctl --cluster @ region 2 --json").ok();
+    let json = run_on(&fake, "ctl --cluster @ region 2 --json").ok();
     assert_eq!(json.text().lines().count(), 2);
     assert_eq!(json.json()["role"], "follower");
 }
@@ -144,10 +144,10 @@ store  peer  role      term  first  last  committed  applied      size  keys  as
 #[test]
 fn replicas_are_compared() {
     let fake = Fake::start(3);
-    let same = ask(&fake, "ctl --cluster @ checksum 2").ok();
+    let same = run_on(&fake, "ctl --cluster @ checksum 2").ok();
     assert_eq!(same.text().matches("identical").count(), 3, "{same:?}");
     fake.state().fail("", fake::Fate::Hang);
-    let other = ask(&fake, "ctl --cluster @ checksum 2 --json");
+    let other = run_on(&fake, "ctl --cluster @ checksum 2 --json");
     assert_eq!((other.code, other.json()["replicas"].clone()), (1, "DIFFERENT".into()));
 }
 
@@ -172,7 +172,7 @@ fn a_drain_is_followed_until_the_store_is_empty() {
         ..step(1, draining)
     };
     fake.state().progress = [step(4, draining), blocked.clone(), step(0, draining)].into();
-    let ran = ask(&fake, "ctl --cluster @ drain 3 --wait").ok();
+    let ran = run_on(&fake, "ctl --cluster @ drain 3 --wait").ok();
     let lines: Vec<&str> = ran.text().lines().collect();
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines[0].starts_with("store 3 draining: 4 of 4 replicas left"), "{lines:?}");
@@ -180,11 +180,11 @@ fn a_drain_is_followed_until_the_store_is_empty() {
     assert!(lines[1].contains("is empty"), "{lines:?}");
     let states = [step(4, StoreState::Removing), step(0, StoreState::Removing)];
     fake.state().progress = states.into_iter().chain([step(0, StoreState::Removed)]).collect();
-    let json = ask(&fake, "ctl --cluster @ remove-store 3 --wait --json").ok();
+    let json = run_on(&fake, "ctl --cluster @ remove-store 3 --wait --json").ok();
     assert_eq!(json.text().lines().count(), 3);
     assert_eq!(json.json()["state"], "removed");
     fake.state().progress = [blocked].into();
-    let ran = ask(&fake, "ctl --cluster @ drain 3").ok();
+    let ran = run_on(&fake, "ctl --cluster @ drain 3").ok();
     assert!(ran.text().ends_with("; waits for: no store has room (region 7)\n"), "{ran:?}");
 }
 
@@ -202,15 +202,15 @@ fn settings_are_shown_and_changed() {
         minimum: "1".to_owned(),
         maximum: "7".to_owned(),
     }];
-    let shown = ask(&fake, "ctl --cluster @ config").ok();
+    let shown = run_on(&fake, "ctl --cluster @ config").ok();
     let expected = "\
 key       value  default  unit    allowed  online  from     meaning
 replicas  3      3        copies  1 to 7   yes     default  Copies of each region.
 ";
     assert_eq!(shown.text(), expected);
-    let json = ask(&fake, "ctl --cluster @ --json config replicas 5").ok().json();
+    let json = run_on(&fake, "ctl --cluster @ --json config replicas 5").ok().json();
     assert_eq!((json["value"].clone(), json["from"].clone()), ("5".into(), "set".into()));
-    ask(&fake, "ctl --cluster @ config nonsense").fails(1, "there is no such setting");
+    run_on(&fake, "ctl --cluster @ config nonsense").fails(1, "there is no such setting");
 }
 
 #[test]
@@ -221,9 +221,9 @@ fn a_dead_node_in_the_list_is_passed_over_and_none_at_all_is_named() {
     fake.state().placement = 2;
     fake.kill(0);
     let list = format!("{},{}", addresses[0], addresses[1]);
-    ask(&fake, &format!("put --cluster {list} k v")).ok();
-    ask(&fake, &format!("ctl --cluster {list} stores")).ok();
-    let gone = ask(&fake, "get --cluster @ k").fails(1, "check that its nodes run");
+    run_on(&fake, &format!("put --cluster {list} k v")).ok();
+    run_on(&fake, &format!("ctl --cluster {list} stores")).ok();
+    let gone = run_on(&fake, "get --cluster @ k").fails(1, "check that its nodes run");
     assert_eq!(gone.err.lines().count(), 1, "{gone:?}");
 }
 
@@ -240,7 +240,7 @@ fn the_load_generator_accounts_for_every_operation_and_compares_targets() {
             html.display(),
             pid = std::process::id(),
         );
-        let ran = ask(&fake, &line).ok();
+        let ran = run_on(&fake, &line).ok();
         let lines: Vec<serde_json::Value> =
             ran.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines.len(), 5, "{workload}");
@@ -271,13 +271,13 @@ fn the_load_generator_accounts_for_every_operation_and_compares_targets() {
          --value-bytes 100 --rate 400 --quiet --html {}",
         html.display()
     );
-    let ran = ask(&fake, &line).ok();
+    let ran = run_on(&fake, &line).ok();
     let round: serde_json::Value =
         serde_json::from_str(ran.text().lines().next().unwrap()).unwrap();
     let per_second = round["operations_per_second"].as_f64().unwrap();
-    assert!(per_second < 404.0, "no operation begins before it falls due: {per_second}");
+    assert!(per_second < 404.0, "no operation begins before it is due: {per_second}");
     let said = std::fs::read_to_string(&html).unwrap();
-    assert!(said.contains(" 400 operations a second fall due"), "{said}");
-    ask(&fake, "bench wire --target mysql://@").fails(1, "is no target: write stele://");
-    ask(&fake, "bench wire --target stele://@ --pids 1,2/3").fails(1, "processes of 1 targets");
+    assert!(said.contains(" 400 operations are due per second"), "{said}");
+    run_on(&fake, "bench wire --target mysql://@").fails(1, "is not a target: write stele://");
+    run_on(&fake, "bench wire --target stele://@ --pids 1,2/3").fails(1, "processes of 1 targets");
 }

@@ -1,4 +1,4 @@
-//! Folders and JSON lines in and out, also when killed on the way.
+//! Import and export of directories and JSON lines, also when the process is killed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -145,7 +145,7 @@ fn keys_that_lead_outside_the_folder_are_refused() {
     for key in ["../escape", "/absolute", "a/../../b", "good/one", "good/two"] {
         run(&place.store, &format!("put --store $ {key} v")).ok();
     }
-    // A link in the destination that leads outside is no folder to write into.
+    // A symbolic link in the destination that leads outside is not a directory to write into.
     let to = place.dir.path().join("to");
     std::fs::create_dir(&to).unwrap();
     std::os::unix::fs::symlink(&place.source, to.join("linked")).unwrap();
@@ -165,7 +165,7 @@ fn a_key_that_is_a_folder_of_another_is_refused() {
     }
     let to = place.dir.path().join("to");
     let ran = run(&place.store, &format!("export --store $ --to {}", to.display()));
-    ran.fails(1, "is there and is no folder");
+    ran.fails(1, "exists and is not a directory");
     assert_eq!(tree(&to).len(), 1);
 }
 
@@ -174,7 +174,7 @@ fn store_and_folder_must_lie_apart() {
     let place = place();
     let inside = place.source.join("store");
     run(&inside, "put --store $ k v").ok();
-    run(&inside, &import(&place)).fails(1, "lies inside");
+    run(&inside, &import(&place)).fails(1, "is inside");
     let to = format!("export --store $ --to {}", inside.join("log/x").display());
-    run(&inside, &to).fails(1, "lies inside the store");
+    run(&inside, &to).fails(1, "is inside the store");
 }

@@ -1,4 +1,4 @@
-//! Single keys, scans and messages, through the built binary.
+//! Single keys, scans and error messages, through the built binary.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -80,7 +80,7 @@ fn a_pair_with_a_time_to_live_ends() {
     run(&store, "put --store $ --ttl 1 short v").ok();
     run(&store, "put --store $ --ttl 1000 long v").ok();
     std::thread::sleep(std::time::Duration::from_millis(2100));
-    run(&store, "get --store $ short").fails(1, "no key `short`");
+    run(&store, "get --store $ short").fails(1, "key `short` not found");
     run(&store, "get --store $ long").ok();
     assert_eq!(run(&store, "count --store $").ok().text(), "1\n");
 }
@@ -106,7 +106,7 @@ fn failures_are_one_clear_line() {
     run(&store, "nonsense --store $").fails(2, "unrecognized");
     run(&store, "put --store $ --hex 0x 00").fails(1, "not hexadecimal");
     run(&store, "put --store $ k v").ok();
-    run(&store, "get --store $ other").fails(1, "no key `other`");
+    run(&store, "get --store $ other").fails(1, "key `other` not found");
     let long = "k".repeat(9000);
     run(&store, &format!("put --store $ {long} v")).fails(1, "limit is 8192");
     let empty = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The playground where it can't work: it says why, and at once.
+//! A playground that cannot run reports the reason immediately.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -9,7 +9,7 @@ use std::net::TcpListener;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// Runs a playground that has nothing to read.
+/// Runs a playground with empty standard input.
 fn playground(arguments: &[&str], variables: &[(&str, &str)]) -> Ran {
     let mut command = stele();
     command.arg("playground").args(arguments).envs(variables.iter().copied());

@@ -14,7 +14,7 @@ fn the_second_process_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     run(&store, "put --store $ k v").ok();
-    // Holds the store open for as long as its input is.
+    // The import holds the store open until its standard input is closed.
     let hold = || {
         let mut import = stele();
         import.args(["import", "--from", "-", "--store"]).arg(&store);
@@ -27,7 +27,7 @@ fn the_second_process_is_refused_by_name() {
         if ran.code != 0 || Instant::now() > deadline {
             break ran;
         }
-        // The command above may have been first at the lock.
+        // The `get` above may have taken the lock first, in which case the import failed.
         if holder.try_wait().unwrap().is_some() {
             holder = hold();
         }
@@ -72,7 +72,7 @@ fn damage_is_found_and_named() {
         .max_by_key(|path| std::fs::metadata(path).unwrap().len())
         .unwrap();
     let mut bytes = std::fs::read(&segment).unwrap();
-    // In the middle of a value of the first records, found by its content.
+    // The middle of a value, found by its content.
     let value = content(3, 9000);
     let at = bytes.windows(64).position(|window| window == &value[4000..4064]).unwrap();
     bytes[at] ^= 0x10;

@@ -1,69 +1,69 @@
-//! The tries of one call: how long they go on, and the pauses between them.
+//! Retries of one call: their deadline, and the pauses between them.
 
 use parking_lot::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stele_types::{Error, Prng, Result};
 use tokio::time::Instant;
 
-/// How long to wait before the next try.
+/// Kind of pause before the next try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
-    /// Not at all, unless tries go in circles.
+    /// No pause, except after repeated redirections.
     None,
-    /// Regions or leaders are changing: 2 ms growing to 500 ms.
+    /// Regions or leaders are changing: 2 ms, growing to at most 500 ms.
     Region,
-    /// The server sheds load: as long as it said, or 50 ms growing to 2 s.
+    /// The server sheds load: the time that it requests, or 50 ms growing to at most 2 s.
     Busy(Duration),
-    /// A full device: 200 ms growing to 5 s.
+    /// A full device: 200 ms, growing to at most 5 s.
     Disk,
 }
 
-/// Redirections followed at once; later ones wait.
-const REDIRECTIONS_AT_ONCE: u32 = 3;
-/// Tries after which a region is looked up anew, whatever the hints say.
+/// Number of redirections followed without a pause.
+const REDIRECTIONS_WITHOUT_PAUSE: u32 = 3;
+/// Number of tries after which the region is looked up again, whatever the hints say.
 const TRIES_PER_LOOKUP: u32 = 6;
 
-/// One call's tries.
+/// State of one call's tries.
 pub struct Tries {
     deadline: Instant,
     started: Instant,
     count: u32,
     waits: u32,
-    /// Some attempt may have taken effect.
+    /// Whether an attempt may have taken effect.
     is_ambiguous: bool,
     last: String,
 }
 
 impl Tries {
-    /// Tries until `timeout` is over.
+    /// Starts the time limit.
     pub fn new(timeout: Duration) -> Self {
         let started = Instant::now();
         let deadline = started + timeout;
         Self { deadline, started, count: 0, waits: 0, is_ambiguous: false, last: String::new() }
     }
 
-    /// What is left of the time.
+    /// Returns the time left until the deadline.
     pub fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// An attempt may have taken effect: the call can't end as if it had not.
-    pub fn may_have_acted(&mut self) {
+    /// Records that an attempt may have taken effect: the call then does not end as if it had not.
+    pub fn note_ambiguous(&mut self) {
         self.is_ambiguous = true;
     }
 
-    /// Whether hints have been followed in circles, so that the region is to be looked up anew.
-    pub fn is_lost(&self) -> bool {
+    /// Returns whether the region must be looked up again, because following hints did not succeed.
+    pub fn is_lookup_due(&self) -> bool {
         self.count > 0 && self.count.is_multiple_of(TRIES_PER_LOOKUP)
     }
 
-    /// Waits before the next try. Fails when the deadline would pass.
-    pub async fn pause(&mut self, pause: Pause, why: impl Into<String>) -> Result<()> {
-        self.last = why.into();
+    /// Waits before the next try. Fails if the deadline would pass.
+    pub async fn pause(&mut self, pause: Pause, reason: impl Into<String>) -> Result<()> {
+        self.last = reason.into();
         self.count += 1;
         let duration = self.duration(pause);
         if duration >= self.left() {
-            return Err(self.out_of_time());
+            return Err(self.timeout_error());
         }
         if !duration.is_zero() {
             self.waits += 1;
@@ -72,15 +72,15 @@ impl Tries {
         Ok(())
     }
 
-    /// What the call ends with once time is up.
-    pub fn out_of_time(&self) -> Error {
+    /// Returns the error of a call at its deadline.
+    pub fn timeout_error(&self) -> Error {
         let seconds = self.started.elapsed().as_secs_f64();
-        self.finally(Error::Unavailable(format!("{} (after {seconds:.1} s)", self.last)))
+        self.final_error(Error::Unavailable(format!("{} (after {seconds:.1} s)", self.last)))
     }
 
-    /// The error the call ends with: what is known of the last try says nothing of an earlier one
-    /// that may have acted.
-    pub fn finally(&self, error: Error) -> Error {
+    /// Returns the error with which the call ends: `Undetermined` if an earlier try may have taken
+    /// effect, because the last try's error says nothing about it.
+    pub fn final_error(&self, error: Error) -> Error {
         if !self.is_ambiguous || stele_types::mutant::active("client.forget_ambiguity") {
             return error;
         }
@@ -98,22 +98,22 @@ impl Tries {
             Duration::from_millis(jitter(whole))
         };
         match pause {
-            Pause::None if self.count <= REDIRECTIONS_AT_ONCE => Duration::ZERO,
+            Pause::None if self.count <= REDIRECTIONS_WITHOUT_PAUSE => Duration::ZERO,
             Pause::None | Pause::Region => grown(2, 500),
-            Pause::Busy(told) if !told.is_zero() => told + grown(1, 50),
+            Pause::Busy(requested) if !requested.is_zero() => requested + grown(1, 50),
             Pause::Busy(_) => grown(50, 2_000),
             Pause::Disk => grown(200, 5_000),
         }
     }
 }
 
-/// Between half of `whole` and all of it, so that callers that failed together do not come back
-/// together.
+/// Returns a time between half of `whole` and `whole`, so that callers that failed together do not
+/// retry together.
 fn jitter(whole: u64) -> u64 {
-    static CHANCE: Mutex<Option<Prng>> = Mutex::new(None);
-    let mut chance = CHANCE.lock();
-    let chance = chance.get_or_insert_with(|| Prng::new(seed()));
-    whole - chance.below(whole / 2 + 1)
+    static RNG: Mutex<Option<Prng>> = Mutex::new(None);
+    let mut rng = RNG.lock();
+    let rng = rng.get_or_insert_with(|| Prng::new(seed()));
+    whole - rng.below(whole / 2 + 1)
 }
 
 fn seed() -> u64 {
@@ -143,10 +143,10 @@ mod tests {
     #[tokio::test]
     async fn once_an_attempt_may_have_acted_no_end_says_it_has_not() {
         let mut tries = Tries::new(Duration::ZERO);
-        tries.may_have_acted();
+        tries.note_ambiguous();
         let error = tries.pause(Pause::Region, "gone").await.unwrap_err();
         assert!(matches!(error, Error::Undetermined(_)), "{error}");
-        let refused = tries.finally(Error::Refused("no".into()));
+        let refused = tries.final_error(Error::Refused("no".into()));
         assert!(matches!(refused, Error::Undetermined(_)), "{refused}");
     }
 

@@ -1,4 +1,4 @@
-//! The remote calls as values: what is sent, and how its answer is read.
+//! Remote calls as values: their requests, and how their responses are read.
 
 use crate::connections::Connection;
 use crate::stream::COMMAND_BYTES_MAX;
@@ -11,60 +11,60 @@ use stele_proto::{errorpb, kvrpcpb, pdpb};
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
-/// Messages of both ways may be as long: a page of large values.
+/// Maximum length of a request or response: a page of large values.
 pub const MESSAGE_BYTES_MAX: usize = 256 << 20;
 
-/// A unary call that can be sent again.
+/// A unary call that can be sent more than once.
 pub trait Call: Clone + Send + Sync + 'static {
-    /// Its answer.
+    /// Response of the call.
     type Response: Send;
 
-    /// Sends it once.
+    /// Sends the call once.
     fn send(
         self,
         connection: &Connection,
     ) -> impl Future<Output = Result<Self::Response, Status>> + Send;
 }
 
-/// What a raw call does when it arrives twice.
+/// Effect of a raw call that arrives twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing at all.
+    /// No effect.
     Read,
-    /// The same again.
+    /// The same effect again.
     Write,
-    /// Something else: never sent again once it may have arrived.
+    /// A different effect: the call is never sent again once it may have arrived.
     Once,
 }
 
-/// A call to a region's store.
+/// A call to a store of a region.
 pub trait RawCall: Call {
-    /// What it does.
+    /// Effect of a repetition.
     const EFFECT: Effect;
 
-    /// Says which region, peer and cluster it is meant for.
-    fn address(&mut self, context: kvrpcpb::Context);
+    /// Sets the region, peer and cluster to which the call is addressed.
+    fn set_context(&mut self, context: kvrpcpb::Context);
 
-    /// Why the region did not serve it.
+    /// Takes the region error of the response.
     fn region_error(response: &mut Self::Response) -> Option<errorpb::Error>;
 
-    /// A final failure; empty: none.
+    /// Takes the final error of the response; empty for none.
     fn failure(response: &mut Self::Response) -> String;
 }
 
-/// A call to the directory of regions and stores.
+/// A call to PD, which knows the regions and stores.
 pub trait PdCall: Call {
-    /// Says which cluster it is meant for.
-    fn address(&mut self, cluster: u64);
+    /// Sets the cluster to which the call is addressed.
+    fn set_cluster(&mut self, cluster: u64);
 
-    /// The answer's header.
+    /// Takes the header of the response.
     fn header(response: &mut Self::Response) -> Option<pdpb::ResponseHeader>;
 }
 
 /// A call of the control protocol.
 pub trait ControlCall: Call {
-    /// Says which cluster it is meant for.
-    fn address(&mut self, cluster: u64);
+    /// Sets the cluster to which the call is addressed.
+    fn set_cluster(&mut self, cluster: u64);
 }
 
 macro_rules! unary {
@@ -90,7 +90,7 @@ macro_rules! call {
 
 type TikvClient = stele_proto::tikvpb::tikv_client::TikvClient<Channel>;
 
-/// A call that others share a message with, unless it is long.
+/// A call that is sent in a batch with others, unless it is long.
 macro_rules! command {
     ($request:ident, $response:ident, $method:ident, $command:ident, $bytes:expr) => {
         impl Call for kvrpcpb::$request {
@@ -104,7 +104,7 @@ macro_rules! command {
                 }
                 match connection.commands().call(Cmd::$command(self), bytes).await? {
                     Done::$command(response) => Ok(response),
-                    _ => Err(Status::internal("an answer to another command")),
+                    _ => Err(Status::internal("the response is of another command")),
                 }
             }
         }
@@ -137,7 +137,7 @@ macro_rules! raw_call {
         impl RawCall for kvrpcpb::$request {
             const EFFECT: Effect = Effect::$effect;
 
-            fn address(&mut self, context: kvrpcpb::Context) {
+            fn set_context(&mut self, context: kvrpcpb::Context) {
                 self.context = Some(context);
             }
 
@@ -169,7 +169,7 @@ fn take(text: &mut String) -> String {
     std::mem::take(text)
 }
 
-/// Answers made of pairs carry a failure in the first of them.
+/// Returns the error of a response of pairs, which is in the first pair.
 fn of_pairs(pairs: &[kvrpcpb::KvPair]) -> String {
     let Some(error) = pairs.first().and_then(|pair| pair.error.as_ref()) else {
         return String::new();
@@ -188,7 +188,7 @@ macro_rules! pd_call {
         );
 
         impl PdCall for pdpb::$request {
-            fn address(&mut self, cluster_id: u64) {
+            fn set_cluster(&mut self, cluster_id: u64) {
                 let header = pdpb::RequestHeader { cluster_id, ..pdpb::RequestHeader::default() };
                 self.header = Some(header);
             }
@@ -204,15 +204,15 @@ pd_call!(GetMembersRequest, GetMembersResponse, get_members);
 pd_call!(GetAllStoresRequest, GetAllStoresResponse, get_all_stores);
 pd_call!(GetStoreRequest, GetStoreResponse, get_store);
 
-/// The region of a key.
+/// Call for the region of a key.
 #[derive(Clone)]
 pub struct GetRegion(pub pdpb::GetRegionRequest);
 
-/// The region before that of a key.
+/// Call for the region before that of a key.
 #[derive(Clone)]
 pub struct GetPrevRegion(pub pdpb::GetRegionRequest);
 
-/// Asks for the region of `key`.
+/// Makes a request for the region of `key`.
 pub fn region_request(key: Bytes) -> pdpb::GetRegionRequest {
     pdpb::GetRegionRequest { region_key: key, ..pdpb::GetRegionRequest::default() }
 }
@@ -228,7 +228,7 @@ macro_rules! region_call {
         }
 
         impl PdCall for $name {
-            fn address(&mut self, cluster_id: u64) {
+            fn set_cluster(&mut self, cluster_id: u64) {
                 let header = pdpb::RequestHeader { cluster_id, ..pdpb::RequestHeader::default() };
                 self.0.header = Some(header);
             }
@@ -253,7 +253,7 @@ macro_rules! control_call {
         );
 
         impl ControlCall for control::$request {
-            fn address(&mut self, cluster_id: u64) {
+            fn set_cluster(&mut self, cluster_id: u64) {
                 self.header = Some(control::RequestHeader { cluster_id, forwarded: false });
             }
         }

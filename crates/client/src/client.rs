@@ -1,4 +1,4 @@
-//! The client's handle.
+//! Client handle.
 
 use crate::backoff::{Pause, Tries};
 use crate::connections::Connections;
@@ -9,7 +9,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use stele_types::{ClusterId, ColumnFamily, Error, RegionId, Result, StoreId};
 
-/// A handle on a cluster; clones share connections and what is known of regions.
+/// Handle of a cluster. Clones share connections and cached regions.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) router: Arc<Router>,
@@ -18,7 +18,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects through any of these nodes (`host:port`). Fails with `Unavailable` if none answers
+    /// Connects through any of these nodes (`host:port`). Fails with `Unavailable` if none responds
     /// within the default timeout.
     pub async fn connect(addresses: &[impl AsRef<str>]) -> Result<Self> {
         Self::connect_with(addresses, Options::default()).await
@@ -32,42 +32,43 @@ impl Client {
             return Err(Error::invalid("name a node of the cluster as host:port"));
         }
         let connections = Arc::new(Connections::new(options));
-        let directory = PdRpcClient::new(Arc::clone(&connections), addresses);
+        let pd_client = PdRpcClient::new(Arc::clone(&connections), addresses);
         let mut tries = Tries::new(options.timeout);
-        while let Err(why) = directory.refresh().await {
-            tries.pause(Pause::Region, why).await?;
+        while let Err(reason) = pd_client.refresh().await {
+            tries.pause(Pause::Region, reason).await?;
         }
-        // What is missing is asked for when it is needed.
-        let _ = directory.refresh_stores().await;
-        let router = Arc::new(Router::new(connections, directory));
+        // A store's address that is missing is looked up when it is needed.
+        let _ = pd_client.refresh_stores().await;
+        let router = Arc::new(Router::new(connections, pd_client));
         Ok(Self { router, family: ColumnFamily::Default, options })
     }
 
-    /// The cluster this client is connected to.
+    /// Returns the cluster to which this client is connected.
     pub fn cluster(&self) -> ClusterId {
-        ClusterId(self.router.directory.cluster())
+        ClusterId(self.router.pd_client.cluster())
     }
 
-    /// The same client on the keys of another column family.
+    /// Returns a handle for the keys of another column family.
     #[must_use]
     pub fn family(&self, family: ColumnFamily) -> Self {
         Self { family, ..self.clone() }
     }
 
-    /// The same client with other timeouts and rules of repetition for its calls. Connections stay
-    /// as they were set up.
+    /// Returns a handle with other timeouts and another retry policy. Connections keep the options
+    /// with which they were made.
     #[must_use]
     pub fn with(&self, options: Options) -> Self {
         Self { options, ..self.clone() }
     }
 
-    /// The region of a key and the store that leads it, as far as this client knows.
+    /// Returns the region of a key and the store of its leader, from this client's cache if it is
+    /// there.
     pub async fn locate(&self, key: impl Into<Bytes>) -> Result<(RegionId, StoreId)> {
         let route = self.router.locate(&key.into(), &mut self.tries()).await?;
         Ok((route.region.id, route.peer.store))
     }
 
-    /// What operators ask for.
+    /// Returns the administrative interface.
     pub fn control(&self) -> Control {
         Control::new(Arc::clone(&self.router), self.options)
     }

@@ -1,4 +1,4 @@
-//! Connections to nodes: a few for each, made when first used, shared by all calls.
+//! Connections to nodes: a fixed number per node, made on first use and shared by all calls.
 
 use crate::Options;
 use crate::stream::CommandStream;
@@ -12,10 +12,11 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
 
-/// Time within which a node that refused a connection is not asked for another.
-const REFUSED_FOR: Duration = Duration::from_millis(200);
-/// Pings while calls are open; a node that does not answer in time is given up.
-const PING_EVERY: Duration = Duration::from_secs(1);
+/// Time after a refused connection during which no further one is attempted.
+const REFUSAL_BACKOFF: Duration = Duration::from_millis(200);
+/// Interval of pings while calls are open, and the time after which a node without a reply is
+/// disconnected.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// All connections of a client.
@@ -28,21 +29,21 @@ pub struct Connections {
 struct Node {
     channels: Vec<OnceCell<Opened>>,
     next: AtomicUsize,
-    /// Why and when the last connection could not be made.
+    /// Time and reason of the last failed connection.
     refused: Mutex<Option<(Instant, String)>>,
 }
 
-/// A connection, and the stream on it once a call wanted one.
+/// A connection, with its command stream once a call has used it.
 #[derive(Clone)]
 struct Opened {
     channel: Channel,
     commands: Arc<OnceLock<CommandStream>>,
 }
 
-/// A connection in use.
+/// A connection handed to a call.
 #[derive(Clone)]
 pub struct Connection {
-    /// For calls.
+    /// Channel for unary calls.
     pub channel: Channel,
     commands: Arc<OnceLock<CommandStream>>,
     address: String,
@@ -50,12 +51,12 @@ pub struct Connection {
 }
 
 impl Connections {
-    /// None yet.
+    /// Creates the pool without connections.
     pub fn new(options: Options) -> Self {
         Self { options, nodes: Mutex::default() }
     }
 
-    /// A connection to `host:port`. An error says why there is none: nothing was sent.
+    /// Returns a connection to `host:port`. On an error nothing was sent.
     pub async fn get(&self, address: &str) -> Result<Connection, String> {
         let node = self.node(address);
         let turn = node.next.fetch_add(1, Relaxed) % node.channels.len().max(1);
@@ -63,13 +64,13 @@ impl Connections {
         let Opened { channel, commands } = match cell.get() {
             Some(opened) => opened.clone(),
             None => {
-                if let Some(why) = node.refused_lately() {
-                    return Err(why);
+                if let Some(reason) = node.recent_refusal() {
+                    return Err(reason);
                 }
                 let made = cell.get_or_try_init(|| self.connect(address)).await;
-                let refuse = |why: String| {
-                    *node.refused.lock() = Some((Instant::now(), why.clone()));
-                    why
+                let refuse = |reason: String| {
+                    *node.refused.lock() = Some((Instant::now(), reason.clone()));
+                    reason
                 };
                 made.map_err(refuse)?.clone()
             }
@@ -77,10 +78,10 @@ impl Connections {
         Ok(Connection { channel, commands, address: address.to_owned(), node })
     }
 
-    /// Gives a connection that failed up, with the others to its node.
+    /// Drops all connections to the node of a failed one.
     pub fn forget(&self, failed: &Connection) {
         let mut nodes = self.nodes.lock();
-        // Another call may have made new ones since.
+        // Another call may have replaced them meanwhile.
         if nodes.get(&failed.address).is_some_and(|node| Arc::ptr_eq(node, &failed.node)) {
             nodes.remove(&failed.address);
         }
@@ -100,11 +101,11 @@ impl Connections {
     }
 
     async fn connect(&self, address: &str) -> Result<Opened, String> {
-        let invalid = |error| format!("`{address}` is no address (host:port): {error}");
+        let invalid = |error| format!("`{address}` is not an address (host:port): {error}");
         let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(invalid)?;
         let endpoint = endpoint
             .connect_timeout(self.options.connect_timeout)
-            .http2_keep_alive_interval(PING_EVERY)
+            .http2_keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT);
         let connected = transport::connect(endpoint).await;
         let channel = connected.map_err(|error| format!("{address}: {}", root_cause(&error)))?;
@@ -113,21 +114,21 @@ impl Connections {
 }
 
 impl Connection {
-    /// The stream that calls of single keys share.
+    /// Returns the stream that calls of single keys share.
     pub fn commands(&self) -> &CommandStream {
         self.commands.get_or_init(|| CommandStream::new(self.channel.clone()))
     }
 }
 
 impl Node {
-    fn refused_lately(&self) -> Option<String> {
+    fn recent_refusal(&self) -> Option<String> {
         let refused = self.refused.lock();
-        let (at, why) = refused.as_ref()?;
-        (at.elapsed() < REFUSED_FOR).then(|| why.clone())
+        let (at, reason) = refused.as_ref()?;
+        (at.elapsed() < REFUSAL_BACKOFF).then(|| reason.clone())
     }
 }
 
-/// The innermost reason: the outer ones say only that there is one.
+/// Returns the innermost cause, because outer errors say only that there is one.
 pub fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {

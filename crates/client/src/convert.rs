@@ -1,15 +1,15 @@
-//! Between the wire's words and the product's.
+//! Conversion between messages and the types of `stele-types`.
 
 use stele_proto::metapb;
 use stele_types::{KeyRange, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId, StoreId};
 
-/// A peer; an unknown role counts as a voter's.
+/// Converts a peer. An unknown role becomes voter.
 pub fn peer(peer: &metapb::Peer) -> Peer {
     let role = u64::try_from(peer.role).ok().and_then(PeerRole::from_number);
     Peer { id: PeerId(peer.id), store: StoreId(peer.store_id), role: role.unwrap_or_default() }
 }
 
-/// The wire's form of a peer.
+/// Converts a peer to its message.
 pub fn peer_out(peer: &Peer) -> metapb::Peer {
     metapb::Peer {
         id: peer.id.0,
@@ -19,12 +19,12 @@ pub fn peer_out(peer: &Peer) -> metapb::Peer {
     }
 }
 
-/// The wire's form of an epoch.
+/// Converts an epoch to its message.
 pub fn epoch_out(epoch: RegionEpoch) -> metapb::RegionEpoch {
     metapb::RegionEpoch { conf_ver: epoch.conf_version, version: epoch.version }
 }
 
-/// A region.
+/// Converts a region.
 pub fn region(region: &metapb::Region) -> Region {
     let epoch = region.region_epoch.unwrap_or_default();
     Region {
@@ -36,7 +36,7 @@ pub fn region(region: &metapb::Region) -> Region {
     }
 }
 
-/// The keys of `range` that lie in `within`: both ends clamped.
+/// Returns the part of `range` within `within`.
 pub fn clamp(range: &KeyRange, within: &KeyRange) -> KeyRange {
     let start = (&range.start).max(&within.start).clone();
     let end = match (range.end.is_empty(), within.end.is_empty()) {
@@ -47,7 +47,7 @@ pub fn clamp(range: &KeyRange, within: &KeyRange) -> KeyRange {
     KeyRange { start, end: end.clone() }
 }
 
-/// `host:port` of an address that may name a scheme.
+/// Removes the scheme of an address, if any.
 pub fn host_port(address: &str) -> String {
     let address = address.trim();
     let bare = address.split_once("://").map_or(address, |(_, rest)| rest);

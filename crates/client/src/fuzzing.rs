@@ -1,11 +1,11 @@
-//! What reads answers, for fuzz targets.
+//! Consumers of untrusted responses, for fuzz targets.
 
 use crate::convert;
-use crate::retry_decision::{Step, react};
+use crate::retry_decision::{Step, decide_retry};
 use crate::route::RegionCache;
 use stele_proto::{errorpb, metapb, pdpb};
 
-/// Takes over what a directory says of regions, asks for their keys, and moves from peer to peer.
+/// Caches the regions that PD returns, finds their keys, and moves from peer to peer.
 pub fn routes(answers: &[pdpb::GetRegionResponse]) {
     let cache = RegionCache::default();
     for answer in answers {
@@ -29,10 +29,10 @@ fn install(cache: &RegionCache, region: Option<&metapb::Region>, leader: Option<
     }
 }
 
-/// Decides what a region error means, and installs the regions it brings.
+/// Decides how to retry after a region error, and caches the regions it carries.
 pub fn region_error(error: &errorpb::Error) {
     let cache = RegionCache::default();
-    if let Step::Install(regions) = react(error).step {
+    if let Step::Install(regions) = decide_retry(error).step {
         for region in regions {
             cache.install(region, None);
         }

@@ -1,5 +1,5 @@
-//! An async client of a Stele cluster: raw keys over the TiKV protocol, and the control calls of
-//! operators. Any node's address is enough.
+//! An async client of a Stele cluster: raw keys over the TiKV protocol, and administration over the
+//! control protocol. The address of any node suffices.
 //!
 //! ```no_run
 //! # async fn example() -> stele_types::Result<()> {
@@ -9,9 +9,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A call is repeated until its deadline whatever happens to regions and nodes meanwhile. A write
-//! whose attempt may have taken effect is repeated only if [`Options::retry_ambiguous`] says so and
-//! it is no compare-and-swap; else it ends with [`stele_types::Error::Undetermined`].
+//! A call is retried until its deadline while regions and nodes change. A write that may have taken
+//! effect is retried only if [`Options::retry_ambiguous`] is set and it is not a compare-and-swap;
+//! otherwise it fails with [`stele_types::Error::Undetermined`].
 
 mod backoff;
 mod call;
@@ -34,6 +34,6 @@ pub use client::Client;
 pub use control::{Control, RegionRow};
 pub use options::Options;
 pub use raw::{Checksum, Pair, PutPair, Scan, ScanOptions, Swap, Ttl};
-/// The control protocol's messages.
+/// Messages of the control protocol.
 pub use stele_proto::stele::control::v1 as messages;
 pub use transport::connect as connect_channel;

@@ -1,21 +1,21 @@
-//! What a client can be told.
+//! Client options.
 
 use std::time::Duration;
 
-/// How long a client tries, and what it repeats.
+/// Timeouts, connections and retry policy of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// For a call with all its attempts.
+    /// Time limit of a call with all its attempts.
     pub timeout: Duration,
-    /// For one attempt: a node that takes longer counts as unreachable.
+    /// Time limit of one attempt; a slower node counts as unreachable.
     pub attempt_timeout: Duration,
-    /// For making a connection.
+    /// Time limit for making a connection.
     pub connect_timeout: Duration,
-    /// Connections to each node, used in turn.
+    /// Number of connections to each node, used in turn.
     pub connections_per_node: usize,
-    /// Repeats a plain write whose attempt may have taken effect: it then happens at least once, and
-    /// possibly again after a write of someone else. Without it such a write ends `Undetermined`. A
-    /// compare-and-swap always does.
+    /// Whether a write, other than a compare-and-swap, is retried if an attempt may have taken
+    /// effect. It then takes effect at least once, and possibly again after a write of another
+    /// client. Otherwise it fails with `Undetermined`, as a compare-and-swap always does.
     pub retry_ambiguous: bool,
 }
 

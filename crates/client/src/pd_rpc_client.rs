@@ -1,4 +1,4 @@
-//! Where regions and stores are: asked of any node, remembered by the caller.
+//! Client of the PD protocol: locations of regions and stores, from any node.
 
 use crate::call::{GetPrevRegion, GetRegion, PdCall, region_request};
 use crate::connections::{Connections, root_cause};
@@ -14,36 +14,36 @@ use stele_types::limits::USER_KEY_BYTES_MAX;
 use stele_types::{Peer, Region, StoreId};
 use tonic::{Code, Status};
 
-/// Look-ups are answered from memory: a node that takes longer is passed over.
-const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-/// Metadata of a refusal: where to ask in place of this node.
+/// Time limit of a node for a lookup, which it serves from memory; the next node is tried after it.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
+/// Metadata key of a refusal: address of the node to call instead.
 const LEADER: &str = "stele-leader";
-/// And: the same call may succeed after so many milliseconds, at most these.
+/// Metadata key of a refusal: milliseconds after which the call may succeed, and their maximum.
 const RETRY: &str = "stele-retry-ms";
 const RETRY_MS_MAX: u64 = 5_000;
 
-/// The directory's nodes and what they said of stores.
+/// Nodes that serve the PD protocol, and the addresses of stores.
 pub struct PdRpcClient {
     connections: Arc<Connections>,
-    /// `host:port` of nodes.
+    /// `host:port` of each node.
     addresses: RwLock<Vec<String>>,
-    /// Which of them answered last.
+    /// Position of the node that responded last.
     preferred: AtomicUsize,
-    /// 0: not known yet.
+    /// Cluster ID; 0 while unknown.
     cluster: AtomicU64,
     stores: Mutex<HashMap<StoreId, String>>,
 }
 
-/// What was said of a region.
+/// A region as PD returned it.
 pub struct Found {
-    /// The region.
+    /// Region, with its keys, peers and epoch.
     pub region: Region,
-    /// Its leader, if the node knows it, else a peer that is not down.
+    /// Its leader if the node knows it, or else a peer that is not down.
     pub leader: Option<Peer>,
 }
 
 impl PdRpcClient {
-    /// Asks these nodes from now on.
+    /// Creates a client that calls these nodes.
     pub fn new(connections: Arc<Connections>, addresses: Vec<String>) -> Self {
         Self {
             connections,
@@ -54,12 +54,12 @@ impl PdRpcClient {
         }
     }
 
-    /// The cluster's number; 0: no node has answered yet.
+    /// Returns the cluster ID; 0 until a node has responded.
     pub fn cluster(&self) -> u64 {
         self.cluster.load(Relaxed)
     }
 
-    /// Nodes to ask, the one that answered last first.
+    /// Returns the nodes to call; the one that responded last comes first.
     pub fn addresses(&self) -> Vec<String> {
         let mut addresses = self.addresses.read().clone();
         let first = self.preferred.load(Relaxed) % addresses.len().max(1);
@@ -67,15 +67,15 @@ impl PdRpcClient {
         addresses
     }
 
-    /// Learns the cluster's number and all its nodes. An error is in words.
+    /// Fetches the cluster ID and all nodes. The error is a text.
     pub async fn refresh(&self) -> Result<(), String> {
-        let response = self.ask(pdpb::GetMembersRequest::default()).await?;
-        let mut heard: Vec<String> = Vec::new();
+        let response = self.call(pdpb::GetMembersRequest::default()).await?;
+        let mut received: Vec<String> = Vec::new();
         for member in response.leader.iter().chain(&response.members) {
-            heard.extend(member.client_urls.first().map(|url| convert::host_port(url)));
+            received.extend(member.client_urls.first().map(|url| convert::host_port(url)));
         }
         let mut addresses = self.addresses.write();
-        for address in heard {
+        for address in received {
             if !address.is_empty() && !addresses.contains(&address) {
                 addresses.push(address);
             }
@@ -83,68 +83,68 @@ impl PdRpcClient {
         Ok(())
     }
 
-    /// The region that holds `key`.
+    /// Returns the region that holds `key`.
     pub async fn region(&self, key: Bytes) -> Result<Option<Found>, String> {
-        Ok(found(self.ask(GetRegion(region_request(key))).await?))
+        Ok(found(self.call(GetRegion(region_request(key))).await?))
     }
 
-    /// The region that holds the keys right below `end`; an empty `end` is no bound.
+    /// Returns the region that holds the keys immediately below `end`; an empty `end` is unbounded.
     pub async fn region_below(&self, end: Bytes) -> Result<Option<Found>, String> {
         if end.is_empty() {
-            // Above every key a region can begin with.
+            // A key above any start key of a region.
             return self.region(Bytes::from(vec![u8::MAX; USER_KEY_BYTES_MAX + 1])).await;
         }
         match self.region(end.clone()).await? {
             Some(at) if at.region.range.start == end => {
-                Ok(found(self.ask(GetPrevRegion(region_request(end))).await?))
+                Ok(found(self.call(GetPrevRegion(region_request(end))).await?))
             }
             other => Ok(other),
         }
     }
 
-    /// `host:port` of a store. `Ok(None)`: it is no longer a member.
+    /// Returns `host:port` of a store; `Ok(None)` if it is no longer a member.
     pub async fn store(&self, id: StoreId) -> Result<Option<String>, String> {
         if let Some(address) = self.stores.lock().get(&id) {
             return Ok(Some(address.clone()));
         }
         let request = pdpb::GetStoreRequest { store_id: id.0, ..pdpb::GetStoreRequest::default() };
-        let asked = self.ask(request).await;
-        let Some(store) = asked?.store.filter(is_member) else { return Ok(None) };
+        let response = self.call(request).await;
+        let Some(store) = response?.store.filter(is_member) else { return Ok(None) };
         let address = convert::host_port(&store.address);
         self.stores.lock().insert(id, address.clone());
         Ok(Some(address))
     }
 
-    /// Learns where every store is.
+    /// Fetches the addresses of all stores.
     pub async fn refresh_stores(&self) -> Result<(), String> {
         let request = pdpb::GetAllStoresRequest { exclude_tombstone_stores: true, header: None };
-        let stores = self.ask(request).await?.stores.into_iter().filter(is_member);
+        let stores = self.call(request).await?.stores.into_iter().filter(is_member);
         let known = stores.map(|store| (StoreId(store.id), convert::host_port(&store.address)));
         self.stores.lock().extend(known);
         Ok(())
     }
 
-    /// Forgets where a store is.
+    /// Removes the cached address of a store.
     pub fn forget_store(&self, id: StoreId) {
         self.stores.lock().remove(&id);
     }
 
-    /// Asks one node after the other until one answers.
-    async fn ask<C: PdCall>(&self, mut call: C) -> Result<C::Response, String> {
-        call.address(self.cluster());
+    /// Calls one node after the other until one responds.
+    async fn call<C: PdCall>(&self, mut call: C) -> Result<C::Response, String> {
+        call.set_cluster(self.cluster());
         let mut addresses = self.addresses();
         let mut reasons: Vec<String> = Vec::new();
         let mut at = 0;
-        // Leaders named on the way join the list, each once.
+        // A leader that a node names is added to the list, at most once.
         while let Some(address) = addresses.get(at).cloned() {
             at += 1;
-            match self.ask_one(&address, call.clone()).await {
+            match self.call_node(&address, call.clone()).await {
                 Ok(response) => {
                     self.prefer(&address);
                     return Ok(response);
                 }
-                Err(Refused { why, leader }) => {
-                    reasons.push(why);
+                Err(Refused { reason, leader }) => {
+                    reasons.push(reason);
                     if let Some(leader) = leader.filter(|leader| !addresses.contains(leader)) {
                         addresses.insert(at, leader);
                     }
@@ -154,37 +154,37 @@ impl PdRpcClient {
         Err(reasons.join("; "))
     }
 
-    async fn ask_one<C: PdCall>(&self, address: &str, call: C) -> Result<C::Response, Refused> {
-        let connection = self.connections.get(address).await.map_err(Refused::because)?;
-        let answer = tokio::time::timeout(ANSWER_WITHIN, call.send(&connection));
+    async fn call_node<C: PdCall>(&self, address: &str, call: C) -> Result<C::Response, Refused> {
+        let connection = self.connections.get(address).await.map_err(Refused::without_leader)?;
+        let answer = tokio::time::timeout(LOOKUP_TIMEOUT, call.send(&connection));
         let mut response = match answer.await {
             Ok(Ok(response)) => response,
             Ok(Err(status)) => {
                 if is_broken(&status) {
                     self.connections.forget(&connection);
                 }
-                let why = format!("{address}: {}", status_text(&status));
-                return Err(Refused { why, leader: leader_of(&status) });
+                let reason = format!("{address}: {}", status_text(&status));
+                return Err(Refused { reason, leader: leader_of(&status) });
             }
             Err(_) => {
                 self.connections.forget(&connection);
-                return Err(Refused::because(format!("{address}: no answer")));
+                return Err(Refused::without_leader(format!("{address}: no response")));
             }
         };
         let header = C::header(&mut response).unwrap_or_default();
         if let Some(error) = header.error.filter(|error| error.r#type != pdpb::ErrorType::Ok as i32)
         {
-            // Of a store that is not there: an answer like any other.
+            // "Not found" for a store is a valid response.
             if !error.message.contains("not found") {
-                return Err(Refused::because(format!("{address}: {}", error.message)));
+                return Err(Refused::without_leader(format!("{address}: {}", error.message)));
             }
         }
         let known = self.cluster.compare_exchange(0, header.cluster_id, Relaxed, Relaxed);
         match known {
             Err(known) if header.cluster_id != 0 && known != header.cluster_id => {
                 let theirs = header.cluster_id;
-                let why = format!("{address} is of cluster {theirs}, not of {known}");
-                Err(Refused::because(why))
+                let reason = format!("{address} belongs to cluster {theirs}, not {known}");
+                Err(Refused::without_leader(reason))
             }
             _ => Ok(response),
         }
@@ -198,15 +198,15 @@ impl PdRpcClient {
     }
 }
 
-/// Why a node did not answer, and who might.
+/// Reason of a node's refusal, and the leader it named.
 struct Refused {
-    why: String,
+    reason: String,
     leader: Option<String>,
 }
 
 impl Refused {
-    fn because(why: String) -> Self {
-        Self { why, leader: None }
+    fn without_leader(reason: String) -> Self {
+        Self { reason, leader: None }
     }
 }
 
@@ -226,34 +226,34 @@ fn is_member(store: &metapb::Store) -> bool {
         && store.node_state != metapb::NodeState::Removed as i32
 }
 
-/// Whether a status says that the connection is of no more use, not that the call was refused.
+/// Returns whether a status means that the connection failed, not that the node refused the call.
 pub fn is_broken(status: &Status) -> bool {
-    let lost = [Code::Unavailable, Code::Unknown, Code::Cancelled, Code::Internal];
-    lost.contains(&status.code())
+    let connection_codes = [Code::Unavailable, Code::Unknown, Code::Cancelled, Code::Internal];
+    connection_codes.contains(&status.code())
         && leader_of(status).is_none()
         && retry_after(status).is_none()
         && !is_not_leader(status)
 }
 
-/// How long to wait before the same call is made again, if the node said so.
+/// Returns the time to wait before the same call is made again, if the node set one.
 pub fn retry_after(status: &Status) -> Option<Duration> {
     let ms: u64 = status.metadata().get(RETRY)?.to_str().ok()?.parse().ok()?;
     Some(Duration::from_millis(ms.min(RETRY_MS_MAX)))
 }
 
-/// Whether the node says that another one must be asked.
+/// Returns whether the node refused the call because it is not the leader.
 pub fn is_not_leader(status: &Status) -> bool {
     status.code() == Code::Unavailable
         && (status.message().contains("not leader") || status.message().contains("no leader"))
 }
 
-/// The address named in a refusal.
+/// Returns the leader's address that a refusal names.
 pub fn leader_of(status: &Status) -> Option<String> {
     let address = status.metadata().get(LEADER)?.to_str().ok()?;
     Some(convert::host_port(address)).filter(|address| !address.is_empty())
 }
 
-/// A status in words.
+/// Formats a status.
 pub fn status_text(status: &Status) -> String {
     let source = std::error::Error::source(status).map(root_cause);
     match source.filter(|_| status.message() == "transport error") {

@@ -1,4 +1,4 @@
-//! What a region error means for the next try. Pure.
+//! Decision how to retry after a region error. Pure.
 
 use crate::backoff::Pause;
 use crate::convert;
@@ -6,39 +6,40 @@ use std::time::Duration;
 use stele_proto::errorpb;
 use stele_types::{Error, Peer, Region};
 
-/// What to change before the next try.
+/// Change before the next try.
 #[derive(Debug)]
 pub enum Step {
-    /// Nothing: the same peer again.
+    /// No change: call the same peer.
     Stay,
-    /// This peer leads.
+    /// Call this peer, the leader.
     Follow(Peer),
-    /// Another peer of the region.
+    /// Call the next peer of the region.
     NextPeer,
-    /// The keys belong to these regions now.
+    /// Replace the cached region by these regions.
     Install(Vec<Region>),
-    /// Look the region up anew.
+    /// Look the region up again.
     Reload,
-    /// Look the region and the store's address up anew.
+    /// Look the region and the store's address up again.
     ReloadStore,
-    /// None: it fails.
+    /// Fail the call.
     Fail(Error),
 }
 
-/// What a region error means.
+/// Decision after a region error.
 #[derive(Debug)]
 pub struct RetryDecision {
-    /// What to change.
+    /// Change to make.
     pub step: Step,
-    /// How long to wait.
+    /// Pause before the next try.
     pub pause: Pause,
-    /// A write may have taken effect all the same.
+    /// Whether a write may have taken effect although it failed.
     pub is_ambiguous: bool,
 }
 
-/// What `error` means. Every variant but the stale command, the undetermined result and one without
-/// any variant is found before a write is proposed: nothing has happened.
-pub fn react(error: &errorpb::Error) -> RetryDecision {
+/// Decides how to retry after `error`. All errors except the stale command, the undetermined result
+/// and an error without a variant are detected before a write is proposed, so the write had no
+/// effect.
+pub fn decide_retry(error: &errorpb::Error) -> RetryDecision {
     let certain = |step, pause| RetryDecision { step, pause, is_ambiguous: false };
     if let Some(not_leader) = &error.not_leader {
         return match not_leader.leader.as_ref().filter(|leader| leader.store_id != 0) {
@@ -54,12 +55,11 @@ pub fn react(error: &errorpb::Error) -> RetryDecision {
         return certain(Step::Install(regions), Pause::None);
     }
     if let Some(busy) = &error.server_is_busy {
-        let told_ms = busy.backoff_ms.max(u64::from(busy.estimated_wait_ms));
-        return certain(Step::Stay, Pause::Busy(Duration::from_millis(told_ms.min(10_000))));
+        let requested_ms = busy.backoff_ms.max(u64::from(busy.estimated_wait_ms));
+        return certain(Step::Stay, Pause::Busy(Duration::from_millis(requested_ms.min(10_000))));
     }
     if let Some(large) = &error.raft_entry_too_large {
-        let detail =
-            format!("{} bytes in one write are too many: {}", large.entry_size, text(error));
+        let detail = format!("a write of {} bytes is too large: {}", large.entry_size, text(error));
         return certain(Step::Fail(Error::Invalid(detail)), Pause::None);
     }
     if error.disk_full.is_some() {
@@ -87,7 +87,7 @@ pub fn react(error: &errorpb::Error) -> RetryDecision {
     RetryDecision { step, pause: Pause::Region, is_ambiguous: true }
 }
 
-/// The error's own words.
+/// Returns the text of an error.
 pub fn text(error: &errorpb::Error) -> String {
     let undetermined = error.undetermined_result.as_ref().map(|result| result.message.as_str());
     let busy = error.server_is_busy.as_ref().map(|busy| busy.reason.as_str());
@@ -109,16 +109,16 @@ mod tests {
     fn with(set: impl FnOnce(&mut errorpb::Error)) -> RetryDecision {
         let mut error = errorpb::Error::default();
         set(&mut error);
-        react(&error)
+        decide_retry(&error)
     }
 
     #[test]
     fn every_variant_has_its_reaction() {
         let leader = metapb::Peer { id: 5, store_id: 2, ..metapb::Peer::default() };
         let led = |leader| Some(errorpb::NotLeader { region_id: 1, leader });
-        let reaction = with(|e| e.not_leader = led(Some(leader)));
-        assert!(matches!(reaction.step, Step::Follow(peer) if peer.store.0 == 2));
-        assert_eq!(reaction.pause, Pause::None);
+        let decision = with(|e| e.not_leader = led(Some(leader)));
+        assert!(matches!(decision.step, Step::Follow(peer) if peer.store.0 == 2));
+        assert_eq!(decision.pause, Pause::None);
         assert!(matches!(with(|e| e.not_leader = led(None)).step, Step::NextPeer));
         let empty = with(|e| e.epoch_not_match = Some(errorpb::EpochNotMatch::default()));
         assert!(matches!(empty.step, Step::Reload));
@@ -159,8 +159,8 @@ mod tests {
         let undetermined = errorpb::UndeterminedResult { message: "?".into() };
         let undetermined = with(|e| e.undetermined_result = Some(undetermined));
         let words = with(|e| e.message = "Raft ProposalDropped".into());
-        for reaction in [stale, undetermined, words] {
-            assert!(reaction.is_ambiguous && reaction.pause == Pause::Region, "{reaction:?}");
+        for decision in [stale, undetermined, words] {
+            assert!(decision.is_ambiguous && decision.pause == Pause::Region, "{decision:?}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Calls of single keys share one `BatchCommands` stream to a node: those that wait at the same time
-//! travel in one message, which costs both sides much less than a call each.
+//! A `BatchCommands` stream to a node, shared by calls of single keys: calls that wait at the same
+//! time are sent in one message, which costs both sides much less than one call each.
 
 use crate::call::MESSAGE_BYTES_MAX;
 use parking_lot::Mutex;
@@ -14,17 +14,18 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
-/// Calls that may wait for the stream; more wait for their turn to wait.
+/// Maximum number of calls in the queue; further calls wait for space in it.
 const WAITING_MAX: usize = 1024;
-/// Calls in one message.
+/// Maximum number of calls in one message.
 const COMMANDS_PER_BATCH: usize = 256;
-/// Bytes of keys and values after which a message ends.
+/// Bytes of keys and values after which a message is complete.
 const BATCH_BYTES_MAX: usize = 512 << 10;
-/// Longer calls go by themselves: on one stream everything behind them would wait.
+/// Maximum bytes of a call on the stream. Longer calls are sent alone, because they would delay all
+/// calls after them.
 pub const COMMAND_BYTES_MAX: usize = 64 << 10;
 
 type Answer = oneshot::Sender<Result<Done, Status>>;
-/// Calls on their way, by id.
+/// Calls in flight, by request ID.
 type Pending = Mutex<HashMap<u64, Answer>>;
 
 struct Waiting {
@@ -33,7 +34,7 @@ struct Waiting {
     answer: Answer,
 }
 
-/// A stream to one node; clones share it.
+/// A stream to one node. Clones share it.
 #[derive(Clone, Debug)]
 pub struct CommandStream {
     waiting: mpsc::Sender<Waiting>,
@@ -46,15 +47,15 @@ impl std::fmt::Debug for Waiting {
 }
 
 impl CommandStream {
-    /// Opens a stream, which ends with its last clone.
+    /// Opens a stream, which closes with its last clone.
     pub fn new(channel: Channel) -> Self {
         let (waiting, queue) = mpsc::channel(WAITING_MAX);
         tokio::spawn(run(channel, queue));
         Self { waiting }
     }
 
-    /// Sends a command of about `bytes`. `Unavailable` when the stream ended: the command may have
-    /// been carried out.
+    /// Sends a command of about `bytes`. Fails with `Unavailable` if the stream ended; the command
+    /// may then have been executed.
     pub async fn call(&self, command: Cmd, bytes: usize) -> Result<Done, Status> {
         let (answer, done) = oneshot::channel();
         let sent = self.waiting.send(Waiting { command, bytes, answer }).await;
@@ -70,43 +71,44 @@ fn ended() -> Status {
 async fn run(channel: Channel, queue: mpsc::Receiver<Waiting>) {
     let pending = Arc::new(Pending::default());
     let (batches, out) = mpsc::channel(2);
-    // Some servers answer the call only with their first message: it is read beside the writing.
-    let why = tokio::select! {
-        why = read(channel, out, &pending) => why,
+    // Some servers respond to the call only with their first message, so reading runs beside
+    // writing.
+    let reason = tokio::select! {
+        reason = read(channel, out, &pending) => reason,
         () = write(queue, batches, &pending) => ended(),
     };
     for (_, answer) in std::mem::take(&mut *pending.lock()) {
-        // Whoever asked may have gone.
-        let _ = answer.send(Err(why.clone()));
+        // The caller may have given up.
+        let _ = answer.send(Err(reason.clone()));
     }
 }
 
-/// Ends when nobody holds the stream any more, or it takes nothing more.
+/// Sends batches. Ends when the last clone of the stream is dropped.
 async fn write(
     mut queue: mpsc::Receiver<Waiting>,
     batches: mpsc::Sender<BatchCommandsRequest>,
     pending: &Pending,
 ) {
-    let mut taken = Vec::new();
+    let mut received = Vec::new();
     let mut next_id = 1;
     loop {
-        // Others that are ready to ask get the chance to join.
+        // Yields so that other ready callers join the batch.
         tokio::task::yield_now().await;
-        if queue.recv_many(&mut taken, COMMANDS_PER_BATCH).await == 0 {
+        if queue.recv_many(&mut received, COMMANDS_PER_BATCH).await == 0 {
             return;
         }
-        let mut waiting = taken.drain(..).filter(|one| !one.answer.is_closed()).peekable();
+        let mut waiting = received.drain(..).filter(|one| !one.answer.is_closed()).peekable();
         while waiting.peek().is_some() {
             let batch = batch(&mut waiting, &mut next_id, &mut pending.lock());
             if batches.send(batch).await.is_err() {
-                // The reading side knows why.
+                // The reading side returns the reason.
                 return std::future::pending().await;
             }
         }
     }
 }
 
-/// The next message, of those that wait.
+/// Builds the next message from waiting calls.
 fn batch(
     waiting: &mut impl Iterator<Item = Waiting>,
     next_id: &mut u64,
@@ -126,7 +128,7 @@ fn batch(
     batch
 }
 
-/// Hands answers out until the stream ends; returns why.
+/// Delivers responses until the stream ends; returns the reason.
 async fn read(
     channel: Channel,
     batches: mpsc::Receiver<BatchCommandsRequest>,
@@ -142,18 +144,18 @@ async fn read(
         };
     loop {
         match answers.message().await {
-            Ok(Some(batch)) => hand_out(batch, &mut pending.lock()),
+            Ok(Some(batch)) => deliver(batch, &mut pending.lock()),
             Ok(None) => return ended(),
             Err(status) => return status,
         }
     }
 }
 
-fn hand_out(batch: BatchCommandsResponse, pending: &mut HashMap<u64, Answer>) {
+fn deliver(batch: BatchCommandsResponse, pending: &mut HashMap<u64, Answer>) {
     for (id, response) in batch.request_ids.into_iter().zip(batch.responses) {
         if let Some(answer) = pending.remove(&id) {
-            let done = response.cmd.ok_or_else(|| Status::internal("an answer without content"));
-            // Whoever asked may have gone.
+            let done = response.cmd.ok_or_else(|| Status::internal("the response has no content"));
+            // The caller may have given up.
             let _ = answer.send(done);
         }
     }

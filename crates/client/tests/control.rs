@@ -1,4 +1,4 @@
-//! Operators' calls: the placement leader is found, wherever the call begins.
+//! Administrative calls find the leader of the placement group from any node.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -84,10 +84,10 @@ async fn each_replica_is_asked_on_its_own_node() {
     let control = Client::connect(&fake.addresses()).await.unwrap().control();
     let region = control.region(RegionId(2)).await.unwrap().region;
     assert_eq!(control.region_detail(&region).await.unwrap().len(), 3);
-    let sum = control.local_checksum(RegionId(2), StoreId(3), 0).await.unwrap();
-    assert_eq!((sum.store_id, sum.checksum), (3, 0xabcd));
+    let checksum = control.local_checksum(RegionId(2), StoreId(3), 0).await.unwrap();
+    assert_eq!((checksum.store_id, checksum.checksum), (3, 0xabcd));
     fake.kill(1);
     assert_eq!(control.region_detail(&region).await.unwrap().len(), 2);
-    let lost = control.local_checksum(RegionId(2), StoreId(2), 0).await.unwrap_err();
-    assert!(matches!(lost, Error::Unavailable(_)), "{lost}");
+    let unreachable = control.local_checksum(RegionId(2), StoreId(2), 0).await.unwrap_err();
+    assert!(matches!(unreachable, Error::Unavailable(_)), "{unreachable}");
 }

@@ -1,4 +1,4 @@
-//! Scripted errors: what is repeated, where to, and what ends a call.
+//! Scripted errors: which calls are retried, where they are sent, and how they end.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -25,7 +25,7 @@ fn quick() -> Options {
     }
 }
 
-/// Found before anything is proposed: repeated whatever the call is.
+/// Errors detected before a proposal: every call is retried.
 fn certain() -> Vec<Refusal> {
     let busy = errorpb::ServerIsBusy { backoff_ms: 5, ..Default::default() };
     vec![
@@ -43,7 +43,7 @@ fn certain() -> Vec<Refusal> {
     ]
 }
 
-/// The write may have happened.
+/// Errors after which the write may have taken effect.
 fn uncertain() -> Vec<Refusal> {
     vec![
         error(|e| e.stale_command = Some(errorpb::StaleCommand {})),
@@ -91,7 +91,7 @@ async fn a_swap_that_may_have_happened_is_never_repeated() {
     fates.extend([Fate::ActAndFail(Code::Unavailable), Fate::ActAndFail(Code::Unknown)]);
     fates.extend([Fate::Hang, Fate::Final("undetermined: may or may not have taken effect")]);
     for fate in fates {
-        // The way to the leader is known again.
+        // Restores the cached leader.
         client.get("k").await.unwrap();
         let before = fake.state().calls.len();
         fake.state().fail("cas", fate.clone());
@@ -115,7 +115,7 @@ async fn a_lost_answer_is_undetermined_and_a_refused_connection_is_not() {
         fake.state().fail("put", Fate::ActAndFail(Code::Unavailable));
         client.put("k", "v").await.unwrap();
     }
-    // A new client meets a dead leader first.
+    // A new client calls a dead leader first.
     fake.kill(0);
     let options = Options { retry_ambiguous: false, ..quick() };
     let cold = Client::connect_with(&fake.addresses(), options).await.unwrap();
@@ -165,7 +165,7 @@ async fn a_new_leader_is_followed_at_once() {
     let calls: Vec<u64> = fake.state().calls.iter().map(|(_, store)| *store).collect();
     assert_eq!(calls, [1, 1, 3]);
     client.put("k", "x").await.unwrap();
-    assert_eq!(fake.state().calls.last(), Some(&("put", 3)), "it is remembered");
+    assert_eq!(fake.state().calls.last(), Some(&("put", 3)), "the leader is cached");
 }
 
 #[tokio::test]
@@ -199,13 +199,13 @@ async fn a_directory_that_lags_behind_is_asked_again() {
     let old = fake.state().regions.clone();
     fake.state().split("m", 11);
     client.put("a", "1").await.unwrap();
-    fake.state().directory = Some(old);
-    // Only the directory is left to ask, and what it knows is older than what stores have told.
+    fake.state().pd_regions = Some(old);
+    // Only PD is left to look up the region, and its state is older than what stores have returned.
     let refusal = error(|e| e.region_not_found = Some(errorpb::RegionNotFound::default()));
     fake.state().fail("put", Fate::Refuse(refusal));
     let heal = async {
         tokio::time::sleep(Duration::from_millis(200)).await;
-        fake.state().directory = None;
+        fake.state().pd_regions = None;
     };
     let (put, ()) = tokio::join!(client.put("a", "2"), heal);
     put.unwrap();

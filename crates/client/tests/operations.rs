@@ -1,4 +1,4 @@
-//! Every operation over several regions, and regions that change under it.
+//! Every operation over several regions, also while the regions change.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -81,8 +81,8 @@ async fn batches_go_to_all_their_regions() {
     let mut pairs = letters();
     pairs.push(PutPair { ttl: Ttl::Seconds(5), ..PutPair::new("a", "last") });
     client.batch_put(pairs).await.unwrap();
-    let asked: Vec<Bytes> = ["z", "none", "a", "h", "a"].map(Bytes::from).into();
-    let values = client.batch_get(asked).await.unwrap();
+    let requested: Vec<Bytes> = ["z", "none", "a", "h", "a"].map(Bytes::from).into();
+    let values = client.batch_get(requested).await.unwrap();
     let values: Vec<Option<&[u8]>> = values.iter().map(Option::as_deref).collect();
     let last = Some(&b"last"[..]);
     assert_eq!(values, [Some(&b"zzz"[..]), None, last, Some(&b"hhh"[..]), last]);
@@ -169,16 +169,16 @@ async fn a_split_under_a_batch_sends_each_part_to_its_region() {
     fake.state().split("j", 61);
     fake.state().leaders.extend([(60, 2), (61, 1)]);
     client.batch_put(letters()).await.unwrap();
-    let asked = letters().into_iter().map(|pair| pair.key).collect();
-    assert!(client.batch_get(asked).await.unwrap().iter().all(Option::is_some));
+    let requested = letters().into_iter().map(|pair| pair.key).collect();
+    assert!(client.batch_get(requested).await.unwrap().iter().all(Option::is_some));
 }
 
 #[tokio::test]
 async fn ranges_are_removed_and_summed_region_by_region() {
     let (fake, client) = three_regions().await;
     client.batch_put(letters()).await.unwrap();
-    let sum = client.checksum(KeyRange::all()).await.unwrap();
-    assert_eq!((sum.pairs, sum.bytes), (26, 26 * 4));
+    let checksum = client.checksum(KeyRange::all()).await.unwrap();
+    assert_eq!((checksum.pairs, checksum.bytes), (26, 26 * 4));
     client.delete_range(KeyRange::new("f", "q")).await.unwrap();
     assert_eq!(client.checksum(KeyRange::all()).await.unwrap().pairs, 15);
     client.delete_range(KeyRange::new("x", "")).await.unwrap();

@@ -1,5 +1,4 @@
-//! The file `STORE`: whose directory this is, and which format it has. Written once, before
-//! anything else, and checked before anything else.
+//! The file `STORE`: the directory's store and format. Written first and checked first.
 //!
 //! ```text
 //! STORE := "stele store\n" "format " n "\n" "store " id "\n" "crc32c " hex "\n"
@@ -16,7 +15,7 @@ const NAME: &str = "STORE";
 const MAGIC: &str = "stele store";
 const FILE_BYTES_MAX: u64 = 4096;
 
-/// Reads the identity of `dir`, or makes it. Fails with [`Error::NewerFormat`],
+/// Reads the identity of `dir`, or creates it. Fails with [`Error::NewerFormat`],
 /// [`Error::WrongStore`] or [`Error::Corrupt`], having changed nothing.
 pub(crate) fn open(vfs: &Arc<dyn Vfs>, dir: &Path, wanted: Option<StoreId>) -> Result<StoreId> {
     let path = dir.join(NAME);
@@ -54,7 +53,7 @@ fn create(vfs: &Arc<dyn Vfs>, dir: &Path, id: StoreId) -> Result<()> {
     let file = vfs.open(&temporary, how)?;
     file.set_len(0)?;
     file.write_at(&[IoSlice::new(text.as_bytes())], 0, Cause::Manifest)?;
-    // The content is durable before the name, and the name before anything that relies on it.
+    // Invariant: the content is durable before the name, and the name before anything relies on it.
     if !stele_types::mutant::active("engine.identity_unsynced") {
         file.sync_data()?;
     }

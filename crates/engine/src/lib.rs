@@ -1,6 +1,6 @@
 //! The product's storage engine: the unified log, the index and garbage collection as one store.
 //!
-//! [`Store`] is what consensus drives (the [`stele_storage::StorageEngine`] trait); [`Db`] is the
+//! [`Store`] is driven by consensus (the [`stele_storage::StorageEngine`] trait); [`Db`] is the
 //! same store as an embedded key-value engine with group commit, completions and time to live.
 
 mod db;

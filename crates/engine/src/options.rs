@@ -6,11 +6,11 @@ use stele_log::LogOptions;
 use stele_types::limits::INLINE_VALUE_BYTES_MAX;
 use stele_types::{Error, Result, StoreId};
 
-/// Settings of one store, checked by [`Options::validate`] when it opens.
+/// Settings of one store. [`Options::validate`] checks them when it opens.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Identity a new directory gets; an existing one must carry it. `None`: 1 for a new directory,
-    /// any for an existing one.
+    /// Identity that a new directory gets and an existing one must have. `None`: 1 for a new
+    /// directory, any for an existing one.
     pub store: Option<StoreId>,
     /// Size at which a log segment is sealed. 64 KiB to 2 GiB, default 128 MiB.
     pub segment_bytes_max: u64,
@@ -33,14 +33,16 @@ pub struct Options {
     /// Log bytes after which a checkpoint is made even if the memtable is small; bounds the replay
     /// after a crash. Default 4 GiB.
     pub checkpoint_log_bytes_max: u64,
-    /// Bytes of requests waiting for the log; beyond it callers wait. Default 64 MiB.
+    /// Limit for the bytes of requests that wait for the log; above it callers wait. Default 64
+    /// MiB.
     pub queue_bytes_max: usize,
-    /// Device bytes kept free for garbage collection; writes are refused below. Default 64 MiB.
+    /// Device bytes kept free for garbage collection; writes that need them are refused. Default 64
+    /// MiB.
     pub reserved_bytes: u64,
-    /// Bytes a second, about, that are read in the background to look for damage; 0 for none. Default
-    /// 0: without replicas nobody can mend it, and `verify` finds it too.
+    /// Approximate bytes per second that the background scrub reads; 0 disables scrubbing. Default
+    /// 0: without replicas damage cannot be repaired, and `verify` finds it too.
     pub scrub_bytes_per_second_max: u64,
-    /// Least seconds from the beginning of one look at everything to the next. Default a day.
+    /// Least seconds from the start of one scrub pass to the start of the next. Default a day.
     pub scrub_interval_s: u64,
     /// Run maintenance and completions on threads of the store. Off: the caller drives `maintain`.
     pub background: bool,

@@ -1,4 +1,4 @@
-//! The product's engine under the suite that every storage engine runs.
+//! The conformance suite of all storage engines, run on the product's engine.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;

@@ -1,7 +1,7 @@
-//! Every point at which a crash can cut a fixed workload: before, after and inside every operation
-//! of the simulated disk, and again in the recovery that follows.
+//! Every point at which a crash can interrupt a fixed workload: before, after and inside every
+//! operation of the simulated disk, and again in the recovery that follows.
 //!
-//! `STELE_CRASH_STRIDE=n` looks at every n-th point only (default 1: all of them).
+//! `STELE_CRASH_STRIDE=n` checks every n-th point only (default 1: all of them).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -64,7 +64,7 @@ fn workload() -> Vec<Step> {
     steps
 }
 
-/// The model after a step.
+/// Returns the model after a step.
 fn after(model: &Model, step: &Step) -> Model {
     let mut model = model.clone();
     match step {
@@ -112,7 +112,7 @@ fn execute(db: &Db, step: &Step) -> stele_engine::Result<()> {
     }
 }
 
-/// Runs until the crash; returns what was acknowledged, and that plus the step in flight.
+/// Runs until the crash; returns the acknowledged model, and that plus the step in flight.
 fn run(disk: &SimVfs, options: &Options, steps: &[Step]) -> (Model, Model) {
     let mut model = Model::new();
     let Ok(db) = open(disk, options) else { return (model.clone(), model) };
@@ -127,7 +127,7 @@ fn run(disk: &SimVfs, options: &Options, steps: &[Step]) -> (Model, Model) {
     (model.clone(), model)
 }
 
-/// Opens what a crash left, and compares. Returns the operations that opening took.
+/// Opens the store after a crash, and compares. Returns the operations that opening took.
 fn recover(disk: &SimVfs, options: &Options, allowed: &(Model, Model), place: &str) -> u64 {
     let db = open(disk, options).unwrap_or_else(|error| panic!("{place}: open failed: {error}"));
     let operations = disk.operations();
@@ -139,7 +139,7 @@ fn recover(disk: &SimVfs, options: &Options, allowed: &(Model, Model), place: &s
     operations
 }
 
-/// Nothing is left over after one round of garbage collection, and every checksum holds.
+/// Checks that one round of garbage collection leaves no leftover, and that every checksum holds.
 fn check_clean(disk: &SimVfs, options: &Options, place: &str) {
     let db = open(disk, options).unwrap();
     db.put(b"after the crash", b"works").unwrap();
@@ -165,8 +165,8 @@ fn stride() -> usize {
     std::env::var("STELE_CRASH_STRIDE").ok().and_then(|n| n.parse().ok()).unwrap_or(1)
 }
 
-/// One crash of the workload, then every crash of the recovery that follows, then the recovery
-/// that is left in peace. Returns how many recoveries were checked.
+/// Runs one crash of the workload, then every crash of the recovery that follows, then a recovery
+/// without a crash. Returns the number of recoveries checked.
 fn crash(options: &Options, steps: &[Step], point: CrashPoint, nested: bool) -> usize {
     let place = format!("crash {:?} operation {}", point.at, point.operation);
     let disk = disk(SEED);

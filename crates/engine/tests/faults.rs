@@ -1,4 +1,4 @@
-//! Faults of the device, by their number in the reliability catalogue: each with what must happen.
+//! Faults of the device, by their number in the reliability catalogue, with the required reaction.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -21,7 +21,7 @@ fn value(n: u32) -> Vec<u8> {
     Random(u64::from(n)).bytes(300 + n as usize)
 }
 
-/// A store with `pairs` acknowledged pairs, and the model of it.
+/// Creates a store with `pairs` acknowledged pairs, and its model.
 fn filled(disk: &SimVfs, options: &Options, pairs: u32) -> (Db, Model) {
     let db = open(disk, options).unwrap();
     let mut model = Model::new();
@@ -32,7 +32,7 @@ fn filled(disk: &SimVfs, options: &Options, pairs: u32) -> (Db, Model) {
     (db, model)
 }
 
-/// One segment holds all; nothing is flushed.
+/// Returns options with which one segment holds everything and nothing is flushed.
 fn unflushed() -> Options {
     Options { segment_bytes_max: 1 << 20, memtable_bytes_max: 1 << 20, ..tiny() }
 }
@@ -41,7 +41,7 @@ fn segment(n: u32) -> PathBuf {
     Path::new(DIR).join("log").join(format!("{n:08x}.seg"))
 }
 
-/// Where the bytes of a value lie in a file.
+/// Returns the offset of a value in a file.
 fn find(disk: &SimVfs, path: &Path, value: &[u8]) -> u64 {
     let bytes = disk.read_file(path).unwrap();
     bytes.windows(value.len()).position(|part| part == value).unwrap() as u64
@@ -99,7 +99,7 @@ fn fault_11_damage_before_the_tail_is_reported_and_never_cut() {
     disk.inject(Fault::FlipBit { path: segment(1), offset: at + 5, bit: 3 }).unwrap();
     let error = open(&disk, &unflushed()).unwrap_err();
     assert!(matches!(&error, Error::Corrupt { path, .. } if *path == segment(1)), "{error}");
-    // Nothing was cut: with the bit turned back, all is there.
+    // Nothing was truncated: with the bit flipped back, everything is present.
     disk.inject(Fault::FlipBit { path: segment(1), offset: at + 5, bit: 3 }).unwrap();
     assert_eq!(disk.read_file(segment(1)).unwrap(), before);
     assert_eq!(difference(&open(&disk, &unflushed()).unwrap(), &model), None);
@@ -210,7 +210,7 @@ fn fault_17_a_failed_sync_of_the_maintenance_stops_the_store_for_good() {
         let (db, model) = filled(&disk, &tiny(), 40);
         disk.inject(Fault::SyncFails { path_contains: path.into(), nth: 1 }).unwrap();
         while db.maintain(32 << 10).is_ok() {
-            // Until a memtable is full, and its flush meets the failure.
+            // Until a memtable is full, and its flush fails.
             match db.put(b"k", b"v") {
                 Ok(()) => {}
                 Err(error) => assert!(matches!(error, Error::Io { .. }), "{path}: {error}"),
@@ -271,7 +271,7 @@ fn fault_19_a_full_device_refuses_writes_while_reads_deletes_and_collection_go_o
     for n in 0..(model.len() as u32 * 3 / 4) {
         db.delete(&key(n)).unwrap();
         model.remove(&key(n));
-        // What the background thread would do meanwhile.
+        // The background thread would do this in the meantime.
         db.maintain(32 << 10).unwrap();
     }
     db.compact().unwrap();
@@ -284,7 +284,8 @@ fn fault_19_a_full_device_refuses_writes_while_reads_deletes_and_collection_go_o
     assert_eq!(difference(&open(&disk.restart(1), &options).unwrap(), &model), None);
 }
 
-/// Bytes that collection moves while 100 pairs of 4 KiB are written over and over on such a device.
+/// Returns the bytes that GC moves while 100 pairs of 4 KiB are overwritten repeatedly on such a
+/// device.
 fn moved_bytes(device_bytes: u64, space_slack_bytes: u64) -> u64 {
     let disk = disk(1);
     disk.set_capacity(Some(device_bytes));
@@ -324,7 +325,7 @@ fn fault_19_a_range_deleted_on_a_full_device_gives_its_space_back_at_once() {
     db.flush().unwrap();
     (filled..filled + 4).for_each(|n| db.put(&key(n), &large).unwrap());
     db.delete_range(&key(0), &key(filled)).unwrap();
-    // No flush is due by time or by size: the range alone says that nearly everything is dead.
+    // No flush is due by time or by size: only the range shows that nearly everything is dead.
     for _ in 0..400 {
         db.maintain(32 << 10).unwrap();
     }
@@ -346,7 +347,7 @@ fn fault_19_a_device_that_fills_up_in_a_write_loses_nothing_and_goes_on_after() 
             Err(Error::NoSpace(_)) => refused += 1,
             Err(other) => panic!("{other}"),
         }
-        // Collection may find no room either; it must not stop the store.
+        // Garbage collection may find no room either; it must not stop the store.
         let _ = db.maintain(64 << 10);
     }
     assert!(refused > 0);
@@ -426,7 +427,7 @@ fn fault_25_a_lost_run_is_missed_and_not_hidden_by_a_manifest_made_of_the_others
         lost.unlink(&run).unwrap();
         let vfs = Arc::new(lost.fork());
         let (dir, options) = (Path::new(DIR), tiny());
-        // A replica says so of each key that it held, and asks the others.
+        // A replica reports each key that it held as lost, and requests it from the others.
         let replica = Store::open(vfs, clock(), dir, options.clone(), Replay::Committed);
         let (replica, opened) = replica.unwrap();
         assert!(opened.damaged_runs == 1 && replica.has_lost(), "{run:?}");
@@ -437,7 +438,7 @@ fn fault_25_a_lost_run_is_missed_and_not_hidden_by_a_manifest_made_of_the_others
                 Err(error) => assert!(error.is_damage(), "{run:?}: {error}"),
             }
         }
-        // An embedded store makes all of it again from its values, or says so as well.
+        // An embedded store rebuilds all of it from its values, or reports the loss as well.
         match open(&lost, &options) {
             Ok(db) => assert_eq!(difference(&db, &model), None, "{run:?}"),
             Err(error) => assert!(error.is_damage(), "{error}"),
@@ -481,7 +482,7 @@ fn fault_25_a_lost_index_is_made_again_from_the_values() {
 fn fault_25_an_index_whose_small_values_are_nowhere_else_is_not_guessed() {
     let disk = disk(1);
     let (db, _) = filled(&disk, &tiny(), 300);
-    db.put(b"small", b"lives in the index").unwrap();
+    db.put(b"small", b"is in the index").unwrap();
     for round in 0..4 {
         for n in 0..300 {
             db.put(&key(n), &value(n + round)).unwrap();
@@ -504,7 +505,7 @@ fn fault_27_old_records_in_a_recycled_segment_never_come_back() {
     let mut recycled = 0;
     for seed in 0..30 {
         let disk = disk(seed);
-        // Room enough that freed segments are kept beside so little that is live.
+        // Enough space that freed segments are kept beside so few live bytes.
         let gc = GcOptions { space_amp_target: 50.0, space_amp_hard: 50.0, ..tiny().gc };
         let options = Options { recycle_segments_max: 4, gc, ..tiny() };
         let (db, mut model) = filled(&disk, &options, 200);

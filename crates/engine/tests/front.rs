@@ -1,4 +1,4 @@
-//! The embedded front: every call a user makes, on a simulated disk.
+//! The embedded interface: every user call, on a simulated disk.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -196,7 +196,7 @@ fn groups_are_listed_read_and_deleted_by_prefix_and_mask() {
     assert_eq!(db.iter(KeyRange::all(), Order::Forward).unwrap().count(), 1 + 4 * 5 - 8);
 }
 
-/// Syncs of 300 asynchronous puts, which complete in order.
+/// Returns the syncs of 300 asynchronous puts, which complete in order.
 fn burst(db: &Db) -> u64 {
     let done = Arc::new(AtomicUsize::new(0));
     let before = db.stats().log.syncs;
@@ -222,7 +222,7 @@ fn burst(db: &Db) -> u64 {
 #[test]
 fn asynchronous_calls_complete_in_order_and_share_syncs() {
     let db = open(&disk(1), &Options { background: true, ..tiny() }).unwrap();
-    // Where the caller hardly runs, each call may be committed before the next one comes.
+    // If the caller hardly runs, each call may be committed before the next one arrives.
     assert!((0..100).any(|_| burst(&db) < 300), "no group was shared");
     db.delete_async(b"same key").unwrap();
     db.close().unwrap();

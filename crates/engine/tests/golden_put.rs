@@ -1,5 +1,5 @@
-//! The events of one put, in order, and the law the product stands on: a value's bytes appear in
-//! exactly one write.
+//! The events of one put, in order, and the central invariant of the product: a value's bytes
+//! appear in exactly one write.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -14,7 +14,7 @@ sync log/00000001.seg
 
 fn line(event: &Event) -> String {
     let path = event.path.strip_prefix(common::DIR).unwrap_or(&event.path).display().to_string();
-    // A segment is made under a spare name; events call it by the name it was opened with.
+    // A segment is created under a spare name; events show the name with which it was opened.
     let path = match path.split_once("free-") {
         Some((dir, number)) => format!("{dir}{number}.seg"),
         None => path,

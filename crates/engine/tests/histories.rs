@@ -123,7 +123,7 @@ struct Run {
     db: Option<Db>,
     model: Model,
     now_s: u64,
-    /// An open iterator and what it has yet to yield.
+    /// An open iterator and the pairs it has yet to yield.
     held: Option<(DbIter, Pairs)>,
     writes: u64,
 }
@@ -163,7 +163,7 @@ impl Run {
         if let Some((iter, expected)) = self.held.take() {
             let found: Vec<_> =
                 iter.map(|p| p.unwrap()).map(|p| (p.key.to_vec(), p.value.to_vec())).collect();
-            assert!(found == expected, "an iterator saw what was written after it was opened");
+            assert!(found == expected, "an iterator saw a write made after it was opened");
         }
     }
 
@@ -274,7 +274,7 @@ impl Run {
     }
 }
 
-/// Runs a history; says what went wrong.
+/// Runs a history; returns the failure.
 fn failure(seed: u64, options: &Options, ops: &[Op]) -> Option<String> {
     let run = || {
         let mut run = Run::new(seed, options.clone());
@@ -293,7 +293,7 @@ fn failure(seed: u64, options: &Options, ops: &[Op]) -> Option<String> {
     Some(text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string())).unwrap_or_default())
 }
 
-/// Leaves out whatever is not needed for a failure.
+/// Removes operations that are not needed for a failure.
 fn shrink(seed: u64, options: &Options, mut ops: Vec<Op>) -> Vec<Op> {
     let mut part = ops.len() / 2;
     while part > 0 {
@@ -318,9 +318,9 @@ fn history(seed: u64) {
     let ops: Vec<Op> = (0..OPS).map(|_| op(&mut random)).collect();
     if failure(seed, &options, &ops).is_some() {
         let short = shrink(seed, &options, ops);
-        let why = failure(seed, &options, &short).unwrap_or_default();
+        let reason = failure(seed, &options, &short).unwrap_or_default();
         panic!(
-            "{why}\nhistory: {short:#?}\noptions: {options:?}\n\
+            "{reason}\nhistory: {short:#?}\noptions: {options:?}\n\
              replay: STELE_SEED={seed} cargo test -p stele-engine --test histories"
         );
     }

@@ -1,4 +1,4 @@
-//! Whose directory it is: one process, one store, one format.
+//! Identity of a directory: one process, one store, one format.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;

@@ -1,4 +1,4 @@
-//! A range that arrives as a whole (a Raft snapshot), cut by a crash at every operation.
+//! Installation of a whole range (a Raft snapshot), interrupted by a crash at every operation.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -57,9 +57,9 @@ fn a_checkpoint_never_passes_an_entry_that_waits_to_be_applied() {
 fn install(store: &Store) -> stele_engine::Result<()> {
     let pair =
         |n: u8| Pair { key: vec![b'n', n].into(), value: vec![n; 300].into(), expires_at_s: 0 };
-    let mut incoming = store.begin_ingest(vec![KeyRange::all()])?;
-    store.receive(&mut incoming, (0..20).map(pair).collect())?;
-    store.install(REGION, AT, incoming)
+    let mut ingest = store.begin_ingest(vec![KeyRange::all()])?;
+    store.receive(&mut ingest, (0..20).map(pair).collect())?;
+    store.install(REGION, AT, ingest)
 }
 
 fn keys(store: &Store) -> usize {
@@ -67,7 +67,7 @@ fn keys(store: &Store) -> usize {
     pairs.len()
 }
 
-/// A store with so many pairs, and the operations of an installation in it.
+/// Creates a store with so many pairs; returns the operations of an installation in it.
 fn prepared(pairs: u64) -> (SimVfs, std::ops::Range<u64>) {
     let prepared = disk(3);
     let store = open(&prepared).unwrap();
@@ -119,7 +119,7 @@ fn a_crash_in_an_installation_leaves_the_old_range_or_the_new_one_with_its_log()
 #[test]
 fn a_device_that_fills_up_during_an_installation_leaves_the_old_range_or_the_new_one() {
     let (mut old, mut new) = (0, 0);
-    // The log's end lies anywhere in the blocks that the file has.
+    // The log's end lies at any place in the allocated blocks of the file.
     for pairs in 1..=10 {
         let (prepared, operations) = prepared(pairs);
         for from_operation in operations {
@@ -131,9 +131,9 @@ fn a_device_that_fills_up_during_an_installation_leaves_the_old_range_or_the_new
             let (expected, next) = match installed {
                 Ok(()) => (20, AT.0.0 + 1),
                 Err(stele_types::Error::NoSpace(_)) => (pairs as usize, pairs + 1),
-                Err(other) => panic!("full from operation {from_operation} on: {other}"),
+                Err(other) => panic!("full from operation {from_operation}: {other}"),
             };
-            assert_eq!(keys(&store), expected, "full from operation {from_operation} on");
+            assert_eq!(keys(&store), expected, "full from operation {from_operation}");
             put(&store, next, Term(4), "next");
             (old, new) = (old + usize::from(expected < 20), new + usize::from(expected == 20));
         }
@@ -170,7 +170,7 @@ fn fault_57_a_newer_snapshot_during_the_installation_of_one_misses_no_file() {
         let store = open(&prepared).unwrap();
         let mut older = store.begin_ingest(vec![KeyRange::all()]).unwrap();
         store.receive(&mut older, (0..20).map(|n| pair(n, 1)).collect()).unwrap();
-        // The newer one arrives while the older one is under way, and is whole before that.
+        // The newer one is received while the older one is in progress, and is complete before it.
         let mut newer = store.begin_ingest(vec![KeyRange::all()]).unwrap();
         store.receive(&mut newer, (5..30).map(|n| pair(n, 2)).collect()).unwrap();
         store.maintain(1 << 20).unwrap();

@@ -1,5 +1,5 @@
-//! Key ranges that come, go and change hands, cut by a crash at every operation, and again in the
-//! recovery that follows.
+//! Key ranges that are installed, dropped and moved between regions, interrupted by a crash at
+//! every operation, and again in the recovery that follows.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -15,22 +15,22 @@ use stele_types::{
 };
 use stele_vfs::{CrashAt, CrashPoint, SimVfs};
 
-/// Its number is above that of the region that takes its keys over: an order by regions would be
-/// the wrong one.
+/// Source of the merge. Its number is above that of the region that takes over its keys, so that a
+/// replay in order of regions would be wrong.
 const SOURCE: u64 = 5;
 const TARGET: u64 = 3;
-const COMER: u64 = 7;
+const NEW_REGION: u64 = 7;
 const SEED: u64 = 0x30e5;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// One entry, committed with it and applied.
+    /// Commits and applies one entry.
     Commit(u64, u64, Vec<(&'static str, Option<u8>)>),
-    /// Entries that nobody commits.
+    /// Appends entries that are never committed.
     Append(u64, std::ops::Range<u64>),
     Begin(Vec<(&'static str, &'static str)>),
     Receive(Vec<(&'static str, u8)>),
-    GiveUp,
+    Abort,
     Install((u64, u64)),
     Drop(Vec<(&'static str, &'static str)>),
     Destroy(u64),
@@ -49,34 +49,34 @@ fn workload() -> Vec<Step> {
         Commit(TARGET, 2, vec![("c", Some(9)), ("b", None)]),
         Receive(vec![("n2", 10), ("x", 11), ("y", 12)]),
         Maintain,
-        // A merge: the source's keys are the target's from here on.
+        // A merge: from here on the target has the source's keys.
         Commit(TARGET, 3, vec![("k", Some(13)), ("l", None)]),
         Destroy(SOURCE),
         Commit(TARGET, 4, vec![("k2", Some(14))]),
         Install((40, 3)),
-        Commit(COMER, 41, vec![("n2", Some(15)), ("y", None), ("z", Some(16))]),
-        Append(COMER, 42..46),
+        Commit(NEW_REGION, 41, vec![("n2", Some(15)), ("y", None), ("z", Some(16))]),
+        Append(NEW_REGION, 42..46),
         Begin(vec![("m", "m5"), ("n", "o"), ("x", "")]),
         Receive(vec![("n1", 17), ("x", 18)]),
         // Its log holds this index in another term.
         Install((43, 5)),
         Compact,
         Drop(vec![("a", "b"), ("n", "o")]),
-        Destroy(COMER),
+        Destroy(NEW_REGION),
         Begin(vec![("n", "o")]),
         Receive(vec![("n7", 19)]),
         Maintain,
-        // A region that comes back.
+        // A region that returns.
         Install((50, 6)),
         Begin(vec![("n", "o")]),
         Receive(vec![("n8", 20)]),
-        GiveUp,
-        Commit(COMER, 51, vec![("n7", Some(21))]),
+        Abort,
+        Commit(NEW_REGION, 51, vec![("n7", Some(21))]),
         Compact,
     ]
 }
 
-/// Longer than what the index keeps in itself.
+/// Returns a value longer than those that the index holds inline.
 fn value(number: u8) -> Vec<u8> {
     vec![number; 200]
 }
@@ -85,13 +85,13 @@ fn ranges(ends: &[(&'static str, &'static str)]) -> Vec<KeyRange> {
     ends.iter().map(|(start, end)| KeyRange::new(*start, *end)).collect()
 }
 
-/// What a store holds, and what is on its way in.
+/// Expected state of a store, with the end of an installed log.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct State {
     pairs: Model,
-    incoming: (Vec<KeyRange>, Model),
-    /// The end of the log of the region that comes.
-    comer: Option<(u64, u64)>,
+    ingest: (Vec<KeyRange>, Model),
+    /// End of the log of the arriving region.
+    new_region: Option<(u64, u64)>,
 }
 
 fn after(state: &State, step: &Step) -> State {
@@ -105,27 +105,27 @@ fn after(state: &State, step: &Step) -> State {
                     None => next.pairs.remove(key.as_bytes()),
                 };
             }
-            if *region == COMER {
-                next.comer = Some((*index, 9));
+            if *region == NEW_REGION {
+                next.new_region = Some((*index, 9));
             }
         }
-        Step::Append(_, indexes) => next.comer = Some((indexes.end - 1, 9)),
-        Step::Begin(ends) => next.incoming = (ranges(ends), Model::new()),
+        Step::Append(_, indexes) => next.new_region = Some((indexes.end - 1, 9)),
+        Step::Begin(ends) => next.ingest = (ranges(ends), Model::new()),
         Step::Receive(pairs) => {
             let pairs = pairs.iter().map(|(key, n)| (key.as_bytes().to_vec(), value(*n)));
-            next.incoming.1.extend(pairs);
+            next.ingest.1.extend(pairs);
         }
-        Step::GiveUp => next.incoming = Default::default(),
+        Step::Abort => next.ingest = Default::default(),
         Step::Install(at) => {
-            let (ranges, pairs) = std::mem::take(&mut next.incoming);
+            let (ranges, pairs) = std::mem::take(&mut next.ingest);
             ranges.iter().for_each(|range| remove(&mut next.pairs, range));
             next.pairs.extend(pairs);
-            next.comer = Some(*at);
+            next.new_region = Some(*at);
         }
         Step::Drop(ends) => {
             ranges(ends).iter().for_each(|range| remove(&mut next.pairs, range));
         }
-        Step::Destroy(COMER) => next.comer = None,
+        Step::Destroy(NEW_REGION) => next.new_region = None,
         Step::Destroy(_) | Step::Maintain | Step::Compact => {}
     }
     next
@@ -148,7 +148,7 @@ fn entry(region: u64, index: u64, writes: &[(&str, Option<u8>)]) -> Record {
     })
 }
 
-fn execute(store: &Store, incoming: &mut Option<Ingest>, step: &Step) -> Result<()> {
+fn execute(store: &Store, ingest: &mut Option<Ingest>, step: &Step) -> Result<()> {
     match step {
         Step::Commit(region, index, writes) => {
             let (id, index) = (RegionId(*region), LogIndex(*index));
@@ -162,7 +162,7 @@ fn execute(store: &Store, incoming: &mut Option<Ingest>, step: &Step) -> Result<
             store.append(&LogBatch { records: records.collect() }).map(|_| ())
         }
         Step::Begin(ends) => {
-            *incoming = Some(store.begin_ingest(ranges(ends))?);
+            *ingest = Some(store.begin_ingest(ranges(ends))?);
             Ok(())
         }
         Step::Receive(pairs) => {
@@ -172,15 +172,15 @@ fn execute(store: &Store, incoming: &mut Option<Ingest>, step: &Step) -> Result<
                 expires_at_s: 0,
             };
             let pairs = pairs.iter().map(pair).collect();
-            store.receive(incoming.as_mut().expect("begun"), pairs)
+            store.receive(ingest.as_mut().expect("begun"), pairs)
         }
-        Step::GiveUp => {
-            *incoming = None;
+        Step::Abort => {
+            *ingest = None;
             Ok(())
         }
         Step::Install((index, term)) => {
-            let incoming = incoming.take().expect("begun");
-            store.install(RegionId(COMER), (LogIndex(*index), Term(*term)), incoming)
+            let ingest = ingest.take().expect("begun");
+            store.install(RegionId(NEW_REGION), (LogIndex(*index), Term(*term)), ingest)
         }
         Step::Drop(ends) => store.drop_ranges(&ranges(ends)),
         Step::Destroy(region) => {
@@ -197,14 +197,14 @@ fn open(disk: &SimVfs) -> Result<Store> {
     Store::open(vfs, clock(), Path::new(DIR), tiny(), Replay::Committed).map(|(store, _)| store)
 }
 
-/// Runs until the crash; the states before and after the step it fell into.
+/// Runs until the crash; returns the states before and after the interrupted step.
 fn run(disk: &SimVfs) -> (State, State) {
     let mut state = State::default();
     let Ok(store) = open(disk) else { return (state.clone(), state) };
-    let mut incoming = None;
+    let mut ingest = None;
     for step in workload() {
         let next = after(&state, &step);
-        if let Err(error) = execute(&store, &mut incoming, &step) {
+        if let Err(error) = execute(&store, &mut ingest, &step) {
             assert!(disk.crashed(), "{step:?} failed without a crash: {error}");
             return (state, next);
         }
@@ -231,13 +231,13 @@ fn check(store: &Store, allowed: &(State, State), place: &str) {
         fits(&allowed.0) || fits(&allowed.1),
         "{place}: found {:?} and {:?}, wanted {:?} and {:?}, or {:?} and {:?}",
         keys(&found),
-        store.progress(RegionId(COMER)),
+        store.progress(RegionId(NEW_REGION)),
         keys(&allowed.0.pairs),
-        allowed.0.comer,
+        allowed.0.new_region,
         keys(&allowed.1.pairs),
-        allowed.1.comer,
+        allowed.1.new_region,
     );
-    for region in [SOURCE, TARGET, COMER] {
+    for region in [SOURCE, TARGET, NEW_REGION] {
         let Some(progress) = store.progress(RegionId(region)).filter(|p| !p.destroyed) else {
             continue;
         };
@@ -247,12 +247,14 @@ fn check(store: &Store, allowed: &(State, State), place: &str) {
     }
 }
 
-/// The log of the region that comes ends where it should. One that leaves or comes back may be there
-/// with an empty log in between.
+/// Whether the log of the arriving region ends where it should. A region that leaves or returns may
+/// exist with an empty log in between.
 fn log_fits(store: &Store, state: &State) -> bool {
-    let Some(progress) = store.progress(RegionId(COMER)) else { return state.comer.is_none() };
+    let Some(progress) = store.progress(RegionId(NEW_REGION)) else {
+        return state.new_region.is_none();
+    };
     let is_empty = progress.truncated == progress.persisted;
-    match state.comer {
+    match state.new_region {
         Some((index, term)) => {
             !progress.destroyed && progress.persisted == (LogIndex(index), Term(term))
         }
@@ -260,14 +262,15 @@ fn log_fits(store: &Store, state: &State) -> bool {
     }
 }
 
-/// Opens what a crash left; the operations that took.
+/// Opens the store after a crash; returns the operations that took.
 fn recover(disk: &SimVfs, allowed: &(State, State), place: &str) -> u64 {
     let store = open(disk).unwrap_or_else(|error| panic!("{place}: open failed: {error}"));
     check(&store, allowed, place);
     disk.operations()
 }
 
-/// Background work changes nothing, leaves nothing over, and every checksum holds.
+/// Checks that background work changes nothing and leaves no leftover, and that every checksum
+/// holds.
 fn check_clean(disk: &SimVfs, allowed: &(State, State), place: &str) {
     let store = open(disk).unwrap();
     store.compact().unwrap_or_else(|error| panic!("{place}: compact failed: {error}"));

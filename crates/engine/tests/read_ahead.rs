@@ -1,5 +1,5 @@
-//! Long scans whose values a thread reads ahead: the same pairs, the same checks, and no iterator
-//! that waits for a thread that is gone.
+//! Long scans with values that a thread reads ahead: the same pairs, the same checks, and no
+//! iterator that waits for a stopped thread.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -15,7 +15,7 @@ fn key(n: u32) -> Vec<u8> {
 }
 
 fn value(n: u32) -> Vec<u8> {
-    // Every seventh lives in the index.
+    // Every seventh value is inline in the index.
     if n.is_multiple_of(7) { n.to_be_bytes().repeat(9) } else { n.to_be_bytes().repeat(256) }
 }
 
@@ -51,7 +51,7 @@ fn a_long_scan_yields_every_pair_both_ways_and_many_scans_share_the_thread() {
                 let backward = db.iter(KeyRange::all(), Order::Reverse).unwrap();
                 let all = backward.zip((0..PAIRS).rev());
                 assert_eq!(all.filter(|(p, n)| is_right(p.as_ref().unwrap(), *n)).count(), 6000);
-                // Left while a slice is on its way.
+                // Dropped while a slice is being read.
                 assert!(
                     db.iter(KeyRange::all(), Order::Forward).unwrap().take(400).all(|p| p.is_ok())
                 );

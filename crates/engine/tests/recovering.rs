@@ -1,4 +1,4 @@
-//! Stores that do not open for want of log entries, until other stores' copies are in their places.
+//! Stores that do not open without lost log entries, until copies from other stores restore them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -32,7 +32,7 @@ fn begin(disk: &SimVfs) -> Option<RecoveringStore> {
     RecoveringStore::begin(Arc::new(disk.clone()), Path::new(DIR), &tiny()).unwrap()
 }
 
-/// A store, and what it acknowledged.
+/// A store and its acknowledged entries.
 struct Written {
     store: Store,
     pairs: BTreeMap<Bytes, Bytes>,
@@ -46,7 +46,7 @@ impl Written {
         Self { store: open(disk).unwrap(), pairs, payloads, last }
     }
 
-    /// One batch of entries, each with one pair, and applies them.
+    /// Writes one batch of entries, each with one pair, and applies them.
     fn write(&mut self, region: RegionId, pairs: &[(Bytes, Bytes)]) {
         let mut records = Vec::new();
         let last = self.last.entry(region).or_insert_with(|| {
@@ -91,7 +91,7 @@ fn pair(n: u64, bytes: usize) -> (Bytes, Bytes) {
     (Bytes::from(format!("\u{1}key-{n:04}")), Random(n).bytes(bytes).into())
 }
 
-/// A store with its identity, and 30 entries of a region in 15 batches, none of it in runs.
+/// Creates a store with its identity, and 30 entries of a region in 15 batches, none of it in runs.
 fn written(disk: &SimVfs) -> Written {
     let mut written = Written::new(disk);
     written.write(JOURNAL, &[(keyspace::ident_key(), IDENT.encode())]);
@@ -146,32 +146,32 @@ fn fault_11_a_store_opens_once_its_lost_entries_are_back_and_shows_all_it_acknow
     }
     let damaged = log_files(&disk);
     assert!(matches!(open(&disk), Err(Error::Corrupt { .. })));
-    let mut mending = begin(&disk).unwrap();
-    assert_eq!(mending.ident(), Some(IDENT));
+    let mut recovering = begin(&disk).unwrap();
+    assert_eq!(recovering.ident(), Some(IDENT));
     assert!(matches!(open(&disk), Err(Error::Locked { .. })), "it holds the lock");
-    assert_eq!(log_files(&disk), damaged, "a look changes nothing of the log");
-    // A few at a time, round and round.
-    let mut asked = Vec::new();
+    assert_eq!(log_files(&disk), damaged, "a survey changes nothing in the log");
+    // A few at a time, cyclically.
+    let mut requested = Vec::new();
     for _ in 0..4 {
-        asked.extend(mending.lost_entries(3));
+        requested.extend(recovering.lost_entries(3));
     }
-    let indices: Vec<u64> = asked.iter().map(|lost| lost.index.0).collect();
+    let indices: Vec<u64> = requested.iter().map(|lost| lost.index.0).collect();
     assert_eq!(indices, [3, 4, 17, 22, 3, 4, 17, 22]);
-    for lost in &asked[..4] {
-        assert!(!mending.is_recovered());
+    for lost in &requested[..4] {
+        assert!(!recovering.is_recovered());
         let payload = &payloads[&(REGION, lost.index)];
-        assert!(lost.is(payload) && lost.region == REGION && lost.term == Term(1));
+        assert!(lost.is_copy(payload) && lost.region == REGION && lost.term == Term(1));
         let mut wrong = payload.to_vec();
         wrong[20] ^= 8;
-        assert!(!mending.restore_entry(lost, &wrong).unwrap());
-        assert!(!mending.restore_entry(&LostEntry { term: Term(2), ..*lost }, payload).unwrap());
-        assert_eq!(mending.find(lost), None);
-        assert!(mending.restore_entry(lost, payload).unwrap());
-        assert_eq!(mending.find(lost).as_ref(), Some(payload));
-        assert!(!mending.restore_entry(lost, payload).unwrap(), "it is not lost any more");
+        assert!(!recovering.restore_entry(lost, &wrong).unwrap());
+        assert!(!recovering.restore_entry(&LostEntry { term: Term(2), ..*lost }, payload).unwrap());
+        assert_eq!(recovering.find(lost), None);
+        assert!(recovering.restore_entry(lost, payload).unwrap());
+        assert_eq!(recovering.find(lost).as_ref(), Some(payload));
+        assert!(!recovering.restore_entry(lost, payload).unwrap(), "it is no longer lost");
     }
-    assert!(mending.is_recovered() && mending.lost_entries(9).is_empty());
-    drop(mending);
+    assert!(recovering.is_recovered() && recovering.lost_entries(9).is_empty());
+    drop(recovering);
     assert_eq!(log_files(&disk), before);
     assert!(begin(&disk).is_none());
     is_right(&open(&disk).unwrap(), &pairs);
@@ -179,7 +179,7 @@ fn fault_11_a_store_opens_once_its_lost_entries_are_back_and_shows_all_it_acknow
 
 // Catalogue: 11.
 #[test]
-fn two_stores_that_lost_different_entries_mend_each_other() {
+fn two_stores_that_lost_different_entries_repair_each_other() {
     let disks = [disk(2), disk(3)];
     let stores: Vec<Written> = disks.iter().map(written).collect();
     let pairs = stores[0].pairs.clone();
@@ -190,23 +190,23 @@ fn two_stores_that_lost_different_entries_mend_each_other() {
             damage(&disks[n], &payloads[&(REGION, LogIndex(index))], 40);
         }
     }
-    let mut mendings: Vec<RecoveringStore> =
+    let mut recovering: Vec<RecoveringStore> =
         disks.iter().map(|disk| begin(disk).unwrap()).collect();
     for (n, other) in [(0, 1), (1, 0)] {
-        for lost in mendings[n].lost_entries(10) {
-            let copy = mendings[other].find(&lost).unwrap();
-            assert_eq!(mendings[other].find(&LostEntry { crc: lost.crc ^ 1, ..lost }), None);
-            assert!(mendings[n].restore_entry(&lost, &copy).unwrap());
+        for lost in recovering[n].lost_entries(10) {
+            let copy = recovering[other].find(&lost).unwrap();
+            assert_eq!(recovering[other].find(&LostEntry { crc: lost.crc ^ 1, ..lost }), None);
+            assert!(recovering[n].restore_entry(&lost, &copy).unwrap());
         }
     }
-    assert!(mendings.iter().all(RecoveringStore::is_recovered));
-    drop(mendings);
+    assert!(recovering.iter().all(RecoveringStore::is_recovered));
+    drop(recovering);
     disks.iter().for_each(|disk| is_right(&open(disk).unwrap(), &pairs));
 }
 
 // Catalogue: 11.
 #[test]
-fn what_copies_cannot_mend_is_left_to_opening() {
+fn what_copies_cannot_restore_is_left_to_opening() {
     let fresh = disk(4);
     assert!(begin(&fresh).is_none(), "there is no store");
     assert!(fresh.paths().is_empty());
@@ -219,7 +219,7 @@ fn what_copies_cannot_mend_is_left_to_opening() {
     damage(&whole, &payloads[&(REGION, LogIndex(6))], 30);
 
     let other = whole.fork();
-    // The head of another batch.
+    // The header of another batch.
     let path = segments(&other).remove(0);
     other.inject(Fault::FlipBit { path, offset: 512 * 5 + 9, bit: 1 }).unwrap();
     assert!(begin(&other).is_none());
@@ -240,17 +240,17 @@ fn what_copies_cannot_mend_is_left_to_opening() {
     whole.inject(Fault::ReadFails { path_contains: ".seg".into(), nth: 2 }).unwrap();
     let failed = RecoveringStore::begin(Arc::new(whole.clone()), Path::new(DIR), &tiny());
     assert!(matches!(failed, Err(Error::Io { .. })));
-    let mut mending = begin(&whole).unwrap();
-    let lost = mending.lost_entries(9);
+    let mut recovering = begin(&whole).unwrap();
+    let lost = recovering.lost_entries(9);
     assert_eq!(lost.len(), 1);
-    assert!(mending.restore_entry(&lost[0], &payloads[&(REGION, LogIndex(6))]).unwrap());
-    drop(mending);
+    assert!(recovering.restore_entry(&lost[0], &payloads[&(REGION, LogIndex(6))]).unwrap());
+    drop(recovering);
     is_right(&open(&whole).unwrap(), &pairs);
 }
 
 // Catalogue: 11.
 #[test]
-fn a_store_knows_whose_it_is_before_it_opens_wherever_that_lies() {
+fn a_store_knows_its_identity_before_it_opens_wherever_that_lies() {
     for (in_run, lost, inline_max) in
         [(false, false, 64), (false, true, 64), (true, false, 64), (true, false, 0)]
     {
@@ -274,9 +274,10 @@ fn a_store_knows_whose_it_is_before_it_opens_wherever_that_lies() {
             damage(&disk, &payloads[&(JOURNAL, LogIndex(1))], 4);
         }
         let vfs = Arc::new(disk.clone());
-        let mut mending = RecoveringStore::begin(vfs, Path::new(DIR), &options).unwrap().unwrap();
-        assert_eq!(mending.ident(), (!lost).then_some(IDENT), "{in_run} {inline_max}");
-        assert!(mending.lost_entries(5).contains(&entry));
+        let mut recovering =
+            RecoveringStore::begin(vfs, Path::new(DIR), &options).unwrap().unwrap();
+        assert_eq!(recovering.ident(), (!lost).then_some(IDENT), "{in_run} {inline_max}");
+        assert!(recovering.lost_entries(5).contains(&entry));
     }
 }
 
@@ -293,13 +294,13 @@ fn an_entry_whose_effects_are_in_runs_keeps_no_replica_from_opening_and_its_valu
     damage(&disk, &payloads[&(REGION, LogIndex(4))], 200);
     let needed = disk.fork();
     damage(&needed, &payloads[&(REGION, LogIndex(31))], 200);
-    let mut mending = begin(&needed).unwrap();
-    let lost = mending.lost_entries(9);
-    assert_eq!(lost.len(), 1, "what is in runs is not asked for: {lost:?}");
+    let mut recovering = begin(&needed).unwrap();
+    let lost = recovering.lost_entries(9);
+    assert_eq!(lost.len(), 1, "entries in runs are not requested: {lost:?}");
     assert!(open_as(&disk, Replay::All).is_err(), "without replicas it is damage");
-    assert!(mending.restore_entry(&lost[0], &payloads[&(REGION, LogIndex(31))]).unwrap());
-    assert!(mending.is_recovered());
-    drop(mending);
+    assert!(recovering.restore_entry(&lost[0], &payloads[&(REGION, LogIndex(31))]).unwrap());
+    assert!(recovering.is_recovered());
+    drop(recovering);
     for disk in [disk, needed] {
         assert!(begin(&disk).is_none());
         let store = open(&disk).unwrap();
@@ -339,25 +340,25 @@ fn power_cuts_while_copies_come_in_lose_nothing() {
     for index in [2, 3, 20] {
         damage(&prepared, &payloads[&(REGION, LogIndex(index))], 50);
     }
-    let mend = |disk: &SimVfs| -> Result<()> {
+    let recover = |disk: &SimVfs| -> Result<()> {
         let vfs = Arc::new(disk.clone());
-        let Some(mut mending) = RecoveringStore::begin(vfs, Path::new(DIR), &tiny())? else {
+        let Some(mut recovering) = RecoveringStore::begin(vfs, Path::new(DIR), &tiny())? else {
             return Ok(());
         };
-        for lost in mending.lost_entries(10) {
-            assert!(mending.restore_entry(&lost, &payloads[&(REGION, lost.index)])?);
+        for lost in recovering.lost_entries(10) {
+            assert!(recovering.restore_entry(&lost, &payloads[&(REGION, lost.index)])?);
         }
         Ok(())
     };
     let whole = prepared.fork();
     let before = whole.operations();
-    mend(&whole).unwrap();
+    recover(&whole).unwrap();
     let operations = before..whole.operations();
     let (mut opened, mut refused) = (0, 0);
     for (operation, at) in operations.flat_map(|it| CrashAt::ALL.map(|at| (it, at))) {
         let disk = prepared.fork();
         disk.crash_at(CrashPoint { operation, at });
-        let _ = mend(&disk);
+        let _ = recover(&disk);
         let disk = disk.restart(operation);
         match open(&disk.fork()) {
             Ok(store) => {
@@ -369,7 +370,7 @@ fn power_cuts_while_copies_come_in_lose_nothing() {
                 refused += 1;
             }
         }
-        mend(&disk).unwrap();
+        recover(&disk).unwrap();
         is_right(&open(&disk).unwrap(), &pairs);
     }
     assert!(opened > 0 && refused > 5, "{opened} opened, {refused} refused");
@@ -382,7 +383,7 @@ fn what_a_replica_has_to_read_behind_a_sidecar_comes_back_before_it_opens() {
     let mut written = written(&disk);
     let descriptor: Bytes = Random(5).bytes(150).into();
     written.write(REGION, &[(keyspace::region_key(REGION), descriptor)]);
-    // Two that nobody committed yet.
+    // Two entries that are not committed yet.
     let mut records = Vec::new();
     for index in [32, 33] {
         let mut command = CommandBuilder::new();
@@ -406,17 +407,17 @@ fn what_a_replica_has_to_read_behind_a_sidecar_comes_back_before_it_opens() {
     for index in &lost {
         damage(&disk, &payloads[&(REGION, LogIndex(*index))], 60);
     }
-    // Values of users are noted when they are read.
+    // Users' values are recorded as lost when they are read.
     damage(&disk, &payloads[&(REGION, LogIndex(4))], 200);
     assert!(matches!(open(&disk), Err(Error::Corrupt { .. })));
-    let mut mending = begin(&disk).unwrap();
-    let asked = mending.lost_entries(9);
-    assert_eq!(asked.iter().map(|lost| lost.index.0).collect::<Vec<_>>(), lost);
-    for lost in &asked {
-        assert!(mending.restore_entry(lost, &payloads[&(REGION, lost.index)]).unwrap());
+    let mut recovering = begin(&disk).unwrap();
+    let requested = recovering.lost_entries(9);
+    assert_eq!(requested.iter().map(|lost| lost.index.0).collect::<Vec<_>>(), lost);
+    for lost in &requested {
+        assert!(recovering.restore_entry(lost, &payloads[&(REGION, lost.index)]).unwrap());
     }
-    assert!(mending.is_recovered());
-    drop(mending);
+    assert!(recovering.is_recovered());
+    drop(recovering);
     let store = open(&disk).unwrap();
     let (key, value) = pair(3, 400);
     assert!(store.view().unwrap().get(&key).is_err());

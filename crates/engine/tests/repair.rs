@@ -1,4 +1,4 @@
-//! Values that can't be read, until another replica's copy is in their place.
+//! Values that cannot be read, until another replica's copy replaces them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -75,7 +75,7 @@ impl Opened {
         }
     }
 
-    /// Where a value lies.
+    /// Returns the location of a value.
     fn place(&self, disk: &SimVfs, key: u64) -> (std::path::PathBuf, u64) {
         let found = self.store.index().get(&key_of(key)).unwrap();
         let Some(stele_index::Found::Value { value: ValueRef::At(at), .. }) = found else {
@@ -100,7 +100,7 @@ fn filled(disk: &SimVfs, options: Options) -> Opened {
     for key in 0..KEYS {
         opened.put(key, &value_of(key));
     }
-    // Values in sorted files: damage to the newest segment keeps a store from opening.
+    // Values in sorted files: damage to the newest segment prevents a store from opening.
     opened.store.compact().unwrap();
     opened
 }
@@ -131,7 +131,7 @@ fn a_value_that_cannot_be_read_is_replaced_by_its_copy_and_by_nothing_else() {
     other[7] ^= 1;
     opened.store.repair_value(&key_of(3), other.into());
     opened.maintain();
-    assert!(matches!(opened.get(3), Err(Error::Corrupt { .. })), "a wrong copy is no copy");
+    assert!(matches!(opened.get(3), Err(Error::Corrupt { .. })), "a wrong copy is not accepted");
 
     opened.store.repair_value(&key_of(3), value_of(3).into());
     opened.maintain();
@@ -152,7 +152,7 @@ fn a_later_write_is_not_replaced_by_a_copy_of_what_it_replaced() {
     opened.maintain();
     assert_eq!(opened.store.lost_values(10).len(), 1);
     opened.store.repair_value(&key_of(5), value_of(5).into());
-    // The copy is here, and before maintenance writes it the key is written.
+    // The copy has arrived, and the key is written before maintenance writes the copy.
     opened.put(5, b"a later value, longer than what is kept in the index: 64 bytes or more");
     let later = opened.get(5).unwrap();
     assert!(opened.store.has_lost(), "until the next slice of maintenance");
@@ -179,7 +179,7 @@ fn a_crash_while_copies_are_written_leaves_the_lost_value_or_the_copy() {
     let opened = filled(&prepared, tiny());
     [2, 9, 30].iter().for_each(|key| opened.damage(&prepared, *key));
     drop(opened);
-    let mend = |opened: &Opened| {
+    let repair = |opened: &Opened| {
         let _ = opened.store.view().unwrap().scan(&ScanOptions::new(KeyRange::all(), 99));
         let _ = opened.store.maintain(1 << 20);
         for lost in opened.store.lost_values(10) {
@@ -191,7 +191,7 @@ fn a_crash_while_copies_are_written_leaves_the_lost_value_or_the_copy() {
     let whole = prepared.fork();
     let opened = open(&whole, tiny());
     let before = whole.operations();
-    mend(&opened);
+    repair(&opened);
     is_right(&opened);
     let operations = before..whole.operations();
     drop(opened);
@@ -200,10 +200,10 @@ fn a_crash_while_copies_are_written_leaves_the_lost_value_or_the_copy() {
         let disk = prepared.fork();
         let opened = open(&disk, tiny());
         disk.crash_at(CrashPoint { operation, at });
-        // Reads fail once the power is gone.
+        // Reads fail after the power cut.
         let found = opened.store.view().unwrap().scan(&ScanOptions::new(KeyRange::all(), 99));
         assert!(found.is_err());
-        mend(&opened);
+        repair(&opened);
         drop(opened);
         let disk = disk.restart(operation);
         let opened = open(&disk, tiny());
@@ -213,7 +213,7 @@ fn a_crash_while_copies_are_written_leaves_the_lost_value_or_the_copy() {
             3 => old += 1,
             _ => panic!("{lost} of three after a crash at {operation}"),
         }
-        mend(&opened);
+        repair(&opened);
         is_right(&opened);
         assert_eq!(common::leaked_of(&disk, &opened.store, &tiny()), [""; 0]);
     }
@@ -221,7 +221,7 @@ fn a_crash_while_copies_are_written_leaves_the_lost_value_or_the_copy() {
 }
 
 #[test]
-fn the_search_finds_what_nobody_has_read_within_its_budget() {
+fn the_scrub_finds_latent_damage_within_its_budget() {
     let disk = disk(6);
     let options = Options { scrub_bytes_per_second_max: 1_000, ..tiny() };
     let opened = filled(&disk, options);
@@ -264,7 +264,7 @@ fn the_search_begins_anew_only_after_its_interval() {
 }
 
 #[test]
-fn a_store_without_replicas_asks_nobody() {
+fn a_store_without_replicas_requests_no_copies() {
     let disk = disk(8);
     drop(filled(&disk, tiny()));
     let (vfs, clock) = (Arc::new(disk.clone()), Arc::new(ManualClock::at(1_000_000)));
@@ -278,7 +278,7 @@ fn a_store_without_replicas_asks_nobody() {
     assert!(disk.exists(Path::new(DIR)).unwrap());
 }
 
-/// Bytes in the middle of a run's first block that holds keys of the test.
+/// Damages bytes in the middle of a run's first block that holds keys of the test.
 fn damage_run(disk: &SimVfs, opened: &Opened) {
     let version = opened.store.index().version();
     let run = version.runs().find(|run| run.meta().entries > 3).unwrap();
@@ -320,7 +320,7 @@ fn what_a_damaged_block_of_a_run_held_is_not_known_until_all_of_it_is_covered() 
     let middle = held[held.len() / 2].key.clone();
     let first = KeyRange { start: lost[0].start.clone(), end: middle.clone() };
     opened.store.repair_range(&first, pairs_in(&first)).unwrap();
-    assert!(matches!(scan(), Err(Error::Corrupt { .. })), "half of it is not all of it");
+    assert!(matches!(scan(), Err(Error::Corrupt { .. })), "half of it is not enough");
     let second = KeyRange { start: middle, end: lost[0].end.clone() };
     assert_eq!(opened.store.lost_ranges(), std::slice::from_ref(&second));
     opened.store.repair_range(&second, pairs_in(&second)).unwrap();
@@ -334,7 +334,7 @@ fn what_a_damaged_block_of_a_run_held_is_not_known_until_all_of_it_is_covered() 
     is_right(&opened);
     let mut damages = Vec::new();
     opened.store.index().verify(&mut |error| damages.push(error.to_string())).unwrap();
-    assert!(damages.is_empty(), "the run was not written anew: {damages:?}");
+    assert!(damages.is_empty(), "the run was not rewritten: {damages:?}");
     drop(opened);
     is_right(&open(&disk.restart(3), scrubbing()));
 }
@@ -391,7 +391,7 @@ fn collection_goes_on_beside_a_record_whose_head_is_damaged() {
 /// A part of a run: its name, offset and size.
 type Part = (&'static str, u64, u64);
 
-/// Runs with keys of the test: their files and parts.
+/// Returns the runs with keys of the test: their files and parts.
 fn runs_of(disk: &SimVfs, opened: &Opened) -> Vec<(PathBuf, Vec<Part>)> {
     let version = opened.store.index().version();
     let runs = version.runs().filter(|run| run.meta().entries > 0);
@@ -408,7 +408,7 @@ fn runs_of(disk: &SimVfs, opened: &Opened) -> Vec<(PathBuf, Vec<Part>)> {
     runs.map(|run| run.path().to_path_buf()).map(|path| (path.clone(), parts_of(&path))).collect()
 }
 
-/// What was lost says so and all else is there.
+/// Checks that reads of lost keys fail and all others succeed.
 fn check_reads(opened: &Opened, context: &str) -> u64 {
     let lost = opened.store.lost_ranges();
     let mut failed = 0;
@@ -425,7 +425,7 @@ fn check_reads(opened: &Opened, context: &str) -> u64 {
     failed
 }
 
-/// Another replica says what the lost ranges hold; then all is as in a store that was never damaged.
+/// Repairs the lost ranges from another replica; then the store equals one that was never damaged.
 fn cover_and_check(disk: &SimVfs, opened: Opened, damaged: &Path, context: &str) {
     let live = opened.store.index().version().live().clone();
     for range in opened.store.lost_ranges() {
@@ -475,7 +475,7 @@ fn a_run_whose_footer_filter_or_fences_are_damaged_opens_and_is_written_anew() {
     }
 }
 
-/// A store without replicas that is not made again from its values.
+/// Opens a store without replicas that is not rebuilt from its values.
 fn open_alone(disk: &SimVfs) -> stele_engine::Result<()> {
     let (vfs, clock) = (Arc::new(disk.fork()), Arc::new(ManualClock::at(1_000_000)));
     let options = Options { rebuild: false, ..tiny() };
@@ -499,7 +499,7 @@ fn a_run_that_is_gone_or_cut_short_at_open_is_asked_for_and_comes_back() {
             None => disk.unlink(path).unwrap(),
         }
         assert!(open_alone(&disk).is_err_and(|error| error.is_damage()), "{context}");
-        // No search: what opening finds is asked for at once.
+        // No scrub: damage that opening finds is requested at once.
         let options = Options { scrub_bytes_per_second_max: 0, ..scrubbing() };
         let opened = open(&disk, options);
         assert_eq!(opened.damaged_runs, 1, "{context}");
@@ -528,7 +528,7 @@ fn nothing_that_a_lost_run_refers_to_is_removed_before_it_is_covered() {
         let _ = opened.store.compact();
         let _ = opened.store.flush();
         seconds(&opened, 3);
-        // After all it is found again. Every value it leads to is still there.
+        // The run file is back, and every value that it refers to still exists.
         drop(opened);
         disk.write_file(&path, &whole);
         let opened = open(&disk, scrubbing());
@@ -581,7 +581,7 @@ fn the_search_comes_to_the_values_though_new_runs_follow_each_other() {
         assert!(rounds < 100, "{:?}", opened.store.scrub_stats());
         opened.clock.advance_seconds(1);
         opened.put(rounds % 20, &value_of(rounds % 20));
-        // At each look there is a run newer than at the one before.
+        // At each step there is a run newer than at the step before.
         opened.store.flush().unwrap();
         opened.store.maintain(1 << 20).unwrap();
     }

@@ -1,5 +1,5 @@
-//! A store under consensus: a full device, reads that do not wait, snapshots beside collection, and
-//! entries that move in the log.
+//! A store under consensus: a full device, reads that do not wait, snapshots beside garbage
+//! collection, and entries that move in the log.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -66,7 +66,7 @@ impl<'a> Region<'a> {
         self.append(command)
     }
 
-    /// What no follower needs any more goes.
+    /// Truncates entries that no follower needs.
     fn truncate(&self) {
         self.store.truncate(self.id, LogIndex(self.index)).unwrap();
     }
@@ -101,7 +101,7 @@ fn a_nearly_full_device_admits_no_puts_and_takes_what_is_committed_and_deletes()
         Err(Error::NoSpace(_))
     ));
     assert!(count > 1000, "{count} pairs fit");
-    // What other replicas committed is taken into the reserve.
+    // Entries that other replicas committed are written into the reserve.
     for number in count..count + 20 {
         region.put(&format!("k{number:05}"), &value).unwrap();
     }
@@ -110,7 +110,7 @@ fn a_nearly_full_device_admits_no_puts_and_takes_what_is_committed_and_deletes()
     store.checkpoint().unwrap();
     region.truncate();
     store.compact().unwrap();
-    store.admit(100_000).expect("space came back");
+    store.admit(100_000).expect("space was freed");
     assert_eq!(pairs(&store, KeyRange::all()).len(), count + 20 - count * 3 / 4);
     let stats = store.stats();
     assert_eq!(stats.device_bytes, 4 << 20);
@@ -216,14 +216,14 @@ fn incoming_pairs_outlast_collection_and_leave_nothing_when_they_are_given_up() 
 fn a_directory_is_not_given_to_another_while_pairs_come_in() {
     let disk = disk(7);
     let store = open(&disk, tiny());
-    let incoming = store.begin_ingest(vec![KeyRange::all()]).unwrap();
+    let ingest = store.begin_ingest(vec![KeyRange::all()]).unwrap();
     drop(store);
     let again = || {
         let vfs = Arc::new(disk.clone());
         Store::open(vfs, clock(), Path::new(DIR), tiny(), Replay::Committed)
     };
     assert!(matches!(again(), Err(Error::Locked(_))));
-    drop(incoming);
+    drop(ingest);
     again().unwrap();
 }
 
@@ -256,10 +256,10 @@ fn snapshots_are_read_from_pinned_views_while_everything_is_rewritten() {
     });
     store.compact().unwrap();
     let bytes = store.stats().disk_bytes;
-    assert!(bytes < 600_000, "{bytes} bytes are left when nobody looks at the past");
+    assert!(bytes < 600_000, "{bytes} bytes are left when no view pins older versions");
 }
 
-/// Reads a view in slices, again and again until the writer is through; how often.
+/// Reads a view in slices, repeatedly until the writer is done; returns how often.
 fn slices(view: stele_engine::View, is_over: &AtomicBool) -> usize {
     let mut times = 0;
     loop {
@@ -293,7 +293,7 @@ fn entries_that_are_not_checkpointed_keep_their_place_in_the_log() {
     }
     store.checkpoint().unwrap();
     busy.truncate();
-    // The parent goes on, splits, and its child overwrites what it had.
+    // The parent continues and splits, and its child overwrites the pairs it had.
     parent.put("k", &[2; 100]).unwrap();
     let mut child = Region::new(&store, 3, 5);
     child.put("k", &[3; 100]).unwrap();
@@ -307,7 +307,7 @@ fn entries_that_are_not_checkpointed_keep_their_place_in_the_log() {
     let left = disk.restart(1);
     let found = open(&left, tiny()).view().unwrap().get(b"k").unwrap().unwrap();
     assert_eq!(found.value, vec![3; 100], "the parent's entry came after the child's");
-    // Once a checkpoint covers them, they move on, and the old segments go.
+    // After a checkpoint covers them they are re-appended, and the old segments are removed.
     store.checkpoint().unwrap();
     settle();
     assert!(pinned() <= 3, "{} segments are pinned", pinned());
@@ -329,7 +329,7 @@ fn what_users_scan_again_and_again_gets_sorted() {
     store.checkpoint().unwrap();
     let settle = || while store.maintain(1 << 20).unwrap().more {};
     settle();
-    assert_eq!(store.gc_stats().bytes.sort, 0, "nobody scanned");
+    assert_eq!(store.gc_stats().bytes.sort, 0, "no user scanned");
     let scan_all = |keys_only: bool, by_user: bool| {
         for part in 0..20 {
             let range = KeyRange::new(format!("k{:03}", part * 10), "l");
@@ -350,7 +350,7 @@ fn what_users_scan_again_and_again_gets_sorted() {
     let sorted = store.gc_stats().bytes.sort;
     assert!(sorted > 200 * 9000, "{sorted}");
     (0..20).for_each(|_| scan_all(false, true));
-    assert_eq!(store.gc_stats().bytes.sort, sorted, "what lies in key order is left alone");
+    assert_eq!(store.gc_stats().bytes.sort, sorted, "values in key order are not rewritten");
 }
 
 #[test]
@@ -369,7 +369,7 @@ fn a_value_that_was_read_is_read_from_memory() {
     assert!(matches!(at_hand, Cached::Here(Some(pair)) if pair.value == vec![1; 5000]));
     assert_eq!((reads() - before, store.value_cache_hits()), (1, (1, 1)));
     assert!(store.stats().memory_bytes > 5000);
-    // What is written over it lies elsewhere.
+    // The overwriting value has another location.
     region.put("k", &[2; 5000]).unwrap();
     assert_eq!(get(), vec![2; 5000]);
     assert_eq!((reads() - before, store.value_cache_hits()), (2, (1, 2)));

@@ -1,5 +1,5 @@
-//! Traps other systems fell into, as regression tests: titan, badger, rocksdb. Each test is named
-//! after the report.
+//! Failures of other systems as regression tests: titan, badger, rocksdb. Each test is named after
+//! the report.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -26,7 +26,7 @@ fn put_all(db: &Db, model: &mut Model, keys: std::ops::Range<u32>, version: u32)
     }
 }
 
-/// What is there after a power cut.
+/// Checks the content after a power cut.
 fn survives(disk: &SimVfs, db: Db, model: &Model) {
     drop(db);
     for seed in 0..5 {
@@ -62,7 +62,7 @@ fn titan_93_collection_does_not_run_ahead_of_a_flush_that_is_not_visible_yet() {
     let mut model = Model::new();
     for round in 0..10 {
         put_all(&db, &mut model, 0..60, round * 100);
-        // A flush advances by single slices; collection gets its turn in between.
+        // A flush advances by single slices; garbage collection runs in between.
         db.maintain(1).unwrap();
         collect(&db);
         db.maintain(1).unwrap();

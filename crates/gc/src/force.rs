@@ -1,4 +1,4 @@
-//! Jobs run to their end at once.
+//! Jobs that run to completion at once.
 
 use crate::gc::Shared;
 use crate::policy::{Choice, pick_collect};
@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use stele_index::{MergeInputs, MergeSpec, Tier};
 use stele_types::{Cause, Result, RunId};
 
-/// A collection ends after this many jobs even if more could be gained.
+/// Limit for the jobs of one forced collection, even if more could be gained.
 const JOBS_MAX: usize = 1000;
 
 impl Work {
@@ -74,7 +74,7 @@ impl Work {
         self.reclaim_all(shared)
     }
 
-    /// Removes what is dead, after asking for the truncations that may hold it.
+    /// Removes dead files, after requesting the truncations that may hold them.
     fn reclaim_all(&mut self, shared: &Shared) -> Result<()> {
         shared.hooks.truncate()?;
         let state = self.observe(shared);
@@ -82,7 +82,8 @@ impl Work {
         self.reclaim(shared, &dead.collect::<Vec<_>>()).map(|_| ())
     }
 
-    /// Nothing while another merge runs: that may take long, and is not to be lost.
+    /// Rewrites a run. Does nothing while another merge runs: waiting may take long, and its
+    /// progress must not be lost.
     fn rewrite(&mut self, shared: &Shared, run: RunId) -> Result<()> {
         if self.merge.is_some() || shared.index.pending_merge().is_some() {
             return Ok(());
@@ -114,7 +115,8 @@ impl Work {
     }
 }
 
-/// A function of its own, so that the version is not held while files it keeps are to go.
+/// Returns the number of tiers and of tombstones. A function of its own, so that the pin on the
+/// version ends before files that it holds are removed.
 fn tiers_and_tombstones(shared: &Shared) -> (usize, u64) {
     let version = shared.index.version();
     (version.tiers().len(), version.tiers().iter().map(|tier| tier.tombstones).sum())

@@ -1,4 +1,4 @@
-//! The worker's face: one bounded slice of work for each call.
+//! Interface of garbage collection: one bounded slice of work for each call.
 
 use crate::heat::{Heat, Scanned};
 use crate::options::GcOptions;
@@ -13,21 +13,21 @@ use stele_index::Index;
 use stele_log::Log;
 use stele_types::{Clock, Error, FileId, KeyRange, Locator, Result};
 
-/// Frozen memtables beyond which writers help.
+/// Number of frozen memtables from which writers assist.
 const FROZEN_MAX: usize = 2;
-/// Most bytes of work asked for each byte written.
+/// Upper bound of the work for each byte written.
 const ASSIST_MAX: f64 = 8.0;
-/// What is asked for when writers start to help.
+/// Work for each byte written when writers start to assist.
 const ASSIST_MIN: f64 = 0.25;
 
-/// What the owner of the store does for garbage collection.
+/// Operations that the owner of the store provides to garbage collection.
 pub trait GcHooks: Send + Sync {
     /// Freezes the active memtable together with the checkpoint its flush will establish, under the
-    /// lock that applying takes. Whether there was anything to freeze.
+    /// lock that applying takes. Returns whether there was anything to freeze.
     fn freeze(&self) -> Result<bool>;
 
-    /// Appends truncations up to the durable checkpoint for regions that have no followers to serve.
-    /// Whether there was anything to truncate.
+    /// Appends truncations up to the durable checkpoint for regions that have no followers to
+    /// serve. Returns whether there was anything to truncate.
     fn truncate(&self) -> Result<bool> {
         Ok(false)
     }
@@ -39,36 +39,37 @@ pub trait GcHooks: Send + Sync {
         Ok(0)
     }
 
-    /// The value of `key` at this place was to move and could not be read. It stays where it is.
+    /// Reports that the value of `key` at this place could not be read when it was due to move. It
+    /// stays in place.
     fn note_unreadable(&self, key: &[u8], at: &Locator, error: &Error);
 }
 
-/// What every part of garbage collection uses.
+/// State shared by all parts of garbage collection.
 pub(crate) struct Shared {
     pub log: Arc<Log>,
     pub index: Arc<Index>,
     pub clock: Arc<dyn Clock>,
     pub options: GcOptions,
     pub hooks: Arc<dyn GcHooks>,
-    /// Since the store was created.
+    /// User bytes since the store was created.
     pub user_bytes: AtomicU64,
     pub heat: Mutex<Heat>,
     load: Mutex<Load>,
-    figures: Mutex<GcStats>,
-    /// The device is nearly full: space counts more than the budget.
+    stats: Mutex<GcStats>,
+    /// The device is nearly full: freeing space takes precedence over the budget.
     pub short_of_space: AtomicBool,
 }
 
 /// Garbage collection of one store. All methods may be called from any thread; one step runs at a
-/// time. Has no thread and no clock of its own.
+/// time. It has no thread and no clock of its own.
 pub struct Gc {
     shared: Shared,
     work: Mutex<Work>,
 }
 
 impl Gc {
-    /// Takes over from `resumed`, the state that an earlier instance kept in the manifest (empty for
-    /// a new store). Fails with [`stele_types::Error::Invalid`] when an option is out of bounds.
+    /// Restores `resumed`, the state that an earlier instance saved in the manifest (empty for a
+    /// new store). Fails with [`stele_types::Error::Invalid`] when an option is out of bounds.
     pub fn new(
         log: Arc<Log>,
         index: Arc<Index>,
@@ -87,7 +88,7 @@ impl Gc {
             user_bytes: AtomicU64::new(0),
             heat: Mutex::default(),
             load: Mutex::default(),
-            figures: Mutex::default(),
+            stats: Mutex::default(),
             short_of_space: AtomicBool::new(false),
         };
         let work = Work::resume(&shared, resumed);
@@ -96,24 +97,24 @@ impl Gc {
         Ok(gc)
     }
 
-    /// Does one bounded slice of the running or the next job: about `bytes_max` bytes read and
-    /// written, at least one entry. While another caller works, returns at once, or waits for that
-    /// one slice when flushes or collection lag behind. A full device is no error: the job is given up, its
-    /// outputs are removed and the step was [`crate::Stage::Idle`].
+    /// Executes one bounded slice of the running or the next job: about `bytes_max` bytes read and
+    /// written, at least one entry. If another caller works, returns at once, or waits for that one
+    /// slice when flushes or garbage collection lag behind. A full device is not an error: the job
+    /// is aborted, its outputs are removed and the step reports [`crate::Stage::Idle`].
     pub fn step(&self, bytes_max: u64) -> Result<StepDone> {
         let Some(mut work) = self.lock_for_step() else {
-            return Ok(StepDone { stage: self.shared.figures.lock().stage, bytes: 0 });
+            return Ok(StepDone { stage: self.shared.stats.lock().stage, bytes: 0 });
         };
         let done = work.step(&self.shared, bytes_max);
         if work.is_mid_job() {
-            self.shared.figures.lock().stage = work.stage;
+            self.shared.stats.lock().stage = work.stage;
         } else {
             self.publish(&mut work);
         }
         done
     }
 
-    /// Runs a job to its end, as many slices as it takes. Errors are returned as they are.
+    /// Runs a job to completion, in as many slices as it needs. Returns every error.
     pub fn force(&self, job: Forced) -> Result<()> {
         let mut work = self.work.lock();
         let done = work.force(&self.shared, job);
@@ -121,15 +122,15 @@ impl Gc {
         done
     }
 
-    /// A user wrote `bytes` of keys and values, or they were replayed at open: what is remembered
-    /// across restarts is as of the last flush.
+    /// Counts `bytes` of keys and values that users wrote, or that were replayed at open: the saved
+    /// state is as of the last flush.
     pub fn note_user_bytes(&self, bytes: u64) {
         self.shared.user_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// These values, which could not be read, have readable copies: what held them may be emptied
-    /// again, and there is something to sort again.
-    pub fn note_mended<'a>(&self, repaired: impl Iterator<Item = (&'a [u8], &'a Locator)>) {
+    /// Records that these values, which could not be read, have readable copies. Their files may be
+    /// victims again, and the values count as unsorted again.
+    pub fn note_repaired<'a>(&self, repaired: impl Iterator<Item = (&'a [u8], &'a Locator)>) {
         let mut work = self.work.lock();
         for (key, at) in repaired {
             if let Some(left) = work.unreadable.get_mut(&at.file) {
@@ -138,22 +139,22 @@ impl Gc {
         }
     }
 
-    /// Says whether the device is nearly full. While it is, everything that frees space is done at
-    /// once, whatever the budget and the target say.
+    /// Sets whether the device is nearly full. While it is, everything that frees space is done at
+    /// once, regardless of the budget and the target.
     pub fn set_short_of_space(&self, short: bool) {
         self.shared.short_of_space.store(short, Ordering::Relaxed);
     }
 
-    /// A user scanned `range`.
+    /// Records a user's scan of `range`.
     pub fn note_scan(&self, range: &KeyRange, scanned: Scanned) {
         if scanned.values > 1 {
             self.shared.heat.lock().note(range, scanned);
         }
     }
 
-    /// How much work writers should do themselves now.
+    /// Returns how much work writers must do themselves now.
     pub fn pressure(&self) -> Pressure {
-        let mut assist = self.asked();
+        let mut assist = self.assist_ratio();
         let frozen = self.shared.index.frozen_count();
         if frozen >= FROZEN_MAX {
             let doublings = (frozen - FROZEN_MAX).min(8) as i32;
@@ -162,30 +163,31 @@ impl Gc {
         if assist > 0.0 { Pressure::Assist(assist.min(ASSIST_MAX)) } else { Pressure::None }
     }
 
-    /// Figures; those of a moment ago while a step runs.
+    /// Returns statistics; while a step runs, those from before it.
     pub fn stats(&self) -> GcStats {
         if let Some(mut work) = self.work.try_lock() {
             self.publish(&mut work);
         }
-        self.shared.figures.lock().clone()
+        self.shared.stats.lock().clone()
     }
 
     fn lock_for_step(&self) -> Option<MutexGuard<'_, Work>> {
-        if self.shared.index.frozen_count() > FROZEN_MAX || self.asked() >= ASSIST_WAITS {
+        if self.shared.index.frozen_count() > FROZEN_MAX || self.assist_ratio() >= ASSIST_WAITS {
             return Some(self.work.lock());
         }
         self.work.try_lock()
     }
 
     fn publish(&self, work: &mut Work) {
-        let (figures, load) = work.figures(&self.shared);
+        let (stats, load) = work.stats(&self.shared);
         *self.shared.load.lock() = load;
-        *self.shared.figures.lock() = figures;
+        *self.shared.stats.lock() = stats;
     }
 
-    /// Work asked of writers for each byte, the flush debt not counted; none while nothing can be done.
-    fn asked(&self) -> f64 {
-        if self.shared.figures.lock().stage == crate::Stage::Idle {
+    /// Returns the work that writers must do for each byte, without the flush debt; 0 while nothing
+    /// can be done.
+    fn assist_ratio(&self) -> f64 {
+        if self.shared.stats.lock().stage == crate::Stage::Idle {
             return 0.0;
         }
         let user_bytes = self.shared.user_bytes.load(Ordering::Relaxed);

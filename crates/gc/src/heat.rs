@@ -1,35 +1,35 @@
-//! Which key ranges are scanned, and how much: scanning what lies scattered pays for sorting.
+//! Scan load of key ranges. Scans of scattered values pay for sorting them.
 
 use crate::policy::HotRange;
 use bytes::Bytes;
 use stele_types::{KeyRange, mutant};
 
-/// Ranges remembered; the one scanned least is forgotten for a new one.
+/// Limit for the ranges remembered; a new one replaces the least scanned one.
 const RANGES_MAX: usize = 32;
 
-/// What a device reads in the time that one more read takes: 0.2 ms at 2.5 GB/s. A scan pays for no more
-/// than one read of all would have saved: less for longer values.
+/// Bytes that a device reads in the time of one more read: 0.2 ms at 2.5 GB/s. A scan pays at most
+/// what reading all values in one piece would have saved, which is less for longer values.
 const SCATTERED_READ_BYTES: u64 = 512 << 10;
 
-/// Of a short value a scattered read takes a page, where one in key order takes its bytes: that saves a
-/// scan this much more, up to so many times its bytes.
+/// A scattered read of a short value reads a page, a read in key order only its bytes. The
+/// difference counts as saved, up to so many times the bytes.
 const PAGE_BYTES: u64 = 4 << 10;
 const PAGES_OF_BYTES: u64 = 3;
 
-/// What one scan read.
+/// Reads of one scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scanned {
-    /// Values.
+    /// Values read.
     pub values: u64,
-    /// Their bytes.
+    /// Bytes of the values.
     pub bytes: u64,
-    /// Reads beside those that it would have taken in one piece; 0 in a range that lies in key order.
+    /// Reads in excess of one contiguous read; 0 in a range in key order.
     pub scattered_reads: u64,
 }
 
 impl Scanned {
-    /// What it pays for sorting. Rule: a range in key order pays nothing, or it would be sorted again
-    /// and again.
+    /// Returns the bytes that the scan pays for sorting. Invariant: a range in key order pays
+    /// nothing; otherwise it would be sorted repeatedly.
     fn paid_bytes(&self) -> u64 {
         if mutant::active("gc.sorted_scans_pay") {
             return self.bytes;
@@ -48,7 +48,7 @@ pub(crate) struct Heat {
 }
 
 impl Heat {
-    /// A scan of `range`. Ranges that touch become one.
+    /// Records a scan of `range`. Overlapping ranges are joined.
     pub fn note(&mut self, range: &KeyRange, scanned: Scanned) {
         let (bytes, scanned_bytes) = (scanned.bytes, scanned.paid_bytes());
         if range.is_empty() || scanned_bytes == 0 {
@@ -75,7 +75,7 @@ impl Heat {
         self.ranges.push(merged);
     }
 
-    /// The range most scanned for its size.
+    /// Returns the range with the most scanned bytes for its size.
     pub fn hottest(&self) -> Option<&HotRange> {
         let times = |hot: &HotRange| hot.scanned_bytes / hot.bytes.max(1);
         self.ranges
@@ -83,12 +83,12 @@ impl Heat {
             .max_by(|a, b| times(a).cmp(&times(b)).then_with(|| b.range.start.cmp(&a.range.start)))
     }
 
-    /// Bytes scanned since everything was sorted.
+    /// Returns the bytes scanned since everything was sorted.
     pub fn scanned_bytes(&self) -> u64 {
         self.scanned_bytes
     }
 
-    /// `range` was sorted: what was paid for it is spent.
+    /// Spends what scans paid for `range`, which is now sorted.
     pub fn spend(&mut self, range: &KeyRange) {
         if *range == KeyRange::all() {
             self.scanned_bytes = 0;
@@ -100,7 +100,7 @@ impl Heat {
     }
 }
 
-/// One range over both. A range inside the other adds no size.
+/// Joins two ranges. A range inside the other adds no size.
 fn join(a: HotRange, b: HotRange) -> HotRange {
     let range = hull(&a.range, &b.range);
     let nested = range == a.range || range == b.range;

@@ -15,7 +15,7 @@ use stele_index::{
 use stele_log::FileKind;
 use stele_types::{Cause, Error, FileId, KeyRange, Result, RunId, mutant};
 
-/// Victims that few runs refer to are emptied by rewriting only those runs.
+/// Share of the index up to which only the runs that refer to the victims are rewritten.
 const SUBSET_SHARE_MAX: f64 = 0.5;
 
 /// The merge in progress.
@@ -27,18 +27,18 @@ pub(crate) struct Running {
     moved: Arc<Moved>,
     /// Age of the tier that the outputs form or join.
     age: u64,
-    /// Runs of that tier before.
+    /// Runs of that tier before the merge.
     runs_before: BTreeSet<RunId>,
     inputs: Inputs,
 }
 
-/// What goes in, to learn from what comes out.
+/// Inputs of a merge, for the estimate of the overwrite ratio.
 #[derive(Clone, Copy, Debug, Default)]
 struct Inputs {
-    /// Bytes of records the inputs refer to.
+    /// Bytes of records that the inputs refer to.
     ref_bytes: u64,
-    /// Of those, in tiers above the oldest, with what their tombstones hide; 0 unless all tiers are
-    /// merged.
+    /// Of those, bytes in tiers above the oldest, plus the bytes that their tombstones hide; 0
+    /// unless all tiers are merged.
     newer_bytes: u64,
 }
 
@@ -113,7 +113,7 @@ impl Work {
     ) -> Result<()> {
         self.saved.plan = plan.clone();
         if plan.is_some() && !mutant::active("gc.plan_not_saved") {
-            // After a crash the merge goes on with the same plan.
+            // After a crash the merge continues with the same plan.
             self.save(shared)?;
         }
         let moved = Arc::<Moved>::default();
@@ -139,9 +139,9 @@ impl Work {
         };
         let inputs = match &spec.inputs {
             MergeInputs::Tiers(ages) => {
-                let taken = || version.tiers().iter().filter(|tier| ages.contains(&tier.age));
+                let merged = || version.tiers().iter().filter(|tier| ages.contains(&tier.age));
                 let oldest = version.tiers().last().map_or(0, ref_bytes);
-                let all: u64 = taken().map(ref_bytes).sum();
+                let all: u64 = merged().map(ref_bytes).sum();
                 let newer = if whole { all.saturating_sub(oldest) } else { 0 };
                 Inputs { ref_bytes: all, newer_bytes: newer + self.hidden_bytes(whole) }
             }
@@ -151,21 +151,22 @@ impl Work {
         Running { job, cause: spec.cause, plan, moved, age, runs_before, inputs }
     }
 
-    /// What tombstones hide, when all tiers are merged.
+    /// Returns the bytes that tombstones hide; 0 unless all tiers are merged.
     fn hidden_bytes(&self, whole: bool) -> u64 {
         if whole { self.tiers.hidden_bytes() } else { 0 }
     }
 
-    /// Goes on with a merge that the end of the process cut short (Nezha: after the last key).
+    /// Resumes a merge that the end of the process interrupted, after its last key (Nezha).
     pub fn resume_merge(&mut self, shared: &Shared) -> Result<()> {
         if self.merge.is_some() {
             return Ok(());
         }
         let Some(pending) = shared.index.pending_merge() else { return Ok(()) };
         let moved = Arc::<Moved>::default();
-        let resumed = self.go_on(shared, &pending, &moved);
-        // Rule: what can't be gone on with is forgotten, for all else waits for it, also what would mend
-        // it. Its inputs are all current, so only work is lost.
+        let resumed = self.continue_merge(shared, &pending, &moved);
+        // Invariant: a merge that cannot continue is abandoned, because all other jobs wait for it,
+        // also those that would repair the damage. Its inputs are all current, so only work is
+        // lost.
         let is_lost = |error: &Error| error.is_damage() || matches!(error, Error::Io { .. });
         if resumed.as_ref().is_err_and(is_lost) && !mutant::active("gc.waits_for_what_is_damaged") {
             self.forget_merge(shared, &moved);
@@ -173,7 +174,7 @@ impl Work {
         resumed
     }
 
-    fn go_on(
+    fn continue_merge(
         &mut self,
         shared: &Shared,
         pending: &MergeProgress,
@@ -187,7 +188,7 @@ impl Work {
         let finished = needed.into_iter().filter(|file| !version.live().contains_key(file));
         let sorted: BTreeSet<FileId> = sorted_files(shared);
         for file in finished.filter(|file| sorted.contains(file)) {
-            // Not a leftover after all: its job goes on.
+            // Not a leftover: the file belongs to the job that continues.
             self.seen.insert(file, Seen::default());
             moved.files.lock().push(file);
         }
@@ -226,9 +227,9 @@ impl Work {
             let new = || tier.runs.iter().filter(|run| !running.runs_before.contains(&run.id()));
             self.spend(Stage::Merge, new().map(|run| run.meta().bytes).sum());
             let left = new().flat_map(|run| run.meta().refs.values()).map(|live| live.bytes).sum();
-            self.learn(running.inputs, left);
+            self.update_overwrite_ratio(running.inputs, left);
         } else {
-            self.learn(running.inputs, 0);
+            self.update_overwrite_ratio(running.inputs, 0);
         }
         let unreadable = std::mem::take(&mut *running.moved.unreadable.lock());
         self.damaged += unreadable.values().map(|left| left.records).sum::<u64>();
@@ -253,7 +254,7 @@ impl Work {
         self.save(shared)
     }
 
-    /// Removes what a failed merge has written.
+    /// Removes the outputs of a failed merge.
     pub fn drop_merge(&mut self, shared: &Shared) {
         let Some(running) = self.merge.take() else { return };
         let bytes = running.moved.bytes.load(Ordering::Relaxed);
@@ -267,7 +268,7 @@ impl Work {
 
     fn forget_merge(&mut self, shared: &Shared, moved: &Moved) {
         let files = std::mem::take(&mut *moved.files.lock());
-        // If even this fails, the merge is continued later and its outputs stay.
+        // If this fails too, the merge continues later and its outputs stay.
         if shared.index.abandon_merge().is_ok() {
             self.saved.plan = None;
             self.seen.extend(files.into_iter().map(|file| (file, Seen::leftover())));
@@ -281,14 +282,14 @@ impl Work {
             Stage::Relocate => bytes_of.relocate += bytes,
             _ => bytes_of.merge += bytes,
         }
-        // Sorting is paid for by scans, not by writes.
+        // Scans pay for sorting, writes do not.
         if stage != Stage::Sort {
             self.saved.credit_bytes -= bytes as f64;
         }
     }
 
-    /// Learns which share of new records replaced older ones.
-    fn learn(&mut self, inputs: Inputs, left_bytes: u64) {
+    /// Updates the share of new records that replaced older ones.
+    fn update_overwrite_ratio(&mut self, inputs: Inputs, left_bytes: u64) {
         const WEIGHT: f64 = 0.75;
         if inputs.newer_bytes == 0 {
             return;
@@ -315,7 +316,7 @@ fn run_ids(tier: &stele_index::Tier) -> BTreeSet<RunId> {
     tier.runs.iter().map(|run| run.id()).collect()
 }
 
-/// The runs to rewrite so that nothing refers to `victims` any more: a few of one tier, else all.
+/// Returns the runs to rewrite so that none refers to `victims`: a few of one tier, or all tiers.
 fn referring(version: &Version, victims: &BTreeSet<FileId>) -> MergeInputs {
     let total: u64 = version.tiers().iter().map(|tier| tier.bytes).sum();
     let mut found: Option<(u64, Vec<RunId>)> = None;

@@ -1,9 +1,9 @@
-//! Garbage collection of one store: flush, merge, relocate, sort and reclaim, each decided by a
-//! pure function ([`pick`]) and carried out in slices within a byte budget.
+//! Garbage collection (GC) of one store: flush, merge, relocate, sort and reclaim. A pure function
+//! ([`pick`]) decides each job, and slices within a byte budget execute it.
 //!
-//! The law of removal is in `law.rs`. The order that makes it hold through a crash: outputs of a
-//! relocation are synced, then their directory, then one manifest edit; only then is the victim
-//! removable.
+//! The invariant of file removal is in `removal.rs`. The order that preserves it through a crash:
+//! the outputs of a relocation are synced, then their directory, then one manifest edit is written;
+//! only then may the victim be removed.
 
 mod force;
 mod gc;
@@ -24,9 +24,9 @@ mod work;
 
 #[doc(hidden)]
 pub mod fuzzing {
-    //! What reads bytes from outside, for fuzz targets.
+    //! Decoders of bytes from outside, for fuzz targets.
 
-    /// Reads the state that a manifest keeps, and writes it again.
+    /// Decodes the state that a manifest holds, and encodes it again.
     pub fn saved(bytes: &[u8]) -> Option<bytes::Bytes> {
         crate::saved::Saved::decode(bytes).map(|saved| saved.encode())
     }

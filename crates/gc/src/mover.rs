@@ -1,4 +1,4 @@
-//! Values that move while keys are merged: out of victims, or into key order.
+//! Moves of values during a merge: out of victims, or into key order.
 
 use crate::gc::GcHooks;
 use crate::read_ahead::ReadAhead;
@@ -7,20 +7,20 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use stele_index::{Leaving, Live, ValueMover};
+use stele_index::{Live, MovingValue, ValueMover};
 use stele_log::{Log, SortedWriter};
 use stele_types::{Cause, FileId, KeyRange, Locator, Lsn, Result, mutant};
 
-/// Which values move.
+/// Selection of the values to move.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
-    /// Those in these files.
+    /// Values in these files.
     Victims(BTreeSet<FileId>),
-    /// Those of a key range, unless they lie in one of the files to keep.
+    /// Values of a key range, except those in files to keep.
     Range {
-        /// The keys.
+        /// Key range.
         range: KeyRange,
-        /// Files in key order already.
+        /// Files that are already in key order.
         keep: BTreeSet<FileId>,
     },
 }
@@ -33,7 +33,7 @@ impl Plan {
         }
     }
 
-    /// What the bytes are counted under.
+    /// Returns the cause under which the bytes are counted.
     pub fn cause(&self) -> Cause {
         match self {
             Self::Victims(_) => Cause::Relocate,
@@ -42,7 +42,7 @@ impl Plan {
     }
 }
 
-/// What a mover has done, readable while the job owns it.
+/// Progress of a mover, readable while the job owns it.
 #[derive(Debug, Default)]
 pub(crate) struct Moved {
     /// Finished value files.
@@ -61,7 +61,7 @@ pub(crate) struct Mover {
     file_bytes_max: u64,
     writer: Option<SortedWriter>,
     moved: Arc<Moved>,
-    ahead: ReadAhead,
+    read_ahead: ReadAhead,
 }
 
 impl Mover {
@@ -72,14 +72,14 @@ impl Mover {
         file_bytes_max: u64,
         moved: Arc<Moved>,
     ) -> Self {
-        let (writer, ahead) = (None, ReadAhead::default());
-        Self { log, hooks, plan, file_bytes_max, writer, moved, ahead }
+        let (writer, read_ahead) = (None, ReadAhead::default());
+        Self { log, hooks, plan, file_bytes_max, writer, moved, read_ahead }
     }
 
-    /// The value at `at` and its version. The checksum is verified: damage must not be copied under a
-    /// new, valid one.
+    /// Returns the value at `at` and its version. Verifies the checksum: damage must not be copied
+    /// under a new, valid one.
     fn read(&mut self, key: &[u8], at: &Locator) -> Result<(Bytes, Lsn)> {
-        let read = self.ahead.take(at);
+        let read = self.read_ahead.take(at);
         self.log.record(key, at, read)
     }
 
@@ -117,20 +117,20 @@ impl ValueMover for Mover {
         self.plan.moves(key, at)
     }
 
-    fn read_ahead(&mut self, leaving: &[Leaving<'_>]) {
-        self.ahead = ReadAhead::new(leaving);
+    fn read_ahead(&mut self, moving: &[MovingValue<'_>]) {
+        self.read_ahead = ReadAhead::new(moving);
     }
 
-    fn read_on(&mut self, bytes_max: u64) -> u64 {
-        self.ahead.step(&self.log, bytes_max)
+    fn continue_read_ahead(&mut self, bytes_max: u64) -> u64 {
+        self.read_ahead.step(&self.log, bytes_max)
     }
 
     fn place(&mut self, key: &[u8], at: &Locator, expires_at_s: u64) -> Result<Option<Locator>> {
         if !self.plan.moves(key, at) {
             return Ok(None);
         }
-        // What can't be read stays where it is, and reading it goes on to report the damage. The same
-        // for a value whose record's head is damaged.
+        // An unreadable value stays in place, and reads continue to report the damage. The same
+        // holds for a value with a damaged record header.
         let (value, version) = match self.read(key, at) {
             Ok(read) => read,
             Err(error) => {
@@ -146,8 +146,8 @@ impl ValueMover for Mover {
                 return Ok(None);
             }
         };
-        // The record keeps its first version: a rebuild of a lost index lets the newest version win,
-        // and a moved value is no newer than it was.
+        // The record keeps its first version: a rebuild of a lost index keeps the newest version of
+        // a key, and a moved value is not newer than before.
         let version = match version {
             _ if mutant::active("gc.relocated_version_renewed") => self.log.head(),
             version => version,
@@ -157,7 +157,7 @@ impl ValueMover for Mover {
         self.append(key, version, expires_at_s, &value, at.crc).map(Some)
     }
 
-    // Places are durable before a run refers to them.
+    // Invariant: value files are durable before a run refers to them.
     fn cut(&mut self) -> Result<()> {
         if mutant::active("gc.value_file_not_finished") {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The store as the policies see it.
+//! State of the store, as input of the policies.
 
 use crate::gc::Shared;
 use crate::policy::{FileState, Held, State, TierState};
@@ -14,11 +14,11 @@ use stele_types::{FileId, mutant};
 const MEMTABLE_ENTRY_BYTES: u64 = 100;
 const NANOS_PER_S: u64 = 1_000_000_000;
 
-/// What earlier looks found out about a value file.
+/// State of a value file from earlier observations.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
-    /// A file in key order that was current once, or never will be: an unreferenced one that is
-    /// neither may be an installation's in progress.
+    /// The index has referred to this sorted file, or never will. An unreferenced file without this
+    /// flag may belong to an installation in progress.
     was_committed: bool,
     dead_since: Option<VersionId>,
 }
@@ -29,23 +29,23 @@ impl Seen {
     }
 }
 
-/// Tiers as last summed up: runs are many, and change only with the version.
+/// Cached sums of the tiers: there are many runs, and they change only with the version.
 #[derive(Debug, Default)]
 pub(crate) struct TierCache {
     of: Option<VersionId>,
     tiers: Vec<TierState>,
-    /// Mean bytes of a record.
+    /// Mean size of a record.
     record_bytes: u64,
 }
 
 impl TierCache {
-    /// Estimated bytes that all tombstones hide.
+    /// Returns the estimated bytes that all tombstones hide.
     pub fn hidden_bytes(&self) -> u64 {
         self.tiers.iter().map(|tier| tier.hides_bytes).sum()
     }
 }
 
-/// When users last wrote, as far as looks tell.
+/// Time of the users' last write, at the resolution of the observations.
 #[derive(Debug, Default)]
 pub(crate) struct LastWrite {
     user_bytes: u64,
@@ -53,7 +53,7 @@ pub(crate) struct LastWrite {
 }
 
 impl LastWrite {
-    /// Seconds without a write.
+    /// Returns the seconds without a write.
     fn idle_s(&mut self, shared: &Shared) -> u64 {
         let now_nanos = shared.clock.monotonic_nanos();
         let user_bytes = shared.user_bytes.load(Ordering::Relaxed);
@@ -64,12 +64,12 @@ impl LastWrite {
     }
 }
 
-/// The active memtable, as far as it can be told from outside.
+/// State of the active memtable, as far as it is visible from outside.
 #[derive(Debug, Default)]
 pub(crate) struct MemtableSeen {
-    /// User bytes when it was begun.
+    /// User bytes when it was started.
     user_bytes_before: u64,
-    /// User bytes when the oldest memtable not flushed was begun.
+    /// User bytes when the oldest unflushed memtable was started.
     user_bytes_flushed: u64,
     memory_bytes: u64,
     since_nanos: u64,
@@ -90,23 +90,23 @@ impl MemtableSeen {
 
 impl Work {
     pub fn observe(&mut self, shared: &Shared) -> State {
-        // The checkpoint is read first: it may only be older than the version it is judged with.
+        // The checkpoint is read first: it may be older than the version, never newer.
         let checkpoint = shared.index.checkpoint().replay_from;
         let version = shared.index.version();
         let oldest_pinned = shared.index.oldest_pinned();
         self.sum_tiers(&version);
-        let needed = self.outputs_cut_short(shared);
+        let needed = self.interrupted_outputs(shared);
         let infos = shared.log.files();
         self.seen.retain(|file, _| infos.iter().any(|info| info.file == *file));
         self.unreadable.retain(|file, _| version.live().contains_key(file));
         let mut files = Vec::with_capacity(infos.len());
-        for info in infos.iter().filter(|info| info.kind != FileKind::Graves) {
-            let facts = FileStatus {
+        for info in infos.iter().filter(|info| info.kind != FileKind::Tombstones) {
+            let status = FileStatus {
                 is_below_checkpoint: info.file < checkpoint.file,
                 oldest_pinned,
-                ..self.look(info, &version, needed.as_ref(), info.file < checkpoint.file)
+                ..self.file_status(info, &version, needed.as_ref(), info.file < checkpoint.file)
             };
-            files.push(self.file_state(info, &version, &facts));
+            files.push(self.file_state(info, &version, &status));
         }
         let segment_bytes = infos.iter().map(|info| info.bytes).max().unwrap_or(0);
         let idle_s = self.last_write.idle_s(shared);
@@ -128,10 +128,10 @@ impl Work {
             sorted_ago_s: shared.clock.unix_seconds().saturating_sub(self.saved.sorted_at_s),
             truncate_untried: self.truncated_at != Some(checkpoint),
             reappend_untried: self.reappended_at != Some(checkpoint),
-            ..self.look_at_memtable(shared)
+            ..self.observe_memtable(shared)
         };
         drop(heat);
-        // A deleted range says in a few bytes that much is dead.
+        // A short range tombstone may hide many bytes.
         let ranges = shared.index.memtable_ranges();
         let hides = hidden_by_ranges(&ranges, version.tiers());
         let state = State { memtable_hides_bytes: state.memtable_hides_bytes + hides, ..state };
@@ -139,16 +139,16 @@ impl Work {
         state
     }
 
-    /// Value files that a merge not yet resumed has finished. `None`, when that can't be read now:
-    /// any unreferenced file may be one.
-    fn outputs_cut_short(&self, shared: &Shared) -> Option<BTreeSet<FileId>> {
+    /// Returns the finished value files of a merge that is not resumed yet. `None` if they cannot
+    /// be read now: any unreferenced file may be one.
+    fn interrupted_outputs(&self, shared: &Shared) -> Option<BTreeSet<FileId>> {
         if self.merge.is_some() || shared.index.pending_merge().is_none() {
             return Some(BTreeSet::new());
         }
         shared.index.needed_files().ok().map(BTreeSet::from_iter)
     }
 
-    fn look(
+    fn file_status(
         &mut self,
         info: &ValueFileInfo,
         version: &Version,
@@ -162,8 +162,8 @@ impl Work {
             seen.was_committed = true;
             seen.dead_since = None;
         } else if (is_segment && below_checkpoint) || (!is_segment && seen.was_committed) {
-            // From here on nothing can refer to it again: this version, or an earlier one, is the
-            // first without it.
+            // Nothing can refer to it again: this version, or an earlier one, is the first without
+            // it.
             seen.dead_since.get_or_insert(version.id());
         }
         let unreferenced = !is_segment && live_records == 0;
@@ -179,11 +179,16 @@ impl Work {
         }
     }
 
-    fn file_state(&self, info: &ValueFileInfo, version: &Version, facts: &FileStatus) -> FileState {
+    fn file_state(
+        &self,
+        info: &ValueFileInfo,
+        version: &Version,
+        status: &FileStatus,
+    ) -> FileState {
         let live = version.live().get(&info.file).copied().unwrap_or_default();
         let left = self.unreadable.get(&info.file).copied().unwrap_or_default();
-        // Rule: a file is emptied again only when what is live in it is no longer just what could not
-        // be read the last time. Nothing would move, and the index would be rewritten for it.
+        // Invariant: a file is not a victim again while its live records are just those that could
+        // not be read the last time. Nothing would move, and the index would be rewritten for it.
         let is_stuck = left.records > 0 && left == live && !mutant::active("gc.victims_in_vain");
         FileState {
             id: info.file,
@@ -191,14 +196,15 @@ impl Work {
             live_bytes: on_device(info, live.bytes),
             unreadable_bytes: on_device(info, left.bytes.min(live.bytes)),
             is_sorted: self.saved.sorted.contains(&info.file),
-            held: removal::held(facts),
-            held_when_dead: removal::held_when_dead(facts).or(is_stuck.then_some(Held::Live)),
+            held: removal::held(status),
+            held_when_dead: removal::held_when_dead(status).or(is_stuck.then_some(Held::Live)),
         }
     }
 
-    /// What memtables hold: all that users wrote since the last freeze. Deletes are short, so a
-    /// memtable larger than that is taken for one of deletes, each hiding a record of mean size.
-    fn look_at_memtable(&mut self, shared: &Shared) -> State {
+    /// Observes the memtables, which hold all user bytes since the last freeze. Deletes are short,
+    /// so a memtable larger than the bytes written is taken for deletes, each hiding a record of
+    /// mean size.
+    fn observe_memtable(&mut self, shared: &Shared) -> State {
         let memory_bytes = shared.index.memtable_bytes() as u64;
         let user_bytes = shared.user_bytes.load(Ordering::Relaxed);
         if shared.index.memtable_is_empty() || memory_bytes < self.memtable.memory_bytes {
@@ -226,9 +232,9 @@ impl Work {
         }
     }
 
-    /// User bytes that only memtables and the log know of.
+    /// Returns the user bytes that are only in memtables and the log.
     pub fn unflushed_bytes(&mut self, shared: &Shared) -> u64 {
-        let state = self.look_at_memtable(shared);
+        let state = self.observe_memtable(shared);
         state.memtable_bytes + state.frozen_bytes
     }
 
@@ -253,8 +259,8 @@ impl Work {
     }
 }
 
-/// Live bytes with their share of record heads, which moving them to another sorted file would not
-/// save. A segment's padding does go when its records move.
+/// Returns the live bytes plus their share of record headers, which a move to another sorted file
+/// would not save. A move does save the padding of a segment.
 fn on_device(info: &ValueFileInfo, live_bytes: u64) -> u64 {
     if info.kind != FileKind::Sorted || info.payload_bytes == 0 {
         return live_bytes;
@@ -263,13 +269,13 @@ fn on_device(info: &ValueFileInfo, live_bytes: u64) -> u64 {
     scaled.min(u128::from(info.bytes)) as u64
 }
 
-/// Bytes of the records a tier refers to.
+/// Returns the bytes of the records that a tier refers to.
 pub(crate) fn ref_bytes(tier: &Tier) -> u64 {
     tier.runs.iter().flat_map(|run| run.meta().refs.values()).map(|live| live.bytes).sum()
 }
 
-/// Estimated bytes that range tombstones hide in older tiers: all of a run inside, half of one that
-/// overlaps.
+/// Estimates the bytes that range tombstones hide in older tiers: all of a run inside, half of one
+/// that overlaps.
 fn hidden_by_ranges(ranges: &RangeSet, older: &[Tier]) -> u64 {
     if ranges.is_empty() {
         return 0;

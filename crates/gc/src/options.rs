@@ -2,7 +2,7 @@
 
 use stele_types::{Error, Result};
 
-/// What is collected, when, and in which order the values come to lie.
+/// Policy that selects files, times and the order of values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PolicyKind {
     /// Relocates the cheapest victims within the byte budget; sorts ranges that scans pay for.
@@ -15,48 +15,53 @@ pub enum PolicyKind {
     Wisckey,
 }
 
-/// Settings of garbage collection, checked by [`GcOptions::validate`] when a store opens.
+/// Settings of garbage collection. [`GcOptions::validate`] checks them when a store opens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GcOptions {
-    /// Default [`PolicyKind::Adaptive`].
+    /// Selection policy. Default [`PolicyKind::Adaptive`].
     pub policy: PolicyKind,
-    /// Bytes that merging and relocating may write for each byte a user writes. Default 0.25. It
-    /// rises above `space_amp_target` and is lifted above `space_amp_hard`.
+    /// Bytes that merging and relocating may write for each byte a user writes. Default 0.25. The
+    /// budget rises above `space_amp_target` and is unlimited above `space_amp_hard`.
     pub budget_ratio: f64,
-    /// Bytes on the device for each live byte that are accepted. Default 2.0.
+    /// Accepted bytes on the device for each live byte. Default 2.0.
     pub space_amp_target: f64,
-    /// Dead bytes that are accepted however few live ones there are: what a small store would free is
-    /// not worth what moving its values costs, and in time they die by themselves. Default 0.
+    /// Dead bytes accepted regardless of the number of live bytes. In a small store, moving values
+    /// costs more than it frees, and further updates empty the files. Default 0.
     pub space_slack_bytes: u64,
-    /// Where the budget no longer counts and writers are slowed. Default 2.5.
+    /// Space amplification above which the budget does not apply and writers are slowed. Default
+    /// 2.5.
     pub space_amp_hard: f64,
-    /// Tiers of runs before the newest ones are merged; each costs a read a filter probe. Default 4.
+    /// Tiers of runs above which the newest ones are merged. A read probes one filter for each
+    /// tier. Default 4.
     pub tiers_max: usize,
-    /// A merge takes the next older tier too while that is at most this many times as large as the
-    /// tiers already taken. Default 2.0.
+    /// Largest size of the next older tier that a merge includes, as a multiple of the tiers
+    /// already included. Default 2.0.
     pub size_ratio: f64,
-    /// Seconds without a write after which tiers are merged although there are few, as far as the budget
-    /// goes: a scan reads from each. Default 5; 0 for never.
+    /// Seconds without a write after which tiers are merged although there are few, within the
+    /// budget, because a scan reads from each. Default 5; 0 disables this.
     pub merge_idle_s: u64,
-    /// Below this much written since the last look, no flush or merge is made only to learn what
-    /// is dead. Default 256 MiB; in a small store a quarter of its live bytes, if that is less, but
-    /// 32 MiB.
+    /// Bytes written since the last such job below which no flush or merge runs only to discover
+    /// dead bytes. Default 256 MiB. In a small store it is a quarter of the live bytes if that is
+    /// less, but at least 32 MiB.
     pub discover_bytes_min: u64,
-    /// Size at which a relocation or sort starts its next value file. Default 128 MiB, at most 2 GiB.
+    /// Size at which a relocation or sort starts its next value file. Default 128 MiB, at most
+    /// 2 GiB.
     pub value_file_bytes_max: u64,
-    /// Policy `nezha`: live bytes outside sorted files that start a sort of everything. Default 4 GiB.
+    /// Policy `nezha`: live bytes outside sorted files that trigger a sort of everything. Default 4
+    /// GiB.
     pub sort_threshold_bytes: u64,
-    /// Seconds between sorts of everything, for every policy but `wisckey`; 0 for never. Default 0.
+    /// Seconds between sorts of everything, for every policy but `wisckey`. Default 0; 0 disables
+    /// this.
     pub sort_interval_s: u64,
     /// Bytes scanned for each byte sorted: a range is rewritten in key order after it was scanned
-    /// this many times, half as many if its values are as long as a page, a quarter if they are no longer
-    /// than 1 KiB. Default 2.0; 0 for never.
+    /// this many times, half as many if its values are as long as a page, a quarter if they are at
+    /// most 1 KiB long. Default 2.0; 0 disables this.
     pub scan_load_ratio: f64,
-    /// Seconds an unflushed change waits at most, so that a deleted range is freed although nobody
-    /// writes. Default 300; 0 for never.
+    /// Longest time in seconds that a change stays unflushed, so that a deleted range is freed
+    /// although there are no writes. Default 300; 0 disables this.
     pub flush_interval_s: u64,
-    /// Bytes of entries of idle regions re-appended in one go, to free the segments they pin.
-    /// Default 1 MiB.
+    /// Bytes of entries of idle regions that are re-appended at once, to free the segments they
+    /// pin. Default 1 MiB.
     pub reappend_bytes_max: u64,
 }
 
@@ -83,8 +88,8 @@ impl Default for GcOptions {
 }
 
 impl GcOptions {
-    /// Live bytes as ratios of space count them: no fewer than those with which the slack is just what
-    /// the target accepts.
+    /// Returns the live bytes for ratios of space: at least so many that the slack is within the
+    /// target.
     pub(crate) fn weighed(&self, live_bytes: u64) -> u64 {
         let least = (live_bytes + self.space_slack_bytes) as f64 / self.space_amp_target;
         if self.space_slack_bytes == 0 { live_bytes } else { live_bytes.max(least as u64) }

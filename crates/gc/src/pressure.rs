@@ -1,21 +1,22 @@
-//! How much collection writers do themselves. Estimated between two looks at the store: a burst
-//! writes gigabytes while one long job runs, and would be noticed only after it.
+//! Share of garbage collection that writers do themselves. It is extrapolated between two
+//! observations of the store: during one long job, a burst writes gigabytes that an observation
+//! would notice only afterwards.
 
 use crate::options::GcOptions;
 
-/// Bytes of work asked for each byte written, at the hard limit of space: what emptying files that
-/// are half live costs, twice.
+/// Work for each byte written, at the hard limit of space: twice the cost of emptying files that
+/// are half live.
 const SPACE_ASSIST_AT_HARD: f64 = 4.0;
-/// Asked when there are twice the tiers there should be.
+/// Work for each byte written when there are twice the wanted tiers.
 const TIERS_ASSIST: f64 = 0.25;
-/// From here on a writer waits for its turn to work instead of passing by: the one who works alone
-/// is too slow.
+/// Work from which a writer waits for its turn to work instead of passing by: the worker alone is
+/// too slow.
 pub(crate) const ASSIST_WAITS: f64 = 1.0;
 
-/// The store as it was when someone last looked.
+/// Load of the store at the last observation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Load {
-    /// Bytes on the device without dead ones that collection cannot free.
+    /// Bytes on the device without dead ones that garbage collection cannot free.
     pub disk_bytes: u64,
     pub live_bytes: u64,
     /// Share of new records that replace an older one; 0 to 1.
@@ -26,8 +27,8 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Bytes of work for each byte written, now that users wrote `user_bytes` in all. It begins at
-    /// the target, so that the hard limit is not reached before it is felt.
+    /// Returns the work for each byte written when users have written `user_bytes` in all. It
+    /// starts at the target, so that writers slow down before the hard limit is reached.
     pub fn assist(&self, user_bytes: u64, options: &GcOptions) -> f64 {
         let span = (options.space_amp_hard - options.space_amp_target).max(0.01);
         let over = (self.space_amp(user_bytes, options) - options.space_amp_target) / span;

@@ -1,4 +1,4 @@
-//! Removing files that nothing holds.
+//! Removal of files that nothing holds.
 
 use crate::gc::Shared;
 use crate::policy::Held;
@@ -8,7 +8,7 @@ use stele_log::FileKind;
 use stele_types::{FileId, Result, mutant};
 
 impl Work {
-    /// Removes `files`; returns the bytes freed. Each is judged again: a view may have come.
+    /// Removes `files`; returns the bytes freed. Checks each again: a view may have pinned it.
     pub fn reclaim(&mut self, shared: &Shared, files: &[FileId]) -> Result<u64> {
         let late = mutant::active("gc.remove_before_edit");
         if !late {
@@ -31,8 +31,9 @@ impl Work {
         Ok(freed)
     }
 
-    /// Before a file goes, the manifest says durably that its id is used up, so that no locator can
-    /// ever mean two files, and that recovery starts beyond it, so that it is not missed.
+    /// Prepares the manifest for a removal. Invariants: before a file is removed, the manifest
+    /// durably records that its id is used, so that a locator never names two files, and that
+    /// recovery starts after it, so that recovery does not miss it.
     fn prepare_removal(&mut self, shared: &Shared) -> Result<()> {
         let next = shared.log.next_file();
         if shared.index.next_file() < next {
@@ -41,7 +42,7 @@ impl Work {
         self.advance_raft_from(shared)
     }
 
-    /// Notes the first segment whose entries some region's log still needs.
+    /// Records the first segment with entries that a region's log still needs.
     pub fn advance_raft_from(&mut self, shared: &Shared) -> Result<()> {
         let files = shared.log.files();
         let segments = files.iter().filter(|info| matches!(info.kind, FileKind::Segment { .. }));

@@ -1,64 +1,64 @@
-//! The law of removal. A value file goes only when the index refers to nothing in it, no region's
-//! log needs an entry in it, a durable checkpoint covers it, and no reader can still reach it.
+//! Invariant of removal: a value file is removed only when the index refers to nothing in it, no
+//! region's log needs an entry in it, a durable checkpoint covers it, and no reader can reach it.
 
 use crate::policy::Held;
 use stele_index::VersionId;
 use stele_types::mutant;
 
-/// What is known about one value file.
+/// Known state of one value file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FileStatus {
     /// The log still appends to it.
     pub is_head: bool,
-    /// A segment, not a file of values in key order. Only segments are referred to by memtables.
+    /// A segment, not a sorted file. Memtables refer only to segments.
     pub is_segment: bool,
-    /// The replay after a crash would start beyond it.
+    /// A replay after a crash would start after it.
     pub is_below_checkpoint: bool,
-    /// Written by a job, or by an installation, that is not committed.
+    /// An uncommitted job or installation wrote it.
     pub is_uncommitted: bool,
-    /// Some region's log needs an entry in it.
+    /// A region's log needs an entry in it.
     pub is_wanted_by_raft: bool,
-    /// Records the current version refers to.
+    /// Records that the current version refers to.
     pub live_records: u64,
-    /// The version at which that became 0, or a later one.
+    /// Version at which `live_records` became 0, or a later one.
     pub dead_since: Option<VersionId>,
-    /// The oldest version any reader holds.
+    /// Oldest version that a reader pins.
     pub oldest_pinned: VersionId,
 }
 
-/// Why the file would stay even if nothing in it were live.
-pub(crate) fn held_when_dead(facts: &FileStatus) -> Option<Held> {
-    if facts.is_head {
+/// Returns why the file must stay even without live records; `None` if it need not.
+pub(crate) fn held_when_dead(status: &FileStatus) -> Option<Held> {
+    if status.is_head {
         return Some(Held::Head);
     }
-    // Without a log of its own the index loses its memtable in a crash: what replaced these records
-    // may be known only there, and the replay must find them (titan #81).
-    if facts.is_segment
-        && !facts.is_below_checkpoint
+    // The index has no log of its own and loses its memtable in a crash. The records' successors
+    // may be known only there, and then the replay must find these records (titan #81).
+    if status.is_segment
+        && !status.is_below_checkpoint
         && !mutant::active("gc.reclaim_without_checkpoint")
     {
         return Some(Held::Checkpoint);
     }
-    if facts.is_uncommitted && !mutant::active("gc.reclaim_uncommitted") {
+    if status.is_uncommitted && !mutant::active("gc.reclaim_uncommitted") {
         return Some(Held::Job);
     }
-    // A follower may ask for these entries.
-    if facts.is_wanted_by_raft && !mutant::active("gc.reclaim_ignoring_raft") {
+    // A follower may need these entries.
+    if status.is_wanted_by_raft && !mutant::active("gc.reclaim_ignoring_raft") {
         return Some(Held::Raft);
     }
     None
 }
 
-/// Why the file can't be removed now.
-pub(crate) fn held(facts: &FileStatus) -> Option<Held> {
-    if let Some(held) = held_when_dead(facts) {
+/// Returns why the file cannot be removed now; `None` if it can.
+pub(crate) fn held(status: &FileStatus) -> Option<Held> {
+    if let Some(held) = held_when_dead(status) {
         return Some(held);
     }
-    if facts.live_records > 0 && !mutant::active("gc.reclaim_live") {
+    if status.live_records > 0 && !mutant::active("gc.reclaim_live") {
         return Some(Held::Live);
     }
-    // A view of an older version still reads through the locators of its time (titan #212).
-    let reachable = facts.dead_since.is_none_or(|since| facts.oldest_pinned < since);
+    // A view of an older version still reads through the locators of that version (titan #212).
+    let reachable = status.dead_since.is_none_or(|since| status.oldest_pinned < since);
     (reachable && !mutant::active("gc.reclaim_ignoring_pins")).then_some(Held::View)
 }
 

@@ -1,4 +1,4 @@
-//! What garbage collection remembers across restarts, kept in the manifest.
+//! State of garbage collection that survives restarts, saved in the manifest.
 //!
 //! ```text
 //! saved  := version:u8 (1) user_bytes:varint credit:zigzag varint overwrite_millionths:varint
@@ -18,7 +18,7 @@ use stele_types::{FileId, KeyRange, varint};
 const VERSION: u8 = 1;
 const MILLION: f64 = 1e6;
 
-/// The remembered facts. Losing them costs bytes, never values.
+/// Saved state. Losing it costs bytes, never values.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Saved {
     /// Bytes users wrote since the store was created.
@@ -33,7 +33,7 @@ pub(crate) struct Saved {
     pub bytes: StageBytes,
     /// Value files written by sorts.
     pub sorted: BTreeSet<FileId>,
-    /// What the merge that runs, or was cut short, moves.
+    /// Plan of the running or interrupted merge.
     pub plan: Option<Plan>,
 }
 
@@ -79,7 +79,7 @@ impl Saved {
         Bytes::from(out)
     }
 
-    /// `None` when the bytes are of another version or cut short.
+    /// Decodes the state. Returns `None` when the bytes are of another version or incomplete.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (&version, mut rest) = bytes.split_first()?;
         if version != VERSION {

@@ -1,5 +1,5 @@
-//! Sorting in parts, each a job of its own: scans get quicker from the first on, values that were
-//! replaced meanwhile are not moved, and what is urgent goes between.
+//! Sorts in parts, each a job of its own. Scans get faster from the first part on, values that are
+//! replaced in the meantime do not move, and urgent jobs run between parts.
 
 use crate::PolicyKind;
 use crate::gc::Shared;
@@ -9,24 +9,25 @@ use std::collections::BTreeSet;
 use stele_index::{MergeInputs, MergeSpec, Run, Version};
 use stele_types::{Cause, FileId, KeyRange, Result, RunId};
 
-/// An unsorted share above this makes a sort rewrite all values, so that a scan follows one stream.
+/// Unsorted share above which a sort rewrites all values, so that a scan reads one stream.
 const RESORT_SHARE: f64 = 0.3;
-/// A part rewrites the runs that refer to its values: no run more often than this.
+/// Limit for the parts that rewrite the same run: a part rewrites the runs that refer to its
+/// values.
 const PARTS_OF_RUN: u64 = 4;
 
-/// What is left of a sort. Lost at a restart: what is not sorted then waits to be paid for again.
+/// Sort in progress. Lost at a restart: scans must pay again for the unsorted rest.
 #[derive(Debug)]
 pub(crate) struct Sorting {
     whole: KeyRange,
-    /// Not sorted yet.
+    /// Range not sorted yet.
     pub rest: KeyRange,
-    /// Files in key order whose values stay.
+    /// Files in key order; their values stay.
     keep: BTreeSet<FileId>,
 }
 
 impl Work {
-    /// Goes on with a sort, or begins that of `range`: values sorted before stay unless too many others
-    /// have come.
+    /// Continues the running sort, or starts one of `range`. Values sorted before stay in place
+    /// unless too many unsorted ones were added.
     pub fn start_sort(&mut self, shared: &Shared, range: KeyRange) -> Result<()> {
         if self.sorting.is_none() {
             let state = self.observe(shared);
@@ -40,7 +41,7 @@ impl Work {
         let rest = sorting.rest.clone();
         let version = shared.index.version();
         if !version.runs().any(|run| touches(run, &rest)) {
-            // All of it was deleted meanwhile.
+            // The whole range was deleted in the meantime.
             self.finish_part(shared, &rest);
             return Ok(());
         }
@@ -57,7 +58,7 @@ impl Work {
         self.start_job(shared, &version, MergeSpec { inputs, cause: Cause::Sort }, Some(plan))
     }
 
-    /// Begins to rewrite all values in key order, in one job.
+    /// Starts to rewrite all values in key order, in one job.
     pub fn start_sort_of_all(&mut self, shared: &Shared) -> Result<()> {
         let (whole, keep) = (KeyRange::all(), BTreeSet::new());
         self.sorting = Some(Sorting { whole: whole.clone(), rest: whole.clone(), keep });
@@ -67,7 +68,7 @@ impl Work {
         self.start_job(shared, &version, spec, Some(plan))
     }
 
-    /// `part` is sorted. What scans paid is spent with the last one.
+    /// Ends the sort of `part`. The last part spends what scans paid.
     pub fn finish_part(&mut self, shared: &Shared, part: &KeyRange) {
         let whole = match self.sorting.take() {
             Some(mut sorting) if sorting.rest.end != part.end => {
@@ -85,7 +86,8 @@ impl Work {
     }
 }
 
-/// The first part of `rest`: the values of half a value file, of a quarter of a run if that is more.
+/// Returns the first part of `rest`: values of half a value file, or a quarter of a run if that is
+/// more.
 fn part_of(shared: &Shared, version: &Version, rest: &KeyRange) -> Result<KeyRange> {
     let bytes_min = shared.options.value_file_bytes_max / 2;
     let runs = version.tiers().last().map_or(&[][..], |tier| &tier.runs);
@@ -115,8 +117,8 @@ pub(crate) fn all_tiers(version: &Version) -> MergeInputs {
     MergeInputs::Tiers(version.tiers().iter().map(|tier| tier.age).collect())
 }
 
-/// The runs to rewrite so that the values of `range` come into key order: those of the large level,
-/// unless these are all of it.
+/// Returns the runs to rewrite so that the values of `range` come into key order: runs of the large
+/// level, or all tiers if these are the whole level.
 fn covering(version: &Version, range: &KeyRange) -> MergeInputs {
     let Some(oldest) = version.tiers().last() else { return all_tiers(version) };
     let inside = oldest.runs.iter().filter(|run| touches(run, range));

@@ -1,94 +1,94 @@
-//! What garbage collection shows of itself.
+//! Statistics of garbage collection.
 
 use crate::policy::FileState;
 use stele_types::{FileId, RunId};
 
-/// The life of the index's storage modules (Nezha): which of them a read has to merge.
+/// Phase of the index's storage modules (Nezha), which determines what a read must merge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// Active memtable and runs; nothing is being rewritten, nothing was sorted.
+    /// Active memtable and runs; nothing is being rewritten, nothing is sorted.
     #[default]
     Pre,
-    /// A memtable or value files are being rewritten while new writes go to fresh ones.
+    /// A memtable or value files are being rewritten while new writes go to new ones.
     During,
-    /// New writes beside values in key order.
+    /// New writes, and older values in key order.
     Post,
 }
 
-/// What a step worked on.
+/// Kind of work of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stage {
-    /// A frozen memtable becoming a run, or a memtable being frozen.
+    /// Freezing a memtable, or flushing one to a run.
     Flush,
-    /// Runs becoming one.
+    /// Merging runs.
     Merge,
-    /// Live values leaving victims.
+    /// Moving live values out of victims.
     Relocate,
-    /// Values rewritten in key order.
+    /// Rewriting values in key order.
     Sort,
-    /// Files removed.
+    /// Removing files.
     Reclaim,
-    /// Entries of idle regions copied to the log's head.
+    /// Copying entries of idle regions to the log's head.
     Reappend,
-    /// Logs of regions truncated up to the checkpoint.
+    /// Truncating logs of regions up to the checkpoint.
     Truncate,
-    /// Nothing to do, or nothing can be done now: see [`GcStats::last_error`].
+    /// Nothing to do, or nothing possible now: see [`GcStats::last_error`].
     #[default]
     Idle,
 }
 
-/// What one call of [`crate::Gc::step`] did.
+/// Result of one call of [`crate::Gc::step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepDone {
-    /// What was worked on.
+    /// Kind of work.
     pub stage: Stage,
     /// Bytes read and written; for [`Stage::Reclaim`], bytes freed.
     pub bytes: u64,
 }
 
-/// How much garbage collection writers should do themselves.
+/// Share of garbage collection that writers do themselves.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pressure {
     /// None.
     None,
-    /// This many bytes of it for each byte written: writers get slower early, and never stop.
+    /// Bytes of work for each byte written. Writers slow down early and never stop.
     Assist(f64),
 }
 
-/// A job run to its end at once.
+/// Job that runs to completion at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forced {
-    /// Everything applied so far goes to runs; afterwards the checkpoint covers it.
+    /// Flushes everything applied so far to runs, so that the checkpoint covers it.
     Flush,
-    /// One tier.
+    /// Merges all runs into one tier.
     MergeAll,
-    /// Every value in key order.
+    /// Sorts every value into key order.
     SortAll,
-    /// Whatever can be freed for less than it costs.
+    /// Frees everything that can be freed for less than it costs.
     Collect,
-    /// A run anew, as it is read now, unless another merge runs.
+    /// Rewrites a run as it is read now, unless another merge runs.
     Rewrite(RunId),
 }
 
 /// Bytes written to the device since the store was created, by stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageBytes {
-    /// Runs from memtables.
+    /// Runs written from memtables.
     pub flush: u64,
-    /// Runs from runs.
+    /// Runs written from runs.
     pub merge: u64,
-    /// Values out of victims.
+    /// Values moved out of victims.
     pub relocate: u64,
-    /// Values into key order.
+    /// Values moved into key order.
     pub sort: u64,
 }
 
-/// Figures of garbage collection.
+/// Statistics of garbage collection.
 #[derive(Clone, Debug, Default)]
 pub struct GcStats {
-    /// Where in Nezha's cycle the store is.
+    /// Phase of Nezha's cycle.
     pub phase: Phase,
-    /// What the last step worked on.
+    /// Kind of work of the last step.
     pub stage: Stage,
     /// Bytes of keys and values written by users since the store was created.
     pub user_bytes: u64,
@@ -96,7 +96,7 @@ pub struct GcStats {
     pub bytes: StageBytes,
     /// Bytes on the device of value files, recycled segments and runs.
     pub disk_bytes: u64,
-    /// Bytes of live records, estimated: some that were replaced are not yet known to be dead.
+    /// Estimated bytes of live records: some replaced records still count as live.
     pub live_bytes: u64,
     /// `disk_bytes` for each live byte.
     pub space_amp: f64,
@@ -110,16 +110,16 @@ pub struct GcStats {
     pub tiers: usize,
     /// Files being emptied.
     pub victims: Vec<FileId>,
-    /// Every value file with its live bytes and what holds it.
+    /// Every value file with its live bytes and the reason why it is held.
     pub files: Vec<FileState>,
     /// Files removed since the store was opened.
     pub reclaimed_files: u64,
-    /// Bytes of those.
+    /// Bytes of the files removed since the store was opened.
     pub reclaimed_bytes: u64,
     /// Merges continued after a crash since the store was opened.
     pub resumed: u64,
     /// Values that could not be moved because they are damaged.
     pub damaged: u64,
-    /// Why the last job was given up; cleared by the next that ends well.
+    /// Reason why the last job was aborted; cleared by the next success.
     pub last_error: Option<String>,
 }

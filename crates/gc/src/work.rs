@@ -1,4 +1,4 @@
-//! One step: go on with a job, or pick and start the next.
+//! One step: continue a job, or pick and start the next.
 
 use crate::gc::Shared;
 use crate::jobs::Running;
@@ -14,28 +14,28 @@ use std::sync::atomic::Ordering;
 use stele_index::{Edit, Job, Live};
 use stele_types::{Error, FileId, Lsn, Result};
 
-/// How long larger jobs are left alone after one failed.
+/// Time after a failed job in which no larger job starts.
 const BACK_OFF_NANOS: u64 = 1_000_000_000;
 
-/// Everything the one caller of a step changes.
+/// Mutable state of garbage collection, for the one caller of a step.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     pub saved: Saved,
-    /// User bytes for which budget was given.
+    /// User bytes for which budget was credited.
     pub credited_bytes: u64,
     pub flush: Option<Job>,
     pub merge: Option<Running>,
     pub sorting: Option<Sorting>,
     pub seen: BTreeMap<FileId, Seen>,
-    /// What jobs left in files since it could not be read. Forgotten at a restart: the next job
-    /// that meets it learns it again.
+    /// Records that jobs left in place because they could not be read, by file. Lost at a restart:
+    /// the next job that reads them records them again.
     pub unreadable: BTreeMap<FileId, Live>,
     pub tiers: TierCache,
     pub memtable: MemtableSeen,
     pub last_write: LastWrite,
     pub space_amp: f64,
     pub stage: Stage,
-    /// Checkpoints at which the hooks were asked.
+    /// Checkpoints at which the hooks were last called.
     pub truncated_at: Option<Lsn>,
     pub reappended_at: Option<Lsn>,
     pub back_off_until_nanos: u64,
@@ -54,7 +54,7 @@ impl Work {
         let mut work =
             Self { credited_bytes: saved.user_bytes, saved, space_amp: 1.0, ..Self::default() };
         work.memtable.resume(shared, work.saved.user_bytes);
-        // No installation runs yet, so an unreferenced value file is a leftover.
+        // No installation is running yet, so an unreferenced value file is a leftover.
         for info in shared.log.files() {
             work.seen.insert(info.file, Seen::leftover());
         }
@@ -67,12 +67,12 @@ impl Work {
                 self.stage = done.stage;
                 Ok(done)
             }
-            Err(error) => self.give_up(shared, error),
+            Err(error) => self.abort_jobs(shared, error),
         }
     }
 
     fn slice(&mut self, shared: &Shared, bytes_max: u64) -> Result<StepDone> {
-        self.earn(shared);
+        self.add_credit(shared);
         self.resume_merge(shared)?;
         if self.flush.is_none() && self.merge.is_some() && shared.index.frozen_count() > 0 {
             // A full memtable does not wait for a long merge.
@@ -136,13 +136,13 @@ impl Work {
         }
     }
 
-    /// Whether the figures are as they were but for the job's progress.
+    /// Whether a job is in progress, so that only its own progress has changed the statistics.
     pub fn is_mid_job(&self) -> bool {
         self.flush.is_some() || self.merge.is_some()
     }
 
-    /// Gives up what failed. A full device is waited out: its space is freed by what follows.
-    fn give_up(&mut self, shared: &Shared, error: Error) -> Result<StepDone> {
+    /// Aborts the running jobs. A full device is not an error: later jobs free space.
+    fn abort_jobs(&mut self, shared: &Shared, error: Error) -> Result<StepDone> {
         self.stage = Stage::Idle;
         self.last_error = Some(error.to_string());
         self.back_off_until_nanos = shared.clock.monotonic_nanos().saturating_add(BACK_OFF_NANOS);
@@ -151,15 +151,15 @@ impl Work {
         match error {
             Error::NoSpace(_) => Ok(StepDone { stage: Stage::Idle, bytes: 0 }),
             error => {
-                // What may fail again does not go before the collection of space.
+                // A sort, which may fail again, must not run before jobs that free space.
                 self.sorting = None;
                 Err(error)
             }
         }
     }
 
-    /// Gives budget for what users wrote since the last time.
-    fn earn(&mut self, shared: &Shared) {
+    /// Credits budget for what users wrote since the last call.
+    fn add_credit(&mut self, shared: &Shared) {
         let user_bytes = shared.user_bytes.load(Ordering::Relaxed);
         let new_bytes = user_bytes.saturating_sub(self.credited_bytes);
         self.saved.credit_bytes += credit_for(new_bytes, self.space_amp, &shared.options);
@@ -167,13 +167,13 @@ impl Work {
         self.saved.user_bytes = user_bytes;
     }
 
-    /// Keeps in the manifest what a restart must know.
+    /// Saves the state in the manifest.
     pub fn save(&mut self, shared: &Shared) -> Result<()> {
         let files: BTreeSet<FileId> = shared.log.files().iter().map(|info| info.file).collect();
         self.saved.sorted.retain(|file| files.contains(file));
-        self.earn(shared);
+        self.add_credit(shared);
         let unflushed = self.unflushed_bytes(shared);
-        // What is in memtables is replayed at the next open, and counted again then.
+        // Memtables are replayed at the next open, and their bytes are counted again then.
         let saved = Saved {
             user_bytes: self.saved.user_bytes.saturating_sub(unflushed),
             credit_bytes: self.saved.credit_bytes - credit_for(unflushed, 1.0, &shared.options),
@@ -182,13 +182,13 @@ impl Work {
         shared.index.edit(Edit::GcState(saved.encode()))
     }
 
-    pub fn figures(&mut self, shared: &Shared) -> (GcStats, Load) {
+    pub fn stats(&mut self, shared: &Shared) -> (GcStats, Load) {
         let state = self.observe(shared);
         let load = self.load(shared, &state);
         let options = &shared.options;
         let target = options.space_amp_target.max(space_trigger(options));
         let accepted = (options.weighed(state.live_bytes()) as f64 * target) as u64;
-        let figures = GcStats {
+        let stats = GcStats {
             phase: self.phase(&state),
             stage: self.stage,
             user_bytes: shared.user_bytes.load(Ordering::Relaxed),
@@ -208,11 +208,11 @@ impl Work {
             damaged: self.damaged,
             last_error: self.last_error.clone(),
         };
-        (figures, load)
+        (stats, load)
     }
 
     fn load(&self, shared: &Shared, state: &State) -> Load {
-        // No work of a writer's would free these.
+        // Work of writers would not free these bytes.
         let stuck = |held: &Option<Held>| matches!(held, Some(Held::Raft | Held::View));
         let stuck = state.files.iter().filter(|file| stuck(&file.held_when_dead));
         let stuck: u64 = stuck.map(|file| file.bytes.saturating_sub(file.live_bytes)).sum();

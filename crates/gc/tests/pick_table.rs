@@ -1,10 +1,11 @@
-//! Golden decisions: a line of state, `=>`, and what is picked for it. Sizes in MiB.
+//! Golden decisions: a line of state, `=>`, and the choice for it. Sizes in MiB.
 //!
-//! `mem` bytes in the memtable, `age` its seconds, `rest` seconds without a write, `frozen` memtables, `tiers` bytes of records each
-//! tier refers to (newest first), `entry` index bytes for each 1000 record bytes, `hides` of the
-//! newest tier, `free` count x bytes of recycled segments, `files` id:bytes/live with a letter for what holds it (h head, c checkpoint, r raft,
-//! v view, j job; `s` sorted, `u` live but unreadable), `ratio` of overwrites, `credit`, `scanned`, `hot` range=bytes/scanned,
-//! `sorting` what is left of a sort.
+//! `mem` bytes in the memtable, `age` its seconds, `idle` seconds without a write, `frozen`
+//! memtables, `tiers` bytes of records each tier refers to (newest first), `entry` index bytes for
+//! each 1000 record bytes, `hides` of the newest tier, `free` count x bytes of recycled segments,
+//! `files` id:bytes/live with a letter for the reason why it is held (h head, c checkpoint, r raft,
+//! v view, j job; `s` sorted, `u` live but unreadable), `ratio` of overwrites, `credit`, `scanned`,
+//! `hot` range=bytes/scanned, `sorting` unsorted rest of a sort.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -17,16 +18,16 @@ use stele_types::{FileId, KeyRange};
 const MIB: u64 = 1 << 20;
 
 const ADAPTIVE: &str = "
-# nothing there
+# an empty store
 => idle
 # reclaim comes first, then flushes
 frozen=2 tiers=100 files=1:128/0,2:128/128 => reclaim 1
 frozen=2 tiers=100 files=2:128/128 => flush
-# what is dead but held stays; a view alone asks for nothing
+# dead but held files stay; a view alone causes no job
 tiers=128 files=1:128/0v,2:128/128,9:10/0h => idle
 tiers=128 files=1:128/0c,2:128/128,9:10/0h => idle
 tiers=128 files=1:128/0j,2:128/128,9:10/0h => idle
-# dead but for the log's tail: truncate, then re-append, then wait
+# dead except for the log's tail: truncate, then re-append, then wait
 tiers=128 files=1:128/0r,2:128/128 => truncate
 tiers=128 files=1:128/0r,2:128/128 truncated => reappend <2
 tiers=128 files=1:128/0r,2:128/128 truncated reappended => idle
@@ -34,20 +35,20 @@ tiers=128 files=1:128/127r,2:128/128 => idle
 # tiers: too many are merged by size, the large level is spared
 tiers=1,1,1,1,1,1,1,1,9000 files=1:10000/9000 => merge 0+8
 tiers=1,1,1,9000 files=1:10000/9000 => idle
-# a store at rest merges few tiers too, if the budget allows or it is mostly index
-tiers=1,1,1,9000 files=1:10000/9000 credit=1 rest=4 => idle
-tiers=1,1,1,9000 files=1:10000/9000 credit=1 rest=5 => merge 0+3
-tiers=1,1,1,9000 files=1:10000/9000 credit=1 rest=5 failed => idle
-tiers=1,1,1,9000 files=1:10000/9000 credit=0 rest=5 => idle
-tiers=1,1,1,9000 files=1:10000/9000 credit=0 entry=1001 rest=5 => merge 0+3
-tiers=3,9000 files=1:10000/9000 credit=1 rest=5 => idle
+# an idle store merges few tiers too, if the budget allows or it is mostly index
+tiers=1,1,1,9000 files=1:10000/9000 credit=1 idle=4 => idle
+tiers=1,1,1,9000 files=1:10000/9000 credit=1 idle=5 => merge 0+3
+tiers=1,1,1,9000 files=1:10000/9000 credit=1 idle=5 failed => idle
+tiers=1,1,1,9000 files=1:10000/9000 credit=0 idle=5 => idle
+tiers=1,1,1,9000 files=1:10000/9000 credit=0 entry=1001 idle=5 => merge 0+3
+tiers=3,9000 files=1:10000/9000 credit=1 idle=5 => idle
 # within the target nothing moves
 tiers=1000 files=1:500/500,2:700/500 credit=100 => idle
-# beyond it: the cheapest victim, as many as one round needs
+# above the target: the cheapest victim, as many as one round needs
 tiers=1000 files=1:900/100,2:600/500,3:700/400 credit=1000 => relocate 1
 tiers=1000 files=1:500/450,2:900/450,3:700/100 credit=1000 => relocate 3
 tiers=1000 files=1:100/100,2:700/300,3:700/300,4:700/300 credit=1000 => relocate 2
-# recycled segments are space too: as many go as are too many, before anything live is moved
+# recycled segments are space too: the surplus is dropped before anything live is moved
 tiers=1000 files=1:1000/1000 free=4x200 => idle
 tiers=1000 files=1:900/100,2:900/900 free=4x100 credit=1000 => drop 3 free
 tiers=1000 files=1:900/100,2:1200/900 free=2x50 credit=1000 => drop 2 free
@@ -59,19 +60,19 @@ tiers=1000 files=1:1500/100,2:1200/900 credit=0 => relocate 1
 # not below a checkpoint, wanted by a log: no victims
 tiers=1000 files=1:1500/100c,2:1200/900c credit=500 => idle
 tiers=1000 files=1:1500/900r,2:1200/100h credit=500 => idle
-# a job failed a moment ago
+# a job failed recently
 tiers=1000 files=1:1500/100,2:1200/900 credit=500 failed => idle
-# a small store looks after a quarter of its live bytes, but not for less than 32
+# a small store discovers after a quarter of its live bytes, but at least 32
 mem=47 tiers=192 files=1:192/192,2:250/0h ratio=1 => idle
 mem=49 tiers=192 files=1:192/192,2:250/0h ratio=1 => freeze
 mem=31 tiers=64 files=1:64/64,2:75/0h ratio=1 => idle
 mem=33 tiers=64 files=1:64/64,2:75/0h ratio=1 => freeze
-# what is dead is unknown: flush and merge first, both nearly free with large values
+# dead bytes are unknown: flush and merge first, both nearly free with large values
 mem=1000 tiers=1000 files=1:1000/1000,2:1000/0h ratio=1 => freeze
 tiers=1000,1000 files=1:1000/1000,2:1000/1000,3:10/0h ratio=1 => merge 0+2
 tiers=1000,1000 files=1:1000/1000,2:1000/1000,3:10/0h ratio=0 => merge 0+2
 tiers=300,1000 files=1:1000/1000,2:300/300,3:10/0h ratio=0 => idle
-# small values, entries that cost: only at the hard limit on mere suspicion
+# small values, costly entries: on mere suspicion only at the hard limit
 tiers=1000,1000 entry=30 files=1:1000/1000,2:1000/1000,3:10/0h ratio=0 => idle
 tiers=1600,1000 entry=30 files=1:1000/1000,2:1600/1600,3:10/0h ratio=0 => idle
 tiers=1000,1000,1000 entry=30 files=1:1000/1000,2:1000/1000,3:1000/1000 ratio=0 => merge 0+3
@@ -80,10 +81,10 @@ tiers=10,1000 hides=900 files=1:1000/1000,2:10/10 ratio=0.5 => merge 0+2
 # scans pay for sorting
 tiers=1000 files=1:1000/1000 scanned=1999 => idle
 tiers=1000 files=1:1000/1000 scanned=2000 => sort ..
-# what only memtables refer to is flushed first
+# values that only memtables refer to are flushed first
 mem=40 tiers=100 files=1:100/100s,2:40/0h ratio=0 scanned=279 => idle
 mem=40 tiers=100 files=1:100/100s,2:40/0h ratio=0 scanned=280 => freeze
-# also what a sort would leave there, but not at once again
+# also those that a sort would leave there, but not again at once
 mem=40 tiers=100 files=1:100/100,2:40/0h ratio=0 scanned=280 age=2 => freeze
 mem=40 tiers=100 files=1:100/100,2:40/0h ratio=0 scanned=280 age=1 => sort ..
 mem=1 tiers=100 files=1:100/100,2:1/0h ratio=0 scanned=280 age=2 => sort ..
@@ -93,41 +94,41 @@ tiers=1000 files=1:1000/950s scanned=9000 => idle
 tiers=1000 files=1:500/500s,2:500/500u scanned=9000 => idle
 tiers=1000 files=1:1000/1000 hot=b-f=63/126 => sort b..f
 tiers=1000 files=1:1000/1000 hot=b-f=63/125 => idle
-# a part of a value file is no stream
+# part of a value file is not a stream
 tiers=1000 files=1:1000/1000 hot=b-f=62/900 => idle
 tiers=9000 files=1:9000/9000 hot=b-f=64/128 => sort b..f
 tiers=9000 files=1:9000/9000 hot=b-f=63/900 => idle
-# a sort that has begun goes on before values are relocated, but at the hard limit
+# a sort in progress continues before values are relocated, except at the hard limit
 tiers=1000 files=1:1000/950s sorting=m- => sort m..
 tiers=1000 files=1:900/100,2:1200/900 credit=1000 sorting=m- => sort m..
 tiers=1000 files=1:1500/100,2:1200/900 credit=1000 sorting=m- => relocate 1
 tiers=1,1,1,1,1,1,1,1,9000 files=1:10000/9000 sorting=m- => merge 0+8
 tiers=1000 files=1:1000/950s sorting=m- failed => idle
-# an idle store flushes in the end
+# an idle store flushes after the flush interval
 mem=1 tiers=1000 files=1:1000/1000 age=299 => idle
 mem=1 tiers=1000 files=1:1000/1000 age=300 => freeze
 ";
 
 const SLACK: &str = "
-# a store smaller than what may be dead anyhow: what dies of itself is not hurried
+# a store smaller than the slack: updates empty its files without moves
 tiers=100 files=1:900/50,2:150/50 credit=100 => idle
 tiers=100 files=1:900/50,2:200/50 credit=100 => relocate 1
 tiers=100 files=1:900/50,2:200/50 credit=0 => idle
 tiers=100 files=1:900/50,2:500/50 credit=0 => relocate 1
 tiers=100 files=1:900/50h,2:50/50 free=2x50 => idle
 tiers=100 files=1:900/50h,2:50/50 free=4x50 => drop 2 free
-# a large one is collected as without
+# in a large store the slack makes no difference
 tiers=2000 files=1:1900/1000,2:2000/1000 credit=500 => idle
 tiers=2000 files=1:1950/1000,2:2000/1000 credit=1000 => relocate 1
 ";
 
 const NEZHA: &str = "
-# everything is sorted at the threshold, whatever it costs
+# everything is sorted at the threshold, at any cost
 tiers=4000 files=1:4000/4000 => idle
 tiers=4096 files=1:4096/4096 => sort ..
 mem=96 tiers=4000 files=1:4000/4000 => freeze
 tiers=4096 files=1:4096/4000s => idle
-# what can't be read waits for others to be worth a sort
+# unreadable values do not cause a sort
 tiers=8192 files=1:4097/4097u,2:4095/4095 => idle
 tiers=8192 files=1:4096/4096u,2:4096/4096 => sort ..
 # and nothing is relocated
@@ -141,7 +142,7 @@ tiers=1000 files=1:1000/1000 scanned=9000 hot=b-f=10/400 => idle
 ";
 
 const COLLECT: &str = "
-# asked for: everything with a dead tenth, whatever the budget
+# forced: everything with a dead tenth, regardless of the budget
 mem=1 tiers=10 files=1:10/10 => freeze
 tiers=10,1000 files=1:1010/1010 => merge 0+2
 tiers=1000 files=1:1000/910,2:100/90 => idle
@@ -152,14 +153,14 @@ tiers=0 files=1:100/0r => truncate
 ";
 
 const SHORT: &str = "
-# a nearly full device: the dead go without a budget, long before the target
+# a nearly full device: dead bytes are freed without a budget, long before the target
 tiers=1000 files=1:900/500,2:600/500 credit=0 => relocate 1
 tiers=1000 files=1:510/500,2:510/500 credit=0 => idle
 tiers=1000 files=1:510/500,2:510/500 free=2x128 credit=0 => drop 2 free
-# and the memtable is not flushed for each little write
+# and the memtable is not flushed for each small write
 mem=1 tiers=1000 files=1:1000/1000,2:10/0h => idle
 mem=200 tiers=1000 files=1:1000/1000,2:200/0h ratio=1 => freeze
-# what failed for lack of room is not tried at once
+# a job that failed on a full device is not retried at once
 tiers=1000 files=1:900/500,2:600/500 credit=0 failed => idle
 ";
 
@@ -230,7 +231,7 @@ fn parse(text: &str) -> State {
         match name {
             "mem" => state.memtable_bytes = mib(value),
             "age" => state.memtable_age_s = value.parse().unwrap(),
-            "rest" => state.idle_s = value.parse().unwrap(),
+            "idle" => state.idle_s = value.parse().unwrap(),
             "frozen" => state.frozen = value.parse().unwrap(),
             "entry" => entry = value.parse().unwrap(),
             "ratio" => state.overwrite_ratio = value.parse().unwrap(),
@@ -271,7 +272,7 @@ fn parse(text: &str) -> State {
     state
 }
 
-/// `3:500/100r`: file 3 takes 500 MiB of which 100 are live, and a log holds it.
+/// Parses `3:500/100r`: file 3 takes 500 MiB of which 100 are live, and a log holds it.
 fn file(text: &str) -> FileState {
     let digits = text.trim_end_matches(char::is_alphabetic);
     let flag = &text[digits.len()..];

@@ -1,7 +1,7 @@
-//! The index alone: inserts with flushes and merges on the same thread, gets, scans of 100.
-//! `cargo run --release -p stele-index --example index_speed [keys] [directory]`; 16-byte random
-//! keys, 20-byte values kept in the index. Prints operations per second of processor time, which other
-//! work on the machine disturbs least, and of time passed.
+//! Benchmark of the index alone: inserts with flushes and merges on the same thread, gets, scans of
+//! 100. `cargo run --release -p stele-index --example index_speed [keys] [directory]`; 16-byte
+//!      random keys, 20-byte values kept in the index. Prints operations per second of processor
+//!      time, which other load on the machine disturbs least, and per second of elapsed time.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use bytes::Bytes;
@@ -50,7 +50,7 @@ fn flush(index: &Index) {
     while let Some(job) = index.start_flush() {
         finish(index, job);
     }
-    // The newest tiers that are no larger than four times the newest one are merged together.
+    // Merges the newest tiers that are at most four times as large as the newest one.
     let version = index.version();
     let tiers = version.tiers();
     let newest = tiers.first().map_or(0, |tier| tier.bytes);
@@ -61,7 +61,8 @@ fn flush(index: &Index) {
     }
 }
 
-/// Seconds this thread spent on a processor, where the system tells; else time passed.
+/// Returns the seconds this thread spent on a processor where the system reports them; otherwise
+/// the elapsed time.
 fn processor_seconds(passed: Instant) -> f64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
     let nanos = stat.and_then(|stat| stat.split(' ').next()?.parse::<f64>().ok());
@@ -75,7 +76,7 @@ fn measure(name: &str, count: u64, mut run: impl FnMut(u64)) {
     let passed = start.elapsed().as_secs_f64();
     let busy = processor_seconds(start) - before;
     let (per_core, per_second) = (count as f64 / busy, count as f64 / passed);
-    println!("{name:<28} {per_core:>10.0} /s of processor {per_second:>10.0} /s passed");
+    println!("{name:<28} {per_core:>10.0} /s of processor {per_second:>10.0} /s elapsed");
 }
 
 fn reads(index: &Index, keys: u64, state: &str) {
@@ -111,7 +112,7 @@ fn reads(index: &Index, keys: u64, state: &str) {
                 }
             }
         });
-        measure(&format!("scan(100) {direction:?}, lent"), 100_000, |n| {
+        measure(&format!("scan(100) {direction:?}, borrowed"), 100_000, |n| {
             let mut iter = index.view().iter(range(n), direction).unwrap();
             for _ in 0..100 {
                 if !iter.advance().unwrap() {

@@ -1,5 +1,5 @@
-//! Inserts random 16-byte keys into memtables of 64 MiB, and the same into a `BTreeMap` behind a
-//! lock: `cargo run --release -p stele-index --example memtable_speed [keys]`.
+//! Benchmark of inserts of random 16-byte keys into memtables of 64 MiB, and into a `BTreeMap`
+//! under a lock: `cargo run --release -p stele-index --example memtable_speed [keys]`.
 
 use bytes::Bytes;
 use parking_lot::RwLock;
@@ -47,7 +47,7 @@ fn main() -> Result<()> {
             }
             tables[tables.len() - 1].put(Seq(i), &key(i, style), &found);
         }
-        report(&format!("own tree, {name}: insert"), count, start);
+        report(&format!("stele tree, {name}: insert"), count, start);
         let per_entry = tables[0].bytes() as f64 / tables[0].entries() as f64;
         println!("{:>44} {per_entry:>10.1} bytes per entry, {} tables", "", tables.len());
         let start = Instant::now();
@@ -57,7 +57,7 @@ fn main() -> Result<()> {
             tables[0].get(&key(i, style), Seq(u64::MAX)).is_some()
         });
         assert_eq!(hits.count() as u64, gets);
-        report(&format!("own tree, {name}: get"), gets, start);
+        report(&format!("stele tree, {name}: get"), gets, start);
         let start = Instant::now();
         let mut cursor = tables[0].cursor(Seq(u64::MAX));
         cursor.seek(b"")?;
@@ -67,7 +67,7 @@ fn main() -> Result<()> {
             cursor.next()?;
             seen += 1;
         }
-        report(&format!("own tree, {name}: walk"), seen, start);
+        report(&format!("stele tree, {name}: walk"), seen, start);
     }
     let maps: Vec<RwLock<Map>> = (0..=count / 860_000).map(|_| RwLock::default()).collect();
     let start = Instant::now();

@@ -1,5 +1,5 @@
-//! Writes one run of random 16-byte keys with 20-byte values and reads it back in several ways:
-//! `cargo run --release -p stele-index --example run_speed [keys] [directory]`.
+//! Benchmark that writes one run of random 16-byte keys with 20-byte values and reads it back in
+//! several ways: `cargo run --release -p stele-index --example run_speed [keys] [directory]`.
 
 use bytes::Bytes;
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! Memory for key blocks of runs, and for the hash indexes of as many runs as fit a share of it.
+//! Cache for key blocks of runs. Hash indexes of runs take up to a share of its limit.
 
 use crate::run::Block;
 use bytes::BytesMut;
@@ -9,21 +9,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stele_types::RunId;
 
-/// Bookkeeping per block.
+/// Bookkeeping bytes per block.
 const BLOCK_OVERHEAD_BYTES: u64 = 128;
-/// Usual size of a block, to size tables.
+/// Typical size of a block, used to size tables.
 const BLOCK_BYTES: usize = 4 << 10;
 /// Memory per shard below which more shards would evict too early.
 const SHARD_BYTES_MIN: usize = 1 << 20;
 const SHARDS_MAX: usize = 16;
-/// Memory of dropped blocks kept for the next ones: a block comes for each that goes, and memory
-/// given back in between would be mapped and cleared anew by the system.
+/// Buffers of evicted blocks kept for the next blocks, at most. Each insertion into a full cache
+/// evicts a block; memory released in between would be mapped and zeroed again by the system.
 const SPARES_MAX: usize = 8;
-/// Larger ones are given back.
+/// Larger buffers are released.
 const SPARE_BYTES_MAX: usize = 16 << 10;
-/// Memory of blocks is taken in multiples of this, so that one block's fits another.
+/// Buffers are allocated in multiples of this, so that one block's buffer fits another block.
 const BUFFER_STEP_BYTES: usize = 256;
-/// Share of the limit that hash indexes may take.
+/// Hash indexes take at most one part in so many of the limit.
 const RESERVED_SHARE: u64 = 4;
 
 type Key = (RunId, u32);
@@ -37,7 +37,7 @@ impl Weighter<Key, Block> for BlockWeight {
     }
 }
 
-/// Blocks read before, up to a limit in bytes that reservations count against.
+/// Cache of key blocks, limited in bytes. Reservations count against the limit.
 #[derive(Debug)]
 pub struct BlockCache {
     blocks: Cache<Key, Block, BlockWeight>,
@@ -48,7 +48,7 @@ pub struct BlockCache {
     spares: Mutex<Vec<BytesMut>>,
 }
 
-/// Memory taken from a cache's limit until dropped.
+/// Memory that counts against a cache's limit until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     cache: Arc<BlockCache>,
@@ -64,7 +64,7 @@ impl Drop for Reservation {
 }
 
 impl BlockCache {
-    /// A cache that takes at most `bytes_max` bytes.
+    /// Creates a cache of at most `bytes_max` bytes.
     pub fn new(bytes_max: usize) -> Self {
         let shards = (bytes_max / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
         let options = OptionsBuilder::new()
@@ -91,18 +91,18 @@ impl BlockCache {
         }
     }
 
-    /// Bytes in use, reservations included.
+    /// Returns the bytes in use, reservations included.
     pub fn used_bytes(&self) -> usize {
         (self.blocks.weight() + *self.reserved.lock()) as usize
     }
 
-    /// How many look-ups found their block, and how many did not.
+    /// Returns the numbers of cache hits and misses.
     pub fn hits_misses(&self) -> (u64, u64) {
         (self.hits.load(Ordering::Relaxed), self.misses.load(Ordering::Relaxed))
     }
 
-    /// Gives up the blocks of a run that is no longer read.
-    pub fn forget_run(&self, id: RunId) {
+    /// Evicts the blocks of a run that is no longer read.
+    pub fn evict_run(&self, id: RunId) {
         self.blocks.retain(|(run, _), _| *run != id);
     }
 
@@ -127,18 +127,18 @@ impl BlockCache {
         }
     }
 
-    /// How many blocks' memory is kept.
+    /// Returns the number of spare buffers.
     #[cfg(test)]
     pub(crate) fn spares(&self) -> usize {
         self.spares.lock().len()
     }
 
-    /// Memory of `bytes` for a block, with any content.
+    /// Returns a buffer of `bytes` for a block; its content is unspecified.
     pub(crate) fn buffer(&self, bytes: usize) -> BytesMut {
         let spare = self.spares.try_lock().and_then(|mut spares| spares.pop());
         let mut buffer = spare.unwrap_or_default();
         buffer.clear();
-        // A block's memory is counted by its length.
+        // The cache counts a block by its length, so a much larger buffer would not be counted.
         if !buffer.try_reclaim(bytes) || buffer.capacity() > 2 * bytes {
             buffer = BytesMut::with_capacity(bytes.next_multiple_of(BUFFER_STEP_BYTES));
         }
@@ -146,7 +146,7 @@ impl BlockCache {
         buffer
     }
 
-    /// Takes `bytes` from the limit, if hash indexes don't take more than their share by it.
+    /// Takes `bytes` from the limit, unless hash indexes would exceed their share.
     pub(crate) fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
         let (bytes, mut reserved) = (bytes as u64, self.reserved.lock());
         if *reserved + bytes > self.bytes_max / RESERVED_SHARE {

@@ -1,4 +1,4 @@
-//! A checkpoint: what runs hold without help from the log.
+//! A checkpoint: the effects that runs hold, which need no log.
 //!
 //! ```text
 //! checkpoint := replay_from:varint count:varint (region:varint index:varint term:varint)*
@@ -10,9 +10,9 @@ use stele_types::{LogIndex, Lsn, RegionId, Term, varint};
 /// Effects that survive a crash without the log below `replay_from`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Records before this place need no replay.
+    /// Log records before this position need no replay.
     pub replay_from: Lsn,
-    /// The last entry of each region whose effects are in runs. Entries above it are replayed.
+    /// Last entry of each region that is applied in runs. Entries above it are replayed.
     pub applied: BTreeMap<RegionId, (LogIndex, Term)>,
 }
 

@@ -3,38 +3,38 @@
 use crate::slot::{Found, ValueSlice};
 use stele_types::Result;
 
-/// A position in a sorted source whose keys are unique. A fresh cursor is not valid until it is
-/// placed; after an error it is not valid either. Moving a cursor that is not valid does nothing.
+/// A position in a sorted source with unique keys. A new cursor is not valid until it is
+/// positioned; an error makes it invalid. Moving a cursor that is not valid does nothing.
 pub trait Cursor {
-    /// Whether the cursor stands on an entry. Only then may `key` and `found` be asked.
+    /// Returns whether the cursor is at an entry. Invariant: `found` is called only then.
     fn valid(&self) -> bool;
-    /// The key stood on; empty when not valid.
+    /// Returns the current key; empty when not valid.
     fn key(&self) -> &[u8];
-    /// The first eight bytes of the key stood on as a number, big-endian, zeros beyond its end. Of
-    /// two keys with unlike numbers the one with the lower number is the lower one.
+    /// Returns the first eight bytes of the current key as a big-endian number, zero padded. Of two
+    /// keys with different numbers, the one with the lower number is lower.
     fn prefix(&self) -> u64 {
         prefix_of(self.key())
     }
-    /// What the source holds for the key stood on.
+    /// Returns the source's entry for the current key.
     fn found(&self) -> Result<Found>;
-    /// The value of the key stood on and the Unix second of its end (0 for none), without a copy;
-    /// `None` when the key was deleted, or the cursor is not valid.
+    /// Returns the current value and its expiry in Unix seconds (0 for none), without a copy;
+    /// `None` for a deleted key or an invalid cursor.
     fn value(&self) -> Option<(ValueSlice<'_>, u64)>;
-    /// Whether there is no value.
+    /// Returns whether there is no value.
     fn is_deleted(&self) -> bool {
         self.value().is_none()
     }
-    /// Moves to the following key.
+    /// Moves to the next key.
     fn next(&mut self) -> Result<()>;
-    /// Moves to the preceding key.
+    /// Moves to the previous key.
     fn prev(&mut self) -> Result<()>;
     /// Moves to the first key at or above `key`.
     fn seek(&mut self, key: &[u8]) -> Result<()>;
-    /// Moves to the last key below `bound`; `None`: to the very last key.
+    /// Moves to the last key below `bound`; `None` for the last key of the source.
     fn seek_before(&mut self, bound: Option<&[u8]>) -> Result<()>;
 }
 
-/// See [`Cursor::prefix`].
+/// Computes [`Cursor::prefix`] of `key`.
 #[inline]
 pub(crate) fn prefix_of(key: &[u8]) -> u64 {
     if let Some(first) = key.first_chunk::<8>() {

@@ -1,10 +1,10 @@
-//! The index: key → where the value lies. A memtable, immutable sorted runs in tiers, and a
-//! manifest that says which runs are current. It has no log of its own: the store's log is replayed
+//! The index: key → location of the value. It consists of a memtable, immutable sorted runs in
+//! tiers, and a manifest that lists the current runs. It has no log: the store's log is replayed
 //! from the last durable [`Checkpoint`].
 //!
-//! Newest wins everywhere: memtable, then frozen memtables, then tiers by age. Runs hold one entry
-//! per key and no sequence numbers; a view is a published sequence number, the memtables of that
-//! moment and one immutable [`Version`].
+//! The newest entry wins: memtable, then frozen memtables, then tiers by age. Runs hold one entry
+//! per key and no sequence numbers. A view is a published sequence number with the memtables and
+//! the immutable [`Version`] of that time.
 
 mod cache;
 mod checkpoint;
@@ -28,7 +28,7 @@ pub use manifest::rebuild::{Rebuilt, rebuild};
 pub use manifest::{Change, Edit};
 pub use memtable::{Memtable, MemtableCursor, RangeSet};
 pub use merge::{
-    Job, JobDone, JobStep, Leaving, MergeInputs, MergeProgress, MergeSpec, ValueMover,
+    Job, JobDone, JobStep, MergeInputs, MergeProgress, MergeSpec, MovingValue, ValueMover,
 };
 pub use options::IndexOptions;
 pub use run::{

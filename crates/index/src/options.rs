@@ -2,26 +2,27 @@
 
 use stele_types::{Error, Result};
 
-/// Half of what a memtable's arena can address: a batch may pass the limit before the freeze.
+/// Half of what a memtable's arena can address: a batch may exceed the limit before the freeze.
 const MEMTABLE_BYTES_MAX: usize = 16 << 30;
 
-/// Settings of the index; all have defaults.
+/// Settings of the index; each has a default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexOptions {
     /// Size at which the caller freezes the memtable. At most 16 GiB, default 64 MiB.
     pub memtable_bytes_max: usize,
-    /// Size of a run's key block before it is cut. Default 4 KiB.
+    /// Size at which a key block of a run ends. Default 4 KiB.
     pub block_bytes: usize,
-    /// Memory for blocks of runs. Default 64 MiB.
+    /// Memory for cached key blocks, in bytes. Default 64 MiB.
     pub block_cache_bytes_max: usize,
     /// Size at which flushes and merges start a new run file. Default 64 MiB.
     pub run_bytes_max: u64,
-    /// Filter bits per key; 0 for no filter. Default 10.
+    /// Filter bits per key; 0 disables the filter. Default 10.
     pub filter_bits_per_key: usize,
     /// Size at which the manifest is rewritten. Default 4 MiB.
     pub manifest_bytes_max: u64,
-    /// Whether an index opens although current runs are damaged or gone, by what its manifest has of
-    /// them: reads of what they lost fail until other replicas say what it was. Default false.
+    /// Whether an index opens although current runs are damaged or missing. Such runs open by the
+    /// manifest's copies of their footers; reads of lost blocks fail until the blocks are repaired
+    /// from other replicas. Default false.
     pub open_damaged_runs: bool,
 }
 
@@ -40,12 +41,12 @@ impl Default for IndexOptions {
 }
 
 impl IndexOptions {
-    /// Fails with [`Error::Invalid`] when a setting is out of bounds.
+    /// Checks the settings. Fails with [`Error::Invalid`] when one is out of bounds.
     pub fn validate(&self) -> Result<()> {
         if self.memtable_bytes_max > MEMTABLE_BYTES_MAX {
             let found = self.memtable_bytes_max;
             return Err(Error::invalid(format!(
-                "memtable_bytes_max is {found}; at most {MEMTABLE_BYTES_MAX} is allowed"
+                "memtable_bytes_max is {found}; set it to at most {MEMTABLE_BYTES_MAX}"
             )));
         }
         Ok(())

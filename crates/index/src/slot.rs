@@ -1,33 +1,33 @@
-//! What a sorted source knows of a key.
+//! Entries as sorted sources return them.
 
 use bytes::Bytes;
 use stele_types::{Locator, ValueRef};
 
-/// What a memtable or a run holds for a key.
+/// Entry of a memtable or a run for one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// The key has a value.
     Value {
-        /// The value, or where it lies. Inline bytes may be a slice of a whole key block: whoever
-        /// keeps them for long copies them.
+        /// The value or its location. Inline bytes may be a slice of a whole key block: copy them
+        /// before keeping them for long.
         value: ValueRef,
-        /// Unix seconds at which the pair ceases to exist; 0 for never.
+        /// Expiry in Unix seconds; 0 for none.
         expires_at_s: u64,
     },
-    /// The key was deleted: older sources are not asked.
+    /// The key is deleted; older sources do not count.
     Deleted,
 }
 
-/// What a look-up that must not wait for the device found.
+/// Result of a lookup that must not wait for the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lookup {
-    /// What is known of the key.
+    /// The newest entry of the key, if any.
     Known(Option<Found>),
-    /// A block that is not in memory must be read.
+    /// A block must be read from the device.
     NeedsIo,
 }
 
-/// A value, or where it lies, as lent by whoever stands on it.
+/// A value or its location, borrowed from a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueSlice<'a> {
     /// The value.
@@ -37,7 +37,7 @@ pub enum ValueSlice<'a> {
 }
 
 impl ValueSlice<'_> {
-    /// The value's length in bytes.
+    /// Returns the value's length in bytes.
     pub fn len(&self) -> u32 {
         match self {
             Self::Inline(value) => value.len() as u32,
@@ -45,12 +45,12 @@ impl ValueSlice<'_> {
         }
     }
 
-    /// Whether the value has no bytes.
+    /// Returns whether the value has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The same to keep; inline bytes are copied.
+    /// Returns an owned value; inline bytes are copied.
     pub fn to_owned(&self) -> ValueRef {
         match self {
             Self::Inline(value) => ValueRef::Inline(Bytes::copy_from_slice(value)),

@@ -1,5 +1,5 @@
-//! A fixed script cut before, inside and after every operation of the simulated disk, and again
-//! during the opening that follows.
+//! A fixed script stopped by a crash before, inside and after every operation of the simulated
+//! disk, and again during the open that follows.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -11,8 +11,7 @@ use stele_index::{Edit, Index, MergeInputs, MergeSpec, rebuild};
 use stele_types::{Cause, FileId, KeyRange, Result};
 use stele_vfs::{CrashAt, CrashPoint, SimVfs, Vfs};
 
-/// What must be found after a crash: what the last finished step left, or what the step that was
-/// cut leaves.
+/// States allowed after a crash: that of the last finished step, or that of the interrupted step.
 #[derive(Clone, Default)]
 struct Durable {
     before: (Model, u32),
@@ -113,7 +112,7 @@ impl Script {
         drop(view);
         self.write(&mut store, 50);
         self.flush(&mut store)?;
-        // A flush of nothing is a checkpoint only.
+        // An empty flush only establishes a checkpoint.
         self.flush(&mut store)?;
         self.merge(&store, MergeInputs::Tiers(store.ages()), None)?;
         assert!(store.index.version().tiers().len() == 1);
@@ -131,7 +130,7 @@ fn operations() -> u64 {
     vfs.operations()
 }
 
-/// The script cut at a point: what it left on the disk, and what may be found there.
+/// Crashes the script at a point; returns the disk and the states it may hold.
 fn cut(operation: u64, at: CrashAt) -> (SimVfs, Durable) {
     let vfs = SimVfs::default();
     vfs.crash_at(CrashPoint { operation, at });
@@ -141,7 +140,7 @@ fn cut(operation: u64, at: CrashAt) -> (SimVfs, Durable) {
     (vfs, script.durable)
 }
 
-/// Works on after a recovery as if nothing had been.
+/// Continues with normal operation after a recovery.
 fn go_on(mut store: Store, context: &str) {
     let mut model = store.contents().unwrap();
     if let Some(job) = store.index.resume_merge(None, 0).unwrap() {
@@ -156,7 +155,7 @@ fn go_on(mut store: Store, context: &str) {
     assert!(store.flush_one().unwrap());
     let spec = MergeSpec { inputs: MergeInputs::Tiers(store.ages()), cause: Cause::Merge };
     store.finish(store.index.start_merge(spec, None, 0).unwrap()).unwrap();
-    assert_eq!(store.contents().unwrap(), model, "{context}: after working on");
+    assert_eq!(store.contents().unwrap(), model, "{context}: after further writes");
     store.check_files(context);
 }
 
@@ -170,7 +169,10 @@ fn every_crash_point_recovers_exactly_a_durable_state() {
                 let context = format!("operation {operation} {at:?} seed {seed}");
                 let vfs = crashed.restart(seed);
                 let store = Store::open(&vfs).unwrap_or_else(|e| panic!("{context}: {e}"));
-                assert!(durable.allows(&found(&store)), "{context}: neither state");
+                assert!(
+                    durable.allows(&found(&store)),
+                    "{context}: neither the state before the step nor after it"
+                );
                 store.check_files(&context);
                 go_on(store, &context);
                 points += 1;
@@ -200,7 +202,10 @@ fn every_crash_point_of_the_opening_after_a_crash_recovers_too() {
                 drop(Store::open(&vfs));
                 let store =
                     Store::open(&vfs.restart(4)).unwrap_or_else(|e| panic!("{context}: {e}"));
-                assert!(durable.allows(&found(&store)), "{context}: neither state");
+                assert!(
+                    durable.allows(&found(&store)),
+                    "{context}: neither the state before the step nor after it"
+                );
                 store.check_files(&context);
                 points += 1;
             }
@@ -231,7 +236,7 @@ fn a_lost_manifest_is_rebuilt_or_refused_at_every_crash_point() {
             Ok(_) => {
                 let store = Store::open(&vfs).unwrap();
                 let contents = store.contents().unwrap();
-                // A flush of nothing leaves no run, so only contents are compared.
+                // An empty flush leaves no run, so only contents are compared.
                 let known = contents == durable.before.0 || contents == durable.after.0;
                 assert!(known, "operation {operation}");
                 rebuilt += 1;

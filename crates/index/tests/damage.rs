@@ -1,4 +1,4 @@
-//! Runs that are damaged or gone when the index opens, and manifests that are damaged.
+//! Runs that are damaged or missing when the index opens, and damaged manifests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -21,7 +21,7 @@ fn key(n: u32) -> String {
     format!("key-{n:05}")
 }
 
-/// Two tiers, the upper one with deletes and a range that hides keys of the lower one.
+/// Returns two tiers, the upper one with deletes and a range that hides keys of the lower one.
 fn filled(vfs: &SimVfs) -> (Store, Model) {
     let mut store = Store::open(vfs).unwrap();
     let mut model = Model::new();
@@ -38,12 +38,12 @@ fn filled(vfs: &SimVfs) -> (Store, Model) {
         store.freeze(store.seq as usize);
         assert!(store.flush_one().unwrap());
     }
-    // Of the very last edit both writings, damaged, look like one that a crash cut off.
+    // Damage of both copies of the last edit would look like a frame truncated by a crash.
     store.index.edit(Edit::GcState(Bytes::new())).unwrap();
     (store, model)
 }
 
-fn standing_in() -> IndexOptions {
+fn tolerant_options() -> IndexOptions {
     IndexOptions { open_damaged_runs: true, ..small_options() }
 }
 
@@ -51,7 +51,7 @@ fn path_of(run: RunId) -> PathBuf {
     Path::new(common::DIR).join(format!("{:08x}.run", run.0))
 }
 
-/// Where the parts of a run lie.
+/// Returns the name, offset and size of each part of a run.
 fn parts(vfs: &SimVfs, run: RunId) -> Vec<(&'static str, u64, u64)> {
     let mut found = Vec::new();
     inspect_run_items(vfs, &path_of(run), &mut |item| {
@@ -73,7 +73,7 @@ fn lost(run: &Arc<Run>) -> Vec<KeyRange> {
     run.scrub_blocks(0, u64::MAX).unwrap().lost.into_iter().map(|lost| lost.range).collect()
 }
 
-/// Every key has its value, or lies in a lost range and says so. Returns how many do.
+/// Checks that every key has its value, or lies in a lost range and fails. Returns how many fail.
 fn check_reads(store: &Store, model: &Model, context: &str) -> usize {
     let version = store.index.version();
     let ranges: Vec<KeyRange> = version.runs().flat_map(lost).collect();
@@ -122,12 +122,12 @@ fn check_reads(store: &Store, model: &Model, context: &str) -> usize {
     failed
 }
 
-/// Says what every lost range holds, in two halves, and writes the damaged runs anew.
-fn mend(store: &Store, model: &Model) -> Result<()> {
+/// Repairs every lost range from the model and rewrites the damaged runs.
+fn repair(store: &Store, model: &Model) -> Result<()> {
     let version = store.index.version();
     for run in version.runs() {
         for lost in run.scrub_blocks(0, u64::MAX)?.lost {
-            cover(store, model, &lost.range)?;
+            repair_range(store, model, &lost.range)?;
             store.index.mask_blocks(lost.run, &[lost.block]);
         }
     }
@@ -146,12 +146,12 @@ fn mend(store: &Store, model: &Model) -> Result<()> {
     store.index.purge().map(|_| ())
 }
 
-fn cover(store: &Store, model: &Model, range: &KeyRange) -> Result<()> {
-    let mut incoming = store.index.begin_ingest(vec![range.clone()])?;
+fn repair_range(store: &Store, model: &Model, range: &KeyRange) -> Result<()> {
+    let mut ingest = store.index.begin_ingest(vec![range.clone()])?;
     for (key, (value, _)) in model.iter().filter(|(key, _)| range.contains(key)) {
-        incoming.add(key, reference(*value), 0)?;
+        ingest.add(key, reference(*value), 0)?;
     }
-    store.index.install(incoming, None)
+    store.index.install(ingest, None)
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn a_run_of_which_any_part_is_damaged_opens_with_all_that_its_blocks_hold() {
                 let vfs = vfs.fork();
                 flip(&vfs, &path_of(run), at);
                 let strict = Store::open(&vfs.fork()).map(|_| ());
-                let store = Store::open_with(&vfs, standing_in()).unwrap();
+                let store = Store::open_with(&vfs, tolerant_options()).unwrap();
                 check_reads(&store, &model, &context);
                 let is_lost = store.index.version().runs().any(|run| !lost(run).is_empty());
                 assert_eq!(is_lost, name == "blocks", "{context}");
@@ -181,7 +181,7 @@ fn a_run_of_which_any_part_is_damaged_opens_with_all_that_its_blocks_hold() {
                 }
                 assert!(strict.is_err_and(|error| error.is_damage()), "{context}");
                 assert_eq!(store.opened.damaged, [run], "{context}");
-                mend(&store, &model).unwrap();
+                repair(&store, &model).unwrap();
                 store.check_files(&context);
                 drop(store);
                 let again = Store::open(&vfs).unwrap();
@@ -214,7 +214,7 @@ fn a_run_that_is_gone_takes_only_its_own_keys_along_until_they_are_covered() {
                 false => vfs.unlink(&path).unwrap(),
             }
             assert!(Store::open(&vfs.fork()).is_err_and(|error| error.is_damage()), "{context}");
-            let store = Store::open_with(&vfs, standing_in()).unwrap();
+            let store = Store::open_with(&vfs, tolerant_options()).unwrap();
             assert_eq!(store.opened.damaged, [run.id()], "{context}");
             failed += check_reads(&store, &model, &context);
             if !cut {
@@ -223,11 +223,11 @@ fn a_run_that_is_gone_takes_only_its_own_keys_along_until_they_are_covered() {
                 let lost = lost(&found.unwrap());
                 assert!(lost.len() == 1 && ends.iter().all(|key| lost[0].contains(key)));
             }
-            // Its references count on: nothing that it may refer to can go.
+            // Its references still count: nothing that it may reference can be removed.
             assert_eq!(*store.index.version().live(), live, "{context}");
             // What it deletes from older tiers stays deleted.
             with_ranges += usize::from(!run.meta().extra.ranges.is_empty());
-            mend(&store, &model).unwrap();
+            repair(&store, &model).unwrap();
             assert_eq!(check_reads(&store, &model, &context), 0, "{context}");
             store.check_files(&context);
             drop(store);
@@ -262,7 +262,7 @@ fn blocks_behind_one_that_cannot_be_told_from_the_next_are_lost_and_those_before
         flip(&vfs, &path_of(run.id()), fences + 2);
         flip(&vfs, &path_of(run.id()), block + 9);
         let context = format!("block at {block}");
-        let store = Store::open_with(&vfs, standing_in()).unwrap();
+        let store = Store::open_with(&vfs, tolerant_options()).unwrap();
         check_reads(&store, &model, &context);
         let found = store.index.version().runs().find(|it| it.id() == run.id()).cloned().unwrap();
         let lost = lost(&found);
@@ -270,15 +270,15 @@ fn blocks_behind_one_that_cannot_be_told_from_the_next_are_lost_and_those_before
         assert!(lost[0].contains(&run.meta().last_key), "{context}: {lost:?}");
         before = lost[0].start.clone();
         drop(found);
-        mend(&store, &model).unwrap();
+        repair(&store, &model).unwrap();
         assert_eq!(check_reads(&store, &model, &context), 0, "{context}");
         store.check_files(&context);
     }
 }
 
-/// `SEED=n cargo test -p stele-index --test damage any_flips` replays one.
+/// `SEED=n cargo test -p stele-index --test damage any_flips` replays one seed.
 #[test]
-fn any_flips_in_runs_and_manifest_cost_no_more_than_reads_until_they_are_mended() {
+fn any_flips_in_runs_and_manifest_cost_no_more_than_reads_until_they_are_repaired() {
     let only = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
     let vfs = SimVfs::default();
     let (store, model) = filled(&vfs);
@@ -294,10 +294,10 @@ fn any_flips_in_runs_and_manifest_cost_no_more_than_reads_until_they_are_mended(
             let at = rng.below(vfs.file_bytes(path).unwrap());
             flip(&vfs, path, at);
         }
-        let store = match Store::open_with(&vfs, standing_in()) {
+        let store = match Store::open_with(&vfs, tolerant_options()) {
             Ok(store) => store,
             Err(error) => {
-                // Both writings of an edit.
+                // Both copies of an edit are damaged.
                 assert!(error.is_damage(), "{context}: {error}");
                 refused += 1;
                 continue;
@@ -310,18 +310,18 @@ fn any_flips_in_runs_and_manifest_cost_no_more_than_reads_until_they_are_mended(
             let version = store.index.version();
             let wants = |run: &&Arc<Run>| {
                 run.scrub_blocks(0, u64::MAX)
-                    .is_ok_and(|it| it.wants_rewrite || !it.lost.is_empty())
+                    .is_ok_and(|it| it.needs_rewrite || !it.lost.is_empty())
             };
             version.runs().filter(wants).map(|run| run.id()).collect()
         };
         assert!(store.opened.damaged.iter().all(|run| damaged.contains(run)), "{context}");
         let store = Store { opened: stele_index::Opened { damaged, ..store.opened }, ..store };
-        mend(&store, &model).unwrap_or_else(|error| panic!("{context}: {error}"));
+        repair(&store, &model).unwrap_or_else(|error| panic!("{context}: {error}"));
         assert_eq!(check_reads(&store, &model, &context), 0, "{context}");
         store.check_files(&context);
         drop(store);
         assert_eq!(Store::open(&vfs).unwrap().contents().unwrap(), model, "{context}");
     }
-    println!("{opened} opened, {refused} refused, {reads} reads failed until mended");
+    println!("{opened} opened, {refused} refused, {reads} reads failed until repaired");
     assert!(only.is_some() || (opened > 20 * refused && reads > 100), "{opened} {refused} {reads}");
 }

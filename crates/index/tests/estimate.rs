@@ -14,7 +14,8 @@ fn key(number: u32) -> Vec<u8> {
     format!("user-{number:08}").into_bytes()
 }
 
-/// Bytes of a value: in the second shape the upper half's are four times as long.
+/// Returns the bytes of a value: in the second shape those of the upper half are four times as
+/// long.
 fn length(number: u32, shape: u32) -> u32 {
     if shape == 1 && number >= KEYS / 2 { 400 } else { 100 }
 }
@@ -46,7 +47,7 @@ fn check(store: &Store, shape: u32, what: &str) {
         let number: u32 = std::str::from_utf8(&quarter[5..]).unwrap().parse().unwrap();
         let share = bytes(from..number) / whole;
         assert!((0.15..0.35).contains(&share), "{what}, {from} to {to}: {share} in the first part");
-        assert_eq!(view.first_part(&range, whole * 0.9).unwrap(), None, "not much more");
+        assert_eq!(view.first_part(&range, whole * 0.9).unwrap(), None, "not much larger");
     }
 }
 
@@ -72,12 +73,12 @@ fn estimates_of_large_memtables_and_of_many_blocks_are_within_a_fifth() {
             let version = store.index.version();
             assert!(version.runs().map(|run| run.meta().bytes).sum::<u64>() > 1 << 20);
             check(&store, shape, &format!("{what}, in runs"));
-            // Overwritten in part: what lies below does not count twice.
+            // Half is overwritten: hidden entries do not count twice.
             for number in 0..KEYS / 2 {
                 put(&mut store, number, shape);
             }
             store.publish();
-            check(&store, shape, &format!("{what}, half of it twice"));
+            check(&store, shape, &format!("{what}, half overwritten"));
         }
     }
 }

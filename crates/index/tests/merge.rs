@@ -1,4 +1,4 @@
-//! Flushes, merges, views, installs: one rule each.
+//! Flushes, merges, views and installs: one invariant per test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use stele_index::{
-    Checkpoint, Direction, Edit, JobStep, Leaving, MergeInputs, MergeSpec, ValueMover,
+    Checkpoint, Direction, Edit, JobStep, MergeInputs, MergeSpec, MovingValue, ValueMover,
     inspect_manifest, rebuild,
 };
 use stele_types::{
@@ -165,10 +165,10 @@ fn a_view_keeps_its_moment_and_its_files() {
     assert_eq!(store.contents().unwrap().len(), 1);
 }
 
-/// Remembers the keys it was asked about.
-struct Watch(Arc<Mutex<Vec<Vec<u8>>>>);
+/// Records the keys of all placements.
+struct PlacementRecorder(Arc<Mutex<Vec<Vec<u8>>>>);
 
-impl ValueMover for Watch {
+impl ValueMover for PlacementRecorder {
     fn moves(&self, _key: &[u8], _at: &Locator) -> bool {
         false
     }
@@ -187,29 +187,29 @@ impl ValueMover for Watch {
     }
 }
 
-/// What it was told will move, and what of that it was asked to move.
+/// Records announced values that move, and checks the placements against them.
 #[derive(Default)]
-struct Told {
+struct ReadaheadRecorder {
     ahead: std::collections::VecDeque<(Vec<u8>, Locator)>,
-    /// Bytes of those that are not read yet.
+    /// Bytes of announced values that are not read yet.
     unread_bytes: u64,
     /// Values and bytes of each round.
     rounds: Arc<Mutex<Vec<(usize, u64)>>>,
 }
 
-impl ValueMover for Told {
+impl ValueMover for ReadaheadRecorder {
     fn moves(&self, key: &[u8], _at: &Locator) -> bool {
         key.last().is_some_and(|last| last % 2 == 0)
     }
 
-    fn read_ahead(&mut self, leaving: &[Leaving<'_>]) {
-        assert!(self.ahead.is_empty(), "told again before all were placed");
-        self.unread_bytes = leaving.iter().map(|(_, at)| u64::from(at.length)).sum();
-        self.rounds.lock().push((leaving.len(), self.unread_bytes));
-        self.ahead = leaving.iter().map(|(key, at)| (key.to_vec(), *at)).collect();
+    fn read_ahead(&mut self, moving: &[MovingValue<'_>]) {
+        assert!(self.ahead.is_empty(), "read_ahead called before all values were placed");
+        self.unread_bytes = moving.iter().map(|(_, at)| u64::from(at.length)).sum();
+        self.rounds.lock().push((moving.len(), self.unread_bytes));
+        self.ahead = moving.iter().map(|(key, at)| (key.to_vec(), *at)).collect();
     }
 
-    fn read_on(&mut self, bytes_max: u64) -> u64 {
+    fn continue_read_ahead(&mut self, bytes_max: u64) -> u64 {
         let read = self.unread_bytes.min(bytes_max);
         self.unread_bytes -= read;
         read
@@ -244,13 +244,13 @@ fn what_moves_is_told_ahead_in_the_order_in_which_it_is_placed() {
         .collect();
     tier(&mut store, &ops);
     let contents = store.contents().unwrap();
-    let told = Told::default();
-    let rounds = told.rounds.clone();
+    let recorder = ReadaheadRecorder::default();
+    let rounds = recorder.rounds.clone();
     let spec = MergeSpec { cause: Cause::Sort, ..all(&store) };
-    let mut job = store.index.start_merge(spec, Some(Box::new(told)), 0).unwrap();
+    let mut job = store.index.start_merge(spec, Some(Box::new(recorder)), 0).unwrap();
     let done = loop {
         match job.step(1000).unwrap() {
-            // One entry, or one part of what is read, more than was asked for.
+            // At most one entry, or one part of a read, more than requested.
             JobStep::More { bytes } => assert!(bytes < 2000, "{bytes}"),
             JobStep::Done(done) => break done,
         }
@@ -268,16 +268,16 @@ fn of_long_values_that_move_few_are_held() {
     let ops: Vec<Op> =
         (0..40).map(|n| put(format!("key-{:05}", 2 * n), LONG_FROM + 3 * n)).collect();
     tier(&mut store, &ops);
-    let told = Told::default();
-    let rounds = told.rounds.clone();
+    let recorder = ReadaheadRecorder::default();
+    let rounds = recorder.rounds.clone();
     let spec = MergeSpec { cause: Cause::Sort, ..all(&store) };
-    store.finish(store.index.start_merge(spec, Some(Box::new(told)), 0).unwrap()).unwrap();
+    store.finish(store.index.start_merge(spec, Some(Box::new(recorder)), 0).unwrap()).unwrap();
     let rounds = rounds.lock();
     assert_eq!(rounds.iter().map(|round| round.0).sum::<usize>(), 40);
     assert!(rounds.iter().all(|round| round.1 <= 5 << 20), "{rounds:?}");
 }
 
-/// Two tiers of many runs, and a merge of both that was cut short after some outputs.
+/// Returns two tiers of many runs, and their merge interrupted after some outputs.
 fn cut_merge() -> (SimVfs, common::Model) {
     let mut store = store();
     let key = |n: u32| format!("key-{n:05}");
@@ -290,7 +290,7 @@ fn cut_merge() -> (SimVfs, common::Model) {
     while store.index.pending_merge().is_none_or(|pending| pending.outputs.len() < 3) {
         assert!(matches!(job.step(100).unwrap(), JobStep::More { .. }));
     }
-    // The process is killed: nothing written is lost, nothing in memory is kept.
+    // The process is killed: writes are kept, memory is lost.
     let after = store.vfs.fork();
     (after, contents)
 }
@@ -303,7 +303,11 @@ fn a_merge_cut_short_goes_on_after_its_last_key() {
     assert!(pending.outputs.len() >= 3);
     store.check_files("before resuming");
     let asked = Arc::new(Mutex::new(Vec::new()));
-    let job = store.index.resume_merge(Some(Box::new(Watch(asked.clone()))), 0).unwrap().unwrap();
+    let job = store
+        .index
+        .resume_merge(Some(Box::new(PlacementRecorder(asked.clone()))), 0)
+        .unwrap()
+        .unwrap();
     store.finish(job).unwrap();
     let asked = asked.lock();
     assert!(!asked.is_empty() && asked.iter().all(|key| key[..] > pending.last_key[..]));
@@ -436,7 +440,7 @@ fn the_events_of_a_commit_come_in_order() {
         (Operation::SyncDir, false),
         (Operation::Write, true),
         (Operation::Sync, true),
-        // The confirmation.
+        // The repetition of the edit.
         (Operation::Write, true),
         (Operation::Sync, true),
         (Operation::Unlink, false),
@@ -460,7 +464,8 @@ fn an_installed_range_replaces_what_was_there_and_marks_its_region() {
     store.freeze(5);
     assert!(matches!(store.index.drop_ranges(ranges), Err(Error::Busy(_))));
     assert!(store.flush_one().unwrap());
-    // Frozen before the install, flushed after it: it must not take the region back.
+    // Frozen before the install, flushed after it: the flush must keep the region's new applied
+    // index.
     store.apply(&put("z", 9));
     store.publish();
     store.freeze(6);
@@ -514,14 +519,14 @@ fn a_failed_manifest_sync_stops_commits_and_keeps_every_file() {
     let next = store.flush_one();
     assert!(matches!(next, Err(Error::Poisoned(_))), "{next:?}");
     store.index.purge().unwrap();
-    // The edit may be durable, so the run it names stays; reads go on.
+    // The edit may be durable, so the run it references is kept; reads continue.
     assert!(store.run_files().len() > files.len());
     assert_eq!((value(&store, "a"), value(&store, "b")), (Some(1), Some(2)));
     store.vfs.clear_faults();
     assert!(Store::open(&store.vfs.fork()).is_ok());
 }
 
-/// A disk with an edit whose sync failed.
+/// Returns a disk with an edit that was not synced because the sync failed.
 fn with_unsynced_edit() -> SimVfs {
     let mut store = store();
     tier(&mut store, &[put("a", 1)]);
@@ -534,8 +539,8 @@ fn with_unsynced_edit() -> SimVfs {
     store.vfs.fork()
 }
 
-/// A failed sync leaves the edit in the page cache, where the next process reads it. What that one
-/// builds on it must not be undone by a power cut.
+/// A failed sync leaves the edit in the page cache, where the next process reads it. A power
+/// failure must not undo what that process builds on it.
 #[test]
 fn an_edit_that_could_not_be_synced_is_written_again_before_anything_acts_on_it() {
     for seed in 0..20 {
@@ -573,7 +578,7 @@ fn an_empty_flush_is_a_checkpoint_only() {
     assert_eq!(Store::open(&store.vfs.fork()).unwrap().opened.checkpoint, common::checkpoint(8));
 }
 
-/// The manifest of `store`, and where its last edit and the repetition of that begin.
+/// Returns the manifest of `store`, and the offsets of its last edit and of the repetition.
 fn last_edit(store: &Store) -> (std::path::PathBuf, [u64; 2]) {
     let dir = std::path::Path::new(common::DIR);
     let entries = store.vfs.list(dir).unwrap();
@@ -603,7 +608,7 @@ fn a_damaged_edit_costs_no_run_and_the_manifest_can_be_rebuilt() {
         store.finish(store.index.start_merge(spec, None, 0).unwrap()).unwrap();
         store.index.purge().unwrap();
         let (path, writings) = last_edit(&store);
-        // Behind both writings something else.
+        // Another edit follows both copies.
         store.index.edit(Edit::GcState(Bytes::new())).unwrap();
         let vfs = store.vfs.fork();
         for offset in writings {

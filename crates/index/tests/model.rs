@@ -1,4 +1,4 @@
-//! Random histories against a sorted map.
+//! Random histories compared with a sorted map.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -15,9 +15,9 @@ struct History {
     store: Store,
     log: Vec<Op>,
     model: Model,
-    /// Views kept open, and what they must go on showing.
+    /// Open views, and what each must keep showing.
     views: Vec<(View, Model)>,
-    /// Pairs that ended by this second may be gone.
+    /// Pairs that expired by this second may be gone.
     now_s: u64,
     moves: u32,
 }
@@ -82,7 +82,7 @@ impl History {
         };
         let mut job =
             self.store.index.start_merge(spec, Some(Box::new(mover)), self.now_s).unwrap();
-        // Writes, flushes and reads go on while a merge runs.
+        // Writes, flushes and reads continue while a merge runs.
         let mut steps = 0;
         loop {
             match job.step(600).unwrap() {
@@ -119,7 +119,7 @@ impl History {
         }
         remove_range(&mut self.model, &start, &end);
         self.model.extend(pairs.into_iter().map(|(key, value)| (key, (value, 0))));
-        // The list of operations is the log here: what is installed is in no replay.
+        // The list of operations serves as the log; installed pairs are not replayed.
         self.store.freeze(self.log.len());
         self.store.flush_one().unwrap();
     }

@@ -1,4 +1,4 @@
-//! The two ways to walk over a view say the same.
+//! Both ways to iterate over a view return the same pairs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -8,7 +8,7 @@ use stele_index::{Direction, ValueSlice};
 use stele_types::KeyRange;
 use stele_vfs::SimVfs;
 
-/// Long keys, equal first bytes, versions in several sources, deletes and range deletes.
+/// Returns long keys, equal prefixes, versions in several sources, deletes and range deletes.
 fn store() -> Store {
     let mut store = Store::open(&SimVfs::default()).unwrap();
     let key = |i: u32| match i % 4 {
@@ -53,7 +53,7 @@ fn lent_pairs_equal_owned_ones() {
         KeyRange::new("z", "a"),
     ];
     for range in ranges {
-        // Compares both ways pair by pair.
+        // `contents` compares both ways pair by pair.
         let forward = contents(&view, range.clone(), Direction::Forward).unwrap();
         let mut reverse = contents(&view, range.clone(), Direction::Reverse).unwrap();
         reverse.reverse();

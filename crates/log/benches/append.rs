@@ -1,4 +1,4 @@
-//! Appends against a bare loop of write and sync, and how long opening takes. On a real directory:
+//! Appends against a bare loop of write and sync, and the duration of opening. On a real directory:
 //! `STELE_BENCH_DIR=/data cargo bench -p stele-log`.
 
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,4 @@
-//! The only foreground write: a batch becomes one frame, one write, one sync.
+//! The only foreground write path: one batch becomes one frame, one write and one sync.
 
 use crate::FileKind;
 use crate::catalog::FileMeta;
@@ -17,31 +17,32 @@ use std::sync::atomic::Ordering::Relaxed;
 use stele_types::{Appended, Cause, Error, FileId, Lsn, Record, Result, mutant};
 use stele_vfs::{AlignedBuf, VfsFile};
 
-/// Memory kept for the next batch, if the last one did not need more.
+/// Capacity kept for the next batch, unless the last batch needed more.
 const BUFFER_BYTES_KEPT: usize = 4 << 20;
 
-/// Frames from here on are written while they are encoded, where that helps.
-const AHEAD_BYTES_MIN: u64 = 512 << 10;
-/// Far enough from what an offset can say for whatever a frame has more than was foreseen.
-const AHEAD_END_MAX: u64 = 2 << 30;
+/// Frames of at least this length are written while they are encoded, where that helps.
+const PIPELINED_BYTES_MIN: u64 = 512 << 10;
+/// Upper bound of a pipelined frame's end. It stays far below the largest offset, because a frame
+/// may exceed the estimated length.
+const PIPELINED_END_MAX: u64 = 2 << 30;
 
-/// The active segment. One thread at a time holds it.
+/// The active segment. Held by one thread at a time.
 #[derive(Debug)]
 pub(crate) struct Appender {
     pub file: Arc<dyn VfsFile>,
     pub id: FileId,
     pub block_bytes: u32,
     pub end: End,
-    /// Whether batches were written here; a batch that fits nowhere goes to an empty segment.
+    /// Whether batches were written here. A batch that fits into no segment goes to an empty one.
     pub has_batches: bool,
     /// Whether the confirming frame of the last batch lies at `end`.
     pub confirmed: bool,
-    /// Whether a part of a batch that does not count may lie behind `end`.
-    pub remains: bool,
+    /// Whether part of a batch that was not appended may lie after `end`.
+    pub has_remains: bool,
     pub recycled: bool,
     pub buffer: AlignedBuf,
     pub staged: Staged,
-    /// Given up when the device is full: then recovery scans the segment.
+    /// `None` after the device was full: recovery then scans the segment.
     pub sidecar: Option<SidecarWriter>,
 }
 
@@ -53,13 +54,13 @@ impl Appender {
         withdraw: bool,
     ) -> Result<Appended> {
         shared.poison.check()?;
-        self.leave_what_is_full(shared, records)?;
+        self.roll_if_full(shared, records)?;
         let can_pipeline = self.can_pipeline(shared, records);
         let encoded = match can_pipeline {
             true => self.write_pipelined(shared, records, withdraw)?,
             false => self.encode_and_write(shared, records, withdraw)?,
         };
-        // A sync covers only writes that have ended: all parts are written by now.
+        // A sync covers only completed writes: all parts are written by now.
         if !can_pipeline || !mutant::active("log.sync_under_way") {
             self.sync(shared)?;
         }
@@ -69,7 +70,7 @@ impl Appender {
         Counters::add(&shared.counters.batches, 1);
         Counters::add(&shared.counters.payload_bytes, encoded.payload_bytes);
         let kept = self.buffer.len().max(BUFFER_BYTES_KEPT);
-        // Emptied first: what is moved to a smaller place would be copied there.
+        // Cleared first: shrinking would copy the content to the new memory.
         self.buffer.clear();
         self.buffer.shrink_to(kept.next_power_of_two());
         let memory = self.sidecar.as_ref().map_or(0, SidecarWriter::memory_bytes);
@@ -79,8 +80,8 @@ impl Appender {
         Ok(Appended { payloads: encoded.payloads, head: self.head() })
     }
 
-    /// Takes the device's room for a batch, so that none is lacking when it is the next to be
-    /// appended. Fails with `NoSpace` having changed nothing that counts.
+    /// Reserves device space for a batch, so that the next append of it cannot run out of space.
+    /// Fails with `NoSpace` and changes nothing that counts.
     pub fn preallocate(&mut self, shared: &Shared, records: &[Record]) -> Result<()> {
         shared.poison.check()?;
         let bytes = frame_bytes(records);
@@ -92,8 +93,9 @@ impl Appender {
         self.file.allocate(end).map_err(|error| shared.poison.unless_full(error))
     }
 
-    /// What can't fit into this segment is not encoded for it.
-    fn leave_what_is_full(&mut self, shared: &Shared, records: &[Record]) -> Result<()> {
+    /// Rolls to a new segment if the payloads alone do not fit into this one. This avoids encoding
+    /// them for it.
+    fn roll_if_full(&mut self, shared: &Shared, records: &[Record]) -> Result<()> {
         let payloads: u64 = entries(records).map(|entry| entry.payload.len() as u64).sum();
         let fits = self.end_with(payloads) <= shared.options.segment_bytes_max;
         if fits || !self.has_batches { Ok(()) } else { self.roll(shared) }
@@ -119,17 +121,19 @@ impl Appender {
     }
 
     /// Whether a batch is long enough to be written while it is encoded. Only into blocks written
-    /// before: where a file grows, writes wait for each other.
+    /// before: in a growing file writes wait for each other.
     fn can_pipeline(&self, shared: &Shared, records: &[Record]) -> bool {
         if !self.recycled || self.file.block_bytes().is_none() {
             return false;
         }
         let bytes = frame_bytes(records);
         let end = self.end_with(bytes);
-        bytes >= AHEAD_BYTES_MIN && end <= shared.options.segment_bytes_max.min(AHEAD_END_MAX)
+        bytes >= PIPELINED_BYTES_MIN
+            && end <= shared.options.segment_bytes_max.min(PIPELINED_END_MAX)
     }
 
-    /// Encodes a batch and writes it meanwhile, its first block at the end: until then it is none.
+    /// Encodes a batch and writes it meanwhile. The first block is written last: before that no
+    /// frame exists.
     fn write_pipelined(
         &mut self,
         shared: &Shared,
@@ -137,29 +141,29 @@ impl Appender {
         withdraw: bool,
     ) -> Result<Encoded> {
         self.confirmed = false;
-        self.remains = true;
+        self.has_remains = true;
         let memory = std::mem::replace(&mut self.buffer, AlignedBuf::in_large_pages());
         let state = shared.state.read();
         let place = self.place(shared, &state.regions, withdraw);
-        let ahead = PipelinedWrite { file: self.file.as_ref(), at: u64::from(self.end.at) };
-        let mut frame = FrameBuffer::new(memory, Some(ahead));
+        let pipelined = PipelinedWrite { file: self.file.as_ref(), at: u64::from(self.end.at) };
+        let mut frame = FrameBuffer::new(memory, Some(pipelined));
         let encoded = encode(&place, records, &mut frame, &mut self.staged);
         drop(state);
         if let Err(error) = encoded {
             frame.abandon().map_err(|error| shared.poison.unless_full(error))?;
             return Err(error);
         }
-        let is_begun = frame.is_begun();
+        let has_submitted = frame.has_submitted();
         self.buffer = frame.finish().map_err(|error| shared.poison.unless_full(error))?;
-        match is_begun {
+        match has_submitted {
             true => self.written(shared),
             false => self.write(shared)?,
         }
         encoded
     }
 
-    /// Writes an empty frame behind the last batch, so that this one, damaged, is told from a torn
-    /// one. The next batch takes its place: it was never acknowledged.
+    /// Writes an empty frame after the last batch. It distinguishes damage to that batch from a
+    /// torn write. The next batch overwrites it: the empty frame was never acknowledged.
     pub fn confirm(&mut self, shared: &Shared) -> Result<()> {
         shared.poison.check()?;
         let room = u64::from(self.end.at) + u64::from(self.block_bytes) < u64::from(u32::MAX);
@@ -174,8 +178,8 @@ impl Appender {
         Ok(())
     }
 
-    /// Everything written so far is durable on return. A failure poisons: what is durable then is
-    /// unknown, and a second sync that succeeds proves nothing.
+    /// Makes everything written so far durable. A failure poisons the log: the durable state is
+    /// then unknown, and a later sync that succeeds proves nothing.
     pub fn sync(&mut self, shared: &Shared) -> Result<()> {
         Counters::add(&shared.counters.syncs, 1);
         if mutant::active("log.skip_sync") {
@@ -184,7 +188,7 @@ impl Appender {
         self.file.sync_data().map_err(|error| shared.poison.set(error))
     }
 
-    /// Where so many bytes more would end.
+    /// Returns the end offset after `bytes` more.
     fn end_with(&self, bytes: u64) -> u64 {
         u64::from(self.end.at) + bytes
     }
@@ -223,34 +227,35 @@ impl Appender {
     fn write(&mut self, shared: &Shared) -> Result<()> {
         self.confirmed = false;
         self.cut_remains(shared)?;
-        self.remains = true;
+        self.has_remains = true;
         let slices = [IoSlice::new(&self.buffer)];
         let written = self.file.write_at(&slices, u64::from(self.end.at), Cause::Log);
-        // On a full device nothing of the batch counts: the next one starts at the same block.
+        // On a full device the batch is not appended; the next one starts at the same block.
         written.map_err(|error| shared.poison.unless_full(error))?;
         self.written(shared);
         Ok(())
     }
 
-    /// A shorter batch would leave the rest of a cut one behind it, to be taken for a trace of damage.
-    /// In recycled blocks that is no trace.
+    /// Truncates the remains of a failed batch. A shorter batch would leave some of them after it,
+    /// and recovery would take them for a trace of damage. In recycled blocks such bytes are no
+    /// trace.
     fn cut_remains(&mut self, shared: &Shared) -> Result<()> {
-        if self.remains && !self.recycled {
+        if self.has_remains && !self.recycled {
             let end = u64::from(self.end.at);
             self.file.set_len(end).map_err(|error| shared.poison.unless_full(error))?;
-            self.remains = false;
+            self.has_remains = false;
         }
         Ok(())
     }
 
     fn written(&mut self, shared: &Shared) {
-        self.remains = false;
+        self.has_remains = false;
         Counters::add(&shared.counters.written_bytes, self.buffer.len() as u64);
     }
 
-    /// The durable frame in the buffer becomes visible, by the same steps recovery takes.
+    /// Makes the durable frame in the buffer visible, by the same steps as recovery.
     fn publish(&mut self, shared: &Shared, encoded: &Encoded) -> Result<()> {
-        debug_assert!(self.staged_is_written(shared, encoded));
+        debug_assert!(self.is_staged_as_written(shared, encoded));
         let at = self.end.at;
         let next = End { at: at + self.buffer.len() as u32, chain: encoded.crc };
         let mut state = shared.state.write();
@@ -270,7 +275,7 @@ impl Appender {
         while let (Some(sidecar), Some(Some(item))) = (&mut self.sidecar, items.next_item()) {
             if let Err(error) = sidecar.push(&item) {
                 shared.poison.unless_full(error);
-                // Only a shortcut: without it recovery scans the segment.
+                // The sidecar is optional: without it recovery scans the segment.
                 self.sidecar = None;
             }
         }
@@ -279,15 +284,15 @@ impl Appender {
         Ok(())
     }
 
-    /// What is published is what recovery would read from the frame.
-    fn staged_is_written(&self, shared: &Shared, encoded: &Encoded) -> bool {
+    /// Whether the published items are those that recovery would read from the frame.
+    fn is_staged_as_written(&self, shared: &Shared, encoded: &Encoded) -> bool {
         let body_end = FRAME_HEADER_BYTES + encoded.body_bytes as usize;
         let body = self.buffer.get(FRAME_HEADER_BYTES..body_end).unwrap_or_default();
         let begin = Lsn::new(self.id, self.end.at + FRAME_HEADER_BYTES as u32);
         self.staged.agrees_with(begin, body, shared.options.inline_value_bytes_max)
     }
 
-    /// Goes on in a new segment. Fails with `NoSpace` having changed nothing.
+    /// Continues in a new segment. Fails with `NoSpace` and changes nothing.
     pub fn roll(&mut self, shared: &Shared) -> Result<()> {
         let carried: Vec<CarriedRegion> = shared.state.read().regions.carried().collect();
         let id = shared.allocate_file();
@@ -302,7 +307,8 @@ impl Appender {
         self.enter(shared, id, recycle.is_some(), begun, &carried)
     }
 
-    /// The old segment's sidecar is written after the new segment is there: it is never needed.
+    /// Seals the old segment. Its sidecar is written after the new segment exists, because a
+    /// sidecar is never required.
     fn seal(&mut self, shared: &Shared) -> Result<()> {
         let bytes = self.file.len()?;
         let sidecar = self.sidecar.take();
@@ -345,7 +351,7 @@ impl Appender {
         self.id = id;
         self.has_batches = false;
         self.confirmed = false;
-        (self.remains, self.recycled) = (false, recycled);
+        (self.has_remains, self.recycled) = (false, recycled);
         self.sidecar = Some(sidecar);
         shared.state.write().head = self.head();
         Ok(())

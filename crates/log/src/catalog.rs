@@ -1,4 +1,4 @@
-//! Which files there are, and what is known of each without reading it.
+//! The files of the log, and what is known of each without reading it.
 
 use crate::{FileKind, ValueFileInfo};
 use std::collections::BTreeMap;
@@ -10,9 +10,10 @@ pub(crate) struct FileMeta {
     pub bytes: u64,
     pub payload_bytes: u64,
     pub min_lsn: Lsn,
-    /// Newest version inside; for graves: needed while some value file holds older ones.
+    /// Newest version inside. A tombstone file is needed while some value file holds older
+    /// versions.
     pub max_lsn: Lsn,
-    /// Where a sealed segment's frames end, if known.
+    /// End of a sealed segment's frames, if known.
     pub end: Option<u32>,
 }
 
@@ -44,7 +45,7 @@ impl Catalog {
         self.files.iter().map(|(file, meta)| (*file, meta))
     }
 
-    /// Segments in log order.
+    /// Returns the segments in log order.
     pub fn segments(&self) -> Vec<FileId> {
         let is = |meta: &FileMeta| matches!(meta.kind, FileKind::Segment { .. });
         self.iter().filter(|(_, meta)| is(meta)).map(|(file, _)| file).collect()
@@ -54,10 +55,10 @@ impl Catalog {
         self.iter().filter(|(_, meta)| meta.kind == kind).map(|(file, _)| file).collect()
     }
 
-    /// The oldest version any value file but `without` may hold.
+    /// Returns the oldest version that any value file except `without` may hold.
     pub fn oldest_value(&self, without: Option<FileId>) -> Option<Lsn> {
         self.iter()
-            .filter(|(file, meta)| Some(*file) != without && meta.kind != FileKind::Graves)
+            .filter(|(file, meta)| Some(*file) != without && meta.kind != FileKind::Tombstones)
             .map(|(_, meta)| meta.min_lsn)
             .min()
     }

@@ -1,7 +1,7 @@
-//! The log's directory: names, and opening by kind.
+//! The log's directory: file names, and opening by kind.
 //!
 //! `%08x.seg` segment, `%08x.side` its sidecar, `free-%08x` a segment's blocks waiting for reuse,
-//! `%08x.val` sorted value file, `%08x.graves`, `*.tmp` not finished.
+//! `%08x.val` sorted value file, `%08x.graves` retained tombstones, `*.tmp` unfinished.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub(crate) enum Name {
     Sidecar(FileId),
     Free(FileId),
     Sorted(FileId),
-    Graves(FileId),
+    Tombstones(FileId),
 }
 
 impl Name {
@@ -31,7 +31,7 @@ impl Name {
             "seg" => Some(Self::Segment(file)),
             "side" => Some(Self::Sidecar(file)),
             "val" => Some(Self::Sorted(file)),
-            "graves" => Some(Self::Graves(file)),
+            "graves" => Some(Self::Tombstones(file)),
             _ => None,
         }
     }
@@ -42,7 +42,7 @@ impl Name {
             | Self::Sidecar(id)
             | Self::Free(id)
             | Self::Sorted(id)
-            | Self::Graves(id) => id,
+            | Self::Tombstones(id) => id,
         }
     }
 }
@@ -54,12 +54,12 @@ impl std::fmt::Display for Name {
             Self::Sidecar(id) => write!(f, "{:08x}.side", id.0),
             Self::Free(id) => write!(f, "free-{:08x}", id.0),
             Self::Sorted(id) => write!(f, "{:08x}.val", id.0),
-            Self::Graves(id) => write!(f, "{:08x}.graves", id.0),
+            Self::Tombstones(id) => write!(f, "{:08x}.graves", id.0),
         }
     }
 }
 
-/// The directory with the store's identity.
+/// The directory and the store's identity.
 #[derive(Clone, Debug)]
 pub(crate) struct Dir {
     pub vfs: Arc<dyn Vfs>,
@@ -73,17 +73,17 @@ impl Dir {
         self.path.join(name.to_string())
     }
 
-    /// Through the page cache, for reads. A missing file is [`Error::Missing`].
+    /// Opens a file for reads through the page cache. A missing file is [`Error::Missing`].
     pub fn open_read(&self, name: Name) -> Result<Arc<dyn VfsFile>> {
         self.open_existing(name, Open::READ)
     }
 
-    /// Past the page cache if the options say so, for reads.
+    /// Opens a file for reads, past the page cache if the options say so.
     pub fn open_direct(&self, name: Name) -> Result<Arc<dyn VfsFile>> {
         self.open_existing(name, Open { direct: self.direct, ..Open::READ })
     }
 
-    /// Past the page cache if the options say so, for appends.
+    /// Opens a file for appends, past the page cache if the options say so.
     pub fn open_append(&self, name: Name) -> Result<Arc<dyn VfsFile>> {
         self.open_existing(name, Open { direct: self.direct, ..Open::WRITE })
     }
@@ -96,7 +96,7 @@ impl Dir {
         self.vfs.sync_dir(&self.path)
     }
 
-    /// Removes a name; one that is not there is fine.
+    /// Removes a name; a missing one is not an error.
     pub fn unlink(&self, path: &Path) -> Result<()> {
         match self.vfs.unlink(path) {
             Err(error) if is_not_found(&error) => Ok(()),
@@ -108,7 +108,7 @@ impl Dir {
         let path = self.path_of(name);
         self.vfs.open(&path, how).map_err(|error| {
             if is_not_found(&error) {
-                let detail = "a file of the log that is referred to".to_string();
+                let detail = "the log refers to this file".to_string();
                 return Error::Missing { path, detail };
             }
             error
@@ -125,19 +125,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_parse_back_and_strangers_do_not() {
+    fn names_parse_back_and_others_do_not() {
         let id = FileId(0xab);
         for name in [
             Name::Segment(id),
             Name::Sidecar(id),
             Name::Free(id),
             Name::Sorted(id),
-            Name::Graves(id),
+            Name::Tombstones(id),
         ] {
             assert_eq!(Name::parse(&name.to_string()), Some(name));
         }
-        for stranger in ["", "1.seg", "000000ab.seg.tmp", "free-1", "000000zz.val", "LOCK"] {
-            assert_eq!(Name::parse(stranger), None, "{stranger}");
+        for other in ["", "1.seg", "000000ab.seg.tmp", "free-1", "000000zz.val", "LOCK"] {
+            assert_eq!(Name::parse(other), None, "{other}");
         }
     }
 }

@@ -1,9 +1,9 @@
-//! A batch becomes a frame, checked against the regions' logs first: nothing durable ever fails to
-//! fit when it is read again.
+//! Encodes a batch as a frame, after checking it against the regions' logs. Invariant: every
+//! durable record fits its region's log when it is read again.
 
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use crate::format::item::{
-    Previous, filler, put_entry_head, put_hard_state, put_mark, put_withdrawn,
+    Previous, filler, put_entry_header, put_hard_state, put_mark, put_withdrawn,
 };
 use crate::format::{Content, EntryItem, Form, Item};
 use crate::frame_buffer::FrameBuffer;
@@ -16,26 +16,29 @@ use stele_types::{
 };
 use stele_vfs::AlignedBuf;
 
-/// Longest payload of one entry, and longest frame.
+/// Maximum payload of one entry, and maximum frame.
 const PAYLOAD_BYTES_MAX: usize = 1 << 30;
 const FRAME_BYTES_MAX: u64 = 2 << 30;
 
-/// What file systems allocate by. A growing file written in part of one costs a second write of
-/// zeros and a lock; frames this long are filled up to it, which costs at most 1.6 % of them.
+/// Allocation unit of file systems. Writing part of a unit in a growing file costs a second write
+/// of zeros and a lock. Frames of at least `FILLED_FRAME_BYTES_MIN` are filled up to a unit, which
+/// adds at most 1.6 %.
 const PAGE_BYTES: usize = 4096;
 const FILLED_FRAME_BYTES_MIN: usize = 64 * PAGE_BYTES;
 
-/// Most bytes of a record but its payload.
-const HEAD_BYTES_MAX: u64 = 64;
+/// Maximum bytes of a record without its payload.
+const HEADER_BYTES_MAX: u64 = 64;
 
-/// A payload is summed and copied in pieces that stay in the processor's cache in between.
+/// A payload is checksummed and copied in pieces that stay in the processor's cache in between.
 const PIECE_BYTES: usize = 16 << 10;
-/// Copied at a time. Longer copies become `rep movsb` in glibc, which took 1.2 to 1.4 times as long.
+/// Bytes copied at a time. Longer copies become `rep movsb` in glibc, which took 1.2 to 1.4 times
+/// as long.
 const COPY_BYTES: usize = 2 << 10;
-/// Payloads from here on are read once for both checksums; for less, combining costs more.
+/// Payloads of at least this length are read once for both checksums; for shorter ones, combining
+/// costs more.
 const COMBINED_BYTES_MIN: usize = 2 << 10;
 
-/// Where the frame goes, and what the log holds before it.
+/// Position of the frame, and the log's state before it.
 pub(crate) struct Place<'a> {
     pub store: StoreId,
     pub at: Lsn,
@@ -44,7 +47,7 @@ pub(crate) struct Place<'a> {
     pub regions: &'a Regions,
     /// See [`crate::LogOptions::inline_value_bytes_max`].
     pub inline_max: usize,
-    /// Whether replaced entries are other entries, not the same ones moved.
+    /// Whether replaced entries are conflicting ones; `false` if the same entries are moved.
     pub withdraw: bool,
 }
 
@@ -53,21 +56,23 @@ pub(crate) struct Encoded {
     pub payloads: Vec<Lsn>,
     pub payload_bytes: u64,
     pub crc: u32,
-    /// Of the frame, without padding.
+    /// Bytes of the frame without padding.
     pub body_bytes: u32,
 }
 
-/// Most bytes that the frame of these records may have, were it not for entries they replace.
+/// Returns the maximum length of the frame of these records, without the records of entries they
+/// replace.
 pub(crate) fn frame_bytes(records: &[Record]) -> u64 {
     let bytes = |record: &Record| match record {
-        Record::Entry(entry) => HEAD_BYTES_MAX + entry.payload.len() as u64,
-        _ => HEAD_BYTES_MAX,
+        Record::Entry(entry) => HEADER_BYTES_MAX + entry.payload.len() as u64,
+        _ => HEADER_BYTES_MAX,
     };
     let frame = FRAME_HEADER_BYTES as u64 + PAGE_BYTES as u64;
     (frame + records.iter().map(bytes).sum::<u64>()).min(FRAME_BYTES_MAX)
 }
 
-/// Fills `buffer` with the frame and its padding, and `staged` with its items. Fails with `Invalid`.
+/// Encodes the frame with its padding into `buffer` and its items into `staged`. Fails with
+/// `Invalid`.
 pub(crate) fn encode(
     place: &Place<'_>,
     records: &[Record],
@@ -75,18 +80,18 @@ pub(crate) fn encode(
     staged: &mut Staged,
 ) -> Result<Encoded> {
     staged.clear();
-    // A frame that grew by doubling would be moved, and its new memory cleared, each time.
+    // Growing by doubling would move the frame, and clear its new memory, each time.
     buffer.reserve(frame_bytes(records) as usize);
     buffer.extend_from_slice(&[0; FRAME_HEADER_BYTES]);
     let mut encoder = Encoder {
         place,
         buffer,
         staged,
-        head: Vec::new(),
+        header: Vec::new(),
         previous: Previous::default(),
         regions: BTreeMap::new(),
         count: 0,
-        summed: FRAME_HEADER_BYTES,
+        checksummed: FRAME_HEADER_BYTES,
         body_crc: Crc32c::new(),
         out: Encoded::default(),
     };
@@ -96,7 +101,7 @@ pub(crate) fn encode(
     Ok(encoder.finish())
 }
 
-/// The frame that confirms the batch before it.
+/// Encodes the empty frame that confirms the batch before it.
 pub(crate) fn encode_confirmation(place: &Place<'_>, buffer: &mut AlignedBuf) {
     buffer.clear();
     let mut header =
@@ -110,12 +115,12 @@ struct Encoder<'a, 'f> {
     place: &'a Place<'a>,
     buffer: &'a mut FrameBuffer<'f>,
     staged: &'a mut Staged,
-    head: Vec<u8>,
+    header: Vec<u8>,
     previous: Previous,
     regions: BTreeMap<RegionId, PendingLog>,
     count: u32,
     /// Bytes of the buffer that the body's checksum covers, and that checksum.
-    summed: usize,
+    checksummed: usize,
     body_crc: Crc32c,
     out: Encoded,
 }
@@ -125,7 +130,7 @@ struct Encoder<'a, 'f> {
 struct PendingLog {
     destroyed: bool,
     truncated: LogIndex,
-    /// Entries up to here are those of before the batch; `fresh` lie after.
+    /// Last entry from before the batch; `fresh` holds the entries after it.
     before: LogIndex,
     fresh: Vec<Lsn>,
 }
@@ -161,9 +166,9 @@ impl Encoder<'_, '_> {
         match record {
             Record::Entry(entry) => self.put_entry(entry)?,
             Record::HardState(region, state) => {
-                self.head.clear();
-                put_hard_state(&mut self.head, *region, state);
-                self.push_head();
+                self.header.clear();
+                put_hard_state(&mut self.header, *region, state);
+                self.push_header();
                 self.stage(&Item::HardState(*region, *state));
             }
             Record::Mark(region, mark) => self.put_mark(*region, mark)?,
@@ -177,13 +182,13 @@ impl Encoder<'_, '_> {
     fn put_entry(&mut self, entry: &EntryRecord) -> Result<()> {
         let (region, index) = (entry.region, entry.index);
         let regions = self.place.regions;
-        let ahead = self.regions.entry(region).or_insert_with(|| PendingLog::of(regions, region));
-        let last = ahead.last();
-        if ahead.destroyed {
+        let pending = self.regions.entry(region).or_insert_with(|| PendingLog::of(regions, region));
+        let last = pending.last();
+        if pending.destroyed {
             return Err(Error::invalid(format!("region {region} was destroyed on this store")));
         }
-        if index <= ahead.truncated || index > last.next() {
-            let truncated = ahead.truncated;
+        if index <= pending.truncated || index > last.next() {
+            let truncated = pending.truncated;
             return Err(Error::invalid(format!(
                 "entry {index} of region {region} does not continue its log ({truncated}, {last}]"
             )));
@@ -192,132 +197,135 @@ impl Encoder<'_, '_> {
             return Err(Error::invalid(format!("payload of {} bytes", entry.payload.len())));
         }
         self.withdraw_from(region, index);
-        self.head.clear();
+        self.header.clear();
         let (at, crc) = self.put_payload(entry);
         let content = Content::Payload(&entry.payload);
         let EntryRecord { term, is_command, .. } = *entry;
         let bytes = entry.payload.len() as u32;
         let item = EntryItem { region, term, index, is_command, at, bytes, crc, content };
         if !self.stage(&Item::Entry(item)) {
-            return Err(Error::invalid(format!("entry {index} of region {region}: no command")));
+            return Err(Error::invalid(format!(
+                "entry {index} of region {region} is not a well-formed command"
+            )));
         }
         self.out.payloads.push(at);
         self.out.payload_bytes += entry.payload.len() as u64;
-        if let Some(ahead) = self.regions.get_mut(&region) {
-            ahead.fresh.push(at);
+        if let Some(pending) = self.regions.get_mut(&region) {
+            pending.fresh.push(at);
         }
-        if self.buffer.has_part() {
-            self.sum_up_to(self.buffer.len());
-            self.buffer.give_part();
+        if self.buffer.has_full_part() {
+            self.checksum_up_to(self.buffer.len());
+            self.buffer.submit_part();
         }
         Ok(())
     }
 
-    /// Notes what becomes visible with the frame; `false` when an entry is no command but says it is.
+    /// Records an item that becomes visible with the frame. Returns `false` for an entry that is
+    /// marked as a command and is not one.
     fn stage(&mut self, item: &Item<'_>) -> bool {
         self.staged.push(item, self.place.inline_max)
     }
 
-    /// Head and payload, the payload read from memory once. Returns its place and checksum.
+    /// Appends header and payload, reading the payload once. Returns its position and checksum.
     fn put_payload(&mut self, entry: &EntryRecord) -> (Lsn, u32) {
         if entry.payload.len() < COMBINED_BYTES_MIN {
             let crc = crc32c(&entry.payload);
-            put_entry_head(&mut self.head, &mut self.previous, entry, crc);
-            self.push_head();
+            put_entry_header(&mut self.header, &mut self.previous, entry, crc);
+            self.push_header();
             let at = self.position();
             self.buffer.extend_from_slice(&entry.payload);
             return (at, crc);
         }
-        put_entry_head(&mut self.head, &mut self.previous, entry, 0);
-        self.push_head();
+        put_entry_header(&mut self.header, &mut self.previous, entry, 0);
+        self.push_header();
         let (at, begin) = (self.position(), self.buffer.len());
         let mut crc = Crc32c::new();
         for piece in entry.payload.chunks(PIECE_BYTES) {
             crc.update(piece);
             piece.chunks(COPY_BYTES).for_each(|part| self.buffer.extend_from_slice(part));
-            if self.buffer.keeps(begin) {
-                self.buffer.give_part();
+            if self.buffer.is_kept(begin) {
+                self.buffer.submit_part();
             }
         }
         let crc = crc.finish();
-        // The head ends with the checksum.
+        // The header ends with the checksum.
         self.buffer.set(begin - size_of::<u32>(), &crc.to_le_bytes());
-        self.sum_up_to(begin);
+        self.checksum_up_to(begin);
         self.body_crc.update_with_crc(crc, entry.payload.len() as u64);
-        self.summed = self.buffer.len();
+        self.checksummed = self.buffer.len();
         (at, crc)
     }
 
-    fn sum_up_to(&mut self, end: usize) {
-        self.body_crc.update(self.buffer.get(self.summed, end));
-        self.summed = end;
+    fn checksum_up_to(&mut self, end: usize) {
+        self.body_crc.update(self.buffer.get(self.checksummed, end));
+        self.checksummed = end;
     }
 
     fn put_mark(&mut self, region: RegionId, mark: &Mark) -> Result<()> {
         let regions = self.place.regions;
-        let ahead = self.regions.entry(region).or_insert_with(|| PendingLog::of(regions, region));
+        let pending = self.regions.entry(region).or_insert_with(|| PendingLog::of(regions, region));
         match *mark {
             Mark::Start(index, _) => {
-                ahead.destroyed = false;
-                ahead.start_after(index);
+                pending.destroyed = false;
+                pending.start_after(index);
             }
             Mark::Destroy => {
-                ahead.start_after(ahead.truncated);
-                ahead.destroyed = true;
+                pending.start_after(pending.truncated);
+                pending.destroyed = true;
             }
-            Mark::TruncatePrefix(index, _) if index > ahead.last() => {
-                let last = ahead.last();
+            Mark::TruncatePrefix(index, _) if index > pending.last() => {
+                let last = pending.last();
                 return Err(Error::invalid(format!(
-                    "region {region} cannot be truncated to {index}, {last} is its last entry"
+                    "region {region} cannot be truncated to {index}: its last entry is {last}"
                 )));
             }
             Mark::TruncatePrefix(index, _) => {
-                ahead.truncated = ahead.truncated.max(index);
-                let dropped = ahead.truncated.0.saturating_sub(ahead.before.0) as usize;
-                ahead.fresh.drain(..dropped);
-                ahead.before = ahead.before.max(ahead.truncated);
+                pending.truncated = pending.truncated.max(index);
+                let dropped = pending.truncated.0.saturating_sub(pending.before.0) as usize;
+                pending.fresh.drain(..dropped);
+                pending.before = pending.before.max(pending.truncated);
             }
-            Mark::TruncateSuffix(from) if from <= ahead.truncated => {
+            Mark::TruncateSuffix(from) if from <= pending.truncated => {
                 return Err(Error::invalid(format!(
-                    "entries of region {region} from {from} on are truncated already"
+                    "entries of region {region} from {from} on are already truncated"
                 )));
             }
             Mark::TruncateSuffix(from) => self.withdraw_from(region, from),
         }
-        self.head.clear();
-        put_mark(&mut self.head, Form::Frame, region, mark, Lsn::default());
+        self.header.clear();
+        put_mark(&mut self.header, Form::Frame, region, mark, Lsn::default());
         let at = self.position();
-        self.push_head();
+        self.push_header();
         self.stage(&Item::Mark(region, mark.clone(), at));
         Ok(())
     }
 
-    /// Says which entries a conflict replaces: when the index is lost and rebuilt from what lies in
-    /// the files, they must not come back.
+    /// Records the entries that a conflict replaces: a rebuild of a lost index from the files must
+    /// not restore them.
     fn withdraw_from(&mut self, region: RegionId, index: LogIndex) {
-        let Some(ahead) = self.regions.get_mut(&region) else { return };
+        let Some(pending) = self.regions.get_mut(&region) else { return };
         let state = self.place.regions.get(region);
         let mut replaced = Vec::new();
-        for i in index.0..=ahead.last().0 {
-            if i > ahead.before.0 {
-                replaced.extend(ahead.fresh.get((i - ahead.before.0 - 1) as usize).copied());
+        for i in index.0..=pending.last().0 {
+            if i > pending.before.0 {
+                replaced.extend(pending.fresh.get((i - pending.before.0 - 1) as usize).copied());
             } else {
                 replaced.extend(state.and_then(|s| s.place(LogIndex(i))).map(|place| place.at));
             }
         }
-        ahead.cut_from(index);
+        pending.cut_from(index);
         if self.place.withdraw && !mutant::active("log.forget_withdrawn") {
             for at in replaced {
-                self.head.clear();
-                put_withdrawn(&mut self.head, at);
-                self.push_head();
+                self.header.clear();
+                put_withdrawn(&mut self.header, at);
+                self.push_header();
                 self.stage(&Item::Withdrawn(at));
             }
         }
     }
 
-    fn push_head(&mut self) {
-        self.buffer.extend_from_slice(&self.head);
+    fn push_header(&mut self) {
+        self.buffer.extend_from_slice(&self.header);
         self.count += 1;
     }
 
@@ -326,7 +334,7 @@ impl Encoder<'_, '_> {
         Lsn::new(self.place.at.file, offset)
     }
 
-    /// Long frames end at a page, so that the next one begins at one.
+    /// Fills a long frame up to a page, so that the next one begins at a page.
     fn fill_page(&mut self) {
         if self.buffer.len() >= FILLED_FRAME_BYTES_MIN {
             let end = self.place.at.offset as usize + self.buffer.len();
@@ -337,7 +345,7 @@ impl Encoder<'_, '_> {
 
     fn finish(mut self) -> Encoded {
         self.fill_page();
-        self.sum_up_to(self.buffer.len());
+        self.checksum_up_to(self.buffer.len());
         let mut header = FrameHeader {
             body_bytes: (self.buffer.len() - FRAME_HEADER_BYTES) as u32,
             crc: 0,
@@ -345,7 +353,7 @@ impl Encoder<'_, '_> {
             chain: self.place.chain,
             records: self.count,
         };
-        header.crc = header.checksum_summed(self.place.store, self.body_crc.finish());
+        header.crc = header.checksum_with_crc(self.place.store, self.body_crc.finish());
         let encoded = header.encode();
         self.buffer.set(0, &encoded);
         self.buffer.pad_to_multiple(self.place.block_bytes as usize);

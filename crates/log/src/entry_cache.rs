@@ -1,5 +1,5 @@
-//! Payloads of the most recent entries by position: after direct writes the page cache has none of
-//! them, and replication reads what was appended last.
+//! Payloads of the most recent entries by position. Direct writes leave none of them in the page
+//! cache, and replication reads the newest entries.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -9,7 +9,7 @@ use stele_types::Lsn;
 
 const OVERHEAD_BYTES: u64 = 64;
 
-/// Positions ascend and are never given to another entry, so nothing here can be stale.
+/// Invariant: positions ascend and are never reused, so no entry here is stale.
 #[derive(Debug)]
 pub(crate) struct EntryCache {
     bytes_max: u64,
@@ -20,7 +20,7 @@ pub(crate) struct EntryCache {
 
 #[derive(Debug, Default)]
 struct Recent {
-    /// By ascending position.
+    /// In ascending order of position.
     entries: VecDeque<(Lsn, Bytes)>,
     bytes: u64,
 }
@@ -39,7 +39,7 @@ impl EntryCache {
         }
     }
 
-    /// Takes a batch's payloads; the oldest make room.
+    /// Adds a batch's payloads and evicts the oldest above the limit.
     pub fn insert<'a>(&self, payloads: impl Iterator<Item = (Lsn, &'a Bytes)>) {
         if self.bytes_max == 0 {
             return;

@@ -1,17 +1,18 @@
-//! The frame being made. What is final of a long one is on its way to the device while the rest is
-//! summed and copied. Its first block, which holds the header and thus the checksum, is known last.
+//! The frame under construction. Finished parts of a long frame are written while the rest is
+//! checksummed and copied. The first block holds the header with the checksum, and is written last.
 
 use stele_types::{Cause, Result};
 use stele_vfs::{AlignedBuf, MEMORY_ALIGN_BYTES, VfsFile};
 
-/// What is kept back of a frame until all of it is known.
+/// Bytes of the first block, which is kept until the frame is complete.
 const FIRST_BYTES: usize = MEMORY_ALIGN_BYTES;
 
-/// Bytes worth a write of their own. Of 128, 256 and 384 KiB these brought batches of 1 MiB closest to
-/// a bare write and sync on ext4 in memory: 256 to 0.71 of it, the others to 0.64, no parts to 0.61.
+/// Minimum bytes of one write. Of 128, 256 and 384 KiB, measured with batches of 1 MiB against a
+/// bare write and sync on ext4 in memory, 256 reached 0.71 of it, the others 0.64, and no parts
+/// 0.61.
 const PART_BYTES_MIN: usize = 256 << 10;
 
-/// Where parts go before the frame is whole.
+/// Target of parts written before the frame is complete.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PipelinedWrite<'a> {
     pub file: &'a dyn VfsFile,
@@ -20,115 +21,117 @@ pub(crate) struct PipelinedWrite<'a> {
 
 #[derive(Debug)]
 pub(crate) struct FrameBuffer<'a> {
-    ahead: Option<PipelinedWrite<'a>>,
-    /// The first block, once something behind it was given away.
+    pipelined: Option<PipelinedWrite<'a>>,
+    /// The first block, once a part after it was submitted.
     first: AlignedBuf,
-    /// Parts given away, in order; `None` while the file has them.
+    /// Submitted parts, in order; `None` while the file holds them.
     parts: Vec<Option<AlignedBuf>>,
-    /// Where `rest`, which was not given away, begins.
-    given: usize,
-    rest: AlignedBuf,
-    /// How giving a part away failed; then nothing more is given.
-    failed: Result<()>,
+    /// Offset of `remaining`, which was not submitted.
+    submitted: usize,
+    remaining: AlignedBuf,
+    /// Result of the submissions. After a failure nothing more is submitted.
+    result: Result<()>,
 }
 
 impl<'a> FrameBuffer<'a> {
-    /// An empty frame in the memory of `rest`.
-    pub fn new(mut rest: AlignedBuf, ahead: Option<PipelinedWrite<'a>>) -> Self {
-        rest.clear();
+    /// Creates an empty frame in the memory of `remaining`.
+    pub fn new(mut remaining: AlignedBuf, pipelined: Option<PipelinedWrite<'a>>) -> Self {
+        remaining.clear();
         let (first, parts) = (AlignedBuf::new(), Vec::new());
-        Self { ahead, first, parts, given: 0, rest, failed: Ok(()) }
+        Self { pipelined, first, parts, submitted: 0, remaining, result: Ok(()) }
     }
 
     pub fn len(&self) -> usize {
-        self.given + self.rest.len()
+        self.submitted + self.remaining.len()
     }
 
     pub fn reserve(&mut self, more: usize) {
-        self.rest.reserve(more);
+        self.remaining.reserve(more);
     }
 
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
-        self.rest.extend_from_slice(bytes);
+        self.remaining.extend_from_slice(bytes);
     }
 
     pub fn pad_to_multiple(&mut self, block_bytes: usize) {
-        // Parts are whole blocks.
-        self.rest.pad_to_multiple(block_bytes);
+        // Submitted parts are whole blocks.
+        self.remaining.pad_to_multiple(block_bytes);
     }
 
-    /// Bytes that were not given away.
+    /// Returns bytes that were not submitted.
     pub fn get(&self, from: usize, to: usize) -> &[u8] {
-        let kept = match from.checked_sub(self.given) {
-            Some(from) => self.rest.get(from..to - self.given),
+        let kept = match from.checked_sub(self.submitted) {
+            Some(from) => self.remaining.get(from..to - self.submitted),
             None => self.first.get(from..to),
         };
-        debug_assert!(kept.is_some(), "bytes {from} to {to} of a frame were given away");
+        debug_assert!(kept.is_some(), "bytes {from} to {to} of a frame were already submitted");
         kept.unwrap_or_default()
     }
 
-    /// Replaces bytes that were not given away.
+    /// Replaces bytes that were not submitted.
     pub fn set(&mut self, from: usize, bytes: &[u8]) {
-        let kept = match from.checked_sub(self.given) {
-            Some(from) => self.rest.get_mut(from..from + bytes.len()),
+        let kept = match from.checked_sub(self.submitted) {
+            Some(from) => self.remaining.get_mut(from..from + bytes.len()),
             None => self.first.get_mut(from..from + bytes.len()),
         };
-        debug_assert!(kept.is_some(), "bytes from {from} on of a frame were given away");
+        debug_assert!(kept.is_some(), "bytes from {from} on of a frame were already submitted");
         if let Some(kept) = kept {
             kept.copy_from_slice(bytes);
         }
     }
 
-    /// Whether a part is long enough to be given away.
-    pub fn has_part(&self) -> bool {
-        self.ahead.is_some() && self.failed.is_ok() && self.rest.len() >= PART_BYTES_MIN
+    /// Whether a part is long enough to be submitted.
+    pub fn has_full_part(&self) -> bool {
+        self.pipelined.is_some() && self.result.is_ok() && self.remaining.len() >= PART_BYTES_MIN
     }
 
-    /// Whether bytes up to `end` are kept until the frame is whole.
-    pub fn keeps(&self, end: usize) -> bool {
+    /// Whether bytes up to `end` are kept until the frame is complete.
+    pub fn is_kept(&self, end: usize) -> bool {
         end <= FIRST_BYTES
     }
 
-    /// Everything but the first block is as it will be: what is whole of it may go.
-    pub fn give_part(&mut self) {
-        let Some(ahead) = self.ahead.filter(|_| self.has_part()) else { return };
-        if self.given == 0 {
-            self.first = self.rest.split_front(FIRST_BYTES);
-            self.given = FIRST_BYTES;
+    /// Submits the whole blocks after the first one. The caller changes only the first block later.
+    pub fn submit_part(&mut self) {
+        let Some(pipelined) = self.pipelined.filter(|_| self.has_full_part()) else { return };
+        if self.submitted == 0 {
+            self.first = self.remaining.split_front(FIRST_BYTES);
+            self.submitted = FIRST_BYTES;
         }
-        let bytes = self.rest.len() / MEMORY_ALIGN_BYTES * MEMORY_ALIGN_BYTES;
-        let part = self.rest.split_front(bytes);
-        self.start(ahead, part, self.given);
-        self.given += bytes;
+        let bytes = self.remaining.len() / MEMORY_ALIGN_BYTES * MEMORY_ALIGN_BYTES;
+        let part = self.remaining.split_front(bytes);
+        self.start(pipelined, part, self.submitted);
+        self.submitted += bytes;
     }
 
-    fn start(&mut self, ahead: PipelinedWrite<'_>, part: AlignedBuf, from: usize) {
-        match ahead.file.start_write(part, ahead.at + from as u64, Cause::Log) {
+    fn start(&mut self, pipelined: PipelinedWrite<'_>, part: AlignedBuf, from: usize) {
+        match pipelined.file.start_write(part, pipelined.at + from as u64, Cause::Log) {
             Ok(part) => self.parts.push(part),
-            Err(error) => self.failed = Err(error),
+            Err(error) => self.result = Err(error),
         }
     }
 
-    /// Whether a part was given away, and the rest must follow.
-    pub fn is_begun(&self) -> bool {
-        self.given > 0
+    /// Whether a part was submitted, so that the rest must follow.
+    pub fn has_submitted(&self) -> bool {
+        self.submitted > 0
     }
 
-    /// Ends the frame: what is left of one that was begun is written too. All of it comes back in one
-    /// piece; one that was not begun is still to be written.
+    /// Ends the frame and returns it as one buffer. If a part was submitted, writes the rest as
+    /// well; otherwise the caller must write the frame.
     pub fn finish(mut self) -> Result<AlignedBuf> {
-        let Some(ahead) = self.ahead.filter(|_| self.is_begun()) else { return Ok(self.rest) };
+        let Some(pipelined) = self.pipelined.filter(|_| self.has_submitted()) else {
+            return Ok(self.remaining);
+        };
         let first = std::mem::take(&mut self.first);
-        let rest = std::mem::take(&mut self.rest);
-        if self.failed.is_ok() && !rest.is_empty() {
-            self.start(ahead, rest, self.given);
+        let remaining = std::mem::take(&mut self.remaining);
+        if self.result.is_ok() && !remaining.is_empty() {
+            self.start(pipelined, remaining, self.submitted);
         }
-        if self.failed.is_ok() {
-            self.start(ahead, first, 0);
+        if self.result.is_ok() {
+            self.start(pipelined, first, 0);
         }
-        // A sync covers only writes that have ended.
-        let ended = ahead.file.finish_writes();
-        self.failed?;
+        // A sync covers only completed writes.
+        let ended = pipelined.file.finish_writes();
+        self.result?;
         let mut ended = ended?.into_iter();
         let parts = self.parts.into_iter().filter_map(|part| part.or_else(|| ended.next()));
         let mut parts: Vec<AlignedBuf> = parts.collect();
@@ -137,11 +140,12 @@ impl<'a> FrameBuffer<'a> {
         Ok(whole)
     }
 
-    /// Ends what was begun of a frame that is not to be. Without its first block it is none.
+    /// Waits for the submitted writes of an abandoned frame. Without its first block no frame
+    /// exists.
     pub fn abandon(self) -> Result<()> {
-        if let Some(ahead) = self.ahead.filter(|_| self.is_begun()) {
-            ahead.file.finish_writes()?;
+        if let Some(pipelined) = self.pipelined.filter(|_| self.has_submitted()) {
+            pipelined.file.finish_writes()?;
         }
-        self.failed
+        self.result
     }
 }

@@ -1,4 +1,4 @@
-//! Open files for reading: few, shared, valid for as long as a reader holds one.
+//! Open files for reading: few and shared. A file stays valid while a reader holds it.
 
 use crate::dir::{Dir, Name};
 use parking_lot::RwLock;
@@ -7,27 +7,27 @@ use std::sync::Arc;
 use stele_types::{FileId, Result};
 use stele_vfs::VfsFile;
 
-/// More than this many open files and the oldest is closed.
+/// At most this many files are open; the one with the lowest number is closed first.
 const HANDLES_MAX: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(crate) struct Handles {
-    /// By file and whether past the page cache.
+    /// By file, and whether the handle bypasses the page cache.
     open: RwLock<BTreeMap<(FileId, bool), Arc<dyn VfsFile>>>,
 }
 
 impl Handles {
-    /// Through the page cache.
+    /// Returns a handle through the page cache.
     pub fn get(&self, dir: &Dir, name: Name) -> Result<Arc<dyn VfsFile>> {
         self.get_or_open((name.file(), false), || dir.open_read(name))
     }
 
-    /// Past the page cache if the options say so and the file system can.
+    /// Returns a handle past the page cache if the options say so and the file system supports it.
     pub fn get_direct(&self, dir: &Dir, name: Name) -> Result<Arc<dyn VfsFile>> {
         self.get_or_open((name.file(), true), || dir.open_direct(name))
     }
 
-    /// Through the page cache, if it is open.
+    /// Returns the handle through the page cache if the file is open.
     pub fn peek(&self, file: FileId) -> Option<Arc<dyn VfsFile>> {
         self.open.read().get(&(file, false)).cloned()
     }

@@ -1,5 +1,5 @@
-//! Read-only, tolerant dumps of single files, for people: damage becomes a row, and the dump goes
-//! on behind it where it can.
+//! Read-only dumps of single files for operators. Damage becomes a row, and the dump continues
+//! after it where it can.
 
 use crate::dir::{Dir, Name};
 use crate::format::frame::FRAME_HEADER_BYTES;
@@ -18,19 +18,19 @@ use stele_types::{
 };
 use stele_vfs::{Open, Vfs};
 
-/// Where both kinds of file heads hold the store's identity.
+/// Offset of the store's identity in both kinds of file header.
 const STORE_AT: u64 = 16;
 
-/// One thing found in a file.
+/// One item found in a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// Bytes from the start of the file.
     pub offset: u64,
-    /// What lies there.
+    /// The item at this offset.
     pub what: What,
 }
 
-/// What was found.
+/// Kind and content of a [`Row`].
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum What {
@@ -48,7 +48,7 @@ pub enum What {
     DeleteRange { start: Vec<u8>, end: Vec<u8>, version: Lsn },
     /// A region's hard state.
     HardState { region: RegionId, state: HardState },
-    /// A step in a region's life.
+    /// A lifecycle mark of a region.
     Mark { region: RegionId, mark: Mark },
     /// An entry that a conflict replaced.
     Withdrawn { payload: Lsn },
@@ -60,9 +60,9 @@ pub enum What {
         last: LogIndex,
         destroyed: bool,
     },
-    /// A foot: the file is whole. Its numbers as they are.
-    Foot { fields: [u64; 6] },
-    /// Bytes that are not what was written.
+    /// A footer with its fields as stored: the file is complete.
+    Footer { fields: [u64; 6] },
+    /// Bytes that differ from what was written.
     Damage { detail: String },
 }
 
@@ -99,12 +99,12 @@ impl fmt::Display for Key<'_> {
     }
 }
 
-/// Gives the rows of a `.seg`, `.side`, `.val` or `.graves` file to `f` until it answers `false`.
-/// Fails when the name is none of these, or when a read fails; damage is a row.
+/// Passes the rows of a `.seg`, `.side`, `.val` or `.graves` file to `f` until it returns `false`.
+/// Fails when the name is none of these or a read fails; damage is a row.
 pub fn dump(vfs: &Arc<dyn Vfs>, path: &Path, f: &mut dyn FnMut(Row) -> bool) -> Result<()> {
     let name = path.file_name().and_then(|name| name.to_str()).and_then(Name::parse);
     let name = name.ok_or_else(|| {
-        Error::invalid(format!("{} is no .seg, .side, .val or .graves file", path.display()))
+        Error::invalid(format!("{} is not a .seg, .side, .val or .graves file", path.display()))
     })?;
     let file = vfs.open(path, Open::READ)?;
     let mut store = [0; 8];
@@ -120,7 +120,7 @@ pub fn dump(vfs: &Arc<dyn Vfs>, path: &Path, f: &mut dyn FnMut(Row) -> bool) -> 
         Name::Segment(_) => dumper.segment(&dir, name),
         Name::Sidecar(_) => dumper.sidecar(&dir, name),
         Name::Sorted(_) => dumper.sorted(&dir, name),
-        Name::Graves(_) => dumper.graves(&dir, name),
+        Name::Tombstones(_) => dumper.tombstones(&dir, name),
         Name::Free(_) => Ok(()),
     };
     match dumped {
@@ -143,8 +143,8 @@ impl Dumper<'_> {
         self.stopped = self.stopped || !(self.f)(Row { offset, what });
     }
 
-    /// Ends a walk that cannot be left otherwise.
-    fn go_on(&self) -> Result<()> {
+    /// Fails after `f` returned `false`, which ends a walk.
+    fn check_not_stopped(&self) -> Result<()> {
         if self.stopped { Err(Error::invalid("enough")) } else { Ok(()) }
     }
 
@@ -239,9 +239,9 @@ impl Dumper<'_> {
         let reader = ChunkReader::open(dir, name, Magic::Sidecar)?;
         items::of_sidecar(&reader, &mut |item| {
             self.item(0, item);
-            self.go_on()
+            self.check_not_stopped()
         })?;
-        self.row(reader.footer.data_end, What::Foot { fields: reader.footer.fields });
+        self.row(reader.footer.data_end, What::Footer { fields: reader.footer.fields });
         Ok(())
     }
 
@@ -257,21 +257,21 @@ impl Dumper<'_> {
                 whole: Some(locator.check(record.value).is_ok()),
             };
             self.row(record.at, what);
-            self.go_on()?;
+            self.check_not_stopped()?;
         }
         let totals = reader.totals();
         let fields = [totals.records, totals.payload_bytes, 0, 0, 0, 0];
-        self.row(reader.file_bytes(), What::Foot { fields });
+        self.row(reader.file_bytes(), What::Footer { fields });
         Ok(())
     }
 
-    fn graves(&mut self, dir: &Dir, name: Name) -> Result<()> {
-        retained_tombstones::each(dir, name.file(), &mut |grave| {
-            match grave {
+    fn tombstones(&mut self, dir: &Dir, name: Name) -> Result<()> {
+        retained_tombstones::each(dir, name.file(), &mut |tombstone| {
+            match tombstone {
                 RetainedTombstone::Op { version, op, .. } => self.op(0, version, &op),
                 RetainedTombstone::Withdrawn(payload) => self.row(0, What::Withdrawn { payload }),
             }
-            self.go_on()
+            self.check_not_stopped()
         })
     }
 }

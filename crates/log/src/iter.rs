@@ -1,4 +1,4 @@
-//! XLL's iterator: every physical record of the log, in log order.
+//! The log iterator of XLL: every physical record, in log order.
 
 use crate::format::frame::FRAME_HEADER_BYTES;
 use crate::format::{Content, Form, Item, Items};
@@ -9,14 +9,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use stele_types::{EntryRecord, FileId, Lsn, Record, Result};
 
-/// Walks the records of all segments up to the head as it was at the last seek. Replaced and
-/// truncated entries are given too: they lie there.
+/// Iterator over the records of all segments up to the head at the last seek. Includes replaced and
+/// truncated entries.
 #[derive(Debug)]
 pub struct LogIter {
     shared: Arc<Shared>,
     head: Lsn,
     reader: Option<SegmentReader>,
-    /// Where the next frame begins.
+    /// Offset of the next frame.
     next_frame: u32,
     /// Records of the current frame.
     records: VecDeque<(Lsn, Record)>,
@@ -28,7 +28,7 @@ impl LogIter {
         Self { shared, head: Lsn::default(), reader: None, next_frame: 0, records }
     }
 
-    /// Goes to the first record at or after `to`.
+    /// Moves to the first record at or after `to`.
     pub fn seek(&mut self, to: Lsn) -> Result<()> {
         self.head = self.shared.state.read().head;
         self.records.clear();
@@ -46,17 +46,17 @@ impl LogIter {
         !self.records.is_empty()
     }
 
-    /// The current record's position: of its payload for an entry.
+    /// Returns the current record's position; for an entry, that of its payload.
     pub fn at(&self) -> Lsn {
         self.records.front().map(|(at, _)| *at).unwrap_or_default()
     }
 
-    /// The current record.
+    /// Returns the current record.
     pub fn record(&self) -> Option<&Record> {
         self.records.front().map(|(_, record)| record)
     }
 
-    /// Goes to the next record; past the last one the iterator is not valid.
+    /// Moves to the next record; past the last one the iterator is not valid.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<()> {
         self.records.pop_front();

@@ -1,8 +1,8 @@
-//! The unified log of one store: every value is written here once, by one write and one sync for
+//! The unified log of one store. Every value is written here once, by one write and one sync for
 //! all regions together; everything else refers to it by 16-byte locators.
 //!
 //! The directory holds segments (batches in arrival order) with their sidecars, sorted value files
-//! (values in key order) and graves (deletes that outlived their segment). See [`Log`].
+//! (values in key order) and retained tombstones (deletes that outlive their segment). See [`Log`].
 
 mod append;
 mod catalog;
@@ -39,7 +39,7 @@ mod versions;
 pub use iter::LogIter;
 pub use log::Log;
 pub use options::{LogOptions, RecoverFrom, Recovery, Tail};
-pub use read::RecordHead;
+pub use read::RecordHeader;
 pub use read_many::{NEAR_BYTES_MAX, ReadMany, Unchecked};
 pub use recover::survey::Survey;
 pub use region::RegionLog;

@@ -1,10 +1,10 @@
-//! The log's calls.
+//! The public interface of the log.
 
 use crate::append::Appender;
 use crate::dir::Dir;
 use crate::iter::LogIter;
-use crate::read::RecordHead;
-use crate::read_many::{How, ReadMany, Unchecked};
+use crate::read::RecordHeader;
+use crate::read_many::{ReadMany, ReadMode, Unchecked};
 use crate::region::RegionLog;
 use crate::remove;
 use crate::replay::ReplayEntry;
@@ -25,20 +25,21 @@ use stele_types::{
 };
 use stele_vfs::Vfs;
 
-/// The log of one store. Appends are made one at a time; reads never wait for a write or sync.
+/// The log of one store. Appends run one at a time; reads never wait for a write or sync.
 #[derive(Debug)]
 pub struct Log {
     shared: Arc<Shared>,
     appender: Mutex<Appender>,
-    /// One removal at a time.
+    /// Serializes removals.
     maintenance: Mutex<()>,
 }
 
 impl Log {
     /// Opens the log in `dir`, which is the log's own directory; creates both when missing.
     ///
-    /// Fails with `Missing` or `Corrupt`, having cut nothing, when something is gone or damaged that
-    /// may have been acknowledged; with `WrongStore` or `NewerFormat` when the files are another's.
+    /// Fails with `Missing` or `Corrupt`, truncating nothing, when data that may have been
+    /// acknowledged is missing or damaged. Fails with `WrongStore` or `NewerFormat` when the files
+    /// belong to another store or a newer version.
     pub fn open(
         vfs: Arc<dyn Vfs>,
         dir: &Path,
@@ -56,10 +57,10 @@ impl Log {
         Ok((log, recovery))
     }
 
-    /// Makes a batch durable by one write and one sync, and says where it lies.
+    /// Makes a batch durable by one write and one sync. Returns its position.
     ///
     /// Fails with `Invalid` when it does not continue its regions' logs, with `NoSpace` when the
-    /// device is full (nothing is appended; a later attempt may pass), with `Poisoned` after any
+    /// device is full (nothing is appended; a later attempt may succeed), with `Poisoned` after any
     /// earlier failure of a write or sync.
     pub fn append(&self, batch: &LogBatch) -> Result<Appended> {
         let mut appender = self.appender.lock();
@@ -70,88 +71,90 @@ impl Log {
         appender.append(&self.shared, &batch.records, true)
     }
 
-    /// Takes room on the device for a batch that must not fail for want of it: the next one appended.
-    /// Fails with `NoSpace` having changed nothing.
+    /// Reserves device space for a batch that must not fail for lack of it. That batch must be the
+    /// next one appended. Fails with `NoSpace` and changes nothing.
     pub fn preallocate(&self, batch: &LogBatch) -> Result<()> {
         self.appender.lock().preallocate(&self.shared, &batch.records)
     }
 
-    /// Everything appended is durable already; this adds a confirming frame's.
+    /// Makes a confirming frame durable. Appended batches are durable already.
     pub fn sync(&self) -> Result<()> {
         let mut appender = self.appender.lock();
         self.shared.poison.check()?;
         appender.sync(&self.shared)
     }
 
-    /// Where the next batch goes, unless a new segment begins.
+    /// Returns the position of the next batch, unless a new segment begins.
     pub fn head(&self) -> Lsn {
         self.shared.state.read().head
     }
 
-    /// When idle: marks the last batch as acknowledged, so that damage to it is told from a write a
-    /// crash tore. Without a sync; the next batch takes the mark's place.
+    /// Marks the last batch as acknowledged; called when idle. The mark distinguishes damage to the
+    /// batch from a torn write. It is written without a sync, and the next batch overwrites it.
     pub fn confirm(&self) -> Result<()> {
         self.appender.lock().confirm(&self.shared)
     }
 
-    /// The value at a locator. Fails with `Corrupt` when it is not what was written.
+    /// Returns the value at a locator. Fails with `Corrupt` when it differs from what was written.
     pub fn get(&self, at: &Locator) -> Result<Bytes> {
         self.shared.get(at)
     }
 
-    /// [`Log::get`] without waiting for the device; `None` when it would have to.
+    /// [`Log::get`] without waiting for the device; `None` when it would have to wait.
     pub fn get_cached(&self, at: &Locator) -> Result<Option<Bytes>> {
         self.shared.get_cached(at)
     }
 
-    /// The values at many locators, in their order; neighbours are read together, long stretches of
-    /// them past the page cache as far as it does not keep them. Where most of what was read is
-    /// wanted, values share its memory (up to some 4 MiB): who keeps few of them for long keeps copies.
+    /// Returns the values at many locators, in their order. Neighbours are read together, and long
+    /// stretches bypass the page cache where it does not keep them. If most of a read is requested,
+    /// its values share one buffer (at most about 4 MiB): a caller that keeps few of them for long
+    /// must copy them.
     pub fn get_many(&self, at: &[Locator]) -> Result<Vec<Bytes>> {
         self.shared.get_many(at)
     }
 
-    /// Reads like [`Log::get_many`] and checks nothing: for a thread that reads ahead of the one
+    /// Reads like [`Log::get_many`] and checks nothing: for a thread that reads ahead of the thread
     /// that uses the values.
     pub fn read_many(&self, at: &[Locator]) -> Result<ReadMany> {
         self.shared.read_many(at)
     }
 
-    /// The value at a locator, out of what was read for it. If that does not match its checksum, the
-    /// value is read again as [`Log::get`] does.
+    /// Returns the value at a locator from `read`, which was read for it. If that does not match
+    /// the checksum, reads the value again as [`Log::get`] does.
     pub fn checked(&self, at: &Locator, read: Unchecked) -> Result<Bytes> {
         self.shared.checked(at, read)
     }
 
-    /// [`Log::read_many`] off the device itself: for who looks for damage.
+    /// [`Log::read_many`] from the device itself, for scrubbing.
     pub fn read_many_direct(&self, at: &[Locator]) -> Result<Vec<Unchecked>> {
-        Ok(self.shared.read_many_so(at, How::FROM_DEVICE)?.values)
+        Ok(self.shared.read_many_with(at, ReadMode::FROM_DEVICE)?.values)
     }
 
-    /// Reads ahead what [`Log::record`] is asked next: values, each with the length of its key, and
-    /// what stands before them.
+    /// Reads ahead for later calls of [`Log::record`]: each value and the record header before it.
+    /// Takes the length of each value's key.
     pub fn read_records(&self, places: &[(usize, Locator)]) -> Result<Vec<Unchecked>> {
         self.shared.read_records(places)
     }
 
-    /// The value at a locator under this key, and its version, out of what [`Log::read_records`]
-    /// read for it; read again if that is not what was written.
+    /// Returns the value at a locator under this key, and its version, from the bytes that
+    /// [`Log::read_records`] returned for it. Reads again if those differ from what was written.
     pub fn record(&self, key: &[u8], at: &Locator, read: Unchecked) -> Result<(Bytes, Lsn)> {
         self.shared.record(key, at, read)
     }
 
-    /// Whether what [`Log::read_many_direct`] read, or else another read of the device, is the value.
+    /// Checks the value that [`Log::read_many_direct`] read; on a mismatch reads the device once
+    /// more.
     pub fn check_read(&self, at: &Locator, read: &Unchecked) -> Result<()> {
         self.shared.check_read(at, read)
     }
 
-    /// Whether the device has the value at a locator, whatever the page cache says.
+    /// Checks that the device holds the value at a locator. Bypasses the page cache.
     pub fn check(&self, at: &Locator) -> Result<()> {
         self.shared.check(at)
     }
 
-    /// Entries `from` up to but without `to`, until `bytes_max` of payload; at least one if there is
-    /// any. Fails with `Invalid` when `from` is truncated.
+    /// Returns the entries from `from` to `to` (exclusive), at most `bytes_max` of payload, but at
+    /// least one if there is any. Fails with `Invalid` when `from` is truncated.
     pub fn entries(
         &self,
         region: RegionId,
@@ -162,23 +165,23 @@ impl Log {
         self.shared.entries(region, from, to, bytes_max)
     }
 
-    /// A region's log; `None` when nothing was ever appended for it.
+    /// Returns a region's log; `None` when nothing was ever appended for it.
     pub fn region(&self, region: RegionId) -> Option<RegionLog> {
         self.shared.state.read().regions.get(region).map(|region| region.log())
     }
 
-    /// All regions, destroyed ones included.
+    /// Returns all regions, including destroyed ones.
     pub fn regions(&self) -> Vec<RegionId> {
         self.shared.state.read().regions.ids()
     }
 
-    /// The term of an entry that is here, or of the truncated one.
+    /// Returns the term of an entry in the log, or of the truncated index.
     pub fn term(&self, region: RegionId, index: LogIndex) -> Option<Term> {
         self.shared.state.read().regions.get(region)?.term(index)
     }
 
-    /// Gives every surviving entry above `applied(region)`, per region in index order. Sealed
-    /// segments are read by their sidecars: values are not touched.
+    /// Passes every surviving entry above `applied(region)` to `f`, per region in index order.
+    /// Sealed segments are read from their sidecars, without values.
     pub fn replay(
         &self,
         applied: &dyn Fn(RegionId) -> LogIndex,
@@ -187,12 +190,12 @@ impl Log {
         self.shared.replay(applied, f)
     }
 
-    /// An iterator over all physical records; `seek` it first.
+    /// Returns an iterator over all physical records; `seek` it first.
     pub fn iter(&self) -> LogIter {
         LogIter::new(self.shared.clone())
     }
 
-    /// All files, oldest first.
+    /// Returns all files, oldest first.
     pub fn files(&self) -> Vec<ValueFileInfo> {
         let mut files = self.shared.catalog.read().infos(self.shared.wanted_from());
         let head = self.head();
@@ -207,50 +210,52 @@ impl Log {
         files
     }
 
-    /// Removes a file whose death the caller proved: nothing refers to it, no reader holds it. Fails
-    /// with `Invalid` for a segment that Raft still wants.
+    /// Removes a file. The caller has proven that nothing refers to it and no reader holds it.
+    /// Fails with `Invalid` for a segment that Raft still needs.
     pub fn remove(&self, file: FileId) -> Result<()> {
         let _one = self.maintenance.lock();
         remove::remove(&self.shared, file)
     }
 
-    /// Gives up to `count` freed segments that wait for reuse back to the file system. Returns the
+    /// Returns at most `count` freed segments that wait for reuse to the file system. Returns their
     /// bytes.
     pub fn drop_free(&self, count: usize) -> Result<u64> {
         let _one = self.maintenance.lock();
         remove::drop_free(&self.shared, count)
     }
 
-    /// Begins a sorted value file, its bytes counted under `cause`.
+    /// Creates a sorted value file; its bytes are counted under `cause`.
     pub fn sorted_writer(&self, cause: Cause) -> Result<SortedWriter> {
         SortedWriter::create(self.shared.clone(), cause)
     }
 
-    /// Gives sealed files their names, durably, with one sync of the directory, and makes their
-    /// values readable. Nothing may collect them before something refers to them.
+    /// Gives sealed files their names, durably with one sync of the directory, and makes their
+    /// values readable. Garbage collection must not remove them before something refers to them.
     pub fn publish(&self, files: &mut [SealedFile]) -> Result<()> {
         sorted::publish(&self.shared, files)
     }
 
     /// Fails with `Poisoned` once the log has stopped.
-    pub fn check_runs(&self) -> Result<()> {
+    pub fn check_poison(&self) -> Result<()> {
         self.shared.poison.check()
     }
 
-    /// Stops the log: what the caller holds in memory and what is durable no longer agree.
+    /// Stops the log: the caller's memory and the durable state no longer agree. Returns `error`.
     pub fn stop(&self, error: Error) -> Error {
         self.shared.poison.set(error)
     }
 
-    /// Version, and in sorted files key and expiry, of the record whose value lies at `at`.
-    pub fn record_of(&self, at: &Locator) -> Result<RecordHead> {
+    /// Returns the version of the record with its value at `at`; in sorted files also key and
+    /// expiry.
+    pub fn record_of(&self, at: &Locator) -> Result<RecordHeader> {
         self.shared.record_of(at)
     }
 
-    /// Appends the entries of idle regions that lie below `below` once more, so that they pin no old
-    /// segment; at most `bytes_max` of payload, whole regions only. Returns the payload bytes. The
-    /// entries' places change, and with them the order of replay: only regions take part whose last
-    /// entry is not above `settled`, up to which nothing is ever replayed.
+    /// Appends the entries of idle regions below segment `below` again, so that they pin no old
+    /// segment. Takes whole regions, at most `bytes_max` of payload. Returns the payload bytes.
+    ///
+    /// The positions of these entries change, and with them the order of replay. Therefore only
+    /// regions take part that have no entry above `checkpointed`, up to which nothing is replayed.
     pub fn reappend_tails(
         &self,
         below: FileId,
@@ -262,13 +267,13 @@ impl Log {
         for region in self.regions() {
             let (left, checkpointed) = (bytes_max - done, checkpointed(region));
             let records = match self.tail(region, below, left, checkpointed) {
-                // Damaged entries keep their own segment, and no other region's.
+                // Damaged entries keep their own segment, but not that of another region.
                 Err(error) if error.is_damage() => continue,
                 other => other?,
             };
             let Some(records) = records else { continue };
             done += bytes_of(&records);
-            // One batch: a crash leaves all of the old places or all of the new ones.
+            // One batch: a crash leaves either all old positions or all new ones.
             appender.append(&self.shared, &records, false)?;
         }
         Ok(done)
@@ -298,35 +303,36 @@ impl Log {
         Ok(Some(entries.into_iter().map(record).collect()))
     }
 
-    /// Checks every checksum of every file, telling of damage and going on.
+    /// Checks every checksum of every file. Reports damage and continues.
     pub fn verify(&self, f: &mut dyn FnMut(VerifyEvent)) -> Result<VerifySummary> {
         verify(&self.shared, f)
     }
 
-    /// Every version of every key the files hold, file by file, and the deletes: what an index can be
-    /// rebuilt from.
+    /// Passes every version of every key in the files to `f`, file by file, and the deletes. An
+    /// index can be rebuilt from them.
     pub fn scan_versions(&self, f: &mut dyn FnMut(VersionedOp<'_>) -> Result<()>) -> Result<()> {
         self.shared.scan_versions(f)
     }
 
-    /// Confirms the last batch durably. Not calling it is a crash, and loses nothing either.
+    /// Confirms the last batch durably. Without this call the end is that of a crash, which loses
+    /// nothing.
     pub fn close(&self) -> Result<()> {
         let mut appender = self.appender.lock();
         appender.confirm(&self.shared)?;
         appender.sync(&self.shared)
     }
 
-    /// Whether an earlier failure stopped the log. Reads go on.
+    /// Whether an earlier failure stopped the log. Reads continue.
     pub fn poisoned(&self) -> bool {
         self.shared.poison.is_set()
     }
 
-    /// The number the next file gets.
+    /// Returns the number of the next file.
     pub fn next_file(&self) -> FileId {
         FileId(self.shared.next_file.load(Relaxed))
     }
 
-    /// Figures since the log was opened.
+    /// Returns statistics since the log was opened.
     pub fn stats(&self) -> LogStats {
         let shared = &self.shared;
         let counters = &shared.counters;
@@ -339,7 +345,7 @@ impl Log {
         LogStats {
             segments: catalog.segments().len(),
             sorted_files: catalog.of_kind(FileKind::Sorted).len(),
-            tombstone_files: catalog.of_kind(FileKind::Graves).len(),
+            tombstone_files: catalog.of_kind(FileKind::Tombstones).len(),
             free_segments: shared.free.lock().len(),
             head,
             memory_bytes: memory_bytes

@@ -1,28 +1,28 @@
-//! Which long reads go through the page cache. Past it a read costs half the processor time and drops
-//! nothing that others need; through it, what is read again is found in memory. So a share of all
-//! places goes through it, always the same ones: as large a share as turns out to stay there. Of data
-//! that fits in memory that becomes all of it, of data read once nearly nothing, and of more data than
-//! memory a part is found although the whole would push itself out.
+//! Decides which long reads go through the page cache. Direct reads cost half the processor time
+//! and evict nothing; cached reads find repeated data in memory. A fixed share of all pieces goes
+//! through the page cache, always the same ones. The share adapts to how much stays there: nearly
+//! all of a data set that fits in memory, nearly none of data read once, and a part of a larger
+//! data set, which would evict itself if all of it were cached.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use stele_types::FileId;
 
-/// Places are told apart by this many bytes of a file.
+/// Bytes of a file per decision.
 pub(crate) const PIECE_BYTES: u64 = 512 << 10;
 const SHARE_MAX: u32 = u32::MAX;
-/// So much is always tried: nobody would learn that there is memory again.
+/// Minimum share. Without it free memory would never be noticed again.
 const SHARE_MIN: u32 = u32::MAX / 64;
-/// What is read for the first time is never found; with a small share to begin with, or a step back that
-/// is longer than the one forward, memory was still mostly unused after ten reads of each place.
+/// Initial share. Pieces read for the first time always miss. With a small initial share, or a
+/// larger step down than up, memory was still mostly unused after ten reads of each piece.
 const SHARE_FIRST: u32 = u32::MAX / 2;
-/// A piece that was found lets the share grow by this part, one that was not lets it shrink by as much:
-/// it stays where one of two is found.
+/// A hit grows the share by 1/`STEP`, a miss shrinks it by as much: it is stable at a hit rate of
+/// one half.
 const STEP: u32 = 64;
 
-/// See the module.
+/// Adaptive share of long reads that go through the page cache.
 #[derive(Debug)]
 pub(crate) struct LongReads {
-    /// Of `u32::MAX`.
+    /// In units of 1/`u32::MAX`.
     share: AtomicU32,
 }
 
@@ -33,24 +33,24 @@ impl Default for LongReads {
 }
 
 impl LongReads {
-    /// Whether this piece of a file goes through the page cache now.
+    /// Whether this piece of a file now goes through the page cache.
     pub fn is_cached(&self, file: FileId, piece: u64) -> bool {
         place(file, piece) <= self.share.load(Ordering::Relaxed)
     }
 
-    /// Whether a piece that goes through the page cache was found there.
-    pub fn learn(&self, found: bool) {
+    /// Adapts the share to a hit or miss of a cached piece.
+    pub fn note_lookup(&self, found: bool) {
         let share = self.share.load(Ordering::Relaxed);
         let next = match found {
             true => share.saturating_add(share / STEP),
             false => share - share / STEP,
         };
-        // Of two that learn at once one is lost: there are many.
+        // Concurrent updates may lose one, which is harmless: there are many.
         self.share.store(next.clamp(SHARE_MIN, SHARE_MAX), Ordering::Relaxed);
     }
 }
 
-/// Where a piece stands among all, from 0 to `u32::MAX`: a larger share has those of a smaller one.
+/// Maps a piece to a fixed rank from 0 to `u32::MAX`. A larger share includes every smaller one.
 fn place(file: FileId, piece: u64) -> u32 {
     const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
     let mut mixed = ((u64::from(file.0) << 32) ^ piece).wrapping_mul(MIX);
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// A page cache that drops what was read longest ago.
+    /// An LRU page cache.
     struct PageCache {
         pieces_max: usize,
         pieces: VecDeque<u64>,
@@ -81,7 +81,7 @@ mod tests {
         }
     }
 
-    /// Shares of the reads that were found in memory, and that went through it.
+    /// Returns the shares of reads that hit the cache and that went through it.
     fn shares(reads: impl Iterator<Item = u64>, pieces_max: usize) -> (f64, f64) {
         let long = LongReads::default();
         let mut cache = PageCache { pieces_max, pieces: VecDeque::new() };
@@ -90,7 +90,7 @@ mod tests {
             all += 1.0;
             if long.is_cached(FileId(1), piece) {
                 let is_there = cache.read(piece);
-                long.learn(is_there);
+                long.note_lookup(is_there);
                 cached += 1.0;
                 found += f64::from(is_there);
             }
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn of_what_does_not_fit_a_part_is_found_however_it_is_read() {
-        // Through memory as a whole, nothing of this would ever be found.
+        // With every read cached there would be no hits.
         let (found, cached) = shares(rounds(1_000, 60), 500);
         assert!(found > 0.2 && cached < 0.6, "{found} of {cached}");
         let mut state = 1_u64;
@@ -138,7 +138,7 @@ mod tests {
         let first: Vec<u64> = (0..4_500).map(&mut random).collect();
         let (found, _) = shares(first.iter().copied(), 320);
         assert!(found > 0.4, "{found}");
-        // Others push everything out.
+        // Other reads evict everything.
         let again = first.iter().copied().chain(10_000..10_700).chain(first.iter().copied());
         let (found, _) = shares(again, 320);
         assert!(found > 0.35, "{found}");

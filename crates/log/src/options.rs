@@ -1,4 +1,4 @@
-//! Settings of a log, and what opening one takes and gives.
+//! Settings of a log, and the input and result of opening one.
 
 use std::collections::BTreeMap;
 use stele_types::limits::INLINE_VALUE_BYTES_MAX;
@@ -9,15 +9,16 @@ use stele_types::{FileId, KeyRange, LogIndex, Lsn, RegionId, StoreId};
 pub struct LogOptions {
     /// Identity of the store; part of every checksum.
     pub store: StoreId,
-    /// Bytes at which a segment is sealed; one batch may be longer and then fills a segment alone.
+    /// Bytes at which a segment is sealed. A longer batch fills a segment alone.
     pub segment_bytes_max: u64,
-    /// Freed segments kept for reuse: blocks written before need no metadata commit at a sync.
+    /// Maximum number of freed segments kept for reuse. A sync of reused blocks commits no
+    /// metadata.
     pub recycle_segments_max: usize,
     /// Bypass the page cache for appends.
     pub direct: bool,
-    /// Memory for the payloads of recent entries.
+    /// Bytes of memory for the payloads of recent entries; 0 disables the cache.
     pub entry_cache_bytes_max: usize,
-    /// Values up to this length are carried in sidecars and given to replay as bytes.
+    /// Values of at most this length are kept in sidecars, and replay passes them as bytes.
     pub inline_value_bytes_max: usize,
 }
 
@@ -34,65 +35,65 @@ impl Default for LogOptions {
     }
 }
 
-/// What the index already holds, so that opening reads no more than it must. The default (nothing)
-/// reads every segment the newest one is chained to.
+/// What the index already holds, which limits what opening reads. The default (nothing) reads every
+/// segment the newest one is chained to.
 #[derive(Clone, Debug, Default)]
 pub struct RecoverFrom {
-    /// Everything below is in runs. The default: there is no index.
+    /// Everything below is in runs. The default means that there is no index.
     pub checkpoint: Lsn,
-    /// First segment with wanted Raft entries; those below are homes of values only.
+    /// First segment with needed Raft entries; older segments hold only values.
     pub raft_from: FileId,
-    /// New files get identifiers from here on.
+    /// Lowest identifier for new files.
     pub next_file: FileId,
-    /// Value files that runs refer to: each must exist.
+    /// Value files that runs refer to; each must exist.
     pub needed: Vec<FileId>,
-    /// Where other replicas have what is damaged here: per region the entry up to which effects are in
-    /// runs. Payloads up to there, and of entries in no region's log, need not be readable. `None`:
-    /// all have to be.
+    /// `Some` if other replicas may hold a copy of what is damaged here: for each region, the last
+    /// entry with its effects in runs. Payloads up to that entry, and of entries outside every
+    /// region's log, may be unreadable. `None`: all payloads must be readable.
     pub checkpointed: Option<BTreeMap<RegionId, LogIndex>>,
-    /// Keys whose values are read before other replicas can be asked for them: what the store knows of
-    /// itself. With `settled`, those of entries that no run holds have to be readable.
+    /// The store's own keys, which are read before other replicas can supply their values. With
+    /// `checkpointed`, the values of entries that no run holds must be readable.
     pub own_keys: Option<KeyRange>,
 }
 
 impl RecoverFrom {
     /// Whether an entry's effects are in runs.
-    pub(crate) fn is_settled(&self, region: RegionId, index: LogIndex) -> bool {
+    pub(crate) fn is_checkpointed(&self, region: RegionId, index: LogIndex) -> bool {
         let upto = self.checkpointed.as_ref().and_then(|checkpointed| checkpointed.get(&region));
         upto.is_some_and(|upto| index <= *upto)
     }
 }
 
-/// How the log ended.
+/// State of the log's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
-    /// After a whole batch, with no trace of another.
+    /// The log ends after a complete batch, with no trace of another.
     Clean,
-    /// A batch that was not whole was cut off.
+    /// An incomplete batch was truncated.
     TornCut {
-        /// Where it began.
+        /// Position of its first byte.
         from: Lsn,
-        /// Its bytes as far as they are known; 0 when its header is unreadable.
+        /// Its length as far as it is known; 0 when its header is unreadable.
         bytes: u64,
-        /// Whether it could have been acknowledged and damaged afterwards: nothing durable follows
-        /// it that would tell. The region must not vote or acknowledge before it is repaired.
+        /// Whether it may have been acknowledged and damaged afterwards: no durable frame follows
+        /// that would prove either. The region must not vote or acknowledge before it is repaired.
         uncertain: bool,
     },
 }
 
-/// What opening found.
+/// Result of opening a log.
 #[derive(Clone, Debug)]
 pub struct Recovery {
-    /// How the log ended.
+    /// State of the log's end.
     pub tail: Tail,
-    /// The log's end: where the next batch goes.
+    /// The log's end: position of the next batch.
     pub head: Lsn,
-    /// Segments whose frames were read.
+    /// Number of segments scanned frame by frame.
     pub segments_scanned: usize,
-    /// Sealed segments of which only the sidecar was read.
+    /// Number of sealed segments of which only the sidecar was read.
     pub segments_by_sidecar: usize,
     /// Bytes of frames read.
     pub bytes_scanned: u64,
-    /// Leftovers of unfinished work that were removed.
+    /// Number of files removed that unfinished work had left.
     pub orphans_removed: usize,
 }

@@ -1,4 +1,4 @@
-//! After a failed write or sync nothing is known about what is durable: the log takes no more.
+//! After a failed write or sync the durable state is unknown; further appends fail.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ impl Poison {
         self.set.load(Ordering::Acquire)
     }
 
-    /// Stops the log because of `error`, unless the device is merely full, and passes it on.
+    /// Stops the log because of `error`, unless the device is merely full. Returns the error.
     pub fn unless_full(&self, error: Error) -> Error {
         if matches!(error, Error::NoSpace(_)) {
             return error;
@@ -30,7 +30,7 @@ impl Poison {
         self.set(error)
     }
 
-    /// Stops the log because of `error`, and passes it on.
+    /// Stops the log because of `error`. Returns the error.
     pub fn set(&self, error: Error) -> Error {
         if !self.set.load(Ordering::Acquire) {
             *self.reason.lock() = error.to_string();

@@ -1,4 +1,4 @@
-//! Reading a value by its locator, with one positioned read of exactly the value; and entries.
+//! Reads of entries, and of a value by its locator with one positioned read of exactly the value.
 
 use crate::dir::Name;
 use crate::shared::{Counters, Shared};
@@ -7,27 +7,28 @@ use bytes::Bytes;
 use stele_types::{CommittedEntry, Error, Locator, LogIndex, Lsn, RegionId, Result};
 use stele_vfs::{AlignedBuf, MEMORY_ALIGN_BYTES, VfsFile};
 
-/// What is known of a record from its locator.
+/// Metadata of a record, found from its locator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecordHead {
-    /// Position of the operation that wrote the value first.
+pub struct RecordHeader {
+    /// Position of the operation that first wrote the value.
     pub version: Lsn,
-    /// The key; `None` in segments, where it stands before the value without a way back to it.
+    /// The key; `None` in segments, where it cannot be found from the value.
     pub key: Option<Bytes>,
     /// Unix seconds, 0 for never; `None` in segments.
     pub expires_at_s: Option<u64>,
 }
 
-/// Memory is taken for lengths beyond this only if the file is as long.
+/// A longer value is allocated only if its file is long enough.
 pub(crate) const TRUSTED_LENGTH_BYTES: u64 = 1 << 20;
 
-/// A damaged locator may name any length: what its file can't hold is damage, and takes no memory.
+/// Rejects a value beyond its file's end before allocating memory: a damaged locator may name any
+/// length.
 fn check_length(file: &dyn VfsFile, at: &Locator) -> Result<()> {
     let end = u64::from(at.offset) + u64::from(at.length);
     if u64::from(at.length) <= TRUSTED_LENGTH_BYTES || end <= file.len()? {
         return Ok(());
     }
-    let detail = format!("a value of {} bytes goes beyond the file's end", at.length);
+    let detail = format!("value of {} bytes ends after the end of its file", at.length);
     Err(Error::corrupt(file.path(), u64::from(at.offset), detail))
 }
 
@@ -44,15 +45,15 @@ impl Shared {
         self.get_direct(name, at)
     }
 
-    /// Whether the device has the value: the page cache is not asked.
+    /// Checks that the device holds the value. Bypasses the page cache.
     pub fn check(&self, at: &Locator) -> Result<()> {
         let name = self.value_name(at.file)?;
         check_length(&*self.handles.get(&self.dir, name)?, at)?;
         self.get_direct(name, at).map(|_| ())
     }
 
-    /// The page cache may hold a block from before it was written past it, and memory may have
-    /// flipped a bit: only what the device says twice is damage.
+    /// Reads a value from the device. The page cache may hold a block from before a direct write,
+    /// and memory may have flipped a bit: only a mismatch on the device is damage.
     fn get_direct(&self, name: Name, at: &Locator) -> Result<Bytes> {
         let file = self.dir.open_direct(name)?;
         let begin = u64::from(at.offset);
@@ -116,7 +117,7 @@ impl Shared {
         if from <= log.truncated.0 && from < to {
             let truncated = log.truncated.0;
             return Err(Error::invalid(format!(
-                "entries of region {region} up to {truncated} are truncated, {from} was asked for"
+                "entries of region {region} up to {truncated} are truncated; {from} was requested"
             )));
         }
         let mut places = Vec::new();
@@ -132,15 +133,15 @@ impl Shared {
         Ok(places)
     }
 
-    pub fn record_of(&self, at: &Locator) -> Result<RecordHead> {
+    pub fn record_of(&self, at: &Locator) -> Result<RecordHeader> {
         match self.value_name(at.file)? {
             name @ Name::Sorted(_) => {
                 let file = self.handles.get(&self.dir, name)?;
-                let (fields, key) = sorted::head_before(file.as_ref(), self.dir.store, at)?;
+                let (fields, key) = sorted::header_before(file.as_ref(), self.dir.store, at)?;
                 let expires_at_s = Some(fields.expires_at_s);
-                Ok(RecordHead { version: fields.version, key: Some(key), expires_at_s })
+                Ok(RecordHeader { version: fields.version, key: Some(key), expires_at_s })
             }
-            _ => Ok(RecordHead { version: at.lsn(), key: None, expires_at_s: None }),
+            _ => Ok(RecordHeader { version: at.lsn(), key: None, expires_at_s: None }),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Reading a value without waiting for the device.
+//! Reads of a value without waiting for the device.
 
 use crate::read::TRUSTED_LENGTH_BYTES;
 use crate::shared::Shared;
@@ -6,8 +6,9 @@ use bytes::Bytes;
 use stele_types::{Locator, Result};
 
 impl Shared {
-    /// The value at a locator if its file is open and the page cache holds it; what can't be had
-    /// like this, or does not match its checksum, is left to a read that may wait.
+    /// Returns the value at a locator if its file is open and the page cache holds it. Returns
+    /// `None` otherwise, also when it does not match its checksum: then the caller must use a read
+    /// that may wait.
     pub fn get_cached(&self, at: &Locator) -> Result<Option<Bytes>> {
         let Some(file) = self.handles.peek(at.file) else { return Ok(None) };
         if u64::from(at.length) > TRUSTED_LENGTH_BYTES {

@@ -1,5 +1,5 @@
-//! Reading many values: one read for each stretch of neighbours, its values cut out of it. Of many
-//! short ones those that are not in memory are all asked of the device before the first is waited for.
+//! Reads of many values: one read for each stretch of neighbouring values. Short reads that miss
+//! the page cache are all requested from the device before the first is awaited.
 
 use crate::long_reads::PIECE_BYTES;
 use crate::read::TRUSTED_LENGTH_BYTES;
@@ -10,105 +10,108 @@ use std::sync::Arc;
 use stele_types::{FileId, Locator, Result};
 use stele_vfs::{AlignedBuf, MEMORY_ALIGN_BYTES, VfsFile};
 
-/// Unwanted bytes between two values that are still read along: cheaper than another read.
+/// Maximum unrequested bytes between two values of one read: cheaper than another read.
 const GAP_BYTES_MAX: u64 = 16 << 10;
-/// The same for work in the background that wants many short values, as long as they are no more than
-/// 32 KiB for each.
+/// The same for background work that reads many short values, as long as the unrequested bytes are
+/// at most 32 KiB per value.
 pub const NEAR_BYTES_MAX: u64 = 128 << 10;
-/// What a device reads in one piece while it serves one more short read: 40 to 50 thousand of these a
-/// second, or 1.3 GB/s.
+/// Bytes a device reads sequentially in the time of one more short read: 40 to 50 thousand short
+/// reads a second, or 1.3 GB/s.
 const BYTES_OF_READ: u64 = 32 << 10;
 const SHORT_VALUE_BYTES_MAX: u32 = 4 << 10;
-/// Longest read for more than one value: values of 4 MiB and what lies between them. A device
+/// Maximum read for more than one value: values of 4 MiB and the gaps between them. A device
 /// serves the parts of one long read at the same time.
 const STRETCH_BYTES_MAX: u64 = (4 << 20) + (256 << 10);
-/// Of the buffers of such reads, kept for the next ones.
+/// Bytes of buffers of such reads that are kept for later reads.
 pub(crate) const BUFFERS_KEPT_BYTES_MAX: usize = 12 << 20;
-/// Reads that may go past the page cache are at least so long: see [`crate::long_reads`].
+/// Minimum length of a read that may bypass the page cache: see [`crate::long_reads`].
 const DIRECT_BYTES_MIN: u64 = 256 << 10;
-/// Reads that work in the background has under way at a time. A device takes reads before writes: beside
-/// 64 of them at once, a batch of the log took twice as long (p99 of puts while all is written over: 27
-/// and 16 ms), and no more was collected.
+/// Maximum concurrent reads of background work. A device serves reads before writes: beside 64
+/// concurrent reads, a batch of the log took twice as long (p99 of puts during a full overwrite: 27
+/// and 16 ms), and garbage collection freed no more.
 const BACKGROUND_READS_MAX: usize = 8;
 
-/// How values are read.
+/// Limits of a read of many values.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct How {
-    /// Reads from here on may go past the page cache; 0: all do, and none comes from it.
+pub(crate) struct ReadMode {
+    /// Minimum bytes of a read that may bypass the page cache; 0: all reads bypass it.
     direct_bytes_min: u64,
-    /// Short reads under way at a time.
-    asked_max: usize,
-    /// Unwanted bytes before a short value that may be read along.
+    /// Maximum concurrent short reads.
+    pending_max: usize,
+    /// Maximum unrequested bytes before a short value that is read along.
     gap_bytes_max: u64,
 }
 
-impl How {
-    /// Someone waits.
-    pub const AT_ONCE: Self = Self {
+impl ReadMode {
+    /// For reads that a caller waits for.
+    pub const FOREGROUND: Self = Self {
         direct_bytes_min: DIRECT_BYTES_MIN,
-        asked_max: usize::MAX,
+        pending_max: usize::MAX,
         gap_bytes_max: GAP_BYTES_MAX,
     };
-    /// Nobody waits, and others use the device.
-    pub const IN_BACKGROUND: Self =
-        Self { asked_max: BACKGROUND_READS_MAX, gap_bytes_max: NEAR_BYTES_MAX, ..Self::AT_ONCE };
-    /// What the device has, not the page cache.
-    pub const FROM_DEVICE: Self = Self { direct_bytes_min: 0, ..Self::AT_ONCE };
+    /// For background reads, while foreground work uses the device.
+    pub const BACKGROUND: Self = Self {
+        pending_max: BACKGROUND_READS_MAX,
+        gap_bytes_max: NEAR_BYTES_MAX,
+        ..Self::FOREGROUND
+    };
+    /// For reads of the device itself, past the page cache.
+    pub const FROM_DEVICE: Self = Self { direct_bytes_min: 0, ..Self::FOREGROUND };
 
-    fn reads_along(&self, next: &Locator, gap: u64) -> bool {
+    fn may_read_gap(&self, next: &Locator, gap: u64) -> bool {
         gap <= self.gap_bytes_max && next.length <= SHORT_VALUE_BYTES_MAX
     }
 }
 
-/// Bytes read for a value and not compared with its checksum: [`crate::Log::checked`] makes a value
-/// of them.
+/// Bytes read for a value, not yet compared with its checksum. [`crate::Log::checked`] turns them
+/// into a value.
 #[derive(Clone, Debug, Default)]
 pub struct Unchecked(Bytes);
 
 impl Unchecked {
-    /// The first `at` bytes and the others; `None` if there are fewer.
+    /// Splits off the first `at` bytes; `None` if there are fewer.
     pub(crate) fn split(mut self, at: usize) -> Option<(Bytes, Bytes)> {
         (at <= self.0.len()).then(|| (self.0.split_to(at), self.0))
     }
 }
 
-/// What was read for many values.
+/// Result of a read of many values.
 #[derive(Debug, Default)]
 pub struct ReadMany {
-    /// In the order of the places; short where a file ends early.
+    /// In the order of the locators; shorter where a file ends early.
     pub values: Vec<Unchecked>,
-    /// Stretches read: one if all lie side by side.
+    /// Number of stretches read; 1 if all values are neighbours.
     pub reads: usize,
 }
 
-/// Neighbours that one read takes.
+/// Neighbouring values that one read covers.
 struct Stretch<'a> {
     file: FileId,
-    /// From the first byte of the first value to the last one of the last.
+    /// From the first byte of the first value to the last byte of the last (exclusive end).
     range: Range<u64>,
-    /// Which of the places, sorted.
+    /// Indices of the requested locators, sorted by position.
     wanted: &'a [usize],
     wanted_bytes: u64,
 }
 
-/// A read through the page cache that the device was asked for.
-struct Asked<'a> {
+/// A read through the page cache that was requested from the device.
+struct PendingRead<'a> {
     stretch: Stretch<'a>,
     file: Arc<dyn VfsFile>,
     bytes: Vec<u8>,
 }
 
-/// A read of whole blocks, past the page cache where not by pieces.
+/// A read of whole blocks. It bypasses the page cache, except for pieces that go through it.
 struct DirectRead<'a> {
     stretch: Stretch<'a>,
     file: Arc<dyn VfsFile>,
-    /// The same file through the page cache; `None` where the device itself is asked.
+    /// The same file through the page cache; `None` if all pieces bypass it.
     cached: Option<Arc<dyn VfsFile>>,
     begin: u64,
     bytes: usize,
 }
 
-/// Reads past the page cache that share one buffer, which is long; short ones end where a file does.
+/// Direct reads that share one long buffer. A read is shorter if its file ends early.
 #[derive(Default)]
 struct Pack<'a> {
     reads: Vec<DirectRead<'a>>,
@@ -125,17 +128,16 @@ impl Shared {
         if at.check(&read.0).is_ok() { Ok(read.0) } else { self.get(at) }
     }
 
-    /// What was read for a value past the page cache, compared with its checksum; read once more if
-    /// it does not match.
+    /// Compares a direct read with the value's checksum; on a mismatch reads the device once more.
     pub fn check_read(&self, at: &Locator, read: &Unchecked) -> Result<()> {
         if at.check(&read.0).is_ok() { Ok(()) } else { self.check(at) }
     }
 
     pub fn read_many(&self, at: &[Locator]) -> Result<ReadMany> {
-        self.read_many_so(at, How::AT_ONCE)
+        self.read_many_with(at, ReadMode::FOREGROUND)
     }
 
-    pub fn read_many_so(&self, at: &[Locator], how: How) -> Result<ReadMany> {
+    pub fn read_many_with(&self, at: &[Locator], how: ReadMode) -> Result<ReadMany> {
         let mut order: Vec<usize> = (0..at.len()).collect();
         order.sort_unstable_by_key(|&i| at.get(i).map(|at| (at.file, at.offset)));
         let mut read = ReadMany::default();
@@ -148,8 +150,8 @@ impl Shared {
                 cached.push(stretch);
                 continue;
             }
-            // What work in the background reads along must not push out what others read.
-            let is_kept = how.asked_max > BACKGROUND_READS_MAX || stretch.is_mostly_wanted();
+            // Unrequested bytes of background reads must not evict what other reads use.
+            let is_kept = how.pending_max > BACKGROUND_READS_MAX || stretch.is_mostly_wanted();
             let by_pieces = how.direct_bytes_min > 0 && is_kept;
             let next = self.direct_read(stretch, by_pieces)?;
             if pack.bytes + next.bytes > STRETCH_BYTES_MAX as usize {
@@ -159,21 +161,21 @@ impl Shared {
             pack.reads.push(next);
         }
         self.read_pack(at, pack, &mut read.values)?;
-        self.read_all_cached(at, cached, how.asked_max, &mut read.values)?;
+        self.read_all_cached(at, cached, how.pending_max, &mut read.values)?;
         Ok(read)
     }
 
-    /// Through the page cache. What it does not hold is asked of the device before it is waited for:
-    /// one after the other, each read would wait by itself.
+    /// Reads stretches through the page cache. Requests all misses from the device before it waits
+    /// for the first: otherwise each read would wait by itself.
     fn read_all_cached(
         &self,
         at: &[Locator],
         stretches: Vec<Stretch<'_>>,
-        asked_max: usize,
+        pending_max: usize,
         to: &mut [Unchecked],
     ) -> Result<()> {
         let is_one = stretches.len() == 1;
-        let (mut asked, mut asked_bytes) = (Vec::new(), 0);
+        let (mut asked, mut pending_bytes) = (Vec::new(), 0);
         for stretch in stretches {
             let file = self.handles.get(&self.dir, self.value_name(stretch.file)?)?;
             let mut bytes = vec![0; stretch.bytes()];
@@ -184,14 +186,14 @@ impl Shared {
             if !is_one {
                 file.will_read(stretch.range.start, bytes.len() as u64);
             }
-            asked_bytes += bytes.len() as u64;
-            asked.push(Asked { stretch, file, bytes });
-            if asked_bytes >= STRETCH_BYTES_MAX || asked.len() >= asked_max {
-                Asked::wait(std::mem::take(&mut asked), at, to)?;
-                asked_bytes = 0;
+            pending_bytes += bytes.len() as u64;
+            asked.push(PendingRead { stretch, file, bytes });
+            if pending_bytes >= STRETCH_BYTES_MAX || asked.len() >= pending_max {
+                PendingRead::wait(std::mem::take(&mut asked), at, to)?;
+                pending_bytes = 0;
             }
         }
-        Asked::wait(asked, at, to)
+        PendingRead::wait(asked, at, to)
     }
 
     fn direct_read<'a>(&self, stretch: Stretch<'a>, by_pieces: bool) -> Result<DirectRead<'a>> {
@@ -206,7 +208,8 @@ impl Shared {
         Ok(DirectRead { stretch, file, cached, begin, bytes: (end - begin) as usize })
     }
 
-    /// Each piece past the page cache or through it, neighbours that go past it at once.
+    /// Reads each piece directly or through the page cache; neighbouring direct pieces are one
+    /// read.
     fn read_long(&self, read: &DirectRead<'_>, memory: &mut [u8]) -> Result<usize> {
         let Some(cached) = &read.cached else { return read.file.read_at(memory, read.begin) };
         let mut done = 0;
@@ -216,13 +219,13 @@ impl Shared {
             let got = if is_cached {
                 let found = cached.read_cached_at(part, from)?;
                 if !found {
-                    // All of the piece: the next read may want another part of it.
+                    // The whole piece: the next read may need another part of it.
                     cached.will_read(from / PIECE_BYTES * PIECE_BYTES, PIECE_BYTES);
                 }
                 let got = if found { bytes } else { cached.read_at(part, from)? };
-                // What ends with the file is never found as a whole.
+                // A piece that ends with the file is never found as a whole.
                 if got == bytes {
-                    self.long_reads.learn(found);
+                    self.long_reads.note_lookup(found);
                 }
                 got
             } else {
@@ -236,7 +239,8 @@ impl Shared {
         Ok(done)
     }
 
-    /// The parts of a long read in their order: whether each goes through the page cache, and its bytes.
+    /// Returns the parts of a long read in order: whether each goes through the page cache, and its
+    /// bytes.
     fn parts(&self, file: FileId, begin: u64, bytes: usize) -> Vec<(bool, usize)> {
         let end = begin + bytes as u64;
         let mut parts: Vec<(bool, usize)> = Vec::new();
@@ -288,7 +292,7 @@ impl Shared {
     }
 }
 
-impl Asked<'_> {
+impl PendingRead<'_> {
     fn wait(all: Vec<Self>, at: &[Locator], to: &mut [Unchecked]) -> Result<()> {
         for Self { stretch, file, mut bytes } in all {
             let got = file.read_at(&mut bytes, stretch.range.start)?;
@@ -300,9 +304,9 @@ impl Asked<'_> {
 }
 
 impl<'a> Stretch<'a> {
-    /// Takes the first stretch away from places that are sorted; `None` when there is none.
-    fn first_of(at: &[Locator], order: &mut &'a [usize], how: How) -> Option<Self> {
-        let (wanted, rest) = order.split_at(taken_together(at, order, how).min(order.len()));
+    /// Takes the first stretch off the sorted locators; `None` when none is left.
+    fn first_of(at: &[Locator], order: &mut &'a [usize], how: ReadMode) -> Option<Self> {
+        let (wanted, rest) = order.split_at(stretch_places(at, order, how).min(order.len()));
         *order = rest;
         let places = || wanted.iter().filter_map(|&i| at.get(i));
         let first = places().next()?;
@@ -319,15 +323,14 @@ impl<'a> Stretch<'a> {
         self.wanted_bytes * 2 >= self.bytes() as u64
     }
 
-    /// [`Stretch::cut`] of a read that took nothing else.
+    /// [`Stretch::cut`] for a read of this stretch alone.
     fn cut_all(&self, at: &[Locator], bytes: Vec<u8>, to: &mut [Unchecked]) {
         let shared = self.is_mostly_wanted();
         self.cut(at, self.range.start, &bytes.into(), shared, to);
     }
 
-    /// Cuts the values out of what was read from `begin` on. They share it if the values read into
-    /// its memory are most of that. Else each is copied: kept ones must not keep what nobody asked
-    /// for.
+    /// Cuts the values out of the bytes read from `begin` on. With `shared` they share that memory;
+    /// otherwise each is copied, so that a kept value does not keep unrequested bytes in memory.
     fn cut(&self, at: &[Locator], begin: u64, read: &Bytes, shared: bool, to: &mut [Unchecked]) {
         for &i in self.wanted {
             let (Some(slot), Some(at)) = (to.get_mut(i), at.get(i)) else { continue };
@@ -343,8 +346,8 @@ fn end_of(at: &Locator) -> u64 {
     u64::from(at.offset) + u64::from(at.length)
 }
 
-/// How many of the places, sorted, one read takes.
-fn taken_together(at: &[Locator], order: &[usize], how: How) -> usize {
+/// Returns how many of the sorted locators one read covers.
+fn stretch_places(at: &[Locator], order: &[usize], how: ReadMode) -> usize {
     let mut span: Option<(FileId, u64, u64)> = None;
     let (mut taken, mut gap_bytes) = (0, 0);
     for &i in order {
@@ -355,7 +358,7 @@ fn taken_together(at: &[Locator], order: &[usize], how: How) -> usize {
                 let gap = u64::from(next.offset).saturating_sub(*end);
                 gap_bytes += gap;
                 let near = gap <= GAP_BYTES_MAX
-                    || how.reads_along(next, gap) && gap_bytes <= taken as u64 * BYTES_OF_READ;
+                    || how.may_read_gap(next, gap) && gap_bytes <= taken as u64 * BYTES_OF_READ;
                 let whole = end_of(next).max(*end) - *begin;
                 if next.file != *file || !near || whole > STRETCH_BYTES_MAX {
                     break;

@@ -1,27 +1,27 @@
-//! Buffers of long reads, used again: fresh memory costs page faults, as long as the read itself.
+//! Reused buffers of long reads. Page faults of new memory take as long as the read itself.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use stele_vfs::AlignedBuf;
 
-/// Lengths of buffers are multiples of this: a large page, which a device reads into as one piece.
+/// Buffer lengths are multiples of this: a large page, which a device reads as one segment.
 const STEP_BYTES: usize = 2 << 20;
 
 #[derive(Clone, Debug)]
 pub(crate) struct ReadPool {
     free: Arc<Mutex<Vec<AlignedBuf>>>,
-    /// Of the free buffers together.
+    /// Maximum bytes of all free buffers.
     kept_bytes_max: usize,
 }
 
 impl ReadPool {
-    /// Keeps free buffers of up to `kept_bytes_max` together for the next reads.
+    /// Creates a pool that keeps at most `kept_bytes_max` of free buffers.
     pub fn new(kept_bytes_max: usize) -> Self {
         Self { free: Arc::default(), kept_bytes_max }
     }
 
-    /// A buffer of `bytes` with any content.
+    /// Returns a buffer of `bytes` with arbitrary content.
     pub fn take(&self, bytes: usize) -> Pooled {
         let length = bytes.next_multiple_of(STEP_BYTES);
         let mut free = self.free.lock();
@@ -41,7 +41,7 @@ impl ReadPool {
     }
 }
 
-/// Goes back to its pool when the last value that lies in it is dropped.
+/// A buffer that returns to its pool when the last value in it is dropped.
 #[derive(Debug)]
 pub(crate) struct Pooled {
     buffer: AlignedBuf,
@@ -55,12 +55,12 @@ impl Pooled {
         self.buffer.as_mut_slice().get_mut(..bytes).unwrap_or_default()
     }
 
-    /// What it keeps in memory: may be more than was asked for.
+    /// Returns the bytes of memory it holds, which may exceed the requested ones.
     pub fn capacity(&self) -> usize {
         self.buffer.capacity()
     }
 
-    /// The buffer, to be cut into values that share it.
+    /// Returns the buffer as bytes that values can share.
     pub fn into_bytes(self) -> Bytes {
         Bytes::from_owner(self)
     }
@@ -80,7 +80,7 @@ impl Drop for Pooled {
         let mut free = self.pool.free.lock();
         free.push(std::mem::take(&mut self.buffer));
         let mut bytes: usize = free.iter().map(|buffer| buffer.len()).sum();
-        // Those free for the longest time go first: what is read now takes buffers of this length.
+        // The buffers that were free longest go first: current reads use buffers of this length.
         while bytes > self.pool.kept_bytes_max {
             bytes -= free.remove(0).len();
         }
@@ -109,7 +109,7 @@ mod tests {
         drop((0..9).map(|_| pool.take(1000)).collect::<Vec<_>>());
         assert_eq!(pool.memory_bytes(), 2 * STEP);
         drop(pool.take(2 * STEP_BYTES + 1));
-        assert_eq!(pool.memory_bytes(), 2 * STEP, "longer ones are not kept");
+        assert_eq!(pool.memory_bytes(), 2 * STEP, "longer buffers are not kept");
     }
 
     #[test]

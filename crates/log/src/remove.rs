@@ -1,4 +1,4 @@
-//! Giving a dead file's space back.
+//! Removal of obsolete files.
 
 use crate::FileKind;
 use crate::catalog::FileMeta;
@@ -11,10 +11,10 @@ use crate::shared::Shared;
 use stele_types::{Error, FileId, Result, mutant};
 use stele_vfs::Open;
 
-/// More graves files than this are merged into one.
-const GRAVES_FILES_MAX: usize = 8;
+/// More tombstone files than this are merged into one.
+const TOMBSTONE_FILES_MAX: usize = 8;
 
-/// The caller proved that nothing refers to the file and holds the maintenance lock.
+/// Removes a file. The caller has proven that nothing refers to it and holds the maintenance lock.
 pub(crate) fn remove(shared: &Shared, file: FileId) -> Result<()> {
     shared.poison.check()?;
     let meta = shared.catalog.read().get(file);
@@ -22,24 +22,24 @@ pub(crate) fn remove(shared: &Shared, file: FileId) -> Result<()> {
     let result = match meta.kind {
         FileKind::Segment { .. } => remove_segment(shared, file, &meta),
         FileKind::Sorted => remove_plain(shared, Name::Sorted(file)),
-        FileKind::Graves => remove_plain(shared, Name::Graves(file)),
+        FileKind::Tombstones => remove_plain(shared, Name::Tombstones(file)),
     };
     result.map_err(|error| match error {
         Error::Invalid(_) | Error::Corrupt { .. } | Error::Missing { .. } => error,
         other => shared.poison.unless_full(other),
     })?;
-    drop_graves(shared)
+    drop_tombstones(shared)
 }
 
 fn remove_segment(shared: &Shared, file: FileId, meta: &FileMeta) -> Result<()> {
     if file >= shared.wanted_from() {
-        let detail = format!("segment {:08x} holds entries that some region still needs", file.0);
+        let detail = format!("segment {:08x} holds entries that a region still needs", file.0);
         return Err(Error::invalid(detail));
     }
     let dir = &shared.dir;
     let bytes = shared.handles.get(dir, Name::Segment(file))?.len()?;
-    // The deletes are durable elsewhere before the segment goes, or a rebuild after a crash in
-    // between would bring deleted keys back.
+    // The deletes become durable elsewhere before the segment is removed. Otherwise a rebuild after
+    // a crash in between would restore deleted keys.
     if !mutant::active("log.skip_graves") {
         retain_tombstones(shared, file, meta)?;
     }
@@ -53,7 +53,8 @@ fn remove_segment(shared: &Shared, file: FileId, meta: &FileMeta) -> Result<()> 
         dir.unlink(&path)?;
     }
     dir.unlink(&dir.path_of(Name::Sidecar(file)))?;
-    // Only then may its blocks be overwritten: a name that comes back would show another's bytes.
+    // Its blocks may be overwritten only now: a name that reappears after a crash would show the
+    // bytes of another segment.
     dir.sync()?;
     if reuse {
         shared.free.lock().push(file);
@@ -61,12 +62,13 @@ fn remove_segment(shared: &Shared, file: FileId, meta: &FileMeta) -> Result<()> 
     Ok(())
 }
 
-/// Without a sync of the directory: a name that comes back after a crash is a free segment again.
+/// Removes free segments without a sync of the directory. A name that reappears after a crash is a
+/// free segment again.
 pub(crate) fn drop_free(shared: &Shared, count: usize) -> Result<u64> {
     shared.poison.check()?;
     let mut bytes = 0;
     for _ in 0..count {
-        // Off the list first: a roll must not take over blocks that are going.
+        // Taken off the list first: a roll must not reuse blocks that are being removed.
         let Some(file) = shared.free.lock().pop() else { break };
         let path = shared.dir.path_of(Name::Free(file));
         bytes += shared.dir.vfs.open(&path, Open::READ)?.len()?;
@@ -89,9 +91,10 @@ fn retain_tombstones(shared: &Shared, file: FileId, meta: &FileMeta) -> Result<(
     }
     let id = shared.allocate_file();
     let mut writer = TombstoneWriter::new(&shared.dir, id);
-    let mut keep = |grave: RetainedTombstone<'_>| keep(shared, Some(file), &mut writer, &grave);
-    // Graves are for an index that is made again from values. Where that may be, the segment stays
-    // while its deletes can't be read.
+    let mut keep =
+        |tombstone: RetainedTombstone<'_>| keep(shared, Some(file), &mut writer, &tombstone);
+    // Tombstones serve the rebuild of an index from values. Where such a rebuild is possible, the
+    // segment stays while its deletes are unreadable.
     let mut passes = |_: &DamagedPayload| shared.has_replicas;
     items::of_segment(&shared.dir, file, meta.end, &mut passes, &mut |item| {
         retained_tombstones::of_item(item, &mut keep)
@@ -99,15 +102,15 @@ fn retain_tombstones(shared: &Shared, file: FileId, meta: &FileMeta) -> Result<(
     finish(shared, id, writer)
 }
 
-/// A grave is needed while a value file holds something older, which it could hide.
+/// Writes a tombstone if a value file holds something older that it could hide.
 fn keep(
     shared: &Shared,
     without: Option<FileId>,
     writer: &mut TombstoneWriter,
-    grave: &RetainedTombstone<'_>,
+    tombstone: &RetainedTombstone<'_>,
 ) -> Result<()> {
     let catalog = shared.catalog.read();
-    let needed = match grave {
+    let needed = match tombstone {
         RetainedTombstone::Op { version, .. } => {
             catalog.oldest_value(without).is_some_and(|oldest| oldest < *version)
         }
@@ -116,7 +119,7 @@ fn keep(
         }
     };
     drop(catalog);
-    if needed { writer.push(grave) } else { Ok(()) }
+    if needed { writer.push(tombstone) } else { Ok(()) }
 }
 
 fn finish(shared: &Shared, id: FileId, writer: TombstoneWriter) -> Result<()> {
@@ -127,31 +130,31 @@ fn finish(shared: &Shared, id: FileId, writer: TombstoneWriter) -> Result<()> {
     Ok(())
 }
 
-/// Graves older than every value go; many files become one.
-fn drop_graves(shared: &Shared) -> Result<()> {
-    let (oldest, graves) = {
+/// Removes tombstone files older than every value, and merges many files into one.
+fn drop_tombstones(shared: &Shared) -> Result<()> {
+    let (oldest, tombstone_files) = {
         let catalog = shared.catalog.read();
-        (catalog.oldest_value(None), catalog.of_kind(FileKind::Graves))
+        (catalog.oldest_value(None), catalog.of_kind(FileKind::Tombstones))
     };
     let mut left = Vec::new();
-    for id in graves {
+    for id in tombstone_files {
         let newest = shared.catalog.read().get(id).map(|meta| meta.max_lsn);
         if newest.is_some_and(|newest| oldest.is_none_or(|oldest| oldest > newest)) {
-            remove_plain(shared, Name::Graves(id))?;
+            remove_plain(shared, Name::Tombstones(id))?;
         } else {
             left.push(id);
         }
     }
-    if left.len() <= GRAVES_FILES_MAX {
+    if left.len() <= TOMBSTONE_FILES_MAX {
         return Ok(());
     }
     let id = shared.allocate_file();
     let mut writer = TombstoneWriter::new(&shared.dir, id);
     for file in &left {
-        retained_tombstones::each(&shared.dir, *file, &mut |grave| {
-            keep(shared, None, &mut writer, &grave)
+        retained_tombstones::each(&shared.dir, *file, &mut |tombstone| {
+            keep(shared, None, &mut writer, &tombstone)
         })?;
     }
     finish(shared, id, writer)?;
-    left.into_iter().try_for_each(|file| remove_plain(shared, Name::Graves(file)))
+    left.into_iter().try_for_each(|file| remove_plain(shared, Name::Tombstones(file)))
 }

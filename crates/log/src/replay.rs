@@ -1,19 +1,19 @@
-//! Surviving entries, for rebuilding what a crash took from memory.
+//! Surviving entries, for rebuilding the state that a crash removed from memory.
 
 use stele_types::{LogIndex, Lsn, RegionId, Term, ValueRef};
 
 /// One entry to apply again.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplayEntry<'a> {
-    /// Its region.
+    /// The entry's region.
     pub region: RegionId,
-    /// Its index.
+    /// The entry's index.
     pub index: LogIndex,
-    /// Its term.
+    /// The entry's term.
     pub term: Term,
-    /// Where its payload lies.
+    /// Position of the payload.
     pub at: Lsn,
-    /// Its operations; none when it is not a command.
+    /// The entry's operations; empty if it is not a command.
     pub ops: &'a [ReplayOp<'a>],
 }
 
@@ -24,9 +24,9 @@ pub enum ReplayOp<'a> {
     Put {
         /// The key.
         key: &'a [u8],
-        /// The value when small, else where it lies.
+        /// The value if it is short, otherwise its locator.
         value: ValueRef,
-        /// Unix seconds at which the pair ceases to exist; 0 for never.
+        /// Expiry in Unix seconds; 0 disables it.
         expires_at_s: u64,
     },
     /// Removes a key.
@@ -34,7 +34,7 @@ pub enum ReplayOp<'a> {
         /// The key.
         key: &'a [u8],
     },
-    /// Removes the keys in [start, end); an empty end is no bound.
+    /// Removes the keys in [start, end); an empty end means no upper bound.
     DeleteRange {
         /// First key removed.
         start: &'a [u8],

@@ -1,9 +1,10 @@
-//! Graves: deletes that outlive their segment, so that a rebuild of a lost index does not bring
-//! back older values that still lie in other files.
+//! Retained tombstones: deletes that outlive their segment, so that a rebuild of a lost index does
+//! not restore older values in other files.
 //!
 //! ```text
-//! chunks of grave*      grave := kind:u8 file offset [place region key_bytes key [end_bytes end]]
-//! kind                  := 0 delete, 1 delete range, 2 withdrawn entry
+//! chunks of tombstone*
+//! tombstone := kind:u8 file offset [place region key_bytes key [end_bytes end]]
+//! kind      := 0 delete, 1 delete range, 2 withdrawn entry
 //! ```
 //! File and offset are those of the entry's payload; place is as in a sidecar's digest.
 
@@ -21,7 +22,7 @@ const DELETE: u8 = 0;
 const DELETE_RANGE: u8 = 1;
 const WITHDRAWN: u8 = 2;
 
-/// One grave, borrowed.
+/// One tombstone, borrowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RetainedTombstone<'a> {
     /// A delete or range delete of an entry.
@@ -35,7 +36,7 @@ pub(crate) enum RetainedTombstone<'a> {
 }
 
 impl RetainedTombstone<'_> {
-    /// Needed while an older value exists somewhere.
+    /// Returns the tombstone's version. It is needed while an older value exists.
     pub fn version(&self) -> Lsn {
         match self {
             Self::Op { version, .. } => *version,
@@ -74,7 +75,7 @@ impl RetainedTombstone<'_> {
     }
 }
 
-fn take_grave<'a>(rest: &mut &'a [u8]) -> Option<RetainedTombstone<'a>> {
+fn take_tombstone<'a>(rest: &mut &'a [u8]) -> Option<RetainedTombstone<'a>> {
     let kind = take::u8(rest)?;
     let file = FileId(u32::try_from(varint::take(rest)?).ok()?);
     let payload = Lsn::new(file, u32::try_from(varint::take(rest)?).ok()?);
@@ -93,7 +94,7 @@ fn take_grave<'a>(rest: &mut &'a [u8]) -> Option<RetainedTombstone<'a>> {
     Some(RetainedTombstone::Op { region, payload, version, op })
 }
 
-/// The graves in one item of a segment.
+/// Passes the tombstones in one item of a segment to `f`.
 pub(crate) fn of_item(
     item: &Item<'_>,
     f: &mut dyn FnMut(RetainedTombstone<'_>) -> Result<()>,
@@ -123,18 +124,19 @@ pub(crate) struct TombstoneWriter {
 
 impl TombstoneWriter {
     pub fn new(dir: &Dir, id: FileId) -> Self {
-        let chunks = ChunkWriter::new(dir, Name::Graves(id), Magic::Graves);
+        let chunks = ChunkWriter::new(dir, Name::Tombstones(id), Magic::Tombstones);
         Self { chunks, count: 0, newest: Lsn::default() }
     }
 
-    pub fn push(&mut self, grave: &RetainedTombstone<'_>) -> Result<()> {
-        grave.encode(self.chunks.chunk());
+    pub fn push(&mut self, tombstone: &RetainedTombstone<'_>) -> Result<()> {
+        tombstone.encode(self.chunks.chunk());
         self.count += 1;
-        self.newest = self.newest.max(grave.version());
+        self.newest = self.newest.max(tombstone.version());
         self.chunks.flush_full().map(|_| ())
     }
 
-    /// `None` when there was nothing to keep. Durable after the next sync of the directory.
+    /// Completes the file, which is durable after the next sync of the directory. Returns `None`
+    /// when there was nothing to keep.
     pub fn finish(self) -> Result<Option<FileMeta>> {
         if self.count == 0 {
             self.chunks.abandon()?;
@@ -142,43 +144,43 @@ impl TombstoneWriter {
         }
         let newest = self.newest;
         let bytes = self.chunks.finish([self.count, newest.as_u64(), 0, 0, 0, 0])?;
-        Ok(Some(graves_meta(bytes, newest)))
+        Ok(Some(tombstones_meta(bytes, newest)))
     }
 }
 
-/// All graves of a file.
+/// Passes all tombstones of a file to `f`.
 pub(crate) fn each(
     dir: &Dir,
     id: FileId,
     f: &mut dyn FnMut(RetainedTombstone<'_>) -> Result<()>,
 ) -> Result<()> {
-    let reader = ChunkReader::open(dir, Name::Graves(id), Magic::Graves)?;
+    let reader = ChunkReader::open(dir, Name::Tombstones(id), Magic::Tombstones)?;
     reader.each(&mut |at, chunk| {
         let mut rest = chunk;
         while !rest.is_empty() {
-            let grave = take_grave(&mut rest);
-            f(grave.ok_or_else(|| reader.corrupt(at, "malformed grave"))?)?;
+            let tombstone = take_tombstone(&mut rest);
+            f(tombstone.ok_or_else(|| reader.corrupt(at, "malformed tombstone"))?)?;
         }
         Ok(())
     })
 }
 
-/// What the foot says of a file; with a damaged foot it is kept for good.
+/// Reads a file's metadata from its footer. With a damaged footer the file is kept permanently.
 pub(crate) fn meta(dir: &Dir, id: FileId, entry: &DirEntry) -> Result<FileMeta> {
-    match ChunkReader::open(dir, Name::Graves(id), Magic::Graves) {
+    match ChunkReader::open(dir, Name::Tombstones(id), Magic::Tombstones) {
         Ok(reader) => {
             let [_, newest, ..] = reader.footer.fields;
-            Ok(graves_meta(entry.bytes, Lsn::from_u64(newest)))
+            Ok(tombstones_meta(entry.bytes, Lsn::from_u64(newest)))
         }
         Err(error) if error.is_damage() => {
-            Ok(graves_meta(entry.bytes, Lsn::new(FileId(u32::MAX), u32::MAX)))
+            Ok(tombstones_meta(entry.bytes, Lsn::new(FileId(u32::MAX), u32::MAX)))
         }
         Err(error) => Err(error),
     }
 }
 
-fn graves_meta(bytes: u64, newest: Lsn) -> FileMeta {
-    let mut meta = unread_meta(FileKind::Graves, bytes, Lsn::default());
+fn tombstones_meta(bytes: u64, newest: Lsn) -> FileMeta {
+    let mut meta = unread_meta(FileKind::Tombstones, bytes, Lsn::default());
     (meta.payload_bytes, meta.max_lsn) = (0, newest);
     meta
 }

@@ -1,4 +1,4 @@
-//! What appends, reads and maintenance have in common.
+//! State shared by appends, reads and maintenance.
 
 use crate::catalog::Catalog;
 use crate::dir::{Dir, Name};
@@ -17,7 +17,7 @@ use stele_types::{Error, FileId, Lsn, Result};
 pub(crate) struct Shared {
     pub dir: Dir,
     pub options: LogOptions,
-    /// Locked for moments only: readers never wait for a write or sync.
+    /// Locked only briefly: readers never wait for a write or sync.
     pub state: RwLock<State>,
     pub catalog: RwLock<Catalog>,
     pub handles: Handles,
@@ -25,15 +25,16 @@ pub(crate) struct Shared {
     pub read_pool: ReadPool,
     pub long_reads: LongReads,
     pub poison: Poison,
-    /// Whether other replicas have what can't be read here: no index is made again from values then.
+    /// Whether other replicas may hold a copy of what is unreadable here. If so, no index is
+    /// rebuilt from values.
     pub has_replicas: bool,
     pub counters: Counters,
-    /// Freed segments under their old identifiers.
+    /// Freed segments, by their old identifiers.
     pub free: Mutex<Vec<FileId>>,
     pub next_file: AtomicU32,
 }
 
-/// What is durable.
+/// Durable state.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub regions: Regions,
@@ -49,7 +50,7 @@ pub(crate) struct Counters {
     pub rolls: AtomicU64,
     pub recycled: AtomicU64,
     pub direct_retries: AtomicU64,
-    /// Of the appender's buffers.
+    /// Bytes of the appender's buffers.
     pub buffer_bytes: AtomicU64,
 }
 
@@ -64,19 +65,19 @@ impl Shared {
         FileId(self.next_file.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The name of a file that holds values. Unknown files are `Missing`.
+    /// Returns the name of a value file. Fails with `Missing` for an unknown file.
     pub fn value_name(&self, file: FileId) -> Result<Name> {
         match self.catalog.read().get(file).map(|meta| meta.kind) {
             Some(FileKind::Segment { .. }) => Ok(Name::Segment(file)),
             Some(FileKind::Sorted) => Ok(Name::Sorted(file)),
-            Some(FileKind::Graves) | None => {
+            Some(FileKind::Tombstones) | None => {
                 let path = self.dir.path.join(format!("{:08x}", file.0));
-                Err(Error::Missing { path, detail: "no value file of this number".to_string() })
+                Err(Error::Missing { path, detail: "no value file has this number".to_string() })
             }
         }
     }
 
-    /// Where the frames of a segment end: known for sealed ones, the head for the active one.
+    /// Returns the end of a segment's frames: known for sealed ones, the head for the active one.
     pub fn end_of(&self, segment: FileId) -> Option<u32> {
         let head = self.state.read().head;
         if head.file == segment {
@@ -85,7 +86,8 @@ impl Shared {
         self.catalog.read().get(segment).and_then(|meta| meta.end)
     }
 
-    /// Segments from here on are wanted: by an entry, or by the chain recovery follows to the head.
+    /// Returns the first segment that is needed: by an entry, or by the chain that recovery follows
+    /// to the head.
     pub fn wanted_from(&self) -> FileId {
         let state = self.state.read();
         state.regions.first_wanted().unwrap_or(state.head.file).min(state.head.file)

@@ -1,14 +1,14 @@
-//! What a batch will add to the log, noted while it is encoded and its bytes are at hand: once the
-//! frame is durable, publishing it does not go through its bytes again.
+//! The items of a batch, recorded while it is encoded. Once the frame is durable, publishing it
+//! does not read its bytes again.
 
 use crate::format::item::{Previous, put_digest};
 use crate::format::{Form, Item, Items};
 use stele_types::{FileId, Lsn};
 
-/// Memory kept for the next batch.
+/// Capacity kept for the next batch.
 const BYTES_KEPT: usize = 1 << 20;
 
-/// The items of one frame in a sidecar's form.
+/// The items of one frame in the form of a sidecar.
 #[derive(Debug, Default)]
 pub(crate) struct Staged {
     items: Vec<u8>,
@@ -22,17 +22,17 @@ impl Staged {
         self.previous = Previous::default();
     }
 
-    /// `false` when an entry is no command but says it is.
+    /// Adds an item. Returns `false` for an entry that is marked as a command and is not one.
     pub fn push(&mut self, item: &Item<'_>, inline_max: usize) -> bool {
         put_digest(&mut self.items, &mut self.scratch, &mut self.previous, item, inline_max)
     }
 
-    /// The items of a frame in `segment`.
+    /// Returns the items of a frame in `segment`.
     pub fn items(&self, segment: FileId) -> Items<'_> {
         Items::new(Form::Sidecar, Lsn::new(segment, 0), &self.items)
     }
 
-    /// Whether the frame whose body begins at `begin` gives the same items when it is read.
+    /// Whether a frame with this body at `begin` decodes to the same items.
     pub fn agrees_with(&self, begin: Lsn, body: &[u8], inline_max: usize) -> bool {
         let mut read = Self::default();
         let mut items = Items::new(Form::Frame, begin, body);

@@ -1,74 +1,76 @@
-//! Figures of a log and of its files.
+//! Statistics of a log and of its files.
 
 use stele_types::{FileId, Lsn};
 
-/// Figures of a log since it was opened.
+/// Statistics of a log since it was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogStats {
-    /// Segments, the active one included.
+    /// Number of segments, including the active one.
     pub segments: usize,
-    /// Sorted value files.
+    /// Number of sorted value files.
     pub sorted_files: usize,
-    /// Graves files.
+    /// Number of files with retained tombstones.
     pub tombstone_files: usize,
-    /// Freed segments waiting for reuse.
+    /// Number of freed segments waiting for reuse.
     pub free_segments: usize,
-    /// Where the next batch goes.
+    /// Position of the next batch.
     pub head: Lsn,
-    /// Bytes of memory: entry positions, entry cache, write buffer, sidecar buffer.
+    /// Bytes of memory: entry positions, entry cache, buffers of long reads, write buffer, sidecar
+    /// buffer.
     pub memory_bytes: u64,
-    /// Entries not truncated, of all regions.
+    /// Number of entries of all regions that are not truncated.
     pub entries: u64,
-    /// Batches appended.
+    /// Number of batches appended.
     pub batches: u64,
-    /// Syncs of segments.
+    /// Number of segment syncs.
     pub syncs: u64,
     /// Bytes of entry payloads appended.
     pub payload_bytes: u64,
-    /// Bytes written to segments, padding and heads included.
+    /// Bytes written to segments, including padding and headers.
     pub written_bytes: u64,
-    /// Segments begun.
+    /// Number of segments begun.
     pub rolls: u64,
-    /// Of those, in recycled blocks.
+    /// Number of those in recycled blocks.
     pub recycled: u64,
-    /// Entries served from memory.
+    /// Number of entries served from memory.
     pub cache_hits: u64,
-    /// Entries read back.
+    /// Number of entries read from files.
     pub cache_misses: u64,
-    /// Reads that were repeated because a checksum did not hold.
+    /// Number of reads repeated on the device because of a checksum mismatch.
     pub direct_retries: u64,
 }
 
-/// What a file of the log holds.
+/// Kind of a file of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// Batches in arrival order.
     Segment {
-        /// Whether no more batches come.
+        /// Whether it takes no further batches.
         sealed: bool,
-        /// Whether it took over the blocks of a freed segment.
+        /// Whether it reuses the blocks of a freed segment.
         recycled: bool,
     },
     /// Values in key order.
     Sorted,
-    /// Deletes kept after their segment was removed, for rebuilding a lost index.
-    Graves,
+    /// Tombstones retained after their segment was removed, for rebuilding a lost index.
+    Tombstones,
 }
 
-/// A file of the log.
+/// Description of one file of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueFileInfo {
-    /// The file.
+    /// The file's number.
     pub file: FileId,
-    /// What it holds.
+    /// The file's kind.
     pub kind: FileKind,
-    /// Bytes of the device it takes.
+    /// Bytes it takes on the device.
     pub bytes: u64,
-    /// Of those, keys and values too long to be inline, with [`crate::RECORD_OVERHEAD_BYTES`] each.
+    /// Of those, bytes of keys and of values too long to be inline, plus
+    /// [`crate::RECORD_OVERHEAD_BYTES`] for each.
     pub payload_bytes: u64,
-    /// Whether removal would lose untruncated entries of some region, or tear the chain of segments
+    /// Whether removal would lose untruncated entries of a region, or break the chain of segments
     /// that recovery reads.
     pub wanted_by_raft: bool,
-    /// No operation in the file is older.
+    /// Lower bound of the versions in the file.
     pub min_lsn: Lsn,
 }

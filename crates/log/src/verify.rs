@@ -1,4 +1,4 @@
-//! Checking every checksum of every file. Damage is told and passed over, never cut.
+//! Verifies every checksum of every file. Damage is reported and skipped, never truncated.
 
 use crate::FileKind;
 use crate::catalog::FileMeta;
@@ -13,43 +13,43 @@ use crate::sorted::SortedReader;
 use std::path::PathBuf;
 use stele_types::{Command, Error, FileId, Locator, Lsn, Op, Result};
 
-/// What verification tells as it goes.
+/// Progress of a verification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VerifyEvent {
     /// A file was read to its end.
     Checked {
-        /// The file.
+        /// The file's number.
         file: FileId,
-        /// Its length.
+        /// The file's length in bytes.
         bytes: u64,
-        /// Records found whole.
+        /// Number of intact records.
         records: u64,
     },
-    /// Something is not as it was written.
+    /// Bytes differ from what was written.
     Damaged(Damage),
 }
 
-/// Bytes that are not what was written.
+/// Bytes that differ from what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// The file.
+    /// The damaged file.
     pub path: PathBuf,
-    /// Bytes from its start.
+    /// Bytes from the start of the file.
     pub offset: u64,
-    /// What does not hold.
+    /// The failed check.
     pub detail: String,
 }
 
-/// The totals of a verification.
+/// Totals of a verification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerifySummary {
-    /// Files read.
+    /// Number of files read.
     pub files: usize,
-    /// Their bytes.
+    /// Bytes of these files.
     pub bytes: u64,
-    /// Records found whole.
+    /// Number of intact records.
     pub records: u64,
-    /// Damages told.
+    /// Number of damages reported.
     pub damaged: usize,
 }
 
@@ -82,20 +82,20 @@ impl Checker<'_> {
         let checked = match meta.kind {
             FileKind::Segment { .. } => self.segment(file),
             FileKind::Sorted => self.sorted(file),
-            FileKind::Graves => retained_tombstones::each(&self.shared.dir, file, &mut |_| {
+            FileKind::Tombstones => retained_tombstones::each(&self.shared.dir, file, &mut |_| {
                 self.records += 1;
                 Ok(())
             })
             .map(|()| meta.bytes),
         };
         match checked {
-            Err(error) => self.tell(error).map(|()| 0),
+            Err(error) => self.report(error).map(|()| 0),
             whole => whole,
         }
     }
 
-    /// Passes damage on to the caller; other errors end the verification.
-    fn tell(&mut self, error: Error) -> Result<()> {
+    /// Reports damage to the caller; other errors end the verification.
+    fn report(&mut self, error: Error) -> Result<()> {
         let damage = match error {
             Error::Corrupt { path, offset, detail } => Damage { path, offset, detail },
             Error::Missing { path, detail } => Damage { path, offset: 0, detail },
@@ -115,9 +115,9 @@ impl Checker<'_> {
         let upto = end.unwrap_or(u32::try_from(reader.file_bytes()).unwrap_or(u32::MAX));
         while at < upto {
             let Probe::Frame(frame) = reader.probe(at)? else {
-                // Behind a segment whose end is unknown lie remains that were never part of it.
+                // After a segment with an unknown end lie remains that were never part of it.
                 if end.is_some() {
-                    self.tell(reader.corrupt(at, "no whole batch here"))?;
+                    self.report(reader.corrupt(at, "no whole batch here"))?;
                 }
                 chain = None;
                 let next = at.saturating_add(reader.block_bytes());
@@ -125,7 +125,7 @@ impl Checker<'_> {
                 continue;
             };
             if chain.is_some_and(|chain| chain != frame.chain) {
-                self.tell(reader.corrupt(at, "batch is not chained to the one before it"))?;
+                self.report(reader.corrupt(at, "batch is not chained to the one before it"))?;
             }
             chain = Some(frame.crc);
             let path = reader.path().to_path_buf();
@@ -141,7 +141,7 @@ impl Checker<'_> {
                 for locator in bad {
                     let offset = u64::from(locator.offset);
                     let detail = "value does not match its checksum";
-                    self.tell(Error::corrupt(&path, offset, detail))?;
+                    self.report(Error::corrupt(&path, offset, detail))?;
                 }
             }
             at = reader.after(at, &frame);
@@ -150,7 +150,7 @@ impl Checker<'_> {
         Ok(reader.file_bytes())
     }
 
-    /// A missing sidecar is no damage: it is only a shortcut.
+    /// Verifies the sidecar. A missing one is not damage: it is optional.
     fn sidecar(&mut self, file: FileId) -> Result<()> {
         let dir = &self.shared.dir;
         if !dir.vfs.exists(&dir.path_of(Name::Sidecar(file)))? {
@@ -158,7 +158,7 @@ impl Checker<'_> {
         }
         let checked =
             sidecar::open(dir, file).and_then(|reader| items::of_sidecar(&reader, &mut |_| Ok(())));
-        checked.or_else(|error| self.tell(error))
+        checked.or_else(|error| self.report(error))
     }
 
     fn sorted(&mut self, file: FileId) -> Result<u64> {
@@ -168,13 +168,13 @@ impl Checker<'_> {
             self.records += 1;
             if record.locator.check(record.value).is_err() {
                 let detail = "value does not match its checksum";
-                self.tell(Error::corrupt(&path, u64::from(record.locator.offset), detail))?;
+                self.report(Error::corrupt(&path, u64::from(record.locator.offset), detail))?;
             }
         }
         let (counted, found) = (reader.totals().records, self.records);
         if counted != found {
-            let detail = format!("{found} records, the foot counts {counted}");
-            self.tell(Error::corrupt(&path, reader.file_bytes(), detail))?;
+            let detail = format!("{found} records, but the footer counts {counted}");
+            self.report(Error::corrupt(&path, reader.file_bytes(), detail))?;
         }
         Ok(reader.file_bytes())
     }

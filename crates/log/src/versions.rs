@@ -1,4 +1,4 @@
-//! Walking what the files hold: surviving entries for replay, every version for a rebuild.
+//! Walks over the files: surviving entries for replay, every version for a rebuild.
 
 use crate::FileKind;
 use crate::dir::Name;
@@ -11,17 +11,18 @@ use crate::sorted::SortedReader;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_types::{Error, FileId, LogIndex, Lsn, RegionId, Result, ValueRef, mutant};
 
-/// One operation some file holds.
+/// One operation held by a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VersionedOp<'a> {
-    /// Of the versions of a key the highest is current; a delete hides all below it.
+    /// The highest version of a key is current; a delete hides all versions below its own.
     pub version: Lsn,
     /// The operation.
     pub op: ReplayOp<'a>,
 }
 
 impl Shared {
-    /// Entries above `applied` of each region, in index order, each from its current place.
+    /// Passes the entries above `applied` of each region to `f`, in index order, each from its
+    /// current position.
     pub fn replay(
         &self,
         applied: &dyn Fn(RegionId) -> LogIndex,
@@ -43,27 +44,28 @@ impl Shared {
             items::of_segment(&self.dir, segment, end, &mut damaged_payloads::any, &mut |item| {
                 let Item::Entry(entry) = item else { return Ok(()) };
                 let wanted = after.get(&entry.region).is_some_and(|above| entry.index > *above);
-                if wanted && self.is_current(entry) { self.give(entry, f) } else { Ok(()) }
+                if wanted && self.is_current(entry) { self.replay_entry(entry, f) } else { Ok(()) }
             })?;
         }
         Ok(())
     }
 
-    /// Replaced and moved entries still lie in the files.
+    /// Whether this is the current copy of an entry: replaced and moved entries remain in the
+    /// files.
     fn is_current(&self, entry: &EntryItem<'_>) -> bool {
         let state = self.state.read();
         let place = state.regions.get(entry.region).and_then(|region| region.place(entry.index));
         place.is_some_and(|place| place.at == entry.at) || mutant::active("log.replay_replaced")
     }
 
-    fn give(
+    fn replay_entry(
         &self,
         entry: &EntryItem<'_>,
         f: &mut dyn FnMut(ReplayEntry<'_>) -> Result<()>,
     ) -> Result<()> {
         if matches!(entry.content, Content::Lost) {
             let path = self.dir.path_of(Name::Segment(entry.at.file));
-            let detail = "payload of an entry that is applied again is damaged";
+            let detail = "payload of an entry to be replayed is damaged";
             return Err(Error::corrupt(path, u64::from(entry.at.offset), detail));
         }
         let ops = self.ops_of(entry)?;
@@ -83,15 +85,15 @@ impl Shared {
         })
     }
 
-    /// Every operation of every file, file by file, but for those of entries that were replaced and
-    /// of regions that started anew since.
+    /// Passes every operation of every file to `f`, file by file, except those of replaced entries
+    /// and of regions that have started again since.
     pub fn scan_versions(&self, f: &mut dyn FnMut(VersionedOp<'_>) -> Result<()>) -> Result<()> {
-        let dead = Dead::collect(self)?;
+        let obsolete = Obsolete::collect(self)?;
         for segment in self.catalog.read().segments() {
             let end = self.end_of(segment);
             items::of_segment(&self.dir, segment, end, &mut damaged_payloads::none, &mut |item| {
                 let Item::Entry(entry) = item else { return Ok(()) };
-                if dead.holds(entry.region, entry.at) {
+                if obsolete.contains(entry.region, entry.at) {
                     return Ok(());
                 }
                 let ops = self.ops_of(entry)?;
@@ -107,10 +109,10 @@ impl Shared {
                 f(VersionedOp { version, op })?;
             }
         }
-        for id in self.catalog.read().of_kind(FileKind::Graves) {
-            retained_tombstones::each(&self.dir, id, &mut |grave| match grave {
+        for id in self.catalog.read().of_kind(FileKind::Tombstones) {
+            retained_tombstones::each(&self.dir, id, &mut |tombstone| match tombstone {
                 RetainedTombstone::Op { region, payload, version, op }
-                    if !dead.holds(region, payload) =>
+                    if !obsolete.contains(region, payload) =>
                 {
                     f(VersionedOp { version, op })
                 }
@@ -121,13 +123,13 @@ impl Shared {
     }
 }
 
-/// Entries that still lie in the files and never count.
-struct Dead {
+/// Entries that remain in the files and are never current again.
+struct Obsolete {
     withdrawn: BTreeSet<Lsn>,
     resets: BTreeMap<RegionId, Lsn>,
 }
 
-impl Dead {
+impl Obsolete {
     fn collect(shared: &Shared) -> Result<Self> {
         let mut withdrawn = BTreeSet::new();
         for segment in shared.catalog.read().segments() {
@@ -145,9 +147,9 @@ impl Dead {
                 },
             )?;
         }
-        for id in shared.catalog.read().of_kind(FileKind::Graves) {
-            retained_tombstones::each(&shared.dir, id, &mut |grave| {
-                if let RetainedTombstone::Withdrawn(at) = grave {
+        for id in shared.catalog.read().of_kind(FileKind::Tombstones) {
+            retained_tombstones::each(&shared.dir, id, &mut |tombstone| {
+                if let RetainedTombstone::Withdrawn(at) = tombstone {
                     withdrawn.insert(at);
                 }
                 Ok(())
@@ -158,7 +160,7 @@ impl Dead {
         Ok(Self { withdrawn, resets })
     }
 
-    fn holds(&self, region: RegionId, at: Lsn) -> bool {
+    fn contains(&self, region: RegionId, at: Lsn) -> bool {
         let reset = self.resets.get(&region).is_some_and(|reset| at < *reset);
         reset || self.withdrawn.contains(&at)
     }

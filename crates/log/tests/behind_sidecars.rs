@@ -1,5 +1,6 @@
-//! What a replica has to read of segments that sidecars stand for: entries that are not applied yet,
-//! and what the store knows of itself. Damage to other payloads there keeps no store from opening.
+//! Payloads that must be readable although sidecars stand for their segments: of entries that are
+//! not applied yet, and of the store's own keys. Damage to other payloads there does not prevent
+//! opening.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -35,8 +36,8 @@ fn survey(disk: &SimVfs, checkpointed: u64) -> Result<Survey> {
     Survey::take(Arc::new(disk.clone()), Path::new(DIR), &options(), &from(checkpointed), 100)
 }
 
-fn holes(survey: &Survey) -> Vec<DamagedPayload> {
-    survey.holes_after(None).copied().collect()
+fn damaged_payloads(survey: &Survey) -> Vec<DamagedPayload> {
+    survey.damaged_after(None).copied().collect()
 }
 
 fn flip(disk: &SimVfs, at: Lsn, delta: u64) {
@@ -44,7 +45,7 @@ fn flip(disk: &SimVfs, at: Lsn, delta: u64) {
     disk.inject(Fault::FlipBit { path, offset, bit: 3 }).unwrap();
 }
 
-/// Entries of one region, each with its operations, then as many of another as it takes to seal
+/// Entries of one region, each with its operations, then enough entries of another region to seal
 /// their segment.
 struct Sealed {
     disk: SimVfs,
@@ -79,7 +80,7 @@ impl Sealed {
         Self { disk, places, payloads }
     }
 
-    /// A copy of the disk with damage in the middle of these entries' values.
+    /// Returns a copy of the disk with damage in the middle of these entries' values.
     fn damaged(&self, entries: &[usize]) -> SimVfs {
         let disk = self.disk.fork();
         let middle = VALUE_BYTES as u64 / 2;
@@ -87,20 +88,20 @@ impl Sealed {
         disk
     }
 
-    /// The store does not open for these entries, and does once they are back.
+    /// Checks that the store opens only after these entries are restored.
     fn needs(&self, disk: &SimVfs, checkpointed: u64, entries: &[u64]) {
         assert!(matches!(opened(disk, checkpointed), Err(Error::Corrupt { .. })));
         let mut survey = survey(disk, checkpointed).unwrap();
-        let found = holes(&survey);
-        let indices: Vec<u64> = found.iter().map(|hole| hole.index.0).collect();
+        let found = damaged_payloads(&survey);
+        let indices: Vec<u64> = found.iter().map(|damaged| damaged.index.0).collect();
         assert_eq!(indices, entries);
-        for hole in found {
-            assert!(!survey.is_whole());
-            let at = hole.index.0 as usize - 1;
-            assert_eq!((hole.region, hole.at), (REGION, self.places[at]));
-            assert!(survey.fill(&hole, &self.payloads[at]).unwrap());
+        for damaged in found {
+            assert!(!survey.is_recovered());
+            let at = damaged.index.0 as usize - 1;
+            assert_eq!((damaged.region, damaged.at), (REGION, self.places[at]));
+            assert!(survey.restore_payload(&damaged, &self.payloads[at]).unwrap());
         }
-        assert!(survey.is_whole());
+        assert!(survey.is_recovered());
         let log = opened(disk, checkpointed).unwrap();
         for index in entries {
             let found = log.entries(REGION, LogIndex(*index), LogIndex(index + 1), 1).unwrap();
@@ -110,7 +111,7 @@ impl Sealed {
 
     fn needs_none(&self, disk: &SimVfs, checkpointed: u64) {
         assert!(opened(disk, checkpointed).is_ok());
-        assert!(survey(disk, checkpointed).unwrap().is_whole());
+        assert!(survey(disk, checkpointed).unwrap().is_recovered());
     }
 }
 
@@ -132,7 +133,7 @@ fn what_is_not_applied_has_to_be_readable_behind_a_sidecar() {
     }
     sealed.needs(&sealed.damaged(&[5, 6, 7]), 5, &[6, 7]);
     sealed.needs_none(&sealed.damaged(&[5, 6, 7]), 7);
-    // Without replicas the sidecar is trusted, and a read says what is damaged.
+    // Without replicas the sidecar is trusted, and a read reports the damage.
     let whole = RecoverFrom { checkpointed: None, ..from(0) };
     open_with(&sealed.damaged(&[5]), options(), whole).unwrap();
 }
@@ -146,7 +147,7 @@ fn what_a_store_knows_of_itself_has_to_be_readable_behind_a_sidecar() {
         command.put(b"own/b", &value(8, VALUE_BYTES), 0).unwrap();
     };
     let sealed = Sealed::new(2, 9, &[&own, &user, &own, &both, &user]);
-    // The newest value of a key is all that anybody reads.
+    // Only the newest value of a key is read.
     sealed.needs_none(&sealed.damaged(&[1, 2, 5]), 0);
     sealed.needs(&sealed.damaged(&[1, 3]), 0, &[3]);
     sealed.needs_none(&sealed.damaged(&[1, 3]), 3);
@@ -174,7 +175,7 @@ fn what_a_store_no_longer_knows_of_itself_need_not_be_readable() {
         let sealed = Sealed::new(3, 9, &[&a, &b, end]);
         sealed.needs_none(&sealed.damaged(&[1]), 0);
         sealed.needs(&sealed.damaged(&[1, 2]), 0, &[2]);
-        // What replaces it is not applied yet.
+        // The entry that replaces it is not applied yet.
         let sealed = Sealed::new(4, 2, &[&a, &b, end]);
         sealed.needs(&sealed.damaged(&[1]), 0, &[1]);
     }
@@ -186,7 +187,7 @@ fn more_damage_than_that_of_payloads_is_reported() {
     let [a, b] = [puts(b"a", 1), puts(b"b", 2)];
     let sealed = Sealed::new(5, 1, &[&a, &b, &a]);
     let disk = sealed.damaged(&[2]);
-    // The head of its entry too.
+    // The header of its entry too.
     let at = sealed.places[1];
     flip(&disk, Lsn::new(at.file, at.offset - 6), 0);
     assert!(matches!(opened(&disk, 0), Err(Error::Corrupt { .. })));

@@ -1,5 +1,5 @@
 //! Power cuts at every operation of a workload that appends, rolls, seals, truncates, removes,
-//! recycles and sorts: everything acknowledged is there, nothing torn is visible.
+//! recycles and sorts: everything acknowledged is kept, nothing torn is visible.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -12,9 +12,9 @@ use stele_vfs::{CrashAt, CrashPoint, SimVfs};
 
 #[derive(Default)]
 struct Run {
-    /// What was acknowledged.
+    /// The acknowledged state.
     acked: Model,
-    /// The batch under way, if the crash came inside one.
+    /// The batch in progress, if the crash happened during one.
     in_flight: Option<LogBatch>,
     /// Values in finished sorted files.
     sorted: Vec<(Locator, Vec<u8>)>,

@@ -1,5 +1,5 @@
-//! Entries whose payload is damaged, and nothing else of their batch: what was lost is known for
-//! certain, and its copy, put in its place, leaves the log as it was.
+//! Entries of which only the payload is damaged: what was lost is known for certain, and a copy
+//! written in its place restores the log as it was.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -16,18 +16,18 @@ use stele_types::{
 };
 use stele_vfs::{CrashAt, CrashPoint, Fault, SimVfs};
 
-const HOLES_MAX: usize = 1000;
+const DAMAGED_MAX: usize = 1000;
 
 fn survey_with(disk: &SimVfs, options: &LogOptions, from: &RecoverFrom) -> Result<Survey> {
-    Survey::take(Arc::new(disk.clone()), Path::new(DIR), options, from, HOLES_MAX)
+    Survey::take(Arc::new(disk.clone()), Path::new(DIR), options, from, DAMAGED_MAX)
 }
 
 fn survey(disk: &SimVfs) -> Survey {
     survey_with(disk, &options(), &RecoverFrom::default()).unwrap()
 }
 
-fn holes(survey: &Survey) -> Vec<DamagedPayload> {
-    survey.holes_after(None).copied().collect()
+fn damaged_payloads(survey: &Survey) -> Vec<DamagedPayload> {
+    survey.damaged_after(None).copied().collect()
 }
 
 fn refused(disk: &SimVfs) -> Error {
@@ -52,7 +52,7 @@ fn payload_of(index: u64, bytes: usize) -> bytes::Bytes {
     command(&[(key.as_bytes(), &value(index, bytes))]).bytes().clone()
 }
 
-/// Ten entries in one segment, a batch each, and where each payload lies.
+/// Ten entries in one segment, a batch each, and the position of each payload.
 fn ten(seed: u64) -> (SimVfs, Vec<Lsn>) {
     let disk = disk(seed);
     let (log, _) = open(&disk);
@@ -60,7 +60,7 @@ fn ten(seed: u64) -> (SimVfs, Vec<Lsn>) {
     (disk, places)
 }
 
-/// Three entries, a mark and a hard state in one batch, with batches before and behind.
+/// Three entries, a mark and a hard state in one batch, with batches before and after.
 fn three_in_one(seed: u64) -> (SimVfs, Lsn, Vec<Lsn>, Lsn) {
     let disk = disk(seed);
     let (log, _) = open(&disk);
@@ -94,21 +94,21 @@ fn fault_11_a_damaged_payload_in_the_middle_is_a_hole_whose_entry_is_known() {
         assert!(detail.contains(&format!("entry {index} of region {REGION}")), "{detail}");
         let before = files(&disk);
         let mut survey = survey(&disk);
-        let found = holes(&survey);
+        let found = damaged_payloads(&survey);
         assert_eq!(found.len(), 1);
-        let (hole, payload) = (found[0], payload_of(index, 600));
+        let (damaged, payload) = (found[0], payload_of(index, 600));
         assert_eq!(
-            (hole.region, hole.index, hole.term, hole.at),
+            (damaged.region, damaged.index, damaged.term, damaged.at),
             (REGION, LogIndex(index), Term(1), places[victim])
         );
-        assert_eq!((hole.bytes as usize, hole.crc), (payload.len(), crc32c(&payload)));
+        assert_eq!((damaged.bytes as usize, damaged.crc), (payload.len(), crc32c(&payload)));
         for other in 1..=10 {
             let found = survey.find(REGION, LogIndex(other), Term(1)).unwrap();
             assert_eq!(found, (other != index).then(|| payload_of(other, 600)));
         }
         assert_eq!(survey.find(REGION, LogIndex(2), Term(2)).unwrap(), None);
-        assert_eq!(files(&disk), before, "a look changes nothing");
-        assert!(survey.fill(&hole, &payload).unwrap() && survey.is_whole());
+        assert_eq!(files(&disk), before, "a survey changes nothing");
+        assert!(survey.restore_payload(&damaged, &payload).unwrap() && survey.is_recovered());
         assert_eq!(survey.find(REGION, LogIndex(index), Term(1)).unwrap(), Some(payload));
         let (log, recovery) = open(&disk);
         assert_eq!(recovery.tail, Tail::Clean);
@@ -139,8 +139,8 @@ fn fault_11_and_24_damage_of_anything_but_payloads_is_no_hole() {
             flip(&disk, places[1], 40);
         }
         let before = files(&disk);
-        let looked = survey_with(&disk, &options(), &RecoverFrom::default());
-        assert!(matches!(looked, Err(Error::Corrupt { .. })), "byte {byte}: {looked:?}");
+        let surveyed = survey_with(&disk, &options(), &RecoverFrom::default());
+        assert!(matches!(surveyed, Err(Error::Corrupt { .. })), "byte {byte}: {surveyed:?}");
         assert!(matches!(refused(&disk), Error::Corrupt { .. }), "byte {byte}");
         assert_eq!(files(&disk), before);
     }
@@ -157,24 +157,27 @@ fn fault_11_several_holes_in_one_batch_and_in_several_are_filled_one_by_one() {
     for backwards in [false, true] {
         let disk = whole.fork();
         expected.iter().for_each(|(n, at)| flip(&disk, *at, 10 + n));
-        // The batch behind has a hole too.
+        // The next batch has a damaged payload too.
         flip(&disk, end, 24 + 20);
         let mut survey = survey(&disk);
-        let mut found = holes(&survey);
+        let mut found = damaged_payloads(&survey);
         assert_eq!(found.len(), 4);
-        let at: Vec<Lsn> = found.iter().map(|hole| hole.at).collect();
+        let at: Vec<Lsn> = found.iter().map(|damaged| damaged.at).collect();
         assert!(expected.iter().all(|(_, place)| at.contains(place)));
         if backwards {
             found.reverse();
         }
-        for (done, hole) in found.iter().enumerate() {
-            assert!(!survey.is_whole() && holes(&survey).len() == 4 - done);
+        for (done, damaged) in found.iter().enumerate() {
+            assert!(!survey.is_recovered() && damaged_payloads(&survey).len() == 4 - done);
             assert!(refused(&disk).is_damage());
-            let bytes = if hole.index == LogIndex(4) { 100 } else { 700 };
-            assert!(survey.fill(hole, &payload_of(hole.index.0, bytes)).unwrap());
-            assert!(!survey.fill(hole, &payload_of(hole.index.0, bytes)).unwrap(), "filled");
+            let bytes = if damaged.index == LogIndex(4) { 100 } else { 700 };
+            assert!(survey.restore_payload(damaged, &payload_of(damaged.index.0, bytes)).unwrap());
+            assert!(
+                !survey.restore_payload(damaged, &payload_of(damaged.index.0, bytes)).unwrap(),
+                "filled"
+            );
         }
-        assert!(survey.is_whole());
+        assert!(survey.is_recovered());
         assert_eq!(files(&disk), before);
         open(&disk);
     }
@@ -187,7 +190,10 @@ fn fault_12_what_nothing_follows_is_a_torn_write_and_what_is_confirmed_is_a_hole
         let unconfirmed = disk.fork();
         victims.iter().for_each(|victim| flip(&unconfirmed, places[*victim], 50));
         let survey = survey(&unconfirmed);
-        assert!(survey.is_whole() && holes(&survey).is_empty(), "nothing says that it was durable");
+        assert!(
+            survey.is_recovered() && damaged_payloads(&survey).is_empty(),
+            "nothing proves that it was durable"
+        );
         let (log, recovery) = open(&unconfirmed);
         assert!(matches!(recovery.tail, Tail::TornCut { uncertain: true, .. }), "{recovery:?}");
         assert_eq!(log.region(REGION).unwrap().last, LogIndex(10 - victims.len() as u64));
@@ -200,10 +206,10 @@ fn fault_12_what_nothing_follows_is_a_torn_write_and_what_is_confirmed_is_a_hole
         let disk = disk.fork();
         victims.iter().for_each(|victim| flip(&disk, places[*victim], 50));
         let mut survey = survey(&disk);
-        let found = holes(&survey);
+        let found = damaged_payloads(&survey);
         assert_eq!(found.len(), victims.len());
-        for hole in found {
-            assert!(survey.fill(&hole, &payload_of(hole.index.0, 600)).unwrap());
+        for damaged in found {
+            assert!(survey.restore_payload(&damaged, &payload_of(damaged.index.0, 600)).unwrap());
         }
         assert_eq!(files(&disk), before);
         (1..=10).for_each(|index| assert_put(&open(&disk).0, REGION, index, 600));
@@ -211,40 +217,40 @@ fn fault_12_what_nothing_follows_is_a_torn_write_and_what_is_confirmed_is_a_hole
 }
 
 #[test]
-fn damage_elsewhere_leaves_nothing_to_mend() {
+fn damage_elsewhere_leaves_nothing_to_repair() {
     let (disk, places) = ten(5);
     flip(&disk, places[3], 50);
     flip(&disk, Lsn::new(places[6].file, places[6].offset / 512 * 512), 9);
-    let looked = survey_with(&disk, &options(), &RecoverFrom::default());
-    assert!(matches!(looked, Err(Error::Corrupt { .. })), "{looked:?}");
+    let surveyed = survey_with(&disk, &options(), &RecoverFrom::default());
+    assert!(matches!(surveyed, Err(Error::Corrupt { .. })), "{surveyed:?}");
 }
 
 // Catalogue: 11.
 #[test]
-fn only_the_very_bytes_fill_a_hole() {
+fn only_the_exact_bytes_restore_a_payload() {
     let (disk, places) = ten(6);
     flip(&disk, places[3], 50);
     let mut survey = survey(&disk);
-    let (hole, payload) = (holes(&survey)[0], payload_of(4, 600));
+    let (damaged, payload) = (damaged_payloads(&survey)[0], payload_of(4, 600));
     let (before, operations) = (files(&disk), disk.operations());
     let mut longer = payload.to_vec();
     longer.push(0);
     let mut other = payload.to_vec();
     other[77] ^= 1;
     for wrong in [&payload[1..], &longer, &other, b""] {
-        assert!(!survey.fill(&hole, wrong).unwrap());
+        assert!(!survey.restore_payload(&damaged, wrong).unwrap());
     }
-    let mut stranger = hole;
-    stranger.index = LogIndex(5);
-    assert!(!survey.fill(&stranger, &payload).unwrap(), "there is no such hole");
+    let mut other = damaged;
+    other.index = LogIndex(5);
+    assert!(!survey.restore_payload(&other, &payload).unwrap(), "no such payload is damaged");
     assert_eq!((files(&disk), disk.operations()), (before, operations), "nothing was written");
-    assert!(!survey.is_whole());
-    assert!(survey.fill(&hole, &payload).unwrap());
+    assert!(!survey.is_recovered());
+    assert!(survey.restore_payload(&damaged, &payload).unwrap());
 }
 
 // Catalogue: 11, 12.
 #[test]
-fn a_fill_cut_by_power_leaves_a_hole_or_the_payload() {
+fn a_restore_cut_by_power_leaves_damage_or_the_payload() {
     let prepared = disk(7);
     let (log, _) = open(&prepared);
     let mut places = Vec::new();
@@ -260,8 +266,8 @@ fn a_fill_cut_by_power_leaves_a_hole_or_the_payload() {
     flip(&prepared, places[1], 700);
     let fill_all = |disk: &SimVfs| -> Result<()> {
         let mut survey = survey_with(disk, &options(), &RecoverFrom::default())?;
-        for hole in holes(&survey) {
-            assert!(survey.fill(&hole, &payload_of(hole.index.0, 3000))?);
+        for damaged in damaged_payloads(&survey) {
+            assert!(survey.restore_payload(&damaged, &payload_of(damaged.index.0, 3000))?);
         }
         Ok(())
     };
@@ -278,7 +284,7 @@ fn a_fill_cut_by_power_leaves_a_hole_or_the_payload() {
             let _ = fill_all(&disk);
             let disk = disk.restart(seed);
             let survey = survey(&disk);
-            match holes(&survey).len() {
+            match damaged_payloads(&survey).len() {
                 0 => filled += 1,
                 _ => {
                     left += 1;
@@ -289,12 +295,12 @@ fn a_fill_cut_by_power_leaves_a_hole_or_the_payload() {
             assert_eq!(files(&disk), whole, "{operation} {at:?} {seed}");
         }
     }
-    assert!(left > 0 && filled > 0, "{left} left, {filled} filled");
+    assert!(left > 0 && filled > 0, "{left} left, {filled} restored");
 }
 
 // Catalogue: 11.
 #[test]
-fn a_filled_hole_stays_filled_when_the_power_goes() {
+fn a_restored_payload_survives_a_power_cut() {
     let (disk, places) = ten(8);
     disk.crash_now();
     let disk = disk.restart(1);
@@ -302,8 +308,8 @@ fn a_filled_hole_stays_filled_when_the_power_goes() {
     for seed in 0..20 {
         let disk = disk.fork();
         let mut survey = survey(&disk);
-        let hole = holes(&survey)[0];
-        assert!(survey.fill(&hole, &payload_of(4, 600)).unwrap());
+        let damaged = damaged_payloads(&survey)[0];
+        assert!(survey.restore_payload(&damaged, &payload_of(4, 600)).unwrap());
         disk.crash_now();
         let (log, _) = open(&disk.restart(seed));
         assert_put(&log, REGION, 4, 600);
@@ -312,7 +318,7 @@ fn a_filled_hole_stays_filled_when_the_power_goes() {
 
 // Catalogue: 11, 14, 16, 17.
 #[test]
-fn a_fill_that_the_device_did_not_take_is_told_and_nothing_more_is_written() {
+fn a_restore_that_the_device_did_not_keep_is_reported_and_nothing_more_is_written() {
     let faults = [
         Fault::LoseWrite { nth: 1 },
         Fault::MisdirectWrite { nth: 1 },
@@ -323,12 +329,12 @@ fn a_fill_that_the_device_did_not_take_is_told_and_nothing_more_is_written() {
         let (disk, places) = ten(9);
         flip(&disk, places[3], 50);
         let mut survey = survey(&disk);
-        let hole = holes(&survey)[0];
+        let damaged = damaged_payloads(&survey)[0];
         disk.inject(fault.clone()).unwrap();
-        let filled = survey.fill(&hole, &payload_of(4, 600));
+        let filled = survey.restore_payload(&damaged, &payload_of(4, 600));
         assert!(filled.is_err(), "{fault:?}");
         let operations = disk.operations();
-        let again = survey.fill(&hole, &payload_of(4, 600));
+        let again = survey.restore_payload(&damaged, &payload_of(4, 600));
         assert!(matches!(again, Err(Error::Poisoned(_))), "{fault:?}: {again:?}");
         assert_eq!(disk.operations(), operations);
     }
@@ -336,7 +342,7 @@ fn a_fill_that_the_device_did_not_take_is_told_and_nothing_more_is_written() {
 
 // Catalogue: 11, 15.
 #[test]
-fn a_wrong_read_beside_a_hole_is_not_written_back() {
+fn a_wrong_read_beside_a_damaged_payload_is_not_written_back() {
     let mut failed = 0;
     for seed in 0..40 {
         let disk = disk(seed);
@@ -355,15 +361,15 @@ fn a_wrong_read_beside_a_hole_is_not_written_back() {
         for nth in 1..4 {
             let disk = disk.fork();
             let mut survey = survey(&disk);
-            let hole = holes(&survey)[0];
+            let damaged = damaged_payloads(&survey)[0];
             disk.inject(Fault::ReadFlipsOnce { path_contains: ".seg".into(), nth }).unwrap();
-            let filled = survey.fill(&hole, &payloads[0]);
+            let filled = survey.restore_payload(&damaged, &payloads[0]);
             disk.clear_faults();
             if filled.is_err() {
                 failed += 1;
                 let mut survey = survey_with(&disk, &options(), &RecoverFrom::default()).unwrap();
-                for hole in holes(&survey) {
-                    assert!(survey.fill(&hole, &payloads[0]).unwrap());
+                for damaged in damaged_payloads(&survey) {
+                    assert!(survey.restore_payload(&damaged, &payloads[0]).unwrap());
                 }
             }
             assert!(files(&disk) == before, "seed {seed}, read {nth}");
@@ -374,21 +380,23 @@ fn a_wrong_read_beside_a_hole_is_not_written_back() {
 
 // Catalogue: 15.
 #[test]
-fn a_wrong_read_that_passes_for_a_hole_does_no_harm() {
+fn a_wrong_read_that_looks_like_a_damaged_payload_does_no_harm() {
     let mut seen = 0;
     for seed in 0..20 {
         let (disk, _) = ten(seed);
         let before = files(&disk);
         for nth in 1..5 {
             disk.inject(Fault::ReadFlipsOnce { path_contains: ".seg".into(), nth }).unwrap();
-            let looked = survey_with(&disk, &options(), &RecoverFrom::default());
+            let surveyed = survey_with(&disk, &options(), &RecoverFrom::default());
             disk.clear_faults();
-            let Ok(mut survey) = looked else { continue };
-            for hole in holes(&survey) {
+            let Ok(mut survey) = surveyed else { continue };
+            for damaged in damaged_payloads(&survey) {
                 seen += 1;
-                assert!(survey.fill(&hole, &payload_of(hole.index.0, 600)).unwrap());
+                assert!(
+                    survey.restore_payload(&damaged, &payload_of(damaged.index.0, 600)).unwrap()
+                );
             }
-            assert!(survey.is_whole() && files(&disk) == before, "seed {seed}, read {nth}");
+            assert!(survey.is_recovered() && files(&disk) == before, "seed {seed}, read {nth}");
         }
     }
     assert!(seen > 5, "{seen}");
@@ -405,7 +413,7 @@ fn fault_11_a_hole_in_a_sealed_segment_whose_sidecar_is_damaged_is_filled() {
     }
     drop(log);
     let before = files(&disk);
-    // The last batch of the segment too: that the next one begins says that it was durable.
+    // Also the last batch of the segment: the next segment proves that it was durable.
     let in_second = |at: &&Lsn| at.file == FileId(2);
     let (first, last) = (places.iter().position(|at| at.file == FileId(2)).unwrap(), {
         places.iter().rposition(|at| at.file == FileId(2)).unwrap()
@@ -415,16 +423,16 @@ fn fault_11_a_hole_in_a_sealed_segment_whose_sidecar_is_damaged_is_filled() {
         flip(&disk, places[victim], 300);
     }
     open(&disk);
-    assert!(survey(&disk).is_whole(), "with the sidecar, nobody reads them while opening");
+    assert!(survey(&disk).is_recovered(), "with the sidecar, opening does not read them");
     disk.corrupt(sidecar_path(FileId(2)), 60, b"xx").unwrap();
     let Error::Corrupt { detail, .. } = refused(&disk) else { panic!() };
     assert!(detail.contains(&format!("entry {first} ")), "{detail}");
     let mut survey = survey(&disk);
-    let found = holes(&survey);
-    let indices: Vec<usize> = found.iter().map(|hole| hole.index.0 as usize).collect();
+    let found = damaged_payloads(&survey);
+    let indices: Vec<usize> = found.iter().map(|damaged| damaged.index.0 as usize).collect();
     assert_eq!(indices, [first, first + 2, last]);
-    for hole in found {
-        assert!(survey.fill(&hole, &payload_of(hole.index.0, 900)).unwrap());
+    for damaged in found {
+        assert!(survey.restore_payload(&damaged, &payload_of(damaged.index.0, 900)).unwrap());
     }
     let (log, _) = open(&disk);
     (1..places.len() as u64).for_each(|index| assert_put(&log, REGION, index, 900));
@@ -433,7 +441,7 @@ fn fault_11_a_hole_in_a_sealed_segment_whose_sidecar_is_damaged_is_filled() {
 }
 
 #[test]
-fn holes_beyond_what_is_held_in_memory_come_to_light_later() {
+fn damaged_payloads_beyond_what_is_held_in_memory_are_found_later() {
     let (disk, places) = ten(12);
     let before = files(&disk);
     (0..9).for_each(|victim| flip(&disk, places[victim], 50));
@@ -441,12 +449,12 @@ fn holes_beyond_what_is_held_in_memory_come_to_light_later() {
     let vfs = Arc::new(disk.clone());
     let mut survey = Survey::take(vfs, Path::new(DIR), &options(), &from, 2).unwrap();
     let mut seen = Vec::new();
-    while !survey.is_whole() {
-        let found = holes(&survey);
+    while !survey.is_recovered() {
+        let found = damaged_payloads(&survey);
         assert!((1..=2).contains(&found.len()));
-        for hole in found {
-            seen.push(hole.index.0);
-            assert!(survey.fill(&hole, &payload_of(hole.index.0, 600)).unwrap());
+        for damaged in found {
+            seen.push(damaged.index.0);
+            assert!(survey.restore_payload(&damaged, &payload_of(damaged.index.0, 600)).unwrap());
         }
     }
     assert_eq!(seen, (1..=9).collect::<Vec<u64>>());
@@ -455,7 +463,7 @@ fn holes_beyond_what_is_held_in_memory_come_to_light_later() {
 
 // Catalogue: 11.
 #[test]
-fn more_damage_than_can_be_held_that_nobody_can_mend_is_reported() {
+fn more_unrepairable_damage_than_can_be_held_is_reported() {
     let disk = disk(17);
     let (log, _) = open(&disk);
     let mut places = Vec::new();
@@ -466,12 +474,12 @@ fn more_damage_than_can_be_held_that_nobody_can_mend_is_reported() {
     put(&log, RegionId(2), 1, 600).unwrap();
     drop(log);
     places.iter().for_each(|at| flip(&disk, *at, 50));
-    let look = |holes_max| {
+    let survey_with_limit = |damaged_max| {
         let vfs = Arc::new(disk.clone());
-        Survey::take(vfs, Path::new(DIR), &options(), &checkpointed(&[]), holes_max)
+        Survey::take(vfs, Path::new(DIR), &options(), &checkpointed(&[]), damaged_max)
     };
-    assert!(look(4).unwrap().is_whole());
-    assert!(matches!(look(3), Err(Error::Corrupt { .. })));
+    assert!(survey_with_limit(4).unwrap().is_recovered());
+    assert!(matches!(survey_with_limit(3), Err(Error::Corrupt { .. })));
 }
 
 #[test]
@@ -486,8 +494,8 @@ fn a_device_with_larger_blocks_takes_copies_too() {
     moved.write_file(segment_path(places[0].file), &bytes);
     flip(&moved, places[3], 50);
     let mut survey = survey(&moved);
-    let hole = holes(&survey)[0];
-    assert!(survey.fill(&hole, &payload_of(4, 600)).unwrap());
+    let damaged = damaged_payloads(&survey)[0];
+    assert!(survey.restore_payload(&damaged, &payload_of(4, 600)).unwrap());
     assert_eq!(moved.read_file(segment_path(places[0].file)).unwrap(), bytes);
 }
 
@@ -525,8 +533,8 @@ fn what_lies_around_a_payload_that_begins_or_ends_with_a_block_stays_as_it_was()
         }
         flip(&disk, *at, 9);
         let mut survey = survey(&disk);
-        let hole = holes(&survey)[0];
-        assert!(hole.at == *at && survey.fill(&hole, payload).unwrap());
+        let damaged = damaged_payloads(&survey)[0];
+        assert!(damaged.at == *at && survey.restore_payload(&damaged, payload).unwrap());
         let path = segment_path(at.file);
         assert!(disk.read_file(&path).unwrap() == before[&path], "{at}");
     }
@@ -551,20 +559,21 @@ fn replayed(log: &Log, applied: u64) -> Result<Vec<u64>> {
 fn what_runs_hold_need_not_be_readable_where_replicas_have_the_values() {
     let (disk, places) = ten(14);
     (0..4).for_each(|victim| flip(&disk, places[victim], 50));
-    assert!(refused(&disk).is_damage(), "without replicas it is damage");
+    assert!(refused(&disk).is_damage(), "without replicas this is damage");
     for upto in 0..4 {
         let from = checkpointed(&[(REGION, upto)]);
         let opened = open_with(&disk, options(), from.clone());
         assert!(matches!(opened, Err(Error::Corrupt { .. })));
         let survey = survey_with(&disk, &options(), &from).unwrap();
-        let indices: Vec<u64> = holes(&survey).iter().map(|hole| hole.index.0).collect();
+        let indices: Vec<u64> =
+            damaged_payloads(&survey).iter().map(|damaged| damaged.index.0).collect();
         assert_eq!(indices, (upto + 1..=4).collect::<Vec<u64>>());
     }
     let from = checkpointed(&[(REGION, 4)]);
-    assert!(survey_with(&disk, &options(), &from).unwrap().is_whole());
+    assert!(survey_with(&disk, &options(), &from).unwrap().is_recovered());
     let (log, _) = open_with(&disk, options(), from.clone()).unwrap();
     assert_eq!(replayed(&log, 4).unwrap(), [5, 6, 7, 8, 9, 10]);
-    assert!(replayed(&log, 3).is_err(), "what can't be read is not passed over");
+    assert!(replayed(&log, 3).is_err(), "an unreadable entry is not skipped");
     assert!(log.entries(REGION, LogIndex(4), LogIndex(5), 1).is_err());
     (5..=10).for_each(|index| assert_put(&log, REGION, index, 600));
     let mut index = 10;
@@ -573,7 +582,7 @@ fn what_runs_hold_need_not_be_readable_where_replicas_have_the_values() {
         put(&log, REGION, index, 900).unwrap();
     }
     drop(log);
-    // A sidecar would say that these entries have no operations.
+    // A sidecar would represent these entries as entries without operations.
     assert!(!stele_vfs::Vfs::exists(&disk, &sidecar_path(FileId(1))).unwrap());
     assert!(stele_vfs::Vfs::exists(&disk, &sidecar_path(FileId(2))).unwrap());
     assert!(open_with(&disk, options(), checkpointed(&[(REGION, 3)])).is_err());
@@ -582,7 +591,7 @@ fn what_runs_hold_need_not_be_readable_where_replicas_have_the_values() {
     let (idle, index) = (RegionId(3), index + 1);
     put(&log, idle, 1, 100).unwrap();
     let moved = log.reappend_tails(FileId(9), 1 << 20, &|_| LogIndex(index)).unwrap();
-    assert_eq!(moved, payload_of(1, 100).len() as u64, "only what can be read");
+    assert_eq!(moved, payload_of(1, 100).len() as u64, "only readable entries");
     put(&log, REGION, index, 100).unwrap();
     truncate(&log, REGION, index - 1).unwrap();
     put(&log, REGION, index + 1, 100).unwrap();
@@ -609,20 +618,21 @@ fn what_was_replaced_or_left_with_its_region_need_not_be_readable() {
     drop(log);
     flip(&disk, places[3], 50);
     flip(&disk, left, 50);
-    assert!(refused(&disk).is_damage(), "without replicas it is damage");
+    assert!(refused(&disk).is_damage(), "without replicas this is damage");
     let needed = disk.fork();
     flip(&needed, places[2], 50);
     let from = checkpointed(&[(REGION, 2)]);
     let survey = survey_with(&needed, &options(), &from).unwrap();
-    let indices: Vec<u64> = holes(&survey).iter().map(|hole| hole.index.0).collect();
-    assert_eq!(indices, [3], "only what the region's log leads to");
+    let indices: Vec<u64> =
+        damaged_payloads(&survey).iter().map(|damaged| damaged.index.0).collect();
+    assert_eq!(indices, [3], "only entries in the region's log");
     assert!(open_with(&needed, options(), from.clone()).is_err());
     let (log, _) = open_with(&disk, options(), from).unwrap();
     assert_eq!(replayed(&log, 2).unwrap(), [3, 4, 5]);
     assert_eq!(log.term(REGION, LogIndex(4)), Some(Term(2)));
 }
 
-/// Random batches over several segments; the payload at each place.
+/// Random batches over several segments; returns the payload at each position.
 fn random_log(random: &mut Random, disk: &SimVfs) -> BTreeMap<Lsn, bytes::Bytes> {
     let (log, _) = open(disk);
     let (mut model, mut payloads) = (Model::default(), BTreeMap::new());
@@ -643,12 +653,12 @@ fn random_log(random: &mut Random, disk: &SimVfs) -> BTreeMap<Lsn, bytes::Bytes>
 
 // Catalogue: 11, 12.
 #[test]
-fn random_damage_to_payloads_is_mended_to_the_last_byte() {
+fn random_damage_to_payloads_is_repaired_to_the_last_byte() {
     let seed = seed();
-    let mut mended = 0;
+    let mut repaired = 0;
     for round in 0..60 {
         let what = format!(
-            "round {round}; STELE_SEED={seed} cargo test -p stele-log --test holes random_damage"
+            "round {round}; STELE_SEED={seed} cargo test -p stele-log --test damaged_payloads random_damage"
         );
         let mut random = Random(seed ^ (round << 32));
         let disk = disk(seed ^ round);
@@ -671,14 +681,14 @@ fn random_damage_to_payloads_is_mended_to_the_last_byte() {
         }
         let mut survey = survey(&disk);
         let opens = open_with(&disk.fork(), options(), RecoverFrom::default());
-        assert_eq!(opens.is_ok(), survey.is_whole(), "{what}");
-        let found = holes(&survey);
-        mended += found.len();
-        for hole in found {
-            assert!(survey.fill(&hole, &payloads[&hole.at]).unwrap(), "{what}");
+        assert_eq!(opens.is_ok(), survey.is_recovered(), "{what}");
+        let found = damaged_payloads(&survey);
+        repaired += found.len();
+        for damaged in found {
+            assert!(survey.restore_payload(&damaged, &payloads[&damaged.at]).unwrap(), "{what}");
         }
-        assert!(survey.is_whole(), "{what}");
-        // Where a sidecar is whole, the damage in its segment is met by reads only.
+        assert!(survey.is_recovered(), "{what}");
+        // If a sidecar is complete, only reads meet the damage in its segment.
         for (path, bytes) in files(&disk) {
             let mut found = bytes;
             for (at, payload) in &payloads {
@@ -693,7 +703,7 @@ fn random_damage_to_payloads_is_mended_to_the_last_byte() {
         }
         open_with(&disk, options(), RecoverFrom::default()).unwrap();
     }
-    assert!(mended > 100, "{mended} holes; STELE_SEED={seed}");
+    assert!(repaired > 100, "{repaired} damaged payloads; STELE_SEED={seed}");
 }
 
 fn sidecar_is_whole(files: &BTreeMap<PathBuf, Vec<u8>>, file: FileId) -> bool {
@@ -702,8 +712,9 @@ fn sidecar_is_whole(files: &BTreeMap<PathBuf, Vec<u8>>, file: FileId) -> bool {
 
 // Catalogue: 11.
 #[test]
-fn a_hole_is_filled_on_the_machines_own_disk() {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("holes-{}", std::process::id()));
+fn a_payload_is_restored_on_the_machines_own_disk() {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("damaged_payloads-{}", std::process::id()));
     let _none = std::fs::remove_dir_all(&dir);
     let vfs: Arc<dyn stele_vfs::Vfs> = Arc::new(stele_vfs::RealVfs::new());
     let from = RecoverFrom::default;
@@ -723,11 +734,11 @@ fn a_hole_is_filled_on_the_machines_own_disk() {
         let _none = std::fs::remove_file(sidecar);
     }
     assert!(matches!(open(), Err(Error::Corrupt { .. })));
-    let mut survey = Survey::take(vfs.clone(), &dir, &options(), &from(), HOLES_MAX).unwrap();
-    let found = holes(&survey);
+    let mut survey = Survey::take(vfs.clone(), &dir, &options(), &from(), DAMAGED_MAX).unwrap();
+    let found = damaged_payloads(&survey);
     assert_eq!(found.len(), 2);
-    for hole in found {
-        assert!(survey.fill(&hole, &payload_of(hole.index.0, 5000)).unwrap());
+    for damaged in found {
+        assert!(survey.restore_payload(&damaged, &payload_of(damaged.index.0, 5000)).unwrap());
     }
     for (at, whole) in places.iter().zip(&whole) {
         assert!(std::fs::read(path(*at)).unwrap() == *whole);

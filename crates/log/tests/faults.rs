@@ -1,5 +1,5 @@
-//! The disk faults of the catalogue, as far as they meet the log: damage is told, never served and
-//! never cut off as if it were a torn tail.
+//! The disk faults of the catalogue that affect the log: damage is reported, never served and
+//! never truncated like a torn tail.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -12,7 +12,7 @@ use stele_types::{
 };
 use stele_vfs::{Fault, SimVfs};
 
-/// Ten entries in one segment; where each payload lies, and the head.
+/// Ten entries in one segment; returns the position of each payload, and the head.
 fn ten(seed: u64) -> (SimVfs, Vec<Lsn>, Lsn) {
     let disk = disk(seed);
     let (log, _) = open(&disk);
@@ -64,7 +64,7 @@ fn fault_10_a_torn_tail_record_is_cut_and_the_log_goes_on() {
         put(&log, REGION, last.0 + 1, 700).unwrap();
         drop(log);
         let (log, recovery) = open(&disk);
-        assert_eq!(recovery.tail, Tail::Clean, "what was cut leaves no trace of its own");
+        assert_eq!(recovery.tail, Tail::Clean, "a truncated batch leaves no trace");
         (1..=10).for_each(|index| assert_put(&log, REGION, index, 600));
     }
 }
@@ -79,7 +79,7 @@ fn fault_11_damage_in_the_middle_is_reported_and_never_cut() {
         assert_eq!(path, segment_path(head.file));
         assert!(offset <= u64::from(places[victim].offset));
         assert!(offset + 512 > u64::from(places[victim].offset));
-        assert_eq!(disk.file_bytes(segment_path(head.file)), before, "nothing was cut");
+        assert_eq!(disk.file_bytes(segment_path(head.file)), before, "nothing was truncated");
         flip(&disk, places[victim], delta);
         let (log, _) = open(&disk);
         (1..=10).for_each(|index| assert_put(&log, REGION, index, 600));
@@ -97,7 +97,7 @@ fn fault_12_a_damaged_last_record_is_uncertain_or_known_to_be_damage() {
 
     let (log, _) = open(&disk);
     log.confirm().unwrap();
-    assert_eq!(log.head(), head, "a confirmation takes no room");
+    assert_eq!(log.head(), head, "a confirmation takes no space");
     drop(log);
     let confirmed = disk.fork();
     flip(&confirmed, places[9], 50);
@@ -141,7 +141,7 @@ fn fault_13_a_flipped_value_is_never_served() {
         })
         .unwrap();
     assert_eq!((summary.damaged, damages.len()), (1, 1), "{damages:?}");
-    assert!(summary.records >= 9, "verification goes on behind damage: {summary:?}");
+    assert!(summary.records >= 9, "verification continues after damage: {summary:?}");
     assert!(!log.poisoned());
 }
 
@@ -174,7 +174,7 @@ fn fault_14_a_frame_of_another_place_is_no_frame_here() {
 
 #[test]
 fn fault_15_a_wrong_read_is_read_again() {
-    // The wrong bit may lie beside the value, in the blocks that are read with it.
+    // The wrong bit may be outside the value, in the blocks that are read with it.
     let mut retries = 0;
     for seed in 0..10 {
         let (disk, places, _) = ten(seed);
@@ -201,8 +201,9 @@ fn fault_16_lost_writes_are_found_by_what_follows_them() {
 
 #[test]
 fn fault_16_a_lost_write_over_an_older_batch_breaks_the_chain() {
-    // Cut twice at the same place, the second batch's write lost: the first one's bytes are whole,
-    // name this place, and only the chain tells that they are not what was acknowledged.
+    // Truncated twice at the same place, with the second batch's write lost. The first batch's
+    // bytes are whole and name this place; only the chain shows that they are not what was
+    // acknowledged.
     let (disk, _, head) = ten(8);
     let (log, _) = open(&disk);
     put(&log, REGION, 11, 600).unwrap();
@@ -251,7 +252,7 @@ fn fault_17_a_failed_sync_stops_the_log_for_good() {
         assert!(log.sorted_writer(Cause::Sort).is_err());
         assert_put(&log, REGION, 10, 600);
         drop(log);
-        // The process starts again, the machine does not: what it then finds it must make durable.
+        // The process restarts, the machine does not: what recovery reads it must make durable.
         let (log, _) = open(&disk);
         let last = log.region(REGION).unwrap().last;
         drop(log);
@@ -272,7 +273,7 @@ fn what_a_restarted_process_finds_unsynced_is_durable_before_it_counts() {
         drop(log);
         let (log, _) = open(&disk);
         let found = log.region(REGION).unwrap().last;
-        assert_eq!(found, LogIndex(11), "the batch can be read");
+        assert_eq!(found, LogIndex(11), "the batch is readable");
         disk.crash_now();
         let (log, _) = open(&disk.restart(seed));
         assert_eq!(log.region(REGION).unwrap().last, found);
@@ -414,7 +415,7 @@ fn fault_27_a_recycled_segments_old_records_are_not_its_own() {
     put(&log, REGION, index + 1, 900).unwrap();
     let head = log.head();
     drop(log);
-    // Valid old frames lie behind the head, whole but for the file they name.
+    // Valid old frames follow the head, intact except for the file they name.
     let (log, recovery) = open(&disk);
     assert_eq!((recovery.tail, recovery.head), (Tail::Clean, head));
     (last + 1..=index + 1).for_each(|index| assert_put(&log, REGION, index, 900));
@@ -511,7 +512,7 @@ fn leftovers_of_unfinished_work_are_removed() {
     let (disk, places, head) = ten(20);
     let left = Path::new(DIR).join("000000aa.val.tmp");
     disk.write_file(&left, b"half");
-    disk.write_file(sidecar_path(FileId(0x77)), b"of no segment");
+    disk.write_file(sidecar_path(FileId(0x77)), b"belongs to no segment");
     let (log, recovery) = open(&disk);
     assert_eq!(recovery.orphans_removed, 2);
     let mut writer = log.sorted_writer(Cause::Sort).unwrap();
@@ -525,9 +526,9 @@ fn leftovers_of_unfinished_work_are_removed() {
     assert!(log.get(&at).is_err() && log.next_file() > at.file);
 }
 
-/// A value that holds, wherever a block begins in its file, the head of a frame that goes on to the
-/// value's end.
-fn full_of_heads(at: Lsn, bytes: usize) -> Vec<u8> {
+/// Returns a value that holds, at each block boundary of its file, the header of a frame that
+/// extends to the value's end.
+fn full_of_headers(at: Lsn, bytes: usize) -> Vec<u8> {
     let mut value = vec![0; bytes];
     let end = at.offset as usize + bytes;
     for block in (at.offset.next_multiple_of(512) as usize..end - 24).step_by(512) {
@@ -539,7 +540,7 @@ fn full_of_heads(at: Lsn, bytes: usize) -> Vec<u8> {
     value
 }
 
-/// A log whose second entry has this value, the place before it, and where the value lies.
+/// Creates a log with this value in its second entry. Returns the position before it and its own.
 fn second_entry(value: &[u8]) -> (SimVfs, Log, Lsn, Lsn) {
     let disk = disk(31);
     let (log, _) = open_with(&disk, long_segments(), RecoverFrom::default()).unwrap();
@@ -560,8 +561,8 @@ fn a_value_full_of_heads_of_frames_costs_recovery_no_more_than_another() {
     const BYTES: usize = 24 << 20;
     let (_, _, _, value_at) = second_entry(&vec![0; BYTES]);
     for followed in [false, true] {
-        let (disk, log, before, at) = second_entry(&full_of_heads(value_at, BYTES));
-        assert_eq!(at, value_at, "the heads name their own places");
+        let (disk, log, before, at) = second_entry(&full_of_headers(value_at, BYTES));
+        assert_eq!(at, value_at, "the headers name their own positions");
         if followed {
             put(&log, REGION, 3, 100).unwrap();
         }
@@ -569,7 +570,7 @@ fn a_value_full_of_heads_of_frames_costs_recovery_no_more_than_another() {
         flip(&disk, before, 30);
         let started = std::time::Instant::now();
         let opened = open_with(&disk, long_segments(), RecoverFrom::default());
-        assert!(started.elapsed().as_secs() < 20, "each head cost a look at all that follows");
+        assert!(started.elapsed().as_secs() < 20, "each header cost a read of all that follows");
         match opened {
             Err(Error::Corrupt { offset, .. }) => {
                 assert!(followed);

@@ -1,5 +1,5 @@
-//! Long batches go to the device while they are encoded, in parts of any order: until the last part
-//! is there they are no batch.
+//! Long batches are written while they are encoded, in parts of any order: until the last part is
+//! written no batch exists.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -19,7 +19,7 @@ fn reopen(disk: &SimVfs) -> Log {
     open_with(disk, options(), RecoverFrom::default()).unwrap().0
 }
 
-/// Entries from `first` on, each one put.
+/// Returns entries from `first` on, each with one put.
 fn long_batch(first: u64, entries: u64) -> LogBatch {
     let record = |index: u64| {
         let key = format!("key-{index}");
@@ -28,7 +28,7 @@ fn long_batch(first: u64, entries: u64) -> LogBatch {
     batch((first..first + entries).map(record).collect())
 }
 
-/// A log whose newest segment lies in blocks of a freed one, and its last entry.
+/// Returns a log with a recycled newest segment, and its last entry.
 fn recycled(disk: &SimVfs) -> (Log, u64) {
     let log = reopen(disk);
     let mut last = 0;
@@ -122,7 +122,7 @@ fn a_power_cut_between_parts_leaves_the_whole_batch_or_nothing() {
             assert!(found == last + 20 || (found == last && !acked), "{found} {acked}");
             assert_batch(&log, last + 1, found - last);
             torn += u32::from(found == last);
-            // What is left of the torn batch is no trace of damage.
+            // The remains of the torn batch are not a trace of damage.
             put(&log, REGION, found + 1, 100).unwrap();
             drop(log);
             assert_put(&reopen(&disk), REGION, found + 1, 100);
@@ -140,7 +140,7 @@ fn a_batch_refused_after_parts_of_it_were_written_leaves_nothing() {
     let mut refused = long_batch(last + 1, 20);
     refused.records.extend(long_batch(last + 22, 1).records);
     assert!(matches!(log.append(&refused), Err(Error::Invalid(_))));
-    assert!(!writes(&disk).is_empty(), "parts were on their way");
+    assert!(!writes(&disk).is_empty(), "parts were in progress");
     assert_eq!((log.head(), log.region(REGION).unwrap().last), (head, LogIndex(last)));
     put(&log, REGION, last + 1, 700).unwrap();
     log.append(&long_batch(last + 2, 20)).unwrap();
@@ -188,7 +188,7 @@ fn a_long_batch_that_replaces_many_entries_says_so() {
     let small = |index, term| entry(other, index, term, &command(&[(b"k", b"v")]));
     log.append(&batch((1..=3000).map(|index| small(index, 1)).collect())).unwrap();
     disk.clear_events();
-    // The replaced entries are listed, which takes more memory than the records promise.
+    // The withdrawn entries are listed, which takes more memory than estimated from the records.
     let mut records: Vec<Record> = long_batch(last + 1, 12).records;
     records.push(small(1, 2));
     records.extend(long_batch(last + 13, 1).records);

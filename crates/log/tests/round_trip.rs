@@ -1,4 +1,5 @@
-//! What was appended is read back: by entry, locator, iterator and replay, before and after reopening.
+//! Appended records are read back: by entry, locator, iterator and replay, before and after
+//! reopening.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -84,7 +85,7 @@ fn values_are_read_by_locator_alone_and_together() {
         assert_eq!(&log.get(locator).unwrap(), value);
     }
     let wrong = Locator { crc: places[0].crc ^ 1, ..places[0] };
-    // Found before memory is taken for it.
+    // Rejected before memory is allocated for it.
     let endless = Locator { length: 1 << 30, ..wrong };
     let Err(Error::Corrupt { detail, .. }) = log.get(&endless) else { panic!() };
     assert!(detail.contains("beyond the file's end"), "{detail}");
@@ -129,7 +130,7 @@ fn conflicts_replace_the_suffix_and_stay_replaced() {
             Ok(())
         })
         .unwrap();
-        assert_eq!(versions.len(), 5, "replaced entries never come back: {versions:?}");
+        assert_eq!(versions.len(), 5, "replaced entries are never restored: {versions:?}");
         assert_eq!(versions[&b"other"[..]], 2);
     };
     check(&log);
@@ -173,7 +174,7 @@ fn batches_that_do_not_fit_their_region_change_nothing() {
     put(&log, REGION, 2, 10).unwrap();
     truncate(&log, REGION, 1).unwrap();
     let asked = log.entries(REGION, LogIndex(1), LogIndex(3), 100);
-    assert!(matches!(asked, Err(Error::Invalid(_))), "truncated entries are not there");
+    assert!(matches!(asked, Err(Error::Invalid(_))), "truncated entries are unavailable");
 }
 
 #[test]
@@ -211,7 +212,7 @@ fn regions_start_are_destroyed_and_start_again() {
         Ok(())
     })
     .unwrap();
-    assert_eq!(left, 0, "records of a destroyed region are dead");
+    assert_eq!(left, 0, "records of a destroyed region are obsolete");
     log.append(&mark(Mark::Start(LogIndex(7), Term(1)))).unwrap();
     put(&log, REGION, 8, 50).unwrap();
     drop(log);
@@ -233,7 +234,7 @@ fn replay_gives_operations_with_small_values_inline() {
         put(&log, REGION, index, 400).unwrap();
     }
     let segments = log.stats().segments;
-    assert!(segments > 2, "the first entry lies in a sealed segment");
+    assert!(segments > 2, "the first entry is in a sealed segment");
     drop(log);
     let (log, _) = open(&disk);
     let reads = |d: &stele_vfs::SimVfs| stele_vfs::Vfs::meter(d).snapshot().read_bytes;

@@ -1,4 +1,4 @@
-//! Values read together: in few long reads, correct at every edge, without holding what they lay in.
+//! Values read together: in few long reads, correct at every edge, without keeping their buffers.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -40,10 +40,10 @@ fn neighbours_come_in_long_reads_whatever_the_order_and_the_way() {
             assert_eq!(value, &common::value(n as u64, LONG), "value {n}");
         }
         let (calls, bytes) = (reads(&disk).0 - calls, reads(&disk).1 - bytes);
-        // A piece in two goes through the page cache, by itself.
+        // One piece of two goes through the page cache, by itself.
         assert!((2..=13).contains(&calls), "6.4 MB in pieces of 512 KiB or longer: {calls}");
         assert!(bytes < 400 * (LONG as u64 + 100) + 4 * 4096, "{bytes} bytes were read");
-        // One end of the file to the other, values too far apart to be read along.
+        // From one end of the file to the other, values too far apart to be read along.
         let ends = log.get_many(&[places[399], places[0]]).unwrap();
         assert_eq!(ends, [value(399, LONG), value(0, LONG)]);
     }
@@ -59,11 +59,11 @@ fn few_values_do_not_keep_a_long_read_in_memory_and_many_give_it_back() {
     let free = log.stats().memory_bytes - before;
     assert!(free >= 2 << 20, "the buffer is free again while the values are held");
     let longs = log.get_many(&long).unwrap();
-    assert_eq!(log.stats().memory_bytes - before, free, "values of a full buffer lie in it");
+    assert_eq!(log.stats().memory_bytes - before, free, "values of a full buffer share it");
     drop(longs);
     let free = log.stats().memory_bytes - before;
     assert!(free >= 6 << 20, "two buffers are kept");
-    // Every other: much of what is read is not wanted, so the values are copied.
+    // Every other value: much of what is read was not requested, so the values are copied.
     let few: Vec<Locator> = long.iter().step_by(2).copied().collect();
     let copies = log.get_many(&few).unwrap();
     assert_eq!(copies.len(), 125);
@@ -79,7 +79,7 @@ fn values_of_files_that_follow_each_other_share_a_buffer() {
     let files: Vec<_> = (0..2).map(|_| sorted(&log, 60, LONG)).collect();
     let before = log.stats().memory_bytes;
     let held = log.get_many(&files.concat()).unwrap();
-    assert_eq!(log.stats().memory_bytes, before, "the values lie in it");
+    assert_eq!(log.stats().memory_bytes, before, "the values share it");
     let right = held.iter().zip((0..60).chain(0..60)).all(|(held, n)| held == &value(n, LONG));
     assert!(right);
     drop(held);
@@ -142,7 +142,7 @@ fn of_records_that_move_neighbours_come_in_one_read_as_long_as_that_is_less_work
     // 22 KB from one to the next.
     assert_eq!(calls(30, true), (100, 1));
     assert_eq!(calls(30, false), (100, 100));
-    // 44 KB: a read each.
+    // 44 KB: one read each.
     assert_eq!(calls(60, true), (50, 50));
 }
 
@@ -169,7 +169,7 @@ fn records_that_move_are_read_with_their_versions_and_never_as_other_than_writte
     let expected = (value(9, 700).into(), version(9));
     assert_eq!(log.record(&key, at, stele_log::Unchecked::default()).unwrap(), expected);
     assert_eq!(log.record(&key, at, read().swap_remove(8)).unwrap(), expected);
-    // What a read got wrong is read again; what the device has wrong is an error.
+    // A wrong read is repeated; wrong bytes on the device are an error.
     let file = format!("{:08x}.val", at.file.0);
     disk.inject(Fault::ReadFlipsOnce { path_contains: file.clone(), nth: 1 }).unwrap();
     for (n, (at, read)) in (0..60_u64).zip(places.iter().zip(read())) {
@@ -212,5 +212,5 @@ fn what_is_read_again_and_again_comes_through_the_page_cache_as_long_as_it_is_th
     assert!(found >= 13, "{found} reads of 512 KiB, each found in the page cache");
     disk.set_cached(false);
     let lost = calls_after(100);
-    assert!(lost <= 6, "{lost} reads once nothing is found there, nearly all past it");
+    assert!(lost <= 6, "{lost} reads once every read misses the cache, nearly all past it");
 }

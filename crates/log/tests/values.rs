@@ -1,4 +1,5 @@
-//! Sorted value files, graves and rebuilding: what the files alone say is the current state.
+//! Sorted value files, retained tombstones and rebuilds: the current state according to the files
+//! alone.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -12,7 +13,7 @@ use stele_log::{FileKind, Log, RecoverFrom, ReplayOp};
 use stele_types::{Cause, CommandBuilder, Error, FileId, LogIndex, Lsn, ValueRef};
 use stele_vfs::{SimVfs, Vfs};
 
-/// The newest value of each key, by the files alone.
+/// Returns the newest value of each key according to the files alone.
 fn rebuilt(log: &Log) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut newest: BTreeMap<Vec<u8>, (Lsn, Option<ValueRef>)> = BTreeMap::new();
     let mut ranges = Vec::new();
@@ -105,7 +106,7 @@ fn deletes_outlive_their_segment_while_an_older_value_exists() {
     keys.truncate();
     assert_eq!(rebuilt(&log), keys.expected);
     assert!(deletes > old);
-    // The segment with the deletes goes first: values they hide still lie in the older one.
+    // The segment with the deletes is removed first: values they hide remain in the older one.
     log.remove(deletes).unwrap();
     assert_eq!(log.stats().tombstone_files, 1);
     assert_eq!(rebuilt(&log), keys.expected);
@@ -145,7 +146,7 @@ fn withdrawn_entries_stay_withdrawn_after_the_segment_that_says_so_is_gone() {
     let said = log.head().file;
     assert!(said > old);
     assert_eq!(rebuilt(&log), keys.expected);
-    // `instead` moves on, the segment that withdrew `never` goes.
+    // `instead` is moved, and the segment that withdrew `never` is removed.
     keys.fill_segment();
     keys.put("instead", 5, 100);
     keys.truncate();
@@ -311,16 +312,19 @@ fn files_are_dumped_also_when_damaged() {
     assert!(matches!(whole[0].what, What::Segment { .. }));
     let in_sidecar = rows(&disk, &sidecar_path(old));
     assert_eq!(entries(&whole), entries(&in_sidecar));
-    assert!(matches!(in_sidecar.last().unwrap().what, What::Foot { .. }));
+    assert!(matches!(in_sidecar.last().unwrap().what, What::Footer { .. }));
     disk.corrupt(segment_path(old), 1600, b"damage").unwrap();
     let damaged = rows(&disk, &segment_path(old));
     assert!(damaged.iter().any(|row| matches!(row.what, What::Damage { .. })));
     assert_eq!(entries(&damaged), entries(&whole) - 1);
     log.remove(deletes).unwrap();
-    let graves = log.files().into_iter().find(|info| info.kind == FileKind::Graves).unwrap().file;
+    let tombstones =
+        log.files().into_iter().find(|info| info.kind == FileKind::Tombstones).unwrap().file;
     let path = |file: FileId, kind: &str| Path::new(DIR).join(format!("{:08x}.{kind}", file.0));
-    let buried = rows(&disk, &path(graves, "graves"));
-    assert!(buried.iter().any(|row| matches!(&row.what, What::Delete { key, .. } if key == b"a")));
+    let retained = rows(&disk, &path(tombstones, "graves"));
+    assert!(
+        retained.iter().any(|row| matches!(&row.what, What::Delete { key, .. } if key == b"a"))
+    );
     let sorted = rows(&disk, &path(sorted, "val"));
     assert!(matches!(&sorted[0].what, What::Put { key, whole: Some(true), .. } if key == b"s"));
     let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());

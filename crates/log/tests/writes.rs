@@ -1,4 +1,4 @@
-//! How bytes reach the device: once, in one write and one sync for a batch, whole blocks.
+//! Writes to the device: each byte once, one write and one sync per batch, whole blocks.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -145,7 +145,7 @@ fn long_batches_end_at_pages_and_short_ones_at_blocks() {
     let options = || LogOptions { segment_bytes_max: 8 << 20, ..options() };
     let (log, _) = open_with(&disk, options(), RecoverFrom::default()).unwrap();
     let mut places = Vec::new();
-    // Around the sizes at which payloads are summed in pieces, and frames are filled.
+    // Around the sizes at which payloads are checksummed in pieces, and frames are filled.
     let sizes = [100, 2047, 2048, 8191, 8192, 8193, 262_000, 263_000, 300_000];
     for (index, bytes) in (1..).zip(sizes) {
         let command = command(&[(b"key", &value(index, bytes))]);
@@ -200,8 +200,8 @@ fn dropped_free_segments_leave_the_device_and_the_log_goes_on() {
         index += 1;
         put(&log, REGION, index, 900).unwrap();
     }
-    assert_eq!(log.stats().recycled, recycled, "there was nothing to take over");
-    // Their names may come back after a crash: then they are free again.
+    assert_eq!(log.stats().recycled, recycled, "there was nothing to reuse");
+    // Their names may reappear after a crash: then they are free again.
     let left = disk.restart(3);
     let (log, _) = open(&left);
     assert_put(&log, REGION, index, 900);
@@ -247,7 +247,7 @@ fn a_batch_that_room_was_made_for_is_written_on_a_device_that_is_full_by_then() 
     assert!(log.stats().rolls > 1);
     let from_operation = disk.operations();
     disk.inject(Fault::NoSpace { from_operation }).unwrap();
-    // What was taken for a batch and not needed by it is there for others.
+    // Space reserved for a batch and not needed by it is available to others.
     let full = (61..).find(|index| put(&log, REGION, *index, 900).is_err());
     assert!(full.is_some_and(|index| index < 70), "{full:?}");
     let mark = batch(vec![Record::Mark(RegionId(9), Mark::Start(LogIndex(90), Term(1)))]);

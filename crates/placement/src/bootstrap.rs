@@ -1,4 +1,4 @@
-//! The birth of a cluster: its first node's stores and its first two regions.
+//! Bootstrap of a cluster: its first node's stores and its first two regions.
 
 use crate::pairs::{self, PairChange};
 use crate::store::Store;
@@ -7,26 +7,26 @@ use stele_types::{
     ClusterId, KeyRange, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId, RegionKind, StoreId,
 };
 
-/// What the founding node decides alone.
+/// Input of the founding node, which decides it alone.
 #[derive(Clone, Debug)]
 pub struct Bootstrap {
-    /// Drawn at random, not 0.
+    /// Random identity of the cluster, not 0.
     pub cluster: ClusterId,
     /// `host:port` of the node.
     pub address: String,
-    /// Size of each of its stores' devices, in order; at least one. They become stores 1, 2, ….
+    /// Capacities of the node's devices, in order; at least one. They become stores 1, 2, ….
     pub capacities_bytes: Vec<u64>,
 }
 
 impl Bootstrap {
-    /// The numbers of the stores.
+    /// Returns the numbers of the stores.
     pub fn stores(&self) -> impl Iterator<Item = StoreId> {
         (1..=self.capacities_bytes.len() as u64).map(StoreId)
     }
 
-    /// The first regions, each with one replica, on store 1: the placement group's and one of all
-    /// user keys. They exist before any pair says so: a node that stopped between the two makes
-    /// the same pairs again.
+    /// Returns the first two regions, each with one replica on store 1: the placement group's and
+    /// one for all user keys. Their replicas are created before the pairs that describe them are
+    /// written. A node that stops between the two writes the same pairs after its restart.
     pub fn regions() -> [Region; 2] {
         let region = |id: RegionId, kind| Region {
             id,
@@ -39,7 +39,7 @@ impl Bootstrap {
         [region(SYSTEM_REGION, RegionKind::System), region(FIRST_DATA_REGION, RegionKind::Data)]
     }
 
-    /// The pairs to put into the placement region when it has none.
+    /// Returns the pairs to put into the placement region when it is empty.
     pub fn pairs(&self) -> Vec<PairChange> {
         let mut out = vec![pairs::cluster(self.cluster), pairs::ids(FIRST_DATA_REGION.0)];
         out.extend(Self::regions().iter().map(pairs::region));

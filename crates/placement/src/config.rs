@@ -1,19 +1,19 @@
-//! Settings of the whole cluster: all of them numbers, all of them changed while it runs.
+//! Cluster settings. All are numbers and can be changed at run time.
 
 use stele_types::{Error, Result};
 
-/// What a setting means and which values it takes.
+/// Description and bounds of a setting.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Its name, with the unit at the end.
+    /// Name, with the unit at the end.
     pub name: &'static str,
-    /// What it does.
+    /// Effect, for the reference page.
     pub meaning: &'static str,
-    /// Its value in a new cluster.
+    /// Value in a new cluster.
     pub default: u64,
-    /// Smallest value.
+    /// Smallest value, inclusive.
     pub min: u64,
-    /// Largest value.
+    /// Largest value, inclusive.
     pub max: u64,
 }
 
@@ -31,7 +31,7 @@ macro_rules! settings {
             }
         }
 
-        /// Every setting, in the order in which it is shown.
+        /// Every setting, in display order.
         pub const SETTINGS: &[Setting] = &[$(Setting {
             name: stringify!($name),
             meaning: $meaning,
@@ -41,7 +41,7 @@ macro_rules! settings {
         },)*];
 
         impl Config {
-            /// The value of the setting of that name.
+            /// Returns the value of the setting called `name`; `None` if there is none.
             pub fn get(&self, name: &str) -> Option<u64> {
                 match name {
                     $(stringify!($name) => Some(self.$name),)*
@@ -61,36 +61,38 @@ macro_rules! settings {
 
 settings! {
     replicas = 3, 1, 7,
-        "Copies of every region of user data, as far as there are nodes for them.";
+        "Copies of every region of user data, at most one for each node.";
     silent_after_seconds = 30, 1, 3600,
-        "A store without a heartbeat for so long gets no new replicas and no leaders.";
+        "A store gets no new replicas and no leaders after this time without a heartbeat.";
     down_after_seconds = 1800, 1, 604_800,
-        "The replicas of a store without a heartbeat for so long are rebuilt on other stores.";
+        "The replicas of a store are rebuilt on other stores after this time without a heartbeat.";
     balance = 1, 0, 1,
         "Whether replicas and leaders are spread evenly (1) or left where they are (0).";
     moves_max = 4, 0, 1024,
-        "Replicas moved at the same time to balance or to drain, and half of the leaders; repairs do not \
-         count.";
+        "Replicas moved at the same time to balance or to drain, and half of the leaders; repairs do \
+         not count.";
     snapshots_max = 4, 1, 64,
         "Replicas that one store sends, and that one store receives, at the same time.";
     merge_below_bytes = 0, 0, 1 << 40,
-        "A region is merged into its neighbour when both together are smaller than this; 0 for never.";
+        "A region is merged into its neighbour when both together are smaller than this; 0 disables \
+         merging.";
 }
 
-/// Stores whose loads differ by less than this share of the average count as even.
+/// Difference of two stores' loads, in percent of the average, below which they count as even.
 pub(crate) const BALANCE_TOLERANCE_PERCENT: u64 = 5;
-/// A store with less free space than this share of its capacity gets no new replicas.
+/// Free space, in percent of the capacity, below which a store gets no new replicas.
 pub(crate) const FREE_PERCENT_MIN: u64 = 5;
-/// Of a large device that share is more than a replica needs to be safe, and others may fill it.
+/// Upper bound of that free space: a large device needs no larger reserve.
 pub(crate) const FREE_BYTES_ENOUGH: u64 = 2 << 30;
 
 impl Config {
-    /// Leaders moved at the same time: that costs less than moving replicas.
+    /// Returns the limit of concurrent leader moves. Moving a leader costs less than moving a
+    /// replica.
     pub fn leader_moves_max(&self) -> u64 {
         self.moves_max.saturating_mul(2)
     }
 
-    /// The setting's description if it exists and takes `value`. Fails with `Invalid`.
+    /// Returns the description of the setting `name` if it accepts `value`. Fails with `Invalid`.
     pub fn check(name: &str, value: u64) -> Result<&'static Setting> {
         let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) else {
             return Err(Error::invalid(format!("there is no setting `{name}`")));
@@ -102,8 +104,8 @@ impl Config {
         }
     }
 
-    /// Takes a persisted value. A name that this build doesn't know (written by a newer one) and a
-    /// value beyond today's bounds are left alone.
+    /// Folds in a persisted value, or restores the default for `None`. Ignores a name that this
+    /// build does not know (a newer one wrote it), and clamps a value beyond today's bounds.
     pub(crate) fn fold(&mut self, name: &str, value: Option<u64>) {
         let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) else { return };
         if let Some(slot) = self.slot(name) {
@@ -111,7 +113,7 @@ impl Config {
         }
     }
 
-    /// [`Config::replicas`] as a count.
+    /// Returns [`Config::replicas`] as a count.
     pub fn replicas(&self) -> usize {
         self.replicas as usize
     }

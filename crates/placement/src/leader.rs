@@ -1,5 +1,5 @@
-//! What the leader of the placement group holds in memory, and its regular work between commits.
-//! Whoever leads carries it out: reads the state, commits what is due, sends what is answered.
+//! In-memory state of the placement leader, and its regular work between commits. The caller reads
+//! the state, commits what is due, and sends the replies.
 
 use crate::operator::OperatorId;
 use crate::schedule::round;
@@ -10,90 +10,90 @@ use crate::{
 use std::collections::HashMap;
 use stele_types::{RegionId, Result, StoreId, Term};
 
-/// The state of a term, and what is under way in it.
+/// State of the placement leader for one term.
 pub struct LeaderState {
-    /// It was loaded by a leader of this term, and is changed by proposals of this term only.
+    /// Term in which the state was loaded. Only proposals of this term change it.
     pub term: Term,
-    /// The state.
+    /// Committed decisions and reported facts.
     pub cluster: Cluster,
-    /// What is under way.
+    /// Operators under way.
     pub operators: Operators,
-    /// The last report of each node: when it started, and which report of that life.
+    /// Start time (Unix seconds) and sequence number of each node's last report, by address.
     reports: HashMap<String, (u64, u64)>,
-    /// Something changed that schedulers should look at soon.
-    is_news: bool,
+    /// Something changed, so the schedulers run at the next opportunity.
+    needs_schedule: bool,
     scheduled: Millis,
 }
 
-/// Between two rounds of the schedulers when nothing changed.
+/// Interval of scheduling rounds when nothing changed.
 const ROUND_MILLIS: u64 = 1000;
-/// Descriptors written behind in one proposal.
-const BEHIND_BYTES_MAX: usize = 256 << 10;
-/// Numbers kept at hand, so that splits and moves need no commit of their own.
-const IDS_AT_HAND: u64 = 64;
-/// Most nodes whose last report is remembered.
+/// Limit for the region descriptors in one proposal.
+const UNSAVED_BYTES_MAX: usize = 256 << 10;
+/// Numbers kept in reserve, so that splits and moves need no commit of their own.
+const IDS_RESERVED_MIN: u64 = 64;
+/// Limit for the last reports remembered, one for each node.
 const NODES_MAX: usize = 4096;
 
-/// What a node reports.
+/// Report of a node.
 #[derive(Clone, Debug)]
 pub struct Report<'a> {
-    /// Of itself.
+    /// The node's own state.
     pub node: &'a NodeReport,
-    /// Grows with each report of a life of the node.
+    /// Number that grows with each report until the node restarts.
     pub sequence: u64,
-    /// Of its stores.
+    /// The node's stores.
     pub stores: &'a [StoreReport],
-    /// Of regions they lead.
+    /// Regions that these stores lead.
     pub regions: Vec<RegionReport>,
-    /// Whether these are all regions they lead.
+    /// Whether `regions` holds all regions that they lead.
     pub is_full: bool,
-    /// Steps that leaders there did not take.
+    /// Steps that leaders on these stores refused.
     pub refusals: Vec<Refused>,
 }
 
-/// What a leader said against a step.
+/// Refusal of an operator's step by the region's leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Of which operator.
+    /// Operator of the step.
     pub operator: OperatorId,
-    /// Its step, from 0.
+    /// Index of the step, from 0.
     pub step: usize,
-    /// In words.
-    pub why: String,
-    /// It can never be taken.
+    /// Reason, for people.
+    pub reason: String,
+    /// The step can never succeed.
     pub is_final: bool,
 }
 
-/// What a node is told.
+/// Reply to a node's report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportReply {
-    /// What leaders there do next.
+    /// Instructions for leaders on the node's stores.
     pub due: Vec<Instruction>,
-    /// They lead a region with an operator: the next report shall come soon.
+    /// These stores lead a region with an operator, so the next report must come soon.
     pub is_busy: bool,
-    /// The next report shall hold every region.
+    /// The next report must hold every region.
     pub all_wanted: bool,
 }
 
 impl LeaderState {
-    /// The state as a leader of `term` loaded it.
+    /// Wraps the state that a leader of `term` loaded.
     pub fn new(term: Term, cluster: Cluster) -> Self {
         let (operators, reports) = (Operators::default(), HashMap::new());
-        Self { term, cluster, operators, reports, is_news: true, scheduled: Millis(0) }
+        Self { term, cluster, operators, reports, needs_schedule: true, scheduled: Millis(0) }
     }
 
-    /// Takes over changes that were committed. Fails with `Invalid` on what no plan made.
+    /// Applies committed changes. Fails with `Invalid` on a change that no plan produced.
     pub fn apply(&mut self, changes: &[PairChange]) -> Result<()> {
-        self.is_news = true;
+        self.needs_schedule = true;
         self.cluster.apply(changes)
     }
 
-    /// Descriptors to be written behind with the next [`LeaderState::plan_due`].
-    pub fn take_behind(&mut self) -> Vec<PairChange> {
-        self.cluster.take_region_changes(BEHIND_BYTES_MAX)
+    /// Takes region descriptors that are not persisted yet, for the next [`LeaderState::plan_due`].
+    pub fn take_unsaved_regions(&mut self) -> Vec<PairChange> {
+        self.cluster.take_region_changes(UNSAVED_BYTES_MAX)
     }
 
-    /// What is to be committed now, beside decisions that somebody asked for. Fails with `Invalid`.
+    /// Returns what must be committed now, besides requested decisions. Fails with `Invalid`.
     pub fn plan_due(
         cluster: &Cluster,
         behind: Vec<PairChange>,
@@ -103,25 +103,25 @@ impl LeaderState {
         let mut changes = behind;
         changes.extend(cluster.plan_tombstones(now));
         changes.extend(cluster.plan_disconnections(now, unix_seconds));
-        if cluster.ids_reserved() < IDS_AT_HAND {
-            changes.extend(cluster.plan_ids(IDS_AT_HAND)?);
+        if cluster.ids_reserved() < IDS_RESERVED_MIN {
+            changes.extend(cluster.plan_ids(IDS_RESERVED_MIN)?);
         }
         Ok(changes)
     }
 
-    /// Lets the schedulers look, if there is news or it is time to.
+    /// Runs the schedulers if something changed or the interval has passed.
     pub fn schedule(&mut self, now: Millis) {
-        if !self.is_news && now.since(self.scheduled) < ROUND_MILLIS {
+        if !self.needs_schedule && now.since(self.scheduled) < ROUND_MILLIS {
             return;
         }
-        (self.is_news, self.scheduled) = (false, now);
+        (self.needs_schedule, self.scheduled) = (false, now);
         self.cluster.note_drains(now);
         round(&mut self.cluster, &mut self.operators, now);
     }
 
-    /// Takes a node's report in; its regions not, if a later report of the same node came before it.
-    /// What [`Cluster::plan_heartbeat`] says of it is committed by now. Returns what was older than what is
-    /// known.
+    /// Records a node's report. Ignores its regions if a later report of the same node came first.
+    /// The changes of [`Cluster::plan_heartbeat`] must be committed before. Returns the region
+    /// reports that are older than the known state.
     pub fn accept_report(&mut self, report: Report<'_>, now: Millis) -> Vec<StaleReport> {
         self.cluster.record_heartbeat(report.node, report.stores, now);
         let address = &report.node.address;
@@ -130,8 +130,8 @@ impl LeaderState {
         if last.is_some_and(|last| this <= last) {
             return Vec::new();
         }
-        // A node that is heard of for the first time may be what others wait for.
-        self.is_news |= last.is_none();
+        // Regions may wait for a node that reports for the first time.
+        self.needs_schedule |= last.is_none();
         if self.reports.len() >= NODES_MAX {
             self.reports.clear();
         }
@@ -142,20 +142,20 @@ impl LeaderState {
             let before = known.map(|info| (info.region.epoch, info.leader));
             let next = Some((region.region.epoch, Some(region.leader)));
             match self.cluster.observe(region, now) {
-                Ok(()) => self.is_news |= before != next,
-                Err(why) => stale.push(why),
+                Ok(()) => self.needs_schedule |= before != next,
+                Err(reason) => stale.push(reason),
             }
         }
         if report.is_full {
             self.cluster.note_full_report(address);
         }
-        for Refused { operator, step, why, is_final } in report.refusals {
-            self.operators.note_refusal(operator, step, why, is_final, now);
+        for Refused { operator, step, reason, is_final } in report.refusals {
+            self.operators.note_refusal(operator, step, reason, is_final, now);
         }
         stale
     }
 
-    /// What a node with these stores is told.
+    /// Returns the reply to the node with these stores.
     pub fn reply_to(&mut self, address: &str, stores: &[StoreId], now: Millis) -> ReportReply {
         let due = self.operators.instructions(&self.cluster, stores, now);
         let is_led_here = |region: RegionId| {

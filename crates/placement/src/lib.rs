@@ -1,14 +1,14 @@
-//! The placement group's state and what it decides.
+//! State and decisions of the placement group.
 //!
 //! [`Cluster`] is the state: a fold over the pairs of the placement region, plus facts that stores
-//! report and nobody needs to keep. [`schedule`] holds pure functions from that state to
-//! [`Operator`]s; [`Operators`] leads each of them, step by step, to its end. No clock and no I/O:
-//! times come in, changes to persist go out.
+//! report and that need not be persisted. [`schedule`] holds pure functions from that state to
+//! [`Operator`]s; [`Operators`] executes them step by step. No clock and no I/O: times come in,
+//! changes to persist go out.
 //!
-//! A *decision* (a store joins, ids are given out, a setting changes) is planned on `&Cluster` as
-//! [`PairChange`]s and folded in with [`Cluster::apply`] only once they are committed, so nobody
-//! sees a decision that could still be lost. A *fact* (a region as its leader reports it) is taken
-//! in at once and written behind: if it is lost, the leader reports it again.
+//! A *decision* (a store joins, ids are allocated, a setting changes) is planned on `&Cluster` as
+//! [`PairChange`]s. Invariant: [`Cluster::apply`] folds it in only after it is committed, so no
+//! decision that could still be lost is visible. A *fact* (a region as its leader reports it) is
+//! recorded at once and persisted later: if it is lost, the leader reports it again.
 
 pub mod bootstrap;
 pub mod cluster;
@@ -33,25 +33,25 @@ pub use operator::{Change, Kind, NewRegion, Operator, OperatorId, Order, Step};
 pub use pairs::PairChange;
 pub use region_info::{DownPeer, RegionInfo, RegionReport, Traffic};
 pub use schedule::{View, pick_all};
-pub use store::{Heard, Liveness, NodeReport, Store, StoreReport, StoreState};
+pub use store::{LastHeartbeat, Liveness, NodeReport, Store, StoreReport, StoreState};
 
 /// A moment on the caller's monotonic clock, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Millis(pub u64);
 
 impl Millis {
-    /// Milliseconds from `earlier` to here; 0 if it is not earlier.
+    /// Returns the milliseconds since `earlier`; 0 if it is not earlier.
     pub fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// Whole seconds from `earlier` to here.
+    /// Returns the whole seconds since `earlier`; 0 if it is not earlier.
     pub fn seconds_since(self, earlier: Self) -> u64 {
         self.since(earlier) / 1000
     }
 }
 
-/// The region that holds the placement group's own pairs; whoever leads it decides.
+/// The region that holds the placement group's pairs. Its leader is the placement leader.
 pub const SYSTEM_REGION: stele_types::RegionId = stele_types::RegionId(1);
-/// The region that holds every user key when a cluster is founded.
+/// The region that holds every user key when a cluster is bootstrapped.
 pub const FIRST_DATA_REGION: stele_types::RegionId = stele_types::RegionId(2);

@@ -1,11 +1,11 @@
-//! How the placement group's state lies in its region.
+//! Records of the placement region.
 //!
 //! ```text
 //! 04 'c'             cluster := version:u8 (1) cluster_id:varint
-//! 04 'i'             ids     := watermark:varint        no id above it was ever given out
+//! 04 'i'             ids     := watermark:varint        no id above it was ever allocated
 //! 04 'm'             members := version:varint          grows with each change of a store's record
 //! 04 'n' name        setting := value:varint            absent: the default
-//! 04 'q' id:u64be    silence := unix_seconds:varint    since when a store is not heard of
+//! 04 'q' id:u64be    silence := unix_seconds:varint    last heartbeat of a disconnected store
 //! 04 'r' id:u64be    region  := types::Region
 //! 04 's' id:u64be    store   := store::Store            tombstones stay
 //! ```
@@ -15,16 +15,16 @@ use stele_types::{ClusterId, Error, Region, RegionId, Result, StoreId, keyspace,
 
 use crate::store::Store;
 
-/// A pair of the placement region to put, or (`value: None`) to delete. `key` is the engine's.
+/// A put into the placement region, or (`value: None`) a delete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PairChange {
-    /// The engine's key.
+    /// Key as the engine stores it.
     pub key: Bytes,
-    /// The new value; `None` deletes.
+    /// New value; `None` deletes.
     pub value: Option<Bytes>,
 }
 
-/// A record, decoded.
+/// A decoded record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Record {
     Cluster(ClusterId),
@@ -40,53 +40,53 @@ pub(crate) enum Record {
     },
     Region(RegionId, Option<Region>),
     Store(Store),
-    /// Since when it is not heard of, in unix seconds.
+    /// Unix second of the last heartbeat of a disconnected store; `None` deletes the record.
     Silence(StoreId, Option<u64>),
 }
 
 const FORMAT: u8 = 1;
-/// Longest name of a setting.
+/// Length limit for the name of a setting.
 const NAME_BYTES_MAX: usize = 64;
 
-/// Where the state lies.
+/// Returns the range of the placement group's keys.
 pub fn state_range() -> stele_types::KeyRange {
     keyspace::range_in_space(keyspace::SYSTEM, &stele_types::KeyRange::all())
 }
 
-/// The record of which cluster this is.
+/// Encodes the record of the cluster's identity.
 pub fn cluster(id: ClusterId) -> PairChange {
     let mut out = vec![FORMAT];
     varint::put(&mut out, id.0);
     put(b"c", out)
 }
 
-/// The record that no number above `watermark` was given out.
+/// Encodes the record that no number above `watermark` was allocated.
 pub fn ids(watermark: u64) -> PairChange {
     let mut out = Vec::new();
     varint::put(&mut out, watermark);
     put(b"i", out)
 }
 
-/// The record of how often members changed.
+/// Encodes the record of the members' version.
 pub fn members(version: u64) -> PairChange {
     let mut out = Vec::new();
     varint::put(&mut out, version);
     put(b"m", out)
 }
 
-/// The record of a setting's value.
+/// Encodes the record of a setting's value.
 pub fn setting(name: &str, value: u64) -> PairChange {
     let mut out = Vec::new();
     varint::put(&mut out, value);
     put(&[b"n", name.as_bytes()].concat(), out)
 }
 
-/// The record of a store.
+/// Encodes the record of a store.
 pub fn store(store: &Store) -> PairChange {
     put(&numbered(b's', store.id.0), store.encode())
 }
 
-/// The record that a store is not heard of since that moment, in unix seconds; `None`: it is.
+/// Encodes the record of a disconnected store's last heartbeat, in Unix seconds; `None` deletes it.
 pub fn silence(store: StoreId, since_s: Option<u64>) -> PairChange {
     let key = keyspace::in_space(keyspace::SYSTEM, &numbered(b'q', store.0));
     let value = since_s.map(|since_s| {
@@ -97,12 +97,12 @@ pub fn silence(store: StoreId, since_s: Option<u64>) -> PairChange {
     PairChange { key, value }
 }
 
-/// The record of a region.
+/// Encodes the record of a region.
 pub fn region(region: &Region) -> PairChange {
     put(&numbered(b'r', region.id.0), region.encode())
 }
 
-/// No record of a region any more.
+/// Deletes the record of a region.
 pub fn no_region(id: RegionId) -> PairChange {
     let key = keyspace::in_space(keyspace::SYSTEM, &numbered(b'r', id.0));
     PairChange { key, value: None }
@@ -119,7 +119,8 @@ fn numbered(kind: u8, number: u64) -> [u8; 9] {
     out
 }
 
-/// Reads a pair. `None`: a kind of record that only newer versions know. Fails with `Invalid`.
+/// Decodes a pair. Returns `None` for a kind of record that only newer versions know. Fails with
+/// `Invalid`.
 pub(crate) fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Record>> {
     let malformed = || Error::invalid(format!("malformed placement record {key:02x?}"));
     let Some((&kind, name)) = key.strip_prefix(&[keyspace::SYSTEM]).and_then(<[u8]>::split_first)

@@ -1,18 +1,18 @@
-//! A region as its leader reports it.
+//! Regions as their leaders report them.
 
 use crate::Millis;
 use stele_types::{Peer, PeerId, Region, Term};
 
-/// A replica that its leader can't reach.
+/// A replica that its leader cannot reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DownPeer {
-    /// Which.
+    /// The replica.
     pub peer: PeerId,
-    /// For how long.
+    /// Seconds since the leader last reached it.
     pub seconds: u64,
 }
 
-/// What clients did to a region since its last report.
+/// Client operations on a region since its last report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Bytes of keys and values written.
@@ -23,7 +23,7 @@ pub struct Traffic {
     pub writes: u64,
     /// Reading operations.
     pub reads: u64,
-    /// The time in which that happened.
+    /// Length of the interval that the counts cover.
     pub interval_millis: u64,
 }
 
@@ -34,50 +34,50 @@ pub struct RegionReport {
     pub region: Region,
     /// The leader's replica.
     pub leader: Peer,
-    /// The term it leads in.
+    /// Term of the leader.
     pub term: Term,
-    /// Replicas it can't reach.
+    /// Replicas that the leader cannot reach.
     pub down: Vec<DownPeer>,
-    /// Replicas that are far behind, or wait for a snapshot.
+    /// Replicas that lag far behind or wait for a snapshot.
     pub pending: Vec<PeerId>,
-    /// Keys and values, estimated.
+    /// Estimated size of keys and values.
     pub size_bytes: u64,
-    /// Keys, estimated.
+    /// Estimated number of keys.
     pub keys: u64,
-    /// What clients did since the last report.
+    /// Client operations since the last report.
     pub traffic: Traffic,
 }
 
-/// What is known about a region. Only `region` is persisted.
+/// Known state of a region. Only `region` is persisted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegionInfo {
-    /// Its descriptor.
+    /// Descriptor.
     pub region: Region,
-    /// Who leads it, as far as this leader of the placement group was told.
+    /// Leader; `None` until it reports to this placement leader.
     pub leader: Option<Peer>,
-    /// The term of that.
+    /// Term of `leader`.
     pub term: Term,
-    /// Replicas the leader can't reach.
+    /// Replicas that the leader cannot reach.
     pub down: Vec<DownPeer>,
-    /// Replicas that are far behind.
+    /// Replicas that lag far behind or wait for a snapshot.
     pub pending: Vec<PeerId>,
-    /// Keys and values, estimated.
+    /// Estimated size of keys and values.
     pub size_bytes: u64,
-    /// Keys, estimated.
+    /// Estimated number of keys.
     pub keys: u64,
     /// The last report's traffic.
     pub traffic: Traffic,
-    /// When it was reported last.
+    /// Time of the last report; `None` before the first.
     pub reported: Option<Millis>,
 }
 
 impl RegionInfo {
-    /// What a descriptor alone says.
+    /// Creates the state of a region that is known only by its descriptor.
     pub fn new(region: Region) -> Self {
         Self { region, ..Self::default() }
     }
 
-    /// What a report says.
+    /// Creates the state of a region from its leader's report.
     pub fn reported(report: RegionReport, now: Millis) -> Self {
         Self {
             region: report.region,
@@ -92,7 +92,7 @@ impl RegionInfo {
         }
     }
 
-    /// Whether the leader can reach that replica and it has caught up.
+    /// Whether the leader can reach `peer` and `peer` has caught up.
     pub fn is_caught_up(&self, peer: PeerId) -> bool {
         !self.pending.contains(&peer) && !self.down.iter().any(|down| down.peer == peer)
     }

@@ -1,4 +1,4 @@
-//! A store: where it is, what state its life is in, and what it last said about itself.
+//! A store: its address, its state and its last report.
 //!
 //! ```text
 //! store := version:u8 (1) state:u8 address:bytes token:bytes capacity
@@ -11,17 +11,17 @@ use bytes::Bytes;
 use std::fmt;
 use stele_types::{Error, Result, StoreId, varint};
 
-/// Where a store is in its life. Persisted; the numbers are the format's.
+/// Membership state of a store. Persisted; the numbers belong to the format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum StoreState {
-    /// Takes replicas and leaders.
+    /// Accepts replicas and leaders.
     #[default]
     Up = 0,
-    /// Its replicas move elsewhere; it stays a member, empty.
+    /// Replicas move elsewhere; the empty store stays a member.
     Draining = 1,
-    /// Its replicas move elsewhere; then it becomes a tombstone.
+    /// Replicas move elsewhere; the empty store becomes a tombstone.
     Removing = 2,
-    /// Removed. Its number never comes back.
+    /// Removed; its number is never reused.
     Tombstone = 3,
 }
 
@@ -32,7 +32,7 @@ impl StoreState {
             .find(|state| *state as u8 == number)
     }
 
-    /// Whether its replicas have to go elsewhere.
+    /// Whether the store's replicas must move elsewhere.
     pub fn is_leaving(self) -> bool {
         matches!(self, Self::Draining | Self::Removing)
     }
@@ -49,123 +49,124 @@ impl fmt::Display for StoreState {
     }
 }
 
-/// What its heartbeats say about a store.
+/// State of a store by its heartbeats (PD store state).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Liveness {
-    /// Heard of lately.
+    /// A heartbeat came recently.
     Live,
-    /// Not heard of for a while: nothing new goes there.
+    /// No heartbeat for `silent_after_seconds`: it gets no new replicas and leaders.
     Disconnected,
-    /// Not heard of for so long that its replicas are rebuilt elsewhere.
+    /// No heartbeat for `down_after_seconds`: its replicas are rebuilt elsewhere.
     Down,
 }
 
-/// What a store says about itself in a heartbeat.
+/// Report of a store in a heartbeat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreReport {
-    /// Which store.
+    /// Number of the store.
     pub id: StoreId,
-    /// Size of its device.
+    /// Size of the device.
     pub capacity_bytes: u64,
-    /// What is free on it.
+    /// Free space on the device.
     pub free_bytes: u64,
-    /// What the store itself takes.
+    /// Space that the store uses.
     pub used_bytes: u64,
-    /// It refuses writes for want of space.
+    /// The store refuses writes because its device is full.
     pub is_full: bool,
-    /// It stopped after a failure of its device: what it held is lost to the cluster.
+    /// The store stopped after a device failure: its data is lost to the cluster.
     pub has_failed: bool,
-    /// The time that 99 of 100 of its last appends stayed below; 0 before the first.
+    /// 99th percentile of the store's last appends; 0 before the first.
     pub append_p99_nanos: u64,
 }
 
-/// What a node says about itself in a heartbeat.
+/// Report of a node in a heartbeat.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeReport {
     /// `host:port` for clients and peers.
     pub address: String,
-    /// The version it runs.
+    /// Version of the software.
     pub version: String,
-    /// Unix seconds of its start.
+    /// Start time, in Unix seconds.
     pub started_at: u64,
 }
 
-/// A store as the placement group knows it.
+/// Known state of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Store {
-    /// Its number; never reused.
+    /// Number; never reused.
     pub id: StoreId,
-    /// `host:port` of its node, for clients and peers alike. Stores of one address fail together.
+    /// `host:port` of the node, for clients and peers. Stores of one address fail together.
     pub address: String,
-    /// Where it is in its life.
+    /// Membership state.
     pub state: StoreState,
-    /// Drawn when its directory was made: who asks again with it gets the same number.
+    /// Random token of the directory. A repeated join with it gets the same number.
     pub token: Bytes,
-    /// Size of its device; 0 until it is known.
+    /// Size of the device; 0 until it is known.
     pub capacity_bytes: u64,
-    /// Names and values that describe it.
+    /// Label names and values.
     pub labels: Vec<(String, String)>,
-    /// Last heartbeat. Not persisted, but for the silence of one that is not heard of: see
+    /// Last heartbeat. Not persisted, except while the store is disconnected: see
     /// [`Cluster::plan_disconnections`](crate::Cluster::plan_disconnections).
-    pub heard: Heard,
-    /// What it said last. Not persisted.
+    pub last_heartbeat: LastHeartbeat,
+    /// Last report of the store. Not persisted.
     pub report: StoreReport,
-    /// What its node said last. Not persisted.
+    /// Last report of its node. Not persisted.
     pub node: NodeReport,
 }
 
-/// When a store was last heard of.
+/// Time of a store's last heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// Never by this leader.
+pub enum LastHeartbeat {
+    /// This leader has received none.
     NotSince {
-        /// It took over at that moment.
+        /// Time at which the leader took over.
         loaded: Millis,
-        /// For so long nobody had heard of the store by then, as far as an earlier leader wrote it
-        /// down.
-        silent_s: u64,
+        /// Seconds without a heartbeat before `loaded`, as far as an earlier leader persisted them.
+        disconnected_s: u64,
     },
-    /// At that moment.
+    /// Received at this time.
     At(Millis),
 }
 
-impl Default for Heard {
+impl Default for LastHeartbeat {
     fn default() -> Self {
-        Self::NotSince { loaded: Millis(0), silent_s: 0 }
+        Self::NotSince { loaded: Millis(0), disconnected_s: 0 }
     }
 }
 
 const FORMAT: u8 = 1;
-/// What a new leader waits for heartbeats, which come every second, before it takes a store for down.
+/// Time that a new leader waits for heartbeats, which come every second, before it counts a store
+/// as down.
 const GRACE_S: u64 = 5;
-/// Longest address, label name or label value.
+/// Length limit for an address, a label name or a label value.
 pub(crate) const TEXT_BYTES_MAX: usize = 1024;
-/// Longest token.
+/// Length limit for a token.
 pub(crate) const TOKEN_BYTES_MAX: usize = 64;
-/// Most labels of a store.
+/// Limit for the labels of a store.
 pub(crate) const LABELS_MAX: usize = 64;
 
 impl Store {
-    /// What its heartbeats say. A store that this leader never heard of is silent at once. It is
-    /// down once the silence that earlier leaders wrote down and this leader's own are long enough
-    /// together; but a store that came back while nobody led has some heartbeats' time to say so.
+    /// Returns the state by heartbeats. A store without a heartbeat to this leader is disconnected.
+    /// It is down once the persisted time and this leader's own time without a heartbeat together
+    /// reach `down_after_seconds`. A grace time lets a store report that returned between two
+    /// leaders.
     pub fn liveness(&self, config: &Config, now: Millis) -> Liveness {
         let down_after = config.down_after_seconds;
-        let (seconds, heard) = match self.heard {
-            Heard::At(moment) => (now.seconds_since(moment), true),
-            Heard::NotSince { loaded, silent_s } => match now.seconds_since(loaded) {
+        let (seconds, has_heartbeat) = match self.last_heartbeat {
+            LastHeartbeat::At(moment) => (now.seconds_since(moment), true),
+            LastHeartbeat::NotSince { loaded, disconnected_s } => match now.seconds_since(loaded) {
                 waited if waited < GRACE_S.min(down_after) => (0, false),
-                waited => (waited.saturating_add(silent_s), false),
+                waited => (waited.saturating_add(disconnected_s), false),
             },
         };
         match seconds {
             _ if seconds >= down_after => Liveness::Down,
-            _ if !heard || seconds >= config.silent_after_seconds => Liveness::Disconnected,
+            _ if !has_heartbeat || seconds >= config.silent_after_seconds => Liveness::Disconnected,
             _ => Liveness::Live,
         }
     }
 
-    /// The record's bytes.
+    /// Encodes the record.
     pub fn encode(&self) -> Bytes {
         let mut out = vec![FORMAT, self.state as u8];
         varint::put_bytes(&mut out, self.address.as_bytes());
@@ -179,7 +180,7 @@ impl Store {
         Bytes::from(out)
     }
 
-    /// Reads what [`Store::encode`] wrote, to the last byte. Fails with `Invalid`.
+    /// Decodes the whole of a record. Fails with `Invalid`.
     pub fn decode(id: StoreId, bytes: &[u8]) -> Result<Self> {
         let mut rest = bytes;
         match Self::take(id, &mut rest) {
@@ -234,20 +235,23 @@ mod tests {
     #[test]
     fn silence_grows_into_being_down_and_a_new_leader_goes_on_counting_after_a_grace() {
         let config = Config::default();
-        let mut store = Store { heard: Heard::At(Millis(1000)), ..Store::default() };
+        let mut store =
+            Store { last_heartbeat: LastHeartbeat::At(Millis(1000)), ..Store::default() };
         let at =
             |store: &Store, seconds: u64| store.liveness(&config, Millis(1000 + seconds * 1000));
         assert_eq!(at(&store, 29), Liveness::Live);
         assert_eq!(at(&store, 30), Liveness::Disconnected);
         assert_eq!(at(&store, 1800), Liveness::Down);
-        store.heard = Heard::NotSince { loaded: Millis(1000), silent_s: 0 };
+        store.last_heartbeat = LastHeartbeat::NotSince { loaded: Millis(1000), disconnected_s: 0 };
         assert_eq!(at(&store, 0), Liveness::Disconnected);
         assert_eq!(at(&store, 1799), Liveness::Disconnected);
         assert_eq!(at(&store, 1800), Liveness::Down);
-        store.heard = Heard::NotSince { loaded: Millis(1000), silent_s: 1500 };
+        store.last_heartbeat =
+            LastHeartbeat::NotSince { loaded: Millis(1000), disconnected_s: 1500 };
         assert_eq!(at(&store, 299), Liveness::Disconnected);
         assert_eq!(at(&store, 300), Liveness::Down);
-        store.heard = Heard::NotSince { loaded: Millis(1000), silent_s: 9000 };
+        store.last_heartbeat =
+            LastHeartbeat::NotSince { loaded: Millis(1000), disconnected_s: 9000 };
         assert_eq!(at(&store, 4), Liveness::Disconnected, "it may have come back meanwhile");
         assert_eq!(at(&store, 5), Liveness::Down);
     }

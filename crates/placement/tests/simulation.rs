@@ -1,6 +1,6 @@
-//! Random clusters in which stores die, come back, join and leave while regions grow and split.
-//! Whatever happens, no order breaks a quorum that the placement group could know of; and once it
-//! is quiet, every region has its replicas, on different nodes, evenly, and nothing moves any more.
+//! Random clusters in which stores stop, start, join and leave while regions grow and split.
+//! Invariant: no order breaks a quorum, as far as the placement group could know. After the faults
+//! end, every region has its replicas, on different nodes, evenly, and nothing moves any longer.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -17,7 +17,7 @@ const CHAOS_TICKS: u64 = 400;
 const CALM_TICKS: u64 = 600;
 const STABLE_TICKS: u64 = 60;
 
-/// A random event, or none.
+/// Plays a random event, or none.
 fn event(toy: &mut Toy) {
     let stores: Vec<StoreId> = toy.stores.keys().copied().collect();
     let store = stores[toy.draw.below(stores.len() as u64) as usize];
@@ -48,14 +48,14 @@ fn play(seed: u64) -> Result<(), Box<dyn std::any::Any + Send>> {
         check(&toy);
     }));
     if outcome.is_err() {
-        println!("{}", toy.story.join("\n"));
+        println!("{}", toy.events.join("\n"));
         println!("STELE_SEED={seed} cargo test -p stele-placement --test simulation");
     }
     outcome
 }
 
 fn settle(toy: &mut Toy) {
-    toy.tell("calm");
+    toy.log("calm");
     let all: Vec<StoreId> = toy.stores.keys().copied().collect();
     all.into_iter().for_each(|store| toy.set_alive(store, true));
     let mut quiet = 0;
@@ -85,13 +85,13 @@ fn check(toy: &Toy) {
         if nodes >= wanted {
             assert!(region.peers.iter().all(stays), "on a leaving store: {text}");
         }
-        let told = toy.cluster.regions().get(region.id).map(|info| &info.region);
-        assert_eq!(told, Some(region));
+        let reported = toy.cluster.regions().get(region.id).map(|info| &info.region);
+        assert_eq!(reported, Some(region));
     }
     check_balance(toy);
 }
 
-/// Leaders differ by no more than the rule allows wherever a replica could take the lead.
+/// Checks that leaders differ by at most the tolerance wherever a replica could take the lead.
 fn check_balance(toy: &Toy) {
     let mut leaders: BTreeMap<StoreId, u64> = BTreeMap::new();
     for store in toy.cluster.stores().filter(|store| store.state == StoreState::Up) {

@@ -1,4 +1,4 @@
-//! Transcripts: a cluster's state as text, commands, and what they must print.
+//! Transcripts: a cluster's state as text, commands, and their expected output.
 //!
 //! ```text
 //! ## name
@@ -6,7 +6,7 @@
 //! > command
 //! output
 //! ```
-//! `STELE_BLESS=1 cargo test -p stele-placement --test transcripts` writes what is printed now.
+//! `STELE_BLESS=1 cargo test -p stele-placement --test transcripts` writes the present output.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -37,7 +37,7 @@ impl Player {
                 self.now = Millis(self.now.0 + number(s) * 1000);
                 vec![]
             }
-            ["heard", stores @ ..] => {
+            ["heartbeat", stores @ ..] => {
                 stores.iter().for_each(|store| self.record_heartbeat(StoreId(number(store))));
                 vec![]
             }
@@ -65,7 +65,7 @@ impl Player {
             ["drain", store] => self.state(number(store), DrainGoal::Drain),
             ["remove", store] => self.state(number(store), DrainGoal::Remove),
             ["cancel-drain", store] => self.state(number(store), DrainGoal::Cancel),
-            ["bury"] => {
+            ["tombstones"] => {
                 let changes = self.cluster.plan_tombstones(self.now);
                 self.apply(Ok(changes));
                 let all = self.cluster.stores();
@@ -77,12 +77,12 @@ impl Player {
                 let view =
                     View { cluster: &self.cluster, operators: &self.operators, now: self.now };
                 let all = repair::blocked(&view).into_iter();
-                all.map(|b| format!("region {}: {}", b.region, b.why)).collect()
+                all.map(|b| format!("region {}: {}", b.region, b.reason)).collect()
             }
             ["ended"] => {
                 let text = |f: &Finished| match &f.given_up {
                     None => format!("done: {}", f.operator),
-                    Some(why) => format!("given up, {why}: {}", f.operator),
+                    Some(reason) => format!("cancelled, {reason}: {}", f.operator),
                 };
                 self.operators.ended().map(text).collect()
             }
@@ -121,7 +121,7 @@ impl Player {
         self.apply(changes)
     }
 
-    /// Removes replicas by hand.
+    /// Removes replicas as an administrator.
     fn take_off(&mut self, region: u64, stores: &[&str]) -> Vec<String> {
         let info = self.cluster.regions().get(RegionId(region)).unwrap();
         let peer = |store: &&str| info.region.peer_on(StoreId(store.parse().unwrap())).unwrap().id;
@@ -130,18 +130,24 @@ impl Player {
         let operator = operator::plan::operator(info, Kind::Manual, steps, "").unwrap();
         match self.operators.admit(&mut self.cluster, operator, self.now) {
             Ok(_) => self.operators_text(),
-            Err(why) => vec![format!("refused: {why}")],
+            Err(reason) => vec![format!("refused: {reason}")],
         }
     }
 
     fn merge(&mut self, source: u64, target: u64) -> Vec<String> {
         let view = View { cluster: &self.cluster, operators: &self.operators, now: self.now };
         let get = |id| self.cluster.regions().get(RegionId(id)).unwrap();
-        let operator =
-            merge::merge(&view, get(source), get(target), Kind::Manual, "by hand".into()).unwrap();
+        let operator = merge::merge(
+            &view,
+            get(source),
+            get(target),
+            Kind::Manual,
+            "by an administrator".into(),
+        )
+        .unwrap();
         match self.operators.admit(&mut self.cluster, operator, self.now) {
             Ok(_) => self.operators_text(),
-            Err(why) => vec![format!("refused: {why}")],
+            Err(reason) => vec![format!("refused: {reason}")],
         }
     }
 
@@ -161,7 +167,9 @@ impl Player {
                     mib(p.bytes_per_second)
                 )];
                 let blocker = p.blocker;
-                out.extend(blocker.map(|b| format!("blocked by region {}: {}", b.region, b.why)));
+                out.extend(
+                    blocker.map(|b| format!("blocked by region {}: {}", b.region, b.reason)),
+                );
                 out
             }
         }
@@ -195,7 +203,7 @@ fn play(text: &str) -> String {
             out.push(line.to_owned());
         } else if player.is_none() {
             let is_text = line.is_empty() || line.starts_with('#');
-            assert!(is_text || draft.line(line), "no state line: {line}");
+            assert!(is_text || draft.line(line), "not a state line: {line}");
             out.push(line.to_owned());
         }
     }
@@ -241,7 +249,7 @@ fn operators_move_on_by_reports_and_end_on_conflicts() {
 }
 
 #[test]
-fn what_nobody_looks_after_is_ended() {
+fn changes_without_an_operator_are_ended() {
     check("leftovers");
 }
 

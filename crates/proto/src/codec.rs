@@ -1,4 +1,4 @@
-//! Messages to bytes.
+//! Encoding of messages with one allocation.
 
 use prost::Message;
 use std::marker::PhantomData;
@@ -6,8 +6,8 @@ use tonic::Status;
 use tonic::codec::{Codec, EncodeBuf, Encoder};
 use tonic_prost::ProstDecoder;
 
-/// Prost's codec, but that a message gets its memory at once. Where it grows while values are appended,
-/// they are copied again each time it doubles.
+/// Prost's codec, with the buffer of a message allocated at once. A buffer that grows while values
+/// are appended copies them each time it doubles.
 #[derive(Debug)]
 pub struct SizedCodec<T, U>(PhantomData<(T, U)>);
 
@@ -36,7 +36,7 @@ where
     }
 }
 
-/// See [`SizedCodec`].
+/// Encoder of [`SizedCodec`].
 #[derive(Debug)]
 pub struct SizedEncoder<T>(PhantomData<T>);
 

@@ -1,4 +1,4 @@
-//! Messages to bytes without copying long values.
+//! Encoding of messages without copying long values.
 
 use bytes::buf::UninitSlice;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -6,16 +6,17 @@ use prost::Message;
 use std::collections::VecDeque;
 use tonic::Status;
 
-/// From here on a value stays where it is. A shorter one is cheaper to copy than to send by itself.
+/// Minimum bytes of a value that is not copied. A shorter one is cheaper to copy than to send
+/// separately.
 const SHARED_BYTES_MIN: usize = 32 << 10;
-/// What is copied gets memory in pieces of so many bytes: nothing is copied again as it grows. As long as
-/// the frames of HTTP/2 that Stele's client takes.
+/// Allocation size for copied bytes, which are not copied again as the message grows. Equal to the
+/// length of the HTTP/2 frames that Stele's client accepts.
 const PIECE_BYTES: usize = 60 << 10;
-/// Before each message of gRPC: whether it is compressed, and its length.
-const HEAD_BYTES: usize = 5;
+/// Bytes of gRPC's header before each message: a compression flag and the length.
+const HEADER_BYTES: usize = 5;
 
-/// Encoded messages in pieces, to be sent one after another. A long [`Bytes`] of a message becomes a
-/// piece that shares its memory.
+/// Encoded messages in pieces, to be sent in order. A long [`Bytes`] of a message becomes a piece
+/// that shares its memory.
 #[derive(Debug, Default)]
 pub struct Pieces {
     whole: VecDeque<Bytes>,
@@ -24,16 +25,16 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Adds a message with gRPC's head, unless it is longer than a head can say.
+    /// Appends a message with gRPC's header. Fails if its length exceeds the header's 32 bits.
     pub fn message(&mut self, message: &impl Message) -> Result<(), Box<Status>> {
         let bytes = message.encoded_len();
         let Ok(length) = u32::try_from(bytes) else {
-            let text = format!("an answer of {bytes} bytes: ask for less at once");
+            let text = format!("a response of {bytes} bytes is too long: request fewer pairs");
             return Err(Box::new(Status::resource_exhausted(text)));
         };
-        if self.last.capacity() - self.last.len() < HEAD_BYTES {
+        if self.last.capacity() - self.last.len() < HEADER_BYTES {
             self.cut();
-            self.last.reserve((bytes + HEAD_BYTES).min(PIECE_BYTES));
+            self.last.reserve((bytes + HEADER_BYTES).min(PIECE_BYTES));
         }
         self.put_u8(0);
         self.put_u32(length);
@@ -41,12 +42,12 @@ impl Pieces {
         Ok(())
     }
 
-    /// Bytes that were added and not taken.
+    /// Returns the bytes appended and not yet taken.
     pub fn bytes(&self) -> usize {
         self.whole_bytes + self.last.len()
     }
 
-    /// Takes what is to be sent next.
+    /// Removes and returns the next piece to send.
     pub fn take(&mut self) -> Option<Bytes> {
         if self.whole.is_empty() {
             self.cut();
@@ -69,14 +70,14 @@ impl Pieces {
     }
 }
 
-// SAFETY: the memory handed out is `last`'s, which grows by what its writer says it has written.
+// SAFETY: the memory returned is that of `last`, which grows by what its writer reports as written.
 unsafe impl BufMut for Pieces {
     fn remaining_mut(&self) -> usize {
         usize::MAX - self.bytes()
     }
 
     unsafe fn advance_mut(&mut self, bytes: usize) {
-        // SAFETY: the caller has written so many bytes of the memory that `last` handed out.
+        // SAFETY: the caller has written so many bytes of the memory that `last` returned.
         unsafe { self.last.advance_mut(bytes) }
     }
 
@@ -92,7 +93,7 @@ unsafe impl BufMut for Pieces {
         if source.remaining() >= SHARED_BYTES_MIN {
             self.cut();
             let bytes = source.remaining();
-            // Of a `Bytes` this is another handle to the same memory.
+            // For a `Bytes` this returns another handle of the same memory.
             let shared = source.copy_to_bytes(bytes);
             return self.push(shared);
         }
@@ -132,7 +133,7 @@ mod tests {
             vec![0, 1, L - 1],
             vec![L, L + 1, 5, L],
             vec![1000; 200],
-            vec![PIECE_BYTES, PIECE_BYTES - HEAD_BYTES, 3 * PIECE_BYTES],
+            vec![PIECE_BYTES, PIECE_BYTES - HEADER_BYTES, 3 * PIECE_BYTES],
             (0..300).map(|at| at * 97 % (2 * L)).collect(),
         ]
         .iter()

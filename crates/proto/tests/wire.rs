@@ -1,4 +1,4 @@
-//! Field numbers against bytes put together by hand: what clients of TiKV send and expect.
+//! Field numbers, compared with manually encoded bytes that clients of TiKV send and expect.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ fn varint(mut value: u64, out: &mut Vec<u8>) {
     out.push(value as u8);
 }
 
-/// A field that is a number.
+/// Encodes a field that is a number.
 fn number(field: u64, value: u64) -> Vec<u8> {
     let mut out = Vec::new();
     varint(field << 3, &mut out);
@@ -24,7 +24,7 @@ fn number(field: u64, value: u64) -> Vec<u8> {
     out
 }
 
-/// A field that is bytes, text, a message or packed numbers.
+/// Encodes a field that is bytes, text, a message or packed numbers.
 fn block(field: u64, content: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     varint(field << 3 | 2, &mut out);
@@ -33,7 +33,7 @@ fn block(field: u64, content: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The bytes mean the message, and the message becomes the bytes.
+/// Asserts that the bytes decode to the message and the message encodes to the bytes.
 fn agree<M: Message + Default + PartialEq + std::fmt::Debug>(wire: &[&[u8]], message: &M) {
     let wire = wire.concat();
     assert_eq!(&M::decode(&wire[..]).unwrap(), message);
@@ -72,7 +72,7 @@ fn region() -> (Vec<u8>, metapb::Region) {
 fn a_batch_of_commands_is_read_with_its_ids_packed() {
     let get = [0x12, 0x01, b'k', 0x1a, 0x04, b'l', b'o', b'c', b'k'];
     let put = [0x12, 0x01, b'k', 0x1a, 0x01, b'v', 0x22, 0x00, 0x28, 0x3c];
-    // `cf` is written though it is empty: it must be read as the default.
+    // An empty `cf` that is encoded must be read as the default.
     let wire = [
         block(1, &block(13, &get)),
         block(1, &block(15, &put)),
@@ -135,7 +135,7 @@ fn every_command_and_its_answer_have_one_number() {
     };
     agree(&[&block(1, b""), &block(2, &[0xac, 0x02])], &batch);
     let unknown = Request::decode(&block(25, b"\x0a\x00")[..]).unwrap();
-    assert_eq!(unknown.cmd, None, "a command of transactions is no error");
+    assert_eq!(unknown.cmd, None, "an unknown command must not fail the decoding");
 }
 
 #[test]
@@ -374,7 +374,7 @@ fn lists_of_regions_are_answered_in_both_forms() {
         ..Default::default()
     };
     agree(&[&block(2, b"a"), &number(3, 5), &block(4, b"b")], &request);
-    // A time-stamp's batch is counted back to the client.
+    // A client counts the timestamps of a batch down from this one.
     let stamp = pdpb::Timestamp { physical: 1, logical: 2, suffix_bits: 0 };
     let response = pdpb::TsoResponse { header: None, count: 3, timestamp: Some(stamp) };
     agree(&[&number(2, 3), &block(3, &[0x08, 1, 0x10, 2])], &response);

@@ -1,4 +1,4 @@
-//! What goes into the core.
+//! Inputs of the core.
 
 use crate::messages::{PeerMessage, SnapshotHeader};
 use crate::output::Ticket;
@@ -6,122 +6,124 @@ use bytes::Bytes;
 use stele_storage::StorageEngine;
 use stele_types::{Appended, LogIndex, Peer, PeerId, Region, RegionId, Result, StoreId};
 
-/// The time, as the core is told it.
+/// Time of one call, supplied by the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
-    /// Nanoseconds on a clock that never goes back.
+    /// Nanoseconds of a monotonic clock.
     pub monotonic_nanos: u64,
-    /// Seconds since the Unix epoch; times to live are compared with it.
+    /// Seconds since the Unix epoch; compared with times to live.
     pub unix_seconds: u64,
 }
 
-/// Names a request of this store's clients; each is answered once.
+/// Id of a client request on this store; each request gets one reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// Something that happened to a store.
+/// Event that the owner of a store passes to the core.
 pub enum Input<E: StorageEngine> {
-    /// A client writes.
+    /// Client write.
     Write(Write),
-    /// A client compares and swaps.
+    /// Client compare-and-swap.
     Cas(Cas),
-    /// A client reads, and no lease served it.
+    /// Client read that no lease served.
     Read(Read),
-    /// Placement or an operator changes a region.
+    /// Change of a region, by placement or an administrator.
     Admin(AdminCall),
-    /// Another store's peer speaks.
+    /// Message from another store.
     Message(PeerMessage),
-    /// The batch of that ticket is durable, or failed.
+    /// Result of appending a batch.
     Appended {
-        /// Which batch.
+        /// Ticket of the batch.
         ticket: Ticket,
-        /// What the engine said.
+        /// The engine's result.
         result: Result<Appended>,
     },
-    /// A leader wants to send a snapshot: answered with `SnapshotAccepted` or `Refused`.
+    /// A peer offers a snapshot. The reply is `SnapshotAccepted` or `Refused`.
     SnapshotOffered {
-        /// Who is answered.
+        /// Request to reply to.
         id: RequestId,
-        /// Whose snapshot.
+        /// Header of the offered snapshot.
         header: SnapshotHeader,
     },
-    /// All pairs of a snapshot came.
+    /// All pairs of a snapshot have arrived.
     SnapshotReceived {
-        /// Whose snapshot.
+        /// Header of the received snapshot.
         header: SnapshotHeader,
-        /// Its pairs, in the engine's hands.
-        incoming: E::Ingest,
+        /// Its pairs, staged in the engine.
+        ingest: E::Ingest,
     },
-    /// A snapshot left this store, or did not.
+    /// Result of sending a snapshot.
     SnapshotSent {
-        /// The region.
+        /// Region of the snapshot.
         region: RegionId,
-        /// The receiver.
+        /// Receiving peer.
         to: PeerId,
-        /// Whether all of it arrived.
+        /// Whether the receiver got all of it.
         ok: bool,
     },
-    /// The engine could not read something, or may have noticed so: other replicas are asked for it.
+    /// The engine could not read something, or may have found damage: the next poll requests copies
+    /// from other replicas.
     Damaged,
-    /// Whose the keys are that are unclaimed here, as the placement group knows.
+    /// Owners of the orphaned ranges of this store, as the placement group knows them.
     Owners(Vec<Region>),
-    /// The transport lost a store.
+    /// The transport lost its connection to a store.
     StoreUnreachable(StoreId),
-    /// The transport found it again.
+    /// The transport reached the store again.
     StoreReachable(StoreId),
 }
 
-/// What every request says about where it belongs.
+/// Routing fields of every request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// The region.
+    /// Region that the request is for.
     pub region: RegionId,
-    /// The peer the client believes is here.
+    /// Peer that the client expects on this store; `None` skips the check.
     pub peer: Option<PeerId>,
-    /// The region's `epoch.version` the client knows; `None` skips the check.
+    /// The region's `epoch.version` known to the client; `None` skips the check.
     pub version: Option<u64>,
-    /// The term the client knows; 0 for any.
+    /// Term known to the client; 0 skips the check.
     pub term: u64,
-    /// Monotonic nanoseconds after which nobody waits for the answer; 0 for never.
+    /// Deadline in monotonic nanoseconds; 0 disables it.
     pub deadline_nanos: u64,
 }
 
-/// A write: one command, applied as it is.
+/// A write: one command, applied unchanged.
 #[derive(Clone, Debug)]
 pub struct Write {
-    /// Who is answered.
+    /// Request to reply to.
     pub id: RequestId,
-    /// Where it belongs; the edge checked that every key lies in the range of that version.
+    /// Routing fields. The request thread has checked that every key lies in the range of that
+    /// version.
     pub header: Header,
     /// An encoded [`stele_types::Command`] with engine keys.
     pub command: Bytes,
-    /// It only deletes: let it pass on a full disk.
+    /// Whether the command only deletes. Such a write is admitted on a full disk.
     pub frees: bool,
 }
 
-/// Sets or deletes a key if it holds what is expected.
+/// Sets or deletes a key if it holds the expected value.
 #[derive(Clone, Debug)]
 pub struct Cas {
-    /// Who is answered.
+    /// Request to reply to.
     pub id: RequestId,
-    /// Where it belongs.
+    /// Routing fields.
     pub header: Header,
-    /// An engine key.
+    /// Engine key.
     pub key: Bytes,
-    /// The live value it must have; `None`: it must have none.
+    /// Required live value; `None`: the key must have none.
     pub expected: Option<Bytes>,
-    /// What then happens.
+    /// Change made if the comparison holds.
     pub new: CasNew,
 }
 
-/// What a successful comparison does.
+/// Change made by a successful comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CasNew {
     /// Sets the key.
     Put {
-        /// To this value.
+        /// New value.
         value: Bytes,
-        /// Unix seconds at which the pair ceases to exist; 0 for never.
+        /// Expiry in Unix seconds; 0 disables it.
         expires_at_s: u64,
     },
     /// Removes the key.
@@ -129,7 +131,7 @@ pub enum CasNew {
 }
 
 impl CasNew {
-    /// Bytes of the value.
+    /// Returns the length of the new value in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Put { value, .. } => value.len(),
@@ -138,90 +140,90 @@ impl CasNew {
     }
 }
 
-/// Asks when a view of the engine holds all that was acknowledged before.
+/// A read: the reply says when a view of the engine holds all that was acknowledged before it.
 #[derive(Clone, Copy, Debug)]
 pub struct Read {
-    /// Who is answered.
+    /// Request to reply to.
     pub id: RequestId,
-    /// Where it belongs.
+    /// Routing fields.
     pub header: Header,
-    /// A follower may serve it.
+    /// Whether a follower may serve it.
     pub replica: bool,
 }
 
-/// A change of a region.
+/// Request to change a region.
 #[derive(Clone, Debug)]
 pub struct AdminCall {
-    /// Who is answered.
+    /// Request to reply to.
     pub id: RequestId,
-    /// Where it belongs.
+    /// Routing fields.
     pub header: Header,
-    /// The change.
+    /// Requested change.
     pub call: Admin,
 }
 
-/// What may be changed about a region.
+/// Kinds of change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admin {
-    /// Adds and removes peers: one learner at once, more or voters by a joint change that the leader
-    /// leaves by itself. A voter must have been a learner that caught up. None at all: leaves the
-    /// joint configuration now.
+    /// Adds and removes peers. A single change takes effect at once. Several go through a joint
+    /// configuration, which the leader leaves automatically. A new voter must be a learner that has
+    /// caught up. An empty list leaves the joint configuration now.
     ChangePeers(Vec<PeerChange>),
-    /// Hands leadership over.
+    /// Transfers leadership to this peer.
     TransferLeader(PeerId),
-    /// Splits at user keys, ascending. The region keeps what lies before the first; each new region
-    /// begins at one key.
+    /// Splits at ascending user keys. The region keeps the keys before the first one; each new
+    /// region starts at one key.
     Split {
-        /// Where.
+        /// Split keys.
         keys: Vec<Bytes>,
-        /// One for each key.
+        /// Identifiers of the new regions, one for each key.
         new_ids: Vec<NewRegion>,
     },
-    /// Stops writes and readies the region to be merged into `target`.
+    /// Stops writes and prepares the region to be merged into `target`.
     PrepareMerge {
-        /// The neighbour, as placement knows it.
+        /// Neighbour region, as placement knows it.
         target: Region,
     },
-    /// Takes over a prepared neighbour whose peers are on the same stores.
+    /// Merges a prepared neighbour with peers on the same stores into this region.
     CommitMerge {
-        /// The neighbour as of its preparation.
+        /// Neighbour region, as of its preparation.
         source: Region,
-        /// The entry that prepared it.
+        /// Index of the entry that prepared it.
         prepared_index: LogIndex,
     },
-    /// Takes a preparation back.
+    /// Rolls back a merge preparation.
     RollbackMerge,
-    /// Campaigns now.
+    /// Starts an election now.
     Campaign,
-    /// Ticks again, if the region rests.
+    /// Wakes the region if it hibernates.
     Wake,
-    /// Placement found that this peer is no member any more: it destroys itself.
+    /// Destroys this replica: placement found that the peer is no longer a member.
     Destroy(PeerId),
 }
 
 /// One change of membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerChange {
-    /// Adds or removes.
+    /// Direction of the change.
     pub kind: ChangeKind,
-    /// The peer; its role is voter or learner.
+    /// Peer to add or remove; its role is voter or learner.
     pub peer: Peer,
 }
 
-/// Which way membership changes.
+/// Direction of a membership change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// Adds a peer, or gives it another role.
+    /// Adds a peer, or changes its role.
     Add,
-    /// Removes it.
+    /// Removes a peer.
     Remove,
 }
 
-/// The identifiers of a region that a split makes.
+/// Identifiers of a region that a split creates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewRegion {
-    /// The new region.
+    /// Id of the new region.
     pub region: RegionId,
-    /// Its peers, one on each store of the region's peers, in their order.
+    /// Its peers, one for each peer of the split region, in the same order.
     pub peers: Vec<PeerId>,
 }

@@ -1,8 +1,8 @@
-//! Multi-Raft on the unified log, as a deterministic core: inputs go in, outputs come out. Time,
-//! disk, network and seeds are handed in; there is no thread, clock or random source inside.
+//! Multi-Raft on the unified log, as a deterministic core: inputs go in, outputs come out. The
+//! caller supplies time, disk, network and seeds; the core has no thread, clock or random source.
 //!
-//! Laws kept here: acknowledged ⇒ on a quorum's disks; applied ≤ committed; applied ≤ locally
-//! persisted; a message that promises something leaves after what it promises is durable.
+//! Invariants: acknowledged ⇒ on a quorum's disks; applied ≤ committed; applied ≤ locally
+//! persisted; a message that makes a promise is sent after the promise is durable.
 
 mod admin;
 mod entry_recovery;
@@ -21,9 +21,9 @@ pub mod wire;
 
 #[doc(hidden)]
 pub mod fuzzing {
-    //! What reads bytes from outside, for fuzz targets.
+    //! Parsers of untrusted bytes, for fuzz targets.
 
-    /// Reads an admin entry, and writes it again.
+    /// Decodes an admin entry and encodes it again.
     pub fn admin(payload: &[u8]) -> Option<stele_types::Command> {
         crate::admin::conf_change(payload);
         let (record, regions) = crate::admin::parse(payload)?;

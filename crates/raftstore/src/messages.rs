@@ -1,4 +1,4 @@
-//! What peers of a region say to each other.
+//! Messages between peers of a region and between stores.
 
 use bytes::Bytes;
 use stele_storage::{LostEntry, LostValue, Pair};
@@ -7,35 +7,34 @@ use stele_types::{
     Term,
 };
 
-/// A message from one peer of a region to another, or from one store to another.
+/// Message from one peer of a region to another, or from one store to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerMessage {
-    /// The sender's store.
+    /// Sending store.
     pub from_store: StoreId,
-    /// The receiver's store.
+    /// Receiving store.
     pub to_store: StoreId,
-    /// The region both belong to.
+    /// Region of both peers.
     pub region: RegionId,
-    /// Whose keys the region holds, as the sender knows it.
+    /// Kind of the region, as the sender knows it.
     pub kind: RegionKind,
-    /// The region's user keys as the sender knows them: which snapshot a store without a replica may
-    /// take.
+    /// User keys of the region, as the sender knows them.
     pub range: KeyRange,
-    /// The region's epoch as the sender knows it.
+    /// Epoch of the region, as the sender knows it.
     pub epoch: RegionEpoch,
-    /// The sender.
+    /// Sending peer.
     pub from: Peer,
-    /// The receiver.
+    /// Receiving peer.
     pub to: Peer,
-    /// What is said.
+    /// Content.
     pub body: Body,
 }
 
 impl PeerMessage {
-    /// A message from one store to another, of no region: what it speaks of proves itself, so that
-    /// nobody's membership matters.
+    /// Builds a message between stores, outside any region. Its content is verified by checksum, so
+    /// the membership of the sender does not matter.
     pub fn between_stores(from_store: StoreId, to_store: StoreId, body: Body) -> Self {
-        let nobody = |store| Peer { id: PeerId(0), store, role: PeerRole::Voter };
+        let unnamed = |store| Peer { id: PeerId(0), store, role: PeerRole::Voter };
         Self {
             from_store,
             to_store,
@@ -43,101 +42,104 @@ impl PeerMessage {
             kind: RegionKind::Data,
             range: KeyRange::all(),
             epoch: RegionEpoch::default(),
-            from: nobody(from_store),
-            to: nobody(to_store),
+            from: unnamed(from_store),
+            to: unnamed(to_store),
             body,
         }
     }
 }
 
-/// What one peer says to another.
+/// Content of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Raft's own message. A snapshot is never one: it travels as [`SnapshotHeader`] and pairs.
+    /// Raft message. Snapshots are not Raft messages: they are streamed as [`SnapshotHeader`] and
+    /// pairs.
     Raft(RaftMessage),
-    /// The receiver is no member at the sender's `epoch`: it destroys itself.
+    /// The receiver is not a member at the sender's `epoch`: it destroys itself.
     Gone,
-    /// The receiver's region is prepared for a merge, and all its replicas hold the log up to here
-    /// (index and term).
+    /// The receiver's region is prepared for a merge, and all its replicas hold the log up to this
+    /// entry.
     Prepared {
-        /// The entry that prepared it.
+        /// Index and term of the entry that prepared the merge.
         prepared: (LogIndex, Term),
     },
-    /// The receiver's region was merged away: its log up to here is committed (index and term).
+    /// The receiver's region was merged into another one: its log is committed up to this entry.
     Merged {
-        /// The entry that prepared the merge.
+        /// Index and term of the entry that prepared the merge.
         prepared: (LogIndex, Term),
-        /// The region that took the keys.
+        /// Region that now owns the keys.
         target: RegionId,
-        /// Its version as of which it has no peer on the receiver's store, if the sender knows.
+        /// Version of the target as of which it has no peer on the receiver's store, if the sender
+        /// knows one.
         left: Option<u64>,
     },
-    /// The leader rests: a follower of this term that has committed all up to `last` rests too.
+    /// The leader hibernates: a follower of this term that has committed everything up to `last`
+    /// hibernates too.
     Hibernate {
         /// The leader's term.
         term: Term,
-        /// The leader's last entry, which is committed.
+        /// The leader's last entry; it is committed.
         last: LogIndex,
     },
-    /// Someone needs the region: tick again.
+    /// Wakes a hibernating replica.
     WakeUp,
-    /// The sender can't read these values of the region: who can, sends them. With none it wakes nobody,
-    /// and asks only to hear if it is no member any more.
+    /// The sender cannot read these values of the region and requests copies. An empty list wakes
+    /// no replica; it only asks whether the sender is still a member.
     ValueRepairRequest(Vec<LostValue>),
-    /// Keys and values that were asked for, as far as they are here.
+    /// Requested keys and values, as far as the sender can read them.
     ValueRepairReply(Vec<(Bytes, Bytes)>),
-    /// The sender does not know what these engine keys of the region hold: who does, says so.
+    /// The sender cannot read these engine keys of the region and requests their pairs.
     RangeRepairRequest(KeyRange),
-    /// All pairs of a range that was asked for, or of its first part.
+    /// All pairs of a requested range, or of its first part.
     RangeRepairReply(RangeRepairReply),
-    /// Between stores: the sender lost these entries of its log. Who has them, sends them.
+    /// Between stores: the sender lost these entries of its log and requests copies.
     EntryRecoveryRequest(Vec<LostEntry>),
-    /// Between stores: entries that were asked for and their payloads, as far as they are here.
+    /// Between stores: requested entries and their payloads, as far as the sender has them.
     EntryRecoveryReply(Vec<(LostEntry, Bytes)>),
 }
 
-/// What a range of engine keys holds.
+/// Content of a range of engine keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeRepairReply {
-    /// The range; the keys of `pairs` and no others are in it.
+    /// Range; it holds the keys of `pairs` and no others.
     pub range: KeyRange,
-    /// The entry of the region up to which that is so.
+    /// Index of the last applied entry at which this holds.
     pub at: LogIndex,
-    /// Ascending.
+    /// Pairs, ascending by key.
     pub pairs: Vec<Pair>,
 }
 
-/// The kinds of Raft message that travel between stores. The numbers are the wire's.
+/// Kinds of Raft message between stores. The numbers are part of the wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RaftKind {
     /// Entries to a follower.
     Append = 0,
-    /// Its answer.
+    /// Reply to [`RaftKind::Append`].
     AppendResponse = 1,
-    /// Asks for a vote.
+    /// Vote request.
     RequestVote = 2,
-    /// Its answer.
+    /// Reply to [`RaftKind::RequestVote`].
     RequestVoteResponse = 3,
-    /// Asks whether a vote would be given.
+    /// Pre-vote request.
     RequestPreVote = 4,
-    /// Its answer.
+    /// Reply to [`RaftKind::RequestPreVote`].
     RequestPreVoteResponse = 5,
-    /// The leader lives; `context` names the round.
+    /// Heartbeat of the leader; `context` identifies the read index round.
     Heartbeat = 6,
-    /// Its answer, with the same `context`.
+    /// Reply to [`RaftKind::Heartbeat`], with the same `context`.
     HeartbeatResponse = 7,
-    /// Asks the leader to hand over to the sender.
+    /// Asks the leader to transfer leadership to the sender.
     TransferLeader = 8,
-    /// Campaign at once: the leader hands over to the receiver.
+    /// Leadership transfer: the receiver campaigns at once.
     TimeoutNow = 9,
-    /// Asks the leader up to where a read must have applied; `context` names the read.
+    /// Asks the leader for a read index; `context` identifies the read.
     ReadIndex = 10,
-    /// Its answer in `index`, with the same `context`.
+    /// Reply to [`RaftKind::ReadIndex`]: the read index in `index`, with the same `context`.
     ReadIndexResponse = 11,
 }
 
 impl RaftKind {
-    /// All of them, by number.
+    /// All kinds, in the order of their numbers.
     pub const ALL: [Self; 12] = [
         Self::Append,
         Self::AppendResponse,
@@ -153,44 +155,46 @@ impl RaftKind {
         Self::ReadIndexResponse,
     ];
 
-    /// The kind of a number on the wire.
+    /// Returns the kind of a wire number.
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
 }
 
-/// A Raft message; the fields mean what the `raft` crate's do. Sender and receiver are the
-/// [`PeerMessage`]'s.
+/// Raft message. The fields have the meaning of the `raft` crate. [`PeerMessage`] names the sender
+/// and the receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RaftMessage {
-    /// Its kind.
+    /// Kind of message.
     pub kind: RaftKind,
     /// The sender's term; 0 in [`RaftKind::ReadIndex`] and [`RaftKind::TransferLeader`].
     pub term: Term,
     /// Term of the entry before `entries`, or of the sender's last entry.
     pub log_term: Term,
-    /// Index of the entry before `entries`, of the sender's last entry, or of what is acknowledged.
+    /// Index of the entry before `entries`, of the sender's last entry, or of the acknowledged
+    /// entry.
     pub index: LogIndex,
-    /// The sender's commit index, or what it may tell the receiver of it.
+    /// The sender's commit index, or the part of it that the receiver may learn.
     pub commit: LogIndex,
-    /// Term of the entry at `commit`, in votes. A refusal of one may come unasked, to tell of it.
+    /// Term of the entry at `commit`, in votes. A vote refusal may be sent without a request, to
+    /// announce the commit index.
     pub commit_term: Term,
-    /// Whether an answer says no.
+    /// Whether a reply is a refusal.
     pub reject: bool,
-    /// Where a rejecting follower's log may match.
+    /// Index at which the log of a rejecting follower may match.
     pub reject_hint: LogIndex,
-    /// The index a follower asks a snapshot at; 0 for none.
+    /// Index at which a follower requests a snapshot; 0 for none.
     pub request_snapshot: LogIndex,
     /// The sender's priority in elections.
     pub priority: i64,
-    /// What an answer repeats.
+    /// Bytes that the reply repeats.
     pub context: Bytes,
     /// Entries in order; only [`RaftKind::Append`] has any.
     pub entries: Vec<RaftEntry>,
 }
 
 impl RaftMessage {
-    /// A message of that kind and term, all else zero.
+    /// Returns a message of this kind and term with all other fields zero.
     pub fn new(kind: RaftKind, term: Term) -> Self {
         Self {
             kind,
@@ -209,7 +213,8 @@ impl RaftMessage {
     }
 }
 
-/// An entry on its way. Its payload is a [`stele_types::Command`], or empty: a new leader's no-op.
+/// Entry in a message. Its payload is a [`stele_types::Command`], or empty for the no-op of a new
+/// leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RaftEntry {
     /// Term of the entry.
@@ -220,19 +225,19 @@ pub struct RaftEntry {
     pub payload: Bytes,
 }
 
-/// What precedes a snapshot's pairs: whose it is, and where its log begins.
+/// Header of a snapshot, sent before its pairs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotHeader {
-    /// The region as of `index`: range, epoch and members.
+    /// Region as of `at`: range, epoch and members.
     pub region: Region,
-    /// The entry up to which the pairs are applied, and its term.
+    /// Index and term of the last entry applied in the pairs.
     pub at: (LogIndex, Term),
     /// The sender's term.
     pub leader_term: Term,
-    /// The leader that sends it, or a voter that can't be elected without the receiver.
+    /// Sender: the leader, or a voter that cannot be elected without the receiver.
     pub from: Peer,
-    /// The receiver.
+    /// Receiving peer.
     pub to: Peer,
-    /// Bytes of keys and values to come, about.
+    /// Approximate bytes of keys and values that follow.
     pub bytes: u64,
 }

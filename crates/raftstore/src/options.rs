@@ -1,68 +1,68 @@
-//! What a store's consensus is told when it opens.
+//! Options of a store's consensus.
 
 use stele_types::{ClusterId, Error, Result, StoreId};
 
-/// What a store's consensus is told when it opens. See [`Options::new`] for the usual values.
+/// Options of a store's consensus. [`Options::new`] gives the usual values.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// This store.
+    /// Id of this store.
     pub store: StoreId,
     /// The cluster it belongs to.
     pub cluster: ClusterId,
-    /// A number this store never had before, for example nanoseconds at start: read contexts of an
-    /// earlier life are never taken for this one's.
-    pub incarnation: u64,
-    /// Where election timeouts are drawn from.
+    /// Number that is unique to this run of the process, for example nanoseconds at start. It
+    /// distinguishes this run's read contexts from those of earlier runs.
+    pub process_incarnation: u64,
+    /// Seed of the election timeouts.
     pub seed: u64,
     /// Nanoseconds between ticks.
     pub tick_nanos: u64,
-    /// Fewest ticks without a leader before a follower campaigns, and how long it keeps its vote
-    /// from others after it heard of a leader.
+    /// Least ticks without a leader before a follower campaigns. A follower also withholds its vote
+    /// for this long after a heartbeat from a leader.
     pub election_ticks_min: u64,
-    /// Most ticks without a leader before a follower campaigns (excluded).
+    /// Most ticks without a leader before a follower campaigns, exclusive.
     pub election_ticks_max: u64,
     /// Ticks between a leader's heartbeats.
     pub heartbeat_ticks: u64,
-    /// How much faster than this store's clock another store's may run, in percent.
+    /// Most percent by which another store's clock may run faster than this store's.
     pub lease_drift_percent: u64,
-    /// Ticks after which an unfinished transfer of leadership is given up.
+    /// Ticks after which an unfinished leadership transfer is aborted.
     pub transfer_timeout_ticks: u64,
-    /// Ticks without work after which a region rests; 0 for never.
+    /// Idle ticks before a region hibernates; 0 disables hibernation.
     pub hibernate_after_ticks: u64,
-    /// Largest command.
+    /// Largest command in bytes.
     pub entry_bytes_max: u64,
-    /// Bytes of entries in one message, save that one entry always fits.
+    /// Most bytes of entries in one message; one entry always fits.
     pub append_message_bytes_max: u64,
-    /// Unanswered messages with entries to one follower.
+    /// Most unacknowledged messages with entries to one follower.
     pub inflight_messages_max: usize,
-    /// Bytes of proposed entries of one region that are not applied.
+    /// Most bytes of proposed entries of one region that are not yet applied.
     pub uncommitted_bytes_max: u64,
-    /// Bytes of requests that wait in this store, over all regions.
+    /// Most bytes of waiting requests in this store, over all regions.
     pub pending_bytes_max: u64,
-    /// Bytes of entries handed to one application.
+    /// Most bytes of entries applied in one call of the engine.
     pub apply_bytes_max: u64,
-    /// Bytes of a region's latest entries kept in memory.
+    /// Most bytes of a region's latest entries kept in memory.
     pub entry_cache_bytes_max: u64,
-    /// What of the log is kept though it is applied.
+    /// Part of the log kept although it is applied.
     pub log_kept: LogKept,
 }
 
-/// What of a region's log is kept though a checkpoint covers it.
+/// Part of a region's log kept although a checkpoint covers it.
 #[derive(Clone, Copy, Debug)]
 pub struct LogKept {
-    /// Latest entries that are always kept.
+    /// Number of latest entries that are always kept.
     pub entries: u64,
-    /// Bytes of entries kept for a follower that lags; beyond, it gets a snapshot.
+    /// Most bytes of entries kept for a lagging follower; above that it gets a snapshot.
     pub pin_bytes_max: u64,
 }
 
 impl Options {
-    /// The usual values for a store of a cluster.
-    pub fn new(store: StoreId, cluster: ClusterId, incarnation: u64, seed: u64) -> Self {
+    /// Returns the usual values for a store of a cluster.
+    pub fn new(store: StoreId, cluster: ClusterId, process_incarnation: u64, seed: u64) -> Self {
         Self {
             store,
             cluster,
-            incarnation,
+            process_incarnation,
             seed,
             tick_nanos: 50_000_000,
             election_ticks_min: 10,
@@ -82,8 +82,9 @@ impl Options {
         }
     }
 
-    /// How long after a round was sent its answers keep every other peer from leading. The first
-    /// tick after an answer may come at once, so one tick does not count.
+    /// Returns the lease duration: for how long after a heartbeat round was sent its answers
+    /// prevent another peer from leading. One tick is subtracted, because the first tick after an
+    /// answer may come at once.
     pub fn lease_nanos(&self) -> u64 {
         let ticks = self.election_ticks_min.saturating_sub(1);
         let nanos = ticks.saturating_mul(self.tick_nanos);
@@ -93,7 +94,7 @@ impl Options {
         nanos / 100 * 100u64.saturating_sub(self.lease_drift_percent)
     }
 
-    /// Fails with `Invalid` when a value makes no sense.
+    /// Fails with `Invalid` if a value is out of range.
     pub fn validate(&self) -> Result<()> {
         let rules = [
             (self.store.0 != 0, "store is 0"),
@@ -103,7 +104,10 @@ impl Options {
                 self.election_ticks_min > 2 * self.heartbeat_ticks,
                 "election_ticks_min is not more than two heartbeats",
             ),
-            (self.election_ticks_max > self.election_ticks_min, "election_ticks_max is too small"),
+            (
+                self.election_ticks_max > self.election_ticks_min,
+                "election_ticks_max is not above election_ticks_min",
+            ),
             (self.lease_drift_percent < 100, "lease_drift_percent is not below 100"),
             (self.inflight_messages_max > 0, "inflight_messages_max is 0"),
             (self.entry_bytes_max > 0, "entry_bytes_max is 0"),

@@ -1,4 +1,4 @@
-//! What comes out of the core.
+//! Outputs of the core.
 
 use crate::input::RequestId;
 use crate::messages::{PeerMessage, SnapshotHeader};
@@ -6,24 +6,25 @@ use std::sync::Arc;
 use stele_storage::{Pair, StorageEngine};
 use stele_types::{KeyRange, LogBatch, LogIndex, Peer, PeerId, Region, RegionId, StoreId, Term};
 
-/// Names a batch on its way to the log.
+/// Id of a batch handed to the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// What the owner of the store does next, in this order: send, append, answer.
+/// Work for the owner of the store, in this order: send, append, reply.
 pub struct Outputs<E: StorageEngine> {
     /// Messages to other stores.
     pub messages: Vec<PeerMessage>,
-    /// A batch to make durable, then to report as [`crate::Input::Appended`]; at most one is under way.
+    /// Batch to make durable and then to report as [`crate::Input::Appended`]; at most one is in
+    /// flight.
     pub append: Option<Append>,
-    /// Answers.
+    /// Replies to requests.
     pub replies: Vec<(RequestId, Reply)>,
     /// Snapshots to send.
     pub snapshots: Vec<SendSnapshot<E>>,
-    /// What happened to regions.
+    /// Changes of regions.
     pub events: Vec<Event>,
-    /// A region's log takes more than it may, and only a checkpoint lets it go: make one, off this
-    /// thread. Said again, a tick later, until one was made.
+    /// A region's log exceeds its limit and only a checkpoint allows truncation: run one on another
+    /// thread. Repeated at each tick until a checkpoint is made.
     pub wants_checkpoint: bool,
 }
 
@@ -40,68 +41,68 @@ impl<E: StorageEngine> Default for Outputs<E> {
     }
 }
 
-/// Records of many regions: one write, one sync.
+/// Batch of records of many regions: one write, one sync.
 #[derive(Clone, Debug)]
 pub struct Append {
-    /// Its name.
+    /// Id of the batch.
     pub ticket: Ticket,
-    /// The records.
+    /// Records, in order.
     pub batch: Arc<LogBatch>,
 }
 
-/// A snapshot to stream: its header, then the pairs of `ranges` out of `view`, ascending.
+/// Snapshot to stream: its header, then the pairs of `ranges` in `view`, ascending.
 pub struct SendSnapshot<E: StorageEngine> {
-    /// What precedes the pairs.
+    /// Header, sent before the pairs.
     pub header: SnapshotHeader,
-    /// Where it goes.
+    /// Receiving store.
     pub to_store: StoreId,
-    /// One point in time, as of `header.at`.
+    /// View of the engine as of `header.at`.
     pub view: Arc<E::View>,
-    /// What of it is sent.
+    /// Ranges of engine keys to send.
     pub ranges: Vec<KeyRange>,
 }
 
-/// The answer to a request.
+/// Reply to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// On a quorum's disks, and applied here.
+    /// The write is on a quorum's disks and applied here.
     Written {
-        /// Its entry.
+        /// Index of its entry.
         index: LogIndex,
-        /// The entry's term.
+        /// Term of its entry.
         term: Term,
-        /// Where the time went.
+        /// Time spent per stage.
         timings: Timings,
     },
-    /// The comparison was made; if it held, the change is on a quorum's disks and applied.
+    /// The comparison was made. If it held, the change is on a quorum's disks and applied here.
     Cas {
-        /// Whether it held.
+        /// Whether the comparison held.
         succeeded: bool,
-        /// What the key held.
+        /// Pair that the key held.
         previous: Option<Pair>,
-        /// Where the time went.
+        /// Time spent per stage.
         timings: Timings,
     },
-    /// A view taken from now on holds all that was acknowledged before the read came.
+    /// A view taken from now on holds all that was acknowledged before the read arrived.
     ReadReady {
-        /// Applied up to here.
+        /// Index of the last applied entry.
         applied: LogIndex,
     },
-    /// The change took effect here.
+    /// The change has taken effect here.
     AdminDone {
-        /// The region after it.
+        /// Region after the change.
         region: Region,
     },
-    /// Send the pairs of these ranges.
+    /// The offered snapshot is accepted.
     SnapshotAccepted {
-        /// The engine's ranges, ascending.
+        /// Ranges of engine keys to send, ascending.
         ranges: Vec<KeyRange>,
     },
-    /// Nothing was done, save where [`Refusal`] says otherwise.
+    /// The request had no effect, unless [`Refusal`] says otherwise.
     Refused(Refusal),
 }
 
-/// Where a write's time went.
+/// Time of a write, per stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timings {
     /// From arrival to proposal.
@@ -114,134 +115,135 @@ pub struct Timings {
     pub apply_nanos: u64,
 }
 
-/// Why a request was not served.
+/// Reason for which a request was not served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Another peer leads, or nobody does.
+    /// Another peer leads, or the region has no leader.
     NotLeader {
-        /// Who, if known.
+        /// Leader, if known.
         leader: Option<Peer>,
     },
-    /// No replica of it is here.
+    /// This store has no replica of the region.
     RegionNotFound,
-    /// The range changed.
+    /// The region's range has changed.
     EpochNotMatch {
-        /// The region, and its neighbours of the same split.
+        /// Current region, and the regions created by its last split.
         current: Vec<Region>,
     },
-    /// Leadership or the time ended: the write may or may not take effect. Send it again.
+    /// Leadership was lost or the deadline passed: a write may or may not take effect. The client
+    /// may retry.
     StaleCommand,
-    /// Another replica of the region is here.
+    /// This store has another peer of the region.
     MismatchPeer {
-        /// Asked for.
+        /// Requested peer.
         asked: PeerId,
-        /// Here.
+        /// Peer on this store.
         actual: PeerId,
     },
-    /// A limit in bytes is reached, or something else must end first.
+    /// A limit in bytes is reached, or another operation must end first.
     Busy {
-        /// Which.
+        /// Name of the limit or operation.
         reason: &'static str,
     },
-    /// The command is too large.
+    /// The command exceeds the size limit.
     TooLarge {
-        /// Its size.
+        /// Size of the command in bytes.
         bytes: u64,
-        /// The largest.
+        /// Limit in bytes.
         bytes_max: u64,
     },
-    /// The device is full; what only deletes is let through.
+    /// The device is full; only deletes are admitted.
     DiskFull,
-    /// No leader confirmed the read.
+    /// No leader confirmed the read in time.
     ReadIndexNotReady,
-    /// The region is about to be merged.
+    /// The region is prepared for a merge.
     Merging,
     /// The replica has no data yet.
     NotInitialized,
     /// A compare-and-swap may or may not have taken effect.
     Undetermined,
-    /// It can never succeed as it is.
+    /// The request is invalid. The text gives the reason.
     Invalid(String),
 }
 
-/// What happened to a region on this store.
+/// Change of a region on this store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// This store's peer leads, and its first entry is applied.
+    /// This store's peer became leader and has applied the first entry of its term.
     BecameLeader {
-        /// The region.
+        /// Region that it leads.
         region: RegionId,
-        /// The term.
+        /// Its term.
         term: Term,
     },
-    /// It leads no more.
+    /// This store's peer is no longer leader.
     LostLeader {
-        /// The region.
+        /// Region that it led.
         region: RegionId,
     },
-    /// A replica came to be: by a split or a snapshot.
+    /// A split or a snapshot created a replica.
     RegionCreated(Region),
-    /// Range or members changed.
+    /// The range or the members changed.
     RegionChanged(Region),
-    /// The replica left this store.
+    /// The replica was removed from this store.
     RegionDestroyed(RegionId),
 }
 
-/// A peer's part at this moment.
+/// Raft role of a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// Follows.
+    /// Follower.
     #[default]
     Follower,
-    /// Campaigns.
+    /// Candidate or pre-candidate.
     Candidate,
-    /// Leads.
+    /// Leader.
     Leader,
 }
 
-/// Work done for a region since the last report.
+/// Traffic of a region since the last report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Commands applied.
     pub write_ops: u64,
-    /// Their bytes.
+    /// Bytes of these commands.
     pub write_bytes: u64,
     /// Reads confirmed by the core and by leases.
     pub read_ops: u64,
 }
 
-/// A region as this store's peer sees it.
+/// State of a region, as this store's peer knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionReport {
-    /// The region.
+    /// Region descriptor.
     pub region: Region,
     /// This store's peer.
     pub peer: Peer,
-    /// Its part.
+    /// Raft role of that peer.
     pub role: Role,
-    /// It leads, and an entry of its own term is applied. Before that a leader knows nothing of its
-    /// followers: all of them are pending.
+    /// Whether the peer leads and has applied an entry of its own term. Before that it does not
+    /// know its followers' progress and reports all of them as pending.
     pub is_leading: bool,
-    /// Who leads, if known.
+    /// Leader, if known.
     pub leader: Option<Peer>,
-    /// The term.
+    /// Current term.
     pub term: Term,
-    /// The last entry.
+    /// Index of the last entry.
     pub last: LogIndex,
-    /// Committed up to here.
+    /// Commit index.
     pub committed: LogIndex,
-    /// Applied up to here.
+    /// Index of the last applied entry.
     pub applied: LogIndex,
-    /// The log begins after this entry.
+    /// Index of the entry before the first one in the log.
     pub truncated: LogIndex,
-    /// Of a leader: peers whose log lacks committed entries by much, or that wait for a snapshot.
+    /// Leader only: peers that lack many committed entries or wait for a snapshot.
     pub pending_peers: Vec<Peer>,
-    /// Of a leader: peers that did not answer for the given seconds.
+    /// Leader only: unresponsive peers and the seconds since their last message.
     pub down_peers: Vec<(Peer, u64)>,
-    /// Seconds since a leader was last heard of; 0 while one is known.
+    /// Seconds without a known leader; 0 while one is known.
     pub leaderless_seconds: u64,
-    /// It rests.
+    /// Whether the peer hibernates.
     pub hibernating: bool,
-    /// Work since the last report.
+    /// Traffic since the last report.
     pub traffic: Traffic,
 }

@@ -1,8 +1,8 @@
-//! Reads that never enter the core: what edge threads may know of a region, and for how long.
+//! Reads outside the core: the state of a region that request threads may use, and its validity.
 //!
-//! A read on an edge thread: check the request, take the lease, take a view of the engine, and make
-//! sure the lease *still* holds. The view then holds every acknowledged write: a write is
-//! acknowledged after it is applied here, and nobody else led while the lease held.
+//! A read on a request thread: check the request, take the lease, take a view of the engine, and
+//! check that the lease is *still* valid. The view then holds every acknowledged write: a write is
+//! acknowledged after it is applied here, and no other peer led while the lease was valid.
 
 use crate::input::Header;
 use crate::output::Refusal;
@@ -12,19 +12,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stele_types::{Peer, PeerId, Region, RegionId, RegionKind};
 
-/// The readable regions of a store, shared with edge threads.
+/// Readable regions of a store, shared with request threads.
 #[derive(Debug, Default)]
 pub struct Readers {
     regions: RwLock<BTreeMap<RegionId, Arc<Reader>>>,
 }
 
 impl Readers {
-    /// A region's reader, if a replica is here.
+    /// Returns a region's reader, if this store has a replica.
     pub fn get(&self, region: RegionId) -> Option<Arc<Reader>> {
         self.regions.read().get(&region).cloned()
     }
 
-    /// Every region here, as last published.
+    /// Returns every region here, as last published.
     pub fn all(&self) -> Vec<Arc<Region>> {
         self.regions.read().values().map(|reader| reader.region()).collect()
     }
@@ -40,7 +40,7 @@ impl Readers {
     }
 }
 
-/// What edge threads may know of one region.
+/// State of one region that request threads may use.
 #[derive(Debug)]
 pub struct Reader {
     peer: PeerId,
@@ -48,18 +48,19 @@ pub struct Reader {
     region: RwLock<Arc<Region>>,
     leader: RwLock<Option<Peer>>,
     version: AtomicU64,
-    /// The term in which this peer leads and has applied its first entry, or 0.
+    /// Term in which this peer leads and has applied its first entry; 0 for none.
     term: AtomicU64,
-    /// The last term heard of.
+    /// Latest known term.
     known_term: AtomicU64,
     /// Monotonic nanoseconds at which the lease of `term` ends.
     lease_until: AtomicU64,
-    /// More is committed than is applied here: followers may show what this store does not yet.
+    /// Whether more is committed than applied here: followers may serve entries that this store
+    /// does not serve yet.
     behind: AtomicBool,
     reads: AtomicU64,
 }
 
-/// A lease, as it was found.
+/// Lease as seen by a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     term: u64,
@@ -82,18 +83,18 @@ impl Reader {
         }
     }
 
-    /// The region, as of its last applied change.
+    /// Returns the region, as of its last applied change.
     pub fn region(&self) -> Arc<Region> {
         self.region.read().clone()
     }
 
-    /// Who leads, as far as this store knows.
+    /// Returns the leader, as far as this store knows.
     pub fn leader(&self) -> Option<Peer> {
         *self.leader.read()
     }
 
-    /// Refuses a request that does not belong here. Refuses no one for not being the leader: a
-    /// missing lease says that.
+    /// Refuses a request for another peer, term or version. Does not check leadership: the missing
+    /// lease shows that.
     pub fn check(&self, header: &Header) -> Result<(), Refusal> {
         if let Some(asked) = header.peer.filter(|asked| *asked != self.peer) {
             return Err(Refusal::MismatchPeer { asked, actual: self.peer });
@@ -109,7 +110,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The lease at this moment, if this peer leads and holds one.
+    /// Returns the current lease, if this peer leads and has one.
     pub fn lease(&self, now_nanos: u64) -> Option<Lease> {
         let term = self.term.load(Ordering::Acquire);
         let version = self.version.load(Ordering::Acquire);
@@ -118,22 +119,23 @@ impl Reader {
         (term != 0 && now_nanos < until && !behind).then_some(Lease { term, version })
     }
 
-    /// Whether a lease found before still holds: then a view taken in between is linearizable.
+    /// Returns whether a lease seen earlier is still valid: then a view taken in between is
+    /// linearizable.
     pub fn is_still_valid(&self, lease: Lease, now_nanos: u64) -> bool {
         self.lease(now_nanos) == Some(lease)
     }
 
-    /// So many reads were served by a lease.
+    /// Counts reads served under a lease.
     pub fn note_reads(&self, reads: u64) {
         self.reads.fetch_add(reads, Ordering::Relaxed);
     }
 
-    /// The term in which this peer leads and has applied its first entry.
+    /// Returns the term in which this peer leads and has applied its first entry.
     pub fn leading_term(&self) -> Option<u64> {
         Some(self.term.load(Ordering::Acquire)).filter(|term| *term != 0)
     }
 
-    /// Whether nobody else can lead now, however much is applied here.
+    /// Returns whether no other peer can lead now, regardless of what is applied here.
     pub(crate) fn is_leased(&self, now_nanos: u64) -> bool {
         let term = self.term.load(Ordering::Acquire);
         term != 0 && now_nanos < self.lease_until.load(Ordering::Acquire)
@@ -143,8 +145,8 @@ impl Reader {
         self.reads.swap(0, Ordering::Relaxed)
     }
 
-    /// Called before the change is applied to the engine, so that no view with the new range is
-    /// read under the old version.
+    /// Publishes a changed region. Called before the change is applied to the engine, so that no
+    /// view with the new range is read under the old version.
     pub(crate) fn set_region(&self, region: Arc<Region>) {
         self.version.store(region.epoch.version, Ordering::Release);
         *self.region.write() = region;
@@ -155,19 +157,20 @@ impl Reader {
         *self.leader.write() = leader;
     }
 
-    /// This peer leads `term` and has applied its first entry.
+    /// Records that this peer leads `term` and has applied its first entry.
     pub(crate) fn set_leading_term(&self, term: u64) {
         self.lease_until.store(0, Ordering::Release);
         self.term.store(term, Ordering::Release);
     }
 
-    /// No lease from here on, until it leads again.
+    /// Ends the lease until this peer leads again.
     pub(crate) fn clear_leadership(&self) {
         self.term.store(0, Ordering::Release);
         self.lease_until.store(0, Ordering::Release);
     }
 
-    /// Called before any message leaves that tells a follower of the commit index.
+    /// Records whether more is committed than applied. Called before any message with the commit
+    /// index is sent to a follower.
     pub(crate) fn set_behind(&self, behind: bool) {
         let unchecked = stele_types::mutant::active("raftstore.lease_ahead_of_apply");
         self.behind.store(behind && !unchecked, Ordering::Release);
@@ -182,8 +185,8 @@ impl Reader {
     }
 }
 
-/// Whether a request's term says that it was meant for an earlier leader. The placement group's
-/// requests are decisions made on the state of one term: they name it exactly.
+/// Returns whether a request's term is that of an earlier leader. The placement group's requests
+/// are decisions based on the state of one term, so their term must match exactly.
 pub(crate) fn is_stale_term(asked: u64, known: u64, kind: RegionKind) -> bool {
     match kind {
         _ if asked == 0 => false,

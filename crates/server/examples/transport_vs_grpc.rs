@@ -1,8 +1,8 @@
 //! The same replication traffic over the framed transport and over a gRPC stream, on loopback, both
 //! ends in this process: `cargo run --release -p stele-server --example transport_vs_grpc`.
 //!
-//! One JSON line for each shape of traffic: medians over the rounds, and how many times better the
-//! transport is. CPU is that of both ends.
+//! Prints one JSON line for each shape of traffic: medians over the rounds, and the ratio of the
+//! transport to gRPC. CPU is that of both ends.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -31,13 +31,13 @@ use tonic_prost::ProstCodec;
 const ROUNDS: usize = 3;
 const ROUND: Duration = Duration::from_secs(2);
 
-/// What a leader sends before it waits: `messages`, each of `entries` of `bytes`.
+/// Traffic that a leader sends before it waits: `messages`, each of `entries` of `bytes`.
 struct Shape {
     name: &'static str,
     messages: usize,
     entries: usize,
     bytes: usize,
-    /// Messages under way before an acknowledgement is needed.
+    /// Messages in flight before an acknowledgement is needed.
     window: usize,
 }
 
@@ -79,7 +79,7 @@ fn acknowledgement(of: &PeerMessage) -> Option<PeerMessage> {
     Some(message(of.to_store.0, of.from_store.0, answer))
 }
 
-/// Bounds what is under way and counts what is acknowledged.
+/// Bounds the messages in flight and counts acknowledgements.
 struct Window {
     free: Semaphore,
     acknowledged: AtomicU64,
@@ -94,7 +94,7 @@ impl Window {
 
 type Send = Arc<dyn Fn(Vec<PeerMessage>) + std::marker::Send + Sync>;
 
-/// Sends for a round; entries per second and CPU microseconds per entry.
+/// Sends for one round; returns entries per second and CPU microseconds per entry.
 async fn measure(shape: &Shape, window: &Window, send: &Send) -> (f64, f64) {
     let mut command = CommandBuilder::new();
     command.put(b"\x01user5", &vec![7; shape.bytes], 0).unwrap();
@@ -117,12 +117,12 @@ async fn measure(shape: &Shape, window: &Window, send: &Send) -> (f64, f64) {
     }
     let messages = window.acknowledged.load(Relaxed) - start.2;
     let entries = (messages * shape.entries as u64) as f64;
-    let figures =
+    let results =
         (entries / start.0.elapsed().as_secs_f64(), (cpu_nanos() - start.1) as f64 / 1e3 / entries);
-    // Everything comes back before the next round.
+    // All messages return before the next round.
     let all = shape.window as u32;
     window.free.acquire_many(all).await.unwrap().forget();
-    figures
+    results
 }
 
 fn cpu_nanos() -> u64 {
@@ -198,7 +198,7 @@ async fn framed(window: Arc<Window>) -> Send {
     Arc::new(move |messages| leader.send(messages))
 }
 
-// The same over gRPC: many messages in one, as TiKV's stores do it.
+// The same over gRPC: many messages in one, like TiKV's stores.
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct PbBatch {
@@ -259,7 +259,7 @@ fn from_proto(message: PbMessage) -> Option<PeerMessage> {
     raft.index = LogIndex(number(10)?);
     let (from, to) = (number(0)?, number(1)?);
     for entry in message.entries {
-        // As the transport's decoder does.
+        // Like the transport's decoder.
         Command::parse(entry.payload.clone()).ok()?;
         let (term, index) = (Term(entry.term), LogIndex(entry.index));
         raft.entries.push(RaftEntry { term, index, payload: entry.payload });
@@ -267,7 +267,7 @@ fn from_proto(message: PbMessage) -> Option<PeerMessage> {
     Some(self::message(from, to, raft))
 }
 
-/// Joins what waits into one message of at most 1 MiB or so.
+/// Joins waiting messages into one of at most about 1 MiB.
 fn joined(mut waiting: mpsc::Receiver<PeerMessage>) -> ReceiverStream<PbBatch> {
     let (out, batches) = mpsc::channel(4);
     tokio::spawn(async move {
@@ -368,12 +368,12 @@ async fn grpc(window: Arc<Window>) -> Send {
         .connect()
         .await
         .unwrap();
-    let (say, said) = mpsc::channel(4096);
+    let (sender, queued) = mpsc::channel(4096);
     let mut client = tonic::client::Grpc::new(channel).max_decoding_message_size(64 << 20);
     client.ready().await.unwrap();
     let path = http::uri::PathAndQuery::from_static("/bench.Replication/Stream");
     let codec = ProstCodec::<PbBatch, PbBatch>::default();
-    let answers = client.streaming(Request::new(joined(said)), path, codec).await.unwrap();
+    let answers = client.streaming(Request::new(joined(queued)), path, codec).await.unwrap();
     let mut answers = answers.into_inner();
     tokio::spawn(async move {
         while let Some(Ok(batch)) = answers.next().await {
@@ -384,7 +384,7 @@ async fn grpc(window: Arc<Window>) -> Send {
         }
     });
     Arc::new(move |messages| {
-        messages.into_iter().for_each(|message| say.try_send(message).unwrap());
+        messages.into_iter().for_each(|message| sender.try_send(message).unwrap());
     })
 }
 

@@ -1,10 +1,10 @@
-//! Between the product's words and the wire's.
+//! Conversion of peers, epochs and regions into wire messages.
 
 use bytes::Bytes;
 use stele_proto::metapb;
 use stele_types::{KeyRange, Peer, Region, RegionEpoch};
 
-/// A peer for clients.
+/// Converts a peer for clients.
 pub fn peer(peer: &Peer) -> metapb::Peer {
     metapb::Peer {
         id: peer.id.0,
@@ -14,12 +14,12 @@ pub fn peer(peer: &Peer) -> metapb::Peer {
     }
 }
 
-/// An epoch for clients.
+/// Converts an epoch for clients.
 pub fn epoch(epoch: RegionEpoch) -> metapb::RegionEpoch {
     metapb::RegionEpoch { conf_ver: epoch.conf_version, version: epoch.version }
 }
 
-/// A region for clients.
+/// Converts a region for clients.
 pub fn region(region: &Region) -> metapb::Region {
     metapb::Region {
         id: region.id.0,
@@ -31,7 +31,7 @@ pub fn region(region: &Region) -> metapb::Region {
     }
 }
 
-/// The keys of `range` that lie in `within`: both ends clamped.
+/// Returns the part of `range` inside `within`.
 pub fn clamp(range: &KeyRange, within: &KeyRange) -> KeyRange {
     let start = (&range.start).max(&within.start).clone();
     let end = match (range.end.is_empty(), within.end.is_empty()) {

@@ -1,4 +1,4 @@
-//! The async edge: protocols, transport, stores' loops, configuration and observability.
+//! Network side of a node: protocols, transport, store loops, configuration and observability.
 
 pub mod config;
 pub mod control;
@@ -21,7 +21,7 @@ pub mod transport;
 
 #[doc(hidden)]
 pub mod fuzzing {
-    //! What reads bytes from outside, for fuzz targets.
+    //! Decoders of bytes from outside, for fuzz targets.
     pub use crate::placement::fuzzing::*;
     pub use crate::snapshot_transfer::fuzzing::*;
 }

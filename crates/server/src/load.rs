@@ -1,4 +1,4 @@
-//! Which keys of a region are asked for: a sample, so that a busy region is split where its load
+//! Sample of the requested keys of each region, so that a busy region is split where its load
 //! halves and not where its bytes do.
 
 use bytes::Bytes;
@@ -7,13 +7,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stele_types::{KeyRange, RegionId};
 
-/// One request in so many is looked at.
+/// Requests for each sampled one.
 const SAMPLE_EVERY: u64 = 64;
-/// Keys kept for a region; later ones replace earlier ones.
+/// Sampled keys of a region; later ones replace earlier ones.
 const KEYS_MAX: usize = 128;
-/// Fewer say nothing about where the load halves.
+/// Smallest sample that shows where the load halves.
 const KEYS_MIN: usize = 32;
-/// Regions with samples; beyond them all are forgotten and taken anew.
+/// Regions with samples; at this number all samples are dropped.
 const REGIONS_MAX: usize = 4096;
 
 /// Sampled keys by region.
@@ -24,7 +24,7 @@ pub struct LoadSamples {
 }
 
 impl LoadSamples {
-    /// Counts a request for `key`, and keeps the key now and then.
+    /// Counts a request for `key`, and samples every 64th key.
     pub fn offer(&self, region: RegionId, key: &[u8]) {
         let seen = self.seen.fetch_add(1, Relaxed);
         if !seen.is_multiple_of(SAMPLE_EVERY) {
@@ -41,8 +41,8 @@ impl LoadSamples {
         sample.push(Bytes::copy_from_slice(key));
     }
 
-    /// A key strictly inside `range` with half of the sampled load on either side, if one key alone
-    /// is not most of it. Forgets the sample.
+    /// Returns a key strictly inside `range` with half of the sampled load on either side; `None`
+    /// if the sample is too small or most of the load is on one key. Drops the sample.
     pub fn split_key(&self, region: RegionId, range: &KeyRange) -> Option<Bytes> {
         let mut keys = self.keys.lock().remove(&region)?;
         keys.retain(|key| range.contains(key));
@@ -70,7 +70,7 @@ mod tests {
         }
         let middle = samples.split_key(RegionId(1), &range).unwrap();
         assert!(middle > b"k0030"[..] && middle < b"k0070"[..], "{middle:?}");
-        assert_eq!(samples.split_key(RegionId(1), &range), None, "the sample is forgotten");
-        assert_eq!(samples.split_key(RegionId(2), &range), None, "one key can't be split");
+        assert_eq!(samples.split_key(RegionId(1), &range), None, "the sample is dropped");
+        assert_eq!(samples.split_key(RegionId(2), &range), None, "one key cannot be split");
     }
 }

@@ -1,5 +1,5 @@
-//! Who is in the cluster and where: kept in a file beside the data, so that a node that restarts
-//! finds the others before any of them leads.
+//! Stores of the cluster with their addresses, kept in a file beside the data, so that a node that
+//! restarts finds the others before any of them leads.
 
 use parking_lot::RwLock;
 use serde_json::{Value, json};
@@ -14,9 +14,9 @@ use stele_types::{Error, Result, StoreId};
 pub struct Member {
     /// `host:port` of its node.
     pub address: String,
-    /// It left for good.
+    /// Removed permanently.
     pub is_removed: bool,
-    /// Where it is in its life, as last heard: a number of [`control::StoreState`].
+    /// Last reported state: a number of [`control::StoreState`].
     pub state: i32,
 }
 
@@ -26,7 +26,7 @@ struct Known {
     stores: BTreeMap<StoreId, Member>,
 }
 
-/// The members as last heard.
+/// Last received list of members.
 #[derive(Debug)]
 pub struct Members {
     path: PathBuf,
@@ -36,8 +36,7 @@ pub struct Members {
 const FILE: &str = "members.json";
 
 impl Members {
-    /// Reads the file in `dir`, if there is one. Fails with `Corrupt` when it is not what was
-    /// written.
+    /// Reads the file in `dir`, if there is one. Fails with `Corrupt` if it does not decode.
     pub fn open(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE);
         let known = match std::fs::read(&path) {
@@ -49,24 +48,24 @@ impl Members {
         Ok(Self { path, known: RwLock::new(known) })
     }
 
-    /// The version heard last; 0 for none.
+    /// Returns the version of the list; 0 for none.
     pub fn version(&self) -> u64 {
         self.known.read().version
     }
 
-    /// Where a store is.
+    /// Returns a store's entry; `None` if unknown.
     pub fn get(&self, store: StoreId) -> Option<Member> {
         self.known.read().stores.get(&store).cloned()
     }
 
-    /// All stores that did not leave.
+    /// Returns all stores that are not removed.
     pub fn stores(&self) -> Vec<StoreId> {
         let known = self.known.read();
         let live = known.stores.iter().filter(|(_, member)| !member.is_removed);
         live.map(|(id, _)| *id).collect()
     }
 
-    /// Addresses of nodes, each once.
+    /// Returns the addresses of all nodes, each once.
     pub fn addresses(&self) -> Vec<String> {
         let known = self.known.read();
         let live = known.stores.values().filter(|member| !member.is_removed);
@@ -76,7 +75,7 @@ impl Members {
         addresses
     }
 
-    /// Nodes and the stores they have, with their states.
+    /// Returns the nodes and their stores, with states.
     pub fn by_address(&self) -> BTreeMap<String, Vec<(StoreId, i32)>> {
         let mut nodes: BTreeMap<String, Vec<(StoreId, i32)>> = BTreeMap::new();
         for (id, member) in &self.known.read().stores {
@@ -87,8 +86,8 @@ impl Members {
         nodes
     }
 
-    /// Takes over what the placement group says, unless something newer is known; true if it is
-    /// news. The file is replaced as a whole.
+    /// Replaces the list by the placement group's, unless a newer one is known; true if it changed.
+    /// The file is replaced as a whole.
     pub fn update(&self, version: u64, members: &[control::Member]) -> Result<bool> {
         let mut stores = BTreeMap::new();
         for member in members {
@@ -111,7 +110,7 @@ impl Members {
         Ok(true)
     }
 
-    /// Adds a store of this node before the placement group has said so.
+    /// Adds a store of this node before the placement group has listed it.
     pub fn add_own(&self, store: StoreId, address: &str) -> Result<()> {
         let known = {
             let mut known = self.known.write();
@@ -151,7 +150,7 @@ fn decode(bytes: &[u8]) -> Option<Known> {
     for store in value.get("stores")?.as_array()? {
         let address = store.get("address")?.as_str()?.to_owned();
         let is_removed = store.get("removed")?.as_bool()?;
-        // Files of earlier builds have no state: it is heard with the next change.
+        // Files of earlier builds have no state: it is received with the next change.
         let state = store.get("state").and_then(Value::as_i64).unwrap_or_default();
         let member = Member { address, is_removed, state: i32::try_from(state).ok()? };
         stores.insert(StoreId(store.get("store")?.as_u64()?), member);

@@ -1,37 +1,37 @@
-//! All pairs of a range, page by page: a view gives a bounded number at a time.
+//! Iteration over all pairs of a range, page by page: a view returns a bounded number at a time.
 
 use bytes::Bytes;
 use stele_storage::{EngineView, Order, Pair, ScanOptions};
 use stele_types::Result;
 
-/// Most pairs of a page, unless fewer are asked for.
+/// Most pairs of a page; `options` may ask for fewer.
 const PAGE_PAIRS: usize = 1024;
 
-/// Where the next page begins.
+/// Iterator over the pages of one scan.
 pub struct Pages<'a, V> {
     view: &'a V,
     options: ScanOptions,
 }
 
 impl<'a, V: EngineView> Pages<'a, V> {
-    /// The pages of what `options` ask for; their bounds are each page's.
+    /// Creates the pages of a scan; the bounds in `options` apply to each page.
     pub fn new(view: &'a V, mut options: ScanOptions) -> Self {
         options.limit = options.limit.min(PAGE_PAIRS);
         Self { view, options }
     }
 
-    /// Pages of all pairs of `range`.
+    /// Creates the pages of all pairs of `range`.
     pub fn of_range(view: &'a V, range: stele_types::KeyRange) -> Self {
         Self::new(view, ScanOptions::new(range, PAGE_PAIRS))
     }
 
-    /// Other bounds from the next page on.
+    /// Changes the bounds from the next page on.
     pub fn bound(&mut self, pairs_max: usize, bytes_max: usize) {
         self.options.limit = pairs_max.min(PAGE_PAIRS);
         self.options.bytes_max = bytes_max.max(1);
     }
 
-    /// The next pairs, at least one; `None` at the end.
+    /// Returns the next pairs, at least one; `None` at the end.
     pub fn next(&mut self) -> Result<Option<Vec<Pair>>> {
         if self.options.range.is_empty() {
             return Ok(None);
@@ -45,13 +45,13 @@ impl<'a, V: EngineView> Pages<'a, V> {
         Ok(Some(page))
     }
 
-    /// What no page has given yet.
+    /// Returns the range that no page has covered yet.
     pub fn rest(self) -> stele_types::KeyRange {
         self.options.range
     }
 }
 
-/// The first key after `key`.
+/// Returns the first key after `key`.
 fn after(key: &[u8]) -> Bytes {
     let mut next = Vec::with_capacity(key.len() + 1);
     next.extend_from_slice(key);

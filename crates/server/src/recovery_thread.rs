@@ -1,5 +1,5 @@
-//! A store of this node that waits for copies of entries its log lost. Its thread asks other stores
-//! and answers those that wait as well; nothing else of the store runs.
+//! Store of this node that waits for copies of lost log entries. Its thread requests copies from
+//! other stores and serves stores that are recovering too; nothing else of the store runs.
 
 use crate::store::{OutputSink, spawn};
 use crate::threads::Thread;
@@ -14,32 +14,32 @@ use stele_raftstore::{EntryRecovery, PeerMessage};
 use stele_storage::RecoverableLog;
 use stele_types::{Clock, Result, StoreId};
 
-/// Bytes of messages that wait for the thread; more are dropped, and what they answer asked for again.
+/// Bytes of messages that wait for the thread; further ones are dropped and requested again.
 const INBOX_BYTES_MAX: u64 = 16 << 20;
-/// Longest sleep: how late the thread sees that it shall end.
-const SLEEP_MAX: Duration = Duration::from_millis(200);
-/// Between two lines in the log.
-const TELL_NANOS: u64 = 30_000_000_000;
+/// Longest wait for a message: bounds the delay until the thread stops.
+const WAIT_MAX: Duration = Duration::from_millis(200);
+/// Time between two log lines about missing entries.
+const LOG_INTERVAL_NANOS: u64 = 30_000_000_000;
 
-/// What the thread needs of the node.
+/// Parts of the node that the thread uses.
 pub struct RecoveryContext {
-    /// The time.
+    /// Clock of the node.
     pub clock: Arc<dyn Clock>,
-    /// Where messages go.
-    pub outward: Arc<dyn OutputSink>,
-    /// All stores of the cluster, as far as known.
+    /// Receiver of the thread's messages.
+    pub sink: Arc<dyn OutputSink>,
+    /// Returns all known stores of the cluster.
     pub stores: Box<dyn Fn() -> Vec<StoreId> + Send>,
 }
 
-/// See the module.
+/// Handle of the recovery thread of one store.
 pub struct RecoveryThread {
-    /// Its number in the cluster.
+    /// Id of the store in the cluster.
     pub id: StoreId,
-    /// Its directory.
+    /// Directory of the store.
     pub dir: PathBuf,
-    /// Size of its device.
+    /// Size of the store's device.
     pub device_bytes: u64,
-    /// Entries that were lost when it should have opened.
+    /// Entries that were missing when recovery began.
     pub lost_at_first: usize,
     lost: AtomicUsize,
     inbox: Sender<(PeerMessage, u64)>,
@@ -49,18 +49,18 @@ pub struct RecoveryThread {
 }
 
 impl RecoveryThread {
-    /// Starts the thread. `ended` is called in it when the directory is free again: with whether the
-    /// store is whole, or with the device's error.
+    /// Starts the thread. The thread calls `ended` when the directory is free again, with whether
+    /// the store is recovered, or with the device's error.
     pub fn start<M: RecoverableLog + 'static>(
-        mender: EntryRecovery<M>,
+        recovery: EntryRecovery<M>,
         (dir, device_bytes): (PathBuf, u64),
-        around: RecoveryContext,
+        context: RecoveryContext,
         ended: impl FnOnce(Result<bool>) + Send + 'static,
     ) -> Result<Arc<Self>> {
-        let (lost, lost_at_first) = mender.lost();
+        let (lost, lost_at_first) = recovery.lost();
         let (inbox, messages) = channel();
         let store = Arc::new(Self {
-            id: mender.store(),
+            id: recovery.store(),
             dir,
             device_bytes,
             lost_at_first,
@@ -70,19 +70,19 @@ impl RecoveryThread {
             stopping: AtomicBool::new(false),
             thread: Mutex::new(None),
         });
-        let waits = Waits { store: store.clone(), mender, messages, around };
+        let worker = Worker { store: store.clone(), recovery, messages, context };
         // The directory is free when `run` has returned.
-        let thread = spawn(Thread::EntryRecovery, store.id, move || ended(waits.run()))?;
+        let thread = spawn(Thread::EntryRecovery, store.id, move || ended(worker.run()))?;
         *store.thread.lock() = Some(thread);
         Ok(store)
     }
 
-    /// Entries that are lost now.
+    /// Returns the number of entries that are missing now.
     pub fn lost(&self) -> usize {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Gives the thread a message of `bytes`, if there is room.
+    /// Queues a message of `bytes` for the thread; drops it if the inbox is full.
     pub fn message(&self, message: PeerMessage, bytes: u64) {
         let waiting = self.inbox_bytes.fetch_add(bytes, Ordering::Relaxed);
         let is_full = waiting > 0 && waiting + bytes > INBOX_BYTES_MAX;
@@ -92,7 +92,7 @@ impl RecoveryThread {
         }
     }
 
-    /// Ends the thread; if it was opening the store, after that.
+    /// Stops the thread; waits if it is opening the store.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         let thread = self.thread.lock().take();
@@ -101,39 +101,39 @@ impl RecoveryThread {
     }
 }
 
-struct Waits<M> {
+struct Worker<M> {
     store: Arc<RecoveryThread>,
-    mender: EntryRecovery<M>,
+    recovery: EntryRecovery<M>,
     messages: Receiver<(PeerMessage, u64)>,
-    around: RecoveryContext,
+    context: RecoveryContext,
 }
 
-impl<M: RecoverableLog> Waits<M> {
-    /// Until the store is whole; `false` when it was told to end before.
+impl<M: RecoverableLog> Worker<M> {
+    /// Runs until the store is recovered; returns `false` when stopped before.
     fn run(mut self) -> Result<bool> {
-        let RecoveryContext { clock, outward, stores } = &self.around;
-        let mut told_nanos = clock.monotonic_nanos();
+        let RecoveryContext { clock, sink, stores } = &self.context;
+        let mut logged_nanos = clock.monotonic_nanos();
         while !self.store.stopping.load(Ordering::Acquire) {
             let now = clock.monotonic_nanos();
-            outward.send(self.mender.poll(now, &stores()));
-            if self.mender.is_recovered() {
+            sink.send(self.recovery.poll(now, &stores()));
+            if self.recovery.is_recovered() {
                 let (count, seconds) = (self.store.lost_at_first, self.waited_s(now));
                 tracing::info!(
-                    "store {}: all {count} lost entries are back after {seconds} s; it opens",
+                    "store {}: recovered all {count} lost entries after {seconds} s; opening",
                     self.store.id
                 );
                 return Ok(true);
             }
-            if now.saturating_sub(told_nanos) >= TELL_NANOS {
-                told_nanos = now;
-                self.tell(now);
+            if now.saturating_sub(logged_nanos) >= LOG_INTERVAL_NANOS {
+                logged_nanos = now;
+                self.log_progress(now);
             }
-            let pause = Duration::from_nanos(self.mender.asks_at().saturating_sub(now));
-            match self.messages.recv_timeout(pause.min(SLEEP_MAX)) {
+            let pause = Duration::from_nanos(self.recovery.asks_at().saturating_sub(now));
+            match self.messages.recv_timeout(pause.min(WAIT_MAX)) {
                 Ok((message, bytes)) => {
                     self.store.inbox_bytes.fetch_sub(bytes, Ordering::Relaxed);
-                    outward.send(self.mender.receive(message)?);
-                    self.store.lost.store(self.mender.lost().0, Ordering::Relaxed);
+                    sink.send(self.recovery.receive(message)?);
+                    self.store.lost.store(self.recovery.lost().0, Ordering::Relaxed);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(false),
@@ -143,21 +143,21 @@ impl<M: RecoverableLog> Waits<M> {
     }
 
     fn waited_s(&self, now_nanos: u64) -> u64 {
-        self.mender.waited_nanos(now_nanos) / 1_000_000_000
+        self.recovery.waited_nanos(now_nanos) / 1_000_000_000
     }
 
-    /// What is missing, and what can be done.
-    fn tell(&self, now_nanos: u64) {
+    /// Logs what is missing and what an operator can do.
+    fn log_progress(&self, now_nanos: u64) {
         let id = self.store.id;
-        let ((lost, at_first), seconds) = (self.mender.lost(), self.waited_s(now_nanos));
-        let example = self.mender.asked().map(|lost| {
+        let ((lost, at_first), seconds) = (self.recovery.lost(), self.waited_s(now_nanos));
+        let example = self.recovery.asked().map(|lost| {
             let (index, region, term) = (lost.index, lost.region, lost.term);
             format!(", among them entry {index} of region {region}, term {term}")
         });
         tracing::warn!(
             "store {id}: after {seconds} s {lost} of {at_first} lost entries are still missing{}; \
-             every other store is asked in turn: start those that are down; if no store has \
-             them, take this one out (`stele ctl remove-store {id}`) and start its node with an \
+             requests go to every other store in turn. Start those that are down. If no store has \
+             them, remove this store (`stele ctl remove-store {id}`) and start its node with an \
              empty directory instead of {}",
             example.unwrap_or_default(),
             self.store.dir.display()

@@ -1,24 +1,25 @@
-//! A node's threads by their names, which is how the kernel's counts tell what each stage used.
+//! Names of a node's threads: the kernel counts CPU time by thread, so the names show what each
+//! stage used.
 
-/// What a thread is for.
+/// Purpose of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thread {
-    /// The runtime's: both protocols, requests, the transport between nodes, and calls that block.
+    /// Runtime: both protocols, requests, the transport between nodes, and blocking calls.
     Network,
-    /// A store's loop: consensus, the log and what is applied.
+    /// Store loop: consensus, log and apply.
     Store,
-    /// A store's flushes, merges, garbage collection and search for damage.
+    /// Flushes, merges, garbage collection and scrubbing of a store.
     Maintenance,
-    /// A store that waits for copies of what its log lost.
+    /// Recovery of a store with lost log entries.
     EntryRecovery,
 }
 
 impl Thread {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Network, Self::Store, Self::Maintenance, Self::EntryRecovery];
 
-    /// The beginning of its name; a store's number follows where it has one. The kernel keeps 15 bytes of
-    /// a name.
+    /// Returns the start of the thread's name; a store's id follows where there is one. The kernel
+    /// keeps 15 bytes of a name.
     pub const fn prefix(self) -> &'static str {
         match self {
             Self::Network => "stele-network",

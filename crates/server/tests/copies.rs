@@ -1,5 +1,6 @@
-//! How often a node copies a value on its way from the socket to the device and back: each copy needs
-//! memory of the value's length, and a value that is the first of its length has all of it allocated.
+//! Copies that a node makes of a value on its way from the socket to the device and back. Each copy
+//! needs memory of the value's length, and a value that is the first of its length has all of it
+//! allocated.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -19,14 +20,14 @@ use tonic::transport::Channel;
 
 const VALUE_BYTES: usize = 3 << 20;
 
-/// The system's memory; pieces in which the value has room are counted while that is wanted.
+/// Allocator that counts blocks large enough for the value while counting is on.
 struct Counting;
 
 static IS_COUNTING: AtomicBool = AtomicBool::new(false);
 static PIECES: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// The client's thread, whose memory does not count.
+    /// Set on the client's thread; its allocations do not count.
     static IS_CLIENT: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -37,11 +38,11 @@ fn count(bytes: usize) {
     }
 }
 
-// SAFETY: every call is handed on to the system's allocator as it came; counting allocates nothing.
+// SAFETY: every call is passed unchanged to the system's allocator; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
-        // SAFETY: the caller keeps to what `GlobalAlloc` asks.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
         unsafe { System.alloc(layout) }
     }
 
@@ -66,7 +67,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static MEMORY: Counting = Counting;
 
-/// Copies that a node makes of the value while `f` runs.
+/// Returns the copies that a node makes of the value while `f` runs.
 async fn copies<T>(f: impl Future<Output = T>) -> (T, u64) {
     PIECES.store(0, Ordering::SeqCst);
     IS_COUNTING.store(true, Ordering::SeqCst);
@@ -134,7 +135,7 @@ fn a_value_is_copied_three_times_from_the_socket_to_the_device_and_once_back() {
         (puts, gets)
     });
     assert_eq!(puts, 3, "the message, the command, and the frame that is written");
-    assert_eq!(gets, 1, "what is read");
+    assert_eq!(gets, 1, "the buffer that is read");
     IS_CLIENT.set(false);
     server.block_on(node.stop());
 }

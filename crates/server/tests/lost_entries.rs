@@ -1,4 +1,4 @@
-//! Whole nodes in this process whose logs are all damaged, in different places.
+//! Whole nodes in this process with damaged logs, each in different places.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -17,7 +17,8 @@ use stele_server::config::Config;
 use tonic::transport::Channel;
 
 const PAUSE: Duration = Duration::from_millis(50);
-/// Values written, and at the end those that are not damaged: what nothing follows counts as torn.
+/// Values written; the last are not damaged, because damage at the end of the log counts as a torn
+/// write.
 const VALUES: usize = 60;
 const LAST: usize = 9;
 
@@ -29,7 +30,7 @@ fn value(number: usize) -> Bytes {
     Bytes::from(format!("value {number:04} {}", "x".repeat(200)))
 }
 
-/// The region of all keys, and a connection to who leads it.
+/// Returns the region of all keys, and a connection to its leader.
 async fn leader(addresses: &[String]) -> Option<(Channel, Context)> {
     let connect = |address: String| async move {
         Channel::from_shared(format!("http://{address}")).ok()?.connect().await.ok()
@@ -85,7 +86,7 @@ async fn read(addresses: &[String], number: usize) -> Bytes {
     panic!("value {number} is not read");
 }
 
-/// Damages values in the segments of a directory. Returns how many.
+/// Damages values in the segments of a directory; returns their number.
 fn damage(dir: &Path, is_damaged: impl Fn(usize) -> bool) -> usize {
     let mut damaged = 0;
     for entry in std::fs::read_dir(dir.join("log")).unwrap() {
@@ -109,7 +110,7 @@ fn damage(dir: &Path, is_damaged: impl Fn(usize) -> bool) -> usize {
 
 // Catalogue: 11.
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_whose_logs_are_all_damaged_mend_each_other_and_lose_nothing() {
+async fn nodes_whose_logs_are_all_damaged_repair_each_other_and_lose_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let dirs: Vec<_> = (1..=3).map(|number| dir.path().join(format!("{number}"))).collect();
     let mut nodes = vec![start(config(&dirs[..1], &[])).await];
@@ -136,7 +137,7 @@ async fn nodes_whose_logs_are_all_damaged_mend_each_other_and_lose_nothing() {
     for (dir, address) in dirs.iter().zip(&addresses) {
         let config = Config { listen: address.clone(), ..config(slice::from_ref(dir), &[]) };
         again.push(start(config).await);
-        // Alone it waits, and lives; so do two of which each lacks what the other lacks.
+        // One node alone waits and keeps running; so do two that each lack what the other lacks.
         if again.len() < 3 {
             let (status, body) = get(address, "/status").await;
             let body: serde_json::Value = serde_json::from_str(&body).unwrap();

@@ -1,4 +1,4 @@
-//! Whole nodes in this process, looked at over HTTP.
+//! Whole nodes in this process, observed over HTTP.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -35,7 +35,7 @@ async fn metrics_status_and_health_are_served_on_the_port() {
         "stele_append_p99_seconds{store=\"1\"} ",
         "stele_regions{store=\"1\",role=\"leader\"} 2",
     ];
-    // Something is appended soon, if nothing was yet.
+    // An append follows soon if there was none yet.
     let has_appended = |status: u16, body: &str| {
         let p99 = body
             .lines()
@@ -60,7 +60,7 @@ async fn a_node_whose_regions_have_no_leader_is_not_ready() {
     let second = start(config(&dirs(dir.path(), &["b"]), &join)).await;
     let address = second.ready.address.clone();
     until(&address, "/readyz", |status, body| status == 200 && body.starts_with("2 of 2")).await;
-    // Both vote before the first goes.
+    // Both nodes vote before the first stops.
     let voters = |_: u16, body: &str| {
         body.lines().any(|line| line == "stele_regions{store=\"2\",role=\"replica\"} 2")
     };
@@ -69,7 +69,7 @@ async fn a_node_whose_regions_have_no_leader_is_not_ready() {
     first.stop().await;
     let body = until(&address, "/readyz", |status, _| status == 503).await;
     assert!(body.contains(" of 2 regions have a known leader"), "{body}");
-    assert_eq!(get(&address, "/healthz").await.0, 200, "it lives all the same");
+    assert_eq!(get(&address, "/healthz").await.0, 200, "it still runs");
     second.stop().await;
 }
 
@@ -84,8 +84,8 @@ async fn a_directory_added_to_a_node_that_has_one_joins_through_the_node_itself(
     let node = start(config(&two, &[])).await;
     until(&node.ready.address, "/status", |_, body| has_stores(body, 2)).await;
     let second = node.ready.address.clone();
-    let heard = |_: u16, body: &str| body.contains("stele_append_p99_seconds{store=\"2\"}");
-    until(&second, "/metrics", heard).await;
+    let has_appended = |_: u16, body: &str| body.contains("stele_append_p99_seconds{store=\"2\"}");
+    until(&second, "/metrics", has_appended).await;
     node.stop().await;
     let node = start(config(&two, &[])).await;
     assert_eq!(node.ready.stores.len(), 2, "it is a member from now on");

@@ -1,4 +1,4 @@
-//! `docs/configuration.md` is made from the table of settings.
+//! `docs/configuration.md` is generated from the table of settings.
 
 use std::path::Path;
 use stele_server::config::{self, reference_page};

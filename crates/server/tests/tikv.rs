@@ -1,4 +1,4 @@
-//! The protocol's calls, and many commands in one message, against a whole node.
+//! Calls of the protocol, and many commands in one message, against a whole node.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -29,7 +29,7 @@ struct Served {
     context: Context,
 }
 
-/// A node whose region takes writes.
+/// Node with a writable region.
 async fn served(dir: &tempfile::TempDir) -> Served {
     let config = Config {
         listen: "127.0.0.1:0".to_owned(),
@@ -62,7 +62,7 @@ async fn served(dir: &tempfile::TempDir) -> Served {
 }
 
 impl Served {
-    /// Sends commands in one message; the answers by id.
+    /// Sends commands in one message; returns the answers by id.
     async fn send(&self, commands: Vec<Cmd>) -> BTreeMap<u64, Done> {
         let mut all = BTreeMap::new();
         for batch in self.messages(commands).await {
@@ -73,7 +73,7 @@ impl Served {
         all
     }
 
-    /// Sends commands in one message; the messages that answer them.
+    /// Sends commands in one message; returns the messages that answer them.
     async fn messages(&self, commands: Vec<Cmd>) -> Vec<BatchCommandsResponse> {
         let wanted = commands.len();
         let batch = BatchCommandsRequest {
@@ -139,7 +139,7 @@ async fn puts_of_one_message_are_one_entry_and_each_is_answered() {
     }
 }
 
-/// A client has work to do with the first values while the others are on their way.
+/// A client processes the first values while the others are in flight.
 #[tokio::test(flavor = "multi_thread")]
 async fn large_answers_to_one_message_come_in_several() {
     let dir = tempfile::tempdir().unwrap();
@@ -179,7 +179,7 @@ async fn a_put_that_is_refused_takes_no_other_with_it() {
     let commands = [served.put("a", "1"), stale, nowhere, long, served.put("b", "2")];
     let done = served.send(commands.into_iter().map(Cmd::RawPut).collect()).await;
     assert!(put_answer(&done[&2]).region_error.as_ref().unwrap().epoch_not_match.is_some());
-    assert!(put_answer(&done[&3]).error.contains("no column family"));
+    assert!(put_answer(&done[&3]).error.contains("unknown column family"));
     assert!(put_answer(&done[&4]).error.contains("max key size exceeded"));
     for (id, key, value) in [(1, "a", "1"), (5, "b", "2")] {
         assert_eq!(*put_answer(&done[&id]), RawPutResponse::default());
@@ -188,7 +188,7 @@ async fn a_put_that_is_refused_takes_no_other_with_it() {
     assert_eq!(served.get("stale").await, None);
 }
 
-/// An entry is bounded: it is not proposed, replicated and applied as a whole of any size.
+/// Entries are bounded: one of any size is not proposed, replicated and applied as a whole.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_values_of_one_message_are_several_entries() {
     let dir = tempfile::tempdir().unwrap();
@@ -202,7 +202,7 @@ async fn long_values_of_one_message_are_several_entries() {
     assert_eq!(served.get("k5").await.unwrap(), value);
 }
 
-/// What a get sent by itself is answered, and the same get among others.
+/// A get sent alone and the same get among others have the same answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn gets_of_one_message_are_answered_like_each_by_itself() {
     let dir = tempfile::tempdir().unwrap();
@@ -238,7 +238,7 @@ async fn gets_of_one_message_are_answered_like_each_by_itself() {
     assert_eq!(found.count(), 100);
 }
 
-/// A call of the protocol with nothing in it; how it is refused.
+/// Sends an empty call of the protocol; returns its error.
 async fn empty_call(channel: &Channel, path: &'static str) -> Option<tonic::Status> {
     let mut client = tonic::client::Grpc::new(channel.clone());
     client.ready().await.unwrap();
@@ -258,7 +258,7 @@ async fn every_call_of_the_protocol_is_served_and_others_are_named_as_unknown() 
     assert_eq!(calls.len(), 13);
     for path in calls {
         let refused = empty_call(&served.channel, path).await;
-        // An empty message is answered, with an error of its own; a stream ends without an answer.
+        // An empty message gets an answer with its own error; a stream ends without an answer.
         let is_served = refused.as_ref().is_none_or(|status| {
             path.ends_with("BatchCommands") && status.code() == Code::Internal
         });
@@ -268,7 +268,7 @@ async fn every_call_of_the_protocol_is_served_and_others_are_named_as_unknown() 
     assert_eq!(refused.code(), Code::Unimplemented);
 }
 
-/// Most clients can take compressed answers and gain nothing by them.
+/// Most clients accept compressed answers and gain nothing by them.
 #[tokio::test(flavor = "multi_thread")]
 async fn compressed_requests_are_understood_and_no_answer_is_compressed() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,32 +1,32 @@
-//! Figures every engine can give.
+//! Statistics that every engine reports.
 
 /// Sizes and counts of one store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineStats {
-    /// Bytes of keys and values handed in by applied operations.
+    /// Bytes of keys and values in applied operations.
     pub user_bytes: u64,
     /// Bytes written to the device, by cause name.
     pub written_bytes: Vec<(&'static str, u64)>,
-    /// Bytes of the device the store takes.
+    /// Bytes that the store takes on the device.
     pub disk_bytes: u64,
-    /// Bytes of live keys and values, as far as is known.
+    /// Bytes of live keys and values, as far as known.
     pub live_bytes: u64,
-    /// Bytes of memory held by memtables and caches.
+    /// Bytes of memory in memtables and caches.
     pub memory_bytes: u64,
-    /// Size of the device, all its users together; 0 when unknown.
+    /// Size of the device, shared with its other users; 0 when unknown.
     pub device_bytes: u64,
-    /// Bytes of the device that are free.
+    /// Free bytes of the device.
     pub device_free_bytes: u64,
 }
 
 impl EngineStats {
-    /// Device bytes written per byte handed in.
+    /// Returns write amplification: device bytes written per user byte.
     pub fn write_amp(&self) -> f64 {
         let written: u64 = self.written_bytes.iter().map(|(_, bytes)| bytes).sum();
         ratio(written, self.user_bytes)
     }
 
-    /// Device bytes taken per live byte.
+    /// Returns space amplification: device bytes per live byte.
     pub fn space_amp(&self) -> f64 {
         ratio(self.disk_bytes, self.live_bytes)
     }

@@ -1,14 +1,14 @@
-//! What is handed to the log in one append, and what comes back.
+//! Input and result of one append to the log.
 
 use crate::{LogIndex, Lsn, RegionId, Term};
 use bytes::Bytes;
 
-/// Raft state of a region that must be durable before its messages leave.
+/// Raft state of a region that must be durable before its messages are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HardState {
     /// Latest term seen.
     pub term: Term,
-    /// Peer voted for in `term`, or 0.
+    /// Peer voted for in `term`; 0 for none.
     pub vote: u64,
     /// Highest index known to be committed.
     pub commit: LogIndex,
@@ -17,7 +17,7 @@ pub struct HardState {
 /// One Raft entry of one region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryRecord {
-    /// The region whose log this extends. An `index` at or below the region's last one replaces
+    /// The region of the extended log. An `index` at or below the region's last one replaces
     /// everything from there on (a conflict resolved by a newer leader).
     pub region: RegionId,
     /// Term of the entry.
@@ -30,7 +30,7 @@ pub struct EntryRecord {
     pub payload: Bytes,
 }
 
-/// A step in a region's life on this store.
+/// Lifecycle step of a region on this store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// The region's log starts after this index and term: creation, or an installed snapshot.
@@ -39,7 +39,7 @@ pub enum Mark {
     TruncatePrefix(LogIndex, Term),
     /// Entries from this index on are withdrawn (a conflict without a replacement yet).
     TruncateSuffix(LogIndex),
-    /// The region left this store for good; older records of it are dead.
+    /// The region left this store permanently; its older records are obsolete.
     Destroy,
 }
 
@@ -61,17 +61,17 @@ pub struct LogBatch {
     pub records: Vec<Record>,
 }
 
-/// Where a batch came to lie.
+/// Positions of an appended batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Appended {
     /// For each `Record::Entry` of the batch in order: the position of its payload's first byte.
-    /// A value's position is this plus its offset in the command, known since encoding.
+    /// A value's position is this plus its offset in the command, which is known since encoding.
     pub payloads: Vec<Lsn>,
     /// The log's end after the batch.
     pub head: Lsn,
 }
 
-/// An entry to apply: its bytes *and* where they lie, so that an engine may keep either.
+/// An entry to apply: its bytes and their position, so that an engine may keep either.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommittedEntry {
     /// Term of the entry.

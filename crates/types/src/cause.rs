@@ -1,4 +1,4 @@
-//! Why bytes are written: the names used by the byte meter, by statistics and by reports.
+//! Reasons for writes, as named by the byte meter, statistics and reports.
 
 /// The reason for a write to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -8,17 +8,17 @@ pub enum Cause {
     Log,
     /// A sealed segment's sidecar.
     Sidecar,
-    /// A frozen memtable becoming a run.
+    /// A frozen memtable written as a run.
     Flush,
-    /// Runs becoming a run.
+    /// Runs merged into one run.
     Merge,
-    /// Live values leaving a victim file.
+    /// Live values moved out of a victim file.
     Relocate,
     /// Values rewritten in key order.
     Sort,
     /// The manifest and the store's identity.
     Manifest,
-    /// A region's snapshot, export or install.
+    /// A region's snapshot, exported or installed.
     Snapshot,
 }
 
@@ -35,7 +35,7 @@ impl Cause {
         Self::Snapshot,
     ];
 
-    /// The name in metrics and reports.
+    /// Returns the name in metrics and reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Log => "log",

@@ -2,7 +2,7 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// The checksum of one slice.
+/// Returns the checksum of one slice.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
@@ -11,7 +11,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 #[derive(Clone, Debug)]
 pub struct Crc32c {
     digest: Digest,
-    /// What this many bytes more multiply a checksum by: parts are often of one length.
+    /// Length of the last part, and the factor for that length: parts often have the same length.
     shift: (u64, u32),
 }
 
@@ -27,7 +27,7 @@ impl Crc32c {
         self
     }
 
-    /// Adds `bytes` bytes whose own checksum is known, without looking at them.
+    /// Adds `bytes` bytes with a known checksum without reading them.
     pub fn update_with_crc(&mut self, crc: u32, bytes: u64) -> &mut Self {
         if self.shift.0 != bytes {
             self.shift = (bytes, shift_by(bytes));
@@ -37,7 +37,7 @@ impl Crc32c {
         self
     }
 
-    /// The checksum of all bytes added so far.
+    /// Returns the checksum of all bytes added so far.
     pub fn finish(&self) -> u32 {
         self.digest.finalize() as u32
     }
@@ -49,12 +49,13 @@ impl Default for Crc32c {
     }
 }
 
-/// The checksum of the last `bytes` bytes, out of that of all and that of those before them.
-pub fn crc32c_behind(before: u32, all: u32, bytes: u64) -> u32 {
+/// Returns the checksum of the last `bytes` bytes, given that of all bytes and that of those
+/// before.
+pub fn crc32c_suffix(before: u32, all: u32, bytes: u64) -> u32 {
     multiply(before, shift_by(bytes)) ^ all
 }
 
-/// x^(8·bytes) modulo the polynomial.
+/// Returns x^(8·bytes) modulo the polynomial.
 fn shift_by(bytes: u64) -> u32 {
     let set = POWERS.iter().enumerate().filter(|(bit, _)| bytes >> bit & 1 == 1);
     set.fold(ONE, |shift, (_, power)| multiply(shift, *power))
@@ -66,7 +67,7 @@ const ONE: u32 = 1 << 31;
 /// Castagnoli's polynomial, its bits reversed.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// x^(8·2^n) modulo the polynomial: what 2^n bytes more multiply a checksum by.
+/// x^(8·2^n) modulo the polynomial: the factor that appends 2^n bytes to a checksum.
 const POWERS: [u32; 64] = {
     let mut powers = [0; 64];
     let mut power = ONE >> 8;
@@ -102,7 +103,7 @@ mod tests {
             crc.update(front).update_with_crc(crc32c(back), back.len() as u64);
             assert_eq!(crc.finish(), crc32c(&bytes), "cut at {cut}");
             assert_eq!(
-                crc32c_behind(crc32c(front), crc32c(&bytes), back.len() as u64),
+                crc32c_suffix(crc32c(front), crc32c(&bytes), back.len() as u64),
                 crc32c(back)
             );
             crc.update_with_crc(crc32c(front), front.len() as u64).update(b"end");

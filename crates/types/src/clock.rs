@@ -1,23 +1,23 @@
-//! Time is handed in: nothing below the edges reads a clock of the machine.
+//! Time as an input: below the edges no code reads the machine's clock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The time, as the store is told it.
+/// Source of the store's time.
 pub trait Clock: Send + Sync + std::fmt::Debug {
-    /// Seconds since the Unix epoch; times to live are compared with it.
+    /// Returns seconds since the Unix epoch; expiry is compared with it.
     fn unix_seconds(&self) -> u64;
-    /// Nanoseconds on a clock that never goes back; durations are measured with it.
+    /// Returns nanoseconds on a clock that never goes back; durations are measured with it.
     fn monotonic_nanos(&self) -> u64;
 }
 
-/// A clock that moves only when told to; for tests and simulation.
+/// A clock that moves only when advanced; for tests and simulation.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     nanos: AtomicU64,
 }
 
 impl ManualClock {
-    /// A clock that stands at `seconds` since the Unix epoch.
+    /// Creates a clock at `seconds` since the Unix epoch.
     pub fn at(seconds: u64) -> Self {
         Self { nanos: AtomicU64::new(seconds * 1_000_000_000) }
     }

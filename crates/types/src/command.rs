@@ -1,6 +1,6 @@
-//! The command: the operations of one Raft entry. Encoded once by whoever takes the request; the
-//! same bytes are proposed, replicated and logged, and a value's place in them is known as soon as
-//! they are encoded or walked once (XLL section 3: targeted reads).
+//! The command: the operations of one Raft entry. It is encoded once, where the request arrives.
+//! The same bytes are proposed, replicated and logged. A value's offset in them is known after
+//! encoding or after one walk (XLL section 3: targeted reads).
 //!
 //! ```text
 //! command   := version:u8 (1) op*
@@ -30,11 +30,11 @@ pub enum Op<'a> {
         key: &'a [u8],
         /// The value.
         value: &'a [u8],
-        /// CRC-32C of the value, made where the request came in.
+        /// CRC-32C of the value, computed where the request arrived.
         value_crc: u32,
         /// Bytes from the start of the command to the value.
         value_offset: u32,
-        /// Unix seconds at which the pair ceases to exist; 0 for never.
+        /// Expiry in Unix seconds; 0 disables it.
         expires_at_s: u64,
     },
     /// Removes a key.
@@ -42,7 +42,7 @@ pub enum Op<'a> {
         /// The key.
         key: &'a [u8],
     },
-    /// Removes every key in [start, end); an empty end is no bound.
+    /// Removes every key in [start, end); an empty end means no upper bound.
     DeleteRange {
         /// First key removed.
         start: &'a [u8],
@@ -52,7 +52,8 @@ pub enum Op<'a> {
 }
 
 impl Op<'_> {
-    /// The value's locator, given where the command's first byte lies. `None` for deletes.
+    /// Returns the value's locator, given the position of the command's first byte. `None` for
+    /// deletes.
     pub fn locator(&self, payload: Lsn) -> Option<Locator> {
         match self {
             Self::Put { value, value_crc, value_offset, .. } => Some(Locator {
@@ -66,7 +67,7 @@ impl Op<'_> {
     }
 }
 
-/// Collects operations that take effect together.
+/// Builder of a command: its operations take effect together.
 #[derive(Clone, Debug)]
 pub struct CommandBuilder {
     bytes: Vec<u8>,
@@ -80,42 +81,42 @@ impl Default for CommandBuilder {
 }
 
 impl CommandBuilder {
-    /// An empty command.
+    /// Creates an empty command.
     pub fn new() -> Self {
         Self { bytes: vec![VERSION], ops: 0 }
     }
 
-    /// An empty command with room for `bytes`.
+    /// Creates an empty command with a capacity of `bytes`.
     pub fn with_capacity(bytes: usize) -> Self {
         let mut buffer = Vec::with_capacity(bytes + 1);
         buffer.push(VERSION);
         Self { bytes: buffer, ops: 0 }
     }
 
-    /// How many operations were added.
+    /// Returns the number of operations.
     pub fn len(&self) -> usize {
         self.ops
     }
 
-    /// Whether nothing was added.
+    /// Whether the command has no operations.
     pub fn is_empty(&self) -> bool {
         self.ops == 0
     }
 
-    /// Encoded size so far.
+    /// Returns the encoded size in bytes so far.
     pub fn encoded_bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Adds a put; `expires_at_s` is in Unix seconds, 0 for never.
-    /// Fails with [`Error::Invalid`], adding nothing, when a limit is passed.
+    /// Adds a put; `expires_at_s` is in Unix seconds, 0 disables expiry.
+    /// Fails with [`Error::Invalid`], adding nothing, when a limit is exceeded.
     pub fn put(&mut self, key: &[u8], value: &[u8], expires_at_s: u64) -> Result<&mut Self> {
         check_pair(key, value)?;
         self.put_with_crc(key, value, checksum::crc32c(value), expires_at_s)
     }
 
-    /// [`CommandBuilder::put`] with the value's checksum already made, so that a lock held around
-    /// this call is held for a copy only.
+    /// [`CommandBuilder::put`] with a known checksum, so that a lock around this call is held for a
+    /// copy only.
     pub fn put_with_crc(
         &mut self,
         key: &[u8],
@@ -136,7 +137,7 @@ impl CommandBuilder {
         Ok(self)
     }
 
-    /// Adds a delete. Fails with [`Error::Invalid`], adding nothing, when a limit is passed.
+    /// Adds a delete. Fails with [`Error::Invalid`], adding nothing, when a limit is exceeded.
     pub fn delete(&mut self, key: &[u8]) -> Result<&mut Self> {
         check_key(key)?;
         self.check_room(key.len())?;
@@ -144,8 +145,8 @@ impl CommandBuilder {
         Ok(self)
     }
 
-    /// Adds a delete of [start, end), an empty `end` being no bound.
-    /// Fails with [`Error::Invalid`], adding nothing, when a limit is passed.
+    /// Adds a delete of [start, end); an empty `end` means no upper bound.
+    /// Fails with [`Error::Invalid`], adding nothing, when a limit is exceeded.
     pub fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Result<&mut Self> {
         check_key(start)?;
         check_key(end)?;
@@ -156,7 +157,7 @@ impl CommandBuilder {
     }
 
     /// Adds the operations of another builder, unchanged.
-    /// Fails with [`Error::Invalid`], adding nothing, when a limit is passed.
+    /// Fails with [`Error::Invalid`], adding nothing, when a limit is exceeded.
     pub fn extend(&mut self, other: &Self) -> Result<&mut Self> {
         self.check_room(other.bytes.len())?;
         self.bytes.extend_from_slice(other.bytes.get(1..).unwrap_or_default());
@@ -164,7 +165,7 @@ impl CommandBuilder {
         Ok(self)
     }
 
-    /// The encoded command.
+    /// Returns the encoded command.
     pub fn build(self) -> Command {
         Command { bytes: Bytes::from(self.bytes) }
     }
@@ -187,7 +188,7 @@ impl CommandBuilder {
     }
 }
 
-/// Fails with [`Error::Invalid`] when the key or the value is longer than it may be.
+/// Fails with [`Error::Invalid`] when the key or the value exceeds its maximum length.
 pub fn check_pair(key: &[u8], value: &[u8]) -> Result<()> {
     check_key(key)?;
     if value.len() <= VALUE_BYTES_MAX {
@@ -196,17 +197,17 @@ pub fn check_pair(key: &[u8], value: &[u8]) -> Result<()> {
     Err(Error::invalid(format!("value of {} bytes; the limit is {VALUE_BYTES_MAX}", value.len())))
 }
 
-/// Fails with [`Error::Invalid`] when `key` is longer than a key of the engine may be.
+/// Fails with [`Error::Invalid`] when `key` exceeds the maximum of an engine key.
 pub fn check_key(key: &[u8]) -> Result<()> {
     check_key_bytes(key, KEY_BYTES_MAX)
 }
 
-/// Fails with [`Error::Invalid`] when `key` is longer than a user's key may be.
+/// Fails with [`Error::Invalid`] when `key` exceeds the maximum of a user key.
 pub fn check_user_key(key: &[u8]) -> Result<()> {
     check_key_bytes(key, USER_KEY_BYTES_MAX)
 }
 
-/// [`check_pair`] for a user's key.
+/// [`check_pair`] for a user key.
 pub fn check_user_pair(key: &[u8], value: &[u8]) -> Result<()> {
     check_user_key(key)?;
     check_pair(key, value)
@@ -219,15 +220,15 @@ fn check_key_bytes(key: &[u8], bytes_max: usize) -> Result<()> {
     Err(Error::invalid(format!("key of {} bytes; the limit is {bytes_max}", key.len())))
 }
 
-/// An encoded command whose bytes were checked once.
+/// An encoded, well-formed command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
     bytes: Bytes,
 }
 
 impl Command {
-    /// Takes encoded bytes; fails with [`Error::Invalid`] unless they are one well-formed command
-    /// within the limits. Value checksums are not computed here: whoever reads a value checks it.
+    /// Parses encoded bytes. Fails with [`Error::Invalid`] unless they are one well-formed command
+    /// within the limits. Does not verify value checksums: each reader of a value does.
     pub fn parse(bytes: Bytes) -> Result<Self> {
         let bad = || Error::invalid("malformed command bytes");
         let (&version, mut rest) = bytes.split_first().ok_or_else(bad)?;
@@ -252,13 +253,13 @@ impl Command {
         Ok(Self { bytes })
     }
 
-    /// The encoded bytes.
+    /// Returns the encoded bytes.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// The operations of encoded bytes, borrowed; `None` unless all of them are well formed.
-    /// Limits are not checked: the bytes come from a log that checked them.
+    /// Returns the operations of encoded bytes, borrowed; `None` unless all of them are well
+    /// formed. Does not check limits: the bytes come from a log that checked them.
     pub fn ops_of(bytes: &[u8]) -> Option<impl Iterator<Item = Op<'_>>> {
         let (&version, ops) = bytes.split_first()?;
         let mut rest = ops;
@@ -270,8 +271,8 @@ impl Command {
         (version == VERSION).then(|| std::iter::from_fn(move || take_op(&mut rest, total)))
     }
 
-    /// Gives the operations of encoded bytes in one walk; `false` when they end in bytes that are not
-    /// well formed, after the operations before these were given.
+    /// Passes the operations of encoded bytes to `f` in one walk. Returns `false` at bytes that are
+    /// not well formed, after passing the operations before them.
     pub fn each_op_of<'a>(bytes: &'a [u8], mut f: impl FnMut(Op<'a>)) -> bool {
         let Some((&VERSION, mut rest)) = bytes.split_first() else { return false };
         while !rest.is_empty() {
@@ -281,7 +282,7 @@ impl Command {
         true
     }
 
-    /// The operations in order.
+    /// Returns the operations in order.
     pub fn ops(&self) -> impl Iterator<Item = Op<'_>> {
         let total = self.bytes.len();
         let mut rest = self.bytes.get(1..).unwrap_or_default();

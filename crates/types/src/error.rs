@@ -1,4 +1,4 @@
-//! One error for all of the store, grouped by what the caller does about it.
+//! The store's error type. Its variants are grouped by what the caller must do.
 
 use crate::Locator;
 use std::io;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 /// A result with the store's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong. The message says what to do.
+/// Failure of a call. The message names the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Reject: the call can never succeed as it is. Nothing was changed.
+    /// Reject: the call can never succeed in this form. Nothing was changed.
     #[error("invalid request: {0}")]
     Invalid(String),
 
@@ -18,42 +18,42 @@ pub enum Error {
     #[error("busy: {0}; retry after a pause")]
     Busy(String),
 
-    /// Retry later: the device is full. Reads, deletes and garbage collection go on.
+    /// Retry later: the device is full. Reads, deletes and garbage collection continue.
     #[error("no space on the device for {}: writes are refused until space is freed; deletes, reads and garbage collection go on", .0.display())]
     NoSpace(PathBuf),
 
-    /// Repair: stored bytes are not what was written. Nothing was cut or skipped.
+    /// Repair: stored bytes differ from what was written. Nothing was truncated or skipped.
     #[error("corrupt data in {} at byte {offset}: {detail}; run `stele verify`, then restore from a replica or a backup", .path.display())]
     Corrupt {
         /// The damaged file.
         path: PathBuf,
         /// Bytes from the start of the file.
         offset: u64,
-        /// What does not hold.
+        /// The failed check.
         detail: String,
     },
 
-    /// Repair: a file that the manifest or the log refers to is not there.
+    /// Repair: a file that the manifest or the log refers to is missing.
     #[error("{} is missing: {detail}; restore it or rebuild this store from a replica", .path.display())]
     Missing {
-        /// The file.
+        /// The missing file.
         path: PathBuf,
-        /// Who needs it.
+        /// The reference to the file.
         detail: String,
     },
 
-    /// Fatal for this store: the device failed an operation. The store takes no more writes.
+    /// Fatal for this store: the device failed an operation. The store accepts no further writes.
     #[error("{op} of {} failed: {source}", .path.display())]
     Io {
         /// The operation, for example `read` or `sync`.
         op: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// The system's error.
+        /// The operating system's error.
         source: io::Error,
     },
 
-    /// Fatal for this store: an earlier sync or write failed, so what is durable is unknown.
+    /// Fatal for this store: an earlier sync or write failed, so the durable state is unknown.
     #[error(
         "the store has stopped after a failed write ({0}); check the device, then open the store again: everything acknowledged is kept"
     )]
@@ -66,11 +66,11 @@ pub enum Error {
     /// Reject: written by a newer version.
     #[error("{} has format {found}, this build reads up to {supported}; use a newer version. Nothing was changed", .path.display())]
     NewerFormat {
-        /// The file that says so.
+        /// The file with the newer format.
         path: PathBuf,
-        /// Its format version.
+        /// The file's format version.
         found: u32,
-        /// The newest one this build knows.
+        /// The newest version this build supports.
         supported: u32,
     },
 
@@ -79,43 +79,43 @@ pub enum Error {
     WrongStore {
         /// The directory or file.
         path: PathBuf,
-        /// What differs.
+        /// The difference.
         detail: String,
     },
 
-    /// Retry later: no node that can serve the call was reached in time. It has changed nothing.
+    /// Retry later: no node that can serve the call was reached in time. Nothing was changed.
     #[error("no answer from the cluster: {0}; check that its nodes run, then try again")]
     Unavailable(String),
 
-    /// Look first: the write may or may not have taken effect, now or in a moment.
+    /// Read first: the write may or may not take effect, now or later.
     #[error(
         "undetermined: {0}; the write may or may not have taken effect, read before repeating it"
     )]
     Undetermined(String),
 
-    /// Reject: the cluster does not do it as things are. It says why.
+    /// Reject: the cluster refuses in its present state. The text gives the reason.
     #[error("refused: {0}")]
     Refused(String),
 }
 
 impl Error {
-    /// A request that can never succeed.
+    /// Creates the error of a request that can never succeed.
     pub fn invalid(detail: impl Into<String>) -> Self {
         Self::Invalid(detail.into())
     }
 
-    /// Damage at a byte of a file.
+    /// Creates the error of damage at a byte of a file.
     pub fn corrupt(path: impl AsRef<Path>, offset: u64, detail: impl Into<String>) -> Self {
         Self::Corrupt { path: path.as_ref().to_path_buf(), offset, detail: detail.into() }
     }
 
-    /// Damage at a locator.
+    /// Creates the error of damage at a locator.
     pub fn corrupt_value(locator: &Locator, detail: impl Into<String>) -> Self {
         let path = PathBuf::from(format!("value file {:08x}", locator.file.0));
         Self::Corrupt { path, offset: u64::from(locator.offset), detail: detail.into() }
     }
 
-    /// A failed operation of the device; a full device becomes [`Error::NoSpace`].
+    /// Creates the error of a failed device operation; a full device becomes [`Error::NoSpace`].
     pub fn io(op: &'static str, path: impl AsRef<Path>, source: io::Error) -> Self {
         let path = path.as_ref().to_path_buf();
         match source.kind() {
@@ -124,7 +124,7 @@ impl Error {
         }
     }
 
-    /// The same error once more: one failed group commit answers many callers.
+    /// Returns a copy of the error: one failed group commit fails many callers.
     pub fn duplicate(&self) -> Self {
         match self {
             Self::Invalid(detail) => Self::Invalid(detail.clone()),
@@ -154,12 +154,12 @@ impl Error {
         }
     }
 
-    /// Whether a sync failed: what the device has since the one before is unknown.
+    /// Whether a sync failed: the durable state since the previous one is unknown.
     pub fn is_failed_sync(&self) -> bool {
         matches!(self, Self::Io { op: "sync" | "sync directory", .. })
     }
 
-    /// Whether stored bytes are damaged or gone.
+    /// Whether stored bytes are damaged or missing.
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Corrupt { .. } | Self::Missing { .. })
     }

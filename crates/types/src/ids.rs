@@ -1,4 +1,4 @@
-//! Newtypes for identifiers, so that a region number is never passed where a term is meant.
+//! Newtypes for identifiers, so that a region number is never passed in place of a term.
 
 use std::fmt;
 
@@ -9,8 +9,8 @@ macro_rules! id {
         pub struct $name(pub $inner);
 
         impl $name {
-            /// The identifier that follows this one; the last one of all follows itself, so that
-            /// a damaged number never begins anew at 0.
+            /// Returns the next identifier. The largest one returns itself, so that a damaged
+            /// number never wraps to 0.
             pub fn next(self) -> Self {
                 Self(self.0.saturating_add(1))
             }
@@ -25,7 +25,7 @@ macro_rules! id {
 }
 
 id!(
-    /// A store: one data directory on one device. Drawn once when the directory is created.
+    /// A store: one data directory on one device. Chosen at random when the directory is created.
     StoreId(u64)
 );
 id!(
@@ -41,12 +41,12 @@ id!(
     LogIndex(u64)
 );
 id!(
-    /// The store's apply sequence: one number for each applied operation, starting anew at each open.
+    /// The store's apply sequence: one number for each applied operation. Restarts at each open.
     Seq(u64)
 );
 id!(
-    /// A value file: a log segment or a sorted value file. Never reused, also not when a segment's
-    /// blocks are recycled, so a stale frame or locator can't be mistaken for a current one.
+    /// A value file: a log segment or a sorted value file. Never reused, even when a segment's
+    /// blocks are recycled, so that a stale frame or locator cannot be mistaken for a current one.
     FileId(u32)
 );
 id!(

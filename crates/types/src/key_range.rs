@@ -2,27 +2,27 @@
 
 use bytes::Bytes;
 
-/// Keys from `start` (included) to `end` (excluded); an empty `end` means no upper bound.
+/// Keys from `start` (inclusive) to `end` (exclusive); an empty `end` means no upper bound.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct KeyRange {
-    /// First key that may be inside.
+    /// First key in the range.
     pub start: Bytes,
-    /// First key after the range, or empty for no bound.
+    /// First key after the range; empty for no upper bound.
     pub end: Bytes,
 }
 
 impl KeyRange {
-    /// A range from its two ends.
+    /// Creates a range from its two ends.
     pub fn new(start: impl Into<Bytes>, end: impl Into<Bytes>) -> Self {
         Self { start: start.into(), end: end.into() }
     }
 
-    /// Every key.
+    /// Returns the range of all keys.
     pub fn all() -> Self {
         Self::default()
     }
 
-    /// The keys that begin with `prefix`.
+    /// Returns the range of keys that begin with `prefix`.
     pub fn prefix(prefix: &[u8]) -> Self {
         let mut end = prefix.to_vec();
         while let Some(last) = end.pop() {
@@ -34,22 +34,22 @@ impl KeyRange {
         Self::new(prefix.to_vec(), end)
     }
 
-    /// Whether `key` lies inside.
+    /// Whether the range contains `key`.
     pub fn contains(&self, key: &[u8]) -> bool {
         key >= &self.start[..] && self.is_below_end(key)
     }
 
-    /// Whether `key` lies below the upper bound.
+    /// Whether `key` is below the upper bound.
     pub fn is_below_end(&self, key: &[u8]) -> bool {
         self.end.is_empty() || key < &self.end[..]
     }
 
-    /// Whether no key can lie inside.
+    /// Whether the range can contain no key.
     pub fn is_empty(&self) -> bool {
         !self.end.is_empty() && self.start >= self.end
     }
 
-    /// Whether some key may lie in both.
+    /// Whether both ranges may contain the same key.
     pub fn overlaps(&self, other: &Self) -> bool {
         !self.is_empty()
             && !other.is_empty()
@@ -57,7 +57,7 @@ impl KeyRange {
             && other.is_below_end(&self.start)
     }
 
-    /// The keys in both, if there may be any.
+    /// Returns the intersection; `None` if it is empty.
     pub fn common(&self, other: &Self) -> Option<Self> {
         let start = self.start.clone().max(other.start.clone());
         let end = match (self.end.is_empty(), other.end.is_empty()) {
@@ -68,7 +68,7 @@ impl KeyRange {
         self.overlaps(other).then_some(Self { start, end })
     }
 
-    /// The keys that are not in `other`: none, one or two ranges, ascending.
+    /// Returns the keys that are not in `other`: none, one or two ranges, ascending.
     pub fn without(&self, other: &Self) -> Vec<Self> {
         let Some(common) = self.common(other) else { return vec![self.clone()] };
         let before = Self { start: self.start.clone(), end: common.start.clone() };

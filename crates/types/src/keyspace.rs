@@ -1,31 +1,31 @@
-//! Where pairs of different kinds live in one store's ordered keys: the first byte is the space.
-//! A region of user data owns the same key range in each column family's space.
+//! Layout of a store's ordered keys: the first byte of an engine key is its space. A region of user
+//! data owns the same key range in each column family's space.
 
 use crate::{KeyRange, RegionId};
 use bytes::Bytes;
 
-/// Facts of this store alone; never part of a snapshot.
+/// Space of pairs about this store; never part of a snapshot.
 pub const LOCAL: u8 = 0x00;
-/// The placement group's pairs.
+/// Space of the placement group's pairs.
 pub const SYSTEM: u8 = 0x04;
 
 /// A column family of user data: a key space of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ColumnFamily {
-    /// What clients mean when they name none.
+    /// The family used when a request names none.
     #[default]
     Default,
-    /// `lock`
+    /// Family `lock`.
     Lock,
-    /// `write`
+    /// Family `write`.
     Write,
 }
 
 impl ColumnFamily {
-    /// All of them, in the order of their spaces.
+    /// All families, in the order of their spaces.
     pub const ALL: [Self; 3] = [Self::Default, Self::Lock, Self::Write];
 
-    /// The family of that name; the empty name is the default's.
+    /// Returns the family with this name; the empty name is the default family.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "" | "default" => Some(Self::Default),
@@ -35,7 +35,7 @@ impl ColumnFamily {
         }
     }
 
-    /// First byte of its engine keys.
+    /// Returns the first byte of the family's engine keys.
     pub fn space(self) -> u8 {
         match self {
             Self::Default => 0x01,
@@ -44,23 +44,23 @@ impl ColumnFamily {
         }
     }
 
-    /// The engine key of a user key.
+    /// Returns the engine key of a user key.
     pub fn engine_key(self, user_key: &[u8]) -> Bytes {
         in_space(self.space(), user_key)
     }
 
-    /// The engine range of a range of user keys.
+    /// Returns the engine range of a range of user keys.
     pub fn engine_range(self, range: &KeyRange) -> KeyRange {
         range_in_space(self.space(), range)
     }
 }
 
-/// The user key inside an engine key, whatever its space. `None` for the empty key.
+/// Returns the user key inside an engine key of any space. `None` for the empty key.
 pub fn user_key(engine_key: &Bytes) -> Option<Bytes> {
     (!engine_key.is_empty()).then(|| engine_key.slice(1..))
 }
 
-/// The engine key of `key` in a space.
+/// Returns the engine key of `key` in a space.
 pub fn in_space(space: u8, key: &[u8]) -> Bytes {
     let mut out = Vec::with_capacity(key.len() + 1);
     out.push(space);
@@ -68,7 +68,7 @@ pub fn in_space(space: u8, key: &[u8]) -> Bytes {
     Bytes::from(out)
 }
 
-/// The engine range of `range` in a space; no upper bound becomes the space's end.
+/// Returns the engine range of `range` in a space; no upper bound becomes the space's end.
 pub fn range_in_space(space: u8, range: &KeyRange) -> KeyRange {
     let end = match range.end.is_empty() {
         true => Bytes::from(vec![space + 1]),
@@ -77,45 +77,47 @@ pub fn range_in_space(space: u8, range: &KeyRange) -> KeyRange {
     KeyRange { start: in_space(space, &range.start), end }
 }
 
-/// Where a region's descriptor lies on every store that has, or had, a replica.
+/// Returns the key of a region's descriptor, on every store that has or had a replica.
 pub fn region_key(region: RegionId) -> Bytes {
     local_key(b'r', region)
 }
 
-/// The region of a descriptor's key.
+/// Returns the region of a descriptor's key.
 pub fn region_of_key(engine_key: &[u8]) -> Option<RegionId> {
     let number = engine_key.strip_prefix(&[LOCAL, b'r'])?;
     Some(RegionId(u64::from_be_bytes(number.try_into().ok()?)))
 }
 
-/// Descriptors of all regions.
+/// Returns the keys of all regions' descriptors.
 pub fn region_keys() -> KeyRange {
     KeyRange::prefix(&[LOCAL, b'r'])
 }
 
-/// Where the last admin record of a region lies. The first operation of an admin entry writes it.
+/// Returns the key of a region's last admin record. The first operation of an admin entry writes
+/// it.
 pub fn admin_key(region: RegionId) -> Bytes {
     local_key(b'a', region)
 }
 
-/// Whether an engine key is some region's [`admin_key`].
+/// Whether an engine key is the [`admin_key`] of a region.
 pub fn is_admin_key(engine_key: &[u8]) -> bool {
     engine_key.starts_with(&[LOCAL, b'a']) && engine_key.len() == 10
 }
 
-/// Where the store notes what a replica of a region, as of a version, left to be claimed.
+/// Returns the key of the record of an orphaned range, left by a replica of a region as of a
+/// version.
 pub fn orphaned_range_key(region: RegionId, version: u64) -> Bytes {
     let mut out = local_key(b'u', region).to_vec();
     out.extend_from_slice(&version.to_be_bytes());
     Bytes::from(out)
 }
 
-/// All such notes.
-pub fn unclaimed_keys() -> KeyRange {
+/// Returns the keys of all records of orphaned ranges.
+pub fn orphaned_range_keys() -> KeyRange {
     KeyRange::prefix(&[LOCAL, b'u'])
 }
 
-/// Where the store keeps which cluster and store it is.
+/// Returns the key of the store's identity: its cluster and store number.
 pub fn ident_key() -> Bytes {
     Bytes::from_static(&[LOCAL, b'i'])
 }

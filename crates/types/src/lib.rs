@@ -1,4 +1,4 @@
-//! Words every crate of Stele shares: identifiers, positions, the command encoding, log batches,
+//! Types shared by all crates of Stele: identifiers, positions, the command encoding, log batches,
 //! errors and units. Depends on nothing else in the workspace and does no I/O.
 
 pub mod batch;

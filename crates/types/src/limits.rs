@@ -1,17 +1,18 @@
-//! Limits that hold everywhere. Beyond them a call fails with `Error::Invalid` and changes nothing.
+//! Global limits. A call that exceeds one fails with `Error::Invalid` and changes nothing.
 
-/// Longest key that front ends take.
+/// Maximum bytes of a key that front ends accept.
 pub const USER_KEY_BYTES_MAX: usize = 8 << 10;
-/// Longest key in the engine: a user's, and what names its space.
+/// Maximum bytes of an engine key: a user key and its space.
 pub const KEY_BYTES_MAX: usize = USER_KEY_BYTES_MAX + 16;
-/// Longest value.
+/// Maximum bytes of a value.
 pub const VALUE_BYTES_MAX: usize = 64 << 20;
-/// Most bytes in one command (an atomic batch): one largest value with its key, and room to spare.
+/// Maximum bytes of one command (an atomic batch): one value of maximum length with its key, and
+/// some reserve.
 pub const COMMAND_BYTES_MAX: usize = 96 << 20;
-/// Values up to this length live in the index instead of being referred to.
+/// Values of at most this many bytes are stored in the index instead of being referred to.
 pub const INLINE_VALUE_BYTES_MAX: usize = 64;
-/// What a value file spends on a record beyond its key and value, on average: counted into live
-/// bytes, so that a file of live records alone is nearly all live.
+/// Average bytes of a record in a value file beyond key and value. Counted as live, so that a file
+/// with only live records is nearly all live.
 pub const RECORD_OVERHEAD_BYTES: u64 = 12;
 /// The on-disk format this build reads and writes.
 pub const FORMAT_VERSION: u32 = 1;

@@ -1,11 +1,11 @@
-//! Where a value lies.
+//! Positions of records and values.
 
 use crate::{Error, FileId, Result, checksum};
 use bytes::Bytes;
 use std::fmt;
 
-/// A place in a store's log: a value file and a byte offset in it. Ordered as the log was written,
-/// because file identifiers only grow.
+/// A position in a store's log: a value file and a byte offset in it. Ordered as the log was
+/// written, because file identifiers only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn {
     /// The segment.
@@ -15,17 +15,17 @@ pub struct Lsn {
 }
 
 impl Lsn {
-    /// A position from its two parts.
+    /// Creates a position from its two parts.
     pub fn new(file: FileId, offset: u32) -> Self {
         Self { file, offset }
     }
 
-    /// One number with the same order.
+    /// Returns one number with the same order.
     pub fn as_u64(self) -> u64 {
         u64::from(self.file.0) << 32 | u64::from(self.offset)
     }
 
-    /// The inverse of [`Lsn::as_u64`].
+    /// Inverts [`Lsn::as_u64`].
     pub fn from_u64(packed: u64) -> Self {
         Self { file: FileId((packed >> 32) as u32), offset: packed as u32 }
     }
@@ -51,10 +51,10 @@ pub struct Locator {
 }
 
 impl Locator {
-    /// Size of the encoded form.
+    /// Bytes of the encoded form.
     pub const BYTES: usize = 16;
 
-    /// Little-endian file, offset, length, crc.
+    /// Encodes file, offset, length and crc as little-endian integers.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut out = [0; Self::BYTES];
         out[0..4].copy_from_slice(&self.file.0.to_le_bytes());
@@ -64,7 +64,7 @@ impl Locator {
         out
     }
 
-    /// Reads what [`Locator::encode`] wrote; `None` when `bytes` is not exactly 16 long.
+    /// Decodes [`Locator::encode`]; `None` when `bytes` is not exactly 16 long.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let word = |at: usize| {
             let part: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
@@ -76,12 +76,12 @@ impl Locator {
         Some(Self { file: FileId(word(0)?), offset: word(4)?, length: word(8)?, crc: word(12)? })
     }
 
-    /// The value's position.
+    /// Returns the value's position.
     pub fn lsn(&self) -> Lsn {
         Lsn { file: self.file, offset: self.offset }
     }
 
-    /// Fails with [`Error::Corrupt`] unless `value` has the length and checksum this locator names.
+    /// Fails with [`Error::Corrupt`] unless `value` has the locator's length and checksum.
     pub fn check(&self, value: &[u8]) -> Result<()> {
         if crate::mutant::active("locator.crc_unchecked") {
             return Ok(());
@@ -99,17 +99,17 @@ impl fmt::Display for Locator {
     }
 }
 
-/// A value as the index holds it: the bytes themselves when small, else where they lie.
+/// A value as stored in the index: the bytes of a short value, otherwise its locator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueRef {
-    /// The value, at most `limits::INLINE_VALUE_BYTES_MAX` long.
+    /// A value of at most `limits::INLINE_VALUE_BYTES_MAX` bytes.
     Inline(Bytes),
-    /// The value lies in a value file.
+    /// A value in a value file.
     At(Locator),
 }
 
 impl ValueRef {
-    /// The value's length in bytes.
+    /// Returns the value's length in bytes.
     pub fn len(&self) -> u32 {
         match self {
             Self::Inline(value) => value.len() as u32,

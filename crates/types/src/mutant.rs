@@ -1,8 +1,7 @@
-//! Deliberate bugs, for testing the tests: with the feature `mutants`, the environment variable
-//! `STELE_MUTANT` names one that becomes active. Without the feature every question is answered
-//! `false` at compile time.
+//! Deliberate bugs, for testing the tests. With the feature `mutants`, the environment variable
+//! `STELE_MUTANT` names the active one. Without the feature every check is `false` at compile time.
 
-/// Whether the deliberate bug `name` is switched on.
+/// Whether the deliberate bug `name` is active.
 #[cfg(feature = "mutants")]
 pub fn active(name: &str) -> bool {
     use std::sync::OnceLock;
@@ -10,7 +9,7 @@ pub fn active(name: &str) -> bool {
     CHOSEN.get_or_init(|| std::env::var("STELE_MUTANT").ok()).as_deref() == Some(name)
 }
 
-/// Whether the deliberate bug `name` is switched on: never, in this build.
+/// Whether the deliberate bug `name` is active: never in this build.
 #[cfg(not(feature = "mutants"))]
 #[inline(always)]
 pub fn active(_name: &str) -> bool {

@@ -1,16 +1,16 @@
-//! Seeded choices for tests and simulation: the same seed gives the same history.
+//! Seeded random numbers for tests and simulation: the same seed gives the same history.
 
 /// SplitMix64 (Steele, Lea, Flood, 2014).
 #[derive(Clone, Debug)]
 pub struct Prng(u64);
 
 impl Prng {
-    /// The choices that follow from `seed`.
+    /// Creates the generator with this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Any number.
+    /// Returns any number.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -19,12 +19,12 @@ impl Prng {
         z ^ (z >> 31)
     }
 
-    /// A number in 0..bound; 0 when `bound` is 0.
+    /// Returns a number in 0..bound; 0 when `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.draw().checked_rem(bound).unwrap_or(0)
     }
 
-    /// Either, as likely.
+    /// Returns `true` or `false` with equal probability.
     pub fn coin(&mut self) -> bool {
         self.draw() >> 63 == 1
     }

@@ -1,4 +1,4 @@
-//! What a region is: its keys, its peers and how often either changed.
+//! Region descriptors: keys, peers and epoch.
 //!
 //! ```text
 //! region := version:u8 (1) id kind:u8 start:bytes end:bytes conf_version version
@@ -12,7 +12,7 @@ use crate::{
 use bytes::Bytes;
 use std::fmt;
 
-/// A replica of a region; unique in the cluster and never reused.
+/// Identifier of a region's replica; unique in the cluster and never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(pub u64);
 
@@ -22,7 +22,7 @@ impl fmt::Display for PeerId {
     }
 }
 
-/// A cluster; drawn once when it is founded, never 0.
+/// Identifier of a cluster; chosen at random when it is created, never 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterId(pub u64);
 
@@ -32,29 +32,29 @@ impl fmt::Display for ClusterId {
     }
 }
 
-/// A peer's part in its Raft group. The numbers are the wire's.
+/// A peer's role in its Raft group. The numbers are those on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PeerRole {
-    /// Votes.
+    /// Votes in every configuration.
     #[default]
     Voter = 0,
-    /// Receives the log only.
+    /// Receives the log and does not vote.
     Learner = 1,
     /// Votes in the new configuration of a joint change.
     IncomingVoter = 2,
-    /// Votes in the old configuration of a joint change, a learner afterwards.
+    /// Votes in the old configuration of a joint change; becomes a learner.
     DemotingVoter = 3,
 }
 
 impl PeerRole {
-    /// The role of a number on the wire.
+    /// Returns the role with this wire number.
     pub fn from_number(number: u64) -> Option<Self> {
         [Self::Voter, Self::Learner, Self::IncomingVoter, Self::DemotingVoter]
             .into_iter()
             .find(|role| *role as u64 == number)
     }
 
-    /// Whether it votes once a joint change is left.
+    /// Whether the peer votes after the joint change.
     pub fn votes_next(self) -> bool {
         matches!(self, Self::Voter | Self::IncomingVoter)
     }
@@ -63,25 +63,25 @@ impl PeerRole {
 /// A replica of a region on a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Peer {
-    /// Its identity.
+    /// The replica's identifier.
     pub id: PeerId,
-    /// Where it lives.
+    /// The store that holds the replica.
     pub store: StoreId,
-    /// Its part in the group.
+    /// The replica's role in the Raft group.
     pub role: PeerRole,
 }
 
-/// How often a region changed. Ordered by time for each field apart.
+/// Version counters of a region. Each field is ordered by time on its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RegionEpoch {
-    /// Grows with every change of membership.
+    /// Grows with every membership change.
     pub conf_version: u64,
-    /// Grows with every change of the range: a split adds the number of new regions to it, a merge
-    /// makes it one more than the greater of both.
+    /// Grows with every change of the range: a split adds the number of new regions, a region merge
+    /// sets it to one more than the greater of both.
     pub version: u64,
 }
 
-/// Whose keys a region holds.
+/// Kind of a region's keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RegionKind {
     /// User data: the range in each column family.
@@ -91,60 +91,61 @@ pub enum RegionKind {
     System = 1,
 }
 
-/// Where a region is in its life.
+/// Lifecycle phase of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RegionPhase {
-    /// Serving.
+    /// The region serves requests.
     #[default]
     Normal,
-    /// Prepared to be merged into another region: no writes.
+    /// Prepared for a merge into another region: no writes.
     Merging {
-        /// The region that takes the keys.
+        /// The region that takes over the keys.
         target: RegionId,
-        /// The entry that prepared it; each replica must hold the log up to it.
+        /// Index of the entry that prepared the merge; each replica must hold the log up to it.
         prepared: LogIndex,
-        /// That entry's term.
+        /// Term of that entry.
         term: Term,
-        /// The target's epoch at that time: it takes over while it has this epoch, or never.
+        /// The target's epoch at that time. The target merges the region only while it has this
+        /// epoch.
         target_epoch: RegionEpoch,
     },
-    /// Merged away, or removed from this store: never comes back under these peer ids.
+    /// Merged, or removed from this store: never returns under these peer ids.
     Tombstone,
 }
 
-/// A region as all its replicas know it.
+/// A region's descriptor, as shared by its replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Region {
-    /// Its identity; never reused.
+    /// The region's identifier; never reused.
     pub id: RegionId,
-    /// Whose keys.
+    /// Kind of the region's keys.
     pub kind: RegionKind,
-    /// Its user keys.
+    /// Range of user keys.
     pub range: KeyRange,
-    /// How often it changed.
+    /// Version counters of membership and range.
     pub epoch: RegionEpoch,
-    /// Its replicas.
+    /// The region's replicas.
     pub peers: Vec<Peer>,
-    /// Where it is in its life.
+    /// Lifecycle phase.
     pub phase: RegionPhase,
 }
 
 const FORMAT: u8 = 1;
-/// More replicas than anyone has: bounds what damaged bytes can ask for.
+/// Limit far above any replica count: bounds what damaged bytes can allocate.
 const PEERS_MAX: u64 = 64;
 
 impl Region {
-    /// The replica on a store.
+    /// Returns the replica on a store.
     pub fn peer_on(&self, store: StoreId) -> Option<&Peer> {
         self.peers.iter().find(|peer| peer.store == store)
     }
 
-    /// The replica of that id.
+    /// Returns the replica with this id.
     pub fn peer(&self, id: PeerId) -> Option<&Peer> {
         self.peers.iter().find(|peer| peer.id == id)
     }
 
-    /// The engine's ranges that hold its pairs, ascending.
+    /// Returns the engine ranges that hold the region's pairs, ascending.
     pub fn engine_ranges(&self) -> Vec<KeyRange> {
         match self.kind {
             RegionKind::Data => {
@@ -154,13 +155,13 @@ impl Region {
         }
     }
 
-    /// Whether membership is between two configurations.
+    /// Whether a joint membership change is in progress.
     pub fn is_joint(&self) -> bool {
         let joint = [PeerRole::IncomingVoter, PeerRole::DemotingVoter];
         self.peers.iter().any(|peer| joint.contains(&peer.role))
     }
 
-    /// The encoded form.
+    /// Returns the encoded form.
     pub fn encode(&self) -> Bytes {
         let mut out = vec![FORMAT];
         varint::put(&mut out, self.id.0);
@@ -190,7 +191,7 @@ impl Region {
         Bytes::from(out)
     }
 
-    /// Reads what [`Region::encode`] wrote, to the last byte. Fails with `Invalid`.
+    /// Decodes [`Region::encode`] to the last byte. Fails with `Invalid`.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut rest = bytes;
         match Self::take(&mut rest) {
@@ -199,7 +200,7 @@ impl Region {
         }
     }
 
-    /// Reads one region from the front of `rest`.
+    /// Decodes one region from the front of `rest`.
     pub fn take(rest: &mut &[u8]) -> Option<Self> {
         if take_byte(rest)? != FORMAT {
             return None;
@@ -246,17 +247,17 @@ fn take_byte(rest: &mut &[u8]) -> Option<u8> {
     Some(byte)
 }
 
-/// Which cluster and store a directory belongs to.
+/// Cluster and store that a directory belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreIdent {
-    /// The cluster.
+    /// The cluster's identifier.
     pub cluster: ClusterId,
-    /// The store's number in it, given by the placement group; never reused.
+    /// The store's number in the cluster, assigned by the placement group; never reused.
     pub store: StoreId,
 }
 
 impl StoreIdent {
-    /// The encoded form: cluster and store as varints.
+    /// Encodes cluster and store as varints.
     pub fn encode(&self) -> Bytes {
         let mut out = Vec::new();
         varint::put(&mut out, self.cluster.0);
@@ -264,7 +265,7 @@ impl StoreIdent {
         Bytes::from(out)
     }
 
-    /// Reads what [`StoreIdent::encode`] wrote. Fails with `Invalid`.
+    /// Decodes [`StoreIdent::encode`]. Fails with `Invalid`.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut rest = bytes;
         let mut take = || varint::take(&mut rest);

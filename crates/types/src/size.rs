@@ -1,11 +1,11 @@
-//! Sizes as people write them.
+//! Human-readable sizes.
 
 use crate::{Error, Result};
 
 const UNITS: [(&str, u64); 5] =
     [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
-/// Reads `128MiB`, `4 KiB`, `1g`, `4096`: binary units, any case, the `iB` optional.
+/// Parses `128MiB`, `4 KiB`, `1g`, `4096`: binary units, any case, the `iB` optional.
 pub fn parse_bytes(text: &str) -> Result<u64> {
     let bad =
         || Error::invalid(format!("`{text}` is not a size; write for example 16KiB or 128MiB"));
@@ -24,7 +24,7 @@ pub fn parse_bytes(text: &str) -> Result<u64> {
     number.checked_mul(factor).ok_or_else(bad)
 }
 
-/// Writes a size with the largest unit that leaves at least 1, one decimal.
+/// Formats a size with the largest unit that leaves at least 1, one decimal.
 pub fn format_bytes(bytes: u64) -> String {
     for (unit, factor) in UNITS {
         if bytes >= factor && factor > 1 {

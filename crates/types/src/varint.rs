@@ -1,6 +1,6 @@
-//! Unsigned LEB128, the one variable-length integer of every file format here.
+//! Unsigned LEB128, the only variable-length integer of all file formats.
 
-/// Most bytes a `u64` takes.
+/// Maximum encoded bytes of a `u64`.
 pub const VARINT_BYTES_MAX: usize = 10;
 
 /// Appends `value`.
@@ -13,14 +13,14 @@ pub fn put(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// How many bytes [`put`] appends for `value`.
+/// Returns how many bytes [`put`] appends for `value`.
 #[inline]
 pub fn len(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 
-/// Takes a value off the front of `bytes`; `None`, with `bytes` unchanged, when they are cut short
-/// or overlong.
+/// Takes a value off the front of `bytes`. Returns `None`, with `bytes` unchanged, when they are
+/// cut short or overlong.
 #[inline]
 pub fn take(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;

@@ -3,7 +3,7 @@
 //! `cargo run --release -p stele-vfs --example append_paths -- DIR [BATCHES] [ROUNDS]`
 //!
 //! Prints its configuration, then one JSON line for each path with medians over the rounds. The
-//! rounds of all paths alternate, so that a slow moment of the device meets every path.
+//! rounds of all paths alternate, so that a slow phase of the device affects every path.
 
 use std::io::{self, IoSlice, Write};
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ const RECORD_BYTES: usize = 16 << 10;
 const BATCH_RECORDS: usize = 64;
 const BATCH_BYTES: usize = RECORD_BYTES * BATCH_RECORDS;
 
-/// How the file is when the appends begin.
+/// State of the file before the appends.
 #[derive(Clone, Copy)]
 enum Before {
     Empty,
     Preallocated,
-    /// Written and synced earlier: its blocks need no change of metadata.
+    /// Written and synced earlier: its blocks need no metadata change.
     Recycled,
 }
 

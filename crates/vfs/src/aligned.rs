@@ -5,44 +5,44 @@ use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use stele_types::{Error, Result};
 
-/// Every [`AlignedBuf`] starts at a multiple of this: the page size, at least what any device asks.
+/// Alignment of every [`AlignedBuf`]: the page size, at least what any device requires.
 pub const MEMORY_ALIGN_BYTES: usize = 4096;
 
-/// What the processor maps at once where it can (x86-64, and aarch64 with pages of 4 KiB).
+/// Size of a large page, where available (x86-64, and aarch64 with pages of 4 KiB).
 const LARGE_PAGE_BYTES: usize = 2 << 20;
-/// Buffers from here on are asked to lie in large pages. A device takes a buffer in pieces of
-/// neighbouring memory, and few of them: 1 MiB in pages of 4 KiB was 256 pieces, two requests, and
-/// written in 440 us; in one large page it is one piece, written in 285 us (a virtio disk).
+/// Minimum length of a buffer that requests large pages. A device reads a buffer in contiguous
+/// segments, few per request: 1 MiB in pages of 4 KiB was 256 segments, two requests, and took 440
+/// us to write; in one large page it is one segment and took 285 us (a virtio disk).
 const LARGE_BYTES_MIN: usize = 512 << 10;
 
-/// A growable byte buffer whose first byte is aligned to [`MEMORY_ALIGN_BYTES`].
+/// A growable byte buffer, aligned to [`MEMORY_ALIGN_BYTES`].
 #[derive(Default)]
 pub struct AlignedBuf {
-    /// Begins aligned, and never grows by itself: what does not fit moves to new aligned memory.
+    /// Starts aligned and never grows by itself: the content moves to larger aligned memory.
     memory: BytesMut,
     large_pages: bool,
 }
 
 impl AlignedBuf {
-    /// An empty buffer without memory.
+    /// Creates an empty buffer without memory.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An empty buffer with room for `bytes`.
+    /// Creates an empty buffer with a capacity of `bytes`.
     pub fn with_capacity(bytes: usize) -> Self {
         let mut buffer = Self::new();
         buffer.move_to(bytes);
         buffer
     }
 
-    /// An empty buffer for long direct reads or writes again and again: from half a MiB on its memory
-    /// comes in large pages if the system has some, and counts in whole ones.
+    /// Creates an empty buffer for repeated long direct reads or writes. From half a MiB on its
+    /// memory is in large pages, if the system has some, and a multiple of their size.
     pub fn in_large_pages() -> Self {
         Self { large_pages: true, ..Self::default() }
     }
 
-    /// A buffer of `bytes` zeros.
+    /// Creates a buffer of `bytes` zeros.
     pub fn zeroed(bytes: usize) -> Self {
         let mut memory =
             aligned_zeros(bytes.next_multiple_of(MEMORY_ALIGN_BYTES), MEMORY_ALIGN_BYTES);
@@ -50,17 +50,17 @@ impl AlignedBuf {
         Self { memory, large_pages: false }
     }
 
-    /// Bytes it can hold before it must move.
+    /// Returns the bytes it can hold before it must move.
     pub fn capacity(&self) -> usize {
         self.memory.capacity()
     }
 
-    /// Empties it and keeps the memory.
+    /// Empties the buffer and keeps its memory.
     pub fn clear(&mut self) {
         self.memory.clear();
     }
 
-    /// Makes room for `more` bytes, so that the next appends do not move it.
+    /// Reserves capacity for `more` bytes, so that the next appends do not move the buffer.
     pub fn reserve(&mut self, more: usize) {
         let needed = self.len() + more;
         if needed > self.capacity() {
@@ -79,7 +79,7 @@ impl AlignedBuf {
         self.memory.extend_from_slice(bytes);
     }
 
-    /// Cuts to `bytes`, or extends with zeros.
+    /// Truncates to `bytes`, or extends with zeros.
     pub fn resize(&mut self, bytes: usize) {
         self.reserve(bytes.saturating_sub(self.len()));
         self.memory.resize(bytes, 0);
@@ -90,15 +90,15 @@ impl AlignedBuf {
         self.resize(self.len().next_multiple_of(block_bytes.max(1)));
     }
 
-    /// Gives memory beyond `bytes` (or beyond the content, when that is longer) back.
+    /// Frees memory beyond `bytes`, or beyond the content if that is longer.
     pub fn shrink_to(&mut self, bytes: usize) {
         if self.capacity() > bytes.max(self.len()) {
             self.move_to(bytes);
         }
     }
 
-    /// Takes the first `bytes` away, without moving anything: a multiple of [`MEMORY_ALIGN_BYTES`],
-    /// not beyond the content. What is left goes on where it lies.
+    /// Splits off the first `bytes` without moving anything. `bytes` is a multiple of
+    /// [`MEMORY_ALIGN_BYTES`], at most the content's length. The rest stays in place.
     ///
     /// # Panics
     /// If the rest would not be aligned, or there are fewer bytes.
@@ -107,27 +107,27 @@ impl AlignedBuf {
         Self { memory: self.memory.split_to(bytes), large_pages: self.large_pages }
     }
 
-    /// Puts back what [`AlignedBuf::split_front`] took from behind this one: at no cost if neither
-    /// moved since, by a copy else.
-    pub fn rejoin(&mut self, behind: Self) {
+    /// Appends `next`, which [`AlignedBuf::split_front`] had split from this buffer: without a copy
+    /// if neither moved since, otherwise by a copy.
+    pub fn rejoin(&mut self, next: Self) {
         let begins = self.memory.as_ptr().addr();
-        if self.capacity() == self.len() && begins + self.len() == behind.memory.as_ptr().addr() {
-            self.memory.unsplit(behind.memory);
+        if self.capacity() == self.len() && begins + self.len() == next.memory.as_ptr().addr() {
+            self.memory.unsplit(next.memory);
         } else {
-            self.extend_from_slice(&behind);
+            self.extend_from_slice(&next);
         }
-        // Neighbours by chance are joined by a copy that knows of no alignment.
+        // Buffers that are neighbours by chance are joined by a copy that ignores the alignment.
         if !self.memory.as_ptr().addr().is_multiple_of(MEMORY_ALIGN_BYTES) {
             self.move_to(self.capacity());
         }
     }
 
-    /// The content.
+    /// Returns the content.
     pub fn as_slice(&self) -> &[u8] {
         &self.memory
     }
 
-    /// The content, to change in place.
+    /// Returns the content for changes in place.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         &mut self.memory
     }
@@ -145,12 +145,12 @@ impl AlignedBuf {
     }
 }
 
-/// As many zeros as there is room, from a multiple of `align` on.
+/// Returns zeroed memory of `bytes`, aligned to `align`.
 fn aligned_zeros(bytes: usize, align: usize) -> BytesMut {
     aligned_part(BytesMut::zeroed(bytes + align - 1), bytes, align)
 }
 
-/// Room for `bytes` from a multiple of `align` on, untouched.
+/// Returns empty memory with a capacity of `bytes`, aligned to `align`, untouched.
 fn aligned_room(bytes: usize, align: usize) -> BytesMut {
     aligned_part(BytesMut::with_capacity(bytes + align - 1), bytes, align)
 }
@@ -165,16 +165,17 @@ fn aligned_part(mut memory: BytesMut, bytes: usize, align: usize) -> BytesMut {
     aligned
 }
 
-/// Before the memory is first touched: a page once there stays as it is.
+/// Requests large pages. Must run before the memory is first touched: an existing page stays as it
+/// is.
 fn advise_large_pages(memory: &mut BytesMut) {
     let room = memory.spare_capacity_mut();
-    // SAFETY: the range is the caller's alone, and the advice changes how it is mapped, not what it
-    // holds.
+    // SAFETY: only the caller uses the range, and the advice changes how it is mapped, not its
+    // content.
     let advised = unsafe {
         let begin = room.as_mut_ptr().cast();
         rustix::mm::madvise(begin, room.len(), rustix::mm::Advice::LinuxHugepage)
     };
-    // A system without large pages: the buffer is as good as any other.
+    // Without large pages the buffer works as well, only slower.
     let _small_pages = advised;
 }
 
@@ -198,8 +199,8 @@ impl std::fmt::Debug for AlignedBuf {
     }
 }
 
-/// Fails with [`Error::Invalid`] unless a direct operation covers whole blocks, from aligned memory.
-/// A handle through the page cache (`block_bytes` is `None`) takes everything.
+/// Fails with [`Error::Invalid`] unless a direct operation covers whole blocks, from aligned
+/// memory. A handle through the page cache (`block_bytes` is `None`) accepts everything.
 pub(crate) fn check_direct(
     op: &str,
     path: &Path,
@@ -262,7 +263,7 @@ mod tests {
         buffer.clear();
         buffer.shrink_to(0);
         buffer.resize(LARGE_PAGE_BYTES + 1);
-        assert_eq!(buffer.capacity(), 2 * LARGE_PAGE_BYTES, "it remembers what it is for");
+        assert_eq!(buffer.capacity(), 2 * LARGE_PAGE_BYTES, "it keeps its kind");
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! Files as a trait: the machine's ([`RealVfs`]), and one in memory whose every operation can fail
-//! or be cut by a crash ([`SimVfs`]). The only place below the edges that touches `std::fs`.
+//! Files as a trait: the machine's file system ([`RealVfs`]), and one in memory on which every
+//! operation can fail or be interrupted by a crash ([`SimVfs`]). Below the edges only this crate
+//! uses `std::fs`.
 
 mod aligned;
 mod meter;
@@ -17,19 +18,19 @@ use std::path::Path;
 use std::sync::Arc;
 use stele_types::{Cause, Result};
 
-/// How a file is opened.
+/// Options for opening a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
     /// Whether writes are allowed.
     pub write: bool,
-    /// What happens when the file is (or is not) there.
+    /// Whether to create the file.
     pub create: Create,
-    /// Bypass the page cache where the file system allows it; offsets, lengths and memory of writes
-    /// must then be multiples of [`VfsFile::block_bytes`]. Reads through such a handle too.
+    /// Bypass the page cache where the file system allows it. Offsets, lengths and memory of writes
+    /// and reads must then be multiples of [`VfsFile::block_bytes`].
     pub direct: bool,
 }
 
-/// What [`Vfs::open`] does about existence.
+/// Whether [`Vfs::open`] creates the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Create {
     /// The file must exist.
@@ -41,7 +42,7 @@ pub enum Create {
 }
 
 impl Open {
-    /// Existing file, reads only, through the page cache.
+    /// Existing file, read-only, through the page cache.
     pub const READ: Self = Self { write: false, create: Create::Never, direct: false };
     /// New file, through the page cache.
     pub const CREATE: Self = Self { write: true, create: Create::New, direct: false };
@@ -56,7 +57,7 @@ pub struct DirEntry {
     pub name: String,
     /// Length of the file in bytes.
     pub bytes: u64,
-    /// Bytes of the device the file takes (what `du` counts).
+    /// Bytes the file takes on the device (as counted by `du`).
     pub allocated_bytes: u64,
     /// Whether this is a directory.
     pub is_dir: bool,
@@ -65,13 +66,13 @@ pub struct DirEntry {
 /// A lock on a directory, held until dropped or until the process ends.
 pub trait DirLock: Send + Sync + Debug {}
 
-/// A file system. Paths are used as they are. Every error names the operation and the path.
+/// A file system. Paths are used unchanged. Every error names the operation and the path.
 pub trait Vfs: Send + Sync + Debug {
     /// Opens a file. A new name is durable only after [`Vfs::sync_dir`] of its directory. A missing
     /// file is [`stele_types::Error::Io`] with the kind `NotFound`.
     fn open(&self, path: &Path, how: Open) -> Result<Arc<dyn VfsFile>>;
     /// Renames a file within its directory, replacing `to` if present: atomic; durable after
-    /// [`Vfs::sync_dir`]. Across directories it is refused: no one sync makes that durable.
+    /// [`Vfs::sync_dir`]. Fails across directories, because one sync cannot make that durable.
     fn rename(&self, from: &Path, to: &Path) -> Result<()>;
     /// Removes a file; durable after [`Vfs::sync_dir`].
     fn unlink(&self, path: &Path) -> Result<()>;
@@ -79,38 +80,40 @@ pub trait Vfs: Send + Sync + Debug {
     fn sync_dir(&self, dir: &Path) -> Result<()>;
     /// Creates a directory and its missing parents, durable on return.
     fn create_dir_all(&self, dir: &Path) -> Result<()>;
-    /// The names in a directory, sorted.
+    /// Returns the entries of a directory, sorted by name.
     fn list(&self, dir: &Path) -> Result<Vec<DirEntry>>;
-    /// Whether a file or directory is there.
+    /// Whether a file or directory exists.
     fn exists(&self, path: &Path) -> Result<bool>;
-    /// Takes the lock file `path` (created when missing) for this process alone.
+    /// Takes the lock file `path` (created when missing) exclusively for this process.
     /// Fails with [`stele_types::Error::Locked`] when another holder has it.
     fn lock(&self, path: &Path) -> Result<Box<dyn DirLock>>;
-    /// Free bytes on the device that holds `dir`.
+    /// Returns the free bytes of the device that holds `dir`.
     fn free_bytes(&self, dir: &Path) -> Result<u64>;
-    /// Size of the device that holds `dir`.
+    /// Returns the size in bytes of the device that holds `dir`.
     fn total_bytes(&self, dir: &Path) -> Result<u64>;
-    /// The bytes written through this file system, by cause.
+    /// Returns the meter of bytes written through this file system, by cause.
     fn meter(&self) -> &Meter;
 }
 
-#[expect(clippy::len_without_is_empty, reason = "asking a file for its length can fail")]
-/// An open file. Positions are explicit, so a handle may be shared by threads.
+#[expect(clippy::len_without_is_empty, reason = "querying the length of a file can fail")]
+/// An open file. Positions are explicit, so threads may share a handle.
 pub trait VfsFile: Send + Sync + Debug {
-    /// Reads up to `buffer.len()` bytes at `offset`; fewer only at the end of the file.
+    /// Reads at most `buffer.len()` bytes at `offset`; fewer only at the end of the file.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize>;
     /// Fills `buffer` from `offset` if the page cache holds all of it, and never waits for the
-    /// device: `false`, with nothing known of `buffer`, if it would. Always `false` past the page cache.
+    /// device. Otherwise returns `false` and leaves `buffer` undefined. Always `false` for a direct
+    /// handle.
     fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> Result<bool>;
-    /// Says that `bytes` at `offset` are read soon, so that the device may begin. Only a hint.
+    /// Hints that `bytes` at `offset` will be read soon, so that the device can start.
     fn will_read(&self, offset: u64, bytes: u64) {
         let (_, _) = (offset, bytes);
     }
-    /// Writes all of `buffers` at `offset` with one call where the system can (vectored), counted
-    /// under `cause`. Durable only after [`VfsFile::sync_data`].
+    /// Writes all of `buffers` at `offset`, counted under `cause`, with one vectored call where the
+    /// system supports it. Durable only after [`VfsFile::sync_data`].
     fn write_at(&self, buffers: &[IoSlice<'_>], offset: u64, cause: Cause) -> Result<()>;
-    /// Begins to write `part` at `offset`, and gives it back if that was done at once. Else the file
-    /// keeps it until [`VfsFile::finish_writes`]. Parts reach the device in any order.
+    /// Starts to write `part` at `offset`. Returns the buffer if the write is already complete.
+    /// Otherwise the file keeps it until [`VfsFile::finish_writes`]. Parts reach the device in any
+    /// order.
     fn start_write(
         &self,
         part: AlignedBuf,
@@ -120,27 +123,30 @@ pub trait VfsFile: Send + Sync + Debug {
         self.write_at(&[IoSlice::new(&part)], offset, cause)?;
         Ok(Some(part))
     }
-    /// Waits for all writes begun, and gives back their memory in the order they were begun. They
-    /// are written then, not durable. After a failure nothing is known of any of them.
+    /// Waits for all started writes and returns their buffers in the order they were started. The
+    /// bytes are then written, not durable. After a failure the state of all of them is unknown.
     fn finish_writes(&self) -> Result<Vec<AlignedBuf>> {
         Ok(Vec::new())
     }
-    /// Makes written bytes (and the length) durable. After a failure nothing is known about any
-    /// earlier unsynced write, and a retry proves nothing: the caller must stop.
+    /// Makes written bytes and the length durable. After a failure the state of every earlier
+    /// unsynced write is unknown, and a retry proves nothing: the caller must stop.
     fn sync_data(&self) -> Result<()>;
-    /// Reserves blocks for [0, bytes) without changing the length. A hint: unsupported is success.
+    /// Reserves blocks for [0, bytes) without changing the length. A hint: succeeds where
+    /// unsupported.
     fn allocate(&self, bytes: u64) -> Result<()>;
-    /// Cuts or extends (with zeros) to `bytes`.
+    /// Truncates to `bytes`, or extends with zeros.
     fn set_len(&self, bytes: u64) -> Result<()>;
-    /// The length in bytes.
+    /// Returns the length in bytes.
     fn len(&self) -> Result<u64>;
-    /// The alignment direct operations need, or `None` for a handle through the page cache. A handle
-    /// asked for with `direct` may come back as `None` where the file system refuses direct I/O.
+    /// Returns the alignment that direct operations need, or `None` for a handle through the page
+    /// cache. A handle opened with `direct` may also return `None` where the file system refuses
+    /// direct I/O.
     fn block_bytes(&self) -> Option<usize>;
-    /// Where the file lies, for messages.
+    /// Returns the file's path, for messages.
     fn path(&self) -> &Path;
 
-    /// Fills `buffer` from `offset`; a file that ends before is [`stele_types::Error::Corrupt`].
+    /// Fills `buffer` from `offset`. Fails with [`stele_types::Error::Corrupt`] if the file ends
+    /// before.
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         let got = self.read_at(buffer, offset)?;
         if got == buffer.len() {
@@ -155,7 +161,8 @@ fn check_open(path: &Path, how: Open) -> Result<()> {
     if how.write || how.create == Create::Never {
         return Ok(());
     }
-    let detail = format!("{} cannot be created by a handle that only reads", path.display());
+    let detail =
+        format!("{} cannot be created by a read-only handle; open it for writing", path.display());
     Err(stele_types::Error::invalid(detail))
 }
 

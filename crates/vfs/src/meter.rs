@@ -1,4 +1,4 @@
-//! Counts what goes through a file system, by [`Cause`]: the source of every write-amplification
+//! Counts bytes and calls of a file system by [`Cause`]: the source of every write-amplification
 //! figure.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -6,7 +6,7 @@ use stele_types::Cause;
 
 const CAUSES: usize = Cause::ALL.len();
 
-/// Running totals; shared by threads, never reset.
+/// Running totals. Shared by threads, never reset.
 #[derive(Debug, Default)]
 pub struct Meter {
     written_bytes: [AtomicU64; CAUSES],
@@ -17,25 +17,25 @@ pub struct Meter {
     read_bytes: AtomicU64,
 }
 
-/// The totals at one moment, or (from [`MeterSnapshot::since`]) between two.
+/// The totals at one moment, or between two (from [`MeterSnapshot::since`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MeterSnapshot {
     /// Bytes written, in the order of [`Cause::ALL`].
     pub written_bytes: [u64; CAUSES],
     /// Write calls, in the order of [`Cause::ALL`].
     pub writes: [u64; CAUSES],
-    /// Data syncs of files.
+    /// Number of data syncs of files.
     pub syncs: u64,
-    /// Syncs of directories.
+    /// Number of directory syncs.
     pub dir_syncs: u64,
-    /// Read calls.
+    /// Number of read calls.
     pub reads: u64,
     /// Bytes read.
     pub read_bytes: u64,
 }
 
 impl Meter {
-    /// The totals now.
+    /// Returns the current totals.
     pub fn snapshot(&self) -> MeterSnapshot {
         let load = |from: &[AtomicU64; CAUSES]| std::array::from_fn(|i| from[i].load(Relaxed));
         MeterSnapshot {
@@ -68,22 +68,22 @@ impl Meter {
 }
 
 impl MeterSnapshot {
-    /// Bytes written for one cause.
+    /// Returns the bytes written for one cause.
     pub fn bytes(&self, cause: Cause) -> u64 {
         self.written_bytes[cause as usize]
     }
 
-    /// Write calls for one cause.
+    /// Returns the write calls for one cause.
     pub fn calls(&self, cause: Cause) -> u64 {
         self.writes[cause as usize]
     }
 
-    /// Bytes written for all causes.
+    /// Returns the bytes written for all causes.
     pub fn total(&self) -> u64 {
         self.written_bytes.iter().sum()
     }
 
-    /// What was added since `earlier`, a snapshot of the same meter.
+    /// Returns the increase since `earlier`, a snapshot of the same meter.
     pub fn since(&self, earlier: &Self) -> Self {
         let less = |now: &[u64; CAUSES], then: &[u64; CAUSES]| {
             std::array::from_fn(|i| now[i].saturating_sub(then[i]))

@@ -1,4 +1,4 @@
-//! What a power cut leaves of a simulated disk.
+//! State of a simulated disk after a power cut.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -105,7 +105,7 @@ fn a_rename_is_atomic_and_durable_after_the_directory_sync() {
     let mut lens = std::collections::BTreeSet::new();
     for seed in 0..SEEDS {
         let after = vfs.restart(seed);
-        lens.insert(after.file_bytes(path("current")).expect("always one of both"));
+        lens.insert(after.file_bytes(path("current")).expect("always exactly one of them"));
         let both = after.file_bytes(path("tmp")) == Some(10);
         assert!(!both || after.file_bytes(path("current")) == Some(2048), "seed {seed}: two names");
     }
@@ -226,7 +226,7 @@ fn a_killed_process_loses_nothing_but_its_locks() {
     let next = vfs.fork();
     assert_eq!(next.read_file(path("a")).unwrap(), b"unsynced");
     let _lock = next.lock(&path("LOCK")).unwrap();
-    // Unsynced bytes stay unsynced: a power cut later still takes them.
+    // Unsynced bytes stay unsynced: a later power cut can still lose them.
     assert!((0..SEEDS).any(|seed| next.restart(seed).file_bytes(path("a")) != Some(8)));
 }
 

@@ -69,7 +69,7 @@ fn a_misdirected_write_lands_elsewhere() {
         assert_eq!(bytes.len(), 4096);
         assert_eq!(bytes[1024..1536], [1; 512], "seed {seed}");
         assert_eq!(bytes.iter().filter(|&&byte| byte == 6).count(), 512, "seed {seed}");
-        // A write as large as its file has no other place there.
+        // A write as large as its file has no other place in it.
         vfs.inject(Fault::MisdirectWrite { nth: 1 }).unwrap();
         write(&file, &[7; 4096], 0).unwrap();
         assert!(!read(&file).unwrap().contains(&7));

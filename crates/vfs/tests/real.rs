@@ -54,7 +54,7 @@ fn buffered_writes_are_read_back_and_counted() {
     assert!(matches!(reader.read_exact_at(&mut bytes, 0), Err(Error::Corrupt { offset: 11, .. })));
     let counted = vfs.meter().snapshot();
     assert_eq!((counted.bytes(Cause::Merge), counted.total(), counted.reads), (6, 6, 2));
-    assert_eq!((counted.syncs, counted.dir_syncs), (1, 1), "each sync asked for is done");
+    assert_eq!((counted.syncs, counted.dir_syncs), (1, 1), "each requested sync is done");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn a_cached_read_is_whole_or_leaves_it_to_one_that_waits() {
     let bytes: Vec<u8> = (0..5000u32).map(|i| i as u8).collect();
     write(&file, &bytes, 0).unwrap();
     let mut back = vec![0; 5000];
-    // Not every file system can tell what is in the page cache.
+    // Not every file system can report what is in the page cache.
     let is_cached = file.read_cached_at(&mut back, 0).unwrap();
     assert!(!is_cached || back == bytes);
     println!("read from the page cache: {is_cached}");
@@ -94,7 +94,7 @@ fn direct_io_writes_whole_blocks_or_is_refused() {
     let vfs = RealVfs::new();
     let file = vfs.open(&dir.path("a"), Open { direct: true, ..Open::CREATE }).unwrap();
     let Some(block) = file.block_bytes() else {
-        // The file system refuses direct I/O; the handle must work all the same.
+        // The file system refuses direct I/O; the handle must work nevertheless.
         return write(&file, b"any", 1).unwrap();
     };
     let mut buffer = AlignedBuf::zeroed(3 * block);
@@ -104,7 +104,7 @@ fn direct_io_writes_whole_blocks_or_is_refused() {
     assert!(matches!(write(&file, &buffer[..block], 1), Err(Error::Invalid(_))));
     assert!(matches!(write(&file, &buffer[1..=block], 0), Err(Error::Invalid(_))));
     file.sync_data().unwrap();
-    // The end of the file may lie inside a block; direct reads stop there.
+    // The file may end inside a block; direct reads stop there.
     file.set_len(4 * block as u64 - 10).unwrap();
     let mut back = AlignedBuf::zeroed(4 * block);
     assert_eq!(file.read_at(&mut back, block as u64).unwrap(), 3 * block - 10);
@@ -131,7 +131,7 @@ fn a_long_direct_read_gets_each_part_in_its_place_and_ends_with_the_file() {
         (6 * MIB, 4096, 4 * MIB + 8192),
         (6 * MIB - 100, 8192, 6 * MIB),
         (5 * MIB + 10, 0, 6 * MIB),
-        // More parts than are under way at a time.
+        // More parts than fit into the queue at a time.
         (6 * MIB - 5000, 0, 40 * MIB),
         (4096, 8192, 2 * MIB),
     ] {
@@ -157,7 +157,7 @@ fn writes_go_on_while_their_caller_does() {
         let block = file.block_bytes().unwrap_or(512).max(512);
         assert!(file.finish_writes().unwrap().is_empty());
         let before = vfs.meter().snapshot().bytes(Cause::Log);
-        // More than the queue takes, the later ones in front.
+        // More writes than the queue accepts, the later ones at lower offsets.
         let mut given_back = 0;
         for part in (0..50u8).rev() {
             let mut bytes = AlignedBuf::zeroed(block);
@@ -168,7 +168,7 @@ fn writes_go_on_while_their_caller_does() {
         let parts = file.finish_writes().unwrap();
         assert_eq!(given_back + parts.len(), 50);
         let first = parts.first().map_or(49, |part| part[0]);
-        assert_eq!(first, 49, "in the order they were begun");
+        assert_eq!(first, 49, "in the order they were started");
         let written = vfs.meter().snapshot().bytes(Cause::Log) - before;
         assert_eq!(written, 50 * block as u64);
         file.sync_data().unwrap();
@@ -189,11 +189,11 @@ fn a_write_under_way_that_fails_is_told_when_it_ends() {
     let vfs = RealVfs::new();
     vfs.open(&dir.path("a"), Open::CREATE).unwrap();
     let file = vfs.open(&dir.path("a"), Open { direct: true, ..Open::READ }).unwrap();
-    // A handle that only reads.
+    // A read-only handle.
     let begun = file.start_write(AlignedBuf::zeroed(4096), 0, Cause::Log);
     assert!(begun.is_err() || file.finish_writes().is_err());
     assert!(file.finish_writes().unwrap().is_empty());
-    // Files that are closed with writes under way wait for them.
+    // Closing a file waits for its writes in progress.
     let file = vfs.open(&dir.path("a"), Open { direct: true, ..Open::WRITE }).unwrap();
     let _begun = file.start_write(AlignedBuf::zeroed(1 << 20), 0, Cause::Log).unwrap();
     drop(file);

@@ -1,7 +1,7 @@
-//! A whole store, and the file that says whose it is.
+//! Targets for a whole store, and for the file with its identity.
 
 use super::files::Base;
-use super::{FILE, seal};
+use super::{FILE, checksums};
 use crate::{Bound, Target};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -33,7 +33,7 @@ fn open(disk: &SimVfs) -> Result<Db> {
     Db::open_with(Arc::new(disk.clone()), clock, Path::new(DIR), options())
 }
 
-/// A store whose values were written, overwritten, flushed and collected.
+/// Creates a store with values that were written, overwritten, flushed and garbage collected.
 fn base() -> &'static Base {
     static BASE: OnceLock<Base> = OnceLock::new();
     BASE.get_or_init(|| {
@@ -63,13 +63,13 @@ pub const IDENTITY: Target = Target {
     run: |input| {
         let disk = SimVfs::new(SimOptions::default());
         disk.write_file(Path::new(DIR).join("STORE"), input);
-        // Beyond the identity lies an empty store: what a valid one leads to.
+        // A valid identity leads to an empty store.
         if let Err(error) = open(&disk) {
             let _ = error.to_string();
         }
     },
     seeds: || vec![identity(StoreId(1)), identity(StoreId(u64::MAX))],
-    reseal: Some(seal::identity),
+    fix_checksums: Some(checksums::identity),
     bound: FILE,
 };
 
@@ -81,7 +81,7 @@ fn identity(id: StoreId) -> Vec<u8> {
     disk.read_file(Path::new(DIR).join("STORE")).unwrap()
 }
 
-/// A whole store with one damaged file: opened, read, written to, collected and verified.
+/// Whole store with one damaged file: opened, read, written to, garbage collected and verified.
 pub const OPEN: Target = Target {
     name: "store_open",
     run: |input| {
@@ -101,6 +101,6 @@ pub const OPEN: Target = Target {
         let _ = db.close();
     },
     seeds: || base().inputs(),
-    reseal: Some(|input| base().reseal(input)),
+    fix_checksums: Some(|input| base().fix_checksums(input)),
     bound: Bound { bytes: 32 << 20, per_byte: 256 },
 };

@@ -1,15 +1,15 @@
-//! Directories on a simulated disk, one file of which is the input.
+//! Directories on a simulated disk, with the input in place of one file.
 
 use std::path::PathBuf;
 use stele_vfs::SimVfs;
 
-/// A directory that the product wrote.
+/// Directory that the product wrote.
 pub struct Base {
     files: Vec<(PathBuf, Vec<u8>)>,
 }
 
 impl Base {
-    /// All files of a disk but locks.
+    /// Reads all files of a disk except locks.
     pub fn of(disk: &SimVfs) -> Self {
         let mut files: Vec<_> = disk
             .paths()
@@ -21,26 +21,26 @@ impl Base {
         Self { files }
     }
 
-    /// Those whose names end so.
+    /// Returns the files with that name ending.
     pub fn ending(&self, ending: &str) -> Vec<Vec<u8>> {
         let ends = |path: &PathBuf| path.to_string_lossy().ends_with(ending);
         let files = self.files.iter().filter(|(path, _)| ends(path));
         files.map(|(_, bytes)| bytes.clone()).collect()
     }
 
-    /// An input for each file: its number, then its bytes.
+    /// Returns an input for each file: its number, then its bytes.
     pub fn inputs(&self) -> Vec<Vec<u8>> {
         let numbered = self.files.iter().zip(0u8..);
         numbered.map(|((_, bytes), number)| [&[number], &bytes[..]].concat()).collect()
     }
 
-    /// The file that an input replaces.
+    /// Returns the path of the file that an input replaces.
     pub fn path(&self, input: &[u8]) -> Option<&PathBuf> {
         let at = usize::from(*input.first()?).checked_rem(self.files.len())?;
         self.files.get(at).map(|(path, _)| path)
     }
 
-    /// The directory with the input in place of its file.
+    /// Writes the directory with the input in place of its file.
     pub fn with(&self, input: &[u8], disk: &SimVfs) {
         let replaced = self.path(input);
         for (path, bytes) in &self.files {
@@ -49,20 +49,20 @@ impl Base {
         }
     }
 
-    /// Makes the checksums of the file in the input hold again.
-    pub fn reseal(&self, input: &mut Vec<u8>) {
+    /// Corrects the checksums of the file in the input.
+    pub fn fix_checksums(&self, input: &mut Vec<u8>) {
         let Some(path) = self.path(input) else { return };
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut bytes = input.split_off(1);
         match name.rsplit_once('.') {
-            Some((_, "seg")) => super::seal::segment(&mut bytes),
-            Some((_, "side" | "graves")) => super::seal::chunks(&mut bytes),
-            Some((_, "val")) => super::seal::sorted(&mut bytes),
+            Some((_, "seg")) => super::checksums::segment(&mut bytes),
+            Some((_, "side" | "graves")) => super::checksums::chunks(&mut bytes),
+            Some((_, "val")) => super::checksums::sorted(&mut bytes),
             Some((id, "run")) => {
-                super::seal::run(&mut bytes, u64::from_str_radix(id, 16).unwrap_or(0));
+                super::checksums::run(&mut bytes, u64::from_str_radix(id, 16).unwrap_or(0));
             }
-            _ if name.starts_with("manifest-") => super::seal::manifest(&mut bytes),
-            _ if name == "STORE" => super::seal::identity(&mut bytes),
+            _ if name.starts_with("manifest-") => super::checksums::manifest(&mut bytes),
+            _ if name == "STORE" => super::checksums::identity(&mut bytes),
             _ => {}
         }
         input.extend_from_slice(&bytes);

@@ -1,7 +1,7 @@
-//! Files of the index.
+//! Targets for files of the index.
 
 use super::files::Base;
-use super::{FILE, seal};
+use super::{FILE, checksums};
 use crate::{Bound, Target};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ fn value(n: u64) -> ValueRef {
     ValueRef::At(Locator { file, offset, length: 40, crc: n as u32 })
 }
 
-/// Some runs in two tiers, a merge half done, and a manifest of every kind of change.
+/// Creates runs in two tiers, an unfinished merge, and a manifest with every kind of change.
 fn base() -> &'static Base {
     static BASE: OnceLock<Base> = OnceLock::new();
     BASE.get_or_init(|| {
@@ -87,7 +87,7 @@ fn base() -> &'static Base {
     })
 }
 
-/// Every run as number [`RUN_ID`].
+/// Returns every run with the number [`RUN_ID`].
 fn runs() -> Vec<Vec<u8>> {
     let disk = SimVfs::new(SimOptions::default());
     let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
@@ -122,7 +122,7 @@ pub const RUN: Target = Target {
     name: "index_run",
     run,
     seeds: runs,
-    reseal: Some(|input| seal::run(input, RUN_ID.0)),
+    fix_checksums: Some(|input| checksums::run(input, RUN_ID.0)),
     bound: FILE,
 };
 
@@ -191,11 +191,11 @@ pub const MANIFEST: Target = Target {
             .map(|it| it[1..].to_vec())
             .collect()
     },
-    reseal: Some(|input| seal::manifest(input)),
+    fix_checksums: Some(|input| checksums::manifest(input)),
     bound: FILE,
 };
 
-/// A whole index with one damaged file: opened, read, written to; without its manifest, rebuilt.
+/// Whole index with one damaged file: opened, read, written to; rebuilt without its manifest.
 pub const OPEN: Target = Target {
     name: "index_open",
     run: |input| {
@@ -212,12 +212,12 @@ pub const OPEN: Target = Target {
             .all(|edit| index.edit(edit).is_ok());
         if written {
             drop(index);
-            let index = open(&disk).expect("what was written to can be opened");
+            let index = open(&disk).expect("a written index opens again");
             assert_eq!(index.raft_from(), FileId(2));
         }
     },
     seeds: || base().inputs(),
-    reseal: Some(|input| base().reseal(input)),
+    fix_checksums: Some(|input| base().fix_checksums(input)),
     bound: Bound { bytes: 16 << 20, per_byte: 128 },
 };
 

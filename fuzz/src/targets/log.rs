@@ -1,7 +1,7 @@
-//! Files of the log.
+//! Targets for files of the log.
 
 use super::files::Base;
-use super::{FILE, seal};
+use super::{FILE, checksums};
 use crate::{Bound, Target};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -48,7 +48,7 @@ fn entry(region: u64, index: u64, value_bytes: usize) -> Record {
     })
 }
 
-/// Several segments with sidecars, a sorted file and graves, of two regions.
+/// Creates several segments with sidecars, a sorted file and retained tombstones, of two regions.
 fn base() -> &'static Base {
     static BASE: OnceLock<Base> = OnceLock::new();
     BASE.get_or_init(|| {
@@ -65,7 +65,8 @@ fn base() -> &'static Base {
             ];
             log.append(&LogBatch { records }).unwrap();
         }
-        // A conflict withdraws, a truncation lets old segments go: then there are graves.
+        // A conflict withdraws entries and a truncation removes old segments: then tombstones are
+        // retained.
         log.append(&LogBatch { records: vec![entry(2, 12, 10)] }).unwrap();
         let last = log.region(RegionId(1)).unwrap();
         let mark = |index, term| Record::Mark(RegionId(1), Mark::TruncatePrefix(index, term));
@@ -75,7 +76,7 @@ fn base() -> &'static Base {
         for index in 17..=30 {
             log.append(&LogBatch { records: vec![entry(1, index, 300)] }).unwrap();
         }
-        // Not the oldest: graves stay as long as something older is left to hide.
+        // Not the oldest: tombstones are retained while an older file holds what they hide.
         let files = log.files();
         let (first, second) = (files.first().unwrap().file, files.get(1).unwrap().file);
         log.remove(second).unwrap();
@@ -104,7 +105,7 @@ fn inspect(name: &str, input: &[u8]) {
     let _ = outcome.map_err(|error| error.to_string());
 }
 
-/// The number that a file's head names: it is checked against the file's name.
+/// Returns the file name for the number in a header: decoders compare both.
 fn named(input: &[u8], at: usize, ending: &str) -> String {
     let number = input.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or_default();
     format!("{:08x}.{ending}", u32::from_le_bytes(number))
@@ -114,7 +115,7 @@ pub const SEGMENT: Target = Target {
     name: "log_segment",
     run: |input| inspect(&named(input, 24, "seg"), input),
     seeds: || base().ending(".seg"),
-    reseal: Some(|input| seal::segment(input)),
+    fix_checksums: Some(|input| checksums::segment(input)),
     bound: FILE,
 };
 
@@ -122,7 +123,7 @@ pub const SIDECAR: Target = Target {
     name: "log_sidecar",
     run: |input| inspect(&named(input, 12, "side"), input),
     seeds: || base().ending(".side"),
-    reseal: Some(|input| seal::chunks(input)),
+    fix_checksums: Some(|input| checksums::chunks(input)),
     bound: FILE,
 };
 
@@ -130,7 +131,7 @@ pub const SORTED: Target = Target {
     name: "log_sorted",
     run: |input| inspect(&named(input, 12, "val"), input),
     seeds: || base().ending(".val"),
-    reseal: Some(|input| seal::sorted(input)),
+    fix_checksums: Some(|input| checksums::sorted(input)),
     bound: FILE,
 };
 
@@ -138,52 +139,54 @@ pub const GRAVES: Target = Target {
     name: "log_graves",
     run: |input| inspect(&named(input, 12, "graves"), input),
     seeds: || base().ending(".graves"),
-    reseal: Some(|input| seal::chunks(input)),
+    fix_checksums: Some(|input| checksums::chunks(input)),
     bound: FILE,
 };
 
-/// A whole log with one damaged file: opened, read, appended to, and opened again.
+/// Whole log with one damaged file: opened, read, appended to, and opened again.
 pub const OPEN: Target = Target {
     name: "log_open",
     run: |input| {
         let disk = SimVfs::new(SimOptions::default());
         base().with(input, &disk);
-        let is_whole = survey(&disk);
+        let is_recovered = survey(&disk);
         let Ok(log) = open(&disk) else {
-            assert!(!is_whole, "a log without holes or other damage does not open");
+            assert!(!is_recovered, "a log without damaged payloads or other damage does not open");
             return;
         };
-        assert!(is_whole, "a log opens with holes or other damage");
+        assert!(is_recovered, "a log opens with damaged payloads or other damage");
         read(&log);
         let next = log.region(RegionId(1)).map_or(LogIndex(1), |region| region.last.next());
         let appended = log.append(&LogBatch { records: vec![entry(1, next.0, 20)] });
         if appended.is_ok() {
             drop(log);
-            let log = open(&disk).expect("what was appended to can be opened");
+            let log = open(&disk).expect("a log opens again after appends");
             assert_eq!(log.region(RegionId(1)).map(|region| region.last), Some(next));
         }
     },
     seeds: || base().inputs(),
-    reseal: Some(|input| base().reseal(input)),
+    fix_checksums: Some(|input| base().fix_checksums(input)),
     bound: Bound { bytes: 16 << 20, per_byte: 128 },
 };
 
-/// Looks for holes, and offers them what is no copy.
+/// Surveys the log, and offers wrong copies for damaged payloads.
 fn survey(disk: &SimVfs) -> bool {
-    let look = |from: &RecoverFrom| {
+    let open_survey = |from: &RecoverFrom| {
         let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
         Survey::take(vfs, Path::new(DIR), &options(), from, 64)
     };
     let checkpointed = Some([(RegionId(1), LogIndex(20))].into());
     let from = RecoverFrom { checkpointed, ..RecoverFrom::default() };
-    for mut survey in [look(&from), look(&RecoverFrom::default())].into_iter().flatten() {
-        let holes: Vec<DamagedPayload> = survey.holes_after(None).copied().collect();
-        for hole in holes {
-            let _ = survey.find(hole.region, hole.index, hole.term);
-            assert!(!survey.fill(&hole, b"another payload").unwrap());
+    for mut survey in
+        [open_survey(&from), open_survey(&RecoverFrom::default())].into_iter().flatten()
+    {
+        let damaged: Vec<DamagedPayload> = survey.damaged_after(None).copied().collect();
+        for payload in damaged {
+            let _ = survey.find(payload.region, payload.index, payload.term);
+            assert!(!survey.restore_payload(&payload, b"another payload").unwrap());
         }
     }
-    look(&RecoverFrom::default()).is_ok_and(|survey| survey.is_whole())
+    open_survey(&RecoverFrom::default()).is_ok_and(|survey| survey.is_recovered())
 }
 
 fn read(log: &Log) {

@@ -1,37 +1,37 @@
-//! The table of all targets.
+//! Table of all targets.
 
+mod checksums;
 mod engine;
 mod files;
 mod index;
 mod log;
 mod port;
 mod proto;
+mod records;
 mod replication;
-mod seal;
 mod text;
-mod words;
 
 use crate::{Bound, Target};
 
-/// A decoder of a message: what it makes of the bytes is no larger than some tens of them.
+/// Bound of a message decoder: the result takes at most some tens of bytes per byte of input.
 const SMALL: Bound = Bound { bytes: 16 << 10, per_byte: 64 };
 
-/// A reader of a file: windows of up to a mebibyte beside the file itself, which a simulated disk
+/// Bound of a file reader: buffers of up to 1 MiB besides the file itself, which a simulated disk
 /// holds twice.
 const FILE: Bound = Bound { bytes: 8 << 20, per_byte: 64 };
 
-/// Every target.
+/// All targets.
 pub const ALL: &[Target] = &[
-    words::COMMAND,
-    words::LOCATOR,
-    words::REGION,
-    words::STORE_IDENT,
-    words::ENGINE_KEY,
-    words::VARINT,
-    words::GC_STATE,
-    words::ADMIN_ENTRY,
-    words::PLACEMENT_STORE,
-    words::PLACEMENT_PAIRS,
+    records::COMMAND,
+    records::LOCATOR,
+    records::REGION,
+    records::STORE_IDENT,
+    records::ENGINE_KEY,
+    records::VARINT,
+    records::GC_STATE,
+    records::ADMIN_ENTRY,
+    records::PLACEMENT_STORE,
+    records::PLACEMENT_PAIRS,
     log::SEGMENT,
     log::SIDECAR,
     log::SORTED,

@@ -1,7 +1,8 @@
-//! The port: whatever a stranger sends as the first bytes of a connection, and after them.
+//! Target for the server port: the first bytes of a connection from any sender, and the bytes after
+//! them.
 
+use super::checksums;
 use super::replication::sample_hello;
-use super::seal;
 use crate::{Bound, Target};
 use axum::Router;
 use axum::routing::get;
@@ -20,16 +21,16 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Nobody is known, and what comes is dropped.
-struct Nobody;
+/// Handler that knows no store and drops all messages.
+struct NullHandler;
 
-impl Resolve for Nobody {
+impl Resolve for NullHandler {
     fn address(&self, _: StoreId) -> Option<String> {
         None
     }
 }
 
-impl Deliver for Nobody {
+impl Deliver for NullHandler {
     fn message(&self, _: PeerMessage, _: u64) {}
     fn reachable(&self, _: StoreId) {}
     fn unreachable(&self, _: StoreId) {}
@@ -43,7 +44,7 @@ impl Deliver for Nobody {
     }
 }
 
-/// A port that runs while the thread that made it does.
+/// Port that is served while the thread that created it runs.
 struct Served {
     runtime: Runtime,
     address: std::net::SocketAddr,
@@ -64,7 +65,8 @@ impl Served {
             };
             let short = Duration::from_millis(20);
             let options = Options { dial_timeout: short, stall_max: short, ..Options::default() };
-            let transport = Transport::start(options, identity, Arc::new(Nobody), Arc::new(Nobody));
+            let transport =
+                Transport::start(options, identity, Arc::new(NullHandler), Arc::new(NullHandler));
             let router = Router::new().route("/healthz", get(|| async { "ok\n" }));
             let options = port::Options { first_bytes_timeout: short, ..port::Options::default() };
             tokio::spawn(port::serve(
@@ -83,7 +85,7 @@ impl Served {
     fn send(&self, input: &[u8]) {
         self.runtime.block_on(async {
             let Ok(stream) = TcpStream::connect(self.address).await else { return };
-            // Ports of closed connections would run out.
+            // Connections in time-wait would use up all ports.
             stream.set_zero_linger().unwrap();
             let (mut answers, mut requests) = stream.into_split();
             let talk = async {
@@ -129,13 +131,13 @@ pub const PORT: Target = Target {
             bulk,
         ]
     },
-    reseal: Some(|input| {
+    fix_checksums: Some(|input| {
         if input.starts_with(&MAGIC) {
             let mut frames = input.split_off(MAGIC.len());
-            seal::frames(&mut frames);
+            checksums::frames(&mut frames);
             input.extend_from_slice(&frames);
         }
     }),
-    // A frame of data may take two mebibytes ahead of its bytes; hyper's windows are as large.
+    // A data frame may reserve 2 MiB before its bytes arrive; hyper's windows have the same size.
     bound: Bound { bytes: 12 << 20, per_byte: 64 },
 };

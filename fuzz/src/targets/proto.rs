@@ -1,13 +1,15 @@
-//! Messages of clients, placement and control; what servers and clients make of them.
+//! Targets for messages of clients, placement and control, and their conversions in servers and
+//! clients.
 
-use super::words::sample_region;
+use super::records::sample_region;
 use crate::{Bound, Target};
 use bytes::{Bytes, BytesMut};
 use prost::Message;
 use stele_proto::stele::control::v1 as control;
 use stele_proto::{errorpb, keyspacepb, kvrpcpb, meta_storagepb, metapb, pdpb, tikvpb};
 
-/// An empty submessage of two bytes takes a few hundred in memory: `prost` boxes none of them.
+/// Bound of protobuf messages: an empty submessage of two bytes takes a few hundred in memory,
+/// because `prost` boxes none of them.
 const PROTO: Bound = Bound { bytes: 64 << 10, per_byte: 2048 };
 
 fn round_trip<M: Message + Default + PartialEq>(bytes: Bytes) {
@@ -20,7 +22,7 @@ fn round_trip<M: Message + Default + PartialEq>(bytes: Bytes) {
 
 type Case = fn(Bytes);
 
-/// What a node takes from clients and nodes, and what clients take from nodes.
+/// Messages that a node receives from clients and nodes, and that clients receive from nodes.
 const CASES: &[Case] = &[
     round_trip::<tikvpb::BatchCommandsRequest>,
     round_trip::<tikvpb::BatchCommandsResponse>,
@@ -61,7 +63,7 @@ const CASES: &[Case] = &[
     round_trip::<control::SplitRequest>,
 ];
 
-/// The first byte chooses the message.
+/// Any message; the first byte chooses its type.
 pub const MESSAGES: Target = Target {
     name: "proto_messages",
     run: |input| {
@@ -80,7 +82,7 @@ pub const MESSAGES: Target = Target {
         let each = |sample| (0..CASES.len() as u8).map(move |number| numbered((number, sample)));
         samples.iter().flat_map(each).collect()
     },
-    reseal: None,
+    fix_checksums: None,
     bound: PROTO,
 };
 
@@ -135,7 +137,7 @@ fn report() -> control::RegionReport {
     }
 }
 
-/// What a leader reports of its region, as the placement group reads it.
+/// Region report of a leader, as the placement group decodes it.
 pub const REGION_REPORT: Target = Target {
     name: "region_report",
     run: |input| {
@@ -145,11 +147,11 @@ pub const REGION_REPORT: Target = Target {
         assert!(again == known);
     },
     seeds: || vec![report().encode_to_vec()],
-    reseal: None,
+    fix_checksums: None,
     bound: PROTO,
 };
 
-/// A list of answers of a directory, as a client's cache of regions takes them.
+/// List of regions from PD, as a client's region cache decodes it.
 pub const ROUTES: Target = Target {
     name: "client_routes",
     run: |input| {
@@ -173,11 +175,11 @@ pub const ROUTES: Target = Target {
         let regions = vec![entry(region()), entry(second), entry(region())];
         vec![pdpb::ScanRegionsResponse { regions, ..Default::default() }.encode_to_vec()]
     },
-    reseal: None,
+    fix_checksums: None,
     bound: PROTO,
 };
 
-/// A region error, as a client reacts to it.
+/// Region error, as a client handles it.
 pub const REGION_ERROR: Target = Target {
     name: "client_region_error",
     run: |input| {
@@ -189,6 +191,6 @@ pub const REGION_ERROR: Target = Target {
         let busy = errorpb::Error { server_is_busy: Some(busy), ..Default::default() };
         vec![epoch_error().encode_to_vec(), busy.encode_to_vec()]
     },
-    reseal: None,
+    fix_checksums: None,
     bound: PROTO,
 };

@@ -1,7 +1,7 @@
-//! What other nodes send.
+//! Targets for data from other nodes.
 
-use super::words::{sample_command, sample_region};
-use super::{SMALL, seal};
+use super::records::{sample_command, sample_region};
+use super::{SMALL, checksums};
 use crate::{Bound, Target};
 use bytes::Bytes;
 use stele_raftstore::{
@@ -14,10 +14,10 @@ use stele_storage::{LostEntry, LostValue, Pair};
 use stele_types::{ClusterId, KeyRange, LogIndex, RegionId, StoreId, Term};
 
 fn frame(message: &PeerMessage) -> Vec<u8> {
-    let (mut head, mut payloads) = (Vec::new(), Vec::new());
-    wire::encode(message, &mut head, &mut payloads);
-    payloads.iter().for_each(|payload| head.extend_from_slice(payload));
-    head
+    let (mut frame, mut payloads) = (Vec::new(), Vec::new());
+    wire::encode(message, &mut frame, &mut payloads);
+    payloads.iter().for_each(|payload| frame.extend_from_slice(payload));
+    frame
 }
 
 fn messages() -> Vec<PeerMessage> {
@@ -89,7 +89,7 @@ pub const PEER_MESSAGE: Target = Target {
         stele_server::transport::message_bytes(&message);
     },
     seeds: || messages().iter().map(frame).collect(),
-    reseal: None,
+    fix_checksums: None,
     bound: SMALL,
 };
 
@@ -110,11 +110,11 @@ pub const SNAPSHOT_HEAD: Target = Target {
         wire::encode_snapshot(&header, &mut bytes);
         vec![bytes]
     },
-    reseal: None,
+    fix_checksums: None,
     bound: SMALL,
 };
 
-/// Frames out of a stream that comes in pieces, with the messages in them.
+/// Frames in a stream that arrives in pieces, with the messages in them.
 pub const FRAMES: Target = Target {
     name: "transport_frames",
     run: |input| {
@@ -142,12 +142,12 @@ pub const FRAMES: Target = Target {
         stream.extend_from_slice(&whole(Kind::Alive, b""));
         vec![stream]
     },
-    reseal: Some(|input| seal::frames(input)),
-    // A block of 64 KiB at a time, and blocks ahead of a frame.
+    fix_checksums: Some(|input| checksums::frames(input)),
+    // Reads blocks of 64 KiB, several before a frame is complete.
     bound: Bound { bytes: 512 << 10, per_byte: 64 },
 };
 
-/// A hello from another node of cluster 9.
+/// Returns a hello of another node of cluster 9.
 pub fn sample_hello() -> Hello {
     let mut hello = Hello::new(Lane::Data, ClusterId(9), "host:1");
     (hello.from, hello.wanted) = (vec![StoreId(1), StoreId(300)], vec![StoreId(4)]);
@@ -159,14 +159,14 @@ pub const HELLO: Target = Target {
     run: |input| {
         let Some(hello) = Hello::decode(input) else { return };
         assert_eq!(Hello::decode(&hello.encode()), Some(hello.clone()));
-        hello.objection(ClusterId(9), &[StoreId(4)], |store| store == StoreId(7));
+        hello.rejection(ClusterId(9), &[StoreId(4)], |store| store == StoreId(7));
     },
     seeds: || vec![sample_hello().encode()],
-    reseal: None,
+    fix_checksums: None,
     bound: SMALL,
 };
 
-/// Refusals and offers.
+/// Rejections and snapshot offers.
 pub const ANSWERS: Target = Target {
     name: "transport_answers",
     run: |input| {
@@ -184,11 +184,11 @@ pub const ANSWERS: Target = Target {
         let refused = hello::refused(stele_server::transport::RejectReason::StoreRemoved, "why");
         vec![refused, hello::offer(StoreId(1), StoreId(300), b"header")]
     },
-    reseal: None,
+    fix_checksums: None,
     bound: SMALL,
 };
 
-/// The first byte says how the others are cut into chunks.
+/// Snapshot pairs; the first byte decides the chunk boundaries of the others.
 pub const SNAPSHOT_PAIRS: Target = Target {
     name: "snapshot_pairs",
     run: |input| {
@@ -214,6 +214,6 @@ pub const SNAPSHOT_PAIRS: Target = Target {
         let pairs: Vec<Pair> = (0..20).map(pair).collect();
         vec![[&[7], &snapshot_bytes(&pairs)[..]].concat()]
     },
-    reseal: None,
+    fix_checksums: None,
     bound: Bound { bytes: 64 << 10, per_byte: 256 },
 };

@@ -1,4 +1,4 @@
-//! Text that people and other programs write.
+//! Targets for text from people and other programs.
 
 use super::SMALL;
 use crate::{Bound, Target};
@@ -16,7 +16,7 @@ pub const SIZE: Target = Target {
         size::format_bytes(bytes);
     },
     seeds: || [&b"128MiB"[..], b" 4 k ", b"77", b"16TiB"].iter().map(|it| it.to_vec()).collect(),
-    reseal: None,
+    fix_checksums: None,
     bound: SMALL,
 };
 
@@ -41,7 +41,7 @@ pub const CONFIG: Target = Target {
                 .iter()
                 .filter_map(|setting| Some((setting.key.to_owned(), config.get(setting.key)?)));
             let flags: Vec<_> = flags.collect();
-            // What a list holds may not be what its text is split into again.
+            // A list item may contain the separator of the text form.
             let _ = Config::load(None, std::iter::empty(), &flags);
             config.effective();
         });
@@ -56,8 +56,8 @@ pub const CONFIG: Target = Target {
         let typed = "tick_ms = 70\nstore = [\"a\", 'b']\nspace_amp_target = 1.5 # text\n";
         vec![text.into_bytes(), typed.as_bytes().to_vec(), b"[table]\nx = {y = 1}\n".to_vec()]
     },
-    reseal: None,
-    // A table of TOML takes some hundred bytes for each of its keys.
+    fix_checksums: None,
+    // A TOML table takes some hundred bytes per key.
     bound: Bound { bytes: 256 << 10, per_byte: 1024 },
 };
 
@@ -73,7 +73,7 @@ pub const MEMBERS: Target = Target {
         let text = r#"{"version":3,"stores":[{"store":1,"address":"a:1","removed":false}]}"#;
         vec![text.as_bytes().to_vec()]
     },
-    reseal: None,
+    fix_checksums: None,
     bound: Bound { bytes: 64 << 10, per_byte: 256 },
 };
 
@@ -90,6 +90,6 @@ pub const JSON_LINE: Target = Target {
         ];
         lines.iter().map(|line| line.as_bytes().to_vec()).collect()
     },
-    reseal: None,
+    fix_checksums: None,
     bound: SMALL,
 };

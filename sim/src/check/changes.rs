@@ -1,5 +1,6 @@
-//! A region changes by the rules: one change of members at a time, and merges of neighbours into
-//! targets that are as they were, with all that the source was asked to keep.
+//! Checks region changes: one membership change at a time, and merges only of neighbours, into
+//! targets with the epoch that the source prepared for, after all entries up to the prepare index
+//! are applied.
 
 use crate::world::World;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,15 +8,15 @@ use stele_raftstore::Event;
 use stele_storage::StorageEngine;
 use stele_types::{Region, RegionEpoch, RegionId, RegionPhase};
 
-/// Every region as it ever was.
+/// Versions of all regions.
 #[derive(Default)]
 pub struct Changes {
     known: BTreeMap<RegionId, BTreeMap<(u64, u64), Region>>,
-    /// As each store last knew it.
+    /// Last version known to each store.
     latest: BTreeMap<(u64, RegionId), Region>,
-    /// Whose next change may be a snapshot's, which passes over some.
+    /// Replicas that a snapshot may change next, skipping versions.
     installing: BTreeSet<(u64, RegionId)>,
-    /// Left some store.
+    /// Regions that were destroyed on some store.
     gone: BTreeSet<RegionId>,
 }
 
@@ -30,12 +31,12 @@ impl Changes {
         self.latest.insert((slot, region.id), region.clone())
     }
 
-    /// A snapshot came.
-    pub fn arrived(&mut self, slot: u64, region: RegionId) {
+    /// Records that a snapshot was received.
+    pub fn snapshot_received(&mut self, slot: u64, region: RegionId) {
         self.installing.insert((slot, region));
     }
 
-    /// Whether a region ever left an epoch, or a store.
+    /// Returns true if a region ever passed an epoch, or was destroyed on a store.
     fn has_passed(&self, region: RegionId, epoch: RegionEpoch) -> bool {
         let later = |(version, conf): &(u64, u64)| {
             *version >= epoch.version
@@ -46,34 +47,36 @@ impl Changes {
         self.gone.contains(&region) || known.is_some_and(|known| known.keys().any(later))
     }
 
-    /// Sources that were prepared to be merged into a region.
+    /// Returns the sources that prepared a merge into a region.
     fn sources(&self, target: RegionId) -> Vec<Region> {
         let into = |region: &&Region| matches!(region.phase, RegionPhase::Merging { target: to, .. } if to == target);
         self.known.values().flat_map(BTreeMap::values).filter(into).cloned().collect()
     }
 
-    /// What is wrong with a change, as far as descriptors tell.
-    fn wrong(&self, before: &Region, now: &Region) -> Option<String> {
+    /// Returns what is invalid in a change, judged by descriptors alone.
+    fn invalid_change(&self, before: &Region, now: &Region) -> Option<String> {
         let left = now.epoch.conf_version == before.epoch.conf_version + 1 && !now.is_joint();
         if before.is_joint() && now.epoch.conf_version != before.epoch.conf_version && !left {
-            return Some("members change while they change".into());
+            return Some("members change in a joint configuration".into());
         }
         match (before.phase, now.phase) {
             (RegionPhase::Normal, RegionPhase::Merging { target, target_epoch, .. }) => {
                 let target = self.known.get(&target)?.get(&key(target_epoch))?;
-                let apart = !are_beside(before, target);
-                apart.then(|| format!("is to be merged into {target:?}, which is no neighbour"))
+                let apart = !are_neighbours(before, target);
+                apart.then(|| format!("prepares a merge into {target:?}, which is no neighbour"))
             }
             (RegionPhase::Merging { target, target_epoch, .. }, RegionPhase::Normal) => {
                 let may = self.has_passed(target, target_epoch);
-                (!may).then(|| "is taken back though its target may take it over".into())
+                (!may).then(|| {
+                    "the merge is taken back, although its target may still commit it".into()
+                })
             }
             _ => None,
         }
     }
 }
 
-fn are_beside(a: &Region, b: &Region) -> bool {
+fn are_neighbours(a: &Region, b: &Region) -> bool {
     let touch = |left: &Region, right: &Region| {
         !left.range.end.is_empty() && left.range.end == right.range.start
     };
@@ -81,7 +84,7 @@ fn are_beside(a: &Region, b: &Region) -> bool {
 }
 
 impl World {
-    /// What each store that starts knows.
+    /// Records the regions of a store that started.
     pub(crate) fn note_regions(&mut self, number: u64) {
         let Some(core) = self.slots.get_mut(&number).and_then(|slot| slot.core()) else { return };
         for report in core.regions() {
@@ -105,14 +108,17 @@ impl World {
         };
         let installed = changes.installing.remove(&(number, now.id));
         let Some(before) = changes.note(number, now).filter(|_| !installed) else { return };
-        let wrong = changes.wrong(&before, now).or_else(|| self.wrong_merge(number, &before, now));
+        let wrong = changes
+            .invalid_change(&before, now)
+            .or_else(|| self.invalid_merge(number, &before, now));
         if let Some(text) = wrong {
             self.fail(format!("store {number}: {now:?}, before {before:?}: {text}"));
         }
     }
 
-    /// A region that grew took another one over: as it was prepared, and with all of its log applied.
-    fn wrong_merge(&self, number: u64, before: &Region, now: &Region) -> Option<String> {
+    /// Returns what is invalid in a merge: the target changed after the preparation, or the
+    /// source's log is not applied up to the prepare index.
+    fn invalid_merge(&self, number: u64, before: &Region, now: &Region) -> Option<String> {
         let grew = now.range != before.range
             && (now.range.start < before.range.start && now.range.end == before.range.end
                 || now.range.start == before.range.start && now.range.end != before.range.end);
@@ -127,12 +133,18 @@ impl World {
                 if target_epoch == before.epoch)
         };
         let Some(source) = sources.iter().find(as_prepared) else {
-            return Some(format!("takes {last:?} over, and has changed since"));
+            return Some(format!(
+                "commits the merge of {last:?}, but has changed since it was prepared"
+            ));
         };
         let RegionPhase::Merging { prepared, .. } = source.phase else { return None };
         let progress = self.engine(number)?.progress(source.id).filter(|it| !it.destroyed)?;
-        (progress.applied < prepared)
-            .then(|| format!("takes {source:?} over with {} of it applied", progress.applied))
+        (progress.applied < prepared).then(|| {
+            format!(
+                "commits the merge of {source:?} with only {} of its log applied",
+                progress.applied
+            )
+        })
     }
 }
 
@@ -165,12 +177,12 @@ mod tests {
         let (a, b, c) =
             (region(1, ("", "b"), 1), region(2, ("b", "c"), 1), region(3, ("c", ""), 1));
         [&a, &b, &c].into_iter().for_each(|it| drop(changes.note(1, it)));
-        assert_eq!(changes.wrong(&a, &prepared(&a, &b)), None);
-        assert!(changes.wrong(&a, &prepared(&a, &c)).unwrap().contains("no neighbour"));
+        assert_eq!(changes.invalid_change(&a, &prepared(&a, &b)), None);
+        assert!(changes.invalid_change(&a, &prepared(&a, &c)).unwrap().contains("no neighbour"));
         let back = region(1, ("", "b"), 3);
-        assert!(changes.wrong(&prepared(&a, &b), &back).unwrap().contains("taken back"));
+        assert!(changes.invalid_change(&prepared(&a, &b), &back).unwrap().contains("taken back"));
         changes.note(2, &region(2, ("b", "bb"), 2));
-        assert_eq!(changes.wrong(&prepared(&a, &b), &back), None);
+        assert_eq!(changes.invalid_change(&prepared(&a, &b), &back), None);
     }
 
     #[test]
@@ -182,11 +194,11 @@ mod tests {
         let mut left = joint.clone();
         left.peers[0].role = PeerRole::Voter;
         left.epoch.conf_version += 1;
-        assert_eq!(changes.wrong(&joint, &left), None);
+        assert_eq!(changes.invalid_change(&joint, &left), None);
         let mut more = joint.clone();
         more.epoch.conf_version += 1;
-        assert!(changes.wrong(&joint, &more).is_some());
+        assert!(changes.invalid_change(&joint, &more).is_some());
         left.epoch.conf_version += 1;
-        assert!(changes.wrong(&joint, &left).is_some());
+        assert!(changes.invalid_change(&joint, &left).is_some());
     }
 }

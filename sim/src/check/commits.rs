@@ -1,5 +1,6 @@
-//! What is durably committed is applied when the store opens, before anything that is not: an entry
-//! that takes a region over must not be so before that region is applied.
+//! Checks the durable commit index. Opening applies all that is durably committed, in log order.
+//! Invariant: an entry that commits a merge is not durably committed before it is applied, because
+//! the source must be applied first.
 
 use crate::world::World;
 use stele_storage::StorageEngine;
@@ -7,45 +8,45 @@ use stele_types::{
     Command, CommittedEntry, LogBatch, Op, Record, Region, RegionId, RegionPhase, keyspace,
 };
 
-/// A store's own journal.
+/// Region of a store's own journal.
 const JOURNAL: RegionId = RegionId(0);
-/// Bytes of entries looked at together.
-const LOOK_BYTES: usize = 256 << 10;
+/// Limit of bytes read together.
+const READ_BYTES: usize = 256 << 10;
 
 impl World {
-    /// A batch is durable.
+    /// Checks a batch that is durable.
     pub(super) fn check_commits(&mut self, number: u64, batch: &LogBatch) {
         let Some(engine) = self.engine(number) else { return };
         for record in &batch.records {
             let Record::HardState(region, state) = record else { continue };
-            // What the store notes of itself is applied when it is durable.
+            // The store applies entries of its journal when they are durable.
             if *region == JOURNAL {
                 continue;
             }
             let progress = engine.progress(*region).filter(|it| !it.destroyed);
             let Some(progress) = progress.filter(|it| it.applied < state.commit) else { continue };
             let (from, to) = (progress.applied.next(), state.commit.next());
-            let Ok(entries) = engine.entries(*region, from, to, LOOK_BYTES) else { continue };
-            let early = entries.iter().find_map(|entry| Some((entry.index, takes(entry)?)));
+            let Ok(entries) = engine.entries(*region, from, to, READ_BYTES) else { continue };
+            let early = entries.iter().find_map(|entry| Some((entry.index, merge_source(entry)?)));
             if let Some((index, source)) = early {
                 return self.fail(format!(
-                    "store {number} has it in writing that entry {index} of region {region} is \
-                     committed, which takes region {source} over and is not applied"
+                    "store {number} durably committed entry {index} of region {region}, which \
+                     commits the merge of region {source}, before it is applied"
                 ));
             }
         }
     }
 }
 
-/// The region that an entry takes over.
-fn takes(entry: &CommittedEntry) -> Option<RegionId> {
-    let mut taken = None;
+/// Returns the source region of a merge that an entry commits.
+fn merge_source(entry: &CommittedEntry) -> Option<RegionId> {
+    let mut source = None;
     Command::each_op_of(&entry.payload, |op| {
         let Op::Put { key, value, .. } = op else { return };
         let region = keyspace::region_of_key(key).filter(|_| entry.is_command);
         let gone = region
             .filter(|_| Region::decode(value).is_ok_and(|it| it.phase == RegionPhase::Tombstone));
-        taken = taken.or(gone);
+        source = source.or(gone);
     });
-    taken
+    source
 }

@@ -1,5 +1,5 @@
-//! Acknowledged writes are there at the end. Linearizability says so too; this says it without a
-//! search, and names the write.
+//! Checks that acknowledged writes are present at the end. Linearizability implies it; this check
+//! needs no search and names the lost write.
 
 use super::linear::{Act, Op};
 use crate::clients::{KEYS, Value};
@@ -17,8 +17,8 @@ impl World {
     }
 }
 
-/// The last acknowledged write of a key whose value a final read does not find, though nothing else
-/// could have replaced it.
+/// Returns the last acknowledged write of a key if a final read does not find its value and no
+/// other write could have replaced it.
 pub fn lost(history: &[Op]) -> Option<String> {
     for key in 0..KEYS {
         let finals = history.iter().filter(|op| op.is_final);
@@ -26,7 +26,7 @@ pub fn lost(history: &[Op]) -> Option<String> {
         let Some(found) = seen.last().copied() else { continue };
         let written: Vec<(&Op, Value)> =
             history.iter().filter_map(|op| Some((op, op.act.writes(key)?))).collect();
-        // What replaced a write began before or while the write was under way, or after it.
+        // A write that replaced another one was called before the other returned, or after.
         let answered = written.iter().filter(|(op, _)| op.returned.is_some());
         let Some(last) = answered.max_by_key(|(op, _)| op.called) else { continue };
         let begun_later =
@@ -35,7 +35,7 @@ pub fn lost(history: &[Op]) -> Option<String> {
         if !possible {
             let Op { slot, called_nanos, .. } = last.0;
             return Some(format!(
-                "key {key} holds {found}; store {slot} acknowledged {:?}, asked at {:.3} ms",
+                "key {key} holds {found}; store {slot} acknowledged {:?}, called at {:.3} ms",
                 last.0.act,
                 *called_nanos as f64 / 1e6
             ));
@@ -45,7 +45,8 @@ pub fn lost(history: &[Op]) -> Option<String> {
 }
 
 impl Act {
-    /// The value it leaves in a key, if it succeeded or nobody knows; `None`: it leaves it alone.
+    /// Returns the value that it leaves in a key, if it succeeded or its outcome is unknown; `None`
+    /// if it does not change the key.
     fn writes(&self, key: u8) -> Option<Value> {
         match self {
             Self::Write(written) => {

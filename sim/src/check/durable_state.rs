@@ -1,27 +1,27 @@
-//! What a store once had it has again when it opens, however its node went down.
+//! A reopened store holds what was durable, however its node stopped.
 
 use crate::world::World;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_storage::StorageEngine;
 use stele_types::{LogIndex, PeerId, RegionId, Term};
 
-/// Replicas of a store by region.
+/// Store, region and replica.
 type Replica = (u64, RegionId, PeerId);
 
-/// What was durable at the last look.
+/// Durable state at the last check.
 #[derive(Default)]
-pub struct Kept {
-    /// Committed and durable entries, and the durable term.
+pub struct DurableState {
+    /// Index of the last entry that is committed and durable, and the durable term.
     logs: BTreeMap<Replica, (LogIndex, Term)>,
-    /// Replicas that were there at an earlier look and not at the last one.
+    /// Replicas present at an earlier check and destroyed since.
     gone: BTreeSet<Replica>,
-    /// Not there since the last look.
+    /// Replicas absent since the last check.
     missing: BTreeSet<Replica>,
 }
 
 impl World {
-    /// Notes what is durable, and that each region's progress is in order.
-    pub(super) fn note_kept(&mut self) {
+    /// Records what is durable, and checks the order of each region's progress.
+    pub(super) fn record_durable_state(&mut self) {
         for number in self.serving() {
             let Some(engine) = self.engine(number) else { continue };
             let Some(core) = self.slots.get_mut(&number).and_then(|slot| slot.core()) else {
@@ -40,19 +40,19 @@ impl World {
                 if !is_ordered {
                     return self.fail(format!("store {number}, {replica:?}: {progress:?}"));
                 }
-                let kept = self.checks.kept.logs.entry(replica).or_default();
-                *kept = (kept.0.max(committed), kept.1.max(progress.hard_state.term));
+                let durable = self.checks.durable_state.logs.entry(replica).or_default();
+                *durable = (durable.0.max(committed), durable.1.max(progress.hard_state.term));
             }
             let is_gone = |(_, region, _): &Replica| {
                 engine.progress(*region).is_none_or(|progress| progress.destroyed)
             };
-            self.checks.kept.note_gone(number, &here, is_gone);
+            self.checks.durable_state.note_gone(number, &here, is_gone);
         }
     }
 
-    /// A store opened: nothing of that is missing, and what left it has not come back.
-    pub(crate) fn check_kept(&mut self, number: u64) {
-        // Of a disk that lied nothing can tell what it took last.
+    /// Checks a store that opened: no durable state is missing, and no destroyed replica is back.
+    pub(crate) fn check_durable_state(&mut self, number: u64) {
+        // The last writes of a disk with lost writes are unknown.
         let Some(engine) = self.engine(number) else { return };
         if self.slots.get(&number).is_none_or(|slot| slot.has_lied) {
             return;
@@ -60,14 +60,16 @@ impl World {
         let Some(core) = self.slots.get_mut(&number).and_then(|slot| slot.core()) else { return };
         for report in core.regions() {
             let replica = (number, report.region.id, report.peer.id);
-            if self.checks.kept.gone.contains(&replica) {
+            if self.checks.durable_state.gone.contains(&replica) {
                 return self.fail(format!("store {number} brings back {replica:?}"));
             }
-            let Some(kept) = self.checks.kept.logs.get(&replica).copied() else { continue };
+            let Some(durable) = self.checks.durable_state.logs.get(&replica).copied() else {
+                continue;
+            };
             let Some(progress) = engine.progress(report.region.id) else { continue };
             let found = (progress.persisted.0, progress.hard_state.term);
-            if found.0 < kept.0 || found.1 < kept.1 {
-                let (id, before) = (report.region.id, format!("{kept:?}"));
+            if found.0 < durable.0 || found.1 < durable.1 {
+                let (id, before) = (report.region.id, format!("{durable:?}"));
                 return self
                     .fail(format!("store {number} had {before} of region {id}, opens {found:?}"));
             }
@@ -75,7 +77,7 @@ impl World {
     }
 }
 
-impl Kept {
+impl DurableState {
     fn note_gone(
         &mut self,
         number: u64,
@@ -87,7 +89,7 @@ impl Kept {
         for replica in known {
             match here.contains(&replica) {
                 true => drop(self.missing.remove(&replica)),
-                // Its end is still on its way to the disk.
+                // The record that destroys it is not durable yet.
                 false if !is_gone(&replica) => {}
                 false if self.missing.contains(&replica) => drop(self.gone.insert(replica)),
                 false => drop(self.missing.insert(replica)),

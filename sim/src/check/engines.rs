@@ -1,16 +1,17 @@
-//! The index agrees with the log: every reference leads to its value, every checksum holds.
+//! Checks that the index agrees with the log: every reference leads to its value, and every
+//! checksum matches.
 
 use crate::world::World;
 use stele_engine::{Opened, VerifyEvent};
 
 impl World {
-    /// A store opened. What a power cut leaves of an index is an index: it is made again from what else
-    /// is there only where the disk was damaged.
+    /// Checks a store that opened. A power cut leaves a valid index: it may be rebuilt only if the
+    /// disk was damaged.
     pub(crate) fn check_rebuilt(&mut self, number: u64, opened: &Opened) {
         let Some(slot) = self.slots.get(&number) else { return };
         let is_damaged = slot.is_damaged || slot.may_not_open || slot.has_lied;
-        if let Some(why) = opened.rebuilt.as_ref().filter(|_| !is_damaged) {
-            self.fail(format!("store {number} makes its index again: {why}"));
+        if let Some(reason) = opened.rebuilt.as_ref().filter(|_| !is_damaged) {
+            self.fail(format!("store {number} rebuilds its index: {reason}"));
         }
     }
 
@@ -26,7 +27,7 @@ impl World {
         match found {
             Ok(_) if damages.is_empty() => {}
             Ok(_) => self.fail(format!("store {number} is damaged: {}", damages.join("; "))),
-            Err(error) => self.fail(format!("store {number} can't be verified: {error}")),
+            Err(error) => self.fail(format!("store {number} cannot be verified: {error}")),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! No file is leaked, none is missing: what lies in a store's directory is what its log and index
-//! name, once nothing is on its way.
+//! Checks that no file is leaked and none is missing: a store's directory holds exactly the files
+//! that its log and index reference, once no operation is pending.
 
 use crate::world::World;
 use std::path::Path;
@@ -7,7 +7,7 @@ use stele_engine::Store;
 use stele_storage::StorageEngine;
 use stele_vfs::{SimVfs, Vfs};
 
-/// Slices of maintenance until nothing is left to do.
+/// Limit of maintenance slices until no work is left.
 const SLICES_MAX: usize = 400;
 
 impl World {
@@ -20,21 +20,25 @@ impl World {
                 Ok(done) if done.more => {}
                 Ok(_) => break,
                 Err(error) => {
-                    return self.fail(format!("store {number} can't maintain itself: {error}"));
+                    return self.fail(format!("maintenance of store {number} fails: {error}"));
                 }
             }
         }
-        // Replaced runs go with the next commit, or when somebody asks.
+        // Replaced runs are unlinked by the next commit or by a purge.
         if let Err(error) = engine.index().purge() {
-            return self.fail(format!("store {number} can't remove replaced runs: {error}"));
+            return self.fail(format!("store {number} cannot remove replaced runs: {error}"));
         }
         let plans = [&self.plan.engine, &self.plan.other_engine];
         let spare_max = plans.map(|options| options.recycle_segments_max).into_iter().max();
         let leaked = leaked(&slot.disk, &engine, spare_max.unwrap_or_default());
         match leaked {
             Ok(leaked) if leaked.is_empty() => {}
-            Ok(leaked) => self.fail(format!("store {number} has leaked {}", leaked.join(", "))),
-            Err(error) => self.fail(format!("store {number} can't be listed: {error}")),
+            Ok(leaked) => {
+                self.fail(format!("store {number} has leaked files: {}", leaked.join(", ")))
+            }
+            Err(error) => {
+                self.fail(format!("the directory of store {number} cannot be listed: {error}"))
+            }
         }
     }
 }
@@ -72,6 +76,6 @@ fn leaked(disk: &SimVfs, engine: &Store, spare_max: usize) -> stele_types::Resul
         leaked.push(format!("{manifests} manifests"));
     }
     let missing = runs.iter().filter(|run| !index.iter().any(|entry| entry.name == **run));
-    leaked.extend(missing.map(|run| format!("nothing, but lacks {run}")));
+    leaked.extend(missing.map(|run| format!("nothing, but run {run} is missing")));
     Ok(leaked)
 }

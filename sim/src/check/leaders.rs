@@ -1,11 +1,11 @@
-//! At most one leader in a term.
+//! Checks that a term has at most one leader.
 
 use crate::world::World;
 use std::collections::BTreeMap;
 use stele_raftstore::Role;
 use stele_types::{RegionId, Term};
 
-/// Who led a term, by store.
+/// Store that led each term.
 #[derive(Default)]
 pub struct Leaders(BTreeMap<(RegionId, Term), u64>);
 
@@ -19,7 +19,7 @@ impl World {
 
     pub(super) fn check_leaders(&mut self) {
         for number in self.serving() {
-            // Who is the only voter, as its disk shows it, takes itself for the leader when it opens.
+            // A single voter, as its disk shows, becomes leader when it opens.
             let slot = self.slots.get_mut(&number).filter(|slot| !slot.is_mistrusted);
             let Some(core) = slot.and_then(|slot| slot.core()) else { continue };
             for report in core.regions() {

@@ -1,32 +1,31 @@
-//! Whether a history of a group of registers can be put into an order in which each operation takes
-//! effect at one moment between its call and its return.
+//! Checks whether a history of a group of registers is linearizable: whether an order exists in
+//! which each operation takes effect at one moment between its call and its return.
 //!
-//! Histories are walked in time. What is kept is the set of states the registers may be in, each with
-//! the open operations that took effect already; an operation takes effect no earlier than an answer
-//! needs it. The work thus grows with what is open at once, not with the length (the just-in-time
-//! linearization of Lowe, 2017, after Wing and Gong, 1993).
+//! The check walks the history in time. It keeps the set of possible register states, each with the
+//! open operations that already took effect. An operation takes effect no earlier than a return
+//! requires. The work grows with the number of open operations, not with the length (just-in-time
+//! linearization: Lowe, 2017, after Wing and Gong, 1993).
 
 use crate::clients::{KEYS, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 
-/// What was done, and what was seen.
+/// Operation on a group, with its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Sets keys, all at once; 0 removes.
+    /// Sets keys atomically; 0 deletes.
     Write(Vec<(u8, Value)>),
-    /// Saw these, all at once.
+    /// Values read atomically.
     Read(Vec<(u8, Value)>),
-    /// Set `new` if the key held `expected`. `seen`: whether it did, and what it held; `None` while
-    /// nobody knows.
+    /// Sets `new` if the key holds `expected`.
     Cas {
-        /// Which key.
+        /// Key in the group.
         key: u8,
-        /// What it must hold.
+        /// Expected value.
         expected: Value,
-        /// What it then holds.
+        /// New value.
         new: Value,
-        /// What came of it.
+        /// Whether it succeeded, and the previous value; `None` if the outcome is unknown.
         seen: Option<(bool, Value)>,
     },
 }
@@ -34,35 +33,35 @@ pub enum Act {
 /// An operation of a history.
 #[derive(Clone, Debug)]
 pub struct Op {
-    /// When it was called: a number that orders all calls and returns.
+    /// Number of the call in the order of all calls and returns.
     pub called: u64,
-    /// When it returned; `None` if it may take effect at any time, or never.
+    /// Number of the return in that order; `None` if it may take effect later, or never.
     pub returned: Option<u64>,
-    /// When it was called, in virtual time.
+    /// Virtual time of the call.
     pub called_nanos: u64,
-    /// When it returned, in virtual time.
+    /// Virtual time of the return.
     pub returned_nanos: Option<u64>,
-    /// The store that was asked.
+    /// Store that received the request.
     pub slot: u64,
-    /// Part of the last look at everything.
+    /// Part of the final reads.
     pub is_final: bool,
-    /// A lease allowed it.
+    /// Read under a lease.
     pub by_lease: bool,
-    /// What it was.
+    /// Operation and result.
     pub act: Act,
 }
 
 type State = [Value; KEYS as usize];
-/// Open operations, by their places.
+/// Bit set of open operations, by their places.
 type Places = u128;
-/// States that the registers may be in, with what of the open operations made them so.
+/// Possible register states, each with the open operations that took effect.
 type States = BTreeSet<(State, Places)>;
 
-/// More states than this are not looked at: the history is then taken for right.
+/// Limit of states; beyond it the history counts as linearizable.
 const STATES_MAX: usize = 20_000;
 
 impl Act {
-    /// What a key is known to have held after it.
+    /// Returns the value that a key is known to hold after it.
     pub fn known(&self, key: u8) -> Option<Value> {
         match self {
             Self::Write(pairs) | Self::Read(pairs) => {
@@ -76,7 +75,7 @@ impl Act {
         }
     }
 
-    /// The registers after it, if it may happen to them as they are.
+    /// Returns the registers after it, or `None` if it cannot take effect in this state.
     fn step(&self, mut state: State) -> Option<State> {
         match self {
             Self::Write(pairs) => {
@@ -103,7 +102,7 @@ impl Act {
         }
     }
 
-    /// Values that it saw.
+    /// Returns the values that it read.
     fn seen(&self) -> Vec<Value> {
         match self {
             Self::Read(pairs) => pairs.iter().map(|(_, value)| *value).collect(),
@@ -112,7 +111,7 @@ impl Act {
         }
     }
 
-    /// Values that it may have written.
+    /// Returns the values that it may have written.
     fn written(&self) -> Vec<Value> {
         match self {
             Self::Write(pairs) => pairs.iter().map(|(_, value)| *value).collect(),
@@ -122,7 +121,7 @@ impl Act {
     }
 }
 
-/// Fails with the operation that can't be, and what came before it.
+/// Checks a history. Fails with the operation that no order explains, and the operations before it.
 pub fn check(history: &[Op]) -> Result<(), String> {
     let ops = relevant(history);
     let mut moments: BTreeMap<u64, (usize, bool)> = BTreeMap::new();
@@ -156,11 +155,11 @@ pub fn check(history: &[Op]) -> Result<(), String> {
     Ok(())
 }
 
-/// Without what nobody knows the end of and nobody saw an effect of: written values are unique, so
-/// whether it happened makes no difference.
+/// Drops operations with unknown outcome and without an effect that another operation saw. Written
+/// values are unique, so they make no difference.
 fn relevant(history: &[Op]) -> Vec<Op> {
     let mut seen: BTreeSet<Value> = history.iter().flat_map(|op| op.act.seen()).collect();
-    // A lost comparison whose effect was seen has seen what it expected.
+    // If the new value of a comparison with unknown outcome was seen, it saw its expected value.
     loop {
         let before = seen.len();
         for op in history {
@@ -183,14 +182,14 @@ fn relevant(history: &[Op]) -> Vec<Op> {
 
 struct Search<'a> {
     ops: &'a [Op],
-    /// Of open operations.
+    /// Places of the open operations.
     places: BTreeMap<usize, u32>,
     free: Vec<u32>,
     states: States,
 }
 
 impl Search<'_> {
-    /// False when too many are open.
+    /// Opens an operation. Returns false if too many are open.
     fn open(&mut self, at: usize) -> bool {
         let place = self.free.pop();
         if let Some(place) = place {
@@ -199,27 +198,28 @@ impl Search<'_> {
         place.is_some()
     }
 
-    /// The operation returned: it took effect in every state that remains.
+    /// Closes an operation: in every remaining state it took effect.
     fn close(&mut self, at: usize) {
         let Some(place) = self.places.get(&at).copied() else { return };
         let bit = 1 << place;
         let mut done = States::new();
         let mut met = self.states.clone();
         let mut left: Vec<(State, Places)> = std::mem::take(&mut self.states).into_iter().collect();
-        while let Some((state, taken)) = left.pop() {
-            if taken & bit != 0 {
-                done.insert((state, taken & !bit));
+        while let Some((state, applied)) = left.pop() {
+            if applied & bit != 0 {
+                done.insert((state, applied & !bit));
                 continue;
             }
             for (other, place) in &self.places {
-                if taken >> place & 1 == 1 {
+                if applied >> place & 1 == 1 {
                     continue;
                 }
                 let Some(after) = self.ops[*other].act.step(state) else { continue };
-                if self.is_idle(*other, taken) || (after == state && self.may_never(*other)) {
+                if self.is_redundant(*other, applied) || (after == state && self.may_never(*other))
+                {
                     continue;
                 }
-                let next = (after, taken | 1 << place);
+                let next = (after, applied | 1 << place);
                 if met.len() <= STATES_MAX && met.insert(next) {
                     left.push(next);
                 }
@@ -234,24 +234,25 @@ impl Search<'_> {
         self.ops[at].returned.is_none()
     }
 
-    /// Of open operations that may never happen and do the same, the first is taken first.
-    fn is_idle(&self, at: usize, taken: Places) -> bool {
+    /// Returns true for an open operation of unknown outcome if an earlier equal one has not taken
+    /// effect: the earlier one goes first.
+    fn is_redundant(&self, at: usize, applied: Places) -> bool {
         let same = |(other, place): (&usize, &u32)| {
-            taken >> place & 1 == 0
+            applied >> place & 1 == 0
                 && self.may_never(*other)
                 && self.ops[*other].act == self.ops[at].act
         };
         self.may_never(at) && self.places.range(..at).any(same)
     }
 
-    /// Without states that others equal with fewer of the operations that may never happen: whatever
-    /// follows from the former follows from the latter.
+    /// Drops states that equal another one with fewer operations of unknown outcome applied: all
+    /// that follows from the former follows from the latter.
     fn smallest(&self, states: States) -> States {
         let optional = self.places.iter().filter(|(at, _)| self.ops[**at].returned.is_none());
         let optional: Places = optional.map(|(_, place)| 1 << place).sum();
         let mut kept: BTreeMap<(State, Places), Vec<Places>> = BTreeMap::new();
-        for (state, taken) in states {
-            let (sure, maybe) = (taken & !optional, taken & optional);
+        for (state, applied) in states {
+            let (sure, maybe) = (applied & !optional, applied & optional);
             let others = kept.entry((state, sure)).or_default();
             if others.iter().any(|other| other & maybe == *other) {
                 continue;
@@ -277,7 +278,7 @@ impl fmt::Display for Op {
     }
 }
 
-/// The operation that can't be, after the operations that bear on it.
+/// Describes the operation that no order explains, after the operations before it.
 fn story(ops: &[Op], at: usize) -> String {
     const SHOWN: usize = 24;
     let returned = ops[at].returned.unwrap_or(u64::MAX);
@@ -289,7 +290,7 @@ fn story(ops: &[Op], at: usize) -> String {
         // Writing to a string does not fail.
         let _ = write!(text, "\n  {op}");
     }
-    let _ = write!(text, "\n  which can't be: {}", ops[at]);
+    let _ = write!(text, "\n  which no order explains: {}", ops[at]);
     text
 }
 

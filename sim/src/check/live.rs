@@ -1,4 +1,4 @@
-//! The bytes counted as alive are those that runs refer to, read anew from the run files.
+//! Checks the counted live bytes against the references in the run files.
 
 use crate::world::World;
 use std::collections::BTreeMap;
@@ -27,11 +27,13 @@ impl World {
         }
         if real != *version.live() {
             let counted = version.live();
-            self.fail(format!("store {number} counts {counted:?} as alive, {real:?} are"));
+            self.fail(format!(
+                "store {number} counts {counted:?} as live, but its runs reference {real:?}"
+            ));
         }
         let files: Vec<FileId> = engine.log().files().iter().map(|file| file.file).collect();
         if let Some(missing) = real.keys().find(|file| !files.contains(file)) {
-            self.fail(format!("store {number} refers to file {missing:?}, which is not there"));
+            self.fail(format!("store {number} references file {missing:?}, which does not exist"));
         }
     }
 }

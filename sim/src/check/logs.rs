@@ -1,5 +1,5 @@
-//! Log matching: an entry of an index and term is the same on every store, and so is the committed
-//! entry of an index.
+//! Log matching: an entry with the same index and term is the same on every store, and so is the
+//! committed entry of an index.
 
 use crate::world::World;
 use std::collections::BTreeMap;
@@ -7,20 +7,20 @@ use stele_storage::StorageEngine;
 use stele_types::checksum::crc32c;
 use stele_types::{LogIndex, RegionId, Term};
 
-/// Bytes of entries looked at together.
-const LOOK_BYTES: usize = 256 << 10;
+/// Limit of bytes read together.
+const READ_BYTES: usize = 256 << 10;
 
-/// What was seen.
+/// Entries seen so far.
 #[derive(Default)]
 pub struct Logs {
     entries: BTreeMap<(RegionId, LogIndex, Term), u32>,
     committed: BTreeMap<(RegionId, LogIndex), Term>,
-    /// Committed entries of a store that were looked at.
+    /// Last checked committed entry of each replica.
     seen: BTreeMap<(u64, RegionId), LogIndex>,
 }
 
 impl Logs {
-    /// A store started: what it has is looked at anew.
+    /// Resets the checked entries of a store that started.
     pub fn started(&mut self, slot: u64) {
         self.seen.retain(|(other, _), _| *other != slot);
     }
@@ -46,13 +46,13 @@ impl World {
         }
     }
 
-    /// Whether what is committed may be about to replace what the disk still has.
+    /// Returns true if the store may be about to replace entries on its disk with committed ones.
     fn replaces_entries(&self, number: u64, region: RegionId) -> bool {
         let Some(slot) = self.slots.get(&number) else { return true };
         let Some(running) = &slot.running else { return true };
         running.is_writing
             || running.append.is_some()
-            || running.core.as_ref().is_none_or(|core| core.holds_records(region))
+            || running.core.as_ref().is_none_or(|core| core.has_records_of(region))
     }
 
     fn check_entries(
@@ -73,28 +73,28 @@ impl World {
         let mut from = from;
         let mut latest = Term(0);
         while from < to {
-            // What can't be read on a failing disk says nothing.
-            let Ok(entries) = engine.entries(region, from, to, LOOK_BYTES) else { return };
+            // A failed read on a faulty disk proves nothing.
+            let Ok(entries) = engine.entries(region, from, to, READ_BYTES) else { return };
             let Some(end) = entries.last() else { return };
             from = end.index.next();
             for entry in entries {
-                let sum = crc32c(&entry.payload);
+                let checksum = crc32c(&entry.payload);
                 let logs = &mut self.checks.logs;
                 let (index, term) = (entry.index, entry.term);
                 if std::mem::replace(&mut latest, term) > term {
                     let text =
                         format!("entry {index} of region {region} in term {term}, {latest:?}");
-                    return self.fail(format!("store {number}: the terms of its log fall: {text}"));
+                    return self.fail(format!("store {number}: terms in its log decrease: {text}"));
                 }
-                let known = *logs.entries.entry((region, index, term)).or_insert(sum);
+                let known = *logs.entries.entry((region, index, term)).or_insert(checksum);
                 let first = match index <= committed {
                     true => *logs.committed.entry((region, index)).or_insert(term),
                     false => term,
                 };
-                if known != sum || first != term {
+                if known != checksum || first != term {
                     self.fail(format!(
                         "store {number} has another entry {index} of region {region} in term {term} \
-                         (committed was one of term {first})"
+                         (the committed one has term {first})"
                     ));
                 }
             }

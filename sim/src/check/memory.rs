@@ -1,12 +1,12 @@
-//! Memory stays within what the configuration allows.
+//! Checks that memory stays within the configured limits.
 
 use crate::world::World;
 use stele_storage::StorageEngine;
 
-/// What a store may take beside its memtables and caches: filters and fences of runs, tables of
-/// entries. A run in which it takes more than this has a leak.
+/// Limit of a store's memory besides memtables and caches: filters and fences of runs, tables of
+/// entries. More than this is a leak.
 const FIXED_BYTES_MAX: u64 = 4 << 20;
-/// Memtables that may wait for their flush beside the active one.
+/// Limit of memtables that wait for a flush, besides the active one.
 const MEMTABLES_MAX: u64 = 16;
 
 impl World {
@@ -23,7 +23,9 @@ impl World {
             let Some(engine) = self.engine(number) else { continue };
             let bytes = engine.stats().memory_bytes;
             if bytes > bytes_max {
-                self.fail(format!("store {number} takes {bytes} bytes of memory, of {bytes_max}"));
+                self.fail(format!(
+                    "store {number} uses {bytes} bytes of memory, limit {bytes_max}"
+                ));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What must hold, each rule in its own file.
+//! Invariants of the cluster, each in its own file.
 
 mod changes;
 mod commits;
@@ -25,8 +25,8 @@ mod votes;
 use crate::plan::{MS, Plan};
 use crate::world::{Happening, World};
 use changes::Changes;
-use disk_copies::Twins;
-use durable_state::Kept;
+use disk_copies::DiskCopies;
+use durable_state::DurableState;
 use leaders::Leaders;
 use logs::Logs;
 use owned::Peers;
@@ -37,50 +37,50 @@ use stele_raftstore::Event;
 use stele_types::Error;
 use votes::Votes;
 
-/// Between two checks of a running cluster.
+/// Interval of the checks of a running cluster.
 const CHECK_NANOS: u64 = 700 * MS;
 
-/// What the rules remember.
+/// State of the checks.
 pub struct Checks {
     leaders: Leaders,
     logs: Logs,
     peers: Peers,
-    kept: Kept,
+    durable_state: DurableState,
     promises: Promises,
     votes: Votes,
-    /// What replicas were told of what they lost.
+    /// Repair requests and replies.
     pub(crate) repairs: Repairs,
     states: States,
-    /// How regions changed.
+    /// Versions of regions.
     pub(crate) changes: Changes,
-    twins: Twins,
+    disk_copies: DiskCopies,
 }
 
 impl Checks {
-    /// Those of a plan's run, before anything runs.
+    /// Creates the checks of a plan.
     pub fn new(plan: &Plan) -> Self {
         Self {
             leaders: Leaders::default(),
             logs: Logs::default(),
             peers: Peers::default(),
-            kept: Kept::default(),
+            durable_state: DurableState::default(),
             promises: Promises::default(),
             votes: Votes::default(),
             repairs: Repairs::default(),
             states: States::default(),
             changes: Changes::default(),
-            twins: Twins::new(plan),
+            disk_copies: DiskCopies::new(plan),
         }
     }
 
-    /// A store started: what it has is looked at anew.
+    /// Resets what was checked of a store that started.
     pub fn started(&mut self, slot: u64) {
         self.logs.started(slot);
     }
 }
 
 impl World {
-    /// Checks go on as long as the cluster runs.
+    /// Starts the periodic checks.
     pub fn begin_checks(&mut self) {
         self.after(CHECK_NANOS, Happening::Check);
     }
@@ -90,10 +90,10 @@ impl World {
         self.check_running_once();
     }
 
-    /// Everything that must hold at every moment.
+    /// Checks the invariants that hold at every moment.
     pub(crate) fn check_running_once(&mut self) {
         self.check_logs();
-        // Where stores are to find damage themselves nobody else reads what they have.
+        // In a helix only scrub may find the damage, so the checks do not read the pairs.
         if !self.plan.is_helix {
             self.check_replicas();
         }
@@ -101,11 +101,11 @@ impl World {
         self.check_leaders();
         self.check_peers();
         self.check_ranges();
-        self.note_kept();
+        self.record_durable_state();
         for number in self.serving() {
             self.check_reserve(number);
             self.check_replay(number);
-            self.look_at_twin(number, 12);
+            self.check_disk_copy(number, 12);
         }
     }
 
@@ -122,16 +122,16 @@ impl World {
         self.check_change(slot, event);
     }
 
-    /// A store could not read. It is allowed to say so only if its disk was damaged or fails.
+    /// Checks a failed read: it is valid only if the store's disk is damaged or faulty.
     pub(crate) fn check_read_error(&mut self, number: u64, error: &Error) {
         let Some(slot) = self.slots.get(&number) else { return };
         if slot.is_damaged || slot.is_troubled || slot.disk.crashed() {
             return;
         }
-        self.fail(format!("store {number} can't read: {error}"));
+        self.fail(format!("store {number} cannot read: {error}"));
     }
 
-    /// Everything that can be checked at the end, when all is healed and quiet.
+    /// Checks all invariants at the end, after faults ended and the cluster settled.
     pub fn check_end(&mut self) {
         self.check_logs();
         self.check_replicas();

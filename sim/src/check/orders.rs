@@ -1,7 +1,7 @@
-//! What the placement group decides: it goes by what it was told, never back behind it, and gives no
-//! order that costs a region its votes or that its operator did not lead to.
+//! Checks the placement group's decisions. It never reverts a region to an older epoch than
+//! reported. No order costs a region its quorum, and no order differs from its operator's step.
 
-use crate::group::{Report, Stray};
+use crate::group::{Report, StalePeer};
 use crate::world::World;
 use std::collections::BTreeSet;
 use stele_placement::{
@@ -10,38 +10,45 @@ use stele_placement::{
 };
 use stele_types::{Peer, PeerRole, Region, RegionEpoch, RegionId, RegionPhase, StoreId};
 
-/// The epochs that are known of a report's regions.
+/// Returns the known epochs of a report's regions.
 pub fn epochs(cluster: &Cluster, report: &Report) -> Vec<(RegionId, RegionEpoch)> {
     let ids = report.regions.iter().map(|region| region.region.id);
     let known = ids.filter_map(|id| cluster.regions().get(id));
     known.map(|info| (info.region.id, info.region.epoch)).collect()
 }
 
-/// A region of which less is known than was.
-pub fn gone_back(cluster: &Cluster, before: &[(RegionId, RegionEpoch)]) -> Option<String> {
+/// Returns a region with a known epoch that went back.
+pub fn regressed(cluster: &Cluster, before: &[(RegionId, RegionEpoch)]) -> Option<String> {
     before.iter().find_map(|(id, before)| {
         let now = cluster.regions().get(*id)?.region.epoch;
         let is_back = now.version < before.version || now.conf_version < before.conf_version;
-        is_back.then(|| format!("takes region {id} back from {before:?} to {now:?}"))
+        is_back.then(|| format!("reverts region {id} from {before:?} to {now:?}"))
     })
 }
 
-/// What is wrong with an order that changes who votes, or takes a merge back.
-pub fn wrong(led: &LeaderState, instruction: &Instruction, now: Millis) -> Option<String> {
+/// Returns what is invalid in an order that changes voters or takes a merge back.
+pub fn invalid_order(
+    leader_state: &LeaderState,
+    instruction: &Instruction,
+    now: Millis,
+) -> Option<String> {
     if matches!(instruction.order, Order::RollbackMerge) {
-        let target = taker(&led.cluster, instruction.region)?;
-        return Some(format!("orders {instruction:?}, though {target:?} may take the region over"));
+        let target = merge_target(&leader_state.cluster, instruction.region)?;
+        return Some(format!("orders {instruction:?}, although {target:?} may commit the merge"));
     }
     let Order::ChangePeers(changes) = &instruction.order else { return None };
-    let cluster = &led.cluster;
+    let cluster = &leader_state.cluster;
     let info = cluster.regions().get(instruction.region)?;
-    let operator = led.operators.of(instruction.region)?;
-    let says = |what: String| Some(format!("orders {instruction:?}: {what}"));
+    let operator = leader_state.operators.of(instruction.region)?;
+    let invalid = |what: String| Some(format!("orders {instruction:?}: {what}"));
     if operator.epoch.conf_version != instruction.epoch.conf_version {
-        return says(format!("somebody else changed the members since {:?}", operator.epoch));
+        return invalid(format!(
+            "members changed outside this operator since {:?}",
+            operator.epoch
+        ));
     }
-    if let Some(peer) = already_so(&info.region, changes) {
-        return says(format!("{peer:?} is that already"));
+    if let Some(peer) = unchanged_peer(&info.region, changes) {
+        return invalid(format!("{peer:?} already has that role"));
     }
     let before = info.region.voters_of(true);
     let after = voters_after(info, changes);
@@ -49,29 +56,29 @@ pub fn wrong(led: &LeaderState, instruction: &Instruction, now: Millis) -> Optio
         return None;
     }
     for voters in [&before, &info.region.voters_of(false), &after] {
-        let answering = voters.iter().filter(|peer| answers(cluster, info, peer, now)).count();
+        let answering = voters.iter().filter(|peer| is_available(cluster, info, peer, now)).count();
         if answering * 2 <= voters.len() {
-            return says(format!("{answering} of {voters:?} answer"));
+            return invalid(format!("only {answering} of {voters:?} respond"));
         }
     }
     let (were, will) = (shared_nodes(cluster, &before), shared_nodes(cluster, &after));
     if will > were {
-        return says(format!("{will} pairs of voters share a node, {were} did"));
+        return invalid(format!("{will} pairs of voters share a node, {were} before"));
     }
     None
 }
 
-/// A peer that shall become what it is: its leader refuses that as long as it is ordered.
-fn already_so(region: &Region, changes: &[Change]) -> Option<Peer> {
+/// Returns a peer that an order would give the role it has: its leader refuses such an order.
+fn unchanged_peer(region: &Region, changes: &[Change]) -> Option<Peer> {
     changes.iter().find_map(|change| match change {
         Change::Add(peer) => region.peer(peer.id).filter(|now| now.role == peer.role).copied(),
         Change::Remove(_) => None,
     })
 }
 
-/// The region beside one that is prepared to be merged into it, as far as it is known no later than the
-/// preparation knew it: replicas of the source refuse to take such a merge back.
-fn taker(cluster: &Cluster, source: RegionId) -> Option<&Region> {
+/// Returns the neighbour that a merging region targets, unless the neighbour is known in a later
+/// epoch than the preparation names. Replicas of the source refuse to take such a merge back.
+fn merge_target(cluster: &Cluster, source: RegionId) -> Option<&Region> {
     let source = &cluster.regions().get(source)?.region;
     let RegionPhase::Merging { target, target_epoch, .. } = source.phase else { return None };
     let target = &cluster.regions().get(target)?.region;
@@ -84,39 +91,42 @@ fn taker(cluster: &Cluster, source: RegionId) -> Option<&Region> {
     (beside && !is_past).then_some(target)
 }
 
-/// An operator that was admitted just now though it costs a region its votes.
-pub fn wrongly_admitted(led: &LeaderState, now: Millis) -> Option<String> {
-    let cluster = &led.cluster;
-    led.operators.running().filter(|operator| operator.created == now).find_map(|operator| {
-        let info = cluster.regions().get(operator.region)?;
-        let (old, mut new) = (info.region.voters_of(true), info.region.voters_of(false));
-        let coming = |peer: &Peer| info.region.peer(peer.id).is_none();
-        let is_there = |peer: &Peer| match coming(peer) {
-            true => cluster.liveness(peer.store, now) == Liveness::Live,
-            false => answers(cluster, info, peer, now),
-        };
-        let few = |voters: &[Peer]| {
-            voters.iter().filter(|peer| is_there(peer)).count() * 2 <= voters.len()
-        };
-        let changes = operator.steps.iter().any(|step| matches!(step, Step::Enter { .. }));
-        let is_stuck = few(&old) || few(&new);
-        for step in &operator.steps {
-            if let Step::Enter { promote, demote } = step {
-                new.retain(|peer| !demote.iter().any(|gone| gone.id == peer.id));
-                new.extend(promote.iter().copied());
+/// Returns what is invalid in an operator that was just admitted: it costs the region its quorum.
+pub fn invalid_admission(leader_state: &LeaderState, now: Millis) -> Option<String> {
+    let cluster = &leader_state.cluster;
+    leader_state.operators.running().filter(|operator| operator.created == now).find_map(
+        |operator| {
+            let info = cluster.regions().get(operator.region)?;
+            let (old, mut new) = (info.region.voters_of(true), info.region.voters_of(false));
+            let coming = |peer: &Peer| info.region.peer(peer.id).is_none();
+            let is_there = |peer: &Peer| match coming(peer) {
+                true => cluster.liveness(peer.store, now) == Liveness::Live,
+                false => is_available(cluster, info, peer, now),
+            };
+            let few = |voters: &[Peer]| {
+                voters.iter().filter(|peer| is_there(peer)).count() * 2 <= voters.len()
+            };
+            let changes = operator.steps.iter().any(|step| matches!(step, Step::Enter { .. }));
+            let is_stuck = few(&old) || few(&new);
+            for step in &operator.steps {
+                if let Step::Enter { promote, demote } = step {
+                    new.retain(|peer| !demote.iter().any(|gone| gone.id == peer.id));
+                    new.extend(promote.iter().copied());
+                }
             }
-        }
-        let is_wrong = is_stuck || changes && few(&new);
-        is_wrong.then(|| format!("begins {operator} though most voters of {info:?} do not answer"))
-    })
+            let is_wrong = is_stuck || changes && few(&new);
+            is_wrong.then(|| {
+                format!("begins {operator}, although most voters of {info:?} do not respond")
+            })
+        },
+    )
 }
 
-/// A voter without which most of the others would not answer, though most do now, and who does not
-/// lead.
-pub fn spared_by_nobody(cluster: &Cluster, now: Millis) -> Option<(&RegionInfo, Peer)> {
+/// Returns a responding voter, not the leader, without which its region would lose its quorum.
+pub fn required_voter(cluster: &Cluster, now: Millis) -> Option<(&RegionInfo, Peer)> {
     cluster.regions().iter().find_map(|info| {
         let voters = info.region.voters_of(false);
-        let answering = |peer: &&Peer| answers(cluster, info, peer, now);
+        let answering = |peer: &&Peer| is_available(cluster, info, peer, now);
         let count = voters.iter().filter(answering).count();
         let is_bare = count * 2 > voters.len() && count.saturating_sub(1) * 2 < voters.len();
         let leads = |peer: &Peer| info.leader.is_some_and(|leader| leader.id == peer.id);
@@ -125,7 +135,7 @@ pub fn spared_by_nobody(cluster: &Cluster, now: Millis) -> Option<(&RegionInfo, 
     })
 }
 
-/// Voters by the old or the new configuration of a region.
+/// Voters of the old or the new configuration of a region.
 trait Voters {
     fn voters_of(&self, is_old: bool) -> Vec<Peer>;
 }
@@ -141,7 +151,7 @@ impl Voters for stele_types::Region {
     }
 }
 
-/// Voters once the changes are made, and a joint configuration is left.
+/// Returns the voters after the changes, once the joint configuration is left.
 fn voters_after(info: &RegionInfo, changes: &[Change]) -> Vec<Peer> {
     let mut voters = info.region.voters_of(false);
     for change in changes {
@@ -156,7 +166,7 @@ fn voters_after(info: &RegionInfo, changes: &[Change]) -> Vec<Peer> {
     voters
 }
 
-fn answers(cluster: &Cluster, info: &RegionInfo, peer: &Peer, now: Millis) -> bool {
+fn is_available(cluster: &Cluster, info: &RegionInfo, peer: &Peer, now: Millis) -> bool {
     cluster.liveness(peer.store, now) == Liveness::Live
         && !info.down.iter().any(|down| down.peer == peer.id)
 }
@@ -166,8 +176,9 @@ fn shared_nodes(cluster: &Cluster, voters: &[Peer]) -> usize {
     voters.len() - voters.iter().map(node).collect::<BTreeSet<_>>().len()
 }
 
-/// A store was ordered to leave that the others can't stand in for.
-pub fn too_few_left(
+/// Returns what is invalid in an order that removes a store: the other stores cannot hold all
+/// copies.
+pub fn invalid_removal(
     cluster: &Cluster,
     leaving: StoreId,
     goal: DrainGoal,
@@ -190,16 +201,17 @@ pub fn too_few_left(
 }
 
 impl World {
-    /// Who is told to go must be a member nowhere at the epoch that is said to be without it.
-    pub(crate) fn check_gone(&mut self, gone: &[(Stray, RegionEpoch)]) {
-        for (stray, without) in gone {
-            let reports = self.reports_by_region().remove(&stray.region).unwrap_or_default();
+    /// Checks that no removed peer is a member in the epoch that is said to exclude it, or later.
+    pub(crate) fn check_removed(&mut self, removed: &[(StalePeer, RegionEpoch)]) {
+        for (peer, without) in removed {
+            let reports = self.reports_by_region().remove(&peer.region).unwrap_or_default();
             let member = reports.iter().map(|(_, report)| &report.region).find(|region| {
                 region.epoch.conf_version >= without.conf_version
-                    && region.peer(stray.peer).is_some()
+                    && region.peer(peer.peer).is_some()
             });
             if let Some(region) = member {
-                let text = format!("{stray:?} is told to go, and is a member of {region:?}");
+                let text =
+                    format!("{peer:?} is ordered to be destroyed, but is a member of {region:?}");
                 return self.fail(text);
             }
         }

@@ -1,4 +1,5 @@
-//! Every pair of a store belongs to a replica there, and a replica's number to one replica for ever.
+//! Checks ownership: every pair of a store belongs to a replica there, and every peer id to one
+//! replica permanently.
 
 use crate::plan::SECOND;
 use crate::world::World;
@@ -7,15 +8,15 @@ use std::collections::BTreeMap;
 use stele_storage::{EngineView, ScanOptions, StorageEngine};
 use stele_types::{KeyRange, PeerId, RegionId, RegionKind, StoreId, keyspace};
 
-/// A replica that leaves has its pairs dropped within this.
+/// Limit for dropping the pairs of a destroyed replica.
 const SOON_NANOS: u64 = 3 * SECOND;
 
-/// Where each replica was first seen.
+/// Region and store of each peer id.
 #[derive(Default)]
 pub struct Peers(BTreeMap<PeerId, (RegionId, StoreId)>);
 
 impl World {
-    /// The placement group gives a number out once.
+    /// Checks that the placement group allocates each peer id once.
     pub(super) fn check_peers(&mut self) {
         let reports = self.reports_by_region();
         for (number, report) in reports.into_values().flatten() {
@@ -23,14 +24,14 @@ impl World {
                 let this = (report.region.id, peer.store);
                 let known = *self.checks.peers.0.entry(peer.id).or_insert(this);
                 if known != this {
-                    let text = format!("replica {} is {known:?} and {this:?}", peer.id);
-                    return self.fail(format!("store {number} says that {text}"));
+                    let text = format!("peer {} is both {known:?} and {this:?}", peer.id);
+                    return self.fail(format!("store {number} reports: {text}"));
                 }
             }
         }
     }
 
-    /// No key has two owners on a store, and none of two regions that claim it at the same version.
+    /// Checks that no key has two owners on one store, or two owners with the same version.
     pub(super) fn check_ranges(&mut self) {
         let reports = self.reports_by_region();
         let data = reports.into_values().flatten().map(|(number, it)| (number, it.region));
@@ -48,7 +49,7 @@ impl World {
         }
     }
 
-    /// Pairs that no replica on their store owns.
+    /// Returns the pairs that no replica on their store owns.
     pub fn unowned(&mut self) -> Vec<(u64, Bytes)> {
         let mut unowned = Vec::new();
         for number in self.serving() {
@@ -59,7 +60,7 @@ impl World {
             };
             let ranges = core.regions().into_iter().flat_map(|it| it.region.engine_ranges());
             let owned: Vec<KeyRange> = ranges.collect();
-            // Local facts are the store's own.
+            // Local records belong to the store itself.
             let range = KeyRange::new(vec![keyspace::LOCAL + 1], Vec::new());
             let options = ScanOptions { keys_only: true, ..ScanOptions::new(range, usize::MAX) };
             let Ok(found) = engine.view().and_then(|view| view.scan(&options)) else { continue };
@@ -70,18 +71,18 @@ impl World {
         unowned
     }
 
-    /// What a replica that was behind left has an owner or is gone within this time.
-    pub(crate) fn check_claimed(&mut self, nanos: u64) {
-        let is_claimed = |world: &mut Self| {
+    /// Checks that orphaned ranges get an owner or are dropped within `nanos`.
+    pub(crate) fn check_orphaned_ranges(&mut self, nanos: u64) {
+        let are_claimed = |world: &mut Self| {
             let mut cores = world.slots.values_mut().filter_map(|slot| slot.core());
             cores.all(|core| core.orphaned_ranges().is_empty())
         };
-        if !self.run_until(nanos, is_claimed) {
-            self.fail("a store keeps what no region there owns".into());
+        if !self.run_until(nanos, are_claimed) {
+            self.fail("a store keeps orphaned ranges".into());
         }
     }
 
-    /// What a replica that left had is gone, at once or soon.
+    /// Checks that the pairs of destroyed replicas are dropped.
     pub(crate) fn check_owned(&mut self) {
         let before = self.unowned();
         if before.is_empty() {

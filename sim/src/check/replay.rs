@@ -1,10 +1,10 @@
-//! A replay begins before all that it has to apply.
+//! Checks that a replay starts before all entries that it must apply.
 
 use crate::world::World;
 use stele_storage::StorageEngine;
 
 impl World {
-    /// No entry above a checkpoint lies before the place from which the checkpoint replays.
+    /// Checks that no entry after a checkpoint lies before the checkpoint's replay position.
     pub(crate) fn check_replay(&mut self, number: u64) {
         let excused = self.slots.get(&number).is_none_or(|it| it.is_damaged || it.is_troubled);
         let Some(engine) = self.engine(number).filter(|_| !excused) else { return };
@@ -22,8 +22,8 @@ impl World {
             if let Some(entry) = early {
                 let (index, at, from) = (entry.index, entry.at, checkpoint.replay_from);
                 return self.fail(format!(
-                    "store {number} replays from {from} on, and entry {index} of region {region}, \
-                     which no run holds, lies at {at}"
+                    "store {number} replays from {from}, but entry {index} of region {region}, \
+                     which no run holds, is at {at}"
                 ));
             }
         }

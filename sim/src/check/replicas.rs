@@ -1,11 +1,11 @@
-//! Replicas that applied the same hold the same.
+//! Checks that replicas with the same applied index hold the same pairs.
 
 use crate::world::World;
 use std::collections::BTreeMap;
 use stele_storage::{EngineView, Pair, ScanOptions, StorageEngine};
 use stele_types::{LogIndex, Region, RegionEpoch, RegionId};
 
-/// A region at one applied entry.
+/// Region and applied index.
 type State = (RegionId, LogIndex);
 
 impl World {
@@ -37,7 +37,7 @@ impl World {
         }
     }
 
-    /// All pairs of a region on a store; `None` if it can't read them.
+    /// Returns all pairs of a region on a store; `None` if it cannot read them.
     fn pairs_of(&mut self, number: u64, region: &Region) -> Option<Vec<Pair>> {
         let view = self.engine(number)?.view().ok()?;
         let mut pairs = Vec::new();

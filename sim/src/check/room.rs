@@ -1,4 +1,5 @@
-//! What is reserved on a device stays free for collection, and is there for what others committed.
+//! Checks the reserve of a device: it stays free for garbage collection, and takes entries that
+//! others committed.
 
 use crate::world::{DIR, World};
 use std::path::Path;
@@ -6,11 +7,11 @@ use stele_storage::StorageEngine;
 use stele_types::{LogBatch, Record};
 use stele_vfs::Vfs;
 
-/// What an append may need beside its batch and two segments: what it flushes.
+/// Space that an append may need besides its batch and two segments: what it flushes.
 const BESIDE_BYTES: u64 = 64 << 10;
 
 impl World {
-    /// With less than the reserve free nothing is let in that takes more than was allowed before.
+    /// Checks a store with less free space than its reserve: it admits at most what was allowed before.
     pub(crate) fn check_reserve(&mut self, number: u64) {
         let Some(slot) = self.slots.get(&number) else { return };
         let Some(node) = self.nodes.get(&slot.node) else { return };
@@ -25,13 +26,13 @@ impl World {
         // Half of the reserve may have been granted before.
         if engine.admit(reserved / 2 + 1).is_ok() {
             self.fail(format!(
-                "store {number} lets {} bytes in, with {free} free and {reserved} reserved",
+                "store {number} admits {} bytes, with {free} free and {reserved} reserved",
                 reserved / 2 + 1
             ));
         }
     }
 
-    /// What was committed elsewhere is refused only where it does not fit.
+    /// Checks a refused append: a batch is refused only if it does not fit.
     pub(crate) fn check_refused_append(&mut self, number: u64, batch: &LogBatch) {
         let Some(slot) = self.slots.get(&number) else { return };
         let Ok(free) = slot.disk.free_bytes(Path::new(DIR)) else { return };
@@ -44,7 +45,7 @@ impl World {
         let segment = plans.map(|it| it.segment_bytes_max).into_iter().max().unwrap_or_default();
         if free >= 2 * segment + 2 * bytes + BESIDE_BYTES {
             self.fail(format!(
-                "store {number} has no room for a batch of {bytes} bytes, with {free} free"
+                "store {number} refuses a batch of {bytes} bytes for lack of space, with {free} free"
             ));
         }
     }

@@ -1,19 +1,19 @@
-//! What a store says it voted for is what was last written for the replica that is there now.
+//! Checks that a replica's hard state is the one last written for it.
 
 use crate::world::World;
 use std::collections::BTreeMap;
 use stele_storage::StorageEngine;
 use stele_types::{HardState, LogBatch, Mark, Record, RegionId};
 
-/// The last hard state written of each region, by store.
+/// Last hard state written, by store and region.
 #[derive(Default)]
 pub struct States(BTreeMap<(u64, RegionId), HardState>);
 
-/// A store's own journal.
+/// Region of a store's own journal.
 const JOURNAL: RegionId = RegionId(0);
 
 impl World {
-    /// A store opened: from here on what it has is known.
+    /// Records the hard states of a store that opened.
     pub(crate) fn note_states(&mut self, number: u64) {
         let Some(engine) = self.engine(number) else { return };
         let states = &mut self.checks.states.0;
@@ -25,7 +25,7 @@ impl World {
         }
     }
 
-    /// A batch is durable.
+    /// Records a batch that is durable.
     pub(crate) fn note_durable(&mut self, number: u64, batch: &LogBatch) {
         self.check_commits(number, batch);
         for record in &batch.records {
@@ -38,7 +38,7 @@ impl World {
         }
     }
 
-    /// A replica came to be, or its log began anew.
+    /// Checks the hard state of a replica that was created, or started its log again.
     pub(super) fn check_state(&mut self, number: u64, region: RegionId) {
         let Some(engine) = self.engine(number).filter(|_| region != JOURNAL) else { return };
         let Some(progress) = engine.progress(region).filter(|it| !it.destroyed) else { return };
@@ -46,7 +46,7 @@ impl World {
         if progress.hard_state != known {
             let found = progress.hard_state;
             self.fail(format!(
-                "store {number} has {found:?} of region {region}, its replica wrote {known:?}"
+                "store {number} has {found:?} of region {region}, but its replica wrote {known:?}"
             ));
         }
     }

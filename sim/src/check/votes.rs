@@ -1,5 +1,6 @@
-//! Who answers a leader's round votes for nobody else as long as that leader may count on the answer,
-//! also after a restart, and also if it answered before its replica was there.
+//! Checks vote holds: a replica that answered a leader's heartbeat round grants no other candidate
+//! a vote while the leader's lease may rely on the answer. That includes restarts, and answers
+//! given before the replica was created.
 
 use crate::faults::Fault;
 use crate::world::World;
@@ -8,27 +9,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use stele_raftstore::{PeerMessage, RaftKind, RaftMessage};
 use stele_types::{PeerId, RegionId, StoreId, Term};
 
-/// A round of a leader, as it was sent first.
+/// Heartbeat round, as first sent.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     leader: u64,
     term: Term,
-    /// By the leader's clock.
+    /// Time of the leader's clock.
     local_nanos: u64,
 }
 
-/// What was said.
+/// Rounds and elections seen in messages.
 #[derive(Default)]
 pub struct Votes {
     rounds: BTreeMap<Bytes, Round>,
-    /// The last round each replica answered.
+    /// Last round that each replica answered.
     answered: BTreeMap<(StoreId, RegionId, PeerId), Round>,
-    /// Elections that a leader asked for: it has no lease any more.
-    handovers: BTreeSet<(RegionId, Term)>,
+    /// Elections started by a leadership transfer: the old leader has no lease.
+    transfers: BTreeSet<(RegionId, Term)>,
 }
 
 impl World {
-    /// A message leaves a store.
+    /// Checks a message that leaves a store.
     pub(super) fn check_vote(&mut self, from: u64, message: &PeerMessage, raft: &RaftMessage) {
         let replica = (message.from_store, message.region, message.from.id);
         match raft.kind {
@@ -44,7 +45,7 @@ impl World {
                 }
             }
             RaftKind::RequestVote if &raft.context[..] == b"CampaignTransfer" => {
-                self.checks.votes.handovers.insert((message.region, raft.term));
+                self.checks.votes.transfers.insert((message.region, raft.term));
             }
             RaftKind::RequestVoteResponse if !raft.reject => self.check_granted(message, raft.term),
             _ => {}
@@ -55,7 +56,7 @@ impl World {
         let votes = &self.checks.votes;
         let replica = (message.from_store, message.region, message.from.id);
         let Some(round) = votes.answered.get(&replica).copied() else { return };
-        let is_free = votes.handovers.contains(&(message.region, term))
+        let is_free = votes.transfers.contains(&(message.region, term))
             || self.homes.get(&message.to_store) == Some(&round.leader)
             || self.plan.faults.has(Fault::SkewBeyond);
         let until = round.local_nanos + self.plan.raft.lease_nanos();
@@ -64,7 +65,7 @@ impl World {
             let (store, _, peer) = replica;
             self.fail(format!(
                 "replica {peer} of region {} on store {store} votes for store {} in term {term}, \
-                 {} ms before a lease ends that it granted store {} in term {}",
+                 {} ms before the lease ends that it granted to store {} in term {}",
                 message.region,
                 message.to_store,
                 (until - now) / crate::plan::MS,
@@ -74,7 +75,7 @@ impl World {
         }
     }
 
-    /// What the clock of a store's node shows.
+    /// Returns the time of a store's node.
     fn local_of(&self, slot: u64) -> u64 {
         let node = self.slots.get(&slot).and_then(|slot| self.nodes.get(&slot.node));
         node.map_or(0, |node| node.local(self.now))

@@ -1,5 +1,5 @@
-//! Many small keys, each put once or again with the same value and never removed: enough of them that an
-//! index has blocks, filters and merges. What was acknowledged is there for good.
+//! Many small keys, each put once or again with the same value and never deleted: enough for
+//! blocks, filters and merges in an index. Acknowledged puts stay permanently.
 
 use super::values::value_of;
 use super::{Act, World};
@@ -8,14 +8,14 @@ use stele_raftstore::{Input, Write};
 use stele_storage::{EngineView, StorageEngine};
 use stele_types::{ColumnFamily, CommandBuilder};
 
-/// How many there are.
+/// Number of keys.
 const FILLS: u64 = 1_500;
-/// How many are put at once.
+/// Keys of one put.
 const BATCH: u64 = 40;
-/// Longest value.
+/// Bound of a value's length after its 8-digit number, exclusive.
 const BYTES_MAX: u64 = 120;
 
-/// The user key of a number. They lie on both sides of the groups.
+/// Returns the user key of a number. The keys lie on both sides of the groups.
 pub fn fill_key(number: u32) -> Bytes {
     Bytes::from(match number % 2 {
         0 => format!("f{:05}", number.wrapping_mul(7919) % 100_000),
@@ -30,7 +30,7 @@ impl World {
         let number = self.clients.prng.below(FILLS) as u32;
         let target =
             serving.get(first).and_then(|first| self.target_of(*first, false, &fill_key(number)));
-        let Some(target) = target else { return self.rest(at) };
+        let Some(target) = target else { return self.pause_client(at) };
         let mut command = CommandBuilder::new();
         let mut fills = Vec::new();
         for number in number..number + BATCH as u32 {
@@ -44,17 +44,17 @@ impl World {
             }
             fills.push(number);
         }
-        let who = self.wait_for(at, 0, &target, Act::Write(Vec::new()));
+        let requester = self.begin_operation(at, 0, &target, Act::Write(Vec::new()));
         if let Some(pending) = &mut self.clients.list[at].pending {
             pending.fills = fills;
         }
-        let id = self.ask(target.slot, who);
+        let id = self.register(target.slot, requester);
         let command = command.build().bytes().clone();
         let write = Write { id, header: target.header, command, frees: false };
         self.push(target.slot, Input::Write(write));
     }
 
-    /// Each that was acknowledged is found on every replica.
+    /// Checks that every replica has all acknowledged puts.
     pub(crate) fn check_filled(&mut self) {
         let numbers: Vec<u32> = self.clients.filled.iter().copied().collect();
         for slot in self.serving() {

@@ -1,48 +1,48 @@
-//! Clients: each does one thing at a time, through the edge of the store it believes in, and writes
-//! down what came of it.
+//! Clients. Each runs one operation at a time, through a store that may lead the region, and
+//! records the outcome.
 
-mod edge;
 mod fill;
+mod outcomes;
+mod thread_reads;
 mod values;
-mod write_down;
 
-pub use edge::Edge;
 pub use fill::fill_key;
+pub use thread_reads::ThreadRead;
 pub use values::{Value, end_of, key_of, value_of};
 
 use crate::check::linear::{Act, Op};
 use crate::plan::{MS, Plan, fork};
-use crate::world::{Happening, Who, World};
+use crate::world::{Happening, Requester, World};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use stele_raftstore::{Cas, CasNew, Header, Input, Read, Reader, Write};
 use stele_types::{ColumnFamily, CommandBuilder, Prng, Region, RegionKind, RegionPhase};
 
-/// Keys of a group.
+/// Number of keys of a group.
 pub const KEYS: u8 = 4;
-/// After this nobody waits any more.
+/// Timeout of an operation.
 pub const PATIENCE_NANOS: u64 = 3_000 * MS;
 
-/// All clients, and what they saw.
+/// All clients and their histories.
 pub struct Clients {
-    /// By group.
+    /// Histories by group.
     pub histories: Vec<Vec<Op>>,
     list: Vec<Client>,
     prng: Prng,
     values: Value,
     begun: u64,
     ops_max: u64,
-    rest_nanos_max: u64,
-    rest_times: u64,
+    pause_nanos_max: u64,
+    pause_factor: u64,
     value_bytes_max: u64,
     is_stopped: bool,
-    /// Half of them stay with this node until then.
+    /// Node that half of the operations go to, and the end of that time.
     stays: (u64, u64),
-    /// Small keys that were put for good.
+    /// Small keys that were put permanently.
     pub filled: BTreeSet<u32>,
     fill_permille: u64,
-    /// Groups that were read at the end.
+    /// Keys that the final reads have read.
     finals: Vec<usize>,
 }
 
@@ -52,35 +52,35 @@ struct Client {
     pending: Option<Pending>,
 }
 
-/// What a client waits for.
+/// Pending operation of a client.
 struct Pending {
     group: usize,
     called: u64,
     called_nanos: u64,
     slot: u64,
-    life: u64,
+    incarnation: u64,
     act: Act,
-    /// Part of the last look at everything.
+    /// Part of the final reads.
     is_final: bool,
-    /// A read that a store's edge carries out.
-    edge: Option<Edge>,
+    /// Read by a request thread.
+    thread_read: Option<ThreadRead>,
     /// Small keys that it puts.
     fills: Vec<u32>,
-    /// A read of a region that was about to be merged when it was asked.
+    /// The region was merging when the read was sent.
     is_merging: bool,
 }
 
-/// Where an operation goes.
+/// Destination of an operation.
 struct Target {
     slot: u64,
-    life: u64,
+    incarnation: u64,
     reader: Arc<Reader>,
     region: Arc<Region>,
     header: Header,
 }
 
 impl Clients {
-    /// Those of a plan.
+    /// Creates the clients of a plan.
     pub fn new(plan: &Plan) -> Self {
         Self {
             histories: vec![Vec::new(); plan.groups as usize],
@@ -89,8 +89,8 @@ impl Clients {
             values: 0,
             begun: 0,
             ops_max: plan.ops_max,
-            rest_nanos_max: plan.rest_nanos_max,
-            rest_times: 1,
+            pause_nanos_max: plan.pause_nanos_max,
+            pause_factor: 1,
             value_bytes_max: plan.value_bytes_max,
             is_stopped: true,
             stays: (0, 0),
@@ -100,56 +100,62 @@ impl Clients {
         }
     }
 
-    /// The node on which a client's next step is carried out.
+    /// Returns the node on which a client's next step runs.
     pub fn node_of(&self, at: usize) -> Option<u64> {
-        self.list.get(at)?.pending.as_ref()?.edge.as_ref().map(|edge| edge.node)
+        self.list
+            .get(at)?
+            .pending
+            .as_ref()?
+            .thread_read
+            .as_ref()
+            .map(|thread_read| thread_read.node)
     }
 
-    /// Whether someone still waits.
+    /// Returns true if an operation is pending.
     pub fn is_busy(&self) -> bool {
         self.list.iter().any(|client| client.pending.is_some())
     }
 
-    /// Operations begun.
+    /// Returns the number of started operations.
     pub fn begun(&self) -> u64 {
         self.begun
     }
 
-    /// Half of the operations go to a node for a while, whoever leads.
+    /// Sends half of the operations to a node until a time, regardless of the leader.
     pub fn stay_with(&mut self, node: u64, until: u64) {
         self.stays = (node, until);
     }
 
-    /// Clients rest so many times as long as the plan says.
+    /// Multiplies the pauses of clients.
     pub fn slow_down(&mut self, times: u64) {
-        self.rest_times = times;
+        self.pause_factor = times;
     }
 
-    /// Nothing more is begun.
+    /// Stops new operations.
     pub fn stop(&mut self) {
         self.is_stopped = true;
     }
 }
 
 impl World {
-    /// Clients begin to work.
-    pub fn let_clients_work(&mut self, ops_more: u64) {
+    /// Starts up to `ops_more` operations.
+    pub fn start_clients(&mut self, ops_more: u64) {
         self.clients.is_stopped = false;
         self.clients.ops_max = self.clients.begun + ops_more;
         for at in 0..self.clients.list.len() {
             if self.clients.list[at].pending.is_none() {
-                self.rest(at);
+                self.pause_client(at);
             }
         }
     }
 
-    fn rest(&mut self, at: usize) {
-        let rest_nanos_max = self.clients.rest_nanos_max * self.clients.rest_times;
-        let pause = self.clients.prng.below(rest_nanos_max);
+    fn pause_client(&mut self, at: usize) {
+        let pause_nanos_max = self.clients.pause_nanos_max * self.clients.pause_factor;
+        let pause = self.clients.prng.below(pause_nanos_max);
         self.client_in(at, pause);
     }
 
-    /// The client's next step comes in `nanos`; what was to come before does not.
+    /// Schedules the client's next step in `nanos`, in place of the one scheduled before.
     fn client_in(&mut self, at: usize, nanos: u64) {
         let client = &mut self.clients.list[at];
         client.step += 1;
@@ -163,11 +169,11 @@ impl World {
         }
         match self.clients.list[at].pending.take() {
             None => self.begin(at),
-            Some(pending) if pending.edge.is_some() => self.edge_step(at, pending),
-            // Patience is over.
+            Some(pending) if pending.thread_read.is_some() => self.step_thread_read(at, pending),
+            // The operation timed out.
             Some(pending) => {
-                self.write_down(&pending, None);
-                self.rest(at);
+                self.record_outcome(&pending, None);
+                self.pause_client(at);
             }
         }
     }
@@ -183,7 +189,7 @@ impl World {
         }
         let group = clients.prng.below(clients.histories.len() as u64) as usize;
         let key = clients.prng.below(u64::from(KEYS)) as u8;
-        let Some(target) = self.target(group, key) else { return self.rest(at) };
+        let Some(target) = self.target(group, key) else { return self.pause_client(at) };
         match self.clients.prng.below(20) {
             0..7 => self.put(at, group, vec![key], &target),
             7..9 => {
@@ -201,7 +207,7 @@ impl World {
         }
     }
 
-    /// The store a client believes in for a key: mostly the one said to lead.
+    /// Returns the destination for a key: mostly the store reported to lead.
     fn target(&mut self, group: usize, key: u8) -> Option<Target> {
         let serving = self.serving();
         let any = self.clients.prng.below(serving.len().max(1) as u64) as usize;
@@ -229,17 +235,23 @@ impl World {
             deadline_nanos: node.local(self.now) + PATIENCE_NANOS,
             ..Header::default()
         };
-        Some(Target { slot, life: self.slots.get(&slot)?.life, reader, region, header })
+        Some(Target {
+            slot,
+            incarnation: self.slots.get(&slot)?.incarnation,
+            reader,
+            region,
+            header,
+        })
     }
 
-    /// A store of the node that clients stay with.
+    /// Returns a store of the node that operations go to.
     fn stayed_with(&mut self, serving: &[u64]) -> Option<u64> {
         let (node, until) = self.clients.stays;
         let there = |slot: &&u64| self.slots.get(*slot).is_some_and(|it| it.node == node);
         serving.iter().find(there).copied().filter(|_| self.now < until)
     }
 
-    /// The region on a store that holds a user key, of the latest version.
+    /// Returns the region on a store that holds a user key, with the latest version.
     pub(crate) fn find(&self, slot: u64, user_key: &Bytes) -> Option<Arc<Reader>> {
         let readers = self.slots.get(&slot)?.readers()?;
         let holds = |region: &Arc<Region>| {
@@ -249,10 +261,10 @@ impl World {
         readers.get(regions.max_by_key(|region| region.epoch.version)?.id)
     }
 
-    fn wait_for(&mut self, at: usize, group: usize, target: &Target, act: Act) -> Who {
+    fn begin_operation(&mut self, at: usize, group: usize, target: &Target, act: Act) -> Requester {
         let (called, called_nanos) = (self.number(), self.now);
-        let Target { slot, life, .. } = *target;
-        let (edge, fills) = (None, Vec::new());
+        let Target { slot, incarnation, .. } = *target;
+        let (thread_read, fills) = (None, Vec::new());
         let is_merging = matches!(target.region.phase, RegionPhase::Merging { .. });
         let is_final = false;
         let pending = Pending {
@@ -260,16 +272,16 @@ impl World {
             called,
             called_nanos,
             slot,
-            life,
+            incarnation,
             act,
             is_final,
-            edge,
+            thread_read,
             fills,
             is_merging,
         };
         self.clients.list[at].pending = Some(pending);
         self.client_in(at, PATIENCE_NANOS);
-        Who::Client { at, step: self.clients.list[at].step }
+        Requester::Client { at, step: self.clients.list[at].step }
     }
 
     fn put(&mut self, at: usize, group: usize, keys: Vec<u8>, target: &Target) {
@@ -297,10 +309,12 @@ impl World {
         self.client_write(at, group, target, Act::Write(vec![(key, 0)]), command, true);
     }
 
-    /// All keys of a group that a region holds, by one range.
+    /// Deletes all keys of a group that a region holds, as one range.
     fn delete_range(&mut self, at: usize, group: usize, target: &Target) {
         let keys = keys_in(group, &target.region);
-        let (Some(first), Some(last)) = (keys.first(), keys.last()) else { return self.rest(at) };
+        let (Some(first), Some(last)) = (keys.first(), keys.last()) else {
+            return self.pause_client(at);
+        };
         let mut command = CommandBuilder::new();
         let start = ColumnFamily::Default.engine_key(&key_of(group, *first));
         let mut end = ColumnFamily::Default.engine_key(&key_of(group, *last)).to_vec();
@@ -321,8 +335,8 @@ impl World {
         command: CommandBuilder,
         frees: bool,
     ) {
-        let who = self.wait_for(at, group, target, act);
-        let id = self.ask(target.slot, who);
+        let requester = self.begin_operation(at, group, target, act);
+        let id = self.register(target.slot, requester);
         let command = command.build().bytes().clone();
         self.push(target.slot, Input::Write(Write { id, header: target.header, command, frees }));
     }
@@ -340,8 +354,9 @@ impl World {
                 (self.clients.values, CasNew::Put { value, expires_at_s })
             }
         };
-        let who = self.wait_for(at, group, target, Act::Cas { key, expected, new, seen: None });
-        let id = self.ask(target.slot, who);
+        let requester =
+            self.begin_operation(at, group, target, Act::Cas { key, expected, new, seen: None });
+        let id = self.register(target.slot, requester);
         let cas = Cas {
             id,
             header: target.header,
@@ -352,7 +367,7 @@ impl World {
         self.push(target.slot, Input::Cas(cas));
     }
 
-    /// A value the key may hold.
+    /// Returns a value that the key may hold.
     fn guess(&mut self, group: usize, key: u8) -> Value {
         let known = |op: &Op| op.act.known(key);
         let latest: Vec<Value> =
@@ -363,27 +378,27 @@ impl World {
 
     fn read(&mut self, at: usize, group: usize, keys: Vec<u8>, target: Target, is_final: bool) {
         let act = Act::Read(keys.into_iter().map(|key| (key, 0)).collect());
-        let who = self.wait_for(at, group, &target, act);
+        let requester = self.begin_operation(at, group, &target, act);
         let node = self.slots.get(&target.slot).map_or(0, |slot| slot.node);
         let local = self.nodes.get(&node).map_or(0, |node| node.local(self.now));
         let by_lease = !is_final && self.clients.prng.coin();
         let lease = by_lease.then(|| target.reader.lease(local)).flatten();
-        let edge = Edge::new(node, target.reader, target.header, lease);
+        let thread_read = ThreadRead::new(node, target.reader, target.header, lease);
         if let Some(pending) = &mut self.clients.list[at].pending {
             pending.is_final = is_final;
             if lease.is_some() {
-                pending.edge = Some(edge);
-                return self.dither(at);
+                pending.thread_read = Some(thread_read);
+                return self.pause_thread(at);
             }
         }
         let replica = !is_final && self.clients.prng.coin();
-        let id = self.ask(target.slot, who);
-        self.edges_waiting.insert((at, self.clients.list[at].step), edge);
+        let id = self.register(target.slot, requester);
+        self.reads_waiting.insert((at, self.clients.list[at].step), thread_read);
         let header = target.header;
         self.push(target.slot, Input::Read(Read { id, header, replica }));
     }
 
-    /// Reads every group once more; whether all were read within `nanos`.
+    /// Reads every group once more. Returns true if all were read within `nanos`.
     pub fn read_everything(&mut self, nanos: u64) -> bool {
         self.clients.stop();
         self.clients.finals.clear();
@@ -409,7 +424,7 @@ impl World {
     }
 }
 
-/// The keys of a group that a region holds.
+/// Returns the keys of a group that a region holds.
 fn keys_in(group: usize, region: &Region) -> Vec<u8> {
     (0..KEYS).filter(|key| region.range.contains(&key_of(group, *key))).collect()
 }

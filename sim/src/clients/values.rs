@@ -1,21 +1,21 @@
-//! Keys and values. A value's bytes follow from its number, so that a wrong byte is seen.
+//! Keys and values. A value's bytes follow from its number, so that a wrong byte is detected.
 
 use bytes::Bytes;
 use stele_storage::Pair;
 use stele_types::Prng;
 
-/// A value's number; 0 is none.
+/// Number of a value; 0 for an absent value.
 pub type Value = u32;
 
 const DIGITS: usize = 8;
 const FAR_S: u64 = 4_000_000_000;
 
-/// The user key of a group's key.
+/// Returns the user key of a group's key.
 pub fn key_of(group: usize, key: u8) -> Bytes {
     Bytes::from(format!("g{group:02}/{key}"))
 }
 
-/// The bytes of a value.
+/// Returns the bytes of a value.
 pub fn value_of(value: Value, bytes_max: u64) -> Bytes {
     let mut prng = Prng::new(u64::from(value));
     let bytes = match prng.below(4) {
@@ -28,13 +28,13 @@ pub fn value_of(value: Value, bytes_max: u64) -> Bytes {
     Bytes::from(out)
 }
 
-/// The number of a value's bytes; `None` if no value has them.
+/// Returns the number of a value's bytes; `None` if no value has them.
 pub fn number_of(bytes: &[u8], bytes_max: u64) -> Option<Value> {
     let value = std::str::from_utf8(bytes.get(..DIGITS)?).ok()?.parse().ok()?;
     (value_of(value, bytes_max) == bytes).then_some(value)
 }
 
-/// Unix seconds at which a value ends, long after every run; 0: never.
+/// Returns the expiry of a value in Unix seconds, long after every run; 0 for none.
 pub fn end_of(value: Value) -> u64 {
     match value % 4 {
         1 => FAR_S + u64::from(value),
@@ -42,7 +42,7 @@ pub fn end_of(value: Value) -> u64 {
     }
 }
 
-/// The number of what a store shows; `None` if nobody wrote that, or with another end.
+/// Returns the number of a pair's value; `None` if no client wrote that value or that expiry.
 pub fn number_in(pair: &Pair, bytes_max: u64) -> Option<Value> {
     let value = number_of(&pair.value, bytes_max)?;
     (pair.expires_at_s == end_of(value)).then_some(value)

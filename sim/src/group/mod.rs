@@ -1,119 +1,119 @@
-//! The placement group as the server runs it: nodes report to whoever leads region 1, that one
-//! schedules, persists its decisions in region 1 and answers what its leaders are to do.
+//! Placement group, as the server runs it. Nodes report to the leader of region 1, which schedules,
+//! persists its decisions in region 1, and replies with orders for region leaders.
 //!
-//! The state and every decision are `stele-placement`'s; reports, proposals and orders are those of
-//! the server's service, in virtual time instead of async calls.
+//! The state and every decision come from `stele-placement`. Reports, proposals and orders are
+//! those of the server's service, in virtual time instead of async calls.
 
 mod leader;
 mod orders;
 mod report;
 
-pub use leader::Lead;
+pub use leader::GroupLeader;
 
 use stele_placement::{NewStore, NodeReport, OperatorId, RegionReport, StoreReport};
 use stele_raftstore::Admin;
 use stele_types::{KeyRange, PeerId, Region, RegionEpoch, RegionId, StoreId};
 
-/// A replica that heard of no leader for long.
+/// Replica without a leader for a long time.
 #[derive(Clone, Copy, Debug)]
-pub struct Stray {
-    /// Where.
+pub struct StalePeer {
+    /// Store of the replica.
     pub store: StoreId,
-    /// Of which region.
+    /// Region of the replica.
     pub region: RegionId,
-    /// Which replica.
+    /// Peer id of the replica.
     pub peer: PeerId,
-    /// The region as it knows it.
+    /// Epoch of the region known to the replica.
     pub epoch: RegionEpoch,
 }
 
-/// What a node asks whoever leads the placement group.
+/// Request of a node to the leader of the placement group.
 #[derive(Clone, Debug)]
 pub enum Call {
-    /// Its report.
+    /// Report of a node.
     Report(Report),
-    /// Numbers for new stores: their slots.
+    /// Request for ids of new stores.
     Join {
-        /// Of the node.
+        /// Address of the node.
         address: String,
-        /// Their slots.
+        /// Slots of the stores.
         slots: Vec<u64>,
-        /// What they say of themselves.
+        /// Descriptions of the stores, in the order of `slots`.
         stores: Vec<NewStore>,
     },
 }
 
-/// A node's report.
+/// Report of a node.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Who.
+    /// Node that reports.
     pub node: NodeReport,
-    /// Grows with each report of a life.
+    /// Number of the report; it increases also across restarts.
     pub sequence: u64,
-    /// Its stores.
+    /// Stores of the node.
     pub stores: Vec<StoreReport>,
-    /// The regions it leads.
+    /// Regions led on the node.
     pub regions: Vec<RegionReport>,
-    /// All of them are in it.
+    /// True if `regions` is complete.
     pub is_full: bool,
-    /// What its leaders refused: operator, step, why.
+    /// Refused steps: operator, index of the step, reason.
     pub refusals: Vec<(OperatorId, usize, String)>,
-    /// Replicas that may be left behind.
-    pub strays: Vec<Stray>,
-    /// Stores, and keys that no region there owns.
+    /// Replicas that may have been removed.
+    pub stale_peers: Vec<StalePeer>,
+    /// Orphaned ranges by store.
     pub orphaned_ranges: Vec<(StoreId, Vec<KeyRange>)>,
 }
 
-/// An order for a leader.
+/// Order for a region leader.
 #[derive(Clone, Debug)]
 pub struct Ordered {
-    /// For which operator.
+    /// Operator of the order.
     pub operator: OperatorId,
-    /// Its step.
+    /// Index of the operator's step.
     pub index: usize,
-    /// The region to change.
+    /// Region to change.
     pub region: RegionId,
-    /// The epoch it must have.
+    /// Epoch that the region must have.
     pub epoch: RegionEpoch,
-    /// The change; `None`: split in the middle.
+    /// Change; `None` to split the region in the middle.
     pub admin: Option<Admin>,
 }
 
-/// What whoever leads the placement group answers.
+/// Answer of the placement leader.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// To a report.
-    Told {
-        /// Who answers.
+    /// Answer to a report.
+    ReportReply {
+        /// Node that answers.
         leader: u64,
-        /// What leaders there do next.
+        /// Orders for region leaders on the node.
         orders: Vec<Ordered>,
-        /// Replicas there that are no members any more.
-        gone: Vec<Stray>,
-        /// Whose the unclaimed keys are, by store.
+        /// Replicas to destroy.
+        removed: Vec<StalePeer>,
+        /// Owners of orphaned ranges, by store.
         owners: Vec<(StoreId, Vec<Region>)>,
-        /// The next report shall hold every region.
+        /// The next report must hold every region.
         all_wanted: bool,
-        /// The next report shall come soon.
+        /// The next report must come soon.
         soon: bool,
     },
-    /// To new stores.
+    /// Answer to a join request.
     Joined {
-        /// Which store became which.
+        /// Allocated store id of each slot.
         ids: Vec<(u64, StoreId)>,
     },
 }
 
-/// A node's part in the placement group.
+/// A node's state in the placement group.
 #[derive(Default)]
 pub struct Member {
-    /// While its store leads region 1 and the state is loaded.
-    pub led: Option<Lead>,
-    /// The term whose state is being loaded.
+    /// Leader state, while its store leads region 1 and the state is loaded.
+    pub leader: Option<GroupLeader>,
+    /// Term of the state that is being loaded.
     pub loading: Option<u64>,
-    /// Who answered last.
+    /// Node that answered last.
     pub leader_hint: Option<u64>,
-    /// When it reports next.
+    /// Time of the next report.
     report_at: u64,
     sequence: u64,
     all_wanted: bool,
@@ -123,7 +123,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// What a new process knows.
+    /// Resets the state for a new process; the report number stays.
     pub fn restart(&mut self) {
         let sequence = self.sequence;
         *self = Self { sequence, all_wanted: true, ..Self::default() };

@@ -1,14 +1,14 @@
-//! What the placement group orders becomes a request to a leader.
+//! Translation of placement orders into requests to region leaders.
 
 use super::Ordered;
-use crate::world::{Who, World};
+use crate::world::{Requester, World};
 use stele_placement::{Change, Instruction, OperatorId, Order};
 use stele_raftstore::{
     Admin, AdminCall, ChangeKind, Header, Input, NewRegion, PeerChange, Refusal, Reply,
 };
 use stele_types::RegionId;
 
-/// The order of an instruction.
+/// Returns the order of an instruction.
 pub fn ordered(instruction: &Instruction) -> Ordered {
     let admin = match &instruction.order {
         Order::ChangePeers(changes) => {
@@ -47,7 +47,7 @@ fn change(change: &Change) -> PeerChange {
 }
 
 impl World {
-    /// Does one step. Its effect shows in the next report; what stands in its way is told there.
+    /// Executes one order. The next report shows its effect or the refusal.
     pub(super) fn carry_out_order(&mut self, id: u64, order: Ordered) {
         let key = (order.operator.0, order.region);
         let Some(node) = self.nodes.get_mut(&id) else { return };
@@ -63,21 +63,22 @@ impl World {
         };
         let region = reader.region();
         if region.epoch != order.epoch {
-            let text = format!("it has changed: its epoch is {:?}", region.epoch);
+            let text = format!("its epoch has changed to {:?}", region.epoch);
             return self.refused(id, order.operator, order.index, text);
         }
-        let who = Who::Step { node: id, operator: order.operator.0, index: order.index };
+        let requester =
+            Requester::Step { node: id, operator: order.operator.0, index: order.index };
         let Some(call) = order.admin else {
-            self.split_in_half(slot, &region, who);
+            self.split_in_half(slot, &region, requester);
             return self.finished(id, order.operator.0);
         };
-        let request = self.ask(slot, who);
+        let request = self.register(slot, requester);
         let version = Some(order.epoch.version);
         let header = Header { region: order.region, version, ..Header::default() };
         self.push(slot, Input::Admin(AdminCall { id: request, header, call }));
     }
 
-    /// A store of a node with a replica of the region; one that leads it, if there is one.
+    /// Returns a store of a node with a replica of the region, preferably the leader.
     fn holding(&self, id: u64, region: RegionId) -> Option<u64> {
         let mut holders = self.slots_of(id);
         let reader = |slot: &u64| self.slots.get(slot)?.readers()?.get(region);
@@ -94,8 +95,8 @@ impl World {
             Reply::AdminDone { .. } => self.finished(id, operator),
             Reply::Refused(refusal) => {
                 let text = format!("{refusal:?}");
-                if let Refusal::Invalid(why) = refusal {
-                    self.trace.note(self.now, id, 0, || format!("operator {operator}: {why}"));
+                if let Refusal::Invalid(reason) = refusal {
+                    self.trace.note(self.now, id, 0, || format!("operator {operator}: {reason}"));
                 }
                 self.refused(id, OperatorId(operator), index, text);
             }

@@ -1,6 +1,6 @@
-//! A node's side: reports, joining, and what comes back.
+//! Node's side of the placement group: reports, joins and answers.
 
-use super::{Answer, Call, Ordered, Report, Stray};
+use super::{Answer, Call, Report, StalePeer};
 use crate::plan::{MS, SECOND};
 use crate::world::{Happening, World};
 use bytes::Bytes;
@@ -9,17 +9,19 @@ use stele_raftstore::{Admin, AdminCall, Header, Input, Read, RequestId};
 use stele_storage::StorageEngine;
 use stele_types::{Region, RegionKind, RegionPhase, StoreIdent, keyspace};
 
-/// The next report of a node that leads a region with an operator, or was not answered.
+/// Interval of reports if an operator runs, or after a missing answer.
 const SOON_NANOS: u64 = 100 * MS;
-/// A peer without a leader for so long asks whether it is still wanted.
-const STRAY_AFTER_S: u64 = 3;
-/// Every so many reports a node looks at the sizes of its regions.
+/// Leaderless time after which a peer is reported as stale.
+const STALE_AFTER_S: u64 = 3;
+/// Period, in reports, of checking region sizes.
 const SIZES_EVERY: u64 = 4;
 
 impl World {
-    pub(crate) fn report(&mut self, id: u64, life: u64) {
+    pub(crate) fn report(&mut self, id: u64, incarnation: u64) {
         let now = self.now;
-        let Some(node) = self.nodes.get_mut(&id).filter(|it| it.up && it.life == life) else {
+        let Some(node) =
+            self.nodes.get_mut(&id).filter(|it| it.up && it.incarnation == incarnation)
+        else {
             return;
         };
         if node.member.report_at > now {
@@ -28,7 +30,7 @@ impl World {
         let was_unanswered = std::mem::replace(&mut node.member.is_unanswered, true);
         node.member.sequence += 1;
         if was_unanswered {
-            // Whoever answered last does not: all are asked in turn.
+            // The node that answered last does not answer: try all nodes in turn.
             node.member.leader_hint = None;
             node.member.all_wanted = true;
         }
@@ -51,8 +53,8 @@ impl World {
         }
     }
 
-    /// A store came to lead a region: now and then its node reports at once, when it has not applied
-    /// all that was committed before.
+    /// Sends a report immediately in half of the cases after a store became leader, before it has
+    /// applied all committed entries.
     pub(crate) fn elected(&mut self, number: u64) {
         let Some(id) = self.slots.get(&number).map(|slot| slot.node) else { return };
         let waits = self.nodes.get(&id).is_none_or(|node| node.member.is_unanswered);
@@ -61,18 +63,18 @@ impl World {
         }
     }
 
-    /// A node reports in `nanos`, unless it does before.
+    /// Schedules a report in `nanos`, unless one comes earlier.
     fn report_in(&mut self, id: u64, nanos: u64) {
         let at = self.now + nanos;
         let Some(node) = self.nodes.get_mut(&id).filter(|it| it.member.report_at > at) else {
             return;
         };
         node.member.report_at = at;
-        let life = node.life;
-        self.after(nanos, Happening::Report { node: id, life });
+        let incarnation = node.incarnation;
+        self.after(nanos, Happening::Report { node: id, incarnation });
     }
 
-    /// Who leads the placement group, as a node believes.
+    /// Returns the node that leads the placement group, as this node knows.
     fn group_leader_of(&mut self, id: u64) -> u64 {
         for number in self.slots_of(id) {
             let reader =
@@ -89,20 +91,20 @@ impl World {
     }
 
     fn call(&mut self, from: u64, to: u64, call: Call) {
-        let is_lost = self.net.is_group_cut || self.nemesis.is_unreported(from, self.now);
+        let is_lost = self.net.is_group_cut || self.nemesis.is_report_lost(from, self.now);
         let Some(node) = self.nodes.get(&from).filter(|_| !is_lost) else { return };
-        let (life, bytes) = (node.life, 512);
+        let (incarnation, bytes) = (node.incarnation, 512);
         let ways = match from == to {
             true => vec![(1_000, false)],
             false => self.net.deliveries(&mut self.rngs.net, (from, to), self.now, bytes),
         };
-        // A second copy is a second request to the same effect; some come when nobody waits any more.
+        // A second copy has no further effect; some copies arrive after the sender's timeout.
         let is_slow = self.net.is_slow();
         for (delay, _) in ways.into_iter().filter(|(_, is_damaged)| !is_damaged) {
             let late = is_slow && self.rngs.net.below(4) == 0;
             let delay = delay + if late { self.rngs.net.below(3_000) * MS } else { 0 };
             let call = Box::new(call.clone());
-            self.after(delay, Happening::Call { node: to, from, life, call });
+            self.after(delay, Happening::Call { node: to, from, incarnation, call });
         }
     }
 
@@ -129,7 +131,7 @@ impl World {
     }
 
     fn make_report(&mut self, id: u64) -> Report {
-        let (mut stores, mut regions, mut strays) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut stores, mut regions, mut stale_peers) = (Vec::new(), Vec::new(), Vec::new());
         let mut orphaned_ranges = Vec::new();
         for number in self.slots_of(id) {
             let Some(slot) = self.slots.get_mut(&number) else { continue };
@@ -148,9 +150,9 @@ impl World {
             let Some(core) = slot.core() else { continue };
             orphaned_ranges.push((store, core.orphaned_ranges()));
             for report in core.regions() {
-                if report.leaderless_seconds >= STRAY_AFTER_S {
+                if report.leaderless_seconds >= STALE_AFTER_S {
                     let (region, epoch) = (report.region.id, report.region.epoch);
-                    strays.push(Stray { store, region, peer: report.peer.id, epoch });
+                    stale_peers.push(StalePeer { store, region, peer: report.peer.id, epoch });
                 }
                 if report.is_leading {
                     let size = engine.as_ref().map_or(0, |engine| size_of(engine, &report.region));
@@ -158,8 +160,8 @@ impl World {
                 }
             }
         }
-        let Some(node) = self.nodes.get_mut(&id) else { unreachable!("every node is there") };
-        let (address, started_at) = (node.address(), node.life);
+        let Some(node) = self.nodes.get_mut(&id) else { unreachable!("every node is in the map") };
+        let (address, started_at) = (node.address(), node.incarnation);
         Report {
             node: NodeReport { address, version: "simulated".into(), started_at },
             sequence: node.member.sequence,
@@ -167,31 +169,33 @@ impl World {
             regions,
             is_full: true,
             refusals: std::mem::take(&mut node.member.refusals),
-            strays,
+            stale_peers,
             orphaned_ranges,
         }
     }
 
-    pub(crate) fn answered(&mut self, id: u64, life: u64, answer: Answer) {
-        let Some(node) = self.nodes.get_mut(&id).filter(|it| it.up && it.life == life) else {
+    pub(crate) fn answered(&mut self, id: u64, incarnation: u64, answer: Answer) {
+        let Some(node) =
+            self.nodes.get_mut(&id).filter(|it| it.up && it.incarnation == incarnation)
+        else {
             return;
         };
         node.member.is_unanswered = false;
         match answer {
             Answer::Joined { ids } => ids.into_iter().for_each(|(slot, id)| self.joined(slot, id)),
-            Answer::Told { leader, orders, gone, owners, all_wanted, soon } => {
+            Answer::ReportReply { leader, orders, removed, owners, all_wanted, soon } => {
                 node.member.leader_hint = Some(leader);
                 node.member.all_wanted = all_wanted;
                 if soon {
                     self.report_in(id, SOON_NANOS);
                 }
-                gone.into_iter().for_each(|stray| self.destroy(stray));
+                removed.into_iter().for_each(|peer| self.destroy(peer));
                 for (store, owners) in owners {
                     if let Some(slot) = self.homes.get(&store).copied() {
                         self.push(slot, Input::Owners(owners));
                     }
                 }
-                orders.into_iter().for_each(|order| self.obey(id, order));
+                orders.into_iter().for_each(|order| self.carry_out_order(id, order));
             }
         }
     }
@@ -207,15 +211,15 @@ impl World {
         }
     }
 
-    fn destroy(&mut self, stray: Stray) {
-        let Some(slot) = self.homes.get(&stray.store).copied() else { return };
+    fn destroy(&mut self, peer: StalePeer) {
+        let Some(slot) = self.homes.get(&peer.store).copied() else { return };
         self.trouble_near(slot, 3);
-        let id = self.ask(slot, crate::world::Who::Nobody);
-        let header = Header { region: stray.region, ..Header::default() };
-        self.push(slot, Input::Admin(AdminCall { id, header, call: Admin::Destroy(stray.peer) }));
+        let id = self.register(slot, crate::world::Requester::Ignored);
+        let header = Header { region: peer.region, ..Header::default() };
+        self.push(slot, Input::Admin(AdminCall { id, header, call: Admin::Destroy(peer.peer) }));
     }
 
-    /// Regions led here that grew too large are split, under numbers from the placement group.
+    /// Splits regions led here that are too large.
     fn split_large(&mut self, id: u64) {
         for number in self.slots_of(id) {
             let Some(slot) = self.slots.get(&number) else { continue };
@@ -230,14 +234,19 @@ impl World {
                     continue;
                 }
                 if size_of(&engine, &region) > self.plan.region_bytes_max {
-                    self.split_in_half(number, &region, crate::world::Who::Nobody);
+                    self.split_in_half(number, &region, crate::world::Requester::Ignored);
                 }
             }
         }
     }
 
     /// Splits a region at its middle, if it has one.
-    pub(crate) fn split_in_half(&mut self, slot: u64, region: &Region, who: crate::world::Who) {
+    pub(crate) fn split_in_half(
+        &mut self,
+        slot: u64,
+        region: &Region,
+        requester: crate::world::Requester,
+    ) {
         let Some(engine) = self.engine(slot) else { return };
         let mut ranges = region.engine_ranges();
         ranges.sort_by_key(|range| engine.range_size(range).map_or(0, |size| size.bytes));
@@ -245,17 +254,17 @@ impl World {
         let key = middle.as_ref().and_then(keyspace::user_key);
         let key = key.filter(|key| *key > region.range.start);
         if let Some(key) = key {
-            self.split_at(slot, region, key, who);
+            self.split_at(slot, region, key, requester);
         }
     }
 
-    /// Splits a region at a key, if the placement group has numbers to give.
+    /// Splits a region at a key, if the placement group has ids.
     pub(crate) fn split_at(
         &mut self,
         slot: u64,
         region: &Region,
         key: Bytes,
-        who: crate::world::Who,
+        requester: crate::world::Requester,
     ) {
         let Some(mut ids) = self.take_ids(1 + region.peers.len() as u64) else { return };
         let Some(first) = ids.next() else { return };
@@ -265,13 +274,9 @@ impl World {
         };
         let header =
             Header { region: region.id, version: Some(region.epoch.version), ..Header::default() };
-        let id = self.ask(slot, who);
+        let id = self.register(slot, requester);
         let call = Admin::Split { keys: vec![key], new_ids: vec![new] };
         self.push(slot, Input::Admin(AdminCall { id, header, call }));
-    }
-
-    fn obey(&mut self, id: u64, order: Ordered) {
-        self.carry_out_order(id, order);
     }
 
     pub(crate) fn group_read(&mut self, slot: u64, id: RequestId, term: u64) {
@@ -279,7 +284,7 @@ impl World {
         self.push(slot, Input::Read(Read { id, header, replica: false }));
     }
 
-    /// A header that is answered within five seconds.
+    /// Returns a header with a deadline in five seconds.
     pub(crate) fn patient(&self, slot: u64) -> Header {
         let node = self.slots.get(&slot).and_then(|slot| self.nodes.get(&slot.node));
         let local = node.map_or(0, |node| node.local(self.now));
@@ -287,7 +292,7 @@ impl World {
     }
 }
 
-/// Estimated bytes of a region.
+/// Returns the estimated bytes of a region.
 fn size_of(engine: &stele_engine::Store, region: &Region) -> u64 {
     let size = |range| engine.range_size(&range).map_or(0, |size| size.bytes);
     region.engine_ranges().into_iter().map(size).sum()

@@ -1,5 +1,5 @@
-//! Trouble at the moment when it can do most: orders on top of others, leaders that vanish with what
-//! only they know, devices that are full when a replica leaves.
+//! Faults at critical moments: orders during other changes, leaders cut off with entries that only
+//! they have, full devices when a replica is destroyed.
 
 use super::Undo;
 use crate::faults::Fault;
@@ -11,11 +11,11 @@ use stele_raftstore::{Admin, ChangeKind, Event, PeerChange, Role};
 use stele_types::{Peer, PeerRole, Region, RegionId, RegionPhase, StoreId};
 use stele_vfs::Vfs;
 
-/// A replica leaves in less, in several steps.
-const UNHEARD_NANOS: u64 = 8_000 * MS;
+/// Time without messages, longer than the steps of a removal.
+const HIDDEN_NANOS: u64 = 8_000 * MS;
 
 impl World {
-    /// Something happened to a region on a store.
+    /// Reacts to an event of a region on a store.
     pub(crate) fn aim_at(&mut self, number: u64, event: &Event) {
         if !self.nemesis.is_active {
             return;
@@ -39,7 +39,7 @@ impl World {
                 }
             }
             Event::RegionCreated(region) if self.plan.faults.has(Fault::Loss) => {
-                self.orphan(number, region);
+                self.isolate_learner(number, region);
             }
             _ => {}
         }
@@ -51,12 +51,12 @@ impl World {
         report.is_some_and(|report| report.role == Role::Leader)
     }
 
-    /// The store that leads a region, if one believes to.
+    /// Returns a store that is leader of a region, in its own view.
     pub(super) fn leader_of(&mut self, region: RegionId) -> Option<u64> {
         self.serving().into_iter().find(|number| self.leads(*number, region))
     }
 
-    /// A change on top of a change, or of what is to be merged.
+    /// Orders a change during a membership change or a merge.
     fn mistake_at(&mut self, number: u64, region: &Region) {
         if region.is_joint() {
             let at = self.nemesis.prng.below(region.peers.len() as u64) as usize;
@@ -83,23 +83,23 @@ impl World {
             }
             _ => {}
         }
-        self.take_over_soon(region.id, target);
+        self.commit_merge_soon(region.id, target);
     }
 
-    /// A person orders a merge to be ended, more than once.
-    pub(super) fn take_over_soon(&mut self, source: RegionId, target: RegionId) {
+    /// Schedules several orders to commit a merge, like an impatient administrator.
+    pub(super) fn commit_merge_soon(&mut self, source: RegionId, target: RegionId) {
         for _ in 0..3 {
             let pause = (2 + self.nemesis.prng.below(300)) * MS;
-            self.after(pause, Happening::Undo(Undo::TakeOver(source, target)));
+            self.after(pause, Happening::Undo(Undo::CommitMerge(source, target)));
         }
     }
 
-    /// A source that was prepared is to be taken over, whatever became of its target.
-    pub(super) fn take_over(&mut self, source: RegionId, target: RegionId) {
+    /// Orders the target's leader to commit a prepared merge, whatever became of the target.
+    pub(super) fn commit_merge(&mut self, source: RegionId, target: RegionId) {
         let Some(leader) = self.leader_of(target).filter(|_| self.nemesis.is_active) else {
             return;
         };
-        if self.nemesis.is_unreported(self.node_with(leader), self.now) {
+        if self.nemesis.is_report_lost(self.node_with(leader), self.now) {
             return;
         }
         let readers = self.slots.get(&leader).and_then(|slot| slot.readers());
@@ -111,9 +111,8 @@ impl World {
         }
     }
 
-    /// A replica just came to be: it hears no more of its region, and its leader can't say so to the
-    /// placement group.
-    fn orphan(&mut self, number: u64, region: &Region) {
+    /// Cuts a new learner off from its region, and the region's leader from the placement leader.
+    fn isolate_learner(&mut self, number: u64, region: &Region) {
         let Some(slot) = self.slots.get(&number) else { return };
         let own = slot.id.and_then(|own| region.peer_on(own)).map(|peer| peer.role);
         if own != Some(PeerRole::Learner) || self.nemesis.prng.coin() {
@@ -133,34 +132,37 @@ impl World {
         self.undo_at(Undo::Network, 5_000);
         let others: Vec<u64> = self.slots.keys().copied().collect();
         for other in others {
-            self.nemesis.deafen((region.id, other, number), self.now + 5_000 * MS);
+            self.nemesis.block_messages((region.id, other, number), self.now + 5_000 * MS);
         }
     }
 
-    /// A replica that is at rest is to leave: now and then it hears nothing of that, and wakes for nothing.
-    pub(crate) fn leave_unheard(&mut self, store: StoreId, region: RegionId) {
+    /// Blocks messages to a hibernating replica that is being removed, mostly, so that nothing
+    /// wakes it.
+    pub(crate) fn hide_removal(&mut self, store: StoreId, region: RegionId) {
         let Some(&to) = self.homes.get(&store).filter(|_| self.nemesis.is_active) else { return };
         let core = self.slots.get_mut(&to).and_then(|slot| slot.core());
-        let rests = core.and_then(|core| core.region(region)).is_some_and(|it| it.hibernating);
+        let is_hibernating =
+            core.and_then(|core| core.region(region)).is_some_and(|it| it.hibernating);
         let faults = self.plan.faults;
         let may = faults.has(Fault::Loss) || faults.has(Fault::Partition);
-        if !rests || !may || self.nemesis.prng.below(4) == 0 {
+        if !is_hibernating || !may || self.nemesis.prng.below(4) == 0 {
             return;
         }
         let others: Vec<u64> = self.homes.values().copied().filter(|from| *from != to).collect();
         for from in others {
-            self.nemesis.deafen((region, from, to), self.now + UNHEARD_NANOS);
+            self.nemesis.block_messages((region, from, to), self.now + HIDDEN_NANOS);
         }
     }
 
-    /// A snapshot came: now and then its sender hears so neither from the transport nor from the replica.
-    pub(crate) fn is_unheard(&mut self, way: (RegionId, u64, u64)) -> bool {
+    /// Hides the end of a snapshot transfer from its sender, sometimes: neither transport nor
+    /// replica reports it. Returns true if hidden.
+    pub(crate) fn hide_snapshot_end(&mut self, way: (RegionId, u64, u64)) -> bool {
         let may = self.nemesis.is_active && self.plan.faults.has(Fault::Loss);
         if !may || self.nemesis.prng.below(3) > 0 {
             return false;
         }
         let until = self.now + (200 + self.nemesis.prng.below(3_000)) * MS;
-        self.nemesis.deafen(way, until);
+        self.nemesis.block_messages(way, until);
         true
     }
 
@@ -168,8 +170,8 @@ impl World {
         self.after(millis * MS, Happening::Undo(undo));
     }
 
-    /// What a leader was just ordered is decided, and its followers don't hear so: they know what it
-    /// proposed, and it goes on speaking to the placement group.
+    /// Blocks a leader's messages soon after an order: followers have the proposal but do not learn
+    /// that it is committed. The leader still reaches the placement group.
     pub(crate) fn mute_soon(&mut self, number: u64, region: RegionId, merges: bool) {
         let faults = self.plan.faults;
         let may = faults.has(Fault::Loss) || merges && faults.has(Fault::Merge);
@@ -184,7 +186,7 @@ impl World {
         self.after(pause, Happening::Undo(Undo::Mute(number, region)));
     }
 
-    /// None of a store's followers in a region hears it, or one of them does not.
+    /// Blocks a store's messages in a region to all followers, or to one.
     pub(super) fn mute(&mut self, number: u64, region: RegionId) {
         let reader = self.slots.get(&number).and_then(|slot| slot.readers()?.get(region));
         let Some(now) = reader.map(|reader| reader.region()) else { return };
@@ -194,13 +196,14 @@ impl World {
         let only = others.get(at).copied().filter(|_| self.nemesis.prng.coin());
         let until = self.now + (600 + self.nemesis.prng.below(1_500)) * MS;
         let node = self.slots.get(&number).map_or(0, |slot| slot.node);
-        self.trace.note(self.now, node, number, || format!("is not heard in region {region}"));
+        self.trace
+            .note(self.now, node, number, || format!("messages of region {region} are blocked"));
         for other in others.into_iter().filter(|it| only.is_none_or(|only| only == *it)) {
-            self.nemesis.deafen((region, number, other), until);
+            self.nemesis.block_messages((region, number, other), until);
         }
     }
 
-    /// A replica left for good: now and then there is no room to drop its pairs.
+    /// Fills the device after a replica was destroyed, mostly, so that its pairs cannot be dropped.
     pub(crate) fn fill_now(&mut self, number: u64) {
         let fills = self.nemesis.is_active && self.plan.faults.has(Fault::NoSpace);
         if !fills || self.nemesis.prng.below(3) == 0 {

@@ -1,16 +1,16 @@
-//! How much may be lost at once: one disk, and the next only when every region has all its replicas
-//! again. More than that no replication survives.
+//! Limits of damage: one disk, and the next only when every region has all its replicas again.
+//! Replication tolerates nothing beyond that.
 
 use crate::world::World;
 use std::collections::BTreeMap;
 use stele_raftstore::RegionReport;
 use stele_types::{LogIndex, PeerRole, RegionId};
 
-/// Fewer replicas than this don't survive the loss of one.
+/// Minimum of voters that tolerate the loss of one.
 const VOTERS_MIN: usize = 3;
 
 impl World {
-    /// Whether a store's disk may be damaged now.
+    /// Returns true if a store's disk may be damaged now.
     pub(super) fn may_lose(&mut self, number: u64) -> bool {
         let is_sound = |slot: &crate::world::Slot| {
             let is_well = !slot.is_damaged && !slot.is_troubled && !slot.may_not_open;
@@ -22,8 +22,8 @@ impl World {
         self.regions_are_whole()
     }
 
-    /// Whether every region has at least three voters, no other peers, and all of them hold all that
-    /// is committed and know the region as it is now: who is left decides by what it knows.
+    /// Returns true if every region has at least three peers, all voters, and all of them hold all
+    /// committed entries and the current descriptor. The remaining peers decide by what they know.
     fn regions_are_whole(&mut self) -> bool {
         let regions = self.reports_by_region();
         regions.values().all(|reports| {
@@ -41,12 +41,12 @@ impl World {
         })
     }
 
-    /// A disk goes for good at a moment that was not chosen for it: if that leaves a region without most of
-    /// its voters, the cluster need not come to rest any more.
+    /// Counts a disk loss outside the budget: if a region loses its quorum, the cluster need not
+    /// settle.
     pub(crate) fn spend(&mut self, number: u64) {
         let regions = self.reports_by_region();
         let is_stuck = regions.values().any(|reports| {
-            // What only this one knows goes with it.
+            // State known only to this store is lost with it.
             let stay = reports.iter().filter(|(slot, _)| *slot != number);
             let newest =
                 stay.max_by_key(|(_, it)| (it.region.epoch.version, it.region.epoch.conf_version));
@@ -71,14 +71,15 @@ impl World {
         self.counts.overspent += u64::from(is_stuck);
     }
 
-    /// Whether every region has most of its voters on other stores, that run and have a copy of it.
-    pub(super) fn is_spared(&mut self, number: u64) -> bool {
+    /// Returns true if every region has a majority of its voters on other running stores, with
+    /// replicas.
+    pub(super) fn is_dispensable(&mut self, number: u64) -> bool {
         self.reports_by_region().values().all(|reports| {
             let others = || reports.iter().filter(|(slot, _)| *slot != number);
             let newest = |(_, it): &&(u64, RegionReport)| {
                 (it.region.epoch.version, it.region.epoch.conf_version)
             };
-            // What only this one knows goes with it.
+            // State known only to this store is lost with it.
             let Some((_, RegionReport { region, .. })) = others().max_by_key(newest) else {
                 return false;
             };
@@ -92,13 +93,13 @@ impl World {
         })
     }
 
-    /// Stores whose disks are damaged and still there.
+    /// Returns the stores with damaged disks that are still in use.
     pub(crate) fn damaged_disks(&self) -> Vec<u64> {
         let is_damaged = |slot: &&crate::world::Slot| slot.is_damaged && !slot.is_gone;
         self.slots.values().filter(is_damaged).map(|slot| slot.number).collect()
     }
 
-    /// What every store that runs says of each region.
+    /// Returns the reports of all running stores, by region.
     pub fn reports_by_region(&mut self) -> BTreeMap<RegionId, Vec<(u64, RegionReport)>> {
         let mut regions: BTreeMap<RegionId, Vec<(u64, RegionReport)>> = BTreeMap::new();
         for number in self.serving() {

@@ -1,4 +1,5 @@
-//! A leader that is left alone while its clients stay with it: what it still answers must be right.
+//! Leaders that are isolated while clients keep using them: every answer must still be
+//! linearizable.
 
 use super::Undo;
 use crate::plan::MS;
@@ -6,7 +7,7 @@ use crate::world::{Happening, Stop, World};
 use stele_raftstore::{Admin, Role};
 use stele_types::{RegionId, RegionKind, StoreId};
 
-/// How long clients stay.
+/// Time that clients keep using the node.
 const STAY_NANOS: u64 = 2_500 * MS;
 
 impl World {
@@ -18,20 +19,21 @@ impl World {
         self.clients.stay_with(node, self.now + STAY_NANOS);
         let kind = self.nemesis.prng.below(6);
         if kind < 4 && self.nemesis.prng.coin() {
-            // What it took alone is replaced by then, or is about to be.
+            // By then its own entries are being replaced, or already are.
             let pause = (500 + self.nemesis.prng.below(3_500)) * MS;
             self.after(pause, Happening::Undo(Undo::Cut(node)));
         }
         let others: Vec<u64> = self.nodes.keys().copied().filter(|id| *id != node).collect();
         match kind {
-            // One can't hear it and asks for votes, the others restart or hear late news.
+            // One node does not receive its messages and starts elections; the others restart, or
+            // get rejections of lost elections.
             4 | 5 => {
                 let at = self.nemesis.prng.below(others.len() as u64) as usize;
                 let Some(deaf) = others.get(at).copied() else { return };
                 self.nemesis.deposed_until = self.now + STAY_NANOS + MS * 500;
                 self.part(node, deaf);
                 if kind == 5 {
-                    self.nemesis.late_news = Some((deaf, self.now + STAY_NANOS + MS * 500));
+                    self.nemesis.stale_rejection = Some((deaf, self.now + STAY_NANOS + MS * 500));
                     return;
                 }
                 for round in 0..12 {
@@ -39,7 +41,7 @@ impl World {
                     self.after(pause, Happening::Undo(Undo::Forget(node, deaf)));
                 }
             }
-            // The others' clocks run as fast as a lease allows for.
+            // The others' clocks run as fast as the lease tolerates.
             0 => {
                 let fast = 1_000_000 + self.plan.raft.lease_drift_percent * 10_000 - 10_000;
                 for (id, rate) in others.iter().map(|id| (*id, fast)).chain([(node, 1_000_000)]) {
@@ -49,21 +51,21 @@ impl World {
                 }
                 self.isolate(node);
             }
-            // The others forget in a restart that they heard of it.
+            // The others restart and forget its heartbeats.
             1 => {
                 self.isolate(node);
                 self.forget_leader(node, node);
             }
-            // It has just handed over.
+            // It has just transferred its leadership.
             2 => {
-                self.hand_over(node);
+                self.transfer_leaderships(node);
                 let pause = self.nemesis.prng.below(20) * MS;
                 self.after(pause, Happening::Undo(Undo::Isolate(node)));
             }
-            // Its process stands still, and others lead by when it goes on.
+            // Its process is paused; others lead when it resumes.
             _ => {
                 let until = self.now + (500 + self.nemesis.prng.below(1_500)) * MS;
-                self.trace.note(self.now, node, 0, || "stands still as a leader".into());
+                self.trace.note(self.now, node, 0, || "is paused as a leader".into());
                 if let Some(it) = self.nodes.get_mut(&node) {
                     it.paused_until = until;
                 }
@@ -71,20 +73,21 @@ impl World {
         }
     }
 
-    /// Two nodes don't hear each other in any region.
+    /// Blocks messages between two nodes, in all regions.
     fn part(&mut self, one: u64, other: u64) {
-        self.trace.note(self.now, one, 0, || format!("is not heard by node {other}"));
+        self.trace
+            .note(self.now, one, 0, || format!("messages to and from node {other} are blocked"));
         let until = self.now + STAY_NANOS + MS * 500;
         let regions: Vec<RegionId> = self.reports_by_region().into_keys().collect();
         for (a, b) in self.slots_of(one).into_iter().zip(self.slots_of(other)) {
             for region in &regions {
-                self.nemesis.deafen((*region, a, b), until);
-                self.nemesis.deafen((*region, b, a), until);
+                self.nemesis.block_messages((*region, a, b), until);
+                self.nemesis.block_messages((*region, b, a), until);
             }
         }
     }
 
-    /// All others restart, and forget whom they heard of.
+    /// Restarts all other nodes, so that they forget the leader.
     pub(super) fn forget_leader(&mut self, node: u64, deaf: u64) {
         let others = self.nodes.keys().copied().filter(|id| *id != node && *id != deaf);
         for id in others.collect::<Vec<u64>>() {
@@ -105,23 +108,23 @@ impl World {
         let others: Vec<u64> = self.nodes.keys().copied().filter(|id| *id != node).collect();
         self.counts.partitions += 1;
         self.net.partition(&[node], &others);
-        self.trace.note(self.now, node, 0, || "is left alone".into());
+        self.trace.note(self.now, node, 0, || "is isolated".into());
         self.undo_later(Undo::Network, 2_500);
     }
 
-    /// A node that leads a region of user data.
+    /// Returns a node that leads a region of user data.
     fn leading_data(&mut self) -> Option<u64> {
         let reports = self.reports_by_region().into_values().flatten();
-        let led = reports.filter(|(_, report)| {
+        let leading = reports.filter(|(_, report)| {
             report.role == Role::Leader && report.region.kind == RegionKind::Data
         });
-        let led: Vec<u64> = led.map(|(slot, _)| slot).collect();
-        let at = self.nemesis.prng.below(led.len() as u64) as usize;
-        led.get(at).and_then(|slot| self.slots.get(slot)).map(|slot| slot.node)
+        let leading: Vec<u64> = leading.map(|(slot, _)| slot).collect();
+        let at = self.nemesis.prng.below(leading.len() as u64) as usize;
+        leading.get(at).and_then(|slot| self.slots.get(slot)).map(|slot| slot.node)
     }
 
-    /// Every region that a node leads is ordered to another one.
-    fn hand_over(&mut self, node: u64) {
+    /// Orders every region that a node leads to another store.
+    fn transfer_leaderships(&mut self, node: u64) {
         let reports = self.reports_by_region();
         for (slot, report) in reports.into_values().flatten() {
             let here = self.slots.get(&slot).filter(|it| it.node == node);

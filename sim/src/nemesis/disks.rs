@@ -1,4 +1,4 @@
-//! Disks that fail, lie, fill up or are slow.
+//! Disks that fail, lose writes, are full or slow.
 
 use super::Undo;
 use crate::faults::Fault;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use stele_types::Prng;
 use stele_vfs::{CrashAt, CrashPoint, Fault as DiskFault, SimVfs, Vfs};
 
-/// Entries damage is drawn from, counted from a log's end.
+/// Number of entries at a log's end from which damage is drawn.
 const LAST_ENTRIES: usize = 40;
 
 impl World {
@@ -64,11 +64,11 @@ impl World {
         slot.has_lied |= lies;
         self.counts.disk_faults += 1;
         if let Err(error) = slot.disk.inject(injected) {
-            self.fail(format!("a fault is not injected: {error}"));
+            self.fail(format!("a fault was not injected: {error}"));
         }
     }
 
-    /// Nothing more fits for a while.
+    /// Fills the device for a while.
     fn fill_disk(&mut self, number: u64) {
         self.counts.disk_faults += 1;
         let Some(slot) = self.slots.get(&number) else { return };
@@ -83,7 +83,7 @@ impl World {
         self.undo_later(Undo::Space(number), 2_000);
     }
 
-    /// Nothing more fits from some operation on: between two of one step as well.
+    /// Fills the device after some operations, possibly in the middle of a step.
     fn fill_disk_soon(&mut self, number: u64) {
         let Some(slot) = self.slots.get(&number) else { return };
         let from_operation = slot.disk.operations() + self.nemesis.prng.below(24);
@@ -93,13 +93,13 @@ impl World {
         }
     }
 
-    pub(super) fn make_room(&mut self, number: u64) {
+    pub(super) fn restore_capacity(&mut self, number: u64) {
         if let Some(slot) = self.slots.get(&number) {
             slot.disk.set_capacity(Some(self.plan.capacity_bytes));
         }
     }
 
-    /// Damages what is stored, or takes all of it away, where every region has enough other replicas.
+    /// Damages or removes stored data, if every region has enough other replicas.
     fn lose(&mut self, number: u64, fault: Fault) {
         if !self.may_lose(number) {
             return;
@@ -128,8 +128,8 @@ impl World {
 }
 
 impl World {
-    /// Something delicate begins on a store: now and then its power goes in the middle of it, or its
-    /// device is full.
+    /// Schedules a power cut or a full device for the middle of a critical operation, with
+    /// probability 1 / `one_in`.
     pub(crate) fn trouble_near(&mut self, number: u64, one_in: u64) {
         if !self.nemesis.is_active || self.nemesis.prng.below(one_in) > 0 {
             return;
@@ -149,7 +149,7 @@ impl World {
         slot.disk.crash_at(CrashPoint { operation, at });
     }
 
-    /// A node restarts soon: what opens then meets the damage.
+    /// Restarts the node soon, mostly, so that opening finds the damage.
     fn restart_soon(&mut self, number: u64) {
         let Some(node) = self.slots.get(&number).map(|slot| slot.node) else { return };
         if self.nemesis.prng.below(3) > 0 {
@@ -158,8 +158,8 @@ impl World {
         }
     }
 
-    /// While a node is down a file of one of its stores is lost, or all manifests of its index: that is
-    /// made again, or the store says what it misses.
+    /// Removes a file of a store, or all manifests of its index, while the node is down. The store
+    /// rebuilds the index or reports what is missing.
     fn lose_file(&mut self, number: u64) {
         let Some(node) = self.slots.get(&number).map(|slot| slot.node) else { return };
         self.stop_node(node, Stop::Power);
@@ -171,9 +171,9 @@ impl World {
             false => flippable(slot.disk.paths(), &mut self.nemesis.prng).into_iter().collect(),
         };
         slot.may_not_open = true;
-        // Nothing tells the end of the log from what was never written.
+        // A lost end of the log looks like data that was never written.
         slot.has_lied |= lost == newest_segments(&slot.disk.paths(), 1);
-        // A value may be missed only when it is read.
+        // A missing value may be found only by a read.
         slot.is_damaged = !lost.iter().all(is_manifest);
         let done = lost.iter().try_for_each(|path| slot.disk.unlink(path));
         let dir = PathBuf::from(crate::world::DIR);
@@ -181,13 +181,13 @@ impl World {
             ["index", "log"].iter().try_for_each(|name| slot.disk.sync_dir(&dir.join(name)));
         self.counts.corruptions += 1;
         self.trace
-            .note(self.now, node, number, || format!("{lost:?} are lost: {done:?} {synced:?}"));
+            .note(self.now, node, number, || format!("removed {lost:?}: {done:?} {synced:?}"));
         let pause = self.nemesis.down_nanos();
         self.after(pause, Happening::Undo(Undo::Start(node)));
     }
 }
 
-/// The newest segments of a log, oldest first.
+/// Returns the newest segments of a log, oldest first.
 fn newest_segments(paths: &[PathBuf], count: usize) -> Vec<PathBuf> {
     let is_segment = |path: &&PathBuf| path.extension().is_some_and(|kind| kind == "seg");
     let mut segments: Vec<PathBuf> = paths.iter().filter(is_segment).cloned().collect();
@@ -195,20 +195,20 @@ fn newest_segments(paths: &[PathBuf], count: usize) -> Vec<PathBuf> {
     segments.split_off(segments.len().saturating_sub(count))
 }
 
-/// A bit of one of the last entries of a log. The second frame behind one is written when the first
-/// is durable, and then its damage is told from a write that the power cut.
+/// Returns a flip of a bit in one of a log's last entries. The entry has two frames after it: the
+/// second is written when the first is durable, which tells its damage from a write cut by power.
 fn in_entry(disk: &SimVfs, prng: &mut Prng) -> Option<DiskFault> {
     let mut payloads = payloads(disk);
-    payloads.retain(|payload| payload.frames_behind > 1);
+    payloads.retain(|payload| payload.frames_after > 1);
     let back = 1 + prng.below(payloads.len().min(LAST_ENTRIES) as u64) as usize;
     payloads.iter().nth_back(back - 1).map(|payload| payload.flip(prng))
 }
 
-/// A bit of any file but the newest segment.
+/// Returns a flip of a bit in any file except the newest segment.
 fn in_file(disk: &SimVfs, prng: &mut Prng) -> Option<DiskFault> {
     let path = flippable(disk.paths(), prng)?;
     let bytes = disk.file_bytes(&path).unwrap_or(0);
-    // What stands at the end of a file is short, and others rely on it.
+    // The end of a file holds short parts that others depend on.
     let offset = match prng.below(3) {
         0 => bytes.saturating_sub(1 + prng.below(64)),
         _ => prng.below(bytes),
@@ -216,8 +216,8 @@ fn in_file(disk: &SimVfs, prng: &mut Prng) -> Option<DiskFault> {
     Some(DiskFault::FlipBit { path, offset, bit: prng.below(8) as u8 })
 }
 
-/// A file whose damage is always told from a write that the power cut: any but the newest segment.
-/// Often the segment before that one, which a replay reads, or a run.
+/// Draws a file except the newest segment: its damage cannot look like a write cut by power.
+/// Often it is the segment before that one, which a replay reads, or a run.
 fn flippable(paths: Vec<PathBuf>, prng: &mut Prng) -> Option<PathBuf> {
     let last = newest_segments(&paths, 2);
     let newest = last.last().cloned();

@@ -1,5 +1,5 @@
-//! What is heard late: a merge's target, by a new leader of the placement group, and elections that were
-//! lost long ago.
+//! Late messages: reports of a merge's target to a new placement leader, and rejections of lost
+//! elections.
 
 use super::Nemesis;
 use crate::faults::Fault;
@@ -10,15 +10,16 @@ use stele_raftstore::{Admin, Body, PeerMessage, RaftKind, RaftMessage};
 use stele_types::{Region, RegionPhase};
 
 impl Nemesis {
-    /// Whether what a node says to the placement group is lost now.
-    pub fn is_unreported(&self, node: u64, now: u64) -> bool {
-        self.is_active && self.unreported.get(&node).is_some_and(|until| now < *until)
+    /// Returns true if a node's messages to the placement group are lost now.
+    pub fn is_report_lost(&self, node: u64, now: u64) -> bool {
+        self.is_active && self.lost_reports.get(&node).is_some_and(|until| now < *until)
     }
 }
 
 impl World {
-    /// Now and then, when a merge is prepared, the placement group gets a leader that hears of the source
-    /// long before it hears of the target. Nobody else looks after the merge.
+    /// Moves the placement leadership when a merge is prepared, in half of the cases, and drops the
+    /// target's reports for a while. The new leader learns of the source long before the target,
+    /// and no other leader handles the merge. Returns true if it did.
     pub(super) fn hide_target(&mut self, source: u64, region: &Region) -> bool {
         let RegionPhase::Merging { target, .. } = region.phase else { return false };
         let faults = self.plan.faults;
@@ -35,25 +36,26 @@ impl World {
         let Some(now) = reader.map(|reader| reader.region()) else { return false };
         let node_of = |world: &Self, store| world.homes.get(store).map(|it| world.node_with(*it));
         let away = [Some(hidden), Some(self.node_with(group)), None];
-        let mut heirs = now.peers.iter().filter(|peer| !away.contains(&node_of(self, &peer.store)));
-        let transfer_target = heirs.next().filter(|_| hidden != self.node_with(source));
+        let mut candidates =
+            now.peers.iter().filter(|peer| !away.contains(&node_of(self, &peer.store)));
+        let transfer_target = candidates.next().filter(|_| hidden != self.node_with(source));
         let Some(transfer_target) = transfer_target.map(|peer| peer.id) else { return false };
         let millis = 1_000 + self.nemesis.prng.below(1_500);
-        self.trace.note(self.now, hidden, target, || format!("reports nothing for {millis} ms"));
-        self.nemesis.unreported.insert(hidden, self.now + millis * MS);
+        self.trace.note(self.now, hidden, target, || format!("reports are lost for {millis} ms"));
+        self.nemesis.lost_reports.insert(hidden, self.now + millis * MS);
         self.order(group, SYSTEM_REGION, Admin::TransferLeader(transfer_target));
         true
     }
 
-    /// The node that a store is in.
+    /// Returns the node of a store.
     pub(super) fn node_with(&self, number: u64) -> u64 {
         self.slots.get(&number).map_or(0, |slot| slot.node)
     }
 
-    /// What comes before a candidate's question, where such news come: of an election that was lost. Who
-    /// hears of a later term follows nobody any more.
-    pub(crate) fn late_news(&self, from: u64, message: &PeerMessage) -> Option<PeerMessage> {
-        let (node, until) = self.nemesis.late_news.filter(|_| self.nemesis.is_active)?;
+    /// Returns a rejected pre-vote of a lost election, to be delivered before a candidate's
+    /// request. A receiver in an earlier term stops following its leader.
+    pub(crate) fn stale_rejection(&self, from: u64, message: &PeerMessage) -> Option<PeerMessage> {
+        let (node, until) = self.nemesis.stale_rejection.filter(|_| self.nemesis.is_active)?;
         let Body::Raft(raft) = &message.body else { return None };
         let asks =
             raft.kind == RaftKind::RequestPreVote && &raft.context[..] != b"CampaignTransfer";

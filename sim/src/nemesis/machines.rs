@@ -1,4 +1,4 @@
-//! Networks, nodes and clocks.
+//! Faults of networks, nodes and clocks.
 
 use super::Undo;
 use crate::faults::Fault;
@@ -31,7 +31,7 @@ impl World {
         self.undo_later(Undo::Network, 3_000);
     }
 
-    /// Two random halves, or the leader of a region alone.
+    /// Partitions the network into two random halves, or isolates the leader of a region.
     fn partition(&mut self) {
         self.counts.partitions += 1;
         let nodes: Vec<u64> = self.nodes.keys().copied().collect();
@@ -98,7 +98,7 @@ impl World {
     pub(super) fn trouble_clock(&mut self, fault: Fault) {
         let id = self.any_node();
         let prng = &mut self.nemesis.prng;
-        // Nobody's clock may run faster than another's by more than leases allow for.
+        // No clock may run faster than another by more than leases tolerate.
         let drift_ppm = self.plan.raft.lease_drift_percent * 10_000 - 10_000;
         let (shift, rate) = match fault {
             Fault::WallJump => (prng.below(7_200) as i64 - 3_600, None),
@@ -118,15 +118,18 @@ impl World {
         }
     }
 
-    /// The node of a store that stopped is started anew; a damaged disk is replaced before.
-    pub(super) fn revive(&mut self, number: u64, life: u64) {
-        let Some(slot) = self.slots.get(&number).filter(|slot| slot.life == life) else { return };
+    /// Restarts the node of a store that stopped; a damaged disk is replaced first.
+    pub(super) fn restart_store(&mut self, number: u64, incarnation: u64) {
+        let Some(slot) = self.slots.get(&number).filter(|slot| slot.incarnation == incarnation)
+        else {
+            return;
+        };
         let node = slot.node;
         if slot.is_damaged && !slot.is_gone {
             return self.exchange_disk(number);
         }
-        let is_alive = slot.running.is_some() || slot.mending.is_some();
-        if is_alive || slot.is_gone || !self.nodes.get(&node).is_some_and(|n| n.up) {
+        let is_running = slot.running.is_some() || slot.recovery.is_some();
+        if is_running || slot.is_gone || !self.nodes.get(&node).is_some_and(|n| n.up) {
             return;
         }
         self.counts.kills += 1;

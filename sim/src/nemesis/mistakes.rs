@@ -1,4 +1,4 @@
-//! Orders that nobody in his right mind gives. They are refused, or do no harm.
+//! Wrong orders of administrators. They must be refused or do no harm.
 
 use crate::world::World;
 use stele_raftstore::{Admin, ChangeKind, PeerChange};
@@ -12,13 +12,13 @@ impl World {
             |kind, role| move |peer: &Peer| PeerChange { kind, peer: Peer { role, ..*peer } };
         let learners = || peers.iter().map(change(ChangeKind::Add, PeerRole::Learner));
         match self.nemesis.prng.below(6) {
-            // Nobody is left to vote.
+            // No voter would be left.
             0 => self.order(slot, region.id, Admin::ChangePeers(learners().collect())),
             1 => {
                 let gone = peers.iter().map(change(ChangeKind::Remove, PeerRole::Learner));
                 self.order(slot, region.id, Admin::ChangePeers(gone.collect()));
             }
-            // One change on top of another, where enough voters are left if the first is taken.
+            // Several changes at once, where enough voters are left if the first one is accepted.
             2 | 3 => {
                 if peers.len() < 5 && !region.is_joint() {
                     return;
@@ -28,7 +28,7 @@ impl World {
                     self.order(slot, region.id, Admin::ChangePeers(some));
                 }
             }
-            // With whom it shares no border, or as that was before.
+            // A target that is no neighbour, or a stale descriptor of one.
             4 => {
                 if let Some(target) = self.another(region, false) {
                     self.order(slot, region.id, Admin::PrepareMerge { target });
@@ -47,7 +47,7 @@ impl World {
         }
     }
 
-    /// Another region of user data, as some store knows it; one about to be merged, if there is one.
+    /// Returns another region of user data, as some store knows it; preferably a merging one.
     fn another(&mut self, region: &Region, merging: bool) -> Option<Region> {
         let reports = self.reports_by_region().into_values().flatten();
         let others = reports.map(|(_, report)| report.region);

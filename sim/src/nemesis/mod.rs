@@ -1,5 +1,4 @@
-//! What goes wrong, and what operators do meanwhile: one thing now and then, out of the kinds that
-//! the seed drew.
+//! Nemesis: faults and operator actions, one at a time, of the kinds that the seed drew.
 
 mod aims;
 mod budget;
@@ -19,68 +18,69 @@ use stele_placement::DrainGoal;
 use stele_raftstore::{Body, PeerMessage};
 use stele_types::{LogIndex, Prng, RegionId, StoreId};
 
-/// Between two looks of an operator who waits.
-const LOOK_NANOS: u64 = 250 * MS;
+/// Interval of the operator's checks.
+const CHECK_NANOS: u64 = 250 * MS;
 
-/// What is well again after a while.
+/// Action that was scheduled for later, mostly the end of a fault.
 #[derive(Clone, Copy, Debug)]
 pub enum Undo {
-    /// A node that was down starts.
+    /// Starts a node that is down.
     Start(u64),
-    /// The node of a store that stopped is started anew, unless the store lives again.
-    Revive(u64, u64),
-    /// A store that opened on a disk that lied gets another one.
+    /// Restarts the node of a store that stopped, unless the store runs again: store, incarnation.
+    RestartStore(u64, u64),
+    /// Replaces the disk of a store that opened on one with lost writes: store, incarnation.
     Mistrust(u64, u64),
-    /// A damaged disk is replaced, if all regions can do without it by now.
+    /// Replaces a damaged disk once all regions can lose it.
     Exchange(u64),
-    /// The network.
+    /// Heals the network.
     Network,
-    /// The power of a node goes for a moment.
+    /// Cuts the power of a node for a moment.
     Cut(u64),
-    /// A node is cut off from all others for a while.
+    /// Isolates a node for a while.
     Isolate(u64),
-    /// All nodes restart save for two: one that leads and one that can't hear it.
+    /// Restarts all nodes except a leader and one that does not receive its messages.
     Forget(u64, u64),
-    /// A store's followers in a region don't hear it any more.
+    /// Blocks messages of a store to its followers in a region.
     Mute(u64, RegionId),
-    /// A region is to be merged, if its leader is still the same.
+    /// Orders a merge of a region if the store still leads it.
     Merge(u64, RegionId),
-    /// A source is to be taken over by a target.
-    TakeOver(RegionId, RegionId),
-    /// A store's disk is as fast as ever.
+    /// Orders to commit a merge: source, target.
+    CommitMerge(RegionId, RegionId),
+    /// Restores the speed of a store's disk.
     Speed(u64),
-    /// A store's disk has room again.
+    /// Restores the capacity of a store's disk.
     Space(u64),
-    /// A store's disk takes more again.
+    /// Clears the faults of a store's disk.
     Room(u64),
 }
 
-/// See the module.
+/// State of the nemesis.
 pub struct Nemesis {
-    /// What stores are to become.
+    /// Target states of stores.
     pub goals: Vec<(StoreId, DrainGoal)>,
-    /// Stores that were ordered to be empty.
+    /// Stores that were ordered to drain.
     drained: Vec<StoreId>,
     prng: Prng,
     faults: Vec<Fault>,
     calm_nanos: u64,
     is_active: bool,
-    /// Members say what no member would say, until then.
+    /// End of the time with forged messages.
     hostile_until: u64,
-    /// What one store says to another one in a region is lost until then.
-    deaf: BTreeMap<(RegionId, u64, u64), u64>,
-    /// What one store tells another one that is committed in a region goes no further, until then.
+    /// Blocked messages by region, sender and receiver, with the end of the time.
+    blocked: BTreeMap<(RegionId, u64, u64), u64>,
+    /// Commit index that a receiver may learn, by region, sender and receiver, with the end of the
+    /// time.
     withheld: BTreeMap<(RegionId, u64, u64), (LogIndex, u64)>,
-    /// A leader is being left alone until then.
+    /// End of the time in which a leader is isolated.
     deposed_until: u64,
-    /// What a node reports is lost until then.
-    unreported: BTreeMap<u64, u64>,
-    /// News of elections that were lost come before a node's own questions, until then.
-    late_news: Option<(u64, u64)>,
+    /// Lost reports by node, with the end of the time.
+    lost_reports: BTreeMap<u64, u64>,
+    /// Node that gets rejections of lost elections, and the end of the time.
+    stale_rejection: Option<(u64, u64)>,
 }
 
 impl Nemesis {
-    /// That of a plan.
+    /// Creates the nemesis of a plan.
     pub fn new(plan: &Plan) -> Self {
         let faults: FaultSet = plan.faults;
         Self {
@@ -91,49 +91,49 @@ impl Nemesis {
             calm_nanos: plan.calm_nanos,
             is_active: false,
             hostile_until: 0,
-            deaf: BTreeMap::new(),
+            blocked: BTreeMap::new(),
             withheld: BTreeMap::new(),
             deposed_until: 0,
-            unreported: BTreeMap::new(),
-            late_news: None,
+            lost_reports: BTreeMap::new(),
+            stale_rejection: None,
         }
     }
 
-    /// How long a node stays down.
+    /// Draws the downtime of a node.
     pub fn down_nanos(&mut self) -> u64 {
         let millis_max = if self.prng.below(6) == 0 { 9_000 } else { 1_500 };
         (20 + self.prng.below(millis_max)) * MS
     }
 
-    /// What a store says to another one in a region is lost for a while.
-    pub fn deafen(&mut self, way: (RegionId, u64, u64), until: u64) {
-        self.deaf.insert(way, until);
+    /// Blocks messages of a region from one store to another.
+    pub fn block_messages(&mut self, way: (RegionId, u64, u64), until: u64) {
+        self.blocked.insert(way, until);
     }
 
-    /// Whether it is lost now.
-    pub fn is_deaf(&self, way: (RegionId, u64, u64), now: u64) -> bool {
-        self.is_active && self.deaf.get(&way).is_some_and(|until| now < *until)
+    /// Returns true if such messages are blocked now.
+    pub fn is_blocked(&self, way: (RegionId, u64, u64), now: u64) -> bool {
+        self.is_active && self.blocked.get(&way).is_some_and(|until| now < *until)
     }
 
-    /// Whether persons give orders that nobody in his right mind gives.
+    /// Returns true if administrators give wrong orders.
     pub fn makes_mistakes(&self) -> bool {
         self.is_active && self.faults.contains(&Fault::Mistake)
     }
 
-    /// Whether a forged message follows one that is sent now.
+    /// Draws whether a forged message follows one that is sent now.
     fn forges(&mut self, now: u64) -> bool {
         now < self.hostile_until && self.prng.below(3) == 0
     }
 }
 
 impl World {
-    /// Things begin to go wrong.
-    pub fn let_things_go_wrong(&mut self) {
+    /// Starts the faults.
+    pub fn start_faults(&mut self) {
         self.nemesis.is_active = true;
         self.after(0, Happening::Nemesis);
     }
 
-    /// Whether a forged message follows this one. Where replicas mend each other some lie about it.
+    /// Draws whether a forged message follows this one. In a helix, repair replies are forged.
     pub(crate) fn forges(&mut self, message: &PeerMessage) -> bool {
         match message.body {
             Body::ValueRepairReply(_) | Body::EntryRecoveryReply(_) if self.plan.is_helix => {
@@ -151,7 +151,7 @@ impl World {
         let pause = calm / 2 + self.nemesis.prng.below(calm);
         self.after(pause, Happening::Nemesis);
         let kinds = self.nemesis.faults.len() as u64;
-        // Half of the seeds have a favourite.
+        // Half of the seeds prefer one kind.
         let at = match self.plan.focus {
             focus if focus.is_multiple_of(2) && self.nemesis.prng.coin() => focus / 2 % kinds,
             _ => self.nemesis.prng.below(kinds),
@@ -180,13 +180,14 @@ impl World {
             }
             Fault::PlacementCut => {
                 self.net.is_group_cut = true;
-                self.trace.note(self.now, 0, 0, || "nobody reaches the placement group".into());
+                self.trace.note(self.now, 0, 0, || "the placement group is unreachable".into());
                 self.undo_later(Undo::Network, 6_000);
             }
             Fault::Hostile => {
                 let nanos = (100 + self.nemesis.prng.below(1_500)) * MS;
                 self.nemesis.hostile_until = self.now + nanos;
-                self.trace.note(self.now, 0, 0, || format!("forgeries for {} ms", nanos / MS));
+                self.trace
+                    .note(self.now, 0, 0, || format!("forged messages for {} ms", nanos / MS));
             }
             _ => self.trouble_disk(fault),
         }
@@ -210,15 +211,15 @@ impl World {
     pub(crate) fn undo(&mut self, undo: Undo) {
         match undo {
             Undo::Start(node) => self.start_node(node),
-            Undo::Revive(slot, life) => self.revive(slot, life),
+            Undo::RestartStore(slot, incarnation) => self.restart_store(slot, incarnation),
             Undo::Isolate(node) => self.isolate(node),
             Undo::Forget(leader, other) => self.forget_leader(leader, other),
             Undo::Mute(slot, region) => self.mute(slot, region),
             Undo::Merge(slot, region) => self.merge_now(slot, region),
-            Undo::TakeOver(source, target) => self.take_over(source, target),
+            Undo::CommitMerge(source, target) => self.commit_merge(source, target),
             Undo::Cut(node) => self.cut_power(node),
-            Undo::Mistrust(slot, life) => self.mistrust(slot, life),
-            Undo::Exchange(slot) => self.look_and_exchange(slot),
+            Undo::Mistrust(slot, incarnation) => self.mistrust(slot, incarnation),
+            Undo::Exchange(slot) => self.exchange_damaged_disk(slot),
             Undo::Network => {
                 self.trace.note(self.now, 0, 0, || "the network heals".into());
                 self.net.heal();
@@ -228,7 +229,7 @@ impl World {
                     slot.append_nanos = SOUND_APPEND_NANOS;
                 }
             }
-            Undo::Space(slot) => self.make_room(slot),
+            Undo::Space(slot) => self.restore_capacity(slot),
             Undo::Room(slot) => {
                 if let Some(slot) = self.slots.get(&slot) {
                     slot.disk.clear_faults();
@@ -237,13 +238,14 @@ impl World {
         }
     }
 
-    /// A damaged disk is opened once more, which may find out, and then replaced: not before every region
-    /// can do without it, for a member that was away may have no copy yet of what was split meanwhile.
-    fn look_and_exchange(&mut self, number: u64) {
+    /// Reopens a damaged disk in half of the cases, which may find the damage, and replaces it.
+    /// Waits until every region can lose it: a member that was down may lack regions that were
+    /// split off meanwhile.
+    fn exchange_damaged_disk(&mut self, number: u64) {
         let slot = self.slots.get(&number).filter(|slot| !slot.is_gone);
         let Some(node) = slot.map(|slot| slot.node) else { return };
-        if !self.is_spared(number) {
-            return self.after(LOOK_NANOS, Happening::Undo(Undo::Exchange(number)));
+        if !self.is_dispensable(number) {
+            return self.after(CHECK_NANOS, Happening::Undo(Undo::Exchange(number)));
         }
         if self.nemesis.prng.coin() {
             self.stop_node(node, crate::world::Stop::Power);
@@ -255,7 +257,7 @@ impl World {
         }
     }
 
-    /// All faults end, for good.
+    /// Ends all faults permanently.
     pub fn heal(&mut self) {
         self.nemesis.is_active = false;
         self.nemesis.hostile_until = 0;
@@ -263,7 +265,7 @@ impl World {
         self.trace.note(self.now, 0, 0, || "everything heals".into());
         self.net.heal();
         for slot in self.slots.keys().copied().collect::<Vec<_>>() {
-            self.make_room(slot);
+            self.restore_capacity(slot);
             let Some(it) = self.slots.get_mut(&slot) else { continue };
             it.append_nanos = SOUND_APPEND_NANOS;
             it.stalled_until = 0;
@@ -272,14 +274,14 @@ impl World {
         }
         let now = self.now;
         for id in self.nodes.keys().copied().collect::<Vec<_>>() {
-            self.go_on(id);
+            self.resume(id);
             if let Some(node) = self.nodes.get_mut(&id) {
                 node.set_rate(now, 1_000_000);
             }
             self.start_node(id);
         }
-        // An operator replaces what is damaged: reads of it fail for as long as it stays.
-        self.damaged_disks().into_iter().for_each(|slot| self.look_and_exchange(slot));
+        // An operator replaces damaged disks: reads of damaged data fail until then.
+        self.damaged_disks().into_iter().for_each(|slot| self.exchange_damaged_disk(slot));
         self.nemesis.goals.retain(|(_, goal)| *goal != DrainGoal::Drain);
         let drained = std::mem::take(&mut self.nemesis.drained);
         let cancels = drained.into_iter().map(|id| (id, DrainGoal::Cancel));

@@ -1,10 +1,10 @@
-//! What operators do to regions while everything else happens.
+//! Operator actions on regions.
 
 use super::Undo;
 use crate::clients::{KEYS, key_of};
 use crate::faults::Fault;
 use crate::plan::MS;
-use crate::world::{Happening, Who, World};
+use crate::world::{Happening, Requester, World};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_placement::DrainGoal;
@@ -42,35 +42,35 @@ impl World {
             keys.filter(|key| range.contains(key) && *key > range.start).collect();
         let at = self.nemesis.prng.below(keys.len() as u64) as usize;
         if let Some(key) = keys.get(at) {
-            self.split_at(slot, region, key.clone(), Who::Nobody);
+            self.split_at(slot, region, key.clone(), Requester::Ignored);
         }
     }
 
-    /// A region that some store believes to lead.
+    /// Returns a region and a store that is its leader, in its own view.
     pub(super) fn led_region(&mut self, is_data: bool) -> Option<(u64, RegionReport)> {
         let regions = self.reports_by_region();
         let fits = |it: &RegionReport| !is_data || it.region.kind == RegionKind::Data;
-        let led = regions.into_values().flatten();
-        let led = led.filter(|(_, it)| it.role == Role::Leader && fits(it));
-        let mut led: Vec<_> = led.collect();
-        let at = self.nemesis.prng.below(led.len() as u64) as usize;
-        (!led.is_empty()).then(|| led.swap_remove(at))
+        let leading = regions.into_values().flatten();
+        let leading = leading.filter(|(_, it)| it.role == Role::Leader && fits(it));
+        let mut leading: Vec<_> = leading.collect();
+        let at = self.nemesis.prng.below(leading.len() as u64) as usize;
+        (!leading.is_empty()).then(|| leading.swap_remove(at))
     }
 
     pub(super) fn order(&mut self, slot: u64, region: RegionId, call: Admin) {
         let node = self.slots.get(&slot).map_or(0, |slot| slot.node);
         let text = format!("ordered for region {region}: {call:?}");
         self.trace.note(self.now, node, slot, || crate::world::short(&text));
-        let id = self.ask(slot, Who::Nobody);
+        let id = self.register(slot, Requester::Ignored);
         let header = Header { region, ..Header::default() };
         self.push(slot, Input::Admin(AdminCall { id, header, call }));
     }
 
-    /// Adds a learner, makes one a voter (in place of another or beside it), or removes one.
+    /// Adds a learner, promotes one (in place of a voter or in addition), or removes one.
     fn change_members(&mut self, slot: u64, report: &RegionReport) {
         let region = &report.region;
         let of = |role| region.peers.iter().filter(move |peer| peer.role == role).copied();
-        // A replica that is lost is no candidate.
+        // A lost replica is no candidate.
         let is_there = |peer: &Peer| {
             let slot = self.homes.get(&peer.store).and_then(|home| self.slots.get(home));
             slot.is_some_and(|slot| !slot.is_damaged && !slot.may_not_open)
@@ -81,11 +81,11 @@ impl World {
             let home = world.homes.get(&store)?;
             world.slots.get(home).map(|slot| slot.node)
         };
-        let taken: Vec<Option<u64>> =
+        let used_nodes: Vec<Option<u64>> =
             region.peers.iter().map(|peer| node_of(self, peer.store)).collect();
         let free = self.serving().into_iter().find_map(|number| {
             let slot = self.slots.get(&number)?;
-            slot.id.filter(|_| !taken.contains(&Some(slot.node)))
+            slot.id.filter(|_| !used_nodes.contains(&Some(slot.node)))
         });
         let add = |peer, role| PeerChange { kind: ChangeKind::Add, peer: Peer { role, ..peer } };
         let remove = |peer| PeerChange { kind: ChangeKind::Remove, peer };
@@ -109,16 +109,16 @@ impl World {
         self.order(slot, region.id, Admin::ChangePeers(changes));
     }
 
-    /// A merge, at once or when one follower is behind with what it knows to be committed. A region that
-    /// has none beside it is split: the next merge has something to merge.
+    /// Orders a merge, immediately or while one follower's commit index lags. A region without a
+    /// neighbour is split, so that the next merge has a target.
     fn merge_soon(&mut self, slot: u64, report: &RegionReport) {
-        if self.beside(slot, &report.region).is_none() {
+        if self.neighbour(slot, &report.region).is_none() {
             return self.split_somewhere(slot, &report.region);
         }
         if self.nemesis.prng.coin() {
             return self.merge(slot, &report.region);
         }
-        let target = self.beside(slot, &report.region).map(|target| target.id);
+        let target = self.neighbour(slot, &report.region).map(|target| target.id);
         let pause = (50 + self.nemesis.prng.below(500)) * MS;
         self.withhold_from_one(slot, report, target, pause);
         self.after(pause, Happening::Undo(Undo::Merge(slot, report.region.id)));
@@ -135,14 +135,14 @@ impl World {
     }
 
     fn merge(&mut self, slot: u64, region: &Region) {
-        if let Some(target) = self.beside(slot, region) {
+        if let Some(target) = self.neighbour(slot, region) {
             self.order(slot, region.id, Admin::PrepareMerge { target: (*target).clone() });
-            self.take_over_soon(region.id, target.id);
+            self.commit_merge_soon(region.id, target.id);
         }
     }
 
-    /// A neighbour of a region, as a store knows it.
-    fn beside(&self, slot: u64, region: &Region) -> Option<Arc<Region>> {
+    /// Returns a neighbour of a region, as a store knows it.
+    fn neighbour(&self, slot: u64, region: &Region) -> Option<Arc<Region>> {
         let readers = self.slots.get(&slot).and_then(|slot| slot.readers())?;
         let beside = |other: &Region| {
             let (a, b) = (&region.range, &other.range);
@@ -154,7 +154,7 @@ impl World {
         readers.all().into_iter().find(|other| beside(other))
     }
 
-    /// A store is to be emptied, or the last one so is to stay.
+    /// Orders to drain a store, or cancels the last such order.
     pub(super) fn drain(&mut self) {
         let drained = self.nemesis.drained.pop();
         if let Some(id) = drained {

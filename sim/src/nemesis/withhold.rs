@@ -1,5 +1,5 @@
-//! A leader that tells a follower late what is committed: the follower has the entries and does not apply
-//! them, until something else tells it.
+//! Delayed commit indexes: a follower has the entries but does not apply them, until it learns the
+//! commit index in another way.
 
 use super::Nemesis;
 use crate::plan::MS;
@@ -8,7 +8,7 @@ use stele_raftstore::{Body, PeerMessage, RaftKind, RaftMessage, RegionReport, Ro
 use stele_types::{LogIndex, RegionId};
 
 impl Nemesis {
-    /// Whether that is done to some follower in a region.
+    /// Returns true if a follower's commit index is withheld in a region.
     pub(super) fn withholds(&self, region: RegionId) -> bool {
         self.withheld.keys().any(|(other, ..)| *other == region)
     }
@@ -19,15 +19,15 @@ impl Nemesis {
 }
 
 impl World {
-    /// In every region one follower is behind for so long with what it knows to be committed.
+    /// Withholds the commit index from one follower in every region for at least `nanos`.
     pub(crate) fn withhold_everywhere(&mut self, nanos: u64) {
         let reports = self.reports_by_region().into_values().flatten();
-        let led: Vec<_> = reports.filter(|(_, report)| report.role == Role::Leader).collect();
-        led.into_iter().for_each(|(slot, it)| self.withhold_from_one(slot, &it, None, nanos));
+        let leading: Vec<_> = reports.filter(|(_, report)| report.role == Role::Leader).collect();
+        leading.into_iter().for_each(|(slot, it)| self.withhold_from_one(slot, &it, None, nanos));
     }
 
-    /// A follower of a region, on a store that does not lead `spared`, hears of no more commits for `nanos`
-    /// and some time after that.
+    /// Withholds the commit index from one follower, on a store that does not lead `spared`, for
+    /// `nanos` and some time after that.
     pub(super) fn withhold_from_one(
         &mut self,
         slot: u64,
@@ -45,18 +45,18 @@ impl World {
         let until = self.now + nanos + (300 + self.nemesis.prng.below(1_500)) * MS;
         let node = self.slots.get(&slot).map_or(0, |slot| slot.node);
         self.trace.note(self.now, node, slot, || {
-            format!("does not tell s{to} what is committed in region {region}")
+            format!("withholds the commit index of region {region} from s{to}")
         });
         self.nemesis.withheld.retain(|_, (_, until)| self.now < *until);
         self.nemesis.withheld.insert((region, slot, to), (report.committed, until));
     }
 
-    /// What is sent in place of a message, if it says more than the receiver is to know.
+    /// Returns the message to send instead, if the original shows a withheld commit index.
     pub(crate) fn withhold(&self, way: (u64, u64), message: &PeerMessage) -> Option<PeerMessage> {
         let Body::Raft(raft) = &message.body else { return None };
         let known = self.nemesis.known((message.region, way.0, way.1), self.now)?;
-        let tells = matches!(raft.kind, RaftKind::Append | RaftKind::Heartbeat);
+        let has_commit = matches!(raft.kind, RaftKind::Append | RaftKind::Heartbeat);
         let raft = RaftMessage { commit: raft.commit.min(known), ..raft.clone() };
-        tells.then(|| PeerMessage { body: Body::Raft(raft), ..message.clone() })
+        has_commit.then(|| PeerMessage { body: Body::Raft(raft), ..message.clone() })
     }
 }

@@ -1,4 +1,4 @@
-//! Messages that no sound member sends: each is refused for what it says, and changes nothing.
+//! Messages that no correct peer sends: each must be rejected and change nothing.
 
 use super::{Happening, World};
 use bytes::Bytes;
@@ -6,11 +6,11 @@ use stele_raftstore::{Body, PeerMessage, RaftKind, RaftMessage, wire};
 use stele_types::checksum::crc32c;
 use stele_types::{LogIndex, Peer, Term};
 
-/// Beyond every log of a run.
+/// Index beyond every log of a run.
 const BEYOND: u64 = 1 << 40;
 
 impl World {
-    /// Sends a forgery made of a message, beside it.
+    /// Sends a forged version of a message after the original.
     pub(super) fn send_forged(&mut self, from: u64, message: &PeerMessage) {
         let raft = match &message.body {
             Body::Raft(raft) => raft,
@@ -45,7 +45,7 @@ impl World {
         self.deliver_forged(from, &forged, extra);
     }
 
-    /// The same keys with one wrong bit in each value.
+    /// Returns the same keys with one wrong bit in each value.
     fn other_values(&mut self, pairs: &[(Bytes, Bytes)]) -> Vec<(Bytes, Bytes)> {
         let prng = &mut self.rngs.net;
         let other = |(key, value): &(Bytes, Bytes)| {
@@ -66,12 +66,12 @@ impl World {
         if let Some(byte) = extra {
             frame.push(byte);
             if wire::decode(Bytes::from(frame.clone())).is_ok() {
-                let text = format!("a byte behind {:?} is taken for part of it", forged.body);
+                let text = format!("a byte after {:?} is decoded as part of it", forged.body);
                 return self.fail(crate::world::short(&text));
             }
         }
-        let sum = crc32c(&frame);
-        frame.extend_from_slice(&sum.to_le_bytes());
+        let checksum = crc32c(&frame);
+        frame.extend_from_slice(&checksum.to_le_bytes());
         self.counts.corruptions += 1;
         let frame = Bytes::from(frame);
         for (delay, is_damaged) in self.deliveries(from, to, frame.len() as u64) {
@@ -82,7 +82,7 @@ impl World {
         }
     }
 
-    /// A member that is neither the sender nor the receiver.
+    /// Returns a member that is neither sender nor receiver.
     fn other_member(&self, from: u64, message: &PeerMessage) -> Option<Peer> {
         let reader = self.slots.get(&from)?.readers()?.get(message.region)?;
         let region = reader.region();
@@ -95,17 +95,17 @@ fn with(message: &PeerMessage, raft: RaftMessage) -> PeerMessage {
     PeerMessage { body: Body::Raft(raft), ..message.clone() }
 }
 
-/// A term that nobody reaches by counting.
+/// Replaces the term with one that no cluster reaches by elections.
 fn huge(message: &PeerMessage, raft: &RaftMessage) -> Option<PeerMessage> {
     let carries = raft.term > Term(0);
     carries.then(|| with(message, RaftMessage { term: Term(u64::MAX), ..raft.clone() }))
 }
 
-/// The same with what can't be.
+/// Replaces fields with impossible values.
 fn changed(message: &PeerMessage, raft: &RaftMessage, other: Option<Peer>) -> Option<PeerMessage> {
     let mut forged = raft.clone();
     match raft.kind {
-        // What `raft` batches may not follow its index, and would after this.
+        // Messages batched by `raft` must follow the index; these would not.
         RaftKind::Append
             if raft.entries.first().is_some_and(|it| it.index == raft.index.next()) =>
         {
@@ -116,7 +116,7 @@ fn changed(message: &PeerMessage, raft: &RaftMessage, other: Option<Peer>) -> Op
         }
         RaftKind::Heartbeat => forged.commit = LogIndex(raft.commit.0 + BEYOND),
         RaftKind::AppendResponse | RaftKind::HeartbeatResponse => {
-            // A follower hands over what it does not lead.
+            // A follower transfers leadership that it does not have.
             let to = other?;
             let raft = RaftMessage::new(RaftKind::TimeoutNow, raft.term);
             return Some(PeerMessage { to_store: to.store, to, ..with(message, raft) });

@@ -1,4 +1,4 @@
-//! Beginnings and ends: founding, starting, stopping, failing, and a new disk in place of a lost one.
+//! Lifecycle of nodes and stores: bootstrap, start, stop, failure, and replacement of disks.
 
 use super::slot::{Running, Slot};
 use super::{Happening, NodeClock, World};
@@ -12,28 +12,28 @@ use stele_raftstore::{Input, RaftStore};
 use stele_types::{Error, Result, StoreId, StoreIdent};
 use stele_vfs::{SimOptions, SimVfs};
 
-/// Where every store lies on its disk.
+/// Directory of every store on its disk.
 pub const DIR: &str = "/store";
-/// After so long without a word a store counts as unreachable.
-const SILENT_NANOS: u64 = 3 * SECOND;
-/// Between two looks at who answers.
+/// Time without messages after which a store is reported unreachable.
+const UNREACHABLE_NANOS: u64 = 3 * SECOND;
+/// Interval of connectivity checks.
 const LINKS_NANOS: u64 = 500 * MS;
-/// From the failure of a store to the restart of its node.
-const REVIVE_NANOS: u64 = 700 * MS;
+/// Delay from the failure of a store to the restart of its node.
+const RESTART_NANOS: u64 = 700 * MS;
 
-/// How a node ends.
+/// Way in which a node stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// What was not synced may be lost.
+    /// Power cut: unsynced data may be lost.
     Power,
-    /// Everything written is there.
+    /// Process crash: all written data is kept.
     Kill,
-    /// Asked to, it closes its stores.
+    /// Shutdown that closes the stores.
     Clean,
 }
 
 impl World {
-    /// An empty disk in a node.
+    /// Adds an empty disk to a node.
     pub(super) fn add_slot(&mut self, node: u64) -> u64 {
         let number = self.slots.len() as u64 + 1;
         let mut prng = fork(self.plan.seed, &format!("disk of {number}"));
@@ -46,17 +46,17 @@ impl World {
         number
     }
 
-    /// What the founding node decides.
-    pub(crate) fn birth(&self) -> Bootstrap {
+    /// Returns the bootstrap state of the first node.
+    pub(crate) fn bootstrap_plan(&self) -> Bootstrap {
         let capacities_bytes =
             (0..self.plan.stores_per_node).map(|_| self.plan.capacity_bytes).collect();
         let address = self.nodes.get(&1).map(super::Node::address).unwrap_or_default();
         Bootstrap { cluster: CLUSTER, address, capacities_bytes }
     }
 
-    /// The first node founds the cluster; the others start and will join.
-    pub(super) fn found(&mut self) {
-        let ids: Vec<StoreId> = self.birth().stores().collect();
+    /// Bootstraps the cluster on node 1, and starts all nodes; the others will join.
+    pub(super) fn bootstrap_cluster(&mut self) {
+        let ids: Vec<StoreId> = self.bootstrap_plan().stores().collect();
         for (number, store) in (1..=self.plan.stores_per_node).zip(ids) {
             let founded = self.engine_of(number).and_then(|engine| {
                 let ident = StoreIdent { cluster: CLUSTER, store };
@@ -68,7 +68,7 @@ impl World {
                 engine.close()
             });
             if let Err(error) = founded {
-                self.fail(format!("the cluster is not founded: {error}"));
+                self.fail(format!("the cluster was not bootstrapped: {error}"));
             }
         }
         for node in self.nodes.keys().copied().collect::<Vec<_>>() {
@@ -77,7 +77,7 @@ impl World {
         self.after(LINKS_NANOS, Happening::Links);
     }
 
-    /// What opens a store: its disk, its clock and its settings.
+    /// Returns the disk, the clock and the options of a store.
     pub(super) fn parts_of(&self, number: u64) -> Option<(SimVfs, Arc<NodeClock>, Options)> {
         let slot = self.slots.get(&number)?;
         let node = self.nodes.get(&slot.node)?;
@@ -93,7 +93,7 @@ impl World {
 
     fn engine_of(&mut self, number: u64) -> Result<Engine> {
         let Some((disk, clock, options)) = self.parts_of(number) else {
-            return Err(Error::invalid("there is no such store"));
+            return Err(Error::invalid("the store does not exist"));
         };
         let (engine, opened) =
             Engine::open(Arc::new(disk), clock, Path::new(DIR), options, Replay::Committed)?;
@@ -108,19 +108,19 @@ impl World {
     pub fn start_node(&mut self, id: u64) {
         let Some(node) = self.nodes.get_mut(&id).filter(|node| !node.up) else { return };
         node.up = true;
-        node.life += 1;
+        node.incarnation += 1;
         node.paused_until = 0;
         node.member.restart();
-        let life = node.life;
+        let incarnation = node.incarnation;
         self.trace.note(self.now, id, 0, || "starts".into());
         for number in self.slots_of(id) {
             self.start_slot(number);
         }
-        self.after(1_000, Happening::Report { node: id, life });
-        self.after(2_000, Happening::Tend { node: id, life });
+        self.after(1_000, Happening::Report { node: id, incarnation });
+        self.after(2_000, Happening::RunPlacement { node: id, incarnation });
     }
 
-    /// A node is closed, and comes back with the other settings.
+    /// Shuts a node down, and restarts it with the other settings after `pause`.
     pub fn upgrade(&mut self, id: u64, pause: u64) {
         self.stop_node(id, Stop::Clean);
         if let Some(node) = self.nodes.get_mut(&id) {
@@ -129,7 +129,7 @@ impl World {
         self.after(pause, Happening::Undo(Undo::Start(id)));
     }
 
-    /// The stores of a node whose disks are there.
+    /// Returns the stores of a node, without replaced ones.
     pub fn slots_of(&self, node: u64) -> Vec<u64> {
         let here = |slot: &&Slot| slot.node == node && !slot.is_gone;
         self.slots.values().filter(here).map(|slot| slot.number).collect()
@@ -137,23 +137,23 @@ impl World {
 
     fn start_slot(&mut self, number: u64) {
         let Some(slot) = self.slots.get_mut(&number) else { return };
-        slot.life += 1;
+        slot.incarnation += 1;
         slot.failed = None;
         self.open_slot(number);
     }
 
-    /// Opens a store, or lets it wait for what it lost.
+    /// Opens a store, or starts its log entry recovery.
     pub(super) fn open_slot(&mut self, number: u64) {
         let opened = self.engine_of(number);
         let Some(slot) = self.slots.get_mut(&number) else { return };
-        let (life, has_lied) = (slot.life, slot.has_lied);
+        let (incarnation, has_lied) = (slot.incarnation, slot.has_lied);
         let engine = match opened {
             Ok(engine) => {
                 slot.may_not_open = false;
                 Arc::new(engine)
             }
             Err(error) => {
-                let waits = error.is_damage().then(|| self.begins_mending(number));
+                let waits = error.is_damage().then(|| self.begin_recovery(number));
                 return match waits {
                     Some(Ok(true)) => {}
                     Some(Err(error)) => self.not_opened(number, &error),
@@ -169,24 +169,24 @@ impl World {
             append: None,
             is_writing: false,
             wake_at: None,
-            maintain_sleep: 5 * MS,
+            maintain_pause: 5 * MS,
             stuck_since: None,
         });
-        self.after(MS, Happening::Maintain { slot: number, life });
+        self.after(MS, Happening::Maintain { slot: number, incarnation });
         if let Err(error) = self.start_core(number) {
             return self.not_opened(number, &error);
         }
         if let Some(slot) = self.slots.get_mut(&number).filter(|_| has_lied) {
             slot.is_mistrusted = true;
-            self.after(0, Happening::Undo(Undo::Mistrust(number, life)));
+            self.after(0, Happening::Undo(Undo::Mistrust(number, incarnation)));
         }
     }
 
-    /// A store opened on a disk that lied. What it shows is right; but a write that was lost at the very
-    /// end is like one that never came, and nothing on this disk can tell. It is replaced before it
-    /// votes.
-    pub(crate) fn mistrust(&mut self, number: u64, life: u64) {
-        if self.slots.get(&number).is_some_and(|slot| slot.life == life) {
+    /// Replaces the disk of a store that opened after lost writes. Its data is correct, but a lost
+    /// write at the end of the log looks like one that never happened, and nothing on the disk
+    /// shows it. The store is replaced before it votes.
+    pub(crate) fn mistrust(&mut self, number: u64, incarnation: u64) {
+        if self.slots.get(&number).is_some_and(|slot| slot.incarnation == incarnation) {
             self.check_running_once();
             self.exchange_disk(number);
         }
@@ -197,13 +197,13 @@ impl World {
         let global = self.now;
         let Some(slot) = self.slots.get_mut(&number) else { return Ok(()) };
         let Some(node) = self.nodes.get(&slot.node) else { return Ok(()) };
-        let life = slot.life;
+        let incarnation = slot.incarnation;
         let Some(running) = slot.running.as_mut() else { return Ok(()) };
         let Some(ident) = RaftStore::ident(&*running.engine)? else { return Ok(()) };
         let mut options = self.plan.raft.clone();
         options.store = ident.store;
-        options.incarnation = global + life;
-        options.seed = self.plan.seed ^ (number << 32) ^ life;
+        options.process_incarnation = global + incarnation;
+        options.seed = self.plan.seed ^ (number << 32) ^ incarnation;
         let core = RaftStore::open(running.engine.clone(), options, node.now(global))?;
         running.readers = Some(core.readers());
         running.core = Some(core);
@@ -212,12 +212,13 @@ impl World {
         self.checks.started(number);
         self.note_regions(number);
         self.note_states(number);
-        self.check_kept(number);
+        self.check_durable_state(number);
         self.wake(number, global + 1);
         Ok(())
     }
 
-    /// A store does not open. That is right only if its disk was damaged: then it is replaced.
+    /// Handles a store that does not open. That is valid only if its disk was damaged; then the
+    /// disk is replaced.
     fn not_opened(&mut self, number: u64, error: &Error) {
         let Some(slot) = self.slots.get_mut(&number) else { return };
         slot.running = None;
@@ -227,9 +228,11 @@ impl World {
             return;
         }
         if matches!(error, Error::NoSpace(_)) {
-            // Nothing is reserved where something else fills the device: it opens when there is room.
-            let life = slot.life;
-            return self.after(REVIVE_NANOS, Happening::Undo(Undo::Revive(number, life)));
+            // Another user filled the device, and no space is reserved: the store opens when there
+            // is space.
+            let incarnation = slot.incarnation;
+            return self
+                .after(RESTART_NANOS, Happening::Undo(Undo::RestartStore(number, incarnation)));
         }
         let (is_damaged, paths) = (slot.is_damaged || slot.may_not_open, slot.disk.paths());
         self.trace.note(self.now, node, number, || format!("does not open: {error}"));
@@ -248,7 +251,7 @@ impl World {
         }
     }
 
-    /// A store stopped by itself. That is right only if its disk failed.
+    /// Handles a store that stopped. That is valid only if its disk failed.
     pub(super) fn store_failed(&mut self, number: u64, error: &Error) {
         let text = error.to_string();
         let Some(slot) = self.slots.get_mut(&number) else { return };
@@ -256,47 +259,47 @@ impl World {
         if slot.disk.crashed() {
             return;
         }
-        let (excused, life) = (slot.is_damaged || slot.is_troubled, slot.life);
+        let (excused, incarnation) = (slot.is_damaged || slot.is_troubled, slot.incarnation);
         slot.failed = Some(text.clone());
         slot.running = None;
-        slot.mending = None;
+        slot.recovery = None;
         self.counts.failures += 1;
         self.trace.note(self.now, node, number, || format!("stops: {text}"));
         self.end_streams_of(number);
-        self.hang_up(number);
+        self.drop_requests(number);
         if !excused {
             return self.fail(format!("store {number} stops: {text}"));
         }
-        self.after(REVIVE_NANOS, Happening::Undo(Undo::Revive(number, life)));
-        // A node ends with the last of its stores.
-        let is_alive = |slot: &Slot| slot.running.is_some() || slot.mending.is_some();
-        let runs = |slot: &u64| self.slots.get(slot).is_some_and(is_alive);
+        self.after(RESTART_NANOS, Happening::Undo(Undo::RestartStore(number, incarnation)));
+        // A node stops with the last of its stores.
+        let is_running = |slot: &Slot| slot.running.is_some() || slot.recovery.is_some();
+        let runs = |slot: &u64| self.slots.get(slot).is_some_and(is_running);
         if !self.slots_of(node).iter().any(runs) {
             self.stop_node(node, Stop::Kill);
-            self.after(REVIVE_NANOS, Happening::Undo(Undo::Start(node)));
+            self.after(RESTART_NANOS, Happening::Undo(Undo::Start(node)));
         }
     }
 
-    /// Stops a node; its disks are as that leaves them.
+    /// Stops a node, with the effect on its disks.
     pub fn stop_node(&mut self, id: u64, how: Stop) {
         let Some(node) = self.nodes.get_mut(&id).filter(|node| node.up) else { return };
         node.up = false;
-        node.life += 1;
+        node.incarnation += 1;
         node.paused_until = 0;
         node.member.restart();
-        self.silent.retain(|(here, _), _| *here != id);
+        self.disconnected.retain(|(here, _), _| *here != id);
         self.trace.note(self.now, id, 0, || format!("stops: {how:?}"));
         for number in self.slots_of(id) {
             let seed = self.rngs.disk.draw();
             self.end_streams_of(number);
             let Some(slot) = self.slots.get_mut(&number) else { continue };
-            slot.life += 1;
-            slot.mending = None;
+            slot.incarnation += 1;
+            slot.recovery = None;
             let engine = slot.running.take().map(|running| running.engine);
             if how == Stop::Clean
                 && let Some(engine) = engine
             {
-                // A disk that fails while it closes is found at the next start.
+                // A disk error during shutdown is found at the next start.
                 let _ = engine.close();
             }
             slot.disk = match how {
@@ -304,12 +307,12 @@ impl World {
                 Stop::Kill | Stop::Clean => slot.disk.fork(),
             };
             slot.is_troubled = false;
-            self.hang_up(number);
+            self.drop_requests(number);
         }
     }
 
-    /// A planned crash point was reached: the power of that node is gone.
-    pub(super) fn look_for_power(&mut self, id: u64) {
+    /// Stops a node after a planned crash point was reached.
+    pub(super) fn check_power(&mut self, id: u64) {
         let gone = |slot: &Slot| slot.node == id && !slot.is_gone && slot.disk.crashed();
         if !self.slots.values().any(gone) {
             return;
@@ -322,7 +325,7 @@ impl World {
         }
     }
 
-    /// A node is stopped and gets a new disk in place of one.
+    /// Stops a node and replaces the disk of a store.
     pub fn exchange_disk(&mut self, number: u64) {
         let Some(node) = self.slots.get(&number).map(|slot| slot.node) else { return };
         self.spend(number);
@@ -332,18 +335,18 @@ impl World {
         self.after(pause, Happening::Undo(Undo::Start(node)));
     }
 
-    /// A new, empty disk comes in place of one; the new store joins under a number of its own.
+    /// Replaces the disk of a store with an empty one; the new store joins with a new id.
     fn replace_disk(&mut self, number: u64) {
         let Some(slot) = self.slots.get_mut(&number) else { return };
         let (node, id) = (slot.node, slot.id);
         slot.is_gone = true;
         slot.running = None;
-        slot.mending = None;
-        slot.life += 1;
+        slot.recovery = None;
+        slot.incarnation += 1;
         self.counts.replaced += 1;
         self.trace.note(self.now, node, number, || "its disk is replaced".into());
         self.end_streams_of(number);
-        self.hang_up(number);
+        self.drop_requests(number);
         if let Some(id) = id {
             self.homes.remove(&id);
             self.nemesis.goals.push((id, stele_placement::DrainGoal::Remove));
@@ -354,9 +357,9 @@ impl World {
         }
     }
 
-    /// Transports notice which stores do not answer, and which do again: a node that runs answers for
-    /// the stores it has, also for one that stopped.
-    pub(super) fn look_at_links(&mut self) {
+    /// Updates which stores respond. A running node responds for all its stores, including stopped
+    /// ones.
+    pub(super) fn update_links(&mut self) {
         self.after(LINKS_NANOS, Happening::Links);
         let runs = |node: &super::Node| node.up && node.paused_until <= self.now;
         let nodes: Vec<u64> =
@@ -377,28 +380,28 @@ impl World {
     }
 
     fn note_link(&mut self, link: (u64, StoreId), answers: bool) {
-        const TOLD: u64 = u64::MAX;
+        const REPORTED: u64 = u64::MAX;
         let now = self.now;
-        match (answers, self.silent.get(&link).copied()) {
-            (true, None) | (false, Some(TOLD)) => {}
+        match (answers, self.disconnected.get(&link).copied()) {
+            (true, None) | (false, Some(REPORTED)) => {}
             (true, Some(since)) => {
-                self.silent.remove(&link);
-                if since == TOLD {
-                    self.tell_stores(link.0, || Input::StoreReachable(link.1));
+                self.disconnected.remove(&link);
+                if since == REPORTED {
+                    self.push_to_stores(link.0, || Input::StoreReachable(link.1));
                 }
             }
             (false, None) => {
-                self.silent.insert(link, now);
+                self.disconnected.insert(link, now);
             }
-            (false, Some(since)) if now - since >= SILENT_NANOS => {
-                self.silent.insert(link, TOLD);
-                self.tell_stores(link.0, || Input::StoreUnreachable(link.1));
+            (false, Some(since)) if now - since >= UNREACHABLE_NANOS => {
+                self.disconnected.insert(link, REPORTED);
+                self.push_to_stores(link.0, || Input::StoreUnreachable(link.1));
             }
             (false, Some(_)) => {}
         }
     }
 
-    fn tell_stores(&mut self, node: u64, input: impl Fn() -> Input<Engine>) {
+    fn push_to_stores(&mut self, node: u64, input: impl Fn() -> Input<Engine>) {
         self.slots_of(node).into_iter().for_each(|slot| self.push(slot, input()));
     }
 }

@@ -1,5 +1,5 @@
-//! What a store's threads do: the loop, and maintenance beside it. The order is the product's: take
-//! what waits, write, step what became durable, poll, send, answer.
+//! Store loop and maintenance. The order is the product's: receive inputs, write, step what became
+//! durable, poll, send, reply.
 
 use super::{Happening, World};
 use crate::plan::SECOND;
@@ -17,21 +17,21 @@ use stele_types::{
     StoreId,
 };
 
-/// From the arrival of something to the turn of the loop.
+/// Delay from an input to the loop's step.
 const WAKE_NANOS: u64 = 2_000;
-/// Between two stores of one node.
+/// Message delay between two stores of one node.
 const NEAR_NANOS: u64 = 5_000;
-/// One slice of maintenance.
+/// Limit of one maintenance slice.
 const SLICE_BYTES: u64 = 32 << 10;
-/// Pauses of maintenance that finds nothing to do, first and most, and after one that did something.
+/// First and longest pause of idle maintenance. The first is also the reset value.
 const IDLE_NANOS: u64 = 5_000_000;
 const IDLE_NANOS_MAX: u64 = 160_000_000;
-/// A merge that can't be gone on with is forgotten at once.
+/// Limit of time for a merge that cannot continue; it must be dropped at once.
 const STUCK_NANOS_MAX: u64 = 4 * SECOND;
 const SLICE_NANOS: u64 = 1_000_000;
 
 impl World {
-    /// Queues an input of a store's loop.
+    /// Queues an input for a store's loop.
     pub fn push(&mut self, slot: u64, input: Input<Engine>) {
         let Some(running) = self.slots.get_mut(&slot).and_then(|slot| slot.running.as_mut()) else {
             return;
@@ -52,34 +52,35 @@ impl World {
         }
         if let Some((region, merges)) = changes {
             self.mute_soon(slot, region, merges);
-            leaving.into_iter().for_each(|store| self.leave_unheard(store, region));
+            leaving.into_iter().for_each(|store| self.hide_removal(store, region));
         }
     }
 
     pub(super) fn wake(&mut self, slot: u64, at: u64) {
         let Some(it) = self.slots.get_mut(&slot) else { return };
-        let life = it.life;
+        let incarnation = it.incarnation;
         let Some(running) = it.running.as_mut() else { return };
         if running.wake_at.is_none_or(|wakes| wakes > at) {
             running.wake_at = Some(at);
-            self.after(at - self.now, Happening::Turn { slot, life });
+            self.after(at - self.now, Happening::LoopStep { slot, incarnation });
         }
     }
 
-    pub(super) fn turn(&mut self, number: u64, life: u64) {
+    pub(super) fn step_loop(&mut self, number: u64, incarnation: u64) {
         let now = self.now;
-        let Some(slot) = self.slots.get_mut(&number).filter(|slot| slot.life == life) else {
+        let Some(slot) = self.slots.get_mut(&number).filter(|slot| slot.incarnation == incarnation)
+        else {
             return;
         };
         let Some(running) = slot.running.as_mut() else { return };
-        // A later wake-up that an earlier one replaced, or one that a pause held back.
+        // A later wake-up that was replaced by an earlier one, or one delayed by a pause.
         if running.wake_at.is_none_or(|wakes| wakes > now) || running.is_writing {
             return;
         }
         running.wake_at = None;
         let inputs = std::mem::take(&mut running.inbox);
         for input in &inputs {
-            self.note_found_range(number, input);
+            self.note_range_repair(number, input);
         }
         let Some(slot) = self.slots.get_mut(&number) else { return };
         let Some(running) = slot.running.as_mut() else { return };
@@ -94,7 +95,7 @@ impl World {
         }
     }
 
-    /// The batch is durable at some time before the loop hears of it.
+    /// Writes a batch: it becomes durable before the loop gets the completion.
     fn write(&mut self, number: u64, append: Append) {
         let now = self.now;
         let Some(slot) = self.slots.get_mut(&number) else { return };
@@ -102,7 +103,7 @@ impl World {
         let mut took = least + self.rngs.disk.below(most - least + 1);
         took = took.max(slot.stalled_until.saturating_sub(now));
         let early = self.rngs.disk.below(4) == 0;
-        let (node, life) = (slot.node, slot.life);
+        let (node, incarnation) = (slot.node, slot.incarnation);
         let Append { ticket, batch } = append;
         let engine = slot.engine().cloned();
         let done = engine.filter(|_| early).map(|engine| engine.append(&batch));
@@ -111,25 +112,26 @@ impl World {
         }
         let records = batch.records.len();
         self.trace.span(now, took, node, number, || format!("append {records}"));
-        let happening = Happening::Appended { slot: number, life, ticket, batch, done };
+        let happening = Happening::Appended { slot: number, incarnation, ticket, batch, done };
         self.after(took, happening);
     }
 
     pub(super) fn appended(
         &mut self,
         number: u64,
-        life: u64,
+        incarnation: u64,
         ticket: Ticket,
         batch: &Arc<LogBatch>,
         done: Option<Result<Appended>>,
     ) {
         let now = self.now;
-        let Some(slot) = self.slots.get_mut(&number).filter(|slot| slot.life == life) else {
+        let Some(slot) = self.slots.get_mut(&number).filter(|slot| slot.incarnation == incarnation)
+        else {
             return;
         };
         if slot.stalled_until > now {
             let (batch, wait) = (batch.clone(), slot.stalled_until - now);
-            let happening = Happening::Appended { slot: number, life, ticket, batch, done };
+            let happening = Happening::Appended { slot: number, incarnation, ticket, batch, done };
             return self.after(wait, happening);
         }
         let Some(engine) = slot.engine().cloned() else { return };
@@ -151,14 +153,14 @@ impl World {
         }
         self.poll(number);
         if leaves {
-            self.cut_twin(number, 3);
+            self.check_copy_now(number, 3);
         }
-        if self.commits_ahead(number, batch) {
-            self.cut_twin(number, 1);
+        if self.commits_unapplied(number, batch) {
+            self.check_copy_now(number, 1);
         }
     }
 
-    /// A batch was written, or was not.
+    /// Records the result of an append.
     fn note_append(&mut self, number: u64, batch: &LogBatch, result: &Result<Appended>) {
         match result {
             Ok(_) => self.note_durable(number, batch),
@@ -167,10 +169,10 @@ impl World {
         }
     }
 
-    /// Whether a batch says that more is committed than is applied, while a region is being merged.
-    fn commits_ahead(&self, number: u64, batch: &LogBatch) -> bool {
+    /// Returns true if a batch commits more than is applied while a region is merging.
+    fn commits_unapplied(&self, number: u64, batch: &LogBatch) -> bool {
         let Some(engine) = self.engine(number) else { return false };
-        let ahead = |record: &Record| match record {
+        let is_unapplied = |record: &Record| match record {
             Record::HardState(region, state) => {
                 engine.progress(*region).is_some_and(|it| it.applied < state.commit)
             }
@@ -178,11 +180,11 @@ impl World {
         };
         let readers = self.slots.get(&number).and_then(|slot| slot.readers());
         let merges = |it: &Arc<Region>| matches!(it.phase, RegionPhase::Merging { .. });
-        batch.records.iter().any(ahead)
+        batch.records.iter().any(is_unapplied)
             && readers.is_some_and(|readers| readers.all().iter().any(merges))
     }
 
-    /// Polls a store and does what it wants.
+    /// Polls a store and executes its outputs.
     pub(super) fn poll(&mut self, number: u64) {
         let global = self.now;
         let Some(slot) = self.slots.get_mut(&number) else { return };
@@ -195,7 +197,7 @@ impl World {
             Ok(outputs) => self.dispatch(number, outputs),
             Err(error) => return self.store_failed(number, &error),
         }
-        self.check_covered(number);
+        self.check_range_repairs(number);
         let Some(running) = self.slots.get_mut(&number).and_then(|slot| slot.running.as_mut())
         else {
             return;
@@ -227,14 +229,14 @@ impl World {
             self.send_snapshot(number, snapshot);
         }
         for event in outputs.events {
-            self.see(number, event);
+            self.handle_event(number, event);
         }
     }
 
     pub(super) fn send(&mut self, from: u64, message: &PeerMessage) {
         self.check_message(from, message);
         let Some(to) = self.homes.get(&message.to_store).copied() else { return };
-        if self.nemesis.is_deaf((message.region, from, to), self.now) {
+        if self.nemesis.is_blocked((message.region, from, to), self.now) {
             return;
         }
         let withheld = self.withhold((from, to), message);
@@ -250,7 +252,7 @@ impl World {
         if self.forges(message) {
             self.send_forged(from, message);
         }
-        if let Some(news) = self.late_news(from, message) {
+        if let Some(news) = self.stale_rejection(from, message) {
             self.after(
                 0,
                 Happening::Frame { slot: to, from, frame: framed(&news), is_forged: true },
@@ -258,7 +260,7 @@ impl World {
         }
     }
 
-    /// How long the copies of a frame between two stores take, and whether each is damaged.
+    /// Returns the delay of each copy of a frame between two stores, and whether it is damaged.
     pub(super) fn deliveries(&mut self, from: u64, to: u64, bytes: u64) -> Vec<(u64, bool)> {
         let node = |slot| self.slots.get(&slot).map_or(0, |slot| slot.node);
         let way = (node(from), node(to));
@@ -268,7 +270,7 @@ impl World {
         }
     }
 
-    /// The same with one wrong bit.
+    /// Returns the frame with one wrong bit.
     pub(super) fn damaged(&mut self, frame: &Bytes) -> Bytes {
         self.counts.corruptions += 1;
         let mut bytes = frame.to_vec();
@@ -278,35 +280,35 @@ impl World {
     }
 
     pub(super) fn receive(&mut self, slot: u64, from: u64, frame: Bytes, is_forged: bool) {
-        let Some((body, sum)) = frame.split_last_chunk::<4>() else { return };
-        let is_sound = crc32c(body) == u32::from_le_bytes(*sum);
+        let Some((body, checksum)) = frame.split_last_chunk::<4>() else { return };
+        let is_sound = crc32c(body) == u32::from_le_bytes(*checksum);
         let decoded = wire::decode(frame.slice(..body.len()));
         match (is_sound, decoded) {
             (true, Ok(message)) => {
-                match self.slots.get(&slot).is_some_and(|it| it.mending.is_some()) {
-                    true => self.receive_mending(slot, message),
+                match self.slots.get(&slot).is_some_and(|it| it.recovery.is_some()) {
+                    true => self.receive_recovery_message(slot, message),
                     false => self.push(slot, Input::Message(message)),
                 }
             }
             (true, Err(_)) if is_forged => {}
             (true, Err(error)) => {
-                self.fail(format!("store {slot} refuses what store {from} sent: {error}"));
+                self.fail(format!("store {slot} rejects a message of store {from}: {error}"));
             }
-            // The connection ends; what a damaged frame decodes to is never looked at.
+            // The connection ends; a damaged frame is never decoded.
             (false, _) => {}
         }
     }
 
-    fn see(&mut self, number: u64, event: Event) {
+    fn handle_event(&mut self, number: u64, event: Event) {
         let node = self.slots.get(&number).map_or(0, |slot| slot.node);
         match &event {
             Event::BecameLeader { .. } => self.counts.leaders += 1,
-            Event::RegionCreated(region) => self.know(region),
+            Event::RegionCreated(region) => self.count_split(region),
             Event::RegionChanged(region) => {
                 self.counts.members += 1;
-                self.know(region);
+                self.count_split(region);
             }
-            Event::RegionDestroyed(region) => self.forget(*region),
+            Event::RegionDestroyed(region) => self.count_merge(*region),
             Event::LostLeader { .. } => {}
         }
         let text = short(&format!("{event:?}"));
@@ -318,8 +320,8 @@ impl World {
         self.aim_at(number, &event);
     }
 
-    /// Counts regions that came to be by a split.
-    fn know(&mut self, region: &Region) {
+    /// Counts a region that was created by a split, once.
+    fn count_split(&mut self, region: &Region) {
         let is_merging = matches!(region.phase, RegionPhase::Merging { .. });
         let known = self.regions.insert(region.id, is_merging);
         if known.is_none() && region.id.0 > 2 {
@@ -327,15 +329,16 @@ impl World {
         }
     }
 
-    /// Counts regions that were merged away, once.
-    fn forget(&mut self, region: RegionId) {
+    /// Counts a region that was merged away, once.
+    fn count_merge(&mut self, region: RegionId) {
         if self.regions.insert(region, false) == Some(true) {
             self.counts.merges += 1;
         }
     }
 
-    pub(super) fn maintain(&mut self, number: u64, life: u64) {
-        let Some(slot) = self.slots.get_mut(&number).filter(|slot| slot.life == life) else {
+    pub(super) fn maintain(&mut self, number: u64, incarnation: u64) {
+        let Some(slot) = self.slots.get_mut(&number).filter(|slot| slot.incarnation == incarnation)
+        else {
             return;
         };
         if slot.running.is_none() {
@@ -346,28 +349,28 @@ impl World {
         let Some(running) = slot.running.as_mut() else { return };
         let done = running.engine.maintain(SLICE_BYTES);
         slot.disk.clear_events();
-        // A failed sync ends the store, also one that appends nothing.
+        // A failed sync stops the store, even if it appends nothing.
         if let Err(error @ Error::Poisoned(_)) = &done {
             return self.store_failed(number, error);
         }
         let worked = matches!(&done, Ok(done) if done.more && done.bytes > 0);
         let has_lost = running.engine.has_lost();
         let is_merging = running.engine.index().pending_merge().is_some();
-        let is_for_good = |error: &Error| !matches!(error, Error::NoSpace(_));
-        let error = done.err().filter(|error| is_merging && is_for_good(error));
+        let is_permanent = |error: &Error| !matches!(error, Error::NoSpace(_));
+        let error = done.err().filter(|error| is_merging && is_permanent(error));
         running.stuck_since = error.as_ref().and(running.stuck_since.or(Some(self.now)));
         let stuck_nanos = running.stuck_since.map_or(0, |since| self.now - since);
         if worked {
             self.counts.slices += 1;
         }
-        let sleep = match worked {
+        let next_pause = match worked {
             true => IDLE_NANOS,
-            false => (running.maintain_sleep * 2).min(IDLE_NANOS_MAX),
+            false => (running.maintain_pause * 2).min(IDLE_NANOS_MAX),
         };
-        running.maintain_sleep = sleep;
-        let pause = if worked { SLICE_NANOS } else { sleep };
+        running.maintain_pause = next_pause;
+        let pause = if worked { SLICE_NANOS } else { next_pause };
         let pause = pause + self.rngs.pace.below(pause);
-        self.after(pause, Happening::Maintain { slot: number, life });
+        self.after(pause, Happening::Maintain { slot: number, incarnation });
         if has_lost {
             self.push(number, Input::Damaged);
         }
@@ -375,28 +378,28 @@ impl World {
             self.check_replay(number);
         }
         if is_merging {
-            self.cut_twin(number, 30);
+            self.check_copy_now(number, 30);
         }
         if stuck_nanos > STUCK_NANOS_MAX {
             let seconds = STUCK_NANOS_MAX / SECOND;
-            let text =
-                format!("store {number} can't go on with a merge for {seconds} s: {error:?}");
+            let text = format!("store {number} cannot continue a merge for {seconds} s: {error:?}");
             self.fail(text);
         }
     }
 }
 
-/// A message as bytes, with its checksum.
+/// Encodes a message, with its checksum.
 fn framed(message: &PeerMessage) -> Bytes {
     let (mut frame, mut payloads) = (Vec::new(), Vec::new());
     wire::encode(message, &mut frame, &mut payloads);
     payloads.iter().for_each(|payload| frame.extend_from_slice(payload));
-    let sum = crc32c(&frame);
-    frame.extend_from_slice(&sum.to_le_bytes());
+    let checksum = crc32c(&frame);
+    frame.extend_from_slice(&checksum.to_le_bytes());
     Bytes::from(frame)
 }
 
-/// Whether an order changes what a region is, and with that merges it.
+/// Returns true for an order that prepares a merge, false for another order that changes a region's
+/// descriptor.
 fn changed_by(call: &Admin) -> Option<bool> {
     match call {
         Admin::ChangePeers(_) | Admin::Split { .. } => Some(false),
@@ -405,7 +408,7 @@ fn changed_by(call: &Admin) -> Option<bool> {
     }
 }
 
-/// The stores whose replicas are to leave, or vote no more.
+/// Returns the stores of the replicas that an order removes or demotes.
 fn leaving_by(call: &Admin) -> Vec<StoreId> {
     let Admin::ChangePeers(changes) = call else { return Vec::new() };
     let leaves = |change: &&PeerChange| {
@@ -414,7 +417,7 @@ fn leaving_by(call: &Admin) -> Vec<StoreId> {
     changes.iter().filter(leaves).map(|change| change.peer.store).collect()
 }
 
-/// The beginning of a long line.
+/// Returns the beginning of a long line.
 pub fn short(text: &str) -> String {
     let end = text.char_indices().nth(160).map_or(text.len(), |(at, _)| at);
     text[..end].to_owned()

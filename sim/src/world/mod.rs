@@ -1,5 +1,5 @@
-//! A cluster in one thread. What will happen lies in an agenda by virtual time; everything that may
-//! turn out one way or another follows from the seed.
+//! Simulated cluster in one thread. Events are queued by virtual time, and all random choices
+//! follow from the seed.
 
 mod forged_messages;
 mod lifecycle;
@@ -18,7 +18,7 @@ pub use slot::{Core, Running, SOUND_APPEND_NANOS, Slot};
 pub use streams::Stream;
 
 use crate::check::Checks;
-use crate::clients::{Clients, Edge};
+use crate::clients::{Clients, ThreadRead};
 use crate::group::{Answer, Call};
 use crate::nemesis::{Nemesis, Undo};
 use crate::plan::{Plan, fork};
@@ -30,110 +30,110 @@ use stele_engine::Store as Engine;
 use stele_raftstore::{Reply, RequestId, Ticket};
 use stele_types::{Appended, LogBatch, Prng, RegionId, Result, StoreId};
 
-/// What will happen: on which store or node, in which of its lives.
+/// Event, with the store or node on which it happens and its incarnation.
 #[expect(missing_docs, reason = "the fields are the variants' words")]
 pub enum Happening {
-    /// A store's loop wakes.
-    Turn { slot: u64, life: u64 },
-    /// The disk is done with a batch, or does it only now.
+    /// The store loop runs one step.
+    LoopStep { slot: u64, incarnation: u64 },
+    /// An append completes; `done` is its result if it already became durable.
     Appended {
         slot: u64,
-        life: u64,
+        incarnation: u64,
         ticket: Ticket,
         batch: Arc<LogBatch>,
         done: Option<Result<Appended>>,
     },
-    /// Bytes from another store.
+    /// A frame of another store arrives.
     Frame { slot: u64, from: u64, frame: Bytes, is_forged: bool },
-    /// A store's maintenance wakes.
-    Maintain { slot: u64, life: u64 },
-    /// A store that waits for copies of entries asks again.
-    Recover { slot: u64, life: u64 },
-    /// A snapshot's next piece, or its end.
-    Stream { number: u64, life: u64 },
-    /// A client does its next step.
+    /// A store's maintenance runs.
+    Maintain { slot: u64, incarnation: u64 },
+    /// A store in log entry recovery repeats its requests.
+    Recover { slot: u64, incarnation: u64 },
+    /// A snapshot transfer continues or ends.
+    Stream { number: u64, step: u64 },
+    /// A client runs its next step.
     Client { at: usize, step: u64 },
-    /// A node reports.
-    Report { node: u64, life: u64 },
-    /// A node looks after the placement group, if it leads it.
-    Tend { node: u64, life: u64 },
-    /// A node asks another one.
-    Call { node: u64, from: u64, life: u64, call: Box<Call> },
-    /// It was answered.
-    Answer { node: u64, life: u64, answer: Box<Answer> },
-    /// Something goes wrong.
+    /// A node reports to the placement group.
+    Report { node: u64, incarnation: u64 },
+    /// A node runs the placement group if it leads it.
+    RunPlacement { node: u64, incarnation: u64 },
+    /// A request of a node arrives at another node.
+    Call { node: u64, from: u64, incarnation: u64, call: Box<Call> },
+    /// The answer to such a request arrives.
+    Answer { node: u64, incarnation: u64, answer: Box<Answer> },
+    /// The nemesis acts.
     Nemesis,
-    /// Something is well again.
+    /// A scheduled action of the nemesis, mostly the end of a fault.
     Undo(Undo),
-    /// Nodes notice who answers.
+    /// Nodes check the connectivity to stores.
     Links,
-    /// Checks of a running cluster.
+    /// The checks of a running cluster run.
     Check,
 }
 
-/// Who waits for a store's answer.
+/// Origin of a request to a store.
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "the fields are the variants' words")]
-pub enum Who {
-    /// A client, at that step.
+pub enum Requester {
+    /// A client, with its step.
     Client { at: usize, step: u64 },
-    /// A snapshot that was offered.
+    /// A snapshot transfer, by number.
     Stream(u64),
-    /// A leader of the placement group that loads its state.
+    /// A placement leader that loads its state.
     Load { node: u64, term: u64 },
-    /// A leader of the placement group that proposed.
+    /// A placement leader that proposed a change.
     Proposal { node: u64, term: u64 },
     /// A step of an operator.
     Step { node: u64, operator: u64, index: usize },
-    /// Nobody.
-    Nobody,
+    /// The reply is ignored.
+    Ignored,
 }
 
-/// What happened, in numbers.
+/// Counters of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Operations of clients that were answered.
+    /// Answered operations of clients.
     pub ops: u64,
-    /// Operations nobody knows the end of.
+    /// Operations with unknown outcome.
     pub ambiguous: u64,
-    /// Nodes whose power went.
+    /// Power cuts of nodes.
     pub power_cuts: u64,
-    /// Nodes that were killed.
+    /// Process crashes and restarts of nodes.
     pub kills: u64,
-    /// Stores that stopped by themselves.
+    /// Stores that stopped because of errors.
     pub failures: u64,
-    /// Disks replaced.
+    /// Replaced disks.
     pub replaced: u64,
     /// Partitions and one-way cuts.
     pub partitions: u64,
     /// Damaged frames, pieces, bits and writes.
     pub corruptions: u64,
-    /// Faults of disks.
+    /// Injected disk faults.
     pub disk_faults: u64,
-    /// Snapshots installed.
+    /// Installed snapshots.
     pub snapshots: u64,
-    /// Regions that came to be by a split.
+    /// Regions created by splits.
     pub splits: u64,
     /// Regions merged away.
     pub merges: u64,
-    /// Leaders elected.
+    /// Elected leaders.
     pub leaders: u64,
-    /// Changes of membership seen.
+    /// Changes of region descriptors seen by stores.
     pub members: u64,
-    /// Slices of maintenance that did something.
+    /// Maintenance slices that did work.
     pub slices: u64,
-    /// Disks that went while a region could not spare them.
+    /// Disks lost while a region could not lose them.
     pub overspent: u64,
-    /// Lost entries that other stores' copies replaced.
-    pub entries_mended: u64,
+    /// Lost entries recovered from other stores' copies.
+    pub entries_recovered: u64,
 }
 
 impl Counts {
-    /// Adds another run's.
+    /// Adds the counters of another run.
     pub fn add(&mut self, other: &Self) {
         let Self { ops, ambiguous, power_cuts, kills, failures, replaced, .. } = other;
         let Self { partitions, corruptions, disk_faults, snapshots, splits, .. } = other;
-        let Self { merges, leaders, members, slices, overspent, entries_mended, .. } = other;
+        let Self { merges, leaders, members, slices, overspent, entries_recovered, .. } = other;
         self.ops += ops;
         self.ambiguous += ambiguous;
         self.power_cuts += power_cuts;
@@ -150,63 +150,63 @@ impl Counts {
         self.members += members;
         self.slices += slices;
         self.overspent += overspent;
-        self.entries_mended += entries_mended;
+        self.entries_recovered += entries_recovered;
     }
 }
 
-/// The random choices of the world, apart by what they decide.
+/// Random streams of the cluster, separated by use.
 pub struct Rngs {
-    /// Of the network.
+    /// Stream of the network.
     pub net: Prng,
-    /// Of disks, and of what a crash leaves.
+    /// Stream of disks and crashes.
     pub disk: Prng,
-    /// Of loops and maintenance.
+    /// Stream of loops and maintenance.
     pub pace: Prng,
 }
 
-/// See the module.
+/// State of a simulated cluster.
 pub struct World {
-    /// What the seed decided.
+    /// Parameters of the run.
     pub plan: Plan,
-    /// Virtual nanoseconds since the beginning.
+    /// Virtual nanoseconds since the start.
     pub now: u64,
-    /// By number, from 1.
+    /// Nodes by number, from 1.
     pub nodes: BTreeMap<u64, Node>,
-    /// Stores by their number here.
+    /// Stores by their slot number.
     pub slots: BTreeMap<u64, Slot>,
-    /// Where stores of the cluster are.
+    /// Slot of each store id.
     pub homes: BTreeMap<StoreId, u64>,
-    /// Between nodes.
+    /// Network between nodes.
     pub net: Network,
-    /// Chance.
+    /// Random streams.
     pub rngs: Rngs,
-    /// Who works on the cluster.
+    /// Clients of the cluster.
     pub clients: Clients,
-    /// What goes wrong.
+    /// Source of faults.
     pub nemesis: Nemesis,
-    /// What must hold.
+    /// Invariants and their state.
     pub checks: Checks,
-    /// Snapshots under way.
+    /// Snapshot transfers by number.
     pub streams: BTreeMap<u64, Stream>,
-    /// What happened.
+    /// Record of all events.
     pub trace: Trace,
-    /// What happened, in numbers.
+    /// Counters.
     pub counts: Counts,
-    /// What does not hold.
+    /// First violation.
     pub violation: Option<String>,
-    /// Reads that a core has yet to confirm: by client and step.
-    pub(crate) edges_waiting: BTreeMap<(usize, u64), Edge>,
-    /// Regions that were ever seen, and whether each was last seen about to be merged away.
+    /// Reads that a core must confirm, by client and step.
+    pub(crate) reads_waiting: BTreeMap<(usize, u64), ThreadRead>,
+    /// Regions that were ever seen; true if last seen merging.
     regions: BTreeMap<RegionId, bool>,
-    /// Since when a node does not hear of a store.
-    silent: BTreeMap<(u64, StoreId), u64>,
-    waiting: BTreeMap<RequestId, (u64, Who)>,
-    agenda: BTreeMap<(u64, u64), Happening>,
+    /// Time since when a node cannot reach a store.
+    disconnected: BTreeMap<(u64, StoreId), u64>,
+    pending: BTreeMap<RequestId, (u64, Requester)>,
+    event_queue: BTreeMap<(u64, u64), Happening>,
     numbers: u64,
 }
 
 impl World {
-    /// The nodes of a plan, before anything runs.
+    /// Creates the cluster of a plan.
     pub fn new(plan: Plan, trace: Trace) -> Self {
         let seed = plan.seed;
         let rngs =
@@ -225,11 +225,11 @@ impl World {
             trace,
             counts: Counts::default(),
             violation: None,
-            edges_waiting: BTreeMap::new(),
+            reads_waiting: BTreeMap::new(),
             regions: BTreeMap::new(),
-            silent: BTreeMap::new(),
-            waiting: BTreeMap::new(),
-            agenda: BTreeMap::new(),
+            disconnected: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            event_queue: BTreeMap::new(),
             numbers: 0,
             plan,
         };
@@ -238,17 +238,17 @@ impl World {
                 world.add_slot(node);
             }
         }
-        world.found();
+        world.bootstrap_cluster();
         world
     }
 
-    /// A number nothing else has.
+    /// Returns a unique number.
     pub fn number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
     }
 
-    /// Says what does not hold; the first word counts.
+    /// Records a violation; only the first one counts.
     pub fn fail(&mut self, what: String) {
         if self.violation.is_none() {
             self.trace.note(self.now, 0, 0, || format!("VIOLATION {what}"));
@@ -256,48 +256,49 @@ impl World {
         }
     }
 
-    /// Puts something on the agenda.
+    /// Schedules an event in `nanos`.
     pub fn after(&mut self, nanos: u64, happening: Happening) {
         let number = self.number();
-        self.agenda.insert((self.now + nanos, number), happening);
+        self.event_queue.insert((self.now + nanos, number), happening);
     }
 
-    /// Lets time pass, until something does not hold.
+    /// Advances time by `nanos`, or until a violation.
     pub fn run(&mut self, nanos: u64) {
         let until = self.now + nanos;
         while self.violation.is_none() && self.next(until) {}
         self.now = until;
     }
 
-    /// Lets time pass until something holds; whether it came to hold within `nanos`.
+    /// Advances time until a condition holds. Returns true if it held within `nanos`.
     pub fn run_until(&mut self, nanos: u64, mut holds: impl FnMut(&mut Self) -> bool) -> bool {
-        const LOOK_NANOS: u64 = 20_000_000;
+        const CHECK_NANOS: u64 = 20_000_000;
         let until = self.now + nanos;
         while self.now < until && self.violation.is_none() {
             if holds(self) {
                 return true;
             }
-            self.run(LOOK_NANOS);
+            self.run(CHECK_NANOS);
         }
         holds(self)
     }
 
-    /// A process that stands still goes on now, and with it what waited for that.
-    pub(super) fn go_on(&mut self, node: u64) {
+    /// Resumes a paused process, with the events that waited for it.
+    pub(super) fn resume(&mut self, node: u64) {
         let now = self.now;
         let Some(it) = self.nodes.get_mut(&node).filter(|it| it.paused_until > now) else { return };
         let until = std::mem::replace(&mut it.paused_until, now);
-        let put_off = self.agenda.range((until, 0)..(until + 1, 0));
+        let put_off = self.event_queue.range((until, 0)..(until + 1, 0));
         let waits = put_off.filter(|(_, happening)| self.node_of(happening) == Some(node));
         for (at, number) in waits.map(|(key, _)| *key).collect::<Vec<_>>() {
-            if let Some(happening) = self.agenda.remove(&(at, number)) {
-                self.agenda.insert((now, number), happening);
+            if let Some(happening) = self.event_queue.remove(&(at, number)) {
+                self.event_queue.insert((now, number), happening);
             }
         }
     }
 
     fn next(&mut self, until: u64) -> bool {
-        let Some(entry) = self.agenda.first_entry().filter(|entry| entry.key().0 <= until) else {
+        let Some(entry) = self.event_queue.first_entry().filter(|entry| entry.key().0 <= until)
+        else {
             return false;
         };
         let (at, number) = *entry.key();
@@ -306,29 +307,29 @@ impl World {
         let node = self.node_of(&happening);
         if let Some(node) = node.and_then(|node| self.nodes.get(&node)) {
             if node.paused_until > self.now {
-                self.agenda.insert((node.paused_until, number), happening);
+                self.event_queue.insert((node.paused_until, number), happening);
                 return true;
             }
             node.now(self.now);
         }
         self.trace.mix(self.now ^ number.rotate_left(40));
-        self.carry_out(happening);
+        self.handle(happening);
         if let Some(node) = node {
-            self.look_for_power(node);
+            self.check_power(node);
         }
         true
     }
 
-    /// The node on which it happens: while that stands still it does not.
+    /// Returns the node on which an event happens; it waits while the node is paused.
     fn node_of(&self, happening: &Happening) -> Option<u64> {
         match happening {
-            Happening::Turn { slot, .. }
+            Happening::LoopStep { slot, .. }
             | Happening::Appended { slot, .. }
             | Happening::Frame { slot, .. }
             | Happening::Maintain { slot, .. }
             | Happening::Recover { slot, .. } => self.slots.get(slot).map(|slot| slot.node),
             Happening::Report { node, .. }
-            | Happening::Tend { node, .. }
+            | Happening::RunPlacement { node, .. }
             | Happening::Call { node, .. }
             | Happening::Answer { node, .. } => Some(*node),
             Happening::Client { at, .. } => self.clients.node_of(*at),
@@ -340,81 +341,85 @@ impl World {
         }
     }
 
-    fn carry_out(&mut self, happening: Happening) {
+    fn handle(&mut self, happening: Happening) {
         match happening {
-            Happening::Turn { slot, life } => self.turn(slot, life),
-            Happening::Appended { slot, life, ticket, batch, done } => {
-                self.appended(slot, life, ticket, &batch, done);
+            Happening::LoopStep { slot, incarnation } => self.step_loop(slot, incarnation),
+            Happening::Appended { slot, incarnation, ticket, batch, done } => {
+                self.appended(slot, incarnation, ticket, &batch, done);
             }
             Happening::Frame { slot, from, frame, is_forged } => {
                 self.receive(slot, from, frame, is_forged);
             }
-            Happening::Maintain { slot, life } => self.maintain(slot, life),
-            Happening::Recover { slot, life } => self.mend_on(slot, life),
-            Happening::Stream { number, life } => self.stream(number, life),
+            Happening::Maintain { slot, incarnation } => self.maintain(slot, incarnation),
+            Happening::Recover { slot, incarnation } => self.continue_recovery(slot, incarnation),
+            Happening::Stream { number, step } => self.stream(number, step),
             Happening::Client { at, step } => self.client(at, step),
-            Happening::Report { node, life } => self.report(node, life),
-            Happening::Tend { node, life } => self.tend(node, life),
-            Happening::Call { node, from, life, call } => self.called(node, from, life, *call),
-            Happening::Answer { node, life, answer } => self.answered(node, life, *answer),
+            Happening::Report { node, incarnation } => self.report(node, incarnation),
+            Happening::RunPlacement { node, incarnation } => self.run_placement(node, incarnation),
+            Happening::Call { node, from, incarnation, call } => {
+                self.called(node, from, incarnation, *call)
+            }
+            Happening::Answer { node, incarnation, answer } => {
+                self.answered(node, incarnation, *answer)
+            }
             Happening::Nemesis => self.trouble(),
             Happening::Undo(undo) => self.undo(undo),
-            Happening::Links => self.look_at_links(),
+            Happening::Links => self.update_links(),
             Happening::Check => self.check_running(),
         }
     }
 
-    /// Remembers who waits for a request to a store.
-    pub fn ask(&mut self, slot: u64, who: Who) -> RequestId {
+    /// Registers a request to a store. Returns its id.
+    pub fn register(&mut self, slot: u64, requester: Requester) -> RequestId {
         let id = RequestId(self.number());
-        self.waiting.insert(id, (slot, who));
+        self.pending.insert(id, (slot, requester));
         id
     }
 
     fn reply(&mut self, id: RequestId, reply: Reply) {
-        let Some((slot, who)) = self.waiting.remove(&id) else {
+        let Some((slot, requester)) = self.pending.remove(&id) else {
             return self
-                .fail(format!("request {id:?} was answered twice or never asked: {reply:?}"));
+                .fail(format!("request {id:?} was answered twice or never sent: {reply:?}"));
         };
-        match who {
-            Who::Client { at, step } => self.client_reply(at, step, Some(reply)),
-            Who::Stream(number) => self.stream_reply(number, reply),
-            Who::Load { node, term } => self.group_loaded(node, slot, term, &reply),
-            Who::Proposal { node, term } => self.group_proposed(node, term, &reply),
-            Who::Step { node, operator, index } => {
+        match requester {
+            Requester::Client { at, step } => self.client_reply(at, step, Some(reply)),
+            Requester::Stream(number) => self.stream_reply(number, reply),
+            Requester::Load { node, term } => self.group_loaded(node, slot, term, &reply),
+            Requester::Proposal { node, term } => self.group_proposed(node, term, &reply),
+            Requester::Step { node, operator, index } => {
                 self.step_replied(node, operator, index, &reply);
             }
-            Who::Nobody => {}
+            Requester::Ignored => {}
         }
     }
 
-    /// The store is gone: nobody is answered any more.
-    fn hang_up(&mut self, slot: u64) {
+    /// Drops the requests of a store that stopped; they get no reply.
+    fn drop_requests(&mut self, slot: u64) {
         let mut lost = Vec::new();
-        self.waiting.retain(|_, (at, who)| {
+        self.pending.retain(|_, (at, requester)| {
             let stays = *at != slot;
-            lost.extend((!stays).then_some(*who));
+            lost.extend((!stays).then_some(*requester));
             stays
         });
-        for who in lost {
-            match who {
-                Who::Client { at, step } => self.client_reply(at, step, None),
-                Who::Stream(number) => self.end_stream(number, false),
-                Who::Load { node, term } => self.group_lost(node, term),
-                Who::Proposal { node, term } => self.group_lost(node, term),
-                Who::Step { node, operator, .. } => self.finished(node, operator),
-                Who::Nobody => {}
+        for requester in lost {
+            match requester {
+                Requester::Client { at, step } => self.client_reply(at, step, None),
+                Requester::Stream(number) => self.end_stream(number, false),
+                Requester::Load { node, term } => self.group_lost(node, term),
+                Requester::Proposal { node, term } => self.group_lost(node, term),
+                Requester::Step { node, operator, .. } => self.finished(node, operator),
+                Requester::Ignored => {}
             }
         }
     }
 
-    /// Stores that run, with consensus.
+    /// Returns the stores that run with consensus.
     pub fn serving(&self) -> Vec<u64> {
         let serves = |slot: &&Slot| slot.running.as_ref().is_some_and(|it| it.core.is_some());
         self.slots.values().filter(serves).map(|slot| slot.number).collect()
     }
 
-    /// The engine of a store that runs.
+    /// Returns the engine of a running store.
     pub fn engine(&self, slot: u64) -> Option<Arc<Engine>> {
         self.slots.get(&slot)?.engine().cloned()
     }

@@ -1,39 +1,39 @@
-//! What happens to bytes between two nodes.
+//! Simulated network between nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use stele_types::Prng;
 
-/// From one node to another.
+/// Direction from one node to another.
 pub type Way = (u64, u64);
 
-/// See the module. Times are nanoseconds, chances are in 1000.
+/// State of the network. Times are in nanoseconds, probabilities in 1/1000.
 #[derive(Clone, Debug)]
 pub struct Network {
-    /// Ways on which nothing arrives.
+    /// Directions in which all messages are lost.
     pub cut: BTreeSet<Way>,
-    /// What is said to the placement group, or by it, does not arrive.
+    /// Messages to and from the placement group are lost.
     pub is_group_cut: bool,
-    /// Lost.
+    /// Probability that a message is lost.
     pub lost_permille: u64,
-    /// Arriving twice.
+    /// Probability that a message arrives twice.
     pub doubled_permille: u64,
-    /// Arriving with a wrong bit.
+    /// Probability that a message arrives with a wrong bit.
     pub corrupt_permille: u64,
-    /// Fastest and slowest way.
+    /// Fastest and slowest delay.
     pub way_nanos: (u64, u64),
-    /// Bytes in a second on each way; `None` without a bound.
+    /// Bandwidth of each direction; `None` for no limit.
     pub bytes_per_second: Option<u64>,
     free_at: BTreeMap<Way, u64>,
     sound_way_nanos: (u64, u64),
 }
 
-/// What waits longer than this for a narrow way is dropped.
+/// Longest wait for bandwidth; messages that would wait longer are dropped.
 const QUEUE_NANOS_MAX: u64 = 2_000_000_000;
-/// Frames up to this size pass by the queue: they have a connection of their own.
+/// Frames up to this size bypass the queue: they have their own connection.
 const URGENT_BYTES_MAX: u64 = 256;
 
 impl Network {
-    /// A sound one.
+    /// Creates a network without faults.
     pub fn new(way_nanos: (u64, u64)) -> Self {
         Self {
             cut: BTreeSet::new(),
@@ -48,17 +48,17 @@ impl Network {
         }
     }
 
-    /// Sound again.
+    /// Ends all faults.
     pub fn heal(&mut self) {
         *self = Self::new(self.sound_way_nanos);
     }
 
-    /// Whether anything passes.
+    /// Returns true unless all messages of the direction are lost.
     pub fn is_open(&self, way: Way) -> bool {
         !self.cut.contains(&way)
     }
 
-    /// How long each copy takes, and whether it is damaged; none, one or two of them arrive.
+    /// Returns the delay of each copy, and whether it is damaged; a message has at most two copies.
     pub fn deliveries(
         &mut self,
         prng: &mut Prng,
@@ -86,7 +86,7 @@ impl Network {
         permille > 0 && prng.below(1000) < permille
     }
 
-    /// How long a frame waits for its way; `None` when it is dropped.
+    /// Returns how long a frame waits for bandwidth; `None` if it is dropped.
     fn queue(&mut self, way: Way, now: u64, bytes: u64, rate: u64) -> Option<u64> {
         let free_at = self.free_at.entry(way).or_insert(now);
         let ends = (*free_at).max(now) + bytes * 1_000_000_000 / rate.max(1);
@@ -97,18 +97,18 @@ impl Network {
         Some(ends - now)
     }
 
-    /// Whether messages take longer than usual.
+    /// Returns true if delays are longer than without faults.
     pub fn is_slow(&self) -> bool {
         self.way_nanos.1 > self.sound_way_nanos.1
     }
 
-    /// How long one way takes.
+    /// Draws the delay of one message.
     pub fn delay(&self, prng: &mut Prng) -> u64 {
         let (least, most) = self.way_nanos;
         least + prng.below(most - least + 1)
     }
 
-    /// Nothing passes between the two groups.
+    /// Blocks all messages between two groups.
     pub fn partition(&mut self, one: &[u64], other: &[u64]) {
         for a in one {
             for b in other {

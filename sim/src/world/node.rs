@@ -1,4 +1,4 @@
-//! A machine: its clock, and whether it runs.
+//! Simulated machine: its clock and its process.
 
 use crate::group::Member;
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use stele_raftstore::Now;
 use stele_types::Clock;
 
-/// Unix seconds at the beginning of every run.
+/// Unix seconds at the start of every run.
 const EPOCH_S: u64 = 1_700_000_000;
 const MILLION: u128 = 1_000_000;
 
-/// The clock that a node's engines read. It shows what the world last set.
+/// Clock of a node's engines. It shows the time that the simulation last set.
 #[derive(Debug, Default)]
 pub struct NodeClock {
     monotonic_nanos: AtomicU64,
@@ -27,38 +27,38 @@ impl Clock for NodeClock {
     }
 }
 
-/// See the module.
+/// State of a node.
 pub struct Node {
-    /// Its number.
+    /// Number of the node.
     pub id: u64,
-    /// What its engines read.
+    /// Clock of its engines.
     pub clock: Arc<NodeClock>,
-    /// Counts its starts: what was under way in an earlier life ends with it.
-    pub life: u64,
-    /// Its process runs.
+    /// Incremented by each start and stop: events of an earlier incarnation are ignored.
+    pub incarnation: u64,
+    /// The process runs.
     pub up: bool,
-    /// Its process stands still before this global time.
+    /// The process is paused before this global time.
     pub paused_until: u64,
-    /// Its stores run with the other settings.
+    /// The stores run with the other settings.
     pub is_upgraded: bool,
-    /// Seconds by which its wall clock is wrong.
+    /// Error of the wall clock in seconds.
     pub wall_shift_s: i64,
-    /// Its part in the placement group.
+    /// State in the placement group.
     pub member: Member,
-    /// Its clock showed `base_local` at the global time `base_global`, and runs this many
-    /// millionths as fast since.
+    /// Rate of the clock in millionths, since it showed `base_local` at the global time
+    /// `base_global`.
     rate_ppm: u64,
     base_local: u64,
     base_global: u64,
 }
 
 impl Node {
-    /// A node that never ran.
+    /// Creates a node that never ran.
     pub fn new(id: u64) -> Self {
         Self {
             id,
             clock: Arc::default(),
-            life: 0,
+            incarnation: 0,
             up: false,
             paused_until: 0,
             is_upgraded: false,
@@ -70,30 +70,30 @@ impl Node {
         }
     }
 
-    /// `host:port`.
+    /// Returns the address as `host:port`.
     pub fn address(&self) -> String {
         format!("node{}:20160", self.id)
     }
 
-    /// Its monotonic clock at a global time.
+    /// Returns the monotonic clock at a global time.
     pub fn local(&self, global: u64) -> u64 {
         let passed = u128::from(global.saturating_sub(self.base_global));
         self.base_local + (passed * u128::from(self.rate_ppm) / MILLION) as u64
     }
 
-    /// The first global time at which its clock shows at least `local`.
+    /// Returns the first global time at which the clock shows at least `local`.
     pub fn global(&self, local: u64) -> u64 {
         let passed = u128::from(local.saturating_sub(self.base_local)) * MILLION;
         self.base_global + passed.div_ceil(u128::from(self.rate_ppm)) as u64
     }
 
-    /// Changes how fast its clock runs.
+    /// Changes the rate of the clock.
     pub fn set_rate(&mut self, global: u64, rate_ppm: u64) {
         (self.base_local, self.base_global) = (self.local(global), global);
         self.rate_ppm = rate_ppm;
     }
 
-    /// What its clocks show at a global time; its engines see the same from here on.
+    /// Sets the clock of the engines to a global time. Returns what the clocks show.
     pub fn now(&self, global: u64) -> Now {
         let monotonic_nanos = self.local(global);
         let unix = (EPOCH_S + global / 1_000_000_000).saturating_add_signed(self.wall_shift_s);

@@ -1,4 +1,5 @@
-//! A store whose log lost entries: it asks the others for copies until it is whole, and then opens.
+//! Log entry recovery of a store before it opens: it requests copies of lost entries from other
+//! stores.
 
 use super::{Happening, World};
 use crate::plan::SECOND;
@@ -8,82 +9,85 @@ use stele_engine::RecoveringStore;
 use stele_raftstore::{EntryRecovery, PeerMessage};
 use stele_types::{Result, StoreId};
 
-/// After so long without an end an operator replaces the disk: nobody has what is missing.
+/// Time after which an operator replaces the disk: no store has the missing entries.
 const GIVE_UP_NANOS: u64 = 5 * SECOND;
 
 impl World {
-    /// Whether a store that did not open waits for copies of entries; from now on it asks for them.
-    pub(super) fn begins_mending(&mut self, number: u64) -> Result<bool> {
+    /// Starts log entry recovery of a store that did not open. Returns false if recovery cannot
+    /// help.
+    pub(super) fn begin_recovery(&mut self, number: u64) -> Result<bool> {
         let Some((disk, _, options)) = self.parts_of(number) else { return Ok(false) };
-        let mending = RecoveringStore::begin(Arc::new(disk), Path::new(super::DIR), &options)?;
-        let Some(mending) = mending else { return Ok(false) };
-        let Some(ident) = mending.ident() else { return Ok(false) };
+        let recovery = RecoveringStore::begin(Arc::new(disk), Path::new(super::DIR), &options)?;
+        let Some(recovery) = recovery else { return Ok(false) };
+        let Some(ident) = recovery.ident() else { return Ok(false) };
         let Some(slot) = self.slots.get_mut(&number) else { return Ok(false) };
-        let mender = EntryRecovery::new(ident.store, mending);
-        let ((lost, _), node, life) = (mender.lost(), slot.node, slot.life);
+        let recovery = EntryRecovery::new(ident.store, recovery);
+        let ((lost, _), node, incarnation) = (recovery.lost(), slot.node, slot.incarnation);
         let is_sound = !slot.is_damaged && !slot.may_not_open;
-        slot.mending = Some(mender);
+        slot.recovery = Some(recovery);
         slot.id = Some(ident.store);
         self.homes.insert(ident.store, number);
         self.trace.note(self.now, node, number, || format!("lost {lost} entries"));
         if is_sound {
             self.fail(format!(
-                "store {number} says it lost {lost} entries, but nothing was damaged"
+                "store {number} reports {lost} lost entries, but nothing was damaged"
             ));
         }
-        self.after(0, Happening::Recover { slot: number, life });
+        self.after(0, Happening::Recover { slot: number, incarnation });
         Ok(true)
     }
 
-    /// The time has come to ask again.
-    pub(super) fn mend_on(&mut self, number: u64, life: u64) {
-        let is_it = |slot: &&super::Slot| slot.life == life && slot.mending.is_some();
+    /// Repeats the requests, or gives up.
+    pub(super) fn continue_recovery(&mut self, number: u64, incarnation: u64) {
+        let is_it =
+            |slot: &&super::Slot| slot.incarnation == incarnation && slot.recovery.is_some();
         if self.slots.get(&number).filter(is_it).is_none() {
             return;
         }
-        self.ask_for_entries(number);
+        self.request_entries(number);
         let Some(slot) = self.slots.get(&number) else { return };
-        let Some(mender) = &slot.mending else { return };
-        if mender.waited_nanos(self.now) > GIVE_UP_NANOS && !self.plan.is_helix {
-            self.trace.note(self.now, slot.node, number, || "nobody has what it lost".into());
+        let Some(recovery) = &slot.recovery else { return };
+        if recovery.waited_nanos(self.now) > GIVE_UP_NANOS && !self.plan.is_helix {
+            self.trace.note(self.now, slot.node, number, || "no store has its lost entries".into());
             return self.exchange_disk(number);
         }
-        let pause = mender.asks_at().saturating_sub(self.now).max(1);
-        self.after(pause, Happening::Recover { slot: number, life });
+        let pause = recovery.asks_at().saturating_sub(self.now).max(1);
+        self.after(pause, Happening::Recover { slot: number, incarnation });
     }
 
-    pub(super) fn receive_mending(&mut self, number: u64, message: PeerMessage) {
-        let Some(mender) = self.slots.get_mut(&number).and_then(|slot| slot.mending.as_mut())
+    pub(super) fn receive_recovery_message(&mut self, number: u64, message: PeerMessage) {
+        let Some(recovery) = self.slots.get_mut(&number).and_then(|slot| slot.recovery.as_mut())
         else {
             return;
         };
-        let before = mender.lost().0;
-        let received = mender.receive(message);
-        self.counts.entries_mended += (before - mender.lost().0) as u64;
+        let before = recovery.lost().0;
+        let received = recovery.receive(message);
+        self.counts.entries_recovered += (before - recovery.lost().0) as u64;
         match received {
             Ok(answers) => answers.iter().for_each(|answer| self.send(number, answer)),
             Err(error) => return self.store_failed(number, &error),
         }
-        self.ask_for_entries(number);
+        self.request_entries(number);
     }
 
-    fn ask_for_entries(&mut self, number: u64) {
+    fn request_entries(&mut self, number: u64) {
         let others: Vec<StoreId> = self.homes.keys().copied().collect();
         let now = self.now;
         let Some(slot) = self.slots.get_mut(&number) else { return };
-        let Some(mender) = slot.mending.as_mut() else { return };
-        if mender.is_recovered() {
-            // The directory is free.
-            let (nanos, (lost, _)) = (mender.waited_nanos(now), mender.lost());
-            slot.mending = None;
+        let Some(recovery) = slot.recovery.as_mut() else { return };
+        if recovery.is_recovered() {
+            // Dropping it releases the directory.
+            let (nanos, (lost, _)) = (recovery.waited_nanos(now), recovery.lost());
+            slot.recovery = None;
             let node = slot.node;
             if lost > 0 {
-                return self.fail(format!("store {number} opens without {lost} entries it lost"));
+                return self
+                    .fail(format!("store {number} opens without {lost} of its lost entries"));
             }
             self.trace.span(now - nanos, nanos, node, number, || "waited for entries".into());
             return self.open_slot(number);
         }
-        for message in mender.poll(now, &others) {
+        for message in recovery.poll(now, &others) {
             self.send(number, &message);
         }
     }

@@ -1,4 +1,4 @@
-//! A store: its disk, and while its node runs its engine, its consensus and the queue of its loop.
+//! Store: its disk, and while its node runs the engine, the consensus and the inbox of its loop.
 
 use std::sync::Arc;
 use stele_engine::{RecoveringStore, Store as Engine};
@@ -6,76 +6,76 @@ use stele_raftstore::{Append, EntryRecovery, Input, RaftStore, Readers};
 use stele_types::StoreId;
 use stele_vfs::SimVfs;
 
-/// The consensus of a store.
+/// Consensus of a store.
 pub type Core = RaftStore<Engine>;
 
-/// What runs of a store.
+/// Running parts of a store.
 pub struct Running {
-    /// Its engine.
+    /// Engine of the store.
     pub engine: Arc<Engine>,
-    /// Its consensus; `None` until it joined a cluster.
+    /// Consensus; `None` until the store joined a cluster.
     pub core: Option<Core>,
-    /// What edges may know of its regions.
+    /// Region state for request threads.
     pub readers: Option<Arc<Readers>>,
-    /// What its loop takes at its next turn.
+    /// Inputs for the loop's next step.
     pub inbox: Vec<Input<Engine>>,
-    /// What its loop writes at its next turn.
+    /// Batch that the loop writes in its next step.
     pub append: Option<Append>,
-    /// Its loop waits for the disk.
+    /// The loop waits for an append.
     pub is_writing: bool,
-    /// When its loop wakes.
+    /// Time of the loop's next step.
     pub wake_at: Option<u64>,
-    /// How long its maintenance sleeps when there is nothing to do.
-    pub maintain_sleep: u64,
-    /// Since when its maintenance fails while a merge waits to be gone on with.
+    /// Current pause of idle maintenance.
+    pub maintain_pause: u64,
+    /// Time since when maintenance fails with an unfinished merge.
     pub stuck_since: Option<u64>,
 }
 
-/// See the module.
+/// State of a store.
 pub struct Slot {
-    /// Its number here; a replaced disk is a new slot.
+    /// Number of the slot; a replaced disk gets a new slot.
     pub number: u64,
-    /// The node it is in.
+    /// Node of the store.
     pub node: u64,
-    /// Its number in the cluster, once it joined.
+    /// Store id, once it joined.
     pub id: Option<StoreId>,
-    /// Drawn for its directory; it joins with it.
+    /// Token of the directory, sent with the join request.
     pub token: StoreId,
-    /// Its disk.
+    /// Disk of the store.
     pub disk: SimVfs,
-    /// While its node runs and it has not failed.
+    /// Running parts; `None` while the node is down or the store has failed.
     pub running: Option<Running>,
-    /// While it waits for copies of entries.
-    pub mending: Option<EntryRecovery<RecoveringStore>>,
-    /// Counts its starts.
-    pub life: u64,
-    /// Bytes of its log that were read at its last start.
+    /// Log entry recovery, while it runs.
+    pub recovery: Option<EntryRecovery<RecoveringStore>>,
+    /// Incremented by each start and stop.
+    pub incarnation: u64,
+    /// Log bytes read at the last start.
     pub replayed_bytes: u64,
-    /// Why it stopped.
+    /// Error that stopped the store.
     pub failed: Option<String>,
-    /// Something was done to its disk that it may not survive.
+    /// The disk was damaged: errors are permitted.
     pub is_damaged: bool,
-    /// Its disk took a write that it lost or wrote elsewhere.
+    /// The disk lost or misdirected a write.
     pub has_lied: bool,
-    /// It opened on a disk that lied, and is replaced before it does anything.
+    /// The store opened after lost writes, and is replaced before it acts.
     pub is_mistrusted: bool,
-    /// What it lost can be made again, or it does not open.
+    /// Files were removed: the store rebuilds them or does not open.
     pub may_not_open: bool,
-    /// Its disk fails operations: it may stop.
+    /// The disk fails operations: the store may stop.
     pub is_troubled: bool,
-    /// Its disk is gone for good.
+    /// The disk was removed permanently.
     pub is_gone: bool,
-    /// How long an append takes, least and most.
+    /// Shortest and longest duration of an append.
     pub append_nanos: (u64, u64),
-    /// Appends do not end before this time.
+    /// Time before which no append completes.
     pub stalled_until: u64,
 }
 
-/// How long an append takes on a sound disk.
+/// Duration of an append on a disk without faults.
 pub const SOUND_APPEND_NANOS: (u64, u64) = (30_000, 400_000);
 
 impl Slot {
-    /// A store on an empty disk.
+    /// Creates a store on an empty disk.
     pub fn new(number: u64, node: u64, disk: SimVfs) -> Self {
         Self {
             number,
@@ -84,8 +84,8 @@ impl Slot {
             token: StoreId(1_000_000 + number),
             disk,
             running: None,
-            mending: None,
-            life: 0,
+            recovery: None,
+            incarnation: 0,
             replayed_bytes: 0,
             failed: None,
             is_damaged: false,
@@ -99,17 +99,17 @@ impl Slot {
         }
     }
 
-    /// Its engine, while it runs.
+    /// Returns the engine of a running store.
     pub fn engine(&self) -> Option<&Arc<Engine>> {
         self.running.as_ref().map(|running| &running.engine)
     }
 
-    /// Its consensus, while it runs.
+    /// Returns the consensus of a running store.
     pub fn core(&mut self) -> Option<&mut Core> {
         self.running.as_mut()?.core.as_mut()
     }
 
-    /// What edges may know of its regions, while it runs.
+    /// Returns the region state for request threads of a running store.
     pub fn readers(&self) -> Option<&Arc<Readers>> {
         self.running.as_ref()?.readers.as_ref()
     }

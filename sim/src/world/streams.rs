@@ -1,7 +1,7 @@
-//! Snapshots on their way: offered, accepted, then piece by piece out of the sender's view into the
-//! receiver's engine. A piece that is lost or damaged ends all of it.
+//! Snapshot transfers: offered, accepted, then sent in pieces from the sender's view to the
+//! receiver's engine. A lost or damaged piece ends the transfer.
 
-use super::{Happening, Who, World};
+use super::{Happening, Requester, World};
 use crate::plan::MS;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -12,25 +12,25 @@ use stele_types::KeyRange;
 
 /// Pairs of one piece.
 const PIECE_PAIRS: usize = 24;
-/// Between two pieces, beside the way.
+/// Time between two pieces, in addition to the message delay.
 const PIECE_NANOS: u64 = 100_000;
-/// After which a silent stream is given up.
+/// Time without progress after which a transfer ends.
 const STALL_NANOS: u64 = 3_000 * MS;
 
-/// See the module.
+/// State of one transfer.
 pub struct Stream {
     from: u64,
-    from_life: u64,
+    from_incarnation: u64,
     to: u64,
-    to_life: u64,
+    to_incarnation: u64,
     header: SnapshotHeader,
     view: Arc<View>,
-    /// What is still to be sent, the first range first.
+    /// Ranges still to send, in order.
     ranges: Vec<KeyRange>,
     state: State,
-    /// Counts its steps: a late step of a stream that moved on is none.
+    /// Number of steps; events of earlier steps are ignored.
     step: u64,
-    /// Where the header is on its way.
+    /// The header has arrived.
     is_offered: bool,
     ends_at: u64,
 }
@@ -42,7 +42,7 @@ enum State {
 }
 
 impl Stream {
-    /// The store at which its next step happens.
+    /// Returns the store of the next step.
     pub fn at(&self) -> u64 {
         self.to
     }
@@ -59,12 +59,12 @@ impl World {
         let text = format!("sends region {region} at {:?} to s{to}", header.at);
         self.trace.note(self.now, node, from, || text);
         let number = self.number();
-        let life = |slot: u64| self.slots.get(&slot).map_or(0, |slot| slot.life);
+        let incarnation = |slot: u64| self.slots.get(&slot).map_or(0, |slot| slot.incarnation);
         let stream = Stream {
             from,
-            from_life: life(from),
+            from_incarnation: incarnation(from),
             to,
-            to_life: life(to),
+            to_incarnation: incarnation(to),
             header,
             view,
             ranges,
@@ -77,16 +77,16 @@ impl World {
         self.stream_on(number, 256);
     }
 
-    /// The next step, after so many bytes made their way.
+    /// Schedules the next step after `bytes` were sent.
     fn stream_on(&mut self, number: u64, bytes: u64) {
         let Some(stream) = self.streams.get_mut(&number) else { return };
         stream.step += 1;
         let (from, to, step) = (stream.from, stream.to, stream.step);
         match self.deliveries(from, to, bytes).first() {
             Some((delay, false)) => {
-                self.after(delay + PIECE_NANOS, Happening::Stream { number, life: step });
+                self.after(delay + PIECE_NANOS, Happening::Stream { number, step });
             }
-            // Checksums of pieces, and of the whole: it is never taken.
+            // Checksums cover each piece and the whole: the data is rejected.
             Some((_, true)) => {
                 self.counts.corruptions += 1;
                 self.end_stream(number, false);
@@ -100,12 +100,13 @@ impl World {
         let Some(stream) = self.streams.get_mut(&number).filter(|it| it.step == step) else {
             return;
         };
-        let alive = |slot: u64, life: u64| {
+        let is_running = |slot: u64, incarnation: u64| {
             let slot = self.slots.get(&slot);
-            slot.is_some_and(|slot| slot.life == life && slot.running.is_some())
+            slot.is_some_and(|slot| slot.incarnation == incarnation && slot.running.is_some())
         };
-        let lives = alive(stream.from, stream.from_life) && alive(stream.to, stream.to_life);
-        if !lives || now > stream.ends_at {
+        let both_run = is_running(stream.from, stream.from_incarnation)
+            && is_running(stream.to, stream.to_incarnation);
+        if !both_run || now > stream.ends_at {
             return self.end_stream(number, false);
         }
         match &stream.state {
@@ -121,13 +122,13 @@ impl World {
     fn offer(&mut self, number: u64) {
         let Some(stream) = self.streams.get(&number) else { return };
         let to = stream.to;
-        let mut head = Vec::new();
-        wire::encode_snapshot(&stream.header, &mut head);
-        let header = match wire::decode_snapshot(&head) {
+        let mut frame = Vec::new();
+        wire::encode_snapshot(&stream.header, &mut frame);
+        let header = match wire::decode_snapshot(&frame) {
             Ok(header) => header,
-            Err(error) => return self.fail(format!("a snapshot's head is refused: {error}")),
+            Err(error) => return self.fail(format!("a snapshot's header is rejected: {error}")),
         };
-        let id = self.ask(to, Who::Stream(number));
+        let id = self.register(to, Requester::Stream(number));
         self.push(to, Input::SnapshotOffered { id, header });
     }
 
@@ -143,15 +144,15 @@ impl World {
         };
         let (region, at) = (stream.header.region.id, stream.header.at);
         if engine.as_ref().and_then(|engine| engine.term(region, at.0)) == Some(at.1) {
-            let text = format!("store {} takes region {region} as of {at:?}", stream.to);
+            let text = format!("store {} accepts region {region} at {at:?}", stream.to);
             return self.fail(format!("{text}, which its log holds"));
         }
         if ranges != stream.ranges {
-            return self.fail(format!("other ranges were accepted than sent: {ranges:?}"));
+            return self.fail(format!("the accepted ranges differ from those sent: {ranges:?}"));
         }
         match engine.map(|engine| engine.begin_ingest(ranges)) {
-            Some(Ok(incoming)) => {
-                stream.state = State::Receiving(Box::new(incoming));
+            Some(Ok(ingest)) => {
+                stream.state = State::Receiving(Box::new(ingest));
                 self.stream_on(number, 64);
             }
             _ => self.end_stream(number, false),
@@ -167,50 +168,54 @@ impl World {
         }
         let bytes: usize = pairs.iter().map(|pair| pair.key.len() + pair.value.len()).sum();
         let engine = self.slots.get(&stream.to).and_then(|slot| slot.engine().cloned());
-        let State::Receiving(incoming) = &mut stream.state else { return };
-        match engine.map(|engine| engine.receive(incoming, pairs)) {
+        let State::Receiving(ingest) = &mut stream.state else { return };
+        match engine.map(|engine| engine.receive(ingest, pairs)) {
             Some(Ok(())) => self.stream_on(number, bytes as u64),
             _ => self.end_stream(number, false),
         }
     }
 
-    /// All pairs came: the receiver's loop installs them.
+    /// Passes the complete snapshot to the receiver's loop, which installs it.
     fn received(&mut self, number: u64) {
         let Some(mut stream) = self.streams.remove(&number) else { return };
-        let State::Receiving(incoming) = std::mem::replace(&mut stream.state, State::Ended) else {
+        let State::Receiving(ingest) = std::mem::replace(&mut stream.state, State::Ended) else {
             return;
         };
         if let Some(engine) = self.engine(stream.to) {
-            // Best effort: it keeps the flush inside the installation short.
+            // Best effort: it shortens the flush during installation.
             let _ = engine.checkpoint();
         }
-        let Stream { from, from_life, to, header, .. } = stream;
+        let Stream { from, from_incarnation, to, header, .. } = stream;
         let (region, peer) = (header.region.id, header.to.id);
         self.counts.snapshots += 1;
-        self.checks.changes.arrived(to, region);
+        self.checks.changes.snapshot_received(to, region);
         self.checks.repairs.replaced(to, region);
         self.trouble_near(to, 4);
-        self.push(to, Input::SnapshotReceived { header, incoming: *incoming });
-        // The sender may never hear of it.
-        let ok = !self.deliveries(to, from, 64).is_empty() && !self.is_unheard((region, to, from));
-        self.tell_sender((from, from_life), Input::SnapshotSent { region, to: peer, ok });
+        self.push(to, Input::SnapshotReceived { header, ingest: *ingest });
+        // The reply to the sender may be lost.
+        let ok = !self.deliveries(to, from, 64).is_empty()
+            && !self.hide_snapshot_end((region, to, from));
+        self.reply_to_sender(
+            (from, from_incarnation),
+            Input::SnapshotSent { region, to: peer, ok },
+        );
     }
 
-    /// Nothing comes of it: the sender is told, what came is dropped.
+    /// Ends a transfer without success: replies to the sender and drops the received pairs.
     pub(super) fn end_stream(&mut self, number: u64, ok: bool) {
         let Some(stream) = self.streams.remove(&number) else { return };
         let (region, to) = (stream.header.region.id, stream.header.to.id);
         let input = Input::SnapshotSent { region, to, ok };
-        self.tell_sender((stream.from, stream.from_life), input);
+        self.reply_to_sender((stream.from, stream.from_incarnation), input);
     }
 
-    fn tell_sender(&mut self, sender: (u64, u64), input: Input<Engine>) {
-        if self.slots.get(&sender.0).is_some_and(|slot| slot.life == sender.1) {
+    fn reply_to_sender(&mut self, sender: (u64, u64), input: Input<Engine>) {
+        if self.slots.get(&sender.0).is_some_and(|slot| slot.incarnation == sender.1) {
             self.push(sender.0, input);
         }
     }
 
-    /// Streams of a store that stops.
+    /// Ends the transfers of a store that stops.
     pub(super) fn end_streams_of(&mut self, slot: u64) {
         let concerned = |(_, stream): &(&u64, &Stream)| stream.from == slot || stream.to == slot;
         let numbers: Vec<u64> =
@@ -219,7 +224,7 @@ impl World {
     }
 }
 
-/// The next pairs out of the sender's view; none at the end. `None`: the sender can't read them.
+/// Returns the next pairs of the sender's view; empty at the end, `None` if it cannot be read.
 fn next_pairs(stream: &mut Stream) -> Option<Vec<Pair>> {
     while let Some(range) = stream.ranges.first_mut() {
         let pairs = stream.view.scan(&ScanOptions::new(range.clone(), PIECE_PAIRS)).ok()?;

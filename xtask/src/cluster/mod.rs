@@ -1,4 +1,4 @@
-//! Clusters of real servers under faults and under foreign clients: builds the programs of
+//! Clusters of real servers under faults and foreign clients: builds the programs of
 //! `cluster-tests` and runs its scenarios.
 
 mod programs;
@@ -11,7 +11,7 @@ pub use programs::porcupine;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// What a change must pass, with the arguments that keep it short.
+/// Scenarios that a change must pass, with arguments that keep them short.
 const CI: [(&str, &[&str]); 16] = [
     ("start", &["--short"]),
     ("ycsb", &["--short"]),
@@ -31,10 +31,10 @@ const CI: [(&str, &[&str]); 16] = [
     ("clock", &["--short"]),
 ];
 
-/// Scenarios that take long or need a quiet machine.
+/// Scenarios that take long or need an otherwise idle machine.
 const REST: [&str; 2] = ["disk-full", "idle"];
 
-/// Runs `cluster ARGUMENTS`: `ci`, `all`, or one scenario with what it is told.
+/// Runs `cluster ARGUMENTS`: `ci`, `all`, or one scenario with its arguments.
 pub fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let Some((first, rest)) = arguments.split_first() else {
         bail!("name a scenario: {}, or `ci`, or `all`", names().join(", "));
@@ -54,7 +54,7 @@ pub fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     }
 }
 
-/// The short version of all, with the development build.
+/// Runs the scenarios of [`CI`] with the development build.
 pub fn short(workspace: &Workspace) -> Result<()> {
     each(workspace, &CI, false)
 }
@@ -63,7 +63,7 @@ fn names() -> Vec<&'static str> {
     CI.iter().map(|(name, _)| *name).chain(REST).collect()
 }
 
-/// Runs every scenario, also after one failed; fails if any did.
+/// Runs every scenario, even after a failure; fails if one failed.
 fn each(workspace: &Workspace, scenarios: &[(&str, &[&str])], release: bool) -> Result<()> {
     let stele = build_stele(workspace, release)?;
     let programs = Programs::build(workspace, release)?;

@@ -1,4 +1,4 @@
-//! The harness and the foreign programs it drives, each built with its own language's tool.
+//! The harness and the foreign programs that it drives, each built with the tool of its language.
 
 use crate::process::run_shown;
 use crate::tools::{self, PYTHON};
@@ -8,10 +8,10 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where they lie.
+/// Paths of the built programs.
 #[derive(Debug)]
 pub struct Programs {
-    /// The harness.
+    /// Binary of the harness.
     pub harness: PathBuf,
     porcupine: PathBuf,
     ycsb: PathBuf,
@@ -21,7 +21,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Builds all of them. Fails if a tool is missing: nothing is left out silently.
+    /// Builds all programs. Fails if a tool is missing: no program is left out silently.
     pub fn build(workspace: &Workspace, release: bool) -> Result<Self> {
         tools::require(tools::FOR_CLUSTERS)?;
         let sources = workspace.root.join("cluster-tests");
@@ -38,7 +38,7 @@ impl Programs {
         })
     }
 
-    /// How the harness is told.
+    /// Returns the flags that pass the paths to the harness.
     pub fn flags(&self) -> Vec<OsString> {
         let flags = [
             ("--porcupine", &self.porcupine),
@@ -51,7 +51,7 @@ impl Programs {
     }
 }
 
-/// Builds the checker of histories alone.
+/// Builds only the checker of histories.
 pub fn porcupine(workspace: &Workspace) -> Result<PathBuf> {
     let built = workspace.target.join("cluster-tests");
     std::fs::create_dir_all(&built)?;
@@ -69,7 +69,7 @@ fn build_harness(workspace: &Workspace, release: bool) -> Result<PathBuf> {
     Ok(workspace.target.join(profile).join("cluster-tests"))
 }
 
-/// The module's own tests run first: a checker that finds nothing wrong proves nothing.
+/// Builds a Go module, after its own tests: a checker that finds nothing wrong proves nothing.
 fn build_go(sources: &Path, built: &Path, name: &str) -> Result<PathBuf> {
     let folder = sources.join(name);
     let binary = built.join(name);

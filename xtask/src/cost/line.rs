@@ -1,33 +1,33 @@
-//! A line of the file: what was measured of which commit.
+//! A line of the file: the measurements of one commit.
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What was measured, where and how.
+/// Measurements with their machine and configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Line {
     pub commit: String,
-    /// The commit's day.
+    /// Day of the commit.
     pub date: String,
     pub machine: Machine,
     pub configuration: Configuration,
     pub sizes: Vec<Size>,
 }
 
-/// What measured.
+/// Machine of the measurements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
     pub processor: String,
     pub cores: u64,
-    /// Where the data lies: a sync costs nothing in memory.
+    /// File system of the data: in memory a sync is free.
     pub file_system: String,
 }
 
-/// How it was measured.
+/// Load and build of the measurements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Configuration {
@@ -39,22 +39,23 @@ pub struct Configuration {
     pub seconds: u64,
 }
 
-/// Puts of one size.
+/// Results of puts of one size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Size {
     pub value_bytes: u64,
     pub puts: u64,
     pub puts_per_s: f64,
-    /// For each put on one replica, the mean of all.
+    /// Cost of a put on one replica, mean of all replicas.
     pub replica: Stages,
-    /// On the node that led all regions, and the mean of the others; `None`: no node did all the time.
+    /// Cost on the node that led all regions; `None` if none did. `follower` is the mean of the
+    /// others.
     pub leader: Option<Stages>,
     pub follower: Option<Stages>,
-    /// Of all nodes, while it was measured: their time is in stage `other`.
+    /// Threads of all nodes that ended while it was measured: their time is in stage `other`.
     pub threads_ended: u64,
-    /// Bytes a node wrote for each byte of keys and values, by cause, the mean of all; older lines have
-    /// none.
+    /// Bytes that a node wrote for each byte of keys and values, by cause, mean of all nodes. Empty
+    /// in older lines.
     #[serde(default)]
     pub written: BTreeMap<String, f64>,
 }
@@ -76,12 +77,12 @@ impl Us {
     }
 }
 
-/// All stages together.
+/// Adds all stages.
 pub fn total(stages: &Stages) -> f64 {
     stages.values().map(|us| us.all()).sum()
 }
 
-/// The lines of the file's text. A line that is none is told by its number.
+/// Parses the text of the file. An error names the number of the malformed line.
 pub fn lines(text: &str, file: &str) -> Result<Vec<Line>> {
     let parse = |(at, line): (usize, &str)| -> Result<Line> {
         let place = || format!("{file}:{}", at + 1);
@@ -93,13 +94,13 @@ pub fn lines(text: &str, file: &str) -> Result<Vec<Line>> {
 }
 
 impl Line {
-    /// What no type can say.
+    /// Checks what the types do not express.
     fn check(&self) -> Result<()> {
         ensure!(!self.sizes.is_empty(), "no size was measured");
         for size in &self.sizes {
             let all = [Some(&size.replica), size.leader.as_ref(), size.follower.as_ref()];
             for us in all.into_iter().flatten().flat_map(Stages::values) {
-                ensure!(us.user >= 0.0 && us.system >= 0.0, "time can't be negative");
+                ensure!(us.user >= 0.0 && us.system >= 0.0, "a time must not be negative");
             }
             ensure!(!size.replica.is_empty(), "no stages of {} B", size.value_bytes);
         }
@@ -108,14 +109,14 @@ impl Line {
             [&self.commit, &self.date, &self.configuration.build].into_iter().chain(machine);
         for word in words {
             let is_cell = !word.is_empty() && !word.contains(['|', '\n']);
-            ensure!(is_cell, "`{word}` can't stand in a table");
+            ensure!(is_cell, "`{word}` cannot be a cell of a table");
         }
         Ok(())
     }
 }
 
 impl Size {
-    /// From a round of `stele bench wire`.
+    /// Reads one round of `stele bench wire`.
     pub fn of(round: &Value, value_bytes: u64, nodes: usize) -> Result<Self> {
         let servers = &round["servers"];
         let stages = servers["processor_us_per_operation_by_stage"].clone();
@@ -123,13 +124,13 @@ impl Size {
         ensure!(stages.len() == nodes, "{} nodes instead of {nodes}", stages.len());
         ensure!(round["errors"] == 0, "puts failed: {}", round["error"]);
         let puts = round["operations"].as_u64().filter(|puts| *puts > 0).context("no puts")?;
-        let led: Option<Vec<u64>> = serde_json::from_value(servers["regions_led"].clone())?;
+        let regions_led: Option<Vec<u64>> = serde_json::from_value(servers["regions_led"].clone())?;
         let ended: Vec<u64> = serde_json::from_value(servers["threads_ended"].clone())?;
         let written: Vec<BTreeMap<String, f64>> =
             serde_json::from_value(servers["written_bytes_per_payload_byte_by_cause"].clone())
-                .context("the nodes did not say what they wrote")?;
-        ensure!(written.len() == nodes, "{} of {nodes} nodes said what they wrote", written.len());
-        let leader = led.and_then(|led| only_leader(&led));
+                .context("the nodes did not report their writes")?;
+        ensure!(written.len() == nodes, "{} of {nodes} nodes reported their writes", written.len());
+        let leader = regions_led.and_then(|regions_led| only_leader(&regions_led));
         let others = |leader| (0..nodes).filter(move |node| *node != leader);
         let of = |nodes: &mut dyn Iterator<Item = usize>| {
             mean(&nodes.filter_map(|node| stages.get(node)).collect::<Vec<_>>())
@@ -147,24 +148,24 @@ impl Size {
     }
 }
 
-/// The node that leads every region, if one does.
-fn only_leader(led: &[u64]) -> Option<usize> {
-    let mut leaders = led.iter().enumerate().filter(|(_, regions)| **regions > 0);
+/// Returns the node that leads every region, if one does.
+fn only_leader(regions_led: &[u64]) -> Option<usize> {
+    let mut leaders = regions_led.iter().enumerate().filter(|(_, regions)| **regions > 0);
     let (leader, _) = leaders.next()?;
     leaders.next().is_none().then_some(leader)
 }
 
 fn mean(nodes: &[&Stages]) -> Stages {
-    let mut sums = Stages::new();
+    let mut totals = Stages::new();
     for (stage, us) in nodes.iter().flat_map(|stages| stages.iter()) {
-        let sum = sums.entry(stage.clone()).or_default();
-        *sum = Us { user: sum.user + us.user, system: sum.system + us.system };
+        let total = totals.entry(stage.clone()).or_default();
+        *total = Us { user: total.user + us.user, system: total.system + us.system };
     }
     let count = nodes.len().max(1) as f64;
-    for us in sums.values_mut() {
+    for us in totals.values_mut() {
         *us = Us { user: rounded(us.user / count), system: rounded(us.system / count) };
     }
-    sums
+    totals
 }
 
 fn mean_written(nodes: &[BTreeMap<String, f64>]) -> BTreeMap<String, f64> {
@@ -176,12 +177,12 @@ fn mean_written(nodes: &[BTreeMap<String, f64>]) -> BTreeMap<String, f64> {
     means
 }
 
-/// Two digits after the point: more is noise.
+/// Rounds to two decimals: more is noise.
 fn rounded(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
 
-/// A line for tests.
+/// Returns a line for tests.
 #[cfg(test)]
 pub fn sample(commit: &str) -> Line {
     let stages = |factor: f64| -> Stages {
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn replicas_are_the_mean_and_the_leader_is_told_from_the_others() {
+    fn replicas_are_the_mean_and_the_leader_is_separate() {
         let size = Size::of(&round(), 1024, 3).unwrap();
         assert_eq!(size.replica["store"], Us { user: 3.0, system: 1.0 });
         assert_eq!(size.leader.as_ref().unwrap()["store"].user, 6.0);
@@ -247,10 +248,10 @@ mod tests {
     }
 
     #[test]
-    fn who_leads_is_left_out_where_nobody_leads_all() {
-        for led in [json!(null), json!([1, 1, 0]), json!([0, 0, 0])] {
+    fn the_leader_is_left_out_if_no_node_leads_all_regions() {
+        for regions_led in [json!(null), json!([1, 1, 0]), json!([0, 0, 0])] {
             let mut round = round();
-            round["servers"]["regions_led"] = led;
+            round["servers"]["regions_led"] = regions_led;
             let size = Size::of(&round, 1024, 3).unwrap();
             assert_eq!((size.leader, size.follower), (None, None));
         }
@@ -291,8 +292,8 @@ mod tests {
         ];
         for bad in bad {
             assert_ne!(bad, good);
-            let why = format!("{:#}", lines(&format!("{good}\n{bad}\n{good}"), "f").unwrap_err());
-            assert!(why.starts_with("f:2: "), "{bad}: {why}");
+            let error = format!("{:#}", lines(&format!("{good}\n{bad}\n{good}"), "f").unwrap_err());
+            assert!(error.starts_with("f:2: "), "{bad}: {error}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What a put costs: processor time of each replica by stage. One line for each measurement is kept, and
-//! a page is made from them all.
+//! The cost of a put: processor time of each replica by stage. Keeps one line for each measurement
+//! and generates a page from all lines.
 
 mod line;
 mod page;
@@ -22,49 +22,53 @@ const BLESS: &str = "cargo xtask cost --bless";
 
 const NODES: usize = 3;
 const VALUE_BYTES: [u64; 2] = [1 << 10, 16 << 10];
-/// Records before the measured part: so many bytes of values.
+/// Bytes of values loaded before the measurement.
 const RECORDS_BYTES: u64 = 32 << 20;
 const DEV_RECORDS_BYTES: u64 = 1 << 20;
 const CLIENTS: u64 = 64;
 const WARM_UP_SECONDS: u64 = 2;
 const SECONDS: u64 = 10;
 const CI_SECONDS: u64 = 2;
-/// More than any run does: time ends it.
+/// More than any run completes: the duration ends it.
 const OPERATIONS_MAX: &str = "1000000000";
-/// Beyond the measured seconds: records are brought in, and the whole warms up.
+/// Time limit beyond the measured seconds, for the load and the warm-up.
 const CALL_LIMIT: Duration = Duration::from_secs(300);
-/// Lines of a failed program that are shown.
+/// Last lines of a failed program that are shown.
 const LAST_LINES: usize = 5;
 
-/// How long, of which build, and what becomes of it.
+/// Options of `cargo xtask cost`.
 #[derive(Debug)]
 pub struct Options {
     /// Appends the line and writes the page.
     pub note: bool,
-    /// Writes the page from the lines that are there, and measures nothing.
+    /// Writes the page from the existing lines and measures nothing.
     pub bless: bool,
-    /// The development build.
+    /// Measures the development build.
     pub is_dev: bool,
     pub seconds: u64,
 }
 
 impl Options {
-    /// To see that it works.
+    /// Returns the options of a short trial run.
     pub fn short() -> Self {
         Self { note: false, bless: false, is_dev: true, seconds: CI_SECONDS }
     }
 
-    /// From the words of the command line.
+    /// Reads the options from the command line.
     pub fn from(flags: &mut crate::Flags) -> Result<Self> {
         let (note, bless) = (flags.switch("--note"), flags.switch("--bless"));
         let (is_dev, seconds) = (flags.switch("--dev"), flags.number("--seconds", SECONDS)?);
-        ensure!(seconds > 0, "--seconds is 1 or more");
-        ensure!(!(note && is_dev), "what a development build costs says nothing: no line of it");
+        ensure!(seconds > 0, "--seconds must be at least 1");
+        ensure!(
+            !(note && is_dev),
+            "the cost of a development build is meaningless: --note needs a release build"
+        );
         Ok(Self { note, bless, is_dev, seconds })
     }
 }
 
-/// Measures both sizes and notes them; without `--note` checks that the page is what the lines say.
+/// Measures both sizes. With `--note` it records them, without it first checks that the page is
+/// current.
 pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let root = &workspace.root;
     if options.bless {
@@ -74,7 +78,10 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         check_page(root)?;
     }
     let (commit, date) = commit(root);
-    ensure!(!options.note || commit.is_some(), "git tells no commit: nothing to note a line for");
+    ensure!(
+        !options.note || commit.is_some(),
+        "git knows no commit for the line: run --note in a repository"
+    );
     let stele = build_stele(workspace, !options.is_dev)?;
     let sizes = VALUE_BYTES.map(|value_bytes| measure(workspace, &stele, options, value_bytes));
     let line = Line {
@@ -86,7 +93,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     };
     print!("{}", page::table(std::slice::from_ref(&line)));
     if options.is_dev {
-        println!("a development build: these figures say nothing");
+        println!("a development build: these numbers are meaningless");
     }
     let text = serde_json::to_string(&line)?;
     println!("{text}");
@@ -111,14 +118,14 @@ fn write_page(root: &Path) -> Result<()> {
     fs::write(root.join(PAGE), page(root)?).with_context(|| format!("writing {PAGE}"))
 }
 
-/// Fails if the page is not what the lines say.
+/// Fails if the page differs from the lines.
 fn check_page(root: &Path) -> Result<()> {
     let now = fs::read_to_string(root.join(PAGE)).unwrap_or_default();
-    ensure!(now == page(root)?, "{PAGE} is not what {LINES} says: run `{BLESS}`");
+    ensure!(now == page(root)?, "{PAGE} differs from {LINES}: run `{BLESS}`");
     Ok(())
 }
 
-/// Three nodes of their own for each size: what one leaves to be collected is not the next one's.
+/// Measures one size on three new nodes, so that no garbage of another size is collected meanwhile.
 fn measure(
     workspace: &Workspace,
     stele: &Path,
@@ -162,7 +169,7 @@ fn configuration(options: &Options) -> Configuration {
     }
 }
 
-/// For `stele bench wire`.
+/// Returns the arguments of `stele bench wire`.
 fn load(configuration: &Configuration, value_bytes: u64) -> Vec<String> {
     let records = configuration.records_bytes / value_bytes;
     let words = format!(
@@ -173,24 +180,25 @@ fn load(configuration: &Configuration, value_bytes: u64) -> Vec<String> {
     words.split(' ').map(str::to_owned).collect()
 }
 
-/// The commit, with `-dirty` if what is measured is not that, and the day it was made.
+/// Returns the commit and its day. The commit ends in `-dirty` if the measured files differ from
+/// it.
 fn commit(root: &Path) -> (Option<String>, String) {
     let git = |words: &[&str]| {
         let output = Command::new("git").args(words).current_dir(root).output().ok();
         output.filter(|it| it.status.success())
     };
-    let said =
+    let text_of =
         |words: &[&str]| git(words).map(|it| String::from_utf8_lossy(&it.stdout).trim().to_owned());
-    let commit = said(&["log", "-1", "--format=%h"]).map(|commit| {
-        // Lines noted before are no change of what is measured.
+    let commit = text_of(&["log", "-1", "--format=%h"]).map(|commit| {
+        // Recorded lines do not change what is measured.
         let without = [format!(":(exclude){LINES}"), format!(":(exclude){PAGE}")];
         let same = git(&["diff", "--quiet", "HEAD", "--", ".", &without[0], &without[1]]);
         format!("{commit}{}", if same.is_some() { "" } else { "-dirty" })
     });
-    (commit, said(&["log", "-1", "--format=%cs"]).unwrap_or_else(|| "unknown".to_owned()))
+    (commit, text_of(&["log", "-1", "--format=%cs"]).unwrap_or_else(|| "unknown".to_owned()))
 }
 
-/// With the data in this folder.
+/// Describes the machine, with the file system of `folder`.
 fn machine(folder: &Path) -> Result<Machine> {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
@@ -225,8 +233,8 @@ mod tests {
         write_page(root.path()).unwrap();
         check_page(root.path()).unwrap();
         fs::write(root.path().join(LINES), format!("{line}\n{{}}\n")).unwrap();
-        let why = format!("{:#}", check_page(root.path()).unwrap_err());
-        assert!(why.starts_with("bench/results/cost-per-put.jsonl:2: "), "{why}");
+        let error = format!("{:#}", check_page(root.path()).unwrap_err());
+        assert!(error.starts_with("bench/results/cost-per-put.jsonl:2: "), "{error}");
     }
 
     #[test]

@@ -3,24 +3,25 @@
 use super::line::{Line, Size, Stages, total};
 use std::fmt::Write;
 
-/// Lines that the page shows.
+/// Lines on the page, at most.
 const LINES_MAX: usize = 50;
-/// The order in which stages stand; others, of other times, follow.
+/// Order of the stages. Stages of older lines follow them.
 const STAGES: [&str; 4] = ["network", "store", "maintenance", "other"];
 
-/// The page made from all lines of `file`.
+/// Generates the page from all lines of `file`.
 pub fn page(lines: &[Line], file: &str) -> String {
     let newest = &lines[lines.len().saturating_sub(LINES_MAX)..];
     let mut text = format!(
-        "<!-- Made by `cargo xtask cost --note` from {file}; CI checks that it is what that file says. -->\n\
+        "<!-- Made by `cargo xtask cost --note` from {file}; CI checks that it agrees with that file. -->\n\
          # What a put costs\n\n\
          Microseconds of processor time for each put on each replica, the mean of three nodes on one \
          machine under updates of random records, as the kernel counts them for threads (`cargo xtask \
          cost`). *network*: the async runtime, with both protocols, requests and the transport between \
-         nodes; *store*: consensus, the log and what is applied; *maintenance*: flushes, merges and \
-         garbage collection; *other*: the rest of the process. The leader and one follower are told apart \
-         where one node led all the time. *bytes a byte*: what a node wrote to its files for each byte of keys \
-         and values, by cause; less than a hundredth is left out. Rows of different machines, file systems or clients can't be compared.\n\n"
+         nodes; *store*: consensus, the log and apply; *maintenance*: flushes, merges and \
+         garbage collection; *other*: the rest of the process. The leader and one follower are shown \
+         separately if one node led all the time. *bytes a byte*: bytes that a node wrote to its files for each \
+         byte of keys and values, by cause; less than a hundredth is left out. Rows of different machines, file \
+         systems or clients cannot be compared.\n\n"
     );
     match newest {
         [] => text.push_str("No lines yet.\n"),
@@ -29,7 +30,7 @@ pub fn page(lines: &[Line], file: &str) -> String {
     text
 }
 
-/// A table of these lines, the last one first.
+/// Formats the lines as a table, the last one first.
 pub fn table(lines: &[Line]) -> String {
     let stages = stages(lines);
     let mut text = String::from("| commit | date | machine | build | clients | value | puts/s |");
@@ -50,7 +51,7 @@ pub fn table(lines: &[Line]) -> String {
 }
 
 fn row(text: &mut String, line: &Line, size: &Size, stages: &[&str]) {
-    // Writing to a string can't fail.
+    // Writing to a string cannot fail.
     let _ = write!(
         text,
         "| {} | {} | {}, {} cores, {} | {} | {} | {} | {:.0} |",
@@ -78,7 +79,7 @@ fn row(text: &mut String, line: &Line, size: &Size, stages: &[&str]) {
     let _ = writeln!(text, " {} |", written(size));
 }
 
-/// The sum, and its causes, most first.
+/// Formats the total and its causes, the largest first.
 fn written(size: &Size) -> String {
     if size.written.is_empty() {
         return "-".to_owned();
@@ -102,7 +103,7 @@ fn bytes(bytes: u64) -> String {
     }
 }
 
-/// All stages of these lines.
+/// Returns all stages of these lines.
 fn stages(lines: &[Line]) -> Vec<&str> {
     let mut found: Vec<&str> = STAGES.to_vec();
     let sizes = lines.iter().flat_map(|line| &line.sizes);
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_without_lines_says_so() {
+    fn a_page_without_lines_is_marked() {
         let page = page(&[], "f.jsonl");
         assert!(page.starts_with("<!-- Made by `cargo xtask cost --note` from f.jsonl;"), "{page}");
         assert!(page.ends_with("\n\nNo lines yet.\n"), "{page}");
@@ -146,14 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_the_newest_are_shown() {
+    fn only_the_newest_lines_are_shown() {
         let lines: Vec<Line> = (0..60).map(|number| sample(&format!("c{number}"))).collect();
         let page = page(&lines, "f");
         assert!(page.contains("| c59 |") && page.contains("| c10 |") && !page.contains("| c9 |"));
     }
 
     #[test]
-    fn a_stage_that_is_none_any_more_has_its_column() {
+    fn a_former_stage_keeps_its_column() {
         let mut line = sample("c");
         let us = line.sizes[0].replica["store"];
         line.sizes[0].replica.insert("apply".to_owned(), us);

@@ -8,21 +8,21 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 const POLL: Duration = Duration::from_millis(1);
-/// Each run is killed after it has written this share of the input, in per mille.
+/// Share of the input, in per mille, after which a run is killed.
 const KILL_AFTER_MILLE: std::ops::Range<u64> = 10..300;
-/// And after as many more microseconds, so that the moment is not tied to a write.
+/// Microseconds between that write and the kill, so that the kill is not tied to a write.
 const KILL_DELAY_US: std::ops::Range<u64> = 0..5_000;
 
-/// Numbers from a seed (splitmix64).
+/// Random numbers from a seed (splitmix64).
 pub struct Seeded(u64);
 
 impl Seeded {
-    /// The sequence of `seed`.
+    /// Starts the sequence of `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// A number in the range.
+    /// Returns a number in the range.
     pub fn within(&mut self, range: std::ops::Range<u64>) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -32,13 +32,13 @@ impl Seeded {
     }
 }
 
-/// A seed nobody chose.
+/// Returns a seed from the clock.
 pub fn seed_from_time() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     since.as_nanos() as u64 % 1_000_000_000
 }
 
-/// Imports `source`, killing the import `kills` times, then lets it end.
+/// Imports `source`: kills the import `kills` times, then lets it finish.
 pub fn import_killed(
     stele: &Path,
     source: &Path,
@@ -68,7 +68,8 @@ pub fn import_killed(
     Ok(())
 }
 
-/// Kills the child once it has written `bytes` and `delay` has passed. `Some` when it ended itself.
+/// Kills the child once it has written `bytes` and `delay` has passed. Returns `Some` if it ended
+/// by itself.
 fn kill_after(child: &mut Child, bytes: u64, delay: Duration) -> Result<Option<ExitStatus>> {
     while written_bytes(child.id()).unwrap_or(0) < bytes {
         if let Some(status) = child.try_wait()? {
@@ -85,14 +86,14 @@ fn kill_after(child: &mut Child, bytes: u64, delay: Duration) -> Result<Option<E
     Ok(None)
 }
 
-/// Bytes a process has caused to be sent to the storage layer.
+/// Returns the bytes that a process has sent to the storage layer.
 fn written_bytes(process: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/io")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: "))?;
     line.trim().parse().ok()
 }
 
-/// The end of what the imports printed.
+/// Returns the end of the output of the imports.
 fn tail(log: &Path) -> Result<String> {
     let text = std::fs::read(log)?;
     let text = String::from_utf8_lossy(&text[text.len().saturating_sub(2000)..]).into_owned();

@@ -1,5 +1,5 @@
-//! The main job on real input: a folder is imported, the import killed three times and resumed; what
-//! comes out must be what went in, and the store must say truly how much of the disk it takes.
+//! Import and export of real input: the import of a folder is killed three times and resumed. The
+//! export must equal the input, and the store must report its space on the disk correctly.
 
 mod import;
 mod tree;
@@ -13,30 +13,30 @@ use std::process::Command;
 use std::time::Instant;
 use tree::Tree;
 
-/// Longest value that a store takes.
+/// Longest value that a store accepts.
 const VALUE_BYTES_MAX: u64 = 64 << 20;
-/// The least a full demonstration imports.
+/// Bytes of a full demonstration, at least.
 const SOURCE_BYTES_MIN: u64 = 500_000_000;
-/// What the short one imports at most, by leaving out large children of the folder.
+/// Bytes of the short demonstration, at most: it leaves out large children of the folder.
 const SHORT_BYTES_MAX: u64 = 300_000_000;
 const KILLS: usize = 3;
-/// How far `du` may be from the space the store reports.
+/// Relative difference allowed between `du` and the space that the store reports.
 const SPACE_TOLERANCE: f64 = 0.02;
 
-/// How to run it.
+/// Options of `cargo xtask demo-import`.
 #[derive(Debug, Default)]
 pub struct Options {
-    /// A smaller folder and the development build.
+    /// Uses a smaller folder and the development build.
     pub short: bool,
-    /// The folder; by default the Rust toolchain's.
+    /// Folder to import; by default the Rust toolchain.
     pub from: Option<PathBuf>,
-    /// Where the store and the export go; by default a folder below `target`, removed at the end.
+    /// Folder of the store and the export; by default below `target`, and removed at the end.
     pub work: Option<PathBuf>,
-    /// Chooses the moments of the kills; by default from the time.
+    /// Seed of the moments of the kills; by default from the clock.
     pub seed: Option<u64>,
 }
 
-/// Runs the demonstration, printing its figures.
+/// Runs the demonstration and prints its numbers.
 pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let stele = build_stele(workspace, !options.short)?;
     let (source, tree) = source(options)?;
@@ -46,7 +46,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     println!("seed: {seed}; replay: cargo xtask demo-import{replay} --seed {seed}");
     let below = options.work.as_deref().unwrap_or(&workspace.target);
     std::fs::create_dir_all(below)?;
-    let work = tempfile::tempdir_in(below).context("making a folder to work in")?;
+    let work = tempfile::tempdir_in(below).context("creating a work folder")?;
     let (store, out) = (work.path().join("store"), work.path().join("out"));
 
     let started = Instant::now();
@@ -70,13 +70,13 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The folder to import and its files.
+/// Returns the folder to import and its files.
 fn source(options: &Options) -> Result<(PathBuf, Tree)> {
     let root = match &options.from {
         Some(from) => from.clone(),
         None => sysroot()?,
     };
-    let root = root.canonicalize().with_context(|| format!("{} is not there", root.display()))?;
+    let root = root.canonicalize().with_context(|| format!("{} does not exist", root.display()))?;
     let (root, tree) = storable(root)?;
     if !options.short {
         ensure!(
@@ -90,8 +90,8 @@ fn source(options: &Options) -> Result<(PathBuf, Tree)> {
     smaller(root, tree)
 }
 
-/// The folder itself if each of its files can be a value, else the largest folder below it of which
-/// that is true: a toolchain has libraries that are larger.
+/// Returns the folder itself if each of its files can be a value. Otherwise returns the largest
+/// such folder in it: libraries of a toolchain can be too large.
 fn storable(root: PathBuf) -> Result<(PathBuf, Tree)> {
     let tree = Tree::read(&root)?;
     let too_large = |path: &Path| {
@@ -109,7 +109,8 @@ fn storable(root: PathBuf) -> Result<(PathBuf, Tree)> {
     Ok((root, tree))
 }
 
-/// The folder itself if it is small enough, else the largest folder below it that is.
+/// Returns the folder itself if it is small enough, otherwise the largest small enough folder in
+/// it.
 fn smaller(root: PathBuf, tree: Tree) -> Result<(PathBuf, Tree)> {
     if tree.bytes() <= SHORT_BYTES_MAX {
         return Ok((root, tree));
@@ -149,7 +150,7 @@ fn run_stele(
     Ok(printed)
 }
 
-/// `stele verify --json`, which must succeed; its last line is the report.
+/// Runs `stele verify --json`, which must succeed, and returns its report, the last line.
 fn verify(stele: &Path, store: &Path) -> Result<serde_json::Value> {
     let started = Instant::now();
     let printed = run_stele(stele, &["verify", "--store"], store, &["--json"], None)?;
@@ -159,7 +160,7 @@ fn verify(stele: &Path, store: &Path) -> Result<serde_json::Value> {
     serde_json::from_str(line).context("reading the report of stele verify")
 }
 
-/// What `du` counts against what the store reports.
+/// Compares the count of `du` with the space that the store reports.
 fn check_space(store: &Path, report: &serde_json::Value) -> Result<()> {
     let reported = report["reported_bytes"].as_u64().context("the report has no reported_bytes")?;
     let counted = tree::disk_bytes(store)?;

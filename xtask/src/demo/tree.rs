@@ -1,4 +1,4 @@
-//! Folders: what is in them, whether two are the same, what they take of the disk.
+//! Folders: their files, comparisons of two of them, and their space on the disk.
 
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
@@ -7,14 +7,14 @@ use std::io::{BufReader, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// `st_blocks` counts these, whatever the file system's blocks are.
+/// Unit of `st_blocks`, independent of the file system's blocks.
 const BLOCK_BYTES: u64 = 512;
 const READ_BYTES: usize = 1 << 20;
 
-/// The regular files below a folder, with their lengths. Links are not followed and do not count.
+/// Regular files in a folder, with their lengths. Links are neither followed nor counted.
 #[derive(Debug, Default)]
 pub struct Tree {
-    /// Relative path to length.
+    /// Length of each file by its relative path.
     pub files: BTreeMap<PathBuf, u64>,
 }
 
@@ -32,12 +32,12 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Bytes of all files.
+    /// Returns the bytes of all files.
     pub fn bytes(&self) -> u64 {
         self.files.values().sum()
     }
 
-    /// Bytes of every folder below the root.
+    /// Returns the bytes of every folder in the root.
     pub fn folder_bytes(&self) -> BTreeMap<PathBuf, u64> {
         let mut folders = BTreeMap::new();
         for (path, bytes) in &self.files {
@@ -66,7 +66,7 @@ impl Tree {
     }
 }
 
-/// Bytes of the disk that a folder takes, as `du` counts them.
+/// Returns the bytes of the disk that a folder takes, as `du` counts them.
 pub fn disk_bytes(root: &Path) -> Result<u64> {
     let mut bytes = fs::symlink_metadata(root)?.blocks() * BLOCK_BYTES;
     walk(root, &mut |_, metadata| {

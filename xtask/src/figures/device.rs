@@ -1,10 +1,11 @@
-//! The disk that is measured on: as it is, or with a limit of bandwidth.
+//! The disk of the measurements: as it is, or with limited bandwidth.
 //!
-//! The limited one is a loop device with a file system, and the kernel's throttle (`blkio.throttle`,
-//! cgroups of version 1) on that device, in the root group and in this process's own. A write belongs to
-//! the group of the thread that submits it: a program's sync to the program's, what is written back later
-//! to the kernel's threads, which are in the root group. Nothing else uses the device, so with both
-//! groups limited there is no way around. The device reads and writes its file past the page cache.
+//! The limited disk is a loop device with a file system. The kernel throttles it (`blkio.throttle`,
+//! cgroups of version 1) in the root group and in the group of this process. A write belongs to the
+//! group of the thread that submits it. A program's sync belongs to the group of the program. Later
+//! write-back belongs to the kernel's threads, which are in the root group. Nothing else uses the
+//! device, so the limit of both groups applies to all writes. The device reads and writes its file
+//! past the page cache.
 
 use super::memory::{self, PREFIX, is_leftover};
 use super::undo::{Undo, quoted};
@@ -15,9 +16,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
-/// The kernel counts in slices of time, so that short bursts go faster.
+/// Factor by which a trial may exceed the limit: the kernel counts in slices of time, so that short
+/// bursts are faster.
 const TOLERANCE: f64 = 1.25;
-/// Below this part of the limit, the limit is not what limits.
+/// Share of the limit below which something else than the limit is the bottleneck.
 const FAR_BELOW: f64 = 0.7;
 const TRIAL: Duration = Duration::from_millis(500);
 const TRIAL_BYTES_MIN: u64 = 4 * MIB;
@@ -26,19 +28,19 @@ const IMAGE: &str = ".img";
 const MEMORY: [&str; 2] = ["tmpfs", "ramfs"];
 const NEEDS: &str = "--device limited needs root, loop devices and the blkio cgroup of version 1";
 
-/// Which of them.
+/// Kind of disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
     #[default]
     AsIs,
-    /// To so many bytes a second, for reads and writes each.
+    /// Bytes per second, for reads and for writes.
     Limited(u64),
 }
 
 impl Profile {
-    /// `as-is`, or `limited=200MBps`.
+    /// Parses `as-is` or `limited=200MBps`.
     pub fn parse(text: &str) -> Result<Self> {
-        let refusal = || format!("`{text}`: as-is, or limited=200MBps");
+        let refusal = || format!("`{text}` must be as-is or limited=200MBps");
         let Some(rate) = text.strip_prefix("limited=") else {
             ensure!(text == "as-is", refusal());
             return Ok(Self::AsIs);
@@ -56,17 +58,17 @@ impl Profile {
     }
 }
 
-/// A place to measure in.
+/// A prepared place for the data.
 #[derive(Debug)]
 pub struct Device {
     pub folder: PathBuf,
-    /// For the page.
+    /// Text for the page.
     pub description: String,
-    /// No disk at all: the files lie in memory.
+    /// Whether the files are in memory and not on a disk.
     pub is_memory: bool,
 }
 
-/// Makes the place below `work`, for up to `bytes`, and proves that its limit holds.
+/// Creates the place below `work`, for at most `bytes`, and proves that its limit holds.
 pub fn prepare(profile: Profile, work: &Path, bytes: u64, undo: &mut Undo) -> Result<Device> {
     fs::create_dir_all(work).with_context(|| format!("creating {}", work.display()))?;
     remove_leftovers(work);
@@ -84,7 +86,10 @@ pub fn prepare(profile: Profile, work: &Path, bytes: u64, undo: &mut Undo) -> Re
             Ok(Device { folder, description, is_memory })
         }
         Profile::Limited(rate) => {
-            ensure!(!is_memory, "{path} lies in memory ({below}); --work DIR on a disk");
+            ensure!(
+                !is_memory,
+                "{path} is in memory ({below}): name a folder on a disk with --work DIR"
+            );
             let image = work.join(format!("{PREFIX}{}{IMAGE}", std::process::id()));
             let limits = mount(&image, &folder, bytes, undo).context(NEEDS)?;
             limits.set(rate, undo).context(NEEDS)?;
@@ -95,12 +100,12 @@ pub fn prepare(profile: Profile, work: &Path, bytes: u64, undo: &mut Undo) -> Re
     }
 }
 
-/// Makes a file of `bytes`, a loop device of it and a file system on that, and mounts it.
+/// Creates a file of `bytes`, a loop device on it and a file system on that, and mounts it.
 fn mount(image: &Path, folder: &Path, bytes: u64, undo: &mut Undo) -> Result<Limits> {
     let (mount, own) =
-        memory::folders("blkio").context("there is no blkio cgroup of version 1 here")?;
+        memory::folders("blkio").context("this machine has no blkio cgroup of version 1")?;
     undo.add(&format!("rm -f {}", quoted(image)))?;
-    // All blocks are there before: what the file system below does for new ones is not measured.
+    // Allocates all blocks first: allocation by the file system below must not be measured.
     let (size, image) = (bytes.to_string(), image.display().to_string());
     run("fallocate", &["--length", &size, &image])?;
     let made = run("losetup", &["--find", "--show", "--direct-io=on", &image])?;
@@ -119,7 +124,7 @@ fn mount(image: &Path, folder: &Path, bytes: u64, undo: &mut Undo) -> Result<Lim
     Ok(Limits { number: number.trim().to_owned(), groups })
 }
 
-/// The throttle of one device, by its number, in all groups that matter.
+/// Throttle of one device, by its number, in the groups of all its writers.
 struct Limits {
     number: String,
     groups: Vec<PathBuf>,
@@ -140,7 +145,7 @@ impl Limits {
     }
 }
 
-/// Writes and reads for half a second each way; fails if any of them was faster than the limit.
+/// Writes and reads for half a second each; fails if one of them was faster than the limit.
 fn prove(folder: &Path, rate: u64) -> Result<String> {
     let bytes = (rate as f64 * TRIAL.as_secs_f64()) as u64;
     let mib = bytes.max(TRIAL_BYTES_MIN).div_ceil(MIB);
@@ -172,7 +177,7 @@ fn prove(folder: &Path, rate: u64) -> Result<String> {
     ))
 }
 
-/// A trial in words; an error if the limit did not hold.
+/// Describes a trial. Fails if the limit did not hold.
 fn judge(what: &str, speed: f64, rate: f64) -> Result<String> {
     let (mb, limit_mb) = (speed / 1e6, rate / 1e6);
     ensure!(
@@ -183,7 +188,7 @@ fn judge(what: &str, speed: f64, rate: f64) -> Result<String> {
     Ok(format!("{what} {mb:.1} MB/s{slower}"))
 }
 
-/// Unmounts and removes what runs left that were killed together with their shell.
+/// Unmounts and removes the devices of runs that were killed together with their shell.
 fn remove_leftovers(work: &Path) {
     let devices = run("losetup", &["--list", "--noheadings", "--output", "NAME,BACK-FILE"]);
     for line in devices.unwrap_or_default().lines() {
@@ -193,7 +198,7 @@ fn remove_leftovers(work: &Path) {
         if !is_leftover(&name, IMAGE) {
             continue;
         }
-        // Each of these may have been done.
+        // An earlier run may have done each of these already.
         let _ = run("umount", &["--all-targets", device]);
         let _ = run("losetup", &["--detach", device]);
         let _ = fs::remove_file(file);
@@ -211,7 +216,7 @@ fn remove_leftovers(work: &Path) {
     }
 }
 
-/// Runs a program and returns what it printed; what it complained of is the error.
+/// Runs a program and returns its output. An error contains what it wrote to standard error.
 fn run(program: &str, arguments: &[&str]) -> Result<String> {
     let output = Command::new(program).args(arguments).output();
     let output = output.with_context(|| format!("starting {program}"))?;
@@ -253,7 +258,8 @@ mod tests {
         assert_eq!(fs::read_dir(work.path()).unwrap().count(), 0);
     }
 
-    /// Where the machine has loop devices, the cgroup and the right to use them.
+    /// Returns early where the machine lacks loop devices, the cgroup or the permission to use
+    /// them.
     #[test]
     fn a_limited_disk_is_slow_and_leaves_nothing() {
         let (work, mut undo) = (tempfile::tempdir().unwrap(), Undo::new().unwrap());

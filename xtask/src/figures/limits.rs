@@ -4,12 +4,13 @@ use super::numbers::Shown;
 use super::plot::short;
 use super::spec::{Claim, Figure, Over, Place};
 
-/// Other series than the base that ours does not reach, one sentence for each figure and series.
+/// Lists other series than the base that ours does not reach, one sentence for each figure and
+/// series.
 pub fn behind_others(shown: &[Shown<'_>], ours: &str) -> Vec<String> {
     behind(shown, |figure, series| series != ours && figure.base.as_deref() != Some(series), ours)
 }
 
-/// All other series that ours does not reach.
+/// Lists all other series that ours does not reach.
 pub fn behind_all(shown: &[Shown<'_>], ours: &str) -> Vec<String> {
     behind(shown, |_, series| series != ours, ours)
 }
@@ -27,7 +28,7 @@ fn behind(
     found
 }
 
-/// Claims of papers that our series does not reach, one sentence for each.
+/// Lists claims of papers that our series does not reach, one sentence for each.
 pub fn behind_papers(shown: &[Shown<'_>], ours: &str) -> Vec<String> {
     let claims = |figure: &Shown<'_>| {
         let claims = figure.figure.paper_says.iter().filter(|claim| claim.series == ours);
@@ -36,16 +37,16 @@ pub fn behind_papers(shown: &[Shown<'_>], ours: &str) -> Vec<String> {
     shown.iter().flat_map(claims).collect()
 }
 
-/// A ratio of ours to another, judged by the rounds.
+/// Result of a comparison of ours with another series over all rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Ahead,
-    /// Some rounds have ours ahead and some behind, or the ratio rounds to one.
+    /// Ours is ahead in some rounds and behind in others, or the ratio rounds to one.
     Even,
     Behind,
 }
 
-/// The ratio of ours to another series at one place, and its verdict.
+/// Returns the ratio of ours to another series at one place, and its verdict.
 pub fn compare(
     shown: &Shown<'_>,
     ours: &str,
@@ -63,7 +64,7 @@ pub fn compare(
     Some((ratios.median, verdict))
 }
 
-/// What a claim says of a number, such as "3.00 times original".
+/// Phrases a number as a claim does, such as "3.00 times original".
 pub fn words(shown: &Shown<'_>, claim: &Claim, number: f64) -> String {
     let over = match (&claim.x, claim.over, shown.places.len()) {
         (Some(x), ..) => format!(" at {x}"),
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_is_said_with_both_numbers() {
+    fn what_is_behind_is_listed_with_both_numbers() {
         let (spec, results) = sample();
         let shown = shown(&spec, &results);
         let found = [behind_papers(&shown, "stele"), behind_all(&shown, "stele")].concat();
@@ -158,7 +159,7 @@ mod tests {
             [behind_papers(&shown, "stele"), behind_all(&shown, "stele")].concat()
         };
         assert_eq!(behind(&spec, &results), [""; 0]);
-        // Without the base nothing is claimed of ratios to it.
+        // Without the base there is no ratio to it.
         spec.figures[0].paper_says[0].ratio = Some(9.0);
         assert_eq!(behind(&spec, &results).len(), 1);
         let mut results = results;

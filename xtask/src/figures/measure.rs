@@ -14,12 +14,12 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// One call of a program is ended after this.
+/// Time limit of one call.
 const CALL_LIMIT: Duration = Duration::from_secs(1800);
-/// Lines of a failed program that are kept.
+/// Last lines of a failed program that are kept.
 const LAST_LINES: usize = 5;
 
-/// One line of a program: of one series, at one point, in one round.
+/// One line of a program, for one series at one point in one round.
 #[derive(Clone, Debug)]
 pub struct Measurement {
     pub run: String,
@@ -30,14 +30,14 @@ pub struct Measurement {
     pub line: Value,
 }
 
-/// All that came of the calls.
+/// Results of all calls.
 #[derive(Debug, Default)]
 pub struct Results {
     pub measured: Vec<Measurement>,
     pub failed: Vec<String>,
 }
 
-/// The programs.
+/// Paths of the measuring programs.
 #[derive(Debug)]
 pub struct Programs {
     pub baselines: PathBuf,
@@ -45,7 +45,7 @@ pub struct Programs {
     pub etcd: Option<PathBuf>,
 }
 
-/// What measures.
+/// State of a measurement.
 pub struct Measuring<'a> {
     pub spec: &'a Spec,
     pub programs: &'a Programs,
@@ -53,16 +53,16 @@ pub struct Measuring<'a> {
     pub rounds: u64,
     pub device: &'a Device,
     pub cgroup: Option<&'a Cgroup>,
-    /// Takes a JSON line for each measurement.
+    /// File that receives a JSON line for each measurement.
     pub lines: File,
     pub results: Results,
-    /// Calls done and to do.
+    /// Completed calls and all calls.
     pub calls: (usize, usize),
     pub started: Instant,
 }
 
 impl Measuring<'_> {
-    /// How many calls these are.
+    /// Counts the calls of these jobs.
     pub fn count(jobs: &[Job<'_>], rounds: u64) -> usize {
         let calls = |job: &Job<'_>| match job.run.program {
             Program::Baselines => job.points.len() * job.series.len() * rounds as usize,
@@ -71,8 +71,8 @@ impl Measuring<'_> {
         jobs.iter().map(calls).sum()
     }
 
-    /// Measures all jobs, round by round, the series in turn; each comes first in some round. A call that
-    /// fails is noted and the next one made.
+    /// Measures all jobs, round by round, the series in turn; each series comes first in some
+    /// round. Records a failed call and continues with the next one.
     pub fn measure(&mut self, jobs: &[Job<'_>]) -> Result<()> {
         let of = |program| jobs.iter().filter(move |job| job.run.program == program);
         for round in 0..self.rounds {
@@ -122,10 +122,10 @@ impl Measuring<'_> {
                 }
             }
             Err(error) => {
-                let why = format!("{run}, {}, {series}, round {round}: {error:#}", point.x);
-                println!("{why}");
-                writeln!(self.lines, "{}", json!({"failed": why, "of": place}))?;
-                self.results.failed.push(why);
+                let reason = format!("{run}, {}, {series}, round {round}: {error:#}", point.x);
+                println!("{reason}");
+                writeln!(self.lines, "{}", json!({"failed": reason, "of": place}))?;
+                self.results.failed.push(reason);
             }
         }
         Ok(())
@@ -198,7 +198,7 @@ impl Measuring<'_> {
         Ok(lines.collect())
     }
 
-    /// Runs a program to its end and returns what it printed.
+    /// Runs a program to its end and returns its output.
     fn call(&self, command: &mut Command) -> Result<String> {
         let (ended, printed) = run_limited(command, CALL_LIMIT).context("calling a program")?;
         if ended == Ended::Exited(true) {
@@ -207,16 +207,16 @@ impl Measuring<'_> {
         let lines: Vec<&str> = printed.lines().filter(|line| !line.starts_with('{')).collect();
         let last = lines.get(lines.len().saturating_sub(LAST_LINES)..).unwrap_or_default();
         let killed = self.cgroup.and_then(|cgroup| cgroup.used()["killed"].as_u64()).unwrap_or(0);
-        let why = match (&ended, killed) {
-            (Ended::TimedOut, _) => format!("not done after {CALL_LIMIT:?}"),
+        let reason = match (&ended, killed) {
+            (Ended::TimedOut, _) => format!("it did not end within {CALL_LIMIT:?}"),
             (_, 0) => "it failed".to_owned(),
-            _ => "killed at its limit of memory".to_owned(),
+            _ => "it was killed at its memory limit".to_owned(),
         };
-        bail!("{why}: {}", last.join(" / "))
+        bail!("{reason}: {}", last.join(" / "))
     }
 }
 
-/// The JSON objects among the lines of a text.
+/// Returns the JSON objects among the lines of a text.
 fn objects(text: &str) -> Vec<Value> {
     let parse = |line: &str| serde_json::from_str(line).ok();
     text.lines().filter(|line| line.starts_with('{')).filter_map(parse).collect()
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_are_told_from_other_lines() {
+    fn objects_are_distinguished_from_other_lines() {
         let text = "{\"phase\": \"put\"}\nmedians; {}\n{broken\n {\"phase\": 1}\n{}\n";
         assert_eq!(objects(text), [json!({"phase": "put"}), json!({})]);
     }

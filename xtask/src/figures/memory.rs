@@ -1,6 +1,7 @@
 //! A memory cgroup around each measured program (version 1; the kernel's `cgroup-v1/memory.rst`).
 
 use super::undo::{Undo, quoted};
+use crate::process::kill;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use std::fs;
@@ -8,50 +9,52 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-/// The names of what this command makes begin so, and end in its process.
+/// Beginning of the names of all groups and folders of this command; the process id follows it.
 pub const PREFIX: &str = "stele-figures-";
 const LIMIT: &str = "memory.limit_in_bytes";
 const PROCESSES: &str = "cgroup.procs";
-/// What a group without processes still holds takes a moment to go.
+/// Attempts to remove a group: its memory is released a moment after its last process ends.
 const TRIES: u32 = 50;
 
-/// The folder of a controller of version 1 in which this process is, from the text of `/proc/mounts`
-/// and of `/proc/self/cgroup`: the mount, and the group below it.
+/// Finds the mount of a controller of version 1 and this process's group below it, from the texts
+/// of `/proc/mounts` and `/proc/self/cgroup`.
 pub fn find(controller: &str, mounts: &str, own: &str) -> Option<(PathBuf, PathBuf)> {
     let mount = mounts.lines().find_map(|line| {
         let mut fields = line.split(' ');
         let (place, kind, options) = (fields.nth(1)?, fields.next()?, fields.next()?);
-        let is_it = kind == "cgroup" && options.split(',').any(|option| option == controller);
-        is_it.then(|| PathBuf::from(place))
+        let is_match = kind == "cgroup" && options.split(',').any(|option| option == controller);
+        is_match.then(|| PathBuf::from(place))
     })?;
     let group = own.lines().find_map(|line| {
         let (_, rest) = line.split_once(':')?;
         let (controllers, path) = rest.split_once(':')?;
-        let is_it = controllers.split(',').any(|it| it == controller);
-        is_it.then(|| path.trim_start_matches('/').to_owned())
+        let is_match = controllers.split(',').any(|it| it == controller);
+        is_match.then(|| path.trim_start_matches('/').to_owned())
     })?;
     Some((mount.clone(), mount.join(group)))
 }
 
-/// The same for this process.
+/// Calls [`find`] with the texts of this process.
 pub fn folders(controller: &str) -> Option<(PathBuf, PathBuf)> {
     let read = |path: &str| fs::read_to_string(path).ok();
     let (mount, own) = find(controller, &read("/proc/mounts")?, &read("/proc/self/cgroup")?)?;
-    // Inside a container the path may be one of outside.
+    // In a container the path may be one of the host.
     let own = if own.is_dir() { own } else { mount.clone() };
     Some((mount, own))
 }
 
-/// The group for one measured program after the other.
+/// Group for one measured program at a time.
 #[derive(Debug)]
 pub struct Cgroup {
     folder: PathBuf,
 }
 
 impl Cgroup {
-    /// Makes one, or says why it can't. At the end of `undo` it is removed with all that still runs in it.
+    /// Creates a group; an error states why this is not possible. At its end `undo` removes the
+    /// group and kills the processes in it.
     pub fn make(undo: &mut Undo) -> Result<Self> {
-        let (_, own) = folders("memory").context("there is no memory cgroup of version 1")?;
+        let (_, own) =
+            folders("memory").context("this machine has no memory cgroup of version 1")?;
         remove_leftovers(&own);
         let cgroup = Self { folder: own.join(format!("{PREFIX}{}", std::process::id())) };
         cgroup.create()?;
@@ -67,30 +70,30 @@ impl Cgroup {
 
     fn create(&self) -> Result<()> {
         fs::create_dir(&self.folder)
-            .with_context(|| format!("no right to make {}", self.folder.display()))?;
+            .with_context(|| format!("creating {}", self.folder.display()))?;
         let has_limit = self.folder.join(LIMIT).is_file();
         ensure!(has_limit, "{} has no {LIMIT}", self.folder.display());
         Ok(())
     }
 
-    /// Where it is, for a program inside that sets its limit.
+    /// Returns the group's folder, for a program inside that sets its limit.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Makes it anew, without what the last program left in the page cache.
+    /// Creates the group again, without the page cache of the last program.
     pub fn renew(&self) -> Result<()> {
         remove(&self.folder)?;
         self.create()
     }
 
-    /// The words before a command that is to run inside.
+    /// Returns the words to put before a command that must run inside the group.
     pub fn words(&self) -> Vec<String> {
         let script = format!("echo $$ > {} && exec \"$@\"", quoted(&self.folder.join(PROCESSES)));
         vec!["sh".to_owned(), "-c".to_owned(), script, "sh".to_owned()]
     }
 
-    /// What the kernel counted in it.
+    /// Returns the kernel's counters of the group.
     pub fn used(&self) -> Value {
         let number = |file: &str| {
             let text = fs::read_to_string(self.folder.join(file)).ok()?;
@@ -108,23 +111,21 @@ impl Cgroup {
     }
 }
 
-/// Removes the group and whatever runs in it.
+/// Kills the processes of the group and removes it.
 fn remove(folder: &Path) -> Result<()> {
     for attempt in 0..TRIES {
         if !folder.is_dir() || fs::remove_dir(folder).is_ok() {
             return Ok(());
         }
         let pids = fs::read_to_string(folder.join(PROCESSES)).unwrap_or_default();
-        for pid in pids.split_whitespace() {
-            // It may have ended.
-            let _ = std::process::Command::new("kill").args(["-9", pid]).status();
-        }
+        let pids: Vec<String> = pids.split_whitespace().map(str::to_owned).collect();
+        kill(&pids)?;
         thread::sleep(Duration::from_millis(10) * attempt.min(10));
     }
-    anyhow::bail!("{} can't be removed", folder.display())
+    anyhow::bail!("{} cannot be removed", folder.display())
 }
 
-/// Removes groups whose makers have ended.
+/// Removes groups of processes that have ended.
 fn remove_leftovers(own: &Path) {
     let Ok(entries) = fs::read_dir(own) else { return };
     for entry in entries.flatten() {
@@ -134,7 +135,7 @@ fn remove_leftovers(own: &Path) {
     }
 }
 
-/// Whether something of this name was made by a process that is no more.
+/// Returns whether a process that has ended made something of this name.
 pub fn is_leftover(name: &str, suffix: &str) -> bool {
     let pid = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(suffix));
     let Some(Ok(pid)) = pid.map(str::parse::<u32>) else { return false };
@@ -169,7 +170,7 @@ mod tests {
         assert!(!is_leftover(&format!("{PREFIX}x"), ""));
     }
 
-    /// Where the machine lets this process make one.
+    /// Returns early where the machine does not let this process make a group.
     #[test]
     fn a_program_runs_inside_and_the_group_goes_with_it() {
         let mut undo = Undo::new().unwrap();

@@ -1,5 +1,5 @@
-//! Figures of the papers, measured again: `figures.toml` declares them, the measuring programs of this
-//! repository make the numbers, and one page shows each beside the paper's.
+//! Figures of the papers, measured again: `figures.toml` declares them and the measuring programs
+//! of this repository provide the numbers. One page shows each number beside that of the paper.
 
 mod device;
 mod limits;
@@ -36,36 +36,36 @@ pub use results::{Comparison, Digest, Kept, newest as newest_kept, rounded};
 const ROUNDS: u64 = 5;
 const LIBRARY: &str = "librocksdb.so";
 const ETCD: &str = "etcd";
-/// What a store has of files that it reuses, beside its data.
+/// Bytes of a store's recycled files, besides its data.
 const STORE_BYTES: u64 = 768 << 20;
-/// Bytes on the disk for each byte of data, at most, while tables are merged.
+/// Bytes on the disk for each byte of data, at most, during merges.
 const AMPLIFICATION: u64 = 4;
-/// What servers take, whatever the load.
+/// Bytes on the disk that servers take under any load.
 const SERVERS_BYTES: u64 = 6 << 30;
 
-/// What to measure, and how.
+/// Options of `cargo xtask figures`.
 #[derive(Debug)]
 pub struct Options {
-    /// The beginning of figures' names.
+    /// Beginnings of the names of figures, separated by commas; `None` chooses all.
     pub only: Option<String>,
-    /// Series that are measured, between commas; all if `None`.
+    /// Series to measure, separated by commas; `None` chooses all.
     pub series: Option<String>,
     pub scale: f64,
     pub rounds: Option<u64>,
     pub is_tiny: bool,
-    /// The development build.
+    /// Measures the development build.
     pub is_dev: bool,
     pub profile: Profile,
-    /// Where the data goes.
+    /// Folder of the data.
     pub work: Option<PathBuf>,
-    /// Where page and lines go.
+    /// Folder of the page and the lines.
     pub out: Option<PathBuf>,
     /// The `etcd` binary.
     pub etcd: Option<PathBuf>,
 }
 
 impl Options {
-    /// One point of each figure, to see that it works.
+    /// Returns the options of a trial run with one point of each figure.
     pub fn tiny() -> Self {
         Self {
             only: None,
@@ -81,7 +81,7 @@ impl Options {
         }
     }
 
-    /// From the words of the command line.
+    /// Reads the options from the command line.
     pub fn from(flags: &mut crate::Flags) -> Result<Self> {
         let is_tiny = flags.switch("--tiny");
         let path = |text: Option<String>| text.map(PathBuf::from);
@@ -98,8 +98,11 @@ impl Options {
             out: path(flags.value("--out")?),
             etcd: path(flags.value("--etcd")?),
         };
-        ensure!(options.scale > 0.0 && options.scale.is_finite(), "--scale is a positive number");
-        ensure!(options.rounds != Some(0), "--rounds is 1 or more");
+        ensure!(
+            options.scale > 0.0 && options.scale.is_finite(),
+            "--scale must be a positive number"
+        );
+        ensure!(options.rounds != Some(0), "--rounds must be at least 1");
         Ok(options)
     }
 }
@@ -129,7 +132,9 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let bytes = disk_bytes(&spec, &jobs, amounts)?;
     let device = device::prepare(options.profile, &work, bytes, &mut undo)?;
     let cgroup = match device.is_memory {
-        true => Err(anyhow!("the data lies in memory, not on a disk; --work DIR elsewhere")),
+        true => Err(anyhow!(
+            "the data is in memory, not on a disk; name another folder with --work DIR"
+        )),
         false => Cgroup::make(&mut undo),
     };
     if let Err(error) = &cgroup {
@@ -177,28 +182,32 @@ fn declared(root: &Path) -> Result<Spec> {
     Spec::parse(&text).with_context(|| format!("reading {}", file.display()))
 }
 
-/// What is kept of the text of a `figures.jsonl`.
+/// Reads the lines to keep from the text of a `figures.jsonl`.
 pub fn read_kept(root: &Path, text: &str, date: &str) -> Result<Vec<Kept>> {
     results::read(&declared(root)?, text, date)
 }
 
-/// Comparisons and tables of what is kept.
+/// Returns comparisons and tables of the kept lines.
 pub fn kept_digest(root: &Path, lines: &[Kept]) -> Result<Digest> {
     results::digest(&declared(root)?, lines)
 }
 
-/// Figures whose names begin so.
+/// Returns the figures with names that begin so.
 fn chosen<'a>(spec: &'a Spec, beginnings: Option<&str>) -> Result<Vec<&'a Figure>> {
     let is_chosen = |figure: &&Figure| {
         beginnings.is_none_or(|all| all.split(',').any(|it| figure.name.starts_with(it)))
     };
     let figures: Vec<&Figure> = spec.figures.iter().filter(is_chosen).collect();
     let names: Vec<&str> = spec.figures.iter().map(|figure| figure.name.as_str()).collect();
-    ensure!(!figures.is_empty(), "no figure begins so; there are {}", names.join(", "));
+    ensure!(
+        !figures.is_empty(),
+        "no figure has a name that begins so; the figures are {}",
+        names.join(", ")
+    );
     Ok(figures)
 }
 
-/// Writes the page and checks it against what was declared.
+/// Writes the page and checks that it has all declared numbers.
 fn finish(out: &Path, header: &Header, shown: &[Shown<'_>], ours: &str) -> Result<()> {
     let page = page::page(header, shown, ours);
     let file = out.join("figures.html");
@@ -214,7 +223,7 @@ fn finish(out: &Path, header: &Header, shown: &[Shown<'_>], ours: &str) -> Resul
     }
 }
 
-/// Whether the linker finds the library.
+/// Returns whether the linker finds the library.
 fn has_rocksdb() -> bool {
     let found = Command::new("cc").arg(format!("-print-file-name={LIBRARY}")).output();
     found.is_ok_and(|found| String::from_utf8_lossy(&found.stdout).contains('/'))
@@ -228,10 +237,10 @@ fn left_out(
 ) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     if options.is_tiny {
-        lines.push("the tiny version: one point of each figure, and so little, in so much page cache, that the numbers \
-             say nothing".into());
+        lines.push("the tiny version: one point of each figure, with little data in much page cache; the numbers \
+             mean nothing".into());
     } else if options.is_dev {
-        lines.push("a development build: the numbers say little".into());
+        lines.push("a development build: the numbers mean little".into());
     }
     let mut series: Vec<&String> = Vec::new();
     for figure in figures {
@@ -242,12 +251,12 @@ fn left_out(
     if !has_rocksdb && !on_rocksdb.is_empty() {
         let names = on_rocksdb.join(", ");
         lines.push(format!(
-            "RocksDB is not here (apt-get install librocksdb-dev), so these series are not: {names}; \
-             what is beside them in a paper can't be held against it"
+            "RocksDB is not installed (apt-get install librocksdb-dev), so these series are missing: {names}; \
+             numbers of papers that are relative to them cannot be compared"
         ));
     }
     if let Some(only) = &options.series {
-        lines.push(format!("no series but {only}"));
+        lines.push(format!("only the series {only}"));
     }
     if options.etcd.is_none() && series.iter().any(|it| *it == ETCD) {
         lines.push("etcd is not measured without --etcd BIN".into());
@@ -270,15 +279,15 @@ fn setup(workspace: &Workspace, options: &Options, rounds: u64, device: &Device)
             options.scale
         ),
         format!("device: {}", device.description),
-        "replicas: of one group, in one process on one disk, unless a figure says real processes; \
-         every answer waits for a quorum's syncs"
+        "replicas: of one group, in one process on one disk, unless a figure names real processes; \
+         every answer waits for the syncs of a quorum"
             .to_owned(),
-        "the papers' numbers are of machines and amounts of their own: ratios are compared"
+        "the papers used other machines and amounts: compare ratios"
             .to_owned(),
     ]
 }
 
-/// Says how each run's page cache is limited.
+/// Describes the page cache limit of each run.
 fn memory_lines(
     spec: &Spec,
     jobs: &[Job<'_>],
@@ -300,13 +309,13 @@ fn memory_lines(
                 continue;
             }
             if cache.is_least {
-                header.left_out.push(format!("{place}: the least, more than the paper's share"));
+                header.left_out.push(format!("{place}: the minimum, more than the paper's share"));
                 continue;
             }
             let ratio = job.run.data_per_memory.unwrap_or_default();
             header.setup.push(format!(
-                "{place}: {ratio} bytes of data for each of it, as the paper has for each of memory; \
-                 what engines hold beside it is not limited"
+                "{place}: {ratio} bytes of data for each of its bytes, as for each byte of memory in the paper; \
+                 other memory of engines is not limited"
             ));
         }
     }
@@ -316,7 +325,7 @@ fn memory_lines(
     Ok(())
 }
 
-/// What the largest call may take on the disk.
+/// Returns the space that the largest call may take on the disk.
 fn disk_bytes(spec: &Spec, jobs: &[Job<'_>], amounts: Amounts) -> Result<u64> {
     let mut most = 0;
     for job in jobs {

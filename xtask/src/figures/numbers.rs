@@ -1,11 +1,11 @@
-//! Medians of rounds, ratios to the base, and what a paper says beside them.
+//! Medians of rounds, ratios to the base, and the numbers of papers beside them.
 
 use super::measure::Results;
 use super::plan::{Amounts, places};
 use super::spec::{Better, Claim, Figure, Over, Place, Run};
 use serde_json::Value;
 
-/// Median, least and most of the rounds.
+/// Median, minimum and maximum of the rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     pub median: f64,
@@ -14,7 +14,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of at least one value.
+    /// Summarises the values; `None` without values.
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
@@ -23,7 +23,7 @@ impl Spread {
     }
 }
 
-/// The number at a path of names joined by dots; of a list, its mean.
+/// Returns the number at a path of names joined by dots; for a list, its mean.
 pub fn number(line: &Value, path: &str) -> Option<f64> {
     let found = path.split('.').try_fold(line, |value, name| value.get(name))?;
     let Some(list) = found.as_array() else { return found.as_f64() };
@@ -40,7 +40,7 @@ fn mean(numbers: &[f64]) -> Option<f64> {
 pub struct Shown<'a> {
     pub figure: &'a Figure,
     pub places: Vec<Place<'a>>,
-    /// Those of the run that are there.
+    /// Series of the run that are measured.
     pub series: Vec<&'a str>,
     results: &'a Results,
 }
@@ -57,7 +57,7 @@ impl<'a> Shown<'a> {
         Self { figure, places: places(figure, run, amounts), series, results }
     }
 
-    /// The lines of one series at one place, by round.
+    /// Returns the lines of one series at one place, by round.
     fn lines(&self, series: &str, place: &Place<'_>) -> impl Iterator<Item = (u64, &'a Value)> {
         let (series, run) = (series.to_owned(), &self.figure.run);
         let (point, phase) = (place.point.to_owned(), place.phase.to_owned());
@@ -72,17 +72,17 @@ impl<'a> Shown<'a> {
         self.lines(series, place).filter_map(of).collect()
     }
 
-    /// Of all rounds.
+    /// Summarises all rounds.
     pub fn spread(&self, series: &str, place: &Place<'_>) -> Option<Spread> {
         Spread::of(self.rounds(series, place).into_iter().map(|(_, value)| value).collect())
     }
 
-    /// Median of the rounds' ratios: what changed between rounds changed for both.
+    /// Returns the median of the rounds' ratios: a change between rounds affects both series.
     pub fn ratio(&self, series: &str, to: &str, place: &Place<'_>) -> Option<f64> {
         self.ratios(series, to, place).map(|spread| spread.median)
     }
 
-    /// Ratios of the rounds that have both series.
+    /// Summarises the ratios of the rounds that have both series.
     pub fn ratios(&self, series: &str, to: &str, place: &Place<'_>) -> Option<Spread> {
         let others = self.rounds(to, place);
         let pair = |(round, value): (u64, f64)| {
@@ -92,12 +92,12 @@ impl<'a> Shown<'a> {
         Spread::of(self.rounds(series, place).into_iter().filter_map(pair).collect())
     }
 
-    /// The same to the figure's base.
+    /// Returns the ratio to the figure's base.
     pub fn ratio_to_base(&self, series: &str, place: &Place<'_>) -> Option<f64> {
         self.ratio(series, self.figure.base.as_ref()?, place)
     }
 
-    /// Our number beside a paper's: of the places that the claim is about.
+    /// Returns our number for a paper's claim, over the places of the claim.
     pub fn ours(&self, claim: &Claim) -> Option<f64> {
         let is_meant = |place: &&Place<'_>| claim.x.as_ref().is_none_or(|x| x == place.x);
         let at = |place: &Place<'_>| match claim.ratio {
@@ -112,7 +112,7 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// Whether the first of two numbers is the worse one.
+    /// Returns whether `number` is worse than `than`.
     pub fn is_worse(&self, number: f64, than: f64) -> bool {
         match self.figure.better {
             Better::More => number < than,
@@ -120,7 +120,7 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// Counts of each 100 ms, of the first round, at the first place.
+    /// Returns the counts of each 100 ms in the first round at the first place.
     pub fn curve(&self, series: &str) -> Vec<f64> {
         let (Some(name), Some(place)) = (&self.figure.curve, self.places.first()) else {
             return Vec::new();
@@ -130,7 +130,7 @@ impl<'a> Shown<'a> {
         counts.into_iter().flatten().filter_map(Value::as_f64).collect()
     }
 
-    /// Series and places without a number.
+    /// Lists series and places without a number.
     pub fn missing(&self) -> Vec<String> {
         let mut missing = Vec::new();
         for series in &self.series {
@@ -154,7 +154,7 @@ pub mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Three rounds of two systems at two sizes; in round 2 the machine was half as fast.
+    /// Returns three rounds of two systems at two sizes; in round 2 the machine was half as fast.
     pub fn sample() -> (Spec, Results) {
         let spec = Spec::parse(include_str!("sample.toml")).unwrap();
         let mut results = Results::default();

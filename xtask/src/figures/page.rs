@@ -1,4 +1,4 @@
-//! One page with all figures, which needs nothing else to be shown.
+//! One page with all figures, without external resources.
 
 use super::limits::{behind_all, behind_papers, words};
 use super::numbers::{Shown, Spread};
@@ -11,27 +11,27 @@ const HEAD: &str = "<!doctype html><meta charset=utf-8><title>Stele: figures</ti
     td:first-child,th:first-child{text-align:left}small{color:#57606a}\
     h2{margin-top:2em}</style><h1>Stele: figures</h1>\n";
 
-/// What holds for all figures.
+/// Notes that apply to all figures.
 #[derive(Debug, Default)]
 pub struct Header {
-    /// What is left out or otherwise than in the papers; first on the page.
+    /// Differences from the papers; first on the page.
     pub left_out: Vec<String>,
-    /// How it was measured.
+    /// Conditions of the measurement.
     pub setup: Vec<String>,
-    /// What failed.
+    /// Failed calls.
     pub failed: Vec<String>,
 }
 
-/// The page.
+/// Generates the page.
 pub fn page(header: &Header, shown: &[Shown<'_>], ours: &str) -> String {
     let mut page = HEAD.to_owned();
-    list(&mut page, "Left out, or otherwise than in the papers", &header.left_out);
+    list(&mut page, "Differences from the papers", &header.left_out);
     list(&mut page, "Failed", &header.failed);
     let behind = [behind_papers(shown, ours), behind_all(shown, ours)].concat();
-    let title = format!("Honest limits: where {ours} is behind a paper or another system");
+    let title = format!("Limits: where {ours} is behind a paper or another system");
     match behind.is_empty() {
         true => {
-            let _ = writeln!(page, "<h2>{title}</h2><p>In nothing that was measured.");
+            let _ = writeln!(page, "<h2>{title}</h2><p>In no measured figure.");
         }
         false => list(&mut page, &title, &behind),
     }
@@ -71,7 +71,7 @@ fn section(page: &mut String, shown: &Shown<'_>) {
             .collect();
         let _ = writeln!(page, "<h3>In each 100 ms of the first round</h3>{}", curves(&lines));
     }
-    let _ = writeln!(page, "<h3>Median, least and most of the rounds</h3>{}", measured(shown));
+    let _ = writeln!(page, "<h3>Median, minimum and maximum of the rounds</h3>{}", measured(shown));
     beside(page, shown);
 }
 
@@ -116,11 +116,11 @@ fn measured(shown: &Shown<'_>) -> String {
     bars(&groups)
 }
 
-/// The paper's numbers, each beside ours: dashed bars beside full ones.
+/// Writes the paper's numbers beside ours: dashed bars beside filled ones.
 fn beside(page: &mut String, shown: &Shown<'_>) {
     let claims = &shown.figure.paper_says;
     if claims.is_empty() {
-        page.push_str("<p>The paper's texts state no number to hold against this.\n");
+        page.push_str("<p>The paper's texts state no number to compare with.\n");
         return;
     }
     page.push_str("<h3>Beside the paper</h3><table><tr><th>series<th>here<th>the paper");
@@ -148,7 +148,7 @@ fn beside(page: &mut String, shown: &Shown<'_>) {
     let _ = writeln!(page, "</table>{}", bars(&groups));
 }
 
-/// The place of the grey: of a series that is not there.
+/// Place of the grey colour, for a series that was not measured.
 const COLOURLESS: usize = 5;
 
 #[cfg(test)]
@@ -166,8 +166,8 @@ mod tests {
         };
         let page = page(&header, &shown(&spec, &results), "stele");
         let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("no {text} in {page}"));
-        assert!(at("no &lt;RocksDB>") < at("Honest limits"));
-        assert!(at("Honest limits") < at("2.25 times original"));
+        assert!(at("no &lt;RocksDB>") < at("Limits: where"));
+        assert!(at("Limits: where") < at("2.25 times original"));
         assert!(at("2.25 times original") < at("3 rounds"));
         assert!(at("3 rounds") < at("<h2 id='puts'>") && at("'puts'") < at("<h2 id='latency'>"));
         assert!(!page.contains("<h2>Failed") && !page.contains("http"), "{page}");
@@ -186,7 +186,7 @@ mod tests {
             <tr><td><span style=color:#d1242f>■</span> stele\
             <td>50.0 <small>25.0–55.0</small><br><small>0.50×</small>\
             <td>40.0 <small>20.0–44.0</small><br><small>4.00×</small></table>\n\
-            <h3>Median, least and most of the rounds</h3><svg";
+            <h3>Median, minimum and maximum of the rounds</h3><svg";
         assert!(page.starts_with(golden), "{page}");
         let beside = "<h3>Beside the paper</h3><table><tr><th>series<th>here<th>the paper\n\
             <tr><td>stele beside Theirs<td>2.25 times original on average\
@@ -199,11 +199,11 @@ mod tests {
     }
 
     #[test]
-    fn nothing_behind_is_said_too() {
+    fn a_page_states_that_nothing_is_behind() {
         let (spec, mut results) = sample();
         results.measured.retain(|it| it.series == "original");
         let page = page(&Header::default(), &shown(&spec, &results), "stele");
-        assert!(page.contains("In nothing that was measured"));
+        assert!(page.contains("In no measured figure"));
         assert!(page.contains("<td>–"));
     }
 }

@@ -1,21 +1,21 @@
-//! What is called: of each run, the points, phases and series that the chosen figures show.
+//! The plan of the calls: the points, phases and series of each run that the chosen figures show.
 
 use super::spec::{Figure, Point, Program, Run, Spec};
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 
-/// Fewer values than these say nothing, and the programs refuse them.
+/// Values of a call, at least: the programs refuse fewer.
 const VALUES_MIN: u64 = 100;
 
-/// How much of everything.
+/// Amounts of data and operations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Amounts {
     pub scale: f64,
-    /// The least that shows that it works: one point of each figure, and amounts of their own.
+    /// Whether to make a trial run: one point of each figure, with separate small amounts.
     pub is_tiny: bool,
 }
 
-/// One run as far as it is needed.
+/// The part of one run that the figures need.
 #[derive(Debug)]
 pub struct Job<'a> {
     pub run: &'a Run,
@@ -24,7 +24,7 @@ pub struct Job<'a> {
     pub series: Vec<&'a str>,
 }
 
-/// The places of a figure that are measured.
+/// Returns the places of a figure that are measured.
 pub fn places<'a>(
     figure: &'a Figure,
     run: &'a Run,
@@ -38,7 +38,7 @@ pub fn places<'a>(
     places
 }
 
-/// What has to be measured for these figures by series that are there.
+/// Returns the jobs of these figures, for the series that are available.
 pub fn jobs<'a>(
     spec: &'a Spec,
     figures: &[&'a Figure],
@@ -64,8 +64,8 @@ pub fn jobs<'a>(
     jobs
 }
 
-/// The arguments at one point, by name: the point's before the run's, those of the tiny version before
-/// both; scaled; percents are of `bytes`.
+/// Returns the arguments at one point by name. Those of the point take precedence over those of the
+/// run, those of the tiny version over both. Numbers are scaled; percentages are of `bytes`.
 pub fn arguments(
     spec: &Spec,
     run: &Run,
@@ -93,7 +93,7 @@ pub fn arguments(
     for text in plain.values_mut() {
         if let Some(percent) = text.strip_suffix('%') {
             let percent: u64 = percent.parse().with_context(|| format!("{}: {text}", run.name))?;
-            let of = bytes.with_context(|| format!("{}: percents of what bytes?", run.name))?;
+            let of = bytes.with_context(|| format!("{}: percentages need `bytes`", run.name))?;
             *text = (of / 100 * percent).to_string();
         }
     }
@@ -104,15 +104,15 @@ fn scaled(number: u64, scale: f64) -> u64 {
     (number as f64 * scale) as u64
 }
 
-/// Page cache of each replica's machine.
+/// Page cache of each replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageCache {
     pub bytes: u64,
-    /// Whether that is more than the paper's share of the data.
+    /// Whether it is the minimum, which is more than the paper's share of the data.
     pub is_least: bool,
 }
 
-/// How it is limited, if it is, with these arguments.
+/// Returns the limit of the page cache with these arguments, if there is one.
 pub fn page_cache(
     spec: &Spec,
     run: &Run,
@@ -123,7 +123,7 @@ pub fn page_cache(
         return Ok(None);
     };
     let data = args.get("bytes").and_then(|text| text.parse::<u64>().ok());
-    let data = data.with_context(|| format!("{}: how many bytes?", run.name))?;
+    let data = data.with_context(|| format!("{}: `bytes` is missing", run.name))?;
     let share = scaled(data, 1.0 / ratio);
     let (min, tiny) = (&spec.page_cache_bytes_min, &spec.page_cache_bytes_tiny);
     let least = if amounts.is_tiny { tiny } else { min }.bytes()?;
@@ -176,7 +176,7 @@ mod tests {
             at(1, half),
             "bytes=67108864 ops=500 sort-threshold=26843520 stores=5 value=16384 "
         );
-        // A hundred values are the least.
+        // A hundred values are the minimum.
         let nothing = Amounts { scale: 0.001, ..FULL };
         assert!(at(1, nothing).starts_with("bytes=1638400 ops=1 "), "{}", at(1, nothing));
         assert!(at(0, TINY).starts_with("bytes=1048576 ops=10 "));

@@ -7,17 +7,17 @@ const COLOURS: [&str; 6] = ["#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 220.0;
 const TOP: f64 = 20.0;
-/// Of a group's width, what is left free.
+/// Share of a group's width that stays free.
 const GAP: f64 = 0.2;
-/// From this ratio of the largest to the smallest on, bars are drawn by their logarithm.
+/// Ratio of the largest to the smallest bar from which the scale is logarithmic.
 const LINEAR_MAX: f64 = 50.0;
 
-/// The colour of a series by its place.
+/// Returns the colour of a series by its place.
 pub fn colour(place: usize) -> &'static str {
     COLOURS.get(place % COLOURS.len()).unwrap_or(&"black")
 }
 
-/// One bar: whose, its height, and whether it is a paper's.
+/// One bar: its series, its height, and whether it is a paper's.
 #[derive(Clone, Debug)]
 pub struct Bar {
     pub colour: &'static str,
@@ -26,7 +26,7 @@ pub struct Bar {
     pub is_paper: bool,
 }
 
-/// Groups of bars with their names below.
+/// Draws groups of bars with their names below.
 pub fn bars(groups: &[(String, Vec<Bar>)]) -> String {
     let all = || groups.iter().flat_map(|(_, bars)| bars);
     let largest = all().map(|bar| bar.spread.max).fold(0.0, f64::max);
@@ -36,7 +36,7 @@ pub fn bars(groups: &[(String, Vec<Bar>)]) -> String {
     }
     let is_log = largest > smallest * LINEAR_MAX;
     let height = |value: f64| match is_log {
-        // The smallest is seen too: a tenth of the height.
+        // Keeps the smallest bar visible, at a tenth of the height.
         true => {
             HEIGHT * (0.1 + 0.9 * (value.max(smallest) / smallest).ln() / (largest / smallest).ln())
         }
@@ -66,13 +66,13 @@ pub fn bars(groups: &[(String, Vec<Bar>)]) -> String {
 fn one_bar(svg: &mut String, bar: &Bar, left: f64, width: f64, height: &impl Fn(f64) -> f64) {
     let y = |value: f64| TOP + HEIGHT - height(value);
     let Spread { median, min, max } = bar.spread;
-    let look = match bar.is_paper {
+    let style = match bar.is_paper {
         true => format!("fill=none stroke='{}' stroke-dasharray='4 3'", bar.colour),
         false => format!("fill='{}'", bar.colour),
     };
     let _ = write!(
         svg,
-        "<rect x={left:.1} y={:.1} width={:.1} height={:.1} {look}><title>{}: {}</title></rect>",
+        "<rect x={left:.1} y={:.1} width={:.1} height={:.1} {style}><title>{}: {}</title></rect>",
         y(median),
         (width - 2.0).max(1.0),
         height(median),
@@ -86,7 +86,7 @@ fn one_bar(svg: &mut String, bar: &Bar, left: f64, width: f64, height: &impl Fn(
     }
 }
 
-/// Lines of values in each 100 ms: colour and values.
+/// Draws lines of values in each 100 ms, given as colour and values.
 pub fn curves(lines: &[(&'static str, Vec<f64>)]) -> String {
     let all = || lines.iter().flat_map(|(_, values)| values);
     let top = all().copied().fold(0.0, f64::max);
@@ -115,7 +115,7 @@ fn open() -> String {
     format!("<svg viewBox='0 0 {WIDTH} {height}' width={WIDTH}>")
 }
 
-/// Three digits, thousands apart.
+/// Formats three digits, with separated thousands.
 pub fn short(value: f64) -> String {
     if value < 9.995 {
         return format!("{value:.2}");
@@ -131,7 +131,7 @@ pub fn short(value: f64) -> String {
     digits.chars().enumerate().flat_map(apart).collect()
 }
 
-/// Text within a page.
+/// Escapes text for a page.
 pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('\'', "&#39;")
 }

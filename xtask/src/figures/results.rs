@@ -1,4 +1,4 @@
-//! What the repository keeps of measured figures: the rounds of each series at each place, without
+//! Measured figures that the repository keeps: the rounds of each series at each place, without
 //! curves.
 
 use super::limits::{Verdict, behind_others, behind_papers, compare, words};
@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// Fields that are kept beside those that figures show.
+/// Fields that are kept besides those that figures show.
 const BESIDE: [&str; 2] = ["p99_us", "cpu_us_per_op"];
 
-/// One series at one place.
+/// Rounds of one series at one place.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
 pub struct Kept {
     pub commit: String,
@@ -26,30 +26,30 @@ pub struct Kept {
     pub x: String,
     pub series: String,
     pub phase: String,
-    /// By path of a field, the number of each round; `None` where a call failed.
+    /// Number of each round, by the path of its field; `None` where a call failed.
     pub rounds: BTreeMap<String, Vec<Option<f64>>>,
 }
 
 impl Kept {
-    /// What a later measurement replaces.
+    /// Returns the key by which a later measurement replaces this one.
     fn place(&self) -> (&str, &str, &str, &str, &str) {
         (&self.device, &self.run, &self.x, &self.series, &self.phase)
     }
 }
 
-/// Kept lines of what `figures` wrote to `figures.jsonl`.
+/// Reads the lines to keep from a `figures.jsonl`.
 pub fn read(spec: &Spec, text: &str, date: &str) -> Result<Vec<Kept>> {
     let lines = text.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
     let setup = lines.iter().find_map(|line| line["setup"].as_array());
     let setup: Vec<&str> =
-        setup.context("no setup in it")?.iter().filter_map(Value::as_str).collect();
-    let said = |name: &str| setup.iter().find_map(|line| line.strip_prefix(name));
-    ensure!(said("build: ") == Some("release"), "it is not of a release build");
-    let commit = said("commit: ").context("it does not say of which commit it is")?;
-    // Without the name of the device.
-    let device = said("device: ").context("it does not say of which device it is")?;
+        setup.context("it has no setup")?.iter().filter_map(Value::as_str).collect();
+    let setting = |name: &str| setup.iter().find_map(|line| line.strip_prefix(name));
+    ensure!(setting("build: ") == Some("release"), "it is not from a release build");
+    let commit = setting("commit: ").context("it does not name its commit")?;
+    // Leaves out the name of the device.
+    let device = setting("device: ").context("it does not name its device")?;
     let device = device.split(" (").next().unwrap_or(device);
-    let scale = said("scale ").and_then(|scale| scale.split(',').next()).unwrap_or("1");
+    let scale = setting("scale ").and_then(|scale| scale.split(',').next()).unwrap_or("1");
     let device = match scale {
         "1" => device.to_owned(),
         scale => format!("{device}, {scale} times the data"),
@@ -85,49 +85,49 @@ pub fn read(spec: &Spec, text: &str, date: &str) -> Result<Vec<Kept>> {
     Ok(kept)
 }
 
-/// Of this run.
+/// Returns the fields that are kept of a run.
 fn fields(spec: &Spec, run: &str) -> BTreeSet<String> {
     let shown = spec.figures.iter().filter(|figure| figure.run == run);
     shown.map(|figure| figure.field.clone()).chain(BESIDE.map(str::to_owned)).collect()
 }
 
-/// Four digits.
+/// Rounds to four digits.
 pub fn rounded(number: f64) -> f64 {
     format!("{number:.3e}").parse().unwrap_or(number)
 }
 
-/// The newest of each place, in the order in which they came.
+/// Keeps the newest line of each place, in the order of the lines.
 pub fn newest(lines: Vec<Kept>) -> Vec<Kept> {
     let is_newest = |at: usize| !lines[at + 1..].iter().any(|it| it.place() == lines[at].place());
     (0..lines.len()).filter(|at| is_newest(*at)).map(|at| lines[at].clone()).collect()
 }
 
-/// One workload on ours and on another system.
+/// One workload on our system and on another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
     pub workload: String,
-    /// The other system.
+    /// Name of the other system.
     pub beside: String,
-    /// Ratios of ours to it, each with its place.
+    /// Ratios of ours to it where ours is ahead, each with its place.
     pub ahead: Vec<String>,
     pub even: Vec<String>,
     pub behind: Vec<String>,
 }
 
-/// What the page shows of kept figures.
+/// Content of the page about kept figures.
 #[derive(Debug, Default)]
 pub struct Digest {
-    /// Of the figures with a `summary`, to their base.
+    /// Comparisons of the figures with a `summary` to their base.
     pub comparisons: Vec<Comparison>,
     /// Claims of papers that ours does not reach.
     pub behind_papers: Vec<String>,
     /// Series other than the base that ours does not reach.
     pub behind_others: Vec<String>,
-    /// Every figure as a table.
+    /// All figures as tables.
     pub tables: String,
 }
 
-/// Makes the digest of all kept lines.
+/// Computes the digest of all kept lines.
 pub fn digest(spec: &Spec, lines: &[Kept]) -> Result<Digest> {
     let mut digest = Digest::default();
     let devices: BTreeSet<&str> = lines.iter().map(|line| line.device.as_str()).collect();
@@ -146,7 +146,7 @@ pub fn digest(spec: &Spec, lines: &[Kept]) -> Result<Digest> {
     Ok(digest)
 }
 
-/// The figures that have a number among the lines of one device.
+/// Returns the figures that have a number among the lines of one device.
 fn shown<'a>(spec: &'a Spec, lines: &[&Kept], results: &'a Results) -> Result<Vec<Shown<'a>>> {
     let mut all = Vec::new();
     for figure in &spec.figures {
@@ -164,7 +164,7 @@ fn shown<'a>(spec: &'a Spec, lines: &[&Kept], results: &'a Results) -> Result<Ve
     Ok(all)
 }
 
-/// The device whose name is not repeated in the summary.
+/// Device that the summary does not name.
 const PLAIN_DEVICE: &str = "the disk as it is";
 
 fn comparison(shown: &Shown<'_>, ours: &str, device: &str) -> Option<Comparison> {
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_of_less_data_says_so() {
+    fn the_device_names_a_smaller_amount_of_data() {
         let half = "\"scale 0.5, 5 rounds\",\"build: release\"";
         let text = file(&[measured(1, "stele", 1.0)]).replace("\"build: release\"", half);
         assert_eq!(read(&spec(), &text, "").unwrap()[0].device, "a disk, 0.5 times the data");

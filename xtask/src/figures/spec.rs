@@ -1,23 +1,24 @@
-//! What `figures.toml` declares: runs of the measuring programs, and figures made from their lines.
+//! The declarations in `figures.toml`: runs of the measuring programs, and figures made from their
+//! lines.
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// The file.
+/// Content of the file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
-    /// The series held against a paper's system and against all others.
+    /// Series that is compared with a paper's system and with all others.
     pub ours: String,
     /// Series that need RocksDB's library.
     pub rocksdb: Vec<String>,
     /// Arguments that are multiplied by the scale.
     pub scaled: Vec<String>,
-    /// No page cache is made smaller: what engines take of a sudden comes out of it.
+    /// Lower bound of the page cache: it also holds short-lived allocations of engines.
     pub page_cache_bytes_min: Setting,
-    /// The same in the tiny version, which machines with other work make too.
+    /// Lower bound in the tiny version, which also runs on machines with other work.
     pub page_cache_bytes_tiny: Setting,
     #[serde(rename = "run")]
     pub runs: Vec<Run>,
@@ -32,10 +33,10 @@ pub struct Run {
     pub name: String,
     pub program: Program,
     pub series: Vec<String>,
-    /// What is measured after one another on the same data, in this order.
+    /// Phases in the order in which they are measured on the same data.
     pub phases: Vec<String>,
-    /// Bytes of data of a machine for each byte of its memory in the paper; here of its page cache. No
-    /// limit without.
+    /// Bytes of data of a machine for each byte of its memory in the paper; here for each byte of
+    /// its page cache. `None` sets no limit.
     pub data_per_memory: Option<f64>,
     pub arguments: Settings,
     pub points: Vec<Point>,
@@ -43,20 +44,20 @@ pub struct Run {
     pub tiny: Settings,
 }
 
-/// Which program measures.
+/// Measuring program.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Program {
-    /// `stele-baselines`: a series is one of its systems, a line's `phase` says what it is of.
+    /// `stele-baselines`: a series is one of its systems; `phase` of a line names its phase.
     Baselines,
-    /// `stele bench wire` on servers that are started: a series is a scheme of targets.
+    /// `stele bench wire` on servers that are started for it: a series is a scheme of targets.
     Wire,
 }
 
-/// The phase of every line of [`Program::Wire`].
+/// Phase of every line of [`Program::Wire`].
 pub const WIRE_PHASE: &str = "wire";
 
-/// Arguments that distinguish one point of a run, and what the figures call it.
+/// Arguments that distinguish one point of a run, and its name in figures.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Point {
     pub x: String,
@@ -82,31 +83,31 @@ pub struct Figure {
     pub name: String,
     pub paper: String,
     pub caption: String,
-    /// The workload in words that need no knowledge of the paper. A figure that has them is in the
-    /// summary of what was measured.
+    /// Workload in words that need no knowledge of the paper. The summary of the measurements
+    /// contains the figures that have it.
     pub summary: Option<String>,
     pub run: String,
-    /// Points of the run; all without.
+    /// Points of the run; empty for all.
     #[serde(default)]
     pub points: Vec<String>,
-    /// The phase shown, with the points as x.
+    /// Phase that is shown, with the points as x.
     pub phase: Option<String>,
-    /// Or phases as x, of one point.
+    /// Alternatively phases as x, at one point.
     #[serde(default)]
     pub phases: Vec<PhaseAt>,
-    /// Where a line has the number: names joined by dots; of a list, the mean.
+    /// Path of the number in a line: names joined by dots; a list counts by its mean.
     pub field: String,
-    /// Where a line has counts of each 100 ms, to be drawn.
+    /// Path of the counts of each 100 ms in a line, for a curve.
     pub curve: Option<String>,
     pub unit: String,
     pub better: Better,
-    /// The series to which ratios are taken.
+    /// Series to which ratios are taken.
     pub base: Option<String>,
     #[serde(default)]
     pub paper_says: Vec<Claim>,
 }
 
-/// A phase and what a figure calls it.
+/// A phase and its name in a figure.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PhaseAt {
@@ -114,7 +115,7 @@ pub struct PhaseAt {
     pub phase: String,
 }
 
-/// Which direction is good.
+/// Good direction of a number.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Better {
@@ -129,16 +130,16 @@ pub struct Claim {
     pub series: String,
     /// The paper's name of the system, if it is another.
     pub of: Option<String>,
-    /// To the base; or else `value`, in the figure's unit.
+    /// Ratio to the base; alternatively `value`, in the figure's unit.
     pub ratio: Option<f64>,
     pub value: Option<f64>,
-    /// At this x alone.
+    /// The only x of the claim; `None` for all.
     pub x: Option<String>,
     #[serde(default)]
     pub over: Over,
 }
 
-/// How a claim sums up all x.
+/// Summary of a claim over all x.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Over {
@@ -148,7 +149,7 @@ pub enum Over {
     Most,
 }
 
-/// A place on the x axis of a figure, and which lines belong there.
+/// A place on the x axis of a figure, and the point and phase of its lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place<'a> {
     pub x: &'a str,
@@ -157,7 +158,7 @@ pub struct Place<'a> {
 }
 
 impl Spec {
-    /// Reads the file's text and checks that all that is named is declared.
+    /// Reads the file's text and checks that all names in it are declared.
     pub fn parse(text: &str) -> Result<Self> {
         let spec: Self = toml::from_str(text)?;
         spec.page_cache_bytes_min.bytes()?;
@@ -174,7 +175,7 @@ impl Spec {
         Ok(spec)
     }
 
-    /// The run with this name.
+    /// Returns the run with this name.
     pub fn run(&self, name: &str) -> Result<&Run> {
         let mut named = self.runs.iter().filter(|run| run.name == name);
         let run = named.next().with_context(|| format!("no run `{name}`"))?;
@@ -188,18 +189,18 @@ impl Spec {
         let one_of_them = figure.phase.is_some() == figure.phases.is_empty();
         ensure!(one_of_them, "it needs `phase` or `phases`");
         let is_point = |name: &&String| run.points.iter().any(|point| point.x == **name);
-        let strange = figure.points.iter().find(|name| !is_point(name));
-        ensure!(strange.is_none(), "its run has no point {strange:?}");
+        let unknown = figure.points.iter().find(|name| !is_point(name));
+        ensure!(unknown.is_none(), "its run has no point {unknown:?}");
         let places = figure.places(run);
-        let strange = places.iter().find(|at| !run.phases.iter().any(|phase| phase == at.phase));
-        ensure!(strange.is_none(), "its run has no such phase: {strange:?}");
+        let unknown = places.iter().find(|at| !run.phases.iter().any(|phase| phase == at.phase));
+        ensure!(unknown.is_none(), "its run has no such phase: {unknown:?}");
         let is_series = |name: &String| run.series.contains(name);
         ensure!(figure.base.as_ref().is_none_or(is_series), "its base is not a series of the run");
         ensure!(figure.summary.is_none() || figure.base.is_some(), "a summary needs a base");
         for claim in &figure.paper_says {
             ensure!(is_series(&claim.series), "{} is not a series of the run", claim.series);
             let one_of_them = claim.ratio.is_some() != claim.value.is_some();
-            ensure!(one_of_them, "{}: `ratio` or `value`", claim.series);
+            ensure!(one_of_them, "{}: it needs either `ratio` or `value`", claim.series);
             ensure!(claim.ratio.is_none() || figure.base.is_some(), "ratios need a base");
             let is_place = |x: &String| places.iter().any(|place| place.x == *x);
             ensure!(claim.x.as_ref().is_none_or(is_place), "no place {:?}", claim.x);
@@ -209,7 +210,7 @@ impl Spec {
 }
 
 impl Figure {
-    /// Its places in their order.
+    /// Returns the places in their order.
     pub fn places<'a>(&'a self, run: &'a Run) -> Vec<Place<'a>> {
         let all = run.points.iter().map(|point| point.x.as_str());
         let mut points =
@@ -235,7 +236,7 @@ impl Better {
 }
 
 impl Setting {
-    /// As a number of bytes or of anything.
+    /// Parses a number, of bytes or of anything else.
     pub fn bytes(&self) -> Result<u64> {
         let text = match self {
             Self::Number(number) => return Ok(*number),
@@ -247,9 +248,9 @@ impl Setting {
             Some("K") => 10,
             Some("M") => 20,
             Some("G") => 30,
-            _ => return Err(anyhow::anyhow!("`{text}` is no size")),
+            _ => return Err(anyhow::anyhow!("`{text}` is not a size")),
         };
-        let number: u64 = digits.parse().with_context(|| format!("`{text}` is no size"))?;
+        let number: u64 = digits.parse().with_context(|| format!("`{text}` is not a size"))?;
         Ok(number << shift)
     }
 }

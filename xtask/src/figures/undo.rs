@@ -1,5 +1,5 @@
-//! What has to be taken back at the end, also when this process is killed: a shell waits for the end of a
-//! pipe that this process holds, and then runs the commands it was given, the last first.
+//! Clean-up at the end, even if this process is killed: a shell waits for the end of a pipe that
+//! this process holds. Then it runs the commands that it received, the last one first.
 
 use anyhow::{Context, Result};
 use std::io::Write;
@@ -7,43 +7,43 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Signals are for this process, whose end it is that counts.
+/// Ignores signals: they are meant for this process, and its end ends the pipe.
 const SCRIPT: &str = r#"trap '' INT TERM HUP
 undo=
 while IFS= read -r line; do undo="$line
 $undo"; done
 eval "$undo""#;
 
-/// Commands for the end. They run when this is dropped, or its process ends in any way.
+/// Commands that run when this is dropped, or when its process ends in any way.
 #[derive(Debug)]
 pub struct Undo {
     shell: Child,
 }
 
 impl Undo {
-    /// Starts the shell, in a process group of its own: a terminal's signals pass it by.
+    /// Starts the shell in a separate process group, so that signals of a terminal do not reach it.
     pub fn new() -> Result<Self> {
         let mut shell = Command::new("sh");
         shell.args(["-c", SCRIPT]).stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
         Ok(Self { shell: shell.spawn().context("starting sh")? })
     }
 
-    /// Adds a command, of one line.
+    /// Adds a command of one line.
     pub fn add(&mut self, line: &str) -> Result<()> {
         let pipe = self.shell.stdin.as_mut().context("the shell has ended")?;
-        writeln!(pipe, "{line}").context("telling the shell what to undo")
+        writeln!(pipe, "{line}").context("sending the shell a command to undo")
     }
 }
 
 impl Drop for Undo {
     fn drop(&mut self) {
         drop(self.shell.stdin.take());
-        // Nobody is left to be told.
+        // An error in drop has no receiver.
         let _ = self.shell.wait();
     }
 }
 
-/// A path as one word of a shell.
+/// Quotes a path as one word of a shell.
 pub fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }
@@ -54,7 +54,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn what_was_done_last_is_undone_first() {
+    fn the_last_command_runs_first() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("it's a file");
         let mut undo = Undo::new().unwrap();
@@ -67,7 +67,7 @@ mod tests {
 
     /// The shell in the middle holds the pipe, as this program would, and is killed.
     #[test]
-    fn it_is_undone_after_a_kill_too() {
+    fn a_kill_also_runs_the_commands() {
         let dir = tempfile::tempdir().unwrap();
         let (file, fifo) = (dir.path().join("undone"), dir.path().join("fifo"));
         let holder = format!(

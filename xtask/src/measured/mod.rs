@@ -1,5 +1,5 @@
-//! Measurements kept in the repository. `figures` and `peers` measure; this module keeps their lines and
-//! makes one page of them. The page begins with a summary of wins and losses.
+//! Measurements kept in the repository. `figures` and `peers` measure. This module keeps their
+//! lines and generates one page from them, which begins with a summary of wins and losses.
 
 mod peers;
 
@@ -18,16 +18,16 @@ const PEERS: &str = "bench/results/peers.jsonl";
 const PAGE: &str = "docs/measured.md";
 const BLESS: &str = "cargo xtask measured --bless";
 
-/// What becomes of what was measured.
+/// Options of `cargo xtask measured`.
 #[derive(Debug, Default)]
 pub struct Options {
-    /// `figures.jsonl` of `figures`, or what `peers` printed; between commas.
+    /// Files to add, separated by commas: `figures.jsonl` of `figures`, or the output of `peers`.
     pub add: Option<String>,
     /// Writes the page instead of checking it.
     pub bless: bool,
 }
 
-/// Adds files, if any, and writes the page; without them checks that it is what the lines say.
+/// Adds files, if any, and writes the page. Otherwise checks that the page agrees with the lines.
 pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let root = &workspace.root;
     for file in options.add.iter().flat_map(|files| files.split(',')) {
@@ -44,24 +44,24 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
 
 fn add(root: &Path, file: &Path) -> Result<()> {
     let text = fs::read_to_string(file)?;
-    let said = |words: &[&str]| -> Result<String> {
+    let git = |words: &[&str]| -> Result<String> {
         let output = Command::new("git").args(words).current_dir(root).output()?;
         ensure!(output.status.success(), "git {words:?} failed");
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
-    let date = said(&["log", "-1", "--format=%cs"])?;
+    let date = git(&["log", "-1", "--format=%cs"])?;
     if text.starts_with("{\"left_out\"") || text.starts_with("{\"setup\"") {
         let mut lines: Vec<figures::Kept> = kept(root, FIGURES)?;
         lines.extend(figures::read_kept(root, &text, &date)?);
         return keep(root, FIGURES, &figures::newest_kept(lines));
     }
     let mut lines: Vec<peers::Kept> = kept(root, PEERS)?;
-    // What was added before is no change of what was measured.
+    // Results that were added do not change what was measured.
     let without = [FIGURES, PEERS, PAGE].map(|file| format!(":(exclude){file}"));
     let mut changes = vec!["status", "--porcelain", "--untracked-files=no", "--", "."];
     changes.extend(without.iter().map(String::as_str));
-    let dirty = if said(&changes)?.is_empty() { "" } else { "-dirty" };
-    let commit = format!("{}{dirty}", said(&["describe", "--always"])?);
+    let dirty = if git(&changes)?.is_empty() { "" } else { "-dirty" };
+    let commit = format!("{}{dirty}", git(&["describe", "--always"])?);
     lines.push(peers::read(&text, &commit, &date)?);
     keep(root, PEERS, &peers::newest(lines))
 }
@@ -109,11 +109,11 @@ fn page(root: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Wins and losses, a row for each workload.
+/// Formats wins and losses, a row for each workload.
 fn summary(rows: &[Comparison]) -> String {
     let mut text = String::from(
-        "How many times the throughput of the other system Stele has: above 1, Stele is faster. It is \
-         *even* when it is ahead in some rounds and behind in others. `etcd` and `redis` are servers. \
+        "Ratio of Stele's throughput to that of the other system: above 1, Stele is faster. The result is \
+         *even* if Stele is ahead in some rounds and behind in others. `etcd` and `redis` are servers. \
          `original` is Raft with a log of its own above RocksDB with its write-ahead log, the design of \
          etcd and TiKV; `nezha-nogc` is the Nezha design without garbage collection.\n\n\
          | workload | beside | ahead | even | behind |\n|---|---|---|---|---|\n",

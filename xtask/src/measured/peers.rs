@@ -1,4 +1,4 @@
-//! What is kept of `peers`: each system's rounds under one load.
+//! Kept results of `peers`: the rounds of each system under one load.
 
 use crate::figures::{Comparison, rounded};
 use anyhow::{Context, Result};
@@ -7,35 +7,35 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Least, median and most of the rounds.
+/// Minimum, median and maximum of the rounds.
 type Spread = [f64; 3];
 
-/// One load on several systems.
+/// Results of one load on several systems.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
 pub struct Kept {
     pub commit: String,
     pub date: String,
-    /// What as many writers as there are nodes got from the disk, before and after.
+    /// Throughput of the disk under as many writers as there are nodes, before and after.
     pub disk_bytes_per_second: Vec<f64>,
     pub load: Load,
     pub rounds: u64,
-    /// By scheme; `stele` is ours.
+    /// Systems by scheme; `stele` is ours.
     pub systems: BTreeMap<String, System>,
 }
 
-/// What was asked of them.
+/// Load on each system.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Load {
     pub workload: String,
     pub value_bytes: u64,
     pub clients: u64,
     pub nodes: u64,
-    /// Of the generator to each node.
+    /// Connections of the generator to each node.
     #[serde(default = "one")]
     pub connections: u64,
 }
 
-/// Older lines are of one connection.
+/// Returns the connections of older lines.
 fn one() -> u64 {
     1
 }
@@ -49,7 +49,7 @@ pub struct System {
     pub device_bytes_per_payload_byte: Option<f64>,
     /// Processor time of all nodes for each operation.
     pub servers_us: Option<f64>,
-    /// Ours to it, of each round.
+    /// Ratios of ours to it, over the rounds.
     pub ours_to_it: Option<Spread>,
 }
 
@@ -60,16 +60,16 @@ fn spread(value: &Value) -> Option<Spread> {
     Some([number("min")?, number("median")?, number("max")?])
 }
 
-/// The kept line of what `peers` printed.
+/// Reads the line to keep from the output of `peers`.
 pub fn read(text: &str, commit: &str, date: &str) -> Result<Kept> {
     let lines: Vec<Value> =
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let whole = lines.iter().find(|line| line["summary"].is_object());
-    let whole = whole.context("no summary of rounds in it")?;
+    let whole = whole.context("it has no summary of rounds")?;
     let asked = &whole["configuration"];
     let rounds: Vec<&Value> = lines.iter().filter(|line| line["target"].is_string()).collect();
     let nodes = rounds.first().and_then(|line| line["target"].as_str());
-    let nodes = nodes.context("no round in it")?.split(',').count() as u64;
+    let nodes = nodes.context("it has no round")?.split(',').count() as u64;
     let mut systems = BTreeMap::new();
     for (url, summary) in whole["summary"].as_object().into_iter().flatten() {
         let of = |path: fn(&Value) -> Option<f64>| {
@@ -122,7 +122,7 @@ fn mean(list: &Value) -> Option<f64> {
     Some(sum(list)? / list.as_array()?.len().max(1) as f64)
 }
 
-/// The newest of each load, ordered by it.
+/// Returns the newest line of each load, ordered by load.
 pub fn newest(lines: Vec<Kept>) -> Vec<Kept> {
     let mut newest: BTreeMap<(Load, Vec<String>), Kept> = BTreeMap::new();
     for line in lines {
@@ -132,7 +132,7 @@ pub fn newest(lines: Vec<Kept>) -> Vec<Kept> {
     newest.into_values().collect()
 }
 
-/// Throughput of ours beside each other system, a row for each workload and size of value.
+/// Compares our throughput with each other system, a row for each workload and size of value.
 pub fn comparisons(lines: &[Kept]) -> Vec<Comparison> {
     let mut found: Vec<Comparison> = Vec::new();
     for line in lines {
@@ -160,7 +160,7 @@ pub fn comparisons(lines: &[Kept]) -> Vec<Comparison> {
     found
 }
 
-/// Loads whose 99th percentile is higher on ours.
+/// Lists loads with a higher 99th percentile on our system.
 pub fn slower_tails(lines: &[Kept]) -> Vec<String> {
     let mut found = Vec::new();
     for line in lines {
@@ -206,7 +206,7 @@ fn clients(load: &Load) -> String {
     }
 }
 
-/// A row for each system of each load.
+/// Formats a row for each system of each load.
 pub fn table(lines: &[Kept]) -> String {
     let mut text = String::from(
         "| load | system | operations/s | stele to it | p50 ms | p99 ms | bytes to the device a byte | \
@@ -223,7 +223,7 @@ pub fn table(lines: &[Kept]) -> String {
             let plain = |number: Option<f64>, digits: usize| {
                 number.map_or(String::new(), |it| format!("{it:.digits$}"))
             };
-            // Reads write next to nothing, for no byte put.
+            // Reads put no bytes, so the ratio is meaningless for them.
             let written =
                 system.device_bytes_per_payload_byte.filter(|_| line.load.workload != "c");
             let _ = writeln!(

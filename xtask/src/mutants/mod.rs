@@ -1,5 +1,5 @@
-//! Deliberate bugs against the suite. Every bug in the table must make its test fail; a bug that
-//! nothing catches is a rule that nothing tests.
+//! Deliberate bugs against the tests. Every bug in the table must make its test fail: no test
+//! covers an invariant if its bug is not caught.
 
 mod suite;
 mod table;
@@ -14,21 +14,21 @@ use std::collections::btree_map::Entry;
 use std::time::Duration;
 use suite::{Outcome, Suite};
 
-/// The least time a mutant's test may take; a slow machine must not turn into a caught bug.
+/// Lower bound of the time limit with a mutant: a slow machine must not count as a caught bug.
 const LIMIT_MIN: Duration = Duration::from_secs(40);
-/// A mutant's test that takes this many times as long as without it hangs.
+/// Multiple of the time without a mutant after which a test counts as hanging.
 const LIMIT_FACTOR: u32 = 10;
-/// The limit without a mutant.
+/// Time limit without a mutant.
 const SOUND_LIMIT: Duration = Duration::from_secs(600);
-/// What of a failed sound run is shown.
+/// Last lines shown of a test that fails without a mutant.
 const SHOWN_LINES: usize = 30;
 
-/// What to run.
+/// Options of `cargo xtask mutants`.
 #[derive(Debug, Default)]
 pub struct Options {
-    /// A name or its beginning.
+    /// Name of a bug or its beginning.
     pub only: Option<String>,
-    /// Print the table and run nothing.
+    /// Prints the table and runs nothing.
     pub list: bool,
 }
 
@@ -60,16 +60,16 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What was built and found sound so far.
+/// Test programs built so far, and the tests known to pass without a mutant.
 struct Bench<'a> {
     workspace: &'a Workspace,
     suites: BTreeMap<String, Suite>,
-    /// How long (package, test) takes without a mutant.
+    /// Time without a mutant, by package and test.
     sound: BTreeMap<(String, String), Duration>,
 }
 
 impl Bench<'_> {
-    /// Whether the mutant is caught, and how, for the table.
+    /// Returns whether the mutant is caught, and a text for the table.
     fn judge(&mut self, mutant: &Mutant) -> Result<(bool, String)> {
         let suite = match self.suites.entry(mutant.package.clone()) {
             Entry::Occupied(entry) => entry.into_mut(),
@@ -85,7 +85,8 @@ impl Bench<'_> {
     }
 }
 
-/// The test must pass, and run, without a mutant: else its failure would say nothing.
+/// Checks that the test runs and passes without a mutant: otherwise its failure would prove
+/// nothing.
 fn sound(suite: &Suite, mutant: &Mutant) -> Result<Duration> {
     let outcome = suite.run(&mutant.test, None, SOUND_LIMIT)?;
     if outcome.ended != Ended::Exited(true) {

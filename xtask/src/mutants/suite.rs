@@ -1,4 +1,4 @@
-//! A package's test programs, built with deliberate bugs inside, and what a run of them says.
+//! Test programs of a package, built with deliberate bugs, and the outcome of their runs.
 
 use crate::process::{Ended, run_limited};
 use crate::workspace::{Workspace, cargo};
@@ -7,23 +7,23 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The test programs of one package.
+/// Test programs of one package.
 pub struct Suite {
-    /// Each with the folder `cargo test` would run it in.
+    /// Paths of the programs.
     programs: Vec<PathBuf>,
     folder: PathBuf,
 }
 
-/// What the tests under a filter did.
+/// Outcome of the tests under a filter.
 #[derive(Debug)]
 pub struct Outcome {
-    /// How the first failing program ended, or the last.
+    /// End of the first program that failed, or of the last one.
     pub ended: Ended,
-    /// Tests that passed.
+    /// Number of tests that passed.
     pub passed: usize,
-    /// Time for all programs.
+    /// Duration of all programs.
     pub took: Duration,
-    /// What was printed.
+    /// Output of the programs.
     pub printed: String,
 }
 
@@ -43,8 +43,8 @@ impl Suite {
             .iter()
             .find(|member| member.name == package)
             .map(|member| member.manifest_path.clone())
-            .with_context(|| format!("{package} is no member"))?;
-        let folder = manifest.parent().context("a manifest has a folder")?.to_owned();
+            .with_context(|| format!("{package} is not a member of the workspace"))?;
+        let folder = manifest.parent().context("the manifest has no parent folder")?.to_owned();
         Ok(Self { programs: programs(&output.stdout), folder })
     }
 
@@ -73,7 +73,7 @@ impl Suite {
     }
 }
 
-/// The executables in cargo's messages.
+/// Returns the executables in cargo's messages.
 fn programs(messages: &[u8]) -> Vec<PathBuf> {
     let messages = String::from_utf8_lossy(messages);
     let values = messages.lines().filter_map(|line| serde_json::from_str(line).ok());
@@ -83,7 +83,7 @@ fn programs(messages: &[u8]) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The `N passed` of a test program's closing line.
+/// Adds the `N passed` of the closing lines of test programs.
 fn passed_tests(printed: &str) -> usize {
     let closings = printed.lines().filter(|line| line.starts_with("test result:"));
     let count = |line: &str| {

@@ -8,7 +8,7 @@ use serde::Deserialize;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
-    /// In the order of the file.
+    /// Bugs in the order of the file.
     #[serde(default, rename = "mutant")]
     pub mutants: Vec<Mutant>,
 }
@@ -17,15 +17,15 @@ pub struct Table {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mutant {
-    /// The name the code asks for: `<crate>.<bug>`.
+    /// Name in the code: `<crate>.<bug>`.
     pub name: String,
-    /// The package whose tests are run.
+    /// Package of the test.
     pub package: String,
-    /// A filter as `cargo test` takes it; at least one test must match.
+    /// Filter for `cargo test`; at least one test must match.
     pub test: String,
-    /// What no longer holds, in one line.
+    /// Invariant that no longer holds, in one line.
     pub breaks: String,
-    /// Why a run of the simulation can't show it, if it can't.
+    /// Reason why the simulation cannot show the bug, if it cannot.
     pub apart: Option<String>,
 }
 
@@ -42,7 +42,7 @@ impl Table {
         toml::from_str(text).context("not a table of deliberate bugs")
     }
 
-    /// The entries whose name is `only` or starts with it; all without `only`.
+    /// Returns the entries with a name that is `only` or starts with it; all without `only`.
     pub fn chosen(&self, only: Option<&str>) -> Vec<&Mutant> {
         let fits = |mutant: &&Mutant| only.is_none_or(|only| mutant.name.starts_with(only));
         self.mutants.iter().filter(fits).collect()

@@ -1,5 +1,5 @@
-//! What the disk takes from as many processes as there are nodes: no system that keeps a copy in each can
-//! write more.
+//! Throughput of the disk under as many processes as there are nodes: an upper bound for systems
+//! that keep a copy on each node.
 
 use anyhow::{Result, ensure};
 use std::path::Path;
@@ -9,8 +9,8 @@ use std::time::Instant;
 const WRITES: u64 = 384;
 const WRITE_BYTES: u64 = 1 << 20;
 
-/// Bytes a second of `processes` processes together, each writing a mebibyte with a sync after it, again
-/// and again: past the page cache, or through it where the file system has no other way.
+/// Measures bytes per second of `processes` processes together. Each repeatedly writes 1 MiB and
+/// syncs it, past the page cache where the file system allows it.
 pub fn bytes_per_second(work: &Path, processes: usize) -> Result<f64> {
     write(work, processes, "direct,dsync").or_else(|_| write(work, processes, "dsync"))
 }
@@ -32,7 +32,7 @@ fn write(work: &Path, processes: usize, how: &str) -> Result<f64> {
         std::fs::remove_file(work.join(format!("disk-{number}")))?;
     }
     let is_written = ended.iter().all(|it| it.success());
-    ensure!(is_written, "dd could not write to {}", work.display());
+    ensure!(is_written, "dd cannot write to {}", work.display());
     Ok(processes as f64 * (WRITES * WRITE_BYTES) as f64 / seconds)
 }
 

@@ -1,4 +1,4 @@
-//! Stele beside other servers on this machine: some processes of each on loopback, one load for all.
+//! Stele beside other servers on this machine: processes of each on loopback, one load for all.
 
 mod disk;
 mod regions;
@@ -16,27 +16,27 @@ use std::time::{Duration, Instant};
 
 const STELE: &str = "stele";
 const STARTED_WITHIN: Duration = Duration::from_secs(30);
-/// Elections and first replicas.
+/// Pause for elections and the first replicas.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// Which servers, and what is asked of them.
+/// Options of `cargo xtask peers`.
 #[derive(Debug)]
 pub struct Options {
-    /// The `etcd` binary.
+    /// Path of the `etcd` binary.
     pub etcd: Option<PathBuf>,
-    /// The `redis-server` binary.
+    /// Path of the `redis-server` binary.
     pub redis: Option<PathBuf>,
-    /// The `tikv-server` binary, and that of its placement driver.
+    /// Paths of the `tikv-server` binary and of its placement driver.
     pub tikv: Option<(PathBuf, PathBuf)>,
-    /// Processes of each, every one with all the data.
+    /// Processes of each system, each with all the data.
     pub nodes: usize,
-    /// Regions of Stele, over which the keys of `stele bench wire` are spread evenly.
+    /// Regions of Stele over which the keys of `stele bench wire` are spread evenly.
     pub regions: usize,
-    /// The development build of Stele.
+    /// Uses the development build of Stele.
     pub dev: bool,
-    /// For `stele bench wire`.
+    /// Arguments for `stele bench wire`.
     pub load: Vec<String>,
-    /// Words before every server's command, which run it.
+    /// Prefix of every server's command, which runs the command after it.
     pub within: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ impl Default for Options {
     }
 }
 
-/// Starts the servers, measures them in turn, stops them.
+/// Starts the servers, measures them in turn and stops them.
 pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let stele = build_stele(workspace, !options.dev)?;
     let work = tempfile::tempdir_in(&workspace.target)?;
@@ -72,8 +72,8 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     show_disk()
 }
 
-/// Starts the servers with their data below `work`, hands over the command that measures them, and stops
-/// them.
+/// Starts the servers with their data below `work`, passes the command that measures them to
+/// `measure`, and stops them.
 pub fn with_servers<T>(
     stele: &Path,
     work: &Path,
@@ -107,7 +107,7 @@ pub fn with_servers<T>(
     measure(&mut bench)
 }
 
-/// The processes of one system; they end with it.
+/// Processes of one system, killed on drop.
 struct Group {
     scheme: &'static str,
     addresses: Vec<String>,
@@ -130,7 +130,7 @@ impl Group {
         pids.join(",")
     }
 
-    /// Starts a process whose output goes to a file of `work`.
+    /// Starts a process that writes its output to a file of `work`.
     fn start(&mut self, work: &Path, command: &Command) -> Result<()> {
         let mut command = within(&self.within, command);
         let log = work.join(format!("{}-{}.log", self.scheme, self.processes.len() + 1));
@@ -163,7 +163,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         for process in &mut self.processes {
-            // It may have ended already.
+            // The process may have ended already.
             let _ = process.kill();
             let _ = process.wait();
         }
@@ -186,7 +186,7 @@ fn start_stele(binary: &Path, work: &Path, options: &Options) -> Result<Group> {
         }
         group.start(work, &node)?;
         if number == 0 {
-            // The others join what the first has founded.
+            // The other nodes join the cluster that the first one bootstraps.
             group.wait_for(address)?;
         }
     }
@@ -206,14 +206,15 @@ fn start_etcd(binary: &Path, work: &Path, options: &Options) -> Result<Group> {
         node.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         node.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
         node.args(["--initial-cluster", &cluster.join(","), "--initial-cluster-state", "new"]);
-        // Its default is 2 GiB, after which it refuses writes.
+        // By default etcd refuses writes after 2 GiB.
         node.args(["--quota-backend-bytes", "8589934592", "--log-level", "error"]);
         group.start(work, &node)?;
     }
     Ok(group)
 }
 
-/// One primary and its replicas, each write synced: weaker than consensus, as `WAIT` only counts.
+/// Starts one primary and its replicas, each write synced. This is weaker than consensus, because
+/// `WAIT` only counts.
 fn start_redis(binary: &Path, work: &Path, options: &Options) -> Result<Group> {
     let mut group = Group::new("redis", options, options.nodes)?;
     let primary_port = group.addresses[0].rsplit(':').next().unwrap_or_default().to_owned();

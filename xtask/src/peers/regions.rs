@@ -1,4 +1,4 @@
-//! How many replicas and regions Stele has before it is measured.
+//! Replicas and regions of Stele before the measurement.
 
 use crate::process::{Ended, run_limited};
 use anyhow::{Context, Result, bail};
@@ -9,39 +9,39 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Keys that one request may have.
+/// Keys of one request, at most.
 const SPLIT_KEYS_MAX: usize = 64;
 const ARRANGED_WITHIN: Duration = Duration::from_secs(180);
 const CALL_LIMIT: Duration = Duration::from_secs(30);
-/// Leaders differ by no more than this share of their mean, and one.
+/// Share of the mean by which a store may lead more regions than the mean, besides one region.
 const UNEVEN_SHARE_MAX: f64 = 0.2;
 
-/// Gives every node a replica of everything, splits what holds user data into so many regions, and waits until
-/// all are there and their leaders are spread.
+/// Gives every node a replica of every region, splits the user data into `regions` regions, and
+/// waits until all exist and their leaders are spread.
 pub fn arrange(stele: &Path, addresses: &[String], regions: usize) -> Result<()> {
     let ctl = |arguments: &[String]| ctl(stele, &addresses[0], arguments);
     if addresses.len() != 3 {
         ctl(&["config", "replicas", &addresses.len().to_string()].map(str::to_owned))?;
     }
     let list = || ctl(&["regions".to_owned()]);
-    let first = wait("the first region", || {
+    let first = wait_for("the first region", || {
         let first = list()?.first().and_then(|region| region["region"].as_u64());
         Ok(first)
     })?;
-    // The first region keeps what is before all keys, so the last ones come first.
+    // The first region keeps the lowest keys, so splits start with the highest keys.
     for keys in keys(regions).collect::<Vec<_>>().rchunks(SPLIT_KEYS_MAX) {
         let mut split = vec!["split".to_owned(), "--hex".to_owned(), first.to_string()];
         split.extend(keys.iter().cloned());
-        // Refused while members change, or the split before is under way.
-        wait("a split", || ctl(&split).map(Some))?;
+        // A split is refused while members change or another split is in progress.
+        wait_for("a split", || ctl(&split).map(Some))?;
     }
-    wait("regions, replicas and leaders where they belong", || {
+    wait_for("the expected regions, replicas and leaders", || {
         Ok(is_arranged(&list()?, addresses.len(), regions).then_some(()))
     })
 }
 
-/// First keys of all regions but the first: the generator's keys begin with eight bytes of which all values are
-/// as likely.
+/// Returns the first keys of all regions but the first. Keys of the generator begin with eight
+/// bytes that are uniformly distributed.
 fn keys(regions: usize) -> impl Iterator<Item = String> {
     let part = u64::MAX / regions as u64;
     (1..regions as u64).map(move |at| format!("{:016x}", at * part))
@@ -59,7 +59,7 @@ fn is_arranged(list: &[Value], nodes: usize, regions: usize) -> bool {
     list.len() == regions && most as f64 <= mean * (1.0 + UNEVEN_SHARE_MAX) + 1.0
 }
 
-/// What `stele ctl` prints: an object a line.
+/// Runs `stele ctl` and returns its output, an object a line.
 fn ctl(stele: &Path, address: &str, arguments: &[String]) -> Result<Vec<Value>> {
     let mut command = Command::new(stele);
     command.args(["ctl", "--cluster", address, "--json"]).args(arguments);
@@ -71,16 +71,16 @@ fn ctl(stele: &Path, address: &str, arguments: &[String]) -> Result<Vec<Value>> 
     printed.lines().map(parse).collect()
 }
 
-fn wait<T>(what: &str, look: impl Fn() -> Result<Option<T>>) -> Result<T> {
+fn wait_for<T>(what: &str, read: impl Fn() -> Result<Option<T>>) -> Result<T> {
     let started = Instant::now();
     loop {
-        let seen = look();
+        let seen = read();
         if let Ok(Some(found)) = seen {
             return Ok(found);
         }
         if started.elapsed() > ARRANGED_WITHIN {
-            let why = seen.err().map(|error| format!(": {error:#}")).unwrap_or_default();
-            bail!("not there after {ARRANGED_WITHIN:?}: {what}{why}");
+            let reason = seen.err().map(|error| format!(": {error:#}")).unwrap_or_default();
+            bail!("waited {ARRANGED_WITHIN:?} for {what}{reason}");
         }
         thread::sleep(Duration::from_millis(200));
     }

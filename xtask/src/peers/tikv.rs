@@ -1,12 +1,12 @@
-//! TiKV on loopback: one placement driver, which is not in the way of a put, and as many stores as there
-//! are nodes.
+//! TiKV on loopback: one placement driver, which is not on the path of a put, and as many stores as
+//! there are nodes.
 
 use super::{Group, Options, free_address};
 use anyhow::{Context, Result};
 use std::path::Path;
 use std::process::Command;
 
-/// Starts them; clients are told the placement driver's address.
+/// Starts TiKV. Clients connect to the address of the placement driver.
 pub fn start(tikv: &Path, pd: &Path, work: &Path, options: &Options) -> Result<Group> {
     let mut group = Group::new("tikv", options, 1)?;
     let client = group.addresses.first().context("no address")?.clone();
@@ -21,7 +21,7 @@ pub fn start(tikv: &Path, pd: &Path, work: &Path, options: &Options) -> Result<G
     Ok(group)
 }
 
-/// `client` is where stores and clients ask, `peer` where other drivers would.
+/// Builds the command of the driver: `client` serves stores and clients, `peer` other drivers.
 fn driver(pd: &Path, client: &str, peer: &str, dir: &Path) -> Command {
     let (client, peer) = (format!("http://{client}"), format!("http://{peer}"));
     let mut command = Command::new(pd);
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_and_driver_are_told_of_each_other() {
+    fn stores_and_driver_have_the_addresses_of_each_other() {
         let pd = driver(Path::new("pd-server"), "127.0.0.1:1", "127.0.0.1:2", Path::new("/d"));
         let words_of_pd = words(&pd);
         assert!(

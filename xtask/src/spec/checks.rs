@@ -1,4 +1,4 @@
-//! What is run: `spec/checks.toml`, and the configurations beside it.
+//! The runs of TLC, from `spec/checks.toml` and the configurations beside it.
 
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail, ensure};
@@ -6,7 +6,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Everything that may be run.
+/// All declared runs.
 #[derive(Debug, Default)]
 pub struct Checks {
     runs: Vec<(Run, bool)>,
@@ -15,22 +15,22 @@ pub struct Checks {
 /// One run of TLC.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Of the configuration or the bug.
+    /// Name of the configuration or the bug.
     pub name: String,
-    /// The TLA+ module, without `.tla`.
+    /// TLA+ module, without `.tla`.
     pub module: String,
-    /// The whole text for TLC.
+    /// Complete configuration text for TLC.
     pub configuration: String,
-    /// How it must end.
+    /// Required outcome.
     pub expected: Expected,
-    /// Longer than this means that it failed.
+    /// Time limit: a longer run has failed.
     pub limit: Duration,
 }
 
-/// How a run must end.
+/// Required outcome of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// All states looked at, every invariant held.
+    /// All states were explored and every invariant held.
     Holds,
     /// This invariant is broken.
     Violates(String),
@@ -43,15 +43,15 @@ struct Table {
     bug: Vec<Bug>,
 }
 
-/// A configuration that holds.
+/// A configuration that must hold.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Check {
     name: String,
     module: String,
-    /// The configuration it is made from; `name` when absent.
+    /// Configuration on which it is based; `name` if absent.
     config: Option<String>,
-    /// Constants that differ from the configuration's.
+    /// Constants that differ from those of the configuration.
     #[serde(default)]
     constants: BTreeMap<String, String>,
     #[serde(default)]
@@ -59,7 +59,7 @@ struct Check {
     limit_s: u64,
 }
 
-/// A guard that is switched off.
+/// A guard of the specification that is switched off.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Bug {
@@ -67,7 +67,7 @@ struct Bug {
     module: String,
     config: String,
     invariant: String,
-    /// What no longer holds, in one line.
+    /// Invariant that no longer holds, in one line.
     breaks: String,
     #[serde(default)]
     constants: BTreeMap<String, String>,
@@ -100,7 +100,7 @@ impl Checks {
             runs.push((Run { name, module, configuration, expected, limit }, large));
         }
         for bug in table.bug {
-            ensure!(!bug.breaks.is_empty(), "bug {}: it must say what it breaks", bug.name);
+            ensure!(!bug.breaks.is_empty(), "bug {}: `breaks` must not be empty", bug.name);
             let mut constants = bug.constants;
             constants.insert("Bugs".to_owned(), format!("{{\"{}\"}}", bug.name));
             let configuration = with_constants(&config(&bug.config)?, &constants)
@@ -114,7 +114,8 @@ impl Checks {
         Ok(Self { runs })
     }
 
-    /// What to run: the short ones or all, whose name begins with `only`.
+    /// Returns the runs with names that begin with `only`. Without `only`, returns all runs if
+    /// `large`, otherwise the short ones.
     pub fn runs(&self, large: bool, only: Option<&str>) -> Vec<Run> {
         let fits = |run: &Run, is_large: bool| match only {
             Some(only) => run.name.starts_with(only),
@@ -125,7 +126,7 @@ impl Checks {
     }
 }
 
-/// The configuration with other values for some of its constants, each of which it must set.
+/// Returns the configuration with other values for some of its constants. Fails if it lacks one.
 fn with_constants(text: &str, constants: &BTreeMap<String, String>) -> Result<String> {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     for (name, value) in constants {
@@ -138,8 +139,8 @@ fn with_constants(text: &str, constants: &BTreeMap<String, String>) -> Result<St
     Ok(lines.join("\n") + "\n")
 }
 
-/// The configuration with this invariant alone, which it must list: another one that broke first
-/// would hide whether this one does.
+/// Returns the configuration with only this invariant, which it must list: another invariant that
+/// breaks first would hide this one.
 fn with_invariant(text: &str, invariant: &str) -> Result<String> {
     let mut kept = Vec::new();
     let (mut inside, mut is_listed) = (false, false);

@@ -1,4 +1,4 @@
-//! The specification under TLC: every configuration holds, every planted bug is caught.
+//! The specification under TLC: every configuration must hold, every planted bug must be caught.
 
 mod checks;
 mod readme;
@@ -12,24 +12,24 @@ use report::Found;
 use std::time::Duration;
 use tlc::Tlc;
 
-/// What `cargo xtask spec` was asked for.
+/// Options of `cargo xtask spec`.
 #[derive(Debug, Default)]
 pub struct Options {
-    /// The larger configurations too.
+    /// Includes the larger configurations.
     pub large: bool,
-    /// Only runs whose name begins so.
+    /// Beginning of the names of the runs; `None` chooses by `large`.
     pub only: Option<String>,
-    /// Threads of TLC; all processors when `None`.
+    /// Threads of TLC; `None` uses all processors.
     pub workers: Option<usize>,
 }
 
-/// What CI runs.
+/// Runs the configurations of CI.
 pub fn short(workspace: &Workspace) -> Result<()> {
     run(workspace, &Options::default())
 }
 
-/// Runs TLC on the configurations of `spec/checks.toml`, prints a table and fails unless all hold and
-/// every planted bug breaks the invariant it is said to break.
+/// Runs TLC on the configurations of `spec/checks.toml` and prints a table. Fails unless all hold
+/// and every planted bug breaks the invariant that the table names.
 pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     readme::check(workspace)?;
     let checks = Checks::load(workspace)?;
@@ -63,7 +63,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Whether a run ended as expected, and in words how it ended.
+/// Returns whether a run ended as expected, and a text about its end.
 fn judge(run: &Run, found: &Found) -> (bool, String) {
     match (&run.expected, found) {
         (Expected::Holds, Found::NoError) => (true, "holds".to_owned()),
@@ -73,7 +73,7 @@ fn judge(run: &Run, found: &Found) -> (bool, String) {
         (Expected::Violates(_), Found::NoError) => (false, "NOT CAUGHT".to_owned()),
         (_, Found::Violated(invariant)) => (false, format!("VIOLATES {invariant}")),
         (_, Found::TimedOut) => (false, format!("TIMED OUT after {}", seconds(run.limit))),
-        (_, Found::Failed(why)) => (false, format!("FAILED: {why}")),
+        (_, Found::Failed(reason)) => (false, format!("FAILED: {reason}")),
     }
 }
 
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_holds_only_when_all_of_it_was_looked_at() {
+    fn a_configuration_holds_only_if_all_of_it_was_explored() {
         let good = run(Expected::Holds);
         assert!(judge(&good, &Found::NoError).0);
         assert!(!judge(&good, &Found::Violated("LogWhole".to_owned())).0);

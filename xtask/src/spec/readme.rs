@@ -1,15 +1,15 @@
-//! The table of `spec/README.md` that says which code each action stands for: every action is in it,
-//! and every file and function it names exists.
+//! The tables of `spec/README.md` that map actions to code: every action must be in a table, and
+//! every file and function that a row names must exist.
 
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The modules, and actions that only say how others compose.
+/// Modules, and actions that only compose other actions.
 const MODULES: [&str; 2] = ["KvsRaft", "CommitReturn"];
 
-/// One row: an action, and the code it stands for.
+/// One row: an action and its code.
 #[derive(Debug, PartialEq, Eq)]
 struct Row {
     line: usize,
@@ -19,7 +19,7 @@ struct Row {
     functions: Vec<String>,
 }
 
-/// Fails with everything that is wrong with the table.
+/// Fails with a list of all errors in the tables.
 pub fn check(workspace: &Workspace) -> Result<()> {
     let root = &workspace.root;
     let text = std::fs::read_to_string(root.join("spec/README.md")).context("spec/README.md")?;
@@ -55,8 +55,8 @@ fn missing_code(root: &Path, row: &Row) -> Option<String> {
     None
 }
 
-/// Rows of four cells below a heading "## Actions of MODULE": the action, what it does, the file, its
-/// functions. Names are between backticks.
+/// Returns the rows of four cells below a heading "## Actions of MODULE": the action, its meaning,
+/// the file and its functions. Names are between backticks.
 fn rows(text: &str) -> Vec<Row> {
     let mut module = None;
     let mut rows = Vec::new();
@@ -76,12 +76,12 @@ fn rows(text: &str) -> Vec<Row> {
     rows
 }
 
-/// What stands between backticks.
+/// Returns the texts between backticks.
 fn names(cell: &str) -> Vec<String> {
     cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// Definitions of a module that say what a variable is afterwards.
+/// Returns the definitions of a module that set the next value of a variable.
 fn actions(module: &str) -> BTreeSet<String> {
     let mut actions = BTreeSet::new();
     let mut name = String::new();

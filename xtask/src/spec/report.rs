@@ -1,19 +1,19 @@
-//! What TLC printed.
+//! Parser for TLC output.
 
-/// How a run ended.
+/// Outcome of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// All states looked at, every invariant held.
+    /// All states were explored and every invariant held.
     NoError,
     /// This invariant is broken.
     Violated(String),
     /// Killed at the time limit.
     TimedOut,
-    /// Something else: a module that does not parse, an expression without a value, no memory.
+    /// Other error: a module that does not parse, an expression without a value, no memory.
     Failed(String),
 }
 
-/// The verdict of a run that ended by itself.
+/// Reads the outcome of a run that ended by itself.
 pub fn found(printed: &str) -> Found {
     let violated = printed.lines().find_map(|line| {
         line.strip_prefix("Error: Invariant ")?.split(" is violated").next().map(str::to_owned)
@@ -28,7 +28,7 @@ pub fn found(printed: &str) -> Found {
     Found::Failed(error.unwrap_or("it ended without a verdict").to_owned())
 }
 
-/// Distinct states, as last reported.
+/// Returns the number of distinct states that was reported last.
 pub fn distinct_states(printed: &str) -> Option<u64> {
     let before = printed.lines().rev().find_map(|line| {
         let (before, _) = line.split_once(" distinct states found")?;
@@ -37,7 +37,7 @@ pub fn distinct_states(printed: &str) -> Option<u64> {
     before.replace(',', "").parse().ok()
 }
 
-/// The last lines, for a person.
+/// Returns the last lines, to be shown.
 pub fn tail(printed: &str, lines_max: usize) -> String {
     let lines: Vec<&str> = printed.lines().collect();
     lines[lines.len().saturating_sub(lines_max)..].join("\n")
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_cut_short_still_tells_how_far_it_came() {
+    fn a_run_cut_short_still_reports_its_progress() {
         let cut = HOLDS.lines().next().unwrap();
         assert_eq!(distinct_states(cut), Some(103_877));
         assert_eq!(found(cut), Found::Failed("it ended without a verdict".to_owned()));

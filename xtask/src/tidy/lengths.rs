@@ -1,4 +1,5 @@
-//! Lengths of files and functions. A file's product part is what is not compiled for tests only.
+//! Lengths of files and functions. The product part of a file excludes code that is compiled for
+//! tests only.
 
 use super::Finding;
 use super::source::{Source, lines_of};
@@ -8,33 +9,34 @@ use syn::{Block, Signature};
 
 const FILES: &str = "file length";
 const FUNCTIONS: &str = "function length";
-/// The product part of a file stays below this.
+/// Lines of the product part of a file, exclusive.
 const FILE_LINES_LIMIT: usize = 800;
-/// Half of the files stay below this.
+/// Median of the lines of all files, exclusive.
 const FILE_LINES_MEDIAN_LIMIT: usize = 250;
-/// A function, from `fn` to its closing brace, stays below this.
+/// Lines of a function, from `fn` to its closing brace, exclusive.
 const FUNCTION_LINES_LIMIT: usize = 70;
 
-/// Finds a file or function that is too long.
+/// Finds files and functions that are too long.
 pub fn check(source: &Source) -> Vec<Finding> {
     let Some(syntax) = &source.syntax else { return Vec::new() };
     let mut findings = Vec::new();
     let lines = product_lines(source);
     if lines >= FILE_LINES_LIMIT {
-        let detail = format!("{lines} lines of product code; below {FILE_LINES_LIMIT} are allowed");
+        let detail =
+            format!("{lines} lines of product code; fewer than {FILE_LINES_LIMIT} are allowed");
         findings.push(Finding::new(FILES, &source.path, detail));
     }
     let mut functions = Functions { longest: Vec::new() };
     functions.visit_file(syntax);
     for (name, line, lines) in functions.longest {
         let detail =
-            format!("`{name}` has {lines} lines; below {FUNCTION_LINES_LIMIT} are allowed");
+            format!("`{name}` has {lines} lines; fewer than {FUNCTION_LINES_LIMIT} are allowed");
         findings.push(Finding::at(FUNCTIONS, &source.path, line, detail));
     }
     findings
 }
 
-/// Lines outside items compiled for tests only; none in a file of tests.
+/// Counts the lines outside items compiled for tests only; 0 in a file of tests.
 fn product_lines(source: &Source) -> usize {
     if source.is_test {
         return 0;
@@ -43,7 +45,7 @@ fn product_lines(source: &Source) -> usize {
     source.text.lines().count() - tests
 }
 
-/// Functions over the limit: name, line, lines.
+/// Functions over the limit: name, line and length.
 struct Functions {
     longest: Vec<(String, usize, usize)>,
 }
@@ -76,7 +78,7 @@ impl<'ast> Visit<'ast> for Functions {
     }
 }
 
-/// Count, median and longest product part, and a finding if the median is too high.
+/// Returns count, median and longest product part, and a finding if the median is too high.
 pub fn summary(sources: &[Source]) -> (String, Option<Finding>) {
     let product = sources.iter().filter(|source| source.syntax.is_some() && source.is_product());
     let mut lengths: Vec<(usize, &str)> = product
@@ -91,7 +93,8 @@ pub fn summary(sources: &[Source]) -> (String, Option<Finding>) {
         "product code: {total} lines in {} files, median {median}, longest {longest} ({path})",
         lengths.len()
     );
-    let detail = format!("median of {median} lines; below {FILE_LINES_MEDIAN_LIMIT} are allowed");
+    let detail =
+        format!("median of {median} lines; fewer than {FILE_LINES_MEDIAN_LIMIT} are allowed");
     let finding =
         (median >= FILE_LINES_MEDIAN_LIMIT).then(|| Finding::new(FILES, "crates", detail));
     (summary, finding)
@@ -113,7 +116,7 @@ mod tests {
         let found = check(&sample(path, &format!("\n{}", function(70))));
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].place, "crates/log/src/x.rs:2");
-        assert_eq!(found[0].detail, "`long` has 70 lines; below 70 are allowed");
+        assert_eq!(found[0].detail, "`long` has 70 lines; fewer than 70 are allowed");
         let method = format!("impl A {{\n{}}}", function(70));
         assert_eq!(check(&sample(path, &method)).len(), 1);
         let default = format!("trait A {{\n{}}}", function(70));

@@ -1,5 +1,5 @@
-//! What a change must keep: crate layers, banned calls, lengths, words, live files, and a table of
-//! deliberate bugs that agrees with the code. Each rule is a function from text to findings.
+//! Rules for every change: crate layers, banned calls, lengths, words, reachable files, and a table
+//! of deliberate bugs that agrees with the code. Each rule is a function from text to findings.
 
 mod calls;
 mod layers;
@@ -17,14 +17,14 @@ use crate::workspace::Workspace;
 use anyhow::{Result, bail};
 use std::fmt;
 
-/// One broken rule, and where.
+/// One violation of a rule, and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The rule's name, as STYLE.md has it.
+    /// Name of the rule in STYLE.md.
     pub rule: &'static str,
     /// File and line, or the package.
     pub place: String,
-    /// What does not hold.
+    /// Description of the violation.
     pub detail: String,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Checks the workspace; prints every finding and the lengths, fails if there is any finding.
+/// Checks the workspace; prints every finding and the lengths. Fails if there is a finding.
 pub fn run(workspace: &Workspace) -> Result<()> {
     let mut sources = source::load(workspace)?;
     let mut findings = layers::check(&workspace.packages);
@@ -74,7 +74,7 @@ pub fn run(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// A parsed source for the rules' tests.
+/// Parses a source for the tests of the rules.
 #[cfg(test)]
 fn sample(path: &str, text: &str) -> source::Source {
     source::Source::parse(path, text.to_owned()).unwrap()

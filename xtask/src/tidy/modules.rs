@@ -1,5 +1,5 @@
-//! Which files the compiler reaches, and which of them only for tests. A file that no `mod` leads to
-//! is dead.
+//! Files that the compiler reaches, and those that it reaches only for tests. A file that no `mod`
+//! reaches is dead.
 
 use super::Finding;
 use super::source::{Source, for_tests};
@@ -8,8 +8,8 @@ use syn::{Expr, Item, ItemMod, Lit, Meta};
 
 const RULE: &str = "dead files";
 
-/// Marks files compiled for tests only, starting at the root files of all targets; finds files that
-/// are not reached. Paths are from the workspace's root.
+/// Marks files compiled for tests only, starting at the root files of all targets. Finds files that
+/// are not reached. Paths start at the workspace's root.
 pub fn check(sources: &mut [Source], roots: &[String]) -> Vec<Finding> {
     let by_path: BTreeMap<&str, &Source> =
         sources.iter().map(|source| (source.path.as_str(), source)).collect();
@@ -23,7 +23,7 @@ pub fn check(sources: &mut [Source], roots: &[String]) -> Vec<Finding> {
     let mut only_tests = BTreeSet::new();
     for source in by_path.values().filter(|source| source.syntax.is_some()) {
         match reached.get(&source.path) {
-            None => findings.push(Finding::new(RULE, &source.path, "no `mod` leads to this file")),
+            None => findings.push(Finding::new(RULE, &source.path, "no `mod` reaches this file")),
             Some(true) => {
                 only_tests.insert(source.path.clone());
             }
@@ -44,7 +44,7 @@ fn reach(
     reached: &mut BTreeMap<String, bool>,
 ) {
     match reached.get(&source.path) {
-        // Reached by the product already, or for tests again: nothing new.
+        // Already reached by the product, or again for tests: no change.
         Some(&before) if !before || is_test => return,
         _ => {}
     }
@@ -80,7 +80,7 @@ fn descend(
     }
 }
 
-/// The value of `#[path = ".."]`.
+/// Returns the value of `#[path = ".."]`.
 fn stated_path(module: &ItemMod) -> Option<String> {
     module.attrs.iter().find_map(|attribute| match &attribute.meta {
         Meta::NameValue(pair) if pair.path.is_ident("path") => match &pair.value {

@@ -1,4 +1,4 @@
-//! Deliberate bugs: those in the code and those in the table are the same.
+//! Deliberate bugs: those in the code and those in the table must be the same.
 
 use super::Finding;
 use super::source::Source;
@@ -7,10 +7,11 @@ use crate::workspace::Package;
 use std::collections::{BTreeMap, BTreeSet};
 
 const RULE: &str = "deliberate bugs";
-/// The call that asks whether a bug is switched on, up to the name's opening quote.
+/// Beginning of the call that checks whether a bug is switched on, up to the opening quote of the
+/// name.
 const ASKED: &str = concat!("mutant::", "active(");
 
-/// Compares the names asked for in product code with the table.
+/// Compares the names in product code with the table.
 pub fn check(sources: &[Source], table: &Table, packages: &[Package]) -> Vec<Finding> {
     let in_code = in_code(sources);
     let mut in_table = BTreeSet::new();
@@ -28,7 +29,7 @@ pub fn check(sources: &[Source], table: &Table, packages: &[Package]) -> Vec<Fin
             found("its package is not a member with the feature `mutants`");
         }
         if mutant.breaks.trim().is_empty() || mutant.test.trim().is_empty() {
-            found("the table must say what it breaks and which test catches it");
+            found("its `breaks` and `test` must not be empty");
         }
     }
     for (name, place) in &in_code {
@@ -39,7 +40,7 @@ pub fn check(sources: &[Source], table: &Table, packages: &[Package]) -> Vec<Fin
     findings
 }
 
-/// Name to the place of its first use.
+/// Returns the place of the first use of each name.
 fn in_code(sources: &[Source]) -> BTreeMap<&str, String> {
     let mut names = BTreeMap::new();
     let product = sources.iter().filter(|source| source.syntax.is_some() && source.is_product());

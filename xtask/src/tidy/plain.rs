@@ -1,5 +1,5 @@
-//! Plain words: comments, messages and documents use the glossary's terms. The words to avoid, and what
-//! stands for each, are a table of ARCHITECTURE.md.
+//! Plain words: comments, messages and documents use the terms of the glossary. A table of
+//! ARCHITECTURE.md lists the words to avoid and their replacements.
 
 use super::{Finding, prose};
 use anyhow::{Context, Result, ensure};
@@ -9,16 +9,16 @@ const RULE: &str = "plain words";
 pub const GLOSSARY: &str = "ARCHITECTURE.md";
 const HEADING: &str = "### Words to avoid";
 
-/// The table, and where it stands.
+/// The table and its place.
 pub struct Glossary {
-    /// Each word or phrase in lower case, with what to write instead.
+    /// Words and phrases in lower case, each with its replacement.
     avoided: Vec<(String, String)>,
     /// First and last line of the table in its file, from 1.
     lines: (usize, usize),
 }
 
 impl Glossary {
-    /// Reads the table out of the document's text.
+    /// Reads the table from the document's text.
     pub fn parse(text: &str) -> Result<Self> {
         let mut lines = text.lines().enumerate();
         let (heading, _) = lines
@@ -60,7 +60,7 @@ impl Glossary {
     }
 }
 
-/// Whether the phrase stands in the line and no letter, digit or underscore touches it.
+/// Returns whether the line contains the phrase with no letter, digit or underscore beside it.
 fn has_phrase(line: &str, phrase: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(phrase).any(|(at, _)| {

@@ -1,7 +1,7 @@
-//! The parts of a file that people read as sentences: comments and string literals of Rust, and all of
-//! any other text. Code spans between backticks are left out.
+//! Prose of a file: comments and string literals of Rust, and all of any other text. Code spans
+//! between backticks are left out.
 
-/// Sentences of a file, each with its line from 1.
+/// Returns the prose of a file by line, from 1.
 pub fn of(path: &str, text: &str) -> Vec<(usize, String)> {
     let parts = if path.ends_with(".rs") { of_rust(text) } else { of_text(text) };
     parts.into_iter().map(|(line, part)| (line, without_code_spans(&part))).collect()
@@ -11,13 +11,13 @@ fn of_text(text: &str) -> Vec<(usize, String)> {
     text.lines().enumerate().map(|(number, line)| (number + 1, line.to_owned())).collect()
 }
 
-/// What the scanner is inside of.
+/// Context of the scanner.
 #[derive(Clone, Copy, PartialEq)]
 enum Inside {
     Code,
     LineComment,
     String,
-    /// A raw string that ends at a quote and so many `#`.
+    /// Raw string that ends at a quote and this number of `#`.
     Raw(usize),
 }
 
@@ -47,7 +47,7 @@ fn of_rust(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Bytes of the next piece of `rest`, whether it is prose, and what follows it.
+/// Returns the bytes of the next piece of `rest`, whether it is prose, and the context after it.
 fn step(inside: Inside, rest: &str, next: char) -> (usize, bool, Inside) {
     let one = next.len_utf8();
     match inside {
@@ -62,7 +62,7 @@ fn step(inside: Inside, rest: &str, next: char) -> (usize, bool, Inside) {
         }
         Inside::String | Inside::Raw(_) => (one, true, inside),
         Inside::Code if rest.starts_with("//") => {
-            // The marks of the comment are no part of its sentence.
+            // The comment marks do not belong to the sentence.
             (rest.len() - rest.trim_start_matches(['/', '!']).len(), false, Inside::LineComment)
         }
         Inside::Code => of_code(rest, next),
@@ -87,7 +87,7 @@ fn of_code(rest: &str, next: char) -> (usize, bool, Inside) {
     }
 }
 
-/// Bytes of a character literal, or of the apostrophe of a lifetime.
+/// Returns the bytes of a character literal, or of the apostrophe of a lifetime.
 fn character(rest: &str) -> usize {
     let mut chars = rest.char_indices().skip(1);
     match chars.next() {

@@ -1,4 +1,4 @@
-//! The files under the rules: tracked ones, and new ones that git would track.
+//! The files that the rules check: tracked ones, and new ones that git would track.
 
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, ensure};
@@ -7,24 +7,24 @@ use std::process::Command;
 use syn::spanned::Spanned;
 use syn::{Attribute, File, Item};
 
-/// Endings of files that hold text people write.
+/// Endings of files with text that people write.
 const TEXT_ENDINGS: [&str; 9] =
     [".rs", ".md", ".toml", ".sh", ".txt", ".yml", ".yaml", ".json", ".ci/run"];
 
-/// One file, with its syntax when it is Rust.
+/// One file, with its syntax if it is Rust.
 pub struct Source {
     /// Path from the workspace's root, with `/`.
     pub path: String,
-    /// Its content.
+    /// Content of the file.
     pub text: String,
-    /// Its syntax, for `.rs` files.
+    /// Syntax of a `.rs` file.
     pub syntax: Option<File>,
     /// Whether the file is compiled for tests only.
     pub is_test: bool,
 }
 
 impl Source {
-    /// Parses Rust; other text is kept as it is.
+    /// Parses Rust; keeps other text as it is.
     pub fn parse(path: &str, text: String) -> Result<Self> {
         let syntax = if path.ends_with(".rs") {
             Some(syn::parse_file(&text).with_context(|| format!("parsing {path}"))?)
@@ -35,30 +35,30 @@ impl Source {
         Ok(Self { path: path.to_owned(), text, syntax, is_test })
     }
 
-    /// Whether the file belongs to a product crate.
+    /// Returns whether the file belongs to a product crate.
     pub fn is_product(&self) -> bool {
         self.path.starts_with("crates/")
     }
 
-    /// Lines (first and last, from 1) of items compiled for tests only.
+    /// Returns the lines (first and last, from 1) of items compiled for tests only.
     pub fn test_lines(&self) -> Vec<(usize, usize)> {
         let items = self.syntax.iter().flat_map(|file| &file.items);
         items.filter(|item| for_tests(attributes(item))).map(|item| lines_of(item.span())).collect()
     }
 
-    /// The tokens of a Rust file.
+    /// Returns the tokens of a Rust file.
     pub fn tokens(&self) -> Option<TokenStream> {
         self.syntax.as_ref()?;
         self.text.parse().ok()
     }
 }
 
-/// First and last line of a span.
+/// Returns the first and last line of a span.
 pub fn lines_of(span: Span) -> (usize, usize) {
     (span.start().line, span.end().line)
 }
 
-/// Whether `#[cfg(test)]` or `#[cfg(all(test, ..))]` is among the attributes.
+/// Returns whether the attributes contain `#[cfg(test)]` or `#[cfg(all(test, ..))]`.
 pub fn for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let syn::Meta::List(list) = &attribute.meta else { return false };
@@ -67,7 +67,7 @@ pub fn for_tests(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// The attributes of an item of a file.
+/// Returns the attributes of an item of a file.
 pub fn attributes(item: &Item) -> &[Attribute] {
     match item {
         Item::Const(item) => &item.attrs,
@@ -85,10 +85,11 @@ pub fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// Workspaces of their own inside this one: clients that pin other versions of what is used here.
+/// Separate workspaces inside this one: clients that pin other versions of crates that are used
+/// here.
 const OTHER_WORKSPACES: [&str; 1] = ["cluster-tests/tikv-rust/"];
 
-/// Every text file of the workspace, in path order.
+/// Reads every text file of the workspace, in path order.
 pub fn load(workspace: &Workspace) -> Result<Vec<Source>> {
     let output = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])

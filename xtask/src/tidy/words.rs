@@ -1,6 +1,6 @@
 //! Text that must not be in the repository: unfinished work, paths of one machine, hosts that only
-//! one network knows, words about anything but the project. Words are spelled here in two halves, so
-//! that this file passes too.
+//! one network knows, words about anything but the project. This file spells the words in two
+//! halves, so that it passes too.
 
 use super::Finding;
 
@@ -9,7 +9,7 @@ const MACHINE: &str = "machine paths";
 const HOSTS: &str = "unknown hosts";
 const WORDS: &str = "foreign words";
 
-/// Marks of unfinished work, found as whole words.
+/// Marks of unfinished work, matched as whole words.
 const MARKS: [&str; 5] = [
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
@@ -18,7 +18,7 @@ const MARKS: [&str; 5] = [
     concat!("#[ign", "ore"),
 ];
 
-/// Beginnings of absolute paths of somebody's machine.
+/// Beginnings of absolute paths of one machine.
 const FOLDERS: [&str; 6] = [
     concat!("/wo", "rk/"),
     concat!("/ho", "me/"),
@@ -28,7 +28,7 @@ const FOLDERS: [&str; 6] = [
     concat!("/var/", "tmp/"),
 ];
 
-/// Words about how a text came to be, not about the project; any case, whole words.
+/// Words about the origin of a text instead of the project; any case, whole words.
 const FOREIGN: [&str; 5] = [
     concat!("age", "nt"),
     concat!("age", "nts"),
@@ -37,7 +37,7 @@ const FOREIGN: [&str; 5] = [
     concat!("ll", "m"),
 ];
 
-/// Hosts a link may name.
+/// Hosts that a link may name.
 const KNOWN_HOSTS: [&str; 15] = [
     "127.0.0.1",
     "arxiv.org",
@@ -74,7 +74,7 @@ pub fn check(path: &str, text: &str) -> Vec<Finding> {
         }
         let lower = line.to_lowercase();
         for word in FOREIGN.iter().filter(|word| has_word(&lower, word)) {
-            found(WORDS, format!("`{word}`: the project speaks of itself alone"));
+            found(WORDS, format!("`{word}`: write about the project only"));
         }
     }
     findings
@@ -88,12 +88,12 @@ fn has_word(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         let before = line[..at].chars().next_back().is_some_and(is_word);
         let after = line[at + word.len()..].chars().next().is_some_and(is_word);
-        // A mark that ends in punctuation is whole whatever follows.
+        // A mark that ends in punctuation may have any character after it.
         !before && (!after || !word.ends_with(is_word))
     })
 }
 
-/// An absolute path starts with its slash: what precedes is no part of a longer path.
+/// Returns whether the line contains the absolute path: its slash must not continue a longer path.
 fn has_path(line: &str, folder: &str) -> bool {
     line.match_indices(folder).any(|(at, _)| {
         let before = line[..at].chars().next_back();

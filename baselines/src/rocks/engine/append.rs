@@ -1,4 +1,4 @@
-//! Appending: a batch is checked record by record, and written if all of it holds.
+//! Appends: a batch is checked record by record, and written only if all records are valid.
 
 use super::RockStore;
 use crate::rocks::raft_log::Edit;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use stele_storage::StorageEngine;
 use stele_types::{Appended, LogBatch, Lsn, Mark, Record, RegionId, Result};
 
-/// Checks one record against its region and adds what it changes.
+/// Checks one record against its region and adds its changes to the edit.
 fn record(region: &mut Region, record: &Record, edit: &mut Edit, at: Lsn) -> Result<()> {
     match record {
         Record::Entry(entry) => {
@@ -17,7 +17,7 @@ fn record(region: &mut Region, record: &Record, edit: &mut Edit, at: Lsn) -> Res
             edit.put(entry, at);
         }
         Record::HardState(id, hard_state) => {
-            region.check_alive(*id)?;
+            region.check_present(*id)?;
             region.hard_state = *hard_state;
         }
         Record::Mark(id, mark) => {
@@ -35,10 +35,11 @@ fn record(region: &mut Region, record: &Record, edit: &mut Edit, at: Lsn) -> Res
 
 impl RockStore {
     pub(super) fn append_records(&self, batch: &LogBatch) -> Result<Appended> {
-        // What a region did stays when its log goes: nothing could apply it again.
-        let ends_a_life =
+        // Changes of a region must be persisted before its log is removed: they cannot be replayed
+        // afterwards.
+        let ends_incarnation =
             |it: &Record| matches!(it, Record::Mark(_, Mark::Destroy | Mark::Start(..)));
-        if batch.records.iter().any(ends_a_life) {
+        if batch.records.iter().any(ends_incarnation) {
             self.checkpoint()?;
         }
         let mut state = self.state.lock();

@@ -1,7 +1,7 @@
-//! Raft log and key-values, both in RocksDB, as one storage engine. Which design it is, its
-//! [`Settings`](super::Settings) say.
+//! Storage engine with Raft log and key-values in RocksDB. [`Settings`](super::Settings) select the
+//! design.
 //!
-//! Laws kept here: applied ≤ persisted; checkpointed ≤ applied; truncated ≤ checkpointed.
+//! Invariant: truncated ≤ checkpointed ≤ applied ≤ persisted.
 
 mod append;
 mod open;
@@ -26,15 +26,15 @@ use tables::Tables;
 
 const EXPORT_SLICE_BYTES: usize = 1 << 20;
 
-/// See the module.
+/// Store on RocksDB.
 #[derive(Debug)]
 pub struct RockStore {
     log: RaftLog,
-    /// None while the store follows another one.
+    /// `None` while the store follows another one.
     pairs: RwLock<Option<Arc<KeyValues>>>,
     tables: Tables,
-    /// Unkept bytes after which maintenance keeps what is applied.
-    keep_after_bytes: u64,
+    /// Unpersisted bytes after which maintenance persists the key-values.
+    persist_after_bytes: u64,
     state: Mutex<State>,
     user_bytes: AtomicU64,
 }
@@ -42,7 +42,7 @@ pub struct RockStore {
 #[derive(Debug, Default)]
 struct State {
     regions: BTreeMap<RegionId, Region>,
-    /// Where the next entry lies. Entries are ordered by it over all regions.
+    /// Position of the next entry. It orders entries over all regions.
     head: u64,
 }
 
@@ -55,7 +55,7 @@ impl State {
 
 impl RockStore {
     fn check_next(region: &Region, id: RegionId, entries: &[CommittedEntry]) -> Result<LogIndex> {
-        region.check_alive(id)?;
+        region.check_present(id)?;
         let mut applied = region.applied;
         for entry in entries {
             let next = applied.next();
@@ -84,16 +84,16 @@ impl RockStore {
                 region.checkpointed = upto;
             }
         }
-        // Maintenance has come too late: RocksDB would soon flush pointers whose values are not synced.
+        // Maintenance was too slow: RocksDB would soon flush pointers to unsynced values.
         if pairs.persistence == Persistence::FlushesAndValueLog
-            && pairs.unkept_bytes() > 2 * self.keep_after_bytes
+            && pairs.unpersisted_bytes() > 2 * self.persist_after_bytes
         {
-            self.keep_applied(&pairs)?;
+            self.persist_applied(&pairs)?;
         }
         Ok(())
     }
 
-    /// Makes the changes of a region's next entries, up to `upto`, and that it is applied so far.
+    /// Applies a region's next entries up to `upto`, together with its applied index.
     fn make(
         &self,
         pairs: &KeyValues,
@@ -105,7 +105,10 @@ impl RockStore {
         for entry in entries.iter().filter(|entry| entry.is_command) {
             change.command(&Command::parse(entry.payload.clone())?);
         }
-        change.applied(id, Applied { life: region.life, index: upto, start: region.truncated });
+        change.applied(
+            id,
+            Applied { incarnation: region.incarnation, index: upto, start: region.truncated },
+        );
         pairs.make(&change)?;
         self.user_bytes.fetch_add(change.user_bytes, Ordering::Relaxed);
         Ok(())
@@ -162,7 +165,7 @@ impl StorageEngine for RockStore {
 
     fn truncate(&self, id: RegionId, index: LogIndex) -> Result<LogIndex> {
         let mut state = self.state.lock();
-        state.region(id)?.check_alive(id)?;
+        state.region(id)?.check_present(id)?;
         let Some(region) = state.regions.get_mut(&id) else { return Ok(LogIndex(0)) };
         let first = region.truncated.0.next();
         region.truncate(index);
@@ -200,21 +203,21 @@ impl StorageEngine for RockStore {
         RockIngest::new(ranges)
     }
 
-    fn receive(&self, incoming: &mut RockIngest, pairs: Vec<Pair>) -> Result<()> {
-        incoming.receive(pairs)
+    fn receive(&self, ingest: &mut RockIngest, pairs: Vec<Pair>) -> Result<()> {
+        ingest.receive(pairs)
     }
 
-    /// The key-values change first, all at once; the log's beginning is repeated at open if need be.
-    fn install(&self, id: RegionId, at: (LogIndex, Term), incoming: RockIngest) -> Result<()> {
-        let (ranges, pairs) = incoming.finish()?;
+    /// Changes the key-values first, atomically; opening repeats the start of the log if needed.
+    fn install(&self, id: RegionId, at: (LogIndex, Term), ingest: RockIngest) -> Result<()> {
+        let (ranges, pairs) = ingest.finish()?;
         let known = self.state.lock().regions.get(&id).cloned().unwrap_or_default();
-        let begun = Applied { life: known.life + 1, index: at.0, start: at };
+        let begun = Applied { incarnation: known.incarnation + 1, index: at.0, start: at };
         let db = self.pairs()?;
         let mut change = db.change();
         ranges.iter().for_each(|range| change.delete_range(range));
         change.pairs(&pairs);
         change.applied(id, begun);
-        self.make_and_keep(&db, &change)?;
+        self.apply_and_persist(&db, &change)?;
         let mut state = self.state.lock();
         self.start_log(id, state.regions.entry(id).or_default(), begun)
     }
@@ -224,10 +227,10 @@ impl StorageEngine for RockStore {
         let pairs = self.pairs()?;
         let mut change = pairs.change();
         ranges.iter().for_each(|range| change.delete_range(range));
-        self.make_and_keep(&pairs, &change)
+        self.apply_and_persist(&pairs, &change)
     }
 
-    /// Counted, not estimated.
+    /// Exact, not estimated.
     fn range_size(&self, range: &KeyRange) -> Result<RangeSize> {
         let mut size = RangeSize::default();
         self.view()?.walk(range, Order::Forward, |key, found| {
@@ -251,17 +254,17 @@ impl StorageEngine for RockStore {
         Ok(middle)
     }
 
-    /// RocksDB keeps nothing in reserve.
+    /// RocksDB has no reserve.
     fn admit(&self, _bytes: u64) -> Result<()> {
         Ok(())
     }
 
     fn checkpoint(&self) -> Result<()> {
-        self.keep_applied(&*self.pairs()?)
+        self.persist_applied(&*self.pairs()?)
     }
 
     fn maintain(&self, _bytes_max: u64) -> Result<Maintained> {
-        self.keep_up()?;
+        self.persist_due()?;
         Ok(Maintained::default())
     }
 

@@ -1,4 +1,4 @@
-//! Opening: what the two databases know, and what the log adds.
+//! Opening: reads the state of both databases and replays the log.
 
 use super::tables::Tables;
 use super::{RockStore, State};
@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicU64;
 use stele_types::{CommittedEntry, Error, LogIndex, RegionId, Result};
 
 impl RockStore {
-    /// Opens the store in `dir`, creating it when there is none, and applies what is committed.
+    /// Opens the store in `dir`, creates it if it does not exist, and applies committed entries.
     pub fn open(dir: &Path, settings: &Settings) -> Result<Self> {
         std::fs::create_dir_all(dir).map_err(|source| Error::io("create", dir, source))?;
         mirror::remove_leftovers(dir)?;
@@ -27,7 +27,7 @@ impl RockStore {
         let store = Self {
             log,
             pairs: RwLock::new(Some(Arc::new(pairs))),
-            keep_after_bytes: settings.keep_after_bytes,
+            persist_after_bytes: settings.persist_after_bytes,
             tables: Tables::new(dir, settings),
             state: Mutex::new(state),
             user_bytes: AtomicU64::new(0),
@@ -43,16 +43,17 @@ impl RockStore {
         Ok(store)
     }
 
-    /// What the key-values know of their regions. An installation is whole when the key-values have
-    /// it: a crash between the two databases left the log behind them.
+    /// Completes installations from the applied indexes in the key-values. An installation is
+    /// complete when the key-values have it; after a crash between the two writes, the log is
+    /// behind.
     fn finish_installations(&self, known: BTreeMap<RegionId, Applied>) -> Result<()> {
         let mut state = self.state.lock();
         for (id, known) in known {
             let region = state.regions.entry(id).or_default();
-            if known.life > region.life {
+            if known.incarnation > region.incarnation {
                 self.start_log(id, region, known)?;
             }
-            if known.life == region.life && !region.destroyed {
+            if known.incarnation == region.incarnation && !region.destroyed {
                 region.applied = known.index.max(region.truncated.0);
                 region.checkpointed = region.applied;
             }
@@ -60,10 +61,15 @@ impl RockStore {
         Ok(())
     }
 
-    pub(super) fn start_log(&self, id: RegionId, region: &mut Region, life: Applied) -> Result<()> {
+    pub(super) fn start_log(
+        &self,
+        id: RegionId,
+        region: &mut Region,
+        incarnation: Applied,
+    ) -> Result<()> {
         let mut edit = Edit::default();
         edit.remove(id, region.truncated.0.next(), region.last.next());
-        region.start(life.start);
+        region.start(incarnation.start);
         edit.state(id, region);
         self.log.write(&edit)
     }
@@ -80,8 +86,8 @@ impl RockStore {
         Ok(())
     }
 
-    /// Gives each region's entries after the first index up to the second, in log order over all
-    /// regions: keys that moved between regions meet their writes in their order.
+    /// Passes each region's entries after the first index up to the second, in log order over all
+    /// regions: keys that moved between regions get their writes in order.
     pub(super) fn in_log_order(
         &self,
         spans: &BTreeMap<RegionId, (LogIndex, LogIndex)>,

@@ -1,4 +1,5 @@
-//! Tables in place of writes: who sends, who follows, and how a follower becomes a store like others.
+//! Shipped tables in place of writes: senders, followers, and the change from follower to an
+//! ordinary store.
 
 use super::RockStore;
 use crate::rocks::key_values::{KeyValues, Persistence};
@@ -13,35 +14,36 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_types::{CommittedEntry, LogIndex, RegionId, Result};
 
-/// The log of a store's own facts, which consensus core writes through the engine.
+/// Region of a store's local records, which the consensus core writes through the engine.
 const JOURNAL: RegionId = RegionId(0);
 
-/// A store's place in its group.
+/// Role of a store in its group.
 #[derive(Debug)]
 pub(super) struct Tables {
     shipments: Arc<Shipments>,
-    me: u64,
+    id: u64,
     dir: PathBuf,
     settings: Settings,
-    /// Held while a shipment is taken: nobody opens the database meanwhile. Locked before `role`.
-    taking: Mutex<()>,
+    /// Held while a shipment is installed: the database must not be opened meanwhile. Lock order:
+    /// before `role`.
+    switching: Mutex<()>,
     role: Mutex<Role>,
 }
 
 #[derive(Clone, Debug)]
 enum Role {
-    /// Nobody applied anything yet.
+    /// No entry was applied yet.
     Open,
     /// The database is closed.
     Follows(Following),
-    /// Applies as `original` does, until it is opened again.
+    /// Applies like `original`, until it is reopened.
     Applies,
 }
 
 #[derive(Clone, Debug)]
 struct Following {
     own: Own,
-    /// Whose tables it has.
+    /// Sender of the current tables.
     sender: Option<u64>,
 }
 
@@ -51,16 +53,16 @@ impl Tables {
             if settings.persistence == Persistence::Tables { Role::Open } else { Role::Applies };
         Self {
             shipments: settings.shipments.clone(),
-            me: number(),
+            id: number(),
             dir: dir.to_path_buf(),
             settings: settings.clone(),
-            taking: Mutex::new(()),
+            switching: Mutex::new(()),
             role: Mutex::new(role),
         }
     }
 
     pub fn is_sender(&self) -> bool {
-        self.shipments.is_sender(self.me)
+        self.shipments.is_sender(self.id)
     }
 
     fn open(&self) -> Result<KeyValues> {
@@ -70,12 +72,12 @@ impl Tables {
 
 impl Drop for Tables {
     fn drop(&mut self) {
-        self.shipments.leave(self.me);
+        self.shipments.leave(self.id);
     }
 }
 
-/// Whether a store with these regions may have the shipment as its key-values: it holds them and
-/// nothing else, something that a crash would lose, and nothing that is not applied here.
+/// Returns true if the shipment can replace the key-values of a store with these regions: it holds
+/// exactly them, at least one entry beyond the checkpoint, and no entry that is not applied here.
 fn fits(shipment: &Shipment, regions: &BTreeMap<RegionId, Region>) -> bool {
     let inside = |id, region: &Region| {
         let index = shipment.applied.get(id);
@@ -89,31 +91,32 @@ fn fits(shipment: &Shipment, regions: &BTreeMap<RegionId, Region>) -> bool {
 }
 
 impl RockStore {
-    /// The key-values. A follower has them from here on.
+    /// Returns the key-values; opens them on a follower.
     pub(super) fn pairs(&self) -> Result<Arc<KeyValues>> {
         let open = self.pairs.read().clone();
         open.map_or_else(|| self.catch_up(), Ok)
     }
 
-    /// Whether the store has no open key-values, but tables of another one and its log.
+    /// Returns true if the store has no open key-values, but another store's tables and its own
+    /// log.
     pub fn is_following(&self) -> bool {
         matches!(*self.tables.role.lock(), Role::Follows(_))
     }
 
-    /// Whether it is enough to remember that these entries are applied: they are in the Raft log, and
-    /// another store ships their effects.
+    /// Records entries as applied without writing them, on a follower: they are in the Raft log,
+    /// and another store ships their effects. Returns false if they must be applied here.
     pub(super) fn follows(&self, id: RegionId, entries: &[CommittedEntry]) -> Result<bool> {
         let tables = &self.tables;
         if tables.settings.persistence != Persistence::Tables || id == JOURNAL {
             return Ok(false);
         }
         let upto = Self::check_next(self.state.lock().region(id)?, id, entries)?;
-        let is_first = tables.shipments.is_first(tables.me, id, upto);
+        let is_first = tables.shipments.record_applied(tables.id, id, upto);
         let mut role = tables.role.lock();
         if matches!(*role, Role::Open) {
             match is_first {
                 true => *role = Role::Applies,
-                false => self.begin_to_follow(&mut role)?,
+                false => self.start_following(&mut role)?,
             }
         }
         if is_first || !matches!(*role, Role::Follows(_)) {
@@ -125,9 +128,9 @@ impl RockStore {
         Ok(true)
     }
 
-    /// Closes the key-values, everything in them kept. Not while somebody looks at them, nor when they
-    /// have pairs of a region that left.
-    fn begin_to_follow(&self, role: &mut Role) -> Result<()> {
+    /// Persists and closes the key-values. Does nothing while they are in use, or if they have
+    /// pairs of a destroyed region.
+    fn start_following(&self, role: &mut Role) -> Result<()> {
         let mut open = self.pairs.write();
         let Some(pairs) = open.as_ref() else { return Ok(()) };
         let is_used = Arc::strong_count(pairs) > 1 || Arc::strong_count(&pairs.db) > 1;
@@ -135,15 +138,15 @@ impl RockStore {
             return Ok(());
         }
         let own = Own::of(&pairs.db, &pairs.path)?;
-        self.keep_applied(pairs)?;
+        self.persist_applied(pairs)?;
         *open = None;
         *role = Role::Follows(Following { own, sender: None });
         Ok(())
     }
 
-    /// Opens the tables and applies what they lack.
+    /// Opens the tables and applies the entries that they lack.
     fn catch_up(&self) -> Result<Arc<KeyValues>> {
-        let _taking = self.tables.taking.lock();
+        let _switching = self.tables.switching.lock();
         let mut role = self.tables.role.lock();
         if let Some(pairs) = self.pairs.read().clone() {
             return Ok(pairs);
@@ -162,24 +165,27 @@ impl RockStore {
         Ok(pairs)
     }
 
-    /// Ships the tables. What they hold survives a crash here too.
+    /// Ships the tables. Their content survives a crash of this store too.
     pub(super) fn ship(&self, pairs: &KeyValues) -> Result<()> {
         let tables = &self.tables;
         let dir = tables.dir.join(format!("{}{}", mirror::SHIPMENT, number()));
-        let mut shipment = Shipment { sender: tables.me, dir, applied: BTreeMap::new() };
-        let kept = pairs.ship(&shipment.dir, &tables.settings.pair_options())?;
-        self.note_kept(&kept.iter().map(|(id, it)| (*id, (it.life, it.index))).collect());
-        let others = kept.iter().filter(|(id, _)| **id != JOURNAL);
+        let mut shipment = Shipment { sender: tables.id, dir, applied: BTreeMap::new() };
+        let persisted = pairs.ship(&shipment.dir, &tables.settings.pair_options())?;
+        self.note_persisted(
+            &persisted.iter().map(|(id, it)| (*id, (it.incarnation, it.index))).collect(),
+        );
+        let others = persisted.iter().filter(|(id, _)| **id != JOURNAL);
         shipment.applied = others.map(|(id, it)| (*id, it.index)).collect();
         tables.shipments.publish(shipment);
         Ok(())
     }
 
-    /// A follower takes the newest shipment that fits; false on any other store. Rule: its tables are
-    /// on the device under their name before the log they stand for may be truncated.
-    pub(super) fn take_shipment(&self) -> Result<bool> {
+    /// Installs the newest shipment that fits on a follower; returns false on other stores.
+    /// Invariant: the tables are durable under their names before the log that they replace may be
+    /// truncated.
+    pub(super) fn install_shipment(&self) -> Result<bool> {
         let tables = &self.tables;
-        let _taking = tables.taking.lock();
+        let _switching = tables.switching.lock();
         let Role::Follows(Following { mut own, sender }) = tables.role.lock().clone() else {
             return Ok(false);
         };
@@ -188,23 +194,26 @@ impl RockStore {
         let Some(shipment) = tables.shipments.newest(|it| fits(it, &regions)) else {
             return Ok(true);
         };
-        let mut kept = BTreeMap::new();
+        let mut persisted = BTreeMap::new();
         for (id, region) in &regions {
             let Some(&index) = shipment.applied.get(id) else { continue };
-            own.applied.insert(*id, Applied { life: region.life, index, start: region.truncated });
-            kept.insert(*id, (region.life, index));
+            own.applied.insert(
+                *id,
+                Applied { incarnation: region.incarnation, index, start: region.truncated },
+            );
+            persisted.insert(*id, (region.incarnation, index));
         }
         mirror::make_next(&tables.dir, &shipment.dir, &own, sender == Some(shipment.sender))?;
         mirror::switch(&tables.dir)?;
         *tables.role.lock() = Role::Follows(Following { own, sender: Some(shipment.sender) });
-        self.note_kept(&kept);
+        self.note_persisted(&persisted);
         Ok(true)
     }
 
-    /// How far each region is applied.
+    /// Returns the applied index of each region.
     pub(super) fn all_applied(&self) -> BTreeMap<RegionId, (u64, LogIndex)> {
         let state = self.state.lock();
         let regions = state.regions.iter();
-        regions.map(|(id, region)| (*id, (region.life, region.applied))).collect()
+        regions.map(|(id, region)| (*id, (region.incarnation, region.applied))).collect()
     }
 }

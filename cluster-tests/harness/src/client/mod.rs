@@ -1,24 +1,24 @@
-//! A client that tries each operation once and says what it knows of it: the history of what really
-//! happened must not be hidden behind retries.
+//! A client that tries each operation once and reports what is known of the outcome. Retries would
+//! hide what really happened from the history.
 
 mod route;
 mod session;
 
 pub use session::{Session, SessionOptions, Swap};
 
-/// What became of one attempt.
+/// Outcome of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome<T> {
-    /// It happened.
+    /// It took effect.
     Done(T),
-    /// It did not happen and will not.
+    /// It did not take effect and never will.
     Refused(String),
-    /// It may have happened, or may happen yet.
+    /// It may have taken effect, or may still do so.
     Ambiguous(String),
 }
 
 impl<T> Outcome<T> {
-    /// Whether it happened.
+    /// Returns whether it took effect.
     pub fn is_done(&self) -> bool {
         matches!(self, Self::Done(_))
     }

@@ -1,4 +1,4 @@
-//! Which peer of which region a key belongs to, as far as a client knows.
+//! Cache of regions and their presumed leaders.
 
 use crate::cluster::channels::Channels;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -10,15 +10,15 @@ use stele_proto::kvrpcpb::Context;
 use stele_proto::{errorpb, metapb, pdpb};
 
 const LOOKUP_LIMIT: Duration = Duration::from_millis(700);
-/// After so many failures in a row the placement group is asked again.
+/// Consecutive failures after which the region is looked up again.
 const FAILURES_MAX: u32 = 4;
 
-/// A region and the peer that is believed to lead it.
+/// A region and its presumed leader.
 #[derive(Clone, Debug)]
 pub struct Route {
-    /// Its keys, peers and epoch.
+    /// Region, with its keys, peers and epoch.
     pub region: metapb::Region,
-    /// An index into its peers.
+    /// Index of the presumed leader in the region's peers.
     pub leader: usize,
     failures: u32,
 }
@@ -30,7 +30,7 @@ impl Route {
         Self { region, leader: found.unwrap_or_default(), failures: 0 }
     }
 
-    /// The head of a request to that peer.
+    /// Makes the context of a request to that peer.
     pub fn context(&self, peer: &metapb::Peer, replica_read: bool) -> Context {
         Context {
             region_id: self.region.id,
@@ -41,7 +41,7 @@ impl Route {
         }
     }
 
-    /// Whether all keys from `start` to before `end` are the region's.
+    /// Returns whether the region holds all keys from `start` to `end`, exclusive.
     pub fn covers(&self, start: &[u8], end: &[u8]) -> bool {
         self.region.start_key <= start
             && !end.is_empty()
@@ -49,23 +49,29 @@ impl Route {
     }
 }
 
-/// What a client remembers.
+/// Cached routes of a client.
 #[derive(Debug)]
 pub struct Routes {
     channels: Arc<Channels>,
-    /// Nodes to ask, this client's favourite first.
+    /// Nodes for lookups, the preferred one first.
     nodes: Vec<String>,
-    asked: usize,
+    failed_lookups: usize,
     by_start: BTreeMap<Bytes, Route>,
     stores: HashMap<u64, String>,
 }
 
 impl Routes {
     pub fn new(channels: Arc<Channels>, nodes: Vec<String>) -> Self {
-        Self { channels, nodes, asked: 0, by_start: BTreeMap::new(), stores: HashMap::new() }
+        Self {
+            channels,
+            nodes,
+            failed_lookups: 0,
+            by_start: BTreeMap::new(),
+            stores: HashMap::new(),
+        }
     }
 
-    /// Where the key is believed to be; asks a node if nothing is known.
+    /// Returns the cached route of a key, or looks it up.
     pub async fn of(&mut self, key: &[u8]) -> Result<Route> {
         if let Some(route) = self.known(key) {
             return Ok(route.clone());
@@ -78,13 +84,13 @@ impl Routes {
         let answer = match client.get_region(request).await {
             Ok(answer) => answer.into_inner(),
             Err(status) => {
-                self.asked += 1;
+                self.failed_lookups += 1;
                 bail!("get region: {status}");
             }
         };
         let Some(region) = answer.region else {
-            self.asked += 1;
-            bail!("get region: not known");
+            self.failed_lookups += 1;
+            bail!("get region: not found");
         };
         ensure!(!region.peers.is_empty(), "a region without peers");
         let route = Route::new(region, answer.leader.as_ref());
@@ -92,20 +98,20 @@ impl Routes {
         Ok(route)
     }
 
-    /// The address of a store.
+    /// Returns the address of a store.
     pub async fn address(&mut self, store: u64) -> Result<String> {
         if let Some(address) = self.stores.get(&store) {
             return Ok(address.clone());
         }
         let request = pdpb::GetStoreRequest { store_id: store, ..Default::default() };
         let mut client = self.channels.placement(self.node()?, LOOKUP_LIMIT)?;
-        let answer = client.get_store(request).await.inspect_err(|_| self.asked += 1)?;
+        let answer = client.get_store(request).await.inspect_err(|_| self.failed_lookups += 1)?;
         let found = answer.into_inner().store.context("no such store")?;
         self.stores.insert(store, found.address.clone());
         Ok(found.address)
     }
 
-    /// Learns from what a store refused.
+    /// Corrects the cache after a region error.
     pub fn learn(&mut self, key: &[u8], error: &errorpb::Error) {
         if let Some(not_leader) = &error.not_leader {
             return match &not_leader.leader {
@@ -121,18 +127,18 @@ impl Routes {
         }
     }
 
-    /// The peer did not answer.
+    /// Makes the next peer the presumed leader, because this one did not respond.
     pub fn try_next_peer(&mut self, key: &[u8]) {
         let Some(route) = self.known(key) else { return };
         route.leader = (route.leader + 1) % route.region.peers.len().max(1);
         route.failures += 1;
         if route.failures >= FAILURES_MAX {
             self.forget(key);
-            self.asked += 1;
+            self.failed_lookups += 1;
         }
     }
 
-    /// The peer answered.
+    /// Clears the failures, because the peer responded.
     pub fn succeed(&mut self, key: &[u8]) {
         if let Some(route) = self.known(key) {
             route.failures = 0;
@@ -163,7 +169,7 @@ impl Routes {
     }
 
     fn node(&self) -> Result<&str> {
-        let at = self.asked % self.nodes.len().max(1);
-        Ok(self.nodes.get(at).context("no node to ask")?)
+        let at = self.failed_lookups % self.nodes.len().max(1);
+        Ok(self.nodes.get(at).context("no node to call")?)
     }
 }

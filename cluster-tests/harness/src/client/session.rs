@@ -1,4 +1,4 @@
-//! One attempt of each operation.
+//! A client that makes one attempt of each operation.
 
 use super::Outcome;
 use super::route::{Route, Routes};
@@ -14,16 +14,16 @@ use stele_proto::tikvpb::tikv_client::TikvClient;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-/// How a client behaves.
+/// Options of a session.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// Nodes it knows; the first is its favourite to ask for regions.
+    /// Known nodes; the first is preferred for lookups.
     pub nodes: Vec<String>,
-    /// How long it waits for an answer.
+    /// Time limit of a call.
     pub limit: Duration,
 }
 
-/// One client. It remembers regions until it learns better.
+/// A client with its cached regions.
 #[derive(Debug)]
 pub struct Session {
     channels: Arc<Channels>,
@@ -31,12 +31,12 @@ pub struct Session {
     limit: Duration,
 }
 
-/// The answer to a compare-and-swap.
+/// Result of a compare-and-swap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Swap {
-    /// Whether it swapped.
+    /// Whether the value was replaced.
     pub succeeded: bool,
-    /// What was there before.
+    /// Previous value.
     pub found: Option<Bytes>,
 }
 
@@ -44,7 +44,7 @@ type Pairs = Vec<(Bytes, Bytes)>;
 type Target = (TikvClient<Channel>, Option<kv::Context>, Route);
 
 impl Session {
-    /// A client that knows nothing but nodes.
+    /// Creates a client with an empty cache.
     pub fn new(channels: Arc<Channels>, options: SessionOptions) -> Self {
         let routes = Routes::new(Arc::clone(&channels), options.nodes);
         Self { channels, routes, limit: options.limit }
@@ -58,12 +58,12 @@ impl Session {
         let key_bytes = Bytes::copy_from_slice(key);
         let request = kv::RawPutRequest { context, key: key_bytes, value, ..Default::default() };
         match client.raw_put(request).await.map(tonic::Response::into_inner) {
-            Ok(answer) => self.settle(key, answer.region_error, answer.error, ()),
-            Err(status) => self.fail(key, &status),
+            Ok(answer) => self.classify_response(key, answer.region_error, answer.error, ()),
+            Err(status) => self.classify_failure(key, &status),
         }
     }
 
-    /// Puts pairs that one region must hold.
+    /// Puts pairs that must lie in one region.
     pub async fn put_many(&mut self, pairs: Vec<kv::KvPair>) -> Outcome<()> {
         let key = pairs.first().map(|pair| pair.key.clone()).unwrap_or_default();
         let (mut client, context, _) = match self.target(&key, None).await {
@@ -72,8 +72,8 @@ impl Session {
         };
         let request = kv::RawBatchPutRequest { context, pairs, ..Default::default() };
         match client.raw_batch_put(request).await.map(tonic::Response::into_inner) {
-            Ok(answer) => self.settle(&key, answer.region_error, answer.error, ()),
-            Err(status) => self.fail(&key, &status),
+            Ok(answer) => self.classify_response(&key, answer.region_error, answer.error, ()),
+            Err(status) => self.classify_failure(&key, &status),
         }
     }
 
@@ -85,12 +85,12 @@ impl Session {
         let key_bytes = Bytes::copy_from_slice(key);
         let request = kv::RawDeleteRequest { context, key: key_bytes, ..Default::default() };
         match client.raw_delete(request).await.map(tonic::Response::into_inner) {
-            Ok(answer) => self.settle(key, answer.region_error, answer.error, ()),
-            Err(status) => self.fail(key, &status),
+            Ok(answer) => self.classify_response(key, answer.region_error, answer.error, ()),
+            Err(status) => self.classify_failure(key, &status),
         }
     }
 
-    /// Deletes all keys from `start` to before `end` that the region of `start` holds.
+    /// Deletes all keys from `start` to `end`, exclusive, that the region of `start` holds.
     pub async fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Outcome<()> {
         let (mut client, context, _) = match self.target(start, None).await {
             Ok(target) => target,
@@ -103,12 +103,12 @@ impl Session {
             ..Default::default()
         };
         match client.raw_delete_range(request).await.map(tonic::Response::into_inner) {
-            Ok(answer) => self.settle(start, answer.region_error, answer.error, ()),
-            Err(status) => self.fail(start, &status),
+            Ok(answer) => self.classify_response(start, answer.region_error, answer.error, ()),
+            Err(status) => self.classify_failure(start, &status),
         }
     }
 
-    /// Reads from the leader, or from the replica of that number among the region's peers.
+    /// Reads from the leader, or from the replica with this index among the region's peers.
     pub async fn get(&mut self, key: &[u8], replica: Option<usize>) -> Outcome<Option<Bytes>> {
         let (mut client, context, _) = match self.target(key, replica).await {
             Ok(target) => target,
@@ -119,13 +119,14 @@ impl Session {
         match client.raw_get(request).await.map(tonic::Response::into_inner) {
             Ok(answer) => {
                 let found = (!answer.not_found).then_some(answer.value);
-                self.settle(key, answer.region_error, answer.error, found)
+                self.classify_response(key, answer.region_error, answer.error, found)
             }
-            Err(status) => self.fail(key, &status),
+            Err(status) => self.classify_failure(key, &status),
         }
     }
 
-    /// Puts `value` (nothing: deletes) if the key holds `expected` (nothing: is not there).
+    /// Sets a key to `value` (`None` deletes it) if it holds `expected` (`None`: if it does not
+    /// exist).
     pub async fn swap(
         &mut self,
         key: &[u8],
@@ -149,13 +150,14 @@ impl Session {
             Ok(answer) => {
                 let found = (!answer.previous_not_exist).then_some(answer.previous_value);
                 let swap = Swap { succeeded: answer.succeed, found };
-                self.settle(key, answer.region_error, answer.error, swap)
+                self.classify_response(key, answer.region_error, answer.error, swap)
             }
-            Err(status) => self.fail(key, &status),
+            Err(status) => self.classify_failure(key, &status),
         }
     }
 
-    /// At most `limit` pairs from `start` to before `end`, which one region must hold.
+    /// Reads at most `limit` pairs from `start` to `end`, exclusive; one region must hold the
+    /// range.
     pub async fn scan(
         &mut self,
         start: &[u8],
@@ -169,7 +171,7 @@ impl Session {
             Err(error) => return Outcome::Refused(error.to_string()),
         };
         if !route.covers(start, end) {
-            return Outcome::Refused("the range is not one region's".to_owned());
+            return Outcome::Refused("the range spans several regions".to_owned());
         }
         let (from, to) = if reverse { (end, start) } else { (start, end) };
         let request = kv::RawScanRequest {
@@ -185,13 +187,13 @@ impl Session {
                 let failed = answer.kvs.iter().find_map(|pair| pair.error.as_ref());
                 let error = failed.map(|error| error.abort.clone()).unwrap_or_default();
                 let pairs = answer.kvs.into_iter().map(|pair| (pair.key, pair.value)).collect();
-                self.settle(start, answer.region_error, error, pairs)
+                self.classify_response(start, answer.region_error, error, pairs)
             }
-            Err(status) => self.fail(start, &status),
+            Err(status) => self.classify_failure(start, &status),
         }
     }
 
-    /// What the client believes of the key's region.
+    /// Returns the route of a key.
     pub async fn route(&mut self, key: &[u8]) -> Result<Route> {
         self.routes.of(key).await
     }
@@ -205,7 +207,7 @@ impl Session {
         Ok((self.channels.tikv(&address, self.limit)?, Some(context), route))
     }
 
-    fn settle<T>(
+    fn classify_response<T>(
         &mut self,
         key: &[u8],
         region_error: Option<errorpb::Error>,
@@ -227,7 +229,7 @@ impl Session {
         Outcome::Done(answer)
     }
 
-    fn fail<T>(&mut self, key: &[u8], status: &Status) -> Outcome<T> {
+    fn classify_failure<T>(&mut self, key: &[u8], status: &Status) -> Outcome<T> {
         self.routes.try_next_peer(key);
         let text = format!("{status:?}");
         let never_sent = is_refused_connection(status) || status.code() == Code::InvalidArgument;
@@ -235,7 +237,7 @@ impl Session {
     }
 }
 
-/// Whether one of the variants says why; an error of words alone says nothing for certain.
+/// Returns whether the error has a variant that gives a reason; a text alone proves nothing.
 fn is_specific(error: &errorpb::Error) -> bool {
     error.not_leader.is_some()
         || error.region_not_found.is_some()
@@ -251,7 +253,7 @@ fn is_specific(error: &errorpb::Error) -> bool {
         || error.mismatch_peer_id.is_some()
 }
 
-/// Whether the connection was never made, so that the request never left.
+/// Returns whether no connection was made, so that the request was never sent.
 fn is_refused_connection(status: &Status) -> bool {
     let mut cause = status.source();
     while let Some(error) = cause {

@@ -1,4 +1,4 @@
-//! Connections to nodes, made when first used and again after they broke.
+//! Connections to nodes, made on first use and again after they break.
 
 use anyhow::Result;
 use std::collections::HashMap;
@@ -12,14 +12,14 @@ use tonic::transport::{Channel, Endpoint};
 const CONNECT_LIMIT: Duration = Duration::from_millis(300);
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
-/// One connection for each address and time limit.
+/// One connection per address and time limit.
 #[derive(Debug, Default)]
 pub struct Channels {
     open: Mutex<HashMap<(String, Duration), Channel>>,
 }
 
 impl Channels {
-    /// A connection whose calls end after `limit`.
+    /// Returns a connection; its calls time out after `limit`.
     pub fn get(&self, address: &str, limit: Duration) -> Result<Channel> {
         let mut open = self.open.lock().map_err(|_| anyhow::anyhow!("a panic elsewhere"))?;
         let key = (address.to_owned(), limit);
@@ -35,18 +35,18 @@ impl Channels {
         Ok(channel)
     }
 
-    /// The calls on keys.
+    /// Returns a client of the TiKV protocol.
     pub fn tikv(&self, address: &str, limit: Duration) -> Result<TikvClient<Channel>> {
         let client = TikvClient::new(self.get(address, limit)?);
         Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX))
     }
 
-    /// Where regions and stores are.
+    /// Returns a client of the PD protocol.
     pub fn placement(&self, address: &str, limit: Duration) -> Result<PdClient<Channel>> {
         Ok(PdClient::new(self.get(address, limit)?))
     }
 
-    /// What operators ask.
+    /// Returns a client of the control protocol.
     pub fn control(&self, address: &str, limit: Duration) -> Result<ControlClient<Channel>> {
         let client = ControlClient::new(self.get(address, limit)?);
         Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX))

@@ -1,5 +1,5 @@
-//! Wrong clocks for single nodes: libfaketime stands between a process and the C library's
-//! `clock_gettime`, which Rust's standard library reads both clocks with.
+//! Wrong clocks for single nodes. libfaketime intercepts the C library's `clock_gettime`, with
+//! which Rust's standard library reads both clocks.
 
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::process::Command;
 
 const HINT: &str = "apt-get install faketime";
 
-/// Where the library keeps what the threads of a process share, by the number of the process.
+/// Prefixes of the library's shared memory files; the process ID follows.
 const SHARED: [&str; 2] = ["/dev/shm/faketime_shm_", "/dev/shm/sem.faketime_sem_"];
 
-/// The library, found on this machine.
+/// The libfaketime library of this machine.
 #[derive(Debug)]
 pub struct FakeTime {
     preload: String,
@@ -18,35 +18,36 @@ pub struct FakeTime {
 }
 
 impl FakeTime {
-    /// Asks its own wrapper where it lies. Fails if it is not installed.
+    /// Locates the library through the `faketime` program. Fails if it is not installed.
     pub fn find() -> Result<Self> {
-        let mut ask = Command::new("faketime");
-        ask.args(["-m", "-f", "+0", "sh", "-c", "printf %s \"$LD_PRELOAD\""]);
-        let output = ask.output().with_context(|| format!("starting faketime ({HINT})"))?;
+        let mut command = Command::new("faketime");
+        command.args(["-m", "-f", "+0", "sh", "-c", "printf %s \"$LD_PRELOAD\""]);
+        let output = command.output().with_context(|| format!("starting faketime ({HINT})"))?;
         let preload = String::from_utf8_lossy(&output.stdout).into_owned();
         let is_found = output.status.success() && preload.contains("libfaketimeMT");
-        ensure!(is_found, "faketime names no library for threads: `{preload}` ({HINT})");
+        ensure!(is_found, "faketime names no library with thread support: `{preload}` ({HINT})");
         Ok(Self { preload, processes: Vec::new() })
     }
 
-    /// Variables of a process whose wall clock alone is set by `wall`.
+    /// Returns the variables of a process of which only the wall clock is set by `wall`.
     pub fn wall(&self, wall: &WallClock) -> Vec<(String, String)> {
         let path = wall.path.display().to_string();
         self.variables(&[
             ("FAKETIME_TIMESTAMP_FILE", &path),
-            // Seconds; else it looks every ten.
+            // Seconds between reads of the file; ten by default.
             ("FAKETIME_CACHE_DURATION", "1"),
             ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
         ])
     }
 
-    /// Variables of a process whose clocks run at this rate, the monotonic one too.
+    /// Returns the variables of a process with wall and monotonic clocks that run at this rate.
     pub fn rate(&self, rate: f64) -> Vec<(String, String)> {
         self.variables(&[("FAKETIME", &format!("+0 x{rate}"))])
     }
 
-    /// A process that got such variables: what it leaves when it is killed is removed with `self`.
-    pub fn note(&mut self, process: u32) {
+    /// Registers a process with such variables; the files it leaves when killed are removed with
+    /// `self`.
+    pub fn register(&mut self, process: u32) {
         self.processes.push(process);
     }
 
@@ -61,14 +62,14 @@ impl Drop for FakeTime {
     fn drop(&mut self) {
         for process in &self.processes {
             for name in SHARED {
-                // One that ended by itself has removed them.
+                // A process that ended by itself has removed them.
                 let _ = std::fs::remove_file(format!("{name}{process}"));
             }
         }
     }
 }
 
-/// A wall clock that can be set while its process runs. It takes up to a second.
+/// A wall clock that can be set while its process runs, which takes up to a second.
 #[derive(Debug)]
 pub struct WallClock {
     path: PathBuf,
@@ -76,21 +77,21 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// One that is right, kept in a file below `work`.
+    /// Creates a correct clock, stored in a file below `work`.
     pub fn create(work: &Path) -> Result<Self> {
         let mut clock = Self { path: work.join("wall-clock"), offset_s: 0 };
         clock.set(0)?;
         Ok(clock)
     }
 
-    /// How many seconds it is ahead.
+    /// Returns the seconds by which it is ahead.
     pub fn offset_s(&self) -> i64 {
         self.offset_s
     }
 
-    /// From now on it is so many seconds ahead.
+    /// Sets the clock ahead by so many seconds.
     pub fn set(&mut self, offset_s: i64) -> Result<()> {
-        // By a rename: who reads it finds it whole.
+        // A rename, so that a reader never sees a partial file.
         let new = self.path.with_extension("new");
         std::fs::write(&new, format!("{offset_s:+}\n"))?;
         std::fs::rename(&new, &self.path)?;

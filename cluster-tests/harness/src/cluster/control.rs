@@ -1,4 +1,4 @@
-//! What the harness asks of a cluster: regions and stores, and to change them.
+//! Administration of the cluster: queries and changes of regions and stores.
 
 use super::Cluster;
 use anyhow::{Context, Result, bail, ensure};
@@ -12,29 +12,29 @@ use tonic::{Code, Response, Status};
 
 const CALL_LIMIT: Duration = Duration::from_secs(3);
 const PLACEMENT_LIMIT: Duration = Duration::from_secs(20);
-/// The placement group's and one of user keys.
+/// The region of the placement group and at least one of user keys.
 const REGIONS_MIN: usize = 2;
 pub(crate) const POLL: Duration = Duration::from_millis(20);
 
-/// A region as the placement group knows it.
+/// A region as the placement group reports it.
 #[derive(Clone, Debug)]
 pub struct Known {
-    /// Keys, peers, epoch.
+    /// Region, with its keys, peers and epoch.
     pub region: Region,
-    /// The store that leads it.
+    /// Store of the leader.
     pub leader: Option<StoreId>,
-    /// Peers that are down or whose log is on its way.
-    pub is_whole: bool,
+    /// Whether no peer is down or lacks part of the log.
+    pub has_healthy_peers: bool,
 }
 
 impl Cluster {
-    /// A client of one node's own calls.
+    /// Returns a client of one node's control protocol.
     pub fn control(&self, node: usize) -> Result<ControlClient<Channel>> {
         let node = self.nodes.get(node).context("no such node")?;
         self.channels.control(node.address(), CALL_LIMIT)
     }
 
-    /// A call that the placement group's leader answers: every node is asked in turn until one does.
+    /// Calls the leader of the placement group: calls every node in turn until one serves the call.
     pub async fn placement<T, F, A>(&self, what: &str, call: F) -> Result<T>
     where
         F: Fn(ControlClient<Channel>) -> A,
@@ -46,16 +46,16 @@ impl Cluster {
             for address in self.addresses() {
                 match call(self.channels.control(&address, CALL_LIMIT)?).await {
                     Ok(answer) => return Ok(answer.into_inner()),
-                    Err(status) if waits(&status) => last = format!("{address}: {status}"),
-                    Err(status) => bail!("{what}: {address} answers {status}"),
+                    Err(status) if is_retryable(&status) => last = format!("{address}: {status}"),
+                    Err(status) => bail!("{what}: {address} returned {status}"),
                 }
             }
             tokio::time::sleep(POLL).await;
         }
-        bail!("{what}: nobody answers for {PLACEMENT_LIMIT:?}; last {last}")
+        bail!("{what}: no node served the call within {PLACEMENT_LIMIT:?}; last error: {last}")
     }
 
-    /// All regions, the placement group's own first.
+    /// Returns all regions; that of the placement group comes first.
     pub async fn regions(&self) -> Result<Vec<Known>> {
         let mut known = Vec::new();
         let mut from = bytes::Bytes::new();
@@ -76,8 +76,9 @@ impl Cluster {
                 let report = info.report.context("a region without a report")?;
                 let region = Region::decode(&report.region)?;
                 let leader = Some(StoreId(report.leader_store)).filter(|store| store.0 != 0);
-                let is_whole = report.down_peers.is_empty() && report.pending_peers.is_empty();
-                known.push(Known { region, leader, is_whole });
+                let has_healthy_peers =
+                    report.down_peers.is_empty() && report.pending_peers.is_empty();
+                known.push(Known { region, leader, has_healthy_peers });
             }
             match answer.next_key {
                 Some(next) => from = next,
@@ -86,14 +87,14 @@ impl Cluster {
         }
     }
 
-    /// The region of user keys that holds `key`.
+    /// Returns the region of user keys that holds `key`.
     pub async fn region_of(&self, key: &[u8]) -> Result<Known> {
         let regions = self.regions().await?;
         let mut users = regions.into_iter().filter(|one| one.region.kind == RegionKind::Data);
         users.find(|one| one.region.range.contains(key)).context("no region holds the key")
     }
 
-    /// Stores that are not removed, by number.
+    /// Returns the stores that are not removed, by ID.
     pub async fn stores(&self) -> Result<BTreeMap<StoreId, proto::StoreInfo>> {
         let answer = self
             .placement("list stores", |mut client| async move {
@@ -106,34 +107,35 @@ impl Cluster {
         Ok(answer.stores.into_iter().map(|store| (number(&store), store)).collect())
     }
 
-    /// The store of a node.
+    /// Returns the store of a node.
     pub async fn store_of(&self, node: usize) -> Result<StoreId> {
         let address = self.nodes.get(node).context("no such node")?.address();
         let stores = self.stores().await?;
-        // A replaced disk gives a node a second store under its address: the later one counts.
+        // After its disk was replaced, a node has a second store under its address; the later one
+        // counts.
         let mut found = stores.into_iter().rev().filter(|(_, store)| store.address == address);
         Ok(found.next().with_context(|| format!("no store at {address}"))?.0)
     }
 
-    /// The node of a store.
+    /// Returns the node of a store.
     pub async fn node_of(&self, store: StoreId) -> Result<usize> {
         let stores = self.stores().await?;
         self.node_at(&stores.get(&store).with_context(|| format!("no store {store}"))?.address)
     }
 
-    /// The node that leads the region of a key.
+    /// Returns the node that leads the region of a key.
     pub async fn leader_of(&self, key: &[u8]) -> Result<usize> {
         let deadline = Instant::now() + PLACEMENT_LIMIT;
         loop {
             if let Some(store) = self.region_of(key).await?.leader {
                 return self.node_of(store).await;
             }
-            ensure!(Instant::now() < deadline, "no leader for {PLACEMENT_LIMIT:?}");
+            ensure!(Instant::now() < deadline, "no leader within {PLACEMENT_LIMIT:?}");
             tokio::time::sleep(POLL).await;
         }
     }
 
-    /// Asks for a transfer of leadership and waits until the placement group knows of it.
+    /// Transfers leadership and waits until the placement group reports the new leader.
     pub async fn transfer(&self, region: RegionId, to: StoreId) -> Result<()> {
         let request = proto::TransferRequest { region_id: region.0, to_store: to.0, header: None };
         self.placement("transfer", |mut client| async move { client.transfer(request).await })
@@ -142,16 +144,19 @@ impl Cluster {
         loop {
             let regions = self.regions().await?;
             let now = regions.iter().find(|one| one.region.id == region);
-            let now = now.with_context(|| format!("region {region} is gone"))?;
+            let now = now.with_context(|| format!("region {region} no longer exists"))?;
             if now.leader == Some(to) {
                 return Ok(());
             }
-            ensure!(Instant::now() < deadline, "region {region} did not move to store {to}");
+            ensure!(
+                Instant::now() < deadline,
+                "leadership of region {region} did not move to store {to}"
+            );
             tokio::time::sleep(POLL).await;
         }
     }
 
-    /// Splits a region at user keys (none: in its middle) and waits for its parts.
+    /// Splits a region at user keys, or in half without keys, and waits for its parts.
     pub async fn split(&self, region: RegionId, keys: Vec<bytes::Bytes>) -> Result<()> {
         let before = self.regions().await?.len();
         let wanted = before + keys.len().max(1);
@@ -169,7 +174,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Drains, removes or takes back a store.
+    /// Drains or removes a store, or cancels that.
     pub async fn set_store(&self, store: StoreId, action: proto::StoreAction) -> Result<()> {
         let request =
             proto::SetStoreStateRequest { store_id: store.0, action: action.into(), header: None };
@@ -180,7 +185,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Sets an option of the whole cluster.
+    /// Sets an option of the cluster.
     pub async fn set_option(&self, key: &str, value: &str) -> Result<()> {
         let request =
             proto::SetConfigRequest { key: key.to_owned(), value: value.to_owned(), header: None };
@@ -192,7 +197,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until every region has so many voters, a leader, and nothing on its way.
+    /// Waits until every region has so many voters, a leader, and no peer that is down or lacks log
+    /// entries.
     pub async fn wait_replicated(&mut self, replicas: usize, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
         loop {
@@ -203,7 +209,7 @@ impl Cluster {
             if late.is_empty() && regions.len() >= REGIONS_MIN {
                 return Ok(());
             }
-            ensure!(Instant::now() < deadline, "not {replicas} voters in {limit:?}: {late:?}");
+            ensure!(Instant::now() < deadline, "no {replicas} voters within {limit:?}: {late:?}");
             tokio::time::sleep(POLL).await;
         }
     }
@@ -212,13 +218,13 @@ impl Cluster {
 fn is_settled(known: &Known, replicas: usize) -> bool {
     let voters = known.region.peers.iter().filter(|peer| peer.role == PeerRole::Voter).count();
     let others = known.region.peers.len() - voters;
-    // The placement group may have more than regions of user keys.
+    // The placement group may have more voters than regions of user keys.
     let enough = voters == replicas || voters > replicas && known.region.kind == RegionKind::System;
-    enough && others == 0 && known.leader.is_some() && known.is_whole
+    enough && others == 0 && known.leader.is_some() && known.has_healthy_peers
 }
 
-/// Whether asking again, or another node, can help.
-fn waits(status: &Status) -> bool {
+/// Returns whether a retry, or another node, may succeed.
+fn is_retryable(status: &Status) -> bool {
     let again = [Code::Unavailable, Code::DeadlineExceeded, Code::AlreadyExists, Code::Cancelled];
     again.contains(&status.code()) || status.code() == Code::Unknown
 }

@@ -1,4 +1,4 @@
-//! A small file system in a file, for a node whose disk runs full.
+//! A small file system in a file, for a node with a disk that becomes full.
 
 use anyhow::{Context, Result, ensure};
 use std::fs::File;
@@ -12,7 +12,7 @@ pub struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// Makes and mounts one of so many bytes below `work`.
+    /// Creates and mounts a file system of so many bytes below `work`.
     pub fn create(work: &Path, name: &str, bytes: u64) -> Result<Self> {
         let (image, mount) = (work.join(format!("{name}.img")), work.join(name));
         File::create(&image)?.set_len(bytes)?;
@@ -24,7 +24,7 @@ impl SmallDisk {
         Ok(Self { mount })
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
         &self.mount
     }
@@ -32,12 +32,12 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: a node that is being killed may still hold files.
+        // A lazy unmount: a node that is being killed may still hold files.
         let _ = run("umount", &["-l", &self.mount.display().to_string()]);
     }
 }
 
-/// Runs a program; its errors are the error.
+/// Runs a program; fails with its standard error.
 pub fn run(program: &str, arguments: &[&str]) -> Result<()> {
     let output = Command::new(program).args(arguments).output();
     let output = output.with_context(|| format!("starting {program}"))?;

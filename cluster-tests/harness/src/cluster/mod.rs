@@ -6,7 +6,7 @@ pub mod control;
 pub mod disk;
 pub mod network;
 pub mod node;
-pub mod orders;
+pub mod operators;
 pub mod power;
 pub mod process;
 pub mod syncs;
@@ -25,38 +25,39 @@ use std::time::Duration;
 
 const REPLICATED_LIMIT: Duration = Duration::from_secs(60);
 
-/// What kind of cluster.
+/// Configuration of a cluster.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// The binary.
+    /// Binary of the server.
     pub stele: PathBuf,
-    /// Data and logs go below it.
+    /// Directory for data and logs.
     pub work: PathBuf,
-    /// Nodes to begin with.
+    /// Initial number of nodes.
     pub nodes: usize,
-    /// Settings of all nodes: key and value.
+    /// Settings of all nodes: name and value.
     pub settings: Vec<(&'static str, String)>,
-    /// Whether each node gets a network namespace, which can be cut off.
+    /// Whether each node gets a network namespace, which can be partitioned.
     pub namespaces: bool,
-    /// Where nodes, by number, have their stores, if not below `work`.
+    /// Store directories of nodes, by number, that are not below `work`.
     pub stores: BTreeMap<usize, PathBuf>,
 }
 
-/// Its nodes; they die with it.
+/// A running cluster; its processes end when it is dropped.
 #[derive(Debug)]
 pub struct Cluster {
-    /// In the order of their start. The first founded the cluster.
+    /// Nodes in the order of their start. The first one created the cluster.
     pub nodes: Vec<Node>,
-    /// Connections, for anyone who talks to the cluster.
+    /// Connections, shared with clients of the cluster.
     pub channels: Arc<Channels>,
-    /// The network, if it can be cut. Behind the nodes: it goes after them.
+    /// Network, if it can be partitioned. Declared after the nodes, so that it is dropped after
+    /// them.
     pub network: Option<Network>,
     spec: Spec,
 }
 
 impl Cluster {
-    /// Starts the nodes all at once and waits until each is ready and every region has as many
-    /// replicas as there are nodes, at most three.
+    /// Starts all nodes at once and waits until each is ready and every region has as many replicas
+    /// as there are nodes, at most three.
     pub async fn start(spec: Spec) -> Result<Self> {
         let mut cluster = Self::launch(spec)?;
         cluster.wait_ready().await?;
@@ -65,7 +66,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts the nodes all at once and waits for nothing.
+    /// Starts all nodes at once without waiting.
     pub fn launch(spec: Spec) -> Result<Self> {
         let network = match spec.namespaces {
             true => Some(Network::create(spec.nodes)?),
@@ -80,7 +81,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// How the next node would be started.
+    /// Returns the launch options of the next node.
     pub fn next_launch(&self) -> Result<Launch> {
         let number = self.nodes.len();
         let (address, namespace) = match &self.network {
@@ -104,7 +105,7 @@ impl Cluster {
         })
     }
 
-    /// Adds a node.
+    /// Adds a node and waits until it is ready.
     pub async fn add(&mut self, launch: Launch) -> Result<()> {
         let mut node = Node::start(launch)?;
         node.wait_ready().await?;
@@ -112,7 +113,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until every node that runs says it is ready.
+    /// Waits until every running node is ready.
     pub async fn wait_ready(&mut self) -> Result<()> {
         for node in self.nodes.iter_mut().filter(|node| node.is_started()) {
             node.wait_ready().await?;
@@ -125,24 +126,24 @@ impl Cluster {
         self.nodes.iter_mut().try_for_each(Node::check_alive)
     }
 
-    /// Addresses of the nodes that run.
+    /// Returns the addresses of running nodes.
     pub fn addresses(&self) -> Vec<String> {
         let running = self.nodes.iter().filter(|node| node.is_started());
         running.map(|node| node.address().to_owned()).collect()
     }
 
-    /// Which node has this address.
+    /// Returns the node with this address.
     pub fn node_at(&self, address: &str) -> Result<usize> {
         let found = self.nodes.iter().position(|node| node.address() == address);
         found.with_context(|| format!("no node at {address}"))
     }
 }
 
-/// Below those that the kernel gives to outgoing connections: one of another node could have a port of
-/// those before the node that it was looked for listens there.
+/// Ports below those that the kernel assigns to outgoing connections: otherwise a connection of
+/// another node could take a port between its choice and the node's start.
 const PORTS: Range<u16> = 15_000..32_000;
 
-/// A port nobody listens on, and that was not given before.
+/// Returns an address with a free port that was not returned before.
 fn free_address() -> Result<String> {
     static NEXT: LazyLock<AtomicU64> =
         LazyLock::new(|| AtomicU64::new(u64::from(std::process::id()) * 101));

@@ -1,11 +1,11 @@
-//! A network of namespaces that can be cut in any direction: each node has its own, a pair of
-//! virtual interfaces joins it to a bridge. Frames go astray where the sender believes that the
-//! receiver has another hardware address: nobody is told, as with a broken cable.
+//! A network of namespaces that can be partitioned in any direction. Each node has a namespace; a
+//! pair of virtual interfaces joins it to a bridge. To drop frames, the sender's neighbour table
+//! gets a wrong hardware address for the receiver; no error is reported, as with a broken cable.
 
 use anyhow::{Context, Result, ensure};
 use std::process::Command;
 
-const STRAY: &str = "02:ff:00:00:00:01";
+const WRONG_HARDWARE: &str = "02:ff:00:00:00:01";
 
 /// Namespaces and their bridge; removed when dropped.
 #[derive(Debug)]
@@ -16,13 +16,13 @@ pub struct Network {
 }
 
 impl Network {
-    /// Makes a network of so many nodes. Needs the right to make namespaces (root).
+    /// Creates a network of so many nodes. Needs the right to create namespaces (root).
     pub fn create(nodes: usize) -> Result<Self> {
         let process = std::process::id();
         let subnet = format!("10.{}.{}", 64 + process / 250 % 64, process % 250);
         let network = Self { name: format!("st{}", process % 100_000), subnet, nodes };
         network.make().context(
-            "making a network of namespaces (needs root and `ip`: apt-get install iproute2)",
+            "creating network namespaces (needs root and `ip`: apt-get install iproute2)",
         )?;
         Ok(network)
     }
@@ -46,27 +46,27 @@ impl Network {
         self.heal_all()
     }
 
-    /// The namespace of a node.
+    /// Returns the namespace of a node.
     pub fn namespace(&self, node: usize) -> String {
         format!("{}n{node}", self.name)
     }
 
-    /// The address of a node.
+    /// Returns the IP address of a node.
     pub fn address(&self, node: usize) -> String {
         format!("{}.{}", self.subnet, node + 1)
     }
 
-    /// From now on nothing that `from` sends reaches `to`.
+    /// Drops everything that `from` sends to `to`.
     pub fn cut(&self, from: usize, to: usize) -> Result<()> {
-        self.believe(from, to, STRAY)
+        self.set_neighbour(from, to, WRONG_HARDWARE)
     }
 
-    /// Ends a cut.
+    /// Ends the drop from `from` to `to`.
     pub fn heal(&self, from: usize, to: usize) -> Result<()> {
-        self.believe(from, to, &hardware(to))
+        self.set_neighbour(from, to, &hardware(to))
     }
 
-    /// Ends all cuts.
+    /// Ends all drops.
     pub fn heal_all(&self) -> Result<()> {
         for from in 0..self.nodes {
             for to in (0..self.nodes).filter(|to| *to != from) {
@@ -76,7 +76,7 @@ impl Network {
         Ok(())
     }
 
-    fn believe(&self, from: usize, to: usize, hardware: &str) -> Result<()> {
+    fn set_neighbour(&self, from: usize, to: usize, hardware: &str) -> Result<()> {
         let (space, address) = (self.namespace(from), self.address(to));
         let entry = ["neighbour", "replace", &address, "lladdr", hardware, "nud", "permanent"];
         ip(&[&["-n", &space][..], &entry, &["dev", "eth0"]].concat())
@@ -85,7 +85,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // What was never made can't be removed.
+        // Parts that were never created cannot be removed.
         for node in 0..self.nodes {
             let _ = ip(&["netns", "delete", &self.namespace(node)]);
         }

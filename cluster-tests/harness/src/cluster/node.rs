@@ -13,42 +13,42 @@ use tokio::net::TcpStream;
 const READY_LIMIT: Duration = Duration::from_secs(30);
 const READY_POLL: Duration = Duration::from_millis(5);
 
-/// How a node is started, again and again.
+/// Launch options of a node.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// The binary.
+    /// Binary of the server.
     pub stele: PathBuf,
     /// "host:port".
     pub address: String,
-    /// A node of the cluster; none founds it.
+    /// Address of a node of the cluster to join; `None` creates a cluster.
     pub join: Option<String>,
-    /// The directory of its one store.
+    /// Directory of its only store.
     pub store: PathBuf,
-    /// Where its output is appended.
+    /// File to which its output is appended.
     pub log: PathBuf,
     /// Settings, as environment variables.
     pub settings: Vec<(String, String)>,
-    /// The network namespace it lives in.
+    /// Network namespace of the process.
     pub namespace: Option<String>,
 }
 
 /// A node, running or not.
 #[derive(Debug)]
 pub struct Node {
-    /// How it is started.
+    /// Launch options.
     pub launch: Launch,
     child: Option<Child>,
 }
 
 impl Node {
-    /// Starts the process without waiting for anything.
+    /// Starts the process without waiting.
     pub fn start(launch: Launch) -> Result<Self> {
         let mut node = Self { launch, child: None };
         node.restart()?;
         Ok(node)
     }
 
-    /// Starts it again where it left its data.
+    /// Starts the process again with its data.
     pub fn restart(&mut self) -> Result<()> {
         ensure!(self.child.is_none(), "{} runs already", self.launch.address);
         let log = File::options().create(true).append(true).open(&self.launch.log)?;
@@ -59,7 +59,7 @@ impl Node {
         Ok(())
     }
 
-    /// The program dies with the harness: `setpriv` becomes it after asking the kernel for that.
+    /// Builds the command. `setpriv` makes the kernel kill the process when the harness ends.
     fn command(&self) -> Command {
         let launch = &self.launch;
         let mut command = match &launch.namespace {
@@ -84,18 +84,18 @@ impl Node {
         &self.launch.address
     }
 
-    /// Its process. Fails if it does not run.
+    /// Returns the process ID. Fails if the node does not run.
     pub fn process(&self) -> Result<u32> {
         let child = self.child.as_ref();
         Ok(child.with_context(|| format!("{} does not run", self.launch.address))?.id())
     }
 
-    /// Whether it was started and not stopped by us.
+    /// Returns whether the harness has started the node and not stopped it.
     pub fn is_started(&self) -> bool {
         self.child.is_some()
     }
 
-    /// `kill -9`, and the end of the process.
+    /// Kills the process with SIGKILL and waits for its end.
     pub fn kill(&mut self) -> Result<()> {
         if let Some(mut child) = self.child.take() {
             child.kill()?;
@@ -104,7 +104,7 @@ impl Node {
         Ok(())
     }
 
-    /// SIGTERM and the end of the process, or failing that within `limit` SIGKILL and an error.
+    /// Stops the process with SIGTERM. If it does not end within `limit`, kills it and fails.
     pub async fn stop(&mut self, limit: Duration) -> Result<()> {
         let Some(mut child) = self.child.take() else { return Ok(()) };
         process::signal(child.id(), Signal::TERM)?;
@@ -121,31 +121,35 @@ impl Node {
         bail!("{} did not stop in {limit:?}", self.launch.address)
     }
 
-    /// Waits until the process ends by itself: how it ended.
+    /// Waits until the process ends by itself; returns its exit status.
     pub async fn wait_end(&mut self, limit: Duration) -> Result<ExitStatus> {
         let deadline = Instant::now() + limit;
-        let child = self.child.as_mut().context("it does not run")?;
+        let child = self.child.as_mut().context("the node does not run")?;
         loop {
             if let Some(status) = child.try_wait()? {
                 self.child = None;
                 return Ok(status);
             }
-            ensure!(Instant::now() < deadline, "{} goes on after {limit:?}", self.launch.address);
+            ensure!(
+                Instant::now() < deadline,
+                "{} is still running after {limit:?}",
+                self.launch.address
+            );
             tokio::time::sleep(READY_POLL).await;
         }
     }
 
-    /// SIGSTOP.
+    /// Stops the process with SIGSTOP.
     pub fn pause(&self) -> Result<()> {
         process::signal(self.process()?, Signal::STOP)
     }
 
-    /// SIGCONT.
+    /// Resumes the process with SIGCONT.
     pub fn resume(&self) -> Result<()> {
         process::signal(self.process()?, Signal::CONT)
     }
 
-    /// Fails with the end of its log if the process ended by itself.
+    /// Fails with the last lines of its log if the process ended by itself.
     pub fn check_alive(&mut self) -> Result<()> {
         let Some(child) = &mut self.child else { return Ok(()) };
         if let Some(status) = child.try_wait()? {
@@ -155,7 +159,7 @@ impl Node {
         Ok(())
     }
 
-    /// Waits until `/readyz` says yes.
+    /// Waits until `/readyz` returns 200.
     pub async fn wait_ready(&mut self) -> Result<()> {
         let deadline = Instant::now() + READY_LIMIT;
         loop {
@@ -175,12 +179,12 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // A paused process takes SIGKILL too; nothing can be done about one that is gone already.
+        // SIGKILL also ends a paused process. A failure means that the process has ended.
         let _ = self.kill();
     }
 }
 
-/// `GET path`: status and body.
+/// Makes a `GET` request; returns status and body.
 pub async fn get(address: &str, path: &str, limit: Duration) -> Result<(u16, String)> {
     let exchange = async {
         let mut stream = TcpStream::connect(address).await?;
@@ -190,13 +194,13 @@ pub async fn get(address: &str, path: &str, limit: Duration) -> Result<(u16, Str
         stream.read_to_end(&mut answer).await?;
         anyhow::Ok(String::from_utf8_lossy(&answer).into_owned())
     };
-    let answer = tokio::time::timeout(limit, exchange).await.context("no answer in time")??;
-    let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP answer")?;
+    let answer = tokio::time::timeout(limit, exchange).await.context("no response in time")??;
+    let (head, body) = answer.split_once("\r\n\r\n").context("not an HTTP response")?;
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
     Ok((status.context("no status")?, body.to_owned()))
 }
 
-/// The last lines of a log.
+/// Returns the last 3,000 bytes of a log.
 pub fn tail(log: &Path) -> String {
     let text = std::fs::read(log).unwrap_or_default();
     let from = text.len().saturating_sub(3_000);

@@ -1,17 +1,17 @@
-//! A disk whose power can be cut. Two file systems, one in a file of the other:
+//! A disk with power that can be cut. Two file systems, one in a file of the other:
 //!
 //! ```text
-//! upper   what the node sees: ext4 or xfs on a loop device
+//! upper   the node's file system: ext4 or xfs on a loop device
 //! image   that device's bytes: a file of the lower one. A write of the device goes to the file's page
 //!         cache, a flush of the device is an fsync of the file
-//! lower   ext4 on a loop device; what reaches it stays
+//! lower   ext4 on a loop device; bytes that reach it are kept
 //! ```
 //!
-//! The cut shuts the lower one down as it is (`EXT4_IOC_SHUTDOWN` without a flush of its journal), then
-//! the upper one. Lost is what waited in the upper page cache and journal, and what the device was
-//! given but not told to flush, direct I/O included. What was written without a flush and is lost is
-//! lost as a whole, and none of it is torn: the kernel writes it back as it likes, as a rule after some
-//! seconds. Kept is what was flushed.
+//! A power cut shuts the lower one down (`EXT4_IOC_SHUTDOWN` without a flush of its journal), then
+//! the upper one. Lost are the contents of the upper page cache and journal, and all writes to the
+//! device that were not flushed, direct I/O included. Of the unflushed writes, those that the
+//! kernel has not written back by itself, usually after some seconds, are lost entirely; none is
+//! torn. Flushed writes are kept.
 
 use super::disk::run;
 use anyhow::{Context, Result, ensure};
@@ -25,16 +25,17 @@ use std::time::{Duration, Instant};
 
 /// `EXT4_IOC_SHUTDOWN` of `fs/ext4/ext4.h`, which is `XFS_IOC_GOINGDOWN` too: `_IOR('X', 125, __u32)`.
 const SHUTDOWN: Opcode = opcode::read::<u32>(b'X', 125);
-/// `EXT4_GOING_FLAGS_NOLOGFLUSH` and `XFS_FSOP_GOING_FLAGS_NOLOGFLUSH`: not even the journal is written.
+/// `EXT4_GOING_FLAGS_NOLOGFLUSH` and `XFS_FSOP_GOING_FLAGS_NOLOGFLUSH`: the journal is not written
+/// either.
 const NO_LOG_FLUSH: u32 = 2;
-/// What the lower file system takes for itself.
+/// Space that the lower file system needs for itself.
 const LOWER_OVERHEAD_BYTES: u64 = 256 << 20;
-/// A loop device lets go of its file a moment after its last user.
+/// Time limit until a loop device releases its file after its last user.
 const BUSY_LIMIT: Duration = Duration::from_secs(10);
 const BLOCK_BYTES: usize = 4096;
 const HINT: &str = "(needs root: apt-get install e2fsprogs mount)";
 
-/// What a node sees.
+/// Kind of the node's file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSystem {
     Ext4,
@@ -42,7 +43,7 @@ pub enum FileSystem {
 }
 
 impl FileSystem {
-    /// The kernel's name.
+    /// Returns the kernel's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ext4 => "ext4",
@@ -50,7 +51,7 @@ impl FileSystem {
         }
     }
 
-    /// Those that this machine can make and mount.
+    /// Returns the kinds that this machine can create and mount.
     pub fn available() -> Result<Vec<Self>> {
         let known = std::fs::read_to_string("/proc/filesystems")?;
         let xfs =
@@ -77,7 +78,7 @@ pub struct PowerDisk {
 }
 
 impl PowerDisk {
-    /// Makes one of so many bytes below `work`; its images take only what is written.
+    /// Creates a disk of so many bytes below `work`. Its images are sparse.
     pub fn create(work: &Path, name: &str, kind: FileSystem, bytes: u64) -> Result<Self> {
         let place = work.join(name);
         let disk = Self {
@@ -99,20 +100,21 @@ impl PowerDisk {
         Ok(disk)
     }
 
-    /// Where the node may have its store.
+    /// Returns the directory for the node's store.
     pub fn path(&self) -> &Path {
         &self.upper
     }
 
-    /// Cuts the power. Nothing works until [`PowerDisk::restore`].
+    /// Cuts the power. All I/O fails until [`PowerDisk::restore`].
     pub fn cut(&self) -> Result<()> {
-        // Opened before: afterwards a file system that noticed opens nothing any more.
+        // Both are opened first: a file system that is shut down opens no files.
         let (lower, upper) = (File::open(&self.lower)?, File::open(&self.upper)?);
         shut_down(&lower).with_context(|| format!("cutting {}", self.lower.display()))?;
         shut_down(&upper).with_context(|| format!("cutting {}", self.upper.display()))
     }
 
-    /// Brings the disk back with what it kept; both journals are replayed. Nobody may use it.
+    /// Remounts the disk with what it kept; both journals are replayed. No process may use the
+    /// disk.
     pub fn restore(&self) -> Result<()> {
         unmount(&self.upper)?;
         unmount(&self.lower)?;
@@ -120,9 +122,10 @@ impl PowerDisk {
         mount(&self.upper_image, &self.upper)
     }
 
-    /// Whether a cut loses what it should: of a block that was written and flushed, then written
-    /// again without a flush, both past the page cache, the first version must be left.
-    pub fn forgets(&self) -> Result<bool> {
+    /// Returns whether a power cut loses unflushed writes. Writes a block with direct I/O and
+    /// flushes it, then overwrites it without a flush: after the cut, the first version must be
+    /// left.
+    pub fn loses_unflushed_writes(&self) -> Result<bool> {
         let path = self.upper.join("canary");
         let open = || {
             let mut options = File::options();
@@ -146,15 +149,15 @@ impl PowerDisk {
 
 impl Drop for PowerDisk {
     fn drop(&mut self) {
-        // Lazily: a node that is being killed may still hold files. What was never mounted can't be
-        // unmounted.
+        // A lazy unmount: a node that is being killed may still hold files. A file system that was
+        // never mounted cannot be unmounted.
         for place in [&self.upper, &self.lower] {
             let _ = run("umount", &["-l", &place.display().to_string()]);
         }
     }
 }
 
-/// Aligned as direct I/O needs it.
+/// A block aligned for direct I/O.
 #[repr(align(4096))]
 struct Block([u8; BLOCK_BYTES]);
 
@@ -165,8 +168,8 @@ impl Block {
 }
 
 fn shut_down(root: &File) -> rustix::io::Result<()> {
-    // SAFETY: the request reads one `u32`, which `Setter` points at; both file systems know it by this
-    // number, and others refuse it.
+    // SAFETY: the request reads one `u32`, to which `Setter` points. Both file systems know the
+    // request by this number, and others refuse it.
     unsafe { ioctl(root, Setter::<SHUTDOWN, u32>::new(NO_LOG_FLUSH)) }
 }
 
@@ -180,9 +183,14 @@ fn unmount(place: &Path) -> Result<()> {
         match rustix::mount::unmount(place, rustix::mount::UnmountFlags::empty()) {
             Ok(()) => return Ok(()),
             Err(Errno::BUSY) => {
-                // A scenario with network namespaces has copies of mounts made before it began.
+                // Network namespaces of another scenario hold copies of mounts made before it
+                // started.
                 let is_late = started.elapsed() > BUSY_LIMIT;
-                ensure!(!is_late, "{} stays busy: run no other scenario", place.display());
+                ensure!(
+                    !is_late,
+                    "{} stays busy: run no other scenario at the same time",
+                    place.display()
+                );
                 std::thread::sleep(Duration::from_millis(20));
             }
             Err(error) => {

@@ -1,4 +1,4 @@
-//! What the kernel says of a process.
+//! Statistics and signals of a process.
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
@@ -8,26 +8,26 @@ use std::time::Duration;
 /// Clock ticks of `/proc/PID/stat`, the same on every Linux machine.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Sends a signal.
+/// Sends a signal to a process.
 pub fn signal(process: u32, signal: Signal) -> Result<()> {
     let pid = Pid::from_raw(process as i32).context("no process")?;
     kill_process(pid, signal).with_context(|| format!("signal to {process}"))
 }
 
-/// Bytes the process caused to be sent to the storage layer since it started.
+/// Returns the bytes that the process has sent to the storage layer.
 pub fn written_bytes(process: u32) -> Result<u64> {
     field(process, "io", "write_bytes:")
 }
 
-/// The most memory it held at once, in bytes.
+/// Returns the peak resident memory in bytes.
 pub fn peak_memory_bytes(process: u32) -> Result<u64> {
     Ok(field(process, "status", "VmHWM:")? * 1024)
 }
 
-/// Processor time it used.
+/// Returns the processor time used.
 pub fn processor_time(process: u32) -> Result<Duration> {
     let text = read(process, "stat")?;
-    // The name, in brackets, may hold anything; the fields follow the last bracket.
+    // The name, in parentheses, may contain any character; the fields follow the last parenthesis.
     let rest = text.rsplit_once(')').context("no name in stat")?.1;
     let fields: Vec<&str> = rest.split_whitespace().collect();
     let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<u64>().ok());
@@ -35,20 +35,20 @@ pub fn processor_time(process: u32) -> Result<Duration> {
     Ok(Duration::from_secs_f64((user + system) as f64 / TICKS_PER_SECOND))
 }
 
-/// The thread of a process whose name begins so. Names are cut off after 15 bytes.
+/// Returns the thread of a process with this name prefix. The kernel truncates names to 15 bytes.
 pub fn thread(process: u32, name: &str) -> Result<u32> {
     for entry in std::fs::read_dir(format!("/proc/{process}/task"))? {
         let entry = entry?;
-        // One that ended meanwhile has no name.
+        // A thread that ended meanwhile has no name.
         let Ok(found) = std::fs::read_to_string(entry.path().join("comm")) else { continue };
         if found.starts_with(name) {
-            return entry.file_name().to_string_lossy().parse().context("no number of a thread");
+            return entry.file_name().to_string_lossy().parse().context("the thread has no ID");
         }
     }
     bail!("process {process} has no thread {name}")
 }
 
-/// The process that traces a thread; 0 if none does, nothing if the thread has ended.
+/// Returns the process that traces a thread: 0 for none, `None` if the thread has ended.
 pub fn tracer(thread: u32) -> Result<Option<u32>> {
     match field(thread, "status", "TracerPid:") {
         Err(_) if !Path::new(&format!("/proc/{thread}")).exists() => Ok(None),
@@ -84,6 +84,6 @@ mod tests {
         assert_eq!(tracer(ended.id()).unwrap(), None);
         let name = std::fs::read_to_string("/proc/self/comm").unwrap();
         assert_eq!(thread(me, name.trim()).unwrap(), me);
-        assert!(thread(me, "nobody").is_err());
+        assert!(thread(me, "absent").is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! A sync that fails once: `strace` attaches to one thread of a node, answers one `fdatasync` or `fsync`
-//! with EIO in the kernel's place, and writes down what the thread does to files before and after.
+//! A sync that fails once. `strace` attaches to one thread of a node, injects EIO into one
+//! `fdatasync` or `fsync`, and records the thread's file operations before and after.
 
 use super::process;
 use anyhow::{Context, Result, bail, ensure};
@@ -7,31 +7,31 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Calls that write to files or sync them.
+/// Traced calls: those that write to files or sync them.
 const CALLS: &str = "fdatasync,fsync,pwrite64,pwritev,pwritev2,io_submit,ftruncate,fallocate";
 const ATTACHED_LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(10);
 
-/// One thread whose syncs are watched; let go of when dropped.
+/// A thread under trace; detached when dropped.
 #[derive(Debug)]
 pub struct FailingSync {
     strace: Child,
     trace: PathBuf,
 }
 
-/// What the thread did.
+/// Recorded operations of the thread.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Seen {
-    /// Syncs before the one that failed.
+pub struct Trace {
+    /// Number of syncs before the one that failed.
     pub syncs_before: usize,
     /// The call that failed.
     pub failed: Option<String>,
-    /// Writes to files and syncs after it.
+    /// Writes and syncs after it.
     pub after: Vec<String>,
 }
 
 impl FailingSync {
-    /// From now on the `nth` call of each kind of sync fails in the thread whose name begins so.
+    /// Makes the `nth` call of each kind of sync fail in the thread with this name prefix.
     pub async fn attach(process: u32, thread: &str, nth: u64, trace: PathBuf) -> Result<Self> {
         let id = process::thread(process, thread)?;
         let mut command = Command::new("strace");
@@ -41,10 +41,10 @@ impl FailingSync {
         let strace = command.spawn().context("starting strace (apt-get install strace)")?;
         let mut attached = Self { strace, trace };
         let started = Instant::now();
-        // A thread that has ended met its failing sync already: what was traced says so.
+        // A thread that has ended has already had its failed sync; the trace contains it.
         while process::tracer(id)?.is_some_and(|tracer| tracer != attached.strace.id()) {
             if let Some(status) = attached.strace.try_wait()? {
-                bail!("strace can't attach to thread {thread} of {process}: {status}");
+                bail!("strace cannot attach to thread {thread} of {process}: {status}");
             }
             ensure!(started.elapsed() < ATTACHED_LIMIT, "strace did not attach to {thread}");
             tokio::time::sleep(POLL).await;
@@ -52,24 +52,26 @@ impl FailingSync {
         Ok(attached)
     }
 
-    /// What the thread did so far.
-    pub fn seen(&self) -> Result<Seen> {
-        Ok(seen(&std::fs::read_to_string(&self.trace).context("reading what strace wrote")?))
+    /// Returns the operations of the thread so far.
+    pub fn trace(&self) -> Result<Trace> {
+        Ok(parse_trace(
+            &std::fs::read_to_string(&self.trace).context("reading the output of strace")?,
+        ))
     }
 }
 
 impl Drop for FailingSync {
     fn drop(&mut self) {
-        // It may have ended with the thread; what it watched goes on.
+        // strace may have ended with the thread. The traced process continues.
         let _ = self.strace.kill();
         let _ = self.strace.wait();
     }
 }
 
-/// Reads lines like `fdatasync(9</d/a.seg>) = -1 EIO (Input/output error) (INJECTED)`; others begin
-/// with `+++` or `---`.
-fn seen(trace: &str) -> Seen {
-    let mut seen = Seen::default();
+/// Parses lines like `fdatasync(9</d/a.seg>) = -1 EIO (Input/output error) (INJECTED)`; skips lines
+/// that begin with `+++` or `---`.
+fn parse_trace(trace: &str) -> Trace {
+    let mut seen = Trace::default();
     for line in trace.lines().filter(|line| !line.starts_with(['+', '-'])) {
         if seen.failed.is_some() {
             seen.after.push(line.to_owned());
@@ -87,17 +89,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_follows_the_failure_is_told_from_what_came_before() {
+    fn operations_after_the_failure_are_separated_from_those_before() {
         let before = "pwrite64(9</d/a>, \"\"..., 512, 0) = 512\nfdatasync(9</d/a>) = 0\n";
         let failed = "fdatasync(9</d/a>) = -1 EIO (Input/output error) (INJECTED)";
         let all =
             format!("{before}{failed}\n--- SIGCHLD {{}} ---\nfsync(8</d>) = 0\n+++ exited +++\n");
-        let expected = Seen {
+        let expected = Trace {
             syncs_before: 1,
             failed: Some(failed.to_owned()),
             after: vec!["fsync(8</d>) = 0".to_owned()],
         };
-        assert_eq!(seen(&all), expected);
-        assert_eq!(seen(before).failed, None);
+        assert_eq!(parse_trace(&all), expected);
+        assert_eq!(parse_trace(before).failed, None);
     }
 }

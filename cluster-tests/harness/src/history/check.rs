@@ -1,4 +1,4 @@
-//! The checker program beside us, one history at a time.
+//! Runs the linearizability checker, one history at a time.
 
 use super::record::{self, Record};
 use anyhow::{Context, Result, bail};
@@ -6,13 +6,13 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Seconds a history may take.
+/// Time limit per history.
 const CHECK_SECONDS: u64 = 120;
 
-/// What the checker said.
+/// Result of the checker.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Verdict {
-    /// ok, violation, unknown.
+    /// "ok", "violation" or "unknown".
     pub result: String,
     pub operations: u64,
     pub ambiguous: u64,
@@ -20,14 +20,14 @@ pub struct Verdict {
     pub suspects: Vec<String>,
 }
 
-/// All histories of a scenario.
+/// The checker and its results for all histories of a scenario.
 #[derive(Debug)]
 pub struct Checker {
     program: PathBuf,
     work: PathBuf,
-    /// Histories checked.
+    /// Number of histories checked.
     pub histories: u64,
-    /// Operations in them.
+    /// Number of operations in them.
     pub operations: u64,
     pub ambiguous: u64,
     pub violations: Vec<String>,
@@ -35,7 +35,7 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// With the program, writing below `work`.
+    /// Creates a checker that writes below `work`.
     pub fn new(program: &Path, work: &Path) -> Self {
         Self {
             program: program.to_owned(),
@@ -48,7 +48,7 @@ impl Checker {
         }
     }
 
-    /// Checks one history. One that is not linearizable is kept, with a picture beside it.
+    /// Checks one history. A history that is not linearizable is kept, with a picture beside it.
     pub async fn check(&mut self, name: &str, records: Vec<Record>) -> Result<Verdict> {
         let path = self.work.join(format!("history-{name}.jsonl"));
         let picture = path.with_extension("html");
@@ -59,10 +59,10 @@ impl Checker {
         let output = tokio::task::spawn_blocking(move || command.output()).await?;
         let output = output.context("starting the checker")?;
         let Some(line) = output.stdout.split(|byte| *byte == b'\n').next() else {
-            bail!("the checker said nothing");
+            bail!("the checker printed nothing");
         };
         let verdict: Verdict = serde_json::from_slice(line).with_context(|| {
-            format!("the checker said {}", String::from_utf8_lossy(&output.stderr))
+            format!("the checker printed {}", String::from_utf8_lossy(&output.stderr))
         })?;
         self.histories += 1;
         self.operations += verdict.operations;

@@ -1,4 +1,4 @@
-//! One recorded client: few keys, unique values, one attempt for each operation.
+//! A recorded client: few keys, unique values, one attempt per operation.
 
 use super::record::Record;
 use crate::client::{Outcome, Session, Swap};
@@ -7,24 +7,24 @@ use std::collections::HashMap;
 use std::time::Instant;
 use stele_types::Prng;
 
-/// Keys of a group; a scan sees all of them.
+/// Number of keys in a group; a scan covers all of them.
 pub const GROUP_KEYS: u64 = 4;
 const SCAN_LIMIT: u32 = 100;
 
-/// A client and what it did so far.
+/// A client and the operations it has recorded.
 #[derive(Debug)]
 pub struct Recorder {
     pub session: Session,
     pub process: usize,
-    /// The first part of its keys: no two rounds share one.
+    /// First part of its keys, unique per round.
     pub round: String,
     pub groups: u64,
     pub prng: Prng,
-    /// When the clock of the history was zero.
+    /// Time zero of the history.
     pub zero: Instant,
     pub records: Vec<Record>,
     sequence: u64,
-    /// What each key held when this client last saw it.
+    /// Value of each key that this client saw last.
     last_seen: HashMap<String, String>,
 }
 
@@ -50,7 +50,7 @@ impl Recorder {
         }
     }
 
-    /// One operation of any kind. Says whether it happened.
+    /// Runs one random operation; returns whether it took effect.
     pub async fn step(&mut self) -> bool {
         let group = format!("history/{}/{:02}", self.round, self.prng.below(self.groups));
         let key = format!("{group}/k{}", self.prng.below(GROUP_KEYS));
@@ -109,7 +109,7 @@ impl Recorder {
     async fn scan(&mut self, mut record: Record, replica: Option<usize>) -> bool {
         record.op = "scan";
         record.limit = SCAN_LIMIT;
-        // `0` follows `/`: all keys of the group lie between.
+        // `0` follows `/`, so all keys of the group lie between.
         let (start, end) = (format!("{}/", record.group), format!("{}0", record.group));
         record.call_ns = self.now();
         let scan = self.session.scan(
@@ -125,7 +125,7 @@ impl Recorder {
         })
     }
 
-    /// Records the operation unless it certainly never happened.
+    /// Records the operation unless it certainly never took effect.
     fn keep<T>(
         &mut self,
         mut record: Record,

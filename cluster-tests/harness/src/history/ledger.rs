@@ -1,22 +1,22 @@
-//! Keys that are written once: each whose write was acknowledged must be there for ever after.
+//! Keys that are written once. Every acknowledged write must be present ever after.
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 
-/// What became of the writes of one writer, by their numbers.
+/// Outcomes of each writer's writes, by number.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
-    writers: Vec<Vec<Fate>>,
+    writers: Vec<Vec<WriteOutcome>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum WriteOutcome {
     Acknowledged,
     Refused,
     Unknown,
 }
 
-/// Where its keys begin.
+/// Prefix of the keys.
 pub const PREFIX: &str = "ledger/";
 const VALUE_BYTES_MIN: u64 = 32;
 
@@ -25,40 +25,40 @@ impl Ledger {
         Self { writers: vec![Vec::new(); writers] }
     }
 
-    /// How many writes were acknowledged.
+    /// Returns the number of acknowledged writes.
     pub fn acknowledged(&self) -> u64 {
         let all = self.writers.iter().flatten();
-        all.filter(|fate| **fate == Fate::Acknowledged).count() as u64
+        all.filter(|outcome| **outcome == WriteOutcome::Acknowledged).count() as u64
     }
 
-    /// How many a writer has made.
+    /// Returns the number of writes of a writer.
     pub fn count(&self, writer: usize) -> usize {
         self.writers.get(writer).map_or(0, Vec::len)
     }
 
-    /// Appends what became of a writer's next writes.
-    pub fn extend(&mut self, writer: usize, fates: Vec<Fate>) {
+    /// Appends the outcomes of a writer's next writes.
+    pub fn extend(&mut self, writer: usize, outcomes: Vec<WriteOutcome>) {
         if let Some(own) = self.writers.get_mut(writer) {
-            own.extend(fates);
+            own.extend(outcomes);
         }
     }
 
-    /// Compares with all pairs that a replica has below [`PREFIX`], in their order.
+    /// Compares the ledger with all pairs that a replica has below [`PREFIX`], in their order.
     pub fn compare(&self, found: &[(Bytes, Bytes)]) -> Result<()> {
         let mut found = found.iter().peekable();
-        for (writer, fates) in self.writers.iter().enumerate() {
-            for (number, fate) in fates.iter().enumerate() {
+        for (writer, outcomes) in self.writers.iter().enumerate() {
+            for (number, outcome) in outcomes.iter().enumerate() {
                 let name = key(writer, number);
                 let here = found.next_if(|(key, _)| **key == *name.as_bytes());
-                match (here, fate) {
-                    (Some((_, bytes)), Fate::Acknowledged | Fate::Unknown) => {
+                match (here, outcome) {
+                    (Some((_, bytes)), WriteOutcome::Acknowledged | WriteOutcome::Unknown) => {
                         ensure!(*bytes == value(writer, number), "{name} has a wrong value");
                     }
-                    (Some(_), Fate::Refused) => {
-                        anyhow::bail!("{name} is there although its write was refused");
+                    (Some(_), WriteOutcome::Refused) => {
+                        anyhow::bail!("{name} is present although its write was refused");
                     }
-                    (None, Fate::Acknowledged) => {
-                        anyhow::bail!("{name} was acknowledged and is not there");
+                    (None, WriteOutcome::Acknowledged) => {
+                        anyhow::bail!("{name} was acknowledged and is missing");
                     }
                     (None, _) => {}
                 }
@@ -70,15 +70,15 @@ impl Ledger {
     }
 }
 
-/// The key of a writer's write.
+/// Returns the key of a write.
 pub fn key(writer: usize, number: usize) -> String {
     format!("{PREFIX}{writer:03}/{number:09}")
 }
 
-/// The value of a writer's write: its length and bytes follow from the key.
+/// Returns the value of a write; its length and bytes are derived from the key.
 pub fn value(writer: usize, number: usize) -> Bytes {
     let mut prng = stele_types::Prng::new((writer as u64) << 40 | number as u64);
-    // Most are small, some are large enough to be written apart.
+    // Most values are small; some are large enough to be separated from the index.
     let bytes_max = if prng.below(8) == 0 { 20_000 } else { 800 };
     let bytes = VALUE_BYTES_MIN + prng.below(bytes_max);
     let fill = prng.draw().to_le_bytes();
@@ -93,15 +93,15 @@ mod tests {
         (Bytes::from(key(0, number)), value(0, number))
     }
 
-    fn ledger(fates: &[Fate]) -> Ledger {
+    fn ledger(outcomes: &[WriteOutcome]) -> Ledger {
         let mut ledger = Ledger::new(1);
-        ledger.extend(0, fates.to_vec());
+        ledger.extend(0, outcomes.to_vec());
         ledger
     }
 
     #[test]
     fn what_was_acknowledged_must_be_there_and_what_is_unknown_may() {
-        use Fate::{Acknowledged, Refused, Unknown};
+        use WriteOutcome::{Acknowledged, Refused, Unknown};
         let one = ledger(&[Acknowledged, Unknown, Unknown, Refused, Acknowledged]);
         one.compare(&[pair(0), pair(2), pair(4)]).unwrap();
         assert!(one.compare(&[pair(0), pair(2)]).is_err());

@@ -1,7 +1,7 @@
-//! Clients at work until they are told to stop.
+//! Clients that run until they are stopped.
 
 use super::client::Recorder;
-use super::ledger::{self, Fate, Ledger};
+use super::ledger::{self, Ledger, WriteOutcome};
 use super::record::Record;
 use crate::client::{Outcome, Session, SessionOptions};
 use crate::cluster::channels::Channels;
@@ -12,21 +12,21 @@ use std::time::{Duration, Instant};
 use stele_types::Prng;
 use tokio::task::JoinHandle;
 
-/// A refused client waits so long: it would else do nothing but ask.
+/// Pause after a refusal, so that a refused client does not spin.
 const REFUSED_PAUSE: Duration = Duration::from_millis(20);
 
-/// How much load.
+/// Options of the load.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
-    /// Clients whose operations are recorded.
+    /// Number of clients with recorded operations.
     pub recorders: usize,
-    /// Clients that write the ledger.
+    /// Number of clients that write the ledger.
     pub writers: usize,
-    /// Groups of keys that the recorded operations spread over.
+    /// Number of key groups over which the recorded operations are spread.
     pub groups: u64,
-    /// What each client waits between operations.
+    /// Pause of each client between operations.
     pub pause: Duration,
-    /// How long a client waits for an answer.
+    /// Time limit of a call.
     pub limit: Duration,
 }
 
@@ -42,24 +42,25 @@ impl Default for LoadOptions {
     }
 }
 
-/// What the recorded clients did.
+/// Records of all clients.
 #[derive(Debug, Default)]
 pub struct Recorded {
     pub records: Vec<Record>,
-    /// Operations that happened.
+    /// Number of operations that took effect.
     pub done: u64,
 }
 
-/// Clients at work.
+/// Running clients.
 #[derive(Debug)]
 pub struct Load {
     stop: Arc<AtomicBool>,
     recorders: Vec<JoinHandle<(Vec<Record>, u64)>>,
-    writers: Vec<JoinHandle<Vec<Fate>>>,
+    writers: Vec<JoinHandle<Vec<WriteOutcome>>>,
 }
 
 impl Load {
-    /// Starts them. Keys of the history begin with `round`; the ledger's go on where it ends.
+    /// Starts the clients. Keys of the history begin with `round`; the ledger continues where it
+    /// ends.
     pub fn start(
         channels: &Arc<Channels>,
         nodes: &[String],
@@ -72,7 +73,8 @@ impl Load {
         let zero = Instant::now();
         let session = |number: usize| {
             let mut nodes = nodes.to_vec();
-            // Each begins with another node: some believe a deposed leader longer than others.
+            // Each client prefers another node, so that some use a deposed leader longer than
+            // others.
             let first = number % nodes.len().max(1);
             nodes.rotate_left(first);
             Session::new(Arc::clone(channels), SessionOptions { nodes, limit: options.limit })
@@ -93,7 +95,7 @@ impl Load {
         Self { stop, recorders, writers }
     }
 
-    /// Stops them, waits for the answers they wait for, and enters the writes into the ledger.
+    /// Stops the clients, waits for their calls in flight, and enters the writes into the ledger.
     pub async fn stop(self, ledger: &mut Ledger) -> Result<Recorded> {
         self.stop.store(true, Ordering::Relaxed);
         let mut recorded = Recorded::default();
@@ -125,19 +127,19 @@ async fn write(
     first: usize,
     stop: Arc<AtomicBool>,
     pause: Duration,
-) -> Vec<Fate> {
-    let mut fates = Vec::new();
+) -> Vec<WriteOutcome> {
+    let mut outcomes = Vec::new();
     while !stop.load(Ordering::Relaxed) {
-        let number = first + fates.len();
+        let number = first + outcomes.len();
         let key = ledger::key(writer, number);
-        let fate = match session.put(key.as_bytes(), ledger::value(writer, number)).await {
-            Outcome::Done(()) => Fate::Acknowledged,
-            Outcome::Refused(_) => Fate::Refused,
-            Outcome::Ambiguous(_) => Fate::Unknown,
+        let outcome = match session.put(key.as_bytes(), ledger::value(writer, number)).await {
+            Outcome::Done(()) => WriteOutcome::Acknowledged,
+            Outcome::Refused(_) => WriteOutcome::Refused,
+            Outcome::Ambiguous(_) => WriteOutcome::Unknown,
         };
-        fates.push(fate);
-        let pause = if fate == Fate::Acknowledged { pause } else { REFUSED_PAUSE };
+        outcomes.push(outcome);
+        let pause = if outcome == WriteOutcome::Acknowledged { pause } else { REFUSED_PAUSE };
         tokio::time::sleep(pause).await;
     }
-    fates
+    outcomes
 }

@@ -1,4 +1,4 @@
-//! Concurrent clients whose operations are recorded and checked for linearizability.
+//! Concurrent clients with recorded operations, which are checked for linearizability.
 
 mod check;
 mod client;
@@ -10,7 +10,7 @@ pub use check::Checker;
 pub use ledger::{Ledger, PREFIX as LEDGER_PREFIX};
 pub use load::{Load, LoadOptions};
 
-/// Keys that cut the keys of histories and ledgers into several regions, no group in two.
+/// Keys that split the keys of histories and ledgers into several regions. No group is divided.
 pub const PREFIX_SPLITS: [&[u8]; 9] = [
     b"history/",
     b"history/0",

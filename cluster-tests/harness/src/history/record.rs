@@ -1,4 +1,4 @@
-//! A history: what clients asked and what they were told.
+//! A history: operations of clients and their results.
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -6,14 +6,14 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-/// One operation, in the form that `cluster-tests/porcupine` reads.
+/// One operation, in the format that `cluster-tests/porcupine` reads.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Record {
-    /// Who asked.
+    /// Number of the client.
     pub process: usize,
-    /// put, get, delete, cas, scan.
+    /// "put", "get", "delete", "cas" or "scan".
     pub op: &'static str,
-    /// Keys of one group are checked together.
+    /// Group of the key; the keys of one group are checked together.
     pub group: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub key: String,
@@ -33,7 +33,7 @@ pub struct Record {
     /// Nanoseconds since the harness started.
     pub call_ns: u64,
     pub return_ns: u64,
-    /// Nobody knows whether it happened.
+    /// Whether the outcome of the operation is unknown.
     #[serde(skip_serializing_if = "is_false")]
     pub ambiguous: bool,
 }
@@ -42,7 +42,7 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-/// Writes a history, one JSON object a line.
+/// Writes a history, one JSON object per line.
 pub fn write(path: &Path, records: &[Record]) -> Result<()> {
     let file = File::create(path).with_context(|| format!("creating {}", path.display()))?;
     let mut out = BufWriter::new(file);

@@ -1,4 +1,4 @@
-//! Attacks within the protocol: messages that are none, to every method.
+//! Attacks at the protocol level: invalid messages to every method.
 
 use anyhow::Result;
 use bytes::{Buf, BufMut, Bytes};
@@ -11,9 +11,9 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
-/// Some calls are answered for ever.
+/// Time limit of a call; some calls stream responses without end.
 const LIMIT: Duration = Duration::from_millis(500);
-/// More than any message may be.
+/// Bytes above the limit of any message.
 const OVERSIZED_BYTES: usize = 100 << 20;
 
 const METHODS: [&str; 46] = [
@@ -65,7 +65,7 @@ const METHODS: [&str; 46] = [
     "/stele.control.v1.Control/SetConfig",
 ];
 
-/// Sends bad messages to every method; how many. Whatever is answered is fine.
+/// Sends invalid messages to every method; returns their number. Any response is accepted.
 pub async fn bad_messages(address: &str, prng: &mut Prng) -> Result<u64> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))?.timeout(LIMIT);
     let channel = endpoint.connect_timeout(LIMIT).connect_lazy();
@@ -75,7 +75,7 @@ pub async fn bad_messages(address: &str, prng: &mut Prng) -> Result<u64> {
             calls.spawn(call(channel.clone(), method, message));
         }
     }
-    // Too large for any method, and for the memory bound if several of them were kept.
+    // Too large for any method, and above the memory bound if several were buffered.
     let large = Bytes::from(vec![0x0a; OVERSIZED_BYTES]);
     calls.spawn(call(channel, METHODS[2], large));
     Ok(calls.join_all().await.len() as u64)
@@ -83,13 +83,13 @@ pub async fn bad_messages(address: &str, prng: &mut Prng) -> Result<u64> {
 
 fn messages(prng: &mut Prng) -> Vec<Bytes> {
     let noise: Vec<u8> = (0..1 + prng.below(2_000)).map(|_| prng.draw() as u8).collect();
-    // Field 2, length-delimited, claims far more than follows.
+    // Field 2, length-delimited, with a length far beyond the end of the message.
     let claims = vec![0x12, 0xff, 0xff, 0xff, 0xff, 0x0f, 1, 2, 3];
-    // Groups, one in the other, a hundred thousand deep.
+    // A hundred thousand nested groups.
     let nested = vec![0x0b; 100_000];
-    // A varint that does not end.
+    // A varint without an end.
     let endless = vec![0x80; 64];
-    // Fields with random numbers, in form but without sense.
+    // Well-formed fields with random numbers.
     let mut fields = Vec::new();
     for _ in 0..prng.below(40) {
         fields.push(((1 + prng.below(15)) << 3) as u8);
@@ -100,7 +100,7 @@ fn messages(prng: &mut Prng) -> Vec<Bytes> {
 }
 
 async fn call(channel: Channel, method: &'static str, message: Bytes) {
-    // Whatever it is answered, or nothing at all.
+    // Any response is accepted, or none.
     let _ = tokio::time::timeout(LIMIT, answers(channel, method, message)).await;
 }
 
@@ -114,7 +114,7 @@ async fn answers(channel: Channel, method: &'static str, message: Bytes) -> Resu
     Ok(())
 }
 
-/// Messages as they are.
+/// Codec that passes bytes through.
 #[derive(Clone, Copy, Debug, Default)]
 struct BytesCodec;
 

@@ -1,4 +1,4 @@
-//! What strangers may send to an open port.
+//! Hostile input on an open port.
 
 pub mod calls;
 pub mod sockets;

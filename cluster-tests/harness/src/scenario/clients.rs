@@ -7,18 +7,20 @@ use anyhow::Result;
 use bytes::Bytes;
 use std::process::Command;
 
-/// Regions end inside of the keys that the programs use, and behind them.
+/// Region boundaries within the keys that the programs use, and after them.
 const SPLITS: [&[u8]; 5] =
     [b"python/00030", b"python/00150", b"tikv-rust/00030", b"tikv-rust/00150", b"tikv-rust0"];
 
-/// TiKV's own Rust and Python clients: every raw call they have, on one region and across several.
+/// Runs TiKV's own Rust and Python clients: every raw call they offer, on one region and across
+/// several.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rust = need(&setup.programs.tikv_rust, "--tikv-rust")?;
     let python = need(&setup.programs.python, "--python")?;
     let script = need(&setup.programs.python_script, "--python-script")?;
     let cluster = Cluster::start(three(setup, &[])).await?;
     let region = cluster.region_of(b"").await?.region.id;
-    // The Rust client repeats rows where the last region's end is open, so that one is apart.
+    // The Rust client repeats rows where the last region's end is unbounded, so that region is
+    // split off.
     cluster.split(region, vec![Bytes::from_static(b"zzz")]).await?;
     for part in ["one region", "six regions"] {
         for (at, node) in cluster.nodes.iter().enumerate() {
@@ -26,11 +28,11 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
             command.arg(node.address());
             let printed = programs::start(command).await??;
             report
-                .demand(printed.succeeded, format!("rust, node {at}, {part}: {}", printed.errors));
+                .require(printed.succeeded, format!("rust, node {at}, {part}: {}", printed.errors));
             let mut command = Command::new(python);
             command.arg(script).arg(node.address());
             let printed = programs::start(command).await??;
-            report.demand(
+            report.require(
                 printed.succeeded,
                 format!("python, node {at}, {part}: {}", printed.errors),
             );
@@ -42,6 +44,6 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
                 .await?;
         }
     }
-    report.figure("runs", 12);
+    report.record("runs", 12);
     Ok(())
 }

@@ -17,30 +17,30 @@ use stele_proto::kvrpcpb::{RawGetKeyTtlRequest, RawPutRequest};
 use stele_types::{Prng, StoreId};
 
 const KEY: &[u8] = b"clock";
-/// Its wall clock jumps; its monotonic clock is right.
+/// Node with the jumping wall clock; its monotonic clock is correct.
 const JUMPER: usize = 0;
-/// The clocks of these two run at other rates.
+/// Nodes with clocks that run at other rates.
 const FAST: usize = 1;
 const SLOW: usize = 2;
-/// The lease of a leader holds if its clock is slower than a follower's by up to 10 %
-/// (`lease_drift_percent`); these two are 8.7 % apart.
+/// Rates of the nodes' clocks. A leader's lease holds if its clock is slower than a follower's by
+/// at most 10 % (`lease_drift_percent`); the fast and the slow one are 8.7 % apart.
 const RATES: [f64; 3] = [1.0, 1.04, 0.95];
-/// Of a measured rate.
+/// Tolerated relative error of a measured rate.
 const RATE_TOLERANCE: f64 = 0.015;
 const JUMP_SECONDS: u64 = 6 * 3600;
-/// Until a process has seen that its clock was set.
+/// Time until a process has seen that its clock was set.
 const JUMP_SEEN: Duration = Duration::from_millis(1_300);
-/// Longer than any two wall clocks differ, and shorter than most.
+/// Longer than the difference of any two wall clocks, and shorter than most.
 const TIMES_TO_LIVE_S: [i64; 2] = [48 * 3600, 1_800];
-/// What drift and latency add to a time to live.
+/// Tolerated error of a time to live from drift and latency.
 const TTL_TOLERANCE_S: i64 = 60;
 const LIMIT: Duration = Duration::from_secs(20);
 
 // Catalogue: 38, 39.
-/// The wall clock of one node jumps by hours in both directions, the monotonic clocks of the two others
-/// drift apart by nearly what the lease allows. In each round another node leads, the slow one first,
-/// and is cut off from its peers while clients still reach it: it must serve nothing by a lease that is
-/// over by the clock of whoever leads then.
+/// The wall clock of one node jumps by hours in both directions; the monotonic clocks of the two
+/// others drift apart by nearly what the lease allows. In each round another node leads, the slow
+/// one first, and is cut off from its peers while clients still reach it. It must serve no read
+/// under a lease that has expired by the clock of the new leader.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let mut fake = FakeTime::find()?;
     let mut wall = WallClock::create(setup.work())?;
@@ -90,21 +90,21 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rates = rates(&before, &uptimes(&cluster).await?);
     for (node, (rate, wanted)) in rates.iter().zip(RATES).enumerate() {
         let is_so = (rate / wanted - 1.0).abs() < RATE_TOLERANCE;
-        report.demand(is_so, format!("node {node}'s clock runs at {rate:.3}, not at {wanted}"));
+        report.require(is_so, format!("node {node}'s clock runs at {rate:.3}, not at {wanted}"));
     }
-    report.figure("rounds", rounds);
-    report.figure("rates", rates.map(rounded).to_vec());
-    report.figure("heal_max_s", rounded(percentile(&heals, 1.0)));
-    report.figure("acknowledged_writes", ledger.acknowledged());
-    report.figure("reads_past_the_time_to_live", gone);
-    report.figure("reads_of_leaders_cut_off", reads.served);
-    report.figure("reads_they_refused", reads.refused);
-    report.demand(reads.stale == 0, format!("{} stale reads", reads.stale));
+    report.record("rounds", rounds);
+    report.record("rates", rates.map(rounded).to_vec());
+    report.record("heal_max_s", rounded(percentile(&heals, 1.0)));
+    report.record("acknowledged_writes", ledger.acknowledged());
+    report.record("reads_past_the_time_to_live", gone);
+    report.record("reads_of_leaders_cut_off", reads.served);
+    report.record("reads_they_refused", reads.refused);
+    report.require(reads.stale == 0, format!("{} stale reads", reads.stale));
     kill::check(&checker, report);
     Ok(())
 }
 
-/// Starts every node again, with its clock.
+/// Restarts every node with its clock.
 async fn set_clocks(cluster: &mut Cluster, fake: &mut FakeTime, wall: &WallClock) -> Result<()> {
     for (number, node) in cluster.nodes.iter_mut().enumerate() {
         node.kill()?;
@@ -114,19 +114,19 @@ async fn set_clocks(cluster: &mut Cluster, fake: &mut FakeTime, wall: &WallClock
         };
         node.launch.settings.extend(variables);
         node.restart()?;
-        fake.note(node.process()?);
+        fake.register(node.process()?);
     }
     cluster.wait_ready().await?;
     cluster.wait_replicated(3, LIMIT).await
 }
 
-/// An hour to six, ahead or behind.
+/// Sets the clock ahead or back by one to six hours.
 fn jump(wall: &mut WallClock, prng: &mut Prng) -> Result<()> {
     let seconds = (3600 + prng.below(JUMP_SECONDS - 3600)) as i64;
     wall.set(if prng.coin() { seconds } else { -seconds })
 }
 
-/// Cuts a node off from its peers for longer than any lease; the wall clock jumps meanwhile.
+/// Cuts a node off from its peers for longer than any lease, during which the wall clock jumps.
 async fn cut(
     cluster: &Cluster,
     node: usize,
@@ -135,20 +135,20 @@ async fn cut(
 ) -> Result<Reads> {
     let network = cluster.network.as_ref().context("no network to cut")?;
     let stale = StaleReads::new(cluster, node).await?;
-    // A leader without a lease, just after its election, would prove nothing.
+    // Waits for a lease: a leader just elected has none, and would prove nothing.
     tokio::time::sleep(Duration::from_millis(500 + prng.below(500))).await;
     for other in (0..cluster.nodes.len()).filter(|other| *other != node) {
         Network::cut(network, node, other)?;
         Network::cut(network, other, node)?;
     }
     jump(wall, prng)?;
-    stale.look(Duration::from_millis(1_800 + prng.below(800))).await
+    stale.run(Duration::from_millis(1_800 + prng.below(800))).await
 }
 
-/// Puts a pair with a time to live, then asks every node how much of it is left: says how many answer
-/// that it is over. Its end is set by the clock of the leader that takes the put and judged by that of
-/// the node that answers, so it comes earlier or later by as much as these two differ. That also
-/// proves that the clocks are wrong.
+/// Puts a pair with a time to live, then reads from every node how much of it is left; returns how
+/// many nodes report that it has expired. The leader's clock sets the expiry and the reading node's
+/// clock evaluates it, so it comes earlier or later by the difference of the two. That also proves
+/// that the clocks are wrong.
 async fn times_to_live(cluster: &Cluster, wall: &WallClock, ttl_s: i64) -> Result<usize> {
     let ahead = |node: usize| if node == JUMPER { wall.offset_s() } else { 0 };
     let options = SessionOptions { nodes: cluster.addresses(), limit: Duration::from_secs(1) };
@@ -162,19 +162,19 @@ async fn times_to_live(cluster: &Cluster, wall: &WallClock, ttl_s: i64) -> Resul
             Some(left) => (left - expected).abs() < TTL_TOLERANCE_S,
             None => expected < TTL_TOLERANCE_S,
         };
-        let text = format!("by node {leader}, seen by node {node}: {left:?}, not {expected} s");
+        let text = format!("by node {leader}, read from node {node}: {left:?}, not {expected} s");
         ensure!(is_so, "put {text}");
         over += usize::from(left.is_none());
     }
     Ok(over)
 }
 
-/// Puts until one is acknowledged; by which node.
+/// Puts until one is acknowledged; returns the node that acknowledged it.
 async fn put(cluster: &Cluster, session: &mut Session, ttl_s: i64) -> Result<usize> {
     let started = Instant::now();
     loop {
-        // Learns of another leader from what it refuses.
-        let known = session.put(KEY, Bytes::from_static(b"for ever")).await;
+        // A refused put corrects the presumed leader.
+        let known = session.put(KEY, Bytes::from_static(b"permanent")).await;
         if matches!(known, Outcome::Done(())) {
             let route = session.route(KEY).await?;
             let peer = route.region.peers.get(route.leader).copied().context("no leader")?;
@@ -183,7 +183,7 @@ async fn put(cluster: &Cluster, session: &mut Session, ttl_s: i64) -> Result<usi
             let request = RawPutRequest {
                 context: Some(route.context(&peer, false)),
                 key: Bytes::from_static(KEY),
-                value: Bytes::from_static(b"for a time"),
+                value: Bytes::from_static(b"temporary"),
                 ttl: ttl_s as u64,
                 ..Default::default()
             };
@@ -198,14 +198,16 @@ async fn put(cluster: &Cluster, session: &mut Session, ttl_s: i64) -> Result<usi
     }
 }
 
-/// What is left of the time to live as a node's replica sees it; nothing if the pair is over.
+/// Returns the remaining time to live that a node's replica reports; `None` if the pair has
+/// expired.
 async fn left(cluster: &Cluster, session: &mut Session, node: usize) -> Result<Option<i64>> {
     let store = cluster.store_of(node).await?.0;
     let started = Instant::now();
     loop {
         let route = session.route(KEY).await?;
         let mut peers = route.region.peers.iter();
-        let peer = peers.find(|peer| peer.store_id == store).copied().context("no peer there")?;
+        let peer =
+            peers.find(|peer| peer.store_id == store).copied().context("no peer on the node")?;
         let context = Some(route.context(&peer, true));
         let key = Bytes::from_static(KEY);
         let request = RawGetKeyTtlRequest { context, key, ..Default::default() };
@@ -214,12 +216,12 @@ async fn left(cluster: &Cluster, session: &mut Session, node: usize) -> Result<O
         if answer.region_error.is_none() && answer.error.is_empty() {
             return Ok((!answer.not_found).then_some(answer.ttl as i64));
         }
-        ensure!(started.elapsed() < LIMIT, "node {node} refuses for {LIMIT:?}: {answer:?}");
+        ensure!(started.elapsed() < LIMIT, "node {node} has refused for {LIMIT:?}: {answer:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// For each node a moment when its uptime became another whole second, and which.
+/// Returns for each node a moment at which its uptime reached a new whole second, and that second.
 async fn uptimes(cluster: &Cluster) -> Result<Vec<(Instant, u64)>> {
     let mut all = Vec::new();
     for node in &cluster.nodes {
@@ -230,7 +232,7 @@ async fn uptimes(cluster: &Cluster) -> Result<Vec<(Instant, u64)>> {
             if now != first {
                 break (Instant::now(), now);
             }
-            ensure!(started.elapsed() < LIMIT, "the clock of {} stands still", node.address());
+            ensure!(started.elapsed() < LIMIT, "the clock of {} does not advance", node.address());
             tokio::time::sleep(Duration::from_millis(5)).await;
         };
         all.push(changed);
@@ -244,7 +246,7 @@ async fn uptime(address: &str) -> Result<u64> {
     status.get("uptime_s").and_then(serde_json::Value::as_u64).context("no uptime")
 }
 
-/// Seconds of each node for one of ours.
+/// Returns the seconds of each node per second of the harness.
 fn rates(before: &[(Instant, u64)], after: &[(Instant, u64)]) -> [f64; 3] {
     std::array::from_fn(|node| match (before.get(node), after.get(node)) {
         (Some(from), Some(to)) => (to.1 - from.1) as f64 / (to.0 - from.0).as_secs_f64(),

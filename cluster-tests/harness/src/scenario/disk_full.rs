@@ -12,23 +12,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const DISK_BYTES: u64 = 1 << 30;
-/// No region splits meanwhile.
+/// No region splits during the scenario.
 const SETTINGS: [(&str, &str); 2] = [("reserved_bytes", "128MiB"), ("region_bytes_max", "64GiB")];
 const VALUE_BYTES: usize = 256 << 10;
 const LIMIT: Duration = Duration::from_secs(90);
 const SMALL: usize = 2;
-/// As many writes in a row must be refused before the disk counts as full.
+/// Consecutive refused writes after which the disk counts as full.
 const REFUSALS: u32 = 20;
 
 // Catalogue: 19.
-/// One node has a small disk and leads; it is filled. Writes there are refused, everything else works;
-/// with another leader writes go on; after deletes the space returns.
+/// One node has a small disk and leads; it is filled. Writes there are refused, everything else
+/// works. With another leader writes succeed again. After deletes the space is reclaimed.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let disk = SmallDisk::create(setup.work(), "small", DISK_BYTES)?;
     let mut spec = three(setup, &SETTINGS);
     spec.stores = [(SMALL, disk.path().join("store"))].into();
     let mut cluster = Cluster::start(spec).await?;
-    // Nor does the placement group ask for a split, or move leaders.
+    // The placement group must not request a split or move leaders either.
     cluster.set_option("balance", "0").await?;
     let small = cluster.store_of(SMALL).await?;
     let other = cluster.store_of(0).await?;
@@ -38,34 +38,40 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
 
     let (written, text) = fill(&mut cluster, &mut session).await?;
     println!("full after {written} values of {VALUE_BYTES} bytes: {text}");
-    report.figure("full_after_bytes", written * VALUE_BYTES as u64);
+    report.record("full_after_bytes", written * VALUE_BYTES as u64);
     for number in (0..written).step_by(97) {
         let found = session.get(key(number).as_bytes(), None).await;
         let is_there = matches!(&found, Outcome::Done(Some(value)) if value.len() == VALUE_BYTES);
-        report.demand(is_there, format!("reads work on a full disk: {}", brief(&found)));
+        report.require(is_there, format!("reads must work on a full disk: {}", brief(&found)));
     }
     let deleted = session.delete(key(0).as_bytes()).await;
-    report.demand(deleted.is_done(), format!("deletes work on a full disk: {}", brief(&deleted)));
+    report.require(
+        deleted.is_done(),
+        format!("deletes must work on a full disk: {}", brief(&deleted)),
+    );
 
     let started = Instant::now();
     cluster.lead_all(other).await?;
-    report.figure("transfer_s", rounded(started.elapsed().as_secs_f64()));
+    report.record("transfer_s", rounded(started.elapsed().as_secs_f64()));
     for number in 0..50 {
         let outcome = put_until(&mut session, &format!("elsewhere/{number}"), 64 << 10).await;
-        report.demand(outcome.is_done(), format!("another leader writes: {}", brief(&outcome)));
+        report.require(
+            outcome.is_done(),
+            format!("another leader must accept writes: {}", brief(&outcome)),
+        );
     }
     let started = Instant::now();
     let gone = delete_all(&mut session).await;
-    report.demand(gone.is_done(), format!("delete range: {}", brief(&gone)));
-    // Refused as long as the store is full or behind.
+    report.require(gone.is_done(), format!("delete range: {}", brief(&gone)));
+    // The transfer is refused while the store is full or behind.
     while let Err(error) = cluster.lead_all(small).await {
         ensure!(started.elapsed() < LIMIT, "{error:#}, {LIMIT:?} after the deletes");
     }
     while !session.put(b"after", Bytes::from(vec![1; VALUE_BYTES])).await.is_done() {
-        ensure!(started.elapsed() < LIMIT, "space did not return in {LIMIT:?}");
+        ensure!(started.elapsed() < LIMIT, "space was not reclaimed within {LIMIT:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    report.figure("space_back_s", rounded(started.elapsed().as_secs_f64()));
+    report.record("space_back_s", rounded(started.elapsed().as_secs_f64()));
     verify::everything(&mut cluster, &Ledger::new(0), 3).await?;
     drop(cluster);
     Ok(())
@@ -75,13 +81,13 @@ fn key(number: u64) -> String {
     format!("fill/{number:07}")
 }
 
-/// Writes until the disk is full: how many were acknowledged, and what the refusal says.
+/// Writes until the disk is full; returns the number of acknowledged writes and the refusal's text.
 async fn fill(cluster: &mut Cluster, session: &mut Session) -> Result<(u64, String)> {
     let (mut number, mut refusals) = (0, 0);
     loop {
         cluster.check_alive()?;
         ensure!(number * VALUE_BYTES as u64 <= 2 * DISK_BYTES, "the disk does not get full");
-        // Each value is another: the engine may not store it once for all.
+        // Each value is different, so that the engine cannot deduplicate them.
         let value: Bytes = number.to_le_bytes().iter().copied().cycle().take(VALUE_BYTES).collect();
         match session.put(key(number).as_bytes(), value).await {
             Outcome::Done(()) => {
@@ -96,12 +102,12 @@ async fn fill(cluster: &mut Cluster, session: &mut Session) -> Result<(u64, Stri
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
             Outcome::Refused(_) => tokio::time::sleep(Duration::from_millis(10)).await,
-            Outcome::Ambiguous(text) => bail!("an unclear answer while filling: {text}"),
+            Outcome::Ambiguous(text) => bail!("an ambiguous outcome while filling: {text}"),
         }
     }
 }
 
-/// Puts until it succeeds or too much time has passed.
+/// Puts until one succeeds or 5 s have passed.
 async fn put_until(session: &mut Session, key: &str, bytes: usize) -> Outcome<()> {
     let started = Instant::now();
     loop {
@@ -122,7 +128,7 @@ async fn delete_all(session: &mut Session) -> Outcome<()> {
     }
 }
 
-/// An outcome without the value it brought.
+/// Formats an outcome without its value.
 fn brief<T>(outcome: &Outcome<T>) -> String {
     match outcome {
         Outcome::Done(_) => "done".to_owned(),

@@ -16,37 +16,37 @@ use stele_proto::kvrpcpb::KvPair;
 use stele_types::Prng;
 
 const KEY: &[u8] = b"failed-sync";
-/// A flush whenever [`fill`] was called.
+/// Each call of [`fill`] causes a flush.
 const SETTINGS: [(&str, &str); 1] = [("memtable_bytes_max", "1MiB")];
 const FILL_BATCHES: usize = 8;
 const FILL_PAIRS: usize = 2_000;
-/// Kept in the memtable itself.
+/// Small enough to be stored in the memtable itself.
 const FILL_VALUE_BYTES: usize = 64;
 const ENDED_LIMIT: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(20);
-/// Which of the syncs of the log's thread fails, at most.
+/// Maximum number of the log sync that fails.
 const LOG_NTH_MAX: u64 = 40;
-/// A flush syncs its run, then the manifest.
+/// Maximum number of the maintenance sync that fails: a flush syncs its run, then the manifest.
 const MAINTENANCE_NTH_MAX: u64 = 2;
-/// How a store says that it stopped.
-const SAID: &str = "has stopped";
+/// Part of the message of a store that has stopped.
+const STOPPED_TEXT: &str = "has stopped";
 
-/// Which sync fails.
+/// Kind of the sync that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// One of the log, while its thread appends.
+    /// A sync of the log, by the thread that appends.
     Log,
-    /// One of the maintenance, of a run or of the manifest, while other threads append.
+    /// A maintenance sync of a run or of the manifest, while other threads append.
     Maintenance,
 }
 
 const KINDS: [Kind; 2] = [Kind::Log, Kind::Maintenance];
 
 // Catalogue: 17.
-/// The kernel answers one sync of one node with EIO, often the leader's, under load. The
-/// store must stop: no further sync, no further write by the thread that failed, the reason in the log,
-/// and the end of the process, whose only store it was. The others go on. Started again, without the
-/// failure, it is one of three equal replicas.
+/// Under load, the kernel fails one sync of one node, often the leader, with EIO. The store must
+/// stop: no further sync and no further write by the thread that failed, the reason in the log, and
+/// the end of the process, which has no other store. The other nodes continue. After a restart
+/// without the failure, the three replicas are equal.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rounds = setup.rounds(12, 2);
     let mut checker = Checker::new(need(&setup.programs.porcupine, "--porcupine")?, setup.work());
@@ -62,7 +62,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
         let leader = cluster.leader_of(LEDGER_PREFIX.as_bytes()).await?;
         let victim = if prng.coin() { leader } else { (leader + 1) % cluster.nodes.len() };
         let kind = KINDS[round as usize % KINDS.len()];
-        let text = format!("round {round}, {kind:?}, node {victim} of leader {leader}");
+        let text = format!("round {round}, {kind:?}, node {victim} (leader {leader})");
         let (thread, nth) = match kind {
             Kind::Log => ("stele-store-", 1 + prng.below(LOG_NTH_MAX)),
             Kind::Maintenance => ("stele-maintain", 1 + prng.below(MAINTENANCE_NTH_MAX)),
@@ -84,47 +84,47 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
         let verdict = checker.check(&name, recorded.records).await?;
         verify::everything(&mut cluster, &ledger, 3).await?;
         println!(
-            "{text}: sync of {file} failed, a put {gap:.3} s after its end, {} operations, {}",
+            "{text}: sync of {file} failed, first put {gap:.3} s after the node ended, {} operations, {}",
             verdict.operations, verdict.result
         );
     }
-    report.figure("rounds", rounds);
-    report.figure("acknowledged_writes", ledger.acknowledged());
-    report.figure("gap_median_s", rounded(percentile(&gaps, 0.5)));
-    report.figure("gap_max_s", rounded(percentile(&gaps, 1.0)));
+    report.record("rounds", rounds);
+    report.record("acknowledged_writes", ledger.acknowledged());
+    report.record("gap_median_s", rounded(percentile(&gaps, 0.5)));
+    report.record("gap_max_s", rounded(percentile(&gaps, 1.0)));
     check(&checker, report);
     Ok(())
 }
 
-/// Waits for the end of the node: the file whose sync failed.
+/// Waits for the end of the node; returns the file of the failed sync.
 async fn fail(cluster: &mut Cluster, victim: usize, attached: FailingSync) -> Result<String> {
     let node = &mut cluster.nodes[victim];
     let ended = node.wait_end(ENDED_LIMIT).await;
-    let seen = attached.seen()?;
+    let seen = attached.trace()?;
     let failed = seen.failed.context("no sync failed")?;
     let status = ended.with_context(|| format!("after {failed}"))?;
-    ensure!(status.code().is_some_and(|code| code != 0), "it ended with {status}");
-    ensure!(seen.after.is_empty(), "after {failed} it went on with {:?}", seen.after);
+    ensure!(status.code().is_some_and(|code| code != 0), "the node ended with {status}");
+    ensure!(seen.after.is_empty(), "after {failed} the thread continued with {:?}", seen.after);
     let log = tail(&node.launch.log);
-    ensure!(log.contains(SAID), "its log does not say why:\n{log}");
+    ensure!(log.contains(STOPPED_TEXT), "the log does not give the reason:\n{log}");
     // `fdatasync(9</d/00000001.seg>) = …`
     let path = failed.split('>').next().unwrap_or_default();
     Ok(path.rsplit('/').next().unwrap_or_default().to_owned())
 }
 
-/// Seconds until a put succeeds.
+/// Returns the seconds until a put succeeds.
 async fn gap(cluster: &Cluster) -> Result<f64> {
     let started = Instant::now();
     let options = SessionOptions { nodes: cluster.addresses(), limit: Duration::from_millis(500) };
     let mut session = Session::new(Arc::clone(&cluster.channels), options);
     while !session.put(KEY, Bytes::from_static(b"after")).await.is_done() {
-        ensure!(started.elapsed() < LIMIT, "no put in {LIMIT:?}");
+        ensure!(started.elapsed() < LIMIT, "no put succeeded within {LIMIT:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     Ok(started.elapsed().as_secs_f64())
 }
 
-/// Writes more than a memtable takes.
+/// Writes more than the size of a memtable.
 async fn fill(cluster: &Cluster, round: u64) -> Result<()> {
     let options = SessionOptions { nodes: cluster.addresses(), limit: LIMIT };
     let mut session = Session::new(Arc::clone(&cluster.channels), options);
@@ -138,7 +138,7 @@ async fn fill(cluster: &Cluster, round: u64) -> Result<()> {
         let pairs: Vec<KvPair> = (from..from + FILL_PAIRS).map(pair).collect();
         let started = Instant::now();
         while !session.put_many(pairs.clone()).await.is_done() {
-            ensure!(started.elapsed() < LIMIT, "nothing was filled in {LIMIT:?}");
+            ensure!(started.elapsed() < LIMIT, "no batch was written within {LIMIT:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

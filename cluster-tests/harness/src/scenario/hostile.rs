@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use stele_types::Prng;
 
-/// More than caches, memtables and the bound of requests in work take together with their defaults.
+/// Above the sum of caches, memtables and the limit of requests in flight, with their defaults.
 const PEAK_BYTES_MAX: u64 = 1 << 30;
 const LIMIT: Duration = Duration::from_secs(20);
 
 // Catalogue: 60, 62.
-/// Every attack on every node while an honest client puts.
+/// Runs every attack on every node while an honest client puts.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rounds = setup.rounds(30, 2);
     let mut prng = Prng::new(setup.seed);
@@ -49,20 +49,20 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let done = puts.load(Ordering::Relaxed);
     let started = Instant::now();
     while puts.load(Ordering::Relaxed) == done {
-        ensure!(started.elapsed() < LIMIT, "no put in {LIMIT:?} after the attacks");
+        ensure!(started.elapsed() < LIMIT, "no put succeeded within {LIMIT:?} after the attacks");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     stop.store(true, Ordering::Relaxed);
     honest.await?;
     let after = peaks(&cluster)?;
     let worst = after.iter().copied().max().unwrap_or_default();
-    report.figure("rounds", rounds);
-    report.figure("attacks", attacks);
-    report.figure("honest_puts", puts.load(Ordering::Relaxed));
-    report.figure("first_put_after_s", rounded(started.elapsed().as_secs_f64()));
-    report.figure("peak_memory_before_bytes", before);
-    report.figure("peak_memory_after_bytes", after);
-    report.demand(worst < PEAK_BYTES_MAX, format!("memory below {PEAK_BYTES_MAX} bytes: {worst}"));
+    report.record("rounds", rounds);
+    report.record("attacks", attacks);
+    report.record("honest_puts", puts.load(Ordering::Relaxed));
+    report.record("first_put_after_s", rounded(started.elapsed().as_secs_f64()));
+    report.record("peak_memory_before_bytes", before);
+    report.record("peak_memory_after_bytes", after);
+    report.require(worst < PEAK_BYTES_MAX, format!("memory below {PEAK_BYTES_MAX} bytes: {worst}"));
     verify::everything(&mut cluster, &Ledger::new(0), 3).await
 }
 

@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 use stele_proto::stele::control::v1::ListOperatorsRequest;
 
 const PERCENT_MAX: f64 = 2.0;
-/// Until the placement group has moved what it wants to move.
-const SETTLED_WITHIN: Duration = Duration::from_secs(240);
-/// As often in a row, a second apart, no operator may be on its way.
-const QUIET_SECONDS: u32 = 3;
-/// A region sleeps after 5 seconds without a request.
-const ASLEEP: Duration = Duration::from_secs(10);
+/// Time limit until the placement group has balanced the regions.
+const BALANCED_WITHIN: Duration = Duration::from_secs(240);
+/// Number of consecutive checks, a second apart, without an operator.
+const IDLE_CHECKS: u32 = 3;
+/// Time until all regions hibernate: a region does after 5 seconds without a request.
+const HIBERNATED_AFTER: Duration = Duration::from_secs(10);
 const MEASURE: Duration = Duration::from_secs(30);
-/// Keys of one split: the entry that carries it stays small.
+/// Keys per split, so that the log entry stays small.
 const SPLIT_KEYS: usize = 25;
 
-/// A thousand regions on three nodes, nobody asking for anything: processor time of each node.
+/// Measures the processor time of each of three nodes with a thousand regions and no requests.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let regions = setup.rounds(1_000, 200) as usize;
     let mut cluster = Cluster::start(three(setup, &[])).await?;
@@ -29,11 +29,11 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
         cluster.split(last, part.to_vec()).await?;
     }
     cluster.wait_replicated(3, Duration::from_secs(120)).await?;
-    report.figure("split_s", rounded(started.elapsed().as_secs_f64()));
+    report.record("split_s", rounded(started.elapsed().as_secs_f64()));
     let started = Instant::now();
-    settled(&cluster).await?;
-    report.figure("balanced_after_s", rounded(started.elapsed().as_secs_f64()));
-    tokio::time::sleep(ASLEEP).await;
+    wait_balanced(&cluster).await?;
+    report.record("balanced_after_s", rounded(started.elapsed().as_secs_f64()));
+    tokio::time::sleep(HIBERNATED_AFTER).await;
     let before = times(&cluster)?;
     tokio::time::sleep(MEASURE).await;
     let after = times(&cluster)?;
@@ -47,18 +47,18 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let memory: Result<Vec<u64>> =
         cluster.nodes.iter().map(|node| process::peak_memory_bytes(node.process()?)).collect();
     let worst = percent.iter().copied().fold(0.0, f64::max);
-    report.figure("regions", cluster.regions().await?.len());
-    report.figure("processor_percent", percent);
-    report.figure("peak_memory_bytes", memory?);
-    report.demand(worst < PERCENT_MAX, format!("under 2 % of a processor each: {worst}"));
+    report.record("regions", cluster.regions().await?.len());
+    report.record("processor_percent", percent);
+    report.record("peak_memory_bytes", memory?);
+    report.require(worst < PERCENT_MAX, format!("under 2 % of a processor each: {worst}"));
     Ok(())
 }
 
-/// Waits until nothing is moved any more: a region that is moved is not at rest.
-async fn settled(cluster: &Cluster) -> Result<()> {
+/// Waits until no operator runs: a region that is moved does not hibernate.
+async fn wait_balanced(cluster: &Cluster) -> Result<()> {
     let started = Instant::now();
-    let mut quiet = 0;
-    while quiet < QUIET_SECONDS {
+    let mut idle_checks = 0;
+    while idle_checks < IDLE_CHECKS {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let answer = cluster
             .placement("list operators", |mut client| async move {
@@ -66,8 +66,8 @@ async fn settled(cluster: &Cluster) -> Result<()> {
             })
             .await?;
         let left = answer.operators.len();
-        quiet = if left == 0 { quiet + 1 } else { 0 };
-        ensure!(started.elapsed() < SETTLED_WITHIN, "{left} operators after {SETTLED_WITHIN:?}");
+        idle_checks = if left == 0 { idle_checks + 1 } else { 0 };
+        ensure!(started.elapsed() < BALANCED_WITHIN, "{left} operators after {BALANCED_WITHIN:?}");
     }
     Ok(())
 }

@@ -13,8 +13,8 @@ const FULL_ROUNDS: u64 = 51;
 const WRITERS: usize = 3;
 
 // Catalogue: 1, 3.
-/// Each round: load, one, two or all nodes killed at a random moment and started again after a
-/// random time, often killed once more while they recover; then everything is compared.
+/// Each round: under load, one, two or all nodes are killed at a random moment and restarted after
+/// a random time; often one is killed once more while it recovers. Then everything is compared.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rounds = setup.rounds(FULL_ROUNDS, 4);
     let mut checker = Checker::new(need(&setup.programs.porcupine, "--porcupine")?, setup.work());
@@ -35,21 +35,22 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
             break;
         }
     }
-    report.figure("rounds", rounds);
-    report.figure("one_two_all_killed", killed.to_vec());
-    report.figure("acknowledged_writes", ledger.acknowledged());
-    report.figure("operations_done", done);
+    report.record("rounds", rounds);
+    report.record("one_two_all_killed", killed.to_vec());
+    report.record("acknowledged_writes", ledger.acknowledged());
+    report.record("operations_done", done);
     check(&checker, report);
     Ok(())
 }
 
-/// What every scenario demands of its histories.
+/// Records the requirements of every scenario on its histories.
 pub fn check(checker: &Checker, report: &mut Report) {
-    report.figure("histories", checker.histories);
-    report.figure("history_operations", checker.operations);
-    report.figure("ambiguous", checker.ambiguous);
-    report.demand(checker.violations.is_empty(), format!("linearizable: {:?}", checker.violations));
-    report.demand(checker.unknown == 0, format!("{} histories undecided", checker.unknown));
+    report.record("histories", checker.histories);
+    report.record("history_operations", checker.operations);
+    report.record("ambiguous", checker.ambiguous);
+    report
+        .require(checker.violations.is_empty(), format!("linearizable: {:?}", checker.violations));
+    report.require(checker.unknown == 0, format!("{} histories undecided", checker.unknown));
 }
 
 async fn one_round(
@@ -76,7 +77,7 @@ async fn one_round(
         cluster.nodes[*victim].restart()?;
     }
     if prng.below(3) == 0 {
-        // Again, while it recovers.
+        // Kills one again while it recovers.
         wait(&mut prng, 0, 150).await;
         cluster.nodes[victims[0]].kill()?;
         cluster.nodes[victims[0]].restart()?;
@@ -88,7 +89,7 @@ async fn one_round(
     let verdict = checker.check(&name, recorded.records).await?;
     verify::everything(cluster, ledger, 3).await?;
     println!(
-        "round {round}: killed {victims:?}, {} operations, {} ambiguous, {}; {} acknowledged in all",
+        "round {round}: killed {victims:?}, {} operations, {} ambiguous, {}; {} acknowledged in total",
         verdict.operations,
         verdict.ambiguous,
         verdict.result,
@@ -97,7 +98,7 @@ async fn one_round(
     Ok(recorded.done)
 }
 
-/// Sometimes a region is split or changes its leader just before. It may be refused.
+/// Sometimes splits a region or transfers its leadership. The change may be refused.
 pub async fn change_shape(cluster: &Cluster, prng: &mut Prng) {
     let Ok(regions) = cluster.regions().await else { return };
     let users: Vec<&Known> =
@@ -129,7 +130,7 @@ pub async fn wait(prng: &mut Prng, from_ms: u64, to_ms: u64) {
     tokio::time::sleep(Duration::from_millis(from_ms + prng.below(to_ms - from_ms))).await;
 }
 
-/// So many of the nodes.
+/// Chooses so many nodes.
 pub fn choose(prng: &mut Prng, nodes: usize, count: usize) -> Vec<usize> {
     let mut left: Vec<usize> = (0..nodes).collect();
     while left.len() > count {

@@ -13,16 +13,17 @@ use stele_proto::stele::control::v1::RegionDetailRequest;
 use stele_types::Prng;
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// The log is kept up to the last checkpoint in any case: a small memtable makes one often.
+/// A small memtable causes frequent checkpoints; the log is always kept from the last checkpoint
+/// on.
 const SETTINGS: [(&str, &str); 2] = [("pin_bytes_max", "8MiB"), ("memtable_bytes_max", "1MiB")];
-/// Far more than the pin budget.
+/// Far more than `pin_bytes_max`.
 const WRITTEN_BYTES: usize = 96 << 20;
 const VALUE_BYTES: usize = 2 << 10;
 const FILLERS: usize = 16;
 
 // Catalogue: 54.
-/// A node is away while more is written than the log keeps for it; it is caught up by a snapshot while
-/// the writes go on.
+/// A node is down while more is written than the log keeps for it. It catches up by a snapshot
+/// while writes continue.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let written = if setup.short { WRITTEN_BYTES / 3 } else { WRITTEN_BYTES };
     let mut checker = Checker::new(need(&setup.programs.porcupine, "--porcupine")?, setup.work());
@@ -48,13 +49,13 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let recorded = load.stop(&mut ledger).await?;
     checker.check("learner", recorded.records).await?;
     verify::everything(&mut cluster, &ledger, 3).await?;
-    report.figure("written_while_away_bytes", written);
-    report.figure("last_index_before", last_before);
-    report.figure("first_index_after", first_after);
-    report.figure("caught_up_s", rounded(took));
-    report.figure("acknowledged_writes", ledger.acknowledged());
+    report.record("written_while_away_bytes", written);
+    report.record("last_index_before", last_before);
+    report.record("first_index_after", first_after);
+    report.record("caught_up_s", rounded(took));
+    report.record("acknowledged_writes", ledger.acknowledged());
     let by_snapshot = first_after > last_before + 1;
-    report.demand(by_snapshot, "its log begins behind its old end: a snapshot bridged the gap");
+    report.require(by_snapshot, "the log begins after its previous end: a snapshot was installed");
     kill::check(&checker, report);
     Ok(())
 }
@@ -81,7 +82,8 @@ async fn fill(cluster: &Cluster, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the replica has applied what the leader has committed now; its first index then.
+/// Waits until the replica has applied what the leader has committed at the call; returns its first
+/// index.
 async fn wait_for(cluster: &Cluster, node: usize, leader: usize, region: u64) -> Result<u64> {
     let (_, _, committed) = detail(cluster, leader, region).await?;
     let started = Instant::now();
@@ -91,15 +93,15 @@ async fn wait_for(cluster: &Cluster, node: usize, leader: usize, region: u64) ->
         {
             return Ok(first);
         }
-        ensure!(started.elapsed() < LIMIT, "not caught up in {LIMIT:?}");
+        ensure!(started.elapsed() < LIMIT, "not caught up within {LIMIT:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// First, last and applied index of a node's replica.
+/// Returns first, last and applied index of a node's replica.
 async fn detail(cluster: &Cluster, node: usize, region: u64) -> Result<(u64, u64, u64)> {
     let request = RegionDetailRequest { region_id: region, ..Default::default() };
     let answer = cluster.control(node)?.region_detail(request).await?.into_inner();
-    let replica = answer.replicas.first().context("no replica there")?;
+    let replica = answer.replicas.first().context("no replica on the node")?;
     Ok((replica.first_index, replica.last_index, replica.applied_index))
 }

@@ -1,4 +1,4 @@
-//! The scenarios, each against a fresh cluster.
+//! Scenarios, each run against a new cluster.
 
 mod bytes_written;
 mod clients;
@@ -39,7 +39,7 @@ pub struct Scenario {
 
 macro_rules! scenarios {
     ($($module:ident $name:literal $what:literal)*) => {
-        /// All of them.
+        /// All scenarios.
         pub const SCENARIOS: &[Scenario] = &[$(Scenario {
             name: $name,
             what: $what,
@@ -52,24 +52,24 @@ scenarios! {
     start "start" "time from the start of three nodes to the first acknowledged put"
     kill "kill" "kill -9 of one, two, three nodes under load; nothing acknowledged is lost, histories are linearizable"
     partition "partition" "symmetric, one-way and flapping partitions; the minority writes nothing"
-    pause "pause" "a leader stopped longer than its lease; no stale read when it goes on"
+    pause "pause" "a leader is stopped for longer than its lease; no stale read when it resumes"
     failover "failover" "the gap in writes after kill -9 of a leader"
     power_cut "power-cut" "the power of one, two, three disks is cut under load; nothing acknowledged is lost"
-    failed_sync "failed-sync" "a sync fails on one node: its store stops for good, the others go on, a restart mends"
+    failed_sync "failed-sync" "a sync fails on one node: its store stops, the others continue, a restart recovers it"
     clock "clock" "wall clocks jump by hours, monotonic clocks drift apart; histories stay linearizable"
-    disk_full "disk-full" "a full disk on one node: reads, deletes and transfers go on, space returns"
+    disk_full "disk-full" "a full disk on one node: reads, deletes and transfers still work, space is reclaimed"
     replace "replace" "a node is lost with its disk and comes back with an empty one"
-    learner "learner" "a follower too far behind is caught up by a snapshot while writes go on"
+    learner "learner" "a follower that is too far behind catches up by a snapshot while writes continue"
     resize "resize" "three nodes become five and three again, under load"
-    shape "shape" "split, transfer, move and merge by order; nothing is lost, all replicas are the same"
-    idle "idle" "a thousand regions at rest"
-    bytes_written "bytes-written" "bytes that each node writes for a byte of payload"
+    shape "shape" "manual splits, transfers, moves and merges; nothing is lost, all replicas are equal"
+    idle "idle" "processor time of a thousand idle regions"
+    bytes_written "bytes-written" "bytes that each node writes per byte of payload"
     hostile "hostile" "garbage, oversized and hostile bytes on the port"
     ycsb "ycsb" "go-ycsb load and workloads A to F, also during a kill, a split and a transfer"
     clients "clients" "TiKV's own Rust and Python clients"
 }
 
-/// Three nodes with default settings but for those given.
+/// Configures three nodes with default settings except those given.
 fn three(setup: &Setup, settings: &[(&'static str, &str)]) -> Spec {
     let own = |(key, value): &(&'static str, &str)| (*key, (*value).to_owned());
     Spec {

@@ -21,22 +21,22 @@ const FLAPS: u64 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// The leader and the others hear nothing of each other.
+    /// No messages between the leader and the others.
     Symmetric,
-    /// What the leader sends is lost.
+    /// Messages from the leader are lost.
     Mute,
-    /// What is sent to the leader is lost.
+    /// Messages to the leader are lost.
     Deaf,
-    /// The symmetric one comes and goes.
+    /// The symmetric partition, several times on and off.
     Flapping,
 }
 
 const KINDS: [Kind; 4] = [Kind::Symmetric, Kind::Mute, Kind::Deaf, Kind::Flapping];
 
 // Catalogue: 29, 30, 31.
-/// The leader is cut off from its peers, not from its clients, under load; no write that begins after
-/// a full cut may be acknowledged there. After the end of the cut the time is taken until every
-/// replica has caught up and takes part.
+/// Under load, the leader is cut off from its peers but not from its clients. No write that begins
+/// after a full partition may be acknowledged there. After the partition heals, the time is
+/// measured until every replica has caught up and knows a leader.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rounds = setup.rounds(16, 4);
     let mut checker = Checker::new(need(&setup.programs.porcupine, "--porcupine")?, setup.work());
@@ -58,7 +58,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
         let recorded = load.stop(&mut ledger).await?;
         let verdict = checker.check(&name, recorded.records).await?;
         verify::everything(&mut cluster, &ledger, 3).await?;
-        report.demand(
+        report.require(
             attempts.acknowledged == 0,
             format!("round {round}, {kind:?}: the minority acknowledged a write"),
         );
@@ -70,16 +70,16 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
         );
     }
     let worst = percentile(&heals, 1.0);
-    report.figure("rounds", rounds);
-    report.figure("writes_refused_by_the_minority", refused);
-    report.figure("heal_median_s", rounded(percentile(&heals, 0.5)));
-    report.figure("heal_max_s", rounded(worst));
-    report.demand(worst < HEAL_SECONDS_MAX, format!("healed within 3 s: {worst:.3} s"));
+    report.record("rounds", rounds);
+    report.record("writes_refused_by_the_minority", refused);
+    report.record("heal_median_s", rounded(percentile(&heals, 0.5)));
+    report.record("heal_max_s", rounded(worst));
+    report.require(worst < HEAL_SECONDS_MAX, format!("healed within 3 s: {worst:.3} s"));
     kill::check(&checker, report);
     Ok(())
 }
 
-/// Writes tried at the leader while it was wholly cut off.
+/// Writes tried at the leader during the partition.
 #[derive(Default)]
 struct Attempts {
     acknowledged: u64,
@@ -101,7 +101,7 @@ async fn cut(cluster: &Cluster, node: usize, kind: Kind, prng: &mut Prng) -> Res
         }
         Ok(())
     };
-    // Learns the way to the leader before the cut.
+    // Caches the route to the leader before the partition.
     let nodes = vec![cluster.nodes[node].address().to_owned()];
     let options = SessionOptions { nodes, limit: Duration::from_millis(300) };
     let mut session = Session::new(Arc::clone(&cluster.channels), options);
@@ -117,8 +117,8 @@ async fn cut(cluster: &Cluster, node: usize, kind: Kind, prng: &mut Prng) -> Res
     let mut attempts = Attempts::default();
     let until = Instant::now() + Duration::from_millis(1_500 + prng.below(2_500));
     while Instant::now() < until {
-        let mut alone = session_of_route(cluster, &mut session, node).await?;
-        match alone.put(KEY, Bytes::from_static(b"minority")).await {
+        let mut writer = direct_writer(cluster, &mut session, node).await?;
+        match writer.put(KEY, Bytes::from_static(b"minority")).await {
             Outcome::Done(()) => attempts.acknowledged += 1,
             _ => attempts.others += 1,
         }
@@ -127,23 +127,28 @@ async fn cut(cluster: &Cluster, node: usize, kind: Kind, prng: &mut Prng) -> Res
     Ok(attempts)
 }
 
-/// A write to this node's peer only, as its clients from before the cut would send it.
-struct Alone {
+/// A write to this node's peer only, as a client from before the partition sends it.
+struct DirectWriter {
     client: stele_proto::tikvpb::tikv_client::TikvClient<tonic::transport::Channel>,
     context: stele_proto::kvrpcpb::Context,
 }
 
-async fn session_of_route(cluster: &Cluster, session: &mut Session, node: usize) -> Result<Alone> {
+async fn direct_writer(
+    cluster: &Cluster,
+    session: &mut Session,
+    node: usize,
+) -> Result<DirectWriter> {
     let route = session.route(KEY).await?;
     let store = cluster.store_of(node).await?;
     let mut peers = route.region.peers.iter();
-    let peer = peers.find(|peer| peer.store_id == store.0).copied().context("no peer there")?;
+    let peer =
+        peers.find(|peer| peer.store_id == store.0).copied().context("no peer on the node")?;
     let address = cluster.nodes[node].address();
     let client = cluster.channels.tikv(address, Duration::from_millis(300))?;
-    Ok(Alone { client, context: route.context(&peer, false) })
+    Ok(DirectWriter { client, context: route.context(&peer, false) })
 }
 
-impl Alone {
+impl DirectWriter {
     async fn put(&mut self, key: &[u8], value: Bytes) -> Outcome<()> {
         let request = stele_proto::kvrpcpb::RawPutRequest {
             context: Some(self.context.clone()),
@@ -161,16 +166,16 @@ impl Alone {
     }
 }
 
-/// Seconds that the parts of a recovery took, in their order.
+/// Seconds of each phase of a recovery.
 pub struct Healed {
     put_s: f64,
     replicas_s: f64,
-    /// What stood in the way, by seconds since the end of the cut.
+    /// Obstacles, with the seconds since the partition healed.
     waited_for: Vec<String>,
 }
 
 impl Healed {
-    /// From the end of the cut to the last part.
+    /// Returns the seconds of all phases.
     pub fn whole_s(&self) -> f64 {
         self.put_s + self.replicas_s
     }
@@ -187,13 +192,14 @@ impl std::fmt::Display for Healed {
     }
 }
 
-/// The time from the end of the cut until a put succeeds, and every replica of every region knows a
-/// leader and has applied what was committed then.
+/// Heals the partition and measures the time until a put succeeds, and until every replica of every
+/// region knows a leader and has applied what was committed then.
 pub async fn heal(cluster: &mut Cluster) -> Result<Healed> {
     cluster.network.as_ref().context("no network to heal")?.heal_all()?;
     let started = Instant::now();
     let mut waited_for = Vec::new();
-    let mut waits = |what: String| waited_for.push(format!("{:.3} s: {what}", seconds(started)));
+    let mut note_obstacle =
+        |what: String| waited_for.push(format!("{:.3} s: {what}", seconds(started)));
     let options = SessionOptions { nodes: cluster.addresses(), limit: Duration::from_millis(500) };
     let mut session = Session::new(Arc::clone(&cluster.channels), options);
     loop {
@@ -201,8 +207,8 @@ pub async fn heal(cluster: &mut Cluster) -> Result<Healed> {
         if outcome.is_done() {
             break;
         }
-        waits(format!("{outcome:?}"));
-        ensure!(started.elapsed() < HEAL_LIMIT, "no put in {HEAL_LIMIT:?}");
+        note_obstacle(format!("{outcome:?}"));
+        ensure!(started.elapsed() < HEAL_LIMIT, "no put succeeded within {HEAL_LIMIT:?}");
         tokio::time::sleep(POLL).await;
     }
     let put_s = seconds(started);
@@ -224,7 +230,9 @@ pub async fn heal(cluster: &mut Cluster) -> Result<Healed> {
             }
             ensure!(started.elapsed() < HEAL_LIMIT, "region {region} did not catch up: {all:?}");
             if all != last {
-                waits(format!("region {region} to {committed:?}: (applied, leader) {all:?}"));
+                note_obstacle(format!(
+                    "region {region} to {committed:?}: (applied, leader) {all:?}"
+                ));
                 last = all;
             }
             tokio::time::sleep(POLL).await;
@@ -237,7 +245,7 @@ fn seconds(since: Instant) -> f64 {
     since.elapsed().as_secs_f64()
 }
 
-/// Applied index and known leader of each replica of a region.
+/// Returns the applied index and known leader of each replica of a region.
 async fn applied(cluster: &Cluster, region: u64) -> Result<Vec<(u64, u64)>> {
     let mut all = Vec::new();
     for node in 0..cluster.nodes.len() {

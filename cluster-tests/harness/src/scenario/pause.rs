@@ -17,9 +17,9 @@ const READS: usize = 100;
 const LIMIT: Duration = Duration::from_secs(20);
 
 // Catalogue: 2, 40.
-/// The leader is stopped (SIGSTOP) until another leads and has acknowledged a newer value. Then reads
-/// are sent to the stopped process, in the words of its own term, and it goes on: each must refuse or
-/// bring the newer value.
+/// The leader is stopped (SIGSTOP) until another leads and has acknowledged a newer value. Then
+/// reads with the context of its term are sent to the stopped process, and it is resumed. Each read
+/// must be refused or return the newer value.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rounds = setup.rounds(20, 2);
     let mut checker = Checker::new(need(&setup.programs.porcupine, "--porcupine")?, setup.work());
@@ -41,20 +41,20 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
                 None => refused += 1,
                 Some(value) if value == text(round, "newer") => newer += 1,
                 Some(value) => {
-                    report.demand(false, format!("round {round}: stale read of {value:?}"));
+                    report.require(false, format!("round {round}: stale read of {value:?}"));
                 }
             }
         }
         verify::everything(&mut cluster, &ledger, 3).await?;
     }
-    report.figure("rounds", rounds);
-    report.figure("reads_refused", refused);
-    report.figure("reads_of_the_newer_value", newer);
+    report.record("rounds", rounds);
+    report.record("reads_refused", refused);
+    report.record("reads_of_the_newer_value", newer);
     kill::check(&checker, report);
     Ok(())
 }
 
-/// What the reads brought: nothing if it was refused.
+/// Returns the values read; `None` for a refused read.
 async fn one_pause(
     cluster: &mut Cluster,
     round: u64,
@@ -64,7 +64,7 @@ async fn one_pause(
     let mut before = session(cluster, nodes.clone());
     let started = Instant::now();
     while !before.put(KEY, text(round, "older")).await.is_done() {
-        ensure!(started.elapsed() < LIMIT, "no put in {LIMIT:?}");
+        ensure!(started.elapsed() < LIMIT, "no put succeeded within {LIMIT:?}");
     }
     let leader = cluster.leader_of(KEY).await?;
     let address = cluster.nodes[leader].address().to_owned();
@@ -77,7 +77,7 @@ async fn one_pause(
     while !after.put(KEY, text(round, "newer")).await.is_done() {
         if started.elapsed() > LIMIT {
             cluster.nodes[leader].resume()?;
-            anyhow::bail!("nobody else leads {LIMIT:?} after the leader was stopped");
+            anyhow::bail!("no other node leads {LIMIT:?} after the leader was stopped");
         }
     }
     let peer = route.region.peers.get(route.leader).copied().unwrap_or_default();

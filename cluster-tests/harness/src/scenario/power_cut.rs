@@ -14,24 +14,24 @@ const FULL_ROUNDS: u64 = 24;
 const SHORT_ROUNDS: u64 = 3;
 const WRITERS: usize = 3;
 const DISK_BYTES: u64 = 1 << 30;
-/// Flushes, and with them runs, manifests and checkpoints, are frequent.
+/// Small memtables, for frequent flushes and with them runs, manifests and checkpoints.
 const SETTINGS: [(&str, &str); 2] = [("reserved_bytes", "64MiB"), ("memtable_bytes_max", "1MiB")];
 
-/// A cluster and the disks below it; the nodes go first.
+/// A cluster and its disks. Declared first, the cluster is dropped first.
 struct World {
     cluster: Cluster,
     ledger: Ledger,
     checker: Checker,
     disks: Vec<PowerDisk>,
-    /// Seconds from the power's return until all nodes were ready.
+    /// Seconds from each restoration of power until all nodes were ready.
     recoveries: Vec<f64>,
 }
 
 // Catalogue: 1, 3, 9, 22.
-/// Every node has a disk of its own, whose power can be cut ([`PowerDisk`] says what is lost then and
-/// what is not). Each round: load, the power of one, two or all disks is cut at a random moment, their
-/// nodes die, the disks come back with what was flushed, the nodes are started again, sometimes to lose
-/// power once more while they recover. Then everything is compared.
+/// Every node has a disk of its own with power that can be cut ([`PowerDisk`] describes the loss).
+/// Each round: under load, the power of one, two or all disks is cut at a random moment, their
+/// nodes are killed, the disks are restored with what was flushed, and the nodes are restarted;
+/// sometimes they lose power once more while they recover. Then everything is compared.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rounds = setup.rounds(FULL_ROUNDS, SHORT_ROUNDS);
     let checker = Checker::new(need(&setup.programs.porcupine, "--porcupine")?, setup.work());
@@ -41,13 +41,16 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     for node in 0..spec.nodes {
         let kind = kinds[node % kinds.len()];
         let disk = PowerDisk::create(setup.work(), &format!("disk{node}"), kind, DISK_BYTES)?;
-        report.demand(disk.forgets()?, format!("disk {node} kept what was never flushed"));
+        report.require(
+            disk.loses_unflushed_writes()?,
+            format!("disk {node} must lose what was never flushed"),
+        );
         spec.stores.insert(node, disk.path().join("store"));
         disks.push(disk);
     }
     let names: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
     println!("file systems: {}", names.join(", "));
-    report.figure("file_systems", names);
+    report.record("file_systems", names);
     let cluster = Cluster::start(spec).await?;
     let ledger = Ledger::new(WRITERS);
     let mut world = World { cluster, ledger, checker, disks, recoveries: Vec::new() };
@@ -56,18 +59,18 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     for round in 0..rounds {
         let count = 1 + round as usize % 3;
         cuts[count - 1] += 1;
-        let text = format!("round {round}, the power of {count} cut");
+        let text = format!("round {round}, power of {count} disks cut");
         done += world.round(round, count, prng.draw()).await.context(text)?;
         if !world.checker.violations.is_empty() || world.checker.unknown > 0 {
             break;
         }
     }
-    report.figure("rounds", rounds);
-    report.figure("one_two_all_cut", cuts.to_vec());
-    report.figure("acknowledged_writes", world.ledger.acknowledged());
-    report.figure("operations_done", done);
-    report.figure("recovery_median_s", rounded(percentile(&world.recoveries, 0.5)));
-    report.figure("recovery_max_s", rounded(percentile(&world.recoveries, 1.0)));
+    report.record("rounds", rounds);
+    report.record("one_two_all_cut", cuts.to_vec());
+    report.record("acknowledged_writes", world.ledger.acknowledged());
+    report.record("operations_done", done);
+    report.record("recovery_median_s", rounded(percentile(&world.recoveries, 0.5)));
+    report.record("recovery_max_s", rounded(percentile(&world.recoveries, 1.0)));
     check(&world.checker, report);
     Ok(())
 }
@@ -85,7 +88,7 @@ impl World {
         wait(&mut prng, 0, 1_000).await;
         self.restore(&victims)?;
         if prng.below(3) == 0 {
-            // Again, while they recover.
+            // Cuts the power again while they recover.
             wait(&mut prng, 0, 150).await;
             self.cut(&victims)?;
             self.restore(&victims)?;
@@ -100,7 +103,7 @@ impl World {
         verify::everything(&mut self.cluster, &self.ledger, 3).await?;
         println!(
             "round {round}: power of {victims:?} cut, {} operations, {} ambiguous, {}; {} \
-             acknowledged in all",
+             acknowledged in total",
             verdict.operations,
             verdict.ambiguous,
             verdict.result,
@@ -109,7 +112,8 @@ impl World {
         Ok(recorded.done)
     }
 
-    /// First the disks, all within a moment: what a node still does then it does in vain.
+    /// Cuts all disks first, in quick succession, then kills the nodes: later writes of a node have
+    /// no effect.
     fn cut(&mut self, victims: &[usize]) -> Result<()> {
         for victim in victims {
             self.disks[*victim].cut()?;

@@ -12,8 +12,8 @@ use stele_types::{Prng, StoreId};
 const LIMIT: Duration = Duration::from_secs(90);
 
 // Catalogue: 28.
-/// A node dies with its disk and comes back with an empty one, under load: it is a new store; the old
-/// one is removed and its replicas are built anew on the new one.
+/// Under load, a node loses its disk and returns with an empty one, which is a new store. The old
+/// store is removed and its replicas are rebuilt on the new one.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rounds = setup.rounds(3, 1);
     let mut checker = Checker::new(need(&setup.programs.porcupine, "--porcupine")?, setup.work());
@@ -31,11 +31,13 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
         let recorded = load.stop(&mut ledger).await?;
         checker.check(&name, recorded.records).await?;
         verify::everything(&mut cluster, &ledger, 3).await?;
-        println!("round {round}: node {victim} has a new disk, whole again after {took:.3} s");
-        report.figure("whole_again_s", rounded(took));
+        println!(
+            "round {round}: node {victim} has a new disk, all replicas restored after {took:.3} s"
+        );
+        report.record("whole_again_s", rounded(took));
     }
-    report.figure("rounds", rounds);
-    report.figure("acknowledged_writes", ledger.acknowledged());
+    report.record("rounds", rounds);
+    report.record("acknowledged_writes", ledger.acknowledged());
     kill::check(&checker, report);
     Ok(())
 }
@@ -46,7 +48,7 @@ async fn replace(cluster: &mut Cluster, victim: usize) -> Result<f64> {
     let node = &mut cluster.nodes[victim];
     node.kill()?;
     std::fs::remove_dir_all(&node.launch.store)?;
-    // The founder too joins what it once founded.
+    // The node that created the cluster must join it too.
     node.launch.join = Some(other);
     let started = Instant::now();
     node.restart()?;
@@ -62,7 +64,7 @@ async fn replace(cluster: &mut Cluster, victim: usize) -> Result<f64> {
         if moved {
             break;
         }
-        ensure!(started.elapsed() < LIMIT, "store {old} not replaced by {new}: {regions:?}");
+        ensure!(started.elapsed() < LIMIT, "store {old} was not replaced by {new}: {regions:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     cluster.wait_replicated(3, LIMIT).await?;

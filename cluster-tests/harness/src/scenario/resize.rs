@@ -13,7 +13,7 @@ use stele_types::{Prng, StoreId};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Two nodes join and take their share of the replicas; two of the first three are then removed.
+/// Two nodes join and receive their share of the replicas; two of the first three are then removed.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let mut checker = Checker::new(need(&setup.programs.porcupine, "--porcupine")?, setup.work());
     let mut prng = Prng::new(setup.seed);
@@ -28,7 +28,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let started = Instant::now();
     for _ in 0..2 {
         let mut launch = cluster.next_launch()?;
-        // Any node will do.
+        // A node may join through any other.
         launch.join = Some(nodes[prng.below(3) as usize].clone());
         cluster.add(launch).await?;
     }
@@ -43,13 +43,13 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     }
     let shrunk = started.elapsed().as_secs_f64();
     let recorded = load.stop(&mut ledger).await?;
-    println!("{} of {} operations happened", recorded.done, recorded.records.len());
+    println!("{} of {} operations took effect", recorded.done, recorded.records.len());
     checker.check("resize", recorded.records).await?;
     verify::everything(&mut cluster, &ledger, 3).await?;
-    report.figure("grown_s", rounded(grown));
-    report.figure("shrunk_s", rounded(shrunk));
-    report.figure("replicas_at_five", counts.values().copied().collect::<Vec<u64>>());
-    report.figure("acknowledged_writes", ledger.acknowledged());
+    report.record("grown_s", rounded(grown));
+    report.record("shrunk_s", rounded(shrunk));
+    report.record("replicas_at_five", counts.values().copied().collect::<Vec<u64>>());
+    report.record("acknowledged_writes", ledger.acknowledged());
     kill::check(&checker, report);
     Ok(())
 }
@@ -71,12 +71,12 @@ async fn spread(cluster: &mut Cluster) -> Result<BTreeMap<StoreId, u64>> {
             cluster.wait_replicated(3, LIMIT).await?;
             return Ok(counts);
         }
-        ensure!(started.elapsed() < LIMIT, "not spread after {LIMIT:?}: {counts:?}");
+        ensure!(started.elapsed() < LIMIT, "not balanced after {LIMIT:?}: {counts:?}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
-/// Removes the store of a node, waits until nothing is left on it, and stops the node.
+/// Removes the store of a node, waits until it is empty, and stops the node.
 async fn remove(cluster: &mut Cluster, node: usize) -> Result<()> {
     let store = cluster.store_of(node).await?;
     cluster.set_store(store, StoreAction::Remove).await?;

@@ -14,18 +14,18 @@ use stele_types::{Prng, RegionId, RegionKind, StoreId};
 
 const NODES: usize = 4;
 const LIMIT: Duration = Duration::from_secs(60);
-/// An order that can't be carried out is refused within this time.
+/// Time limit for the refusal of an impossible operator.
 const REFUSED_WITHIN_S: f64 = 5.0;
 const ALONE: &[u8] = b"zz/alone";
 
 /// A region is split, its parts change leaders and stores, and all are merged into one again. After
-/// each step everything is there, and all replicas are the same.
+/// each step all pairs must be present and all replicas equal.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let mut prng = Prng::new(setup.seed);
     let mut spec = three(setup, &[]);
     spec.nodes = NODES;
     let mut cluster = Cluster::start(spec).await?;
-    // Every change here is an order.
+    // Only manual operators may change regions here.
     cluster.set_option("balance", "0").await?;
     let pairs = pairs(&mut prng, setup.rounds(2_000, 400));
     write(&cluster, &pairs).await?;
@@ -35,14 +35,14 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
         mix(&mut cluster, &pairs, &mut prng).await?;
         merge(&mut cluster, &pairs).await?;
         let took = started.elapsed().as_secs_f64();
-        println!("round {round}: split, mixed and merged in {took:.3} s");
-        report.figure("round_s", rounded(took));
+        println!("round {round}: split, moved and merged in {took:.3} s");
+        report.record("round_s", rounded(took));
     }
-    report.figure("pairs", pairs.len());
+    report.record("pairs", pairs.len());
     Ok(())
 }
 
-/// Keys in order, with values of many sizes.
+/// Returns keys in order, with values of many sizes.
 fn pairs(prng: &mut Prng, count: u64) -> Vec<(Bytes, Bytes)> {
     let value = |prng: &mut Prng, number: u64| {
         let length = 1 + prng.below(8 << 10) as usize;
@@ -66,13 +66,13 @@ async fn write(cluster: &Cluster, pairs: &[(Bytes, Bytes)]) -> Result<()> {
     let deadline = Instant::now() + LIMIT;
     for (key, value) in pairs {
         while !session.put(key, value.clone()).await.is_done() {
-            ensure!(Instant::now() < deadline, "not written in {LIMIT:?}");
+            ensure!(Instant::now() < deadline, "not written within {LIMIT:?}");
         }
     }
     Ok(())
 }
 
-/// Fails unless each pair is there and all replicas of each region are the same.
+/// Fails unless each pair is present and all replicas of each region are equal.
 async fn check(cluster: &mut Cluster, pairs: &[(Bytes, Bytes)], after: &str) -> Result<()> {
     let mut session = session(cluster);
     let deadline = Instant::now() + LIMIT;
@@ -99,7 +99,7 @@ async fn users(cluster: &Cluster) -> Result<Vec<(RegionId, Vec<StoreId>)>> {
         .collect())
 }
 
-/// At keys, in the middle, and where there is no middle.
+/// Splits at keys, in half, and where a region of one key cannot be split.
 async fn split(cluster: &mut Cluster, pairs: &[(Bytes, Bytes)], report: &mut Report) -> Result<()> {
     let whole = cluster.region_of(ALONE).await?.region.id;
     let at = pairs[pairs.len() / 3].0.clone();
@@ -107,27 +107,30 @@ async fn split(cluster: &mut Cluster, pairs: &[(Bytes, Bytes)], report: &mut Rep
     check(cluster, pairs, "a split at keys").await?;
     let largest = cluster.region_of(&at).await?.region.id;
     cluster.split(largest, Vec::new()).await?;
-    check(cluster, pairs, "a split in the middle").await?;
+    check(cluster, pairs, "a split in half").await?;
     let alone = cluster.region_of(ALONE).await?.region.id;
     let started = Instant::now();
     let ended = cluster.try_split(alone, Vec::new()).await?;
     let took = started.elapsed().as_secs_f64();
     let is_refused = ended.state == OperatorState::Refused as i32;
-    report.demand(is_refused, format!("one key is not split: {ended:?}"));
-    report.demand(took < REFUSED_WITHIN_S, format!("a split is refused at once: {took:.3} s"));
-    report.figure("refused_s", rounded(took));
+    report.require(is_refused, format!("a region of one key must not be split: {ended:?}"));
+    report.require(
+        took < REFUSED_WITHIN_S,
+        format!("an impossible split must be refused promptly: {took:.3} s"),
+    );
+    report.record("refused_s", rounded(took));
     Ok(())
 }
 
-/// Each region gets another leader, and a replica on the store that has none.
+/// Gives each region another leader, and a replica on the store that has none.
 async fn mix(cluster: &mut Cluster, pairs: &[(Bytes, Bytes)], prng: &mut Prng) -> Result<()> {
     for (region, held) in users(cluster).await? {
         let to = held[prng.below(held.len() as u64) as usize];
         cluster.transfer(region, to).await?;
         let free: Vec<StoreId> =
             cluster.stores().await?.into_keys().filter(|store| !held.contains(store)).collect();
-        let free = *free.first().with_context(|| format!("region {region} is everywhere"))?;
-        // Now and then that is the leader's.
+        let free = *free.first().with_context(|| format!("region {region} is on every store"))?;
+        // Sometimes this is the leader's store.
         let from = held[prng.below(held.len() as u64) as usize];
         cluster.move_replica(region, from, free).await?;
     }
@@ -137,7 +140,7 @@ async fn mix(cluster: &mut Cluster, pairs: &[(Bytes, Bytes)], prng: &mut Prng) -
     check(cluster, pairs, "transfers and moves").await
 }
 
-/// Each into its left neighbour, until one is left.
+/// Merges each region into its left neighbour, until one is left.
 async fn merge(cluster: &mut Cluster, pairs: &[(Bytes, Bytes)]) -> Result<()> {
     loop {
         let regions = users(cluster).await?;
@@ -146,7 +149,7 @@ async fn merge(cluster: &mut Cluster, pairs: &[(Bytes, Bytes)]) -> Result<()> {
         let before = regions.len();
         let deadline = Instant::now() + LIMIT;
         while users(cluster).await?.len() >= before {
-            ensure!(Instant::now() < deadline, "region {} is still there", second.0);
+            ensure!(Instant::now() < deadline, "region {} still exists", second.0);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         check(cluster, pairs, "a merge").await?;

@@ -1,4 +1,4 @@
-//! Reads of a leader that is cut off from its peers, beside a writer that only the others answer.
+//! Reads from a leader that is cut off from its peers, while a writer writes through the others.
 
 use crate::client::{Session, SessionOptions};
 use crate::cluster::Cluster;
@@ -13,17 +13,17 @@ use stele_types::StoreId;
 use tonic::transport::Channel;
 
 const KEY: &[u8] = b"stale-reads";
-/// A leader without a lease waits for peers that do not answer.
+/// Time limit of a read: a leader without a lease waits for peers that do not respond.
 const READ_LIMIT: Duration = Duration::from_millis(100);
 const WRITE_LIMIT: Duration = Duration::from_millis(500);
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// What became of the reads.
+/// Counts of reads by outcome.
 #[derive(Clone, Debug, Default)]
 pub struct Reads {
     pub served: u64,
     pub refused: u64,
-    /// Served with an older value than one acknowledged before the read began.
+    /// Served with a value older than one acknowledged before the read began.
     pub stale: u64,
 }
 
@@ -35,19 +35,19 @@ impl Reads {
     }
 }
 
-/// A reader of one node, and a writer of the others: ever greater numbers to one key.
+/// A reader of one node, and a writer of increasing numbers to one key through the others.
 #[derive(Debug)]
 pub struct StaleReads {
     reader: TikvClient<Channel>,
     request: RawGetRequest,
-    /// Each other node, and how its replica is addressed: nobody is asked for the way, who may be cut
-    /// off too.
+    /// Each other node with the context of its replica. No lookups are made, because the node that
+    /// serves them may be cut off too.
     writers: Vec<(TikvClient<Channel>, Context)>,
     acknowledged: u64,
 }
 
 impl StaleReads {
-    /// Learns the way to the node, which must lead the key's region.
+    /// Caches the route to the node, which must lead the key's region.
     pub async fn new(cluster: &Cluster, node: usize) -> Result<Self> {
         let mut nodes = cluster.addresses();
         let address = nodes.remove(node);
@@ -55,7 +55,7 @@ impl StaleReads {
         let mut writer = Session::new(Arc::clone(&cluster.channels), options);
         let store = cluster.store_of(node).await?.0;
         let started = Instant::now();
-        // The last to have written is greater than all of earlier rounds.
+        // Greater than every number of earlier rounds.
         let acknowledged = std::time::SystemTime::UNIX_EPOCH.elapsed()?.as_nanos() as u64;
         loop {
             let is_put = writer.put(KEY, number(acknowledged)).await.is_done();
@@ -75,13 +75,13 @@ impl StaleReads {
                 }
                 return Ok(Self { reader, request, writers, acknowledged });
             }
-            ensure!(started.elapsed() < LIMIT, "node {node} does not lead for {LIMIT:?}");
+            ensure!(started.elapsed() < LIMIT, "node {node} is not the leader after {LIMIT:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
-    /// Reads and writes for so long.
-    pub async fn look(self, time: Duration) -> Result<Reads> {
+    /// Reads and writes for this time; returns the counts.
+    pub async fn run(self, time: Duration) -> Result<Reads> {
         let Self { mut reader, request, writers, acknowledged } = self;
         let newest = Arc::new(AtomicU64::new(acknowledged));
         let stop = Arc::new(AtomicBool::new(false));
@@ -116,7 +116,7 @@ impl StaleReads {
     }
 }
 
-/// Whether it was acknowledged.
+/// Puts a number; returns whether the put was acknowledged.
 async fn put(mut writer: TikvClient<Channel>, context: Context, next: u64) -> bool {
     let (key, value) = (Bytes::from_static(KEY), number(next));
     let request = RawPutRequest { context: Some(context), key, value, ..Default::default() };
@@ -124,7 +124,7 @@ async fn put(mut writer: TikvClient<Channel>, context: Context, next: u64) -> bo
     answer.is_ok_and(|answer| answer.region_error.is_none() && answer.error.is_empty())
 }
 
-/// As bytes that sort like the numbers.
+/// Encodes a number as bytes that sort like numbers.
 fn number(number: u64) -> Bytes {
     Bytes::copy_from_slice(&number.to_be_bytes())
 }

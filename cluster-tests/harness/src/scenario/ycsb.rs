@@ -15,12 +15,12 @@ use stele_types::{Prng, RegionKind};
 
 const VALUE_BYTES: u64 = 1_000;
 const PACED_PER_S: u64 = 1_000;
-/// A scan is some dozens of operations.
+/// Cost of a scan in operations; a scan reads some dozens of pairs.
 const SCAN_COST: u64 = 10;
 const TRIES_MAX: usize = 3;
 const SERVED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Shares of reads, updates, inserts, scans, reads with a write behind them; and who is asked for.
+/// Name; shares of reads, updates, inserts, scans and read-modify-writes; distribution of the keys.
 struct Workload(&'static str, [f64; 5], &'static str);
 
 const WORKLOADS: [Workload; 6] = [
@@ -32,16 +32,17 @@ const WORKLOADS: [Workload; 6] = [
     Workload("F", [0.5, 0.0, 0.0, 0.0, 0.5], "zipfian"),
 ];
 
-/// What happens to the cluster meanwhile.
+/// Event in the cluster during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Beside {
+enum Event {
     Nothing,
     Kill,
     SplitAndTransfer,
 }
 
-/// Loads and runs A to F, then A, E and F again while a node is killed and started again, and while a
-/// region splits and its leadership moves. The client hides retries: its errors are what a user sees.
+/// Loads and runs A to F. Then runs A, E and F again while a node is killed and restarted, and
+/// while a region is split and its leadership moves. The client hides retries: its errors are those
+/// a user sees.
 pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let program = need(&setup.programs.ycsb, "--ycsb")?;
     let records: u64 = if setup.short { 2_000 } else { 100_000 };
@@ -49,31 +50,31 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let seconds: u64 = if setup.short { 5 } else { 20 };
     let mut prng = Prng::new(setup.seed);
     let mut cluster = Cluster::start(three(setup, &[])).await?;
-    // go-ycsb's Zipf generator also draws the number behind the last record: that one is there, too.
+    // go-ycsb's Zipf generator also draws the number after the last record, so that record is
+    // loaded too.
     let settings_of_load = base(records + 1, 64);
-    let load = one(&mut cluster, program, "load", &settings_of_load, Beside::Nothing, &mut prng);
+    let load = one(&mut cluster, program, "load", &settings_of_load, Event::Nothing, &mut prng);
     let load = load.await.context("load")?;
-    note(report, "load", &load, true);
+    record_run(report, "load", &load, true);
     for workload in &WORKLOADS {
         let settings = settings(workload, records, operations);
-        let printed =
-            one(&mut cluster, program, "run", &settings, Beside::Nothing, &mut prng).await;
-        note(report, workload.0, &printed.with_context(|| workload.0)?, workload.0 != "D");
+        let printed = one(&mut cluster, program, "run", &settings, Event::Nothing, &mut prng).await;
+        record_run(report, workload.0, &printed.with_context(|| workload.0)?, workload.0 != "D");
     }
-    for beside in [Beside::Kill, Beside::SplitAndTransfer] {
+    for event in [Event::Kill, Event::SplitAndTransfer] {
         for workload in WORKLOADS.iter().filter(|one| ["A", "E", "F"].contains(&one.0)) {
-            let name = format!("{}_{beside:?}", workload.0);
+            let name = format!("{}_{event:?}", workload.0);
             let mut settings = settings(workload, records, PACED_PER_S * seconds);
             settings.push(("target", pace(workload).to_string()));
-            let printed = one(&mut cluster, program, "run", &settings, beside, &mut prng).await;
-            note(report, &name, &printed.with_context(|| name.clone())?, true);
+            let printed = one(&mut cluster, program, "run", &settings, event, &mut prng).await;
+            record_run(report, &name, &printed.with_context(|| name.clone())?, true);
             cluster.wait_replicated(3, Duration::from_secs(60)).await?;
         }
     }
     let regions = cluster.regions().await?;
     let users = regions.iter().filter(|one| one.region.kind == RegionKind::Data).count();
-    report.figure("records", records);
-    report.figure("regions_in_the_end", users);
+    report.record("records", records);
+    report.record("regions_in_the_end", users);
     verify::everything(&mut cluster, &Ledger::new(0), 3).await
 }
 
@@ -103,7 +104,7 @@ fn settings(workload: &Workload, records: u64, operations: u64) -> Vec<(&'static
     settings
 }
 
-/// Operations a second while something happens: the run must outlast it.
+/// Returns the operations per second during an event; the run must outlast it.
 fn pace(workload: &Workload) -> u64 {
     if scans(workload) { PACED_PER_S / SCAN_COST } else { PACED_PER_S }
 }
@@ -112,31 +113,31 @@ fn scans(workload: &Workload) -> bool {
     workload.1[3] > 0.0
 }
 
-/// Runs a workload; again when the client waited for ever for a connection that it does not open.
-/// client-go (of 2022, with a gRPC of today) does so when all connections to a store that was killed
-/// are idle at once: `waitConnReady` waits for a change of state that only a call would cause, and no
-/// call is made. The cluster must serve others meanwhile.
+/// Runs a workload, and again if the client hung waiting for a connection that it does not open.
+/// client-go (of 2022, with a current gRPC) hangs when all connections to a killed store are idle
+/// at once: `waitConnReady` waits for a change of state that only a call would cause, and no call
+/// is made. Meanwhile the cluster must serve other clients.
 async fn one(
     cluster: &mut Cluster,
     program: &Path,
     command: &str,
     settings: &[(&str, String)],
-    beside: Beside,
+    event: Event,
     prng: &mut Prng,
 ) -> Result<Printed> {
     for _ in 0..TRIES_MAX {
-        let printed = attempt(cluster, program, command, settings, beside, prng).await?;
-        let waits = !printed.in_time && printed.errors.contains(".waitConnReady(");
-        if !waits {
+        let printed = attempt(cluster, program, command, settings, event, prng).await?;
+        let hangs = !printed.in_time && printed.errors.contains(".waitConnReady(");
+        if !hangs {
             return Ok(printed);
         }
         let options = SessionOptions { nodes: cluster.addresses(), limit: SERVED_WITHIN };
         let mut session = Session::new(Arc::clone(&cluster.channels), options);
         let served = session.put(b"meanwhile", Bytes::from_static(b"served")).await;
-        ensure!(served.is_done(), "go-ycsb waits, and so does another client");
-        println!("the client waits for an idle connection for ever: once more");
+        ensure!(served.is_done(), "go-ycsb hangs, and another client is not served either");
+        println!("go-ycsb hangs on an idle connection; running it again");
     }
-    bail!("the client waited for an idle connection {TRIES_MAX} times")
+    bail!("go-ycsb hung on an idle connection {TRIES_MAX} times")
 }
 
 async fn attempt(
@@ -144,23 +145,23 @@ async fn attempt(
     program: &Path,
     command: &str,
     settings: &[(&str, String)],
-    beside: Beside,
+    event: Event,
     prng: &mut Prng,
 ) -> Result<Printed> {
     let addresses = cluster.addresses().join(",");
     let process = programs::ycsb(program, &addresses, command, settings);
     let running = programs::start(process);
     tokio::time::sleep(Duration::from_millis(300 + prng.below(700))).await;
-    match beside {
-        Beside::Nothing => {}
-        Beside::Kill => {
+    match event {
+        Event::Nothing => {}
+        Event::Kill => {
             let victim = prng.below(cluster.nodes.len() as u64) as usize;
             cluster.nodes[victim].kill()?;
             tokio::time::sleep(Duration::from_millis(prng.below(1_500))).await;
             cluster.nodes[victim].restart()?;
             cluster.wait_ready().await?;
         }
-        Beside::SplitAndTransfer => {
+        Event::SplitAndTransfer => {
             let key = Bytes::from(format!("usertable:user{}", 10 + prng.below(90)));
             let known = cluster.region_of(&key).await?;
             if known.region.range.start != key {
@@ -171,22 +172,22 @@ async fn attempt(
             cluster.transfer(known.region.id, peer.store).await?;
         }
     }
-    let outlasted = beside == Beside::Nothing || !running.is_finished();
+    let outlasted = event == Event::Nothing || !running.is_finished();
     let printed = running.await??;
-    ensure!(outlasted || !printed.succeeded, "the run ended before {beside:?} did");
+    ensure!(outlasted || !printed.succeeded, "the run ended before the event {event:?}");
     cluster.check_alive()?;
     Ok(printed)
 }
 
-fn note(report: &mut Report, name: &str, printed: &Printed, all_there: bool) {
+fn record_run(report: &mut Report, name: &str, printed: &Printed, all_there: bool) {
     let (errors, missing) = (printed.number("errors"), printed.number("missing"));
     println!(
-        "{name}: {} operations, {:.0} a second, {errors} errors, {missing} missing",
+        "{name}: {} operations, {:.0} per second, {errors} errors, {missing} missing",
         printed.number("operations"),
         printed.number("per_second"),
     );
-    report.figure(&format!("{name}_per_s"), printed.number("per_second").round());
+    report.record(&format!("{name}_per_s"), printed.number("per_second").round());
     let fine = printed.succeeded && errors == 0.0 && printed.number("operations") > 0.0;
-    report.demand(fine, format!("{name} without errors: {}", printed.errors));
-    report.demand(!all_there || missing == 0.0, format!("{name}: {missing} keys are missing"));
+    report.require(fine, format!("{name} must have no errors: {}", printed.errors));
+    report.require(!all_there || missing == 0.0, format!("{name}: {missing} keys are missing"));
 }

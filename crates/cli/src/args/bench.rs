@@ -1,10 +1,10 @@
-//! What a benchmark can be asked for.
+//! Arguments of `stele bench`.
 
 use super::Target;
 use clap::{Args, ValueEnum};
 use stele_types::{Error, Result};
 
-/// The mix of operations: YCSB A to F, shares of updates (W) or scans (S), or only inserts.
+/// Mix of operations: YCSB A to F, a share of updates (W) or scans (S), or only inserts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Workload {
     /// Insert every record once
@@ -45,153 +45,154 @@ pub enum Workload {
     S10,
 }
 
-/// Which records are chosen.
+/// Distribution by which records are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Distribution {
-    /// Each with the same chance
+    /// Each record with the same probability
     Uniform,
-    /// A few much more often (θ 0.99), spread over the key space
+    /// A few records much more often (θ 0.99), spread over the key space
     Zipfian,
-    /// Recently inserted ones more often
+    /// Recently inserted records more often
     Latest,
-    /// --hot-operations of the choices among --hot-records of the records
+    /// A share --hot-operations of the choices among a share --hot-records of the records
     Hotspot,
 }
 
-/// How values are collected.
+/// Policy of garbage collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Policy {
-    /// Cheapest victims first, within a budget
+    /// Collects the cheapest victims first, within a budget
     Adaptive,
     /// Rewrites all values in key order at a threshold
     Nezha,
-    /// Oldest files first
+    /// Collects the oldest files first
     Wisckey,
 }
 
-/// What is asked for, of whatever is measured.
+/// Load on the measured engine or server.
 #[derive(Args, Clone, Debug)]
 pub struct Load {
     /// Mix of operations
     #[arg(long, value_enum, default_value = "a", ignore_case = true)]
     pub workload: Workload,
-    /// Records there before the measured part
+    /// Number of records before the measured part
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub records: u64,
-    /// Operations measured; the load measures one insert for each record
+    /// Number of measured operations; the workload `load` measures one insert per record
     #[arg(long, default_value_t = 100_000)]
     pub operations: u64,
-    /// Stop measuring after this many seconds
+    /// Stop the measured part after this time
     #[arg(long, value_name = "SECONDS")]
     pub duration: Option<u64>,
-    /// Writers and readers
+    /// Number of concurrent clients
     #[arg(long, visible_alias = "clients", default_value_t = 16,
           value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub threads: u64,
-    /// Operations a second, begun on schedule whatever the store does; latency counts from the
-    /// scheduled beginning. Without it each thread begins when its last operation ended
+    /// Target rate in operations per second (open loop): operations start on schedule, and latency
+    /// counts from the scheduled start. Without it, each client starts an operation when its last
+    /// one ends
     #[arg(long, value_name = "PER_SECOND", value_parser = clap::value_parser!(u64).range(1..))]
     pub rate: Option<u64>,
-    /// Length of values, such as 16KiB
+    /// Length of each value, such as 16KiB
     #[arg(long, default_value = "1KiB", value_name = "SIZE", value_parser = size)]
     pub value_bytes: u64,
-    /// Length of keys
+    /// Length of each key in bytes
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(8..=8192))]
     pub key_bytes: u64,
-    /// Insert in key order instead of a scattered one
+    /// Insert records in key order instead of scattered order
     #[arg(long)]
     pub ordered: bool,
-    /// Choice of records; by default that of the workload
+    /// Distribution by which records are chosen; the default depends on the workload
     #[arg(long, value_enum)]
     pub distribution: Option<Distribution>,
-    /// Share of the records that is hot, for --distribution hotspot
+    /// Share of the records that are hot, from 0 to 1, for --distribution hotspot
     #[arg(long, default_value_t = 0.2)]
     pub hot_records: f64,
-    /// Share of the operations that goes to hot records
+    /// Share of the operations on hot records, from 0 to 1, for --distribution hotspot
     #[arg(long, default_value_t = 0.8)]
     pub hot_operations: f64,
-    /// Longest scan
+    /// Maximum number of pairs in a scan
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub scan_length_max: u64,
-    /// Percent of the updates that delete the record instead
+    /// Percentage of the updates that delete the record instead
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=100))]
     pub deletes: u64,
-    /// Seed of all choices
+    /// Seed of the random number generator
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// The records are there already
+    /// Do not load records; they must exist
     #[arg(long)]
     pub skip_load: bool,
-    /// No line each second
+    /// Do not print a line each second
     #[arg(long)]
     pub quiet: bool,
 }
 
 impl Load {
-    /// Fails if a share is none.
+    /// Fails if a share is outside 0 to 1 or a value is too long.
     pub fn check(&self) -> Result<()> {
         let share = 0.0..=1.0;
         if !share.contains(&self.hot_records) || !share.contains(&self.hot_operations) {
-            let text = "--hot-records and --hot-operations are shares from 0 to 1";
+            let text = "--hot-records and --hot-operations must be shares from 0 to 1";
             return Err(Error::invalid(text));
         }
         crate::store::check_value_bytes(self.value_bytes)
     }
 }
 
-/// `stele bench engine`.
+/// Arguments of `stele bench engine`.
 #[derive(Args, Debug)]
 pub struct Bench {
     #[command(flatten)]
     pub target: Target,
     #[command(flatten)]
     pub load: Load,
-    /// Puts made durable together by one call
+    /// Number of puts in one batch, which is written atomically
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=65536))]
     pub batch: u64,
-    /// Garbage collection
+    /// Policy of garbage collection
     #[arg(long, value_enum, default_value = "adaptive")]
     pub policy: Policy,
-    /// Wait until garbage collection has come to rest before the final figures
+    /// Wait until garbage collection is idle before the final measurement
     #[arg(long)]
     pub settle: bool,
-    /// Size of a log segment
+    /// Maximum size of a log segment
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub segment_bytes: Option<u64>,
-    /// Size of a memtable
+    /// Maximum size of a memtable
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memtable_bytes: Option<u64>,
-    /// Memory for values read
+    /// Maximum size of the value cache
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub value_cache_bytes: Option<u64>,
 }
 
-/// `stele bench wire`.
+/// Arguments of `stele bench wire`.
 #[derive(Args, Debug)]
 pub struct BenchWire {
-    /// What is measured: stele://HOST:PORT,HOST:PORT or tikv://, etcd://, redis://. Several are
-    /// measured in turn, round by round
+    /// Servers to measure: stele://HOST:PORT,HOST:PORT or tikv://, etcd://, redis://. Several
+    /// targets are measured in turn, round by round
     #[arg(long, value_name = "URL", required = true)]
     pub target: Vec<String>,
     #[command(flatten)]
     pub load: Load,
-    /// Rounds measured for each target
+    /// Number of measured rounds per target
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub rounds: u64,
-    /// Seconds of the same load before the first round, not measured
+    /// Run the load unmeasured for this time before the first round
     #[arg(long, default_value_t = 0, value_name = "SECONDS")]
     pub warm_up: u64,
-    /// Connections to each node
+    /// Number of connections to each node
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub connections: u64,
-    /// Replicas that must have a write before redis counts it
+    /// Replicas that must acknowledge a write to redis before it counts; 0 disables the wait
     #[arg(long, default_value_t = 1)]
     pub redis_replicas: u64,
-    /// Processes of the servers on this machine, for one target after the other separated by `/`: their
-    /// processor time and device bytes are counted
+    /// Processes of the servers on this machine, one list per target, separated by `/`. Their
+    /// processor time and device bytes are reported
     #[arg(long, value_name = "PID,PID/PID,…")]
     pub pids: Option<String>,
-    /// Write a page with the figures and their plots
+    /// Write an HTML page with the results and their plots
     #[arg(long, value_name = "FILE")]
     pub html: Option<std::path::PathBuf>,
 }

@@ -1,131 +1,131 @@
-//! What operators can ask of a cluster.
+//! Arguments of `stele ctl`.
 
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
 pub struct Ctl {
-    /// Nodes of the cluster, any of them
+    /// Addresses of one or more nodes of the cluster
     #[arg(long, value_name = "ADDR", value_delimiter = ',', required = true)]
     pub cluster: Vec<String>,
-    /// One JSON object a line
+    /// Print one JSON object per line instead of a table
     #[arg(long, global = true)]
     pub json: bool,
     #[command(subcommand)]
     pub command: CtlCommand,
 }
 
-/// The questions and orders.
+/// Commands of `stele ctl`.
 #[derive(Debug, Subcommand)]
 pub enum CtlCommand {
-    /// Stores: where, how full, what they lead
+    /// List the stores with their addresses, states and sizes
     Stores,
-    /// Regions: keys, replicas, leader
+    /// List the regions with their key ranges, replicas and leaders
     Regions(Regions),
-    /// Nodes and their stores
+    /// List the nodes and their stores
     Members,
-    /// Changes under way
+    /// List the running operators, which change regions
     Operators(Operators),
-    /// One region as each of its replicas sees it
+    /// Show one region and the state of each of its replicas
     Region {
-        /// Number of the region
+        /// Region ID
         id: u64,
     },
-    /// Let another replica lead a region
+    /// Transfer the leadership of a region to another replica
     TransferLeader {
-        /// Number of the region
+        /// Region ID
         region: u64,
-        /// Store of the replica that shall lead
+        /// Store of the new leader
         store: u64,
     },
-    /// Split a region at keys, or where it halves
+    /// Split a region at the given keys, or in half by size
     Split(Split),
     /// Merge a region into its neighbour
     Merge {
-        /// The region that goes
+        /// Region that is merged and ceases to exist
         source: u64,
-        /// The region that takes its keys
+        /// Neighbouring region that receives its keys
         target: u64,
     },
     /// Move a replica to another store
     Move {
-        /// Number of the region
+        /// Region ID
         region: u64,
-        /// Store that has the replica
+        /// Store that holds the replica
         from: u64,
-        /// Store that gets it
+        /// Store that receives the replica
         to: u64,
     },
-    /// Check a directory that shall become a store, say how its server is started, and watch it join
+    /// Check a directory for a new store and print the command that starts its server
     AddStore(AddStore),
-    /// Empty a store and take it out of the cluster for good
+    /// Move all replicas off a store and remove it from the cluster permanently
     RemoveStore(Leave),
-    /// Empty a store that stays a member
+    /// Move all replicas off a store, which stays a member
     Drain(Leave),
-    /// Take a drain or a removal back
+    /// Cancel the drain or removal of a store
     Cancel {
-        /// Number of the store
+        /// Store ID
         store: u64,
     },
-    /// Compare the replicas of a region
+    /// Compare the checksums of a region's replicas
     Checksum {
-        /// Number of the region
+        /// Region ID
         region: u64,
     },
-    /// Show settings, or change one while the cluster runs
+    /// Show the settings of a node, or change one while the cluster runs
     Config {
-        /// The setting
+        /// Name of the setting; without it, all settings are shown
         key: Option<String>,
-        /// Its new value
+        /// New value; without it, the setting is shown
         value: Option<String>,
     },
 }
 
 #[derive(Args, Debug)]
 pub struct Regions {
-    /// Only regions with a replica on this store
+    /// List only regions with a replica on this store
     #[arg(long, value_name = "STORE")]
     pub store: Option<u64>,
-    /// Also the placement group's own region
+    /// Include the region of the placement group
     #[arg(long)]
     pub system: bool,
 }
 
 #[derive(Args, Debug)]
 pub struct Operators {
-    /// Also those that ended lately
+    /// Include operators that ended recently
     #[arg(long)]
     pub ended: bool,
 }
 
 #[derive(Args, Debug)]
 pub struct Split {
-    /// Number of the region
+    /// Region ID
     pub region: u64,
-    /// First keys of the new regions
+    /// Start keys of the new regions; without any, the region is split in half by size
     pub keys: Vec<String>,
-    /// Keys are written in hexadecimal
+    /// Read keys as hexadecimal
     #[arg(long)]
     pub hex: bool,
 }
 
 #[derive(Args, Debug)]
 pub struct AddStore {
-    /// The directory, on this machine
+    /// Directory of the new store, on this machine
     pub dir: PathBuf,
-    /// Address that the new server listens on
+    /// Address on which the new server listens
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<String>,
-    /// Wait until a new store has joined and has its share, and show how far it is
+    /// Wait until a new store has joined and is balanced, and show the progress
     #[arg(long)]
     pub wait: bool,
 }
 
 #[derive(Args, Debug)]
 pub struct Leave {
-    /// Number of the store
+    /// Store ID
     pub store: u64,
-    /// Wait until it is empty, and show how far it is
+    /// Wait until the store is empty, and show the progress
     #[arg(long)]
     pub wait: bool,
 }

@@ -1,4 +1,4 @@
-//! What can be asked for on the command line.
+//! The command line.
 
 mod bench;
 mod ctl;
@@ -13,61 +13,62 @@ pub use server::Server;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
-/// A key-value store: a cluster of nodes, or one directory.
+/// Command line of `stele`. The help text is the description of the package.
 #[derive(Debug, Parser)]
 #[command(name = "stele", version, about, arg_required_else_help = true)]
 pub struct Cli {
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The commands.
+/// Commands of `stele`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a node: found a cluster, or join one
+    /// Run a node that creates a cluster, or joins one
     Server(Box<Server>),
-    /// Run a cluster on this machine to try things on
+    /// Run a cluster on this machine for experiments
     Playground(Playground),
-    /// Look at a cluster and change it
+    /// Show and change the state of a cluster
     Ctl(Ctl),
     /// Set a key; the value is durable when the command returns
     Put(Put),
     /// Print the value of a key
     Get(Get),
-    /// Remove keys
+    /// Delete keys
     Del(Del),
-    /// Print pairs in key order
+    /// Print key-value pairs in key order
     Scan(Scan),
-    /// Count keys
+    /// Print the number of keys
     Count(Count),
-    /// Bring in a folder of files or a file of JSON lines; run it again to resume
+    /// Import a directory of files or a file of JSON lines; running it again resumes
     Import(Import),
-    /// Write all pairs as files or as JSON lines: the inverse of import
+    /// Export all pairs as files or as JSON lines; the inverse of import
     Export(Export),
-    /// Check every checksum, the index against the log, and reported against real space
+    /// Verify a store: all checksums, the index against the log, and reported against actual disk
+    /// usage
     Verify(Verify),
-    /// Show the records of a store's files without opening the store
+    /// Print the records of a store's files without opening the store
     Inspect(Inspect),
-    /// Merge, sort and collect until nothing is left to gain
+    /// Merge, sort and collect garbage until no more space can be reclaimed
     Compact(Target),
-    /// Print sizes and amplification
+    /// Print the sizes of a store and its space amplification
     Stats(Stats),
-    /// Measure
+    /// Run a benchmark
     #[command(subcommand)]
     Bench(BenchTarget),
 }
 
-/// What to measure.
+/// Benchmarks of `stele bench`.
 #[derive(Debug, Subcommand)]
 pub enum BenchTarget {
-    /// The storage engine, with the YCSB workloads
+    /// Measure the storage engine with the YCSB workloads
     Engine(Bench),
-    /// A cluster or another server over the wire
+    /// Measure a cluster, or another server, over the network
     Wire(BenchWire),
 }
 
-/// Which store.
+/// Store to open.
 #[derive(Args, Debug)]
 pub struct Target {
     /// Directory of the store
@@ -75,14 +76,14 @@ pub struct Target {
     pub store: PathBuf,
 }
 
-/// A store or a cluster.
+/// Store or cluster to use.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 pub struct Place {
     /// Directory of a store
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,
-    /// Nodes of a cluster, any of them
+    /// Addresses of one or more nodes of a cluster
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     pub cluster: Vec<String>,
 }
@@ -91,18 +92,18 @@ pub struct Place {
 pub struct Put {
     #[command(flatten)]
     pub place: Place,
-    /// The key
+    /// Key to set
     pub key: String,
-    /// The value, unless --file gives it
+    /// Value to store; required without --file
     #[arg(required_unless_present = "file", conflicts_with = "file")]
     pub value: Option<String>,
-    /// Read the value from a file, or from standard input for `-`
+    /// Read the value from a file, or from standard input with `-`
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
-    /// Key and value are written in hexadecimal (a value from a file is taken as it is)
+    /// Read the key and the value as hexadecimal; a value from a file is not decoded
     #[arg(long)]
     pub hex: bool,
-    /// Let the pair cease to exist after this many seconds
+    /// Time to live: the pair expires after this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub ttl: Option<u64>,
 }
@@ -111,9 +112,9 @@ pub struct Put {
 pub struct Get {
     #[command(flatten)]
     pub place: Place,
-    /// The key
+    /// Key to read
     pub key: String,
-    /// Key and value are written in hexadecimal
+    /// Read the key and print the value as hexadecimal
     #[arg(long)]
     pub hex: bool,
 }
@@ -122,27 +123,27 @@ pub struct Get {
 pub struct Del {
     #[command(flatten)]
     pub place: Place,
-    /// The keys
+    /// Keys to delete
     #[arg(required_unless_present_any = ["start", "end", "prefix"],
           conflicts_with_all = ["start", "end", "prefix"])]
     pub keys: Vec<String>,
     #[command(flatten)]
     pub range: Range,
-    /// Keys are written in hexadecimal
+    /// Read keys as hexadecimal
     #[arg(long)]
     pub hex: bool,
 }
 
-/// Which keys.
+/// Range of keys.
 #[derive(Args, Debug)]
 pub struct Range {
-    /// First key
+    /// Start of the range, inclusive; by default the first key
     #[arg(long, value_name = "KEY")]
     pub start: Option<String>,
-    /// First key that is no longer included
+    /// End of the range, exclusive; by default after the last key
     #[arg(long, value_name = "KEY")]
     pub end: Option<String>,
-    /// Only keys that begin so
+    /// Select keys with this prefix
     #[arg(long, value_name = "KEY", conflicts_with_all = ["start", "end"])]
     pub prefix: Option<String>,
 }
@@ -153,19 +154,19 @@ pub struct Scan {
     pub place: Place,
     #[command(flatten)]
     pub range: Range,
-    /// Most pairs printed
+    /// Maximum number of pairs to print
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
-    /// From the last key to the first
+    /// Print pairs from the last key to the first
     #[arg(long)]
     pub reverse: bool,
-    /// Leave values out
+    /// Print keys without values
     #[arg(long)]
     pub keys_only: bool,
-    /// One JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     pub json: bool,
-    /// Keys and values are written in hexadecimal
+    /// Read bounds and print keys and values as hexadecimal
     #[arg(long)]
     pub hex: bool,
 }
@@ -176,15 +177,15 @@ pub struct Count {
     pub place: Place,
     #[command(flatten)]
     pub range: Range,
-    /// Keys are written in hexadecimal
+    /// Read bounds as hexadecimal
     #[arg(long)]
     pub hex: bool,
 }
 
-/// How bytes are written in JSON.
+/// Encoding of bytes in JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Encoding {
-    /// As text; what is not UTF-8 in hexadecimal, under `key_hex` and `value_hex`
+    /// Text; bytes that are not UTF-8 are hexadecimal, under `key_hex` and `value_hex`
     Text,
     /// Hexadecimal
     Hex,
@@ -196,10 +197,10 @@ pub enum Encoding {
 pub struct Import {
     #[command(flatten)]
     pub target: Target,
-    /// A folder (each file below it becomes a pair), a file of JSON lines, or `-`
+    /// Directory (each file below it becomes a pair), file of JSON lines, or `-` for standard input
     #[arg(long, value_name = "PATH")]
     pub from: PathBuf,
-    /// How `key` and `value` of JSON lines are written
+    /// Encoding of `key` and `value` in JSON lines
     #[arg(long, value_enum, default_value = "text")]
     pub encoding: Encoding,
 }
@@ -208,12 +209,12 @@ pub struct Import {
 pub struct Export {
     #[command(flatten)]
     pub target: Target,
-    /// A folder, a file ending in .jsonl, or `-` for JSON lines on standard output
+    /// Directory, file ending in .jsonl, or `-` for JSON lines on standard output
     #[arg(long, value_name = "PATH")]
     pub to: PathBuf,
     #[command(flatten)]
     pub range: Range,
-    /// How JSON lines write keys and values
+    /// Encoding of keys and values in JSON lines
     #[arg(long, value_enum, default_value = "text")]
     pub encoding: Encoding,
 }
@@ -222,7 +223,7 @@ pub struct Export {
 pub struct Verify {
     #[command(flatten)]
     pub target: Target,
-    /// One JSON object instead of text
+    /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
 }
@@ -231,36 +232,36 @@ pub struct Verify {
 pub struct Stats {
     #[command(flatten)]
     pub target: Target,
-    /// One JSON object instead of text
+    /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
 }
 
-/// What to inspect.
+/// Part of a store to inspect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Part {
-    /// Segments, sidecars, sorted value files
+    /// Segments, sidecars, sorted value files and retained tombstones
     Log,
     /// Index runs
     Run,
-    /// The manifest
+    /// Manifests of the index
     Manifest,
-    /// Identity and files
+    /// Identity and list of files
     Store,
 }
 
 #[derive(Args, Debug)]
 pub struct Inspect {
-    /// Which part
+    /// Part of the store to inspect
     #[arg(value_enum)]
     pub part: Part,
-    /// A single file of that part
+    /// Single file to inspect
     #[arg(required_unless_present = "store", conflicts_with = "store")]
     pub file: Option<PathBuf>,
-    /// Directory of the store: every file of that part
+    /// Directory of the store; inspects every file of the part
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,
-    /// One JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     pub json: bool,
 }

@@ -1,24 +1,24 @@
-//! What a server can be told: every setting of the table is a flag.
+//! Arguments of `stele server`: every setting of the table is a flag.
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use std::path::PathBuf;
 use stele_server::config::SETTINGS;
 
-/// Runs a node.
+/// Arguments of `stele server`.
 #[derive(Args, Clone, Debug)]
 pub struct Server {
-    /// A TOML file of settings
+    /// TOML file of settings
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     #[command(flatten)]
     pub settings: Settings,
-    /// End at once when the process of this number, which started this one, has ended
+    /// Exit when the parent process with this ID ends
     #[arg(long, value_name = "PID", hide = true)]
     pub with_parent: Option<u32>,
 }
 
-/// Settings given as flags: key and text, as [`stele_server::config::Config::load`] takes them.
+/// Settings given as flags: name and text, as [`stele_server::config::Config::load`] takes them.
 #[derive(Clone, Debug, Default)]
 pub struct Settings(pub Vec<(String, String)>);
 

@@ -1,9 +1,9 @@
-//! Which record an operation takes (Cooper et al., Benchmarking Cloud Serving Systems with YCSB,
-//! 2010, section 4).
+//! Choice of the record for an operation (Cooper et al., Benchmarking Cloud Serving Systems with
+//! YCSB, 2010, section 4).
 
 use crate::args::{Distribution, Load, Workload};
 
-/// Seeded random numbers (splitmix64).
+/// Seeded random number generator (splitmix64).
 #[derive(Clone, Debug)]
 pub struct Prng(u64);
 
@@ -24,18 +24,18 @@ impl Prng {
         mix(self.0)
     }
 
-    /// A number in 0..bound; 0 when `bound` is 0.
+    /// Returns a number in 0..bound; 0 when `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number in [0, 1).
+    /// Returns a number in [0, 1).
     pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
-/// The distribution asked for, or the workload's own.
+/// Returns the requested distribution, or else that of the workload.
 pub fn distribution(load: &Load) -> Distribution {
     load.distribution.unwrap_or(match load.workload {
         Workload::D => Distribution::Latest,
@@ -44,7 +44,7 @@ pub fn distribution(load: &Load) -> Distribution {
     })
 }
 
-/// A rule that chooses among the records there are.
+/// Rule that chooses among the existing records.
 #[derive(Clone, Debug)]
 pub enum Choice {
     Uniform,
@@ -65,11 +65,11 @@ impl Choice {
         }
     }
 
-    /// One of the records 0..`records`.
+    /// Draws one of the records 0..`records`.
     pub fn draw(&self, prng: &mut Prng, records: u64) -> u64 {
         let drawn = match self {
             Self::Uniform => prng.below(records),
-            // Popular records lie anywhere in the key space, not side by side.
+            // Popular records are scattered over the key space.
             Self::Zipfian(zipf) => mix(zipf.rank(prng)) % records.max(1),
             Self::Latest(zipf) => records.saturating_sub(1).saturating_sub(zipf.rank(prng)),
             Self::Hotspot { records: share, operations } => {
@@ -85,8 +85,8 @@ impl Choice {
     }
 }
 
-/// Ranks after Zipf's law with θ = 0.99 (Gray et al., Quickly Generating Billion-Record Synthetic
-/// Databases, 1994, section 3.2).
+/// Generator of ranks by Zipf's law with θ = 0.99 (Gray et al., Quickly Generating Billion-Record
+/// Synthetic Databases, 1994, section 3.2).
 #[derive(Clone, Debug)]
 pub struct Zipf {
     items: f64,
@@ -105,7 +105,7 @@ impl Zipf {
         Self { items: n, zeta, eta }
     }
 
-    /// 0 is the most popular.
+    /// Draws a rank; 0 is the most popular.
     fn rank(&self, prng: &mut Prng) -> u64 {
         let u = prng.unit();
         let uz = u * self.zeta;

@@ -1,11 +1,11 @@
-//! Latencies by kind of operation.
+//! Latency histograms per kind of operation.
 
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
-/// A kind of operation.
+/// Kind of operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Read,
@@ -35,11 +35,12 @@ impl Kind {
 const NANOS_MAX: u64 = 600_000_000_000;
 
 fn empty() -> Option<Histogram<u64>> {
-    // Three digits are kept, as in the original YCSB; the bounds are valid, so this is never `None`.
+    // Three significant digits, as in the original YCSB. The bounds are valid, so this is never
+    // `None`.
     Histogram::new_with_bounds(100, NANOS_MAX, 3).ok()
 }
 
-/// What one thread measured since it was last asked.
+/// Latencies that one thread has measured since the last drain.
 #[derive(Debug, Default)]
 pub struct Recorder {
     kinds: Mutex<Latencies>,
@@ -50,7 +51,7 @@ impl Recorder {
         self.kinds.lock().record(kind, latency);
     }
 
-    /// Moves what was measured to `into`.
+    /// Moves the latencies to `into`.
     pub fn drain(&self, into: &mut Latencies) {
         let taken = std::mem::take(&mut *self.kinds.lock());
         into.add(&taken);
@@ -88,7 +89,7 @@ impl Latencies {
         }
     }
 
-    /// All kinds in one.
+    /// Summarizes all kinds together.
     pub fn all(&self) -> Summary {
         let mut whole = empty();
         if let Some(whole) = &mut whole {
@@ -99,7 +100,7 @@ impl Latencies {
         whole.as_ref().map(Summary::of).unwrap_or_default()
     }
 
-    /// One object for each kind that occurred.
+    /// Returns one object per kind that occurred.
     pub fn to_json(&self) -> Value {
         let mut object = Map::new();
         for (kind, histogram) in Kind::ALL.iter().zip(&self.kinds) {
@@ -111,7 +112,7 @@ impl Latencies {
     }
 }
 
-/// A distribution in a few numbers, in microseconds.
+/// Summary of a distribution, in microseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Summary {
     pub count: u64,

@@ -1,9 +1,8 @@
-//! What the kernel counted for processes, from `/proc`.
+//! Counters of the kernel for processes and threads, from `/proc`.
 
 use stele_types::{Error, Result};
 
-/// Bytes this process caused to be fetched from and sent to devices. Zero where the system does not
-/// tell.
+/// Bytes that a process read from and wrote to devices; zero where the system does not report them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessIo {
     pub read_bytes: u64,
@@ -11,12 +10,12 @@ pub struct ProcessIo {
 }
 
 impl ProcessIo {
-    /// Of this process.
+    /// Reads the counters of this process; zero if they cannot be read.
     pub fn now() -> Self {
         std::fs::read_to_string("/proc/self/io").map(|text| Self::parse(&text)).unwrap_or_default()
     }
 
-    /// Of another process.
+    /// Reads the counters of another process.
     pub fn of(pid: u32) -> Result<Self> {
         Ok(Self::parse(&read(pid, "io")?))
     }
@@ -33,7 +32,7 @@ impl ProcessIo {
     }
 }
 
-/// Processor time in the kernel's ticks.
+/// Processor time in clock ticks of the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ticks {
     pub user: u64,
@@ -49,13 +48,13 @@ impl Ticks {
         Self { user: self.user + other.user, system: self.system + other.system }
     }
 
-    /// What came since `then`; none where less is counted now.
+    /// Returns the ticks since `then`; zero if the counter decreased.
     pub fn since(self, then: Self) -> Self {
         let user = self.user.saturating_sub(then.user);
         Self { user, system: self.system.saturating_sub(then.system) }
     }
 
-    /// In all.
+    /// Returns user and system time together, in seconds.
     pub fn seconds(self) -> f64 {
         seconds(self.all())
     }
@@ -65,24 +64,23 @@ pub fn seconds(ticks: u64) -> f64 {
     ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// A process or a thread, as the kernel counts it.
+/// Statistics of a process or a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// At most 15 bytes.
+    /// Name, truncated by the kernel to 15 bytes.
     pub name: String,
     pub ticks: Ticks,
-    /// When it started, in ticks since the machine did. With its number it is one of its kind: numbers are
-    /// given out again.
+    /// Start time in ticks since boot. With the ID it identifies the task: the kernel reuses IDs.
     pub started: u64,
 }
 
 impl Task {
-    /// A process, with all its threads, also those that have ended.
+    /// Reads a process. The time includes all its threads, also those that have ended.
     pub fn process(pid: u32) -> Result<Self> {
         Self::parse(&read(pid, "stat")?, &format!("/proc/{pid}/stat"))
     }
 
-    /// The threads of a process by their numbers, without those that end meanwhile.
+    /// Reads the threads of a process by ID; omits those that end meanwhile.
     pub fn threads(pid: u32) -> Result<Vec<(u32, Self)>> {
         let folder = format!("/proc/{pid}/task");
         let failed = |error| Error::io("read", &folder, error);
@@ -99,20 +97,21 @@ impl Task {
         Ok(threads)
     }
 
-    /// The name, in parentheses, may contain anything, also parentheses: the last one ends it.
+    /// Parses a `stat` line. The name, in parentheses, may itself contain parentheses: the last one
+    /// ends it.
     fn parse(text: &str, path: &str) -> Result<Self> {
         let task = || {
             let (name, fields) = text.split_once('(')?.1.rsplit_once(')')?;
-            // Field 3 is the first after the name: 14, 15 and 22 are meant.
+            // Field 3 is the first after the name; fields 14, 15 and 22 are read.
             let mut fields = fields.split_ascii_whitespace().skip(11).map(|it| it.parse().ok());
             let ticks = Ticks { user: fields.next()??, system: fields.next()?? };
             Some(Self { name: name.to_owned(), ticks, started: fields.nth(6)?? })
         };
-        task().ok_or_else(|| Error::invalid(format!("{path} reads otherwise than expected")))
+        task().ok_or_else(|| Error::invalid(format!("{path} has an unexpected format")))
     }
 }
 
-/// Seconds of processor time that a process has used.
+/// Returns the processor time that a process has used, in seconds.
 pub fn processor_seconds(pid: u32) -> Result<f64> {
     Ok(Task::process(pid)?.ticks.seconds())
 }
@@ -120,7 +119,7 @@ pub fn processor_seconds(pid: u32) -> Result<f64> {
 fn read(pid: u32, file: &str) -> Result<String> {
     let path = format!("/proc/{pid}/{file}");
     let bytes = std::fs::read(&path).map_err(|error| Error::io("read", path, error))?;
-    // A name may have been cut off within a character.
+    // The kernel may truncate a name within a character.
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -130,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn device_bytes_are_told_from_those_of_calls() {
+    fn device_bytes_are_distinguished_from_those_of_calls() {
         let text = "rchar: 9\nwchar: 8\nsyscr: 7\nsyscw: 6\nread_bytes: 4096\nwrite_bytes: 8192\n\
                     cancelled_write_bytes: 5\n";
         assert_eq!(ProcessIo::parse(text), ProcessIo { read_bytes: 4096, write_bytes: 8192 });
@@ -149,7 +148,7 @@ mod tests {
             ["", "1 (a", "1 a) S", "1 (a) S 1 2", &format!("1 (a) {}", rest.replace("17", "x"))]
         {
             let error = Task::parse(text, "/proc/1/stat").unwrap_err().to_string();
-            assert!(error.contains("/proc/1/stat reads otherwise"), "{error}");
+            assert!(error.contains("/proc/1/stat has an unexpected format"), "{error}");
         }
     }
 
@@ -159,7 +158,7 @@ mod tests {
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let thread = named.spawn(move || ended.recv()).unwrap();
         let found = || Task::threads(std::process::id()).unwrap();
-        // The thread names itself when it has begun.
+        // The thread sets its name after it has started.
         let began = std::time::Instant::now();
         while !found().iter().any(|(_, task)| task.name == "a) odd (name") {
             assert!(began.elapsed().as_secs() < 60);

@@ -1,10 +1,10 @@
-//! The records of a benchmark: keys of a fixed length, values nothing can compress.
+//! Records of a benchmark: keys of a fixed length and incompressible values.
 
 use super::choice::{Prng, mix};
 use crate::args::Load;
 use bytes::Bytes;
 
-/// Keys and values, the same for the same seed.
+/// Generator of keys and values, determined by the seed.
 pub struct Records {
     key_bytes: usize,
     value_bytes: usize,
@@ -12,7 +12,7 @@ pub struct Records {
     noise: Bytes,
 }
 
-/// Values are slices of this much noise beyond their own length, at places that differ.
+/// Bytes of noise in addition to one value; values are slices at random offsets.
 const NOISE_BYTES: usize = 1 << 20;
 
 impl Records {
@@ -24,22 +24,22 @@ impl Records {
         Self { key_bytes, value_bytes, ordered: load.ordered, noise: noise.into() }
     }
 
-    /// The key of record `index`: eight bytes that differ for each record, then filling.
+    /// Returns the key of record `index`: eight bytes unique to the record, then padding.
     pub fn key(&self, index: u64) -> Vec<u8> {
-        // `mix` maps numbers one to one, so no two records share a key.
+        // `mix` is one to one, so no two records share a key.
         let number = if self.ordered { index } else { mix(index) };
         let mut key = number.to_be_bytes().to_vec();
         key.resize(self.key_bytes, b'.');
         key
     }
 
-    /// A value. Nothing is copied: the generator's own work would be measured.
+    /// Returns a value without copying it: a copy would be measured as work of the generator.
     pub fn value(&self, prng: &mut Prng) -> Bytes {
         let at = prng.below(NOISE_BYTES as u64) as usize;
         self.noise.slice(at..at + self.value_bytes)
     }
 
-    /// Bytes of one record.
+    /// Returns the bytes of one record, key and value.
     pub fn record_bytes(&self) -> u64 {
         (self.key_bytes + self.value_bytes) as u64
     }

@@ -1,4 +1,5 @@
-//! Mixes of operations: YCSB's core workloads, shares of updates (Nezha, figure 8), shares of scans.
+//! Mixes of operations: the core workloads of YCSB, shares of updates (Nezha, figure 8), shares of
+//! scans.
 
 use super::choice::{Choice, Prng};
 use super::latency::Kind;
@@ -8,18 +9,18 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What to do next.
+/// Next operation of a client.
 pub struct Step {
     pub kind: Kind,
-    /// One key, or those of a batch of writes.
+    /// One key, or the keys of a batch of writes.
     pub keys: Vec<Vec<u8>>,
-    /// Pairs to scan.
+    /// Number of pairs to scan.
     pub scan_length: usize,
-    /// Records there are once this is done.
+    /// Number of records after this step.
     inserted: u64,
 }
 
-/// A mix, and the records there are so far.
+/// Mix of operations, and the number of records inserted so far.
 pub struct Mix {
     shares: Vec<(Kind, u64)>,
     records: Arc<Records>,
@@ -27,16 +28,16 @@ pub struct Mix {
     batch: u64,
     deletes_percent: u64,
     scan_length_max: u64,
-    /// Records handed out for insertion, and the first of them not known to be there.
+    /// Next record to insert, and the number of records known to be inserted.
     next_insert: AtomicU64,
     inserted: AtomicU64,
-    /// Bytes of keys and values handed in by writes.
+    /// Bytes of keys and values of all writes.
     pub payload_bytes: AtomicU64,
     pub read_bytes: AtomicU64,
     pub not_found: AtomicU64,
 }
 
-/// Kinds of operations with their percentages.
+/// Returns the kinds of operations with their percentages.
 fn shares(workload: Workload) -> Vec<(Kind, u64)> {
     let reads_and = |kind, percent| vec![(kind, percent), (Kind::Read, 100 - percent)];
     let scans = |percent| vec![(Kind::Scan, percent), (Kind::Update, 100 - percent)];
@@ -62,7 +63,8 @@ fn shares(workload: Workload) -> Vec<(Kind, u64)> {
 }
 
 impl Mix {
-    /// Writes come in batches where nothing else is done. Each round of a load inserts other records.
+    /// Creates the mix. Writes form batches only in a workload of writes. Each round of a load
+    /// inserts other records.
     pub fn new(
         load: &Load,
         records: Arc<Records>,
@@ -72,7 +74,7 @@ impl Mix {
     ) -> Self {
         let there = load.records * if workload == Workload::Load { round } else { 1 };
         let choice = match workload {
-            // A load chooses nothing, and preparing a distribution takes time.
+            // A load chooses no records, and preparing a distribution takes time.
             Workload::Load => Choice::Uniform,
             _ => Choice::new(load),
         };
@@ -92,12 +94,12 @@ impl Mix {
         }
     }
 
-    /// How many operations one step does at most.
+    /// Returns the maximum number of operations in a step.
     pub fn step_operations(&self) -> u64 {
         self.batch
     }
 
-    /// Draws a step of up to `operations` operations.
+    /// Draws a step of at most `operations` operations.
     pub fn draw(&self, operations: u64, prng: &mut Prng) -> Step {
         let kind = self.kind(prng);
         let mut step = Step { kind, keys: Vec::new(), scan_length: 0, inserted: 0 };
@@ -134,20 +136,20 @@ impl Mix {
         self.records.key(self.choice.draw(prng, self.inserted.load(Relaxed)))
     }
 
-    /// A value to write.
+    /// Returns a value to write.
     pub fn value(&self, prng: &mut Prng) -> Bytes {
         self.records.value(prng)
     }
 
-    /// Counts what a step wrote.
+    /// Counts the writes of a step.
     pub fn wrote(&self, step: &Step) {
         let records = step.keys.len() as u64;
         self.payload_bytes.fetch_add(records * self.records.record_bytes(), Relaxed);
-        // May run ahead of a slower thread's insert; its record then counts as not found.
+        // This may overtake the insert of a slower thread; its record then counts as not found.
         self.inserted.fetch_max(step.inserted, Relaxed);
     }
 
-    /// Counts what a read found.
+    /// Counts the result of a read.
     pub fn read(&self, value_bytes: Option<u64>) {
         match value_bytes {
             Some(bytes) => self.read_bytes.fetch_add(bytes, Relaxed),

@@ -1,4 +1,4 @@
-//! Single keys and ranges.
+//! Commands on single keys and ranges.
 
 use crate::Outcome;
 use crate::args::{Count, Del, Get, Put, Scan};
@@ -25,7 +25,7 @@ pub fn put(args: &Put) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// Reads at most one byte more than a value may have, whatever the source holds.
+/// Reads a value; reads at most one byte above the limit from any source.
 fn read_value(path: &Path) -> Result<Vec<u8>> {
     let failed = |source| Error::io("read", path, source);
     let mut source: Box<dyn Read> = if path == Path::new("-") {
@@ -52,7 +52,7 @@ pub fn get(args: &Get) -> Result<Outcome> {
                 out.line(&to_hex(&value))?;
             } else {
                 out.bytes(&value)?;
-                // A value in a file or a pipe is byte for byte what was put.
+                // In a file or a pipe, the value is exactly the stored bytes.
                 if std::io::stdout().is_terminal() {
                     out.line("")?;
                 }
@@ -61,7 +61,7 @@ pub fn get(args: &Get) -> Result<Outcome> {
             Outcome::Done
         }
         None => {
-            eprintln!("stele: no key `{}`", printable(&key));
+            eprintln!("stele: key `{}` not found", printable(&key));
             Outcome::Failed
         }
     };

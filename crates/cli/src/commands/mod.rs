@@ -1,4 +1,4 @@
-//! The short commands.
+//! Short commands.
 
 mod keys;
 mod stats;

@@ -1,4 +1,4 @@
-//! Sizes, and the command that makes them smaller.
+//! `stele stats` and `stele compact`.
 
 use crate::Outcome;
 use crate::args::{Stats, Target};

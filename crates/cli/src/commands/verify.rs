@@ -1,4 +1,4 @@
-//! Checking a whole store. Exit code 1 when anything is damaged.
+//! `stele verify`: checks a whole store. Exit code 1 if anything is damaged.
 
 use crate::Outcome;
 use crate::args::Verify;
@@ -12,13 +12,14 @@ use std::path::{Path, PathBuf};
 use stele_types::size::format_bytes;
 use stele_types::{Error, Result};
 
-/// Damaged places listed; all are counted.
+/// Maximum number of damaged places listed; all are counted.
 const DAMAGES_LISTED_MAX: usize = 1000;
 /// Unit of `st_blocks` on every system that has it.
 const STAT_BLOCK_BYTES: u64 = 512;
-/// Reported and real space may differ by this share of the real space.
+/// Tolerated difference between reported and actual space, as a share of the actual space.
 const SPACE_TOLERANCE: f64 = 0.02;
-/// Directories and the file system's own rounding; only matters in small stores.
+/// Further tolerated difference, for directories and the file system's rounding; matters in small
+/// stores.
 const SPACE_TOLERANCE_BYTES: f64 = 65536.0;
 
 /// Damage found so far.
@@ -42,7 +43,7 @@ pub fn verify(args: &Verify) -> Result<Outcome> {
     let mut damages = Damages::default();
     let verified = match check(dir, &mut damages) {
         Ok(verified) => verified,
-        // Too damaged to open: that is the finding, with all that the files show by themselves.
+        // The store does not open: report that, and all damage that the files show by themselves.
         Err(error) if error.is_damage() && dir.is_dir() => {
             let path = match &error {
                 Error::Corrupt { path, .. } | Error::Missing { path, .. } => path.clone(),
@@ -58,14 +59,14 @@ pub fn verify(args: &Verify) -> Result<Outcome> {
     let off = verified.reported_bytes.abs_diff(disk_bytes) as f64;
     if damages.count == 0 && off > SPACE_TOLERANCE_BYTES + disk_bytes as f64 * SPACE_TOLERANCE {
         let reported = verified.reported_bytes;
-        damages.add(dir.clone(), format!("{reported} bytes reported, {disk_bytes} taken"));
+        damages.add(dir.clone(), format!("{reported} bytes reported, {disk_bytes} on disk"));
     }
     print(args.json, &verified, disk_bytes, &damages)?;
     Ok(if damages.count == 0 { Outcome::Done } else { Outcome::Failed })
 }
 
 fn check(dir: &Path, damages: &mut Damages) -> Result<Verified> {
-    let store = Store::open(dir, &Tuning { as_it_is: true, ..Tuning::default() })?;
+    let store = Store::open(dir, &Tuning { without_repair: true, ..Tuning::default() })?;
     let progress = Progress::bytes(None, "verifying");
     let verified = store
         .verify(&mut |path, detail| damages.add(path, detail), &|bytes| progress.add(bytes))?;
@@ -108,7 +109,7 @@ fn print(json: bool, verified: &Verified, disk_bytes: u64, damages: &Damages) ->
     out.finish()
 }
 
-/// Bytes of the device below `dir`, as `du` counts them: files and directories.
+/// Returns the bytes on the device below `dir`, as `du` counts them: files and directories.
 fn disk_bytes(dir: &Path) -> Result<u64> {
     let failed = |source| Error::io("list", dir, source);
     let mut total = std::fs::symlink_metadata(dir).map_err(failed)?.blocks() * STAT_BLOCK_BYTES;

@@ -1,4 +1,4 @@
-//! Settings, as the nodes use them.
+//! `stele ctl config`: shows and changes settings of a node.
 
 use crate::Outcome;
 use crate::table::{self, Cell, words};
@@ -6,7 +6,7 @@ use stele_client::Control;
 use stele_client::messages::ConfigItem;
 use stele_types::{Error, Result};
 
-/// Shows all settings, one, or changes one, on the first node of `addresses` that answers.
+/// Shows all settings, shows one, or changes one, on the first node of `addresses` that responds.
 pub async fn run(
     control: &Control,
     addresses: &[String],
@@ -16,7 +16,7 @@ pub async fn run(
 ) -> Result<Outcome> {
     let mut last = Error::invalid("name a node");
     for address in addresses {
-        match ask(control, address, key, value).await {
+        match fetch(control, address, key, value).await {
             Ok(items) => {
                 let rows: Vec<Vec<Cell>> = items.iter().map(row).collect();
                 table::print(&rows, json, "no settings")?;
@@ -29,7 +29,7 @@ pub async fn run(
     Err(last)
 }
 
-async fn ask(
+async fn fetch(
     control: &Control,
     address: &str,
     key: Option<&str>,

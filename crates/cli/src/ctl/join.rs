@@ -1,9 +1,9 @@
-//! A store that is added: a directory becomes one when a server is started with it. What can be done
-//! from here is to check the directory, to say how, and to watch it join.
+//! `stele ctl add-store`: a directory becomes a store when a server is started with it. The command
+//! checks the directory, prints the server's command line, and can follow the store that joins.
 
 use crate::Outcome;
 use crate::args::AddStore;
-use crate::output::say;
+use crate::output::print;
 use crate::table::{self, Cell, number, words};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,10 +13,10 @@ use stele_client::messages::{OperatorInfo, StoreInfo};
 use stele_types::size::format_bytes;
 use stele_types::{Error, Result, StoreId};
 
-const ASK_EVERY: Duration = Duration::from_millis(500);
-/// Nothing moved to or from the store for so long: it has its share.
-const QUIET_FOR: Duration = Duration::from_secs(3);
-/// Free space below which a new store is of no use.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// Time without replica moves after which the new store counts as balanced.
+const BALANCED_AFTER: Duration = Duration::from_secs(3);
+/// Minimum free space for a new store.
 const FREE_BYTES_MIN: u64 = 1 << 30;
 
 /// Checks the directory, prints the command, and with `--wait` follows the store that joins.
@@ -40,10 +40,10 @@ pub async fn run(
         ];
         table::print(&[row], true, "")?;
     } else {
-        say(&format!(
-            "{dir} can become a store: {} free. Nothing was changed. It joins when a server is \
-             started with it:\n  {command}\nor when a node on this machine is restarted with one \
-             more `--store {dir}`\n",
+        print(&format!(
+            "{dir} can become a store: {} free. Nothing was changed. The store joins when a server \
+             is started:\n  {command}\nor when a node on this machine is restarted with an \
+             additional `--store {dir}`\n",
             format_bytes(free_bytes)
         ));
     }
@@ -53,12 +53,12 @@ pub async fn run(
     }
 }
 
-/// Free bytes below `dir`. Fails with `Refused` if no store can be made there.
+/// Returns the free bytes below `dir`. Fails with `Refused` if no store can be created there.
 fn check(dir: &Path) -> Result<u64> {
-    let refuse = |why: String| Err(Error::Refused(format!("{}: {why}", dir.display())));
+    let refuse = |reason: String| Err(Error::Refused(format!("{}: {reason}", dir.display())));
     if dir.join("STORE").exists() {
         return refuse(
-            "it is a store already: start its server, or name an empty directory".into(),
+            "it is already a store: start its server, or name an empty directory".into(),
         );
     }
     if dir.exists() {
@@ -67,16 +67,16 @@ fn check(dir: &Path) -> Result<u64> {
             return refuse("it is not empty".into());
         }
     }
-    // The server makes what is missing.
+    // The server creates missing directories.
     let Some(exists) = dir.ancestors().find(|ancestor| ancestor.exists()) else {
-        return refuse("no folder above it exists".into());
+        return refuse("no directory above it exists".into());
     };
     let exists = if exists.as_os_str().is_empty() { Path::new(".") } else { exists };
-    let room =
-        rustix::fs::statvfs(exists).map_err(|error| Error::io("look at", exists, error.into()))?;
-    let free_bytes = room.f_bavail.saturating_mul(room.f_frsize);
+    let space =
+        rustix::fs::statvfs(exists).map_err(|error| Error::io("query", exists, error.into()))?;
+    let free_bytes = space.f_bavail.saturating_mul(space.f_frsize);
     match free_bytes < FREE_BYTES_MIN {
-        true => refuse(format!("{} free are too little", format_bytes(free_bytes))),
+        true => refuse(format!("{} free; at least 1 GiB is needed", format_bytes(free_bytes))),
         false => Ok(free_bytes),
     }
 }
@@ -88,7 +88,7 @@ fn ids(stores: &[StoreInfo]) -> BTreeSet<u64> {
 async fn follow(control: &Control, known: BTreeSet<u64>, json: bool) -> Result<Outcome> {
     let mut joined: Option<u64> = None;
     let mut last = String::new();
-    let mut quiet_since = Instant::now();
+    let mut idle_since = Instant::now();
     loop {
         let stores = control.stores(&[]).await?;
         joined = joined.or(ids(&stores).difference(&known).next().copied());
@@ -98,10 +98,10 @@ async fn follow(control: &Control, known: BTreeSet<u64>, json: bool) -> Result<O
         let Some(info) = info else {
             let waiting = "waiting for a new store".to_owned();
             if !json && last != waiting {
-                say(&format!("{waiting}\n"));
+                print(&format!("{waiting}\n"));
                 last = waiting;
             }
-            tokio::time::sleep(ASK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             continue;
         };
         let moving = moving(&control.operators(false).await?);
@@ -109,18 +109,18 @@ async fn follow(control: &Control, known: BTreeSet<u64>, json: bool) -> Result<O
         if line != last {
             match json {
                 true => table::print(&[cells(info, moving)], true, "")?,
-                false => say(&format!("{line}\n")),
+                false => print(&format!("{line}\n")),
             }
-            (last, quiet_since) = (line, Instant::now());
+            (last, idle_since) = (line, Instant::now());
         }
-        if moving == 0 && quiet_since.elapsed() >= QUIET_FOR {
+        if moving == 0 && idle_since.elapsed() >= BALANCED_AFTER {
             return Ok(Outcome::Done);
         }
-        tokio::time::sleep(ASK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Changes under way that move replicas.
+/// Counts the running operators that move replicas.
 fn moving(operators: &[OperatorInfo]) -> usize {
     operators.iter().filter(|operator| operator.what.contains("learner on")).count()
 }
@@ -136,15 +136,15 @@ fn cells(info: &StoreInfo, moving: usize) -> Vec<Cell> {
     ]
 }
 
-/// `store 4 at host:port has joined: 3 replicas, 1.0 GiB; 2 on their way`.
+/// Formats `store 4 at host:port has joined: 3 replicas, 1.0 GiB; 2 moving`.
 fn line(info: &StoreInfo, moving: usize) -> String {
     let stats = info.stats.unwrap_or_default();
-    let way = match moving {
+    let moving_text = match moving {
         0 => String::new(),
-        count => format!("; {count} on their way"),
+        count => format!("; {count} moving"),
     };
     format!(
-        "store {} at {} has joined: {} replicas, {}{way}",
+        "store {} at {} has joined: {} replicas, {}{moving_text}",
         StoreId(stats.id),
         info.address,
         stats.region_count,
@@ -164,6 +164,6 @@ mod tests {
         std::fs::write(dir.path().join("x"), b"").unwrap();
         assert!(check(dir.path()).unwrap_err().to_string().contains("not empty"));
         std::fs::write(dir.path().join("STORE"), b"").unwrap();
-        assert!(check(dir.path()).unwrap_err().to_string().contains("a store already"));
+        assert!(check(dir.path()).unwrap_err().to_string().contains("already a store"));
     }
 }

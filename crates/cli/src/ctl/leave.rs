@@ -1,9 +1,10 @@
-//! A store that is emptied: how far it is, when it will be done, and what it waits for.
+//! `stele ctl drain` and `remove-store`: progress of a store that is emptied, its remaining time,
+//! and what it waits for.
 
 use super::rows::state_name;
 use crate::Outcome;
-use crate::output::say;
-use crate::table::{self, Cell, figure, maybe, number, words};
+use crate::output::print;
+use crate::table::{self, Cell, formatted, maybe, number, words};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 use stele_client::Control;
@@ -11,11 +12,11 @@ use stele_client::messages::{StoreProgress, StoreState};
 use stele_types::size::format_bytes;
 use stele_types::{Result, StoreId};
 
-const ASK_EVERY: Duration = Duration::from_millis(500);
-/// Where no terminal shows the line anew, it is printed this often.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// Interval between lines when standard output is not a terminal.
 const PRINT_EVERY: Duration = Duration::from_secs(5);
 
-/// Prints how far the store is; with `wait` until it is empty.
+/// Prints the progress of the store; with `wait` until it is empty.
 pub async fn follow(
     control: &Control,
     begun: StoreProgress,
@@ -30,7 +31,7 @@ pub async fn follow(
         if is_over {
             return Ok(Outcome::Done);
         }
-        tokio::time::sleep(ASK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         progress = control.progress(StoreId(progress.store_id)).await?;
     }
 }
@@ -44,7 +45,7 @@ fn is_over(progress: &StoreProgress) -> bool {
     }
 }
 
-/// The line, drawn over itself on a terminal.
+/// The progress line, which is overwritten on a terminal.
 struct View {
     json: bool,
     on_terminal: bool,
@@ -65,12 +66,12 @@ impl View {
         let line = line(progress);
         if self.on_terminal {
             let end = if is_last { "\n" } else { "" };
-            say(&format!("\r\x1b[2K{line}{end}"));
+            print(&format!("\r\x1b[2K{line}{end}"));
             return Ok(());
         }
         let is_due = self.printed.is_none_or(|at| at.elapsed() >= PRINT_EVERY);
         if is_last || (is_due && line != self.last) {
-            say(&format!("{line}\n"));
+            print(&format!("{line}\n"));
             self.printed = Some(Instant::now());
             self.last = line;
         }
@@ -89,20 +90,21 @@ fn cells(progress: &StoreProgress) -> Vec<Cell> {
         number("regions_total", progress.regions_total),
         number("bytes_left", progress.bytes_left),
         number("bytes_total", progress.bytes_total),
-        figure("bytes_per_second", String::new(), progress.bytes_per_second),
+        formatted("bytes_per_second", String::new(), progress.bytes_per_second),
         maybe("seconds_left", seconds_left(progress)),
         words("waits_for", waits_for),
         maybe("waits_for_region", region),
     ]
 }
 
-/// As the cluster says, else from the bytes moved so far.
+/// Returns the cluster's estimate, or else one from the transfer rate.
 fn seconds_left(progress: &StoreProgress) -> Option<u64> {
     let guessed = progress.bytes_left.checked_div(progress.bytes_per_second);
     progress.seconds_left.or(guessed.filter(|_| progress.bytes_left > 0))
 }
 
-/// `store 3 draining: 4 of 10 replicas left (0 leaders), 1.0 GiB of 4.0 GiB, 64 MiB/s, 16 s left`.
+/// Formats `store 3 draining: 4 of 10 replicas left (0 leaders), 1.0 GiB of 4.0 GiB, 64 MiB/s, 16 s
+/// left`.
 pub fn line(progress: &StoreProgress) -> String {
     let store = progress.store_id;
     let state = state_name(progress.state);
@@ -110,7 +112,7 @@ pub fn line(progress: &StoreProgress) -> String {
         return match StoreState::try_from(progress.state).unwrap_or_default() {
             StoreState::Removed => format!("store {store} is removed"),
             StoreState::Up => format!("store {store} is up"),
-            _ => format!("store {store} is empty and stays a member; stop its node or cancel"),
+            _ => format!("store {store} is empty and stays a member; stop its node, or cancel"),
         };
     }
     let mut text = format!(
@@ -164,7 +166,10 @@ mod tests {
         progress = StoreProgress { leaders_left: 0, regions_left: 0, ..progress };
         assert!(line(&progress).contains("is empty"));
         progress.state = StoreState::Removing as i32;
-        assert!(!is_over(&progress), "removed only when the cluster says so");
+        assert!(
+            !is_over(&progress),
+            "the store counts as removed only when the cluster reports it"
+        );
         progress.state = StoreState::Removed as i32;
         assert_eq!(line(&progress), "store 3 is removed");
     }

@@ -1,4 +1,4 @@
-//! `stele ctl`: what operators ask of a cluster.
+//! `stele ctl`: administration of a cluster.
 
 mod change;
 mod checksum;
@@ -9,7 +9,7 @@ pub mod rows;
 
 use crate::Outcome;
 use crate::args::{Ctl, CtlCommand, Regions};
-use crate::output::say;
+use crate::output::print;
 use crate::runtime;
 use crate::table::{self, Cell};
 pub use change::Change;
@@ -20,11 +20,11 @@ use stele_types::{KeyRange, RegionId, Result, StoreId};
 pub fn run(args: &Ctl) -> Result<Outcome> {
     runtime::small()?.block_on(async {
         let client = runtime::connect(&args.cluster).await?;
-        carry_out(args, &client.control()).await
+        execute(args, &client.control()).await
     })
 }
 
-async fn carry_out(args: &Ctl, control: &Control) -> Result<Outcome> {
+async fn execute(args: &Ctl, control: &Control) -> Result<Outcome> {
     let json = args.json;
     let show = |rows: Vec<Vec<Cell>>, none: &str| {
         table::print(&rows, json, none)?;
@@ -36,7 +36,7 @@ async fn carry_out(args: &Ctl, control: &Control) -> Result<Outcome> {
         CtlCommand::Regions(wanted) => show(wanted_regions(control, wanted).await?, "no regions"),
         CtlCommand::Members => show(members(&control.members().await?), "no members"),
         CtlCommand::Operators(wanted) => {
-            show(operators(&control.operators(wanted.ended).await?), "nothing is under way")
+            show(operators(&control.operators(wanted.ended).await?), "no operators")
         }
         CtlCommand::Region { id } => one_region(control, region(*id), json).await,
         CtlCommand::TransferLeader { region: id, store: to } => {
@@ -88,9 +88,9 @@ async fn wanted_regions(control: &Control, wanted: &Regions) -> Result<Vec<Vec<C
 async fn one_region(control: &Control, id: RegionId, json: bool) -> Result<Outcome> {
     let row = control.region(id).await?;
     if !json {
-        say(&format!("{}\n", region_line(&row)));
+        print(&format!("{}\n", region_line(&row)));
     }
     let details = control.region_detail(&row.region).await?;
-    table::print(&replicas(&row, &details), json, "no replica answers")?;
+    table::print(&replicas(&row, &details), json, "no replica responds")?;
     Ok(Outcome::Done)
 }

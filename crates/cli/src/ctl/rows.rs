@@ -1,6 +1,6 @@
-//! What the cluster says, as rows.
+//! Rows of the cluster's responses.
 
-use crate::table::{Cell, figure, maybe, number, words, words_as};
+use crate::table::{Cell, formatted, maybe, number, words, words_as};
 use crate::text::{printable, to_hex};
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use stele_client::messages::{
 use stele_types::size::format_bytes;
 use stele_types::{Peer, PeerRole, RegionKind, RegionPhase};
 
-/// Keys shown in a table before they are cut.
+/// Maximum characters of a key in a table; longer keys are truncated.
 const KEY_CHARS_MAX: usize = 32;
 
 pub fn stores(infos: &[StoreInfo]) -> Vec<Vec<Cell>> {
@@ -32,8 +32,8 @@ fn store(info: &StoreInfo) -> Vec<Cell> {
         bytes("used", stats.used),
         bytes("free", stats.free),
         bytes("capacity", stats.capacity),
-        figure("append p99", p99_ms.map_or("-".to_owned(), |ms| format!("{ms:.1} ms")), p99_ms),
-        figure("heard", age_ms.map_or("never".to_owned(), |age| format!("{age} ms")), age_ms),
+        formatted("append p99", p99_ms.map_or("-".to_owned(), |ms| format!("{ms:.1} ms")), p99_ms),
+        formatted("heard", age_ms.map_or("never".to_owned(), |age| format!("{age} ms")), age_ms),
         words("version", info.version.as_str()),
     ];
     if !info.labels.is_empty() {
@@ -47,7 +47,7 @@ fn store(info: &StoreInfo) -> Vec<Cell> {
 }
 
 fn bytes(name: &'static str, bytes: u64) -> Cell {
-    figure(name, format_bytes(bytes), bytes)
+    formatted(name, format_bytes(bytes), bytes)
 }
 
 fn state(info: &StoreInfo) -> String {
@@ -81,17 +81,17 @@ pub fn members(response: &MembersResponse) -> Vec<Vec<Cell>> {
             .stores
             .iter()
             .map(|store| match StoreState::try_from(store.state).unwrap_or_default() {
-                // A node that does not lead the placement group knows only where stores are.
+                // Only the leader of the placement group knows the states of stores.
                 StoreState::Unspecified => store.id.to_string(),
                 _ => format!("{} {}", store.id, state_name(store.state)),
             })
             .collect();
-        let leads = if member.leads_placement { "leads" } else { "" };
+        let leads = if member.leads_placement { "leader" } else { "" };
         vec![
             words("address", member.address.as_str()),
             words_as("stores", states.join(", "), json!(ids)),
             words_as("placement", leads, member.leads_placement),
-            figure("cluster", response.cluster_id.to_string(), response.cluster_id),
+            formatted("cluster", response.cluster_id.to_string(), response.cluster_id),
         ]
     };
     response.members.iter().map(row).collect()
@@ -107,8 +107,8 @@ pub fn operator(info: &OperatorInfo) -> Vec<Cell> {
         number("operator", info.id),
         number("region", info.region_id),
         words("state", operator_state(info.state)),
-        figure("steps", steps, json!([info.steps_done, info.steps])),
-        figure("age", format!("{:.1} s", info.age_ms as f64 / 1e3), info.age_ms as f64 / 1e3),
+        formatted("steps", steps, json!([info.steps_done, info.steps])),
+        formatted("age", format!("{:.1} s", info.age_ms as f64 / 1e3), info.age_ms as f64 / 1e3),
         words("what", info.what.as_str()),
         words("why", info.why.as_str()),
         words("detail", info.detail.as_str()),
@@ -152,7 +152,7 @@ fn region(row: &RegionRow) -> Vec<Cell> {
     ]
 }
 
-/// A replica's store, with a mark for what is special about it.
+/// Formats a replica's store, with marks for its role and state.
 fn peer_text(row: &RegionRow, peer: &Peer) -> String {
     let role = match peer.role {
         PeerRole::Voter => "",
@@ -172,7 +172,7 @@ fn region_state(row: &RegionRow) -> String {
     }
     match row.region.phase {
         RegionPhase::Merging { target, .. } => words.push(format!("merging into {target}")),
-        RegionPhase::Tombstone => words.push("gone".to_owned()),
+        RegionPhase::Tombstone => words.push("tombstone".to_owned()),
         RegionPhase::Normal => {}
     }
     if row.leader_store.is_none() {
@@ -182,7 +182,7 @@ fn region_state(row: &RegionRow) -> String {
         words.push("changing members".to_owned());
     }
     if row.is_hibernating {
-        words.push("asleep".to_owned());
+        words.push("hibernating".to_owned());
     }
     if let Some(operator) = row.operator {
         words.push(format!("operator {operator}"));
@@ -190,7 +190,7 @@ fn region_state(row: &RegionRow) -> String {
     if words.is_empty() { "ok".to_owned() } else { words.join(", ") }
 }
 
-/// A region in one line.
+/// Formats a region as one line.
 pub fn region_line(row: &RegionRow) -> String {
     let region = &row.region;
     let bound = |key: &Bytes, none: &str| {
@@ -217,7 +217,7 @@ fn key(name: &'static str, key: &Bytes, none: &str) -> Cell {
     words_as(name, text, key_value(key))
 }
 
-/// Text where it is UTF-8, else hexadecimal digits.
+/// Returns text if the key is UTF-8, else hexadecimal digits.
 fn key_value(key: &Bytes) -> Value {
     match std::str::from_utf8(key) {
         Ok(text) => json!(text),

@@ -1,4 +1,4 @@
-//! Pairs as files below a folder. No key leads outside it.
+//! Export of pairs as files below a directory. Invariant: no key creates a file outside it.
 
 use super::Destination;
 use crate::store::Pair;
@@ -10,32 +10,33 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use stele_types::{Error, Result};
 
-/// Folders known to be there; more are looked up again.
+/// Maximum number of directories remembered as existing; the set is cleared above it.
 const KNOWN_FOLDERS_MAX: usize = 1 << 16;
 
 pub struct Folder {
     root: PathBuf,
-    /// Where a file is written before it gets its name, so that a file is there whole or not at all.
+    /// File that is written first and then renamed, so that each exported file appears complete or
+    /// not at all.
     temporary: PathBuf,
     known: HashSet<PathBuf>,
 }
 
 impl Folder {
-    /// Makes the folder. It must lie outside the store.
+    /// Creates the directory, which must be outside the store.
     pub fn new(root: &Path, store: &Path) -> Result<Self> {
         fs::create_dir_all(root).map_err(|error| Error::io("create", root, error))?;
         let canonical =
             |path: &Path| path.canonicalize().map_err(|error| Error::io("open", path, error));
         let (inside, outside) = (canonical(root)?, canonical(store)?);
         if inside.starts_with(&outside) {
-            return Err(Error::invalid(format!("{} lies inside the store", root.display())));
+            return Err(Error::invalid(format!("{} is inside the store", root.display())));
         }
         let temporary = inside.join(format!(".stele-export-{}", std::process::id()));
         Ok(Self { root: inside, temporary, known: HashSet::new() })
     }
 
-    /// Makes the folders on the way to `path`, whose parts were checked. A symbolic link among them
-    /// could lead outside.
+    /// Creates the parent directories of `path`; its parts were checked. Refuses symbolic links,
+    /// which could lead outside.
     fn make_parents(&mut self, path: &Path) -> Result<()> {
         let Some(parent) = path.parent().filter(|parent| *parent != self.root) else {
             return Ok(());
@@ -51,7 +52,7 @@ impl Folder {
                 let meta = meta.map_err(|error| Error::io("open", parent, error))?;
                 if !meta.is_dir() {
                     let parent = parent.display();
-                    return Err(Error::invalid(format!("{parent} is there and is no folder")));
+                    return Err(Error::invalid(format!("{parent} exists and is not a directory")));
                 }
             }
             Err(error) => return Err(name_error(parent, error)),
@@ -70,7 +71,7 @@ impl Destination for Folder {
         self.make_parents(&path)?;
         if fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_dir()) {
             let path = path.display();
-            return Err(Error::invalid(format!("{path} is there and is a folder")));
+            return Err(Error::invalid(format!("{path} exists and is a directory")));
         }
         fs::write(&self.temporary, &pair.value)
             .map_err(|error| Error::io("write", &self.temporary, error))?;
@@ -84,38 +85,39 @@ impl Destination for Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Left over only when a write failed; there may be nothing to remove.
+        // The file exists only if a write failed.
         let _ = fs::remove_file(&self.temporary);
     }
 }
 
-/// A name the file system does not take concerns one key; anything else is a failing device.
+/// Makes the error for a path: `Invalid`, for this key only, if the file system refuses the name;
+/// else an I/O error.
 fn name_error(path: &Path, error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::InvalidFilename | io::ErrorKind::InvalidInput => {
-            Error::invalid(format!("not a file name here: {error}"))
+            Error::invalid(format!("not a valid file name on this file system: {error}"))
         }
         _ => Error::io("create", path, error),
     }
 }
 
-/// The key as a path of plain names: not absolute, no `.`, `..` or empty part.
+/// Returns the key as a relative path without empty, `.` or `..` parts.
 fn relative_path(key: &[u8]) -> Result<PathBuf> {
     let refuse =
-        |why: &str| Err(Error::invalid(format!("{why}; use --to FILE.jsonl for such keys")));
+        |reason: &str| Err(Error::invalid(format!("{reason}; use --to FILE.jsonl for such keys")));
     if key.is_empty() {
-        return refuse("an empty key is no file name");
+        return refuse("an empty key is not a file name");
     }
     if key.starts_with(b"/") {
-        return refuse("an absolute path would leave the folder");
+        return refuse("an absolute path would leave the directory");
     }
     let mut path = PathBuf::new();
     for part in key.split(|&byte| byte == b'/') {
         match part {
             b".." if !stele_types::mutant::active("cli.export_follows_dots") => {
-                return refuse("`..` would leave the folder");
+                return refuse("`..` would leave the directory");
             }
-            b"" | b"." => return refuse("an empty or `.` part is no file name"),
+            b"" | b"." => return refuse("an empty or `.` part is not a file name"),
             part if part.contains(&0) => return refuse("a zero byte is not allowed in file names"),
             part => path.push(OsStr::from_bytes(part)),
         }

@@ -1,4 +1,4 @@
-//! Pairs as JSON lines, one object each.
+//! Export of pairs as JSON lines, one object each.
 
 use super::Destination;
 use crate::args::Encoding;
@@ -19,7 +19,7 @@ pub struct Lines {
 
 enum To {
     Standard(Output),
-    /// Written beside its place, and renamed when complete.
+    /// Written under a temporary name in the same directory, and renamed when complete.
     File {
         out: BufWriter<File>,
         temporary: PathBuf,
@@ -28,7 +28,7 @@ enum To {
 }
 
 impl Lines {
-    /// Begins a file, or standard output for `-`.
+    /// Creates the file, or uses standard output for `-`.
     pub fn new(path: &Path, encoding: Encoding) -> Result<Self> {
         if path == Path::new("-") {
             return Ok(Self { encoding, to: To::Standard(Output::new()) });
@@ -70,8 +70,8 @@ impl Destination for Lines {
     }
 }
 
-/// Adds bytes to an object: under `name`, or under `name_hex` or `name_base64`, so that a line tells
-/// how it is to be read.
+/// Adds bytes to an object under `name`, `name_hex` or `name_base64`: the field's name gives its
+/// encoding.
 pub fn put_field(object: &mut Map<String, Value>, name: &str, bytes: &[u8], encoding: Encoding) {
     let (name, text) = match (encoding, std::str::from_utf8(bytes)) {
         (Encoding::Text, Ok(text)) => (name.to_owned(), text.to_owned()),

@@ -1,4 +1,4 @@
-//! Writing all pairs as files or as JSON lines.
+//! `stele export`: writes all pairs as files or as JSON lines.
 
 mod folder;
 mod lines;
@@ -17,11 +17,11 @@ use std::time::Instant;
 use stele_types::size::format_bytes;
 use stele_types::{Error, Result};
 
-/// Where pairs go.
+/// Destination of exported pairs.
 trait Destination {
-    /// Writes one pair. `Invalid` refuses this pair only.
+    /// Writes one pair. `Invalid` refuses only this pair.
     fn write(&mut self, pair: &Pair) -> Result<()>;
-    /// Makes all of it visible.
+    /// Completes the export and makes it visible.
     fn finish(self: Box<Self>) -> Result<()>;
 }
 
@@ -46,7 +46,7 @@ pub fn run(args: &Export) -> Result<Outcome> {
             }
             Err(error @ Error::Invalid(_)) => {
                 refused += 1;
-                progress.complain(&format!("key `{}`: {error}", printable(&pair.key)));
+                progress.warn(&format!("key `{}`: {error}", printable(&pair.key)));
             }
             Err(error) => return Err(error),
         }

@@ -1,5 +1,5 @@
-//! Files below a folder: the key is the path relative to it, with `/` between its parts, byte for
-//! byte as the system has it.
+//! Import of files below a directory: the key is the relative path, with `/` between its parts, in
+//! the bytes of the file system.
 
 use super::{Item, Sink};
 use crate::store::check_value_bytes;
@@ -11,14 +11,14 @@ use stele_types::command::check_user_key;
 use stele_types::limits::VALUE_BYTES_MAX;
 use stele_types::{Error, Result};
 
-/// One thing below the folder.
+/// Entry below the directory.
 enum Found {
     File { path: PathBuf, bytes: u64 },
     Special,
     Unreadable(Error),
 }
 
-/// Yields every file, in the order of names folder by folder.
+/// Yields every file, directory by directory, in the order of names.
 pub fn read(from: &Path, sink: &mut Sink) -> Result<()> {
     walk(from, &mut |found| match found {
         Found::File { path, bytes } => sink.push(item(from, &path, bytes)),
@@ -29,7 +29,7 @@ pub fn read(from: &Path, sink: &mut Sink) -> Result<()> {
     })
 }
 
-/// Bytes of all files, for the progress bar.
+/// Returns the bytes of all files, for the progress bar.
 pub fn total_bytes(from: &Path) -> u64 {
     let mut total = 0;
     let walked = walk(from, &mut |found| {
@@ -42,7 +42,7 @@ pub fn total_bytes(from: &Path) -> u64 {
     total
 }
 
-/// Memory: the names of one folder for each level of the tree.
+/// Calls `f` for each entry. Memory: the names of one directory per level of the tree.
 fn walk(folder: &Path, f: &mut dyn FnMut(Found) -> Result<()>) -> Result<()> {
     let mut entries = match fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>) {
         Ok(entries) => entries,
@@ -51,7 +51,7 @@ fn walk(folder: &Path, f: &mut dyn FnMut(Found) -> Result<()>) -> Result<()> {
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
         let path = entry.path();
-        // Of the entry itself: a symbolic link is not followed.
+        // The metadata of the entry itself: symbolic links are not followed.
         match entry.metadata() {
             Ok(meta) if meta.is_dir() => walk(&path, f)?,
             Ok(meta) if meta.is_file() => f(Found::File { path, bytes: meta.len() })?,
@@ -76,7 +76,7 @@ fn key(from: &Path, path: &Path) -> Vec<u8> {
     parts.join(&b'/')
 }
 
-/// The content, never more than a value may have, also when the file grows meanwhile.
+/// Reads the content; never more than a value's limit, also if the file grows meanwhile.
 fn load(path: &Path, bytes: u64) -> Result<Vec<u8>> {
     check_value_bytes(bytes)?;
     let failed = |error| Error::io("read", path, error);

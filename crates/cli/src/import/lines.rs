@@ -1,5 +1,5 @@
-//! JSON lines: `{"key": …, "value": …[, "ttl_s": …]}`. Instead of `key` and `value` a line may have
-//! `key_hex`, `key_base64`, `value_hex`, `value_base64`.
+//! Import of JSON lines: `{"key": …, "value": …[, "ttl_s": …]}`. In place of `key` and `value` a
+//! line may have `key_hex`, `key_base64`, `value_hex`, `value_base64`.
 
 use super::{Item, Sink};
 use crate::args::Encoding;
@@ -12,7 +12,7 @@ use stele_types::command::check_user_pair;
 use stele_types::limits::{USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use stele_types::{Error, Result};
 
-/// A largest pair in hexadecimal, and room for the names.
+/// Length of the largest pair in hexadecimal, with space for the names.
 const LINE_BYTES_MAX: usize = 2 * (VALUE_BYTES_MAX + USER_KEY_BYTES_MAX) + 1024;
 
 #[derive(Deserialize)]
@@ -27,7 +27,7 @@ struct Line {
     ttl_s: Option<u64>,
 }
 
-/// Yields every line; one that cannot be read is refused, the rest goes on.
+/// Yields every line. Refuses an invalid line and continues with the next.
 pub fn read(from: &Path, encoding: Encoding, sink: &mut Sink) -> Result<()> {
     let failed = |error| Error::io("read", from, error);
     let mut source: Box<dyn BufRead> = match from == Path::new("-") {
@@ -44,7 +44,9 @@ pub fn read(from: &Path, encoding: Encoding, sink: &mut Sink) -> Result<()> {
         }
         if bytes > LINE_BYTES_MAX {
             let name = from.display();
-            return Err(Error::invalid(format!("line {number} of {name} has no end")));
+            return Err(Error::invalid(format!(
+                "line {number} of {name} is longer than {LINE_BYTES_MAX} bytes"
+            )));
         }
         if line.trim_ascii().is_empty() {
             continue;
@@ -69,7 +71,7 @@ pub(super) fn parse(line: &[u8], encoding: Encoding) -> Result<Parsed> {
     Ok((key, value, line.ttl_s.filter(|&ttl_s| ttl_s > 0)))
 }
 
-/// The one form of a field that is given.
+/// Decodes the field, which must be given in exactly one form.
 fn field(
     name: &str,
     plain: (Option<String>, Encoding),

@@ -1,18 +1,19 @@
-//! Bringing files or JSON lines in.
+//! `stele import`: stores files or JSON lines.
 //!
-//! An import that was interrupted is resumed by running it again: what is in the store already with
-//! the same value is not written again. Nothing but the pairs themselves is stored, so there is no
-//! bookmark that could be wrong, and files changed in between are brought up to date.
+//! Running an interrupted import again resumes it: a pair that the store holds with the same value
+//! is not written again. Only the pairs are stored; there is no bookmark that could be wrong, and
+//! files changed meanwhile are updated.
 
 mod folder;
 mod lines;
 mod writer;
 
-/// What reads bytes from outside, for fuzz targets.
+/// Parsers of untrusted bytes, for fuzz targets.
 pub mod fuzzing {
     use crate::args::Encoding;
 
-    /// Reads a JSON line in each encoding of plain fields.
+    /// Parses a JSON line in each encoding of plain fields; returns the number of encodings that
+    /// accept it.
     pub fn line(line: &[u8]) -> usize {
         let encodings = [Encoding::Text, Encoding::Hex, Encoding::Base64];
         encodings
@@ -34,12 +35,12 @@ use stele_types::size::format_bytes;
 use stele_types::{Error, Result};
 use writer::Writer;
 
-/// Items travel from the reading to the writing thread in chunks of about this size.
+/// Approximate size of the chunks in which the reading thread sends items to the writing thread.
 const CHUNK_BYTES: u64 = 4 << 20;
-/// Chunks on their way: reading stays ahead, and memory bounded.
+/// Maximum number of chunks in the channel: reading proceeds ahead of writing in bounded memory.
 const CHUNKS_WAITING: usize = 2;
 
-/// What a source yields.
+/// Item that a source yields.
 enum Item {
     Pair {
         key: Vec<u8>,
@@ -47,7 +48,7 @@ enum Item {
         ttl_s: Option<u64>,
         source_bytes: u64,
     },
-    /// Cannot be stored or read; the rest goes on.
+    /// An item that cannot be read or stored; the import continues.
     Refused {
         what: String,
         error: Error,
@@ -57,7 +58,7 @@ enum Item {
     Skipped,
 }
 
-/// Collects items into chunks. Sending fails when the writing side has stopped.
+/// Collects items into chunks. Sending fails after the writing side has stopped.
 struct Sink {
     to: SyncSender<Vec<Item>>,
     chunk: Vec<Item>,
@@ -103,7 +104,8 @@ pub fn run(args: &Import) -> Result<Outcome> {
         (read, written)
     });
     drop(progress);
-    // The reader only fails by itself, or because the writer did: then that is the reason.
+    // A failure of the writer also fails the reader, so the writer's error is the cause and comes
+    // first.
     let report = written?;
     read?;
     store.close()?;
@@ -123,13 +125,13 @@ fn write(store: &Store, items: Receiver<Vec<Item>>, progress: &Progress) -> Resu
     let mut writer = Writer::new(store, progress);
     for chunk in items {
         for item in chunk {
-            writer.take(item)?;
+            writer.accept(item)?;
         }
     }
     writer.finish()
 }
 
-/// Whether the source is a folder. Fails unless it is there and apart from the store.
+/// Returns whether the source is a directory. Fails if it does not exist or contains the store.
 fn check_source(from: &Path, store: &Path) -> Result<bool> {
     if from == Path::new("-") {
         return Ok(false);
@@ -140,7 +142,7 @@ fn check_source(from: &Path, store: &Path) -> Result<bool> {
         && store_path.starts_with(from_path)
     {
         let (store, from) = (store.display(), from.display());
-        return Err(Error::invalid(format!("the store {store} lies inside {from}")));
+        return Err(Error::invalid(format!("the store {store} is inside {from}")));
     }
     Ok(meta.is_dir())
 }

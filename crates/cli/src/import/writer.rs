@@ -1,4 +1,4 @@
-//! Writes what a source yields, many puts at once.
+//! Writes the items of a source, with many puts in flight.
 
 use super::Item;
 use crate::progress::Progress;
@@ -7,11 +7,11 @@ use crate::text::printable;
 use std::collections::{HashMap, VecDeque};
 use stele_types::{Error, Result};
 
-/// Puts handed in and not yet durable: enough for full group commits.
+/// Maximum number of puts in flight: enough for full group commits.
 const WAITING_MAX: usize = 1024;
 const WAITING_BYTES_MAX: u64 = 32 << 20;
 
-/// What an import did.
+/// Counts of an import.
 #[derive(Debug, Default)]
 pub struct Report {
     pub written: u64,
@@ -34,7 +34,7 @@ pub struct Writer<'a> {
     report: Report,
     waiting: VecDeque<Waiting>,
     waiting_bytes: u64,
-    /// How often a key is waiting: until then the store's value of it says nothing.
+    /// Number of puts in flight per key. While there is one, the store's value is not the latest.
     waiting_keys: HashMap<Vec<u8>, usize>,
 }
 
@@ -50,7 +50,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    pub fn take(&mut self, item: Item) -> Result<()> {
+    pub fn accept(&mut self, item: Item) -> Result<()> {
         match item {
             Item::Pair { key, value, ttl_s, source_bytes } => {
                 self.put(key, &value, ttl_s, source_bytes)
@@ -113,7 +113,7 @@ impl<'a> Writer<'a> {
                 Ok(skip_any || (!expires && old == value))
             }
             Ok(None) => Ok(false),
-            // A damaged value is replaced by the good one at hand.
+            // The import replaces a damaged value.
             Err(error) if error.is_damage() => Ok(false),
             Err(error) => Err(error),
         }
@@ -140,7 +140,7 @@ impl<'a> Writer<'a> {
     fn refuse(&mut self, what: &str, error: &Error, source_bytes: u64) {
         self.report.refused += 1;
         let line = if what.is_empty() { error.to_string() } else { format!("{what}: {error}") };
-        self.progress.complain(&line);
+        self.progress.warn(&line);
         self.progress.add(source_bytes);
     }
 }

@@ -1,4 +1,4 @@
-//! A store as a whole: its identity and its files.
+//! `stele inspect store`: identity and files of a store.
 
 use super::Printer;
 use crate::text::printable;

@@ -1,5 +1,5 @@
-//! Looking at a store's files without opening the store: nothing is locked, repaired or written, and
-//! damage is shown, not stumbled over.
+//! `stele inspect`: prints the records of a store's files without opening the store. Nothing is
+//! locked, repaired or written, and damage is printed as records.
 
 mod identity;
 mod records;
@@ -12,12 +12,12 @@ use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use stele_types::{Error, Result};
 
-/// Where records are printed.
+/// Output of records, with a count of the damaged ones.
 struct Printer {
     out: Output,
     json: bool,
     damaged: u64,
-    /// The first failure of the output; records come by callback, which cannot stop.
+    /// First failure of the output; the callback that receives records cannot stop the walk.
     failed: Option<Error>,
 }
 
@@ -84,7 +84,7 @@ pub fn run(args: &Inspect) -> Result<Outcome> {
     }
     out.finish()?;
     if damaged > 0 {
-        eprintln!("stele: {damaged} damaged records; `stele verify` checks all of the store");
+        eprintln!("stele: {damaged} damaged records; run `stele verify` to check the whole store");
     }
     Ok(Outcome::Done)
 }
@@ -93,7 +93,7 @@ fn show(part: Part, file: &Path, printer: &mut Printer) -> Result<()> {
     records_of(part, file, &mut |record| printer.print(file, &record))
 }
 
-/// Damage that ends a file early becomes a record too.
+/// Calls `f` with each record. Damage that ends a file early is passed as a record too.
 fn records_of(part: Part, file: &Path, f: &mut dyn FnMut(Record)) -> Result<()> {
     let read = match part {
         Part::Log => records::of_log(file, f),
@@ -109,7 +109,8 @@ fn records_of(part: Part, file: &Path, f: &mut dyn FnMut(Record)) -> Result<()> 
     }
 }
 
-/// Hands every damaged record of a store to `f` as (file, what); a part that is missing is damaged.
+/// Calls `f` with every damaged record of a store as (file, description). A missing part counts as
+/// damaged.
 pub fn damage(dir: &Path, f: &mut dyn FnMut(PathBuf, String)) -> Result<()> {
     for part in [Part::Log, Part::Run, Part::Manifest] {
         let files = match files(part, dir) {
@@ -130,7 +131,8 @@ pub fn damage(dir: &Path, f: &mut dyn FnMut(PathBuf, String)) -> Result<()> {
     Ok(())
 }
 
-/// The files of a part, by name: for the log and the index that is the order in which they began.
+/// Returns the files of a part by name; for the log and the index that is the order of their
+/// creation.
 fn files(part: Part, dir: &Path) -> Result<Vec<PathBuf>> {
     let (folder, wanted): (&str, &[&str]) = match part {
         Part::Log => ("log", &[".seg", ".side", ".val", ".graves"]),

@@ -6,13 +6,13 @@ use stele_log::inspect::{Row, What};
 use stele_types::Result;
 use stele_vfs::{RealVfs, Vfs};
 
-/// One record, or a stretch of bytes that is none.
+/// A record, or a range of bytes that is not one.
 pub struct Record {
-    /// Bytes from the start of the file.
+    /// Byte offset from the start of the file.
     pub offset: u64,
-    /// Its length on the device, where it has one of its own.
+    /// Length on the device, if the record has one of its own.
     pub bytes: Option<u64>,
-    /// What it says, or what is wrong.
+    /// Text of the record, or a description of the damage.
     pub content: Result<String, String>,
 }
 
@@ -26,7 +26,7 @@ pub fn of_log(file: &Path, f: &mut dyn FnMut(Record)) -> Result<()> {
 
 fn log_row(row: &Row) -> Result<String, String> {
     let text = row.to_string();
-    // The row prints its offset first, which is known.
+    // The row's text begins with the offset, which is printed separately.
     let text = text.trim_start().split_once(' ').map_or("", |(_, text)| text.trim_start());
     match &row.what {
         What::Damage { detail } => Err(detail.clone()),

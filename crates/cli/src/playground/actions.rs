@@ -1,10 +1,10 @@
-//! What the prompt's commands do. Each prints one line with its time, or a table.
+//! Commands of the prompt. Each prints one line with its time, or a table.
 
 use super::cluster::Cluster;
-use super::fault_tolerance::sentence;
+use super::fault_tolerance::describe;
 use super::prompt::{Command, HELP};
 use crate::ctl::{self, rows};
-use crate::output::say;
+use crate::output::print;
 use crate::table;
 use crate::text::printable;
 use bytes::Bytes;
@@ -13,13 +13,13 @@ use stele_client::ScanOptions;
 use stele_client::messages::OperatorState;
 use stele_types::{Error, KeyRange, RegionId, Result, StoreId};
 
-/// Pairs a scan shows.
+/// Maximum number of pairs that a scan prints.
 const SCAN_PAIRS_MAX: usize = 50;
 
-/// Carries a command out; false to quit.
-pub async fn carry_out(cluster: &mut Cluster, command: Command) -> Result<bool> {
+/// Runs a command; returns false to quit.
+pub async fn execute(cluster: &mut Cluster, command: Command) -> Result<bool> {
     let started = Instant::now();
-    let told = match command {
+    let line = match command {
         Command::Put { key, value } => {
             cluster.client.put(key.clone(), value).await?;
             format!("OK  {}", place(cluster, key).await?)
@@ -36,37 +36,37 @@ pub async fn carry_out(cluster: &mut Cluster, command: Command) -> Result<bool> 
         Command::Resume { node } => {
             let at = cluster.nodes().find(&node)?;
             cluster.nodes().resume(at)?;
-            format!("{node} goes on · {}", cluster.survives_sentence())
+            format!("{node} resumed · {}", cluster.fault_tolerance_text())
         }
         Command::Transfer { region, to } => transfer(cluster, RegionId(region), &to).await?,
         Command::Split { at, keys } => split(cluster, at, keys).await?,
         Command::Regions => {
-            let rows = rows::regions(cluster.see_regions().await?);
-            say(&table::text(&rows, "no regions"));
+            let rows = rows::regions(cluster.refresh_regions().await?);
+            print(&table::text(&rows, "no regions"));
             return Ok(true);
         }
         Command::Status => {
             let table = cluster.table().await;
-            say(&table);
-            cluster.survives_sentence()
+            print(&table);
+            cluster.fault_tolerance_text()
         }
         Command::Help => {
-            say(HELP);
+            print(HELP);
             return Ok(true);
         }
         Command::Quit => return Ok(false),
     };
-    say(&format!("{told}  {}\n", time(started)));
+    print(&format!("{line}  {}\n", time(started)));
     Ok(true)
 }
 
-/// `0.9 ms`, `1.2 s`.
+/// Formats `0.9 ms` or `1.2 s`.
 pub fn time(since: Instant) -> String {
     let ms = since.elapsed().as_secs_f64() * 1e3;
     if ms < 1e3 { format!("{ms:.1} ms") } else { format!("{:.1} s", ms / 1e3) }
 }
 
-/// `region 2 on n1`, from what the client has learned.
+/// Formats `region 2 on n1`, from the client's cache of regions.
 async fn place(cluster: &Cluster, key: String) -> Result<String> {
     let (region, store) = cluster.client.locate(key).await?;
     Ok(format!("region {region} on {}", cluster.node_name(store)))
@@ -74,7 +74,7 @@ async fn place(cluster: &Cluster, key: String) -> Result<String> {
 
 async fn get(cluster: &Cluster, key: String) -> Result<String> {
     let value = cluster.client.get(key.clone()).await?;
-    let value = value.map_or("(no such key)".to_owned(), |value| printable(&value));
+    let value = value.map_or("(key not found)".to_owned(), |value| printable(&value));
     Ok(format!("{value}  {}", place(cluster, key).await?))
 }
 
@@ -84,7 +84,7 @@ async fn scan(cluster: &Cluster, range: KeyRange) -> Result<String> {
     let is_cut = pairs.len() > SCAN_PAIRS_MAX;
     let shown = pairs.len().min(SCAN_PAIRS_MAX);
     for pair in pairs.iter().take(shown) {
-        say(&format!("{}\t{}\n", printable(&pair.key), printable(&pair.value)));
+        print(&format!("{}\t{}\n", printable(&pair.key), printable(&pair.value)));
     }
     let more = if is_cut { " and more" } else { "" };
     Ok(format!("{shown} pairs{more}"))
@@ -92,32 +92,32 @@ async fn scan(cluster: &Cluster, range: KeyRange) -> Result<String> {
 
 async fn kill(cluster: &mut Cluster, name: &str) -> Result<String> {
     let at = cluster.nodes().find(name)?;
-    // If nobody answers any more, what was seen last has to do.
-    let _ = cluster.see_regions().await;
-    let led = cluster.led_by(at);
+    // If no node responds, the regions seen last are used.
+    let _ = cluster.refresh_regions().await;
+    let led = cluster.regions_led_by(at);
     cluster.nodes().kill(at)?;
     Ok(format!("{name} down{}", after_loss(cluster, &led).await?))
 }
 
 async fn pause(cluster: &mut Cluster, name: &str) -> Result<String> {
     let at = cluster.nodes().find(name)?;
-    let _ = cluster.see_regions().await;
-    let led = cluster.led_by(at);
+    let _ = cluster.refresh_regions().await;
+    let led = cluster.regions_led_by(at);
     cluster.nodes().pause(at)?;
     Ok(format!("{name} paused{}", after_loss(cluster, &led).await?))
 }
 
-/// What became of the regions that a lost node led.
+/// Waits for new leaders of the regions that a lost node led, and formats the result.
 async fn after_loss(cluster: &mut Cluster, led: &[RegionId]) -> Result<String> {
-    let survives = cluster.survives();
-    if survives.is_none() {
-        return Ok(format!(" · {}", sentence(None, true)));
+    let tolerance = cluster.fault_tolerance();
+    if tolerance.is_none() {
+        return Ok(format!(" · {}", describe(None, true)));
     }
     let started = Instant::now();
-    cluster.led_again(led).await?;
-    let more = sentence(survives, true);
+    cluster.wait_for_leaders(led).await?;
+    let more = describe(tolerance, true);
     let moved = match led.len() {
-        0 => "it led nothing".to_owned(),
+        0 => "no leader moved".to_owned(),
         1 => format!("1 leader moved in {}", time(started)),
         count => format!("{count} leaders moved in {}", time(started)),
     };
@@ -128,12 +128,12 @@ async fn restart(cluster: &mut Cluster, name: &str) -> Result<String> {
     let at = cluster.nodes().find(name)?;
     cluster.nodes().start(at)?;
     let started = Instant::now();
-    if cluster.survives().is_none() {
-        return Ok(format!("{name} up · {}", sentence(None, true)));
+    if cluster.fault_tolerance().is_none() {
+        return Ok(format!("{name} up · {}", describe(None, true)));
     }
-    cluster.caught_up(at).await?;
+    cluster.wait_for_catch_up(at).await?;
     let caught_up = time(started);
-    Ok(format!("{name} up · caught up in {caught_up} · {}", cluster.survives_sentence()))
+    Ok(format!("{name} up · caught up in {caught_up} · {}", cluster.fault_tolerance_text()))
 }
 
 async fn transfer(cluster: &mut Cluster, region: RegionId, to: &str) -> Result<String> {
@@ -162,10 +162,10 @@ async fn split(cluster: &mut Cluster, at: String, keys: Vec<String>) -> Result<S
             cluster.control.region_of(key).await?.region.id
         }
     };
-    let before = cluster.see_regions().await?.len();
+    let before = cluster.refresh_regions().await?.len();
     let operator = cluster.control.split(region, keys).await?;
     ended(cluster, operator).await?;
-    let now = cluster.see_regions().await?.len();
+    let now = cluster.refresh_regions().await?.len();
     Ok(format!("region {region} split · {} new · {now} regions", now.saturating_sub(before)))
 }
 

@@ -1,6 +1,6 @@
-//! The playground's nodes seen as a cluster.
+//! The playground's nodes as a cluster.
 
-use super::fault_tolerance::{nodes_that_may_fail, sentence};
+use super::fault_tolerance::{describe, nodes_that_may_fail};
 use super::nodes::{Nodes, State};
 use crate::table::{self, Cell, maybe, number, words};
 use parking_lot::{Mutex, MutexGuard};
@@ -12,34 +12,34 @@ use stele_client::{Client, Control, Options, RegionRow};
 use stele_types::size::{format_bytes, parse_bytes};
 use stele_types::{Error, KeyRange, PeerRole, RegionId, Result, StoreId};
 
-/// Copies of a region, if there are as many nodes.
+/// Copies of a region, if the cluster has as many nodes.
 const COPIES: usize = 3;
-const ASK_EVERY: Duration = Duration::from_millis(20);
-/// For one call of a command: a person waits.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Time limit of one call. Short, because a person waits.
 const CALL_WITHIN: Duration = Duration::from_secs(10);
-/// Until every region has its copies, and until regions are led again.
+/// Time limits until every region has its copies, and until regions have leaders again.
 const REPLICATED_WITHIN: Duration = Duration::from_secs(120);
-const LED_WITHIN: Duration = Duration::from_secs(30);
-/// Several times as long as a node that works takes to report.
+const LEADER_WITHIN: Duration = Duration::from_secs(30);
+/// Several times the interval in which a working node reports.
 const REPORTED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Processes, and a client of theirs.
+/// The processes and a client of the cluster.
 pub struct Cluster {
     nodes: Arc<Mutex<Nodes>>,
-    /// For keys.
+    /// Client for keys.
     pub client: Client,
-    /// For everything else.
+    /// Client for administration.
     pub control: Control,
-    /// Which node runs a store.
+    /// Node of each store.
     node_of: BTreeMap<StoreId, usize>,
-    /// Regions as they were seen last.
+    /// Regions as seen last.
     regions: Vec<RegionRow>,
-    /// When a disk was first seen to be full.
+    /// Time at which a full disk was first seen.
     full_since: Option<Instant>,
 }
 
 impl Cluster {
-    /// Connects to nodes that serve.
+    /// Connects to the nodes and waits until all stores are known.
     pub async fn connect(nodes: Arc<Mutex<Nodes>>) -> Result<Self> {
         let addresses: Vec<String> =
             nodes.lock().list().iter().map(|node| node.address.clone()).collect();
@@ -55,26 +55,26 @@ impl Cluster {
             full_since: None,
         };
         let started = Instant::now();
-        // Stores are known once they have reported.
+        // A store is known once it has reported.
         while cluster.node_of.len() < addresses.len() {
             cluster.nodes().check_running()?;
-            let infos = cluster.learn_stores().await?;
+            let infos = cluster.refresh_stores().await?;
             cluster.check_disks(&infos).await?;
             if started.elapsed() > REPLICATED_WITHIN {
                 let logs = cluster.nodes().log_ends();
                 return Err(Error::Unavailable(format!("not every node has joined{logs}")));
             }
-            tokio::time::sleep(ASK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(cluster)
     }
 
-    /// The processes.
+    /// Locks the processes.
     pub fn nodes(&self) -> MutexGuard<'_, Nodes> {
         self.nodes.lock()
     }
 
-    async fn learn_stores(&mut self) -> Result<Vec<StoreInfo>> {
+    async fn refresh_stores(&mut self) -> Result<Vec<StoreInfo>> {
         let infos = self.control.stores(&[]).await?;
         let nodes = self.nodes.lock();
         for info in &infos {
@@ -86,25 +86,25 @@ impl Cluster {
         Ok(infos)
     }
 
-    /// Stores of a node.
+    /// Returns the stores of a node.
     pub fn stores_of(&self, node: usize) -> Vec<StoreId> {
         let of_node = self.node_of.iter().filter(|(_, at)| **at == node);
         of_node.map(|(store, _)| *store).collect()
     }
 
-    /// `n2` for a store of the second node.
+    /// Returns the name of a store's node, such as `n2`.
     pub fn node_name(&self, store: StoreId) -> String {
         let nodes = self.nodes.lock();
         let node = self.node_of.get(&store).and_then(|at| nodes.list().get(*at));
         node.map_or(format!("store {store}"), |node| node.name.clone())
     }
 
-    /// Waits until every region has all its copies; returns how many regions and copies.
-    pub async fn replicated(&mut self) -> Result<(usize, usize)> {
+    /// Waits until every region has all its copies; returns the number of regions and of copies.
+    pub async fn wait_for_copies(&mut self) -> Result<(usize, usize)> {
         let started = Instant::now();
         let copies = COPIES.min(self.nodes().list().len());
         loop {
-            let regions = self.see_regions().await?;
+            let regions = self.refresh_regions().await?;
             let is_done = |row: &RegionRow| {
                 let voters = row.region.peers.iter().filter(|peer| peer.role == PeerRole::Voter);
                 voters.count() >= copies
@@ -121,16 +121,16 @@ impl Cluster {
             self.check_disks(&infos).await?;
             if started.elapsed() > REPLICATED_WITHIN {
                 let logs = self.nodes().log_ends();
-                let text = format!("some region has not {copies} copies yet{logs}");
+                let text = format!("a region has fewer than {copies} copies{logs}");
                 return Err(Error::Unavailable(text));
             }
-            tokio::time::sleep(ASK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Fails with every disk that takes no replica, and what it lacks: waiting would not help. A node
-    /// that joined and has not reported yet counts as one with room: until all are full, or the others
-    /// had the time to say so, nothing is said, so that none is left out.
+    /// Fails with every disk that accepts no replica and the space it lacks: waiting would not
+    /// help. A node that has not reported counts as one with space. The error is held back until
+    /// all disks are full or the other nodes had time to report, so that it names them all.
     async fn check_disks(&mut self, infos: &[StoreInfo]) -> Result<()> {
         let is_full =
             |info: &&StoreInfo| info.stats.is_some_and(|stats| stats.failed || stats.disk_full);
@@ -151,27 +151,27 @@ impl Cluster {
                 full.push(format!("{name}: store {} has failed", stats.id));
             } else if stats.disk_full {
                 let reserved = self.reserved_bytes(&info.address).await;
-                full.push(format!("{name}: {}", lack(stats.free, reserved)));
+                full.push(format!("{name}: {}", describe_shortage(stats.free, reserved)));
             }
         }
         Err(Error::Refused(format!(
             "no room for replicas\n    {}\n  free some space, choose a directory on a larger disk \
-             (--keep DIR), or lower what is kept back (STELE_RESERVED_BYTES=64MiB)",
+             (--keep DIR), or lower the reserved space (STELE_RESERVED_BYTES=64MiB)",
             full.join("\n    ")
         )))
     }
 
-    /// What a node keeps back of its disks; `None` if it does not say.
+    /// Returns the bytes that a node reserves on its disks; `None` if it does not respond.
     async fn reserved_bytes(&self, address: &str) -> Option<u64> {
         let keys = ["reserved_bytes".to_owned()];
         let items = self.control.config(address, &keys).await.ok()?;
         parse_bytes(&items.first()?.value).ok()
     }
 
-    /// Regions as the placement group knows them now.
-    pub async fn see_regions(&mut self) -> Result<&[RegionRow]> {
+    /// Reads the regions as the placement group knows them now.
+    pub async fn refresh_regions(&mut self) -> Result<&[RegionRow]> {
         let mut rows = self.control.regions(&KeyRange::all(), true).await?;
-        // A placement group whose leader is new knows what it wrote down last, not what was newest.
+        // A new leader of the placement group knows regions as last persisted, which may be older.
         for row in &mut rows {
             let before = self.regions.iter().find(|old| old.region.id == row.region.id);
             if let Some(before) = before.filter(|old| is_newer(old, row)) {
@@ -182,51 +182,52 @@ impl Cluster {
         Ok(&self.regions)
     }
 
-    /// Regions as they were seen last, that stores of this node led.
-    pub fn led_by(&self, node: usize) -> Vec<RegionId> {
+    /// Returns the regions seen last that stores of this node led.
+    pub fn regions_led_by(&self, node: usize) -> Vec<RegionId> {
         let leads = |row: &&RegionRow| {
             row.leader_store.is_some_and(|store| self.node_of.get(&store) == Some(&node))
         };
         self.regions.iter().filter(leads).map(|row| row.region.id).collect()
     }
 
-    /// Stores whose nodes run, with their nodes.
-    fn answering(&self) -> BTreeMap<StoreId, usize> {
+    /// Returns the stores of running nodes, with their nodes.
+    fn running(&self) -> BTreeMap<StoreId, usize> {
         let mut nodes = self.nodes.lock();
-        nodes.look();
+        nodes.check_exits();
         let is_up = |at: &usize| nodes.list().get(*at).is_some_and(|node| node.state == State::Up);
         self.node_of.iter().filter(|(_, at)| is_up(at)).map(|(id, at)| (*id, *at)).collect()
     }
 
-    /// Nodes that may fail now, from the regions seen last.
-    pub fn survives(&self) -> Option<u64> {
-        nodes_that_may_fail(self.regions.iter().map(|row| &row.region), &self.answering())
+    /// Returns the number of nodes that may fail now, from the regions seen last; `None` without a
+    /// majority.
+    pub fn fault_tolerance(&self) -> Option<u64> {
+        nodes_that_may_fail(self.regions.iter().map(|row| &row.region), &self.running())
     }
 
-    /// The same in words.
-    pub fn survives_sentence(&self) -> String {
-        sentence(self.survives(), false)
+    /// Formats the fault tolerance.
+    pub fn fault_tolerance_text(&self) -> String {
+        describe(self.fault_tolerance(), false)
     }
 
-    /// Waits until each of these regions is led by a node that runs.
-    pub async fn led_again(&self, regions: &[RegionId]) -> Result<()> {
+    /// Waits until each of these regions has a leader on a running node.
+    pub async fn wait_for_leaders(&self, regions: &[RegionId]) -> Result<()> {
         let started = Instant::now();
-        let answering = self.answering();
+        let running = self.running();
         for id in regions {
-            while !self.is_led(*id, &answering).await {
-                if started.elapsed() > LED_WITHIN {
+            while !self.is_led(*id, &running).await {
+                if started.elapsed() > LEADER_WITHIN {
                     return Err(Error::Unavailable(format!("region {id} has no new leader")));
                 }
-                tokio::time::sleep(ASK_EVERY).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         }
         Ok(())
     }
 
-    /// Waits until the replicas on a node have applied what is committed now.
-    pub async fn caught_up(&mut self, node: usize) -> Result<()> {
+    /// Waits until the replicas on a node have applied what is committed at the call.
+    pub async fn wait_for_catch_up(&mut self, node: usize) -> Result<()> {
         let started = Instant::now();
-        let answering = self.answering();
+        let running = self.running();
         let stores = self.stores_of(node);
         for row in &self.regions {
             let id = row.region.id;
@@ -234,31 +235,27 @@ impl Cluster {
             for store in stores.iter().filter(|store| row.region.peer_on(**store).is_some()) {
                 loop {
                     if committed.is_none() {
-                        committed = self.committed(row, &answering).await;
+                        committed = self.committed(row, &running).await;
                     }
                     let replica = self.control.replica(id, *store).await.ok().flatten();
                     let applied = replica.map(|replica| replica.applied_index);
                     if committed.is_some() && applied >= committed {
                         break;
                     }
-                    if started.elapsed() > LED_WITHIN {
+                    if started.elapsed() > LEADER_WITHIN {
                         let text = format!("region {id} has not caught up; see `status`");
                         return Err(Error::Unavailable(text));
                     }
-                    tokio::time::sleep(ASK_EVERY).await;
+                    tokio::time::sleep(POLL_INTERVAL).await;
                 }
             }
         }
         Ok(())
     }
 
-    /// What the leader of a region says is committed.
-    async fn committed(
-        &self,
-        row: &RegionRow,
-        answering: &BTreeMap<StoreId, usize>,
-    ) -> Option<u64> {
-        for peer in row.region.peers.iter().filter(|peer| answering.contains_key(&peer.store)) {
+    /// Returns the committed index that a region's leader reports.
+    async fn committed(&self, row: &RegionRow, running: &BTreeMap<StoreId, usize>) -> Option<u64> {
+        for peer in row.region.peers.iter().filter(|peer| running.contains_key(&peer.store)) {
             let replica = self.control.replica(row.region.id, peer.store).await;
             if let Ok(Some(replica)) = replica
                 && replica.role == RaftRole::Leader as i32
@@ -269,18 +266,18 @@ impl Cluster {
         None
     }
 
-    async fn is_led(&self, id: RegionId, answering: &BTreeMap<StoreId, usize>) -> bool {
+    async fn is_led(&self, id: RegionId, running: &BTreeMap<StoreId, usize>) -> bool {
         let Some(row) = self.regions.iter().find(|row| row.region.id == id) else { return false };
-        self.committed(row, answering).await.is_some()
+        self.committed(row, running).await.is_some()
     }
 
-    /// The table of nodes and stores. Without an answer of the placement group only processes are
-    /// shown.
+    /// Formats the table of nodes and stores. If the placement group does not respond, the table
+    /// shows only processes.
     pub async fn table(&mut self) -> String {
-        let infos = self.learn_stores().await.unwrap_or_default();
-        // Older numbers stand where no new ones can be had.
-        let _ = self.see_regions().await;
-        self.nodes().look();
+        let infos = self.refresh_stores().await.unwrap_or_default();
+        // If the regions cannot be read, the table shows those seen last.
+        let _ = self.refresh_regions().await;
+        self.nodes().check_exits();
         let nodes = self.nodes();
         let mut rows = Vec::new();
         for (at, node) in nodes.list().iter().enumerate() {
@@ -313,12 +310,12 @@ impl Cluster {
     }
 }
 
-/// How much a full disk lacks.
-fn lack(free: u64, reserved: Option<u64>) -> String {
+/// Formats the space that a full disk lacks.
+fn describe_shortage(free: u64, reserved: Option<u64>) -> String {
     let free_text = format_bytes(free);
     match reserved {
         Some(reserved) if reserved > free => format!(
-            "its disk is full: {free_text} free, {} reserved for collection; {} more needed",
+            "its disk is full: {free_text} free, {} reserved for garbage collection; {} more needed",
             format_bytes(reserved),
             format_bytes(reserved - free),
         ),

@@ -1,10 +1,10 @@
-//! How many nodes may fail before a region can no longer be written. Pure.
+//! Number of nodes that may fail before a region can no longer be written. Pure.
 
 use std::collections::BTreeMap;
 use stele_types::{PeerRole, Region, StoreId};
 
-/// Nodes that may fail at once, whichever they are, from the state now; `None`: some region has no
-/// majority already. `node_of` tells the node of each store that answers.
+/// Returns how many nodes may fail at once in the present state, for any choice of nodes; `None` if
+/// a region has no majority. `node_of` maps each running store to its node.
 pub fn nodes_that_may_fail<'a>(
     regions: impl IntoIterator<Item = &'a Region>,
     node_of: &BTreeMap<StoreId, usize>,
@@ -12,15 +12,16 @@ pub fn nodes_that_may_fail<'a>(
     let mut least: Option<u64> = None;
     for region in regions {
         let of_region = both_configurations(region)
-            .map(|stores| survived(&stores, node_of))
+            .map(|stores| tolerated(&stores, node_of))
             .into_iter()
-            .try_fold(u64::MAX, |least, survived| survived.map(|survived| least.min(survived)))?;
+            .try_fold(u64::MAX, |least, failures| failures.map(|failures| least.min(failures)))?;
         least = Some(least.map_or(of_region, |least| least.min(of_region)));
     }
     Some(least.unwrap_or(0))
 }
 
-/// The stores that vote before and after a joint change: a majority of each is needed.
+/// Returns the voters of the old and the new configuration: a joint change needs a majority of
+/// each.
 fn both_configurations(region: &Region) -> [Vec<StoreId>; 2] {
     let voting = |roles: [PeerRole; 2]| {
         let voters = region.peers.iter().filter(|peer| roles.contains(&peer.role));
@@ -32,7 +33,7 @@ fn both_configurations(region: &Region) -> [Vec<StoreId>; 2] {
     ]
 }
 
-fn survived(voters: &[StoreId], node_of: &BTreeMap<StoreId, usize>) -> Option<u64> {
+fn tolerated(voters: &[StoreId], node_of: &BTreeMap<StoreId, usize>) -> Option<u64> {
     let quorum = voters.len() / 2 + 1;
     let mut on_node: BTreeMap<usize, usize> = BTreeMap::new();
     for store in voters {
@@ -40,31 +41,31 @@ fn survived(voters: &[StoreId], node_of: &BTreeMap<StoreId, usize>) -> Option<u6
             *on_node.entry(*node).or_default() += 1;
         }
     }
-    // The worst case takes the nodes with the most replicas first.
+    // In the worst case the nodes with the most replicas fail first.
     let mut counts: Vec<usize> = on_node.into_values().collect();
     counts.sort_unstable();
     let mut left: usize = counts.iter().sum();
     if left < quorum {
         return None;
     }
-    let mut survived = 0;
+    let mut failures = 0;
     while let Some(most) = counts.pop() {
         if left - most < quorum {
             break;
         }
         left -= most;
-        survived += 1;
+        failures += 1;
     }
-    Some(survived)
+    Some(failures)
 }
 
-/// In words: `survives 1 node`; after a loss `survives 0 more nodes`.
-pub fn sentence(survived: Option<u64>, after_loss: bool) -> String {
+/// Formats `tolerates 1 node failure`; after a loss `tolerates 0 more node failures`.
+pub fn describe(failures: Option<u64>, after_loss: bool) -> String {
     let more = if after_loss { "more " } else { "" };
-    match survived {
-        None => "no majority: writes wait until a node is back".to_owned(),
-        Some(1) => format!("survives 1 {more}node"),
-        Some(count) => format!("survives {count} {more}nodes"),
+    match failures {
+        None => "no majority: writes wait until a node is restarted".to_owned(),
+        Some(1) => format!("tolerates 1 {more}node failure"),
+        Some(count) => format!("tolerates {count} {more}node failures"),
     }
 }
 
@@ -86,7 +87,7 @@ mod tests {
         region(&stores.iter().map(|store| (*store, PeerRole::Voter)).collect::<Vec<_>>())
     }
 
-    /// Stores and their nodes.
+    /// Maps stores to their nodes.
     fn on(stores: &[(u64, usize)]) -> BTreeMap<StoreId, usize> {
         stores.iter().map(|(store, node)| (StoreId(*store), *node)).collect()
     }

@@ -1,4 +1,4 @@
-//! `stele playground`: a cluster of real processes on this machine, to try things on.
+//! `stele playground`: a cluster of real processes on this machine, for experiments.
 
 mod actions;
 mod cluster;
@@ -8,7 +8,7 @@ mod nodes;
 mod prompt;
 
 use crate::args::Playground;
-use crate::output::say;
+use crate::output::print;
 use crate::{Outcome, one_line, runtime};
 use cluster::Cluster;
 use nodes::Nodes;
@@ -22,7 +22,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What a shell makes of an interrupt.
+/// Exit code of a process ended by an interrupt, as shells report it.
 const INTERRUPTED: i32 = 130;
 
 pub fn run(args: &Playground) -> Result<Outcome> {
@@ -35,7 +35,7 @@ pub fn run(args: &Playground) -> Result<Outcome> {
     nodes.lock().kill_all();
     home.close()?;
     match outcome {
-        // The end of a node's log is shown as it is.
+        // The last lines of a node's log keep their line breaks.
         Err(error) if error.to_string().contains('\n') => {
             eprintln!("stele: {error}");
             Ok(Outcome::Failed)
@@ -44,7 +44,8 @@ pub fn run(args: &Playground) -> Result<Outcome> {
     }
 }
 
-/// Processes are started on this thread only: they end when the thread does that started them.
+/// Runs the cluster. Invariant: only this thread starts processes, because they end with the thread
+/// that started them.
 fn play(
     args: &Playground,
     runtime: &Runtime,
@@ -54,23 +55,23 @@ fn play(
     let started = Instant::now();
     nodes.lock().start_all()?;
     let mut cluster = runtime.block_on(Cluster::connect(Arc::clone(nodes)))?;
-    let (regions, copies) = runtime.block_on(cluster.replicated())?;
+    let (regions, copies) = runtime.block_on(cluster.wait_for_copies())?;
     let names: Vec<String> =
         cluster.nodes().list().iter().map(|node| format!("{} ✓", node.name)).collect();
     let stores = args.nodes * args.stores;
-    say(&format!(
+    print(&format!(
         "{}   {stores} stores, {regions} regions, {copies} copies · ready in {}\n",
         names.join("  "),
         actions::time(started)
     ));
-    say(&runtime.block_on(cluster.table()));
-    say(&format!("{} · {}\n", cluster.survives_sentence(), home.fate()));
+    print(&runtime.block_on(cluster.table()));
+    print(&format!("{} · {}\n", cluster.fault_tolerance_text(), home.describe()));
     if args.demo {
         runtime.block_on(demo::run(&mut cluster))?;
         return Ok(Outcome::Done);
     }
-    say(&next_steps(&cluster));
-    converse(runtime, &mut cluster)
+    print(&next_steps(&cluster));
+    run_lines(runtime, &mut cluster)
 }
 
 fn next_steps(cluster: &Cluster) -> String {
@@ -86,22 +87,22 @@ fn next_steps(cluster: &Cluster) -> String {
     )
 }
 
-/// Carries lines out until there are no more. What fails is told, and the next line comes.
-fn converse(runtime: &Runtime, cluster: &mut Cluster) -> Result<Outcome> {
+/// Runs lines until there are no more. A failure is printed, and the next line follows.
+fn run_lines(runtime: &Runtime, cluster: &mut Cluster) -> Result<Outcome> {
     let mut lines = Lines::new()?;
     let mut outcome = Outcome::Done;
     while let Some(line) = lines.next()? {
-        let carried_out = match prompt::parse(&line) {
+        let outcome_of_line = match prompt::parse(&line) {
             Ok(None) => continue,
-            Ok(Some(command)) => runtime.block_on(actions::carry_out(cluster, command)),
+            Ok(Some(command)) => runtime.block_on(actions::execute(cluster, command)),
             Err(error) => Err(error),
         };
-        match carried_out {
+        match outcome_of_line {
             Ok(true) => {}
             Ok(false) => break,
             Err(error) => {
-                say(&format!("{}\n", one_line(&error)));
-                if !lines.are_typed() {
+                print(&format!("{}\n", one_line(&error)));
+                if !lines.are_interactive() {
                     outcome = Outcome::Failed;
                 }
             }
@@ -110,7 +111,7 @@ fn converse(runtime: &Runtime, cluster: &mut Cluster) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Signals end the nodes and remove the data as `quit` does.
+/// Makes signals end the nodes and remove the data, as `quit` does.
 fn end_on_signals(runtime: &Runtime, nodes: &Arc<Mutex<Nodes>>, home: &Home) {
     for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
         let nodes = Arc::clone(nodes);
@@ -120,7 +121,7 @@ fn end_on_signals(runtime: &Runtime, nodes: &Arc<Mutex<Nodes>>, home: &Home) {
             signals.recv().await;
             nodes.lock().kill_all();
             if let Some(path) = remove {
-                // The system removes what is left of temporary directories.
+                // The system removes temporary directories that are left.
                 let _ = std::fs::remove_dir_all(path);
             }
             std::process::exit(INTERRUPTED);
@@ -128,7 +129,7 @@ fn end_on_signals(runtime: &Runtime, nodes: &Arc<Mutex<Nodes>>, home: &Home) {
     }
 }
 
-/// Where the nodes keep their data.
+/// Directory of the nodes' data.
 enum Home {
     Temporary(TempDir),
     Kept(PathBuf),
@@ -161,7 +162,7 @@ impl Home {
         }
     }
 
-    fn fate(&self) -> String {
+    fn describe(&self) -> String {
         match self {
             Self::Temporary(dir) => {
                 format!("data in {} removed on exit (--keep DIR)", dir.path().display())

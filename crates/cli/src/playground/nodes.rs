@@ -1,5 +1,5 @@
-//! The playground's processes: one for each node, in a directory of its own, none of which outlives
-//! this one.
+//! The playground's processes: one per node, each with its own directory. None outlives the
+//! playground.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
@@ -12,24 +12,24 @@ use std::time::{Duration, Instant};
 use stele_types::{Error, Result};
 
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// Where a node's port is kept, so that it is the same again when the directory is.
+/// File that keeps a node's port, so that the same directory always has the same port.
 const PORT_FILE: &str = "port";
-/// Where a node's standard error goes.
+/// File for a node's standard error.
 const LOG_FILE: &str = "log";
-/// What an error shows of it.
+/// Lines and bytes of the log that an error shows.
 const LOG_END_LINES: usize = 8;
 const LOG_END_BYTES: u64 = 8 << 10;
-/// Settings that the playground decides.
+/// Settings that the playground sets itself.
 const OWN_SETTINGS: [&str; 4] = ["STELE_LISTEN", "STELE_ADVERTISE", "STELE_JOIN", "STELE_STORE"];
 
-/// Whether a node's process runs.
+/// State of a node's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It runs.
+    /// Running.
     Up,
-    /// It has been stopped in the middle of what it did.
+    /// Stopped by SIGSTOP.
     Paused,
-    /// There is none.
+    /// Not running.
     Down,
 }
 
@@ -39,7 +39,7 @@ pub struct Node {
     pub name: String,
     /// `host:port`.
     pub address: String,
-    /// Whether its process runs.
+    /// State of its process.
     pub state: State,
     dir: PathBuf,
     child: Option<Child>,
@@ -52,16 +52,16 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Chooses the ports. Nothing runs yet.
+    /// Creates the directories and chooses the ports. Starts no process.
     pub fn new(dir: &Path, count: u64, stores: u64, base_port: Option<u16>) -> Result<Self> {
-        // Ports stay taken until all are chosen, so that none is chosen twice.
-        let mut taken = Vec::new();
+        // Ports stay bound until all are chosen, so that no port is chosen twice.
+        let mut reserved = Vec::new();
         let mut list = Vec::new();
         for number in 1..=count {
             let dir = dir.join(format!("n{number}"));
             fs::create_dir_all(&dir).map_err(|error| Error::io("create", &dir, error))?;
-            let asked = base_port.map(|base| base.saturating_add((number - 1) as u16));
-            let port = port(&dir, asked, &mut taken)?;
+            let requested = base_port.map(|base| base.saturating_add((number - 1) as u16));
+            let port = port(&dir, requested, &mut reserved)?;
             list.push(Node {
                 name: format!("n{number}"),
                 address: format!("127.0.0.1:{port}"),
@@ -73,29 +73,29 @@ impl Nodes {
         Ok(Self { list, stores })
     }
 
-    /// All of them.
+    /// Returns all nodes.
     pub fn list(&self) -> &[Node] {
         &self.list
     }
 
-    /// The node of that name or number.
+    /// Returns the position of the node with this name.
     pub fn find(&self, name: &str) -> Result<usize> {
         let found = self.list.iter().position(|node| node.name == name);
         let names = || {
             let names: Vec<&str> = self.list.iter().map(|node| node.name.as_str()).collect();
-            Error::invalid(format!("there is no node `{name}`; there are {}", names.join(", ")))
+            Error::invalid(format!("there is no node `{name}`; the nodes are {}", names.join(", ")))
         };
         found.ok_or_else(names)
     }
 
-    /// Starts all nodes and waits until each serves.
+    /// Starts all nodes and waits until each is ready.
     pub fn start_all(&mut self) -> Result<()> {
         let waits: Vec<Wait> =
             (0..self.list.len()).map(|at| self.spawn(at)).collect::<Result<_>>()?;
         waits.into_iter().try_for_each(|wait| self.wait(wait))
     }
 
-    /// Starts a node that is down and waits until it serves.
+    /// Starts a node that is down and waits until it is ready.
     pub fn start(&mut self, at: usize) -> Result<()> {
         let wait = self.spawn(at)?;
         self.wait(wait)
@@ -124,7 +124,7 @@ impl Nodes {
         for name in OWN_SETTINGS {
             command.env_remove(name);
         }
-        // A group of its own: an interrupt at the terminal is the playground's.
+        // A process group of its own: an interrupt at the terminal goes to the playground only.
         command.process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().map_err(failed)?;
@@ -142,32 +142,32 @@ impl Nodes {
         }
         self.kill(wait.at)?;
         let node = self.node(wait.at)?;
-        let why = match line {
+        let reason = match line {
             Err(RecvTimeoutError::Timeout) => "was not ready in time",
             _ => "ended before it was ready",
         };
-        Err(Error::Refused(format!("{} {why}{}", node.name, node.log_end())))
+        Err(Error::Refused(format!("{} {reason}{}", node.name, node.log_end())))
     }
 
     /// Fails with the end of the log of a node that ended by itself.
     pub fn check_running(&mut self) -> Result<()> {
-        self.look();
+        self.check_exits();
         match self.list.iter().find(|node| node.state == State::Down) {
             Some(node) => Err(Error::Refused(format!("{} ended{}", node.name, node.log_end()))),
             None => Ok(()),
         }
     }
 
-    /// The ends of all nodes' logs.
+    /// Returns the last lines of all nodes' logs.
     pub fn log_ends(&self) -> String {
         self.list.iter().map(|node| format!("\n{}{}", node.name, node.log_end())).collect()
     }
 
-    /// Ends a node as a power cut would.
+    /// Kills a node with SIGKILL.
     pub fn kill(&mut self, at: usize) -> Result<()> {
         let node = self.node(at)?;
         if let Some(mut child) = node.child.take() {
-            // It may have ended by itself.
+            // The process may have ended by itself.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -175,12 +175,12 @@ impl Nodes {
         Ok(())
     }
 
-    /// Stops a node where it stands.
+    /// Stops a running node with SIGSTOP.
     pub fn pause(&mut self, at: usize) -> Result<()> {
         self.signal(at, rustix::process::Signal::STOP, State::Up, State::Paused)
     }
 
-    /// Lets a node that was stopped go on.
+    /// Resumes a paused node with SIGCONT.
     pub fn resume(&mut self, at: usize) -> Result<()> {
         self.signal(at, rustix::process::Signal::CONT, State::Paused, State::Up)
     }
@@ -207,8 +207,8 @@ impl Nodes {
         Ok(())
     }
 
-    /// Notices nodes that ended by themselves.
-    pub fn look(&mut self) {
+    /// Marks nodes as down that ended by themselves.
+    pub fn check_exits(&mut self) {
         for node in &mut self.list {
             if let Some(child) = &mut node.child
                 && child.try_wait().is_ok_and(|status| status.is_some())
@@ -219,7 +219,7 @@ impl Nodes {
         }
     }
 
-    /// Ends all nodes.
+    /// Kills all nodes.
     pub fn kill_all(&mut self) {
         for at in 0..self.list.len() {
             // Only an unknown node fails.
@@ -238,14 +238,15 @@ impl Drop for Nodes {
     }
 }
 
-/// A node that was started and is not known to serve yet.
+/// A started node that is not yet known to be ready.
 struct Wait {
     at: usize,
     first_line: Receiver<String>,
     since: Instant,
 }
 
-/// The first line a process prints; what follows is read and dropped, so that it never blocks.
+/// Receives the first line that a process prints. Further output is read and discarded, so that the
+/// process never blocks.
 fn first_line(stdout: Option<ChildStdout>) -> Receiver<String> {
     let (send, first_line) = channel();
     std::thread::spawn(move || {
@@ -253,7 +254,7 @@ fn first_line(stdout: Option<ChildStdout>) -> Receiver<String> {
         let mut reader = BufReader::new(stdout);
         let mut line = String::new();
         if reader.read_line(&mut line).is_ok() && !line.is_empty() {
-            // Whoever waited may have given up.
+            // The receiver may have timed out.
             let _ = send.send(line);
         }
         drop(send);
@@ -263,7 +264,7 @@ fn first_line(stdout: Option<ChildStdout>) -> Receiver<String> {
 }
 
 impl Node {
-    /// The last lines of its log, each on a line of its own.
+    /// Formats the last lines of the node's log, one per line.
     fn log_end(&self) -> String {
         let path = self.dir.join(LOG_FILE);
         let head = format!("; the end of its log ({}):", path.display());
@@ -295,7 +296,7 @@ fn log_end(path: &Path) -> std::io::Result<Vec<String>> {
     Ok(lines)
 }
 
-/// A line without the colours of a terminal.
+/// Removes the colour codes from a line.
 fn plain(line: &str) -> String {
     let mut out = String::new();
     let mut is_escape = false;
@@ -309,8 +310,8 @@ fn plain(line: &str) -> String {
     out
 }
 
-/// The port the directory had before, else the one asked for, else a free one.
-fn port(dir: &Path, asked: Option<u16>, taken: &mut Vec<TcpListener>) -> Result<u16> {
+/// Returns the port recorded in the directory, else the requested one, else a free one.
+fn port(dir: &Path, requested: Option<u16>, reserved: &mut Vec<TcpListener>) -> Result<u16> {
     let path = dir.join(PORT_FILE);
     if let Ok(text) = fs::read_to_string(&path)
         && let Ok(port) = text.trim().parse()
@@ -318,12 +319,12 @@ fn port(dir: &Path, asked: Option<u16>, taken: &mut Vec<TcpListener>) -> Result<
         return Ok(port);
     }
     let failed = |error| Error::io("bind a port of", "127.0.0.1", error);
-    let port = match asked {
+    let port = match requested {
         Some(port) => port,
         None => {
             let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
             let port = listener.local_addr().map_err(failed)?.port();
-            taken.push(listener);
+            reserved.push(listener);
             port
         }
     };
@@ -356,7 +357,7 @@ mod tests {
         let first = addresses(None);
         assert!(first[0] != first[1] && first[1] != first[2]);
         assert_eq!(addresses(None), first);
-        assert_eq!(addresses(Some(9)), first, "the data knows its ports");
+        assert_eq!(addresses(Some(9)), first, "a directory keeps its port");
         let other = tempfile::tempdir().unwrap();
         let nodes = Nodes::new(other.path(), 2, 1, Some(20_160)).unwrap();
         assert_eq!(nodes.list()[1].address, "127.0.0.1:20161");

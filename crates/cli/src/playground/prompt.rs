@@ -1,9 +1,9 @@
-//! Lines typed or piped in, and what they ask for.
+//! Parser of the prompt's lines, typed or piped.
 
 use std::io::{BufRead, IsTerminal};
 use stele_types::{Error, Result};
 
-/// What can be asked for.
+/// Command of the prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     Put {
@@ -36,7 +36,7 @@ pub enum Command {
         region: u64,
         to: String,
     },
-    /// A region's number or a key, and further keys.
+    /// Split at a key, or of a region with this ID; further keys may follow.
     Split {
         at: String,
         keys: Vec<String>,
@@ -49,15 +49,15 @@ pub enum Command {
 
 pub const HELP: &str = "\
 put KEY VALUE        get KEY        del KEY        scan [START [END]]
-kill nX              as a power cut ends it; restart nX brings it back
-pause nX             stops it in the middle of what it does; resume nX lets it go on
-transfer REGION nX   lets that node (or store number) lead the region
-split REGION|KEY     halves a region, or cuts it at the key
-status               nodes, stores and what they lead; regions: keys and replicas
+kill nX              kill a node; restart nX starts it again
+pause nX             stop a node's process; resume nX continues it
+transfer REGION nX   make that node (or store) the leader of a region
+split REGION|KEY     split a region in half, or at a key
+status               show nodes and stores; regions shows keys and replicas
 quit
 ";
 
-/// Reads a line; `None` if there is nothing in it.
+/// Parses a line; returns `None` for a blank one.
 pub fn parse(line: &str) -> Result<Option<Command>> {
     let mut words = line.split_whitespace();
     let Some(name) = words.next() else { return Ok(None) };
@@ -68,7 +68,7 @@ pub fn parse(line: &str) -> Result<Option<Command>> {
     };
     let command = match name {
         "put" => {
-            // The value is the rest of the line as it is.
+            // The value is the rest of the line, with its spaces.
             let after_name = line.trim_start().split_once(char::is_whitespace);
             let after_name = after_name.map_or("", |(_, after)| after.trim_start());
             let Some((key, value)) = after_name.split_once(char::is_whitespace) else {
@@ -90,7 +90,7 @@ pub fn parse(line: &str) -> Result<Option<Command>> {
         "resume" => Command::Resume { node: one("resume nX")? },
         "transfer" => match rest.as_slice() {
             [region, to] => {
-                let wrong = |_| Error::invalid(format!("`{region}` is no region's number"));
+                let wrong = |_| Error::invalid(format!("`{region}` is not a region number"));
                 Command::Transfer { region: region.parse().map_err(wrong)?, to: (*to).to_owned() }
             }
             _ => return Err(Error::invalid("write `transfer REGION nX`")),
@@ -108,40 +108,40 @@ pub fn parse(line: &str) -> Result<Option<Command>> {
         "quit" | "exit" => Command::Quit,
         other => {
             return Err(Error::invalid(format!(
-                "there is no `{other}`; `help` lists what there is"
+                "there is no command `{other}`; `help` lists the commands"
             )));
         }
     };
     Ok(Some(command))
 }
 
-/// Where lines come from.
+/// Source of lines.
 pub enum Lines {
-    /// A terminal, with a history and keys to edit with.
+    /// A terminal with line editing and history.
     Edited(Box<rustyline::DefaultEditor>),
-    /// Anything else; lines are shown as they are carried out.
+    /// Any other input; each line is printed before it runs.
     Piped(std::io::Lines<std::io::StdinLock<'static>>),
 }
 
 impl Lines {
-    /// Standard input.
+    /// Reads standard input.
     pub fn new() -> Result<Self> {
         let stdin = std::io::stdin();
         if !stdin.is_terminal() {
             return Ok(Self::Piped(stdin.lock().lines()));
         }
         let failed = |error: rustyline::error::ReadlineError| {
-            Error::invalid(format!("the terminal can't be used: {error}"))
+            Error::invalid(format!("cannot use the terminal: {error}"))
         };
         Ok(Self::Edited(Box::new(rustyline::DefaultEditor::new().map_err(failed)?)))
     }
 
-    /// The next line; `None` at the end, or when the user wants to leave.
+    /// Returns the next line; `None` at the end of input or when the user leaves.
     pub fn next(&mut self) -> Result<Option<String>> {
         match self {
             Self::Edited(editor) => match editor.readline("> ") {
                 Ok(line) => {
-                    // A line that can't be kept is only not there to come back to.
+                    // Without the entry, the line is only missing from the history.
                     let _ = editor.add_history_entry(&line);
                     Ok(Some(line))
                 }
@@ -151,15 +151,15 @@ impl Lines {
                 let line = lines.next().transpose();
                 let line = line.map_err(|error| Error::io("read", "standard input", error))?;
                 if let Some(line) = line.as_ref().filter(|line| !line.trim().is_empty()) {
-                    crate::output::say(&format!("> {line}\n"));
+                    crate::output::print(&format!("> {line}\n"));
                 }
                 Ok(line)
             }
         }
     }
 
-    /// Whether a person is at the other end.
-    pub fn are_typed(&self) -> bool {
+    /// Returns whether a person types the lines.
+    pub fn are_interactive(&self) -> bool {
         matches!(self, Self::Edited(_))
     }
 }
@@ -187,7 +187,7 @@ mod tests {
             ("put", "put KEY VALUE"),
             ("get", "get KEY"),
             ("kill", "kill nX"),
-            ("transfer x n1", "no region's number"),
+            ("transfer x n1", "not a region number"),
             ("split", "split REGION|KEY"),
             ("fly", "`help`"),
         ] {

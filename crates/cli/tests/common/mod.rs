@@ -1,4 +1,4 @@
-//! Running the built binary.
+//! Runs the built binary.
 
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// What a command left.
+/// Result of a command.
 #[derive(Debug)]
 pub struct Ran {
     pub code: i32,
@@ -29,7 +29,7 @@ impl Ran {
         self
     }
 
-    /// Failed with one line that holds `words`.
+    /// Asserts the exit code and that standard error contains `words`.
     #[track_caller]
     pub fn fails(self, code: i32, words: &str) -> Self {
         assert_eq!(self.code, code, "{self:?}");
@@ -42,7 +42,7 @@ pub fn stele() -> Command {
     Command::new(env!("CARGO_BIN_EXE_stele"))
 }
 
-/// Runs `stele` with arguments separated by spaces, `$` standing for the store's directory.
+/// Runs `stele` with arguments separated by spaces, in which `$` stands for the store's directory.
 pub fn run(store: &Path, line: &str) -> Ran {
     run_with(store, line, b"")
 }
@@ -67,7 +67,7 @@ pub fn run_with(store: &Path, line: &str, input: &[u8]) -> Ran {
     }
 }
 
-/// Bytes that differ from file to file.
+/// Returns bytes that depend on the seed.
 pub fn content(seed: u64, bytes: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..bytes)
@@ -80,7 +80,7 @@ pub fn content(seed: u64, bytes: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Every file below `dir` with its content, by relative path.
+/// Returns every file below `dir` with its content, by relative path.
 pub fn tree(dir: &Path) -> std::collections::BTreeMap<std::path::PathBuf, Vec<u8>> {
     let mut files = std::collections::BTreeMap::new();
     let mut folders = vec![dir.to_path_buf()];

@@ -1,36 +1,36 @@
-//! Regions as operators see them.
+//! Administrative view of regions.
 
 use super::Control;
 use bytes::Bytes;
 use stele_proto::stele::control::v1 as messages;
 use stele_types::{Error, KeyRange, PeerId, Region, RegionId, Result, StoreId};
 
-/// A region with what its leader reported last.
+/// A region with its leader's last report.
 #[derive(Clone, Debug)]
 pub struct RegionRow {
-    /// Keys, peers, epoch.
+    /// Region, with its keys, peers and epoch.
     pub region: Region,
-    /// Where its leader is; `None`: not known.
+    /// Store of its leader; `None` if unknown.
     pub leader_store: Option<StoreId>,
-    /// Peers that do not answer their leader.
+    /// Peers that do not respond to the leader.
     pub down_peers: Vec<PeerId>,
-    /// Peers whose log or snapshot is still on its way.
+    /// Peers that lack part of the log or a snapshot.
     pub pending_peers: Vec<PeerId>,
-    /// Estimate of keys and values.
+    /// Estimated bytes of keys and values.
     pub approximate_bytes: u64,
-    /// Estimate.
+    /// Estimated number of keys.
     pub approximate_keys: u64,
-    /// Milliseconds since the report; `None`: there was none.
+    /// Milliseconds since the report; `None` without one.
     pub report_age_ms: Option<u64>,
-    /// Asleep for want of work.
+    /// Whether the region hibernates because it is idle.
     pub is_hibernating: bool,
-    /// The operator that changes it.
+    /// ID of the operator that changes the region.
     pub operator: Option<u64>,
 }
 
 impl Control {
-    /// Regions that overlap a range of user keys, ascending; with `system` also the placement
-    /// group's own.
+    /// Returns the regions that overlap a range of user keys, ascending; with `system` also the
+    /// region of the placement group.
     pub async fn regions(&self, range: &KeyRange, system: bool) -> Result<Vec<RegionRow>> {
         let mut rows = Vec::new();
         let mut start = range.start.clone();
@@ -41,7 +41,7 @@ impl Control {
                 system: system && rows.is_empty(),
                 ..Default::default()
             };
-            let response = self.ask_leader(request).await?;
+            let response = self.call_leader(request).await?;
             for info in response.regions {
                 rows.push(row(info)?);
             }
@@ -52,7 +52,7 @@ impl Control {
         }
     }
 
-    /// One region, by number. Fails with `Refused` if there is none.
+    /// Returns one region. Fails with `Refused` if there is none.
     pub async fn region(&self, id: RegionId) -> Result<RegionRow> {
         let request = messages::ListRegionsRequest {
             region_id: id.0,
@@ -60,12 +60,12 @@ impl Control {
             system: true,
             ..Default::default()
         };
-        let mut found = self.ask_leader(request).await?.regions.into_iter();
+        let mut found = self.call_leader(request).await?.regions.into_iter();
         let missing = || Error::Refused(format!("there is no region {id}"));
         row(found.next().ok_or_else(missing)?)
     }
 
-    /// The region that holds a user key.
+    /// Returns the region that holds a user key.
     pub async fn region_of(&self, key: Bytes) -> Result<RegionRow> {
         let end = Bytes::from([&key[..], &[0]].concat());
         let rows = self.regions(&KeyRange { start: key, end }, false).await?;
@@ -73,8 +73,8 @@ impl Control {
         rows.into_iter().next().ok_or_else(missing)
     }
 
-    /// What each replica of a region says of itself. Replicas of nodes that do not answer are left
-    /// out.
+    /// Returns the state that each replica of a region reports. Replicas on nodes that do not
+    /// respond are omitted.
     pub async fn region_detail(&self, region: &Region) -> Result<Vec<messages::ReplicaDetail>> {
         let mut details = Vec::new();
         for peer in &region.peers {
@@ -85,8 +85,8 @@ impl Control {
         Ok(details)
     }
 
-    /// What the replica of a region on a store says of itself; `None`: the store has none. Fails
-    /// with `Unavailable` if its node does not answer.
+    /// Returns the state that a store's replica of a region reports; `None` if the store has none.
+    /// Fails with `Unavailable` if its node does not respond.
     pub async fn replica(
         &self,
         region: RegionId,
@@ -95,11 +95,11 @@ impl Control {
         let request =
             messages::RegionDetailRequest { region_id: region.0, store_id: store.0, header: None };
         let address = self.store_address(store).await?;
-        Ok(self.ask_node(&address, request).await?.replicas.into_iter().next())
+        Ok(self.call_node(&address, request).await?.replicas.into_iter().next())
     }
 
-    /// The sum over what a store holds of a region, once it has applied `applied_index` (0: as it
-    /// is).
+    /// Computes the checksum of a store's data of a region, once it has applied `applied_index`; 0
+    /// computes it at the present index.
     pub async fn local_checksum(
         &self,
         region: RegionId,
@@ -115,7 +115,7 @@ impl Control {
             timeout_ms,
             header: None,
         };
-        self.ask_node(&address, request).await
+        self.call_node(&address, request).await
     }
 }
 

@@ -1,5 +1,5 @@
-//! Operations on many keys. They are split where regions end and where messages grow long, and the
-//! parts go out side by side; each part is atomic, the whole is not.
+//! Operations on many keys. They are split at region boundaries and at the maximum length of a
+//! message, and the parts are sent concurrently. Each part is atomic, the whole is not.
 
 use crate::Client;
 use crate::backoff::Tries;
@@ -11,31 +11,31 @@ use stele_proto::kvrpcpb;
 use stele_types::{Error, KeyRange, Result};
 use tokio::task::JoinSet;
 
-/// Keys and bytes of one message.
+/// Maximum number of keys and bytes in one message.
 const PART_KEYS_MAX: usize = 512;
 const PART_BYTES_MAX: usize = 1 << 20;
-/// Parts on their way at a time.
+/// Maximum number of parts in flight.
 const PARTS_AT_ONCE: usize = 16;
 
-/// A pair to be put.
+/// A pair to put.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PutPair {
-    /// The key.
+    /// Key of the pair.
     pub key: Bytes,
-    /// The value.
+    /// Value of the pair.
     pub value: Bytes,
-    /// How long it lives.
+    /// Time to live.
     pub ttl: Ttl,
 }
 
 impl PutPair {
-    /// A pair without end.
+    /// Makes a pair that does not expire.
     pub fn new(key: impl Into<Bytes>, value: impl Into<Bytes>) -> Self {
         Self { key: key.into(), value: value.into(), ttl: Ttl::Endless }
     }
 }
 
-/// What is sent for each key.
+/// Part of a request for one key.
 trait Item: Clone + Send + 'static {
     type Call: RawCall;
 
@@ -113,7 +113,7 @@ impl Item for PutPair {
 }
 
 impl Client {
-    /// The values of keys, in their order. Each is as at some moment of the call.
+    /// Returns the values of keys, in their order. Each is the value at some moment of the call.
     pub async fn batch_get(&self, keys: Vec<Bytes>) -> Result<Vec<Option<Bytes>>> {
         let items = keys.iter().cloned().map(GetKey).collect();
         let mut values = HashMap::new();
@@ -123,12 +123,13 @@ impl Client {
         Ok(keys.iter().map(|key| values.get(key).cloned()).collect())
     }
 
-    /// Sets keys; of several pairs with the same key the last counts. If it fails, some may be set.
+    /// Sets keys. Of several pairs with the same key the last takes effect. On an error some may be
+    /// set.
     pub async fn batch_put(&self, pairs: Vec<PutPair>) -> Result<()> {
         self.batch(pairs).await.map(drop)
     }
 
-    /// Removes keys. If it fails, some may be removed.
+    /// Deletes keys. On an error some may be deleted.
     pub async fn batch_delete(&self, keys: Vec<Bytes>) -> Result<()> {
         self.batch(keys.into_iter().map(DeleteKey).collect()).await.map(drop)
     }
@@ -152,7 +153,7 @@ impl Client {
         Ok(answers)
     }
 
-    /// Sends items that were in one region a moment ago.
+    /// Sends items that were in one region when they were split off.
     async fn part<I: Item>(self, items: Vec<I>) -> Result<Vec<Answer<I>>> {
         let mut tries = self.tries();
         let mut waiting = vec![items];
@@ -169,7 +170,7 @@ impl Client {
             match answer {
                 Ok(Some(answer)) => answers.push(answer),
                 Ok(None) => waiting.push(part),
-                Err(error) => waiting.extend(halves(part, error, &mut tries)?),
+                Err(error) => waiting.extend(split_part(part, error, &mut tries)?),
             }
         }
         Ok(answers)
@@ -178,7 +179,7 @@ impl Client {
 
 type Answer<I> = <<I as Item>::Call as crate::call::Call>::Response;
 
-/// Ascending by key, the last of several with the same key.
+/// Sorts items by key and keeps the last of those with the same key.
 fn sorted<I: Item>(mut items: Vec<I>) -> Vec<I> {
     items.reverse();
     items.sort_by(|a, b| a.key().cmp(b.key()));
@@ -186,7 +187,7 @@ fn sorted<I: Item>(mut items: Vec<I>) -> Vec<I> {
     items
 }
 
-/// Takes from the front what lies in `range` and fits into a message: at least one item.
+/// Removes from the front the items that lie in `range` and fit into a message, at least one.
 fn take_part<I: Item>(items: &mut Vec<I>, range: &KeyRange) -> Vec<I> {
     let mut bytes = 0;
     let fits = |(at, item): &(usize, &I)| {
@@ -199,8 +200,8 @@ fn take_part<I: Item>(items: &mut Vec<I>, range: &KeyRange) -> Vec<I> {
     std::mem::replace(items, rest)
 }
 
-/// What is too long in one message may pass in two.
-fn halves<I: Item>(mut part: Vec<I>, error: Error, tries: &mut Tries) -> Result<Vec<Vec<I>>> {
+/// Splits a part that was too long for one message in two. Returns any other error.
+fn split_part<I: Item>(mut part: Vec<I>, error: Error, tries: &mut Tries) -> Result<Vec<Vec<I>>> {
     if part.len() < 2 || !matches!(error, Error::Invalid(_)) || tries.left().is_zero() {
         return Err(error);
     }
@@ -211,7 +212,7 @@ fn halves<I: Item>(mut part: Vec<I>, error: Error, tries: &mut Tries) -> Result<
 fn joined<T>(part: Option<Result<Result<Vec<T>>, tokio::task::JoinError>>) -> Result<Vec<T>> {
     match part {
         Some(Ok(answers)) => answers,
-        Some(Err(error)) => Err(Error::Unavailable(format!("a part of the call ended: {error}"))),
+        Some(Err(error)) => Err(Error::Unavailable(format!("a part of the call failed: {error}"))),
         None => Ok(Vec::new()),
     }
 }

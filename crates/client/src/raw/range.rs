@@ -6,19 +6,19 @@ use crate::convert::clamp;
 use stele_proto::kvrpcpb;
 use stele_types::{KeyRange, Result};
 
-/// A sum over pairs.
+/// A checksum of pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checksum {
-    /// Of each pair the CRC-64/XZ of key and value; all of them by exclusive or.
+    /// Exclusive or of the CRC-64/XZ of each pair's key and value.
     pub sum: u64,
-    /// Pairs.
+    /// Number of pairs.
     pub pairs: u64,
     /// Bytes of keys and values.
     pub bytes: u64,
 }
 
 impl Client {
-    /// Removes every key of a range, region after region. If it fails, some may be removed.
+    /// Deletes every key of a range, region after region. On an error some may be deleted.
     pub async fn delete_range(&self, range: KeyRange) -> Result<()> {
         let cf = self.family_name();
         let call = |within: KeyRange| kvrpcpb::RawDeleteRangeRequest {
@@ -30,8 +30,8 @@ impl Client {
         self.each_region(range, call, |_| {}).await
     }
 
-    /// The sum over a range of the default column family. Each region's part is as at some moment
-    /// of the call.
+    /// Computes the checksum of a range of the default column family. Each region's part is of some
+    /// moment of the call.
     pub async fn checksum(&self, range: KeyRange) -> Result<Checksum> {
         let call = |within: KeyRange| {
             let range = kvrpcpb::KeyRange { start_key: within.start, end_key: within.end };
@@ -67,7 +67,7 @@ impl Client {
                 break;
             }
             rest.start = route.region.range.end.clone();
-            // The time is for a region, not for however many there are.
+            // The time limit is per region.
             tries = self.tries();
         }
         Ok(())

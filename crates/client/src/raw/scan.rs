@@ -1,4 +1,4 @@
-//! Pairs in key order, page by page, across regions.
+//! Scans: pairs in key order, page by page, across regions.
 
 use crate::Client;
 use crate::backoff::Tries;
@@ -8,46 +8,46 @@ use bytes::Bytes;
 use stele_proto::kvrpcpb;
 use stele_types::{Error, KeyRange, Result};
 
-/// A key and its value; empty if only keys were asked for.
+/// A key and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair {
-    /// The key.
+    /// Key of the pair.
     pub key: Bytes,
-    /// The value.
+    /// Value of the pair; empty in a scan of keys only.
     pub value: Bytes,
 }
 
-/// What a scan returns.
+/// Options of a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanOptions {
-    /// From the last key to the first.
+    /// Returns pairs from the last key to the first.
     pub reverse: bool,
-    /// Values stay where they are.
+    /// Returns keys without values.
     pub keys_only: bool,
-    /// Most pairs of all pages together; `None`: all.
+    /// Maximum number of pairs in all pages; `None` for all pairs.
     pub limit: Option<usize>,
 }
 
-/// Pairs of the first page, before anything is known of their length; of pages of keys; at most.
+/// Pairs of the first page, of unknown length; keys of a page of keys; maximum of any page.
 const FIRST_PAGE: u32 = 16;
 const KEYS_PAGE: u32 = 4096;
 const PAGE_MAX: u32 = 4096;
-/// Length that pages aim at.
+/// Target length of a page in bytes.
 const PAGE_BYTES: u64 = 4 << 20;
 
-/// A scan on its way. Each region's pairs are as at some moment of the page's call.
+/// A running scan. The pairs of each page are those of some moment of its call.
 pub struct Scan {
     client: Client,
     options: ScanOptions,
-    /// What has not been read yet; `None`: nothing.
+    /// Range that has not been read; `None` at the end.
     rest: Option<KeyRange>,
     returned: usize,
-    /// Pairs to ask for.
+    /// Pairs to request for the next page.
     page: u32,
 }
 
 impl Client {
-    /// Pairs of a range, in key order.
+    /// Starts a scan of the pairs of a range, in key order.
     pub fn scan(&self, range: KeyRange, options: ScanOptions) -> Scan {
         let page = if options.keys_only { KEYS_PAGE } else { FIRST_PAGE };
         let rest = (!range.is_empty()).then_some(range);
@@ -56,7 +56,7 @@ impl Client {
 }
 
 impl Scan {
-    /// The next pairs, at least one; `None` when there are no more.
+    /// Returns the next pairs, at least one; `None` at the end.
     pub async fn next_page(&mut self) -> Result<Option<Vec<Pair>>> {
         let mut tries = self.client.tries();
         while let Some(rest) = self.rest.clone() {
@@ -73,20 +73,20 @@ impl Scan {
             let Some(pairs) = self.page_of(&route, &rest, count, &mut tries).await? else {
                 continue;
             };
-            self.rest = self.after(&route, &rest, &pairs, count);
+            self.rest = self.remaining(&route, &rest, &pairs, count);
             if !pairs.is_empty() {
                 self.returned += pairs.len();
                 self.adapt(&pairs);
                 return Ok(Some(pairs));
             }
-            // The time is for a region, not for however many are empty.
+            // The time limit is per region, also for empty ones.
             tries = self.client.tries();
         }
         self.rest = None;
         Ok(None)
     }
 
-    /// All pairs at once.
+    /// Returns all pairs.
     pub async fn collect(mut self) -> Result<Vec<Pair>> {
         let mut pairs = Vec::new();
         while let Some(page) = self.next_page().await? {
@@ -123,7 +123,7 @@ impl Scan {
                 let pair = |pair: kvrpcpb::KvPair| Pair { key: pair.key, value: pair.value };
                 Ok(Some(response.kvs.into_iter().map(pair).collect()))
             }
-            // Longer than a message may be: fewer pairs may pass.
+            // The page exceeds the maximum length of a message: request fewer pairs.
             Err(Error::Invalid(_)) if count > 1 => {
                 self.page = (count / 4).max(1);
                 Ok(None)
@@ -132,8 +132,9 @@ impl Scan {
         }
     }
 
-    /// What is left after a page: a short one has shown all that the region holds.
-    fn after(
+    /// Returns the range left after a page. A page that is not full contains all pairs of the
+    /// region's part.
+    fn remaining(
         &self,
         route: &Route,
         rest: &KeyRange,
@@ -153,12 +154,12 @@ impl Scan {
             (true, None) if region.start.is_empty() => return None,
             (true, None) => KeyRange { start: rest.start.clone(), end: region.start.clone() },
         };
-        // Nothing lies below the empty key, and an empty end would mean no bound.
+        // No key is below the empty key, and an empty end would mean unbounded.
         let is_done = rest.is_empty() || (self.options.reverse && rest.end.is_empty());
         (!is_done).then_some(rest)
     }
 
-    /// Pages grow with short pairs and shrink with long ones.
+    /// Adapts the number of pairs per page to their length.
     fn adapt(&mut self, pairs: &[Pair]) {
         let bytes: usize = pairs.iter().map(|pair| pair.key.len() + pair.value.len()).sum();
         let each = (bytes as u64 / pairs.len().max(1) as u64).max(1);

@@ -6,26 +6,26 @@ use bytes::Bytes;
 use stele_proto::kvrpcpb;
 use stele_types::Result;
 
-/// How long a pair lives.
+/// Time to live of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ttl {
-    /// Until it is deleted.
+    /// The pair does not expire.
     Endless,
-    /// So many seconds more.
+    /// The pair expires after so many seconds.
     Seconds(u64),
 }
 
-/// What a compare-and-swap found and did.
+/// Result of a compare-and-swap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Swap {
-    /// The key had the expected value and has the new one.
+    /// Whether the key had the expected value and now has the new one.
     pub succeeded: bool,
-    /// The value before; `None`: there was none.
+    /// Previous value; `None` if the key did not exist.
     pub previous: Option<Bytes>,
 }
 
 impl Client {
-    /// The value of a key, as every write that was answered before left it.
+    /// Returns the value of a key. The read is linearizable.
     pub async fn get(&self, key: impl Into<Bytes>) -> Result<Option<Bytes>> {
         let key = key.into();
         let cf = self.family_name();
@@ -34,12 +34,12 @@ impl Client {
         Ok((!response.not_found).then_some(response.value))
     }
 
-    /// Sets a key.
+    /// Sets a key. The pair does not expire.
     pub async fn put(&self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Result<()> {
         self.put_with_ttl(key, value, Ttl::Endless).await
     }
 
-    /// Sets a key for a time.
+    /// Sets a key with a time to live.
     pub async fn put_with_ttl(
         &self,
         key: impl Into<Bytes>,
@@ -57,7 +57,7 @@ impl Client {
         self.send(&key, &request).await.map(drop)
     }
 
-    /// Removes a key; no error if there is none.
+    /// Deletes a key; succeeds if it does not exist.
     pub async fn delete(&self, key: impl Into<Bytes>) -> Result<()> {
         let key = key.into();
         let request = kvrpcpb::RawDeleteRequest {
@@ -68,7 +68,7 @@ impl Client {
         self.send(&key, &request).await.map(drop)
     }
 
-    /// How long a key has still to live; `None`: there is no such key.
+    /// Returns the remaining time to live of a key; `None` if it does not exist.
     pub async fn ttl(&self, key: impl Into<Bytes>) -> Result<Option<Ttl>> {
         let key = key.into();
         let cf = self.family_name();
@@ -78,8 +78,8 @@ impl Client {
         Ok((!response.not_found).then_some(ttl))
     }
 
-    /// Sets a key (`new` of `None`: removes it) if its value is `expected` (`None`: if there is
-    /// none). Never repeated once it may have taken effect: it then fails with `Undetermined`.
+    /// Sets a key to `new` (`None` deletes it) if its value is `expected` (`None`: if it does not
+    /// exist). Never retried once it may have taken effect: it then fails with `Undetermined`.
     pub async fn compare_and_swap(
         &self,
         key: impl Into<Bytes>,
@@ -103,7 +103,7 @@ impl Client {
         Ok(Swap { succeeded: response.succeed, previous })
     }
 
-    /// Sends a call to the region of `key` until it is answered.
+    /// Sends a call to the region of `key` until a store responds.
     async fn send<C: RawCall>(&self, key: &Bytes, call: &C) -> Result<C::Response> {
         let mut tries = self.tries();
         loop {
@@ -117,7 +117,7 @@ impl Client {
 }
 
 impl Ttl {
-    /// The wire's form: 0 for no end.
+    /// Returns the value on the wire: 0 for no expiry.
     pub(crate) fn seconds(self) -> u64 {
         match self {
             Self::Endless => 0,

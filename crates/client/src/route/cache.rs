@@ -1,4 +1,4 @@
-//! Where regions lie, as far as this client has heard. What it holds may be old: stores tell.
+//! Cache of regions and their leaders. Entries may be stale; stores reject misrouted requests.
 
 use bytes::Bytes;
 use parking_lot::RwLock;
@@ -7,77 +7,79 @@ use std::ops::Bound;
 use std::sync::Arc;
 use stele_types::{KeyRange, Peer, PeerId, PeerRole, Region, RegionId};
 
-/// More regions than these are not remembered: all are forgotten and looked up again.
+/// Maximum number of cached regions; above it the cache is cleared.
 const REGIONS_MAX: usize = 1 << 17;
 
-/// Where to send a call.
+/// Destination of a call.
 #[derive(Clone, Debug)]
 pub struct Route {
-    /// The region.
+    /// Region that holds the key.
     pub region: Arc<Region>,
-    /// The peer that leads it, or may know who does.
+    /// Presumed leader, or a peer that may know it.
     pub peer: Peer,
 }
 
 #[derive(Debug, Default)]
-struct Known {
-    /// By first key. No two overlap.
+struct Entries {
+    /// Routes by start key. Invariant: no two regions overlap.
     by_start: BTreeMap<Bytes, Route>,
     starts: HashMap<RegionId, Bytes>,
 }
 
-/// Regions by their keys.
+/// Cached regions by key.
 #[derive(Debug, Default)]
 pub struct RegionCache {
-    known: RwLock<Known>,
+    entries: RwLock<Entries>,
 }
 
 impl RegionCache {
-    /// The region that holds `key`.
+    /// Returns the region that holds `key`.
     pub fn find(&self, key: &[u8]) -> Option<Route> {
-        let known = self.known.read();
-        let below = known.by_start.range::<[u8], _>((Bound::Unbounded, Bound::Included(key)));
+        let entries = self.entries.read();
+        let below = entries.by_start.range::<[u8], _>((Bound::Unbounded, Bound::Included(key)));
         let (_, route) = below.last()?;
         route.region.range.contains(key).then(|| route.clone())
     }
 
-    /// The region that holds the keys right below `end`; an empty `end` is no bound.
+    /// Returns the region that holds the keys immediately below `end`; an empty `end` is unbounded.
     pub fn find_below(&self, end: &[u8]) -> Option<Route> {
-        let known = self.known.read();
+        let entries = self.entries.read();
         let bound = if end.is_empty() { Bound::Unbounded } else { Bound::Excluded(end) };
-        let (_, route) = known.by_start.range::<[u8], _>((Bound::Unbounded, bound)).last()?;
-        reaches(&route.region.range, end).then(|| route.clone())
+        let (_, route) = entries.by_start.range::<[u8], _>((Bound::Unbounded, bound)).last()?;
+        holds_keys_below(&route.region.range, end).then(|| route.clone())
     }
 
-    /// Takes a region over, with the peer that leads it if that is known, and forgets those it
-    /// overlaps. False if something newer is known of these keys: versions of overlapping regions
-    /// grow with time.
+    /// Caches a region, with its leader if known, and removes the regions it overlaps. Returns
+    /// false if the cache holds a newer region of these keys: versions of overlapping regions
+    /// increase with time.
     pub fn install(&self, region: Region, leader: Option<Peer>) -> bool {
-        let mut known = self.known.write();
-        let overlapping = known.overlapping(&region.range);
+        let mut entries = self.entries.write();
+        let overlapping = entries.overlapping(&region.range);
         if overlapping.iter().any(|old| is_newer(&old.region, &region)) {
             return false;
         }
-        let led_before = overlapping.iter().find_map(|old| region.peer(old.peer.id).copied());
-        let Some(peer) = leader.or(led_before).or_else(|| first_voter(&region)) else {
+        let leader_before = overlapping.iter().find_map(|old| region.peer(old.peer.id).copied());
+        let Some(peer) = leader.or(leader_before).or_else(|| first_voter(&region)) else {
             return false;
         };
         for old in overlapping {
-            known.remove(&old.region);
+            entries.remove(&old.region);
         }
-        if known.by_start.len() >= REGIONS_MAX {
-            *known = Known::default();
+        if entries.by_start.len() >= REGIONS_MAX {
+            *entries = Entries::default();
         }
-        // A region that moved away from keys it once had is known under its new ones only.
-        if let Some(old) = known.route(region.id) {
-            known.remove(&old.region);
+        // The region may be cached under an older range, which it no longer has.
+        if let Some(old) = entries.route(region.id) {
+            entries.remove(&old.region);
         }
-        known.starts.insert(region.id, region.range.start.clone());
-        known.by_start.insert(region.range.start.clone(), Route { region: Arc::new(region), peer });
+        entries.starts.insert(region.id, region.range.start.clone());
+        entries
+            .by_start
+            .insert(region.range.start.clone(), Route { region: Arc::new(region), peer });
         true
     }
 
-    /// Whether `peer` could be taken for the leader: the region is known to have it.
+    /// Makes `peer` the presumed leader. Returns false if the cached region has no such peer.
     pub fn follow(&self, route: &Route, peer: &Peer) -> bool {
         let Some(peer) = route.region.peer(peer.id).filter(|known| known.store == peer.store)
         else {
@@ -87,36 +89,37 @@ impl RegionCache {
         true
     }
 
-    /// Tries the peer after that of `route` from now on, unless another call has moved on already.
+    /// Makes the peer after that of `route` the presumed leader, unless another call has changed it
+    /// already.
     pub fn next_peer(&self, route: &Route) {
         let peers = &route.region.peers;
         let at = peers.iter().position(|peer| peer.id == route.peer.id).unwrap_or(0);
-        // Once around: a region may be told without any voter.
+        // At most one round: the region may have been returned without a voter.
         let others = peers.iter().cycle().skip(at + 1).take(peers.len());
-        if let Some(next) = others.into_iter().find(|peer| votes(peer)) {
+        if let Some(next) = others.into_iter().find(|peer| is_voter(peer)) {
             self.change_peer(route, *next);
         }
     }
 
     fn change_peer(&self, route: &Route, peer: Peer) {
-        let mut known = self.known.write();
-        if let Some(current) = known.same(route)
+        let mut entries = self.entries.write();
+        if let Some(current) = entries.entry_of(route)
             && current.peer.id == route.peer.id
         {
             current.peer = peer;
         }
     }
 
-    /// Forgets a region, unless it has been replaced by another version.
+    /// Removes a region, unless another version has replaced it.
     pub fn forget(&self, route: &Route) {
-        let mut known = self.known.write();
-        if known.same(route).is_some() {
-            known.remove(&route.region);
+        let mut entries = self.entries.write();
+        if entries.entry_of(route).is_some() {
+            entries.remove(&route.region);
         }
     }
 }
 
-impl Known {
+impl Entries {
     fn overlapping(&self, range: &KeyRange) -> Vec<Route> {
         let mut found = Vec::new();
         let below =
@@ -137,8 +140,8 @@ impl Known {
         self.by_start.get(self.starts.get(&id)?).cloned()
     }
 
-    /// The entry of that region in that version.
-    fn same(&mut self, route: &Route) -> Option<&mut Route> {
+    /// Returns the entry of that region in that version.
+    fn entry_of(&mut self, route: &Route) -> Option<&mut Route> {
         let current = self.by_start.get_mut(&route.region.range.start)?;
         let is_same =
             current.region.id == route.region.id && current.region.epoch == route.region.epoch;
@@ -151,8 +154,8 @@ impl Known {
     }
 }
 
-/// Whether `old` was made after `new`: a later shape of the same keys, or later members of the same
-/// region.
+/// Returns whether `old` is newer than `new`: a later version of the same keys, or later members of
+/// the same region.
 fn is_newer(old: &Region, new: &Region) -> bool {
     if stele_types::mutant::active("client.install_older_region") {
         return false;
@@ -163,16 +166,16 @@ fn is_newer(old: &Region, new: &Region) -> bool {
     old.epoch.version > new.epoch.version || members
 }
 
-/// Whether `range` holds the keys right below `end`.
-fn reaches(range: &KeyRange, end: &[u8]) -> bool {
+/// Returns whether `range` holds the keys immediately below `end`.
+fn holds_keys_below(range: &KeyRange, end: &[u8]) -> bool {
     range.end.is_empty() || (!end.is_empty() && &range.end[..] >= end)
 }
 
 fn first_voter(region: &Region) -> Option<Peer> {
-    region.peers.iter().find(|peer| votes(peer)).or(region.peers.first()).copied()
+    region.peers.iter().find(|peer| is_voter(peer)).or(region.peers.first()).copied()
 }
 
-fn votes(peer: &Peer) -> bool {
+fn is_voter(peer: &Peer) -> bool {
     peer.id != PeerId(0) && peer.role != PeerRole::Learner
 }
 
@@ -217,7 +220,7 @@ mod tests {
         let parent = region(1, ("", ""), 1);
         assert!(cache.install(parent.clone(), None));
         assert!(cache.install(region(2, ("", "m"), 2), None));
-        assert_eq!(id_of(cache.find(b"z")), None, "half of the parent is another's");
+        assert_eq!(id_of(cache.find(b"z")), None, "half of the parent belongs to the other region");
         assert!(cache.install(region(1, ("m", ""), 2), None));
         assert!(!cache.install(parent, None));
         assert_eq!((id_of(cache.find(b"a")), id_of(cache.find(b"z"))), (Some(2), Some(1)));
@@ -242,9 +245,9 @@ mod tests {
         let third = route.region.peers[2];
         assert!(cache.follow(&route, &third));
         assert_eq!(cache.find(b"k").unwrap().peer, third);
-        let stranger = Peer { id: PeerId(99), ..third };
-        assert!(!cache.follow(&route, &stranger));
-        // Late news about the first peer changes nothing: another call has moved on.
+        let unknown_peer = Peer { id: PeerId(99), ..third };
+        assert!(!cache.follow(&route, &unknown_peer));
+        // A late failure of the first peer changes nothing: another call has moved on.
         cache.next_peer(&route);
         assert_eq!(cache.find(b"k").unwrap().peer, third);
         cache.next_peer(&cache.find(b"k").unwrap());

@@ -1,5 +1,5 @@
-//! From a key to the peer that serves it: one attempt at a time, and what its failure changes in
-//! what is known of regions and stores.
+//! Routing of calls from a key to a peer, one attempt at a time. A failed attempt corrects the
+//! cached regions and stores.
 
 mod cache;
 
@@ -11,63 +11,67 @@ use crate::call::{Effect, RawCall};
 use crate::connections::Connections;
 use crate::convert;
 use crate::pd_rpc_client::{Found, PdRpcClient, is_broken, status_text};
-use crate::retry_decision::{RetryDecision, Step, react, text};
+use crate::retry_decision::{RetryDecision, Step, decide_retry, text};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_proto::kvrpcpb;
 use stele_types::{Error, Result};
 use tonic::{Code, Status};
 
-/// What all handles of a client share.
+/// State shared by all handles of a client.
 pub struct Router {
-    /// Connections to nodes.
+    /// Connections to nodes, shared with the PD client.
     pub connections: Arc<Connections>,
-    /// Who knows where things are.
-    pub directory: PdRpcClient,
+    /// Source of regions and store addresses.
+    pub pd_client: PdRpcClient,
     regions: RegionCache,
 }
 
 impl Router {
-    /// Knows nothing yet but the directory's nodes.
-    pub fn new(connections: Arc<Connections>, directory: PdRpcClient) -> Self {
-        Self { connections, directory, regions: RegionCache::default() }
+    /// Creates a router with an empty cache.
+    pub fn new(connections: Arc<Connections>, pd_client: PdRpcClient) -> Self {
+        Self { connections, pd_client, regions: RegionCache::default() }
     }
 
-    /// The region that holds `key`.
+    /// Returns the region that holds `key`.
     pub async fn locate(&self, key: &Bytes, tries: &mut Tries) -> Result<Route> {
         loop {
             if let Some(route) = self.regions.find(key) {
                 return Ok(route);
             }
-            let found = self.directory.region(key.clone()).await;
-            self.learn(found, tries).await?;
+            let found = self.pd_client.region(key.clone()).await;
+            self.cache_region(found, tries).await?;
         }
     }
 
-    /// The region that holds the keys right below `end`; an empty `end` is no bound.
+    /// Returns the region that holds the keys immediately below `end`; an empty `end` is unbounded.
     pub async fn locate_below(&self, end: &Bytes, tries: &mut Tries) -> Result<Route> {
         loop {
             if let Some(route) = self.regions.find_below(end) {
                 return Ok(route);
             }
-            let found = self.directory.region_below(end.clone()).await;
-            self.learn(found, tries).await?;
+            let found = self.pd_client.region_below(end.clone()).await;
+            self.cache_region(found, tries).await?;
         }
     }
 
-    async fn learn(&self, found: Result<Option<Found>, String>, tries: &mut Tries) -> Result<()> {
+    async fn cache_region(
+        &self,
+        found: Result<Option<Found>, String>,
+        tries: &mut Tries,
+    ) -> Result<()> {
         match found {
             Ok(Some(found)) => match self.regions.install(found.region, found.leader) {
                 true => Ok(()),
-                false => tries.pause(Pause::Region, "the directory lags behind").await,
+                false => tries.pause(Pause::Region, "PD returned a stale region").await,
             },
             Ok(None) => tries.pause(Pause::Region, "no region holds the key yet").await,
-            Err(why) => tries.pause(Pause::Region, why).await,
+            Err(reason) => tries.pause(Pause::Region, reason).await,
         }
     }
 
-    /// Sends a call once. `None`: it was not carried out as far as the caller has to care; what is
-    /// known of regions has changed, a pause was made, and the keys are to be located again.
+    /// Sends a call once. Returns `None` if it must be sent again: the cache is corrected if needed,
+    /// the pause is over, and the caller locates the keys again.
     pub async fn attempt<C: RawCall>(
         &self,
         route: &Route,
@@ -75,21 +79,21 @@ impl Router {
         options: &Options,
         tries: &mut Tries,
     ) -> Result<Option<C::Response>> {
-        if tries.is_lost() {
+        if tries.is_lookup_due() {
             self.regions.forget(route);
         }
         let Some(address) = self.address(route, tries).await? else { return Ok(None) };
         let connection = match self.connections.get(&address).await {
             Ok(connection) => connection,
-            Err(why) => {
+            Err(reason) => {
                 self.unreachable(route);
-                tries.pause(Pause::Region, why).await?;
+                tries.pause(Pause::Region, reason).await?;
                 return Ok(None);
             }
         };
         let mut call = call.clone();
         let timeout = options.attempt_timeout.min(tries.left());
-        call.address(self.context(route, timeout.as_millis() as u64));
+        call.set_context(self.context(route, timeout.as_millis() as u64));
         let answer = tokio::time::timeout(timeout, call.send(&connection)).await;
         let answer = answer.unwrap_or_else(|_| Err(Status::cancelled("no answer")));
         let mut response = match answer {
@@ -98,33 +102,33 @@ impl Router {
                 if is_broken(&status) {
                     self.connections.forget(&connection);
                 }
-                let why = format!("{address}: {}", status_text(&status));
-                self.failed::<C>(route, &status, why, options, tries).await?;
+                let reason = format!("{address}: {}", status_text(&status));
+                self.failed::<C>(route, &status, reason, options, tries).await?;
                 return Ok(None);
             }
         };
         if let Some(error) = C::region_error(&mut response) {
-            self.refused::<C>(route, react(&error), text(&error), options, tries).await?;
+            self.refused::<C>(route, decide_retry(&error), text(&error), options, tries).await?;
             return Ok(None);
         }
         let failure = C::failure(&mut response);
         match failure.is_empty() {
             true => Ok(Some(response)),
-            // The server's own words for a compare-and-swap that was proposed and lost.
+            // The text marks a compare-and-swap that was proposed and has an unknown outcome.
             false if failure.starts_with("undetermined") => Err(Error::Undetermined(failure)),
-            false => Err(tries.finally(Error::Refused(failure))),
+            false => Err(tries.final_error(Error::Refused(failure))),
         }
     }
 
     async fn address(&self, route: &Route, tries: &mut Tries) -> Result<Option<String>> {
-        match self.directory.store(route.peer.store).await {
+        match self.pd_client.store(route.peer.store).await {
             Ok(Some(address)) => return Ok(Some(address)),
             Ok(None) => {
                 self.regions.forget(route);
-                let why = format!("store {} is no longer a member", route.peer.store);
-                tries.pause(Pause::Region, why).await?;
+                let reason = format!("store {} is no longer a member", route.peer.store);
+                tries.pause(Pause::Region, reason).await?;
             }
-            Err(why) => tries.pause(Pause::Region, why).await?,
+            Err(reason) => tries.pause(Pause::Region, reason).await?,
         }
         Ok(None)
     }
@@ -135,14 +139,15 @@ impl Router {
             region_epoch: Some(convert::epoch_out(route.region.epoch)),
             peer: Some(convert::peer_out(&route.peer)),
             max_execution_duration_ms: timeout_ms.max(1),
-            cluster_id: self.directory.cluster(),
+            cluster_id: self.pd_client.cluster(),
             ..kvrpcpb::Context::default()
         }
     }
 
-    /// A store that can't be reached may have moved, and its region may be led by another.
+    /// Corrects the cache for an unreachable store: it may have moved, and another peer may be the
+    /// leader.
     fn unreachable(&self, route: &Route) {
-        self.directory.forget_store(route.peer.store);
+        self.pd_client.forget_store(route.peer.store);
         self.regions.next_peer(route);
     }
 
@@ -150,7 +155,7 @@ impl Router {
         &self,
         route: &Route,
         status: &Status,
-        why: String,
+        reason: String,
         options: &Options,
         tries: &mut Tries,
     ) -> Result<()> {
@@ -159,16 +164,16 @@ impl Router {
             | Code::FailedPrecondition
             | Code::Unimplemented
             | Code::PermissionDenied
-            | Code::Unauthenticated => Err(tries.finally(Error::Refused(why))),
-            // One of the messages is longer than a side takes: sent again it still is.
-            Code::OutOfRange => Err(tries.finally(Error::Invalid(why))),
+            | Code::Unauthenticated => Err(tries.final_error(Error::Refused(reason))),
+            // A message exceeds the maximum length of one side; a retry would too.
+            Code::OutOfRange => Err(tries.final_error(Error::Invalid(reason))),
             Code::ResourceExhausted => {
-                tries.pause(Pause::Busy(std::time::Duration::ZERO), why).await
+                tries.pause(Pause::Busy(std::time::Duration::ZERO), reason).await
             }
             _ => {
                 self.unreachable(route);
-                note_ambiguity::<C>(&why, options, tries)?;
-                tries.pause(Pause::Region, why).await
+                note_ambiguity::<C>(&reason, options, tries)?;
+                tries.pause(Pause::Region, reason).await
             }
         }
     }
@@ -176,16 +181,16 @@ impl Router {
     async fn refused<C: RawCall>(
         &self,
         route: &Route,
-        reaction: RetryDecision,
-        why: String,
+        decision: RetryDecision,
+        reason: String,
         options: &Options,
         tries: &mut Tries,
     ) -> Result<()> {
-        if reaction.is_ambiguous {
-            note_ambiguity::<C>(&why, options, tries)?;
+        if decision.is_ambiguous {
+            note_ambiguity::<C>(&reason, options, tries)?;
         }
-        let mut pause = reaction.pause;
-        match reaction.step {
+        let mut pause = decision.pause;
+        match decision.step {
             Step::Stay => {}
             Step::Follow(peer) => {
                 if !self.regions.follow(route, &peer) {
@@ -201,7 +206,7 @@ impl Router {
                     let leader = leads(&region);
                     let is_older = region.id == route.region.id
                         && region.epoch.version < route.region.epoch.version;
-                    // The store is behind: it needs time.
+                    // The store has an older version than the cache and needs time to catch up.
                     if is_older || !self.regions.install(region, leader) {
                         pause = Pause::Region;
                     }
@@ -209,22 +214,22 @@ impl Router {
             }
             Step::Reload => self.regions.forget(route),
             Step::ReloadStore => {
-                self.directory.forget_store(route.peer.store);
+                self.pd_client.forget_store(route.peer.store);
                 self.regions.forget(route);
             }
-            Step::Fail(error) => return Err(tries.finally(error)),
+            Step::Fail(error) => return Err(tries.final_error(error)),
         }
-        tries.pause(pause, why).await
+        tries.pause(pause, reason).await
     }
 }
 
-/// A write that may have taken effect ends here unless it may be repeated.
-fn note_ambiguity<C: RawCall>(why: &str, options: &Options, tries: &mut Tries) -> Result<()> {
+/// Records that a write may have taken effect. Fails with `Undetermined` if it must not be retried.
+fn note_ambiguity<C: RawCall>(reason: &str, options: &Options, tries: &mut Tries) -> Result<()> {
     let ends = match C::EFFECT {
         Effect::Read => return Ok(()),
         Effect::Write => !options.retry_ambiguous,
         Effect::Once => !stele_types::mutant::active("client.repeat_swap"),
     };
-    tries.may_have_acted();
-    if ends { Err(Error::Undetermined(why.to_owned())) } else { Ok(()) }
+    tries.note_ambiguous();
+    if ends { Err(Error::Undetermined(reason.to_owned())) } else { Ok(()) }
 }

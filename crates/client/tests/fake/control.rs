@@ -1,4 +1,4 @@
-//! The placement group's part, and each node's own.
+//! Control protocol of the fake cluster: the placement group and each node.
 
 use super::{CLUSTER, Service, State, Step};
 use bytes::Bytes;
@@ -32,8 +32,8 @@ pub fn store_info(id: u64, address: &str) -> StoreInfo {
 }
 
 impl Service {
-    /// Only the placement group's leader answers.
-    fn lead(&self) -> Result<std::sync::MutexGuard<'_, State>, Status> {
+    /// Locks the state if this node leads the placement group; otherwise refuses.
+    fn leader_state(&self) -> Result<std::sync::MutexGuard<'_, State>, Status> {
         let mut state = self.state();
         if state.placement == self.node && state.unsettled > 0 {
             state.unsettled -= 1;
@@ -102,7 +102,7 @@ impl Control for Service {
     }
 
     async fn list_stores(&self, _: Request<ListStoresRequest>) -> Answer<ListStoresResponse> {
-        let stores = self.lead()?.stores.values().cloned().collect();
+        let stores = self.leader_state()?.stores.values().cloned().collect();
         Ok(Response::new(ListStoresResponse { cluster_id: CLUSTER, stores }))
     }
 
@@ -111,14 +111,14 @@ impl Control for Service {
         request: Request<ListRegionsRequest>,
     ) -> Answer<ListRegionsResponse> {
         let request = request.into_inner();
-        let state = self.lead()?;
+        let state = self.leader_state()?;
         let range = KeyRange::new(request.start_key, request.end_key);
         let wanted = |region: &&stele_types::Region| {
             region.range.overlaps(&range)
                 && (request.region_id == 0 || request.region_id == region.id.0)
         };
         let mut found = state.regions.iter().filter(wanted);
-        // Two at a time, so that callers have to come back.
+        // Two regions per page, so that callers must continue.
         let regions = found.by_ref().take(2).map(|region| info(&state, region)).collect();
         let next_key: Option<Bytes> = found.next().map(|region| region.range.start.clone());
         Ok(Response::new(ListRegionsResponse { regions, next_key }))
@@ -129,7 +129,7 @@ impl Control for Service {
         request: Request<ListOperatorsRequest>,
     ) -> Answer<ListOperatorsResponse> {
         let id = request.into_inner().operator_id;
-        let state = self.lead()?;
+        let state = self.leader_state()?;
         let wanted = |operator: &&OperatorInfo| id == 0 || operator.id == id;
         let operators = state.operators.iter().filter(wanted).cloned().collect();
         Ok(Response::new(ListOperatorsResponse { operators }))
@@ -137,7 +137,7 @@ impl Control for Service {
 
     async fn transfer(&self, request: Request<TransferRequest>) -> Answer<OperatorAccepted> {
         let TransferRequest { region_id, to_store, .. } = request.into_inner();
-        let mut state = self.lead()?;
+        let mut state = self.leader_state()?;
         let region = state.regions.iter().find(|region| region.id.0 == region_id);
         let Some(region) = region else {
             return Err(Status::not_found(format!("there is no region {region_id}")));
@@ -153,7 +153,7 @@ impl Control for Service {
 
     async fn r#move(&self, request: Request<MoveRequest>) -> Answer<OperatorAccepted> {
         let MoveRequest { region_id, from_store, to_store, .. } = request.into_inner();
-        let mut state = self.lead()?;
+        let mut state = self.leader_state()?;
         let what =
             format!("move a replica of region {region_id} from store {from_store} to {to_store}");
         Ok(Response::new(accepted(&mut state, region_id, what)))
@@ -161,7 +161,7 @@ impl Control for Service {
 
     async fn split(&self, request: Request<SplitRequest>) -> Answer<OperatorAccepted> {
         let SplitRequest { region_id, keys, .. } = request.into_inner();
-        let mut state = self.lead()?;
+        let mut state = self.leader_state()?;
         for key in keys {
             let key: &'static str = String::from_utf8(key.to_vec()).unwrap().leak();
             let new_id = 1000 + state.regions.len() as u64;
@@ -172,7 +172,7 @@ impl Control for Service {
 
     async fn merge(&self, request: Request<MergeRequest>) -> Answer<OperatorAccepted> {
         let MergeRequest { source_region, target_region, .. } = request.into_inner();
-        let mut state = self.lead()?;
+        let mut state = self.leader_state()?;
         let what = format!("merge region {source_region} into {target_region}");
         Ok(Response::new(accepted(&mut state, source_region, what)))
     }
@@ -182,7 +182,7 @@ impl Control for Service {
         request: Request<SetStoreStateRequest>,
     ) -> Answer<StoreProgress> {
         let SetStoreStateRequest { store_id, .. } = request.into_inner();
-        let mut state = self.lead()?;
+        let mut state = self.leader_state()?;
         if !state.stores.contains_key(&store_id) {
             return Err(Status::not_found(format!("there is no store {store_id}")));
         }
@@ -193,7 +193,7 @@ impl Control for Service {
         &self,
         _: Request<GetStoreProgressRequest>,
     ) -> Answer<StoreProgress> {
-        Ok(Response::new(progress(&mut *self.lead()?)))
+        Ok(Response::new(progress(&mut *self.leader_state()?)))
     }
 
     async fn local_checksum(
@@ -202,7 +202,7 @@ impl Control for Service {
     ) -> Answer<LocalChecksumResponse> {
         let LocalChecksumRequest { store_id, applied_index, .. } = request.into_inner();
         let mut state = self.state();
-        // A scripted refusal stands for a replica that differs.
+        // A scripted failure stands for a replica that differs.
         let differs = matches!(state.script.pop_front(), Some(Step { .. }));
         Ok(Response::new(LocalChecksumResponse {
             store_id,

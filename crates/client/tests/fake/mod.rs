@@ -1,5 +1,5 @@
-//! A cluster in this process that speaks the protocols: one map of pairs behind any number of nodes,
-//! with failures on demand.
+//! A fake cluster in this process that serves the protocols: one map of pairs behind any number of
+//! nodes, with failures on demand.
 
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -22,24 +22,24 @@ use tonic::transport::Server;
 
 pub const CLUSTER: u64 = 7001;
 
-/// What becomes of a raw call.
+/// Scripted outcome of a raw call.
 #[derive(Clone, Debug)]
 pub enum Fate {
-    /// Not carried out.
+    /// Not executed; a region error is returned.
     Refuse(errorpb::Error),
-    /// Not carried out.
+    /// Not executed; the call fails.
     Fail(tonic::Code),
-    /// Carried out, but the answer says otherwise.
+    /// Executed, but a region error is returned.
     ActAndRefuse(errorpb::Error),
-    /// Carried out, but the connection breaks before the answer.
+    /// Executed, but the connection breaks before the response.
     ActAndFail(tonic::Code),
-    /// The answer's own error text.
+    /// The response carries this final error.
     Final(&'static str),
-    /// Never answered.
+    /// No response.
     Hang,
 }
 
-/// A step of the script: what becomes of the next call of that name (empty: of any).
+/// Step of the script: the outcome of the next call with this name; an empty name matches any call.
 #[derive(Debug)]
 pub struct Step {
     pub method: &'static str,
@@ -62,21 +62,21 @@ pub struct Stored {
 pub struct State {
     pub nodes: Vec<Node>,
     pub regions: Vec<Region>,
-    /// Region → store.
+    /// Leader's store by region.
     pub leaders: BTreeMap<u64, u64>,
-    /// What the directory says in place of `regions`, if anything.
-    pub directory: Option<Vec<Region>>,
+    /// Regions that PD returns in place of `regions`.
+    pub pd_regions: Option<Vec<Region>>,
     pub pairs: BTreeMap<(String, Bytes), Stored>,
     pub script: VecDeque<Step>,
-    /// Raw calls that arrived: name, store.
+    /// Raw calls that arrived, with their store.
     pub calls: Vec<(&'static str, u64)>,
     /// Node that leads the placement group.
     pub placement: usize,
-    /// So many calls its leader answers with the wish to be asked again.
+    /// Number of calls that the placement leader answers with a request to retry.
     pub unsettled: u32,
     pub operators: Vec<messages::OperatorInfo>,
     pub stores: BTreeMap<u64, messages::StoreInfo>,
-    /// Answers to the next questions about progress; the last stays.
+    /// Responses to progress requests; the last one repeats.
     pub progress: VecDeque<messages::StoreProgress>,
     pub config: Vec<messages::ConfigItem>,
 }
@@ -90,7 +90,7 @@ impl State {
         region.peer_on(StoreId(*self.leaders.get(&region.id.0)?)).copied()
     }
 
-    /// Cuts the region of `key` there; the new one keeps the left half.
+    /// Splits the region of `key` there; the new region has the left half.
     pub fn split(&mut self, key: &'static str, new_id: u64) {
         let at = self.regions.iter().position(|r| r.range.contains(key.as_bytes())).unwrap();
         let mut left = self.regions[at].clone();
@@ -111,7 +111,7 @@ impl State {
         self.script.push_back(Step { method, fate });
     }
 
-    /// The value under a key of the default family.
+    /// Returns the value of a key of the default family.
     pub fn value(&self, key: &'static str) -> Option<&[u8]> {
         self.pairs.get(&(String::new(), Bytes::from(key))).map(|stored| &stored.value[..])
     }
@@ -123,7 +123,7 @@ impl State {
     }
 }
 
-/// The running nodes.
+/// A running fake cluster.
 pub struct Fake {
     state: Arc<Mutex<State>>,
     servers: Vec<Option<Runtime>>,
@@ -142,7 +142,7 @@ impl Service {
 }
 
 impl Fake {
-    /// Nodes with one store each (numbered from 1) and one region, 2, with a replica on each.
+    /// Starts nodes with one store each, numbered from 1, and region 2 with a replica on each.
     pub fn start(nodes: u64) -> Self {
         let peers = (1..=nodes).map(|store| Peer {
             id: PeerId(20 + store),
@@ -178,7 +178,7 @@ impl Fake {
         self.servers.push(Some(self.serve(node, listener)));
     }
 
-    /// A runtime of its own: what ends with it is as dead as a process.
+    /// Serves a node on a runtime of its own, which can be ended like a process.
     fn serve(&self, node: usize, listener: std::net::TcpListener) -> Runtime {
         let service = Service { state: Arc::clone(&self.state), node };
         let router = Server::builder()
@@ -234,7 +234,7 @@ pub fn region(region: &Region) -> metapb::Region {
     }
 }
 
-/// An error with one variant set.
+/// Makes a region error with one variant set.
 pub fn error(set: impl FnOnce(&mut errorpb::Error)) -> errorpb::Error {
     let mut error = errorpb::Error { message: "scripted".to_owned(), ..Default::default() };
     set(&mut error);

@@ -1,4 +1,4 @@
-//! The directory's part.
+//! PD protocol of the fake cluster.
 
 use super::{CLUSTER, Service, State, peer, region};
 use bytes::Bytes;
@@ -28,7 +28,7 @@ fn of_region(state: &State, found: Option<&Descriptor>) -> GetRegionResponse {
 }
 
 fn known(state: &State) -> &[Descriptor] {
-    state.directory.as_deref().unwrap_or(&state.regions)
+    state.pd_regions.as_deref().unwrap_or(&state.regions)
 }
 
 fn store(state: &State, id: u64) -> Option<metapb::Store> {
@@ -133,7 +133,7 @@ impl Pd for Service {
     }
 }
 
-/// A key above all that regions begin with.
+/// Returns a key above every region's start key.
 pub fn highest() -> Bytes {
     Bytes::from(vec![u8::MAX; 9000])
 }

@@ -1,4 +1,4 @@
-//! The stores' part.
+//! TiKV protocol of the fake cluster.
 
 use super::{Fate, Service, State, Stored, error, peer, region};
 use bytes::Bytes;
@@ -17,12 +17,12 @@ use tonic::{Request, Response, Status, Streaming};
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// The checks of a store, in the protocol's order.
+/// Checks a call as a store does, in the protocol's order.
 fn check(state: &State, node: usize, context: &Context) -> Result<Region, Box<errorpb::Error>> {
-    let asked = context.peer.unwrap_or_default();
-    if !state.nodes[node].stores.contains(&asked.store_id) {
+    let addressed = context.peer.unwrap_or_default();
+    if !state.nodes[node].stores.contains(&addressed.store_id) {
         let (request_store_id, actual_store_id) =
-            (asked.store_id, state.nodes[node].stores.first().copied().unwrap_or(0));
+            (addressed.store_id, state.nodes[node].stores.first().copied().unwrap_or(0));
         let mismatch = errorpb::StoreNotMatch { request_store_id, actual_store_id };
         return Err(boxed(|error| error.store_not_match = Some(mismatch)));
     }
@@ -32,7 +32,7 @@ fn check(state: &State, node: usize, context: &Context) -> Result<Region, Box<er
         return Err(boxed(|error| error.region_not_found = Some(missing)));
     };
     let leader = state.leader(found);
-    if leader.is_none_or(|leader| leader.store.0 != asked.store_id) {
+    if leader.is_none_or(|leader| leader.store.0 != addressed.store_id) {
         let not_leader = errorpb::NotLeader { region_id, leader: leader.as_ref().map(peer) };
         return Err(boxed(|error| error.not_leader = Some(not_leader)));
     }
@@ -48,14 +48,14 @@ fn boxed(set: impl FnOnce(&mut errorpb::Error)) -> Box<errorpb::Error> {
     Box::new(error(set))
 }
 
-/// What ends a call in place of an answer of its own.
+/// Error that replaces a call's response.
 enum End {
     Refused(Box<errorpb::Error>),
     Final(&'static str),
 }
 
 impl Service {
-    /// Runs a call by the script: `act` changes or reads the state.
+    /// Runs a call as scripted; `act` reads or changes the state.
     async fn run<T: Default>(
         &self,
         method: &'static str,
@@ -124,7 +124,7 @@ fn pair((key, stored): (&(String, Bytes), &Stored)) -> KvPair {
     KvPair { key: key.1.clone(), value: stored.value.clone(), ..KvPair::default() }
 }
 
-/// Pairs of a family within a region and a range, ascending.
+/// Returns the pairs of a family within a region and a range, ascending.
 fn within(state: &State, cf: &str, region: &Region, range: &KeyRange) -> Vec<KvPair> {
     let inside = |key: &(String, Bytes)| {
         key.0 == cf && region.range.contains(&key.1) && range.contains(&key.1)
@@ -312,7 +312,7 @@ impl Tikv for Service {
         self.run("checksum", context, act, ended!()).await
     }
 
-    /// A failure of a single command ends the stream, as a lost connection does.
+    /// Serves a command stream. A failed command ends the stream, as a lost connection does.
     async fn batch_commands(
         &self,
         requests: Request<Streaming<BatchCommandsRequest>>,

@@ -1,26 +1,27 @@
-//! A set of operations that take effect together.
+//! A set of operations that take effect atomically.
 
 use stele_types::command::check_user_key;
 use stele_types::{CommandBuilder, Result};
 
-/// Operations applied atomically: after a crash all of them are there or none.
+/// Operations applied atomically: after a crash all of them are present or none.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     builder: CommandBuilder,
 }
 
 impl Batch {
-    /// An empty batch.
+    /// Creates an empty batch.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An empty batch with room for `bytes`; one of many MiB then never moves as it grows.
+    /// Creates an empty batch with room for `bytes`; one of many MiB is then not copied as it
+    /// grows.
     pub fn with_capacity(bytes: usize) -> Self {
         Self { builder: CommandBuilder::with_capacity(bytes) }
     }
 
-    /// Sets a key. Fails with `Invalid`, adding nothing, beyond the limits.
+    /// Sets a key. Fails with `Invalid` above the limits and then adds nothing.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<&mut Self> {
         check_user_key(key)?;
         self.builder.put(key, value, 0)?;
@@ -41,7 +42,7 @@ impl Batch {
         Ok(self)
     }
 
-    /// Removes every key in [start, end); an empty `end` is no bound.
+    /// Removes every key in [start, end); an empty `end` means no bound.
     pub fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Result<&mut Self> {
         check_user_key(start)?;
         check_user_key(end)?;
@@ -49,17 +50,17 @@ impl Batch {
         Ok(self)
     }
 
-    /// How many operations it holds.
+    /// Returns the number of operations.
     pub fn len(&self) -> usize {
         self.builder.len()
     }
 
-    /// Whether it holds none.
+    /// Whether the batch is empty.
     pub fn is_empty(&self) -> bool {
         self.builder.is_empty()
     }
 
-    /// Encoded size in bytes.
+    /// Returns the encoded size in bytes.
     pub fn bytes(&self) -> usize {
         self.builder.encoded_bytes()
     }

@@ -1,8 +1,8 @@
-//! Group commit. Callers add their operations to the open group; one of them leads: it takes the
-//! group, makes it durable with one write and one sync, applies it and answers all. Those who come
-//! meanwhile form the next group.
+//! Group commit. Callers add their operations to the open group. One of them becomes the leader: it
+//! takes the group, makes it durable with one write and one sync, applies it and completes all its
+//! calls. Callers that arrive in the meantime form the next group.
 //!
-//! Two orders hold: a group is applied only after its sync, and groups are applied in log order.
+//! Invariants: a group is applied only after its sync, and groups are applied in log order.
 
 use super::completion::{Completion, Outcome};
 use super::workers::Signal;
@@ -21,9 +21,9 @@ use stele_types::{
 pub(crate) const EMBEDDED_REGION: RegionId = RegionId(1);
 /// An embedded store has no elections.
 const EMBEDDED_TERM: Term = Term(1);
-/// A group takes no further member beyond this size.
+/// Size above which a group takes no further member.
 const GROUP_BYTES_MAX: usize = 4 << 20;
-/// How often a leader lets others run before it takes a group smaller than the last one.
+/// Times that a leader yields before it takes a group smaller than the last one.
 const YIELDS_MAX: usize = 2;
 
 pub(crate) struct CommitQueue {
@@ -31,7 +31,7 @@ pub(crate) struct CommitQueue {
     waiting: Mutex<Waiting>,
     room: Condvar,
     leader: Mutex<Leader>,
-    /// Raised when a group waits and none of its members does.
+    /// Raised when a group has operations and no member waits for it.
     unattended: Arc<Signal>,
     bytes_max: usize,
 }
@@ -77,7 +77,7 @@ impl CommitQueue {
         })
     }
 
-    /// Adds operations to the open group; `add` must add all of them or fail adding none. Waits
+    /// Adds operations to the open group; `add` must add all of them, or fail and add none. Waits
     /// while the queue is full, so its memory is bounded.
     pub fn submit(
         self: &Arc<Self>,
@@ -106,13 +106,13 @@ impl CommitQueue {
         let before = group.builder.encoded_bytes();
         add(&mut group.builder)?;
         let added = group.builder.encoded_bytes() - before;
-        // What asks for nothing is done; nobody commits an empty group.
+        // A call without operations is done at once; an empty group is never committed.
         let outcome = if added == 0 { Outcome::done() } else { group.outcome.clone() };
         waiting.bytes += added;
         Ok(Completion { outcome, queue: self.clone() })
     }
 
-    /// Waits for a group, leading commits while nobody else does.
+    /// Waits for a group, and leads commits while there is no other leader.
     pub fn wait(&self, outcome: &Outcome) -> Result<()> {
         loop {
             if let Some(result) = outcome.result() {
@@ -124,7 +124,7 @@ impl CommitQueue {
         }
     }
 
-    /// Commits all that was submitted before the call. Failures are the members' to see.
+    /// Commits all that was submitted before the call. Failures are reported to the members.
     pub fn drain(&self) {
         loop {
             let last = {
@@ -135,7 +135,7 @@ impl CommitQueue {
             match last {
                 Some(outcome) => drop(self.wait(&outcome)),
                 None => {
-                    // The group taken last may still be on its way to the device.
+                    // The last group taken may not be committed yet.
                     drop(self.leader.lock());
                     return;
                 }
@@ -143,7 +143,7 @@ impl CommitQueue {
         }
     }
 
-    /// Commits the oldest group, unless someone else is committing or nothing waits.
+    /// Commits the oldest group, unless another thread is committing or nothing waits.
     pub fn lead_once(&self) -> bool {
         {
             let mut waiting = self.waiting.lock();
@@ -169,8 +169,8 @@ impl CommitQueue {
         true
     }
 
-    /// Writers answered a moment ago are about to write again: letting them run makes the group as
-    /// large as the last, and the number of syncs smaller.
+    /// Yields to writers that were completed just now and are about to write again. This makes the
+    /// group as large as the last and the number of syncs smaller.
     fn let_others_join(&self, leader: &Leader) {
         for _ in 0..YIELDS_MAX {
             let ops = self.waiting.lock().groups.front().map_or(0, |group| group.builder.len());
@@ -223,8 +223,8 @@ impl CommitQueue {
         store.apply(region, std::slice::from_ref(&entry))
     }
 
-    /// Writers do garbage collection in proportion to what they write while it lags behind: they
-    /// get slower early, and never stop.
+    /// Makes writers do garbage collection in proportion to what they write while it lags behind.
+    /// Writers slow down early and never stop.
     fn assist(&self, bytes: u64) -> Result<()> {
         match self.store.gc().pressure() {
             Pressure::None => Ok(()),

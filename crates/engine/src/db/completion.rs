@@ -6,7 +6,7 @@ use stele_types::{Error, Result};
 
 type Callback = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// The outcome of one group commit, waited for by all its members.
+/// Outcome of one group commit, shared by all its members.
 #[derive(Default)]
 pub(crate) struct Outcome {
     state: Mutex<State>,
@@ -17,8 +17,8 @@ pub(crate) struct Outcome {
 struct State {
     result: Option<Result<()>>,
     callbacks: Vec<Callback>,
-    sleepers: usize,
-    /// Set by a nudge, taken by the next member that would sleep: a nudge is never lost.
+    waiters: usize,
+    /// Set by a nudge and cleared by the next member that would sleep, so that no nudge is lost.
     nudged: bool,
 }
 
@@ -27,7 +27,7 @@ fn copy(result: &Result<()>) -> Result<()> {
 }
 
 impl Outcome {
-    /// The outcome of a call that had nothing to do.
+    /// Creates the outcome of a call that had nothing to do.
     pub fn done() -> Arc<Self> {
         let outcome = Arc::new(Self::default());
         outcome.finish(Ok(()));
@@ -50,23 +50,23 @@ impl Outcome {
         self.state.lock().result.as_ref().map(copy)
     }
 
-    /// Sleeps until finished or nudged; spurious returns are allowed.
+    /// Sleeps until the outcome is known or a nudge comes; spurious returns are allowed.
     pub fn park(&self) {
         let mut state = self.state.lock();
         if state.result.is_none() && !state.nudged {
-            state.sleepers += 1;
+            state.waiters += 1;
             self.changed.wait(&mut state);
-            state.sleepers -= 1;
+            state.waiters -= 1;
         }
         state.nudged = false;
     }
 
-    /// Wakes one member, so that it may lead the next commit. Returns whether one slept.
+    /// Wakes one member, so that it may lead the next commit. Returns whether one was waiting.
     pub fn nudge(&self) -> bool {
         let mut state = self.state.lock();
         state.nudged = true;
         self.changed.notify_one();
-        state.sleepers > 0
+        state.waiters > 0
     }
 
     fn on_done(&self, callback: Callback) {
@@ -82,7 +82,7 @@ impl Outcome {
     }
 }
 
-/// The pending result of an asynchronous call. Dropping it does not cancel the call.
+/// Pending result of an asynchronous call. Dropping it does not cancel the call.
 pub struct Completion {
     pub(super) outcome: Arc<Outcome>,
     pub(super) queue: Arc<super::commit::CommitQueue>,
@@ -99,8 +99,8 @@ impl Completion {
         self.outcome.result().is_some()
     }
 
-    /// Calls `callback` with the outcome, on the thread that commits, or at once if known. It must
-    /// not call back into the store.
+    /// Calls `callback` with the outcome, on the committing thread, or at once if it is known. The
+    /// callback must not call the store.
     pub fn on_done(self, callback: impl FnOnce(Result<()>) + Send + 'static) {
         self.outcome.on_done(Box::new(callback));
     }

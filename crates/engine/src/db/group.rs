@@ -1,20 +1,20 @@
-//! Key groups (KV-SSD section 3.1): the keys whose first four bytes agree with a prefix in the
+//! Key groups (KV-SSD section 3.1): keys with first four bytes that agree with a prefix in the
 //! bits of a mask.
 
 use stele_types::KeyRange;
 
-/// A set of keys: those with at least four bytes whose first four, as a big-endian number, equal
+/// A set of keys of at least four bytes. The first four, as a big-endian number, equal
 /// `prefix` in every bit that is set in `mask`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// The bits to match.
+    /// Bits to match.
     pub prefix: [u8; 4],
-    /// Which bits must match.
+    /// Mask of the bits that must match.
     pub mask: [u8; 4],
 }
 
 impl Group {
-    /// All keys that begin with these four bytes.
+    /// Creates the group of all keys that begin with these four bytes.
     pub fn of(prefix: [u8; 4]) -> Self {
         Self { prefix, mask: [0xff; 4] }
     }
@@ -26,7 +26,7 @@ impl Group {
         u32::from_be_bytes(*head) & mask == u32::from_be_bytes(self.prefix) & mask
     }
 
-    /// The smallest range that holds the group: the mask's leading ones are a true prefix.
+    /// Returns the smallest range that holds the group: the mask's leading ones are a true prefix.
     pub fn range(&self) -> KeyRange {
         let bits = u32::from_be_bytes(self.mask).leading_ones();
         let fixed = if bits == 0 { 0 } else { u32::MAX << (32 - bits) };

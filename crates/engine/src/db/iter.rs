@@ -1,5 +1,5 @@
 //! Iteration: keys and references from the index, values read in slices that grow, each slice
-//! sorted by place. Of a long scan the next slices are read while the last one is used.
+//! sorted by location. In a long scan the next slices are read while the last one is used.
 
 use super::scan_readahead::{ReadaheadQueue, ScanReadahead};
 use crate::store::{Extent, ReadSlice, SLICE_PAIRS_MAX, Slice, Store, View};
@@ -11,32 +11,32 @@ use stele_index::ViewIter;
 use stele_storage::{Order, Pair};
 use stele_types::{KeyRange, Result};
 
-/// Values of the first slice; a short scan then reads little it does not return.
+/// Pairs of the first slice; small, so that a short scan reads few values it does not return.
 const FIRST_SLICE_PAIRS: usize = 16;
-/// Slices after which a scan counts as long, and the next one is read ahead.
-const SLICES_BEFORE_AHEAD: u32 = 2;
-/// Keys and values of one slice: with what lies between the values, one buffer of a read.
+/// Number of slices after which a scan counts as long, and the next one is read ahead.
+const SLICES_BEFORE_READAHEAD: u32 = 2;
+/// Limit for the keys and values of one slice: with the gaps between the values, one read buffer.
 const BYTES_MAX: u64 = (2 << 20) - (256 << 10);
-/// Slices of one scan that are begun ahead of the caller, if their values are no more than
-/// [`AHEAD_BYTES_MAX`].
-const SLICES_AHEAD_MAX: usize = 4;
-const AHEAD_BYTES_MAX: u64 = SLICES_AHEAD_MAX as u64 * BYTES_MAX;
+/// Limit for the slices of one scan that are read ahead, if their values take at most
+/// [`READAHEAD_BYTES_MAX`].
+const READAHEAD_SLICES_MAX: usize = 4;
+const READAHEAD_BYTES_MAX: u64 = READAHEAD_SLICES_MAX as u64 * BYTES_MAX;
 
-/// Pairs of one point in time, in key order. Writes and deletes made after it was created do not
-/// show. While it lives, the space of what it may yield is not freed. Keys, and values of neighbours,
-/// share memory (up to some 2 MiB): who keeps few of them for long keeps copies.
+/// Pairs of one point in time, in key order. Later writes and deletes are not visible. While it
+/// exists, the space of pairs that it may yield is not freed. Keys, and values of neighbours, share
+/// memory (up to about 2 MiB): a caller that keeps few of them for long should copy them.
 pub struct DbIter {
     store: Arc<Store>,
     view: Arc<View>,
     references: ViewIter,
     ready: ReadSlice,
-    /// The slices after `ready`, and what is told of each when it is reached.
-    ahead: VecDeque<(ScanReadahead, Seen)>,
-    /// None: nothing is read ahead.
+    /// Slices after `ready`, each with its statistics, which count when it is reached.
+    readahead: VecDeque<(ScanReadahead, Seen)>,
+    /// Queue of the reading threads; `None` disables readahead.
     queue: Option<Arc<ReadaheadQueue>>,
     slices: u32,
     slice_pairs: usize,
-    /// Still expected to be asked for.
+    /// Number of pairs that the caller is still expected to request.
     pairs_left: usize,
     bytes_left: u64,
     keys_only: bool,
@@ -45,7 +45,7 @@ pub struct DbIter {
     seen: Seen,
 }
 
-/// What was read, for the scan load that decides which ranges get sorted.
+/// Statistics of the pairs read, for the scan load that decides which ranges are sorted.
 #[derive(Debug, Default)]
 struct Seen {
     first: Bytes,
@@ -92,7 +92,7 @@ impl DbIter {
             view,
             references,
             ready: ReadSlice::default(),
-            ahead: VecDeque::new(),
+            readahead: VecDeque::new(),
             queue: queue.filter(|_| !keys_only),
             slices: 0,
             slice_pairs: FIRST_SLICE_PAIRS,
@@ -105,7 +105,8 @@ impl DbIter {
         })
     }
 
-    /// Says how many pairs and bytes will be asked for, so that just their values are read together.
+    /// Sets the number of pairs and bytes that will be requested, so that only their values are
+    /// read.
     pub(super) fn expect(mut self, pairs: usize, bytes: usize) -> Self {
         self.slice_pairs = pairs.clamp(1, SLICE_PAIRS_MAX);
         (self.pairs_left, self.bytes_left) = (pairs, bytes as u64);
@@ -113,7 +114,7 @@ impl DbIter {
     }
 
     fn collect(&mut self) -> Result<Slice> {
-        // Expected pairs that turn out expired are made up for, a few at a time.
+        // If expected pairs have expired, a few more are read at a time.
         let few = FIRST_SLICE_PAIRS;
         let extent = Extent {
             pairs_max: self.slice_pairs.min(if self.pairs_left > 0 {
@@ -133,51 +134,51 @@ impl DbIter {
     }
 
     fn is_long(&self) -> bool {
-        self.slices >= SLICES_BEFORE_AHEAD && self.pairs_left > 0 && self.bytes_left > 0
+        self.slices >= SLICES_BEFORE_READAHEAD && self.pairs_left > 0 && self.bytes_left > 0
     }
 
-    /// Whether one more slice is begun before it is needed. Several of full size: the device then
-    /// has a read to do while the values of another are cut out, and does not wait for the caller.
-    fn wants_more(&self) -> bool {
-        let bytes: u64 = self.ahead.iter().map(|(_, seen)| seen.scanned.bytes).sum();
-        let full = self.slice_pairs == SLICE_PAIRS_MAX && bytes < AHEAD_BYTES_MAX;
-        let slices_max = if full { SLICES_AHEAD_MAX } else { 1 };
-        self.queue.is_some() && self.is_long() && self.ahead.len() < slices_max
+    /// Whether one more slice may be read ahead. Several of full size are, so that the device has a
+    /// read to do while the values of another are extracted, and does not wait for the caller.
+    fn may_read_ahead(&self) -> bool {
+        let bytes: u64 = self.readahead.iter().map(|(_, seen)| seen.scanned.bytes).sum();
+        let full = self.slice_pairs == SLICE_PAIRS_MAX && bytes < READAHEAD_BYTES_MAX;
+        let slices_max = if full { READAHEAD_SLICES_MAX } else { 1 };
+        self.queue.is_some() && self.is_long() && self.readahead.len() < slices_max
     }
 
-    /// Begins the next slice; `None` at the end.
-    fn begin(&mut self) -> Result<Option<(ScanReadahead, Seen)>> {
+    /// Starts the next slice; `None` at the end.
+    fn start_slice(&mut self) -> Result<Option<(ScanReadahead, Seen)>> {
         let long = self.is_long();
         let slice = self.collect()?;
         if slice.is_empty() {
             return Ok(None);
         }
         let seen = Seen::of(&slice);
-        let ahead = ScanReadahead::new(&self.view, slice);
+        let readahead = ScanReadahead::new(&self.view, slice);
         if let Some(queue) = self.queue.as_ref().filter(|_| long) {
-            queue.submit(&ahead);
+            queue.submit(&readahead);
         }
-        Ok(Some((ahead, seen)))
+        Ok(Some((readahead, seen)))
     }
 
     fn fill(&mut self) -> Result<()> {
-        // Before the next read begins: it may use the memory of the last.
+        // Dropped before the next read starts, which may reuse its memory.
         self.ready = ReadSlice::default();
-        let begun = match self.ahead.pop_front() {
-            Some(ahead) => Some(ahead),
-            None => self.begin()?,
+        let started = match self.readahead.pop_front() {
+            Some(readahead) => Some(readahead),
+            None => self.start_slice()?,
         };
-        let Some((ahead, seen)) = begun else {
+        let Some((readahead, seen)) = started else {
             self.done = true;
             return Ok(());
         };
-        // Keys and places of the slices after it are found while it is read.
-        while self.wants_more()
-            && let Some(begun) = self.begin()?
+        // Keys and locations of the slices after it are found while it is read.
+        while self.may_read_ahead()
+            && let Some(started) = self.start_slice()?
         {
-            self.ahead.push_back(begun);
+            self.readahead.push_back(started);
         }
-        self.ready = ahead.take()?;
+        self.ready = readahead.take()?;
         self.seen.add(seen);
         self.seen.scanned.scattered_reads += self.ready.scattered_reads();
         Ok(())
@@ -206,10 +207,10 @@ impl Iterator for DbIter {
         match self.step() {
             Ok(pair) => pair.map(Ok),
             Err(error) => {
-                // After an error nothing more is yielded: a gap must not look like an end reached.
+                // After an error nothing more is yielded: a gap must not look like the end.
                 self.done = true;
                 self.ready = ReadSlice::default();
-                self.ahead.clear();
+                self.readahead.clear();
                 Some(Err(error))
             }
         }

@@ -1,4 +1,4 @@
-//! The embedded front: the store as a key-value engine in one process.
+//! The embedded interface: the store as a key-value engine in one process.
 
 mod batch;
 mod commit;
@@ -27,11 +27,11 @@ use stele_types::{Clock, CommandBuilder, KeyRange, Result, ValueRef, checksum, c
 use stele_vfs::{RealVfs, SystemClock, Vfs};
 use workers::{Signal, Workers};
 
-/// An open store. Shared by reference between threads; dropping it is safe at any moment, but
-/// [`Db::close`] tells whether anything failed on the way out.
+/// An open store. Threads share it by reference. Dropping it is safe at any time, but only
+/// [`Db::close`] reports failures.
 #[derive(Debug)]
 pub struct Db {
-    // Declared first, so dropped first: the threads end before what they use.
+    // Declared first and thus dropped first: the threads end before the fields they use.
     workers: Option<Workers>,
     queue: Arc<CommitQueue>,
     store: Arc<Store>,
@@ -39,26 +39,26 @@ pub struct Db {
     opened: Opened,
 }
 
-/// Figures of an open store.
+/// Statistics of an open store.
 #[derive(Clone, Debug)]
 pub struct DbStats {
-    /// Bytes asked for, written, on the device and in memory.
+    /// Bytes requested, written, on the device and in memory.
     pub engine: EngineStats,
     /// Garbage collection, by stage.
     pub gc: GcStats,
-    /// The log.
+    /// Statistics of the log.
     pub log: LogStats,
-    /// Reads answered by the value cache, and those that were not.
+    /// Hits and misses of the value cache.
     pub value_cache_hits: (u64, u64),
 }
 
 impl Db {
-    /// Opens the store in `dir` on this machine's files, creating it when there is none.
+    /// Opens the store in `dir` on this machine's files; creates it if there is none.
     pub fn open(dir: &Path, options: Options) -> Result<Self> {
         Self::open_with(Arc::new(RealVfs::new()), Arc::new(SystemClock::new()), dir, options)
     }
 
-    /// [`Db::open`] on the given files and clock.
+    /// Does the same as [`Db::open`] on the given files and clock.
     pub fn open_with(
         vfs: Arc<dyn Vfs>,
         clock: Arc<dyn Clock>,
@@ -66,7 +66,7 @@ impl Db {
         options: Options,
     ) -> Result<Self> {
         let (background, queue_bytes_max) = (options.background, options.queue_bytes_max);
-        // One replica: what is durable is committed.
+        // There is one replica: durable means committed.
         let (store, opened) = Store::open(vfs, clock.clone(), dir, options, Replay::All)?;
         let store = Arc::new(store);
         let unattended = Arc::new(Signal::default());
@@ -76,7 +76,7 @@ impl Db {
         Ok(Self { workers, queue, store, clock, opened })
     }
 
-    /// What opening found and did.
+    /// Returns what opening found and did.
     pub fn opened(&self) -> &Opened {
         &self.opened
     }
@@ -86,7 +86,7 @@ impl Db {
         self.submit_put(key, value, 0)?.wait()
     }
 
-    /// Sets `key` for `ttl_s` seconds; 0 is for ever.
+    /// Sets `key` for `ttl_s` seconds; 0 sets it permanently.
     pub fn put_ttl(&self, key: &[u8], value: &[u8], ttl_s: u64) -> Result<()> {
         self.submit_put(key, value, self.expiry(ttl_s))?.wait()
     }
@@ -96,7 +96,7 @@ impl Db {
         self.submit_delete(key)?.wait()
     }
 
-    /// Removes every key in [start, end); an empty `end` is no bound.
+    /// Removes every key in [start, end); an empty `end` means no bound.
     pub fn delete_range(&self, start: &[u8], end: &[u8]) -> Result<()> {
         command::check_user_key(start)?;
         command::check_user_key(end)?;
@@ -104,38 +104,38 @@ impl Db {
         self.submit(bytes, |builder| builder.delete_range(start, end).map(|_| ()))?.wait()
     }
 
-    /// Applies a batch: all of it or nothing, also after a crash.
+    /// Applies a batch atomically, also across a crash.
     pub fn write(&self, batch: Batch) -> Result<()> {
         self.submit_batch(batch)?.wait()
     }
 
-    /// [`Db::put`] without waiting.
+    /// Does the same as [`Db::put`] without waiting.
     pub fn put_async(&self, key: &[u8], value: &[u8]) -> Result<Completion> {
         let completion = self.submit_put(key, value, 0);
         self.commit_soon();
         completion
     }
 
-    /// [`Db::delete`] without waiting.
+    /// Does the same as [`Db::delete`] without waiting.
     pub fn delete_async(&self, key: &[u8]) -> Result<Completion> {
         let completion = self.submit_delete(key);
         self.commit_soon();
         completion
     }
 
-    /// [`Db::write`] without waiting.
+    /// Does the same as [`Db::write`] without waiting.
     pub fn write_async(&self, batch: Batch) -> Result<Completion> {
         let completion = self.submit_batch(batch);
         self.commit_soon();
         completion
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         Ok(self.get_with_ttl(key)?.map(|(value, _)| value))
     }
 
-    /// The value of `key` and its remaining seconds to live, `None` for a pair without a limit.
+    /// Returns the value of `key` and its remaining time to live in seconds; `None` for no limit.
     pub fn get_with_ttl(&self, key: &[u8]) -> Result<Option<(Bytes, Option<u64>)>> {
         command::check_user_key(key)?;
         let Some((value, expires_at_s)) = self.find(key)? else { return Ok(None) };
@@ -144,7 +144,7 @@ impl Db {
         Ok(Some((value, ttl_s)))
     }
 
-    /// Which of `keys` are there. No value is read.
+    /// Returns for each of `keys` whether it exists. Reads no value.
     pub fn exist(&self, keys: &[&[u8]]) -> Result<Vec<bool>> {
         let view = View::new(self.store.shared());
         let mut found = Vec::with_capacity(keys.len());
@@ -156,7 +156,7 @@ impl Db {
         Ok(found)
     }
 
-    /// Pairs of one point in time, as many as the options allow.
+    /// Returns pairs of one point in time, up to the limits of `options`.
     pub fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {
         let iter = self.iter_with(options.range.clone(), options.order, options.keys_only)?;
         let mut pairs = Vec::with_capacity(options.limit.min(1024));
@@ -175,28 +175,28 @@ impl Db {
         Ok(pairs)
     }
 
-    /// All pairs of `range` at this point in time.
+    /// Iterates over all pairs of `range` at this point in time.
     pub fn iter(&self, range: KeyRange, order: Order) -> Result<DbIter> {
         self.iter_with(range, order, false)
     }
 
-    /// Like [`Db::iter`] with empty values; none is read.
+    /// Does the same as [`Db::iter`] with empty values; reads no value.
     pub fn iter_keys(&self, range: KeyRange, order: Order) -> Result<DbIter> {
         self.iter_with(range, order, true)
     }
 
-    /// The keys of a group (KV-SSD: list), in order, at most `limit`.
+    /// Returns the keys of a group (KV-SSD: list), in order, at most `limit`.
     pub fn list_group(&self, group: Group, limit: usize) -> Result<Vec<Bytes>> {
         self.iter_group(group, true)?.map(|pair| pair.map(|p| p.key)).take(limit).collect()
     }
 
-    /// The pairs of a group in order (KV-SSD: iterate).
+    /// Iterates over the pairs of a group in order (KV-SSD: iterate).
     pub fn iterate_group(&self, group: Group) -> Result<impl Iterator<Item = Result<Pair>>> {
         self.iter_group(group, false)
     }
 
-    /// Removes the keys of a group that are there now (KV-SSD: delete group); returns how many.
-    /// Each slice of keys goes at once; a crash in between leaves the rest.
+    /// Removes the keys that a group holds now (KV-SSD: delete group); returns how many. Each slice
+    /// of keys is removed atomically; a crash between two slices leaves the others.
     pub fn delete_group(&self, group: Group) -> Result<u64> {
         const SLICE_OPS: usize = 1024;
         let mut deleted = 0;
@@ -214,13 +214,13 @@ impl Db {
         Ok(deleted)
     }
 
-    /// Turns what is in memory into runs: the next open replays nothing.
+    /// Flushes memory to runs, so that the next open replays nothing.
     pub fn flush(&self) -> Result<()> {
         self.queue.drain();
         self.store.flush()
     }
 
-    /// Merges, sorts and collects until nothing is left to gain.
+    /// Merges, sorts and collects garbage until nothing is left to gain.
     pub fn compact(&self) -> Result<()> {
         self.queue.drain();
         self.store.compact()
@@ -231,7 +231,7 @@ impl Db {
         self.store.maintain(bytes_max)
     }
 
-    /// Figures.
+    /// Returns the statistics.
     pub fn stats(&self) -> DbStats {
         DbStats {
             engine: self.store.stats(),
@@ -241,21 +241,21 @@ impl Db {
         }
     }
 
-    /// Checks every checksum, and the index against the log. Damage is handed to `report`, and the
-    /// check goes on.
+    /// Checks every checksum, and the index against the log. Passes damage to `report` and
+    /// continues.
     pub fn verify(&self, report: &mut dyn FnMut(VerifyEvent)) -> Result<VerifyReport> {
         self.queue.drain();
         self.store.verify(report)
     }
 
-    /// Finishes what is queued and ends cleanly.
+    /// Commits what is queued and closes the store cleanly.
     pub fn close(mut self) -> Result<()> {
         self.queue.drain();
         drop(self.workers.take());
         self.store.close()
     }
 
-    /// The store below, for callers that need positions or force single jobs.
+    /// Returns the underlying store, for callers that need positions or force single jobs.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
@@ -302,7 +302,7 @@ impl Db {
     }
 
     /// Finds a value without pinning its file: garbage collection may move or drop it between the
-    /// lookup and the read. Then the key leads elsewhere, and the lookup is made again.
+    /// lookup and the read. Then the key has a new location, and the lookup is repeated.
     fn find(&self, key: &[u8]) -> Result<Option<(Bytes, u64)>> {
         let shared = self.store.shared();
         let mut failed: Option<ValueRef> = None;
@@ -326,8 +326,8 @@ impl Db {
     }
 
     fn iter_with(&self, range: KeyRange, order: Order, keys_only: bool) -> Result<DbIter> {
-        let ahead = self.workers.as_ref().map(Workers::ahead);
-        DbIter::new(&self.store, ahead, range, order, keys_only, self.clock.unix_seconds())
+        let readahead = self.workers.as_ref().map(Workers::readahead);
+        DbIter::new(&self.store, readahead, range, order, keys_only, self.clock.unix_seconds())
     }
 
     fn iter_group(&self, group: Group, keys_only: bool) -> Result<GroupIter> {
@@ -350,9 +350,9 @@ impl Iterator for GroupIter {
     }
 }
 
-/// A consistent view through the trait; [`Db::iter`] is the same with growing slices.
+/// Consistent views through the trait; [`Db::iter`] does the same with growing slices.
 impl Db {
-    /// One point in time, for several reads that must agree.
+    /// Returns a view of one point in time, for several reads that must be consistent.
     pub fn view(&self) -> Result<impl EngineView + use<>> {
         self.store.view()
     }

@@ -1,5 +1,5 @@
-//! Reading ahead of long scans: threads read the next slices of values while the caller uses the
-//! last one. A scan never waits for its turn: what no thread has begun, it reads itself.
+//! Readahead of long scans: threads read the next slices of values while the caller uses the last
+//! one. A scan never waits for its turn: it reads itself what no thread has started.
 
 use crate::store::{ReadSlice, Slice, View};
 use parking_lot::{Condvar, Mutex};
@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use stele_types::Result;
 
-/// A slice of more reads is not read ahead: a caller that stops early would leave them running.
+/// Limit for the reads of a slice that is read ahead: they would continue if a caller stops early.
 const READS_MAX: usize = 256;
-/// Shorter slices are read sooner than another thread wakes up.
+/// Size below which a slice is read faster than another thread wakes up.
 const VALUE_BYTES_MIN: u64 = 128 << 10;
 
 /// Slices that wait for a thread; a few of each iterator.
@@ -33,15 +33,15 @@ struct Job {
 
 #[derive(Debug)]
 enum State {
-    /// With the view that keeps the slice's files while they are read.
+    /// Not started. The view pins the slice's files.
     Waiting(Arc<View>, Slice),
     Reading,
     Read(Result<ReadSlice>),
-    /// Nobody wants it any more.
+    /// The result was taken, or is no longer needed.
     Taken,
 }
 
-/// A slice that may be read by now.
+/// A slice that another thread may have read.
 #[derive(Debug)]
 pub(super) struct ScanReadahead {
     job: Arc<Job>,
@@ -49,16 +49,16 @@ pub(super) struct ScanReadahead {
 }
 
 impl ReadaheadQueue {
-    /// Has the slice read by a thread if that is worth it, else it is read when taken.
-    pub fn submit(&self, ahead: &ScanReadahead) {
+    /// Submits the slice to a thread if it is long enough; otherwise `take` reads it.
+    pub fn submit(&self, readahead: &ScanReadahead) {
         let mut waiting = self.waiting.lock();
-        if ahead.long && !waiting.stopped {
-            waiting.jobs.push_back(ahead.job.clone());
+        if readahead.long && !waiting.stopped {
+            waiting.jobs.push_back(readahead.job.clone());
             self.changed.notify_one();
         }
     }
 
-    /// Reads what is submitted until stopped.
+    /// Reads submitted slices until stopped.
     pub fn serve(&self) {
         while let Some(job) = self.next() {
             job.run();
@@ -73,7 +73,7 @@ impl ReadaheadQueue {
         waiting.jobs.pop_front()
     }
 
-    /// Ends [`ReadaheadQueue::serve`]. Iterators go on by themselves.
+    /// Ends [`ReadaheadQueue::serve`]. Iterators continue without it.
     pub fn stop(&self) {
         let mut waiting = self.waiting.lock();
         waiting.stopped = true;
@@ -83,7 +83,7 @@ impl ReadaheadQueue {
 }
 
 impl Job {
-    /// Reads the slice unless somebody else did or nobody wants it.
+    /// Reads the slice unless it was read already or is no longer needed.
     fn run(&self) {
         let mut state = self.state.lock();
         let State::Waiting(view, slice) = std::mem::replace(&mut *state, State::Reading) else {
@@ -102,14 +102,14 @@ impl Job {
 }
 
 impl ScanReadahead {
-    /// A slice of `view`, which keeps the files it needs.
+    /// Wraps a slice of `view`, which pins the files it needs.
     pub fn new(view: &Arc<View>, slice: Slice) -> Self {
         let long = slice.value_bytes() >= VALUE_BYTES_MIN && slice.reads() <= READS_MAX;
         let state = Mutex::new(State::Waiting(view.clone(), slice));
         Self { job: Arc::new(Job { state, done: Condvar::new() }), long }
     }
 
-    /// The slice, read.
+    /// Returns the slice, read.
     pub fn take(self) -> Result<ReadSlice> {
         let mut state = self.job.state.lock();
         while matches!(*state, State::Reading) {

@@ -1,5 +1,6 @@
-//! The store's own threads: one commits what asynchronous callers submitted, one maintains, two read
-//! ahead of long scans. Without them (`Options::background` off) the callers' own calls do both.
+//! The store's own threads: one commits the submissions of asynchronous callers, one does
+//! maintenance, two read ahead of long scans. Without them (`Options::background` off) the callers'
+//! own calls do the work.
 
 use super::commit::CommitQueue;
 use super::scan_readahead::ReadaheadQueue;
@@ -11,18 +12,18 @@ use std::time::Duration;
 use stele_storage::StorageEngine;
 use stele_types::{Error, Result};
 
-/// One slice of maintenance; between slices the thread looks whether to stop.
+/// Bytes of one slice of maintenance; the thread checks for a stop between slices.
 const SLICE_BYTES: u64 = 1 << 20;
-/// How long maintenance sleeps when there was nothing to do.
+/// Time that maintenance sleeps when there was nothing to do.
 const IDLE_SLEEP: Duration = Duration::from_millis(5);
-/// Idle rounds after which the log's last batch is confirmed.
+/// Number of idle rounds after which the log's last batch is confirmed.
 const CONFIRM_AFTER_ROUNDS: u32 = 200;
 
-/// Two reads at once keep a device busy: 2.3 GB/s where one after the other gave 0.9 (a virtio disk,
+/// Two concurrent reads keep a device busy: 2.3 GB/s where sequential ones gave 0.9 (a virtio disk,
 /// reads of 1 MiB).
 const READERS: usize = 2;
 
-/// Wakes a thread that waits for work.
+/// Wakeup of a thread that waits for work.
 #[derive(Debug, Default)]
 pub(super) struct Signal {
     state: Mutex<SignalState>,
@@ -46,7 +47,7 @@ impl Signal {
         self.changed.notify_all();
     }
 
-    /// Sleeps until raised, stopped or `at_most` passed; false when stopped.
+    /// Sleeps until raised, stopped or `at_most` has passed; returns false when stopped.
     fn wait(&self, at_most: Option<Duration>) -> bool {
         let mut state = self.state.lock();
         if !state.raised && !state.stop {
@@ -66,12 +67,12 @@ impl Signal {
     }
 }
 
-/// The threads of one store; they end when this is dropped.
+/// Threads of one store; dropping this stops and joins them.
 #[derive(Debug)]
 pub(super) struct Workers {
     commit: Arc<Signal>,
     maintain: Arc<Signal>,
-    ahead: Arc<ReadaheadQueue>,
+    readahead: Arc<ReadaheadQueue>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -84,7 +85,7 @@ impl Workers {
         let mut workers = Self {
             commit: unattended,
             maintain: Arc::default(),
-            ahead: Arc::default(),
+            readahead: Arc::default(),
             threads: Vec::new(),
         };
         let (signal, committing) = (workers.commit.clone(), queue.clone());
@@ -92,7 +93,7 @@ impl Workers {
         let (signal, maintained) = (workers.maintain.clone(), store.clone());
         workers.spawn("stele-maintain", move || maintain_loop(&signal, &maintained))?;
         for _ in 0..READERS {
-            let queue = workers.ahead.clone();
+            let queue = workers.readahead.clone();
             workers.spawn("stele-read", move || queue.serve())?;
         }
         Ok(workers)
@@ -105,12 +106,12 @@ impl Workers {
         Ok(())
     }
 
-    /// Where iterators have slices read ahead.
-    pub fn ahead(&self) -> Arc<ReadaheadQueue> {
-        self.ahead.clone()
+    /// Returns the queue in which iterators submit slices.
+    pub fn readahead(&self) -> Arc<ReadaheadQueue> {
+        self.readahead.clone()
     }
 
-    /// Has the committing thread look at the queue.
+    /// Wakes the commit thread.
     pub fn commit_soon(&self) {
         self.commit.raise();
     }
@@ -120,9 +121,9 @@ impl Drop for Workers {
     fn drop(&mut self) {
         self.commit.stop();
         self.maintain.stop();
-        self.ahead.stop();
+        self.readahead.stop();
         for thread in self.threads.drain(..) {
-            // A thread that panicked has reported it; there is nothing left to clean.
+            // A thread that panicked has reported it; nothing is left to clean up.
             let _ = thread.join();
         }
     }
@@ -139,15 +140,15 @@ fn maintain_loop(signal: &Signal, store: &Store) {
     let mut idle_rounds = 0;
     loop {
         let more = match store.maintain(SLICE_BYTES) {
-            // Without bytes another caller is at work: looking again at once would only take its
+            // Without bytes another caller is working: an immediate retry would only take its
             // processor.
             Ok(done) => done.more && done.bytes > 0,
-            // The failure is kept in the statistics, and a poisoned store tells its writers.
+            // The statistics keep the failure, and a poisoned store reports it to its writers.
             Err(_) => false,
         };
         idle_rounds = if more { 0 } else { idle_rounds + 1 };
         if idle_rounds == CONFIRM_AFTER_ROUNDS {
-            // Best effort: it only helps to tell damage from a torn write later.
+            // Best effort: it only helps to distinguish damage from a torn write later.
             let _ = store.log().confirm();
         }
         if more {

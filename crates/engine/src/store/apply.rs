@@ -1,4 +1,4 @@
-//! Applying: key → locator into the memtable. No value bytes move.
+//! Applying entries: puts key and locator into the memtable. Value bytes do not move.
 
 use super::Shared;
 use std::collections::BTreeMap;
@@ -9,12 +9,14 @@ use stele_types::{
     Result, Seq, Term, ValueRef,
 };
 
-/// Where the state machine stands. One lock, taken for appends' bookkeeping and for applying.
+/// Position of the state machine. One lock protects it, for the bookkeeping of appends and for
+/// applying.
 #[derive(Debug, Default)]
 pub(crate) struct ApplyState {
     seq: Seq,
     applied: BTreeMap<RegionId, (LogIndex, Term)>,
-    /// Durable entries not applied yet, and where they lie: a checkpoint must not pass them.
+    /// Durable entries that are not applied yet, with their locations. Invariant: a checkpoint
+    /// never passes them.
     waiting: BTreeMap<RegionId, BTreeMap<LogIndex, Lsn>>,
     /// The log's end when the last checkpoint was taken.
     frozen_at: Lsn,
@@ -22,7 +24,7 @@ pub(crate) struct ApplyState {
 }
 
 impl ApplyState {
-    /// Starts from what a checkpoint established.
+    /// Starts from a checkpoint.
     pub fn resume(checkpoint: &Checkpoint) -> Self {
         Self {
             applied: checkpoint.applied.clone(),
@@ -31,29 +33,29 @@ impl ApplyState {
         }
     }
 
-    /// Index up to which `region` is applied, if anything ever was.
+    /// Returns the index up to which `region` is applied; `None` if nothing was.
     pub fn applied(&self, region: RegionId) -> Option<LogIndex> {
         self.applied.get(&region).map(|(index, _)| *index)
     }
 
-    /// Takes a region out of the next checkpoint.
-    pub fn forget(&mut self, region: RegionId) -> Option<(RegionId, (LogIndex, Term))> {
+    /// Removes a region from the next checkpoint.
+    pub fn remove_region(&mut self, region: RegionId) -> Option<(RegionId, (LogIndex, Term))> {
         self.applied.remove(&region).map(|at| (region, at))
     }
 
-    /// Takes back [`ApplyState::forget`].
-    pub fn remember(&mut self, forgotten: Vec<(RegionId, (LogIndex, Term))>) {
+    /// Reverts [`ApplyState::remove_region`].
+    pub fn restore_regions(&mut self, forgotten: Vec<(RegionId, (LogIndex, Term))>) {
         self.applied.extend(forgotten);
     }
 
-    /// Remembers where the entries of a durable batch lie until they are applied.
+    /// Records the locations of a durable batch's entries until they are applied.
     pub fn note_appended(&mut self, batch: &LogBatch, appended: &Appended) {
         let mut payloads = appended.payloads.iter();
         for record in &batch.records {
             match record {
                 Record::Entry(entry) => {
                     let waiting = self.waiting.entry(entry.region).or_default();
-                    // An entry at or below an earlier one replaces it and all after it.
+                    // An entry replaces all earlier ones at its index and after it.
                     waiting.split_off(&entry.index);
                     if let Some(&at) = payloads.next() {
                         waiting.insert(entry.index, at);
@@ -78,12 +80,12 @@ impl ApplyState {
         }
     }
 
-    /// A durable entry found at open that consensus has yet to commit.
+    /// Records a durable entry, found at open, that is not committed yet.
     pub fn note_waiting(&mut self, region: RegionId, index: LogIndex, at: Lsn) {
         self.waiting.entry(region).or_default().insert(index, at);
     }
 
-    /// A region whose log starts after this entry has all before it.
+    /// Counts a region as applied up to this entry, after which its log starts.
     pub fn start_after(&mut self, region: RegionId, at: (LogIndex, Term)) {
         let applied = self.applied.entry(region).or_insert(at);
         if applied.0 < at.0 {
@@ -96,7 +98,7 @@ impl ApplyState {
         self.log_bytes_since_freeze += bytes;
     }
 
-    /// A checkpoint of what is applied whose replay starts at `replay_from`.
+    /// Creates a checkpoint of what is applied; its replay starts at `replay_from`.
     pub fn checkpoint_at(&self, replay_from: Lsn) -> Checkpoint {
         Checkpoint { replay_from, applied: self.applied.clone() }
     }
@@ -142,8 +144,9 @@ impl ApplyState {
         Ok(())
     }
 
-    /// Freezes the active memtable together with the checkpoint its flush will establish: everything
-    /// applied so far, and a replay that starts at the oldest entry not applied.
+    /// Freezes the active memtable together with the checkpoint its flush will establish:
+    /// everything applied so far, and a replay that starts at the oldest unapplied entry. Returns
+    /// whether there was anything to freeze.
     pub fn freeze(&mut self, shared: &Shared) -> Result<bool> {
         let head = shared.log.head();
         if shared.index.memtable_is_empty() && head == self.frozen_at {
@@ -160,13 +163,13 @@ impl ApplyState {
         Ok(true)
     }
 
-    /// The next number of the apply sequence.
+    /// Returns the next sequence number.
     pub fn next_seq(&mut self) -> Seq {
         self.seq = self.seq.next();
         self.seq
     }
 
-    /// Makes what was put so far visible.
+    /// Makes all puts so far visible.
     pub fn publish(&self, shared: &Shared) {
         shared.index.publish(self.seq);
     }
@@ -179,7 +182,8 @@ impl ApplyState {
                 "region {region}: entry {index} is not the next to apply, {next} is"
             )));
         }
-        // Applied never passes what is persisted here: the index would refer to bytes that are not.
+        // Invariant: applied ≤ persisted on this store; the index must not refer to bytes that are
+        // not.
         let persisted = self.waiting.get(&region).and_then(|w| w.get(&entry.index));
         if persisted != Some(&entry.at) && !stele_types::mutant::active("engine.apply_unpersisted")
         {
@@ -217,7 +221,7 @@ impl ApplyState {
     }
 }
 
-/// The record that drops a region's log up to `index`, if that entry's term is known.
+/// Returns the record that truncates a region's log up to `index`, if that entry's term is known.
 pub(crate) fn truncation(log: &Log, region: RegionId, index: LogIndex) -> Option<Record> {
     let term = log.term(region, index)?;
     Some(Record::Mark(region, Mark::TruncatePrefix(index, term)))

@@ -1,34 +1,35 @@
-//! Regions that leave this store, or start anew on it.
+//! Regions that leave this store, or start again on it.
 
 use super::{Replay, Shared, Store, apply};
 use std::sync::Arc;
 use stele_index::Checkpoint;
 use stele_types::{LogBatch, LogIndex, Mark, Record, RegionId, Result, Term, mutant};
 
-/// A region and how far it was applied.
+/// A region and its applied index and term.
 pub(super) type Ended = (RegionId, (LogIndex, Term));
 
 impl Store {
-    /// Before a mark ends what a region has been: what it applied is made durable without its log,
-    /// then its entries are truncated, then the checkpoint forgets it. Its pairs thus stay (another
-    /// region may have taken them over), no entry of it is applied again over newer pairs, and what
-    /// it had applied does not count for its next life. After a crash in between it goes on with an
-    /// empty log. A destroyed region is in no checkpoint, which opening relies on. Returns what to
-    /// restore if the mark can't be written.
+    /// Ends the incarnations of the regions that the batch's marks end. In this order, what a
+    /// region applied is made durable without its log, its entries are truncated, and the
+    /// checkpoint drops it. Its pairs thus stay (another region may have taken them over), none of
+    /// its entries is applied again over newer pairs, and what it had applied does not count for
+    /// its next incarnation. After a crash in between, it continues with an empty log. Invariant,
+    /// on which opening relies: a destroyed region is in no checkpoint. Returns what to restore if
+    /// the mark cannot be written.
     pub(super) fn end_incarnations(&self, batch: &LogBatch) -> Result<Vec<Ended>> {
         let mut ended = Vec::new();
         for record in &batch.records {
             if let Record::Mark(region, mark @ (Mark::Start(..) | Mark::Destroy)) = record {
-                ended.extend(self.end_life(*region, mark)?);
+                ended.extend(self.end_incarnation(*region, mark)?);
             }
         }
         Ok(ended)
     }
 
-    fn end_life(&self, region: RegionId, mark: &Mark) -> Result<Option<Ended>> {
+    fn end_incarnation(&self, region: RegionId, mark: &Mark) -> Result<Option<Ended>> {
         let shared = &self.shared;
-        let alive = shared.log.region(region).filter(|log| !log.destroyed);
-        let Some(log) = alive else { return Ok(None) };
+        let log = shared.log.region(region).filter(|log| !log.destroyed);
+        let Some(log) = log else { return Ok(None) };
         let applied = shared.apply.lock().applied(region).unwrap_or(log.truncated.0);
         if matches!(mark, Mark::Start(index, _) if *index == applied && log.last == applied) {
             return Ok(None);
@@ -37,8 +38,8 @@ impl Store {
         if applied > durable && !mutant::active("engine.life_not_flushed") {
             self.flush()?;
         }
-        // Where all that is durable counts, no keys move between regions: what is applied again has
-        // the same effect, and an applied index below the truncation is a sign of damage.
+        // With `Replay::All` no keys move between regions: applying an entry again has the same
+        // effect, and an applied index below the truncation indicates damage.
         let truncation = apply::truncation(&shared.log, region, applied)
             .filter(|_| shared.replay == Replay::Committed && applied > log.truncated.0)
             .filter(|_| !mutant::active("engine.life_not_truncated"));
@@ -46,7 +47,7 @@ impl Store {
             shared.append(&LogBatch { records: vec![mark] })?;
         }
         let mut state = shared.apply.lock();
-        let ended = state.forget(region);
+        let ended = state.remove_region(region);
         if !mutant::active("engine.earlier_life_counts") {
             shared.index.forget_region(region)?;
         }
@@ -54,10 +55,10 @@ impl Store {
     }
 }
 
-/// An installed range became current in the index, and a crash came before the log knew that the
-/// region starts after it. The manifest's applied entry, which the log lacks, says so; the mark is
-/// made again.
-pub(super) fn repeat_starts(shared: &Arc<Shared>, checkpoint: &Checkpoint) -> Result<()> {
+/// Repeats start marks that a crash prevented. An installed range was current in the index, but the
+/// log did not record yet that the region starts after it. The manifest has an applied entry that
+/// the log lacks, from which the mark is written again.
+pub(super) fn repeat_start_marks(shared: &Arc<Shared>, checkpoint: &Checkpoint) -> Result<()> {
     let mut records = Vec::new();
     for (&region, &(index, term)) in &checkpoint.applied {
         let is_known = shared.log.region(region).is_some_and(|log| {

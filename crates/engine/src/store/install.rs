@@ -13,9 +13,9 @@ use stele_types::{
 };
 use stele_vfs::DirLock;
 
-/// Bytes that an export holds at a time.
+/// Bytes that an export holds in memory at a time.
 const EXPORT_SLICE_BYTES: u64 = 1 << 20;
-/// Flushes tried before an installation gives way to writes into its ranges.
+/// Number of flushes after which an installation gives way to writes into its ranges.
 const FLUSHES_MAX: usize = 3;
 
 pub(crate) fn export(
@@ -35,20 +35,20 @@ pub(crate) fn export(
     }
 }
 
-/// Pairs of a snapshot on their way in: values in sorted files, references in runs, all of them off
-/// to the side under temporary names, which nothing reads and garbage collection does not see.
+/// Staged pairs of a snapshot: values in sorted files and references in runs. All have temporary
+/// names, under which nothing reads them and garbage collection does not see them.
 #[derive(Debug)]
 pub struct Ingest {
     shared: Arc<Shared>,
     index: stele_index::Ingest,
-    /// The version of the values. Only a rebuild from values asks for it, and a store that takes
-    /// installations is not rebuilt from values.
+    /// Version of the values. Only a rebuild from values uses it, and a store that installs
+    /// snapshots is not rebuilt from values.
     version: Lsn,
     values: Option<SortedWriter>,
     sealed: Vec<SealedFile>,
     /// A value could not be written.
-    is_broken: bool,
-    /// What is removed when this is dropped must not be another holder's.
+    has_failed: bool,
+    /// Lock on the directory. Files removed when this is dropped must not belong to another holder.
     _lock: Arc<dyn DirLock>,
 }
 
@@ -64,7 +64,7 @@ impl Ingest {
             version: shared.log.head(),
             values: None,
             sealed: Vec::new(),
-            is_broken: false,
+            has_failed: false,
             shared: shared.clone(),
             _lock: lock.clone(),
         })
@@ -72,7 +72,7 @@ impl Ingest {
 
     pub(super) fn receive(&mut self, pairs: Vec<Pair>) -> Result<()> {
         let received = pairs.into_iter().try_for_each(|pair| self.receive_pair(pair));
-        self.is_broken |= received.is_err();
+        self.has_failed |= received.is_err();
         received
     }
 
@@ -87,7 +87,7 @@ impl Ingest {
             none => none.insert(self.shared.log.sorted_writer(Cause::Snapshot)?),
         };
         let at = values.append(&key, self.version, expires_at_s, &value)?;
-        // Files of a size that collection is used to.
+        // Keeps files at the size for which garbage collection is designed.
         if values.bytes() >= self.shared.options.segment_bytes_max {
             self.seal_values()?;
         }
@@ -101,53 +101,56 @@ impl Ingest {
         Ok(())
     }
 
-    /// Makes everything durable, save for names and for what only installing can say.
+    /// Makes everything durable, except names and what the installation determines.
     pub(super) fn finish(&mut self) -> Result<()> {
-        if self.is_broken {
-            return Err(Error::invalid("pairs that were refused can't be installed"));
+        if self.has_failed {
+            return Err(Error::invalid(
+                "an ingest with a failed receive cannot be installed; begin a new one",
+            ));
         }
         self.seal_values()?;
         self.index.finish()
     }
 }
 
-/// Order: values and runs durable off to the side → room on the device for the mark → values named →
-/// one manifest edit makes runs, the removal of what was there, and the region's applied index current
-/// → the mark from which its log starts. If a crash comes before the mark, opening repeats it: the
-/// manifest then knows an applied entry that the log does not.
+/// Installs staged pairs as the state of `region` at `at`. Order: staged values and runs are
+/// durable → device space for the mark is reserved → values get their names → one manifest edit
+/// makes the runs, the removal of the old pairs and the region's applied index current → the mark
+/// is written from which its log starts. If a crash prevents the mark, opening repeats it: the
+/// manifest then has an applied entry that the log lacks.
 pub(crate) fn install(
     store: &Store,
     region: RegionId,
     at: (LogIndex, Term),
-    mut incoming: Ingest,
+    mut ingest: Ingest,
 ) -> Result<()> {
     let shared = store.shared();
     shared.check_has_replicas()?;
-    incoming.finish()?;
+    ingest.finish()?;
     let batch = LogBatch { records: vec![Record::Mark(region, Mark::Start(at.0, at.1))] };
-    let mut state = lock_flushed(store, incoming.index.ranges())?;
-    // The device may fill up meanwhile.
+    let mut state = lock_flushed(store, ingest.index.ranges())?;
+    // The device may fill up in the meantime.
     if !mutant::active("engine.mark_without_room") {
         shared.log.preallocate(&batch)?;
     }
-    make_current(shared, incoming, Some((region, at)))?;
-    // The range is replaced for good: a log that can't say so has nothing right to say any more.
+    make_current(shared, ingest, Some((region, at)))?;
+    // The range is replaced permanently: if the log cannot record it, the log must stop.
     let stop = |error| Error::Poisoned(shared.log.stop(error).to_string());
     let appended = shared.log.append(&batch).map_err(stop)?;
     state.note_appended(&batch, &appended);
     Ok(())
 }
 
-/// Values named, then one manifest edit.
+/// Gives the values their names, then writes one manifest edit.
 pub(super) fn make_current(
     shared: &Shared,
-    incoming: Ingest,
+    ingest: Ingest,
     region: Option<(RegionId, (LogIndex, Term))>,
 ) -> Result<()> {
-    let Ingest { index, mut sealed, .. } = incoming;
+    let Ingest { index, mut sealed, .. } = ingest;
     shared.log.publish(&mut sealed)?;
     let installed = shared.index.install(index, region);
-    // The edit of a manifest that failed may be durable, and then refers to these files.
+    // A failed manifest edit may be durable, and would then refer to these files.
     let is_kept = installed.is_ok() || shared.index.poisoned();
     if is_kept {
         sealed.into_iter().for_each(SealedFile::keep);
@@ -155,8 +158,8 @@ pub(super) fn make_current(
     installed
 }
 
-/// Makes what memtables hold into runs: it would be newer than what a manifest edit says of the
-/// ranges. With the lock nothing is applied meanwhile.
+/// Flushes memtables to runs, because their pairs in the ranges would be newer than the manifest
+/// edit. While the lock is held, nothing is applied.
 pub(super) fn lock_flushed<'a>(
     store: &'a Store,
     ranges: &[KeyRange],

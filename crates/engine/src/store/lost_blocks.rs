@@ -1,6 +1,5 @@
-//! Damaged blocks of runs: what keys they held is not known here any more. Other replicas say what
-//! becomes of each part of their ranges; then the blocks count as empty, and their runs are written
-//! anew.
+//! Damaged blocks of runs: their keys are unknown here. Other replicas supply the pairs of each
+//! part of their ranges. Then the blocks are masked and their runs are rewritten.
 
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,12 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use stele_index::LostBlock;
 use stele_types::{Error, KeyRange, RunId, mutant};
 
-/// Most blocks remembered; what is beyond is found again.
+/// Limit for the blocks remembered; others are found again.
 const BLOCKS_MAX: usize = 1024;
-/// Most ranges given out at a time.
+/// Limit for the ranges returned at a time.
 const RANGES_MAX: usize = 16;
 
-/// See the module.
+/// Lost blocks of the index, and runs to rewrite.
 #[derive(Debug, Default)]
 pub(crate) struct LostBlocks {
     lost: Mutex<Vec<Lost>>,
@@ -25,19 +24,19 @@ pub(crate) struct LostBlocks {
 #[derive(Debug)]
 struct Lost {
     block: LostBlock,
-    /// The parts of its range that nothing covers yet.
+    /// Parts of the block's range that no repair covers yet.
     left: Vec<KeyRange>,
 }
 
 impl LostBlocks {
-    /// A read of the index failed: all runs are looked at soon.
+    /// Schedules a scrub of all runs after a failed read of the index.
     pub fn suspect(&self, error: &Error) {
         if error.is_damage() {
             self.suspected.store(true, Ordering::Release);
         }
     }
 
-    pub fn take_suspicion(&self) -> bool {
+    pub fn take_suspected(&self) -> bool {
         self.suspected.swap(false, Ordering::AcqRel)
     }
 
@@ -60,7 +59,7 @@ impl LostBlocks {
         lost.iter().flat_map(|lost| lost.left.iter().cloned()).take(RANGES_MAX).collect()
     }
 
-    /// Newer tiers say what becomes of a range. Returns the blocks of which now every key is covered.
+    /// Records that newer tiers cover a range. Returns the blocks that are now covered completely.
     pub fn note_covered(&self, range: &KeyRange) -> BTreeMap<RunId, Vec<usize>> {
         let mut covered: BTreeMap<RunId, Vec<usize>> = BTreeMap::new();
         let mut lost = self.lost.lock();
@@ -79,7 +78,7 @@ impl LostBlocks {
         covered
     }
 
-    /// Runs that are gone take their damage with them.
+    /// Drops the lost blocks of runs that no longer exist.
     pub fn retain(&self, is_current: impl Fn(RunId) -> bool) {
         let mut lost = self.lost.lock();
         lost.retain(|lost| is_current(lost.block.run));
@@ -90,12 +89,12 @@ impl LostBlocks {
         self.rewrites.lock().insert(run);
     }
 
-    /// A run that can be written anew: none of its blocks is still lost.
+    /// Takes a run that can be rewritten: none of its blocks is still lost.
     pub fn next_rewrite(&self) -> Option<RunId> {
         let lost = self.lost.lock();
-        let is_whole = |run: &RunId| lost.iter().all(|lost| lost.block.run != *run);
+        let is_complete = |run: &RunId| lost.iter().all(|lost| lost.block.run != *run);
         let mut rewrites = self.rewrites.lock();
-        let next = rewrites.iter().copied().find(is_whole)?;
+        let next = rewrites.iter().copied().find(is_complete)?;
         rewrites.remove(&next);
         Some(next)
     }

@@ -1,4 +1,4 @@
-//! What this store refers to and can't read, until another replica's copy is in its place.
+//! Unreadable values that the index refers to, until a copy from another replica replaces them.
 
 use super::{Replay, Shared};
 use bytes::Bytes;
@@ -9,32 +9,32 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use stele_storage::LostValue;
 use stele_types::{Error, Locator, Result, ValueRef, mutant};
 
-/// Most bytes of keys that are remembered as lost; what is beyond is found again later.
+/// Limit for the bytes of keys remembered as lost; others are found again later.
 const KEYS_BYTES_MAX: usize = 1 << 20;
-/// Most bytes of copies that wait to be written; one always may.
+/// Limit for the bytes of copies that wait to be written; one copy of any size is allowed.
 const COPIES_BYTES_MAX: usize = 8 << 20;
 
-/// Lost values looked at again in one slice of maintenance.
-const LOOKS_MAX: usize = 64;
+/// Limit for the lost values checked again in one slice of maintenance.
+const RECHECKS_MAX: usize = 64;
 
-/// Figures of one store since it was opened.
+/// Statistics of value repair since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RepairStats {
-    /// Values that can't be read now, as far as it was noticed.
+    /// Values known to be unreadable now.
     pub lost: u64,
-    /// Values that were found to be unreadable.
+    /// Values found to be unreadable.
     pub found: u64,
-    /// Of those, replaced by another replica's copy.
+    /// Values replaced by another replica's copy.
     pub repaired: u64,
 }
 
-/// See the module.
+/// Lost values of one store.
 #[derive(Debug)]
 pub(crate) struct LostValues {
-    /// A store without replicas has nobody to ask.
+    /// False without replicas: no store can supply a copy.
     has_replicas: bool,
     state: Mutex<State>,
-    /// Of the state's values, for who only wants to know whether there are any.
+    /// Number of the state's values, readable without the lock.
     count: AtomicUsize,
     found: AtomicU64,
     repaired: AtomicU64,
@@ -45,22 +45,23 @@ struct State {
     values: BTreeMap<Bytes, Lost>,
     keys_bytes: usize,
     copies_bytes: usize,
-    /// The last one that was asked for.
-    asked: Bytes,
-    /// The last one that was looked at again.
-    looked_at: Bytes,
+    /// Key of the last value requested from other replicas.
+    requested: Bytes,
+    /// Key of the last value checked again.
+    rechecked: Bytes,
 }
 
 #[derive(Debug)]
 struct Lost {
     at: Locator,
-    /// It was read once more, in vain.
+    /// A second read failed, too.
     is_confirmed: bool,
     copy: Option<Bytes>,
 }
 
 impl State {
-    /// All that come after a key, then the others: what nobody has must not keep the rest waiting.
+    /// Iterates over the values after `key`, then over the others: a value that no replica has must
+    /// not delay the rest.
     fn after(&self, key: &Bytes) -> impl Iterator<Item = (&Bytes, &Lost)> {
         let after = self.values.range::<Bytes, _>((Bound::Excluded(key), Bound::Unbounded));
         after.chain(self.values.range::<Bytes, _>((Bound::Unbounded, Bound::Included(key))))
@@ -85,7 +86,7 @@ impl LostValues {
         }
     }
 
-    /// The value of `key` at this place could not be read.
+    /// Records that the value of `key` at this place could not be read.
     pub fn note(&self, key: &[u8], at: &Locator, error: &Error) {
         let concerns = error.is_damage() || matches!(error, Error::Io { .. });
         if !self.has_replicas || !concerns {
@@ -109,12 +110,12 @@ impl LostValues {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// The next ones in the order of keys, round and round.
+    /// Returns the next values in key order, cyclically.
     pub fn lost_values(&self, count_max: usize) -> Vec<LostValue> {
         let mut state = self.state.lock();
         let wanted = |(_, lost): &(&Bytes, &Lost)| lost.is_confirmed && lost.copy.is_none();
         let next: Vec<LostValue> = state
-            .after(&state.asked)
+            .after(&state.requested)
             .filter(wanted)
             .take(count_max)
             .map(|(key, lost)| LostValue {
@@ -124,13 +125,13 @@ impl LostValues {
             })
             .collect();
         if let Some(last) = next.last() {
-            state.asked = last.key.clone();
+            state.requested = last.key.clone();
         }
         next
     }
 
-    /// Takes a copy. Rule: only bytes of the length and checksum that the index names are the value;
-    /// whoever sent others has another version, or is damaged himself.
+    /// Accepts a copy. Invariant: only bytes with the length and checksum in the index are the
+    /// value; a sender of others has another version, or is damaged too.
     pub fn repair_value(&self, key: &Bytes, value: Bytes) {
         let mut state = self.state.lock();
         let room = state.copies_bytes == 0 || state.copies_bytes + value.len() <= COPIES_BYTES_MAX;
@@ -146,15 +147,16 @@ impl LostValues {
         state.copies_bytes += bytes;
     }
 
-    /// Looks at the next lost values again: forgets what can be read after all, and what nothing
-    /// refers to any more.
+    /// Checks the next lost values again. Drops those that can be read after all, and those that
+    /// the index no longer refers to.
     pub fn confirm(&self, shared: &Shared) -> Result<()> {
         let known = |(key, lost): (&Bytes, &Lost)| (key.clone(), lost.at, lost.is_confirmed);
         let noted: Vec<_> = {
             let mut state = self.state.lock();
-            let noted: Vec<_> = state.after(&state.looked_at).take(LOOKS_MAX).map(known).collect();
+            let noted: Vec<_> =
+                state.after(&state.rechecked).take(RECHECKS_MAX).map(known).collect();
             if let Some((last, ..)) = noted.last() {
-                state.looked_at = last.clone();
+                state.rechecked = last.clone();
             }
             noted
         };
@@ -172,7 +174,7 @@ impl LostValues {
         Ok(())
     }
 
-    /// Lost values of which a copy came.
+    /// Returns lost values that have a copy, with their locations and copies.
     pub fn copies(&self) -> Vec<(Bytes, Locator, Bytes)> {
         let state = self.state.lock();
         let copied =
@@ -180,8 +182,8 @@ impl LostValues {
         state.values.iter().filter_map(copied).collect()
     }
 
-    /// The index refers to readable copies of these.
-    pub fn note_mended(&self, keys: &[Bytes]) {
+    /// Records that the index refers to readable copies of these.
+    pub fn note_repaired(&self, keys: &[Bytes]) {
         let mut state = self.state.lock();
         keys.iter().for_each(|key| state.remove(key));
         self.repaired.fetch_add(keys.len() as u64, Ordering::Relaxed);
@@ -197,7 +199,7 @@ impl LostValues {
     }
 }
 
-/// Whether the newest value of `key` is the one at this place. An index that can't be read says so.
+/// Whether the newest value of `key` is the one at this place. Fails if the index cannot be read.
 pub(super) fn is_at(shared: &Shared, key: &[u8], at: &Locator) -> Result<bool> {
     let found = shared.index.get(key)?;
     Ok(matches!(

@@ -1,7 +1,7 @@
 //! One store: log, index and garbage collection in one directory, which nothing else shares.
 //!
-//! Laws kept here: applied ≤ persisted; checkpointed ≤ applied; truncated ≤ checkpointed; a
-//! segment goes only when nothing refers to it and a durable checkpoint covers it.
+//! Invariants kept here: applied ≤ persisted; checkpointed ≤ applied; truncated ≤ checkpointed; a
+//! segment is removed only when nothing refers to it and a durable checkpoint covers it.
 
 mod apply;
 mod incarnations;
@@ -51,17 +51,17 @@ use stele_types::{
 use stele_vfs::{DirLock, Vfs};
 use value_cache::ValueCache;
 
-/// One store. See [`StorageEngine`] for what may be called from where.
+/// One store. [`StorageEngine`] states which calls are allowed from where.
 #[derive(Debug)]
 pub struct Store {
     shared: Arc<Shared>,
     gc: Arc<Gc>,
     scrub: Scrub,
-    /// Held for as long as the store is open, or pairs come in: one holder per directory.
+    /// Lock on the directory, held while the store is open or pairs are received.
     lock: Arc<dyn DirLock>,
 }
 
-/// What foreground and background work both need.
+/// State shared by foreground and background work.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub vfs: Arc<dyn Vfs>,
@@ -75,8 +75,8 @@ pub(crate) struct Shared {
     pub apply: Mutex<ApplyState>,
     pub user_bytes: AtomicU64,
     pub space: Space,
-    pub damage: LostValues,
-    pub blocks: LostBlocks,
+    pub lost_values: LostValues,
+    pub lost_blocks: LostBlocks,
 }
 
 impl GcHooks for Shared {
@@ -85,7 +85,7 @@ impl GcHooks for Shared {
     }
 
     fn truncate(&self) -> Result<bool> {
-        // Where consensus decides, only it knows which entries followers still need.
+        // With consensus, only consensus knows which entries followers still need.
         if self.replay == Replay::Committed {
             return Ok(false);
         }
@@ -101,27 +101,27 @@ impl GcHooks for Shared {
     }
 
     fn reappend(&self, below: FileId, bytes_max: u64) -> Result<u64> {
-        // Held throughout: what waits to be applied must not get another place.
+        // Held throughout: unapplied entries must not get another location.
         let _applying = self.apply.lock();
         let checkpoint = self.index.checkpoint();
-        let settled = |region: RegionId| match mutant::active("engine.reappend_unsettled") {
+        let checkpointed = |region: RegionId| match mutant::active("engine.reappend_unsettled") {
             true => LogIndex(u64::MAX),
             false => checkpoint.applied.get(&region).map(|(index, _)| *index).unwrap_or_default(),
         };
-        self.log.reappend_tails(below, bytes_max, &settled)
+        self.log.reappend_tails(below, bytes_max, &checkpointed)
     }
 
     fn note_unreadable(&self, key: &[u8], at: &Locator, error: &Error) {
-        // A job that takes a part of the tiers meets what a newer one has replaced.
+        // A job on some of the tiers also reads values that a newer tier has replaced.
         if matches!(lost_values::is_at(self, key, at), Ok(true)) {
-            self.damage.note(key, at, error);
+            self.lost_values.note(key, at, error);
         }
     }
 }
 
 impl Shared {
-    /// The lock is held across the sync: a freeze in between would take a checkpoint past entries
-    /// that nobody knows of yet.
+    /// Appends a batch. Holds the lock across the sync: a freeze in between would take a checkpoint
+    /// past entries that are not recorded yet.
     fn append(&self, batch: &LogBatch) -> Result<Appended> {
         let mut state = self.apply.lock();
         let appended = self.log.append(batch)?;
@@ -129,7 +129,7 @@ impl Shared {
         Ok(appended)
     }
 
-    /// The value at a place, which may mean to wait for the device.
+    /// Returns the value at a location; may wait for the device.
     pub fn value(&self, at: &Locator) -> Result<Bytes> {
         if let Some(value) = self.values.get(at) {
             return Ok(value);
@@ -139,8 +139,8 @@ impl Shared {
         Ok(value)
     }
 
-    /// The same if it takes no read of the device.
-    fn value_at_hand(&self, at: &Locator) -> Result<Option<Bytes>> {
+    /// Returns the value at a location if that needs no read of the device.
+    fn cached_value(&self, at: &Locator) -> Result<Option<Bytes>> {
         if let Some(value) = self.values.get(at) {
             return Ok(Some(value));
         }
@@ -151,8 +151,8 @@ impl Shared {
         Ok(value)
     }
 
-    /// What an installation or a drop of ranges removes, only the index knows, and a rebuild from
-    /// values would bring it back: a store without replicas, which may need one, takes neither.
+    /// Fails for a store without replicas. What an installation or a drop of ranges removes, only
+    /// the index records. A rebuild from values, which such a store may need, would restore it.
     fn check_has_replicas(&self) -> Result<()> {
         match self.replay {
             Replay::Committed => Ok(()),
@@ -160,7 +160,7 @@ impl Shared {
         }
     }
 
-    /// Index up to which `region` needs no log after a crash.
+    /// Returns the index up to which `region` needs no log after a crash.
     fn checkpointed(&self, region: RegionId) -> LogIndex {
         self.index.checkpointed(region).map(|(index, _)| index).unwrap_or_default()
     }
@@ -176,25 +176,25 @@ impl Shared {
 }
 
 impl Store {
-    /// The store's identity.
+    /// Returns the store's identity.
     pub fn id(&self) -> StoreId {
         self.shared.id
     }
 
-    /// Makes everything applied so far independent of the log's tail: memtables become runs.
+    /// Flushes memtables to runs: everything applied so far no longer depends on the log's tail.
     pub fn flush(&self) -> Result<()> {
         self.stop_on_failed_sync(self.gc.force(stele_gc::Forced::Flush))
     }
 
-    /// Merges, sorts and collects until nothing is left to gain.
+    /// Merges, sorts and collects garbage until nothing is left to gain.
     pub fn compact(&self) -> Result<()> {
         let sorted = self.gc.force(stele_gc::Forced::SortAll);
         let done = sorted.and_then(|()| self.gc.force(stele_gc::Forced::Collect));
         self.stop_on_failed_sync(done)
     }
 
-    /// A failed sync stops the store, of whichever file it was: nobody knows what the device has, and
-    /// behind a manifest that takes no more edits memory and log would grow without end.
+    /// Stops the store after a failed sync of any file, because the durable state is unknown. If
+    /// only the manifest refused further edits, memory and log would grow without limit.
     fn stop_on_failed_sync<T>(&self, done: Result<T>) -> Result<T> {
         done.map_err(|error| {
             let stops = error.is_failed_sync() || self.shared.index.poisoned();
@@ -206,26 +206,26 @@ impl Store {
     }
 
     fn maintain_slice(&self, bytes_max: u64) -> Result<Maintained> {
-        self.shared.log.check_runs()?;
-        let mended_bytes = self.write_value_repairs()?;
+        self.shared.log.check_poison()?;
+        let repaired_bytes = self.write_value_repairs()?;
         let done = self.gc.step(bytes_max)?;
         self.scrub.step(&self.shared, bytes_max);
         self.rewrite_damaged()?;
-        let bytes = mended_bytes + done.bytes;
-        Ok(Maintained { bytes, more: done.stage != Stage::Idle || mended_bytes > 0 })
+        let bytes = repaired_bytes + done.bytes;
+        Ok(Maintained { bytes, more: done.stage != Stage::Idle || repaired_bytes > 0 })
     }
 
-    /// Garbage collection, for callers that force a job or look at its figures.
+    /// Returns garbage collection, for callers that force a job or read its statistics.
     pub fn gc(&self) -> &Gc {
         &self.gc
     }
 
-    /// The log, for callers that read positions or figures.
+    /// Returns the log, for callers that read positions or statistics.
     pub fn log(&self) -> &Arc<Log> {
         &self.shared.log
     }
 
-    /// The index, for callers that read views or figures.
+    /// Returns the index, for callers that read views or statistics.
     pub fn index(&self) -> &Arc<Index> {
         &self.shared.index
     }
@@ -234,39 +234,39 @@ impl Store {
         &self.shared
     }
 
-    /// Figures of garbage collection.
+    /// Returns statistics of garbage collection.
     pub fn gc_stats(&self) -> GcStats {
         self.gc.stats()
     }
 
-    /// Gets answered by the cache of values, and those that were not.
+    /// Returns hits and misses of the value cache.
     pub fn value_cache_hits(&self) -> (u64, u64) {
         self.shared.values.counts()
     }
 
-    /// Figures of what was damaged and mended.
+    /// Returns statistics of value repair.
     pub fn repair_stats(&self) -> RepairStats {
-        self.shared.damage.stats()
+        self.shared.lost_values.stats()
     }
 
-    /// Figures of the search for damage.
+    /// Returns statistics of the scrub.
     pub fn scrub_stats(&self) -> ScrubStats {
         self.scrub.stats()
     }
 
-    /// Figures of the log.
+    /// Returns statistics of the log.
     pub fn log_stats(&self) -> LogStats {
         self.shared.log.stats()
     }
 
-    /// The record that drops the part of a region's log which a checkpoint covers, if there is one.
-    /// It rides in the next batch: truncation costs no write of its own.
+    /// Returns the record that truncates a region's log up to its checkpoint, if there is anything
+    /// to truncate. It is added to the next batch, so that truncation costs no write of its own.
     pub(crate) fn truncation_due(&self, region: RegionId) -> Option<Record> {
         self.shared.truncation_due(region)
     }
 
-    /// Confirms the log's last batch and ends cleanly. Dropping a store without it is a crash, and
-    /// loses nothing either.
+    /// Confirms the log's last batch and closes the store cleanly. Dropping a store without it
+    /// counts as a crash and loses nothing either.
     pub fn close(&self) -> Result<()> {
         self.shared.log.close()
     }
@@ -281,7 +281,7 @@ impl StorageEngine for Store {
         let ended = self.end_incarnations(batch)?;
         let appended = self.shared.append(batch);
         if appended.is_err() {
-            self.shared.apply.lock().remember(ended);
+            self.shared.apply.lock().restore_regions(ended);
         }
         appended
     }
@@ -316,7 +316,7 @@ impl StorageEngine for Store {
         let applied = self.shared.apply.lock().applied(region);
         Some(Progress {
             truncated: log.truncated,
-            // What the log begins after needs no log.
+            // Entries before the start of the log need no log.
             checkpointed: self.shared.checkpointed(region).max(log.truncated.0),
             applied: applied.unwrap_or(log.truncated.0),
             persisted: (log.last, log.last_term),
@@ -354,13 +354,13 @@ impl StorageEngine for Store {
         Ingest::new(&self.shared, &self.lock, ranges)
     }
 
-    fn receive(&self, incoming: &mut Ingest, pairs: Vec<Pair>) -> Result<()> {
+    fn receive(&self, ingest: &mut Ingest, pairs: Vec<Pair>) -> Result<()> {
         self.admit_bytes(pairs.iter().map(|p| (p.key.len() + p.value.len()) as u64).sum())?;
-        incoming.receive(pairs)
+        ingest.receive(pairs)
     }
 
-    fn install(&self, region: RegionId, at: (LogIndex, Term), incoming: Ingest) -> Result<()> {
-        self.stop_on_failed_sync(install::install(self, region, at, incoming))
+    fn install(&self, region: RegionId, at: (LogIndex, Term), ingest: Ingest) -> Result<()> {
+        self.stop_on_failed_sync(install::install(self, region, at, ingest))
     }
 
     fn drop_ranges(&self, ranges: &[KeyRange]) -> Result<()> {
@@ -389,11 +389,11 @@ impl StorageEngine for Store {
     }
 
     fn has_lost(&self) -> bool {
-        self.shared.damage.has_lost() || self.shared.blocks.has_lost()
+        self.shared.lost_values.has_lost() || self.shared.lost_blocks.has_lost()
     }
 
     fn lost_ranges(&self) -> Vec<KeyRange> {
-        self.shared.blocks.lost_ranges()
+        self.shared.lost_blocks.lost_ranges()
     }
 
     fn repair_range(&self, range: &KeyRange, pairs: Vec<Pair>) -> Result<()> {
@@ -401,11 +401,11 @@ impl StorageEngine for Store {
     }
 
     fn lost_values(&self, count_max: usize) -> Vec<LostValue> {
-        self.shared.damage.lost_values(count_max)
+        self.shared.lost_values.lost_values(count_max)
     }
 
     fn repair_value(&self, key: &Bytes, value: Bytes) {
-        self.shared.damage.repair_value(key, value);
+        self.shared.lost_values.repair_value(key, value);
     }
 
     fn stats(&self) -> EngineStats {
@@ -426,7 +426,7 @@ impl StorageEngine for Store {
     }
 }
 
-/// Bytes of the device that the directory's files take, as `du` counts them.
+/// Returns the device bytes that the directory's files take, as `du` counts them.
 pub(crate) fn disk_bytes(shared: &Shared) -> Result<u64> {
     let mut total = 0;
     for dir in [shared.dir.clone(), shared.dir.join("log"), shared.dir.join("index")] {

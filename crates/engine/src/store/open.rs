@@ -1,4 +1,4 @@
-//! Opening: whose directory it is, what the index knows, what the log adds.
+//! Opening: checks the identity, opens the index, and replays the log.
 
 use super::apply::ApplyState;
 use super::lost_blocks::LostBlocks;
@@ -20,35 +20,35 @@ use stele_log::{Log, RecoverFrom, Recovery, ReplayEntry, ReplayOp};
 use stele_types::{Clock, Error, KeyRange, LogIndex, RegionId, Result, RunId, keyspace, mutant};
 use stele_vfs::Vfs;
 
-/// How far the entries found in the log are applied at open.
+/// Extent to which entries in the log are applied at open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replay {
-    /// All of them: a store without replicas, where durable means committed.
+    /// All entries: a store without replicas, where durable means committed.
     All,
-    /// Up to the commit index of the region's hard state; later ones wait for consensus.
+    /// Entries up to the commit index of the region's hard state; later ones wait for consensus.
     Committed,
 }
 
-/// What opening found and did.
+/// Result of opening.
 #[derive(Clone, Debug)]
 pub struct Opened {
-    /// How the log ended, and what was read of it.
+    /// How the log ended, and how much of it was read.
     pub recovery: Recovery,
-    /// Entries applied that no checkpoint held.
+    /// Number of applied entries that no checkpoint held.
     pub replayed_entries: u64,
-    /// Why the index was rebuilt, if it was.
+    /// Reason why the index was rebuilt, if it was.
     pub rebuilt: Option<String>,
-    /// Runs opened although damaged or gone: what they lost comes from other replicas.
+    /// Number of runs opened although damaged or missing; other replicas supply their pairs.
     pub damaged_runs: usize,
 }
 
-/// A small device has little room for what is dead: no more than this part of it.
+/// Largest part of the device that dead bytes may take: a small device has little room for them.
 const SLACK_OF_DEVICE: u64 = 64;
 
 impl Store {
-    /// Opens the store in `dir`, creating it when there is none. Fails with `Locked` when another
-    /// process has it, and with `NewerFormat`, `WrongStore`, `Corrupt` or `Missing` having changed
-    /// nothing.
+    /// Opens the store in `dir`; creates it if there is none. Fails with `Locked` if another
+    /// process has it open, and with `NewerFormat`, `WrongStore`, `Corrupt` or `Missing`, having
+    /// changed nothing.
     pub fn open(
         vfs: Arc<dyn Vfs>,
         clock: Arc<dyn Clock>,
@@ -84,12 +84,12 @@ impl Store {
             apply: Mutex::new(ApplyState::resume(&known.checkpoint)),
             user_bytes: AtomicU64::new(0),
             space: Space::default(),
-            damage: LostValues::new(replay),
-            blocks: LostBlocks::default(),
+            lost_values: LostValues::new(replay),
+            lost_blocks: LostBlocks::default(),
         });
         note_damaged(&shared, &known.damaged)?;
         check_not_older(&shared, &known.checkpoint)?;
-        incarnations::repeat_starts(&shared, &known.checkpoint)?;
+        incarnations::repeat_start_marks(&shared, &known.checkpoint)?;
         let (replayed_entries, replayed_bytes) = catch_up(&shared, &known.checkpoint, replay)?;
         let scrub = Scrub::new(clock.clone());
         let gc = Arc::new(start_gc(&shared, clock, gc_options, &known)?);
@@ -100,32 +100,32 @@ impl Store {
     }
 }
 
-/// What the log need not hold, as the index has it.
+/// Returns the part of the log that recovery needs, according to the index.
 pub(super) fn recover_from(known: &KnownState, replay: Replay) -> RecoverFrom {
     let applied = known.checkpoint.applied.iter();
-    let settled = applied.map(|(region, (index, _))| (*region, *index)).collect();
+    let checkpointed = applied.map(|(region, (index, _))| (*region, *index)).collect();
     RecoverFrom {
         checkpoint: known.checkpoint.replay_from,
         raft_from: known.raft_from,
         next_file: known.next_file,
         needed: known.needed.clone(),
-        // Values that are lost with an entry are noted when they are read, and asked for by key.
+        // Values lost with an entry are recorded when they are read, and requested by key.
         checkpointed: (replay == Replay::Committed
             || mutant::active("engine.settled_without_replicas"))
-        .then_some(settled),
+        .then_some(checkpointed),
         own_keys: Some(KeyRange::prefix(&[keyspace::LOCAL])),
     }
 }
 
-/// What is damaged is asked for at once, and not only when the search comes by.
+/// Records damaged runs at once, before the scrub reaches them.
 fn note_damaged(shared: &Shared, damaged: &[RunId]) -> Result<()> {
     if mutant::active("engine.damage_at_open_unnoted") {
         return Ok(());
     }
     for &run in damaged {
-        let look = shared.index.scrub_run(run, 0, u64::MAX)?.unwrap_or_default();
-        look.lost.into_iter().for_each(|lost| shared.blocks.note(lost));
-        shared.blocks.schedule_rewrite(run);
+        let scrubbed = shared.index.scrub_run(run, 0, u64::MAX)?.unwrap_or_default();
+        scrubbed.lost.into_iter().for_each(|lost| shared.lost_blocks.note(lost));
+        shared.lost_blocks.schedule_rewrite(run);
     }
     Ok(())
 }
@@ -140,11 +140,12 @@ fn start_gc(
     Gc::new(shared.log.clone(), shared.index.clone(), clock, options, hooks, &known.gc_state)
 }
 
-/// Entries are truncated only once a checkpoint holds their effects. An index whose checkpoint lies
-/// before the truncation has lost runs: opening it would hide acknowledged writes.
+/// Checks that the index is not older than the log. Entries are truncated only after a checkpoint
+/// holds their effects. An index with a checkpoint before the truncation has lost runs: opening it
+/// would hide acknowledged writes.
 fn check_not_older(shared: &Arc<Shared>, checkpoint: &Checkpoint) -> Result<()> {
     if shared.replay == Replay::Committed {
-        // A region may start anywhere there, and what it lacks comes from its other replicas.
+        // With replicas, a region may start at any entry and gets the others from its replicas.
         return Ok(());
     }
     for region in shared.log.regions() {
@@ -160,9 +161,9 @@ fn check_not_older(shared: &Arc<Shared>, checkpoint: &Checkpoint) -> Result<()> 
     Ok(())
 }
 
-/// Applies what the log holds beyond the checkpoint. Memory stays bounded: full memtables are
-/// flushed on the way, with a checkpoint that still replays from where this replay started.
-/// Returns the entries applied, and the bytes of their keys and values.
+/// Applies the log's entries after the checkpoint. Memory stays bounded: full memtables are flushed
+/// in between, with a checkpoint that still replays from where this replay started. Returns the
+/// number of entries applied, and the bytes of their keys and values.
 fn catch_up(shared: &Arc<Shared>, checkpoint: &Checkpoint, replay: Replay) -> Result<(u64, u64)> {
     let mut commits = BTreeMap::new();
     for region in shared.log.regions() {
@@ -182,7 +183,8 @@ fn catch_up(shared: &Arc<Shared>, checkpoint: &Checkpoint, replay: Replay) -> Re
     };
     let (mut entries, mut bytes) = (0, 0);
     let mut state = shared.apply.lock();
-    // Over all regions in log order: keys that moved between them meet their writes in their order.
+    // In log order over all regions, so that writes to keys that moved between regions keep their
+    // order.
     replay_log(shared, &applied, &mut |entry| {
         if entry.index > limit(entry.region) {
             state.note_waiting(entry.region, entry.index, entry.at);
@@ -229,7 +231,7 @@ fn replay_entry(shared: &Shared, state: &mut ApplyState, entry: &ReplayEntry<'_>
     state.note_replayed(user_bytes(entry.ops));
 }
 
-/// Bytes of keys and values, as [`ApplyState::apply`] counts them.
+/// Returns the bytes of keys and values, as [`ApplyState::apply`] counts them.
 fn user_bytes(ops: &[ReplayOp<'_>]) -> u64 {
     let bytes = |op: &ReplayOp<'_>| match op {
         ReplayOp::Put { key, value, .. } => key.len() as u64 + u64::from(value.len()),
@@ -239,14 +241,14 @@ fn user_bytes(ops: &[ReplayOp<'_>]) -> u64 {
     ops.iter().map(bytes).sum()
 }
 
-/// Makes room in memory during a replay.
+/// Flushes to free memory during a replay.
 fn flush_replayed(shared: &Shared, state: &ApplyState, from: &Checkpoint) -> Result<()> {
     state.publish(shared);
     shared.index.freeze(state.checkpoint_at(from.replay_from));
     flush_frozen(&shared.index)
 }
 
-/// Flushes what is frozen, to the end.
+/// Flushes all frozen memtables.
 pub(super) fn flush_frozen(index: &Index) -> Result<()> {
     const SLICE_BYTES: u64 = 4 << 20;
     while let Some(mut job) = index.start_flush() {

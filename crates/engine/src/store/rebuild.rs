@@ -1,9 +1,9 @@
-//! A lost or damaged index, made again from what the store still holds (fault 25).
+//! Rebuild of a lost or damaged index from what the store still holds (fault 25).
 //!
-//! A lost manifest is made from the footers of the runs. A lost index is made from the values
+//! A lost manifest is rebuilt from the footers of the runs. A lost index is rebuilt from the values
 //! themselves: every record carries its version, and the newest version of a key is its value.
-//! That loses nothing as long as no segment was ever removed while small values live in the index
-//! only; otherwise opening fails and says so.
+//! This loses nothing if no segment was ever removed, or if no small values are only in the index;
+//! otherwise opening fails with the original error.
 
 use super::open::{Replay, flush_frozen};
 use crate::options::Options;
@@ -16,7 +16,7 @@ use stele_log::{Log, RecoverFrom, ReplayOp};
 use stele_types::{Cause, Error, FileId, Lsn, Result, Seq, StoreId, mutant};
 use stele_vfs::{Create, Open, Vfs};
 
-/// While this file is there, the index is half made and must be made again.
+/// While this file exists, the index is incomplete and must be rebuilt.
 const MARKER: &str = "REBUILDING";
 /// Operations sorted in memory at a time.
 const WINDOW_OPS: u64 = 1 << 20;
@@ -29,8 +29,8 @@ struct Rebuild<'a> {
     replay: Replay,
 }
 
-/// Opens the index; makes it again first if it is lost, when the options allow and nothing is lost
-/// by it. The third value says why.
+/// Opens the index. Rebuilds it first if it is lost, if the options allow it and nothing would be
+/// lost. The third value is the reason for a rebuild.
 pub(super) fn open_index(
     vfs: &Arc<dyn Vfs>,
     dir: &Path,
@@ -45,7 +45,7 @@ pub(super) fn open_index(
         Err(error) => return Err(error),
     };
     let reason = lost.to_string();
-    // Runs tell what a manifest said of them, and nothing of a run that is not there.
+    // The footers of runs replace a manifest, but not a missing run.
     let is_run = is_run(&lost) && !mutant::active("engine.rebuild_without_a_run");
     if !is_run
         && rebuild.has_runs()?
@@ -58,14 +58,13 @@ pub(super) fn open_index(
     if replay == Replay::Committed {
         return Err(lost);
     }
-    rebuild.make_from_values(lost)?;
+    rebuild.rebuild_from_values(lost)?;
     let (index, opened) = rebuild.open_existing()?;
     Ok((index, opened, Some(reason)))
 }
 
-/// Opens the index of a store that has one. Fails where opening the store would, or would make it
-/// again.
-pub(super) fn open_whole(
+/// Opens an undamaged index. Fails where opening the store would fail or rebuild the index.
+pub(super) fn open_undamaged(
     vfs: &Arc<dyn Vfs>,
     dir: &Path,
     id: StoreId,
@@ -74,7 +73,7 @@ pub(super) fn open_whole(
     Rebuild { vfs, dir, id, options, replay: Replay::Committed }.open_existing()
 }
 
-/// Whether what is lost is a run.
+/// Whether the lost file is a run.
 fn is_run(lost: &Error) -> bool {
     let (Error::Missing { path, .. } | Error::Corrupt { path, .. }) = lost else { return false };
     path.extension().is_some_and(|kind| kind == "run")
@@ -85,7 +84,8 @@ impl Rebuild<'_> {
         self.dir.join("index")
     }
 
-    /// Only other replicas can say what a damaged run held.
+    /// Returns the options of the index. Damaged runs are opened only with replicas, which alone
+    /// can supply their pairs.
     fn index_options(&self) -> IndexOptions {
         let open_damaged_runs = self.replay == Replay::Committed && self.options.rebuild;
         IndexOptions { open_damaged_runs, ..self.options.index() }
@@ -95,13 +95,13 @@ impl Rebuild<'_> {
         self.dir.join(MARKER)
     }
 
-    fn is_half_made(&self) -> Result<bool> {
+    fn is_rebuilding(&self) -> Result<bool> {
         self.vfs.exists(&self.marker())
     }
 
-    /// Whether there are whole runs to make a manifest from.
+    /// Whether there are complete runs from which a manifest can be rebuilt.
     fn has_runs(&self) -> Result<bool> {
-        Ok(!self.is_half_made()? && self.has_ending("index", ".run")?)
+        Ok(!self.is_rebuilding()? && self.has_ending("index", ".run")?)
     }
 
     fn has(&self, dir: &str, part: &str) -> Result<bool> {
@@ -114,25 +114,25 @@ impl Rebuild<'_> {
         Ok(entries.iter().any(|entry| entry.name.ends_with(end)))
     }
 
-    /// A store that ever wrote a value has a manifest: without one, an empty index would silently
-    /// hide everything.
+    /// Opens the index if it is present. A store that ever wrote a value has a manifest: without
+    /// one, an empty index would silently hide everything.
     fn open_existing(&self) -> Result<(Index, Opened)> {
         let path = self.index_dir();
         let missing = |detail: &str| Error::Missing { path: path.clone(), detail: detail.into() };
-        if self.is_half_made()? {
-            return Err(missing("its rebuilding was interrupted"));
+        if self.is_rebuilding()? {
+            return Err(missing("its rebuild was interrupted"));
         }
         if !self.has("index", "manifest-")? && self.has("log", ".seg")? {
-            return Err(missing("there are log segments and no manifest"));
+            return Err(missing("there are log segments but no manifest"));
         }
         Index::open(self.vfs.clone(), &path, self.index_options())
     }
 
-    fn make_from_values(&self, lost: Error) -> Result<()> {
+    fn rebuild_from_values(&self, lost: Error) -> Result<()> {
         let log_dir = self.dir.join("log");
         let from = RecoverFrom::default();
         let (log, _) = Log::open(self.vfs.clone(), &log_dir, self.options.log(self.id), from)?;
-        if self.options.inline_value_bytes_max > 0 && !is_whole(&log) {
+        if self.options.inline_value_bytes_max > 0 && !has_all_files(&log) {
             return Err(lost);
         }
         self.mark()?;
@@ -147,10 +147,10 @@ impl Rebuild<'_> {
                 applied.insert(region, (log.last, log.last_term));
             }
         }
-        // An empty memtable with a checkpoint: from here on the log's tail is not needed.
+        // An empty memtable with a checkpoint: afterwards the log's tail is not needed.
         index.freeze(Checkpoint { replay_from: log.head(), applied });
         flush_frozen(&index)?;
-        // The index is durable and complete before the marker goes.
+        // Invariant: the index is durable and complete before the marker is removed.
         self.vfs.unlink(&self.marker())?;
         self.vfs.sync_dir(self.dir)
     }
@@ -165,15 +165,15 @@ impl Rebuild<'_> {
     }
 }
 
-/// Whether every file ever made is still there, so that no small value lives in the index only.
-fn is_whole(log: &Log) -> bool {
+/// Whether every file ever created still exists, so that no small value is only in the index.
+fn has_all_files(log: &Log) -> bool {
     let mut files: Vec<FileId> = log.files().iter().map(|file| file.file).collect();
     files.sort();
     files.iter().zip(1..).all(|(file, expected)| file.0 == expected)
 }
 
-/// Feeds all versions to the index, oldest first: a window of versions at a time, so that memory is
-/// bounded and later runs are newer.
+/// Adds all versions to the index, oldest first: one window of versions at a time, so that memory
+/// is bounded and later runs are newer.
 fn feed(log: &Log, index: &Index) -> Result<()> {
     let mut counts: BTreeMap<FileId, u64> = BTreeMap::new();
     log.scan_versions(&mut |versioned| {
@@ -199,7 +199,8 @@ fn feed(log: &Log, index: &Index) -> Result<()> {
     }
 }
 
-/// Within a window the version itself is the sequence number: the newest wins, whatever the order.
+/// Adds the versions of a window. The version itself is the sequence number, so the newest wins in
+/// any order.
 fn feed_window(log: &Log, index: &Index, first: FileId, last: FileId) -> Result<()> {
     log.scan_versions(&mut |versioned| {
         if versioned.version.file < first || versioned.version.file > last {

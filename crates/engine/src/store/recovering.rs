@@ -1,5 +1,5 @@
-//! A store whose log holds entries that can't be read, before it opens: other stores' copies are put
-//! in their places. It acknowledged these entries; without them it must neither vote nor answer.
+//! An unopened store with unreadable log entries, which copies from other stores restore. The store
+//! acknowledged these entries; without them it must neither vote nor serve reads.
 
 use super::Replay;
 use super::open::recover_from;
@@ -18,24 +18,25 @@ use stele_vfs::{DirLock, Vfs};
 /// The store's own log, which holds its identity.
 const JOURNAL: RegionId = RegionId(0);
 
-/// Holes known at a time: some 4 MiB.
-const HOLES_MAX: usize = 1 << 16;
+/// Limit for the damaged payloads known at a time: about 4 MiB.
+const DAMAGED_MAX: usize = 1 << 16;
 
-/// A store that waits for copies of lost entries.
+/// Store that waits for copies of lost entries.
 #[derive(Debug)]
 pub struct RecoveringStore {
     survey: Survey,
     ident: Option<StoreIdent>,
-    /// The last one that was given to be asked for.
+    /// Last payload returned by [`stele_storage::RecoverableLog::lost_entries`].
     last: Option<DamagedPayload>,
-    /// Held until this is dropped: then the store can be opened.
+    /// Lock on the directory; the store can be opened after it is dropped.
     _lock: Box<dyn DirLock>,
 }
 
 impl RecoveringStore {
-    /// Looks at the store in `dir`, which did not open, or may not: it costs as much as opening it.
-    /// `None` when copies of log entries are not what it lacks, or not all: then opening says what is
-    /// wrong, if anything is. Fails with what is no damage, as opening would: `Locked`, `Io`.
+    /// Surveys the store in `dir`, which did not open or may not; costs as much as opening it.
+    /// Returns `None` if copies of log entries are not needed, or not sufficient; then opening
+    /// reports the problem, if there is one. Fails with errors other than damage, as opening would:
+    /// `Locked`, `Io`.
     pub fn begin(vfs: Arc<dyn Vfs>, dir: &Path, options: &Options) -> Result<Option<Self>> {
         options.validate()?;
         for part in ["STORE", "index", "log"] {
@@ -44,25 +45,25 @@ impl RecoveringStore {
             }
         }
         let lock = vfs.lock(&dir.join("LOCK"))?;
-        match Self::look(&vfs, dir, options, lock) {
-            Ok(mending) => Ok((!mending.survey.is_whole()).then_some(mending)),
+        match Self::survey_dir(&vfs, dir, options, lock) {
+            Ok(recovering) => Ok((!recovering.survey.is_recovered()).then_some(recovering)),
             Err(Error::WrongStore { .. } | Error::NewerFormat { .. }) => Ok(None),
             Err(error) if error.is_damage() => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    fn look(
+    fn survey_dir(
         vfs: &Arc<dyn Vfs>,
         dir: &Path,
         options: &Options,
         lock: Box<dyn DirLock>,
     ) -> Result<Self> {
         let id = identity::open(vfs, dir, options.store)?;
-        let (index, known) = rebuild::open_whole(vfs, dir, id, options)?;
+        let (index, known) = rebuild::open_undamaged(vfs, dir, id, options)?;
         let from = recover_from(&known, Replay::Committed);
         let survey =
-            Survey::take(vfs.clone(), &dir.join("log"), &options.log(id), &from, HOLES_MAX)?;
+            Survey::take(vfs.clone(), &dir.join("log"), &options.log(id), &from, DAMAGED_MAX)?;
         let ident = match ident(&index, &survey) {
             Err(error) if error.is_damage() => None,
             other => other?,
@@ -70,13 +71,13 @@ impl RecoveringStore {
         Ok(Self { survey, ident, last: None, _lock: lock })
     }
 
-    /// What the store says it is; `None` before it was told, or when that is what can't be read.
+    /// Returns the store's identity; `None` before it is written, or if it cannot be read.
     pub fn ident(&self) -> Option<StoreIdent> {
         self.ident
     }
 }
 
-/// Written once: in a run, or else in an entry that no checkpoint holds.
+/// Reads the identity, which is written once: in a run, or in an entry that no checkpoint holds.
 fn ident(index: &Index, survey: &Survey) -> Result<Option<StoreIdent>> {
     let key = keyspace::ident_key();
     if let Some(Found::Value { value, .. }) = index.get(&key)? {
@@ -106,7 +107,7 @@ impl stele_storage::RecoverableLog for RecoveringStore {
     fn lost_entries(&mut self, count_max: usize) -> Vec<LostEntry> {
         let mut lost = self.lost_after(count_max);
         if lost.is_empty() {
-            // From the beginning again.
+            // Starts again from the first.
             self.last = None;
             lost = self.lost_after(count_max);
         }
@@ -114,24 +115,24 @@ impl stele_storage::RecoverableLog for RecoveringStore {
     }
 
     fn find(&self, lost: &LostEntry) -> Option<Bytes> {
-        // What can't be read is not here.
+        // An unreadable payload counts as absent.
         let payload = self.survey.find(lost.region, lost.index, lost.term).ok().flatten()?;
-        lost.is(&payload).then_some(payload)
+        lost.is_copy(&payload).then_some(payload)
     }
 
     fn restore_entry(&mut self, lost: &LostEntry, payload: &[u8]) -> Result<bool> {
-        let places = self.survey.holes_of(lost.region, lost.index, lost.term);
+        let places = self.survey.damaged_of(lost.region, lost.index, lost.term);
         let places: Vec<DamagedPayload> =
-            places.filter(|hole| entry_of(hole) == *lost).copied().collect();
-        let mut is_mended = false;
-        for hole in places {
-            is_mended |= self.survey.fill(&hole, payload)?;
+            places.filter(|damaged| entry_of(damaged) == *lost).copied().collect();
+        let mut is_restored = false;
+        for damaged in places {
+            is_restored |= self.survey.restore_payload(&damaged, payload)?;
         }
-        Ok(is_mended)
+        Ok(is_restored)
     }
 
     fn is_recovered(&self) -> bool {
-        self.survey.is_whole()
+        self.survey.is_recovered()
     }
 }
 
@@ -139,22 +140,22 @@ impl RecoveringStore {
     fn lost_after(&mut self, count_max: usize) -> Vec<LostEntry> {
         let mut lost: Vec<LostEntry> = Vec::new();
         let mut last = self.last;
-        for hole in self.survey.holes_after(self.last.as_ref()) {
-            let entry = entry_of(hole);
+        for damaged in self.survey.damaged_after(self.last.as_ref()) {
+            let entry = entry_of(damaged);
             if lost.last() != Some(&entry) {
                 if lost.len() == count_max {
                     break;
                 }
                 lost.push(entry);
             }
-            last = Some(*hole);
+            last = Some(*damaged);
         }
         self.last = last;
         lost
     }
 }
 
-fn entry_of(hole: &DamagedPayload) -> LostEntry {
-    let DamagedPayload { region, index, term, bytes, crc, .. } = *hole;
+fn entry_of(damaged: &DamagedPayload) -> LostEntry {
+    let DamagedPayload { region, index, term, bytes, crc, .. } = *damaged;
     LostEntry { region, index, term, bytes, crc }
 }

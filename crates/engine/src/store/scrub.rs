@@ -1,5 +1,6 @@
-//! The search for damage that nobody has met yet: everything the index leads to is read off the
-//! device, key by key, within a budget of bytes a second. What nothing leads to is not looked at.
+//! Scrub: background verification that finds latent damage. Everything that the index refers to is
+//! read off the device, in key order, within a budget of bytes per second. Other bytes are not
+//! read.
 
 use super::slice::{Extent, SLICE_PAIRS_MAX, Slice};
 use super::{Shared, View};
@@ -11,18 +12,18 @@ use stele_types::{Clock, KeyRange, Result, RunId, mutant};
 
 const SECOND_NANOS: u64 = 1_000_000_000;
 
-/// Figures of one store since it was opened.
+/// Statistics of the scrub since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScrubStats {
-    /// Bytes of runs, and of keys and values, looked at.
+    /// Bytes scrubbed of runs, and of keys and values.
     pub bytes: u64,
-    /// Times that everything was looked at.
+    /// Completed scrub passes.
     pub passes: u64,
-    /// Passes cut short, since a part of the index could not be read.
+    /// Passes that ended early because part of the index could not be read.
     pub cut_short: u64,
 }
 
-/// See the module.
+/// Scrub of one store.
 #[derive(Debug)]
 pub(crate) struct Scrub {
     clock: Arc<dyn Clock>,
@@ -31,15 +32,15 @@ pub(crate) struct Scrub {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Which run to go on with, and where; `None` at a beginning.
+    /// Run and block to continue with; `None` at the start of a pass.
     run: Option<(RunId, usize)>,
-    /// The newest run there was at the beginning.
+    /// Newest run at the start of the pass.
     last_run: Option<RunId>,
-    /// Where to go on with the values; empty at a beginning.
+    /// Key to continue with; empty at the start of the values.
     from: Bytes,
     began_nanos: Option<u64>,
     is_done: bool,
-    /// What may be read, as of the last step; below 0 after a large value.
+    /// Bytes that may be read, as of the last step; negative after a large value.
     credit_bytes: i64,
     stepped_nanos: u64,
     stats: ScrubStats,
@@ -55,14 +56,14 @@ impl Scrub {
         self.state.lock().stats
     }
 
-    /// Looks at about `bytes_max` bytes, if the budget allows.
+    /// Scrubs about `bytes_max` bytes, if the budget allows.
     pub fn step(&self, shared: &Arc<Shared>, bytes_max: u64) {
         let rate = shared.options.scrub_bytes_per_second_max;
         let Some(mut state) = self.state.try_lock().filter(|_| rate > 0) else { return };
         let now = self.clock.monotonic_nanos();
-        state.earn(now, rate);
+        state.add_credit(now, rate);
         let reads_runs = !state.is_done && state.began_nanos.is_some() && state.from.is_empty();
-        if !reads_runs && shared.blocks.take_suspicion() {
+        if !reads_runs && shared.lost_blocks.take_suspected() {
             state.began_nanos = None;
         }
         let is_due = match state.began_nanos {
@@ -89,8 +90,8 @@ impl Scrub {
                 ..State::default()
             };
         }
-        let bytes = state.look(shared, bytes_max.min(credit)).unwrap_or_else(|_| {
-            // Anew from the first run on: one of them is damaged.
+        let bytes = state.scrub_slice(shared, bytes_max.min(credit)).unwrap_or_else(|_| {
+            // Starts again from the first run: one of the runs is damaged.
             (state.is_done, state.began_nanos) = (true, None);
             state.stats.cut_short += 1;
             0
@@ -101,23 +102,23 @@ impl Scrub {
 }
 
 impl State {
-    /// First the runs, in the order of their numbers, then the values. Returns the bytes.
-    fn look(&mut self, shared: &Arc<Shared>, bytes_max: u64) -> Result<u64> {
+    /// Scrubs first the runs, in the order of their numbers, then the values. Returns the bytes.
+    fn scrub_slice(&mut self, shared: &Arc<Shared>, bytes_max: u64) -> Result<u64> {
         if self.from.is_empty()
             && let Some((run, block)) = self.next_run(shared)
         {
-            let look = shared.index.scrub_run(run, block, bytes_max)?.unwrap_or_default();
-            self.run = Some(match look.next {
+            let scrubbed = shared.index.scrub_run(run, block, bytes_max)?.unwrap_or_default();
+            self.run = Some(match scrubbed.next {
                 Some(block) => (run, block),
                 None => (RunId(run.0 + 1), 0),
             });
-            if look.wants_rewrite {
-                shared.blocks.schedule_rewrite(run);
+            if scrubbed.needs_rewrite {
+                shared.lost_blocks.schedule_rewrite(run);
             }
-            look.lost.into_iter().for_each(|lost| shared.blocks.note(lost));
-            return Ok(look.bytes);
+            scrubbed.lost.into_iter().for_each(|lost| shared.lost_blocks.note(lost));
+            return Ok(scrubbed.bytes);
         }
-        match look(shared, &self.from, bytes_max)? {
+        match scrub_values(shared, &self.from, bytes_max)? {
             Some((next, bytes)) => {
                 self.from = next;
                 Ok(bytes)
@@ -130,8 +131,9 @@ impl State {
         }
     }
 
-    /// The run to go on with, or the first one after it. Rule: those that came since the beginning are
-    /// left to the next pass. While merges follow each other the values' turn would never come.
+    /// Returns the run to continue with, or the first one after it. Invariant: runs created since
+    /// the start are left to the next pass. Otherwise a sequence of merges could delay the values
+    /// forever.
     fn next_run(&self, shared: &Shared) -> Option<(RunId, usize)> {
         let (from, block) = self.run.unwrap_or((RunId(0), 0));
         let last = match mutant::active("engine.search_awaits_new_runs") {
@@ -144,11 +146,11 @@ impl State {
         Some((next, if next == from { block } else { 0 }))
     }
 
-    /// Earns what time has brought, at most a second's worth.
-    fn earn(&mut self, now_nanos: u64, rate: u64) {
+    /// Adds the budget for the time since the last step, at most one second's worth.
+    fn add_credit(&mut self, now_nanos: u64, rate: u64) {
         let nanos = now_nanos.saturating_sub(self.stepped_nanos).min(SECOND_NANOS);
         let earned = u128::from(nanos) * u128::from(rate) / u128::from(SECOND_NANOS);
-        // Steps that earn less than a byte add up.
+        // Intervals that earn less than a byte are accumulated.
         if earned > 0 {
             self.stepped_nanos = now_nanos;
             let most = i64::try_from(rate).unwrap_or(i64::MAX);
@@ -157,8 +159,12 @@ impl State {
     }
 }
 
-/// Looks at the next pairs: where to go on, and how many bytes they were. `None` at the end.
-fn look(shared: &Arc<Shared>, from: &Bytes, bytes_max: u64) -> Result<Option<(Bytes, u64)>> {
+/// Scrubs the next pairs. Returns the key to continue with and the bytes; `None` at the end.
+fn scrub_values(
+    shared: &Arc<Shared>,
+    from: &Bytes,
+    bytes_max: u64,
+) -> Result<Option<(Bytes, u64)>> {
     let view = View::new(shared);
     let range = KeyRange { start: from.clone(), end: Bytes::new() };
     let mut iter = view.references(range, Order::Forward)?;

@@ -1,4 +1,4 @@
-//! Slices of a walk over the index: first keys and where the values lie, then the values.
+//! Slices of a walk over the index: first keys and locations of values, then the values.
 
 use super::Shared;
 use bytes::Bytes;
@@ -7,38 +7,39 @@ use stele_log::{Log, Unchecked};
 use stele_storage::Pair;
 use stele_types::{Error, Locator, Result};
 
-/// Most pairs and bytes that a scan fetches together.
+/// Limits for the pairs and bytes that a scan fetches together.
 pub(crate) const SLICE_PAIRS_MAX: usize = 4096;
 const SLICE_BYTES_MAX: u64 = 4 << 20;
-/// Values this close are read together.
+/// Largest gap between values that are read together.
 const NEAR_BYTES: u64 = 16 << 10;
 
-/// How much a slice may hold.
+/// Limits of a slice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
     pub pairs_max: usize,
-    /// Of keys and values; the pair that reaches it is the last.
+    /// Bytes of keys and values; the pair that reaches the limit is the last.
     pub bytes_max: u64,
     pub keys_only: bool,
 }
 
-/// Pairs whose values are not read yet.
+/// Pairs without their values, which are not read yet.
 #[derive(Debug, Default)]
 pub(crate) struct Slice {
     /// Keys and inline values, one after the other.
     memory: Vec<u8>,
     pairs: Vec<SlicePair>,
-    /// Of the values that lie in value files, in the order of the pairs.
+    /// Locations of the values in value files, in the order of the pairs.
     places: Vec<Locator>,
     bytes: u64,
     value_bytes: u64,
-    /// Values that lie near the one before.
+    /// Number of values near the one before.
     near: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct SlicePair {
-    /// Where key and inline value end in the slice's memory; they begin where the last ones end.
+    /// Ends of the key and the inline value in the slice's memory; a pair begins where the last
+    /// ended.
     key_end: u32,
     value_end: u32,
     is_located: bool,
@@ -46,7 +47,7 @@ struct SlicePair {
 }
 
 impl Slice {
-    /// The next pairs of `iter`; empty at its end.
+    /// Collects the next pairs of `iter`; empty at its end.
     pub fn collect(iter: &mut ViewIter, extent: Extent) -> Result<Self> {
         let mut slice = Self::default();
         let pairs_max = extent.pairs_max.min(SLICE_PAIRS_MAX);
@@ -88,7 +89,7 @@ impl Slice {
         self.pairs.len()
     }
 
-    /// Of keys and values.
+    /// Returns the bytes of keys and values.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -97,7 +98,7 @@ impl Slice {
         self.value_bytes
     }
 
-    /// About how many reads its values take.
+    /// Estimates the number of reads for its values.
     pub fn reads(&self) -> usize {
         self.places.len() - self.near
     }
@@ -113,10 +114,10 @@ impl Slice {
         self.memory.get(begin..last.key_end as usize).unwrap_or_default()
     }
 
-    /// Reads the values off the device and tells the store of each that is not what was written.
-    /// Returns the last key.
+    /// Reads the values off the device and records each one that is damaged as lost. Returns the
+    /// last key.
     pub fn check(self, shared: &Shared) -> Result<Bytes> {
-        // What can't be read together is read one by one, which says where it fails.
+        // If the joint read fails, the values are read one by one, which reports the failing one.
         let read = shared.log.read_many_direct(&self.places);
         let read = read.unwrap_or_else(|_| vec![Unchecked::default(); self.places.len()]);
         let last = Bytes::copy_from_slice(self.last_key());
@@ -129,13 +130,13 @@ impl Slice {
                 && let Some((at, read)) = located.next()
                 && let Err(error) = shared.log.check_read(at, read)
             {
-                shared.damage.note(key, at, &error);
+                shared.lost_values.note(key, at, &error);
             }
         }
         Ok(last)
     }
 
-    /// Reads the values, sorted by place, gaps coalesced.
+    /// Reads the values in order of location, with small gaps coalesced.
     pub fn read(self, log: &Log) -> Result<ReadSlice> {
         let read = log.read_many(&self.places)?;
         Ok(ReadSlice {
@@ -155,8 +156,8 @@ fn near(one: &Locator, other: &Locator) -> bool {
     low.file == high.file && u64::from(high.offset) <= end + NEAR_BYTES
 }
 
-/// Pairs whose values are read and each checked when it is asked for. Keys share one piece of
-/// memory, values those of the reads they came in.
+/// Pairs with values that are read and each checked on request. Keys share one piece of memory,
+/// values the memory of their reads.
 #[derive(Debug, Default)]
 pub(crate) struct ReadSlice {
     memory: Bytes,
@@ -168,12 +169,12 @@ pub(crate) struct ReadSlice {
 }
 
 impl ReadSlice {
-    /// Reads that its values took beside one.
+    /// Returns the reads of its values in excess of one.
     pub fn scattered_reads(&self) -> u64 {
         self.scattered_reads
     }
 
-    /// The next pair. What can't be read is told to the store it was read from.
+    /// Returns the next pair. Records a value that cannot be read as lost.
     pub fn next(&mut self, shared: &Shared) -> Result<Option<Pair>> {
         let Some(pair) = self.pairs.next() else { return Ok(None) };
         let (key_end, value_end) = (pair.key_end as usize, pair.value_end as usize);
@@ -184,7 +185,7 @@ impl ReadSlice {
                 Some((at, read)) => shared
                     .log
                     .checked(&at, read)
-                    .inspect_err(|error| shared.damage.note(&key, &at, error))?,
+                    .inspect_err(|error| shared.lost_values.note(&key, &at, error))?,
                 None => return Err(Error::invalid("a slice has fewer values than pairs")),
             },
             false => self.memory.slice(key_end..value_end),

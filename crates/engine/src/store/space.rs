@@ -1,18 +1,18 @@
-//! How full the device may get: garbage collection needs room to free any.
+//! Admission by free space: garbage collection needs space to free any.
 
 use super::{Replay, Store};
 use parking_lot::Mutex;
 use stele_types::{Command, Error, LogBatch, Op, Record, Result, mutant};
 
-/// What is known of free space.
+/// Known free space.
 #[derive(Debug, Default)]
 pub(crate) struct Space {
-    /// Bytes that may be written before the device is asked again.
+    /// Bytes that may be written before the device's free space is read again.
     room_bytes: Mutex<u64>,
 }
 
 impl Store {
-    /// `NoSpace` when `bytes` more would take what is reserved for garbage collection.
+    /// Fails with `NoSpace` if `bytes` more would use the reserve of garbage collection.
     pub(super) fn admit_bytes(&self, bytes: u64) -> Result<()> {
         if self.take_room(bytes)? || mutant::active("engine.admit_always") {
             return Ok(());
@@ -20,9 +20,10 @@ impl Store {
         Err(Error::NoSpace(self.shared.dir.clone()))
     }
 
-    /// A store without replicas refuses what takes the reserve; a batch that only deletes passes, as
-    /// deletes are what frees space. Where consensus decides, what others committed must be taken
-    /// while the device takes it: there puts are refused by [`Store::admit_bytes`] when proposed.
+    /// Fails with `NoSpace` for a batch that would use the reserve of a store without replicas. A
+    /// batch of deletes alone passes, because deletes free space. With consensus, committed entries
+    /// must be appended while the device has space; there [`Store::admit_bytes`] refuses puts when
+    /// proposed.
     pub(super) fn check_space(&self, batch: &LogBatch) -> Result<()> {
         let is_refused = !self.take_room(batch_bytes(batch))?
             && (self.shared.replay == Replay::All || mutant::active("engine.append_refused"))
@@ -30,7 +31,7 @@ impl Store {
         if is_refused { Err(Error::NoSpace(self.shared.dir.clone())) } else { Ok(()) }
     }
 
-    /// Takes `bytes` off the room before the reserve; `false` when that is too little.
+    /// Takes `bytes` from the space above the reserve; returns false if that is too little.
     fn take_room(&self, bytes: u64) -> Result<bool> {
         let reserved = self.shared.options.reserved_bytes;
         if reserved == 0 {
@@ -45,7 +46,7 @@ impl Store {
                 *room_bytes = 0;
                 return Ok(false);
             }
-            // Asked again soon: sidecars, runs and collection take space too.
+            // Read again soon: sidecars, runs and garbage collection take space too.
             *room_bytes = room.min(reserved / 2).max(bytes);
         }
         *room_bytes -= bytes;

@@ -1,5 +1,5 @@
-//! Memory for recently read values, found by where they lie. A place is written once and its file
-//! number never used again, so a cached value can't be stale.
+//! Cache of recently read values, by location. A location is written once and its file number is
+//! never reused, so a cached value cannot be stale.
 
 use bytes::Bytes;
 use quick_cache::Weighter;
@@ -7,7 +7,7 @@ use quick_cache::sync::Cache;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stele_types::Locator;
 
-/// What one entry costs beyond its bytes.
+/// Cost of an entry besides its bytes.
 const ENTRY_OVERHEAD_BYTES: u64 = 96;
 
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ impl ValueCache {
             let items = (bytes_max / VALUE_BYTES_EXPECTED).min(1 << 20);
             Cache::with_weighter(items, bytes_max as u64, Weight)
         });
-        // One value may not push out a large part of the others.
+        // One value must not evict a large part of the others.
         let value_bytes_max = bytes_max as u64 / 32;
         Self { values, value_bytes_max, hits: AtomicU64::new(0), misses: AtomicU64::new(0) }
     }
@@ -48,7 +48,7 @@ impl ValueCache {
         Some(found)
     }
 
-    /// Takes a value that was read because it was not here.
+    /// Adds a value that was read after a miss.
     pub fn insert(&self, at: &Locator, value: &Bytes) {
         let Some(values) = &self.values else { return };
         self.misses.fetch_add(1, Ordering::Relaxed);
@@ -61,7 +61,7 @@ impl ValueCache {
         self.values.as_ref().map_or(0, Cache::weight)
     }
 
-    /// Hits and misses so far.
+    /// Returns hits and misses so far.
     pub fn counts(&self) -> (u64, u64) {
         (self.hits.load(Ordering::Relaxed), self.misses.load(Ordering::Relaxed))
     }

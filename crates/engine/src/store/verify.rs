@@ -1,4 +1,4 @@
-//! Checking a whole store: every checksum of every file, then the index against the log.
+//! Verification of a whole store: every checksum of every file, then the index against the log.
 
 use super::{Store, View, disk_bytes};
 use bytes::Bytes;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use stele_storage::Order;
 use stele_types::{Error, KeyRange, Result, ValueRef};
 
-/// Keys whose values are looked at together.
+/// Number of keys in one slice.
 const SLICE_PAIRS: usize = 1024;
 
 struct Reference {
@@ -14,36 +14,36 @@ struct Reference {
     value: ValueRef,
 }
 
-/// What a check has to say while it runs.
+/// Event of a running verification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VerifyEvent {
     /// Bytes checked since the last event.
     Checked(u64),
-    /// Something that is not as it was written, or not where it should be.
+    /// Damaged or missing data.
     Damage {
         /// The file.
         path: PathBuf,
-        /// What does not hold, with its place.
+        /// Description of the damage, with its place.
         detail: String,
     },
 }
 
-/// What a check found in all.
+/// Result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
-    /// Keys that are there.
+    /// Number of keys in the index.
     pub keys: u64,
     /// Bytes of their keys and values.
     pub live_bytes: u64,
-    /// Bytes of the device the directory takes.
+    /// Device bytes that the directory takes.
     pub disk_bytes: u64,
     /// Bytes read and checked.
     pub checked_bytes: u64,
-    /// Damaged places; 0 means all is well.
+    /// Number of damaged places; 0 for none.
     pub damages: u64,
 }
 
-/// Counts what passes to the caller.
+/// Counter of events on their way to the caller.
 struct Reporter<'a> {
     sink: &'a mut dyn FnMut(VerifyEvent),
     report: VerifyReport,
@@ -66,7 +66,7 @@ impl Reporter<'_> {
 }
 
 impl Store {
-    /// Checks everything; reports damage and goes on. Writes may go on meanwhile.
+    /// Checks everything. Reports damage and continues. Concurrent writes are allowed.
     pub fn verify(&self, sink: &mut dyn FnMut(VerifyEvent)) -> Result<VerifyReport> {
         let mut reporter = Reporter { sink, report: VerifyReport::default() };
         self.shared.log.verify(&mut |event| match event {
@@ -89,7 +89,8 @@ impl Store {
         Ok(reporter.report)
     }
 
-    /// Every reference of the index leads to a value of its length and checksum, under its key.
+    /// Checks that every reference of the index leads to a value of its length and checksum, under
+    /// its key.
     fn verify_references(&self, reporter: &mut Reporter<'_>) -> Result<()> {
         let view = View::new(&self.shared);
         let mut iter = view.references(KeyRange::all(), Order::Forward)?;

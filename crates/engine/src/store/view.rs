@@ -1,4 +1,4 @@
-//! A consistent view: one point in time of index and value files.
+//! Consistent views: one point in time of index and value files.
 
 use super::Shared;
 use super::slice::{Extent, ReadSlice, Slice};
@@ -10,25 +10,25 @@ use stele_index::{Found, Lookup, View as IndexView, ViewIter};
 use stele_storage::{Cached, EngineView, Order, Pair, ScanOptions};
 use stele_types::{KeyRange, Result, ValueRef, mutant};
 
-/// One point in time of a store. While it lives, no file it refers to goes.
+/// One point in time of a store. While it exists, no file it refers to is removed.
 #[derive(Debug)]
 pub struct View {
     index: IndexView,
     shared: Arc<Shared>,
-    /// Told what users scan.
+    /// Receiver of scan statistics; `None` for internal views.
     gc: Option<Arc<Gc>>,
-    /// Reads of neighbours beside one for each slice, since a scan was last noted.
+    /// Reads in excess of one for each slice, since a scan was last recorded.
     scattered_reads: AtomicU64,
 }
 
 impl View {
-    /// For work of the store's own, or of a caller that says itself what is scanned.
+    /// Creates a view for internal work, or for a caller that reports its scans itself.
     pub(crate) fn new(shared: &Arc<Shared>) -> Self {
         let (index, scattered_reads) = (shared.index.view(), AtomicU64::new(0));
         Self { index, shared: shared.clone(), gc: None, scattered_reads }
     }
 
-    /// Takes notes of what users scan.
+    /// Creates a view that reports users' scans to garbage collection.
     pub(super) fn of_users(shared: &Arc<Shared>, gc: &Arc<Gc>) -> Self {
         Self { gc: Some(gc.clone()), ..Self::new(shared) }
     }
@@ -41,9 +41,10 @@ impl View {
         self.index.iter(range, direction)
     }
 
-    /// Where the value under `key` lies; nothing is read for it.
+    /// Returns the location of the value of `key`; reads no value.
     pub(crate) fn reference(&self, key: &[u8]) -> Result<Option<(ValueRef, u64)>> {
-        let found = self.index.get(key).inspect_err(|error| self.shared.blocks.suspect(error))?;
+        let found =
+            self.index.get(key).inspect_err(|error| self.shared.lost_blocks.suspect(error))?;
         Ok(match found {
             Some(Found::Value { value, expires_at_s }) => Some((value, expires_at_s)),
             Some(Found::Deleted) | None => None,
@@ -55,20 +56,20 @@ impl View {
         slice.read(&self.shared.log)
     }
 
-    /// The next pair of a slice of this view that was read.
+    /// Returns the next pair of a slice of this view that was read.
     pub(crate) fn next_pair(&self, read: &mut ReadSlice) -> Result<Option<Pair>> {
         read.next(&self.shared)
     }
 
-    /// The next pairs of `iter`. Empty at the end.
+    /// Reads the next pairs of `iter`; empty at the end.
     pub(crate) fn next_slice(&self, iter: &mut ViewIter, extent: Extent) -> Result<Vec<Pair>> {
-        let slice =
-            Slice::collect(iter, extent).inspect_err(|error| self.shared.blocks.suspect(error))?;
+        let slice = Slice::collect(iter, extent)
+            .inspect_err(|error| self.shared.lost_blocks.suspect(error))?;
         let mut pairs = Vec::with_capacity(slice.len());
         let mut read = self.read(slice)?;
         self.scattered_reads.fetch_add(read.scattered_reads(), Ordering::Relaxed);
         let mut failed = None;
-        // To its end also after a failure: all that can't be read is noted at once.
+        // Continues after a failure, so that all unreadable values are recorded at once.
         loop {
             match self.next_pair(&mut read) {
                 Ok(Some(pair)) => pairs.push(pair),
@@ -88,7 +89,7 @@ impl EngineView for View {
             ValueRef::At(at) => self
                 .shared
                 .value(&at)
-                .inspect_err(|error| self.shared.damage.note(key, &at, error))?,
+                .inspect_err(|error| self.shared.lost_values.note(key, &at, error))?,
         };
         Ok(Some(Pair { key: Bytes::copy_from_slice(key), value, expires_at_s }))
     }
@@ -103,7 +104,7 @@ impl EngineView for View {
         };
         let value = match value {
             ValueRef::Inline(value) => Some(value),
-            ValueRef::At(at) => self.shared.value_at_hand(&at)?,
+            ValueRef::At(at) => self.shared.cached_value(&at)?,
         };
         let key = || Bytes::copy_from_slice(key);
         Ok(match value {

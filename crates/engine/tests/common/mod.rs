@@ -1,5 +1,5 @@
-//! What the store's tests share: a tiny configuration, a model, and a check of one against the
-//! other.
+//! Shared parts of the store's tests: a tiny configuration, a model, and a comparison of a store
+//! with it.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -9,10 +9,11 @@ use stele_engine::{Db, GcOptions, KeyRange, Options, Order, Store};
 use stele_types::ManualClock;
 use stele_vfs::{SimOptions, SimVfs, Vfs};
 
-/// Where the tests keep their store.
+/// Directory of the tests' store.
 pub const DIR: &str = "/store";
 
-/// A configuration in which a few dozen writes roll segments, flush, merge, sort and collect.
+/// Returns options with which a few dozen writes roll segments, flush, merge, sort and collect
+/// garbage.
 pub fn tiny() -> Options {
     Options {
         segment_bytes_max: 64 << 10,
@@ -31,12 +32,12 @@ pub fn tiny() -> Options {
     }
 }
 
-/// A simulated disk.
+/// Creates a simulated disk.
 pub fn disk(seed: u64) -> SimVfs {
     SimVfs::new(SimOptions { seed, ..SimOptions::default() })
 }
 
-/// A clock that stands.
+/// Creates a clock that does not advance by itself.
 pub fn clock() -> Arc<ManualClock> {
     Arc::new(ManualClock::at(1_000_000))
 }
@@ -46,17 +47,17 @@ pub fn open(disk: &SimVfs, options: &Options) -> stele_engine::Result<Db> {
     Db::open_with(Arc::new(disk.clone()), clock(), Path::new(DIR), options.clone())
 }
 
-/// What a store should hold.
+/// Expected content of a store.
 pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// All pairs of a store.
+/// Returns all pairs of a store.
 pub fn contents(db: &Db) -> stele_engine::Result<Model> {
     db.iter(KeyRange::all(), Order::Forward)?
         .map(|pair| pair.map(|p| (p.key.to_vec(), p.value.to_vec())))
         .collect()
 }
 
-/// Says how a store differs from the model, by scans in both directions and by gets.
+/// Describes how a store differs from the model, by scans in both directions and by gets.
 pub fn difference(db: &Db, model: &Model) -> Option<String> {
     let found = match contents(db) {
         Ok(found) => found,
@@ -76,7 +77,7 @@ pub fn difference(db: &Db, model: &Model) -> Option<String> {
         }
     }
     if let Some(key) = found.keys().find(|key| !model.contains_key(*key)) {
-        return Some(format!("key {} returned from the dead", show(key)));
+        return Some(format!("deleted key {} is present", show(key)));
     }
     let reverse = db.iter_keys(KeyRange::all(), Order::Reverse).ok()?;
     let backwards: Vec<Vec<u8>> = reverse.filter_map(|p| p.ok()).map(|p| p.key.to_vec()).collect();
@@ -90,12 +91,12 @@ fn show(key: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(key))
 }
 
-/// Files in the store's directory that nothing refers to.
+/// Returns the files in the store's directory that nothing refers to.
 pub fn leaked(disk: &SimVfs, db: &Db, options: &Options) -> Vec<String> {
     leaked_of(disk, db.store(), options)
 }
 
-/// [`leaked`] of a store without a front.
+/// Does the same as [`leaked`] for a store without the embedded interface.
 pub fn leaked_of(disk: &SimVfs, store: &Store, options: &Options) -> Vec<String> {
     let mut leaked = Vec::new();
     let known: Vec<String> =
@@ -136,7 +137,7 @@ pub fn leaked_of(disk: &SimVfs, store: &Store, options: &Options) -> Vec<String>
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next number.
+    /// Returns the next number.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -145,17 +146,17 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`.
+    /// Returns a number below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
 
-    /// One of the choices.
+    /// Returns one of the choices.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
     }
 
-    /// Bytes that do not repeat.
+    /// Returns bytes that do not repeat.
     pub fn bytes(&mut self, n: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(n + 8);
         while out.len() < n {

@@ -1,4 +1,4 @@
-//! The decisions of garbage collection as pure functions: no clock, no file, no lock.
+//! Decisions of garbage collection as pure functions: no clock, no file, no lock.
 
 mod pick;
 mod state;

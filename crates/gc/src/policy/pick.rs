@@ -1,4 +1,4 @@
-//! What to do next.
+//! Selection of the next job.
 
 use super::state::{Choice, Held, State};
 use super::tiers;
@@ -6,30 +6,32 @@ use super::victims::{self, Victims, Wanted};
 use crate::{GcOptions, PolicyKind};
 use stele_types::KeyRange;
 
-/// A round starts a little before the target, as its outputs take space until its victims go.
+/// Share of the target at which a round starts: its outputs take space until its victims are
+/// removed.
 const TRIGGER_OF_TARGET: f64 = 0.985;
-/// Share of the live bytes one round frees at least and at most.
+/// Smallest and largest share of the live bytes that one round frees.
 const ROUND_SHARE: (f64, f64) = (0.04, 0.3);
-/// Above this share of undiscovered dead bytes, victims can't be told apart: merge first. Costly
-/// indexes wait longer: the share grows with the root of the index's own share.
+/// Share of undiscovered dead bytes above which victims cannot be told apart, so tiers are merged
+/// first. Costly indexes wait longer: the share grows with the root of the index's own share.
 const UNDISCOVERED_SHARE_MAX: f64 = 0.05;
-/// An index of at most this share of the live bytes is merged without hesitation.
+/// Share of the live bytes up to which an index is cheap to merge.
 const CHEAP_INDEX_SHARE: f64 = 0.01;
-/// Sorting is worth while for at least this share of unsorted bytes.
+/// Share of unsorted bytes from which sorting is worthwhile.
 const UNSORTED_SHARE_MIN: f64 = 0.1;
-/// This part of the live bytes may stay unsorted in memtables when the others are sorted.
+/// Part of the live bytes that may stay unsorted in memtables when the others are sorted.
 const LEFT_OF_LIVE: u64 = 64;
-/// No sort waits for a flush again so soon after one.
+/// Time after a freeze in which a sort does not cause another one.
 const FREEZE_AGAIN_S: u64 = 2;
-/// A range is sorted by itself if it has at least this part of the live bytes, or half a value file.
+/// Part of the live bytes from which a range is sorted by itself; half a value file also suffices.
 const PART_OF_LIVE: u64 = 16;
-/// One look at what is dead for this part of the live bytes written, and for these bytes at least.
+/// Part of the live bytes, and least bytes, that must be written before a job only discovers dead
+/// bytes.
 const DISCOVER_OF_LIVE: u64 = 4;
 const DISCOVER_BYTES_FLOOR: u64 = 32 << 20;
-/// The budget grows to this many times between the target and the hard limit.
+/// Factor by which the budget grows between the target and the hard limit.
 const BUDGET_RISE: f64 = 4.0;
 
-/// Decides what to do next. Pure: the same state gives the same answer.
+/// Picks the next job. Pure: the same state gives the same choice.
 pub fn pick(state: &State, options: &GcOptions) -> Choice {
     if let Some(choice) = reclaim(state) {
         return choice;
@@ -50,7 +52,7 @@ pub fn pick(state: &State, options: &GcOptions) -> Choice {
         return Choice::Merge { first, count };
     }
     let sorting = state.sorting.clone().map(|range| Choice::Sort { range });
-    // A sort frees space with its last part, and relocating would move values that it moves.
+    // The last part of a sort frees space, and a relocation would move values that the sort moves.
     let space = match options.policy {
         _ if sorting.is_some() && state.space_amp_weighed(options) < options.space_amp_hard => None,
         PolicyKind::Nezha => nezha(state, options),
@@ -63,11 +65,11 @@ pub fn pick(state: &State, options: &GcOptions) -> Choice {
     if waited && state.has_unflushed() {
         return Choice::Freeze;
     }
-    merge_at_rest(state, options).unwrap_or(Choice::Idle)
+    merge_when_idle(state, options).unwrap_or(Choice::Idle)
 }
 
-/// Decides what to do next while the device is nearly full: dead bytes go whatever the budget says,
-/// and what is dead is found out early.
+/// Picks the next job while the device is nearly full: dead bytes are freed regardless of the
+/// budget and discovered early.
 pub fn pick_short_of_space(state: &State, options: &GcOptions) -> Choice {
     const SPACE_AMP: f64 = 1.1;
     const DISCOVER_SHARE: u64 = 32;
@@ -81,8 +83,8 @@ pub fn pick_short_of_space(state: &State, options: &GcOptions) -> Choice {
     pick(state, &options)
 }
 
-/// Decides the next job of a collection that was asked for: the budget does not count, and every
-/// file with a noticeable dead share is a victim. [`Choice::Idle`] when it is complete.
+/// Picks the next job of a forced collection: the budget does not apply, and every file with a
+/// noticeable dead share is a victim. [`Choice::Idle`] when it is complete.
 pub fn pick_collect(state: &State, options: &GcOptions) -> Choice {
     if let Some(choice) = reclaim(state) {
         return choice;
@@ -112,28 +114,28 @@ pub fn pick_collect(state: &State, options: &GcOptions) -> Choice {
     drop_free(state, options).unwrap_or(Choice::Idle)
 }
 
-/// Bytes of budget that `user_bytes` written by a user earn at this space amplification.
+/// Returns the budget that `user_bytes` of user writes earn at this space amplification.
 pub fn credit_for(user_bytes: u64, space_amp: f64, options: &GcOptions) -> f64 {
     let span = (options.space_amp_hard - options.space_amp_target).max(0.01);
     let over = ((space_amp - options.space_amp_target) / span).clamp(0.0, 1.0);
     user_bytes as f64 * options.budget_ratio * (1.0 + (BUDGET_RISE - 1.0) * over)
 }
 
-/// Space amplification at which a round of collection starts.
+/// Returns the space amplification at which a round of garbage collection starts.
 pub fn space_trigger(options: &GcOptions) -> f64 {
     (options.space_amp_target * TRIGGER_OF_TARGET).max(1.02)
 }
 
-/// Files that nothing holds: removing them first gives every other job room.
+/// Picks files that nothing holds: their removal gives every other job room.
 fn reclaim(state: &State) -> Option<Choice> {
     let removable = state.files.iter().filter(|file| file.held.is_none());
     let files: Vec<_> = removable.map(|file| file.id).collect();
     (!files.is_empty()).then_some(Choice::Reclaim { files })
 }
 
-/// Freed segments beyond the accepted space, before anything live is moved to make up for them:
-/// writing into blocks written before saves less than moving values costs. A store smaller than a
-/// segment keeps the one it goes on in: it has nothing to move.
+/// Picks freed segments in excess of the accepted space, before any live value is moved for it:
+/// reusing written blocks saves less than moving values costs. A store smaller than a segment keeps
+/// one for its next writes: it has nothing to move.
 fn drop_free(state: &State, options: &GcOptions) -> Option<Choice> {
     let accepted = space_trigger(options) * options.weighed(state.live_bytes()) as f64;
     let accepted = (accepted as u64).max(2 * state.free_segment_bytes);
@@ -143,7 +145,8 @@ fn drop_free(state: &State, options: &GcOptions) -> Option<Choice> {
     (count > 0).then_some(Choice::DropFree { count })
 }
 
-/// Files mostly dead that only the logs of regions hold: ask for truncation, then move tails.
+/// Handles mostly dead files that only the logs of regions hold: requests truncation, then
+/// re-appends the logs' tails.
 fn release(state: &State) -> Option<Choice> {
     let by_raft = |file: &&super::FileState| {
         file.held_when_dead == Some(Held::Raft) && file.live_bytes <= file.bytes / 2
@@ -155,12 +158,12 @@ fn release(state: &State) -> Option<Choice> {
     state.reappend_untried.then_some(Choice::Reappend { below: last.next() })
 }
 
-/// A store that nobody writes to becomes quicker to scan, as far as the budget goes. One that is
-/// mostly index has nothing else to spend it on.
-fn merge_at_rest(state: &State, options: &GcOptions) -> Option<Choice> {
-    let rests = options.merge_idle_s > 0 && state.idle_s >= options.merge_idle_s;
-    let affords = state.credit_bytes > 0 || state.index_bytes() > state.known_live_bytes();
-    let (first, count) = tiers::due_when_idle(&state.tiers).filter(|_| rests && affords)?;
+/// Merges tiers of an idle store within the budget, so that scans get faster. A store that is
+/// mostly index has no other use for its budget, and may exceed it.
+fn merge_when_idle(state: &State, options: &GcOptions) -> Option<Choice> {
+    let is_idle = options.merge_idle_s > 0 && state.idle_s >= options.merge_idle_s;
+    let can_afford = state.credit_bytes > 0 || state.index_bytes() > state.known_live_bytes();
+    let (first, count) = tiers::due_when_idle(&state.tiers).filter(|_| is_idle && can_afford)?;
     Some(Choice::Merge { first, count })
 }
 
@@ -183,13 +186,13 @@ fn collect_space(state: &State, options: &GcOptions) -> Option<Choice> {
         return None;
     }
     let victims = round(state, options);
-    // Not worth the index's rewriting: wait for more to die.
+    // If the gain is less than rewriting the index costs, wait for more dead bytes.
     let worth = victims.freed_bytes > state.index_bytes();
     (worth && !victims.files.is_empty()).then_some(Choice::Relocate { victims: victims.files })
 }
 
-/// The victims of one round. Rewriting the index is the round's fixed price, waiting longer the
-/// price of large rounds: the share freed grows with the root of what the index costs.
+/// Returns the victims of one round. Rewriting the index is a fixed price of each round, a longer
+/// wait the price of large rounds: the share freed grows with the root of the index's share.
 fn round(state: &State, options: &GcOptions) -> Victims {
     let live = options.weighed(state.live_bytes()) as f64;
     let index_share = state.index_bytes() as f64 / live.max(1.0);
@@ -206,7 +209,7 @@ fn round(state: &State, options: &GcOptions) -> Victims {
     victims::choose(state, options, wanted)
 }
 
-/// Flushes or merges that only make known what is dead: with large values they cost next to
+/// Picks a freeze or merge that only discovers dead bytes: with large values it costs next to
 /// nothing (a 35-byte entry for a 16 KiB value).
 fn discover(state: &State, options: &GcOptions, suspect: bool) -> Option<Choice> {
     let known = state.known_live_bytes();
@@ -224,8 +227,9 @@ fn discover(state: &State, options: &GcOptions, suspect: bool) -> Option<Choice>
     merge.then(|| Choice::Merge { first: 0, count: state.tiers.len() })
 }
 
-/// Below this much no flush or merge is made to learn what is dead. What is not known takes space:
-/// in a small store as much of its live bytes as in a large one, down to where a look costs too much.
+/// Returns the bytes below which no flush or merge runs only to discover dead bytes. Undiscovered
+/// bytes take space: in a small store the same share of its live bytes as in a large one, down to
+/// the floor at which a discovery costs too much.
 fn discover_bytes_min(known: u64, options: &GcOptions) -> u64 {
     options.discover_bytes_min.min((known / DISCOVER_OF_LIVE).max(DISCOVER_BYTES_FLOOR))
 }
@@ -248,11 +252,11 @@ fn sort(state: &State, options: &GcOptions) -> Option<Choice> {
     if options.policy == PolicyKind::Wisckey || !worth(unsorted.saturating_add(unflushed)) {
         return None;
     }
-    // What only memtables refer to is sorted out of the runs that they become.
+    // Values that only memtables refer to are sorted after a flush, out of the new runs.
     let freezes = match worth(unsorted) {
-        // The sort that follows would leave it where it is.
+        // The sort that follows would leave them in place.
         true => unflushed >= live / LEFT_OF_LIVE && state.memtable_age_s >= FREEZE_AGAIN_S,
-        // A small store is not flushed for it again and again while it is written over.
+        // Avoids repeated flushes of a small store that is being overwritten.
         false => unflushed >= discover_bytes_min(state.known_live_bytes(), options),
     };
     let sort = |range: KeyRange| match freezes {
@@ -268,7 +272,7 @@ fn sort(state: &State, options: &GcOptions) -> Option<Choice> {
     if scheduled || paid(state.scanned_bytes, live) {
         return sort(KeyRange::all());
     }
-    // A part of a value file is no stream: many such would lie scattered in their turn.
+    // Part of a value file is not one stream: many such parts would be scattered in turn.
     let part_bytes_min = (options.value_file_bytes_max / 2).min(live / PART_OF_LIVE);
     let hot = state
         .hot

@@ -1,4 +1,4 @@
-//! What a policy sees and what it answers: plain data, so that a decision is a pure function.
+//! Input and output of a policy: plain data, so that a decision is a pure function.
 
 use crate::GcOptions;
 use stele_types::{FileId, KeyRange, mutant};
@@ -8,22 +8,22 @@ use stele_types::{FileId, KeyRange, mutant};
 pub struct TierState {
     /// Bytes of its run files.
     pub bytes: u64,
-    /// Bytes of the records its entries refer to.
+    /// Bytes of the records that its entries refer to.
     pub ref_bytes: u64,
-    /// Estimated bytes its tombstones and range tombstones hide in older tiers.
+    /// Estimated bytes that its tombstones and range tombstones hide in older tiers.
     pub hides_bytes: u64,
 }
 
-/// Why a file can't be removed, or is no victim.
+/// Reason why a file cannot be removed, or is not a victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Held {
     /// The log still appends to it.
     Head,
-    /// No durable checkpoint covers it: a memtable may be all that refers to it.
+    /// No durable checkpoint covers it: perhaps only a memtable refers to it.
     Checkpoint,
-    /// A job that is not committed wrote it.
+    /// An uncommitted job wrote it.
     Job,
-    /// Some region's log still needs an entry in it.
+    /// A region's log still needs an entry in it.
     Raft,
     /// A view may still read it.
     View,
@@ -34,33 +34,33 @@ pub enum Held {
 /// One value file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileState {
-    /// The file.
+    /// Number of the file.
     pub id: FileId,
     /// Bytes on the device.
     pub bytes: u64,
-    /// Bytes of records the index refers to, as far as merges have found out.
+    /// Bytes of records that the index refers to, as far as merges have discovered.
     pub live_bytes: u64,
-    /// Of those, bytes of records that the last job could not read, and so not move.
+    /// Of those, bytes of records that the last job could not read and thus not move.
     pub unreadable_bytes: u64,
-    /// Written in key order by a sort.
+    /// Whether a sort wrote it, in key order.
     pub is_sorted: bool,
-    /// The first reason why it can't be removed now; `None`: it can.
+    /// First reason why it cannot be removed now; `None` if it can.
     pub held: Option<Held>,
-    /// The first reason why it would stay if nothing in it were live; `None`: a possible victim.
+    /// First reason why it must stay even without live records; `None` for a possible victim.
     pub held_when_dead: Option<Held>,
 }
 
 impl FileState {
-    /// Share of the file that is known to be dead.
+    /// Returns the share of the file that is known to be dead.
     pub fn dead_share(&self) -> f64 {
         1.0 - self.live_bytes.min(self.bytes) as f64 / self.bytes.max(1) as f64
     }
 }
 
-/// The store as a policy sees it.
+/// State of the store, as a policy sees it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
-    /// Bytes applied since the memtable was last frozen: what the index's runs don't know yet.
+    /// Bytes applied since the memtable was last frozen, which the index's runs do not contain yet.
     pub memtable_bytes: u64,
     /// Bytes applied to frozen memtables that are not flushed yet.
     pub frozen_bytes: u64,
@@ -68,46 +68,46 @@ pub struct State {
     pub memtable_hides_bytes: u64,
     /// Seconds since the memtable was last frozen.
     pub memtable_age_s: u64,
-    /// Seconds since a user last wrote, as far as looks at the store tell.
+    /// Seconds since a user last wrote, at the resolution of the observations.
     pub idle_s: u64,
     /// Frozen memtables that wait for their flush.
     pub frozen: usize,
-    /// Newest first.
+    /// Tiers, newest first.
     pub tiers: Vec<TierState>,
-    /// By id.
+    /// Value files, by id.
     pub files: Vec<FileState>,
     /// Freed segments that wait for reuse.
     pub free_segments: usize,
-    /// Bytes of one of them.
+    /// Bytes of one freed segment.
     pub free_segment_bytes: u64,
-    /// Other device bytes beside value files and runs (sidecars).
+    /// Bytes on the device other than value files and runs (sidecars).
     pub other_bytes: u64,
     /// Share of new records that replaced an older one, learned from merges; 0 to 1.
     pub overwrite_ratio: f64,
-    /// Bytes that may be written now without exceeding the budget; negative: overspent.
+    /// Bytes that may be written now within the budget; negative when overspent.
     pub credit_bytes: i64,
-    /// Most bytes one job may move; lowered after the device ran full.
+    /// Limit for the bytes that one job moves; lowered after the device ran full.
     pub move_bytes_max: u64,
-    /// Whether a job failed a moment ago: only what needs little space is tried.
+    /// Whether a job failed recently: only jobs that need little space are tried.
     pub backing_off: bool,
     /// Bytes scanned since everything was last sorted.
     pub scanned_bytes: u64,
-    /// The range whose scans paid most for sorting it, with the bytes scanned and its size.
+    /// Range with the scans that paid most for sorting it.
     pub hot: Option<HotRange>,
-    /// What is left of a sort that has begun.
+    /// Unsorted rest of a sort in progress.
     pub sorting: Option<KeyRange>,
     /// Seconds since everything was last sorted.
     pub sorted_ago_s: u64,
-    /// Whether the truncation hook was not asked yet since the checkpoint last moved.
+    /// The truncation hook has not run since the checkpoint last advanced.
     pub truncate_untried: bool,
-    /// Whether idle regions were not re-appended yet since the checkpoint last moved.
+    /// Idle regions have not been re-appended since the checkpoint last advanced.
     pub reappend_untried: bool,
 }
 
 /// A range that is scanned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HotRange {
-    /// Its keys.
+    /// Key range.
     pub range: KeyRange,
     /// Estimated bytes of its values.
     pub bytes: u64,
@@ -115,58 +115,58 @@ pub struct HotRange {
     pub scanned_bytes: u64,
 }
 
-/// What to do next.
+/// Next job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// Nothing is worth doing.
+    /// No job is worthwhile.
     Idle,
-    /// Start a new memtable, so that the flush of this one makes known what it replaced.
+    /// Start a new memtable, so that the flush of this one discovers what it replaced.
     Freeze,
     /// Write the oldest frozen memtable to a run.
     Flush,
-    /// Merge this many tiers from the newest on, starting at `first`.
+    /// Merge `count` tiers, starting at `first`, towards older ones.
     Merge {
-        /// Index of the newest tier taken.
+        /// Index of the newest tier to merge.
         first: usize,
-        /// How many.
+        /// Number of tiers.
         count: usize,
     },
-    /// Move what is live out of these files, merging all tiers on the way.
+    /// Move live values out of these files, merging the tiers that refer to them.
     Relocate {
-        /// The victims, best first.
+        /// Victims, best first.
         victims: Vec<FileId>,
     },
     /// Rewrite the values of this range in key order.
     Sort {
-        /// The keys.
+        /// Key range.
         range: KeyRange,
     },
     /// Remove files that nothing holds.
     Reclaim {
-        /// The files.
+        /// Files to remove.
         files: Vec<FileId>,
     },
-    /// Give freed segments that wait for reuse back to the file system.
+    /// Return freed segments that wait for reuse to the file system.
     DropFree {
-        /// How many.
+        /// Number of segments.
         count: usize,
     },
-    /// Ask the owner of the regions to truncate their logs up to the checkpoint.
+    /// Request the owner of the regions to truncate their logs up to the checkpoint.
     Truncate,
     /// Re-append entries of idle regions that lie below this file.
     Reappend {
-        /// The first file left alone.
+        /// First file that is not affected.
         below: FileId,
     },
 }
 
 impl State {
-    /// Bytes of all runs.
+    /// Returns the bytes of all runs.
     pub fn index_bytes(&self) -> u64 {
         self.tiers.iter().map(|tier| tier.bytes).sum()
     }
 
-    /// Bytes on the device.
+    /// Returns the bytes on the device.
     pub fn disk_bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum::<u64>()
             + self.index_bytes()
@@ -174,12 +174,13 @@ impl State {
             + self.other_bytes
     }
 
-    /// Bytes of records that runs refer to: what is live, and what no merge has found dead yet.
+    /// Returns the bytes of records that runs refer to: live ones, and dead ones not yet
+    /// discovered.
     pub fn known_live_bytes(&self) -> u64 {
         self.tiers.iter().map(|tier| tier.ref_bytes).sum()
     }
 
-    /// Bytes of records that may have replaced older ones which still count as live.
+    /// Returns the bytes of records that may have replaced older ones which still count as live.
     pub fn undiscovered_bytes(&self) -> u64 {
         self.undiscovered_in_runs_bytes()
             + self.memtable_bytes
@@ -187,20 +188,20 @@ impl State {
             + self.memtable_hides_bytes
     }
 
-    /// Of those, what a merge of all tiers would make known.
+    /// Returns the part of [`State::undiscovered_bytes`] that a merge of all tiers would discover.
     pub fn undiscovered_in_runs_bytes(&self) -> u64 {
         let upper = self.tiers.len().saturating_sub(1);
         let hidden = |tier: &TierState| tier.ref_bytes + tier.hides_bytes;
         self.tiers.iter().take(upper).map(hidden).sum()
     }
 
-    /// Whether the active memtable holds anything.
+    /// Whether the active memtable is not empty.
     pub fn has_unflushed(&self) -> bool {
         self.memtable_bytes + self.memtable_hides_bytes > 0
     }
 
-    /// Live bytes if no new record replaced another within one tier's age, at the least: each tier
-    /// holds a key once, so what the largest tier refers to is distinct.
+    /// Returns a lower bound of the live bytes, if no new record replaced another within one tier's
+    /// age: each tier holds a key once, so the records of the largest tier are distinct.
     pub fn least_live_bytes(&self) -> u64 {
         let hides: u64 = self.tiers.iter().map(|tier| tier.hides_bytes).sum();
         let hides = hides + self.memtable_hides_bytes;
@@ -208,7 +209,7 @@ impl State {
         largest.saturating_sub(hides)
     }
 
-    /// Live bytes, estimated from the share of new records that used to replace older ones.
+    /// Estimates the live bytes from the learned share of new records that replace older ones.
     pub fn live_bytes(&self) -> u64 {
         let unflushed = self.memtable_bytes + self.frozen_bytes;
         let known = (self.known_live_bytes() + unflushed) as f64;
@@ -216,23 +217,24 @@ impl State {
         ((known - dead).max(0.0) as u64).max(self.least_live_bytes())
     }
 
-    /// Bytes on the device for each live byte, estimated; 1 for an empty store.
+    /// Returns the estimated bytes on the device for each live byte; 1 for an empty store.
     pub fn space_amp(&self) -> f64 {
         ratio(self.disk_bytes(), self.live_bytes())
     }
 
-    /// The same with what is accepted of a small store, as the settings' limits count.
+    /// Returns [`State::space_amp`] with the slack of a small store, for the limits of the
+    /// settings.
     pub fn space_amp_weighed(&self, options: &GcOptions) -> f64 {
         ratio(self.disk_bytes(), options.weighed(self.live_bytes()))
     }
 
-    /// That, if every new record replaced an older one.
+    /// Returns [`State::space_amp_weighed`] if every new record had replaced an older one.
     pub fn space_amp_at_worst(&self, options: &GcOptions) -> f64 {
         ratio(self.disk_bytes(), options.weighed(self.least_live_bytes()))
     }
 
-    /// Live bytes outside files written in key order by a sort. Rule: what can't be read does not
-    /// count. It stays where it is, and would have everything else sorted for it again and again.
+    /// Returns the live bytes outside sorted files. Invariant: unreadable records do not count.
+    /// They stay in place, and would otherwise cause everything else to be sorted repeatedly.
     pub fn unsorted_bytes(&self) -> u64 {
         let unreadable = |file: &FileState| match mutant::active("gc.sorts_in_vain") {
             true => 0,

@@ -1,15 +1,16 @@
-//! Which tiers to merge so that reads probe few of them: tiered with a size ratio on top, lazily
-//! leveled below (the oldest tier is the one large level).
+//! Selection of tiers to merge, so that reads probe few of them: tiered with a size ratio on top,
+//! lazily leveled below (the oldest tier is the one large level).
 
 use super::state::TierState;
 use crate::GcOptions;
 use std::cmp::Reverse;
 
-/// A merge at rest takes the next older tier too while that is at most this many times as large as
-/// those already taken: a scan of one tier is twice as fast as one of the four that may stay else.
-const REST_SIZE_RATIO: f64 = 8.0;
+/// Size ratio of a merge in an idle store. Up to four tiers may stay otherwise, and a scan of one
+/// tier is twice as fast as one of four.
+const IDLE_SIZE_RATIO: f64 = 8.0;
 
-/// The newest tier to merge and how many from there, or `None` while there are few enough.
+/// Returns the index of the newest tier to merge and the number of tiers; `None` while there are
+/// few enough.
 pub fn due(tiers: &[TierState], options: &GcOptions) -> Option<(usize, usize)> {
     let surplus = tiers.len().checked_sub(options.tiers_max).filter(|&n| n > 0)?;
     let mut best: Option<(usize, usize)> = None;
@@ -19,20 +20,21 @@ pub fn due(tiers: &[TierState], options: &GcOptions) -> Option<(usize, usize)> {
             best = Some((first, count));
         }
     }
-    // No tiers of like size: the newest are the smallest, and merging them costs least.
+    // No tiers are of similar size: the newest are the smallest, and merging them costs least.
     Some(best.unwrap_or((0, surplus + 1)))
 }
 
-/// As [`due`] in a store that nobody writes to: wider windows, though there are few tiers. What comes
-/// in portions with rests in between is written up to [`REST_SIZE_RATIO`] times more for each time that
-/// the store grows so many times larger; the budget ends it before, except where nearly all is index.
+/// Returns the tiers to merge as [`due`] does, but in an idle store: with wider windows, although
+/// there are few tiers. Data that arrives in portions with idle times in between is rewritten up to
+/// [`IDLE_SIZE_RATIO`] times more for each time that the store grows by that factor. The budget
+/// limits this, except in a store that is nearly all index.
 pub fn due_when_idle(tiers: &[TierState]) -> Option<(usize, usize)> {
-    let windows = (0..tiers.len()).map(|first| (first, window(tiers, first, REST_SIZE_RATIO)));
+    let windows = (0..tiers.len()).map(|first| (first, window(tiers, first, IDLE_SIZE_RATIO)));
     windows.filter(|&(_, count)| count > 1).max_by_key(|&(first, count)| (count, Reverse(first)))
 }
 
-/// How many tiers from `first` on belong together: each at most `size_ratio` times as large as all
-/// newer ones of the window.
+/// Returns how many tiers from `first` on are merged together: each is at most `size_ratio` times
+/// as large as all newer ones of the window.
 fn window(tiers: &[TierState], first: usize, size_ratio: f64) -> usize {
     let mut bytes = 0u64;
     let mut count = 0;

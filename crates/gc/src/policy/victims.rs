@@ -1,5 +1,5 @@
-//! Which files to empty: cost-benefit as in log-structured file systems (Rosenblum and Ousterhout):
-//! space gained times how long it will stay gained, over bytes read and written. Theirs is
+//! Selection of victims: cost-benefit as in log-structured file systems (Rosenblum and Ousterhout):
+//! space gained, times how long it stays gained, over bytes read and written. Their formula is
 //! (1-u)*age/(1+u), as they read a whole segment to clean it. Here only live records are read, so
 //! the cost is 2u; and the age counts by its root, which the simulator finds better for hot and
 //! cold keys (settled write amplification of Zipf updates 1.39 instead of 1.61).
@@ -8,29 +8,29 @@ use super::state::{FileState, State};
 use crate::{GcOptions, PolicyKind};
 use stele_types::FileId;
 
-/// Files worth emptying together, best first, and what that is expected to cost and to free.
+/// Files to empty together, best first, with the expected cost and gain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Victims {
     /// The files.
     pub files: Vec<FileId>,
-    /// Live bytes to move, estimated.
+    /// Estimated live bytes to move.
     pub move_bytes: u64,
     /// Bytes the device gains, net of those moved.
     pub freed_bytes: u64,
 }
 
-/// How much to take.
+/// Limits of a selection.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// Stop once this much is freed.
+    /// Bytes freed at which the selection stops.
     pub freed_bytes: u64,
-    /// Never move more than this, except to take at least one file.
+    /// Limit for the bytes moved, except that at least one file is taken.
     pub move_bytes_max: u64,
-    /// Leave files of which less than this share is dead.
+    /// Dead share below which a file is not a victim.
     pub dead_share_min: f64,
 }
 
-/// Chooses victims among the files that would be removable once nothing in them is live.
+/// Chooses victims among the files that could be removed once nothing in them is live.
 pub fn choose(state: &State, options: &GcOptions, wanted: Wanted) -> Victims {
     let newest = state.files.iter().map(|file| file.id.0).max().unwrap_or(0);
     let shrink = undiscovered_share(state);
@@ -40,8 +40,8 @@ pub fn choose(state: &State, options: &GcOptions, wanted: Wanted) -> Victims {
         .files
         .iter()
         .filter(|file| file.held_when_dead.is_none() && file.live_bytes > 0)
-        // Known to be dead, not only expected: a file emptied for an expectation that does not come
-        // true would be emptied again, and again.
+        // Known to be dead, not only expected: if the expectation proved wrong, the file would be
+        // emptied repeatedly.
         .filter(|file| file.dead_share() >= wanted.dead_share_min)
         .map(|file| (score(options.policy, share(file), newest - file.id.0), file))
         .collect();
@@ -60,16 +60,16 @@ pub fn choose(state: &State, options: &GcOptions, wanted: Wanted) -> Victims {
     victims
 }
 
-/// Share of the known live bytes that is expected to be dead already, not found by a merge yet.
+/// Estimates the share of the known live bytes that is dead but not discovered by a merge yet.
 fn undiscovered_share(state: &State) -> f64 {
     let known = state.known_live_bytes().max(1) as f64;
     (state.overwrite_ratio * state.undiscovered_bytes() as f64 / known).clamp(0.0, 0.9)
 }
 
-/// Keeps the score of nearly empty files finite.
+/// Smallest live share, which keeps the score of nearly empty files finite.
 const LIVE_SHARE_MIN: f64 = 0.02;
 
-/// `age` counts the value files written since.
+/// Returns the benefit of emptying a file. `age` counts the value files written since.
 fn score(policy: PolicyKind, live_share: f64, age: u32) -> f64 {
     let age = f64::from(age) + 1.0;
     match policy {

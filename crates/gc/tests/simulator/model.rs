@@ -1,15 +1,16 @@
-//! A store reduced to what the policies see: which file each key's records lie in, tiers that know
-//! only what was merged, and counters of bytes.
+//! A store reduced to what the policies see: the file of each key's records, tiers that are exact
+//! only where they were merged, and counters of bytes.
 
 use crate::workload::Workload;
 use std::collections::BTreeMap;
 use stele_gc::{Choice, FileState, GcOptions, Held, State, TierState, credit_for, pick};
 use stele_types::FileId;
 
-/// Bytes of one index entry (16-byte key and a locator), of one memtable entry, and of a sidecar's.
+/// Bytes of one index entry (16-byte key and a locator), of one memtable entry, and of one sidecar
+/// entry.
 const ENTRY_BYTES: u64 = 35;
 const SIDECAR_BYTES: u64 = 36;
-/// Foreground bytes for each payload byte (frames, padding, record heads).
+/// Foreground bytes for each payload byte (frames, padding, record headers).
 const LOG_OVERHEAD: f64 = 1.005;
 const MEMTABLE_BYTES_MAX: u64 = 64 << 20;
 const MEMTABLE_ENTRY_BYTES: u64 = 100;
@@ -23,7 +24,7 @@ pub struct Shape {
 
 /// Device bytes for each user byte, in all and by cause; `late` counts the second half of updates.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Figures {
+pub struct Statistics {
     pub write_amp: f64,
     pub write_amp_late: f64,
     pub log: f64,
@@ -32,9 +33,9 @@ pub struct Figures {
     pub relocate: f64,
     pub sort: f64,
     pub space_amp: f64,
-    /// After a collection, at the worst.
+    /// Largest value after a collection.
     pub space_amp_worst: f64,
-    /// While a job's inputs and outputs both exist, at the worst.
+    /// Largest value while a job's inputs and outputs both exist.
     pub space_amp_peak: f64,
 }
 
@@ -81,7 +82,7 @@ pub struct Model {
     inserted: usize,
     worst: f64,
     peak: f64,
-    /// As a policy last saw it.
+    /// Value at the last call of a policy.
     space_amp_seen: f64,
 }
 
@@ -117,8 +118,8 @@ impl Model {
         id
     }
 
-    /// Inserts every key, then updates; collects after every few records.
-    pub fn run(&mut self, workload: &mut Workload, updates: usize) -> Figures {
+    /// Inserts every key, then updates; runs garbage collection after every few records.
+    pub fn run(&mut self, workload: &mut Workload, updates: usize) -> Statistics {
         let pause = (self.shape.keys / 256).max(1);
         for (i, key) in workload.inserts().enumerate() {
             self.put(key);
@@ -143,7 +144,7 @@ impl Model {
         let user = (self.shape.keys + updates) as f64 * record;
         let late = (updates - middle.1).max(1) as f64 * record;
         let written = self.written;
-        Figures {
+        Statistics {
             write_amp: written.total() / user,
             write_amp_late: (written.total() - middle.0.total()) / late,
             log: written.log / user,
@@ -178,7 +179,7 @@ impl Model {
         self.memtable_records = 0;
     }
 
-    /// Real bytes for each byte that is really live.
+    /// Returns the real bytes for each byte that is really live.
     fn space_amp(&self) -> f64 {
         let live = self.inserted as u64 * self.shape.record_bytes;
         self.observe().disk_bytes() as f64 / live.max(1) as f64

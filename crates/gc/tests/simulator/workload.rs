@@ -1,4 +1,4 @@
-//! Which key is updated next.
+//! Selection of the next key to update.
 
 /// Distribution of updates over keys.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ impl Workload {
         (self.state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Keys in the order in which they are inserted.
+    /// Iterates over the keys in the order in which they are inserted.
     pub fn inserts(&self) -> impl Iterator<Item = u32> + use<> {
         let count = self.count;
         (0..count).map(move |i| scramble(i, count))
@@ -73,7 +73,7 @@ impl Workload {
     }
 }
 
-/// A bijection for counts that are powers of two.
+/// Permutes indexes, for counts that are powers of two.
 fn scramble(i: usize, count: usize) -> u32 {
     (i.wrapping_mul(0x9e37_79b1) & (count - 1)) as u32
 }

@@ -1,4 +1,4 @@
-//! Crashes in the middle of jobs (catalogue 51), and what is resumed.
+//! Crashes in the middle of jobs (catalogue 51), and resumption.
 
 use crate::harness::{Setup, Store, key, value};
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ fn a_long_sort_goes_on_after_the_last_key() {
             break;
         }
     }
-    let pending = store.index.pending_merge().expect("a sort in progress");
+    let pending = store.index.pending_merge().expect("a sort is in progress");
     let before = store.gc.stats().bytes.sort;
     let store = store.crash(4);
     store.check();
@@ -120,7 +120,7 @@ fn a_crash_at_any_operation_of_a_sort_in_parts_loses_nothing() {
     });
 }
 
-/// What `round` does to a filled store, with a crash at every third operation.
+/// Runs `round` on a filled store, with a crash at every third operation.
 fn crash_at_any_operation(setup: Setup, round: impl Fn(&Store) -> Result<(), Error>) {
     let filled = filled();
     let (disk, model) = (filled.vfs.fork(), filled.model.clone());

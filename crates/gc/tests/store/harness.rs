@@ -1,5 +1,5 @@
 //! A small store over the simulated disk: log, index and garbage collection of one region, and a
-//! model of what it must hold.
+//! model of its expected content.
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ pub const REGION: RegionId = RegionId(1);
 pub const TERM: Term = Term(1);
 pub const SEGMENT_BYTES: u64 = 64 << 10;
 
-/// What a test may choose.
+/// Options of a test.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub gc: GcOptions,
@@ -44,13 +44,13 @@ impl Default for Setup {
     }
 }
 
-/// What the engine does for garbage collection.
+/// Stand-in for the engine, which owns the store.
 pub struct Owner {
     pub log: Arc<Log>,
     pub index: Arc<Index>,
     /// A follower still needs the region's log.
     pub keeps_log: AtomicBool,
-    /// Keys of values that jobs could not read, in the order they were told.
+    /// Keys of values that jobs could not read, in the order of the reports.
     pub unreadable: parking_lot::Mutex<Vec<Vec<u8>>>,
     frozen_at: parking_lot::Mutex<Lsn>,
 }
@@ -157,7 +157,7 @@ impl Store {
         Ok(Self { vfs, clock, log, index, owner, gc, setup, model, seq })
     }
 
-    /// Power off now, and on again with what survived.
+    /// Cuts the power, then reopens the store with what survived.
     pub fn crash(self, seed: u64) -> Self {
         self.vfs.crash_now();
         let vfs = self.vfs.restart(seed);
@@ -177,7 +177,7 @@ impl Store {
         self.model.insert(key.to_vec(), value.to_vec());
     }
 
-    /// One batch.
+    /// Writes one batch.
     pub fn put_all(&mut self, pairs: &[(Vec<u8>, Vec<u8>)]) {
         let mut command = CommandBuilder::new();
         for (key, value) in pairs {
@@ -238,7 +238,7 @@ impl Store {
         Ok(())
     }
 
-    /// Steps until nothing is left to do; small slices, so that everything is interleaved.
+    /// Steps until nothing is left to do; in small slices, so that everything is interleaved.
     pub fn settle(&self) {
         for _ in 0..100_000 {
             if self.gc.step(4 << 10).expect("step").stage == Stage::Idle {
@@ -257,7 +257,7 @@ impl Store {
         }
     }
 
-    /// The value of `key` can't be read from now on.
+    /// Makes the value of `key` unreadable.
     pub fn damage(&self, key: &[u8]) {
         let at = self.locator(key);
         let kind = self.log.files().iter().find(|info| info.file == at.file).map(|info| info.kind);
@@ -273,7 +273,7 @@ impl Store {
         }
     }
 
-    /// Everything the model holds is there, and nothing else.
+    /// Checks that the store holds exactly what the model holds.
     pub fn check(&self) {
         let mut iter = self.index.view().iter(KeyRange::all(), Direction::Forward).expect("iter");
         let mut expected = self.model.iter();
@@ -289,7 +289,7 @@ impl Store {
         assert_eq!(expected.next().map(|(key, _)| key), None, "a key is lost");
     }
 
-    /// Every file in the log's directory is known to the log.
+    /// Checks that the log knows every file in its directory.
     pub fn check_no_leak(&self) {
         let known: Vec<FileId> = self.log.files().iter().map(|info| info.file).collect();
         for path in self.vfs.paths() {
@@ -324,7 +324,7 @@ fn replay(log: &Log, index: &Index, checkpoint: &Checkpoint) -> Result<(Seq, u64
     Ok((seq, bytes))
 }
 
-/// A value that tells which key and round it belongs to.
+/// Returns a value that identifies its key and round.
 pub fn value(key: u32, round: u32, bytes: usize) -> Vec<u8> {
     let mut value = format!("{key}/{round}/").into_bytes();
     value.resize(bytes.max(value.len()), (key.wrapping_mul(31) ^ round) as u8);

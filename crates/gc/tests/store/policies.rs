@@ -1,4 +1,4 @@
-//! Phases, sorting and its triggers; every policy loses nothing.
+//! Phases, sorting and its triggers; no policy loses values.
 
 use crate::harness::{Random, Setup, Store, key, value};
 use std::collections::BTreeSet;
@@ -73,7 +73,7 @@ fn scans_pay_for_sorting_the_range_they_read() {
     for _ in 0..9 {
         store.gc.note_scan(&range, in_order);
     }
-    // Some of its values lie side by side.
+    // Some of its values are adjacent.
     let scattered = Scanned { scattered_reads: 5, ..in_order };
     for scans in 1..=2 {
         store.settle();
@@ -151,7 +151,7 @@ fn a_sort_ends_when_what_is_left_of_it_was_deleted() {
     let before = store.gc.stats().bytes.sort;
     fill(&mut store);
     store.settle();
-    assert!(store.gc.stats().bytes.sort >= before + (600 << 10), "the next one is a whole one");
+    assert!(store.gc.stats().bytes.sort >= before + (600 << 10), "the next one is complete");
     store.check();
 }
 
@@ -205,7 +205,7 @@ fn the_schedule_sorts() {
 }
 
 #[test]
-fn a_store_merges_its_tiers_once_nobody_writes() {
+fn an_idle_store_merges_its_tiers() {
     let mut store = Store::new(with(|gc| (gc.merge_idle_s, gc.discover_bytes_min) = (5, 1 << 40)));
     for round in 0..3 {
         for i in 0..100 {
@@ -215,7 +215,7 @@ fn a_store_merges_its_tiers_once_nobody_writes() {
         store.clock.advance_seconds(4);
         store.settle();
     }
-    assert_eq!(store.gc.stats().tiers, 3, "each write begins the rest anew");
+    assert_eq!(store.gc.stats().tiers, 3, "each write restarts the idle time");
     store.clock.advance_seconds(1);
     store.settle();
     assert_eq!(store.gc.stats().tiers, 1);

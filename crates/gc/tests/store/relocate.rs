@@ -1,4 +1,4 @@
-//! Values that move: found under the same key, no newer than they were, and never over a newer one.
+//! Moved values: found under the same key, with the same version, and never over a newer one.
 
 use crate::harness::{Setup, Store, key, value};
 use stele_gc::{Forced, GcOptions, Stage};
@@ -34,12 +34,12 @@ fn a_moved_value_keeps_its_key_version_and_expiry() {
     for _ in 0..2 {
         for &i in &moved {
             let head = store.log.record_of(&store.locator(&key(i))).unwrap();
-            assert_eq!(head.version, before[i as usize], "a moved value is no newer than it was");
+            assert_eq!(head.version, before[i as usize], "a moved value is not newer than before");
             assert_eq!(head.key.as_deref(), Some(&key(i)[..]));
             let expires = if i % 3 == 0 { 9_000_000 + u64::from(i) } else { 0 };
             assert_eq!(head.expires_at_s, Some(expires));
         }
-        // Once more, now out of sorted files.
+        // Again, now out of sorted files.
         store.gc.force(Forced::SortAll).unwrap();
     }
 }
@@ -82,7 +82,7 @@ fn writes_racing_a_relocation_win() {
 
 #[test]
 fn a_deleted_key_does_not_return_through_relocation() {
-    // badger #2310: the tombstone goes in the merge that also moves the old value.
+    // badger #2310: the tombstone is dropped by the merge that also moves the old value.
     let mut store = third_overwritten();
     for i in 0..60 {
         store.delete(&key(i));
@@ -104,7 +104,7 @@ fn a_damaged_value_stays_where_it_is_and_stops_nothing() {
     assert_eq!(store.locator(&key(3)), at);
     assert!(store.get(&key(3)).unwrap_err().is_damage());
     assert_eq!(store.gc.stats().damaged, 1);
-    // Once the owner replaces it, its file can go.
+    // After the owner replaces it, its file can be removed.
     let mut command = CommandBuilder::new();
     command.put(&key(3), &value(3, 9, VALUE_BYTES), 0).unwrap();
     store.write(command).unwrap();

@@ -1,4 +1,4 @@
-//! The law of removal, each clause alone; order of a removal.
+//! The invariant of removal, each clause alone; the order of a removal.
 
 use crate::harness::{Setup, Store, key, value};
 use std::sync::atomic::Ordering;
@@ -9,7 +9,8 @@ use stele_vfs::Operation;
 
 const VALUE_BYTES: usize = 4 << 10;
 
-/// 60 keys written twice: the first segments hold nothing live once that is known.
+/// Returns a store with 60 keys written twice: once that is known, the first segments hold nothing
+/// live.
 fn overwritten() -> Store {
     let mut store = Store::new(Setup::default());
     for round in 0..2 {
@@ -37,8 +38,8 @@ fn exists(store: &Store, file: FileId) -> bool {
 
 #[test]
 fn a_replaced_value_stays_until_a_checkpoint_covers_its_successor() {
-    // titan #81: v2 is only in the memtable. Were v1's segment removed now and the memtable lost,
-    // the runs would refer to nothing.
+    // titan #81: v2 is only in the memtable. If v1's segment were removed now and the memtable
+    // lost, the runs would refer to nothing.
     let mut setup = Setup::default();
     setup.gc.discover_bytes_min = 1 << 40;
     let mut store = Store::new(setup);
@@ -129,7 +130,7 @@ fn a_long_iterator_pins_the_files_it_reads() {
     }
     drop(iter);
     store.settle();
-    assert!(!exists(&store, ids[0]), "freed once nobody looks");
+    assert!(!exists(&store, ids[0]), "freed when no view pins it");
     store.check();
 }
 

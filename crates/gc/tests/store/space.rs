@@ -1,4 +1,4 @@
-//! Space comes back within the budget; a full device is survived.
+//! Space is freed within the budget; a store tolerates a full device.
 
 use crate::harness::{Random, Setup, Store, key, value};
 use std::path::Path;
@@ -29,7 +29,7 @@ fn overwrites_and_deletes_come_back_under_the_target_within_the_budget() {
     store.check();
     let stats = store.gc.stats();
     println!("{:?}", (stats.bytes, stats.user_bytes, stats.space_amp, stats.credit_bytes));
-    // The head segment and the recycled one count too, a tenth of so small a store.
+    // The head segment and the recycled one count too: a tenth of so small a store.
     assert!(stats.space_amp <= 2.2, "{stats:?}");
     let spent = stats.bytes.merge + stats.bytes.relocate;
     let budget = (0.25 * 4.0 * stats.user_bytes as f64) as u64;
@@ -38,7 +38,7 @@ fn overwrites_and_deletes_come_back_under_the_target_within_the_budget() {
     store.check_no_leak();
 }
 
-/// Bytes the device took, counted by the disk itself, for updates of 16 KiB values in batches.
+/// Counts the bytes that the disk itself wrote, for updates of 16 KiB values in batches.
 #[test]
 fn real_bytes_keep_the_amplification_budget() {
     const KEYS: u64 = 1024;
@@ -81,7 +81,7 @@ fn real_bytes_keep_the_amplification_budget() {
     assert!(stats.space_amp <= 2.1, "{stats:?}");
 }
 
-/// A worker that does an eighth of what is written, and writers who do what they are asked for.
+/// A worker does an eighth of what is written, and writers do the work that pressure demands.
 #[test]
 fn a_burst_of_updates_stays_below_the_hard_limit() {
     const KEYS: u32 = 1024;
@@ -132,7 +132,7 @@ fn below_the_hard_limit_the_budget_holds() {
         }
     }
     let stats = store.gc.stats();
-    // Between the target and the hard limit the budget rises to four times itself.
+    // Between the target and the hard limit the budget rises to four times its size.
     let spent = stats.bytes.relocate as f64;
     assert!(spent <= 0.4 * stats.user_bytes as f64, "{stats:?}");
     store.check();
@@ -245,22 +245,22 @@ fn a_full_device_in_a_step_is_idle_and_not_an_error() {
 fn writers_help_when_flushes_lag_and_are_left_alone_otherwise() {
     let mut store = Store::new(Setup::default());
     assert_eq!(store.gc.pressure(), Pressure::None);
-    let mut asked = Vec::new();
+    let mut requested = Vec::new();
     for i in 0..5 {
         store.put(&key(i), &value(i, 0, VALUE_BYTES));
         stele_gc::GcHooks::freeze(&*store.owner).unwrap();
         if let Pressure::Assist(share) = store.gc.pressure() {
-            asked.push(share);
+            requested.push(share);
         }
     }
-    assert!(asked.len() >= 3 && asked.is_sorted() && asked[0] < 1.0, "{asked:?}");
+    assert!(requested.len() >= 3 && requested.is_sorted() && requested[0] < 1.0, "{requested:?}");
     store.settle();
     assert_eq!(store.gc.pressure(), Pressure::None);
 }
 
 #[test]
 fn a_tiny_store_comes_to_rest() {
-    // Headers and block sizes exceed what is live by far: moving it again would gain nothing.
+    // Headers and block sizes exceed the live bytes by far: moving them again would gain nothing.
     let gc = GcOptions { discover_bytes_min: 0, ..Setup::default().gc };
     let mut store = Store::new(Setup { gc, ..Setup::default() });
     for round in 0..4 {

@@ -1,4 +1,4 @@
-//! Values that can't be read stay where they are: the owner hears of them, and nobody works for them.
+//! Unreadable values stay in place: the owner is notified, and no job runs for them.
 
 use crate::harness::{Setup, Store, key, value};
 use stele_gc::{Forced, GcOptions, PolicyKind};
@@ -6,10 +6,10 @@ use stele_types::CommandBuilder;
 
 const VALUE_BYTES: usize = 4 << 10;
 const KEYS: u32 = 60;
-/// Together more than what makes a sort worth its while.
+/// Keys of values that together exceed the size at which a sort is worthwhile.
 const DAMAGED: [u32; 10] = [3, 11, 12, 20, 30, 35, 41, 50, 51, 59];
 
-/// A store that sorts for 16 KiB, and can't read some of its values.
+/// Returns a store that sorts from 16 KiB and cannot read some of its values.
 fn nezha() -> Store {
     let gc = GcOptions {
         policy: PolicyKind::Nezha,
@@ -17,7 +17,7 @@ fn nezha() -> Store {
         ..Setup::default().gc
     };
     let mut store = Store::new(Setup { gc, ..Setup::default() });
-    // Damage to the newest segment would keep the store from opening.
+    // Damage to the newest segment would prevent the store from opening.
     for i in (0..KEYS).rev().chain(70..90) {
         store.put(&key(i), &value(i, 0, VALUE_BYTES));
     }
@@ -25,7 +25,7 @@ fn nezha() -> Store {
     store
 }
 
-fn told(store: &Store) -> Vec<Vec<u8>> {
+fn take_reported(store: &Store) -> Vec<Vec<u8>> {
     std::mem::take(&mut *store.owner.unreadable.lock())
 }
 
@@ -33,20 +33,20 @@ fn keys(of: &[u32]) -> Vec<Vec<u8>> {
     of.iter().map(|i| key(*i)).collect()
 }
 
-/// Other replicas' copies come in their places.
-fn mend(store: &mut Store, repaired: &[u32]) {
+/// Installs other replicas' copies.
+fn repair(store: &mut Store, repaired: &[u32]) {
     let places: Vec<_> = repaired.iter().map(|i| (key(*i), store.locator(&key(*i)))).collect();
     for &i in repaired {
         store.put(&key(i), &value(i, 1, VALUE_BYTES));
     }
-    store.gc.note_mended(places.iter().map(|(key, at)| (&key[..], at)));
+    store.gc.note_repaired(places.iter().map(|(key, at)| (&key[..], at)));
 }
 
 #[test]
 fn the_owner_is_told_of_values_that_cannot_be_moved() {
     let store = nezha();
     store.settle();
-    assert_eq!(told(&store), keys(&DAMAGED), "by a sort");
+    assert_eq!(take_reported(&store), keys(&DAMAGED), "by a sort");
 
     let mut store = Store::new(Setup::default());
     for round in 0..2 {
@@ -56,18 +56,18 @@ fn the_owner_is_told_of_values_that_cannot_be_moved() {
     }
     store.damage(&key(3));
     store.gc.force(Forced::Collect).unwrap();
-    assert_eq!(told(&store), keys(&[3]), "by a relocation");
+    assert_eq!(take_reported(&store), keys(&[3]), "by a relocation");
 }
 
 #[test]
 fn nothing_is_sorted_again_for_values_that_cannot_be_read() {
     let mut store = nezha();
-    // It does settle.
+    // The store does settle.
     store.settle();
     let sorted = store.gc.stats().bytes.sort;
     assert!(sorted > u64::from(KEYS - 10) * VALUE_BYTES as u64, "{sorted}");
     assert_eq!(store.gc.stats().damaged, DAMAGED.len() as u64);
-    // What is readable and not sorted counts as ever.
+    // Readable unsorted values count as before.
     (100..103).for_each(|i| store.put(&key(i), &value(i, 0, VALUE_BYTES)));
     store.settle();
     assert_eq!(store.gc.stats().bytes.sort, sorted, "12 KiB are not 16");
@@ -75,13 +75,13 @@ fn nothing_is_sorted_again_for_values_that_cannot_be_read() {
     store.settle();
     let again = store.gc.stats().bytes.sort;
     assert!(again > sorted);
-    assert_eq!(told(&store), keys(&[DAMAGED, DAMAGED].concat()));
-    // Copies are sorted, and what is still unreadable is not tried without need.
-    mend(&mut store, &DAMAGED[..5]);
+    assert_eq!(take_reported(&store), keys(&[DAMAGED, DAMAGED].concat()));
+    // Copies are sorted; values that are still unreadable are not tried without need.
+    repair(&mut store, &DAMAGED[..5]);
     store.settle();
     assert!(store.gc.stats().bytes.sort > again);
-    assert_eq!(told(&store), keys(&DAMAGED[5..]));
-    mend(&mut store, &DAMAGED[5..]);
+    assert_eq!(take_reported(&store), keys(&DAMAGED[5..]));
+    repair(&mut store, &DAMAGED[5..]);
     store.gc.force(Forced::SortAll).unwrap();
     store.check();
     let places: Vec<_> = store.model.keys().map(|key| store.locator(key).lsn()).collect();
@@ -92,11 +92,11 @@ fn nothing_is_sorted_again_for_values_that_cannot_be_read() {
 fn a_restart_tries_once_more_to_sort_what_cannot_be_read() {
     let store = nezha();
     store.settle();
-    told(&store);
+    take_reported(&store);
     let sorted = store.gc.stats().bytes.sort;
     let store = store.crash(5);
     store.settle();
-    assert_eq!(told(&store), keys(&DAMAGED));
+    assert_eq!(take_reported(&store), keys(&DAMAGED));
     assert!(store.gc.stats().bytes.sort <= 2 * sorted + 4096);
 }
 
@@ -114,23 +114,23 @@ fn a_victim_is_emptied_again_only_when_what_is_left_in_it_has_changed() {
     assert_eq!(store.locator(&key(3)).file, store.locator(&key(6)).file);
     let runs = |store: &Store| store.index.version().runs().map(|r| r.id()).collect::<Vec<_>>();
     store.gc.force(Forced::Collect).unwrap();
-    assert_eq!(told(&store), keys(&lost));
+    assert_eq!(take_reported(&store), keys(&lost));
     let before = runs(&store);
     store.gc.force(Forced::Collect).unwrap();
-    assert_eq!((told(&store), runs(&store)), (keys(&[]), before));
-    // One of them is gone.
+    assert_eq!((take_reported(&store), runs(&store)), (keys(&[]), before));
+    // One of them is deleted.
     let mut command = CommandBuilder::new();
     command.delete(&key(3)).unwrap();
     store.write(command).unwrap();
     store.model.remove(&key(3));
     store.gc.force(Forced::Collect).unwrap();
-    assert_eq!(told(&store), keys(&[6]));
+    assert_eq!(take_reported(&store), keys(&[6]));
     store.gc.force(Forced::Collect).unwrap();
-    assert_eq!(told(&store), keys(&[]));
+    assert_eq!(take_reported(&store), keys(&[]));
     // The other has a copy.
     let file = store.locator(&key(6)).file;
-    mend(&mut store, &[6]);
+    repair(&mut store, &[6]);
     store.gc.force(Forced::Collect).unwrap();
     store.check();
-    assert!(store.log.files().iter().all(|info| info.file != file), "nothing holds it any more");
+    assert!(store.log.files().iter().all(|info| info.file != file), "nothing holds it any longer");
 }

@@ -1,4 +1,4 @@
-//! Making a finished job current.
+//! Commit of finished flushes and merges.
 
 use super::Shared;
 use super::shared::Garbage;
@@ -8,8 +8,9 @@ use crate::run::{Run, run_path};
 use std::sync::Arc;
 use stele_types::{Error, Result, RunId, mutant};
 
-/// Order of a commit: outputs' data durable (by the job) → their names durable → one manifest edit
-/// durable → the new version published → inputs unlinked once nobody looks at them.
+/// Makes the outputs of a finished job current. Invariant, the order of a commit: the outputs' data
+/// is durable (by the job) → their names are durable → one manifest edit is durable → the new
+/// version is published → the inputs are unlinked once no reader pins them.
 pub(super) fn commit(shared: &Arc<Shared>, mut done: JobDone) -> Result<()> {
     {
         let mut manifest = shared.manifest.lock();
@@ -17,11 +18,12 @@ pub(super) fn commit(shared: &Arc<Shared>, mut done: JobDone) -> Result<()> {
         let added = prepare(shared, &mut manifest, done.output.finished())?;
         match &done.target {
             Target::Flush(frozen) => {
-                // Oldest first: a checkpoint covers everything written before it.
+                // Invariant: flushes commit oldest first, because a checkpoint covers everything
+                // written before it.
                 let oldest = shared.tables.read().frozen.last().cloned();
                 if !oldest.is_some_and(|oldest| Arc::ptr_eq(&oldest, frozen)) {
                     return Err(Error::invalid(
-                        "the flushed memtable is not the oldest frozen one",
+                        "the flushed memtable is not the oldest frozen one; commit that first",
                     ));
                 }
                 let mut changes = additions(&added);
@@ -40,10 +42,11 @@ pub(super) fn commit(shared: &Arc<Shared>, mut done: JobDone) -> Result<()> {
                 replace_runs(shared, &mut manifest, &changes, inputs, added)?;
             }
         }
-        done.output.claim.settle();
+        done.output.claim.release_files();
     }
     drop(done);
-    // The commit stands; a file that can't be unlinked now is tried again, or removed at open.
+    // The commit is durable. A file that cannot be unlinked now is unlinked by a later purge, or at
+    // open.
     let _ = shared.purge();
     Ok(())
 }
@@ -69,7 +72,7 @@ pub(super) fn additions(added: &[Arc<Run>]) -> Vec<Change> {
     added.iter().map(addition).chain(copies.map(footer_copy)).collect()
 }
 
-/// With the run itself its footer's copy becomes current: without one a damaged run can't be opened.
+/// Returns the change that records the run's footer: a damaged run can only be opened by this copy.
 pub(super) fn footer_copy(run: &Arc<Run>) -> Change {
     Change::Footer(run.id(), run.footer_copy())
 }

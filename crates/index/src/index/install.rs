@@ -1,9 +1,9 @@
-//! Prepared pairs replacing key ranges, and ranges dropped.
+//! Ingestion of prepared pairs that replace key ranges, and removal of key ranges.
 
 use super::Shared;
 use super::commit::{additions, prepare};
 use crate::cursor::Cursor;
-use crate::manifest::rebuild::FooterFacts;
+use crate::manifest::rebuild::FooterState;
 use crate::manifest::{Change, Manifest};
 use crate::memtable::{Memtable, RangeSet};
 use crate::merge::{Claim, Slot};
@@ -15,26 +15,27 @@ use stele_types::{
     Cause, Error, KeyRange, LogIndex, RegionId, Result, RunId, Seq, Term, ValueRef, mutant,
 };
 
-/// A region and how far it is applied.
+/// A region and its applied index and term.
 pub(super) type Applied = (RegionId, (LogIndex, Term));
 
-/// Runs of incoming pairs end here even if others may be longer: their keys are held in memory.
+/// Size at which a run of an ingest ends, even if `run_bytes_max` is larger: the keys of an open
+/// run are held in memory.
 const RUN_BYTES_MAX: u64 = 16 << 20;
 
-/// Pairs on their way in, written off to the side: no lock is held, nothing is visible, and the
-/// manifest does not know of it. Dropped, its files are removed; after a crash the next open does.
+/// Staged pairs, not yet readable. Staging holds no lock and does not involve the manifest.
+/// Dropping an ingest removes its files; after a crash the next open removes them.
 #[derive(Debug)]
 pub struct Ingest {
     ranges: Vec<KeyRange>,
-    /// The range that the next key may lie in; those before are passed.
+    /// Index of the range in which the next key may lie; earlier ranges are complete.
     range_at: usize,
     last_key: Vec<u8>,
     has_keys: bool,
     writer: Option<RunWriter>,
     closed: Vec<(RunId, ClosedRun)>,
-    /// A refused pair or a failed write: never to be installed.
+    /// A pair was refused or a write failed: the ingest cannot be installed.
     is_broken: bool,
-    // Last: the files are unlinked once nothing holds them open.
+    // Dropped last: the files are unlinked after they are closed.
     claim: Claim,
 }
 
@@ -52,12 +53,13 @@ impl Ingest {
         })
     }
 
-    /// The ranges to replace.
+    /// Returns the ranges to replace.
     pub fn ranges(&self) -> &[KeyRange] {
         &self.ranges
     }
 
-    /// Fails with `Invalid`, for good, unless `key` lies above all earlier ones and in a range.
+    /// Fails with `Invalid` unless `key` is above all earlier keys and in a range. The failure is
+    /// permanent.
     pub fn check(&mut self, key: &[u8]) -> Result<()> {
         while self.ranges.get(self.range_at).is_some_and(|range| !range.is_below_end(key)) {
             self.range_at += 1;
@@ -71,7 +73,7 @@ impl Ingest {
         Err(Error::invalid("pairs to install must ascend and lie in the ranges"))
     }
 
-    /// Adds a pair. After an error nothing of it can be installed.
+    /// Adds a pair. After an error the ingest cannot be installed.
     pub fn add(&mut self, key: &[u8], value: ValueRef, expires_at_s: u64) -> Result<()> {
         self.check(key)?;
         let added = self.write(key, &Found::Value { value, expires_at_s });
@@ -95,7 +97,7 @@ impl Ingest {
         Ok(())
     }
 
-    /// Makes what was added durable, save for what only installing can say.
+    /// Makes the added pairs durable, except for the footers, which need the tier's age.
     pub fn finish(&mut self) -> Result<()> {
         let closed = self.close_run();
         self.is_broken |= closed.is_err();
@@ -106,31 +108,31 @@ impl Ingest {
         let Some(writer) = self.writer.take() else { return Ok(()) };
         let id = writer.id();
         let mut run = writer.close()?;
-        run.settle()?;
+        run.sync()?;
         self.closed.push((id, run));
         Ok(())
     }
 
-    /// Gives the runs their footers and names.
-    fn seal(&mut self, extra: &RunExtra) -> Result<Vec<RunId>> {
+    /// Writes the runs' footers and gives the runs their names.
+    fn finish_runs(&mut self, extra: &RunExtra) -> Result<Vec<RunId>> {
         self.finish()?;
         if self.closed.is_empty() {
-            // Range tombstones without entries make a run of their own.
+            // Range tombstones without entries form a run of their own.
             let writer = begin(&mut self.claim)?;
             self.closed.push((writer.id(), writer.close()?));
         }
         let parts = self.closed.len();
-        let mut sealed = Vec::with_capacity(parts);
+        let mut finished = Vec::with_capacity(parts);
         for (part, (id, run)) in self.closed.drain(..).enumerate() {
             let mut extra =
                 RunExtra { part: part as u32, last_part: part + 1 == parts, ..extra.clone() };
             if part > 0 {
                 extra.ranges = RangeSet::default();
             }
-            run.seal(extra)?;
-            sealed.push(id);
+            run.finish(extra)?;
+            finished.push(id);
         }
-        Ok(sealed)
+        Ok(finished)
     }
 }
 
@@ -141,32 +143,34 @@ fn begin(claim: &mut Claim) -> Result<RunWriter> {
     RunWriter::create(&shared.vfs, &shared.dir, id, options, Cause::Snapshot)
 }
 
-/// Makes a tier of the incoming runs that deletes their ranges from all older ones. One manifest
-/// edit makes it current. With the manifest's lock held a flush that runs has a greater age, and
-/// nothing commits in between.
+/// Forms a tier from the staged runs. It deletes the ranges from all older tiers, and one manifest
+/// edit makes it current. While the manifest's lock is held, a running flush has a greater age and
+/// nothing else commits.
 pub(super) fn install(
     shared: &Arc<Shared>,
-    mut incoming: Ingest,
+    mut ingest: Ingest,
     region: Option<Applied>,
 ) -> Result<()> {
-    if incoming.is_broken {
-        return Err(Error::invalid("pairs that were refused can't be installed"));
+    if ingest.is_broken {
+        return Err(Error::invalid(
+            "an ingest with a refused pair cannot be installed; begin a new one",
+        ));
     }
-    if incoming.ranges.iter().all(KeyRange::is_empty) {
+    if ingest.ranges.iter().all(KeyRange::is_empty) {
         return Ok(());
     }
-    incoming.finish()?;
-    // Taken after `incoming`, and thus given back before: dropping that takes the lock.
+    ingest.finish()?;
+    // Locked after `ingest` is bound, and thus released before `ingest` is dropped: its drop takes
+    // the lock.
     let mut manifest = shared.manifest.lock();
     manifest.check()?;
-    if touches_memtables(shared, &incoming.ranges)?
-        && !mutant::active("index.install_below_memtable")
+    if touches_memtables(shared, &ingest.ranges)? && !mutant::active("index.install_below_memtable")
     {
         return Err(Error::Busy("memtables hold keys of the ranges: flush first".to_owned()));
     }
-    let extra = extra_for(shared, &manifest, &incoming.ranges, region)?;
-    let sealed = incoming.seal(&extra)?;
-    let added = prepare(shared, &mut manifest, &sealed)?;
+    let extra = extra_for(shared, &manifest, &ingest.ranges, region)?;
+    let finished = ingest.finish_runs(&extra)?;
+    let added = prepare(shared, &mut manifest, &finished)?;
     let mut changes = additions(&added);
     if let Some((region, at)) = region {
         let mut checkpoint = manifest.state().checkpoint.clone();
@@ -177,17 +181,17 @@ pub(super) fn install(
     shared.publish_checkpoint(&manifest);
     let tables = shared.tables.read().clone();
     if let Some((region, at)) = region {
-        // Checkpoints still to be established come later, and must not take this back.
+        // Invariant: later checkpoints, of memtables already frozen, include the installed region.
         for frozen in &tables.frozen {
             frozen.checkpoint.lock().applied.insert(region, at);
         }
     }
     shared.publish_version(tables.version.replace(&[], added), None);
-    incoming.claim.settle();
+    ingest.claim.release_files();
     Ok(())
 }
 
-/// Whether a memtable holds something of the ranges: it is newer than any run.
+/// Returns whether a memtable holds keys of the ranges: it is newer than any run.
 pub(super) fn touches_memtables(shared: &Shared, ranges: &[KeyRange]) -> Result<bool> {
     let tables = shared.tables.read().clone();
     for memtable in tables.memtables() {
@@ -218,9 +222,11 @@ fn extra_for(
 ) -> Result<RunExtra> {
     let age = shared.tables.read().version.newest_age() + 1;
     if age >= shared.flush_age.load(Ordering::Acquire) {
-        return Err(Error::Busy("too many installs while one flush runs".to_owned()));
+        return Err(Error::Busy(
+            "too many installs while one flush runs; try again after it".to_owned(),
+        ));
     }
-    let mut footer = FooterFacts::new(manifest.state(), None);
+    let mut footer = FooterState::new(manifest.state(), None);
     if let Some((region, at)) = region {
         footer.checkpoint.applied.insert(region, at);
     }
@@ -233,7 +239,7 @@ fn extra_for(
     })
 }
 
-/// Takes a region out of the durable checkpoint and of those still to come.
+/// Removes a region from the durable checkpoint and from those of frozen memtables.
 pub(super) fn forget_region(shared: &Shared, region: RegionId) -> Result<()> {
     let mut manifest = shared.manifest.lock();
     for frozen in &shared.tables.read().frozen {

@@ -1,8 +1,8 @@
-//! Starting flushes and merges.
+//! Start of flushes and merges.
 
 use super::Shared;
 use crate::manifest::Change;
-use crate::manifest::rebuild::FooterFacts;
+use crate::manifest::rebuild::FooterState;
 use crate::memtable::{Memtable, RangeSet};
 use crate::merge::{
     Claim, DropRule, Job, MergeInputs, MergeProgress, MergeSpec, Merged, Output, Slot, Source,
@@ -15,19 +15,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stele_types::{Cause, Error, KeyRange, Result, RunId, Seq, mutant};
 
-/// Ages of flushed tiers are this far apart; installed ones come between.
+/// Distance between the ages of flushed tiers; installed tiers take ages in between.
 const AGE_STEP: u64 = 1024;
 const EVERYTHING: Seq = Seq(u64::MAX);
 
 pub(super) fn start_flush(shared: &Arc<Shared>) -> Option<Job> {
     let claim = Claim::new(shared, Slot::Flush).ok()?;
-    // With the lock held no commit comes between looking at the memtables and at the version.
+    // While the lock is held, nothing commits between reading the memtables and the version.
     let manifest = shared.manifest.lock();
     let tables = shared.tables.read().clone();
     let frozen = tables.frozen.last()?.clone();
     let version = &tables.version;
-    let footer = FooterFacts::new(manifest.state(), Some(&frozen.checkpoint.lock()));
-    // Above every tier there is, with room below for what is installed while this runs.
+    let footer = FooterState::new(manifest.state(), Some(&frozen.checkpoint.lock()));
+    // Above every existing tier, with ages below for installs during this flush.
     let age = (version.newest_age() / AGE_STEP + 2) * AGE_STEP;
     shared.flush_age.store(age, Ordering::Release);
     drop(manifest);
@@ -60,7 +60,7 @@ pub(super) fn start_merge(
     now_s: u64,
 ) -> Result<Job> {
     let claim = Claim::new(shared, Slot::Merge)?;
-    forget_pending(shared)?;
+    drop_pending_merge(shared)?;
     let job = shared.allocate_run().0;
     let (mut merged, parts) = prepare(shared, &spec, job)?;
     merged.seek(&[])?;
@@ -79,7 +79,7 @@ pub(super) fn resume_merge(
     if mutant::active("index.resume_from_start") {
         merged.seek(&[])?;
     } else {
-        // Everything up to `last_key` is in finished outputs.
+        // Entries up to and including `last_key` are in finished outputs.
         merged.seek(&last_key)?;
         if merged.key() == Some(&last_key[..]) {
             merged.advance()?;
@@ -90,13 +90,13 @@ pub(super) fn resume_merge(
 
 pub(super) fn abandon_merge(shared: &Arc<Shared>) -> Result<()> {
     let _claim = Claim::new(shared, Slot::Merge)?;
-    forget_pending(shared)?;
+    drop_pending_merge(shared)?;
     shared.purge()?;
     Ok(())
 }
 
-/// The manifest forgets the outputs before they are unlinked.
-fn forget_pending(shared: &Arc<Shared>) -> Result<()> {
+/// Removes the pending merge from the manifest, then discards its outputs.
+fn drop_pending_merge(shared: &Arc<Shared>) -> Result<()> {
     let outputs = {
         let mut manifest = shared.manifest.lock();
         let Some(pending) = manifest.state().pending.clone() else { return Ok(()) };
@@ -107,7 +107,7 @@ fn forget_pending(shared: &Arc<Shared>) -> Result<()> {
     Ok(())
 }
 
-/// What a merge's inputs determine.
+/// Parameters of a merge that follow from its inputs.
 struct Parts {
     inputs: Vec<RunId>,
     bottom: bool,
@@ -120,12 +120,12 @@ struct Parts {
 fn prepare(shared: &Arc<Shared>, spec: &MergeSpec, job: u64) -> Result<(Merged, Parts)> {
     let manifest = shared.manifest.lock();
     let version = shared.tables.read().version.clone();
-    let footer = FooterFacts::new(manifest.state(), None);
+    let footer = FooterState::new(manifest.state(), None);
     drop(manifest);
     let (groups, age, fences) = select(&version, &spec.inputs)?;
     let runs: Vec<Arc<Run>> = groups.iter().flatten().cloned().collect();
     let inputs: Vec<RunId> = runs.iter().map(|run| run.id()).collect();
-    // Nothing lies below the inputs when the oldest of them are in the oldest tier.
+    // No older tier lies below the inputs when the oldest of them are in the oldest tier.
     let oldest = runs.iter().map(|run| run.meta().extra.age).min();
     let bottom = version.tiers().last().map(|tier| tier.age) == oldest;
     let sources = groups.iter().map(|group| {
@@ -168,13 +168,13 @@ impl Parts {
     }
 }
 
-/// The input runs by source, newest first; the outputs' age; the fences between outputs.
+/// Input runs by source, newest first; age of the outputs; fences between outputs.
 type Selection = (Vec<Vec<Arc<Run>>>, u64, Vec<Bytes>);
 
 fn select(version: &Version, inputs: &MergeInputs) -> Result<Selection> {
     match inputs {
         MergeInputs::Tiers(ages) => {
-            let tiers = neighbours(version, ages)?;
+            let tiers = adjacent_tiers(version, ages)?;
             let newest = tiers.iter().map(|tier| tier.age).max().unwrap_or_default();
             Ok((tiers.iter().map(|tier| tier.runs.clone()).collect(), newest, Vec::new()))
         }
@@ -192,18 +192,19 @@ fn select(version: &Version, inputs: &MergeInputs) -> Result<Selection> {
     }
 }
 
-/// The tiers with these ages, newest first, if no other tier lies between them: the output takes
-/// the place of all, so what lies between would change its order.
-fn neighbours<'a>(version: &'a Version, ages: &[u64]) -> Result<&'a [Tier]> {
+/// Returns the tiers with these ages, newest first. Fails if another tier lies between them: the
+/// output replaces them all, so the order of a tier in between would change.
+fn adjacent_tiers<'a>(version: &'a Version, ages: &[u64]) -> Result<&'a [Tier]> {
     let tiers = version.tiers();
-    let newest = ages.iter().max().ok_or_else(|| Error::invalid("a merge of no tiers"))?;
+    let newest =
+        ages.iter().max().ok_or_else(|| Error::invalid("a merge needs at least one tier"))?;
     let from = tiers
         .iter()
         .position(|tier| tier.age == *newest)
         .ok_or_else(|| not_current("tier", *newest))?;
     let chosen = tiers.get(from..from + ages.len()).unwrap_or_default();
     if chosen.is_empty() || chosen.iter().any(|tier| !ages.contains(&tier.age)) {
-        return Err(Error::invalid("the tiers to merge are not neighbours of the current version"));
+        return Err(Error::invalid("the tiers to merge are not adjacent in the current version"));
     }
     Ok(chosen)
 }

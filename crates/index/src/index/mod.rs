@@ -1,4 +1,4 @@
-//! The index as one object.
+//! The public interface of the index.
 
 mod commit;
 mod install;
@@ -38,89 +38,91 @@ pub struct Index {
 }
 
 impl Index {
-    /// Opens the index in `dir`, creating both when missing. Files no manifest refers to are
-    /// removed. `Missing` when the manifest or a current run is gone, `Corrupt` when one is
-    /// damaged: [`crate::rebuild`] may then help.
+    /// Opens the index in `dir` and creates both if they are missing. Removes files that the
+    /// manifest does not reference. Fails with `Missing` when the manifest or a current run is
+    /// missing, and with `Corrupt` when one is damaged; [`crate::rebuild`] may then help.
     pub fn open(vfs: Arc<dyn Vfs>, dir: &Path, options: IndexOptions) -> Result<(Self, Opened)> {
         let (shared, opened) = open::open(vfs, dir, options)?;
         Ok((Self { shared }, opened))
     }
 
-    /// Sets a key. Sequence numbers start anew at each open and never decrease.
+    /// Sets a key. Sequence numbers start over at each open and never decrease.
     pub fn put(&self, seq: Seq, key: &[u8], value: ValueRef, expires_at_s: u64) {
         self.shared.tables.read().active.put(seq, key, &Found::Value { value, expires_at_s });
     }
 
-    /// Removes a key.
+    /// Deletes a key.
     pub fn delete(&self, seq: Seq, key: &[u8]) {
         self.shared.tables.read().active.put(seq, key, &Found::Deleted);
     }
 
-    /// Removes the keys of [start, end); an empty `end` is no bound.
+    /// Deletes the keys of [start, end); an empty `end` is unbounded.
     pub fn delete_range(&self, seq: Seq, start: &[u8], end: &[u8]) {
         self.shared.tables.read().active.delete_range(seq, start, end);
     }
 
-    /// Shows readers everything up to `seq`.
+    /// Makes writes up to and including `seq` visible to readers.
     pub fn publish(&self, seq: Seq) {
         if !mutant::active("index.publish_ignored") {
             self.shared.published.store(seq.0, Ordering::Release);
         }
     }
 
-    /// The newest published entry of `key`; `Some(Deleted)` and `None` both mean there is no value.
+    /// Returns the newest published entry of `key`; `Some(Deleted)` and `None` both mean that there
+    /// is no value.
     pub fn get(&self, key: &[u8]) -> Result<Option<Found>> {
-        let (tables, seq) = self.shared.moment();
+        let (tables, seq) = self.shared.snapshot();
         tables.get(key, seq)
     }
 
-    /// A consistent view of everything published.
+    /// Returns a consistent view of all published writes.
     pub fn view(&self) -> View {
-        let (tables, seq) = self.shared.moment();
+        let (tables, seq) = self.shared.snapshot();
         View::new(tables, seq)
     }
 
-    /// The pairs of `range` in key order, from one point in time.
+    /// Returns the pairs of `range` in key order, from one point in time.
     pub fn export(&self, range: KeyRange) -> Result<ViewIter> {
         self.view().iter(range, Direction::Forward)
     }
 
-    /// Bytes of memory the active memtable takes.
+    /// Returns the memory of the active memtable in bytes.
     pub fn memtable_bytes(&self) -> usize {
         self.shared.tables.read().active.bytes()
     }
 
-    /// Whether nothing was written since the last freeze.
+    /// Returns whether nothing was written since the last freeze.
     pub fn memtable_is_empty(&self) -> bool {
         self.shared.tables.read().active.is_empty()
     }
 
-    /// Keys under range deletes that only the active memtable knows.
+    /// Returns the keys under published range deletes of the active memtable.
     pub fn memtable_ranges(&self) -> Arc<RangeSet> {
-        let (tables, seq) = self.shared.moment();
+        let (tables, seq) = self.shared.snapshot();
         tables.active.ranges(seq)
     }
 
-    /// How many memtables wait for their flush.
+    /// Returns the number of memtables that wait for a flush.
     pub fn frozen_count(&self) -> usize {
         self.shared.tables.read().frozen.len()
     }
 
-    /// Starts a new memtable. Everything put so far must be published, and `checkpoint` must
-    /// describe exactly that; it becomes durable with the flush of what is frozen here.
+    /// Starts a new memtable. Everything written so far must be published, and `checkpoint` must
+    /// describe exactly that. The checkpoint becomes durable with the flush of the frozen memtable.
     pub fn freeze(&self, checkpoint: Checkpoint) {
         self.shared.freeze(checkpoint);
     }
 
-    /// Starts turning the oldest frozen memtable into a run. `None` when there is none, or when a
+    /// Starts the flush of the oldest frozen memtable. Returns `None` when there is none, or when a
     /// flush is running.
     pub fn start_flush(&self) -> Option<Job> {
         jobs::start_flush(&self.shared)
     }
 
-    /// Starts a merge. `Busy` while another runs; `Invalid` when the inputs are not current, or the
-    /// tiers not neighbours. Forgets a merge that was cut short. Entries that expired by `now_s`
-    /// (Unix seconds, 0 for none) go where nothing older lies below.
+    /// Starts a merge and discards an interrupted one. Fails with `Busy` while another merge runs,
+    /// and with `Invalid` when the inputs are not current or the tiers are not adjacent. Entries
+    /// that expired by `now_s` (Unix seconds; 0 keeps all) are dropped where no older tier lies
+    /// below.
     pub fn start_merge(
         &self,
         spec: MergeSpec,
@@ -130,7 +132,7 @@ impl Index {
         jobs::start_merge(&self.shared, spec, mover, now_s)
     }
 
-    /// Goes on with the merge that was cut short, after its last key, if there is one.
+    /// Resumes the interrupted merge after its last key. Returns `None` if there is none.
     pub fn resume_merge(
         &self,
         mover: Option<Box<dyn ValueMover>>,
@@ -139,12 +141,12 @@ impl Index {
         jobs::resume_merge(&self.shared, mover, now_s)
     }
 
-    /// Forgets the merge that was cut short and removes its outputs. `Busy` while a merge runs.
+    /// Discards the interrupted merge and its outputs. Fails with `Busy` while a merge runs.
     pub fn abandon_merge(&self) -> Result<()> {
         jobs::abandon_merge(&self.shared)
     }
 
-    /// The merge that runs or was cut short, once it has finished an output.
+    /// Returns the running or interrupted merge, once it has finished an output.
     pub fn pending_merge(&self) -> Option<MergeProgress> {
         self.shared.manifest.lock().state().pending.clone()
     }
@@ -154,97 +156,97 @@ impl Index {
         commit::commit(&self.shared, done)
     }
 
-    /// The current runs.
+    /// Returns the current version.
     pub fn version(&self) -> Arc<Version> {
         self.shared.tables.read().version.clone()
     }
 
-    /// The oldest version someone looks at. What became obsolete with version N may be removed once
-    /// this is at least N.
+    /// Returns the oldest version that a reader pins. What became obsolete with version N may be
+    /// removed once this is at least N.
     pub fn oldest_pinned(&self) -> VersionId {
         self.shared.pins.oldest()
     }
 
-    /// Unlinks obsolete runs nobody looks at any more; returns how many. Commits do this too.
+    /// Unlinks obsolete runs that no reader pins; returns how many. Commits do this too.
     pub fn purge(&self) -> Result<usize> {
         self.shared.purge()
     }
 
-    /// Makes a fact durable.
+    /// Makes an edit durable.
     pub fn edit(&self, edit: Edit) -> Result<()> {
         self.shared.manifest.lock().append(&[Change::from(edit)])
     }
 
-    /// First segment with wanted Raft entries, as last edited.
+    /// Returns the first segment with needed Raft entries, as last edited.
     pub fn raft_from(&self) -> FileId {
         self.shared.manifest.lock().state().raft_from
     }
 
-    /// Lower bound of the next value file's id, as last edited.
+    /// Returns the lower bound of the next value file's id, as last edited.
     pub fn next_file(&self) -> FileId {
         self.shared.manifest.lock().state().next_file
     }
 
-    /// State of garbage collection, as last edited.
+    /// Returns the state of garbage collection, as last edited.
     pub fn gc_state(&self) -> Bytes {
         self.shared.manifest.lock().state().gc_state.clone()
     }
 
-    /// The last durable checkpoint.
+    /// Returns the last durable checkpoint.
     pub fn checkpoint(&self) -> Checkpoint {
         self.shared.manifest.lock().state().checkpoint.clone()
     }
 
-    /// How far `region` is applied by the last durable checkpoint.
+    /// Returns the applied index and term of `region` in the last durable checkpoint.
     pub fn checkpointed(&self, region: RegionId) -> Option<(LogIndex, Term)> {
         self.shared.checkpointed.read().get(&region).copied()
     }
 
-    /// Value files that current runs or the outputs of an unfinished merge refer to, ascending:
-    /// none of them may go.
+    /// Returns the value files that current runs or the outputs of an unfinished merge reference,
+    /// ascending. Invariant: none of them may be removed.
     pub fn needed_files(&self) -> Result<Vec<FileId>> {
         self.shared.needed_files()
     }
 
-    /// Begins to take in the pairs that are to replace what `ranges` (ascending, disjoint) hold.
+    /// Begins to stage pairs that replace the contents of `ranges` (ascending, disjoint).
     pub fn begin_ingest(&self, ranges: Vec<KeyRange>) -> Result<Ingest> {
         Ingest::new(&self.shared, ranges)
     }
 
-    /// Replaces what the ranges hold by the pairs taken in, durably and at once, and marks `region`
-    /// applied up to an index. `Busy` while memtables hold something in a range. Commits wait
-    /// meanwhile, for the footers of the runs and one edit.
+    /// Replaces the contents of the ranges by the staged pairs, durably and at once, and marks
+    /// `region` applied up to an index. Fails with `Busy` while memtables hold keys of a range.
+    /// Commits wait meanwhile, for the footers of the runs and one manifest edit.
     pub fn install(
         &self,
-        incoming: Ingest,
+        ingest: Ingest,
         region: Option<(RegionId, (LogIndex, Term))>,
     ) -> Result<()> {
-        install::install(&self.shared, incoming, region)
+        install::install(&self.shared, ingest, region)
     }
 
-    /// Removes what `ranges` (ascending, disjoint) hold, durably and at once. `Busy` as in
-    /// [`Index::install`].
+    /// Removes the contents of `ranges` (ascending, disjoint), durably and at once. Fails with
+    /// `Busy` as [`Index::install`] does.
     pub fn drop_ranges(&self, ranges: &[KeyRange]) -> Result<()> {
         self.install(self.begin_ingest(ranges.to_vec())?, None)
     }
 
-    /// Whether memtables hold something of the ranges.
+    /// Returns whether memtables hold keys of the ranges.
     pub fn touches_memtables(&self, ranges: &[KeyRange]) -> Result<bool> {
         install::touches_memtables(&self.shared, ranges)
     }
 
-    /// Takes a region out of the durable checkpoint, and out of those that flushes will establish.
+    /// Removes a region from the durable checkpoint and from those of pending flushes.
     pub fn forget_region(&self, region: RegionId) -> Result<()> {
         install::forget_region(&self.shared, region)
     }
 
-    /// Bytes of memory held: memtables, cached blocks, filters and fences of runs.
+    /// Returns the memory of memtables, cached blocks, filters and fences, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.shared.memory_bytes()
     }
 
-    /// Reads a part of a current run anew, from block `from` on, about `bytes_max` bytes. `None` when
-    /// the run is current no more.
+    /// Scrubs a part of a current run: reads about `bytes_max` bytes from block `from` on. Returns
+    /// `None` when the run is no longer current.
     pub fn scrub_run(
         &self,
         run: RunId,
@@ -256,20 +258,20 @@ impl Index {
         found.map(|run| run.scrub_blocks(from, bytes_max)).transpose()
     }
 
-    /// From the next view on these blocks of a run count as empty. A newer tier must say by now what
-    /// becomes of all their keys. Until a merge the file stays as it is, so that the next open finds
-    /// the damage again.
+    /// Masks these blocks of a run: views taken later treat them as empty. Invariant: a newer tier
+    /// already determines all their keys. The file stays as it is until a merge, so that the next
+    /// open detects the damage again.
     pub fn mask_blocks(&self, run: RunId, blocks: &[usize]) {
         self.shared.mask_blocks(run, blocks);
     }
 
-    /// Whether a failed sync has stopped all changes.
+    /// Returns whether a failed write or sync of the manifest has stopped all changes.
     pub fn poisoned(&self) -> bool {
         self.shared.manifest.lock().poisoned()
     }
 
-    /// Reads every byte of the manifest and of all current runs; damage goes to `f`, and the rest
-    /// is still read.
+    /// Reads every byte of the manifest and of all current runs. Passes each damage to `f` and
+    /// continues.
     pub fn verify(&self, f: &mut dyn FnMut(&stele_types::Error)) -> Result<VerifyReport> {
         verify::verify(&self.shared, f)
     }

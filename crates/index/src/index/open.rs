@@ -1,4 +1,4 @@
-//! Opening: the manifest says what is current; everything else in the directory goes.
+//! Opening: the manifest lists the current files; all others in the directory are removed.
 
 use super::commit::footer_copy;
 use super::{Shared, Tables};
@@ -18,28 +18,28 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use stele_types::{Error, FileId, Result, RunId, mutant};
 use stele_vfs::Vfs;
 
-/// What opening established.
+/// Result of opening an index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Opened {
-    /// What runs hold; the log is replayed from here.
+    /// Checkpoint of the runs; the log is replayed from here.
     pub checkpoint: Checkpoint,
-    /// First segment with wanted Raft entries.
+    /// First segment with needed Raft entries.
     pub raft_from: FileId,
     /// Lower bound of the next value file's id.
     pub next_file: FileId,
     /// State of garbage collection.
     pub gc_state: Bytes,
-    /// A merge to go on with by [`crate::Index::resume_merge`].
+    /// Interrupted merge, for [`crate::Index::resume_merge`].
     pub pending_merge: Option<MergeProgress>,
-    /// Value files that must exist: runs, or the outputs of the pending merge, refer to them.
+    /// Value files that must exist: runs or the outputs of the pending merge reference them.
     pub needed: Vec<FileId>,
-    /// Files of unfinished or superseded work that were removed.
+    /// Removed files of unfinished or superseded jobs.
     pub orphans_removed: usize,
-    /// Bytes of an unfinished last manifest frame that were cut.
+    /// Bytes of an unfinished last manifest frame that were truncated.
     pub tail_cut_bytes: u64,
     /// Whether the index is new.
     pub created: bool,
-    /// Current runs of which something is damaged, or all is gone: see [`IndexOptions::stands_in`].
+    /// Current runs that are damaged or missing: see [`IndexOptions::open_damaged_runs`].
     pub damaged: Vec<RunId>,
 }
 
@@ -52,10 +52,12 @@ pub(super) fn open(
     vfs.create_dir_all(dir)?;
     let (mut manifest, found) = Manifest::open(vfs.clone(), dir, options.manifest_bytes_max)?;
     let cache = Arc::new(BlockCache::new(options.block_cache_bytes_max));
-    // Every current run is opened before any file is removed: a damaged manifest must not cost runs.
+    // Invariant: every current run is opened before any file is removed, so that a damaged manifest
+    // does not cost runs.
     let Current { runs, damaged } = open_runs(&vfs, dir, &cache, &options, manifest.state())?;
-    // Rule: what was read may lie in the page cache alone, where an earlier process could not sync it.
-    // It is written again before anything acts on it, and before anything follows it in its file.
+    // Invariant: what was read may be in the page cache only, if an earlier process could not sync
+    // it. It is written again before anything acts on it and before anything follows it in its
+    // file.
     if !found.created && !mutant::active("index.trust_what_was_read") {
         manifest.renew()?;
     }
@@ -110,8 +112,8 @@ struct Current {
     damaged: Vec<RunId>,
 }
 
-/// Opens the current runs; in the place of damaged ones what the manifest has of them, if that is asked
-/// for.
+/// Opens the current runs. With `open_damaged_runs`, opens damaged ones by the manifest's copies of
+/// their footers.
 fn open_runs(
     vfs: &Arc<dyn Vfs>,
     dir: &Path,
@@ -142,18 +144,18 @@ fn open_run(
 ) -> Result<Arc<Run>> {
     let run = Run::open(vfs, dir, id, cache.clone())?;
     if run.meta().extra.age != age {
-        return Err(Error::corrupt(run.path(), 0, "the run's age is not the manifest's"));
+        return Err(Error::corrupt(run.path(), 0, "the run's age differs from the manifest's"));
     }
     Ok(run)
 }
 
-/// A manifest of an earlier build has no copies of footers.
+/// Adds missing copies of footers to the manifest: one of an earlier build has none.
 fn keep_footers(manifest: &mut Manifest, runs: &[Arc<Run>]) -> Result<()> {
     let has_none = |run: &&Arc<Run>| !manifest.state().footers.contains_key(&run.id());
     let copies: Vec<Change> = runs.iter().filter(has_none).map(footer_copy).collect();
     match copies.is_empty() {
         true => Ok(()),
-        // The next open tries again.
+        // On a full device the next open tries again.
         false => match manifest.append(&copies) {
             Err(Error::NoSpace(_)) => Ok(()),
             done => done,
@@ -161,7 +163,7 @@ fn keep_footers(manifest: &mut Manifest, runs: &[Arc<Run>]) -> Result<()> {
     }
 }
 
-/// A merge that can't be gone on with is forgotten: its inputs are all current.
+/// Discards a pending merge that cannot be resumed: all its inputs are current.
 fn check_pending(
     vfs: &Arc<dyn Vfs>,
     dir: &Path,
@@ -183,7 +185,7 @@ fn largest_run(vfs: &dyn Vfs, dir: &Path) -> Result<Option<RunId>> {
     Ok(vfs.list(dir)?.iter().filter_map(|entry| parse_run_file_name(&entry.name)).max())
 }
 
-/// Removes, durably, so that their ids may be used again, runs the manifest does not refer to.
+/// Removes runs that the manifest does not reference. Durable, so that their ids may be reused.
 fn remove_orphans(vfs: &dyn Vfs, dir: &Path, manifest: &Manifest) -> Result<usize> {
     let mut removed = manifest.remove_leftovers()?;
     for entry in vfs.list(dir)? {

@@ -1,4 +1,4 @@
-//! State that readers, the writer and jobs share.
+//! State shared by readers, the writer and jobs.
 
 use crate::cache::BlockCache;
 use crate::checkpoint::Checkpoint;
@@ -17,14 +17,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stele_types::{FileId, LogIndex, RegionId, Result, RunId, Seq, Term, mutant};
 use stele_vfs::Vfs;
 
-/// A memtable that takes no more writes, and the checkpoint its flush establishes.
+/// A frozen memtable and the checkpoint that its flush establishes.
 #[derive(Debug)]
 pub(crate) struct Frozen {
     pub memtable: Arc<Memtable>,
     pub checkpoint: Mutex<Checkpoint>,
 }
 
-/// Where reads look, newest first. Replaced as a whole.
+/// Sources of reads, newest first. Replaced as a whole.
 #[derive(Clone, Debug)]
 pub(crate) struct Tables {
     pub active: Arc<Memtable>,
@@ -34,7 +34,7 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    /// Newest first.
+    /// Returns the memtables, newest first.
     pub fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
         std::iter::once(&self.active).chain(self.frozen.iter().map(|frozen| &frozen.memtable))
     }
@@ -46,7 +46,7 @@ impl Tables {
         }
     }
 
-    /// [`Tables::get`] without waiting for the device.
+    /// Does what [`Tables::get`] does, without waiting for the device.
     pub fn get_cached(&self, key: &[u8], seq: Seq) -> Result<Lookup> {
         match self.get_in_memory(key, seq) {
             Some(found) => Ok(Lookup::Known(Some(found))),
@@ -67,7 +67,7 @@ pub(crate) struct Garbage {
     pub run: RunId,
 }
 
-/// Locks are taken in the order manifest, tables, garbage.
+/// State of an open index. Invariant: locks are taken in the order manifest, tables, garbage.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub vfs: Arc<dyn Vfs>,
@@ -79,24 +79,24 @@ pub(crate) struct Shared {
     pub published: AtomicU64,
     pub next_run: AtomicU64,
     pub manifest: Mutex<Manifest>,
-    /// How far regions are applied by the durable checkpoint: a copy, so that nobody who asks waits
-    /// for a write of the manifest.
+    /// Applied index and term per region in the durable checkpoint. A copy, so that readers do not
+    /// wait for a write of the manifest.
     pub checkpointed: RwLock<BTreeMap<RegionId, (LogIndex, Term)>>,
     pub pins: Pins,
     /// Oldest first.
     pub garbage: Mutex<Vec<Garbage>>,
     pub flushing: AtomicBool,
-    /// Age of the tier that the running flush will form; what is installed meanwhile lies below.
+    /// Age of the tier that the running flush will form; tiers installed meanwhile have lower ages.
     pub flush_age: AtomicU64,
     pub merging: AtomicBool,
-    /// What finished outputs of an unfinished merge refer to.
+    /// Value files that finished outputs of an unfinished merge reference.
     pub pending_refs: Mutex<BTreeMap<RunId, Vec<FileId>>>,
 }
 
 impl Shared {
-    /// One consistent moment. Memtables are read with operations up to the sequence number only;
-    /// runs hold whole memtables, which were published before they were frozen.
-    pub fn moment(&self) -> (Arc<Tables>, Seq) {
+    /// Returns one consistent state. Memtables must be read up to the sequence number only; runs
+    /// hold whole memtables, which were published before they were frozen.
+    pub fn snapshot(&self) -> (Arc<Tables>, Seq) {
         let tables = self.tables.read().clone();
         (tables, Seq(self.published.load(Ordering::Acquire)))
     }
@@ -118,7 +118,8 @@ impl Shared {
         *tables = Arc::new(Tables { active, frozen, version: tables.version.clone() });
     }
 
-    /// Shows readers a version, without the memtable it now contains. The manifest's lock is held.
+    /// Publishes a version, without the memtable that it now contains. The caller holds the
+    /// manifest's lock.
     pub fn publish_version(&self, version: Version, flushed: Option<&Arc<Frozen>>) {
         let version = Arc::new(version);
         self.pins.add(&version);
@@ -130,10 +131,10 @@ impl Shared {
         *tables = Arc::new(Tables { active: tables.active.clone(), frozen, version });
     }
 
-    /// See [`super::Index::bury`]. Views of earlier versions keep the run as it was: they do not see
-    /// the tier that replaces the keys.
+    /// Masks blocks, see [`super::Index::mask_blocks`]. Views of earlier versions keep the run
+    /// unmasked: they do not see the tier that replaces the keys.
     pub fn mask_blocks(&self, run: RunId, blocks: &[usize]) {
-        // With the lock held no commit comes between looking at the version and replacing it.
+        // While the lock is held, nothing commits between reading the version and replacing it.
         let _manifest = self.manifest.lock();
         let version = self.tables.read().version.clone();
         if let Some(found) = version.runs().find(|other| other.id() == run) {
@@ -142,13 +143,14 @@ impl Shared {
         }
     }
 
-    /// Call this after an edit that changed the checkpoint.
+    /// Publishes the checkpoint after an edit that changed it.
     pub fn publish_checkpoint(&self, manifest: &Manifest) {
         *self.checkpointed.write() = manifest.state().checkpoint.applied.clone();
     }
 
-    /// Files of a job that was dropped go, except those a manifest edit keeps for its continuation.
-    /// After a failed manifest write nothing goes: the edit that refers to them may be durable.
+    /// Discards the files of a dropped job, except those that the manifest keeps to resume it.
+    /// After a failed manifest write it discards nothing: the edit that references the files may be
+    /// durable.
     pub fn discard(&self, runs: &[RunId]) {
         let manifest = self.manifest.lock();
         if manifest.poisoned() && !mutant::active("index.discard_when_poisoned") {
@@ -157,13 +159,13 @@ impl Shared {
         let unwanted = runs.iter().filter(|&&run| !manifest.state().refers_to(run));
         let since = VersionId::default();
         let garbage = unwanted.map(|&run| Garbage { since, run });
-        // In front: they were never part of a version.
+        // In front: these files were never part of a version.
         self.garbage.lock().splice(0..0, garbage);
     }
 
-    /// Unlinks what nobody looks at any more. Files that became obsolete earlier go first, durably,
-    /// so that after a crash no run comes back without the one that replaced it. What fails is
-    /// tried again by the next call.
+    /// Unlinks obsolete runs that no reader pins. Invariant: files that became obsolete earlier are
+    /// unlinked first, durably, so that after a crash no run reappears without the run that
+    /// replaced it. The next call repeats what failed.
     pub fn purge(&self) -> Result<usize> {
         let oldest = self.pins.oldest();
         let mut garbage = self.garbage.lock();
@@ -179,7 +181,7 @@ impl Shared {
                         self.vfs.unlink(&path)?;
                     }
                 }
-                self.cache.forget_run(*run);
+                self.cache.evict_run(*run);
             }
             self.vfs.sync_dir(&self.dir)?;
             garbage.drain(..count);

@@ -1,4 +1,4 @@
-//! Checking everything the index has on disk.
+//! Verification of all files of the index.
 
 use super::Shared;
 use crate::run::{Live, Run};
@@ -7,16 +7,16 @@ use crate::version::{Tier, Version};
 use std::collections::BTreeMap;
 use stele_types::{Error, FileId, Result, ValueRef};
 
-/// What a check looked at.
+/// Counts of a verification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
     /// Runs read.
     pub runs: u64,
-    /// Their file lengths.
+    /// Sum of their file lengths.
     pub bytes: u64,
     /// Entries, tombstones included.
     pub entries: u64,
-    /// Things reported as damaged.
+    /// Reported damages.
     pub damaged: u64,
 }
 
@@ -51,7 +51,7 @@ pub(super) fn verify(shared: &Shared, f: &mut dyn FnMut(&Error)) -> Result<Verif
     Ok(report)
 }
 
-/// A run's table of references equals what its entries refer to.
+/// Checks that a run's table of references equals the references of its entries.
 fn check_references(run: &std::sync::Arc<Run>) -> Result<()> {
     use crate::cursor::Cursor;
     let mut counted: BTreeMap<FileId, Live> = BTreeMap::new();
@@ -66,7 +66,11 @@ fn check_references(run: &std::sync::Arc<Run>) -> Result<()> {
     if counted == run.meta().refs {
         return Ok(());
     }
-    Err(Error::corrupt(run.path(), 0, "the footer's references are not the entries'"))
+    Err(Error::corrupt(
+        run.path(),
+        0,
+        "the footer's references differ from the entries' references",
+    ))
 }
 
 fn overlaps(tier: &Tier) -> Vec<Error> {
@@ -89,5 +93,5 @@ fn check_live(version: &Version, shared: &Shared) -> Option<Error> {
         }
     }
     let same = sum == *version.live();
-    (!same).then(|| Error::corrupt(&shared.dir, 0, "live bytes are not the sum over runs"))
+    (!same).then(|| Error::corrupt(&shared.dir, 0, "live bytes differ from the sum over runs"))
 }

@@ -1,17 +1,17 @@
-//! What a manifest frame says.
+//! Changes recorded in manifest frames.
 //!
 //! ```text
 //! body   := change*
 //! change := 1 run:varint age:varint          a run of the tier `age` is current
 //!         | 2 run:varint                     a run is no longer current
 //!         | 3 checkpoint
-//!         | 4 file:varint                    first segment with wanted raft entries
+//!         | 4 file:varint                    first segment with needed raft entries
 //!         | 5 file:varint                    lower bound of the next value file's id
-//!         | 6 length:varint bytes            garbage collection's own state
+//!         | 6 length:varint bytes            state of garbage collection
 //!         | 7 run:varint                     lower bound of the next run's id
-//!         | 8 progress                       a merge's finished outputs
+//!         | 8 progress                       finished outputs of a merge
 //!         | 9                                no merge is pending
-//!         | 10 run:varint length:varint bytes   what the footer of a current run says
+//!         | 10 run:varint length:varint bytes   copy of a current run's footer
 //! progress := job:varint cause:u8 inputs count:varint run:varint* key_len:varint last_key
 //! inputs   := 0 count:varint age:varint* | 1 age:varint count:varint run:varint*
 //! ```
@@ -22,16 +22,16 @@ use crate::run::AGE_MAX;
 use bytes::Bytes;
 use stele_types::{Cause, FileId, RunId, varint};
 
-/// One fact a manifest frame adds. The changes of one frame take effect together.
+/// One change of the manifest's state. Changes of one frame take effect together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A run of the tier with this age is current.
     AddRun(RunId, u64),
     /// A run is no longer current.
     RemoveRun(RunId),
-    /// Effects that are in runs.
+    /// Checkpoint of the effects in runs.
     Checkpoint(Checkpoint),
-    /// First segment with wanted Raft entries.
+    /// First segment with needed Raft entries.
     RaftFrom(FileId),
     /// Lower bound of the next value file's id.
     NextFile(FileId),
@@ -39,11 +39,11 @@ pub enum Change {
     GcState(Bytes),
     /// Lower bound of the next run's id.
     NextRun(RunId),
-    /// A running merge's finished outputs.
+    /// Finished outputs of a running merge.
     MergeProgress(MergeProgress),
     /// No merge is pending.
     MergeDone,
-    /// What the footer of a current run says, for the case that it is damaged.
+    /// Copy of a current run's footer, used if the run is damaged.
     Footer(RunId, Bytes),
 }
 
@@ -75,7 +75,7 @@ impl Change {
         }
     }
 
-    /// Takes one change off the front; `None` when the bytes are not one.
+    /// Decodes one change and removes it from the front; `None` when the bytes are not a change.
     pub(crate) fn take(bytes: &mut &[u8]) -> Option<Self> {
         let (&kind, rest) = bytes.split_first()?;
         *bytes = rest;
@@ -100,7 +100,7 @@ impl Change {
         })
     }
 
-    /// All changes of a frame's body; `None` unless it is nothing but changes.
+    /// Decodes all changes of a frame's body; `None` if it contains anything else.
     pub(crate) fn decode_all(mut body: &[u8]) -> Option<Vec<Self>> {
         let mut changes = Vec::new();
         while !body.is_empty() {

@@ -1,16 +1,16 @@
-//! Bytes of a manifest file.
+//! Byte layout of a manifest file.
 //!
 //! ```text
 //! file   := header frame*
 //! header := "STLMANIF" format:u32 number:u32 crc:u32 zeros to 32 B      crc of the 16 bytes before
 //! frame  := "EDIT" body_len:u32 prev:u32 crc:u32 body zeros to a multiple of 8 B
 //! ```
-//! Integers are little-endian. `prev` is the crc of the frame before (of the header, for the first);
-//! `crc` covers number, the frame's offset, body_len, prev and body, so that a frame is valid in
-//! one file at one place only.
+//! Integers are little-endian. `prev` is the crc of the previous frame (of the header, for the
+//! first frame). `crc` covers number, the frame's offset, body_len, prev and body, so a frame is
+//! valid only in one file at one offset.
 
 use std::path::Path;
-use stele_types::checksum::{Crc32c, crc32c, crc32c_behind};
+use stele_types::checksum::{Crc32c, crc32c, crc32c_suffix};
 use stele_types::limits::FORMAT_VERSION;
 use stele_types::{Error, Result, mutant};
 
@@ -18,12 +18,12 @@ const MAGIC: &[u8; 8] = b"STLMANIF";
 const FRAME_MAGIC: &[u8; 4] = b"EDIT";
 const HEADER_CRC_AT: usize = 16;
 const FRAME_ALIGN_BYTES: usize = 8;
-/// Bytes between known checksums in a search.
-const SUM_STEP_BYTES: usize = 512;
+/// Distance between the known checksums of a search, in bytes.
+const CRC_STEP_BYTES: usize = 512;
 pub(crate) const HEADER_BYTES: usize = 32;
 pub(crate) const FRAME_HEADER_BYTES: usize = 16;
 
-/// Where the next frame goes and what it chains to.
+/// Position of the next frame and the checksum it chains to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct End {
     pub number: u32,
@@ -31,15 +31,15 @@ pub(crate) struct End {
     pub chain: u32,
 }
 
-/// One valid frame.
-/// One more than the other files': since edits are repeated and carry copies of footers, earlier builds
-/// refuse a manifest by its version. Manifests of earlier versions are read.
+/// One above the version of the other files: since edits are repeated and carry copies of footers,
+/// earlier builds must refuse a manifest by its version. Manifests of earlier versions are read.
 const MANIFEST_VERSION: u32 = FORMAT_VERSION + 1;
 
+/// One valid frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame<'a> {
     pub offset: u64,
-    /// With header and padding.
+    /// Length with header and padding.
     pub bytes: u64,
     pub body: &'a [u8],
     prev: u32,
@@ -50,7 +50,7 @@ pub(crate) fn encode_header(number: u32) -> (Vec<u8>, End) {
     header_of(MANIFEST_VERSION, number)
 }
 
-/// The header of a file of that version.
+/// Encodes the header of a file of this version.
 pub(super) fn header_of(version: u32, number: u32) -> (Vec<u8>, End) {
     let mut out = MAGIC.to_vec();
     out.extend_from_slice(&version.to_le_bytes());
@@ -61,7 +61,7 @@ pub(super) fn header_of(version: u32, number: u32) -> (Vec<u8>, End) {
     (out, End { number, offset: HEADER_BYTES as u64, chain })
 }
 
-/// Checks a file's header; `number` is the one in its name.
+/// Checks a file's header; `number` is the number in the file's name.
 pub(crate) fn decode_header(path: &Path, bytes: &[u8], number: u32) -> Result<End> {
     let bad = |detail: &str| Error::corrupt(path, 0, detail);
     if bytes.len() < HEADER_BYTES || !bytes.starts_with(MAGIC) {
@@ -77,7 +77,7 @@ pub(crate) fn decode_header(path: &Path, bytes: &[u8], number: u32) -> Result<En
         return Err(bad("manifest header does not match its checksum"));
     }
     if word(bytes, 12) != Some(number) {
-        return Err(bad("manifest header carries another number than its name"));
+        return Err(bad("manifest header has another number than the file name"));
     }
     Ok(End { number, offset: HEADER_BYTES as u64, chain })
 }
@@ -96,34 +96,34 @@ pub(crate) fn encode_frame(end: End, body: &[u8]) -> (Vec<u8>, End) {
     (out, after)
 }
 
-/// The frame at `offset`, whatever it chains to.
+/// Returns the valid frame at `offset`, regardless of what it chains to.
 pub(crate) fn frame_at(file: &[u8], number: u32, offset: u64) -> Option<Frame<'_>> {
-    let (frame, _) = stated_at(file, offset)?;
+    let (frame, _) = unchecked_frame_at(file, offset)?;
     let body_crc = crc32c(frame.body);
     (frame_crc(number, offset, frame.prev, frame.body.len(), body_crc) == frame.crc)
         .then_some(frame)
 }
 
-/// What the bytes at `offset` say of a frame, its checksum unseen, and where its body begins.
-fn stated_at(file: &[u8], offset: u64) -> Option<(Frame<'_>, usize)> {
+/// Parses a frame at `offset` without checking its checksum; also returns where its body begins.
+fn unchecked_frame_at(file: &[u8], offset: u64) -> Option<(Frame<'_>, usize)> {
     let at = usize::try_from(offset).ok()?;
     let body_at = at.checked_add(FRAME_HEADER_BYTES)?;
-    let head = file.get(at..body_at)?;
-    if !head.starts_with(FRAME_MAGIC) {
+    let header = file.get(at..body_at)?;
+    if !header.starts_with(FRAME_MAGIC) {
         return None;
     }
-    let (length, prev, crc) = (word(head, 4)? as usize, word(head, 8)?, word(head, 12)?);
+    let (length, prev, crc) = (word(header, 4)? as usize, word(header, 8)?, word(header, 12)?);
     let body = file.get(body_at..body_at.checked_add(length)?)?;
     let bytes = (FRAME_HEADER_BYTES + length).next_multiple_of(FRAME_ALIGN_BYTES) as u64;
     Some((Frame { offset, bytes, body, prev, crc }, body_at))
 }
 
-/// Walks the frames of a file along their chain.
+/// Iterator over the frames of a file along their chain.
 pub(crate) struct Chain<'a> {
     file: &'a [u8],
-    /// Behind the last frame.
+    /// End of the last frame.
     pub end: End,
-    /// What the last frame says.
+    /// Body of the last frame.
     last: &'a [u8],
     search: Search<'a>,
 }
@@ -133,9 +133,9 @@ impl<'a> Chain<'a> {
         Self { file, end, last: &[], search: Search::new(file, end.number) }
     }
 
-    /// The next frame, or `None` at the chain's end. What is damaged and was written twice is passed
-    /// over: a repetition says nothing new, and one that is whole says what the damaged edit before it
-    /// said.
+    /// Returns the next frame, or `None` at the chain's end. Skips one damaged frame of an edit
+    /// that was written twice: a damaged repetition adds nothing, and an intact repetition replaces
+    /// a damaged edit.
     pub fn next(&mut self) -> Option<Frame<'a>> {
         let frame =
             self.at(self.end).or_else(|| self.past_repetition()).or_else(|| self.repetition())?;
@@ -144,7 +144,7 @@ impl<'a> Chain<'a> {
         Some(frame)
     }
 
-    /// Goes on behind damage, with the frame at `offset` that chains to `prev`.
+    /// Continues after damage, with the frame at `offset` that chains to `prev`.
     pub fn resume(&mut self, offset: u64, prev: u32) {
         (self.end.offset, self.end.chain, self.last) = (offset, prev, &[]);
     }
@@ -153,8 +153,8 @@ impl<'a> Chain<'a> {
         frame_at(self.file, end.number, end.offset).filter(|frame| frame.prev == end.chain)
     }
 
-    /// The frame behind a repetition that is damaged. Or lost: a crash can lose the earlier of two
-    /// unsynced writes.
+    /// Returns the frame after a damaged repetition. The repetition may also be lost: a crash can
+    /// lose the earlier of two unsynced writes.
     fn past_repetition(&self) -> Option<Frame<'a>> {
         let bodies = [self.last, &[]];
         let mut past = bodies.into_iter().map(|body| encode_frame(self.end, body).1);
@@ -162,66 +162,68 @@ impl<'a> Chain<'a> {
             .filter(|_| !mutant::active("index.lost_confirmation_refused"))
     }
 
-    /// The repetition of a damaged edit. That nothing else was lost its place and its chain prove: they
-    /// are those that follow this very edit.
+    /// Returns the repetition of a damaged edit. Its offset and chain prove that nothing else was
+    /// lost: they are those that follow exactly this edit.
     fn repetition(&mut self) -> Option<Frame<'a>> {
         if mutant::active("index.repetition_ignored") {
             return None;
         }
         let (offset, prev) = self.search.resume_from(self.end.offset)?;
         let frame = frame_at(self.file, self.end.number, offset)?;
-        let behind = encode_frame(self.end, frame.body).1;
-        let follows = (behind.offset, behind.chain) == (offset, prev)
+        let after = encode_frame(self.end, frame.body).1;
+        let follows = (after.offset, after.chain) == (offset, prev)
             || mutant::active("index.resume_anywhere");
         follows.then_some(frame)
     }
 }
 
-/// Whether any valid frame starts at or after `offset`: then what lies at `offset` was durable once,
-/// because each frame is synced before the next is written.
+/// Returns whether any valid frame starts at or after `offset`. If so, what lies at `offset` was
+/// durable, because each frame is synced before the next is written.
 pub(crate) fn any_frame_from(file: &[u8], number: u32, offset: u64) -> bool {
     Search::new(file, number).resume_from(offset).is_some()
 }
 
-/// Looks for frames behind damage. Bytes that look like the head of a long frame may lie everywhere:
-/// were each body read, a file of some MiB would take hours.
+/// Search for valid frames after damage. Bytes that look like the header of a long frame may lie
+/// anywhere; reading each body would take hours for a file of some MiB.
 pub(crate) struct Search<'a> {
     file: &'a [u8],
     number: u32,
-    /// The checksums of the file up to each multiple of [`SUM_STEP_BYTES`], made for the first look.
-    sums: Vec<u32>,
+    /// Checksums of the file up to each multiple of [`CRC_STEP_BYTES`], computed by the first
+    /// search.
+    crcs: Vec<u32>,
 }
 
 impl<'a> Search<'a> {
     pub fn new(file: &'a [u8], number: u32) -> Self {
-        Self { file, number, sums: Vec::new() }
+        Self { file, number, crcs: Vec::new() }
     }
 
-    /// The first valid frame at or after `offset`, and what it chains to.
+    /// Returns the offset of the first valid frame at or after `offset`, and the checksum it chains
+    /// to.
     pub fn resume_from(&mut self, offset: u64) -> Option<(u64, u32)> {
         let mut places = (offset..self.file.len() as u64).step_by(FRAME_ALIGN_BYTES);
         places.find_map(|at| {
-            let (frame, body_at) = stated_at(self.file, at)?;
-            let before = self.sum_to(body_at);
-            let all = self.sum_to(body_at + frame.body.len());
-            let body_crc = crc32c_behind(before, all, frame.body.len() as u64);
+            let (frame, body_at) = unchecked_frame_at(self.file, at)?;
+            let before = self.crc_to(body_at);
+            let all = self.crc_to(body_at + frame.body.len());
+            let body_crc = crc32c_suffix(before, all, frame.body.len() as u64);
             let crc = frame_crc(self.number, at, frame.prev, frame.body.len(), body_crc);
             (crc == frame.crc).then_some((at, frame.prev))
         })
     }
 
-    /// The checksum of the file's first `end` bytes.
-    fn sum_to(&mut self, end: usize) -> u32 {
-        if self.sums.is_empty() {
-            let mut sum = Crc32c::new();
-            self.sums.push(sum.finish());
-            let steps = self.file.chunks_exact(SUM_STEP_BYTES);
-            self.sums.extend(steps.map(|step| sum.update(step).finish()));
+    /// Returns the checksum of the file's first `end` bytes.
+    fn crc_to(&mut self, end: usize) -> u32 {
+        if self.crcs.is_empty() {
+            let mut crc = Crc32c::new();
+            self.crcs.push(crc.finish());
+            let steps = self.file.chunks_exact(CRC_STEP_BYTES);
+            self.crcs.extend(steps.map(|step| crc.update(step).finish()));
         }
-        let steps = end / SUM_STEP_BYTES;
-        let rest = self.file.get(steps * SUM_STEP_BYTES..end).unwrap_or_default();
-        let sum = self.sums.get(steps).copied().unwrap_or_default();
-        Crc32c::new().update_with_crc(sum, 0).update(rest).finish()
+        let steps = end / CRC_STEP_BYTES;
+        let rest = self.file.get(steps * CRC_STEP_BYTES..end).unwrap_or_default();
+        let crc = self.crcs.get(steps).copied().unwrap_or_default();
+        Crc32c::new().update_with_crc(crc, 0).update(rest).finish()
     }
 }
 
@@ -266,11 +268,11 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_found_behind_any_number_of_heads_of_long_ones() {
+    fn a_frame_is_found_after_any_number_of_headers_of_long_ones() {
         let (mut file, end) = encode_header(3);
-        const HEADS: usize = 1 << 19;
-        let bytes = HEADER_BYTES + HEADS * FRAME_ALIGN_BYTES;
-        // Each head says that its body goes on to the middle of the file, or beyond.
+        const HEADERS: usize = 1 << 19;
+        let bytes = HEADER_BYTES + HEADERS * FRAME_ALIGN_BYTES;
+        // Each header states a body up to the middle of the file, or to its end.
         for at in (HEADER_BYTES..bytes).step_by(FRAME_ALIGN_BYTES) {
             file.extend_from_slice(FRAME_MAGIC);
             let length =
@@ -278,12 +280,12 @@ mod tests {
             file.extend_from_slice(&(length as u32).to_le_bytes());
         }
         assert!(!any_frame_from(&file, 3, end.offset));
-        let behind = End { offset: file.len() as u64, ..end };
-        file.extend_from_slice(&encode_frame(behind, b"valid").0);
+        let after = End { offset: file.len() as u64, ..end };
+        file.extend_from_slice(&encode_frame(after, b"valid").0);
         let mut search = Search::new(&file, 3);
         let started = std::time::Instant::now();
-        assert_eq!(search.resume_from(end.offset), Some((behind.offset, end.chain)));
-        assert_eq!(search.resume_from(behind.offset + 8), None);
-        assert!(started.elapsed().as_secs() < 20, "each head cost a look at all that follows");
+        assert_eq!(search.resume_from(end.offset), Some((after.offset, end.chain)));
+        assert_eq!(search.resume_from(after.offset + 8), None);
+        assert!(started.elapsed().as_secs() < 20, "each header costs a read of all that follows");
     }
 }

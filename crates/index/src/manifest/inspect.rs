@@ -1,27 +1,27 @@
-//! A manifest's frames as they are, for looking at a damaged store. Reads only.
+//! Read-only dump of a manifest's frames, for inspection of a damaged store.
 
 use super::{Change, frame, read_all};
 use std::path::Path;
 use stele_types::{Error, Result};
 use stele_vfs::{Open, Vfs};
 
-/// One frame, or bytes that are none.
+/// One frame, or a stretch of bytes without a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManifestRecord {
     /// Bytes from the start of the file.
     pub offset: u64,
     /// Length with header and padding.
     pub bytes: u64,
-    /// What the frame says, or what is wrong with it.
+    /// The frame's changes, or what is wrong.
     pub content: std::result::Result<Vec<Change>, String>,
 }
 
-/// Hands every frame of the manifest at `path` to `f`; damaged stretches are reported and skipped.
+/// Passes every frame of the manifest at `path` to `f`; reports and skips damaged stretches.
 pub fn inspect(vfs: &dyn Vfs, path: &Path, f: &mut dyn FnMut(ManifestRecord)) -> Result<()> {
     let number = path
         .file_name()
         .and_then(|name| name.to_str()?.strip_prefix("manifest-")?.parse().ok())
-        .ok_or_else(|| Error::invalid(format!("{} is no manifest's name", path.display())))?;
+        .ok_or_else(|| Error::invalid(format!("{} is not a manifest name", path.display())))?;
     let content = read_all(&*vfs.open(path, Open::READ)?)?;
     let header_bytes = frame::HEADER_BYTES as u64;
     let end = match frame::decode_header(path, &content, number) {
@@ -39,7 +39,7 @@ pub fn inspect(vfs: &dyn Vfs, path: &Path, f: &mut dyn FnMut(ManifestRecord)) ->
         if let Some(frame) = chain.next() {
             if frame.offset > start {
                 let (bytes, detail) =
-                    (frame.offset - start, "damaged, and repeated or a repetition");
+                    (frame.offset - start, "damaged edit with a repetition, or damaged repetition");
                 f(ManifestRecord { offset: start, bytes, content: Err(detail.to_owned()) });
             }
             let changes = Change::decode_all(frame.body).ok_or("unknown change".to_owned());
@@ -53,7 +53,7 @@ pub fn inspect(vfs: &dyn Vfs, path: &Path, f: &mut dyn FnMut(ManifestRecord)) ->
             break;
         };
         chain.resume(next, prev);
-        let detail = if next == start { "does not chain to the frame before" } else { "damaged" };
+        let detail = if next == start { "does not chain to the previous frame" } else { "damaged" };
         f(ManifestRecord { offset: start, bytes: next - start, content: Err(detail.to_owned()) });
     }
     Ok(())

@@ -1,7 +1,7 @@
-//! The manifest: which runs are current, and the other facts that must change together with them.
-//! An append-only file of frames; each is synced before the state it describes is used, and then
-//! written once more: the repetition tells that the first writing was durable, and stands in for it
-//! where that is damaged.
+//! The manifest: the current runs, and the other state that must change together with them. It is
+//! an append-only file of frames. Each frame is synced before the state it describes is used, and
+//! then written once more. The repetition shows that the first copy was durable, and replaces it if
+//! it is damaged.
 
 mod change;
 mod frame;
@@ -22,12 +22,12 @@ use stele_vfs::{Create, Open, Vfs, VfsFile};
 
 const TMP_NAME: &str = "manifest.tmp";
 
-/// A fact the index keeps for its user.
+/// State that the index stores for the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
-    /// First segment with wanted Raft entries.
+    /// First segment with needed Raft entries.
     RaftFrom(FileId),
-    /// Lower bound of the next value file's id; never goes back.
+    /// Lower bound of the next value file's id; never decreases.
     NextFile(FileId),
     /// State of garbage collection.
     GcState(Bytes),
@@ -43,22 +43,22 @@ impl From<Edit> for Change {
     }
 }
 
-/// What opening found.
+/// Result of opening a manifest.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Found {
     pub created: bool,
-    /// Bytes of an unfinished last frame that were cut.
+    /// Bytes of an unfinished last frame that were truncated.
     pub tail_cut_bytes: u64,
 }
 
-/// The open manifest. One writer.
+/// The open manifest; it has one writer.
 #[derive(Debug)]
 pub(crate) struct Manifest {
     vfs: Arc<dyn Vfs>,
     dir: PathBuf,
     file: Arc<dyn VfsFile>,
     end: End,
-    /// Size at which it is rewritten.
+    /// Size at which the file is rewritten.
     rewrite_at: u64,
     bytes_max: u64,
     state: ManifestState,
@@ -71,7 +71,9 @@ impl Manifest {
         match numbers(&*vfs, dir)?.last() {
             Some(&number) => Self::read(vfs, dir, number, bytes_max),
             None if has_runs(&*vfs, dir)? => {
-                let detail = "runs are here but no manifest says which are current".to_owned();
+                let detail =
+                    "runs exist but no manifest lists the current ones; rebuild the manifest"
+                        .to_owned();
                 Err(Error::Missing { path: path_of(dir, 1), detail })
             }
             None => {
@@ -81,7 +83,8 @@ impl Manifest {
         }
     }
 
-    /// Writes a new manifest that states `facts`. The name appears only once the content is durable.
+    /// Writes a new manifest that records `state`. The file gets its name after its content is
+    /// durable.
     pub fn create(
         vfs: Arc<dyn Vfs>,
         dir: &Path,
@@ -103,7 +106,8 @@ impl Manifest {
         let mut state = ManifestState::default();
         let (end, frames) = replay(&path, &content, number, |change| state.apply(&change))?;
         if frames == 0 {
-            // A manifest gets its name after its first frame was synced.
+            // A manifest gets its name after its first frame was synced, so this is damage, not a
+            // torn write.
             return Err(Error::corrupt(&path, end.offset, "the manifest's first frame is damaged"));
         }
         let tail_cut_bytes = (content.len() as u64).saturating_sub(end.offset);
@@ -125,14 +129,14 @@ impl Manifest {
         self.poisoned.is_some()
     }
 
-    /// Makes `changes` durable together, then part of [`Manifest::facts`]. After a failure other
-    /// than `NoSpace` nothing is known about the file, and every later call fails.
+    /// Makes `changes` durable together, then applies them to [`Manifest::state`]. After a failure
+    /// other than `NoSpace` the durable state is unknown, and every later call fails.
     pub fn append(&mut self, changes: &[Change]) -> Result<()> {
         self.check()?;
         let mut body = Vec::new();
         changes.iter().for_each(|change| change.encode(&mut body));
         let (frame, end) = frame::encode_frame(self.end, &body);
-        // A frame cut short by a full device is overwritten by the next one, or cut at open.
+        // A frame truncated by a full device is overwritten by the next one, or truncated at open.
         let written = self.file.write_at(&[IoSlice::new(&frame)], self.end.offset, Cause::Manifest);
         self.poison_unless_full(written)?;
         if !mutant::active("index.skip_manifest_sync") {
@@ -148,9 +152,10 @@ impl Manifest {
         Ok(())
     }
 
-    /// Writes a durable frame once more: from then on damage of the first writing is told from a frame
-    /// that was cut off by a crash, and made good. Synced, since what the log no longer holds, such as
-    /// the pairs of a snapshot, is lost without a word with an edit that is cut off.
+    /// Writes a durable frame once more. From then on damage of the first copy is distinguished
+    /// from a frame truncated by a crash, and repaired. The repetition is synced: if the edit were
+    /// truncated, data that the log no longer holds, such as the pairs of a snapshot, would be lost
+    /// silently.
     fn repeat(&mut self, body: &[u8]) -> Result<()> {
         if mutant::active("index.edit_unconfirmed") {
             return Ok(());
@@ -165,14 +170,14 @@ impl Manifest {
                 let synced = self.file.sync_data();
                 self.poison_on(synced)
             }
-            // The edit stands without it.
+            // The edit is durable without the repetition.
             Err(Error::NoSpace(_)) => Ok(()),
             failed => self.poison_on(failed),
         }
     }
 
-    /// Makes what was read at open durable, whatever became of its syncs: by a new file, or where a full
-    /// device has no room for one, by the same bytes in the same place.
+    /// Makes the state read at open durable, whether or not its syncs succeeded: by a new file, or
+    /// on a full device by writing the same bytes at the same offset.
     pub fn renew(&mut self) -> Result<()> {
         if self.rewrite()? || mutant::active("index.trust_what_was_read_when_full") {
             return Ok(());
@@ -183,15 +188,16 @@ impl Manifest {
         self.file.sync_data()
     }
 
-    /// Replaces the file by a shorter one. The old one is unlinked after the new name is durable. `false`
-    /// where there is no room, and it stays in use.
+    /// Replaces the file by a shorter one and unlinks the old one after the new name is durable.
+    /// Returns `false` when the device is full; the old file then stays in use.
     pub fn rewrite(&mut self) -> Result<bool> {
         let old = path_of(&self.dir, self.end.number);
         let number = self.end.number.checked_add(1);
-        let number = number.ok_or_else(|| Error::invalid("no manifest can follow the last one"))?;
+        let number = number
+            .ok_or_else(|| Error::invalid("no manifest number is left: the last one is in use"))?;
         let written = write_tmp(&*self.vfs, &self.dir, number, &self.state);
         if matches!(written, Err(Error::NoSpace(_))) {
-            // The old file stays in use; the next try comes after as many bytes again.
+            // The next attempt comes after `bytes_max` more bytes.
             self.rewrite_at += self.bytes_max;
             return Ok(false);
         }
@@ -206,7 +212,7 @@ impl Manifest {
         Ok(true)
     }
 
-    /// Stops all further changes: what is durable is no longer known.
+    /// Stops all further changes after an error: the durable state is unknown.
     pub fn poison_on<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(error) = &result
             && !mutant::active("index.no_poison")
@@ -230,7 +236,7 @@ impl Manifest {
         }
     }
 
-    /// Reads the file again and compares what it says with the facts in use.
+    /// Reads the file again and compares its state with the state in use.
     pub fn verify(&self) -> Result<()> {
         let path = path_of(&self.dir, self.end.number);
         let content = read_all(&*self.file)?;
@@ -260,8 +266,8 @@ impl Manifest {
     }
 }
 
-/// Hands every change of every valid frame to `f`; those of a frame that was written twice, twice. An
-/// invalid frame ends the file if nothing valid follows it; else it is damage, and nothing is cut.
+/// Passes every change of every valid frame to `f`, and those of a repeated frame twice. An invalid
+/// frame ends the file if no valid frame follows. Otherwise it is damage, and nothing is truncated.
 fn replay(
     path: &Path,
     content: &[u8],
@@ -286,8 +292,8 @@ fn replay(
     Ok((chain.end, frames))
 }
 
-/// Where the first frame begins. A header says nothing that the file's name does not, so a damaged one
-/// is done without if the first frame chains to what it was.
+/// Returns where the first frame begins. The file name determines the header, so a damaged header
+/// is ignored if the first frame chains to the expected one.
 fn begin(path: &Path, content: &[u8], number: u32) -> Result<End> {
     frame::decode_header(path, content, number).or_else(|damage| {
         let stated = frame::encode_header(number).1;
@@ -296,7 +302,7 @@ fn begin(path: &Path, content: &[u8], number: u32) -> Result<End> {
     })
 }
 
-/// Writes a manifest that states `facts`, durable but without its name.
+/// Writes a manifest that records `state`, durable but without its name.
 fn write_tmp(vfs: &dyn Vfs, dir: &Path, number: u32, state: &ManifestState) -> Result<End> {
     let tmp = dir.join(TMP_NAME);
     if vfs.exists(&tmp)? {
@@ -317,7 +323,7 @@ fn write_tmp(vfs: &dyn Vfs, dir: &Path, number: u32, state: &ManifestState) -> R
     Ok(end)
 }
 
-/// Gives the written manifest its name, durable on return: from here on the older one is stale.
+/// Gives the written manifest its name, durable on return: from then on the older one is stale.
 fn name_tmp(vfs: &dyn Vfs, dir: &Path, number: u32) -> Result<Arc<dyn VfsFile>> {
     let path = path_of(dir, number);
     vfs.rename(&dir.join(TMP_NAME), &path)?;
@@ -331,7 +337,7 @@ pub(crate) fn path_of(dir: &Path, number: u32) -> PathBuf {
     dir.join(format!("manifest-{number:06}"))
 }
 
-/// Numbers of the manifests in `dir`, ascending.
+/// Returns the numbers of the manifests in `dir`, ascending.
 pub(crate) fn numbers(vfs: &dyn Vfs, dir: &Path) -> Result<Vec<u32>> {
     let mut numbers: Vec<u32> = vfs
         .list(dir)?

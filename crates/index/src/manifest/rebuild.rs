@@ -1,10 +1,10 @@
-//! A new manifest from the runs' footers, when the old one is lost.
+//! Rebuild of a lost manifest from the footers of the runs.
 //!
 //! ```text
-//! footer facts := checkpoint raft_from:varint next_file:varint      (opaque to runs)
+//! footer state := checkpoint raft_from:varint next_file:varint      (opaque to runs)
 //! ```
-//! A run names the runs it replaced, so an input that a crash brought back is told from a current
-//! run. A job whose parts are not all there was never committed, and its inputs are.
+//! A run lists the runs it replaced. This distinguishes an input that reappeared after a crash from
+//! a current run. A job with missing parts was never committed, so its inputs are current.
 
 use super::{Manifest, ManifestState, numbers};
 use crate::cache::BlockCache;
@@ -17,26 +17,26 @@ use std::sync::Arc;
 use stele_types::{Error, FileId, Result, RunId, varint};
 use stele_vfs::Vfs;
 
-/// What a rebuilt manifest says.
+/// State of a rebuilt manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rebuilt {
-    /// What the runs hold. The log must still have everything from here on.
+    /// Checkpoint of the runs. The log must still hold everything from here on.
     pub checkpoint: Checkpoint,
     /// Current runs.
     pub runs: Vec<RunId>,
-    /// Runs found superseded or unfinished; the next open removes them.
+    /// Superseded or unfinished runs; the next open removes them.
     pub ignored: Vec<RunId>,
 }
 
-/// Facts of the manifest repeated in each run's footer.
+/// State of the manifest that each run's footer repeats.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FooterFacts {
+pub(crate) struct FooterState {
     pub checkpoint: Checkpoint,
     raft_from: FileId,
     next_file: FileId,
 }
 
-impl FooterFacts {
+impl FooterState {
     pub fn new(state: &ManifestState, checkpoint: Option<&Checkpoint>) -> Self {
         Self {
             checkpoint: checkpoint.unwrap_or(&state.checkpoint).clone(),
@@ -60,7 +60,7 @@ impl FooterFacts {
     }
 }
 
-/// The runs one job wrote, by part.
+/// Runs that one job wrote, by part.
 #[derive(Default)]
 struct JobRuns {
     parts: BTreeMap<u32, Arc<Run>>,
@@ -81,9 +81,9 @@ impl JobRuns {
     }
 }
 
-/// Writes a manifest that makes current what the runs in `dir` say of themselves; older manifests
-/// are superseded. Fails with `Corrupt` or `Missing`, changing nothing, when a run is unreadable or
-/// a part of finished work is gone: then only the log can tell. State of garbage collection is lost.
+/// Writes a manifest from the footers of the runs in `dir`; it supersedes older manifests. Fails
+/// with `Corrupt` or `Missing`, changing nothing, when a run is unreadable or a part of a finished
+/// job is missing: then only the log has the data. The state of garbage collection is lost.
 pub fn rebuild(vfs: &Arc<dyn Vfs>, dir: &Path, options: &IndexOptions) -> Result<Rebuilt> {
     let cache = Arc::new(BlockCache::new(options.block_cache_bytes_max));
     let mut jobs: BTreeMap<u64, JobRuns> = BTreeMap::new();
@@ -101,7 +101,7 @@ pub fn rebuild(vfs: &Arc<dyn Vfs>, dir: &Path, options: &IndexOptions) -> Result
     }
     let current = choose(dir, &jobs, &present)?;
     check_overlaps(&current)?;
-    let state = facts_of(&current, &present)?;
+    let state = state_of(&current, &present)?;
     let number = numbers(&**vfs, dir)?.last().map_or(1, |last| last + 1);
     let rebuilt = Rebuilt {
         checkpoint: state.checkpoint.clone(),
@@ -112,7 +112,7 @@ pub fn rebuild(vfs: &Arc<dyn Vfs>, dir: &Path, options: &IndexOptions) -> Result
     Ok(rebuilt)
 }
 
-/// Newest jobs first: what a finished job replaced is superseded.
+/// Chooses the current runs, newest jobs first: the inputs of a committed job are superseded.
 fn choose(
     dir: &Path,
     jobs: &BTreeMap<u64, JobRuns>,
@@ -123,7 +123,7 @@ fn choose(
     let mut unfinished: Vec<&JobRuns> = Vec::new();
     for job in jobs.values().rev() {
         let kept = job.parts.values().filter(|run| !replaced.contains(&run.id()));
-        // A part that a newer job replaced may be gone; then the rest was committed.
+        // If a newer job replaced some parts, those may be missing; the job was committed.
         let committed = job.is_complete()
             || job.parts.values().any(|run| replaced.contains(&run.id()))
             || is_followed(job, &current, present);
@@ -140,8 +140,8 @@ fn choose(
     Ok(current)
 }
 
-/// Whether work that took this job for granted came after it: a rewrite of part of its tier, with
-/// its own inputs already gone.
+/// Returns whether a later job depends on this one: its own inputs are gone, and a part of its tier
+/// was rewritten.
 fn is_followed(job: &JobRuns, current: &[Arc<Run>], present: &BTreeSet<RunId>) -> bool {
     let Some(run) = job.any() else { return false };
     let age = run.meta().extra.age;
@@ -151,8 +151,8 @@ fn is_followed(job: &JobRuns, current: &[Arc<Run>], present: &BTreeSet<RunId>) -
             .any(|other| other.meta().extra.age == age && !other.meta().extra.replaces.is_empty())
 }
 
-/// An unfinished job may be left out only if nothing depends on it: a merge while its inputs are
-/// here, a flush while nothing newer was flushed.
+/// Checks that nothing depends on an unfinished job, which is left out: the inputs of a merge are
+/// present, and nothing newer than a flush was flushed.
 fn check_unfinished(
     dir: &Path,
     job: &JobRuns,
@@ -167,7 +167,7 @@ fn check_unfinished(
     if inputs_here && (!inputs.is_empty() || newest) {
         return Ok(());
     }
-    let detail = format!("other parts of the work that wrote {} are gone", run.path().display());
+    let detail = format!("other parts of the job that wrote {} are missing", run.path().display());
     Err(Error::Missing { path: dir.to_path_buf(), detail })
 }
 
@@ -190,15 +190,15 @@ fn check_overlaps(current: &[Arc<Run>]) -> Result<()> {
     Ok(())
 }
 
-fn facts_of(current: &[Arc<Run>], present: &BTreeSet<RunId>) -> Result<ManifestState> {
+fn state_of(current: &[Arc<Run>], present: &BTreeSet<RunId>) -> Result<ManifestState> {
     let mut state = ManifestState::default();
     let mut newest = None;
     for run in current {
         let meta = run.meta();
         state.runs.insert(run.id(), meta.extra.age);
         state.footers.insert(run.id(), run.footer_copy());
-        let footer = FooterFacts::take(&meta.extra.checkpoint)
-            .ok_or_else(|| Error::corrupt(run.path(), 0, "footer state are malformed"))?;
+        let footer = FooterState::take(&meta.extra.checkpoint)
+            .ok_or_else(|| Error::corrupt(run.path(), 0, "footer state is malformed"))?;
         state.raft_from = state.raft_from.max(footer.raft_from);
         let above = meta.refs.keys().next_back().map_or(FileId::default(), |file| file.next());
         state.next_file = state.next_file.max(footer.next_file).max(above);

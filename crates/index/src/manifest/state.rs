@@ -1,4 +1,4 @@
-//! The state a manifest's frames add up to.
+//! State that results from all frames of a manifest.
 
 use super::Change;
 use crate::checkpoint::Checkpoint;
@@ -7,12 +7,12 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use stele_types::{FileId, RunId};
 
-/// Everything the manifest knows.
+/// State of the index that the manifest stores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ManifestState {
-    /// Current runs and the age of the tier each belongs to.
+    /// Current runs and the ages of their tiers.
     pub runs: BTreeMap<RunId, u64>,
-    /// What the footers of current runs say.
+    /// Copies of the footers of current runs.
     pub footers: BTreeMap<RunId, Bytes>,
     pub checkpoint: Checkpoint,
     pub raft_from: FileId,
@@ -51,7 +51,7 @@ impl ManifestState {
         }
     }
 
-    /// The changes that lead from nothing to these facts.
+    /// Returns the changes that produce this state from the empty state.
     pub fn snapshot(&self) -> Vec<Change> {
         let mut changes = vec![
             Change::Checkpoint(self.checkpoint.clone()),
@@ -66,7 +66,7 @@ impl ManifestState {
         changes
     }
 
-    /// Whether a file belongs to the current state or to a pending merge.
+    /// Returns whether a run is current or an output of the pending merge.
     pub fn refers_to(&self, run: RunId) -> bool {
         self.runs.contains_key(&run)
             || self.pending.as_ref().is_some_and(|pending| pending.outputs.contains(&run))

@@ -20,7 +20,7 @@ fn append(vfs: &SimVfs, count: u32) -> u32 {
     let Ok((mut manifest, _)) = open(vfs) else { return 0 };
     (1..=count)
         .take_while(|&n| {
-            // Of many lengths, so that sector boundaries fall everywhere.
+            // Different lengths, so that sector boundaries fall everywhere.
             let state = Bytes::from(n.to_le_bytes().repeat(1 + n as usize * 37 % 130));
             manifest
                 .append(&[Change::GcState(state), Change::AddRun(RunId(u64::from(n % 7)), 1024)])
@@ -78,7 +78,7 @@ fn a_crash_at_any_operation_keeps_every_finished_edit() {
     println!("{points} crash points");
 }
 
-/// Where frames begin, and what they say.
+/// Returns the offsets and changes of all frames.
 fn frames_of(vfs: &SimVfs) -> Vec<(u64, Vec<Change>)> {
     let mut frames = Vec::new();
     inspect::inspect(vfs, &only_manifest(vfs), &mut |record| {
@@ -116,7 +116,7 @@ fn damage_before_valid_frames_is_reported_and_nothing_is_cut() {
     append(&vfs, 5);
     let path = only_manifest(&vfs);
     let bytes = vfs.file_bytes(&path);
-    // Both writings of each edit but the last.
+    // Both copies of each edit but the last.
     for pair in frames_of(&vfs).chunks(2).rev().skip(1) {
         let damaged = vfs.fork();
         pair.iter().for_each(|(offset, _)| flip(&damaged, offset + 19));
@@ -126,7 +126,7 @@ fn damage_before_valid_frames_is_reported_and_nothing_is_cut() {
     }
 }
 
-/// The log may no longer hold what the last edit made current: cut off, it would be missed by nobody.
+/// The log may no longer hold what the last edit made current: its truncation would go unnoticed.
 #[test]
 fn damage_of_the_last_edit_is_made_good_also_after_a_power_cut() {
     for seed in 0..20 {
@@ -154,7 +154,7 @@ fn a_lost_repetition_before_a_later_edit_costs_nothing() {
     }
 }
 
-/// An earlier build wrote an empty frame where the repetition is, under an earlier version.
+/// An earlier build wrote an empty frame instead of the repetition, under an earlier version.
 #[test]
 fn a_manifest_of_edits_that_are_not_repeated_opens() {
     let vfs = SimVfs::default();
@@ -176,7 +176,7 @@ fn a_manifest_of_edits_that_are_not_repeated_opens() {
         let damaged = vfs.fork();
         flip(&damaged, offset + 5);
         let opened = open(&damaged);
-        // The empty ones say nothing.
+        // Empty frames contain no change.
         assert_eq!(opened.is_ok(), changes.is_empty(), "{offset}");
     }
 }

@@ -1,19 +1,20 @@
-//! Memory of one memtable: 8-byte words that are handed out once and freed all together.
+//! Memory of one memtable: 8-byte words, allocated once and freed together.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Words in the first bucket (64 KiB); each further bucket is twice as large. Memory that was never
-/// written is not resident, so what counts against a limit is `used_bytes`.
+/// written is not resident, so limits apply to `used_bytes`.
 const FIRST_WORDS: usize = 8 << 10;
 /// Enough buckets for every `u32` address: 32 GiB.
 const BUCKETS: usize = 20;
 /// Address 0 means "none".
 const RESERVED_WORDS: u32 = 8;
 
-/// Handed-out words, addressed by number. Only the holder of the tree's writer lock allocates; any
+/// Allocated words, addressed by number. Only the holder of the tree's writer lock allocates; any
 /// thread reads. Words are atomic, so a reader that races with the writer sees old or new words and
-/// never anything else; who may rely on what it saw is settled by the nodes' versions.
+/// never anything else. The versions of the nodes tell the reader whether what it read is
+/// consistent.
 pub(super) struct Arena {
     buckets: [OnceLock<Box<[AtomicU64]>>; BUCKETS],
     used: AtomicU32,
@@ -26,10 +27,11 @@ fn bucket_of(at: usize) -> (usize, usize) {
 
 fn zeroed(words: usize) -> Box<[AtomicU64]> {
     const { assert!(align_of::<AtomicU64>() == align_of::<u64>()) };
-    // `vec![0; n]` leaves zero pages to the system, so a bucket costs memory only where it is used.
+    // The system provides zero pages for `vec![0; n]`, so a bucket takes memory only where it is
+    // used.
     let words = Box::into_raw(vec![0u64; words].into_boxed_slice());
-    // SAFETY: the pointer comes from a box just given up, so it is unique and valid; AtomicU64 has
-    // the size and bit validity of u64 (documented) and, checked above, its alignment, so the
+    // SAFETY: the pointer comes from `Box::into_raw` above, so it is unique and valid; AtomicU64
+    // has the size and bit validity of u64 (documented) and, checked above, its alignment, so the
     // slice's layout is the one it was allocated with.
     unsafe { Box::from_raw(words as *mut [AtomicU64]) }
 }
@@ -44,12 +46,12 @@ impl Arena {
         arena
     }
 
-    /// Bytes handed out.
+    /// Returns the bytes allocated.
     pub(super) fn used_bytes(&self) -> usize {
         self.used.load(Ordering::Relaxed) as usize * 8
     }
 
-    /// Hands out `words` zeroed words that lie together. Called under the writer lock.
+    /// Allocates `words` zeroed, contiguous words. The caller holds the writer lock.
     pub(super) fn allocate(&self, words: usize) -> u32 {
         let mut at = self.used.load(Ordering::Relaxed) as usize;
         let (mut bucket, mut place) = bucket_of(at);
@@ -59,13 +61,13 @@ impl Arena {
         }
         let end = at + words;
         // A memtable is frozen at its limit, far below what a u32 can address.
-        assert!(end <= u32::MAX as usize, "memtable beyond 32 GiB");
+        assert!(end <= u32::MAX as usize, "memtable is larger than 32 GiB");
         self.buckets[bucket].get_or_init(|| zeroed(FIRST_WORDS << bucket));
         self.used.store(end as u32, Ordering::Relaxed);
         at as u32
     }
 
-    /// The words from `at` to the end of their bucket.
+    /// Returns the words from `at` to the end of their bucket.
     #[inline]
     pub(super) fn from(&self, at: u32) -> &[AtomicU64] {
         let (bucket, place) = bucket_of(at as usize);

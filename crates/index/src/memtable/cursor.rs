@@ -1,4 +1,4 @@
-//! A position in a memtable as of one moment.
+//! Cursor over a memtable at one sequence number.
 
 use super::Memtable;
 use super::node::SLOTS;
@@ -11,25 +11,25 @@ use std::ops::Range;
 use std::sync::Arc;
 use stele_types::Result;
 
-/// Walks a memtable as of one sequence number: the newest visible version of each key; keys under
-/// a visible range delete appear as deleted. It owns its memtable and takes no lock while it moves:
-/// it works on a copy of one leaf at a time. What is added meanwhile is newer and thus invisible.
+/// Cursor over a memtable at one sequence number: the newest visible version of each key. Keys
+/// under a visible range delete appear as deleted. It owns its memtable and takes no lock while it
+/// moves: it works on a copy of one leaf at a time. Concurrent writes are newer and thus invisible.
 pub struct MemtableCursor {
     table: Arc<Memtable>,
     at: u64,
     deletes: Option<Arc<Pieces>>,
     leaf: Leaf,
     slot: usize,
-    /// The visible version stood on; 0 when the cursor is not valid.
+    /// Address of the current visible version; 0 when the cursor is not valid.
     record: u32,
     key: Vec<u8>,
     content: Content,
-    /// The value, when it is inline.
+    /// The current value, if it is inline.
     bytes: Vec<u8>,
     expires_at_s: u64,
 }
 
-/// What a leaf held when it was read: its newest versions, and the leaf after it.
+/// Copy of a leaf: its newest versions and the address of the next leaf.
 #[derive(Clone, Copy)]
 struct Leaf {
     heads: [u32; SLOTS],
@@ -66,9 +66,9 @@ impl MemtableCursor {
         leaf
     }
 
-    /// Stands on the slot's visible version; false when it has none.
+    /// Moves to the slot's visible version; returns false when it has none.
     #[inline]
-    fn settle(&mut self) -> bool {
+    fn move_to_slot(&mut self) -> bool {
         self.record = self.table.visible(self.leaf.heads[self.slot], self.at);
         if self.record != 0 {
             let record = Record::at(&self.table.tree.arena, self.record);
@@ -78,27 +78,28 @@ impl MemtableCursor {
         self.record != 0
     }
 
-    /// Finds the visible versions in some slots: asked for all at once, their cache misses overlap.
-    fn look_up(&mut self, slots: Range<usize>) {
+    /// Resolves the visible versions of some slots. Resolving them together overlaps their cache
+    /// misses.
+    fn resolve_visible(&mut self, slots: Range<usize>) {
         for head in self.leaf.heads.get_mut(slots).unwrap_or_default() {
             *head = self.table.visible(*head, self.at);
         }
     }
 
-    /// Whether a range delete made after the version stood on covers its key.
+    /// Returns whether a range delete made after the current version covers its key.
     #[inline]
-    fn hidden(&self) -> bool {
+    fn is_hidden(&self) -> bool {
         self.deletes.as_ref().is_some_and(|deletes| {
             let record = Record::at(&self.table.tree.arena, self.record);
             deletes.epoch_over(&self.key) > record.epoch()
         })
     }
 
-    /// From `slot` on, to the first key with a visible version.
+    /// Moves forward from `slot` to the first key with a visible version.
     fn forward(&mut self) {
         loop {
             while self.slot < self.leaf.count {
-                if self.settle() {
+                if self.move_to_slot() {
                     return;
                 }
                 self.slot += 1;
@@ -109,16 +110,16 @@ impl MemtableCursor {
             self.leaf =
                 self.table.tree.read_at(self.leaf.next, |n, meta| Self::copy(n, meta.count));
             self.slot = 0;
-            self.look_up(0..self.leaf.count);
+            self.resolve_visible(0..self.leaf.count);
         }
     }
 
-    /// From the key before `slot` down, to the last one with a visible version.
+    /// Moves backward from the key before `slot` to the last key with a visible version.
     fn backward(&mut self) {
         loop {
             while self.slot > 0 {
                 self.slot -= 1;
-                if self.settle() {
+                if self.move_to_slot() {
                     return;
                 }
             }
@@ -132,11 +133,11 @@ impl MemtableCursor {
             if self.slot == 0 {
                 return self.clear();
             }
-            self.look_up(0..self.slot);
+            self.resolve_visible(0..self.slot);
         }
     }
 
-    /// Copies a leaf and places the slot at the first key at or above `bound`, or after the last.
+    /// Copies a leaf and sets the slot to the first key at or above `bound`, or past the last key.
     fn load(&mut self, to: Target<'_>, bound: Option<&[u8]>) {
         let arena = &self.table.tree.arena;
         (self.leaf, self.slot) = self.table.tree.read_leaf(to, |node, meta| {
@@ -174,7 +175,7 @@ impl Cursor for MemtableCursor {
             Content::At(locator) => ValueSlice::At(locator),
             Content::Deleted => return None,
         };
-        let shown = self.record != 0 && !self.hidden();
+        let shown = self.record != 0 && !self.is_hidden();
         shown.then_some((value, self.expires_at_s))
     }
 
@@ -196,14 +197,14 @@ impl Cursor for MemtableCursor {
 
     fn seek(&mut self, key: &[u8]) -> Result<()> {
         self.load(Target::Key(key), Some(key));
-        self.look_up(self.slot..self.leaf.count);
+        self.resolve_visible(self.slot..self.leaf.count);
         self.forward();
         Ok(())
     }
 
     fn seek_before(&mut self, bound: Option<&[u8]>) -> Result<()> {
         self.load(Target::Below(bound), bound);
-        self.look_up(0..self.slot);
+        self.resolve_visible(0..self.slot);
         self.backward();
         Ok(())
     }

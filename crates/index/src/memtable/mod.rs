@@ -1,9 +1,9 @@
-//! The memtable: what was applied and is not in a run yet. Ordered, multi-version, written by one
-//! thread at a time and read by any number without locks.
+//! The memtable: applied writes that are not in a run yet. Ordered, multi-version, written by one
+//! thread at a time and read by any number of threads without locks.
 //!
-//! A B+-tree of our own and not a skip list: a search touches five wide nodes, whose key prefixes
-//! lie side by side, instead of some twenty scattered ones. `examples/memtable_speed.rs` measures
-//! it beside `BTreeMap` behind a lock.
+//! It is a B+-tree and not a skip list: a search touches five wide nodes with adjacent key prefixes
+//! instead of some twenty scattered nodes. `examples/memtable_speed.rs` compares it with a
+//! `BTreeMap` under a lock.
 
 mod arena;
 mod cursor;
@@ -31,12 +31,12 @@ use stele_types::{KeyRange, Seq};
 use tree::{Target, Tree};
 
 /// Key → newest visible version, by sequence number. Sequence numbers never decrease from write to
-/// write; of writes with equal numbers the later one wins. Keys are at most `KEY_BYTES_MAX` long,
-/// inline values at most `INLINE_VALUE_BYTES_MAX`; whoever takes requests checks that.
+/// write; of writes with equal numbers the later one wins. Keys are at most `KEY_BYTES_MAX` long
+/// and inline values at most `INLINE_VALUE_BYTES_MAX`; the caller checks this.
 pub struct Memtable {
     tree: Tree,
     deletes: RwLock<RangeDeletes>,
-    /// How many range deletes there are: 0 spares readers the lock.
+    /// Number of range deletes; with 0 readers take no lock.
     delete_count: AtomicU64,
     delete_bytes: AtomicUsize,
     entries: AtomicU64,
@@ -58,7 +58,7 @@ impl std::fmt::Debug for Memtable {
 }
 
 impl Memtable {
-    /// An empty memtable.
+    /// Creates an empty memtable.
     pub fn new() -> Self {
         Self {
             tree: Tree::new(),
@@ -77,7 +77,7 @@ impl Memtable {
         }
     }
 
-    /// Deletes every key in [start, end), an empty `end` being no bound, here and in older sources.
+    /// Deletes every key in [start, end), here and in older sources; an empty `end` is unbounded.
     pub fn delete_range(&self, seq: Seq, start: &[u8], end: &[u8]) {
         let range = KeyRange::new(Bytes::copy_from_slice(start), Bytes::copy_from_slice(end));
         if range.is_empty() {
@@ -89,8 +89,8 @@ impl Memtable {
         self.delete_count.store(deletes.count(), Ordering::Release);
     }
 
-    /// What was known of `key` at `at`; [`Found::Deleted`] also when a range delete covers it, so
-    /// that older sources are not asked.
+    /// Returns the newest version of `key` visible at `at`. Returns [`Found::Deleted`] also when a
+    /// range delete covers the key, so that older sources are not searched.
     pub fn get(&self, key: &[u8], at: Seq) -> Option<Found> {
         let head = self.tree.read_leaf(Target::Key(key), |leaf, meta| {
             match leaf.lower_bound(&self.tree.arena, meta, key) {
@@ -107,12 +107,13 @@ impl Memtable {
         Some(if covered > record.epoch() { Found::Deleted } else { record.found() })
     }
 
-    /// Whether a range delete visible at `at` covers `key`: older sources are hidden.
+    /// Returns whether a range delete visible at `at` covers `key`, so that older sources are
+    /// hidden.
     pub fn covers(&self, key: &[u8], at: Seq) -> bool {
         self.epoch_over(key, at) > 0
     }
 
-    /// The keys under range deletes visible at `at`.
+    /// Returns the keys under range deletes visible at `at`.
     pub fn ranges(&self, at: Seq) -> Arc<RangeSet> {
         if self.delete_count.load(Ordering::Acquire) == 0 {
             return Arc::default();
@@ -120,22 +121,22 @@ impl Memtable {
         self.deletes.write().pieces(at.0).1
     }
 
-    /// Bytes in use.
+    /// Returns the bytes in use.
     pub fn bytes(&self) -> usize {
         self.tree.arena.used_bytes() + self.delete_bytes.load(Ordering::Relaxed)
     }
 
-    /// How many keys have a version.
+    /// Returns the number of keys that have a version.
     pub fn entries(&self) -> u64 {
         self.entries.load(Ordering::Relaxed)
     }
 
-    /// Whether nothing was ever written.
+    /// Returns whether nothing was ever written.
     pub fn is_empty(&self) -> bool {
         self.entries() == 0 && self.delete_count.load(Ordering::Acquire) == 0
     }
 
-    /// A cursor over what is visible at `at`.
+    /// Returns a cursor over what is visible at `at`.
     pub fn cursor(self: &Arc<Self>, at: Seq) -> MemtableCursor {
         let any = self.delete_count.load(Ordering::Acquire) > 0;
         let deletes = any.then(|| self.deletes.write().pieces(at.0).0);
@@ -149,7 +150,7 @@ impl Memtable {
         self.deletes.read().epoch_over(key, at.0)
     }
 
-    /// The newest version from `head` on that is visible at `at`; 0 for none.
+    /// Returns the newest version from `head` on that is visible at `at`; 0 for none.
     #[inline]
     fn visible(&self, head: u32, at: u64) -> u32 {
         let mut record = head;

@@ -1,4 +1,4 @@
-//! Nodes of the tree: sorted slots behind a version that is odd while the writer changes them.
+//! Nodes of the tree: sorted slots under a version that is odd while the writer changes them.
 //!
 //! ```text
 //! word 0    version
@@ -9,22 +9,20 @@
 //! 32 words  leaf:  record address (32-63) | four more key bytes (0-31)
 //!           inner: separator's record address (32-63) | child's address (0-31)
 //! ```
-//! Keys of a node lie in [low, high), so they share the bytes both fences share: `skip` of them.
-//! Comparing what follows nearly always decides without touching a record.
+//! Keys of a node lie in [low, high), so they share the prefix that both fences share: `skip`
+//! bytes. Comparing the following bytes nearly always decides without reading a record.
 
 use super::arena::Arena;
 use super::record::{Record, word_at};
 use std::cmp::Ordering as Order;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Slots of a node.
 pub(super) const SLOTS: usize = 32;
 const PREFIXES: usize = 4;
 const ITEMS: usize = PREFIXES + SLOTS;
-/// Size of a node.
 pub(super) const NODE_WORDS: usize = ITEMS + SLOTS;
 
-/// What word 1 holds.
+/// Content of word 1.
 #[derive(Clone, Copy)]
 pub(super) struct Meta {
     pub(super) count: usize,
@@ -37,7 +35,7 @@ pub(super) struct Meta {
 pub(super) struct Node<'a>(&'a [AtomicU64; NODE_WORDS]);
 
 impl<'a> Node<'a> {
-    /// The node at `at`. Every address a node ever held is a node's, so a stale one is safe too.
+    /// Returns the node at `at`. Nodes are never freed, so a stale address is also that of a node.
     #[inline]
     pub(super) fn at(arena: &'a Arena, at: u32) -> Self {
         match arena.from(at).first_chunk() {
@@ -51,35 +49,35 @@ impl<'a> Node<'a> {
         self.0[i].load(Ordering::Acquire)
     }
 
-    /// Release, so that who reads an address also reads what lies there.
+    /// Stores with release ordering: a reader that loads an address also sees what is stored there.
     #[inline]
     fn store(self, i: usize, word: u64) {
         self.0[i].store(word, Ordering::Release);
     }
 
-    /// The version to read under; `None` while the writer is at work here.
+    /// Returns the version to read under; `None` while the writer changes the node.
     #[inline]
     pub(super) fn version(self) -> Option<u64> {
         let version = self.load(0);
         (version & 1 == 0).then_some(version)
     }
 
-    /// Whether everything read since `version` was taken belongs together.
+    /// Returns whether everything read since `version` was loaded is consistent.
     #[inline]
-    pub(super) fn unchanged(self, version: u64) -> bool {
+    pub(super) fn is_unchanged(self, version: u64) -> bool {
         fence(Ordering::Acquire);
         self.0[0].load(Ordering::Relaxed) == version
             || stele_types::mutant::active("index.memtable_read_unvalidated")
     }
 
-    /// Writer: from here on readers turn away.
+    /// Begins a change by the writer: readers retry until it ends.
     pub(super) fn begin(self) {
         let version = self.0[0].load(Ordering::Relaxed);
         self.0[0].store(version + 1, Ordering::Relaxed);
         fence(Ordering::Release);
     }
 
-    /// Writer: the change is complete.
+    /// Ends a change by the writer.
     pub(super) fn end(self) {
         let version = self.0[0].load(Ordering::Relaxed);
         self.0[0].store(version + 1, Ordering::Release);
@@ -108,7 +106,7 @@ impl<'a> Node<'a> {
         self.store(2, u64::from(low) << 32 | u64::from(high));
     }
 
-    /// Leaf: the next leaf. Inner: the first child.
+    /// Returns the next leaf (leaf) or the first child (inner node).
     pub(super) fn link(self) -> u32 {
         self.load(3) as u32
     }
@@ -127,13 +125,13 @@ impl<'a> Node<'a> {
         self.load(ITEMS + slot)
     }
 
-    /// The record a slot refers to.
+    /// Returns the record that a slot references.
     #[inline]
     pub(super) fn record(self, slot: usize) -> u32 {
         (self.item(slot) >> 32) as u32
     }
 
-    /// Child `i` of `count + 1`.
+    /// Returns child `i` of `count + 1`.
     #[inline]
     pub(super) fn child(self, i: usize) -> u32 {
         if i == 0 { self.link() } else { self.item(i - 1) as u32 }
@@ -148,7 +146,7 @@ impl<'a> Node<'a> {
         self.store(ITEMS + slot, item);
     }
 
-    /// Writer: makes room at `slot` and fills it.
+    /// Inserts at `slot`, shifting later slots. Called by the writer.
     pub(super) fn insert(self, slot: usize, prefix: u64, item: u64) {
         let meta = self.meta();
         for i in (slot..meta.count).rev() {
@@ -158,7 +156,7 @@ impl<'a> Node<'a> {
         self.set_meta(Meta { count: meta.count + 1, ..meta });
     }
 
-    /// The first slot whose key is at or above `key`, and whether it is `key`.
+    /// Returns the first slot with a key at or above `key`, and whether that key is `key`.
     #[inline]
     pub(super) fn lower_bound(self, arena: &Arena, meta: Meta, key: &[u8]) -> (usize, bool) {
         let prefix = word_at(key, meta.skip);
@@ -179,7 +177,7 @@ impl<'a> Node<'a> {
         (slot, false)
     }
 
-    /// How a slot's key compares with `key`, given equal prefixes.
+    /// Compares a slot's key with `key`, given equal prefixes.
     fn compare_rest(self, arena: &Arena, meta: Meta, slot: usize, key: &[u8]) -> Order {
         let item = self.item(slot);
         let mut skip = meta.skip + 8;
@@ -193,12 +191,12 @@ impl<'a> Node<'a> {
         Record::at(arena, (item >> 32) as u32).compare(key, skip)
     }
 
-    /// What a leaf slot holds beside the prefix.
+    /// Encodes a leaf slot's second word.
     pub(super) fn leaf_item(record: u32, key_word: u64) -> u64 {
         u64::from(record) << 32 | key_word >> 32
     }
 
-    /// Writer: computes `skip` from the fences and, if it grew, all prefixes.
+    /// Computes `skip` from the fences and, if it changed, all prefixes. Called by the writer.
     pub(super) fn refresh(self, arena: &Arena) {
         let meta = self.meta();
         let (low, high) = self.fences();

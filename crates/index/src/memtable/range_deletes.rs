@@ -1,5 +1,5 @@
-//! Range deletes of one memtable. The n-th has epoch n; a version written after the n-th carries
-//! the epoch n and is hidden only by later ones, also when sequence numbers are equal.
+//! Range deletes of one memtable. The n-th has epoch n. A version written after the n-th has epoch
+//! n and is hidden only by later range deletes, also when sequence numbers are equal.
 
 use super::range_set::RangeSet;
 use bytes::Bytes;
@@ -8,15 +8,15 @@ use std::ops::Bound;
 use std::sync::Arc;
 use stele_types::KeyRange;
 
-/// Bookkeeping per range delete, beside its keys.
+/// Bookkeeping bytes per range delete, besides its keys.
 const RANGE_DELETE_BYTES: usize = 160;
 
-/// For each key the newest range delete over it: sorted, disjoint pieces.
+/// Newest range delete over each key: sorted, disjoint pieces.
 #[derive(Debug, Default)]
 pub(super) struct Pieces(Vec<(KeyRange, u64)>);
 
 impl Pieces {
-    /// The epoch of the newest range delete over `key`; 0 for none.
+    /// Returns the epoch of the newest range delete over `key`; 0 for none.
     pub(super) fn epoch_over(&self, key: &[u8]) -> u64 {
         let after = self.0.partition_point(|(range, _)| &range.start[..] <= key);
         match after.checked_sub(1).and_then(|i| self.0.get(i)) {
@@ -30,7 +30,7 @@ impl Pieces {
     }
 }
 
-/// Pieces by start: end and epoch.
+/// Pieces by start, each with its end and epoch.
 #[derive(Debug, Default)]
 struct Map(BTreeMap<Bytes, (Bytes, u64)>);
 
@@ -41,7 +41,7 @@ impl Map {
         (piece.0.is_empty() || key < &piece.0[..]).then_some((start, piece))
     }
 
-    /// Cuts the piece that holds `key` inside so that one starts at `key`.
+    /// Splits the piece that contains `key` so that a piece starts at `key`.
     fn cut(&mut self, key: &Bytes) {
         let Some((start, piece)) = self.covering(key) else { return };
         if start != key {
@@ -74,8 +74,9 @@ impl Map {
     }
 }
 
-/// All range deletes in the order they were made. Adding one takes time in the pieces it hides;
-/// asking as of now is a look-up, asking as of an older moment looks through those made by then.
+/// All range deletes in the order they were made. Adding one costs time proportional to the pieces
+/// it hides. A query at the newest sequence number is a lookup; a query at an older one scans the
+/// range deletes made by then.
 #[derive(Debug, Default)]
 pub(super) struct RangeDeletes {
     made: Vec<(u64, KeyRange)>,
@@ -100,7 +101,7 @@ impl RangeDeletes {
         self.bytes
     }
 
-    /// How many of them are visible at `at`.
+    /// Returns how many range deletes are visible at `at`.
     fn visible(&self, at: u64) -> usize {
         if stele_types::mutant::active("index.range_delete_seq_ignored") {
             return self.made.len();
@@ -108,7 +109,7 @@ impl RangeDeletes {
         self.made.partition_point(|(seq, _)| *seq <= at)
     }
 
-    /// The epoch of the newest range delete over `key` that is visible at `at`; 0 for none.
+    /// Returns the epoch of the newest range delete over `key` visible at `at`; 0 for none.
     pub(super) fn epoch_over(&self, key: &[u8], at: u64) -> u64 {
         let visible = self.visible(at);
         if visible == self.made.len() {
@@ -118,7 +119,7 @@ impl RangeDeletes {
         made.rposition(|(_, range)| range.contains(key)).map_or(0, |i| i as u64 + 1)
     }
 
-    /// Everything visible at `at`: with epochs, and as a plain set.
+    /// Returns everything visible at `at`: as pieces with epochs, and as a set of keys.
     pub(super) fn pieces(&mut self, at: u64) -> (Arc<Pieces>, Arc<RangeSet>) {
         let both = |map: &Map| {
             let pieces = map.pieces();

@@ -7,7 +7,7 @@ use stele_types::{KeyRange, varint};
 pub struct RangeSet(Vec<KeyRange>);
 
 impl RangeSet {
-    /// The union of any ranges.
+    /// Returns the union of `ranges`, which may overlap.
     pub fn from_ranges(ranges: impl IntoIterator<Item = KeyRange>) -> Self {
         let mut sorted: Vec<_> = ranges.into_iter().filter(|range| !range.is_empty()).collect();
         sorted.sort_by(|a, b| a.start.cmp(&b.start));
@@ -25,28 +25,28 @@ impl RangeSet {
         Self(joined)
     }
 
-    /// The range that holds `key`.
+    /// Returns the range that contains `key`.
     pub fn range_of(&self, key: &[u8]) -> Option<&KeyRange> {
         let after = self.0.partition_point(|range| &range.start[..] <= key);
         self.0.get(after.checked_sub(1)?).filter(|range| range.is_below_end(key))
     }
 
-    /// Whether `key` is in the set.
+    /// Returns whether `key` is in the set.
     pub fn covers(&self, key: &[u8]) -> bool {
         self.range_of(key).is_some()
     }
 
-    /// Whether some key may be both in the set and in `range`.
+    /// Returns whether a key may be both in the set and in `range`.
     pub fn overlaps(&self, range: &KeyRange) -> bool {
         self.0.iter().any(|own| own.overlaps(range))
     }
 
-    /// Keys in either set.
+    /// Returns the keys in either set.
     pub fn union(&self, other: &Self) -> Self {
         Self::from_ranges(self.iter().chain(other.iter()).cloned())
     }
 
-    /// Keys of the set that lie in `range`.
+    /// Returns the keys of the set that lie in `range`.
     pub fn within(&self, range: &KeyRange) -> Self {
         let cut = self.0.iter().filter(|own| own.overlaps(range)).map(|own| {
             let end = if own.end.is_empty() || range.is_empty() {
@@ -61,17 +61,17 @@ impl RangeSet {
         Self(cut.collect())
     }
 
-    /// Whether there is nothing in the set.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many ranges there are.
+    /// Returns the number of ranges.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The ranges in key order.
+    /// Returns the ranges in key order.
     pub fn iter(&self) -> impl Iterator<Item = &KeyRange> {
         self.0.iter()
     }
@@ -85,7 +85,7 @@ impl RangeSet {
         }
     }
 
-    /// Takes what [`RangeSet::encode`] appended.
+    /// Decodes the output of [`RangeSet::encode`] and removes it from the front.
     pub fn decode(bytes: &mut &[u8]) -> Option<Self> {
         let count = varint::take(bytes)?;
         let mut ranges = Vec::new();

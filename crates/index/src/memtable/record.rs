@@ -1,4 +1,4 @@
-//! One version of one key, in arena words; never changed once a node refers to it.
+//! One version of one key, in arena words; immutable once a node references it.
 //!
 //! ```text
 //! word 0   older version's address (bits 0-31) | key length (32-47) | value length (48-59) | flags (60-63)
@@ -23,16 +23,16 @@ const EPOCH: u64 = 8;
 const HEAD_WORDS: usize = 2;
 const VALUE_BYTES_MAX: usize = 0xfff;
 
-/// What a version says of its key.
+/// Content of a version.
 #[derive(Clone, Copy)]
 pub(super) enum Content {
     Deleted,
-    /// A value, whose bytes are elsewhere.
+    /// An inline value; its bytes are returned separately.
     Inline,
     At(Locator),
 }
 
-/// The eight bytes of `key` from `at`, big-endian, zeros beyond its end.
+/// Returns the eight bytes of `key` from `at` as a big-endian number, zero padded.
 #[inline]
 pub(super) fn word_at(key: &[u8], at: usize) -> u64 {
     let rest = key.get(at..).unwrap_or_default();
@@ -44,7 +44,7 @@ pub(super) fn word_at(key: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(padded)
 }
 
-/// A record to read.
+/// Reader of a record.
 #[derive(Clone, Copy)]
 pub(super) struct Record<'a> {
     words: &'a [AtomicU64],
@@ -52,7 +52,7 @@ pub(super) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// The record at an address that a node or a newer version named.
+    /// Returns the record at an address that a node or a newer version references.
     #[inline]
     pub(super) fn at(arena: &'a Arena, at: u32) -> Self {
         let words = arena.from(at);
@@ -89,7 +89,7 @@ impl<'a> Record<'a> {
         HEAD_WORDS + self.key_len().div_ceil(8)
     }
 
-    /// How the record's key compares with `key`, both known to share their first `skip` bytes.
+    /// Compares the record's key with `key`; both must share their first `skip` bytes.
     #[inline]
     pub(super) fn compare(&self, key: &[u8], skip: usize) -> Ordering {
         let words = self.key_len().min(key.len()).div_ceil(8);
@@ -99,11 +99,11 @@ impl<'a> Record<'a> {
                 return order;
             }
         }
-        // Zero padding is the only thing that may hide behind equal words.
+        // The words are equal, so the keys can differ only in zero padding.
         self.key_len().cmp(&key.len())
     }
 
-    /// Eight key bytes from byte `at`, like [`word_at`].
+    /// Returns eight key bytes from byte `at`, like [`word_at`].
     pub(super) fn key_word(&self, at: usize) -> u64 {
         let words = self.key_len().div_ceil(8);
         let part = |i: usize| if i < words { self.word(HEAD_WORDS + i) } else { 0 };
@@ -113,7 +113,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Bytes at the front that both keys share.
+    /// Returns the length of the prefix that both keys share.
     pub(super) fn shared(&self, other: &Record<'_>) -> usize {
         let limit = self.key_len().min(other.key_len());
         for i in 0..limit.div_ceil(8) {
@@ -125,13 +125,13 @@ impl<'a> Record<'a> {
         limit
     }
 
-    /// Puts the key into `out`, replacing what was there.
+    /// Replaces the content of `out` by the key.
     #[inline]
     pub(super) fn key_into(&self, out: &mut Vec<u8>) {
         self.bytes_into(HEAD_WORDS, self.key_len(), out);
     }
 
-    /// Puts `length` bytes that begin at word `from` into `out`, replacing what was there.
+    /// Replaces the content of `out` by `length` bytes that begin at word `from`.
     #[inline]
     fn bytes_into(&self, from: usize, length: usize, out: &mut Vec<u8>) {
         let words = length.div_ceil(8);
@@ -142,13 +142,13 @@ impl<'a> Record<'a> {
         out.truncate(length);
     }
 
-    /// How many range deletes the memtable held when this version was written.
+    /// Returns how many range deletes the memtable held when this version was written.
     pub(super) fn epoch(&self) -> u64 {
         if self.has(EPOCH) { self.word(self.after_key()) } else { 0 }
     }
 
-    /// What the version says, and the Unix second of its end. Inline bytes go to `bytes`, which is
-    /// left alone otherwise.
+    /// Returns the version's content and expiry in Unix seconds. Writes inline bytes to `bytes` and
+    /// otherwise leaves it unchanged.
     #[inline]
     pub(super) fn content(&self, bytes: &mut Vec<u8>) -> (Content, u64) {
         if self.has(DELETED) {
@@ -186,7 +186,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Writes a record and returns its address. Called under the writer lock; the record becomes
+/// Writes a record and returns its address. The caller holds the writer lock; the record becomes
 /// visible when the caller stores the address with release ordering.
 pub(super) fn write(
     arena: &Arena,

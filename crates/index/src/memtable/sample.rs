@@ -1,4 +1,4 @@
-//! A few of many entries, for estimates.
+//! Samples of a memtable's entries, for estimates.
 
 use super::Memtable;
 use super::record::Record;
@@ -7,17 +7,17 @@ use crate::slot::ValueSlice;
 use std::sync::Arc;
 use stele_types::{KeyRange, Result, Seq};
 
-/// Estimated entries up to which all are given.
+/// Estimated entries up to which all entries are returned.
 const WHOLE_MAX: f64 = 1024.0;
-/// Places that entries are taken from otherwise, and how many at each.
+/// Number of places sampled otherwise, and entries at each.
 const PLACES: usize = 64;
 const ENTRIES: usize = 16;
 
-/// Takes key, value (`None`: deleted) and how many entries this one stands for.
+/// Receiver of key, value (`None`: deleted) and the number of entries that this one represents.
 pub(crate) type SampleSink<'a> = dyn FnMut(&[u8], Option<ValueSlice<'_>>, f64) + 'a;
 
 impl Memtable {
-    /// Gives some entries of `range` that are visible at `at`, spread over it.
+    /// Passes some entries of `range` visible at `at`, spread over the range, to `f`.
     pub(crate) fn sample(
         self: &Arc<Self>,
         range: &KeyRange,
@@ -31,19 +31,19 @@ impl Memtable {
         let mut cursor = self.cursor(at);
         if entries <= WHOLE_MAX {
             cursor.seek(&range.start)?;
-            // The estimate may be off; a walk stays bounded all the same.
-            return give(&mut cursor, range, 2 * WHOLE_MAX as usize, 1.0, f);
+            // The estimate may be wrong; the walk is bounded nevertheless.
+            return emit(&mut cursor, range, 2 * WHOLE_MAX as usize, 1.0, f);
         }
         let weight = entries / (PLACES * ENTRIES) as f64;
         for place in 0..PLACES {
             let share = from + (to - from) * (place as f64 + 0.5) / PLACES as f64;
             cursor.seek(&self.key_at(share).max(range.start.to_vec()))?;
-            give(&mut cursor, range, ENTRIES, weight, f)?;
+            emit(&mut cursor, range, ENTRIES, weight, f)?;
         }
         Ok(())
     }
 
-    /// A key that the given share of all keys lies below, about.
+    /// Returns a key with about the given share of all keys below it.
     fn key_at(&self, share: f64) -> Vec<u8> {
         let record = self.tree.read_leaf_at(share, |leaf, meta| match meta.count {
             0 => 0,
@@ -57,7 +57,7 @@ impl Memtable {
     }
 }
 
-fn give(
+fn emit(
     cursor: &mut impl Cursor,
     range: &KeyRange,
     entries_max: usize,

@@ -3,7 +3,7 @@ use crate::cursor::Cursor;
 use std::collections::BTreeMap;
 use stele_types::{FileId, Locator, ValueRef};
 
-/// xorshift64*: enough to choose test cases.
+/// Random numbers for test cases (xorshift64*).
 pub(crate) struct TestRng(u64);
 
 impl TestRng {
@@ -88,7 +88,7 @@ fn a_range_delete_hides_only_what_came_before_it() {
     assert_eq!((cursor.key(), cursor.found().unwrap()), (&b"b"[..], inline("new")));
 }
 
-/// What a key's history says at a moment: (epoch-ordered) operations up to it, newest last.
+/// Model of a memtable: all versions of each key and all range deletes, newest last.
 #[derive(Default)]
 struct Model {
     versions: BTreeMap<Vec<u8>, Vec<(u64, usize, Found)>>,
@@ -116,10 +116,10 @@ impl Model {
     }
 }
 
-/// Keys of several shapes: short, with long shared prefixes, with zero bytes at the end.
-pub(crate) fn some_key(dice: &mut TestRng) -> Vec<u8> {
-    let n = dice.below(1500);
-    match dice.below(4) {
+/// Returns keys of several shapes: short, with long shared prefixes, with zero bytes at the end.
+pub(crate) fn some_key(rng: &mut TestRng) -> Vec<u8> {
+    let n = rng.below(1500);
+    match rng.below(4) {
         0 => format!("{n:x}").into_bytes(),
         1 => format!("a prefix that is far longer than a word/{n:016}").into_bytes(),
         2 => [&b"zeros"[..], &vec![0; n as usize % 20]].concat(),
@@ -129,36 +129,36 @@ pub(crate) fn some_key(dice: &mut TestRng) -> Vec<u8> {
 
 #[test]
 fn random_histories_agree_with_a_model_at_every_moment() {
-    let mut dice = TestRng::seeded(11, "random_histories_agree_with_a_model_at_every_moment");
+    let mut rng = TestRng::seeded(11, "random_histories_agree_with_a_model_at_every_moment");
     let (table, mut model, mut seq) = (Arc::new(Memtable::new()), Model::default(), 1u64);
     for i in 0..12_000u32 {
-        seq += dice.below(2);
+        seq += rng.below(2);
         model.made += 1;
-        if dice.below(200) == 0 {
-            let (start, end) = (some_key(&mut dice), some_key(&mut dice));
+        if rng.below(200) == 0 {
+            let (start, end) = (some_key(&mut rng), some_key(&mut rng));
             table.delete_range(Seq(seq), &start, &end);
             model.deletes.push((seq, model.made, KeyRange::new(start, end)));
             continue;
         }
-        let found = match dice.below(5) {
+        let found = match rng.below(5) {
             0 => Found::Deleted,
             1 => located(i, u64::from(i % 2)),
             _ => inline(&format!("value {i}")),
         };
-        let key = some_key(&mut dice);
+        let key = some_key(&mut rng);
         table.put(Seq(seq), &key, &found);
         model.versions.entry(key).or_default().push((seq, model.made, found));
     }
     for at in [0, 1, seq / 3, seq - 1, seq] {
         for _ in 0..800 {
-            let key = some_key(&mut dice);
+            let key = some_key(&mut rng);
             assert_eq!(table.get(&key, Seq(at)), model.get(&key, at), "{key:?} at {at}");
         }
-        check_cursor(&table, &model, at, &mut dice);
+        check_cursor(&table, &model, at, &mut rng);
     }
 }
 
-fn check_cursor(table: &Arc<Memtable>, model: &Model, at: u64, dice: &mut TestRng) {
+fn check_cursor(table: &Arc<Memtable>, model: &Model, at: u64, rng: &mut TestRng) {
     let keys = model.keys(at);
     let mut cursor = table.cursor(Seq(at));
     assert!(!cursor.valid());
@@ -177,20 +177,20 @@ fn check_cursor(table: &Arc<Memtable>, model: &Model, at: u64, dice: &mut TestRn
     }
     assert!(!cursor.valid());
     for _ in 0..500 {
-        let bound = some_key(dice);
+        let bound = some_key(rng);
         let mut place = keys.partition_point(|k| k < &bound);
-        if dice.below(2) == 0 {
+        if rng.below(2) == 0 {
             cursor.seek(&bound).unwrap();
         } else {
             cursor.seek_before(Some(&bound)).unwrap();
             place = place.wrapping_sub(1);
         }
-        for _ in 0..dice.below(4) {
+        for _ in 0..rng.below(4) {
             assert_eq!(cursor.valid().then(|| cursor.key()), keys.get(place).map(|k| &k[..]));
             if !cursor.valid() {
                 break;
             }
-            if dice.below(2) == 0 {
+            if rng.below(2) == 0 {
                 cursor.next().unwrap();
                 place += 1;
             } else {
@@ -214,8 +214,8 @@ fn keys_that_come_in_order_fill_their_leaves() {
     assert!(ordered < 20_000 * 60 && scattered > ordered, "{ordered} {scattered}");
 }
 
-/// Readers run beside the writer: whatever was published before they look must be found, in order,
-/// and with the value of that moment.
+/// Readers run concurrently with the writer: they must find everything published before they read,
+/// in order, and with the value at their sequence number.
 #[test]
 fn readers_beside_a_writer_miss_nothing_that_was_published() {
     let key =
@@ -232,11 +232,11 @@ fn readers_beside_a_writer_miss_nothing_that_was_published() {
         for reader in 0..2u64 {
             let (table, published) = (&table, &published);
             scope.spawn(move || {
-                let mut dice = TestRng(reader + 77);
+                let mut rng = TestRng(reader + 77);
                 loop {
                     let at = published.load(Ordering::Acquire);
                     if at > 0 {
-                        let i = 1 + dice.below(at);
+                        let i = 1 + rng.below(at);
                         // The newest write of that key up to `at` is i or a later one.
                         let found = table.get(&key(i), Seq(at)).expect("published");
                         let Found::Value { value: ValueRef::Inline(text), .. } = found else {
@@ -244,7 +244,7 @@ fn readers_beside_a_writer_miss_nothing_that_was_published() {
                         };
                         let j: u64 = std::str::from_utf8(&text).unwrap().parse().unwrap();
                         assert!(j >= i && j <= at && key(j) == key(i));
-                        scan_some(table, at, &key(i), dice.below(2) == 0);
+                        scan_some(table, at, &key(i), rng.below(2) == 0);
                     }
                     if at == count {
                         break;
@@ -255,12 +255,12 @@ fn readers_beside_a_writer_miss_nothing_that_was_published() {
     });
 }
 
-/// The writer comes between a reader and its leaf: once with an insert, once with a split.
+/// The writer changes a leaf while a reader reads it: once by an insert, once by a split.
 #[test]
 fn a_leaf_that_changes_while_it_is_read_is_read_again() {
     for filled in [5u64, super::node::SLOTS as u64] {
         let table = Memtable::new();
-        // Descending, so that the splitting leaf gives away its upper half.
+        // Descending, so that the splitting leaf moves its upper half.
         (0..filled).for_each(|i| table.put(Seq(i), &[200 - i as u8], &Found::Deleted));
         let readings = std::cell::Cell::new(0);
         let count = table.tree.read_leaf(Target::Key(&[200]), |_, meta| {

@@ -1,9 +1,10 @@
 //! A B+-tree over records, with one writer at a time and readers that take no lock.
 //!
-//! Readers go down by versions: a child is believed only if its parent did not change until the
-//! child's version was taken, and what a leaf said only if the leaf did not change meanwhile. A
-//! split marks every node it will change, topmost first, before it changes any, so that no reader
-//! goes past a parent to a child that has already given keys away. Nodes are never freed.
+//! Readers descend by versions (optimistic lock coupling). Invariant: a reader accepts a child only
+//! if the parent did not change until the child's version was loaded, and a leaf's content only if
+//! the leaf did not change meanwhile. A split marks every node that it will change, topmost first,
+//! before it changes any of them, so that no reader passes a parent to a child that has already
+//! moved keys away. Nodes are never freed.
 
 use super::arena::Arena;
 use super::node::{Meta, NODE_WORDS, Node, SLOTS};
@@ -13,17 +14,17 @@ use parking_lot::Mutex;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Attempts before a reader waits for the writer, which may have lost its processor.
+/// Attempts before a reader waits for the writer, which may be descheduled.
 const ATTEMPTS: usize = 64;
-/// Depth never reached: 16 levels of at least 16 children.
+/// Upper bound of the depth, never reached: 16 levels of at least 16 children.
 const LEVELS_MAX: usize = 16;
 
-/// Where a reader wants to go.
+/// Target of a descent.
 #[derive(Clone, Copy)]
 pub(super) enum Target<'a> {
-    /// The leaf that holds `key` if any does.
+    /// The leaf that contains `key` if any does.
     Key(&'a [u8]),
-    /// The leaf that holds the greatest key below; `None`: the last leaf.
+    /// The leaf that contains the greatest key below the bound; `None`: the last leaf.
     Below(Option<&'a [u8]>),
 }
 
@@ -33,7 +34,7 @@ pub(super) struct Tree {
     writer: Mutex<()>,
 }
 
-/// The way from the root to a leaf: nodes and the child taken in each.
+/// Path from the root to a leaf: nodes and the child taken in each.
 struct Path {
     nodes: [(u32, usize); LEVELS_MAX],
     depth: usize,
@@ -46,7 +47,7 @@ impl Tree {
         Self { arena, root: AtomicU32::new(root), writer: Mutex::new(()) }
     }
 
-    /// Adds a version of `key` that hides all earlier ones. True when the key is new.
+    /// Adds a version of `key` that hides all earlier ones. Returns whether the key is new.
     pub(super) fn insert(&self, order: (u64, u64), key: &[u8], found: &Found) -> bool {
         let _writer = self.writer.lock();
         let (path, leaf_at) = self.path_to(key);
@@ -57,7 +58,7 @@ impl Tree {
         let record = record::write(&self.arena, order, key, found, older);
         let item = Node::leaf_item(record, word_at(key, meta.skip + 8));
         if exists {
-            // One word: readers see the older head or the newer one.
+            // One atomic word: readers see the older newest version or this one.
             leaf.set_item(slot, item);
         } else if meta.count < SLOTS {
             leaf.begin();
@@ -91,7 +92,8 @@ impl Tree {
         let full =
             |depth: &usize| Node::at(&self.arena, path.nodes[*depth].0).meta().count == SLOTS;
         let splitting = (0..path.depth).rev().take_while(full).count();
-        // The topmost node that changes is the parent of the topmost that splits, if there is one.
+        // The topmost node that changes is the parent of the topmost node that splits, if there is
+        // one.
         let top = (path.depth - splitting).saturating_sub(1);
         let marked = || {
             let inner = path.nodes[top..path.depth].iter().map(|(at, _)| *at);
@@ -141,7 +143,7 @@ impl Tree {
         let right_at = self.arena.allocate(NODE_WORDS);
         let right = Node::at(&self.arena, right_at);
         let meta = left.meta();
-        // Keys that come in order fill their leaves.
+        // Keys inserted in ascending order fill their leaves.
         let keep = if slot == SLOTS && left.link() == 0 { SLOTS } else { SLOTS / 2 };
         let separator = if keep == SLOTS { record } else { left.record(keep) };
         self.move_upper(left, right, keep, keep, separator);
@@ -173,7 +175,7 @@ impl Tree {
         (middle, right_at)
     }
 
-    /// Leaves slots below `keep` in `left`, puts those from `from` on into `right`, and sets both
+    /// Keeps slots below `keep` in `left`, moves those from `from` on to `right`, and sets both
     /// nodes' fences, with `separator` between them.
     fn move_upper(
         &self,
@@ -202,7 +204,7 @@ impl Tree {
         self.retry(|| self.try_read_leaf(to, &read))
     }
 
-    /// About which share of all keys lies below `key`, by the way to its leaf.
+    /// Estimates the share of all keys below `key` from the path to its leaf.
     pub(super) fn share_below(&self, key: &[u8]) -> f64 {
         self.retry(|| {
             let (mut below, mut scale) = (0.0, 1.0);
@@ -225,7 +227,7 @@ impl Tree {
         })
     }
 
-    /// Reads the leaf that the given share of all keys lies below, about.
+    /// Reads the leaf with about the given share of all keys below it.
     pub(super) fn read_leaf_at<R>(&self, share: f64, read: impl Fn(Node<'_>, Meta) -> R) -> R {
         self.retry(|| {
             let mut left = share;
@@ -247,7 +249,7 @@ impl Tree {
         })
     }
 
-    /// What a child counts for in estimates: what it has itself. It may change meanwhile.
+    /// Returns a child's weight in estimates: its own count, which may change meanwhile.
     fn weight(&self, node: Node<'_>, child: usize) -> f64 {
         Node::at(&self.arena, node.child(child)).meta().count.max(1) as f64
     }
@@ -258,7 +260,7 @@ impl Tree {
             let node = Node::at(&self.arena, at);
             let version = node.version()?;
             let result = read(node, node.meta());
-            node.unchanged(version).then_some(result)
+            node.is_unchanged(version).then_some(result)
         })
     }
 
@@ -291,7 +293,7 @@ impl Tree {
         self.try_descend(choose, read)
     }
 
-    /// Goes down by the children that `choose` names. `None` when the writer came in between.
+    /// Descends by the children that `choose` returns. Returns `None` when the writer interfered.
     #[inline]
     fn try_descend<R>(
         &self,
@@ -301,7 +303,7 @@ impl Tree {
         let at = self.root.load(Ordering::Acquire);
         let mut node = Node::at(&self.arena, at);
         let mut version = node.version()?;
-        // A root that split before its version was taken has stored its successor by now.
+        // A root that split before its version was loaded has already stored its successor.
         if self.root.load(Ordering::Acquire) != at {
             return None;
         }
@@ -309,11 +311,11 @@ impl Tree {
             let meta = node.meta();
             if meta.level == 0 {
                 let result = read(node, meta);
-                return node.unchanged(version).then_some(result);
+                return node.is_unchanged(version).then_some(result);
             }
             let child = Node::at(&self.arena, node.child(choose(node, meta)));
             let child_version = child.version()?;
-            if !node.unchanged(version) {
+            if !node.is_unchanged(version) {
                 return None;
             }
             (node, version) = (child, child_version);

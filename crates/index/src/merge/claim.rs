@@ -1,26 +1,26 @@
-//! The right to run the one flush or the one merge, and the files made under it.
+//! Exclusive right to run a flush or a merge, and ownership of the files it writes.
 
 use crate::index::Shared;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stele_types::{Error, Result, RunId, mutant};
 
-/// What there is at most one of at a time.
+/// Kinds of jobs. At most one flush and one merge run at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
     Flush,
     Merge,
-    /// Prepared runs, any number at a time; the manifest's lock puts them in order.
+    /// An ingest; any number at a time. The manifest's lock orders their commits.
     Install,
 }
 
-/// Held by a job until it is committed or dropped.
+/// Claim held by a job until it is committed or dropped.
 #[derive(Debug)]
 pub(crate) struct Claim {
     pub shared: Arc<Shared>,
     slot: Slot,
-    /// Files made so far. Dropped with the claim unless [`Claim::settle`] was called, or a manifest
-    /// edit keeps them for a later continuation.
+    /// Files written so far. Discarded when the claim is dropped, unless [`Claim::release_files`]
+    /// was called or the manifest keeps them to resume a merge.
     outputs: Vec<RunId>,
 }
 
@@ -32,7 +32,9 @@ impl Claim {
             Slot::Install => None,
         };
         if running.is_some_and(|running| running.swap(true, Ordering::AcqRel)) {
-            return Err(Error::Busy("a job of this kind is running".to_owned()));
+            return Err(Error::Busy(
+                "a job of this kind is running; try again after it".to_owned(),
+            ));
         }
         Ok(Self { shared: shared.clone(), slot, outputs: Vec::new() })
     }
@@ -41,15 +43,15 @@ impl Claim {
         self.slot
     }
 
-    /// A new run's id; the file is this claim's from here on.
+    /// Allocates the id of a new run; the claim owns its file.
     pub fn new_run(&mut self) -> RunId {
         let run = self.shared.allocate_run();
         self.outputs.push(run);
         run
     }
 
-    /// The files are current: they are no longer this claim's.
-    pub fn settle(&mut self) {
+    /// Gives up the ownership of the files, because they are current.
+    pub fn release_files(&mut self) {
         self.outputs.clear();
     }
 }
@@ -67,7 +69,8 @@ impl Drop for Claim {
                 self.shared.flushing.store(false, Ordering::Release);
             }
             Slot::Merge => self.shared.merging.store(false, Ordering::Release),
-            // Nothing else may come by to remove what was given up. What fails is tried again later.
+            // No commit may follow that would remove the discarded files. A later purge repeats
+            // what fails.
             Slot::Install => drop(self.shared.purge()),
         }
     }

@@ -1,18 +1,18 @@
-//! Which entries a merge leaves out.
+//! Rule for entries that a merge drops.
 
 use crate::memtable::RangeSet;
 use crate::slot::Found;
 use std::sync::Arc;
 use stele_types::mutant;
 
-/// Decides by what lies below the output.
+/// Drop rule of one job; it depends on what lies below the output.
 #[derive(Clone, Debug)]
 pub(crate) struct DropRule {
-    /// Nothing older lies below: deletes have nothing left to hide.
+    /// No older tier lies below, so tombstones hide nothing.
     bottom: bool,
-    /// Unix seconds; 0: nothing is expired.
+    /// Present time in Unix seconds; 0 keeps expired entries.
     now_s: u64,
-    /// Ranges the output deletes from older tiers.
+    /// Range tombstones of the output, for older tiers.
     ranges: Arc<RangeSet>,
 }
 
@@ -23,18 +23,19 @@ impl DropRule {
         Self { bottom, now_s, ranges: Arc::new(kept) }
     }
 
-    /// Range tombstones of the output.
+    /// Returns the range tombstones of the output.
     pub fn ranges(&self) -> &RangeSet {
         &self.ranges
     }
 
-    /// Whether the newest entry of a key, not hidden by a newer range tombstone, is kept.
+    /// Returns whether the newest entry of a key is kept. The entry is not hidden by a newer range
+    /// tombstone.
     #[inline]
     pub fn keeps(&self, key: &[u8], found: &Found) -> bool {
         match found {
-            // A tombstone inside an output range hides nothing that the range does not.
+            // A tombstone inside a range tombstone of the output hides nothing more.
             Found::Deleted => !self.bottom && (self.ranges.is_empty() || !self.ranges.covers(key)),
-            // An expired value still hides older ones, so it goes only where none are left.
+            // An expired value hides older ones, so it is dropped only at the bottom.
             Found::Value { expires_at_s, .. } => {
                 !(self.bottom && *expires_at_s != 0 && *expires_at_s <= self.now_s)
             }

@@ -1,4 +1,4 @@
-//! A flush or a merge, done in slices.
+//! A flush or a merge, executed in slices.
 
 use super::drop_rule::DropRule;
 use super::lookahead::{ENTRY_BYTES, Lookahead};
@@ -11,22 +11,22 @@ use std::fmt;
 use std::sync::Arc;
 use stele_types::{Cause, Error, Result, RunId, ValueRef, mutant};
 
-/// What a job turns into runs.
+/// Input of a job.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
     Flush(Arc<Frozen>),
     Merge { spec: MergeSpec, inputs: Vec<RunId> },
 }
 
-/// A flush or a merge in progress. Holds no lock between steps. Dropping it undoes it, save for
-/// finished outputs of a merge, from which [`crate::Index::resume_merge`] goes on.
+/// A flush or a merge in progress. Holds no lock between steps. Dropping it discards its outputs,
+/// except for finished outputs of a merge, from which [`crate::Index::resume_merge`] continues.
 pub struct Job {
     target: Target,
     merged: Merged,
     rule: DropRule,
     mover: Option<Box<dyn ValueMover>>,
-    /// Entries between the inputs and the output, where values move.
-    ahead: Lookahead,
+    /// Entries between the inputs and the output, if values move.
+    lookahead: Lookahead,
     /// `None` once the job has ended or failed.
     output: Option<Box<Output>>,
     cause: Cause,
@@ -34,17 +34,17 @@ pub struct Job {
     bytes_done: u64,
 }
 
-/// A finished job, for [`crate::Index::commit`]. Dropping it undoes the job.
+/// A finished job, for [`crate::Index::commit`]. Dropping it discards the outputs.
 pub struct JobDone {
     pub(crate) target: Target,
     pub(crate) output: Box<Output>,
     bytes: u64,
 }
 
-/// What a step did.
+/// Result of a step.
 #[derive(Debug)]
 pub enum JobStep {
-    /// More is left; so many bytes were read and written.
+    /// The job is not finished; the step read and wrote this many bytes.
     More {
         /// Bytes of index entries and moved values.
         bytes: u64,
@@ -64,31 +64,32 @@ impl Job {
     ) -> Self {
         let cause = output.cause();
         let output = Some(Box::new(output));
-        let ahead = Lookahead::default();
-        Self { target, merged, rule, mover, ahead, output, cause, bytes_total, bytes_done: 0 }
+        let lookahead = Lookahead::default();
+        Self { target, merged, rule, mover, lookahead, output, cause, bytes_total, bytes_done: 0 }
     }
 
-    /// What the written bytes are counted under.
+    /// Returns the cause under which written bytes are counted.
     pub fn cause(&self) -> Cause {
         self.cause
     }
 
-    /// Bytes of the inputs in memory or on disk, values not counted: an estimate of the work.
+    /// Returns the bytes of the inputs in memory or on disk, without values: an estimate of the
+    /// work.
     pub fn bytes_total(&self) -> u64 {
         self.bytes_total
     }
 
-    /// Works on about `bytes_max` bytes, at least one entry. After an error the job can only be
-    /// dropped.
+    /// Processes about `bytes_max` bytes, and at least one entry. After an error the job can only
+    /// be dropped.
     pub fn step(&mut self, bytes_max: u64) -> Result<JobStep> {
         let Some(mut output) = self.output.take() else {
-            return Err(Error::invalid("this job has failed or has ended"));
+            return Err(Error::invalid("this job has failed or ended; start a new one"));
         };
         let moved_before = self.moved_bytes();
         let mut bytes = 0;
         while self.has_more() {
             bytes += match self.mover.is_some() {
-                true => self.pass_ahead(&mut output, bytes_max)?,
+                true => self.pass_with_lookahead(&mut output, bytes_max)?,
                 false => self.pass_entry(&mut output)?,
             };
             if bytes + self.moved_bytes() - moved_before >= bytes_max {
@@ -105,19 +106,19 @@ impl Job {
     }
 
     fn has_more(&self) -> bool {
-        self.merged.key().is_some() || !self.ahead.is_empty()
+        self.merged.key().is_some() || !self.lookahead.is_empty()
     }
 
     fn moved_bytes(&self) -> u64 {
         self.mover.as_ref().map_or(0, |mover| mover.bytes())
     }
 
-    /// Takes one entry from the inputs to the output; returns the bytes read and written.
+    /// Moves one entry from the inputs to the output; returns the bytes read and written.
     #[inline]
     fn pass_entry(&mut self, output: &mut Output) -> Result<u64> {
         let Some(key) = self.merged.key() else { return Ok(0) };
         let mut bytes = key.len() as u64 + ENTRY_BYTES;
-        if !self.merged.hidden() {
+        if !self.merged.is_hidden() {
             let found = self.merged.found()?;
             if self.rule.keeps(key, &found) {
                 if output.is_full(key) {
@@ -131,11 +132,11 @@ impl Job {
         Ok(bytes)
     }
 
-    /// The same where values move.
-    fn pass_ahead(&mut self, output: &mut Output, bytes_max: u64) -> Result<u64> {
-        let Some((key, mut found)) = self.ahead.pop() else {
+    /// Does what [`Self::pass_entry`] does, for a job with a mover.
+    fn pass_with_lookahead(&mut self, output: &mut Output, bytes_max: u64) -> Result<u64> {
+        let Some((key, mut found)) = self.lookahead.pop() else {
             let Some(mover) = self.mover.as_deref_mut() else { return Ok(0) };
-            return self.ahead.fill(&mut self.merged, &self.rule, mover, bytes_max);
+            return self.lookahead.fill(&mut self.merged, &self.rule, mover, bytes_max);
         };
         if output.is_full(key) {
             cut(output, &mut self.mover, &self.target)?;
@@ -146,7 +147,7 @@ impl Job {
     }
 
     fn finish(&mut self, mut output: Box<Output>) -> Result<JobDone> {
-        // Places handed out must be durable before the run that refers to them.
+        // Invariant: new locations of values are durable before the run that references them.
         if let Some(mover) = &mut self.mover {
             mover.cut()?;
         }
@@ -156,13 +157,13 @@ impl Job {
 }
 
 impl JobDone {
-    /// Bytes read and written by the whole job.
+    /// Returns the bytes that the whole job read and wrote.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 }
 
-/// Bytes of an entry read and written.
+/// Returns the bytes of an entry, counted once for the read and once for the write.
 fn bytes_of(key: &[u8], found: &Found) -> u64 {
     let inline = match found {
         Found::Value { value: ValueRef::Inline(value), .. } => value.len() as u64,
@@ -180,7 +181,8 @@ fn place(mover: &mut Option<Box<dyn ValueMover>>, key: &[u8], found: &mut Found)
     Ok(())
 }
 
-/// Finishes an output with more to come, and records it so that a crash does not undo it.
+/// Finishes an output that is not the last, and records it so that the merge can resume after a
+/// crash.
 fn cut(
     output: &mut Output,
     mover: &mut Option<Box<dyn ValueMover>>,

@@ -1,26 +1,26 @@
-//! Entries taken from the inputs of a merge ahead of its output, so that values that move are read
-//! together, sorted by place: in key order each short one would take a read, and wait for it.
+//! Entries of a merge read before its output, so that values that move are read together, sorted by
+//! location. In key order each short value would take one read, and its latency.
 
-use super::{DropRule, Leaving, Merged, ValueMover};
+use super::{DropRule, Merged, MovingValue, ValueMover};
 use crate::slot::Found;
 use std::mem;
 use stele_types::{Locator, Result, ValueRef};
 
-/// Most bytes of short values, and most values, that are held at a time. So many of a store of ten
-/// times as much lie near each other: one read takes hundreds.
+/// Maximum bytes of short values, and maximum number of values, held at a time. In a store ten
+/// times as large so many values lie near each other: one read takes hundreds of them.
 const SHORT_BYTES_MAX: u64 = 64 << 20;
 const VALUES_MAX: usize = 64 << 10;
-/// Values from here on take a read each however many are held: few are.
+/// Values of at least this length take a read each, however many are held; so few are held.
 const LONG_VALUE_BYTES: u32 = 4 << 10;
 const LONG_BYTES_MAX: u64 = 4 << 20;
-/// Most entries, and bytes of their keys and inline values, held for that.
+/// Maximum number of entries, and maximum bytes of their keys and inline values, held meanwhile.
 const ENTRIES_MAX: usize = 2 * VALUES_MAX;
 const MEMORY_BYTES_MAX: usize = 8 << 20;
 
 /// Bytes counted for an entry besides key and inline value.
 pub(super) const ENTRY_BYTES: u64 = 20;
 
-/// What is done next.
+/// Next activity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
     #[default]
@@ -29,16 +29,16 @@ enum Stage {
     Placing,
 }
 
-/// See the module.
+/// Buffer of entries, see the module.
 #[derive(Debug, Default)]
 pub(super) struct Lookahead {
     stage: Stage,
     keys: Vec<u8>,
-    /// Where each key ends, and its entry.
+    /// End of each key in `keys`, and its entry.
     entries: Vec<(usize, Found)>,
     next: usize,
-    /// Values that move: their entries and places.
-    leaving: Vec<(usize, Locator)>,
+    /// Values that move: indexes of their entries, and locations.
+    moving: Vec<(usize, Locator)>,
     short_bytes: u64,
     long_bytes: u64,
     inline_bytes: usize,
@@ -49,8 +49,9 @@ impl Lookahead {
         self.next == self.entries.len()
     }
 
-    /// Once [`Lookahead::pop`] has nothing: takes the next entries that stay, or reads for those taken, about
-    /// `bytes_max`; returns the bytes. Then `pop` has one, or there is more to do.
+    /// Continues when [`Lookahead::pop`] returns `None`: takes more entries from the inputs, or
+    /// reads values that move, about `bytes_max` bytes; returns the bytes. Then `pop` returns an
+    /// entry, or there is more to do.
     pub fn fill(
         &mut self,
         merged: &mut Merged,
@@ -59,7 +60,7 @@ impl Lookahead {
         bytes_max: u64,
     ) -> Result<u64> {
         if self.stage == Stage::Reading {
-            let bytes = mover.read_on(bytes_max);
+            let bytes = mover.continue_read_ahead(bytes_max);
             if bytes == 0 {
                 self.stage = Stage::Placing;
             }
@@ -70,12 +71,12 @@ impl Lookahead {
         }
         let mut bytes = 0;
         while let Some(key) = merged.key() {
-            let found = if merged.hidden() { None } else { Some(merged.found()?) };
+            let found = if merged.is_hidden() { None } else { Some(merged.found()?) };
             bytes += key.len() as u64 + ENTRY_BYTES;
             if let Some(found) = found.filter(|found| rule.keeps(key, found)) {
                 match &found {
                     Found::Value { value: ValueRef::At(at), .. } if mover.moves(key, at) => {
-                        self.leave(*at);
+                        self.add_moving(*at);
                     }
                     Found::Value { value: ValueRef::Inline(value), .. } => {
                         self.inline_bytes += value.len();
@@ -93,14 +94,14 @@ impl Lookahead {
                 return Ok(bytes);
             }
         }
-        let leaving: Vec<Leaving<'_>> =
-            self.leaving.iter().map(|(entry, at)| (self.key(*entry), *at)).collect();
-        mover.read_ahead(&leaving);
+        let moving: Vec<MovingValue<'_>> =
+            self.moving.iter().map(|(entry, at)| (self.key(*entry), *at)).collect();
+        mover.read_ahead(&moving);
         self.stage = Stage::Reading;
         Ok(bytes)
     }
 
-    /// Makes room for the next entries: the last ones are placed.
+    /// Removes the entries, all of which are placed.
     fn clear(&mut self) {
         let (mut keys, mut entries) = (mem::take(&mut self.keys), mem::take(&mut self.entries));
         keys.clear();
@@ -108,23 +109,23 @@ impl Lookahead {
         *self = Self { keys, entries, ..Self::default() };
     }
 
-    /// The value of the next entry moves.
-    fn leave(&mut self, at: Locator) {
-        self.leaving.push((self.entries.len(), at));
-        let sum =
+    /// Adds the value of the next entry to those that move.
+    fn add_moving(&mut self, at: Locator) {
+        self.moving.push((self.entries.len(), at));
+        let bytes =
             if at.length < LONG_VALUE_BYTES { &mut self.short_bytes } else { &mut self.long_bytes };
-        *sum += u64::from(at.length);
+        *bytes += u64::from(at.length);
     }
 
     fn is_full(&self) -> bool {
-        self.leaving.len() >= VALUES_MAX
+        self.moving.len() >= VALUES_MAX
             || self.short_bytes >= SHORT_BYTES_MAX
             || self.long_bytes >= LONG_BYTES_MAX
             || self.entries.len() >= ENTRIES_MAX
             || self.keys.len() + self.inline_bytes >= MEMORY_BYTES_MAX
     }
 
-    /// The next entry to place.
+    /// Returns the next entry to place.
     pub fn pop(&mut self) -> Option<(&[u8], Found)> {
         let entry = self.next;
         let found = self.entries.get(entry).filter(|_| self.stage == Stage::Placing)?.1.clone();

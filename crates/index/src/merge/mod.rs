@@ -1,5 +1,5 @@
-//! Jobs: a frozen memtable becoming a run, and runs becoming runs. Both are the same merge of
-//! sorted sources, done in slices so that the caller paces it.
+//! Flushes, which turn a frozen memtable into a run, and merges of runs. Both merge sorted sources
+//! in slices, so that the caller paces them.
 
 mod claim;
 mod drop_rule;
@@ -14,7 +14,7 @@ pub(crate) use claim::{Claim, Slot};
 pub(crate) use drop_rule::DropRule;
 pub(crate) use job::Target;
 pub use job::{Job, JobDone, JobStep};
-pub use mover::{Leaving, ValueMover};
+pub use mover::{MovingValue, ValueMover};
 pub(crate) use output::Output;
 pub(crate) use sources::{Merged, Source, SourceCursor};
 pub use spec::{MergeInputs, MergeProgress, MergeSpec};

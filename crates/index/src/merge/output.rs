@@ -1,4 +1,4 @@
-//! The runs a job writes.
+//! Runs written by a job.
 
 use super::{Claim, Slot};
 use crate::run::{RunExtra, RunWriter};
@@ -6,7 +6,7 @@ use crate::slot::Found;
 use bytes::Bytes;
 use stele_types::{Cause, Result, RunId};
 
-/// Sorted entries in, finished run files out.
+/// Writes sorted entries to run files.
 pub(crate) struct Output {
     pub claim: Claim,
     cause: Cause,
@@ -15,9 +15,9 @@ pub(crate) struct Output {
     last_key: Vec<u8>,
     /// Finished runs, ascending by key.
     finished: Vec<RunId>,
-    /// Footer facts all outputs share; `ranges` goes into the first one only.
+    /// Footer fields that all outputs share; `ranges` goes into the first output only.
     extra: RunExtra,
-    /// First keys of runs of the same tier that are not inputs: no output may reach across one.
+    /// First keys of runs of the same tier that are not inputs. Invariant: no output spans one.
     fences: Vec<Bytes>,
     fences_passed: usize,
 }
@@ -37,14 +37,15 @@ impl Output {
         }
     }
 
-    /// Continues after outputs finished earlier.
+    /// Continues after the outputs finished earlier.
     pub fn resume(&mut self, finished: Vec<RunId>) {
         self.extra.part = finished.len() as u32;
         self.extra.ranges = Default::default();
         self.finished = finished;
     }
 
-    /// Whether the file being written must be finished before `key` is added. Asked once per key.
+    /// Returns whether the open file must be finished before `key` is added. Called once per key,
+    /// because it advances past fences.
     #[inline]
     pub fn is_full(&mut self, key: &[u8]) -> bool {
         let mut crosses = false;
@@ -58,7 +59,7 @@ impl Output {
             .is_some_and(|writer| crosses || writer.estimated_bytes() >= run_bytes_max)
     }
 
-    /// Adds an entry; keys ascend.
+    /// Adds an entry; keys must ascend.
     #[inline]
     pub fn add(&mut self, key: &[u8], found: &Found) -> Result<()> {
         let writer = match &mut self.writer {
@@ -84,7 +85,7 @@ impl Output {
         Ok(self.writer.insert(writer))
     }
 
-    /// Finishes the file being written: its data is durable on return, its name is not.
+    /// Finishes the open file: its data is durable on return, its name is not.
     pub fn finish_run(&mut self, last_part: bool) -> Result<()> {
         let Some(writer) = self.writer.take() else { return Ok(()) };
         let ranges = std::mem::take(&mut self.extra.ranges);
@@ -95,7 +96,7 @@ impl Output {
         Ok(())
     }
 
-    /// Finishes the last file. Range tombstones without entries make a run of their own.
+    /// Finishes the last file. Range tombstones without entries form a run of their own.
     pub fn finish(&mut self) -> Result<()> {
         if self.writer.is_none() && !self.extra.ranges.is_empty() {
             self.start()?;

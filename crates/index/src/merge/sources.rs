@@ -1,6 +1,6 @@
-//! Several sorted sources as one: cursors kept in the order of their keys, the newest first among equal
-//! keys. Sources are few and one of them usually holds most of the keys, so that a step takes one or two
-//! comparisons of eight key bytes; a heap takes more, and whole keys.
+//! K-way merge of sorted sources: cursors ordered by key, the newest first among equal keys.
+//! Sources are few and one of them usually holds most of the keys, so a step takes one or two
+//! comparisons of eight key bytes. A heap takes more comparisons, and of whole keys.
 
 use crate::cursor::Cursor;
 use crate::memtable::{MemtableCursor, RangeSet};
@@ -31,10 +31,10 @@ pub(crate) struct Source {
     ranges: Arc<RangeSet>,
 }
 
-/// A valid source.
+/// A valid source in the order.
 #[derive(Clone, Copy)]
 struct Place {
-    /// [`Cursor::prefix`] of its key, all bits inverted when going downwards.
+    /// [`Cursor::prefix`] of its key, inverted when moving downwards.
     rank: u64,
     source: usize,
 }
@@ -49,7 +49,7 @@ impl Source {
         each!(&self.cursor, c => c.key())
     }
 
-    /// Where it stands, `None` at its end.
+    /// Returns the rank of the current key; `None` at the end.
     #[inline]
     fn rank(&self, reverse: bool) -> Option<u64> {
         each!(&self.cursor, c => c.valid().then(|| if reverse { !c.prefix() } else { c.prefix() }))
@@ -65,26 +65,26 @@ impl Source {
     }
 }
 
-/// A position in the merge of all sources: one entry per key, the newest.
+/// Cursor over the merge of all sources: one entry per key, the newest.
 pub(crate) struct Merged {
     /// Newest first.
     sources: Vec<Source>,
-    /// The valid sources in the order of their keys; the first is the one stood on.
+    /// Valid sources in key order; the first one is current.
     order: Vec<Place>,
     reverse: bool,
-    /// Whether any source deletes ranges.
-    hides: bool,
+    /// Whether any source has range tombstones.
+    has_ranges: bool,
 }
 
 impl Merged {
-    /// Takes the sources newest first. Stands nowhere until placed.
+    /// Creates a merge of sources, given newest first. It is not positioned.
     pub fn new(sources: Vec<Source>) -> Self {
-        let hides = sources.iter().any(|source| !source.ranges.is_empty());
+        let has_ranges = sources.iter().any(|source| !source.ranges.is_empty());
         let order = Vec::with_capacity(sources.len());
-        Self { sources, order, reverse: false, hides }
+        Self { sources, order, reverse: false, has_ranges }
     }
 
-    /// Moves to the first key at or above `key` and goes upwards from there.
+    /// Moves to the first key at or above `key` and sets the direction upwards.
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
         self.order.clear();
         for source in &mut self.sources {
@@ -98,7 +98,7 @@ impl Merged {
         })
     }
 
-    /// Moves to the last key below `bound` (`None`: the very last) and goes downwards from there.
+    /// Moves to the last key below `bound` (`None`: the last key) and sets the direction downwards.
     pub fn seek_before(&mut self, bound: Option<&[u8]>) -> Result<()> {
         self.place(true, |cursor| each!(cursor, c => c.seek_before(bound)))
     }
@@ -110,7 +110,7 @@ impl Merged {
     ) -> Result<()> {
         self.reverse = reverse;
         self.order.clear();
-        // Oldest first: each one is put in front of those placed before it.
+        // Oldest first: each source is inserted before those already in the order.
         for index in (0..self.sources.len()).rev() {
             let Some(source) = self.sources.get_mut(index) else { continue };
             if let Err(error) = place(&mut source.cursor) {
@@ -126,13 +126,14 @@ impl Merged {
         Ok(())
     }
 
-    /// The key stood on; `None` at the end.
+    /// Returns the current key; `None` at the end.
     #[inline]
     pub fn key(&self) -> Option<&[u8]> {
         self.top().map(Source::key)
     }
 
-    /// Whether the key stood on is below `end`, or none is stood on. An empty `end` is no bound.
+    /// Returns whether the current key is below `end`; true at the end. An empty `end` is
+    /// unbounded.
     #[inline]
     pub fn is_below(&self, end: &[u8], end_prefix: u64) -> bool {
         let Some(place) = self.order.first() else { return true };
@@ -140,39 +141,40 @@ impl Merged {
         end.is_empty() || prefix < end_prefix || self.key().is_none_or(|key| key < end)
     }
 
-    /// The newest entry of the key stood on.
+    /// Returns the newest entry of the current key.
     #[inline]
     pub fn found(&self) -> Result<Found> {
         match self.top() {
             Some(source) => each!(&source.cursor, c => c.found()),
-            None => Err(Error::invalid("the merge stands at its end")),
+            None => Err(Error::invalid("the merge is at its end")),
         }
     }
 
-    /// The newest value of the key stood on and the Unix second of its end; `None` when deleted.
+    /// Returns the newest value of the current key and its expiry in Unix seconds; `None` when
+    /// deleted.
     #[inline]
     pub fn value(&self) -> Option<(ValueSlice<'_>, u64)> {
         let source = self.top()?;
         each!(&source.cursor, c => c.value())
     }
 
-    /// Whether the newest entry of the key stood on has no value.
+    /// Returns whether the newest entry of the current key has no value.
     #[inline]
     pub fn is_deleted(&self) -> bool {
         self.top().is_none_or(|source| each!(&source.cursor, c => c.is_deleted()))
     }
 
-    /// Whether a newer source deleted a range with the key stood on.
+    /// Returns whether a range tombstone of a newer source covers the current key.
     #[inline]
-    pub fn hidden(&self) -> bool {
-        if !self.hides {
+    pub fn is_hidden(&self) -> bool {
+        if !self.has_ranges {
             return false;
         }
         let (Some(key), Some(top)) = (self.key(), self.order.first()) else { return false };
         self.sources.iter().take(top.source).any(|source| source.ranges.covers(key))
     }
 
-    /// Moves to the following key, past older entries of the one stood on.
+    /// Moves to the next key, past older entries of the current key.
     #[inline]
     pub fn advance(&mut self) -> Result<()> {
         if let [first, second, ..] = self.order[..]
@@ -183,7 +185,7 @@ impl Merged {
         self.step(0)
     }
 
-    /// Moves on the sources behind the first one that stand on the same key.
+    /// Advances the sources after the first one that are at the same key.
     #[inline(never)]
     fn pass_older(&mut self) -> Result<()> {
         while let [first, second, ..] = self.order[..]
@@ -200,7 +202,7 @@ impl Merged {
         self.sources.get(self.order.first()?.source)
     }
 
-    /// Moves the source at place `at` of the order on.
+    /// Advances the source at place `at` of the order.
     #[inline]
     fn step(&mut self, at: usize) -> Result<()> {
         let Some(place) = self.order.get_mut(at) else { return Ok(()) };
@@ -219,8 +221,8 @@ impl Merged {
         Ok(())
     }
 
-    /// Puts `moved`, free place `at` being its first choice, behind all that come before it; those
-    /// are in order.
+    /// Inserts `moved` into the order: place `at` is free, and the places after it are sorted.
+    /// Shifts those that precede `moved` down by one.
     #[inline]
     fn sort_in(&mut self, mut at: usize, moved: Place) {
         while let Some(&following) = self.order.get(at + 1)
@@ -240,7 +242,7 @@ impl Merged {
         }
     }
 
-    /// Whether `a` comes after `b`, whose rank is the same.
+    /// Returns whether `a` comes after `b`; both have the same rank.
     #[cold]
     fn is_after(&self, a: Place, b: Place) -> bool {
         let (Some(left), Some(right)) = (self.sources.get(a.source), self.sources.get(b.source))

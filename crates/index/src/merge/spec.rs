@@ -1,4 +1,4 @@
-//! What a merge reads.
+//! Description of a merge.
 
 use bytes::Bytes;
 use stele_types::{Cause, RunId};
@@ -6,35 +6,35 @@ use stele_types::{Cause, RunId};
 /// The runs a merge replaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MergeInputs {
-    /// Whole tiers, next to each other in age, which become one tier of the newest one's age.
+    /// Whole tiers, adjacent in age. They become one tier with the age of the newest one.
     Tiers(Vec<u64>),
     /// Some runs of one tier, rewritten at the same age (relocation, sorting).
     Runs {
-        /// The tier.
+        /// Age of the tier.
         age: u64,
-        /// The runs, all of that tier.
+        /// Runs of that tier.
         runs: Vec<RunId>,
     },
 }
 
-/// What a merge does.
+/// Inputs and cause of a merge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MergeSpec {
-    /// The runs it replaces.
+    /// Runs to replace.
     pub inputs: MergeInputs,
-    /// Why: `Merge`, `Relocate` or `Sort`; the bytes are counted under it.
+    /// Cause of the merge: `Merge`, `Relocate` or `Sort`. Written bytes are counted under it.
     pub cause: Cause,
 }
 
-/// A merge cut short by the end of the process: its finished outputs are kept.
+/// A merge interrupted by the end of the process: its finished outputs are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MergeProgress {
-    /// What the merge does.
+    /// Inputs and cause of the merge.
     pub spec: MergeSpec,
-    /// Its number, in the footers of its outputs.
+    /// Job number, as in the footers of its outputs.
     pub job: u64,
     /// Finished outputs, ascending.
     pub outputs: Vec<RunId>,
-    /// The last key of the last output: the merge goes on after it.
+    /// Last key of the last output: the merge continues after it.
     pub last_key: Bytes,
 }

@@ -1,7 +1,7 @@
-//! Key blocks: entries in key order, without the bytes at the front that all their keys share.
+//! Key blocks: entries in key order, without the prefix that all their keys share.
 //!
 //! ```text
-//! block := body_len:u32le body seal
+//! block := body_len:u32le body trailer
 //! body  := shared_len:varint shared entry* zero* (offset:u16le)* count:u16le
 //!                                                                      (offsets from the body's start)
 //! entry := head:u8 [suffix_len:varint] suffix [expires_at_s:varint] value
@@ -9,8 +9,8 @@
 //!          31: the varint follows)
 //! value := locator (16 bytes) | length:varint bytes | nothing
 //! ```
-//! A random 16-byte key takes 33 bytes with a locator and 38 with 20 bytes inline. Zeros stand where
-//! few of them make the block end with a page of the file.
+//! A random 16-byte key takes 33 bytes with a locator and 38 with 20 bytes inline. Zeros are
+//! inserted where few of them make the block end at a page boundary of the file.
 
 use super::prefetch::{LINE_BYTES, prefetch};
 use super::trailer::{self, TRAILER_BYTES};
@@ -30,19 +30,19 @@ const SUFFIX_SHIFT: u8 = 3;
 const SUFFIX_FOLLOWS: u8 = 31;
 const LENGTH_BYTES: usize = 4;
 const COUNT_BYTES: usize = 2;
-/// How far off a guessed slot usually is.
+/// Typical error of a guessed slot.
 const GUESS_ERROR_SLOTS: usize = 4;
-/// Room a key's buffer has beyond the key.
+/// Spare bytes of a key's buffer after the key.
 pub(super) const KEY_SLACK_BYTES: usize = 32;
-/// What the system reads at least, and the device at best.
+/// Smallest read of the system, and of the device at best.
 const PAGE_BYTES: u64 = 4096;
-/// One part in so many of a block may be zeros, for the blocks after it to begin with a page: reading
-/// one then takes one page less.
+/// At most one part in so many of a block is padding, so that the next block begins at a page
+/// boundary: reading it then takes one page less.
 const PADDED_SHARE: u64 = 16;
-/// A slot fits a byte of the hash index.
+/// Maximum number of entries: a slot fits one byte of the hash index.
 pub(super) const ENTRIES_MAX: usize = 256;
 
-/// Bytes at the front that two keys share.
+/// Returns the length of the prefix that two keys share.
 pub(super) fn shared_prefix(a: &[u8], b: &[u8]) -> usize {
     let words = a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0);
     let same = words.take_while(|(a, b)| a == b).count() * 8;
@@ -50,7 +50,7 @@ pub(super) fn shared_prefix(a: &[u8], b: &[u8]) -> usize {
     same + rest.take_while(|(a, b)| a == b).count()
 }
 
-/// Collects the entries of one block.
+/// Builder of one block.
 #[derive(Debug, Default)]
 pub(super) struct BlockBuilder {
     keys: Vec<u8>,
@@ -89,17 +89,18 @@ impl BlockBuilder {
     }
 
     fn size(&self, entries: usize, key_bytes: usize, shared: usize) -> usize {
-        // Head, offset and the odd varint; exact sizes don't matter for where to cut.
+        // Entry head, offset and the occasional varint; the exact size does not matter for where to
+        // cut.
         self.values.len() + key_bytes + shared + 16 + entries * 3
             - (entries * shared).min(key_bytes)
     }
 
-    /// Size of the block so far, nearly.
+    /// Returns the approximate size of the block so far, in bytes.
     pub(super) fn bytes(&self) -> usize {
         if self.items.is_empty() { 0 } else { self.size(self.len(), self.keys.len(), self.shared) }
     }
 
-    /// Whether one more entry would make the block larger than `block_bytes`.
+    /// Returns whether one more entry would make the block larger than `block_bytes`.
     pub(super) fn is_full_for(&self, key: &[u8], found: &Found, block_bytes: usize) -> bool {
         let value = match found {
             Found::Value { value: ValueRef::Inline(value), .. } => value.len() + 1,
@@ -111,7 +112,7 @@ impl BlockBuilder {
         !self.items.is_empty() && (size > block_bytes || self.items.len() == ENTRIES_MAX)
     }
 
-    /// Adds an entry above all earlier ones.
+    /// Adds an entry; its key must be above all earlier keys.
     pub(super) fn add(&mut self, key: &[u8], found: &Found) {
         self.shared = self.shared_with(key);
         let mut flags = DELETED;
@@ -173,19 +174,19 @@ impl BlockBuilder {
     }
 }
 
-/// A checked block. Cloning shares its bytes.
+/// A block with a valid checksum. Clones share its bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     /// The body.
     bytes: Bytes,
-    /// The shared bytes: their place in `bytes`; entries follow.
+    /// Range of the shared prefix in `bytes`; entries follow.
     shared: (u32, u32),
-    /// Where the offsets begin.
+    /// Position of the offsets.
     offsets: u32,
     count: u32,
 }
 
-/// One entry: places in its block's bytes.
+/// One entry: ranges in its block's bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Entry {
     flags: u8,
@@ -205,14 +206,14 @@ impl Entry {
         (self.suffix.1 - self.suffix.0) as usize
     }
 
-    /// Where the following entry begins.
+    /// Returns the position of the next entry.
     #[inline]
     pub(super) fn end(&self) -> u32 {
         self.value.1
     }
 }
 
-/// [`varint::take`] at a place of a slice; the place after it.
+/// Decodes a varint at a position of a slice; also returns the position after it.
 #[inline]
 fn varint_at(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
     let first = *bytes.get(at)?;
@@ -225,18 +226,18 @@ fn varint_at(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
 }
 
 impl Block {
-    /// Checks a block read from `offset` of a run.
-    pub(super) fn open(path: &Path, id: RunId, offset: u64, sealed: &Bytes) -> Result<Self> {
-        let part = trailer::check(path, id, offset, sealed)?;
+    /// Checks and parses a block read from `offset` of a run.
+    pub(super) fn open(path: &Path, id: RunId, offset: u64, raw: &Bytes) -> Result<Self> {
+        let part = trailer::check(path, id, offset, raw)?;
         let parsed = part.split_first_chunk::<LENGTH_BYTES>().and_then(|(length, body)| {
             let body_len = u32::from_le_bytes(*length) as usize;
-            (body.len() == body_len).then(|| Self::parse(sealed.slice_ref(body)))?
+            (body.len() == body_len).then(|| Self::parse(raw.slice_ref(body)))?
         });
         parsed.ok_or_else(|| Error::corrupt(path, offset, "block does not parse"))
     }
 
-    /// Size of a block on disk, read from its first bytes.
-    pub(super) fn sealed_bytes(head: &[u8]) -> Option<usize> {
+    /// Returns the size of a block on disk, given its first bytes.
+    pub(super) fn bytes_on_disk(head: &[u8]) -> Option<usize> {
         let length = u32::from_le_bytes(*head.first_chunk()?) as usize;
         Some(length + LENGTH_BYTES + TRAILER_BYTES)
     }
@@ -258,7 +259,7 @@ impl Block {
         self.count as usize
     }
 
-    /// Asks for what a search reads first: the first entry, the last one and the offsets.
+    /// Prefetches what a search reads first: the first entry, the last entry and the offsets.
     #[inline]
     pub(super) fn prefetch_ends(&self) {
         prefetch(&self.bytes, 0);
@@ -266,19 +267,19 @@ impl Block {
         (from..self.bytes.len()).step_by(LINE_BYTES).for_each(|at| prefetch(&self.bytes, at));
     }
 
-    /// Asks for what a walk reads after an entry. The processor sees one walk coming by itself, but
-    /// not several that take turns.
+    /// Prefetches what a walk reads after an entry. The processor itself prefetches for one walk,
+    /// but not for several interleaved ones.
     #[inline(always)]
     pub(super) fn prefetch_after(&self, entry: &Entry, bytes: usize) {
         prefetch(&self.bytes, entry.end() as usize + bytes);
     }
 
-    /// The block's memory, if nobody else holds it.
+    /// Returns the block's buffer if no other clone exists.
     pub(crate) fn into_memory(self) -> Option<BytesMut> {
         self.bytes.try_into_mut().ok()
     }
 
-    /// Memory the block takes in the cache.
+    /// Returns the memory that the block takes in the cache, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.bytes.len() + LENGTH_BYTES + TRAILER_BYTES
     }
@@ -288,7 +289,7 @@ impl Block {
         self.bytes.get(start as usize..end as usize).unwrap_or_default()
     }
 
-    /// Bytes that all keys of the block begin with.
+    /// Returns the prefix that all keys of the block share.
     pub(super) fn shared(&self) -> &[u8] {
         self.part(self.shared)
     }
@@ -303,7 +304,7 @@ impl Block {
         self.part(entry.suffix)
     }
 
-    /// The entry in a slot; `None` when there is none or it does not parse.
+    /// Returns the entry in a slot; `None` when there is none or it does not parse.
     #[inline]
     pub(super) fn entry(&self, slot: usize) -> Option<Entry> {
         if slot >= self.count() {
@@ -314,7 +315,7 @@ impl Block {
         self.entry_at(u32::from(offset))
     }
 
-    /// The entry that begins at a place of the body.
+    /// Returns the entry at a position of the body.
     #[inline(always)]
     pub(super) fn entry_at(&self, at: u32) -> Option<Entry> {
         let entries = self.bytes.get(..self.offsets as usize)?;
@@ -349,7 +350,7 @@ impl Block {
         Some(Entry { flags, expires_at_s, suffix, value: (at as u32, end as u32) })
     }
 
-    /// What an entry of this block says. Inline bytes are a slice of the block.
+    /// Returns the content of an entry of this block. Inline bytes are a slice of the block.
     #[inline(always)]
     pub(super) fn found(&self, entry: &Entry) -> Option<Found> {
         let (start, end) = entry.value;
@@ -361,27 +362,27 @@ impl Block {
         Some(Found::Value { value, expires_at_s: entry.expires_at_s })
     }
 
-    /// The value of an entry of this block, without a copy; `None` for "deleted".
+    /// Returns the value of an entry of this block, without a copy; `None` for a deleted key.
     #[inline]
     pub(super) fn value(&self, entry: &Entry) -> Option<(ValueSlice<'_>, u64)> {
         let value = match entry.flags & KIND {
             DELETED => return None,
-            // An entry that parsed has all the bytes of its locator.
+            // A parsed entry has all the bytes of its locator.
             LOCATED => ValueSlice::At(Locator::decode(self.part(entry.value))?),
             _ => ValueSlice::Inline(self.part(entry.value)),
         };
         Some((value, entry.expires_at_s))
     }
 
-    /// Puts the entry's suffix at `at` of `key`, which is long enough for it; bytes after it may
-    /// change up to [`KEY_SLACK_BYTES`].
+    /// Writes the entry's suffix at `at` of `key`, which is long enough for it. Up to
+    /// [`KEY_SLACK_BYTES`] bytes after it may change.
     #[inline(always)]
     pub(super) fn suffix_into(&self, entry: &Entry, key: &mut [u8], at: usize) {
         let (start, end) = entry.suffix;
         let length = (end - start) as usize;
         let from = self.bytes.get(start as usize..).unwrap_or_default();
         let to = key.get_mut(at..).unwrap_or_default();
-        // A copy of fixed size takes two instructions, one of an exact length a call.
+        // A copy of fixed length takes two instructions; one of variable length takes a call.
         if length <= KEY_SLACK_BYTES
             && let (Some(from), Some(to)) = (from.first_chunk(), to.first_chunk_mut())
         {
@@ -392,7 +393,7 @@ impl Block {
         }
     }
 
-    /// The first eight bytes of the entry's key, given those of the shared bytes. See
+    /// Returns the first eight bytes of the entry's key, given those of the shared prefix. See
     /// [`crate::Cursor::prefix`].
     #[inline]
     pub(super) fn prefix(&self, entry: &Entry, shared_prefix: u64) -> u64 {
@@ -405,22 +406,22 @@ impl Block {
         let from = self.bytes.get(start as usize..).unwrap_or_default();
         let word = match from.first_chunk() {
             Some(word) if length >= 8 => u64::from_be_bytes(*word),
-            // What follows the suffix is cut off.
+            // Masks the bytes after the suffix.
             Some(word) if length > 0 => u64::from_be_bytes(*word) & (u64::MAX << (64 - 8 * length)),
             _ => prefix_of(self.suffix(entry)),
         };
         shared_prefix | word >> shift
     }
 
-    /// The entry in `slot` if its key is `key`.
+    /// Returns the entry in `slot` if its key is `key`.
     #[inline]
     pub(super) fn entry_if(&self, slot: usize, key: &[u8]) -> Option<Entry> {
         let entry = self.entry(slot)?;
         (key.strip_prefix(self.shared())? == self.suffix(&entry)).then_some(entry)
     }
 
-    /// The first slot whose key is at or above `key` (`count` when none is), and whether it is
-    /// `key`. `None` when an entry does not parse.
+    /// Returns the first slot with a key at or above `key` (`count` when there is none), and
+    /// whether that key is `key`. Returns `None` when an entry does not parse.
     pub(super) fn lower_bound(&self, key: &[u8]) -> Option<(usize, bool)> {
         let shared = self.shared();
         let front = key.get(..shared.len()).unwrap_or(key);
@@ -432,9 +433,9 @@ impl Block {
         self.search(key.get(shared.len()..).unwrap_or_default())
     }
 
-    /// [`Self::lower_bound`] of a suffix: a guess, steps away from it that grow, and a binary search
-    /// between the last two. Evenly spread keys are found within a few cache lines, others in about
-    /// twice the probes of a binary search.
+    /// Implements [`Self::lower_bound`] for a suffix: a guess, growing steps away from it, and a
+    /// binary search between the last two. Evenly spread keys are found within a few cache lines,
+    /// others in about twice the probes of a binary search.
     fn search(&self, suffix: &[u8]) -> Option<(usize, bool)> {
         let (mut low, mut high) = (0, self.count());
         let mut probe = self.guess(suffix)?;
@@ -455,13 +456,13 @@ impl Block {
         Some((low, false))
     }
 
-    /// Where a suffix would be if the suffixes were evenly spread between the first and the last.
+    /// Returns the slot of a suffix if suffixes were evenly spread between the first and the last.
     fn guess(&self, suffix: &[u8]) -> Option<usize> {
         let last_slot = self.count().checked_sub(1)?;
         let last = prefix_of(self.suffix(&self.entry(last_slot)?));
         let first = prefix_of(self.suffix(&self.entry(0)?));
         let (offset, span) = (prefix_of(suffix).saturating_sub(first), last.saturating_sub(first));
-        // At most 256 entries: 48 bits times the slot fit.
+        // At most 256 entries: 48 bits times the slot number do not overflow.
         let (offset, span) = (offset >> 16, (span >> 16).max(1));
         Some(((offset * last_slot as u64 / span) as usize).min(last_slot))
     }

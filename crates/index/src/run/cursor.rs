@@ -1,4 +1,4 @@
-//! A position in a run.
+//! Cursor over a run.
 
 use super::block::{Block, Entry, KEY_SLACK_BYTES};
 use super::prefetch::LINE_BYTES;
@@ -9,16 +9,15 @@ use bytes::Bytes;
 use std::sync::Arc;
 use stele_types::{KeyRange, Result, mutant};
 
-/// Blocks in a row, read from the file, after which a cursor reads ahead.
-const BLOCKS_BEFORE_AHEAD: u32 = 4;
-/// First read ahead of a short walk; doubled up to [`AHEAD_BYTES_MAX`].
-const AHEAD_BYTES_MIN: u64 = 32 << 10;
-const AHEAD_BYTES_MAX: u64 = 256 << 10;
-/// Memory asked for ahead of the entry stood on: some five entries.
-const WALK_AHEAD_BYTES: usize = 256;
+/// Consecutive blocks read from the file after which a cursor reads ahead.
+const BLOCKS_BEFORE_READAHEAD: u32 = 4;
+/// First readahead of a short walk; doubled up to [`READAHEAD_BYTES_MAX`].
+const READAHEAD_BYTES_MIN: u64 = 32 << 10;
+const READAHEAD_BYTES_MAX: u64 = 256 << 10;
+/// Distance of memory prefetches from the current entry: about five entries.
+const PREFETCH_BYTES: usize = 256;
 
-/// A position in a run. Standing on an entry costs no allocation; inline values are slices of the
-/// block.
+/// Cursor over a run. Moving to an entry allocates nothing; inline values are slices of the block.
 #[derive(Debug)]
 pub struct RunCursor {
     run: Arc<Run>,
@@ -27,21 +26,21 @@ pub struct RunCursor {
     slot: usize,
     entry: Entry,
     valid: bool,
-    /// The key stood on and bytes of no meaning.
+    /// The current key, followed by unspecified bytes.
     key: Vec<u8>,
     key_len: usize,
-    /// Length of what all keys of the block begin with, and its first eight bytes.
+    /// Length of the prefix that all keys of the block share, and its first eight bytes.
     shared_len: usize,
     shared_prefix: u64,
-    ahead: Ahead,
+    readahead: Readahead,
     within: KeyRange,
 }
 
-/// Bytes of the file read before they were needed.
+/// Readahead state: bytes of the file read before they are needed.
 #[derive(Debug)]
-struct Ahead {
+struct Readahead {
     always: bool,
-    /// Blocks read from the file in a row.
+    /// Consecutive blocks read from the file.
     run_length: u32,
     bytes: u64,
     window: Bytes,
@@ -50,8 +49,9 @@ struct Ahead {
 
 impl RunCursor {
     pub(super) fn new(run: Arc<Run>, always: bool) -> Self {
-        let bytes = if always { AHEAD_BYTES_MAX } else { AHEAD_BYTES_MIN };
-        let ahead = Ahead { always, run_length: 0, bytes, window: Bytes::new(), window_at: 0 };
+        let bytes = if always { READAHEAD_BYTES_MAX } else { READAHEAD_BYTES_MIN };
+        let readahead =
+            Readahead { always, run_length: 0, bytes, window: Bytes::new(), window_at: 0 };
         Self {
             run,
             block: None,
@@ -63,31 +63,31 @@ impl RunCursor {
             key_len: 0,
             shared_len: 0,
             shared_prefix: 0,
-            ahead,
+            readahead,
             within: KeyRange::all(),
         }
     }
 
-    /// Does without blocks that hold no key of `range`: it may end before them. What can't be read there
-    /// is none of this walk's business.
+    /// Restricts the cursor to blocks that may hold keys of `range`; it may end before others.
+    /// Damage of other blocks does not fail the walk.
     pub(crate) fn within(mut self, range: &KeyRange) -> Self {
         self.within = range.clone();
         self
     }
 
-    /// Whether all keys from block `i` on lie above the range.
+    /// Returns whether all keys from block `i` on are above the range.
     #[inline]
     pub(crate) fn is_above(&self, i: usize) -> bool {
         let first = if i == 0 { &self.run.meta.first_key[..] } else { self.run.fences.key(i) };
-        i < self.run.fences.len() && !self.within.is_below_end(first) && walks_bounded()
+        i < self.run.fences.len() && !self.within.is_below_end(first) && is_walk_bounded()
     }
 
-    /// Whether all of the run lies below the range.
+    /// Returns whether all of the run is below the range.
     pub(crate) fn is_below_all(&self) -> bool {
         self.is_below(self.run.fences.len())
     }
 
-    /// Whether all keys before block `i` lie below the range.
+    /// Returns whether all keys before block `i` are below the range.
     #[inline]
     fn is_below(&self, i: usize) -> bool {
         let start = &self.within.start[..];
@@ -95,15 +95,15 @@ impl RunCursor {
             true => self.run.fences.key(i) <= start,
             false => &self.run.meta.last_key[..] < start,
         };
-        below && !start.is_empty() && walks_bounded()
+        below && !start.is_empty() && is_walk_bounded()
     }
 
-    /// The run walked over.
+    /// Returns the run.
     pub fn run(&self) -> &Arc<Run> {
         &self.run
     }
 
-    /// Makes `i` the current block; false when there is no such block.
+    /// Makes `i` the current block; returns false when there is no such block.
     fn load(&mut self, i: usize) -> Result<bool> {
         if i >= self.run.fences.len() {
             return Ok(false);
@@ -129,12 +129,12 @@ impl RunCursor {
             return Ok(block);
         }
         let id = self.run.id();
-        if !self.ahead.always {
+        if !self.readahead.always {
             if let Some(block) = self.run.cache.get(id, i as u32) {
                 return Ok(block);
             }
-            self.ahead.run_length = if in_a_row { self.ahead.run_length + 1 } else { 0 };
-            if self.ahead.run_length < BLOCKS_BEFORE_AHEAD {
+            self.readahead.run_length = if in_a_row { self.readahead.run_length + 1 } else { 0 };
+            if self.readahead.run_length < BLOCKS_BEFORE_READAHEAD {
                 let block = self.run.read_block(i)?;
                 self.run.cache.insert(id, i as u32, block.clone());
                 return Ok(block);
@@ -143,44 +143,45 @@ impl RunCursor {
         self.read_ahead(i)?;
         match self.in_window(i) {
             Some(block) => Ok(block),
-            // Read alone, a damaged block is read twice and reported with its place.
+            // A damaged block read alone is read twice and reported with its offset.
             None => self.run.read_block(i),
         }
     }
 
     fn in_window(&self, i: usize) -> Option<Block> {
-        if self.ahead.window.is_empty() {
+        if self.readahead.window.is_empty() {
             return None;
         }
         let place = self.run.fences.block(i)?;
-        let start = usize::try_from(place.start.checked_sub(self.ahead.window_at)?).ok()?;
-        let end = usize::try_from(place.end - self.ahead.window_at).ok()?;
-        if end > self.ahead.window.len() {
+        let start = usize::try_from(place.start.checked_sub(self.readahead.window_at)?).ok()?;
+        let end = usize::try_from(place.end - self.readahead.window_at).ok()?;
+        if end > self.readahead.window.len() {
             return None;
         }
-        let sealed = self.ahead.window.slice(start..end);
-        Block::open(self.run.path(), self.run.id(), place.start, &sealed).ok()
+        let raw = self.readahead.window.slice(start..end);
+        Block::open(self.run.path(), self.run.id(), place.start, &raw).ok()
     }
 
     fn read_ahead(&mut self, i: usize) -> Result<()> {
-        // What is no block is not read as one.
+        // The pseudo-block of an unreadable tail is not read.
         let place = self.run.fences.block(i).filter(|_| self.run.unreadable_tail != Some(i));
         let Some(place) = place else { return Ok(()) };
-        let end = (place.start + self.ahead.bytes).min(self.run.fences.data_bytes()).max(place.end);
+        let end =
+            (place.start + self.readahead.bytes).min(self.run.fences.data_bytes()).max(place.end);
         let mut bytes = vec![0; (end - place.start) as usize];
         match self.run.file.read_exact_at(&mut bytes, place.start) {
             Ok(()) => {}
-            // The file may end behind this block.
+            // The file may end after this block.
             Err(error) if error.is_damage() => return Ok(()),
             failed => return failed,
         }
-        self.ahead.window = Bytes::from(bytes);
-        self.ahead.window_at = place.start;
-        self.ahead.bytes = (self.ahead.bytes * 2).min(AHEAD_BYTES_MAX);
-        // The device reads the next window while this one is walked over.
+        self.readahead.window = Bytes::from(bytes);
+        self.readahead.window_at = place.start;
+        self.readahead.bytes = (self.readahead.bytes * 2).min(READAHEAD_BYTES_MAX);
+        // The device reads the next window during the walk over this one.
         let left = self.run.fences.data_bytes().saturating_sub(end);
         if left > 0 {
-            self.run.file.will_read(end, self.ahead.bytes.min(left));
+            self.run.file.will_read(end, self.readahead.bytes.min(left));
         }
         Ok(())
     }
@@ -190,7 +191,7 @@ impl RunCursor {
         self.shared_len + entry.suffix_len() <= self.key.len()
     }
 
-    /// The following entry where it is in another block, or takes a longer key's buffer.
+    /// Moves to the next entry if it is in another block or needs a longer key buffer.
     #[cold]
     #[inline(never)]
     fn next_slow(&mut self) -> Result<()> {
@@ -198,23 +199,23 @@ impl RunCursor {
             return Ok(());
         }
         match self.slot + 1 {
-            following if following < self.count() => self.stand(following),
+            following if following < self.count() => self.move_to_slot(following),
             _ => self.first_of(self.block_at + 1),
         }
     }
 
-    /// Stands on a slot of the current block.
+    /// Moves to a slot of the current block.
     #[inline]
-    fn stand(&mut self, slot: usize) -> Result<()> {
+    fn move_to_slot(&mut self, slot: usize) -> Result<()> {
         let entry = self.block.as_ref().and_then(|block| block.entry(slot));
-        self.stand_on(slot, entry)
+        self.set_entry(slot, entry)
     }
 
-    fn stand_on(&mut self, slot: usize, entry: Option<Entry>) -> Result<()> {
+    fn set_entry(&mut self, slot: usize, entry: Option<Entry>) -> Result<()> {
         let (Some(block), Some(entry)) = (&self.block, entry) else {
             return Err(self.run.bad_block(self.block_at));
         };
-        // The key's front is the block's since the block was loaded.
+        // The key buffer has held the block's shared prefix since the block was loaded.
         self.key_len = self.shared_len + entry.suffix_len();
         if !self.key_fits(&entry) {
             self.key.resize(self.key_len + KEY_SLACK_BYTES, 0);
@@ -224,7 +225,7 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Stands on the first entry of block `i` or of those after it, if there is one.
+    /// Moves to the first entry of block `i` or of a later block, if there is one.
     fn first_of(&mut self, mut i: usize) -> Result<()> {
         while self.run.is_masked(i) {
             i += 1;
@@ -232,10 +233,10 @@ impl RunCursor {
         if self.is_above(i) {
             return Ok(());
         }
-        if self.load(i)? { self.stand(0) } else { Ok(()) }
+        if self.load(i)? { self.move_to_slot(0) } else { Ok(()) }
     }
 
-    /// Stands on the last entry before block `i`, if there is one.
+    /// Moves to the last entry before block `i`, if there is one.
     fn last_before(&mut self, mut i: usize) -> Result<()> {
         while i > 0 && self.run.is_masked(i - 1) {
             i -= 1;
@@ -247,11 +248,11 @@ impl RunCursor {
         if !self.load(i)? {
             return Ok(());
         }
-        self.stand(self.count().saturating_sub(1))
+        self.move_to_slot(self.count().saturating_sub(1))
     }
 
-    /// First half of a seek: gets the block and asks for its memory. With several cursors to place,
-    /// all go this far before the first one goes on, so that their cache misses overlap.
+    /// Begins a seek: loads the block and prefetches its memory. Several cursors are all
+    /// approached before the first one arrives, so that their cache misses overlap.
     pub(crate) fn approach(&mut self, key: &[u8]) -> Result<()> {
         self.valid = false;
         let at = self.run.fences.find(key);
@@ -267,7 +268,7 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Second half of a seek to the same key.
+    /// Completes a seek to the same key.
     pub(crate) fn arrive(&mut self, key: &[u8]) -> Result<()> {
         if self.block.is_none() {
             return if self.run.is_masked(self.block_at) {
@@ -280,9 +281,9 @@ impl RunCursor {
         if slot >= self.count() {
             return self.first_of(self.block_at + 1);
         }
-        self.stand(slot)?;
+        self.move_to_slot(slot)?;
         if let Some(block) = &self.block {
-            let lines = (0..WALK_AHEAD_BYTES).step_by(LINE_BYTES);
+            let lines = (0..PREFETCH_BYTES).step_by(LINE_BYTES);
             lines.for_each(|bytes| block.prefetch_after(&self.entry, bytes));
         }
         Ok(())
@@ -299,7 +300,7 @@ impl RunCursor {
     }
 }
 
-fn walks_bounded() -> bool {
+fn is_walk_bounded() -> bool {
     !mutant::active("index.walk_beyond_the_range")
 }
 
@@ -342,7 +343,7 @@ impl Cursor for RunCursor {
 
     #[inline]
     fn next(&mut self) -> Result<()> {
-        // Entries follow each other: no need to look up where the next one begins.
+        // Entries are contiguous: the offset of the next one need not be looked up.
         if self.valid
             && self.slot + 1 < self.count()
             && let Some(block) = &self.block
@@ -351,7 +352,7 @@ impl Cursor for RunCursor {
         {
             self.key_len = self.shared_len + entry.suffix_len();
             block.suffix_into(&entry, &mut self.key, self.shared_len);
-            block.prefetch_after(&entry, WALK_AHEAD_BYTES);
+            block.prefetch_after(&entry, PREFETCH_BYTES);
             (self.slot, self.entry) = (self.slot + 1, entry);
             return Ok(());
         }
@@ -363,7 +364,7 @@ impl Cursor for RunCursor {
             return Ok(());
         }
         match self.slot.checked_sub(1) {
-            Some(slot) => self.stand(slot),
+            Some(slot) => self.move_to_slot(slot),
             None => self.last_before(self.block_at),
         }
     }
@@ -387,7 +388,7 @@ impl Cursor for RunCursor {
             return Ok(());
         }
         match self.lower_bound(bound)?.checked_sub(1) {
-            Some(slot) => self.stand(slot),
+            Some(slot) => self.move_to_slot(slot),
             None => self.last_before(at),
         }
     }

@@ -1,7 +1,7 @@
-//! Fences: for each block the shortest key that separates it from the one before, and where it lies.
+//! Fences: for each block its size and the shortest key that separates it from the previous block.
 //!
 //! ```text
-//! part  := fence* seal                    (one per block)
+//! part  := fence* trailer                 (one fence per block)
 //! fence := block_bytes:varint key_len:varint key      (the first fence is empty)
 //! ```
 
@@ -10,7 +10,7 @@ use std::cmp::Ordering;
 use std::ops::Range;
 use stele_types::varint;
 
-/// Pinned fences: 20 bytes per block and the separators, which are a few bytes each.
+/// Fences in memory: 20 bytes per block and the separators, which are a few bytes each.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fences {
     keys: Vec<u8>,
@@ -18,13 +18,13 @@ pub(super) struct Fences {
     ends: Vec<u32>,
     /// End of each block in the file.
     block_ends: Vec<u64>,
-    /// Bytes that all separators but the first share.
+    /// Length of the prefix that all separators but the first share.
     shared: usize,
-    /// Eight bytes of each separator after the shared ones, big-endian, zero padded.
+    /// Eight bytes of each separator after the shared prefix, big-endian, zero padded.
     words: Vec<u64>,
 }
 
-/// The shortest key above `below` and not above `first`; both exist and `below < first`.
+/// Returns the shortest prefix of `first` above `below`; `below < first`.
 pub(super) fn separator<'a>(below: &[u8], first: &'a [u8]) -> &'a [u8] {
     let length = shared_prefix(below, first) + 1;
     if stele_types::mutant::active("index.fence_too_short") {
@@ -47,7 +47,7 @@ impl Fences {
         self.block_ends.push(self.data_bytes() + block_bytes);
     }
 
-    /// Sets the size of the block pushed last, known once it is written.
+    /// Adds to the size of the last block, known once it is written.
     pub(super) fn set_last_bytes(&mut self, block_bytes: u64) {
         if let Some(end) = self.block_ends.last_mut() {
             *end += block_bytes;
@@ -58,7 +58,7 @@ impl Fences {
         self.ends.len()
     }
 
-    /// Bytes of all blocks.
+    /// Returns the bytes of all blocks.
     pub(super) fn data_bytes(&self) -> u64 {
         self.block_ends.last().copied().unwrap_or(0)
     }
@@ -69,24 +69,25 @@ impl Fences {
         self.keys.get(start..end(i)).unwrap_or_default()
     }
 
-    /// Where a block lies in the file.
+    /// Returns the range of a block in the file.
     #[inline]
     pub(super) fn block(&self, i: usize) -> Option<Range<u64>> {
         let start = if i == 0 { 0 } else { *self.block_ends.get(i - 1)? };
         Some(start..*self.block_ends.get(i)?)
     }
 
-    /// The only block that may hold `key`.
+    /// Returns the only block that may hold `key`.
     pub(super) fn find(&self, key: &[u8]) -> usize {
         self.search(key, |order| order != Ordering::Greater)
     }
 
-    /// The last block that may hold a key below `bound`.
+    /// Returns the last block that may hold a key below `bound`.
     pub(super) fn find_below(&self, bound: &[u8]) -> usize {
         self.search(bound, |order| order == Ordering::Less)
     }
 
-    /// The last fence whose order to `key` is wanted; the first one always is.
+    /// Returns the last fence with a wanted order to `key`; the first fence always counts as
+    /// wanted.
     fn search(&self, key: &[u8], wanted: impl Fn(Ordering) -> bool) -> usize {
         let Some(last) = self.len().checked_sub(1) else { return 0 };
         let common = self.key(last).get(..self.shared).unwrap_or_default();
@@ -123,7 +124,7 @@ impl Fences {
         }
     }
 
-    /// `None` when `part` does not hold `blocks` ascending fences over exactly `data_bytes`.
+    /// Decodes a part; `None` unless it holds `blocks` ascending fences over exactly `data_bytes`.
     pub(super) fn decode(mut part: &[u8], blocks: u64, data_bytes: u64) -> Option<Self> {
         let mut fences = Self::default();
         while !part.is_empty() {
@@ -141,7 +142,7 @@ impl Fences {
         Some(fences.ready())
     }
 
-    /// Prepares the search.
+    /// Computes the shared prefix and the words that the search needs.
     pub(super) fn ready(mut self) -> Self {
         if let Some(last) = self.len().checked_sub(1).filter(|last| *last > 0) {
             self.shared = shared_prefix(self.key(1), self.key(last));

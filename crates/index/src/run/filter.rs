@@ -1,23 +1,23 @@
-//! The filter: a Bloom filter whose probes for a key all lie in one 64-byte line, so that asking
-//! costs one memory access. At 10 bits per key about one absent key in a hundred passes.
+//! The filter: a blocked Bloom filter. All probes of a key lie in one 64-byte line, so a query
+//! costs one memory access. At 10 bits per key the false positive rate is about 1 %.
 //!
 //! ```text
-//! part := word:u64le* seal            (8 words to a line; no words: no filter, every key passes)
+//! part := word:u64le* trailer         (8 words to a line; no words: no filter, every key passes)
 //! ```
 
 const LINE_WORDS: usize = 8;
 const LINE_BITS: usize = LINE_WORDS * 64;
-/// Nine bits of a 64-bit hash choose a bit of a line.
+/// Maximum number of probes: nine bits of a 64-bit hash choose a bit of a line.
 const PROBES_MAX: usize = 7;
 
-/// A pinned filter.
+/// A filter in memory.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Filter {
     words: Box<[u64]>,
     probes: u8,
 }
 
-/// Hash bits that are independent of those that choose the line.
+/// Returns hash bits that are independent of those that choose the line.
 fn spread(hash: u64) -> u64 {
     let mixed = (hash ^ hash >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed ^ mixed >> 32
@@ -47,15 +47,15 @@ impl Filter {
         filter
     }
 
-    /// First word of the line of `hash`.
+    /// Returns the first word of the line of `hash`.
     fn line(&self, hash: u64) -> usize {
         let lines = (self.words.len() / LINE_WORDS) as u128;
         ((u128::from(hash) * lines) >> 64) as usize * LINE_WORDS
     }
 
-    /// Whether a key with this hash may be there.
+    /// Returns whether a key with this hash may be in the run.
     #[inline]
-    pub(super) fn passes(&self, hash: u64) -> bool {
+    pub(super) fn may_contain(&self, hash: u64) -> bool {
         if self.words.is_empty() {
             return true;
         }
@@ -86,7 +86,7 @@ impl Filter {
         self.words.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
     }
 
-    /// `None` when `part` is not whole lines or `probes` is impossible.
+    /// Decodes a part; `None` when it is not whole lines or `probes` is impossible.
     pub(super) fn decode(part: &[u8], probes: u8) -> Option<Self> {
         if !part.len().is_multiple_of(LINE_WORDS * 8) || usize::from(probes) > PROBES_MAX {
             return None;
@@ -105,9 +105,10 @@ mod tests {
     fn no_key_is_denied_and_few_strangers_pass() {
         let hashes: Vec<u64> = (0..50_000u64).map(|i| key_hash(&i.to_be_bytes())).collect();
         let filter = Filter::build(&hashes, 10);
-        assert!(hashes.iter().all(|hash| filter.passes(*hash)));
-        let strangers = (50_000..150_000u64).filter(|i| filter.passes(key_hash(&i.to_be_bytes())));
-        let passed = strangers.count();
+        assert!(hashes.iter().all(|hash| filter.may_contain(*hash)));
+        let false_positives =
+            (50_000..150_000u64).filter(|i| filter.may_contain(key_hash(&i.to_be_bytes())));
+        let passed = false_positives.count();
         assert!(passed < 1_600, "{passed} of 100000");
         assert!(filter.memory_bytes() * 8 <= 50_000 * 10 + LINE_BITS);
     }
@@ -120,6 +121,6 @@ mod tests {
         let read = Filter::decode(&out, filter.probes()).unwrap();
         assert_eq!(read.words, filter.words);
         assert!(Filter::decode(&out[1..], 6).is_none());
-        assert!(Filter::build(&[1], 0).passes(2));
+        assert!(Filter::build(&[1], 0).may_contain(2));
     }
 }

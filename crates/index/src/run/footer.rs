@@ -1,4 +1,4 @@
-//! The end of a run: where its parts lie, and what it holds.
+//! The footer of a run: the layout of its parts, and its metadata.
 //!
 //! ```text
 //! footer := body tail
@@ -6,7 +6,7 @@
 //!           hash_bytes:varint probes:u8 block_bits:u8
 //! tail   := body_len:u32le version:u32le crc:u32le magic:8 bytes      (crc of body, body_len, version)
 //! ```
-//! Parts follow each other, so their lengths say where they lie; lengths include the seals.
+//! Parts are contiguous, so their lengths determine their offsets; lengths include the trailers.
 
 use super::meta::RunMeta;
 use std::path::Path;
@@ -17,7 +17,7 @@ use stele_vfs::VfsFile;
 
 const MAGIC: [u8; 8] = *b"STELERUN";
 const TAIL_BYTES: usize = 20;
-/// Read at once from the end of a file: nearly every footer fits.
+/// Bytes read first from the end of a file: nearly every footer fits.
 const GUESS_BYTES: u64 = 16 << 10;
 
 /// Sizes and parameters of a run's parts.
@@ -46,8 +46,8 @@ impl Layout {
     }
 }
 
-/// The body of a footer, for the manifest, which has a checkpoint of its own:
-/// `file_bytes:varint body`.
+/// Encodes the copy of a footer for the manifest, `file_bytes:varint body`, without the checkpoint:
+/// the manifest has its own.
 pub(super) fn encode_copy(meta: &RunMeta, layout: &Layout) -> Vec<u8> {
     let mut meta = meta.clone();
     meta.extra.checkpoint = Vec::new();
@@ -57,7 +57,7 @@ pub(super) fn encode_copy(meta: &RunMeta, layout: &Layout) -> Vec<u8> {
     out
 }
 
-/// The inverse of [`encode_copy`]; `None` for other bytes.
+/// Decodes the output of [`encode_copy`]; `None` for other bytes.
 pub(super) fn decode_copy(mut copy: &[u8]) -> Option<(RunMeta, Layout)> {
     let length = varint::take(&mut copy)?;
     decode(copy, length).filter(|(_, layout)| layout.footer_at() <= length)
@@ -88,11 +88,11 @@ pub(super) fn encode(meta: &RunMeta, layout: &Layout) -> Vec<u8> {
     out
 }
 
-/// Reads the footer of a file. [`Error::Corrupt`] when it is damaged, [`Error::NewerFormat`] when
-/// it is whole and of a later format.
+/// Reads the footer of a file. Fails with [`Error::Corrupt`] when it is damaged, and with
+/// [`Error::NewerFormat`] when it is intact and of a later format.
 pub(super) fn read(file: &dyn VfsFile) -> Result<(RunMeta, Layout)> {
     match read_once(file) {
-        // A second reading tells damage on the device from a bit lost on the way.
+        // A second read distinguishes damage on the device from a bit flipped in transfer.
         Err(Error::Corrupt { .. }) => read_once(file),
         result => result,
     }
@@ -107,7 +107,7 @@ fn read_once(file: &dyn VfsFile) -> Result<(RunMeta, Layout)> {
     let whole = body_len + TAIL_BYTES;
     if whole > end.len() {
         if whole as u64 > length {
-            return Err(Error::corrupt(file.path(), length, "footer longer than the file"));
+            return Err(Error::corrupt(file.path(), length, "footer is longer than the file"));
         }
         end.resize(whole, 0);
         file.read_exact_at(&mut end, length - whole as u64)?;
@@ -121,7 +121,7 @@ fn tail(path: &Path, length: u64, end: &[u8]) -> Result<usize> {
     let body_len = end.last_chunk::<TAIL_BYTES>().and_then(|tail| tail.first_chunk::<4>());
     match (magic, body_len) {
         (Some(&MAGIC), Some(body_len)) => Ok(u32::from_le_bytes(*body_len) as usize),
-        _ => Err(Error::corrupt(path, length, "the file does not end like a run")),
+        _ => Err(Error::corrupt(path, length, "file does not end with a run footer")),
     }
 }
 
@@ -129,12 +129,13 @@ fn parse(path: &Path, length: u64, footer: &[u8]) -> Result<(RunMeta, Layout)> {
     let at = length - footer.len() as u64;
     let bad = |detail: &str| Error::corrupt(path, at, detail);
     let split = footer.split_at_checked(footer.len().wrapping_sub(12));
-    let (covered, rest) = split.ok_or_else(|| bad("footer cut short"))?;
+    let (covered, rest) = split.ok_or_else(|| bad("footer is truncated"))?;
     let crc = rest.first_chunk().map(|crc| u32::from_le_bytes(*crc));
     if crc != Some(crc32c(covered)) && !stele_types::mutant::active("index.footer_crc_unchecked") {
         return Err(bad("checksum of the footer does not match"));
     }
-    let (covered, version) = covered.split_last_chunk().ok_or_else(|| bad("footer cut short"))?;
+    let (covered, version) =
+        covered.split_last_chunk().ok_or_else(|| bad("footer is truncated"))?;
     let found = u32::from_le_bytes(*version);
     if found > FORMAT_VERSION {
         let path = path.to_path_buf();
@@ -158,7 +159,7 @@ fn decode(mut body: &[u8], length: u64) -> Option<(RunMeta, Layout)> {
     ];
     for field in fields {
         *field = varint::take(&mut body)?;
-        // No part is larger than the file: sums of parts can't overflow.
+        // No part is larger than the file, so sums of parts cannot overflow.
         if *field > length {
             return None;
         }

@@ -1,17 +1,17 @@
-//! The hash index: from a key's hash straight to its block and slot.
+//! The hash index: from a key's hash directly to its block and slot.
 //!
 //! ```text
-//! part := cell:u32le* seal        (16 cells to a bucket; all ones: empty)
+//! part := cell:u32le* trailer     (16 cells to a bucket; all ones: empty)
 //! cell := fingerprint:(24 - b) | block:b | slot:8         (b bits hold every block number)
 //! ```
-//! A key lies in its home bucket, or, when that is full, in the next one with room. 85 % of cells
-//! are taken: 4.7 bytes per key. With 64 MiB runs the fingerprint has 10 bits, so about one get in
-//! seventy looks into a second block.
+//! A key lies in its home bucket, or, when that is full, in the next one with a free cell. 85 % of
+//! the cells are used: 4.7 bytes per key. With 64 MiB runs the fingerprint has 10 bits, so about
+//! one get in seventy reads a second block.
 
 const BUCKET: usize = 16;
 const EMPTY: u32 = u32::MAX;
 const SLOT_BITS: u32 = 8;
-/// Beyond this many bits for blocks too little is left for fingerprints.
+/// Maximum number of block bits: with more, too few are left for fingerprints.
 const BLOCK_BITS_MAX: u32 = 20;
 
 /// A hash index in memory.
@@ -21,22 +21,22 @@ pub(super) struct HashIndex {
     block_bits: u32,
 }
 
-/// Where an entry may lie.
+/// Possible location of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) block: u32,
     pub(super) slot: u8,
 }
 
-/// Size of the part for a number of keys, without its seal.
+/// Returns the size of the part for a number of keys, without its trailer.
 pub(super) fn bytes_for(keys: usize) -> usize {
     (keys * 20).div_ceil(17 * BUCKET) * BUCKET * 4
 }
 
 impl HashIndex {
-    /// `None` when there are too many blocks, or nothing to find.
+    /// Builds an index; `None` when there are too many blocks or no keys.
     pub(super) fn build(hashes: &[u64], places: &[Place], blocks: usize) -> Option<Self> {
-        // One more than the highest number, so that no cell is all ones.
+        // Bits for one more than the highest block number, so that no cell is all ones.
         let block_bits = usize::BITS - blocks.leading_zeros();
         if hashes.is_empty() || block_bits > BLOCK_BITS_MAX {
             return None;
@@ -55,18 +55,19 @@ impl HashIndex {
         Some(index)
     }
 
-    /// First cell of the home bucket.
+    /// Returns the first cell of the home bucket.
     fn home(&self, hash: u64) -> usize {
         let buckets = (self.cells.len() / BUCKET) as u128;
         ((u128::from(hash) * buckets) >> 64) as usize * BUCKET
     }
 
-    /// In place above the block number.
+    /// Returns the fingerprint of a hash, shifted above the block number.
     fn fingerprint(&self, hash: u64) -> u32 {
         ((hash as u32) >> (SLOT_BITS + self.block_bits)) << (SLOT_BITS + self.block_bits)
     }
 
-    /// Where a key with this hash may lie: the place it has, if it is there, is among them.
+    /// Returns the possible places of a key with this hash; if the key exists, its place is among
+    /// them.
     #[inline]
     pub(super) fn places(&self, hash: u64) -> impl Iterator<Item = Place> {
         let (fingerprint, low) = (self.fingerprint(hash), (1 << (SLOT_BITS + self.block_bits)) - 1);
@@ -85,7 +86,7 @@ impl HashIndex {
         self.cells.iter().for_each(|cell| out.extend_from_slice(&cell.to_le_bytes()));
     }
 
-    /// `None` when `part` is not whole buckets or `block_bits` is impossible.
+    /// Decodes a part; `None` when it is not whole buckets or `block_bits` is impossible.
     pub(super) fn decode(part: &[u8], block_bits: u8) -> Option<Self> {
         let block_bits = u32::from(block_bits);
         if part.is_empty() || !part.len().is_multiple_of(BUCKET * 4) || block_bits > BLOCK_BITS_MAX

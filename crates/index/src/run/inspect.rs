@@ -1,4 +1,4 @@
-//! A run file as it lies on disk, damaged or not; for the command line.
+//! Dump of a run file, damaged or not, for the command line.
 
 use super::block::Block;
 use super::footer::{self, Layout};
@@ -11,28 +11,28 @@ use std::path::Path;
 use stele_types::{Error, Result, RunId};
 use stele_vfs::{Open, Vfs, VfsFile};
 
-/// One thing found in a run file.
+/// One item of a run file.
 #[derive(Debug)]
 pub enum RunItem {
-    /// The footer: what the run holds and where its parts lie.
+    /// The footer: metadata, and the layout of the parts.
     Footer(RunMeta, Vec<RunPart>),
-    /// A key block begins.
+    /// A key block; its entries follow.
     Block {
         /// Bytes from the start of the file.
         offset: u64,
         /// Size on disk.
         bytes: u64,
-        /// Entries in it.
+        /// Number of entries.
         entries: usize,
     },
-    /// An entry of the block that began last.
+    /// An entry of the last block.
     Entry {
         /// Its key.
         key: Bytes,
-        /// What it says.
+        /// Its content.
         found: Found,
     },
-    /// Something that could not be read or does not parse.
+    /// A stretch that cannot be read or does not parse.
     Damage(Error),
 }
 
@@ -47,8 +47,8 @@ pub struct RunPart {
     pub bytes: u64,
 }
 
-/// Dumps the file at `path`: the footer, then blocks with their entries. Damage is handed out and
-/// what follows it is still tried. Fails only where the file can't be opened or read.
+/// Dumps the file at `path`: the footer, then blocks with their entries. Reports damage to `f` and
+/// continues after it. Fails only when the file cannot be opened or read.
 pub fn inspect_run_items(vfs: &dyn Vfs, path: &Path, f: &mut dyn FnMut(RunItem)) -> Result<()> {
     let file = vfs.open(path, Open::READ)?;
     let named = path.file_name().and_then(|name| parse_run_file_name(name.to_str()?));
@@ -58,31 +58,31 @@ pub fn inspect_run_items(vfs: &dyn Vfs, path: &Path, f: &mut dyn FnMut(RunItem))
         Some((meta, layout)) => {
             id = meta.id;
             data_end = layout.data_bytes;
-            for (offset, bytes) in sealed_parts(&layout) {
+            for (offset, bytes) in checksummed_parts(&layout) {
                 tolerate(read_part(&*file, id, offset, bytes), f)?;
             }
             let parts = parts(&layout, meta.bytes);
             f(RunItem::Footer(meta, parts));
         }
-        // Blocks carry their lengths, so they can be walked without the rest.
+        // Blocks contain their lengths, so they can be walked without the other parts.
         None if named.is_none() => return Ok(()),
         None => {}
     }
     blocks(&*file, id, data_end, f)
 }
 
-/// A line about a part of a run file.
+/// Description of one part of a run file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunRecord {
     /// Bytes from the start of the file.
     pub offset: u64,
-    /// Size on disk; 0 where it is not known.
+    /// Size on disk; 0 where unknown.
     pub bytes: u64,
-    /// What lies there, or what is wrong.
+    /// The part, or what is wrong.
     pub content: std::result::Result<String, String>,
 }
 
-/// [`inspect_run_items`] in one line per part and per block.
+/// Dumps the file like [`inspect_run_items`], as one line per part and per block.
 pub fn inspect_run(vfs: &dyn Vfs, path: &Path, f: &mut dyn FnMut(RunRecord)) -> Result<()> {
     inspect_run_items(vfs, path, &mut |item| match item {
         RunItem::Footer(meta, parts) => {
@@ -150,7 +150,7 @@ fn tolerate<T>(result: Result<T>, f: &mut dyn FnMut(RunItem)) -> Result<Option<T
     }
 }
 
-fn sealed_parts(layout: &Layout) -> [(u64, u64); 3] {
+fn checksummed_parts(layout: &Layout) -> [(u64, u64); 3] {
     [
         (layout.data_bytes, layout.fences_bytes),
         (layout.filter_at(), layout.filter_bytes),
@@ -159,7 +159,7 @@ fn sealed_parts(layout: &Layout) -> [(u64, u64); 3] {
 }
 
 fn parts(layout: &Layout, file_bytes: u64) -> Vec<RunPart> {
-    let [fences, filter, hash] = sealed_parts(layout);
+    let [fences, filter, hash] = checksummed_parts(layout);
     let footer = (layout.footer_at(), file_bytes - layout.footer_at());
     let names = ["blocks", "fences", "filter", "hash index", "footer"];
     let places = [(0, layout.data_bytes), fences, filter, hash, footer];
@@ -170,17 +170,17 @@ fn parts(layout: &Layout, file_bytes: u64) -> Vec<RunPart> {
 fn blocks(file: &dyn VfsFile, id: RunId, end: u64, f: &mut dyn FnMut(RunItem)) -> Result<()> {
     let mut offset = 0;
     while offset < end {
-        let mut head = [0; 4];
-        let got = file.read_at(&mut head, offset)?;
-        let bytes = Block::sealed_bytes(head.get(..got).unwrap_or_default());
+        let mut start = [0; 4];
+        let got = file.read_at(&mut start, offset)?;
+        let bytes = Block::bytes_on_disk(start.get(..got).unwrap_or_default());
         let Some(bytes) = bytes.filter(|bytes| *bytes as u64 <= end - offset) else {
-            let detail = "no block begins here; what follows can't be walked";
+            let detail = "no block begins here; the following blocks cannot be found";
             f(RunItem::Damage(Error::corrupt(file.path(), offset, detail)));
             return Ok(());
         };
-        let mut sealed = vec![0; bytes];
-        file.read_exact_at(&mut sealed, offset)?;
-        if let Some(block) = tolerate(Block::open(file.path(), id, offset, &sealed.into()), f)? {
+        let mut raw = vec![0; bytes];
+        file.read_exact_at(&mut raw, offset)?;
+        if let Some(block) = tolerate(Block::open(file.path(), id, offset, &raw.into()), f)? {
             f(RunItem::Block { offset, bytes: bytes as u64, entries: block.count() });
             entries(file, &block, offset, f);
         }

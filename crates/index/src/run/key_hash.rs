@@ -1,9 +1,9 @@
-//! The hash of keys in filters and hash indexes: part of the file format.
+//! Hash of keys in filters and hash indexes. It is part of the file format.
 
 const SEEDS: [u64; 4] =
     [0x2d35_8dcc_aa6c_78a5, 0x8bb8_4b93_962e_acc9, 0x4b33_a62e_d433_d4a3, 0x4d5a_2da5_1de1_aa47];
 
-/// Folded multiplication: both halves of the product mix.
+/// Multiplies and folds: both halves of the product mix.
 #[inline]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
@@ -17,7 +17,7 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(padded)
 }
 
-/// A 64-bit hash of a key, the same on every machine.
+/// Computes a 64-bit hash of a key, the same on every machine.
 #[inline]
 pub fn key_hash(key: &[u8]) -> u64 {
     let mut hash = SEEDS[0] ^ key.len() as u64;

@@ -1,4 +1,4 @@
-//! What a run says of itself.
+//! Metadata of a run.
 
 use crate::memtable::RangeSet;
 use bytes::Bytes;
@@ -6,65 +6,65 @@ use std::collections::BTreeMap;
 use stele_types::limits::RECORD_OVERHEAD_BYTES;
 use stele_types::{FileId, Locator, RunId, varint};
 
-/// What is alive in a value file, as far as some runs refer to it.
+/// Live data of a value file: what runs reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Live {
-    /// Values referred to.
+    /// Number of referenced values.
     pub records: u64,
     /// Their keys, values and record overhead, in bytes.
     pub bytes: u64,
 }
 
 impl Live {
-    /// Counts one reference.
+    /// Adds one reference.
     pub fn add(&mut self, key_len: usize, at: &Locator) {
         self.records += 1;
         self.bytes += key_len as u64 + u64::from(at.length) + RECORD_OVERHEAD_BYTES;
     }
 
-    /// Counts one reference less.
+    /// Removes one reference.
     pub fn remove(&mut self, key_len: usize, at: &Locator) {
         let bytes = key_len as u64 + u64::from(at.length) + RECORD_OVERHEAD_BYTES;
         self.records = self.records.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 
-    /// Counts all of another's references.
+    /// Adds all references of `other`.
     pub fn add_all(&mut self, other: &Self) {
-        // What footers say is summed up before anybody has checked it.
+        // Saturates, because the numbers come from footers that are not checked yet.
         self.records = self.records.saturating_add(other.records);
         self.bytes = self.bytes.saturating_add(other.bytes);
     }
 }
 
-/// Larger than the age of any tier, with room for those to come: ages are counted up from here.
+/// Upper bound of ages, with room above the age of any tier: new ages count up from the newest.
 pub(crate) const AGE_MAX: u64 = 1 << 62;
 
-/// What the writer of a run is told to keep in its footer: enough to rebuild a lost manifest.
+/// Fields of a footer that the creator of a run supplies: enough to rebuild a lost manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunExtra {
     /// The tier's age; larger is newer.
     pub age: u64,
-    /// The job that wrote the run.
+    /// Number of the job that wrote the run.
     pub job: u64,
-    /// The run's place among the outputs of its job.
+    /// Position of the run among the outputs of its job.
     pub part: u32,
     /// Whether this is the job's last output.
     pub last_part: bool,
-    /// The runs that the job's outputs take the place of.
+    /// Runs that the job's outputs replace.
     pub replaces: Vec<RunId>,
     /// The encoded checkpoint that is durable with this run; opaque here.
     pub checkpoint: Vec<u8>,
-    /// Keys deleted from all strictly older tiers; they hide nothing in this run.
+    /// Range tombstones for all strictly older tiers; they hide nothing in this run.
     pub ranges: RangeSet,
 }
 
-/// What a run holds.
+/// Metadata of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunMeta {
-    /// The run.
+    /// Number of the run.
     pub id: RunId,
-    /// Size of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
     /// Lowest key; empty when there is no entry.
     pub first_key: Bytes,
@@ -72,22 +72,22 @@ pub struct RunMeta {
     pub last_key: Bytes,
     /// Entries, tombstones included.
     pub entries: u64,
-    /// Entries that say "deleted".
+    /// Tombstones among the entries.
     pub tombstones: u64,
-    /// Entries with the value inside.
+    /// Entries with an inline value.
     pub inline: u64,
     /// Entries with an expiry.
     pub expiring: u64,
     /// Bytes of all keys.
     pub key_bytes: u64,
-    /// Per value file what the entries refer to: exact.
+    /// References of the entries by value file; exact.
     pub refs: BTreeMap<FileId, Live>,
-    /// What the writer was told.
+    /// Fields that the creator supplied.
     pub extra: RunExtra,
 }
 
 impl RunMeta {
-    /// A run without entries.
+    /// Returns the metadata of a run without entries.
     pub(super) fn empty(id: RunId) -> Self {
         Self {
             id,
@@ -129,7 +129,8 @@ impl RunMeta {
         extra.ranges.encode(out);
     }
 
-    /// Takes what [`RunMeta::encode`] appended; `bytes` is the size of the file.
+    /// Decodes the output of [`RunMeta::encode`] and removes it from the front; `bytes` is the size
+    /// of the file.
     pub(super) fn decode(from: &mut &[u8], bytes: u64) -> Option<Self> {
         let mut meta = Self::empty(RunId(varint::take(from)?));
         meta.bytes = bytes;

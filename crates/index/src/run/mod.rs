@@ -1,15 +1,15 @@
-//! Runs: immutable sorted files, key → value or its place or "deleted".
+//! Runs: immutable sorted files, key → value, location or tombstone.
 //!
 //! ```text
 //! run  := block* fences filter hash-index footer
 //! ```
-//! Every part ends with a checksum that also depends on the run's number and the part's place, so a
-//! part written elsewhere by mistake is not taken for the right one. See `block`, `fences`,
-//! `filter`, `hash_index` and `footer` for their layouts.
+//! Every part ends with a checksum that also depends on the run's number and the part's offset, so
+//! a misplaced part is detected. See `block`, `fences`, `filter`, `hash_index` and `footer` for
+//! their layouts.
 //!
 //! In memory per key: filter 1.25 bytes, fences about 0.4, and the hash index 4.7 where the block
-//! cache grants it (at most a quarter of its limit). A get touches one key block either way: by the
-//! hash index without any search, else by the fences and a search inside the block.
+//! cache grants it (at most a quarter of its limit). A get reads one key block in both cases: with
+//! the hash index without any search, otherwise by the fences and a search inside the block.
 
 mod block;
 mod cursor;
@@ -45,12 +45,12 @@ pub use writer::{ClosedRun, RunWriter};
 use std::path::{Path, PathBuf};
 use stele_types::RunId;
 
-/// How runs are written.
+/// Options for writing runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunOptions {
-    /// Size at which a key block is cut; held to 512 B … 32 KiB. Default 4 KiB.
+    /// Size at which a key block ends; clamped to 512 B … 32 KiB. Default 4 KiB.
     pub block_bytes: usize,
-    /// Bits of filter per key; 0 for no filter. Default 10.
+    /// Filter bits per key; 0 disables the filter. Default 10.
     pub filter_bits_per_key: usize,
 }
 
@@ -60,25 +60,25 @@ impl Default for RunOptions {
     }
 }
 
-/// Ends the name of a file that is to become a run.
+/// Suffix of the name of an unfinished run.
 pub(crate) const TMP_SUFFIX: &str = ".tmp";
 
-/// The name of a run's file.
+/// Returns the name of a run's file.
 pub fn run_file_name(id: RunId) -> String {
     format!("{:08x}.run", id.0)
 }
 
-/// Where a run's file lies.
+/// Returns the path of a run's file.
 pub fn run_path(dir: &Path, id: RunId) -> PathBuf {
     dir.join(run_file_name(id))
 }
 
-/// Where a run lies until it is whole.
+/// Returns the path of a run's file until it is complete.
 pub(crate) fn run_tmp_path(dir: &Path, id: RunId) -> PathBuf {
     dir.join(run_file_name(id) + TMP_SUFFIX)
 }
 
-/// The inverse of [`run_file_name`].
+/// Parses a name of [`run_file_name`].
 pub fn parse_run_file_name(name: &str) -> Option<RunId> {
     let digits = name.strip_suffix(".run")?;
     let id = RunId(u64::from_str_radix(digits, 16).ok()?);

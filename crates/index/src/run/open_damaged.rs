@@ -1,10 +1,12 @@
-//! Opening a damaged run by what the manifest has of its footer: which keys it spans, what it refers to
-//! and which ranges it deletes from older tiers are known for certain, whatever is left of the file.
+//! Opening a damaged run by the manifest's copy of its footer. The copy determines which keys the
+//! run spans, what it references and which ranges it deletes from older tiers, whatever is left of
+//! the file.
 //!
-//! Filter and hash index are done without. Fences are made again from the blocks, which carry their
-//! lengths. Where blocks can't be told apart, or the file is gone, one block that can't be read stands for
-//! all that it may have held: reads of those keys fail as they do for any damaged block, and it is mended
-//! in the same way. The run's references count on, so nothing that it may refer to is removed.
+//! A damaged filter or hash index is left out. Fences are rebuilt from the blocks, which contain
+//! their lengths. Where block boundaries cannot be found, or the file is missing, one unreadable
+//! pseudo-block represents all that the rest may have held: reads of those keys fail as for any
+//! damaged block, and it is repaired in the same way. The run's references still count, so nothing
+//! that it may reference is removed.
 
 use super::block::Block;
 use super::fences::{Fences, separator};
@@ -22,13 +24,14 @@ use stele_types::{Cause, Error, Result, RunId, mutant};
 use stele_vfs::{Vfs, VfsFile};
 
 impl Run {
-    /// What the manifest keeps of the run's footer.
+    /// Returns the copy of the run's footer for the manifest.
     pub(crate) fn footer_copy(&self) -> Bytes {
         footer::encode_copy(&self.meta, &self.layout).into()
     }
 
-    /// Opens run `id`, of which something is damaged or all is gone, by what the manifest has of it.
-    /// Fails with [`Error::Corrupt`] if that is not a footer's copy, else only where reading itself fails.
+    /// Opens run `id`, which is damaged or missing, by the manifest's copy of its footer. Fails
+    /// with [`Error::Corrupt`] if the copy does not parse, otherwise only when reading itself
+    /// fails.
     pub(crate) fn open_damaged(
         vfs: &Arc<dyn Vfs>,
         dir: &Path,
@@ -42,19 +45,19 @@ impl Run {
             return Err(Error::corrupt(
                 &path,
                 0,
-                "the manifest's copy of its footer does not parse",
+                "the manifest's copy of the run's footer does not parse",
             ));
         };
-        // Rule: what the run may refer to stays, also while nobody can say which keys do.
+        // Invariant: files that the run may reference are kept while its keys are unknown.
         if mutant::active("index.stand_in_refers_to_nothing") {
             meta.refs.clear();
         }
         let file: Arc<dyn VfsFile> = match unless_damaged(open_file(vfs, dir, id))? {
             Some(file) => file,
-            None => Arc::new(Gone { path: run_path(dir, id) }),
+            None => Arc::new(MissingFile { path: run_path(dir, id) }),
         };
         let whole = unless_damaged(read_fences(&*file, id, &layout))?;
-        // Block numbers in the hash index are those of the fences it was written with.
+        // Block numbers in the hash index refer to the fences it was written with.
         let index = match &whole {
             Some(_) => unless_damaged(read_hash_index(&*file, id, &layout, &cache))?.flatten(),
             None => None,
@@ -65,7 +68,7 @@ impl Run {
         };
         // A filter without words lets every key pass.
         let filter: Filter = unless_damaged(read_filter(&*file, id, &layout))?.unwrap_or_default();
-        let dead = BTreeSet::new();
+        let masked = BTreeSet::new();
         Ok(Arc::new(Self {
             file,
             meta,
@@ -74,7 +77,7 @@ impl Run {
             filter,
             index,
             cache,
-            dead,
+            masked,
             unreadable_tail,
         }))
     }
@@ -88,11 +91,11 @@ fn unless_damaged<T>(result: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// A block's size in the file, its first key and its last.
+/// Size of a block in the file, its first key and its last key.
 type Outline = (u64, Vec<u8>, Vec<u8>);
 
-/// Fences over all blocks that follow each other whole from the beginning, and one over the rest, if any:
-/// its number comes with them.
+/// Rebuilds fences over all intact consecutive blocks from the start, and one over the rest, if
+/// any; also returns the number of the latter.
 fn fences_of_blocks(
     file: &dyn VfsFile,
     id: RunId,
@@ -113,7 +116,7 @@ fn fences_of_blocks(
     if left == 0 {
         return Ok((fences.ready(), None));
     }
-    // The first key that the last whole block can't hold.
+    // The first key above those of the last intact block.
     let fence = last_key.map(|last| [&last[..], &[0]].concat()).unwrap_or_default();
     let unreadable_tail = fences.len();
     if !mutant::active("index.rubble_left_out") {
@@ -122,15 +125,15 @@ fn fences_of_blocks(
     Ok((fences.ready(), Some(unreadable_tail)))
 }
 
-/// The block at a place of the file, if one of at most `bytes_max` bytes is there.
+/// Returns the block at an offset of the file, if there is one of at most `bytes_max` bytes.
 fn outline_at(file: &dyn VfsFile, id: RunId, at: u64, bytes_max: u64) -> Result<Option<Outline>> {
-    let mut head = [0; 4];
-    file.read_exact_at(&mut head, at)?;
-    let bytes = Block::sealed_bytes(&head).filter(|bytes| *bytes as u64 <= bytes_max);
+    let mut start = [0; 4];
+    file.read_exact_at(&mut start, at)?;
+    let bytes = Block::bytes_on_disk(&start).filter(|bytes| *bytes as u64 <= bytes_max);
     let Some(bytes) = bytes else { return Ok(None) };
-    let mut sealed = vec![0; bytes];
-    file.read_exact_at(&mut sealed, at)?;
-    let block = Block::open(file.path(), id, at, &sealed.into())?;
+    let mut raw = vec![0; bytes];
+    file.read_exact_at(&mut raw, at)?;
+    let block = Block::open(file.path(), id, at, &raw.into())?;
     let key = |slot: usize| {
         let entry = block.entry(slot)?;
         Some([block.shared(), block.suffix(&entry)].concat())
@@ -139,20 +142,20 @@ fn outline_at(file: &dyn VfsFile, id: RunId, at: u64, bytes_max: u64) -> Result<
     Ok(ends.map(|(first, last)| (bytes as u64, first, last)))
 }
 
-/// A run's file that is not there.
+/// Placeholder for the file of a missing run; every access fails.
 #[derive(Debug)]
-struct Gone {
+struct MissingFile {
     path: PathBuf,
 }
 
-impl Gone {
+impl MissingFile {
     fn error<T>(&self) -> Result<T> {
         let detail = "the index needs this run".into();
         Err(Error::Missing { path: self.path.clone(), detail })
     }
 }
 
-impl VfsFile for Gone {
+impl VfsFile for MissingFile {
     fn read_at(&self, _: &mut [u8], _: u64) -> Result<usize> {
         self.error()
     }

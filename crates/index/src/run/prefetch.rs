@@ -1,9 +1,9 @@
-//! Memory asked for before it is read.
+//! Prefetch of memory into the processor's cache.
 
-/// Size of what is asked for.
+/// Size of a cache line.
 pub(super) const LINE_BYTES: usize = 64;
 
-/// Asks for the cache line of `bytes[at]`, if there is one. A hint: nothing waits for it.
+/// Prefetches the cache line of `bytes[at]`, if it exists. Only a hint.
 #[inline(always)]
 pub(super) fn prefetch(bytes: &[u8], at: usize) {
     #[cfg(target_arch = "x86_64")]

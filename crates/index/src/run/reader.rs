@@ -1,4 +1,4 @@
-//! Reading a run.
+//! Reader of runs.
 
 use super::block::Block;
 use super::cursor::RunCursor;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use stele_types::{Error, Result, RunId};
 use stele_vfs::{Open, Vfs, VfsFile};
 
-/// An open run. Reading damaged bytes is [`Error::Corrupt`] with the file and the offset.
+/// An open run. Reads of damaged bytes fail with [`Error::Corrupt`], with file and offset.
 #[derive(Debug)]
 pub struct Run {
     pub(super) file: Arc<dyn VfsFile>,
@@ -28,19 +28,19 @@ pub struct Run {
     pub(super) filter: Filter,
     pub(super) index: Option<(HashIndex, Reservation)>,
     pub(super) cache: Arc<BlockCache>,
-    /// Damaged blocks whose keys newer tiers replace: they count as empty.
-    pub(super) dead: BTreeSet<usize>,
-    /// The block that stands for all of the file in which blocks can't be told apart any more.
+    /// Masked blocks: damaged, replaced by newer tiers and treated as empty.
+    pub(super) masked: BTreeSet<usize>,
+    /// Pseudo-block for the end of the file, in which block boundaries cannot be found.
     pub(super) unreadable_tail: Option<usize>,
 }
 
-/// Reads a part and its seal; an empty one is not sealed.
+/// Reads a part and checks its trailer; an empty part has none.
 pub(super) fn read_part(file: &dyn VfsFile, id: RunId, offset: u64, bytes: u64) -> Result<Vec<u8>> {
     if bytes == 0 {
         return Ok(Vec::new());
     }
     let mut part = vec![0; bytes as usize];
-    // A second reading tells damage on the device from a bit lost on the way.
+    // A second read distinguishes damage on the device from a bit flipped in transfer.
     for last in [false, true] {
         file.read_exact_at(&mut part, offset)?;
         match trailer::check(file.path(), id, offset, &part) {
@@ -56,7 +56,7 @@ pub(super) fn read_part(file: &dyn VfsFile, id: RunId, offset: u64, bytes: u64) 
     Ok(part)
 }
 
-/// The file of a run; [`Error::Missing`] when it is not there.
+/// Opens the file of a run; fails with [`Error::Missing`] when it does not exist.
 pub(super) fn open_file(vfs: &Arc<dyn Vfs>, dir: &Path, id: RunId) -> Result<Arc<dyn VfsFile>> {
     let path = run_path(dir, id);
     vfs.open(&path, Open::READ).map_err(|error| match error {
@@ -81,7 +81,7 @@ pub(super) fn read_filter(file: &dyn VfsFile, id: RunId, layout: &Layout) -> Res
         .ok_or_else(|| Error::corrupt(file.path(), at, "filter does not parse"))
 }
 
-/// `None` where the run has none, or the cache has no room for it.
+/// Reads the hash index; `None` when the run has none or the cache grants no memory.
 pub(super) fn read_hash_index(
     file: &dyn VfsFile,
     id: RunId,
@@ -102,8 +102,8 @@ pub(super) fn read_hash_index(
 }
 
 impl Run {
-    /// Opens run `id` in `dir`, reading its footer, fences, filter and, if the cache grants the
-    /// memory, its hash index. [`Error::Missing`] when the file is not there.
+    /// Opens run `id` in `dir`: reads its footer, fences, filter and, if the cache grants the
+    /// memory, its hash index. Fails with [`Error::Missing`] when the file does not exist.
     pub fn open(
         vfs: &Arc<dyn Vfs>,
         dir: &Path,
@@ -113,13 +113,13 @@ impl Run {
         let file = open_file(vfs, dir, id)?;
         let (meta, layout) = footer::read(&*file)?;
         if meta.id != id {
-            let detail = format!("the footer is that of run {}", meta.id);
+            let detail = format!("footer belongs to run {}", meta.id);
             return Err(Error::corrupt(file.path(), layout.footer_at(), detail));
         }
         let fences = read_fences(&*file, id, &layout)?;
         let filter = read_filter(&*file, id, &layout)?;
         let index = read_hash_index(&*file, id, &layout, &cache)?;
-        let (dead, unreadable_tail) = (BTreeSet::new(), None);
+        let (masked, unreadable_tail) = (BTreeSet::new(), None);
         Ok(Arc::new(Self {
             file,
             meta,
@@ -128,48 +128,48 @@ impl Run {
             filter,
             index,
             cache,
-            dead,
+            masked,
             unreadable_tail,
         }))
     }
 
-    /// The run's number.
+    /// Returns the run's number.
     pub fn id(&self) -> RunId {
         self.meta.id
     }
 
-    /// What the run holds.
+    /// Returns the run's metadata.
     pub fn meta(&self) -> &RunMeta {
         &self.meta
     }
 
-    /// Where the file lies.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// Memory held while the run is open, without cached blocks and without the hash index, which
-    /// the block cache counts.
+    /// Returns the memory held while the run is open, in bytes. Excludes cached blocks and the hash
+    /// index, which the block cache counts.
     pub fn memory_bytes(&self) -> usize {
         let meta = self.meta.refs.len() * 48 + self.meta.extra.ranges.len() * 160;
         self.fences.memory_bytes() + self.filter.memory_bytes() + meta + size_of::<Self>()
     }
 
-    /// Whether `key` may be in the run: false is certain.
+    /// Returns whether `key` may be in the run; false is certain.
     pub fn may_hold(&self, key_hash: u64) -> bool {
-        self.filter.passes(key_hash)
+        self.filter.may_contain(key_hash)
     }
 
-    /// What the run holds for `key`, whose [`super::key_hash`] is `key_hash`. Its range tombstones
-    /// are not asked: they concern older tiers.
+    /// Returns the run's entry of `key`, where `key_hash` is [`super::key_hash`] of it. Ignores the
+    /// run's range tombstones: they apply to older tiers.
     pub fn get(&self, key: &[u8], key_hash: u64) -> Result<Option<Found>> {
         match self.get_from(key, key_hash, |i| self.block(i).map(Some))? {
             Lookup::Known(found) => Ok(found),
-            Lookup::NeedsIo => Err(Error::invalid("a block that was read is not there")),
+            Lookup::NeedsIo => Err(Error::invalid("block is missing after it was read")),
         }
     }
 
-    /// [`Run::get`] without waiting for the device.
+    /// Does what [`Run::get`] does, without waiting for the device.
     pub fn get_cached(&self, key: &[u8], key_hash: u64) -> Result<Lookup> {
         self.get_from(key, key_hash, |i| self.block_cached(i))
     }
@@ -181,7 +181,7 @@ impl Run {
         key_hash: u64,
         block: impl Fn(usize) -> Result<Option<Block>>,
     ) -> Result<Lookup> {
-        if self.fences.len() == 0 || !self.filter.passes(key_hash) {
+        if self.fences.len() == 0 || !self.filter.may_contain(key_hash) {
             return Ok(Lookup::Known(None));
         }
         let Some((index, _)) = &self.index else { return self.get_by_fences(key, block) };
@@ -218,13 +218,13 @@ impl Run {
         found.map(|found| Lookup::Known(Some(found))).ok_or_else(|| self.bad_block(at))
     }
 
-    /// The error for a block whose checksum holds but whose entries make no sense.
+    /// Returns the error for a block with a valid checksum but invalid entries.
     pub(super) fn bad_block(&self, i: usize) -> Error {
         let offset = self.fences.block(i).map_or(0, |place| place.start);
         Error::corrupt(self.path(), offset, "entry does not parse")
     }
 
-    /// A block through the cache.
+    /// Returns a block from the cache or the file.
     pub(super) fn block(&self, i: usize) -> Result<Block> {
         if let Some(block) = self.cache.get(self.meta.id, i as u32) {
             return Ok(block);
@@ -234,7 +234,8 @@ impl Run {
         Ok(block)
     }
 
-    /// A block out of memory, the page cache included; damage is left to a read that may wait.
+    /// Returns a block from the cache or the page cache; `None` otherwise. Damage is left to a read
+    /// that may wait.
     fn block_cached(&self, i: usize) -> Result<Option<Block>> {
         if let Some(block) = self.cache.get(self.meta.id, i as u32) {
             return Ok(Some(block));
@@ -252,27 +253,28 @@ impl Run {
         Ok(read)
     }
 
-    /// A block from the file.
+    /// Reads a block from the file.
     pub(super) fn read_block(&self, i: usize) -> Result<Block> {
         let place = self.fences.block(i).filter(|_| self.unreadable_tail != Some(i));
         let Some(place) = place else { return Err(self.bad_block(i)) };
         let mut bytes = self.cache.buffer((place.end - place.start) as usize);
         self.file.read_exact_at(&mut bytes, place.start)?;
         Block::open(self.path(), self.meta.id, place.start, &bytes.freeze()).or_else(|_| {
-            // A second reading tells damage on the device from a bit lost on the way.
+            // A second read distinguishes damage on the device from a bit flipped in transfer.
             let mut bytes = vec![0; (place.end - place.start) as usize];
             self.file.read_exact_at(&mut bytes, place.start)?;
             Block::open(self.path(), self.meta.id, place.start, &Bytes::from(bytes))
         })
     }
 
-    /// A cursor for short walks: blocks come from the cache; after some blocks in a row it reads
-    /// ahead without filling the cache.
+    /// Returns a cursor for short walks: it reads blocks through the cache; after several
+    /// consecutive blocks it reads ahead without filling the cache.
     pub fn cursor(self: &Arc<Self>) -> RunCursor {
         RunCursor::new(Arc::clone(self), false)
     }
 
-    /// A cursor for walks over the whole run: large reads from the start, past the cache.
+    /// Returns a cursor for walks over the whole run: large reads from the start, bypassing the
+    /// cache.
     pub fn cursor_ahead(self: &Arc<Self>) -> RunCursor {
         RunCursor::new(Arc::clone(self), true)
     }

@@ -1,16 +1,16 @@
-//! Some of many entries, for estimates.
+//! Samples of a run's entries, for estimates.
 
 use super::Run;
 use super::block::Block;
 use crate::memtable::SampleSink;
 use stele_types::{KeyRange, Result};
 
-/// Most entries given of all blocks together, but some of each.
+/// Maximum number of entries from all blocks together, but at least `ENTRIES_MIN` of each.
 const ENTRIES_MAX: usize = 1024;
 const ENTRIES_MIN: usize = 8;
 
 impl Run {
-    /// Blocks that may hold keys of `range`.
+    /// Returns the blocks that may hold keys of `range`.
     pub(crate) fn blocks_in(&self, range: &KeyRange) -> std::ops::Range<usize> {
         if self.fences.len() == 0 || range.is_empty() {
             return 0..0;
@@ -22,7 +22,8 @@ impl Run {
         self.fences.find(&range.start)..last + 1
     }
 
-    /// Gives some entries of `range`, spread over it, out of at most about `blocks_max` blocks.
+    /// Passes some entries of `range`, spread over it, to `f`, from at most about `blocks_max`
+    /// blocks.
     pub(crate) fn sample(
         &self,
         range: &KeyRange,
@@ -35,7 +36,8 @@ impl Run {
         let stride = inner.div_ceil(blocks_max.max(1)).max(1);
         let strides = inner.div_ceil(stride);
         let entries_max = (ENTRIES_MAX / (strides + 2)).max(ENTRIES_MIN);
-        // The first and the last block may lie in the range only in part: they stand for themselves.
+        // The first and the last block may be only partly in the range, so each represents itself
+        // alone.
         self.sample_block(blocks.start, 1, range, entries_max, f)?;
         for from in (1..last).step_by(stride) {
             let count = stride.min(last - from);
@@ -47,7 +49,7 @@ impl Run {
         Ok(())
     }
 
-    /// One block that stands for `blocks` of them.
+    /// Samples one block that represents `blocks` blocks.
     fn sample_block(
         &self,
         i: usize,
@@ -64,7 +66,7 @@ impl Run {
             key.truncate(block.shared_len());
             key.extend_from_slice(block.suffix(&entry));
             if range.contains(&key) {
-                // The last ones stand for fewer than a step.
+                // The last sampled entry represents fewer than `step` entries.
                 let covered = step.min(block.count() - (slot - step / 2));
                 let value = block.value(&entry).map(|(value, _)| value);
                 f(&key, value, (covered * blocks) as f64);

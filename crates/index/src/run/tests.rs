@@ -53,20 +53,20 @@ fn inline(value: Vec<u8>, expires_at_s: u64) -> Found {
     Found::Value { value: ValueRef::Inline(Bytes::from(value)), expires_at_s }
 }
 
-fn some_found(dice: &mut TestRng) -> Found {
-    let n = dice.below(1 << 30);
-    match dice.below(6) {
+fn some_found(rng: &mut TestRng) -> Found {
+    let n = rng.below(1 << 30);
+    match rng.below(6) {
         0 => Found::Deleted,
         1 => located(n, n),
-        2 => inline(vec![n as u8; dice.below(65) as usize], u64::MAX - n),
-        3 => inline(vec![n as u8; dice.below(65) as usize], 0),
+        2 => inline(vec![n as u8; rng.below(65) as usize], u64::MAX - n),
+        3 => inline(vec![n as u8; rng.below(65) as usize], 0),
         _ => located(n, 0),
     }
 }
 
-fn some_entries(dice: &mut TestRng, count: u64) -> Entries {
-    let mut entries: Entries = (0..count).map(|_| (some_key(dice), some_found(dice))).collect();
-    entries.insert(Vec::new(), some_found(dice));
+fn some_entries(rng: &mut TestRng, count: u64) -> Entries {
+    let mut entries: Entries = (0..count).map(|_| (some_key(rng), some_found(rng))).collect();
+    entries.insert(Vec::new(), some_found(rng));
     entries.insert(vec![b'l'; 8 << 10], located(7, 0));
     entries.insert([&vec![b'l'; 8 << 10][..8191], b"m"].concat(), Found::Deleted);
     entries
@@ -82,9 +82,9 @@ fn get(run: &Run, key: &[u8]) -> stele_types::Result<Option<Found>> {
 
 #[test]
 fn every_entry_comes_back_with_and_without_the_hash_index() {
-    let mut dice = TestRng::seeded(21, "every_entry_comes_back_with_and_without_the_hash_index");
+    let mut rng = TestRng::seeded(21, "every_entry_comes_back_with_and_without_the_hash_index");
     for block_bytes in [512, 4 << 10, 32 << 10] {
-        let (entries, vfs) = (some_entries(&mut dice, 3000), shared(&disk()));
+        let (entries, vfs) = (some_entries(&mut rng, 3000), shared(&disk()));
         write(&vfs, &options(block_bytes), &entries, RunExtra::default());
         for cache_bytes in [0, 8 << 20] {
             let run = open(&vfs, cache_bytes).unwrap();
@@ -92,7 +92,7 @@ fn every_entry_comes_back_with_and_without_the_hash_index() {
                 assert_eq!(get(&run, key).unwrap().as_ref(), Some(found), "{key:?}");
             }
             for _ in 0..2000 {
-                let key = some_key(&mut dice);
+                let key = some_key(&mut rng);
                 assert_eq!(get(&run, &key).unwrap(), entries.get(&key).cloned());
             }
             assert_eq!(run.verify(&mut |e| panic!("{e}")).unwrap().entries, entries.len() as u64);
@@ -112,8 +112,8 @@ fn tiny_keys_fill_slots_up_to_the_last_one() {
 
 #[test]
 fn the_footer_tells_exactly_what_is_inside() {
-    let mut dice = TestRng::seeded(22, "the_footer_tells_exactly_what_is_inside");
-    let (entries, vfs) = (some_entries(&mut dice, 500), shared(&disk()));
+    let mut rng = TestRng::seeded(22, "the_footer_tells_exactly_what_is_inside");
+    let (entries, vfs) = (some_entries(&mut rng, 500), shared(&disk()));
     let extra = RunExtra {
         age: 77,
         job: 3,
@@ -188,7 +188,7 @@ fn lent(cursor: &RunCursor) -> Found {
     })
 }
 
-/// Keys of which a block holds few, spread unevenly, so that the first guess of a search is far off.
+/// Blocks hold few keys, spread unevenly, so that the first guess of a search is far off.
 #[test]
 fn unevenly_spread_keys_are_found() {
     let mut entries = Entries::new();
@@ -212,8 +212,8 @@ fn unevenly_spread_keys_are_found() {
 
 #[test]
 fn cursors_agree_with_a_model_in_all_directions() {
-    let mut dice = TestRng::seeded(23, "cursors_agree_with_a_model_in_all_directions");
-    let (entries, vfs) = (some_entries(&mut dice, 3000), shared(&disk()));
+    let mut rng = TestRng::seeded(23, "cursors_agree_with_a_model_in_all_directions");
+    let (entries, vfs) = (some_entries(&mut rng, 3000), shared(&disk()));
     write(&vfs, &options(700), &entries, RunExtra::default());
     let run = open(&vfs, 64 << 10).unwrap();
     let keys: Vec<&Vec<u8>> = entries.keys().collect();
@@ -232,15 +232,15 @@ fn cursors_agree_with_a_model_in_all_directions() {
         }
         assert!(!cursor.valid());
         for _ in 0..3000 {
-            let bound = some_key(&mut dice);
+            let bound = some_key(&mut rng);
             let mut place = keys.partition_point(|k| **k < bound);
-            if dice.below(2) == 0 {
+            if rng.below(2) == 0 {
                 cursor.seek(&bound).unwrap();
             } else {
                 cursor.seek_before(Some(&bound)).unwrap();
                 place = place.wrapping_sub(1);
             }
-            for _ in 0..dice.below(5) {
+            for _ in 0..rng.below(5) {
                 assert_eq!(cursor.valid().then(|| cursor.key()), keys.get(place).map(|k| &k[..]));
                 if !cursor.valid() {
                     break;
@@ -248,7 +248,7 @@ fn cursors_agree_with_a_model_in_all_directions() {
                 assert_eq!(&cursor.found().unwrap(), &entries[cursor.key()]);
                 assert_eq!(lent(&cursor), entries[cursor.key()]);
                 assert_eq!(cursor.prefix(), crate::cursor::prefix_of(cursor.key()));
-                if dice.below(2) == 0 {
+                if rng.below(2) == 0 {
                     cursor.next().unwrap();
                     place += 1;
                 } else {
@@ -273,12 +273,12 @@ fn keys_that_do_not_ascend_are_refused() {
     assert_eq!(writer.entries(), 2);
 }
 
-/// Every single byte of a run is damaged once: each read still answers right or says what is wrong
-/// and where, and `verify` always notices.
+/// Every byte of a run is damaged once: each read still returns the right answer or an error with
+/// the offset, and `verify` always reports the damage.
 #[test]
 fn no_damaged_byte_goes_unnoticed_or_changes_an_answer() {
-    let mut dice = TestRng::seeded(24, "no_damaged_byte_goes_unnoticed_or_changes_an_answer");
-    let entries: Entries = (0..60).map(|_| (some_key(&mut dice), some_found(&mut dice))).collect();
+    let mut rng = TestRng::seeded(24, "no_damaged_byte_goes_unnoticed_or_changes_an_answer");
+    let entries: Entries = (0..60).map(|_| (some_key(&mut rng), some_found(&mut rng))).collect();
     let sim = disk();
     let vfs = shared(&sim);
     let ranges = RangeSet::from_ranges([KeyRange::new("k", "l")]);
@@ -308,7 +308,7 @@ fn no_damaged_byte_goes_unnoticed_or_changes_an_answer() {
     }
     for length in [0, 1, 19, 20, whole.len() / 2, whole.len() - 1] {
         sim.write_file(&path, &whole[..length]);
-        assert!(is_typed(&open(&vfs, 0).unwrap_err(), &path), "cut to {length}");
+        assert!(is_typed(&open(&vfs, 0).unwrap_err(), &path), "truncated to {length}");
     }
 }
 
@@ -363,8 +363,8 @@ fn a_block_of_another_place_or_run_is_not_taken() {
 
 #[test]
 fn a_bit_lost_on_the_way_is_read_again() {
-    let mut dice = TestRng::seeded(27, "a_bit_lost_on_the_way_is_read_again");
-    let (entries, sim) = (some_entries(&mut dice, 200), disk());
+    let mut rng = TestRng::seeded(27, "a_bit_lost_on_the_way_is_read_again");
+    let (entries, sim) = (some_entries(&mut rng, 200), disk());
     let vfs = shared(&sim);
     write(&vfs, &options(512), &entries, RunExtra::default());
     for nth in 0..12 {
@@ -380,9 +380,9 @@ fn a_bit_lost_on_the_way_is_read_again() {
 
 #[test]
 fn a_finished_run_survives_a_crash_whole() {
-    let mut dice = TestRng::seeded(25, "a_finished_run_survives_a_crash_whole");
+    let mut rng = TestRng::seeded(25, "a_finished_run_survives_a_crash_whole");
     for round in 0..8 {
-        let entries = some_entries(&mut dice, 300);
+        let entries = some_entries(&mut rng, 300);
         let sim = disk();
         let vfs = shared(&sim);
         write(&vfs, &options(512), &entries, RunExtra::default());
@@ -410,13 +410,13 @@ fn memory_stays_under_the_limit_and_comes_back() {
         let (hits, misses) = cache.hits_misses();
         assert!(hits + misses >= 40_000 && misses > 0);
         drop(run);
-        cache.forget_run(ID);
+        cache.evict_run(ID);
         assert_eq!(cache.used_bytes(), 0);
     }
 }
 
 #[test]
-fn memory_of_blocks_that_go_serves_those_that_come_unless_somebody_holds_it() {
+fn memory_of_blocks_that_go_serves_those_that_come_unless_a_value_holds_it() {
     let value = |i: u64| inline(vec![i as u8; 40], 0);
     let entries: Entries = (0..20_000u64).map(|i| (i.to_be_bytes().to_vec(), value(i))).collect();
     let vfs = shared(&disk());
@@ -471,9 +471,9 @@ fn walks_read_ahead_and_leave_the_cache_alone() {
 
 #[test]
 fn a_dump_shows_entries_and_footer_even_of_a_file_without_an_end() {
-    let mut dice =
+    let mut rng =
         TestRng::seeded(26, "a_dump_shows_entries_and_footer_even_of_a_file_without_an_end");
-    let entries = some_entries(&mut dice, 100);
+    let entries = some_entries(&mut rng, 100);
     let sim = disk();
     let vfs = shared(&sim);
     write(&vfs, &options(512), &entries, RunExtra::default());

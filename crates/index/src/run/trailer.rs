@@ -1,31 +1,31 @@
-//! Checksums of a run's parts.
+//! Trailers: checksums of a run's parts (RocksDB block trailer).
 
 use std::path::Path;
 use stele_types::checksum::crc32c;
 use stele_types::{Error, Result, RunId};
 
-/// Bytes of a seal.
+/// Size of a trailer.
 pub(super) const TRAILER_BYTES: usize = 4;
 
-/// CRC-32C of a part, mixed with the run and the part's offset: the same bytes elsewhere, or from
-/// another run, have another seal.
-fn seal(id: RunId, offset: u64, bytes: &[u8]) -> u32 {
+/// Computes the CRC-32C of a part, mixed with the run and the part's offset: the same bytes at
+/// another offset or in another run have another trailer.
+fn trailer_of(id: RunId, offset: u64, bytes: &[u8]) -> u32 {
     let place = (id.0 ^ offset.rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     crc32c(bytes) ^ (place >> 32) as u32
 }
 
-/// Appends the seal of `out[from..]`, which will lie at `offset` of the file.
+/// Appends the trailer of `out[from..]`, which will lie at `offset` of the file.
 pub(super) fn put(out: &mut Vec<u8>, from: usize, id: RunId, offset: u64) {
-    let sum = seal(id, offset, out.get(from..).unwrap_or_default());
-    out.extend_from_slice(&sum.to_le_bytes());
+    let crc = trailer_of(id, offset, out.get(from..).unwrap_or_default());
+    out.extend_from_slice(&crc.to_le_bytes());
 }
 
-/// Checks a part with its seal and returns the part.
-pub(super) fn check<'a>(path: &Path, id: RunId, offset: u64, sealed: &'a [u8]) -> Result<&'a [u8]> {
-    let Some((part, sum)) = sealed.split_last_chunk::<TRAILER_BYTES>() else {
-        return Err(Error::corrupt(path, offset, "part too short for a checksum"));
+/// Checks a part with its trailer and returns the part.
+pub(super) fn check<'a>(path: &Path, id: RunId, offset: u64, bytes: &'a [u8]) -> Result<&'a [u8]> {
+    let Some((part, crc)) = bytes.split_last_chunk::<TRAILER_BYTES>() else {
+        return Err(Error::corrupt(path, offset, "part is too short for a checksum"));
     };
-    if u32::from_le_bytes(*sum) == seal(id, offset, part)
+    if u32::from_le_bytes(*crc) == trailer_of(id, offset, part)
         || stele_types::mutant::active("index.run_crc_unchecked")
     {
         return Ok(part);

@@ -1,4 +1,5 @@
-//! Damaged parts of a run: finding them, and doing without blocks whose keys are elsewhere by now.
+//! Unreadable parts of a run: the scrub that finds them, and masks for blocks after their keys are
+//! replaced.
 
 use super::footer;
 use super::reader::{Run, read_part};
@@ -9,37 +10,37 @@ use stele_types::{KeyRange, Result, RunId};
 /// A damaged block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostBlock {
-    /// Its run.
+    /// Number of its run.
     pub run: RunId,
-    /// Which of the run's blocks.
+    /// Number of the block in the run.
     pub block: usize,
-    /// The keys it may hold, and no other block of the run.
+    /// Keys that only this block of the run may hold.
     pub range: KeyRange,
 }
 
-/// What a look at a part of a run found.
+/// Result of scrubbing a part of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScrubbedBlocks {
-    /// The block to go on with; `None` at the run's end.
+    /// Block to continue with; `None` at the run's end.
     pub next: Option<usize>,
     /// Bytes read.
     pub bytes: u64,
     /// Damaged blocks.
     pub lost: Vec<LostBlock>,
-    /// Another part of the file is damaged, or blocks count as empty: writing the run anew mends it.
-    pub wants_rewrite: bool,
+    /// Another part of the file is damaged, or blocks are masked: rewriting the run repairs it.
+    pub needs_rewrite: bool,
 }
 
 impl Run {
-    /// Whether a block counts as empty.
+    /// Returns whether a block is masked.
     #[inline]
     pub(super) fn is_masked(&self, block: usize) -> bool {
-        !self.dead.is_empty() && self.dead.contains(&block)
+        !self.masked.is_empty() && self.masked.contains(&block)
     }
 
-    /// The same run, in which these blocks count as empty.
+    /// Returns the same run with these blocks masked.
     pub(crate) fn without(&self, blocks: &[usize]) -> Arc<Self> {
-        let dead = self.dead.iter().chain(blocks).copied().collect();
+        let masked = self.masked.iter().chain(blocks).copied().collect();
         Arc::new(Self {
             file: self.file.clone(),
             meta: self.meta.clone(),
@@ -48,38 +49,38 @@ impl Run {
             filter: self.filter.clone(),
             index: None,
             cache: self.cache.clone(),
-            dead,
+            masked,
             unreadable_tail: self.unreadable_tail,
         })
     }
 
-    /// Reads the file's parts anew, past the cache: at the beginning those in memory, then blocks.
-    /// Fails only where reading itself fails.
+    /// Reads the file's parts again, bypassing the cache: at the beginning those held in memory,
+    /// then blocks. Fails only when reading itself fails.
     pub fn scrub_blocks(&self, from: usize, bytes_max: u64) -> Result<ScrubbedBlocks> {
-        let mut look =
-            ScrubbedBlocks { wants_rewrite: !self.dead.is_empty(), ..ScrubbedBlocks::default() };
+        let mut scrubbed =
+            ScrubbedBlocks { needs_rewrite: !self.masked.is_empty(), ..ScrubbedBlocks::default() };
         if from == 0 {
-            look.bytes += self.meta.bytes - self.fences.data_bytes().min(self.meta.bytes);
-            look.wants_rewrite |= !self.has_whole_parts()?;
+            scrubbed.bytes += self.meta.bytes - self.fences.data_bytes().min(self.meta.bytes);
+            scrubbed.needs_rewrite |= !self.has_whole_parts()?;
         }
         for block in from..self.fences.len() {
-            if look.bytes >= bytes_max {
-                look.next = Some(block);
+            if scrubbed.bytes >= bytes_max {
+                scrubbed.next = Some(block);
                 break;
             }
             let place = self.fences.block(block).unwrap_or_default();
-            look.bytes += place.end - place.start;
+            scrubbed.bytes += place.end - place.start;
             match self.read_block(block) {
                 _ if self.is_masked(block) => {}
                 Ok(_) => {}
                 Err(error) if error.is_damage() => {
                     let range = self.range_of(block);
-                    look.lost.push(LostBlock { run: self.id(), block, range });
+                    scrubbed.lost.push(LostBlock { run: self.id(), block, range });
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok(look)
+        Ok(scrubbed)
     }
 
     fn has_whole_parts(&self) -> Result<bool> {
@@ -92,7 +93,7 @@ impl Run {
         let read =
             parts.map(|(at, bytes)| read_part(&*self.file, self.id(), at, bytes).map(|_| ()));
         let footer = footer::read(&*self.file).map(|(meta, layout)| {
-            // All but the checkpoint, which only the file has.
+            // Everything but the checkpoint, which only the file contains.
             footer::encode_copy(&meta, &layout) == footer::encode_copy(&self.meta, &self.layout)
         });
         if matches!(footer, Ok(false)) {
@@ -102,7 +103,7 @@ impl Run {
             match part {
                 Ok(()) => {}
                 Err(error) if error.is_damage() => return Ok(false),
-                // A damaged version number.
+                // The version number is damaged.
                 Err(stele_types::Error::NewerFormat { .. }) => return Ok(false),
                 Err(error) => return Err(error),
             }

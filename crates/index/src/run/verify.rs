@@ -1,4 +1,4 @@
-//! Checking all of a run against itself.
+//! Verification of a run against itself.
 
 use super::footer;
 use super::hash_index::{HashIndex, Place};
@@ -9,7 +9,7 @@ use crate::slot::Found;
 use std::collections::BTreeMap;
 use stele_types::{Error, FileId, Result, ValueRef};
 
-/// What [`Run::verify`] read.
+/// Counts of [`Run::verify`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunVerified {
     /// Key blocks read.
@@ -18,7 +18,7 @@ pub struct RunVerified {
     pub entries: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Problems handed out.
+    /// Problems reported.
     pub problems: u64,
 }
 
@@ -32,8 +32,9 @@ struct Verifier<'a> {
 }
 
 impl Run {
-    /// Reads every part of the file anew, past the cache, and hands each problem to `report`:
-    /// damage, and parts that contradict each other. Fails only where reading itself fails.
+    /// Reads every part of the file again, bypassing the cache, and passes each problem to
+    /// `report`: damage, and parts that contradict each other. Fails only when reading itself
+    /// fails.
     pub fn verify(&self, report: &mut dyn FnMut(&Error)) -> Result<RunVerified> {
         let (refs, last_key) = (BTreeMap::new(), None);
         let seen = RunVerified { bytes: self.meta.bytes, ..RunVerified::default() };
@@ -57,7 +58,7 @@ impl Verifier<'_> {
         (self.report)(error);
     }
 
-    /// The result if it was read, nothing if it was damaged.
+    /// Returns the result; reports damage and returns `None`.
     fn unless_damaged<T>(&mut self, result: Result<T>) -> Result<Option<T>> {
         match result {
             Ok(value) => Ok(Some(value)),
@@ -73,7 +74,7 @@ impl Verifier<'_> {
         let (run, layout) = (self.run, self.run.layout);
         let footer = footer::read(&*run.file);
         if self.unless_damaged(footer)?.is_some_and(|(meta, _)| meta != run.meta) {
-            self.problem(layout.footer_at(), "the footer is not the one read at opening");
+            self.problem(layout.footer_at(), "footer differs from the one read at open");
         }
         let parts = [
             (layout.data_bytes, layout.fences_bytes),
@@ -114,13 +115,13 @@ impl Verifier<'_> {
         self.last_key = Some(key.to_vec());
         let hash = key_hash(key);
         if self.run.fences.find(key) != place.block as usize {
-            self.problem(offset, "the fences lead elsewhere");
+            self.problem(offset, "fences lead to another block");
         }
-        if !self.run.filter.passes(hash) {
-            self.problem(offset, "the filter denies a key");
+        if !self.run.filter.may_contain(hash) {
+            self.problem(offset, "filter rejects a key of the run");
         }
         if self.index.as_ref().is_some_and(|index| !index.places(hash).any(|p| p == place)) {
-            self.problem(offset, "the hash index leads elsewhere");
+            self.problem(offset, "hash index lacks the place of a key");
         }
         if let Found::Value { value: ValueRef::At(at), .. } = found {
             self.refs.entry(at.file).or_default().add(key.len(), at);
@@ -131,7 +132,7 @@ impl Verifier<'_> {
         let (meta, at) = (&self.run.meta, self.run.layout.footer_at());
         let complete = self.seen.problems == 0;
         if complete && (self.seen.entries != meta.entries || self.refs != meta.refs) {
-            self.problem(at, "entries are not those the footer counts");
+            self.problem(at, "entries differ from the footer's counts");
         }
     }
 }

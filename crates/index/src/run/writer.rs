@@ -1,4 +1,4 @@
-//! Writing a run.
+//! Writer of runs.
 
 use super::block::BlockBuilder;
 use super::fences::{Fences, separator};
@@ -15,14 +15,14 @@ use std::sync::Arc;
 use stele_types::{Cause, Error, Result, RunId, ValueRef};
 use stele_vfs::{Open, Vfs, VfsFile};
 
-/// Handed to the file at once.
+/// Size of a write to the file.
 const WRITE_BYTES: usize = 256 << 10;
-/// Synced at least this often, so that the last sync, and syncs of the log beside it, find little
-/// to wait for.
+/// Bytes written between syncs, at most, so that the last sync, and concurrent syncs of the log,
+/// have little to write back.
 const SYNC_BYTES: u64 = 8 << 20;
 const BLOCK_BYTES: std::ops::RangeInclusive<usize> = 512..=32 << 10;
 
-/// Writes one run. Until it is whole, its file has another name than a run.
+/// Writer of one run. Until the run is complete, its file has a temporary name.
 #[derive(Debug)]
 pub struct RunWriter {
     vfs: Arc<dyn Vfs>,
@@ -35,16 +35,16 @@ pub struct RunWriter {
     fences: Fences,
     hashes: Vec<u64>,
     places: Vec<Place>,
-    /// Last key of the block written last.
+    /// Last key of the last finished block.
     last_key: Vec<u8>,
-    /// Not yet written; begins at `written`.
+    /// Bytes not yet written to the file; they begin at `written`.
     pending: Vec<u8>,
     written: u64,
     synced: u64,
 }
 
 impl RunWriter {
-    /// Starts the file of run `id` in `dir`; it must not exist.
+    /// Creates the file of run `id` in `dir`; fails if it exists.
     pub fn create(
         vfs: &Arc<dyn Vfs>,
         dir: &Path,
@@ -72,7 +72,7 @@ impl RunWriter {
     }
 
     /// Adds an entry. Fails with [`Error::Invalid`], adding nothing, unless `key` is above all
-    /// earlier ones.
+    /// earlier keys.
     pub fn add(&mut self, key: &[u8], found: &Found) -> Result<()> {
         if self.block.is_full_for(key, found, self.options.block_bytes) {
             self.cut()?;
@@ -116,29 +116,29 @@ impl RunWriter {
         }
     }
 
-    /// The number the run will have.
+    /// Returns the run's number.
     pub fn id(&self) -> RunId {
         self.meta.id
     }
 
-    /// Entries added so far.
+    /// Returns the number of entries added so far.
     pub fn entries(&self) -> u64 {
         self.meta.entries
     }
 
-    /// About the size the file would have if finished now.
+    /// Estimates the size of the file if it were finished now, in bytes.
     pub fn estimated_bytes(&self) -> u64 {
         let keys = self.hashes.len();
         let index = hash_index::bytes_for(keys) + keys * self.options.filter_bits_per_key / 8;
         self.end() + (self.block.bytes() + index + self.fences.memory_bytes()) as u64
     }
 
-    /// Where the next part will lie.
+    /// Returns the offset of the next part.
     fn end(&self) -> u64 {
         self.written + self.pending.len() as u64
     }
 
-    /// Ends the block under way.
+    /// Finishes the current block.
     fn cut(&mut self) -> Result<()> {
         self.last_key.clear();
         self.last_key.extend_from_slice(self.block.last_key());
@@ -159,7 +159,7 @@ impl RunWriter {
         Ok(())
     }
 
-    /// Appends a part and returns its size with the seal; no part when there is nothing in it.
+    /// Appends a part and returns its size with the trailer; an empty part is left out.
     fn part(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> u64 {
         let (offset, from) = (self.end(), self.pending.len());
         encode(&mut self.pending);
@@ -169,13 +169,13 @@ impl RunWriter {
         self.end() - offset
     }
 
-    /// Completes the file and makes its data durable under its name; that is durable once the
+    /// Completes the file and makes its data durable under its name; the name is durable once the
     /// caller has synced the directory.
     pub fn finish(self, extra: RunExtra) -> Result<RunMeta> {
-        self.close()?.seal(extra)
+        self.close()?.finish(extra)
     }
 
-    /// Ends the run but for the footer, which says what place it takes.
+    /// Completes the run except for the footer, which needs the tier's age.
     pub fn close(mut self) -> Result<ClosedRun> {
         if self.block.len() > 0 {
             self.cut()?;
@@ -199,7 +199,7 @@ impl RunWriter {
     }
 }
 
-/// A run without its footer: no run yet.
+/// A run without its footer; its file has a temporary name.
 #[derive(Debug)]
 pub struct ClosedRun {
     vfs: Arc<dyn Vfs>,
@@ -213,18 +213,18 @@ pub struct ClosedRun {
 }
 
 impl ClosedRun {
-    /// Makes what there is durable, so that sealing is short.
-    pub fn settle(&mut self) -> Result<()> {
+    /// Syncs what is written so far, so that [`Self::finish`] is short.
+    pub fn sync(&mut self) -> Result<()> {
         self.write()?;
         self.file.sync_data()
     }
 
-    /// See [`RunWriter::finish`].
-    pub fn seal(mut self, extra: RunExtra) -> Result<RunMeta> {
+    /// Writes the footer, see [`RunWriter::finish`].
+    pub fn finish(mut self, extra: RunExtra) -> Result<RunMeta> {
         self.meta.extra = extra;
         self.pending.extend_from_slice(&footer::encode(&self.meta, &self.layout));
         self.write()?;
-        // A run is complete on disk before the manifest may name it.
+        // Invariant: a run is complete on disk before the manifest references it.
         if !stele_types::mutant::active("index.skip_run_sync") {
             self.file.sync_data()?;
         }

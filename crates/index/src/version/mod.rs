@@ -1,4 +1,4 @@
-//! Which runs are current, as one immutable value that readers hold.
+//! Versions: the current runs as one immutable value that readers hold.
 
 mod pins;
 mod tier;
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_types::{FileId, Result, RunId};
 
-/// Counts the versions since the index was opened.
+/// Number of a version, counted since the index was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VersionId(pub u64);
 
@@ -45,39 +45,39 @@ impl Version {
         Self { id, tiers, live }
     }
 
-    /// The version that follows: without `removed`, with `added`.
+    /// Returns the next version: without `removed`, with `added`.
     pub(crate) fn replace(&self, removed: &[RunId], added: Vec<Arc<Run>>) -> Self {
         let kept = self.runs().filter(|run| !removed.contains(&run.id())).cloned();
         Self::new(VersionId(self.id.0 + 1), kept.chain(added).collect::<Vec<_>>())
     }
 
-    /// The version's number.
+    /// Returns the version's number.
     pub fn id(&self) -> VersionId {
         self.id
     }
 
-    /// Newest first.
+    /// Returns the tiers, newest first.
     pub fn tiers(&self) -> &[Tier] {
         &self.tiers
     }
 
-    /// What the current runs refer to, by value file. Exact: a file that is not here is referred to
-    /// by no run of this version.
+    /// Returns what the current runs reference, by value file. Exact: no run of this version
+    /// references a file that is not here.
     pub fn live(&self) -> &BTreeMap<FileId, Live> {
         &self.live
     }
 
-    /// All runs, newest tier first.
+    /// Returns all runs, newest tier first.
     pub fn runs(&self) -> impl Iterator<Item = &Arc<Run>> {
         self.tiers.iter().flat_map(|tier| &tier.runs)
     }
 
-    /// The tier with this age.
+    /// Returns the tier with this age.
     pub fn tier(&self, age: u64) -> Option<&Tier> {
         self.tiers.iter().find(|tier| tier.age == age)
     }
 
-    /// The newest entry of `key`.
+    /// Returns the newest entry of `key`.
     pub fn get(&self, key: &[u8]) -> Result<Option<Found>> {
         if self.tiers.is_empty() {
             return Ok(None);
@@ -91,7 +91,7 @@ impl Version {
         Ok(None)
     }
 
-    /// [`Version::get`] without waiting for the device.
+    /// Does what [`Version::get`] does, without waiting for the device.
     pub fn get_cached(&self, key: &[u8]) -> Result<Lookup> {
         let hash = key_hash(key);
         for tier in &self.tiers {
@@ -103,7 +103,7 @@ impl Version {
         Ok(Lookup::Known(None))
     }
 
-    /// Age of the newest tier, 0 when there is none.
+    /// Returns the age of the newest tier, 0 when there is none.
     pub(crate) fn newest_age(&self) -> u64 {
         self.tiers.first().map_or(0, |tier| tier.age)
     }

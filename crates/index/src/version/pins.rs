@@ -1,23 +1,23 @@
-//! Which versions are still looked at.
+//! Versions pinned by readers.
 
 use super::{Version, VersionId};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-/// Every version that may still be held, oldest first.
+/// Versions that readers may still hold, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Pins {
     versions: Mutex<VecDeque<(VersionId, Weak<Version>)>>,
 }
 
 impl Pins {
-    /// Called before `version` is published.
+    /// Adds a version; called before it is published.
     pub fn add(&self, version: &Arc<Version>) {
         self.versions.lock().push_back((version.id(), Arc::downgrade(version)));
     }
 
-    /// The oldest version anyone holds; the current one if no other.
+    /// Returns the oldest version that a reader holds, or else the current one.
     pub fn oldest(&self) -> VersionId {
         let mut versions = self.versions.lock();
         while let Some((id, version)) = versions.front() {

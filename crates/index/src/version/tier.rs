@@ -1,4 +1,4 @@
-//! Runs of one age.
+//! Tiers: runs of one age.
 
 use super::TierCursor;
 use crate::memtable::RangeSet;
@@ -12,7 +12,7 @@ use stele_types::{KeyRange, Result};
 pub struct Tier {
     /// Larger is newer.
     pub age: u64,
-    /// Ascending by key; runs without entries, which only carry range tombstones, come first.
+    /// Runs, ascending by key; runs without entries, which only hold range tombstones, come first.
     pub runs: Vec<Arc<Run>>,
     /// Sum of the runs' file lengths.
     pub bytes: u64,
@@ -20,7 +20,7 @@ pub struct Tier {
     pub entries: u64,
     /// Sum of the runs' tombstones.
     pub tombstones: u64,
-    /// The runs that have entries.
+    /// Runs that have entries.
     keyed: Arc<[Arc<Run>]>,
     /// Ranges deleted from all older tiers.
     ranges: Arc<RangeSet>,
@@ -44,7 +44,7 @@ impl Tier {
         }
     }
 
-    /// Ranges deleted from all older tiers.
+    /// Returns the ranges deleted from all older tiers.
     pub fn ranges(&self) -> &RangeSet {
         &self.ranges
     }
@@ -53,12 +53,12 @@ impl Tier {
         self.ranges.clone()
     }
 
-    /// The runs that have entries, ascending by key.
+    /// Returns the runs that have entries, ascending by key.
     pub(crate) fn keyed(&self) -> &[Arc<Run>] {
         &self.keyed
     }
 
-    /// This tier's answer for `key`; `None` leaves it to the older ones.
+    /// Returns this tier's entry of `key`; with `None` older tiers decide.
     pub(crate) fn get(&self, key: &[u8], hash: u64) -> Result<Option<Found>> {
         if let Some(run) = self.run_of(key)
             && let Some(found) = run.get(key, hash)?
@@ -68,39 +68,40 @@ impl Tier {
         Ok(self.deleted(key))
     }
 
-    /// [`Tier::get`] without waiting for the device.
+    /// Does what [`Tier::get`] does, without waiting for the device.
     pub(crate) fn get_cached(&self, key: &[u8], hash: u64) -> Result<Lookup> {
-        let looked = self.run_of(key).map(|run| run.get_cached(key, hash)).transpose()?;
-        Ok(match looked {
+        let found = self.run_of(key).map(|run| run.get_cached(key, hash)).transpose()?;
+        Ok(match found {
             Some(Lookup::Known(None)) | None => Lookup::Known(self.deleted(key)),
             Some(known) => known,
         })
     }
 
-    /// Whether the tier may say something of `key`: false is certain.
+    /// Returns whether the tier may hold or delete `key`; false is certain.
     pub(crate) fn may_hold(&self, key: &[u8], hash: u64) -> bool {
         self.ranges.covers(key) || self.run_of(key).is_some_and(|run| run.may_hold(hash))
     }
 
-    /// The only run that may hold `key`.
+    /// Returns the only run that may hold `key`.
     fn run_of(&self, key: &[u8]) -> Option<&Arc<Run>> {
         let after = self.keyed().partition_point(|run| run.meta().first_key <= key);
         let run = after.checked_sub(1).and_then(|at| self.keyed().get(at));
         run.filter(|run| key <= &run.meta().last_key[..])
     }
 
-    /// The tier's own entries are newer than its range tombstones, which are asked after them.
+    /// Checks the range tombstones. Invariant: called after the entries, which are newer in their
+    /// tier.
     fn deleted(&self, key: &[u8]) -> Option<Found> {
         (!self.ranges.is_empty() && self.ranges.covers(key)).then_some(Found::Deleted)
     }
 
-    /// A cursor over the keys of a range.
+    /// Returns a cursor over the keys of a range.
     pub(crate) fn cursor(&self, range: &KeyRange) -> TierCursor {
         TierCursor::new(self.keyed.clone(), false, range.clone())
     }
 }
 
-/// The range tombstones of `runs` together.
+/// Returns the union of the range tombstones of `runs`.
 pub(crate) fn union_of(runs: &[Arc<Run>]) -> RangeSet {
     let ranges = runs.iter().flat_map(|run| run.meta().extra.ranges.iter().cloned());
     RangeSet::from_ranges(ranges)

@@ -1,4 +1,4 @@
-//! A cursor over the runs of one tier, one after the other.
+//! Cursor over the runs of one tier, one after the other.
 
 use crate::cursor::Cursor;
 use crate::run::{Run, RunCursor};
@@ -6,35 +6,35 @@ use crate::slot::{Found, ValueSlice};
 use std::sync::Arc;
 use stele_types::{Error, KeyRange, Result};
 
-/// A position in the runs of one tier. Opens a run when it is reached.
+/// Cursor over the runs of one tier. Opens a run's cursor when it is reached.
 pub(crate) struct TierCursor {
-    /// With entries, ascending by key, no key in two.
+    /// Runs with entries, ascending by key and disjoint.
     runs: Arc<[Arc<Run>]>,
-    /// The run stood in, and the position there.
+    /// Index of the current run, and the cursor in it.
     at: Option<(usize, RunCursor)>,
-    /// Read ahead in large pieces, past the block cache.
-    ahead: bool,
-    /// Runs and blocks without keys of this range are done without.
+    /// Whether to read ahead in large pieces, bypassing the block cache.
+    readahead: bool,
+    /// Runs and blocks without keys of this range are skipped.
     within: KeyRange,
 }
 
 impl TierCursor {
-    pub fn new(runs: Arc<[Arc<Run>]>, ahead: bool, within: KeyRange) -> Self {
-        Self { runs, at: None, ahead, within }
+    pub fn new(runs: Arc<[Arc<Run>]>, readahead: bool, within: KeyRange) -> Self {
+        Self { runs, at: None, readahead, within }
     }
 
-    /// Makes the run at `index` the current one; keeps the cursor if it is already.
+    /// Makes the run at `index` current; keeps the cursor if it already is.
     fn enter(&mut self, index: usize) -> Option<&mut RunCursor> {
         if self.at.as_ref().is_none_or(|(at, _)| *at != index) {
             self.at = self.runs.get(index).map(|run| {
-                let cursor = if self.ahead { run.cursor_ahead() } else { run.cursor() };
+                let cursor = if self.readahead { run.cursor_ahead() } else { run.cursor() };
                 (index, cursor.within(&self.within))
             });
         }
         self.at.as_mut().map(|(_, cursor)| cursor)
     }
 
-    /// See [`RunCursor::approach`].
+    /// Calls [`RunCursor::approach`] in the run that may hold `key`.
     pub fn approach(&mut self, key: &[u8]) -> Result<()> {
         let index = self.runs.partition_point(|run| run.meta().last_key < key);
         if index == self.runs.len() {
@@ -43,14 +43,14 @@ impl TierCursor {
         self.enter(index).map_or(Ok(()), |cursor| cursor.approach(key))
     }
 
-    /// See [`RunCursor::arrive`].
+    /// Calls [`RunCursor::arrive`]; moves to the next run if this one has no entry from `key` on.
     pub fn arrive(&mut self, key: &[u8]) -> Result<()> {
         let Some((_, cursor)) = &mut self.at else { return Ok(()) };
         cursor.arrive(key)?;
         if cursor.valid() { Ok(()) } else { self.next_run() }
     }
 
-    /// The first entry of the runs that follow. A run may have none left that count.
+    /// Moves to the first entry of the following runs. A run may have no unmasked entry.
     #[cold]
     fn next_run(&mut self) -> Result<()> {
         while let Some(cursor) = self.enter(self.index() + 1) {
@@ -62,7 +62,7 @@ impl TierCursor {
         Ok(())
     }
 
-    /// The last entry of the runs before.
+    /// Moves to the last entry of the preceding runs.
     #[cold]
     fn previous_run(&mut self) -> Result<()> {
         while let Some(before) = self.index().checked_sub(1)
@@ -101,7 +101,7 @@ impl Cursor for TierCursor {
     fn found(&self) -> Result<Found> {
         match &self.at {
             Some((_, cursor)) => cursor.found(),
-            None => Err(Error::invalid("the cursor stands nowhere")),
+            None => Err(Error::invalid("the cursor is not positioned")),
         }
     }
 

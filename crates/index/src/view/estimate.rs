@@ -1,27 +1,27 @@
-//! About how much a key range holds, and where its middle lies: from some key blocks and some
-//! entries of memtables; no value is read.
+//! Estimates of the size of a key range and of its middle, from some key blocks and some memtable
+//! entries; no value is read.
 
 use super::View;
 use crate::run::key_hash;
 use bytes::Bytes;
 use stele_types::{KeyRange, Result, mutant};
 
-/// Key blocks read of each tier.
+/// Key blocks read per tier, at most.
 const BLOCKS_MAX: usize = 32;
-/// A range is not cut for less than half of what its first part would be.
+/// A range is cut only if the part after its first part is at least half as large.
 const MUCH_MORE: f64 = 1.5;
 
-/// About how much a key range holds.
+/// Estimated content of a key range.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Estimate {
-    /// Keys with a value.
+    /// Number of keys with a value.
     pub keys: f64,
-    /// Bytes of these keys and their values.
+    /// Bytes of these keys and values.
     pub bytes: f64,
 }
 
 impl View {
-    /// About how much `range` holds.
+    /// Estimates the content of `range`.
     pub fn estimate(&self, range: &KeyRange) -> Result<Estimate> {
         let mut sum = Estimate::default();
         self.sample(range, &mut |_, keys, bytes| {
@@ -31,18 +31,19 @@ impl View {
         Ok(sum)
     }
 
-    /// A key that has about half of the bytes of `range` before it, and something on both sides.
+    /// Returns a key with about half of the bytes of `range` below it, and pairs on both sides.
     pub fn middle(&self, range: &KeyRange) -> Result<Option<Bytes>> {
         self.cut(range, |bytes| Some(bytes / 2.0))
     }
 
-    /// A key that has about `bytes` of `range` before it; `None` if there is not much more.
+    /// Returns a key with about `bytes` of `range` below it; `None` if the range is not much
+    /// larger.
     pub fn first_part(&self, range: &KeyRange, bytes: f64) -> Result<Option<Bytes>> {
         self.cut(range, |all| (all >= MUCH_MORE * bytes).then_some(bytes))
     }
 
-    /// A key that has so many bytes of `range` before it as `before` says for all of them, about, and
-    /// something on both sides.
+    /// Returns a key with about `before(total)` bytes of `range` below it, and pairs on both sides;
+    /// `total` is the bytes of the range.
     fn cut(&self, range: &KeyRange, before: impl Fn(f64) -> Option<f64>) -> Result<Option<Bytes>> {
         let mut points: Vec<(Bytes, f64)> = Vec::new();
         self.sample(range, &mut |key, _, bytes| points.push((Bytes::copy_from_slice(key), bytes)))?;
@@ -55,7 +56,7 @@ impl View {
         let mut cut = None;
         for (key, bytes) in points.filter(|(key, _)| *key > first) {
             cut = Some(key);
-            // The pair that reaches it goes to the upper part.
+            // The pair that reaches the wanted bytes belongs to the upper part.
             bytes_before += bytes;
             if bytes_before >= wanted {
                 break;
@@ -64,7 +65,7 @@ impl View {
         Ok(cut)
     }
 
-    /// Gives some pairs of `range`: key, and the keys and bytes each stands for.
+    /// Samples pairs of `range`: passes the key, and the keys and bytes that each represents.
     fn sample(&self, range: &KeyRange, f: &mut dyn FnMut(&[u8], f64, f64)) -> Result<()> {
         let memtables: Vec<_> = self.tables.memtables().collect();
         let tiers = self.version().tiers();
@@ -89,8 +90,9 @@ impl View {
         Ok(())
     }
 
-    /// Whether one of the `newer` newest sources (memtables, then tiers) says something of `key`;
-    /// of a tier its filters tell, which err once in a hundred.
+    /// Returns whether one of the `newer` newest sources (memtables, then tiers) has an entry or
+    /// range tombstone for `key`. Tiers are checked by their filters, with a false positive rate of
+    /// about 1 %.
     fn is_shadowed(&self, key: &[u8], newer: usize) -> bool {
         if mutant::active("index.shadowed_counted") {
             return false;

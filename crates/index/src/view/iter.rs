@@ -1,4 +1,4 @@
-//! Pairs of a view in order.
+//! Iterator over the pairs of a view.
 
 use crate::cursor::prefix_of;
 use crate::index::Tables;
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use stele_types::{Error, KeyRange, Result, ValueRef};
 
-/// Which way an iteration goes.
+/// Direction of an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Ascending keys.
@@ -17,26 +17,26 @@ pub enum Direction {
     Reverse,
 }
 
-/// Pairs of a view in order: the newest version of each key, deleted ones left out, expired ones
-/// (which only a clock can tell) included.
+/// Pairs of a view in order: the newest version of each key, without deleted ones. Expired pairs
+/// are included, because the view has no clock.
 #[derive(Debug)]
 pub struct ViewIter {
     merged: Merged,
     range: KeyRange,
-    /// Of the range's end.
+    /// [`prefix_of`] of the range's end.
     end_prefix: u64,
     direction: Direction,
     state: State,
-    /// Keeps the version pinned, so that no file it refers to goes.
+    /// Pins the version, so that no file it references is removed.
     _tables: Arc<Tables>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The merge stands on the first key, which was not looked at.
+    /// The merge is at the first key, which was not checked yet.
     Fresh,
-    /// The merge stands on the pair lent.
-    Standing,
+    /// The merge is at the current pair.
+    Positioned,
     Ended,
 }
 
@@ -62,14 +62,14 @@ impl ViewIter {
         })
     }
 
-    /// Moves to the next pair, the first one to begin with; false at the end. What `key`, `value`
-    /// and `expires_at_s` lend is the pair stood on. An error ends the iteration.
+    /// Moves to the next pair, initially to the first one; returns false at the end. `key`, `value`
+    /// and `expires_at_s` then return the current pair. An error ends the iteration.
     #[inline]
     pub fn advance(&mut self) -> Result<bool> {
         let before = std::mem::replace(&mut self.state, State::Ended);
         match before {
             State::Ended => return Ok(false),
-            State::Standing => self.merged.advance()?,
+            State::Positioned => self.merged.advance()?,
             State::Fresh => {}
         }
         while let Some(key) = self.merged.key() {
@@ -80,8 +80,8 @@ impl ViewIter {
             if !inside {
                 return Ok(false);
             }
-            if !self.merged.hidden() && !self.merged.is_deleted() {
-                self.state = State::Standing;
+            if !self.merged.is_hidden() && !self.merged.is_deleted() {
+                self.state = State::Positioned;
                 return Ok(true);
             }
             self.merged.advance()?;
@@ -90,33 +90,33 @@ impl ViewIter {
     }
 
     #[inline]
-    fn stood_on(&self) -> Option<(ValueSlice<'_>, u64)> {
+    fn current(&self) -> Option<(ValueSlice<'_>, u64)> {
         match self.state {
-            State::Standing => self.merged.value(),
+            State::Positioned => self.merged.value(),
             State::Fresh | State::Ended => None,
         }
     }
 
-    /// The key stood on; empty when none is.
+    /// Returns the current key; empty when there is no current pair.
     #[inline]
     pub fn key(&self) -> &[u8] {
         match self.state {
-            State::Standing => self.merged.key().unwrap_or_default(),
+            State::Positioned => self.merged.key().unwrap_or_default(),
             State::Fresh | State::Ended => &[],
         }
     }
 
-    /// The value of the pair stood on; empty when none is.
+    /// Returns the current value; empty when there is no current pair.
     #[inline]
     pub fn value(&self) -> ValueSlice<'_> {
-        self.stood_on().map_or(ValueSlice::Inline(&[]), |(value, _)| value)
+        self.current().map_or(ValueSlice::Inline(&[]), |(value, _)| value)
     }
 
-    /// Key, value and Unix second of its end (0 for never) of the pair stood on. Fails when none is,
-    /// or when what the run holds for the key can't be read.
+    /// Returns key, value and expiry in Unix seconds (0 for none) of the current pair. Fails when
+    /// there is no current pair, or when the run's entry cannot be read.
     #[inline]
     pub fn pair(&self) -> Result<(&[u8], ValueSlice<'_>, u64)> {
-        match self.stood_on() {
+        match self.current() {
             Some((value, expires_at_s)) => Ok((self.key(), value, expires_at_s)),
             None => Err(self.no_pair()),
         }
@@ -125,18 +125,20 @@ impl ViewIter {
     #[cold]
     fn no_pair(&self) -> Error {
         let found = self.merged.found();
-        found.err().unwrap_or_else(|| Error::invalid("the iteration stands on no pair"))
+        found.err().unwrap_or_else(|| {
+            Error::invalid("the iterator has no current pair; call advance first")
+        })
     }
 
-    /// Unix second at which the pair stood on ends; 0 for never.
+    /// Returns the expiry of the current pair in Unix seconds; 0 for none.
     #[inline]
     pub fn expires_at_s(&self) -> u64 {
-        self.stood_on().map_or(0, |(_, expires_at_s)| expires_at_s)
+        self.current().map_or(0, |(_, expires_at_s)| expires_at_s)
     }
 
-    /// The next pair to keep: key, value and Unix second of its end (0 for none). `None` at the
-    /// end.
-    // Errors end an iteration, so this is no `Iterator`.
+    /// Returns the next pair, owned: key, value and expiry in Unix seconds (0 for none). `None` at
+    /// the end.
+    // Not an `Iterator`, because an error ends the iteration.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<(Bytes, ValueRef, u64)>> {
         if !self.advance()? {

@@ -1,4 +1,4 @@
-//! One point in time of the index.
+//! Views: one point in time of the index.
 
 mod estimate;
 mod iter;
@@ -14,8 +14,8 @@ use crate::version::Version;
 use std::sync::Arc;
 use stele_types::{KeyRange, Result, Seq};
 
-/// One point in time: later writes, flushes and merges do not show. While it lives, the runs it
-/// sees stay, and [`crate::Index::oldest_pinned`] stays at its version.
+/// One point in time of the index: later writes, flushes and merges are not visible. While the view
+/// exists, its runs are kept and [`crate::Index::oldest_pinned`] stays at its version.
 #[derive(Clone, Debug)]
 pub struct View {
     tables: Arc<Tables>,
@@ -27,23 +27,25 @@ impl View {
         Self { tables, seq }
     }
 
-    /// The version it holds.
+    /// Returns the pinned version.
     pub fn version(&self) -> &Arc<Version> {
         &self.tables.version
     }
 
-    /// The newest entry of `key`; `Some(Deleted)` and `None` both mean that there is no value.
+    /// Returns the newest entry of `key`; `Some(Deleted)` and `None` both mean that there is no
+    /// value.
     pub fn get(&self, key: &[u8]) -> Result<Option<Found>> {
         self.tables.get(key, self.seq)
     }
 
-    /// [`View::get`] without waiting for the device: from memtables, cached blocks and the page
-    /// cache.
+    /// Does what [`View::get`] does, without waiting for the device: from memtables, cached blocks
+    /// and the page cache.
     pub fn get_cached(&self, key: &[u8]) -> Result<Lookup> {
         self.tables.get_cached(key, self.seq)
     }
 
-    /// The pairs of `range` in order. The iterator holds the view's memory and runs by itself.
+    /// Returns the pairs of `range` in order. The iterator keeps the view's memory and outlives the
+    /// view.
     pub fn iter(&self, range: KeyRange, direction: Direction) -> Result<ViewIter> {
         let mut sources =
             Vec::with_capacity(1 + self.tables.frozen.len() + self.version().tiers().len());

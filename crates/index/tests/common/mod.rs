@@ -1,4 +1,4 @@
-//! A small store without a log: the list of operations is the log.
+//! A small store without a log: the list of operations serves as the log.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use stele_vfs::{SimVfs, Vfs};
 
 pub const DIR: &str = "index";
 
-/// Values are told apart by number; where they lie may change.
+/// Values are identified by number; their locations may change.
 pub type Model = BTreeMap<Vec<u8>, (u32, u64)>;
 
 #[derive(Clone, Debug)]
@@ -42,10 +42,10 @@ pub fn remove_range(model: &mut Model, start: &[u8], end: &[u8]) {
     model.retain(|key, _| !range.contains(key));
 }
 
-/// Values from here on are 1 MiB long.
+/// Values with at least this number are 1 MiB long.
 pub const LONG_FROM: u32 = 10_000_000;
 
-/// Every third value is inline, the others lie in one of eight files.
+/// Returns an inline value for every third number; the others lie in one of eight files.
 pub fn reference(value: u32) -> ValueRef {
     if value.is_multiple_of(3) {
         return ValueRef::Inline(Bytes::from(value.to_le_bytes().to_vec()));
@@ -106,7 +106,7 @@ impl Store {
         self.index.publish(Seq(self.seq));
     }
 
-    /// `position` operations of the list are applied.
+    /// Freezes the memtable after `position` operations of the list.
     pub fn freeze(&self, position: usize) {
         self.index.freeze(checkpoint(position));
     }
@@ -125,18 +125,18 @@ impl Store {
         }
     }
 
-    /// Takes in pairs and installs them.
+    /// Stages pairs and installs them.
     pub fn install(
         &self,
         ranges: &[KeyRange],
         region: Option<(RegionId, (LogIndex, Term))>,
         pairs: &[(&[u8], u32)],
     ) -> Result<()> {
-        let mut incoming = self.index.begin_ingest(ranges.to_vec())?;
+        let mut ingest = self.index.begin_ingest(ranges.to_vec())?;
         for (key, value) in pairs {
-            incoming.add(key, reference(*value), 0)?;
+            ingest.add(key, reference(*value), 0)?;
         }
-        self.index.install(incoming, region)
+        self.index.install(ingest, region)
     }
 
     pub fn position(&self) -> usize {
@@ -157,7 +157,7 @@ impl Store {
         entries.into_iter().map(|e| e.name).filter(|name| name.ends_with(".run")).collect()
     }
 
-    /// Everything in the directory is referred to, and everything referred to is whole.
+    /// Checks that every file in the directory is referenced, and every referenced file is intact.
     pub fn check_files(&self, context: &str) {
         let mut expected: BTreeSet<String> =
             self.index.version().runs().map(|run| format!("{:08x}.run", run.id().0)).collect();
@@ -166,7 +166,7 @@ impl Store {
         }
         assert_eq!(self.run_files(), expected, "{context}");
         let others = self.vfs.list(Path::new(DIR)).unwrap().len() - expected.len();
-        assert_eq!(others, 1, "{context}: one manifest and nothing else");
+        assert_eq!(others, 1, "{context}: there must be one manifest and no other file");
         let mut damage = Vec::new();
         self.index.verify(&mut |error| damage.push(error.to_string())).unwrap();
         assert!(damage.is_empty(), "{context}: {damage:?}");
@@ -201,7 +201,7 @@ pub fn get(view: &View, key: &[u8]) -> Result<Option<(u32, u64)>> {
     })
 }
 
-/// Moves every value of one file to another.
+/// Mover of every value of one file to another.
 pub struct MoveFile {
     pub from: FileId,
     pub to: FileId,
@@ -247,7 +247,7 @@ impl Rng {
         (self.next() >> 11) % bound
     }
 
-    /// A key out of some hundreds, of different lengths and with common prefixes.
+    /// Returns one of some hundreds of keys, of different lengths and with common prefixes.
     pub fn key(&mut self) -> Vec<u8> {
         let n = self.below(300);
         match n % 4 {

@@ -1,14 +1,14 @@
-//! A batch on disk: one frame, from a block boundary, padded with zeros to the next one, so that a
-//! durable block is never written again.
+//! A batch on disk: one frame, from a block boundary, padded with zeros to the next one. Invariant:
+//! a durable block is never written again.
 //!
 //! ```text
 //! frame  := body_bytes:u32 crc:u32 file:u32 offset:u32 chain:u32 records:u32 body padding
 //! body   := item* [filler]                        (see `item`)
-//! crc    := CRC-32C over store:u64, the header but for crc, and body
-//! chain  := crc of the frame before, across segments; 0 before the first
+//! crc    := CRC-32C over store:u64, the header without crc, and body
+//! chain  := crc of the previous frame, across segments; 0 before the first
 //! ```
-//! File, offset and store in the checksum catch a frame written to or read from another place, and a
-//! frame of a recycled segment's former life; the chain catches a write that was lost.
+//! File, offset and store in the checksum detect a frame written to or read from another place, and
+//! a frame from before its segment was recycled. The chain detects a lost write.
 
 use super::take;
 use stele_types::checksum::{Crc32c, crc32c};
@@ -23,7 +23,7 @@ pub(crate) struct FrameHeader {
     pub crc: u32,
     pub at: Lsn,
     pub chain: u32,
-    /// 0 in a frame that only confirms the one before.
+    /// 0 in a frame that only confirms the previous one.
     pub records: u32,
 }
 
@@ -39,7 +39,7 @@ impl FrameHeader {
         out
     }
 
-    /// `None` when `bytes` are fewer than a header.
+    /// Returns `None` when `bytes` are fewer than a header.
     pub fn decode(mut bytes: &[u8]) -> Option<Self> {
         let rest = &mut bytes;
         let body_bytes = take::u32_le(rest)?;
@@ -48,25 +48,25 @@ impl FrameHeader {
         Some(Self { body_bytes, crc, at, chain: take::u32_le(rest)?, records: take::u32_le(rest)? })
     }
 
-    /// The checksum this header should carry over `body`.
+    /// Returns the checksum of this header with `body`.
     pub fn checksum(&self, store: StoreId, body: &[u8]) -> u32 {
-        self.checksum_summed(store, crc32c(body))
+        self.checksum_with_crc(store, crc32c(body))
     }
 
-    /// [`FrameHeader::checksum`] over a body of `body_bytes` whose own checksum is known.
-    pub fn checksum_summed(&self, store: StoreId, body_crc: u32) -> u32 {
+    /// [`FrameHeader::checksum`] over a body of `body_bytes` with a known checksum.
+    pub fn checksum_with_crc(&self, store: StoreId, body_crc: u32) -> u32 {
         let encoded = self.encode();
         let mut crc = Crc32c::new();
         crc.update(&store.0.to_le_bytes()).update(&encoded[0..4]).update(&encoded[8..]);
         crc.update_with_crc(body_crc, u64::from(self.body_bytes)).finish()
     }
 
-    /// Whether the header names the place it was read from.
+    /// Whether the header names the position it was read from.
     pub fn is_at(&self, at: Lsn) -> bool {
         self.at == at || stele_types::mutant::active("log.accept_any_position")
     }
 
-    /// Bytes of the frame without its padding.
+    /// Returns the bytes of the frame without its padding.
     pub fn bytes(&self) -> u64 {
         FRAME_HEADER_BYTES as u64 + u64::from(self.body_bytes)
     }

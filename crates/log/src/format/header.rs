@@ -1,10 +1,10 @@
-//! Heads and feet of files.
+//! Headers and footers of files.
 //!
 //! ```text
 //! segment block 0 := "STELESEG" format:u32 block_bytes:u32 store:u64 file:u32 previous:u32
 //!                    previous_end:u32 chain:u32 recycled:u32 crc:u32 zeros to block_bytes
-//! other head      := magic:8 format:u32 file:u32 store:u64 zero:u32 crc:u32
-//! other foot      := magic:8 file:u32 zero:u32 data_end:u64 fields:6*u64 zero:u32 crc:u32
+//! other header    := magic:8 format:u32 file:u32 store:u64 zero:u32 crc:u32
+//! other footer    := magic:8 file:u32 zero:u32 data_end:u64 fields:6*u64 zero:u32 crc:u32
 //! ```
 //! Each crc is over all bytes before it.
 
@@ -16,9 +16,10 @@ use stele_types::{Error, FileId, Result, StoreId};
 
 const SEGMENT_MAGIC: &[u8; 8] = b"STELESEG";
 const SEGMENT_HEADER_BYTES: usize = 48;
-/// The smallest block: a sector, below which devices do not tear.
+/// The smallest block: a sector, which a device does not tear.
 pub(crate) const BLOCK_BYTES_MIN: usize = 512;
-/// The largest block: beyond what any device asks for, and what a header alone can make us allocate.
+/// The largest block: above what any device requires. It limits what a header can make the reader
+/// allocate.
 pub(crate) const BLOCK_BYTES_MAX: usize = 1 << 20;
 pub(crate) const FILE_HEADER_BYTES: usize = 32;
 pub(crate) const FOOTER_BYTES: usize = 80;
@@ -30,8 +31,8 @@ pub(crate) struct SegmentHeader {
     pub block_bytes: u32,
     pub store: StoreId,
     pub file: FileId,
-    /// The segment before, or 0; where it ends, and its last frame's crc: a sealed segment that
-    /// lost its last writes is thereby found out.
+    /// The previous segment, or 0, with its end and its last frame's crc. They reveal a sealed
+    /// segment that lost its last writes.
     pub previous: FileId,
     pub previous_end: u32,
     pub chain: u32,
@@ -39,7 +40,7 @@ pub(crate) struct SegmentHeader {
 }
 
 impl SegmentHeader {
-    /// One block.
+    /// Encodes one block.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.block_bytes as usize);
         out.extend_from_slice(SEGMENT_MAGIC);
@@ -57,7 +58,7 @@ impl SegmentHeader {
         out
     }
 
-    /// Fails with `Corrupt`, `NewerFormat` or `WrongStore`.
+    /// Decodes and checks a header. Fails with `Corrupt`, `NewerFormat` or `WrongStore`.
     pub fn decode(bytes: &[u8], path: &Path, store: StoreId, file: FileId) -> Result<Self> {
         let (header, format) = Self::parse(bytes)
             .ok_or_else(|| Error::corrupt(path, 0, "segment header does not match its checksum"))?;
@@ -67,7 +68,7 @@ impl SegmentHeader {
         if !(BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&block) || !block.is_power_of_two() {
             return Err(Error::corrupt(path, 0, format!("segment with blocks of {block} bytes")));
         }
-        // Older segments have lower numbers: following them back comes to an end.
+        // Older segments have lower numbers: following the chain back terminates.
         if header.previous >= header.file && header.previous != FileId(0) {
             let detail = format!("segment that follows {:08x}", header.previous.0);
             return Err(Error::corrupt(path, 0, detail));
@@ -75,7 +76,7 @@ impl SegmentHeader {
         Ok(header)
     }
 
-    /// Without any check but the checksum; also the format's version.
+    /// Decodes a header with no check except the checksum. Also returns the format version.
     pub fn parse(bytes: &[u8]) -> Option<(Self, u32)> {
         let mut rest = checked(bytes.get(..SEGMENT_HEADER_BYTES)?)?.strip_prefix(SEGMENT_MAGIC)?;
         let rest = &mut rest;
@@ -93,12 +94,12 @@ impl SegmentHeader {
     }
 }
 
-/// Which file a head or foot belongs to.
+/// Kind of file that a header or footer belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Magic {
     Sidecar,
     Sorted,
-    Graves,
+    Tombstones,
 }
 
 impl Magic {
@@ -106,12 +107,12 @@ impl Magic {
         match self {
             Self::Sidecar => b"STELESID",
             Self::Sorted => b"STELEVAL",
-            Self::Graves => b"STELEGRV",
+            Self::Tombstones => b"STELEGRV",
         }
     }
 }
 
-/// The head of every file but segments.
+/// The header of every file except segments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileHeader {
     pub magic: Magic,
@@ -132,7 +133,7 @@ impl FileHeader {
         out
     }
 
-    /// Fails unless `bytes` are the head this value describes.
+    /// Fails unless `bytes` are the header this value describes.
     pub fn check(&self, bytes: &[u8], path: &Path) -> Result<()> {
         let (format, file, store) = self
             .parse(bytes)
@@ -150,7 +151,7 @@ impl FileHeader {
     }
 }
 
-/// The foot of every file but segments: the file is whole.
+/// The footer of every file except segments: its presence shows that the file is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Footer {
     pub magic: Magic,
@@ -175,7 +176,7 @@ impl Footer {
         out
     }
 
-    /// `None` unless `bytes` are the whole foot of `file`.
+    /// Returns `None` unless `bytes` are the complete footer of `file`.
     pub fn decode(bytes: &[u8], magic: Magic, file: FileId) -> Option<Self> {
         let mut rest = checked(bytes.get(..FOOTER_BYTES)?)?.strip_prefix(magic.bytes())?;
         let rest = &mut rest;
@@ -190,7 +191,7 @@ impl Footer {
     }
 }
 
-/// The bytes before a trailing crc, if it holds.
+/// Returns the bytes before a trailing crc if it matches.
 fn checked(bytes: &[u8]) -> Option<&[u8]> {
     let (content, crc) = bytes.split_last_chunk::<4>()?;
     (crc32c(content) == u32::from_le_bytes(*crc)).then_some(content)
@@ -224,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_and_feet_survive_and_refuse_strangers() {
+    fn headers_and_footers_round_trip_and_refuse_other_files() {
         let path = Path::new("f");
         let header = SegmentHeader {
             block_bytes: 512,
@@ -243,13 +244,17 @@ mod tests {
         assert!(matches!(decode(&bytes, 3, 5), Err(Error::Corrupt { .. })));
         assert!(matches!(decode(&[0; 512], 3, 4), Err(Error::Corrupt { .. })));
 
-        let head = FileHeader { magic: Magic::Sorted, store: StoreId(3), file: FileId(4) };
-        head.check(&head.encode(), path).unwrap();
-        assert!(FileHeader { magic: Magic::Graves, ..head }.check(&head.encode(), path).is_err());
-        let foot = Footer { magic: Magic::Sorted, file: FileId(4), data_end: 77, fields: [1; 6] };
-        let bytes = foot.encode();
+        let file_header = FileHeader { magic: Magic::Sorted, store: StoreId(3), file: FileId(4) };
+        file_header.check(&file_header.encode(), path).unwrap();
+        assert!(
+            FileHeader { magic: Magic::Tombstones, ..file_header }
+                .check(&file_header.encode(), path)
+                .is_err()
+        );
+        let footer = Footer { magic: Magic::Sorted, file: FileId(4), data_end: 77, fields: [1; 6] };
+        let bytes = footer.encode();
         assert_eq!(bytes.len(), FOOTER_BYTES);
-        assert_eq!(Footer::decode(&bytes, Magic::Sorted, FileId(4)), Some(foot));
+        assert_eq!(Footer::decode(&bytes, Magic::Sorted, FileId(4)), Some(footer));
         assert_eq!(Footer::decode(&bytes, Magic::Sorted, FileId(5)), None);
     }
 
@@ -281,12 +286,12 @@ mod tests {
 
     #[test]
     fn a_newer_format_is_refused_as_such() {
-        let head = FileHeader { magic: Magic::Sorted, store: StoreId(3), file: FileId(4) };
-        let mut bytes = head.encode();
+        let file_header = FileHeader { magic: Magic::Sorted, store: StoreId(3), file: FileId(4) };
+        let mut bytes = file_header.encode();
         bytes[8] = 99;
         let crc = crc32c(&bytes[..28]);
         bytes[28..].copy_from_slice(&crc.to_le_bytes());
-        let refused = head.check(&bytes, Path::new("f"));
+        let refused = file_header.check(&bytes, Path::new("f"));
         assert!(matches!(refused, Err(Error::NewerFormat { found: 99, .. })));
     }
 }

@@ -1,4 +1,4 @@
-//! What a frame's body and a sidecar's chunks hold, back to back.
+//! Items, back to back, of a frame's body or a sidecar's chunks.
 //!
 //! ```text
 //! item      := tag:u8 fields          tag := kind (bits 0-2) | is_command (3) | follows (4)
@@ -12,7 +12,7 @@
 //! filler    := tag zeros       (to the end of the body: the next frame begins at a page)
 //! ```
 //! Numbers without a width are varints; those marked `s` are in sidecars only. An entry that
-//! follows the one before it (same region and term, next index) leaves these three out.
+//! follows the previous one (same region and term, next index) omits these three.
 
 use super::{ops, take};
 use stele_types::{EntryRecord, FileId, HardState, LogIndex, Lsn, Mark, RegionId, Term, varint};
@@ -27,7 +27,7 @@ const KIND_FILLER: u8 = 5;
 const IS_COMMAND: u8 = 8;
 const FOLLOWS: u8 = 16;
 
-/// Where the items lie.
+/// Container of the items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Frame,
@@ -39,7 +39,7 @@ pub(crate) enum Form {
 pub(crate) enum Item<'a> {
     Entry(EntryItem<'a>),
     HardState(RegionId, HardState),
-    /// With where the record begins.
+    /// With the position of the record.
     Mark(RegionId, Mark, Lsn),
     Withdrawn(Lsn),
     Carried(CarriedRegion),
@@ -51,19 +51,19 @@ pub(crate) struct EntryItem<'a> {
     pub term: Term,
     pub index: LogIndex,
     pub is_command: bool,
-    /// Of the payload's first byte.
+    /// Position of the payload's first byte.
     pub at: Lsn,
     pub bytes: u32,
     pub crc: u32,
     pub content: Content<'a>,
 }
 
-/// An entry's bytes, or what a sidecar keeps of them.
+/// An entry's bytes, or the part that a sidecar keeps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Content<'a> {
     Payload(&'a [u8]),
     Digest(&'a [u8]),
-    /// It can't be read.
+    /// The payload is unreadable.
     Lost,
 }
 
@@ -75,11 +75,11 @@ pub(crate) struct CarriedRegion {
     pub hard_state: HardState,
     pub truncated: (LogIndex, Term),
     pub last: (LogIndex, Term),
-    /// Records of the region below this position are dead: it was created or destroyed here.
+    /// Records of the region below this position are obsolete: it was created or destroyed here.
     pub reset: Lsn,
 }
 
-/// Entries leave out what the entry before them in the same frame or chunk says.
+/// The previous entry of the same frame or chunk, so that an entry can omit what it repeats.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Previous(Option<(RegionId, Term, LogIndex)>);
 
@@ -93,8 +93,8 @@ impl Previous {
     }
 }
 
-/// Everything of an entry but its payload, which follows directly.
-pub(crate) fn put_entry_head(
+/// Encodes an entry without its payload, which follows directly.
+pub(crate) fn put_entry_header(
     out: &mut Vec<u8>,
     previous: &mut Previous,
     entry: &EntryRecord,
@@ -175,15 +175,16 @@ pub(crate) fn put_carried(out: &mut Vec<u8>, carried: &CarriedRegion) {
     }
 }
 
-/// Bytes that end a frame's body and say nothing.
+/// Returns filler bytes that end a frame's body.
 pub(crate) fn filler(bytes: usize) -> Vec<u8> {
     let mut filler = vec![0; bytes];
     filler.iter_mut().take(1).for_each(|tag| *tag = KIND_FILLER);
     filler
 }
 
-/// One item as a sidecar keeps it: without values, but with those up to `inline_max` bytes. `false`
-/// when an entry is no command but says it is, or is lost; then it is kept without operations.
+/// Encodes one item for a sidecar: without values longer than `inline_max` bytes. Returns `false`
+/// for an entry that is lost, or is marked as a command and is not one; then no operations are
+/// kept.
 pub(crate) fn put_digest(
     out: &mut Vec<u8>,
     scratch: &mut Vec<u8>,
@@ -223,7 +224,7 @@ pub(crate) fn put_digest(
 #[derive(Clone, Debug)]
 pub(crate) struct Items<'a> {
     form: Form,
-    /// The file the items speak of, and where `rest` began in it (frames only).
+    /// The file of the items, and the position at which `rest` began in it (frames only).
     base: Lsn,
     total: usize,
     rest: &'a [u8],
@@ -231,13 +232,14 @@ pub(crate) struct Items<'a> {
 }
 
 impl<'a> Items<'a> {
-    /// `body_at` is the position of the body's first byte; for a sidecar only its file counts.
+    /// Creates a reader. `body_at` is the position of the body's first byte; for a sidecar only its
+    /// file is used.
     pub fn new(form: Form, body_at: Lsn, body: &'a [u8]) -> Self {
         let previous = Previous::default();
         Self { form, base: body_at, total: body.len(), rest: body, previous }
     }
 
-    /// `None` at the end, `Some(None)` when the bytes make no sense.
+    /// Returns `None` at the end, `Some(None)` when the bytes are malformed.
     pub fn next_item(&mut self) -> Option<Option<Item<'a>>> {
         if self.rest.first().is_none_or(|&tag| tag == KIND_FILLER) {
             return None;

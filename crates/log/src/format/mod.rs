@@ -1,4 +1,4 @@
-//! Byte layouts, each beside its encoder and decoder. Nothing here touches a file.
+//! Byte layouts, each beside its encoder and decoder. This module touches no file.
 
 pub(crate) mod frame;
 pub(crate) mod header;

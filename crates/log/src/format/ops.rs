@@ -1,4 +1,4 @@
-//! The operations of an entry: from its command, or from the digest a sidecar keeps.
+//! The operations of an entry: from its command, or from the digest that a sidecar keeps.
 //!
 //! ```text
 //! digest := op*          op := flags:u8 place key_bytes key tail
@@ -6,7 +6,7 @@
 //! place  := bytes from the payload's start to the value, or for deletes to the operation's end
 //! put    := value_bytes crc:u32 [expires_at_s] [value]        range := end_bytes end
 //! ```
-//! An operation's version is the position its place names: unique, and in the log's order.
+//! An operation's version is the position named by its place: unique, and in log order.
 
 use super::item::Content;
 use super::take;
@@ -24,22 +24,22 @@ const INLINE: u8 = 8;
 /// An operation and its version.
 pub(crate) type Versioned<'a> = (Lsn, ReplayOp<'a>);
 
-/// An operation as a digest tells it.
+/// An operation as stored in a digest.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Brief<'a> {
+pub(crate) struct OpDigest<'a> {
     /// See `place` above.
     place: u32,
-    pub what: What<'a>,
+    pub what: OpKind<'a>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum What<'a> {
+pub(crate) enum OpKind<'a> {
     Put {
         key: &'a [u8],
         value_bytes: u32,
         crc: u32,
         expires_at_s: u64,
-        /// The value, when it is kept beside the key.
+        /// The value, if it is kept beside the key.
         inline: Option<&'a [u8]>,
     },
     Delete(&'a [u8]),
@@ -47,12 +47,13 @@ pub(crate) enum What<'a> {
     DeleteRange(&'a [u8], &'a [u8]),
 }
 
-/// Appends a command's digest; `false`, having appended part of it, when the bytes are no command.
+/// Appends a command's digest. Returns `false`, with part of it appended, when the bytes are not a
+/// command.
 pub(crate) fn put_digest(out: &mut Vec<u8>, payload: &[u8], inline_max: usize) -> bool {
     each_of_payload(payload, inline_max, |op| put_op(out, &op))
 }
 
-/// The operations of an entry whose payload lies at `payload`; `None` when the bytes make no sense.
+/// Returns the operations of an entry with its payload at `payload`; `None` for malformed bytes.
 pub(crate) fn versioned<'a>(
     content: Content<'a>,
     payload: Lsn,
@@ -68,11 +69,12 @@ pub(crate) fn versioned<'a>(
     (whole && within).then_some(out)
 }
 
-/// Gives an entry's operations; `false` when the bytes make no sense, possibly after some of them.
+/// Passes an entry's operations to `f`. Returns `false` for malformed bytes, possibly after some
+/// operations.
 pub(crate) fn each<'a>(
     content: Content<'a>,
     inline_max: usize,
-    mut f: impl FnMut(Brief<'a>),
+    mut f: impl FnMut(OpDigest<'a>),
 ) -> bool {
     match content {
         Content::Payload(payload) => each_of_payload(payload, inline_max, f),
@@ -87,12 +89,12 @@ pub(crate) fn each<'a>(
     }
 }
 
-impl<'a> Brief<'a> {
-    /// With its version, of an entry whose payload lies there.
+impl<'a> OpDigest<'a> {
+    /// Adds the version, for an entry with its payload at `payload`.
     pub fn versioned(self, payload: Lsn) -> Option<Versioned<'a>> {
         let version = Lsn::new(payload.file, payload.offset.checked_add(self.place)?);
         let op = match self.what {
-            What::Put { key, value_bytes, crc, expires_at_s, inline } => {
+            OpKind::Put { key, value_bytes, crc, expires_at_s, inline } => {
                 let value = match inline {
                     Some(value) => ValueRef::Inline(Bytes::copy_from_slice(value)),
                     None => ValueRef::At(Locator {
@@ -104,15 +106,20 @@ impl<'a> Brief<'a> {
                 };
                 ReplayOp::Put { key, value, expires_at_s }
             }
-            What::Delete(key) => ReplayOp::Delete { key },
-            What::DeleteRange(start, end) => ReplayOp::DeleteRange { start, end },
+            OpKind::Delete(key) => ReplayOp::Delete { key },
+            OpKind::DeleteRange(start, end) => ReplayOp::DeleteRange { start, end },
         };
         Some((version, op))
     }
 }
 
-/// Walks a command's operations with their places; `false` when the bytes are no command.
-fn each_of_payload<'a>(payload: &'a [u8], inline_max: usize, mut f: impl FnMut(Brief<'a>)) -> bool {
+/// Passes a command's operations with their places to `f`. Returns `false` when the bytes are not a
+/// command.
+fn each_of_payload<'a>(
+    payload: &'a [u8],
+    inline_max: usize,
+    mut f: impl FnMut(OpDigest<'a>),
+) -> bool {
     let bytes = |key: &[u8]| (varint::len(key.len() as u64) + key.len()) as u32;
     let mut end = 1;
     Command::each_op_of(payload, |op| {
@@ -121,35 +128,35 @@ fn each_of_payload<'a>(payload: &'a [u8], inline_max: usize, mut f: impl FnMut(B
                 let inline = (value.len() <= inline_max).then_some(value);
                 let value_bytes = value.len() as u32;
                 end = value_offset + value_bytes;
-                let what = What::Put { key, value_bytes, crc: value_crc, expires_at_s, inline };
+                let what = OpKind::Put { key, value_bytes, crc: value_crc, expires_at_s, inline };
                 (value_offset, what)
             }
             Op::Delete { key } => {
                 end += 1 + bytes(key);
-                (end, What::Delete(key))
+                (end, OpKind::Delete(key))
             }
             Op::DeleteRange { start, end: upto } => {
                 end += 1 + bytes(start) + bytes(upto);
-                (end, What::DeleteRange(start, upto))
+                (end, OpKind::DeleteRange(start, upto))
             }
         };
-        f(Brief { place, what });
+        f(OpDigest { place, what });
     })
 }
 
-fn put_op(out: &mut Vec<u8>, op: &Brief<'_>) {
+fn put_op(out: &mut Vec<u8>, op: &OpDigest<'_>) {
     let flags = match op.what {
-        What::Put { expires_at_s, inline, .. } => {
+        OpKind::Put { expires_at_s, inline, .. } => {
             let expiry = if expires_at_s == 0 { 0 } else { HAS_EXPIRY };
             PUT | expiry | if inline.is_some() { INLINE } else { 0 }
         }
-        What::Delete(_) => DELETE,
-        What::DeleteRange(..) => DELETE_RANGE,
+        OpKind::Delete(_) => DELETE,
+        OpKind::DeleteRange(..) => DELETE_RANGE,
     };
     out.push(flags);
     varint::put(out, u64::from(op.place));
     match op.what {
-        What::Put { key, value_bytes, crc, expires_at_s, inline } => {
+        OpKind::Put { key, value_bytes, crc, expires_at_s, inline } => {
             varint::put_bytes(out, key);
             varint::put(out, u64::from(value_bytes));
             out.extend_from_slice(&crc.to_le_bytes());
@@ -158,15 +165,15 @@ fn put_op(out: &mut Vec<u8>, op: &Brief<'_>) {
             }
             out.extend_from_slice(inline.unwrap_or_default());
         }
-        What::Delete(key) => varint::put_bytes(out, key),
-        What::DeleteRange(start, end) => {
+        OpKind::Delete(key) => varint::put_bytes(out, key),
+        OpKind::DeleteRange(start, end) => {
             varint::put_bytes(out, start);
             varint::put_bytes(out, end);
         }
     }
 }
 
-fn take_op<'a>(digest: &mut &'a [u8]) -> Option<Brief<'a>> {
+fn take_op<'a>(digest: &mut &'a [u8]) -> Option<OpDigest<'a>> {
     let flags = take::u8(digest)?;
     let place = u32::try_from(varint::take(digest)?).ok()?;
     let key = varint::take_bytes(digest)?;
@@ -182,13 +189,13 @@ fn take_op<'a>(digest: &mut &'a [u8]) -> Option<Brief<'a>> {
                 *digest = rest;
                 Some(value)
             };
-            What::Put { key, value_bytes, crc, expires_at_s, inline }
+            OpKind::Put { key, value_bytes, crc, expires_at_s, inline }
         }
-        DELETE => What::Delete(key),
-        DELETE_RANGE => What::DeleteRange(key, varint::take_bytes(digest)?),
+        DELETE => OpKind::Delete(key),
+        DELETE_RANGE => OpKind::DeleteRange(key, varint::take_bytes(digest)?),
         _ => return None,
     };
-    Some(Brief { place, what })
+    Some(OpDigest { place, what })
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Fixed-width little-endian integers off the front of a slice.
+//! Decodes fixed-width little-endian integers from the front of a slice.
 
 pub(crate) fn u32_le(bytes: &mut &[u8]) -> Option<u32> {
     let (taken, rest) = bytes.split_first_chunk::<4>()?;

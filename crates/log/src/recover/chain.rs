@@ -1,4 +1,4 @@
-//! Which segments recovery reads: an unbroken chain up to the newest.
+//! The segments that recovery reads: an unbroken chain up to the newest.
 
 use crate::RecoverFrom;
 use crate::dir::{Dir, Name};
@@ -7,14 +7,15 @@ use crate::segment::reader::SegmentReader;
 use std::collections::BTreeSet;
 use stele_types::{Error, FileId, Lsn, Result};
 
-/// One segment to read.
+/// One segment of the chain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
     pub id: FileId,
     pub header: SegmentHeader,
 }
 
-/// Oldest first; empty when there is no segment. Fails with `Missing` when one in between is gone.
+/// Returns the chain, oldest first; empty when there is no segment. Fails with `Missing` when one
+/// in between is missing.
 pub(crate) fn links(
     dir: &Dir,
     segments: &BTreeSet<FileId>,
@@ -22,7 +23,7 @@ pub(crate) fn links(
 ) -> Result<Vec<Link>> {
     let Some(&newest) = segments.last() else { return Ok(Vec::new()) };
     if from.raft_from != FileId(0) && !segments.contains(&from.raft_from) {
-        return Err(missing(dir, from.raft_from, "the manifest's first wanted segment"));
+        return Err(missing(dir, from.raft_from, "the first segment that the manifest needs"));
     }
     let has_index = from.raft_from != FileId(0) || from.checkpoint != Lsn::default();
     let mut chain = Vec::new();
@@ -34,8 +35,8 @@ pub(crate) fn links(
             break;
         }
         if !segments.contains(&header.previous) {
-            // Without an index nothing tells which old segments were given up; entries that are
-            // still wanted are then missed by their regions.
+            // Without an index the removed segments are unknown. If needed entries are lost with
+            // them, their regions show a gap.
             if has_index {
                 return Err(missing(dir, header.previous, "a segment in the middle of the log"));
             }

@@ -1,4 +1,4 @@
-//! What is in the directory, and the removal of what unfinished work left there.
+//! Inventory of the directory, and removal of leftovers of unfinished work.
 
 use super::unread_meta;
 use crate::catalog::{Catalog, FileMeta};
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use stele_types::{Error, FileId, Lsn, Result};
 use stele_vfs::DirEntry;
 
-/// What becomes of leftovers.
+/// Treatment of leftovers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Orphans {
     Removed,
@@ -80,14 +80,16 @@ impl Inventory {
             }
             Name::Free(_) => self.remove(dir, &entry.name)?,
             Name::Sorted(id) => {
-                // With an index, a sorted file no run refers to was never part of the store.
+                // With an index, a sorted file that no run refers to was never part of the store.
                 let has_index = from.checkpoint != Lsn::default();
                 if has_index && !from.needed.contains(&id) {
                     return self.remove(dir, &entry.name);
                 }
                 self.catalog.insert(id, sorted::meta(dir, id, entry)?);
             }
-            Name::Graves(id) => self.catalog.insert(id, retained_tombstones::meta(dir, id, entry)?),
+            Name::Tombstones(id) => {
+                self.catalog.insert(id, retained_tombstones::meta(dir, id, entry)?)
+            }
             Name::Sidecar(_) => {}
         }
         Ok(())
@@ -120,7 +122,8 @@ pub(crate) fn is_reusable(count: usize, bytes: u64, options: &LogOptions) -> boo
     count < options.recycle_segments_max && bytes <= max && bytes >= max / 2
 }
 
-/// From the sidecar's foot alone; recovery adds what it learns of the segments it reads.
+/// Returns metadata from the sidecar's footer alone; recovery adds what it finds in the segments it
+/// reads.
 fn segment_meta(dir: &Dir, id: FileId, entry: &DirEntry) -> FileMeta {
     let kind = FileKind::Segment { sealed: true, recycled: false };
     let mut meta = unread_meta(kind, entry.allocated_bytes.max(entry.bytes), Lsn::new(id, 0));

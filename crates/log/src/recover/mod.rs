@@ -1,7 +1,7 @@
-//! Opening: what lies in the directory becomes the regions' logs and a place to append at.
+//! Opening a log: builds the regions' logs and the append position from the directory.
 //!
-//! Read are the segments from the first that Raft wants, sealed ones by their sidecars. Of older
-//! files only the existence is checked: they are homes of values, checked when one is read.
+//! Recovery reads the segments from the first that Raft needs; sealed ones through their sidecars.
+//! Of older files it checks only the existence: they hold values, which are checked when read.
 
 mod chain;
 mod inventory;
@@ -21,7 +21,7 @@ use crate::region::Regions;
 use crate::segment::begin::{Begin, begin};
 use crate::segment::damaged_payloads::Passes;
 use crate::segment::items::ItemSink;
-use crate::segment::scan::{self, Behind, End};
+use crate::segment::scan::{self, End, TailState};
 use crate::segment::sidecar::{self, SidecarWriter};
 use crate::segment::{damaged_payloads, items, reader::SegmentReader};
 use crate::shared::{Shared, State};
@@ -38,7 +38,7 @@ use stele_types::{Cause, Error, FileId, Locator, Lsn, Result, mutant};
 use stele_vfs::{AlignedBuf, Open, VfsFile};
 use survey::Survey;
 
-/// Damaged entries of no region's log that opening puts up with.
+/// Maximum damaged entries outside every region's log that opening tolerates.
 const UNNEEDED_MAX: usize = 1 << 16;
 
 pub(crate) fn open(
@@ -48,13 +48,13 @@ pub(crate) fn open(
 ) -> Result<(Shared, Appender, Recovery)> {
     dir.vfs.create_dir_all(&dir.path)?;
     match open_passing(&dir, &options, from, &mut damaged_payloads::none) {
-        // Only then is it worth a look: what nobody needs may be all that is damaged.
+        // Surveys the log only now: perhaps all damage is in data that is not needed.
         Err(error @ Error::Corrupt { .. }) if from.checkpointed.is_some() => {
             let survey = Survey::of(&dir, &options, from, UNNEEDED_MAX);
             let Some(unneeded) = survey.ok().and_then(Survey::into_unneeded) else {
                 return Err(error);
             };
-            open_passing(&dir, &options, from, &mut |hole| unneeded.has(from, hole))
+            open_passing(&dir, &options, from, &mut |damaged| unneeded.has(from, damaged))
         }
         other => other,
     }
@@ -100,7 +100,7 @@ fn open_passing(
     shared.state = RwLock::new(State { regions: recoverer.regions, head: recovery.head });
     let needs_block = appender.file.block_bytes().unwrap_or(0);
     if needs_block > appender.block_bytes as usize {
-        // The device asks for larger blocks than the segment was begun with.
+        // The device requires larger blocks than the segment was begun with.
         appender.roll(&shared)?;
         recovery.head = Lsn::new(appender.id, appender.end.at);
     }
@@ -162,7 +162,7 @@ impl<'a, 'p> Recoverer<'a, 'p> {
         let found = self.scan(&mut reader, Some(end.at), &mut writer)?.0;
         check_end(&mut reader, found, end)?;
         let totals = writer.totals;
-        // A full device must not keep the store from opening; the next open scans again.
+        // A full device must not prevent opening; the next open scans again.
         match writer.finish(end) {
             Err(error @ Error::NoSpace(_)) => drop(error),
             other => other?,
@@ -189,23 +189,23 @@ impl<'a, 'p> Recoverer<'a, 'p> {
         let inline_max = self.options.inline_value_bytes_max;
         let mut writer = SidecarWriter::new(self.dir, newest.id, inline_max);
         let (end, last) = self.scan(&mut reader, None, &mut writer)?;
-        let behind = check_begun(&mut reader, end)?;
-        if let Behind::Torn { bytes, uncertain } = behind {
+        let tail = check_tail(&mut reader, end)?;
+        if let TailState::Torn { bytes, uncertain } = tail {
             let from = Lsn::new(newest.id, end.at);
             self.recovery.tail = Tail::TornCut { from, bytes, uncertain };
         }
         let recycled = newest.header.recycled;
         shared.catalog.write().insert(newest.id, active_meta(newest.id, recycled));
         let file = self.dir.open_append(Name::Segment(newest.id))?;
-        // What was read counts as durable from here on, so it must be: the last batch may be written
-        // and not synced, or its sync may have failed and left what only memory holds.
+        // What was read counts as durable from here on, so it must be. The last batch may be
+        // written and not synced, or its sync may have failed and left bytes only in memory.
         if !mutant::active("log.skip_recovery_sync") {
-            // Where the device now asks for larger blocks, only the page cache can write this frame.
+            // If the device now requires larger blocks, only the page cache can write this frame.
             let aligned = file.block_bytes().unwrap_or(0) <= reader.block_bytes() as usize;
             let path = self.dir.path_of(Name::Segment(newest.id));
             let file =
                 if aligned { file.clone() } else { self.dir.vfs.open(&path, Open::WRITE)? };
-            if behind != Behind::Confirmed {
+            if tail != TailState::Confirmed {
                 write_again(&mut reader, file.as_ref(), last, end.at)?;
             }
             file.sync_data()?;
@@ -218,7 +218,7 @@ impl<'a, 'p> Recoverer<'a, 'p> {
             end,
             has_batches: true,
             confirmed: false,
-            remains: reader.file_bytes() > u64::from(end.at),
+            has_remains: reader.file_bytes() > u64::from(end.at),
             recycled,
             buffer: AlignedBuf::in_large_pages(),
             staged: Staged::default(),
@@ -227,7 +227,8 @@ impl<'a, 'p> Recoverer<'a, 'p> {
     }
 }
 
-/// Takes a sealed segment by its sidecar. `None` when that is not whole.
+/// Applies a sealed segment from its sidecar. Returns `None` if the sidecar is incomplete or
+/// damaged.
 fn by_sidecar(
     dir: &Dir,
     id: FileId,
@@ -247,7 +248,7 @@ fn by_sidecar(
     Ok(Some(sidecar::summary(&reader.footer).1))
 }
 
-/// Takes a segment by its frames. Where they ended, and where the last of them began.
+/// Applies a segment from its frames. Returns their end, and the offset of the last frame.
 fn by_frames(
     reader: &mut SegmentReader,
     until: Option<u32>,
@@ -275,19 +276,19 @@ fn check_end(reader: &mut SegmentReader, found: End, end: End) -> Result<()> {
         return Ok(());
     }
     let detail = damaged_payloads::describe(reader, found)?
-        .unwrap_or_else(|| "sealed segment with no whole batch here, though it goes on".into());
+        .unwrap_or_else(|| "no complete batch here, but the sealed segment continues".into());
     Err(reader.corrupt(found.at, detail))
 }
 
-/// What lies behind the frames of the newest segment.
-fn check_begun(reader: &mut SegmentReader, end: End) -> Result<Behind> {
+/// Returns what follows the frames of the newest segment.
+fn check_tail(reader: &mut SegmentReader, end: End) -> Result<TailState> {
     if end.at == reader.block_bytes() {
         return Err(reader.corrupt(end.at, "segment without its first frame"));
     }
-    scan::behind(reader, end)
+    scan::tail(reader, end)
 }
 
-/// Writes the last frame's own bytes over it: whatever part of that a crash keeps, they are the same.
+/// Writes the last frame's own bytes over it: whatever part a crash keeps, the bytes are the same.
 fn write_again(reader: &mut SegmentReader, file: &dyn VfsFile, from: u32, end: u32) -> Result<()> {
     let left = reader.file_bytes().min(u64::from(end)).saturating_sub(u64::from(from));
     let mut frame = AlignedBuf::new();
@@ -296,7 +297,7 @@ fn write_again(reader: &mut SegmentReader, file: &dyn VfsFile, from: u32, end: u
     file.write_at(&[IoSlice::new(&frame)], u64::from(from), Cause::Log)
 }
 
-/// The first segment of a new log.
+/// Creates the first segment of a new log.
 fn create(shared: &Shared, from: &RecoverFrom) -> Result<Appender> {
     if from.checkpoint != Lsn::default() || from.raft_from != FileId(0) {
         let detail =
@@ -317,7 +318,7 @@ fn create(shared: &Shared, from: &RecoverFrom) -> Result<Appender> {
         end: begun.end,
         has_batches: false,
         confirmed: false,
-        remains: false,
+        has_remains: false,
         recycled: false,
         buffer,
         staged: Staged::default(),
@@ -325,7 +326,7 @@ fn create(shared: &Shared, from: &RecoverFrom) -> Result<Appender> {
     })
 }
 
-/// A log that ends before what was acknowledged, or lacks entries that were, is not opened.
+/// Rejects a log that ends before acknowledged data, or lacks acknowledged entries.
 fn check_whole(dir: &Dir, regions: &Regions, head: Lsn, from: &RecoverFrom) -> Result<()> {
     if from.checkpoint > head && !mutant::active("log.accept_lost_tail") {
         let detail = format!("the log ends at {head}, before the checkpoint {}", from.checkpoint);
@@ -340,12 +341,12 @@ fn check_whole(dir: &Dir, regions: &Regions, head: Lsn, from: &RecoverFrom) -> R
     }
 }
 
-/// The bytes at a locator, checked.
+/// Reads and checks the bytes at a locator.
 fn read_payload(dir: &Dir, name: Name, at: &Locator) -> Result<Bytes> {
     let file = dir.open_read(name)?;
     let (begin, end) = (u64::from(at.offset), u64::from(at.offset) + u64::from(at.length));
     if end > file.len()? {
-        return Err(Error::corrupt(file.path(), begin, "value goes beyond the file's end"));
+        return Err(Error::corrupt(file.path(), begin, "value ends after the end of its file"));
     }
     let mut value = vec![0; at.length as usize];
     file.read_exact_at(&mut value, begin)?;
@@ -353,7 +354,7 @@ fn read_payload(dir: &Dir, name: Name, at: &Locator) -> Result<Bytes> {
     Ok(value.into())
 }
 
-/// What the directory alone says of a file.
+/// Returns the metadata that the directory alone supplies.
 pub(crate) fn unread_meta(kind: FileKind, bytes: u64, min_lsn: Lsn) -> FileMeta {
     FileMeta { kind, bytes, payload_bytes: bytes, min_lsn, max_lsn: min_lsn, end: None }
 }

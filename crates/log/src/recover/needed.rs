@@ -1,10 +1,10 @@
-//! Payloads that a replica has to read although sidecars stand for their segments: of entries that are
-//! not applied yet, and of those that hold what the store knows of itself. Whatever else is damaged
-//! there is a value, which is noted when it is read and asked for by its key.
+//! Payloads that must be readable although sidecars stand for their segments: of entries that are
+//! not applied yet, and of entries that hold the store's own keys. Any other damage there affects a
+//! value. It is noted when the value is read, and another replica supplies the value by its key.
 
 use super::read_payload;
 use crate::dir::{Dir, Name};
-use crate::format::ops::{self, What};
+use crate::format::ops::{self, OpKind};
 use crate::format::{EntryItem, Item};
 use crate::region::{Region, Regions};
 use crate::segment::scan::End;
@@ -14,16 +14,16 @@ use stele_types::{
     Error, FileId, KeyRange, Locator, LogIndex, Lsn, RegionId, Result, ValueRef, mutant,
 };
 
-/// Collected while segments are taken.
+/// Collected while segments are read.
 #[derive(Debug)]
 pub(super) struct Needed {
-    /// As [`RecoverFrom`] says.
+    /// See [`RecoverFrom`].
     checkpointed: Option<BTreeMap<RegionId, LogIndex>>,
     own_keys: Option<KeyRange>,
     inline_max: usize,
-    /// Segments taken by sidecars, and where they end.
+    /// Segments applied from sidecars, and their ends.
     pub by_sidecar: BTreeMap<FileId, End>,
-    /// Changes of the store's own keys that no run holds, in the order of the log.
+    /// Changes of the store's own keys that no run holds, in log order.
     changes: Vec<Change>,
 }
 
@@ -31,14 +31,14 @@ pub(super) struct Needed {
 struct Change {
     region: RegionId,
     index: LogIndex,
-    /// Of the entry's payload.
+    /// Position of the entry's payload.
     at: Lsn,
-    what: Kind,
+    what: ChangeKind,
 }
 
 #[derive(Debug)]
-enum Kind {
-    /// Where the value lies, unless it is kept beside the key.
+enum ChangeKind {
+    /// With the value's locator, unless the value is kept beside the key.
     Put(Box<[u8]>, Option<Locator>),
     Delete(Box<[u8]>),
     DeleteRange(KeyRange),
@@ -55,31 +55,31 @@ impl Needed {
         }
     }
 
-    /// Remembers what an item changes of the store's own keys.
+    /// Records an item's changes of the store's own keys.
     pub fn take(&mut self, item: &Item<'_>) {
         let Item::Entry(entry) = item else { return };
         let upto =
             self.checkpointed.as_ref().map(|checkpointed| checkpointed.get(&entry.region).copied());
-        let is_settled = upto.is_none_or(|upto| upto.is_some_and(|upto| entry.index <= upto));
-        if is_settled || !entry.is_command {
+        let is_checkpointed = upto.is_none_or(|upto| upto.is_some_and(|upto| entry.index <= upto));
+        if is_checkpointed || !entry.is_command {
             return;
         }
         let (Some(keys), changes) = (&self.own_keys, &mut self.changes) else { return };
-        // Bytes that make no sense fail where they are replayed.
+        // Malformed bytes fail when they are replayed.
         ops::each(entry.content, self.inline_max, |op| {
             let what = match op.what {
-                What::Put { key, .. } if keys.contains(key) => {
+                OpKind::Put { key, .. } if keys.contains(key) => {
                     let at = match op.versioned(entry.at) {
                         Some((_, ReplayOp::Put { value: ValueRef::At(at), .. })) => Some(at),
                         _ => None,
                     };
-                    Kind::Put(key.into(), at)
+                    ChangeKind::Put(key.into(), at)
                 }
-                What::Delete(key) if keys.contains(key) => Kind::Delete(key.into()),
-                What::DeleteRange(start, end) => {
+                OpKind::Delete(key) if keys.contains(key) => ChangeKind::Delete(key.into()),
+                OpKind::DeleteRange(start, end) => {
                     let range = KeyRange::new(start.to_vec(), end.to_vec());
                     match range.overlaps(keys) {
-                        true => Kind::DeleteRange(range),
+                        true => ChangeKind::DeleteRange(range),
                         false => return,
                     }
                 }
@@ -90,20 +90,21 @@ impl Needed {
         });
     }
 
-    /// Fails when a payload is damaged that is needed before others can be asked for its values.
+    /// Fails when a damaged payload is needed before other replicas can supply its values.
     pub fn check(&self, dir: &Dir, regions: &Regions) -> Result<()> {
         match self.unreadable(dir, regions)?.first() {
             None => Ok(()),
             Some(at) => Err(Error::corrupt(
                 dir.path_of(Name::Segment(at.file)),
                 u64::from(at.offset),
-                "the payload of an entry that is not applied yet, or tells of this store's regions, \
-                 is damaged; a node of a cluster gets it from other replicas",
+                "the payload of an entry that is not applied yet, or holds this store's own keys, \
+                 is damaged; other replicas of a cluster can restore it",
             )),
         }
     }
 
-    /// Places of payloads that are needed and damaged, in segments taken by sidecars.
+    /// Returns the positions of payloads that are needed and damaged, in segments applied from
+    /// sidecars.
     pub fn unreadable(&self, dir: &Dir, regions: &Regions) -> Result<BTreeSet<Lsn>> {
         let mut unreadable = BTreeSet::new();
         let Some(checkpointed) = &self.checkpointed else { return Ok(unreadable) };
@@ -138,8 +139,8 @@ impl Needed {
         Ok(unreadable)
     }
 
-    /// The newest values of the store's own keys, as far as they are applied at once and no run holds
-    /// them: the entries' payloads, and where the values lie in them.
+    /// Returns the newest values of the store's own keys that are applied at once and that no run
+    /// holds: the position of each entry's payload, and the value's locator in it.
     fn own_values(&self, regions: &Regions) -> Vec<(Lsn, Locator)> {
         let mut newest: BTreeMap<&[u8], (Lsn, Locator)> = BTreeMap::new();
         let is_applied = |change: &&Change| {
@@ -149,20 +150,20 @@ impl Needed {
         };
         for change in self.changes.iter().filter(is_applied) {
             match &change.what {
-                Kind::Put(key, Some(at)) => {
+                ChangeKind::Put(key, Some(at)) => {
                     newest.insert(key, (change.at, *at));
                 }
-                Kind::Put(key, None) | Kind::Delete(key) => {
+                ChangeKind::Put(key, None) | ChangeKind::Delete(key) => {
                     newest.remove(&**key);
                 }
-                Kind::DeleteRange(range) => newest.retain(|key, _| !range.contains(key)),
+                ChangeKind::DeleteRange(range) => newest.retain(|key, _| !range.contains(key)),
             }
         }
         newest.into_values().collect()
     }
 }
 
-/// Up to which entry a region is replayed.
+/// Returns the entry up to which a region is replayed.
 fn applied(region: &Region) -> LogIndex {
     region.hard_state.commit.max(region.truncated.0)
 }

@@ -1,10 +1,10 @@
-//! What recovery would read, looked at without a change, for a store that other replicas can mend:
-//! which entries are lost to damage of their payloads, and putting copies in their places.
+//! A read-only survey of what recovery would read, for a store that other replicas can repair: it
+//! finds the entries with damaged payloads and writes copies in their places.
 
 use super::chain;
 use super::inventory::{Inventory, Orphans};
 use super::needed::Needed;
-use super::{by_frames, by_sidecar, check_begun, check_end, check_whole, read_payload};
+use super::{by_frames, by_sidecar, check_end, check_tail, check_whole, read_payload};
 use crate::dir::{Dir, Name};
 use crate::format::FrameHeader;
 use crate::poison::Poison;
@@ -22,96 +22,96 @@ use std::sync::Arc;
 use stele_types::{Cause, FileId, Locator, LogIndex, Lsn, RegionId, Result, Term, mutant};
 use stele_vfs::{AlignedBuf, Open, Vfs};
 
-/// A log that is not open. Nobody else may write to it meanwhile; nothing but copies of lost
-/// payloads is written here.
+/// A log that is not open. Nothing else may write to it meanwhile. Only copies of lost payloads are
+/// written.
 #[derive(Debug)]
 pub struct Survey {
     dir: Dir,
     options: LogOptions,
     from: RecoverFrom,
-    holes_max: usize,
+    damaged_max: usize,
     regions: Regions,
-    /// Payloads that are needed.
-    holes: BTreeSet<DamagedPayload>,
-    /// Those that are in no region's log.
-    dead: BTreeSet<Lsn>,
-    /// Whether there are more holes than these.
+    /// Damaged payloads that are needed.
+    damaged: BTreeSet<DamagedPayload>,
+    /// Damaged payloads outside every region's log.
+    unreferenced: BTreeSet<Lsn>,
+    /// Whether more payloads are damaged than `damaged` holds.
     has_more: bool,
     poison: Poison,
 }
 
-/// Holes that keep nobody from opening the log.
+/// Damaged payloads that do not prevent opening the log.
 #[derive(Debug)]
 pub(crate) struct Unneeded {
-    dead: BTreeSet<Lsn>,
+    unreferenced: BTreeSet<Lsn>,
 }
 
 impl Unneeded {
-    pub fn has(&self, from: &RecoverFrom, hole: &DamagedPayload) -> bool {
-        from.is_settled(hole.region, hole.index)
-            || self.dead.contains(&hole.at)
+    pub fn has(&self, from: &RecoverFrom, damaged: &DamagedPayload) -> bool {
+        from.is_checkpointed(damaged.region, damaged.index)
+            || self.unreferenced.contains(&damaged.at)
             || mutant::active("log.open_with_holes")
     }
 }
 
 impl Survey {
-    /// Looks at the log in `dir`, and knows at most `holes_max` holes at a time, 64 bytes each. Fails
-    /// with what opening it would fail with, were the holes filled.
+    /// Surveys the log in `dir`. Holds at most `damaged_max` damaged payloads at a time, 64 bytes
+    /// each. Fails as opening would fail if these payloads were intact.
     pub fn take(
         vfs: Arc<dyn Vfs>,
         dir: &Path,
         options: &LogOptions,
         from: &RecoverFrom,
-        holes_max: usize,
+        damaged_max: usize,
     ) -> Result<Self> {
         let (store, direct) = (options.store, options.direct);
-        Self::of(&Dir { vfs, path: dir.to_path_buf(), store, direct }, options, from, holes_max)
+        Self::of(&Dir { vfs, path: dir.to_path_buf(), store, direct }, options, from, damaged_max)
     }
 
     pub(crate) fn of(
         dir: &Dir,
         options: &LogOptions,
         from: &RecoverFrom,
-        holes_max: usize,
+        damaged_max: usize,
     ) -> Result<Self> {
         let mut survey = Self {
             dir: dir.clone(),
             options: options.clone(),
             from: from.clone(),
-            holes_max,
+            damaged_max,
             regions: Regions::default(),
-            holes: BTreeSet::new(),
-            dead: BTreeSet::new(),
+            damaged: BTreeSet::new(),
+            unreferenced: BTreeSet::new(),
             has_more: false,
             poison: Poison::default(),
         };
-        survey.look()?;
+        survey.scan()?;
         Ok(survey)
     }
 
-    /// The holes that are no reason not to open the log, if no others are there.
+    /// Returns the damaged payloads that do not prevent opening; `None` if others do.
     pub(crate) fn into_unneeded(self) -> Option<Unneeded> {
-        let opens = self.is_whole() || mutant::active("log.open_with_holes");
-        opens.then_some(Unneeded { dead: self.dead })
+        let opens = self.is_recovered() || mutant::active("log.open_with_holes");
+        opens.then_some(Unneeded { unreferenced: self.unreferenced })
     }
 
-    /// Whether all payloads that are needed are there: the log opens.
-    pub fn is_whole(&self) -> bool {
-        self.holes.is_empty() && !self.has_more
+    /// Whether all needed payloads are readable, so that the log opens.
+    pub fn is_recovered(&self) -> bool {
+        self.damaged.is_empty() && !self.has_more
     }
 
-    /// The holes after this one, in the order of regions and indices. When all of them are filled,
-    /// more may come to light.
-    pub fn holes_after(
+    /// Returns the damaged payloads after `last`, ordered by region and index. When all of them are
+    /// restored, more may be found.
+    pub fn damaged_after(
         &self,
         last: Option<&DamagedPayload>,
     ) -> impl Iterator<Item = &DamagedPayload> {
         let from = last.map_or(Bound::Unbounded, Bound::Excluded);
-        self.holes.range((from, Bound::Unbounded))
+        self.damaged.range((from, Bound::Unbounded))
     }
 
-    /// Where an entry is lost: more than once if it was appended more than once.
-    pub fn holes_of(
+    /// Returns the damaged copies of an entry: more than one if it was appended more than once.
+    pub fn damaged_of(
         &self,
         region: RegionId,
         index: LogIndex,
@@ -119,23 +119,23 @@ impl Survey {
     ) -> impl Iterator<Item = &DamagedPayload> {
         let first =
             DamagedPayload { region, index, term, at: Lsn::default(), bytes: 0, crc: 0, frame: 0 };
-        let same = move |hole: &&DamagedPayload| {
-            (hole.region, hole.index, hole.term) == (region, index, term)
+        let same = move |damaged: &&DamagedPayload| {
+            (damaged.region, damaged.index, damaged.term) == (region, index, term)
         };
-        self.holes.range(first..).take_while(same)
+        self.damaged.range(first..).take_while(same)
     }
 
-    /// The term of an entry of a region's log.
+    /// Returns the term of an entry in a region's log.
     pub fn term(&self, region: RegionId, index: LogIndex) -> Option<Term> {
         self.regions.get(region)?.place(index).map(|place| place.term)
     }
 
-    /// A region's log.
+    /// Returns a region's log.
     pub fn region(&self, region: RegionId) -> Option<RegionLog> {
         self.regions.get(region).map(|region| region.log())
     }
 
-    /// The payload of an entry of a region's log; `None` when it is not there or damaged.
+    /// Returns the payload of an entry in a region's log; `None` when it is missing or damaged.
     pub fn find(&self, region: RegionId, index: LogIndex, term: Term) -> Result<Option<Bytes>> {
         let place = self.regions.get(region).and_then(|region| region.place(index));
         let Some(place) = place.filter(|place| place.term == term) else { return Ok(None) };
@@ -148,38 +148,39 @@ impl Survey {
         }
     }
 
-    /// The value at a locator.
+    /// Returns the value at a locator.
     pub fn value(&self, at: &Locator) -> Result<Bytes> {
         let is_sorted = self.dir.vfs.exists(&self.dir.path_of(Name::Sorted(at.file)))?;
         let name = if is_sorted { Name::Sorted(at.file) } else { Name::Segment(at.file) };
         read_payload(&self.dir, name, at)
     }
 
-    /// Puts a payload in its place, durably. `false`, having written nothing, when there is no such
-    /// hole or these are not the bytes it lost. After a failure nothing more is written.
-    pub fn fill(&mut self, hole: &DamagedPayload, payload: &[u8]) -> Result<bool> {
+    /// Writes a payload in its place, durably. Returns `false` and writes nothing if no such
+    /// payload is damaged or `payload` is not the lost one. After a failure nothing more is
+    /// written.
+    pub fn restore_payload(&mut self, damaged: &DamagedPayload, payload: &[u8]) -> Result<bool> {
         self.poison.check()?;
-        let is_copy = hole.is(payload)
-            || mutant::active("log.fill_unchecked") && payload.len() == hole.bytes as usize;
-        if !self.holes.contains(hole) || !is_copy {
+        let is_copy = damaged.is(payload)
+            || mutant::active("log.fill_unchecked") && payload.len() == damaged.bytes as usize;
+        if !self.damaged.contains(damaged) || !is_copy {
             return Ok(false);
         }
-        self.write(hole, payload).map_err(|error| self.poison.set(error))?;
-        self.holes.remove(hole);
-        self.check_filled(hole).map_err(|error| self.poison.set(error))?;
-        if self.holes.is_empty() && self.has_more {
-            self.look().inspect_err(|_| self.has_more = true)?;
+        self.write(damaged, payload).map_err(|error| self.poison.set(error))?;
+        self.damaged.remove(damaged);
+        self.check_restored(damaged).map_err(|error| self.poison.set(error))?;
+        if self.damaged.is_empty() && self.has_more {
+            self.scan().inspect_err(|_| self.has_more = true)?;
         }
         Ok(true)
     }
 
-    /// In place, though no durable block is written again otherwise: all its bytes are those that were
-    /// written first. What a crash leaves of it is a hole, as it was before: a frame that something
-    /// valid follows is never taken for a torn one.
-    fn write(&self, hole: &DamagedPayload, payload: &[u8]) -> Result<()> {
-        let mut reader = SegmentReader::open(&self.dir, hole.at.file, false)?;
-        let file = self.dir.open_append(Name::Segment(hole.at.file))?;
-        // Where the device now asks for larger blocks, only the page cache can write this.
+    /// Writes in place, although otherwise no durable block is written again: all bytes are the
+    /// ones first written. A crash leaves the payload damaged as before: a frame that a valid frame
+    /// follows is never treated as torn.
+    fn write(&self, damaged: &DamagedPayload, payload: &[u8]) -> Result<()> {
+        let mut reader = SegmentReader::open(&self.dir, damaged.at.file, false)?;
+        let file = self.dir.open_append(Name::Segment(damaged.at.file))?;
+        // If the device now requires larger blocks, only the page cache can write this.
         let file = match file.block_bytes() {
             Some(bytes) if bytes > reader.block_bytes() as usize => {
                 self.dir.vfs.open(file.path(), Open::WRITE)?
@@ -187,69 +188,73 @@ impl Survey {
             _ => file,
         };
         if file.block_bytes().is_some() {
-            let (blocks, at) = self.blocks_with(&mut reader, hole, payload)?;
+            let (blocks, at) = self.blocks_with(&mut reader, damaged, payload)?;
             file.write_at(&[IoSlice::new(&blocks)], at, Cause::Log)?;
         } else {
-            file.write_at(&[IoSlice::new(payload)], u64::from(hole.at.offset), Cause::Log)?;
+            file.write_at(&[IoSlice::new(payload)], u64::from(damaged.at.offset), Cause::Log)?;
         }
-        // Nobody is told of it before it is durable.
+        // The copy is reported only after it is durable.
         if mutant::active("log.fill_unsynced") { Ok(()) } else { file.sync_data() }
     }
 
-    /// The blocks a payload lies in, with it, and where they begin. A wrong read of what lies around it
-    /// must not be written back: the batch is proven but for its holes, and those are read twice.
+    /// Returns the blocks around a payload, with the copy in place, and their offset. A wrong read
+    /// of the surrounding bytes must not be written back. The batch is proven except for its
+    /// damaged payloads, so those are read twice.
     fn blocks_with(
         &self,
         reader: &mut SegmentReader,
-        hole: &DamagedPayload,
+        damaged: &DamagedPayload,
         payload: &[u8],
     ) -> Result<(AlignedBuf, u64)> {
-        let Some(frame) = sound(reader, hole.frame)? else {
-            return Err(reader.corrupt(hole.frame, "more of a batch is damaged than before"));
+        let Some(frame) = frame_with_damage(reader, damaged.frame)? else {
+            return Err(reader.corrupt(damaged.frame, "more of a batch is damaged than before"));
         };
         let block = reader.block_bytes() as usize;
-        let body = reader.body(hole.frame, &frame)?.unwrap_or_default();
+        let body = reader.body(damaged.frame, &frame)?.unwrap_or_default();
         let mut has_others = false;
-        damaged_payloads::each(&frame, body, &mut |other| has_others |= other.at != hole.at);
+        damaged_payloads::each(&frame, body, &mut |other| has_others |= other.at != damaged.at);
         if has_others && !mutant::active("log.fill_read_once") {
-            let mut again = SegmentReader::open(&self.dir, hole.at.file, false)?;
-            if again.body(hole.frame, &frame)? != Some(body) {
-                return Err(again.corrupt(hole.frame, "two reads of a batch differ"));
+            let mut again = SegmentReader::open(&self.dir, damaged.at.file, false)?;
+            if again.body(damaged.frame, &frame)? != Some(body) {
+                return Err(again.corrupt(damaged.frame, "two reads of a batch differ"));
             }
         }
-        let head = frame.encode();
-        let byte = |at: usize| match at.checked_sub(head.len()) {
-            None => head.get(at),
+        let header = frame.encode();
+        let byte = |at: usize| match at.checked_sub(header.len()) {
+            None => header.get(at),
             Some(at) => body.get(at),
         };
         let bytes = |range: Range<usize>| range.filter_map(byte).copied().collect::<Vec<u8>>();
-        let begin = (hole.at.offset - hole.frame) as usize;
+        let begin = (damaged.at.offset - damaged.frame) as usize;
         let (from, end) = (begin - begin % block, begin + payload.len());
         let mut blocks = AlignedBuf::new();
         blocks.extend_from_slice(&bytes(from..begin));
         blocks.extend_from_slice(payload);
         blocks.extend_from_slice(&bytes(end..end.next_multiple_of(block)));
         blocks.pad_to_multiple(block);
-        Ok((blocks, u64::from(hole.frame) + from as u64))
+        Ok((blocks, u64::from(damaged.frame) + from as u64))
     }
 
-    /// What is on the device now is the payload; with a frame's last one, the frame is as it was.
-    fn check_filled(&self, hole: &DamagedPayload) -> Result<()> {
-        let mut reader = SegmentReader::open(&self.dir, hole.at.file, false)?;
-        let payload = reader.range(u64::from(hole.at.offset), hole.bytes as usize)?;
-        let mut is_filled = payload.is_some_and(|payload| hole.is(payload));
-        let same =
-            |other: &DamagedPayload| (other.at.file, other.frame) == (hole.at.file, hole.frame);
-        if is_filled && !self.has_more && !self.holes.iter().any(same) {
-            is_filled = sound(&mut reader, hole.frame)?.is_some();
+    /// Checks that the device now returns the payload. After a frame's last copy, checks the whole
+    /// frame.
+    fn check_restored(&self, damaged: &DamagedPayload) -> Result<()> {
+        let mut reader = SegmentReader::open(&self.dir, damaged.at.file, false)?;
+        let payload = reader.range(u64::from(damaged.at.offset), damaged.bytes as usize)?;
+        let mut is_restored = payload.is_some_and(|payload| damaged.is(payload));
+        let same = |other: &DamagedPayload| {
+            (other.at.file, other.frame) == (damaged.at.file, damaged.frame)
+        };
+        if is_restored && !self.has_more && !self.damaged.iter().any(same) {
+            is_restored = frame_with_damage(&mut reader, damaged.frame)?.is_some();
         }
-        if is_filled || mutant::active("log.fill_unread") {
+        if is_restored || mutant::active("log.fill_unread") {
             return Ok(());
         }
-        Err(reader.corrupt(hole.frame, "a copy was written here, and is not what is read"))
+        Err(reader
+            .corrupt(damaged.frame, "a copy was written here, but the device returns other bytes"))
     }
 
-    fn look(&mut self) -> Result<()> {
+    fn scan(&mut self) -> Result<()> {
         let inventory = Inventory::take(&self.dir, &self.options, &self.from, Orphans::Kept)?;
         let chain = chain::links(&self.dir, &inventory.segments, &self.from)?;
         (self.regions, self.has_more) = (Regions::default(), false);
@@ -259,31 +264,34 @@ impl Survey {
             let next = sealed.get(i + 1).unwrap_or(newest);
             let end = End { at: next.header.previous_end, chain: next.header.chain };
             if by_sidecar(&self.dir, link.id, end, &mut self.regions, &mut needed)?.is_none() {
-                let (mut reader, found) = self.look_at(link.id, Some(end.at), &mut needed)?;
+                let (mut reader, found) = self.scan_segment(link.id, Some(end.at), &mut needed)?;
                 check_end(&mut reader, found, end)?;
             }
         }
-        let (mut reader, end) = self.look_at(newest.id, None, &mut needed)?;
-        check_begun(&mut reader, end)?;
+        let (mut reader, end) = self.scan_segment(newest.id, None, &mut needed)?;
+        check_tail(&mut reader, end)?;
         check_whole(&self.dir, &self.regions, Lsn::new(newest.id, end.at), &self.from)?;
-        self.look_behind_sidecars(&needed)?;
-        self.part();
-        if self.holes.is_empty() && self.has_more {
-            let detail = format!("more than {} damaged entries that nobody has", self.holes_max);
+        self.scan_behind_sidecars(&needed)?;
+        self.separate_unreferenced();
+        if self.damaged.is_empty() && self.has_more {
+            let detail = format!(
+                "more than {} damaged entries outside every region's log",
+                self.damaged_max
+            );
             return Err(reader.corrupt(end.at, detail));
         }
         Ok(())
     }
 
-    /// Finds the holes of what is needed in segments taken by sidecars.
-    fn look_behind_sidecars(&mut self, needed: &Needed) -> Result<()> {
+    /// Finds damaged payloads that are needed, in segments applied from sidecars.
+    fn scan_behind_sidecars(&mut self, needed: &Needed) -> Result<()> {
         let mut unreadable = needed.unreadable(&self.dir, &self.regions)?;
         while let Some(file) = unreadable.first().map(|at| at.file) {
             let mut reader = SegmentReader::open(&self.dir, file, false)?;
-            let mut note = |hole: &DamagedPayload| {
-                if unreadable.remove(&hole.at) {
-                    match self.holes.len() < self.holes_max {
-                        true => drop(self.holes.insert(*hole)),
+            let mut note = |damaged: &DamagedPayload| {
+                if unreadable.remove(&damaged.at) {
+                    match self.damaged.len() < self.damaged_max {
+                        true => drop(self.damaged.insert(*damaged)),
                         false => self.has_more = true,
                     }
                 }
@@ -299,21 +307,21 @@ impl Survey {
         Ok(())
     }
 
-    fn look_at(
+    fn scan_segment(
         &mut self,
         id: FileId,
         until: Option<u32>,
         needed: &mut Needed,
     ) -> Result<(SegmentReader, End)> {
         let mut reader = SegmentReader::open(&self.dir, id, false)?;
-        let (holes, has_more, from) = (&mut self.holes, &mut self.has_more, &self.from);
-        let holes_max = self.holes_max;
-        let mut note = |hole: &DamagedPayload| {
-            if from.is_settled(hole.region, hole.index) {
+        let (found, has_more, from) = (&mut self.damaged, &mut self.has_more, &self.from);
+        let damaged_max = self.damaged_max;
+        let mut note = |damaged: &DamagedPayload| {
+            if from.is_checkpointed(damaged.region, damaged.index) {
                 return true;
             }
-            match holes.len() < holes_max {
-                true => drop(holes.insert(*hole)),
+            match found.len() < damaged_max {
+                true => drop(found.insert(*damaged)),
                 false => *has_more = true,
             }
             true
@@ -323,22 +331,30 @@ impl Survey {
         Ok((reader, end))
     }
 
-    /// What was replaced, or belonged to a region that left, nobody asks for, and nobody may have.
-    fn part(&mut self) {
+    /// Moves payloads outside every region's log (replaced entries, destroyed regions) to
+    /// `unreferenced`: no replica needs a copy, and perhaps none has one.
+    fn separate_unreferenced(&mut self) {
         if self.from.checkpointed.is_none() {
             return;
         }
         let regions = &self.regions;
-        let place =
-            |hole: &DamagedPayload| regions.get(hole.region).and_then(|it| it.place(hole.index));
-        let is_dead = |hole: &DamagedPayload| place(hole).is_none_or(|place| place.at != hole.at);
-        self.dead.extend(self.holes.iter().filter(|hole| is_dead(hole)).map(|hole| hole.at));
-        self.holes.retain(|hole| !self.dead.contains(&hole.at));
+        let place = |damaged: &DamagedPayload| {
+            regions.get(damaged.region).and_then(|it| it.place(damaged.index))
+        };
+        let is_unreferenced =
+            |damaged: &DamagedPayload| place(damaged).is_none_or(|place| place.at != damaged.at);
+        self.unreferenced.extend(
+            self.damaged
+                .iter()
+                .filter(|damaged| is_unreferenced(damaged))
+                .map(|damaged| damaged.at),
+        );
+        self.damaged.retain(|damaged| !self.unreferenced.contains(&damaged.at));
     }
 }
 
-/// The frame there, if it is whole, or is but for holes.
-fn sound(reader: &mut SegmentReader, at: u32) -> Result<Option<FrameHeader>> {
+/// Returns the frame at `at` if it is intact except for damaged payloads.
+fn frame_with_damage(reader: &mut SegmentReader, at: u32) -> Result<Option<FrameHeader>> {
     if let Probe::Frame(frame) = reader.probe(at)? {
         return Ok(Some(frame));
     }

@@ -1,4 +1,4 @@
-//! Regions' logs in memory: where each untruncated entry lies, 24 bytes apiece.
+//! Regions' logs in memory: the position of each untruncated entry, 24 bytes each.
 
 mod state;
 
@@ -8,20 +8,20 @@ use crate::format::{CarriedRegion, Item};
 use std::collections::BTreeMap;
 use stele_types::{FileId, HardState, LogIndex, RegionId, Term};
 
-/// A region's log as others see it.
+/// Public state of a region's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionLog {
-    /// First index that is here; one past `last` when none is.
+    /// First index in the log; `last` + 1 if it is empty.
     pub first: LogIndex,
-    /// Last index that is here, or the truncated one.
+    /// Last index in the log, or the truncated one if it is empty.
     pub last: LogIndex,
     /// Term of `last`.
     pub last_term: Term,
-    /// Index and term up to which entries were dropped.
+    /// Index and term of the last entry dropped from the front.
     pub truncated: (LogIndex, Term),
     /// The newest hard state.
     pub hard_state: HardState,
-    /// Whether the region left this store for good.
+    /// Whether the region left this store permanently.
     pub destroyed: bool,
 }
 
@@ -43,8 +43,8 @@ impl Regions {
         self.map.iter().map(|(id, region)| (*id, region))
     }
 
-    /// Takes one durable item. `Err` says what does not fit: appends are checked before, so that is
-    /// damage found by recovery.
+    /// Applies one durable item. Appends are checked before, so an `Err` is damage found by
+    /// recovery; it describes the violation.
     pub fn apply(&mut self, item: &Item<'_>) -> Result<(), String> {
         match item {
             Item::Entry(entry) => self.map.entry(entry.region).or_default().push(entry),
@@ -61,17 +61,17 @@ impl Regions {
         }
     }
 
-    /// Every region's state, for the start of a segment.
+    /// Returns every region's state, for the start of a segment.
     pub fn carried(&self) -> impl Iterator<Item = CarriedRegion> {
         self.map.iter().map(|(id, region)| region.carry(*id))
     }
 
-    /// The first segment that holds an untruncated entry.
+    /// Returns the first segment that holds an untruncated entry.
     pub fn first_wanted(&self) -> Option<FileId> {
         self.map.values().filter_map(Region::first_file).min()
     }
 
-    /// A region with entries that are known to exist and were not found, with the first and last.
+    /// Returns a region that lacks entries known to exist, with the first and last of them.
     pub fn gap(&self) -> Option<(RegionId, LogIndex, LogIndex)> {
         self.map.iter().find_map(|(id, r)| r.gap().map(|(first, last)| (*id, first, last)))
     }

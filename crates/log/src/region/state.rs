@@ -1,4 +1,4 @@
-//! One region's log.
+//! The log of one region.
 
 use super::RegionLog;
 use crate::format::{CarriedRegion, EntryItem};
@@ -8,7 +8,7 @@ use stele_types::{FileId, HardState, LogIndex, Lsn, Mark, RegionId, Term};
 /// Top bit of `Place::bytes`: the entry is a command. Payloads are below 2 GiB.
 const IS_COMMAND: u32 = 1 << 31;
 
-/// Where an entry's payload lies.
+/// Position of an entry's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub term: Term,
@@ -31,14 +31,15 @@ impl Place {
     }
 }
 
-/// Positions ascend with the index: an entry appended again takes all after it along.
+/// Invariant: positions ascend with the index; an entry appended again brings all later entries
+/// along.
 #[derive(Debug, Default)]
 pub(crate) struct Region {
     pub hard_state: HardState,
     pub destroyed: bool,
     pub truncated: (LogIndex, Term),
-    /// Index and term before `places[0]`. Above `truncated` only while recovery began after entries
-    /// it has not (yet) learned to be truncated or appended again.
+    /// Index and term before `places[0]`. Above `truncated` only during recovery that began after
+    /// entries which it has not yet found to be truncated or appended again.
     base: (LogIndex, Term),
     places: VecDeque<Place>,
     payload_bytes: u64,
@@ -103,7 +104,7 @@ impl Region {
         self.places.len()
     }
 
-    /// Bytes of the payloads of all entries.
+    /// Returns the bytes of all entries' payloads.
     pub fn payload_bytes(&self) -> u64 {
         self.payload_bytes
     }
@@ -116,14 +117,14 @@ impl Region {
         size_of::<Self>() + self.places.capacity() * size_of::<Place>()
     }
 
-    /// Entries above the truncated index that recovery did not find.
+    /// Returns the entries above the truncated index that recovery did not find.
     pub fn gap(&self) -> Option<(LogIndex, LogIndex)> {
         (self.base.0 > self.truncated.0).then(|| (self.truncated.0.next(), self.base.0))
     }
 
     pub fn push(&mut self, entry: &EntryItem<'_>) -> Result<(), String> {
         let (index, last) = (entry.index, self.last().0);
-        // Nothing comes after the last index of all: no entry has it.
+        // No entry has the largest index, because no index follows it.
         if index <= self.truncated.0 || index > last.next() || index.0 == u64::MAX {
             return Err(format!(
                 "entry {index} of region {} does not continue its log, which is ({}, {last}]",
@@ -141,7 +142,8 @@ impl Region {
         match *mark {
             Mark::Start(index, term) => {
                 self.clear(at);
-                // What an earlier life voted for and committed says nothing of the next.
+                // The vote and commit index from before the destruction do not apply to the new
+                // replica.
                 if self.destroyed && !stele_types::mutant::active("log.hard_state_kept") {
                     self.hard_state = HardState::default();
                 }
@@ -155,7 +157,7 @@ impl Region {
             }
             Mark::TruncatePrefix(index, term) => self.truncate_prefix(index, term)?,
             Mark::TruncateSuffix(from) if from <= self.truncated.0 => {
-                return Err(format!("entries from {from} on are truncated already"));
+                return Err(format!("entries from {from} on are already truncated"));
             }
             Mark::TruncateSuffix(from) => self.cut_from(from),
         }
@@ -168,7 +170,7 @@ impl Region {
         }
         if index > self.last().0 {
             return Err(format!(
-                "entries up to {index} are truncated, {} is the last",
+                "entries up to {index} cannot be truncated: the last entry is {}",
                 self.last().0
             ));
         }
@@ -178,7 +180,7 @@ impl Region {
             let bytes: u64 = self.places.drain(..dropped).map(|p| u64::from(p.bytes())).sum();
             self.payload_bytes -= bytes;
             self.base = (index, term);
-            self.give_memory_back();
+            self.shrink_places();
         }
         Ok(())
     }
@@ -203,7 +205,7 @@ impl Region {
         self.reset = at;
     }
 
-    fn give_memory_back(&mut self) {
+    fn shrink_places(&mut self) {
         const SLACK: usize = 64;
         if self.places.capacity() > 4 * self.places.len() + SLACK {
             self.places.shrink_to(2 * self.places.len());

@@ -1,6 +1,7 @@
-//! Beginning a segment. The order: head and carried regions written and synced under a name that
-//! is not a segment's, then the name, then the directory, then the first batch. So a crash leaves
-//! no segment or a whole empty one, and a freed segment's old frames belong to another file.
+//! Creation of a segment. Header and carried regions are written and synced under a name that is
+//! not a segment's, then the file is renamed, then the directory is synced, then the first batch is
+//! written. A crash therefore leaves either no segment or a complete empty one, and the old frames
+//! of a freed segment belong to another file.
 
 use super::scan::End;
 use crate::dir::{Dir, Name};
@@ -25,37 +26,38 @@ pub(crate) struct Begun {
 pub(crate) struct Begin<'a> {
     pub dir: &'a Dir,
     pub id: FileId,
-    /// A freed segment whose blocks to take over.
+    /// A freed segment to be reused.
     pub recycle: Option<FileId>,
-    /// The segment before, and where it ended.
+    /// The previous segment, and its end.
     pub previous: (FileId, End),
     pub carried: &'a [CarriedRegion],
 }
 
-/// Fails with `NoSpace` having changed nothing. After any other failure the log must stop.
+/// Creates a segment. Fails with `NoSpace` and changes nothing. After any other failure the log
+/// must stop.
 pub(crate) fn begin(how: &Begin<'_>, buffer: &mut AlignedBuf) -> Result<Begun> {
     let source = how.dir.path_of(Name::Free(how.recycle.unwrap_or(how.id)));
     let open = Open { write: true, create: Create::IfMissing, direct: how.dir.direct };
     let file = how.dir.vfs.open(&source, open)?;
     let begun = write(how, file, buffer);
     if begun.is_err() && how.recycle.is_none() {
-        // It may hold the device's last free blocks; what is left the next open removes.
+        // It may hold the device's last free blocks; the next open removes what remains.
         let _ = how.dir.unlink(&source);
     }
     let mut begun = begun?;
     how.dir.vfs.rename(&source, &how.dir.path_of(Name::Segment(how.id)))?;
-    // A batch is acknowledged only in a segment whose name is durable.
+    // A batch is acknowledged only in a segment with a durable name.
     if !mutant::active("log.skip_dir_sync") {
-        how.dir.sync().map_err(named_already)?;
+        how.dir.sync().map_err(fatal_if_full)?;
     }
-    // Errors name the segment, not the blocks it took over.
-    begun.file = how.dir.open_append(Name::Segment(how.id)).map_err(named_already)?;
+    // Errors name the segment, not the reused file.
+    begun.file = how.dir.open_append(Name::Segment(how.id)).map_err(fatal_if_full)?;
     Ok(begun)
 }
 
-/// Once the new name may be durable, appends to the old segment would be lost behind its end: also a
-/// full device is fatal here.
-fn named_already(error: Error) -> Error {
+/// Turns a full device into a fatal error. Once the new name may be durable, appends to the old
+/// segment would be lost after its end.
+fn fatal_if_full(error: Error) -> Error {
     match error {
         Error::NoSpace(path) => {
             let source = std::io::Error::other("no space for the name of a new segment");
@@ -84,7 +86,7 @@ fn write(how: &Begin<'_>, file: Arc<dyn VfsFile>, buffer: &mut AlignedBuf) -> Re
     let crc = put_first_frame(how, &header, buffer);
     buffer.pad_to_multiple(block_bytes as usize);
     file.write_at(&[IoSlice::new(buffer)], 0, Cause::Log)?;
-    // The head is durable before the name: a segment is never found without it.
+    // The header is durable before the name: no segment is found without it.
     if !mutant::active("log.skip_header_sync") {
         file.sync_data()?;
     }

@@ -1,7 +1,7 @@
-//! Files of small records in checksummed chunks, written in passing and whole only with their foot.
+//! Files of small records in checksummed chunks, complete only with their footer.
 //!
 //! ```text
-//! file  := head chunk* foot          chunk := bytes:u32 crc:u32 content
+//! file  := header chunk* footer      chunk := bytes:u32 crc:u32 content
 //! crc   := CRC-32C over store:u64 file:u32 offset:u64 content
 //! ```
 
@@ -15,11 +15,11 @@ use stele_types::checksum::Crc32c;
 use stele_types::{Cause, Error, FileId, Result, StoreId};
 use stele_vfs::VfsFile;
 
-/// Memory a writer holds before it writes a chunk.
+/// Bytes a writer buffers before it writes a chunk.
 pub(crate) const CHUNK_BYTES: usize = 128 << 10;
 /// A chunk ends after the record that fills it; no record is longer than a command's digest.
 const CHUNK_BYTES_MAX: u32 = 256 << 20;
-const CHUNK_HEAD_BYTES: usize = 8;
+const CHUNK_HEADER_BYTES: usize = 8;
 
 #[derive(Debug)]
 pub(crate) struct ChunkWriter {
@@ -33,19 +33,20 @@ pub(crate) struct ChunkWriter {
 }
 
 impl ChunkWriter {
-    /// Touches no file before the first full chunk.
+    /// Creates a writer. No file is touched before the first full chunk.
     pub fn new(dir: &Dir, name: Name, magic: Magic) -> Self {
         let temporary = dir.path.join(format!("{name}.tmp"));
         let header = FileHeader { magic, store: dir.store, file: name.file() };
         Self { dir: dir.clone(), name, header, temporary, file: None, offset: 0, chunk: Vec::new() }
     }
 
-    /// The open chunk, to append whole records to; [`ChunkWriter::flush_full`] comes after each.
+    /// Returns the open chunk for appending whole records. Call [`ChunkWriter::flush_full`] after
+    /// each.
     pub fn chunk(&mut self) -> &mut Vec<u8> {
         &mut self.chunk
     }
 
-    /// Writes the chunk if it is full; `true` when a new one begins.
+    /// Writes the chunk if it is full. Returns `true` when a new one begins.
     pub fn flush_full(&mut self) -> Result<bool> {
         if self.chunk.len() < CHUNK_BYTES {
             return Ok(false);
@@ -58,18 +59,18 @@ impl ChunkWriter {
         self.chunk.capacity()
     }
 
-    /// Writes the foot, makes the file durable and gives it its name, which is durable only after a
+    /// Writes the footer, makes the file durable and renames it. The name is durable only after a
     /// sync of the directory. Returns the file's length.
     pub fn finish(mut self, fields: [u64; FOOTER_FIELDS]) -> Result<u64> {
         let done = self.finish_file(fields);
         if done.is_err() {
-            // What is left is removed now or by the next open.
+            // The rest is removed now or by the next open.
             let _ = self.dir.unlink(&self.temporary);
         }
         done
     }
 
-    /// Removes what was written so far.
+    /// Removes the unfinished file.
     pub fn abandon(self) -> Result<()> {
         if self.file.is_some() { self.dir.unlink(&self.temporary) } else { Ok(()) }
     }
@@ -103,19 +104,19 @@ impl ChunkWriter {
         }
         let file = self.opened()?;
         let crc = chunk_crc(self.header.store, self.header.file, self.offset, &self.chunk);
-        let mut head = Vec::with_capacity(CHUNK_HEAD_BYTES);
-        head.extend_from_slice(&(self.chunk.len() as u32).to_le_bytes());
-        head.extend_from_slice(&crc.to_le_bytes());
-        let slices = [IoSlice::new(&head), IoSlice::new(&self.chunk)];
+        let mut header_bytes = Vec::with_capacity(CHUNK_HEADER_BYTES);
+        header_bytes.extend_from_slice(&(self.chunk.len() as u32).to_le_bytes());
+        header_bytes.extend_from_slice(&crc.to_le_bytes());
+        let slices = [IoSlice::new(&header_bytes), IoSlice::new(&self.chunk)];
         file.write_at(&slices, self.offset, Cause::Sidecar)?;
-        self.offset += (CHUNK_HEAD_BYTES + self.chunk.len()) as u64;
+        self.offset += (CHUNK_HEADER_BYTES + self.chunk.len()) as u64;
         self.chunk.clear();
         self.chunk.shrink_to(2 * CHUNK_BYTES);
         Ok(())
     }
 }
 
-/// A finished file.
+/// Reader of a finished file.
 #[derive(Debug)]
 pub(crate) struct ChunkReader {
     file: Arc<dyn VfsFile>,
@@ -124,7 +125,7 @@ pub(crate) struct ChunkReader {
 }
 
 impl ChunkReader {
-    /// Checks head and foot. Not there is `Missing`, not whole is `Corrupt`.
+    /// Checks header and footer. A missing file is `Missing`, an incomplete one `Corrupt`.
     pub fn open(dir: &Dir, name: Name, magic: Magic) -> Result<Self> {
         let file = dir.open_read(name)?;
         let header = FileHeader { magic, store: dir.store, file: name.file() };
@@ -137,17 +138,17 @@ impl ChunkReader {
         let mut at = FILE_HEADER_BYTES as u64;
         let mut content = Vec::new();
         while at < self.footer.data_end {
-            let mut head = [0; CHUNK_HEAD_BYTES];
-            self.file.read_exact_at(&mut head, at)?;
-            let mut words = head.as_slice();
+            let mut header_bytes = [0; CHUNK_HEADER_BYTES];
+            self.file.read_exact_at(&mut header_bytes, at)?;
+            let mut words = header_bytes.as_slice();
             let bytes = take::u32_le(&mut words).unwrap_or_default();
             let crc = take::u32_le(&mut words).unwrap_or_default();
-            let next = at + CHUNK_HEAD_BYTES as u64 + u64::from(bytes);
+            let next = at + CHUNK_HEADER_BYTES as u64 + u64::from(bytes);
             if bytes > CHUNK_BYTES_MAX || next > self.footer.data_end {
                 return Err(self.corrupt(at, "chunk is longer than the file"));
             }
             content.resize(bytes as usize, 0);
-            self.file.read_exact_at(&mut content, at + CHUNK_HEAD_BYTES as u64)?;
+            self.file.read_exact_at(&mut content, at + CHUNK_HEADER_BYTES as u64)?;
             if chunk_crc(self.store, self.footer.file, at, &content) != crc {
                 return Err(self.corrupt(at, "chunk does not match its checksum"));
             }
@@ -162,22 +163,22 @@ impl ChunkReader {
     }
 }
 
-/// Checks a file's head and reads its foot.
+/// Checks a file's header and reads its footer. Also returns the file's length.
 pub(crate) fn read_ends(file: &dyn VfsFile, header: &FileHeader) -> Result<(Footer, u64)> {
     let bytes = file.len()?;
     let path = file.path();
     if bytes < (FILE_HEADER_BYTES + FOOTER_BYTES) as u64 {
-        return Err(Error::corrupt(path, bytes, "file is shorter than its head and foot"));
+        return Err(Error::corrupt(path, bytes, "file is shorter than its header and footer"));
     }
-    let mut head = [0; FILE_HEADER_BYTES];
-    file.read_exact_at(&mut head, 0)?;
-    header.check(&head, path)?;
+    let mut header_bytes = [0; FILE_HEADER_BYTES];
+    file.read_exact_at(&mut header_bytes, 0)?;
+    header.check(&header_bytes, path)?;
     let at = bytes - FOOTER_BYTES as u64;
-    let mut foot = [0; FOOTER_BYTES];
-    file.read_exact_at(&mut foot, at)?;
-    let footer = Footer::decode(&foot, header.magic, header.file)
+    let mut footer_bytes = [0; FOOTER_BYTES];
+    file.read_exact_at(&mut footer_bytes, at)?;
+    let footer = Footer::decode(&footer_bytes, header.magic, header.file)
         .filter(|footer| footer.data_end == at)
-        .ok_or_else(|| Error::corrupt(path, at, "foot does not match its checksum"))?;
+        .ok_or_else(|| Error::corrupt(path, at, "footer does not match its checksum"))?;
     Ok((footer, bytes))
 }
 

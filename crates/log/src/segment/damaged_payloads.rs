@@ -1,9 +1,11 @@
-//! Holes: entries whose payload is damaged in a frame that is proven to be whole otherwise.
+//! Damaged payloads: entries with a damaged payload in a frame that is proven to be intact
+//! otherwise.
 //!
-//! A frame's checksum is over store, header and body, and each entry says its payload's. Out of the
-//! checksums of parts that of the whole can be made: if the frame's own is met when what the entries
-//! say stands in for their damaged payloads, then all of it but those payloads is as it was written,
-//! these entries' heads included. So it is known for certain what is lost, and a copy can be told.
+//! A frame's checksum covers store, header and body, and each entry holds its payload's checksum.
+//! The checksum of the whole can be computed from those of its parts. If the frame's checksum
+//! matches when the stored checksums stand for the damaged payloads, then everything except those
+//! payloads is as written, including the headers of these entries. So it is certain what is lost,
+//! and a copy can be verified.
 
 use super::reader::{Probe, SegmentReader};
 use super::scan::End;
@@ -12,22 +14,22 @@ use crate::format::{Content, EntryItem, Form, FrameHeader, Item, Items};
 use stele_types::checksum::{Crc32c, crc32c};
 use stele_types::{LogIndex, Lsn, RegionId, Result, Term, mutant};
 
-/// An entry whose payload is damaged, and nothing else of it.
+/// An entry of which only the payload is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DamagedPayload {
-    /// Its region.
+    /// The entry's region.
     pub region: RegionId,
-    /// Its index.
+    /// The entry's index.
     pub index: LogIndex,
-    /// Its term.
+    /// The entry's term.
     pub term: Term,
-    /// Where its payload lies. An entry may lie at two places.
+    /// Position of the payload. An entry may have two positions.
     pub at: Lsn,
-    /// Bytes of its payload.
+    /// Bytes of the payload.
     pub bytes: u32,
-    /// CRC-32C of its payload.
+    /// CRC-32C of the payload.
     pub crc: u32,
-    /// Where its frame begins.
+    /// Offset of the entry's frame.
     pub(crate) frame: u32,
 }
 
@@ -38,23 +40,25 @@ impl DamagedPayload {
     }
 }
 
-/// Whether a walk goes on behind a frame with this hole.
+/// Decides whether a walk continues after a frame with this damaged payload.
 pub(crate) type Passes<'a> = dyn FnMut(&DamagedPayload) -> bool + 'a;
 
-/// For walks that end at damage of any kind.
+/// For walks that stop at any damage.
 pub(crate) fn none(_: &DamagedPayload) -> bool {
     false
 }
 
-/// For walks that take what they need, and find out themselves whether it is lost.
+/// For walks that check themselves whether the payloads they need are lost.
 pub(crate) fn any(_: &DamagedPayload) -> bool {
     true
 }
 
-/// The frame with holes that lies at `end`, if a walk passes its holes. It must be known that the
-/// frame was durable: below `durable` it is; else a whole frame must follow, with nothing but such
-/// frames in between, and `durable` says so from then on. One frame is under way at a time: what
-/// nothing follows may be a torn write, of which any part may be missing, and stays one.
+/// Returns the frame with damaged payloads at `end`, if `passes` accepts all of them.
+///
+/// Invariant: such a frame is known to have been durable. Below `durable` it is. Otherwise a whole
+/// frame must follow, with only such frames in between; then `durable` is raised. One frame is
+/// written at a time: a frame that nothing follows may be a torn write, of which any part may be
+/// missing, and is treated as one.
 pub(crate) fn passed(
     reader: &mut SegmentReader,
     end: End,
@@ -64,39 +68,39 @@ pub(crate) fn passed(
     let Some(mut frame) = proven(reader, end)? else { return Ok(None) };
     if end.at >= *durable {
         let next = End { at: reader.after(end.at, &frame), chain: frame.crc };
-        match whole_behind(reader, next)? {
+        match next_whole_frame(reader, next)? {
             Some(at) => *durable = at,
             None if mutant::active("log.hole_unconfirmed") => {}
             None => return Ok(None),
         }
-        // What is given is what is proven: the bytes may have been read anew.
+        // The proven frame is returned: the bytes may have been read again.
         let Some(again) = proven(reader, end)? else { return Ok(None) };
         frame = again;
     }
     let body = reader.body(end.at, &frame)?.unwrap_or_default();
     let mut passed = true;
-    each(&frame, body, &mut |hole| passed &= passes(hole));
+    each(&frame, body, &mut |damaged| passed &= passes(damaged));
     Ok(passed.then_some(frame))
 }
 
-/// Says what is lost in the frame at `end`, if that can be mended.
+/// Describes what is lost in the frame at `end`, if it can be repaired.
 pub(crate) fn describe(reader: &mut SegmentReader, end: End) -> Result<Option<String>> {
     let Some(frame) = proven(reader, end)? else { return Ok(None) };
     let body = reader.body(end.at, &frame)?.unwrap_or_default();
     let (mut first, mut count) = (None, 0);
-    each(&frame, body, &mut |hole| {
-        first.get_or_insert(*hole);
+    each(&frame, body, &mut |damaged| {
+        first.get_or_insert(*damaged);
         count += 1;
     });
     Ok(first.map(|DamagedPayload { region, index, .. }| {
         format!(
-            "payloads of {count} entries are damaged, and nothing else of their batch; the first \
-             is entry {index} of region {region}; a node of a cluster gets them from other replicas"
+            "only the payloads of {count} entries of this batch are damaged; the first \
+             is entry {index} of region {region}; other replicas of a cluster can restore them"
         )
     }))
 }
 
-/// The frame at `end`, if it has holes and is proven to be whole but for them.
+/// Returns the frame at `end` if it has damaged payloads and is proven to be intact otherwise.
 pub(crate) fn proven(reader: &mut SegmentReader, end: End) -> Result<Option<FrameHeader>> {
     let named = reader.named(end.at)?.filter(|frame| frame.chain == end.chain);
     let fits = |frame: &FrameHeader| u32::try_from(u64::from(end.at) + frame.bytes()).is_ok();
@@ -107,7 +111,7 @@ pub(crate) fn proven(reader: &mut SegmentReader, end: End) -> Result<Option<Fram
     Ok(is_proven.then_some(frame))
 }
 
-/// Gives the holes of a frame.
+/// Passes the damaged payloads of a frame to `f`.
 pub(crate) fn each(frame: &FrameHeader, body: &[u8], f: &mut dyn FnMut(&DamagedPayload)) {
     let mut items = Items::new(Form::Frame, body_at(frame), body);
     while let Some(Some(item)) = items.next_item() {
@@ -127,7 +131,7 @@ pub(crate) fn each(frame: &FrameHeader, body: &[u8], f: &mut dyn FnMut(&DamagedP
     }
 }
 
-/// Takes what can't be read out of an item of a frame with holes.
+/// Replaces an unreadable payload in an item by [`Content::Lost`].
 pub(crate) fn without_damage<'a>(item: Item<'a>) -> Item<'a> {
     match item {
         Item::Entry(entry) if !is_intact(&entry) => {
@@ -141,8 +145,9 @@ pub(crate) fn is_intact(entry: &EntryItem<'_>) -> bool {
     matches!(entry.content, Content::Payload(payload) if crc32c(payload) == entry.crc)
 }
 
-/// Where the first whole frame lies, from `end` on over frames with holes only.
-fn whole_behind(reader: &mut SegmentReader, mut end: End) -> Result<Option<u32>> {
+/// Returns the offset of the first whole frame from `end` on, across frames with damaged payloads
+/// only.
+fn next_whole_frame(reader: &mut SegmentReader, mut end: End) -> Result<Option<u32>> {
     loop {
         if let Probe::Frame(_) = reader.probe(end.at)? {
             return Ok(Some(end.at));
@@ -156,21 +161,21 @@ fn body_at(frame: &FrameHeader) -> Lsn {
     Lsn::new(frame.at.file, frame.at.offset + FRAME_HEADER_BYTES as u32)
 }
 
-/// The checksum of a body whose damaged payloads are as their entries say. `None` when none is
-/// damaged, or when the bytes make no sense.
+/// Computes the checksum of a body with the stored checksums in place of damaged payloads. Returns
+/// `None` when no payload is damaged, or for malformed bytes.
 fn crc_as_written(frame: &FrameHeader, body: &[u8]) -> Option<u32> {
     let begin = body_at(frame);
     let mut items = Items::new(Form::Frame, begin, body);
-    let (mut crc, mut summed) = (Crc32c::new(), 0);
+    let (mut crc, mut checksummed) = (Crc32c::new(), 0);
     while let Some(item) = items.next_item() {
         let Item::Entry(entry) = item? else { continue };
         if is_intact(&entry) {
             continue;
         }
         let from = entry.at.offset.checked_sub(begin.offset)? as usize;
-        crc.update(body.get(summed..from)?).update_with_crc(entry.crc, u64::from(entry.bytes));
-        summed = from + entry.bytes as usize;
+        crc.update(body.get(checksummed..from)?).update_with_crc(entry.crc, u64::from(entry.bytes));
+        checksummed = from + entry.bytes as usize;
     }
-    (summed > 0).then_some(())?;
-    Some(crc.update(body.get(summed..)?).finish())
+    (checksummed > 0).then_some(())?;
+    Some(crc.update(body.get(checksummed..)?).finish())
 }

@@ -1,4 +1,4 @@
-//! The items of a segment, from its sidecar when that is whole, else from its frames.
+//! The items of a segment, from its sidecar if that is complete, otherwise from its frames.
 
 use super::damaged_payloads::{self, Passes};
 use super::reader::SegmentReader;
@@ -11,7 +11,7 @@ use stele_types::{Error, FileId, Lsn, Result};
 
 pub(crate) type ItemSink<'a> = dyn FnMut(&Item<'_>) -> Result<()> + 'a;
 
-/// The items of one frame that was read from `path`.
+/// Passes the items of one frame that was read from `path` to `f`.
 pub(crate) fn of_frame(
     path: &std::path::Path,
     frame: &FrameHeader,
@@ -33,7 +33,7 @@ pub(crate) fn of_frame(
     Ok(())
 }
 
-/// The items of a sidecar.
+/// Passes the items of a sidecar to `f`.
 pub(crate) fn of_sidecar(reader: &ChunkReader, f: &mut ItemSink<'_>) -> Result<()> {
     let segment = Lsn::new(reader.footer.file, 0);
     reader.each(&mut |at, chunk| {
@@ -45,7 +45,8 @@ pub(crate) fn of_sidecar(reader: &ChunkReader, f: &mut ItemSink<'_>) -> Result<(
     })
 }
 
-/// The items of the frames of a segment below `until`; without it, up to the first bad frame.
+/// Passes the items of the frames of a segment below `until` to `f`; without it, up to the first
+/// bad frame.
 pub(crate) fn of_frames(
     dir: &Dir,
     segment: FileId,
@@ -60,14 +61,14 @@ pub(crate) fn of_frames(
     })?;
     match until {
         Some(until) if end.at < until => {
-            Err(reader.corrupt(end.at, "no whole batch here, but the segment goes on"))
+            Err(reader.corrupt(end.at, "no complete batch here, but the segment continues"))
         }
         _ => Ok(end),
     }
 }
 
-/// The items of a segment, from wherever they can be had. A sidecar is read twice, once for its
-/// checksums: an item must not be given again when the second half turns out damaged.
+/// Passes the items of a segment to `f`, from its sidecar or its frames. A sidecar is read twice,
+/// first for its checksums: no item may be passed twice if the second half turns out to be damaged.
 pub(crate) fn of_segment(
     dir: &Dir,
     segment: FileId,

@@ -1,19 +1,19 @@
-//! Finding the next whole frame behind damage. A value may be full of heads of long frames: were
-//! each body read, a segment would take hours.
+//! Search for the next whole frame after damage. A value may contain many headers of long frames:
+//! reading the body of each would take hours per segment.
 
 use super::reader::{Probe, SegmentReader};
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use stele_types::Result;
-use stele_types::checksum::{Crc32c, crc32c_behind};
+use stele_types::checksum::{Crc32c, crc32c_suffix};
 
-/// Bodies are read one by one until they are this many times as long as the file.
+/// Bodies are read one by one up to this multiple of the file's length.
 const READS_OF_FILE: u64 = 2;
-/// Heads whose bodies are summed in one go.
+/// Maximum headers with bodies that are checksummed in one pass.
 const HELD_MAX: usize = 1 << 20;
-/// Read at a time.
+/// Bytes read at a time.
 const STEP_BYTES: u64 = 64 << 10;
 
-/// The first whole frame at a block from `from` on.
+/// Returns the offset of the first whole frame at a block from `from` on.
 pub(crate) fn next_frame(reader: &mut SegmentReader, from: u32) -> Result<Option<u32>> {
     let block = reader.block_bytes();
     let mut unread = READS_OF_FILE * reader.file_bytes();
@@ -40,8 +40,8 @@ pub(crate) fn next_frame(reader: &mut SegmentReader, from: u32) -> Result<Option
     first_whole(reader, &held)
 }
 
-/// Where the first of these frames lies that is whole, by the file's checksums up to the beginnings
-/// and ends of their bodies: the file is read once for all of them.
+/// Returns the offset of the first of these frames that is whole. Uses the file's checksums up to
+/// the beginnings and ends of their bodies, so the file is read once for all of them.
 fn first_whole(reader: &mut SegmentReader, held: &[FrameHeader]) -> Result<Option<u32>> {
     let begin = |frame: &FrameHeader| u64::from(frame.at.offset) + FRAME_HEADER_BYTES as u64;
     let end = |frame: &FrameHeader| u64::from(frame.at.offset) + frame.bytes();
@@ -49,23 +49,23 @@ fn first_whole(reader: &mut SegmentReader, held: &[FrameHeader]) -> Result<Optio
     let mut places: Vec<u64> = held.iter().flat_map(|frame| [begin(frame), end(frame)]).collect();
     places.sort_unstable();
     places.dedup();
-    let mut sum = Crc32c::new();
-    let mut sums = Vec::with_capacity(places.len());
+    let mut crc = Crc32c::new();
+    let mut crcs = Vec::with_capacity(places.len());
     for place in &places {
         while at < *place {
             let bytes = (place - at).min(STEP_BYTES);
-            sum.update(reader.range(at, bytes as usize)?.unwrap_or_default());
+            crc.update(reader.range(at, bytes as usize)?.unwrap_or_default());
             at += bytes;
         }
-        sums.push(sum.finish());
+        crcs.push(crc.finish());
     }
-    let sum_to = |place: u64| {
+    let crc_up_to = |place: u64| {
         let found = places.binary_search(&place).ok();
-        found.and_then(|i| sums.get(i)).copied().unwrap_or_default()
+        found.and_then(|i| crcs.get(i)).copied().unwrap_or_default()
     };
     let whole = held.iter().find(|frame| {
-        let (before, all) = (sum_to(begin(frame)), sum_to(end(frame)));
-        let body_crc = crc32c_behind(before, all, u64::from(frame.body_bytes));
+        let (before, all) = (crc_up_to(begin(frame)), crc_up_to(end(frame)));
+        let body_crc = crc32c_suffix(before, all, u64::from(frame.body_bytes));
         reader.is_whole(frame, body_crc)
     });
     Ok(whole.map(|frame| frame.at.offset))

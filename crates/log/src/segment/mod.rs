@@ -1,4 +1,4 @@
-//! Segment files: reading frames, sealing with a sidecar, beginning new ones.
+//! Segment files: reading frames, sealing with a sidecar, creating new ones.
 
 pub(crate) mod begin;
 pub(crate) mod chunks;

@@ -1,4 +1,4 @@
-//! Reads a segment through a sliding window, whole aligned blocks at a time.
+//! Reads a segment through a sliding window of whole aligned blocks.
 
 use crate::dir::{Dir, Name};
 use crate::format::SegmentHeader;
@@ -11,14 +11,14 @@ use stele_types::{Error, FileId, Lsn, Result, StoreId};
 use stele_vfs::{AlignedBuf, VfsFile};
 
 const WINDOW_BYTES: u64 = 1 << 20;
-/// Covers every device's block.
+/// A multiple of every device's block.
 const ALIGN_BYTES: u64 = 4096;
 
-/// What lies at a block where a frame could begin.
+/// Content of a block where a frame could begin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Probe {
     Frame(FrameHeader),
-    /// No whole frame. The header's bytes as they are, if the file is that long.
+    /// No whole frame. The header's bytes as they are, if the file is long enough.
     Other(Option<FrameHeader>),
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct SegmentReader {
 }
 
 impl SegmentReader {
-    /// Reads and checks the segment's header. With `cached`, through the page cache.
+    /// Opens a segment and checks its header. With `cached`, reads through the page cache.
     pub fn open(dir: &Dir, id: FileId, cached: bool) -> Result<Self> {
         let name = Name::Segment(id);
         let file = if cached { dir.open_read(name)? } else { dir.open_direct(name)? };
@@ -71,7 +71,7 @@ impl SegmentReader {
         self.id
     }
 
-    /// Length of the file.
+    /// Returns the length of the file.
     pub fn file_bytes(&self) -> u64 {
         self.len
     }
@@ -84,14 +84,14 @@ impl SegmentReader {
         Error::corrupt(self.path(), u64::from(at), detail)
     }
 
-    /// Forgets what was read, and looks at the file's length again.
+    /// Drops the window and reads the file's length again.
     pub fn refresh(&mut self) -> Result<()> {
         self.window.clear();
         self.len = self.file.len()?;
         Ok(())
     }
 
-    /// `bytes` at `at`; `None` when the file ends before.
+    /// Returns `bytes` at `at`; `None` when the file ends before.
     pub fn range(&mut self, at: u64, bytes: usize) -> Result<Option<&[u8]>> {
         self.range_ahead(at, bytes, WINDOW_BYTES)
     }
@@ -115,38 +115,39 @@ impl SegmentReader {
         Ok(self.window.as_slice().get(begin..begin + bytes))
     }
 
-    /// Looks for a whole frame that belongs exactly here.
+    /// Checks for a whole frame that belongs to exactly this position.
     pub fn probe(&mut self, at: u32) -> Result<Probe> {
         let Some(frame) = self.named(at)? else {
-            let head = self.range(u64::from(at), FRAME_HEADER_BYTES)?;
-            return Ok(Probe::Other(head.and_then(FrameHeader::decode)));
+            let header = self.range(u64::from(at), FRAME_HEADER_BYTES)?;
+            return Ok(Probe::Other(header.and_then(FrameHeader::decode)));
         };
         let body_crc = self.body(at, &frame)?.map(crc32c).unwrap_or_default();
         let whole = self.is_whole(&frame, body_crc);
         Ok(if whole { Probe::Frame(frame) } else { Probe::Other(Some(frame)) })
     }
 
-    /// The header here, if it names this place and the file is long enough for its body.
+    /// Returns the header at `at` if it names this position and the file is long enough for its
+    /// body.
     pub fn named(&mut self, at: u32) -> Result<Option<FrameHeader>> {
         let here = Lsn::new(self.id, at);
         let len = self.len;
-        let head = self.range(u64::from(at), FRAME_HEADER_BYTES)?.and_then(FrameHeader::decode);
+        let header = self.range(u64::from(at), FRAME_HEADER_BYTES)?.and_then(FrameHeader::decode);
         let fits = |frame: &FrameHeader| u64::from(at) + frame.bytes() <= len;
-        Ok(head.filter(|frame| frame.is_at(here) && fits(frame)))
+        Ok(header.filter(|frame| frame.is_at(here) && fits(frame)))
     }
 
-    /// Whether a header belongs to a body with this checksum.
+    /// Whether a header matches a body with this checksum.
     pub fn is_whole(&self, frame: &FrameHeader, body_crc: u32) -> bool {
-        frame.checksum_summed(self.store, body_crc) == frame.crc
+        frame.checksum_with_crc(self.store, body_crc) == frame.crc
             || stele_types::mutant::active("log.frame_crc_unchecked")
     }
 
-    /// The body of the frame at `at`; `None` when the file ends before.
+    /// Returns the body of the frame at `at`; `None` when the file ends before.
     pub fn body(&mut self, at: u32, frame: &FrameHeader) -> Result<Option<&[u8]>> {
         self.range(u64::from(at) + FRAME_HEADER_BYTES as u64, frame.body_bytes as usize)
     }
 
-    /// Where the frame after this one begins.
+    /// Returns the offset of the next frame.
     pub fn after(&self, at: u32, frame: &FrameHeader) -> u32 {
         let end = (u64::from(at) + frame.bytes()).next_multiple_of(u64::from(self.block_bytes()));
         u32::try_from(end).unwrap_or(u32::MAX)

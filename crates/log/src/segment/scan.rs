@@ -1,7 +1,8 @@
-//! Walks a segment's frames, and decides what an end means.
+//! Walks a segment's frames and classifies its end.
 //!
-//! The rule: a bad frame is cut off only where it can be a write that was under way at a crash.
-//! One frame is under way at a time, so anything valid after it proves that it was durable once.
+//! Invariant: a bad frame is truncated only where it can be a write that was in progress at a
+//! crash. One frame is written at a time, so any valid frame after it proves that it was once
+//! durable.
 
 use super::damaged_payloads::{self, Passes};
 use super::later;
@@ -9,16 +10,16 @@ use super::reader::{Probe, SegmentReader};
 use crate::format::FrameHeader;
 use stele_types::{FileId, Lsn, Result, mutant};
 
-/// Where frames ended, and the crc of the last.
+/// End of the frames, and the crc of the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct End {
     pub at: u32,
     pub chain: u32,
 }
 
-/// What lies behind the last whole frame of the newest segment.
+/// What follows the last whole frame of the newest segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Behind {
+pub(crate) enum TailState {
     Nothing,
     /// A frame that confirms the last batch.
     Confirmed,
@@ -28,20 +29,20 @@ pub(crate) enum Behind {
     },
 }
 
-/// How much of a frame can be read.
+/// Readable part of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Payloads {
     All,
-    /// Some of its payloads can't be.
+    /// Some of its payloads are unreadable.
     Some,
 }
 
-/// What is called with each frame and its body.
+/// Callback for each frame and its body.
 pub(crate) type FrameSink<'a> = dyn FnMut(&FrameHeader, &[u8], Payloads) -> Result<()> + 'a;
 
-/// Calls `f` with each frame from the first block on. Stops at `until`, or at the first block that
-/// holds no whole frame, nor one with holes that `passes` lets pass. Fails when a frame is not
-/// chained to the one before: a write was lost.
+/// Calls `f` with each frame from the first block on. Stops at `until`, or at the first block
+/// without a whole frame, unless `passes` accepts its damaged payloads. Fails when a frame is not
+/// chained to the previous one: a write was lost.
 pub(crate) fn frames(
     reader: &mut SegmentReader,
     until: Option<u32>,
@@ -49,7 +50,7 @@ pub(crate) fn frames(
     f: &mut FrameSink<'_>,
 ) -> Result<End> {
     let mut end = End { at: reader.block_bytes(), chain: reader.header.chain };
-    // Where a sealed segment ends, its frames are known to have been durable up to there.
+    // In a sealed segment, all frames up to its end are known to have been durable.
     let mut durable = until.unwrap_or_default();
     while until.is_none_or(|until| end.at < until) {
         let (frame, payloads) = match reader.probe(end.at)? {
@@ -60,11 +61,11 @@ pub(crate) fn frames(
             },
         };
         if frame.chain != end.chain && !mutant::active("log.chain_unchecked") {
-            let detail = "frame is not chained to the one before it: a write was lost";
+            let detail = "frame is not chained to the previous one: a write was lost";
             return Err(reader.corrupt(end.at, detail));
         }
         if frame.records == 0 && frame.body_bytes == 0 && !is_first(reader, end.at) {
-            // A confirming frame is no part of the log: the next batch takes its place.
+            // A confirming frame is not part of the log: the next batch overwrites it.
             break;
         }
         if let Some(body) = reader.body(end.at, &frame)? {
@@ -75,33 +76,34 @@ pub(crate) fn frames(
     Ok(end)
 }
 
-/// The first frame carries regions, and may carry none.
+/// Whether this is the first frame, which carries regions and may be empty.
 fn is_first(reader: &SegmentReader, at: u32) -> bool {
     at == reader.block_bytes()
 }
 
-/// Looks behind the last whole frame of the newest segment. Fails with `Corrupt` when a valid frame
-/// lies further on: what is at `end` was durable, and is never cut.
-pub(crate) fn behind(reader: &mut SegmentReader, end: End) -> Result<Behind> {
+/// Classifies what follows the last whole frame of the newest segment. Fails with `Corrupt` when a
+/// valid frame lies further on: then the bytes at `end` were durable and are never truncated.
+pub(crate) fn tail(reader: &mut SegmentReader, end: End) -> Result<TailState> {
     let first = reader.probe(end.at)?;
     if let Some(later) = later_frame(reader, end.at)? {
-        let detail = damaged_payloads::describe(reader, end)?
-            .unwrap_or_else(|| format!("no whole batch here, but a valid one follows at {later}"));
+        let detail = damaged_payloads::describe(reader, end)?.unwrap_or_else(|| {
+            format!("no complete batch here, but a valid one follows at {later}")
+        });
         return Err(reader.corrupt(end.at, detail));
     }
     let header = match first {
-        Probe::Frame(_) => return Ok(Behind::Confirmed),
-        Probe::Other(None) => return Ok(Behind::Nothing),
+        Probe::Frame(_) => return Ok(TailState::Confirmed),
+        Probe::Other(None) => return Ok(TailState::Nothing),
         Probe::Other(Some(header)) => header,
     };
     let here = Lsn::new(reader.id(), end.at);
     if !is_trace(reader, end, &header)? {
-        return Ok(Behind::Nothing);
+        return Ok(TailState::Nothing);
     }
     let bytes = if header.at == here { header.bytes() } else { 0 };
-    // A synced batch has its length durable: what the file is too short for was never synced.
+    // A synced batch has a durable length: a batch longer than the file was never synced.
     let short = u64::from(end.at) + bytes > reader.file_bytes();
-    Ok(Behind::Torn { bytes, uncertain: !short })
+    Ok(TailState::Torn { bytes, uncertain: !short })
 }
 
 fn later_frame(reader: &mut SegmentReader, at: u32) -> Result<Option<u32>> {
@@ -114,8 +116,8 @@ fn later_frame(reader: &mut SegmentReader, at: u32) -> Result<Option<u32>> {
     }
 }
 
-/// Whether something of a batch was written here. In a recycled segment old bytes are everywhere,
-/// so only what names this segment or the chain counts.
+/// Whether part of a batch was written here. In a recycled segment old bytes are everywhere, so
+/// only bytes count that name this segment or the chain.
 fn is_trace(reader: &mut SegmentReader, end: End, header: &FrameHeader) -> Result<bool> {
     let named = header.at.file == reader.id() && reader.id() != FileId(0);
     if named || (header.chain == end.chain && end.chain != 0) {

@@ -1,18 +1,19 @@
 //! Sorted value files: values in key order, written by garbage collection and snapshots.
 //!
 //! ```text
-//! file   := head record* foot
+//! file   := header record* footer
 //! record := value_bytes:u32 value_crc:u32 version:u64 expires_at_s:u64 key_bytes:u16 crc:u32
 //!           key key_bytes:u16 value
 //! crc    := CRC-32C over store:u64 file:u32 offset:u32, the fields before it, and key
 //! ```
-//! The key's length stands on both sides of the key, so a record is found from its value as well.
-//! The version is that of the operation that wrote the value first: moving one never makes it newer.
+//! The key's length stands on both sides of the key, so a record can also be found from its value.
+//! The version is that of the operation that first wrote the value: moving a value never makes it
+//! newer.
 
 mod read;
 mod write;
 
-pub(crate) use read::{SortedReader, head_before, head_of, meta};
+pub(crate) use read::{SortedReader, header_before, header_of, meta};
 pub(crate) use write::publish;
 pub use write::{SealedFile, SortedWriter};
 
@@ -20,17 +21,17 @@ use crate::format::take;
 use stele_types::checksum::Crc32c;
 use stele_types::{FileId, Lsn, StoreId};
 
-/// The fixed part before the key.
-pub(crate) const RECORD_HEAD_BYTES: usize = 30;
-/// The key's length repeated.
+/// Bytes of the fixed part before the key.
+pub(crate) const RECORD_HEADER_BYTES: usize = 30;
+/// Bytes of the repeated key length.
 pub(crate) const RECORD_KEY_TAIL_BYTES: usize = 2;
 
-/// Bytes of a record before its value.
+/// Returns the bytes of a record before its value.
 pub(crate) fn bytes_before_value(key_bytes: usize) -> u32 {
-    (RECORD_HEAD_BYTES + key_bytes + RECORD_KEY_TAIL_BYTES) as u32
+    (RECORD_HEADER_BYTES + key_bytes + RECORD_KEY_TAIL_BYTES) as u32
 }
 
-/// A record's fields but for its key and value.
+/// A record's fields except its key and value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordFields {
     pub value_bytes: u32,
@@ -42,8 +43,8 @@ pub(crate) struct RecordFields {
 }
 
 impl RecordFields {
-    fn encode(&self) -> [u8; RECORD_HEAD_BYTES] {
-        let mut out = [0; RECORD_HEAD_BYTES];
+    fn encode(&self) -> [u8; RECORD_HEADER_BYTES] {
+        let mut out = [0; RECORD_HEADER_BYTES];
         out[0..4].copy_from_slice(&self.value_bytes.to_le_bytes());
         out[4..8].copy_from_slice(&self.value_crc.to_le_bytes());
         out[8..16].copy_from_slice(&self.version.as_u64().to_le_bytes());
@@ -73,7 +74,7 @@ impl RecordFields {
     }
 }
 
-/// What a sorted file's foot says.
+/// Fields of a sorted file's footer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SortedTotals {
     pub records: u64,

@@ -1,6 +1,6 @@
-//! Reading a sorted value file's records; single values are read by their locators alone.
+//! Reads of a sorted value file's records. Single values are read by their locators alone.
 
-use super::{RECORD_HEAD_BYTES, RECORD_KEY_TAIL_BYTES, RecordFields, SortedTotals};
+use super::{RECORD_HEADER_BYTES, RECORD_KEY_TAIL_BYTES, RecordFields, SortedTotals};
 use crate::FileKind;
 use crate::catalog::FileMeta;
 use crate::dir::{Dir, Name};
@@ -16,7 +16,7 @@ use stele_vfs::{DirEntry, VfsFile};
 
 const WINDOW_BYTES: usize = 1 << 20;
 
-/// What the foot says of a file; a damaged foot leaves what the directory says.
+/// Reads a file's metadata from its footer; with a damaged footer, from the directory alone.
 pub(crate) fn meta(dir: &Dir, id: FileId, entry: &DirEntry) -> Result<FileMeta> {
     let bytes = entry.allocated_bytes.max(entry.bytes);
     let mut meta = unread_meta(FileKind::Sorted, bytes, Lsn::default());
@@ -36,7 +36,7 @@ pub(crate) fn meta(dir: &Dir, id: FileId, entry: &DirEntry) -> Result<FileMeta> 
 /// One record, borrowed from the reader's window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SortedRecord<'a> {
-    /// Where the record begins.
+    /// Offset of the record.
     pub at: u64,
     pub fields: RecordFields,
     pub key: &'a [u8],
@@ -76,28 +76,28 @@ impl SortedReader {
         self.file.path()
     }
 
-    /// The next record, its head checked; the value is for the caller to check.
+    /// Returns the next record with its header checked; the caller must check the value.
     pub fn next_record(&mut self) -> Result<Option<SortedRecord<'_>>> {
         let at = self.at;
         if at >= self.footer.data_end {
             return Ok(None);
         }
-        let bad = |this: &Self| this.corrupt(at, "record head does not match its checksum");
-        let head = self.range(at, RECORD_HEAD_BYTES)?;
-        let fields = RecordFields::decode(head).ok_or_else(|| bad(self))?;
+        let bad = |this: &Self| this.corrupt(at, "record header does not match its checksum");
+        let header = self.range(at, RECORD_HEADER_BYTES)?;
+        let fields = RecordFields::decode(header).ok_or_else(|| bad(self))?;
         let key_bytes = usize::from(fields.key_bytes);
         let value_bytes = fields.value_bytes as usize;
         if key_bytes > KEY_BYTES_MAX || value_bytes > VALUE_BYTES_MAX {
             return Err(bad(self));
         }
-        let whole = RECORD_HEAD_BYTES + key_bytes + RECORD_KEY_TAIL_BYTES + value_bytes;
+        let whole = RECORD_HEADER_BYTES + key_bytes + RECORD_KEY_TAIL_BYTES + value_bytes;
         let id = self.footer.file;
         let store = self.store;
         self.range(at, whole)?;
         self.at = at + whole as u64;
         let begin = (at - self.window_at) as usize;
         let record = self.window.get(begin..begin + whole).unwrap_or_default();
-        let rest = record.get(RECORD_HEAD_BYTES..).unwrap_or_default();
+        let rest = record.get(RECORD_HEADER_BYTES..).unwrap_or_default();
         let (key, rest) = rest.split_at_checked(key_bytes).unwrap_or_default();
         let value = rest.get(RECORD_KEY_TAIL_BYTES..).unwrap_or_default();
         if fields.checksum(store, Lsn::new(id, at as u32), key) != fields.crc {
@@ -130,37 +130,44 @@ impl SortedReader {
     }
 }
 
-/// Fields of the record at `place`, of which this is all before its value; `None` if it is not what was
-/// written, or another key's.
-pub(crate) fn head_of(head: &[u8], store: StoreId, place: Lsn, key: &[u8]) -> Option<RecordFields> {
-    let (fields, rest) = head.split_at_checked(RECORD_HEAD_BYTES)?;
+/// Decodes the fields of the record at `place` from `header`, all its bytes before the value.
+/// Returns `None` if they differ from what was written or belong to another key.
+pub(crate) fn header_of(
+    header: &[u8],
+    store: StoreId,
+    place: Lsn,
+    key: &[u8],
+) -> Option<RecordFields> {
+    let (fields, rest) = header.split_at_checked(RECORD_HEADER_BYTES)?;
     let fields = RecordFields::decode(fields)?;
     let is_whole = fields.checksum(store, place, key) == fields.crc;
     (is_whole && rest.starts_with(key)).then_some(fields)
 }
 
-/// Fields and key of the record whose value lies at `at`.
-pub(crate) fn head_before(
+/// Returns fields and key of the record with its value at `at`.
+pub(crate) fn header_before(
     file: &dyn VfsFile,
     store: StoreId,
     at: &Locator,
 ) -> Result<(RecordFields, Bytes)> {
-    let bad = || Error::corrupt(file.path(), u64::from(at.offset), "no record has its value here");
-    let longest = RECORD_HEAD_BYTES + KEY_BYTES_MAX + RECORD_KEY_TAIL_BYTES;
+    let bad = || {
+        Error::corrupt(file.path(), u64::from(at.offset), "no record has a value at this position")
+    };
+    let longest = RECORD_HEADER_BYTES + KEY_BYTES_MAX + RECORD_KEY_TAIL_BYTES;
     let longest = longest.min(at.offset as usize);
     for window in [longest.min(512), longest] {
         let mut bytes = vec![0; window];
         file.read_exact_at(&mut bytes, u64::from(at.offset) - window as u64)?;
         let (front, key_bytes) = bytes.split_last_chunk::<2>().ok_or_else(bad)?;
         let key_bytes = usize::from(u16::from_le_bytes(*key_bytes));
-        let Some(head_at) = front.len().checked_sub(key_bytes + RECORD_HEAD_BYTES) else {
+        let Some(head_at) = front.len().checked_sub(key_bytes + RECORD_HEADER_BYTES) else {
             continue;
         };
-        let (head, key) = front
+        let (header, key) = front
             .get(head_at..)
-            .and_then(|r| r.split_at_checked(RECORD_HEAD_BYTES))
+            .and_then(|r| r.split_at_checked(RECORD_HEADER_BYTES))
             .ok_or_else(bad)?;
-        let fields = RecordFields::decode(head).ok_or_else(bad)?;
+        let fields = RecordFields::decode(header).ok_or_else(bad)?;
         let begin = u64::from(at.offset) - (window - head_at) as u64;
         let place = Lsn::new(at.file, begin as u32);
         if fields.checksum(store, place, key) != fields.crc || fields.value_crc != at.crc {

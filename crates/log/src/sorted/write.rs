@@ -1,6 +1,6 @@
-//! Writing a sorted value file.
+//! Writer of a sorted value file.
 
-use super::{RECORD_HEAD_BYTES, RecordFields, SortedTotals};
+use super::{RECORD_HEADER_BYTES, RecordFields, SortedTotals};
 use crate::FileKind;
 use crate::catalog::FileMeta;
 use crate::dir::Name;
@@ -16,14 +16,14 @@ use stele_types::command::check_pair;
 use stele_types::{Cause, Error, FileId, Locator, Lsn, Result, mutant};
 use stele_vfs::{AlignedBuf, VfsFile};
 
-/// Written at once: a device takes this much in few requests.
+/// Bytes written at once: a device takes this much in few requests.
 const BUFFER_BYTES: usize = 1 << 20;
-/// Most bytes of a snapshot's file that wait for a sync.
+/// Maximum bytes of a snapshot's file that are not synced.
 const SYNC_BYTES: u64 = 8 << 20;
 
-/// Writes values in key order to a new file, past the page cache if the options say so: what piles up in
-/// it is written when the file is synced, and the log's syncs wait for it. Dropped unfinished, the file
-/// is abandoned.
+/// Writes values in key order to a new file, past the page cache if the options say so: data that
+/// accumulates there is written when the file is synced, and the log's syncs wait for it. Dropping
+/// an unfinished writer removes the file.
 #[derive(Debug)]
 pub struct SortedWriter {
     shared: Arc<Shared>,
@@ -31,7 +31,7 @@ pub struct SortedWriter {
     file: Arc<dyn VfsFile>,
     temporary: PathBuf,
     cause: Cause,
-    /// Bytes before `buffer`: whole blocks of a file past the page cache.
+    /// Bytes before `buffer`: whole blocks if the file bypasses the page cache.
     written: u64,
     synced: u64,
     buffer: AlignedBuf,
@@ -54,18 +54,19 @@ impl SortedWriter {
         Ok(Self { shared, id, file, temporary, cause, written, synced, buffer, totals, finished })
     }
 
-    /// The file's number.
+    /// Returns the file's number.
     pub fn file(&self) -> FileId {
         self.id
     }
 
-    /// Bytes so far.
+    /// Returns the bytes so far.
     pub fn bytes(&self) -> u64 {
         self.written + self.buffer.len() as u64
     }
 
-    /// Adds a value. `version` is that of the operation that wrote it first. The locator is readable
-    /// after [`SortedWriter::finish`]. Fails with `Invalid` when the file would pass 4 GiB.
+    /// Adds a value. `version` is that of the operation that first wrote it. The locator is
+    /// readable after [`SortedWriter::finish`]. Fails with `Invalid` when the file would exceed 4
+    /// GiB.
     pub fn append(
         &mut self,
         key: &[u8],
@@ -76,8 +77,8 @@ impl SortedWriter {
         self.append_with_crc(key, version, expires_at_s, value, crc32c(value))
     }
 
-    /// The same of a value whose CRC-32C is known. A value that moves keeps the sum that it was first
-    /// written with: what damaged it on the way shows.
+    /// [`SortedWriter::append`] of a value with a known CRC-32C. A moved value keeps the checksum
+    /// of its first write, which reveals damage on the way.
     pub fn append_with_crc(
         &mut self,
         key: &[u8],
@@ -88,9 +89,11 @@ impl SortedWriter {
     ) -> Result<Locator> {
         check_pair(key, value)?;
         let begin = self.bytes();
-        let whole = (RECORD_HEAD_BYTES + 2 + key.len() + value.len() + FOOTER_BYTES) as u64;
+        let whole = (RECORD_HEADER_BYTES + 2 + key.len() + value.len() + FOOTER_BYTES) as u64;
         if begin + whole > u64::from(u32::MAX) {
-            return Err(Error::invalid("a sorted value file holds at most 4 GiB: finish it"));
+            return Err(Error::invalid(
+                "a sorted value file holds at most 4 GiB; finish it and begin another",
+            ));
         }
         let mut fields = RecordFields {
             value_bytes: value.len() as u32,
@@ -114,7 +117,7 @@ impl SortedWriter {
         Ok(Locator { file: self.id, offset, length, crc })
     }
 
-    /// Makes the file durable under its name and readable.
+    /// Makes the file durable under its name and readable. Returns its number.
     pub fn finish(self) -> Result<FileId> {
         let shared = self.shared.clone();
         let mut sealed = [self.seal()?];
@@ -125,7 +128,7 @@ impl SortedWriter {
         Ok(id)
     }
 
-    /// Completes the file off to the side: durable, but neither named nor readable.
+    /// Completes the file, staged: durable, but neither named nor readable.
     pub fn seal(mut self) -> Result<SealedFile> {
         self.shared.poison.check()?;
         let footer = Footer {
@@ -142,7 +145,7 @@ impl SortedWriter {
         if self.written > end {
             self.file.set_len(end).map_err(|error| self.shared.poison.unless_full(error))?;
         }
-        // Durable before anything may refer to it: the values' old home goes next.
+        // Durable before anything may refer to it: the file that held the values is removed next.
         if !mutant::active("log.sorted_skip_sync") {
             self.sync()?;
         }
@@ -167,8 +170,8 @@ impl SortedWriter {
         totals.max_version = totals.max_version.max(version);
     }
 
-    /// Writes whole blocks of what is buffered. A snapshot's file is synced on the way, so that the last
-    /// sync, and syncs of the log beside it, find little to wait for.
+    /// Writes the whole blocks of the buffer. A snapshot's file is synced in between, so that the
+    /// last sync, and concurrent syncs of the log, wait for little.
     fn flush(&mut self) -> Result<()> {
         self.write(self.buffer.len() / self.block_bytes() * self.block_bytes())?;
         if self.cause == Cause::Snapshot && self.written - self.synced >= SYNC_BYTES {
@@ -177,7 +180,7 @@ impl SortedWriter {
         Ok(())
     }
 
-    /// Writes the first `bytes` of what is buffered; the rest moves to the front.
+    /// Writes the first `bytes` of the buffer; the rest moves to the front.
     fn write(&mut self, bytes: usize) -> Result<()> {
         let (front, _) = self.buffer.split_at(bytes);
         let written = self.file.write_at(&[IoSlice::new(front)], self.written, self.cause);
@@ -203,25 +206,25 @@ impl SortedWriter {
 impl Drop for SortedWriter {
     fn drop(&mut self) {
         if !self.finished {
-            // What cannot be removed now the next open removes.
+            // The next open removes what cannot be removed now.
             let _ = self.shared.dir.unlink(&self.temporary);
         }
     }
 }
 
-/// A whole value file off to the side. Dropped, it is removed, unless it was kept.
+/// A complete, staged value file. Dropping it removes it, unless it was kept.
 #[derive(Debug)]
 pub struct SealedFile {
     shared: Arc<Shared>,
     id: FileId,
-    /// Where it lies now.
+    /// Current path.
     path: PathBuf,
     meta: FileMeta,
     is_kept: bool,
 }
 
 impl SealedFile {
-    /// Something durable refers to it, or may: from here on it belongs to the log.
+    /// Keeps the file: something durable refers to it, or may. It now belongs to the log.
     pub fn keep(mut self) {
         self.is_kept = true;
     }
@@ -232,7 +235,7 @@ impl Drop for SealedFile {
         if !self.is_kept && !mutant::active("log.sealed_left") {
             self.shared.catalog.write().remove(self.id);
             self.shared.handles.forget(self.id);
-            // What cannot be removed now the next open removes.
+            // The next open removes what cannot be removed now.
             let _ = self.shared.dir.unlink(&self.path);
         }
     }

@@ -69,7 +69,7 @@ pub fn batch(records: Vec<Record>) -> LogBatch {
     LogBatch { records }
 }
 
-/// A value that tells its place in a test and compresses to nothing else.
+/// Returns an incompressible value that identifies its place in a test.
 pub fn value(n: u64, bytes: usize) -> Vec<u8> {
     let mut state = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut out = Vec::with_capacity(bytes + 8);
@@ -96,7 +96,7 @@ pub fn truncate(log: &Log, region: RegionId, index: u64) -> Result<Appended> {
     log.append(&batch(vec![Record::Mark(region, mark)]))
 }
 
-/// Entry `index` is there with exactly what `put` gave it.
+/// Checks that entry `index` holds exactly what `put` wrote.
 pub fn assert_put(log: &Log, region: RegionId, index: u64, bytes: usize) {
     let entries = log.entries(region, LogIndex(index), LogIndex(index + 1), 0).unwrap();
     assert_eq!(entries.len(), 1, "entry {index} of region {region}");

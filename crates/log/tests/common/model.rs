@@ -1,4 +1,4 @@
-//! What a log should hold, in memory.
+//! In-memory model of a log.
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
@@ -67,7 +67,7 @@ impl Model {
         }
     }
 
-    /// The first difference between the log and this, if any.
+    /// Returns the first difference between the log and the model, if any.
     pub fn difference(&self, log: &Log) -> Option<String> {
         if log.regions() != self.regions.keys().copied().collect::<Vec<_>>() {
             return Some(format!("regions {:?}", log.regions()));
@@ -131,7 +131,7 @@ impl Random {
         self.next() % n.max(1)
     }
 
-    /// A batch that the model's regions accept.
+    /// Returns a batch that the model's regions accept.
     pub fn batch(&mut self, model: &Model, value_bytes_max: u64) -> LogBatch {
         let mut after = model.clone();
         let mut batch = LogBatch::default();

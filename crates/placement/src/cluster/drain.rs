@@ -1,4 +1,4 @@
-//! How far a leaving store is, and what holds it up.
+//! Progress of a leaving store, and what blocks it.
 
 use super::Cluster;
 use crate::Millis;
@@ -6,50 +6,50 @@ use crate::operator::tracker::Operators;
 use crate::schedule::{View, drain, place};
 use stele_types::{RegionId, StoreId};
 
-/// When a store was first seen leaving, and what it held then.
+/// Start time of a drain, and what the store held then.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DrainStart {
     since: Millis,
     held: Held,
 }
 
-/// What lies on a store.
+/// Contents of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Held {
     replicas: u64,
     bytes: u64,
-    /// Bytes, and a constant for each replica: what moving it costs.
+    /// Bytes plus a constant for each replica: the cost of moving them.
     weight: u64,
 }
 
-/// How far a leaving store is.
+/// Progress of a leaving store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DrainProgress {
-    /// Replicas it held when it began to leave, or when this leader took over.
+    /// Replicas at the start: when the drain began or this leader took over.
     pub replicas_total: u64,
-    /// Replicas it still holds.
+    /// Replicas left.
     pub replicas_left: u64,
-    /// Bytes of these regions, then.
+    /// Bytes of the regions on the store at the start.
     pub bytes_total: u64,
-    /// Bytes of the regions it still holds.
+    /// Bytes of the regions left.
     pub bytes_left: u64,
-    /// Milliseconds since then.
+    /// Milliseconds since the start.
     pub age_millis: u64,
-    /// Speed since then.
+    /// Average speed since the start.
     pub bytes_per_second: u64,
-    /// Seconds until it is empty at this speed; `None` before anything moved.
+    /// Seconds until the store is empty at this speed; `None` before anything moved.
     pub eta_seconds: Option<u64>,
-    /// What holds it up.
+    /// Region that blocks the drain.
     pub blocker: Option<Blocker>,
 }
 
-/// A region that can't leave its store now.
+/// A region that cannot change at present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocker {
-    /// Which.
+    /// Number of the region.
     pub region: RegionId,
-    /// Why.
-    pub why: String,
+    /// Reason, for people.
+    pub reason: String,
 }
 
 impl Cluster {
@@ -62,7 +62,7 @@ impl Cluster {
         })
     }
 
-    /// Notes since when leaving stores leave. Called now and then.
+    /// Records the start of new drains. Called periodically.
     pub fn note_drains(&mut self, now: Millis) {
         let leaving: Vec<StoreId> = self
             .stores
@@ -77,7 +77,7 @@ impl Cluster {
         }
     }
 
-    /// How far a leaving store is; `None` for any other.
+    /// Returns the progress of a leaving store; `None` for any other.
     pub fn drain_progress(
         &self,
         operators: &Operators,

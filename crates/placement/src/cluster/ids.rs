@@ -1,25 +1,25 @@
-//! Numbers for regions and peers. Given out once, whatever happens to whoever gives them out.
+//! Numbers of regions and peers. Each is allocated once, even if the leader fails.
 //!
-//! The persisted watermark bounds what was ever given out. A leader gives out numbers up to it
-//! only, and raises it first when they run short; the next leader starts above it. A number seen in
-//! a report counts as given out, even if the record of that is lost.
+//! Invariant: the persisted watermark is an upper bound of all allocated numbers. A leader
+//! allocates only numbers up to it and raises it before they run out; the next leader starts above
+//! it. A number seen in a report counts as allocated, even if the record of that is lost.
 
 use super::Cluster;
 use crate::pairs::{self, PairChange};
 use stele_types::{Error, Result, mutant};
 
-/// How many numbers are reserved at once: what a change of leaders may waste.
+/// Numbers reserved at once. A change of leaders wastes at most so many.
 const BATCH: u64 = 100;
-/// A number beyond this one was never given out: whoever reports it is wrong.
+/// Largest number that can have been allocated; a report with a larger one is wrong.
 pub(super) const ID_MAX: u64 = 1 << 56;
-/// Most numbers for one request.
+/// Limit for the numbers of one request.
 pub const IDS_PER_REQUEST_MAX: u64 = 10_000;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ids {
-    /// The next number to give out.
+    /// Next number to allocate.
     next: u64,
-    /// Numbers up to this one may have been given out; persisted.
+    /// Largest number that may have been allocated; persisted.
     watermark: u64,
 }
 
@@ -28,7 +28,7 @@ impl Ids {
         self.watermark = self.watermark.max(watermark);
     }
 
-    /// An earlier leader may have given out everything up to the watermark.
+    /// Starts above the watermark: an earlier leader may have allocated every number up to it.
     pub(super) fn start_after_load(&mut self) {
         let unused = match mutant::active("placement.reuse_ids") {
             true => BATCH,
@@ -43,12 +43,13 @@ impl Ids {
 }
 
 impl Cluster {
-    /// What must be committed and applied before [`Cluster::take_ids`] can give out `count`
-    /// numbers; nothing if enough are reserved. Fails with `Invalid` beyond what one request may
-    /// ask.
+    /// Returns what must be committed and applied before [`Cluster::take_ids`] can allocate `count`
+    /// numbers; nothing if enough are reserved. Fails with `Invalid` above the limit of one
+    /// request.
     pub fn plan_ids(&self, count: u64) -> Result<Vec<PairChange>> {
         if count > IDS_PER_REQUEST_MAX {
-            let text = format!("{count} ids at once; at most {IDS_PER_REQUEST_MAX}");
+            let text =
+                format!("{count} ids in one request; at most {IDS_PER_REQUEST_MAX} are allowed");
             return Err(Error::invalid(text));
         }
         let last = self.ids.next.saturating_add(count).saturating_sub(1);
@@ -58,10 +59,11 @@ impl Cluster {
         }
     }
 
-    /// Gives out `count` numbers, ascending; `None` if fewer are reserved.
+    /// Allocates `count` numbers, ascending; `None` if fewer are reserved.
     pub fn take_ids(&mut self, count: u64) -> Option<std::ops::Range<u64>> {
         let end = self.ids.next.checked_add(count)?;
-        // Only what the persisted watermark covers: else the next leader would give it out again.
+        // Invariant: at most the persisted watermark. The next leader would allocate the others
+        // again.
         if count > 0 && end > self.ids.watermark.saturating_add(1) {
             return None;
         }
@@ -69,7 +71,7 @@ impl Cluster {
         Some(start..end)
     }
 
-    /// How many numbers can be given out without a commit.
+    /// Returns how many numbers can be allocated without a commit.
     pub fn ids_reserved(&self) -> u64 {
         (self.ids.watermark + 1).saturating_sub(self.ids.next)
     }

@@ -1,5 +1,7 @@
-//! Regions by number and by key. Those of user data never overlap here, and at every key the
-//! version only grows: whoever is told about a region can rely on the greater version being later.
+//! Regions by number and by key.
+//!
+//! Invariants: regions of user data never overlap here, and at every key the version only grows. A
+//! client can thus rely on the greater version being later.
 
 use crate::pairs::{self, PairChange};
 use crate::region_info::RegionInfo;
@@ -9,16 +11,16 @@ use std::fmt;
 use std::ops::Bound;
 use stele_types::{KeyRange, Region, RegionId, RegionKind, RegionPhase, Term, mutant};
 
-/// Why a report was not taken in.
+/// Reason why a report was rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StaleReport {
     /// The same region is known with a later epoch.
     Epoch(RegionId),
-    /// The same region is known to be led in a later term.
+    /// The same region is known with a leader of a later term.
     Term(RegionId, Term),
-    /// A region that is as new or newer holds some of its keys.
+    /// A region that is as new or newer holds some of the keys.
     Overlaps(RegionId),
-    /// It describes no region that could serve.
+    /// The report does not describe a region that can serve.
     Malformed(&'static str),
 }
 
@@ -33,48 +35,48 @@ impl fmt::Display for StaleReport {
     }
 }
 
-/// All regions.
+/// All known regions.
 #[derive(Clone, Debug, Default)]
 pub struct Regions {
     by_id: BTreeMap<RegionId, RegionInfo>,
     /// Regions of user data, by their first key.
     by_start: BTreeMap<Bytes, RegionId>,
-    /// Regions whose descriptor, or absence, is to be persisted.
+    /// Regions with a descriptor, or an absence, that must be persisted.
     unsaved: BTreeSet<RegionId>,
 }
 
 impl Regions {
-    /// All, by number.
+    /// Iterates over all regions, by number.
     pub fn iter(&self) -> impl Iterator<Item = &RegionInfo> {
         self.by_id.values()
     }
 
-    /// How many.
+    /// Returns the number of regions.
     pub fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no regions.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
 
-    /// The region of that number.
+    /// Returns the region with this number.
     pub fn get(&self, id: RegionId) -> Option<&RegionInfo> {
         self.by_id.get(&id)
     }
 
-    /// The region of user data that holds a key.
+    /// Returns the region of user data that holds `key`.
     pub fn by_key(&self, key: &[u8]) -> Option<&RegionInfo> {
         self.at_or_before(key).filter(|info| info.region.range.contains(key))
     }
 
-    /// The region that ends where the one that holds `key` begins.
+    /// Returns the region that ends where the region of `key` begins.
     pub fn before_key(&self, key: &[u8]) -> Option<&RegionInfo> {
         self.left_of(&self.by_key(key)?.region)
     }
 
-    /// The neighbour to the left, if it is known.
+    /// Returns the left neighbour, if it is known.
     pub fn left_of(&self, region: &Region) -> Option<&RegionInfo> {
         let start = &region.range.start;
         let below = (Bound::Unbounded, Bound::Excluded(&start[..]));
@@ -82,7 +84,7 @@ impl Regions {
         self.by_id.get(id).filter(|info| info.region.range.end == *start)
     }
 
-    /// The neighbour to the right, if it is known.
+    /// Returns the right neighbour, if it is known.
     pub fn right_of(&self, region: &Region) -> Option<&RegionInfo> {
         let end = &region.range.end;
         if end.is_empty() {
@@ -97,7 +99,7 @@ impl Regions {
         self.by_id.get(id)
     }
 
-    /// Regions of user data that hold keys of `range`, ascending.
+    /// Iterates over regions of user data that hold keys of `range`, ascending.
     pub fn in_range(&self, range: &KeyRange) -> impl Iterator<Item = &RegionInfo> {
         let first = self.by_key(&range.start).map(|info| info.region.range.start.clone());
         let from = first.unwrap_or_else(|| range.start.clone());
@@ -108,7 +110,7 @@ impl Regions {
             .filter_map(|(_, id)| self.by_id.get(id))
     }
 
-    /// Whether regions hold every key of `range`, without a hole.
+    /// Whether the regions hold every key of `range`, without a gap.
     pub fn cover(&self, range: &KeyRange) -> bool {
         let mut covered = range.start.clone();
         for info in self.in_range(range) {
@@ -123,7 +125,7 @@ impl Regions {
         !range.end.is_empty() && covered >= range.end
     }
 
-    /// Takes a report in if it is news.
+    /// Records a report if it is newer than the known state.
     pub(super) fn put(&mut self, mut info: RegionInfo) -> Result<(), StaleReport> {
         check_shape(&info)?;
         let known = self.by_id.get(&info.region.id);
@@ -139,8 +141,9 @@ impl Regions {
         Ok(())
     }
 
-    /// Removes what `region` overlaps, if all of that is older. Versions that are equal belong to
-    /// regions of the same moment, which do not overlap: then the one that came first stays.
+    /// Removes the regions that overlap `region` if all of them are older. Regions of the same
+    /// version existed at the same time and do not overlap, so if they seem to, the known one
+    /// stays.
     fn evict_older(&mut self, region: &Region) -> Result<(), StaleReport> {
         if region.kind == RegionKind::System {
             return Ok(());
@@ -161,13 +164,13 @@ impl Regions {
         Ok(())
     }
 
-    /// Takes a persisted descriptor in. One that newer ones overlap was to be deleted.
+    /// Records a persisted descriptor. One that overlaps newer ones is due to be deleted.
     pub(super) fn restore(&mut self, region: Region) {
-        let is_news = match self.by_id.get(&region.id) {
+        let is_newer = match self.by_id.get(&region.id) {
             Some(known) => is_later(&region, &known.region),
             None => true,
         };
-        if !is_news {
+        if !is_newer {
             return;
         }
         match self.evict_older(&region) {
@@ -178,7 +181,7 @@ impl Regions {
         }
     }
 
-    /// Forgets a region whose absence is persisted, unless it came back.
+    /// Removes a region after its record was deleted, unless it has been reported again.
     pub(super) fn forget(&mut self, id: RegionId) {
         if self.by_id.get(&id).is_some_and(|info| info.reported.is_none()) {
             self.remove(id);
@@ -229,14 +232,14 @@ fn check_shape(info: &RegionInfo) -> Result<(), StaleReport> {
     }
     match info.leader {
         Some(leader) if region.peer(leader.id).is_none() => {
-            Err(StaleReport::Malformed("its leader is no member"))
+            Err(StaleReport::Malformed("its leader is not a member"))
         }
         _ => Ok(()),
     }
 }
 
-/// Whether the descriptor in `info` is later than the known one. What an earlier term's leader says
-/// about leadership is replaced by what is known.
+/// Whether the descriptor in `info` is later than the known one. If the report is of an earlier
+/// term, replaces its leader and term by the known ones.
 fn merge_known(known: &RegionInfo, info: &mut RegionInfo) -> Result<bool, StaleReport> {
     let (old, new) = (known.region.epoch, info.region.epoch);
     let is_earlier = new.version < old.version || new.conf_version < old.conf_version;
@@ -244,7 +247,8 @@ fn merge_known(known: &RegionInfo, info: &mut RegionInfo) -> Result<bool, StaleR
         return Err(StaleReport::Epoch(known.region.id));
     }
     let is_newer = is_later(&info.region, &known.region);
-    // A leader that has not measured its region yet says 0. What another range held says nothing.
+    // A leader reports 0 until it has measured its region. The size of another range is no
+    // estimate.
     if (info.size_bytes, info.keys) == (0, 0) && new.version == old.version {
         (info.size_bytes, info.keys) = (known.size_bytes, known.keys);
     }

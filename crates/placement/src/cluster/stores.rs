@@ -1,22 +1,22 @@
-//! Stores: joining, being heard of, leaving.
+//! Stores: join, heartbeat, removal.
 
 use super::Cluster;
 use crate::Millis;
 use crate::pairs::{self, PairChange};
 use crate::region_info::RegionInfo;
-use crate::store::{self, Heard, Liveness, NodeReport, Store, StoreReport, StoreState};
+use crate::store::{self, LastHeartbeat, Liveness, NodeReport, Store, StoreReport, StoreState};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use stele_types::{Error, KeyRange, Peer, PeerRole, Result, StoreId, mutant};
 
-/// A store that wants to join.
+/// A store that asks to join.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewStore {
-    /// Drawn when its directory was made; empty: none.
+    /// Random token of the directory; empty for none.
     pub token: Bytes,
-    /// Size of its device.
+    /// Size of the device.
     pub capacity_bytes: u64,
-    /// Names and values that describe it.
+    /// Label names and values.
     pub labels: Vec<(String, String)>,
 }
 
@@ -35,32 +35,32 @@ impl NewStore {
     }
 }
 
-/// What shall become of a store.
+/// Ordered state of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrainGoal {
-    /// Empty, and still a member.
+    /// Empty, but still a member.
     Drain,
-    /// Empty, and then gone for good.
+    /// Empty, then permanently removed.
     Remove,
     /// In service again.
     Cancel,
 }
 
-/// Most stores of one node, and of one request to join.
+/// Limit for the stores of one node, and of one request to join.
 const STORES_PER_NODE_MAX: usize = 256;
 
 impl Cluster {
-    /// All stores, tombstones too.
+    /// Iterates over all stores, including tombstones.
     pub fn stores(&self) -> impl Iterator<Item = &Store> {
         self.stores.values()
     }
 
-    /// The store of that number.
+    /// Returns the store with this number.
     pub fn store(&self, id: StoreId) -> Option<&Store> {
         self.stores.get(&id)
     }
 
-    /// What the heartbeats say; an unknown store is down.
+    /// Returns the state of a store by its heartbeats; an unknown store is down.
     pub fn liveness(&self, id: StoreId, now: Millis) -> Liveness {
         match self.stores.get(&id) {
             Some(store) => store.liveness(&self.config, now),
@@ -78,8 +78,8 @@ impl Cluster {
             && self.stores.get(&id).is_some_and(|store| store.state != StoreState::Tombstone)
     }
 
-    /// Whether what the store holds must be rebuilt elsewhere: it is gone, or down, or it was
-    /// ordered to be removed and does not answer.
+    /// Whether the store's replicas must be rebuilt elsewhere: it is removed, failed or down, or it
+    /// is being removed and sends no heartbeats.
     pub(crate) fn is_lost(&self, id: StoreId, now: Millis) -> bool {
         match self.stores.get(&id).map(|store| store.state) {
             None | Some(StoreState::Tombstone) => true,
@@ -89,7 +89,7 @@ impl Cluster {
         }
     }
 
-    /// Whether new replicas and leaders may go there.
+    /// Whether new replicas and leaders may be placed on the store.
     pub(crate) fn is_serving(&self, id: StoreId, now: Millis) -> bool {
         self.is_live(id, now)
             && self
@@ -98,7 +98,7 @@ impl Cluster {
                 .is_some_and(|store| store.state == StoreState::Up && !store.report.is_full)
     }
 
-    /// The node of a store: what fails together.
+    /// Returns the address of a store's node, which is its failure domain.
     pub(crate) fn node(&self, id: StoreId) -> &str {
         self.stores.get(&id).map_or("", |store| &store.address)
     }
@@ -113,17 +113,17 @@ impl Cluster {
         nodes.len()
     }
 
-    /// Nodes that can take replicas now.
+    /// Returns the number of nodes that can take replicas now.
     pub fn nodes_serving(&self, now: Millis) -> usize {
         self.nodes(|store| self.is_live(store.id, now))
     }
 
-    /// Nodes that are members and not down.
+    /// Returns the number of member nodes that are not down.
     pub fn nodes_known(&self, now: Millis) -> usize {
         self.nodes(|store| store.liveness(&self.config, now) != Liveness::Down)
     }
 
-    /// New stores of a node. They get the numbers after the greatest one ever used.
+    /// Plans the join of a node's new stores. Their numbers follow the greatest one ever used.
     /// Fails with `Invalid`.
     pub fn plan_join(
         &self,
@@ -145,7 +145,7 @@ impl Cluster {
         let mut changes = Vec::new();
         for new in stores {
             new.check()?;
-            // The answer to the first call was lost.
+            // A repeated request: the reply to the first one was lost.
             if let Some(known) = self.joined_with(&new.token) {
                 ids.push(known);
                 continue;
@@ -163,7 +163,7 @@ impl Cluster {
         with_token.next().map(|store| store.id)
     }
 
-    /// Adds the new version of the members to changes of stores' records.
+    /// Adds the record of the next members' version to changes of stores' records.
     fn with_version(&self, mut changes: Vec<PairChange>) -> Vec<PairChange> {
         if !changes.is_empty() {
             changes.push(pairs::members(self.members_version + 1));
@@ -171,16 +171,16 @@ impl Cluster {
         changes
     }
 
-    /// What of a node's heartbeat is to be persisted: an address or a capacity that changed. Fails
-    /// with `Invalid` if one of the stores is not a member.
+    /// Plans the changes of a node's heartbeat that must be persisted: a changed address or
+    /// capacity. Fails with `Invalid` if one of the stores is not a member.
     pub fn plan_heartbeat(
         &self,
         node: &NodeReport,
         reports: &[StoreReport],
     ) -> Result<Vec<PairChange>> {
         check_text("the address", &node.address)?;
-        if let Some(stranger) = reports.iter().find_map(|report| self.unknown_store(report.id)) {
-            return Err(Error::invalid(stranger));
+        if let Some(error) = reports.iter().find_map(|report| self.unknown_store(report.id)) {
+            return Err(Error::invalid(error));
         }
         let mut changes = Vec::new();
         for report in reports {
@@ -193,21 +193,21 @@ impl Cluster {
         Ok(self.with_version(changes))
     }
 
-    /// Takes a node's heartbeat in. Stores that are not members are left out.
+    /// Records a node's heartbeat. Skips stores that are not members.
     pub fn record_heartbeat(&mut self, node: &NodeReport, reports: &[StoreReport], now: Millis) {
         for report in reports {
             let Some(store) = self.stores.get_mut(&report.id) else { continue };
-            store.heard = Heard::At(now);
+            store.last_heartbeat = LastHeartbeat::At(now);
             store.report = *report;
             store.node = node.clone();
         }
     }
 
-    /// Who has just asked to join is there: nobody waits for a first heartbeat to count it.
+    /// Counts stores that have just joined as live before their first heartbeat.
     pub fn record_join(&mut self, ids: &[StoreId], now: Millis) {
         for id in ids {
             if let Some(store) = self.stores.get_mut(id) {
-                store.heard = Heard::At(now);
+                store.last_heartbeat = LastHeartbeat::At(now);
             }
         }
     }
@@ -222,14 +222,14 @@ impl Cluster {
         }
     }
 
-    /// Orders a store to leave, or takes that back. Fails with `Invalid` if the rest of the
-    /// cluster could not take over.
+    /// Plans the drain or removal of a store, or cancels it. Fails with `Invalid` if the remaining
+    /// stores could not take over.
     pub fn plan_state(&self, id: StoreId, goal: DrainGoal, now: Millis) -> Result<Vec<PairChange>> {
         let Some(store) = self.stores.get(&id) else {
             return Err(Error::invalid(format!("there is no store {id}")));
         };
         if store.state == StoreState::Tombstone {
-            return Err(Error::invalid(format!("store {id} was removed already")));
+            return Err(Error::invalid(format!("store {id} is already removed")));
         }
         let state = match goal {
             DrainGoal::Drain => StoreState::Draining,
@@ -246,7 +246,7 @@ impl Cluster {
         }
     }
 
-    /// The nodes that remain must have room for as many copies as the cluster keeps.
+    /// Fails if the remaining nodes are too few for the copies that the cluster keeps.
     fn check_nodes_left(&self, leaving: &Store, now: Millis) -> Result<()> {
         let left = self.nodes(|store| store.id != leaving.id && self.is_live(store.id, now));
         let before = self.nodes(|_| true).max(left);
@@ -254,41 +254,42 @@ impl Cluster {
         match left >= needed {
             true => Ok(()),
             false => Err(Error::invalid(format!(
-                "store {} can't leave: {left} nodes would remain for {needed} copies; add a node, \
+                "store {} cannot leave: {left} nodes would remain for {needed} copies; add a node, \
                  or lower the setting `replicas`, first",
                 leaving.id
             ))),
         }
     }
 
-    /// Each region must be able to move: a leader, and most of its voters reachable.
+    /// Fails if a region on the store cannot move: it needs a leader and a majority of reachable
+    /// voters.
     fn check_quorums(&self, id: StoreId, now: Millis) -> Result<()> {
         for info in self.regions.iter().filter(|info| info.region.peer_on(id).is_some()) {
             let region = info.region.id;
-            let led = info.leader.is_some_and(|leader| self.is_live(leader.store, now));
+            let has_leader = info.leader.is_some_and(|leader| self.is_live(leader.store, now));
             let voters = info.region.peers.iter().filter(|peer| peer.role != PeerRole::Learner);
             let live = voters.clone().filter(|peer| self.is_reachable(info, peer, now)).count();
             let all = voters.count();
-            if !led || live < all / 2 + 1 {
+            if !has_leader || live < all / 2 + 1 {
                 return Err(Error::invalid(format!(
-                    "store {id} can't leave: {live} of {all} voters of region {region} are \
+                    "store {id} cannot leave: {live} of {all} voters of region {region} are \
                      reachable{}; bring back its other replicas first",
-                    if led { "" } else { " and nobody is known to lead it" },
+                    if has_leader { "" } else { " and it has no known leader" },
                 )));
             }
         }
         Ok(())
     }
 
-    /// Whether the placement group hears of the replica's store, and the leader of the replica.
+    /// Whether the replica's store is live and the region's leader can reach the replica.
     pub(crate) fn is_reachable(&self, info: &RegionInfo, peer: &Peer, now: Millis) -> bool {
         let known = self.is_live(peer.store, now);
         known && !info.down.iter().any(|down| down.peer == peer.id)
     }
 
-    /// Stores that were to be removed and hold nothing any more become tombstones. What is not
-    /// known could be a replica there: while keys are missing, or a region has no leader that says
-    /// who its members are, nothing is buried.
+    /// Plans the tombstones of removed stores that are empty. A replica may be unknown while keys
+    /// are missing or a region has no live leader that reports its members. Then nothing is
+    /// planned.
     pub fn plan_tombstones(&self, now: Millis) -> Vec<PairChange> {
         let removing = || self.stores.values().filter(|s| s.state == StoreState::Removing);
         let is_led =

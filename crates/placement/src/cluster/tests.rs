@@ -4,7 +4,7 @@ use crate::cluster::stores::NewStore;
 use crate::store::{Liveness, NodeReport, StoreReport};
 use stele_types::{KeyRange, Peer, Term};
 
-/// What would be persisted.
+/// Persisted pairs.
 type Pairs = BTreeMap<Bytes, Bytes>;
 
 fn persist(pairs: &mut Pairs, changes: &[PairChange]) {
@@ -16,11 +16,11 @@ fn persist(pairs: &mut Pairs, changes: &[PairChange]) {
     }
 }
 
-fn birth() -> (Pairs, Cluster) {
+fn founded() -> (Pairs, Cluster) {
     let capacities_bytes = vec![1 << 30; 2];
-    let birth = Bootstrap { cluster: ClusterId(77), address: "n1:1".into(), capacities_bytes };
+    let bootstrap = Bootstrap { cluster: ClusterId(77), address: "n1:1".into(), capacities_bytes };
     let mut pairs = Pairs::new();
-    persist(&mut pairs, &birth.pairs());
+    persist(&mut pairs, &bootstrap.pairs());
     let cluster = load(&pairs);
     (pairs, cluster)
 }
@@ -43,17 +43,17 @@ fn take_ids(pairs: &mut Pairs, cluster: &mut Cluster, count: u64) -> std::ops::R
 #[test]
 fn nothing_persisted_is_no_cluster_and_nonsense_is_damage() {
     assert!(Cluster::load(Pairs::new(), Millis(0), 0).unwrap().is_none());
-    let (mut pairs, _) = birth();
+    let (mut pairs, _) = founded();
     pairs.insert(Bytes::from_static(b"\x04s\0\0"), Bytes::new());
     assert!(Cluster::load(pairs, Millis(0), 0).is_err());
-    let (mut pairs, _) = birth();
+    let (mut pairs, _) = founded();
     pairs.remove(&pairs::cluster(ClusterId(1)).key);
     assert!(Cluster::load(pairs, Millis(0), 0).is_err());
 }
 
 #[test]
 fn a_founded_cluster_has_its_stores_and_two_regions() {
-    let (_, cluster) = birth();
+    let (_, cluster) = founded();
     assert_eq!(cluster.id(), ClusterId(77));
     assert_eq!(cluster.stores().map(|store| store.id.0).collect::<Vec<_>>(), [1, 2]);
     assert_eq!(cluster.regions().len(), 2);
@@ -64,7 +64,7 @@ fn a_founded_cluster_has_its_stores_and_two_regions() {
 // Catalogue: 48.
 #[test]
 fn numbers_are_never_given_out_twice_across_leaders_and_crashes() {
-    let (mut pairs, mut cluster) = birth();
+    let (mut pairs, mut cluster) = founded();
     let mut last = 0;
     for round in 0..50 {
         for count in [130, 1, 4] {
@@ -78,7 +78,7 @@ fn numbers_are_never_given_out_twice_across_leaders_and_crashes() {
 
 #[test]
 fn numbers_beyond_the_persisted_watermark_are_not_given_out() {
-    let (_, mut cluster) = birth();
+    let (_, mut cluster) = founded();
     assert!(!cluster.plan_ids(1).unwrap().is_empty());
     assert_eq!(cluster.take_ids(1), None);
     assert!(cluster.plan_ids(ids::IDS_PER_REQUEST_MAX + 1).is_err());
@@ -87,7 +87,7 @@ fn numbers_beyond_the_persisted_watermark_are_not_given_out() {
 // Catalogue: 48.
 #[test]
 fn numbers_seen_in_reports_count_as_given_out_when_the_state_was_rolled_back() {
-    let (mut pairs, mut cluster) = birth();
+    let (mut pairs, mut cluster) = founded();
     let mut report = report(RegionId(5000), 2);
     report.region.peers[0].id = PeerId(6000);
     report.region.peers[0].store = StoreId(40);
@@ -100,7 +100,7 @@ fn numbers_seen_in_reports_count_as_given_out_when_the_state_was_rolled_back() {
 
 #[test]
 fn an_absurd_number_in_a_report_does_not_use_up_all_others() {
-    let (mut pairs, mut cluster) = birth();
+    let (mut pairs, mut cluster) = founded();
     assert!(cluster.observe(report(RegionId(u64::MAX), 2), Millis(1)).is_err());
     assert_eq!(take_ids(&mut pairs, &mut cluster, 1).start, 3);
 }
@@ -119,7 +119,7 @@ fn report(id: RegionId, version: u64) -> RegionReport {
 
 #[test]
 fn a_store_that_asks_again_with_its_token_gets_its_number_again() {
-    let (mut pairs, mut cluster) = birth();
+    let (mut pairs, mut cluster) = founded();
     let store = |token: &'static [u8]| NewStore { token: token.into(), ..NewStore::default() };
     let (ids, changes) = cluster.plan_join("n2:1", &[store(b"a"), store(b"b")]).unwrap();
     assert_eq!(ids, [StoreId(3), StoreId(4)]);
@@ -137,7 +137,7 @@ fn a_store_that_asks_again_with_its_token_gets_its_number_again() {
 
 #[test]
 fn a_store_that_has_just_joined_counts_as_there_before_its_first_heartbeat() {
-    let (mut pairs, mut cluster) = birth();
+    let (mut pairs, mut cluster) = founded();
     let (ids, changes) = cluster.plan_join("n2:1", &[NewStore::default()]).unwrap();
     commit(&mut pairs, &mut cluster, changes);
     assert!(!cluster.is_live(ids[0], Millis(0)));
@@ -146,15 +146,15 @@ fn a_store_that_has_just_joined_counts_as_there_before_its_first_heartbeat() {
 }
 
 #[test]
-fn strangers_and_removed_stores_are_turned_away_and_change_nothing() {
-    let (mut pairs, mut cluster) = birth();
+fn unknown_and_removed_stores_are_turned_away_and_change_nothing() {
+    let (mut pairs, mut cluster) = founded();
     let node = NodeReport { address: "n1:1".into(), ..NodeReport::default() };
     let say = |id| StoreReport { id: StoreId(id), capacity_bytes: 1 << 30, ..Default::default() };
     assert!(cluster.plan_heartbeat(&node, &[say(1), say(9)]).is_err());
-    assert_eq!(cluster.store(StoreId(1)).unwrap().heard, Heard::default());
+    assert_eq!(cluster.store(StoreId(1)).unwrap().last_heartbeat, LastHeartbeat::default());
     assert_eq!(cluster.plan_heartbeat(&node, &[say(1), say(2)]).unwrap(), []);
     cluster.record_heartbeat(&node, &[say(1), say(2)], Millis(5));
-    assert_eq!(cluster.store(StoreId(2)).unwrap().heard, Heard::At(Millis(5)));
+    assert_eq!(cluster.store(StoreId(2)).unwrap().last_heartbeat, LastHeartbeat::At(Millis(5)));
     let moved = NodeReport { address: "n1:2".into(), ..node };
     let changes = cluster.plan_heartbeat(&moved, &[say(1)]).unwrap();
     assert_eq!(changes.len(), 2, "the store and the members' version");
@@ -169,7 +169,7 @@ fn strangers_and_removed_stores_are_turned_away_and_change_nothing() {
 
 #[test]
 fn descriptors_are_written_behind_in_bounded_batches_and_come_back() {
-    let (mut pairs, mut cluster) = birth();
+    let (mut pairs, mut cluster) = founded();
     let mut left = report(RegionId(2), 9);
     left.region.range.end = Bytes::from_static(b"m");
     let mut right = report(RegionId(10), 9);
@@ -185,7 +185,7 @@ fn descriptors_are_written_behind_in_bounded_batches_and_come_back() {
         assert_eq!(changes.len(), 1);
         commit(&mut pairs, &mut cluster, changes);
         batches += 1;
-        // A crash between two batches leaves no overlap behind.
+        // A crash between two batches leaves no overlap.
         let restored = load(&pairs);
         assert!(restored.regions().in_range(&KeyRange::all()).count() <= 2);
     }
@@ -197,7 +197,7 @@ fn descriptors_are_written_behind_in_bounded_batches_and_come_back() {
 
 #[test]
 fn overlaps_in_the_persisted_state_are_settled_for_the_newer_and_cleaned_up() {
-    let (mut pairs, _) = birth();
+    let (mut pairs, _) = founded();
     persist(&mut pairs, &[pairs::region(&report(RegionId(50), 4).region)]);
     let mut cluster = load(&pairs);
     assert_eq!(cluster.regions().by_key(b"a").unwrap().region.id, RegionId(50));
@@ -206,7 +206,7 @@ fn overlaps_in_the_persisted_state_are_settled_for_the_newer_and_cleaned_up() {
 
 #[test]
 fn a_setting_changes_once_it_is_applied() {
-    let (mut pairs, mut cluster) = birth();
+    let (mut pairs, mut cluster) = founded();
     let changes = cluster.plan_setting("replicas", 5).unwrap();
     assert_eq!(cluster.config().replicas(), 3);
     commit(&mut pairs, &mut cluster, changes);
@@ -216,7 +216,7 @@ fn a_setting_changes_once_it_is_applied() {
 
 #[test]
 fn the_region_before_a_key_must_touch_the_one_that_holds_it() {
-    let (_, mut cluster) = birth();
+    let (_, mut cluster) = founded();
     let region = |id, start: &'static str, end: &'static str| {
         let mut report = report(RegionId(id), 5);
         report.region.range = KeyRange::new(start, end);
@@ -239,7 +239,7 @@ fn the_region_before_a_key_must_touch_the_one_that_holds_it() {
 
 #[test]
 fn a_replica_is_left_behind_only_by_a_reported_later_membership_without_it() {
-    let (_, mut cluster) = birth();
+    let (_, mut cluster) = founded();
     let epoch = |conf_version, version| RegionEpoch { conf_version, version };
     let left =
         |cluster: &Cluster, peer, epoch| cluster.left_behind(RegionId(2), PeerId(peer), epoch);
@@ -257,7 +257,7 @@ fn a_replica_is_left_behind_only_by_a_reported_later_membership_without_it() {
 
 #[test]
 fn a_leader_that_has_not_measured_its_region_leaves_the_size_as_it_was() {
-    let (_, mut cluster) = birth();
+    let (_, mut cluster) = founded();
     let size = |cluster: &Cluster| cluster.regions().get(RegionId(2)).unwrap().size_bytes;
     let mut measured = report(RegionId(2), 3);
     (measured.size_bytes, measured.keys) = (500, 5);
@@ -268,7 +268,7 @@ fn a_leader_that_has_not_measured_its_region_leaves_the_size_as_it_was() {
 
 #[test]
 fn a_silence_is_written_down_once_and_counted_on_by_the_next_leader() {
-    let (mut pairs, mut cluster) = birth();
+    let (mut pairs, mut cluster) = founded();
     let node = NodeReport { address: "n1:1".into(), ..NodeReport::default() };
     let beat = |cluster: &mut Cluster, store: u64, seconds: u64| {
         let report = StoreReport { id: StoreId(store), ..StoreReport::default() };
@@ -282,7 +282,7 @@ fn a_silence_is_written_down_once_and_counted_on_by_the_next_leader() {
     commit(&mut pairs, &mut cluster, fell_silent);
     assert!(cluster.plan_disconnections(Millis(32_000), 5032).is_empty(), "once");
 
-    // The next leader takes over 1000 seconds later, with a clock of its own.
+    // The next leader takes over 1000 seconds later, with its own monotonic clock.
     let mut next = Cluster::load(pairs.clone(), Millis(7_000), 6000).unwrap().unwrap();
     beat(&mut next, 1, 7);
     assert!(next.is_settled(Millis(12_000)) && !next.is_settled(Millis(11_999)));

@@ -1,5 +1,5 @@
-//! What no operator may do, whoever asked for it. Asked when an operator is admitted and again
-//! before each step that changes who votes.
+//! Safety rules for operators, also for those that an administrator orders. Checked when an
+//! operator is admitted, and again before each step that changes the voters.
 
 use super::{Operator, Step, settled};
 use crate::cluster::Cluster;
@@ -7,7 +7,7 @@ use crate::region_info::RegionInfo;
 use crate::schedule::View;
 use stele_types::{Peer, PeerRole, StoreId, mutant};
 
-/// Why `operator` must not run; `Ok` if it may.
+/// Checks that `operator` is safe. The error is the reason why it must not run.
 pub fn guard(view: &View<'_>, operator: &Operator) -> Result<(), String> {
     let Some(info) = view.cluster.regions().get(operator.region) else {
         return Err(format!("there is no region {}", operator.region));
@@ -27,22 +27,25 @@ pub fn guard(view: &View<'_>, operator: &Operator) -> Result<(), String> {
     check_votes(view, info, &last, &coming)
 }
 
-/// A region without a leader, or without most of its voters, can't change: whatever is proposed
-/// there waits, and may be applied long after its reason is gone.
+/// Checks that a region has a leader and a majority of live voters. Without them a proposal waits,
+/// and may be applied long after its reason has ceased to hold.
 pub fn can_act(view: &View<'_>, info: &RegionInfo) -> Result<(), String> {
     if mutant::active("placement.act_without_quorum") {
         return Ok(());
     }
     let region = info.region.id;
     if info.reported.is_none() || !info.leader.is_some_and(|l| view.is_live(l.store)) {
-        return Err(format!("nobody is known to lead region {region}"));
+        return Err(format!("region {region} has no known leader"));
     }
     for outgoing in [true, false] {
         let voters: Vec<&Peer> =
             info.region.peers.iter().filter(|peer| votes(peer.role, outgoing)).collect();
         let live = voters.iter().filter(|peer| view.is_reachable(info, peer)).count();
         if live < voters.len() / 2 + 1 {
-            return Err(format!("{live} of {} voters of region {region} answer", voters.len()));
+            return Err(format!(
+                "only {live} of {} voters of region {region} respond",
+                voters.len()
+            ));
         }
     }
     Ok(())
@@ -58,7 +61,7 @@ fn votes(role: PeerRole, outgoing: bool) -> bool {
     }
 }
 
-/// Two voters never share a node, unless they did before.
+/// Checks that no two voters share a node, unless they did before.
 fn check_domains(cluster: &Cluster, info: &RegionInfo, last: &[Peer]) -> Result<(), String> {
     let shared = |peers: &[Peer]| {
         let voters: Vec<&Peer> =
@@ -74,7 +77,7 @@ fn check_domains(cluster: &Cluster, info: &RegionInfo, last: &[Peer]) -> Result<
     }
 }
 
-/// Whether two stores fail together.
+/// Whether two stores are in the same failure domain.
 pub(crate) fn share_node(cluster: &Cluster, a: StoreId, b: StoreId) -> bool {
     if mutant::active("placement.two_on_a_node") {
         return a == b;
@@ -82,8 +85,8 @@ pub(crate) fn share_node(cluster: &Cluster, a: StoreId, b: StoreId) -> bool {
     a == b || cluster.node(a) == cluster.node(b)
 }
 
-/// Most of the voters of the configuration to come must answer, and no fewer votes in a row may be
-/// lost than before. `coming`: stores whose replica does not exist yet and is waited for.
+/// Checks that a majority of the voters in `last`, the configuration after the change, responds.
+/// `coming`: stores of new replicas that do not exist yet; these stores need only be live.
 fn check_votes(
     view: &View<'_>,
     info: &RegionInfo,
@@ -103,14 +106,14 @@ fn check_votes(
     match live > voters.len() / 2 {
         true => Ok(()),
         false => Err(format!(
-            "{live} of {} voters of region {} would answer afterwards",
+            "only {live} of {} voters of region {} would respond afterwards",
             voters.len(),
             info.region.id
         )),
     }
 }
 
-/// Whether a step that changes who votes may be taken now.
+/// Checks that a step that changes the voters is safe now.
 pub(crate) fn may_step(view: &View<'_>, info: &RegionInfo, step: &Step) -> Result<(), String> {
     can_act(view, info)?;
     let mut peers = info.region.peers.clone();
@@ -125,7 +128,7 @@ pub(crate) fn may_step(view: &View<'_>, info: &RegionInfo, step: &Step) -> Resul
     check_votes(view, info, &peers, &[])
 }
 
-/// Whether a replica could lead: it votes, has caught up, and its store wants leaders.
+/// Whether a replica can lead: it votes, has caught up, and its store accepts leaders.
 pub(crate) fn can_lead(view: &View<'_>, info: &RegionInfo, peer: &Peer) -> bool {
     settled(peer.role) == PeerRole::Voter
         && info.is_caught_up(peer.id)

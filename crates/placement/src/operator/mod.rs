@@ -1,4 +1,4 @@
-//! An operator: what shall happen to one region, step by step, and why.
+//! Operators: planned changes of one region, step by step.
 
 pub mod guard;
 pub mod plan;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use std::fmt;
 use stele_types::{LogIndex, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId, StoreId};
 
-/// An operator's number; starts anew with each leader of the placement group.
+/// Number of an operator. Each placement leader starts again from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OperatorId(pub u64);
 
@@ -20,16 +20,16 @@ impl fmt::Display for OperatorId {
     }
 }
 
-/// What an operator is for. The order is that of urgency: most urgent first.
+/// Purpose of an operator, in order of urgency, most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Leaves a joint configuration, or ends a merge, that nobody looks after.
+    /// Leaves a joint configuration, or ends a merge, that has no operator.
     Finish,
-    /// Ordered by a person.
+    /// Ordered by an administrator.
     Manual,
-    /// Replaces lost replicas, adds missing ones, separates those that fail together.
+    /// Replaces lost replicas, adds missing ones, separates those on one node.
     Repair,
-    /// Promotes or removes a learner that nobody looks after.
+    /// Promotes or removes a learner that has no operator (PD orphan peer).
     OrphanLearner,
     /// Empties a store.
     Drain,
@@ -37,7 +37,7 @@ pub enum Kind {
     Surplus,
     /// Moves a replica to a store with less load.
     Balance,
-    /// Moves a leader to a store with fewer.
+    /// Moves a leader to another store.
     Leaders,
     /// Merges small neighbours.
     Merge,
@@ -49,7 +49,7 @@ impl fmt::Display for Kind {
             Self::Finish => "finish",
             Self::Manual => "manual",
             Self::Repair => "repair",
-            Self::OrphanLearner => "leftover",
+            Self::OrphanLearner => "orphan learner",
             Self::Drain => "drain",
             Self::Surplus => "surplus",
             Self::Balance => "balance",
@@ -59,118 +59,118 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A change of membership.
+/// Change of one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The peer becomes a member with that role, or its role becomes that one.
+    /// Adds the peer with its role, or changes its role to that.
     Add(Peer),
-    /// The peer, a learner, is a member no more.
+    /// Removes the peer, a learner.
     Remove(Peer),
 }
 
-/// Numbers for a region that a split makes.
+/// Numbers for a region that a split creates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewRegion {
-    /// The region's.
+    /// Number of the region.
     pub region: RegionId,
-    /// Its peers', one for each peer of the region that is split, in the same order.
+    /// Numbers of its peers, one for each peer of the split region, in the same order.
     pub peers: Vec<PeerId>,
 }
 
-/// One step of an operator. A peer with number 0 gets its number when the operator is admitted.
+/// Step of an operator. A peer with number 0 gets its number when the operator is admitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A new learner, until it has caught up.
+    /// Adds a learner; done when it has caught up.
     AddLearner(Peer),
-    /// Learners become voters and voters learners, all at once, by a joint configuration.
+    /// Promotes learners and demotes voters at once, by a joint configuration.
     Enter {
         /// Learners that become voters.
         promote: Vec<Peer>,
         /// Voters that become learners.
         demote: Vec<Peer>,
     },
-    /// The joint configuration ends. A leader that is no voter any more hands over first.
+    /// Leaves the joint configuration. A leader that is demoted transfers leadership first.
     Leave,
-    /// A learner goes.
+    /// Removes a learner.
     Remove(Peer),
-    /// The leader hands over.
+    /// Transfers leadership to this peer.
     Transfer(Peer),
-    /// The region is split.
+    /// Splits the region.
     Split {
-        /// At these keys; none: where its leader finds its middle.
+        /// Split keys; empty: the leader chooses the middle.
         keys: Vec<Bytes>,
-        /// What arises, one for each key; numbered when the operator is admitted.
+        /// New regions, one for each key; numbered when the operator is admitted.
         new: Vec<NewRegion>,
     },
-    /// The region stops taking writes, to be merged into that neighbour.
+    /// Stops writes to the region, to merge it into this neighbour.
     PrepareMerge(Region),
-    /// The neighbour takes the region's keys.
+    /// Makes this neighbour take over the region's keys.
     CommitMerge(RegionId),
-    /// The region takes writes again.
+    /// Resumes writes to the region.
     RollbackMerge,
 }
 
-/// What shall happen to a region.
+/// Planned change of one region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operator {
-    /// Its number; 0 until it is admitted.
+    /// Number; 0 until the operator is admitted.
     pub id: OperatorId,
-    /// Which region.
+    /// Region to change.
     pub region: RegionId,
-    /// The region's epoch when the current step began: anything else means that somebody else
-    /// changed the region.
+    /// Epoch of the region when the current step began. Another epoch means a change outside this
+    /// operator.
     pub epoch: RegionEpoch,
-    /// What it is for.
+    /// Purpose.
     pub kind: Kind,
-    /// Why.
+    /// Reason, for people.
     pub reason: String,
-    /// What is done, in order.
+    /// Steps, in order.
     pub steps: Vec<Step>,
-    /// How many of them are done.
+    /// Number of steps that are done.
     pub done: usize,
-    /// What a leader last said against the step under way.
+    /// Last refusal of the current step by a leader.
     pub refusal: Option<String>,
-    /// When it was admitted.
+    /// Time of admission.
     pub created: Millis,
-    /// It is given up this long after its admission.
+    /// Time after admission at which the operator is cancelled.
     pub timeout_millis: u64,
 }
 
-/// What the leader of a region is told to propose. Repeating it does no harm: the epoch it is for
-/// holds once only.
+/// Proposal for the leader of a region. A repeated order is harmless: it takes effect only at the
+/// epoch that it names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Change members; nothing: leave the joint configuration.
+    /// Change members; empty: leave the joint configuration.
     ChangePeers(Vec<Change>),
-    /// Hand over.
+    /// Transfer leadership to this peer.
     TransferLeader(Peer),
-    /// Split.
+    /// Split the region.
     Split {
-        /// At these keys; none: in the middle.
+        /// Split keys; empty: in the middle.
         keys: Vec<Bytes>,
-        /// The numbers of what arises, one for each key, or one.
+        /// Numbers of the new regions, one for each key; one if there are no keys.
         new: Vec<NewRegion>,
     },
-    /// Stop writes and prepare to be merged.
+    /// Stop writes and prepare to merge into this region.
     PrepareMerge(Region),
-    /// Take the keys of a prepared region.
+    /// Take over the keys of a prepared region.
     CommitMerge {
-        /// Whose.
+        /// The prepared region.
         source: Region,
-        /// The entry that prepared it.
+        /// Index of the entry that prepared it.
         prepared: LogIndex,
     },
-    /// Take writes again.
+    /// Resume writes.
     RollbackMerge,
 }
 
 impl Operator {
-    /// The step under way; `None` when all are done.
+    /// Returns the current step; `None` when all are done.
     pub fn step(&self) -> Option<&Step> {
         self.steps.get(self.done)
     }
 
-    /// How many numbers for new peers and regions it needs; its region has `peers` members.
+    /// Returns how many numbers the new peers and regions need; the region has `peers` members.
     pub fn ids_wanted(&self, peers: usize) -> u64 {
         let of_step = |step: &Step| match step {
             Step::AddLearner(peer) if peer.id == PeerId(0) => 1,
@@ -180,7 +180,7 @@ impl Operator {
         self.steps.iter().map(of_step).sum::<usize>() as u64
     }
 
-    /// Gives its new peers and regions their numbers.
+    /// Assigns numbers to the new peers and regions.
     pub(crate) fn number(&mut self, peers: usize, mut ids: impl Iterator<Item = u64>) {
         for step in &mut self.steps {
             if let Step::Split { keys, new } = step {
@@ -217,7 +217,7 @@ impl Operator {
         }
     }
 
-    /// The members when every step is done.
+    /// Returns the members after the last step.
     pub fn final_peers(&self, region: &Region) -> Vec<Peer> {
         let mut peers = region.peers.clone();
         for step in self.steps.iter().skip(self.done) {
@@ -237,7 +237,7 @@ impl Operator {
         peers
     }
 
-    /// The store that leads when every step is done, if one of them decides that.
+    /// Returns the store that leads after the last step, if a step determines it.
     pub fn final_leader(&self) -> Option<StoreId> {
         self.steps.iter().rev().find_map(|step| match step {
             Step::Transfer(to) => Some(to.store),
@@ -245,7 +245,7 @@ impl Operator {
         })
     }
 
-    /// Stores that still have to receive a replica.
+    /// Iterates over stores that still receive a replica.
     pub fn receivers(&self) -> impl Iterator<Item = StoreId> {
         self.steps.iter().skip(self.done).filter_map(|step| match step {
             Step::AddLearner(peer) => Some(peer.store),
@@ -253,7 +253,7 @@ impl Operator {
         })
     }
 
-    /// Regions beside its own that it changes.
+    /// Returns the other region that the operator changes, if any: the target of a merge.
     pub fn other_region(&self) -> Option<RegionId> {
         self.steps.iter().find_map(|step| match step {
             Step::PrepareMerge(target) => Some(target.id),
@@ -269,7 +269,7 @@ fn set_roles(peers: &mut [Peer], which: &[Peer], role: PeerRole) {
     }
 }
 
-/// The role after the joint configuration is left.
+/// Returns the role after the joint configuration is left.
 pub(crate) fn settled(role: PeerRole) -> PeerRole {
     match role {
         PeerRole::Voter | PeerRole::IncomingVoter => PeerRole::Voter,

@@ -1,23 +1,23 @@
-//! From what shall change to the steps that do it.
+//! Plans the steps of a change.
 //!
-//! A replica is replaced so that at every moment as many voters as before, or more, hold the data:
-//! the new one catches up as a learner, one joint change swaps the votes, then the old one goes.
+//! Invariant: while a replica is replaced, at least as many voters as before hold the data. The new
+//! replica catches up as a learner, one joint change swaps the votes, then the old one is removed.
 
 use super::{Kind, Operator, OperatorId, Step};
 use crate::Millis;
 use crate::region_info::RegionInfo;
 use stele_types::{Peer, PeerId, PeerRole, StoreId};
 
-/// Time for steps that move no data.
+/// Timeout of steps that move no data.
 const STEP_MILLIS: u64 = 60_000;
-/// Slowest copy that is waited for.
+/// Slowest copy for which the timeout allows.
 const COPY_BYTES_PER_SECOND_MIN: u64 = 1 << 20;
-/// Time for a copy beyond what its bytes need: it may wait for others.
+/// Time added for each copy, which may wait for others.
 const COPY_MILLIS: u64 = 600_000;
-/// A leader hands over at once, or not at all.
+/// Timeout of a leadership transfer, which succeeds at once or not at all.
 const TRANSFER_MILLIS: u64 = 15_000;
 
-/// An operator with these steps; `None` if there are none.
+/// Returns an operator with these steps; `None` if there are none.
 pub fn operator(
     info: &RegionInfo,
     kind: Kind,
@@ -50,8 +50,8 @@ fn timeout_millis(info: &RegionInfo, steps: &[Step]) -> u64 {
     }
 }
 
-/// Steps that add voters on `add` and remove the members `leave`. A learner on a store of `add`
-/// is promoted. `next_leader`: who leads if the leader is among those that leave.
+/// Returns the steps that add voters on `add` and remove the members `leave`. A learner on a store
+/// of `add` is promoted. `next_leader`: the leader if the present one is among those removed.
 pub fn change_members(
     info: &RegionInfo,
     add: &[StoreId],

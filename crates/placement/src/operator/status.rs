@@ -1,4 +1,4 @@
-//! Where a step stands, judged by what the region's leader last reported.
+//! Status of a step, by the last report of the region's leader.
 
 use super::guard::{can_lead, may_step};
 use super::{Change, Operator, Order, Step};
@@ -6,28 +6,28 @@ use crate::region_info::RegionInfo;
 use crate::schedule::View;
 use stele_types::{Peer, PeerRole, Region, RegionId, RegionPhase, mutant};
 
-/// Where a step stands.
+/// Status of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
-    /// It has taken effect.
+    /// The step has taken effect.
     Done,
-    /// It is under way, or must wait, for this reason.
+    /// The step is under way or must wait, for this reason.
     Waiting(String),
-    /// The leader of that region shall be told.
+    /// The order is due for the leader of this region.
     Due(RegionId, Order),
-    /// It can't happen any more.
+    /// The step is no longer possible, for this reason.
     Impossible(String),
 }
 
-fn waiting(why: impl Into<String>) -> Status {
-    Status::Waiting(why.into())
+fn waiting(reason: impl Into<String>) -> Status {
+    Status::Waiting(reason.into())
 }
 
-fn impossible(why: impl Into<String>) -> Status {
-    Status::Impossible(why.into())
+fn impossible(reason: impl Into<String>) -> Status {
+    Status::Impossible(reason.into())
 }
 
-/// Where the current step of `operator` stands; its region is `info`.
+/// Returns the status of the current step of `operator`; its region is `info`.
 pub(crate) fn status(view: &View<'_>, operator: &Operator, info: &RegionInfo) -> Status {
     let Some(step) = operator.step() else { return Status::Done };
     let here = |order| Status::Due(info.region.id, order);
@@ -55,12 +55,12 @@ fn learner_status(view: &View<'_>, info: &RegionInfo, peer: &Peer) -> Status {
     let region = &info.region;
     match region.peer_on(peer.store) {
         Some(here) if here.id != peer.id => {
-            impossible(format!("store {} has another replica already", peer.store))
+            impossible(format!("store {} already has another replica", peer.store))
         }
         Some(here) if here.role != PeerRole::Learner => Status::Done,
         Some(here) if info.is_caught_up(here.id) => Status::Done,
         _ if !view.cluster.is_serving(peer.store, view.now) => {
-            impossible(format!("store {} takes no replicas any more", peer.store))
+            impossible(format!("store {} no longer takes replicas", peer.store))
         }
         Some(_) => waiting(format!("the replica on store {} is catching up", peer.store)),
         None if region.is_joint() => waiting("another change is under way"),
@@ -85,20 +85,21 @@ fn enter_status(
     if region.is_joint() {
         return impossible("another joint change is under way");
     }
-    // Votes change all at once, or somebody else changed some: a leader refuses what is so already, and
-    // would take a voter that is gone for a new learner.
+    // Votes change all at once. If only some are already as ordered, members changed outside this
+    // operator. A leader refuses a change without effect, and would add a removed voter as a
+    // learner.
     let is_so = |peer: &&Peer| votes(role(peer)) == (peer.role == PeerRole::Voter);
     if let Some(peer) = promote.iter().chain(demote).find(is_so)
         && !mutant::active("placement.order_what_is_so")
     {
-        let what = if votes(role(peer)) { "votes already" } else { "votes no more" };
+        let what = if votes(role(peer)) { "already votes" } else { "no longer votes" };
         return impossible(format!("the replica on store {} {what}", peer.store));
     }
     for peer in promote {
         match role(peer) {
             None => return impossible(format!("the learner on store {} is gone", peer.store)),
             Some(_) if !view.cluster.is_serving(peer.store, view.now) => {
-                return impossible(format!("store {} takes no replicas any more", peer.store));
+                return impossible(format!("store {} no longer takes replicas", peer.store));
             }
             Some(_) if !info.is_caught_up(peer.id) => {
                 return waiting(format!("the replica on store {} is catching up", peer.store));
@@ -106,12 +107,12 @@ fn enter_status(
             Some(_) => {}
         }
     }
-    if let Err(why) = may_step(view, info, step) {
-        return waiting(why);
+    if let Err(reason) = may_step(view, info, step) {
+        return waiting(reason);
     }
-    // A single change is made at once, without a joint configuration to hand over in.
+    // A single change takes effect at once, without a joint configuration in which to transfer.
     if promote.is_empty() && demote.iter().any(|peer| leads(info, peer)) && demote.len() == 1 {
-        return hand_over(view, info, demote);
+        return transfer_leadership(view, info, demote);
     }
     let changes = promote.iter().chain(demote).map(|peer| Change::Add(*peer)).collect();
     Status::Due(region.id, Order::ChangePeers(changes))
@@ -122,13 +123,13 @@ fn leave_status(view: &View<'_>, info: &RegionInfo) -> Status {
     if !region.is_joint() {
         return Status::Done;
     }
-    if let Err(why) = may_step(view, info, &Step::Leave) {
-        return waiting(why);
+    if let Err(reason) = may_step(view, info, &Step::Leave) {
+        return waiting(reason);
     }
-    // A leader that becomes a learner would leave its region without one until an election.
+    // If the leader became a learner, the region would have no leader until an election.
     let demoted = |peer: &&Peer| peer.role == PeerRole::DemotingVoter;
     if region.peers.iter().filter(demoted).any(|peer| leads(info, peer)) {
-        return hand_over(view, info, &[]);
+        return transfer_leadership(view, info, &[]);
     }
     Status::Due(region.id, Order::ChangePeers(Vec::new()))
 }
@@ -137,8 +138,8 @@ fn leads(info: &RegionInfo, peer: &Peer) -> bool {
     info.leader.is_some_and(|leader| leader.id == peer.id)
 }
 
-/// The lead goes to a replica that is not among those that leave.
-fn hand_over(view: &View<'_>, info: &RegionInfo, leaving: &[Peer]) -> Status {
+/// Orders a leadership transfer to a replica outside `leaving`.
+fn transfer_leadership(view: &View<'_>, info: &RegionInfo, leaving: &[Peer]) -> Status {
     let stays = |peer: &&Peer| !leaving.iter().any(|gone| gone.id == peer.id);
     match info.region.peers.iter().filter(stays).find(|peer| can_lead(view, info, peer)) {
         Some(next) => Status::Due(info.region.id, Order::TransferLeader(*next)),
@@ -155,10 +156,10 @@ fn transfer_status(view: &View<'_>, info: &RegionInfo, to: &Peer) -> Status {
             Status::Due(info.region.id, Order::TransferLeader(*peer))
         }
         Some(peer) if !view.is_serving(peer.store) => {
-            impossible(format!("store {} takes no leaders any more", to.store))
+            impossible(format!("store {} no longer takes leaders", to.store))
         }
         Some(peer) if peer.role.votes_next() => {
-            waiting(format!("the replica on store {} can't lead now", to.store))
+            waiting(format!("the replica on store {} cannot lead now", to.store))
         }
         _ => impossible(format!("the replica on store {} does not vote", to.store)),
     }
@@ -178,7 +179,7 @@ fn prepare_status(view: &View<'_>, info: &RegionInfo, target: &Region) -> Status
         return impossible("the replicas lie on different stores");
     }
     if !are_neighbours(&info.region, &now.region) {
-        return impossible(format!("region {} is no neighbour", target.id));
+        return impossible(format!("region {} is not a neighbour", target.id));
     }
     Status::Due(info.region.id, Order::PrepareMerge(now.region.clone()))
 }
@@ -194,12 +195,13 @@ fn commit_status(view: &View<'_>, info: &RegionInfo, target: RegionId) -> Status
         Some(now) if into == target && may_take(&info.region, &now.region) => {
             Status::Due(target, Order::CommitMerge { source: info.region.clone(), prepared })
         }
-        _ => impossible(format!("region {target} does not take it any more")),
+        _ => impossible(format!("region {target} no longer takes it over")),
     }
 }
 
-/// The operator may be older than what is known of the target: a new leader of the placement group
-/// hears of the source first. Its replica refuses as long as the target may take it over.
+/// Returns the status of a rollback. The operator may have been planned before the target was
+/// known: a new placement leader may receive the report of the source first. A replica of the
+/// source refuses while the target may still take the region over.
 fn rollback_status(view: &View<'_>, info: &RegionInfo) -> Status {
     let RegionPhase::Merging { target, .. } = info.region.phase else { return Status::Done };
     let known = view.cluster.regions().get(target);
@@ -210,7 +212,7 @@ fn rollback_status(view: &View<'_>, info: &RegionInfo) -> Status {
     Status::Due(info.region.id, Order::RollbackMerge)
 }
 
-/// Whether each store that holds one of them holds the other, with the same say.
+/// Whether both regions have replicas on the same stores, with the same roles.
 pub(crate) fn same_stores(a: &Region, b: &Region) -> bool {
     let within = |a: &Region, b: &Region| {
         a.peers.iter().all(|p| b.peer_on(p.store).is_some_and(|other| other.role == p.role))
@@ -218,15 +220,16 @@ pub(crate) fn same_stores(a: &Region, b: &Region) -> bool {
     within(a, b) && within(b, a)
 }
 
-/// Whether a replica is lost: a merge is committed only where every replica of its source holds all
-/// of the log.
+/// Whether a replica is lost. A merge is committed only if every replica of its source holds the
+/// whole log.
 pub(crate) fn has_lost(view: &View<'_>, info: &RegionInfo) -> bool {
     !mutant::active("placement.merge_with_lost_replica")
         && info.region.peers.iter().any(|peer| view.is_lost(info, peer))
 }
 
-/// Whether a region may still take over one that is prepared to be merged into it. It may only at the
-/// epoch that the preparation names; one that is known with an older epoch may get there yet.
+/// Whether `target` may still take over `source`, which is prepared to merge into it. It may do so
+/// only at the epoch that the preparation names. A target known at an older epoch may still reach
+/// it.
 pub(crate) fn may_take(source: &Region, target: &Region) -> bool {
     let RegionPhase::Merging { target_epoch: named, .. } = source.phase else { return false };
     let known = target.epoch;
@@ -234,8 +237,9 @@ pub(crate) fn may_take(source: &Region, target: &Region) -> bool {
     are_neighbours(source, target) && (!is_past || mutant::active("placement.finish_changed_merge"))
 }
 
-/// Whether one begins where the other ends.
+/// Whether one region begins where the other ends.
 pub fn are_neighbours(a: &Region, b: &Region) -> bool {
-    let touch = |a: &Region, b: &Region| !a.range.end.is_empty() && a.range.end == b.range.start;
-    a.kind == b.kind && (touch(a, b) || touch(b, a))
+    let has_operator =
+        |a: &Region, b: &Region| !a.range.end.is_empty() && a.range.end == b.range.start;
+    a.kind == b.kind && (has_operator(a, b) || has_operator(b, a))
 }

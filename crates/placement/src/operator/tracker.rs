@@ -1,4 +1,4 @@
-//! The operators under way: at most one for a region, advanced by what leaders report.
+//! Operators under way: at most one for a region, advanced by the leaders' reports.
 
 use super::guard::guard;
 use super::status::{Status, status};
@@ -9,68 +9,68 @@ use crate::schedule::View;
 use std::collections::{BTreeMap, VecDeque};
 use stele_types::{Error, Peer, RegionEpoch, RegionId, StoreId, mutant};
 
-/// An operator that ended, and how.
+/// Operator that ended, with its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finished {
-    /// Which.
+    /// The operator.
     pub operator: Operator,
-    /// When.
+    /// Time of the end.
     pub at: Millis,
-    /// `None`: all steps are done. Else why it was given up.
+    /// Reason for the cancellation; `None` if all steps are done.
     pub given_up: Option<String>,
 }
 
-/// Why an operator was not admitted.
+/// Reason why an operator was not admitted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAdmitted {
     /// It could lose data or availability.
     #[error("{0}")]
     Unsafe(String),
-    /// The region has one that does not give way.
+    /// The region has an operator that may not be superseded.
     #[error("{0}")]
     Occupied(String),
-    /// It must wait for others.
+    /// A limit on concurrent operators is reached.
     #[error("{0}; try again later")]
     Busy(String),
 }
 
 impl From<NotAdmitted> for Error {
-    fn from(why: NotAdmitted) -> Self {
-        match why {
+    fn from(reason: NotAdmitted) -> Self {
+        match reason {
             NotAdmitted::Unsafe(text) => Self::Invalid(text),
             NotAdmitted::Occupied(text) | NotAdmitted::Busy(text) => Self::Busy(text),
         }
     }
 }
 
-/// What the leader of a region shall do next.
+/// Instruction for the leader of a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instruction {
-    /// For which operator.
+    /// Operator of the step.
     pub operator: OperatorId,
-    /// Its step, from 0.
+    /// Index of the step, from 0.
     pub step: usize,
-    /// The region to change. In a merge that may be the operator's region's neighbour.
+    /// Region to change. In a merge it may be the neighbour of the operator's region.
     pub region: RegionId,
-    /// The epoch it must still have.
+    /// Epoch that the region must still have.
     pub epoch: RegionEpoch,
-    /// Its leader.
+    /// Leader of the region.
     pub leader: Peer,
-    /// What.
+    /// Proposal to make.
     pub order: Order,
 }
 
-/// The operators under way, and the last that ended.
+/// Operators under way, and the last ones that ended.
 #[derive(Clone, Debug, Default)]
 pub struct Operators {
     running: BTreeMap<RegionId, Operator>,
     ended: VecDeque<Finished>,
-    /// What leaders were told last, by the operator's region.
+    /// Last instructions sent, by the operator's region.
     sent: BTreeMap<RegionId, Sent>,
     last: OperatorId,
 }
 
-/// An instruction that was handed out.
+/// An instruction that was sent.
 #[derive(Clone, Debug)]
 struct Sent {
     instruction: Instruction,
@@ -78,33 +78,33 @@ struct Sent {
     times: u32,
 }
 
-/// The same instruction is repeated after this time, which doubles with every repetition: the
-/// answer that carried it may be lost, but a leader that can't do it is not asked all the time.
+/// Time before the same instruction is sent again, doubled with every repetition. A repetition is
+/// needed because a reply may be lost; the doubling spares a leader that cannot execute it.
 pub const RESEND_MILLIS: u64 = 500;
-/// The longest time between two repetitions.
+/// Upper bound of the time between two repetitions.
 pub const RESEND_MILLIS_MAX: u64 = 4_000;
 
-/// How many ended operators are remembered.
+/// Limit for the ended operators that are remembered.
 const ENDED_MAX: usize = 256;
 
 impl Operators {
-    /// Those under way, by region.
+    /// Iterates over the operators under way, by region.
     pub fn running(&self) -> impl Iterator<Item = &Operator> {
         self.running.values()
     }
 
-    /// The last that ended, oldest first.
+    /// Iterates over the last operators that ended, oldest first.
     pub fn ended(&self) -> impl Iterator<Item = &Finished> {
         self.ended.iter()
     }
 
-    /// The operator under way for a region.
+    /// Returns the operator under way for a region.
     pub fn of(&self, region: RegionId) -> Option<&Operator> {
         self.running.get(&region)
     }
 
-    /// Whether some operator changes that region, as its own or as a neighbour.
-    pub fn touch(&self, region: RegionId) -> bool {
+    /// Whether an operator changes the region, as its own or as a neighbour.
+    pub fn has_operator(&self, region: RegionId) -> bool {
         self.running.contains_key(&region) || self.merging_into(region).is_some()
     }
 
@@ -112,17 +112,17 @@ impl Operators {
         self.running.values().find(|operator| operator.other_region() == Some(region))
     }
 
-    /// How many are under way for one of these purposes.
+    /// Returns how many operators of these kinds are under way.
     pub fn count(&self, kinds: &[Kind]) -> u64 {
         self.running.values().filter(|operator| kinds.contains(&operator.kind)).count() as u64
     }
 
-    /// How many replicas a store is about to receive.
+    /// Returns how many replicas a store is going to receive.
     pub fn receiving(&self, store: StoreId) -> u64 {
         self.running.values().flat_map(Operator::receivers).filter(|to| *to == store).count() as u64
     }
 
-    /// How many replicas a store, as a leader, is about to send.
+    /// Returns how many replicas a store, as a leader, is going to send.
     pub fn sending(&self, cluster: &Cluster, store: StoreId) -> u64 {
         let led_there = |operator: &&Operator| {
             let info = cluster.regions().get(operator.region);
@@ -160,12 +160,13 @@ impl Operators {
     fn supersede(&mut self, region: RegionId, now: Millis) {
         let merging = self.merging_into(region).map(|operator| operator.region);
         for region in [Some(region), merging].into_iter().flatten() {
-            self.end(region, now, Some("something more urgent was ordered".into()));
+            self.end(region, now, Some("superseded by a more urgent operator".into()));
         }
     }
 
-    /// Notes what a leader said against a step. What a person ordered and can never be done
-    /// (`is_final`) ends with these words; schedulers look again when the operator's time is up.
+    /// Records a leader's refusal of a step. If the step can never succeed (`is_final`) and an
+    /// administrator ordered the operator, ends it with this text. An operator of a scheduler stays
+    /// until its timeout.
     pub fn note_refusal(
         &mut self,
         id: OperatorId,
@@ -183,9 +184,9 @@ impl Operators {
         }
     }
 
-    /// Gives the operator of a region up. What it has done remains; schedulers clean up behind it.
+    /// Cancels the operator of a region. Completed steps stay; schedulers repair what they left.
     pub fn cancel(&mut self, region: RegionId, now: Millis) -> bool {
-        self.end(region, now, Some("cancelled by hand".into()))
+        self.end(region, now, Some("cancelled by an administrator".into()))
     }
 
     fn end(&mut self, region: RegionId, at: Millis, given_up: Option<String>) -> bool {
@@ -198,7 +199,7 @@ impl Operators {
         true
     }
 
-    /// Moves every operator on by what is known of its region now.
+    /// Advances every operator to the known state of its region.
     pub fn advance(&mut self, cluster: &Cluster, now: Millis) {
         let regions: Vec<RegionId> = self.running.keys().copied().collect();
         for region in regions {
@@ -222,8 +223,8 @@ impl Operators {
         }
     }
 
-    /// What leaders on these stores shall do next. The same thing again not before
-    /// [`RESEND_MILLIS`] have passed.
+    /// Returns the instructions due for leaders on these stores. The same instruction is repeated
+    /// after [`RESEND_MILLIS`] at the earliest.
     pub fn instructions(
         &mut self,
         cluster: &Cluster,
@@ -239,7 +240,7 @@ impl Operators {
         due.into_iter().map(|(_, instruction)| instruction).collect()
     }
 
-    /// Whether the instruction may be handed out now; notes it then.
+    /// Records the instruction as sent if it may be sent now. Returns whether it may.
     fn note_sent(&mut self, region: RegionId, instruction: &Instruction, now: Millis) -> bool {
         let before = self.sent.get(&region).filter(|sent| sent.instruction == *instruction);
         let times = before.map_or(0, |sent| sent.times);
@@ -253,18 +254,19 @@ impl Operators {
         true
     }
 
-    /// Why the operator of a region waits; `None` if nothing keeps it.
-    pub fn waits_for(&self, cluster: &Cluster, region: RegionId, now: Millis) -> Option<String> {
+    /// Returns why the operator of a region waits; `None` if it does not.
+    pub fn wait_reason(&self, cluster: &Cluster, region: RegionId, now: Millis) -> Option<String> {
         let operator = self.running.get(&region)?;
         let info = cluster.regions().get(region)?;
         match status(&View { cluster, operators: self, now }, operator, info) {
-            Status::Waiting(why) => Some(why),
+            Status::Waiting(reason) => Some(reason),
             _ => None,
         }
     }
 }
 
-/// Moves `operator` over the steps that are done. `Some`: it ended, well (`None`) or not.
+/// Advances `operator` over the steps that are done. `Some`: it ended, in success (`None`) or for a
+/// reason.
 fn progress(view: &View<'_>, operator: &mut Operator) -> Option<Option<String>> {
     loop {
         let merges = matches!(
@@ -272,7 +274,7 @@ fn progress(view: &View<'_>, operator: &mut Operator) -> Option<Option<String>> 
             Some(Step::PrepareMerge(_) | Step::CommitMerge(_) | Step::RollbackMerge)
         );
         let Some(info) = view.cluster.regions().get(operator.region) else {
-            // A region that was merged away is gone.
+            // The source region of a committed merge no longer exists.
             return Some((!merges).then(|| "the region is gone".into()));
         };
         let step = operator.step()?;
@@ -290,20 +292,20 @@ fn progress(view: &View<'_>, operator: &mut Operator) -> Option<Option<String>> 
                     return Some(None);
                 }
             }
-            Status::Impossible(why) => return Some(Some(why)),
+            Status::Impossible(reason) => return Some(Some(reason)),
             // Only the operator's own steps may have changed the members.
             Status::Due(region, _)
                 if region == operator.region
                     && now.conf_version != operator.epoch.conf_version
                     && !mutant::active("placement.ignore_conflict") =>
             {
-                return Some(Some("somebody else has changed the members".into()));
+                return Some(Some("members changed outside this operator".into()));
             }
             Status::Due(..) | Status::Waiting(_) => {
                 let late = view.now.since(operator.created) > operator.timeout_millis;
                 let said = operator.refusal.as_ref().map(|said| format!(": {said}"));
-                let why = format!("it took too long{}", said.unwrap_or_default());
-                return late.then_some(Some(why));
+                let reason = format!("it timed out{}", said.unwrap_or_default());
+                return late.then_some(Some(reason));
             }
         }
     }
@@ -323,12 +325,12 @@ fn instruction(view: &View<'_>, operator: &Operator) -> Option<Instruction> {
     })
 }
 
-/// Whether another operator is under way for the same regions.
+/// Fails if another operator, which may not be superseded, is under way for the same regions.
 fn check_occupied(view: &View<'_>, operator: &Operator) -> Result<(), String> {
     let operators = view.operators;
     for region in [Some(operator.region), operator.other_region()].into_iter().flatten() {
         let running = operators.of(region).or_else(|| operators.merging_into(region));
-        if let Some(running) = running.filter(|running| !gives_way(view, running, operator)) {
+        if let Some(running) = running.filter(|running| !may_supersede(view, running, operator)) {
             let text = format!("operator {} is under way for region {region}", running.id);
             return Err(format!("{text}: {running}"));
         }
@@ -336,7 +338,7 @@ fn check_occupied(view: &View<'_>, operator: &Operator) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether an operator has to wait for others.
+/// Fails if a limit on concurrent operators is reached.
 fn check_limits(view: &View<'_>, operator: &Operator) -> Result<(), String> {
     let (operators, config) = (view.operators, view.cluster.config());
     let moves = [Kind::Balance, Kind::Drain, Kind::Merge];
@@ -352,19 +354,19 @@ fn check_limits(view: &View<'_>, operator: &Operator) -> Result<(), String> {
     if let Some(sender) = sender.filter(|_| receivers.peek().is_some())
         && operators.sending(view.cluster, sender.store) >= config.snapshots_max
     {
-        return Err(format!("store {} is sending as many replicas as it may", sender.store));
+        return Err(format!("store {} already sends as many replicas as allowed", sender.store));
     }
     for store in receivers {
         if operators.receiving(store) >= config.snapshots_max {
-            return Err(format!("store {store} is receiving as many replicas as it may"));
+            return Err(format!("store {store} already receives as many replicas as allowed"));
         }
     }
     Ok(())
 }
 
-/// Whether `running` may be replaced: it only improves the balance, and is not in the middle of a
-/// change of votes.
-fn gives_way(view: &View<'_>, running: &Operator, new: &Operator) -> bool {
+/// Whether `new` may replace `running`: `running` only improves the balance, and no change of votes
+/// is in progress.
+fn may_supersede(view: &View<'_>, running: &Operator, new: &Operator) -> bool {
     let info = view.cluster.regions().get(running.region);
     let settled = info.is_some_and(|i| {
         !i.region.is_joint() && i.region.phase == stele_types::RegionPhase::Normal

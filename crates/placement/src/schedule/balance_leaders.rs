@@ -8,8 +8,8 @@ use crate::region_info::RegionInfo;
 use std::collections::BTreeMap;
 use stele_types::{Peer, RegionKind, StoreId};
 
-/// Operators that hand leadership over, from stores with many leaders to those with few. The
-/// placement group's own leader stays where it is: moving it makes everybody report anew.
+/// Returns operators that transfer leadership from stores with many leaders to those with few. The
+/// placement leader stays where it is: after a move of it every node must report again.
 pub fn pick(view: &View<'_>) -> Vec<Operator> {
     let config = view.cluster.config();
     if config.balance == 0 || !view.cluster.is_informed(view.now) {
@@ -40,7 +40,7 @@ fn best_move<'a>(
 ) -> Option<(&'a RegionInfo, StoreId, Peer)> {
     let measure = |load: &Load| load.leaders;
     let percent = crate::config::BALANCE_TOLERANCE_PERCENT;
-    // With a difference of one, handing over only changes sides.
+    // With a difference of one, a transfer would only swap the two stores.
     let tolerance = (loads.average(measure) * percent / 100).max(1);
     let ascending = loads.ascending(measure);
     for &(from, high) in ascending.iter().rev() {

@@ -1,7 +1,7 @@
-//! Spreads replicas evenly, by bytes and a constant for each.
+//! Spreads replicas evenly, by bytes plus a constant for each.
 //!
-//! A move must leave its source at least as loaded as its target. So the sum of the squares of all
-//! loads falls with every move, and moving comes to an end.
+//! Invariant: after a move the source is at least as loaded as the target. The sum of the squares
+//! of all loads thus falls with every move, and balancing terminates.
 
 use super::load::Loads;
 use super::{View, place};
@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use stele_types::{RegionId, RegionKind, StoreId};
 
-/// Operators that move replicas from loaded stores to less loaded ones.
+/// Returns operators that move replicas from loaded stores to less loaded ones.
 pub fn pick(view: &View<'_>) -> Vec<Operator> {
     let config = view.cluster.config();
     let moving = view.operators.count(&[Kind::Balance, Kind::Drain, Kind::Merge]);
@@ -44,7 +44,7 @@ fn movable<'a>(view: &View<'a>) -> BTreeMap<StoreId, Vec<&'a RegionInfo>> {
     out
 }
 
-/// The first possible move between the two stores that differ most.
+/// Returns the first possible move between the two stores with the greatest difference.
 fn best_move<'a>(
     view: &View<'_>,
     loads: &Loads,
@@ -69,7 +69,7 @@ fn best_move<'a>(
     None
 }
 
-/// The largest region that narrows the gap without turning it round. Followers before leaders.
+/// Returns the largest region that can move and not reverse the difference. Prefers followers.
 fn largest_that_fits<'a>(
     view: &View<'_>,
     here: &[&'a RegionInfo],

@@ -1,4 +1,4 @@
-//! Empties stores that are to leave.
+//! Empties leaving stores.
 
 use super::load::Loads;
 use super::{PROPOSALS_MAX, View, by_size, place, voters};
@@ -8,7 +8,7 @@ use crate::operator::{Kind, Operator, plan};
 use crate::region_info::RegionInfo;
 use stele_types::{Peer, RegionPhase, StoreId};
 
-/// Operators that move replicas off leaving stores, the largest regions first.
+/// Returns operators that move replicas off leaving stores, the largest regions first.
 pub fn pick(view: &View<'_>) -> Vec<Operator> {
     let leaving = view.cluster.stores().filter(|store| store.state.is_leaving());
     let mut loads = Loads::of(view);
@@ -38,10 +38,10 @@ fn replace(
     store: StoreId,
 ) -> Result<(Option<Operator>, StoreId), String> {
     let Some(old) = info.region.peer_on(store) else {
-        return Err("it is gone".into());
+        return Err("its replica is gone".into());
     };
     if voters(info).count() > view.wanted(info.region.kind) {
-        return Err("it has more replicas than wanted; one of them goes first".into());
+        return Err("it has more replicas than wanted; one of them is removed first".into());
     }
     let to = place::target(view, loads, info, &[*old], &[])?;
     let leaving: Vec<Peer> = info
@@ -57,21 +57,21 @@ fn replace(
     Ok((plan::operator(info, Kind::Drain, steps, reason), to))
 }
 
-/// A region that can't leave `store` now, and why: what a person has to look at.
+/// Returns a region that cannot leave `store` now, with the reason, for an administrator.
 pub fn blocker(view: &View<'_>, store: StoreId) -> Option<Blocker> {
     let loads = Loads::of(view);
     let here = view.cluster.regions().iter().filter(|i| i.region.peer_on(store).is_some());
     here.filter_map(|info| {
         let region = info.region.id;
-        let why = match can_act(view, info) {
-            Err(why) => why,
+        let reason = match can_act(view, info) {
+            Err(reason) => reason,
             Ok(()) => match view.operators.of(region) {
-                Some(_) => view.operators.waits_for(view.cluster, region, view.now)?,
+                Some(_) => view.operators.wait_reason(view.cluster, region, view.now)?,
                 None if info.region.phase != RegionPhase::Normal => "it is being merged".into(),
                 None => replace(view, &loads, info, store).err()?,
             },
         };
-        Some(Blocker { region, why })
+        Some(Blocker { region, reason })
     })
     .next()
 }

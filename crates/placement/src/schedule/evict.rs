@@ -1,5 +1,5 @@
-//! Takes the lead from stores that should not have it: those that leave, and those that are full
-//! and would refuse every write.
+//! Moves leaders off stores that should not lead: leaving ones, and full ones, which refuse every
+//! write.
 
 use super::View;
 use super::load::Loads;
@@ -8,7 +8,7 @@ use crate::region_info::RegionInfo;
 use crate::store::Store;
 use stele_types::{Peer, StoreId};
 
-/// Operators that hand leadership over.
+/// Returns operators that transfer leadership.
 pub fn pick(view: &View<'_>) -> Vec<Operator> {
     let unfit: Vec<StoreId> = view.cluster.stores().filter(|s| is_unfit(s)).map(|s| s.id).collect();
     if unfit.is_empty() {

@@ -1,4 +1,4 @@
-//! Ends what nobody looks after: joint configurations and prepared merges whose operator is gone.
+//! Ends joint configurations and prepared merges that have lost their operator.
 
 use super::View;
 use crate::operator::guard::can_act;
@@ -7,9 +7,9 @@ use crate::operator::{Kind, Operator, Step, plan};
 use crate::region_info::RegionInfo;
 use stele_types::RegionPhase;
 
-/// Operators that end them.
+/// Returns operators that end them.
 pub fn pick(view: &View<'_>) -> Vec<Operator> {
-    let alone = |info: &&RegionInfo| !view.operators.touch(info.region.id);
+    let alone = |info: &&RegionInfo| !view.operators.has_operator(info.region.id);
     let all = view.cluster.regions().iter().filter(alone);
     all.filter(|info| can_act(view, info).is_ok()).filter_map(|info| finish(view, info)).collect()
 }
@@ -21,13 +21,15 @@ fn finish(view: &View<'_>, info: &RegionInfo) -> Option<Operator> {
     let RegionPhase::Merging { target, .. } = info.region.phase else { return None };
     let known = view.cluster.regions().get(target);
     if known.is_some_and(|known| may_take(&info.region, &known.region)) && has_lost(view, info) {
-        // It waits for that replica for ever. The target, which has one there too, is repaired; then
-        // it is at another epoch, and the merge is rolled back.
+        // The merge would wait permanently for that replica. The target, which has a replica on the
+        // same store, is repaired. That changes its epoch, and then the merge is rolled back.
         return None;
     }
     let (step, reason) = match known.is_some_and(|known| may_take(&info.region, &known.region)) {
         true => (Step::CommitMerge(target), "left prepared to merge"),
-        false => (Step::RollbackMerge, "prepared to merge into what is gone or has changed"),
+        false => {
+            (Step::RollbackMerge, "prepared to merge into a region that is gone or has changed")
+        }
     };
     plan::operator(info, Kind::Finish, vec![step], reason)
 }

@@ -1,4 +1,4 @@
-//! How much each store has to do, as if all operators under way were done.
+//! Load of each store, as if all operators under way were done.
 
 use super::{View, place};
 use crate::operator::Operator;
@@ -6,23 +6,23 @@ use crate::region_info::RegionInfo;
 use std::collections::BTreeMap;
 use stele_types::{Peer, StoreId};
 
-/// The load of one store.
+/// Load of one store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Bytes of its replicas, and a constant for each.
+    /// Bytes of its replicas plus a constant for each.
     pub weight: u64,
     /// Regions it leads.
     pub leaders: u64,
 }
 
-/// The load of every store that takes replicas.
+/// Loads of all stores that take replicas.
 #[derive(Clone, Debug)]
 pub struct Loads {
     of: BTreeMap<StoreId, Load>,
 }
 
 impl Loads {
-    /// The loads that `view` leads to.
+    /// Computes the loads after all operators of `view` are done.
     pub fn of(view: &View<'_>) -> Self {
         let serving = view.cluster.stores().filter(|store| view.is_serving(store.id));
         let mut loads = Self { of: serving.map(|store| (store.id, Load::default())).collect() };
@@ -57,7 +57,7 @@ impl Loads {
         }
     }
 
-    /// Counts a replica that moves.
+    /// Counts the move of a replica.
     pub fn move_replica(&mut self, info: &RegionInfo, from: StoreId, to: StoreId) {
         self.place(info, to);
         if let Some(load) = self.of.get_mut(&from) {
@@ -65,7 +65,7 @@ impl Loads {
         }
     }
 
-    /// Counts a leader that moves.
+    /// Counts the move of a leader.
     pub fn move_leader(&mut self, from: StoreId, to: StoreId) {
         if let Some(load) = self.of.get_mut(&to) {
             load.leaders += 1;
@@ -75,19 +75,19 @@ impl Loads {
         }
     }
 
-    /// The load of a store; none for one that takes no replicas.
+    /// Returns the load of a store; `None` for one that takes no replicas.
     pub fn get(&self, store: StoreId) -> Option<Load> {
         self.of.get(&store).copied()
     }
 
-    /// Stores by a measure, smallest first; equal ones by number.
+    /// Returns the stores by a measure, smallest first, then by number.
     pub fn ascending(&self, measure: impl Fn(&Load) -> u64) -> Vec<(StoreId, u64)> {
         let mut all: Vec<_> = self.of.iter().map(|(id, load)| (*id, measure(load))).collect();
         all.sort_by_key(|(id, value)| (*value, *id));
         all
     }
 
-    /// Average of a measure.
+    /// Returns the average of a measure; 0 without stores.
     pub fn average(&self, measure: impl Fn(&Load) -> u64) -> u64 {
         let sum: u64 = self.of.values().map(measure).sum();
         sum.checked_div(self.of.len() as u64).unwrap_or(0)

@@ -9,7 +9,7 @@ use crate::region_info::RegionInfo;
 use std::collections::BTreeSet;
 use stele_types::{PeerId, RegionId, RegionKind, StoreId};
 
-/// Operators that merge a region into its right or left neighbour.
+/// Returns operators that merge a region into its right or left neighbour.
 pub fn pick(view: &View<'_>) -> Vec<Operator> {
     let config = view.cluster.config();
     if config.merge_below_bytes == 0 || !view.cluster.is_informed(view.now) {
@@ -26,7 +26,7 @@ pub fn pick(view: &View<'_>) -> Vec<Operator> {
     for source in free.iter().filter_map(|id| regions.get(*id)) {
         let neighbours = [regions.right_of(&source.region), regions.left_of(&source.region)];
         let target = neighbours.into_iter().flatten().find(|target| {
-            // 0: not measured since its range changed.
+            // A size of 0 has not been measured since the range changed.
             let is_measured = source.size_bytes > 0 && target.size_bytes > 0;
             let small = source.size_bytes + target.size_bytes <= config.merge_below_bytes;
             is_measured
@@ -36,14 +36,15 @@ pub fn pick(view: &View<'_>) -> Vec<Operator> {
         });
         if let Some(target) = target.filter(|_| !used.contains(&source.region.id)) {
             used.extend([source.region.id, target.region.id]);
-            let reason = format!("small, as region {}", target.region.id);
+            let reason = format!("small, like region {}", target.region.id);
             out.extend(merge(view, source, target, Kind::Merge, reason));
         }
     }
     out
 }
 
-/// An operator that merges `source` into `target`: its replicas join the target's first.
+/// Returns an operator that first moves the replicas of `source` to the target's stores, then
+/// merges it into `target`.
 pub fn merge(
     view: &View<'_>,
     source: &RegionInfo,
@@ -61,10 +62,10 @@ pub fn merge(
             .map(|peer| peer.store)
             .filter(|store| lacks(source, *store))
             .collect();
-        let strays = source.region.peers.iter().filter(|peer| lacks(target, peer.store));
-        let strays: Vec<_> = strays.copied().collect();
-        let leave: Vec<PeerId> = strays.iter().map(|peer| peer.id).collect();
-        let next = view.next_leader(&Loads::of(view), source, &strays);
+        let extra_peers = source.region.peers.iter().filter(|peer| lacks(target, peer.store));
+        let extra_peers: Vec<_> = extra_peers.copied().collect();
+        let leave: Vec<PeerId> = extra_peers.iter().map(|peer| peer.id).collect();
+        let next = view.next_leader(&Loads::of(view), source, &extra_peers);
         steps = plan::change_members(source, &add, &leave, next);
     }
     steps.push(Step::PrepareMerge(target.region.clone()));

@@ -1,5 +1,5 @@
-//! Schedulers: pure functions from the state to operators. They propose; [`round`] admits what the
-//! limits allow, in order of urgency.
+//! Schedulers: pure functions from the state to operators. They propose; [`round`] admits as many
+//! as the limits allow, in order of urgency.
 
 pub mod balance_leaders;
 pub mod balance_replicas;
@@ -23,27 +23,27 @@ use load::Loads;
 use std::cmp::Reverse;
 use stele_types::{Peer, PeerRole, RegionKind, RegionPhase, StoreId};
 
-/// What a scheduler sees.
+/// Input of a scheduler.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
-    /// The state.
+    /// State of the cluster.
     pub cluster: &'a Cluster,
-    /// What is under way.
+    /// Operators under way.
     pub operators: &'a Operators,
-    /// The time.
+    /// Present time.
     pub now: Millis,
 }
 
-/// Most operators that one scheduler proposes at once.
+/// Limit for the operators that one scheduler proposes at once.
 pub(crate) const PROPOSALS_MAX: usize = 64;
 
-/// A scheduler.
+/// A function that proposes operators.
 pub type Scheduler = fn(&View<'_>) -> Vec<Operator>;
 
 /// Every scheduler with its name, most urgent first.
 pub const SCHEDULERS: [(&str, Scheduler); 9] = [
     ("finish", finish::pick),
-    ("leftover", orphan_learner::pick),
+    ("orphan-learner", orphan_learner::pick),
     ("repair", repair::pick),
     ("drain", drain::pick),
     ("surplus", surplus::pick),
@@ -53,13 +53,13 @@ pub const SCHEDULERS: [(&str, Scheduler); 9] = [
     ("merge", merge::pick),
 ];
 
-/// What all schedulers propose on this state.
+/// Returns the proposals of all schedulers for this state.
 pub fn pick_all(view: &View<'_>) -> Vec<Operator> {
     SCHEDULERS.iter().flat_map(|(_, pick)| pick(view)).collect()
 }
 
-/// Lets each scheduler propose, and admits what may run now. New peers get their numbers from the
-/// cluster's reserve. Returns how many were admitted.
+/// Runs each scheduler and admits what may run now. New peers get their numbers from the cluster's
+/// reserve. Returns the number of operators admitted.
 pub fn round(cluster: &mut Cluster, operators: &mut Operators, now: Millis) -> usize {
     operators.advance(cluster, now);
     let mut admitted = 0;
@@ -84,26 +84,27 @@ impl<'a> View<'a> {
         self.cluster.is_reachable(info, peer, self.now)
     }
 
-    /// Whether a replica must be rebuilt: its store is lost, or its leader could not reach it for
-    /// as long as makes a store count as down.
+    /// Whether a replica must be rebuilt: its store is lost, or its leader has not reached it for
+    /// `down_after_seconds`.
     pub(crate) fn is_lost(&self, info: &RegionInfo, peer: &Peer) -> bool {
         let down_after = self.cluster.config().down_after_seconds;
         self.cluster.is_lost(peer.store, self.now)
             || info.down.iter().any(|down| down.peer == peer.id && down.seconds >= down_after)
     }
 
-    /// Regions that may be given something to do: able to act, in one configuration, serving, and
-    /// left alone by operators.
+    /// Iterates over regions that may get an operator: with a leader and a quorum, in one
+    /// configuration, not merging, and without an operator.
     pub(crate) fn free_regions(self) -> impl Iterator<Item = &'a RegionInfo> {
         self.cluster.regions().iter().filter(move |info| {
             !info.region.is_joint()
                 && info.region.phase == RegionPhase::Normal
-                && !self.operators.touch(info.region.id)
+                && !self.operators.has_operator(info.region.id)
                 && can_act(&self, info).is_ok()
         })
     }
 
-    /// [`View::free_regions`] whose replicas are all voters, reachable and caught up.
+    /// Iterates over [`View::free_regions`] in which all replicas are reachable voters that have
+    /// caught up.
     pub(crate) fn healthy_regions(self) -> impl Iterator<Item = &'a RegionInfo> {
         self.free_regions().filter(move |info| {
             info.region.peers.iter().all(|peer| {
@@ -114,13 +115,13 @@ impl<'a> View<'a> {
         })
     }
 
-    /// How many voters a region should have, were there nodes enough.
+    /// Returns how many voters a region should have, given enough nodes.
     pub(crate) fn wanted(&self, kind: RegionKind) -> usize {
         self.cluster.copies_wanted(kind, self.now)
     }
 
-    /// Who should lead when `leaving` don't: the voter that could, on the store with the fewest
-    /// leaders.
+    /// Returns the best leader outside `leaving`: of the voters that can lead, the one on the store
+    /// with the fewest leaders.
     pub fn next_leader(&self, loads: &Loads, info: &RegionInfo, leaving: &[Peer]) -> Option<Peer> {
         let led = |store: StoreId| loads.get(store).map_or(u64::MAX, |load| load.leaders);
         info.region
@@ -133,12 +134,12 @@ impl<'a> View<'a> {
     }
 }
 
-/// Voters of a region.
+/// Iterates over the voters of a region.
 pub(crate) fn voters(info: &RegionInfo) -> impl Iterator<Item = &Peer> {
     info.region.peers.iter().filter(|peer| settled(peer.role) == PeerRole::Voter)
 }
 
-/// Largest first; equal ones by number.
+/// Returns a sort key: largest region first, then by number.
 pub(crate) fn by_size(info: &&RegionInfo) -> (Reverse<u64>, stele_types::RegionId) {
     (Reverse(info.size_bytes), info.region.id)
 }

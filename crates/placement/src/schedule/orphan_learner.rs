@@ -1,5 +1,5 @@
-//! Learners without an operator: an operator was given up behind them. One that is useful becomes a
-//! voter, any other goes.
+//! Learners without an operator, left by one that was cancelled. A useful one becomes a voter, any
+//! other is removed.
 
 use super::{View, voters};
 use crate::operator::guard::share_node;
@@ -7,12 +7,12 @@ use crate::operator::{Kind, Operator, plan};
 use crate::region_info::RegionInfo;
 use stele_types::{Peer, PeerRole};
 
-/// Operators that promote or remove them.
+/// Returns operators that promote or remove them.
 pub fn pick(view: &View<'_>) -> Vec<Operator> {
-    view.free_regions().filter_map(|info| settle(view, info)).collect()
+    view.free_regions().filter_map(|info| promote_or_remove(view, info)).collect()
 }
 
-fn settle(view: &View<'_>, info: &RegionInfo) -> Option<Operator> {
+fn promote_or_remove(view: &View<'_>, info: &RegionInfo) -> Option<Operator> {
     let is_learner = |peer: &&Peer| peer.role == PeerRole::Learner;
     let learner = info.region.peers.iter().find(is_learner)?;
     let missing = voters(info).count() < view.wanted(info.region.kind);
@@ -22,5 +22,5 @@ fn settle(view: &View<'_>, info: &RegionInfo) -> Option<Operator> {
         return plan::operator(info, Kind::OrphanLearner, steps, "a voter is missing");
     }
     let steps = plan::change_members(info, &[], &[learner.id], None);
-    plan::operator(info, Kind::OrphanLearner, steps, "nobody needs this learner")
+    plan::operator(info, Kind::OrphanLearner, steps, "the learner is not needed")
 }

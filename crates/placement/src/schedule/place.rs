@@ -1,4 +1,4 @@
-//! Where a replica may go.
+//! Placement of a replica.
 
 use super::View;
 use super::load::Loads;
@@ -7,16 +7,16 @@ use crate::operator::guard::share_node;
 use crate::region_info::RegionInfo;
 use stele_types::{Peer, StoreId};
 
-/// What a replica costs beyond its bytes: an empty region is work, too.
+/// Cost of a replica besides its bytes: an empty region causes work, too.
 const REPLICA_BYTES: u64 = 16 << 20;
 
-/// What a region's replica counts when stores are compared.
+/// Returns the weight of a region's replica when stores are compared.
 pub fn weight(info: &RegionInfo) -> u64 {
     info.size_bytes + REPLICA_BYTES
 }
 
-/// Why a store can't take a replica of a region; `None` if it can. Members in `leaving` do not
-/// count.
+/// Returns why a store cannot take a replica of a region; `None` if it can. Ignores the members in
+/// `leaving`.
 pub fn obstacle(
     view: &View<'_>,
     info: &RegionInfo,
@@ -37,7 +37,7 @@ pub fn obstacle(
         return Some("is on a node that has a replica");
     }
     let reserve = (store.capacity_bytes / 100 * FREE_PERCENT_MIN).min(FREE_BYTES_ENOUGH);
-    // A capacity of 0 is not known yet.
+    // A capacity of 0 means that it is not known yet.
     if store.capacity_bytes > 0 && store.report.free_bytes < reserve.saturating_add(info.size_bytes)
     {
         return Some("is too full");
@@ -45,7 +45,8 @@ pub fn obstacle(
     None
 }
 
-/// The least loaded store that can take a replica. `Err`: why there is none.
+/// Returns the least loaded store that can take a replica. The error is the reason why there is
+/// none.
 pub fn target(
     view: &View<'_>,
     loads: &Loads,
@@ -61,17 +62,16 @@ pub fn target(
                 return Ok(store);
             }
             None => busy = Some(store),
-            Some(why) => obstacles.push(format!("store {store} {why}")),
+            Some(reason) => obstacles.push(format!("store {store} {reason}")),
         }
     }
     match busy {
-        Some(store) => Err(format!("store {store} is receiving as many replicas as it may")),
+        Some(store) => Err(format!("store {store} already receives as many replicas as allowed")),
         None if obstacles.is_empty() => Err("no store takes replicas".into()),
         None => Err(format!("no store can take it: {}", summary(obstacles))),
     }
 }
 
-/// The first few reasons.
 fn summary(obstacles: Vec<String>) -> String {
     const SHOWN: usize = 5;
     let more = obstacles.len().saturating_sub(SHOWN);

@@ -1,4 +1,4 @@
-//! Replicas that are lost, missing, or fail together.
+//! Replicas that are lost, missing, or on one node.
 
 use super::load::Loads;
 use super::{PROPOSALS_MAX, View, by_size, place, voters};
@@ -8,16 +8,16 @@ use crate::operator::{Kind, Operator, plan};
 use crate::region_info::RegionInfo;
 use stele_types::{Peer, PeerRole, StoreId};
 
-/// What is wrong with a region, and what would help.
+/// Fault of a region.
 enum Fault {
-    /// This voter is to be replaced, for that reason.
+    /// This voter must be replaced, for this reason.
     Replace(Peer, String),
-    /// So many voters are missing, and there are nodes for them.
+    /// Number of missing voters for which there are nodes.
     Missing(usize),
 }
 
-/// Operators that replace, add and separate replicas. The regions with the fewest live voters
-/// first.
+/// Returns operators that replace, add and separate replicas, the regions with the fewest live
+/// voters first.
 pub fn pick(view: &View<'_>) -> Vec<Operator> {
     let mut loads = Loads::of(view);
     let mut regions: Vec<&RegionInfo> = view.free_regions().collect();
@@ -28,7 +28,7 @@ pub fn pick(view: &View<'_>) -> Vec<Operator> {
             break;
         }
         if let Some(fault) = fault(view, &loads, info)
-            && let Ok((operator, to)) = mend(view, &loads, info, fault)
+            && let Ok((operator, to)) = plan_repair(view, &loads, info, fault)
         {
             to.iter().for_each(|store| loads.place(info, *store));
             out.extend(operator);
@@ -37,18 +37,20 @@ pub fn pick(view: &View<'_>) -> Vec<Operator> {
     out
 }
 
-/// Regions that have a fault which can't be mended now, and why.
+/// Returns the regions with a fault that cannot be repaired now, with the reasons.
 pub fn blocked(view: &View<'_>) -> Vec<Blocker> {
     let loads = Loads::of(view);
     let mut out = Vec::new();
     for info in view.cluster.regions().iter() {
         let region = info.region.id;
-        let why = match crate::operator::guard::can_act(view, info) {
-            Err(why) => Some(why),
-            Ok(()) if view.operators.touch(region) => None,
-            Ok(()) => fault(view, &loads, info).and_then(|f| mend(view, &loads, info, f).err()),
+        let reason = match crate::operator::guard::can_act(view, info) {
+            Err(reason) => Some(reason),
+            Ok(()) if view.operators.has_operator(region) => None,
+            Ok(()) => {
+                fault(view, &loads, info).and_then(|f| plan_repair(view, &loads, info, f).err())
+            }
         };
-        out.extend(why.map(|why| Blocker { region, why }));
+        out.extend(reason.map(|reason| Blocker { region, reason }));
     }
     out
 }
@@ -58,7 +60,7 @@ fn live_voters(view: &View<'_>, info: &RegionInfo) -> usize {
 }
 
 fn fault(view: &View<'_>, loads: &Loads, info: &RegionInfo) -> Option<Fault> {
-    // A learner is somebody else's business, and may be what is missing.
+    // Another operator or scheduler handles a learner, which may be the missing voter.
     if info.region.peers.iter().any(|peer| peer.role == PeerRole::Learner) {
         return None;
     }
@@ -76,7 +78,7 @@ fn fault(view: &View<'_>, loads: &Loads, info: &RegionInfo) -> Option<Fault> {
     let leads = info.leader.is_some_and(|leader| leader.id == second.id);
     let moves = if leads { first } else { second };
     let reason = format!("stores {} and {} are on one node", first.store, second.store);
-    // Nothing better to be had is no fault: there may be fewer nodes than copies.
+    // Without a better store this is not a fault: there may be fewer nodes than copies.
     place::target(view, loads, info, &[moves], &[]).ok()?;
     Some(Fault::Replace(moves, reason))
 }
@@ -89,7 +91,7 @@ fn pair_on_a_node(view: &View<'_>, info: &RegionInfo) -> Option<(Peer, Peer)> {
     })
 }
 
-/// Whether a lost replica's node has another one, which is not lost.
+/// Whether the replica is lost and its node has another one that is not.
 fn is_lost_double(view: &View<'_>, info: &RegionInfo, old: &Peer) -> bool {
     let mut others = voters(info).filter(|peer| peer.id != old.id);
     view.is_lost(info, old)
@@ -98,7 +100,7 @@ fn is_lost_double(view: &View<'_>, info: &RegionInfo, old: &Peer) -> bool {
         })
 }
 
-fn mend(
+fn plan_repair(
     view: &View<'_>,
     loads: &Loads,
     info: &RegionInfo,
@@ -108,9 +110,10 @@ fn mend(
         Fault::Replace(old, reason) => {
             let to = match place::target(view, loads, info, &[old], &[]) {
                 Ok(to) => vec![to],
-                // There is no node for a successor, and its own has another replica: nobody needs it.
+                // No node is left for a replacement, and this node has another replica: the lost
+                // one is not needed.
                 Err(_) if is_lost_double(view, info, &old) => Vec::new(),
-                Err(why) => return Err(why),
+                Err(reason) => return Err(reason),
             };
             let next = view.next_leader(loads, info, &[old]);
             let steps = plan::change_members(info, &to, &[old.id], next);
@@ -118,18 +121,18 @@ fn mend(
         }
         Fault::Missing(count) => {
             let mut to: Vec<StoreId> = Vec::new();
-            let mut why = Ok(());
+            let mut placed = Ok(());
             while to.len() < count {
                 match place::target(view, loads, info, &[], &to) {
                     Ok(store) => to.push(store),
                     Err(text) => {
-                        why = Err(text);
+                        placed = Err(text);
                         break;
                     }
                 }
             }
             if to.is_empty() {
-                why?;
+                placed?;
             }
             let reason = format!("{count} of {} voters missing", voters(info).count() + count);
             let steps = plan::change_members(info, &to, &[], None);

@@ -8,8 +8,8 @@ use crate::region_info::RegionInfo;
 use std::cmp::Reverse;
 use stele_types::{Peer, PeerId, PeerRole};
 
-/// Operators that remove them: those that are worth least first, several at once, so that a
-/// region never rests on an even number of voters on its way.
+/// Returns operators that remove the least valuable replicas. They remove several at once, so that
+/// a region does not pass through an even number of voters.
 pub fn pick(view: &View<'_>) -> Vec<Operator> {
     let loads = Loads::of(view);
     view.free_regions().filter_map(|info| shrink(view, &loads, info)).take(PROPOSALS_MAX).collect()
@@ -31,8 +31,8 @@ fn shrink(view: &View<'_>, loads: &Loads, info: &RegionInfo) -> Option<Operator>
     plan::operator(info, Kind::Surplus, steps, format!("{have} voters, {wanted} wanted"))
 }
 
-/// What a replica is worth: a reachable one on a store that stays, alone on its node, leading, on
-/// a store with little load, is worth most.
+/// Returns the value of a replica as a sort key. Most valuable is a reachable one on a store that
+/// stays, alone on its node, leading, on a store with little load.
 fn worth(
     view: &View<'_>,
     loads: &Loads,

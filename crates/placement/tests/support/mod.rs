@@ -1,27 +1,27 @@
-//! A cluster as text: what a transcript's state lines mean.
+//! A cluster as text: the state lines of a transcript.
 
 use std::collections::BTreeMap;
 use stele_placement::*;
 use stele_types::*;
 
-/// When every transcript begins, in seconds.
+/// Start time of every transcript, in seconds.
 pub const START_SECONDS: u64 = 1_000_000;
 
 pub fn seconds(seconds: u64) -> Millis {
     Millis(seconds * 1000)
 }
 
-/// State lines before the cluster is made of them.
+/// State lines before the cluster is built.
 #[derive(Default)]
 pub struct Draft {
     pairs: Vec<PairChange>,
-    heard: Vec<(String, StoreReport, Option<u64>)>,
+    heartbeats: Vec<(String, StoreReport, Option<u64>)>,
     reports: Vec<RegionReport>,
     uninformed: bool,
 }
 
 impl Draft {
-    /// Takes one line; false if it is none of the state's.
+    /// Adds one line. Returns false if it is not a state line.
     pub fn line(&mut self, line: &str) -> bool {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
@@ -34,8 +34,8 @@ impl Draft {
         true
     }
 
-    /// `store ID NODE live|silent|down [draining|removing|tombstone] [full|failed] [free=GiB]
-    /// [of=GiB]`
+    /// `store ID NODE live|disconnected|down|never [draining|removing|tombstone] [full|failed]
+    /// [free=GiB] [of=GiB]`
     fn store(&mut self, words: &[&str]) {
         let [id, address, liveness, rest @ ..] = words else { panic!("store {words:?}") };
         let mut store = Store { id: StoreId(id.parse().unwrap()), ..Store::default() };
@@ -50,9 +50,9 @@ impl Draft {
                 _ => store.state = state(word),
             }
         }
-        let silent_seconds = match *liveness {
+        let age_seconds = match *liveness {
             "live" => Some(0),
-            "silent" => Some(60),
+            "disconnected" => Some(60),
             "down" => Some(7200),
             "never" => None,
             other => panic!("liveness {other}"),
@@ -63,12 +63,12 @@ impl Draft {
         report.is_full = rest.contains(&"full");
         report.has_failed = rest.contains(&"failed");
         if store.state != StoreState::Tombstone {
-            self.heard.push((store.address.clone(), report, silent_seconds));
+            self.heartbeats.push((store.address.clone(), report, age_seconds));
         }
         self.pairs.push(pairs::store(&store));
     }
 
-    /// The cluster.
+    /// Builds the cluster.
     pub fn build(self) -> Cluster {
         let mut all = vec![pairs::cluster(ClusterId(7)), pairs::ids(1000)];
         all.extend(self.pairs);
@@ -77,11 +77,11 @@ impl Draft {
         let mut cluster = Cluster::load(pairs, loaded, 0).unwrap().unwrap();
         let ids = cluster.plan_ids(1000).unwrap();
         cluster.apply(&ids).unwrap();
-        for (address, report, silent) in self.heard {
-            let Some(silent) = silent else { continue };
+        for (address, report, age) in self.heartbeats {
+            let Some(age) = age else { continue };
             let node = NodeReport { address, ..NodeReport::default() };
             assert_eq!(cluster.plan_heartbeat(&node, &[report]).unwrap(), []);
-            cluster.record_heartbeat(&node, &[report], seconds(START_SECONDS - silent));
+            cluster.record_heartbeat(&node, &[report], seconds(START_SECONDS - age));
             if !self.uninformed {
                 cluster.note_full_report(&node.address);
             }
@@ -157,7 +157,7 @@ pub fn region(line: &str) -> RegionReport {
     report
 }
 
-/// An order as a line, peers named by their stores.
+/// Formats an order as a line, with peers named by their stores.
 pub fn order_text(order: &operator::Order) -> String {
     use operator::Order::*;
     match order {
@@ -180,7 +180,7 @@ pub fn order_text(order: &operator::Order) -> String {
     }
 }
 
-/// How many replicas lie on each store.
+/// Counts the replicas on each store.
 #[allow(dead_code)]
 pub fn replicas_by_store(cluster: &Cluster) -> BTreeMap<StoreId, usize> {
     let mut out = BTreeMap::new();

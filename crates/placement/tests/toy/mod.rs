@@ -1,5 +1,5 @@
-//! A toy cluster: stores that live and die, regions that change as they are told to. It carries
-//! orders out without judgement; what it checks is what was ordered.
+//! A toy cluster: stores that stop and start, regions that change as ordered. It carries orders out
+//! without judgement, and checks them.
 
 mod raft;
 
@@ -13,17 +13,17 @@ use stele_types::*;
 pub struct ToyStore {
     pub address: String,
     pub alive: bool,
-    /// Since when, in ticks.
+    /// Tick of the last change of `alive`.
     pub changed: u64,
 }
 
-/// A region as it really is.
+/// Actual state of a region.
 pub struct ToyRegion {
     pub region: Region,
     pub leader: Option<Peer>,
     pub term: u64,
     pub size_bytes: u64,
-    /// Learners that copy, and how many ticks they still need.
+    /// Learners that copy, with the ticks that they still need.
     pub copying: BTreeMap<PeerId, u64>,
 }
 
@@ -36,8 +36,8 @@ pub struct Toy {
     pub operators: Operators,
     pairs: BTreeMap<Bytes, Bytes>,
     peers_ever: BTreeSet<PeerId>,
-    /// What happened, printed when a check fails.
-    pub story: Vec<String>,
+    /// Log of events, printed when a check fails.
+    pub events: Vec<String>,
 }
 
 /// Ticks are seconds.
@@ -45,15 +45,15 @@ pub const SILENT_TICKS: u64 = 5;
 const DOWN_TICKS: u64 = 40;
 
 impl Toy {
-    /// A cluster of `nodes` nodes with up to two stores each, founded by the first.
+    /// Creates a cluster of `nodes` nodes with up to two stores each, founded by the first.
     pub fn new(seed: u64, nodes: u64) -> Self {
-        let birth = Bootstrap {
+        let bootstrap = Bootstrap {
             cluster: ClusterId(seed | 1),
             address: "n1".into(),
             capacities_bytes: vec![1 << 40],
         };
         let mut pairs = BTreeMap::new();
-        persist(&mut pairs, &birth.pairs());
+        persist(&mut pairs, &bootstrap.pairs());
         let cluster = Cluster::load(pairs.clone(), Millis(0), 0).unwrap().unwrap();
         let mut toy = Self {
             draw: Prng::new(seed),
@@ -64,7 +64,7 @@ impl Toy {
             operators: Operators::default(),
             pairs,
             peers_ever: BTreeSet::new(),
-            story: Vec::new(),
+            events: Vec::new(),
         };
         toy.stores.insert(StoreId(1), ToyStore { address: "n1".into(), alive: true, changed: 0 });
         for region in Bootstrap::regions() {
@@ -90,9 +90,9 @@ impl Toy {
         Millis(self.tick * 1000)
     }
 
-    pub fn tell(&mut self, what: impl std::fmt::Display) {
+    pub fn log(&mut self, what: impl std::fmt::Display) {
         let line = format!("{:5} {what}", self.tick);
-        self.story.push(line);
+        self.events.push(line);
     }
 
     pub fn commit(&mut self, changes: &[PairChange]) {
@@ -106,32 +106,32 @@ impl Toy {
         let (ids, changes) = self.cluster.plan_join(address, &vec![new; count]).unwrap();
         self.commit(&changes);
         for id in ids {
-            assert!(!self.stores.contains_key(&id), "store {id} given out twice");
+            assert!(!self.stores.contains_key(&id), "store {id} allocated twice");
             let store = ToyStore { address: address.into(), alive: true, changed: self.tick };
             self.stores.insert(id, store);
         }
-        self.tell(format!("{address} joins with {count} stores"));
+        self.log(format!("{address} joins with {count} stores"));
     }
 
     pub fn set_alive(&mut self, store: StoreId, alive: bool) {
         let tick = self.tick;
         if let Some(known) = self.stores.get_mut(&store).filter(|known| known.alive != alive) {
             (known.alive, known.changed) = (alive, tick);
-            self.tell(format!("store {store} {}", if alive { "comes back" } else { "dies" }));
+            self.log(format!("store {store} {}", if alive { "starts" } else { "stops" }));
         }
     }
 
     pub fn order_state(&mut self, store: StoreId, goal: DrainGoal) {
         let plan = self.cluster.plan_state(store, goal, self.now());
-        self.tell(format!("{goal:?} store {store}: {}", plan.is_ok()));
+        self.log(format!("{goal:?} store {store}: {}", plan.is_ok()));
         if let Ok(changes) = plan {
             self.commit(&changes);
         }
     }
 
-    /// The placement group gets another leader: volatile facts and operators are lost.
+    /// Changes the placement leader: volatile facts and operators are lost.
     pub fn change_placement_leader(&mut self) {
-        self.tell("the placement group changes its leader");
+        self.log("the placement group changes its leader");
         let unsaved = self.draw.coin();
         if !unsaved {
             self.save_regions();
@@ -145,7 +145,7 @@ impl Toy {
         self.commit(&changes);
     }
 
-    /// A second passes. Of orders, `lost_percent` do not arrive.
+    /// Advances by a second. `lost_percent` of the orders are lost.
     pub fn step(&mut self, lost_percent: u64) {
         self.tick += 1;
         self.elect();
@@ -158,8 +158,8 @@ impl Toy {
         let ids = self.cluster.plan_ids(200).unwrap();
         self.commit(&ids);
         self.save_regions();
-        let burials = self.cluster.plan_tombstones(self.now());
-        self.commit(&burials);
+        let tombstones = self.cluster.plan_tombstones(self.now());
+        self.commit(&tombstones);
         self.cluster.note_drains(self.now());
         let now = self.now();
         round(&mut self.cluster, &mut self.operators, now);
@@ -192,11 +192,11 @@ impl Toy {
                 ..StoreReport::default()
             };
             if self.cluster.plan_heartbeat(&node, &[report]).is_err() {
-                // It was removed while it was away: it holds nothing that matters.
+                // The store was removed while it was stopped, so it must not hold a replica.
                 for known in self.regions.values() {
                     assert!(
                         known.region.peer_on(id).is_none(),
-                        "{id} was buried with {:?}",
+                        "{id} was removed with {:?}",
                         known.region
                     );
                 }
@@ -207,7 +207,7 @@ impl Toy {
             for region in self.regions.values().filter(|r| r.leader.is_some_and(|l| l.store == id))
             {
                 let report = region_report(region, self);
-                // A dead leader's region may be led by another one already.
+                // Another store may already lead the region, so the report may be stale.
                 self.cluster.observe(report, now).ok();
             }
             self.cluster.note_full_report(&node.address);
@@ -228,7 +228,7 @@ impl Toy {
 }
 
 fn region_report(known: &ToyRegion, toy: &Toy) -> RegionReport {
-    let dead = known.region.peers.iter().filter(|peer| !toy.is_alive(peer.store));
+    let down = known.region.peers.iter().filter(|peer| !toy.is_alive(peer.store));
     let seconds = |peer: &Peer| match toy.stores.get(&peer.store) {
         Some(store) => toy.tick - store.changed,
         None => toy.tick,
@@ -237,7 +237,7 @@ fn region_report(known: &ToyRegion, toy: &Toy) -> RegionReport {
         region: known.region.clone(),
         leader: known.leader.unwrap_or_default(),
         term: Term(known.term),
-        down: dead.map(|peer| DownPeer { peer: peer.id, seconds: seconds(peer) }).collect(),
+        down: down.map(|peer| DownPeer { peer: peer.id, seconds: seconds(peer) }).collect(),
         pending: known.copying.keys().copied().collect(),
         size_bytes: known.size_bytes,
         ..RegionReport::default()

@@ -1,4 +1,4 @@
-//! What stands for Raft in the toy: elections, copies, changes of members, splits.
+//! Raft of the toy: elections, copies, membership changes, splits.
 
 use super::{SILENT_TICKS, Toy, ToyRegion};
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use stele_placement::operator::Order;
 use stele_placement::{Change, Instruction, NewRegion};
 use stele_types::*;
 
-/// Voters of the old (`outgoing`) or the new configuration.
+/// Returns the voters of the old (`outgoing`) or the new configuration.
 pub fn voters(region: &Region, outgoing: bool) -> Vec<Peer> {
     let votes = |role| match role {
         PeerRole::Voter => true,
@@ -78,7 +78,7 @@ impl Toy {
         let known = &self.regions[&id];
         let behind = known.copying.contains_key(&to.id);
         let votes = voters(&known.region, false).iter().any(|peer| peer.id == to.id);
-        assert!(votes && !behind, "region {id}: {to:?} can't lead {:?}", known.region);
+        assert!(votes && !behind, "region {id}: {to:?} cannot lead {:?}", known.region);
         if self.is_alive(to.store)
             && let Some(known) = self.regions.get_mut(&id)
         {
@@ -96,7 +96,7 @@ impl Toy {
             [Change::Add(peer)]
                 if peer.role == PeerRole::Learner && before.peer(peer.id).is_none() =>
             {
-                assert!(self.peers_ever.insert(peer.id), "peer {} given out twice", peer.id);
+                assert!(self.peers_ever.insert(peer.id), "peer {} allocated twice", peer.id);
                 assert!(
                     before.peer_on(peer.store).is_none(),
                     "two peers of {id} on {}",
@@ -112,16 +112,16 @@ impl Toy {
             changes => changes.iter().for_each(|change| enter_joint(&mut after, change)),
         }
         self.check_change(&before, &after);
-        self.tell(format!("region {id}: {}", peers_text(&after)));
+        self.log(format!("region {id}: {}", peers_text(&after)));
         let leader = self.regions[&id].leader.and_then(|leader| after.peer(leader.id).copied());
         assert!(leader.is_some(), "region {id} lost its leader to {after:?}");
         assert!(leader.is_some_and(|l| l.role != PeerRole::Learner), "a learner leads {id}");
         self.regions.entry(id).and_modify(|r| (r.region, r.leader) = (after, leader));
     }
 
-    /// What no change of members may do, as far as the placement group could know.
+    /// Checks that a membership change is safe, as far as the placement group could know.
     fn check_change(&self, before: &Region, after: &Region) {
-        let known_dead = |store: StoreId| match self.stores.get(&store) {
+        let known_down = |store: StoreId| match self.stores.get(&store) {
             Some(store) => !store.alive && self.tick - store.changed > SILENT_TICKS + 1,
             None => true,
         };
@@ -130,7 +130,7 @@ impl Toy {
         }
         for outgoing in [true, false] {
             let all = voters(after, outgoing);
-            let live = all.iter().filter(|peer| !known_dead(peer.store)).count();
+            let live = all.iter().filter(|peer| !known_down(peer.store)).count();
             assert!(
                 live > all.len() / 2,
                 "no quorum: {} to {}",
@@ -150,7 +150,7 @@ impl Toy {
         assert!(shared(after) <= shared(before), "two on a node: {}", peers_text(after));
     }
 
-    /// As a leader does that finds its region large.
+    /// Splits a region as its leader does when it is large.
     pub(super) fn split_by_itself(&mut self, id: RegionId) {
         let region = &self.regions[&id].region;
         if region.is_joint() || self.regions[&id].leader.is_none() {
@@ -177,7 +177,7 @@ impl Toy {
         assert_eq!(right.peers.len(), new.peers.len());
         let mut copying = BTreeMap::new();
         for (peer, id) in right.peers.iter_mut().zip(&new.peers) {
-            assert!(self.peers_ever.insert(*id), "peer {id} given out twice");
+            assert!(self.peers_ever.insert(*id), "peer {id} allocated twice");
             if let Some(left) = known.copying.get(&peer.id) {
                 copying.insert(*id, *left);
             }
@@ -188,7 +188,7 @@ impl Toy {
         let size_bytes = known.size_bytes;
         let new = ToyRegion { region: right, leader, term: 5, size_bytes, copying };
         let id = new.region.id;
-        assert!(self.regions.insert(id, new).is_none(), "region {id} given out twice");
+        assert!(self.regions.insert(id, new).is_none(), "region {id} allocated twice");
     }
 }
 

@@ -1,12 +1,12 @@
-//! A record and its descriptors as one command, and back.
+//! Encoding of a record and its descriptors as one command.
 
 use super::{Change, Record};
 use crate::input::ChangeKind;
 use raft::eraftpb::{ConfChangeSingle, ConfChangeTransition, ConfChangeType, ConfChangeV2};
 use stele_types::{Command, CommandBuilder, Op, PeerRole, Region, Result, keyspace};
 
-/// The command that makes a change: the record, then the descriptors it makes, in the order given.
-/// Fails with `Invalid` when it would be larger than a command may be.
+/// Returns the command of a change: the record, then the new descriptors in the given order. Fails
+/// with `Invalid` if the command would exceed the size limit.
 pub(crate) fn command(record: &Record, regions: &[Region]) -> Result<Command> {
     let mut builder = CommandBuilder::new();
     builder.put(&keyspace::admin_key(record.region), &record.encode(), 0)?;
@@ -16,18 +16,18 @@ pub(crate) fn command(record: &Record, regions: &[Region]) -> Result<Command> {
     Ok(builder.build())
 }
 
-/// Whether an entry changes its region: whether its command begins by putting an admin key. Looks at
-/// a few bytes only.
+/// Returns whether an entry changes its region, that is, whether its command starts with a put of
+/// an admin key. Reads only a few bytes.
 pub(crate) fn is_admin(payload: &[u8]) -> bool {
-    // Version 1, a put that never expires, a key of 10 bytes: the head of [`command`].
+    // Version 1, a put that never expires, a key of 10 bytes: the first bytes of [`command`].
     payload.strip_prefix(&[1, 0, 10]).is_some_and(|rest| {
         let key = rest.get(..10);
         key.is_some_and(keyspace::is_admin_key)
     })
 }
 
-/// The record of an admin entry and the descriptors it makes. `None` for other entries; of an entry
-/// that [`is_admin`] says that it is damaged.
+/// Returns an admin entry's record and the descriptors it puts. `None` for other entries; for an
+/// entry accepted by [`is_admin`] it means damage.
 pub(crate) fn parse(payload: &[u8]) -> Option<(Record, Vec<Region>)> {
     if !is_admin(payload) {
         return None;
@@ -46,8 +46,8 @@ pub(crate) fn parse(payload: &[u8]) -> Option<(Record, Vec<Region>)> {
     Some((record, regions.collect::<Option<Vec<_>>>()?))
 }
 
-/// What Raft calls the change of members in an entry, if it is one. Made from the entry's bytes
-/// alone, so that it is the same on every replica.
+/// Returns the change of members in an entry in Raft's form, if it has one. Derived from the
+/// entry's bytes alone, so that it is equal on every replica.
 pub(crate) fn conf_change(payload: &[u8]) -> Option<ConfChangeV2> {
     let (record, _) = parse(payload)?;
     let mut out = ConfChangeV2::default();
@@ -65,7 +65,7 @@ pub(crate) fn conf_change(payload: &[u8]) -> Option<ConfChangeV2> {
                 single
             });
             out.set_changes(singles.collect::<Vec<_>>().into());
-            // Explicit: the leader proposes to leave, by an entry with descriptors of its own.
+            // Explicit: the leader proposes to leave with an entry that has its own descriptors.
             if several {
                 out.set_transition(ConfChangeTransition::Explicit);
             }
@@ -125,15 +125,15 @@ mod tests {
     fn raft_is_told_of_members_only() {
         let peer = |id, role| Peer { id: PeerId(id), store: StoreId(id), role };
         let add = |peer| PeerChange { kind: ChangeKind::Add, peer };
-        let told = |change| {
+        let conf = |change| {
             let record = Record { region: RegionId(7), change };
             conf_change(command(&record, &[region(7)]).unwrap().bytes())
         };
-        let one = told(Change::Members(vec![add(peer(1, PeerRole::Learner))])).unwrap();
+        let one = conf(Change::Members(vec![add(peer(1, PeerRole::Learner))])).unwrap();
         assert_eq!(one.enter_joint(), None);
         let two = vec![add(peer(1, PeerRole::Learner)), add(peer(2, PeerRole::Voter))];
-        assert_eq!(told(Change::Members(two)).unwrap().enter_joint(), Some(false));
-        assert!(told(Change::LeaveJoint).unwrap().leave_joint());
-        assert_eq!(told(Change::RollbackMerge), None);
+        assert_eq!(conf(Change::Members(two)).unwrap().enter_joint(), Some(false));
+        assert!(conf(Change::LeaveJoint).unwrap().leave_joint());
+        assert_eq!(conf(Change::RollbackMerge), None);
     }
 }

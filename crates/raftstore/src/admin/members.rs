@@ -1,5 +1,5 @@
-//! Who belongs to a region, as pure functions from one descriptor to the next. They follow what Raft
-//! does with the same change, so that the descriptor and Raft's configuration never differ.
+//! Membership of a region, as pure functions from one descriptor to the next. They follow Raft's
+//! own rules, so that the descriptor and Raft's configuration never differ.
 
 use super::record::PARTS_MAX;
 use crate::input::{ChangeKind, PeerChange};
@@ -8,23 +8,25 @@ use std::collections::BTreeSet;
 use stele_types::mutant;
 use stele_types::{Peer, PeerRole, Region, RegionPhase};
 
-/// More replicas than anyone needs.
+/// Most peers of a region.
 const PEERS_MAX: usize = 32;
 
-/// The region after one change (at once), or after several (joint, until [`leave_joint`]). Each
-/// change adds one to `conf_version`.
+/// Returns the region after one change (at once) or after several (joint, until [`leave_joint`]).
+/// Each change adds one to `conf_version`.
 ///
-/// Refused: a second change while joint or merging; a region without a voter; two peers on a store;
-/// a voter that was no learner; several changes of which none concerns a voter, since the joint
-/// configuration they make could not be told from the roles; the removal of a voter among several
-/// changes: it becomes a learner first, and goes after.
+/// Refused: a change while joint or merging; a region without a voter; two peers on a store; a
+/// voter that was not a learner; several changes without a voter among them, because the roles
+/// could not represent their joint configuration; the removal of a voter among several changes: it
+/// must become a learner first.
 pub(crate) fn change_peers(region: &Region, changes: &[PeerChange]) -> Result<Region, String> {
-    check_quiet(region)?;
+    check_normal_phase(region)?;
     if region.is_joint() && !mutant::active("raftstore.change_while_joint") {
-        return Err("membership is between two configurations: leave that first".to_owned());
+        return Err(
+            "membership is between two configurations: leave the joint one first".to_owned()
+        );
     }
     if changes.is_empty() || changes.len() > PARTS_MAX {
-        return Err(format!("{} changes of members", changes.len()));
+        return Err(format!("{} membership changes: give 1 to {PARTS_MAX}", changes.len()));
     }
     let named: BTreeSet<_> = changes.iter().map(|change| change.peer.id).collect();
     if named.len() != changes.len() {
@@ -46,10 +48,10 @@ pub(crate) fn change_peers(region: &Region, changes: &[PeerChange]) -> Result<Re
     Ok(out)
 }
 
-/// The region after its joint configuration. Adds one to `conf_version`.
+/// Returns the region after its joint configuration. Adds one to `conf_version`.
 pub(crate) fn leave_joint(region: &Region) -> Result<Region, String> {
     if !region.is_joint() {
-        return Err("membership is not between two configurations".to_owned());
+        return Err("the region is not in a joint configuration".to_owned());
     }
     let mut out = region.clone();
     for peer in &mut out.peers {
@@ -62,7 +64,7 @@ pub(crate) fn leave_joint(region: &Region) -> Result<Region, String> {
     Ok(out)
 }
 
-/// The same members as Raft counts them.
+/// Returns the members in Raft's form.
 pub(crate) fn conf_state(region: &Region) -> ConfState {
     let ids = |roles: &[PeerRole]| {
         let peers = region.peers.iter().filter(|peer| roles.contains(&peer.role));
@@ -78,33 +80,35 @@ pub(crate) fn conf_state(region: &Region) -> ConfState {
     out
 }
 
-/// Fails unless the descriptor is one that these functions make: Raft stops at any other.
+/// Fails unless these functions could have made the descriptor: Raft panics on others.
 pub(crate) fn check_members(region: &Region) -> Result<(), String> {
     let peers = &region.peers;
     let stores: BTreeSet<_> = peers.iter().map(|peer| peer.store).collect();
     let ids: BTreeSet<_> = peers.iter().map(|peer| peer.id).collect();
     if stores.len() != peers.len() || ids.len() != peers.len() {
-        return Err("two peers on one store, or of one name".to_owned());
+        return Err("two peers on one store, or with one id".to_owned());
     }
     if peers.iter().any(|peer| peer.id.0 == 0 || peer.store.0 == 0) {
         return Err("a peer or store is 0".to_owned());
     }
     if peers.len() > PEERS_MAX {
-        return Err(format!("{} peers; the most is {PEERS_MAX}", peers.len()));
+        return Err(format!("{} peers: at most {PEERS_MAX} are allowed", peers.len()));
     }
     let votes_now = |peer: &Peer| matches!(peer.role, PeerRole::Voter | PeerRole::DemotingVoter);
     let votes = peers.iter().any(|peer| peer.role.votes_next()) && peers.iter().any(votes_now);
     if !votes && !mutant::active("raftstore.no_voter_left") {
-        return Err("no voter is left".to_owned());
+        return Err("no voter would remain".to_owned());
     }
     Ok(())
 }
 
-/// Fails while the region is being merged or is gone.
-pub(super) fn check_quiet(region: &Region) -> Result<(), String> {
+/// Fails while the region is merging or has been removed.
+pub(super) fn check_normal_phase(region: &Region) -> Result<(), String> {
     match region.phase {
         RegionPhase::Normal => Ok(()),
-        RegionPhase::Merging { target, .. } => Err(format!("merging into region {target}")),
+        RegionPhase::Merging { target, .. } => {
+            Err(format!("the region is merging into region {target}"))
+        }
         RegionPhase::Tombstone => Err("the region is gone".to_owned()),
     }
 }
@@ -126,17 +130,17 @@ fn add(region: &mut Region, new: Peer, joint: bool) -> Result<(), String> {
         (PeerRole::Learner, PeerRole::Voter) => PeerRole::Voter,
         (PeerRole::Voter, PeerRole::Learner) if joint => PeerRole::DemotingVoter,
         (PeerRole::Voter, PeerRole::Learner) => PeerRole::Learner,
-        (role, _) => return Err(format!("peer {} is a {role:?} already", peer.id)),
+        (role, _) => return Err(format!("peer {} is already a {role:?}", peer.id)),
     };
     Ok(())
 }
 
 fn remove(region: &mut Region, old: Peer, joint: bool) -> Result<(), String> {
     let Some(at) = region.peers.iter().position(|peer| peer.id == old.id) else {
-        return Err(format!("peer {} is no member", old.id));
+        return Err(format!("peer {} is not a member", old.id));
     };
     if region.peers.get(at).is_some_and(|peer| joint && peer.role != PeerRole::Learner) {
-        return Err(format!("peer {} votes: make it a learner, and remove it after", old.id));
+        return Err(format!("peer {} is a voter: make it a learner first, then remove it", old.id));
     }
     region.peers.remove(at);
     Ok(())

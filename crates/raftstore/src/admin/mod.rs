@@ -1,9 +1,9 @@
 //! Changes of a region, as entries of its log.
 //!
 //! Such an entry is an ordinary command. Its first operation puts the [`Record`] under the region's
-//! admin key, the others put the descriptors that the change makes, so the engine applies and
-//! replays them with the data and nothing can come between. What the descriptors become is decided
-//! by pure functions before the entry is proposed.
+//! admin key, the others put the descriptors that the change makes. So the engine applies and
+//! replays them together with the data, and nothing can come in between. Pure functions compute the
+//! descriptors before the entry is proposed.
 
 mod command;
 mod members;

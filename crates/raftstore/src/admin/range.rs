@@ -1,9 +1,9 @@
-//! Which keys a region holds, as pure functions from its descriptors to the next ones.
+//! Key range of a region, as pure functions from its descriptors to the next ones.
 //!
-//! A split leaves the region what lies before the first key: its log and its followers stay as they
-//! are, and the new regions take what is inserted at the end of rising keys.
+//! After a split the region keeps the keys before the first split key: its log and its followers
+//! stay unchanged, and the new regions take the inserts at the end of ascending keys.
 
-use super::members::check_quiet;
+use super::members::check_normal_phase;
 use super::record::PARTS_MAX;
 use crate::input::NewRegion;
 use bytes::Bytes;
@@ -12,14 +12,14 @@ use stele_types::limits::USER_KEY_BYTES_MAX;
 use stele_types::mutant;
 use stele_types::{KeyRange, LogIndex, Peer, Region, RegionKind, RegionPhase, Term};
 
-/// The region, then the new ones, in key order. All get a `version` that is greater by the number of
-/// new regions: of two descriptors that claim a key, the one with the greater version is right.
+/// Returns the region, then the new ones, in key order. The `version` of all grows by the number of
+/// new regions: of two descriptors that claim a key, the one with the greater version is valid.
 pub(crate) fn split(
     region: &Region,
     keys: &[Bytes],
     new: &[NewRegion],
 ) -> Result<Vec<Region>, String> {
-    check_movable(region)?;
+    check_range_may_change(region)?;
     if keys.is_empty() || keys.len() > PARTS_MAX || keys.len() != new.len() {
         return Err(format!("{} split keys for {} new regions", keys.len(), new.len()));
     }
@@ -49,7 +49,7 @@ fn check_keys(region: &Region, keys: &[Bytes]) -> Result<(), String> {
     for key in keys {
         let inside = region.range.contains(key) && key > before;
         if !inside || key.len() > USER_KEY_BYTES_MAX {
-            return Err("split keys must rise strictly inside the region".to_owned());
+            return Err("split keys must ascend strictly inside the region".to_owned());
         }
         before = key;
     }
@@ -63,22 +63,22 @@ fn check_ids(region: &Region, new: &[NewRegion]) -> Result<(), String> {
         if ids.peers.len() != region.peers.len() {
             return Err(format!("{} peers named, {} needed", ids.peers.len(), region.peers.len()));
         }
-        let fresh = ids.region.0 != 0 && regions.insert(ids.region);
-        if !fresh || !ids.peers.iter().all(|peer| peer.0 != 0 && peers.insert(*peer)) {
-            return Err("the names of a new region and its peers must be new".to_owned());
+        let is_new = ids.region.0 != 0 && regions.insert(ids.region);
+        if !is_new || !ids.peers.iter().all(|peer| peer.0 != 0 && peers.insert(*peer)) {
+            return Err("the ids of a new region and its peers must be new".to_owned());
         }
     }
     Ok(())
 }
 
-/// The source, about to be merged into its neighbour, by the entry of this index and term. Adds one
-/// to `version`: requests made for the old one are told to come again.
+/// Returns the source, prepared for the merge into its neighbour by the entry of this index and
+/// term. Adds one to `version`: requests for the old one are refused and retried.
 pub(crate) fn prepare_merge(
     source: &Region,
     target: &Region,
     at: (LogIndex, Term),
 ) -> Result<Region, String> {
-    check_movable(source)?;
+    check_range_may_change(source)?;
     check_neighbours(source, target)?;
     let mut out = source.clone();
     let ((prepared, term), target_epoch) = (at, target.epoch);
@@ -87,10 +87,10 @@ pub(crate) fn prepare_merge(
     Ok(out)
 }
 
-/// The target with the source's keys, and the source's tombstone. The version becomes one more than
-/// the greater of both, so that it wins over either. The target must have the epoch it had at the
-/// preparation: once its log holds another change, it takes the source over no more, and the source
-/// may be rolled back.
+/// Returns the target with the source's keys, and the source's tombstone. The version becomes one
+/// more than the greater of both, so that it supersedes either. The target must have its epoch of
+/// the preparation: once its log holds another change, it no longer takes over the source, and the
+/// source may be rolled back.
 pub(crate) fn commit_merge(
     target: &Region,
     source: &Region,
@@ -99,7 +99,10 @@ pub(crate) fn commit_merge(
     let as_prepared = matches!(source.phase, RegionPhase::Merging { target: id, prepared: at, .. }
         if (id, at) == (target.id, prepared));
     if !as_prepared {
-        return Err(format!("region {} is not prepared for this at {prepared}", source.id));
+        return Err(format!(
+            "region {} is not prepared for this merge at entry {prepared}",
+            source.id
+        ));
     }
     let same_epoch = matches!(source.phase, RegionPhase::Merging { target_epoch, .. }
         if target_epoch == target.epoch);
@@ -118,7 +121,8 @@ pub(crate) fn commit_merge(
     Ok((out, tombstone(source)))
 }
 
-/// The region, serving again. Adds one to `version`, so that a late commit of the merge is refused.
+/// Returns the region in normal operation. Adds one to `version`, so that a late commit of the
+/// merge is refused.
 pub(crate) fn rollback_merge(region: &Region) -> Result<Region, String> {
     if !matches!(region.phase, RegionPhase::Merging { .. }) {
         return Err("the region is not merging".to_owned());
@@ -129,7 +133,7 @@ pub(crate) fn rollback_merge(region: &Region) -> Result<Region, String> {
     Ok(out)
 }
 
-/// What stays of a region that is gone from a store: its peers never come back.
+/// Returns the tombstone of a region removed from a store: its peers are never created again.
 pub(crate) fn tombstone(region: &Region) -> Region {
     let mut out = region.clone();
     out.phase = RegionPhase::Tombstone;
@@ -137,23 +141,25 @@ pub(crate) fn tombstone(region: &Region) -> Region {
     out
 }
 
-fn check_movable(region: &Region) -> Result<(), String> {
-    check_quiet(region)?;
+fn check_range_may_change(region: &Region) -> Result<(), String> {
+    check_normal_phase(region)?;
     if region.kind == RegionKind::System {
-        return Err("the placement group's region stays whole".to_owned());
+        return Err("the placement group's region cannot be split or merged".to_owned());
     }
     if region.is_joint() {
-        return Err("membership is between two configurations: leave that first".to_owned());
+        return Err(
+            "membership is between two configurations: leave the joint one first".to_owned()
+        );
     }
     Ok(())
 }
 
-/// Both hold user data, side by side, on the same stores.
+/// Checks that both regions hold user data, are adjacent and are on the same stores.
 fn check_neighbours(source: &Region, target: &Region) -> Result<(), String> {
-    check_movable(target)?;
+    check_range_may_change(target)?;
     let beside = precedes(source, target) || precedes(target, source);
     if source.id == target.id || !beside && !mutant::active("raftstore.merge_not_adjacent") {
-        return Err(format!("regions {} and {} are not side by side", source.id, target.id));
+        return Err(format!("regions {} and {} are not adjacent", source.id, target.id));
     }
     let stores = |region: &Region| -> BTreeSet<_> {
         region.peers.iter().map(|peer| (peer.store, peer.role as u8)).collect()

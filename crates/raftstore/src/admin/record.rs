@@ -1,8 +1,8 @@
-//! What an admin entry says it does. What comes of it stands in the descriptors beside it.
+//! Record of the change that an admin entry makes. The descriptors in the entry hold the result.
 //!
 //! ```text
-//! record := version:u8 (1) region kind:u8 rest
-//! rest   := 0 change peers   count, then count × (add:u8 peer:id peer:store role:u8)
+//! record := version:u8 (1) region kind:u8 body
+//! body   := 0 change peers   count, then count × (add:u8 peer:id peer:store role:u8)
 //!         | 1 leave joint
 //!         | 2 split          count of new regions
 //!         | 3 prepare merge  target index term
@@ -14,50 +14,51 @@ use crate::input::{ChangeKind, PeerChange};
 use stele_types::{LogIndex, Peer, PeerId, PeerRole, RegionId, StoreId, Term, varint};
 
 const FORMAT: u8 = 1;
-/// Most changes in one record, and most regions that one split makes.
+/// Most changes in one record, and most regions that one split creates.
 pub(super) const PARTS_MAX: usize = 64;
 
-/// A change of one region.
+/// Change of one region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// The region in whose log it stands.
+    /// Region with the log that contains it.
     pub region: RegionId,
-    /// What changes.
+    /// Change.
     pub change: Change,
 }
 
-/// What a record changes.
+/// Kinds of change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// One change at once, several by a joint configuration.
+    /// Changes of members: one at once, several by a joint configuration.
     Members(Vec<PeerChange>),
-    /// The joint configuration ends.
+    /// End of a joint configuration.
     LeaveJoint,
-    /// New regions take the keys from each split key on.
+    /// Split: new regions take the keys from each split key on.
     Split {
-        /// How many.
+        /// Number of new regions.
         count: usize,
     },
-    /// No writes from here on, until another region takes over or the preparation is taken back.
+    /// Preparation of a merge: no writes after it, until the target takes over or the preparation
+    /// is rolled back.
     PrepareMerge {
-        /// The region that takes over.
+        /// Target region.
         target: RegionId,
-        /// This very entry.
+        /// Index and term of this entry.
         prepared: (LogIndex, Term),
     },
-    /// Takes over a prepared region.
+    /// Commit of a merge: takes over a prepared region.
     CommitMerge {
-        /// That region.
+        /// Source region.
         source: RegionId,
-        /// The entry that prepared it.
+        /// Index and term of the entry that prepared it.
         prepared: (LogIndex, Term),
     },
-    /// Takes a preparation back.
+    /// Rollback of a preparation.
     RollbackMerge,
 }
 
 impl Record {
-    /// The encoded form.
+    /// Encodes the record.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![FORMAT];
         varint::put(&mut out, self.region.0);
@@ -89,7 +90,7 @@ impl Record {
         out
     }
 
-    /// Reads what [`Record::encode`] wrote, to the last byte.
+    /// Decodes what [`Record::encode`] wrote; `None` if bytes are missing, invalid or left over.
     pub fn decode(mut bytes: &[u8]) -> Option<Self> {
         let rest = &mut bytes;
         if take_byte(rest)? != FORMAT {

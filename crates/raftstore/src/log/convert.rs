@@ -1,5 +1,5 @@
-//! Between the crate's own messages and the `raft` crate's. In the log and on the wire every entry is
-//! a command; only Raft itself is shown a change of members as what it calls one.
+//! Conversion between this crate's messages and the `raft` crate's. In the log and on the wire
+//! every entry is a command; only Raft sees a change of members in its own form.
 
 use crate::admin;
 use crate::messages::{RaftEntry, RaftKind, RaftMessage};
@@ -8,7 +8,7 @@ use protobuf::Message as _;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 use stele_types::{LogIndex, Term};
 
-/// The entry of a payload, as Raft wants it.
+/// Returns the Raft entry of a payload.
 pub(crate) fn entry(term: u64, index: u64, payload: Bytes) -> Entry {
     let mut entry = Entry { term, index, ..Entry::default() };
     let change = admin::conf_change(&payload);
@@ -23,7 +23,7 @@ pub(crate) fn entry(term: u64, index: u64, payload: Bytes) -> Entry {
     entry
 }
 
-/// The command of an entry; empty for a no-op.
+/// Returns the command of an entry; empty for a no-op.
 pub(crate) fn payload_of(entry: &Entry) -> &Bytes {
     match entry.get_entry_type() {
         EntryType::EntryNormal => &entry.data,
@@ -46,7 +46,7 @@ const KINDS: [(RaftKind, MessageType); 12] = [
     (RaftKind::ReadIndexResponse, MessageType::MsgReadIndexResp),
 ];
 
-/// A message for Raft. A read's context is the data of an entry there.
+/// Converts a message for Raft. A read's context becomes the data of an entry there.
 pub(crate) fn to_raft(message: RaftMessage, from: u64, to: u64) -> Message {
     let kind = KINDS.iter().find(|(kind, _)| *kind == message.kind);
     let mut out = Message::default();
@@ -75,7 +75,7 @@ pub(crate) fn to_raft(message: RaftMessage, from: u64, to: u64) -> Message {
     out
 }
 
-/// A message of Raft's, unless it is a local one or a snapshot.
+/// Converts a message from Raft; `None` for a local one or a snapshot.
 pub(crate) fn from_raft(message: Message) -> Option<RaftMessage> {
     let msg_type = message.get_msg_type();
     let (kind, _) = KINDS.iter().find(|(_, theirs)| *theirs == msg_type)?;

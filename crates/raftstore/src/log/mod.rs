@@ -1,5 +1,5 @@
-//! A region's log as Raft sees it: what the engine holds durably, and before it the latest entries
-//! in memory, durable or not.
+//! A region's log as Raft sees it: the engine's durable entries, and in memory the latest ones,
+//! durable or not.
 
 mod convert;
 mod sizes;
@@ -18,33 +18,33 @@ use std::sync::Arc;
 use stele_storage::{Progress, StorageEngine};
 use stele_types::{CommittedEntry, Error, HardState, LogIndex, Lsn, RegionId, Result, Term};
 
-/// Bytes of entries read back from the engine at a time.
+/// Bytes of entries read from the engine at a time.
 const FETCH_BYTES: usize = 1 << 20;
 
-/// One region's log.
+/// Log of one region.
 ///
-/// Invariants: the tail's entries are contiguous and end at the log's last entry; an entry that is
-/// in the tail is read from there, so that what a conflict replaced is never read from the engine.
+/// Invariants: the tail's entries are contiguous and end at the log's last entry; an entry in the
+/// tail is read from there, so an entry that a conflict replaced is never read from the engine.
 pub(crate) struct RegionLog<E: StorageEngine> {
     engine: Arc<E>,
     region: RegionId,
     truncated: (u64, u64),
-    /// The last entry's index and term where the tail is empty.
+    /// Index and term of the last entry if the tail is empty.
     stored_last: (u64, u64),
     tail: Tail,
     sizes: Sizes,
-    /// Committed entries read back from the engine, about to be applied.
+    /// Committed entries read from the engine, to be applied next.
     fetched: VecDeque<CommittedEntry>,
     initial: RaftState,
-    /// Applied entry and members, as a snapshot would have them.
+    /// Applied index and members, as of a snapshot taken now.
     applied: u64,
     conf: ConfState,
-    /// Raft panics when reading fails where it can't wait: it is given nothing instead, and the
-    /// next poll ends the store with this.
+    /// Error of a failed read. Raft panics if a read that cannot wait fails, so it gets no entries
+    /// instead, and the poll returns this error.
     failure: RefCell<Option<Error>>,
 }
 
-/// The state from which a region's Raft continues.
+/// State from which a region's Raft node continues.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Start {
     pub truncated: (LogIndex, Term),
@@ -54,9 +54,9 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// What opening found. A crash between an installed snapshot and its hard state leaves a hard
-    /// state that is older than the log: what is applied or truncated is committed, in a term that
-    /// was seen; and a commit index that ran ahead of a torn log is as good as the log.
+    /// Returns the state found at open. A crash between an installed snapshot and its hard state
+    /// leaves a hard state older than the log: what is applied or truncated is committed, in a term
+    /// that was seen. A commit index beyond the end of a torn log is lowered to that end.
     pub fn of(progress: &Progress) -> Self {
         let (last, last_term) = progress.persisted;
         let found = progress.hard_state;
@@ -73,7 +73,7 @@ impl Start {
         }
     }
 
-    /// A log that begins after an entry.
+    /// Returns the state of an empty log that starts after an entry.
     pub fn after(index: LogIndex, term: Term) -> Self {
         Self {
             truncated: (index, term),
@@ -105,7 +105,7 @@ impl<E: StorageEngine> RegionLog<E> {
         }
     }
 
-    /// Takes over entries of a ready; from the first one on they replace what was there.
+    /// Appends a ready's entries. From the first one on they replace existing ones.
     pub fn extend(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
         if self.tail.is_empty() || first.index < self.tail.first() {
@@ -120,37 +120,39 @@ impl<E: StorageEngine> RegionLog<E> {
         }
     }
 
-    /// About how many bytes the entries above `index` take, since this log was opened.
+    /// Returns the approximate bytes of the entries above `index`, counted since this log was
+    /// opened.
     pub fn bytes_above(&self, index: u64) -> u64 {
         self.sizes.bytes_above(index)
     }
 
-    /// The first index above which the entries take about `bytes` at most.
+    /// Returns the first index above which the entries take at most about `bytes`.
     pub fn index_with_bytes_above(&self, bytes: u64) -> u64 {
         self.sizes.index_with_bytes_above(bytes)
     }
 
-    /// The last entry's index and term.
+    /// Returns the last entry's index and term.
     pub fn last(&self) -> (u64, u64) {
         self.tail.last().unwrap_or(self.stored_last)
     }
 
-    /// The entry after which the log begins, and its term.
+    /// Returns the index and term of the entry before the first one.
     pub fn truncated(&self) -> (u64, u64) {
         self.truncated
     }
 
-    /// Notes where an entry came to lie. Ignored when it was replaced meanwhile.
-    pub fn placed(&mut self, index: u64, term: u64, at: Lsn) {
-        self.tail.placed(index, term, at);
+    /// Records the location of an entry. Ignored if the entry was replaced meanwhile.
+    pub fn note_placed(&mut self, index: u64, term: u64, at: Lsn) {
+        self.tail.note_placed(index, term, at);
     }
 
-    /// The entries of the tail above `index`, newest first.
+    /// Returns the payloads in the tail above `index`, newest first.
     pub fn newest_first(&self, above: u64) -> impl Iterator<Item = &Bytes> {
         self.tail.newest_first(above)
     }
 
-    /// Lets go of applied entries beyond the bound in bytes; they are read from the engine then.
+    /// Drops applied entries from memory above a limit in bytes; they are then read from the
+    /// engine.
     pub fn shrink(&mut self, bytes_max: u64) {
         if let Some(gone) = self.tail.shrink(bytes_max, self.applied)
             && self.tail.is_empty()
@@ -159,9 +161,13 @@ impl<E: StorageEngine> RegionLog<E> {
         }
     }
 
-    /// What [`StorageEngine::apply`] takes for a committed entry, or `None` while it is not durable
-    /// here.
-    pub fn durable(&mut self, entry: &Entry, committed: u64) -> Result<Option<CommittedEntry>> {
+    /// Returns a committed entry in the form that [`StorageEngine::apply`] takes; `None` while it
+    /// is not durable here.
+    pub fn durable_entry(
+        &mut self,
+        entry: &Entry,
+        committed: u64,
+    ) -> Result<Option<CommittedEntry>> {
         match self.tail.place(entry.index) {
             Some((term, Some(at))) if term == entry.term => {
                 let payload = payload_of(entry).clone();
@@ -192,7 +198,7 @@ impl<E: StorageEngine> RegionLog<E> {
         Ok(found.filter(|found| (found.index, found.term.0) == (index, entry.term)))
     }
 
-    /// What a snapshot taken now would say.
+    /// Records the applied index, and the members if they changed.
     pub fn note_applied(&mut self, index: u64, conf: Option<ConfState>) {
         self.applied = index;
         if let Some(conf) = conf {
@@ -200,7 +206,7 @@ impl<E: StorageEngine> RegionLog<E> {
         }
     }
 
-    /// The log begins after this entry from now on.
+    /// Truncates the log up to and including this entry.
     pub fn truncate(&mut self, index: u64, term: u64) {
         self.truncated = (index, term);
         self.tail.drop_through(index);
@@ -210,7 +216,7 @@ impl<E: StorageEngine> RegionLog<E> {
         }
     }
 
-    /// The term of an entry that is here.
+    /// Returns the term of an entry in the log.
     pub fn term_of(&self, index: u64) -> Option<u64> {
         if index == self.truncated.0 {
             return Some(self.truncated.1);
@@ -221,7 +227,7 @@ impl<E: StorageEngine> RegionLog<E> {
         (index > self.truncated.0 && index <= self.last().0).then(|| self.engine_term(index))?
     }
 
-    /// What went wrong while Raft was reading.
+    /// Removes and returns the error of a failed read by Raft.
     pub fn take_failure(&self) -> Option<Error> {
         self.failure.borrow_mut().take()
     }
@@ -264,8 +270,8 @@ impl<E: StorageEngine> Storage for RegionLog<E> {
         let stored_high = if self.tail.is_empty() { high } else { high.min(self.tail.first()) };
         match self.stored(low, stored_high, usize::try_from(bytes_max).unwrap_or(usize::MAX)) {
             Ok(entries) => Ok(entries),
-            // Entries for a follower, which gets a snapshot in their place. Only here Raft takes no
-            // for an answer.
+            // Entries for a follower, which gets a snapshot instead. Only here Raft accepts an
+            // error.
             Err(failure)
                 if failure.is_damage()
                     && context.can_async()
@@ -295,8 +301,8 @@ impl<E: StorageEngine> Storage for RegionLog<E> {
         Ok(self.last().0)
     }
 
-    /// Only the place of a snapshot: its pairs are streamed from a view that is taken when the
-    /// message leaves.
+    /// Returns only a snapshot's metadata: its pairs are streamed from a view that is taken when
+    /// the message is sent.
     fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<Snapshot> {
         let unavailable = || raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable);
         let term = self.term_of(self.applied).ok_or_else(unavailable)?;

@@ -1,11 +1,11 @@
-//! About how many bytes of a log lie above an index: what a lagging follower pins.
+//! Approximate bytes of a log above an index: what a lagging follower pins.
 
 use std::collections::VecDeque;
 
-/// Bytes between two marks.
+/// Least bytes between two marks.
 const MARK_BYTES: u64 = 1 << 20;
 
-/// Marks of how much was written up to an index.
+/// Marks of the bytes written up to an index.
 #[derive(Default)]
 pub(super) struct Sizes {
     /// (index, bytes written up to and including it), ascending.
@@ -14,7 +14,7 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// An entry was added; one at a lower index than the last replaces what was there.
+    /// Adds an entry. One at an index that exists replaces that entry and all after it.
     pub fn add(&mut self, index: u64, bytes: u64) {
         while self.marks.back().is_some_and(|(marked, _)| *marked >= index) {
             self.marks.pop_back();
@@ -63,7 +63,7 @@ mod tests {
         assert_eq!(sizes.index_with_bytes_above(1 << 40), 0);
         sizes.drop_through(60);
         assert_eq!(sizes.bytes_above(60), above);
-        // A conflict replaces the end.
+        // A conflict replaces the end of the log.
         sizes.add(90, 256 << 10);
         assert!(sizes.bytes_above(60) >= above);
     }

@@ -6,10 +6,10 @@ use raft::eraftpb::Entry;
 use std::collections::VecDeque;
 use stele_types::Lsn;
 
-/// What an entry takes beside its payload.
+/// Bytes of an entry beside its payload.
 const ENTRY_OVERHEAD_BYTES: u64 = 96;
 
-/// Contiguous entries up to the log's last one.
+/// Contiguous entries up to the last one of the log.
 #[derive(Default)]
 pub(crate) struct Tail {
     entries: VecDeque<Slot>,
@@ -18,7 +18,7 @@ pub(crate) struct Tail {
 
 struct Slot {
     entry: Entry,
-    /// Where its payload lies once it is durable.
+    /// Location of its payload once durable.
     at: Option<Lsn>,
 }
 
@@ -33,12 +33,12 @@ impl Tail {
         self.entries.is_empty()
     }
 
-    /// The first entry's index; 0 when there is none.
+    /// Returns the first entry's index; 0 for none.
     pub fn first(&self) -> u64 {
         self.entries.front().map_or(0, |slot| slot.entry.index)
     }
 
-    /// The last entry's index and term.
+    /// Returns the last entry's index and term.
     pub fn last(&self) -> Option<(u64, u64)> {
         self.entries.back().map(|slot| (slot.entry.index, slot.entry.term))
     }
@@ -48,7 +48,7 @@ impl Tail {
         self.bytes = 0;
     }
 
-    /// Appends entries; the first may replace some, and all after it.
+    /// Appends entries. The first may replace an existing one and all after it.
     pub fn extend(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
         while self.entries.back().is_some_and(|slot| slot.entry.index >= first.index) {
@@ -61,12 +61,12 @@ impl Tail {
         }
     }
 
-    /// An entry's term, and where it lies once durable.
+    /// Returns an entry's term, and its location once durable.
     pub fn place(&self, index: u64) -> Option<(u64, Option<Lsn>)> {
         self.slot(index).map(|slot| (slot.entry.term, slot.at))
     }
 
-    pub fn placed(&mut self, index: u64, term: u64, at: Lsn) {
+    pub fn note_placed(&mut self, index: u64, term: u64, at: Lsn) {
         let first = self.first();
         let slot = index.checked_sub(first).and_then(|i| self.entries.get_mut(i as usize));
         if let Some(slot) = slot
@@ -76,7 +76,7 @@ impl Tail {
         }
     }
 
-    /// Entries `low` to `high` (excluded): at least one, then up to `bytes_max`.
+    /// Returns entries `low` to `high`, exclusive: at least one, then at most `bytes_max` bytes.
     pub fn range(&self, low: u64, high: u64, bytes_max: u64) -> Vec<Entry> {
         let skip = low.saturating_sub(self.first()) as usize;
         let count = high.saturating_sub(low) as usize;
@@ -95,8 +95,8 @@ impl Tail {
         newest.take_while(move |slot| slot.entry.index > above).map(|slot| payload_of(&slot.entry))
     }
 
-    /// Drops durable entries up to `applied` while the rest takes more than `bytes_max`. Returns the
-    /// last one dropped.
+    /// Drops durable entries up to `applied` while the tail takes more than `bytes_max`. Returns
+    /// the index and term of the last one dropped.
     pub fn shrink(&mut self, bytes_max: u64, applied: u64) -> Option<(u64, u64)> {
         let mut gone = None;
         while self.bytes > bytes_max

@@ -1,4 +1,4 @@
-//! Changes of the region itself: what an operator or placement asks for becomes an entry.
+//! Changes of the region: a request of an administrator or of placement becomes an entry.
 
 use super::Peer;
 use super::answer::Purpose;
@@ -12,7 +12,7 @@ use stele_storage::StorageEngine;
 use stele_types::{LogIndex, Region};
 
 impl<E: StorageEngine> Peer<E> {
-    /// Proposes a change, or carries out what needs no entry; gives it back if it has to wait.
+    /// Proposes a change, or executes one that needs no entry. Returns the request if it must wait.
     pub(super) fn propose_admin(
         &mut self,
         ctx: &mut Context<E>,
@@ -22,13 +22,14 @@ impl<E: StorageEngine> Peer<E> {
     ) -> Option<Request> {
         let id = call.id;
         if self.admin_at.is_some() && !matches!(call.call, Admin::TransferLeader(_)) {
-            // A descriptor is made from the region as applied: two under way would undo each other.
-            ctx.refuse(id, Refusal::Busy { reason: "another change of the region is under way" });
+            // A descriptor is derived from the applied region: two changes in flight would
+            // overwrite each other.
+            ctx.refuse(id, Refusal::Busy { reason: "another change of the region is in progress" });
             return None;
         }
         let at = LogIndex(self.last_index() + proposing.entries.len() as u64 + 1);
         let planned = match &call.call {
-            // Entries before the handover must have left: the receiver needs them all.
+            // Entries before the transfer must be sent first: the target needs them all.
             Admin::TransferLeader(_) if !proposing.entries.is_empty() => {
                 return Some(Request::Admin(call));
             }
@@ -39,8 +40,9 @@ impl<E: StorageEngine> Peer<E> {
             }
             Admin::Campaign | Admin::Wake => return self.done(ctx, id),
             Admin::Destroy(peer) => {
-                let why = format!("peer {peer} leads the region: remove it from its members");
-                Err(Refusal::Invalid(why))
+                let reason =
+                    format!("peer {peer} leads the region: remove it from the members first");
+                Err(Refusal::Invalid(reason))
             }
             Admin::ChangePeers(changes) if changes.is_empty() && !self.region.is_joint() => {
                 return self.done(ctx, id);
@@ -65,8 +67,8 @@ impl<E: StorageEngine> Peer<E> {
         None
     }
 
-    /// The entry of a change, and whether it is a barrier: whatever is checked against the range or
-    /// the phase must not be proposed behind a change of them.
+    /// Returns the entry of a change, and whether it is a barrier: requests checked against the
+    /// range or the phase must not be proposed after a change of them.
     pub(super) fn admin_entry(
         &self,
         change: Change,

@@ -1,4 +1,4 @@
-//! Proposed entries whose clients wait, and what becomes of them.
+//! Proposals in flight and the replies to their clients.
 
 use super::Peer;
 use crate::input::RequestId;
@@ -8,28 +8,29 @@ use std::collections::VecDeque;
 use stele_storage::{Pair, StorageEngine};
 use stele_types::{LogIndex, Term};
 
-/// What an entry was proposed for.
+/// Request for which an entry was proposed.
 pub(crate) enum Purpose {
     Write(RequestId),
-    /// A comparison that held, and what the key held.
+    /// Comparison that held, and the pair that the key held.
     Cas(RequestId, Option<Pair>),
     Admin(RequestId),
 }
 
-/// An entry in flight.
+/// Proposed entry in flight.
 pub(crate) struct Proposal {
     pub index: u64,
     pub term: u64,
     pub purpose: Purpose,
     pub bytes: u64,
-    /// Nanoseconds: first seen, proposed, durable here, committed; 0 for not yet.
+    /// Monotonic nanoseconds when it was first seen, proposed, durable here and committed; 0 for
+    /// not yet.
     pub seen: u64,
     pub proposed: u64,
     pub durable: u64,
     pub committed: u64,
 }
 
-/// Entries in flight, by index.
+/// Proposals in flight, by index.
 #[derive(Default)]
 pub(crate) struct Proposals {
     waiting: VecDeque<Proposal>,
@@ -64,7 +65,7 @@ impl Proposals {
         gone
     }
 
-    /// Notes when entries up to `index` were durable here.
+    /// Records the time at which entries up to `index` became durable here.
     pub fn note_durable(&mut self, index: u64, now_nanos: u64) {
         let reached = self.waiting.iter_mut().take_while(|proposal| proposal.index <= index);
         for proposal in reached.filter(|proposal| proposal.durable == 0) {
@@ -72,7 +73,7 @@ impl Proposals {
         }
     }
 
-    /// Notes when entries up to `index` were committed.
+    /// Records the time at which entries up to `index` were committed.
     pub fn note_committed(&mut self, index: u64, now_nanos: u64) {
         let reached = self.waiting.iter_mut().take_while(|proposal| proposal.index <= index);
         for proposal in reached.filter(|proposal| proposal.committed == 0) {
@@ -95,8 +96,8 @@ impl Proposal {
 }
 
 impl<E: StorageEngine> Peer<E> {
-    /// An entry is applied: whoever proposed it is answered, and whoever proposed another one for
-    /// the same place learns that it is lost.
+    /// Replies to the proposer of an applied entry. Refuses proposals of lower index, or of the
+    /// same index and another term: they are lost.
     pub(super) fn answer_applied(&mut self, ctx: &mut Context<E>, index: u64, term: u64) {
         while let Some(proposal) = self.proposals.pop_through(index) {
             if (proposal.index, proposal.term) != (index, term) {
@@ -119,8 +120,8 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Leadership is lost: what is committed will be applied and answered, the rest may or may not
-    /// be, and nobody here can tell.
+    /// Refuses proposals above `above` after a loss of leadership. Committed entries will be
+    /// applied and answered; the outcome of the others is unknown here.
     pub(super) fn lose_proposals(&mut self, ctx: &mut Context<E>, above: u64) {
         for proposal in self.proposals.split_off_above(above) {
             lose(ctx, proposal.purpose);
@@ -128,8 +129,8 @@ impl<E: StorageEngine> Peer<E> {
     }
 }
 
-/// A write may be sent again: clients expect that. A comparison may not: the second could fail on
-/// what the first one did.
+/// Refuses a proposal of unknown outcome. Clients may retry a write. They may not retry a
+/// comparison: the second could fail because the first took effect.
 fn lose<E: StorageEngine>(ctx: &mut Context<E>, purpose: Purpose) {
     match purpose {
         Purpose::Write(id) | Purpose::Admin(id) => ctx.refuse(id, Refusal::StaleCommand),

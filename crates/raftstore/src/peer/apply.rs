@@ -1,4 +1,5 @@
-//! Applying what is committed *and* durable here, in log order, then answering.
+//! Application of entries that are committed *and* durable here, in log order, followed by the
+//! replies.
 
 use super::Peer;
 use crate::admin::{self, Change, Record};
@@ -10,12 +11,12 @@ use stele_storage::StorageEngine;
 use stele_types::{CommittedEntry, Error, LogIndex, Region, Result, Term};
 
 impl<E: StorageEngine> Peer<E> {
-    /// Applies what may be applied now.
+    /// Applies all entries that may be applied now.
     pub(super) fn apply_committed(&mut self, ctx: &mut Context<E>) -> Result<()> {
         let mut run: Vec<CommittedEntry> = Vec::new();
         let mut bytes = 0;
         while let Some(entry) = self.to_apply.front() {
-            let Some(durable) = self.durable(entry.clone())? else { break };
+            let Some(durable) = self.durable_entry(entry.clone())? else { break };
             if admin::is_admin(&durable.payload) {
                 self.apply_run(ctx, std::mem::take(&mut run))?;
                 bytes = 0;
@@ -36,14 +37,14 @@ impl<E: StorageEngine> Peer<E> {
         self.apply_run(ctx, run)
     }
 
-    /// The committed entry, if it is durable here: what is visible before would be lost in a crash
-    /// though it was answered, and the index would refer to bytes that are not there.
-    fn durable(&mut self, entry: Entry) -> Result<Option<CommittedEntry>> {
+    /// Returns the committed entry if it is durable here. An entry applied earlier would be lost in
+    /// a crash after its reply, and the index would refer to bytes that are not on disk.
+    fn durable_entry(&mut self, entry: Entry) -> Result<Option<CommittedEntry>> {
         let committed = self.committed();
         if entry.index > self.node.raft.raft_log.persisted {
             return Ok(None);
         }
-        self.log_mut().durable(&entry, committed)
+        self.log_mut().durable_entry(&entry, committed)
     }
 
     fn apply_run(&mut self, ctx: &mut Context<E>, run: Vec<CommittedEntry>) -> Result<()> {
@@ -60,23 +61,23 @@ impl<E: StorageEngine> Peer<E> {
         Ok(())
     }
 
-    /// Entries up to `index` took effect.
+    /// Records that entries up to `index` are applied.
     pub(super) fn note_applied(&mut self, ctx: &mut Context<E>, index: u64, term: u64) {
         self.applied = index;
         self.log_mut().note_applied(index, None);
         self.node.advance_apply_to(index);
         self.log_mut().shrink(ctx.options.entry_cache_bytes_max);
         if self.is_leader() && term == self.term() && self.leading != Some(term) {
-            self.begin_to_lead(ctx);
+            self.start_leading(ctx);
         }
     }
 
-    /// Applies an entry that changes the region. Returns whether it took effect: a merge may have to
-    /// wait for its source.
+    /// Applies an entry that changes the region. Returns whether it was applied: a merge may have
+    /// to wait for its source.
     fn apply_admin(&mut self, ctx: &mut Context<E>, entry: CommittedEntry) -> Result<bool> {
         let Some((record, regions)) = admin::parse(&entry.payload) else {
             return Err(Error::invalid(format!(
-                "region {}: entry {} is no admin record this build knows",
+                "region {}: entry {} is not an admin record known to this build",
                 self.region.id, entry.index
             )));
         };
@@ -88,10 +89,10 @@ impl<E: StorageEngine> Peer<E> {
         let mut regions = regions.into_iter();
         let own = regions.next().filter(|region| region.id == self.region.id);
         let own = own.ok_or_else(|| Error::invalid("an admin entry of another region"))?;
-        // Edge threads know the new version before anything is visible under it.
+        // Request threads see the new version before any effect of it is visible.
         self.reader.set_region(Arc::new(own.clone()));
         ctx.engine.apply(self.region.id, std::slice::from_ref(&entry))?;
-        self.take_region(ctx, own);
+        self.set_region(ctx, own);
         self.change_members(&record, &entry)?;
         let (index, term) = (entry.index.0, entry.term.0);
         self.note_applied(ctx, index, term);
@@ -100,8 +101,8 @@ impl<E: StorageEngine> Peer<E> {
         Ok(true)
     }
 
-    /// The region is another one from now on.
-    fn take_region(&mut self, ctx: &mut Context<E>, region: Region) {
+    /// Replaces the region's descriptor.
+    fn set_region(&mut self, ctx: &mut Context<E>, region: Region) {
         let region = Arc::new(region);
         if let Some(name) = region.peer(self.name.id) {
             self.name = *name;
@@ -141,7 +142,7 @@ impl<E: StorageEngine> Peer<E> {
             Change::Members(_) | Change::LeaveJoint => self.members_changed(ctx),
             Change::Split { .. } => self.split_applied(ctx, others),
             Change::CommitMerge { .. } => self.merge_applied(ctx, others),
-            Change::PrepareMerge { target, .. } => ctx.effects.push(Effect::Poke(*target)),
+            Change::PrepareMerge { target, .. } => ctx.effects.push(Effect::Schedule(*target)),
             Change::RollbackMerge => {}
         }
         Ok(())

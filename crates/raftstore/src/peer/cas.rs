@@ -1,5 +1,5 @@
-//! Compare and swap, decided where it is proposed: the entry lands right behind the log that was
-//! looked at, so wherever it commits the comparison holds (log matching).
+//! Compare-and-swap, decided when it is proposed: the entry directly follows the log that was
+//! compared, so wherever it commits the comparison holds (log matching).
 
 use super::Peer;
 use crate::input::Cas;
@@ -8,16 +8,16 @@ use raft::eraftpb::Entry;
 use stele_storage::{EngineView, Pair, StorageEngine};
 use stele_types::{Command, KeyRange, Op, Result};
 
-/// What a comparison found.
+/// Result of a comparison.
 pub(super) struct Comparison {
     pub holds: bool,
-    /// The live pair the key had.
+    /// Live pair of the key.
     pub previous: Option<Pair>,
 }
 
 impl<E: StorageEngine> Peer<E> {
-    /// Compares with what the log so far will leave: entries about to be proposed, entries not
-    /// applied, the engine; newest first. A pair past its time to live is none.
+    /// Compares with the state after the whole log: entries about to be proposed, then unapplied
+    /// entries, then the engine, newest first. An expired pair counts as absent.
     pub(super) fn compare(
         &self,
         engine: &E,
@@ -42,7 +42,7 @@ impl<E: StorageEngine> Peer<E> {
     }
 }
 
-/// What a command leaves under a key; `None` when it does not touch it.
+/// Returns a command's effect on a key; `None` if it does not change the key.
 fn last_effect(payload: &Bytes, key: &Bytes) -> Option<Option<Pair>> {
     let mut effect = None;
     Command::each_op_of(payload, |op| match op {

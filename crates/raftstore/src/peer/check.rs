@@ -1,4 +1,4 @@
-//! Refusals, in the order in which clients expect them.
+//! Request checks, in the order that clients expect.
 
 use super::Peer;
 use crate::input::Header;
@@ -8,7 +8,7 @@ use stele_storage::StorageEngine;
 use stele_types::{Region, RegionPhase};
 
 impl<E: StorageEngine> Peer<E> {
-    /// Whether a request is for this replica at all.
+    /// Checks that a request is for this peer.
     pub fn check_peer(&self, header: &Header) -> Result<(), Refusal> {
         match header.peer.filter(|asked| *asked != self.name.id) {
             Some(asked) => Err(Refusal::MismatchPeer { asked, actual: self.name.id }),
@@ -16,7 +16,7 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Whether a request is meant for this term and this version of the range.
+    /// Checks a request's term and its version of the range.
     pub fn check_version(&self, header: &Header, readers: &Readers) -> Result<(), Refusal> {
         if is_stale_term(header.term, self.term(), self.region.kind) {
             return Err(Refusal::StaleCommand);
@@ -27,8 +27,8 @@ impl<E: StorageEngine> Peer<E> {
         Ok(())
     }
 
-    /// Whether a read is answered: of this term and version, and not of what is being merged, which
-    /// another region may be writing to.
+    /// Checks that a read may be answered: its term and version match and the region is not
+    /// merging, when its target may already be writing to it.
     pub(super) fn check_readable(&self, header: &Header, readers: &Readers) -> Result<(), Refusal> {
         self.check_version(header, readers)?;
         match stele_types::mutant::active("raftstore.read_while_merging") {
@@ -37,7 +37,7 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Whether the region takes data in its phase.
+    /// Checks that the region's phase allows reads and writes.
     pub fn check_phase(&self) -> Result<(), Refusal> {
         match self.region.phase {
             RegionPhase::Normal => Ok(()),
@@ -46,7 +46,7 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// This region, and those that its last split made with it, as they are by now.
+    /// Returns this region and those created by its last split, as currently known.
     fn current_regions(&self, readers: &Readers) -> Vec<Region> {
         let newest = |region: &Region| match readers.get(region.id) {
             Some(reader) => (*reader.region()).clone(),

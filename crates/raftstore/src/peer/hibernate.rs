@@ -1,6 +1,6 @@
-//! Rest: a region without work sends nothing and costs nothing. Its lease runs out; whoever needs it
-//! wakes it. A replica at rest may be removed without hearing of it: its store asks, see
-//! [`crate::store`].
+//! Hibernation: an idle region sends no messages and stops its ticks. Its lease runs out; a request
+//! wakes it. A hibernating replica may be removed without learning of it: its store probes for
+//! that, see [`crate::store`].
 
 use super::Peer;
 use crate::messages::{Body, RaftKind};
@@ -9,31 +9,33 @@ use stele_storage::StorageEngine;
 use stele_types::{LogIndex, Peer as PeerName, RegionPhase, Term, mutant};
 
 impl<E: StorageEngine> Peer<E> {
-    /// Whether it does not tick.
+    /// Returns whether ticks are stopped.
     pub fn is_hibernating(&self) -> bool {
-        self.timer.hibernation_probe
+        self.timer.is_hibernating
     }
 
-    /// Whether it rests and there are others, who may have gone on without it.
+    /// Returns whether it hibernates and is not the only member: the others may have removed it.
     pub fn may_have_been_removed(&self) -> bool {
-        self.timer.hibernation_probe && self.region.peers.len() > 1
+        self.timer.is_hibernating && self.region.peers.len() > 1
     }
 
-    /// Ticks again. While it rested nobody had anything to say: only who can't be reached was silent.
+    /// Resumes ticks. Silence during hibernation is not a failure: only peers on unreachable stores
+    /// count as unresponsive.
     pub fn wake(&mut self, ctx: &mut Context<E>) {
-        if std::mem::take(&mut self.timer.hibernation_probe)
+        if std::mem::take(&mut self.timer.is_hibernating)
             && !mutant::active("raftstore.rest_is_silence")
         {
             let now = ctx.now.monotonic_nanos;
             let since = |peer: &PeerName| ctx.unreachable.get(&peer.store).copied().unwrap_or(now);
-            self.heard = self.region.peers.iter().map(|it| (it.id.0, since(it))).collect();
+            self.last_contact = self.region.peers.iter().map(|it| (it.id.0, since(it))).collect();
         }
         self.timer.idle_ticks = 0;
     }
 
-    /// A client came. A resting follower can't tell whether its leader lives: it asks.
+    /// Wakes the replica for a client. A hibernating follower cannot know whether its leader
+    /// still runs, so it also wakes the leader.
     pub fn wake_for_client(&mut self, ctx: &mut Context<E>) {
-        if self.timer.hibernation_probe
+        if self.timer.is_hibernating
             && let Some(leader) = self.leader()
             && leader.id != self.name.id
         {
@@ -42,17 +44,19 @@ impl<E: StorageEngine> Peer<E> {
         self.wake(ctx);
     }
 
-    /// Heartbeats keep nobody awake, but one says that the leader is. All else is work.
+    /// Updates the idle state for a message. A heartbeat does not reset `idle_ticks`. It wakes a
+    /// hibernating follower, because the leader is awake. Every other message except a heartbeat
+    /// reply counts as work.
     pub(super) fn note_message(&mut self, ctx: &mut Context<E>, kind: RaftKind) {
         match kind {
             RaftKind::HeartbeatResponse => {}
-            RaftKind::Heartbeat if !self.timer.hibernation_probe => self.leaderless_since = None,
+            RaftKind::Heartbeat if !self.timer.is_hibernating => self.leaderless_since = None,
             _ => self.wake(ctx),
         }
     }
 
-    /// A leader whose region had no work for long, and whose followers have all it has, tells them
-    /// to rest and rests.
+    /// Hibernates the region if this peer leads, nothing happened for `hibernate_after_ticks` and
+    /// all followers have the whole log. Sends the followers the request to hibernate.
     pub(super) fn hibernate_if_idle(&mut self, ctx: &mut Context<E>) {
         let after = ctx.options.hibernate_after_ticks;
         if after == 0 || self.timer.idle_ticks < after || self.leading != Some(self.term()) {
@@ -69,10 +73,11 @@ impl<E: StorageEngine> Peer<E> {
         for peer in self.region.peers.iter().filter(|peer| peer.id != self.name.id) {
             self.send(ctx, *peer, Body::Hibernate { term, last: LogIndex(last) });
         }
-        self.timer.hibernation_probe = true;
+        self.timer.is_hibernating = true;
     }
 
-    /// Whether nothing is under way here.
+    /// Returns whether everything up to `last` is committed, applied and durable and nothing is
+    /// pending.
     fn is_idle(&self, last: u64) -> bool {
         self.committed() == last
             && self.applied == last
@@ -83,7 +88,8 @@ impl<E: StorageEngine> Peer<E> {
             && self.region.phase == RegionPhase::Normal
     }
 
-    /// The leader rests. Whoever lacks something of what it has does not.
+    /// Hibernates with its leader if the log ends at `last` and nothing is pending. Otherwise wakes
+    /// the leader.
     pub(super) fn on_hibernate(
         &mut self,
         ctx: &mut Context<E>,
@@ -93,7 +99,7 @@ impl<E: StorageEngine> Peer<E> {
     ) {
         let follows = self.node.raft.leader_id == from.id.0 && self.term() == term.0;
         if follows && self.last_index() == last.0 && self.is_idle(last.0) {
-            self.timer.hibernation_probe = true;
+            self.timer.is_hibernating = true;
         } else if follows {
             self.send(ctx, from, Body::WakeUp);
         }

@@ -1,4 +1,4 @@
-//! Members: joint changes, left by the leader itself.
+//! Membership changes. The leader leaves a joint configuration automatically.
 
 use super::Peer;
 use super::propose::Proposing;
@@ -11,13 +11,13 @@ use raft::StateRole;
 use stele_storage::StorageEngine;
 use stele_types::{LogIndex, Peer as PeerName, PeerRole, Record, Region, Term, mutant};
 
-/// A change, and the regions as they are after it.
+/// Change, and the regions after it.
 pub(super) type Plan = Result<(Change, Vec<Region>), Refusal>;
 
 impl<E: StorageEngine> Peer<E> {
     pub(super) fn plan_change(&self, ctx: &Context<E>, changes: &[PeerChange]) -> Plan {
         if self.node.raft.has_pending_conf() {
-            return Err(Refusal::Busy { reason: "another change of members is under way" });
+            return Err(Refusal::Busy { reason: "another membership change is in progress" });
         }
         self.check_phase()?;
         if changes.is_empty() {
@@ -30,25 +30,27 @@ impl<E: StorageEngine> Peer<E> {
         Ok((Change::Members(changes.to_vec()), vec![region]))
     }
 
-    /// Rule: most of those who are to vote answer this leader. Else the change could be taken by who votes
-    /// now and never be completed, and where one that does not answer is lost for good, the region is.
+    /// Invariant: a majority of the new voters responds to this leader. Otherwise the current
+    /// voters could commit a change that never completes, and the permanent loss of one
+    /// unresponsive voter would make the region unavailable.
     fn check_next_quorum(&self, ctx: &Context<E>, next: &Region) -> Result<(), Refusal> {
         let down = self.down_peers(ctx);
-        // Of a follower that answered nothing since this leader was elected, nothing is known to match.
+        // A follower that has not replied since this leader was elected has no known match index.
         let has_answered = |id| self.progress_of(id).is_some_and(|progress| progress.matched > 0);
         let answers = |peer: &&PeerName| {
-            let is_down = down.iter().any(|(silent, _)| silent.id == peer.id);
+            let is_down = down.iter().any(|(down, _)| down.id == peer.id);
             peer.id == self.name.id || !is_down && has_answered(peer.id)
         };
         let voters = || next.peers.iter().filter(|peer| peer.role.votes_next());
         let is_safe = voters().filter(answers).count() * 2 > voters().count();
         match is_safe || mutant::active("raftstore.next_quorum_unasked") {
             true => Ok(()),
-            false => Err(Refusal::Busy { reason: "too few of who would vote then answer now" }),
+            false => Err(Refusal::Busy { reason: "no majority of the new voters responds" }),
         }
     }
 
-    /// Who is to vote has the log first: a quorum that counts an empty replica can get stuck.
+    /// Allows promotion only of a learner that has caught up: a quorum that counts an empty replica
+    /// can stall.
     fn check_promotion(&self, change: &PeerChange) -> Result<(), Refusal> {
         let promotes = change.kind == ChangeKind::Add && change.peer.role == PeerRole::Voter;
         if !promotes || change.peer.id == self.name.id {
@@ -61,35 +63,37 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// The members changed: who is no member leaves, and a leader goes on to leave the joint
-    /// configuration.
+    /// Handles an applied change of members. Destroys this replica if it is not a member; a leader
+    /// proposes to leave a joint configuration.
     pub(super) fn members_changed(&mut self, ctx: &mut Context<E>) {
-        self.strangers.clear();
+        self.unknown_peers.clear();
         if self.region.peer(self.name.id).is_none() {
             let region = (*self.region).clone();
             let pairs = Pairs::Known(region.range.clone());
             ctx.effects.push(Effect::Destroy { region, pairs });
             return;
         }
-        // Rule: who the members are outlives a crash as soon as it counts. Else a cluster that is at rest
-        // would, after a power cut of all, still need a vote of members that it did without since.
+        // Invariant: a membership is durable as soon as it counts. Otherwise a hibernating cluster
+        // would need, after a power loss of all nodes, a vote of members that it has removed since.
         if !mutant::active("raftstore.members_not_kept") {
             ctx.batches.push(Record::HardState(self.region.id, self.current_hard_state()));
         }
         let now = ctx.now.monotonic_nanos;
-        let known = std::mem::take(&mut self.heard);
-        let heard = |id: u64| known.get(&id).copied().unwrap_or(now);
-        self.heard = self.region.peers.iter().map(|p| (p.id.0, heard(p.id.0))).collect();
+        let known = std::mem::take(&mut self.last_contact);
+        let last_contact = |id: u64| known.get(&id).copied().unwrap_or(now);
+        self.last_contact =
+            self.region.peers.iter().map(|p| (p.id.0, last_contact(p.id.0))).collect();
         self.leave_joint_if_due(ctx);
     }
 
-    /// A member is behind with who the members are. Where nobody leads it may be the only one that can,
-    /// and not know that the change which lets it is committed: a leader that takes its own vote away
-    /// leaves nobody behind who has to say so.
-    pub(super) fn tell_committed(&self, ctx: &mut Context<E>, to: PeerName) {
+    /// Sends the commit index to a member with an older membership, as a vote refusal. Without a
+    /// leader that member may be the only one that can be elected, and not know that the change
+    /// which allows it is committed. A leader that removed its own vote leaves no other peer that
+    /// must send the index.
+    pub(super) fn send_commit_index(&self, ctx: &mut Context<E>, to: PeerName) {
         let committed = self.committed();
         let term = self.node.raft.raft_log.term(committed).unwrap_or(0);
-        // The message is of this term, which must not be forgotten.
+        // The message carries the current term, which must be durable.
         if self.is_leader() || !self.is_durable() || term == 0 {
             return;
         }
@@ -99,8 +103,8 @@ impl<E: StorageEngine> Peer<E> {
         self.send(ctx, to, Body::Raft(refusal));
     }
 
-    /// Who refuses a vote says what is committed. Raft listens only while it asks for votes, and who is
-    /// no voter as far as it knows never asks.
+    /// Learns the commit index from a vote refusal. Raft uses it only while it campaigns, and a
+    /// peer that does not know it is a voter never campaigns.
     pub(super) fn learn_from_refusal(&mut self, message: &RaftMessage) {
         use RaftKind::{RequestPreVoteResponse, RequestVoteResponse};
         let refuses =
@@ -110,7 +114,7 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Proposes to leave a joint configuration that is applied.
+    /// Proposes to leave an applied joint configuration.
     pub(super) fn leave_joint_if_due(&mut self, ctx: &mut Context<E>) {
         let due = self.is_leader()
             && self.region.is_joint()

@@ -1,18 +1,22 @@
-//! Merging a region, the source, into its neighbour, the target, which lies on the same stores.
+//! Merge of a region, the source, into its neighbour, the target, on the same stores.
 //!
-//! 1. An entry of the source prepares it: from there on it takes no writes, and where that is applied
-//!    no reads. Its leader lets all its replicas know once all of them hold the log up to there.
-//! 2. An entry of the target takes the source over. It is proposed where the target has the epoch it
-//!    had at the preparation and the local source is prepared and held by all its replicas.
-//! 3. Each store applies that entry when its source is applied up to the preparation, which is
-//!    committed, whatever the source's own leader said so far. Then the source leaves.
+//! 1. A prepare entry in the source's log: after it the source takes no writes, and once it is
+//!    applied no reads. When all replicas hold the log up to it, the leader reports that to all of
+//!    them.
+//! 2. A commit entry in the target's log takes over the source. It is proposed if the target still
+//!    has its epoch of the preparation and the local source is prepared and replicated to all its
+//!    replicas.
+//! 3. Each store applies the commit entry when its source is applied up to the preparation. The
+//!    preparation is committed, whatever the source's own leader has reported so far. Then the
+//!    source is destroyed.
 //!
-//! The preparation is taken back only where the target is known to have another epoch: the target's
+//! The preparation is rolled back only if the target is known to have another epoch: the target's
 //! log decides between the two, once.
 //!
-//! At open, each region's entries are applied up to its durable commit index, and the source's may be
-//! behind. So the target's stays below the entry that takes the source over until that is applied;
-//! it then lies in one batch with the end of the source's log, which checkpoints what is applied.
+//! At open, each region's entries are applied up to its durable commit index, and the source may be
+//! behind. So the target's durable commit index stays below the commit entry until that is applied.
+//! It then goes into the same batch as the end of the source's log, which checkpoints what is
+//! applied.
 
 use super::Peer;
 use super::membership::Plan;
@@ -28,7 +32,7 @@ use stele_types::{
     LogIndex, PeerId, Region, RegionEpoch, RegionId, RegionPhase, Result, Term, keyspace,
 };
 
-/// Bytes of entries read at a time when a log is looked through.
+/// Bytes of entries read at a time when a log is scanned.
 const FETCH_BYTES: usize = 1 << 20;
 
 impl<E: StorageEngine> Peer<E> {
@@ -41,7 +45,9 @@ impl<E: StorageEngine> Peer<E> {
         self.check_phase()?;
         let here = region_here(ctx, target.id);
         let Some(here) = here.filter(|here| here.epoch == target.epoch) else {
-            return Err(Refusal::Busy { reason: "the target's replica here is at another epoch" });
+            return Err(Refusal::Busy {
+                reason: "the target's replica on this store has another epoch",
+            });
         };
         let prepared = (at, Term(self.term()));
         let region = admin::prepare_merge(&self.region, &here, prepared);
@@ -54,12 +60,13 @@ impl<E: StorageEngine> Peer<E> {
         let RegionPhase::Merging { target, target_epoch, .. } = self.region.phase else {
             return Err(Refusal::Invalid("the region is not merging".to_owned()));
         };
-        // The descriptors as applied: a target that took this region over has buried it.
-        let taken = descriptor(ctx, self.region.id)
+        // The applied descriptors: a target that committed the merge has written the source's
+        // tombstone.
+        let has_merged = descriptor(ctx, self.region.id)
             .is_none_or(|region| region.phase == RegionPhase::Tombstone);
         let decided = descriptor(ctx, target).is_some_and(|now| has_passed(&now, target_epoch));
-        if taken || !decided && !mutant::active("raftstore.rollback_undecided") {
-            return Err(Refusal::Busy { reason: "the target may still take the region over" });
+        if has_merged || !decided && !mutant::active("raftstore.rollback_undecided") {
+            return Err(Refusal::Busy { reason: "the target may still commit the merge" });
         }
         Ok((Change::RollbackMerge, vec![region]))
     }
@@ -72,18 +79,20 @@ impl<E: StorageEngine> Peer<E> {
     ) -> Plan {
         self.check_phase()?;
         if self.node.raft.has_pending_conf() {
-            return Err(Refusal::Busy { reason: "a change of members is under way" });
+            return Err(Refusal::Busy { reason: "a membership change is in progress" });
         }
         let here = region_here(ctx, source.id);
         let Some(source) = here else {
-            return Err(Refusal::Busy { reason: "no replica of the source is here" });
+            return Err(Refusal::Busy { reason: "this store has no replica of the source" });
         };
         let RegionPhase::Merging { prepared: at, term, .. } = source.phase else {
-            return Err(Refusal::Busy { reason: "the source's replica here is not prepared" });
+            return Err(Refusal::Busy {
+                reason: "the source's replica on this store is not prepared",
+            });
         };
         let held = ctx.replicated_sources.get(&source.id) == Some(&(at, term));
         if at != prepared || !held && !mutant::active("raftstore.merge_unheld") {
-            return Err(Refusal::Busy { reason: "a replica of the source lacks some of its log" });
+            return Err(Refusal::Busy { reason: "a replica of the source lacks part of its log" });
         }
         let (target, gone) =
             admin::commit_merge(&self.region, &source, at).map_err(Refusal::Invalid)?;
@@ -91,7 +100,8 @@ impl<E: StorageEngine> Peer<E> {
         Ok((change, vec![target, gone]))
     }
 
-    /// Whether the source here is applied up to its preparation. If not, it is told that it may be.
+    /// Returns whether the local source is applied up to its preparation. If not, queues an effect
+    /// that commits the source's log up to it.
     pub(super) fn is_source_ready(
         &self,
         ctx: &mut Context<E>,
@@ -109,7 +119,7 @@ impl<E: StorageEngine> Peer<E> {
         true
     }
 
-    /// The source's keys are this region's.
+    /// Handles an applied commit entry: destroys the source.
     pub(super) fn merge_applied(&mut self, ctx: &mut Context<E>, others: Vec<Region>) {
         // The commit index goes into the batch that ends the source's log.
         ctx.batches.piggyback(self.region.id, self.current_hard_state());
@@ -119,25 +129,25 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// The entry of that index and term is committed, as another store, or the target here, knows. Rule:
-    /// only the log that holds this very entry learns of it. It then holds all before it, and as what is
-    /// committed stays so for ever, a late word is as good as the first.
+    /// Learns that an entry is committed, from another store or from the local target. Invariant:
+    /// only a log that holds this entry, with this term, learns it. It then holds all earlier ones,
+    /// and a committed entry stays committed, so a late message is as valid as the first.
     pub fn learn_committed(&mut self, entry: (LogIndex, Term)) {
-        if self.holds(entry) || mutant::active("raftstore.commit_of_another_term") {
+        if self.has_entry(entry) || mutant::active("raftstore.commit_of_another_term") {
             let index = entry.0.0.min(self.last_index());
             self.node.raft.raft_log.commit_to(index);
         }
     }
 
-    /// Whether the log holds that entry. Raft takes 0 for the term of what is not there.
-    pub fn holds(&self, entry: (LogIndex, Term)) -> bool {
+    /// Returns whether the log holds the entry. Raft returns term 0 for an absent entry.
+    pub fn has_entry(&self, entry: (LogIndex, Term)) -> bool {
         let (LogIndex(index), Term(term)) = entry;
         term != 0 && self.node.raft.raft_log.match_term(index, term)
     }
 
-    /// Another store has buried this region, at this version: its target took it over if that was
-    /// after the preparation.
-    pub(super) fn learn_taken(
+    /// Handles a report that another store has a tombstone of this region at `version`. If that
+    /// version is after the preparation, the target committed the merge.
+    pub(super) fn on_merged(
         &mut self,
         ctx: &mut Context<E>,
         prepared: (LogIndex, Term),
@@ -150,9 +160,9 @@ impl<E: StorageEngine> Peer<E> {
             return;
         };
         if (at, term) == prepared && version > self.region.epoch.version {
-            self.taken = true;
-            // Rule: only as of a version after the merge. A replica of the target that came before may
-            // be on its way here, and needs this one.
+            self.merge_confirmed = true;
+            // Invariant: only a version after the merge counts. An earlier replica of the target
+            // may be on its way here, and needs this replica.
             let merged = self.region.epoch.version.max(target_epoch.version) + 1;
             let is_after =
                 |left: u64| left >= merged || mutant::active("raftstore.target_left_early");
@@ -161,12 +171,13 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    pub fn is_taken(&self) -> bool {
-        self.taken
+    pub fn is_merge_confirmed(&self) -> bool {
+        self.merge_confirmed
     }
 
-    /// The target took this region over, and the target's replica here came to know by a snapshot, or
-    /// left: nobody here needs this replica any more. A target that is behind will need it.
+    /// Destroys this source if the target committed the merge and the target's replica here learned
+    /// it from a snapshot, or was removed: then no region here needs this replica. A target that is
+    /// behind will need it.
     pub fn destroy_if_merged(&mut self, ctx: &mut Context<E>) {
         let RegionPhase::Merging { target, target_epoch, .. } = self.region.phase else { return };
         let left = self.target_left && region_here(ctx, target).is_none();
@@ -175,30 +186,33 @@ impl<E: StorageEngine> Peer<E> {
                 && now.epoch.version > self.region.epoch.version
                 && now.range.overlaps(&self.region.range)
         };
-        let has_ended = |now: &Region| owns(now) || self.taken && has_passed(now, target_epoch);
+        let has_ended =
+            |now: &Region| owns(now) || self.merge_confirmed && has_passed(now, target_epoch);
         if left || descriptor(ctx, target).as_ref().is_some_and(has_ended) {
             let region = admin::tombstone(&self.region);
-            // What the target had of it may have been split off again.
+            // The target may have split off part of its keys again.
             ctx.effects.push(Effect::Destroy { region, pairs: Pairs::Unclear });
         }
     }
 
-    /// Asks the others for a word: a store that has buried the region will say so.
+    /// Asks the other members for the outcome of the merge: a store with a tombstone of the region
+    /// reports it.
     pub fn query_merge_outcome(&self, ctx: &mut Context<E>) {
         for peer in self.region.peers.iter().filter(|peer| peer.id != self.name.id) {
             self.send(ctx, *peer, Body::WakeUp);
         }
     }
 
-    /// Whoever is being merged and hears nothing may be the last one.
-    pub(super) fn ask_whether_taken_if_merging(&self, ctx: &mut Context<E>) {
+    /// Queries the outcome if this peer is a merging source and not leader: it may be the last
+    /// replica.
+    pub(super) fn query_outcome_if_merging(&self, ctx: &mut Context<E>) {
         if self.preparation().is_some() && !self.is_leader() {
             self.query_merge_outcome(ctx);
         }
     }
 
-    /// The leader says that all replicas hold the log up to the preparation.
-    pub(super) fn learn_prepared(
+    /// Handles the leader's report that all replicas hold the log up to the preparation.
+    pub(super) fn on_prepared(
         &mut self,
         ctx: &mut Context<E>,
         from: PeerId,
@@ -206,13 +220,13 @@ impl<E: StorageEngine> Peer<E> {
     ) {
         let known = self.preparation().is_some_and(|(_, known)| known == prepared);
         if known && self.region.peer(from).is_some() {
-            self.seal(ctx, prepared);
+            self.mark_replicated(ctx, prepared);
         }
     }
 
-    /// Once all replicas hold the log up to the preparation, all stores know: whichever has the
-    /// target's leader may take the region over.
-    pub(super) fn tell_prepared(&mut self, ctx: &mut Context<E>) {
+    /// Reports to all stores that every replica holds the log up to the preparation, once that is
+    /// so: any of them may have the target's leader, which then may commit the merge.
+    pub(super) fn announce_prepared(&mut self, ctx: &mut Context<E>) {
         let Some((_, prepared)) = self.preparation() else { return };
         let raft = &self.node.raft;
         if !self.is_leader() || self.leading != Some(self.term()) {
@@ -225,13 +239,13 @@ impl<E: StorageEngine> Peer<E> {
         if !raft.prs().iter().all(held) {
             return;
         }
-        self.seal(ctx, prepared);
+        self.mark_replicated(ctx, prepared);
         for peer in self.region.peers.iter().filter(|peer| peer.id != self.name.id) {
             self.send(ctx, *peer, Body::Prepared { prepared });
         }
     }
 
-    fn seal(&self, ctx: &mut Context<E>, prepared: (LogIndex, Term)) {
+    fn mark_replicated(&self, ctx: &mut Context<E>, prepared: (LogIndex, Term)) {
         ctx.replicated_sources.insert(self.region.id, prepared);
     }
 
@@ -242,25 +256,25 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Notes which entries take a source over, before any commit index covers them.
+    /// Records the commit-merge entries before any commit index covers them.
     pub(super) fn note_merges(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
-        self.merges_ahead.retain(|index| *index < first.index);
+        self.unapplied_merges.retain(|index| *index < first.index);
         let merges = entries.iter().filter(|entry| is_commit_merge(crate::log::payload_of(entry)));
-        self.merges_ahead.extend(merges.map(|entry| entry.index));
+        self.unapplied_merges.extend(merges.map(|entry| entry.index));
     }
 
-    /// The highest commit index that may be made durable.
+    /// Returns the highest commit index that may be made durable.
     pub(super) fn commit_ceiling(&self) -> u64 {
         if mutant::active("raftstore.merge_commit_early") {
             return u64::MAX;
         }
-        let ahead = self.merges_ahead.range(self.applied + 1..).next();
-        ahead.map_or(u64::MAX, |index| index - 1)
+        let next_merge = self.unapplied_merges.range(self.applied + 1..).next();
+        next_merge.map_or(u64::MAX, |index| index - 1)
     }
 }
 
-/// Which entries above `applied` take a source over, in a log that was opened.
+/// Returns the commit-merge entries above `applied` in a log that was opened.
 pub(super) fn merges_above<E: StorageEngine>(
     engine: &E,
     region: RegionId,
@@ -285,19 +299,19 @@ fn is_commit_merge(payload: &[u8]) -> bool {
             if matches!(record.change, Change::CommitMerge { .. }))
 }
 
-/// A region as its replica on this store has applied it.
+/// Returns a region as applied by its replica on this store.
 fn region_here<E: StorageEngine>(ctx: &Context<E>, region: RegionId) -> Option<Arc<Region>> {
     ctx.readers.get(region).map(|reader| reader.region())
 }
 
-/// A region's descriptor on this store, or its tombstone. What can't be read says nothing.
+/// Returns a region's descriptor or tombstone on this store; `None` if it cannot be read.
 fn descriptor<E: StorageEngine>(ctx: &Context<E>, region: RegionId) -> Option<Region> {
     let pair = ctx.engine.view().ok()?.get(&keyspace::region_key(region)).ok()??;
     Region::decode(&pair.value).ok()
 }
 
-/// Whether a region had an epoch, and has it no more. A tombstone of that very epoch is of a replica
-/// that left by a later change.
+/// Returns whether a region has reached an epoch and moved past it. A tombstone of that same epoch
+/// is of a replica removed by a later change.
 fn has_passed(now: &Region, epoch: RegionEpoch) -> bool {
     let reached =
         now.epoch.conf_version >= epoch.conf_version && now.epoch.version >= epoch.version;

@@ -1,4 +1,4 @@
-//! Messages to and from this peer.
+//! Messages from and to this peer.
 
 use super::{Peer, find_values};
 use crate::log::{from_raft, to_raft};
@@ -10,8 +10,8 @@ use raft::eraftpb::{Message, MessageType};
 use stele_storage::StorageEngine;
 use stele_types::{LogIndex, Peer as PeerName, PeerId, Term};
 
-/// Peers remembered that are no members.
-const STRANGERS_MAX: usize = 64;
+/// Most senders remembered that are not members.
+const UNKNOWN_PEERS_MAX: usize = 64;
 
 impl<E: StorageEngine> Peer<E> {
     /// Sends Raft's messages.
@@ -44,7 +44,7 @@ impl<E: StorageEngine> Peer<E> {
         });
     }
 
-    /// Takes a message for this very peer.
+    /// Handles a message for this peer.
     pub fn receive(&mut self, ctx: &mut Context<E>, message: PeerMessage) {
         let from = message.from;
         let is_member = self.region.peer(from.id).is_some();
@@ -54,21 +54,21 @@ impl<E: StorageEngine> Peer<E> {
         }
         match message.body {
             Body::Raft(raft) => self.receive_raft(ctx, from, is_member, raft),
-            // Ids are never reused: who is no member at a later membership never will be again.
+            // Ids are never reused: a peer that a later membership lacks is never a member again.
             Body::Gone if message.epoch.conf_version > self.region.epoch.conf_version => {
                 let (region, pairs) = ((*self.region).clone(), Pairs::Known(message.range));
                 ctx.effects.push(Effect::Destroy { region, pairs });
             }
             Body::Gone => {}
             Body::Merged { prepared, left, .. } => {
-                self.learn_taken(ctx, prepared, message.epoch.version, left);
+                self.on_merged(ctx, prepared, message.epoch.version, left);
             }
-            Body::Prepared { prepared } => self.learn_prepared(ctx, from.id, prepared),
+            Body::Prepared { prepared } => self.on_prepared(ctx, from.id, prepared),
             Body::Hibernate { term, last } => self.on_hibernate(ctx, from, term, last),
             Body::WakeUp => {
                 self.wake(ctx);
                 if older {
-                    self.tell_committed(ctx, from);
+                    self.send_commit_index(ctx, from);
                 }
             }
             Body::ValueRepairRequest(ref lost) if is_member => {
@@ -77,16 +77,18 @@ impl<E: StorageEngine> Peer<E> {
                     self.send(ctx, from, Body::ValueRepairReply(found));
                 }
             }
-            Body::ValueRepairReply(pairs) if is_member => self.take_found(ctx, pairs),
-            Body::RangeRepairRequest(range) if is_member => self.look_for_range(ctx, from, &range),
+            Body::ValueRepairReply(pairs) if is_member => self.apply_value_repairs(ctx, pairs),
+            Body::RangeRepairRequest(range) if is_member => {
+                self.answer_range_repair(ctx, from, &range)
+            }
             Body::RangeRepairReply(found) if is_member && message.epoch == self.region.epoch => {
-                self.keep_found_range(found);
+                self.keep_range_repair(found);
             }
             Body::ValueRepairRequest(_)
             | Body::ValueRepairReply(_)
             | Body::RangeRepairRequest(_)
             | Body::RangeRepairReply(_) => {}
-            // Of stores, not of peers.
+            // Messages between stores, not between peers.
             Body::EntryRecoveryRequest(_) | Body::EntryRecoveryReply(_) => {}
         }
     }
@@ -99,7 +101,7 @@ impl<E: StorageEngine> Peer<E> {
         message: RaftMessage,
     ) {
         if !is_member {
-            self.remember_stranger(from);
+            self.remember_unknown_peer(from);
         }
         let state = self.state(is_member);
         if let Err(reason) = validate::check(&message, from.id, &state) {
@@ -109,7 +111,7 @@ impl<E: StorageEngine> Peer<E> {
         if !self.may_step(ctx, &message) {
             return;
         }
-        self.heard.insert(from.id.0, ctx.now.monotonic_nanos);
+        self.last_contact.insert(from.id.0, ctx.now.monotonic_nanos);
         self.note_message(ctx, message.kind);
         if is_member {
             self.learn_from_refusal(&message);
@@ -118,35 +120,35 @@ impl<E: StorageEngine> Peer<E> {
             self.begin_transfer(ctx, from.id, None);
             return;
         }
-        let is_round = message.kind == RaftKind::Heartbeat;
+        let is_heartbeat = message.kind == RaftKind::Heartbeat;
         let message = to_raft(message, from.id.0, self.name.id.0);
         if let Err(error) = self.node.step(message) {
             slog::debug!(ctx.logger, "raft refused a message"; "region" => self.region.id.0, "error" => %error);
         }
-        if is_round && self.node.raft.leader_id == from.id.0 {
-            self.timer.start_vote_hold();
+        if is_heartbeat && self.node.raft.leader_id == from.id.0 {
+            self.timer.note_heartbeat_round();
         }
     }
 
-    /// What Raft itself does not look at.
+    /// Returns whether Raft may process a message, by rules that Raft does not check itself.
     fn may_step(&self, ctx: &Context<E>, message: &RaftMessage) -> bool {
         match message.kind {
-            // It keeps its vote for as long as any lease it granted may last, also one that it
-            // granted in an earlier life of its process and has forgotten.
+            // It withholds its vote for as long as any lease that it supported may last, including
+            // one from before a restart of the process.
             RaftKind::RequestVote | RaftKind::RequestPreVote => {
-                self.timer.may_vote(ctx.now.monotonic_nanos) || self.is_handover(message)
+                self.timer.may_vote(ctx.now.monotonic_nanos) || self.is_transfer_campaign(message)
             }
-            // Raft asserts that who campaigns has all its entries durable.
+            // Raft asserts that all entries of a candidate are durable.
             RaftKind::TimeoutNow => self.may_campaign(),
             _ => true,
         }
     }
 
-    fn is_handover(&self, message: &RaftMessage) -> bool {
+    fn is_transfer_campaign(&self, message: &RaftMessage) -> bool {
         &message.context[..] == b"CampaignTransfer"
     }
 
-    /// Whether all entries are durable, as Raft demands of who campaigns.
+    /// Returns whether all entries are durable, as Raft requires of a candidate.
     pub(super) fn may_campaign(&self) -> bool {
         self.is_durable() && self.node.raft.raft_log.persisted == self.last_index()
     }
@@ -154,7 +156,7 @@ impl<E: StorageEngine> Peer<E> {
     fn state(&self, from_is_member: bool) -> PeerState {
         let raft = &self.node.raft;
         PeerState {
-            me: self.name.id,
+            receiver: self.name.id,
             term: Term(raft.term),
             last: LogIndex(raft.raft_log.last_index()),
             persisted: LogIndex(raft.raft_log.persisted),
@@ -165,16 +167,16 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    fn remember_stranger(&mut self, name: PeerName) {
-        if self.strangers.len() >= STRANGERS_MAX {
-            self.strangers.clear();
+    fn remember_unknown_peer(&mut self, name: PeerName) {
+        if self.unknown_peers.len() >= UNKNOWN_PEERS_MAX {
+            self.unknown_peers.clear();
         }
-        self.strangers.insert(name.id.0, name);
+        self.unknown_peers.insert(name.id.0, name);
     }
 
-    /// The transport lost a store.
+    /// Handles the loss of the connection to a store.
     pub fn store_unreachable(&mut self, ctx: &mut Context<E>, store: stele_types::StoreId) {
-        if self.led_from() == Some(store) {
+        if self.remote_leader_store() == Some(store) {
             self.wake(ctx);
         }
         let Some(peer) = self.region.peer_on(store).copied() else { return };
@@ -185,7 +187,7 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Asks to be destroyed, unless it is a member after all as of a later change.
+    /// Destroys this replica if its peer id is `id`. A later change may have added another peer.
     pub fn destroy_if(&mut self, ctx: &mut Context<E>, id: PeerId) {
         if id == self.name.id {
             let region = (*self.region).clone();
@@ -193,14 +195,14 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Announces itself.
+    /// Reports the new replica as an event.
     pub fn announce(&self, ctx: &mut Context<E>) {
         ctx.out.events.push(Event::RegionCreated((*self.region).clone()));
     }
 }
 
-/// Raft joins all entries for a follower into one message: it leaves in parts of about `bytes_max`,
-/// each of which begins where the one before ended.
+/// Splits an append into parts of about `bytes_max`: Raft joins all entries for a follower into one
+/// message. Each part starts where the one before it ended.
 fn split_append(message: RaftMessage, bytes_max: u64) -> Vec<RaftMessage> {
     let bytes: u64 = message.entries.iter().map(|entry| entry.payload.len() as u64).sum();
     if message.kind != RaftKind::Append || bytes <= bytes_max {

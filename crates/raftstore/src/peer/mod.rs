@@ -1,5 +1,5 @@
-//! One replica of a region on this store: a Raft node, its place in the log, and the requests that
-//! wait for it.
+//! One replica of a region on this store: a Raft node, its position in the log, and its waiting
+//! requests.
 
 mod admin;
 mod answer;
@@ -45,78 +45,78 @@ use std::sync::Arc;
 use stele_storage::StorageEngine;
 use stele_types::{Error, HardState, Peer as PeerName, PeerId, Region, Result, StoreId, Term};
 
-/// One replica.
+/// Replica of one region on this store.
 pub(crate) struct Peer<E: StorageEngine> {
-    /// Itself, as of the region it knows.
+    /// This peer, as of the current descriptor.
     pub name: PeerName,
     pub region: Arc<Region>,
     pub node: RawNode<RegionLog<E>>,
-    /// Which life of the region on this store this is.
+    /// Number of this replica among all that this store's process has run.
     pub incarnation: u64,
     reader: Arc<Reader>,
     durability: Durability,
-    /// Term and vote as last handed to the log, durable or not.
+    /// Term and vote last passed to the log, durable or not.
     written_vote: (u64, u64),
-    /// Entries that take another region over and are not applied: no commit index that covers one
-    /// is made durable.
-    merges_ahead: BTreeSet<u64>,
-    /// Another store says that the target took this region over.
-    taken: bool,
-    /// And that the target, since then, has no replica on this store any more.
+    /// Indexes of commit-merge entries that are not applied. Invariant: no durable commit index
+    /// covers one.
+    unapplied_merges: BTreeSet<u64>,
+    /// Another store reported that the target committed the merge of this region.
+    merge_confirmed: bool,
+    /// Another store reported that the target, after the merge, has no replica on this store.
     target_left: bool,
-    /// Committed entries in order that are not applied yet.
+    /// Committed entries that are not applied, in order.
     to_apply: VecDeque<Entry>,
     applied: u64,
     seen: Seen,
-    /// The term in which this peer leads *and* has applied its first entry: from then on it knows
-    /// all that earlier terms committed, and may propose and serve.
+    /// Term in which this peer leads *and* has applied its first entry. From then on it knows all
+    /// that earlier terms committed, and may propose and serve.
     leading: Option<u64>,
-    /// The last term in which leadership was to be handed over: the receiver may campaign at any
-    /// moment, whatever followers promised, so no lease counts in it.
+    /// Last term in which a leadership transfer was started. Its target may campaign at any moment
+    /// regardless of the followers' vote holds, so no lease is valid in this term.
     transfer_term: u64,
     transfer: Option<role::Transfer>,
-    /// Who was to lead next, until a leader is known.
+    /// Target of the last leadership transfer, until a leader is known.
     transfer_target: Option<PeerName>,
-    /// It campaigns as soon as its log has begun.
+    /// Campaigns as soon as the start of its log is durable.
     campaigns_first: bool,
-    /// A proposed entry that will change the range or the phase: nothing is proposed behind it until
-    /// it is applied.
+    /// Proposed entry that changes the range or the phase. Nothing is proposed after it until it is
+    /// applied.
     barrier: Option<u64>,
-    /// The last entry proposed that changes the region, until it is applied.
+    /// Last proposed entry that changes the region, until it is applied.
     admin_at: Option<u64>,
     queue: Queue,
     proposals: Proposals,
     reads: Reads,
-    /// Peers that are no members as far as this one knows, and spoke to it.
-    strangers: BTreeMap<u64, PeerName>,
-    /// Regions that the last split of this one made.
+    /// Senders outside the known membership.
+    unknown_peers: BTreeMap<u64, PeerName>,
+    /// Regions created by the last split.
     split_children: Vec<Region>,
-    /// When each peer was last heard of.
-    heard: BTreeMap<u64, u64>,
-    /// Peers that did not take the last snapshots.
+    /// Monotonic nanoseconds of the last message from each peer.
+    last_contact: BTreeMap<u64, u64>,
+    /// Backoff for peers that did not accept the last snapshots.
     snapshot_waits: BTreeMap<u64, snapshot::Wait>,
     leaderless_since: Option<u64>,
     timer: tick::Timer,
     traffic: Traffic,
-    /// What other replicas say of ranges, until what that is as of is applied here.
-    found_ranges: Vec<RangeRepairReply>,
+    /// Range repairs from other replicas that wait until this replica has applied their entry.
+    range_repairs: Vec<RangeRepairReply>,
 }
 
-/// What of this peer's promises is durable.
+/// Durable state of this peer's promises.
 #[derive(Default)]
 struct Durability {
-    /// The last ready whose records went into a batch.
+    /// Last ready with records in a batch.
     noted: u64,
-    /// The last such ready that is durable.
+    /// Last ready with durable records.
     reached: u64,
-    /// The last ready taken.
+    /// Last ready taken from Raft.
     last_ready: u64,
-    /// The beginning of its log is not durable yet.
+    /// The first records of the log are not durable.
     log_start_pending: bool,
-    /// Term and vote on disk, and those on their way there with the ready that carries them.
+    /// Durable term and vote, and those in flight with their ready.
     vote: (u64, u64),
     vote_noted: Option<(u64, (u64, u64))>,
-    /// Messages that promise what is not durable yet.
+    /// Messages with promises that are not durable.
     held: VecDeque<Held>,
 }
 
@@ -142,7 +142,7 @@ struct Held {
 }
 
 impl<E: StorageEngine> Peer<E> {
-    /// The replica of `region` on this store, continuing from `start`.
+    /// Returns the replica of `region` on this store, continuing from `start`.
     pub fn new(ctx: &mut Context<E>, region: Region, start: &Start) -> Result<Self> {
         let store = ctx.options.store;
         let Some(name) = region.peer_on(store).copied() else {
@@ -159,7 +159,7 @@ impl<E: StorageEngine> Peer<E> {
         let region = Arc::new(region);
         let reader = Arc::new(Reader::new(name.id, region.clone()));
         ctx.readers.insert(region.id, reader.clone());
-        let merges_ahead =
+        let unapplied_merges =
             merge::merges_above(&*ctx.engine, region.id, start.applied, start.last.0)?;
         let HardState { term, vote, .. } = start.hard_state;
         Ok(Self {
@@ -167,8 +167,8 @@ impl<E: StorageEngine> Peer<E> {
             incarnation: ctx.next_incarnation(),
             reader,
             written_vote: (term.0, vote),
-            merges_ahead,
-            taken: false,
+            unapplied_merges,
+            merge_confirmed: false,
             target_left: false,
             durability: Durability { vote: (term.0, vote), ..Durability::default() },
             to_apply: VecDeque::new(),
@@ -184,14 +184,14 @@ impl<E: StorageEngine> Peer<E> {
             queue: Queue::default(),
             proposals: Proposals::default(),
             reads: Reads::default(),
-            strangers: BTreeMap::new(),
+            unknown_peers: BTreeMap::new(),
             split_children: Vec::new(),
-            heard: BTreeMap::new(),
+            last_contact: BTreeMap::new(),
             snapshot_waits: BTreeMap::new(),
             leaderless_since: Some(ctx.now.monotonic_nanos),
             timer: tick::Timer::new(&ctx.options, ctx.now, region.id, name.id),
             traffic: Traffic::default(),
-            found_ranges: Vec::new(),
+            range_repairs: Vec::new(),
             region,
             node,
         })
@@ -209,14 +209,14 @@ impl<E: StorageEngine> Peer<E> {
         self.node.raft.raft_log.committed
     }
 
-    /// Whom it voted for in a term, or 0.
+    /// Returns the peer voted for in `term`; 0 for none.
     pub fn vote_in(&self, term: Term) -> u64 {
         if self.term() == term.0 { self.node.raft.vote } else { 0 }
     }
 
-    /// An entry of this region is durable.
-    pub fn placed(&mut self, entry: &stele_types::EntryRecord, at: stele_types::Lsn) {
-        self.log_mut().placed(entry.index.0, entry.term.0, at);
+    /// Records the location of a durable entry.
+    pub fn note_placed(&mut self, entry: &stele_types::EntryRecord, at: stele_types::Lsn) {
+        self.log_mut().note_placed(entry.index.0, entry.term.0, at);
     }
 
     fn log(&self) -> &RegionLog<E> {
@@ -231,29 +231,29 @@ impl<E: StorageEngine> Peer<E> {
         self.node.raft.raft_log.last_index()
     }
 
-    /// Whether every entry and vote of this peer is durable.
+    /// Returns whether every entry and vote of this peer is durable.
     pub fn is_durable(&self) -> bool {
         !self.durability.log_start_pending && self.durability.reached >= self.durability.noted
     }
 
-    /// The peer of that id, member or not.
+    /// Returns the peer with this id, member or not.
     fn peer_name(&self, id: u64) -> Option<PeerName> {
         let member = self.region.peer(PeerId(id)).copied();
-        member.or_else(|| self.strangers.get(&id).copied())
+        member.or_else(|| self.unknown_peers.get(&id).copied())
     }
 
-    /// Who leads, as far as this peer knows.
+    /// Returns the leader, as far as this peer knows.
     pub fn leader(&self) -> Option<PeerName> {
         self.peer_name(self.node.raft.leader_id)
     }
 
-    /// Whom clients should ask.
+    /// Returns the peer to which clients are redirected.
     pub fn leader_hint(&self) -> Option<PeerName> {
         self.leader().or(self.transfer_target)
     }
 
-    /// The leader's store, unless it is this one.
-    pub fn led_from(&self) -> Option<StoreId> {
+    /// Returns the leader's store, unless this peer leads.
+    pub fn remote_leader_store(&self) -> Option<StoreId> {
         self.leader().filter(|leader| leader.id != self.name.id).map(|leader| leader.store)
     }
 }
@@ -271,7 +271,7 @@ fn config(options: &Options, id: PeerId, start: &Start) -> raft::Config {
         check_quorum: true,
         pre_vote: true,
         batch_append: true,
-        // What is committed is told with the next entries or heartbeat, see `propose`.
+        // The next entries or heartbeat carry the commit index, see `propose`.
         skip_bcast_commit: true,
         max_uncommitted_size: raft::NO_LIMIT,
         max_committed_size_per_ready: options.apply_bytes_max,

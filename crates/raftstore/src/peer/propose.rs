@@ -1,4 +1,4 @@
-//! From waiting requests to entries: one proposal for all of them.
+//! Proposal of waiting requests: one Raft proposal for all of them.
 
 use super::Peer;
 use super::answer::{Proposal, Purpose};
@@ -11,19 +11,20 @@ use raft::eraftpb::{Entry, Message, MessageType};
 use stele_storage::StorageEngine;
 use stele_types::{Command, CommandBuilder, Result, mutant};
 
-/// Entries on their way into one proposal.
+/// Entries of the proposal being built.
 #[derive(Default)]
 pub(super) struct Proposing {
     pub entries: Vec<Entry>,
     pub purposes: Vec<(Option<Purpose>, u64)>,
-    /// The last one changes the region or its leader: what follows waits for the next proposal.
+    /// Whether the last entry changes the region or its leader: later requests wait for the next
+    /// proposal.
     pub admin: bool,
-    /// The last one will change the range or the phase.
+    /// Whether the last entry changes the range or the phase.
     pub barrier: bool,
 }
 
 impl Proposing {
-    /// Adds an entry whose proposer was first seen at that time.
+    /// Adds an entry. Its request was first seen at `seen_nanos`.
     pub fn push(&mut self, entry: Entry, purpose: Option<Purpose>, seen_nanos: u64) {
         self.entries.push(entry);
         self.purposes.push((purpose, seen_nanos));
@@ -31,25 +32,25 @@ impl Proposing {
 }
 
 impl<E: StorageEngine> Peer<E> {
-    /// Takes a client's request.
+    /// Queues a client's request.
     pub fn enqueue(&mut self, ctx: &mut Context<E>, request: Request) {
         ctx.waiting_bytes += request.bytes();
         self.queue.push(request);
     }
 
-    /// Proposes what waits, as far as it may be.
+    /// Proposes waiting requests, up to the limits.
     pub(super) fn propose_waiting(&mut self, ctx: &mut Context<E>) -> Result<()> {
         if self.queue.is_empty() {
             return Ok(());
         }
         let now = ctx.now.monotonic_nanos;
-        self.queue.see(now);
+        self.queue.stamp_arrivals(now);
         if !self.is_leader() {
             self.refuse_waiting(ctx);
             return Ok(());
         }
-        // Nothing before the own first entry is applied: the epoch might still change, and a
-        // comparison would miss what earlier terms wrote.
+        // Waits until the first entry of the own term is applied: before that the epoch might still
+        // change, and a comparison would miss writes of earlier terms.
         if self.leading != Some(self.term()) || self.is_transferring() {
             return Ok(());
         }
@@ -73,14 +74,16 @@ impl<E: StorageEngine> Peer<E> {
         Ok(())
     }
 
-    /// Nothing is proposed behind an entry that changes the range or the phase: what is checked
-    /// against the region now holds when it is applied.
+    /// Returns whether proposals must wait. Invariant: nothing is proposed after an entry that
+    /// changes the range or the phase, so what is checked against the region now holds when it is
+    /// applied.
     fn is_barred(&self, proposing: &Proposing) -> bool {
         let barred = proposing.admin || self.barrier.is_some();
         barred && !stele_types::mutant::active("raftstore.propose_behind_barrier")
     }
 
-    /// Proposes or answers a request; gives it back if it has to wait, and all behind it.
+    /// Proposes a request or replies to it. Returns the request if it must wait, and with it all
+    /// later ones.
     fn propose_one(
         &mut self,
         ctx: &mut Context<E>,
@@ -141,7 +144,8 @@ impl<E: StorageEngine> Peer<E> {
         let seconds = ctx.now.unix_seconds;
         let found = match self.compare(&ctx.engine, &cas, &proposing.entries, seconds) {
             Ok(found) => found,
-            // Nothing was proposed. The engine noted it, and other replicas are asked for it.
+            // Nothing was proposed. The engine recorded the damage, and the store requests a copy
+            // from another replica.
             Err(error)
                 if error.is_damage()
                     && !stele_types::mutant::active("raftstore.stop_on_damaged_value") =>
@@ -153,10 +157,10 @@ impl<E: StorageEngine> Peer<E> {
             Err(error) => return Err(error),
         };
         if !found.holds {
-            let looked_at = self.last_index() + proposing.entries.len() as u64;
+            let min_applied = self.last_index() + proposing.entries.len() as u64;
             let queue_nanos = ctx.now.monotonic_nanos.saturating_sub(seen);
             let timings = Timings { queue_nanos, ..Timings::default() };
-            self.fail_comparison(cas.id, cas.header, looked_at, found.previous, timings);
+            self.fail_comparison(cas.id, cas.header, min_applied, found.previous, timings);
             return Ok(());
         }
         let command = match cas_command(&cas) {
@@ -174,7 +178,7 @@ impl<E: StorageEngine> Peer<E> {
         Ok(())
     }
 
-    /// Hands the entries to Raft as one message.
+    /// Proposes the entries to Raft in one message.
     pub(super) fn propose(&mut self, ctx: &mut Context<E>, proposing: Proposing) {
         if proposing.entries.is_empty() {
             return;
@@ -186,11 +190,11 @@ impl<E: StorageEngine> Peer<E> {
         message.set_msg_type(MessageType::MsgPropose);
         message.from = self.node.raft.id;
         message.set_entries(proposing.entries.into());
-        let taken = self.node.raft.step(message).is_ok() && self.last_index() == last;
-        if taken && proposing.admin {
+        let is_accepted = self.node.raft.step(message).is_ok() && self.last_index() == last;
+        if is_accepted && proposing.admin {
             self.admin_at = Some(last);
-            // Rule: followers learn of a change of the region as soon as it is committed. Others wait for
-            // what it brings: replicas of a new region that vote, a merge's other half.
+            // Invariant: followers learn of a change of the region as soon as it is committed.
+            // Others wait for its effect: new replicas that vote, the other region of a merge.
             self.node.raft.skip_bcast_commit(mutant::active("raftstore.change_told_late"));
             self.barrier = proposing.barrier.then_some(last).or(self.barrier);
         }
@@ -198,7 +202,7 @@ impl<E: StorageEngine> Peer<E> {
         let all = (first..).zip(sizes).zip(proposing.purposes);
         for ((index, bytes), (purpose, seen)) in all {
             let Some(purpose) = purpose else { continue };
-            match taken {
+            match is_accepted {
                 true => self.proposals.push(Proposal {
                     index,
                     term,
@@ -217,7 +221,7 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Another peer leads, or none does: nothing can be proposed here.
+    /// Refuses all waiting requests: this peer does not lead.
     fn refuse_waiting(&mut self, ctx: &mut Context<E>) {
         let leader = self.leader_hint();
         while let Some((request, _)) = self.queue.pop() {
@@ -226,7 +230,7 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// The replica leaves: nothing here is answered by anyone else.
+    /// Refuses all pending requests: the replica is removed from this store.
     pub fn abandon(&mut self, ctx: &mut Context<E>) {
         while let Some((request, _)) = self.queue.pop() {
             ctx.waiting_bytes -= request.bytes();
@@ -236,7 +240,7 @@ impl<E: StorageEngine> Peer<E> {
         self.lose_reads(ctx);
     }
 
-    /// Drops requests that nobody waits for any more.
+    /// Refuses requests past their deadline.
     pub(super) fn expire_waiting(&mut self, ctx: &mut Context<E>) {
         for request in self.queue.expired(ctx.now.monotonic_nanos) {
             ctx.waiting_bytes -= request.bytes();
@@ -253,7 +257,7 @@ fn entry_bytes(entry: &Entry) -> u64 {
     crate::log::payload_of(entry).len() as u64 + 128
 }
 
-/// Whether the device takes that much more; else the request is refused.
+/// Returns whether the device has room for `bytes`; otherwise refuses the request.
 fn is_admitted<E: StorageEngine>(
     ctx: &mut Context<E>,
     id: RequestId,
@@ -278,7 +282,7 @@ fn cas_command(cas: &Cas) -> Result<Command> {
     Ok(builder.build())
 }
 
-/// Raft did not take it: nothing happened.
+/// Refuses a request that Raft did not accept; it had no effect.
 fn refuse_purpose<E: StorageEngine>(ctx: &mut Context<E>, purpose: &Purpose) {
     let (Purpose::Write(id) | Purpose::Cas(id, _) | Purpose::Admin(id)) = purpose;
     ctx.refuse(*id, Refusal::NotLeader { leader: None });

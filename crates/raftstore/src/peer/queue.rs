@@ -1,9 +1,9 @@
-//! Requests of clients that wait to be proposed, in order of arrival.
+//! Client requests that wait to be proposed, in order of arrival.
 
 use crate::input::{AdminCall, Cas, CasNew, Header, RequestId, Write};
 use std::collections::VecDeque;
 
-/// A request that becomes an entry.
+/// Request that becomes a log entry.
 pub(crate) enum Request {
     Write(Write),
     Cas(Cas),
@@ -27,7 +27,7 @@ impl Request {
         }
     }
 
-    /// Bytes it holds while it waits.
+    /// Returns the bytes of memory that count for it while it waits.
     pub fn bytes(&self) -> u64 {
         const OVERHEAD_BYTES: usize = 128;
         let payload = match self {
@@ -45,7 +45,7 @@ impl Request {
     }
 }
 
-/// Waiting requests. Their bytes are counted by the store.
+/// Waiting requests. The store counts their bytes.
 #[derive(Default)]
 pub(crate) struct Queue {
     waiting: VecDeque<(Request, Option<u64>)>,
@@ -60,24 +60,24 @@ impl Queue {
         self.waiting.is_empty()
     }
 
-    /// The next request, and when a poll first saw it.
+    /// Removes the next request; returns it with the time at which a poll first saw it.
     pub fn pop(&mut self) -> Option<(Request, Option<u64>)> {
         self.waiting.pop_front()
     }
 
-    /// Puts one back that has to wait.
+    /// Puts a request back at the front.
     pub fn push_front(&mut self, request: Request, seen_nanos: Option<u64>) {
         self.waiting.push_front((request, seen_nanos));
     }
 
-    /// Notes the time at requests that came since the last poll.
-    pub fn see(&mut self, now_nanos: u64) {
+    /// Records the arrival time of requests queued since the last poll.
+    pub fn stamp_arrivals(&mut self, now_nanos: u64) {
         for (_, seen) in self.waiting.iter_mut().rev().take_while(|(_, seen)| seen.is_none()) {
             *seen = Some(now_nanos);
         }
     }
 
-    /// Takes out requests whose time is over.
+    /// Removes and returns requests past their deadline.
     pub fn expired(&mut self, now_nanos: u64) -> Vec<Request> {
         let over = |deadline: u64| deadline != 0 && deadline <= now_nanos;
         if !self.waiting.iter().any(|(request, _)| over(request.header().deadline_nanos)) {

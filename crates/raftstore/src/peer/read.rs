@@ -1,5 +1,6 @@
-//! Reads that no lease on an edge thread served, and failed comparisons: both are answered once
-//! leadership is confirmed and all they must see is applied. Many share one round.
+//! Reads that no lease on a request thread served, and failed comparisons. Both are answered once
+//! leadership is confirmed and all entries they depend on are applied. Many share one read index
+//! round.
 
 use super::Peer;
 use crate::input::{Header, Read, RequestId};
@@ -9,37 +10,37 @@ use std::collections::VecDeque;
 use stele_storage::{Pair, StorageEngine};
 use stele_types::LogIndex;
 
-/// Reads of one region.
+/// Waiting reads of one region.
 #[derive(Default)]
 pub(super) struct Reads {
-    /// Came since the last round began.
-    fresh: Vec<Waiting>,
-    /// Rounds without an answer, oldest first.
-    rounds: VecDeque<Round>,
-    /// Confirmed; answered once this entry is applied.
+    /// Reads that arrived after the last round started.
+    queued: Vec<Waiting>,
+    /// Unconfirmed rounds, oldest first.
+    rounds: VecDeque<ReadIndexRound>,
+    /// Confirmed reads, each answered once this entry is applied.
     confirmed: Vec<(u64, Waiting)>,
 }
 
-/// A read that waits.
+/// Waiting read.
 struct Waiting {
     id: RequestId,
     header: Header,
-    /// A follower may serve it.
+    /// Whether a follower may serve it.
     replica: bool,
-    /// An entry it looked at, which must be applied before it is answered.
-    looked_at: u64,
-    asked_nanos: u64,
+    /// Least entry that must be applied before the read is answered.
+    min_applied: u64,
+    arrived_nanos: u64,
     answer: Answer,
 }
 
 enum Answer {
     Ready,
-    /// A comparison that did not hold, and what the key held.
+    /// Failed comparison, and the pair that the key held.
     Failed(Option<Pair>, Timings),
 }
 
-/// Heartbeats that ask whether this peer still leads.
-struct Round {
+/// Read index round: heartbeats that confirm leadership (Raft §6.4).
+struct ReadIndexRound {
     context: Vec<u8>,
     sent_nanos: u64,
     reads: Vec<Waiting>,
@@ -47,7 +48,7 @@ struct Round {
 
 impl Reads {
     pub fn is_idle(&self) -> bool {
-        self.fresh.is_empty()
+        self.queued.is_empty()
             && self.confirmed.is_empty()
             && self.rounds.iter().all(|r| r.reads.is_empty())
     }
@@ -55,16 +56,17 @@ impl Reads {
     fn take_all(&mut self) -> Vec<Waiting> {
         let rounds = self.rounds.drain(..).flat_map(|round| round.reads);
         let confirmed = self.confirmed.drain(..).map(|(_, waiting)| waiting);
-        self.fresh.drain(..).chain(rounds).chain(confirmed).collect()
+        self.queued.drain(..).chain(rounds).chain(confirmed).collect()
     }
 
-    /// Takes out reads whose time is over, or that came before `asked_before`.
-    fn take_expired(&mut self, now_nanos: u64, asked_before: u64) -> Vec<Waiting> {
+    /// Removes and returns reads past their deadline and those that arrived before
+    /// `arrived_before`.
+    fn take_expired(&mut self, now_nanos: u64, arrived_before: u64) -> Vec<Waiting> {
         let over = |waiting: &mut Waiting| {
             let deadline = waiting.header.deadline_nanos;
-            (deadline != 0 && deadline <= now_nanos) || waiting.asked_nanos < asked_before
+            (deadline != 0 && deadline <= now_nanos) || waiting.arrived_nanos < arrived_before
         };
-        let mut gone: Vec<Waiting> = self.fresh.extract_if(.., over).collect();
+        let mut gone: Vec<Waiting> = self.queued.extract_if(.., over).collect();
         for round in &mut self.rounds {
             gone.extend(round.reads.extract_if(.., over));
         }
@@ -75,7 +77,7 @@ impl Reads {
 }
 
 impl<E: StorageEngine> Peer<E> {
-    /// Takes a client's read.
+    /// Queues a client's read.
     pub fn read(&mut self, ctx: &mut Context<E>, read: Read) {
         if !read.replica && !self.is_leader() {
             ctx.refuse(read.id, Refusal::NotLeader { leader: self.leader_hint() });
@@ -86,29 +88,37 @@ impl<E: StorageEngine> Peer<E> {
             return;
         }
         let Read { id, header, replica } = read;
-        let (asked_nanos, answer) = (ctx.now.monotonic_nanos, Answer::Ready);
-        self.reads.fresh.push(Waiting { id, header, replica, looked_at: 0, asked_nanos, answer });
+        let (arrived_nanos, answer) = (ctx.now.monotonic_nanos, Answer::Ready);
+        self.reads.queued.push(Waiting {
+            id,
+            header,
+            replica,
+            min_applied: 0,
+            arrived_nanos,
+            answer,
+        });
     }
 
-    /// A comparison failed on what entries up to `looked_at` leave. It is answered when these are
-    /// applied, in this very reign: then nobody wrote in between.
+    /// Queues the reply to a comparison that failed on entries up to `min_applied`. It is answered
+    /// when these are applied in the same term: then no other leader wrote in between.
     pub(super) fn fail_comparison(
         &mut self,
         id: RequestId,
         header: Header,
-        looked_at: u64,
+        min_applied: u64,
         previous: Option<Pair>,
         timings: Timings,
     ) {
         let answer = Answer::Failed(previous, timings);
-        let (replica, asked_nanos) = (false, u64::MAX);
-        self.reads.fresh.push(Waiting { id, header, replica, looked_at, asked_nanos, answer });
+        let (replica, arrived_nanos) = (false, u64::MAX);
+        self.reads.queued.push(Waiting { id, header, replica, min_applied, arrived_nanos, answer });
     }
 
-    /// Confirms what can be confirmed now, and answers what is confirmed and applied.
+    /// Confirms the reads that can be confirmed now and answers those that are confirmed and
+    /// applied.
     pub(super) fn serve_reads(&mut self, ctx: &mut Context<E>) {
         self.reader.set_behind(self.committed() > self.applied);
-        if !self.reads.fresh.is_empty() {
+        if !self.reads.queued.is_empty() {
             match self.is_leader() {
                 true => self.confirm_as_leader(ctx),
                 false => self.ask_leader(ctx),
@@ -123,53 +133,54 @@ impl<E: StorageEngine> Peer<E> {
 
     fn confirm_as_leader(&mut self, ctx: &mut Context<E>) {
         let early = stele_types::mutant::active("raftstore.read_before_no_op");
-        // A new leader may lack what earlier terms committed until its own first entry is applied.
+        // A new leader may lack entries that earlier terms committed until its own first entry is
+        // applied.
         if self.leading.is_none() && !early {
             return;
         }
-        if self.holds_lease(ctx.now.monotonic_nanos) || (early && self.leading.is_none()) {
-            // A follower may have shown what is committed and not applied here yet.
+        if self.has_lease(ctx.now.monotonic_nanos) || (early && self.leading.is_none()) {
+            // A follower may have served entries that are committed and not yet applied here.
             let committed = if early { 0 } else { self.committed() };
-            let fresh = std::mem::take(&mut self.reads.fresh);
-            let all = fresh.into_iter().map(|read| (read.looked_at.max(committed), read));
+            let queued = std::mem::take(&mut self.reads.queued);
+            let all = queued.into_iter().map(|read| (read.min_applied.max(committed), read));
             self.reads.confirmed.extend(all);
         } else if self.reads.rounds.is_empty() {
-            let context = self.open_round(ctx);
+            let context = self.start_round(ctx);
             self.node.read_index(context);
         }
     }
 
     fn ask_leader(&mut self, ctx: &mut Context<E>) {
         let leader = self.leader_hint();
-        let for_leader = self.reads.fresh.extract_if(.., |waiting| !waiting.replica);
+        let for_leader = self.reads.queued.extract_if(.., |waiting| !waiting.replica);
         for waiting in for_leader.collect::<Vec<_>>() {
             ctx.refuse(waiting.id, Refusal::NotLeader { leader });
         }
-        if self.leader().is_some() && self.reads.rounds.is_empty() && !self.reads.fresh.is_empty() {
-            let context = self.open_round(ctx);
+        if self.leader().is_some() && self.reads.rounds.is_empty() && !self.reads.queued.is_empty()
+        {
+            let context = self.start_round(ctx);
             self.node.read_index(context);
         }
     }
 
-    /// Begins a round with all fresh reads; it must be sent in this poll.
-    pub(super) fn open_round(&mut self, ctx: &mut Context<E>) -> Vec<u8> {
-        let context = ctx.round_context();
-        let reads = std::mem::take(&mut self.reads.fresh);
+    /// Starts a round with all new reads. The caller must send it in this poll.
+    pub(super) fn start_round(&mut self, ctx: &mut Context<E>) -> Vec<u8> {
+        let context = ctx.next_read_context();
+        let reads = std::mem::take(&mut self.reads.queued);
         let sent_nanos = ctx.now.monotonic_nanos;
-        self.reads.rounds.push_back(Round { context: context.clone(), sent_nanos, reads });
+        self.reads.rounds.push_back(ReadIndexRound { context: context.clone(), sent_nanos, reads });
         context
     }
 
-    /// A quorum confirmed a round, or the leader answered one: it and all before it are confirmed,
-    /// as those began earlier.
-    pub(super) fn round_answered(&mut self, ctx: &Context<E>, context: &[u8], index: u64) {
+    /// Confirms a round that a quorum or the leader answered, and all rounds started before it.
+    pub(super) fn on_round_confirmed(&mut self, ctx: &Context<E>, context: &[u8], index: u64) {
         let Some(at) = self.reads.rounds.iter().position(|round| round.context == context) else {
             return;
         };
         let mut sent_nanos = 0;
         for round in self.reads.rounds.drain(..=at) {
             sent_nanos = round.sent_nanos;
-            let confirmed = round.reads.into_iter().map(|read| (read.looked_at.max(index), read));
+            let confirmed = round.reads.into_iter().map(|read| (read.min_applied.max(index), read));
             self.reads.confirmed.extend(confirmed);
         }
         self.renew_lease(ctx, sent_nanos);
@@ -191,37 +202,38 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Another one leads, or none: rounds to the one before are not answered, or not to be trusted.
-    pub(super) fn ask_again(&mut self) {
+    /// Returns the reads of open rounds to the queue after a change of leader: replies to the old
+    /// leader's rounds do not arrive or are not valid.
+    pub(super) fn requeue_reads(&mut self) {
         let unanswered = self.reads.rounds.drain(..).flat_map(|round| round.reads);
-        self.reads.fresh.extend(unanswered);
+        self.reads.queued.extend(unanswered);
     }
 
-    /// Leadership is lost: nothing is confirmed any more.
+    /// Refuses all waiting reads: leadership is lost.
     pub(super) fn lose_reads(&mut self, ctx: &mut Context<E>) {
         for waiting in self.reads.take_all() {
             let refusal = match waiting.answer {
                 Answer::Ready => Refusal::NotLeader { leader: self.leader_hint() },
-                // Nothing was changed: it may be sent again.
+                // Nothing was changed: the client may retry.
                 Answer::Failed(..) => Refusal::StaleCommand,
             };
             ctx.refuse(waiting.id, refusal);
         }
     }
 
-    /// Gives up reads whose time is over, and those to a leader that does not answer.
+    /// Refuses reads past their deadline and reads to a leader that does not answer.
     pub(super) fn expire_reads(&mut self, ctx: &mut Context<E>) {
         let now = ctx.now.monotonic_nanos;
-        let patience = ctx.options.election_ticks_min * ctx.options.tick_nanos;
-        let (asked_before, sent_before) = match self.is_leader() {
+        let timeout_nanos = ctx.options.election_ticks_min * ctx.options.tick_nanos;
+        let (arrived_before, sent_before) = match self.is_leader() {
             true => (0, 0),
-            false => (now.saturating_sub(2 * patience), now.saturating_sub(patience)),
+            false => (now.saturating_sub(2 * timeout_nanos), now.saturating_sub(timeout_nanos)),
         };
-        for waiting in self.reads.take_expired(now, asked_before) {
+        for waiting in self.reads.take_expired(now, arrived_before) {
             ctx.refuse(waiting.id, Refusal::ReadIndexNotReady);
         }
         if self.reads.rounds.front().is_some_and(|round| round.sent_nanos < sent_before) {
-            self.ask_again();
+            self.requeue_reads();
         }
     }
 }

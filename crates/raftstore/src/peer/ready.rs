@@ -1,7 +1,7 @@
-//! What Raft wants done: records into the batch, messages out, entries to apply.
+//! Processing of Raft's ready states: records go into the batch, messages out, entries to apply.
 //!
-//! A leader's entries leave at once, in parallel with its own disk. Whatever promises something - a
-//! vote, an acknowledgement, a term - leaves after what it promises is durable.
+//! A leader's entries are sent at once, in parallel with its own disk write. A message that makes a
+//! promise (a vote, an acknowledgement, a term) is sent after the promise is durable.
 
 use super::{Held, Peer};
 use crate::log::payload_of;
@@ -11,18 +11,18 @@ use raft::eraftpb::{Entry, HardState as RaftHardState, Message};
 use stele_storage::StorageEngine;
 use stele_types::{EntryRecord, HardState, LogIndex, Record, Result, Term};
 
-/// Readies of one peer in one poll; what is left comes in the next.
-const ROUNDS_MAX: usize = 8;
+/// Most readies of one peer in one poll; the next poll takes the others.
+const READIES_MAX: usize = 8;
 
 impl<E: StorageEngine> Peer<E> {
-    /// Proposes, replicates, applies and answers until nothing is left to do without the disk.
-    /// Returns whether something is.
+    /// Proposes, replicates, applies and replies until nothing is left to do without the disk.
+    /// Returns whether work remains.
     pub fn work(&mut self, ctx: &mut Context<E>) -> Result<bool> {
-        self.timer.note_heartbeat_round(ctx.now.monotonic_nanos);
-        // What waited for another region.
+        self.timer.start_vote_hold(ctx.now.monotonic_nanos);
+        // Entries that waited for another region.
         self.apply_committed(ctx)?;
-        self.take_found_ranges(ctx)?;
-        for _ in 0..ROUNDS_MAX {
+        self.apply_range_repairs(ctx)?;
+        for _ in 0..READIES_MAX {
             self.observe(ctx);
             self.propose_waiting(ctx)?;
             self.serve_reads(ctx);
@@ -45,7 +45,7 @@ impl<E: StorageEngine> Peer<E> {
         let mut ready = self.node.ready();
         self.observe(ctx);
         for state in ready.take_read_states() {
-            self.round_answered(ctx, &state.request_ctx, state.index);
+            self.on_round_confirmed(ctx, &state.request_ctx, state.index);
         }
         let now = ctx.now.monotonic_nanos;
         self.proposals.note_committed(self.committed(), now);
@@ -65,12 +65,12 @@ impl<E: StorageEngine> Peer<E> {
         let after_sync = ready.take_persisted_messages();
         self.to_apply.extend(ready.take_committed_entries());
         self.node.advance_append_async(ready);
-        // Only what is durable here counts for the quorum, and may be applied.
+        // Only durable entries count for the quorum and may be applied.
         if self.is_durable() || stele_types::mutant::active("raftstore.count_unsynced") {
             self.node.on_persist_ready(number);
         }
-        // A leader may speak before its disk is done, but not in a term that its disk may forget:
-        // it could lead that term again, with other entries.
+        // A leader may send before its disk write is done, but only in a durable term: after a
+        // crash it could lead the same term again, with other entries.
         let early = stele_types::mutant::active("raftstore.lead_before_sync");
         match self.durability.vote.0 == self.term() || early {
             true => self.send_all(ctx, at_once),
@@ -83,8 +83,8 @@ impl<E: StorageEngine> Peer<E> {
         Ok(())
     }
 
-    /// Puts a ready's entries and hard state into the batch. Returns whether any of it needs the
-    /// disk.
+    /// Adds a ready's entries and hard state to the batch. Returns whether any of them must be
+    /// durable.
     fn write_records(&mut self, ctx: &mut Context<E>, ready: &Ready) -> bool {
         let entries = ready.entries();
         self.log_mut().extend(entries);
@@ -97,7 +97,7 @@ impl<E: StorageEngine> Peer<E> {
         let hard_state = self.hard_state(changed);
         let vote = (hard_state.term.0, hard_state.vote);
         if vote == self.written_vote {
-            // Only the commit index changed: nothing depends on its being durable.
+            // Only the commit index changed: nothing depends on its durability.
             ctx.batches.piggyback(region, hard_state);
             return !entries.is_empty();
         }
@@ -106,14 +106,14 @@ impl<E: StorageEngine> Peer<E> {
         true
     }
 
-    /// What is written of Raft's hard state: a commit index is held below entries that must not be
-    /// applied again at open before another region's.
+    /// Returns the hard state to write. Its commit index stays below entries that must not be
+    /// applied at open before those of another region.
     fn hard_state(&self, state: &RaftHardState) -> HardState {
         let commit = state.commit.min(self.commit_ceiling());
         HardState { term: Term(state.term), vote: state.vote, commit: LogIndex(commit) }
     }
 
-    /// The hard state as it would be written now.
+    /// Returns the hard state as it would be written now.
     pub fn current_hard_state(&self) -> HardState {
         self.hard_state(&self.node.raft.hard_state())
     }
@@ -128,7 +128,7 @@ impl<E: StorageEngine> Peer<E> {
         self.durability.held.push_back(Held { after: self.durability.noted, messages });
     }
 
-    /// The records of a ready are durable, and those of all before it.
+    /// Handles the durability of a ready's records and of all earlier ones.
     pub fn ready_durable(&mut self, ctx: &mut Context<E>, number: u64) {
         self.durability.reach(number);
         if self.is_durable() {

@@ -1,4 +1,4 @@
-//! Values that one replica can't read and another one can.
+//! Repair of values that one replica cannot read and another one can.
 
 use super::Peer;
 use super::snapshot::snapshot_ranges;
@@ -12,40 +12,40 @@ use stele_types::{
     keyspace, mutant,
 };
 
-/// Bytes of values in one answer, save that one value always fits.
-const FOUND_BYTES_MAX: usize = 1 << 20;
-/// Answers kept that are ahead of what is applied here.
-const RANGES_KEPT_MAX: usize = 8;
-/// Values read for one question, whether they are there or not.
-const LOOKS_MAX: usize = 256;
+/// Most bytes of values in one reply; one value always fits.
+const REPLY_BYTES_MAX: usize = 1 << 20;
+/// Most range repairs kept until this replica has applied their entry.
+const RANGE_REPAIRS_MAX: usize = 8;
+/// Most values read for one request, found or not.
+const READS_MAX: usize = 256;
 
 impl<E: StorageEngine> Peer<E> {
-    /// Whether an engine's key is this region's.
-    pub fn owns(&self, key: &Bytes) -> bool {
+    /// Returns whether an engine key belongs to this region.
+    pub fn is_owner_of(&self, key: &Bytes) -> bool {
         self.owned_ranges().iter().any(|range| range.contains(key))
     }
 
-    /// What every replica of the region holds.
+    /// Returns the ranges of engine keys that every replica of the region holds.
     pub fn owned_ranges(&self) -> Vec<KeyRange> {
         ranges_of(&self.region)
     }
 
-    /// Asks another replica; with each round the next one.
+    /// Sends a request to another replica, chosen by `round`.
     pub fn ask(&self, ctx: &mut Context<E>, round: usize, question: Body) {
-        if let Some(to) = self.other(round) {
+        if let Some(to) = self.other_replica(round) {
             self.send(ctx, to, question);
         }
     }
 
-    /// Sends what the first part of a range holds.
-    pub(super) fn look_for_range(&self, ctx: &mut Context<E>, to: PeerName, range: &KeyRange) {
+    /// Sends the pairs of the first part of a range.
+    pub(super) fn answer_range_repair(&self, ctx: &mut Context<E>, to: PeerName, range: &KeyRange) {
         if !self.owned_ranges().iter().any(|own| range.without(own).is_empty()) {
             return;
         }
         let Ok(view) = ctx.engine.view() else { return };
         let mut options = ScanOptions::new(range.clone(), VALUES_MAX);
-        options.bytes_max = FOUND_BYTES_MAX;
-        // What can't be read here either is noted by the engine, and asked for in turn.
+        options.bytes_max = REPLY_BYTES_MAX;
+        // The engine records damage found here, and this store requests copies in turn.
         let Ok(pairs) = view.scan(&options) else { return };
         let mut range = range.clone();
         if let Some(last) = pairs.last() {
@@ -59,30 +59,31 @@ impl<E: StorageEngine> Peer<E> {
                 range.end = rest.start;
             }
         }
-        // The view holds what is applied at this moment, no more and no less.
+        // The view holds exactly what is applied now.
         let found = RangeRepairReply { range, at: LogIndex(self.applied), pairs };
         self.send(ctx, to, Body::RangeRepairReply(found));
     }
 
-    /// Keeps an answer until it can be taken over; what is too much is asked for again.
-    pub(super) fn keep_found_range(&mut self, found: RangeRepairReply) {
-        if self.found_ranges.len() < RANGES_KEPT_MAX {
-            self.found_ranges.push(found);
+    /// Keeps a range repair until it can be applied. One above the limit is dropped and requested
+    /// again.
+    pub(super) fn keep_range_repair(&mut self, found: RangeRepairReply) {
+        if self.range_repairs.len() < RANGE_REPAIRS_MAX {
+            self.range_repairs.push(found);
         }
     }
 
-    /// Takes over what other replicas said of ranges. Rule: only once that is what the range holds
-    /// here too: all up to the answer's entry is applied, and nothing applied after it touches the
-    /// range.
-    pub(super) fn take_found_ranges(&mut self, ctx: &mut Context<E>) -> Result<()> {
+    /// Applies range repairs from other replicas. Invariant: a repair is applied only if the range
+    /// holds the same here: everything up to the repair's entry is applied, and no entry applied
+    /// after it changes the range.
+    pub(super) fn apply_range_repairs(&mut self, ctx: &mut Context<E>) -> Result<()> {
         let early = mutant::active("raftstore.cover_with_the_future");
         let applied = self.applied;
         let is_ready = |found: &mut RangeRepairReply| found.at.0 <= applied || early;
-        let ready: Vec<RangeRepairReply> = self.found_ranges.extract_if(.., is_ready).collect();
-        ready.into_iter().try_for_each(|found| self.take_found_range(ctx, found))
+        let ready: Vec<RangeRepairReply> = self.range_repairs.extract_if(.., is_ready).collect();
+        ready.into_iter().try_for_each(|found| self.apply_range_repair(ctx, found))
     }
 
-    fn take_found_range(&self, ctx: &mut Context<E>, found: RangeRepairReply) -> Result<()> {
+    fn apply_range_repair(&self, ctx: &mut Context<E>, found: RangeRepairReply) -> Result<()> {
         let is_owned = |own: &KeyRange| found.range.without(own).is_empty();
         let is_lost = ctx.engine.lost_ranges().iter().any(|lost| lost.overlaps(&found.range));
         if !is_lost
@@ -92,15 +93,15 @@ impl<E: StorageEngine> Peer<E> {
             return Ok(());
         }
         match ctx.engine.repair_range(&found.range, found.pairs) {
-            // Asked for again.
+            // The range is requested again.
             Err(Error::NoSpace(_) | Error::Busy(_)) => Ok(()),
             Err(error) if error.is_damage() => Ok(()),
             done => done,
         }
     }
 
-    /// Whether no entry applied here after those the answer knows of changes the range. `false` also
-    /// where they are not in the log any more.
+    /// Returns whether no entry applied here after the repair's entry changes the range. Returns
+    /// `false` also if these entries are no longer in the log.
     fn is_untouched_since(&self, ctx: &Context<E>, found: &RangeRepairReply) -> Result<bool> {
         if mutant::active("raftstore.cover_with_the_past") {
             return Ok(true);
@@ -111,14 +112,14 @@ impl<E: StorageEngine> Peer<E> {
         }
         while next.0 <= self.applied {
             let to = LogIndex(self.applied + 1);
-            let entries = match ctx.engine.entries(self.region.id, next, to, FOUND_BYTES_MAX) {
+            let entries = match ctx.engine.entries(self.region.id, next, to, REPLY_BYTES_MAX) {
                 Ok(entries) => entries,
                 Err(error) if error.is_damage() => return Ok(false),
                 Err(error) => return Err(error),
             };
             let Some(last) = entries.last() else { return Ok(false) };
             next = last.index.next();
-            let touches = |entry: &CommittedEntry| touches(&entry.payload, &found.range);
+            let touches = |entry: &CommittedEntry| has_op_in(&entry.payload, &found.range);
             if entries.iter().filter(|entry| entry.is_command).any(touches) {
                 return Ok(false);
             }
@@ -126,21 +127,22 @@ impl<E: StorageEngine> Peer<E> {
         Ok(true)
     }
 
-    fn other(&self, round: usize) -> Option<PeerName> {
+    fn other_replica(&self, round: usize) -> Option<PeerName> {
         let others = self.region.peers.iter().filter(|peer| peer.id != self.name.id);
         let others: Vec<PeerName> = others.copied().collect();
-        others.get(turn(round, others.len())).copied()
+        others.get(replica_of_round(round, others.len())).copied()
     }
 
-    /// Hands the engine what another replica found.
-    pub(super) fn take_found(&self, ctx: &mut Context<E>, pairs: Vec<(Bytes, Bytes)>) {
-        for (key, value) in pairs.into_iter().filter(|(key, _)| self.owns(key)) {
+    /// Passes values from another replica to the engine.
+    pub(super) fn apply_value_repairs(&self, ctx: &mut Context<E>, pairs: Vec<(Bytes, Bytes)>) {
+        for (key, value) in pairs.into_iter().filter(|(key, _)| self.is_owner_of(key)) {
             ctx.engine.repair_value(&key, value);
         }
     }
 }
 
-/// What every replica of a region holds: its pairs, its descriptor and its last change.
+/// Returns the ranges that every replica of a region holds: its pairs, its descriptor and its last
+/// change.
 fn ranges_of(region: &Region) -> Vec<KeyRange> {
     let change = keyspace::admin_key(region.id);
     let end = [&change[..], &[0]].concat();
@@ -149,8 +151,8 @@ fn ranges_of(region: &Region) -> Vec<KeyRange> {
     ranges
 }
 
-/// What is here of values that another replica lost. The range is the one that it knows: what is here
-/// may be another region's, behind a split or a merge, or nobody's.
+/// Returns the values that another replica lost and this store can read. The range is the sender's:
+/// the keys may belong to another region here after a split or a merge, or to none.
 pub(crate) fn find_values<E: StorageEngine>(
     engine: &E,
     message: &PeerMessage,
@@ -161,33 +163,34 @@ pub(crate) fn find_values<E: StorageEngine>(
     let (mut found, mut bytes) = (Vec::new(), 0);
     let Ok(view) = engine.view() else { return found };
     let is_asked = |lost: &&LostValue| ranges.iter().any(|range| range.contains(&lost.key));
-    for lost in lost.iter().take(LOOKS_MAX).filter(is_asked) {
-        // What can't be read here either is noted by the engine, and asked for in turn.
+    for lost in lost.iter().take(READS_MAX).filter(is_asked) {
+        // The engine records damage found here, and this store requests copies in turn.
         let Ok(Some(pair)) = view.get(&lost.key) else { continue };
-        // Rule: only the very value. What is here may be ahead, or behind.
-        if !lost.is(&pair.value) && !mutant::active("raftstore.finds_another_version") {
+        // Invariant: only the requested value is sent; the local one may be newer or older.
+        if !lost.is_copy(&pair.value) && !mutant::active("raftstore.finds_another_version") {
             continue;
         }
         bytes += pair.value.len();
         found.push((pair.key, pair.value));
-        if bytes >= FOUND_BYTES_MAX {
+        if bytes >= REPLY_BYTES_MAX {
             break;
         }
     }
     found
 }
 
-/// Which of the others is asked in a round. Rule: not one after the other, for what is asked for goes
-/// round as well, and the same part of it would come to the same replica each time.
-fn turn(round: usize, others: usize) -> usize {
+/// Returns the position of the replica to which a round's request is sent. Invariant: not round
+/// robin. The requested parts cycle as well, so the same part would reach the same replica each
+/// time.
+fn replica_of_round(round: usize, others: usize) -> usize {
     if mutant::active("raftstore.asks_in_step") {
         return round.checked_rem(others).unwrap_or_default();
     }
     Prng::new(round as u64).below(others.max(1) as u64) as usize
 }
 
-/// Whether a command changes something of a range.
-fn touches(payload: &Bytes, range: &KeyRange) -> bool {
+/// Returns whether a command has an operation in a range.
+fn has_op_in(payload: &Bytes, range: &KeyRange) -> bool {
     let mut found = false;
     Command::each_op_of(payload, |op| {
         found |= match op {
@@ -208,8 +211,9 @@ mod tests {
     #[test]
     fn each_part_of_what_is_lost_is_asked_of_each_replica() {
         for (parts, others) in (1..=16).flat_map(|parts| (1..=6).map(move |it| (parts, it))) {
-            let asked: BTreeSet<(usize, usize)> =
-                (0..64 * parts).map(|round| (round % parts, turn(round, others))).collect();
+            let asked: BTreeSet<(usize, usize)> = (0..64 * parts)
+                .map(|round| (round % parts, replica_of_round(round, others)))
+                .collect();
             assert_eq!(asked.len(), parts * others, "{parts} parts, {others} others");
         }
     }

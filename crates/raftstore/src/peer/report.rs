@@ -1,4 +1,4 @@
-//! What a peer tells of itself.
+//! Status report of a peer.
 
 use super::Peer;
 use crate::output::{RegionReport, Role};
@@ -7,11 +7,11 @@ use raft::{Progress, ProgressState, StateRole};
 use stele_storage::StorageEngine;
 use stele_types::{LogIndex, Peer as PeerName, PeerId, Term};
 
-/// Committed entries a follower may lack before it counts as one that has yet to catch up.
+/// Most committed entries that a follower may lack and still count as caught up.
 const LAG_ENTRIES_MAX: u64 = 1_000;
 
 impl<E: StorageEngine> Peer<E> {
-    /// How it stands. Counts of traffic begin anew.
+    /// Returns the peer's status and resets its traffic counters.
     pub fn report(&mut self, ctx: &Context<E>) -> RegionReport {
         self.traffic.read_ops += self.reader.take_reads();
         let now = ctx.now.monotonic_nanos;
@@ -40,7 +40,7 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Whether a follower has about all that is committed.
+    /// Returns whether a follower has nearly all committed entries.
     pub(super) fn is_caught_up(&self, progress: &Progress) -> bool {
         progress.state != ProgressState::Snapshot
             && progress.matched > 0
@@ -58,23 +58,23 @@ impl<E: StorageEngine> Peer<E> {
         lagging.map(|(peer, _)| *peer).collect()
     }
 
-    /// Peers that did not answer for longer than an election takes. A resting leader hears nobody:
-    /// then only what the transport lost is down.
+    /// Returns the peers unresponsive for longer than an election takes. A hibernating leader
+    /// receives no messages, so it counts only peers on unreachable stores.
     pub(super) fn down_peers(&self, ctx: &Context<E>) -> Vec<(PeerName, u64)> {
         let now = ctx.now.monotonic_nanos;
-        let patience = ctx.options.election_ticks_max * ctx.options.tick_nanos;
-        let silent = |peer: &PeerName| {
+        let timeout_nanos = ctx.options.election_ticks_max * ctx.options.tick_nanos;
+        let unresponsive = |peer: &PeerName| {
             let since = match self.is_hibernating() {
                 true => *ctx.unreachable.get(&peer.store)?,
-                false => *self.heard.get(&peer.id.0)?,
+                false => *self.last_contact.get(&peer.id.0)?,
             };
-            let silent = now.saturating_sub(since);
-            (silent >= patience).then_some((*peer, silent / 1_000_000_000))
+            let elapsed = now.saturating_sub(since);
+            (elapsed >= timeout_nanos).then_some((*peer, elapsed / 1_000_000_000))
         };
-        self.followers().filter_map(|(peer, _)| silent(peer)).collect()
+        self.followers().filter_map(|(peer, _)| unresponsive(peer)).collect()
     }
 
-    /// The progress of a peer, of a leader.
+    /// Returns the progress of a peer; meaningful on a leader.
     pub(super) fn progress_of(&self, id: PeerId) -> Option<&Progress> {
         self.node.raft.prs().get(id.0)
     }

@@ -1,4 +1,4 @@
-//! Who leads: what changes when this peer begins or ceases to, and handing over.
+//! Leadership: changes when this peer becomes or stops being leader, and leadership transfer.
 
 use super::Peer;
 use crate::input::RequestId;
@@ -8,7 +8,7 @@ use raft::INVALID_ID;
 use stele_storage::StorageEngine;
 use stele_types::PeerId;
 
-/// What was last noticed of Raft's state.
+/// Raft state seen by the last [`Peer::observe`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     leads: bool,
@@ -16,14 +16,14 @@ pub(super) struct Seen {
     leader: u64,
 }
 
-/// A handover under way.
+/// Leadership transfer in progress.
 pub(super) struct Transfer {
     to: PeerId,
     id: Option<RequestId>,
 }
 
 impl<E: StorageEngine> Peer<E> {
-    /// Notices what Raft's last steps changed.
+    /// Compares Raft's state with the last one seen and handles the changes.
     pub(super) fn observe(&mut self, ctx: &mut Context<E>) {
         let (term, leader) = (self.term(), self.node.raft.leader_id);
         let seen = Seen { leads: self.is_leader(), term, leader };
@@ -31,18 +31,18 @@ impl<E: StorageEngine> Peer<E> {
             return;
         }
         let before = std::mem::replace(&mut self.seen, seen);
-        let same_reign = before.leads && seen.leads && before.term == seen.term;
-        if before.leads && !same_reign {
+        let stays_leader = before.leads && seen.leads && before.term == seen.term;
+        if before.leads && !stays_leader {
             self.lose_leadership(ctx);
         }
-        if seen.leads && !same_reign {
+        if seen.leads && !stays_leader {
             let now = ctx.now.monotonic_nanos;
-            // What was offered before it led says nothing of what followers need now.
+            // Snapshots offered before this term say nothing about what followers need now.
             self.snapshot_waits.clear();
-            self.heard = self.region.peers.iter().map(|peer| (peer.id.0, now)).collect();
+            self.last_contact = self.region.peers.iter().map(|peer| (peer.id.0, now)).collect();
         }
         if before.leader != leader || before.leads != seen.leads {
-            self.ask_again();
+            self.requeue_reads();
         }
         if leader == INVALID_ID {
             self.leaderless_since.get_or_insert(ctx.now.monotonic_nanos);
@@ -54,13 +54,14 @@ impl<E: StorageEngine> Peer<E> {
         self.publish_leader();
     }
 
-    /// Lets edge threads know who leads.
+    /// Publishes the leader to request threads.
     pub(super) fn publish_leader(&self) {
         self.reader.set_leader(self.leader(), self.term());
     }
 
-    /// The first entry of this peer's own term is applied: it knows all that was committed before.
-    pub(super) fn begin_to_lead(&mut self, ctx: &mut Context<E>) {
+    /// Starts serving: the first entry of this peer's own term is applied, so it knows all that was
+    /// committed before.
+    pub(super) fn start_leading(&mut self, ctx: &mut Context<E>) {
         let term = self.term();
         self.leading = Some(term);
         self.reader.set_leading_term(term);
@@ -87,8 +88,8 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Hands leadership to `to`. From here on no lease counts in this term: the receiver campaigns
-    /// whatever followers promised.
+    /// Starts a leadership transfer to `to`. From here on no lease is valid in this term: the
+    /// target campaigns regardless of the followers' vote holds.
     pub(super) fn begin_transfer(
         &mut self,
         ctx: &mut Context<E>,
@@ -98,15 +99,15 @@ impl<E: StorageEngine> Peer<E> {
         let refusal = match self.region.peer(to) {
             Some(peer) if peer.id == self.name.id => None,
             Some(peer) if peer.role.votes_next() && self.transfer.is_none() => {
-                self.end_lease_for_good();
+                self.end_lease_for_term();
                 self.node.transfer_leader(to.0);
                 self.transfer = Some(Transfer { to, id });
                 return;
             }
             Some(peer) if peer.role.votes_next() => {
-                Some(Refusal::Busy { reason: "leadership is being handed over already" })
+                Some(Refusal::Busy { reason: "a leadership transfer is already in progress" })
             }
-            _ => Some(Refusal::Invalid(format!("peer {to} is no voter of the region"))),
+            _ => Some(Refusal::Invalid(format!("peer {to} is not a voter of the region"))),
         };
         let Some(id) = id else { return };
         match refusal {
@@ -115,22 +116,22 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// A handover that Raft gave up: this peer goes on leading.
+    /// Fails a leadership transfer that Raft aborted; this peer stays leader.
     pub(super) fn check_transfer(&mut self, ctx: &mut Context<E>) {
         if self.node.raft.lead_transferee.is_some() || !self.is_leader() {
             return;
         }
         if let Some(Transfer { id: Some(id), .. }) = self.transfer.take() {
-            ctx.refuse(id, Refusal::Busy { reason: "the handover of leadership timed out" });
+            ctx.refuse(id, Refusal::Busy { reason: "the leadership transfer timed out" });
         }
     }
 
-    /// Whether proposals would be dropped because leadership is being handed over.
+    /// Returns whether Raft would drop proposals because of a leadership transfer.
     pub(super) fn is_transferring(&self) -> bool {
         self.node.raft.lead_transferee.is_some()
     }
 
-    /// A leader that is no voter any more makes room: nobody who counts follows it.
+    /// Steps down if this leader is no longer a voter: its log does not count for the quorum.
     pub(super) fn step_down_if_no_voter(&mut self) {
         if self.is_leader() && !self.node.raft.promotable() {
             let term = self.term();

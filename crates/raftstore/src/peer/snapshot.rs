@@ -1,5 +1,5 @@
-//! Snapshots out: a follower that needs entries which are gone gets the pairs instead, and a voter that
-//! has no replica yet, where nobody can be elected without it.
+//! Sending of snapshots: to a follower that needs truncated entries, and to a voter without a
+//! replica if no leader can be elected without it.
 
 use super::Peer;
 use crate::messages::{Body, RaftKind, RaftMessage, SnapshotHeader};
@@ -12,11 +12,11 @@ use stele_types::{
     KeyRange, LogIndex, Peer as PeerName, PeerId, PeerRole, Region, Term, keyspace, mutant,
 };
 
-/// Longest election times without a leader, and without a word of a voter, before that is offered a
-/// snapshot: whoever has a replica was asked for its vote by then.
+/// Number of longest election timeouts without a leader, and without a message from a voter, after
+/// which that voter is offered a snapshot. By then every replica has been sent a vote request.
 const OFFER_AFTER: u64 = 3;
 
-/// What a snapshot of a region holds: its descriptor and its pairs, ascending.
+/// Returns the ranges of a region's snapshot: its descriptor and its pairs, ascending.
 pub(crate) fn snapshot_ranges(region: &Region) -> Vec<KeyRange> {
     let key = keyspace::region_key(region.id);
     let mut end = key.to_vec();
@@ -25,7 +25,8 @@ pub(crate) fn snapshot_ranges(region: &Region) -> Vec<KeyRange> {
 }
 
 impl<E: StorageEngine> Peer<E> {
-    /// Hands out a snapshot of what is applied at this moment: at least what Raft had in mind.
+    /// Sends a snapshot of the applied state, which is at least as recent as the one that Raft
+    /// asked for.
     pub(super) fn send_snapshot(&mut self, ctx: &mut Context<E>, to: PeerName) {
         let wait = self.snapshot_waits.get(&to.id.0).copied().unwrap_or_default();
         if ctx.now.monotonic_nanos < wait.until_nanos {
@@ -52,16 +53,19 @@ impl<E: StorageEngine> Peer<E> {
         Some(SendSnapshot { header, to_store: to.store, view: Arc::new(view), ranges })
     }
 
-    /// Without a leader for long, voters that answer nothing are offered what is applied here. A split may
-    /// have passed one by, in a snapshot of the region it came from, while the others of the new region were
-    /// lost: nobody leads who would bring it there, and a store without a replica does not vote.
-    /// Rule: only what is applied, which is committed: a voter that never had a replica promised nothing,
-    /// so with that it is one that was late. Who was buried, or has as much, refuses.
-    pub(super) fn offer_to_silent_voters(&mut self, ctx: &mut Context<E>) {
+    /// Offers a snapshot of the applied state to unresponsive voters if there has been no leader
+    /// for long. A voter may lack the replica because it received a snapshot of the parent region
+    /// from after the split, while the new region's other replicas were lost: no leader is there to
+    /// create it, and a store without a replica does not vote.
+    ///
+    /// Invariant: the snapshot holds only applied, hence committed, entries. A voter without a
+    /// replica has made no promise, so after the snapshot it equals a slow replica. A store with a
+    /// tombstone of the peer, or with as many entries, refuses the snapshot.
+    pub(super) fn offer_snapshots_if_leaderless(&mut self, ctx: &mut Context<E>) {
         let options = &ctx.options;
-        let patience = OFFER_AFTER * options.election_ticks_max * options.tick_nanos;
+        let timeout_nanos = OFFER_AFTER * options.election_ticks_max * options.tick_nanos;
         let now = ctx.now.monotonic_nanos;
-        let is_long = |since: u64| now.saturating_sub(since) >= patience;
+        let is_long = |since: u64| now.saturating_sub(since) >= timeout_nanos;
         let is_alone = self.leaderless_since.is_some_and(is_long) && self.leader().is_none();
         let offers = is_alone && !self.is_leader() && self.node.raft.promotable();
         if !offers || mutant::active("raftstore.offers_nothing") {
@@ -69,43 +73,44 @@ impl<E: StorageEngine> Peer<E> {
         }
         let region = self.region.clone();
         for peer in region.peers.iter().filter(|peer| peer.role != PeerRole::Learner) {
-            let is_silent = self.heard.get(&peer.id.0).is_none_or(|heard| is_long(*heard));
+            let is_unresponsive = self.last_contact.get(&peer.id.0).is_none_or(|at| is_long(*at));
             let waits = self.snapshot_waits.get(&peer.id.0).is_some_and(|it| now < it.until_nanos);
             let is_reached = !ctx.unreachable.contains_key(&peer.store);
-            if peer.id == self.name.id || !is_silent || waits || !is_reached {
+            if peer.id == self.name.id || !is_unresponsive || waits || !is_reached {
                 continue;
             }
             let Some(snapshot) = self.snapshot_for(ctx, *peer) else { continue };
             ctx.out.snapshots.push(snapshot);
-            // Not twice, until it is known what became of it, and until that had its effect.
+            // No second offer until the result of this one is known and has had its effect.
             self.snapshot_waits.entry(peer.id.0).or_default().until_nanos = u64::MAX;
         }
     }
 
-    /// Who offers a snapshot of what the log holds heard nothing of what became of an earlier one, and
-    /// knows of no other entry to begin with: it would offer it for ever. Rule: an acknowledgement like any
-    /// other, of what is durable, in a term that is.
+    /// Acknowledges an offered snapshot if the log already holds its entry. Without this the
+    /// sender, which has not learned the result of an earlier snapshot and has no earlier entry to
+    /// send from, would repeat the offer permanently. Invariant: like any acknowledgement it covers
+    /// only durable entries, in a durable term.
     pub fn acknowledge_held(&self, ctx: &mut Context<E>, header: &SnapshotHeader) {
         let LogIndex(index) = header.at.0;
-        let is_held = self.holds(header.at) || index <= self.committed();
+        let is_held = self.has_entry(header.at) || index <= self.committed();
         let is_durable = self.is_durable() && index <= self.node.raft.raft_log.persisted;
-        let is_meant = header.to.id == self.name.id;
-        let is_silent = mutant::active("raftstore.held_snapshot_unanswered");
-        if is_held && is_durable && is_meant && !is_silent {
+        let is_addressed = header.to.id == self.name.id;
+        let is_withheld = mutant::active("raftstore.held_snapshot_unanswered");
+        if is_held && is_durable && is_addressed && !is_withheld {
             let mut answer = RaftMessage::new(RaftKind::AppendResponse, Term(self.term()));
             (answer.index, answer.commit) = (header.at.0, LogIndex(self.committed()));
             self.send(ctx, header.from, Body::Raft(answer));
         }
     }
 
-    /// A snapshot arrived at its receiver, or did not: then the next one waits, twice as long each
-    /// time.
+    /// Records the result of sending a snapshot. After a failure the next attempt waits, twice as
+    /// long each time.
     pub fn snapshot_sent(&mut self, ctx: &Context<E>, to: PeerId, ok: bool) {
         if ok {
             self.snapshot_waits.remove(&to.0);
             if !self.is_leader() {
-                // Its vote comes next.
-                self.heard.insert(to.0, ctx.now.monotonic_nanos);
+                // Its vote is expected next.
+                self.last_contact.insert(to.0, ctx.now.monotonic_nanos);
             }
             return self.node.report_snapshot(to.0, SnapshotStatus::Finish);
         }
@@ -118,12 +123,12 @@ impl<E: StorageEngine> Peer<E> {
     }
 }
 
-/// When a snapshot to a peer that did not take the last ones may be tried again.
+/// Backoff before the next snapshot to a peer that did not accept the last ones.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wait {
     failures: u32,
     until_nanos: u64,
 }
 
-/// The longest pause is 2 to the power of one less than this, in least election times.
+/// Limit of the backoff: at most 2^(this - 1) least election timeouts.
 const FAILURES_MAX: u32 = 5;

@@ -1,4 +1,4 @@
-//! Time as Raft counts it.
+//! Raft ticks.
 
 use super::Peer;
 use crate::input::Now;
@@ -8,46 +8,48 @@ use crate::store::{Context, Note};
 use stele_storage::StorageEngine;
 use stele_types::{PeerId, Prng, RegionId};
 
-/// How often a replica that is being merged asks the others whether it was.
+/// Ticks between queries of a merging replica for the outcome of the merge.
 const ASK_EVERY_TICKS: u64 = 20;
 
-/// A peer's clockwork.
+/// Tick state of a peer.
 pub(super) struct Timer {
     prng: Prng,
     election_ticks: (u64, u64),
-    /// Ticks without a leader before this peer campaigns, drawn anew after each change.
+    /// Ticks without a leader before this peer campaigns, drawn again after each change.
     timeout: usize,
-    /// No vote before this time: an answer to a leader's round binds as long as a lease may last.
-    votes_from_nanos: u64,
-    silent_nanos: u64,
-    /// A leader is answered with the poll to come.
-    answers: bool,
+    /// Monotonic nanoseconds before which no vote is granted: a reply to a heartbeat round binds
+    /// for as long as a lease may last.
+    vote_hold_until_nanos: u64,
+    vote_hold_nanos: u64,
+    /// The next poll replies to a heartbeat, which starts the vote hold.
+    vote_hold_pending: bool,
     /// Ticks without work.
     pub idle_ticks: u64,
-    /// It does not tick.
-    pub hibernation_probe: bool,
+    /// Whether ticks are stopped.
+    pub is_hibernating: bool,
 }
 
 impl Timer {
     pub fn new(options: &Options, now: Now, region: RegionId, peer: PeerId) -> Self {
         let seed = options.seed ^ region.0.rotate_left(32) ^ peer.0.wrapping_mul(0x9e37_79b9);
-        let silent = options.election_ticks_min * options.tick_nanos;
+        let hold = options.election_ticks_min * options.tick_nanos;
         let mut timer = Self {
             prng: Prng::new(seed),
             election_ticks: (options.election_ticks_min, options.election_ticks_max),
             timeout: 0,
-            votes_from_nanos: now.monotonic_nanos + silent,
-            silent_nanos: silent,
-            answers: false,
+            vote_hold_until_nanos: now.monotonic_nanos + hold,
+            vote_hold_nanos: hold,
+            vote_hold_pending: false,
             idle_ticks: 0,
-            hibernation_probe: false,
+            is_hibernating: false,
         };
         timer.redraw();
         timer
     }
 
-    /// Draws the election timeout: Raft's own draw is not repeatable. The first tick may come at once,
-    /// so who asked after `min` ticks would find the others bound to the old leader, and wait again.
+    /// Draws the election timeout; Raft's own draw is not reproducible. The first tick may come at
+    /// once: a peer that campaigned after `min` ticks would still find the others withholding their
+    /// votes, and would wait again.
     pub fn redraw(&mut self) {
         let (min, max) = self.election_ticks;
         let least = match stele_types::mutant::active("raftstore.campaign_at_the_least") {
@@ -57,33 +59,33 @@ impl Timer {
         self.timeout = (least + self.prng.below(max - least)) as usize;
     }
 
-    /// Whether no promise binds any more, of this life or an earlier one. Raft itself forgets whom it
-    /// answered when it hears of a later term, and a candidate that stood still may speak of one.
+    /// Returns whether no vote hold is active, from this process or an earlier one. Raft itself
+    /// clears its leader when it sees a later term, and a candidate that was paused may send one.
     pub fn may_vote(&self, now_nanos: u64) -> bool {
-        let is_free = !self.answers && now_nanos >= self.votes_from_nanos;
+        let is_free = !self.vote_hold_pending && now_nanos >= self.vote_hold_until_nanos;
         is_free || stele_types::mutant::active("raftstore.vote_at_once")
     }
 
-    /// A round of its leader came.
-    pub fn start_vote_hold(&mut self) {
-        self.answers = !stele_types::mutant::active("raftstore.answer_binds_nobody");
+    /// Records a heartbeat from the leader.
+    pub fn note_heartbeat_round(&mut self) {
+        self.vote_hold_pending = !stele_types::mutant::active("raftstore.answer_binds_nobody");
     }
 
-    /// The answer leaves now, at the earliest.
-    pub fn note_heartbeat_round(&mut self, now_nanos: u64) {
-        if std::mem::take(&mut self.answers) {
-            self.votes_from_nanos = now_nanos + self.silent_nanos;
+    /// Starts the vote hold. The reply to the heartbeat is sent now at the earliest.
+    pub fn start_vote_hold(&mut self, now_nanos: u64) {
+        if std::mem::take(&mut self.vote_hold_pending) {
+            self.vote_hold_until_nanos = now_nanos + self.vote_hold_nanos;
         }
     }
 
-    /// Nothing was promised in an earlier life.
+    /// Clears the vote hold. A new replica has made no promise.
     pub fn clear_vote_hold(&mut self) {
-        self.votes_from_nanos = 0;
+        self.vote_hold_until_nanos = 0;
     }
 }
 
 impl<E: StorageEngine> Peer<E> {
-    /// One tick.
+    /// Runs one tick.
     pub fn tick(&mut self, ctx: &mut Context<E>) {
         self.expire_waiting(ctx);
         self.expire_reads(ctx);
@@ -94,31 +96,31 @@ impl<E: StorageEngine> Peer<E> {
             self.traffic.read_ops += served;
             self.timer.idle_ticks = 0;
         }
-        self.ask_members_if_silent(ctx);
-        self.offer_to_silent_voters(ctx);
+        self.query_membership_if_leaderless(ctx);
+        self.offer_snapshots_if_leaderless(ctx);
         self.leave_joint_if_due(ctx);
-        self.tell_prepared(ctx);
+        self.announce_prepared(ctx);
         self.destroy_if_merged(ctx);
         if self.timer.idle_ticks.is_multiple_of(ASK_EVERY_TICKS) {
-            self.ask_whether_taken_if_merging(ctx);
+            self.query_outcome_if_merging(ctx);
         }
         self.hibernate_if_idle(ctx);
-        // A heartbeat behind the word to rest would wake everyone.
-        if !self.timer.hibernation_probe && (self.is_leader() || self.may_campaign()) {
+        // A heartbeat after the hibernate message would wake the followers.
+        if !self.timer.is_hibernating && (self.is_leader() || self.may_campaign()) {
             self.tick_raft(ctx);
         }
     }
 
-    /// A replica that may not campaign, and that no leader speaks to, asks whether it is still a
-    /// member: the answer is a heartbeat, or that it is gone.
-    fn ask_members_if_silent(&mut self, ctx: &mut Context<E>) {
-        let silent = self.node.raft.election_elapsed as u64;
-        let often = 2 * ctx.options.election_ticks_max;
-        if self.node.raft.promotable() || silent < often {
+    /// Asks the members of the region whether this replica is still one, if it may not campaign and
+    /// has no leader. The reply is a heartbeat, or that it is not a member.
+    fn query_membership_if_leaderless(&mut self, ctx: &mut Context<E>) {
+        let leaderless_ticks = self.node.raft.election_elapsed as u64;
+        let interval = 2 * ctx.options.election_ticks_max;
+        if self.node.raft.promotable() || leaderless_ticks < interval {
             return;
         }
         self.leaderless_since.get_or_insert(ctx.now.monotonic_nanos);
-        if silent.is_multiple_of(often) {
+        if leaderless_ticks.is_multiple_of(interval) {
             for peer in self.region.peers.iter().filter(|peer| peer.id != self.name.id) {
                 self.send(ctx, *peer, Body::WakeUp);
             }
@@ -135,24 +137,24 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Campaigns now, if Raft lets it.
+    /// Starts an election, if Raft allows it.
     pub fn campaign(&mut self) {
         if !self.is_leader() && self.may_campaign() {
-            // It fails only for who is no voter, who then just does not campaign.
+            // Fails only for a peer that is not a voter; it does not campaign.
             let _refused = self.node.campaign();
         }
     }
 
-    /// Campaigns at once where nobody else can.
+    /// Starts an election at once if this peer is the only voter.
     pub fn campaign_if_alone(&mut self) {
         if self.node.raft.promotable() && self.node.raft.prs().is_singleton() {
             self.campaign();
         }
     }
 
-    /// Its log begins with records in the batch being filled. Nobody was promised anything by a peer
-    /// that never was before.
-    pub fn starts_new_log(&mut self, ctx: &mut Context<E>, campaigns: bool) {
+    /// Starts a new log: its first records are in the batch being filled. A new replica has made no
+    /// promise, so its vote hold is cleared.
+    pub fn start_new_log(&mut self, ctx: &mut Context<E>, campaigns: bool) {
         self.timer.clear_vote_hold();
         self.durability.log_start_pending = true;
         self.campaigns_first = campaigns;
@@ -166,10 +168,10 @@ mod tests {
     use std::collections::BTreeSet;
     use stele_types::{ClusterId, StoreId};
 
-    /// A vote that is asked for after exactly the least timeout is refused by whoever answered the old
-    /// leader: a promise is kept by time, and the first tick may come at once.
+    /// A vote requested after exactly the least timeout is refused by a follower that answered the
+    /// old leader: it withholds its vote by time, and the first tick may come at once.
     #[test]
-    fn nobody_campaigns_at_the_least_election_timeout() {
+    fn no_peer_campaigns_at_the_least_election_timeout() {
         let options = Options::new(StoreId(1), ClusterId(7), 1, 1);
         let (min, max) = (options.election_ticks_min as usize, options.election_ticks_max as usize);
         let now = Now { monotonic_nanos: 0, unix_seconds: 0 };

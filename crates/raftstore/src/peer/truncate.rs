@@ -1,4 +1,4 @@
-//! How much of the log a replica lets go.
+//! Truncation of a replica's log.
 
 use super::Peer;
 use crate::store::Context;
@@ -6,14 +6,14 @@ use raft::ProgressState;
 use stele_storage::StorageEngine;
 use stele_types::{LogIndex, Term, mutant};
 
-/// Entries, or bytes, that a truncation drops at least.
+/// Least entries, or bytes, that a truncation drops.
 const STEP_ENTRIES: u64 = 64;
 const STEP_BYTES: u64 = 4 << 20;
 
 impl<E: StorageEngine> Peer<E> {
-    /// Truncates what a checkpoint covers (else a crash would lose it), save the latest entries and
-    /// those a follower lacks. A follower that lags by too many bytes gets a snapshot instead, and
-    /// what it pinned does not wait for a checkpoint that happens to be due.
+    /// Truncates entries that a checkpoint covers (without one a crash would lose them), except the
+    /// latest entries and those a follower lacks. A follower that lags by too many bytes gets a
+    /// snapshot instead, and the entries it pinned request a checkpoint at once.
     pub fn truncate_log(&mut self, ctx: &mut Context<E>) {
         let kept = ctx.options.log_kept;
         let Some(progress) = ctx.engine.progress(self.region.id) else { return };
@@ -41,8 +41,9 @@ impl<E: StorageEngine> Peer<E> {
         ctx.batches.piggyback_truncation(self.region.id, LogIndex(upto), Term(term));
     }
 
-    /// Followers need the entries above this one: those that can still be sent them. Who takes in a
-    /// snapshot will need what follows it, else the next one would be due when it is done.
+    /// Returns the index above which followers need entries. Counts followers that can still be
+    /// sent entries from the log. A follower that is receiving a snapshot needs the entries after
+    /// it, or it would need another snapshot at once.
     fn needed_above(&self) -> u64 {
         if !self.is_leader() {
             return u64::MAX;

@@ -1,7 +1,8 @@
-//! Messages for a replica that is not here. A leader that added one learns by the answers that it
-//! has nothing, and sends a snapshot; the replica begins when that is installed. Until then there is
-//! no state of it: it never votes, and forgets nothing. Whom nobody leads offers one to voters that answer
-//! nothing: where all others are lost who would elect a leader, that may be what is missing.
+//! Messages for a replica that is not on this store. A leader that added one learns from the
+//! replies that its log is empty, and sends a snapshot; the replica starts when that is installed.
+//! Until then it has no state: it never votes and has made no promise. Without a leader, a voter
+//! offers a snapshot to unresponsive voters: if the other voters needed to elect a leader are lost,
+//! this replica may be the missing one.
 
 use super::RaftStore;
 use crate::admin;
@@ -10,7 +11,7 @@ use crate::peer::find_values;
 use stele_storage::{EngineView, StorageEngine};
 use stele_types::{LogIndex, RegionId, StoreId, keyspace};
 
-/// Questions kept for regions that are not here.
+/// Most vote requests kept for regions that are not here.
 const EARLY_VOTES_MAX: usize = 256;
 
 impl<E: StorageEngine> RaftStore<E> {
@@ -18,8 +19,9 @@ impl<E: StorageEngine> RaftStore<E> {
         if let Body::ValueRepairRequest(lost) = &message.body
             && !lost.is_empty()
         {
-            // Membership does not matter: only the very value is sent. A store that is behind a split
-            // may have the last whole copy of what the new region's other replicas lost.
+            // Membership does not matter, because only the requested value is sent. A store that
+            // has not applied a split may have the last intact copy of a value that the new
+            // region's other replicas lost.
             let found = find_values(&*self.ctx.engine, message, lost);
             if !found.is_empty() && !stele_types::mutant::active("raftstore.absent_finds_nothing") {
                 self.answer(message, Body::ValueRepairReply(found));
@@ -36,41 +38,41 @@ impl<E: StorageEngine> RaftStore<E> {
             }
             if gone {
                 self.answer(message, Body::Gone);
-            } else if let Some(merged) = self.merged(message.region, message.from_store) {
+            } else if let Some(merged) = self.merged_body(message.region, message.from_store) {
                 self.answer(message, merged);
             }
             return;
         }
         let Body::Raft(raft) = &message.body else { return };
         if matches!(raft.kind, RaftKind::RequestVote | RaftKind::RequestPreVote) {
-            self.keep_early(message);
+            self.keep_early_vote(message);
             return;
         }
-        if let Some(answer) = answer_of_nothing(raft) {
+        if let Some(answer) = empty_log_answer(raft) {
             self.answer(message, Body::Raft(answer));
         }
     }
 
-    /// A region that a split makes may campaign before the split is applied here: its question waits
-    /// for the replica.
-    fn keep_early(&mut self, message: &PeerMessage) {
+    /// Keeps a vote request until the replica exists: a split child may campaign elsewhere before
+    /// the split is applied here.
+    fn keep_early_vote(&mut self, message: &PeerMessage) {
         if self.early_votes.len() >= EARLY_VOTES_MAX {
             self.early_votes.clear();
         }
         self.early_votes.insert(message.region, message.clone());
     }
 
-    /// The replica began: what was asked of it before is asked again.
-    pub(super) fn ask_early(&mut self, region: stele_types::RegionId) {
+    /// Delivers the vote request that arrived before the replica existed.
+    pub(super) fn deliver_early_vote(&mut self, region: stele_types::RegionId) {
         if let Some(message) = self.early_votes.remove(&region) {
             self.receive(message);
         }
     }
 
-    /// The region's last change here was its preparation for a merge. A replica elsewhere that has
-    /// not heard learns that it is committed, and whether its store's replica of the target is gone;
-    /// nobody else may be left to tell.
-    fn merged(&self, region: RegionId, store: StoreId) -> Option<Body> {
+    /// Returns the reply for a region if its last change here was its preparation for a merge. A
+    /// replica elsewhere that has not learned it learns that the preparation is committed, and
+    /// whether its store's replica of the target is gone. No other store may be left to report it.
+    fn merged_body(&self, region: RegionId, store: StoreId) -> Option<Body> {
         let pair = self.ctx.engine.view().ok()?.get(&keyspace::admin_key(region)).ok()??;
         match admin::Record::decode(&pair.value)?.change {
             admin::Change::PrepareMerge { target, prepared } => {
@@ -85,7 +87,7 @@ impl<E: StorageEngine> RaftStore<E> {
     }
 
     fn answer(&mut self, message: &PeerMessage, body: Body) {
-        // What is said of a region that left is as of its end.
+        // A reply about a removed region has the range and epoch of its tombstone.
         let (range, epoch) = match self.tombstones.get(&message.region) {
             Some(tombstone) if matches!(body, Body::Gone | Body::Merged { .. }) => {
                 (tombstone.range.clone(), tombstone.epoch)
@@ -106,12 +108,13 @@ impl<E: StorageEngine> RaftStore<E> {
     }
 }
 
-/// What a replica with an empty log says to its leader.
-fn answer_of_nothing(message: &RaftMessage) -> Option<RaftMessage> {
+/// Returns the reply of a replica with an empty log to its leader.
+fn empty_log_answer(message: &RaftMessage) -> Option<RaftMessage> {
     match message.kind {
         RaftKind::Heartbeat => {
-            // Rule: it takes part in no round. A lease would rest on a promise that nobody keeps: the
-            // replica may begin a moment later, by a split, and vote at once.
+            // Invariant: it confirms no read index round. A lease would then depend on a vote hold
+            // that no replica keeps: the replica may start a moment later, by a split, and vote at
+            // once.
             let mut answer = RaftMessage::new(RaftKind::HeartbeatResponse, message.term);
             if stele_types::mutant::active("raftstore.absent_lends_lease") {
                 answer.context = message.context.clone();

@@ -1,4 +1,4 @@
-//! The one batch on its way to the log, and the next one being filled: all regions' records share
+//! The batch in flight to the log, and the next one being filled. The records of all regions share
 //! one write and one sync.
 
 use crate::output::{Append, Ticket};
@@ -6,36 +6,36 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_types::{HardState, LogBatch, LogIndex, Mark, Record, RegionId, Term};
 
-/// A ready of a region whose records are in a batch.
+/// Ready of a region with records in a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Note {
     pub region: RegionId,
-    /// Which life of the region on this store: a peer that is replaced hears nothing of its
-    /// predecessor's batches.
+    /// Number of the replica: a replaced replica's batches do not concern its successor.
     pub incarnation: u64,
-    /// The ready's number.
+    /// Number of the ready.
     pub number: u64,
 }
 
-/// Batches under way.
+/// Batch in flight and batch being filled.
 #[derive(Default)]
 pub(crate) struct Batches {
     records: Vec<Record>,
     notes: Vec<Note>,
-    /// Commit indexes that changed alone: they ride along, and cost no sync of their own.
-    rides: BTreeMap<RegionId, HardState>,
-    /// Truncations ride along too.
+    /// Hard states of which only the commit index changed: they wait for the next batch and cost no
+    /// sync of their own.
+    piggybacked: BTreeMap<RegionId, HardState>,
+    /// Truncations, which wait for the next batch too.
     truncations: BTreeMap<RegionId, Mark>,
     in_flight: Option<InFlight>,
     last_ticket: u64,
 }
 
-/// A batch handed out.
+/// Batch handed out to be made durable.
 pub(crate) struct InFlight {
     pub ticket: Ticket,
     pub batch: Arc<LogBatch>,
     pub notes: Vec<Note>,
-    /// The device was full: hand it out again at this time.
+    /// Monotonic nanoseconds at which to hand it out again after a full device.
     retry_at: Option<u64>,
 }
 
@@ -44,7 +44,7 @@ impl Batches {
     pub fn push(&mut self, record: Record) {
         match &record {
             Record::HardState(region, _) => {
-                self.rides.remove(region);
+                self.piggybacked.remove(region);
             }
             Record::Mark(region, Mark::Destroy) => {
                 let ended = *region;
@@ -56,28 +56,28 @@ impl Batches {
         self.records.push(record);
     }
 
-    /// Adds a hard state of which only the commit index changed.
+    /// Adds a hard state of which only the commit index changed; it waits for the next batch.
     pub fn piggyback(&mut self, region: RegionId, hard_state: HardState) {
-        self.rides.insert(region, hard_state);
+        self.piggybacked.insert(region, hard_state);
     }
 
-    /// Adds a truncation.
+    /// Adds a truncation; it waits for the next batch.
     pub fn piggyback_truncation(&mut self, region: RegionId, index: LogIndex, term: Term) {
         self.truncations.insert(region, Mark::TruncatePrefix(index, term));
     }
 
-    /// The region begins anew, or ends: nothing of before rides along.
+    /// Drops a region's waiting hard state and truncation, when its log starts again or ends.
     pub fn drop_piggybacked(&mut self, region: RegionId) {
-        self.rides.remove(&region);
+        self.piggybacked.remove(&region);
         self.truncations.remove(&region);
     }
 
-    /// Asks to be told when the records added so far are durable.
+    /// Registers a notification for when the records added so far are durable.
     pub fn note(&mut self, note: Note) {
         self.notes.push(note);
     }
 
-    /// Hands out a batch, if one is due and none is under way.
+    /// Hands out a batch, if there are records and none is in flight.
     pub fn hand_out(&mut self, now_nanos: u64) -> Option<Append> {
         match &mut self.in_flight {
             Some(under_way) => {
@@ -88,8 +88,10 @@ impl Batches {
             None if self.records.is_empty() => None,
             None => {
                 let mut records = std::mem::take(&mut self.records);
-                let rides = std::mem::take(&mut self.rides);
-                records.extend(rides.into_iter().map(|(id, state)| Record::HardState(id, state)));
+                let piggybacked = std::mem::take(&mut self.piggybacked);
+                records.extend(
+                    piggybacked.into_iter().map(|(id, state)| Record::HardState(id, state)),
+                );
                 let truncations = std::mem::take(&mut self.truncations);
                 records.extend(truncations.into_iter().map(|(id, mark)| Record::Mark(id, mark)));
                 self.last_ticket += 1;
@@ -103,25 +105,25 @@ impl Batches {
         }
     }
 
-    /// The batch of that ticket is durable.
+    /// Ends the batch in flight: it is durable.
     pub fn finish(&mut self, ticket: Ticket) -> Option<InFlight> {
         self.in_flight.take_if(|under_way| under_way.ticket == ticket)
     }
 
-    /// The batch found no room: nothing of it is lost, it is handed out again later.
+    /// Schedules the batch to be handed out again: the device had no room. Nothing of it is lost.
     pub fn retry(&mut self, ticket: Ticket, at_nanos: u64) {
         if let Some(under_way) = self.in_flight.as_mut().filter(|batch| batch.ticket == ticket) {
             under_way.retry_at = Some(at_nanos);
         }
     }
 
-    /// Whether a record of the region is on its way to the log, or about to be.
+    /// Returns whether a record of the region is in flight or waits for the next batch.
     pub fn has_records_of(&self, region: RegionId) -> bool {
         let under_way = self.in_flight.iter().flat_map(|under_way| &under_way.batch.records);
         self.records.iter().chain(under_way).any(|record| region_of(record) == region)
     }
 
-    /// When a batch must be handed out again.
+    /// Returns the monotonic nanoseconds at which a batch must be handed out again.
     pub fn retry_at(&self) -> Option<u64> {
         self.in_flight.as_ref().and_then(|under_way| under_way.retry_at)
     }

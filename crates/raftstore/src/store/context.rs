@@ -1,4 +1,4 @@
-//! What all peers of a store share while one of them works.
+//! State shared by all peers of a store, lent to the one that is working.
 
 use super::batch::Batches;
 use super::journal::Journal;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use stele_storage::StorageEngine;
 use stele_types::{KeyRange, LogIndex, Region, RegionId, StoreId, Term};
 
-/// What all peers of a store share.
+/// State shared by all peers of a store.
 pub(crate) struct Context<E: StorageEngine> {
     pub engine: Arc<E>,
     pub options: Options,
@@ -21,40 +21,40 @@ pub(crate) struct Context<E: StorageEngine> {
     pub batches: Batches,
     pub journal: Journal,
     pub readers: Arc<Readers>,
-    /// What peers ask of their store; carried out when no peer is at work.
+    /// Effects requested by peers; run while no peer is working.
     pub effects: Vec<Effect>,
-    /// Bytes of requests that wait in this store.
+    /// Bytes of waiting requests in this store.
     pub waiting_bytes: u64,
-    /// Regions prepared to be merged whose log all replicas hold up to the preparation.
+    /// Merge sources that are replicated up to the preparation on all their replicas.
     pub replicated_sources: BTreeMap<RegionId, (LogIndex, Term)>,
-    /// Stores the transport lost, and since when.
+    /// Unreachable stores, with the monotonic nanoseconds of the loss.
     pub unreachable: BTreeMap<StoreId, u64>,
-    rounds: u64,
-    lives: u64,
+    read_index_rounds: u64,
+    incarnations: u64,
 }
 
-/// Who has the pairs of a replica that leaves.
+/// Owner of the pairs of a replica that is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Pairs {
-    /// Another region here.
+    /// Another region on this store.
     Owned,
-    /// A region without a replica here has this range of them. It may have been larger before a split
-    /// that the one which leaves did not hear of.
+    /// A region without a replica here owns this range of them. The removed replica's range may be
+    /// larger, if it missed a split.
     Known(KeyRange),
-    /// It is not known which regions.
+    /// Unknown regions.
     Unclear,
 }
 
-/// What a peer asks of its store.
+/// Effect that a peer requests from its store.
 #[derive(Clone, Debug)]
 pub(crate) enum Effect {
-    /// A split made this region; its log begins after the entry.
+    /// A split created this region; its log starts after the entry.
     Create { region: Region, after: (LogIndex, Term), campaign: bool },
-    /// The region leaves this store.
+    /// The replica is removed from this store.
     Destroy { region: Region, pairs: Pairs },
-    /// Another region waits for this one.
-    Poke(RegionId),
-    /// The source's log up to its preparation is committed, and its target waits for it.
+    /// Schedules a region that another one waits for.
+    Schedule(RegionId),
+    /// The source's log is committed up to its preparation, and its target waits for it.
     CommitSource { source: RegionId, prepared: (LogIndex, Term) },
 }
 
@@ -73,25 +73,26 @@ impl<E: StorageEngine> Context<E> {
             waiting_bytes: 0,
             replicated_sources: BTreeMap::new(),
             unreachable: BTreeMap::new(),
-            rounds: 0,
-            lives: 0,
+            read_index_rounds: 0,
+            incarnations: 0,
         }
     }
 
-    /// The name of a read round. Never the same twice, over all stores and all their lives: a late
-    /// answer to an earlier round would else confirm a deposed leader.
-    pub fn round_context(&mut self) -> Vec<u8> {
+    /// Returns the context of a new read index round. It is unique over all stores and process
+    /// incarnations: otherwise a late reply to an earlier round would confirm a deposed leader.
+    pub fn next_read_context(&mut self) -> Vec<u8> {
         if !stele_types::mutant::active("raftstore.read_context_reused") {
-            self.rounds += 1;
+            self.read_index_rounds += 1;
         }
-        let parts = [self.options.store.0, self.options.incarnation, self.rounds];
+        let parts =
+            [self.options.store.0, self.options.process_incarnation, self.read_index_rounds];
         parts.iter().flat_map(|part| part.to_be_bytes()).collect()
     }
 
-    /// The number of the next peer's life.
+    /// Returns the number of the next replica.
     pub fn next_incarnation(&mut self) -> u64 {
-        self.lives += 1;
-        self.lives
+        self.incarnations += 1;
+        self.incarnations
     }
 
     pub fn reply(&mut self, id: RequestId, reply: Reply) {

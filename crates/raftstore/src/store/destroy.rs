@@ -1,6 +1,6 @@
-//! Replicas come and go. A replica that leaves has its tombstone and the end of its log made durable
-//! in one batch, then its pairs removed; what a crash leaves of them, opening removes: a pair that
-//! no region here owns is nobody's, unless it is unclaimed.
+//! Creation and removal of replicas. The tombstone and the end of the log of a removed replica
+//! become durable in one batch, then its pairs are dropped. Opening drops what a crash leaves of
+//! them: a pair that no region here owns, unless it is in an orphaned range.
 
 use super::{Effect, Pairs, RaftStore};
 use crate::log::Start;
@@ -13,74 +13,74 @@ use stele_types::{
     RegionPhase, Result, Term, keyspace,
 };
 
-/// Replicas whose tombstones are on their way to the log.
+/// Removed replicas with pairs that are not dropped yet.
 #[derive(Default)]
 pub(super) struct Leaving {
-    /// Waits to be handed out with the next batch.
-    next: Vec<Left>,
-    /// In the batch under way.
-    under_way: Vec<Left>,
-    /// Durably gone; the device had no room to say so of their pairs.
-    waiting: Vec<Left>,
+    /// Tombstone waits for the next batch.
+    next: Vec<LeftReplica>,
+    /// Tombstone is in the batch in flight.
+    under_way: Vec<LeftReplica>,
+    /// Tombstone is durable; the device had no room for dropping the pairs.
+    waiting: Vec<LeftReplica>,
     retry_at_nanos: u64,
 }
 
-/// A replica that left.
-struct Left {
+/// Removed replica.
+struct LeftReplica {
     region: Region,
-    /// Another region owns its pairs now.
+    /// Whether another region owns its pairs now.
     kept: bool,
 }
 
 impl Leaving {
-    /// A batch was handed out.
+    /// Records that a batch was handed out.
     pub fn handed_out(&mut self) {
         self.under_way.append(&mut self.next);
     }
 
-    /// It is durable: what is to be dropped.
+    /// Returns the regions with pairs that can be dropped: the batch is durable.
     fn take(&mut self) -> Vec<Region> {
         let left = std::mem::take(&mut self.under_way);
         left.into_iter().filter(|left| !left.kept).map(|left| left.region).collect()
     }
 
-    /// When pairs that could not be dropped are tried again.
+    /// Returns the monotonic nanoseconds at which dropping is tried again.
     pub fn retry_at(&self) -> Option<u64> {
         (!self.waiting.is_empty()).then_some(self.retry_at_nanos)
     }
 
-    /// Whether a replica of the region, or with some of its keys, is leaving.
-    pub fn concerns(&self, region: &Region) -> bool {
-        let concerns = |left: &Left| {
+    /// Returns whether a replica of the region, or one with some of its keys, is being removed.
+    pub fn has_overlap(&self, region: &Region) -> bool {
+        let has_overlap = |left: &LeftReplica| {
             let keys = left.region.kind == region.kind && left.region.range.overlaps(&region.range);
             left.region.id == region.id || keys
         };
-        self.next.iter().chain(&self.under_way).chain(&self.waiting).any(concerns)
+        self.next.iter().chain(&self.under_way).chain(&self.waiting).any(has_overlap)
     }
 }
 
 impl<E: StorageEngine> RaftStore<E> {
-    /// Carries out what peers asked for.
-    pub(super) fn carry_out(&mut self) -> Result<()> {
+    /// Runs the effects that peers requested.
+    pub(super) fn run_effects(&mut self) -> Result<()> {
         while let Some(effect) = self.ctx.effects.pop() {
             match effect {
                 Effect::Create { region, after, campaign } => {
                     self.create(region, after, campaign)?;
                 }
                 Effect::Destroy { region, pairs } => self.destroy(&region, pairs)?,
-                Effect::Poke(region) => self.touch(region),
+                Effect::Schedule(region) => self.schedule(region),
                 Effect::CommitSource { source, prepared } => {
                     if let Some(peer) = self.peers.get_mut(&source) {
                         peer.learn_committed(prepared);
                     }
-                    self.touch(source);
+                    self.schedule(source);
                 }
             }
         }
         Ok(())
     }
 
-    /// A split made a region: its replica here begins, if it has one.
+    /// Creates the replica of a split child, if it has one on this store.
     fn create(&mut self, region: Region, after: (LogIndex, Term), campaign: bool) -> Result<()> {
         let id = region.id;
         if region.peer_on(self.ctx.options.store).is_none() || self.peers.contains_key(&id) {
@@ -88,7 +88,7 @@ impl<E: StorageEngine> RaftStore<E> {
         }
         self.tombstones.remove(&id);
         let start = match self.ctx.engine.progress(id).filter(|known| !known.destroyed) {
-            // Its log outlived a crash that its descriptor did not.
+            // Its log is durable, its descriptor was lost in a crash.
             Some(known) => Start::of(&known),
             None => Start::after(after.0, after.1),
         };
@@ -96,16 +96,16 @@ impl<E: StorageEngine> RaftStore<E> {
         let mut peer = Peer::new(&mut self.ctx, region, &start)?;
         if start.last == after {
             first_records.into_iter().for_each(|record| self.ctx.batches.push(record));
-            peer.starts_new_log(&mut self.ctx, campaign);
+            peer.start_new_log(&mut self.ctx, campaign);
         }
         peer.announce(&mut self.ctx);
         self.peers.insert(id, peer);
-        self.touch(id);
-        self.ask_early(id);
+        self.schedule(id);
+        self.deliver_early_vote(id);
         Ok(())
     }
 
-    /// A replica leaves this store.
+    /// Removes a replica from this store.
     pub(super) fn destroy(&mut self, last_known: &Region, pairs: Pairs) -> Result<()> {
         let id = last_known.id;
         let Some(mut peer) = self.peers.remove(&id) else { return Ok(()) };
@@ -116,30 +116,30 @@ impl<E: StorageEngine> RaftStore<E> {
         let mut tombstone = last_known.clone();
         tombstone.phase = RegionPhase::Tombstone;
         if tombstone.peer(peer.name.id).is_none() {
-            // Who it was here: no message for it, or for one before it, creates it again.
+            // The peer that was here: no message for it, or for an earlier one, creates it again.
             tombstone.peers.retain(|other| other.store != peer.name.store);
             tombstone.peers.push(peer.name);
         }
         if !stele_types::mutant::active("raftstore.destroy_without_tombstone") {
-            let mut facts = vec![(keyspace::region_key(id), tombstone.encode())];
-            facts.extend(self.leave_unclaimed(&peer.region, &pairs));
-            self.ctx.journal.put(&mut self.ctx.batches, &facts)?;
+            let mut writes = vec![(keyspace::region_key(id), tombstone.encode())];
+            writes.extend(self.record_orphaned_ranges(&peer.region, &pairs));
+            self.ctx.journal.put(&mut self.ctx.batches, &writes)?;
         }
         self.ctx.batches.push(Record::Mark(id, Mark::Destroy));
         self.tombstones.insert(id, tombstone);
         let kept = pairs == Pairs::Owned;
-        self.leaving.next.push(Left { region: last_known.clone(), kept });
+        self.leaving.next.push(LeftReplica { region: last_known.clone(), kept });
         self.ctx.out.events.push(Event::RegionDestroyed(id));
         Ok(())
     }
 
-    /// Tombstones are durable: the pairs go.
+    /// Drops the pairs of replicas with durable tombstones.
     pub(super) fn drop_left(&mut self) -> Result<()> {
         let left = self.leaving.take();
         self.drop_or_wait(left)
     }
 
-    /// Drops what waits for room, now and then.
+    /// Retries drops that found no room, when due.
     pub(super) fn drop_waiting(&mut self) -> Result<()> {
         if self.leaving.retry_at().is_none_or(|at| self.ctx.now.monotonic_nanos < at) {
             return Ok(());
@@ -148,8 +148,8 @@ impl<E: StorageEngine> RaftStore<E> {
         self.drop_or_wait(waiting.into_iter().map(|left| left.region).collect())
     }
 
-    /// A full device does not stop a store: what can't be dropped is dropped later, and until then no
-    /// other replica takes these keys.
+    /// Drops the pairs of regions. On a full device a failed drop is retried later, and until then
+    /// no other replica takes these keys.
     pub(super) fn drop_or_wait(&mut self, left: Vec<Region>) -> Result<()> {
         match self.drop_unowned(&left) {
             Err(Error::NoSpace(_) | Error::Busy(_))
@@ -157,7 +157,7 @@ impl<E: StorageEngine> RaftStore<E> {
             {
                 let options = &self.ctx.options;
                 self.leaving.retry_at_nanos = self.ctx.now.monotonic_nanos + options.tick_nanos;
-                let waiting = left.into_iter().map(|region| Left { region, kept: false });
+                let waiting = left.into_iter().map(|region| LeftReplica { region, kept: false });
                 self.leaving.waiting.extend(waiting);
                 Ok(())
             }
@@ -165,7 +165,8 @@ impl<E: StorageEngine> RaftStore<E> {
         }
     }
 
-    /// Removes the pairs of regions, save what another region here owns by now or may come for.
+    /// Drops the pairs of regions, except those that another region here owns or that are in an
+    /// orphaned range.
     fn drop_unowned(&self, left: &[Region]) -> Result<()> {
         let orphaned_ranges = self.orphaned_ranges.parts();
         let owners = self.peers.values().map(|peer| &*peer.region).chain(&orphaned_ranges);
@@ -174,11 +175,12 @@ impl<E: StorageEngine> RaftStore<E> {
             let gaps = gaps(region.kind, &region.range, &owners).into_iter();
             gaps.flat_map(|gap| Region { range: gap, ..region.clone() }.engine_ranges())
         });
-        let ranges = apart(gaps);
+        let ranges = disjoint(gaps);
         if ranges.is_empty() { Ok(()) } else { self.ctx.engine.drop_ranges(&ranges) }
     }
 
-    /// A peer of this store is asked for which a newer one has replaced.
+    /// Destroys the replica here if the message is for a newer peer that has replaced it. Returns
+    /// whether it did.
     pub(super) fn replace_stale(&mut self, message: &PeerMessage) -> Result<bool> {
         let Some(peer) = self.peers.get(&message.region) else { return Ok(false) };
         let newer = message.to.id > peer.name.id
@@ -190,8 +192,8 @@ impl<E: StorageEngine> RaftStore<E> {
         Ok(newer)
     }
 
-    /// The tombstone that a peer lies under: an earlier one here than a later one buried, or one of
-    /// a membership in which this store has no peer any more.
+    /// Returns the tombstone that covers a peer: one of the same or a later peer of this store, or
+    /// one of a membership in which this store no longer has a peer.
     pub(super) fn tombstone_of(
         &self,
         region: RegionId,
@@ -199,28 +201,29 @@ impl<E: StorageEngine> RaftStore<E> {
         conf_version: u64,
     ) -> Option<&Region> {
         let tombstone = self.tombstones.get(&region)?;
-        let buried = match tombstone.peer_on(self.ctx.options.store) {
-            Some(buried) => buried.id >= peer,
+        let is_covered = match tombstone.peer_on(self.ctx.options.store) {
+            Some(former) => former.id >= peer,
             None => conf_version <= tombstone.epoch.conf_version,
         };
-        buried.then_some(tombstone)
+        is_covered.then_some(tombstone)
     }
 }
 
-/// The keys of all these ranges, ascending and each once: several replicas may have left the same.
-fn apart(ranges: impl Iterator<Item = KeyRange>) -> Vec<KeyRange> {
-    let mut apart: Vec<KeyRange> = Vec::new();
+/// Returns the union of the ranges as disjoint ranges, ascending: several replicas may have left
+/// the same keys.
+fn disjoint(ranges: impl Iterator<Item = KeyRange>) -> Vec<KeyRange> {
+    let mut disjoint: Vec<KeyRange> = Vec::new();
     for range in ranges {
-        let new = apart.iter().fold(vec![range], |new, taken| {
+        let new = disjoint.iter().fold(vec![range], |new, taken| {
             new.iter().flat_map(|part| part.without(taken)).collect()
         });
-        apart.extend(new);
+        disjoint.extend(new);
     }
-    apart.sort_by(|a, b| a.start.cmp(&b.start));
-    apart
+    disjoint.sort_by(|a, b| a.start.cmp(&b.start));
+    disjoint
 }
 
-/// The parts of `range` that none of the regions owns.
+/// Returns the parts of `range` that none of the regions owns.
 fn gaps(kind: RegionKind, range: &KeyRange, owners: &[&Region]) -> Vec<KeyRange> {
     let mut owned: Vec<&KeyRange> =
         owners.iter().filter(|region| region.kind == kind).map(|region| &region.range).collect();
@@ -244,8 +247,8 @@ fn gaps(kind: RegionKind, range: &KeyRange, owners: &[&Region]) -> Vec<KeyRange>
     out
 }
 
-/// Ranges that hold pairs which none of these regions owns, ascending. Also those of which that can't be read:
-/// they are to hold nothing.
+/// Returns the ranges, ascending, with pairs that none of these regions owns. Includes ranges that
+/// cannot be read: they must be emptied too.
 pub(super) fn unowned<E: StorageEngine>(engine: &E, live: &[Region]) -> Result<Vec<KeyRange>> {
     let owners: Vec<&Region> = live.iter().collect();
     let view = engine.view()?;
@@ -287,7 +290,7 @@ mod tests {
     fn keys_that_several_replicas_left_are_dropped_once() {
         let range = KeyRange::new;
         let left = [range("f", "h"), range("b", "d"), range("a", "c"), range("c", "g")];
-        let found = apart(left.into_iter());
+        let found = disjoint(left.into_iter());
         let expected = [("a", "b"), ("b", "d"), ("d", "f"), ("f", "h")];
         assert_eq!(found, expected.map(|(start, end)| range(start, end)));
     }

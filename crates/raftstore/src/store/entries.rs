@@ -1,7 +1,7 @@
-//! Entries that another store lost and that are in this one's log.
+//! Recovery of another store's lost entries from this store's log.
 
 use super::RaftStore;
-use crate::entry_recovery::look_for;
+use crate::entry_recovery::find_entries;
 use crate::messages::{Body, PeerMessage};
 use crate::validate;
 use bytes::Bytes;
@@ -9,15 +9,15 @@ use stele_storage::{LostEntry, StorageEngine};
 use stele_types::mutant;
 
 impl<E: StorageEngine> RaftStore<E> {
-    /// Answers a store that waits for copies of entries. Membership does not matter: only the very
-    /// bytes that the other store once wrote are sent.
-    pub(super) fn look_for_entries(&mut self, message: &PeerMessage, lost: &[LostEntry]) {
+    /// Answers a store that recovers its log. Membership does not matter: only the exact bytes that
+    /// the other store once wrote are sent.
+    pub(super) fn answer_entry_recovery(&mut self, message: &PeerMessage, lost: &[LostEntry]) {
         let here = self.ctx.options.store;
         if let Err(reason) = validate::check_stores(message, here) {
             slog::debug!(self.ctx.logger, "refused a message"; "reason" => reason);
             return;
         }
-        let found = look_for(lost, |lost| self.entry(lost));
+        let found = find_entries(lost, |lost| self.entry(lost));
         if !found.is_empty() {
             let body = Body::EntryRecoveryReply(found);
             let answer = PeerMessage::between_stores(here, message.from_store, body);
@@ -25,14 +25,16 @@ impl<E: StorageEngine> RaftStore<E> {
         }
     }
 
-    /// `None` when it is not in this log, or can't be read here either.
+    /// Returns the payload of an entry; `None` if this log does not have it or cannot read it
+    /// either.
     fn entry(&self, lost: &LostEntry) -> Option<Bytes> {
         let (from, to) = (lost.index, lost.index.next());
         let entries = self.ctx.engine.entries(lost.region, from, to, 0).ok()?;
         let entry = entries.into_iter().next()?;
-        // Rule: only the very entry. Of another term it may be what an overthrown leader proposed, and
-        // would stand where an acknowledged one stood.
-        let is_it = entry.index == lost.index && entry.term == lost.term && lost.is(&entry.payload);
+        // Invariant: only the requested entry is sent. One of another term may be the proposal of a
+        // deposed leader, and would replace an acknowledged entry.
+        let is_it =
+            entry.index == lost.index && entry.term == lost.term && lost.is_copy(&entry.payload);
         (is_it || mutant::active("raftstore.found_entry_unchecked")).then_some(entry.payload)
     }
 }

@@ -1,5 +1,5 @@
-//! Replicas at rest that were removed while nothing reached them: nobody has a reason to speak to them,
-//! and they have none to speak. The store asks for them, for one after the other.
+//! Probe of hibernating replicas: one that was removed while unreachable gets no message and sends
+//! none. The store asks for one replica after the other whether it is still a member.
 
 use super::RaftStore;
 use crate::messages::Body;
@@ -8,40 +8,41 @@ use std::ops::Bound::{Excluded, Unbounded};
 use stele_storage::StorageEngine;
 use stele_types::{RegionId, mutant};
 
-/// Between two questions, however many regions rest.
-const ASK_NANOS: u64 = 1_000_000_000;
+/// Nanoseconds between two probes, regardless of the number of hibernating regions.
+const PROBE_INTERVAL_NANOS: u64 = 1_000_000_000;
 
-/// When and for which replica to ask.
+/// Time and position of the next probe.
 #[derive(Debug, Default)]
 pub(super) struct HibernationProbe {
     next_nanos: u64,
-    /// The last region asked for.
+    /// Region probed last.
     last: RegionId,
     rounds: usize,
 }
 
 impl<E: StorageEngine> RaftStore<E> {
-    /// When to ask at the latest; `None` while every region is awake.
-    pub(super) fn asks_for_resting_at(&self) -> Option<u64> {
+    /// Returns the monotonic nanoseconds of the next probe; `None` while every region is awake.
+    pub(super) fn probes_at(&self) -> Option<u64> {
         (self.peers.len() > self.ticking.len()).then_some(self.hibernation_probe.next_nanos)
     }
 
-    /// Asks whether the next replica at rest is still a member. A question for no value wakes nobody, and
-    /// only who knows better answers, in any version of this protocol.
+    /// Asks another replica whether the next hibernating replica is still a member. A repair
+    /// request for no value wakes no replica, and only a store that knows of the removal answers
+    /// it, in any version of this protocol.
     pub(super) fn probe_hibernating(&mut self) {
         let now = self.ctx.now.monotonic_nanos;
-        if self.asks_for_resting_at().is_none_or(|at| now < at) {
+        if self.probes_at().is_none_or(|at| now < at) {
             return;
         }
-        self.hibernation_probe.next_nanos = now + ASK_NANOS;
+        self.hibernation_probe.next_nanos = now + PROBE_INTERVAL_NANOS;
         if mutant::active("raftstore.rests_for_ever") {
             return;
         }
-        let rests = |(_, peer): &(&RegionId, &Peer<E>)| peer.may_have_been_removed();
-        let behind = (Excluded(self.hibernation_probe.last), Unbounded);
-        let next = self.peers.range(behind).find(rests).or_else(|| {
+        let may_be_removed = |(_, peer): &(&RegionId, &Peer<E>)| peer.may_have_been_removed();
+        let after_last = (Excluded(self.hibernation_probe.last), Unbounded);
+        let next = self.peers.range(after_last).find(may_be_removed).or_else(|| {
             self.hibernation_probe.rounds += 1;
-            self.peers.iter().find(rests)
+            self.peers.iter().find(may_be_removed)
         });
         let Some((region, peer)) = next else { return };
         self.hibernation_probe.last = *region;

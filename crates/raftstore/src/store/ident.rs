@@ -1,4 +1,4 @@
-//! Which cluster and store a directory belongs to, and how a cluster begins.
+//! Identity of a store (its cluster and store id), and bootstrap of a cluster.
 
 use super::RaftStore;
 use super::journal::write_now;
@@ -6,8 +6,8 @@ use stele_storage::{EngineView, StorageEngine};
 use stele_types::{Region, Result, StoreIdent, keyspace};
 
 impl<E: StorageEngine> RaftStore<E> {
-    /// Makes the first store of a cluster: its identity and its regions, in one batch. The regions
-    /// begin when the store opens.
+    /// Bootstraps the first store of a cluster: writes its identity and its regions in one batch.
+    /// The regions start when the store opens.
     pub fn bootstrap(engine: &E, ident: &StoreIdent, regions: &[Region]) -> Result<()> {
         let descriptors = regions.iter().map(|it| (keyspace::region_key(it.id), it.encode()));
         let own = (keyspace::ident_key(), ident.encode());
@@ -15,13 +15,13 @@ impl<E: StorageEngine> RaftStore<E> {
         write_now(engine, &pairs, Vec::new())
     }
 
-    /// What the store says it is; `None` before it was told.
+    /// Reads the store's identity; `None` before it is written.
     pub fn ident(engine: &E) -> Result<Option<StoreIdent>> {
         let pair = engine.view()?.get(&keyspace::ident_key())?;
         pair.map(|pair| StoreIdent::decode(&pair.value)).transpose()
     }
 
-    /// Tells a store that joins a cluster what it is.
+    /// Writes the identity of a store that joins a cluster.
     pub fn write_ident(engine: &E, ident: &StoreIdent) -> Result<()> {
         write_now(engine, &[(keyspace::ident_key(), ident.encode())], Vec::new())
     }

@@ -1,6 +1,6 @@
-//! The store's own log, region 0: facts that must change together with a region's records. Its
-//! entries are committed when they are durable: there is one replica, and the commit index rides in
-//! the same batch.
+//! Journal of the store, region 0: pairs that must change together with a region's records. Its
+//! entries are committed once durable: there is one replica, and the commit index is in the same
+//! batch.
 
 use super::batch::Batches;
 use bytes::Bytes;
@@ -11,20 +11,20 @@ use stele_types::{
     RegionId, Result, Term,
 };
 
-/// The store's own log.
+/// Region id of the journal.
 pub(crate) const JOURNAL: RegionId = RegionId(0);
 const TERM: Term = Term(1);
 
-/// Where the store's own log stands.
+/// State of the journal.
 #[derive(Default)]
 pub(crate) struct Journal {
     last: LogIndex,
-    /// Appended, not applied.
+    /// Appended entries that are not applied.
     waiting: VecDeque<EntryRecord>,
 }
 
 impl Journal {
-    /// Continues where the engine stands.
+    /// Opens the journal and applies its durable entries.
     pub fn open<E: StorageEngine>(engine: &E) -> Result<Self> {
         let Some(progress) = engine.progress(JOURNAL) else { return Ok(Self::default()) };
         let (last, _) = progress.persisted;
@@ -36,7 +36,7 @@ impl Journal {
         Ok(Self { last, waiting: VecDeque::new() })
     }
 
-    /// Adds pairs to the batch being filled; they are applied when it is durable.
+    /// Adds pairs to the batch being filled. They are applied when it is durable.
     pub fn put(&mut self, batches: &mut Batches, pairs: &[(Bytes, Bytes)]) -> Result<()> {
         for record in self.records(pairs)? {
             batches.push(record);
@@ -44,7 +44,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Removes facts in the same way.
+    /// Deletes keys in the same way.
     pub fn remove(&mut self, batches: &mut Batches, keys: &[Bytes]) -> Result<()> {
         let mut command = CommandBuilder::new();
         for key in keys {
@@ -76,16 +76,16 @@ impl Journal {
         [Record::Entry(entry), Record::HardState(JOURNAL, hard_state)]
     }
 
-    /// An entry of the journal is durable: it takes effect.
-    pub fn durable<E: StorageEngine>(&mut self, engine: &E, at: Lsn) -> Result<()> {
+    /// Applies the oldest waiting entry, which is durable at `at`.
+    pub fn apply_durable<E: StorageEngine>(&mut self, engine: &E, at: Lsn) -> Result<()> {
         let Some(entry) = self.waiting.pop_front() else { return Ok(()) };
         let EntryRecord { term, index, is_command, payload, .. } = entry;
         engine.apply(JOURNAL, &[CommittedEntry { term, index, is_command, payload, at }])
     }
 }
 
-/// Writes pairs through the journal at once, and records in the same batch: for a store that no core
-/// runs yet.
+/// Writes pairs through the journal at once, with `more` records in the same batch. For a store
+/// without a running core.
 pub(crate) fn write_now<E: StorageEngine>(
     engine: &E,
     pairs: &[(Bytes, Bytes)],
@@ -96,7 +96,7 @@ pub(crate) fn write_now<E: StorageEngine>(
     records.extend(more);
     let appended = engine.append(&LogBatch { records })?;
     match appended.payloads.first() {
-        Some(at) => journal.durable(engine, *at),
+        Some(at) => journal.apply_durable(engine, *at),
         None => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! All regions of one store.
+//! All replicas of one store.
 
 mod absent_replica;
 mod batch;
@@ -30,62 +30,62 @@ use stele_types::{Appended, Region, RegionId, Result};
 
 use crate::output::Ticket;
 
-/// The consensus of one store: every region's replica here.
+/// Consensus of one store: its replicas of all regions.
 pub struct RaftStore<E: StorageEngine> {
     ctx: Context<E>,
     peers: BTreeMap<RegionId, Peer<E>>,
-    /// Regions that left this store, as last known: what comes late for them is answered, and their
-    /// peers never come back.
+    /// Tombstones of removed replicas. Late messages for them are answered, and their peers are
+    /// never created again.
     tombstones: BTreeMap<RegionId, Region>,
-    /// Regions with something to do.
+    /// Regions with pending work.
     dirty: BTreeSet<RegionId>,
-    /// Regions that are awake. The others cost nothing.
+    /// Regions that are awake. Hibernating ones need no ticks.
     ticking: BTreeSet<RegionId>,
     next_tick_nanos: u64,
-    /// The last region whose log was looked at for truncation.
+    /// Last region checked for truncation.
     truncated_last: RegionId,
-    /// Messages for other replicas than are here.
+    /// Messages for another peer of a region than the one here.
     stale: Vec<PeerMessage>,
-    /// Questions for a vote in regions that are not here yet.
+    /// Vote requests for replicas that do not exist yet.
     early_votes: BTreeMap<RegionId, PeerMessage>,
-    /// Snapshots whose pairs came.
+    /// Received snapshots that are not installed.
     arrived: Vec<(SnapshotHeader, E::Ingest)>,
     appended: Option<(Ticket, Result<Appended>)>,
-    /// Pairs to remove once the tombstones that say so are durable.
+    /// Removed replicas; their pairs are dropped once their tombstones are durable.
     leaving: destroy::Leaving,
     repair: repair::Repair,
     hibernation_probe: hibernation_probe::HibernationProbe,
     orphaned_ranges: orphaned_ranges::OrphanedRanges,
-    /// Regions as the placement group knows them, not looked at yet.
+    /// Regions reported by the placement group and not processed.
     owners: Vec<Region>,
 }
 
 impl<E: StorageEngine> RaftStore<E> {
-    /// What edge threads may know of the regions here.
+    /// Returns the region states that request threads may use.
     pub fn readers(&self) -> Arc<Readers> {
         self.ctx.readers.clone()
     }
 
-    /// When [`RaftStore::poll`] must be called at the latest, in monotonic nanoseconds; `None` for not
-    /// before something comes. While every region rests that is once a second.
+    /// Returns the monotonic nanoseconds at which [`RaftStore::poll`] must be called at the latest;
+    /// `None` for not before the next input. While every region hibernates that is once a second.
     pub fn next_tick_nanos(&self) -> Option<u64> {
         if !self.dirty.is_empty() {
             return Some(self.ctx.now.monotonic_nanos);
         }
         let tick = (!self.ticking.is_empty()).then_some(self.next_tick_nanos);
         let tick = tick.into_iter().chain(self.leaving.retry_at());
-        let asks = self.asks_at().into_iter().chain(self.asks_for_resting_at());
+        let asks = self.asks_at().into_iter().chain(self.probes_at());
         tick.chain(self.ctx.batches.retry_at()).chain(asks).min()
     }
 
-    /// Whether records of the region wait for the log, which may still have what they replace: for
-    /// their turn, for the device, or for room on it.
-    pub fn holds_records(&self, region: RegionId) -> bool {
+    /// Returns whether records of the region are not durable, because they wait for their turn, for
+    /// the device or for room on it. The log may still hold what they replace.
+    pub fn has_records_of(&self, region: RegionId) -> bool {
         self.ctx.batches.has_records_of(region)
     }
 
-    /// A region has something to do, or fell asleep, or woke.
-    fn touch(&mut self, region: RegionId) {
+    /// Schedules a region for the next poll and updates whether it ticks.
+    fn schedule(&mut self, region: RegionId) {
         let Some(peer) = self.peers.get(&region) else {
             self.ticking.remove(&region);
             return;

@@ -1,5 +1,5 @@
-//! Opening: every region that a descriptor names has its log, its peer, and its pairs; nothing else
-//! has pairs.
+//! Opening of a store. Afterwards every region with a descriptor has its log, its peer and its
+//! pairs; no other pairs remain, except in orphaned ranges.
 
 use super::RaftStore;
 use super::context::Context;
@@ -21,17 +21,17 @@ use stele_types::{
     keyspace, mutant,
 };
 
-/// Descriptors read at a time.
+/// Descriptors read in one scan.
 const PAGE: usize = 1_024;
 
 impl<E: StorageEngine> RaftStore<E> {
-    /// Continues where the engine stands. Fails with `Invalid` when the store is another one than the
-    /// options say, or was told nothing yet.
+    /// Opens a store from the engine's state. Fails with `Invalid` if the store's identity is not
+    /// written or differs from the options.
     pub fn open(engine: Arc<E>, options: Options, now: Now) -> Result<Self> {
         Self::open_with_logger(engine, options, now, slog::Logger::root(slog::Discard, slog::o!()))
     }
 
-    /// [`RaftStore::open`] that says to `logger` what Raft does.
+    /// Opens a store like [`RaftStore::open`] and passes `logger` to Raft.
     pub fn open_with_logger(
         engine: Arc<E>,
         options: Options,
@@ -44,9 +44,9 @@ impl<E: StorageEngine> RaftStore<E> {
         let (live, mut tombstones) = read_descriptors(&*engine)?;
         let (live, left): (Vec<Region>, Vec<Region>) =
             live.into_iter().partition(|region| region.peer_on(options.store).is_some());
-        tombstones.extend(bury(&*engine, left)?);
+        tombstones.extend(write_tombstones(&*engine, left)?);
         let journal = Journal::open(&*engine)?;
-        begin_logs(&*engine, &live)?;
+        start_logs(&*engine, &live)?;
         end_logs(&*engine, &tombstones)?;
         let orphaned_ranges = OrphanedRanges::open(&*engine, &live)?;
         let mut owners = live.clone();
@@ -83,21 +83,21 @@ impl<E: StorageEngine> RaftStore<E> {
             let mut peer = Peer::new(&mut store.ctx, region, &Start::of(&progress))?;
             peer.campaign_if_alone();
             store.peers.insert(id, peer);
-            store.touch(id);
+            store.schedule(id);
         }
         store.leave_merged()?;
         Ok(store)
     }
 
-    /// A crash after a snapshot was installed and before the tombstones were durable of regions that
-    /// were merged into its region. Rule: they leave before anything else happens, for no key has two
-    /// owners here.
+    /// Destroys sources merged into an installed snapshot's region, after a crash before their
+    /// tombstones were durable. Invariant: this comes before everything else, because no key has
+    /// two owners here.
     fn leave_merged(&mut self) -> Result<()> {
         if mutant::active("raftstore.merged_stay_at_open") {
             return Ok(());
         }
         self.peers.values_mut().for_each(|peer| peer.destroy_if_merged(&mut self.ctx));
-        self.carry_out()
+        self.run_effects()
     }
 }
 
@@ -109,7 +109,9 @@ fn check_ident<E: StorageEngine>(engine: &E, options: &Options) -> Result<()> {
             "this is store {} of cluster {:x}, not store {} of cluster {:x}",
             found.store, found.cluster.0, expected.store, expected.cluster.0
         ))),
-        None => Err(Error::invalid("this store belongs to no cluster yet")),
+        None => {
+            Err(Error::invalid("this store has no identity: bootstrap a cluster or join one first"))
+        }
     }
 }
 
@@ -134,20 +136,22 @@ fn read_descriptors<E: StorageEngine>(engine: &E) -> Result<(Vec<Region>, Vec<Re
     Ok(regions.into_iter().partition(|region| region.phase != RegionPhase::Tombstone))
 }
 
-/// A crash after a replica applied its own removal, and before its tombstone was durable.
-fn bury<E: StorageEngine>(engine: &E, left: Vec<Region>) -> Result<Vec<Region>> {
-    let buried: Vec<Region> = left.iter().map(admin::tombstone).collect();
+/// Writes the tombstones of replicas that applied their own removal, after a crash before their
+/// tombstones were durable.
+fn write_tombstones<E: StorageEngine>(engine: &E, left: Vec<Region>) -> Result<Vec<Region>> {
+    let tombstones: Vec<Region> = left.iter().map(admin::tombstone).collect();
     let pair = |region: &Region| (keyspace::region_key(region.id), region.encode());
-    let pairs: Vec<_> = buried.iter().map(pair).collect();
-    let ends = buried.iter().map(|region| Record::Mark(region.id, Mark::Destroy));
+    let pairs: Vec<_> = tombstones.iter().map(pair).collect();
+    let ends = tombstones.iter().map(|region| Record::Mark(region.id, Mark::Destroy));
     if !pairs.is_empty() {
         write_now(engine, &pairs, ends.collect())?;
     }
-    Ok(buried)
+    Ok(tombstones)
 }
 
-/// A crash after a descriptor was applied and before the region's log began.
-fn begin_logs<E: StorageEngine>(engine: &E, live: &[Region]) -> Result<()> {
+/// Starts the logs of regions with applied descriptors, after a crash before their first records
+/// were durable.
+fn start_logs<E: StorageEngine>(engine: &E, live: &[Region]) -> Result<()> {
     let begun =
         |region: &&Region| engine.progress(region.id).is_some_and(|progress| !progress.destroyed);
     let mut records = Vec::new();
@@ -160,8 +164,8 @@ fn begin_logs<E: StorageEngine>(engine: &E, live: &[Region]) -> Result<()> {
     Ok(())
 }
 
-/// A crash after a tombstone was applied and before the region's log ended; or a manifest that was
-/// made again from runs, which name regions that have left since.
+/// Ends the logs of regions with tombstones: after a crash before the end was durable, or after a
+/// manifest was rebuilt from runs, which name regions removed since.
 fn end_logs<E: StorageEngine>(engine: &E, tombstones: &[Region]) -> Result<()> {
     let goes_on =
         |region: &&Region| engine.progress(region.id).is_some_and(|progress| !progress.destroyed);
@@ -173,7 +177,8 @@ fn end_logs<E: StorageEngine>(engine: &E, tombstones: &[Region]) -> Result<()> {
     }
 }
 
-/// What a region's log begins with on a store that gets it by a split or at the cluster's beginning.
+/// Returns the first records of a region's log on a store that gets it by a split or by the
+/// cluster's bootstrap.
 pub(super) fn first_records(region: &Region) -> [Record; 2] {
     let (index, term) = CHILD_STARTS_AFTER;
     let hard_state = HardState { term, vote: 0, commit: index };

@@ -1,5 +1,5 @@
-//! One turn: what became durable, time, and all that follows for the regions with something to do.
-//! A region without work is not looked at.
+//! One iteration: durable batches, ticks, and the work of the regions that need some. An idle
+//! region costs nothing.
 
 use super::RaftStore;
 use super::journal::JOURNAL;
@@ -8,12 +8,12 @@ use crate::output::{Outputs, Ticket};
 use stele_storage::StorageEngine;
 use stele_types::{Appended, Error, Record, Result};
 
-/// Passes over the dirty regions in one poll; what is left makes the next one due at once.
+/// Most passes over the dirty regions in one poll; remaining work makes the next poll due at once.
 const PASSES_MAX: usize = 4;
 
 impl<E: StorageEngine> RaftStore<E> {
-    /// Does everything due. An error is fatal for the store: its outputs are lost, and it must be
-    /// opened again.
+    /// Does all work that is due. An error is fatal for the store: its outputs are lost, and it
+    /// must be opened again.
     pub fn poll(&mut self, now: Now) -> Result<Outputs<E>> {
         self.ctx.now = now;
         if let Some((ticket, result)) = self.appended.take() {
@@ -22,17 +22,17 @@ impl<E: StorageEngine> RaftStore<E> {
         self.tick();
         self.drop_waiting()?;
         self.replace_stale_peers()?;
-        self.carry_out()?;
+        self.run_effects()?;
         self.install_snapshots()?;
-        self.settle_unclaimed()?;
+        self.settle_orphaned_ranges()?;
         for _ in 0..PASSES_MAX {
             if self.dirty.is_empty() {
                 break;
             }
             self.work()?;
-            self.carry_out()?;
+            self.run_effects()?;
         }
-        self.ask_for_lost();
+        self.request_lost();
         self.probe_hibernating();
         self.ctx.out.append = self.ctx.batches.hand_out(now.monotonic_nanos);
         if self.ctx.out.append.is_some() {
@@ -51,8 +51,8 @@ impl<E: StorageEngine> RaftStore<E> {
         Ok(())
     }
 
-    /// One tick of every region that is awake. However late it comes, it is one: ticks that were
-    /// missed while nobody listened must not make a follower believe its leader silent.
+    /// Ticks every region that is awake, once however late the call is: missed ticks must not make
+    /// a follower count its leader as unresponsive.
     fn tick(&mut self) {
         let now = self.ctx.now.monotonic_nanos;
         if self.ticking.is_empty() || now < self.next_tick_nanos {
@@ -94,9 +94,9 @@ impl<E: StorageEngine> RaftStore<E> {
                 return Err(Error::invalid("the engine placed fewer entries than it was given"));
             };
             if entry.region == JOURNAL {
-                self.ctx.journal.durable(&*self.ctx.engine, at)?;
+                self.ctx.journal.apply_durable(&*self.ctx.engine, at)?;
             } else if let Some(peer) = self.peers.get_mut(&entry.region) {
-                peer.placed(entry, at);
+                peer.note_placed(entry, at);
             }
         }
         for note in done.notes {

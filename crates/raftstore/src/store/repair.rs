@@ -1,5 +1,5 @@
-//! Asking other replicas for values that can't be read here. One message at a time for each region,
-//! to one replica after the other; what nobody answers is asked for again.
+//! Requests to other replicas for values that cannot be read here. One message at a time for each
+//! region, to one replica after the other; an unanswered request is repeated.
 
 use super::RaftStore;
 use crate::messages::Body;
@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use stele_storage::{LostValue, Pair, StorageEngine};
 use stele_types::{KeyRange, RegionId, StoreIdent, keyspace, mutant};
 
-/// Between two rounds of questions.
-const ASK_NANOS: u64 = 200_000_000;
-/// Values asked for in one round: what comes back must find room in the engine.
-const ASKED_MAX: usize = 64;
+/// Nanoseconds between two rounds of requests.
+const REQUEST_INTERVAL_NANOS: u64 = 200_000_000;
+/// Most values requested in one round: the replies must fit in the engine.
+const REQUESTED_MAX: usize = 64;
 
-/// When and whom to ask.
+/// Time and number of the next round.
 #[derive(Debug, Default)]
 pub(super) struct Repair {
     next_nanos: u64,
@@ -21,34 +21,34 @@ pub(super) struct Repair {
 }
 
 impl<E: StorageEngine> RaftStore<E> {
-    /// When to ask at the latest; `None` while nothing is lost.
+    /// Returns the monotonic nanoseconds of the next round; `None` while nothing is lost.
     pub(super) fn asks_at(&self) -> Option<u64> {
         self.ctx.engine.has_lost().then_some(self.repair.next_nanos)
     }
 
-    pub(super) fn ask_for_lost(&mut self) {
+    pub(super) fn request_lost(&mut self) {
         let now = self.ctx.now.monotonic_nanos;
         if now < self.repair.next_nanos || !self.ctx.engine.has_lost() {
             return;
         }
-        self.repair.next_nanos = now + ASK_NANOS;
+        self.repair.next_nanos = now + REQUEST_INTERVAL_NANOS;
         self.repair.rounds += 1;
         if mutant::active("raftstore.never_asks") {
             return;
         }
         let mut by_region: BTreeMap<RegionId, Vec<LostValue>> = BTreeMap::new();
-        for lost in self.ctx.engine.lost_values(ASKED_MAX) {
-            match self.peers.values().find(|peer| peer.owns(&lost.key)) {
+        for lost in self.ctx.engine.lost_values(REQUESTED_MAX) {
+            match self.peers.values().find(|peer| peer.is_owner_of(&lost.key)) {
                 Some(peer) => by_region.entry(peer.region.id).or_default().push(lost),
-                // The engine takes it if it is what was lost.
+                // The engine accepts the value if it is the lost one.
                 None => {
-                    let fact = self.own_facts().into_iter().find(|(key, _)| *key == lost.key);
-                    fact.into_iter()
+                    let own = self.own_pairs().into_iter().find(|(key, _)| *key == lost.key);
+                    own.into_iter()
                         .for_each(|(key, value)| self.ctx.engine.repair_value(&key, value));
                 }
             }
         }
-        self.ask_for_ranges();
+        self.request_lost_ranges();
         for (region, lost) in by_region {
             if let Some(peer) = self.peers.get(&region) {
                 peer.ask(&mut self.ctx, self.repair.rounds, Body::ValueRepairRequest(lost));
@@ -56,9 +56,9 @@ impl<E: StorageEngine> RaftStore<E> {
         }
     }
 
-    /// Parts of lost ranges that regions here own, their replicas are asked for; of the rest, this
-    /// store alone may know.
-    fn ask_for_ranges(&mut self) {
+    /// Requests the parts of lost ranges that regions here own from their replicas. The other
+    /// parts, except orphaned ranges, are repaired from this store alone.
+    fn request_lost_ranges(&mut self) {
         for lost in self.ctx.engine.lost_ranges() {
             let mut left = vec![lost.clone()];
             for peer in self.peers.values() {
@@ -76,28 +76,29 @@ impl<E: StorageEngine> RaftStore<E> {
                     left.iter().flat_map(|left| left.without(&range)).collect()
                 });
             }
-            left.iter().for_each(|left| self.cover_own(left));
+            left.iter().for_each(|left| self.repair_own_range(left));
         }
     }
 
-    /// Keys of no region here, and that none may come for. What the store keeps of itself is in memory, save for the last changes
-    /// of regions that left: a replica of one that is late to hear of it hears of it elsewhere.
-    fn cover_own(&mut self, range: &KeyRange) {
-        let mut pairs = self.own_facts();
+    /// Repairs a range without region keys or orphaned keys. The store has its own pairs in memory,
+    /// except the last changes of removed regions; a replica that has not learned such a change
+    /// learns it from another store.
+    fn repair_own_range(&mut self, range: &KeyRange) {
+        let mut pairs = self.own_pairs();
         pairs.retain(|(key, _)| range.contains(key));
         pairs.sort();
         let pair = |(key, value)| Pair { key, value, expires_at_s: 0 };
-        // What fails is tried again in the next round.
+        // A failure is retried in the next round.
         let _ = self.ctx.engine.repair_range(range, pairs.into_iter().map(pair).collect());
     }
 
-    /// What the store keeps of itself and has in memory.
-    fn own_facts(&self) -> Vec<(Bytes, Bytes)> {
+    /// Returns the store's own pairs that it has in memory.
+    fn own_pairs(&self) -> Vec<(Bytes, Bytes)> {
         let (cluster, store) = (self.ctx.options.cluster, self.ctx.options.store);
-        let mut facts = vec![(keyspace::ident_key(), StoreIdent { cluster, store }.encode())];
+        let mut pairs = vec![(keyspace::ident_key(), StoreIdent { cluster, store }.encode())];
         let gone = self.tombstones.values();
-        facts.extend(gone.map(|region| (keyspace::region_key(region.id), region.encode())));
-        facts.extend(self.orphaned_ranges.facts());
-        facts
+        pairs.extend(gone.map(|region| (keyspace::region_key(region.id), region.encode())));
+        pairs.extend(self.orphaned_ranges.stored_pairs());
+        pairs
     }
 }

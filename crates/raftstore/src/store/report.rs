@@ -1,4 +1,4 @@
-//! What a store tells of its regions.
+//! Status reports of a store's regions.
 
 use super::RaftStore;
 use crate::output::RegionReport;
@@ -6,13 +6,13 @@ use stele_storage::StorageEngine;
 use stele_types::RegionId;
 
 impl<E: StorageEngine> RaftStore<E> {
-    /// Every region here. Counts of traffic begin anew.
+    /// Reports every region here and resets the traffic counters.
     pub fn regions(&mut self) -> Vec<RegionReport> {
         let ctx = &self.ctx;
         self.peers.values_mut().map(|peer| peer.report(ctx)).collect()
     }
 
-    /// One region here. Counts of traffic begin anew.
+    /// Reports one region here and resets its traffic counters.
     pub fn region(&mut self, region: RegionId) -> Option<RegionReport> {
         let ctx = &self.ctx;
         self.peers.get_mut(&region).map(|peer| peer.report(ctx))

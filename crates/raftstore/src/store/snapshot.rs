@@ -1,5 +1,5 @@
-//! Snapshots in: offered by a leader, or where there can be none yet, received to the side, installed at once, and the replica
-//! begins anew from it.
+//! Receipt of snapshots. A leader, or a voter where there can be no leader yet, offers one; its
+//! pairs are staged and installed at once, and the replica starts again from it.
 
 use super::{Pairs, RaftStore};
 use crate::admin;
@@ -17,8 +17,8 @@ use stele_types::{
 impl<E: StorageEngine> RaftStore<E> {
     pub(super) fn snapshot_offered(&mut self, id: RequestId, header: &SnapshotHeader) {
         match self.check_snapshot(header) {
-            Ok(()) if self.leaving.concerns(&header.region) => {
-                let reason = "a replica that left is being removed";
+            Ok(()) if self.leaving.has_overlap(&header.region) => {
+                let reason = "the pairs of a removed replica are still being dropped";
                 self.ctx.refuse(id, Refusal::Busy { reason });
             }
             Ok(()) => {
@@ -26,14 +26,14 @@ impl<E: StorageEngine> RaftStore<E> {
                 self.ctx.reply(id, Reply::SnapshotAccepted { ranges });
             }
             Err(refusal) => {
-                // What a snapshot holds is committed.
+                // The entries of a snapshot are committed.
                 let sound = validate::check_snapshot(header, Term(0), LogIndex(0)).is_ok();
                 if let Some(peer) = self.peers.get_mut(&header.region.id).filter(|_| sound) {
                     peer.learn_committed(header.at);
                     peer.acknowledge_held(&mut self.ctx, header);
                     self.dirty.insert(header.region.id);
                 }
-                // What stands in the way may be gone elsewhere without having heard.
+                // An overlapping replica may have been merged elsewhere without having learned it.
                 for other in self.overlapping(&header.region) {
                     if let Some(peer) = self.peers.get(&other) {
                         peer.query_merge_outcome(&mut self.ctx);
@@ -44,26 +44,26 @@ impl<E: StorageEngine> RaftStore<E> {
         }
     }
 
-    pub(super) fn snapshot_received(&mut self, header: SnapshotHeader, incoming: E::Ingest) {
-        self.arrived.push((header, incoming));
+    pub(super) fn snapshot_received(&mut self, header: SnapshotHeader, ingest: E::Ingest) {
+        self.arrived.push((header, ingest));
     }
 
-    /// Whether a snapshot is for a replica that is here or may come here, is newer than what it has,
-    /// and takes no other region's keys.
+    /// Checks that a snapshot is for a replica that is here or may be created here, is newer than
+    /// its state, and takes no other region's keys.
     fn check_snapshot(&self, header: &SnapshotHeader) -> Result<(), Refusal> {
         let region = &header.region;
         let here = self.peers.get(&region.id);
         let (term, committed) = here.map_or((0, 0), |peer| (peer.term(), peer.committed()));
         if header.to.store != self.ctx.options.store {
-            return Err(Refusal::Invalid("meant for another store".into()));
+            return Err(Refusal::Invalid("addressed to another store".into()));
         }
         if let Err(reason) = validate::check_snapshot(header, Term(term), LogIndex(committed)) {
             return Err(Refusal::Invalid(reason.into()));
         }
-        // Entries behind it may have been acknowledged: the log goes on, it does not begin anew.
-        let held = here.is_some_and(|peer| peer.holds(header.at));
+        // Entries after it may have been acknowledged: the log continues, it does not start again.
+        let held = here.is_some_and(|peer| peer.has_entry(header.at));
         if held && !stele_types::mutant::active("raftstore.install_over_log") {
-            return Err(Refusal::Invalid("the log here holds it".into()));
+            return Err(Refusal::Invalid("the log here already holds its entry".into()));
         }
         let conf_version = region.epoch.conf_version;
         if self.tombstone_of(region.id, header.to.id, conf_version).is_some() {
@@ -81,14 +81,15 @@ impl<E: StorageEngine> RaftStore<E> {
         }
     }
 
-    /// Other regions here that own keys of this one.
+    /// Returns the other regions here that own keys of this one.
     fn overlapping(&self, region: &Region) -> Vec<RegionId> {
         let others = self.peers.values().map(|peer| &peer.region);
         let others = others.filter(|it| it.id != region.id && it.kind == region.kind);
         others.filter(|it| it.range.overlaps(&region.range)).map(|it| it.id).collect()
     }
 
-    /// Whether the snapshot holds all of another region here, which was merged into it.
+    /// Returns whether another region here was merged into the snapshot's region, which holds all
+    /// of it.
     fn is_merged_into(&self, other: &RegionId, region: &Region) -> bool {
         let Some(peer) = self.peers.get(other) else { return false };
         let (source, target) = (&peer.region, region);
@@ -97,39 +98,42 @@ impl<E: StorageEngine> RaftStore<E> {
                 || (!source.range.end.is_empty() && source.range.end <= target.range.end));
         let prepared = matches!(
             source.phase, RegionPhase::Merging { target, .. } if target == region.id);
-        (inside || peer.is_taken()) && prepared && target.epoch.version > source.epoch.version
+        (inside || peer.is_merge_confirmed())
+            && prepared
+            && target.epoch.version > source.epoch.version
     }
 
-    /// Installs the snapshots that came, unless something still stands in their way.
+    /// Installs the received snapshots, except those that must wait.
     pub(super) fn install_snapshots(&mut self) -> Result<()> {
-        for (header, incoming) in std::mem::take(&mut self.arrived) {
+        for (header, ingest) in std::mem::take(&mut self.arrived) {
             let id = header.region.id;
             if self.check_snapshot(&header).is_err() {
-                // Dropping the incoming pairs removes them. The leader tries again if need be.
+                // Dropping the ingest removes its pairs. The leader retries if necessary.
                 continue;
             }
-            // Records on their way to the log belong before the log's new beginning, and a
-            // tombstone on its way would bury the new descriptor.
+            // Records in flight belong before the log's new start, and a tombstone in flight would
+            // overwrite the new descriptor.
             let under_way = self.ctx.batches.has_records_of(id)
                 || self.peers.get(&id).is_some_and(|peer| !peer.is_durable());
             if under_way
-                || self.leaving.concerns(&header.region)
-                || self.note_rest(&header.region)?
+                || self.leaving.has_overlap(&header.region)
+                || self.record_orphaned_remainder(&header.region)?
             {
-                self.arrived.push((header, incoming));
+                self.arrived.push((header, ingest));
                 continue;
             }
             let region = header.region.clone();
-            if self.install(header, incoming)? {
-                self.bury_merged(&region)?;
+            if self.install(header, ingest)? {
+                self.destroy_merged(&region)?;
             }
         }
         Ok(())
     }
 
-    /// Regions here that the installed one holds by now leave. After it, not before: its log may need
-    /// them as long as it is behind their end. After a crash in between they leave at open.
-    fn bury_merged(&mut self, region: &Region) -> Result<()> {
+    /// Destroys regions here that the installed one now holds. After the installation, not before:
+    /// its log may need them while it is behind their end. After a crash in between, opening
+    /// destroys them.
+    fn destroy_merged(&mut self, region: &Region) -> Result<()> {
         for id in self.overlapping(region) {
             let Some(peer) = self.peers.get(&id) else { continue };
             let source = admin::tombstone(&peer.region);
@@ -138,12 +142,12 @@ impl<E: StorageEngine> RaftStore<E> {
         Ok(())
     }
 
-    /// Whether it was installed. One that finds no room leaves everything as it was: a full device
-    /// does not stop a store, and the leader tries again.
-    fn install(&mut self, header: SnapshotHeader, incoming: E::Ingest) -> Result<bool> {
+    /// Installs a snapshot. Returns whether it did: without room on the device everything stays
+    /// unchanged, the store goes on, and the leader retries.
+    fn install(&mut self, header: SnapshotHeader, ingest: E::Ingest) -> Result<bool> {
         let SnapshotHeader { region, at, leader_term, from, to, .. } = header;
         let id = region.id;
-        match self.ctx.engine.install(id, at, incoming) {
+        match self.ctx.engine.install(id, at, ingest) {
             Err(Error::NoSpace(_) | Error::Busy(_))
                 if !stele_types::mutant::active("raftstore.stop_on_full_install") =>
             {
@@ -159,8 +163,8 @@ impl<E: StorageEngine> RaftStore<E> {
         }
         self.ctx.readers.remove(id);
         self.ctx.batches.drop_piggybacked(id);
-        // The term in which it was sent was seen, and what it holds is committed. A crash before
-        // this is durable leaves the older term: opening takes at least that of the log.
+        // The sender's term was seen, and the snapshot's entries are committed. A crash before this
+        // is durable leaves the older term: opening uses at least the term of the log.
         let hard_state = HardState { term: leader_term, vote, commit: at.0 };
         let start = Start { truncated: at, last: at, applied: at.0, hard_state };
         self.tombstones.remove(&id);
@@ -186,7 +190,7 @@ impl<E: StorageEngine> RaftStore<E> {
         };
         self.ctx.out.messages.push(message);
         self.peers.insert(id, peer);
-        self.touch(id);
+        self.schedule(id);
         Ok(true)
     }
 }

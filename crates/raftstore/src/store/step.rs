@@ -1,4 +1,4 @@
-//! Inputs: each is queued with its region, or stepped into its Raft; nothing touches the disk.
+//! Inputs: each is queued with its region or stepped into its Raft node, without disk access.
 
 use super::RaftStore;
 use crate::input::{Admin, AdminCall, Cas, Header, Input, Read, RequestId, Write};
@@ -10,7 +10,7 @@ use stele_storage::StorageEngine;
 use stele_types::{RegionId, StoreId};
 
 impl<E: StorageEngine> RaftStore<E> {
-    /// Takes an input. Cheap; [`RaftStore::poll`] does what follows from it.
+    /// Takes an input. Cheap: [`RaftStore::poll`] does the resulting work.
     pub fn step(&mut self, input: Input<E>) {
         match input {
             Input::Write(write) => self.write(write),
@@ -20,16 +20,16 @@ impl<E: StorageEngine> RaftStore<E> {
             Input::Message(message) => self.receive(message),
             Input::Appended { ticket, result } => self.appended = Some((ticket, result)),
             Input::SnapshotOffered { id, header } => self.snapshot_offered(id, &header),
-            Input::SnapshotReceived { header, incoming } => {
-                self.snapshot_received(header, incoming);
+            Input::SnapshotReceived { header, ingest } => {
+                self.snapshot_received(header, ingest);
             }
             Input::SnapshotSent { region, to, ok } => {
                 if let Some(peer) = self.peers.get_mut(&region) {
                     peer.snapshot_sent(&self.ctx, to, ok);
                 }
-                self.touch(region);
+                self.schedule(region);
             }
-            // Polling looks whether something is lost.
+            // Each poll checks for lost values.
             Input::Damaged => {}
             Input::Owners(owners) => self.owners = owners,
             Input::StoreUnreachable(store) => self.store_unreachable(store),
@@ -67,7 +67,7 @@ impl<E: StorageEngine> RaftStore<E> {
         }
         let region = (*peer.region).clone();
         self.ctx.reply(id, crate::output::Reply::AdminDone { region });
-        self.touch(header.region);
+        self.schedule(header.region);
     }
 
     fn enqueue(&mut self, request: Request) {
@@ -85,7 +85,7 @@ impl<E: StorageEngine> RaftStore<E> {
             true => peer.enqueue(&mut self.ctx, request),
             false => self.ctx.refuse(id, Refusal::NotLeader { leader: peer.leader_hint() }),
         }
-        self.touch(header.region);
+        self.schedule(header.region);
     }
 
     fn read(&mut self, read: Read) {
@@ -95,10 +95,10 @@ impl<E: StorageEngine> RaftStore<E> {
         let Some(peer) = self.peers.get_mut(&read.header.region) else { return };
         peer.wake_for_client(&mut self.ctx);
         peer.read(&mut self.ctx, read);
-        self.touch(read.header.region);
+        self.schedule(read.header.region);
     }
 
-    /// Whether the replica that a request names is here; else it is refused.
+    /// Returns whether the replica named by a request is here; otherwise refuses the request.
     fn find(&mut self, id: RequestId, header: &Header) -> bool {
         let found = match self.peers.get(&header.region) {
             Some(peer) => peer.check_peer(header),
@@ -115,8 +115,8 @@ impl<E: StorageEngine> RaftStore<E> {
 
     pub(super) fn receive(&mut self, message: PeerMessage) {
         match &message.body {
-            Body::EntryRecoveryRequest(lost) => return self.look_for_entries(&message, lost),
-            // An answer that comes late: a store that runs lost none.
+            Body::EntryRecoveryRequest(lost) => return self.answer_entry_recovery(&message, lost),
+            // A late reply: a running store has no lost entries.
             Body::EntryRecoveryReply(_) => return,
             _ => {}
         }
@@ -128,15 +128,15 @@ impl<E: StorageEngine> RaftStore<E> {
         match self.peers.get_mut(&region) {
             Some(peer) if peer.name.id == message.to.id => {
                 peer.receive(&mut self.ctx, message);
-                self.touch(region);
+                self.schedule(region);
             }
             Some(_) => self.receive_for_other(message),
             None => self.receive_for_absent(&message),
         }
     }
 
-    /// The replica asked for is another one than is here: an older one, which is gone, or a newer
-    /// one, and then the one here is.
+    /// Handles a message for another peer than the one here: an older one, which was removed, or a
+    /// newer one, which has replaced the one here.
     fn receive_for_other(&mut self, message: PeerMessage) {
         if matches!(message.body, Body::Raft(_)) {
             self.stale.push(message);
@@ -149,25 +149,28 @@ impl<E: StorageEngine> RaftStore<E> {
         let here: Vec<RegionId> = self.peers.keys().copied().collect();
         for region in here {
             let Some(peer) = self.peers.get_mut(&region) else { continue };
-            let concerned = peer.region.peer_on(store).is_some() || peer.led_from() == Some(store);
+            let concerned =
+                peer.region.peer_on(store).is_some() || peer.remote_leader_store() == Some(store);
             if concerned {
                 peer.store_unreachable(&mut self.ctx, store);
-                self.touch(region);
+                self.schedule(region);
             }
         }
     }
 
-    /// What rests and was led from there may have missed that it is no member any more.
+    /// Wakes the replicas with a leader on that store: a hibernating one may have missed its
+    /// removal.
     fn store_reachable(&mut self, store: StoreId) {
         self.ctx.unreachable.remove(&store);
-        let led =
-            |(id, peer): (&RegionId, &Peer<E>)| (peer.led_from() == Some(store)).then_some(*id);
-        let regions: Vec<RegionId> = self.peers.iter().filter_map(led).collect();
+        let follows_it = |(id, peer): (&RegionId, &Peer<E>)| {
+            (peer.remote_leader_store() == Some(store)).then_some(*id)
+        };
+        let regions: Vec<RegionId> = self.peers.iter().filter_map(follows_it).collect();
         for region in regions {
             if let Some(peer) = self.peers.get_mut(&region) {
                 peer.wake(&mut self.ctx);
             }
-            self.touch(region);
+            self.schedule(region);
         }
     }
 }

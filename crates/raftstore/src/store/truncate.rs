@@ -1,15 +1,15 @@
-//! Letting go of the log: what a checkpoint covers and no follower will ask for.
+//! Truncation of logs: entries that a checkpoint covers and no follower needs.
 
 use super::RaftStore;
 use std::ops::Bound;
 use stele_storage::StorageEngine;
 use stele_types::RegionId;
 
-/// Regions looked at in one tick.
+/// Most regions checked in one tick.
 const REGIONS_PER_TICK: usize = 16;
 
 impl<E: StorageEngine> RaftStore<E> {
-    /// Looks at some regions, others each time. Truncations ride on the next batch.
+    /// Truncates the logs of some regions, in turn. Truncations are piggybacked on the next batch.
     pub(super) fn truncate_logs(&mut self) {
         let from = Bound::Excluded(self.truncated_last);
         let range = self.peers.range_mut((from, Bound::Unbounded));

@@ -1,4 +1,4 @@
-//! Members, handover, splits, snapshots.
+//! Tests of membership, leadership transfer, splits and snapshots.
 
 use super::*;
 
@@ -65,7 +65,7 @@ fn a_learner_gets_a_snapshot_catches_up_and_becomes_a_voter() {
     let write = trial.write(2, put("z", "1"));
     trial.ticks(2);
     assert!(trial.is_written(write));
-    // Crashes of both keep it.
+    // Both keep it after a crash.
     trial.restart(1);
     trial.restart(2);
     trial.elect(DATA);
@@ -89,7 +89,7 @@ fn new_members_need_no_vote_of_a_lost_one_after_a_power_cut_of_all() {
     let members = trial.report(1, DATA).region;
     assert_eq!((members.is_joint(), members.peers.len()), (false, 3));
     assert!([2, 3].map(|store| trial.report(store, DATA).region) == [members.clone(), members]);
-    // One is lost for good, just when the power of all goes.
+    // One is lost permanently when all lose power.
     trial.isolate(1);
     trial.restart(2);
     trial.restart(3);
@@ -125,7 +125,7 @@ fn fault_45_a_learner_that_was_promoted_while_it_was_cut_off_can_vote() {
     assert!(trial.is_written(write));
     let known = trial.report(3, DATA).region;
     assert_eq!(known.peer(PeerId(103)).map(|peer| peer.role), Some(PeerRole::Learner));
-    // The other two need its vote when one of them is gone; it still takes itself for a learner.
+    // The other two need its vote when one of them is gone; it still considers itself a learner.
     trial.cut.clear();
     trial.cut.extend([(1, 2), (2, 1), (1, 3), (3, 1)]);
     for _ in 0..200 {
@@ -162,7 +162,7 @@ fn a_replica_moves_by_a_joint_change_that_the_leader_leaves_by_itself() {
     trial.ticks(5);
     done(&trial, removed);
     assert_eq!(trial.report(1, DATA).region.peers.len(), 3);
-    // Its data are gone there, and it does not come back.
+    // Its data are gone there, and it is not created again.
     trial.ticks(30);
     assert!(trial.store(3).core.region(DATA).is_none());
     assert_eq!(trial.value(3, "a"), None);
@@ -193,7 +193,7 @@ fn a_peer_removed_while_it_was_away_learns_that_it_is_gone() {
     assert_eq!(trial.value(3, "a"), None);
     assert!(trial.store(3).events.contains(&Event::RegionDestroyed(DATA)));
     trial.restart(3);
-    assert!(trial.store(3).core.region(DATA).is_none(), "a crash brings it back");
+    assert!(trial.store(3).core.region(DATA).is_none(), "a crash restored it");
     // It comes back under a new id.
     let back = trial.admin(1, DATA, Admin::ChangePeers(add(203, 3, PeerRole::Learner)));
     trial.ticks(10);
@@ -227,7 +227,7 @@ fn a_split_makes_a_region_that_elects_on_the_same_store_at_once() {
         assert_eq!((region.epoch.version, &region.range.end[..]), (2, &b"h"[..]));
         id
     };
-    // What was behind the split is checked against the region after it.
+    // The request after the split is checked against the region after it.
     match trial.refusal(behind) {
         Some(Refusal::EpochNotMatch { current }) => assert_eq!(current.len(), 2),
         other => panic!("{other:?}"),
@@ -240,7 +240,7 @@ fn a_split_makes_a_region_that_elects_on_the_same_store_at_once() {
     trial.store(1).core.step(Input::Write(Write { id, header, command, frees: false }));
     trial.settle();
     assert!(trial.is_written(id));
-    trial.tell();
+    trial.send_heartbeats();
     for store in 1..=3 {
         assert_eq!(trial.value(store, "m").as_deref(), Some("3"));
         trial.restart(store);
@@ -268,8 +268,8 @@ fn a_follower_that_slept_through_a_split_catches_up() {
     assert_eq!(report.applied, trial.report(1, RegionId(10)).applied);
 }
 
-/// A snapshot takes store 3 past a split, store 2 is lost: nobody leads the new region who would bring it
-/// to store 3, which does not vote without it.
+/// A snapshot takes store 3 past a split, and store 2 is lost: the new region has no leader that
+/// could create its replica on store 3, which does not vote without it.
 #[test]
 fn a_region_that_a_snapshot_passed_by_is_led_again_where_another_replica_is_lost() {
     let mut trial = Trial::with(3, |options| {
@@ -299,17 +299,17 @@ fn a_region_that_a_snapshot_passed_by_is_led_again_where_another_replica_is_lost
     assert_eq!(trial.value(3, "m").as_deref(), Some("2"));
 }
 
-/// The leader knows of no entry with which to begin, and the log there goes on.
+/// The leader has no entry from which to start, and the log there continues.
 #[test]
-fn who_heard_nothing_of_a_snapshot_that_was_taken_learns_of_it_by_offering_it_again() {
+fn a_sender_learns_of_an_installed_snapshot_by_offering_it_again() {
     let mut trial = Trial::with(1, |options| {
         options.log_kept = LogKept { entries: 10, pin_bytes_max: 1_000 };
     });
     trial.elect(DATA);
     outgrow_log(&mut trial);
     trial.add_store(2, &[]);
-    trial.unheard = true;
-    // All acknowledgements.
+    trial.snapshot_reports_fail = true;
+    // Loses all acknowledgements.
     trial.lose = |message| {
         let Body::Raft(raft) = &message.body else { return false };
         raft.kind == RaftKind::AppendResponse && !raft.reject
@@ -317,7 +317,7 @@ fn who_heard_nothing_of_a_snapshot_that_was_taken_learns_of_it_by_offering_it_ag
     trial.admin(1, DATA, Admin::ChangePeers(add(102, 2, PeerRole::Learner)));
     trial.ticks(40);
     assert_eq!(trial.report(2, DATA).applied, trial.report(1, DATA).last);
-    trial.unheard = false;
+    trial.snapshot_reports_fail = false;
     trial.lose = |_| false;
     trial.ticks(40);
     let promoted = trial.admin(1, DATA, Admin::ChangePeers(add(102, 2, PeerRole::Voter)));
@@ -370,14 +370,14 @@ fn followers_learn_of_a_write_with_what_is_sent_next_and_of_a_split_at_once() {
     let write = trial.write(1, put("a", "1"));
     trial.settle();
     assert!(trial.is_written(write));
-    assert_eq!(trial.value(2, "a"), None, "a message of its own told it");
+    assert_eq!(trial.value(2, "a"), None, "a message of its own sent the commit index");
     let other = trial.write(1, put("b", "1"));
     trial.settle();
     assert!(trial.is_written(other));
     assert_eq!(trial.value(2, "a").as_deref(), Some("1"));
     assert_eq!(trial.value(2, "b"), None);
-    trial.tell();
-    assert_eq!(trial.value(2, "b").as_deref(), Some("1"), "no heartbeat told it");
+    trial.send_heartbeats();
+    assert_eq!(trial.value(2, "b").as_deref(), Some("1"), "no heartbeat sent the commit index");
     let asked = split(&mut trial, 1, "h", 10, [201, 202, 203]);
     trial.settle();
     done(&trial, asked);
@@ -390,8 +390,8 @@ fn a_snapshot_does_not_take_keys_that_another_replica_here_owns() {
     trial.lead(DATA, 1);
     trial.write(1, put("m", "1"));
     trial.settle();
-    trial.tell();
-    // Store 3 hears nothing of the parent any more, so it keeps its whole range.
+    trial.send_heartbeats();
+    // Store 3 no longer receives messages of the parent, so it keeps its whole range.
     trial.lose = |m| m.region == DATA && m.to_store == StoreId(3);
     let asked = split(&mut trial, 1, "h", 10, [201, 202, 203]);
     trial.settle();
@@ -407,7 +407,7 @@ fn a_snapshot_does_not_take_keys_that_another_replica_here_owns() {
 }
 
 #[test]
-fn a_replica_that_shrinks_by_a_snapshot_leaves_pairs_that_nobody_here_owns() {
+fn a_replica_that_shrinks_by_a_snapshot_leaves_pairs_that_no_region_here_owns() {
     let mut trial = Trial::with(3, |options| {
         options.log_kept = LogKept { entries: 10, pin_bytes_max: 1_000 };
     });
@@ -425,7 +425,7 @@ fn a_replica_that_shrinks_by_a_snapshot_leaves_pairs_that_nobody_here_owns() {
     trial.ticks(2);
     assert!(trial.is_written(id));
     outgrow_log(&mut trial);
-    // The child never comes to store 3.
+    // The child is never created on store 3.
     trial.cut.clear();
     trial.lose = |m| m.region == RegionId(10) && m.to_store == StoreId(3);
     trial.ticks(20);
@@ -433,7 +433,7 @@ fn a_replica_that_shrinks_by_a_snapshot_leaves_pairs_that_nobody_here_owns() {
     assert_eq!(trial.value(3, "a199").map(|v| v.len()), Some(100));
     assert_eq!(trial.store(3).core.orphaned_ranges(), [KeyRange::new("h", "")]);
     assert_eq!(trial.value(3, "m").as_deref(), Some("old"));
-    // What is the child's by now takes their place.
+    // The child's pairs replace them.
     trial.lose = |_| false;
     trial.ticks(40);
     assert_eq!(trial.value(3, "m").as_deref(), Some("new"));

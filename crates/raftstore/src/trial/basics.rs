@@ -1,4 +1,4 @@
-//! Writing, elections, crashes.
+//! Tests of writes, elections and crashes.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn three_stores_elect_a_leader_and_all_apply_what_it_takes() {
     let writes: Vec<_> = (0..50).map(|i| trial.write(leader, put(&format!("k{i}"), "v"))).collect();
     trial.settle();
     assert!(writes.iter().all(|id| trial.is_written(*id)));
-    trial.tell();
+    trial.send_heartbeats();
     for store in 1..=3 {
         assert_eq!(trial.value(store, "k49").as_deref(), Some("v"), "store {store}");
     }
@@ -59,12 +59,12 @@ fn the_leaders_own_disk_counts_only_when_it_is_done() {
     let write = trial.write(1, put("a", "1"));
     trial.settle();
     assert_eq!(trial.reply(write), None);
-    trial.tell();
+    trial.send_heartbeats();
     assert_eq!(trial.value(2, "a"), None, "committed by one disk of three");
     trial.heal();
     trial.ticks(3);
-    trial.tell();
-    // Both followers have it: committed, but not applied here before it is durable here.
+    trial.send_heartbeats();
+    // Both followers have it: it is committed, but not applied here before it is durable here.
     assert_eq!(trial.reply(write), None);
     assert_eq!(trial.value(1, "a"), None);
     assert_eq!(trial.value(2, "a").as_deref(), Some("1"));
@@ -75,7 +75,7 @@ fn the_leaders_own_disk_counts_only_when_it_is_done() {
 
 // Catalogue: 29, 61.
 #[test]
-fn a_minority_writes_nothing_and_its_clients_learn_that_nobody_knows() {
+fn a_minority_writes_nothing_and_its_clients_get_an_unknown_outcome() {
     let mut trial = Trial::new(3);
     trial.lead(DATA, 1);
     trial.isolate(1);
@@ -136,7 +136,7 @@ fn a_store_that_just_started_keeps_its_vote_as_long_as_a_lease_may_last() {
     let mut trial = Trial::new(3);
     trial.lead(DATA, 1);
     trial.ticks(1);
-    // Store 2 granted a lease; it forgets that with a crash.
+    // Store 2 supported a lease; a crash loses its vote hold.
     trial.restart(2);
     trial.isolate(1);
     trial.admin(3, DATA, Admin::Campaign);
@@ -192,13 +192,14 @@ fn requests_whose_time_is_over_are_dropped() {
 }
 
 #[test]
-fn ticks_that_nobody_saw_are_not_made_up_for() {
+fn missed_ticks_are_not_made_up_for() {
     let mut trial = Trial::new(3);
     trial.lead(DATA, 1);
     trial.ticks(2);
     let term = trial.report(2, DATA).term;
-    trial.sleep(5_000_000_000);
-    // The store wakes from a long pause, and hears of its leader before it looks at the clock.
+    trial.advance(5_000_000_000);
+    // The store resumes after a long pause and receives its leader's message before it reads the
+    // clock.
     for _ in 0..40 {
         trial.poll(2);
     }
@@ -217,11 +218,11 @@ fn a_leader_says_nothing_in_a_term_that_its_disk_may_forget() {
     let add = PeerChange { kind: ChangeKind::Add, peer: learner };
     trial.admin(1, DATA, Admin::ChangePeers(vec![add]));
     trial.ticks(10);
-    // The commit index that adds the learner rides to disk on a write.
+    // The commit index that adds the learner is piggybacked on a write.
     trial.write(1, put("a", "1"));
     trial.ticks(1);
     let term = trial.report(2, DATA).term;
-    // It leads again at once, alone among voters; its disk is slow.
+    // It leads again at once as the only voter; its disk is slow.
     trial.restart(1);
     trial.store(1).stalled = true;
     trial.ticks(5);
@@ -238,7 +239,7 @@ fn a_leader_knows_its_followers_from_when_it_says_that_it_leads() {
     let first = trial.elect(DATA);
     let second = first % 3 + 1;
     let to = PeerId(100 + second);
-    // Elected, but its first entry is not committed: it heard nothing of anyone's log.
+    // Elected, but its first entry is not committed: it knows no follower's log.
     trial.lose = |m| matches!(&m.body, Body::Raft(r) if r.kind == RaftKind::AppendResponse);
     trial.admin(first, DATA, Admin::TransferLeader(to));
     trial.settle();

@@ -1,15 +1,15 @@
-//! Stores that wait for copies of entries they lost.
+//! Tests of stores that recover lost log entries.
 
 use super::*;
 use stele_storage::{LostEntry, RecoverableLog};
 
-/// A store that does not run yet.
+/// Store that is not open yet.
 pub(crate) struct Waiting {
     pub engine: Arc<ModelEngine>,
-    pub mender: EntryRecovery<Log>,
+    pub recovery: EntryRecovery<Log>,
 }
 
-/// A log with holes in it.
+/// Log with damaged entries.
 #[derive(Default)]
 pub(crate) struct Log {
     entries: BTreeMap<LostEntry, Option<Bytes>>,
@@ -17,7 +17,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// All entries of the data region.
+    /// Returns a log of all entries of the data region.
     fn of(engine: &ModelEngine) -> Self {
         let progress = engine.progress(DATA).unwrap();
         let (from, to) = (progress.truncated.0.next(), progress.persisted.0.next());
@@ -49,10 +49,10 @@ impl RecoverableLog for Log {
     }
 
     fn restore_entry(&mut self, lost: &LostEntry, payload: &[u8]) -> Result<bool> {
-        let Some(hole) = self.entries.get_mut(lost) else { return Ok(false) };
-        let fits = hole.is_none() && lost.is(payload);
+        let Some(entry) = self.entries.get_mut(lost) else { return Ok(false) };
+        let fits = entry.is_none() && lost.is_copy(payload);
         if fits {
-            *hole = Some(Bytes::copy_from_slice(payload));
+            *entry = Some(Bytes::copy_from_slice(payload));
         }
         Ok(fits)
     }
@@ -68,34 +68,35 @@ fn lost(index: u64, term: u64, payload: &[u8]) -> LostEntry {
 }
 
 impl Trial {
-    /// A crash, after which the store finds entries of its log damaged.
-    fn restart_with_holes(&mut self, id: u64, is_lost: impl Fn(&LostEntry) -> bool) {
+    /// Crashes a store and damages entries of its log.
+    fn restart_with_damage(&mut self, id: u64, is_lost: impl Fn(&LostEntry) -> bool) {
         let store = self.stores.remove(&id).unwrap();
         let engine = Arc::new(store.engine.crash());
         drop(store);
         let mut log = Log::of(&engine);
         log.lose(is_lost);
-        self.mending.insert(id, Waiting { engine, mender: EntryRecovery::new(StoreId(id), log) });
+        self.recovering
+            .insert(id, Waiting { engine, recovery: EntryRecovery::new(StoreId(id), log) });
     }
 
-    pub(super) fn poll_mending(&mut self) -> bool {
+    pub(super) fn poll_recovering(&mut self) -> bool {
         let mut busy = false;
-        let all = self.stores.keys().chain(self.mending.keys());
+        let all = self.stores.keys().chain(self.recovering.keys());
         let all: Vec<StoreId> = all.copied().map(StoreId).collect();
-        for (id, mut waiting) in std::mem::take(&mut self.mending) {
-            let messages = waiting.mender.poll(self.now, &all);
+        for (id, mut waiting) in std::mem::take(&mut self.recovering) {
+            let messages = waiting.recovery.poll(self.now, &all);
             busy |= !messages.is_empty();
             self.in_flight.extend(messages);
-            match waiting.mender.is_recovered() {
+            match waiting.recovery.is_recovered() {
                 true => self.open(id, waiting.engine),
-                false => drop(self.mending.insert(id, waiting)),
+                false => drop(self.recovering.insert(id, waiting)),
             }
         }
         busy
     }
 }
 
-/// A cluster that has written so much.
+/// Returns a cluster after `count` writes.
 fn with_writes(count: usize) -> Trial {
     let mut trial = Trial::new(3);
     trial.lead(DATA, 1);
@@ -112,12 +113,12 @@ fn with_writes(count: usize) -> Trial {
 fn entries_lost_in_different_places_on_every_store_are_all_found() {
     let mut trial = with_writes(200);
     for store in 1..=3 {
-        trial.restart_with_holes(store, |lost| lost.index.0 % 3 != store % 3);
+        trial.restart_with_damage(store, |lost| lost.index.0 % 3 != store % 3);
     }
     trial.ticks(1);
-    assert!(trial.stores.is_empty(), "nobody is whole yet");
+    assert!(trial.stores.is_empty(), "no store has recovered");
     trial.ticks(40);
-    assert!(trial.mending.is_empty(), "all are");
+    assert!(trial.recovering.is_empty(), "all are");
     trial.elect(DATA);
     trial.ticks(20);
     for store in 1..=3 {
@@ -134,11 +135,11 @@ fn a_store_neither_votes_nor_acknowledges_before_its_last_lost_entry_is_back() {
     trial.lose = |message| matches!(message.body, Body::EntryRecoveryReply(_));
     trial.isolate(3);
     let last = trial.report(2, DATA).last;
-    trial.restart_with_holes(2, |lost| lost.index == last);
+    trial.restart_with_damage(2, |lost| lost.index == last);
     let write = trial.write(1, put("new", "v"));
     trial.ticks(100);
     assert!(!trial.is_written(write) && trial.leader(DATA).is_none());
-    assert_eq!(trial.mending[&2].mender.lost(), (1, 1));
+    assert_eq!(trial.recovering[&2].recovery.lost(), (1, 1));
     trial.lose = |_| false;
     trial.ticks(10);
     let leader = trial.elect(DATA);
@@ -153,12 +154,12 @@ fn a_store_that_waits_answers_nothing_but_questions_for_entries() {
     let payload = put("a", "1");
     log.entries.insert(lost(1, 1, &payload), Some(payload.clone()));
     log.entries.insert(lost(2, 1, b"lost"), None);
-    let mut mender = EntryRecovery::new(StoreId(1), log);
+    let mut recovery = EntryRecovery::new(StoreId(1), log);
     let mut answers = |body: Body| {
         let peers = (peer(102, 2), peer(101, 1));
         let between = PeerMessage::between_stores(StoreId(2), StoreId(1), body);
         let message = PeerMessage { region: DATA, from: peers.0, to: peers.1, ..between };
-        mender.receive(message).unwrap()
+        recovery.receive(message).unwrap()
     };
     for kind in RaftKind::ALL {
         let mut raft = RaftMessage::new(kind, Term(9));
@@ -206,9 +207,9 @@ fn an_entry_of_another_term_or_of_other_bytes_is_no_answer() {
         answers.collect::<Vec<_>>()
     };
     let right = lost(index, term, &entry.payload);
-    // No member of any region either: a store whose replicas moved away is answered as well.
+    // Store 9 is not a member of any region: a store without replicas is answered as well.
     for from in [2, 9] {
-        let [answer] = &answers(from, right)[..] else { panic!("store {from} has no answer") };
+        let [answer] = &answers(from, right)[..] else { panic!("store {from} got no reply") };
         assert_eq!(answer.to_store, StoreId(from));
         assert_eq!(answer.body, Body::EntryRecoveryReply(vec![(right, entry.payload.clone())]));
     }
@@ -227,40 +228,40 @@ fn an_entry_of_another_term_or_of_other_bytes_is_no_answer() {
 
 #[test]
 fn every_other_store_is_asked_for_an_entry_before_the_next_entries_have_their_turn() {
-    // Two messages take all of them, and there are two others: each must hear of both halves.
+    // Two messages hold all entries, and there are two other stores: each must receive both halves.
     let mut log = Log::default();
     (0..128).for_each(|index| drop(log.entries.insert(lost(index, 1, b"x"), None)));
-    let mut mender = EntryRecovery::new(StoreId(1), log);
+    let mut recovery = EntryRecovery::new(StoreId(1), log);
     let others = [1, 2, 3].map(StoreId);
-    let mut heard: BTreeSet<(StoreId, LogIndex)> = BTreeSet::new();
+    let mut received: BTreeSet<(StoreId, LogIndex)> = BTreeSet::new();
     let mut now = 0;
     for _ in 0..4 {
-        let messages = mender.poll(now, &others);
-        assert!(mender.poll(now, &others).is_empty(), "one question at a time");
+        let messages = recovery.poll(now, &others);
+        assert!(recovery.poll(now, &others).is_empty(), "one request at a time");
         for message in messages {
             let Body::EntryRecoveryRequest(lost) = message.body else {
                 panic!("{:?}", message.body)
             };
-            heard.extend(lost.iter().map(|lost| (message.to_store, lost.index)));
+            received.extend(lost.iter().map(|lost| (message.to_store, lost.index)));
         }
-        now = mender.asks_at();
+        now = recovery.asks_at();
     }
-    assert_eq!(heard.len(), 2 * 128);
-    assert_eq!(mender.waited_nanos(now), now);
+    assert_eq!(received.len(), 2 * 128);
+    assert_eq!(recovery.waited_nanos(now), now);
     assert!(EntryRecovery::new(StoreId(1), Log::default()).is_recovered());
-    assert!(mender.poll(now, &[StoreId(1)]).is_empty(), "nobody else is there");
+    assert!(recovery.poll(now, &[StoreId(1)]).is_empty(), "there is no other store");
 }
 
 #[test]
 fn an_answer_holds_about_a_mebibyte_and_the_rest_is_asked_for_at_once() {
     let payload = put("a", &"x".repeat(300 << 10));
-    let (mut whole, mut holes) = (Log::default(), Log::default());
+    let (mut whole, mut damaged) = (Log::default(), Log::default());
     for index in 0..20 {
         whole.entries.insert(lost(index, 1, &payload), Some(payload.clone()));
-        holes.entries.insert(lost(index, 1, &payload), None);
+        damaged.entries.insert(lost(index, 1, &payload), None);
     }
     let mut giver = EntryRecovery::new(StoreId(2), whole);
-    let mut taker = EntryRecovery::new(StoreId(1), holes);
+    let mut taker = EntryRecovery::new(StoreId(1), damaged);
     let mut answers = 0;
     while !taker.is_recovered() {
         let asked = taker.poll(7, &[StoreId(2), StoreId(3)]).remove(0);

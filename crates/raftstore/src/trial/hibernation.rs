@@ -1,4 +1,4 @@
-//! Replicas that miss something while they rest, or while nobody leads.
+//! Tests of replicas that miss a change while they hibernate or have no leader.
 
 use super::*;
 
@@ -10,14 +10,15 @@ fn learner(store: u64) -> Peer {
     Peer { role: PeerRole::Learner, ..peer(100 + store, store) }
 }
 
-/// Voters on stores 1 to 3, of which 1 leads, and a learner on store 4: all rest.
-fn hibernation_probe() -> Trial {
+/// Returns a hibernating cluster: voters on stores 1 to 3, of which 1 leads, and a learner on store
+/// 4.
+fn hibernating() -> Trial {
     let mut trial = Trial::with(3, |options| options.hibernate_after_ticks = 20);
     trial.lead(DATA, 1);
     trial.add_store(4, &[]);
     trial.admin(1, DATA, Admin::ChangePeers(vec![change(ChangeKind::Add, learner(4))]));
     trial.ticks(80);
-    (1..=4).for_each(|store| assert!(trial.is_quiet(store), "store {store}"));
+    (1..=4).for_each(|store| assert!(trial.is_hibernating(store), "store {store}"));
     trial
 }
 
@@ -30,15 +31,15 @@ fn remove(trial: &mut Trial, leader: u64, gone: Peer) {
 
 #[test]
 fn a_replica_that_was_removed_while_it_rested_and_heard_nothing_leaves() {
-    let mut trial = hibernation_probe();
+    let mut trial = hibernating();
     trial.isolate(4);
     remove(&mut trial, 1, learner(4));
-    (1..=3).for_each(|store| assert!(trial.is_quiet(store), "store {store}"));
-    assert!(trial.is_quiet(4), "it knows of nothing");
+    (1..=3).for_each(|store| assert!(trial.is_hibernating(store), "store {store}"));
+    assert!(trial.is_hibernating(4), "it does not know of its removal");
     trial.heal();
     for _ in 0..5 {
         trial.ticks(20);
-        (1..=3).for_each(|store| assert!(trial.is_quiet(store), "it wakes nobody"));
+        (1..=3).for_each(|store| assert!(trial.is_hibernating(store), "it woke a replica"));
     }
     assert!(trial.store(4).core.region(DATA).is_none());
     assert_eq!(trial.store(4).core.next_tick_nanos(), None, "nothing is here");
@@ -46,12 +47,12 @@ fn a_replica_that_was_removed_while_it_rested_and_heard_nothing_leaves() {
 
 #[test]
 fn a_replica_at_rest_learns_of_its_end_from_a_store_that_the_region_left() {
-    let mut trial = hibernation_probe();
+    let mut trial = hibernating();
     trial.isolate(4);
     remove(&mut trial, 1, learner(4));
     remove(&mut trial, 1, peer(103, 3));
     assert!(trial.store(3).core.region(DATA).is_none());
-    // Of all that it knows only store 3 is left.
+    // Of all members that it knows only store 3 is left.
     trial.heal();
     trial.isolate(1);
     trial.isolate(2);
@@ -60,27 +61,27 @@ fn a_replica_at_rest_learns_of_its_end_from_a_store_that_the_region_left() {
 }
 
 #[test]
-fn who_rests_as_a_member_rests_on_whatever_others_are_asked() {
-    let mut trial = hibernation_probe();
+fn a_hibernating_member_is_not_woken_by_probes() {
+    let mut trial = hibernating();
     trial.isolate(4);
     trial.ticks(40);
     trial.heal();
     for _ in 0..20 {
         trial.ticks(20);
-        (1..=4).for_each(|store| assert!(trial.is_quiet(store), "store {store} was woken"));
+        (1..=4).for_each(|store| assert!(trial.is_hibernating(store), "store {store} was woken"));
     }
     assert_eq!(trial.leader(DATA), Some(1));
 }
 
 #[test]
-fn who_had_nothing_to_say_while_the_region_rested_is_not_down() {
-    let mut trial = hibernation_probe();
+fn a_silent_peer_of_a_hibernating_region_is_not_down() {
+    let mut trial = hibernating();
     for _ in 0..600 {
-        trial.sleep(SECOND);
+        trial.advance(SECOND);
         trial.settle();
     }
-    (1..=4).for_each(|store| assert!(trial.is_quiet(store), "store {store}"));
-    // Its leader wakes, and reports before anybody could answer.
+    (1..=4).for_each(|store| assert!(trial.is_hibernating(store), "store {store}"));
+    // Its leader wakes, and reports before any follower could answer.
     trial.isolate(1);
     trial.write(1, put("a", "1"));
     trial.settle();
@@ -91,7 +92,8 @@ fn who_had_nothing_to_say_while_the_region_rested_is_not_down() {
     assert!(down.iter().all(|(_, seconds)| *seconds < 60), "{down:?}");
 }
 
-/// Store 1 leads; the learner on store 2 hears of no commits from here on, and becomes the only voter.
+/// Store 1 leads. From here on the learner on store 2 learns no commit index, and becomes the only
+/// voter.
 fn demoted() -> Trial {
     let mut trial = Trial::new(1);
     trial.elect(DATA);
@@ -106,7 +108,7 @@ fn demoted() -> Trial {
             raft.commit = raft.commit.min(BEFORE);
         }
     };
-    // What says so is lost for now.
+    // The messages that report it are lost for now.
     trial.lose = |message| matches!(message.body, Body::WakeUp);
     let swap = [change(ChangeKind::Add, peer(102, 2)), change(ChangeKind::Add, learner(1))];
     trial.admin(1, DATA, Admin::ChangePeers(swap.to_vec()));
@@ -134,7 +136,7 @@ fn the_only_voter_learns_that_the_change_which_made_it_one_is_committed() {
     assert_eq!(trial.value(1, "a").as_deref(), Some("1"));
 }
 
-fn tell(trial: &mut Trial, body: Body) {
+fn deliver(trial: &mut Trial, body: Body) {
     let region = trial.report(1, DATA).region;
     let between = PeerMessage::between_stores(StoreId(1), StoreId(2), body);
     let (from, to) = (learner(1), peer(102, 2));
@@ -145,11 +147,11 @@ fn tell(trial: &mut Trial, body: Body) {
 }
 
 #[test]
-fn nobody_learns_that_an_entry_is_committed_which_its_log_does_not_hold() {
+fn no_replica_learns_that_an_entry_is_committed_which_its_log_lacks() {
     let mut trial = demoted();
     let (last, term) = (trial.report(2, DATA).last, trial.report(2, DATA).term);
     let refusal = |index: LogIndex, of: Term| {
-        // In any term: of entries that were committed long ago too.
+        // Any term is possible, also for entries committed long ago.
         let mut raft = RaftMessage::new(RaftKind::RequestPreVoteResponse, Term(1));
         raft.reject = true;
         (raft.commit, raft.commit_term) = (index, of);
@@ -159,17 +161,17 @@ fn nobody_learns_that_an_entry_is_committed_which_its_log_does_not_hold() {
     let beyond = LogIndex(last.0 + 1);
     for entry in [(last, term.next()), (last, Term(term.0 - 1)), (beyond, term), (beyond, Term(0))]
     {
-        tell(&mut trial, Body::Raft(refusal(entry.0, entry.1)));
-        tell(&mut trial, merged(entry));
+        deliver(&mut trial, Body::Raft(refusal(entry.0, entry.1)));
+        deliver(&mut trial, merged(entry));
         assert_eq!(trial.report(2, DATA).committed, BEFORE, "{entry:?}");
     }
     let granted = RaftMessage { reject: false, ..refusal(last, term) };
-    tell(&mut trial, Body::Raft(granted));
-    assert_eq!(trial.report(2, DATA).committed, BEFORE, "nothing was asked");
-    // Whatever comes twice, late, or out of order.
+    deliver(&mut trial, Body::Raft(granted));
+    assert_eq!(trial.report(2, DATA).committed, BEFORE, "no vote was requested");
+    // Messages may arrive twice, late or out of order.
     for index in [BEFORE.0 + 1, BEFORE.0 + 2, BEFORE.0, BEFORE.0 + 2] {
         let known = trial.report(2, DATA).committed;
-        tell(&mut trial, Body::Raft(refusal(LogIndex(index), term)));
+        deliver(&mut trial, Body::Raft(refusal(LogIndex(index), term)));
         assert_eq!(trial.report(2, DATA).committed, known.max(LogIndex(index)));
     }
     assert_eq!(trial.report(2, DATA).peer.role, PeerRole::Voter);

@@ -1,4 +1,4 @@
-//! Many regions on one store.
+//! Tests of many regions on one store.
 
 use super::*;
 
@@ -26,16 +26,16 @@ fn a_thousand_resting_regions_cost_nothing() {
     }
     trial.ticks(120);
     for store in 1..=3 {
-        assert!(trial.is_quiet(store), "store {store}");
+        assert!(trial.is_hibernating(store), "store {store}");
     }
     let mut said = Vec::new();
     for _ in 0..200 {
-        trial.sleep(TICK);
+        trial.advance(TICK);
         let now = trial.clock();
         let cores = trial.stores.values_mut().map(|store| &mut store.core);
         said.extend(cores.flat_map(|core| core.poll(now).unwrap().messages));
     }
-    // A question a second: for one region after the other.
+    // One probe a second, for one region after the other.
     for store in 1..=3 {
         let own = said.iter().filter(|message| message.from_store == StoreId(store));
         let regions: BTreeSet<RegionId> = own.clone().map(|message| message.region).collect();
@@ -45,8 +45,8 @@ fn a_thousand_resting_regions_cost_nothing() {
     assert!(said.iter().all(|message| message.body == Body::ValueRepairRequest(Vec::new())));
     said.into_iter().for_each(|message| trial.in_flight.push_back(message));
     trial.settle();
-    (1..=3).for_each(|store| assert!(trial.is_quiet(store), "store {store} was woken"));
-    // One write wakes one region, nobody else.
+    (1..=3).for_each(|store| assert!(trial.is_hibernating(store), "store {store} was woken"));
+    // One write wakes one region and no other.
     let region = RegionId(101);
     let leader = trial.leader(region).unwrap();
     let id = trial.request();

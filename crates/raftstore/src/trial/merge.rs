@@ -1,10 +1,11 @@
-//! What a store keeps of a merge that it can't finish yet, or never will.
+//! Tests of the state that a store keeps of a merge that it cannot finish yet, or never will.
 
 use super::*;
 use crate::admin::{self, Change, Record as AdminRecord};
 use stele_storage::Pair;
 
-/// Store 1 follows store 2 in two regions, [, m) and [m, ), of which the first is to be merged.
+/// Returns a cluster in which store 1 follows store 2 in two regions, [, m) and [m, ), of which the
+/// first is to be merged.
 fn followers() -> (Trial, Region, Region) {
     let region = |id: u64, start: &'static str, end: &'static str| Region {
         id: RegionId(id),
@@ -54,7 +55,7 @@ fn a_crash_while_the_target_waits_for_its_source_loses_neither() {
     append(&mut trial, &target, commit.bytes().clone(), 6);
     let waiting = trial.report(1, target.id);
     assert_eq!((waiting.committed, waiting.applied), (LogIndex(6), LogIndex(5)));
-    // Something else makes the hard state durable.
+    // Another record makes the hard state durable.
     append(&mut trial, &source, prepare.bytes().clone(), 5);
     trial.restart(1);
     assert_eq!(trial.report(1, target.id).applied, LogIndex(5), "not without the source");
@@ -99,14 +100,14 @@ fn after_a_crash_a_source_is_gone_that_a_snapshot_of_its_target_holds() {
         panic!("{:?}", trial.reply(id));
     };
     let store = trial.store(1);
-    let mut incoming = store.engine.begin_ingest(ranges).unwrap();
+    let mut ingest = store.engine.begin_ingest(ranges).unwrap();
     let (key, value) = (keyspace::region_key(target.id), merged.encode());
-    store.engine.receive(&mut incoming, vec![Pair { key, value, expires_at_s: 0 }]).unwrap();
-    store.core.step(Input::SnapshotReceived { header, incoming });
+    store.engine.receive(&mut ingest, vec![Pair { key, value, expires_at_s: 0 }]).unwrap();
+    store.core.step(Input::SnapshotReceived { header, ingest });
     store.stalled = true;
     trial.settle();
     for _ in 0..2 {
-        // What says that the source left never gets into the log.
+        // The record of the source's removal never reaches the log.
         assert_eq!(trial.report(1, target.id).region, merged);
         assert!(trial.store(1).core.region(source.id).is_none());
         trial.restart(1);
@@ -115,9 +116,9 @@ fn after_a_crash_a_source_is_gone_that_a_snapshot_of_its_target_holds() {
     assert!(trial.store(1).core.region(source.id).is_none());
 }
 
-/// Stores 1 to 3 merge region 3 into region 4. Store 3 hears nothing of the target all the while, nor of the
-/// changes that the target saw before.
-fn merged_unheard() -> Trial {
+/// Returns a cluster in which stores 1 to 3 merge region 3 into region 4. Store 3 receives no
+/// message of the target, neither of the merge nor of earlier changes.
+fn merged_without_store_3() -> Trial {
     let region = |id: u64, start: &'static str, end: &'static str| Region {
         id: RegionId(id),
         range: KeyRange::new(start, end),
@@ -153,7 +154,7 @@ fn merged_unheard() -> Trial {
     trial
 }
 
-/// The target leaves store 3.
+/// Removes the target's replica from store 3.
 fn leave(trial: &mut Trial) {
     let gone =
         Admin::ChangePeers(vec![PeerChange { kind: ChangeKind::Remove, peer: peer(403, 3) }]);
@@ -163,7 +164,7 @@ fn leave(trial: &mut Trial) {
 
 #[test]
 fn a_source_leaves_where_its_target_left_before_it_heard_of_the_merge() {
-    let mut trial = merged_unheard();
+    let mut trial = merged_without_store_3();
     assert!(trial.store(1).core.region(RegionId(3)).is_none());
     leave(&mut trial);
     trial.ticks(100);
@@ -178,8 +179,8 @@ fn a_source_leaves_where_its_target_left_before_it_heard_of_the_merge() {
 
 #[test]
 fn a_source_stays_where_its_target_may_yet_come_with_a_log_that_takes_it_over() {
-    let mut trial = merged_unheard();
-    // Another store still knows the target as it was before the merge, without a peer on store 3.
+    let mut trial = merged_without_store_3();
+    // Another store still knows the target from before the merge, without a peer on store 3.
     let source = trial.report(3, RegionId(3)).region;
     let RegionPhase::Merging { target, prepared, term, target_epoch } = source.phase else {
         panic!("{source:?} is not prepared");
@@ -199,7 +200,7 @@ fn a_source_stays_where_its_target_may_yet_come_with_a_log_that_takes_it_over() 
         trial.store(3).core.step(Input::Message(message));
         trial.ticks(5);
     };
-    let tell = |trial: &mut Trial, left: u64| {
+    let report_left = |trial: &mut Trial, left: u64| {
         let epoch = RegionEpoch { version: source.epoch.version + 1, ..source.epoch };
         let body = Body::Merged { prepared: (prepared, term), target, left: Some(left) };
         say(trial, &source, epoch, body);
@@ -210,13 +211,13 @@ fn a_source_stays_where_its_target_may_yet_come_with_a_log_that_takes_it_over() 
         let epoch = RegionEpoch { conf_version: target.epoch.conf_version + 1, ..target.epoch };
         say(trial, &target, epoch, Body::Gone);
     };
-    tell(&mut trial, before + 1);
+    report_left(&mut trial, before + 1);
     assert!(trial.store(3).core.region(source.id).is_some(), "the target is here");
     trial.restart(3);
     gone(&mut trial);
-    // By the first word it learns anew what is committed.
-    (0..2).for_each(|_| tell(&mut trial, before));
+    // The first message tells it the commit index again.
+    (0..2).for_each(|_| report_left(&mut trial, before));
     assert_eq!(trial.report(3, source.id).region.phase, source.phase, "the target may come again");
-    tell(&mut trial, before + 1);
+    report_left(&mut trial, before + 1);
     assert!(trial.store(3).core.region(source.id).is_none());
 }

@@ -1,5 +1,5 @@
-//! A few stores in one thread, for this crate's own tests: messages arrive in order unless cut,
-//! every append is carried out when the test says.
+//! A few stores in one thread, for this crate's unit tests: messages arrive in order unless the way
+//! is cut, and each append completes when the test allows it.
 
 mod admin;
 mod basics;
@@ -23,7 +23,7 @@ use stele_types::*;
 
 pub(crate) type Model = RaftStore<ModelEngine>;
 
-/// The region of user data at the beginning.
+/// Initial region of user data.
 pub(crate) const DATA: RegionId = RegionId(2);
 const TICK: u64 = 50_000_000;
 const HEARTBEAT_TICKS: u64 = 2;
@@ -32,9 +32,9 @@ const SECOND: u64 = 1_000_000_000;
 pub(crate) struct Store {
     pub engine: Arc<ModelEngine>,
     pub core: Model,
-    /// Appends wait until told.
+    /// Appends wait for the test.
     pub stalled: bool,
-    /// The device fills up with the next snapshot that comes.
+    /// The next received snapshot fills the device.
     pub fills_up: bool,
     pub full: bool,
     waiting: Option<Append>,
@@ -46,17 +46,17 @@ pub(crate) struct Trial {
     pub now: u64,
     pub replies: BTreeMap<RequestId, Reply>,
     pub cut: BTreeSet<(u64, u64)>,
-    /// Whether a message is lost.
+    /// Rule for lost messages.
     pub lose: fn(&PeerMessage) -> bool,
-    /// What becomes of a message that is not.
+    /// Change of each message that is not lost.
     pub alter: fn(&mut PeerMessage),
-    /// Whether senders of snapshots take them for failed.
-    pub unheard: bool,
-    /// Stores that wait for copies of entries.
-    pub mending: BTreeMap<u64, entry_recovery::Waiting>,
+    /// Whether senders get a failure report for each snapshot.
+    pub snapshot_reports_fail: bool,
+    /// Stores that recover lost log entries.
+    pub recovering: BTreeMap<u64, entry_recovery::Waiting>,
     in_flight: VecDeque<PeerMessage>,
     requests: u64,
-    lives: u64,
+    incarnations: u64,
     pub options: fn(&mut Options),
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn put(name: &str, value: &str) -> Bytes {
     builder.build().bytes().clone()
 }
 
-/// More is written on store 1 than the log keeps for who is away.
+/// Writes more on store 1 than the log keeps for an unreachable follower.
 fn outgrow_log(trial: &mut Trial) {
     for i in 0..200 {
         trial.write(1, put(&format!("a{i}"), &"v".repeat(100)));
@@ -87,7 +87,8 @@ fn outgrow_log(trial: &mut Trial) {
 }
 
 impl Trial {
-    /// Stores 1 to `count`, a data region with a voter on each: peer ids are 100 + store.
+    /// Returns stores 1 to `count` with one data region and a voter on each; peer ids are 100 +
+    /// store.
     pub fn new(count: u64) -> Self {
         Self::with(count, |_| {})
     }
@@ -100,11 +101,11 @@ impl Trial {
             cut: BTreeSet::new(),
             lose: |_| false,
             alter: |_| {},
-            unheard: false,
-            mending: BTreeMap::new(),
+            snapshot_reports_fail: false,
+            recovering: BTreeMap::new(),
             in_flight: VecDeque::new(),
             requests: 0,
-            lives: 0,
+            incarnations: 0,
             options,
         };
         let region = Region {
@@ -127,8 +128,8 @@ impl Trial {
     }
 
     fn open(&mut self, id: u64, engine: Arc<ModelEngine>) {
-        self.lives += 1;
-        let mut options = Options::new(StoreId(id), ClusterId(7), self.lives, 42);
+        self.incarnations += 1;
+        let mut options = Options::new(StoreId(id), ClusterId(7), self.incarnations, 42);
         (self.options)(&mut options);
         let core = Model::open(engine.clone(), options, self.clock()).unwrap();
         let store = Store {
@@ -143,7 +144,7 @@ impl Trial {
         self.stores.insert(id, store);
     }
 
-    /// A crash: what was appended is kept, what was only in memory is not.
+    /// Crashes a store: appended records are kept, the state in memory is lost.
     pub fn restart(&mut self, id: u64) {
         let store = self.stores.remove(&id).unwrap();
         let engine = Arc::new(store.engine.crash());
@@ -193,12 +194,12 @@ impl Trial {
         true
     }
 
-    /// Carries a snapshot over at once, as a transport would.
+    /// Transfers a snapshot at once, as a transport would.
     fn carry(&mut self, from: u64, snapshot: SendSnapshot<ModelEngine>) {
         let SendSnapshot { header, to_store, view, ranges } = snapshot;
         let (region, to) = (header.region.id, header.to.id);
         let ok = self.carry_to(from, &header, to_store.0, &view, &ranges);
-        let ok = ok && !self.unheard;
+        let ok = ok && !self.snapshot_reports_fail;
         self.store(from).core.step(Input::SnapshotSent { region, to, ok });
     }
 
@@ -229,22 +230,22 @@ impl Trial {
         };
         assert_eq!(wanted, ranges);
         let receiver = self.store(to);
-        let mut incoming = receiver.engine.begin_ingest(wanted).unwrap();
+        let mut ingest = receiver.engine.begin_ingest(wanted).unwrap();
         for range in ranges {
-            // What can't be read is not sent.
+            // Unreadable pairs are not sent.
             let Ok(pairs) = view.scan(&ScanOptions::new(range.clone(), usize::MAX)) else {
                 return false;
             };
-            receiver.engine.receive(&mut incoming, pairs).unwrap();
+            receiver.engine.receive(&mut ingest, pairs).unwrap();
         }
         if std::mem::take(&mut receiver.fills_up) {
             receiver.engine.set_full(true);
         }
-        receiver.core.step(Input::SnapshotReceived { header: header.clone(), incoming });
+        receiver.core.step(Input::SnapshotReceived { header: header.clone(), ingest });
         true
     }
 
-    /// Lets everything happen that needs no time.
+    /// Runs everything that needs no time.
     pub fn settle(&mut self) {
         for _ in 0..500 {
             let ids: Vec<u64> = self.stores.keys().copied().collect();
@@ -252,7 +253,7 @@ impl Trial {
             for id in ids {
                 busy |= self.poll(id);
             }
-            busy |= self.poll_mending();
+            busy |= self.poll_recovering();
             while let Some(mut message) = self.in_flight.pop_front() {
                 let way = (message.from_store.0, message.to_store.0);
                 if self.cut.contains(&way) || (self.lose)(&message) {
@@ -268,8 +269,8 @@ impl Trial {
                 if let Some(store) = self.stores.get_mut(&way.1) {
                     store.core.step(Input::Message(decoded));
                     busy = true;
-                } else if let Some(waiting) = self.mending.get_mut(&way.1) {
-                    self.in_flight.extend(waiting.mender.receive(decoded).unwrap());
+                } else if let Some(waiting) = self.recovering.get_mut(&way.1) {
+                    self.in_flight.extend(waiting.recovery.receive(decoded).unwrap());
                     busy = true;
                 }
             }
@@ -277,10 +278,10 @@ impl Trial {
                 return;
             }
         }
-        panic!("the stores never come to rest");
+        panic!("the stores stay busy");
     }
 
-    /// Lets ticks pass.
+    /// Advances time by `count` ticks.
     pub fn ticks(&mut self, count: u64) {
         for _ in 0..count {
             self.now += TICK;
@@ -288,13 +289,13 @@ impl Trial {
         }
     }
 
-    /// Followers hear what is committed.
-    pub fn tell(&mut self) {
+    /// Lets a heartbeat send the commit index to followers.
+    pub fn send_heartbeats(&mut self) {
         self.ticks(HEARTBEAT_TICKS);
     }
 
-    /// Lets time pass in which nobody is polled.
-    pub fn sleep(&mut self, nanos: u64) {
+    /// Advances time without polling a store.
+    pub fn advance(&mut self, nanos: u64) {
         self.now += nanos;
     }
 
@@ -315,7 +316,7 @@ impl Trial {
         leaders.last().map(|(_, id)| *id)
     }
 
-    /// Ticks until the region has a leader that has applied its first entry.
+    /// Ticks until the region has a leader that has applied its first entry; returns its store.
     pub fn elect(&mut self, region: RegionId) -> u64 {
         for _ in 0..200 {
             self.ticks(1);
@@ -326,10 +327,10 @@ impl Trial {
                 return leader;
             }
         }
-        panic!("region {region} elects nobody");
+        panic!("region {region} elects no leader");
     }
 
-    /// Makes `store` lead the region.
+    /// Makes `store` the leader of the region.
     pub fn lead(&mut self, region: RegionId, store: u64) {
         self.elect(region);
         for _ in 0..10 {
@@ -406,15 +407,15 @@ impl Trial {
         self.store(store).core.region(region).unwrap()
     }
 
-    /// Whether all regions of a store rest, and it need not be polled until it asks for one of them.
-    pub fn is_quiet(&mut self, store: u64) -> bool {
+    /// Returns whether all regions of a store hibernate and its next poll is due for a probe only.
+    pub fn is_hibernating(&mut self, store: u64) -> bool {
         let now = self.now;
         let core = &mut self.store(store).core;
-        let rests = core.regions().iter().all(|it| it.hibernating);
-        rests && core.next_tick_nanos().is_some_and(|at| (now..=now + SECOND).contains(&at))
+        let hibernate = core.regions().iter().all(|it| it.hibernating);
+        hibernate && core.next_tick_nanos().is_some_and(|at| (now..=now + SECOND).contains(&at))
     }
 
-    /// Cuts a store off from all others, both ways.
+    /// Cuts a store off from all others, in both directions.
     pub fn isolate(&mut self, store: u64) {
         for other in self.stores.keys().copied().filter(|other| *other != store) {
             self.cut.insert((store, other));

@@ -1,11 +1,12 @@
-//! What a replica that is behind a split has of the other half.
+//! Tests of the other half's pairs on a replica that missed a split.
 
 use super::*;
 
 const CHILD: RegionId = RegionId(10);
 
-/// Store 3 has missed that the region was split at h, and a log too long to be sent: it has the only
-/// whole copy of m, which is the child's by now. What is for the child does not come to it yet.
+/// Returns a cluster in which store 3 missed a split at h and more entries than the log keeps: it
+/// has the only intact copy of m, which the child now owns. Messages of the child do not reach it
+/// yet.
 fn behind() -> Trial {
     let mut trial = Trial::with(3, |options| {
         options.log_kept = LogKept { entries: 10, pin_bytes_max: 1_000 };
@@ -33,7 +34,7 @@ fn without_child(message: &PeerMessage) -> bool {
     message.region == CHILD && message.to_store == StoreId(3)
 }
 
-/// The child comes to store 3 as well, and all have what only that had.
+/// Lets the child reach store 3 and checks that all replicas have the value that only store 3 had.
 fn comes_together(trial: &mut Trial) {
     trial.lose = |_| false;
     trial.ticks(200);
@@ -49,11 +50,11 @@ fn comes_together(trial: &mut Trial) {
 
 fn notes(trial: &mut Trial) -> usize {
     let view = trial.store(3).engine.view().unwrap();
-    view.scan(&ScanOptions::new(keyspace::unclaimed_keys(), 10)).unwrap().len()
+    view.scan(&ScanOptions::new(keyspace::orphaned_range_keys(), 10)).unwrap().len()
 }
 
-/// Store 3 follows in what the split left, and still has the other half's value.
-fn has_the_rest(trial: &mut Trial) {
+/// Checks that store 3 follows in the parent and still has the child's value.
+fn has_orphaned_value(trial: &mut Trial) {
     assert_eq!(trial.report(3, DATA).region.epoch.version, 2);
     assert!(trial.store(3).core.region(CHILD).is_none());
     assert_eq!(trial.value(3, "m").as_deref(), Some("1"));
@@ -65,7 +66,7 @@ fn a_replica_behind_a_split_has_the_last_whole_copy_of_the_other_half() {
     let mut trial = behind();
     trial.heal();
     trial.ticks(20);
-    has_the_rest(&mut trial);
+    has_orphaned_value(&mut trial);
     comes_together(&mut trial);
 }
 
@@ -76,7 +77,7 @@ fn what_is_unclaimed_outlives_a_crash() {
     trial.ticks(20);
     trial.restart(3);
     trial.ticks(2);
-    has_the_rest(&mut trial);
+    has_orphaned_value(&mut trial);
     comes_together(&mut trial);
 }
 
@@ -90,11 +91,11 @@ fn a_snapshot_of_less_waits_until_the_note_of_the_rest_is_durable() {
     trial.restart(3);
     assert_eq!(trial.value(3, "m").as_deref(), Some("1"));
     trial.ticks(20);
-    has_the_rest(&mut trial);
+    has_orphaned_value(&mut trial);
     comes_together(&mut trial);
 }
 
-/// The members without store 3's peer of a region.
+/// Removes store 3's peer from a region.
 fn remove(trial: &mut Trial, region: RegionId, id: u64) {
     let peer = peer(id, 3);
     for (kind, role) in
@@ -110,7 +111,7 @@ fn remove(trial: &mut Trial, region: RegionId, id: u64) {
 
 #[test]
 fn a_replica_that_leaves_behind_a_split_leaves_the_other_half() {
-    let told = |trial: &mut Trial| {
+    let reported = |trial: &mut Trial| {
         trial.heal();
         trial.ticks(40);
     };
@@ -119,12 +120,12 @@ fn a_replica_that_leaves_behind_a_split_leaves_the_other_half() {
         trial.ticks(3);
         trial.heal();
     };
-    for (how, is_told) in [(&told as &dyn Fn(&mut Trial), true), (&placed, false)] {
+    for (how, is_reported) in [(&reported as &dyn Fn(&mut Trial), true), (&placed, false)] {
         let mut trial = behind();
         remove(&mut trial, DATA, 103);
         how(&mut trial);
         assert!(trial.store(3).core.region(DATA).is_none());
-        let left = if is_told { KeyRange::new("h", "") } else { KeyRange::all() };
+        let left = if is_reported { KeyRange::new("h", "") } else { KeyRange::all() };
         assert_eq!(trial.store(3).core.orphaned_ranges(), [left]);
         trial.restart(3);
         assert_eq!(trial.value(3, "m").as_deref(), Some("1"));
@@ -141,7 +142,7 @@ fn what_no_replica_here_will_own_is_dropped_on_later_word_only() {
     let mut trial = behind();
     trial.heal();
     trial.ticks(20);
-    has_the_rest(&mut trial);
+    has_orphaned_value(&mut trial);
     let child = trial.report(1, CHILD).region;
     let mut before = child.clone();
     (before.id, before.epoch.version) = (RegionId(9), 1);
@@ -149,9 +150,9 @@ fn what_no_replica_here_will_own_is_dropped_on_later_word_only() {
     for owner in [child, before] {
         trial.store(3).core.step(Input::Owners(vec![owner]));
         trial.ticks(2);
-        has_the_rest(&mut trial);
+        has_orphaned_value(&mut trial);
     }
-    // Part of it goes, and then all.
+    // A part is dropped, then all.
     remove(&mut trial, CHILD, 203);
     let after = trial.report(1, CHILD).region;
     let part = Region { range: KeyRange::new("h", "i"), ..after.clone() };

@@ -1,4 +1,4 @@
-//! Changes of members while some do not answer.
+//! Tests of membership changes with unresponsive members.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn remove(id: u64, store: u64) -> PeerChange {
     PeerChange { kind: ChangeKind::Remove, peer: peer(id, store) }
 }
 
-/// Waits long enough that who says nothing is down.
+/// Waits until an unresponsive store counts as down.
 fn wait(trial: &mut Trial) {
     for _ in 0..40 {
         trial.ticks(1);
@@ -29,15 +29,15 @@ fn changes(trial: &mut Trial, store: u64, changes: Vec<PeerChange>) -> Result<us
 }
 
 #[test]
-fn members_of_whom_too_few_answer_are_refused() {
+fn members_without_a_responsive_majority_are_refused() {
     let mut trial = Trial::new(4);
     trial.lead(DATA, 1);
     trial.isolate(4);
     wait(&mut trial);
-    // Three of four vote for it; of the two that would vote then, one is gone.
+    // Three of four current voters accept it; one of the two new voters is gone.
     let mistake = vec![to_learner(102, 2), to_learner(103, 3)];
     let refused = changes(&mut trial, 1, mistake.clone());
-    assert_eq!(refused, Err("too few of who would vote then answer now".to_owned()));
+    assert_eq!(refused, Err("no majority of the new voters responds".to_owned()));
     let write = trial.write(1, put("a", "1"));
     trial.settle();
     assert!(trial.is_written(write));
@@ -47,7 +47,7 @@ fn members_of_whom_too_few_answer_are_refused() {
 }
 
 #[test]
-fn who_does_not_answer_can_be_removed() {
+fn an_unresponsive_member_can_be_removed() {
     let mut trial = Trial::new(3);
     trial.lead(DATA, 1);
     trial.isolate(3);
@@ -63,7 +63,7 @@ fn a_new_leader_changes_no_members_before_it_heard_of_them() {
     trial.lead(DATA, 2);
     trial.isolate(4);
     trial.lead(DATA, 1);
-    // Store 4 is not known to be down yet, and has not been heard of.
+    // Store 4 does not count as down yet, and has sent nothing.
     let refused = changes(&mut trial, 1, vec![to_learner(102, 2), to_learner(103, 3)]);
     assert!(refused.is_err(), "{refused:?}");
 }

@@ -1,4 +1,4 @@
-//! Reads, leases, comparisons.
+//! Tests of reads, leases and comparisons.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn a_leader_with_a_lease_serves_reads_without_the_core() {
     trial.lead(DATA, 1);
     trial.ticks(4);
     let first = trial.leader(DATA).unwrap();
-    // The transfer that made it leader was in an earlier term: the lease counts.
+    // The transfer that made it leader was in an earlier term: the lease is valid.
     let reader = reader(&mut trial, first);
     let lease = reader.lease(trial.now).unwrap();
     assert!(reader.is_still_valid(lease, trial.now));
@@ -24,7 +24,7 @@ fn a_leader_with_a_lease_serves_reads_without_the_core() {
 
 // Catalogue: 2.
 #[test]
-fn a_lease_ends_before_anybody_else_can_lead() {
+fn a_lease_ends_before_another_peer_can_lead() {
     let mut trial = Trial::new(3);
     trial.lead(DATA, 1);
     trial.ticks(4);
@@ -37,18 +37,18 @@ fn a_lease_ends_before_anybody_else_can_lead() {
             return;
         }
     }
-    panic!("nobody took over");
+    panic!("no store took over");
 }
 
 #[test]
-fn who_answered_a_leader_keeps_its_vote_also_when_it_hears_of_a_later_term() {
+fn a_follower_that_answered_a_leader_withholds_its_vote_also_in_a_later_term() {
     let mut trial = Trial::new(3);
     trial.lead(DATA, 1);
     trial.ticks(4);
     let leads = trial.report(1, DATA);
     let reader = reader(&mut trial, 1);
     trial.isolate(1);
-    // Late news of an election that was lost long ago: Raft follows nobody any more.
+    // A late reply of an election that was lost long ago: Raft then has no leader.
     let mut raft = RaftMessage::new(RaftKind::RequestPreVoteResponse, leads.term.next());
     raft.reject = true;
     let late = PeerMessage {
@@ -72,8 +72,8 @@ fn who_answered_a_leader_keeps_its_vote_also_when_it_hears_of_a_later_term() {
     assert_ne!(trial.leader(DATA), Some(1));
 }
 
-/// A store that has no replica yet answers a leader, but remembers nothing of it: when the replica
-/// begins by a split, it may vote at once.
+/// A store without a replica answers a leader, but keeps no state of it: when a split creates the
+/// replica, it may vote at once.
 #[test]
 fn a_store_whose_replica_has_not_begun_lends_no_lease() {
     let child = RegionId(10);
@@ -87,7 +87,7 @@ fn a_store_whose_replica_has_not_begun_lends_no_lease() {
     assert_eq!(trial.leader(child), Some(1));
     trial.ticks(4);
     let reader = trial.store(1).core.readers().get(child).unwrap();
-    assert!(reader.lease(trial.now).is_some(), "store 2 lends one");
+    assert!(reader.lease(trial.now).is_some(), "store 2 supported one");
     trial.cut.extend([(1, 2), (2, 1)]);
     // Store 2 has asked store 3 for its vote by then.
     trial.ticks(25);
@@ -100,7 +100,7 @@ fn a_store_whose_replica_has_not_begun_lends_no_lease() {
         }
         trial.ticks(1);
     }
-    panic!("nobody took over");
+    panic!("no store took over");
 }
 
 // Catalogue: 41.
@@ -110,12 +110,12 @@ fn ticks_that_were_missed_do_not_shorten_a_promise() {
     trial.lead(DATA, 1);
     trial.ticks(4);
     let reader = reader(&mut trial, 1);
-    // Followers are not polled for long, then hear of the leader, then of the time.
+    // Followers are not polled for long, then receive the leader's message, then read the clock.
     let lease = 405_000_000;
     let start = trial.now;
     trial.cut.insert((1, 2));
     trial.cut.insert((1, 3));
-    trial.sleep(300_000_000);
+    trial.advance(300_000_000);
     trial.settle();
     assert!(trial.now < start + lease);
     for _ in 0..40 {
@@ -131,7 +131,7 @@ fn no_lease_counts_in_a_term_in_which_leadership_was_offered() {
     trial.lead(DATA, 1);
     trial.ticks(4);
     assert!(reader(&mut trial, 1).lease(trial.now).is_some());
-    // The offer is lost: store 1 goes on leading, but the receiver may still campaign one day.
+    // The transfer message is lost: store 1 stays leader, but the target may still campaign later.
     trial.lose = |m| matches!(&m.body, Body::Raft(r) if r.kind == RaftKind::TimeoutNow);
     let transfer = trial.admin(1, DATA, Admin::TransferLeader(PeerId(102)));
     trial.settle();
@@ -150,8 +150,8 @@ fn no_lease_counts_in_a_term_in_which_leadership_was_offered() {
 fn a_deposed_leader_confirms_no_read_by_answers_to_earlier_rounds() {
     let mut trial = Trial::new(3);
     trial.lead(DATA, 1);
-    trial.sleep(500_000_000);
-    // A round leaves; its answers are late.
+    trial.advance(500_000_000);
+    // A round is sent; its replies are late.
     let first = trial.read(1, false);
     trial.lose = |m| matches!(&m.body, Body::Raft(r) if r.kind == RaftKind::HeartbeatResponse);
     trial.settle();
@@ -175,7 +175,7 @@ fn read_contexts_are_never_used_twice() {
         slog::Logger::root(slog::Discard, slog::o!()),
         Now::default(),
     );
-    assert_ne!(ctx.round_context(), ctx.round_context());
+    assert_ne!(ctx.next_read_context(), ctx.next_read_context());
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn followers_serve_reads_after_asking_the_leader() {
     trial.settle();
     assert!(trial.is_written(write));
     assert!(matches!(trial.reply(read), Some(Reply::ReadReady { .. })));
-    // What was written before it was asked is there, though no heartbeat was due.
+    // The read sees what was written before it, although no heartbeat was due.
     let read = trial.read(2, true);
     trial.settle();
     assert!(matches!(trial.reply(read), Some(Reply::ReadReady { .. })));
@@ -203,7 +203,7 @@ fn a_new_leader_serves_nothing_before_its_first_entry_is_applied() {
     let mut trial = Trial::new(3);
     trial.lead(DATA, 1);
     trial.isolate(1);
-    // It can be elected, but not commit.
+    // It can be elected, but cannot commit.
     trial.lose = |m| matches!(&m.body, Body::Raft(r) if r.kind == RaftKind::AppendResponse);
     for _ in 0..60 {
         trial.ticks(1);
@@ -240,7 +240,7 @@ fn comparisons_see_what_was_proposed_before_them() {
     assert_eq!(succeeded(trial.reply(first)), (true, None));
     assert_eq!(succeeded(trial.reply(second)), (true, Some(Bytes::from_static(b"1"))));
     assert_eq!(succeeded(trial.reply(third)), (false, Some(Bytes::from_static(b"2"))));
-    trial.tell();
+    trial.send_heartbeats();
     assert_eq!(trial.value(3, "a").as_deref(), Some("2"));
 }
 

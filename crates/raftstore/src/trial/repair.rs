@@ -1,4 +1,4 @@
-//! Values that a store can't read.
+//! Tests of values that a store cannot read.
 
 use super::*;
 
@@ -31,7 +31,7 @@ fn a_value_lost_here_comes_from_whichever_replica_has_it() {
 }
 
 #[test]
-fn a_region_at_rest_mends_too_and_rests_on() {
+fn a_hibernating_region_is_repaired_and_stays_hibernating() {
     let mut trial = with_value();
     trial.ticks(200);
     assert!(trial.report(2, DATA).hibernating);
@@ -39,7 +39,7 @@ fn a_region_at_rest_mends_too_and_rests_on() {
     trial.settle();
     let asks = trial.store(2).core.next_tick_nanos();
     assert!(asks.is_none_or(|at| at <= trial.now + 1_000_000_000), "{asks:?}");
-    trial.sleep(1_000_000_000);
+    trial.advance(1_000_000_000);
     trial.settle();
     assert_eq!(trial.value(2, "a").as_deref(), Some("1"));
     assert!(trial.report(2, DATA).hibernating);
@@ -82,7 +82,7 @@ fn a_follower_gets_a_snapshot_in_place_of_entries_that_the_leader_cannot_read() 
 #[test]
 fn only_members_are_asked_and_answered() {
     let mut trial = with_value();
-    let stranger = peer(900, 9);
+    let unknown = peer(900, 9);
     let to = peer(101, 1);
     let crc = checksum::crc32c(b"1");
     let lost = stele_storage::LostValue { key: key("a"), length: 1, crc };
@@ -106,14 +106,14 @@ fn only_members_are_asked_and_answered() {
         messages.into_iter().filter(|it| matches!(it.body, Body::ValueRepairReply(_))).count()
     };
     assert_eq!(answers(ask(peer(102, 2), &lost)), 1);
-    assert_eq!(answers(ask(stranger, &lost)), 0);
+    assert_eq!(answers(ask(unknown, &lost)), 0);
     let another = stele_storage::LostValue { crc: crc ^ 1, ..lost.clone() };
     assert_eq!(answers(ask(peer(102, 2), &another)), 0);
     let elsewhere = stele_storage::LostValue { key: Bytes::from_static(b"\x00a"), ..lost };
     assert_eq!(answers(ask(peer(102, 2), &elsewhere)), 0);
 }
 
-/// A replica that took neighbours over, or split its keys off, may ask one that has not yet.
+/// A replica that applied a merge or a split may ask one that has not.
 #[test]
 fn the_asker_says_which_keys_are_the_regions() {
     let mut trial = with_value();
@@ -148,7 +148,7 @@ fn the_asker_says_which_keys_are_the_regions() {
     assert_eq!(answers(region.range.clone()), 0);
 }
 
-/// All that the region holds, and what lies around it.
+/// Returns a range with all pairs of the region and those around it.
 fn everything() -> KeyRange {
     KeyRange::new(vec![keyspace::LOCAL], vec![keyspace::SYSTEM])
 }
@@ -192,7 +192,7 @@ fn ranges_lost_in_different_places_on_every_replica_are_all_found() {
     }
 }
 
-/// An answer of store 2 to store 1: what the keys from a to b hold, as of an entry.
+/// Returns a range repair reply of store 2 to store 1 for the keys from a to b, as of an entry.
 fn answer(trial: &mut Trial, at: LogIndex, value: &str) -> PeerMessage {
     let region = trial.report(1, DATA).region;
     let (from, to) = (peer(102, 2), peer(101, 1));
@@ -229,7 +229,7 @@ fn an_answer_from_before_a_write_to_the_range_is_not_taken() {
     let late = answer(&mut trial, before, "1");
     trial.store(1).core.step(Input::Message(late));
     trial.ticks(1);
-    assert_eq!(show(&mut trial), None, "damage is not repaired with the past");
+    assert_eq!(show(&mut trial), None, "damage was repaired with an older value");
     trial.lose = |_| false;
     trial.ticks(40);
     assert_eq!(show(&mut trial).as_deref(), Some(&b"2"[..]));
@@ -258,7 +258,7 @@ fn an_answer_ahead_of_what_is_applied_waits_until_it_is() {
     let early = answer(&mut trial, next, "2");
     trial.store(1).core.step(Input::Message(early));
     trial.ticks(1);
-    assert_eq!(show(&mut trial), None, "what is not applied shows");
+    assert_eq!(show(&mut trial), None, "an unapplied value is visible");
     let write = trial.write(1, put("a", "2"));
     trial.ticks(3);
     assert!(trial.is_written(write));

@@ -1,4 +1,4 @@
-//! A full device, limits, rest.
+//! Tests of a full device, limits and hibernation.
 
 use super::*;
 
@@ -75,7 +75,7 @@ fn a_replica_that_leaves_a_full_device_is_dropped_once_there_is_room() {
     trial.ticks(40);
     assert!(trial.store(3).core.region(DATA).is_none());
     assert_eq!(trial.value(3, "a").as_deref(), Some("1"), "there was no room to drop it");
-    assert!(trial.store(3).core.next_tick_nanos().is_some(), "nobody would try again");
+    assert!(trial.store(3).core.next_tick_nanos().is_some(), "no retry is due");
     trial.store(3).engine.set_full(false);
     trial.ticks(2);
     assert_eq!(trial.value(3, "a"), None);
@@ -105,16 +105,16 @@ fn a_quiet_region_rests_costs_nothing_and_wakes_for_a_write() {
     trial.lead(DATA, 1);
     trial.ticks(150);
     for store in 1..=3 {
-        assert!(trial.is_quiet(store), "store {store}");
+        assert!(trial.is_hibernating(store), "store {store}");
     }
-    // Long silence deposes nobody.
+    // A long silence deposes no leader.
     trial.ticks(100);
     assert_eq!(trial.leader(DATA), Some(1));
     assert!(trial.store(1).core.readers().get(DATA).unwrap().lease(trial.now).is_none());
     let write = trial.write(1, put("a", "1"));
     trial.settle();
     assert!(trial.is_written(write));
-    trial.tell();
+    trial.send_heartbeats();
     assert_eq!(trial.value(3, "a").as_deref(), Some("1"));
 }
 

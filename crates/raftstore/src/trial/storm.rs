@@ -1,5 +1,5 @@
-//! Random histories: lost, doubled and late messages, slow disks, crashes, changes of members,
-//! splits. Nothing acknowledged is lost, no read is stale, and all replicas end up equal.
+//! Random histories: lost, duplicated and late messages, slow disks, crashes, membership changes,
+//! splits. No acknowledged write is lost, no read is stale, and all replicas end up equal.
 
 use super::*;
 use stele_storage::Pair;
@@ -7,7 +7,7 @@ use stele_storage::Pair;
 const KEYS: u64 = 8;
 const STORES: u64 = 5;
 
-/// A key whose one client writes growing numbers, one at a time.
+/// Key with one client that writes growing numbers, one at a time.
 #[derive(Default)]
 struct Client {
     next: u64,
@@ -15,7 +15,7 @@ struct Client {
     pending: Option<(RequestId, u64)>,
 }
 
-/// A key that counts successful comparisons.
+/// Key that counts successful comparisons.
 #[derive(Default)]
 struct Counter {
     succeeded: u64,
@@ -70,7 +70,7 @@ impl Storm {
         self.prng.below(one_in) == 0
     }
 
-    /// The region a store believes a key is in.
+    /// Returns routing fields for the region that a store expects a key in.
     fn header(&mut self, store: u64, user_key: &str) -> Option<Header> {
         let readers = self.trial.store(store).core.readers();
         let region = readers.all().into_iter().find(|it| it.range.contains(user_key.as_bytes()))?;
@@ -104,7 +104,7 @@ impl Storm {
                     let store = self.any_store();
                     self.trial.isolate(store);
                     let noticed = self.chance(2);
-                    self.tell_others(store, noticed);
+                    self.notify_others(store, noticed);
                 }
                 false => self.heal(),
             },
@@ -113,8 +113,8 @@ impl Storm {
         self.collect();
     }
 
-    /// The transport notices that a store is lost.
-    fn tell_others(&mut self, lost: u64, noticed: bool) {
+    /// Reports a lost store to the others, as the transport does.
+    fn notify_others(&mut self, lost: u64, noticed: bool) {
         for other in (1..=STORES).filter(|other| *other != lost && noticed) {
             self.trial.store(other).core.step(Input::StoreUnreachable(StoreId(lost)));
             self.trial.store(lost).core.step(Input::StoreUnreachable(StoreId(other)));
@@ -148,7 +148,7 @@ impl Storm {
         }
     }
 
-    /// Polls a store and, mostly, carries out its append.
+    /// Polls a store and usually completes its append.
     fn turn(&mut self, store: u64) {
         let stalled = std::mem::replace(&mut self.trial.store(store).stalled, true);
         self.trial.poll(store);
@@ -163,7 +163,7 @@ impl Storm {
 
     fn crash(&mut self, store: u64) {
         if self.chance(2) {
-            // The batch under way reached the disk, and nobody heard of it.
+            // The batch in flight reached the disk, and the store was not notified.
             let store = self.trial.store(store);
             if let Some(append) = store.waiting.take() {
                 store.engine.append(&append.batch).unwrap();
@@ -245,14 +245,14 @@ impl Storm {
         );
     }
 
-    /// Takes the answers.
+    /// Processes the replies.
     fn collect(&mut self) {
         for (id, reply) in std::mem::take(&mut self.trial.replies) {
             if let Some(reading) = self.reads.remove(&id) {
                 if matches!(reply, Reply::ReadReady { .. }) {
                     let store = self.trial.store(reading.store);
                     let view = store.engine.view().unwrap();
-                    // The replica may have shrunk or left since.
+                    // The replica may have shrunk or been removed since.
                     let reader = store.core.readers().get(reading.header.region);
                     if reader.is_none_or(|reader| reader.check(&reading.header).is_err()) {
                         continue;
@@ -280,7 +280,7 @@ impl Storm {
                 }
             }
         }
-        // A crash takes the requests of its store along: their clients give up.
+        // A crash loses the requests of its store: their clients give up.
         let forgotten = self.chance(300);
         if forgotten {
             self.clients.iter_mut().for_each(|client| client.pending = None);
@@ -288,12 +288,14 @@ impl Storm {
         }
     }
 
-    /// Placement at work.
+    /// Changes a region, as placement does.
     fn change(&mut self) {
         let store = self.any_store();
         let reports = self.trial.store(store).core.regions();
-        let led: Vec<_> = reports.into_iter().filter(|it| it.role == Role::Leader).collect();
-        let Some(report) = led.get(self.prng.below(led.len() as u64) as usize) else { return };
+        let leaders: Vec<_> = reports.into_iter().filter(|it| it.role == Role::Leader).collect();
+        let Some(report) = leaders.get(self.prng.below(leaders.len() as u64) as usize) else {
+            return;
+        };
         let region = &report.region;
         let target = self.any_store();
         let call = match (self.prng.below(6), region.peer_on(StoreId(target)).copied()) {
@@ -343,7 +345,7 @@ impl Storm {
     }
 
     /// Ends all faults and waits until every replica has everything.
-    fn calm_down(&mut self) {
+    fn end_faults(&mut self) {
         self.calm = true;
         self.heal();
         self.trial.stores.values_mut().for_each(|store| store.stalled = false);
@@ -360,12 +362,17 @@ impl Storm {
         for (region, replicas) in &regions {
             let leads = |(_, it): &&(u64, RegionReport)| it.role == Role::Leader;
             let leader = replicas.iter().find(leads);
-            let nobody = || panic!("nobody leads {region}: {}", told(replicas));
-            let (_, leader) = leader.unwrap_or_else(nobody);
-            assert_eq!(replicas.len(), leader.region.peers.len(), "{region}: {}", told(replicas));
+            let leaderless = || panic!("no store leads {region}: {}", described(replicas));
+            let (_, leader) = leader.unwrap_or_else(leaderless);
+            assert_eq!(
+                replicas.len(),
+                leader.region.peers.len(),
+                "{region}: {}",
+                described(replicas)
+            );
             for (_, replica) in replicas {
                 assert_eq!(replica.region, leader.region);
-                assert_eq!(replica.applied, leader.applied, "{}", told(replicas));
+                assert_eq!(replica.applied, leader.applied, "{}", described(replicas));
             }
             let content = |store: u64| self.content(store, &leader.region);
             let expected = content(replicas[0].0);
@@ -408,11 +415,11 @@ impl Storm {
     }
 }
 
-fn told(replicas: &[(u64, RegionReport)]) -> String {
+fn described(replicas: &[(u64, RegionReport)]) -> String {
     let line = |(store, it): &(u64, RegionReport)| {
         let peers: Vec<_> = it.region.peers.iter().map(|p| (p.id.0, p.store.0, p.role)).collect();
         format!(
-            "\nstore {store} peer {} {:?} term {} last {} committed {} applied {} truncated {} rests {} \
+            "\nstore {store} peer {} {:?} term {} last {} committed {} applied {} truncated {} hibernating {} \
              leader {:?} {:?} {:?} members {peers:?}",
             it.peer.id,
             it.role,
@@ -435,7 +442,7 @@ fn run(seed: u64, steps: u64) -> (u64, u64) {
     for _ in 0..steps {
         storm.step();
     }
-    storm.calm_down();
+    storm.end_faults();
     let acknowledged = storm.clients.iter().map(|client| client.acknowledged).sum();
     (acknowledged, storm.lease_reads)
 }

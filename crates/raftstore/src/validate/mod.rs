@@ -1,26 +1,26 @@
-//! What a message of a peer must be before Raft sees it. The `raft` crate (0.7.0) trusts its peers:
-//! it stops the process on some messages, and takes what is not so from others.
+//! Checks of a peer's message before Raft processes it. The `raft` crate (0.7.0) trusts its peers:
+//! it panics on some messages, and accepts impossible states from others.
 //!
-//! | without the check | happens in `raft` | check |
+//! | without the check | effect in `raft` | check |
 //! |---|---|---|
-//! | heartbeat with a commit index beyond our log | `commit_to`: fatal | [`heartbeat`] |
-//! | entries that do not follow `index` | `find_conflict`, `truncate_and_append`: slice out of range, fatal | [`append`] |
-//! | `log_term` 0 at an index beyond our log: the term of what is not there is 0, so it matches | `truncate_and_append`, `commit_to`: fatal | [`append`] |
-//! | an entry of term 0 beyond our log: "matches" in the same way | acknowledges what is not there; `commit_to`: fatal | [`append`] |
-//! | a preparation of term 0, or a refusal that tells so, at an index beyond our log: as above | `commit_to`: fatal | `Peer::holds` |
-//! | entries of falling or future terms | Raft's log matching is lost | [`append`] |
+//! | heartbeat with a commit index beyond our log | `commit_to`: panic | [`heartbeat`] |
+//! | entries that do not follow `index` | `find_conflict`, `truncate_and_append`: slice out of range, panic | [`append`] |
+//! | `log_term` 0 at an index beyond our log: an absent entry has term 0, so it matches | `truncate_and_append`, `commit_to`: panic | [`append`] |
+//! | an entry of term 0 beyond our log: matches in the same way | acknowledges an absent entry; `commit_to`: panic | [`append`] |
+//! | a preparation, or a commit index in a vote refusal, of term 0 at an index beyond our log: as above | `commit_to`: panic | `Peer::has_entry` |
+//! | entries of falling or future terms | log matching is lost | [`append`] |
 //! | term near 2^64, then a campaign | `become_candidate`: overflow | [`check`] |
 //! | index near 2^64 | `maybe_update`, `maybe_decr_to`: overflow | [`check`] |
-//! | term 0 where a term belongs: taken for a local message | `send`: fatal (votes); a deposed leader heard; `maybe_commit` of what is not there: fatal (read index) | [`check`] |
-//! | a term where none belongs, passed on to the leader | `send`: fatal | [`check`] |
-//! | acknowledgement beyond our log | entries count as replicated that are not; the next append to that peer stops *it* | [`answer`] |
-//! | answers from ourselves | our disk's progress is forged | [`check`] |
-//! | vote that wins while entries are on their way to the disk | `become_leader`: assertion | [`check`] |
-//! | hand-over by a peer that does not lead | an election without pre-vote inside a lease | [`check`] |
+//! | term 0 in a message that needs a term: taken for a local message | `send`: panic (votes); a deposed leader is accepted; `maybe_commit` of an absent entry: panic (read index) | [`check`] |
+//! | a term in a message without one, forwarded to the leader | `send`: panic | [`check`] |
+//! | acknowledgement beyond our log | entries count as replicated that are not; the next append makes *that peer* panic | [`answer`] |
+//! | replies from ourselves | our own disk's progress is forged | [`check`] |
+//! | vote that wins while entries are in flight to the disk | `become_leader`: assertion | [`check`] |
+//! | leadership transfer by a non-leader | an election without pre-vote inside a lease | [`check`] |
 //! | another leader in a leader's term | `leader_id` is replaced | [`check`] |
-//! | a read without context, or reads without bound | never confirmed, never forgotten | [`read`] |
-//! | a read or transfer that a follower would pass on | may go around for ever, in our name | [`check`] |
-//! | snapshot at index 0, or with members that contradict each other | taken for none; `restore`: fatal | [`check_snapshot`] |
+//! | a read without context, or reads without limit | never confirmed, never dropped | [`read`] |
+//! | a read or transfer that a follower would forward | may circulate permanently, in our name | [`check`] |
+//! | snapshot at index 0, or with members that contradict each other | treated as no snapshot; `restore`: panic | [`check_snapshot`] |
 
 use crate::admin;
 use crate::messages::{PeerMessage, RaftKind, RaftMessage, SnapshotHeader};
@@ -28,44 +28,45 @@ use crate::wire::{CONTEXT_BYTES_MAX, ENTRIES_MAX};
 use stele_types::mutant;
 use stele_types::{LogIndex, Peer, PeerId, RegionPhase, StoreId, Term};
 
-/// Terms and indexes are below this: nobody reaches it by counting.
+/// Exclusive limit of terms and indexes; counting does not reach it.
 const NUMBER_MAX: u64 = 1 << 62;
-/// Most reads that wait for a quorum at once.
+/// Most reads that wait for a quorum.
 const PENDING_READS_MAX: usize = 4096;
 
-/// What a message is held against: the state of the peer that receives it.
+/// State of the receiving peer, against which a message is checked.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PeerState {
-    /// The receiver.
-    pub me: PeerId,
-    /// Its term.
+    /// Receiving peer.
+    pub receiver: PeerId,
+    /// Its current term.
     pub term: Term,
     /// Its last entry, durable or not.
     pub last: LogIndex,
     /// Its last durable entry.
     pub persisted: LogIndex,
-    /// Who leads in its term, as far as it knows.
+    /// Leader of its term, as far as it knows.
     pub leader: Option<PeerId>,
     /// Whether it leads.
     pub is_leader: bool,
     /// Whether the sender is a member, as far as it knows.
     pub from_is_member: bool,
-    /// How many reads wait for a quorum.
+    /// Number of reads that wait for a quorum.
     pub pending_reads: usize,
 }
 
-/// Says why a message is refused. What passes makes Raft neither stop nor believe what cannot be.
+/// Checks a message and returns the reason for a refusal. A message that passes makes Raft neither
+/// panic nor accept an impossible state.
 pub(crate) fn check(
     message: &RaftMessage,
     from: PeerId,
     state: &PeerState,
 ) -> Result<(), &'static str> {
-    if from == state.me || from.0 == 0 {
-        return Err("sent by nobody else");
+    if from == state.receiver || from.0 == 0 {
+        return Err("not sent by another peer");
     }
     check_numbers(message)?;
-    if message.term < state.term && !carries_no_term(message.kind) {
-        // Raft answers it, or lets it go, without looking further.
+    if message.term < state.term && !has_no_term(message.kind) {
+        // Raft answers or ignores it by its term alone.
         return Ok(());
     }
     let same_term = message.term == state.term;
@@ -78,32 +79,34 @@ pub(crate) fn check(
         }
         RaftKind::Append => append(message),
         RaftKind::Heartbeat => heartbeat(message, state),
-        _ if needs_member(message.kind) && !state.from_is_member => Err("from no member"),
+        _ if is_for_members_only(message.kind) && !state.from_is_member => {
+            Err("the sender is not a member")
+        }
         RaftKind::AppendResponse | RaftKind::HeartbeatResponse if same_term && state.is_leader => {
             answer(message, state)
         }
         RaftKind::RequestVoteResponse | RaftKind::RequestPreVoteResponse
             if state.persisted != state.last =>
         {
-            Err("a vote while entries are on their way to the disk")
+            Err("a vote while entries are in flight to the disk")
         }
         RaftKind::RequestVote | RaftKind::RequestPreVote if message.log_term > message.term => {
             Err("a log ahead of its term")
         }
         RaftKind::TimeoutNow if !leads && !mutant::active("raftstore.handover_by_anyone") => {
-            Err("handed over by who does not lead")
+            Err("leadership transfer by a non-leader")
         }
         RaftKind::TimeoutNow if state.persisted != state.last => {
-            Err("handed over while entries are on their way to the disk")
+            Err("leadership transfer while entries are in flight to the disk")
         }
         RaftKind::ReadIndex => read(message, state),
-        RaftKind::ReadIndexResponse if !leads => Err("a read confirmed by who does not lead"),
-        RaftKind::TransferLeader if !state.is_leader => Err("asked of who does not lead"),
+        RaftKind::ReadIndexResponse if !leads => Err("a read confirmed by a non-leader"),
+        RaftKind::TransferLeader if !state.is_leader => Err("sent to a non-leader"),
         _ => Ok(()),
     }
 }
 
-/// What holds whatever the receiver's state.
+/// Checks the rules that do not depend on the receiver's state.
 fn check_numbers(message: &RaftMessage) -> Result<(), &'static str> {
     let terms = [message.term, message.log_term, message.commit_term];
     let indexes = [message.index, message.commit, message.reject_hint, message.request_snapshot];
@@ -115,7 +118,7 @@ fn check_numbers(message: &RaftMessage) -> Result<(), &'static str> {
     if !unchecked && indexes.iter().any(|index| large(index.0)) {
         return Err("implausible index");
     }
-    if carries_no_term(message.kind) != (message.term.0 == 0) {
+    if has_no_term(message.kind) != (message.term.0 == 0) {
         return Err("a term where none belongs, or none where one belongs");
     }
     if message.context.len() > CONTEXT_BYTES_MAX {
@@ -128,11 +131,11 @@ fn check_numbers(message: &RaftMessage) -> Result<(), &'static str> {
     Ok(())
 }
 
-fn carries_no_term(kind: RaftKind) -> bool {
+fn has_no_term(kind: RaftKind) -> bool {
     matches!(kind, RaftKind::ReadIndex | RaftKind::TransferLeader)
 }
 
-fn needs_member(kind: RaftKind) -> bool {
+fn is_for_members_only(kind: RaftKind) -> bool {
     use RaftKind::{
         AppendResponse, HeartbeatResponse, ReadIndex, ReadIndexResponse, RequestPreVoteResponse,
         RequestVoteResponse, TransferLeader,
@@ -149,7 +152,7 @@ fn needs_member(kind: RaftKind) -> bool {
     )
 }
 
-/// The leader tells of a commit index only what the receiver acknowledged.
+/// Checks a heartbeat: the leader sends a commit index of at most what the receiver acknowledged.
 fn heartbeat(message: &RaftMessage, state: &PeerState) -> Result<(), &'static str> {
     if message.commit > state.last && !mutant::active("raftstore.heartbeat_commit_unchecked") {
         return Err("a commit index beyond the log");
@@ -157,13 +160,14 @@ fn heartbeat(message: &RaftMessage, state: &PeerState) -> Result<(), &'static st
     Ok(())
 }
 
-/// Entries follow each other from `index` on, and so do their terms, up to the message's.
+/// Checks an append: entries are contiguous after `index`, and their terms ascend up to the
+/// message's.
 fn append(message: &RaftMessage) -> Result<(), &'static str> {
     if message.log_term > message.term {
         return Err("a log ahead of its term");
     }
     if (message.log_term.0 == 0) != (message.index.0 == 0) {
-        return Err("the term of no entry");
+        return Err("a log term for no entry");
     }
     let (mut index, mut term) = (message.index, message.log_term.max(Term(1)));
     for entry in &message.entries {
@@ -185,20 +189,20 @@ fn append(message: &RaftMessage) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// A follower knows of nothing beyond its leader's log.
+/// Checks a reply: a follower has nothing beyond its leader's log.
 fn answer(message: &RaftMessage, state: &PeerState) -> Result<(), &'static str> {
-    let told = [message.index, message.commit, message.reject_hint, message.request_snapshot];
-    if told.iter().any(|index| *index > state.last)
+    let indexes = [message.index, message.commit, message.reject_hint, message.request_snapshot];
+    if indexes.iter().any(|index| *index > state.last)
         && !mutant::active("raftstore.ack_beyond_last_unchecked")
     {
-        return Err("an answer about what is beyond the log");
+        return Err("a reply about entries beyond the log");
     }
     Ok(())
 }
 
 fn read(message: &RaftMessage, state: &PeerState) -> Result<(), &'static str> {
     if !state.is_leader {
-        return Err("asked of who does not lead");
+        return Err("sent to a non-leader");
     }
     if message.context.is_empty() {
         return Err("a read without context");
@@ -209,36 +213,36 @@ fn read(message: &RaftMessage, state: &PeerState) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Says why the envelope of a message to this store is refused.
+/// Checks the envelope of a message to this store.
 pub(crate) fn check_envelope(message: &PeerMessage, here: StoreId) -> Result<(), &'static str> {
     if message.to_store != here {
-        return Err("meant for another store");
+        return Err("addressed to another store");
     }
     if message.region.0 == 0 {
-        return Err("of no region");
+        return Err("no valid region");
     }
     check_pair(&message.from, &message.to)?;
     if message.from.store != message.from_store || message.to.store != message.to_store {
-        return Err("a peer on another store than it says");
+        return Err("a peer's store differs from the envelope's");
     }
     if message.range.is_empty() {
-        return Err("a range without keys");
+        return Err("an empty range");
     }
     Ok(())
 }
 
-/// Says why the envelope of a message from one store to another is refused.
+/// Checks the envelope of a message between stores.
 pub(crate) fn check_stores(message: &PeerMessage, here: StoreId) -> Result<(), &'static str> {
     if message.to_store != here {
-        return Err("meant for another store");
+        return Err("addressed to another store");
     }
     match message.from_store.0 == 0 || message.from_store == here {
-        true => Err("sent by no other store"),
+        true => Err("not sent by another store"),
         false => Ok(()),
     }
 }
 
-/// Says why a snapshot for this peer is refused, given the peer's term and what it has applied.
+/// Checks a snapshot for a peer, given the peer's term and last applied entry.
 pub(crate) fn check_snapshot(
     header: &SnapshotHeader,
     term: Term,
@@ -247,25 +251,25 @@ pub(crate) fn check_snapshot(
     let region = &header.region;
     check_pair(&header.from, &header.to)?;
     if header.at.0.0 == 0 || header.at.1.0 == 0 || header.at.1 > header.leader_term {
-        return Err("taken at no entry");
+        return Err("a snapshot at no entry");
     }
     if header.at.0.0 >= NUMBER_MAX || header.leader_term.0 >= NUMBER_MAX {
         return Err("implausible term or index");
     }
     if header.leader_term < term {
-        return Err("of a deposed leader");
+        return Err("a snapshot of a deposed leader");
     }
     if header.at.0 <= applied {
-        return Err("older than what is here");
+        return Err("a snapshot not newer than the local state");
     }
     if region.id.0 == 0 || region.range.is_empty() || region.phase == RegionPhase::Tombstone {
-        return Err("of no region");
+        return Err("no valid region");
     }
     admin::check_members(region).map_err(|_| "members that contradict each other")?;
     let same_place =
         |peer: &Peer| region.peer(peer.id).is_some_and(|member| member.store == peer.store);
     if !same_place(&header.to) {
-        return Err("the receiver is no member");
+        return Err("the receiver is not a member");
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Each panic of Raft that a message can cause: shown on Raft itself, then refused here.
+//! Tests of each panic of Raft that a message can cause: first shown on Raft itself, then refused
+//! here.
 
 use super::*;
 use crate::messages::RaftEntry;
@@ -13,7 +14,8 @@ use stele_types::{KeyRange, PeerRole, Region, RegionEpoch, RegionId, RegionKind}
 const TERM: u64 = 5;
 const LAST: u64 = 10;
 
-/// Peer 1 of 1, 2, 3 in term 5, with entries 1 to 10 of term 5 on its disk, of which 4 are committed.
+/// Returns peer 1 of 1, 2, 3 in term 5, with durable entries 1 to 10 of term 5, of which 4 are
+/// committed.
 fn follower() -> RawNode<MemStorage> {
     let mut members = ConfState::default();
     members.set_voters(vec![1, 2, 3]);
@@ -68,7 +70,7 @@ fn stops(node: &mut RawNode<MemStorage>, message: Message) -> bool {
 
 fn state() -> PeerState {
     PeerState {
-        me: PeerId(1),
+        receiver: PeerId(1),
         term: Term(TERM),
         last: LogIndex(LAST),
         persisted: LogIndex(LAST),
@@ -82,7 +84,7 @@ fn leads() -> PeerState {
 }
 
 fn message(kind: RaftKind) -> RaftMessage {
-    let term = if carries_no_term(kind) { 0 } else { TERM };
+    let term = if has_no_term(kind) { 0 } else { TERM };
     RaftMessage::new(kind, Term(term))
 }
 
@@ -91,9 +93,9 @@ fn entry(index: u64, term: u64) -> RaftEntry {
 }
 
 #[track_caller]
-fn refused(message: &RaftMessage, state: &PeerState, why: &str) {
+fn refused(message: &RaftMessage, state: &PeerState, expected: &str) {
     let reason = check(message, PeerId(2), state).expect_err("passed");
-    assert!(reason.contains(why), "{reason}");
+    assert!(reason.contains(expected), "{reason}");
 }
 
 #[track_caller]
@@ -139,7 +141,7 @@ fn entries_with_a_gap_stop_raft() {
 fn an_append_after_no_entry_stops_raft() {
     let mut append = raw(MessageType::MsgAppend, TERM);
     (append.index, append.commit) = (LAST + 5, LAST + 5);
-    assert!(stops(&mut follower(), append), "term 0 is what the log says of what it lacks");
+    assert!(stops(&mut follower(), append), "an absent entry has term 0");
 
     let mut append = message(RaftKind::Append);
     append.index = LogIndex(LAST + 5);
@@ -203,7 +205,7 @@ fn a_missing_term_is_taken_for_a_local_message_and_stops_raft() {
     confirmed.set_entries(vec![Entry::default()].into());
     assert!(stops(&mut follower(), confirmed));
 
-    for kind in RaftKind::ALL.into_iter().filter(|kind| !carries_no_term(*kind)) {
+    for kind in RaftKind::ALL.into_iter().filter(|kind| !has_no_term(*kind)) {
         let mut local = message(kind);
         local.term = Term(0);
         refused(&local, &state(), "none where one belongs");
@@ -220,12 +222,12 @@ fn a_term_where_none_belongs_stops_raft_when_it_passes_the_message_on() {
     assert!(stops(&mut node, read));
 
     for kind in [RaftKind::ReadIndex, RaftKind::TransferLeader] {
-        let mut told = message(kind);
-        told.context = Bytes::from_static(b"read");
-        passes(&told, &leads());
-        refused(&told, &state(), "does not lead");
-        told.term = Term(TERM);
-        refused(&told, &leads(), "a term where none belongs");
+        let mut probe = message(kind);
+        probe.context = Bytes::from_static(b"read");
+        passes(&probe, &leads());
+        refused(&probe, &state(), "non-leader");
+        probe.term = Term(TERM);
+        refused(&probe, &leads(), "a term where none belongs");
     }
 }
 
@@ -272,48 +274,48 @@ fn a_vote_that_wins_while_entries_are_unsaved_stops_raft() {
 
     let unsaved = PeerState { last: LogIndex(LAST + 1), leader: Some(PeerId(2)), ..state() };
     for kind in [RaftKind::RequestVoteResponse, RaftKind::RequestPreVoteResponse] {
-        refused(&message(kind), &unsaved, "on their way");
+        refused(&message(kind), &unsaved, "in flight");
         passes(&message(kind), &state());
     }
-    refused(&message(RaftKind::TimeoutNow), &unsaved, "on their way");
+    refused(&message(RaftKind::TimeoutNow), &unsaved, "in flight");
 }
 
 #[test]
 fn leadership_is_handed_over_by_the_leader_of_this_term_only() {
     let follows = |leader| PeerState { leader: Some(PeerId(leader)), ..state() };
     passes(&message(RaftKind::TimeoutNow), &follows(2));
-    refused(&message(RaftKind::TimeoutNow), &follows(3), "does not lead");
-    refused(&message(RaftKind::TimeoutNow), &state(), "does not lead");
+    refused(&message(RaftKind::TimeoutNow), &follows(3), "non-leader");
+    refused(&message(RaftKind::TimeoutNow), &state(), "non-leader");
     let mut later = message(RaftKind::TimeoutNow);
     later.term = Term(TERM + 1);
-    refused(&later, &follows(2), "does not lead");
+    refused(&later, &follows(2), "non-leader");
 }
 
 #[test]
 fn one_term_has_one_leader() {
     let follows = PeerState { leader: Some(PeerId(3)), ..state() };
     for kind in [RaftKind::Append, RaftKind::Heartbeat] {
-        let mut told = message(kind);
-        refused(&told, &follows, "second leader");
-        refused(&told, &leads(), "second leader");
-        told.term = Term(TERM + 1);
-        passes(&told, &follows);
+        let mut probe = message(kind);
+        refused(&probe, &follows, "second leader");
+        refused(&probe, &leads(), "second leader");
+        probe.term = Term(TERM + 1);
+        passes(&probe, &follows);
     }
 }
 
 // Catalogue: 60.
 #[test]
 fn answers_come_from_members_and_never_from_ourselves() {
-    let stranger = PeerState { from_is_member: false, ..leads() };
+    let unknown = PeerState { from_is_member: false, ..leads() };
     for kind in RaftKind::ALL {
         assert!(check(&message(kind), PeerId(1), &leads()).is_err(), "{kind:?}");
         assert!(check(&message(kind), PeerId(0), &leads()).is_err(), "{kind:?}");
-        if needs_member(kind) {
-            refused(&message(kind), &stranger, "no member");
+        if is_for_members_only(kind) {
+            refused(&message(kind), &unknown, "not a member");
         }
     }
-    // Whom a later membership made a member may be unknown here.
-    passes(&message(RaftKind::RequestVote), &stranger);
+    // A member of a later membership may be unknown here.
+    passes(&message(RaftKind::RequestVote), &unknown);
     let mut append = message(RaftKind::Append);
     append.term = Term(TERM + 1);
     passes(&append, &PeerState { from_is_member: false, ..state() });
@@ -330,7 +332,7 @@ fn reads_name_themselves_and_are_bounded() {
     refused(&read, &leads(), "context too long");
     let confirmed = message(RaftKind::ReadIndexResponse);
     passes(&confirmed, &PeerState { leader: Some(PeerId(2)), ..state() });
-    refused(&confirmed, &PeerState { leader: Some(PeerId(3)), ..state() }, "does not lead");
+    refused(&confirmed, &PeerState { leader: Some(PeerId(3)), ..state() }, "non-leader");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! From bytes, all of which another store chose.
+//! Decoder of untrusted bytes from other stores.
 
 use super::{CONTEXT_BYTES_MAX, ENTRIES_MAX, FORMAT, REJECT, VALUES_MAX, unzigzag};
 use crate::messages::{
@@ -13,22 +13,22 @@ use stele_types::{
     RegionKind, Result, StoreId, Term, varint,
 };
 
-/// Longest encoded descriptor: two keys, and the peers.
+/// Longest encoded descriptor in bytes: two keys and the peers.
 const DESCRIPTOR_BYTES_MAX: usize = 2 * USER_KEY_BYTES_MAX + (4 << 10);
 
-/// Reads a frame, to its last byte. Every payload that is not empty is a well-formed command. Fails
-/// with `Invalid`.
+/// Decodes a frame. Every payload that is not empty is a well-formed command. Fails with `Invalid`,
+/// also if bytes are left over.
 pub fn decode(frame: Bytes) -> Result<PeerMessage> {
     let mut reader = Reader { rest: &frame };
     let message = read_message(&mut reader, &frame);
-    message.map_err(|what| Error::invalid(format!("message of a peer: {what}")))
+    message.map_err(|what| Error::invalid(format!("peer message: {what}")))
 }
 
-/// Reads a snapshot's head, to its last byte. Fails with `Invalid`.
+/// Decodes the header of a snapshot. Fails with `Invalid`, also if bytes are left over.
 pub fn decode_snapshot(bytes: &[u8]) -> Result<SnapshotHeader> {
     let mut reader = Reader { rest: bytes };
     let header = read_snapshot(&mut reader);
-    header.map_err(|what| Error::invalid(format!("head of a snapshot: {what}")))
+    header.map_err(|what| Error::invalid(format!("snapshot header: {what}")))
 }
 
 type Read<T> = std::result::Result<T, &'static str>;
@@ -112,7 +112,7 @@ fn read_raft(reader: &mut Reader<'_>, frame: &Bytes) -> Read<RaftMessage> {
     })
 }
 
-/// Least bytes that describe an entry.
+/// Least bytes of an entry's description.
 const ENTRY_BYTES_MIN: usize = 3;
 
 fn read_entries(reader: &mut Reader<'_>, frame: &Bytes) -> Read<Vec<RaftEntry>> {
@@ -140,14 +140,14 @@ fn read_payload(reader: &mut Reader<'_>, frame: &Bytes, length: usize) -> Read<B
         return Ok(Bytes::new());
     }
     let payload = frame.slice_ref(payload);
-    // A command that the engine could not apply would stop every replica.
+    // A command that the engine cannot apply would stop every replica.
     match Command::parse(payload.clone()) {
         Ok(_) => Ok(payload),
-        Err(_) => Err("an entry is no command"),
+        Err(_) => Err("an entry is not a command"),
     }
 }
 
-/// Least bytes that describe a value.
+/// Least bytes of a value's description.
 const VALUE_BYTES_MIN: usize = 2;
 
 fn read_count(reader: &mut Reader<'_>) -> Read<usize> {
@@ -294,7 +294,7 @@ impl<'a> Reader<'a> {
 
     fn engine_range(&mut self) -> Read<KeyRange> {
         let range = KeyRange { start: self.engine_key()?, end: self.engine_key()? };
-        if range.is_empty() { Err("a range without keys") } else { Ok(range) }
+        if range.is_empty() { Err("an empty range") } else { Ok(range) }
     }
 
     fn peer(&mut self) -> Read<Peer> {

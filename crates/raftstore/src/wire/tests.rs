@@ -180,7 +180,7 @@ fn what_passes_a_limit_is_refused() {
 #[test]
 fn a_great_count_in_a_short_frame_allocates_nothing() {
     let mut bytes = edited(|_, raft| raft.entries.clear()).to_vec();
-    assert_eq!(bytes.pop(), Some(0), "the count of entries ends the head");
+    assert_eq!(bytes.pop(), Some(0), "the count of entries ends the header");
     stele_types::varint::put(&mut bytes, (1 << 17) - 1);
     let error = decode(Bytes::from(bytes)).unwrap_err();
     assert!(error.to_string().contains("too many entries"), "{error}");
@@ -193,7 +193,7 @@ fn a_flipped_bit_gives_an_error_or_another_message_but_no_panic() {
         let mut bytes = frame.to_vec();
         bytes[bit / 8] ^= 1 << (bit % 8);
         if let Ok(other) = decode(Bytes::from(bytes)) {
-            assert_ne!(other, append(), "bit {bit} means nothing");
+            assert_ne!(other, append(), "bit {bit} has no effect");
         }
     }
 }

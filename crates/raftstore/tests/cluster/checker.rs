@@ -1,22 +1,22 @@
-//! Whether a history of one register can be put into an order in which each operation takes effect
-//! at one moment between its call and its return (Wing and Gong, 1993, with Lowe's memo of states
-//! seen).
+//! Linearizability checker for one register: whether the operations can be ordered so that each
+//! takes effect at one moment between its call and its return (Wing and Gong, 1993, with Lowe's
+//! memo of visited states).
 
 use std::collections::HashSet;
 use std::fmt;
 
-/// A value; 0 is none.
+/// Value; 0 for none.
 pub type Value = u32;
 
-/// What was done, and what was seen.
+/// Operation and its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     Put(Value),
     Delete,
-    /// Saw this value.
+    /// Read of this value.
     Get(Value),
-    /// Set `new` if it was `expected`. `seen`: whether it was, and what was there; `None` while
-    /// nobody knows.
+    /// Compare-and-swap from `expected` to `new`. `seen`: whether it held, and the value found;
+    /// `None` while unknown.
     Cas {
         expected: Value,
         new: Value,
@@ -24,19 +24,19 @@ pub enum Act {
     },
 }
 
-/// An operation of a history.
+/// Operation of a history.
 #[derive(Clone, Copy, Debug)]
 pub struct Op {
-    /// When it was called.
+    /// Time of the call.
     pub called: u64,
-    /// When it returned; `None` if it may take effect at any time, or never.
+    /// Time of the return; `None` if it may take effect at any time, or never.
     pub returned: Option<u64>,
     pub act: Act,
-    /// Where and when, for whoever reads a failure.
+    /// Place of the operation, for failure messages.
     pub place: Place,
 }
 
-/// Where and when an operation was sent, and what answered it.
+/// Store and time of an operation, and the kind of its reply.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Place {
     pub store: u64,
@@ -57,7 +57,7 @@ impl fmt::Display for Op {
 }
 
 impl Act {
-    /// The register after it, if it may happen to a register that holds `value`.
+    /// Returns the register after the operation, if it can happen to a register with `value`.
     fn step(self, value: Value) -> Option<Value> {
         match self {
             Self::Put(new) => Some(new),
@@ -81,7 +81,7 @@ struct Search<'a> {
     seen: HashSet<(Vec<u64>, Value)>,
 }
 
-/// Whether the history of a register that begins empty is linearizable.
+/// Returns whether the history of an initially empty register is linearizable.
 pub fn is_linearizable(ops: &[Op]) -> bool {
     let mut ops = ops.to_vec();
     ops.sort_by_key(|op| op.called);
@@ -91,7 +91,7 @@ pub fn is_linearizable(ops: &[Op]) -> bool {
 }
 
 impl Search<'_> {
-    /// Depth first, with a stack of its own: histories are long.
+    /// Depth-first search with an explicit stack, because histories are long.
     fn from(&mut self, taken: &mut [u64], value: Value) -> bool {
         let mut stack: Vec<(usize, Value)> = Vec::new();
         let (mut value, mut next) = (value, 0);
@@ -117,7 +117,7 @@ impl Search<'_> {
         }
     }
 
-    /// The first operation from `from` on that may be the next to take effect: none that is left
+    /// Returns the first operation from `from` on that may take effect next: no remaining operation
     /// returned before it was called.
     fn candidate(&self, taken: &[u64], value: Value, from: usize) -> Candidate {
         let left = |at: &usize| taken[at / 64] >> (at % 64) & 1 == 0;
@@ -137,7 +137,7 @@ impl Search<'_> {
 }
 
 enum Candidate {
-    /// All that returned took effect.
+    /// All returned operations took effect.
     Done,
     Take(usize, Value),
     None,
@@ -158,7 +158,7 @@ fn a_stale_read_is_found_and_a_concurrent_one_is_not() {
 }
 
 #[test]
-fn what_nobody_knows_may_happen_late_or_never_but_only_once() {
+fn an_operation_of_unknown_outcome_takes_effect_late_or_never_but_only_once() {
     let lost = op(1, 0, Act::Put(7));
     assert!(is_linearizable(&[lost, op(2, 3, Act::Get(0)), op(4, 5, Act::Get(7))]));
     assert!(is_linearizable(&[lost, op(2, 3, Act::Get(0))]));

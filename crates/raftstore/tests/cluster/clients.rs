@@ -1,5 +1,5 @@
-//! Clients: each does one thing at a time, to the region and store it believes in, and remembers
-//! what came of it.
+//! Clients: each runs one operation at a time on the region and store it expects, and records the
+//! result.
 
 use crate::checker::{Act, Op, Place, Value, is_linearizable};
 use crate::sim::{Backend, Sim, key};
@@ -9,12 +9,12 @@ use stele_raftstore::*;
 use stele_storage::{EngineView, Pair, StorageEngine};
 use stele_types::*;
 
-/// After this nobody waits any more.
-const PATIENCE_NANOS: u64 = 2_000_000_000;
+/// Nanoseconds after which a client gives up.
+const REQUEST_TIMEOUT_NANOS: u64 = 2_000_000_000;
 
 pub struct Clients {
     pub keys: Vec<String>,
-    /// By key.
+    /// Histories by key.
     pub histories: Vec<Vec<Op>>,
     clients: Vec<Option<Pending>>,
     prng: Prng,
@@ -35,7 +35,7 @@ struct Pending {
 
 enum Waits {
     Reply(RequestId, Arc<Reader>, u64),
-    /// A read of an edge thread: what it holds, and how far it is.
+    /// Read of a request thread: its reader and its progress.
     Lease {
         reader: Arc<Reader>,
         lease: Lease,
@@ -66,25 +66,25 @@ impl Clients {
         }
     }
 
-    /// Idle clients begin something, the others look whether it is done.
+    /// Starts an operation on each idle client and checks the others for completion.
     pub fn step<B: Backend>(&mut self, sim: &mut Sim<B>) {
         for at in 0..self.clients.len() {
             match self.clients[at].take() {
-                Some(pending) => self.clients[at] = self.look(sim, pending),
+                Some(pending) => self.clients[at] = self.check_pending(sim, pending),
                 None if self.prng.below(3) > 0 => self.clients[at] = self.begin(sim),
                 None => {}
             }
         }
     }
 
-    /// What is still under way may happen or not.
+    /// Ends all pending operations; they may take effect or not.
     pub fn stop(&mut self) {
         for pending in self.clients.iter_mut().filter_map(Option::take).collect::<Vec<_>>() {
             self.record(&pending, None);
         }
     }
 
-    /// Reads every key once more, from the leader, and checks every history.
+    /// Reads every key once more from the leader, and checks every history.
     pub fn check<B: Backend>(&mut self, sim: &mut Sim<B>) {
         self.stop();
         for at in 0..self.keys.len() {
@@ -115,12 +115,12 @@ impl Clients {
                 }
             }
         }
-        sim.fail(&format!("nobody reads {name}"));
+        sim.fail(&format!("{name} cannot be read"));
     }
 
-    /// How long an edge thread is away between two steps: mostly not at all, now and then for longer
-    /// than a lease lasts.
-    fn dither(&mut self) -> u64 {
+    /// Draws the pause of a request thread between two steps: mostly none, sometimes longer than a
+    /// lease.
+    fn pause_nanos(&mut self) -> u64 {
         match self.prng.below(8) {
             0 => self.prng.below(700) * 1_000_000,
             _ => self.prng.below(3_000_000),
@@ -156,7 +156,7 @@ impl Clients {
         if self.prng.below(10) < 3 {
             let lease = reader.check(&header).ok().and_then(|()| reader.lease(local));
             if let Some(lease) = lease {
-                let at_nanos = since_nanos + self.dither();
+                let at_nanos = since_nanos + self.pause_nanos();
                 let what = Waits::Lease { reader, lease, seen: None, at_nanos };
                 return pending(Act::Get(0), what);
             }
@@ -209,7 +209,7 @@ impl Clients {
         }
     }
 
-    /// A value the key may hold.
+    /// Returns a value that the key may hold.
     fn guess(&mut self, at: usize) -> Value {
         let values = self.histories[at].iter().rev().map(|op| match op.act {
             Act::Put(value) | Act::Get(value) => value,
@@ -221,19 +221,23 @@ impl Clients {
         near.get(self.prng.below(2) as usize).copied().unwrap_or(0)
     }
 
-    fn look<B: Backend>(&mut self, sim: &mut Sim<B>, mut pending: Pending) -> Option<Pending> {
+    fn check_pending<B: Backend>(
+        &mut self,
+        sim: &mut Sim<B>,
+        mut pending: Pending,
+    ) -> Option<Pending> {
         let died =
             !sim.is_up(pending.store) || sim.node(pending.store).incarnation != pending.incarnation;
         let id = match &mut pending.what {
             Waits::Reply(id, ..) => *id,
             Waits::Lease { .. } if died => return None,
-            Waits::Lease { .. } => return self.look_at_lease(sim, pending),
+            Waits::Lease { .. } => return self.check_lease(sim, pending),
         };
         match sim.replies.remove(&id) {
-            // Whoever was to take the view is dead.
+            // The process that was to take the view has crashed.
             Some(Reply::ReadReady { .. }) if died => {}
             Some(reply) => self.take(sim, &pending, reply),
-            None if died || sim.now - pending.since_nanos > PATIENCE_NANOS => {
+            None if died || sim.now - pending.since_nanos > REQUEST_TIMEOUT_NANOS => {
                 self.record(&pending, None);
             }
             None => return Some(pending),
@@ -241,8 +245,8 @@ impl Clients {
         None
     }
 
-    /// First the view is taken, at a later moment the lease is looked at again.
-    fn look_at_lease<B: Backend>(
+    /// Takes the view, and later checks the lease again.
+    fn check_lease<B: Backend>(
         &mut self,
         sim: &mut Sim<B>,
         mut pending: Pending,
@@ -265,7 +269,7 @@ impl Clients {
                 None
             }
             None => {
-                *at_nanos = now + self.dither();
+                *at_nanos = now + self.pause_nanos();
                 let name = self.keys[pending.key].clone();
                 *seen = Some(applied(sim, pending.store, &name));
                 Some(pending)
@@ -282,7 +286,8 @@ impl Clients {
             (Reply::ReadReady { .. }, Act::Get(seen)) => {
                 let name = self.keys[pending.key].clone();
                 *seen = applied(sim, pending.store, &name);
-                // The replica may have left, or its range changed, before the view was taken.
+                // The replica may have been removed, or its range changed, before the view was
+                // taken.
                 if !is_same(sim, pending.store, reader, *version) {
                     return;
                 }
@@ -294,7 +299,7 @@ impl Clients {
                 return self.record(pending, None);
             }
             (Reply::Refused(_), _) => return,
-            (other, act) => sim.fail(&format!("{act:?} was answered with {other:?}")),
+            (other, act) => sim.fail(&format!("{act:?} got the reply {other:?}")),
         }
         self.acknowledged += 1;
         self.record_as(pending, act, returned);
@@ -318,7 +323,7 @@ impl Clients {
     }
 }
 
-/// The end of the shortest beginning of a history that can't be.
+/// Returns the end of the shortest prefix of a history that is not linearizable.
 fn first_break(history: &[Op]) -> String {
     let until = |end: u64| -> Vec<Op> {
         let begun = history.iter().filter(|op| op.called <= end);
@@ -340,7 +345,7 @@ fn applied<B: Backend>(sim: &mut Sim<B>, store: u64, name: &str) -> Value {
     number(view.get(&key(name)).unwrap().as_ref())
 }
 
-/// Whether a reader is still the one of its region on a store, at that version.
+/// Returns whether a reader is still that of its region on a store, at that version.
 fn is_same<B: Backend>(sim: &Sim<B>, store: u64, reader: &Arc<Reader>, version: u64) -> bool {
     let core = sim.nodes.get(&store).and_then(|node| node.core.as_ref());
     let region = reader.region();
@@ -348,7 +353,7 @@ fn is_same<B: Backend>(sim: &Sim<B>, store: u64, reader: &Arc<Reader>, version: 
     now.is_some_and(|now| Arc::ptr_eq(&now, reader)) && region.epoch.version == version
 }
 
-/// The region on a store that holds a key, of the latest version.
+/// Returns the region on a store that holds a key, of the latest version.
 fn find<B: Backend>(sim: &mut Sim<B>, store: u64, key: &Bytes) -> Option<Arc<Reader>> {
     let core = sim.nodes.get(&store)?.core.as_ref()?;
     let readers = core.readers();

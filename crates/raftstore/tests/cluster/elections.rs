@@ -1,4 +1,4 @@
-//! Who leads, and what a lost leader costs.
+//! Tests of elections and of the loss of a leader.
 
 use crate::sim::{DATA, MS, SECOND, Sim, put};
 use stele_raftstore::*;
@@ -60,25 +60,25 @@ fn a_minority_acknowledges_nothing() {
 
 // Catalogue: 30.
 #[test]
-fn a_leader_that_hears_nobody_is_replaced_within_bounds() {
+fn a_leader_that_receives_nothing_is_replaced_within_bounds() {
     let mut sim = Sim::new(3, 14);
     let leader = sim.elect(DATA);
     for other in (1..=3).filter(|id| *id != leader) {
         sim.net.cut_one_way(other, leader);
     }
-    let what = "the deaf leader steps down and another leads";
+    let what = "the leader that receives nothing steps down and another leads";
     sim.run_until(6 * SECOND, what, |sim| sim.serving(DATA).is_some_and(|store| store != leader));
 }
 
 // Catalogue: 30.
 #[test]
-fn a_leader_that_nobody_hears_is_replaced_within_bounds() {
+fn a_leader_that_reaches_no_peer_is_replaced_within_bounds() {
     let mut sim = Sim::new(3, 15);
     let leader = sim.elect(DATA);
     for other in (1..=3).filter(|id| *id != leader) {
         sim.net.cut_one_way(leader, other);
     }
-    let what = "followers of the mute leader elect another";
+    let what = "followers of the leader that sends nothing elect another";
     sim.run_until(6 * SECOND, what, |sim| sim.serving(DATA).is_some_and(|store| store != leader));
 }
 
@@ -138,16 +138,16 @@ fn a_quiet_region_rests_and_wakes_for_a_write_or_a_lost_store() {
         (1..=3).all(|store| sim.report(store, DATA).is_some_and(|report| report.hibernating))
     };
     sim.run_until(30 * SECOND, "all rest", |sim| hibernation_probe(sim));
-    // Each asks whether it is still a member, and that wakes nobody.
+    // Each is probed for its membership, which wakes no replica.
     for _ in 0..50 {
         sim.run(100 * MS);
         assert!(hibernation_probe(&mut sim));
     }
     sim.write_surely(DATA, "k", "v");
-    sim.run_until(30 * SECOND, "all rest again", |sim| hibernation_probe(sim));
+    sim.run_until(30 * SECOND, "all hibernate again", |sim| hibernation_probe(sim));
     sim.crash(1);
     sim.run(20 * SECOND);
-    assert_eq!(sim.leader(DATA), None, "nobody noticed");
+    assert_eq!(sim.leader(DATA), None, "no store noticed");
     for store in [2, 3] {
         sim.step(store, Input::StoreUnreachable(stele_types::StoreId(1)));
     }

@@ -1,9 +1,9 @@
-//! Random histories: clients read and write while things go wrong. What they saw must be
-//! linearizable, no term has two leaders, no two stores hold a lease, replicas agree at the end, and
-//! every region works again.
+//! Random histories: clients read and write under faults. The results must be linearizable, no term
+//! has two leaders, no two stores hold a lease, replicas agree at the end, and every region works
+//! again.
 //!
-//! `STELE_SEED`, `STELE_HISTORIES`: where to begin and how many. `STELE_ASKED`: print what became of
-//! each change that was asked for.
+//! `STELE_SEED`, `STELE_HISTORIES`: first seed and number of histories. `STELE_ASKED`: print the
+//! result of each requested change.
 
 use crate::clients::Clients;
 use crate::liveness::{check_changes, recover};
@@ -11,11 +11,11 @@ use crate::nemesis::{Dangers, Nemesis, heal};
 use crate::sim::{Backend, DATA, MS, ModelBackend, Sim, SteleBackend, seed};
 use stele_raftstore::{Refusal, Reply};
 
-/// Steps of a history: about 20 seconds of its time.
+/// Steps of a history: about 20 simulated seconds.
 const TURNS: u64 = 2_000;
 const KEYS: [&str; 5] = ["b", "g", "m", "r", "w"];
 
-/// One history of `turns` steps.
+/// Runs one history of `turns` steps; returns its number of acknowledged operations.
 pub fn run<B: Backend>(backend: B, dangers: Dangers, seed: u64, turns: u64) -> u64 {
     let mut sim = Sim::with(backend, 5, &[1, 2, 3], seed, |options| {
         options.hibernate_after_ticks = 60;
@@ -51,7 +51,8 @@ pub fn run<B: Backend>(backend: B, dangers: Dangers, seed: u64, turns: u64) -> u
     clients.acknowledged
 }
 
-/// Heals everything, waits until nothing is half done and all agree, and sees that all still works.
+/// Ends all faults, waits until all changes are complete and all replicas agree, and checks that
+/// everything works again.
 fn end<B: Backend>(sim: &mut Sim<B>) {
     heal(sim);
     for id in sim.nodes.keys().copied().collect::<Vec<_>>() {
@@ -65,7 +66,7 @@ fn end<B: Backend>(sim: &mut Sim<B>) {
     sim.settle();
 }
 
-/// What became of a change, in short.
+/// Returns the short result of a change.
 fn outcome(reply: Option<&Reply>) -> String {
     match reply {
         None => "never answered".to_owned(),
@@ -88,7 +89,7 @@ fn histories(test: &str, dangers: Dangers, count: u64) {
     assert!(acknowledged > 50 * count, "too little got through to mean anything");
 }
 
-/// The first seed, and how many histories.
+/// Returns the first seed and the number of histories.
 fn seeds(test: &str, usual: u64) -> (u64, u64) {
     let first = seed(test, 1);
     let usual = if std::env::var("STELE_SEED").is_ok() { 1 } else { usual };

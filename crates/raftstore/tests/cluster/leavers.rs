@@ -1,5 +1,5 @@
-//! Replicas that are no longer wanted where they are: whatever their store missed, they end, their
-//! pairs go, and their names are never used again.
+//! Tests of removed replicas: whatever their store missed, they are destroyed, their pairs are
+//! dropped, and their ids are never used again.
 
 use crate::nemesis::finish_merges;
 use crate::ranges::{prepare, split};
@@ -27,7 +27,7 @@ fn remove<B: Backend>(sim: &mut Sim<B>, region: RegionId, store: u64) {
     change(sim, region, ChangeKind::Remove, (peer.id.0, store, peer.role));
 }
 
-/// Pairs of users on a store.
+/// Returns the number of user pairs on a store.
 fn pairs<B: Backend>(sim: &mut Sim<B>, store: u64) -> usize {
     let view = sim.node(store).engine.view().unwrap();
     let ranges = Region { range: KeyRange::all(), ..Region::default() }.engine_ranges();
@@ -35,7 +35,8 @@ fn pairs<B: Backend>(sim: &mut Sim<B>, store: u64) -> usize {
     ranges.into_iter().map(scan).sum()
 }
 
-/// The store has no replica of the region, none of its pairs and no log of it, also after a restart.
+/// Checks that the store has no replica of the regions, none of their pairs and no log of them,
+/// also after a restart.
 #[track_caller]
 fn check_gone<B: Backend>(sim: &mut Sim<B>, store: u64, regions: &[RegionId]) {
     for _ in 0..2 {
@@ -50,7 +51,7 @@ fn check_gone<B: Backend>(sim: &mut Sim<B>, store: u64, regions: &[RegionId]) {
     }
 }
 
-/// Whatever comes late for a peer that is gone makes nothing of it.
+/// Checks that a late message or snapshot for a removed peer does not create it again.
 #[track_caller]
 fn check_never_again<B: Backend>(sim: &mut Sim<B>, leader: u64, region: RegionId, gone: Peer) {
     let report = sim.report(leader, region).unwrap();
@@ -76,10 +77,10 @@ fn learner_removed_meanwhile<B: Backend>(backend: B) {
     assert_eq!(pairs(&mut sim, 4), 1);
     sim.crash(4);
     remove(&mut sim, DATA, 4);
-    // Nobody has a reason to speak to it: the region rests.
+    // No peer has a reason to send it a message: the region hibernates.
     sim.run(20 * SECOND);
     sim.start(4);
-    let what = "the learner asks, is told and leaves";
+    let what = "the learner is destroyed after a probe";
     sim.run_until(10 * SECOND, what, |sim| sim.reports(4).is_empty());
     sim.run(SECOND);
     check_gone(&mut sim, 4, &[DATA]);
@@ -104,23 +105,24 @@ fn a_learner_of_a_region_that_is_gone_everywhere_is_destroyed_when_it_returns() 
     sim.crash(4);
     remove(&mut sim, DATA, 4);
     prepare(&mut sim, DATA, right);
-    taken_over(&mut sim, DATA, &[1, 2, 3]);
+    wait_for_source_removal(&mut sim, DATA, &[1, 2, 3]);
     sim.start(4);
     sim.run_until(10 * SECOND, "it leaves", |sim| sim.reports(4).is_empty());
     sim.run(SECOND);
     check_gone(&mut sim, 4, &[DATA]);
 }
 
-/// Waits until these stores have no replica of the source any more.
+/// Waits until these stores no longer have a replica of the source.
 #[track_caller]
-fn taken_over<B: Backend>(sim: &mut Sim<B>, source: RegionId, stores: &[u64]) {
+fn wait_for_source_removal<B: Backend>(sim: &mut Sim<B>, source: RegionId, stores: &[u64]) {
     sim.run_until(20 * SECOND, "the merge ends", |sim| {
         finish_merges(sim);
         stores.iter().all(|store| sim.report(*store, source).is_none())
     });
 }
 
-/// Store 3 holds a source that is prepared, is down, and the others have merged it.
+/// Lets stores 1 and 2 merge a region while store 3, which holds the prepared source, is down.
+/// Returns the source.
 fn merged_without_store_3(sim: &mut Sim<ModelBackend>) -> RegionId {
     let right = split(sim, DATA, "m");
     sim.write_surely(DATA, "a", "v");
@@ -129,21 +131,21 @@ fn merged_without_store_3(sim: &mut Sim<ModelBackend>) -> RegionId {
         sim.lead(region, 1);
     }
     prepare(sim, DATA, right);
-    // All hold the preparation, and the leader has said so.
+    // All hold the preparation, and the leader has reported it.
     sim.run(500 * MS);
     sim.crash(3);
-    taken_over(sim, DATA, &[1, 2]);
+    wait_for_source_removal(sim, DATA, &[1, 2]);
     right
 }
 
-/// Who was down needs a snapshot of the region now.
-fn let_go_of_log(sim: &mut Sim<ModelBackend>, region: RegionId) {
+/// Truncates the region's log, so that a store that was down needs a snapshot.
+fn truncate_log(sim: &mut Sim<ModelBackend>, region: RegionId) {
     for i in 0..200 {
         sim.write(1, region, put(&format!("b{i}"), "v"));
     }
     sim.run(SECOND);
     sim.checkpoint();
-    let what = "the region lets go of its log";
+    let what = "the region truncates its log";
     sim.run_until(10 * SECOND, what, |sim| sim.report(1, region).unwrap().truncated.0 > 100);
 }
 
@@ -165,7 +167,7 @@ fn a_source_merged_while_its_store_was_down_ends_with_its_targets_snapshot() {
         options.log_kept = LogKept { entries: 10, pin_bytes_max: 100 };
     });
     let right = merged_without_store_3(&mut sim);
-    let_go_of_log(&mut sim, right);
+    truncate_log(&mut sim, right);
     sim.start(3);
     sim.run_until(20 * SECOND, "the source ends", |sim| sim.report(3, DATA).is_none());
     sim.settle();
@@ -178,7 +180,7 @@ fn a_source_is_gone_where_a_crash_came_between_its_targets_snapshot_and_its_tomb
         options.log_kept = LogKept { entries: 10, pin_bytes_max: 100 };
     });
     let right = merged_without_store_3(&mut sim);
-    let_go_of_log(&mut sim, right);
+    truncate_log(&mut sim, right);
     sim.start(3);
     sim.run_until(20 * SECOND, "the snapshot is installed", |sim| {
         sim.report(3, right).is_some_and(|it| it.region.range == KeyRange::all())
@@ -218,7 +220,7 @@ fn what_a_store_had_of_a_source_that_its_target_split_off_again_stays_until_that
     sim.write_surely(DATA, "g", "v");
     let right = merged_without_store_3(&mut sim);
     split(&mut sim, right, "f");
-    let_go_of_log(&mut sim, right);
+    truncate_log(&mut sim, right);
     sim.lost = |message| message.to_store == StoreId(3) && message.range.start[..] == b"f"[..];
     sim.start(3);
     sim.run_until(20 * SECOND, "the source ends", |sim| sim.report(3, DATA).is_none());
@@ -257,7 +259,7 @@ fn crash_while_leaving<B: Backend>(backend: impl Fn() -> B, moments: u64) {
         check_gone(&mut sim, 3, &[DATA]);
         let leader = sim.elect(DATA);
         check_never_again(&mut sim, leader, DATA, gone);
-        // The region may come back to the store, by another name.
+        // The store may get a new peer of the region, with another id.
         change(&mut sim, DATA, ChangeKind::Add, (900, 3, PeerRole::Learner));
         sim.run(SECOND);
         assert_eq!(sim.value(3, "k").as_deref(), Some("v"), "moment {moment}");
@@ -280,7 +282,7 @@ fn a_manifest_made_again_brings_no_destroyed_region_back() {
         sim.write_surely(if name < "m" { DATA } else { right }, name, &name.repeat(200));
     }
     sim.run(SECOND);
-    // Runs name the regions, and how far they were applied.
+    // Runs name the regions and their applied indexes.
     sim.checkpoint();
     sim.lead(DATA, 1);
     let gone = *sim.report(3, DATA).unwrap().region.peer_on(StoreId(3)).unwrap();
@@ -300,7 +302,7 @@ fn a_manifest_made_again_brings_no_destroyed_region_back() {
     sim.settle();
 }
 
-/// What is lost stays lost when a store restarts.
+/// Backend that keeps lost values lost when a store restarts.
 struct LosingBackend;
 
 impl Backend for LosingBackend {

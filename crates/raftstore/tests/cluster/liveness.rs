@@ -1,30 +1,31 @@
-//! Whether a cluster that was left in peace works again: every region has a leader, none is between
-//! two states, and each takes a write and a change of itself within bounded time.
+//! Liveness after faults: every region has a leader, no change is incomplete, and each region
+//! accepts a write and changes of itself within bounded time.
 
-use crate::nemesis::{destroy_strays, finish_merges, new_region};
+use crate::nemesis::{destroy_stale_peers, finish_merges, new_region};
 use crate::sim::{Backend, MS, SECOND, Sim};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use stele_raftstore::*;
 use stele_types::*;
 
-/// From the end of all faults until every region has a leader and is in one state. The longest waits
-/// are those of a snapshot that was refused (8 s) and of a prepared region that asks whether it was
-/// taken.
+/// Limit from the end of all faults until every region has a leader and no incomplete change. The
+/// longest waits are those for a snapshot that was refused (8 s) and of a prepared region that
+/// queries the outcome of its merge.
 const RECOVERY: u64 = 30 * SECOND;
-/// For one write or change of a region that has a leader.
+/// Limit for one write or change of a region with a leader.
 const CHANGE: u64 = 5 * SECOND;
-/// Between two things placement does.
+/// Time between two actions of placement.
 const PACE: u64 = 250 * MS;
 
-/// Faults have ended: waits until nothing is half done, does what placement does meanwhile.
+/// Waits after the end of all faults until no change is incomplete, and acts as placement
+/// meanwhile.
 #[track_caller]
 pub fn recover<B: Backend>(sim: &mut Sim<B>) {
     let until = sim.now + RECOVERY;
     loop {
         sim.run(PACE);
         finish_merges(sim);
-        destroy_strays(sim);
+        destroy_stale_peers(sim);
         match stuck(sim) {
             None => return,
             Some(what) if sim.now > until => sim.fail(&format!("after the faults: {what}")),
@@ -33,7 +34,7 @@ pub fn recover<B: Backend>(sim: &mut Sim<B>) {
     }
 }
 
-/// What keeps the cluster from serving all keys.
+/// Returns the reason for which the cluster does not serve all keys.
 fn stuck<B: Backend>(sim: &mut Sim<B>) -> Option<String> {
     let regions = latest(sim);
     let mut end = Some(Bytes::new());
@@ -44,18 +45,18 @@ fn stuck<B: Backend>(sim: &mut Sim<B>) -> Option<String> {
             return Some(format!("region {} is between two states", region.id));
         }
         if end.as_ref() != Some(&region.range.start) {
-            return Some(format!("the keys before region {} are held by none or two", region.id));
+            return Some(format!("the keys before region {} have no region or two", region.id));
         }
         end = (!region.range.end.is_empty()).then(|| region.range.end.clone());
     }
     if end.is_some() {
-        return Some("the last keys are held by none".to_owned());
+        return Some("the last keys have no region".to_owned());
     }
     let leaderless = regions.keys().copied().find(|id| sim.serving(*id).is_none());
     leaderless.map(|id| format!("region {id} has no leader that serves"))
 }
 
-/// Every region as its newest replica knows it.
+/// Returns every region as known by its newest replica.
 fn latest<B: Backend>(sim: &mut Sim<B>) -> BTreeMap<RegionId, Region> {
     let mut out: BTreeMap<RegionId, Region> = BTreeMap::new();
     for store in sim.nodes.keys().copied().collect::<Vec<_>>() {
@@ -70,7 +71,8 @@ fn latest<B: Backend>(sim: &mut Sim<B>) -> BTreeMap<RegionId, Region> {
     out
 }
 
-/// Every region takes a write, a change of leader or members, a split, and a merge that undoes it.
+/// Checks that every region accepts a write, a change of leader and of members, a split, and a
+/// merge that reverts it.
 #[track_caller]
 pub fn check_changes<B: Backend>(sim: &mut Sim<B>) {
     for region in latest(sim).into_values() {
@@ -101,7 +103,7 @@ fn write<B: Backend>(sim: &mut Sim<B>, region: &Region) {
     sim.fail(&format!("region {} takes no write", region.id));
 }
 
-/// Asks whoever leads until it is done; each request may name other things.
+/// Sends the request to the current leader until it succeeds; each attempt may use other ids.
 #[track_caller]
 fn change<B: Backend>(
     sim: &mut Sim<B>,
@@ -123,10 +125,10 @@ fn change<B: Backend>(
             other => last = other,
         }
     }
-    sim.fail(&format!("region {region} does not change: {last:?}"));
+    sim.fail(&format!("region {region} was not changed: {last:?}"));
 }
 
-/// Another voter leads.
+/// Transfers leadership to another voter.
 #[track_caller]
 fn transfer<B: Backend>(sim: &mut Sim<B>, region: RegionId) {
     change(sim, region, |_, leader, region| {
@@ -139,7 +141,7 @@ fn transfer<B: Backend>(sim: &mut Sim<B>, region: RegionId) {
     sim.elect_within(region, CHANGE);
 }
 
-/// A store without a replica gets a learner and loses it.
+/// Adds a learner on a store without a replica and removes it.
 #[track_caller]
 fn change_members<B: Backend>(sim: &mut Sim<B>, region: &Region) {
     let free = sim.nodes.keys().copied().find(|id| region.peer_on(StoreId(*id)).is_none());
@@ -171,7 +173,7 @@ fn split<B: Backend>(sim: &mut Sim<B>, region: &Region) -> RegionId {
     made
 }
 
-/// Merges the first into the second.
+/// Merges `source` into `target`.
 #[track_caller]
 fn merge<B: Backend>(sim: &mut Sim<B>, source: RegionId, target: RegionId) {
     change(sim, source, |sim, leader, _| {
@@ -189,7 +191,7 @@ fn merge<B: Backend>(sim: &mut Sim<B>, source: RegionId, target: RegionId) {
     }
 }
 
-/// A key right behind the region's first one, which no history uses.
+/// Returns a key directly after the region's first one, which no history uses.
 fn inside(region: &Region, last: u8) -> Bytes {
     [&region.range.start[..], &[last]].concat().into()
 }

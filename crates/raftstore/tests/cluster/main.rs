@@ -1,5 +1,5 @@
-//! Several stores with a network, disks and clocks that misbehave: elections, reads, members,
-//! ranges, and random histories checked for linearizability.
+//! Several stores with a faulty network, disks and clocks: elections, reads, members, ranges, and
+//! random histories checked for linearizability.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod checker;

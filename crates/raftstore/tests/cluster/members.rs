@@ -1,4 +1,4 @@
-//! Members come and go while clients write.
+//! Tests of membership changes while clients write.
 
 use crate::clients::Clients;
 use crate::sim::{Backend, DATA, ModelBackend, SECOND, Sim};
@@ -53,7 +53,7 @@ fn one_replica_becomes_three_then_five_then_three_under_writes() {
     assert_eq!(voters(&mut sim), [2, 4, 5]);
     sim.settle();
     for store in [1, 3] {
-        assert!(sim.reports(store).is_empty(), "store {store} let go");
+        assert!(sim.reports(store).is_empty(), "store {store} truncated its log");
         assert_eq!(sim.value(store, "a"), None);
     }
     clients.check(&mut sim);
@@ -105,18 +105,18 @@ fn a_replica_that_lost_its_disk_is_replaced_by_a_new_one_with_a_new_name() {
 
 // Catalogue: 47.
 #[test]
-fn who_was_down_when_it_was_removed_leaves_when_it_returns() {
+fn a_replica_that_was_down_when_removed_is_destroyed_when_it_returns() {
     let mut sim = Sim::with(ModelBackend, 4, &[1, 2, 3], 34, |_| {});
     sim.lead(DATA, 1);
     sim.crash(3);
     remove(&mut sim, 103, 3);
     sim.write_surely(DATA, "k", "v");
     sim.start(3);
-    sim.run_until(10 * SECOND, "store 3 lets go", |sim| sim.reports(3).is_empty());
+    sim.run_until(10 * SECOND, "store 3 truncates its log", |sim| sim.reports(3).is_empty());
     sim.restart(3);
     sim.run(3 * SECOND);
     assert!(sim.reports(3).is_empty(), "it stays away");
-    assert_eq!(sim.leader(DATA), Some(1), "and disturbs nobody");
+    assert_eq!(sim.leader(DATA), Some(1), "and disturbs no other store");
 }
 
 // Catalogue: 54.
@@ -138,16 +138,16 @@ fn a_follower_that_lags_beyond_the_log_gets_a_snapshot() {
     sim.run(SECOND);
     assert!(sim.is_written(id));
     sim.checkpoint();
-    let what = "the leader lets go of its log";
+    let what = "the leader truncates its log";
     sim.run_until(20 * SECOND, what, |sim| sim.report(1, DATA).unwrap().truncated.0 > 500);
     sim.net.heal();
     sim.settle();
     assert_eq!(sim.value(3, "k599").as_deref(), Some("v"));
     assert_eq!(sim.value(3, "gone"), None);
-    assert!(sim.report(3, DATA).unwrap().truncated.0 > 500, "it began anew");
+    assert!(sim.report(3, DATA).unwrap().truncated.0 > 500, "it started from a snapshot");
 }
 
-/// Store 3 is away while the leader, store 1, writes `count` entries of a kibibyte.
+/// Isolates store 3 while the leader, store 1, writes `count` entries of 1 KiB.
 fn leave_behind<B: Backend>(sim: &mut Sim<B>, count: usize) {
     sim.lead(DATA, 1);
     sim.write_surely(DATA, "first", "v");
@@ -174,12 +174,12 @@ fn a_follower_that_pins_too_much_gets_a_snapshot_though_no_checkpoint_was_due() 
     sim.run(2 * SECOND);
     assert!(sim.report(1, DATA).unwrap().truncated.0 < 10, "the budget is not used up");
     write_many(&mut sim, 400);
-    let what = "the leader asks for a checkpoint and lets go of its log";
+    let what = "the leader requests a checkpoint and truncates its log";
     sim.run_until(5 * SECOND, what, |sim| sim.report(1, DATA).unwrap().truncated.0 > 400);
     sim.net.heal();
     sim.settle();
     assert_eq!(sim.value(3, "k399").map(|value| value.len()), Some(1 << 10));
-    assert!(sim.report(3, DATA).unwrap().truncated.0 > 400, "it began anew");
+    assert!(sim.report(3, DATA).unwrap().truncated.0 > 400, "it started from a snapshot");
 }
 
 // Catalogue: 59.
@@ -190,7 +190,7 @@ fn what_follows_a_snapshot_on_its_way_is_kept_for_its_receiver() {
         options.log_kept.pin_bytes_max = 1 << 20;
     });
     leave_behind(&mut sim, 1_200);
-    let what = "the leader lets go of its log";
+    let what = "the leader truncates its log";
     sim.run_until(5 * SECOND, what, |sim| sim.report(1, DATA).unwrap().truncated.0 > 1_000);
     let sent = |sim: &Sim<_>| sim.events.iter().filter(|it| it.contains("store 1 sends")).count();
     sim.net.heal();

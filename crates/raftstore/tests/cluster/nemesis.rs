@@ -1,4 +1,4 @@
-//! What goes wrong, and what operators do meanwhile: one thing now and then, by seed.
+//! Nemesis: random faults and administrator actions, by seed.
 
 use crate::sim::{Backend, MS, Sim};
 use bytes::Bytes;
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use stele_raftstore::*;
 use stele_types::*;
 
-/// What a history may meet.
+/// Faults and actions of a history.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Dangers {
     pub network: bool,
@@ -34,11 +34,11 @@ pub struct Nemesis {
     prng: Prng,
     dangers: Dangers,
     next_at: u64,
-    /// When the network, in trouble by then, heals.
+    /// Time at which network faults end.
     calm_at: u64,
-    /// Stores that are down, and when they start again.
+    /// Crashed stores and the times of their restarts.
     down: Vec<(u64, u64)>,
-    /// Changes of regions that were asked for.
+    /// Requested changes of regions.
     pub asked: Vec<(&'static str, RequestId)>,
 }
 
@@ -48,7 +48,7 @@ impl Nemesis {
         Self { prng, dangers, next_at: 0, calm_at: u64::MAX, down: Vec::new(), asked: Vec::new() }
     }
 
-    /// Does something, if it is time.
+    /// Runs the next action, if one is due.
     pub fn step<B: Backend>(&mut self, sim: &mut Sim<B>) {
         for at in (0..self.down.len()).rev() {
             if self.down[at].1 <= sim.now {
@@ -94,7 +94,7 @@ impl Nemesis {
             0 => {
                 let (one, other): (Vec<u64>, Vec<u64>) =
                     stores.into_iter().partition(|_| self.prng.coin());
-                sim.note(format!("{one:?} and {other:?} are apart"));
+                sim.note(format!("{one:?} and {other:?} are partitioned"));
                 sim.net.partition(&one, &other);
             }
             1 => {
@@ -104,7 +104,7 @@ impl Nemesis {
             }
             2 => {
                 let store = sim.leader(crate::sim::DATA).unwrap_or(1);
-                sim.note(format!("{store} is alone"));
+                sim.note(format!("{store} is isolated"));
                 sim.isolate(store);
             }
             3 => {
@@ -125,7 +125,7 @@ impl Nemesis {
 
     fn pause<B: Backend>(&mut self, sim: &mut Sim<B>) {
         let (store, until) = (self.any(sim), sim.now + self.prng.below(2_000) * MS);
-        sim.note(format!("{store} stands still until {} ms", until / MS));
+        sim.note(format!("{store} is paused until {} ms", until / MS));
         sim.node(store).paused_until = until;
     }
 
@@ -137,19 +137,19 @@ impl Nemesis {
         node.stalled = self.prng.below(4) == 0;
     }
 
-    /// A region that some store believes to lead.
-    fn led<B: Backend>(&mut self, sim: &mut Sim<B>) -> Option<(u64, RegionReport)> {
+    /// Picks a region that some store leads, as far as it knows.
+    fn pick_leader<B: Backend>(&mut self, sim: &mut Sim<B>) -> Option<(u64, RegionReport)> {
         let mut all = Vec::new();
         for store in sim.nodes.keys().copied().collect::<Vec<_>>() {
-            let led = sim.reports(store).into_iter().filter(|it| it.role == Role::Leader);
-            all.extend(led.map(|report| (store, report)));
+            let pick_leader = sim.reports(store).into_iter().filter(|it| it.role == Role::Leader);
+            all.extend(pick_leader.map(|report| (store, report)));
         }
         let at = self.prng.below(all.len() as u64) as usize;
         (!all.is_empty()).then(|| all.swap_remove(at))
     }
 
     fn transfer<B: Backend>(&mut self, sim: &mut Sim<B>) {
-        let Some((store, report)) = self.led(sim) else { return };
+        let Some((store, report)) = self.pick_leader(sim) else { return };
         let others = report.region.peers.iter().filter(|peer| **peer != report.peer);
         let heirs: Vec<PeerId> =
             others.filter(|peer| peer.role == PeerRole::Voter).map(|peer| peer.id).collect();
@@ -159,13 +159,13 @@ impl Nemesis {
             _ => Some(heirs[self.prng.below(heirs.len() as u64) as usize]),
         };
         let Some(to) = to else { return };
-        sim.note(format!("{store} is to hand region {} to {to}", report.region.id));
+        sim.note(format!("{store} is to transfer region {} to {to}", report.region.id));
         self.ask(sim, "transfer", store, report.region.id, Admin::TransferLeader(to));
     }
 
-    /// Grows to three or four voters, then replaces one; drops learners.
+    /// Adds voters up to three or four, then replaces one; removes learners.
     fn change_members<B: Backend>(&mut self, sim: &mut Sim<B>) {
-        let Some((store, report)) = self.led(sim) else { return };
+        let Some((store, report)) = self.pick_leader(sim) else { return };
         let region = &report.region;
         let of = |role| region.peers.iter().filter(move |peer| peer.role == role).copied();
         let learner = of(PeerRole::Learner).next();
@@ -195,7 +195,7 @@ impl Nemesis {
     }
 
     fn change_ranges<B: Backend>(&mut self, sim: &mut Sim<B>) {
-        let Some((store, report)) = self.led(sim) else { return };
+        let Some((store, report)) = self.pick_leader(sim) else { return };
         let region = report.region.clone();
         let nonsense = self.prng.below(NONSENSE_ONE_IN) == 0;
         let others = sim.reports(store).into_iter().map(|report| report.region);
@@ -233,7 +233,7 @@ impl Nemesis {
     }
 }
 
-/// Network and disks are as they should be.
+/// Ends all faults of network and disks.
 pub fn heal<B: Backend>(sim: &mut Sim<B>) {
     sim.note("all faults end".into());
     sim.net = crate::sim::Network::default();
@@ -243,7 +243,7 @@ pub fn heal<B: Backend>(sim: &mut Sim<B>) {
     }
 }
 
-/// Some requests make no sense: they are to be refused, and to harm nothing.
+/// Rate of invalid requests, which must be refused without effect.
 const NONSENSE_ONE_IN: u64 = 8;
 
 fn is_beside(region: &Region, other: &Region) -> bool {
@@ -252,7 +252,7 @@ fn is_beside(region: &Region, other: &Region) -> bool {
     other.id != region.id && other.kind == region.kind && (touch(a, b) || touch(b, a))
 }
 
-/// Whether one may be merged into the other, as far as their members are concerned.
+/// Returns whether the members of two regions allow a merge.
 fn fits(region: &Region, other: &Region) -> bool {
     let places = |region: &Region| -> BTreeSet<(StoreId, u8)> {
         region.peers.iter().map(|peer| (peer.store, peer.role as u8)).collect()
@@ -260,15 +260,15 @@ fn fits(region: &Region, other: &Region) -> bool {
     !region.is_joint() && other.phase == RegionPhase::Normal && places(region) == places(other)
 }
 
-/// Names for a region that is split off.
+/// Returns ids for a region that a split creates.
 pub fn new_region<B: Backend>(sim: &mut Sim<B>, parent: &Region) -> NewRegion {
     let region = RegionId(sim.fresh_id());
     let peers = parent.peers.iter().map(|_| PeerId(sim.fresh_id())).collect();
     NewRegion { region, peers }
 }
 
-/// Ends replicas that no member list names any more and that nobody told, as placement does.
-pub fn destroy_strays<B: Backend>(sim: &mut Sim<B>) {
+/// Destroys replicas that no membership contains and that missed their removal, as placement does.
+pub fn destroy_stale_peers<B: Backend>(sim: &mut Sim<B>) {
     let mut latest: BTreeMap<RegionId, Region> = BTreeMap::new();
     let stores: Vec<u64> = sim.nodes.keys().copied().collect();
     for report in stores.iter().flat_map(|store| sim.reports(*store)).collect::<Vec<_>>() {
@@ -287,8 +287,7 @@ pub fn destroy_strays<B: Backend>(sim: &mut Sim<B>) {
     }
 }
 
-/// Asks the targets of prepared merges to take over, or the sources to go back where the target has
-/// changed.
+/// Commits prepared merges at their targets, or rolls them back where the target has changed.
 pub fn finish_merges<B: Backend>(sim: &mut Sim<B>) {
     for store in sim.nodes.keys().copied().collect::<Vec<_>>() {
         for report in sim.reports(store) {

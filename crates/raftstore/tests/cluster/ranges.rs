@@ -1,4 +1,4 @@
-//! Regions split and merge while clients write.
+//! Tests of splits and merges while clients write.
 
 use crate::clients::Clients;
 use crate::nemesis::{finish_merges, new_region};
@@ -144,8 +144,8 @@ fn a_merge_waits_for_a_replica_that_lacks_the_log() {
     assert_eq!(sim.value(3, "a9").as_deref(), Some("v"));
 }
 
-/// What tells store 3 of region 2's commit index, and of nothing else.
-fn tells_store_3_of_commits(message: &PeerMessage) -> bool {
+/// Returns whether a message sends region 2's commit index to store 3 and nothing else.
+fn carries_commits_to_store_3(message: &PeerMessage) -> bool {
     let Body::Raft(raft) = &message.body else { return false };
     message.region == DATA && message.to_store == StoreId(3) && raft.entries.is_empty()
 }
@@ -156,7 +156,7 @@ fn a_store_takes_over_a_source_that_has_not_heard_what_is_committed() {
     let right = split(&mut sim, DATA, "m");
     sim.lead(DATA, 1);
     sim.lead(right, 1);
-    sim.lost = tells_store_3_of_commits;
+    sim.lost = carries_commits_to_store_3;
     let target = sim.report(1, right).unwrap().region;
     let write = sim.write(1, DATA, put("a", "v"));
     sim.admin(1, DATA, Admin::PrepareMerge { target });

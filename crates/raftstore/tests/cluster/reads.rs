@@ -1,4 +1,4 @@
-//! Reads are never stale, whoever stands still or is cut off.
+//! Tests that reads are never stale, whichever store is paused or isolated.
 
 use crate::clients::Clients;
 use crate::sim::{DATA, MS, SECOND, Sim};
@@ -35,7 +35,7 @@ fn a_leader_cut_off_serves_nothing_once_another_may_lead() {
     sim.run(2 * SECOND);
     assert!(!matches!(sim.replies.get(&after), Some(Reply::ReadReady { .. })));
     let ready = matches!(sim.replies.get(&before), Some(Reply::ReadReady { .. }));
-    assert!(ready, "the lease held when it was asked");
+    assert!(ready, "the lease was valid when it was checked");
 }
 
 // Catalogue: 2, 40.
@@ -91,7 +91,7 @@ fn no_lease_counts_in_a_term_in_which_leadership_was_offered() {
     sim.isolate(2);
     sim.admin(1, DATA, Admin::TransferLeader(PeerId(102)));
     sim.run(3 * SECOND);
-    assert_eq!(sim.serving(DATA), Some(1), "the handover failed");
+    assert_eq!(sim.serving(DATA), Some(1), "the leadership transfer failed");
     let held = reader(&mut sim, 1);
     let local = sim.local(1);
     assert!(held.lease(local).is_none());
@@ -115,7 +115,7 @@ fn what_a_follower_showed_the_leader_shows_too() {
     assert_eq!(sim.value(2, "k").as_deref(), Some("v"));
     let held = reader(&mut sim, 1);
     let local = sim.local(1);
-    assert!(held.lease(local).is_none(), "an edge thread would show less");
+    assert!(held.lease(local).is_none(), "a request thread would serve older data");
     let late = ask(&mut sim, 1, false);
     sim.run(50 * MS);
     assert!(!sim.replies.contains_key(&late));
@@ -129,7 +129,7 @@ fn comparisons_beside_plain_writes_are_linearizable() {
     let mut sim = Sim::new(3, 28);
     let mut clients = Clients::new(10, &["k"], 28);
     sim.elect(DATA);
-    // An election may take a second.
+    // An election may take one second.
     for turn in 0..700 {
         clients.step(&mut sim);
         sim.run(3 * MS);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use stele_types::size::parse_bytes;
 use stele_types::{Error, Result};
 
-/// A setting's place, and what may stand there.
+/// Reference to the value of one setting, with its bounds.
 pub(super) enum Field<'a> {
     Number { at: &'a mut u64, low: u64, high: u64, bytes: bool },
     Ratio(&'a mut f64, f64, f64),
@@ -25,7 +25,7 @@ impl<'a> Field<'a> {
 
     pub fn set(self, key: &str, text: &str) -> Result<()> {
         let bounds = self.bounds();
-        let refuse = || Err(Error::invalid(format!("{key} is `{text}`; allowed is {bounds}")));
+        let refuse = || Err(Error::invalid(format!("{key} is `{text}`; allowed: {bounds}")));
         match self {
             Self::Number { at, low, high, bytes } => {
                 let number = if bytes { parse_bytes(text).ok() } else { text.trim().parse().ok() };
@@ -80,7 +80,7 @@ fn items(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
 
-/// The largest unit that divides `bytes`.
+/// Formats `bytes` in the largest unit that divides it.
 fn whole_units(bytes: u64) -> String {
     let units = [("TiB", 1u64 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     let unit = units.iter().find(|(_, factor)| bytes > 0 && bytes.is_multiple_of(*factor));

@@ -1,5 +1,5 @@
-//! Configuration: nothing is required; a TOML file, then the environment, then flags override the
-//! defaults. One table names every setting; the reference page is made from it.
+//! Configuration: no setting is required. A TOML file, then the environment, then flags override
+//! the defaults. One table names every setting; the reference page is generated from it.
 
 mod field;
 mod reference;
@@ -13,46 +13,46 @@ use field::Field;
 use std::path::{Path, PathBuf};
 use stele_types::{Error, Result};
 
-/// Everything a server can be told. Sizes are in bytes unless a name says otherwise.
+/// Settings of a server. Sizes are in bytes unless a name says otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Address that clients, placement and peers connect to. A taken port makes the next free one
-    /// be used when it was not given explicitly.
+    /// Address for clients, placement, peers and HTTP. If it is not set and the default port is in
+    /// use, the next free port is used.
     pub listen: String,
-    /// Address told to clients and peers; empty for `listen`.
+    /// Address advertised to clients and peers; empty: `listen`.
     pub advertise: String,
-    /// Addresses of any nodes of the cluster to join; none founds a cluster.
+    /// Addresses of any nodes of the cluster to join; empty bootstraps a new cluster.
     pub join: Vec<String>,
     /// One directory per device.
     pub stores: Vec<PathBuf>,
     /// Memory for index changes before they are flushed, per store; half as much again holds recent
     /// log entries.
     pub memtable_bytes_max: u64,
-    /// Memory for index blocks, per store, and as much for values that are read often.
+    /// Memory for index blocks, per store; a cache of the same size holds values read often.
     pub block_cache_bytes_max: u64,
     /// Device space kept for garbage collection, per store.
     pub reserved_bytes: u64,
-    /// What garbage collection moves.
+    /// Garbage collection policy.
     pub gc_policy: String,
-    /// Device bytes per live byte that are accepted.
+    /// Accepted device bytes per live byte.
     pub space_amp_target: f64,
-    /// Milliseconds of a Raft tick; 10 to 20 of them without a leader begin an election.
+    /// Milliseconds of a Raft tick; an election begins after 10 to 20 ticks without a leader.
     pub tick_ms: u64,
-    /// Milliseconds of quiet after which a region sleeps; 0 for never.
+    /// Idle milliseconds before a region hibernates; 0 disables hibernation.
     pub hibernate_after_ms: u64,
-    /// Log bytes kept for a follower that lags; beyond them it gets a snapshot.
+    /// Log bytes kept for a lagging follower; beyond them it receives a snapshot.
     pub pin_bytes_max: u64,
     /// Size at which a region is split.
     pub region_bytes_max: u64,
-    /// Operations per second at which a region is split; 0 for never.
+    /// Operations per second above which a region is split; 0 disables.
     pub region_ops_max: u64,
-    /// Bytes of requests in work, per store; beyond them clients are told to wait.
+    /// Bytes of requests in progress, per store; above, requests are refused as busy.
     pub pending_bytes_max: u64,
-    /// Connections at a time.
+    /// Open connections at most.
     pub connections_max: u64,
-    /// Milliseconds from which a request is written to the slow log; 0 for none.
+    /// Milliseconds from which a request is written to the slow log; 0 disables the log.
     pub slow_log_ms: u64,
-    /// What is written to the log.
+    /// Lowest level of log lines that are written.
     pub log_level: String,
 }
 
@@ -82,8 +82,9 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Defaults, then the file if one is named, then `environment` (names `STELE_…`), then `flags`
-    /// (pairs of key and text). Fails with `Invalid` naming the source, the key and what is allowed.
+    /// Loads the defaults, then the file if one is named, then `environment` (names `STELE_…`),
+    /// then `flags` (pairs of key and text). Fails with `Invalid` naming the source, the key and
+    /// the allowed values.
     pub fn load(
         file: Option<&Path>,
         environment: impl Iterator<Item = (String, String)>,
@@ -105,7 +106,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Sets one key from text. Fails with `Invalid` naming the key and what is allowed.
+    /// Sets one key from text. Fails with `Invalid` naming the key and the allowed values.
     pub fn set(&mut self, key: &str, text: &str) -> Result<()> {
         match self.field(key) {
             Some(field) => field.set(key, text),
@@ -113,17 +114,17 @@ impl Config {
         }
     }
 
-    /// The value of a key as [`Config::set`] reads it.
+    /// Returns the value of a key as [`Config::set`] reads it; `None` for an unknown key.
     pub fn get(&self, key: &str) -> Option<String> {
         Some(self.clone().field(key)?.text())
     }
 
-    /// The address clients and peers are told.
+    /// Returns the address advertised to clients and peers.
     pub fn advertised(&self) -> &str {
         if self.advertise.is_empty() { &self.listen } else { &self.advertise }
     }
 
-    /// All settings with their values, one line each: printed at start.
+    /// Formats all settings with their values, one line each: printed at start.
     pub fn effective(&self) -> String {
         let line = |setting: &Setting| {
             format!("{} = {}\n", setting.key, self.get(setting.key).unwrap_or_default())
@@ -144,7 +145,9 @@ impl Config {
                     texts.ok_or_else(list)?.join(",")
                 }
                 toml::Value::Table(_) => {
-                    return Err(source(format!("`{key}`: settings stand at the top level")));
+                    return Err(source(format!(
+                        "`{key}` is a table; settings must be at the top level"
+                    )));
                 }
                 other => other.to_string(),
             };
@@ -153,7 +156,7 @@ impl Config {
         Ok(())
     }
 
-    /// What no single setting shows.
+    /// Checks what no single setting shows.
     fn check(&self) -> Result<()> {
         for (at, store) in self.stores.iter().enumerate() {
             if self.stores.iter().skip(at + 1).any(|other| other == store) {
@@ -211,7 +214,7 @@ fn detail(error: &Error) -> String {
 
 fn unknown(key: &str) -> String {
     let keys: Vec<&str> = SETTINGS.iter().map(|setting| setting.key).collect();
-    format!("there is no setting `{key}`; known are {}", keys.join(", "))
+    format!("unknown setting `{key}`; known settings: {}", keys.join(", "))
 }
 
 #[cfg(test)]

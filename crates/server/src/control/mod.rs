@@ -1,5 +1,5 @@
-//! The control service: what concerns the cluster goes to the placement group, what concerns this
-//! node is answered here.
+//! Control service: cluster calls go to the placement group, calls about this node are answered
+//! here.
 
 mod replica;
 
@@ -14,7 +14,7 @@ use stele_proto::stele::control::v1::*;
 use stele_types::{RegionId, StoreId};
 use tonic::{Request, Response, Status};
 
-/// See the module.
+/// Control service of one node.
 pub struct ControlService {
     config: Arc<Config>,
     placement: Arc<PlacementService>,
@@ -25,7 +25,7 @@ pub struct ControlService {
 type Answer<T> = Result<Response<T>, Status>;
 
 impl ControlService {
-    /// Of one node.
+    /// Creates the service.
     pub fn new(
         config: Arc<Config>,
         placement: Arc<PlacementService>,
@@ -35,16 +35,16 @@ impl ControlService {
         Self { config, placement, stores, members }
     }
 
-    /// The store of that number; of 0, the one that holds the region.
+    /// Returns the store with this id; for 0, the one that holds the region.
     fn store(&self, store: u64, region: RegionId) -> Result<Arc<StoreHandle>, Status> {
         let found = match store {
             0 => self.stores.holding(region),
             id => self.stores.get(StoreId(id)),
         };
-        found.ok_or_else(|| Status::not_found(format!("no store here has region {region}")))
+        found.ok_or_else(|| Status::not_found(format!("no store of this node has region {region}")))
     }
 
-    /// The members as this node last heard of them.
+    /// Returns the members that this node knows.
     fn known_members(&self) -> MembersResponse {
         let address = self.placement.leader_address();
         let members = self.members.by_address().into_iter().map(|(at, stores)| Member {
@@ -59,7 +59,7 @@ impl ControlService {
         }
     }
 
-    /// The node's own settings; they change with a restart.
+    /// Returns the node's own settings; changing them needs a restart.
     fn own_settings(&self) -> Vec<ConfigItem> {
         let default = Config::default();
         let item = |setting: &crate::config::Setting| ConfigItem {
@@ -74,7 +74,7 @@ impl ControlService {
     }
 }
 
-/// Calls that the placement group answers.
+/// Implements the service; the listed calls go to the placement group.
 macro_rules! control {
     ($($name:ident($request:ty) -> $response:ty = $method:ident;)*) => {
         #[tonic::async_trait]

@@ -1,4 +1,4 @@
-//! A look at one replica: its sum, to compare with the others', and where it stands.
+//! State and checksum of one replica.
 
 use crate::node::size_of;
 use crate::paging::Pages;
@@ -11,10 +11,10 @@ use stele_storage::StorageEngine;
 use stele_types::{KeyRange, RegionId, Result};
 use tonic::Status;
 
-/// How long a replica may take to apply what is asked for, if the caller does not say.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Pause between two looks.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// Default time for a replica to apply the requested index.
+const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
+/// Pause between two checks.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 type View = <Engine as StorageEngine>::View;
 
@@ -22,20 +22,21 @@ pub(super) async fn report(store: &StoreHandle, region: RegionId) -> Option<Regi
     store.with_core(move |core: &mut Core| core.region(region)).await.flatten()
 }
 
-/// The sum of a replica once it has applied `applied_index`, at exactly the index it tells.
+/// Computes the checksum of a replica that has applied at least `applied_index`, at exactly the
+/// index it returns.
 pub(super) async fn checksum(
     store: &Arc<StoreHandle>,
     request: &wire::LocalChecksumRequest,
 ) -> Result<wire::LocalChecksumResponse, Status> {
     let region = RegionId(request.region_id);
-    let patience = match request.timeout_ms {
-        0 => PATIENCE,
+    let limit = match request.timeout_ms {
+        0 => TIMEOUT_DEFAULT,
         limit => Duration::from_millis(u64::from(limit)),
     };
     let started = Instant::now();
     let (report, view) = loop {
         let engine = store.engine().clone();
-        // Between two turns the view and the applied index belong together.
+        // Between two iterations of the loop, the view and the applied index match.
         let found =
             store.with_core(move |core: &mut Core| Some((core.region(region)?, engine.view())));
         let Some((report, view)) = found.await.flatten() else {
@@ -44,15 +45,15 @@ pub(super) async fn checksum(
         if report.applied.0 >= request.applied_index {
             break (report, view.map_err(|error| Status::internal(error.to_string()))?);
         }
-        if started.elapsed() > patience {
+        if started.elapsed() > limit {
             let applied = report.applied;
             return Err(Status::deadline_exceeded(format!("applied up to {applied} only")));
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     };
     let ranges = report.region.engine_ranges();
-    let sums = tokio::task::spawn_blocking(move || sum(&view, ranges)).await;
-    let (checksum, pairs, bytes) = sums
+    let totals = tokio::task::spawn_blocking(move || checksum_pairs(&view, ranges)).await;
+    let (checksum, pairs, bytes) = totals
         .map_err(|_| Status::unavailable("the server is stopping"))?
         .map_err(|error| Status::data_loss(error.to_string()))?;
     Ok(wire::LocalChecksumResponse {
@@ -67,7 +68,7 @@ pub(super) async fn checksum(
     })
 }
 
-fn sum(view: &View, ranges: Vec<KeyRange>) -> Result<(u64, u64, u64)> {
+fn checksum_pairs(view: &View, ranges: Vec<KeyRange>) -> Result<(u64, u64, u64)> {
     let (mut checksum, mut pairs, mut bytes) = (0, 0, 0);
     for range in ranges {
         let mut pages = Pages::of_range(view, range);
@@ -87,7 +88,7 @@ fn sum(view: &View, ranges: Vec<KeyRange>) -> Result<(u64, u64, u64)> {
     Ok((checksum, pairs, bytes))
 }
 
-/// Where a replica stands.
+/// Returns the Raft state and size of a replica.
 pub(super) fn detail(store: &StoreHandle, report: &RegionReport) -> wire::ReplicaDetail {
     let role = match report.role {
         Role::Leader => wire::RaftRole::Leader,

@@ -1,4 +1,4 @@
-//! What the stores' loops, the transport and the rest of the node say to each other.
+//! Exchange between the store loops, the transport and the rest of the node.
 
 use crate::members::Members;
 use crate::snapshot_transfer::Snapshots;
@@ -11,14 +11,14 @@ use stele_types::{Error, StoreId};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
-/// See the module.
+/// Router of messages, snapshots, events and failures of this node's stores.
 pub(super) struct Edge {
     stores: Arc<Stores>,
     snapshots: Arc<Snapshots>,
     transport: OnceLock<Transport>,
     runtime: Handle,
-    /// Something changed that the placement group should hear of soon.
-    pub news: Notify,
+    /// Notified when a change must be reported to the placement group soon.
+    pub report_due: Notify,
     failures: mpsc::UnboundedSender<(StoreId, Error)>,
 }
 
@@ -33,14 +33,14 @@ impl Edge {
             stores,
             transport: OnceLock::new(),
             runtime,
-            news: Notify::new(),
+            report_due: Notify::new(),
             failures,
         }
     }
 
-    /// Called once, before the first store starts.
+    /// Sets the transport. Called once, before the first store starts.
     pub fn set_transport(&self, transport: Transport) {
-        // A second call would be a mistake without effect.
+        // A second call would be a mistake and has no effect.
         let _ = self.transport.set(transport);
     }
 
@@ -72,12 +72,12 @@ impl OutputSink for Edge {
         for event in events {
             tracing::debug!("{event:?}");
         }
-        self.news.notify_one();
+        self.report_due.notify_one();
     }
 
     fn failed(&self, store: StoreId, error: Error) {
         tracing::error!("store {store} has stopped: {error}");
-        // Nobody listens any more when the node stops.
+        // The receiver is gone once the node stops.
         let _ = self.failures.send((store, error));
     }
 }
@@ -86,8 +86,8 @@ impl Deliver for Edge {
     fn message(&self, message: PeerMessage, bytes: u64) {
         if let Some(store) = self.stores.get(message.to_store) {
             store.message(message, bytes);
-        } else if let Some(waiting) = self.stores.waiting_for(message.to_store) {
-            waiting.message(message, bytes);
+        } else if let Some(recovering) = self.stores.recovering_store(message.to_store) {
+            recovering.message(message, bytes);
         }
     }
 
@@ -100,7 +100,7 @@ impl Deliver for Edge {
     }
 
     fn dropped(&self, _peer: StoreId) {
-        // Raft notices by itself: the next answer shows the gap.
+        // Raft detects the loss: the next response shows the gap.
     }
 
     fn snapshot(&self, offer: SnapshotOffer) -> BoxFuture<'static, ()> {
@@ -108,8 +108,8 @@ impl Deliver for Edge {
         Box::pin(async move { snapshots.receive(offer).await })
     }
 
-    fn closed(&self, peer: &str, why: &CloseReason) {
-        tracing::info!("connection of {peer} closed: {why}");
+    fn closed(&self, peer: &str, reason: &CloseReason) {
+        tracing::info!("connection of {peer} closed: {reason}");
     }
 }
 

@@ -1,5 +1,4 @@
-//! Reports to the placement group, and what it answers: every second, and soon after something
-//! changed.
+//! Reports to the placement group and its replies: every second, and soon after a change.
 
 use super::edge::Edge;
 use super::ids::IdSource;
@@ -20,21 +19,22 @@ use stele_storage::StorageEngine;
 use stele_types::{PeerId, RegionId, StoreId};
 use tokio::sync::{Mutex, watch};
 
-/// Between two reports when nothing happens.
+/// Time between two reports without changes.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Between two looks at what the placement group should do.
+/// Time between two ticks of the placement service.
 const TICK: Duration = Duration::from_millis(100);
-/// After a report that nobody answered.
+/// Time before the next report after one that failed.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// News waits so long for more of it.
-const NEWS_DELAY: Duration = Duration::from_millis(20);
-/// Between two looks at the sizes of regions, and when one is led here that was not measured yet.
+/// Delay of a report after a change, so that it carries further changes.
+const REPORT_DELAY: Duration = Duration::from_millis(20);
+/// Time between two measurements of region sizes; the second if a region led here was not measured
+/// yet.
 const SPLIT_INTERVAL: Duration = Duration::from_secs(10);
-const MEASURE_SOON: Duration = Duration::from_secs(1);
-/// A region is busy after so many reports in a row above the limit.
+const FIRST_MEASURE_DELAY: Duration = Duration::from_secs(1);
+/// Reports in a row above the limit after which a region is busy.
 const BUSY_REPORTS: u32 = 3;
-/// A peer without a leader for so long asks whether it is still wanted.
-const STRAY_AFTER_S: u64 = 60;
+/// Time without a leader after which a peer asks whether it is still a member.
+const STALE_AFTER_S: u64 = 60;
 
 pub(super) struct Tasks {
     pub config: Arc<Config>,
@@ -46,72 +46,72 @@ pub(super) struct Tasks {
     pub started_at: u64,
 }
 
-/// What was told, and what is to be told.
-struct Told {
+/// State kept between reports.
+struct ReportState {
     sequence: u64,
     /// Region reports of the last answered heartbeat, without their traffic.
     regions: BTreeMap<RegionId, wire::RegionReport>,
-    all_wanted: bool,
+    send_all: bool,
     outcomes: Arc<Mutex<Vec<wire::OperatorOutcome>>>,
-    /// Operators at work: a step that comes again is not begun again.
-    working: Arc<Mutex<BTreeSet<(u64, u64)>>>,
+    /// Operators in progress: a repeated step is not started again.
+    running: Arc<Mutex<BTreeSet<(u64, u64)>>>,
     busy: HashMap<RegionId, u32>,
-    /// A region is led here whose range was not measured yet.
+    /// A region led here has a range that was not measured yet.
     has_unmeasured: bool,
     reported_at: Instant,
-    /// Until the next report.
+    /// Time until the next report.
     interval: Duration,
 }
 
 impl Tasks {
-    /// Until `stopping` says so.
+    /// Runs until `stopping` is set.
     pub async fn run(self, mut stopping: watch::Receiver<bool>) {
         let tasks = Arc::new(self);
         let splitter = Arc::new(Mutex::new(Splitter::new()));
         let mut sizes = Sizes::new();
-        let mut told = Told {
+        let mut state = ReportState {
             sequence: 0,
             regions: BTreeMap::new(),
-            all_wanted: true,
+            send_all: true,
             outcomes: Arc::default(),
-            working: Arc::default(),
+            running: Arc::default(),
             busy: HashMap::new(),
             has_unmeasured: true,
             reported_at: Instant::now(),
             interval: INTERVAL,
         };
-        let mut looked_at = Instant::now();
+        let mut measured_at = Instant::now();
         tokio::spawn(tick(tasks.placement.clone(), stopping.clone()));
         loop {
-            let is_due = match told.has_unmeasured {
-                true => looked_at.elapsed() >= MEASURE_SOON,
-                false => looked_at.elapsed() >= SPLIT_INTERVAL,
+            let is_due = match state.has_unmeasured {
+                true => measured_at.elapsed() >= FIRST_MEASURE_DELAY,
+                false => measured_at.elapsed() >= SPLIT_INTERVAL,
             };
             if is_due {
-                looked_at = Instant::now();
-                tasks.look_at_sizes(&mut told, &splitter);
+                measured_at = Instant::now();
+                tasks.measure_sizes(&mut state, &splitter);
             }
-            // While it is at work what it found before has to do.
+            // During a measurement the previous sizes are used.
             if let Ok(splitter) = splitter.try_lock() {
                 sizes.clone_from(splitter.sizes());
             }
-            tasks.report(&mut told, &sizes).await;
+            tasks.report(&mut state, &sizes).await;
             tokio::select! {
                 () = stopped(&mut stopping) => return,
-                () = tokio::time::sleep(told.interval) => {}
-                () = tasks.edge.news.notified() => tokio::time::sleep(NEWS_DELAY).await,
+                () = tokio::time::sleep(state.interval) => {}
+                () = tasks.edge.report_due.notified() => tokio::time::sleep(REPORT_DELAY).await,
             }
         }
     }
 
-    fn look_at_sizes(self: &Arc<Self>, told: &mut Told, splitter: &Arc<Mutex<Splitter>>) {
-        let busy: Vec<RegionId> = told
+    fn measure_sizes(self: &Arc<Self>, state: &mut ReportState, splitter: &Arc<Mutex<Splitter>>) {
+        let busy: Vec<RegionId> = state
             .busy
             .iter()
             .filter(|(_, reports)| **reports >= BUSY_REPORTS)
             .map(|(id, _)| *id)
             .collect();
-        told.busy.retain(|_, reports| *reports < BUSY_REPORTS);
+        state.busy.retain(|_, reports| *reports < BUSY_REPORTS);
         let (tasks, splitter) = (self.clone(), splitter.clone());
         tokio::spawn(async move {
             let Ok(mut splitter) = splitter.try_lock_owned() else { return };
@@ -121,48 +121,49 @@ impl Tasks {
         });
     }
 
-    async fn report(self: &Arc<Self>, told: &mut Told, sizes: &Sizes) {
+    async fn report(self: &Arc<Self>, state: &mut ReportState, sizes: &Sizes) {
         let reports = self.reports().await;
-        let interval_s = told.reported_at.elapsed().as_secs_f64().max(0.001);
-        told.reported_at = Instant::now();
-        self.note_busy(told, &reports, interval_s);
-        let led = led_regions(&reports, sizes);
-        told.has_unmeasured = led.iter().any(|report| report.approximate_bytes == 0);
-        let is_news = |report: &&wire::RegionReport| {
+        let interval_s = state.reported_at.elapsed().as_secs_f64().max(0.001);
+        state.reported_at = Instant::now();
+        self.count_busy(state, &reports, interval_s);
+        let leading = leader_reports(&reports, sizes);
+        state.has_unmeasured = leading.iter().any(|report| report.approximate_bytes == 0);
+        let is_changed = |report: &&wire::RegionReport| {
             let id = region_id(report);
-            told.all_wanted
+            state.send_all
                 || has_traffic(report)
-                || told.regions.get(&id) != Some(&without_traffic(report))
+                || state.regions.get(&id) != Some(&without_traffic(report))
         };
-        told.sequence += 1;
+        state.sequence += 1;
         let request = wire::HeartbeatRequest {
             address: self.address.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at: self.started_at,
-            sequence: told.sequence,
+            sequence: state.sequence,
             stores: self.store_stats(),
-            regions: led.iter().filter(is_news).cloned().collect(),
-            all_regions: told.all_wanted,
+            regions: leading.iter().filter(is_changed).cloned().collect(),
+            all_regions: state.send_all,
             members_version: self.members.version(),
-            outcomes: told.outcomes.lock().await.clone(),
-            stray_peers: strays(&reports),
+            outcomes: state.outcomes.lock().await.clone(),
+            stray_peers: stale_peers(&reports),
             ..wire::HeartbeatRequest::default()
         };
         match self.placement.heartbeat(request).await {
             Ok(answer) => {
-                told.regions = led.iter().map(|r| (region_id(r), without_traffic(r))).collect();
-                told.outcomes.lock().await.clear();
-                told.all_wanted = answer.all_regions_wanted;
-                told.interval = match answer.interval_ms {
+                state.regions =
+                    leading.iter().map(|r| (region_id(r), without_traffic(r))).collect();
+                state.outcomes.lock().await.clear();
+                state.send_all = answer.all_regions_wanted;
+                state.interval = match answer.interval_ms {
                     0 => INTERVAL,
                     soon => Duration::from_millis(u64::from(soon)).min(INTERVAL),
                 };
-                self.take_answer(told, answer).await;
+                self.apply_reply(state, answer).await;
                 find_owners(&self.stores, &self.placement).await;
             }
             Err(status) => {
                 tracing::debug!("heartbeat: {}", status.message());
-                (told.all_wanted, told.interval) = (true, RETRY_INTERVAL);
+                (state.send_all, state.interval) = (true, RETRY_INTERVAL);
             }
         }
     }
@@ -176,7 +177,12 @@ impl Tasks {
         all
     }
 
-    fn note_busy(&self, told: &mut Told, reports: &[(StoreId, RegionReport)], interval_s: f64) {
+    fn count_busy(
+        &self,
+        state: &mut ReportState,
+        reports: &[(StoreId, RegionReport)],
+        interval_s: f64,
+    ) {
         let limit = self.config.region_ops_max as f64;
         if limit == 0.0 {
             return;
@@ -184,9 +190,9 @@ impl Tasks {
         for (_, report) in reports.iter().filter(|(_, report)| report.role == Role::Leader) {
             let ops = (report.traffic.write_ops + report.traffic.read_ops) as f64 / interval_s;
             if ops > limit {
-                *told.busy.entry(report.region.id).or_default() += 1;
+                *state.busy.entry(report.region.id).or_default() += 1;
             } else {
-                told.busy.remove(&report.region.id);
+                state.busy.remove(&report.region.id);
             }
         }
     }
@@ -211,7 +217,7 @@ impl Tasks {
         self.stores.all().iter().map(stats).collect()
     }
 
-    async fn take_answer(self: &Arc<Self>, told: &Told, answer: wire::HeartbeatResponse) {
+    async fn apply_reply(self: &Arc<Self>, state: &ReportState, answer: wire::HeartbeatResponse) {
         if !answer.members.is_empty() {
             match self.members.update(answer.members_version, &answer.members) {
                 Ok(true) => {
@@ -223,32 +229,32 @@ impl Tasks {
                 Err(error) => tracing::error!("the list of members is not kept: {error}"),
             }
         }
-        for gone in &answer.gone_peers {
-            let Some(store) = self.stores.get(StoreId(gone.store_id)) else { continue };
-            let header = Header { region: RegionId(gone.region_id), ..Header::default() };
-            let call = Admin::Destroy(PeerId(gone.peer_id));
-            // Whether it went shows in the next report.
+        for removed in &answer.gone_peers {
+            let Some(store) = self.stores.get(StoreId(removed.store_id)) else { continue };
+            let header = Header { region: RegionId(removed.region_id), ..Header::default() };
+            let call = Admin::Destroy(PeerId(removed.peer_id));
+            // The next report shows whether the replica was destroyed.
             let _ = store.admin(AdminCall { id: RequestId::default(), header, call }).await;
         }
         for step in answer.steps {
             let key = (step.operator_id, step.region_id);
-            if !told.working.lock().await.insert(key) {
+            if !state.running.lock().await.insert(key) {
                 continue;
             }
-            let (tasks, outcomes) = (self.clone(), told.outcomes.clone());
-            let working = told.working.clone();
+            let (tasks, outcomes) = (self.clone(), state.outcomes.clone());
+            let running = state.running.clone();
             tokio::spawn(async move {
                 let ids = IdSource(tasks.placement.clone());
-                let outcome = steps::carry_out(&tasks.stores, &ids, step).await;
+                let outcome = steps::execute(&tasks.stores, &ids, step).await;
                 outcomes.lock().await.extend(outcome);
-                working.lock().await.remove(&key);
-                tasks.edge.news.notify_one();
+                running.lock().await.remove(&key);
+                tasks.edge.report_due.notify_one();
             });
         }
     }
 }
 
-/// The placement group's own pace, while it is led here.
+/// Ticks the placement service, which acts only as leader, until `stopping` is set.
 async fn tick(placement: Arc<PlacementService>, mut stopping: watch::Receiver<bool>) {
     loop {
         tokio::select! {
@@ -259,15 +265,15 @@ async fn tick(placement: Arc<PlacementService>, mut stopping: watch::Receiver<bo
 }
 
 async fn stopped(stopping: &mut watch::Receiver<bool>) {
-    // The sender gone means the same.
+    // A dropped sender also means stopping.
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
-/// One that leads but does not know its followers yet would call all of them pending, and every
-/// order would be refused: it is told once it does.
-fn led_regions(reports: &[(StoreId, RegionReport)], sizes: &Sizes) -> Vec<wire::RegionReport> {
-    let led = reports.iter().filter(|(_, report)| report.is_leading);
-    led.map(|(store, report)| region_report(*store, report, sizes)).collect()
+/// Returns the reports of leaders that know their followers. A new leader would report all of them
+/// as pending, and every operator would be refused: its region is reported later.
+fn leader_reports(reports: &[(StoreId, RegionReport)], sizes: &Sizes) -> Vec<wire::RegionReport> {
+    let leading = reports.iter().filter(|(_, report)| report.is_leading);
+    leading.map(|(store, report)| region_report(*store, report, sizes)).collect()
 }
 
 fn region_id(report: &wire::RegionReport) -> RegionId {
@@ -283,7 +289,7 @@ fn without_traffic(report: &wire::RegionReport) -> wire::RegionReport {
 }
 
 fn region_report(store: StoreId, report: &RegionReport, sizes: &Sizes) -> wire::RegionReport {
-    // Nothing at all means that this range was not measured.
+    // Zero means that this range was not measured.
     let measured = sizes.get(&report.region.id);
     let measured = measured.filter(|measured| measured.version == report.region.epoch.version);
     let size = measured.map(|of| (of.size.bytes.max(1), of.size.keys)).unwrap_or_default();
@@ -308,12 +314,12 @@ fn region_report(store: StoreId, report: &RegionReport, sizes: &Sizes) -> wire::
     }
 }
 
-/// Replicas here that heard of no leader for long: their region may have gone on without them.
-fn strays(reports: &[(StoreId, RegionReport)]) -> Vec<wire::StrayPeer> {
-    let is_stray = |report: &RegionReport| report.leaderless_seconds >= STRAY_AFTER_S;
+/// Returns replicas without a leader for long: their region may have continued without them.
+fn stale_peers(reports: &[(StoreId, RegionReport)]) -> Vec<wire::StrayPeer> {
+    let is_stale = |report: &RegionReport| report.leaderless_seconds >= STALE_AFTER_S;
     reports
         .iter()
-        .filter(|(_, report)| is_stray(report))
+        .filter(|(_, report)| is_stale(report))
         .map(|(store, report)| wire::StrayPeer {
             store_id: store.0,
             region_id: report.region.id.0,
@@ -355,7 +361,7 @@ mod tests {
 
     #[test]
     fn a_region_is_told_once_its_leader_knows_its_followers() {
-        let led = led_regions(&[leader_of(5, true), leader_of(6, false)], &Sizes::new());
-        assert_eq!(led.iter().map(region_id).collect::<Vec<_>>(), [RegionId(5)]);
+        let leading = leader_reports(&[leader_of(5, true), leader_of(6, false)], &Sizes::new());
+        assert_eq!(leading.iter().map(region_id).collect::<Vec<_>>(), [RegionId(5)]);
     }
 }

@@ -1,4 +1,4 @@
-//! Which cluster and stores the directories of this node belong to: read back, founded or joined.
+//! Cluster and stores of this node's directories: read back, bootstrapped or joined.
 
 use crate::members::Members;
 use crate::store::Engine;
@@ -11,16 +11,16 @@ use stele_raftstore::RaftStore;
 use stele_storage::StorageEngine;
 use stele_types::{ClusterId, Error, Result, StoreId, StoreIdent};
 
-/// How long one node is asked before the next.
-const ASK_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause before all nodes are asked again.
-const ASK_AGAIN: Duration = Duration::from_millis(100);
+/// Timeout of one request to one node.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause before the next attempt at all nodes.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Engines and what each says of itself.
+/// Opened engines with their identities; `None` for a new directory.
 pub(super) type Opened = Vec<(Arc<Engine>, Option<StoreIdent>)>;
 
-/// The cluster the directories belong to, if any does. Fails with `WrongStore` when they belong to
-/// different ones.
+/// Returns the cluster of the directories; `None` if all are new. Fails with `WrongStore` if they
+/// belong to different clusters.
 pub(super) fn cluster_of(
     idents: impl IntoIterator<Item = StoreIdent>,
 ) -> Result<Option<ClusterId>> {
@@ -31,7 +31,7 @@ pub(super) fn cluster_of(
                 return Err(Error::WrongStore {
                     path: format!("store {}", ident.store).into(),
                     detail: format!(
-                        "it belongs to cluster {}, another directory to {}; start them apart",
+                        "belongs to cluster {}, another directory to {}; start them as separate nodes",
                         ident.cluster, first.cluster
                     ),
                 });
@@ -43,11 +43,12 @@ pub(super) fn cluster_of(
 }
 
 /// Makes the directories the first stores of a new cluster.
-pub(super) fn found(opened: &mut Opened, birth: &Bootstrap) -> Result<()> {
-    let ids: Vec<StoreId> = birth.stores().collect();
-    // The first store carries the regions and is written last: until then nothing was founded.
+pub(super) fn bootstrap(opened: &mut Opened, bootstrap: &Bootstrap) -> Result<()> {
+    let ids: Vec<StoreId> = bootstrap.stores().collect();
+    // Invariant: the first store carries the regions and is written last; before, no cluster
+    // exists.
     for ((engine, ident), store) in opened.iter_mut().zip(ids).rev() {
-        let own = StoreIdent { cluster: birth.cluster, store };
+        let own = StoreIdent { cluster: bootstrap.cluster, store };
         match store {
             StoreId(1) => RaftStore::bootstrap(&**engine, &own, &Bootstrap::regions())?,
             _ => RaftStore::write_ident(&**engine, &own)?,
@@ -57,8 +58,8 @@ pub(super) fn found(opened: &mut Opened, birth: &Bootstrap) -> Result<()> {
     Ok(())
 }
 
-/// Asks the nodes at `addresses` for numbers for the directories that have none, until one answers,
-/// and writes them down.
+/// Requests ids for the directories without one from the nodes at `addresses`, until one answers,
+/// and writes the ids to the directories.
 pub(super) async fn join(
     opened: &mut Opened,
     addresses: &[String],
@@ -72,12 +73,12 @@ pub(super) async fn join(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         ..JoinRequest::default()
     };
-    let answer = ask_until_answered(addresses, &request).await?;
+    let answer = join_with_retry(addresses, &request).await?;
     let cluster = ClusterId(answer.cluster_id);
     let mut ids = answer.store_ids.iter().copied().map(StoreId);
     for (engine, ident) in opened.iter_mut().filter(|(_, ident)| ident.is_none()) {
         let Some(store) = ids.next() else {
-            return Err(Error::invalid("the cluster gave fewer store numbers than asked for"));
+            return Err(Error::invalid("the cluster allocated fewer store ids than requested"));
         };
         let own = StoreIdent { cluster, store };
         RaftStore::write_ident(&**engine, &own)?;
@@ -87,33 +88,33 @@ pub(super) async fn join(
     Ok(cluster)
 }
 
-async fn ask_until_answered(addresses: &[String], request: &JoinRequest) -> Result<JoinResponse> {
-    let mut told = String::new();
+async fn join_with_retry(addresses: &[String], request: &JoinRequest) -> Result<JoinResponse> {
+    let mut logged = String::new();
     loop {
         for address in addresses {
-            match ask(address, request).await {
+            match request_join(address, request).await {
                 Ok(answer) => return Ok(answer),
                 Err(status) if status.code() == tonic::Code::FailedPrecondition => {
                     return Err(Error::invalid(format!("{address}: {}", status.message())));
                 }
                 Err(status) => {
                     let reason = format!("{address}: {}", status.message());
-                    if told != reason {
+                    if logged != reason {
                         tracing::info!("waiting to join: {reason}");
-                        told = reason;
+                        logged = reason;
                     }
                 }
             }
         }
-        tokio::time::sleep(ASK_AGAIN).await;
+        tokio::time::sleep(RETRY_PAUSE).await;
     }
 }
 
-async fn ask(address: &str, request: &JoinRequest) -> Result<JoinResponse, tonic::Status> {
+async fn request_join(address: &str, request: &JoinRequest) -> Result<JoinResponse, tonic::Status> {
     let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}"))
         .map_err(|error| tonic::Status::failed_precondition(error.to_string()))?
-        .connect_timeout(ASK_TIMEOUT)
-        .timeout(ASK_TIMEOUT);
+        .connect_timeout(JOIN_TIMEOUT)
+        .timeout(JOIN_TIMEOUT);
     let unreachable = |error: tonic::transport::Error| {
         tonic::Status::unavailable(format!("not reached: {error}"))
     };

@@ -1,5 +1,5 @@
-//! Directories that are new on a node that is a member already. They join while its stores run, through
-//! its own placement service, which is the leader or asks it.
+//! New directories of a node that is already a member. They join while its stores run, through the
+//! node's own placement service, which leads or forwards to the leader.
 
 use super::edge::Edge;
 use super::{identity, start_store};
@@ -17,8 +17,8 @@ use stele_types::{Clock, ClusterId, Error, Result, StoreId, StoreIdent};
 use tokio::sync::watch;
 use tonic::Code;
 
-/// Pause before the placement group is asked again.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
+/// Pause before the next request to the placement group.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) struct StoreJoin {
     pub config: Arc<Config>,
@@ -33,39 +33,41 @@ pub(super) struct StoreJoin {
 }
 
 impl StoreJoin {
-    /// Until all have joined, or `stopping` says so.
+    /// Runs until all have joined or `stopping` is set.
     pub async fn run(self, new: Vec<Arc<Engine>>, mut stopping: watch::Receiver<bool>) {
-        let adopted = tokio::select! {
-            adopted = self.adopt(new) => adopted,
-            // The sender gone means the same.
+        let joined = tokio::select! {
+            joined = self.join(new) => joined,
+            // A dropped sender also means stopping.
             _ = stopping.wait_for(|stopping| *stopping) => return,
         };
-        if let Err(error) = adopted {
+        if let Err(error) = joined {
             tracing::error!("a new directory has not joined: {error}");
         }
     }
 
-    async fn adopt(&self, new: Vec<Arc<Engine>>) -> Result<()> {
+    async fn join(&self, new: Vec<Arc<Engine>>) -> Result<()> {
         let request = JoinRequest {
             address: self.address.clone(),
             stores: new.iter().map(identity::new_store).collect(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             ..JoinRequest::default()
         };
-        let answer = self.ask_until_answered(&request).await?;
+        let answer = self.join_with_retry(&request).await?;
         if answer.store_ids.len() != new.len() {
-            return Err(Error::invalid("the cluster gave another number of stores than asked for"));
+            return Err(Error::invalid(
+                "the cluster allocated another number of store ids than requested",
+            ));
         }
         for (engine, id) in new.into_iter().zip(answer.store_ids) {
             let ident = StoreIdent { cluster: self.cluster, store: StoreId(id) };
             self.start(engine, ident).await?;
         }
         self.members.update(answer.members_version, &answer.members)?;
-        self.edge.news.notify_one();
+        self.edge.report_due.notify_one();
         Ok(())
     }
 
-    async fn ask_until_answered(&self, request: &JoinRequest) -> Result<JoinResponse> {
+    async fn join_with_retry(&self, request: &JoinRequest) -> Result<JoinResponse> {
         loop {
             match self.placement.join(request.clone()).await {
                 Ok(answer) => return Ok(answer),
@@ -79,14 +81,14 @@ impl StoreJoin {
                 }
                 Err(status) => {
                     tracing::debug!("waiting to join: {}", status.message());
-                    tokio::time::sleep(ASK_AGAIN).await;
+                    tokio::time::sleep(RETRY_PAUSE).await;
                 }
             }
         }
     }
 
     async fn start(&self, engine: Arc<Engine>, ident: StoreIdent) -> Result<()> {
-        // The number is on disk before anything is done under it.
+        // The id is durable before the store uses it.
         let marked = engine.clone();
         let mark = tokio::task::spawn_blocking(move || RaftStore::write_ident(&*marked, &ident));
         mark.await.map_err(|_| Error::Busy("the server is stopping".to_owned()))??;

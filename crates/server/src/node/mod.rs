@@ -45,23 +45,23 @@ use tokio::sync::{mpsc, watch};
 use tonic::codec::CompressionEncoding;
 use tonic::service::Routes;
 
-/// Largest Raft entry of a batch that is not atomic; a larger one becomes several.
+/// Largest Raft entry of a batch that is not atomic; a larger batch becomes several entries.
 const BATCH_ENTRY_BYTES_MAX: usize = 8 << 20;
 
-/// What a node says when it serves.
+/// Result of a successful start.
 #[derive(Clone, Debug)]
 pub struct Ready {
-    /// Where clients connect.
+    /// Address that clients connect to.
     pub address: String,
-    /// The cluster.
+    /// Cluster of this node.
     pub cluster: ClusterId,
-    /// This node's stores.
+    /// Stores of this node.
     pub stores: Vec<StoreId>,
-    /// How long the start took.
+    /// Duration of the start.
     pub took: Duration,
 }
 
-/// Runs a node until it is told to stop, or until its last store fails.
+/// Runs a node until a signal stops it or its last store fails.
 pub async fn run(config: Config, on_ready: impl FnOnce(&Ready)) -> Result<()> {
     let mut node = Node::start(config).await?;
     on_ready(&node.ready);
@@ -72,7 +72,7 @@ pub async fn run(config: Config, on_ready: impl FnOnce(&Ready)) -> Result<()> {
 
 /// A running node.
 pub struct Node {
-    /// What it said when it began to serve.
+    /// Result of the start.
     pub ready: Ready,
     stores: Arc<Stores>,
     transport: Transport,
@@ -81,23 +81,23 @@ pub struct Node {
 }
 
 impl Node {
-    /// Opens the stores, founds or joins a cluster and serves.
+    /// Opens the stores, bootstraps or joins a cluster, and serves.
     pub async fn start(config: Config) -> Result<Self> {
         let started = Instant::now();
         let (listener, address) = listen::bind(&config).await?;
         let config = Arc::new(config);
-        let (mut opened, lost) = open_all(&config).await?;
+        let (mut opened, damaged) = open_all(&config).await?;
         let Some(first_dir) = config.stores.first() else {
-            return Err(Error::invalid("no store is named: set `store` to a directory"));
+            return Err(Error::invalid("no store is configured: set `store` to a directory"));
         };
         let members = Arc::new(Members::open(first_dir)?);
-        let cluster = belong(&config, &mut opened, &lost, &members, &address).await?;
+        let cluster = resolve_cluster(&config, &mut opened, &damaged, &members, &address).await?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let stores = Arc::new(Stores::new(BATCH_ENTRY_BYTES_MAX));
         let (failed, failures) = mpsc::unbounded_channel();
         let runtime = tokio::runtime::Handle::current();
         let edge = Arc::new(Edge::new(stores.clone(), runtime, failed));
-        let idents = idents_of(&opened, &lost);
+        let idents = idents_of(&opened, &damaged);
         for ident in &idents {
             members.add_own(ident.store, &address)?;
         }
@@ -118,11 +118,11 @@ impl Node {
             stores.add(start_store(&config, engine, ident, &clock, &edge)?);
         }
         let parts = Parts { config, cluster, address, members, stores, edge, clock };
-        lost.into_iter().try_for_each(|lost| recovery::wait(lost, &parts))?;
+        damaged.into_iter().try_for_each(|dir| recovery::start(dir, &parts))?;
         let (stopping, _) = watch::channel(false);
         let placement = parts.placement(&idents);
         parts.serve(listener, placement.clone(), transport.clone(), &stopping);
-        parts.adopt(new, placement.clone(), transport.clone(), &stopping);
+        parts.join_new_stores(new, placement.clone(), transport.clone(), &stopping);
         parts.spawn_tasks(placement, &stopping);
         let ready = Ready {
             address: parts.address,
@@ -133,7 +133,7 @@ impl Node {
         Ok(Self { ready, stores: parts.stores, transport, failures, stopping })
     }
 
-    /// Until the last store fails, or a signal says to stop.
+    /// Waits until the last store fails or a stop signal arrives.
     pub async fn wait(&mut self) -> Result<()> {
         let signal = listen::stop_signal();
         tokio::pin!(signal);
@@ -143,7 +143,7 @@ impl Node {
                 failure = self.failures.recv() => {
                     let Some((_, error)) = failure else { return Ok(()) };
                     let runs = self.stores.all().iter().any(|store| store.is_running());
-                    if !runs && self.stores.waiting().is_empty() {
+                    if !runs && self.stores.recovering().is_empty() {
                         return Err(error);
                     }
                 }
@@ -151,29 +151,29 @@ impl Node {
         }
     }
 
-    /// Ends the tasks, the connections and the stores, in this order.
+    /// Stops the tasks, the connections and the stores, in this order.
     pub async fn stop(self) {
-        // Without receivers there is nothing to end.
+        // Without receivers no task runs.
         let _ = self.stopping.send(true);
         self.transport.shutdown().await;
         let stores = self.stores.clone();
         let stopped = tokio::task::spawn_blocking(move || {
-            // These first: one may just open.
-            stores.waiting().iter().for_each(|store| store.stop());
+            // Recovering stores first: one may be opening.
+            stores.recovering().iter().for_each(|store| store.stop());
             for store in stores.all() {
                 if let Err(error) = store.stop() {
-                    tracing::warn!("store {} did not end cleanly: {error}", store.id());
+                    tracing::warn!("store {} did not stop cleanly: {error}", store.id());
                 }
             }
         });
-        // It can only have panicked, which has ended the process.
+        // The task fails only by a panic, which has ended the process.
         let _ = stopped.await;
-        // Others hold the list: what is on it would keep its directory locked.
+        // Other tasks hold the list: a store left in it would keep its directory locked.
         self.stores.clear();
     }
 }
 
-/// What the services are made of.
+/// Parts that the services share.
 struct Parts {
     config: Arc<Config>,
     cluster: ClusterId,
@@ -192,18 +192,18 @@ impl Parts {
             self.address.clone(),
         );
         let founded = idents.iter().any(|ident| ident.store == StoreId(1));
-        let birth = founded.then(|| Bootstrap {
+        let bootstrap = founded.then(|| Bootstrap {
             cluster: self.cluster,
             address: self.address.clone(),
             capacities_bytes: self.capacities_bytes(),
         });
-        PlacementService::new(self.cluster, Arc::new(system), birth)
+        PlacementService::new(self.cluster, Arc::new(system), bootstrap)
     }
 
     fn capacities_bytes(&self) -> Vec<u64> {
-        let (open, waiting) = (self.stores.all(), self.stores.waiting());
+        let (open, recovering) = (self.stores.all(), self.stores.recovering());
         let open = open.iter().map(|store| store.engine().stats().device_bytes);
-        open.chain(waiting.iter().map(|store| store.device_bytes)).collect()
+        open.chain(recovering.iter().map(|store| store.device_bytes)).collect()
     }
 
     fn serve(
@@ -248,8 +248,8 @@ impl Parts {
         tokio::spawn(port::serve(listener, router, transport, options, stats, stopped));
     }
 
-    /// Makes directories that are new members, now that the stores that are members already run.
-    fn adopt(
+    /// Joins new directories after the stores that are members have started.
+    fn join_new_stores(
         &self,
         new: Vec<Arc<Engine>>,
         placement: Arc<PlacementService>,
@@ -287,7 +287,7 @@ impl Parts {
     }
 }
 
-/// Starts the loop of a directory that is a member.
+/// Starts the store loop of a directory that is a member.
 fn start_store(
     config: &Config,
     engine: Arc<Engine>,
@@ -300,61 +300,61 @@ fn start_store(
     StoreHandle::start(ident.store, engine, core, clock, edge, config.pending_bytes_max)
 }
 
-/// What opened, and what waits for copies of entries before it does.
+/// Opens the directories; returns those that opened and those that wait for copies of entries.
 async fn open_all(config: &Arc<Config>) -> Result<(identity::Opened, Vec<recovery::DamagedDir>)> {
     let config = config.clone();
     let open = move || {
-        let (mut opened, mut waiting) = (Vec::new(), Vec::new());
+        let (mut opened, mut damaged) = (Vec::new(), Vec::new());
         for dir in &config.stores {
             match open::engine(&config, dir, StoreId(random() | 1)) {
                 Ok(engine) => {
                     let ident = RaftStore::ident(&*engine)?;
                     opened.push((engine, ident));
                 }
-                Err(error) => waiting.push(recovery::begin(&config, dir, error)?),
+                Err(error) => damaged.push(recovery::begin(&config, dir, error)?),
             }
         }
-        Ok((opened, waiting))
+        Ok((opened, damaged))
     };
     let stopped = |_| Error::Busy("the server is stopping".to_owned());
     tokio::task::spawn_blocking(open).await.map_err(stopped)?
 }
 
-fn idents_of(opened: &identity::Opened, lost: &[recovery::DamagedDir]) -> Vec<StoreIdent> {
+fn idents_of(opened: &identity::Opened, damaged: &[recovery::DamagedDir]) -> Vec<StoreIdent> {
     let opened = opened.iter().filter_map(|(_, ident)| *ident);
-    opened.chain(lost.iter().map(|lost| lost.ident)).collect()
+    opened.chain(damaged.iter().map(|damaged| damaged.ident)).collect()
 }
 
-/// The cluster of the directories; if all are new they found it or join it. New ones beside members
-/// join later, through this very node: its stores may be what the cluster waits for.
-async fn belong(
+/// Returns the cluster of the directories; if all are new, they bootstrap or join one. New ones
+/// beside members join later, through this node: the cluster may be waiting for its stores.
+async fn resolve_cluster(
     config: &Config,
     opened: &mut identity::Opened,
-    lost: &[recovery::DamagedDir],
+    damaged: &[recovery::DamagedDir],
     members: &Members,
     address: &str,
 ) -> Result<ClusterId> {
-    if let Some(cluster) = identity::cluster_of(idents_of(opened, lost))? {
+    if let Some(cluster) = identity::cluster_of(idents_of(opened, damaged))? {
         return Ok(cluster);
     }
     if config.join.is_empty() {
         let capacities_bytes =
             opened.iter().map(|(engine, _)| engine.stats().device_bytes).collect();
         let cluster = ClusterId(random() | 1);
-        let birth = Bootstrap { cluster, address: address.to_owned(), capacities_bytes };
-        identity::found(opened, &birth)?;
+        let bootstrap = Bootstrap { cluster, address: address.to_owned(), capacities_bytes };
+        identity::bootstrap(opened, &bootstrap)?;
         return Ok(cluster);
     }
     let mut addresses = config.join.clone();
     addresses.extend(members.addresses());
     addresses.retain(|other| other != address);
     if addresses.is_empty() {
-        return Err(Error::invalid("`join` names this node alone: name another one"));
+        return Err(Error::invalid("`join` names only this node: name another one"));
     }
     identity::join(opened, &addresses, address, members).await
 }
 
-/// A number nobody can foresee: the standard library seeds its maps from the system.
+/// Returns an unpredictable number: the standard library seeds its maps from the system.
 fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }

@@ -9,22 +9,22 @@ use stele_raftstore::{Now, Options, RaftStore};
 use stele_types::{Clock, Result, StoreId, StoreIdent};
 use stele_vfs::{RealVfs, SystemClock};
 
-/// What must be mended in a directory that did not open, if that is what it takes.
-pub(super) fn mending(config: &Config, dir: &Path) -> Result<Option<RecoveringStore>> {
+/// Locks a directory that did not open for log entry recovery; `None` if that would not open it.
+pub(super) fn begin_recovery(config: &Config, dir: &Path) -> Result<Option<RecoveringStore>> {
     RecoveringStore::begin(Arc::new(RealVfs::new()), dir, &engine_options(config))
 }
 
-/// Opens one directory. A new one is marked with `drawn`, a number no other directory has: it goes
-/// into every checksum, and it is what the directory joins a cluster with.
-pub(super) fn engine(config: &Config, dir: &Path, drawn: StoreId) -> Result<Arc<Engine>> {
+/// Opens one directory. A new one is marked with `directory_id`, which no other directory has: it
+/// is part of every checksum and identifies the directory when it joins a cluster.
+pub(super) fn engine(config: &Config, dir: &Path, directory_id: StoreId) -> Result<Arc<Engine>> {
     let vfs = Arc::new(RealVfs::new());
     let clock = Arc::new(SystemClock::new());
     let mut options = engine_options(config);
-    options.store = (!dir.join("STORE").exists()).then_some(drawn);
+    options.store = (!dir.join("STORE").exists()).then_some(directory_id);
     let (engine, opened) = Engine::open(vfs, clock, dir, options, Replay::Committed)?;
     if opened.replayed_entries > 0 {
         let (dir, count) = (dir.display(), opened.replayed_entries);
-        tracing::info!("{dir}: {count} entries applied again");
+        tracing::info!("{dir}: replayed {count} entries");
     }
     if let Some(reason) = opened.rebuilt {
         tracing::warn!("{}: the index was rebuilt: {reason}", dir.display());
@@ -32,16 +32,16 @@ pub(super) fn engine(config: &Config, dir: &Path, drawn: StoreId) -> Result<Arc<
     if opened.damaged_runs > 0 {
         let (dir, count) = (dir.display(), opened.damaged_runs);
         tracing::warn!(
-            "{dir}: {count} runs are damaged; other replicas are asked for what they held"
+            "{dir}: {count} runs are damaged; requesting their pairs from other replicas"
         );
     }
     Ok(Arc::new(engine))
 }
 
-/// A tenth of what a slow disk reads, and a terabyte in a day.
+/// A tenth of a slow disk's read throughput, and at least a terabyte a day.
 const SCRUB_BYTES_PER_SECOND_MAX: u64 = 16 << 20;
 
-/// Dead bytes accepted of a small store, on a device of 64 times as many bytes or more.
+/// Garbage accepted in a small store, on a device of at least 64 times this size.
 const SPACE_SLACK_BYTES: u64 = 1 << 30;
 
 fn engine_options(config: &Config) -> EngineOptions {
@@ -71,7 +71,7 @@ fn engine_options(config: &Config) -> EngineOptions {
     }
 }
 
-/// Starts the consensus of one store.
+/// Opens the consensus core of one store.
 pub(super) fn core(
     config: &Config,
     engine: &Arc<Engine>,
@@ -84,7 +84,7 @@ pub(super) fn core(
 }
 
 fn raft_options(config: &Config, ident: StoreIdent, seed: u64) -> Options {
-    // Random at every start: an earlier life's read contexts are never taken for this one's.
+    // Random at every start: read contexts of an earlier process are never accepted.
     let mut options = Options::new(ident.store, ident.cluster, seed, seed);
     options.tick_nanos = config.tick_ms * 1_000_000;
     options.election_ticks_min = ELECTION_TICKS;
@@ -96,7 +96,7 @@ fn raft_options(config: &Config, ident: StoreIdent, seed: u64) -> Options {
     options
 }
 
-/// Silence before an election; up to twice as long, drawn at random.
+/// Ticks without a leader before an election; at most twice as many, directory_id at random.
 const ELECTION_TICKS: u64 = 10;
-/// A single pair may be as large as values are; batches are split at the configured size before.
+/// A single pair may be as large as values are; batches are split at the configured size earlier.
 const ENTRY_BYTES_MAX: u64 = stele_types::limits::COMMAND_BYTES_MAX as u64;

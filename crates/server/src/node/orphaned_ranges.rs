@@ -1,15 +1,15 @@
-//! Whose the keys are that no region of a store owns: the store keeps their pairs until it hears.
+//! Owners of orphaned ranges: a store keeps the pairs until it learns which regions own the keys.
 
 use crate::placement::PlacementService;
 use crate::stores::Stores;
 use std::sync::Arc;
 use stele_raftstore::Input;
 
-/// Regions asked for at a time; when these are here or their pairs gone, the next are.
+/// Regions requested at a time; the next follow when these are here or their pairs are gone.
 const OWNERS_MAX: usize = 256;
 
-/// Tells each store of the regions that have its unclaimed keys. What can't be found out is asked for
-/// again after the next report.
+/// Sends each store the regions that own its orphaned ranges. A failed lookup is repeated after the
+/// next report.
 pub(crate) async fn find_owners(stores: &Stores, placement: &Arc<PlacementService>) {
     for store in stores.all() {
         let orphaned_ranges =
@@ -18,7 +18,7 @@ pub(crate) async fn find_owners(stores: &Stores, placement: &Arc<PlacementServic
         for range in &orphaned_ranges {
             match placement.scan_regions(range, OWNERS_MAX).await {
                 Ok(found) => owners.extend(found.into_iter().map(|info| info.region)),
-                Err(status) => tracing::debug!("orphaned_ranges keys: {}", status.message()),
+                Err(status) => tracing::debug!("orphaned ranges: {}", status.message()),
             }
         }
         if !owners.is_empty() {

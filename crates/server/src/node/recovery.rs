@@ -1,5 +1,5 @@
-//! Directories whose logs lost entries. They wait for other stores' copies while the node serves with
-//! its other stores, and open when nothing is missing any more.
+//! Directories with lost log entries. They wait for copies from other stores while the node serves
+//! with its other stores, and open when nothing is missing.
 
 use super::{Parts, open, start_store};
 use crate::config::Config;
@@ -11,63 +11,64 @@ use stele_raftstore::EntryRecovery;
 use stele_types::{Error, Result, StoreId, StoreIdent};
 use stele_vfs::{RealVfs, Vfs};
 
-/// A directory that does not open yet.
+/// Directory that does not open yet.
 pub(super) struct DamagedDir {
     pub dir: PathBuf,
     pub ident: StoreIdent,
-    mender: EntryRecovery<RecoveringStore>,
+    recovery: EntryRecovery<RecoveringStore>,
 }
 
-/// Looks at a directory that did not open. Fails with what opening said when no copies of entries
-/// would help.
+/// Starts recovery of a directory that did not open. Fails with `error` if copies of entries would
+/// not help.
 pub(super) fn begin(config: &Config, dir: &Path, error: Error) -> Result<DamagedDir> {
     if !error.is_damage() {
         return Err(error);
     }
-    let Some(mending) = open::mending(config, dir)? else { return Err(error) };
-    // Without its number nobody could answer it.
-    let Some(ident) = mending.ident() else { return Err(error) };
-    let mender = EntryRecovery::new(ident.store, mending);
-    let (store, (lost, _)) = (ident.store, mender.lost());
+    let Some(recovering) = open::begin_recovery(config, dir)? else { return Err(error) };
+    // Without its store id no other store could answer it.
+    let Some(ident) = recovering.ident() else { return Err(error) };
+    let recovery = EntryRecovery::new(ident.store, recovering);
+    let (store, (lost, _)) = (ident.store, recovery.lost());
     tracing::warn!(
-        "{}: {lost} entries of the log can't be read: store {store} neither votes nor acknowledges \
-         until copies of other stores are in their places",
+        "{}: {lost} log entries cannot be read: store {store} neither votes nor acknowledges \
+         until copies from other stores replace them",
         dir.display()
     );
-    Ok(DamagedDir { dir: dir.to_path_buf(), ident, mender })
+    Ok(DamagedDir { dir: dir.to_path_buf(), ident, recovery })
 }
 
-/// Lets a directory wait; the store is added to the others when it is whole.
-pub(super) fn wait(lost: DamagedDir, parts: &Parts) -> Result<()> {
-    let DamagedDir { dir, ident, mender } = lost;
+/// Starts the recovery thread of a directory; the store joins the others when it is recovered.
+pub(super) fn start(damaged: DamagedDir, parts: &Parts) -> Result<()> {
+    let DamagedDir { dir, ident, recovery } = damaged;
     let device_bytes = RealVfs::new().total_bytes(&dir)?;
     let members = parts.members.clone();
-    let around = RecoveryContext {
+    let context = RecoveryContext {
         clock: parts.clock.clone(),
-        outward: parts.edge.clone(),
+        sink: parts.edge.clone(),
         stores: Box::new(move || members.stores()),
     };
-    let opens = {
+    let open_store = {
         let (config, clock, dir) = (parts.config.clone(), parts.clock.clone(), dir.clone());
         let (stores, edge) = (parts.stores.clone(), parts.edge.clone());
         move || -> Result<()> {
-            // Only a new directory is marked with the number.
+            // Only a new directory is marked with the id.
             let engine = open::engine(&config, &dir, StoreId(super::random() | 1))?;
             stores.add(start_store(&config, engine, ident, &clock, &edge)?);
             Ok(())
         }
     };
     let (stores, edge) = (parts.stores.clone(), parts.edge.clone());
-    let ended = move |ended: Result<bool>| {
-        let opened = ended.and_then(|is_whole| if is_whole { opens() } else { Ok(()) });
-        stores.remove_waiting(ident.store);
+    let on_end = move |ended: Result<bool>| {
+        let opened =
+            ended.and_then(|is_recovered| if is_recovered { open_store() } else { Ok(()) });
+        stores.remove_recovering(ident.store);
         match opened {
-            Ok(()) => edge.news.notify_one(),
+            Ok(()) => edge.report_due.notify_one(),
             Err(error) => edge.failed(ident.store, error),
         }
     };
-    // On the list before its thread can take it off.
-    let mut waiting = parts.stores.waiting_list();
-    waiting.push(RecoveryThread::start(mender, (dir, device_bytes), around, ended)?);
+    // Listed before its thread can remove it.
+    let mut recovering = parts.stores.recovering_mut();
+    recovering.push(RecoveryThread::start(recovery, (dir, device_bytes), context, on_end)?);
     Ok(())
 }

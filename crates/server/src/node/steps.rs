@@ -1,4 +1,4 @@
-//! Carrying out what the placement group wants of regions led here.
+//! Execution of the placement group's steps for regions led here.
 
 use super::ids::IdSource;
 use super::split::{self, NotSplit};
@@ -12,8 +12,8 @@ use stele_raftstore::{
 };
 use stele_types::{LogIndex, Peer, PeerId, PeerRole, Region, RegionId, StoreId};
 
-/// Does one step. Its effect shows in the next report; what stands in its way comes back.
-pub(super) async fn carry_out(
+/// Executes one step. Its effect shows in the next report; an obstacle is returned.
+pub(super) async fn execute(
     stores: &Stores,
     ids: &IdSource,
     step: wire::OperatorStep,
@@ -21,42 +21,42 @@ pub(super) async fn carry_out(
     let region = RegionId(step.region_id);
     let refusal = match stores.holding(region) {
         Some(store) => run(&store, ids, region, &step).await.err()?,
-        None => Obstacle::from("the region is not here"),
+        None => Obstacle::from("the region is not on this node"),
     };
-    let Obstacle { why, is_final } = refusal;
-    tracing::info!("operator {}: region {region}: {why}", step.operator_id);
+    let Obstacle { reason, is_final } = refusal;
+    tracing::info!("operator {}: region {region}: {reason}", step.operator_id);
     Some(wire::OperatorOutcome {
         operator_id: step.operator_id,
         region_id: step.region_id,
         index: step.index,
         done: false,
-        refusal: why,
+        refusal: reason,
         is_final,
     })
 }
 
-/// What stands in the way of a step.
+/// Reason why a step was not executed.
 struct Obstacle {
-    why: String,
-    /// It will never be possible as it was ordered.
+    reason: String,
+    /// The step will never be possible as ordered.
     is_final: bool,
 }
 
 impl From<String> for Obstacle {
-    fn from(why: String) -> Self {
-        Self { why, is_final: false }
+    fn from(reason: String) -> Self {
+        Self { reason, is_final: false }
     }
 }
 
 impl From<&str> for Obstacle {
-    fn from(why: &str) -> Self {
-        Self::from(why.to_owned())
+    fn from(reason: &str) -> Self {
+        Self::from(reason.to_owned())
     }
 }
 
 impl From<NotSplit> for Obstacle {
     fn from(not: NotSplit) -> Self {
-        Self { why: not.why, is_final: not.is_final }
+        Self { reason: not.reason, is_final: not.is_final }
     }
 }
 
@@ -67,12 +67,12 @@ async fn run(
     step: &wire::OperatorStep,
 ) -> Result<(), Obstacle> {
     let region = store.readers().get(id).map(|reader| reader.region());
-    let region = region.ok_or("the region is not here")?;
+    let region = region.ok_or("the region is not on this node")?;
     let epoch = region.epoch;
     if (epoch.conf_version, epoch.version) != (step.conf_version, step.version) {
         return Err(format!("the region has changed: its epoch is {epoch:?}").into());
     }
-    let call = match step.step.as_ref().ok_or("a step of a newer version")? {
+    let call = match step.step.as_ref().ok_or("the step is of a newer version")? {
         Step::ChangePeers(change) => Admin::ChangePeers(changes(change)?),
         Step::TransferLeader(transfer) => {
             let to = transfer.peer_ids.first().ok_or("no peer to transfer to")?;
@@ -89,7 +89,7 @@ async fn run(
     let header = Header { region: id, version: Some(epoch.version), ..Header::default() };
     match store.admin(AdminCall { id: RequestId::default(), header, call }).await {
         Reply::AdminDone { .. } => Ok(()),
-        Reply::Refused(Refusal::Invalid(why)) => Err(Obstacle { why, is_final: true }),
+        Reply::Refused(Refusal::Invalid(reason)) => Err(Obstacle { reason, is_final: true }),
         Reply::Refused(refusal) => Err(format!("{refusal:?}").into()),
         other => Err(format!("unexpected answer: {other:?}").into()),
     }
@@ -120,7 +120,7 @@ async fn split_at(
 ) -> Result<(), NotSplit> {
     let mut keys = step.keys.clone();
     if keys.is_empty() {
-        keys.push(split::half(store, region).await?);
+        keys.push(split::middle_key(store, region).await?);
     }
     let given: Vec<NewRegion> = step
         .new_regions

@@ -1,4 +1,4 @@
-//! The placement group's own region, as its service uses it.
+//! Access of the placement service to its own region.
 
 use crate::members::Members;
 use crate::paging::Pages;
@@ -13,10 +13,10 @@ use stele_raftstore::{Header, Read, Refusal, Reply, RequestId, Write};
 use stele_storage::{EngineView, StorageEngine};
 use stele_types::{CommandBuilder, Error, Result, Term};
 
-/// How long a decision may take to commit, in nanoseconds.
-const PATIENCE_NANOS: u64 = 5_000_000_000;
+/// Time a decision may take to commit, in nanoseconds.
+const REQUEST_TIMEOUT_NANOS: u64 = 5_000_000_000;
 
-/// See the module.
+/// System region on this node, if a store holds it.
 pub(super) struct SystemRegion {
     stores: Arc<Stores>,
     members: Arc<Members>,
@@ -33,17 +33,17 @@ impl SystemRegion {
     }
 
     fn header(store: &StoreHandle, term: Term) -> Header {
-        let deadline_nanos = store.clock().monotonic_nanos() + PATIENCE_NANOS;
+        let deadline_nanos = store.clock().monotonic_nanos() + REQUEST_TIMEOUT_NANOS;
         Header { region: SYSTEM_REGION, term: term.0, deadline_nanos, ..Header::default() }
     }
 }
 
 fn not_here() -> Error {
-    Error::Busy("the placement group is not here".to_owned())
+    Error::Busy("the placement group is not on this node".to_owned())
 }
 
 fn refused(refusal: &Refusal) -> Error {
-    Error::Busy(format!("the placement group did not take it: {refusal:?}"))
+    Error::Busy(format!("the placement group refused the request: {refusal:?}"))
 }
 
 impl System for SystemRegion {

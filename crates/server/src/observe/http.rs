@@ -15,24 +15,24 @@ use std::sync::Arc;
 use stele_storage::StorageEngine;
 use stele_types::ClusterId;
 
-/// What the routes look at.
+/// State that the routes report.
 #[derive(Clone)]
 pub struct Health {
-    /// The cluster.
+    /// Cluster of this node.
     pub cluster: ClusterId,
-    /// What clients are told to connect to.
+    /// Address that clients connect to.
     pub address: String,
-    /// This node's stores.
+    /// Stores of this node.
     pub stores: Arc<Stores>,
-    /// Counters.
+    /// Counters and histograms.
     pub metrics: Arc<Metrics>,
-    /// What goes between nodes.
+    /// Transport between nodes.
     pub transport: Transport,
-    /// The port's connections.
+    /// Statistics of the port's connections.
     pub port: Arc<port::Stats>,
 }
 
-/// The routes.
+/// Returns the routes.
 pub fn routes(health: Health) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
@@ -47,7 +47,7 @@ async fn metrics(State(health): State<Health>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, TYPE)], health.metrics.scrape(&health))
 }
 
-/// The process runs and every store's loop does.
+/// Succeeds while every store's loop runs.
 async fn healthz(State(health): State<Health>) -> impl IntoResponse {
     let failed: Vec<String> = health
         .stores
@@ -62,23 +62,23 @@ async fn healthz(State(health): State<Health>) -> impl IntoResponse {
     }
 }
 
-/// Every region here has a leader that this node knows, and every store is open.
+/// Succeeds while every region here has a known leader and every store is open.
 async fn readyz(State(health): State<Health>) -> impl IntoResponse {
-    let (mut regions, mut led) = (0, 0);
+    let (mut regions, mut with_leader) = (0, 0);
     for store in health.stores.all().iter().filter(|store| store.is_running()) {
         for region in store.readers().all() {
             regions += 1;
             let leader = store.readers().get(region.id).and_then(|reader| reader.leader());
-            led += usize::from(leader.is_some());
+            with_leader += usize::from(leader.is_some());
         }
     }
-    let mut text = format!("{led} of {regions} regions have a known leader\n");
-    let waiting = health.stores.waiting();
-    for store in &waiting {
+    let mut text = format!("{with_leader} of {regions} regions have a known leader\n");
+    let recovering = health.stores.recovering();
+    for store in &recovering {
         text += &format!("store {} waits for {} lost entries\n", store.id, store.lost());
     }
-    // A node whose store is still empty serves too: it takes replicas.
-    let is_ready = led == regions && waiting.is_empty();
+    // A node with an empty store is ready: it accepts replicas.
+    let is_ready = with_leader == regions && recovering.is_empty();
     (if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, text)
 }
 
@@ -108,9 +108,9 @@ async fn status(State(health): State<Health>) -> Json<Value> {
             })
         })
         .collect();
-    let waiting: Vec<Value> = health
+    let recovering: Vec<Value> = health
         .stores
-        .waiting()
+        .recovering()
         .iter()
         .map(|store| {
             json!({
@@ -127,6 +127,6 @@ async fn status(State(health): State<Health>) -> Json<Value> {
         "address": health.address,
         "uptime_s": health.metrics.uptime().as_secs(),
         "stores": stores,
-        "waiting_stores": waiting,
+        "waiting_stores": recovering,
     }))
 }

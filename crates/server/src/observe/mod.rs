@@ -1,4 +1,4 @@
-//! What operators see: Prometheus metrics named after the stages of the write path, and the slow log.
+//! Observability: Prometheus metrics named after the stages of the write path, and the slow log.
 
 mod http;
 mod scrape;
@@ -17,37 +17,37 @@ use std::fmt::{self, Write};
 use std::time::{Duration, Instant};
 use stele_raftstore::Timings;
 
-/// What a request asks for.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// One value.
+    /// Read of one value.
     Get,
-    /// Many values.
+    /// Read of many values.
     BatchGet,
-    /// One pair set.
+    /// Write of one pair.
     Put,
-    /// Many pairs set.
+    /// Write of many pairs.
     BatchPut,
-    /// One key removed.
+    /// Delete of one key.
     Delete,
-    /// Many keys removed.
+    /// Delete of many keys.
     BatchDelete,
-    /// A range removed.
+    /// Delete of a range.
     DeleteRange,
-    /// Pairs in order.
+    /// Scan of pairs in order.
     Scan,
-    /// Pairs of many ranges.
+    /// Scan of many ranges.
     BatchScan,
-    /// Seconds a pair has left.
+    /// Read of a pair's remaining seconds.
     Ttl,
-    /// Compare and set.
+    /// Compare-and-swap.
     Cas,
-    /// The sum of a range.
+    /// Checksum of a range.
     Checksum,
 }
 
 impl Kind {
-    /// Its name in metrics and logs.
+    /// Returns the name in metrics and logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Get => "get",
@@ -80,11 +80,11 @@ struct Request {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Failed {
     kind: Kind,
-    /// `retry` (clients do) or `final`.
+    /// `retry` (by clients) or `final`.
     outcome: &'static str,
 }
 
-/// A stage of a write, in order.
+/// Stage of a write, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Stage {
     stage: &'static str,
@@ -101,24 +101,24 @@ pub struct Metrics {
     started: Instant,
 }
 
-/// How a request ended.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Served.
     Served,
-    /// Not here, not now: clients try again.
+    /// Not served here or now; clients retry.
     Retry,
-    /// Its caller is told.
+    /// Failed; the caller gets the error.
     Final,
 }
 
-/// From 16 µs to 34 s.
+/// Creates a histogram from 16 µs to 34 s.
 fn latency() -> Histogram {
     Histogram::new(exponential_buckets(16e-6, 2.0, 22))
 }
 
 impl Metrics {
-    /// Nothing counted yet.
+    /// Creates the metrics; all counters are 0.
     pub fn new(slow_log: SlowLog) -> Self {
         let mut registry = Registry::with_prefix("stele");
         let seconds = Family::new_with_constructor(latency as fn() -> Histogram);
@@ -141,7 +141,7 @@ impl Metrics {
         Self { registry, seconds, failed, stages, slow_log, started: Instant::now() }
     }
 
-    /// Counts requests that were done as one and took `took`.
+    /// Records `count` requests that were executed as one and took `took`.
     pub fn requests(
         &self,
         kind: Kind,
@@ -167,13 +167,13 @@ impl Metrics {
         self.slow_log.request(kind, took, outcome.unwrap_or("served"), stages.as_ref());
     }
 
-    /// Since the node started.
+    /// Returns the time since the node started.
     pub fn uptime(&self) -> Duration {
         self.started.elapsed()
     }
 }
 
-/// A write's stages by name, in nanoseconds.
+/// Returns a write's stages by name, in nanoseconds.
 fn stages_of(timings: &Timings) -> [(&'static str, u64); 4] {
     [
         ("queue", timings.queue_nanos),

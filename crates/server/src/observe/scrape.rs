@@ -1,4 +1,4 @@
-//! `/metrics`: the registry, and figures of the stores read at the moment of the scrape.
+//! `/metrics`: the registry, and statistics of the stores read at the moment of the scrape.
 
 use super::{Health, Metrics};
 use crate::port;
@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use stele_storage::StorageEngine;
 use stele_types::StoreId;
 
-/// Name, type, help and samples of one metric, in the text format.
+/// Metric in the text format: name, type, help and samples.
 struct Family {
     name: &'static str,
     kind: &'static str,
@@ -19,16 +19,16 @@ struct Family {
 }
 
 impl Metrics {
-    /// The text of a scrape.
+    /// Returns the text of a scrape.
     pub fn scrape(&self, health: &Health) -> String {
         let mut text = String::new();
-        // Writing to a string can't fail.
+        // Writing to a string cannot fail.
         let _ = encode(&mut text, &self.registry);
         let end = text.rfind("# EOF").unwrap_or(text.len());
         text.truncate(end);
-        let edges = [transport(&health.transport), port(&health.port)].into_iter().flatten();
+        let network = [transport(&health.transport), port(&health.port)].into_iter().flatten();
         let stores = [families(&health.stores), repairs(&health.stores)].into_iter().flatten();
-        for family in stores.chain(edges) {
+        for family in stores.chain(network) {
             if family.samples.is_empty() {
                 continue;
             }
@@ -49,13 +49,14 @@ fn family(name: &'static str, kind: &'static str, help: &'static str) -> Family 
     Family { name, kind, help, samples: Vec::new() }
 }
 
-/// What went between nodes.
+/// Returns the metrics of the transport between nodes.
 fn transport(transport: &Transport) -> Vec<Family> {
     let stats = transport.stats();
     let mut frames = family("transport_frames", "counter", "Frames between nodes, by lane");
     let mut bytes = family("transport_bytes", "counter", "Bytes between nodes, by lane");
-    let mut events = family("transport_events", "counter", "What happened between nodes");
-    let mut closed = family("transport_closed", "counter", "Ends of connections between nodes");
+    let mut events = family("transport_events", "counter", "Events of the transport between nodes");
+    let mut closed =
+        family("transport_closed", "counter", "Closed connections between nodes, by reason");
     let mut queued = family("transport_queued_bytes", "gauge", "Bytes that wait for other nodes");
     for (lane, directions) in stats.lanes() {
         for (direction, frame_count, byte_count) in directions {
@@ -76,11 +77,11 @@ fn transport(transport: &Transport) -> Vec<Family> {
     vec![frames, bytes, events, closed, queued]
 }
 
-/// Connections to the port.
+/// Returns the metrics of connections to the port.
 fn port(stats: &port::Stats) -> Vec<Family> {
     let mut open = family("connections_open", "gauge", "Connections of all kinds");
     open.samples.push((String::new(), stats.open.load(Relaxed) as f64));
-    let mut all = family("connections", "counter", "Connections that came, by what became of them");
+    let mut all = family("connections", "counter", "Incoming connections, by outcome");
     let outcomes = [
         ("accepted", &stats.accepted),
         ("refused", &stats.refused),
@@ -99,13 +100,13 @@ fn families(stores: &Stores) -> Vec<Family> {
     let mut sizes = family("store_bytes", "gauge", "Bytes on the device, live, and in memory");
     let mut amp = family("amplification", "gauge", "Write and space amplification");
     let mut regions = family("regions", "gauge", "Replicas and leaders");
-    let mut work = family("requests_in_work_bytes", "gauge", "Bytes of requests in work");
+    let mut work = family("requests_in_work_bytes", "gauge", "Bytes of requests in progress");
     let mut gc_bytes =
-        family("gc_bytes", "counter", "Bytes read and written by collection, by stage");
-    let mut slices = family("gc_slices", "counter", "Slices of collection, by stage");
+        family("gc_bytes", "counter", "Bytes read and written by garbage collection, by stage");
+    let mut slices = family("gc_slices", "counter", "Slices of garbage collection, by stage");
     let mut p99 = family("append_p99_seconds", "gauge", "p99 of the last 1024 appends to the log");
-    let mut values = family("value_cache_gets", "counter", "Gets by the cache of values");
-    let mut phase = family("gc_phase", "gauge", "1 for the phase collection is in");
+    let mut values = family("value_cache_gets", "counter", "Gets of the value cache, by hit");
+    let mut phase = family("gc_phase", "gauge", "1 for the current phase of garbage collection");
     for store in stores.all() {
         let id = store.id();
         let stats = store.engine().stats();
@@ -141,13 +142,12 @@ fn families(stores: &Stores) -> Vec<Family> {
     vec![written, user, sizes, amp, regions, work, gc_bytes, slices, p99, values, phase]
 }
 
-/// What was damaged, and the search for it.
+/// Returns the metrics of damage, repair and scrubbing.
 fn repairs(stores: &Stores) -> Vec<Family> {
     let mut repair = family("repair_values", "counter", "Values found unreadable, and repaired");
-    let mut lost =
-        family("lost_values", "gauge", "Values that can't be read now, as far as noticed");
-    let mut scrubbed = family("scrubbed_bytes", "counter", "Bytes looked at in search of damage");
-    let mut passes = family("scrub_passes", "counter", "Times that everything was looked at");
+    let mut lost = family("lost_values", "gauge", "Values known to be unreadable now");
+    let mut scrubbed = family("scrubbed_bytes", "counter", "Bytes verified by scrubbing");
+    let mut passes = family("scrub_passes", "counter", "Completed scrub passes");
     for store in stores.all() {
         let (id, own) = (store.id(), format!("store=\"{}\"", store.id()));
         let repaired = store.engine().repair_stats();
@@ -159,8 +159,8 @@ fn repairs(stores: &Stores) -> Vec<Family> {
         passes.samples.push((own, scrub.passes as f64));
     }
     let mut entries =
-        family("lost_entries", "gauge", "Entries without which a store does not open");
-    for store in stores.waiting() {
+        family("lost_entries", "gauge", "Lost log entries of stores that are recovering");
+    for store in stores.recovering() {
         entries.samples.push((format!("store=\"{}\"", store.id), store.lost() as f64));
     }
     vec![repair, lost, scrubbed, passes, entries]
@@ -170,7 +170,7 @@ fn label(store: StoreId, name: &str, value: &str) -> String {
     format!("store=\"{store}\",{name}=\"{value}\"")
 }
 
-/// Replicas and leaders on a store.
+/// Returns the number of replicas and of leaders on a store.
 pub fn counts(stores: &Stores, id: StoreId) -> (usize, usize) {
     let Some(store) = stores.get(id) else { return (0, 0) };
     let regions = store.readers().all();

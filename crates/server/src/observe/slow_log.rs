@@ -1,5 +1,5 @@
-//! Requests that took long, each with where its time went. At most some a second: a stall must not
-//! drown its own cause.
+//! Log of slow requests with their stages. The number of lines per second is bounded: otherwise a
+//! stall would hide its own cause.
 
 use super::{Kind, stages_of};
 use parking_lot::Mutex;
@@ -9,7 +9,7 @@ use stele_raftstore::Timings;
 
 const LINES_PER_SECOND: u32 = 20;
 
-/// See the module.
+/// Log of slow requests.
 #[derive(Debug)]
 pub struct SlowLog {
     threshold: Duration,
@@ -24,7 +24,7 @@ struct Window {
 }
 
 impl SlowLog {
-    /// Logs requests of `threshold_ms` and more; 0 for none.
+    /// Logs requests of at least `threshold_ms`; 0 disables the log.
     pub fn new(threshold_ms: u64) -> Self {
         let window = Window { began: Instant::now(), lines: 0, left_out: 0 };
         Self { threshold: Duration::from_millis(threshold_ms), window: Mutex::new(window) }
@@ -39,7 +39,7 @@ impl SlowLog {
         }
     }
 
-    /// Whether this one is written; if so, how many were not since the last one.
+    /// Admits a line; returns how many were left out since the last one, or `None` above the limit.
     fn admit(&self) -> Option<u64> {
         let mut window = self.window.lock();
         if window.began.elapsed() >= Duration::from_secs(1) {
@@ -54,7 +54,7 @@ impl SlowLog {
     }
 }
 
-/// `slow put: 1204.1 ms served; queue 0.1, append 1200.9, replicate 3.0, apply 0.1`
+/// Formats `slow put: 1204.1 ms served; queue 0.1, append 1200.9, replicate 3.0, apply 0.1`.
 fn line(kind: Kind, took: Duration, outcome: &str, at: Option<&Timings>, left_out: u64) -> String {
     let ms = |nanos: u64| nanos as f64 / 1e6;
     let mut line = format!("slow {}: {:.1} ms {outcome}", kind.name(), took.as_secs_f64() * 1e3);
@@ -62,13 +62,13 @@ fn line(kind: Kind, took: Duration, outcome: &str, at: Option<&Timings>, left_ou
     for (nth, (stage, nanos)) in at.iter().flat_map(|at| stages_of(at)).enumerate() {
         let mark = if nth == 0 { ';' } else { ',' };
         known += nanos;
-        // Writing to a string can't fail.
+        // Writing to a string cannot fail.
         let _ = write!(line, "{mark} {stage} {:.1}", ms(nanos));
     }
     if at.is_none() {
         let _ = write!(line, "; read {:.1}", took.as_secs_f64() * 1e3);
     } else {
-        let _ = write!(line, ", edge {:.1}", ms((took.as_nanos() as u64).saturating_sub(known)));
+        let _ = write!(line, ", other {:.1}", ms((took.as_nanos() as u64).saturating_sub(known)));
     }
     if left_out > 0 {
         let _ = write!(line, " ({left_out} more not shown)");
@@ -89,7 +89,7 @@ mod tests {
             apply_nanos: 100_000,
         };
         let text = line(Kind::Put, Duration::from_micros(1_204_300), "served", Some(&at), 0);
-        let stages = "queue 0.1, append 1200.9, replicate 3.0, apply 0.1, edge 0.2";
+        let stages = "queue 0.1, append 1200.9, replicate 3.0, apply 0.1, other 0.2";
         assert_eq!(text, format!("slow put: 1204.3 ms served; {stages}"));
     }
 

@@ -1,4 +1,4 @@
-//! Regions, stores and members in PD's words.
+//! Regions, stores and members as PD messages.
 
 use crate::convert;
 use stele_placement::RegionInfo;
@@ -7,15 +7,15 @@ use stele_proto::pdpb::{Member, PeerStats, Region, ResponseHeader};
 use stele_proto::stele::control::v1::{StoreInfo, StoreState};
 use stele_types::ClusterId;
 
-/// The version stores claim: clients look for features of TiKV's releases in it.
+/// Version that stores report: clients derive features from TiKV's releases.
 const TIKV_VERSION: &str = "8.5.0";
 
 pub(super) fn header(cluster: ClusterId) -> ResponseHeader {
     ResponseHeader { cluster_id: cluster.0, error: None }
 }
 
-/// A node as a member of PD. Its number is made of its address: only equality matters, and that it
-/// is not 0.
+/// Converts a node to a member of PD. Its id is derived from its address: ids must differ and not
+/// be 0.
 pub(super) fn member(address: &str) -> Member {
     let url = format!("http://{address}");
     let id = stele_types::checksum::crc32c(address.as_bytes());
@@ -43,7 +43,7 @@ pub(super) fn region_entry(info: &RegionInfo) -> Region {
 
 pub(super) fn store_meta(info: &StoreInfo) -> metapb::Store {
     let stats = info.stats.as_ref();
-    // A store without a number is none, and its address is what clients need.
+    // A store without an id gets 0; clients need only its address.
     let id = stats.map_or(0, |stats| stats.id);
     let state = StoreState::try_from(info.state).unwrap_or(StoreState::Unspecified);
     let (state, node_state) = match state {

@@ -1,4 +1,4 @@
-//! Timestamps for clients that open the stream and never use it: growing on this node.
+//! Timestamps for clients that open the stream and never use them: increasing on this node.
 
 use parking_lot::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,14 +7,14 @@ use stele_proto::pdpb::Timestamp;
 /// Logical numbers of one millisecond: 18 bits.
 const LOGICAL_MAX: i64 = 1 << 18;
 
-/// See the module.
+/// Source of timestamps.
 #[derive(Debug, Default)]
 pub(super) struct Timestamps {
     last: Mutex<(i64, i64)>,
 }
 
 impl Timestamps {
-    /// The last of `count` timestamps that nobody else got here.
+    /// Allocates `count` timestamps, unique on this node, and returns the last.
     pub fn take(&self, count: u32) -> Timestamp {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.take_at(since.as_millis() as i64, count)

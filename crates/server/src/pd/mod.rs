@@ -1,5 +1,5 @@
-//! PD's service as clients use it: who is in the cluster, where regions and stores are. Every node
-//! answers; one that does not lead the placement group asks the leader.
+//! PD's service as clients use it: members of the cluster, locations of regions and stores. Every
+//! node answers; one that does not lead the placement group forwards to the leader.
 
 mod answers;
 mod clock;
@@ -24,7 +24,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
-/// See the module.
+/// PD service of one node.
 #[derive(Clone)]
 pub struct PdService {
     cluster: ClusterId,
@@ -40,7 +40,7 @@ type Replies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 const ANSWERS_MAX: usize = 16;
 
 impl PdService {
-    /// A service of one cluster's node.
+    /// Creates the service of one cluster's node.
     pub fn new(
         cluster: ClusterId,
         placement: Arc<PlacementService>,
@@ -50,11 +50,11 @@ impl PdService {
     }
 
     fn check(&self, header: Option<&RequestHeader>) -> Result<(), Status> {
-        let asked = header.map_or(0, |header| header.cluster_id);
-        if asked == 0 || asked == self.cluster.0 {
+        let requested = header.map_or(0, |header| header.cluster_id);
+        if requested == 0 || requested == self.cluster.0 {
             return Ok(());
         }
-        let text = format!("mismatch cluster id, need {} but got {asked}", self.cluster);
+        let text = format!("mismatch cluster id, need {} but got {requested}", self.cluster);
         Err(Status::failed_precondition(text))
     }
 
@@ -62,7 +62,7 @@ impl PdService {
         Some(header(self.cluster))
     }
 
-    /// What a client is told of a region; of none, it asks again later.
+    /// Returns the answer about a region; without a region the client retries.
     fn region_response(&self, info: Option<RegionInfo>) -> GetRegionResponse {
         let mut response = GetRegionResponse { header: self.header(), ..Default::default() };
         if let Some(info) = info {
@@ -79,7 +79,7 @@ impl PdService {
         self.check(request.header.as_ref())?;
         let mut response = QueryRegionResponse { header: self.header(), ..Default::default() };
         let found = &mut response.regions_by_id;
-        let mut note = |info: Option<RegionInfo>| {
+        let mut record = |info: Option<RegionInfo>| {
             let Some(info) = info else { return 0 };
             let id = info.region.id.0;
             let entry = region_entry(&info);
@@ -92,14 +92,14 @@ impl PdService {
             id
         };
         for id in &request.ids {
-            note(self.placement.region_by_id(RegionId(*id)).await?);
+            record(self.placement.region_by_id(RegionId(*id)).await?);
         }
         for key in &request.keys {
-            let id = note(self.placement.region_by_key(key).await?);
+            let id = record(self.placement.region_by_key(key).await?);
             response.key_id_map.push(id);
         }
         for key in &request.prev_keys {
-            let id = note(self.placement.previous_region(key).await?);
+            let id = record(self.placement.previous_region(key).await?);
             response.prev_key_id_map.push(id);
         }
         Ok(response)
@@ -118,7 +118,7 @@ impl PdService {
     }
 }
 
-/// PD's limit: 0 and less mean all.
+/// Converts PD's limit: 0 and less mean all.
 fn at_most(limit: i32) -> usize {
     usize::try_from(limit).unwrap_or(0)
 }
@@ -292,7 +292,7 @@ impl Pd for PdService {
 
 #[tonic::async_trait]
 impl MetaStorage for PdService {
-    /// Nothing is stored there. Answering at once saves clients five seconds of trying.
+    /// Returns an empty answer: nothing is stored. Without it clients retry for five seconds.
     async fn get(
         &self,
         _: Request<meta_storagepb::GetRequest>,
@@ -306,14 +306,14 @@ impl MetaStorage for PdService {
 
 #[tonic::async_trait]
 impl Keyspace for PdService {
-    /// Keys have no key spaces beyond the default one.
+    /// Returns the default key space, the only one.
     async fn load_keyspace(
         &self,
         request: Request<keyspacepb::LoadKeyspaceRequest>,
     ) -> Answer<keyspacepb::LoadKeyspaceResponse> {
         let name = request.into_inner().name;
         if name != "DEFAULT" && !name.is_empty() {
-            return Err(Status::not_found(format!("there is no key space `{name}`")));
+            return Err(Status::not_found(format!("key space `{name}` does not exist")));
         }
         let keyspace = keyspacepb::KeyspaceMeta { name, ..Default::default() };
         Ok(Response::new(keyspacepb::LoadKeyspaceResponse {

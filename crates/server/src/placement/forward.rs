@@ -1,4 +1,4 @@
-//! Passing calls on to the leader: once, never in a circle.
+//! Forwarding of calls to the leader: once, never in a circle.
 
 use super::PlacementService;
 use crate::port::MESSAGE_BYTES_MAX;
@@ -12,39 +12,41 @@ use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-/// Where the answer of a node that does not lead names the one that does.
+/// Metadata key under which a node that does not lead names the leader.
 const LEADER_METADATA: &str = "stele-leader";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// A leader that takes longer is a leader no more, most likely; callers ask again.
+/// After this time the node has probably lost leadership; callers retry.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
-/// Most leaders a connection is kept to; there is one at a time.
+/// Most connections kept; there is one leader at a time.
 const CONNECTIONS_MAX: usize = 16;
-/// Where an answer says after how many milliseconds the same call may succeed.
+/// Metadata key of the milliseconds after which the same call may succeed.
 const RETRY_METADATA: &str = "stele-retry-ms";
-/// How the refusal of a caller from another cluster begins.
+/// Start of the refusal of a caller from another cluster.
 const OTHER_CLUSTER: &str = "mismatch cluster id";
-/// Nodes report every second, and those that lost their leader soon after they find the new one.
+/// Nodes report every second; those that lost their leader report soon after they find the new one.
 const RETRY_MILLIS: u64 = 200;
 
-/// A refusal that may be another answer in a moment.
-pub(super) fn ask_again(refusal: &Status) -> Status {
-    let text =
-        format!("the leader is new and has not heard of all stores yet: {}", refusal.message());
+/// Marks a refusal that may change in a moment.
+pub(super) fn retry_later(refusal: &Status) -> Status {
+    let text = format!(
+        "the leader is new and has not received reports of all stores yet: {}",
+        refusal.message()
+    );
     let mut status = Status::unavailable(text);
     status.metadata_mut().insert(RETRY_METADATA, MetadataValue::from(RETRY_MILLIS));
     status
 }
 
-/// Connections to leaders, and who leads as far as answers told.
+/// Connections to leaders, and the leader named by the last answer.
 #[derive(Default)]
 pub(super) struct Forward {
     channels: Mutex<HashMap<String, Channel>>,
-    told: Mutex<Option<String>>,
-    turn: AtomicUsize,
+    known_leader: Mutex<Option<String>>,
+    next_node: AtomicUsize,
 }
 
 impl Forward {
-    /// Says who leads.
+    /// Creates the refusal that names the leader.
     pub fn not_leader(&self, address: &str) -> Status {
         let mut status = Status::unavailable(format!("not leader; the leader is {address}"));
         if let Ok(value) = MetadataValue::try_from(address) {
@@ -53,29 +55,29 @@ impl Forward {
         status
     }
 
-    /// Learns from a refusal: it names the leader, or whoever was asked is not to be asked again.
-    /// Returns what the caller is told: that it should look for the leader, whatever went wrong on
-    /// the way there.
+    /// Learns from a refusal: it names the leader, or the node called last is not called again.
+    /// Returns the status for the caller: after any failure on the way to the leader, that it must
+    /// look for the leader.
     pub fn learn(&self, refusal: Status) -> Status {
         let lost = [Code::Unavailable, Code::Cancelled, Code::DeadlineExceeded, Code::Unknown];
-        // At an address that a member had may be somebody else's node now.
-        let is_stranger = refusal.message().starts_with(OTHER_CLUSTER)
+        // A member's former address may belong to another cluster's node now.
+        let is_other_cluster = refusal.message().starts_with(OTHER_CLUSTER)
             && !stele_types::mutant::active("server.stranger_refuses");
-        if !lost.contains(&refusal.code()) && !is_stranger {
+        if !lost.contains(&refusal.code()) && !is_other_cluster {
             return refusal;
         }
         let named = refusal.metadata().get(LEADER_METADATA);
-        *self.told.lock() = named.and_then(|name| name.to_str().ok()).map(str::to_owned);
+        *self.known_leader.lock() = named.and_then(|name| name.to_str().ok()).map(str::to_owned);
         match refusal.message().contains(" leader") {
             true => refusal,
             false => Status::unavailable(format!("no leader: {}", refusal.message())),
         }
     }
 
-    /// One of `nodes` after the other, when nobody knows who leads.
-    fn guess(&self, nodes: &[String]) -> Option<String> {
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        nodes.get(turn.checked_rem(nodes.len())?).cloned()
+    /// Returns one of `nodes` after the other, for when the leader is unknown.
+    fn try_next(&self, nodes: &[String]) -> Option<String> {
+        let next_node = self.next_node.fetch_add(1, Ordering::Relaxed);
+        nodes.get(next_node.checked_rem(nodes.len())?).cloned()
     }
 
     fn client(&self, address: &str) -> Result<ControlClient<Channel>, Status> {
@@ -99,14 +101,14 @@ impl Forward {
 }
 
 impl PlacementService {
-    /// `host:port` of the node that leads the placement group, as far as known.
+    /// Returns `host:port` of the node that leads the placement group, as far as known.
     pub fn leader_address(&self) -> Option<String> {
-        self.system.leader_address().or_else(|| self.forward.told.lock().clone())
+        self.system.leader_address().or_else(|| self.forward.known_leader.lock().clone())
     }
 
-    /// A client of the leader and the header for it; fails if the call was passed on already, or if
-    /// there is nobody to pass it on to.
-    pub(super) fn pass_on(
+    /// Returns a client of the leader and the header for it. Fails if the call was forwarded
+    /// already, or if no other node is known.
+    pub(super) fn forward_client(
         &self,
         header: Option<&RequestHeader>,
     ) -> Result<(ControlClient<Channel>, RequestHeader), Status> {
@@ -120,14 +122,14 @@ impl PlacementService {
         }
         let mut others = self.system.nodes();
         others.retain(|node| *node != own);
-        let Some(node) = known.or_else(|| self.forward.guess(&others)) else {
+        let Some(node) = known.or_else(|| self.forward.try_next(&others)) else {
             return Err(Status::unavailable("no leader"));
         };
         let client = self.forward.client(&node)?;
         Ok((client, RequestHeader { cluster_id: self.cluster.0, forwarded: true }))
     }
 
-    /// A caller that names another cluster has lost its way.
+    /// Refuses a caller that names another cluster.
     pub(super) fn check_cluster(&self, header: Option<&RequestHeader>) -> Result<(), Status> {
         match header.map(|header| header.cluster_id) {
             Some(other) if other != 0 && other != self.cluster.0 => {
@@ -140,9 +142,9 @@ impl PlacementService {
     }
 }
 
-/// Calls that the leader answers, here or elsewhere: `name(Request) -> Response = what the leader
-/// does`.
-macro_rules! led_calls {
+/// Defines calls that the leader answers, here or elsewhere: `name(Request) -> Response = function
+/// at the leader`.
+macro_rules! leader_calls {
     ($($(#[$doc:meta])* $name:ident, $rpc:ident($request:ident) -> $response:ident = $here:ident;)*) => {
         impl $crate::placement::PlacementService {
             $($(#[$doc])*
@@ -154,7 +156,7 @@ macro_rules! led_calls {
                 if self.leads() {
                     return self.$here(request).await;
                 }
-                let (mut client, header) = self.pass_on(request.header.as_ref())?;
+                let (mut client, header) = self.forward_client(request.header.as_ref())?;
                 request.header = Some(header);
                 let answer = client.$rpc(request).await.map(tonic::Response::into_inner);
                 answer.map_err(|refusal| self.forward.learn(refusal))
@@ -163,7 +165,7 @@ macro_rules! led_calls {
     };
 }
 
-pub(super) use led_calls;
+pub(super) use leader_calls;
 
 #[cfg(test)]
 mod tests {
@@ -172,27 +174,27 @@ mod tests {
     #[test]
     fn whatever_goes_wrong_on_the_way_the_caller_is_told_to_look_for_the_leader() {
         let forward = Forward::default();
-        let told = || forward.told.lock().clone();
+        let known = || forward.known_leader.lock().clone();
         forward.learn(forward.not_leader("a:1"));
-        assert_eq!(told().as_deref(), Some("a:1"));
+        assert_eq!(known().as_deref(), Some("a:1"));
         let refusal = forward.learn(Status::failed_precondition("3 nodes are needed"));
         assert_eq!(refusal.code(), Code::FailedPrecondition);
-        assert!(told().is_some(), "a refusal of the leader is its answer");
-        let stranger = Status::failed_precondition("mismatch cluster id, need 7 but got 8");
-        assert_eq!(forward.learn(stranger).code(), Code::Unavailable);
-        assert!(told().is_none(), "who belongs to another cluster does not lead this one");
+        assert!(known().is_some(), "a refusal of the leader is its answer");
+        let other_cluster = Status::failed_precondition("mismatch cluster id, need 7 but got 8");
+        assert_eq!(forward.learn(other_cluster).code(), Code::Unavailable);
+        assert!(known().is_none(), "a node of another cluster does not lead this one");
         let refusal = forward.learn(Status::cancelled("Timeout expired"));
         assert_eq!(refusal.code(), Code::Unavailable);
         assert_eq!(refusal.message(), "no leader: Timeout expired");
-        assert!(told().is_none());
+        assert!(known().is_none());
     }
 
     #[test]
-    fn nodes_are_asked_in_turn_when_nobody_is_known_to_lead() {
+    fn nodes_are_tried_in_turn_without_a_known_leader() {
         let forward = Forward::default();
         let nodes = ["a".to_owned(), "b".to_owned()];
-        let asked: Vec<_> = (0..3).filter_map(|_| forward.guess(&nodes)).collect();
-        assert_eq!(asked, ["a", "b", "a"]);
-        assert_eq!(forward.guess(&[]), None);
+        let tried: Vec<_> = (0..3).filter_map(|_| forward.try_next(&nodes)).collect();
+        assert_eq!(tried, ["a", "b", "a"]);
+        assert_eq!(forward.try_next(&[]), None);
     }
 }

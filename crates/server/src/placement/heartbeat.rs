@@ -1,6 +1,6 @@
-//! What nodes report, and what they are told to do.
+//! Reports of nodes, and the steps they get in reply.
 
-use super::forward::led_calls;
+use super::forward::leader_calls;
 use super::{PlacementService, refused, wire};
 use std::sync::Arc;
 use stele_placement::{
@@ -12,11 +12,11 @@ use stele_proto::stele::control::v1::{
 use stele_types::{PeerId, RegionEpoch, RegionId, StoreId};
 use tonic::Status;
 
-/// How soon a node that leads a region with an operator shall report again.
+/// Milliseconds until a node that leads a region with an operator must report again.
 const SOON_MILLIS: u32 = 100;
 
-led_calls! {
-    /// Takes a node's report in and answers what its leaders shall do next.
+leader_calls! {
+    /// Accepts a node's report, and replies with the next steps of its leaders.
     heartbeat, heartbeat(HeartbeatRequest) -> HeartbeatResponse = heartbeat_here;
 }
 
@@ -32,7 +32,8 @@ impl PlacementService {
             version: request.version.clone(),
             started_at: request.started_at,
         };
-        let changes = self.read_state(|led| led.cluster.plan_heartbeat(&node, &reports)).await?;
+        let changes =
+            self.read_state(|state| state.cluster.plan_heartbeat(&node, &reports)).await?;
         if !changes.map_err(refused)?.is_empty() {
             let (node, reports) = (node.clone(), reports.clone());
             let plan = move |cluster: &Cluster, _| {
@@ -40,39 +41,43 @@ impl PlacementService {
             };
             self.commit_decision(plan).await?;
         }
-        self.update_state(|led| {
-            for stale in led.accept_report(report_of(&node, &reports, &request), now) {
-                tracing::debug!("report of {}: {stale}", request.address);
+        self.update_state(|state| {
+            for rejected in state.accept_report(report_of(&node, &reports, &request), now) {
+                tracing::debug!("report of {}: {rejected}", request.address);
             }
-            self.answer(led, &request, now)
+            self.response(state, &request, now)
         })
         .await
     }
 
-    fn answer(
+    fn response(
         &self,
-        led: &mut LeaderState,
+        state: &mut LeaderState,
         request: &HeartbeatRequest,
         now: Millis,
     ) -> HeartbeatResponse {
         let stores: Vec<StoreId> = request.stores.iter().map(|store| StoreId(store.id)).collect();
-        let told = led.reply_to(&request.address, &stores, now);
-        let members_version = led.cluster.members_version();
+        let reply = state.reply_to(&request.address, &stores, now);
+        let members_version = state.cluster.members_version();
         let known = request.members_version == members_version;
         HeartbeatResponse {
             cluster_id: self.cluster.0,
-            steps: told.due.iter().map(wire::step).collect(),
+            steps: reply.due.iter().map(wire::step).collect(),
             members_version,
-            members: if known { Vec::new() } else { self.members_of(&led.cluster) },
-            all_regions_wanted: told.all_wanted,
-            interval_ms: if told.is_busy { SOON_MILLIS } else { 0 },
-            gone_peers: request.stray_peers.iter().filter_map(|stray| gone(led, stray)).collect(),
+            members: if known { Vec::new() } else { self.members_of(&state.cluster) },
+            all_regions_wanted: reply.all_wanted,
+            interval_ms: if reply.is_busy { SOON_MILLIS } else { 0 },
+            gone_peers: request
+                .stray_peers
+                .iter()
+                .filter_map(|stale| removed_peer(state, stale))
+                .collect(),
             ..HeartbeatResponse::default()
         }
     }
 }
 
-/// A report without the regions that can't be read.
+/// Converts a report, without the regions that do not decode.
 fn report_of<'a>(
     node: &'a NodeReport,
     stores: &'a [StoreReport],
@@ -93,16 +98,16 @@ fn refused_step(outcome: &OperatorOutcome) -> Option<Refused> {
     (!outcome.done).then(|| Refused {
         operator: OperatorId(outcome.operator_id),
         step: outcome.index as usize,
-        why: outcome.refusal.clone(),
+        reason: outcome.refusal.clone(),
         is_final: outcome.is_final,
     })
 }
 
-/// The stray with the epoch that is without it, if its region has one.
-fn gone(led: &LeaderState, stray: &StrayPeer) -> Option<StrayPeer> {
-    let epoch = RegionEpoch { conf_version: stray.conf_version, version: stray.version };
-    let (region, peer) = (RegionId(stray.region_id), PeerId(stray.peer_id));
-    let later = led.cluster.left_behind(region, peer, epoch)?;
-    let RegionEpoch { conf_version, version } = later;
-    Some(StrayPeer { conf_version, version, ..*stray })
+/// Returns the peer with the epoch of its removal, if its region has removed it.
+fn removed_peer(state: &LeaderState, stale: &StrayPeer) -> Option<StrayPeer> {
+    let epoch = RegionEpoch { conf_version: stale.conf_version, version: stale.version };
+    let (region, peer) = (RegionId(stale.region_id), PeerId(stale.peer_id));
+    let epoch_after = state.cluster.left_behind(region, peer, epoch)?;
+    let RegionEpoch { conf_version, version } = epoch_after;
+    Some(StrayPeer { conf_version, version, ..*stale })
 }

@@ -1,4 +1,4 @@
-//! Where keys are: what PD answers to clients. Followers ask the leader.
+//! Locations of keys, as PD returns them to clients. Followers forward to the leader.
 
 use super::{PlacementService, wire};
 use bytes::Bytes;
@@ -10,10 +10,10 @@ use stele_types::{KeyRange, RegionId, RegionKind};
 use tonic::Status;
 
 impl PlacementService {
-    /// The region that holds a key.
+    /// Returns the region that holds a key.
     pub async fn region_by_key(self: &Arc<Self>, key: &[u8]) -> Result<Option<RegionInfo>, Status> {
         if self.leads() {
-            return self.read_state(|led| led.cluster.regions().by_key(key).cloned()).await;
+            return self.read_state(|state| state.cluster.regions().by_key(key).cloned()).await;
         }
         let start_key = Bytes::copy_from_slice(key);
         let request = ListRegionsRequest { start_key, limit: 1, ..Default::default() };
@@ -21,13 +21,13 @@ impl PlacementService {
         Ok(found.into_iter().find(|info| info.region.range.contains(key)))
     }
 
-    /// The region that ends where the one that holds `key` begins.
+    /// Returns the region that ends where the one that holds `key` begins.
     pub async fn previous_region(
         self: &Arc<Self>,
         key: &[u8],
     ) -> Result<Option<RegionInfo>, Status> {
         if self.leads() {
-            return self.read_state(|led| led.cluster.regions().before_key(key).cloned()).await;
+            return self.read_state(|state| state.cluster.regions().before_key(key).cloned()).await;
         }
         let start_key = Bytes::copy_from_slice(key);
         let request = ListRegionsRequest { start_key, previous: true, ..Default::default() };
@@ -35,14 +35,14 @@ impl PlacementService {
         Ok(found.into_iter().next())
     }
 
-    /// The region of that number, if it holds user data.
+    /// Returns the region with this id, if it holds user data.
     pub async fn region_by_id(
         self: &Arc<Self>,
         id: RegionId,
     ) -> Result<Option<RegionInfo>, Status> {
         let is_data = |info: &RegionInfo| info.region.kind == RegionKind::Data;
         if self.leads() {
-            let found = self.read_state(|led| led.cluster.regions().get(id).cloned()).await?;
+            let found = self.read_state(|state| state.cluster.regions().get(id).cloned()).await?;
             return Ok(found.filter(is_data));
         }
         let request = ListRegionsRequest { region_id: id.0, ..Default::default() };
@@ -50,7 +50,7 @@ impl PlacementService {
         Ok(found.into_iter().find(is_data))
     }
 
-    /// Regions that hold keys of `range`, ascending; at most `limit`, or all for 0.
+    /// Returns the regions that hold keys of `range`, ascending; at most `limit`, or all for 0.
     pub async fn scan_regions(
         self: &Arc<Self>,
         range: &KeyRange,
@@ -58,8 +58,8 @@ impl PlacementService {
     ) -> Result<Vec<RegionInfo>, Status> {
         let limit = if limit == 0 { usize::MAX } else { limit };
         if self.leads() {
-            let scan = |led: &stele_placement::LeaderState| {
-                led.cluster.regions().in_range(range).take(limit).cloned().collect()
+            let scan = |state: &stele_placement::LeaderState| {
+                state.cluster.regions().in_range(range).take(limit).cloned().collect()
             };
             return self.read_state(scan).await;
         }
@@ -73,7 +73,7 @@ impl PlacementService {
                 ..Default::default()
             };
             let (found, continues_at) = self.ask_for_regions(request).await?;
-            // Regions may have split between two pages: the newer one comes again.
+            // Regions may have split between two pages: then the newer one is returned again.
             let is_known = |info: &RegionInfo| out.iter().any(|o| o.region.id == info.region.id);
             let fresh: Vec<RegionInfo> = found.into_iter().filter(|i| !is_known(i)).collect();
             out.extend(fresh);
@@ -82,8 +82,8 @@ impl PlacementService {
         Ok(out)
     }
 
-    /// Regions that hold keys of any of the ranges, each once. `None` if all of the ranges were
-    /// wanted and some key is in no region. Fails with `INVALID_ARGUMENT` on ranges that go
+    /// Returns the regions that hold keys of any of the ranges, each once. `None` if `contain_all`
+    /// is set and some key is in no region. Fails with `INVALID_ARGUMENT` on ranges that go
     /// backwards.
     pub async fn batch_scan_regions(
         self: &Arc<Self>,
@@ -126,7 +126,8 @@ impl PlacementService {
     }
 }
 
-/// Whether regions, ascending, hold every key of `range`, up to the last of them if they are `cut`.
+/// Returns whether regions, ascending, hold every key of `range`; if `is_cut`, only up to the last
+/// of them.
 fn is_gapless(range: &KeyRange, regions: &[RegionInfo], is_cut: bool) -> bool {
     let mut covered = &range.start;
     for info in regions {

@@ -1,6 +1,6 @@
-//! Who belongs to the cluster: joining, and telling others.
+//! Members of the cluster: joins, and lists for other nodes.
 
-use super::forward::led_calls;
+use super::forward::leader_calls;
 use super::{PlacementService, wire};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use stele_proto::stele::control::v1::{
 };
 use tonic::Status;
 
-led_calls! {
-    /// Makes stores members. The same tokens get the same numbers, however often it is asked.
+leader_calls! {
+    /// Adds stores to the cluster. The same tokens always get the same ids.
     join, join(JoinRequest) -> JoinResponse = join_here;
-    /// Reserves numbers for regions and peers.
+    /// Reserves ids for regions and peers.
     alloc_ids_of, alloc_ids(AllocIdsRequest) -> AllocIdsResponse = alloc_ids_here;
 }
 
@@ -29,13 +29,13 @@ impl PlacementService {
             })
             .await?;
         let now = self.now();
-        self.update_state(|led| {
-            led.cluster.record_join(&ids, now);
+        self.update_state(|state| {
+            state.cluster.record_join(&ids, now);
             JoinResponse {
                 cluster_id: self.cluster.0,
                 store_ids: ids.iter().map(|id| id.0).collect(),
-                members_version: led.cluster.members_version(),
-                members: self.members_of(&led.cluster),
+                members_version: state.cluster.members_version(),
+                members: self.members_of(&state.cluster),
             }
         })
         .await
@@ -48,19 +48,19 @@ impl PlacementService {
         Ok(AllocIdsResponse { first: self.take_ids(u64::from(request.count)).await? })
     }
 
-    /// The members, while this node leads.
+    /// Returns the members; `None` unless this node leads.
     pub fn members(&self) -> Option<MembersResponse> {
         let term = self.system.leader_term()?;
-        let led = self.led.read();
-        let led: &LeaderState = led.as_ref().filter(|led| led.term == term)?;
+        let state = self.state.read();
+        let state: &LeaderState = state.as_ref().filter(|state| state.term == term)?;
         Some(MembersResponse {
             cluster_id: self.cluster.0,
-            members_version: led.cluster.members_version(),
-            members: self.members_of(&led.cluster),
+            members_version: state.cluster.members_version(),
+            members: self.members_of(&state.cluster),
         })
     }
 
-    /// Nodes with their stores. The one that answers leads.
+    /// Returns the nodes with their stores. The node that answers leads.
     pub(super) fn members_of(&self, cluster: &Cluster) -> Vec<Member> {
         let own = self.system.own_address();
         let mut members: BTreeMap<&str, Vec<MemberStore>> = BTreeMap::new();

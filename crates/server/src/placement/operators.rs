@@ -1,7 +1,7 @@
-//! Operators: those under way, and ordering them by hand.
+//! Operators: those in progress, and manual ones.
 
 use super::PlacementService;
-use super::forward::led_calls;
+use super::forward::leader_calls;
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_placement::operator::plan;
@@ -21,14 +21,14 @@ use tonic::Status;
 /// Most keys of one split.
 const SPLIT_KEYS_MAX: usize = 64;
 
-led_calls! {
-    /// Operators under way, and on request those that ended lately.
+leader_calls! {
+    /// Lists operators in progress, and on request those that ended lately.
     list_operators, list_operators(ListOperatorsRequest) -> ListOperatorsResponse =
         list_operators_here;
-    /// Gives an operator up.
+    /// Cancels an operator.
     cancel_operator, cancel_operator(CancelOperatorRequest) -> CancelOperatorResponse =
         cancel_here;
-    /// Moves a region's leadership.
+    /// Transfers a region's leadership.
     transfer, transfer(TransferRequest) -> OperatorAccepted = transfer_here;
     /// Moves a replica from one store to another.
     move_replica, r#move(MoveRequest) -> OperatorAccepted = move_here;
@@ -50,13 +50,13 @@ impl PlacementService {
             [0, operator.region.0].contains(&request.region_id)
                 && [0, operator.id.0].contains(&request.operator_id)
         };
-        self.update_state(|led| {
-            led.operators.advance(&led.cluster, now);
-            let ended = led.operators.ended().filter(|_| request.ended);
+        self.update_state(|state| {
+            state.operators.advance(&state.cluster, now);
+            let ended = state.operators.ended().filter(|_| request.ended);
             let ended =
                 ended.filter(|ended| is_wanted(&ended.operator)).map(|e| ended_info(e, now));
-            let running = led.operators.running().filter(|operator| is_wanted(operator));
-            let running = running.map(|operator| running_info(led, operator, now));
+            let running = state.operators.running().filter(|operator| is_wanted(operator));
+            let running = running.map(|operator| running_info(state, operator, now));
             ListOperatorsResponse { operators: ended.chain(running).collect() }
         })
         .await
@@ -67,16 +67,17 @@ impl PlacementService {
         request: CancelOperatorRequest,
     ) -> Result<CancelOperatorResponse, Status> {
         let now = self.now();
-        self.update_state(|led| {
-            let is_meant = |operator: &&Operator| match request.operator_id {
+        self.update_state(|state| {
+            let is_requested = |operator: &&Operator| match request.operator_id {
                 0 => operator.region.0 == request.region_id,
                 id => operator.id.0 == id,
             };
-            let region = led.operators.running().find(is_meant).map(|operator| operator.region);
-            let Some(region) = region.filter(|region| led.operators.cancel(*region, now)) else {
-                return Err(Status::not_found("there is no such operator"));
+            let region =
+                state.operators.running().find(is_requested).map(|operator| operator.region);
+            let Some(region) = region.filter(|region| state.operators.cancel(*region, now)) else {
+                return Err(Status::not_found("operator not found"));
             };
-            let ended = led.operators.ended().filter(|ended| ended.operator.region == region);
+            let ended = state.operators.ended().filter(|ended| ended.operator.region == region);
             Ok(CancelOperatorResponse { operator: ended.last().map(|e| ended_info(e, now)) })
         })
         .await?
@@ -87,8 +88,8 @@ impl PlacementService {
         request: TransferRequest,
     ) -> Result<OperatorAccepted, Status> {
         let store = StoreId(request.to_store);
-        let plan = |led: &LeaderState| {
-            let info = region(led, request.region_id)?;
+        let plan = |state: &LeaderState| {
+            let info = region(state, request.region_id)?;
             let to = peer_on(info, store)?;
             planned(info, vec![Step::Transfer(to)])
         };
@@ -98,14 +99,14 @@ impl PlacementService {
     async fn move_here(self: &Arc<Self>, request: MoveRequest) -> Result<OperatorAccepted, Status> {
         let (from, to) = (StoreId(request.from_store), StoreId(request.to_store));
         let now = self.now();
-        let plan = |led: &LeaderState| {
-            let info = region(led, request.region_id)?;
+        let plan = |state: &LeaderState| {
+            let info = region(state, request.region_id)?;
             let old = peer_on(info, from)?;
             if info.region.peer_on(to).is_some() {
                 let text = format!("region {} has a replica on store {to}", info.region.id);
                 return Err(Status::failed_precondition(text));
             }
-            let view = View { cluster: &led.cluster, operators: &led.operators, now };
+            let view = View { cluster: &state.cluster, operators: &state.operators, now };
             let next = view.next_leader(&Loads::of(&view), info, &[old]);
             planned(info, plan::change_members(info, &[to], &[old.id], next))
         };
@@ -116,8 +117,8 @@ impl PlacementService {
         self: &Arc<Self>,
         request: SplitRequest,
     ) -> Result<OperatorAccepted, Status> {
-        let plan = |led: &LeaderState| {
-            let info = region(led, request.region_id)?;
+        let plan = |state: &LeaderState| {
+            let info = region(state, request.region_id)?;
             check_keys(info, &request.keys)?;
             let (keys, new) = (request.keys.clone(), Vec::new());
             planned(info, vec![Step::Split { keys, new }])
@@ -130,13 +131,13 @@ impl PlacementService {
         request: MergeRequest,
     ) -> Result<OperatorAccepted, Status> {
         let now = self.now();
-        let plan = |led: &LeaderState| {
-            let source = region(led, request.source_region)?;
-            let target = region(led, request.target_region)?;
-            let view = View { cluster: &led.cluster, operators: &led.operators, now };
+        let plan = |state: &LeaderState| {
+            let source = region(state, request.source_region)?;
+            let target = region(state, request.target_region)?;
+            let view = View { cluster: &state.cluster, operators: &state.operators, now };
             if !merge::are_neighbours(&source.region, &target.region) {
                 return Err(Status::failed_precondition(format!(
-                    "regions {} and {} are no neighbours",
+                    "regions {} and {} are not neighbours",
                     source.region.id, target.region.id
                 )));
             }
@@ -147,8 +148,8 @@ impl PlacementService {
     }
 }
 
-fn region(led: &LeaderState, id: u64) -> Result<&RegionInfo, Status> {
-    let known = led.cluster.regions().get(RegionId(id));
+fn region(state: &LeaderState, id: u64) -> Result<&RegionInfo, Status> {
+    let known = state.cluster.regions().get(RegionId(id));
     known.ok_or_else(|| Status::not_found(format!("there is no region {id}")))
 }
 
@@ -168,7 +169,7 @@ fn accepted(
     ordered.map(|id| OperatorAccepted { operator_id: id.0 })
 }
 
-/// Keys of a split ascend, and lie inside the region, not at its start.
+/// Checks that the keys of a split ascend and lie inside the region, not at its start.
 fn check_keys(info: &RegionInfo, keys: &[Bytes]) -> Result<(), Status> {
     let range = &info.region.range;
     let inside = |key: &Bytes| *key > range.start && range.contains(key);
@@ -184,16 +185,16 @@ fn check_keys(info: &RegionInfo, keys: &[Bytes]) -> Result<(), Status> {
     }
 }
 
-pub(super) fn not_admitted(why: NotAdmitted) -> Status {
-    match why {
-        NotAdmitted::Unsafe(_) => Status::failed_precondition(why.to_string()),
-        NotAdmitted::Occupied(_) => Status::already_exists(why.to_string()),
-        NotAdmitted::Busy(_) => Status::unavailable(why.to_string()),
+pub(super) fn not_admitted(reason: NotAdmitted) -> Status {
+    match reason {
+        NotAdmitted::Unsafe(_) => Status::failed_precondition(reason.to_string()),
+        NotAdmitted::Occupied(_) => Status::already_exists(reason.to_string()),
+        NotAdmitted::Busy(_) => Status::unavailable(reason.to_string()),
     }
 }
 
-fn running_info(led: &LeaderState, operator: &Operator, now: Millis) -> OperatorInfo {
-    let waits = led.operators.waits_for(&led.cluster, operator.region, now);
+fn running_info(state: &LeaderState, operator: &Operator, now: Millis) -> OperatorInfo {
+    let waits = state.operators.wait_reason(&state.cluster, operator.region, now);
     let detail = waits.or_else(|| operator.refusal.clone()).unwrap_or_default();
     info(operator, OperatorState::Running, detail, now)
 }
@@ -201,11 +202,11 @@ fn running_info(led: &LeaderState, operator: &Operator, now: Millis) -> Operator
 fn ended_info(ended: &Finished, now: Millis) -> OperatorInfo {
     let (state, detail) = match &ended.given_up {
         None => (OperatorState::Done, String::new()),
-        // What ended it is what the region's leader said.
-        Some(why) if ended.operator.refusal.as_ref() == Some(why) => {
-            (OperatorState::Refused, why.clone())
+        // The reason is the refusal of the region's leader.
+        Some(reason) if ended.operator.refusal.as_ref() == Some(reason) => {
+            (OperatorState::Refused, reason.clone())
         }
-        Some(why) => (OperatorState::Cancelled, why.clone()),
+        Some(reason) => (OperatorState::Cancelled, reason.clone()),
     };
     info(&ended.operator, state, detail, now)
 }

@@ -1,6 +1,6 @@
 //! Lists of regions.
 
-use super::forward::led_calls;
+use super::forward::leader_calls;
 use super::{PlacementService, wire};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use tonic::Status;
 /// Most regions in one answer.
 const PAGE_MAX: usize = 4096;
 
-led_calls! {
-    /// What is known of regions, ascending by key, in pages.
+leader_calls! {
+    /// Lists what is known of regions, ascending by key, in pages.
     list_regions, list_regions(ListRegionsRequest) -> ListRegionsResponse = list_regions_here;
 }
 
@@ -25,14 +25,14 @@ impl PlacementService {
         request: ListRegionsRequest,
     ) -> Result<ListRegionsResponse, Status> {
         let now = self.now();
-        self.read_state(|led| list(led, &request, now)).await
+        self.read_state(|state| list(state, &request, now)).await
     }
 }
 
-fn list(led: &LeaderState, request: &ListRegionsRequest, now: Millis) -> ListRegionsResponse {
-    let regions = led.cluster.regions();
+fn list(state: &LeaderState, request: &ListRegionsRequest, now: Millis) -> ListRegionsResponse {
+    let regions = state.cluster.regions();
     let one = |info: Option<&RegionInfo>| ListRegionsResponse {
-        regions: info.map(|info| entry(led, info, now)).into_iter().collect(),
+        regions: info.map(|info| entry(state, info, now)).into_iter().collect(),
         next_key: None,
     };
     if request.previous {
@@ -46,20 +46,20 @@ fn list(led: &LeaderState, request: &ListRegionsRequest, now: Millis) -> ListReg
         limit => PAGE_MAX.min(limit as usize),
     };
     let range = KeyRange::new(request.start_key.clone(), request.end_key.clone());
-    let wanted = |info: &&RegionInfo| matches(led, request, info);
+    let wanted = |info: &&RegionInfo| matches(state, request, info);
     let system = regions.iter().filter(|info| info.region.kind == RegionKind::System);
     let system = system.filter(|_| request.system && request.start_key.is_empty());
     let mut found: Vec<&RegionInfo> =
         system.chain(regions.in_range(&range)).filter(wanted).take(limit + 1).collect();
     let next_key = found.get(limit).map(|info| Bytes::clone(&info.region.range.start));
     found.truncate(limit);
-    let regions = found.into_iter().map(|info| entry(led, info, now)).collect();
+    let regions = found.into_iter().map(|info| entry(state, info, now)).collect();
     ListRegionsResponse { regions, next_key }
 }
 
-fn entry(led: &LeaderState, info: &RegionInfo, now: Millis) -> control::RegionInfo {
+fn entry(state: &LeaderState, info: &RegionInfo, now: Millis) -> control::RegionInfo {
     let age = info.reported.map(|at| i64::try_from(now.since(at)).unwrap_or(i64::MAX));
-    let operator = led.operators.of(info.region.id);
+    let operator = state.operators.of(info.region.id);
     control::RegionInfo {
         report: Some(wire::report(info)),
         report_age_ms: age.unwrap_or(-1),
@@ -67,14 +67,14 @@ fn entry(led: &LeaderState, info: &RegionInfo, now: Millis) -> control::RegionIn
     }
 }
 
-fn matches(led: &LeaderState, request: &ListRegionsRequest, info: &RegionInfo) -> bool {
+fn matches(state: &LeaderState, request: &ListRegionsRequest, info: &RegionInfo) -> bool {
     let region = &info.region;
     if request.store_id != 0 && region.peer_on(StoreId(request.store_id)).is_none() {
         return false;
     }
     let voters = region.peers.iter().filter(|peer| peer.role != PeerRole::Learner).count();
     let wanted = match region.kind {
-        RegionKind::Data => led.cluster.config().replicas(),
+        RegionKind::Data => state.cluster.config().replicas(),
         RegionKind::System => 3,
     };
     match RegionFilter::try_from(request.filter).unwrap_or(RegionFilter::All) {

@@ -9,12 +9,13 @@ use stele_proto::stele::control::v1::{
 use tonic::Status;
 
 impl PlacementService {
-    /// Whether a name is a setting of the whole cluster.
+    /// Returns whether a name is a setting of the whole cluster.
     pub fn is_setting(name: &str) -> bool {
         SETTINGS.iter().any(|setting| setting.name == name)
     }
 
-    /// The settings of these names, or all. `forwarded`: another node asks for a client.
+    /// Returns the settings with these names, or all. `forwarded`: another node forwards a client's
+    /// call.
     pub async fn settings(
         self: &Arc<Self>,
         names: &[String],
@@ -25,10 +26,10 @@ impl PlacementService {
         let wanted: Vec<&Setting> = SETTINGS.iter().filter(is_wanted).collect();
         if self.leads() {
             let items = |config: &Config| wanted.iter().map(|s| item(s, config)).collect();
-            return self.read_state(|led| items(led.cluster.config())).await;
+            return self.read_state(|state| items(state.cluster.config())).await;
         }
         let from = RequestHeader { forwarded, ..RequestHeader::default() };
-        let (mut client, header) = self.pass_on(Some(&from))?;
+        let (mut client, header) = self.forward_client(Some(&from))?;
         let keys = wanted.iter().map(|setting| setting.name.to_owned()).collect();
         let request = GetConfigRequest { header: Some(header), keys };
         let answer = client.get_config(request).await;
@@ -44,12 +45,12 @@ impl PlacementService {
     ) -> Result<ConfigItem, Status> {
         if !self.leads() {
             let from = RequestHeader { forwarded, ..RequestHeader::default() };
-            let (mut client, header) = self.pass_on(Some(&from))?;
+            let (mut client, header) = self.forward_client(Some(&from))?;
             let (key, value) = (name.to_owned(), value.to_owned());
             let request = SetConfigRequest { header: Some(header), key, value };
             let answer = client.set_config(request).await;
             let answer = answer.map_err(|refusal| self.forward.learn(refusal))?.into_inner();
-            return answer.item.ok_or_else(|| Status::internal("the leader answered nothing"));
+            return answer.item.ok_or_else(|| Status::internal("the leader's answer is empty"));
         }
         let number = match value {
             "true" | "on" => 1,
@@ -63,7 +64,7 @@ impl PlacementService {
             Ok(((), cluster.plan_setting(setting.name, number).map_err(refused)?))
         };
         self.commit_decision(plan).await?;
-        self.read_state(|led| item(setting, led.cluster.config())).await
+        self.read_state(|state| item(setting, state.cluster.config())).await
     }
 }
 

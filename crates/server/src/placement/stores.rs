@@ -1,10 +1,10 @@
-//! Stores: what is known of them, and ordering them to leave.
+//! Stores: their state, and administrative removal.
 
-use super::forward::led_calls;
+use super::forward::leader_calls;
 use super::{PlacementService, refused, wire};
 use std::collections::HashMap;
 use std::sync::Arc;
-use stele_placement::{DrainGoal, Heard, LeaderState, Liveness, Millis, Store, StoreState};
+use stele_placement::{DrainGoal, LastHeartbeat, LeaderState, Liveness, Millis, Store, StoreState};
 use stele_proto::stele::control::v1::{
     GetStoreProgressRequest, ListStoresRequest, ListStoresResponse, SetStoreStateRequest,
     StoreAction, StoreInfo, StoreProgress, StoreStats,
@@ -12,12 +12,12 @@ use stele_proto::stele::control::v1::{
 use stele_types::StoreId;
 use tonic::Status;
 
-led_calls! {
-    /// Stores; those that were removed only when they are named.
+leader_calls! {
+    /// Lists stores; removed ones only if they are named.
     list_stores, list_stores(ListStoresRequest) -> ListStoresResponse = list_stores_here;
-    /// Orders a store to leave, or to stay.
+    /// Drains or removes a store, or cancels that.
     set_store_state, set_store_state(SetStoreStateRequest) -> StoreProgress = set_state_here;
-    /// How far a store is that leaves.
+    /// Returns the progress of a store's removal.
     get_store_progress, get_store_progress(GetStoreProgressRequest) -> StoreProgress =
         progress_here;
 }
@@ -32,14 +32,14 @@ impl PlacementService {
     ) -> Result<ListStoresResponse, Status> {
         let now = self.now();
         let cluster_id = self.cluster.0;
-        self.read_state(|led| {
+        self.read_state(|state| {
             let is_wanted = |store: &&Store| match request.ids.is_empty() {
                 true => store.state != StoreState::Tombstone,
                 false => request.ids.contains(&store.id.0),
             };
-            let counts = count(led);
-            let stores = led.cluster.stores().filter(is_wanted);
-            let stores = stores.map(|store| info(led, &counts, store, now)).collect();
+            let counts = count(state);
+            let stores = state.cluster.stores().filter(is_wanted);
+            let stores = stores.map(|store| info(state, &counts, store, now)).collect();
             ListStoresResponse { cluster_id, stores }
         })
         .await
@@ -50,7 +50,7 @@ impl PlacementService {
         request: SetStoreStateRequest,
     ) -> Result<StoreProgress, Status> {
         let progress = self.set_state_now(request).await;
-        self.or_ask_again(progress).await
+        self.or_retry_later(progress).await
     }
 
     async fn set_state_now(
@@ -62,7 +62,7 @@ impl PlacementService {
             Ok(StoreAction::Drain) => DrainGoal::Drain,
             Ok(StoreAction::Remove) => DrainGoal::Remove,
             Ok(StoreAction::Cancel) => DrainGoal::Cancel,
-            _ => return Err(Status::invalid_argument("no such action")),
+            _ => return Err(Status::invalid_argument("unknown store action")),
         };
         self.known_store(store).await?;
         let plan = move |cluster: &stele_placement::Cluster, now| {
@@ -82,7 +82,7 @@ impl PlacementService {
     }
 
     async fn known_store(&self, store: StoreId) -> Result<(), Status> {
-        match self.read_state(|led| led.cluster.store(store).is_some()).await? {
+        match self.read_state(|state| state.cluster.store(store).is_some()).await? {
             true => Ok(()),
             false => Err(Status::not_found(format!("there is no store {store}"))),
         }
@@ -90,26 +90,26 @@ impl PlacementService {
 
     async fn progress_of(&self, store: StoreId) -> Result<StoreProgress, Status> {
         let now = self.now();
-        self.update_state(|led| {
-            led.cluster.note_drains(now);
-            progress(led, store, now)
+        self.update_state(|state| {
+            state.cluster.note_drains(now);
+            progress(state, store, now)
         })
         .await
     }
 }
 
-fn progress(led: &LeaderState, store: StoreId, now: Millis) -> StoreProgress {
-    let state = led.cluster.store(store).map(|store| store.state).unwrap_or_default();
+fn progress(state: &LeaderState, store: StoreId, now: Millis) -> StoreProgress {
+    let store_state = state.cluster.store(store).map(|store| store.state).unwrap_or_default();
     let leads = |info: &&stele_placement::RegionInfo| {
         info.leader.is_some_and(|leader| leader.store == store)
     };
     let mut out = StoreProgress {
         store_id: store.0,
-        state: wire::store_state(state) as i32,
-        leaders_left: led.cluster.regions().iter().filter(leads).count() as u64,
+        state: wire::store_state(store_state) as i32,
+        leaders_left: state.cluster.regions().iter().filter(leads).count() as u64,
         ..StoreProgress::default()
     };
-    if let Some(drain) = led.cluster.drain_progress(&led.operators, store, now) {
+    if let Some(drain) = state.cluster.drain_progress(&state.operators, store, now) {
         out.regions_left = drain.replicas_left;
         out.regions_total = drain.replicas_total;
         out.bytes_left = drain.bytes_left;
@@ -118,16 +118,16 @@ fn progress(led: &LeaderState, store: StoreId, now: Millis) -> StoreProgress {
         out.bytes_per_second = drain.bytes_per_second;
         out.seconds_left = drain.eta_seconds;
         if let Some(blocker) = drain.blocker {
-            out.waits_for = blocker.why;
+            out.waits_for = blocker.reason;
             out.waits_for_region = blocker.region.0;
         }
     }
     out
 }
 
-fn count(led: &LeaderState) -> Counts {
+fn count(state: &LeaderState) -> Counts {
     let mut counts = Counts::new();
-    for info in led.cluster.regions().iter() {
+    for info in state.cluster.regions().iter() {
         for peer in &info.region.peers {
             counts.entry(peer.store).or_default().0 += 1;
         }
@@ -138,7 +138,7 @@ fn count(led: &LeaderState) -> Counts {
     counts
 }
 
-fn info(led: &LeaderState, counts: &Counts, store: &Store, now: Millis) -> StoreInfo {
+fn info(state: &LeaderState, counts: &Counts, store: &Store, now: Millis) -> StoreInfo {
     let (region_count, leader_count) = counts.get(&store.id).copied().unwrap_or_default();
     let report = &store.report;
     let stats = StoreStats {
@@ -153,9 +153,9 @@ fn info(led: &LeaderState, counts: &Counts, store: &Store, now: Millis) -> Store
         append_p99_nanos: report.append_p99_nanos,
         ..StoreStats::default()
     };
-    let age = match store.heard {
-        Heard::At(at) => i64::try_from(now.since(at)).unwrap_or(i64::MAX),
-        Heard::NotSince { .. } => -1,
+    let age = match store.last_heartbeat {
+        LastHeartbeat::At(at) => i64::try_from(now.since(at)).unwrap_or(i64::MAX),
+        LastHeartbeat::NotSince { .. } => -1,
     };
     let is_member = store.state != StoreState::Tombstone;
     StoreInfo {
@@ -165,7 +165,7 @@ fn info(led: &LeaderState, counts: &Counts, store: &Store, now: Millis) -> Store
         labels: wire::labels(store),
         version: store.node.version.clone(),
         heartbeat_age_ms: age,
-        down: is_member && led.cluster.liveness(store.id, now) == Liveness::Down,
+        down: is_member && state.cluster.liveness(store.id, now) == Liveness::Down,
         started_at: store.node.started_at,
         score: report.used_bytes as f64,
     }

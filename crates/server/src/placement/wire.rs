@@ -1,4 +1,4 @@
-//! Between the placement group's words and the control protocol's.
+//! Conversion between the placement group's types and the control protocol's.
 
 use bytes::Bytes;
 use stele_placement::{
@@ -8,7 +8,7 @@ use stele_placement::{
 use stele_proto::stele::control::v1 as wire;
 use stele_types::{Peer, PeerId, Region, StoreId, Term};
 
-/// A report as a leader sent it; `None` if it is malformed.
+/// Decodes a leader's report; `None` if it is malformed.
 pub(super) fn report_of(report: &wire::RegionReport) -> Option<RegionReport> {
     let region = Region::decode(&report.region).ok()?;
     let leader = *region.peer(PeerId(report.leader_peer))?;
@@ -34,7 +34,7 @@ pub(super) fn report_of(report: &wire::RegionReport) -> Option<RegionReport> {
     })
 }
 
-/// What is known of a region.
+/// Encodes the state of a region.
 pub(super) fn report(info: &RegionInfo) -> wire::RegionReport {
     let down_peers = info
         .down
@@ -58,7 +58,7 @@ pub(super) fn report(info: &RegionInfo) -> wire::RegionReport {
     }
 }
 
-/// The same, read back; `None` if it is malformed. A leader may be unknown.
+/// Decodes the state of a region; `None` if it is malformed. The leader may be unknown.
 pub(super) fn info_of(report: &wire::RegionReport) -> Option<RegionInfo> {
     match report.leader_peer {
         0 => Some(RegionInfo::new(Region::decode(&report.region).ok()?)),
@@ -66,7 +66,7 @@ pub(super) fn info_of(report: &wire::RegionReport) -> Option<RegionInfo> {
     }
 }
 
-/// A store as it reported itself.
+/// Decodes a store's report.
 pub(super) fn store_report_of(stats: &wire::StoreStats) -> StoreReport {
     StoreReport {
         id: StoreId(stats.id),
@@ -93,7 +93,7 @@ pub(super) fn labels(store: &Store) -> Vec<wire::Label> {
     labels.map(|(key, value)| wire::Label { key: key.clone(), value: value.clone() }).collect()
 }
 
-/// What a leader shall do next.
+/// Encodes the next step of a leader.
 pub(super) fn step(instruction: &Instruction) -> wire::OperatorStep {
     use wire::operator_step::Step;
     let step = match &instruction.order {

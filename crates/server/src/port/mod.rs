@@ -1,5 +1,5 @@
-//! The one port of a node: other nodes and clients come to the same listener. The first bytes tell
-//! them apart, and what is not another node's transport is HTTP/2 or HTTP/1.
+//! The one port of a node: nodes and clients connect to the same listener. The first bytes
+//! distinguish them: what is not another node's transport is HTTP/2 or HTTP/1.
 
 use crate::transport::{MAGIC, Transport};
 use axum::Router;
@@ -13,32 +13,32 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
-/// Largest message of gRPC: one largest batch or a list of many regions, and room to spare.
+/// Largest gRPC message: one largest batch or a list of many regions, and room to spare.
 pub const MESSAGE_BYTES_MAX: usize = 128 << 20;
 
 /// Bounds of the port.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Connections of all kinds; more are closed as they come.
+    /// Most connections of all kinds; further ones are closed at once.
     pub connections_max: usize,
-    /// For the first bytes, and for the head of an HTTP/1 request.
+    /// Time for the first bytes, and for the header of an HTTP/1 request.
     pub first_bytes_timeout: Duration,
-    /// Requests at the same time on one HTTP/2 connection.
+    /// Most requests at the same time on one HTTP/2 connection.
     pub streams_max: u32,
-    /// Bytes of one request's body that may arrive before anyone reads them.
+    /// Bytes of one request's body that may arrive before they are read.
     pub stream_window_bytes: u32,
     /// The same for all requests of a connection.
     pub connection_window_bytes: u32,
-    /// Bytes in an HTTP/2 frame of a request. Each is a write of its client: with its heads it fits into
-    /// the 64 KiB that the kernel takes to its device at once.
+    /// Bytes in an HTTP/2 frame of a request. Each frame is one write of its client: with its
+    /// headers it fits into the 64 KiB that the kernel passes to its device at once.
     pub frame_bytes_max: u32,
     /// Bytes of a request's headers.
     pub header_bytes_max: u32,
-    /// An idle HTTP/2 client is asked for a sign of life so often.
-    pub alive_interval: Duration,
-    /// It has so long to answer.
-    pub alive_timeout: Duration,
-    /// At shutdown requests in work have so long to end.
+    /// Time between HTTP/2 pings to an idle client.
+    pub keepalive_interval: Duration,
+    /// Time for the reply to a ping.
+    pub keepalive_timeout: Duration,
+    /// Time for requests in progress to end at shutdown.
     pub drain_timeout: Duration,
 }
 
@@ -52,8 +52,8 @@ impl Default for Options {
             connection_window_bytes: 4 << 20,
             frame_bytes_max: 60 << 10,
             header_bytes_max: 16 << 10,
-            alive_interval: Duration::from_secs(20),
-            alive_timeout: Duration::from_secs(10),
+            keepalive_interval: Duration::from_secs(20),
+            keepalive_timeout: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(5),
         }
     }
@@ -62,19 +62,19 @@ impl Default for Options {
 /// Totals since the start.
 #[derive(Debug, Default)]
 pub struct Stats {
-    /// Connections taken.
+    /// Accepted connections.
     pub accepted: AtomicU64,
-    /// Connections that are open now.
+    /// Connections open now.
     pub open: AtomicU64,
-    /// Connections closed at once as there were too many.
+    /// Connections closed at once because there were too many.
     pub refused: AtomicU64,
-    /// Connections that did not say in time what they are.
+    /// Connections that sent no recognizable first bytes in time.
     pub silent: AtomicU64,
-    /// Failures of the listener itself, as when file handles run out.
+    /// Failures of the listener itself, for example when file handles run out.
     pub failed: AtomicU64,
 }
 
-/// Serves the listener until `stop` turns true, then lets requests in work end.
+/// Serves the listener until `stop` turns true, then waits for requests in progress.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -94,7 +94,7 @@ pub async fn serve(
         };
         let Ok((stream, _)) = accepted else {
             stats.failed.fetch_add(1, Relaxed);
-            // Out of handles or memory: others must end first.
+            // Out of handles or memory: other connections must end first.
             sleep(Duration::from_millis(50)).await;
             continue;
         };
@@ -119,7 +119,7 @@ pub async fn serve(
         });
     }
     drop(listener);
-    // Whoever does not end in time is cut off with the runtime.
+    // Connections that do not end in time are closed with the runtime.
     let _ = timeout(options.drain_timeout, running.closed()).await;
 }
 
@@ -139,7 +139,7 @@ impl Drop for Open {
     }
 }
 
-/// Whether the first bytes are another node's. Reads none of them.
+/// Returns whether the first bytes are another node's. Consumes none of them.
 async fn is_node(stream: &TcpStream) -> std::io::Result<bool> {
     let mut first = [0; MAGIC.len()];
     loop {
@@ -153,7 +153,7 @@ async fn is_node(stream: &TcpStream) -> std::io::Result<bool> {
         if bytes == MAGIC.len() {
             return Ok(true);
         }
-        // Some of the eight bytes are here, so that the socket counts as readable.
+        // Part of the eight bytes is here, so that the socket counts as readable.
         sleep(Duration::from_millis(5)).await;
     }
 }
@@ -168,8 +168,8 @@ fn builder(options: &Options) -> Builder<TokioExecutor> {
         .initial_connection_window_size(options.connection_window_bytes)
         .max_frame_size(options.frame_bytes_max)
         .max_header_list_size(options.header_bytes_max)
-        .keep_alive_interval(options.alive_interval)
-        .keep_alive_timeout(options.alive_timeout);
+        .keep_alive_interval(options.keepalive_interval)
+        .keep_alive_timeout(options.keepalive_timeout);
     builder
         .http1()
         .timer(TokioTimer::new())
@@ -187,12 +187,12 @@ struct Http {
 
 impl Http {
     async fn serve(mut self, stream: TcpStream) {
-        // It costs latency only, if it is refused.
+        // A refusal costs only latency.
         let _ = stream.set_nodelay(true);
         let service = TowerToHyperService::new(self.router);
         let connection = self.builder.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(connection);
-        // How a client's connection ended is the client's business.
+        // The error of a client's connection concerns only the client.
         tokio::select! {
             _ = connection.as_mut() => return,
             _ = self.stop.wait_for(|stop| *stop) => connection.as_mut().graceful_shutdown(),

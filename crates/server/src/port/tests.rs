@@ -89,12 +89,12 @@ async fn a_node_is_known_by_its_first_bytes_however_slowly_they_come() {
     }
     stream.write_all(b"but no hello").await.unwrap();
     let closed =
-        || a.transport.stats().closed().iter().any(|(why, n)| *why == "malformed" && *n > 0);
+        || a.transport.stats().closed().iter().any(|(reason, n)| *reason == "malformed" && *n > 0);
     until("the transport has it", closed).await;
 }
 
 #[tokio::test]
-async fn who_says_nothing_is_closed_in_time() {
+async fn a_silent_connection_is_closed_in_time() {
     let a = start(&Arc::new(Book::default()), 1, hasty()).await;
     for first in [&b""[..], b"STELE", b"GET /hello HT"] {
         let mut stream = TcpStream::connect(&a.address).await.unwrap();
@@ -126,18 +126,18 @@ async fn connections_are_bounded_and_places_come_free() {
 async fn a_stop_lets_requests_in_work_end() {
     let a = start(&Arc::new(Book::default()), 1, hasty()).await;
     let address = a.address.clone();
-    let asked = tokio::spawn(async move { get(&address, "/slow").await });
-    until("the request is in work", || a.stats.accepted.load(Relaxed) == 1).await;
+    let request = tokio::spawn(async move { get(&address, "/slow").await });
+    until("the request is in progress", || a.stats.accepted.load(Relaxed) == 1).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     a.stop.send_replace(true);
-    assert!(asked.await.unwrap().ends_with("done"));
+    assert!(request.await.unwrap().ends_with("done"));
     tokio::time::timeout(Duration::from_secs(2), a.task).await.unwrap().unwrap();
     assert!(TcpStream::connect(&a.address).await.is_err());
 }
 
 #[tokio::test]
 async fn values_of_many_mib_pass_the_windows() {
-    // A frame of HTTP/2 is small beside a value: windows must be given back as it is read.
+    // An HTTP/2 frame is small beside a value: windows must be returned as it is read.
     let a = start(&Arc::new(Book::default()), 1, hasty()).await;
     let mut client = client(&a.address).await;
     let service = "x".repeat(3 << 20);

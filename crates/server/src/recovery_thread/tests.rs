@@ -9,7 +9,7 @@ use stele_storage::LostEntry;
 use stele_types::{CommandBuilder, Error, LogIndex, RegionId, Term, checksum};
 use stele_vfs::SystemClock;
 
-/// Hands messages on between stores of this process.
+/// Passes messages between the stores of this process.
 #[derive(Default)]
 struct Mail(Lock<Vec<Arc<RecoveryThread>>>);
 
@@ -27,14 +27,14 @@ impl OutputSink for Mail {
     fn failed(&self, _: StoreId, _: Error) {}
 }
 
-/// A log with holes, on a device that may fail.
-struct Holes {
+/// Log with damaged payloads, on a device that may fail.
+struct DamagedLog {
     entries: BTreeMap<LostEntry, Option<Bytes>>,
     fails: bool,
     _held: Sender<()>,
 }
 
-impl RecoverableLog for Holes {
+impl RecoverableLog for DamagedLog {
     fn lost_entries(&mut self, count_max: usize) -> Vec<LostEntry> {
         let lost = self.entries.iter().filter(|(_, payload)| payload.is_none());
         lost.map(|(lost, _)| *lost).take(count_max).collect()
@@ -48,8 +48,9 @@ impl RecoverableLog for Holes {
         if self.fails {
             return Err(Error::invalid("the device failed"));
         }
-        let hole = self.entries.get_mut(lost).filter(|hole| hole.is_none() && lost.is(payload));
-        Ok(hole.map(|hole| *hole = Some(Bytes::copy_from_slice(payload))).is_some())
+        let slot =
+            self.entries.get_mut(lost).filter(|slot| slot.is_none() && lost.is_copy(payload));
+        Ok(slot.map(|slot| *slot = Some(Bytes::copy_from_slice(payload))).is_some())
     }
 
     fn is_recovered(&self) -> bool {
@@ -75,7 +76,8 @@ impl Trial {
         Self { mail: Arc::default(), ended, send_ended }
     }
 
-    /// A store that lost some of 100 entries; the third had one more. The receiver hears when its directory is free.
+    /// Starts a store that lost some of 100 entries; the third had one more. The receiver
+    /// disconnects when the directory is free.
     fn start(&self, id: u64, fails: bool, is_lost: impl Fn(u64) -> bool) -> Receiver<()> {
         let (held, free) = channel();
         let entry = |index| {
@@ -85,35 +87,35 @@ impl Trial {
             (lost, (!is_lost(index)).then_some(payload))
         };
         let entries = 0..100 + u64::from(id == 3);
-        let holes = Holes { entries: entries.map(entry).collect(), fails, _held: held };
-        let mender = EntryRecovery::new(StoreId(id), holes);
-        let around = RecoveryContext {
+        let damaged_log = DamagedLog { entries: entries.map(entry).collect(), fails, _held: held };
+        let recovery = EntryRecovery::new(StoreId(id), damaged_log);
+        let context = RecoveryContext {
             clock: Arc::new(SystemClock::new()),
-            outward: self.mail.clone(),
+            sink: self.mail.clone(),
             stores: Box::new(|| [1, 2, 3].map(StoreId).to_vec()),
         };
         let ended = self.send_ended.clone();
         let ended = move |result| ended.send((id, result)).unwrap();
-        let store = RecoveryThread::start(mender, ("/store".into(), 1), around, ended).unwrap();
+        let store = RecoveryThread::start(recovery, ("/store".into(), 1), context, ended).unwrap();
         self.mail.0.lock().push(store);
         free
     }
 
-    /// The store that was started at that place. The mail is not locked: who stops a store waits for a
-    /// thread that may be sending.
+    /// Returns the store that was started at this position. The lock is not held: stopping a store
+    /// waits for a thread that may be sending.
     fn store(&self, at: usize) -> Arc<RecoveryThread> {
         self.mail.0.lock()[at].clone()
     }
 
     fn next_end(&self) -> (u64, Result<bool>) {
-        self.ended.recv_timeout(Duration::from_secs(30)).expect("nobody ended")
+        self.ended.recv_timeout(Duration::from_secs(30)).expect("no store ended")
     }
 }
 
 #[test]
 fn stores_that_wait_for_each_other_end_whole_with_their_directories_free() {
     let trial = Trial::new();
-    // The third waits for what nobody has, and answers all the time.
+    // The third waits for an entry that no store has, and serves the others all the time.
     trial.start(3, false, |index| index == 100);
     let free = [
         trial.start(1, false, |index| index % 2 == 0),
@@ -144,7 +146,7 @@ fn a_store_that_waits_in_vain_ends_when_it_is_told() {
 #[test]
 fn a_device_that_fails_ends_the_waiting_with_its_error() {
     let trial = Trial::new();
-    // The second waits for what nobody has: it ends after the first.
+    // The second waits for an entry that no store has: it ends after the first.
     let free = trial.start(1, true, |index| index == 7 || index == 8);
     trial.start(2, false, |index| index == 8);
     let (id, ended) = trial.next_end();

@@ -1,5 +1,6 @@
-//! Snapshots between stores: a region's pairs in key order out of a pinned view, into a value file
-//! and runs off to the side of the receiver, never through its log. One that breaks leaves nothing.
+//! Snapshots between stores. The sender reads a region's pairs in key order from a pinned view; the
+//! receiver writes them into a value file and staged runs, never through its log. An aborted
+//! snapshot leaves nothing.
 
 mod pairs;
 
@@ -14,13 +15,13 @@ use stele_storage::{EngineView, ScanOptions, StorageEngine};
 use stele_types::{Error, KeyRange, Result};
 use tokio::sync::Semaphore;
 
-/// What reads bytes from outside, for fuzz targets.
+/// Decoders of bytes from outside, for fuzz targets.
 pub(crate) mod fuzzing {
     use super::pairs;
     use stele_storage::Pair;
     use stele_types::Result;
 
-    /// Puts the pairs of a snapshot together from its chunks.
+    /// Decodes the pairs of a snapshot from its chunks.
     pub fn snapshot_pairs<'a>(chunks: impl Iterator<Item = &'a [u8]>) -> Result<Vec<Pair>> {
         let (mut decoder, mut pairs) = (pairs::Decoder::default(), Vec::new());
         for chunk in chunks {
@@ -29,7 +30,7 @@ pub(crate) mod fuzzing {
         decoder.finish().map(|()| pairs)
     }
 
-    /// The bytes of pairs.
+    /// Encodes pairs.
     pub fn snapshot_bytes(pairs: &[Pair]) -> Vec<u8> {
         let mut out = Vec::new();
         pairs.iter().for_each(|pair| pairs::encode(pair, &mut out));
@@ -39,30 +40,30 @@ pub(crate) mod fuzzing {
 
 /// Bytes of one chunk, at most.
 const CHUNK_BYTES: usize = 1 << 20;
-/// Pairs fetched at a time.
+/// Pairs read at a time.
 const SLICE_PAIRS: usize = 1024;
-/// Snapshots that leave, and that come in, at the same time.
-const AT_A_TIME: usize = 2;
+/// Most snapshots sent at the same time, and most received.
+const SNAPSHOTS_MAX: usize = 2;
 
-/// Sends and receives the snapshots of a node.
+/// Sender and receiver of a node's snapshots.
 pub struct Snapshots {
     stores: Arc<Stores>,
-    leaving: Arc<Semaphore>,
-    coming: Arc<Semaphore>,
+    sending: Arc<Semaphore>,
+    receiving: Arc<Semaphore>,
 }
 
 impl Snapshots {
-    /// For a node's stores.
+    /// Creates the service for a node's stores.
     pub fn new(stores: Arc<Stores>) -> Self {
-        let limit = || Arc::new(Semaphore::new(AT_A_TIME));
-        Self { stores, leaving: limit(), coming: limit() }
+        let limit = || Arc::new(Semaphore::new(SNAPSHOTS_MAX));
+        Self { stores, sending: limit(), receiving: limit() }
     }
 
-    /// Streams a snapshot and tells the sending store how it ended.
+    /// Streams a snapshot and reports the outcome to the sending store.
     pub async fn send(&self, transport: Transport, snapshot: SendSnapshot<Engine>) {
         let (region, to) = (snapshot.header.region.id, snapshot.header.to.id);
         let from = self.stores.get(snapshot.header.from.store);
-        let _room = self.leaving.acquire().await;
+        let _room = self.sending.acquire().await;
         let result = stream(&transport, snapshot).await;
         if let Err(error) = &result {
             tracing::info!("snapshot of region {region} to peer {to} ended: {error}");
@@ -72,17 +73,17 @@ impl Snapshots {
         }
     }
 
-    /// Takes in what another store offers, if this one wants it.
+    /// Receives a snapshot that another store offers, if this store accepts it.
     pub async fn receive(&self, offer: SnapshotOffer) {
         let header = match wire::decode_snapshot(&offer.header()) {
             Ok(header) => header,
             Err(error) => return offer.refuse(&error.to_string()).await,
         };
-        let Ok(_room) = self.coming.try_acquire() else {
-            return offer.refuse("the store takes in other snapshots").await;
+        let Ok(_room) = self.receiving.try_acquire() else {
+            return offer.refuse("the store is receiving other snapshots").await;
         };
         let Some(store) = self.stores.get(header.to.store) else {
-            return offer.refuse("no such store here").await;
+            return offer.refuse("the store is not on this node").await;
         };
         let offered = header.clone();
         let make = |id| Input::SnapshotOffered { id, header: offered };
@@ -90,9 +91,9 @@ impl Snapshots {
             Reply::SnapshotAccepted { ranges } => ranges,
             other => return offer.refuse(&format!("{other:?}")).await,
         };
-        // A connection that breaks here ends the snapshot: its sender tries anew.
+        // A connection that breaks here ends the snapshot: its sender tries again.
         let Ok(mut receiver) = offer.accept().await else { return };
-        let result = take_in(&store, &mut receiver, ranges, header).await;
+        let result = ingest(&store, &mut receiver, ranges, header).await;
         if let Err(error) = &result {
             tracing::info!("snapshot to store {} ended: {error}", store.id());
         }
@@ -139,7 +140,7 @@ async fn send_chunks(
     Ok(())
 }
 
-/// The next pairs of `range`, encoded, and what is left of it.
+/// Returns the next pairs of `range`, encoded, and the rest of the range.
 fn slice(view: &impl EngineView, range: KeyRange) -> Result<(Vec<u8>, Option<KeyRange>)> {
     let options = ScanOptions { bytes_max: CHUNK_BYTES, ..ScanOptions::new(range, SLICE_PAIRS) };
     let mut pages = Pages::new(view, options);
@@ -150,29 +151,29 @@ fn slice(view: &impl EngineView, range: KeyRange) -> Result<(Vec<u8>, Option<Key
     Ok((bytes, (!rest.is_empty()).then_some(rest)))
 }
 
-async fn take_in(
+async fn ingest(
     store: &Arc<StoreHandle>,
     receiver: &mut SnapshotReceiver,
     ranges: Vec<KeyRange>,
     header: SnapshotHeader,
 ) -> Result<()> {
     let engine = store.engine().clone();
-    let mut incoming = blocking(move || engine.begin_ingest(ranges)).await?;
+    let mut ingest = blocking(move || engine.begin_ingest(ranges)).await?;
     let mut decoder = pairs::Decoder::default();
     while let Some(chunk) = receiver.next().await.map_err(closed)? {
         let pairs = decoder.push(&chunk)?;
         let engine = store.engine().clone();
-        incoming = blocking(move || {
-            engine.receive(&mut incoming, pairs)?;
-            Ok(incoming)
+        ingest = blocking(move || {
+            engine.receive(&mut ingest, pairs)?;
+            Ok(ingest)
         })
         .await?;
     }
     decoder.finish()?;
-    // What installing flushes, flushed here instead: the loop then stops for moments only.
+    // Flushes here what installing would flush: the loop then stops for moments only.
     let engine = store.engine().clone();
     blocking(move || engine.checkpoint()).await?;
-    store.input(Input::SnapshotReceived { header, incoming });
+    store.input(Input::SnapshotReceived { header, ingest });
     Ok(())
 }
 

@@ -18,30 +18,30 @@ pub(super) fn encode(pair: &Pair, out: &mut Vec<u8>) {
     out.extend_from_slice(&pair.value);
 }
 
-/// Puts pairs together from chunks. Holds at most one unfinished pair.
+/// Decoder of pairs from chunks. Holds at most one unfinished pair.
 #[derive(Default)]
 pub(super) struct Decoder {
     rest: BytesMut,
 }
 
 impl Decoder {
-    /// Takes a chunk; returns the pairs it finishes. Fails with `Invalid` when the bytes can't be
+    /// Adds a chunk; returns the pairs it completes. Fails with `Invalid` if the bytes cannot be
     /// pairs.
     pub fn push(&mut self, chunk: &[u8]) -> Result<Vec<Pair>> {
         self.rest.extend_from_slice(chunk);
         let mut pairs = Vec::new();
-        while let Some((head_bytes, head)) = take_head(&self.rest)? {
-            if self.rest.len() < head_bytes + head.value_bytes {
+        while let Some((header_bytes, header)) = decode_header(&self.rest)? {
+            if self.rest.len() < header_bytes + header.value_bytes {
                 break;
             }
-            self.rest.advance(head_bytes);
-            let value = self.rest.split_to(head.value_bytes).freeze();
-            pairs.push(Pair { key: head.key, value, expires_at_s: head.expires_at_s });
+            self.rest.advance(header_bytes);
+            let value = self.rest.split_to(header.value_bytes).freeze();
+            pairs.push(Pair { key: header.key, value, expires_at_s: header.expires_at_s });
         }
         Ok(pairs)
     }
 
-    /// Fails with `Invalid` when a pair is unfinished.
+    /// Checks the end; fails with `Invalid` when a pair is unfinished.
     pub fn finish(self) -> Result<()> {
         match self.rest.is_empty() {
             true => Ok(()),
@@ -50,22 +50,22 @@ impl Decoder {
     }
 }
 
-struct Head {
+struct PairHeader {
     key: Bytes,
     value_bytes: usize,
     expires_at_s: u64,
 }
 
-/// What precedes a value and how long that is; `None` when more bytes are needed.
-fn take_head(bytes: &[u8]) -> Result<Option<(usize, Head)>> {
-    const HEAD_BYTES_MAX: usize = KEY_BYTES_MAX + 3 * varint::VARINT_BYTES_MAX;
+/// Decodes what precedes a value, and its length; `None` when more bytes are needed.
+fn decode_header(bytes: &[u8]) -> Result<Option<(usize, PairHeader)>> {
+    const HEADER_BYTES_MAX: usize = KEY_BYTES_MAX + 3 * varint::VARINT_BYTES_MAX;
     let mut rest = bytes;
     let mut take = || {
         let key = varint::take_bytes(&mut rest)?;
         Some((key, varint::take(&mut rest)?, varint::take(&mut rest)?))
     };
     let Some((key, value_bytes, expires_at_s)) = take() else {
-        if bytes.len() > HEAD_BYTES_MAX {
+        if bytes.len() > HEADER_BYTES_MAX {
             return Err(Error::invalid("a key of a snapshot is too long"));
         }
         return Ok(None);
@@ -74,8 +74,8 @@ fn take_head(bytes: &[u8]) -> Result<Option<(usize, Head)>> {
         return Err(Error::invalid("a pair of a snapshot is too long"));
     }
     let value_bytes = value_bytes as usize;
-    let head = Head { key: Bytes::copy_from_slice(key), value_bytes, expires_at_s };
-    Ok(Some((bytes.len() - rest.len(), head)))
+    let header = PairHeader { key: Bytes::copy_from_slice(key), value_bytes, expires_at_s };
+    Ok(Some((bytes.len() - rest.len(), header)))
 }
 
 #[cfg(test)]

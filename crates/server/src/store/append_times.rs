@@ -1,11 +1,11 @@
-//! How long the last appends took, write and sync together.
+//! Durations of the last appends, write and sync together.
 
 use parking_lot::Mutex;
 
-/// Appends remembered; later ones replace earlier ones.
-const KEPT: usize = 1024;
+/// Appends kept; later ones replace earlier ones.
+const APPENDS_MAX: usize = 1024;
 
-/// See the module.
+/// Durations of the last appends, in nanoseconds.
 #[derive(Debug, Default)]
 pub(super) struct AppendTimes {
     last: Mutex<Last>,
@@ -18,18 +18,18 @@ struct Last {
 }
 
 impl AppendTimes {
-    /// Notes an append.
-    pub fn note(&self, nanos: u64) {
+    /// Records an append.
+    pub fn record(&self, nanos: u64) {
         let mut last = self.last.lock();
         let at = last.next;
         match last.nanos.get_mut(at) {
             Some(slot) => *slot = nanos,
             None => last.nanos.push(nanos),
         }
-        last.next = (at + 1) % KEPT;
+        last.next = (at + 1) % APPENDS_MAX;
     }
 
-    /// The time that 99 of 100 of them stayed below; 0 of none.
+    /// Returns the 99th percentile; 0 without appends.
     pub fn p99_nanos(&self) -> u64 {
         let mut nanos = self.last.lock().nanos.clone();
         let at = (nanos.len() * 99).div_ceil(100).saturating_sub(1);
@@ -48,11 +48,11 @@ mod tests {
     fn the_99th_of_the_last_thousand_counts() {
         let times = AppendTimes::default();
         assert_eq!(times.p99_nanos(), 0);
-        times.note(7);
+        times.record(7);
         assert_eq!(times.p99_nanos(), 7);
-        (1..=100).for_each(|nanos| times.note(nanos));
+        (1..=100).for_each(|nanos| times.record(nanos));
         assert_eq!(times.p99_nanos(), 99);
-        (0..KEPT).for_each(|_| times.note(5));
-        assert_eq!(times.p99_nanos(), 5, "earlier ones are forgotten");
+        (0..APPENDS_MAX).for_each(|_| times.record(5));
+        assert_eq!(times.p99_nanos(), 5, "earlier ones are dropped");
     }
 }

@@ -1,6 +1,6 @@
-//! What waits for a store's loop. Requests are bounded in bytes from acceptance to answer, peer
-//! messages while they wait; beyond the bound the former are told to come back, the latter dropped,
-//! which Raft repairs.
+//! Queue of a store's loop. Requests are bounded in bytes from acceptance to reply, peer messages
+//! while they wait. Above the bound, requests are refused as busy and messages are dropped, which
+//! Raft repairs.
 
 use super::{Core, Engine};
 use parking_lot::{Condvar, Mutex};
@@ -11,20 +11,20 @@ use stele_raftstore::{Input, Reply, RequestId};
 use stele_types::Error;
 use tokio::sync::oneshot;
 
-/// Looks at the loop's state between two turns.
-pub(super) type Look = Box<dyn FnOnce(&mut Core) + Send>;
+/// Closure run on the core between two iterations of the loop.
+pub(super) type CoreCall = Box<dyn FnOnce(&mut Core) + Send>;
 
-/// One thing to do.
+/// Item of the queue.
 pub(super) enum Item {
-    /// Something for the core.
+    /// Input of the core without a reply.
     Input(Input<Engine>),
-    /// A request and where its answer goes.
+    /// Request with the channel of its reply.
     Request { id: RequestId, input: Input<Engine>, answer: oneshot::Sender<Reply> },
-    /// A message of a peer and its size.
+    /// Message of a peer, with its size.
     Message { input: Input<Engine>, bytes: u64 },
-    /// A question about the state.
-    Look(Look),
-    /// The engine stopped: so does the loop.
+    /// Closure to run on the core.
+    CoreCall(CoreCall),
+    /// The engine stopped; the loop stops too.
     Stopped(Error),
 }
 
@@ -34,7 +34,7 @@ struct State {
     stopped: bool,
 }
 
-/// See the module.
+/// Queue of one store's loop.
 pub(super) struct Inbox {
     state: Mutex<State>,
     filled: Condvar,
@@ -43,7 +43,7 @@ pub(super) struct Inbox {
     bytes_max: u64,
 }
 
-/// Bytes of a request in work; given back when dropped.
+/// Bytes of a request in progress; released when dropped.
 pub(super) struct Permit {
     inbox: Arc<Inbox>,
     bytes: u64,
@@ -66,8 +66,8 @@ impl Inbox {
         }
     }
 
-    /// Room for a request of `bytes`, or `None` when the store has enough to do. One request always
-    /// fits, however large.
+    /// Admits a request of `bytes`; `None` above the limit. A single request is always admitted,
+    /// whatever its size.
     pub fn admit(self: &Arc<Self>, bytes: u64) -> Option<Permit> {
         let before = self.request_bytes.fetch_add(bytes, Relaxed);
         if before > 0 && before + bytes > self.bytes_max {
@@ -77,7 +77,7 @@ impl Inbox {
         Some(Permit { inbox: self.clone(), bytes })
     }
 
-    /// Bytes of requests in work.
+    /// Returns the bytes of requests in progress.
     pub fn request_bytes(&self) -> u64 {
         self.request_bytes.load(Relaxed)
     }
@@ -97,7 +97,7 @@ impl Inbox {
         true
     }
 
-    /// Queues a peer's message unless too many wait; false when it was dropped.
+    /// Queues a peer's message; false if it was dropped because too many wait.
     pub fn push_message(&self, input: Input<Engine>, bytes: u64) -> bool {
         let before = self.message_bytes.fetch_add(bytes, Relaxed);
         let fits = before == 0 || before + bytes <= self.bytes_max;
@@ -108,8 +108,8 @@ impl Inbox {
         false
     }
 
-    /// Moves everything that waits to `into`, after waiting `at_most` for something to come; false
-    /// when stopped and empty.
+    /// Moves all items to `into`, after waiting up to `at_most` for the first; false when stopped
+    /// and empty.
     pub fn take(&self, into: &mut Vec<Item>, at_most: Option<Duration>) -> bool {
         let mut state = self.state.lock();
         if state.items.is_empty() && !state.stopped {
@@ -132,7 +132,7 @@ impl Inbox {
         more
     }
 
-    /// Nothing is queued any more; what waits is still taken.
+    /// Refuses further items; those that wait are still taken.
     pub fn stop(&self) {
         self.state.lock().stopped = true;
         self.filled.notify_all();

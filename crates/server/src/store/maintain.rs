@@ -1,4 +1,4 @@
-//! The maintenance of one store: flushes, merges and collection in slices.
+//! Maintenance of one store: flushes, merges and garbage collection in slices.
 
 use super::Engine;
 use super::inbox::{Inbox, Item};
@@ -10,36 +10,36 @@ use stele_raftstore::Input;
 use stele_storage::StorageEngine;
 use stele_types::Error;
 
-/// One slice; between slices the thread looks whether to stop.
+/// Bytes of one slice; between slices the thread checks whether to stop.
 const SLICE_BYTES: u64 = 1 << 20;
-/// How long it sleeps when there was nothing to do, first and at most.
+/// Sleep when nothing is to be done: the first, and the longest.
 const IDLE_SLEEP: Duration = Duration::from_millis(5);
 const IDLE_SLEEP_MAX: Duration = Duration::from_millis(160);
 /// Idle rounds after which the log's last batch is confirmed.
 const CONFIRM_AFTER_ROUNDS: u32 = 20;
 
-/// What the slices of one stage did since the start.
+/// Work of one stage since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StageDone {
-    /// Slices that did something.
+pub struct StageWork {
+    /// Slices that did work.
     pub slices: u64,
-    /// Bytes read and written; of `reclaim`, bytes freed.
+    /// Bytes read and written; for `reclaim`, bytes freed.
     pub bytes: u64,
 }
 
-/// By the name of the stage.
+/// Work of each stage, by name.
 #[derive(Debug, Default)]
-pub(super) struct Counts(Mutex<BTreeMap<String, StageDone>>);
+pub(super) struct Counts(Mutex<BTreeMap<String, StageWork>>);
 
 impl Counts {
-    fn note(&self, stage: String, bytes: u64) {
+    fn record(&self, stage: String, bytes: u64) {
         let mut stages = self.0.lock();
         let done = stages.entry(stage).or_default();
         done.slices += 1;
         done.bytes += bytes;
     }
 
-    pub fn all(&self) -> Vec<(String, StageDone)> {
+    pub fn all(&self) -> Vec<(String, StageWork)> {
         self.0.lock().iter().map(|(stage, done)| (stage.clone(), *done)).collect()
     }
 }
@@ -56,16 +56,18 @@ pub(super) fn run(
     let mut sleep = IDLE_SLEEP;
     while running.load(Ordering::Acquire) {
         if wants_checkpoint.load(Ordering::Acquire) {
-            // Like any failed maintenance: the core asks again as long as it needs one.
+            // A failure is ignored, as in any maintenance: the core requests a checkpoint while it
+            // needs one.
             let _ = engine.checkpoint();
-            // After it: what was asked for meanwhile is mostly answered by this one.
+            // Cleared after the checkpoint, which serves most requests made meanwhile.
             wants_checkpoint.store(false, Ordering::Release);
         }
-        // A failure is kept in the statistics, unless it stopped the engine.
+        // The statistics keep a failure, unless it stopped the engine.
         let worked = match engine.maintain(SLICE_BYTES) {
             Ok(done) => Some(done).filter(|done| done.more && done.bytes > 0),
             Err(error @ Error::Poisoned(_)) => {
-                // Without this a store that appends nothing, waiting for a snapshot, would live on.
+                // Without this, a store that appends nothing while it waits for a snapshot would
+                // keep running.
                 inbox.push(Item::Stopped(error));
                 return;
             }
@@ -73,18 +75,18 @@ pub(super) fn run(
         };
         let has_lost = engine.has_lost();
         if has_lost && !had_lost {
-            // The loop may sleep. Once awake it asks for as long as anything is lost.
+            // The loop may be waiting. Once awake it requests copies as long as anything is lost.
             inbox.push(Item::Input(Input::Damaged));
         }
         had_lost = has_lost;
         if let Some(done) = worked {
-            counts.note(format!("{:?}", engine.gc_stats().stage).to_lowercase(), done.bytes);
+            counts.record(format!("{:?}", engine.gc_stats().stage).to_lowercase(), done.bytes);
             (idle_rounds, sleep) = (0, IDLE_SLEEP);
             continue;
         }
         idle_rounds += 1;
         if idle_rounds == CONFIRM_AFTER_ROUNDS {
-            // Best effort: it only helps to tell damage from a torn write later.
+            // Best effort: it only helps to distinguish damage from a torn write later.
             let _ = engine.log().confirm();
         }
         std::thread::sleep(sleep);

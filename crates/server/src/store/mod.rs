@@ -1,5 +1,5 @@
-//! One store of this node: its engine, its loop's thread, its maintenance thread, and the handle by
-//! which everything else talks to them.
+//! One store of this node: its engine, its loop's thread, its maintenance thread, and the handle
+//! that the rest of the node uses.
 
 mod append_times;
 mod inbox;
@@ -11,7 +11,7 @@ use crate::threads::Thread;
 use append_times::AppendTimes;
 use inbox::{Inbox, Item};
 use maintain::Counts;
-pub use maintain::StageDone;
+pub use maintain::StageWork;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,24 +24,24 @@ use stele_raftstore::{
 use stele_types::{Clock, Error, RegionId, Result, StoreId};
 use tokio::sync::oneshot;
 
-/// The engine behind every store of the product.
+/// Engine of every store.
 pub type Engine = stele_engine::Store;
-/// The consensus core of one store.
+/// Consensus core of one store.
 pub type Core = RaftStore<Engine>;
 
-/// What a store's loop hands to the rest of the node. Called on the loop's thread: never waits.
+/// Receiver of a store loop's outputs. Called on the loop's thread: must not block.
 pub trait OutputSink: Send + Sync {
-    /// Messages for peers, in order.
+    /// Sends messages to peers, in order.
     fn send(&self, messages: Vec<PeerMessage>);
-    /// A region to be streamed to a peer.
+    /// Streams a region to a peer.
     fn send_snapshot(&self, snapshot: SendSnapshot<Engine>);
-    /// What changed.
+    /// Reports changes.
     fn events(&self, events: Vec<Event>);
-    /// The store's loop ended on an error.
+    /// Reports that the store's loop ended with an error.
     fn failed(&self, store: StoreId, error: Error);
 }
 
-/// A store of this node.
+/// Handle of a store of this node.
 pub struct StoreHandle {
     id: StoreId,
     engine: Arc<Engine>,
@@ -63,7 +63,7 @@ impl StoreHandle {
         engine: Arc<Engine>,
         core: Core,
         clock: Arc<dyn Clock>,
-        outward: Arc<dyn OutputSink>,
+        sink: Arc<dyn OutputSink>,
         pending_bytes_max: u64,
     ) -> Result<Arc<Self>> {
         let inbox = Arc::new(Inbox::new(pending_bytes_max));
@@ -71,30 +71,30 @@ impl StoreHandle {
         let readers = core.readers();
         let wants_checkpoint = Arc::new(AtomicBool::new(false));
         let appends = Arc::new(AppendTimes::default());
-        let turn = store_loop::StoreLoop {
+        let store_loop = store_loop::StoreLoop {
             appends: appends.clone(),
             core,
             engine: engine.clone(),
             inbox: inbox.clone(),
             clock: clock.clone(),
-            outward: outward.clone(),
+            sink: sink.clone(),
             answers: HashMap::new(),
             wants_checkpoint: wants_checkpoint.clone(),
         };
         let (stopping, queue) = (running.clone(), inbox.clone());
-        let looped = spawn(Thread::Store, id, move || {
-            let ended = turn.run();
+        let loop_thread = spawn(Thread::Store, id, move || {
+            let ended = store_loop.run();
             queue.stop();
             if let Err(error) = ended {
                 stopping.store(false, Ordering::Release);
-                outward.failed(id, error);
+                sink.failed(id, error);
             }
         })?;
         let (maintained, stopping) = (engine.clone(), running.clone());
         let counts = Arc::new(Counts::default());
-        let (counted, asking) = (counts.clone(), inbox.clone());
+        let (counting, requests) = (counts.clone(), inbox.clone());
         let maintenance = spawn(Thread::Maintenance, id, move || {
-            maintain::run(&maintained, &stopping, &wants_checkpoint, &asking, &counted);
+            maintain::run(&maintained, &stopping, &wants_checkpoint, &requests, &counting);
         })?;
         Ok(Arc::new(Self {
             id,
@@ -107,57 +107,58 @@ impl StoreHandle {
             appends,
             counts,
             running,
-            threads: Mutex::new(vec![looped, maintenance]),
+            threads: Mutex::new(vec![loop_thread, maintenance]),
         }))
     }
 
-    /// The store's number in the cluster.
+    /// Returns the store's id in the cluster.
     pub fn id(&self) -> StoreId {
         self.id
     }
 
-    /// The engine, for views and figures.
+    /// Returns the engine, for views and statistics.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 
-    /// Who may serve reads without asking the loop.
+    /// Returns the replicas that may serve reads without the loop.
     pub fn readers(&self) -> &Arc<Readers> {
         &self.readers
     }
 
-    /// The clock that leases are measured with.
+    /// Returns the clock that measures leases.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }
 
-    /// Which keys are asked for.
+    /// Returns the sample of requested keys.
     pub fn load(&self) -> &LoadSamples {
         &self.load
     }
 
-    /// The time that 99 of 100 of the last appends stayed below, in nanoseconds; 0 before the first.
+    /// Returns the 99th percentile of the last appends' durations, in nanoseconds; 0 before the
+    /// first.
     pub fn append_p99_nanos(&self) -> u64 {
         self.appends.p99_nanos()
     }
 
-    /// What maintenance did since the start, by stage.
-    pub fn maintained(&self) -> Vec<(String, StageDone)> {
+    /// Returns the maintenance work since the start, by stage.
+    pub fn maintained(&self) -> Vec<(String, StageWork)> {
         self.counts.all()
     }
 
-    /// Whether this store's peer leads a region, as far as it knows.
+    /// Returns whether this store's peer leads a region, as far as it knows.
     pub fn leads(&self, region: RegionId) -> bool {
         let leader = self.readers.get(region).and_then(|reader| reader.leader());
         leader.is_some_and(|leader| leader.store == self.id)
     }
 
-    /// Whether the loop runs.
+    /// Returns whether the loop runs.
     pub fn is_running(&self) -> bool {
         self.running.load(Ordering::Acquire)
     }
 
-    /// Bytes of requests in work.
+    /// Returns the bytes of requests in progress.
     pub fn request_bytes(&self) -> u64 {
         self.inbox.request_bytes()
     }
@@ -168,7 +169,7 @@ impl StoreHandle {
         self.request(bytes, |id| Input::Write(Write { id, ..write })).await
     }
 
-    /// Compares and sets.
+    /// Proposes a compare-and-swap and waits until it is applied here.
     pub async fn cas(&self, cas: Cas) -> Reply {
         let bytes = (cas.key.len() + cas.new.bytes()) as u64;
         self.request(bytes, |id| Input::Cas(Cas { id, ..cas })).await
@@ -179,52 +180,55 @@ impl StoreHandle {
         self.request(0, |id| Input::Read(Read { id, ..read })).await
     }
 
-    /// Changes a region.
+    /// Executes an administrative call on a region.
     pub async fn admin(&self, call: AdminCall) -> Reply {
         self.request(0, |id| Input::Admin(AdminCall { id, ..call })).await
     }
 
-    /// Gives the core a request made from the number it gets. Refused early when too much is in work.
+    /// Sends the core the request that `make` builds from its id, and waits for the reply. Refuses
+    /// it at once when too many bytes are in progress.
     pub async fn request(
         &self,
         bytes: u64,
         make: impl FnOnce(RequestId) -> Input<Engine>,
     ) -> Reply {
         let Some(_permit) = self.inbox.admit(bytes + REQUEST_OVERHEAD_BYTES) else {
-            return Reply::Refused(Refusal::Busy { reason: "too many bytes of requests in work" });
+            return Reply::Refused(Refusal::Busy {
+                reason: "too many bytes of requests in progress",
+            });
         };
         let id = RequestId(self.next_request.fetch_add(1, Ordering::Relaxed));
         let (answer, reply) = oneshot::channel();
         self.inbox.push(Item::Request { id, input: make(id), answer });
-        // The loop ended: what was proposed may or may not have happened.
+        // The loop ended: the proposal may or may not have been applied.
         reply.await.unwrap_or(Reply::Refused(Refusal::StaleCommand))
     }
 
-    /// Gives the core something that has no answer.
+    /// Sends the core an input without a reply.
     pub fn input(&self, input: Input<Engine>) {
         self.inbox.push(Item::Input(input));
     }
 
-    /// Gives the core a peer's message of `bytes`; false when it was dropped.
+    /// Sends the core a peer's message of `bytes`; false when it was dropped.
     pub fn message(&self, message: PeerMessage, bytes: u64) -> bool {
         self.inbox.push_message(Input::Message(message), bytes)
     }
 
-    /// What `look` finds in the core between two turns; `None` when the loop has ended.
+    /// Runs `call` on the core between two iterations of the loop; `None` when the loop has ended.
     pub async fn with_core<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&mut Core) -> T + Send + 'static,
+        call: impl FnOnce(&mut Core) -> T + Send + 'static,
     ) -> Option<T> {
         let (answer, found) = oneshot::channel();
-        let look = move |core: &mut Core| {
-            // Whoever asked may have gone.
-            let _ = answer.send(look(core));
+        let call = move |core: &mut Core| {
+            // The caller may have gone.
+            let _ = answer.send(call(core));
         };
-        self.inbox.push(Item::Look(Box::new(look)));
+        self.inbox.push(Item::CoreCall(Box::new(call)));
         found.await.ok()
     }
 
-    /// Ends the loop after what waits, then the log cleanly.
+    /// Stops the loop after the waiting items, then closes the log cleanly.
     pub fn stop(&self) -> Result<()> {
         self.inbox.stop();
         self.running.store(false, Ordering::Release);
@@ -236,11 +240,11 @@ impl StoreHandle {
     }
 }
 
-/// What a waiting request costs beside its bytes.
+/// Cost of a waiting request beside its bytes.
 const REQUEST_OVERHEAD_BYTES: u64 = 256;
 
-/// Starts a store's thread. A panic in it ends the process: what it was about is half done in memory,
-/// and nobody would do its work from there on.
+/// Starts a store's thread. A panic in it aborts the process: its work is half done in memory, and
+/// no other thread would continue it.
 pub(crate) fn spawn(
     thread: Thread,
     store: StoreId,
@@ -249,15 +253,15 @@ pub(crate) fn spawn(
     let name = format!("{}{store}", thread.prefix());
     let failed = |source| Error::Io { op: "start of a thread", path: name.clone().into(), source };
     let run = || {
-        let _end = EndsOnPanic;
+        let _end = AbortOnPanic;
         run();
     };
     std::thread::Builder::new().name(name.clone()).spawn(run).map_err(failed)
 }
 
-struct EndsOnPanic;
+struct AbortOnPanic;
 
-impl Drop for EndsOnPanic {
+impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() && !stele_types::mutant::active("server.panic_swallowed") {
             std::process::abort();

@@ -1,6 +1,6 @@
-//! The loop of one store: everything that waits is stepped, messages leave, one write and one sync
-//! make all regions' records durable, and what that allows is applied and answered. What arrives
-//! meanwhile waits for the next turn: that is the group commit.
+//! Loop of one store. An iteration steps all waiting items, sends messages, makes the records of
+//! all regions durable with one write and one sync, then applies and replies what that allows.
+//! Items that arrive meanwhile wait for the next iteration: this is the group commit.
 
 use super::append_times::AppendTimes;
 use super::inbox::{Inbox, Item};
@@ -20,14 +20,14 @@ pub(super) struct StoreLoop {
     pub inbox: Arc<Inbox>,
     pub appends: Arc<AppendTimes>,
     pub clock: Arc<dyn Clock>,
-    pub outward: Arc<dyn OutputSink>,
+    pub sink: Arc<dyn OutputSink>,
     pub answers: HashMap<RequestId, oneshot::Sender<Reply>>,
-    /// Set when the core wants a checkpoint, for the maintenance.
+    /// Set when the core needs a checkpoint, for the maintenance thread.
     pub wants_checkpoint: Arc<AtomicBool>,
 }
 
 impl StoreLoop {
-    /// Runs until stopped. An error is the store's end: what is durable stays so.
+    /// Runs until stopped. An error ends the store; durable data stays.
     pub fn run(mut self) -> Result<()> {
         let mut items = Vec::new();
         let mut append = None;
@@ -35,7 +35,7 @@ impl StoreLoop {
         loop {
             let next = self.dispatch(outputs);
             append = append.or(next);
-            let wait = if append.is_some() { Some(Duration::ZERO) } else { self.sleep() };
+            let wait = if append.is_some() { Some(Duration::ZERO) } else { self.time_to_tick() };
             if !self.inbox.take(&mut items, wait) && append.is_none() {
                 return Ok(());
             }
@@ -56,28 +56,29 @@ impl StoreLoop {
                 self.answers.insert(id, answer);
                 self.core.step(input);
             }
-            Item::Look(look) => look(&mut self.core),
+            Item::CoreCall(call) => call(&mut self.core),
             Item::Stopped(error) => return Err(error),
         }
         Ok(())
     }
 
-    /// Messages leave before the write starts: followers persist while this store does.
+    /// Sends outputs; messages leave before the write starts: followers persist while this store
+    /// does.
     fn dispatch(&mut self, outputs: Outputs<Engine>) -> Option<Append> {
         if !outputs.messages.is_empty() {
-            self.outward.send(outputs.messages);
+            self.sink.send(outputs.messages);
         }
         for (id, reply) in outputs.replies {
             if let Some(answer) = self.answers.remove(&id) {
-                // Whoever asked may have gone.
+                // The caller may have gone.
                 let _ = answer.send(reply);
             }
         }
         for snapshot in outputs.snapshots {
-            self.outward.send_snapshot(snapshot);
+            self.sink.send_snapshot(snapshot);
         }
         if !outputs.events.is_empty() {
-            self.outward.events(outputs.events);
+            self.sink.events(outputs.events);
         }
         if outputs.wants_checkpoint {
             self.wants_checkpoint.store(true, Ordering::Release);
@@ -88,11 +89,11 @@ impl StoreLoop {
     fn append(&mut self, append: Append) {
         let began = self.clock.monotonic_nanos();
         let result = self.engine.append(&append.batch);
-        self.appends.note(self.clock.monotonic_nanos().saturating_sub(began));
+        self.appends.record(self.clock.monotonic_nanos().saturating_sub(began));
         self.core.step(Input::Appended { ticket: append.ticket, result });
     }
 
-    fn sleep(&self) -> Option<Duration> {
+    fn time_to_tick(&self) -> Option<Duration> {
         let next = self.core.next_tick_nanos()?;
         Some(Duration::from_nanos(next.saturating_sub(self.clock.monotonic_nanos())))
     }

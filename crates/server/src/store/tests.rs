@@ -12,7 +12,7 @@ use stele_types::{Error, StoreId};
 use stele_vfs::{SimOptions, SimVfs, SystemClock};
 
 const SIGABRT: i32 = 6;
-/// Tells this test that it is the process that shall end.
+/// Marks the process in which this test must panic.
 const INSIDE: &str = "STELE_TEST_PANICS";
 
 #[test]
@@ -26,8 +26,8 @@ fn fault_05_a_panic_in_a_stores_thread_ends_the_process() {
     let mut inside = Command::new(std::env::current_exe().unwrap());
     let ended = inside.args(["--exact", name, "--nocapture"]).env(INSIDE, "1").output().unwrap();
     assert_eq!(ended.status.signal(), Some(SIGABRT), "{ended:?}");
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert!(said.contains("half done") && said.contains("stele-store-1"), "{said}");
+    let output = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(output.contains("half done") && output.contains("stele-store-1"), "{output}");
 }
 
 // Catalogue: 17.

@@ -1,5 +1,5 @@
-//! `BatchCommands`: many requests on one stream, answered in any order, each exactly once. A command
-//! never ends the stream: that would fail every other one on it.
+//! `BatchCommands`: many requests on one stream, answered in any order, each exactly once. A
+//! command never ends the stream: that would fail every other one on it.
 
 use super::TikvService;
 use super::{get_groups, put_groups};
@@ -18,14 +18,15 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-/// Commands of one stream in work; beyond them its next batch is not read, which holds the client
-/// back.
+/// Commands of one stream in progress; above, its next batch is not read, which throttles the
+/// client.
 const COMMANDS_MAX: usize = 4096;
 /// Answers that may wait for a slow reader.
 const ANSWERS_MAX: usize = 1024;
 /// Answers sent together.
 const ANSWERS_PER_BATCH: usize = 256;
-/// Bytes of answers sent together, about: a client works on the first while the others are on their way.
+/// Bytes of answers sent together, approximately: a client processes the first while the others are
+/// in flight.
 const BATCH_BYTES_MAX: usize = 256 << 10;
 
 type Answer = (u64, Response);
@@ -38,7 +39,7 @@ pub(super) fn serve(service: TikvService, requests: Streaming<BatchCommandsReque
     tokio::spawn(collect(waiting, batches.clone()));
     tokio::spawn(async move {
         if let Err(status) = read(service, requests, answers).await {
-            // A client that is gone needs no reason.
+            // If the client is gone, the status is dropped.
             let _ = batches.send(Err(*status)).await;
         }
     });
@@ -60,7 +61,7 @@ async fn read(
     Ok(())
 }
 
-/// One message in work; its commands hold it.
+/// One message in progress; its commands hold a reference.
 struct Work {
     service: TikvService,
     answers: mpsc::Sender<Vec<Answer>>,
@@ -68,7 +69,7 @@ struct Work {
 }
 
 impl Work {
-    /// Begins every command.
+    /// Starts every command.
     fn begin(self: Arc<Self>, batch: BatchCommandsRequest) -> Result<(), Box<Status>> {
         let (mut puts, mut gets) = (put_groups::Groups::default(), get_groups::Groups::default());
         for (id, request) in batch.request_ids.into_iter().zip(batch.requests) {
@@ -110,7 +111,7 @@ impl Work {
         Ok(())
     }
 
-    /// Begins a get that goes by itself.
+    /// Starts a get outside of any group.
     fn get(self: Arc<Self>, (id, request): (u64, RawGetRequest)) {
         let service = self.service.clone();
         self.answer(async move { vec![(id, get_done(service.get(request).await))] });
@@ -133,7 +134,7 @@ fn put_done(response: RawPutResponse) -> Response {
     Response { cmd: Some(Done::RawPut(response)) }
 }
 
-/// Puts answers that are ready at the same time into one message.
+/// Combines answers that are ready at the same time into one message.
 async fn collect(
     mut waiting: mpsc::Receiver<Vec<Answer>>,
     batches: mpsc::Sender<Result<BatchCommandsResponse, Status>>,
@@ -180,7 +181,7 @@ async fn run(service: &TikvService, request: Request) -> Response {
         Some(Cmd::Empty(request)) => {
             Done::Empty(BatchCommandsEmptyResponse { test_id: request.test_id })
         }
-        // Of a newer client: an answer it may refuse, rather than a stream that stalls.
+        // Command of a newer client: it gets an empty answer, so that the stream does not stall.
         None => Done::Empty(BatchCommandsEmptyResponse::default()),
     };
     Response { cmd: Some(done) }

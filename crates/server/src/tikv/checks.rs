@@ -1,5 +1,5 @@
-//! Where a request belongs: cluster, store, region, and whether its keys lie there. The order of
-//! checks is TiKV's, so that clients act on the cause and not on a symptom.
+//! Checks of a request: cluster, store, region, and whether its keys lie there. The order of checks
+//! is TiKV's, so that clients act on the cause and not on a symptom.
 
 use super::errors::{Failure, region_not_found};
 use crate::store::StoreHandle;
@@ -11,18 +11,18 @@ use stele_raftstore::{Header, Reader};
 use stele_types::limits::{USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use stele_types::{ColumnFamily, KeyRange, PeerId, Region, RegionId, StoreId};
 
-/// Milliseconds a request waits at most when the client sets no limit.
-const PATIENCE_MS: u64 = 20_000;
+/// Longest wait of a request in milliseconds, if the client sets no limit.
+const TIMEOUT_MS_DEFAULT: u64 = 20_000;
 
-/// A request that found its region here.
+/// Local region of a request.
 pub struct Target {
-    /// The store.
+    /// Store of the replica.
     pub store: Arc<StoreHandle>,
-    /// What the core checks again.
+    /// Header that the core checks again.
     pub header: Header,
-    /// The region, of the version that the request names.
+    /// Region, in the version that the request names.
     pub region: Arc<Region>,
-    /// Its reader.
+    /// Reader of the replica.
     pub reader: Arc<Reader>,
     /// A follower may serve it.
     pub replica_read: bool,
@@ -44,16 +44,16 @@ pub fn target(stores: &Stores, context: Option<&kvrpcpb::Context>) -> Result<Tar
     let region_id = RegionId(context.region_id);
     let store = store_of(stores, context, region_id)?;
     let reader = store.readers().get(region_id).ok_or_else(|| region_not_found(region_id))?;
-    let patience_ms = match context.max_execution_duration_ms {
-        0 => PATIENCE_MS,
-        limit => limit.min(10 * PATIENCE_MS),
+    let timeout_ms = match context.max_execution_duration_ms {
+        0 => TIMEOUT_MS_DEFAULT,
+        limit => limit.min(10 * TIMEOUT_MS_DEFAULT),
     };
     let header = Header {
         region: region_id,
         peer: context.peer.as_ref().map(|peer| PeerId(peer.id)),
         version: Some(context.region_epoch.map_or(0, |epoch| epoch.version)),
         term: context.term,
-        deadline_nanos: store.clock().monotonic_nanos() + patience_ms * 1_000_000,
+        deadline_nanos: store.clock().monotonic_nanos() + timeout_ms * 1_000_000,
     };
     let refused = |refusal| Failure::refused(refusal, region_id, store.id());
     reader.check(&header).map_err(refused)?;
@@ -81,7 +81,7 @@ fn store_of(
 }
 
 impl Target {
-    /// Fails unless the key lies in the region.
+    /// Checks that the key lies in the region.
     pub fn check_key(&self, key: &[u8]) -> Result<(), Failure> {
         check_key_length(key)?;
         if self.region.range.contains(key) {
@@ -99,7 +99,7 @@ impl Target {
         }))
     }
 
-    /// Fails unless [start, end) is a range and lies in the region.
+    /// Checks that [start, end) is a range inside the region.
     pub fn check_range(&self, range: &KeyRange) -> Result<(), Failure> {
         if range.is_empty() {
             return Err(Failure::Final("the end of the range is not after its start".to_owned()));
@@ -130,8 +130,9 @@ pub fn check_value(value: &[u8]) -> Result<(), Failure> {
     Err(Failure::Final(format!("value of {size} bytes; the limit is {VALUE_BYTES_MAX}")))
 }
 
-/// The column family of a request.
+/// Parses the column family of a request.
 pub fn family(name: &str) -> Result<ColumnFamily, Failure> {
-    let unknown = || Failure::Final(format!("no column family `{name}`: default, lock or write"));
+    let unknown =
+        || Failure::Final(format!("unknown column family `{name}`: use default, lock or write"));
     ColumnFamily::from_name(name).ok_or_else(unknown)
 }

@@ -1,30 +1,30 @@
-//! Why a request was not served, in the terms clients retry by.
+//! Failures of requests, in the terms by which clients retry.
 
 use crate::convert;
 use stele_proto::errorpb;
 use stele_raftstore::Refusal;
 use stele_types::{Error, RegionId, StoreId};
 
-/// What a request ends with when it is not served.
+/// Reason why a request was not served.
 #[derive(Debug)]
 pub enum Failure {
-    /// Clients act on it: another peer, another region, later.
+    /// Clients retry it: at another peer, in another region, or later.
     Region(Box<errorpb::Error>),
-    /// Clients hand it to their caller.
+    /// Clients return it to their caller.
     Final(String),
-    /// What is asked for can't be read here. Other replicas are asked for it: soon it can.
+    /// The data cannot be read here until it is repaired from another replica.
     Damaged(String),
 }
 
 impl Failure {
-    /// A region error with one variant set.
+    /// Creates a region error with one variant set.
     pub fn region(message: impl Into<String>, set: impl FnOnce(&mut errorpb::Error)) -> Self {
         let mut error = errorpb::Error { message: message.into(), ..errorpb::Error::default() };
         set(&mut error);
         Self::Region(Box::new(error))
     }
 
-    /// The store's refusal of a request for `region`.
+    /// Converts the store's refusal of a request for `region`.
     pub fn refused(refusal: Refusal, region: RegionId, store: StoreId) -> Self {
         let region_id = region.0;
         match refusal {
@@ -72,8 +72,8 @@ impl Failure {
         }
     }
 
-    /// The engine's failure of a read. Failures of the device are the caller's to see: another try
-    /// here would find them again.
+    /// Converts the engine's failure of a read. Device failures are returned to the caller: a retry
+    /// here would fail again.
     pub fn engine(error: &Error, store: StoreId) -> Self {
         match error {
             Error::NoSpace(_) => disk_full(store),
@@ -84,11 +84,11 @@ impl Failure {
     }
 }
 
-/// A compare-and-swap that was proposed and whose end nobody knows: sent again it could act twice.
+/// Outcome of a proposed compare-and-swap that is unknown: sent again, it could apply twice.
 const UNDETERMINED: &str = "undetermined: the compare-and-swap may or may not have taken effect; \
                             read the key before trying again";
 
-/// This store is not the region's leader.
+/// Creates the error of a store that does not lead the region.
 pub fn not_leader(region: RegionId, leader: Option<&stele_types::Peer>) -> Failure {
     Failure::region(format!("peer is not leader of region {region}"), |error| {
         let leader = leader.map(convert::peer);
@@ -96,14 +96,14 @@ pub fn not_leader(region: RegionId, leader: Option<&stele_types::Peer>) -> Failu
     })
 }
 
-/// No replica here.
+/// Creates the error of a node without a replica of the region.
 pub fn region_not_found(region: RegionId) -> Failure {
     Failure::region(format!("region {region} not found"), |error| {
         error.region_not_found = Some(errorpb::RegionNotFound { region_id: region.0 });
     })
 }
 
-/// Real overload; clients pause for seconds.
+/// Creates the error of an overloaded store; clients pause for seconds.
 pub fn server_is_busy(reason: &str) -> Failure {
     Failure::region("server is busy", |error| {
         let reason = reason.to_owned();
@@ -114,7 +114,7 @@ pub fn server_is_busy(reason: &str) -> Failure {
 
 fn disk_full(store: StoreId) -> Failure {
     Failure::region(format!("disk of store {store} is full"), |error| {
-        let reason = "puts are refused until space is freed; deletes and reads go on".to_owned();
+        let reason = "puts are refused until space is freed; deletes and reads continue".to_owned();
         error.disk_full = Some(errorpb::DiskFull { store_id: vec![store.0], reason });
     })
 }

@@ -1,20 +1,19 @@
-//! Gets that came in one message and belong to one region share a lease and a view, which was taken
-//! after all of them came. One that is not answered so at once (it needs the device, a round of
-//! consensus or a refusal) goes on by itself.
+//! Gets of one message and one region share a lease and a view, which is taken after all of them
+//! arrived. A get that needs the device, a read index round or a refusal continues alone.
 
 use super::TikvService;
 use super::checks::{Target, target};
-use super::put_groups::is_same_place;
+use super::put_groups::has_same_target;
 use super::reads;
 use crate::observe::{Kind, Outcome};
 use crate::stores::Stores;
 use std::time::Instant;
 use stele_proto::kvrpcpb::{Context, RawGetRequest, RawGetResponse};
 
-/// Gets of one group: more are shared out over processors.
+/// Gets of one group; more are distributed over processors.
 const GROUP_GETS_MAX: usize = 64;
 
-/// A get of a message, by its number there.
+/// Get of a message, with its id there.
 pub(super) type Get = (u64, RawGetRequest);
 
 /// Gets of one region.
@@ -31,11 +30,11 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Adds a get to those of its region, or gives it back if it must go by itself.
+    /// Adds a get to the group of its region; returns it if it must continue alone.
     pub fn add(&mut self, stores: &Stores, get: Get) -> Option<Get> {
         let Some(context) = &get.1.context else { return Some(get) };
         let fits = |group: &&mut Group| {
-            group.gets.len() < GROUP_GETS_MAX && is_same_place(&group.context, context)
+            group.gets.len() < GROUP_GETS_MAX && has_same_target(&group.context, context)
         };
         if let Some(group) = self.groups.iter_mut().find(fits) {
             group.gets.push(get);
@@ -46,14 +45,14 @@ impl Groups {
         None
     }
 
-    /// All groups.
+    /// Returns all groups.
     pub fn finish(self) -> Vec<Group> {
         self.groups
     }
 }
 
 impl Group {
-    /// The answers that are at hand, and the gets that must go by themselves.
+    /// Returns the answers from memory, and the gets that must continue alone.
     pub fn run(self, service: &TikvService) -> (Vec<(u64, RawGetResponse)>, Vec<Get>) {
         let started = Instant::now();
         let Ok(Some(view)) = reads::leased_view(&self.target) else {
@@ -61,7 +60,7 @@ impl Group {
         };
         let (mut done, mut left) = (Vec::with_capacity(self.gets.len()), Vec::new());
         for (id, request) in self.gets {
-            match reads::get_at_once(&self.target, &view, &request) {
+            match reads::get_cached_value(&self.target, &view, &request) {
                 Some(value) => {
                     let not_found = value.is_none();
                     let value = value.unwrap_or_default();

@@ -27,7 +27,7 @@ use stele_raftstore::Timings;
 use stele_types::ClusterId;
 use tonic::Status;
 
-/// The service over this node's stores.
+/// Raw key-value service over this node's stores.
 #[derive(Clone)]
 pub struct TikvService {
     stores: Arc<Stores>,
@@ -35,12 +35,12 @@ pub struct TikvService {
     metrics: Arc<Metrics>,
 }
 
-/// How often a read of what is damaged is tried again, and after which pause: three seconds.
-const MEND_TRIES: u32 = 60;
-const MEND_PAUSE: Duration = Duration::from_millis(50);
+/// Tries of a read of damaged data, and the pause between them: three seconds in total.
+const REPAIR_TRIES: u32 = 60;
+const REPAIR_PAUSE: Duration = Duration::from_millis(50);
 
 impl TikvService {
-    /// A service of one cluster's node.
+    /// Creates the service of one cluster's node.
     pub fn new(stores: Arc<Stores>, cluster: ClusterId, metrics: Arc<Metrics>) -> Self {
         Self { stores, cluster, metrics }
     }
@@ -60,16 +60,16 @@ impl TikvService {
         result
     }
 
-    /// What can't be read is read again, anew from the beginning, while other replicas are asked.
+    /// Repeats a read of damaged data from the beginning, while other replicas send copies.
     async fn read<T, F: Future<Output = Result<T, Failure>>>(
         &self,
         kind: Kind,
         work: impl Fn() -> F,
     ) -> Result<T, Failure> {
         let repaired = async {
-            for _ in 0..MEND_TRIES {
+            for _ in 0..REPAIR_TRIES {
                 match work().await {
-                    Err(Failure::Damaged(_)) => tokio::time::sleep(MEND_PAUSE).await,
+                    Err(Failure::Damaged(_)) => tokio::time::sleep(REPAIR_PAUSE).await,
                     result => return result,
                 }
             }
@@ -78,7 +78,7 @@ impl TikvService {
         self.timed(kind, 1, repaired, |_| None).await
     }
 
-    /// So many writes that are done as one.
+    /// Executes `count` writes as one.
     async fn write(
         &self,
         kind: Kind,
@@ -89,13 +89,13 @@ impl TikvService {
         result.err().map(parts).unwrap_or_default()
     }
 
-    /// A request meant for another cluster must not be served: its client would mix them up.
+    /// Refuses requests for another cluster: serving them would mix up their client's data.
     fn check_cluster(&self, context: Option<&Context>) -> Result<(), Box<Status>> {
-        let asked = context.map_or(0, |context| context.cluster_id);
-        if asked == 0 || asked == self.cluster.0 {
+        let requested = context.map_or(0, |context| context.cluster_id);
+        if requested == 0 || requested == self.cluster.0 {
             return Ok(());
         }
-        let text = format!("mismatch cluster id, need {} but got {asked}", self.cluster);
+        let text = format!("mismatch cluster id, need {} but got {requested}", self.cluster);
         Err(Box::new(Status::invalid_argument(text)))
     }
 
@@ -133,7 +133,7 @@ impl TikvService {
         RawPutResponse { region_error, error }
     }
 
-    /// The answer to a put that was not proposed.
+    /// Returns the answer to a put that was not proposed.
     fn put_failed(&self, failure: Failure) -> RawPutResponse {
         let outcome = outcome(&failure);
         self.metrics.requests(Kind::Put, 1, Duration::ZERO, outcome, None);
@@ -216,7 +216,7 @@ fn parts(failure: Failure) -> (Option<errorpb::Error>, String) {
     }
 }
 
-/// Answers without an error text carry it in a single pair.
+/// Puts the error text into a single pair: these answers have no field for it.
 fn pairs(result: Result<Vec<KvPair>, Failure>) -> (Option<errorpb::Error>, Vec<KvPair>) {
     match result {
         Ok(pairs) => (None, pairs),
@@ -228,10 +228,10 @@ fn pairs(result: Result<Vec<KvPair>, Failure>) -> (Option<errorpb::Error>, Vec<K
     }
 }
 
-/// Each unary call: the cluster is checked, the rest is an answer of its own kind.
+/// Defines the unary calls: each checks the cluster and answers in its own type.
 macro_rules! unary {
     ($($name:literal: $request:ty = $method:ident;)*) => {
-        /// What the node's port serves.
+        /// Returns the routes that the node's port serves.
         pub fn routes(self) -> Router {
             Router::new()
                 $(.route(concat!("/tikvpb.Tikv/", $name), post(

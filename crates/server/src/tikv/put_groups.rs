@@ -1,6 +1,6 @@
-//! Puts that came in one message and belong to one region are proposed as one entry: consensus, log
-//! and apply have their costs once for all of them. Each is answered by itself, and as they came at
-//! the same time, none of them is promised to be seen without the others.
+//! Puts of one message and one region are proposed as one entry: consensus, log and apply cost once
+//! for all of them. Each put gets its own answer. They arrived at the same time, so none is
+//! guaranteed to be visible without the others.
 
 use super::TikvService;
 use super::checks::{Target, target};
@@ -12,8 +12,8 @@ use stele_proto::errorpb;
 use stele_proto::kvrpcpb::{Context, RawPutRequest, RawPutResponse};
 use stele_types::CommandBuilder;
 
-/// Bytes of an entry after which another is begun. Beyond this an entry's own cost is small beside
-/// that of its values.
+/// Bytes of an entry after which the next one begins. Above this, an entry's own cost is small
+/// beside its values.
 const GROUP_BYTES_MAX: usize = 64 << 10;
 
 /// Puts of one entry.
@@ -31,7 +31,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Adds a put to those of its region. A failure is this put's only.
+    /// Adds a put to the group of its region. A failure concerns only this put.
     pub fn add(
         &mut self,
         stores: &Stores,
@@ -40,7 +40,7 @@ impl Groups {
     ) -> Result<(), Failure> {
         let context = request.context.as_ref();
         let fits = |group: &&mut Group| {
-            context.is_some_and(|context| is_same_place(&group.context, context))
+            context.is_some_and(|context| has_same_target(&group.context, context))
                 && group.command.encoded_bytes() + writes::put_bytes(request) <= GROUP_BYTES_MAX
         };
         if let Some(group) = self.groups.iter_mut().find(fits) {
@@ -56,14 +56,14 @@ impl Groups {
         Ok(())
     }
 
-    /// What is to be proposed.
+    /// Returns the groups to propose.
     pub fn finish(self) -> Vec<Group> {
         self.groups
     }
 }
 
-/// Whether two requests are checked against the same peer in the same state.
-pub(super) fn is_same_place(a: &Context, b: &Context) -> bool {
+/// Returns whether two requests are checked against the same peer in the same state.
+pub(super) fn has_same_target(a: &Context, b: &Context) -> bool {
     a.region_id == b.region_id
         && a.peer == b.peer
         && a.region_epoch == b.region_epoch
@@ -72,7 +72,7 @@ pub(super) fn is_same_place(a: &Context, b: &Context) -> bool {
 }
 
 impl Group {
-    /// Proposes the entry and waits until it is applied; the answer to each put.
+    /// Proposes the entry and waits until it is applied; returns the answer to each put.
     pub async fn run(self, service: &TikvService) -> Vec<(u64, RawPutResponse)> {
         let done = writes::propose(&self.target, self.command, false);
         let (region_error, error): (Option<errorpb::Error>, String) =

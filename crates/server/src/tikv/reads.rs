@@ -1,6 +1,6 @@
-//! Reads. A lease serves them on the thread that decoded them; without one the store's loop says
-//! when a view holds everything acknowledged before. What needs the device goes to a thread that may
-//! wait.
+//! Reads. With a lease they are served on the thread that decoded them; otherwise the store loop
+//! determines when a view holds everything acknowledged before. Device reads run on a blocking
+//! thread.
 
 use super::checks::{Target, family, target};
 use super::errors::{Failure, region_not_found};
@@ -18,12 +18,12 @@ use stele_raftstore::{Read, Reply, RequestId};
 use stele_storage::{Cached, EngineView, Order, Pair, ScanOptions, StorageEngine};
 use stele_types::{ColumnFamily, KeyRange, keyspace};
 
-/// Bytes that one answer to a scan may hold; a short page would be taken for the region's end.
+/// Bytes of one scan's answer; clients would take a short page for the region's end.
 const SCAN_BYTES_MAX: usize = 256 << 20;
 
 type View = <Engine as StorageEngine>::View;
 
-/// A view that holds everything acknowledged before the request came.
+/// Returns a view that holds everything acknowledged before the request arrived.
 async fn view(target: &Target) -> Result<Arc<View>, Failure> {
     if let Some(view) = leased_view(target)? {
         target.reader.note_reads(1);
@@ -38,9 +38,9 @@ async fn view(target: &Target) -> Result<Arc<View>, Failure> {
         Reply::Refused(refusal) => return Err(Failure::refused(refusal, region, store.id())),
         other => return Err(Failure::Final(format!("unexpected answer to a read: {other:?}"))),
     }
-    let view = taken(target)?;
-    // A split in between gave keys away, and this view may lack what their new owner wrote; a
-    // replica that left in between took its pairs with it.
+    let view = new_view(target)?;
+    // A split in between moved keys away, and this view may lack what their new owner wrote; a
+    // replica destroyed in between took its pairs with it.
     let current = store.readers().get(region);
     if !current.is_some_and(|current| Arc::ptr_eq(&current, &target.reader)) {
         return Err(region_not_found(region));
@@ -50,20 +50,20 @@ async fn view(target: &Target) -> Result<Arc<View>, Failure> {
     Ok(Arc::new(view))
 }
 
-/// The same, if a lease gives it at once.
+/// Returns such a view if a lease allows it at once.
 pub fn leased_view(target: &Target) -> Result<Option<View>, Failure> {
     let now = || target.store.clock().monotonic_nanos();
     let Some(lease) = target.reader.lease(now()) else { return Ok(None) };
-    let view = taken(target)?;
+    let view = new_view(target)?;
     Ok(target.reader.is_still_valid(lease, now()).then_some(view))
 }
 
-fn taken(target: &Target) -> Result<View, Failure> {
+fn new_view(target: &Target) -> Result<View, Failure> {
     let store = &target.store;
     store.engine().view().map_err(|error| Failure::engine(&error, store.id()))
 }
 
-/// Runs what may wait for the device.
+/// Runs work that may wait for the device.
 async fn on_device<T: Send + 'static>(
     target: &Target,
     work: impl FnOnce() -> stele_types::Result<T> + Send + 'static,
@@ -75,7 +75,7 @@ async fn on_device<T: Send + 'static>(
     }
 }
 
-async fn live(target: &Target, view: &Arc<View>, key: Bytes) -> Result<Option<Pair>, Failure> {
+async fn live_pair(target: &Target, view: &Arc<View>, key: Bytes) -> Result<Option<Pair>, Failure> {
     let store = target.store.id();
     let found = view.get_cached(&key).map_err(|error| Failure::engine(&error, store))?;
     let pair = match found {
@@ -93,18 +93,23 @@ fn is_live(pair: &Pair, now_s: u64) -> bool {
     pair.expires_at_s == 0 || pair.expires_at_s > now_s
 }
 
-/// `RawGet`: the value, if there is one.
+/// `RawGet`: returns the value, if there is one.
 pub async fn get(stores: &Stores, request: &RawGetRequest) -> Result<Option<Bytes>, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
     target.check_key(&request.key)?;
     let view = view(&target).await?;
-    let pair = live(&target, &view, family.engine_key(&request.key)).await?;
+    let pair = live_pair(&target, &view, family.engine_key(&request.key)).await?;
     Ok(pair.map(|pair| pair.value))
 }
 
-/// What a get of the target's region finds in `view`, if that is at hand and nothing is wrong.
-pub fn get_at_once(target: &Target, view: &View, request: &RawGetRequest) -> Option<Option<Bytes>> {
+/// Returns what a get of the target's region finds in `view`; `None` if that needs the device or
+/// fails.
+pub fn get_cached_value(
+    target: &Target,
+    view: &View,
+    request: &RawGetRequest,
+) -> Option<Option<Bytes>> {
     let family = family(&request.cf).ok()?;
     target.check_key(&request.key).ok()?;
     let Ok(Cached::Here(pair)) = view.get_cached(&family.engine_key(&request.key)) else {
@@ -114,13 +119,13 @@ pub fn get_at_once(target: &Target, view: &View, request: &RawGetRequest) -> Opt
     Some(pair.filter(|pair| is_live(pair, now_s)).map(|pair| pair.value))
 }
 
-/// `RawGetKeyTTL`: seconds left, 0 for ever; `None` when there is no such key.
+/// `RawGetKeyTTL`: returns the seconds left, 0 for no expiry; `None` when there is no such key.
 pub async fn ttl(stores: &Stores, request: &RawGetKeyTtlRequest) -> Result<Option<u64>, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
     target.check_key(&request.key)?;
     let view = view(&target).await?;
-    let pair = live(&target, &view, family.engine_key(&request.key)).await?;
+    let pair = live_pair(&target, &view, family.engine_key(&request.key)).await?;
     let now = target.store.clock().unix_seconds();
     Ok(pair.map(|pair| match pair.expires_at_s {
         0 => 0,
@@ -128,7 +133,7 @@ pub async fn ttl(stores: &Stores, request: &RawGetKeyTtlRequest) -> Result<Optio
     }))
 }
 
-/// `RawBatchGet`: the pairs found, in the order asked.
+/// `RawBatchGet`: returns the pairs found, in request order.
 pub async fn batch_get(
     stores: &Stores,
     request: &RawBatchGetRequest,
@@ -141,7 +146,7 @@ pub async fn batch_get(
     let view = view(&target).await?;
     let mut pairs = Vec::new();
     for key in &request.keys {
-        if let Some(pair) = live(&target, &view, family.engine_key(key)).await? {
+        if let Some(pair) = live_pair(&target, &view, family.engine_key(key)).await? {
             let (key, value) = (key.clone(), pair.value);
             pairs.push(KvPair { key, value, ..KvPair::default() });
         }
@@ -149,10 +154,10 @@ pub async fn batch_get(
     Ok(pairs)
 }
 
-/// `RawScan`: pairs of the region the request names, never beyond it.
+/// `RawScan`: returns pairs of the region the request names, never beyond it.
 pub async fn scan(stores: &Stores, request: &RawScanRequest) -> Result<Vec<KvPair>, Failure> {
     let target = target(stores, request.context.as_ref())?;
-    let asked = Asked {
+    let bounds = ScanBounds {
         family: family(&request.cf)?,
         limit: request.limit as usize,
         keys_only: request.key_only,
@@ -165,16 +170,16 @@ pub async fn scan(stores: &Stores, request: &RawScanRequest) -> Result<Vec<KvPai
     let range = KeyRange { start: low.clone(), end: high.clone() };
     let view = view(&target).await?;
     let mut bytes_left = SCAN_BYTES_MAX;
-    page(&target, &view, &asked, &range, &mut bytes_left).await
+    page(&target, &view, &bounds, &range, &mut bytes_left).await
 }
 
-/// `RawBatchScan`: each range up to `each_limit`.
+/// `RawBatchScan`: returns pairs of each range, at most `each_limit` per range.
 pub async fn batch_scan(
     stores: &Stores,
     request: &RawBatchScanRequest,
 ) -> Result<Vec<KvPair>, Failure> {
     let target = target(stores, request.context.as_ref())?;
-    let asked = Asked {
+    let bounds = ScanBounds {
         family: family(&request.cf)?,
         limit: request.each_limit as usize,
         keys_only: request.key_only,
@@ -184,17 +189,18 @@ pub async fn batch_scan(
     let mut pairs = Vec::new();
     let mut bytes_left = SCAN_BYTES_MAX;
     for range in ranges(request)? {
-        pairs.extend(page(&target, &view, &asked, &range, &mut bytes_left).await?);
+        pairs.extend(page(&target, &view, &bounds, &range, &mut bytes_left).await?);
     }
     Ok(pairs)
 }
 
-/// A range without an end ends where the next one starts; in reverse, start and end change places.
+/// Returns the ranges of a scan. A range without an end ends where the next one starts; in reverse,
+/// start and end are swapped.
 fn ranges(request: &RawBatchScanRequest) -> Result<Vec<KeyRange>, Failure> {
     let mut ranges = Vec::new();
-    let mut asked = request.ranges.iter().peekable();
-    while let Some(range) = asked.next() {
-        let next = asked.peek().map(|next| &next.start_key);
+    let mut requested = request.ranges.iter().peekable();
+    while let Some(range) = requested.next() {
+        let next = requested.peek().map(|next| &next.start_key);
         if request.reverse {
             let (start, end) = (range.end_key.clone(), range.start_key.clone());
             ranges.push(KeyRange { start, end });
@@ -212,28 +218,28 @@ fn ranges(request: &RawBatchScanRequest) -> Result<Vec<KeyRange>, Failure> {
     Ok(ranges)
 }
 
-struct Asked {
+struct ScanBounds {
     family: ColumnFamily,
     limit: usize,
     keys_only: bool,
     order: Order,
 }
 
-/// Live pairs of `range` in the target's region, as many as asked for or there are.
+/// Returns live pairs of `range` in the target's region, up to the limit.
 async fn page(
     target: &Target,
     view: &Arc<View>,
-    asked: &Asked,
+    bounds: &ScanBounds,
     range: &KeyRange,
     bytes_left: &mut usize,
 ) -> Result<Vec<KvPair>, Failure> {
     let range = convert::clamp(range, &target.region.range);
-    if range.is_empty() || asked.limit == 0 {
+    if range.is_empty() || bounds.limit == 0 {
         return Ok(Vec::new());
     }
     let now_s = target.store.clock().unix_seconds();
-    let range = asked.family.engine_range(&range);
-    let (limit, order, keys_only) = (asked.limit, asked.order, asked.keys_only);
+    let range = bounds.family.engine_range(&range);
+    let (limit, order, keys_only) = (bounds.limit, bounds.order, bounds.keys_only);
     let (view, budget) = (view.clone(), *bytes_left);
     let found = on_device(target, move || {
         collect(&view, ScanOptions { range, order, limit, bytes_max: budget, keys_only }, now_s)
@@ -244,13 +250,13 @@ async fn page(
         return Ok(pairs);
     }
     let error = kvrpcpb::KeyError {
-        abort: format!("the answer would exceed {SCAN_BYTES_MAX} bytes: ask for fewer pairs"),
+        abort: format!("the answer would exceed {SCAN_BYTES_MAX} bytes: request fewer pairs"),
         ..kvrpcpb::KeyError::default()
     };
     Ok(vec![KvPair { error: Some(error), ..KvPair::default() }])
 }
 
-/// Live pairs, their bytes, and whether they are all that was asked for.
+/// Returns live pairs, their bytes, and whether they are complete.
 fn collect(
     view: &View,
     options: ScanOptions,
@@ -278,7 +284,8 @@ fn collect(
     Ok((pairs, bytes, true))
 }
 
-/// Sum, pairs and bytes of `RawChecksum`: CRC-64/XZ of key and value of each pair, all XORed.
+/// Returns checksum, pairs and bytes of `RawChecksum`: CRC-64/XZ of key and value of each pair, all
+/// XORed.
 pub async fn checksum(
     stores: &Stores,
     request: &RawChecksumRequest,
@@ -295,13 +302,17 @@ pub async fn checksum(
         }
         let range = ColumnFamily::Default.engine_range(&range);
         let view = view.clone();
-        let sums = on_device(&target, move || sum(&view, range, now_s)).await?;
-        totals = (totals.0 ^ sums.0, totals.1 + sums.1, totals.2 + sums.2);
+        let part = on_device(&target, move || checksum_pairs(&view, range, now_s)).await?;
+        totals = (totals.0 ^ part.0, totals.1 + part.1, totals.2 + part.2);
     }
     Ok(totals)
 }
 
-fn sum(view: &View, range: KeyRange, now_s: u64) -> stele_types::Result<(u64, u64, u64)> {
+fn checksum_pairs(
+    view: &View,
+    range: KeyRange,
+    now_s: u64,
+) -> stele_types::Result<(u64, u64, u64)> {
     let mut pages = Pages::of_range(view, range);
     let (mut checksum, mut pairs, mut bytes) = (0, 0, 0);
     while let Some(page) = pages.next()? {
@@ -356,10 +367,10 @@ mod tests {
         };
         let all = ColumnFamily::Default.engine_range(&KeyRange::all());
         (0..20).for_each(|_| {
-            sum(&engine.view().unwrap(), all.clone(), 0).unwrap();
+            checksum_pairs(&engine.view().unwrap(), all.clone(), 0).unwrap();
         });
         assert_eq!(sorted_bytes(), 0);
-        // One read takes all of them, but not ten neighbours.
+        // One read returns all of them, but not ten neighbours.
         for from in (0..3).flat_map(|_| (0..200_u64).step_by(10)) {
             let range = KeyRange::new(from.to_be_bytes().to_vec(), "");
             let options = ScanOptions::new(ColumnFamily::Default.engine_range(&range), 10);

@@ -1,6 +1,6 @@
-//! gRPC for answers that hold values: these go to the socket from where they were read, while tonic's
-//! own server copies each message into one piece of memory. Answers are not compressed, as TiKV's
-//! are not: most clients say that they could take it, and values that compress are rare.
+//! gRPC for answers that hold values: these go to the socket from where they were read, while
+//! tonic's server copies each message into one buffer. Answers are not compressed, as in TiKV: most
+//! clients announce that they accept compression, and values that compress are rare.
 
 use axum::body::{Body, HttpBody};
 use axum::extract::Request;
@@ -19,12 +19,12 @@ use tonic::metadata::GRPC_CONTENT_TYPE;
 use tonic::{Status, Streaming};
 use tonic_prost::ProstDecoder;
 
-/// Short messages that are ready together are sent together, up to so many bytes.
-const TOGETHER_BYTES: usize = 32 << 10;
-/// What a client has compressed its messages with, if it has.
+/// Short messages that are ready together are sent together, up to this many bytes.
+const COALESCED_BYTES_MAX: usize = 32 << 10;
+/// Header that names the compression of a client's messages.
 const ENCODING: &str = "grpc-encoding";
 
-/// The messages of a request.
+/// Returns the messages of a request.
 pub fn messages<T>(request: Request, bytes_max: usize) -> Result<Streaming<T>, Box<Status>>
 where
     T: Message + Default + 'static,
@@ -34,7 +34,7 @@ where
         Some(b"gzip") => Some(CompressionEncoding::Gzip),
         Some(other) => {
             let other = String::from_utf8_lossy(other);
-            let text = format!("messages compressed with {other} are not understood, gzip's are");
+            let text = format!("compression {other} is not supported: use gzip");
             return Err(Box::new(Status::unimplemented(text)));
         }
     };
@@ -42,7 +42,7 @@ where
     Ok(Streaming::new_request(decoder, request.into_body(), encoding, Some(bytes_max)))
 }
 
-/// The one message of a request.
+/// Returns the one message of a request.
 pub async fn message<T>(request: Request, bytes_max: usize) -> Result<T, Box<Status>>
 where
     T: Message + Default + 'static,
@@ -55,7 +55,7 @@ where
     Ok(message)
 }
 
-/// The answer of so many messages; a failure ends them.
+/// Creates the answer from its messages; an error ends it.
 pub fn answer<S, M>(messages: S) -> Response
 where
     S: Stream<Item = Result<M, Status>> + Unpin + Send + 'static,
@@ -67,12 +67,12 @@ where
     response
 }
 
-/// The body of an answer.
+/// Body of an answer.
 struct Answer<S> {
     messages: S,
-    /// What was encoded and not sent.
+    /// Encoded bytes that are not sent.
     ready: Pieces,
-    /// How the messages ended, if they have.
+    /// Final status, once the messages have ended.
     end: Option<Status>,
     is_over: bool,
 }
@@ -82,9 +82,9 @@ where
     S: Stream<Item = Result<M, Status>> + Unpin,
     M: Message,
 {
-    /// Takes messages until there is enough to send or nothing more at hand.
+    /// Encodes messages until there is enough to send or none is ready.
     fn fill(&mut self, context: &mut Context<'_>) {
-        while self.ready.bytes() < TOGETHER_BYTES && self.end.is_none() {
+        while self.ready.bytes() < COALESCED_BYTES_MAX && self.end.is_none() {
             let Poll::Ready(next) = Pin::new(&mut self.messages).poll_next(context) else { return };
             let added = match next {
                 Some(Ok(message)) => self.ready.message(&message).map_err(|status| *status),

@@ -1,5 +1,4 @@
-//! Writes: encoded once into the command that travels unchanged through the proposal, to the
-//! followers and into every replica's log.
+//! Writes: encoded once into the command that is proposed, replicated and logged unchanged.
 
 use super::checks::{Target, check_value, family, target};
 use super::errors::Failure;
@@ -12,11 +11,11 @@ use stele_proto::kvrpcpb::{
 use stele_raftstore::{Cas, CasNew, Reply, RequestId, Timings, Write};
 use stele_types::{CommandBuilder, Error, KeyRange};
 
-/// What an operation costs in a command beside key and value.
+/// Bytes of an operation in a command beside key and value.
 const OP_OVERHEAD_BYTES: usize = 32;
 
-/// Absolute Unix seconds of a time to live; 0 for ever. Made here, at the leader, so that all
-/// replicas agree.
+/// Returns the absolute Unix seconds of a time to live; 0 for no expiry. Computed at the leader, so
+/// that all replicas agree.
 fn expiry(target: &Target, ttl_s: u64) -> u64 {
     match ttl_s {
         0 => 0,
@@ -48,7 +47,7 @@ fn invalid(error: Error) -> Failure {
     }
 }
 
-/// What a put takes in a command, at most.
+/// Returns the bytes of a put in a command, at most.
 pub fn put_bytes(request: &RawPutRequest) -> usize {
     request.key.len() + request.value.len() + OP_OVERHEAD_BYTES
 }
@@ -67,7 +66,7 @@ pub fn add_put(
     Ok(())
 }
 
-/// `RawPut`
+/// `RawPut`: proposes one put.
 pub async fn put(stores: &Stores, request: &RawPutRequest) -> Result<Timings, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let mut command = CommandBuilder::with_capacity(put_bytes(request));
@@ -75,7 +74,7 @@ pub async fn put(stores: &Stores, request: &RawPutRequest) -> Result<Timings, Fa
     propose(&target, command, false).await
 }
 
-/// `RawDelete`
+/// `RawDelete`: proposes one delete.
 pub async fn delete(stores: &Stores, request: &RawDeleteRequest) -> Result<Timings, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
@@ -85,7 +84,7 @@ pub async fn delete(stores: &Stores, request: &RawDeleteRequest) -> Result<Timin
     propose(&target, command, true).await
 }
 
-/// `RawDeleteRange`
+/// `RawDeleteRange`: proposes one range delete.
 pub async fn delete_range(
     stores: &Stores,
     request: &RawDeleteRangeRequest,
@@ -100,7 +99,7 @@ pub async fn delete_range(
     propose(&target, command, true).await
 }
 
-/// `RawBatchPut`: atomic unless it is larger than an entry may be; then in order, entry by entry.
+/// `RawBatchPut`: atomic unless larger than an entry may be; then in order, entry by entry.
 pub async fn batch_put(stores: &Stores, request: &RawBatchPutRequest) -> Result<Timings, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
@@ -118,7 +117,7 @@ pub async fn batch_put(stores: &Stores, request: &RawBatchPutRequest) -> Result<
     entries.finish().await
 }
 
-/// `RawBatchDelete`
+/// `RawBatchDelete`: atomic unless larger than an entry may be; then in order, entry by entry.
 pub async fn batch_delete(
     stores: &Stores,
     request: &RawBatchDeleteRequest,
@@ -136,7 +135,7 @@ pub async fn batch_delete(
     entries.finish().await
 }
 
-/// A batch as one entry, or as several in order when it is larger than an entry may be.
+/// Batch as one entry, or as several in order when it is larger than an entry may be.
 struct Entries<'a> {
     target: &'a Target,
     entry_bytes_max: usize,
@@ -151,7 +150,7 @@ impl<'a> Entries<'a> {
         Self { target, entry_bytes_max: stores.entry_bytes_max, frees, command, timings }
     }
 
-    /// Proposes what is collected if `bytes` more would make it too large.
+    /// Proposes the command if `bytes` more would make it too large.
     async fn propose_if_full(&mut self, bytes: usize) -> Result<(), Failure> {
         let fits = self.command.encoded_bytes() + bytes <= self.entry_bytes_max;
         if fits || self.command.is_empty() { Ok(()) } else { self.propose().await }
@@ -175,7 +174,7 @@ impl<'a> Entries<'a> {
     }
 }
 
-/// One time to live for each pair.
+/// Returns one time to live for each pair.
 fn ttls(request: &RawBatchPutRequest) -> Result<Vec<u64>, Failure> {
     let pairs = request.pairs.len();
     match request.ttls.as_slice() {
@@ -189,17 +188,18 @@ fn ttls(request: &RawBatchPutRequest) -> Result<Vec<u64>, Failure> {
     }
 }
 
-/// What a compare-and-swap found and did.
+/// Result of a compare-and-swap.
 pub struct Swapped {
-    /// Whether the key held what was expected.
+    /// The key held the expected value.
     pub succeeded: bool,
-    /// What it held.
+    /// Value before; `None` if there was none.
     pub previous: Option<Bytes>,
-    /// Where the time went.
+    /// Durations of the stages.
     pub timings: Timings,
 }
 
-/// `RawCompareAndSwap`: compared on the leader against its own log, so it is safe beside plain writes.
+/// `RawCompareAndSwap`: compared on the leader against its own log, so it is safe beside plain
+/// writes.
 pub async fn compare_and_swap(
     stores: &Stores,
     request: &RawCasRequest,

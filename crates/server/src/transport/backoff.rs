@@ -1,37 +1,37 @@
-//! How long to wait before the next attempt.
+//! Pauses between attempts.
 
 use std::time::Duration;
 use stele_types::Prng;
 
-/// Pauses that double up to a bound, half of each left to chance: nodes that lost the same peer do
-/// not come back in step.
+/// Exponential backoff up to a bound, half of each pause random: nodes that lost the same peer do
+/// not reconnect in step.
 pub struct Backoff {
     min: Duration,
     max: Duration,
     next: Duration,
-    chance: Prng,
+    rng: Prng,
 }
 
 impl Backoff {
-    /// Starts at `min`.
+    /// Creates the backoff; the first pause is `min`.
     pub fn new(min: Duration, max: Duration, seed: u64) -> Self {
-        Self { min, max, next: min, chance: Prng::new(seed) }
+        Self { min, max, next: min, rng: Prng::new(seed) }
     }
 
-    /// The next pause.
+    /// Returns the next pause.
     pub fn pause(&mut self) -> Duration {
         let half = self.next / 2;
         self.next = (self.next * 2).min(self.max);
         let nanos = u64::try_from(half.as_nanos()).unwrap_or(u64::MAX);
-        half + Duration::from_nanos(self.chance.below(nanos.saturating_add(1)))
+        half + Duration::from_nanos(self.rng.below(nanos.saturating_add(1)))
     }
 
-    /// The longest pause comes next: an attempt soon would change nothing.
-    pub fn patient(&mut self) {
+    /// Makes the next pause the longest: an attempt soon would change nothing.
+    pub fn use_longest(&mut self) {
         self.next = self.max;
     }
 
-    /// The last attempt worked.
+    /// Starts over after a successful attempt.
     pub fn reset(&mut self) {
         self.next = self.min;
     }

@@ -1,5 +1,5 @@
-//! Many messages in one write. Heads are encoded into one buffer, large payloads stay where they
-//! are: the kernel gathers both.
+//! Many messages in one write. Headers and small payloads are encoded into one buffer, large
+//! payloads stay where they are: the kernel gathers both.
 
 use super::closed::CloseReason;
 use super::frame::{self, HEADER_BYTES, Kind};
@@ -13,22 +13,22 @@ use stele_types::checksum::Crc32c;
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::OwnedWriteHalf;
 
-/// Shorter payloads are copied behind their head: cheaper than one more slice for the kernel.
+/// Shorter payloads are copied into the buffer: cheaper than one more slice for the kernel.
 const COPIED_BYTES_MAX: usize = 2 << 10;
-/// Kept for the next batch.
-const HEADS_KEPT_BYTES_MAX: usize = 1 << 20;
-/// Slices in one call.
+/// Buffer bytes kept for the next batch.
+const BUFFER_KEPT_BYTES_MAX: usize = 1 << 20;
+/// Most slices in one call.
 const SLICES_MAX: usize = 64;
 
 enum Part {
-    Head(Range<usize>),
+    Buffered(Range<usize>),
     Payload(Bytes),
 }
 
-/// Frames on their way to a connection.
+/// Frames to be written to a connection.
 #[derive(Default)]
 pub struct Batch {
-    heads: Vec<u8>,
+    buffer: Vec<u8>,
     parts: Vec<Part>,
     payloads: Vec<Bytes>,
     bytes: usize,
@@ -36,49 +36,49 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Forgets all frames, keeps some of the memory.
+    /// Removes all frames, keeps some of the memory.
     pub fn clear(&mut self) {
-        self.heads.clear();
-        self.heads.shrink_to(HEADS_KEPT_BYTES_MAX);
+        self.buffer.clear();
+        self.buffer.shrink_to(BUFFER_KEPT_BYTES_MAX);
         self.parts.clear();
         (self.bytes, self.frames) = (0, 0);
     }
 
-    /// How many frames.
+    /// Returns the number of frames.
     pub fn frames(&self) -> usize {
         self.frames
     }
 
-    /// Bytes of all frames.
+    /// Returns the bytes of all frames.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Adds a message; false when no frame of the lane takes it.
+    /// Adds a message; false if it is larger than a frame of the lane.
     pub fn add_message(&mut self, lane: Lane, message: &PeerMessage) -> bool {
-        let start = self.heads.len();
-        self.heads.resize(start + HEADER_BYTES, 0);
+        let start = self.buffer.len();
+        self.buffer.resize(start + HEADER_BYTES, 0);
         self.payloads.clear();
-        wire::encode(message, &mut self.heads, &mut self.payloads);
-        let head = start + HEADER_BYTES..self.heads.len();
+        wire::encode(message, &mut self.buffer, &mut self.payloads);
+        let body = start + HEADER_BYTES..self.buffer.len();
         let payload_bytes: usize = self.payloads.iter().map(Bytes::len).sum();
-        let body_bytes = head.len() + payload_bytes;
+        let body_bytes = body.len() + payload_bytes;
         if body_bytes > lane.frame_bytes_max() {
-            self.heads.truncate(start);
+            self.buffer.truncate(start);
             return false;
         }
         let mut crc = Crc32c::new();
-        crc.update(&self.heads[head]);
-        self.push_head(start);
+        crc.update(&self.buffer[body]);
+        self.push_buffered(start);
         let mut payloads = std::mem::take(&mut self.payloads);
         for payload in payloads.drain(..) {
             crc.update(&payload);
             if payload.len() > COPIED_BYTES_MAX {
                 self.parts.push(Part::Payload(payload));
             } else {
-                let from = self.heads.len();
-                self.heads.extend_from_slice(&payload);
-                self.push_head(from);
+                let from = self.buffer.len();
+                self.buffer.extend_from_slice(&payload);
+                self.push_buffered(from);
             }
         }
         self.payloads = payloads;
@@ -86,22 +86,22 @@ impl Batch {
         true
     }
 
-    /// Makes what was appended to the heads since `from` part of the stream.
-    fn push_head(&mut self, from: usize) {
-        let end = self.heads.len();
+    /// Adds the bytes appended to the buffer since `from` to the stream.
+    fn push_buffered(&mut self, from: usize) {
+        let end = self.buffer.len();
         match self.parts.last_mut() {
-            Some(Part::Head(range)) if range.end == from => range.end = end,
-            _ => self.parts.push(Part::Head(from..end)),
+            Some(Part::Buffered(range)) if range.end == from => range.end = end,
+            _ => self.parts.push(Part::Buffered(from..end)),
         }
     }
 
-    /// Adds a frame of a small head and a payload whose checksum over both is known.
-    pub fn add(&mut self, kind: Kind, head: &[u8], payload: Bytes, crc: u32) {
-        let start = self.heads.len();
-        self.heads.resize(start + HEADER_BYTES, 0);
-        self.heads.extend_from_slice(head);
-        self.push_head(start);
-        let body_bytes = head.len() + payload.len();
+    /// Adds a frame of a small header and a payload; `crc` covers both.
+    pub fn add(&mut self, kind: Kind, header: &[u8], payload: Bytes, crc: u32) {
+        let start = self.buffer.len();
+        self.buffer.resize(start + HEADER_BYTES, 0);
+        self.buffer.extend_from_slice(header);
+        self.push_buffered(start);
+        let body_bytes = header.len() + payload.len();
         if !payload.is_empty() {
             self.parts.push(Part::Payload(payload));
         }
@@ -110,20 +110,21 @@ impl Batch {
 
     fn finish(&mut self, start: usize, kind: Kind, body_bytes: usize, crc: u32) {
         let bytes = u32::try_from(body_bytes).unwrap_or(u32::MAX);
-        let header = frame::header(kind, bytes, crc);
-        self.heads[start..start + HEADER_BYTES].copy_from_slice(&header);
+        let frame_header = frame::header(kind, bytes, crc);
+        self.buffer[start..start + HEADER_BYTES].copy_from_slice(&frame_header);
         self.bytes += HEADER_BYTES + body_bytes;
         self.frames += 1;
     }
 
     fn part(&self, number: usize) -> Option<&[u8]> {
         Some(match self.parts.get(number)? {
-            Part::Head(range) => &self.heads[range.clone()],
+            Part::Buffered(range) => &self.buffer[range.clone()],
             Part::Payload(bytes) => bytes,
         })
     }
 
-    /// Writes all frames; how many calls it took. Fails when no byte is taken for `stall_max`.
+    /// Writes all frames; returns the number of calls. Fails when no byte is accepted for
+    /// `stall_max`.
     pub async fn write(
         &self,
         stream: &mut OwnedWriteHalf,

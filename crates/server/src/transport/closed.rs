@@ -1,21 +1,21 @@
-//! Why connections end.
+//! Reasons why connections end.
 
 use std::fmt;
 use std::io;
 use stele_types::StoreId;
 
-/// Why a node did not want a connection. The numbers are the wire's.
+/// Reason why a node rejected a connection. The numbers are the wire's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectReason {
-    /// It belongs to another cluster.
+    /// The node belongs to another cluster.
     OtherCluster = 1,
-    /// The stores that are asked for are not at this address.
+    /// The requested stores are not at this address.
     StoreElsewhere = 2,
     /// The caller's stores were removed from the cluster.
     StoreRemoved = 3,
-    /// It speaks no version of the protocol that the caller speaks.
+    /// The node supports no version of the protocol that the caller supports.
     OtherVersion = 4,
-    /// It has too many connections.
+    /// The node has too many connections.
     TooMany = 5,
 }
 
@@ -43,28 +43,28 @@ impl RejectReason {
     }
 }
 
-/// Why a connection ended, or never began.
+/// Reason why a connection ended, or was not made.
 #[derive(Debug)]
 pub enum CloseReason {
     /// The address could not be reached.
     Dial(io::Error),
-    /// Nobody knows an address of the store.
+    /// No address of the store is known.
     NoAddress(StoreId),
     /// Reading or writing failed.
     Io(io::Error),
-    /// The other side ended it.
+    /// The other side closed it.
     Ended,
-    /// Nothing came for too long: the other side is dead or cut off.
+    /// Nothing was received for too long: the other side is down or unreachable.
     Silent,
     /// Nothing could be written for too long.
     Stalled,
-    /// The other side does not keep to the protocol.
+    /// The other side violated the protocol.
     Malformed(&'static str),
-    /// The other side sent a message that cannot be one.
+    /// The other side sent a message that does not decode.
     Unreadable(stele_types::Error),
-    /// The connection is not wanted, and why in words.
+    /// The connection was rejected, with a text.
     Refused(RejectReason, String),
-    /// A snapshot is not wanted, or was not taken.
+    /// A snapshot was refused or not installed.
     Declined(String),
     /// A test cut it.
     Cut,
@@ -89,7 +89,7 @@ impl CloseReason {
         "cut",
     ];
 
-    /// A word for metrics.
+    /// Returns the label in metrics.
     pub fn label(&self) -> &'static str {
         match self {
             Self::Dial(_) => "dial",
@@ -105,7 +105,7 @@ impl CloseReason {
         }
     }
 
-    /// The label's place in [`Closed::LABELS`].
+    /// Returns the label's position in [`CloseReason::LABELS`].
     pub(super) fn number(&self) -> usize {
         let label = self.label();
         Self::LABELS.iter().position(|known| *known == label).unwrap_or(0)
@@ -119,12 +119,12 @@ impl fmt::Display for CloseReason {
             Self::NoAddress(store) => write!(f, "no address of store {store} is known"),
             Self::Io(error) => write!(f, "connection failed: {error}"),
             Self::Ended => f.write_str("closed by the other side"),
-            Self::Silent => f.write_str("no sign of life from the other side"),
-            Self::Stalled => f.write_str("the other side takes no bytes"),
+            Self::Silent => f.write_str("nothing received from the other side for too long"),
+            Self::Stalled => f.write_str("the other side accepts no bytes"),
             Self::Malformed(what) => write!(f, "protocol error: {what}"),
             Self::Unreadable(error) => write!(f, "protocol error: {error}"),
-            Self::Refused(_, why) => write!(f, "refused: {why}"),
-            Self::Declined(why) => write!(f, "snapshot not taken: {why}"),
+            Self::Refused(_, reason) => write!(f, "refused: {reason}"),
+            Self::Declined(reason) => write!(f, "snapshot declined: {reason}"),
             Self::Cut => f.write_str("cut by a test"),
         }
     }

@@ -1,4 +1,4 @@
-//! One connection: frames come in, frames go out.
+//! One connection: reading and writing of frames.
 
 use super::closed::CloseReason;
 use super::frame::{self, Frame, Frames, Kind};
@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-/// The side of a connection that frames come from.
+/// Reading half of a connection.
 pub struct Reader {
     stream: OwnedReadHalf,
     frames: Frames,
@@ -32,25 +32,25 @@ impl Reader {
         }
     }
 
-    /// Another bound of frames from now on.
+    /// Changes the bound of frames from now on.
     pub fn bound(&mut self, bytes_max: usize) {
         self.frames.bound(bytes_max);
     }
 
-    /// Frames that came already, and the stream behind them.
+    /// Returns the received frames, and the stream after them.
     pub fn parts(&mut self) -> (&mut Frames, &mut OwnedReadHalf) {
         (&mut self.frames, &mut self.stream)
     }
 }
 
-/// Takes a connection's halves; frames are bounded as before a hello.
+/// Splits a connection into halves; frames are bounded as before a hello.
 pub fn split(stream: TcpStream) -> Result<(Reader, OwnedWriteHalf), CloseReason> {
     stream.set_nodelay(true)?;
     let (read, write) = stream.into_split();
     Ok((Reader { stream: read, frames: Frames::new(HELLO_BYTES_MAX) }, write))
 }
 
-/// Dials a node and makes sure that it is the right one.
+/// Dials a node and verifies that it is the expected one.
 pub async fn dial(
     shared: &Shared,
     address: &str,
@@ -64,34 +64,34 @@ pub async fn dial(
     let mut hello = Hello::new(lane, identity.cluster, &identity.address);
     hello.from = shared.own.read().clone();
     hello.wanted = wanted.to_vec();
-    let greet = async {
+    let handshake = async {
         let stream = TcpStream::connect(address).await.map_err(CloseReason::Dial)?;
         let (mut reader, mut writer) = split(stream)?;
-        let greeting = [&MAGIC, &frame::whole(Kind::Hello, &hello.encode())[..]].concat();
-        writer.write_all(&greeting).await?;
+        let handshake_bytes = [&MAGIC, &frame::whole(Kind::Hello, &hello.encode())[..]].concat();
+        writer.write_all(&handshake_bytes).await?;
         loop {
             let answer = reader.next(&shared.stats).await?;
             match answer.kind {
                 Kind::Welcome => return Ok((reader, writer)),
                 Kind::Refused => return Err(hello::read_refused(&answer.body)),
                 Kind::Alive => {}
-                _ => return Err(CloseReason::Malformed("a hello is answered by something else")),
+                _ => return Err(CloseReason::Malformed("unexpected reply to a hello")),
             }
         }
     };
-    let connected = timeout(shared.options.dial_timeout, greet).await;
+    let connected = timeout(shared.options.dial_timeout, handshake).await;
     let connected = connected.map_err(|_| CloseReason::Silent)??;
     Stats::add(&shared.stats.connections_out, 1);
     Ok(connected)
 }
 
-/// The next frame from the node that has these stores.
-pub async fn heard(
+/// Returns the next frame from the node that has these stores.
+pub async fn next_frame(
     shared: &Shared,
     stores: &[StoreId],
     reader: &mut Reader,
 ) -> Result<Frame, CloseReason> {
-    let mut heard = async || {
+    let mut receive = async || {
         loop {
             let frame = reader.next(&shared.stats).await;
             if frame.is_err() || !shared.cuts.blocks_in(stores) {
@@ -100,9 +100,9 @@ pub async fn heard(
         }
     };
     loop {
-        // Rule: a connection that brings no sign of life is given up, or a half-open one would take
-        // messages for ever.
-        match timeout(shared.options.silence_max, heard()).await {
+        // Invariant: a connection that receives nothing for `silence_max` is closed; otherwise a
+        // half-open one would accept messages permanently.
+        match timeout(shared.options.silence_max, receive()).await {
             Ok(frame) => return frame,
             Err(_) if mutant::active("server.silence_ignored") => {}
             Err(_) => return Err(CloseReason::Silent),

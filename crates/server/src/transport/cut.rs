@@ -1,33 +1,33 @@
-//! A switch for tests: what a broken network does to the connections with one node.
+//! Fault injection for tests: a broken network between this node and another.
 
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use stele_types::StoreId;
 
-/// What is lost between this node and another.
+/// Direction that is lost between this node and another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     /// Nothing.
     Nothing,
-    /// What this node sends.
+    /// Messages from this node.
     Out,
-    /// What the other sends.
+    /// Messages from the other node.
     In,
-    /// Everything.
+    /// Both directions.
     Both,
 }
 
-/// The cuts in force, each by a store of the other node.
+/// Active cuts, each by a store of the other node.
 #[derive(Default)]
 pub struct Cuts {
-    /// Whether there are any: the usual answer takes no lock.
+    /// Set if there are any: the usual check takes no lock.
     any: AtomicBool,
     ways: RwLock<HashMap<StoreId, Cut>>,
 }
 
 impl Cuts {
-    /// Puts a cut in force in place of the store's last one.
+    /// Sets the cut of a store; replaces the previous one.
     pub fn set(&self, store: StoreId, cut: Cut) {
         let mut ways = self.ways.write();
         match cut {
@@ -37,12 +37,12 @@ impl Cuts {
         self.any.store(!ways.is_empty(), Relaxed);
     }
 
-    /// Whether what goes out to the node that has these stores is lost.
+    /// Returns whether messages to the node that has these stores are lost.
     pub fn blocks_out(&self, stores: &[StoreId]) -> bool {
         self.holds(stores, Cut::Out)
     }
 
-    /// Whether what comes from it is lost.
+    /// Returns whether messages from it are lost.
     pub fn blocks_in(&self, stores: &[StoreId]) -> bool {
         self.holds(stores, Cut::In)
     }

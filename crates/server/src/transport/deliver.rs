@@ -1,4 +1,4 @@
-//! What the transport asks of its owner.
+//! Interfaces that the transport's owner implements.
 
 use super::closed::CloseReason;
 use super::snapshot_stream::SnapshotOffer;
@@ -7,38 +7,38 @@ use std::pin::Pin;
 use stele_raftstore::PeerMessage;
 use stele_types::StoreId;
 
-/// A future behind a pointer.
+/// Boxed future.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Where stores are.
+/// Addresses of stores.
 pub trait Resolve: Send + Sync {
-    /// `host:port` of the node that has the store, if any is known.
+    /// Returns `host:port` of the node that has the store, if known.
     fn address(&self, store: StoreId) -> Option<String>;
 
-    /// Whether the store was removed from the cluster for good.
+    /// Returns whether the store was removed from the cluster permanently.
     fn is_removed(&self, _store: StoreId) -> bool {
         false
     }
 }
 
-/// What comes from other nodes. Save for `snapshot` the calls never wait.
+/// Receiver of messages and events from other nodes. Except `snapshot`, the calls never block.
 pub trait Deliver: Send + Sync {
-    /// A message for a store of this node, and about how many bytes it holds.
+    /// Delivers a message for a store of this node, with its approximate size in bytes.
     fn message(&self, message: PeerMessage, bytes: u64);
 
-    /// Messages to the store go through from now on.
+    /// Reports that messages to the store get through from now on.
     fn reachable(&self, store: StoreId);
 
-    /// Messages to the store are lost from now on.
+    /// Reports that messages to the store are lost from now on.
     fn unreachable(&self, store: StoreId);
 
-    /// Messages to the store were dropped, as too many wait or their connection broke; it is
-    /// reachable all the same. Told once until the queue has emptied.
+    /// Reports that messages to the store were dropped because the queue was full or their
+    /// connection broke; the store is still reachable. Reported once until the queue has emptied.
     fn dropped(&self, store: StoreId);
 
-    /// A snapshot is offered. It is declined when the future ends without an answer.
+    /// Offers a snapshot. It is declined when the future ends without an answer.
     fn snapshot(&self, offer: SnapshotOffer) -> BoxFuture<'static, ()>;
 
-    /// A connection from or to `remote` ended, for the log.
+    /// Reports that a connection from or to `remote` ended, for the log.
     fn closed(&self, _remote: &str, _reason: &CloseReason) {}
 }

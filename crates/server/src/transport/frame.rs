@@ -1,4 +1,4 @@
-//! The unit of every connection between nodes.
+//! Unit of every connection between nodes.
 //!
 //! ```text
 //! frame := length:u32le crc:u32le kind:u8 check:u24le body
@@ -15,37 +15,37 @@ use stele_types::mutant;
 /// Bytes before a frame's body.
 pub const HEADER_BYTES: usize = 12;
 
-/// Most that is reserved for a frame before its bytes arrive: a length alone takes no memory.
-const AHEAD_BYTES_MAX: usize = 2 << 20;
-/// Reserved for reading when little room is left.
+/// Most bytes reserved for a frame before they arrive: a length alone takes no memory.
+const RESERVE_BYTES_MAX: usize = 2 << 20;
+/// Bytes reserved for reading when little room is left.
 const BLOCK_BYTES: usize = 64 << 10;
-/// Less room than this asks for a new block.
+/// With less room than this, a new block is reserved.
 const ROOM_BYTES_MIN: usize = 4 << 10;
 
-/// What a frame holds. The numbers are the wire's.
+/// Content of a frame. The numbers are the wire's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Who dials.
+    /// Identity of the dialling node.
     Hello = 1,
-    /// Who answers.
+    /// Acceptance of a hello.
     Welcome = 2,
-    /// Why it does not.
+    /// Rejection of a hello, with the reason.
     Refused = 3,
-    /// Nothing but a sign of life.
+    /// Keepalive.
     Alive = 4,
-    /// A peer's message.
+    /// Message of a peer.
     Message = 5,
-    /// A snapshot's header.
+    /// Header of an offered snapshot.
     Offer = 6,
-    /// The snapshot may come.
+    /// Acceptance of a snapshot.
     Accepted = 7,
-    /// It may not, or was not taken: why.
+    /// Refusal of a snapshot, before or after it was sent, with the reason.
     Declined = 8,
-    /// A numbered part of a snapshot.
+    /// Numbered chunk of a snapshot.
     Chunk = 9,
-    /// How many parts and bytes there were, and their checksum.
+    /// Number of chunks and bytes, and their checksum.
     End = 10,
-    /// All of the snapshot was taken.
+    /// The whole snapshot was received.
     Done = 11,
 }
 
@@ -69,16 +69,16 @@ impl Kind {
     }
 }
 
-/// A frame that came whole.
+/// Complete frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// What it holds.
+    /// Content of the frame.
     pub kind: Kind,
-    /// Shares the connection's block; messages are slices of it.
+    /// Slice of the connection's block; messages are slices of it.
     pub body: Bytes,
 }
 
-/// A frame's header.
+/// Encodes a frame's header.
 pub fn header(kind: Kind, body_bytes: u32, body_crc: u32) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[..4].copy_from_slice(&body_bytes.to_le_bytes());
@@ -89,7 +89,7 @@ pub fn header(kind: Kind, body_bytes: u32, body_crc: u32) -> [u8; HEADER_BYTES] 
     header
 }
 
-/// A small frame in one piece.
+/// Encodes a small frame in one buffer.
 pub fn whole(kind: Kind, body: &[u8]) -> Bytes {
     let bytes = u32::try_from(body.len()).unwrap_or(u32::MAX);
     Bytes::from([&header(kind, bytes, crc32c(body)), body].concat())
@@ -102,7 +102,7 @@ struct Expected {
     crc: u32,
 }
 
-/// Cuts frames out of a stream of bytes, and takes memory only as bytes arrive.
+/// Decoder of frames from a stream of bytes; takes memory only as bytes arrive.
 pub struct Frames {
     buffer: BytesMut,
     expected: Option<Expected>,
@@ -110,38 +110,39 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Frames whose bodies have at most `bytes_max` bytes.
+    /// Creates a decoder of frames with at most `bytes_max` bytes of body.
     pub fn new(bytes_max: usize) -> Self {
         Self { buffer: BytesMut::new(), expected: None, bytes_max }
     }
 
-    /// The same stream with another bound from now on.
+    /// Changes the bound from now on.
     pub fn bound(&mut self, bytes_max: usize) {
         self.bytes_max = bytes_max;
     }
 
-    /// Where the next bytes of the stream are appended; it has room.
+    /// Returns the buffer for the next bytes of the stream; it has room.
     pub fn room(&mut self) -> &mut BytesMut {
         let missing = self.expected.map_or(0, |it| it.bytes.saturating_sub(self.buffer.len()));
         let spare = self.buffer.capacity() - self.buffer.len();
-        if spare < missing.clamp(ROOM_BYTES_MIN, AHEAD_BYTES_MAX) {
-            let ahead = AHEAD_BYTES_MAX.max(self.buffer.len());
-            self.buffer.reserve(missing.min(ahead).max(BLOCK_BYTES));
+        if spare < missing.clamp(ROOM_BYTES_MIN, RESERVE_BYTES_MAX) {
+            let reserve_max = RESERVE_BYTES_MAX.max(self.buffer.len());
+            self.buffer.reserve(missing.min(reserve_max).max(BLOCK_BYTES));
         }
         &mut self.buffer
     }
 
-    /// Bytes of the body whose header came and that is not whole yet; 0 for none.
+    /// Returns the bytes of the incomplete body after a received header; 0 for none.
     pub fn begun_bytes(&self) -> usize {
         self.expected.map_or(0, |expected| expected.bytes)
     }
 
-    /// Bytes held back, for bounds in tests.
+    /// Returns the buffered bytes, for bounds in tests.
     pub fn held_bytes(&self) -> usize {
         self.buffer.capacity()
     }
 
-    /// The next whole frame, or `None` until more bytes come. After an error the stream is lost.
+    /// Returns the next complete frame, or `None` until more bytes arrive. After an error the
+    /// stream must not be read.
     pub fn take(&mut self) -> Result<Option<Frame>, CloseReason> {
         let expected = match self.expected {
             Some(expected) => expected,
@@ -155,9 +156,9 @@ impl Frames {
         }
         self.expected = None;
         let body = self.buffer.split_to(expected.bytes).freeze();
-        // Rule: no byte of a body is looked at before its checksum held.
+        // Invariant: a body is not read before its checksum is verified.
         if crc32c(&body) != expected.crc && !mutant::active("server.frame_skips_crc") {
-            return Err(CloseReason::Malformed("a frame's checksum does not hold"));
+            return Err(CloseReason::Malformed("a frame's checksum does not match"));
         }
         Ok(Some(Frame { kind: expected.kind, body }))
     }
@@ -167,16 +168,16 @@ impl Frames {
             return Ok(None);
         };
         let [l0, l1, l2, l3, c0, c1, c2, c3, kind, check @ ..] = header;
-        let sum = crc32c(&[l0, l1, l2, l3, c0, c1, c2, c3, kind]).to_le_bytes();
-        if sum[..3] != check {
+        let computed = crc32c(&[l0, l1, l2, l3, c0, c1, c2, c3, kind]).to_le_bytes();
+        if computed[..3] != check {
             return Err(CloseReason::Malformed("a frame's header is damaged"));
         }
         let Some(kind) = Kind::from_number(kind) else {
-            return Err(CloseReason::Malformed("an unknown kind of frame"));
+            return Err(CloseReason::Malformed("unknown kind of frame"));
         };
         let bytes = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
         if bytes > self.bytes_max && !mutant::active("server.frame_unbounded") {
-            return Err(CloseReason::Malformed("a frame longer than this connection may carry"));
+            return Err(CloseReason::Malformed("a frame is longer than this connection may carry"));
         }
         self.buffer.advance(HEADER_BYTES);
         Ok(Some(Expected { kind, bytes, crc: u32::from_le_bytes([c0, c1, c2, c3]) }))

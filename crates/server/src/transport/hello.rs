@@ -1,4 +1,4 @@
-//! How two nodes make sure of each other before anything else is said.
+//! Handshake between two nodes.
 //!
 //! ```text
 //! connection := magic:8 (the dialling side) frame(Hello) … ; answered by Welcome or Refused
@@ -12,19 +12,19 @@ use super::closed::{CloseReason, RejectReason};
 use bytes::Bytes;
 use stele_types::{ClusterId, StoreId, mutant, varint};
 
-/// The first bytes that a node sends to another: no HTTP request begins so.
+/// First bytes that a node sends to another: no HTTP request begins with them.
 pub const MAGIC: [u8; 8] = *b"STELEPR1";
-/// The only version there is; a hello names a range.
+/// Only version of the protocol; a hello names a range.
 const VERSION: u8 = 1;
-/// Longest hello, or answer to it.
+/// Longest hello, or reply to it, in bytes.
 pub const HELLO_BYTES_MAX: usize = 16 << 10;
 const STORES_MAX: u64 = 256;
 const TEXT_BYTES_MAX: usize = 4 << 10;
 
-/// What a connection is for. The numbers are the wire's.
+/// Purpose of a connection. The numbers are the wire's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// Heartbeats, votes, reads: small and never late.
+    /// Heartbeats, votes, reads: small and never delayed.
     Urgent = 0,
     /// Entries and their acknowledgements.
     Data = 1,
@@ -37,7 +37,7 @@ impl Lane {
         [Self::Urgent, Self::Data, Self::Bulk].into_iter().find(|lane| *lane as u8 == number)
     }
 
-    /// Longest body of a frame.
+    /// Returns the longest body of a frame, in bytes.
     pub fn frame_bytes_max(self) -> usize {
         match self {
             Self::Urgent => 1 << 20,
@@ -46,7 +46,7 @@ impl Lane {
         }
     }
 
-    /// A word for the log.
+    /// Returns the name for the log and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Urgent => "urgent",
@@ -56,25 +56,25 @@ impl Lane {
     }
 }
 
-/// What the dialling side says of itself.
+/// Identity of the dialling side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Oldest and newest version of the protocol it speaks.
+    /// Oldest and newest supported version of the protocol.
     pub versions: (u8, u8),
-    /// What the connection is for.
+    /// Purpose of the connection.
     pub lane: Lane,
-    /// Its cluster.
+    /// Cluster of the node.
     pub cluster: ClusterId,
-    /// Its stores: messages come from no other.
+    /// Stores of the node: messages on the connection come only from these.
     pub from: Vec<StoreId>,
-    /// Where it can be dialled.
+    /// `host:port` where it can be dialled.
     pub address: String,
-    /// The stores that it expects at the other end.
+    /// Stores expected at the other end.
     pub wanted: Vec<StoreId>,
 }
 
 impl Hello {
-    /// A hello in this build's version.
+    /// Creates a hello in this build's version.
     pub fn new(lane: Lane, cluster: ClusterId, address: &str) -> Self {
         let address = address.to_owned();
         Self {
@@ -87,7 +87,7 @@ impl Hello {
         }
     }
 
-    /// The frame's body.
+    /// Encodes the frame's body.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![self.versions.0, self.versions.1, self.lane as u8];
         varint::put(&mut out, self.cluster.0);
@@ -97,7 +97,7 @@ impl Hello {
         out
     }
 
-    /// Reads what [`Hello::encode`] wrote; a newer version may have appended to it.
+    /// Decodes the body; a newer version may have appended fields.
     pub fn decode(body: &[u8]) -> Option<Self> {
         let (&[oldest, newest, lane], mut rest) = body.split_first_chunk()?;
         let rest = &mut rest;
@@ -111,29 +111,31 @@ impl Hello {
         })
     }
 
-    /// What speaks against the connection, at a node of `cluster` that has `stores`.
-    pub fn objection(
+    /// Returns the reason to reject the connection, at a node of `cluster` that has `stores`.
+    pub fn rejection(
         &self,
         cluster: ClusterId,
         stores: &[StoreId],
         is_removed: impl Fn(StoreId) -> bool,
     ) -> Option<(RejectReason, String)> {
-        // Rule: no node of another cluster, and none that looks for other stores only, gets a word in.
+        // Invariant: a node of another cluster, or one that expects only other stores, is rejected
+        // before it can send messages.
         if self.cluster != cluster && !mutant::active("server.hello_any_cluster") {
             let text = format!("this node belongs to cluster {cluster}, not {}", self.cluster);
             return Some((RejectReason::OtherCluster, text));
         }
         if self.versions.0 > VERSION || self.versions.1 < VERSION {
             let (oldest, newest) = self.versions;
-            let text = format!("this node speaks version {VERSION}, not {oldest} to {newest}");
+            let text = format!("this node supports version {VERSION}, not {oldest} to {newest}");
             return Some((RejectReason::OtherVersion, text));
         }
-        // One of them is enough: where a disk was replaced, the lost store and the new one have the
-        // same address until the lost one is removed. Messages for one that is not here are dropped.
+        // One expected store is enough: where a disk was replaced, the lost store and the new one
+        // have the same address until the lost one is removed. Messages for an absent store are
+        // dropped.
         let is_here = self.wanted.iter().any(|store| stores.contains(store));
-        let strange = self.wanted.first().filter(|_| !is_here);
-        if let Some(store) = strange.filter(|_| !mutant::active("server.hello_any_store")) {
-            let text = format!("store {store} is not here");
+        let missing = self.wanted.first().filter(|_| !is_here);
+        if let Some(store) = missing.filter(|_| !mutant::active("server.hello_any_store")) {
+            let text = format!("store {store} is not on this node");
             return Some((RejectReason::StoreElsewhere, text));
         }
         if let Some(store) = self.from.iter().find(|store| is_removed(**store)) {
@@ -143,29 +145,29 @@ impl Hello {
     }
 }
 
-/// The answer to a hello that is welcome.
+/// Encodes the acceptance of a hello.
 pub fn welcome() -> Vec<u8> {
     vec![VERSION]
 }
 
-/// The answer to one that is not, or to a snapshot.
+/// Encodes the rejection of a hello or of a snapshot.
 pub fn refused(reason: RejectReason, text: &str) -> Vec<u8> {
     let mut out = vec![reason as u8];
     varint::put_bytes(&mut out, bounded(text).as_bytes());
     out
 }
 
-/// Reads what [`refused`] wrote.
+/// Decodes what [`refused`] encoded.
 pub fn read_refused(body: &[u8]) -> CloseReason {
     let read = || {
         let (&reason, mut rest) = body.split_first()?;
         let text = String::from_utf8_lossy(varint::take_bytes(&mut rest)?).into_owned();
         Some(CloseReason::Refused(RejectReason::from_number(reason)?, text))
     };
-    read().unwrap_or(CloseReason::Malformed("an unknown reason of a refusal"))
+    read().unwrap_or(CloseReason::Malformed("unknown reason of a refusal"))
 }
 
-/// At most so much of a text that a frame takes it.
+/// Returns a prefix of a text that fits into a frame.
 pub fn bounded(text: &str) -> &str {
     let mut bytes = text.len().min(TEXT_BYTES_MAX);
     while !text.is_char_boundary(bytes) {
@@ -174,7 +176,7 @@ pub fn bounded(text: &str) -> &str {
     &text[..bytes]
 }
 
-/// A snapshot's offer: the receiving and the sending store, then the header as it is.
+/// Encodes a snapshot's offer: the receiving and the sending store, then the header unchanged.
 pub fn offer(to: StoreId, from: StoreId, header: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     varint::put(&mut out, to.0);
@@ -183,7 +185,7 @@ pub fn offer(to: StoreId, from: StoreId, header: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Reads what [`offer`] wrote.
+/// Decodes what [`offer`] encoded.
 pub fn read_offer(body: &Bytes) -> Option<(StoreId, StoreId, Bytes)> {
     let mut rest = &body[..];
     let to = StoreId(varint::take(&mut rest)?);
@@ -214,9 +216,9 @@ mod tests {
         hello
     }
 
-    fn objection(hello: &Hello) -> Option<RejectReason> {
+    fn rejection(hello: &Hello) -> Option<RejectReason> {
         let removed = |store| store == StoreId(7);
-        let found = hello.objection(ClusterId(9), &[StoreId(4), StoreId(5)], removed);
+        let found = hello.rejection(ClusterId(9), &[StoreId(4), StoreId(5)], removed);
         found.map(|(reason, _)| reason)
     }
 
@@ -232,12 +234,12 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_refused_with_the_reason() {
-        assert_eq!(objection(&sample()), None);
+    fn unwanted_nodes_are_refused_with_the_reason() {
+        assert_eq!(rejection(&sample()), None);
         let other = |change: fn(&mut Hello)| {
             let mut hello = sample();
             change(&mut hello);
-            objection(&hello)
+            rejection(&hello)
         };
         assert_eq!(other(|it| it.cluster = ClusterId(8)), Some(RejectReason::OtherCluster));
         assert_eq!(other(|it| it.versions = (2, 3)), Some(RejectReason::OtherVersion));

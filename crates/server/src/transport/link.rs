@@ -1,4 +1,4 @@
-//! The life of one outgoing connection: dial, send, notice its end, pause, dial again.
+//! Outgoing connection of one lane: dials, sends, detects the end, pauses, dials again.
 
 use super::backoff::Backoff;
 use super::batch::Batch;
@@ -15,7 +15,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::time::timeout;
 
-/// Keeps a lane to a node up as long as a store is reached through it.
+/// Keeps a lane to a node connected as long as a store is reached through it.
 pub async fn run(shared: Arc<Shared>, node: Arc<Node>, lane: Lane) {
     let options = &shared.options;
     let seed = options.seed ^ u64::from(crc32c(node.address.as_bytes())) << 8 ^ lane as u64;
@@ -33,17 +33,17 @@ pub async fn run(shared: Arc<Shared>, node: Arc<Node>, lane: Lane) {
         }
         node.disconnected(lane, &shared);
         shared.stats.count_closed(&reason);
-        // An attempt that fails as the one before is no news.
+        // Repeated failures with the same label are not logged.
         if reason.label() != last_label {
             let remote = format!("{} ({}, outgoing)", node.address, lane.name());
             shared.deliver.closed(&remote, &reason);
             last_label = reason.label();
         }
-        if matches!(&reason, CloseReason::Refused(why, _) if *why != RejectReason::TooMany) {
-            backoff.patient();
+        if matches!(&reason, CloseReason::Refused(reason, _) if *reason != RejectReason::TooMany) {
+            backoff.use_longest();
         }
         shared.nodes.refresh(&node, &shared);
-        // Somebody may know better when the next attempt is worth it.
+        // A notification may end the pause earlier.
         let _ = timeout(backoff.pause(), node.link(lane).retry.notified()).await;
     }
 }
@@ -58,16 +58,20 @@ async fn once(shared: &Shared, node: &Node, lane: Lane, was_connected: &mut bool
     node.connected(lane, shared);
     let link = node.link(lane);
     let ended = tokio::select! {
-        ended = listen(shared, node, &mut reader) => ended,
-        ended = speak(shared, node, link, lane, &mut writer) => ended,
+        ended = read_keepalives(shared, node, &mut reader) => ended,
+        ended = write_messages(shared, node, link, lane, &mut writer) => ended,
     };
     ended.err().unwrap_or(CloseReason::Ended)
 }
 
-/// The other side says nothing but that it lives.
-async fn listen(shared: &Shared, node: &Node, reader: &mut Reader) -> Result<(), CloseReason> {
+/// Reads keepalives; the receiving side sends nothing else.
+async fn read_keepalives(
+    shared: &Shared,
+    node: &Node,
+    reader: &mut Reader,
+) -> Result<(), CloseReason> {
     while !node.is_abandoned() {
-        let frame = connection::heard(shared, &node.stores(), reader).await?;
+        let frame = connection::next_frame(shared, &node.stores(), reader).await?;
         match frame.kind {
             Kind::Alive => {}
             Kind::Refused => return Err(hello::read_refused(&frame.body)),
@@ -77,7 +81,7 @@ async fn listen(shared: &Shared, node: &Node, reader: &mut Reader) -> Result<(),
     Ok(())
 }
 
-async fn speak(
+async fn write_messages(
     shared: &Shared,
     node: &Node,
     link: &Link,
@@ -92,7 +96,7 @@ async fn speak(
         let bytes = link.queue.take(options.batch_bytes_max, &mut messages);
         let cut = shared.cuts.blocks_out(&node.stores());
         if messages.is_empty() {
-            let waited = timeout(options.alive_interval, link.queue.filled()).await;
+            let waited = timeout(options.keepalive_interval, link.queue.filled()).await;
             if waited.is_err() && !cut {
                 let written = timeout(options.stall_max, writer.write_all(&alive)).await;
                 written.map_err(|_| CloseReason::Stalled)??;

@@ -1,14 +1,14 @@
-//! Replication between nodes: framed TCP, apart from what clients speak.
+//! Replication between nodes: framed TCP, separate from the client protocols.
 //!
-//! Each node dials each other node it has something to tell. Messages travel one way on a
-//! connection, signs of life the other:
+//! Each node dials each other node it has messages for. Messages travel one way on a connection,
+//! keepalives the other:
 //!
-//! - urgent: heartbeats, votes, reads; one connection, never behind entries,
+//! - urgent: heartbeats, votes, reads; one connection, never queued after entries,
 //! - data: entries and their acknowledgements; one connection,
-//! - bulk: a connection for each snapshot on its way.
+//! - bulk: a connection for each snapshot in transfer.
 //!
-//! Everything that waits is bounded in bytes. What does not fit, or has no connection, is dropped:
-//! Raft sends it again when it is told. Layouts stand in [`frame`], [`hello`] and [`snapshot_stream`].
+//! All queues are bounded in bytes. A message that does not fit, or has no connection, is dropped:
+//! Raft sends it again. Layouts are documented in [`frame`], [`hello`] and [`snapshot_stream`].
 
 mod backoff;
 mod batch;
@@ -50,14 +50,14 @@ use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 
-/// The connections of a node with the others. Clones are the same transport.
+/// Connections of this node with the others. Clones share the same transport.
 #[derive(Clone)]
 pub struct Transport {
     shared: Arc<Shared>,
 }
 
 impl Transport {
-    /// A transport whose tasks run on the runtime that this is called in.
+    /// Creates a transport; its tasks run on the runtime of the caller.
     pub fn start(
         options: Options,
         identity: Identity,
@@ -82,8 +82,8 @@ impl Transport {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Sends messages to their stores, in order for each store and lane; never waits. Callable from
-    /// any thread.
+    /// Sends messages to their stores, in order for each store and lane; never blocks. Callable
+    /// from any thread.
     pub fn send(&self, messages: Vec<PeerMessage>) {
         let mut groups: Vec<(StoreId, Lane, Vec<PeerMessage>)> = Vec::new();
         for message in messages {
@@ -114,8 +114,8 @@ impl Transport {
         }
     }
 
-    /// Offers a snapshot of `from`, a store of this node, to another store, and waits until that one
-    /// wants it. It then gets `header` and the pieces as they are sent.
+    /// Offers a snapshot of `from`, a store of this node, to another store, and waits until that
+    /// store accepts it. The store then receives `header` and the pieces as they are sent.
     pub async fn open_snapshot(
         &self,
         from: StoreId,
@@ -125,33 +125,33 @@ impl Transport {
         snapshot_stream::open(self.shared.clone(), to, from, header).await
     }
 
-    /// Serves a connection whose first bytes, not yet read, are [`MAGIC`], to its end.
+    /// Serves a connection until it ends; its first bytes, not yet read, are [`MAGIC`].
     pub async fn serve(&self, stream: TcpStream) {
         self.shared.until_stop(serve::run(self.shared.clone(), stream)).await;
     }
 
-    /// Asks anew where every store is, and dials without delay what is not connected.
+    /// Looks up the address of every store again, and dials unconnected nodes at once.
     pub fn members_changed(&self) {
         self.shared.nodes.refresh_all(&self.shared);
     }
 
-    /// Another store of this node has joined: what is for it is taken from now on. A connection made
-    /// before does not speak for it; it ends with the first such message and is made anew.
+    /// Adds a store of this node: messages for it are accepted from now on. A connection made
+    /// before does not carry its messages; it ends at the first one and is dialled again.
     pub fn add_store(&self, store: StoreId) {
         self.shared.own.write().push(store);
     }
 
-    /// A switch for tests: what is lost between this node and the one that has the store.
+    /// Loses messages between this node and the one that has the store; for tests.
     pub fn cut(&self, store: StoreId, cut: Cut) {
         self.shared.cuts.set(store, cut);
     }
 
-    /// Counters.
+    /// Returns the counters.
     pub fn stats(&self) -> &Stats {
         &self.shared.stats
     }
 
-    /// Bytes that wait or are being written, of all nodes.
+    /// Returns the bytes of all nodes that wait or are being written.
     pub fn queued_bytes(&self) -> u64 {
         let bytes = |node: Arc<node::Node>| {
             node.link(Lane::Urgent).queue.bytes() + node.link(Lane::Data).queue.bytes()
@@ -159,7 +159,7 @@ impl Transport {
         self.shared.nodes.all().into_iter().map(bytes).sum()
     }
 
-    /// Ends all connections and waits until nothing of the transport runs any more.
+    /// Closes all connections and waits until all tasks of the transport have ended.
     pub async fn shutdown(&self) {
         self.shared.stop.send_replace(true);
         self.shared.stop.closed().await;

@@ -1,4 +1,4 @@
-//! Another node, its two lasting connections, and which stores are reached through it.
+//! Another node, its two permanent connections, and the stores that are reached through it.
 
 use super::closed::CloseReason;
 use super::hello::Lane;
@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use stele_types::StoreId;
 use tokio::sync::Notify;
 
-/// One of a node's connections, seen from those who send.
+/// One of a node's connections, as seen by senders.
 pub struct Link {
-    /// What waits for it.
+    /// Messages that wait for the connection.
     pub queue: Queue,
-    /// Ends a pause: dial now.
+    /// Ends a pause: the node is dialled now.
     pub retry: Notify,
 }
 
@@ -27,14 +27,14 @@ impl Link {
     }
 }
 
-/// Another node.
+/// Another node, by its address.
 pub struct Node {
     /// `host:port`.
     pub address: String,
     stores: RwLock<Arc<[StoreId]>>,
     urgent: Link,
     data: Link,
-    /// What the owner was told last; nothing yet.
+    /// Last state reported to the owner; `None` before the first.
     reachable: Mutex<Option<bool>>,
     abandoned: AtomicBool,
 }
@@ -51,12 +51,12 @@ impl Node {
         }
     }
 
-    /// The stores that are reached through it.
+    /// Returns the stores that are reached through it.
     pub fn stores(&self) -> Arc<[StoreId]> {
         self.stores.read().clone()
     }
 
-    /// The connection of a lane.
+    /// Returns the connection of a lane; for bulk, that of data.
     pub fn link(&self, lane: Lane) -> &Link {
         match lane {
             Lane::Urgent => &self.urgent,
@@ -64,7 +64,7 @@ impl Node {
         }
     }
 
-    /// Whether no store is reached through it any more.
+    /// Returns whether no store is reached through it any longer.
     pub fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Acquire)
     }
@@ -75,49 +75,49 @@ impl Node {
         self.data.retry.notify_one();
     }
 
-    /// A connection was made.
+    /// Records that a connection was made.
     pub fn connected(&self, lane: Lane, shared: &Shared) {
         self.link(lane).queue.open();
         if lane == Lane::Urgent {
-            self.tell(true, shared);
-            // The node is back: no reason for the other connection to wait longer.
+            self.report(true, shared);
+            // The node is reachable again: the other connection need not wait longer.
             self.data.retry.notify_one();
         }
     }
 
-    /// A connection ended, or was not made.
+    /// Records that a connection ended or was not made.
     pub fn disconnected(&self, lane: Lane, shared: &Shared) {
         let lost = self.link(lane).queue.close();
         super::Stats::add(&shared.stats.dropped_down, lost);
         if lane == Lane::Urgent {
-            self.tell(false, shared);
+            self.report(false, shared);
         } else if lost > 0 && *self.reachable.lock() == Some(true) {
             self.stores().iter().for_each(|store| shared.deliver.dropped(*store));
         }
     }
 
     fn add(&self, store: StoreId, shared: &Shared) {
-        let told = self.reachable.lock();
+        let reported = self.reachable.lock();
         let mut stores = self.stores.write();
         if stores.contains(&store) {
             return;
         }
         *stores = stores.iter().copied().chain([store]).collect();
         drop(stores);
-        // What the node's other stores were told before.
-        match *told {
+        // Reports the state that the node's other stores have.
+        match *reported {
             Some(true) => shared.deliver.reachable(store),
             Some(false) => shared.deliver.unreachable(store),
             None => {}
         }
     }
 
-    fn tell(&self, reachable: bool, shared: &Shared) {
-        let mut told = self.reachable.lock();
-        if *told == Some(reachable) {
+    fn report(&self, reachable: bool, shared: &Shared) {
+        let mut reported = self.reachable.lock();
+        if *reported == Some(reachable) {
             return;
         }
-        *told = Some(reachable);
+        *reported = Some(reachable);
         for store in self.stores().iter() {
             match reachable {
                 true => shared.deliver.reachable(*store),
@@ -127,7 +127,7 @@ impl Node {
     }
 }
 
-/// All nodes that this one talks to.
+/// All nodes that this node has messages for.
 #[derive(Default)]
 pub struct Nodes {
     routes: RwLock<HashMap<StoreId, Arc<Node>>>,
@@ -135,7 +135,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// The node that has the store; it is dialled when it is new.
+    /// Returns the node that has the store; dials it if it is new.
     pub fn route(&self, store: StoreId, shared: &Arc<Shared>) -> Result<Arc<Node>, CloseReason> {
         if let Some(node) = self.routes.read().get(&store) {
             return Ok(node.clone());
@@ -157,12 +157,13 @@ impl Nodes {
         Ok(node.clone())
     }
 
-    /// The node that is known to have the store.
+    /// Returns the node that is known to have the store.
     pub fn known(&self, store: StoreId) -> Option<Arc<Node>> {
         self.routes.read().get(&store).cloned()
     }
 
-    /// Asks anew where the stores of a node are; those that moved are looked up when next needed.
+    /// Looks up the stores of a node again; the address of a store that moved is looked up when
+    /// needed.
     pub fn refresh(&self, node: &Node, shared: &Shared) {
         let mut by_address = self.by_address.lock();
         let stays = |store: &StoreId| {
@@ -188,7 +189,7 @@ impl Nodes {
         *node.stores.write() = stay;
     }
 
-    /// Asks anew where every store is.
+    /// Looks up the address of every store again.
     pub fn refresh_all(&self, shared: &Shared) {
         let nodes: Vec<_> = self.by_address.lock().values().cloned().collect();
         for node in nodes {
@@ -197,7 +198,7 @@ impl Nodes {
         }
     }
 
-    /// Every node.
+    /// Returns all nodes.
     pub fn all(&self) -> Vec<Arc<Node>> {
         self.by_address.lock().values().cloned().collect()
     }

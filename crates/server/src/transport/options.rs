@@ -6,44 +6,44 @@ use stele_types::{ClusterId, StoreId};
 /// Bounds and pauses of the transport.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Sent whenever nothing else was for so long.
-    pub alive_interval: Duration,
-    /// A connection on which nothing came for so long is dead. What a partition swallowed is repeated
-    /// after 0.2, 0.6, 1.4, 3 and 6 s (Linux): beyond 2 s a new connection is sooner through than the
-    /// old one's next attempt.
+    /// Idle time after which a keepalive is sent.
+    pub keepalive_interval: Duration,
+    /// Time without a received byte after which a connection is closed. TCP repeats what a
+    /// partition dropped after 0.2, 0.6, 1.4, 3 and 6 s (Linux): beyond 2 s a new connection
+    /// recovers earlier than the old one's next attempt.
     pub silence_max: Duration,
-    /// A connection that takes no byte for so long is closed; a snapshot's receiver may also be busy
-    /// for so long.
+    /// Time without an accepted byte after which a connection is closed; also the longest pause of
+    /// a snapshot's receiver.
     pub stall_max: Duration,
-    /// For a connection to be made and the hello to be answered. What is dialled into a partition
-    /// repeats itself after 1, 3 and 7 s (Linux): an attempt that goes on for longer is behind a new
-    /// one when the partition heals.
+    /// Time to connect and to receive the reply to the hello. TCP repeats a connection attempt into
+    /// a partition after 1, 3 and 7 s (Linux): a longer attempt would be slower than a new one when
+    /// the partition heals.
     pub dial_timeout: Duration,
-    /// Before the second attempt; doubles up to `backoff_max`, half of it by chance.
+    /// Pause before the second attempt; doubles up to `backoff_max`, half of it random.
     pub backoff_min: Duration,
-    /// See `backoff_min`.
+    /// Longest pause; see `backoff_min`.
     pub backoff_max: Duration,
-    /// Bytes of entries and acknowledgements that wait for one node.
+    /// Bytes of entries and acknowledgements that wait for one node, at most.
     pub data_queue_bytes_max: u64,
-    /// Bytes of all other messages that wait for one node.
+    /// Bytes of all other messages that wait for one node, at most.
     pub urgent_queue_bytes_max: u64,
-    /// Bytes that are encoded and written at once.
+    /// Bytes that are encoded and written at once, at most.
     pub batch_bytes_max: u64,
-    /// Large frames on their way in, of all connections together; beyond it nothing more of them is
-    /// read, and their senders wait.
+    /// Bytes of incomplete large frames, of all connections together, at most; above, they are not
+    /// read further and their senders wait.
     pub received_bytes_max: usize,
-    /// Connections from other nodes.
+    /// Most connections from other nodes.
     pub incoming_max: usize,
-    /// Snapshots on their way in at the same time.
+    /// Most snapshots received at the same time.
     pub snapshots_in_max: usize,
-    /// Decides what is left to chance.
+    /// Seed of random pauses.
     pub seed: u64,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
-            alive_interval: Duration::from_millis(500),
+            keepalive_interval: Duration::from_millis(500),
             silence_max: Duration::from_secs(2),
             stall_max: Duration::from_secs(30),
             dial_timeout: Duration::from_millis(1_500),
@@ -60,13 +60,13 @@ impl Default for Options {
     }
 }
 
-/// Who this node is to the others.
+/// Identity of this node to the others.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// Its cluster.
+    /// Cluster of the node.
     pub cluster: ClusterId,
     /// `host:port` under which others dial it.
     pub address: String,
-    /// Its stores.
+    /// Stores of the node.
     pub stores: Vec<StoreId>,
 }

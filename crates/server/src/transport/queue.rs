@@ -1,4 +1,4 @@
-//! Messages that wait for a connection: bounded in bytes, dropped when there is none.
+//! Messages that wait for a connection: bounded in bytes, dropped without a connection.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -8,14 +8,14 @@ use stele_storage::LostEntry;
 use stele_types::mutant;
 use tokio::sync::Notify;
 
-/// What a message costs beside its keys and entries.
+/// Bytes of a message beside its keys and entries.
 const MESSAGE_OVERHEAD_BYTES: u64 = size_of::<(PeerMessage, u64)>() as u64;
 const ENTRY_OVERHEAD_BYTES: u64 = size_of::<RaftEntry>() as u64;
 const FOUND_OVERHEAD_BYTES: u64 = size_of::<(LostEntry, Bytes)>() as u64;
-/// An empty queue keeps no more places than this.
+/// Capacity that an empty queue keeps.
 const PLACES_KEPT_MAX: usize = 1024;
 
-/// About how many bytes a message holds.
+/// Returns the approximate bytes of a message.
 pub fn message_bytes(message: &PeerMessage) -> u64 {
     let keys = message.range.start.len() + message.range.end.len();
     let body = match &message.body {
@@ -47,7 +47,8 @@ pub fn message_bytes(message: &PeerMessage) -> u64 {
     MESSAGE_OVERHEAD_BYTES + keys as u64 + body
 }
 
-/// Whether a message travels with the entries: all others are small and must not wait for them.
+/// Returns whether a message travels with the entries: all others are small and must not wait for
+/// them.
 pub fn is_data(message: &PeerMessage) -> bool {
     match &message.body {
         Body::Raft(raft) => matches!(raft.kind, RaftKind::Append | RaftKind::AppendResponse),
@@ -56,27 +57,27 @@ pub fn is_data(message: &PeerMessage) -> bool {
     }
 }
 
-/// What became of pushed messages.
+/// Outcome of a push.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pushed {
-    /// Dropped since too many wait.
+    /// Messages dropped because too many wait.
     pub full: usize,
-    /// Dropped since nobody takes them.
+    /// Messages dropped because the queue is closed.
     pub down: usize,
-    /// The first drops since the queue was empty.
+    /// These are the first drops since the queue was empty.
     pub overflowed: bool,
 }
 
 #[derive(Default)]
 struct State {
     waiting: VecDeque<(PeerMessage, u64)>,
-    /// Of those that wait and those that are being written.
+    /// Of waiting messages and of those being written.
     bytes: u64,
     open: bool,
     overflowed: bool,
 }
 
-/// See the module.
+/// Bounded queue of one connection.
 pub struct Queue {
     state: Mutex<State>,
     filled: Notify,
@@ -84,13 +85,13 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// An open queue of at most `bytes_max` bytes; one message always fits.
+    /// Creates an open queue of at most `bytes_max` bytes; a single message always fits.
     pub fn new(bytes_max: u64) -> Self {
         let state = Mutex::new(State { open: true, ..State::default() });
         Self { state, filled: Notify::new(), bytes_max }
     }
 
-    /// Appends what fits.
+    /// Appends the messages that fit.
     pub fn push(&self, messages: Vec<PeerMessage>) -> Pushed {
         let mut pushed = Pushed::default();
         let mut state = self.state.lock();
@@ -121,8 +122,8 @@ impl Queue {
         pushed
     }
 
-    /// Moves at least one message, then more up to `bytes_max` bytes, to `into`; their bytes. They
-    /// count until [`Queue::written`].
+    /// Moves at least one message, then more up to `bytes_max` bytes, to `into`; returns their
+    /// bytes. They count until [`Queue::written`].
     pub fn take(&self, bytes_max: u64, into: &mut Vec<PeerMessage>) -> u64 {
         let mut state = self.state.lock();
         let mut taken = 0;
@@ -144,7 +145,7 @@ impl Queue {
         self.filled.notified().await;
     }
 
-    /// That many bytes are out of memory.
+    /// Releases the bytes of written messages.
     pub fn written(&self, bytes: u64) {
         let mut state = self.state.lock();
         state.bytes = state.bytes.saturating_sub(bytes);
@@ -153,13 +154,13 @@ impl Queue {
         }
     }
 
-    /// Takes messages from now on.
+    /// Opens the queue: messages are accepted from now on.
     pub fn open(&self) {
         self.state.lock().open = true;
     }
 
-    /// Drops what waits and all that comes; how many waited. What is out with
-    /// [`Queue::take`] is forgotten too.
+    /// Closes the queue: drops waiting and further messages. Returns the number that waited.
+    /// Messages out with [`Queue::take`] no longer count.
     pub fn close(&self) -> usize {
         let mut state = self.state.lock();
         state.open = false;
@@ -168,7 +169,7 @@ impl Queue {
         std::mem::take(&mut state.waiting).len()
     }
 
-    /// Bytes in memory.
+    /// Returns the bytes in memory.
     pub fn bytes(&self) -> u64 {
         self.state.lock().bytes
     }

@@ -1,4 +1,4 @@
-//! A connection that another node made: check it, then hand on what comes.
+//! Incoming connection: handshake, then delivery of messages.
 
 use super::BoxFuture;
 use super::closed::{CloseReason, RejectReason};
@@ -18,7 +18,7 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-/// Frames up to this size take no room: they lie in blocks that a connection has anyway.
+/// Larger frames need a receive budget; smaller ones lie in blocks that a connection has anyway.
 const SMALL_FRAME_BYTES_MAX: usize = 64 << 10;
 
 /// Serves a connection to its end.
@@ -45,11 +45,11 @@ async fn serve(
     remote: &mut String,
 ) -> Result<(), CloseReason> {
     let (mut reader, mut writer) = connection::split(stream)?;
-    let greeting = greet(shared, &mut reader, &mut writer, remote);
-    let hello = timeout(shared.options.dial_timeout, greeting).await;
+    let handshake = handshake(shared, &mut reader, &mut writer, remote);
+    let hello = timeout(shared.options.dial_timeout, handshake).await;
     let hello = hello.map_err(|_| CloseReason::Silent)??;
     Stats::add(&shared.stats.connections_in, 1);
-    // Whoever could dial can be dialled: no reason to wait longer.
+    // A node that dialled this one can be dialled: pauses end.
     for node in hello.from.iter().filter_map(|store| shared.nodes.known(*store)) {
         node.retry();
     }
@@ -60,7 +60,7 @@ async fn serve(
     }
 }
 
-async fn greet(
+async fn handshake(
     shared: &Shared,
     reader: &mut Reader,
     writer: &mut OwnedWriteHalf,
@@ -69,12 +69,12 @@ async fn greet(
     let mut magic = [0; MAGIC.len()];
     reader.parts().1.read_exact(&mut magic).await?;
     if magic != MAGIC {
-        return Err(CloseReason::Malformed("not the first bytes of a node"));
+        return Err(CloseReason::Malformed("the first bytes are not a node's"));
     }
     let frame = reader.next(&shared.stats).await?;
     let hello = Some(frame).filter(|frame| frame.kind == Kind::Hello);
     let hello = hello.and_then(|frame| Hello::decode(&frame.body));
-    let hello = hello.ok_or(CloseReason::Malformed("a connection begins without a hello"))?;
+    let hello = hello.ok_or(CloseReason::Malformed("the connection begins without a hello"))?;
     *remote = format!("{} at {remote} ({}, incoming)", hello.address, hello.lane.name());
     if shared.cuts.blocks_in(&hello.from) || shared.cuts.blocks_out(&hello.from) {
         return Err(CloseReason::Cut);
@@ -82,7 +82,7 @@ async fn greet(
     let is_removed = |store| shared.resolve.is_removed(store);
     let identity = &shared.identity;
     let own = shared.own.read().clone();
-    if let Some((reason, text)) = hello.objection(identity.cluster, &own, is_removed) {
+    if let Some((reason, text)) = hello.rejection(identity.cluster, &own, is_removed) {
         let answer = frame::whole(Kind::Refused, &hello::refused(reason, &text));
         writer.write_all(&answer).await?;
         return Err(CloseReason::Refused(reason, text));
@@ -99,7 +99,7 @@ async fn messages(
 ) -> Result<(), CloseReason> {
     let options = &shared.options;
     let alive = frame::whole(Kind::Alive, b"");
-    let mut tick = interval(options.alive_interval);
+    let mut tick = interval(options.keepalive_interval);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let silent_ticks_max = ticks(shared);
     let mut silent_ticks = 0;
@@ -107,15 +107,16 @@ async fn messages(
     let mut room = Room::new(shared);
     loop {
         while let Some(frame) = frames.take()? {
-            take(shared, hello, frame)?;
-            room.give_back();
+            handle_frame(shared, hello, frame)?;
+            room.release();
         }
-        room.want(frames.begun_bytes());
+        room.request(frames.begun_bytes());
         tokio::select! {
-            // Rule: nothing more of a large frame is read before there is room for all of it. All at
-            // once, so that connections that each have a part never wait for each other.
-            () = room.taken(), if room.is_wanted() => silent_ticks = 0,
-            read = stream.read_buf(frames.room()), if !room.is_wanted() => {
+            // Invariant: a large frame is not read further before there is budget for all of it.
+            // The budget is acquired at once, so that connections with partial budgets cannot
+            // deadlock.
+            () = room.acquired(), if room.is_requested() => silent_ticks = 0,
+            read = stream.read_buf(frames.room()), if !room.is_requested() => {
                 let bytes = read?;
                 if bytes == 0 {
                     return Err(CloseReason::Ended);
@@ -126,11 +127,12 @@ async fn messages(
                 }
             }
             _ = tick.tick() => {
-                silent_ticks += u32::from(!room.is_wanted());
+                silent_ticks += u32::from(!room.is_requested());
                 if silent_ticks > silent_ticks_max {
                     return Err(CloseReason::Silent);
                 }
-                // Nothing else goes this way: if it does not fit, nobody has read for hours.
+                // Only keepalives are written here: if one does not fit, they have not been read
+                // for hours.
                 let cut = shared.cuts.blocks_out(&hello.from);
                 if !cut && writer.try_write(&alive)? != alive.len() {
                     return Err(CloseReason::Stalled);
@@ -144,22 +146,22 @@ async fn messages(
 struct Room<'a> {
     shared: &'a Shared,
     held: Option<OwnedSemaphorePermit>,
-    wanted: Option<BoxFuture<'static, Option<OwnedSemaphorePermit>>>,
+    requested: Option<BoxFuture<'static, Option<OwnedSemaphorePermit>>>,
 }
 
 impl<'a> Room<'a> {
     fn new(shared: &'a Shared) -> Self {
-        Self { shared, held: None, wanted: None }
+        Self { shared, held: None, requested: None }
     }
 
-    /// For a frame of so many bytes, unless it is small or has its room.
-    fn want(&mut self, bytes: usize) {
+    /// Requests budget for a frame of `bytes`, unless it is small or has its budget.
+    fn request(&mut self, bytes: usize) {
         let is_small =
             bytes <= SMALL_FRAME_BYTES_MAX || mutant::active("server.received_unbounded");
-        if is_small || self.held.is_some() || self.wanted.is_some() {
+        if is_small || self.held.is_some() || self.requested.is_some() {
             return;
         }
-        // A frame larger than all of it comes alone.
+        // A frame larger than the whole budget takes all of it.
         let units = bytes.min(self.shared.options.received_bytes_max).div_ceil(ROOM_UNIT_BYTES);
         let units = u32::try_from(units).unwrap_or(u32::MAX);
         let room = self.shared.room.clone();
@@ -168,50 +170,54 @@ impl<'a> Room<'a> {
             Err(_) => {
                 Stats::add(&self.shared.stats.waits_for_room, 1);
                 let wait = async move { room.acquire_many_owned(units).await.ok() };
-                self.wanted = Some(Box::pin(wait));
+                self.requested = Some(Box::pin(wait));
             }
         }
     }
 
-    fn is_wanted(&self) -> bool {
-        self.wanted.is_some()
+    fn is_requested(&self) -> bool {
+        self.requested.is_some()
     }
 
-    /// Waits for what is wanted; dropped in between, it keeps its place in the queue.
-    async fn taken(&mut self) {
-        if let Some(wanted) = &mut self.wanted {
-            self.held = wanted.await;
-            self.wanted = None;
+    /// Waits for the requested budget; when dropped, it keeps its place in the queue.
+    async fn acquired(&mut self) {
+        if let Some(requested) = &mut self.requested {
+            self.held = requested.await;
+            self.requested = None;
         }
     }
 
-    fn give_back(&mut self) {
+    fn release(&mut self) {
         self.held = None;
     }
 }
 
-/// How many intervals may pass without a byte.
+/// Returns the number of intervals that may pass without a received byte.
 fn ticks(shared: &Shared) -> u32 {
     let options = &shared.options;
-    let interval = options.alive_interval.as_millis().max(1);
+    let interval = options.keepalive_interval.as_millis().max(1);
     u32::try_from(options.silence_max.as_millis().div_ceil(interval) + 1).unwrap_or(u32::MAX)
 }
 
-fn take(shared: &Shared, hello: &Hello, frame: Frame) -> Result<(), CloseReason> {
+fn handle_frame(shared: &Shared, hello: &Hello, frame: Frame) -> Result<(), CloseReason> {
     match frame.kind {
         Kind::Alive => return Ok(()),
         Kind::Message => {}
-        _ => return Err(CloseReason::Malformed("a frame that does not belong on this connection")),
+        _ => {
+            return Err(CloseReason::Malformed(
+                "a frame of this kind does not belong on this connection",
+            ));
+        }
     }
     if shared.cuts.blocks_in(&hello.from) {
         return Ok(());
     }
     let body_bytes = frame.body.len();
     let message = wire::decode(frame.body).map_err(CloseReason::Unreadable)?;
-    // Rule: a connection speaks for the stores of its hello, for no other.
+    // Invariant: a connection carries only messages of the stores in its hello.
     let known = hello.from.contains(&message.from_store);
     if !known && !mutant::active("server.any_sender") {
-        return Err(CloseReason::Malformed("a message of a store that is not the caller's"));
+        return Err(CloseReason::Malformed("the sending store is not in the hello"));
     }
     if !shared.is_own(message.to_store) {
         Stats::add(&shared.stats.strays_received, 1);

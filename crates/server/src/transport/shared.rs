@@ -1,4 +1,4 @@
-//! What all connections of a node share.
+//! State that all connections of a node share.
 
 use super::closed::CloseReason;
 use super::cut::Cuts;
@@ -12,11 +12,11 @@ use stele_types::StoreId;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 
-/// What all connections of a node share.
+/// State that all connections of a node share.
 pub struct Shared {
     pub options: Options,
     pub identity: Identity,
-    /// This node's stores; one may be added while it runs.
+    /// Stores of this node; one may be added while it runs.
     pub own: RwLock<Vec<StoreId>>,
     pub resolve: Arc<dyn Resolve>,
     pub deliver: Arc<dyn Deliver>,
@@ -24,19 +24,20 @@ pub struct Shared {
     pub cuts: Cuts,
     pub nodes: Nodes,
     pub runtime: Handle,
-    /// True: every task ends. Each holds a receiver, so that the end can be waited for.
+    /// Set to true to end every task. Each task holds a receiver, so that the end can be waited
+    /// for.
     pub stop: watch::Sender<bool>,
     pub incoming: Arc<Semaphore>,
     pub snapshots_in: Arc<Semaphore>,
-    /// Room for large frames on their way in, of all connections, in units of [`ROOM_UNIT_BYTES`].
+    /// Budget for incomplete large frames of all connections, in units of [`ROOM_UNIT_BYTES`].
     pub room: Arc<Semaphore>,
 }
 
-/// A permit of [`Shared::room`].
+/// Bytes of one permit of [`Shared::room`].
 pub const ROOM_UNIT_BYTES: usize = 1 << 10;
 
 impl Shared {
-    /// Whether that store is one of this node's.
+    /// Returns whether the store is one of this node's.
     pub fn is_own(&self, store: StoreId) -> bool {
         self.own.read().contains(&store)
     }
@@ -53,7 +54,7 @@ impl Shared {
         self.runtime.spawn(stopping);
     }
 
-    /// The same without a task of its own.
+    /// Wraps a future so that it also ends when the transport stops.
     pub fn until_stop<T: Future<Output = ()> + Send + 'static>(
         &self,
         task: T,
@@ -62,7 +63,7 @@ impl Shared {
         async move {
             tokio::select! {
                 () = task => {}
-                // An error says that the sender is gone: stopped too.
+                // An error means that the sender is gone: also stopped.
                 _ = stop.wait_for(|stop| *stop) => {}
             }
         }

@@ -15,7 +15,7 @@ macro_rules! counters {
         }
 
         impl Stats {
-            /// Every counter with its name.
+            /// Returns every counter with its name.
             pub fn each(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name.load(Relaxed)),)*]
             }
@@ -28,33 +28,33 @@ counters! {
     messages_sent,
     /// Bytes written to connections.
     bytes_sent,
-    /// Calls that wrote.
+    /// Write calls.
     writes,
-    /// Messages handed to stores.
+    /// Messages delivered to stores.
     messages_received,
     /// Bytes read from connections.
     bytes_received,
-    /// Messages dropped since too many waited.
+    /// Messages dropped because too many waited.
     dropped_full,
-    /// Messages dropped since their node is not connected.
+    /// Messages dropped because their node is not connected.
     dropped_down,
-    /// Messages dropped since nobody knows an address.
+    /// Messages dropped because no address is known.
     dropped_unknown,
-    /// Messages dropped since no frame takes them.
+    /// Messages dropped because they are larger than a frame.
     dropped_large,
-    /// Messages that came for a store that is not here.
+    /// Messages received for a store that is not on this node.
     strays_received,
-    /// Connections made.
+    /// Outgoing connections made.
     connections_out,
-    /// Of these, in place of one that had ended.
+    /// Outgoing connections that replaced one that had ended.
     reconnects,
-    /// Times that reading stopped as too many bytes were on their way in.
+    /// Times that reading paused because too many bytes of large frames were incomplete.
     waits_for_room,
-    /// Connections taken.
+    /// Incoming connections accepted.
     connections_in,
-    /// Snapshots sent to the end.
+    /// Snapshots sent completely.
     snapshots_sent,
-    /// Snapshots received to the end.
+    /// Snapshots received completely.
     snapshots_received,
 }
 
@@ -64,11 +64,11 @@ pub type Direction = (&'static str, u64, u64);
 /// Totals of one lane.
 #[derive(Debug, Default)]
 pub struct LaneStats {
-    /// Frames written, signs of life excepted.
+    /// Frames written, without keepalives.
     pub frames_sent: AtomicU64,
-    /// Their bytes.
+    /// Bytes of these frames.
     pub bytes_sent: AtomicU64,
-    /// Frames read, signs of life excepted.
+    /// Frames read, without keepalives.
     pub frames_received: AtomicU64,
     /// Bytes of their bodies.
     pub bytes_received: AtomicU64,
@@ -84,7 +84,7 @@ impl Stats {
         }
     }
 
-    /// Of each lane: its name, and for each direction frames and bytes.
+    /// Returns each lane's name, and frames and bytes for each direction.
     pub fn lanes(&self) -> [(&'static str, [Direction; 2]); 3] {
         [Lane::Urgent, Lane::Data, Lane::Bulk].map(|lane| {
             let of = self.lane(lane);
@@ -105,7 +105,7 @@ impl Stats {
         }
     }
 
-    /// How many connections ended for each reason, by its label.
+    /// Returns the number of closed connections by reason label.
     pub fn closed(&self) -> Vec<(&'static str, u64)> {
         let counts = self.closed.iter().map(|counter| counter.load(Relaxed));
         CloseReason::LABELS.into_iter().zip(counts).collect()

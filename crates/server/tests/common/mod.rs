@@ -1,4 +1,4 @@
-//! Whole nodes in this process, looked at over HTTP.
+//! Whole nodes in this process, observed over HTTP.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use stele_server::node::Node;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Whatever is waited for comes within this.
+/// Longest wait.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// A node of these directories on a port of its own.
+/// Returns the configuration of a node with these directories on its own port.
 pub fn config(stores: &[PathBuf], join: &[String]) -> Config {
     Config {
         listen: "127.0.0.1:0".to_owned(),
@@ -22,7 +22,7 @@ pub fn config(stores: &[PathBuf], join: &[String]) -> Config {
     }
 }
 
-/// Starts a node; an earlier one may still hold its directories or its port for a moment.
+/// Starts a node; a previous one may still hold its directories or its port for a moment.
 pub async fn start(config: Config) -> Node {
     let started = Instant::now();
     loop {
@@ -34,7 +34,7 @@ pub async fn start(config: Config) -> Node {
     }
 }
 
-/// Status and body of a GET.
+/// Returns status and body of a GET.
 pub async fn get(address: &str, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
@@ -45,7 +45,7 @@ pub async fn get(address: &str, path: &str) -> (u16, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
-/// Waits until a GET answers what is wanted; the body.
+/// Waits until the reply to a GET is accepted by `wanted`; returns the body.
 pub async fn until(address: &str, path: &str, wanted: impl Fn(u16, &str) -> bool) -> String {
     let started = Instant::now();
     loop {

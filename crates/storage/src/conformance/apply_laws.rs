@@ -1,4 +1,4 @@
-//! What is applied is visible, in order, and comes back after a crash.
+//! Laws of applying: applied entries are visible, in order, and recovered after a crash.
 
 use super::subject::{Subject, entry, hard_state, refused};
 use super::{Check, Factory, Law};
@@ -13,7 +13,7 @@ pub(super) fn laws<F: Factory>() -> Vec<Law<F>> {
         ("apply: only what is persisted here", persisted_only),
         ("apply: visible on return, and not before", visibility),
         ("apply: the operations of an entry in their order", operations),
-        ("apply: entries that are no commands change nothing", opaque_entries),
+        ("apply: entries that are not commands change nothing", opaque_entries),
         ("apply: any bytes and any length", any_bytes),
         ("apply: applied never passes the commit index, also after a crash", never_past_commit),
         ("apply: a crash at any point leaves what applying again completes", crash_and_again),
@@ -76,7 +76,7 @@ fn operations<F: Factory>(factory: &F) -> Check {
     append_command(&subject, 2, builder)?;
     subject.apply(1, 2)?;
     ensure_eq!(subject.contents()?, vec!["k=2", "m2=after"], "pairs around a range delete");
-    subject.settle()?;
+    subject.finish_maintenance()?;
     ensure_eq!(subject.contents()?, vec!["k=2", "m2=after"], "pairs after a flush");
     Ok(())
 }
@@ -128,7 +128,7 @@ fn any_bytes<F: Factory>(factory: &F) -> Check {
             "keys of odd length"
         );
         drop(view);
-        subject.settle()?;
+        subject.finish_maintenance()?;
         subject = subject.crash(2)?;
     }
     Ok(())
@@ -179,7 +179,7 @@ fn maintenance<F: Factory>(factory: &F) -> Check {
         subject.commit(1, index, &[(&key, (index % 5 != 0).then_some(&*value))])?;
     }
     let before = subject.contents()?;
-    subject.settle()?;
+    subject.finish_maintenance()?;
     ensure_eq!(subject.contents()?, before, "pairs");
     let checkpointed = subject.progress(1)?.checkpointed;
     let subject = subject.crash(1)?;

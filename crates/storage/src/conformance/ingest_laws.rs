@@ -1,4 +1,4 @@
-//! A snapshot on its way in: off to the side until it is installed, all of it at once.
+//! Laws of ingestion: staged pairs are not readable until they are installed, all at once.
 
 use super::subject::{Subject, contents, pair, refused};
 use super::{Check, Factory, Law};
@@ -7,12 +7,15 @@ use stele_types::{KeyRange, LogIndex, RegionId, Term};
 
 pub(super) fn laws<F: Factory>() -> Vec<Law<F>> {
     vec![
-        ("incoming: visible to nobody, and gone when dropped or after a crash", off_to_the_side),
-        ("incoming: several at a time, while others write", several),
-        ("incoming: ranges ascend, are disjoint and hold something", ranges_refused),
+        (
+            "ingest: not readable before installation, removed when dropped and after a crash",
+            staged_until_installed,
+        ),
+        ("ingest: several at a time, with concurrent writes", several),
+        ("ingest: ranges ascend, are disjoint and not empty", ranges_refused),
         ("install: all ranges of a region at once", many_ranges),
         ("install: over a region that was destroyed", over_destroyed),
-        ("install: a view taken before still shows what was there", earlier_view),
+        ("install: an earlier view still shows the earlier pairs", earlier_view),
         ("drop ranges: many at once", drop_many),
     ]
 }
@@ -23,18 +26,18 @@ fn long(text: &str) -> String {
     text.repeat(100)
 }
 
-fn off_to_the_side<F: Factory>(factory: &F) -> Check {
+fn staged_until_installed<F: Factory>(factory: &F) -> Check {
     let mut subject = Subject::new(factory, 1)?;
     subject.commit(1, 1, &[("a", Some("1")), ("b", Some("1"))])?;
     for round in 0..3 {
-        let mut incoming = subject.engine.begin_ingest(vec![KeyRange::new("a", "m")])?;
+        let mut ingest = subject.engine.begin_ingest(vec![KeyRange::new("a", "m")])?;
         let value = long("new");
-        subject.engine.receive(&mut incoming, vec![pair("a", &value), pair("c", "2")])?;
-        subject.settle()?;
-        ensure_eq!(subject.contents()?, vec!["a=1", "b=1"], "pairs while others come in");
+        subject.engine.receive(&mut ingest, vec![pair("a", &value), pair("c", "2")])?;
+        subject.finish_maintenance()?;
+        ensure_eq!(subject.contents()?, vec!["a=1", "b=1"], "pairs while others are staged");
         if round == 0 {
-            drop(incoming);
-            subject.settle()?;
+            drop(ingest);
+            subject.finish_maintenance()?;
         } else {
             subject = subject.crash(round)?;
             subject.apply(1, 1)?;
@@ -57,10 +60,10 @@ fn several<F: Factory>(factory: &F) -> Check {
         subject.engine.receive(&mut second, vec![pair(&key("b"), &value)])?;
         subject.commit(1, number, &[(&key("z"), Some(&value))])?;
         if number % 10 == 0 {
-            subject.settle()?;
+            subject.finish_maintenance()?;
         }
     }
-    // In another order than they were begun.
+    // Not in the order in which they were begun.
     subject.engine.install(RegionId(3), AT, second)?;
     ensure_eq!(subject.contents()?[0], "a1=old", "first pair between two installations");
     subject.engine.install(RegionId(2), AT, first)?;
@@ -68,7 +71,7 @@ fn several<F: Factory>(factory: &F) -> Check {
         let pairs = subject.contents()?;
         let count = |space: &str| pairs.iter().filter(|pair| pair.starts_with(space)).count();
         ensure_eq!((count("a"), count("b"), count("z")), (38, 38, 39), "pairs in round {round}");
-        subject.settle()?;
+        subject.finish_maintenance()?;
     }
     Ok(())
 }
@@ -106,11 +109,11 @@ fn many_ranges<F: Factory>(factory: &F) -> Check {
         subject = subject.crash(round)?;
         subject.apply(1, 1)?;
         if round == 1 {
-            subject.settle()?;
+            subject.finish_maintenance()?;
         }
     }
-    let mut incoming = subject.engine.begin_ingest(ranges.to_vec())?;
-    let between = subject.engine.receive(&mut incoming, vec![pair("a", "1"), pair("b2", "1")]);
+    let mut ingest = subject.engine.begin_ingest(ranges.to_vec())?;
+    let between = subject.engine.receive(&mut ingest, vec![pair("a", "1"), pair("b2", "1")]);
     refused(between, "a key between two ranges")
 }
 
@@ -119,13 +122,13 @@ fn over_destroyed<F: Factory>(factory: &F) -> Check {
     for index in 1..=50 {
         subject.commit(1, index, &[("a", Some("old"))])?;
     }
-    subject.settle()?;
+    subject.finish_maintenance()?;
     subject.append(vec![super::subject::mark(1, stele_types::Mark::Destroy)])?;
     subject.install(1, &[KeyRange::all()], AT, &[pair("a", "new")])?;
     for round in 0..2 {
         let progress = subject.progress(1)?;
         ensure_eq!((progress.truncated, progress.applied), (AT, AT.0), "progress");
-        ensure!(!progress.destroyed, "the region that came back counts as destroyed");
+        ensure!(!progress.destroyed, "the reinstalled region counts as destroyed");
         ensure_eq!(subject.contents()?, vec!["a=new"], "pairs");
         subject = subject.crash(round)?;
     }
@@ -140,7 +143,7 @@ fn earlier_view<F: Factory>(factory: &F) -> Check {
     }
     let views = (0..8).map(|_| subject.engine.view()).collect::<Result<Vec<_>, _>>()?;
     subject.install(2, &[KeyRange::prefix(b"k")], AT, &[pair("k", "new")])?;
-    subject.settle()?;
+    subject.finish_maintenance()?;
     ensure_eq!(subject.contents()?, vec!["k=new"], "pairs");
     for view in &views {
         ensure_eq!(contents(view)?.len(), 40, "pairs of an earlier view");
@@ -163,7 +166,7 @@ fn drop_many<F: Factory>(factory: &F) -> Check {
         let pairs = subject.contents()?;
         let keys: Vec<&str> = pairs.iter().map(|pair| &pair[..1]).collect();
         ensure_eq!(keys, vec!["b", "e"], "keys in round {round}");
-        subject.settle()?;
+        subject.finish_maintenance()?;
         subject = subject.crash(round)?;
         subject.apply(1, 1)?;
     }

@@ -1,4 +1,4 @@
-//! What was appended is there, in order, also after a crash.
+//! Laws of the log: appended entries are readable, in order, also after a crash.
 
 use super::subject::{Subject, entry, hard_state, mark, refused};
 use super::{Check, Factory, Law};
@@ -9,16 +9,16 @@ use stele_types::{EntryRecord, HardState, LogIndex, Mark, Record, RegionId, Term
 pub(super) fn laws<F: Factory>() -> Vec<Law<F>> {
     vec![
         ("log: appended entries read back, also after a crash", read_back),
-        ("log: payloads lie where append says, byte for byte", payload_places),
-        ("log: entries are limited by bytes but give at least one", entries_limits),
-        ("log: a gap is refused and leaves nothing", gap_refused),
+        ("log: payloads lie at the returned locations, byte for byte", payload_places),
+        ("log: entries are limited by bytes but at least one is returned", entries_limits),
+        ("log: a gap is refused and nothing is appended", gap_refused),
         ("log: a conflicting entry replaces the suffix", conflict),
-        ("log: a withdrawn suffix stays away", suffix_withdrawn),
-        ("log: truncation is held back to what is checkpointed", truncation),
+        ("log: a truncated suffix does not return", suffix_withdrawn),
+        ("log: truncation does not pass the checkpoint", truncation),
         ("log: hard states survive a crash, a snapshot and truncation", hard_states),
-        ("log: a batch of many regions is one", many_regions),
-        ("log: a destroyed region is gone and may come back anew", destroy),
-        ("log: a region starts where its mark says", start),
+        ("log: a batch of many regions is appended as one", many_regions),
+        ("log: a destroyed region is gone and may start again", destroy),
+        ("log: a region starts at the index of its mark", start),
     ]
 }
 
@@ -26,7 +26,7 @@ const REGION: RegionId = RegionId(1);
 
 fn read_back<F: Factory>(factory: &F) -> Check {
     let mut subject = Subject::new(factory, 1)?;
-    ensure!(subject.engine.progress(REGION).is_none(), "a region that never was has progress");
+    ensure!(subject.engine.progress(REGION).is_none(), "a region that never existed has progress");
     for index in 1..=20 {
         subject.append(vec![entry(1, index, 1 + index / 10, &[("k", Some("v"))])])?;
     }
@@ -87,11 +87,17 @@ fn gap_refused<F: Factory>(factory: &F) -> Check {
     let batch = vec![entry(2, 1, 1, &[("b", Some("1"))]), entry(1, 3, 1, &[("a", Some("3"))])];
     refused(subject.append(batch), "entry 3 after entry 1")?;
     ensure_eq!(subject.entries(1, 1, 9)?, vec![(1, 1)], "entries after the refusal");
-    ensure!(subject.engine.progress(RegionId(2)).is_none(), "half of a refused batch is there");
+    ensure!(
+        subject.engine.progress(RegionId(2)).is_none(),
+        "a part of a refused batch was appended"
+    );
     subject.write(1, 2, &[("a", Some("2"))])?;
     let subject = subject.crash(1)?;
     ensure_eq!(subject.entries(1, 1, 9)?, vec![(1, 1), (2, 1)], "entries after a crash");
-    ensure!(subject.engine.progress(RegionId(2)).is_none(), "a refused batch came after a crash");
+    ensure!(
+        subject.engine.progress(RegionId(2)).is_none(),
+        "a refused batch appeared after a crash"
+    );
     Ok(())
 }
 
@@ -137,7 +143,7 @@ fn truncation<F: Factory>(factory: &F) -> Check {
     subject.apply(1, 5)?;
     let upto = subject.engine.truncate(REGION, LogIndex(8))?;
     ensure!(upto <= subject.progress(1)?.checkpointed, "{upto} passes the checkpoint");
-    subject.settle()?;
+    subject.finish_maintenance()?;
     let upto = subject.engine.truncate(REGION, LogIndex(8))?;
     let held_to = subject.progress(1)?.checkpointed;
     ensure!(upto <= held_to && held_to <= LogIndex(5), "truncated {upto}, checkpointed {held_to}");
@@ -169,13 +175,13 @@ fn hard_states<F: Factory>(factory: &F) -> Check {
     let subject = subject.crash(1)?;
     ensure_eq!(subject.progress(1)?.hard_state, wanted, "hard state after a crash");
     subject.apply(1, 1)?;
-    subject.settle()?;
+    subject.finish_maintenance()?;
     subject.engine.truncate(REGION, LogIndex(1))?;
     ensure_eq!(subject.progress(1)?.hard_state, wanted, "hard state after truncation");
     let range = stele_types::KeyRange::all();
     let at = (LogIndex(9), Term(3));
     subject.install(1, &[range], at, &[])?;
-    // A vote that a snapshot forgets could be given twice in one term.
+    // If a snapshot dropped the vote, the store could vote twice in one term.
     ensure_eq!(subject.progress(1)?.hard_state, wanted, "hard state after a snapshot");
     let subject = subject.crash(2)?;
     ensure_eq!(subject.progress(1)?.hard_state, wanted, "hard state after snapshot and crash");
@@ -219,10 +225,10 @@ fn destroy<F: Factory>(factory: &F) -> Check {
         vec![mark(1, Mark::Start(LogIndex(0), Term(0))), entry(1, 1, 9, &[("c", Some("9"))])];
     subject.append(again)?;
     let subject = subject.crash(2)?;
-    ensure!(!subject.progress(1)?.destroyed, "a region that came back counts as destroyed");
-    ensure_eq!(subject.entries(1, 1, 9)?, vec![(1, 9)], "entries of the new life");
+    ensure!(!subject.progress(1)?.destroyed, "a region that started again counts as destroyed");
+    ensure_eq!(subject.entries(1, 1, 9)?, vec![(1, 9)], "entries of the new incarnation");
     subject.apply(1, 1)?;
-    ensure_eq!(subject.contents()?, vec!["c=9"], "pairs: nothing of the earlier life");
+    ensure_eq!(subject.contents()?, vec!["c=9"], "pairs: none of the earlier incarnation");
     Ok(())
 }
 

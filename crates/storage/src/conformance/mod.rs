@@ -1,5 +1,5 @@
-//! The laws of [`StorageEngine`] as checks that any engine can run: one per law ([`run`]), and
-//! random histories compared with [`crate::ModelEngine`] ([`random`]).
+//! Conformance suite: the laws of [`StorageEngine`] as checks that any engine can run, one per law
+//! ([`run`]), and random histories compared with [`crate::ModelEngine`] ([`random`]).
 
 #[macro_use]
 mod subject;
@@ -18,32 +18,32 @@ use crate::StorageEngine;
 use std::fmt;
 use stele_types::{Error, Result};
 
-/// Makes engines on devices that outlive them.
+/// Creates engines on simulated devices, which survive crashes of the engine.
 pub trait Factory {
-    /// The engine under test.
+    /// Engine under test.
     type Engine: StorageEngine;
-    /// What survives a crash.
+    /// Device: the state that survives a crash.
     type Disk;
 
-    /// A new, empty device. The seed decides what is random about it.
+    /// Creates an empty device. The seed determines its random behaviour.
     fn disk(&self, seed: u64) -> Self::Disk;
 
-    /// Opens the engine, creating the store when the device is empty.
+    /// Opens the engine and creates the store when the device is empty.
     fn open(&self, disk: &Self::Disk) -> Result<Self::Engine>;
 
-    /// Ends `engine` without notice and gives back the device as a crash leaves it.
+    /// Stops `engine` abruptly and returns the device as a crash leaves it.
     fn crash(&self, disk: Self::Disk, engine: Self::Engine, seed: u64) -> Self::Disk;
 
-    /// The command that runs the caller's test, for the replay line of a failure.
+    /// Returns the command that runs the caller's test, for the replay line of a failure.
     fn replay_command(&self) -> String;
 }
 
 /// A law that does not hold.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// Which.
+    /// Name of the law.
     pub law: &'static str,
-    /// What was seen.
+    /// Observed violation.
     pub detail: String,
 }
 
@@ -53,7 +53,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The same as [`fmt::Display`], so that an unwrapped failure is readable.
+/// Formats like [`fmt::Display`], so that an unwrapped failure is readable.
 impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -66,9 +66,9 @@ impl From<Error> for Failure {
     }
 }
 
-/// The outcome of one check.
+/// Result of one check.
 type Check<T = ()> = Result<T, Failure>;
-/// A check's name and its code.
+/// Name and code of a check.
 type Law<F> = (&'static str, fn(&F) -> Check);
 
 fn laws<F: Factory>() -> Vec<Law<F>> {
@@ -82,7 +82,7 @@ fn laws<F: Factory>() -> Vec<Law<F>> {
     laws
 }
 
-/// Checks every law on a fresh engine each. Returns how many hold, or all that do not.
+/// Checks every law on a new engine each. Returns how many hold, or all failures.
 pub fn run<F: Factory>(factory: &F) -> Result<usize, Vec<Failure>> {
     let laws = laws::<F>();
     let broken = |&(law, check): &Law<F>| {

@@ -1,4 +1,4 @@
-//! Keys that move between regions: what was written last stays, whatever crashes.
+//! Laws of keys that move between regions: the last write wins, also after any crash.
 
 use super::subject::{Subject, Write, entry, hard_state, mark};
 use super::{Check, Factory, Law};
@@ -12,9 +12,12 @@ pub(super) fn laws<F: Factory>() -> Vec<Law<F>> {
         ("order: a replaced entry does not return before its successor", replaced_entries),
         ("order: a destroyed region's pairs stay", destroyed_pairs_stay),
         ("order: a destroyed region's entries are not applied again", destroyed_entries_stay_away),
-        ("order: a region that starts anew owes nothing to its earlier life", earlier_life),
+        (
+            "order: a region that starts again keeps no log state of its earlier incarnation",
+            earlier_incarnation,
+        ),
         ("order: a checkpoint needs no log", checkpoint),
-        ("order: region 0 is a region like any other", journal),
+        ("order: region 0 behaves like any other region", journal),
     ]
 }
 
@@ -28,7 +31,7 @@ fn committed_is_applied<F: Factory>(factory: &F) -> Check {
     ensure_eq!(subject.progress(1)?.applied, LogIndex(3), "applied after opening");
     ensure_eq!(subject.contents()?, vec!["k=v3"], "pairs");
     subject.apply(1, 5)?;
-    ensure_eq!(subject.contents()?, vec!["k=v5"], "pairs when the rest is committed");
+    ensure_eq!(subject.contents()?, vec!["k=v5"], "pairs after the rest is committed");
     Ok(())
 }
 
@@ -49,11 +52,11 @@ fn log_order<F: Factory>(factory: &F) -> Check {
         let mut subject = Subject::new(factory, 2)?;
         commit(&subject, parent, 1, &[("k", Some(&long("parent"))), ("l", Some("parent"))])?;
         commit(&subject, parent, 2, &[("m", Some("parent"))])?;
-        // The split: from here on the child owns the keys from k on.
+        // The split: the child owns the keys from k on.
         subject.append(vec![mark(child, Mark::Start(LogIndex(5), Term(5)))])?;
         commit(&subject, child, 6, &[("k", Some(&long("child"))), ("l", None)])?;
         commit(&subject, parent, 3, &[("a", Some("parent"))])?;
-        // The merge: they go back.
+        // The merge: the parent owns all keys again.
         commit(&subject, child, 7, &[("m", Some("child"))])?;
         commit(&subject, parent, 4, &[("m", Some("merged"))])?;
         let wanted = ["a=parent", &format!("k={}", long("child")), "m=merged"];
@@ -74,7 +77,7 @@ fn log_order<F: Factory>(factory: &F) -> Check {
 fn replaced_entries<F: Factory>(factory: &F) -> Check {
     for (parent, child) in [(5, 3), (5, 9)] {
         let subject = Subject::new(factory, 3)?;
-        // Another leader's entries, replaced and withdrawn before any was committed.
+        // Entries of another leader, replaced and truncated before any was committed.
         subject.append(vec![entry(parent, 1, 1, &[("k", Some("stale"))])])?;
         subject.append(vec![entry(parent, 2, 1, &[("k", Some("stale too"))])])?;
         subject.append(vec![entry(parent, 1, 2, &[("k", Some("parent"))])])?;
@@ -103,10 +106,10 @@ fn destroyed_pairs_stay<F: Factory>(factory: &F) -> Check {
     let a = format!("a={value}");
     for round in 0..3 {
         ensure_eq!(subject.contents()?, [&a, "b=1"], "pairs in round {round}");
-        ensure!(subject.progress(1)?.destroyed, "the region came back in round {round}");
+        ensure!(subject.progress(1)?.destroyed, "the destroyed region returned in round {round}");
         subject = subject.crash(round)?;
         if round == 1 {
-            subject.settle()?;
+            subject.finish_maintenance()?;
         }
     }
     Ok(())
@@ -128,14 +131,14 @@ fn destroyed_entries_stay_away<F: Factory>(factory: &F) -> Check {
     Ok(())
 }
 
-fn earlier_life<F: Factory>(factory: &F) -> Check {
-    for settled in [false, true] {
+fn earlier_incarnation<F: Factory>(factory: &F) -> Check {
+    for flushed in [false, true] {
         let mut subject = Subject::new(factory, 6)?;
         for index in 1..=9 {
-            commit(&subject, 1, index, &[("a", Some("first life"))])?;
+            commit(&subject, 1, index, &[("a", Some("earlier"))])?;
         }
-        if settled {
-            subject.settle()?;
+        if flushed {
+            subject.finish_maintenance()?;
         }
         subject.append(vec![mark(1, Mark::Destroy)])?;
         subject.append(vec![mark(1, Mark::Start(LogIndex(0), Term(0)))])?;
@@ -146,12 +149,12 @@ fn earlier_life<F: Factory>(factory: &F) -> Check {
             let progress = subject.progress(1)?;
             let wanted = (LogIndex(0), LogIndex(0), LogIndex(3));
             let found = (progress.checkpointed, progress.applied, progress.persisted.0);
-            ensure_eq!(found, wanted, "progress in round {round}, settled {settled}");
-            ensure_eq!(subject.contents()?, vec!["a=first life"], "pairs");
+            ensure_eq!(found, wanted, "progress in round {round}, flushed {flushed}");
+            ensure_eq!(subject.contents()?, vec!["a=earlier"], "pairs");
             subject = subject.crash(round)?;
         }
         subject.apply(1, 3)?;
-        ensure_eq!(subject.contents()?, vec!["a=first life", "b=v3"], "pairs");
+        ensure_eq!(subject.contents()?, vec!["a=earlier", "b=v3"], "pairs");
     }
     Ok(())
 }
@@ -176,8 +179,8 @@ fn journal<F: Factory>(factory: &F) -> Check {
     let mut subject = Subject::new(factory, 8)?;
     for index in 1..=3 {
         let writes = [("local", Some("x")), ("gone", (index < 3).then_some("x"))];
-        // Facts of the store alone are committed when they are durable; with one of them a region
-        // leaves.
+        // Region 0 holds state of the store itself, committed once durable. One of its batches also
+        // destroys a region.
         let mut records = vec![entry(0, index, 1, &writes), hard_state(0, 1, 0, index)];
         if index == 2 {
             subject.append(vec![entry(7, 1, 1, &[("r", Some("1"))])])?;

@@ -1,4 +1,4 @@
-//! Ranges move whole or not at all.
+//! Laws of ranges: a range moves completely or not at all.
 
 use super::subject::{Subject, entry, pair, refused, texts};
 use super::{Check, Factory, Law};
@@ -12,7 +12,7 @@ pub(super) fn laws<F: Factory>() -> Vec<Law<F>> {
         ("export: an error of the sink ends it", export_sink_fails),
         ("install: replaces the range and starts the log", install),
         ("install: all or nothing", install_fails),
-        ("install: what export gave", install_exported),
+        ("install: the pairs that export returned", install_exported),
         ("drop range: durable without a log entry", drop_range),
     ]
 }
@@ -45,7 +45,7 @@ fn export<F: Factory>(factory: &F) -> Check {
         Ok(())
     })?;
     result?;
-    ensure!(slices.len() > 1, "2.4 MB came in one slice: memory is not bounded");
+    ensure!(slices.len() > 1, "2.4 MB were passed in one slice: memory is not bounded");
     let pairs: Vec<Pair> = slices.concat();
     let keys: Vec<&[u8]> = pairs.iter().map(|pair| &pair.key[..]).collect();
     let wanted: Vec<&[u8]> = vec![b"k2", b"k3", b"k4", b"k5", b"k6", b"k7"];
@@ -80,7 +80,7 @@ fn install<F: Factory>(factory: &F) -> Check {
         ensure_eq!((progress.applied, progress.persisted), (at.0, at), "progress");
         ensure_eq!(progress.checkpointed, at.0, "an installed range needs no log");
         if round == 1 {
-            subject.settle()?;
+            subject.finish_maintenance()?;
         }
         subject = subject.crash(round)?;
         subject.apply(2, 1)?;
@@ -103,10 +103,10 @@ fn install_fails<F: Factory>(factory: &F) -> Check {
         ("keys that do not ascend", [pair("b", &long), pair("a", "1")]),
     ];
     for (what, pairs) in sources {
-        let mut incoming = subject.engine.begin_ingest(vec![range.clone()])?;
-        refused(subject.engine.receive(&mut incoming, pairs.to_vec()), what)?;
-        let installed = subject.engine.install(REGION, (LogIndex(9), Term(2)), incoming);
-        refused(installed, "installing what was refused")?;
+        let mut ingest = subject.engine.begin_ingest(vec![range.clone()])?;
+        refused(subject.engine.receive(&mut ingest, pairs.to_vec()), what)?;
+        let installed = subject.engine.install(REGION, (LogIndex(9), Term(2)), ingest);
+        refused(installed, "installing refused pairs")?;
         for round in 0..2 {
             ensure_eq!(subject.contents()?, vec!["a=1", "b=1"], "pairs after {what}");
             ensure_eq!(subject.progress(1)?.persisted.0, LogIndex(1), "log after {what}");
@@ -141,10 +141,10 @@ fn drop_range<F: Factory>(factory: &F) -> Check {
     for round in 0..3 {
         ensure_eq!(subject.contents()?, vec!["c=1", "x=1"], "pairs in round {round}");
         subject = subject.crash(round)?;
-        // The entries applied before the drop must not bring its pairs back.
+        // Applying again the entries from before the drop must not restore their pairs.
         subject.apply(1, 1)?;
         subject.apply(2, 1)?;
-        subject.settle()?;
+        subject.finish_maintenance()?;
     }
     subject.commit(1, 2, &[("b", Some("back"))])?;
     ensure_eq!(subject.contents()?, vec!["b=back", "c=1", "x=1"], "pairs written after the drop");

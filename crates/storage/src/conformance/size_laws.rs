@@ -1,4 +1,4 @@
-//! How much a range holds, where its middle is, and what is in memory.
+//! Laws of range sizes, split keys, cached reads and admission.
 
 use super::subject::Subject;
 use super::{Check, Factory, Law};
@@ -9,11 +9,11 @@ use stele_types::{CommandBuilder, EntryRecord, KeyRange, LogIndex, Record, Regio
 pub(super) fn laws<F: Factory>() -> Vec<Law<F>> {
     vec![
         ("size: a range of equal pairs within a fifth", range_size),
-        ("size: what was overwritten, deleted or dropped does not count", only_what_is_there),
+        ("size: overwritten, deleted and dropped pairs do not count", only_what_is_there),
         ("split key: halves a range, with pairs on both sides", split_key),
         ("split key: none for fewer than two pairs", no_split_key),
-        ("cached reads: what they give is right", cached_reads),
-        ("admit: a device with room takes puts", admit),
+        ("cached reads: results are right", cached_reads),
+        ("admit: a device with free space accepts puts", admit),
     ]
 }
 
@@ -23,7 +23,7 @@ fn key(number: u64) -> Bytes {
     format!("key-{number:06}").into()
 }
 
-/// Puts one value per key, many keys to an entry, and applies them.
+/// Puts one value per key, many keys per entry, and applies them.
 fn put_all<F: Factory>(
     subject: &Subject<'_, F>,
     index: &mut u64,
@@ -55,12 +55,12 @@ fn near(found: u64, wanted: u64) -> bool {
 }
 
 fn check_size(found: RangeSize, keys: u64, bytes: u64, what: &str) -> Check {
-    ensure!(near(found.keys, keys), "{what}: {found:?}, {keys} keys are there");
-    ensure!(near(found.bytes, bytes), "{what}: {found:?}, {bytes} bytes are there");
+    ensure!(near(found.keys, keys), "{what}: {found:?}, expected {keys} keys");
+    ensure!(near(found.bytes, bytes), "{what}: {found:?}, expected {bytes} bytes");
     Ok(())
 }
 
-/// Keys in an order that is not theirs.
+/// Returns key numbers in an order other than that of the keys.
 fn shuffled() -> impl Iterator<Item = u64> {
     (0..KEYS).map(|number| number * 1009 % KEYS)
 }
@@ -79,7 +79,7 @@ fn range_size<F: Factory>(factory: &F) -> Check {
             }
             let empty = subject.engine.range_size(&KeyRange::new("x", "y"))?;
             ensure_eq!(empty, RangeSize::default(), "an empty range");
-            subject.settle()?;
+            subject.finish_maintenance()?;
         }
     }
     Ok(())
@@ -96,7 +96,7 @@ fn only_what_is_there<F: Factory>(factory: &F) -> Check {
         check_size(found, keys, keys * 110, what)
     };
     check(KEYS, "after overwriting everything")?;
-    subject.settle()?;
+    subject.finish_maintenance()?;
     put_all(&subject, &mut index, shuffled().take(KEYS as usize / 2), |_| 100)?;
     check(KEYS, "after overwriting half")?;
     let mut builder = CommandBuilder::new();
@@ -104,13 +104,13 @@ fn only_what_is_there<F: Factory>(factory: &F) -> Check {
         builder.delete(&key(number))?;
     }
     append(&subject, &mut index, builder)?;
-    check(KEYS * 3 / 4, "after deleting a fourth")?;
+    check(KEYS * 3 / 4, "after deleting a quarter")?;
     subject.engine.drop_ranges(&[KeyRange::new(key(0), key(KEYS / 2))])?;
     check(KEYS * 3 / 8, "after dropping half")
 }
 
 fn split_key<F: Factory>(factory: &F) -> Check {
-    // Equal pairs, and ones whose values grow with the key.
+    // Equal pairs, and pairs with values that grow with the key.
     let sizes: [fn(u64) -> usize; 2] = [|_| 100, |number| 80 + number as usize / 20];
     for (seed, size) in (4..).zip(sizes) {
         let subject = Subject::new(factory, seed)?;
@@ -130,7 +130,7 @@ fn split_key<F: Factory>(factory: &F) -> Check {
                 let share = low as f64 / whole as f64;
                 ensure!((0.4..0.6).contains(&share), "{share} lie before the key, round {round}");
             }
-            subject.settle()?;
+            subject.finish_maintenance()?;
         }
     }
     Ok(())
@@ -146,7 +146,7 @@ fn no_split_key<F: Factory>(factory: &F) -> Check {
         ensure_eq!(split(KeyRange::new("a", "b"))?, None, "the middle of one pair");
         let found = split(KeyRange::new("a", "c"))?;
         ensure_eq!(found.as_deref(), Some(&b"b"[..]), "the middle of two pairs, round {round}");
-        subject.settle()?;
+        subject.finish_maintenance()?;
     }
     Ok(())
 }
@@ -168,9 +168,9 @@ fn cached_reads<F: Factory>(factory: &F) -> Check {
                 here += 1;
             }
         }
-        ensure!(here > 0, "nothing that was just read is in memory");
+        ensure!(here > 0, "no key that was just read is in memory");
         drop(view);
-        subject.settle()?;
+        subject.finish_maintenance()?;
     }
     Ok(())
 }
@@ -179,6 +179,9 @@ fn admit<F: Factory>(factory: &F) -> Check {
     let subject = Subject::new(factory, 8)?;
     subject.engine.admit(1 << 20)?;
     let stats = subject.engine.stats();
-    ensure!(stats.device_free_bytes <= stats.device_bytes, "more is free than there is");
+    ensure!(
+        stats.device_free_bytes <= stats.device_bytes,
+        "more bytes are free than the device has"
+    );
     Ok(())
 }

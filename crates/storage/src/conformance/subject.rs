@@ -1,4 +1,4 @@
-//! An engine under test, and the words in which checks are written.
+//! An engine under test, and helpers for writing checks.
 
 use super::{Check, Factory, Failure};
 use crate::{EngineView, Order, Pair, Progress, ScanOptions, StorageEngine};
@@ -30,7 +30,7 @@ macro_rules! ensure_eq {
     }};
 }
 
-/// Slices of background work after which an engine must have come to rest.
+/// Slices of background work after which an engine must have finished it.
 const MAINTAIN_STEPS_MAX: usize = 10_000;
 const MAINTAIN_SLICE_BYTES: u64 = 1 << 20;
 
@@ -50,7 +50,7 @@ impl<'f, F: Factory> Subject<'f, F> {
         Ok(Self { factory, disk, engine })
     }
 
-    /// Crashes and opens again.
+    /// Crashes the engine and opens it again.
     pub fn crash(self, seed: u64) -> Check<Self> {
         let Self { factory, disk, engine } = self;
         let disk = factory.crash(disk, engine, seed);
@@ -68,7 +68,7 @@ impl<'f, F: Factory> Subject<'f, F> {
         Ok(())
     }
 
-    /// Applies what is durable up to and including `upto`, wherever the region stands.
+    /// Applies durable entries from the region's applied index up to and including `upto`.
     pub fn apply(&self, region: u64, upto: u64) -> Check {
         let id = RegionId(region);
         let from = self.progress(region)?.applied.next();
@@ -86,14 +86,14 @@ impl<'f, F: Factory> Subject<'f, F> {
         self.apply(region, index)
     }
 
-    /// Lets background work come to rest, which takes a checkpoint of all that is applied.
-    pub fn settle(&self) -> Check {
+    /// Runs background work until none is pending, which checkpoints everything applied.
+    pub fn finish_maintenance(&self) -> Check {
         for _ in 0..MAINTAIN_STEPS_MAX {
             if !self.engine.maintain(MAINTAIN_SLICE_BYTES)?.more {
                 return Ok(());
             }
         }
-        ensure!(false, "background work does not come to rest");
+        ensure!(false, "background work does not finish");
         Ok(())
     }
 
@@ -111,14 +111,14 @@ impl<'f, F: Factory> Subject<'f, F> {
         Ok(progress)
     }
 
-    /// `from` (included) to `to` (excluded) as (index, term).
+    /// Returns entries from `from` (inclusive) to `to` (exclusive) as (index, term).
     pub fn entries(&self, region: u64, from: u64, to: u64) -> Result<Vec<(u64, u64)>> {
         let found =
             self.engine.entries(RegionId(region), LogIndex(from), LogIndex(to), usize::MAX)?;
         Ok(found.iter().map(|entry| (entry.index.0, entry.term.0)).collect())
     }
 
-    /// Takes in pairs in slices of two and installs them.
+    /// Stages pairs in slices of two and installs them.
     pub fn install(
         &self,
         region: u64,
@@ -126,14 +126,14 @@ impl<'f, F: Factory> Subject<'f, F> {
         at: (LogIndex, Term),
         pairs: &[Pair],
     ) -> Result<()> {
-        let mut incoming = self.engine.begin_ingest(ranges.to_vec())?;
+        let mut ingest = self.engine.begin_ingest(ranges.to_vec())?;
         for slice in pairs.chunks(2) {
-            self.engine.receive(&mut incoming, slice.to_vec())?;
+            self.engine.receive(&mut ingest, slice.to_vec())?;
         }
-        self.engine.install(RegionId(region), at, incoming)
+        self.engine.install(RegionId(region), at, ingest)
     }
 
-    /// All pairs as text, keys and values joined by `=`.
+    /// Returns all pairs as text, keys and values joined by `=`.
     pub fn contents(&self) -> Check<Vec<String>> {
         contents(&self.engine.view()?)
     }
@@ -158,7 +158,7 @@ pub(super) fn everything() -> ScanOptions {
     }
 }
 
-/// An entry record of writes. The builder refuses only what is beyond the limits.
+/// Returns an entry record of writes. The builder only refuses what exceeds the limits.
 pub(super) fn entry(region: u64, index: u64, term: u64, writes: &[Write<'_>]) -> Record {
     let mut builder = CommandBuilder::new();
     for (key, value) in writes {
@@ -190,7 +190,7 @@ pub(super) fn pair(key: &str, value: &str) -> Pair {
     Pair { key: key.to_owned().into(), value: value.to_owned().into(), expires_at_s: 0 }
 }
 
-/// Fails unless the call was refused as one that can never succeed.
+/// Fails unless the call was refused with `Invalid`: it can never succeed.
 pub(super) fn refused<T>(result: Result<T>, what: &str) -> Check {
     match result {
         Err(Error::Invalid(_)) => Ok(()),

@@ -1,4 +1,4 @@
-//! A view is one point in time; a scan gives what its options say.
+//! Laws of views and scans: a view is one point in time; a scan follows its options.
 
 use super::subject::{Subject, contents, everything, texts};
 use super::{Check, Factory, Law};
@@ -7,13 +7,13 @@ use stele_types::{CommandBuilder, EntryRecord, KeyRange, LogIndex, Record, Regio
 
 pub(super) fn laws<F: Factory>() -> Vec<Law<F>> {
     vec![
-        ("view: one point in time while writes and background work go on", one_point_in_time),
-        ("view: several views at once, each of its own time", several),
+        ("view: one point in time during writes and background work", one_point_in_time),
+        ("view: several views at once, each at its own time", several),
         ("scan: range, limit and direction", range_and_limit),
         ("scan: limited by bytes, but at least one pair", bytes_limit),
         ("scan: keys only", keys_only),
         ("scan: empty and inverted ranges", empty_ranges),
-        ("delete range: covers what is older, not what is newer", delete_range),
+        ("delete range: covers older writes, not newer ones", delete_range),
     ]
 }
 
@@ -26,10 +26,10 @@ fn one_point_in_time<F: Factory>(factory: &F) -> Check {
     subject.commit(1, 2, &[("a", Some("new")), ("b", None), ("bb", Some("new"))])?;
     ensure_eq!(contents(&view)?, before, "pairs after a write");
     delete_range_entry(&subject, 3, "a", "")?;
-    subject.settle()?;
+    subject.finish_maintenance()?;
     ensure_eq!(contents(&view)?, before, "pairs after a range delete and background work");
     subject.engine.drop_ranges(&[KeyRange::all()])?;
-    subject.settle()?;
+    subject.finish_maintenance()?;
     ensure_eq!(contents(&view)?, before, "pairs after a dropped range");
     let value = view.get(b"c")?.map(|pair| pair.value);
     ensure_eq!(value.as_deref(), Some(long.as_bytes()), "value of c");
@@ -60,7 +60,7 @@ fn several<F: Factory>(factory: &F) -> Check {
         subject.commit(1, index, &[("k", Some(&value))])?;
         views.push((subject.engine.view()?, value));
         if index % 7 == 0 {
-            subject.settle()?;
+            subject.finish_maintenance()?;
         }
     }
     for (view, value) in &views {
@@ -75,7 +75,7 @@ fn filled<F: Factory>(factory: &F) -> Check<Subject<'_, F>> {
         let key = format!("k{}", (index * 7) % 10);
         subject.commit(1, index, &[(&key, Some("0123456789"))])?;
         if index == 6 {
-            subject.settle()?;
+            subject.finish_maintenance()?;
         }
     }
     Ok(subject)
@@ -143,14 +143,14 @@ fn delete_range<F: Factory>(factory: &F) -> Check {
     for settle_before in [false, true] {
         let subject = filled(factory)?;
         if settle_before {
-            subject.settle()?;
+            subject.finish_maintenance()?;
         }
         delete_range_entry(&subject, 11, "k3", "k8")?;
         subject.commit(1, 12, &[("k5", Some("again"))])?;
         ensure_eq!(keys(&subject, &everything())?, "012589", "keys");
         let reverse = ScanOptions { order: Order::Reverse, ..everything() };
         ensure_eq!(keys(&subject, &reverse)?, "985210", "keys in reverse");
-        subject.settle()?;
+        subject.finish_maintenance()?;
         ensure_eq!(keys(&subject, &everything())?, "012589", "keys after background work");
         ensure_eq!(subject.engine.view()?.get(b"k4")?, None, "a deleted key");
         let subject = subject.crash(1)?;

@@ -4,7 +4,7 @@ use super::ModelEngine;
 use crate::conformance::Factory;
 use stele_types::Result;
 
-/// Makes model engines; a device is the state that the last crash left.
+/// Factory of model engines; a device is the state that the last crash left.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ModelFactory;
 

@@ -1,10 +1,10 @@
-//! A snapshot on its way into the model.
+//! Staged snapshot pairs of the model.
 
 use super::Pairs;
 use crate::Pair;
 use stele_types::{Error, KeyRange, Result};
 
-/// Pairs received so far, and what they will replace.
+/// Pairs received so far, and the ranges they will replace.
 #[derive(Debug)]
 pub struct ModelIngest {
     ranges: Vec<KeyRange>,
@@ -32,7 +32,9 @@ impl ModelIngest {
 
     pub(super) fn finish(self) -> Result<(Vec<KeyRange>, Pairs)> {
         if self.is_broken {
-            return Err(Error::invalid("pairs that were refused can't be installed"));
+            return Err(Error::invalid(
+                "an ingest with a refused pair cannot be installed; begin a new one",
+            ));
         }
         Ok((self.ranges, self.pairs))
     }

@@ -1,5 +1,5 @@
-//! The engine as a map in memory: what every engine must do, in the fewest words. The yardstick of
-//! differential tests.
+//! The engine as a map in memory: the shortest implementation of what every engine must do, and the
+//! reference of differential tests.
 
 mod factory;
 mod ingest;
@@ -22,7 +22,7 @@ use stele_types::{
     RegionId, Result, Term, checksum,
 };
 
-/// Bytes after which the model pretends to begin a new segment; any value serves.
+/// Bytes after which the model pretends to begin a new segment; any value works.
 const SEGMENT_BYTES: u32 = 128 << 20;
 const EXPORT_SLICE_BYTES: usize = 1 << 20;
 
@@ -30,7 +30,7 @@ const EXPORT_SLICE_BYTES: usize = 1 << 20;
 type Pairs = BTreeMap<Bytes, (Bytes, u64)>;
 
 /// An engine in memory. A crash ([`ModelEngine::crash`]) keeps what was appended, installed and
-/// dropped, and of what was applied what a checkpoint or the persisted commit index covers.
+/// dropped. It keeps applied effects that a checkpoint or the persisted commit index covers.
 #[derive(Debug, Default)]
 pub struct ModelEngine {
     state: Mutex<State>,
@@ -44,19 +44,19 @@ pub struct ModelEngine {
 struct State {
     regions: BTreeMap<RegionId, Region>,
     visible: Arc<Pairs>,
-    /// What a crash leaves: `visible` as of the last checkpoint.
+    /// State that a crash leaves: `visible` as of the last checkpoint.
     checkpoint: Arc<Pairs>,
     head: Lsn,
     user_bytes: u64,
 }
 
 impl ModelEngine {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The store as a crash now would leave it, opened again.
+    /// Returns the store as a crash now would leave it, opened again.
     pub fn crash(&self) -> Self {
         let mut state = self.state.lock().clone();
         state.visible = Arc::clone(&state.checkpoint);
@@ -67,22 +67,22 @@ impl ModelEngine {
         Self { state: Mutex::new(state), ..Self::default() }
     }
 
-    /// From here on a get of this key finds its value damaged, until it is mended.
+    /// Makes gets of this key fail with a damaged value until it is repaired.
     pub fn lose(&self, key: &Bytes) {
         Arc::make_mut(&mut self.lost.lock()).insert(key.clone());
     }
 
-    /// From here on it is not known what a range holds, until it is covered.
+    /// Makes the contents of a range unknown until it is repaired.
     pub fn lose_range(&self, range: &KeyRange) {
         Arc::make_mut(&mut self.lost_ranges.lock()).push(range.clone());
     }
 
-    /// From here on entries of a region up to this one are damaged.
+    /// Damages entries of a region up to and including `upto`.
     pub fn lose_entries(&self, region: RegionId, upto: LogIndex) {
         self.entries_lost.lock().insert(region, upto);
     }
 
-    /// From here on the device counts as nearly full, or as roomy again.
+    /// Sets whether the device counts as nearly full.
     pub fn set_full(&self, is_full: bool) {
         self.is_full.store(is_full, Ordering::Relaxed);
     }
@@ -101,7 +101,7 @@ impl State {
             self.head = Lsn::new(self.head.file.next(), 0);
         }
         let at = self.head;
-        // No two entries share a place, also when they have no bytes.
+        // Invariant: no two entries share a location, also when they have no bytes.
         self.head.offset += payload_bytes.max(1) as u32;
         at
     }
@@ -137,7 +137,7 @@ impl StorageEngine for ModelEngine {
 
     fn append(&self, batch: &LogBatch) -> Result<Appended> {
         let mut state = self.state.lock();
-        // What a region did stays when its log goes: nothing could apply it again.
+        // The effects of a region are kept when its log is removed: nothing could apply it again.
         if batch
             .records
             .iter()
@@ -145,7 +145,7 @@ impl StorageEngine for ModelEngine {
         {
             state.make_checkpoint();
         }
-        // All or nothing: a refused record leaves no trace of those before it.
+        // All or nothing: a refused record discards the records before it.
         let mut touched: BTreeMap<RegionId, Region> = BTreeMap::new();
         let mut payloads = Vec::new();
         for record in &batch.records {
@@ -162,7 +162,7 @@ impl StorageEngine for ModelEngine {
                     payloads.push(at);
                 }
                 Record::HardState(_, hard_state) => {
-                    region.check_alive(id)?;
+                    region.check_not_destroyed(id)?;
                     region.hard_state = *hard_state;
                 }
                 Record::Mark(_, mark) => region.mark(id, mark)?,
@@ -180,7 +180,7 @@ impl StorageEngine for ModelEngine {
         bytes_max: usize,
     ) -> Result<Vec<CommittedEntry>> {
         if self.entries_lost.lock().get(&region).is_some_and(|upto| from <= *upto) {
-            return Err(Error::corrupt("model", 0, "told to be lost"));
+            return Err(Error::corrupt("model", 0, "marked as lost"));
         }
         let state = self.state.lock();
         let region = state.region(region)?;
@@ -210,7 +210,7 @@ impl StorageEngine for ModelEngine {
     fn apply(&self, id: RegionId, entries: &[CommittedEntry]) -> Result<()> {
         let mut state = self.state.lock();
         let region = state.region(id)?;
-        region.check_alive(id)?;
+        region.check_not_destroyed(id)?;
         let mut next = region.applied.next();
         let mut commands = Vec::new();
         for entry in entries {
@@ -247,7 +247,7 @@ impl StorageEngine for ModelEngine {
 
     fn truncate(&self, id: RegionId, index: LogIndex) -> Result<LogIndex> {
         let mut state = self.state.lock();
-        state.region(id)?.check_alive(id)?;
+        state.region(id)?.check_not_destroyed(id)?;
         let Some(region) = state.regions.get_mut(&id) else { return Ok(LogIndex(0)) };
         region.truncate(index);
         Ok(region.truncated.0)
@@ -276,12 +276,12 @@ impl StorageEngine for ModelEngine {
         ModelIngest::new(ranges)
     }
 
-    fn receive(&self, incoming: &mut ModelIngest, pairs: Vec<Pair>) -> Result<()> {
-        incoming.receive(pairs)
+    fn receive(&self, ingest: &mut ModelIngest, pairs: Vec<Pair>) -> Result<()> {
+        ingest.receive(pairs)
     }
 
-    fn install(&self, region: RegionId, at: (LogIndex, Term), incoming: ModelIngest) -> Result<()> {
-        let (ranges, fresh) = incoming.finish()?;
+    fn install(&self, region: RegionId, at: (LogIndex, Term), ingest: ModelIngest) -> Result<()> {
+        let (ranges, fresh) = ingest.finish()?;
         self.admit(0)?;
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -304,7 +304,7 @@ impl StorageEngine for ModelEngine {
         for range in ranges {
             remove_range(Arc::make_mut(&mut state.visible), range);
         }
-        // Entries applied before the drop must not bring its pairs back when applied again after a
+        // Entries applied before the drop must not restore its pairs when applied again after a
         // crash, so the drop is a checkpoint.
         state.make_checkpoint();
         Ok(())
@@ -383,7 +383,7 @@ impl StorageEngine for ModelEngine {
 
     fn repair_value(&self, key: &Bytes, value: Bytes) {
         let lost = self.lost_values(usize::MAX);
-        if lost.iter().any(|lost| lost.key == *key && lost.is(&value)) {
+        if lost.iter().any(|lost| lost.key == *key && lost.is_copy(&value)) {
             Arc::make_mut(&mut self.lost.lock()).remove(key);
         }
     }

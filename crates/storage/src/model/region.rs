@@ -1,4 +1,4 @@
-//! One region's log and position in the model.
+//! One region's log and progress in the model.
 
 use crate::Progress;
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use stele_types::{
     CommittedEntry, EntryRecord, Error, HardState, LogIndex, Lsn, Mark, RegionId, Result, Term,
 };
 
-/// The reference meaning of a region's log: what each record does, and which are refused.
+/// Reference semantics of a region's log: the effect of each record, and which are refused.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Region {
     pub(super) truncated: (LogIndex, Term),
@@ -44,17 +44,17 @@ impl Region {
         self.entries.get(&index)
     }
 
-    /// Entries not applied yet, up to and including `last`.
+    /// Returns entries not applied yet, up to and including `last`.
     pub(super) fn unapplied_upto(&self, last: LogIndex) -> impl Iterator<Item = &CommittedEntry> {
         let applied = self.applied;
         self.entries.values().filter(move |entry| entry.index > applied && entry.index <= last)
     }
 
-    /// Appends one entry; one at or below the last index replaces everything from there on.
+    /// Appends one entry. If its index is at most the last one, it replaces the suffix from there.
     pub(super) fn push(&mut self, record: &EntryRecord, at: Lsn) -> Result<()> {
         let (region, index) = (record.region, record.index);
-        self.check_alive(region)?;
-        self.check_open(region, index)?;
+        self.check_not_destroyed(region)?;
+        self.check_not_applied(region, index)?;
         let last = self.persisted().0;
         if index > last.next() {
             return Err(Error::invalid(format!("region {region}: entry {index} after {last}")));
@@ -68,11 +68,11 @@ impl Region {
 
     pub(super) fn mark(&mut self, region: RegionId, mark: &Mark) -> Result<()> {
         match *mark {
-            // A region that comes back to this store starts anew: nothing of its earlier life is
-            // readable.
+            // A region that returns to this store starts a new incarnation: nothing of its earlier
+            // log is readable.
             Mark::Start(index, term) => self.start(index, term),
             Mark::TruncatePrefix(index, term) => {
-                self.check_alive(region)?;
+                self.check_not_destroyed(region)?;
                 if index > self.checkpointed || self.term(index).is_some_and(|t| t != term) {
                     return Err(Error::invalid(format!(
                         "region {region}: prefix {index} is not checkpointed"
@@ -81,8 +81,8 @@ impl Region {
                 self.truncate(index);
             }
             Mark::TruncateSuffix(index) => {
-                self.check_alive(region)?;
-                self.check_open(region, index)?;
+                self.check_not_destroyed(region)?;
+                self.check_not_applied(region, index)?;
                 self.entries.split_off(&index);
             }
             Mark::Destroy => {
@@ -104,7 +104,7 @@ impl Region {
         };
     }
 
-    /// Truncated ≤ checkpointed: `index` is held back to what needs no log any more.
+    /// Truncates up to `index`. Invariant: truncated ≤ checkpointed.
     pub(super) fn truncate(&mut self, index: LogIndex) {
         let index = index.min(self.checkpointed);
         if let Some(entry) = self.entries.get(&index) {
@@ -113,15 +113,15 @@ impl Region {
         }
     }
 
-    pub(super) fn check_alive(&self, region: RegionId) -> Result<()> {
+    pub(super) fn check_not_destroyed(&self, region: RegionId) -> Result<()> {
         if !self.destroyed {
             return Ok(());
         }
-        Err(Error::invalid(format!("region {region} left this store")))
+        Err(Error::invalid(format!("region {region} was destroyed on this store")))
     }
 
-    /// An applied entry is committed, so nothing may replace or withdraw it.
-    fn check_open(&self, region: RegionId, index: LogIndex) -> Result<()> {
+    /// Fails for an applied entry: it is committed, so nothing may replace or truncate it.
+    fn check_not_applied(&self, region: RegionId, index: LogIndex) -> Result<()> {
         if index > self.applied {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! Reads of the model.
+//! Views of the model.
 
 use super::Pairs;
 use crate::{Cached, EngineView, Order, Pair, ScanOptions};
@@ -12,9 +12,9 @@ use stele_types::{Error, KeyRange, Result};
 #[derive(Clone, Debug)]
 pub struct ModelView {
     pub(super) pairs: Arc<Pairs>,
-    /// Keys whose values can't be read.
+    /// Keys with unreadable values.
     pub(super) lost: Arc<BTreeSet<Bytes>>,
-    /// Ranges of which is not known what they hold.
+    /// Ranges with unknown contents.
     pub(super) lost_ranges: Arc<Vec<KeyRange>>,
 }
 
@@ -37,7 +37,7 @@ impl ModelView {
 impl EngineView for ModelView {
     fn get(&self, key: &[u8]) -> Result<Option<Pair>> {
         if self.lost.contains(key) || self.lost_ranges.iter().any(|lost| lost.contains(key)) {
-            return Err(Error::corrupt("model", 0, "told to be lost"));
+            return Err(Error::corrupt("model", 0, "marked as lost"));
         }
         Ok(self.pairs.get_key_value(key).map(|(key, (value, expires_at_s))| Pair {
             key: key.clone(),
@@ -52,7 +52,7 @@ impl EngineView for ModelView {
 
     fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {
         if self.lost_ranges.iter().any(|lost| lost.overlaps(&options.range)) {
-            return Err(Error::corrupt("model", 0, "told to be lost"));
+            return Err(Error::corrupt("model", 0, "marked as lost"));
         }
         let range = self.range(&options.range);
         let mut pairs: Box<dyn Iterator<Item = Pair>> = match options.order {
@@ -67,7 +67,7 @@ impl EngineView for ModelView {
             if options.keys_only {
                 pair.value = Bytes::new();
             } else if self.lost.contains(&pair.key) {
-                return Err(Error::corrupt("model", 0, "told to be lost"));
+                return Err(Error::corrupt("model", 0, "marked as lost"));
             }
             bytes += pair.key.len() + pair.value.len();
             if !out.is_empty() && bytes > options.bytes_max {

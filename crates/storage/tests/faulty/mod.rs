@@ -11,7 +11,7 @@ use stele_types::{
     Result, Term,
 };
 
-/// What the engine does wrong.
+/// Deliberate bug of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     HardStatesLostInCrash,
@@ -28,7 +28,7 @@ pub enum Bug {
     CheckpointUnmoved,
     ApplyRepeats,
     SuffixKept,
-    IncomingVisible,
+    IngestVisible,
     LastRangeKept,
     SizeOfEverything,
     SplitAtStart,
@@ -52,7 +52,7 @@ impl Bug {
         Self::CheckpointUnmoved,
         Self::ApplyRepeats,
         Self::SuffixKept,
-        Self::IncomingVisible,
+        Self::IngestVisible,
         Self::LastRangeKept,
         Self::SizeOfEverything,
         Self::SplitAtStart,
@@ -240,25 +240,20 @@ impl StorageEngine for Faulty {
         Ok(FaultyIngest { ranges: ranges.clone(), inner: self.inner.begin_ingest(ranges)? })
     }
 
-    fn receive(&self, incoming: &mut FaultyIngest, pairs: Vec<Pair>) -> Result<()> {
+    fn receive(&self, ingest: &mut FaultyIngest, pairs: Vec<Pair>) -> Result<()> {
         if self.bug == Bug::InstallNotAtomic {
-            self.inner.drop_ranges(&incoming.ranges)?;
+            self.inner.drop_ranges(&ingest.ranges)?;
         }
-        if self.bug == Bug::IncomingVisible {
-            let mut early = self.inner.begin_ingest(incoming.ranges.clone())?;
+        if self.bug == Bug::IngestVisible {
+            let mut early = self.inner.begin_ingest(ingest.ranges.clone())?;
             self.inner.receive(&mut early, pairs.clone())?;
             self.inner.install(RegionId(40), (LogIndex(1), Term(1)), early)?;
         }
-        self.inner.receive(&mut incoming.inner, pairs)
+        self.inner.receive(&mut ingest.inner, pairs)
     }
 
-    fn install(
-        &self,
-        region: RegionId,
-        at: (LogIndex, Term),
-        incoming: FaultyIngest,
-    ) -> Result<()> {
-        self.inner.install(region, at, incoming.inner)
+    fn install(&self, region: RegionId, at: (LogIndex, Term), ingest: FaultyIngest) -> Result<()> {
+        self.inner.install(region, at, ingest.inner)
     }
 
     fn drop_ranges(&self, ranges: &[KeyRange]) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The machine's clock: the only place that reads it.
+//! The machine's clock. It is read only here.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use stele_types::Clock;
@@ -6,12 +6,12 @@ use stele_types::Clock;
 /// The machine's clock.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock {
-    /// Monotonic time counts from here.
+    /// Origin of monotonic time.
     started: Instant,
 }
 
 impl SystemClock {
-    /// A clock whose monotonic time starts now.
+    /// Creates a clock with monotonic time starting now.
     pub fn new() -> Self {
         Self { started: Instant::now() }
     }

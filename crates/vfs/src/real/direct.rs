@@ -1,4 +1,4 @@
-//! What alignment direct I/O needs on a file.
+//! Alignment that direct I/O needs on a file.
 
 use crate::AlignedBuf;
 use crate::aligned::MEMORY_ALIGN_BYTES;
@@ -6,9 +6,9 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use std::fs::File;
 use std::path::Path;
 
-/// The alignment of offsets and lengths for `file`, already open with `O_DIRECT`: as the kernel
-/// reports it (since Linux 6.1), else as a probe in the same directory finds out. `None` when
-/// direct writes do not work there.
+/// Returns the alignment of offsets and lengths for `file`, already open with `O_DIRECT`: as
+/// reported by the kernel (since Linux 6.1), otherwise found by a probe in the same directory.
+/// Returns `None` when direct writes do not work there.
 pub(super) fn block_bytes(file: &File, path: &Path) -> Option<usize> {
     match reported(file) {
         Some(block_bytes) => usable(block_bytes),
@@ -16,7 +16,7 @@ pub(super) fn block_bytes(file: &File, path: &Path) -> Option<usize> {
     }
 }
 
-/// Only alignments that [`AlignedBuf`] also meets in memory.
+/// Accepts only alignments that [`AlignedBuf`] also provides in memory.
 fn usable(block_bytes: usize) -> Option<usize> {
     (block_bytes.is_power_of_two() && block_bytes <= MEMORY_ALIGN_BYTES).then_some(block_bytes)
 }
@@ -26,7 +26,7 @@ fn reported(file: &File) -> Option<usize> {
     if stat.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
         return None;
     }
-    // Memory must be aligned as well; one number for both keeps the rule for callers simple.
+    // Memory must be aligned as well; one number for both keeps the requirement simple.
     Some(stat.stx_dio_offset_align.max(stat.stx_dio_mem_align) as usize)
 }
 

@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_types::{Cause, Error, Result};
 
-/// Most buffers of one `pwritev` (`IOV_MAX` of Linux).
+/// Maximum buffers of one `pwritev` (`IOV_MAX` of Linux).
 const BUFFERS_MAX: usize = 1024;
 
-/// Longer reads past the page cache are asked for in parts: of two readers at once, each got 1.2 GB/s
-/// in parts of 1 MiB and 0.7 GB/s in parts of 4 MiB (a virtio disk; one part is one request there).
+/// Longer direct reads are split into parts. Of two concurrent readers, each got 1.2 GB/s in parts
+/// of 1 MiB and 0.7 GB/s in parts of 4 MiB (a virtio disk; one part is one request there).
 const DIRECT_READ_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) struct RealFile {
     pub block_bytes: Option<usize>,
     pub meter: Arc<Meter>,
     pub queues: Arc<Queues>,
-    /// Writes under way.
+    /// Queue of the writes in progress.
     pub queue: Mutex<Option<Queue>>,
 }
 
@@ -36,7 +36,7 @@ impl RealFile {
         Error::io(op, &self.path, source.into())
     }
 
-    /// Partial writes (a signal, a nearly full device) go on where they stopped.
+    /// Writes all bytes. Continues after partial writes (a signal, a nearly full device).
     fn write_one(&self, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
         while !bytes.is_empty() {
             let written =
@@ -47,7 +47,7 @@ impl RealFile {
         Ok(())
     }
 
-    /// What the queue did of a write, and the rest of it.
+    /// Completes a write with the part that the queue did not write.
     fn finish_one(&self, write: Write, result: i64) -> io::Result<AlignedBuf> {
         let Write { part, offset, cause } = write;
         let written = match usize::try_from(result) {
@@ -59,7 +59,7 @@ impl RealFile {
         Ok(part)
     }
 
-    /// The first bytes of a read of several parts, all of them asked for at once.
+    /// Reads in several concurrent parts. Returns the number of bytes read from the front.
     fn read_parts(&self, buffer: &mut [u8], offset: u64, part_bytes: usize) -> usize {
         if buffer.len() <= part_bytes {
             return 0;
@@ -93,8 +93,8 @@ impl VfsFile for RealFile {
         check_direct("read", &self.path, buffer, offset, self.block_bytes)?;
         let part_bytes = self.block_bytes.map_or(usize::MAX, |_| DIRECT_READ_BYTES_MAX);
         let mut got = self.read_parts(buffer, offset, part_bytes);
-        // A direct read that ends inside a block met the end of the file; the next one would start
-        // misaligned.
+        // A direct read that ends inside a block has reached the end of the file; the next one
+        // would start misaligned.
         let is_aligned =
             |got: usize| self.block_bytes.is_none_or(|bytes| got.is_multiple_of(bytes));
         while got < buffer.len() && is_aligned(got) {
@@ -116,7 +116,7 @@ impl VfsFile for RealFile {
         }
         let wanted = buffer.len();
         let mut buffers = [IoSliceMut::new(buffer)];
-        // Any failure leaves the answer to a read that may wait, and that names its errors.
+        // On any failure the caller falls back to a read that may wait and reports errors.
         let got = rustix::io::preadv2(&self.file, &mut buffers, offset, ReadWriteFlags::NOWAIT);
         let is_whole = got == Ok(wanted);
         if is_whole {
@@ -126,7 +126,7 @@ impl VfsFile for RealFile {
     }
 
     fn will_read(&self, offset: u64, bytes: u64) {
-        // Past the page cache there is nowhere to read it to.
+        // A direct handle has no cache to read into.
         if self.block_bytes.is_none() {
             let bytes = std::num::NonZeroU64::new(bytes);
             let _hint_refused = rustix::fs::fadvise(&self.file, offset, bytes, Advice::WillNeed);
@@ -156,7 +156,7 @@ impl VfsFile for RealFile {
     ) -> Result<Option<AlignedBuf>> {
         check_direct("write", &self.path, &part, offset, self.block_bytes)?;
         let mut write = Write { part, offset, cause };
-        // Through the page cache the queue would wait as well.
+        // Through the page cache a queued write would wait as well.
         if self.block_bytes.is_some() {
             let mut queue = self.queue.lock();
             if queue.is_none() {
@@ -182,7 +182,7 @@ impl VfsFile for RealFile {
     }
 
     fn sync_data(&self) -> Result<()> {
-        // Success means durable, the length included: counted only after the device said so.
+        // Success means durable, including the length: counted only after the device confirmed.
         if stele_types::mutant::active("vfs.skip_data_sync") {
             return Ok(());
         }

@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 use stele_types::{Error, Result};
 
-/// What `st_blocks` counts in.
+/// Unit of `st_blocks`.
 const STAT_BLOCK_BYTES: u64 = 512;
 
 /// The machine's file system.
@@ -32,14 +32,14 @@ pub struct RealVfs {
 
 #[derive(Debug)]
 struct RealLock {
-    /// The lock ends with this descriptor.
+    /// The lock is released when this descriptor is closed.
     _file: File,
 }
 
 impl DirLock for RealLock {}
 
 impl RealVfs {
-    /// A file system with a meter at zero.
+    /// Creates a file system with a meter at zero.
     pub fn new() -> Self {
         Self::default()
     }
@@ -55,7 +55,7 @@ fn open_with(path: &Path, how: Open, flags: OFlags) -> io::Result<File> {
         .open(path)
 }
 
-fn or_here(dir: &Path) -> &Path {
+fn or_current_dir(dir: &Path) -> &Path {
     if dir.as_os_str().is_empty() { Path::new(".") } else { dir }
 }
 
@@ -69,7 +69,7 @@ impl Vfs for RealVfs {
             false => buffered(),
         };
         if how.direct {
-            // A file system without direct I/O answers EINVAL, possibly after creating the name.
+            // A file system without direct I/O returns EINVAL, possibly after creating the name.
             let refused = file.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::InvalidInput);
             block_bytes = file.as_ref().ok().and_then(|file| direct::block_bytes(file, path));
             if refused || (file.is_ok() && block_bytes.is_none()) {
@@ -80,7 +80,7 @@ impl Vfs for RealVfs {
         }
         let file = file.map_err(|e| Error::io("open", path, e))?;
         if !how.write && block_bytes.is_none() {
-            // Readers here ask for exactly what they need; readahead would only fill the cache.
+            // Readers here read exactly what they need; readahead would only fill the cache.
             let _hint_refused = rustix::fs::fadvise(&file, 0, None, Advice::Random);
         }
         let meter = Arc::clone(&self.meter);
@@ -102,7 +102,7 @@ impl Vfs for RealVfs {
         if stele_types::mutant::active("vfs.skip_dir_sync") {
             return Ok(());
         }
-        let file = File::open(or_here(dir)).map_err(|e| Error::io("open", dir, e))?;
+        let file = File::open(or_current_dir(dir)).map_err(|e| Error::io("open", dir, e))?;
         retry_on_intr(|| rustix::fs::fsync(&file))
             .map_err(|e| Error::io("sync directory", dir, e.into()))?;
         self.meter.count_dir_sync();
@@ -110,14 +110,15 @@ impl Vfs for RealVfs {
     }
 
     fn create_dir_all(&self, dir: &Path) -> Result<()> {
-        let missing: Vec<&Path> = dir.ancestors().take_while(|d| !or_here(d).is_dir()).collect();
+        let missing: Vec<&Path> =
+            dir.ancestors().take_while(|d| !or_current_dir(d).is_dir()).collect();
         for dir in missing.into_iter().rev() {
             match fs::create_dir(dir) {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => {}
                 done => done.map_err(|e| Error::io("create directory", dir, e))?,
             }
             self.sync_dir(dir)?;
-            // The name of a directory lies in its parent.
+            // The name of a directory is stored in its parent.
             if !stele_types::mutant::active("vfs.skip_parent_sync") {
                 self.sync_dir(dir.parent().unwrap_or(dir))?;
             }
@@ -128,7 +129,7 @@ impl Vfs for RealVfs {
     fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
         let error = |e| Error::io("list", dir, e);
         let mut entries = Vec::new();
-        for entry in fs::read_dir(or_here(dir)).map_err(error)? {
+        for entry in fs::read_dir(or_current_dir(dir)).map_err(error)? {
             let entry = entry.map_err(error)?;
             let stat = match entry.metadata() {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
@@ -165,14 +166,14 @@ impl Vfs for RealVfs {
     }
 
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
-        let stat =
-            rustix::fs::statvfs(or_here(dir)).map_err(|e| Error::io("stat", dir, e.into()))?;
+        let stat = rustix::fs::statvfs(or_current_dir(dir))
+            .map_err(|e| Error::io("stat", dir, e.into()))?;
         Ok(stat.f_bavail * stat.f_frsize)
     }
 
     fn total_bytes(&self, dir: &Path) -> Result<u64> {
-        let stat =
-            rustix::fs::statvfs(or_here(dir)).map_err(|e| Error::io("stat", dir, e.into()))?;
+        let stat = rustix::fs::statvfs(or_current_dir(dir))
+            .map_err(|e| Error::io("stat", dir, e.into()))?;
         Ok(stat.f_blocks * stat.f_frsize)
     }
 

@@ -1,6 +1,6 @@
-//! Writes that go on while their caller does, and the parts of a long read at the same time: the
-//! kernel's queue for direct I/O (Linux AIO). It takes a write to blocks that exist without waiting
-//! for the device, needs no thread, and is there also where containers may not use `io_uring`.
+//! Asynchronous writes, and concurrent parts of a long read: the kernel's queue for direct I/O
+//! (Linux AIO). It accepts a write to existing blocks without waiting for the device, needs no
+//! thread, and is available also where containers may not use `io_uring`.
 
 use crate::AlignedBuf;
 use parking_lot::Mutex;
@@ -9,14 +9,14 @@ use std::io;
 use std::os::fd::AsRawFd;
 use stele_types::Cause;
 
-/// What is under way at a time in one queue; what is more its caller does.
-const UNDER_WAY_MAX: usize = 32;
+/// Maximum operations in flight per queue; the caller does any further ones itself.
+const IN_FLIGHT_MAX: usize = 32;
 
 /// `IOCB_CMD_PREAD` and `IOCB_CMD_PWRITE` of `linux/aio_abi.h`.
 const PREAD: u16 = 0;
 const PWRITE: u16 = 1;
 
-/// `struct iocb` of `linux/aio_abi.h`, but for the order of two fields that are zero here.
+/// `struct iocb` of `linux/aio_abi.h`, except for the order of two fields that are zero here.
 #[repr(C)]
 #[derive(Default)]
 struct Control {
@@ -43,7 +43,7 @@ struct Event {
     result2: i64,
 }
 
-/// A write.
+/// A queued write.
 #[derive(Debug)]
 pub(super) struct Write {
     pub part: AlignedBuf,
@@ -51,14 +51,14 @@ pub(super) struct Write {
     pub cause: Cause,
 }
 
-/// The queues that no file uses: making and ending one takes the kernel long.
+/// Queues that no file uses. They are kept because the kernel takes long to create and destroy one.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
     idle: Mutex<Vec<Queue>>,
 }
 
 impl Queues {
-    /// `None` where the system has none to give.
+    /// Takes an idle queue or creates one. Returns `None` when the system provides none.
     pub fn take(&self) -> Option<Queue> {
         let idle = self.idle.lock().pop();
         idle.or_else(Queue::new)
@@ -69,28 +69,28 @@ impl Queues {
     }
 }
 
-/// Writes of one file under way, or a read. The memory of writes is the queue's until the kernel is
+/// Writes of one file in flight, or a read. The queue owns the memory of writes until the kernel is
 /// done with it.
 #[derive(Debug)]
 pub(super) struct Queue {
     context: libc::c_ulong,
     writes: Vec<Write>,
-    /// How each that was begun ended: bytes, or an error number below zero.
+    /// Result of each submitted operation: bytes, or a negative error number.
     results: Vec<i64>,
-    /// How many of them have not.
-    under_way: usize,
+    /// Number of submitted operations without a result.
+    in_flight: usize,
 }
 
 impl Queue {
     fn new() -> Option<Self> {
         let mut context: libc::c_ulong = 0;
         // SAFETY: the kernel writes the one number that `context` has room for.
-        let made = unsafe { libc::syscall(libc::SYS_io_setup, UNDER_WAY_MAX, &raw mut context) };
+        let made = unsafe { libc::syscall(libc::SYS_io_setup, IN_FLIGHT_MAX, &raw mut context) };
         let (writes, results) = (Vec::new(), Vec::new());
-        (made == 0).then_some(Self { context, writes, results, under_way: 0 })
+        (made == 0).then_some(Self { context, writes, results, in_flight: 0 })
     }
 
-    /// Gives the write back when it was not begun.
+    /// Starts a write. Returns it in `Err` when it was not submitted.
     pub fn start(&mut self, file: &File, write: Write) -> Result<(), Write> {
         let control = Control {
             operation: PWRITE,
@@ -101,23 +101,24 @@ impl Queue {
             ..Control::default()
         };
         // SAFETY: the part's memory is initialised, and neither freed, moved nor written before the
-        // event: `self.writes` owns it, and lets go of it in `finish` only, which waits for all events.
-        if !unsafe { self.begin(control) } {
+        // event: `self.writes` owns it and releases it only in `finish`, which waits for all
+        // events.
+        if !unsafe { self.submit(control) } {
             return Err(write);
         }
         self.writes.push(write);
         Ok(())
     }
 
-    /// Waits for all writes, and gives them in the order they were begun, with the bytes written, or an
-    /// error number below zero.
+    /// Waits for all writes. Returns them in the order of submission, each with the bytes written
+    /// or a negative error number.
     pub fn finish(&mut self) -> io::Result<Vec<(Write, i64)>> {
         let results = self.wait()?;
         Ok(std::mem::take(&mut self.writes).into_iter().zip(results).collect())
     }
 
-    /// Reads `memory` in parts, all under way at the same time. Returns the bytes up to the first part
-    /// that was not read whole: the caller goes on from there, and meets what went wrong.
+    /// Reads `memory` in concurrent parts. Returns the bytes up to the first incomplete part: the
+    /// caller continues from there and gets the error, if any.
     pub fn read(
         &mut self,
         file: &File,
@@ -137,12 +138,12 @@ impl Queue {
             };
             // SAFETY: the part is borrowed mutably until this function returns, which is after all
             // events, or never.
-            if !unsafe { self.begin(control) } {
+            if !unsafe { self.submit(control) } {
                 break;
             }
             wanted.push(part.len());
         }
-        // The kernel may still write to memory that is not ours once we return.
+        // On return the kernel could still write to memory that is no longer borrowed.
         let Ok(results) = self.wait() else { std::process::abort() };
         let mut got = 0;
         for (wanted, result) in wanted.into_iter().zip(results) {
@@ -155,42 +156,42 @@ impl Queue {
         got
     }
 
-    /// Whether the kernel took it.
+    /// Submits an operation. Returns `false` when the kernel did not accept it.
     ///
     /// # Safety
-    /// The memory that `control` names must be the kernel's alone (to read, for a write) until
-    /// [`Queue::wait`] has returned.
-    unsafe fn begin(&mut self, mut control: Control) -> bool {
-        if self.results.len() >= UNDER_WAY_MAX {
+    /// Only the kernel may use the memory that `control` names (for a write, others may read it)
+    /// until [`Queue::wait`] has returned.
+    unsafe fn submit(&mut self, mut control: Control) -> bool {
+        if self.results.len() >= IN_FLIGHT_MAX {
             return false;
         }
         control.data = self.results.len() as u64;
         let one: libc::c_long = 1;
         let mut controls = [&raw mut control];
-        // SAFETY: the kernel copies `control` before it returns; the memory is the caller's promise.
-        let begun =
+        // SAFETY: the kernel copies `control` before it returns; the caller guarantees the memory.
+        let submitted =
             unsafe { libc::syscall(libc::SYS_io_submit, self.context, one, controls.as_mut_ptr()) };
-        if begun != 1 {
+        if submitted != 1 {
             return false;
         }
         self.results.push(0);
-        self.under_way += 1;
+        self.in_flight += 1;
         true
     }
 
-    /// Waits for all that was begun; how each ended.
+    /// Waits for all submitted operations. Returns their results.
     fn wait(&mut self) -> io::Result<Vec<i64>> {
-        let mut events = [Event::default(); UNDER_WAY_MAX];
-        while self.under_way > 0 {
-            let (least, most) = (self.under_way, events.len());
+        let mut events = [Event::default(); IN_FLIGHT_MAX];
+        while self.in_flight > 0 {
+            let (least, most) = (self.in_flight, events.len());
             let forever: *mut libc::timespec = std::ptr::null_mut();
             let to = events.as_mut_ptr();
-            // SAFETY: the kernel writes at most `most` events, for which there is room.
+            // SAFETY: the kernel writes at most `most` events, and `events` has space for them.
             let got = unsafe {
                 libc::syscall(libc::SYS_io_getevents, self.context, least, most, to, forever)
             };
             match usize::try_from(got) {
-                Ok(got) => self.take(events.get(..got).unwrap_or_default()),
+                Ok(got) => self.record_results(events.get(..got).unwrap_or_default()),
                 Err(_) => {
                     let error = io::Error::last_os_error();
                     if error.kind() != io::ErrorKind::Interrupted {
@@ -202,11 +203,11 @@ impl Queue {
         Ok(std::mem::take(&mut self.results))
     }
 
-    fn take(&mut self, events: &[Event]) {
+    fn record_results(&mut self, events: &[Event]) {
         for event in events {
             if let Some(result) = self.results.get_mut(event.data as usize) {
                 *result = event.result;
-                self.under_way -= 1;
+                self.in_flight -= 1;
             }
         }
     }
@@ -218,7 +219,7 @@ impl Drop for Queue {
             // The device may still read this memory.
             std::mem::forget(std::mem::take(&mut self.writes));
         }
-        // SAFETY: the context is this queue's, and is not used again.
+        // SAFETY: the context belongs to this queue, and is not used again.
         let _freed = unsafe { libc::syscall(libc::SYS_io_destroy, self.context) };
     }
 }

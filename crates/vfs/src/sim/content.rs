@@ -1,4 +1,4 @@
-//! Bytes of a file, sparse and cheap to clone.
+//! Content of a file, sparse and cheap to clone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ const CHUNK_BYTES: usize = 4096;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Content {
     pub len: u64,
-    /// By offset ÷ `CHUNK_BYTES`. Missing chunks, and bytes at or beyond `len`, are zero.
+    /// By offset ÷ `CHUNK_BYTES`. Missing chunks, and bytes from `len` on, are zero.
     chunks: BTreeMap<u64, Arc<[u8; CHUNK_BYTES]>>,
 }
 
 impl Content {
-    /// Copies what lies at `offset` and returns how much: less than asked only at the end.
+    /// Copies the bytes at `offset`. Returns their number: less than requested only at the end.
     pub fn read(&self, buffer: &mut [u8], offset: u64) -> usize {
         let end = self.len.min(offset.saturating_add(buffer.len() as u64));
         let total = end.saturating_sub(offset) as usize;
@@ -41,7 +41,7 @@ impl Content {
         self.len = self.len.max(len);
     }
 
-    /// Takes the chunks that hold `[offset, offset + bytes)` over from `other`, without a copy.
+    /// Takes the chunks of `[offset, offset + bytes)` from `other` without a copy.
     pub fn share(&mut self, other: &Self, offset: u64, bytes: usize) {
         for (chunk, ..) in pieces(offset, bytes) {
             match other.chunks.get(&chunk) {
@@ -51,10 +51,10 @@ impl Content {
         }
     }
 
-    /// Bytes the content takes of a device on which `[0, reserved)` is set aside for it.
+    /// Returns the bytes that the content takes on a device with `[0, reserved)` reserved for it.
     pub fn allocated_bytes(&self, reserved: u64) -> u64 {
         let reserved_chunks = reserved.div_ceil(CHUNK_BYTES as u64);
-        // Asked for with every write, and most files reserve nothing.
+        // Called for every write, and most files reserve nothing.
         let beyond = match reserved_chunks {
             0 => self.chunks.len() as u64,
             _ => self.chunks.range(reserved_chunks..).count() as u64,
@@ -62,7 +62,8 @@ impl Content {
         (reserved_chunks + beyond) * CHUNK_BYTES as u64
     }
 
-    /// How many of `bytes` at `offset` can be written when `room` more bytes may be allocated.
+    /// Returns how many of `bytes` at `offset` can be written if at most `room` more may be
+    /// allocated.
     pub fn fitting(&self, offset: u64, bytes: usize, reserved: u64, mut room: u64) -> usize {
         for (chunk, _, at, _) in pieces(offset, bytes) {
             if chunk * CHUNK_BYTES as u64 >= reserved && !self.chunks.contains_key(&chunk) {

@@ -1,50 +1,50 @@
-//! What a simulated disk was asked to do, and where it stops.
+//! Recorded operations of a simulated disk, and crash points.
 
 use bytes::Bytes;
 use std::path::PathBuf;
 use stele_types::Cause;
 
-/// The kinds of numbered operations: all that change what a restart can find.
+/// Kind of a numbered operation. Every operation that affects a restart is numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
-    /// A new file and its name.
+    /// Creation of a file and its name.
     Create,
-    /// Bytes into a file.
+    /// Write to a file.
     Write,
-    /// A file's data sync.
+    /// Data sync of a file.
     Sync,
-    /// A directory's sync.
+    /// Sync of a directory.
     SyncDir,
-    /// A new name for a file.
+    /// Rename of a file.
     Rename,
-    /// The end of a name.
+    /// Removal of a name.
     Unlink,
-    /// A new length of a file.
+    /// Change of a file's length.
     SetLen,
-    /// Blocks set aside for a file.
+    /// Reservation of blocks for a file.
     Allocate,
-    /// A new directory.
+    /// Creation of a directory.
     CreateDir,
 }
 
 /// One numbered operation, recorded when it begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Its number: the first operation of a disk is 0.
+    /// The operation's number; the first operation of a disk is 0.
     pub operation: u64,
-    /// What it is.
+    /// The operation's kind.
     pub kind: Operation,
-    /// The file or directory, as it was called when opened.
+    /// The file or directory, by the path it was opened with.
     pub path: PathBuf,
     /// The new path of a rename.
     pub to: Option<PathBuf>,
-    /// Where a write starts, in bytes from the start of the file.
+    /// Offset of a write, in bytes from the start of the file.
     pub offset: u64,
-    /// Bytes of a write; the length that `set_len` and `allocate` ask for.
+    /// Bytes of a write; the requested length of `set_len` and `allocate`.
     pub bytes: u64,
-    /// Why a write is done.
+    /// Cause of a write.
     pub cause: Option<Cause>,
-    /// What a write writes, after `record_writes(true)`.
+    /// Content of a write, after `record_writes(true)`.
     pub data: Option<Bytes>,
 }
 
@@ -55,28 +55,28 @@ impl Event {
     }
 }
 
-/// When the power goes.
+/// Moment of a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CrashPoint {
-    /// The operation's number; one already past means the next operation.
+    /// The operation's number; a past one means the next operation.
     pub operation: u64,
-    /// Where in that operation.
+    /// Position within that operation.
     pub at: CrashAt,
 }
 
-/// Where in an operation the power goes.
+/// Position of a power cut within an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashAt {
-    /// The operation does nothing and fails.
+    /// The operation has no effect and fails.
     Before,
-    /// The operation is done in part and fails: a write is torn between sectors, a sync makes only
-    /// a part durable, a change of names happens or not.
+    /// The operation takes effect in part and fails: a write is torn between sectors, a sync makes
+    /// only a part durable, a change of names happens or not.
     Inside,
-    /// The operation is done and succeeds; the next one fails.
+    /// The operation succeeds; the next one fails.
     After,
 }
 
 impl CrashAt {
-    /// All of them, for tests that try each.
+    /// All positions, for tests that try each.
     pub const ALL: [Self; 3] = [Self::Before, Self::Inside, Self::After];
 }

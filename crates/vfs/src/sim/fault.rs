@@ -1,4 +1,4 @@
-//! Faults to inject, and which operation they meet.
+//! Injected faults, and the operations that trigger them.
 
 use std::path::{Path, PathBuf};
 
@@ -9,148 +9,151 @@ use std::path::{Path, PathBuf};
 pub enum Fault {
     /// One stored bit changes now; `bit` is 0..=7.
     FlipBit {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
-        /// The byte.
+        /// The byte's offset.
         offset: u64,
-        /// The bit of the byte.
+        /// The bit within the byte, 0..=7.
         bit: u8,
     },
-    /// A write reports success and lands elsewhere: at another sector of its file, else in another
-    /// file, else nowhere.
+    /// A write reports success and goes elsewhere: to another sector of its file, otherwise to
+    /// another file, otherwise nowhere.
     MisdirectWrite {
-        /// Which write.
+        /// Number of the write.
         nth: u64,
     },
     /// A write reports success and changes nothing but the file's length.
     LoseWrite {
-        /// Which write.
+        /// Number of the write.
         nth: u64,
     },
     /// A write fails; a part of its sectors is written.
     WriteFails {
-        /// Of which files.
+        /// Substring of matching file paths.
         path_contains: String,
-        /// Which write.
+        /// Number of the write.
         nth: u64,
     },
-    /// A data sync fails. A part of what was unsynced becomes durable, the rest never will, though
-    /// it can still be read until a restart and though later syncs succeed.
+    /// A data sync fails. A part of the unsynced bytes becomes durable, the rest never will,
+    /// although it stays readable until a restart and later syncs succeed.
     SyncFails {
-        /// Of which files.
+        /// Substring of matching file paths.
         path_contains: String,
-        /// Which sync.
+        /// Number of the sync.
         nth: u64,
     },
     /// A directory's sync fails; a part of its changes becomes durable.
     SyncDirFails {
-        /// Of which directories.
+        /// Substring of matching directory paths.
         path_contains: String,
-        /// Which sync.
+        /// Number of the sync.
         nth: u64,
     },
     /// A read fails.
     ReadFails {
-        /// Of which files.
+        /// Substring of matching file paths.
         path_contains: String,
-        /// Which read.
+        /// Number of the read.
         nth: u64,
     },
-    /// A read returns one wrong bit; what is stored stays right.
+    /// A read returns one wrong bit; the stored bytes stay right.
     ReadFlipsOnce {
-        /// Of which files.
+        /// Substring of matching file paths.
         path_contains: String,
-        /// Which read.
+        /// Number of the read.
         nth: u64,
     },
-    /// From an operation on nothing more can be allocated, until the faults are cleared. Bytes
-    /// already allocated can be rewritten.
+    /// From an operation on no allocation succeeds, until the faults are cleared. Bytes already
+    /// allocated can be rewritten.
     NoSpace {
-        /// The first operation that fails, by its number on this disk.
+        /// Number on this disk of the first operation that fails.
         from_operation: u64,
     },
-    /// One write finds no room, of whatever it would replace: file systems that write in new places need
-    /// some for every write.
+    /// One write finds no space, even for bytes that it would replace: copy-on-write file systems
+    /// allocate space for every write.
     NoRoomOnce {
-        /// Of which files.
+        /// Substring of matching file paths.
         path_contains: String,
-        /// Which write.
+        /// Number of the write.
         nth: u64,
     },
-    /// A write or data sync takes long: it is counted and the stall hook runs before it returns.
+    /// A write or data sync takes long: it is counted, and the stall hook runs before it returns.
     Stall {
-        /// Of which files.
+        /// Substring of matching file paths.
         path_contains: String,
-        /// Which write or sync.
+        /// Number of the write or sync.
         nth: u64,
     },
 }
 
-/// What a fault waits for.
+/// Kind of operation that triggers a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Meets {
+pub(super) enum Trigger {
     Read,
     Write,
     Sync,
     SyncDir,
 }
 
-/// The faults that are still to happen.
+/// The faults that have not happened yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Faults {
-    waiting: Vec<Fault>,
+    pending: Vec<Fault>,
 }
 
 impl Faults {
     pub fn add(&mut self, fault: Fault) {
-        self.waiting.push(fault);
+        self.pending.push(fault);
     }
 
     pub fn clear(&mut self) {
-        self.waiting.clear();
+        self.pending.clear();
     }
 
     pub fn no_space(&self, operation: u64) -> bool {
         let begun = |fault: &Fault| matches!(fault, Fault::NoSpace { from_operation } if *from_operation <= operation);
-        self.waiting.iter().any(begun)
+        self.pending.iter().any(begun)
     }
 
-    /// Counts one operation for every fault it matches and takes out those that happen now.
-    pub fn meet(&mut self, meets: Meets, path: &Path) -> Vec<Fault> {
-        if self.waiting.is_empty() {
+    /// Counts one operation for every fault it matches. Removes and returns the faults that happen
+    /// now.
+    pub fn take_due(&mut self, trigger: Trigger, path: &Path) -> Vec<Fault> {
+        if self.pending.is_empty() {
             return Vec::new();
         }
         let path = path.to_string_lossy();
-        let due = |fault: &mut Fault| match fault.wait(meets, &path) {
+        let due = |fault: &mut Fault| match fault.countdown(trigger, &path) {
             Some(nth) => {
                 *nth = nth.saturating_sub(1);
                 *nth == 0
             }
             None => false,
         };
-        self.waiting.extract_if(.., due).collect()
+        self.pending.extract_if(.., due).collect()
     }
 }
 
 impl Fault {
-    /// The countdown of a fault that such an operation on `path` advances.
-    fn wait(&mut self, meets: Meets, path: &str) -> Option<&mut u64> {
+    /// Returns the countdown of the fault if such an operation on `path` advances it.
+    fn countdown(&mut self, trigger: Trigger, path: &str) -> Option<&mut u64> {
         let (matches, path_contains, nth) = match self {
             Self::MisdirectWrite { nth } | Self::LoseWrite { nth } => {
-                return (meets == Meets::Write).then_some(nth);
+                return (trigger == Trigger::Write).then_some(nth);
             }
             Self::WriteFails { path_contains, nth } | Self::NoRoomOnce { path_contains, nth } => {
-                (meets == Meets::Write, path_contains, nth)
+                (trigger == Trigger::Write, path_contains, nth)
             }
-            Self::SyncFails { path_contains, nth } => (meets == Meets::Sync, path_contains, nth),
+            Self::SyncFails { path_contains, nth } => {
+                (trigger == Trigger::Sync, path_contains, nth)
+            }
             Self::SyncDirFails { path_contains, nth } => {
-                (meets == Meets::SyncDir, path_contains, nth)
+                (trigger == Trigger::SyncDir, path_contains, nth)
             }
             Self::ReadFails { path_contains, nth } | Self::ReadFlipsOnce { path_contains, nth } => {
-                (meets == Meets::Read, path_contains, nth)
+                (trigger == Trigger::Read, path_contains, nth)
             }
             Self::Stall { path_contains, nth } => {
-                (matches!(meets, Meets::Write | Meets::Sync), path_contains, nth)
+                (matches!(trigger, Trigger::Write | Trigger::Sync), path_contains, nth)
             }
             Self::FlipBit { .. } | Self::NoSpace { .. } => return None,
         };

@@ -18,8 +18,8 @@ pub(super) struct SimFile {
     pub path: PathBuf,
     pub block_bytes: Option<usize>,
     pub write: bool,
-    /// Writes begun. Nothing of them is in the file before they end.
-    pub begun: Mutex<Vec<(AlignedBuf, u64, Cause)>>,
+    /// Writes in progress. They change the file only when they are finished.
+    pub started: Mutex<Vec<(AlignedBuf, u64, Cause)>>,
 }
 
 impl fmt::Debug for SimFile {
@@ -85,17 +85,17 @@ impl VfsFile for SimFile {
     ) -> Result<Option<AlignedBuf>> {
         self.writable("write")?;
         check_direct("write", &self.path, &part, offset, self.block_bytes)?;
-        self.begun.lock().push((part, offset, cause));
+        self.started.lock().push((part, offset, cause));
         Ok(None)
     }
 
-    /// The last one begun is the first in the file: nobody may count on an order.
+    /// Finishes the writes in reverse order: no caller may depend on an order.
     fn finish_writes(&self) -> Result<Vec<AlignedBuf>> {
-        let begun = std::mem::take(&mut *self.begun.lock());
-        for (part, offset, cause) in begun.iter().rev() {
+        let started = std::mem::take(&mut *self.started.lock());
+        for (part, offset, cause) in started.iter().rev() {
             self.write_at(&[IoSlice::new(part)], *offset, *cause)?;
         }
-        Ok(begun.into_iter().map(|(part, _, _)| part).collect())
+        Ok(started.into_iter().map(|(part, _, _)| part).collect())
     }
 
     fn sync_data(&self) -> Result<()> {

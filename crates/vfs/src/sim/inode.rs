@@ -1,27 +1,28 @@
-//! A file of the simulated disk: what readers see, what is durable, and what lies between.
+//! A file of the simulated disk: visible content, durable content, and the unsynced changes
+//! between.
 
 use super::content::Content;
 use bytes::Bytes;
 use stele_types::Prng;
 
-/// What a device writes whole or not at all.
+/// Unit that a device writes completely or not at all.
 const SECTOR_BYTES: u64 = 512;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Inode {
-    /// What readers see.
-    pub seen: Content,
-    /// What every restart finds at least.
+    /// Content that readers see.
+    pub visible: Content,
+    /// Content that every restart finds at least.
     durable: Content,
-    /// Changes to `seen` since the last sync, oldest first.
+    /// Changes to `visible` since the last sync, oldest first.
     pending: Vec<Change>,
-    /// Whether `seen` holds bytes that no sync will make durable (after a failed one).
+    /// Whether `visible` holds bytes that no sync will make durable (after a failed sync).
     diverged: bool,
-    /// Blocks are set aside for `[0, reserved)`.
+    /// Blocks are reserved for `[0, reserved)`.
     pub reserved: u64,
-    /// Whether a name leads here, as readers see names.
+    /// Whether a visible name refers to this file.
     pub linked: bool,
-    /// Open handles.
+    /// Number of open handles.
     pub open: usize,
 }
 
@@ -39,7 +40,8 @@ impl Change {
         }
     }
 
-    /// Applies only those sectors of a write for which `keep` says so; a length never in part.
+    /// Applies only the sectors of a write for which `keep` returns `true`. A length is applied as
+    /// a whole.
     fn apply_part(&self, content: &mut Content, mut keep: impl FnMut() -> bool) {
         match self {
             Self::Write { offset, data } => {
@@ -79,21 +81,21 @@ fn sectors(offset: u64, data: &Bytes) -> impl Iterator<Item = (u64, Bytes)> {
 }
 
 impl Inode {
-    /// An empty file that has a name.
+    /// Creates an empty file that has a name.
     pub fn named() -> Self {
         Self { linked: true, ..Self::default() }
     }
 
-    /// A file that has a name and is durable as it is.
+    /// Creates a file that has a name and is durable.
     pub fn durable(content: Content, reserved: u64) -> Self {
-        Self { seen: content.clone(), durable: content, reserved, ..Self::named() }
+        Self { visible: content.clone(), durable: content, reserved, ..Self::named() }
     }
 
     pub fn allocated_bytes(&self) -> u64 {
-        self.seen.allocated_bytes(self.reserved)
+        self.visible.allocated_bytes(self.reserved)
     }
 
-    /// An empty write changes nothing, as `pwrite` has it: not even the length.
+    /// Writes `data`. An empty write changes nothing, not even the length, as with `pwrite`.
     pub fn write(&mut self, offset: u64, data: Bytes) {
         if data.is_empty() {
             return;
@@ -108,7 +110,7 @@ impl Inode {
             return;
         }
         let left_out = prng.below(pieces.len() as u64);
-        // Often a prefix, as devices do it; else any subset.
+        // Often a prefix, as on real devices; otherwise any subset.
         let prefix = prng.coin();
         for (i, (at, piece)) in (0..).zip(pieces) {
             let keep = if prefix { i < left_out } else { i != left_out && prng.coin() };
@@ -120,7 +122,7 @@ impl Inode {
 
     /// Extends with zeros to at least `len`.
     pub fn grow(&mut self, len: u64) {
-        if len > self.seen.len {
+        if len > self.visible.len {
             self.change(Change::SetLen(len));
         }
     }
@@ -131,7 +133,7 @@ impl Inode {
     }
 
     fn change(&mut self, change: Change) {
-        change.apply(&mut self.seen);
+        change.apply(&mut self.visible);
         self.pending.push(change);
     }
 
@@ -141,7 +143,7 @@ impl Inode {
         for change in &pending {
             match change {
                 Change::Write { offset, data } if !self.diverged => {
-                    self.durable.share(&self.seen, *offset, data.len());
+                    self.durable.share(&self.visible, *offset, data.len());
                     self.durable.grow(offset + data.len() as u64);
                 }
                 change => change.apply(&mut self.durable),
@@ -150,20 +152,21 @@ impl Inode {
     }
 
     /// Makes a part of the changes durable; the rest never will be.
-    pub fn sync_in_part(&mut self, prng: &mut Prng) {
-        self.durable = self.survivor(prng);
+    pub fn sync_partly(&mut self, prng: &mut Prng) {
+        self.durable = self.after_crash(prng);
         self.pending.clear();
         self.diverged = true;
     }
 
-    /// What a restart finds: the durable content with some of the later sectors and lengths.
-    pub fn survivor(&self, prng: &mut Prng) -> Content {
+    /// Returns what a restart finds: the durable content with some of the later sectors and
+    /// lengths.
+    pub fn after_crash(&self, prng: &mut Prng) -> Content {
         let mut content = self.durable.clone();
         if self.pending.is_empty() {
             return content;
         }
         if stele_types::mutant::active("vfs.sim_unsynced_kept") {
-            return self.seen.clone();
+            return self.visible.clone();
         }
         let mut lens = vec![content.len];
         for change in &self.pending {
@@ -184,7 +187,7 @@ impl Inode {
                 for change in &self.pending {
                     change.apply_part(&mut content, || prng.coin());
                 }
-                // The length is durable apart from the bytes.
+                // The length is durable independently of the bytes.
                 let which =
                     if prng.coin() { changes } else { prng.below(lens.len() as u64) as usize };
                 content.set_len(lens.get(which).copied().unwrap_or(content.len));
@@ -193,9 +196,9 @@ impl Inode {
         content
     }
 
-    /// Changes stored bytes as damage does: durable at once, and in what is still unsynced.
+    /// Changes stored bytes like damage: durably at once, and in the unsynced changes too.
     pub fn damage(&mut self, offset: u64, bytes: &[u8]) {
-        self.seen.write(bytes, offset);
+        self.visible.write(bytes, offset);
         self.durable.write(bytes, offset);
         for change in &mut self.pending {
             if let Change::Write { offset: at, data } = change {
@@ -235,8 +238,8 @@ mod tests {
             }
             let mut synced = inode.clone();
             synced.sync();
-            assert_eq!(all(&synced.durable), all(&inode.seen));
-            assert_eq!(all(&synced.survivor(&mut prng)), all(&inode.seen));
+            assert_eq!(all(&synced.durable), all(&inode.visible));
+            assert_eq!(all(&synced.after_crash(&mut prng)), all(&inode.visible));
         }
     }
 
@@ -245,7 +248,7 @@ mod tests {
         for seed in 0..200 {
             let mut inode = Inode::durable(Content::default(), 0);
             inode.write_torn(100, &Bytes::from(vec![1; 3000]), &mut Prng::new(seed));
-            let mut bytes = all(&inode.seen);
+            let mut bytes = all(&inode.visible);
             bytes.resize(3100, 0);
             assert!(bytes[100..].contains(&0), "seed {seed}");
             let edges = bytes.windows(2).enumerate().filter(|(_, pair)| pair[0] != pair[1]);
@@ -262,11 +265,11 @@ mod tests {
             let mut prng = Prng::new(seed);
             let mut inode = Inode::default();
             inode.write(0, vec![1; 512].into());
-            inode.sync_in_part(&mut prng);
+            inode.sync_partly(&mut prng);
             inode.write(512, vec![2; 512].into());
             inode.sync();
-            assert_eq!(all(&inode.seen)[0], 1);
-            let survived = all(&inode.survivor(&mut prng));
+            assert_eq!(all(&inode.visible)[0], 1);
+            let survived = all(&inode.after_crash(&mut prng));
             assert_eq!(survived[512..], [2; 512]);
             lost += usize::from(survived[0] == 0);
         }

@@ -1,7 +1,7 @@
-//! A file system in memory, for tests: every operation that changes something is numbered, can be
-//! recorded, can fail, and can be where the power goes. [`SimVfs::restart`] then gives a disk that
-//! holds what POSIX promises and no more: unsynced bytes are lost, torn or kept sector by sector,
-//! names that no directory sync followed are there or not. Every choice follows from a seed.
+//! A file system in memory, for tests. Every operation that changes something is numbered, can be
+//! recorded, can fail, and can be the point of a power cut. [`SimVfs::restart`] then returns a disk
+//! that holds what POSIX guarantees and no more: unsynced bytes are lost, torn or kept sector by
+//! sector; names without a later directory sync exist or not. Every choice follows from a seed.
 
 mod content;
 mod disk;
@@ -28,14 +28,14 @@ use stele_types::{Error, Result};
 /// Free bytes of a disk without a capacity.
 const UNLIMITED_BYTES: u64 = 1 << 40;
 
-/// What a simulated disk is like.
+/// Properties of a simulated disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SimOptions {
-    /// Decides what is torn, lost and hit.
+    /// Determines what is torn, lost and damaged.
     pub seed: u64,
-    /// The alignment that direct handles enforce; `None`: they are handles through the page cache.
+    /// Alignment that direct handles enforce; `None` makes them handles through the page cache.
     pub block_bytes: Option<usize>,
-    /// Bytes that files can take, in chunks of 4096; `None`: no limit.
+    /// Maximum bytes of all files, in chunks of 4096; `None` disables the limit.
     pub capacity_bytes: Option<u64>,
 }
 
@@ -55,7 +55,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Runs the hook without holding the disk, so that it may use the disk.
+    /// Runs the hook without holding the disk's lock, so that it may use the disk.
     fn stall(&self, path: &Path) {
         let hook = self.stall_hook.lock().clone();
         if let Some(hook) = hook {
@@ -78,7 +78,7 @@ impl Default for SimVfs {
 }
 
 impl SimVfs {
-    /// An empty disk.
+    /// Creates an empty disk.
     pub fn new(options: SimOptions) -> Self {
         Self::with(Disk::new(options))
     }
@@ -94,22 +94,22 @@ impl SimVfs {
         Self { shared: Arc::new(shared) }
     }
 
-    /// How many numbered operations were begun; the next one has this number.
+    /// Returns the number of numbered operations begun, which is the number of the next one.
     pub fn operations(&self) -> u64 {
         self.shared.disk.lock().next_operation
     }
 
-    /// The numbered operations since the start or the last [`SimVfs::clear_events`].
+    /// Returns the numbered operations since the start or the last [`SimVfs::clear_events`].
     pub fn events(&self) -> Vec<Event> {
         self.shared.disk.lock().events.clone()
     }
 
-    /// Forgets the recorded operations; the numbers go on.
+    /// Drops the recorded operations; numbering continues.
     pub fn clear_events(&self) {
         self.shared.disk.lock().events.clear();
     }
 
-    /// Whether events of writes keep what was written.
+    /// Sets whether events of writes keep the written bytes.
     pub fn record_writes(&self, record: bool) {
         self.shared.disk.lock().record_writes = record;
     }
@@ -119,35 +119,35 @@ impl SimVfs {
         self.shared.disk.lock().crash_point = Some(point);
     }
 
-    /// Takes a planned power cut back.
+    /// Cancels a planned power cut.
     pub fn no_crash(&self) {
         self.shared.disk.lock().crash_point = None;
     }
 
-    /// Cuts the power now: every later operation, reads too, fails.
+    /// Cuts the power now: every later operation fails, reads included.
     pub fn crash_now(&self) {
         self.shared.disk.lock().crashed = true;
     }
 
-    /// Whether the power is gone.
+    /// Whether the power is cut.
     pub fn crashed(&self) -> bool {
         self.shared.disk.lock().crashed
     }
 
-    /// The disk after a power cut at this moment: what was synced, and a part of the rest chosen by
-    /// `seed`. No locks, no faults, operation numbers and meter at zero. This disk stays as it is,
-    /// so other seeds can be tried.
+    /// Returns the disk after a power cut at this moment: the synced state, and a part of the rest
+    /// chosen by `seed`. Locks and faults are cleared; operation numbers and meter are zero. This
+    /// disk is not changed, so other seeds can be tried.
     pub fn restart(&self, seed: u64) -> Self {
         Self::with(self.shared.disk.lock().restart(seed))
     }
 
-    /// The disk after the process was killed at this moment: all that was written is there, synced
-    /// or not. Otherwise as [`SimVfs::restart`].
+    /// Returns the disk after the process was killed at this moment: everything written is kept,
+    /// synced or not. Otherwise like [`SimVfs::restart`].
     pub fn fork(&self) -> Self {
         Self::with(self.shared.disk.lock().fork())
     }
 
-    /// Makes a fault happen. A [`Fault::FlipBit`] happens now and needs its file and byte.
+    /// Injects a fault. A [`Fault::FlipBit`] happens now; its file and byte must exist.
     pub fn inject(&self, fault: Fault) -> Result<()> {
         let mut disk = self.shared.disk.lock();
         let Fault::FlipBit { path, offset, bit } = fault else {
@@ -156,29 +156,29 @@ impl SimVfs {
         };
         let inode = disk.file_mut(&path).ok_or_else(|| missing("flip", &path))?;
         let mut byte = [0];
-        if inode.seen.read(&mut byte, offset) == 0 || bit > 7 {
+        if inode.visible.read(&mut byte, offset) == 0 || bit > 7 {
             return Err(Error::invalid(format!("no bit {bit} at {offset} of {}", path.display())));
         }
         inode.damage(offset, &[byte[0] ^ (1 << bit)]);
         Ok(())
     }
 
-    /// Takes back all faults that did not happen yet.
+    /// Removes all faults that have not happened yet.
     pub fn clear_faults(&self) {
         self.shared.disk.lock().faults.clear();
     }
 
-    /// Changes how many bytes files can take.
+    /// Sets the maximum bytes of all files.
     pub fn set_capacity(&self, capacity_bytes: Option<u64>) {
         self.shared.disk.lock().options.capacity_bytes = capacity_bytes;
     }
 
-    /// Whether every read finds its bytes in the page cache, or none does. At first every one does.
+    /// Sets whether every read finds its bytes in the page cache (the default) or none does.
     pub fn set_cached(&self, is_cached: bool) {
         self.shared.is_cached.store(is_cached, Ordering::Relaxed);
     }
 
-    /// How many [`Fault::Stall`] happened.
+    /// Returns how many [`Fault::Stall`] happened.
     pub fn stalls(&self) -> u64 {
         self.shared.disk.lock().stalls
     }
@@ -188,7 +188,7 @@ impl SimVfs {
         *self.shared.stall_hook.lock() = Some(Arc::new(hook));
     }
 
-    /// Overwrites stored bytes as damage does: durable, uncounted, without a numbered operation.
+    /// Overwrites stored bytes like damage: durable, not metered, without a numbered operation.
     pub fn corrupt(&self, path: impl AsRef<Path>, offset: u64, bytes: &[u8]) -> Result<()> {
         let path = path.as_ref();
         let mut disk = self.shared.disk.lock();
@@ -197,13 +197,13 @@ impl SimVfs {
         Ok(())
     }
 
-    /// A file's content, for tests: works after a crash, meets no faults.
+    /// Returns a file's content, for tests: works after a crash, triggers no faults.
     pub fn read_file(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let path = path.as_ref();
         let disk = self.shared.disk.lock();
         let inode = disk.file(path).ok_or_else(|| missing("read", path))?;
-        let mut bytes = vec![0; inode.seen.len as usize];
-        inode.seen.read(&mut bytes, 0);
+        let mut bytes = vec![0; inode.visible.len as usize];
+        inode.visible.read(&mut bytes, 0);
         Ok(bytes)
     }
 
@@ -212,12 +212,12 @@ impl SimVfs {
         self.shared.disk.lock().place(path.as_ref(), bytes);
     }
 
-    /// A file's length; `None` when there is no such file.
+    /// Returns a file's length; `None` when there is no such file.
     pub fn file_bytes(&self, path: impl AsRef<Path>) -> Option<u64> {
-        Some(self.shared.disk.lock().file(path.as_ref())?.seen.len)
+        Some(self.shared.disk.lock().file(path.as_ref())?.visible.len)
     }
 
-    /// The paths of all files.
+    /// Returns the paths of all files.
     pub fn paths(&self) -> Vec<PathBuf> {
         self.shared.disk.lock().paths()
     }
@@ -253,8 +253,8 @@ impl Vfs for SimVfs {
         let id = disk.open(path, how)?;
         let block_bytes = disk.options.block_bytes.filter(|_| how.direct);
         let (shared, path) = (Arc::clone(&self.shared), path.to_path_buf());
-        let begun = Mutex::default();
-        Ok(Arc::new(SimFile { shared, id, path, block_bytes, write: how.write, begun }))
+        let started = Mutex::default();
+        Ok(Arc::new(SimFile { shared, id, path, block_bytes, write: how.write, started }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
@@ -295,13 +295,13 @@ impl Vfs for SimVfs {
 
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
         let disk = self.shared.disk.lock();
-        disk.alive("stat", dir)?;
+        disk.check_power("stat", dir)?;
         Ok(disk.room_bytes(disk.next_operation).unwrap_or(UNLIMITED_BYTES))
     }
 
     fn total_bytes(&self, dir: &Path) -> Result<u64> {
         let disk = self.shared.disk.lock();
-        disk.alive("stat", dir)?;
+        disk.check_power("stat", dir)?;
         Ok(disk.options.capacity_bytes.unwrap_or(UNLIMITED_BYTES))
     }
 

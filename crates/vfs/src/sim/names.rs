@@ -1,4 +1,4 @@
-//! The names in a directory: what readers see, what is durable, and what lies between.
+//! The names in a directory: visible ones, durable ones, and the unsynced changes between.
 
 use std::collections::BTreeMap;
 use stele_types::Prng;
@@ -8,10 +8,10 @@ type Map = BTreeMap<String, InodeId>;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names {
-    /// What readers see.
-    pub seen: Map,
+    /// Names that readers see.
+    pub visible: Map,
     durable: Map,
-    /// Changes to `seen` since the last sync of the directory, oldest first.
+    /// Changes to `visible` since the last sync of the directory, oldest first.
     pending: Vec<Change>,
 }
 
@@ -23,8 +23,8 @@ enum Change {
 }
 
 impl Change {
-    /// A file has one name at most, so a rename that survives without the file's earlier renames
-    /// still ends whatever name the file had.
+    /// Applies the change. A file has at most one name, so a rename that survives without the
+    /// file's earlier renames still removes any other name of the file.
     fn apply(&self, names: &mut Map) {
         match self {
             Self::Create { name, inode } => {
@@ -44,9 +44,9 @@ impl Change {
 }
 
 impl Names {
-    /// Names that are durable as they are.
+    /// Creates a directory of durable names.
     pub fn durable(names: Map) -> Self {
-        Self { seen: names.clone(), durable: names, pending: Vec::new() }
+        Self { visible: names.clone(), durable: names, pending: Vec::new() }
     }
 
     pub fn create(&mut self, name: String, inode: InodeId) {
@@ -56,7 +56,7 @@ impl Names {
     /// Creates a name that every restart finds.
     pub fn create_durably(&mut self, name: String, inode: InodeId) {
         self.durable.insert(name.clone(), inode);
-        self.seen.insert(name, inode);
+        self.visible.insert(name, inode);
     }
 
     pub fn rename(&mut self, to: String, inode: InodeId) {
@@ -68,31 +68,32 @@ impl Names {
     }
 
     fn change(&mut self, change: Change) {
-        change.apply(&mut self.seen);
+        change.apply(&mut self.visible);
         self.pending.push(change);
     }
 
     pub fn sync(&mut self) {
         self.pending.clear();
-        self.durable.clone_from(&self.seen);
+        self.durable.clone_from(&self.visible);
     }
 
-    /// Makes the oldest changes durable, how many is drawn; the others stay unsynced.
-    pub fn sync_in_part(&mut self, prng: &mut Prng) {
+    /// Makes a random number of the oldest changes durable; the others stay unsynced.
+    pub fn sync_partly(&mut self, prng: &mut Prng) {
         let some = prng.below(self.pending.len() as u64 + 1) as usize;
         for change in self.pending.drain(..some) {
             change.apply(&mut self.durable);
         }
     }
 
-    /// What a restart finds: the durable names with some of the later changes, each whole.
-    pub fn survivor(&self, prng: &mut Prng) -> Map {
+    /// Returns what a restart finds: the durable names with some of the later changes, each
+    /// complete.
+    pub fn after_crash(&self, prng: &mut Prng) -> Map {
         let mut names = self.durable.clone();
         if self.pending.is_empty() {
             return names;
         }
         if stele_types::mutant::active("vfs.sim_names_kept") {
-            return self.seen.clone();
+            return self.visible.clone();
         }
         let changes = self.pending.len() as u64;
         let (first, subset) = match prng.below(4) {
@@ -109,13 +110,13 @@ impl Names {
         names
     }
 
-    /// Every file that a name, now or after some restart, can lead to.
+    /// Returns every file that a name can refer to, now or after a restart.
     pub fn inodes(&self) -> impl Iterator<Item = InodeId> {
         let pending = self.pending.iter().map(|change| match change {
             Change::Create { inode, .. }
             | Change::Rename { inode, .. }
             | Change::Unlink { inode, .. } => *inode,
         });
-        self.seen.values().chain(self.durable.values()).copied().chain(pending)
+        self.visible.values().chain(self.durable.values()).copied().chain(pending)
     }
 }

@@ -1,43 +1,43 @@
-//! Copies of a store's disk, opened beside the store: after a power cut, with damage, and with more
-//! work and more crashes than the store itself will see. What opens must hold what the store holds;
-//! what was damaged may be refused, and never shows anything else.
+//! Checks on copies of a store's disk, opened beside the store: after a power cut, with damage, and
+//! with more operations and crashes than the store itself will see. A copy that opens must hold
+//! what the store holds. A damaged copy may refuse to open, but never shows wrong data.
 
 mod damage;
-mod facts;
-mod installed;
-mod laws;
-mod long;
+mod installation;
+mod long_batch;
+mod observed_state;
 mod power;
+mod rare_operations;
 mod snapshots;
 
 use crate::plan::{Plan, fork};
 use crate::world::{DIR, NodeClock, World};
-use facts::Facts;
+use observed_state::ObservedState;
 use std::path::Path;
 use std::sync::Arc;
 use stele_engine::{Opened, Options, Replay, Store};
 use stele_types::{Prng, Result};
 use stele_vfs::SimVfs;
 
-/// Copies of one run, and more of them at moments that matter.
-const TWINS_MAX: u64 = 4;
+/// Copies checked in a run at random times, and at critical moments.
+const COPIES_MAX: u64 = 4;
 const CUTS_MAX: u64 = 2;
 
-/// See the module.
-pub struct Twins {
+/// Remaining copies of a run.
+pub struct DiskCopies {
     prng: Prng,
     left: u64,
     cuts_left: u64,
 }
 
-impl Twins {
-    /// Those of a plan.
+impl DiskCopies {
+    /// Creates the budget of a plan.
     pub fn new(plan: &Plan) -> Self {
-        Self { prng: fork(plan.seed, "twins"), left: TWINS_MAX, cuts_left: CUTS_MAX }
+        Self { prng: fork(plan.seed, "twins"), left: COPIES_MAX, cuts_left: CUTS_MAX }
     }
 }
 
-/// A copy of a disk, and how a store is opened on it.
+/// Copy of a disk, and the clock and options to open it.
 struct DiskCopy {
     disk: SimVfs,
     clock: Arc<NodeClock>,
@@ -55,13 +55,13 @@ impl DiskCopy {
         self.open().map(|(store, _)| store)
     }
 
-    /// The same disk after the process ended.
+    /// Returns a copy of the disk after a process crash.
     fn killed(&self) -> Self {
         let disk = self.disk.fork();
         Self { disk, clock: self.clock.clone(), options: self.options.clone() }
     }
 
-    /// The same disk after the process ended, and perhaps with it the power.
+    /// Returns a copy after a process crash, and in half of the cases a power cut.
     fn after(&self, prng: &mut Prng) -> Self {
         match prng.coin() {
             true => self.cut(prng),
@@ -69,65 +69,69 @@ impl DiskCopy {
         }
     }
 
-    /// The same disk after the power went.
+    /// Returns a copy after a power cut.
     fn cut(&self, prng: &mut Prng) -> Self {
         Self { disk: self.disk.restart(prng.draw()), ..self.killed() }
     }
 }
 
-/// What is looked at.
+/// Check of one copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Look {
+enum CopyCheck {
     Power,
     Damage,
-    Laws,
+    RareOperations,
     Snapshots,
 }
 
 impl World {
-    /// Now and then a copy of a store's disk is looked at.
-    pub(crate) fn look_at_twin(&mut self, number: u64, one_in: u64) {
-        let twins = &mut self.checks.twins;
-        if twins.left == 0 || twins.prng.below(one_in) > 0 {
+    /// Checks a copy of a store's disk, with probability 1 / `one_in`.
+    pub(crate) fn check_disk_copy(&mut self, number: u64, one_in: u64) {
+        let disk_copies = &mut self.checks.disk_copies;
+        if disk_copies.left == 0 || disk_copies.prng.below(one_in) > 0 {
             return;
         }
-        let looks = [Look::Power, Look::Damage, Look::Laws, Look::Snapshots];
-        let at = [0, 0, 0, 1, 1, 1, 1, 2, 2, 3][twins.prng.below(10) as usize];
-        twins.left -= 1;
-        self.look_at(number, looks[at]);
+        let checks =
+            [CopyCheck::Power, CopyCheck::Damage, CopyCheck::RareOperations, CopyCheck::Snapshots];
+        let at = [0, 0, 0, 1, 1, 1, 1, 2, 2, 3][disk_copies.prng.below(10) as usize];
+        disk_copies.left -= 1;
+        self.run_copy_check(number, checks[at]);
     }
 
-    /// What a power cut at this moment leaves is looked at, or damage.
-    pub(crate) fn cut_twin(&mut self, number: u64, one_in: u64) {
-        let twins = &mut self.checks.twins;
-        if twins.cuts_left > 0 && twins.prng.below(one_in) == 0 {
-            twins.cuts_left -= 1;
-            let is_power = twins.prng.below(3) > 0;
-            self.look_at(number, if is_power { Look::Power } else { Look::Damage });
+    /// Checks a copy with a power cut or damage at this moment, with probability 1 / `one_in`.
+    pub(crate) fn check_copy_now(&mut self, number: u64, one_in: u64) {
+        let disk_copies = &mut self.checks.disk_copies;
+        if disk_copies.cuts_left > 0 && disk_copies.prng.below(one_in) == 0 {
+            disk_copies.cuts_left -= 1;
+            let is_power = disk_copies.prng.below(3) > 0;
+            self.run_copy_check(
+                number,
+                if is_power { CopyCheck::Power } else { CopyCheck::Damage },
+            );
         }
     }
 
-    fn look_at(&mut self, number: u64, look: Look) {
+    fn run_copy_check(&mut self, number: u64, check: CopyCheck) {
         if self.violation.is_some() {
             return;
         }
-        let Some((engine, twin)) = self.twin(number) else { return };
-        // What can't be read here is checked elsewhere.
-        let Ok(live) = Facts::of(&engine) else { return };
-        let mut prng = Prng::new(self.checks.twins.prng.draw());
-        let found = match look {
-            Look::Power => power::look(&twin, &live, &mut prng),
-            Look::Damage => damage::look(&twin, &engine, &live, &mut prng),
-            Look::Laws => laws::look(&twin, &mut prng),
-            Look::Snapshots => self.look_at_snapshots(number, &twin, &mut prng),
+        let Some((engine, copy)) = self.copy_disk(number) else { return };
+        // Read errors of the live store are checked elsewhere.
+        let Ok(live) = ObservedState::of(&engine) else { return };
+        let mut prng = Prng::new(self.checks.disk_copies.prng.draw());
+        let found = match check {
+            CopyCheck::Power => power::check(&copy, &live, &mut prng),
+            CopyCheck::Damage => damage::check(&copy, &engine, &live, &mut prng),
+            CopyCheck::RareOperations => rare_operations::check(&copy, &mut prng),
+            CopyCheck::Snapshots => self.check_snapshot_offers(number, &copy, &mut prng),
         };
         if let Some(text) = found {
             self.fail(format!("a copy of store {number}'s disk: {text}"));
         }
     }
 
-    /// A copy of the disk of a store that has nothing on its way to it, and nothing against it.
-    fn twin(&self, number: u64) -> Option<(Arc<Store>, DiskCopy)> {
+    /// Copies the disk of a store without pending writes and without faults.
+    fn copy_disk(&self, number: u64) -> Option<(Arc<Store>, DiskCopy)> {
         let slot = self.slots.get(&number)?;
         let node = self.nodes.get(&slot.node)?;
         let running = slot.running.as_ref().filter(|it| it.core.is_some() && !it.is_writing)?;

@@ -1,127 +1,132 @@
-//! The power goes, the store opens and goes on with its maintenance, and the power goes again in the
-//! middle of it: each time it holds what it held.
+//! Checks power cuts: the store opens, runs its maintenance, and crashes again in the middle of it.
+//! Its state stays the same each time.
 
 use super::DiskCopy;
-use super::facts::{Facts, applied, catch_up, difference, pairs};
+use super::observed_state::{ObservedState, applied, catch_up, difference, pairs};
 use std::collections::BTreeMap;
 use stele_engine::Store;
 use stele_storage::StorageEngine;
 use stele_types::{LogIndex, Prng, RegionId};
 use stele_vfs::{CrashAt, CrashPoint, Event, Fault, Operation};
 
-/// Slices of maintenance before the second crash, at most.
+/// Limit of maintenance slices before the second crash.
 const SLICES_MAX: usize = 12;
 const SLICE_BYTES: u64 = 32 << 10;
-/// What a power cut leaves is looked at so often more, if only for whether it opens.
+/// Further power cuts after which the copy must open.
 const CUTS_TRIED: usize = 3;
 
-pub fn look(twin: &DiskCopy, live: &Facts, prng: &mut Prng) -> Option<String> {
-    let twin = twin.after(prng);
-    let engine = match open_whole(&twin) {
+pub fn check(copy: &DiskCopy, live: &ObservedState, prng: &mut Prng) -> Option<String> {
+    let copy = copy.after(prng);
+    let engine = match open_undamaged(&copy) {
         Ok(engine) => engine,
         Err(text) => return Some(format!("after a crash {text}")),
     };
-    let facts = match Facts::of(&engine) {
-        Ok(facts) => facts,
-        Err(error) => return Some(format!("it can't be read after a crash: {error}")),
+    let state = match ObservedState::of(&engine) {
+        Ok(state) => state,
+        Err(error) => return Some(format!("it cannot be read after a crash: {error}")),
     };
-    if let Some(text) = live.missing_in(&facts) {
+    if let Some(text) = live.missing_in(&state) {
         return Some(format!("after a crash {text}"));
     }
     match catch_up(&engine, &live.applied()) {
         Ok(true) => {}
         Ok(false) => return None,
-        Err(error) => return Some(format!("it can't apply what it applied: {error}")),
+        Err(error) => return Some(format!("it cannot apply what it applied: {error}")),
     }
     if let Some(text) = same(&engine, &live.pairs) {
         return Some(format!("after a crash {text}"));
     }
-    go_on(&twin, engine, live, prng)
+    crash_again(&copy, engine, live, prng)
 }
 
 fn same(engine: &Store, before: &[stele_storage::Pair]) -> Option<String> {
     match pairs(engine) {
         Ok(now) => difference(before, &now),
-        Err(error) => Some(format!("it can't be read: {error}")),
+        Err(error) => Some(format!("it cannot be read: {error}")),
     }
 }
 
-fn go_on(twin: &DiskCopy, engine: Store, live: &Facts, prng: &mut Prng) -> Option<String> {
+fn crash_again(
+    copy: &DiskCopy,
+    engine: Store,
+    live: &ObservedState,
+    prng: &mut Prng,
+) -> Option<String> {
     let upto = applied(&engine);
-    let logs = Facts::without_pairs(&engine);
+    let logs = ObservedState::without_pairs(&engine);
     let cut;
-    let (twin, trouble) = match prng.below(10) {
+    let (copy, fault) = match prng.below(10) {
         0..4 => {
-            let text = trouble(twin, prng);
+            let text = inject_fault(copy, prng);
             work(&engine, prng);
             drop(engine);
-            (twin, text)
+            (copy, text)
         }
         _ => {
             drop(engine);
-            let (crashed, text) = crash_at_work(twin, &upto, prng)?;
+            let (crashed, text) = crash_at_work(copy, &upto, prng)?;
             cut = crashed;
             (&cut, text)
         }
     };
-    if let Some(text) = opens(twin, prng) {
-        return Some(format!("after {trouble} {text}"));
+    if let Some(text) = opens(copy, prng) {
+        return Some(format!("after {fault} {text}"));
     }
-    let twin = twin.after(prng);
-    let engine = match open_whole(&twin) {
+    let copy = copy.after(prng);
+    let engine = match open_undamaged(&copy) {
         Ok(engine) => engine,
-        Err(text) => return Some(format!("after {trouble} {text}")),
+        Err(text) => return Some(format!("after {fault} {text}")),
     };
-    if let Some(text) = logs.logs_missing_in(&Facts::without_pairs(&engine)) {
-        return Some(format!("after {trouble} {text}"));
+    if let Some(text) = logs.logs_missing_in(&ObservedState::without_pairs(&engine)) {
+        return Some(format!("after {fault} {text}"));
     }
     if let Err(error) = catch_up(&engine, &upto) {
-        return Some(format!("after {trouble} it can't apply what it applied: {error}"));
+        return Some(format!("after {fault} it cannot apply what it applied: {error}"));
     }
     if let Some(text) = same(&engine, &live.pairs) {
-        return Some(format!("after {trouble} {text}"));
+        return Some(format!("after {fault} {text}"));
     }
-    // What was begun is ended.
+    // Completes a merge that was started.
     if let Err(error) = engine.compact() {
-        return Some(format!("it can't be compacted after {trouble}: {error}"));
+        return Some(format!("it cannot be compacted after {fault}: {error}"));
     }
     if let Some(text) = same(&engine, &live.pairs) {
         return Some(format!("compacted, {text}"));
     }
     drop(engine);
-    let text = cut_at_last(&twin, &upto, live, prng)?;
-    Some(format!("compacted after {trouble}, and then without power: {text}"))
+    let text = cut_at_last(&copy, &upto, live, prng)?;
+    Some(format!("compacted after {fault}, then a power cut: {text}"))
 }
 
-/// What an earlier process could not sync must not count: only the power tells.
+/// Checks a final power cut: what an earlier process failed to sync must not count.
 fn cut_at_last(
-    twin: &DiskCopy,
+    copy: &DiskCopy,
     upto: &BTreeMap<RegionId, LogIndex>,
-    live: &Facts,
+    live: &ObservedState,
     prng: &mut Prng,
 ) -> Option<String> {
-    let cut = twin.cut(prng);
-    let engine = match open_whole(&cut) {
+    let cut = copy.cut(prng);
+    let engine = match open_undamaged(&cut) {
         Ok(engine) => engine,
         Err(text) => return Some(text),
     };
     match catch_up(&engine, upto) {
         Ok(true) => same(&engine, &live.pairs),
         Ok(false) => None,
-        Err(error) => Some(format!("it can't apply what it applied: {error}")),
+        Err(error) => Some(format!("it cannot apply what it applied: {error}")),
     }
 }
 
-/// Does the same work twice, the second time up to an operation that the first one did: mostly one of
-/// those that make something durable or give it its name, or one on a manifest.
+/// Runs the same work twice, the second time with a crash at an operation of the first. Mostly that
+/// is a sync, a rename or another operation that makes data durable, or one on a manifest.
 fn crash_at_work(
-    twin: &DiskCopy,
+    copy: &DiskCopy,
     upto: &BTreeMap<RegionId, LogIndex>,
     prng: &mut Prng,
 ) -> Option<(DiskCopy, String)> {
-    let (first, seed) = (twin.killed(), prng.draw());
-    let repeat = |twin: &DiskCopy| {
-        let engine = twin.open_store().ok()?;
+    let (first, seed) = (copy.killed(), prng.draw());
+    let repeat = |copy: &DiskCopy| {
+        let engine = copy.open_store().ok()?;
         catch_up(&engine, upto).ok()?;
         work(&engine, &mut Prng::new(seed));
         Some(())
@@ -138,7 +143,7 @@ fn crash_at_work(
     let event = events.get(prng.below(events.len() as u64) as usize)?;
     let (operation, at) = (event.operation, CrashAt::ALL[prng.below(3) as usize]);
     if prng.below(8) == 0 {
-        // An edit has room, or its repetition has none: the power goes when all is done.
+        // A manifest edit or its second copy finds no space; the crash comes after the work.
         let nth = 1 + prng.below(8);
         let fault = Fault::NoRoomOnce { path_contains: "manifest-".into(), nth };
         second.disk.inject(fault.clone()).ok()?;
@@ -146,33 +151,33 @@ fn crash_at_work(
         return Some((second, format!("{fault:?}")));
     }
     second.disk.crash_at(CrashPoint { operation, at });
-    // It fails where the power goes.
+    // The work fails at the crash.
     let _ = repeat(&second);
     let text = format!("a second crash, {at:?} {:?} of {}", event.kind, event.path.display());
     Some((second, text))
 }
 
-/// Whatever a power cut leaves opens.
-fn opens(twin: &DiskCopy, prng: &mut Prng) -> Option<String> {
+/// Returns an error if the copy does not open after a power cut.
+fn opens(copy: &DiskCopy, prng: &mut Prng) -> Option<String> {
     (0..CUTS_TRIED).find_map(|_| {
-        let cut = twin.cut(prng);
-        open_whole(&cut).err()
+        let cut = copy.cut(prng);
+        open_undamaged(&cut).err()
     })
 }
 
-/// Opens a disk that was never damaged: its index is there, and is not made again from what else is.
-fn open_whole(twin: &DiskCopy) -> Result<Store, String> {
-    match twin.open() {
+/// Opens a disk that was never damaged: the index must not be rebuilt.
+fn open_undamaged(copy: &DiskCopy) -> Result<Store, String> {
+    match copy.open() {
         Ok((store, opened)) => match opened.rebuilt {
             None => Ok(store),
-            Some(why) => Err(format!("its index is made again: {why}")),
+            Some(reason) => Err(format!("its index is rebuilt: {reason}")),
         },
         Err(error) => Err(format!("it does not open: {error}")),
     }
 }
 
 fn work(engine: &Store, prng: &mut Prng) {
-    // It may fail, by what was done to the disk.
+    // The work may fail because of the injected fault.
     match prng.below(3) {
         0 => drop(engine.compact()),
         1 => {
@@ -191,8 +196,8 @@ fn maintain(engine: &Store) {
     }
 }
 
-/// Makes something go wrong soon, and says what.
-fn trouble(twin: &DiskCopy, prng: &mut Prng) -> String {
+/// Injects a fault. Returns its description.
+fn inject_fault(copy: &DiskCopy, prng: &mut Prng) -> String {
     let nth = 1 + prng.below(3);
     let of = |name: &str| name.to_owned();
     let fault = match prng.below(10) {
@@ -200,17 +205,17 @@ fn trouble(twin: &DiskCopy, prng: &mut Prng) -> String {
         1 => Fault::SyncFails { path_contains: of("manifest-"), nth },
         2 => Fault::SyncFails { path_contains: of(".run"), nth },
         3 => Fault::SyncDirFails { path_contains: String::new(), nth },
-        4 | 5 => Fault::NoSpace { from_operation: twin.disk.operations() + prng.below(120) },
+        4 | 5 => Fault::NoSpace { from_operation: copy.disk.operations() + prng.below(120) },
         _ => {
-            let ahead = [10, 40, 120, 300][prng.below(4) as usize];
-            let operation = twin.disk.operations() + prng.below(ahead);
+            let operations_max = [10, 40, 120, 300][prng.below(4) as usize];
+            let operation = copy.disk.operations() + prng.below(operations_max);
             let at = CrashAt::ALL[prng.below(3) as usize];
-            twin.disk.crash_at(CrashPoint { operation, at });
+            copy.disk.crash_at(CrashPoint { operation, at });
             return "a second crash".into();
         }
     };
     let text = format!("{fault:?}");
-    match twin.disk.inject(fault) {
+    match copy.disk.inject(fault) {
         Ok(()) => text,
         Err(error) => error.to_string(),
     }

@@ -1,4 +1,4 @@
-//! A store that comes back is offered a snapshot of what its log holds: it keeps its log.
+//! Checks that a reopened store refuses a snapshot of entries that its log holds.
 
 use super::DiskCopy;
 use crate::world::World;
@@ -8,19 +8,19 @@ use stele_storage::StorageEngine;
 use stele_types::Prng;
 
 impl World {
-    pub(super) fn look_at_snapshots(
+    pub(super) fn check_snapshot_offers(
         &self,
         number: u64,
-        twin: &DiskCopy,
+        copy: &DiskCopy,
         prng: &mut Prng,
     ) -> Option<String> {
         let slot = self.slots.get(&number)?;
         let id = slot.id?;
         let now = self.nodes.get(&slot.node)?.now(self.now);
-        let store = Arc::new(twin.after(prng).open_store().ok()?);
+        let store = Arc::new(copy.after(prng).open_store().ok()?);
         let mut options = self.plan.raft.clone();
         options.store = id;
-        options.incarnation = u64::MAX;
+        options.process_incarnation = u64::MAX;
         options.seed = prng.draw();
         let mut core = match RaftStore::open(store.clone(), options, now) {
             Ok(core) => core,
@@ -48,6 +48,6 @@ impl World {
         let accepts = |reply: &Reply| matches!(reply, Reply::SnapshotAccepted { .. });
         let accepted = outputs.replies.iter().find(|(_, reply)| accepts(reply));
         let region = accepted.and_then(|(id, _)| regions.get(id.0 as usize));
-        region.map(|region| format!("a snapshot of what is in the log of {region:?} is taken"))
+        region.map(|region| format!("a snapshot of entries in the log of {region:?} is accepted"))
     }
 }

@@ -38,7 +38,7 @@ fn a_stale_read_is_found_and_a_concurrent_one_is_not() {
 }
 
 #[test]
-fn what_nobody_knows_may_happen_late_or_never_but_only_once() {
+fn an_operation_of_unknown_outcome_takes_effect_late_or_never_but_only_once() {
     assert!(holds(&[put(1, 0, 7), get(2, 3, 0), get(4, 5, 7)]));
     assert!(holds(&[put(1, 0, 7), get(2, 3, 0)]));
     assert!(!holds(&[put(1, 0, 7), get(2, 3, 7), put(4, 5, 8), get(6, 7, 8), get(8, 9, 7)]));

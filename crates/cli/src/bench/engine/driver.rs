@@ -1,6 +1,7 @@
-//! Threads that run a mix, in a closed loop or on a schedule, and the line printed each second.
+//! Threads that run a mix, in a closed loop or on a schedule, and the line that is printed each
+//! second.
 
-use super::figures::{Account, live_line};
+use super::report::{Account, progress_line};
 use crate::args::{Bench, Workload};
 use crate::bench::choice::Prng;
 use crate::bench::latency::{Kind, Latencies, Recorder};
@@ -17,13 +18,13 @@ use stele_types::{Error, Result};
 const TICK: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(5);
 
-/// What a run measured.
+/// Measurements of a run.
 pub struct Run {
     pub seconds: f64,
     pub operations: u64,
     pub errors: u64,
     pub not_found: u64,
-    /// Bytes of keys and values handed in.
+    /// Bytes of keys and values written.
     pub payload_bytes: u64,
     pub read_bytes: u64,
     pub latencies: Latencies,
@@ -35,7 +36,7 @@ pub struct Driver<'a> {
     mix: Mix,
     operations: u64,
     measured: bool,
-    taken: AtomicU64,
+    claimed: AtomicU64,
     done: AtomicU64,
     errors: AtomicU64,
     stop: AtomicBool,
@@ -60,7 +61,7 @@ impl<'a> Driver<'a> {
                 args.load.operations
             },
             measured: workload == args.load.workload,
-            taken: AtomicU64::new(0),
+            claimed: AtomicU64::new(0),
             done: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             stop: AtomicBool::new(false),
@@ -115,15 +116,15 @@ impl<'a> Driver<'a> {
     fn steps(&self, recorder: &Recorder, prng: &mut Prng) -> Result<()> {
         let step = self.mix.step_operations();
         loop {
-            let first = self.taken.fetch_add(step, Relaxed);
+            let first = self.claimed.fetch_add(step, Relaxed);
             if first >= self.operations || self.stop.load(Relaxed) {
                 return Ok(());
             }
             let operations = step.min(self.operations - first);
             let begin = match self.args.load.rate {
-                // Latency counts from the schedule: a stall is not hidden by starting later
-                // (coordinated omission).
-                Some(rate) if self.measured => self.wait_for_turn(first, rate),
+                // Latency counts from the scheduled start, so that a stall is not hidden by
+                // starting later (coordinated omission).
+                Some(rate) if self.measured => self.wait_until_due(first, rate),
                 _ => Instant::now(),
             };
             let step = self.mix.draw(operations, prng);
@@ -181,8 +182,8 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// Sleeps until operation number `first` is due; returns when it was due.
-    fn wait_for_turn(&self, first: u64, rate: u64) -> Instant {
+    /// Sleeps until operation number `first` is due; returns its due time.
+    fn wait_until_due(&self, first: u64, rate: u64) -> Instant {
         let due = self.started + Duration::from_secs_f64(first as f64 / rate as f64);
         if let Some(early) = due.checked_duration_since(Instant::now()) {
             thread::sleep(early);
@@ -190,7 +191,7 @@ impl<'a> Driver<'a> {
         due
     }
 
-    /// Prints a line each second until all threads have ended, or ends them when time is up.
+    /// Prints a line each second until all threads have ended. Stops them at the time limit.
     fn watch(&self, recorders: &[Recorder], total: &mut Latencies) {
         let before = Account::take(self.store);
         let (mut last_done, mut last_at) = (0, self.started);
@@ -218,7 +219,7 @@ impl<'a> Driver<'a> {
                 let seconds = self.started.elapsed().as_secs();
                 let share = (done, self.operations);
                 let space_amp = self.store.statistics().space_amp;
-                let line = live_line(
+                let line = progress_line(
                     seconds,
                     share,
                     throughput,

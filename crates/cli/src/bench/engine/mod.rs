@@ -1,7 +1,7 @@
 //! `stele bench engine`: the YCSB workloads on an embedded store.
 
 mod driver;
-mod figures;
+mod report;
 
 use super::records::Records;
 use crate::Outcome;
@@ -9,14 +9,14 @@ use crate::args::{Bench, Policy, Workload};
 use crate::output::Output;
 use crate::store::{Store, Tuning};
 use driver::{Driver, Run};
-use figures::Account;
+use report::Account;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_engine::PolicyKind;
 use stele_types::{Error, Result};
 
-/// Garbage collection counts as at rest when nothing was written for this long.
-const REST: Duration = Duration::from_secs(6);
+/// Time without writes after which garbage collection counts as idle.
+const IDLE_AFTER: Duration = Duration::from_secs(6);
 const SETTLE_SLICE_BYTES: u64 = 4 << 20;
 
 pub fn run(args: &Bench) -> Result<Outcome> {
@@ -32,12 +32,12 @@ pub fn run(args: &Bench) -> Result<Outcome> {
     let after_run = Account::take(&store);
     let settle_seconds = if args.settle { settle(&store)? } else { 0.0 };
     let after = Account::take(&store);
-    let report = figures::Report {
+    let report = report::Report {
         args,
         run: &run,
         foreground: after_run.since(&before),
         total: after.since(&before),
-        figures: store.statistics(),
+        statistics: store.statistics(),
         settle_seconds,
     };
     store.close()?;
@@ -56,7 +56,7 @@ fn open(args: &Bench) -> Result<Store> {
             Policy::Wisckey => PolicyKind::Wisckey,
         },
         background: true,
-        as_it_is: false,
+        without_repair: false,
         segment_bytes_max: args.segment_bytes,
         memtable_bytes_max: args.memtable_bytes,
         value_cache_bytes_max: args.value_cache_bytes,
@@ -64,7 +64,7 @@ fn open(args: &Bench) -> Result<Store> {
     Store::open_or_create(&args.target.store, &tuning)
 }
 
-/// Loads unless the last record is there: the load inserts it last.
+/// Loads the records unless the last one, which the load inserts last, exists.
 fn load_if_missing(args: &Bench, store: &Store, records: &Arc<Records>) -> Result<()> {
     if store.get(&records.key(args.load.records - 1))?.is_some() {
         return Ok(());
@@ -81,7 +81,7 @@ fn load_if_missing(args: &Bench, store: &Store, records: &Arc<Records>) -> Resul
     Ok(())
 }
 
-/// Works until nothing is left to do and nothing is written; returns how long that took.
+/// Runs maintenance until none is pending and nothing is written; returns the seconds that took.
 fn settle(store: &Store) -> Result<f64> {
     let started = Instant::now();
     store.flush()?;
@@ -89,16 +89,16 @@ fn settle(store: &Store) -> Result<f64> {
         store.statistics().written_bytes.iter().map(|(_, bytes)| bytes).sum()
     };
     let mut last = written(store);
-    let mut quiet_since = Instant::now();
-    while quiet_since.elapsed() < REST {
+    let mut idle_since = Instant::now();
+    while idle_since.elapsed() < IDLE_AFTER {
         let more = store.maintain(SETTLE_SLICE_BYTES)?;
         let now = written(store);
         if more || now != last {
-            (last, quiet_since) = (now, Instant::now());
+            (last, idle_since) = (now, Instant::now());
         }
         if !more {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-    Ok(started.elapsed().saturating_sub(REST).as_secs_f64())
+    Ok(started.elapsed().saturating_sub(IDLE_AFTER).as_secs_f64())
 }

@@ -1,6 +1,7 @@
-//! What Stele's nodes wrote to their files, by cause: as their status pages tell, which the kernel can't.
+//! Bytes that Stele's nodes wrote, by cause: from their status pages, because the kernel does not
+//! know causes.
 
-use super::target::lost;
+use super::target::unavailable;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,13 +10,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Bytes since a node started.
+/// Bytes by cause since a node started.
 pub type Causes = BTreeMap<String, u64>;
 
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
-/// Of each node that `url` names, in that order; `None` if one of them did not say.
+/// Reads the bytes of each node that `url` names, in that order; `None` if one does not respond.
 pub async fn written(url: &str) -> Option<Vec<Causes>> {
     let mut all = Vec::new();
     for address in url.split_once("://")?.1.split(',') {
@@ -25,7 +26,7 @@ pub async fn written(url: &str) -> Option<Vec<Causes>> {
     Some(all)
 }
 
-/// What was written since `before`, for each byte of payload, by the causes that wrote.
+/// Returns the bytes written since `before` per byte of payload, for each cause that wrote.
 pub fn per_payload_byte(now: &Causes, before: &Causes, payload_bytes: u64) -> Value {
     let one = |(cause, bytes): (&String, &u64)| {
         let bytes = bytes.saturating_sub(before.get(cause).copied().unwrap_or(0));
@@ -35,17 +36,17 @@ pub fn per_payload_byte(now: &Causes, before: &Causes, payload_bytes: u64) -> Va
     Value::Object(now.iter().filter_map(one).collect::<Map<_, _>>())
 }
 
-/// The page and its head, by HTTP/1.0: the connection ends with it.
+/// Fetches the page with its header by HTTP/1.0; the connection closes after it.
 async fn status_page(address: &str) -> Result<String> {
-    let mut stream = TcpStream::connect(address).await.map_err(lost)?;
+    let mut stream = TcpStream::connect(address).await.map_err(unavailable)?;
     let request = format!("GET /status HTTP/1.0\r\nHost: {address}\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.map_err(lost)?;
+    stream.write_all(request.as_bytes()).await.map_err(unavailable)?;
     let mut page = String::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut page).await.map_err(lost)?;
+    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut page).await.map_err(unavailable)?;
     Ok(page)
 }
 
-/// The sum over a node's stores.
+/// Returns the sum over the stores of a node.
 fn of_page(page: &str) -> Option<Causes> {
     let (_, body) = page.split_once("\r\n\r\n")?;
     let status: Value = serde_json::from_str(body).ok()?;

@@ -13,24 +13,24 @@ use std::time::{Duration, Instant};
 use stele_types::{Error, Result};
 use tokio::task::JoinSet;
 
-/// How fine the curve of throughput is.
+/// Resolution of the throughput curve.
 const SLICE: Duration = Duration::from_millis(100);
 const SLICES_PER_LINE: u32 = 10;
-/// So many failures without one success: the server is not there.
+/// Failures without one success after which the run stops: the server is unavailable.
 const FAILURES_MAX: u64 = 1000;
 
-/// What a run measured.
+/// Measurements of a run.
 pub struct Run {
     pub seconds: f64,
     pub operations: u64,
     pub errors: u64,
-    /// The first of them in words.
+    /// Text of the first error.
     pub error: Option<String>,
     pub not_found: u64,
     pub payload_bytes: u64,
     pub read_bytes: u64,
     pub latencies: Latencies,
-    /// Operations done in each slice of time.
+    /// Completed operations per time slice.
     pub curve: Vec<u64>,
 }
 
@@ -40,23 +40,23 @@ struct Shared {
     operations: u64,
     rate: Option<u64>,
     started: Instant,
-    taken: AtomicU64,
+    claimed: AtomicU64,
     done: AtomicU64,
     errors: AtomicU64,
     error: parking_lot::Mutex<Option<String>>,
     stop: AtomicBool,
 }
 
-/// Which run of how many.
+/// One run of a series.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     pub workload: Workload,
     pub round: u64,
-    /// In place of what the arguments say.
+    /// Replaces the duration of the arguments.
     pub duration: Option<Duration>,
 }
 
-/// Runs one part to its end.
+/// Runs one part until it ends.
 pub async fn run(
     args: &BenchWire,
     target: &Arc<Target>,
@@ -71,7 +71,7 @@ pub async fn run(
         operations: if is_load { load.records } else { load.operations },
         rate: load.rate.filter(|_| part.workload == load.workload),
         started: Instant::now(),
-        taken: AtomicU64::new(0),
+        claimed: AtomicU64::new(0),
         done: AtomicU64::new(0),
         errors: AtomicU64::new(0),
         error: parking_lot::Mutex::default(),
@@ -108,7 +108,8 @@ pub async fn run(
     })
 }
 
-/// Counts what is done in each slice, prints a line each second, and ends the clients in time.
+/// Counts the operations of each slice, prints a line each second, and stops the clients at the
+/// time limit.
 async fn watch(
     shared: &Shared,
     clients: &mut JoinSet<()>,
@@ -156,14 +157,14 @@ async fn watch(
 impl Shared {
     async fn client(self: Arc<Self>, recorder: Arc<Recorder>, mut prng: Prng) {
         loop {
-            let number = self.taken.fetch_add(1, Relaxed);
+            let number = self.claimed.fetch_add(1, Relaxed);
             if number >= self.operations || self.stop.load(Relaxed) {
                 return;
             }
             let begin = match self.rate {
-                // Latency counts from the schedule: a stall is not hidden by starting later
-                // (coordinated omission).
-                Some(rate) => self.wait_for_turn(number, rate).await,
+                // Latency counts from the scheduled start, so that a stall is not hidden by
+                // starting later (coordinated omission).
+                Some(rate) => self.wait_until_due(number, rate).await,
                 None => Instant::now(),
             };
             let step = self.mix.draw(1, &mut prng);
@@ -180,13 +181,13 @@ impl Shared {
     fn failed(&self, error: &Error) {
         let errors = self.errors.fetch_add(1, Relaxed) + 1;
         self.error.lock().get_or_insert_with(|| error.to_string());
-        let is_hopeless = errors >= FAILURES_MAX && self.done.load(Relaxed) == 0;
-        if is_hopeless || matches!(error, Error::Invalid(_)) {
+        let is_unavailable = errors >= FAILURES_MAX && self.done.load(Relaxed) == 0;
+        if is_unavailable || matches!(error, Error::Invalid(_)) {
             self.stop.store(true, Relaxed);
         }
     }
 
-    async fn wait_for_turn(&self, number: u64, rate: u64) -> Instant {
+    async fn wait_until_due(&self, number: u64, rate: u64) -> Instant {
         let due = self.started + Duration::from_secs_f64(number as f64 / rate as f64);
         tokio::time::sleep_until(due.into()).await;
         due

@@ -1,6 +1,6 @@
-//! etcd's key-value calls (`etcdserverpb`, version 3), as far as the load needs them.
+//! The calls of etcd's key-value interface (`etcdserverpb`, version 3) that the load needs.
 
-use super::target::lost;
+use super::target::unavailable;
 use bytes::Bytes;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use stele_types::{Error, Result};
@@ -63,18 +63,18 @@ struct Header {
     member_id: u64,
 }
 
-/// Connections to the member that leads: what etcd is fastest with.
+/// Connections to the leader, with which etcd is fastest.
 pub struct Etcd {
     channels: Vec<Channel>,
     next: AtomicUsize,
 }
 
 impl Etcd {
-    /// Finds the leader among these members.
+    /// Connects to the leader among these members.
     pub async fn connect(addresses: &[String], connections: u64) -> Result<Self> {
-        let mut why = Error::Unavailable("no etcd member given".to_owned());
+        let mut reason = Error::Unavailable("no etcd member is given".to_owned());
         for address in addresses {
-            let Ok(channel) = dial(address).await.map_err(|error| why = error) else { continue };
+            let Ok(channel) = dial(address).await.map_err(|error| reason = error) else { continue };
             let path = "/etcdserverpb.Maintenance/Status";
             match call::<_, StatusResponse>(channel, path, Empty {}).await {
                 Ok(StatusResponse { header: Some(header), leader })
@@ -86,14 +86,14 @@ impl Etcd {
                     }
                     return Ok(Self { channels, next: AtomicUsize::new(0) });
                 }
-                Ok(_) => why = Error::Unavailable("none of the etcd members leads".to_owned()),
-                Err(error) => why = error,
+                Ok(_) => reason = Error::Unavailable("no etcd member is the leader".to_owned()),
+                Err(error) => reason = error,
             }
         }
-        Err(why)
+        Err(reason)
     }
 
-    /// Length of a value, read linearizably.
+    /// Returns the length of a value, read linearizably.
     pub async fn get(&self, key: Bytes) -> Result<Option<u64>> {
         let request = RangeRequest { key, ..RangeRequest::default() };
         let found: RangeResponse = self.call("/etcdserverpb.KV/Range", request).await?;
@@ -111,9 +111,9 @@ impl Etcd {
         Ok(())
     }
 
-    /// Bytes of up to `limit` pairs from `key` on.
+    /// Returns the bytes of at most `limit` pairs from `key` on.
     pub async fn scan(&self, key: Bytes, limit: usize) -> Result<u64> {
-        // A range end of one zero byte: to the end of all keys.
+        // A range end of one zero byte means the end of the key space.
         let range_end = Bytes::from_static(&[0]);
         let request = RangeRequest { key, range_end, limit: limit as i64 };
         let found: RangeResponse = self.call("/etcdserverpb.KV/Range", request).await?;
@@ -126,7 +126,9 @@ impl Etcd {
         A: prost::Message + Default + 'static,
     {
         let turn = self.next.fetch_add(1, Relaxed) % self.channels.len().max(1);
-        let Some(channel) = self.channels.get(turn) else { return Err(lost("no connection")) };
+        let Some(channel) = self.channels.get(turn) else {
+            return Err(unavailable("no connection"));
+        };
         call(channel.clone(), path, request).await
     }
 }
@@ -136,7 +138,7 @@ async fn dial(address: &str) -> Result<Channel> {
         .map_err(|error| Error::invalid(format!("`{address}`: {error}")))?;
     stele_client::connect_channel(endpoint)
         .await
-        .map_err(|error| lost(format!("{address}: {error}")))
+        .map_err(|error| unavailable(format!("{address}: {error}")))
 }
 
 async fn call<Q, A>(channel: Channel, path: &'static str, request: Q) -> Result<A>
@@ -145,9 +147,9 @@ where
     A: prost::Message + Default + 'static,
 {
     let mut grpc = tonic::client::Grpc::new(channel).max_decoding_message_size(256 << 20);
-    grpc.ready().await.map_err(lost)?;
+    grpc.ready().await.map_err(unavailable)?;
     let path = PathAndQuery::from_static(path);
     let codec = ProstCodec::<Q, A>::default();
     let answer = grpc.unary(tonic::Request::new(request), path, codec).await;
-    answer.map(tonic::Response::into_inner).map_err(lost)
+    answer.map(tonic::Response::into_inner).map_err(unavailable)
 }

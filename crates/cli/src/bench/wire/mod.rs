@@ -1,4 +1,4 @@
-//! `stele bench wire`: one load generator for Stele and for other servers, side by side in one run.
+//! `stele bench wire`: one load generator for Stele and other servers, compared in one run.
 
 mod causes;
 mod driver;
@@ -25,7 +25,7 @@ use target::Target;
 
 pub fn run(args: &BenchWire) -> Result<Outcome> {
     args.load.check()?;
-    // One thread asks: a generator that takes a processor each would measure itself.
+    // The generator uses one thread: one per processor would compete with the servers.
     let rounds = runtime::small()?.block_on(measure(args))?;
     let mut out = Output::new();
     for round in &rounds {
@@ -61,16 +61,17 @@ async fn measure(args: &BenchWire) -> Result<Vec<Round>> {
             let run = driver::run(args, target, &records, part).await?;
             let own = processor_seconds(std::process::id())? - own;
             let used = servers.used(url).await?;
-            // Who led only for a part of the time is neither leader nor follower.
-            let led_still = servers.regions_led(url, target).await;
-            let used = used.since(&before, &run, led.filter(|led| led_still.as_ref() == Some(led)));
+            // A node that was leader for only part of the round counts as neither leader nor
+            // follower.
+            let led_after = servers.regions_led(url, target).await;
+            let used = used.since(&before, &run, led.filter(|led| led_after.as_ref() == Some(led)));
             rounds.push(Round { url: url.clone(), number, run, used, generator_seconds: own });
         }
     }
     Ok(rounds)
 }
 
-/// Brings the records in and warms up.
+/// Loads the records and runs the warm-up.
 async fn prepare(
     args: &BenchWire,
     url: &str,
@@ -83,12 +84,15 @@ async fn prepare(
         let part = Part { workload: Workload::Load, round: 0, duration: None };
         let run = driver::run(args, target, records, part).await?;
         if run.errors > 0 {
-            let why = run.error.unwrap_or_default();
-            return Err(Error::Unavailable(format!("{url}: {} inserts failed: {why}", run.errors)));
+            let reason = run.error.unwrap_or_default();
+            return Err(Error::Unavailable(format!(
+                "{url}: {} inserts failed: {reason}",
+                run.errors
+            )));
         }
     }
     if args.warm_up > 0 && load.workload != Workload::Load {
-        eprintln!("{url}: {} s to warm up", args.warm_up);
+        eprintln!("{url}: warming up for {} s", args.warm_up);
         let duration = Some(Duration::from_secs(args.warm_up));
         driver::run(args, target, records, Part { workload: load.workload, round: 0, duration })
             .await?;

@@ -1,4 +1,4 @@
-//! One page with the figures of a run and its curves, which needs nothing else to be shown.
+//! Self-contained HTML page with the results and curves of a run.
 
 use super::report::{Round, spread};
 use crate::args::BenchWire;
@@ -8,7 +8,7 @@ const COLOURS: [&str; 6] = ["#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 260.0;
 
-/// The page.
+/// Returns the page.
 pub fn page(args: &BenchWire, rounds: &[Round]) -> String {
     let mut page = String::from(
         "<!doctype html><meta charset=utf-8><title>stele bench wire</title>\
@@ -18,7 +18,9 @@ pub fn page(args: &BenchWire, rounds: &[Round]) -> String {
     );
     let load = &args.load;
     let due = load.rate.map_or_else(String::new, |rate| {
-        format!(" {rate} operations a second fall due, and each counts from when it did.")
+        format!(
+            " {rate} operations are due per second; the latency of each counts from its due time."
+        )
     });
     let _ = write!(
         page,
@@ -47,7 +49,7 @@ pub fn page(args: &BenchWire, rounds: &[Round]) -> String {
     page
 }
 
-/// A line for each round.
+/// Draws one line per round.
 fn curves(args: &BenchWire, rounds: &[Round]) -> String {
     let top = rounds.iter().flat_map(|round| &round.run.curve).max().copied().unwrap_or(1).max(1);
     let longest = rounds.iter().map(|round| round.run.curve.len()).max().unwrap_or(1).max(2);

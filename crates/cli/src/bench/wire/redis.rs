@@ -1,14 +1,14 @@
-//! Redis's protocol (RESP 2), as far as the load needs it. A put counts once `WAIT` says that replicas
-//! have it, which blocks its connection: each client has its own.
+//! The part of Redis's protocol (RESP 2) that the load needs. A put counts once `WAIT` reports that
+//! enough replicas have it. `WAIT` blocks its connection, so each client uses one of its own.
 
-use super::target::lost;
+use super::target::unavailable;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use stele_types::{Error, Result};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufStream};
 use tokio::net::TcpStream;
 
-/// A replica has so long to take a write.
+/// Time limit for the replicas to acknowledge a write, in milliseconds.
 const WAIT_MS: u64 = 5_000;
 const LINE_BYTES_MAX: usize = 4096;
 const BULK_BYTES_MAX: usize = 512 << 20;
@@ -19,7 +19,7 @@ enum Reply {
     Value(Option<u64>),
 }
 
-/// A primary, with as many connections as there are calls at a time.
+/// Client of a primary, with one connection per concurrent call.
 pub struct Redis {
     address: String,
     replicas: u64,
@@ -31,7 +31,7 @@ impl Redis {
         Self { address, replicas, idle: Mutex::default() }
     }
 
-    /// Length of a value.
+    /// Returns the length of a value.
     pub async fn get(&self, key: Bytes) -> Result<Option<u64>> {
         let mut connection = self.take().await?;
         send(&mut connection, &[b"GET", &key]).await?;
@@ -59,7 +59,9 @@ impl Redis {
         if self.replicas > 0 {
             match receive(&mut connection).await? {
                 Reply::Number(have) if have >= self.replicas as i64 => {}
-                Reply::Number(have) => return Err(lost(format!("{have} replicas have the write"))),
+                Reply::Number(have) => {
+                    return Err(unavailable(format!("{have} replicas have the write")));
+                }
                 _ => return Err(unexpected()),
             }
         }
@@ -72,32 +74,32 @@ impl Redis {
         if let Some(connection) = idle {
             return Ok(connection);
         }
-        let stream = TcpStream::connect(&self.address).await.map_err(lost)?;
-        stream.set_nodelay(true).map_err(lost)?;
+        let stream = TcpStream::connect(&self.address).await.map_err(unavailable)?;
+        stream.set_nodelay(true).map_err(unavailable)?;
         Ok(BufStream::new(stream))
     }
 }
 
 fn unexpected() -> Error {
-    lost("an answer of another kind than asked for")
+    unavailable("a reply of an unexpected type")
 }
 
 async fn send(connection: &mut BufStream<TcpStream>, parts: &[&[u8]]) -> Result<()> {
     let mut head = format!("*{}\r\n", parts.len());
     for part in parts {
         head.push_str(&format!("${}\r\n", part.len()));
-        connection.write_all(head.as_bytes()).await.map_err(lost)?;
-        connection.write_all(part).await.map_err(lost)?;
+        connection.write_all(head.as_bytes()).await.map_err(unavailable)?;
+        connection.write_all(part).await.map_err(unavailable)?;
         "\r\n".clone_into(&mut head);
     }
-    connection.write_all(head.as_bytes()).await.map_err(lost)
+    connection.write_all(head.as_bytes()).await.map_err(unavailable)
 }
 
 async fn receive(connection: &mut BufStream<TcpStream>) -> Result<Reply> {
-    connection.flush().await.map_err(lost)?;
+    connection.flush().await.map_err(unavailable)?;
     let mut line = String::new();
     let mut bounded = (&mut *connection).take(LINE_BYTES_MAX as u64);
-    bounded.read_line(&mut line).await.map_err(lost)?;
+    bounded.read_line(&mut line).await.map_err(unavailable)?;
     let line = line.trim_end();
     let number = || line.get(1..).and_then(|rest| rest.parse::<i64>().ok()).ok_or_else(unexpected);
     match line.as_bytes().first() {
@@ -109,7 +111,7 @@ async fn receive(connection: &mut BufStream<TcpStream>) -> Result<Reply> {
                 return Err(unexpected());
             }
             let mut value = vec![0; bytes + 2];
-            connection.read_exact(&mut value).await.map_err(lost)?;
+            connection.read_exact(&mut value).await.map_err(unavailable)?;
             Ok(Reply::Value(Some(bytes as u64)))
         }
         Some(b'-') => Err(Error::Refused(line.to_owned())),
@@ -122,16 +124,17 @@ mod tests {
     use super::*;
     use tokio::net::TcpListener;
 
-    /// Answers connections one after the other: each expects a call and gives these answers.
+    /// Starts a server for one connection that expects these calls in order and sends these
+    /// replies.
     async fn scripted(script: Vec<(&'static str, &'static str)>) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             for (call, answer) in script {
-                let mut heard = vec![0; call.len()];
-                stream.read_exact(&mut heard).await.unwrap();
-                assert_eq!(String::from_utf8_lossy(&heard), call);
+                let mut received = vec![0; call.len()];
+                stream.read_exact(&mut received).await.unwrap();
+                assert_eq!(String::from_utf8_lossy(&received), call);
                 stream.write_all(answer.as_bytes()).await.unwrap();
             }
         });

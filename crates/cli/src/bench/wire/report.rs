@@ -1,4 +1,4 @@
-//! The figures of rounds, and of targets beside each other.
+//! Results of rounds, and the comparison of targets.
 
 use super::driver::Run;
 use crate::args::BenchWire;
@@ -6,14 +6,14 @@ use crate::bench::choice::distribution;
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 
-/// One target in one round.
+/// Result of one target in one round.
 pub struct Round {
     pub url: String,
     pub number: u64,
     pub run: Run,
-    /// What its processes used.
+    /// Resources that its processes used.
     pub used: Value,
-    /// Processor time of the generator.
+    /// Processor time of the generator, in seconds.
     pub generator_seconds: f64,
 }
 
@@ -22,7 +22,7 @@ impl Round {
         self.run.operations as f64 / self.run.seconds
     }
 
-    /// One object for machines.
+    /// Returns the result as one JSON object.
     pub fn to_json(&self, args: &BenchWire) -> Value {
         let run = &self.run;
         let busy = run.curve.len().saturating_sub(1);
@@ -72,7 +72,7 @@ fn configuration(args: &BenchWire) -> Value {
     })
 }
 
-/// Median, least and most of all rounds.
+/// Median, minimum and maximum over all rounds.
 pub struct Spread {
     pub median: f64,
     pub min: f64,
@@ -96,25 +96,26 @@ impl Spread {
     }
 }
 
-/// A figure of one target over its rounds.
-pub fn spread(rounds: &[Round], url: &str, figure: impl Fn(&Round) -> f64) -> Spread {
-    Spread::of(rounds.iter().filter(|round| round.url == url).map(figure).collect())
+/// Returns the spread of a value of one target over its rounds.
+pub fn spread(rounds: &[Round], url: &str, value: impl Fn(&Round) -> f64) -> Spread {
+    Spread::of(rounds.iter().filter(|round| round.url == url).map(value).collect())
 }
 
-/// Every target, and the first beside each of the others, round by round.
+/// Returns the spread of each target, and the ratio of the first target to each other, round by
+/// round.
 pub fn summary(args: &BenchWire, rounds: &[Round]) -> Value {
     let mut targets = Map::new();
     for url in &args.target {
         let p99 = |round: &Round| round.run.latencies.all().p99_us;
         let p50 = |round: &Round| round.run.latencies.all().p50_us;
-        let figures = json!({
+        let spreads = json!({
             "operations_per_second": spread(rounds, url, Round::per_second).to_json(),
             "p50_us": spread(rounds, url, p50).to_json(),
             "p99_us": spread(rounds, url, p99).to_json(),
             "errors": rounds.iter().filter(|round| round.url == *url)
                 .map(|round| round.run.errors).sum::<u64>(),
         });
-        targets.insert(url.clone(), figures);
+        targets.insert(url.clone(), spreads);
     }
     let mut ratios = Map::new();
     if let Some((first, others)) = args.target.split_first() {

@@ -1,32 +1,32 @@
-//! What the measured servers used: processor time and device bytes, from the kernel; and of Stele's, what
-//! they wrote why.
+//! Resources that the measured servers used: processor time and device bytes from the kernel, and
+//! for Stele the bytes written by cause.
 
 use super::causes::{self, Causes};
 use super::driver::Run;
-use super::stages::Look;
+use super::stages::Sample;
 use super::target::Target;
 use crate::bench::process_io::{ProcessIo, seconds};
 use serde_json::{Value, json};
 use stele_types::{Error, Result};
 
-/// The processes of one target.
+/// Processes of one target.
 #[derive(Clone, Debug, Default)]
 pub struct Servers {
     pids: Vec<u32>,
-    /// Whether they are Stele's, whose threads' names say what they are for.
+    /// Whether they are nodes of Stele, in which the names of threads give their purpose.
     is_stele: bool,
 }
 
-/// What they had used at one moment, each.
+/// Resources used by each process up to a moment.
 pub struct Used {
-    each: Vec<(Look, ProcessIo)>,
+    each: Vec<(Sample, ProcessIo)>,
     is_stele: bool,
-    /// Bytes written, of each; `None` if they do not say.
+    /// Bytes written by each node; `None` if one does not report them.
     written: Option<Vec<Causes>>,
 }
 
 impl Servers {
-    /// One list for each target, separated by `/`; none: nothing is counted.
+    /// Parses one list per target, separated by `/`. Without lists, nothing is measured.
     pub fn parse(text: Option<&str>, urls: &[String]) -> Result<Vec<Self>> {
         let targets = urls.len();
         let Some(text) = text else { return Ok(vec![Self::default(); targets]) };
@@ -48,26 +48,27 @@ impl Servers {
         text.split('/').zip(urls).map(list).collect()
     }
 
-    /// What the nodes that `url` names have used until now.
+    /// Reads what the nodes that `url` names have used so far.
     pub async fn used(&self, url: &str) -> Result<Used> {
-        let one = |pid: &u32| Ok((Look::at(*pid)?, ProcessIo::of(*pid)?));
+        let one = |pid: &u32| Ok((Sample::take(*pid)?, ProcessIo::of(*pid)?));
         let each = self.pids.iter().map(one).collect::<Result<_>>()?;
-        let written = if self.can_be_asked() { causes::written(url).await } else { None };
+        let written = if self.has_status_page() { causes::written(url).await } else { None };
         Ok(Used { each, is_stele: self.is_stele, written })
     }
 
-    /// How many regions each leads, where that can be known and is of use.
+    /// Returns the number of regions led by each node; `None` if unknown or not measured.
     pub async fn regions_led(&self, url: &str, target: &Target) -> Option<Vec<u64>> {
-        if self.can_be_asked() { target.regions_led(url).await } else { None }
+        if self.has_status_page() { target.regions_led(url).await } else { None }
     }
 
-    fn can_be_asked(&self) -> bool {
+    fn has_status_page(&self) -> bool {
         self.is_stele && !self.pids.is_empty()
     }
 }
 
 impl Used {
-    /// What was used since `before`, for what clients did in `run` while each led so many regions.
+    /// Returns the resources used since `before` for the operations of `run`, and the regions led
+    /// by each node.
     pub fn since(&self, before: &Self, run: &Run, regions_led: Option<Vec<u64>>) -> Value {
         if self.each.is_empty() {
             return Value::Null;
@@ -99,7 +100,7 @@ impl Used {
         })
     }
 
-    /// Of each node; `None` if not all of them said.
+    /// Returns the bytes written by each node; `None` if one did not report them.
     fn written_since(&self, before: &Self, payload_bytes: u64) -> Option<Vec<Value>> {
         let (now, before) = (self.written.as_ref()?, before.written.as_ref()?);
         let pairs = now.iter().zip(before);

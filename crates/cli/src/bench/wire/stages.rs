@@ -1,4 +1,4 @@
-//! Processor time of a process by what its threads are for.
+//! Processor time of a process by the purpose of its threads.
 
 use crate::bench::process_io::{Task, Ticks, seconds};
 use serde_json::{Map, Value, json};
@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use stele_server::threads::Thread;
 use stele_types::Result;
 
-/// The stages of a Stele node.
+/// Stages of a Stele node.
 pub const STAGES: [&str; 4] = ["network", "store", "maintenance", OTHER];
-/// Threads of no stage, the one that starts the process among them, and those that ended between two
-/// looks.
+/// Stage of all other threads, such as the main thread, and of threads that ended between two
+/// samples.
 const OTHER: &str = "other";
 
-/// Which stage a thread of a Stele node belongs to.
+/// Returns the stage of a Stele thread.
 fn stage(name: &str) -> &'static str {
     let kind = Thread::ALL.into_iter().find(|kind| name.starts_with(kind.prefix()));
     match kind {
@@ -23,37 +23,38 @@ fn stage(name: &str) -> &'static str {
     }
 }
 
-/// Threads of other servers belong together if only numbers tell their names apart.
+/// Returns the group of another server's thread: its name without a trailing number.
 fn group(name: &str) -> &str {
     let group = name.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '-' | '_' | '#'));
     if group.is_empty() { name } else { group }
 }
 
-/// A process and its threads at one moment.
+/// Processor time of a process and its threads at a moment.
 #[derive(Debug)]
-pub struct Look {
+pub struct Sample {
     pub process: Ticks,
-    /// By number and start.
+    /// Name and time by thread ID and start time.
     threads: BTreeMap<(u32, u64), (String, Ticks)>,
 }
 
-/// What a process used between two looks.
+/// Processor time used between two samples.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Shares {
     by: BTreeMap<String, Ticks>,
     pub threads_ended: usize,
 }
 
-impl Look {
-    pub fn at(pid: u32) -> Result<Self> {
+impl Sample {
+    pub fn take(pid: u32) -> Result<Self> {
         let threads = Task::threads(pid)?.into_iter();
         let threads = threads.map(|(id, it)| ((id, it.started), (it.name, it.ticks))).collect();
-        // After its threads: it has used no less than they.
+        // The process is read after its threads, so that its time is at least their sum.
         Ok(Self { process: Task::process(pid)?.ticks, threads })
     }
 
-    /// What was used since `before`, by stage if it is Stele's, else by groups of names. What the process
-    /// used and none of its living threads did is `other`: the ends of threads that are gone.
+    /// Returns the time used since `before`: by stage for Stele, by group of thread names for other
+    /// servers. The time of the process that no present thread accounts for is `other`: it belongs
+    /// to threads that ended.
     pub fn since(&self, before: &Self, is_stele: bool) -> Shares {
         let named = STAGES.into_iter().filter(|name| is_stele || *name == OTHER);
         let mut by: BTreeMap<String, Ticks> =
@@ -69,7 +70,8 @@ impl Look {
         }
         let whole = self.process.since(before.process);
         let rest = whole.all().saturating_sub(known.all());
-        // The kernel splits user from system time for the process anew, not from those of its threads.
+        // The kernel splits the process's time into user and system time independently of its
+        // threads'.
         let user = whole.user.saturating_sub(known.user).min(rest);
         let other = by.entry(OTHER.to_owned()).or_default();
         *other = other.plus(Ticks { user, system: rest - user });
@@ -80,7 +82,7 @@ impl Look {
 }
 
 impl Shares {
-    /// Microseconds per operation.
+    /// Returns microseconds per operation.
     pub fn to_json(&self, operations: u64) -> Value {
         let us = |ticks: u64| seconds(ticks) * 1e6 / operations.max(1) as f64;
         let one = |(name, used): (&String, &Ticks)| {
@@ -94,12 +96,15 @@ impl Shares {
 mod tests {
     use super::*;
 
-    fn look(process: (u64, u64), threads: &[(u32, &str, u64, u64)]) -> Look {
+    fn sample(process: (u64, u64), threads: &[(u32, &str, u64, u64)]) -> Sample {
         let ticks = |user, system| Ticks { user, system };
         let thread = |(id, name, user, system): &(u32, &str, u64, u64)| {
             ((*id, 7), ((*name).to_owned(), ticks(*user, *system)))
         };
-        Look { process: ticks(process.0, process.1), threads: threads.iter().map(thread).collect() }
+        Sample {
+            process: ticks(process.0, process.1),
+            threads: threads.iter().map(thread).collect(),
+        }
     }
 
     fn shares(shares: &Shares) -> Vec<(&str, u64, u64)> {
@@ -121,14 +126,14 @@ mod tests {
 
     #[test]
     fn threads_are_summed_by_stage_and_the_rest_is_other() {
-        let before = look((50, 20), &[(1, "stele", 1, 1), (2, "stele-store-1", 10, 5)]);
+        let before = sample((50, 20), &[(1, "stele", 1, 1), (2, "stele-store-1", 10, 5)]);
         let threads = [
             (1, "stele", 2, 1),
             (2, "stele-store-1", 30, 10),
             (3, "stele-store-2", 4, 1),
             (4, "stele-network", 7, 8),
         ];
-        let used = look((90, 40), &threads).since(&before, true);
+        let used = sample((90, 40), &threads).since(&before, true);
         let expected =
             [("maintenance", 0, 0), ("network", 7, 8), ("other", 1 + 8, 6), ("store", 24, 6)];
         assert_eq!(shares(&used), expected);
@@ -137,12 +142,12 @@ mod tests {
 
     #[test]
     fn a_thread_that_ended_is_counted_and_its_time_is_other() {
-        let before = look((20, 10), &[(1, "stele", 0, 0), (2, "stele-network", 9, 9)]);
-        let mut now = look((25, 13), &[(1, "stele", 0, 0)]);
+        let before = sample((20, 10), &[(1, "stele", 0, 0), (2, "stele-network", 9, 9)]);
+        let mut now = sample((25, 13), &[(1, "stele", 0, 0)]);
         let used = now.since(&before, true);
         assert_eq!(used.threads_ended, 1);
         assert_eq!(used.by[OTHER], Ticks { user: 5, system: 3 });
-        // Its number is another thread's now, which began later.
+        // A later thread reuses the ID.
         now.threads.insert((2, 8), ("stele-network".to_owned(), Ticks { user: 2, system: 0 }));
         let used = now.since(&before, true);
         assert_eq!((used.threads_ended, used.by["network"].user), (1, 2));
@@ -151,10 +156,10 @@ mod tests {
 
     #[test]
     fn shares_are_never_negative_and_add_up_to_the_process() {
-        // Its threads tell more user time than the process, and less in all.
-        let used = look((10, 10), &[(1, "a", 12, 3)]).since(&look((0, 0), &[]), false);
+        // The threads report more user time than the process, and less time in total.
+        let used = sample((10, 10), &[(1, "a", 12, 3)]).since(&sample((0, 0), &[]), false);
         assert_eq!(shares(&used), [("a", 12, 3), ("other", 0, 5)]);
-        let used = look((1, 1), &[(1, "a", 2, 2)]).since(&look((0, 0), &[]), false);
+        let used = sample((1, 1), &[(1, "a", 2, 2)]).since(&sample((0, 0), &[]), false);
         assert_eq!(shares(&used), [("a", 2, 2), ("other", 0, 0)]);
     }
 

@@ -1,4 +1,4 @@
-//! Servers that take the load.
+//! Servers under load.
 
 use super::etcd::Etcd;
 use super::redis::Redis;
@@ -8,9 +8,9 @@ use std::fmt::Display;
 use stele_client::{Client, Options, ScanOptions};
 use stele_types::{Error, KeyRange, Result};
 
-/// A server and the way to speak to it.
+/// Client of a server under load.
 pub enum Target {
-    /// Stele, or TiKV: one protocol.
+    /// Stele or TiKV, which share a protocol.
     Tikv(Box<Client>),
     Etcd(Etcd),
     Redis(Redis),
@@ -20,7 +20,7 @@ impl Target {
     /// Connects to `scheme://address,address…`.
     pub async fn connect(url: &str, args: &BenchWire) -> Result<Self> {
         let kinds = "stele://, tikv://, etcd:// or redis:// and HOST:PORT,…";
-        let bad = || Error::invalid(format!("`{url}` is no target: write {kinds}"));
+        let bad = || Error::invalid(format!("`{url}` is not a target: write {kinds}"));
         let (scheme, rest) = url.split_once("://").ok_or_else(bad)?;
         let addresses: Vec<String> = rest.split(',').map(str::to_owned).collect();
         match scheme {
@@ -38,7 +38,7 @@ impl Target {
         }
     }
 
-    /// How many regions' leaders each node that `url` names has; `None`: not all of them are known.
+    /// Returns the number of leaders on each node that `url` names; `None` if one is unknown.
     pub async fn regions_led(&self, url: &str) -> Option<Vec<u64>> {
         let Self::Tikv(client) = self else { return None };
         let nodes: Vec<&str> = url.split_once("://")?.1.split(',').collect();
@@ -52,7 +52,7 @@ impl Target {
         Some(led)
     }
 
-    /// Length of a value.
+    /// Returns the length of a value.
     pub async fn get(&self, key: Bytes) -> Result<Option<u64>> {
         match self {
             Self::Tikv(client) => Ok(client.get(key).await?.map(|value| value.len() as u64)),
@@ -77,7 +77,7 @@ impl Target {
         }
     }
 
-    /// Bytes of up to `limit` pairs from `key` on.
+    /// Returns the bytes of at most `limit` pairs from `key` on.
     pub async fn scan(&self, key: Bytes, limit: usize) -> Result<u64> {
         match self {
             Self::Tikv(client) => {
@@ -97,7 +97,7 @@ impl Target {
     }
 }
 
-/// A call that was not answered.
-pub fn lost(why: impl Display) -> Error {
-    Error::Unavailable(why.to_string())
+/// Makes the error of a call without a valid reply.
+pub fn unavailable(reason: impl Display) -> Error {
+    Error::Unavailable(reason.to_string())
 }

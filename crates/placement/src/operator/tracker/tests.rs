@@ -7,14 +7,14 @@ use stele_types::{ClusterId, Term};
 
 const STORE: StoreId = StoreId(1);
 
-/// One store that leads region 2, which an operator of this kind shall split.
+/// Returns a cluster of one store that leads region 2, with an operator of this kind to split it.
 fn splitting(kind: Kind) -> (Cluster, Operators, OperatorId) {
-    let birth = Bootstrap {
+    let bootstrap = Bootstrap {
         cluster: ClusterId(7),
         address: "n1:1".into(),
         capacities_bytes: vec![1 << 30],
     };
-    let pairs = birth.pairs().into_iter().filter_map(|pair| Some((pair.key, pair.value?)));
+    let pairs = bootstrap.pairs().into_iter().filter_map(|pair| Some((pair.key, pair.value?)));
     let mut cluster = Cluster::load(pairs, Millis(0), 0).unwrap().unwrap();
     let ids = cluster.plan_ids(10).unwrap();
     cluster.apply(&ids).unwrap();
@@ -41,7 +41,7 @@ fn splitting(kind: Kind) -> (Cluster, Operators, OperatorId) {
 fn the_same_instruction_is_repeated_after_growing_pauses_only() {
     let (mut cluster, mut operators, _) = splitting(Kind::Manual);
     let node = NodeReport { address: "n1:1".into(), ..NodeReport::default() };
-    let mut told_at = Vec::new();
+    let mut sent_at = Vec::new();
     for millis in (0..20_000).step_by(100) {
         let now = Millis(millis);
         cluster.record_heartbeat(
@@ -51,10 +51,10 @@ fn the_same_instruction_is_repeated_after_growing_pauses_only() {
         );
         assert!(operators.instructions(&cluster, &[StoreId(9)], now).is_empty());
         if !operators.instructions(&cluster, &[STORE], now).is_empty() {
-            told_at.push(millis);
+            sent_at.push(millis);
         }
     }
-    assert_eq!(told_at, [0, 500, 1500, 3500, 7500, 11_500, 15_500, 19_500]);
+    assert_eq!(sent_at, [0, 500, 1500, 3500, 7500, 11_500, 15_500, 19_500]);
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn what_can_never_be_done_ends_an_order_at_once_with_the_leaders_words() {
     assert_eq!(operators.running().count(), 0);
     let ended = operators.ended().last().unwrap();
     assert_eq!((ended.at, ended.given_up.as_deref()), (Millis(20), Some("one key only")));
-    // A scheduler would order the same again at once: its operator stays until its time is up.
+    // A scheduler would plan the same again at once: its operator stays until its timeout.
     let (_, mut operators, id) = splitting(Kind::Balance);
     operators.note_refusal(id, 0, "one key only".into(), true, Millis(20));
     assert_eq!(operators.running().count(), 1);

@@ -81,9 +81,9 @@ fn changes_that_break_the_rules_are_refused() {
     moved.peer.store = StoreId(999);
     let learner = region(&[(1, PeerRole::Voter), (2, PeerRole::Learner)]);
     let refused: &[(&Region, &[PeerChange], &str)] = &[
-        (&voters(3), &[], "0 changes"),
+        (&voters(3), &[], "0 membership changes"),
         (&voters(3), &[plus(1, PeerRole::Voter)], "already"),
-        (&voters(3), &[minus(9)], "no member"),
+        (&voters(3), &[minus(9)], "not a member"),
         (&voters(3), &[plus(9, PeerRole::Voter)], "learner first"),
         (&voters(3), &[same_store], "two peers on one store"),
         (&voters(3), &[moved], "is on store"),
@@ -98,9 +98,9 @@ fn changes_that_break_the_rules_are_refused() {
         (&merging, &[plus(5, PeerRole::Learner)], "merging"),
         (&voters(3), &[plus(0, PeerRole::Learner)], "is 0"),
     ];
-    for (before, changes, why) in refused {
+    for (before, changes, reason) in refused {
         let error = change_peers(before, changes).unwrap_err();
-        assert!(error.contains(why), "{changes:?}: {error}");
+        assert!(error.contains(reason), "{changes:?}: {error}");
     }
     assert!(leave_joint(&voters(3)).is_err());
 }
@@ -145,8 +145,8 @@ fn descriptors_and_raft_agree_after_every_change_and_raft_refuses_none_we_take()
             let Ok(next) = next else { continue };
             let record = Record { region: now.id, change };
             let entry = command(&record, std::slice::from_ref(&next)).unwrap();
-            let told = conf_change(entry.bytes()).unwrap();
-            let theirs = raft.apply_conf_change(&told).unwrap();
+            let conf = conf_change(entry.bytes()).unwrap();
+            let theirs = raft.apply_conf_change(&conf).unwrap();
             assert!(raft_proto_eq(&theirs, &conf_state(&next)), "{record:?}: {theirs:?} {next:?}");
             let _ = raft_of(&next);
             taken += 1;

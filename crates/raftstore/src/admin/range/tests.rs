@@ -36,7 +36,7 @@ fn a_split_leaves_the_left_part_to_the_region_and_keeps_every_key() {
     for (part, id) in parts.iter().zip(1..) {
         assert_eq!(part.id, RegionId(id));
         assert_eq!(part.epoch, RegionEpoch { conf_version: 4, version: 12 });
-        assert_eq!(part.peers, region(id, "", "").peers, "same stores and roles, new names");
+        assert_eq!(part.peers, region(id, "", "").peers, "same stores and roles, new ids");
     }
 }
 
@@ -56,19 +56,19 @@ fn splits_that_break_the_rules_are_refused() {
         (&whole, keys(&["b"]), vec![ids(2)], "inside"),
         (&whole, keys(&["q"]), vec![ids(2)], "inside"),
         (&whole, keys(&["z"]), vec![ids(2)], "inside"),
-        (&whole, keys(&["m", "g"]), vec![ids(2), ids(3)], "rise"),
-        (&whole, keys(&["m", "m"]), vec![ids(2), ids(3)], "rise"),
+        (&whole, keys(&["m", "g"]), vec![ids(2), ids(3)], "ascend"),
+        (&whole, keys(&["m", "m"]), vec![ids(2), ids(3)], "ascend"),
         (&whole, long, vec![ids(2)], "inside"),
         (&whole, keys(&["c"]), vec![ids(1)], "new"),
         (&whole, keys(&["c", "d"]), vec![ids(2), ids(2)], "new"),
         (&whole, keys(&["c"]), vec![old_peer], "new"),
         (&whole, keys(&["c"]), vec![few], "1 peers named"),
-        (&system, keys(&["c"]), vec![ids(2)], "whole"),
+        (&system, keys(&["c"]), vec![ids(2)], "cannot be split"),
         (&joint, keys(&["c"]), vec![ids(2)], "between two"),
     ];
-    for (region, keys, new, why) in refused {
+    for (region, keys, new, reason) in refused {
         let error = split(region, keys, new).unwrap_err();
-        assert!(error.contains(why), "{keys:?} {new:?}: {error}");
+        assert!(error.contains(reason), "{keys:?} {new:?}: {error}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The engines a simulated store may run on.
+//! Engines of the simulated stores.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,21 +8,21 @@ use stele_storage::{ModelEngine, StorageEngine};
 use stele_types::{ManualClock, StoreId};
 use stele_vfs::{SimOptions, SimVfs, Vfs};
 
-/// Makes engines, and crashes them.
+/// Factory of engines that also crashes them.
 pub trait Backend {
     type Engine: StorageEngine + 'static;
 
-    /// An empty one for a store.
+    /// Creates an empty engine for a store.
     fn create(&mut self, store: u64) -> Arc<Self::Engine>;
 
-    /// Removes what says which runs are current, where there is such a thing.
+    /// Removes the manifest, if the engine has one.
     fn lose_manifest(&mut self, _store: u64) {}
 
-    /// What a power cut leaves of it, opened again.
+    /// Opens the engine again with the state that a power loss leaves.
     fn crash(&mut self, store: u64, engine: Arc<Self::Engine>, seed: u64) -> Arc<Self::Engine>;
 }
 
-/// The model: an append is durable at once, everything else is in memory.
+/// Model engine: an append is durable at once, everything else is in memory.
 #[derive(Default)]
 pub struct ModelBackend;
 
@@ -38,8 +38,8 @@ impl Backend for ModelBackend {
     }
 }
 
-/// The product's engine on a simulated disk, with a configuration in which little work rolls
-/// segments, flushes, merges and collects.
+/// The product's engine on a simulated disk, with limits so small that little work causes segment
+/// rolls, flushes, merges and garbage collection.
 #[derive(Default)]
 pub struct SteleBackend {
     disks: BTreeMap<u64, SimVfs>,

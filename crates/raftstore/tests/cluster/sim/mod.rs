@@ -1,5 +1,5 @@
-//! Several stores in one thread, with a network, disks and clocks that misbehave by seed. The same
-//! seed gives the same history.
+//! Several stores in one thread, with a network, disks and clocks that fail by seed. Equal seeds
+//! give equal histories.
 
 mod backend;
 mod network;
@@ -19,16 +19,16 @@ use stele_types::*;
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000 * MS;
 pub const CLUSTER: ClusterId = ClusterId(7);
-/// All user keys, at the beginning.
+/// Region of all user keys at the start.
 pub const DATA: RegionId = RegionId(2);
 const EVENTS_KEPT: usize = 40;
-/// Between two words of placement.
+/// Nanoseconds between two reports of owners by placement.
 const TELL_NANOS: u64 = 250 * MS;
 
-/// What will happen to a store.
+/// Future event of a store.
 enum Happening<E: StorageEngine> {
     Message(Bytes),
-    /// The disk is done with a batch, or does it only now.
+    /// End of an append; `done` is `None` if the append runs only now.
     Appended {
         ticket: Ticket,
         batch: Arc<LogBatch>,
@@ -40,18 +40,18 @@ enum Happening<E: StorageEngine> {
     },
     SnapshotReceived {
         header: SnapshotHeader,
-        incoming: E::Ingest,
+        ingest: E::Ingest,
     },
     SnapshotSent {
         region: RegionId,
         to: PeerId,
         ok: bool,
     },
-    /// A checkpoint that the core asked for.
+    /// Checkpoint that the core requested.
     Checkpoint,
 }
 
-/// What happens when: by time and number, on which store in which of its lives.
+/// Events by time and number, with their store and its incarnation.
 type Agenda<E> = BTreeMap<(u64, u64), (u64, u64, Happening<E>)>;
 
 pub struct Sim<B: Backend> {
@@ -59,22 +59,22 @@ pub struct Sim<B: Backend> {
     pub now: u64,
     pub prng: Prng,
     pub net: Network,
-    /// Messages that are lost.
+    /// Rule for lost messages.
     pub lost: fn(&PeerMessage) -> bool,
     pub nodes: BTreeMap<u64, Node<B::Engine>>,
     pub backend: B,
-    /// Changes the options of every store that starts.
+    /// Change of the options of every store that starts.
     pub options: fn(&mut Options),
     pub replies: BTreeMap<RequestId, Reply>,
-    /// Who led a term.
-    pub reigns: BTreeMap<(RegionId, Term), u64>,
-    /// The latest events, for failures.
+    /// Leader of each term.
+    pub leaders_by_term: BTreeMap<(RegionId, Term), u64>,
+    /// Latest events, for failure messages.
     pub events: Vec<String>,
     agenda: Agenda<B::Engine>,
     happenings: u64,
-    told_at: u64,
+    owners_reported_at: u64,
     requests: u64,
-    lives: u64,
+    incarnations: u64,
     next_id: u64,
 }
 
@@ -92,7 +92,7 @@ pub fn put(name: &str, value: &str) -> Bytes {
     builder.build().bytes().clone()
 }
 
-/// The seed to run with: `STELE_SEED`, or the given one. Printed with how to replay.
+/// Returns the seed to run with, from `STELE_SEED` or the given one, and prints how to replay it.
 pub fn seed(test: &str, usual: u64) -> u64 {
     let chosen = std::env::var("STELE_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = chosen.unwrap_or(usual);
@@ -101,20 +101,21 @@ pub fn seed(test: &str, usual: u64) -> u64 {
 }
 
 impl Sim<ModelBackend> {
-    /// `count` stores over the model, all voters of the one data region.
+    /// Returns `count` stores on model engines, all voters of the one data region.
     pub fn new(count: u64, seed: u64) -> Self {
         Self::over(ModelBackend, count, seed)
     }
 }
 
 impl<B: Backend> Sim<B> {
-    /// `count` stores, all voters of the one data region: peer ids are 100 + store.
+    /// Returns `count` stores, all voters of the one data region; peer ids are 100 + store.
     pub fn over(backend: B, count: u64, seed: u64) -> Self {
         let stores: Vec<u64> = (1..=count).collect();
         Self::with(backend, count, &stores, seed, |_| {})
     }
 
-    /// `count` stores of which `members` are voters of the data region; the others joined.
+    /// Returns `count` stores of which `members` are voters of the data region; the others are
+    /// empty.
     pub fn with(
         backend: B,
         count: u64,
@@ -132,13 +133,13 @@ impl<B: Backend> Sim<B> {
             backend,
             options,
             replies: BTreeMap::new(),
-            reigns: BTreeMap::new(),
+            leaders_by_term: BTreeMap::new(),
             events: Vec::new(),
             agenda: BTreeMap::new(),
             happenings: 0,
-            told_at: 0,
+            owners_reported_at: 0,
             requests: 0,
-            lives: 0,
+            incarnations: 0,
             next_id: 1_000,
         };
         let region = Region {
@@ -154,7 +155,7 @@ impl<B: Backend> Sim<B> {
         sim
     }
 
-    /// A new store that holds these regions from the beginning.
+    /// Adds a store that holds these regions from the start.
     pub fn add_store(&mut self, id: u64, regions: &[Region]) {
         let engine = self.backend.create(id);
         let ident = StoreIdent { cluster: CLUSTER, store: StoreId(id) };
@@ -163,7 +164,7 @@ impl<B: Backend> Sim<B> {
         self.start(id);
     }
 
-    /// A number no region or peer has.
+    /// Returns an unused number for a region or peer.
     pub fn fresh_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
@@ -171,17 +172,18 @@ impl<B: Backend> Sim<B> {
 
     /// Opens a store that is down.
     pub fn start(&mut self, id: u64) {
-        self.lives += 1;
-        let mut options = Options::new(StoreId(id), CLUSTER, self.lives, self.seed ^ self.lives);
+        self.incarnations += 1;
+        let mut options =
+            Options::new(StoreId(id), CLUSTER, self.incarnations, self.seed ^ self.incarnations);
         (self.options)(&mut options);
         let node = self.nodes.get_mut(&id).unwrap();
-        node.incarnation = self.lives;
+        node.incarnation = self.incarnations;
         let now = node.now(self.now);
         node.core = Some(RaftStore::open(node.engine.clone(), options, now).unwrap());
         self.note(format!("store {id} starts"));
     }
 
-    /// A power cut: the store is down, and loses what was not durable.
+    /// Crashes a store: it is down and loses its unsynced state.
     pub fn crash(&mut self, id: u64) {
         let seed = self.prng.draw();
         let node = self.nodes.get_mut(&id).unwrap();
@@ -197,7 +199,7 @@ impl<B: Backend> Sim<B> {
             }
             *to != id || matches!(happening, Happening::Message(_))
         });
-        // Their connections break, as senders notice.
+        // Their connections break, and senders notice it.
         for (from, region, to) in broken {
             self.answer_sender((id, from), region, to, false);
         }
@@ -219,7 +221,7 @@ impl<B: Backend> Sim<B> {
         self.nodes.get_mut(&id).unwrap()
     }
 
-    /// A store's own clock.
+    /// Returns a store's local time.
     pub fn local(&self, id: u64) -> u64 {
         self.nodes.get(&id).unwrap().local(self.now)
     }
@@ -231,7 +233,7 @@ impl<B: Backend> Sim<B> {
         self.events.push(format!("{:>9.3} ms {event}", self.now as f64 / MS as f64));
     }
 
-    /// Fails with all that is known.
+    /// Fails with a description of the state.
     #[track_caller]
     pub fn fail(&mut self, what: &str) -> ! {
         let events = std::mem::take(&mut self.events).join("\n  ");
@@ -250,37 +252,37 @@ impl<B: Backend> Sim<B> {
         self.agenda.insert((self.now + after, self.happenings), (to, incarnation, happening));
     }
 
-    /// Lets time pass.
+    /// Runs for `nanos` nanoseconds.
     pub fn run(&mut self, nanos: u64) {
         let until = self.now + nanos;
         while self.turn(until) {}
         self.now = until;
-        self.tell_owners();
+        self.report_owners();
     }
 
-    /// Tells stores with unclaimed keys whose they are, as placement does.
-    fn tell_owners(&mut self) {
-        if self.now < self.told_at + TELL_NANOS {
+    /// Reports the owners of orphaned ranges to their stores, as placement does.
+    fn report_owners(&mut self) {
+        if self.now < self.owners_reported_at + TELL_NANOS {
             return;
         }
-        self.told_at = self.now;
+        self.owners_reported_at = self.now;
         let cores = || self.nodes.values().filter_map(|node| Some((node.id, node.core.as_ref()?)));
         let regions: Vec<_> = cores().flat_map(|(_, core)| core.readers().all()).collect();
-        let mut told = Vec::new();
+        let mut reports = Vec::new();
         for (id, core) in cores() {
             let orphaned_ranges = core.orphaned_ranges();
             let owns =
                 |it: &&Arc<Region>| orphaned_ranges.iter().any(|range| range.overlaps(&it.range));
             let owners: Vec<Region> =
                 regions.iter().filter(owns).map(|it| (**it).clone()).collect();
-            told.extend((!owners.is_empty()).then_some((id, owners)));
+            reports.extend((!owners.is_empty()).then_some((id, owners)));
         }
-        for (id, owners) in told {
+        for (id, owners) in reports {
             self.step(id, Input::Owners(owners));
         }
     }
 
-    /// Lets time pass until something holds; fails when it does not within `nanos`.
+    /// Runs until a condition holds; fails if it does not within `nanos`.
     #[track_caller]
     pub fn run_until(&mut self, nanos: u64, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
         let until = self.now + nanos;
@@ -291,7 +293,7 @@ impl<B: Backend> Sim<B> {
         }
     }
 
-    /// Does what is next, if it is due before `until`.
+    /// Runs the next event, if it is due before `until`.
     fn turn(&mut self, until: u64) -> bool {
         let happening = self.agenda.keys().next().map(|(at, _)| *at);
         let ticks = self.nodes.values().filter_map(|node| {
@@ -307,7 +309,7 @@ impl<B: Backend> Sim<B> {
             return false;
         }
         self.now = self.now.max(at);
-        self.tell_owners();
+        self.report_owners();
         match (happens_first, tick) {
             (false, Some((_, store))) => self.poll(store),
             _ => self.happen(),
@@ -351,10 +353,10 @@ impl<B: Backend> Sim<B> {
                 self.node(to).core().step(Input::Appended { ticket, result });
             }
             Happening::SnapshotOffered { header, carried } => self.offered(to, header, carried),
-            Happening::SnapshotReceived { header, incoming } => {
+            Happening::SnapshotReceived { header, ingest } => {
                 let (from, region) = (header.from.store.0, header.region.id);
                 let peer = header.to.id;
-                self.node(to).core().step(Input::SnapshotReceived { header, incoming });
+                self.node(to).core().step(Input::SnapshotReceived { header, ingest });
                 self.answer_sender((to, from), region, peer, true);
             }
             Happening::SnapshotSent { region, to: peer, ok } => {
@@ -364,7 +366,7 @@ impl<B: Backend> Sim<B> {
         }
     }
 
-    /// The sender learns what became of its snapshot, if that way is open.
+    /// Reports the result of a snapshot to its sender, if that way is open.
     fn answer_sender(&mut self, way: (u64, u64), region: RegionId, to: PeerId, ok: bool) {
         let ok = ok && self.net.is_open(way);
         let delay = self.net.delay(&mut self.prng);
@@ -379,29 +381,29 @@ impl<B: Backend> Sim<B> {
         let accepted = match self.replies.remove(&id) {
             Some(Reply::SnapshotAccepted { ranges }) => ranges == carried.ranges,
             Some(Reply::Refused(_)) => false,
-            other => self.fail(&format!("a snapshot was answered with {other:?}")),
+            other => self.fail(&format!("an offered snapshot got the reply {other:?}")),
         };
         let (region, peer) = (header.region.id, header.to.id);
         if !accepted || !self.net.is_open((way.1, way.0)) {
             return self.answer_sender(way, region, peer, false);
         }
         let engine = self.node(to).engine.clone();
-        let mut incoming = engine.begin_ingest(carried.ranges).unwrap();
+        let mut ingest = engine.begin_ingest(carried.ranges).unwrap();
         for pairs in carried.pairs {
-            engine.receive(&mut incoming, pairs).unwrap();
+            engine.receive(&mut ingest, pairs).unwrap();
         }
         let delay = 5 * self.net.delay(&mut self.prng);
-        self.schedule(delay, to, Happening::SnapshotReceived { header, incoming });
+        self.schedule(delay, to, Happening::SnapshotReceived { header, ingest });
     }
 
-    /// Every store makes a checkpoint: it may let go of its log.
+    /// Makes a checkpoint on every store, so that it may truncate its log.
     pub fn checkpoint(&self) {
         for node in self.nodes.values() {
             node.engine.checkpoint().unwrap();
         }
     }
 
-    /// Polls a store and carries out what it wants.
+    /// Polls a store and processes its outputs.
     pub fn poll(&mut self, id: u64) {
         let global = self.now;
         let Some(node) = self.nodes.get_mut(&id) else { return };
@@ -447,7 +449,7 @@ impl<B: Backend> Sim<B> {
         }
     }
 
-    /// The batch is durable at some time before the store hears of it.
+    /// The batch is durable some time before the store learns it.
     fn append(&mut self, id: u64, ticket: Ticket, batch: Arc<LogBatch>) {
         let (least, most) = self.node(id).append_nanos;
         let delay = least + self.prng.below(most - least + 1);
@@ -477,7 +479,7 @@ impl<B: Backend> Sim<B> {
 
     fn see(&mut self, store: u64, event: Event) {
         if let Event::BecameLeader { region, term } = event {
-            let other = self.reigns.insert((region, term), store);
+            let other = self.leaders_by_term.insert((region, term), store);
             if other.is_some_and(|other| other != store) {
                 self.fail(&format!("two leaders of region {region} in term {term}"));
             }
@@ -492,7 +494,7 @@ impl<B: Backend> Sim<B> {
         RequestId(self.requests)
     }
 
-    /// Gives an input to a store that runs, and polls it.
+    /// Passes an input to a running store and polls it.
     pub fn step(&mut self, store: u64, input: Input<B::Engine>) {
         if self.is_up(store) {
             self.node(store).core().step(input);
@@ -518,7 +520,7 @@ impl<B: Backend> Sim<B> {
         matches!(self.replies.get(&id), Some(Reply::Written { .. }))
     }
 
-    /// The regions of a store; none while it is down.
+    /// Returns the regions of a store; none while it is down.
     pub fn reports(&mut self, store: u64) -> Vec<RegionReport> {
         let node = self.nodes.get_mut(&store).unwrap();
         node.core.as_mut().map(|core| core.regions()).unwrap_or_default()
@@ -528,7 +530,7 @@ impl<B: Backend> Sim<B> {
         self.reports(store).into_iter().find(|report| report.region.id == region)
     }
 
-    /// The store whose peer leads the region in the latest term.
+    /// Returns the store with the region's leader of the latest term.
     pub fn leader(&mut self, region: RegionId) -> Option<u64> {
         let stores: Vec<u64> = self.nodes.keys().copied().collect();
         let mut found = None;
@@ -541,7 +543,7 @@ impl<B: Backend> Sim<B> {
         found.map(|(_, store)| store)
     }
 
-    /// Waits for a leader that serves.
+    /// Waits for a leader that serves; returns its store.
     #[track_caller]
     pub fn elect(&mut self, region: RegionId) -> u64 {
         self.elect_within(region, 20 * SECOND)
@@ -554,7 +556,7 @@ impl<B: Backend> Sim<B> {
         self.serving(region).unwrap()
     }
 
-    /// The store that leads and has applied its first entry.
+    /// Returns the store with a leader that has applied its first entry.
     pub fn serving(&mut self, region: RegionId) -> Option<u64> {
         let store = self.leader(region)?;
         let report = self.report(store, region)?;
@@ -563,7 +565,7 @@ impl<B: Backend> Sim<B> {
         (own == Some(report.term)).then_some(store)
     }
 
-    /// Makes a store lead.
+    /// Makes a store the leader.
     #[track_caller]
     pub fn lead(&mut self, region: RegionId, store: u64) {
         for _ in 0..20 {
@@ -580,7 +582,7 @@ impl<B: Backend> Sim<B> {
         self.fail(&format!("store {store} does not lead region {region}"));
     }
 
-    /// Asks the leader for a change until it is done.
+    /// Sends a change to the leader until it succeeds.
     #[track_caller]
     pub fn change(&mut self, region: RegionId, call: Admin) -> Region {
         for _ in 0..100 {
@@ -590,8 +592,8 @@ impl<B: Backend> Sim<B> {
             while !self.replies.contains_key(&id) && self.turn(until) {}
             match self.replies.get(&id).cloned() {
                 Some(Reply::AdminDone { region }) => return region,
-                Some(Reply::Refused(Refusal::Invalid(why))) => {
-                    self.fail(&format!("{call:?}: {why}"));
+                Some(Reply::Refused(Refusal::Invalid(reason))) => {
+                    self.fail(&format!("{call:?}: {reason}"));
                 }
                 _ => self.run(50 * MS),
             }
@@ -599,7 +601,7 @@ impl<B: Backend> Sim<B> {
         self.fail(&format!("never done: {call:?}"));
     }
 
-    /// Writes until it is acknowledged.
+    /// Writes until the write is acknowledged.
     #[track_caller]
     pub fn write_surely(&mut self, region: RegionId, name: &str, value: &str) {
         for _ in 0..100 {
@@ -614,14 +616,15 @@ impl<B: Backend> Sim<B> {
         self.fail(&format!("{name}={value} is never written"));
     }
 
-    /// What a store has applied for a key.
+    /// Returns a store's applied value of a key.
     pub fn value(&self, store: u64, name: &str) -> Option<String> {
         let view = self.nodes.get(&store)?.engine.view().unwrap();
         let pair = view.get(&key(name)).unwrap()?;
         Some(String::from_utf8(pair.value.to_vec()).unwrap())
     }
 
-    /// Whether every member of every region has applied the same, and holds the same.
+    /// Returns whether all members of every region have applied the same index and hold the same
+    /// pairs.
     pub fn is_settled(&mut self) -> bool {
         let mut regions: BTreeMap<RegionId, BTreeSet<String>> = BTreeMap::new();
         let mut members: BTreeMap<RegionId, (usize, usize)> = BTreeMap::new();
@@ -662,7 +665,7 @@ impl<B: Backend> Sim<B> {
         }
     }
 
-    /// Heals everything, waits until nothing differs any more, and compares.
+    /// Ends all faults, waits until no replicas differ, and compares them.
     #[track_caller]
     pub fn settle(&mut self) {
         self.net = Network::default();
@@ -692,7 +695,7 @@ impl<B: Backend> Sim<B> {
         self.net.partition(&[store], &others);
     }
 
-    /// Stores that may serve reads of a region by lease at this moment.
+    /// Returns the stores that may serve reads of a region under a lease now.
     pub fn leases(&mut self, region: RegionId) -> Vec<u64> {
         let now = self.now;
         let holds = |node: &&Node<B::Engine>| {
@@ -703,7 +706,7 @@ impl<B: Backend> Sim<B> {
     }
 }
 
-/// A report in one line.
+/// Formats a report as one line.
 pub fn line_of(report: &RegionReport) -> String {
     let peers: Vec<String> = report
         .region
@@ -713,7 +716,7 @@ pub fn line_of(report: &RegionReport) -> String {
         .collect();
     let text = |key: &Bytes| String::from_utf8_lossy(key).into_owned();
     format!(
-        "region {} [{}, {}) {:?} {:?} {:?} term {} last {} committed {} applied {} leader {:?} rests {} {}",
+        "region {} [{}, {}) {:?} {:?} {:?} term {} last {} committed {} applied {} leader {:?} hibernating {} {}",
         report.region.id,
         text(&report.region.range.start),
         text(&report.region.range.end),

@@ -1,16 +1,16 @@
-//! What happens to messages on their way.
+//! Network model.
 
 use std::collections::BTreeSet;
 use stele_types::Prng;
 
-/// A network between stores. Times are nanoseconds, chances are in 1000.
+/// Network between stores. Times are in nanoseconds, probabilities in 1/1000.
 #[derive(Clone, Debug)]
 pub struct Network {
-    /// Ways (from, to) on which nothing arrives.
+    /// Directed ways (from, to) on which nothing arrives.
     pub cut: BTreeSet<(u64, u64)>,
     pub lost_permille: u64,
     pub doubled_permille: u64,
-    /// Fastest and slowest way.
+    /// Least and greatest delay.
     pub delay_nanos: (u64, u64),
 }
 
@@ -26,7 +26,7 @@ impl Default for Network {
 }
 
 impl Network {
-    /// How long each copy of a message takes; none, one or two of them arrive.
+    /// Draws the delay of each copy of a message; none, one or two copies arrive.
     pub fn deliveries(&self, prng: &mut Prng, way: (u64, u64)) -> Vec<u64> {
         if self.cut.contains(&way) || prng.below(1000) < self.lost_permille {
             return Vec::new();
@@ -44,7 +44,7 @@ impl Network {
         !self.cut.contains(&way)
     }
 
-    /// Nothing passes between the two groups.
+    /// Partitions two groups.
     pub fn partition(&mut self, one: &[u64], other: &[u64]) {
         for a in one {
             for b in other {
@@ -54,7 +54,7 @@ impl Network {
         }
     }
 
-    /// Nothing passes from the first to the second; the way back stays open.
+    /// Cuts the way from `from` to `to`; the other direction stays open.
     pub fn cut_one_way(&mut self, from: u64, to: u64) {
         self.cut.insert((from, to));
     }

@@ -1,26 +1,26 @@
-//! One simulated store.
+//! Simulated store.
 
 use std::sync::Arc;
 use stele_raftstore::{Now, RaftStore};
 use stele_storage::StorageEngine;
 use stele_types::KeyRange;
 
-/// A store: its engine, its core while it runs, its clock and its disk.
+/// Simulated store: its engine, its core while it runs, its clock and its disk.
 pub struct Node<E: StorageEngine> {
     pub id: u64,
     pub engine: Arc<E>,
-    /// `None` while it is down.
+    /// Core; `None` while the store is down.
     pub core: Option<RaftStore<E>>,
-    /// Counts its starts: what was under way in an earlier life ends with it.
+    /// Number of its starts: pending events of an earlier start are dropped.
     pub incarnation: u64,
-    /// How fast its clock runs, in 1000.
+    /// Rate of its clock, in 1/1000.
     pub rate_permille: u64,
     offset_nanos: u64,
-    /// It does nothing before this (global) time: what comes waits.
+    /// Global time before which it is paused: inputs wait.
     pub paused_until: u64,
-    /// Appends do not end.
+    /// Whether appends do not complete.
     pub stalled: bool,
-    /// How long an append takes, least and most.
+    /// Least and greatest duration of an append.
     pub append_nanos: (u64, u64),
 }
 
@@ -39,13 +39,13 @@ impl<E: StorageEngine> Node<E> {
         }
     }
 
-    /// Its own monotonic clock at a global time.
+    /// Returns its monotonic clock at a global time.
     pub fn local(&self, global_nanos: u64) -> u64 {
         self.offset_nanos
             + (u128::from(global_nanos) * u128::from(self.rate_permille) / 1000) as u64
     }
 
-    /// The first global time at which its clock shows at least `local_nanos`.
+    /// Returns the first global time at which its clock shows at least `local_nanos`.
     pub fn global(&self, local_nanos: u64) -> u64 {
         let own = u128::from(local_nanos.saturating_sub(self.offset_nanos));
         (own * 1000).div_ceil(u128::from(self.rate_permille)) as u64
@@ -58,13 +58,13 @@ impl<E: StorageEngine> Node<E> {
         }
     }
 
-    /// The core, of a store that runs.
+    /// Returns the core of a running store.
     pub fn core(&mut self) -> &mut RaftStore<E> {
         self.core.as_mut().expect("the store is down")
     }
 }
 
-/// A snapshot on its way: pairs were taken from the sender's view at the beginning.
+/// Snapshot in transfer; its pairs were read from the sender's view at the start.
 pub struct Carried {
     pub ranges: Vec<KeyRange>,
     pub pairs: Vec<Vec<stele_storage::Pair>>,

@@ -1,5 +1,5 @@
-//! Splits regions that grew too large or too busy. Each leader measures and decides for itself, and
-//! nobody else does. Sizes are estimates from the index; no value is read.
+//! Splits of regions that are too large or too busy. Each leader measures and decides for its
+//! regions; no other component does. Sizes are estimates from the index; no value is read.
 
 mod decide;
 
@@ -15,32 +15,32 @@ use stele_raftstore::{Admin, AdminCall, Header, NewRegion, Refusal, Reply, Reque
 use stele_storage::{RangeSize, StorageEngine};
 use stele_types::{KeyRange, PeerId, Region, RegionId, RegionKind, RegionPhase, Result, keyspace};
 
-/// What a region held when it was last looked at.
+/// Size of a region when it was last measured.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measured {
-    /// Of the range it had then.
+    /// Version of the measured range.
     pub version: u64,
     pub size: RangeSize,
 }
 
-/// By region, of all that are led here.
+/// Sizes of all regions led here.
 pub(super) type Sizes = HashMap<RegionId, Measured>;
 
-/// What stands in the way of a split.
+/// Reason why a region was not split.
 #[derive(Debug)]
 pub(super) struct NotSplit {
-    pub why: String,
-    /// It will stand there as long as the region holds what it holds.
+    pub reason: String,
+    /// Permanent as long as the region holds the same data.
     pub is_final: bool,
 }
 
 impl NotSplit {
-    fn now(why: impl Into<String>) -> Self {
-        Self { why: why.into(), is_final: false }
+    fn now(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), is_final: false }
     }
 }
 
-/// The sizes of regions led here, and the splits that came to nothing.
+/// Sizes of regions led here, and refused splits.
 pub(super) struct Splitter {
     started: Instant,
     refusals: Refusals,
@@ -56,7 +56,7 @@ impl Splitter {
         &self.sizes
     }
 
-    /// Looks at every region led here.
+    /// Measures every region led here, and splits those that need it.
     pub async fn check(
         &mut self,
         stores: &Stores,
@@ -72,65 +72,66 @@ impl Splitter {
                 }
                 let Some(size) = measure(&store, region.engine_ranges()).await else { continue };
                 sizes.insert(region.id, Measured { version: region.epoch.version, size });
-                let wanted = match decide::is_too_large(&size, region_bytes_max) {
-                    true => Wanted::Half,
-                    false if busy.contains(&region.id) && size.keys >= 2 => Wanted::Load,
+                let split_by = match decide::is_too_large(&size, region_bytes_max) {
+                    true => SplitBy::Size,
+                    false if busy.contains(&region.id) && size.keys >= 2 => SplitBy::Load,
                     false => continue,
                 };
                 if region.kind != RegionKind::Data {
                     continue;
                 }
-                let looked_at = Looked { store: &store, region: &region, size, region_bytes_max };
-                self.try_split(looked_at, ids, wanted).await;
+                let candidate =
+                    Candidate { store: &store, region: &region, size, region_bytes_max };
+                self.try_split(candidate, ids, split_by).await;
             }
         }
-        self.refusals.keep(|id| sizes.contains_key(&id));
+        self.refusals.retain(|id| sizes.contains_key(&id));
         self.sizes = sizes;
     }
 
-    async fn try_split(&mut self, at: Looked<'_>, ids: &IdSource, wanted: Wanted) {
+    async fn try_split(&mut self, at: Candidate<'_>, ids: &IdSource, split_by: SplitBy) {
         let (id, version) = (at.region.id, at.region.epoch.version);
-        if !self.refusals.allow(id, version, at.size.bytes, self.started.elapsed()) {
+        if !self.refusals.may_split(id, version, at.size.bytes, self.started.elapsed()) {
             return;
         }
-        let key = match wanted {
-            Wanted::Half => at.worthy_half().await,
-            Wanted::Load => {
+        let key = match split_by {
+            SplitBy::Size => at.balanced_key().await,
+            SplitBy::Load => {
                 let key = at.store.load().split_key(id, &at.region.range);
                 key.ok_or_else(|| NotSplit::now("no key halves its load"))
             }
         };
         let outcome = match key {
             Ok(key) => split(at.store, ids, at.region, vec![key]).await,
-            Err(why) => Err(why),
+            Err(reason) => Err(reason),
         };
-        if let Err(NotSplit { why, .. }) = &outcome {
-            tracing::info!("region {id} is not split: {why}");
-            self.refusals.note(id, version, at.size.bytes, self.started.elapsed());
+        if let Err(NotSplit { reason, .. }) = &outcome {
+            tracing::info!("region {id} is not split: {reason}");
+            self.refusals.record(id, version, at.size.bytes, self.started.elapsed());
         }
     }
 }
 
 #[derive(Clone, Copy)]
-enum Wanted {
+enum SplitBy {
     /// Halves of the bytes.
-    Half,
+    Size,
     /// Halves of the requests.
     Load,
 }
 
-/// A region as it was found.
-struct Looked<'a> {
+/// Measured region that may be split.
+struct Candidate<'a> {
     store: &'a Arc<StoreHandle>,
     region: &'a Arc<Region>,
     size: RangeSize,
     region_bytes_max: u64,
 }
 
-impl Looked<'_> {
-    /// A key that leaves both sides enough to be a region.
-    async fn worthy_half(&self) -> std::result::Result<Bytes, NotSplit> {
-        let key = half(self.store, self.region).await?;
+impl Candidate<'_> {
+    /// Returns a key that leaves both sides enough to be a region.
+    async fn balanced_key(&self) -> std::result::Result<Bytes, NotSplit> {
+        let key = middle_key(self.store, self.region).await?;
         let part = |range: KeyRange| {
             let part = Region { range, ..Region::clone(self.region) };
             measure(self.store, part.engine_ranges())
@@ -139,7 +140,7 @@ impl Looked<'_> {
         let left = part(KeyRange { start: range.start.clone(), end: key.clone() }).await;
         let right = part(KeyRange { start: key.clone(), end: range.end.clone() }).await;
         let (Some(left), Some(right)) = (left, right) else {
-            return Err(NotSplit::now("its parts can't be measured"));
+            return Err(NotSplit::now("its parts cannot be measured"));
         };
         let checked = decide::check_parts(&self.size, [&left, &right], self.region_bytes_max);
         checked.map_err(NotSplit::now)?;
@@ -152,7 +153,7 @@ async fn measure(store: &Arc<StoreHandle>, ranges: Vec<KeyRange>) -> Option<Rang
     tokio::task::spawn_blocking(move || size_of(&*engine, &ranges)).await.ok()?.ok()
 }
 
-/// The sum of what `ranges` hold.
+/// Returns the total size of `ranges`.
 pub(crate) fn size_of(engine: &impl StorageEngine, ranges: &[KeyRange]) -> Result<RangeSize> {
     let mut total = RangeSize::default();
     for range in ranges {
@@ -163,29 +164,29 @@ pub(crate) fn size_of(engine: &impl StorageEngine, ranges: &[KeyRange]) -> Resul
     Ok(total)
 }
 
-/// A user key that halves the largest family of a region.
-pub(super) async fn half(
+/// Returns a user key that halves the largest family of a region.
+pub(super) async fn middle_key(
     store: &Arc<StoreHandle>,
     region: &Arc<Region>,
 ) -> std::result::Result<Bytes, NotSplit> {
-    let (engine, looked_at) = (store.engine().clone(), region.clone());
+    let (engine, candidate) = (store.engine().clone(), region.clone());
     let work = move || {
-        let mut ranges = looked_at.engine_ranges();
+        let mut ranges = candidate.engine_ranges();
         ranges.sort_by_key(|range| engine.range_size(range).map_or(0, |size| size.bytes));
         let Some(largest) = ranges.last() else { return Ok(None) };
         let key = engine.split_key(largest)?.and_then(|key| keyspace::user_key(&key));
-        Ok::<_, stele_types::Error>(key.filter(|key| *key > looked_at.range.start))
+        Ok::<_, stele_types::Error>(key.filter(|key| *key > candidate.range.start))
     };
     let found = tokio::task::spawn_blocking(work).await;
     let found = found.map_err(|_| NotSplit::now("the server is stopping"))?;
     let found = found.map_err(|error| NotSplit::now(error.to_string()))?;
     found.ok_or_else(|| NotSplit {
-        why: format!("region {} holds fewer than two keys: nothing to split", region.id),
+        reason: format!("region {} holds fewer than two keys: nothing to split", region.id),
         is_final: true,
     })
 }
 
-/// Splits a region at `keys`.
+/// Splits a region at `keys`, with new ids.
 pub(super) async fn split(
     store: &Arc<StoreHandle>,
     ids: &IdSource,
@@ -193,7 +194,7 @@ pub(super) async fn split(
     keys: Vec<Bytes>,
 ) -> std::result::Result<(), NotSplit> {
     if region.phase != RegionPhase::Normal || region.is_joint() {
-        return Err(NotSplit::now("another change of it is under way"));
+        return Err(NotSplit::now("another change of the region is in progress"));
     }
     let per_region = 1 + region.peers.len() as u64;
     let count = per_region * keys.len() as u64;
@@ -208,7 +209,7 @@ pub(super) async fn split(
     split_into(store, region, keys, new_ids).await
 }
 
-/// Splits a region at `keys` into regions of these numbers.
+/// Splits a region at `keys` into regions with these ids.
 pub(super) async fn split_into(
     store: &Arc<StoreHandle>,
     region: &Region,
@@ -223,7 +224,7 @@ pub(super) async fn split_into(
             tracing::info!("region {} was split", region.id);
             Ok(())
         }
-        Reply::Refused(Refusal::Invalid(why)) => Err(NotSplit { why, is_final: true }),
+        Reply::Refused(Refusal::Invalid(reason)) => Err(NotSplit { reason, is_final: true }),
         Reply::Refused(refusal) => Err(NotSplit::now(format!("{refusal:?}"))),
         other => Err(NotSplit::now(format!("unexpected answer: {other:?}"))),
     }

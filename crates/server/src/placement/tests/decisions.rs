@@ -30,7 +30,7 @@ async fn without_a_state_a_leader_that_did_not_found_the_cluster_answers_later()
 }
 
 #[tokio::test]
-async fn calls_go_on_once_and_say_who_leads() {
+async fn calls_are_forwarded_once_and_name_the_leader() {
     let nodes = Nodes::new();
     let forwarded = wire::RequestHeader { forwarded: true, ..Default::default() };
     let request =
@@ -106,7 +106,7 @@ async fn a_deposed_leader_decides_nothing_and_forgets_what_it_knew() {
     nodes.join(1, b"a").await;
     nodes.elect(Some(2));
     nodes.elect(Some(1));
-    // Its state is of an earlier term: it must be loaded anew before anything is decided.
+    // Its state is of an earlier term: it must be loaded again before anything is decided.
     nodes.world.lock().pairs.insert(
         stele_placement::pairs::setting("replicas", 5).key,
         stele_placement::pairs::setting("replicas", 5).value.unwrap(),
@@ -130,7 +130,7 @@ async fn a_caller_that_goes_away_does_not_break_a_decision_in_two() {
     call.abort();
     assert!(call.await.is_err());
     gate.add_permits(100);
-    // The next decision waits for the one before; then both are in memory and persisted.
+    // The next decision waits for the previous one; then both are in memory and persisted.
     nodes.node(1).set_setting("balance", "off", false).await.unwrap();
     let names = ["replicas".to_owned(), "balance".to_owned()];
     let items = nodes.node(1).settings(&names, false).await.unwrap();

@@ -13,12 +13,12 @@ use stele_types::{
 };
 use tokio::sync::Semaphore;
 
-/// What becomes of the next proposal.
+/// Fate of the next proposal.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Fault {
     /// It is not made.
     Lost,
-    /// It is made, and nobody knows.
+    /// It is made, but its outcome is unknown to the proposer.
     Unknown,
 }
 
@@ -26,7 +26,7 @@ pub enum Fault {
 pub struct World {
     pub pairs: BTreeMap<Bytes, Bytes>,
     pub term: u64,
-    /// `host:port` of who leads.
+    /// `host:port` of the leader.
     pub leader: Option<String>,
     pub fault: Option<Fault>,
     pub proposals: u64,
@@ -98,7 +98,7 @@ impl System for FakeSystem {
 
 pub const CLUSTER: ClusterId = ClusterId(77);
 
-/// Three nodes, the first of which founded the cluster and leads.
+/// Three nodes; the first bootstrapped the cluster and leads.
 pub struct Nodes {
     pub world: Shared,
     pub clock: Arc<ManualClock>,
@@ -120,13 +120,13 @@ impl Nodes {
         let service = |node: usize| {
             let gate = gate.clone();
             let system = FakeSystem { world: world.clone(), address: address(node), gate };
-            let birth = Bootstrap {
+            let bootstrap = Bootstrap {
                 cluster: CLUSTER,
                 address: address(1),
                 capacities_bytes: vec![1 << 40],
             };
-            let birth = (node == 1).then_some(birth);
-            PlacementService::with_clock(CLUSTER, Arc::new(system), birth, clock.clone())
+            let bootstrap = (node == 1).then_some(bootstrap);
+            PlacementService::with_clock(CLUSTER, Arc::new(system), bootstrap, clock.clone())
         };
         let services = (1..=3).map(service).collect();
         let nodes = Self { world, clock, services };
@@ -140,12 +140,12 @@ impl Nodes {
         world.leader = node.map(address);
     }
 
-    /// The service of a node, counted from 1.
+    /// Returns the service of a node, counted from 1.
     pub fn node(&self, node: usize) -> &Arc<PlacementService> {
         &self.services[node - 1]
     }
 
-    /// Has a node join with one store; its number.
+    /// Joins a node with one store; returns the store's id.
     pub async fn join(&self, node: usize, token: &'static [u8]) -> u64 {
         let store = wire::NewStore {
             token: Bytes::from_static(token),
@@ -161,7 +161,7 @@ impl Nodes {
     }
 }
 
-/// A heartbeat of a node with one store.
+/// Creates a heartbeat of a node with one store.
 pub fn heartbeat(
     node: usize,
     store: u64,
@@ -183,7 +183,8 @@ pub fn heartbeat(
     }
 }
 
-/// A region of the founding node, reported by its leader on store 1; peers on further stores.
+/// Returns a region of the bootstrap node, reported by its leader on store 1; peers on further
+/// stores.
 pub fn region(id: u64, conf_version: u64, others: &[u64]) -> Region {
     let mut region = Bootstrap::regions().into_iter().find(|region| region.id.0 == id).unwrap();
     region.epoch.conf_version = conf_version;
@@ -207,7 +208,7 @@ pub fn report(region: &Region) -> wire::RegionReport {
     }
 }
 
-/// Splits the region of user data in the report's words: `[.., m)` stays, `[m, ..)` is new.
+/// Splits the region of user data, as in reports: `[.., m)` stays, `[m, ..)` is new.
 pub fn halves(version: u64, new_id: u64) -> [Region; 2] {
     let mut left = region(2, 1, &[]);
     left.epoch.version = version;

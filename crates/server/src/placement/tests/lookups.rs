@@ -53,7 +53,7 @@ async fn scans_clamp_to_their_range_and_limit_and_batches_list_each_region_once(
 }
 
 #[tokio::test]
-async fn a_hole_is_told_only_to_who_wants_every_key() {
+async fn a_gap_is_reported_only_if_every_key_is_wanted() {
     let nodes = Nodes::new();
     nodes.node(1).tick().await;
     let [_, right] = halves(2, 50);

@@ -1,4 +1,4 @@
-//! What a store hears of keys that no region there owns.
+//! Owners of orphaned ranges, as a store learns them.
 
 use super::fake::{CLUSTER, halves, heartbeat, region, report};
 use super::reports::three_nodes;
@@ -28,7 +28,7 @@ impl OutputSink for Alone {
     }
 }
 
-/// A store that has pairs at b and x, which a replica left that is not there any more.
+/// Returns a store with pairs at b and x, left by a replica that is gone.
 fn left_by(region: &Region, store: StoreId) -> Arc<StoreHandle> {
     let (disk, clock) = (SimVfs::new(SimOptions::default()), Arc::new(SystemClock::new()));
     let dir = Path::new("/store");
@@ -55,26 +55,26 @@ fn left_by(region: &Region, store: StoreId) -> Arc<StoreHandle> {
 }
 
 #[tokio::test]
-async fn a_store_drops_what_it_has_for_nobody_once_placement_says_whose_it_is() {
+async fn a_store_drops_orphaned_pairs_once_placement_knows_their_owner() {
     let (nodes, [number, _]) = three_nodes().await;
     let store = left_by(&region(2, 1, &[number]), StoreId(number));
     let stores = Stores::new(1 << 20);
     stores.add(store.clone());
-    let look = || async { store.with_core(|core| core.orphaned_ranges()).await.unwrap() };
+    let ranges = || async { store.with_core(|core| core.orphaned_ranges()).await.unwrap() };
     let settles = async |wanted: &[KeyRange]| {
         for _ in 0..500 {
-            if look().await == wanted {
+            if ranges().await == wanted {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        assert_eq!(look().await, wanted);
+        assert_eq!(ranges().await, wanted);
     };
     let has = |name: &[u8]| {
         let key = ColumnFamily::Default.engine_key(name);
         store.engine().view().unwrap().get(&key).unwrap().is_some()
     };
-    // As long as placement knows of nothing later.
+    // Placement knows of nothing later.
     find_owners(&stores, nodes.node(1)).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     settles(&[KeyRange::all()]).await;
@@ -83,7 +83,7 @@ async fn a_store_drops_what_it_has_for_nobody_once_placement_says_whose_it_is() 
     let reports = vec![report(&left), report(&right)];
     nodes.node(1).heartbeat(heartbeat(1, 1, 2, reports)).await.unwrap();
     find_owners(&stores, nodes.node(1)).await;
-    // A replica of the other half will come.
+    // A replica of the other half is expected.
     settles(&[right.range.clone()]).await;
     assert_eq!((has(b"b"), has(b"x")), (false, true));
     right.peers.pop();

@@ -52,7 +52,7 @@ async fn regions_grow_onto_new_nodes_step_by_step() {
     let answer = beat(3, grown.clone()).await.unwrap();
     let step = answer.steps.iter().find(|step| step.region_id == 2).unwrap();
     assert_eq!((step.index, step.conf_version), (1, 2));
-    // A report that was overtaken does not take the region back, nor does one of an older epoch.
+    // A late report does not move the region back, nor does one of an older epoch.
     let answer = beat(2, region(2, 1, &[])).await.unwrap();
     assert!(answer.steps.iter().all(|step| step.region_id != 2 || step.index == 1));
     let known = nodes.node(1).region_by_key(b"k").await.unwrap().unwrap();
@@ -77,7 +77,7 @@ async fn a_new_leader_asks_for_all_regions_and_knows_the_descriptors_before() {
 }
 
 #[tokio::test]
-async fn strangers_are_refused_and_strays_are_judged_by_later_membership() {
+async fn unknown_stores_are_refused_and_stale_peers_are_judged_by_later_membership() {
     let (nodes, stores) = three_nodes().await;
     let status = nodes.node(1).heartbeat(heartbeat(2, 99, 1, vec![])).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition);
@@ -92,9 +92,9 @@ async fn strangers_are_refused_and_strays_are_judged_by_later_membership() {
     };
     let mut beat = heartbeat(2, stores[0], 2, vec![]);
     beat.stray_peers = vec![stray(8), stray(9)];
-    let gone = nodes.node(1).heartbeat(beat).await.unwrap().gone_peers;
-    assert_eq!(gone.len(), 1);
-    assert_eq!(gone[0].conf_version, 9);
+    let removed = nodes.node(1).heartbeat(beat).await.unwrap().gone_peers;
+    assert_eq!(removed.len(), 1);
+    assert_eq!(removed[0].conf_version, 9);
 }
 
 #[tokio::test]
@@ -128,7 +128,7 @@ async fn an_address_that_changes_is_persisted_and_silence_makes_a_store_down() {
 }
 
 #[tokio::test]
-async fn operators_by_hand_are_checked_listed_and_cancelled() {
+async fn manual_operators_are_checked_listed_and_cancelled() {
     let (nodes, stores) = three_nodes().await;
     let full = region(2, 5, &stores);
     let beat = |sequence, region: &Region| {
@@ -201,7 +201,7 @@ async fn a_new_leader_refuses_nothing_for_want_of_reports() {
         assert_eq!(status.metadata().get("stele-retry-ms").unwrap(), "200");
         assert!(status.message().contains("leader is new"), "{status}");
     }
-    // Once its time is over, what it does not know is a reason.
+    // After the settling time, missing knowledge is a reason to refuse.
     nodes.clock.advance_seconds(5);
     let status = nodes.node(2).transfer(transfer()).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition, "{status}");

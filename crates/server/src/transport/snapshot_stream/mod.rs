@@ -1,4 +1,4 @@
-//! One snapshot, one connection: pieces go one way, its own back-pressure is the network's.
+//! One snapshot on its own connection: pieces go one way; TCP provides the back-pressure.
 //!
 //! ```text
 //! sender:   Offer Chunk* End                  receiver: Accepted Alive* (Done | Declined)
@@ -6,7 +6,7 @@
 //! end    := chunks:u64le bytes:u64le crc:u32le            (over the bytes of all chunks)
 //! ```
 //!
-//! What does not add up is refused as a whole; a sender that fails starts anew.
+//! A snapshot with totals that do not match is refused as a whole; a sender that fails starts again.
 
 mod receive;
 mod send;
@@ -22,14 +22,14 @@ use stele_types::checksum::{Crc32c, crc32c};
 use stele_types::limits::COMMAND_BYTES_MAX;
 use stele_types::mutant;
 
-/// Most bytes in one chunk; a longer piece travels in several.
+/// Most bytes in one chunk; a longer piece is sent in several.
 pub const CHUNK_BYTES_MAX: usize = 1 << 20;
-/// Longest piece.
+/// Longest piece, in bytes.
 pub const PIECE_BYTES_MAX: usize = COMMAND_BYTES_MAX;
-const CHUNK_HEAD_BYTES: usize = 9;
+const CHUNK_HEADER_BYTES: usize = 9;
 const END_BYTES: usize = 20;
 
-/// What both sides count.
+/// Totals that both sides compute.
 #[derive(Default)]
 struct Tally {
     chunks: u64,
@@ -38,24 +38,24 @@ struct Tally {
 }
 
 impl Tally {
-    /// The head of the next chunk and the checksum of its frame.
-    fn send(&mut self, chunk: &[u8], last: bool) -> ([u8; CHUNK_HEAD_BYTES], u32) {
-        let mut head = [u8::from(last); CHUNK_HEAD_BYTES];
-        head[..8].copy_from_slice(&self.chunks.to_le_bytes());
-        let (sum, length) = (crc32c(chunk), chunk.len() as u64);
-        self.count(sum, length);
-        (head, Crc32c::new().update(&head).update_with_crc(sum, length).finish())
+    /// Returns the header of the next chunk and the checksum of its frame.
+    fn send(&mut self, chunk: &[u8], last: bool) -> ([u8; CHUNK_HEADER_BYTES], u32) {
+        let mut header = [u8::from(last); CHUNK_HEADER_BYTES];
+        header[..8].copy_from_slice(&self.chunks.to_le_bytes());
+        let (checksum, length) = (crc32c(chunk), chunk.len() as u64);
+        self.count(checksum, length);
+        (header, Crc32c::new().update(&header).update_with_crc(checksum, length).finish())
     }
 
-    /// The chunk of a frame and whether a piece ends with it, if it is the next one.
+    /// Returns the chunk of a frame and whether a piece ends with it, if it is the next one.
     fn receive(&mut self, body: &Bytes) -> Option<(Bytes, bool)> {
-        let (&[number @ .., last], _) = body.split_first_chunk::<CHUNK_HEAD_BYTES>()?;
-        // Rule: a chunk is taken in its place only; a gap or a repetition spoils the snapshot.
+        let (&[number @ .., last], _) = body.split_first_chunk::<CHUNK_HEADER_BYTES>()?;
+        // Invariant: chunks are accepted in order; a gap or a repetition fails the snapshot.
         let in_place = u64::from_le_bytes(number) == self.chunks;
         if !in_place && !mutant::active("server.snapshot_gap") {
             return None;
         }
-        let chunk = body.slice(CHUNK_HEAD_BYTES..);
+        let chunk = body.slice(CHUNK_HEADER_BYTES..);
         if chunk.len() > CHUNK_BYTES_MAX {
             return None;
         }

@@ -1,4 +1,4 @@
-//! The receiving side.
+//! Receiving side.
 
 use super::super::closed::CloseReason;
 use super::super::connection::Reader;
@@ -15,30 +15,30 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout;
 
-/// A snapshot that another node wants to send. It is declined when it is dropped.
+/// Snapshot that another node offers. It is declined when it is dropped.
 pub struct SnapshotOffer {
     to: StoreId,
     from: StoreId,
     header: Bytes,
-    line: Line,
+    connection: Connection,
 }
 
-/// A snapshot on its way in. It is declined when it is dropped before [`SnapshotReceiver::done`].
+/// Snapshot being received. It is declined when it is dropped before [`SnapshotReceiver::done`].
 pub struct SnapshotReceiver {
-    line: Line,
+    connection: Connection,
     tally: Tally,
     ended: bool,
 }
 
-struct Line {
+struct Connection {
     shared: Arc<Shared>,
     reader: Reader,
-    /// To the task that writes: answers, and signs of life between them.
-    say: mpsc::Sender<Bytes>,
+    /// Channel to the writing task: replies, with keepalives between them.
+    replies: mpsc::Sender<Bytes>,
     _permit: OwnedSemaphorePermit,
 }
 
-/// Hands an offered snapshot to the owner.
+/// Passes an offered snapshot to the owner.
 pub async fn receive(
     shared: &Arc<Shared>,
     hello: &Hello,
@@ -54,22 +54,22 @@ pub async fn receive(
         offer.ok_or(CloseReason::Malformed("a bulk connection without an offer"))?;
     let here = shared.is_own(to) && hello.from.contains(&from);
     if !here {
-        return Err(CloseReason::Malformed("a snapshot of or for another store"));
+        return Err(CloseReason::Malformed("the snapshot's stores do not match the connection"));
     }
     let Ok(permit) = shared.snapshots_in.clone().try_acquire_owned() else {
-        let why = "too many snapshots are on their way in";
-        writer.write_all(&frame::whole(Kind::Declined, why.as_bytes())).await?;
-        return Err(CloseReason::Declined(why.to_owned()));
+        let reason = "too many snapshots are being received";
+        writer.write_all(&frame::whole(Kind::Declined, reason.as_bytes())).await?;
+        return Err(CloseReason::Declined(reason.to_owned()));
     };
-    let (say, answers) = mpsc::channel(2);
-    let line = Line { shared: shared.clone(), reader, say, _permit: permit };
-    let owner = shared.deliver.snapshot(SnapshotOffer { to, from, header, line });
-    let (said, ()) = tokio::join!(speak(shared, from, answers, writer), owner);
-    said
+    let (replies, answers) = mpsc::channel(2);
+    let connection = Connection { shared: shared.clone(), reader, replies, _permit: permit };
+    let owner = shared.deliver.snapshot(SnapshotOffer { to, from, header, connection });
+    let (written, ()) = tokio::join!(write_replies(shared, from, answers, writer), owner);
+    written
 }
 
-/// Writes what is said, and a sign of life whenever nothing is.
-async fn speak(
+/// Writes replies, and a keepalive whenever there is none.
+async fn write_replies(
     shared: &Shared,
     from: StoreId,
     mut answers: mpsc::Receiver<Bytes>,
@@ -78,7 +78,7 @@ async fn speak(
     let options = &shared.options;
     let alive = frame::whole(Kind::Alive, b"");
     loop {
-        let answer = match timeout(options.alive_interval, answers.recv()).await {
+        let answer = match timeout(options.keepalive_interval, answers.recv()).await {
             Ok(Some(answer)) => answer,
             Ok(None) => return Ok(()),
             Err(_) => alive.clone(),
@@ -92,32 +92,32 @@ async fn speak(
 }
 
 impl SnapshotOffer {
-    /// The store that is to receive it.
+    /// Returns the receiving store.
     pub fn to(&self) -> StoreId {
         self.to
     }
 
-    /// The store that sends it.
+    /// Returns the sending store.
     pub fn from(&self) -> StoreId {
         self.from
     }
 
-    /// The header as it was given to the sending side.
+    /// Returns the header as the sending side passed it.
     pub fn header(&self) -> Bytes {
         self.header.clone()
     }
 
-    /// Does not take it, and says why.
-    pub async fn refuse(self, why: &str) {
-        self.line.decline(why).await;
+    /// Refuses the snapshot with a reason.
+    pub async fn refuse(self, reason: &str) {
+        self.connection.decline(reason).await;
     }
 
-    /// Takes it.
+    /// Accepts the snapshot.
     pub async fn accept(self) -> Result<SnapshotReceiver, CloseReason> {
-        let mut line = self.line;
-        line.say(frame::whole(Kind::Accepted, b"")).await?;
-        line.reader.bound(frame_bytes_max());
-        Ok(SnapshotReceiver { line, tally: Tally::default(), ended: false })
+        let mut connection = self.connection;
+        connection.reply(frame::whole(Kind::Accepted, b"")).await?;
+        connection.reader.bound(frame_bytes_max());
+        Ok(SnapshotReceiver { connection, tally: Tally::default(), ended: false })
     }
 }
 
@@ -126,18 +126,18 @@ fn frame_bytes_max() -> usize {
 }
 
 impl SnapshotReceiver {
-    /// The next piece, as it was sent; `None` after the last, when the totals agree. After an error
-    /// nothing of the snapshot may be used.
+    /// Returns the next piece, as it was sent; `None` after the last, when the totals match. After
+    /// an error nothing of the snapshot may be used.
     pub async fn next(&mut self) -> Result<Option<Bytes>, CloseReason> {
         let mut piece = BytesMut::new();
         loop {
-            let frame = self.line.frame().await?;
+            let frame = self.connection.frame().await?;
             match frame.kind {
                 Kind::Alive => {}
                 Kind::Chunk => {
                     let chunk = self.tally.receive(&frame.body);
                     let (chunk, is_last) = chunk
-                        .ok_or(CloseReason::Malformed("a snapshot's chunk out of its place"))?;
+                        .ok_or(CloseReason::Malformed("a chunk of a snapshot is out of order"))?;
                     if is_last && piece.is_empty() {
                         return Ok(Some(chunk));
                     }
@@ -150,39 +150,41 @@ impl SnapshotReceiver {
                     }
                 }
                 Kind::End => return self.end(&frame, piece.is_empty()).map(|()| None),
-                _ => return Err(CloseReason::Malformed("a frame that is no part of a snapshot")),
+                _ => return Err(CloseReason::Malformed("the frame does not belong to a snapshot")),
             }
         }
     }
 
     fn end(&mut self, frame: &Frame, is_whole: bool) -> Result<(), CloseReason> {
-        // Rule: a snapshot counts only if all its chunks and bytes came, and their checksum holds.
+        // Invariant: a snapshot is complete only if all chunks and bytes were received and match
+        // the checksum.
         let agrees = is_whole && frame.body[..] == self.tally.end();
         if !agrees && !mutant::active("server.snapshot_unchecked_end") {
-            return Err(CloseReason::Malformed("a snapshot's totals do not agree"));
+            return Err(CloseReason::Malformed("the totals of a snapshot do not match"));
         }
         self.ended = true;
         Ok(())
     }
 
-    /// Tells the sender how it ended: taken, or why not. Without the end of the pieces it is never
-    /// taken.
+    /// Reports the outcome to the sender: success, or the reason. Without the end of the pieces the
+    /// snapshot is always declined.
     pub async fn done(self, result: Result<(), String>) {
-        let why = match result {
+        let reason = match result {
             Ok(()) if self.ended => {
-                Stats::add(&self.line.shared.stats.snapshots_received, 1);
-                // If it does not arrive the sender starts anew: the receiver has it already.
-                let _ = self.line.say(frame::whole(Kind::Done, b"")).await;
+                Stats::add(&self.connection.shared.stats.snapshots_received, 1);
+                // If the reply is lost the sender starts again: the receiver has the snapshot
+                // already.
+                let _ = self.connection.reply(frame::whole(Kind::Done, b"")).await;
                 return;
             }
-            Ok(()) => "it did not come to its end".to_owned(),
-            Err(why) => why,
+            Ok(()) => "the snapshot is incomplete".to_owned(),
+            Err(reason) => reason,
         };
-        self.line.decline(&why).await;
+        self.connection.decline(&reason).await;
     }
 }
 
-impl Line {
+impl Connection {
     async fn frame(&mut self) -> Result<Frame, CloseReason> {
         let next = self.reader.next(&self.shared.stats);
         let frame = timeout(self.shared.options.stall_max, next).await;
@@ -193,12 +195,12 @@ impl Line {
         Ok(frame)
     }
 
-    async fn say(&self, answer: Bytes) -> Result<(), CloseReason> {
-        self.say.send(answer).await.map_err(|_| CloseReason::Ended)
+    async fn reply(&self, answer: Bytes) -> Result<(), CloseReason> {
+        self.replies.send(answer).await.map_err(|_| CloseReason::Ended)
     }
 
-    async fn decline(self, why: &str) {
-        // Whoever is gone needs no answer.
-        let _ = self.say(frame::whole(Kind::Declined, hello::bounded(why).as_bytes())).await;
+    async fn decline(self, reason: &str) {
+        // The sender may be gone.
+        let _ = self.reply(frame::whole(Kind::Declined, hello::bounded(reason).as_bytes())).await;
     }
 }

@@ -1,4 +1,4 @@
-//! The sending side.
+//! Sending side.
 
 use super::super::batch::Batch;
 use super::super::closed::CloseReason;
@@ -16,18 +16,18 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// A snapshot on its way out. When it is dropped the receiver forgets all of it.
+/// Snapshot being sent. When it is dropped the receiver drops all of it.
 pub struct SnapshotSender {
     shared: Arc<Shared>,
     to: StoreId,
     writer: OwnedWriteHalf,
-    /// All that the receiver says, signs of life excepted.
+    /// Replies of the receiver, without keepalives.
     answers: mpsc::Receiver<Result<Frame, CloseReason>>,
     tally: Tally,
     batch: Batch,
 }
 
-/// Offers a snapshot and waits until the receiver wants it.
+/// Offers a snapshot and waits until the receiver accepts it.
 pub async fn open(
     shared: Arc<Shared>,
     to: StoreId,
@@ -36,8 +36,8 @@ pub async fn open(
 ) -> Result<SnapshotSender, CloseReason> {
     let address = shared.resolve.address(to).ok_or(CloseReason::NoAddress(to))?;
     let (reader, writer) = connection::dial(&shared, &address, Lane::Bulk, &[to]).await?;
-    let (say, answers) = mpsc::channel(2);
-    shared.spawn(listen(shared.clone(), to, reader, say));
+    let (replies, answers) = mpsc::channel(2);
+    shared.spawn(read_replies(shared.clone(), to, reader, replies));
     let tally = Tally::default();
     let mut sender = SnapshotSender { shared, to, writer, answers, tally, batch: Batch::default() };
     let offer = Bytes::from(hello::offer(to, from, header));
@@ -46,35 +46,35 @@ pub async fn open(
     let answer = timeout(sender.shared.options.stall_max, sender.answer()).await;
     match answer.map_err(|_| CloseReason::Stalled)?? {
         Kind::Accepted => Ok(sender),
-        _ => Err(CloseReason::Malformed("an offer is answered by something else")),
+        _ => Err(CloseReason::Malformed("unexpected reply to an offer")),
     }
 }
 
-async fn listen(
+async fn read_replies(
     shared: Arc<Shared>,
     to: StoreId,
     mut reader: Reader,
-    say: mpsc::Sender<Result<Frame, CloseReason>>,
+    replies: mpsc::Sender<Result<Frame, CloseReason>>,
 ) {
     let stores = [to];
     loop {
-        let heard = tokio::select! {
-            heard = connection::heard(&shared, &stores, &mut reader) => heard,
-            () = say.closed() => return,
+        let received = tokio::select! {
+            received = connection::next_frame(&shared, &stores, &mut reader) => received,
+            () = replies.closed() => return,
         };
-        if matches!(&heard, Ok(frame) if frame.kind == Kind::Alive) {
+        if matches!(&received, Ok(frame) if frame.kind == Kind::Alive) {
             continue;
         }
-        let is_end = heard.is_err();
-        if say.send(heard).await.is_err() || is_end {
+        let is_end = received.is_err();
+        if replies.send(received).await.is_err() || is_end {
             return;
         }
     }
 }
 
 impl SnapshotSender {
-    /// Sends the next piece; waits as long as the network or the receiver are slower. The receiver
-    /// gets pieces as they were sent.
+    /// Sends the next piece; waits while the network or the receiver is slower. The receiver gets
+    /// pieces as they were sent.
     pub async fn send(&mut self, piece: Bytes) -> Result<(), CloseReason> {
         if piece.len() > PIECE_BYTES_MAX {
             return Err(CloseReason::Malformed("a piece of a snapshot is too long"));
@@ -82,15 +82,15 @@ impl SnapshotSender {
         let mut rest = piece;
         loop {
             let chunk = rest.split_to(rest.len().min(CHUNK_BYTES_MAX));
-            let (head, crc) = self.tally.send(&chunk, rest.is_empty());
-            self.write(Kind::Chunk, &head, chunk, crc).await?;
+            let (header, crc) = self.tally.send(&chunk, rest.is_empty());
+            self.write(Kind::Chunk, &header, chunk, crc).await?;
             if rest.is_empty() {
                 return Ok(());
             }
         }
     }
 
-    /// Ends the snapshot and waits until the receiver has taken all of it.
+    /// Ends the snapshot and waits until the receiver has received all of it.
     pub async fn finish(mut self) -> Result<(), CloseReason> {
         let end = Bytes::copy_from_slice(&self.tally.end());
         let crc = crc32c(&end);
@@ -100,11 +100,11 @@ impl SnapshotSender {
                 Stats::add(&self.shared.stats.snapshots_sent, 1);
                 Ok(())
             }
-            _ => Err(CloseReason::Malformed("a snapshot's end is answered by something else")),
+            _ => Err(CloseReason::Malformed("unexpected reply to the end of a snapshot")),
         }
     }
 
-    /// What the receiver says; waits as long as it lives.
+    /// Returns the receiver's reply; waits while the connection is alive.
     async fn answer(&mut self) -> Result<Kind, CloseReason> {
         read(self.answers.recv().await)
     }
@@ -112,7 +112,7 @@ impl SnapshotSender {
     async fn write(
         &mut self,
         kind: Kind,
-        head: &[u8],
+        header: &[u8],
         payload: Bytes,
         crc: u32,
     ) -> Result<(), CloseReason> {
@@ -120,19 +120,19 @@ impl SnapshotSender {
             return Err(CloseReason::Cut);
         }
         self.batch.clear();
-        self.batch.add(kind, head, payload, crc);
+        self.batch.add(kind, header, payload, crc);
         let write = self.batch.write(&mut self.writer, self.shared.options.stall_max);
         let written = tokio::select! {
             biased;
-            // Whatever it says before the end, it does not want the rest.
+            // Any reply before the end refuses the rest.
             answer = self.answers.recv() => {
                 read(answer)?;
-                return Err(CloseReason::Malformed("an answer before the snapshot's end"));
+                return Err(CloseReason::Malformed("a reply before the end of the snapshot"));
             }
             written = write => written,
         };
         if let Err(CloseReason::Io(error)) = written {
-            // What it said before it closed is the better reason.
+            // A reply sent before the connection closed gives the better reason.
             read(self.answers.recv().await)?;
             return Err(CloseReason::Io(error));
         }

@@ -1,4 +1,4 @@
-//! Messages, nodes and a bad network, for tests.
+//! Messages, nodes and a faulty network, for tests.
 
 use super::super::frame::{self, Kind};
 use super::super::{
@@ -16,7 +16,7 @@ use stele_types::{
 };
 use tokio::net::TcpListener;
 
-/// A message of that kind from one store to another.
+/// Creates a message of that kind from one store to another.
 pub fn message(from: u64, to: u64, kind: RaftKind, index: u64) -> PeerMessage {
     let peer =
         |store| Peer { id: PeerId(store + 10), store: StoreId(store), role: PeerRole::Voter };
@@ -35,12 +35,12 @@ pub fn message(from: u64, to: u64, kind: RaftKind, index: u64) -> PeerMessage {
     }
 }
 
-/// A heartbeat: urgent.
+/// Creates a heartbeat: urgent.
 pub fn heartbeat(from: u64, to: u64, index: u64) -> PeerMessage {
     message(from, to, RaftKind::Heartbeat, index)
 }
 
-/// An append with one entry, a command that puts `bytes` bytes; none is a leader's first.
+/// Creates an append with one entry, a command that puts `bytes` bytes; none is a leader's first.
 pub fn append(from: u64, to: u64, index: u64, bytes: usize) -> PeerMessage {
     let mut message = message(from, to, RaftKind::Append, index);
     if let Body::Raft(raft) = &mut message.body {
@@ -55,7 +55,7 @@ pub fn append(from: u64, to: u64, index: u64, bytes: usize) -> PeerMessage {
     message
 }
 
-/// A message as it stands on the wire.
+/// Encodes a message in its frame.
 pub fn framed(message: &PeerMessage) -> Bytes {
     let (mut body, mut payloads) = (Vec::new(), Vec::new());
     wire::encode(message, &mut body, &mut payloads);
@@ -63,7 +63,7 @@ pub fn framed(message: &PeerMessage) -> Bytes {
     frame::whole(Kind::Message, &body)
 }
 
-/// The index of a message made here.
+/// Returns the index of a message made here.
 pub fn index_of(message: &PeerMessage) -> u64 {
     match &message.body {
         Body::Raft(raft) => raft.index.0,
@@ -71,15 +71,15 @@ pub fn index_of(message: &PeerMessage) -> u64 {
     }
 }
 
-/// What a node does with an offered snapshot.
+/// Reaction of a node to an offered snapshot.
 pub type OnSnapshot = Box<dyn Fn(SnapshotOffer) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// Remembers all that is delivered.
+/// Record of all that is delivered.
 #[derive(Default)]
 pub struct Seen {
     pub messages: Mutex<Vec<PeerMessage>>,
-    /// Reachability and drops as they were told.
-    pub told: Mutex<Vec<(&'static str, u64)>>,
+    /// Reachability and drops as they were reported.
+    pub reported: Mutex<Vec<(&'static str, u64)>>,
     pub closed: Mutex<Vec<String>>,
     pub on_snapshot: Mutex<Option<OnSnapshot>>,
 }
@@ -90,21 +90,21 @@ impl Deliver for Seen {
     }
 
     fn reachable(&self, store: StoreId) {
-        self.told.lock().push(("reachable", store.0));
+        self.reported.lock().push(("reachable", store.0));
     }
 
     fn unreachable(&self, store: StoreId) {
-        self.told.lock().push(("unreachable", store.0));
+        self.reported.lock().push(("unreachable", store.0));
     }
 
     fn dropped(&self, store: StoreId) {
-        self.told.lock().push(("dropped", store.0));
+        self.reported.lock().push(("dropped", store.0));
     }
 
     fn snapshot(&self, offer: SnapshotOffer) -> BoxFuture<'static, ()> {
         match &*self.on_snapshot.lock() {
             Some(on_snapshot) => on_snapshot(offer),
-            None => Box::pin(async move { offer.refuse("nobody wants it").await }),
+            None => Box::pin(async move { offer.refuse("not wanted").await }),
         }
     }
 
@@ -118,8 +118,8 @@ impl Seen {
         self.messages.lock().len()
     }
 
-    pub fn last_told(&self, store: u64) -> Option<&'static str> {
-        self.told.lock().iter().rev().find(|told| told.1 == store).map(|told| told.0)
+    pub fn last_reported(&self, store: u64) -> Option<&'static str> {
+        self.reported.lock().iter().rev().find(|report| report.1 == store).map(|report| report.0)
     }
 
     pub fn saw_closed(&self, text: &str) -> bool {
@@ -127,7 +127,7 @@ impl Seen {
     }
 }
 
-/// Where stores are; shared by all nodes of a test.
+/// Addresses of stores; shared by all nodes of a test.
 #[derive(Default)]
 pub struct Book {
     pub addresses: Mutex<HashMap<StoreId, String>>,
@@ -150,10 +150,10 @@ impl Resolve for Book {
     }
 }
 
-/// Short pauses, so that tests are.
+/// Returns options with short pauses, so that tests are short.
 pub fn options() -> Options {
     Options {
-        alive_interval: Duration::from_millis(50),
+        keepalive_interval: Duration::from_millis(50),
         silence_max: Duration::from_millis(300),
         stall_max: Duration::from_secs(5),
         dial_timeout: Duration::from_millis(500),
@@ -163,7 +163,7 @@ pub fn options() -> Options {
     }
 }
 
-/// A node with its listener.
+/// Node with its listener.
 pub struct TestNode {
     pub transport: Transport,
     pub seen: Arc<Seen>,
@@ -205,7 +205,7 @@ impl TestNode {
         Self { transport, seen, address, listening }
     }
 
-    /// As if the process ended.
+    /// Stops the node as if its process ended.
     pub async fn stop(self) -> String {
         self.listening.abort();
         let _ = self.listening.await;
@@ -221,7 +221,7 @@ impl TestNode {
         self.transport.cut(StoreId(store), cut);
     }
 
-    /// How many connections ended for that reason.
+    /// Returns the number of connections that ended for that reason.
     pub fn closed(&self, label: &str) -> u64 {
         let closed = self.transport.stats().closed();
         closed.iter().find(|(known, _)| *known == label).map_or(0, |(_, count)| *count)
@@ -233,7 +233,7 @@ impl TestNode {
     }
 }
 
-/// Waits until it holds; fails after ten seconds.
+/// Waits until `holds` returns true; fails after ten seconds.
 pub async fn until(what: &str, holds: impl Fn() -> bool) {
     for _ in 0..2000 {
         if holds() {
@@ -244,7 +244,7 @@ pub async fn until(what: &str, holds: impl Fn() -> bool) {
     panic!("waited in vain: {what}");
 }
 
-/// Sends a heartbeat again and again until one of them arrives.
+/// Sends heartbeats until one of them arrives.
 pub async fn until_heard(from: &TestNode, to: &TestNode, stores: (u64, u64)) {
     let before = to.seen.count();
     for index in 0..2000 {

@@ -1,4 +1,4 @@
-//! What strangers may send to the port.
+//! Bytes that arbitrary clients may send to the port.
 
 use super::super::Options;
 use super::super::frame::{self, Kind};
@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 fn hello(lane: Lane) -> Vec<u8> {
-    let mut hello = Hello::new(lane, ClusterId(1), "stranger:1");
+    let mut hello = Hello::new(lane, ClusterId(1), "client:1");
     hello.from = vec![StoreId(7)];
     hello.wanted = vec![StoreId(1)];
     hello.encode()
@@ -21,10 +21,10 @@ fn greeting(lane: Lane) -> Vec<u8> {
     [&MAGIC, &frame::whole(Kind::Hello, &hello(lane))[..]].concat()
 }
 
-/// Sends bytes and waits until the node closes, however it does.
+/// Sends bytes and waits until the node closes the connection, in any way.
 async fn send_and_wait_for_the_end(node: &TestNode, bytes: &[u8]) {
     let mut stream = TcpStream::connect(&node.address).await.unwrap();
-    // The node may close before it has read all.
+    // The node may close before it has read everything.
     let _ = stream.write_all(bytes).await;
     let mut sink = vec![0; 4096];
     let ended = async { while stream.read(&mut sink).await.is_ok_and(|bytes| bytes > 0) {} };
@@ -56,11 +56,11 @@ async fn whatever_breaks_the_protocol_is_closed_and_counted() {
     }
     assert_eq!(a.seen.count(), 0);
     send_and_wait_for_the_end(&a, &[&greeting(Lane::Data)[..], &message(7)].concat()).await;
-    assert_eq!(a.seen.count(), 1, "the same from the store of the hello is taken");
+    assert_eq!(a.seen.count(), 1, "the same from the store of the hello is accepted");
 }
 
 #[tokio::test]
-async fn a_stranger_who_says_nothing_is_closed() {
+async fn a_client_that_sends_nothing_is_closed() {
     let a = TestNode::start(&Arc::new(Book::default()), &[1]).await;
     send_and_wait_for_the_end(&a, &MAGIC).await;
     send_and_wait_for_the_end(&a, &greeting(Lane::Data)).await;
@@ -87,9 +87,9 @@ async fn connections_are_bounded() {
 #[tokio::test]
 async fn a_message_for_a_store_that_is_not_here_is_counted_and_dropped() {
     let a = TestNode::start(&Arc::new(Book::default()), &[1]).await;
-    let stray = framed(&heartbeat(7, 5, 1));
+    let unknown = framed(&heartbeat(7, 5, 1));
     let good = framed(&heartbeat(7, 1, 1));
-    let bytes = [&greeting(Lane::Urgent)[..], &stray, &good].concat();
+    let bytes = [&greeting(Lane::Urgent)[..], &unknown, &good].concat();
     send_and_wait_for_the_end(&a, &bytes).await;
     assert_eq!((a.counter("strays_received"), a.seen.count()), (1, 1));
 }
@@ -136,22 +136,22 @@ async fn large_frames_of_all_connections_share_one_bound() {
     let bounded = Options { received_bytes_max: 1 << 20, ..options() };
     let a = TestNode::start_with(&book, &[1], 1, bounded, "127.0.0.1:0").await;
     let b = TestNode::start(&book, &[2]).await;
-    let mut stranger = TcpStream::connect(&a.address).await.unwrap();
-    // It takes all there is, and sends next to nothing of it.
-    stranger.write_all(&greeting(Lane::Data)).await.unwrap();
-    stranger.write_all(&frame::header(Kind::Message, 1 << 20, 0)).await.unwrap();
-    until("the stranger is heard", || a.counter("connections_in") == 1).await;
-    stranger.write_all(&[0]).await.unwrap();
+    let mut client = TcpStream::connect(&a.address).await.unwrap();
+    // It reserves the whole budget, and sends almost nothing of the frame.
+    client.write_all(&greeting(Lane::Data)).await.unwrap();
+    client.write_all(&frame::header(Kind::Message, 1 << 20, 0)).await.unwrap();
+    until("the slow client is connected", || a.counter("connections_in") == 1).await;
+    client.write_all(&[0]).await.unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;
     until_heard(&b, &a, (2, 1)).await;
     let heard = a.seen.count();
     b.send(append(2, 1, 5, 200 << 10));
     for _ in 0..10 {
-        stranger.write_all(&[0]).await.unwrap();
+        client.write_all(&[0]).await.unwrap();
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(a.counter("waits_for_room"), 1, "the second waits");
-    assert_eq!(a.seen.count(), heard, "and only what is large does");
-    drop(stranger);
-    until("the room is given back", || a.seen.count() > heard).await;
+    assert_eq!(a.seen.count(), heard, "and only large frames do");
+    drop(client);
+    until("the budget is released", || a.seen.count() > heard).await;
 }

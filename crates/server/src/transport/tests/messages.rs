@@ -1,4 +1,4 @@
-//! Messages between nodes that mean well, on networks that do not.
+//! Messages between correct nodes, on correct and faulty networks.
 
 use super::super::hello::Lane;
 use super::super::{Cut, Options};
@@ -21,7 +21,7 @@ async fn messages_of_all_sizes_arrive_whole_and_in_order() {
         .map(|index| append(1, 2 + index % 2, index, sizes[index as usize % sizes.len()] % 200_000))
         .chain([append(1, 2, 300, 5 << 20), message(1, 3, RaftKind::AppendResponse, 301)])
         .collect();
-    // As a store's loop does: from a thread that no runtime knows.
+    // Like a store's loop: from a thread outside the runtime.
     let (transport, parts) = (a.transport.clone(), sent.clone());
     let send = move || parts.chunks(70).for_each(|part| transport.send(part.to_vec()));
     std::thread::spawn(send).join().unwrap();
@@ -35,8 +35,8 @@ async fn messages_of_all_sizes_arrive_whole_and_in_order() {
         };
         assert!(of(&came) == of(&sent), "to store {store}");
     }
-    assert_eq!(a.seen.last_told(2), Some("reachable"));
-    assert_eq!(a.seen.last_told(3), Some("reachable"));
+    assert_eq!(a.seen.last_reported(2), Some("reachable"));
+    assert_eq!(a.seen.last_reported(3), Some("reachable"));
     assert_eq!(a.counter("connections_out"), 2, "one for each lane, not for each store");
     assert!(a.counter("writes") < sent.len() as u64, "many messages share a write");
 }
@@ -52,7 +52,7 @@ async fn another_cluster_is_refused_and_both_logs_say_why() {
     assert!(a.seen.saw_closed("this node belongs to cluster 99, not 1"));
     until("the other log", || b.seen.saw_closed("other_cluster")).await;
     assert_eq!(b.seen.count(), 0);
-    assert_eq!(a.seen.last_told(2), Some("unreachable"));
+    assert_eq!(a.seen.last_reported(2), Some("unreachable"));
 }
 
 #[tokio::test]
@@ -63,7 +63,7 @@ async fn a_store_that_moved_is_refused_at_its_old_address_and_found_at_the_new()
     let new = TestNode::start(&book, &[2]).await;
     book.set(2, &old.address);
     a.send(heartbeat(1, 2, 1));
-    until("a refusal", || a.seen.saw_closed("store 2 is not here")).await;
+    until("a refusal", || a.seen.saw_closed("store 2 is not on this node")).await;
     book.set(2, &new.address);
     a.transport.members_changed();
     until_heard(&a, &new, (1, 2)).await;
@@ -71,7 +71,7 @@ async fn a_store_that_moved_is_refused_at_its_old_address_and_found_at_the_new()
 }
 
 #[tokio::test]
-async fn a_removed_store_is_heard_no_more() {
+async fn a_removed_store_is_no_longer_heard() {
     let (book, others) = (Arc::new(Book::default()), Arc::new(Book::default()));
     let a = TestNode::start(&book, &[1]).await;
     let b = TestNode::start(&others, &[2]).await;
@@ -90,13 +90,13 @@ async fn a_node_that_ends_is_noticed_at_once_and_found_when_it_is_back() {
     let b = TestNode::start(&book, &[2]).await;
     until_heard(&a, &b, (1, 2)).await;
     let address = b.stop().await;
-    until("its end", || a.seen.last_told(2) == Some("unreachable")).await;
+    until("its end", || a.seen.last_reported(2) == Some("unreachable")).await;
     let b = TestNode::start_with(&book, &[2], 1, options(), &address).await;
-    // Its first message tells that it is back, however long the pause would be.
+    // Its first message reports that it is back, whatever pause is left.
     tokio::time::sleep(Duration::from_millis(300)).await;
     b.send(heartbeat(2, 1, 1));
     until_heard(&a, &b, (1, 2)).await;
-    until("its return", || a.seen.last_told(2) == Some("reachable")).await;
+    until("its return", || a.seen.last_reported(2) == Some("reachable")).await;
 }
 
 // Catalogue: 34.
@@ -109,12 +109,12 @@ async fn a_half_open_connection_is_given_up_by_both_sides() {
     book.set(2, &proxy.address);
     until_heard(&a, &b, (1, 2)).await;
     proxy.set_all(Weather::Held);
-    until("silence", || a.seen.last_told(2) == Some("unreachable")).await;
+    until("silence", || a.seen.last_reported(2) == Some("unreachable")).await;
     until("silence there", || b.closed("silent") + b.closed("ended") >= 2).await;
     assert!(a.closed("silent") > 0);
     proxy.set_all(Weather::Clear);
     until_heard(&a, &b, (1, 2)).await;
-    assert_eq!(a.seen.last_told(2), Some("reachable"));
+    assert_eq!(a.seen.last_reported(2), Some("reachable"));
 }
 
 // Catalogue: 35.
@@ -134,7 +134,7 @@ async fn heartbeats_pass_while_data_is_stuck_and_memory_stays_bounded() {
         assert!(a.transport.queued_bytes() <= queue_bytes + (4 << 20));
     }
     assert!(a.counter("dropped_full") > 0);
-    assert_eq!(a.seen.told.lock().iter().filter(|told| told.0 == "dropped").count(), 1);
+    assert_eq!(a.seen.reported.lock().iter().filter(|report| report.0 == "dropped").count(), 1);
     for index in 0..20 {
         a.send(heartbeat(1, 2, 1_000_000 + index));
         tokio::time::sleep(Duration::from_millis(30)).await;
@@ -144,14 +144,14 @@ async fn heartbeats_pass_while_data_is_stuck_and_memory_stays_bounded() {
         messages.iter().filter(|message| index_of(message) >= 1_000_000).count()
     };
     until("all heartbeats", || heard() == 20).await;
-    assert_eq!(a.closed("silent"), 0, "slow is not dead");
+    assert_eq!(a.closed("silent"), 0, "slow is not disconnected");
 }
 
 // Catalogue: 62.
 #[tokio::test]
 async fn a_connection_that_takes_nothing_is_closed_in_the_end() {
     let book = Arc::new(Book::default());
-    // A silence, on a busy machine, would close it first, and nothing would be left to send.
+    // On a busy machine, a silence would close it first, and nothing would be left to send.
     let silence_max = Duration::from_secs(60);
     let hasty = Options { stall_max: Duration::from_millis(300), silence_max, ..options() };
     let a = TestNode::start_with(&book, &[1], 1, hasty, "127.0.0.1:0").await;
@@ -162,8 +162,8 @@ async fn a_connection_that_takes_nothing_is_closed_in_the_end() {
     proxy.set(Lane::Data, Weather::Slow(0));
     a.transport.send((0..400).map(|index| append(1, 2, index, 100_000)).collect());
     until("a stall", || a.closed("stalled") + a.closed("ended") + a.closed("io") > 0).await;
-    until("told", || a.seen.told.lock().iter().any(|told| told.0 == "dropped")).await;
-    assert_eq!(a.seen.last_told(2), Some("dropped"), "the node itself is reachable");
+    until("the report", || a.seen.reported.lock().iter().any(|report| report.0 == "dropped")).await;
+    assert_eq!(a.seen.last_reported(2), Some("dropped"), "the node itself is reachable");
 }
 
 // Catalogue: 33.
@@ -204,8 +204,8 @@ async fn a_cut_loses_one_way_or_both_until_it_is_lifted() {
     until_heard(&b, &a, (2, 1)).await;
     for way in [Cut::Out, Cut::In, Cut::Both] {
         a.cut(2, way);
-        until("the cut is felt here", || a.seen.last_told(2) == Some("unreachable")).await;
-        until("the cut is felt there", || b.seen.last_told(1) == Some("unreachable")).await;
+        until("the cut is noticed here", || a.seen.last_reported(2) == Some("unreachable")).await;
+        until("the cut is noticed there", || b.seen.last_reported(1) == Some("unreachable")).await;
         let (before_a, before_b) = (a.seen.count(), b.seen.count());
         a.send(heartbeat(1, 2, 1));
         b.send(heartbeat(2, 1, 1));
@@ -222,7 +222,7 @@ async fn an_unknown_store_is_unreachable() {
     let book = Arc::new(Book::default());
     let a = TestNode::start(&book, &[1]).await;
     a.send(heartbeat(1, 9, 1));
-    assert_eq!(a.seen.last_told(9), Some("unreachable"));
+    assert_eq!(a.seen.last_reported(9), Some("unreachable"));
     assert_eq!(a.counter("dropped_unknown"), 1);
 }
 

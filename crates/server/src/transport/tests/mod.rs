@@ -1,4 +1,4 @@
-//! Nodes on loopback: what arrives, what is refused, and how ends are noticed.
+//! Nodes on loopback: delivery, refusals, and detection of ended connections.
 
 pub mod common;
 mod hostile;

@@ -1,4 +1,4 @@
-//! A bad network: a proxy in front of a node that slows, holds or damages what passes.
+//! Faulty network: a proxy in front of a node that slows, holds or damages the bytes.
 
 use super::super::hello::Lane;
 use parking_lot::Mutex;
@@ -7,23 +7,23 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What happens to bytes on the way to the node.
+/// Fate of bytes on the way to the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weather {
-    /// They pass.
+    /// All pass.
     Clear,
-    /// So many pass in a millisecond.
+    /// This many pass in a millisecond.
     Slow(usize),
-    /// None pass, and none come back; connections stay.
+    /// None pass in either direction; connections stay open.
     Held,
-    /// One of so many is damaged.
+    /// One of this many is damaged.
     Damaged(usize),
 }
 
-/// See the module.
+/// Proxy in front of a node.
 pub struct Proxy {
     pub address: String,
-    /// For the urgent, data and bulk lane.
+    /// Faults of the urgent, data and bulk lane.
     weather: Arc<Mutex<[Weather; 3]>>,
 }
 
@@ -50,7 +50,7 @@ impl Proxy {
     }
 }
 
-/// The lane stands behind the magic, the frame's header and the versions.
+/// Position of the lane, after the magic, the frame's header and the versions.
 const LANE_AT: usize = 8 + 12 + 2;
 
 async fn forward(near: TcpStream, target: String, weather: Arc<Mutex<[Weather; 3]>>) {

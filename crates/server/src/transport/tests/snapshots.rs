@@ -1,4 +1,4 @@
-//! Snapshots: taken whole or not at all.
+//! Snapshots: received completely or not at all.
 
 use super::super::frame::{self, Kind};
 use super::super::hello::{self, Hello, Lane, MAGIC};
@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 
 type Taken = Arc<Mutex<Vec<Result<Vec<Bytes>, String>>>>;
 
-/// Takes every snapshot; its pieces, or why it failed.
+/// Accepts every snapshot; the receiver gets its pieces, or the reason of the failure.
 fn take_all(node: &TestNode) -> Taken {
     let taken = Taken::default();
     let ends = taken.clone();
@@ -67,7 +67,7 @@ async fn pieces_arrive_as_they_were_sent_and_the_sender_learns_of_it() {
 async fn a_refusal_arrives_with_its_reason() {
     let (a, b) = pair().await;
     let error = a.transport.open_snapshot(FROM, TO, b"").await.err().unwrap();
-    assert_eq!(error.to_string(), "snapshot not taken: nobody wants it");
+    assert_eq!(error.to_string(), "snapshot declined: not wanted");
     let dropped = Box::new(|offer| {
         let dropping = async move { drop::<SnapshotOffer>(offer) };
         Box::pin(dropping) as super::super::BoxFuture<'static, ()>
@@ -93,7 +93,7 @@ async fn a_receiver_that_fails_stops_the_sender() {
             break error;
         }
     };
-    assert_eq!(error.to_string(), "snapshot not taken: disk full");
+    assert_eq!(error.to_string(), "snapshot declined: disk full");
 }
 
 #[tokio::test]
@@ -111,7 +111,7 @@ async fn a_snapshot_that_is_not_ended_is_not_taken() {
     }));
     let sender = a.transport.open_snapshot(FROM, TO, b"").await.unwrap();
     let error = sender.finish().await.err().unwrap();
-    assert!(error.to_string().contains("did not come to its end"), "{error}");
+    assert!(error.to_string().contains("the snapshot is incomplete"), "{error}");
 }
 
 // Catalogue: 36.
@@ -158,8 +158,8 @@ async fn a_receiver_sets_the_pace_and_may_be_busy_for_longer_than_silence_is_suf
         }
     };
     let waited = tokio::time::timeout(Duration::from_secs(1), stuck).await;
-    assert!(waited.is_err() && sent < 100, "{sent} MiB went into a receiver that takes none");
-    // The piece that was interrupted spoils this snapshot; the receiver never sees its end.
+    assert!(waited.is_err() && sent < 100, "{sent} MiB went to a receiver that accepts none");
+    // The interrupted piece invalidates this snapshot; the receiver never gets its end.
     drop(sender);
     let mut sender = a.transport.open_snapshot(FROM, TO, b"").await.unwrap();
     sender.send(Bytes::from_static(b"piece")).await.unwrap();
@@ -171,8 +171,8 @@ async fn a_receiver_sets_the_pace_and_may_be_busy_for_longer_than_silence_is_suf
     finished.unwrap();
 }
 
-/// Speaks the sender's part by hand, and says what the receiver answers.
-async fn by_hand(node: &TestNode, frames: &[Bytes]) -> Kind {
+/// Sends the sender's frames without [`SnapshotSender`], and returns the receiver's reply.
+async fn send_frames(node: &TestNode, frames: &[Bytes]) -> Kind {
     let mut hello = Hello::new(Lane::Bulk, ClusterId(1), "by-hand:1");
     hello.from = vec![FROM];
     hello.wanted = vec![TO];
@@ -208,28 +208,28 @@ async fn what_does_not_add_up_is_refused_as_a_whole() {
     let (_a, b) = pair().await;
     let taken = take_all(&b);
     let (one, two) = (chunk(0, b"ab"), chunk(1, b"c"));
-    let sum = crc32c(b"abc");
-    let good = [one.clone(), two.clone(), end(2, 3, sum)];
-    assert_eq!(by_hand(&b, &good).await, Kind::Done);
+    let checksum = crc32c(b"abc");
+    let good = [one.clone(), two.clone(), end(2, 3, checksum)];
+    assert_eq!(send_frames(&b, &good).await, Kind::Done);
     assert!(taken.lock().pop().unwrap().is_ok());
     let bad: [(&str, Vec<Bytes>); 8] = [
-        ("a gap", vec![one.clone(), chunk(2, b"c"), end(2, 3, sum)]),
+        ("a gap", vec![one.clone(), chunk(2, b"c"), end(2, 3, checksum)]),
         ("a repetition", vec![one.clone(), one.clone(), end(2, 4, crc32c(b"abab"))]),
-        ("another order", vec![two.clone(), one.clone(), end(2, 3, sum)]),
-        ("a chunk too few", vec![one.clone(), end(2, 3, sum)]),
-        ("another length", vec![one.clone(), two.clone(), end(2, 4, sum)]),
-        ("another sum", vec![one.clone(), two.clone(), end(2, 3, sum + 1)]),
+        ("another order", vec![two.clone(), one.clone(), end(2, 3, checksum)]),
+        ("a chunk too few", vec![one.clone(), end(2, 3, checksum)]),
+        ("another length", vec![one.clone(), two.clone(), end(2, 4, checksum)]),
+        ("another checksum", vec![one.clone(), two.clone(), end(2, 3, checksum + 1)]),
         (
             "an unended piece",
             vec![
                 frame::whole(Kind::Chunk, &[&0u64.to_le_bytes()[..], &[0], b"abc"].concat()),
-                end(1, 3, sum),
+                end(1, 3, checksum),
             ],
         ),
-        ("a message", vec![one.clone(), frame::whole(Kind::Message, b"abc"), end(2, 3, sum)]),
+        ("a message", vec![one.clone(), frame::whole(Kind::Message, b"abc"), end(2, 3, checksum)]),
     ];
     for (what, frames) in bad {
-        assert_ne!(by_hand(&b, &frames).await, Kind::Done, "{what}");
+        assert_ne!(send_frames(&b, &frames).await, Kind::Done, "{what}");
         until(what, || taken.lock().len() == 1).await;
         assert!(taken.lock().pop() == Some(Err("malformed".to_owned())), "{what}");
     }
@@ -253,5 +253,5 @@ async fn snapshots_on_their_way_in_are_bounded() {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("a place that is free again is not given");
+    panic!("a released place is not given out again");
 }

@@ -1,4 +1,4 @@
-//! Random histories, compared with the model after every step; a failing one is made short.
+//! Random histories, compared with the model after every step. A failing history is shrunk.
 
 mod op;
 mod player;
@@ -12,8 +12,8 @@ use stele_types::Prng;
 
 const LAW: &str = "random history";
 
-/// Plays a random list of `ops` operations on the engine and on the model. A failure names the seed,
-/// the command that replays it, and the shortest list found that still fails in the same way.
+/// Runs a random list of `ops` operations on the engine and on the model. A failure contains the
+/// seed, the command that replays it, and the shortest list found that still fails in the same way.
 pub fn random<F: Factory>(factory: &F, seed: u64, ops: usize) -> Result<(), Failure> {
     let history = generate(seed, ops);
     let Err(first) = play(factory, seed, &history) else { return Ok(()) };
@@ -28,7 +28,7 @@ pub fn random<F: Factory>(factory: &F, seed: u64, ops: usize) -> Result<(), Fail
     Err(Failure { law: LAW, detail })
 }
 
-/// Where a history failed, and how.
+/// Step at which a history failed, and the failure.
 #[derive(Clone)]
 struct Broken {
     step: String,
@@ -36,7 +36,7 @@ struct Broken {
 }
 
 impl Broken {
-    /// The failure without its numbers: equal for two sightings of one bug, most likely.
+    /// Returns the failure without its numbers: most likely equal for two occurrences of one bug.
     fn kind(&self) -> String {
         const KIND_CHARS: usize = 40;
         self.what.chars().filter(|c| !c.is_ascii_digit()).take(KIND_CHARS).collect()

@@ -1,5 +1,5 @@
-//! One step of a history. Numbers are relative to the state a step meets, so that a history stays
-//! valid when steps before it are left out.
+//! One step of a history. Numbers are relative to the state before the step, so that a history
+//! stays valid when earlier steps are left out.
 
 use bytes::Bytes;
 use stele_types::Prng;
@@ -7,25 +7,26 @@ use stele_types::{CommandBuilder, KeyRange, Result};
 
 pub(super) const REGIONS: u64 = 3;
 const KEYS: u64 = 24;
-/// Lengths around those at which engines change their ways: inline, block, slice.
+/// Lengths near the thresholds of engines: inline, block, slice.
 const VALUE_BYTES: [u64; 9] = [0, 1, 64, 65, 200, 1000, 4096, 9000, 40_000];
 
 #[derive(Clone, Debug)]
 pub(super) enum Op {
-    /// Appends entries; the first lies `back` below the end, as far as nothing committed is replaced.
+    /// Appends entries. The first lies `back` below the end, unless that would replace a committed
+    /// entry.
     Append {
         region: u64,
         back: u64,
         entries: Vec<Vec<Write>>,
     },
-    /// One entry and one hard state for every region, in one batch.
+    /// Appends one entry and one hard state for every region, in one batch.
     AppendAll {
         seed: u64,
     },
-    /// Takes `ahead` more entries as committed and persists that with the hard state.
+    /// Commits `advance` more entries and persists that with the hard state.
     Commit {
         region: u64,
-        ahead: u64,
+        advance: u64,
     },
     Apply {
         region: u64,
@@ -37,12 +38,12 @@ pub(super) enum Op {
     },
     Truncate {
         region: u64,
-        ahead: u64,
+        advance: u64,
     },
     Maintain {
         bytes: u64,
     },
-    Settle,
+    FinishMaintenance,
     Crash {
         seed: u64,
     },
@@ -56,32 +57,32 @@ pub(super) enum Op {
         reverse: bool,
         keys_only: bool,
     },
-    /// Takes pairs of a region's keys in, which stay off to the side until an installation.
+    /// Stages pairs of a region's keys until an installation.
     Receive {
         region: u64,
         keys: Vec<(u64, u64)>,
     },
-    /// Installs what was taken in; before it something else that is given up.
+    /// Installs the staged pairs at an index `advance` above the log's end.
     Install {
         region: u64,
-        ahead: u64,
+        advance: u64,
     },
-    /// All keys of `from` go over to `to`, as a split or a merge does it: `from` has applied what it
-    /// has by then.
-    Handover {
+    /// Moves all keys of `from` to `to`, as a split or a merge does: `from` has then applied all
+    /// its committed entries.
+    MoveKeys {
         from: u64,
         to: u64,
     },
     DropRange {
         region: u64,
     },
-    /// Drops the region's range and the region; it starts anew with the next append.
+    /// Drops the region's range and destroys the region; the next append starts it again.
     Destroy {
         region: u64,
     },
 }
 
-/// Keys are numbers within the spaces that a region owns; values a length.
+/// Write of an entry. Keys are numbers in the spaces that a region owns; values are lengths.
 #[derive(Clone, Debug)]
 pub(super) enum Write {
     Put { key: u64, bytes: u64, expires_at_s: u64 },
@@ -99,12 +100,12 @@ impl Op {
                 Self::Append { region, back, entries: (0..count).map(|_| writes(prng)).collect() }
             }
             30..35 => Self::AppendAll { seed: prng.draw() },
-            35..42 => Self::Commit { region, ahead: prng.below(4) },
+            35..42 => Self::Commit { region, advance: prng.below(4) },
             42..65 => Self::Apply { region, count: 1 + prng.below(6) },
             65..67 => Self::CutSuffix { region, back: prng.below(4) },
-            67..71 => Self::Truncate { region, ahead: prng.below(12) },
+            67..71 => Self::Truncate { region, advance: prng.below(12) },
             71..77 => Self::Maintain { bytes: 1 << (10 + prng.below(8)) },
-            77..80 => Self::Settle,
+            77..80 => Self::FinishMaintenance,
             80..84 => Self::Crash { seed: prng.draw() },
             84..87 => Self::HoldView,
             87..88 => Self::DropViews,
@@ -120,8 +121,8 @@ impl Op {
                 region,
                 keys: (0..prng.below(8)).map(|_| (prng.below(KEYS), length(prng))).collect(),
             },
-            96..97 => Self::Install { region, ahead: 1 + prng.below(5) },
-            97..98 => Self::Handover { from: region, to: 1 + prng.below(REGIONS) },
+            96..97 => Self::Install { region, advance: 1 + prng.below(5) },
+            97..98 => Self::MoveKeys { from: region, to: 1 + prng.below(REGIONS) },
             98..99 => Self::DropRange { region },
             _ => Self::Destroy { region },
         }
@@ -146,7 +147,7 @@ pub(super) fn writes(prng: &mut Prng) -> Vec<Write> {
     (0..count).map(|_| write()).collect()
 }
 
-/// The keys of a space. At first each region owns the one of its number.
+/// Returns the keys of a space. At first each region owns the space of its number.
 pub(super) fn range(space: u64) -> KeyRange {
     KeyRange::prefix(format!("s{space}/").as_bytes())
 }
@@ -155,23 +156,23 @@ fn key(space: u64, number: u64) -> Bytes {
     format!("s{space}/{number:02}").into()
 }
 
-/// The key of a number in the spaces owned; none when there is no space.
+/// Returns the key of a number in the owned spaces; `None` when none is owned.
 pub(super) fn key_in(owned: &[u64], number: u64) -> Option<Bytes> {
     Some(key(space_of(owned, number)?, number))
 }
 
-/// The key at a place in the order of all keys.
+/// Returns the key at a place in the order of all keys.
 pub(super) fn key_at(place: u64) -> Bytes {
     key(1 + place / KEYS, place % KEYS)
 }
 
-/// A value that tells from which entry it came.
+/// Returns a value that identifies the entry it came from.
 pub(super) fn value(bytes: u64, index: u64, term: u64) -> Bytes {
     let stamp = (index * 131 + term * 17) as u8;
     (0..bytes).map(|at| stamp ^ (at as u8).wrapping_mul(7)).collect::<Vec<u8>>().into()
 }
 
-/// The bytes of the entry at `index` and `term` of a region that owns these spaces.
+/// Returns the payload of the entry at `index` and `term` of a region that owns these spaces.
 pub(super) fn payload(owned: &[u64], index: u64, term: u64, writes: &[Write]) -> Result<Bytes> {
     let mut builder = CommandBuilder::new();
     for write in writes {
@@ -184,7 +185,7 @@ pub(super) fn payload(owned: &[u64], index: u64, term: u64, writes: &[Write]) ->
                 builder.put(&key, &value(bytes, index, term), expires_at_s)?
             }
             Write::Delete { .. } => builder.delete(&key)?,
-            // Both ends in one space: between two lie keys of others.
+            // Both ends are in one space: other regions' keys lie between two spaces.
             Write::DeleteRange { end, .. } => {
                 let end = space_of(owned, number).map(|space| self::key(space, end));
                 builder.delete_range(&key, &end.unwrap_or_default())?

@@ -1,4 +1,4 @@
-//! Plays steps on an engine and on the model, and compares the two.
+//! Executes steps on an engine and on the model, and compares the two.
 
 use super::super::subject::{Subject, contents, everything, hard_state, mark};
 use super::super::{Check, Factory};
@@ -17,13 +17,13 @@ const VIEWS_MAX: usize = 4;
 
 pub(super) struct Player<'f, F: Factory> {
     subject: Subject<'f, F>,
-    /// Never crashes: after a crash the engine is brought back to where the model stands.
+    /// The model never crashes: after a crash the engine is brought back to the model's state.
     model: ModelEngine,
     views: Vec<(<F::Engine as StorageEngine>::View, ModelView)>,
-    /// Whose keys each space holds.
+    /// Owner of each space of keys.
     owners: BTreeMap<u64, u64>,
-    /// Pairs off to the side, and the spaces they are of.
-    incoming: Option<Ingest<F>>,
+    /// Staged pairs, and the spaces they cover.
+    ingest: Option<Ingest<F>>,
 }
 
 struct Ingest<F: Factory> {
@@ -37,22 +37,22 @@ impl<'f, F: Factory> Player<'f, F> {
         let subject = Subject::new(factory, seed)?;
         let owners = (1..=REGIONS).map(|number| (number, number)).collect();
         let (model, views) = (ModelEngine::new(), Vec::new());
-        Ok(Self { subject, model, views, owners, incoming: None })
+        Ok(Self { subject, model, views, owners, ingest: None })
     }
 
     pub fn step(mut self, op: &Op) -> Check<Self> {
         match op {
             Op::Append { region, back, entries } => self.append(*region, *back, entries)?,
             Op::AppendAll { seed } => self.append_all(*seed)?,
-            Op::Commit { region, ahead } => self.commit(*region, *ahead)?,
+            Op::Commit { region, advance } => self.commit(*region, *advance)?,
             Op::Apply { region, count } => self.apply(*region, *count)?,
             Op::CutSuffix { region, back } => self.cut_suffix(*region, *back)?,
-            Op::Truncate { region, ahead } => self.truncate(*region, *ahead)?,
+            Op::Truncate { region, advance } => self.truncate(*region, *advance)?,
             Op::Maintain { bytes } => {
                 self.subject.engine.maintain(*bytes)?;
             }
-            Op::Settle => {
-                self.subject.settle()?;
+            Op::FinishMaintenance => {
+                self.subject.finish_maintenance()?;
                 self.compare_contents()?;
             }
             Op::Crash { seed } => self = self.crash(*seed)?,
@@ -63,8 +63,8 @@ impl<'f, F: Factory> Player<'f, F> {
             Op::DropViews => self.drop_views()?,
             Op::Scan { .. } => self.scan(op)?,
             Op::Receive { region, keys } => self.receive(*region, keys)?,
-            Op::Install { region, ahead } => self.install(*region, *ahead)?,
-            Op::Handover { from, to } => self.handover(*from, *to)?,
+            Op::Install { region, advance } => self.install(*region, *advance)?,
+            Op::MoveKeys { from, to } => self.move_keys(*from, *to)?,
             Op::DropRange { region } => self.drop_range(*region)?,
             Op::Destroy { region } => self.destroy(*region)?,
         }
@@ -74,23 +74,23 @@ impl<'f, F: Factory> Player<'f, F> {
         Ok(self)
     }
 
-    /// The last comparison: contents, then again after a crash.
+    /// Compares contents at the end, then again after a crash.
     pub fn finish(mut self) -> Check {
         self.drop_views()?;
         self.compare_contents()?;
         let player = self.crash(0)?;
-        player.subject.settle()?;
+        player.subject.finish_maintenance()?;
         player.compare_contents()
     }
 
-    /// The spaces of a region, ascending.
+    /// Returns the spaces of a region, ascending.
     fn owned(&self, region: u64) -> Vec<u64> {
         let own = self.owners.iter().filter(|(_, owner)| **owner == region);
         own.map(|(space, _)| *space).collect()
     }
 
-    /// Where the region stands in the model, if it is alive there.
-    fn alive(&self, region: u64) -> Option<Progress> {
+    /// Returns the region's progress in the model, unless it is destroyed or unknown.
+    fn existing(&self, region: u64) -> Option<Progress> {
         self.model.progress(RegionId(region)).filter(|progress| !progress.destroyed)
     }
 
@@ -101,9 +101,9 @@ impl<'f, F: Factory> Player<'f, F> {
         Ok(())
     }
 
-    /// Records that begin a region which is not there: a mark, and a hard state of its own.
-    fn birth(&self, region: u64) -> (Vec<Record>, Progress) {
-        match self.alive(region) {
+    /// Returns the records that start a region if it does not exist: a mark and a hard state.
+    fn start_records(&self, region: u64) -> (Vec<Record>, Progress) {
+        match self.existing(region) {
             Some(progress) => (Vec::new(), progress),
             None => {
                 let start = mark(region, Mark::Start(LogIndex(0), Term(0)));
@@ -113,7 +113,7 @@ impl<'f, F: Factory> Player<'f, F> {
     }
 
     fn append(&self, region: u64, back: u64, entries: &[Vec<Write>]) -> Check {
-        let (mut records, at) = self.birth(region);
+        let (mut records, at) = self.start_records(region);
         let fixed = at.applied.max(at.hard_state.commit).0;
         let first = (at.persisted.0.0 + 1).saturating_sub(back).max(fixed + 1);
         // A replacement comes from a newer leader.
@@ -129,8 +129,8 @@ impl<'f, F: Factory> Player<'f, F> {
         let mut prng = Prng::new(seed);
         let mut records = Vec::new();
         for region in 1..=REGIONS {
-            let (birth, at) = self.birth(region);
-            records.extend(birth);
+            let (start_records, at) = self.start_records(region);
+            records.extend(start_records);
             let (index, term) = (at.persisted.0.0 + 1, at.persisted.1.0.max(1));
             let commit = at.hard_state.commit.0;
             records.push(hard_state(region, term, prng.below(9), commit));
@@ -140,15 +140,15 @@ impl<'f, F: Factory> Player<'f, F> {
         self.both(records)
     }
 
-    fn commit(&self, region: u64, ahead: u64) -> Check {
-        let Some(at) = self.alive(region) else { return Ok(()) };
+    fn commit(&self, region: u64, advance: u64) -> Check {
+        let Some(at) = self.existing(region) else { return Ok(()) };
         let HardState { vote, commit, .. } = at.hard_state;
-        let commit = (commit.max(at.applied).0 + ahead).min(at.persisted.0.0);
+        let commit = (commit.max(at.applied).0 + advance).min(at.persisted.0.0);
         self.both(vec![hard_state(region, at.persisted.1.0, vote, commit)])
     }
 
     fn apply(&self, region: u64, count: u64) -> Check {
-        let Some(at) = self.alive(region) else { return Ok(()) };
+        let Some(at) = self.existing(region) else { return Ok(()) };
         let upto = (at.applied.0 + count).min(at.persisted.0.0);
         self.apply_model(region, upto)?;
         self.catch_up(region)
@@ -165,7 +165,7 @@ impl<'f, F: Factory> Player<'f, F> {
     /// Applies on the engine what the model has applied.
     fn catch_up(&self, region: u64) -> Check {
         let id = RegionId(region);
-        let Some(wanted) = self.alive(region) else { return Ok(()) };
+        let Some(wanted) = self.existing(region) else { return Ok(()) };
         let from = self.subject.progress(region)?.applied.next();
         let to = wanted.applied.next();
         if from < to {
@@ -177,18 +177,18 @@ impl<'f, F: Factory> Player<'f, F> {
     }
 
     fn cut_suffix(&self, region: u64, back: u64) -> Check {
-        let Some(at) = self.alive(region) else { return Ok(()) };
+        let Some(at) = self.existing(region) else { return Ok(()) };
         let fixed = at.applied.max(at.hard_state.commit).0;
         let from = (at.persisted.0.0 + 1).saturating_sub(back).max(fixed + 1);
         self.both(vec![mark(region, Mark::TruncateSuffix(LogIndex(from)))])
     }
 
-    fn truncate(&self, region: u64, ahead: u64) -> Check {
-        if self.alive(region).is_none() {
+    fn truncate(&self, region: u64, advance: u64) -> Check {
+        if self.existing(region).is_none() {
             return Ok(());
         }
         let at = self.subject.progress(region)?;
-        let wanted = LogIndex(at.truncated.0.0 + ahead);
+        let wanted = LogIndex(at.truncated.0.0 + advance);
         let upto = self.subject.engine.truncate(RegionId(region), wanted)?;
         let checkpointed = self.subject.progress(region)?.checkpointed;
         ensure!(upto <= checkpointed, "truncated {upto}, checkpointed {checkpointed}");
@@ -197,10 +197,10 @@ impl<'f, F: Factory> Player<'f, F> {
 
     fn crash(mut self, seed: u64) -> Check<Self> {
         self.views.clear();
-        self.incoming = None;
+        self.ingest = None;
         self.subject = self.subject.crash(seed)?;
         for region in 1..=REGIONS {
-            let Some(at) = self.alive(region) else { continue };
+            let Some(at) = self.existing(region) else { continue };
             let applied = self.subject.progress(region)?.applied;
             let known = at.applied.max(at.hard_state.commit);
             ensure!(applied <= known, "region {region} applied {applied}, committed {known}");
@@ -257,44 +257,45 @@ impl<'f, F: Factory> Player<'f, F> {
             expires_at_s: 0,
         };
         let pairs: Vec<Pair> = keys.into_iter().map(pair).collect();
-        // What was taken in before goes.
-        self.incoming = None;
+        // Discards pairs staged earlier.
+        self.ingest = None;
         let mut subject = self.subject.engine.begin_ingest(ranges.clone())?;
         let mut model = self.model.begin_ingest(ranges)?;
         for slice in pairs.chunks(3) {
             self.subject.engine.receive(&mut subject, slice.to_vec())?;
             self.model.receive(&mut model, slice.to_vec())?;
         }
-        self.incoming = Some(Ingest { owned, subject, model });
+        self.ingest = Some(Ingest { owned, subject, model });
         self.compare_contents()
     }
 
-    fn install(&mut self, region: u64, ahead: u64) -> Check {
+    fn install(&mut self, region: u64, advance: u64) -> Check {
         let owned = self.owned(region);
-        let Some(incoming) = self.incoming.take_if(|incoming| incoming.owned == owned) else {
+        let Some(ingest) = self.ingest.take_if(|ingest| ingest.owned == owned) else {
             return Ok(());
         };
-        let at = self.alive(region).unwrap_or_default();
-        let index = LogIndex(at.persisted.0.0.max(at.hard_state.commit.0) + ahead);
+        let at = self.existing(region).unwrap_or_default();
+        let index = LogIndex(at.persisted.0.0.max(at.hard_state.commit.0) + advance);
         let at = (index, Term(at.persisted.1.0 + 1));
-        self.subject.engine.install(RegionId(region), at, incoming.subject)?;
-        self.model.install(RegionId(region), at, incoming.model)?;
+        self.subject.engine.install(RegionId(region), at, ingest.subject)?;
+        self.model.install(RegionId(region), at, ingest.model)?;
         self.compare_contents()?;
-        // The region may have been gone, and a region that comes back votes anew.
+        // The region may have been destroyed; a region that starts again has no vote.
         self.both(vec![hard_state(region, at.1.0, region, index.0)])
     }
 
-    fn handover(&mut self, from: u64, to: u64) -> Check {
-        if let Some(at) = self.alive(from) {
+    fn move_keys(&mut self, from: u64, to: u64) -> Check {
+        if let Some(at) = self.existing(from) {
             let last = at.hard_state.commit.max(at.applied).0.min(at.persisted.0.0);
             self.apply_model(from, last)?;
             self.catch_up(from)?;
             let cut = Mark::TruncateSuffix(LogIndex(last + 1));
-            // Committed by that, so that it is applied again in its turn after a crash.
+            // The hard state commits the entries, so that they are applied again in order after a
+            // crash.
             let HardState { vote, .. } = at.hard_state;
             self.both(vec![mark(from, cut), hard_state(from, at.persisted.1.0, vote, last)])?;
         }
-        self.incoming = None;
+        self.ingest = None;
         self.owners.values_mut().filter(|owner| **owner == from).for_each(|owner| *owner = to);
         Ok(())
     }
@@ -309,7 +310,7 @@ impl<'f, F: Factory> Player<'f, F> {
     }
 
     fn destroy(&self, region: u64) -> Check {
-        if self.alive(region).is_none() {
+        if self.existing(region).is_none() {
             return Ok(());
         }
         self.drop_range(region)?;
@@ -361,7 +362,7 @@ fn entry(region: u64, owned: &[u64], index: u64, term: u64, writes: &[Write]) ->
     Ok(Record::Entry(EntryRecord { region, term, index, is_command: true, payload }))
 }
 
-/// Keys and lengths, short enough for a message.
+/// Returns keys, lengths and checksums, short enough for a message.
 fn shapes(pairs: &[Pair]) -> Vec<String> {
     let shape = |pair: &Pair| {
         let crc = stele_types::checksum::crc32c(&pair.value);

@@ -1,5 +1,5 @@
-//! Makes a failing list short: leaves out halves, quarters, … single elements, for as long as
-//! what is left still fails.
+//! Shrinks a failing list: leaves out halves, quarters, … single elements, for as long as the rest
+//! still fails.
 
 const TRIALS_MAX: usize = 600;
 

@@ -1,8 +1,8 @@
-//! Operations of open files. An open file's inode is always there.
+//! Operations of open files. Invariant: an open file has an inode.
 
 use super::{Disk, Stalled, Step, crash_error, injected, not_found};
 use crate::sim::event::{Event, Operation};
-use crate::sim::fault::{Fault, Meets};
+use crate::sim::fault::{Fault, Trigger};
 use crate::sim::inode::Inode;
 use crate::sim::names::InodeId;
 use bytes::Bytes;
@@ -18,14 +18,14 @@ impl Disk {
         if let Some(inode) = self.inodes.get_mut(&id) {
             inode.open = inode.open.saturating_sub(1);
             if inode.open == 0 && !inode.linked {
-                self.collect();
+                self.drop_unreachable();
             }
         }
     }
 
     pub fn len(&mut self, id: InodeId, path: &Path) -> Result<u64> {
-        self.alive("stat", path)?;
-        Ok(self.inode("stat", id, path)?.seen.len)
+        self.check_power("stat", path)?;
+        Ok(self.inode("stat", id, path)?.visible.len)
     }
 
     pub fn read(
@@ -35,12 +35,12 @@ impl Disk {
         buffer: &mut [u8],
         offset: u64,
     ) -> Result<usize> {
-        self.alive("read", path)?;
-        let faults = self.faults.meet(Meets::Read, path);
+        self.check_power("read", path)?;
+        let faults = self.faults.take_due(Trigger::Read, path);
         if faults.iter().any(|fault| matches!(fault, Fault::ReadFails { .. })) {
             return Err(injected("read", path));
         }
-        let got = self.inode("read", id, path)?.seen.read(buffer, offset);
+        let got = self.inode("read", id, path)?.visible.read(buffer, offset);
         for _flip in faults {
             let at = self.prng.below(got as u64) as usize;
             let bit = self.prng.below(8);
@@ -64,7 +64,7 @@ impl Disk {
         let event = Event::new(Operation::Write, path);
         let event = Event { offset, bytes, cause: Some(cause), data: kept, ..event };
         let step = self.begin("write", event)?;
-        let faults = self.faults.meet(Meets::Write, path);
+        let faults = self.faults.take_due(Trigger::Write, path);
         let fails = faults.iter().any(|fault| matches!(fault, Fault::WriteFails { .. }));
         if faults.iter().any(|fault| matches!(fault, Fault::NoRoomOnce { .. })) {
             return Err(Error::NoSpace(path.to_path_buf()));
@@ -81,7 +81,7 @@ impl Disk {
             inode.grow(offset + bytes);
             self.misdirect(id, offset, data);
         } else {
-            let fitting = inode.seen.fitting(offset, data.len(), inode.reserved, room);
+            let fitting = inode.visible.fitting(offset, data.len(), inode.reserved, room);
             inode.write(offset, data.slice(..fitting));
             if fitting < data.len() {
                 return Err(Error::NoSpace(path.to_path_buf()));
@@ -99,8 +99,8 @@ impl Disk {
     fn misdirect(&mut self, id: InodeId, offset: u64, data: Bytes) {
         const STEP_BYTES: u64 = 512;
         let Some(inode) = self.inodes.get_mut(&id) else { return };
-        // Whole steps at which the write still ends inside the file.
-        let places = inode.seen.len.saturating_sub(data.len() as u64) / STEP_BYTES + 1;
+        // Whole steps at which the write still ends within the file.
+        let places = inode.visible.len.saturating_sub(data.len() as u64) / STEP_BYTES + 1;
         let place = self.prng.below(places) * STEP_BYTES;
         if place != offset {
             return inode.write(place, data);
@@ -108,7 +108,8 @@ impl Disk {
         if places > 1 {
             return inode.write((place + STEP_BYTES) % (places * STEP_BYTES), data);
         }
-        let other = |(other, inode): &(&InodeId, &mut Inode)| **other != id && inode.seen.len > 0;
+        let other =
+            |(other, inode): &(&InodeId, &mut Inode)| **other != id && inode.visible.len > 0;
         if let Some((_, inode)) = self.inodes.iter_mut().find(other) {
             inode.write(0, data);
         }
@@ -116,14 +117,14 @@ impl Disk {
 
     pub fn sync(&mut self, id: InodeId, path: &Path) -> Result<Stalled> {
         let step = self.begin("sync", Event::new(Operation::Sync, path))?;
-        let faults = self.faults.meet(Meets::Sync, path);
+        let faults = self.faults.take_due(Trigger::Sync, path);
         if stele_types::mutant::active("vfs.skip_data_sync") {
             return Ok(false);
         }
         let fails = faults.iter().any(|fault| matches!(fault, Fault::SyncFails { .. }));
         let inode = self.inodes.get_mut(&id).ok_or_else(|| not_found("sync", path))?;
         if step == Step::Part || fails {
-            inode.sync_in_part(&mut self.prng);
+            inode.sync_partly(&mut self.prng);
             return Err(if fails { injected("sync", path) } else { crash_error("sync", path) });
         }
         inode.sync();

@@ -5,7 +5,7 @@ mod files;
 use super::SimOptions;
 use super::content::Content;
 use super::event::{CrashAt, CrashPoint, Event, Operation};
-use super::fault::{Faults, Meets};
+use super::fault::{Faults, Trigger};
 use super::inode::Inode;
 use super::names::{InodeId, Names};
 use crate::{Create, DirEntry, Open};
@@ -32,7 +32,7 @@ pub(super) struct Disk {
     pub stalls: u64,
 }
 
-/// How much of an operation happens.
+/// Extent to which an operation takes effect.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Whole,
@@ -83,15 +83,15 @@ impl Disk {
         }
     }
 
-    /// The disk after the power came back.
+    /// Returns the disk after a power cut.
     pub fn restart(&self, seed: u64) -> Self {
         let mut disk = Self::new(SimOptions { seed, ..self.options.clone() });
         disk.record_writes = self.record_writes;
         disk.next_inode = self.next_inode;
         for (dir, names) in &self.dirs {
-            let names = names.survivor(&mut disk.prng);
+            let names = names.after_crash(&mut disk.prng);
             for (id, inode) in names.values().filter_map(|id| Some((id, self.inodes.get(id)?))) {
-                let content = inode.survivor(&mut disk.prng);
+                let content = inode.after_crash(&mut disk.prng);
                 disk.inodes.insert(*id, Inode::durable(content, inode.reserved));
             }
             disk.dirs.insert(dir.clone(), Names::durable(names));
@@ -99,7 +99,7 @@ impl Disk {
         disk
     }
 
-    /// The disk as a new process finds it after the old one was killed: nothing is lost.
+    /// Returns the disk as a new process finds it after the old one was killed: nothing is lost.
     pub fn fork(&self) -> Self {
         let mut disk = Self {
             locks: BTreeSet::new(),
@@ -111,12 +111,12 @@ impl Disk {
             ..self.clone()
         };
         disk.inodes.values_mut().for_each(|inode| inode.open = 0);
-        disk.collect();
+        disk.drop_unreachable();
         disk
     }
 
     fn begin(&mut self, op: &'static str, mut event: Event) -> Result<Step> {
-        self.alive(op, &event.path)?;
+        self.check_power(op, &event.path)?;
         event.operation = self.next_operation;
         self.next_operation += 1;
         let due = |point: &mut CrashPoint| point.operation <= event.operation;
@@ -135,8 +135,8 @@ impl Disk {
         step
     }
 
-    /// Begins an operation that cannot be done in part: at a crash inside it happens or not, and
-    /// then fails. `Some(error)` when it is to be applied and then to fail.
+    /// Begins an operation that cannot take effect in part: at a crash inside it happens or not,
+    /// and fails. Returns `Some(error)` if it must be applied and then fail.
     fn begin_atomic(&mut self, op: &'static str, event: Event) -> Result<Option<Error>> {
         let path = event.path.clone();
         match self.begin(op, event)? {
@@ -146,17 +146,17 @@ impl Disk {
         }
     }
 
-    pub fn alive(&self, op: &'static str, path: &Path) -> Result<()> {
+    pub fn check_power(&self, op: &'static str, path: &Path) -> Result<()> {
         if self.crashed { Err(crash_error(op, path)) } else { Ok(()) }
     }
 
-    /// Bytes that may still be allocated; `None` without a limit.
+    /// Returns the bytes that may still be allocated; `None` without a limit.
     pub fn room_bytes(&self, operation: u64) -> Option<u64> {
         if self.faults.no_space(operation) {
             return Some(0);
         }
-        let alive = |inode: &&Inode| inode.linked || inode.open > 0;
-        let used = || self.inodes.values().filter(alive).map(Inode::allocated_bytes).sum();
+        let is_referenced = |inode: &&Inode| inode.linked || inode.open > 0;
+        let used = || self.inodes.values().filter(is_referenced).map(Inode::allocated_bytes).sum();
         self.options.capacity_bytes.map(|capacity| capacity.saturating_sub(used()))
     }
 
@@ -173,7 +173,7 @@ impl Disk {
 
     fn find(&self, path: &Path) -> Option<InodeId> {
         let (dir, name) = split(path);
-        self.dirs.get(dir)?.seen.get(&name).copied()
+        self.dirs.get(dir)?.visible.get(&name).copied()
     }
 
     pub fn file(&self, path: &Path) -> Option<&Inode> {
@@ -184,15 +184,15 @@ impl Disk {
         self.inodes.get_mut(&self.find(path)?)
     }
 
-    /// Every file's path, sorted.
+    /// Returns every file's path, sorted.
     pub fn paths(&self) -> Vec<PathBuf> {
         let in_dir = |(dir, names): (&PathBuf, &Names)| -> Vec<PathBuf> {
-            names.seen.keys().map(|name| dir.join(name)).collect()
+            names.visible.keys().map(|name| dir.join(name)).collect()
         };
         self.dirs.iter().flat_map(in_dir).collect()
     }
 
-    /// Puts a file there, durable and without a numbered operation.
+    /// Creates or replaces a file, durably and without a numbered operation.
     pub fn place(&mut self, path: &Path, bytes: &[u8]) {
         let (dir, name) = split(path);
         let found = self.find(path);
@@ -208,9 +208,9 @@ impl Disk {
     }
 
     pub fn open(&mut self, path: &Path, how: Open) -> Result<InodeId> {
-        self.alive("open", path)?;
+        self.check_power("open", path)?;
         let (dir, name) = split(path);
-        let found = self.names("open", dir)?.seen.get(&name).copied();
+        let found = self.names("open", dir)?.visible.get(&name).copied();
         let id = match (found, how.create) {
             (Some(_), Create::New) => {
                 return Err(Error::io("open", path, io::ErrorKind::AlreadyExists.into()));
@@ -238,44 +238,44 @@ impl Disk {
     }
 
     pub fn rename(&mut self, from: &Path, to: &Path) -> Result<()> {
-        self.alive("rename", from)?;
+        self.check_power("rename", from)?;
         let id = self.find(from).ok_or_else(|| not_found("rename", from))?;
         let replaced = self.find(to).filter(|there| *there != id);
         let event = Event { to: Some(to.into()), ..Event::new(Operation::Rename, from) };
         let fails = self.begin_atomic("rename", event)?;
         let (dir, name) = split(to);
         self.names("rename", dir)?.rename(name, id);
-        self.ended(replaced);
+        self.mark_unlinked(replaced);
         fails.map_or(Ok(()), Err)
     }
 
     pub fn unlink(&mut self, path: &Path) -> Result<()> {
-        self.alive("unlink", path)?;
+        self.check_power("unlink", path)?;
         let id = self.find(path).ok_or_else(|| not_found("unlink", path))?;
         let fails = self.begin_atomic("unlink", Event::new(Operation::Unlink, path))?;
         let (dir, name) = split(path);
         self.names("unlink", dir)?.unlink(name, id);
-        self.ended(Some(id));
+        self.mark_unlinked(Some(id));
         fails.map_or(Ok(()), Err)
     }
 
-    fn ended(&mut self, id: Option<InodeId>) {
+    fn mark_unlinked(&mut self, id: Option<InodeId>) {
         if let Some(inode) = id.and_then(|id| self.inodes.get_mut(&id)) {
             inode.linked = false;
         }
     }
 
-    /// Forgets files that no name, handle or unsynced change leads to.
-    fn collect(&mut self) {
+    /// Drops files that no name, handle or unsynced change refers to.
+    fn drop_unreachable(&mut self) {
         let kept: BTreeSet<InodeId> = self.dirs.values().flat_map(Names::inodes).collect();
         self.inodes.retain(|id, inode| inode.open > 0 || kept.contains(id));
     }
 
     pub fn sync_dir(&mut self, dir: &Path) -> Result<()> {
-        self.alive("sync directory", dir)?;
-        let _there = self.names("sync directory", dir)?;
+        self.check_power("sync directory", dir)?;
+        let _exists = self.names("sync directory", dir)?;
         let step = self.begin("sync directory", Event::new(Operation::SyncDir, dir))?;
-        let fails = !self.faults.meet(Meets::SyncDir, dir).is_empty();
+        let fails = !self.faults.take_due(Trigger::SyncDir, dir).is_empty();
         if stele_types::mutant::active("vfs.skip_dir_sync") {
             return Ok(());
         }
@@ -283,10 +283,10 @@ impl Disk {
         let names = self.names("sync directory", dir)?;
         if step == Step::Whole && !fails {
             names.sync();
-            self.collect();
+            self.drop_unreachable();
             return Ok(());
         }
-        names.sync_in_part(&mut prng);
+        names.sync_partly(&mut prng);
         self.prng = prng;
         Err(if fails {
             injected("sync directory", dir)
@@ -296,7 +296,7 @@ impl Disk {
     }
 
     pub fn create_dir_all(&mut self, dir: &Path) -> Result<()> {
-        self.alive("create directory", dir)?;
+        self.check_power("create directory", dir)?;
         let missing = |dir: &&Path| !is_root(dir) && !self.dirs.contains_key(*dir);
         let missing: Vec<PathBuf> =
             dir.ancestors().filter(missing).map(Path::to_path_buf).collect();
@@ -316,11 +316,11 @@ impl Disk {
     }
 
     pub fn list(&mut self, dir: &Path) -> Result<Vec<DirEntry>> {
-        self.alive("list", dir)?;
-        let files = self.names("list", dir)?.seen.clone();
+        self.check_power("list", dir)?;
+        let files = self.names("list", dir)?.visible.clone();
         let file = |(name, id): (String, InodeId)| {
             let inode = self.inodes.get(&id)?;
-            let (bytes, allocated_bytes) = (inode.seen.len, inode.allocated_bytes());
+            let (bytes, allocated_bytes) = (inode.visible.len, inode.allocated_bytes());
             Some(DirEntry { name, bytes, allocated_bytes, is_dir: false })
         };
         let mut entries: Vec<DirEntry> = files.into_iter().filter_map(file).collect();
@@ -336,7 +336,7 @@ impl Disk {
     }
 
     pub fn exists(&self, path: &Path) -> Result<bool> {
-        self.alive("stat", path)?;
+        self.check_power("stat", path)?;
         Ok(is_root(path) || self.dirs.contains_key(path) || self.find(path).is_some())
     }
 }

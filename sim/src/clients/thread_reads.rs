@@ -1,5 +1,5 @@
-//! Reads as a server's edge threads do them: confirmed by a lease or by the core, then out of a view,
-//! then checked again. The thread may be away between any two of these.
+//! Reads as a server's request threads do them: allowed by a lease or by the core, then read from a
+//! view, then checked again. The thread may pause between any two steps.
 
 use super::values::{Value, key_of, number_in};
 use super::{Act, Pending};
@@ -11,33 +11,33 @@ use stele_raftstore::{Header, Lease, Reader, Reply};
 use stele_storage::{Cached, EngineView, Order, ScanOptions, StorageEngine};
 use stele_types::{ColumnFamily, Result};
 
-/// See the module.
-pub struct Edge {
-    /// Whose thread it is.
+/// Read of one request thread.
+pub struct ThreadRead {
+    /// Node of the thread.
     pub node: u64,
     reader: Arc<Reader>,
     header: Header,
     lease: Option<Lease>,
     view: Option<Arc<View>>,
-    /// What the view showed first.
+    /// Values that the view showed first.
     shown: Vec<(u8, Value)>,
 }
 
-impl Edge {
-    /// A read that a lease allows, or that the core will.
+impl ThreadRead {
+    /// Creates a read that a lease allows, or that the core will confirm.
     pub fn new(node: u64, reader: Arc<Reader>, header: Header, lease: Option<Lease>) -> Self {
         Self { node, reader, header, lease, view: None, shown: Vec::new() }
     }
 
-    /// Whether a lease allowed it.
+    /// Returns true if a lease allowed it.
     pub fn is_by_lease(&self) -> bool {
         self.lease.is_some()
     }
 }
 
 impl World {
-    /// Mostly the thread is back at once, now and then only after more than a lease.
-    pub(super) fn dither(&mut self, at: usize) {
+    /// Pauses the thread: mostly for a short time, sometimes for longer than a lease.
+    pub(super) fn pause_thread(&mut self, at: usize) {
         let nanos = match self.clients.prng.below(10) {
             0 => self.clients.prng.below(800) * MS,
             _ => self.clients.prng.below(300_000),
@@ -45,99 +45,115 @@ impl World {
         self.client_in(at, nanos);
     }
 
-    /// The core confirmed a read.
+    /// Continues a read that the core confirmed.
     pub(super) fn confirmed(&mut self, at: usize, step: u64, mut pending: Pending) {
-        let Some(edge) = self.edges_waiting.remove(&(at, step)) else { return self.rest(at) };
-        pending.edge = Some(edge);
+        let Some(thread_read) = self.reads_waiting.remove(&(at, step)) else {
+            return self.pause_client(at);
+        };
+        pending.thread_read = Some(thread_read);
         self.clients.list[at].pending = Some(pending);
-        self.dither(at);
+        self.pause_thread(at);
     }
 
-    pub(super) fn edge_step(&mut self, at: usize, mut pending: Pending) {
-        let lives = self
+    pub(super) fn step_thread_read(&mut self, at: usize, mut pending: Pending) {
+        let is_running = self
             .slots
             .get(&pending.slot)
-            .is_some_and(|slot| slot.life == pending.life && slot.running.is_some());
-        let Some(edge) = pending.edge.as_mut().filter(|_| lives) else { return self.rest(at) };
-        if edge.view.is_none() {
+            .is_some_and(|slot| slot.incarnation == pending.incarnation && slot.running.is_some());
+        let Some(thread_read) = pending.thread_read.as_mut().filter(|_| is_running) else {
+            return self.pause_client(at);
+        };
+        if thread_read.view.is_none() {
             let view = self.engine(pending.slot).map(|engine| engine.view());
-            let Some(Ok(view)) = view else { return self.rest(at) };
+            let Some(Ok(view)) = view else { return self.pause_client(at) };
             if let Act::Read(keys) = &pending.act {
                 let mut shown = keys.clone();
-                let found = look_at(&view, pending.group, &mut shown, self.clients.value_bytes_max);
-                edge.shown = if matches!(found, Ok(Some(()))) { shown } else { Vec::new() };
+                let found =
+                    read_keys(&view, pending.group, &mut shown, self.clients.value_bytes_max);
+                thread_read.shown = if matches!(found, Ok(Some(()))) { shown } else { Vec::new() };
             }
-            edge.view = Some(Arc::new(view));
+            thread_read.view = Some(Arc::new(view));
             self.clients.list[at].pending = Some(pending);
-            return self.dither(at);
+            return self.pause_thread(at);
         }
-        if self.is_allowed(&pending) {
-            self.look(&mut pending);
+        if self.may_answer(&pending) {
+            self.read_view(&mut pending);
         }
-        self.rest(at);
+        self.pause_client(at);
     }
 
-    /// Whether what a view shows may be told: the lease held throughout, or the replica is the same.
-    fn is_allowed(&self, pending: &Pending) -> bool {
-        let Some(edge) = &pending.edge else { return false };
-        if let Some(lease) = edge.lease {
-            let local = self.nodes.get(&edge.node).map_or(0, |node| node.local(self.now));
-            let still = edge.reader.is_still_valid(lease, local);
-            edge.reader.note_reads(u64::from(still));
+    /// Returns true if the result may be returned: the lease was valid throughout, or the replica
+    /// is the same.
+    fn may_answer(&self, pending: &Pending) -> bool {
+        let Some(thread_read) = &pending.thread_read else { return false };
+        if let Some(lease) = thread_read.lease {
+            let local = self.nodes.get(&thread_read.node).map_or(0, |node| node.local(self.now));
+            let still = thread_read.reader.is_still_valid(lease, local);
+            thread_read.reader.note_reads(u64::from(still));
             return still;
         }
         let readers = self.slots.get(&pending.slot).and_then(|slot| slot.readers());
-        let now = readers.and_then(|readers| readers.get(edge.header.region));
-        now.is_some_and(|now| Arc::ptr_eq(&now, &edge.reader))
-            && edge.reader.check(&edge.header).is_ok()
+        let now = readers.and_then(|readers| readers.get(thread_read.header.region));
+        now.is_some_and(|now| Arc::ptr_eq(&now, &thread_read.reader))
+            && thread_read.reader.check(&thread_read.header).is_ok()
     }
 
-    fn look(&mut self, pending: &mut Pending) {
-        let Some(view) = pending.edge.as_ref().and_then(|edge| edge.view.clone()) else { return };
+    fn read_view(&mut self, pending: &mut Pending) {
+        let Some(view) =
+            pending.thread_read.as_ref().and_then(|thread_read| thread_read.view.clone())
+        else {
+            return;
+        };
         let Act::Read(seen) = &mut pending.act else { return };
         let bytes_max = self.clients.value_bytes_max;
-        let found = look_at(&view, pending.group, seen, bytes_max);
-        let shown = pending.edge.as_ref().map(|edge| edge.shown.clone()).unwrap_or_default();
+        let found = read_keys(&view, pending.group, seen, bytes_max);
+        let shown = pending
+            .thread_read
+            .as_ref()
+            .map(|thread_read| thread_read.shown.clone())
+            .unwrap_or_default();
         match found {
             Ok(Some(())) if !shown.is_empty() && shown != *seen => {
                 let text =
-                    format!("a view of store {} showed {shown:?}, now {seen:?}", pending.slot);
+                    format!("a view of store {} showed {shown:?}, and now {seen:?}", pending.slot);
                 self.fail(text);
             }
-            Ok(Some(())) => self.write_down(pending, Some(self.now)),
+            Ok(Some(())) => self.record_outcome(pending, Some(self.now)),
             Ok(None) => {
                 let (slot, group) = (pending.slot, pending.group);
-                self.fail(format!("store {slot} shows bytes in group {group} that nobody wrote"));
+                self.fail(format!(
+                    "store {slot} shows bytes in group {group} that no client wrote"
+                ));
             }
-            // The client is told that the store can't read it, and nothing else.
+            // The client gets an error and no value.
             Err(error) => self.check_read_error(pending.slot, &error),
         }
     }
 
     pub(crate) fn client_reply(&mut self, at: usize, step: u64, reply: Option<Reply>) {
-        let edge = self.edges_waiting.contains_key(&(at, step));
+        let thread_read = self.reads_waiting.contains_key(&(at, step));
         let current = self.clients.list.get(at).is_some_and(|client| client.step == step);
         let Some(pending) = current.then(|| self.clients.list[at].pending.take()).flatten() else {
-            self.edges_waiting.remove(&(at, step));
+            self.reads_waiting.remove(&(at, step));
             return;
         };
-        if edge && matches!(reply, Some(Reply::ReadReady { .. })) {
+        if thread_read && matches!(reply, Some(Reply::ReadReady { .. })) {
             if pending.is_merging {
                 let (slot, group) = (pending.slot, pending.group);
                 return self.fail(format!(
-                    "store {slot} serves a read of group {group}, which is being merged"
+                    "store {slot} serves a read of group {group} in a merging region"
                 ));
             }
             return self.confirmed(at, step, pending);
         }
-        self.edges_waiting.remove(&(at, step));
+        self.reads_waiting.remove(&(at, step));
         self.take_reply(pending, reply);
-        self.rest(at);
+        self.pause_client(at);
     }
 }
 
-/// The values of keys; `None`: nobody wrote these bytes.
-fn look_at(
+/// Reads the values of keys; `None` if no client wrote these bytes.
+fn read_keys(
     view: &View,
     group: usize,
     keys: &mut [(u8, Value)],
@@ -149,10 +165,10 @@ fn look_at(
     }
 }
 
-/// The value of one key; `None`: nobody wrote these bytes.
+/// Reads the value of one key; `None` if no client wrote these bytes.
 fn get(view: &View, group: usize, key: u8, bytes_max: u64) -> Result<Option<Value>> {
     let name = ColumnFamily::Default.engine_key(&key_of(group, key));
-    // As an edge thread does, which must not wait for the device.
+    // A request thread must not wait for the device.
     let pair = match view.get_cached(&name)? {
         Cached::Here(pair) => pair,
         Cached::NeedsIo => view.get(&name)?,
@@ -163,7 +179,7 @@ fn get(view: &View, group: usize, key: u8, bytes_max: u64) -> Result<Option<Valu
     })
 }
 
-/// The values of all keys from the first to the last.
+/// Reads the values of all keys from the first to the last.
 fn scan(view: &View, group: usize, keys: &mut [(u8, Value)], bytes_max: u64) -> Result<Option<()>> {
     let (Some((first, _)), Some((last, _))) = (keys.first(), keys.last()) else {
         return Ok(Some(()));

@@ -1,4 +1,4 @@
-//! What a store holds, to be held against a copy of it.
+//! State of a store, for comparison with a copy of its disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,76 +7,76 @@ use stele_index::Run;
 use stele_storage::{EngineView, Pair, Progress, ScanOptions, StorageEngine};
 use stele_types::{KeyRange, LogIndex, Region, RegionId, RegionPhase, Result, keyspace};
 
-/// Bytes of entries read at a time.
-const LOOK_BYTES: usize = 1 << 20;
+/// Limit of bytes read together.
+const READ_BYTES: usize = 1 << 20;
 
-/// See the module.
-pub struct Facts {
+/// Regions, runs and pairs of a store.
+pub struct ObservedState {
     pub regions: BTreeMap<RegionId, Progress>,
     runs: BTreeMap<u64, String>,
     pub pairs: Vec<Pair>,
-    buried: BTreeSet<RegionId>,
+    merged_regions: BTreeSet<RegionId>,
 }
 
-/// All pairs of a store.
+/// Returns all pairs of a store.
 pub fn pairs(engine: &Store) -> Result<Vec<Pair>> {
     engine.view()?.scan(&ScanOptions::new(KeyRange::new(Vec::new(), Vec::new()), usize::MAX))
 }
 
-/// How far each region is applied.
+/// Returns the applied index of each region.
 pub fn applied(engine: &Store) -> BTreeMap<RegionId, LogIndex> {
     let regions = engine.log().regions().into_iter();
-    let alive = regions.filter_map(|id| Some((id, engine.progress(id)?)));
-    alive.filter(|(_, it)| !it.destroyed).map(|(id, it)| (id, it.applied)).collect()
+    let present = regions.filter_map(|id| Some((id, engine.progress(id)?)));
+    present.filter(|(_, it)| !it.destroyed).map(|(id, it)| (id, it.applied)).collect()
 }
 
-impl Facts {
+impl ObservedState {
     pub fn of(engine: &Store) -> Result<Self> {
-        let mut facts = Self::without_pairs(engine);
-        facts.pairs = pairs(engine)?;
+        let mut state = Self::without_pairs(engine);
+        state.pairs = pairs(engine)?;
         let range = keyspace::region_keys();
-        for pair in facts.pairs.iter().filter(|pair| range.contains(&pair.key)) {
+        for pair in state.pairs.iter().filter(|pair| range.contains(&pair.key)) {
             let region = Region::decode(&pair.value)?;
             if region.phase == RegionPhase::Tombstone {
-                facts.buried.insert(region.id);
+                state.merged_regions.insert(region.id);
             }
         }
-        Ok(facts)
+        Ok(state)
     }
 
     pub fn without_pairs(engine: &Store) -> Self {
         let regions = engine.log().regions().into_iter();
         let regions = regions.filter_map(|id| Some((id, engine.progress(id)?))).collect();
         let version = engine.index().version();
-        // Of a damaged run all is known but the checkpoint of its time.
+        // The checkpoint stored in a run is unknown if the run is damaged.
         let known = |run: &Arc<Run>| {
             let mut meta = run.meta().clone();
             meta.extra.checkpoint.clear();
             (run.id().0, format!("{meta:?}"))
         };
         let runs = version.runs().map(known).collect();
-        Self { regions, runs, pairs: Vec::new(), buried: BTreeSet::new() }
+        Self { regions, runs, pairs: Vec::new(), merged_regions: BTreeSet::new() }
     }
 
     pub fn applied(&self) -> BTreeMap<RegionId, LogIndex> {
-        let alive = self.regions.iter().filter(|(_, it)| !it.destroyed);
-        alive.map(|(id, it)| (*id, it.applied)).collect()
+        let present = self.regions.iter().filter(|(_, it)| !it.destroyed);
+        present.map(|(id, it)| (*id, it.applied)).collect()
     }
 
-    /// What of this a copy lacks, or has otherwise.
+    /// Returns what a copy lacks or has differently.
     pub fn missing_in(&self, copy: &Self) -> Option<String> {
         if let Some(text) = self.logs_missing_in(copy) {
             return Some(text);
         }
         let differs = |(id, meta): &(&u64, &String)| copy.runs.get(id) != Some(meta);
         if let Some((id, meta)) = self.runs.iter().find(differs) {
-            return Some(format!("run {id} is {:?} and was {meta}", copy.runs.get(id)));
+            return Some(format!("run {id} is {:?}, but was {meta}", copy.runs.get(id)));
         }
-        let new = copy.buried.difference(&self.buried).next();
+        let new = copy.merged_regions.difference(&self.merged_regions).next();
         new.map(|region| format!("region {region} is merged away, which was not applied before"))
     }
 
-    /// The same of logs alone.
+    /// Returns the same for logs alone.
     pub fn logs_missing_in(&self, copy: &Self) -> Option<String> {
         self.regions.iter().find_map(|(id, was)| {
             let now = copy.regions.get(id).copied().unwrap_or_default();
@@ -89,13 +89,13 @@ impl Facts {
                         && now.checkpointed >= was.checkpointed
                 }
             };
-            (!same).then(|| format!("region {id} is {now:?} and was {was:?}"))
+            (!same).then(|| format!("region {id} is {now:?}, but was {was:?}"))
         })
     }
 }
 
-/// Applies what a copy has of each region up to an entry, in the order of the log. `false`: it is
-/// ahead of that, or does not have all of it.
+/// Applies the entries of each region up to an index, in log order. Returns false if the store
+/// already applied more, or lacks entries.
 pub fn catch_up(engine: &Store, upto: &BTreeMap<RegionId, LogIndex>) -> Result<bool> {
     let mut entries = Vec::new();
     for (id, upto) in upto {
@@ -105,7 +105,7 @@ pub fn catch_up(engine: &Store, upto: &BTreeMap<RegionId, LogIndex>) -> Result<b
         }
         let mut from = here.applied.next();
         while from <= *upto {
-            let found = engine.entries(*id, from, upto.next(), LOOK_BYTES)?;
+            let found = engine.entries(*id, from, upto.next(), READ_BYTES)?;
             let Some(last) = found.last() else { return Ok(false) };
             from = last.index.next();
             entries.extend(found.into_iter().map(|entry| (entry.at, *id, entry)));
@@ -116,7 +116,7 @@ pub fn catch_up(engine: &Store, upto: &BTreeMap<RegionId, LogIndex>) -> Result<b
     Ok(true)
 }
 
-/// Where two stores differ first.
+/// Returns the first difference between two stores.
 pub fn difference(one: &[Pair], other: &[Pair]) -> Option<String> {
     if one == other {
         return None;

@@ -1,4 +1,4 @@
-//! What came of an operation.
+//! Outcomes of operations.
 
 use super::values::number_of;
 use super::{Act, KEYS, Pending};
@@ -10,27 +10,30 @@ impl World {
     pub(super) fn take_reply(&mut self, mut pending: Pending, reply: Option<Reply>) {
         let bytes_max = self.clients.value_bytes_max;
         match (reply, &mut pending.act) {
-            // The connection broke.
-            (None, _) => self.write_down(&pending, None),
+            // The connection was lost.
+            (None, _) => self.record_outcome(&pending, None),
             (Some(Reply::Written { .. }), Act::Write(_)) => {
-                self.write_down(&pending, Some(self.now));
+                self.record_outcome(&pending, Some(self.now));
             }
             (Some(Reply::Cas { succeeded, previous, .. }), Act::Cas { seen, .. }) => {
                 let previous = previous.map_or(Some(0), |it| number_of(&it.value, bytes_max));
                 let Some(previous) = previous else {
-                    return self.fail(format!("store {} compares what nobody wrote", pending.slot));
+                    return self.fail(format!(
+                        "store {} returns a previous value that no client wrote",
+                        pending.slot
+                    ));
                 };
                 *seen = Some((succeeded, previous));
-                self.write_down(&pending, Some(self.now));
+                self.record_outcome(&pending, Some(self.now));
             }
             (Some(Reply::Refused(Refusal::StaleCommand | Refusal::Undetermined)), _) => {
-                self.write_down(&pending, None);
+                self.record_outcome(&pending, None);
             }
-            (Some(Reply::Refused(Refusal::Invalid(why))), act) => {
+            (Some(Reply::Refused(Refusal::Invalid(reason))), act) => {
                 let act = format!("{act:?}");
-                self.fail(format!("store {} refuses {act}: {why}", pending.slot));
+                self.fail(format!("store {} refuses {act}: {reason}", pending.slot));
             }
-            // Nothing was done.
+            // The operation was not executed.
             (Some(Reply::Refused(_)), _) => {}
             (Some(other), act) => {
                 let act = format!("{act:?}");
@@ -39,8 +42,8 @@ impl World {
         }
     }
 
-    /// Adds an operation to its group's history; `None`: nobody knows whether it happened.
-    pub(super) fn write_down(&mut self, pending: &Pending, returned_nanos: Option<u64>) {
+    /// Adds an operation to its group's history; `None` for an unknown outcome.
+    pub(super) fn record_outcome(&mut self, pending: &Pending, returned_nanos: Option<u64>) {
         if !pending.fills.is_empty() {
             self.counts.ops += u64::from(returned_nanos.is_some());
             let filled = pending.fills.iter().filter(|_| returned_nanos.is_some());
@@ -69,7 +72,10 @@ impl World {
             returned_nanos,
             slot: pending.slot,
             is_final: pending.is_final,
-            by_lease: pending.edge.as_ref().is_some_and(super::edge::Edge::is_by_lease),
+            by_lease: pending
+                .thread_read
+                .as_ref()
+                .is_some_and(super::thread_reads::ThreadRead::is_by_lease),
             act: pending.act.clone(),
         };
         self.trace.mix(op.called ^ number.rotate_left(32));

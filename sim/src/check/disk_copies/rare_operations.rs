@@ -1,8 +1,8 @@
-//! Work on a copy that a store meets rarely, and crashes in the middle of it: keys that move between
-//! regions, replicas that leave, snapshots, and a write that the device lost.
+//! Operations that a store performs rarely, with a crash in the middle: keys that move between
+//! regions, replicas that are destroyed, snapshots, and a write that the device lost.
 
-use super::facts::catch_up;
-use super::{DiskCopy, installed, long};
+use super::observed_state::catch_up;
+use super::{DiskCopy, installation, long_batch};
 use std::collections::BTreeMap;
 use stele_engine::Store;
 use stele_storage::{EngineView, Progress, StorageEngine};
@@ -16,40 +16,40 @@ const JOURNAL: RegionId = RegionId(0);
 const OLD: [u8; 100] = [b'o'; 100];
 const NEW: [u8; 100] = [b'n'; 100];
 
-pub fn look(twin: &DiskCopy, prng: &mut Prng) -> Option<String> {
-    let twin = twin.after(prng);
-    if twin.options.direct_io && prng.below(6) == 0 {
-        return long::look(&twin, prng);
+pub fn check(copy: &DiskCopy, prng: &mut Prng) -> Option<String> {
+    let copy = copy.after(prng);
+    if copy.options.direct_io && prng.below(6) == 0 {
+        return long_batch::check(&copy, prng);
     }
-    let store = twin.open_store().ok()?;
+    let store = copy.open_store().ok()?;
     let regions = settle(&store).ok()?;
     match prng.below(6) {
-        0 => moved(&twin, store, &regions, prng),
-        1 | 2 => ended(&twin, store, &regions, prng),
-        3 | 4 => installed::look(&twin, store, prng),
-        _ => lost(&twin, store, &regions, prng),
+        0 => moved(&copy, store, &regions, prng),
+        1 | 2 => ended(&copy, store, &regions, prng),
+        3 | 4 => installation::check(&copy, store, prng),
+        _ => lost(&copy, store, &regions, prng),
     }
 }
 
-/// All that a store has is committed and applied. The regions that are there.
+/// Commits and applies everything in the logs. Returns the existing regions.
 fn settle(store: &Store) -> Result<Vec<RegionId>> {
     let regions = store.log().regions().into_iter().filter(|id| *id != JOURNAL);
-    let alive: BTreeMap<RegionId, Progress> = regions
+    let present: BTreeMap<RegionId, Progress> = regions
         .filter_map(|id| Some((id, store.progress(id)?)))
         .filter(|it| !it.1.destroyed)
         .collect();
-    let states = alive.iter().map(|(id, it)| {
+    let states = present.iter().map(|(id, it)| {
         Record::HardState(*id, HardState { commit: it.persisted.0, ..it.hard_state })
     });
     let records: Vec<Record> = states.collect();
     store.append(&LogBatch { records })?;
     let upto: BTreeMap<RegionId, LogIndex> =
-        alive.iter().map(|(id, it)| (*id, it.persisted.0)).collect();
+        present.iter().map(|(id, it)| (*id, it.persisted.0)).collect();
     catch_up(store, &upto)?;
     Ok(upto.into_keys().collect())
 }
 
-/// A region writes a pair: durable, committed and applied.
+/// Writes a pair in a region: durable, committed and applied.
 pub(super) fn put(store: &Store, region: RegionId, key: &[u8], value: &[u8]) -> Result<()> {
     let here = store.progress(region).unwrap_or_default();
     let (index, term) = (here.persisted.0.next(), here.persisted.1.max(Term(1)));
@@ -73,7 +73,7 @@ fn any_key() -> bytes::Bytes {
     ColumnFamily::Default.engine_key(b"~moved")
 }
 
-/// A key was written in one region and then in another, as after a merge.
+/// Writes a key in one region and then in another, as after a merge.
 fn move_key(store: &Store, from: RegionId, to: RegionId) -> Result<()> {
     put(store, from, &any_key(), &OLD)?;
     put(store, to, &any_key(), &NEW)
@@ -84,44 +84,47 @@ fn is_new(store: &Store, when: &str) -> Option<String> {
         Ok(Some(value)) if value == NEW => None,
         other => {
             let found = other.map(|value| value.map(|value| value == OLD));
-            Some(format!("{when} a key shows what another region wrote before: {found:?}"))
+            Some(format!("{when} a key has the value that another region wrote before: {found:?}"))
         }
     }
 }
 
-/// The last two regions, so that a replay in the order of their numbers is not that of the log.
+/// Returns the last two regions, in descending order, so that a replay by region number differs
+/// from log order.
 fn two(regions: &[RegionId]) -> Option<(RegionId, RegionId)> {
     let (last, rest) = regions.split_last()?;
     Some((*last, *rest.last()?))
 }
 
-fn moved(twin: &DiskCopy, store: Store, regions: &[RegionId], prng: &mut Prng) -> Option<String> {
+fn moved(copy: &DiskCopy, store: Store, regions: &[RegionId], prng: &mut Prng) -> Option<String> {
     let (from, to) = two(regions)?;
     move_key(&store, from, to).ok()?;
     drop(store);
-    match twin.after(prng).open_store() {
+    match copy.after(prng).open_store() {
         Ok(store) => is_new(&store, "after a crash"),
         Err(error) => Some(format!("it does not open: {error}")),
     }
 }
 
-/// A replica leaves whose keys another one owns by now.
-fn ended(twin: &DiskCopy, store: Store, regions: &[RegionId], prng: &mut Prng) -> Option<String> {
+/// Destroys a replica after another region took over one of its keys.
+fn ended(copy: &DiskCopy, store: Store, regions: &[RegionId], prng: &mut Prng) -> Option<String> {
     let (from, to) = two(regions)?;
     move_key(&store, from, to).ok()?;
     store.flush().ok()?;
     if prng.below(4) > 0 {
         let nth = 1 + prng.below(2);
-        twin.disk.inject(Fault::WriteFails { path_contains: ".seg".into(), nth }).ok()?;
+        copy.disk.inject(Fault::WriteFails { path_contains: ".seg".into(), nth }).ok()?;
     }
     let records = vec![Record::Mark(from, Mark::Destroy)];
     let left = store.append(&LogBatch { records }).is_ok();
     drop(store);
-    let store = match twin.after(prng).open_store() {
+    let store = match copy.after(prng).open_store() {
         Ok(store) => store,
-        Err(error) => return Some(format!("it does not open after a replica left: {error}")),
+        Err(error) => {
+            return Some(format!("it does not open after a replica was destroyed: {error}"));
+        }
     };
-    if let Some(text) = is_new(&store, "after a crash while a replica left,") {
+    if let Some(text) = is_new(&store, "after a crash while a replica was destroyed,") {
         return Some(text);
     }
     let now = store.progress(from).unwrap_or_default();
@@ -129,17 +132,17 @@ fn ended(twin: &DiskCopy, store: Store, regions: &[RegionId], prng: &mut Prng) -
         return None;
     }
     if !now.destroyed {
-        return Some(format!("region {from} left, and is back after a crash: {now:?}"));
+        return Some(format!("region {from} was destroyed, and exists after a crash: {now:?}"));
     }
     let at = (LogIndex(now.persisted.0.0 + 7), Term(now.persisted.1.0 + 1));
     store.append(&LogBatch { records: vec![Record::Mark(from, Mark::Start(at.0, at.1))] }).ok()?;
     let state = store.progress(from).unwrap_or_default().hard_state;
     (state != HardState::default())
-        .then(|| format!("a new replica of region {from} begins with another one's {state:?}"))
+        .then(|| format!("a new replica of region {from} starts with its predecessor's {state:?}"))
 }
 
-/// A write is lost where an earlier one had been, which was never acknowledged.
-fn lost(twin: &DiskCopy, store: Store, regions: &[RegionId], prng: &mut Prng) -> Option<String> {
+/// Loses a write in a place that holds an earlier, unacknowledged write.
+fn lost(copy: &DiskCopy, store: Store, regions: &[RegionId], prng: &mut Prng) -> Option<String> {
     let (one, other) = two(regions)?;
     drop(store);
     let state = |store: &Store, region: RegionId, vote: u64| {
@@ -147,7 +150,7 @@ fn lost(twin: &DiskCopy, store: Store, regions: &[RegionId], prng: &mut Prng) ->
         let records = vec![Record::HardState(region, HardState { vote, ..known })];
         store.append(&LogBatch { records })
     };
-    let (first, second) = (twin.killed(), twin.killed());
+    let (first, second) = (copy.killed(), copy.killed());
     let store = first.open_store().ok()?;
     let begin = store.log().head();
     let end = state(&store, one, 77).ok()?.head;
@@ -167,5 +170,5 @@ fn lost(twin: &DiskCopy, store: Store, regions: &[RegionId], prng: &mut Prng) ->
     second.disk.corrupt(&path, u64::from(begin.offset), bytes).ok()?;
     let store = second.after(prng).open_store().ok()?;
     let vote = store.progress(one).unwrap_or_default().hard_state.vote;
-    (vote != 78).then(|| "it opens with an older batch in the place of a lost one".into())
+    (vote != 78).then(|| "it opens with an older batch in place of a lost one".into())
 }

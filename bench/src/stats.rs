@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value};
 
-/// The median of each number over the rounds, under the same names. Text and lists are left out.
+/// Returns the median of each number over the rounds, under the same names, without texts and
+/// lists.
 pub fn medians(rounds: &[Value]) -> Value {
     let Some(first) = rounds.first().and_then(Value::as_object) else { return Value::Null };
     let mut medians = Map::new();
@@ -16,7 +17,7 @@ pub fn medians(rounds: &[Value]) -> Value {
     Value::Object(medians)
 }
 
-/// `ours ÷ other` of each number both have.
+/// Returns `ours ÷ other` for each number that both have.
 pub fn ratios(ours: &Value, other: &Value) -> Value {
     let Some(fields) = ours.as_object() else { return Value::Null };
     let pairs = fields.iter().filter_map(|(name, value)| {
@@ -26,7 +27,7 @@ pub fn ratios(ours: &Value, other: &Value) -> Value {
     Value::Object(pairs.collect())
 }
 
-/// Four significant digits are more than any run repeats.
+/// Rounds to four significant digits, more than repeated runs agree on.
 pub fn rounded(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return 0.0;

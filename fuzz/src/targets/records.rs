@@ -1,4 +1,4 @@
-//! What lies in entries, pairs and descriptors.
+//! Targets for the content of entries, pairs and descriptors.
 
 use super::SMALL;
 use crate::{Bound, Target};
@@ -16,11 +16,11 @@ pub const COMMAND: Target = Target {
     seeds: || {
         vec![sample_command().bytes().to_vec(), CommandBuilder::new().build().bytes().to_vec()]
     },
-    reseal: None,
+    fix_checksums: None,
     bound: SMALL,
 };
 
-/// A command of every kind of operation.
+/// Returns a command with every kind of operation.
 pub fn sample_command() -> Command {
     let mut builder = CommandBuilder::new();
     let key = |key: &[u8]| ColumnFamily::Default.engine_key(key);
@@ -56,8 +56,8 @@ fn command(input: &[u8]) {
         }
     }
     let again = again.build();
-    // Numbers may be written longer than need be: the operations are the same, not the bytes.
-    let facts = |command: &Command| -> Vec<String> {
+    // Numbers may be encoded in more bytes than needed: operations are equal, but not the bytes.
+    let operations = |command: &Command| -> Vec<String> {
         let fact = |op| match op {
             Op::Put { key, value, value_crc, expires_at_s, .. } => {
                 format!("{key:?} {value:?} {value_crc} {expires_at_s}")
@@ -67,7 +67,7 @@ fn command(input: &[u8]) {
         command.ops().map(fact).collect()
     };
     if input.len() < 4096 {
-        assert_eq!(facts(&again), facts(&parsed));
+        assert_eq!(operations(&again), operations(&parsed));
     }
     assert!(again.bytes().len() <= input.len());
 }
@@ -83,7 +83,7 @@ pub const LOCATOR: Target = Target {
         let locator = Locator { file: FileId(7), offset: 4096, length: 100, crc: 0x1234_5678 };
         vec![locator.encode().to_vec()]
     },
-    reseal: None,
+    fix_checksums: None,
     bound: SMALL,
 };
 
@@ -98,11 +98,11 @@ pub const REGION: Target = Target {
         region.is_joint();
     },
     seeds: || vec![sample_region(7).encode().to_vec(), merging().encode().to_vec()],
-    reseal: None,
+    fix_checksums: None,
     bound: SMALL,
 };
 
-/// A region with three replicas.
+/// Returns a region with three replicas.
 pub fn sample_region(id: u64) -> Region {
     let peer = |n| Peer { id: PeerId(id * 10 + n), store: StoreId(n), role: PeerRole::Voter };
     Region {
@@ -131,7 +131,7 @@ pub const STORE_IDENT: Target = Target {
         let ident = StoreIdent { cluster: ClusterId(u64::MAX), store: StoreId(300) };
         vec![ident.encode().to_vec()]
     },
-    reseal: None,
+    fix_checksums: None,
     bound: SMALL,
 };
 
@@ -157,7 +157,7 @@ pub const ENGINE_KEY: Target = Target {
         let user = ColumnFamily::Lock.engine_key(b"user");
         keys.into_iter().chain([user]).map(|key| key.to_vec()).collect()
     },
-    reseal: None,
+    fix_checksums: None,
     bound: SMALL,
 };
 
@@ -184,7 +184,7 @@ pub const VARINT: Target = Target {
         varint::put_bytes(&mut out, b"bytes");
         vec![out]
     },
-    reseal: None,
+    fix_checksums: None,
     bound: SMALL,
 };
 
@@ -192,17 +192,17 @@ pub const GC_STATE: Target = Target {
     name: "gc_state",
     run: |input| {
         let Some(bytes) = stele_gc::fuzzing::saved(input) else { return };
-        // A share is kept in millionths: the second writing is the first one's.
+        // A share is stored in millionths: the second encoding equals the first.
         let again = stele_gc::fuzzing::saved(&bytes).unwrap();
         assert_eq!(stele_gc::fuzzing::saved(&again), Some(again));
     },
     // Version 1; eight numbers; two sorted files; a plan of each kind.
     seeds: || {
-        let head = [1, 9, 3, 200, 1, 77, 1, 2, 3, 4, 2, 5, 6];
+        let header = [1, 9, 3, 200, 1, 77, 1, 2, 3, 4, 2, 5, 6];
         let plans: [&[u8]; 3] = [&[0], &[1, 2, 7, 8], &[2, 1, b'a', 1, b'm', 1, 9]];
-        plans.iter().map(|plan| [&head, *plan].concat()).collect()
+        plans.iter().map(|plan| [&header, *plan].concat()).collect()
     },
-    reseal: None,
+    fix_checksums: None,
     bound: SMALL,
 };
 
@@ -214,7 +214,7 @@ pub const ADMIN_ENTRY: Target = Target {
         assert_eq!(again.as_ref(), Some(&command));
     },
     seeds: || {
-        // A record is format, region, kind and the rest.
+        // A record holds format, region, kind and payload.
         let records: [&[u8]; 5] = [
             &[1, 7, 0, 1, 1, 90, 3, 1],
             &[1, 7, 1],
@@ -232,7 +232,7 @@ pub const ADMIN_ENTRY: Target = Target {
         };
         records.iter().map(entry).collect()
     },
-    reseal: None,
+    fix_checksums: None,
     bound: SMALL,
 };
 
@@ -254,11 +254,11 @@ pub const PLACEMENT_STORE: Target = Target {
         assert_eq!(Store::decode(StoreId(7), &store.encode()).unwrap(), store);
     },
     seeds: || vec![sample_store().encode().to_vec()],
-    reseal: None,
+    fix_checksums: None,
     bound: SMALL,
 };
 
-/// The input is pairs: a byte-string key and a byte-string value, both length-prefixed.
+/// Pairs: a byte-string key and a byte-string value, both length-prefixed.
 pub const PLACEMENT_PAIRS: Target = Target {
     name: "placement_pairs",
     run: |input| {
@@ -289,6 +289,6 @@ pub const PLACEMENT_PAIRS: Target = Target {
         }
         vec![out]
     },
-    reseal: None,
+    fix_checksums: None,
     bound: Bound { bytes: 64 << 10, per_byte: 256 },
 };

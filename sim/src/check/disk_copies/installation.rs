@@ -1,9 +1,9 @@
-//! A snapshot replaces what a region holds. The log has none of its pairs: what is lost of the index's
-//! manifest is lost with them.
+//! Checks the installation of a snapshot with faults and crashes. The log has none of its pairs: if
+//! the manifest edits are lost, the pairs are lost.
 
 use super::DiskCopy;
-use super::facts::difference;
-use super::laws::put;
+use super::observed_state::difference;
+use super::rare_operations::put;
 use std::path::PathBuf;
 use stele_engine::Store;
 use stele_index::{Change, inspect_manifest};
@@ -14,35 +14,35 @@ use stele_types::{
 use stele_vfs::{Fault, SimVfs};
 
 const NEW: [u8; 100] = [b'n'; 100];
-/// Operations of an installation, about.
+/// Approximate number of disk operations of an installation.
 const OPERATIONS: u64 = 24;
-/// Before what a frame of a manifest says.
+/// Size of a manifest frame's header.
 const FRAME_HEADER_BYTES: u64 = 16;
 
-/// What is in the way of an installation, or is done to it afterwards.
+/// Fault before or after an installation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
     Nothing,
     /// The log's next write fails.
     Log,
-    /// Nothing more fits from some operation on, and then the power goes.
+    /// The device is full from some operation on; then a power cut.
     Full,
-    /// One write of its edits finds no room, and then the power goes.
+    /// One write of a manifest edit finds no space; then a power cut.
     NoRoom,
-    /// The power goes, and then one writing of its edit is damaged.
+    /// Power cut, then damage to one copy of the manifest edit.
     Edit,
-    /// Both are, and others follow.
+    /// Damage to both copies of the manifest edit, with later edits after them.
     BothEdits,
 }
 
-/// A region of user data that is there, and all it holds.
+/// Draws an existing region of user data. Returns it with its key ranges.
 fn data_region(store: &Store, prng: &mut Prng) -> Option<(Region, Vec<KeyRange>)> {
     let range = keyspace::region_keys();
     let found = store.view().ok()?.scan(&ScanOptions::new(range, usize::MAX)).ok()?;
     let regions = found.iter().filter_map(|pair| Region::decode(&pair.value).ok());
     let is_there = |it: &Region| {
-        let alive = store.progress(it.id).is_some_and(|progress| !progress.destroyed);
-        alive && it.phase == RegionPhase::Normal && it.id.0 > 1
+        let present = store.progress(it.id).is_some_and(|progress| !progress.destroyed);
+        present && it.phase == RegionPhase::Normal && it.id.0 > 1
     };
     let regions: Vec<Region> = regions.filter(is_there).collect();
     let region = regions.get(prng.below(regions.len() as u64) as usize)?.clone();
@@ -60,15 +60,16 @@ fn pairs_in(store: &Store, ranges: &[KeyRange]) -> Result<Vec<Pair>> {
     Ok(pairs)
 }
 
-/// Where the log has the entry of another leader.
-pub fn look(twin: &DiskCopy, store: Store, prng: &mut Prng) -> Option<String> {
+/// Installs a snapshot with a fault, and checks the state after a crash. The last entry of the
+/// snapshot has a later term than the log.
+pub fn check(copy: &DiskCopy, store: Store, prng: &mut Prng) -> Option<String> {
     let (region, ranges) = data_region(&store, prng)?;
     let range = ranges.iter().find(|range| !range.start.is_empty())?;
     let key = [&range.start[..], b"~new"].concat();
     if !range.contains(&key) {
         return None;
     }
-    if let Some(text) = given_up(twin, &store, &ranges, &key) {
+    if let Some(text) = abandoned(copy, &store, &ranges, &key) {
         return Some(text);
     }
     let mut after = pairs_in(&store, &ranges).ok()?;
@@ -79,32 +80,32 @@ pub fn look(twin: &DiskCopy, store: Store, prng: &mut Prng) -> Option<String> {
     let at = (was.persisted.0, Term(was.persisted.1.0 + 1));
     let case = Case { region: region.id, ranges, at, truncated: was.truncated, before, after };
     let trouble = Trouble::draw(prng);
-    let mut incoming = store.begin_ingest(case.ranges.clone()).ok()?;
-    store.receive(&mut incoming, case.after.clone()).ok()?;
-    trouble.begin(twin, prng)?;
-    let edits = Edits::of(&twin.disk)?;
-    let done = store.install(region.id, at, incoming);
+    let mut ingest = store.begin_ingest(case.ranges.clone()).ok()?;
+    store.receive(&mut ingest, case.after.clone()).ok()?;
+    trouble.begin(copy, prng)?;
+    let edits = Edits::of(&copy.disk)?;
+    let done = store.install(region.id, at, ingest);
     let may_fail = matches!(trouble, Trouble::Log | Trouble::Full | Trouble::NoRoom);
     if let (Err(error), false) = (&done, may_fail) {
-        return Some(format!("a snapshot is refused though nothing is in its way: {error}"));
+        return Some(format!("a snapshot is refused without a fault: {error}"));
     }
     if trouble == Trouble::BothEdits {
-        let installed = Edits::of(&twin.disk)?.behind(&edits)?;
+        let installed = Edits::of(&copy.disk)?.after(&edits)?;
         put(&store, region.id, &key, &NEW).and_then(|()| store.flush()).ok()?;
         drop(store);
-        return case.without_edits(twin, &installed, prng);
+        return case.without_edits(copy, &installed, prng);
     }
     drop(store);
-    let twin = match trouble {
-        Trouble::Full | Trouble::NoRoom | Trouble::Edit => twin.cut(prng),
-        _ => twin.after(prng),
+    let copy = match trouble {
+        Trouble::Full | Trouble::NoRoom | Trouble::Edit => copy.cut(prng),
+        _ => copy.after(prng),
     };
     if trouble == Trouble::Edit {
-        let edits = Edits::of(&twin.disk)?;
-        edits.flip(&twin, edits.first_of_last()?, prng)?;
+        let edits = Edits::of(&copy.disk)?;
+        edits.flip(&copy, edits.first_of_last()?, prng)?;
     }
-    let text = case.differs(&twin, done.is_ok())?;
-    Some(format!("after a crash behind an installation, with {trouble:?} in its way: {text}"))
+    let text = case.differs(&copy, done.is_ok())?;
+    Some(format!("after an installation with fault {trouble:?} and a crash: {text}"))
 }
 
 impl Trouble {
@@ -119,8 +120,8 @@ impl Trouble {
         }
     }
 
-    fn begin(self, twin: &DiskCopy, prng: &mut Prng) -> Option<()> {
-        let operations = twin.disk.operations();
+    fn begin(self, copy: &DiskCopy, prng: &mut Prng) -> Option<()> {
+        let operations = copy.disk.operations();
         let fault = match self {
             Self::Log => Fault::WriteFails { path_contains: ".seg".into(), nth: 1 },
             Self::Full => Fault::NoSpace { from_operation: operations + prng.below(OPERATIONS) },
@@ -131,26 +132,27 @@ impl Trouble {
             }
             _ => return Some(()),
         };
-        twin.disk.inject(fault).ok()
+        copy.disk.inject(fault).ok()
     }
 }
 
-/// What a region held, and what a snapshot brings.
+/// State of a region before and after a snapshot.
 struct Case {
     region: RegionId,
     ranges: Vec<KeyRange>,
-    /// The snapshot's last entry.
+    /// Last entry of the snapshot.
     at: (LogIndex, Term),
-    /// Where the region's log began.
+    /// Start of the region's log before the installation.
     truncated: (LogIndex, Term),
     before: Vec<Pair>,
     after: Vec<Pair>,
 }
 
 impl Case {
-    /// What is neither as before nor as after, or is as before though it was done.
-    fn differs(&self, twin: &DiskCopy, is_done: bool) -> Option<String> {
-        let store = match twin.open_store() {
+    /// Returns a difference if the region is neither in the old state nor in the new one, or in the
+    /// old one although the installation succeeded.
+    fn differs(&self, copy: &DiskCopy, is_done: bool) -> Option<String> {
+        let store = match copy.open_store() {
             Ok(store) => store,
             Err(error) => return Some(format!("it does not open: {error}")),
         };
@@ -158,40 +160,41 @@ impl Case {
         let is_after = now == self.after;
         if is_done && !is_after {
             let what = difference(&self.after, &now);
-            return Some(format!("an installed snapshot is gone: {what:?}"));
+            return Some(format!("an installed snapshot is lost: {what:?}"));
         }
         let begins = if is_after { self.at } else { self.truncated };
         let other = difference(&self.before, &now).filter(|_| !is_after);
         let progress = store.progress(self.region).unwrap_or_default();
         other.or((progress.truncated != begins).then(|| {
-            format!("with a snapshot as of {:?}, region {} is {progress:?}", self.at, self.region)
+            format!("with a snapshot at {:?}, region {} is {progress:?}", self.at, self.region)
         }))
     }
 
-    /// What shows that the installation's edits are gone, both writings of each, and what came behind
-    /// them is not. Mostly the store says so and does not open.
-    fn without_edits(&self, twin: &DiskCopy, edits: &Edits, prng: &mut Prng) -> Option<String> {
+    /// Damages both copies of each edit of the installation. Returns an error if the store opens
+    /// without these edits although later ones follow. Mostly the store reports the damage and does
+    /// not open.
+    fn without_edits(&self, copy: &DiskCopy, edits: &Edits, prng: &mut Prng) -> Option<String> {
         for frame in 0..edits.frames.len() {
-            edits.flip(twin, frame, prng)?;
+            edits.flip(copy, frame, prng)?;
         }
-        let (store, opened) = twin.open().ok()?;
+        let (store, opened) = copy.open().ok()?;
         if opened.rebuilt.is_some() {
             return None;
         }
         let now = pairs_in(&store, &self.ranges).ok()?;
-        let text = "it opens without the edits of an installation, though others follow";
+        let text = "it opens without the edits of an installation, although later edits follow";
         (now == self.before).then(|| text.to_owned())
     }
 }
 
-/// The frames of a manifest.
+/// Frames of a manifest.
 struct Edits {
     path: PathBuf,
     frames: Vec<(u64, Vec<Change>)>,
 }
 
 impl Edits {
-    /// Those of the only manifest.
+    /// Reads the newest manifest.
     fn of(disk: &SimVfs) -> Option<Self> {
         let is_manifest = |path: &PathBuf| path.to_string_lossy().contains("manifest-");
         let path = disk.paths().into_iter().filter(is_manifest).max()?;
@@ -203,43 +206,43 @@ impl Edits {
         Some(Self { path, frames })
     }
 
-    /// What came behind those of `earlier`, if the file is still the same.
-    fn behind(mut self, earlier: &Self) -> Option<Self> {
+    /// Returns the frames after those of `earlier`, if the file is the same.
+    fn after(mut self, earlier: &Self) -> Option<Self> {
         let is_same = self.path == earlier.path && self.frames.len() > earlier.frames.len();
         self.frames.drain(..earlier.frames.len().min(self.frames.len()));
         is_same.then_some(self)
     }
 
-    /// The first writing of the last edit.
+    /// Returns the number of the first copy of the last edit.
     fn first_of_last(&self) -> Option<usize> {
         let (_, last) = self.frames.last()?;
         let others = self.frames.iter().rev().skip_while(|(_, edit)| edit == last);
         Some(others.count())
     }
 
-    /// One bit of what precedes a frame's content.
-    fn flip(&self, twin: &DiskCopy, frame: usize, prng: &mut Prng) -> Option<()> {
+    /// Flips a bit in a frame's header.
+    fn flip(&self, copy: &DiskCopy, frame: usize, prng: &mut Prng) -> Option<()> {
         let (offset, _) = self.frames.get(frame)?;
         let (path, bit) = (self.path.clone(), prng.below(8) as u8);
         let offset = offset + prng.below(FRAME_HEADER_BYTES);
-        twin.disk.inject(Fault::FlipBit { path, offset, bit }).ok()
+        copy.disk.inject(Fault::FlipBit { path, offset, bit }).ok()
     }
 }
 
-/// A snapshot that was given up leaves nothing.
-fn given_up(twin: &DiskCopy, store: &Store, ranges: &[KeyRange], key: &[u8]) -> Option<String> {
+/// Checks that an abandoned snapshot leaves no files.
+fn abandoned(copy: &DiskCopy, store: &Store, ranges: &[KeyRange], key: &[u8]) -> Option<String> {
     const VALUE_BYTES: usize = 16 << 10;
-    let before = twin.disk.paths();
-    let mut incoming = store.begin_ingest(ranges.to_vec()).ok()?;
+    let before = copy.disk.paths();
+    let mut ingest = store.begin_ingest(ranges.to_vec()).ok()?;
     let pair = |at: u64| Pair {
         key: [key, &at.to_be_bytes()[..]].concat().into(),
         value: vec![at as u8; VALUE_BYTES].into(),
         expires_at_s: 0,
     };
-    let count = twin.options.segment_bytes_max / VALUE_BYTES as u64 + 1;
-    let received = store.receive(&mut incoming, (0..count).map(pair).collect());
-    drop(incoming);
+    let count = copy.options.segment_bytes_max / VALUE_BYTES as u64 + 1;
+    let received = store.receive(&mut ingest, (0..count).map(pair).collect());
+    drop(ingest);
     received.ok()?;
-    let left = twin.disk.paths().into_iter().find(|path| !before.contains(path));
-    left.map(|path| format!("a snapshot that was given up leaves {}", path.display()))
+    let left = copy.disk.paths().into_iter().find(|path| !before.contains(path));
+    left.map(|path| format!("an abandoned snapshot leaves {}", path.display()))
 }

@@ -1,4 +1,4 @@
-//! The figures of a run, from real bytes.
+//! Results of a run, from bytes actually written.
 
 use super::driver::Run;
 use crate::args::Bench;
@@ -10,10 +10,10 @@ use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 use stele_types::size::format_bytes;
 
-/// The one cause that writes in the foreground.
+/// The only cause of writes in the foreground.
 const FOREGROUND: &str = "log";
 
-/// Bytes written, at one moment or between two.
+/// Bytes written, up to a moment or between two moments.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
     causes: Vec<(&'static str, u64)>,
@@ -49,7 +49,7 @@ impl Account {
         log.map(|(_, bytes)| bytes).sum()
     }
 
-    /// Bytes written per byte of payload, of all causes and of each that wrote.
+    /// Returns the bytes written per byte of payload, in total and for each cause that wrote.
     fn write_amp(&self, payload_bytes: u64) -> (f64, Vec<(&'static str, f64)>) {
         let amp = |bytes| ratio(bytes, payload_bytes);
         let wrote = self.causes.iter().filter(|(_, bytes)| *bytes > 0);
@@ -66,8 +66,8 @@ fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-/// One line while a run goes on.
-pub fn live_line(
+/// Formats the line that is printed each second.
+pub fn progress_line(
     seconds: u64,
     (done, of): (u64, u64),
     throughput: f64,
@@ -92,20 +92,20 @@ fn duration(us: f64) -> String {
     if us >= 1000.0 { format!("{:.1} ms", us / 1000.0) } else { format!("{us:.0} µs") }
 }
 
-/// A run with all that belongs to it.
+/// Report of a run.
 pub struct Report<'a> {
     pub args: &'a Bench,
     pub run: &'a Run,
-    /// Written while the run lasted.
+    /// Written during the run.
     pub foreground: Account,
-    /// Written until the end, settling included.
+    /// Written during the run and the wait for garbage collection after it.
     pub total: Account,
-    pub figures: Statistics,
+    pub statistics: Statistics,
     pub settle_seconds: f64,
 }
 
 impl Report<'_> {
-    /// For people, on standard error.
+    /// Prints the report for people to standard error.
     pub fn print_text(&self) {
         let run = self.run;
         let all = run.latencies.all();
@@ -126,12 +126,12 @@ impl Report<'_> {
             format_bytes(run.payload_bytes),
             write_amp,
             ratio(self.foreground.foreground(), run.payload_bytes),
-            self.figures.space_amp,
-            format_bytes(self.figures.live_bytes),
+            self.statistics.space_amp,
+            format_bytes(self.statistics.live_bytes),
         );
     }
 
-    /// For machines, one object.
+    /// Returns the report as one JSON object.
     pub fn to_json(&self) -> Value {
         let run = self.run;
         let payload = run.payload_bytes;
@@ -152,11 +152,11 @@ impl Report<'_> {
             "write_amp_foreground": ratio(self.foreground.foreground(), payload),
             "write_amp": ratio(self.total.total(), payload),
             "write_amp_device": ratio(self.total.io.write_bytes, payload),
-            "space_amp": self.figures.space_amp,
-            "disk_bytes": self.figures.disk_bytes,
-            "live_bytes": self.figures.live_bytes,
-            "memory_bytes": self.figures.memory_bytes,
-            "phase": self.figures.phase,
+            "space_amp": self.statistics.space_amp,
+            "disk_bytes": self.statistics.disk_bytes,
+            "live_bytes": self.statistics.live_bytes,
+            "memory_bytes": self.statistics.memory_bytes,
+            "phase": self.statistics.phase,
             "latency": run.latencies.to_json(),
         })
     }

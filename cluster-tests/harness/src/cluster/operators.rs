@@ -1,4 +1,4 @@
-//! Orders to the placement group, each followed to its end.
+//! Operators of the placement group, each followed until it ends.
 
 use super::Cluster;
 use super::control::POLL;
@@ -11,7 +11,7 @@ use stele_types::{RegionId, RegionKind, StoreId};
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
-/// For an order that moves data.
+/// Time limit of an operator that moves data.
 const ENDED_LIMIT: Duration = Duration::from_secs(60);
 
 impl Cluster {
@@ -23,12 +23,11 @@ impl Cluster {
             to_store: to.0,
             header: None,
         };
-        let order =
-            |mut client: ControlClient<Channel>| async move { client.r#move(request).await };
-        is_done(self.order("move", order).await?)
+        let call = |mut client: ControlClient<Channel>| async move { client.r#move(request).await };
+        is_done(self.run_operator("move", call).await?)
     }
 
-    /// Makes a store lead every region of user keys.
+    /// Transfers the leadership of every region of user keys to a store.
     pub async fn lead_all(&self, store: StoreId) -> Result<()> {
         for known in self.regions().await? {
             if known.region.kind == RegionKind::Data && known.leader != Some(store) {
@@ -42,30 +41,30 @@ impl Cluster {
     pub async fn merge(&self, source: RegionId, target: RegionId) -> Result<()> {
         let (source_region, target_region) = (source.0, target.0);
         let request = proto::MergeRequest { source_region, target_region, header: None };
-        let order = |mut client: ControlClient<Channel>| async move { client.merge(request).await };
-        is_done(self.order("merge", order).await?)
+        let call = |mut client: ControlClient<Channel>| async move { client.merge(request).await };
+        is_done(self.run_operator("merge", call).await?)
     }
 
-    /// Orders a split at user keys (none: in the middle), and tells how it ended.
+    /// Requests a split at user keys, or in half without keys; returns the ended operator.
     pub async fn try_split(
         &self,
         region: RegionId,
         keys: Vec<Bytes>,
     ) -> Result<proto::OperatorInfo> {
         let request = proto::SplitRequest { region_id: region.0, keys, header: None };
-        let order = |mut client: ControlClient<Channel>| {
+        let call = |mut client: ControlClient<Channel>| {
             let request = request.clone();
             async move { client.split(request).await }
         };
-        self.order("split", order).await
+        self.run_operator("split", call).await
     }
 
-    async fn order<F, A>(&self, what: &str, order: F) -> Result<proto::OperatorInfo>
+    async fn run_operator<F, A>(&self, what: &str, call: F) -> Result<proto::OperatorInfo>
     where
         F: Fn(ControlClient<Channel>) -> A,
         A: Future<Output = Result<Response<proto::OperatorAccepted>, Status>>,
     {
-        let operator_id = self.placement(what, order).await?.operator_id;
+        let operator_id = self.placement(what, call).await?.operator_id;
         let deadline = Instant::now() + ENDED_LIMIT;
         loop {
             let found = self
@@ -79,11 +78,15 @@ impl Cluster {
                 })
                 .await?;
             let found = found.operators.into_iter().next();
-            let found = found.with_context(|| format!("{what}: operator {operator_id} is gone"))?;
+            let found =
+                found.with_context(|| format!("{what}: operator {operator_id} is unknown"))?;
             if found.state != proto::OperatorState::Running as i32 {
                 return Ok(found);
             }
-            ensure!(Instant::now() < deadline, "{what} goes on after {ENDED_LIMIT:?}: {found:?}");
+            ensure!(
+                Instant::now() < deadline,
+                "{what} is still running after {ENDED_LIMIT:?}: {found:?}"
+            );
             tokio::time::sleep(POLL).await;
         }
     }

@@ -1,4 +1,4 @@
-//! Makes checksums hold again. The layouts stand beside the encoders that are followed here.
+//! Correction of checksums. The encoders describe the layouts used here.
 
 use stele_types::checksum::{Crc32c, crc32c};
 
@@ -12,7 +12,7 @@ fn set(bytes: &mut [u8], at: usize, word: u32) {
     }
 }
 
-/// A checksum over `from..at`, put at `at`.
+/// Writes the checksum of `from..at` at `at`.
 fn close(bytes: &mut [u8], from: usize, at: usize) {
     if let Some(covered) = bytes.get(from..at) {
         let sum = crc32c(covered);
@@ -20,7 +20,8 @@ fn close(bytes: &mut [u8], from: usize, at: usize) {
     }
 }
 
-/// `log/format/header.rs` and `frame.rs`: a header, then frames on block boundaries.
+/// Corrects a segment (`log/format/header.rs` and `frame.rs`): a header, then frames on block
+/// boundaries.
 pub fn segment(bytes: &mut [u8]) {
     close(bytes, 0, 44);
     let Some(block) = word(bytes, 12).map(|block| block as usize).filter(|block| *block > 0) else {
@@ -45,19 +46,19 @@ pub fn segment(bytes: &mut [u8]) {
     }
 }
 
-/// The head and foot that sidecars, graves and sorted files share.
-fn ends(bytes: &mut [u8]) {
+/// Corrects the header and footer of sidecars, retained tombstones and sorted files.
+fn header_and_footer(bytes: &mut [u8]) {
     close(bytes, 0, 28);
-    let Some(foot) = bytes.len().checked_sub(80) else { return };
-    if let Some(end) = bytes.get_mut(foot + 16..foot + 24) {
-        end.copy_from_slice(&(foot as u64).to_le_bytes());
+    let Some(footer) = bytes.len().checked_sub(80) else { return };
+    if let Some(end) = bytes.get_mut(footer + 16..footer + 24) {
+        end.copy_from_slice(&(footer as u64).to_le_bytes());
     }
-    close(bytes, foot, foot + 76);
+    close(bytes, footer, footer + 76);
 }
 
-/// `log/segment/chunks.rs`.
+/// Corrects a file of chunks (`log/segment/chunks.rs`).
 pub fn chunks(bytes: &mut [u8]) {
-    ends(bytes);
+    header_and_footer(bytes);
     let file = bytes.get(12..16).unwrap_or_default().to_vec();
     let store = bytes.get(16..24).unwrap_or_default().to_vec();
     let Some(data_end) = bytes.len().checked_sub(80) else { return };
@@ -75,9 +76,9 @@ pub fn chunks(bytes: &mut [u8]) {
     }
 }
 
-/// `log/sorted/mod.rs`.
+/// Corrects a sorted file (`log/sorted/mod.rs`).
 pub fn sorted(bytes: &mut [u8]) {
-    ends(bytes);
+    header_and_footer(bytes);
     let file = bytes.get(12..16).unwrap_or_default().to_vec();
     let store = bytes.get(16..24).unwrap_or_default().to_vec();
     let Some(data_end) = bytes.len().checked_sub(80) else { return };
@@ -97,7 +98,7 @@ pub fn sorted(bytes: &mut [u8]) {
     }
 }
 
-/// `index/manifest/frame.rs`.
+/// Corrects a manifest (`index/manifest/frame.rs`).
 pub fn manifest(bytes: &mut [u8]) {
     close(bytes, 0, 16);
     let number = bytes.get(12..16).unwrap_or_default().to_vec();
@@ -117,7 +118,8 @@ pub fn manifest(bytes: &mut [u8]) {
     }
 }
 
-/// `index/run`: blocks, fences, filter, hash index, each sealed, and the footer.
+/// Corrects a run (`index/run`): blocks, fences, filter and hash index, each with a trailer, and
+/// the footer.
 pub fn run(bytes: &mut [u8], id: u64) {
     let Some(tail) = bytes.len().checked_sub(20) else { return };
     close_footer(bytes, tail);
@@ -128,14 +130,14 @@ pub fn run(bytes: &mut [u8], id: u64) {
         if end.saturating_add(4) > data {
             break;
         }
-        seal(bytes, id, at, end);
+        close_part(bytes, id, at, end);
         at = end + 4;
     }
     let mut at = data;
     for length in [fences, filter, hash] {
         let end = at.saturating_add(length);
         if length >= 4 && end <= bytes.len() {
-            seal(bytes, id, at, end - 4);
+            close_part(bytes, id, at, end - 4);
         }
         at = end;
     }
@@ -148,7 +150,7 @@ fn close_footer(bytes: &mut [u8], tail: usize) {
     close(bytes, from, tail + 8);
 }
 
-/// Sizes of the data and the three parts, read backwards from the footer's end.
+/// Returns the sizes of the data and the three parts, read backwards from the footer's end.
 fn parts(body: &[u8]) -> Option<[usize; 4]> {
     let mut end = body.len().checked_sub(2)?;
     let mut sizes = [0; 4];
@@ -161,13 +163,13 @@ fn parts(body: &[u8]) -> Option<[usize; 4]> {
     sizes.iter().all(|size| *size <= body.len()).then_some(sizes)
 }
 
-fn seal(bytes: &mut [u8], id: u64, from: usize, at: usize) {
+fn close_part(bytes: &mut [u8], id: u64, from: usize, at: usize) {
     let place = (id ^ (from as u64).rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let sum = crc32c(&bytes[from..at]) ^ (place >> 32) as u32;
     set(bytes, at, sum);
 }
 
-/// `server/transport/frame.rs`.
+/// Corrects transport frames (`server/transport/frame.rs`).
 pub fn frames(bytes: &mut [u8]) {
     let mut at = 0;
     while let Some(length) = word(bytes, at).filter(|_| at + 12 <= bytes.len()) {
@@ -182,7 +184,8 @@ pub fn frames(bytes: &mut [u8]) {
     }
 }
 
-/// `engine/identity.rs`: the last line is the checksum of those before it.
+/// Corrects an identity file (`engine/identity.rs`): the last line is the checksum of the lines
+/// before it.
 pub fn identity(bytes: &mut Vec<u8>) {
     let found = bytes.windows(7).position(|window| window == b"crc32c ");
     if let Some(at) = found {

@@ -1,26 +1,26 @@
-//! A batch that is long enough to be written while it is encoded, in blocks that an older segment left: as
-//! durable as any other once it is acknowledged.
+//! Checks that a batch long enough for a pipelined write, in blocks of a recycled segment, is
+//! durable once it is acknowledged.
 
 use super::DiskCopy;
 use std::path::Path;
 use stele_storage::StorageEngine;
 use stele_types::{CommandBuilder, EntryRecord, LogBatch, LogIndex, Prng, Record, RegionId, Term};
 
-/// Two of these fit into a segment.
+/// Size of a batch; two fit into a segment.
 const BATCH_BYTES: usize = 600 << 10;
 const SEGMENT_BYTES: u64 = 1_400 << 10;
-/// The first two fill the segment that was there, the last one is written ahead.
+/// The first two batches fill the existing segment; the last one is written while it is encoded.
 const BATCHES: u64 = 4;
-/// The key of the entries.
+/// Key of the entries.
 const KEY: &[u8] = b"~long";
 
-pub fn look(twin: &DiskCopy, prng: &mut Prng) -> Option<String> {
-    let mut options = twin.options.clone();
+pub fn check(copy: &DiskCopy, prng: &mut Prng) -> Option<String> {
+    let mut options = copy.options.clone();
     (options.segment_bytes_max, options.recycle_segments_max) = (SEGMENT_BYTES, 1);
-    let twin = DiskCopy { options, ..twin.killed() };
+    let copy = DiskCopy { options, ..copy.killed() };
     let free = Path::new(crate::world::DIR).join("log/free-00000001");
-    twin.disk.write_file(&free, &vec![0; SEGMENT_BYTES as usize]);
-    let store = twin.open_store().ok()?;
+    copy.disk.write_file(&free, &vec![0; SEGMENT_BYTES as usize]);
+    let store = copy.open_store().ok()?;
     let region = store.log().regions().into_iter().find(|id| {
         *id != RegionId(0) && store.progress(*id).is_some_and(|progress| !progress.destroyed)
     })?;
@@ -36,7 +36,7 @@ pub fn look(twin: &DiskCopy, prng: &mut Prng) -> Option<String> {
         last = index;
     }
     drop(store);
-    let store = match twin.after(prng).open_store() {
+    let store = match copy.after(prng).open_store() {
         Ok(store) => store,
         Err(error) => return Some(format!("it does not open after long batches: {error}")),
     };
@@ -44,6 +44,8 @@ pub fn look(twin: &DiskCopy, prng: &mut Prng) -> Option<String> {
     let reads = store.entries(region, last, last.next(), BATCH_BYTES);
     let is_there = found == last && reads.is_ok_and(|entries| entries.len() == 1);
     (!is_there).then(|| {
-        format!("a long batch with entry {last} of region {region} is gone, {found} is the last")
+        format!(
+            "a long batch with entry {last} of region {region} is lost; the last entry is {found}"
+        )
     })
 }
