@@ -88,7 +88,7 @@ fn values_are_read_by_locator_alone_and_together() {
     // Rejected before memory is allocated for it.
     let endless = Locator { length: 1 << 30, ..wrong };
     let Err(Error::Corrupt { detail, .. }) = log.get(&endless) else { panic!() };
-    assert!(detail.contains("beyond the file's end"), "{detail}");
+    assert!(detail.contains("after the end of its file"), "{detail}");
     assert!(log.get_many(&[endless]).is_err());
     assert!(matches!(log.get(&wrong), Err(Error::Corrupt { .. })));
     assert!(matches!(log.get_many(&[places[1], wrong]), Err(Error::Corrupt { .. })));
