@@ -30,6 +30,9 @@ type record struct {
 	ReturnNs int64 `json:"return_ns"`
 	// It is unknown whether the operation took effect or will: its return time is open.
 	Ambiguous bool `json:"ambiguous"`
+	// The operation certainly had no effect. It is left out, so that an observation of its effect is a
+	// violation.
+	Refused bool `json:"refused"`
 }
 
 // readHistory reads records, one JSON object per line.
@@ -37,19 +40,22 @@ func readHistory(from io.Reader) ([]record, error) {
 	var records []record
 	lines := bufio.NewScanner(from)
 	lines.Buffer(make([]byte, 0, 1<<16), 1<<24)
-	for lines.Scan() {
+	for number := 1; lines.Scan(); number++ {
 		if len(lines.Bytes()) == 0 {
 			continue
 		}
 		var one record
 		if err := json.Unmarshal(lines.Bytes(), &one); err != nil {
-			return nil, fmt.Errorf("line %d: %w", len(records)+1, err)
+			return nil, fmt.Errorf("line %d: %w", number, err)
+		}
+		if one.Refused {
+			continue
 		}
 		if one.Ambiguous {
 			one.ReturnNs = math.MaxInt64
 		}
 		if one.ReturnNs < one.CallNs {
-			return nil, fmt.Errorf("line %d returns before it is called", len(records)+1)
+			return nil, fmt.Errorf("line %d returns before it is called", number)
 		}
 		records = append(records, one)
 	}

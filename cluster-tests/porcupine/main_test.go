@@ -37,18 +37,23 @@ func cas(call, end int, expected, value, found string, succeeded bool) string {
 		expected, value, found, succeeded, call, end)
 }
 
+func refused(line string) string {
+	return strings.Replace(line, "{", `{"refused":true,`, 1)
+}
+
 func ambiguous(line string) string {
 	return strings.Replace(line, "{", `{"ambiguous":true,`, 1)
 }
 
 func TestLinearizableHistoriesPass(t *testing.T) {
 	for name, lines := range map[string][]string{
-		"sequence":   {put(0, 1, "a", "1"), get(2, 3, "a", `"1"`), get(4, 5, "b", "null")},
-		"concurrent": {put(0, 9, "a", "1"), get(1, 2, "a", `"1"`), get(3, 4, "a", `"1"`)},
-		"cas":        {cas(0, 1, "null", `"1"`, "null", true), cas(2, 3, `"0"`, `"2"`, `"1"`, false)},
-		"scan":       {put(0, 1, "a", "1"), put(2, 3, "b", "2"), scan(4, 5, `[["a","1"],["b","2"]]`)},
-		"late write": {ambiguous(put(0, 1, "a", "1")), get(2, 3, "a", "null"), get(4, 5, "a", `"1"`)},
-		"lost write": {ambiguous(put(0, 1, "a", "1")), get(2, 3, "a", "null")},
+		"sequence":      {put(0, 1, "a", "1"), get(2, 3, "a", `"1"`), get(4, 5, "b", "null")},
+		"concurrent":    {put(0, 9, "a", "1"), get(1, 2, "a", `"1"`), get(3, 4, "a", `"1"`)},
+		"cas":           {cas(0, 1, "null", `"1"`, "null", true), cas(2, 3, `"0"`, `"2"`, `"1"`, false)},
+		"scan":          {put(0, 1, "a", "1"), put(2, 3, "b", "2"), scan(4, 5, `[["a","1"],["b","2"]]`)},
+		"late write":    {ambiguous(put(0, 1, "a", "1")), get(2, 3, "a", "null"), get(4, 5, "a", `"1"`)},
+		"lost write":    {ambiguous(put(0, 1, "a", "1")), get(2, 3, "a", "null")},
+		"refused write": {put(0, 1, "a", "1"), refused(put(2, 3, "a", "2")), get(4, 5, "a", `"1"`)},
 		"lost write observed by a lost cas": {
 			ambiguous(put(0, 1, "a", "1")), ambiguous(cas(2, 3, `"1"`, `"2"`, "null", false)), get(4, 5, "a", `"2"`),
 		},
@@ -61,15 +66,17 @@ func TestLinearizableHistoriesPass(t *testing.T) {
 
 func TestPlantedViolationsAreFound(t *testing.T) {
 	for name, lines := range map[string][]string{
-		"stale read":       {put(0, 1, "a", "1"), put(2, 3, "a", "2"), get(4, 5, "a", `"1"`)},
-		"lost write":       {put(0, 1, "a", "1"), get(2, 3, "a", "null")},
-		"invented value":   {get(0, 1, "a", `"7"`)},
-		"read went back":   {put(0, 9, "a", "1"), get(1, 2, "a", `"1"`), get(3, 4, "a", "null")},
-		"two winners":      {cas(0, 9, "null", `"1"`, "null", true), cas(0, 9, "null", `"2"`, "null", true)},
-		"false failure":    {put(0, 1, "a", "1"), cas(2, 3, `"1"`, `"2"`, `"1"`, false)},
-		"torn scan":        {put(0, 1, "a", "1"), put(2, 3, "b", "1b"), put(4, 5, "a", "2"), put(6, 7, "b", "2b"), scan(0, 9, `[["a","1"],["b","2b"]]`)},
-		"scan missed":      {put(0, 1, "a", "1"), scan(2, 3, `[]`)},
-		"write came twice": {ambiguous(put(0, 1, "a", "1")), get(2, 3, "a", `"1"`), put(4, 5, "a", "2"), get(6, 7, "a", `"1"`), get(8, 9, "a", `"2"`)},
+		"stale read":         {put(0, 1, "a", "1"), put(2, 3, "a", "2"), get(4, 5, "a", `"1"`)},
+		"lost write":         {put(0, 1, "a", "1"), get(2, 3, "a", "null")},
+		"invented value":     {get(0, 1, "a", `"7"`)},
+		"refused write seen": {refused(put(0, 1, "a", "1")), get(2, 3, "a", `"1"`)},
+		"refused cas seen":   {put(0, 1, "a", "1"), refused(cas(2, 3, `"1"`, `"2"`, "null", false)), get(4, 5, "a", `"2"`)},
+		"read went back":     {put(0, 9, "a", "1"), get(1, 2, "a", `"1"`), get(3, 4, "a", "null")},
+		"two winners":        {cas(0, 9, "null", `"1"`, "null", true), cas(0, 9, "null", `"2"`, "null", true)},
+		"false failure":      {put(0, 1, "a", "1"), cas(2, 3, `"1"`, `"2"`, `"1"`, false)},
+		"torn scan":          {put(0, 1, "a", "1"), put(2, 3, "b", "1b"), put(4, 5, "a", "2"), put(6, 7, "b", "2b"), scan(0, 9, `[["a","1"],["b","2b"]]`)},
+		"scan missed":        {put(0, 1, "a", "1"), scan(2, 3, `[]`)},
+		"write came twice":   {ambiguous(put(0, 1, "a", "1")), get(2, 3, "a", `"1"`), put(4, 5, "a", "2"), get(6, 7, "a", `"1"`), get(8, 9, "a", `"2"`)},
 	} {
 		if got := verdictOf(t, lines...); got != "violation" {
 			t.Errorf("%s: %s", name, got)
@@ -84,5 +91,8 @@ func TestADeletedKeyIsGone(t *testing.T) {
 	}
 	if got := verdictOf(t, put(0, 1, "a", "1"), gone, get(4, 5, "a", `"1"`)); got != "violation" {
 		t.Error(got)
+	}
+	if got := verdictOf(t, put(0, 1, "a", "1"), refused(gone), get(4, 5, "a", "null")); got != "violation" {
+		t.Errorf("a refused delete that took effect: %s", got)
 	}
 }

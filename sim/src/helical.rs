@@ -57,16 +57,19 @@ const AWAY_NANOS: u64 = 3 * SECOND;
 const WITHHELD_NANOS: u64 = 5 * SECOND;
 const SLOWER: u64 = 10;
 
-/// Period of seeds: of so many, one is a helix and one damages payloads in logs.
+/// Period of seeds: of so many, one is a helix, one damages payloads in logs and one has leases off.
 const ONE_IN: u64 = 20;
+const LEASES_OFF: u64 = 5;
 const HELIX: u64 = 10;
 const DAMAGED_PAYLOADS: u64 = 15;
 
-/// Returns the plan of a seed: periodically a scenario with damaged values or damaged entries.
+/// Returns the plan of a seed: periodically a scenario with damaged values or damaged entries, or a
+/// cluster without leases.
 pub fn plan_of(seed: u64, mode: Mode) -> Plan {
     match (mode, seed % ONE_IN) {
         (Mode::Safety, HELIX) => plan(seed),
         (Mode::Safety, DAMAGED_PAYLOADS) => crate::damaged_payloads::plan(seed),
+        (_, LEASES_OFF) => Plan::draw_without_leases(seed, mode),
         _ => Plan::draw(seed, mode),
     }
 }

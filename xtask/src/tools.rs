@@ -41,6 +41,7 @@ pub const FOR_CLUSTERS: &[Tool] = &[
     GO,
     tool(PYTHON, "--version", "apt-get install python3.11 python3.11-venv"),
     tool("ip", "-V", "apt-get install iproute2"),
+    tool("tc", "-V", "apt-get install iproute2"),
     tool("setpriv", "--version", "apt-get install util-linux"),
     tool("mkfs.ext4", "-V", "apt-get install e2fsprogs"),
     tool("mkfs.xfs", "-V", "apt-get install xfsprogs"),

@@ -3,7 +3,7 @@
 use super::cluster::{Cluster, DATA};
 use anyhow::{Context, Result, anyhow, bail};
 use bytes::Bytes;
-use stele_raftstore::{Header, Input, Read, Reply, RequestId, Write};
+use stele_raftstore::{Done, Header, Input, Read, Reply, RequestId, Write};
 use stele_storage::{EngineView, Pair, ScanOptions, StorageEngine};
 use stele_types::{ColumnFamily, CommandBuilder, KeyRange};
 
@@ -35,13 +35,13 @@ where
         Header { region: DATA, ..Header::default() }
     }
 
-    fn request(&mut self, make: impl FnOnce(RequestId) -> Input<E>) -> Result<Reply> {
+    fn request(&mut self, make: impl FnOnce(RequestId) -> Input<E>) -> Result<Done> {
         let id = self.cluster.slots.id(self.slot, self.requests);
         self.requests += 1;
         self.cluster.inbox.push([make(id)]);
         match self.cluster.slots.wait(self.slot, id).map_err(|reason| anyhow!(reason))? {
-            Reply::Refused(refusal) => bail!("refused: {refusal:?}"),
-            reply => Ok(reply),
+            Reply::Done(done) => Ok(done),
+            other => bail!("not done: {other:?}"),
         }
     }
 
@@ -59,13 +59,12 @@ where
     fn view(&mut self) -> Result<E::View> {
         let cluster = self.cluster;
         let reader = cluster.readers.get(DATA).context("the region does not exist")?;
-        if let Some(lease) = reader.lease(cluster.clock.monotonic_nanos()) {
-            let view = cluster.engine.view()?;
-            if reader.is_still_valid(lease, cluster.clock.monotonic_nanos()) {
-                return Ok(view);
-            }
+        let (header, now) = (Self::header(), || cluster.clock.monotonic_nanos());
+        let leased = reader.leased_view(&header, now, || cluster.engine.view())?;
+        if let Some(view) = leased {
+            return Ok(view);
         }
-        self.request(|id| Input::Read(Read { id, header: Self::header(), replica: false }))?;
+        self.request(|id| Input::Read(Read { id, header, replica: false }))?;
         Ok(cluster.engine.view()?)
     }
 

@@ -14,8 +14,13 @@ pub struct Setup {
     /// Seed of every random choice.
     pub seed: u64,
     rounds: Option<u64>,
+    seconds: Option<u64>,
     /// Whether to run a smaller version of a scenario that has no rounds.
     pub short: bool,
+    /// Whether no write may be answered by `stale_command`.
+    pub strict: bool,
+    /// Whether clients send a put or delete again after `stale_command`.
+    pub repeat: bool,
     place: RefCell<Option<tempfile::TempDir>>,
     work: PathBuf,
 }
@@ -37,6 +42,11 @@ impl Setup {
         self.rounds.unwrap_or(if self.short { short } else { full })
     }
 
+    /// Returns the duration requested, or else the scenario's own.
+    pub fn seconds(&self, full: u64, short: u64) -> u64 {
+        self.seconds.unwrap_or(if self.short { short } else { full })
+    }
+
     /// Returns the directory of this run.
     pub fn work(&self) -> &Path {
         &self.work
@@ -54,9 +64,22 @@ impl Setup {
 
     /// Returns the flags that repeat this run.
     pub fn replay(&self) -> String {
-        let rounds = self.rounds.map(|rounds| format!(" --rounds {rounds}")).unwrap_or_default();
-        let short = if self.short { " --short" } else { "" };
-        format!("{short}{rounds} --seed {}", self.seed)
+        let number = |flag: &str, value: Option<u64>| {
+            value.map(|value| format!(" --{flag} {value}")).unwrap_or_default()
+        };
+        let switch = |flag: &str, is_on: bool| match is_on {
+            true => format!(" --{flag}"),
+            false => String::new(),
+        };
+        [
+            switch("short", self.short),
+            number("rounds", self.rounds),
+            number("seconds", self.seconds),
+            switch("strict", self.strict),
+            switch("repeat", self.repeat),
+            number("seed", Some(self.seed)),
+        ]
+        .concat()
     }
 
     /// Keeps the directory after the run, for inspection.
@@ -77,48 +100,85 @@ pub fn read(mut rest: Vec<String>) -> Result<(&'static Scenario, Setup)> {
     let name = if rest.is_empty() { String::new() } else { rest.remove(0) };
     let scenario = SCENARIOS.iter().find(|one| one.name == name);
     let Some(scenario) = scenario else { bail!("there is no scenario `{name}`\n{}", usage()) };
-    let mut programs = Programs::default();
-    let (mut stele, mut below, mut seed, mut rounds) = (None, None, None, None);
-    let mut short = false;
-    let mut flags = rest.into_iter();
-    while let Some(flag) = flags.next() {
-        if flag == "--short" {
-            short = true;
-            continue;
-        }
-        let value = flags.next().with_context(|| format!("{flag} needs a value"))?;
-        match flag.as_str() {
-            "--stele" => stele = Some(PathBuf::from(value)),
-            "--work" => below = Some(PathBuf::from(value)),
-            "--seed" => seed = Some(value.parse().context("--seed needs a number")?),
-            "--rounds" => rounds = Some(value.parse().context("--rounds needs a number")?),
-            "--porcupine" => programs.porcupine = Some(value.into()),
-            "--ycsb" => programs.ycsb = Some(value.into()),
-            "--tikv-rust" => programs.tikv_rust = Some(value.into()),
-            "--python" => programs.python = Some(value.into()),
-            "--python-script" => programs.python_script = Some(value.into()),
-            other => bail!("unexpected `{other}`\n{}", usage()),
-        }
+    let flags = Flags::read(rest)?;
+    if name != "history" && (flags.seconds.is_some() || flags.strict || flags.repeat) {
+        bail!("only `history` takes --seconds, --strict and --repeat");
     }
-    let below = below.unwrap_or_else(std::env::temp_dir);
+    if flags.strict && flags.repeat {
+        bail!("--strict allows no answer that --repeat repeats; give one of them");
+    }
+    let below = flags.work.unwrap_or_else(std::env::temp_dir);
     let place = tempfile::Builder::new().prefix("cluster-").tempdir_in(below)?;
     let setup = Setup {
-        stele: stele.context("--stele FILE is required")?,
-        programs,
-        seed: seed.unwrap_or_else(seed_from_time),
-        rounds,
-        short,
+        stele: flags.stele.context("--stele FILE is required")?,
+        programs: flags.programs,
+        seed: flags.seed.unwrap_or_else(seed_from_time),
+        rounds: flags.rounds,
+        seconds: flags.seconds,
+        short: flags.short,
+        strict: flags.strict,
+        repeat: flags.repeat,
         work: place.path().to_owned(),
         place: RefCell::new(Some(place)),
     };
     Ok((scenario, setup))
 }
 
+/// Values of the flags.
+#[derive(Debug, Default)]
+struct Flags {
+    stele: Option<PathBuf>,
+    work: Option<PathBuf>,
+    seed: Option<u64>,
+    rounds: Option<u64>,
+    seconds: Option<u64>,
+    short: bool,
+    strict: bool,
+    repeat: bool,
+    programs: Programs,
+}
+
+impl Flags {
+    fn read(rest: Vec<String>) -> Result<Self> {
+        let mut read = Self::default();
+        let mut flags = rest.into_iter();
+        while let Some(flag) = flags.next() {
+            let switch = match flag.as_str() {
+                "--short" => Some(&mut read.short),
+                "--strict" => Some(&mut read.strict),
+                "--repeat" => Some(&mut read.repeat),
+                _ => None,
+            };
+            if let Some(switch) = switch {
+                *switch = true;
+                continue;
+            }
+            let value = flags.next().with_context(|| format!("{flag} needs a value"))?;
+            let number = || value.parse().with_context(|| format!("{flag} needs a number"));
+            match flag.as_str() {
+                "--stele" => read.stele = Some(value.into()),
+                "--work" => read.work = Some(value.into()),
+                "--seed" => read.seed = Some(number()?),
+                "--rounds" => read.rounds = Some(number()?),
+                "--seconds" => read.seconds = Some(number()?),
+                "--porcupine" => read.programs.porcupine = Some(value.into()),
+                "--ycsb" => read.programs.ycsb = Some(value.into()),
+                "--tikv-rust" => read.programs.tikv_rust = Some(value.into()),
+                "--python" => read.programs.python = Some(value.into()),
+                "--python-script" => read.programs.python_script = Some(value.into()),
+                other => bail!("unexpected `{other}`\n{}", usage()),
+            }
+        }
+        Ok(read)
+    }
+}
+
 fn usage() -> String {
     let lines: Vec<String> =
         SCENARIOS.iter().map(|one| format!("  {:12} {}", one.name, one.what)).collect();
     format!(
-        "usage: cluster-tests SCENARIO --stele FILE [--short] [--rounds N] [--seed N] [--work DIR]\n{}",
+        "usage: cluster-tests SCENARIO --stele FILE [--short] [--rounds N] [--seed N] [--work DIR]\n\
+         history: [--seconds N] [--strict | --repeat]\n{}",
         lines.join("\n")
     )
 }
@@ -127,4 +187,31 @@ fn usage() -> String {
 fn seed_from_time() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     since.as_nanos() as u64 % 1_000_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replay(flags: &str) -> Result<String> {
+        let words = flags.split(' ').map(str::to_owned).collect();
+        Ok(read(words)?.1.replay())
+    }
+
+    #[test]
+    fn a_replay_repeats_the_flags_of_the_run() {
+        let run = "history --stele x --seconds 5 --strict --seed 9";
+        assert_eq!(replay(run).unwrap(), " --seconds 5 --strict --seed 9");
+        let run = "kill --short --stele x --seed 3 --rounds 2";
+        assert_eq!(replay(run).unwrap(), " --short --rounds 2 --seed 3");
+    }
+
+    #[test]
+    fn flags_that_a_run_would_ignore_are_refused() {
+        assert!(replay("kill --stele x --strict").is_err());
+        assert!(replay("kill --stele x --seconds 5").is_err());
+        assert!(replay("history --stele x --strict --repeat").is_err());
+        assert!(replay("history --stele x --seconds soon").is_err());
+        assert!(replay("history --strict").is_err());
+    }
 }

@@ -6,6 +6,7 @@ mod client;
 mod cluster;
 mod history;
 mod hostile;
+mod nemesis;
 mod programs;
 mod report;
 mod scenario;

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A call is retried until its deadline while regions and nodes change. A write that may have taken
-//! effect is retried only if [`Options::retry_ambiguous`] is set and it is not a compare-and-swap;
+//! effect is retried only if [`Options::repeat_undetermined`] is set and it is not a compare-and-swap;
 //! otherwise it fails with [`stele_types::Error::Undetermined`].
 
 mod backoff;

@@ -13,10 +13,11 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// Number of connections to each node, used in turn.
     pub connections_per_node: usize,
-    /// Whether a write, other than a compare-and-swap, is retried if an attempt may have taken
-    /// effect. It then takes effect at least once, and possibly again after a write of another
-    /// client. Otherwise it fails with `Undetermined`, as a compare-and-swap always does.
-    pub retry_ambiguous: bool,
+    /// Whether a put or delete is repeated if an attempt may have taken effect. The cost: the
+    /// repetition may take effect after another client's later write of the same key and overwrite
+    /// it, although that write was acknowledged. Without it, such a call fails with `Undetermined`,
+    /// as a compare-and-swap always does, and the caller decides.
+    pub repeat_undetermined: bool,
 }
 
 impl Default for Options {
@@ -26,7 +27,7 @@ impl Default for Options {
             attempt_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(1),
             connections_per_node: 2,
-            retry_ambiguous: true,
+            repeat_undetermined: false,
         }
     }
 }

@@ -54,8 +54,7 @@ fn uncertain() -> Vec<Refusal> {
 
 #[tokio::test]
 async fn a_refusal_before_the_proposal_is_repeated_even_for_a_swap() {
-    let (fake, client) = started().await;
-    let strict = client.with(Options { retry_ambiguous: false, ..quick() });
+    let (fake, strict) = started().await;
     for refusal in certain() {
         fake.state().fail("", Fate::Refuse(refusal.clone()));
         strict.put("k", "v").await.unwrap();
@@ -70,8 +69,8 @@ async fn a_refusal_before_the_proposal_is_repeated_even_for_a_swap() {
 // Catalogue: 61.
 #[tokio::test]
 async fn a_write_that_may_have_happened_is_repeated_only_if_wanted() {
-    let (fake, client) = started().await;
-    let strict = client.with(Options { retry_ambiguous: false, ..quick() });
+    let (fake, strict) = started().await;
+    let client = strict.with(Options { repeat_undetermined: true, ..quick() });
     for refusal in uncertain() {
         fake.state().fail("put", Fate::ActAndRefuse(refusal.clone()));
         client.put("k", "v").await.unwrap();
@@ -105,8 +104,8 @@ async fn a_swap_that_may_have_happened_is_never_repeated() {
 // Catalogue: 61.
 #[tokio::test]
 async fn a_lost_answer_is_undetermined_and_a_refused_connection_is_not() {
-    let (mut fake, client) = started().await;
-    let strict = client.with(Options { retry_ambiguous: false, ..quick() });
+    let (mut fake, strict) = started().await;
+    let client = strict.with(Options { repeat_undetermined: true, ..quick() });
     strict.put("k", "v").await.unwrap();
     for fate in [Fate::ActAndFail(Code::Unavailable), Fate::Hang] {
         fake.state().fail("put", fate);
@@ -117,8 +116,7 @@ async fn a_lost_answer_is_undetermined_and_a_refused_connection_is_not() {
     }
     // A new client calls a dead leader first.
     fake.kill(0);
-    let options = Options { retry_ambiguous: false, ..quick() };
-    let cold = Client::connect_with(&fake.addresses(), options).await.unwrap();
+    let cold = Client::connect_with(&fake.addresses(), quick()).await.unwrap();
     fake.state().leaders.insert(2, 3);
     cold.put("k", "x").await.unwrap();
 }
@@ -126,6 +124,7 @@ async fn a_lost_answer_is_undetermined_and_a_refused_connection_is_not() {
 #[tokio::test]
 async fn an_earlier_ambiguous_try_decides_how_the_call_ends() {
     let (fake, client) = started().await;
+    let client = client.with(Options { repeat_undetermined: true, ..quick() });
     fake.state().fail("put", Fate::ActAndFail(Code::Unavailable));
     fake.state().fail("put", Fate::Final("key too long"));
     let ended = client.put("k", "v").await.unwrap_err();
@@ -171,6 +170,8 @@ async fn a_new_leader_is_followed_at_once() {
 #[tokio::test]
 async fn a_dead_leaders_region_is_found_on_another_node() {
     let (mut fake, client) = started().await;
+    // The put to the dead node has an unknown outcome.
+    let client = client.with(Options { repeat_undetermined: true, ..quick() });
     client.put("k", "v").await.unwrap();
     fake.kill(0);
     let election = async {
@@ -230,6 +231,8 @@ async fn a_store_that_answers_with_an_older_epoch_is_given_time() {
 #[tokio::test]
 async fn a_moved_store_is_found_at_its_new_address() {
     let (mut fake, client) = started().await;
+    // The put to the dead node has an unknown outcome.
+    let client = client.with(Options { repeat_undetermined: true, ..quick() });
     client.put("k", "v").await.unwrap();
     fake.kill(0);
     fake.state().nodes[0].stores.clear();

@@ -631,6 +631,33 @@ fn a_damaged_edit_costs_no_run_and_the_manifest_can_be_rebuilt() {
     }
 }
 
+/// Rebuilds the manifest of a copy of `store`. Returns what the copy then holds.
+fn rebuilt(store: &Store) -> Result<common::Model> {
+    let dir = std::path::Path::new(common::DIR);
+    let vfs = store.vfs.fork();
+    for entry in vfs.list(dir)?.into_iter().filter(|entry| entry.name.starts_with("manifest")) {
+        vfs.unlink(&dir.join(entry.name))?;
+    }
+    let shared: Arc<dyn Vfs> = Arc::new(vfs.clone());
+    rebuild(&shared, dir, &common::small_options())?;
+    Store::open(&vfs)?.contents()
+}
+
+#[test]
+fn a_rebuilt_manifest_has_an_install_beside_the_jobs_after_a_later_open() {
+    let mut store = store();
+    tier(&mut store, &[put("a0", 1), put("z", 2)]);
+    for (n, key) in [(3, b"a1"), (4, b"a2"), (5, b"a3")] {
+        let region = Some((RegionId(2), (LogIndex(u64::from(n)), Term(1))));
+        store.install(&[KeyRange::new("a", "b")], region, &[(key, n)]).unwrap();
+        store = Store::open(&store.vfs.fork()).unwrap();
+        tier(&mut store, &[put(format!("d{n}"), n)]);
+        assert_eq!(rebuilt(&store).unwrap(), store.contents().unwrap());
+    }
+    merge_all(&store, 0);
+    assert_eq!(rebuilt(&store).unwrap(), store.contents().unwrap());
+}
+
 #[test]
 fn a_full_device_fails_a_merge_and_nothing_else() {
     let mut store = store();

@@ -76,6 +76,13 @@ settings! {
     merge_below_bytes = 0, 0, 1 << 40,
         "A region is merged into its neighbour when both together are smaller than this; 0 disables \
          merging.";
+    undetermined_writes_fail = 0, 0, 1,
+        "Answer to puts and deletes of unknown outcome: an error that clients return to their caller \
+         (1), or a stale command, after which clients of TiKV repeat them (0). A repeated put can \
+         overwrite what another client wrote in between.";
+    leases = 1, 0, 1,
+        "Whether leaders serve reads under leases (1) or confirm each with a majority (0), for \
+         machines with clocks that may stop; a node follows with its next heartbeat.";
 }
 
 /// Difference of two stores' loads, in percent of the average, below which they count as even.
@@ -86,6 +93,11 @@ pub(crate) const FREE_PERCENT_MIN: u64 = 5;
 pub(crate) const FREE_BYTES_ENOUGH: u64 = 2 << 30;
 
 impl Config {
+    /// Returns whether stores may serve reads under leases.
+    pub fn has_leases(&self) -> bool {
+        self.leases != 0
+    }
+
     /// Returns the limit of concurrent leader moves. Moving a leader costs less than moving a
     /// replica.
     pub fn leader_moves_max(&self) -> u64 {

@@ -73,6 +73,10 @@ pub struct ReportReply {
     pub is_busy: bool,
     /// The next report must hold every region.
     pub all_wanted: bool,
+    /// The node's stores may serve reads under leases.
+    pub leases: bool,
+    /// The node answers puts and deletes of unknown outcome with an error.
+    pub undetermined_writes_fail: bool,
 }
 
 impl LeaderState {
@@ -163,6 +167,9 @@ impl LeaderState {
             leader.is_some_and(|leader| stores.contains(&leader.store))
         };
         let is_busy = self.operators.running().any(|operator| is_led_here(operator.region));
-        ReportReply { due, is_busy, all_wanted: !self.cluster.is_informed_by(address) }
+        let all_wanted = !self.cluster.is_informed_by(address);
+        let config = self.cluster.config();
+        let (leases, fail) = (config.has_leases(), config.undetermined_writes_fail != 0);
+        ReportReply { due, is_busy, all_wanted, leases, undetermined_writes_fail: fail }
     }
 }

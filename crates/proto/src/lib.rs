@@ -10,4 +10,8 @@ mod pieces;
 pub use codec::{SizedCodec, SizedEncoder};
 pub use pieces::Pieces;
 
+/// `request_source` of the context of requests from Stele's client. It understands
+/// `undetermined_result`.
+pub const REQUEST_SOURCE: &str = "stele";
+
 include!(concat!(env!("OUT_DIR"), "/mod.rs"));

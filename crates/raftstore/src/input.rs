@@ -66,6 +66,9 @@ pub enum Input<E: StorageEngine> {
     Damaged,
     /// Owners of the orphaned ranges of this store, as the placement group knows them.
     Owners(Vec<Region>),
+    /// Whether leases may serve reads, as the cluster is configured. With `false`, every lease of the
+    /// store ends at once, and reads wait for read index rounds.
+    Leases(bool),
     /// The transport lost its connection to a store.
     StoreUnreachable(StoreId),
     /// The transport reached the store again.

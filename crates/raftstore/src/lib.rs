@@ -39,10 +39,10 @@ pub use input::{
 pub use messages::{
     Body, PeerMessage, RaftEntry, RaftKind, RaftMessage, RangeRepairReply, SnapshotHeader,
 };
-pub use options::{LogKept, Options};
+pub use options::{LeaseTimes, LogKept, Options};
 pub use output::{
-    Append, Event, Outputs, Refusal, RegionReport, Reply, Role, SendSnapshot, Ticket, Timings,
-    Traffic,
+    Append, Busy, Done, Event, Outputs, Refusal, RegionReport, Reply, Role, SendSnapshot, Ticket,
+    Timings, Traffic, Unknown,
 };
 pub use readers::{Lease, Reader, Readers};
 pub use store::RaftStore;

@@ -25,6 +25,8 @@ pub struct Options {
     pub heartbeat_ticks: u64,
     /// Most percent by which another store's clock may run faster than this store's.
     pub lease_drift_percent: u64,
+    /// Whether leases serve reads until the owner sends [`crate::Input::Leases`].
+    pub leases: bool,
     /// Ticks after which an unfinished leadership transfer is aborted.
     pub transfer_timeout_ticks: u64,
     /// Idle ticks before a region hibernates; 0 disables hibernation.
@@ -56,6 +58,49 @@ pub struct LogKept {
     pub pin_bytes_max: u64,
 }
 
+/// Times on which leases and vote holds rest.
+///
+/// Invariant: all stores of a cluster have the same. A store counts its lease in its own ticks, and
+/// the stores that granted it count their vote holds in theirs: the lease of a longer tick outlives
+/// the hold of a shorter one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaseTimes {
+    /// [`Options::tick_nanos`].
+    pub tick_nanos: u64,
+    /// [`Options::election_ticks_min`].
+    pub election_ticks_min: u64,
+}
+
+impl LeaseTimes {
+    /// Returns the time for which a follower withholds its vote after a heartbeat.
+    pub fn vote_hold_nanos(&self) -> u64 {
+        self.election_ticks_min.saturating_mul(self.tick_nanos)
+    }
+
+    /// Returns problem and remedy if the nodes at two addresses, this one's first, have different
+    /// times.
+    pub fn mismatch(&self, other: &Self, addresses: [&str; 2]) -> Option<String> {
+        let [one, two] = addresses;
+        let millis = |times: &Self| times.tick_nanos / 1_000_000;
+        if self.tick_nanos != other.tick_nanos {
+            return Some(format!(
+                "{one} has tick_ms = {} and {two} has tick_ms = {}, and leases need the same tick \
+                 on all nodes: set tick_ms to the same value on every node and restart the nodes \
+                 that have another",
+                millis(self),
+                millis(other)
+            ));
+        }
+        (self.election_ticks_min != other.election_ticks_min).then(|| {
+            format!(
+                "an election begins after {} ticks at {one} and after {} ticks at {two}, and leases \
+                 need the same number on all nodes: run the same version on both",
+                self.election_ticks_min, other.election_ticks_min
+            )
+        })
+    }
+}
+
 impl Options {
     /// Returns the usual values for a store of a cluster.
     pub fn new(store: StoreId, cluster: ClusterId, process_incarnation: u64, seed: u64) -> Self {
@@ -69,6 +114,7 @@ impl Options {
             election_ticks_max: 20,
             heartbeat_ticks: 2,
             lease_drift_percent: 10,
+            leases: true,
             transfer_timeout_ticks: 20,
             hibernate_after_ticks: 100,
             entry_bytes_max: 96 << 20,
@@ -80,6 +126,11 @@ impl Options {
             entry_cache_bytes_max: 8 << 20,
             log_kept: LogKept { entries: 1_000, pin_bytes_max: 256 << 20 },
         }
+    }
+
+    /// Returns the times that must be equal on all stores of a cluster.
+    pub fn lease_times(&self) -> LeaseTimes {
+        LeaseTimes { tick_nanos: self.tick_nanos, election_ticks_min: self.election_ticks_min }
     }
 
     /// Returns the lease duration: for how long after a heartbeat round was sent its answers
@@ -116,5 +167,48 @@ impl Options {
             Some((_, broken)) => Err(Error::invalid(format!("raftstore options: {broken}"))),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns whether a lease of `leader` ends before the vote hold of `follower`, if the leader's
+    /// clock runs slower by the drift bound.
+    fn fits(leader: &Options, follower: &Options) -> bool {
+        let lease_nanos = leader.lease_nanos() * (100 + leader.lease_drift_percent) / 100;
+        lease_nanos <= follower.lease_times().vote_hold_nanos()
+    }
+
+    fn options(tick_millis: u64, election_ticks_min: u64) -> Options {
+        let options = Options::new(StoreId(1), ClusterId(7), 1, 1);
+        Options { tick_nanos: tick_millis * 1_000_000, election_ticks_min, ..options }
+    }
+
+    #[test]
+    fn a_lease_fits_the_vote_holds_of_equal_times_and_outlives_those_of_shorter_ones() {
+        for (tick, election_ticks) in [(5, 10), (20, 10), (50, 10), (50, 20), (1_000, 10)] {
+            let own = options(tick, election_ticks);
+            assert!(fits(&own, &own), "{tick} ms, {election_ticks} ticks");
+            for shorter in [options(tick / 2, election_ticks), options(tick, election_ticks / 2)] {
+                assert!(!fits(&own, &shorter), "{tick} ms, {election_ticks} ticks");
+                let [own, other] = [own.lease_times(), shorter.lease_times()];
+                assert!(own.mismatch(&other, ["a", "b"]).is_some());
+            }
+        }
+    }
+
+    #[test]
+    fn a_mismatch_states_both_values_and_the_remedy() {
+        let [own, other] = [options(50, 10).lease_times(), options(100, 10).lease_times()];
+        assert_eq!(own.mismatch(&own, ["a:1", "b:2"]), None);
+        let text = own.mismatch(&other, ["a:1", "b:2"]).unwrap_or_default();
+        assert!(text.contains("a:1 has tick_ms = 50 and b:2 has tick_ms = 100"), "{text}");
+        assert!(text.contains("set tick_ms to the same value on every node"), "{text}");
+        let text = own.mismatch(&options(50, 12).lease_times(), ["a:1", "b:2"]);
+        assert!(
+            text.is_some_and(|text| text.contains("10 ticks at a:1 and after 12 ticks at b:2"))
+        );
     }
 }

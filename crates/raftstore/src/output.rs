@@ -62,9 +62,24 @@ pub struct SendSnapshot<E: StorageEngine> {
     pub ranges: Vec<KeyRange>,
 }
 
-/// Reply to a request.
+/// Outcome of a request. Each request gets exactly one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
+    /// The request was executed.
+    Done(Done),
+    /// The request was certainly not executed, now or later. It must change before it is repeated:
+    /// its target or its contents.
+    Refused(Refusal),
+    /// The request was certainly not executed, now or later. The same request may succeed later.
+    Busy(Busy),
+    /// The request may have been executed, or may still be. A caller that repeats it may execute it
+    /// twice.
+    Unknown(Unknown),
+}
+
+/// Result of an executed request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Done {
     /// The write is on a quorum's disks and applied here.
     Written {
         /// Index of its entry.
@@ -89,7 +104,7 @@ pub enum Reply {
         applied: LogIndex,
     },
     /// The change has taken effect here.
-    AdminDone {
+    Admin {
         /// Region after the change.
         region: Region,
     },
@@ -98,8 +113,6 @@ pub enum Reply {
         /// Ranges of engine keys to send, ascending.
         ranges: Vec<KeyRange>,
     },
-    /// The request had no effect, unless [`Refusal`] says otherwise.
-    Refused(Refusal),
 }
 
 /// Time of a write, per stage.
@@ -115,7 +128,7 @@ pub struct Timings {
     pub apply_nanos: u64,
 }
 
-/// Reason for which a request was not served.
+/// Reason for which a request was refused. It had no effect and has none later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// Another peer leads, or the region has no leader.
@@ -130,20 +143,23 @@ pub enum Refusal {
         /// Current region, and the regions created by its last split.
         current: Vec<Region>,
     },
-    /// Leadership was lost or the deadline passed: a write may or may not take effect. The client
-    /// may retry.
-    StaleCommand,
+    /// The request names the term of an earlier leader.
+    StaleTerm {
+        /// Leader, if known.
+        leader: Option<Peer>,
+    },
+    /// Another leader's entry was committed in place of the request's, or another peer became leader
+    /// than the one requested.
+    Superseded {
+        /// Leader, if known.
+        leader: Option<Peer>,
+    },
     /// This store has another peer of the region.
     MismatchPeer {
         /// Requested peer.
         asked: PeerId,
         /// Peer on this store.
         actual: PeerId,
-    },
-    /// A limit in bytes is reached, or another operation must end first.
-    Busy {
-        /// Name of the limit or operation.
-        reason: &'static str,
     },
     /// The command exceeds the size limit.
     TooLarge {
@@ -152,18 +168,71 @@ pub enum Refusal {
         /// Limit in bytes.
         bytes_max: u64,
     },
+    /// The store has stopped; it did not take the request.
+    StoreStopped,
+    /// The request is invalid. The text gives the reason.
+    Invalid(String),
+}
+
+/// Reason for which a request was not served now. It had no effect and has none later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Busy {
+    /// A limit in bytes is reached, or another operation must end first.
+    Wait {
+        /// Name of the limit or operation.
+        reason: &'static str,
+    },
+    /// The deadline passed before the request was proposed.
+    DeadlinePassed,
     /// The device is full; only deletes are admitted.
     DiskFull,
     /// No leader confirmed the read in time.
     ReadIndexNotReady,
     /// The region is prepared for a merge.
     Merging,
-    /// The replica has no data yet.
-    NotInitialized,
-    /// A compare-and-swap may or may not have taken effect.
-    Undetermined,
-    /// The request is invalid. The text gives the reason.
-    Invalid(String),
+}
+
+/// Reason for which the outcome of a request is unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unknown {
+    /// This peer lost its leadership before the entry was committed. A later leader may commit it.
+    LeadershipLost,
+    /// The replica left this store before the entry was applied.
+    ReplicaRemoved,
+    /// The store stopped with the request in progress.
+    StoreStopped,
+    /// The target of the leadership transfer did not become leader in time; it still may.
+    TransferTimedOut,
+    /// An earlier part of the request was executed, a later one was not.
+    PartlyExecuted,
+}
+
+/// Reason for which a request was certainly not executed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Rejection {
+    Refused(Refusal),
+    Busy(Busy),
+}
+
+impl From<Refusal> for Rejection {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<Busy> for Rejection {
+    fn from(busy: Busy) -> Self {
+        Self::Busy(busy)
+    }
+}
+
+impl From<Rejection> for Reply {
+    fn from(rejection: Rejection) -> Self {
+        match rejection {
+            Rejection::Refused(refusal) => Self::Refused(refusal),
+            Rejection::Busy(busy) => Self::Busy(busy),
+        }
+    }
 }
 
 /// Change of a region on this store.

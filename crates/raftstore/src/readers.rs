@@ -2,7 +2,8 @@
 //!
 //! A read on a request thread: check the request, take the lease, take a view of the engine, and
 //! check that the lease is *still* valid. The view then holds every acknowledged write: a write is
-//! acknowledged after it is applied here, and no other peer led while the lease was valid.
+//! acknowledged after it is applied here, and no other peer led while the lease was valid. The lease
+//! is of the version that the request was checked against.
 
 use crate::input::Header;
 use crate::output::Refusal;
@@ -27,6 +28,11 @@ impl Readers {
     /// Returns every region here, as last published.
     pub fn all(&self) -> Vec<Arc<Region>> {
         self.regions.read().values().map(|reader| reader.region()).collect()
+    }
+
+    /// Ends all leases of the store.
+    pub(crate) fn end_leases(&self) {
+        self.regions.read().values().for_each(|reader| reader.end_lease());
     }
 
     pub(crate) fn insert(&self, region: RegionId, reader: Arc<Reader>) {
@@ -101,7 +107,7 @@ impl Reader {
         }
         let known = self.known_term.load(Ordering::Acquire);
         if is_stale_term(header.term, known, self.kind) {
-            return Err(Refusal::StaleCommand);
+            return Err(Refusal::StaleTerm { leader: self.leader() });
         }
         let version = self.version.load(Ordering::Acquire);
         if header.version.is_some_and(|asked| asked != version) {
@@ -110,8 +116,36 @@ impl Reader {
         Ok(())
     }
 
-    /// Returns the current lease, if this peer leads and has one.
-    pub fn lease(&self, now_nanos: u64) -> Option<Lease> {
+    /// Returns the lease under which a request may be served now, if this peer leads and has one.
+    ///
+    /// Invariant: the lease's version is the one that the request was checked against. A split after
+    /// the check moves keys to a region that another store may lead, and the lease of the new version
+    /// does not cover them.
+    pub fn lease(&self, header: &Header, now_nanos: u64) -> Option<Lease> {
+        let unchecked = stele_types::mutant::active("raftstore.lease_of_another_version");
+        let is_checked = |lease: &Lease| header.version.is_none_or(|it| it == lease.version);
+        self.current_lease(now_nanos).filter(|lease| unchecked || is_checked(lease))
+    }
+
+    /// Takes a view under a lease: `None` if no lease allowed the request before and after it.
+    pub fn leased_view<V, E>(
+        &self,
+        header: &Header,
+        now_nanos: impl Fn() -> u64,
+        view: impl FnOnce() -> Result<V, E>,
+    ) -> Result<Option<V>, E> {
+        let Some(lease) = self.lease(header, now_nanos()) else { return Ok(None) };
+        let view = view()?;
+        Ok(self.is_still_valid(lease, now_nanos()).then_some(view))
+    }
+
+    /// Returns the nanoseconds for which reads may be served under a lease; 0 for none.
+    pub fn lease_left_nanos(&self, now_nanos: u64) -> u64 {
+        let until = self.lease_until.load(Ordering::Acquire);
+        self.current_lease(now_nanos).map_or(0, |_| until.saturating_sub(now_nanos))
+    }
+
+    fn current_lease(&self, now_nanos: u64) -> Option<Lease> {
         let term = self.term.load(Ordering::Acquire);
         let version = self.version.load(Ordering::Acquire);
         let until = self.lease_until.load(Ordering::Acquire);
@@ -122,7 +156,7 @@ impl Reader {
     /// Returns whether a lease seen earlier is still valid: then a view taken in between is
     /// linearizable.
     pub fn is_still_valid(&self, lease: Lease, now_nanos: u64) -> bool {
-        self.lease(now_nanos) == Some(lease)
+        self.current_lease(now_nanos) == Some(lease)
     }
 
     /// Counts reads served under a lease.

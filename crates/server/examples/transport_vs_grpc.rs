@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use stele_raftstore::{Body, PeerMessage, RaftEntry, RaftKind, RaftMessage};
+use stele_raftstore::{Body, LeaseTimes, PeerMessage, RaftEntry, RaftKind, RaftMessage};
 use stele_server::transport::{
     BoxFuture, Deliver, Identity, Options, Resolve, SnapshotOffer, Transport,
 };
@@ -182,6 +182,7 @@ async fn framed(window: Arc<Window>) -> Send {
             cluster: ClusterId(1),
             address: book[number].clone(),
             stores: vec![StoreId(number as u64 + 1)],
+            times: LeaseTimes::default(),
         };
         let resolve = Arc::new(Book(book.clone()));
         let transport = Transport::start(Options::default(), identity, resolve, deliver);

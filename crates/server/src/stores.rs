@@ -4,6 +4,7 @@ use crate::recovery_thread::RecoveryThread;
 use crate::store::StoreHandle;
 use parking_lot::{RwLock, RwLockWriteGuard};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use stele_types::{RegionId, StoreId};
 
 /// Stores of this node, in the order they were started.
@@ -13,12 +14,29 @@ pub struct Stores {
     recovering: RwLock<Vec<Arc<RecoveryThread>>>,
     /// Bytes of the largest Raft entry; larger batches are split.
     pub entry_bytes_max: usize,
+    undetermined_writes_fail: AtomicBool,
 }
 
 impl Stores {
     /// Creates the list without a store.
     pub fn new(entry_bytes_max: usize) -> Self {
-        Self { all: RwLock::default(), recovering: RwLock::default(), entry_bytes_max }
+        Self {
+            all: RwLock::default(),
+            recovering: RwLock::default(),
+            entry_bytes_max,
+            undetermined_writes_fail: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns whether puts and deletes of unknown outcome are answered with an error, which clients
+    /// do not repeat. A setting of the cluster.
+    pub fn undetermined_writes_fail(&self) -> bool {
+        self.undetermined_writes_fail.load(Ordering::Relaxed)
+    }
+
+    /// Takes over that setting.
+    pub fn set_undetermined_writes_fail(&self, fail: bool) {
+        self.undetermined_writes_fail.store(fail, Ordering::Relaxed);
     }
 
     /// Adds a started store.

@@ -4,9 +4,14 @@
 
 mod common;
 
-use common::{config, get, start, until};
+use common::{LIMIT, config, get, start, until};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use stele_proto::stele::control::v1::control_client::ControlClient;
+use stele_proto::stele::control::v1::{RegionDetailRequest, SetConfigRequest};
+use stele_server::config::Config;
+use stele_server::node::Node;
+use tonic::transport::Endpoint;
 
 fn has_stores(body: &str, count: usize) -> bool {
     let value: serde_json::Value = serde_json::from_str(body).unwrap();
@@ -89,5 +94,65 @@ async fn a_directory_added_to_a_node_that_has_one_joins_through_the_node_itself(
     node.stop().await;
     let node = start(config(&two, &[])).await;
     assert_eq!(node.ready.stores.len(), 2, "it is a member from now on");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_with_another_tick_does_not_join_and_a_member_with_another_is_cut_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = start(config(&dirs(dir.path(), &["a"]), &[])).await;
+    let join = [first.ready.address.clone()];
+    let second = config(&dirs(dir.path(), &["b"]), &join);
+    let slower = Config { tick_ms: 40, ..second.clone() };
+    until(&first.ready.address, "/readyz", |status, _| status == 200).await;
+    let refused = Node::start(slower.clone()).await.err().expect("it does not fit");
+    let text = refused.to_string();
+    assert!(text.contains("has tick_ms = 20") && text.contains("has tick_ms = 40"), "{text}");
+    assert!(text.contains("set tick_ms to the same value on every node"), "{text}");
+    let node = start(second).await;
+    until(&node.ready.address, "/readyz", |_, body| body.starts_with("2 of 2")).await;
+    node.stop().await;
+    let node = start(slower).await;
+    let is_refused = |_: u16, body: &str| {
+        let refused = "stele_transport_closed_total{reason=\"other_tick\"} ";
+        let count = body.lines().find_map(|line| line.strip_prefix(refused));
+        count.is_some_and(|count| count.parse::<u64>().unwrap() > 0)
+    };
+    until(&first.ready.address, "/metrics", is_refused).await;
+    until(&node.ready.address, "/metrics", is_refused).await;
+    node.stop().await;
+    first.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_of_a_running_cluster_end_and_begin_with_the_setting() {
+    let dir = tempfile::tempdir().unwrap();
+    let awake = Config { hibernate_after_ms: 0, ..config(&dirs(dir.path(), &["a"]), &[]) };
+    let node = start(awake).await;
+    let address = node.ready.address.clone();
+    until(&address, "/readyz", |status, _| status == 200).await;
+    let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy();
+    let mut client = ControlClient::new(channel.clone());
+    // Heartbeats renew a lease several times in a second.
+    let mut has_lease_for_a_second = async |wanted: bool| {
+        let (started, mut since) = (Instant::now(), Instant::now());
+        while since.elapsed() < Duration::from_secs(1) {
+            let request = RegionDetailRequest { region_id: 2, ..RegionDetailRequest::default() };
+            let found = client.region_detail(request).await.unwrap().into_inner();
+            if (found.replicas[0].lease_nanos > 0) != wanted {
+                since = Instant::now();
+            }
+            assert!(started.elapsed() < LIMIT, "a lease: {wanted}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    has_lease_for_a_second(true).await;
+    let mut admin = ControlClient::new(channel);
+    for (value, wanted) in [("off", false), ("on", true)] {
+        let (key, value) = ("leases".to_owned(), value.to_owned());
+        let request = SetConfigRequest { header: None, key, value };
+        admin.set_config(request).await.unwrap();
+        has_lease_for_a_second(wanted).await;
+    }
     node.stop().await;
 }

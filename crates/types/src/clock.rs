@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub trait Clock: Send + Sync + std::fmt::Debug {
     /// Returns seconds since the Unix epoch; expiry is compared with it.
     fn unix_seconds(&self) -> u64;
-    /// Returns nanoseconds on a clock that never goes back; durations are measured with it.
+    /// Returns nanoseconds on a clock that never goes back; durations are measured with it. It counts
+    /// the time in which the machine was suspended: leases and vote holds rest on it.
     fn monotonic_nanos(&self) -> u64;
 }
 

@@ -62,6 +62,7 @@ impl Served {
                 cluster: ClusterId(9),
                 address: address.to_string(),
                 stores: vec![StoreId(4)],
+                times: sample_hello().times.unwrap_or_default(),
             };
             let short = Duration::from_millis(20);
             let options = Options { dial_timeout: short, stall_max: short, ..Options::default() };

@@ -5,9 +5,11 @@ use super::{SMALL, checksums};
 use crate::{Bound, Target};
 use bytes::Bytes;
 use stele_raftstore::{
-    Body, PeerMessage, RaftEntry, RaftKind, RaftMessage, RangeRepairReply, SnapshotHeader, wire,
+    Body, LeaseTimes, PeerMessage, RaftEntry, RaftKind, RaftMessage, RangeRepairReply,
+    SnapshotHeader, wire,
 };
 use stele_server::fuzzing::{snapshot_bytes, snapshot_pairs};
+use stele_server::transport::Identity;
 use stele_server::transport::frame::{Frames, Kind, whole};
 use stele_server::transport::hello::{self, Hello, Lane};
 use stele_storage::{LostEntry, LostValue, Pair};
@@ -151,6 +153,7 @@ pub const FRAMES: Target = Target {
 pub fn sample_hello() -> Hello {
     let mut hello = Hello::new(Lane::Data, ClusterId(9), "host:1");
     (hello.from, hello.wanted) = (vec![StoreId(1), StoreId(300)], vec![StoreId(4)]);
+    hello.times = Some(LeaseTimes { tick_nanos: 50_000_000, election_ticks_min: 10 });
     hello
 }
 
@@ -159,7 +162,9 @@ pub const HELLO: Target = Target {
     run: |input| {
         let Some(hello) = Hello::decode(input) else { return };
         assert_eq!(Hello::decode(&hello.encode()), Some(hello.clone()));
-        hello.rejection(ClusterId(9), &[StoreId(4)], |store| store == StoreId(7));
+        let (cluster, times) = (ClusterId(9), sample_hello().times.unwrap_or_default());
+        let own = Identity { cluster, address: "host:2".to_owned(), stores: Vec::new(), times };
+        hello.rejection(&own, &[StoreId(4)], |store| store == StoreId(7));
     },
     seeds: || vec![sample_hello().encode()],
     fix_checksums: None,

@@ -136,6 +136,7 @@ pub fn check(history: &[Op]) -> Result<(), String> {
         places: BTreeMap::new(),
         free: (0..Places::BITS).rev().collect(),
         states: States::from([(State::default(), 0)]),
+        is_cut: false,
     };
     for (at, is_call) in moments.into_values() {
         match is_call {
@@ -143,11 +144,11 @@ pub fn check(history: &[Op]) -> Result<(), String> {
             true => {}
             false => {
                 search.close(at);
+                if search.is_cut || search.states.len() > STATES_MAX {
+                    return Ok(());
+                }
                 if search.states.is_empty() {
                     return Err(story(&ops, at));
-                }
-                if search.states.len() > STATES_MAX {
-                    return Ok(());
                 }
             }
         }
@@ -186,6 +187,8 @@ struct Search<'a> {
     places: BTreeMap<usize, u32>,
     free: Vec<u32>,
     states: States,
+    /// Some possible states were not visited.
+    is_cut: bool,
 }
 
 impl Search<'_> {
@@ -220,7 +223,9 @@ impl Search<'_> {
                     continue;
                 }
                 let next = (after, applied | 1 << place);
-                if met.len() <= STATES_MAX && met.insert(next) {
+                if met.len() > STATES_MAX {
+                    self.is_cut = true;
+                } else if met.insert(next) {
                     left.push(next);
                 }
             }

@@ -5,8 +5,8 @@ use crate::group::{Report, StalePeer};
 use crate::world::World;
 use std::collections::BTreeSet;
 use stele_placement::{
-    Change, Cluster, DrainGoal, Instruction, LeaderState, Liveness, Millis, Order, RegionInfo,
-    Step, StoreState,
+    Change, Cluster, DrainGoal, Instruction, LeaderState, Liveness, Millis, OperatorId, Order,
+    RegionInfo, Step, StoreState,
 };
 use stele_types::{Peer, PeerRole, Region, RegionEpoch, RegionId, RegionPhase, StoreId};
 
@@ -91,10 +91,20 @@ fn merge_target(cluster: &Cluster, source: RegionId) -> Option<&Region> {
     (beside && !is_past).then_some(target)
 }
 
-/// Returns what is invalid in an operator that was just admitted: it costs the region its quorum.
-pub fn invalid_admission(leader_state: &LeaderState, now: Millis) -> Option<String> {
+/// Returns the operators that run.
+pub fn running(leader_state: &LeaderState) -> BTreeSet<OperatorId> {
+    leader_state.operators.running().map(|operator| operator.id).collect()
+}
+
+/// Returns what is invalid in an operator that was just admitted, so that it is not one of `before`:
+/// it costs the region its quorum.
+pub fn invalid_admission(
+    leader_state: &LeaderState,
+    before: &BTreeSet<OperatorId>,
+    now: Millis,
+) -> Option<String> {
     let cluster = &leader_state.cluster;
-    leader_state.operators.running().filter(|operator| operator.created == now).find_map(
+    leader_state.operators.running().filter(|operator| !before.contains(&operator.id)).find_map(
         |operator| {
             let info = cluster.regions().get(operator.region)?;
             let (old, mut new) = (info.region.voters_of(true), info.region.voters_of(false));

@@ -2,10 +2,11 @@
 //! one region. A leader that announces a commit index serves no older reads by its lease. While a
 //! lease is valid there is no other leader.
 
+use crate::faults::Fault;
 use crate::world::World;
 use bytes::Bytes;
 use std::collections::BTreeMap;
-use stele_raftstore::{Body, PeerMessage, RaftKind, RaftMessage};
+use stele_raftstore::{Body, Header, PeerMessage, RaftKind, RaftMessage};
 use stele_storage::{Progress, StorageEngine};
 use stele_types::{RegionId, Term};
 
@@ -89,6 +90,13 @@ impl World {
             return;
         }
         *known = term;
+        if !self.plan.raft.leases {
+            self.check_no_lease();
+        }
+        // With leases on, a clock that stops makes reads stale, which the history must show.
+        if self.plan.faults.has(Fault::ClockStop) {
+            return self.elected(leader);
+        }
         let others: Vec<u64> = self.serving().into_iter().filter(|slot| *slot != leader).collect();
         if let Some(other) = others.into_iter().find(|slot| self.is_leased(*slot, region, term)) {
             return self.fail(format!(
@@ -99,6 +107,17 @@ impl World {
         self.elected(leader);
     }
 
+    /// Checks that no store has a lease, in a run with leases off.
+    fn check_no_lease(&mut self) {
+        let regions: Vec<RegionId> = self.checks.promises.terms.keys().copied().collect();
+        let leased = |slot: &u64| {
+            regions.iter().any(|region| self.is_leased(*slot, *region, Term(u64::MAX)))
+        };
+        if let Some(slot) = self.serving().into_iter().find(leased) {
+            self.fail(format!("store {slot} has a lease, although leases are off"));
+        }
+    }
+
     /// Returns true if a store serves reads by a lease of a term before `term`.
     fn is_leased(&self, slot: u64, region: RegionId, term: Term) -> bool {
         let Some(slot) = self.slots.get(&slot) else { return false };
@@ -107,7 +126,7 @@ impl World {
             return false;
         };
         reader.leading_term().is_some_and(|leads| Term(leads) < term)
-            && reader.lease(node.local(self.now)).is_some()
+            && reader.lease(&Header::default(), node.local(self.now)).is_some()
     }
 }
 

@@ -58,7 +58,8 @@ impl World {
         let Some(round) = votes.answered.get(&replica).copied() else { return };
         let is_free = votes.transfers.contains(&(message.region, term))
             || self.homes.get(&message.to_store) == Some(&round.leader)
-            || self.plan.faults.has(Fault::SkewBeyond);
+            || self.plan.faults.has(Fault::SkewBeyond)
+            || self.plan.faults.has(Fault::ClockStop);
         let until = round.local_nanos + self.plan.raft.lease_nanos();
         let now = self.local_of(round.leader);
         if !is_free && round.term < term && now < until {

@@ -382,20 +382,34 @@ impl World {
         let node = self.slots.get(&target.slot).map_or(0, |slot| slot.node);
         let local = self.nodes.get(&node).map_or(0, |node| node.local(self.now));
         let by_lease = !is_final && self.clients.prng.coin();
-        let lease = by_lease.then(|| target.reader.lease(local)).flatten();
-        let thread_read = ThreadRead::new(node, target.reader, target.header, lease);
+        let mut thread_read = ThreadRead::new(node, target.reader, target.header);
+        let is_waiting = by_lease && self.plan.pauses_before_lease;
+        let is_leased = by_lease && !is_waiting && thread_read.take_lease(local);
         if let Some(pending) = &mut self.clients.list[at].pending {
             pending.is_final = is_final;
-            if lease.is_some() {
+            if is_waiting || is_leased {
                 pending.thread_read = Some(thread_read);
                 return self.pause_thread(at);
             }
         }
-        let replica = !is_final && self.clients.prng.coin();
-        let id = self.register(target.slot, requester);
-        self.reads_waiting.insert((at, self.clients.list[at].step), thread_read);
-        let header = target.header;
-        self.push(target.slot, Input::Read(Read { id, header, replica }));
+        self.read_by_core(target.slot, requester, thread_read, !is_final);
+    }
+
+    /// Lets the core confirm a read.
+    fn read_by_core(
+        &mut self,
+        slot: u64,
+        requester: Requester,
+        mut thread_read: ThreadRead,
+        may_follow: bool,
+    ) {
+        let replica = may_follow && self.clients.prng.coin();
+        let id = self.register(slot, requester);
+        let header = thread_read.wait_for_core();
+        if let Requester::Client { at, step } = requester {
+            self.reads_waiting.insert((at, step), thread_read);
+        }
+        self.push(slot, Input::Read(Read { id, header, replica }));
     }
 
     /// Reads every group once more. Returns true if all were read within `nanos`.

@@ -4,7 +4,7 @@ use super::values::number_of;
 use super::{Act, KEYS, Pending};
 use crate::check::linear::Op;
 use crate::world::World;
-use stele_raftstore::{Refusal, Reply};
+use stele_raftstore::{Done, Refusal, Reply};
 
 impl World {
     pub(super) fn take_reply(&mut self, mut pending: Pending, reply: Option<Reply>) {
@@ -12,10 +12,10 @@ impl World {
         match (reply, &mut pending.act) {
             // The connection was lost.
             (None, _) => self.record_outcome(&pending, None),
-            (Some(Reply::Written { .. }), Act::Write(_)) => {
+            (Some(Reply::Done(Done::Written { .. })), Act::Write(_)) => {
                 self.record_outcome(&pending, Some(self.now));
             }
-            (Some(Reply::Cas { succeeded, previous, .. }), Act::Cas { seen, .. }) => {
+            (Some(Reply::Done(Done::Cas { succeeded, previous, .. })), Act::Cas { seen, .. }) => {
                 let previous = previous.map_or(Some(0), |it| number_of(&it.value, bytes_max));
                 let Some(previous) = previous else {
                     return self.fail(format!(
@@ -26,15 +26,14 @@ impl World {
                 *seen = Some((succeeded, previous));
                 self.record_outcome(&pending, Some(self.now));
             }
-            (Some(Reply::Refused(Refusal::StaleCommand | Refusal::Undetermined)), _) => {
-                self.record_outcome(&pending, None);
-            }
+            (Some(Reply::Unknown(_)), _) => self.record_outcome(&pending, None),
             (Some(Reply::Refused(Refusal::Invalid(reason))), act) => {
                 let act = format!("{act:?}");
                 self.fail(format!("store {} refuses {act}: {reason}", pending.slot));
             }
-            // The operation was not executed.
-            (Some(Reply::Refused(_)), _) => {}
+            // The operation was not executed: a history in which its value is seen is not
+            // linearizable.
+            (Some(Reply::Refused(_) | Reply::Busy(_)), _) => {}
             (Some(other), act) => {
                 let act = format!("{act:?}");
                 self.fail(format!("{act} was answered with {other:?}"));

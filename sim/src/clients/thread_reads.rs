@@ -2,14 +2,25 @@
 //! view, then checked again. The thread may pause between any two steps.
 
 use super::values::{Value, key_of, number_in};
-use super::{Act, Pending};
+use super::{Act, PATIENCE_NANOS, Pending};
 use crate::plan::MS;
-use crate::world::World;
+use crate::world::{Requester, World};
 use std::sync::Arc;
 use stele_engine::View;
-use stele_raftstore::{Header, Lease, Reader, Reply};
+use stele_raftstore::{Done, Header, Lease, Reader, Reply};
 use stele_storage::{Cached, EngineView, Order, ScanOptions, StorageEngine};
 use stele_types::{ColumnFamily, Result};
+
+/// Permission of a read to use a view.
+#[derive(Clone, Copy)]
+enum Permission {
+    /// The request is checked; the thread takes the lease next.
+    Pending,
+    /// A lease, which must still be valid when the view was read.
+    Lease(Lease),
+    /// The core's reply.
+    Core,
+}
 
 /// Read of one request thread.
 pub struct ThreadRead {
@@ -17,21 +28,37 @@ pub struct ThreadRead {
     pub node: u64,
     reader: Arc<Reader>,
     header: Header,
-    lease: Option<Lease>,
+    permission: Permission,
     view: Option<Arc<View>>,
     /// Values that the view showed first.
     shown: Vec<(u8, Value)>,
 }
 
 impl ThreadRead {
-    /// Creates a read that a lease allows, or that the core will confirm.
-    pub fn new(node: u64, reader: Arc<Reader>, header: Header, lease: Option<Lease>) -> Self {
-        Self { node, reader, header, lease, view: None, shown: Vec::new() }
+    /// Creates a read of a request that was checked.
+    pub fn new(node: u64, reader: Arc<Reader>, header: Header) -> Self {
+        let permission = Permission::Pending;
+        Self { node, reader, header, permission, view: None, shown: Vec::new() }
     }
 
-    /// Returns true if a lease allowed it.
+    /// Returns true if a lease allows it.
     pub fn is_by_lease(&self) -> bool {
-        self.lease.is_some()
+        matches!(self.permission, Permission::Lease(_))
+    }
+
+    /// Takes the lease. Returns false if there is none.
+    pub fn take_lease(&mut self, local_nanos: u64) -> bool {
+        let lease = self.reader.lease(&self.header, local_nanos);
+        if let Some(lease) = lease {
+            self.permission = Permission::Lease(lease);
+        }
+        lease.is_some()
+    }
+
+    /// Makes the read wait for the core. Returns its header.
+    pub fn wait_for_core(&mut self) -> Header {
+        self.permission = Permission::Core;
+        self.header
     }
 }
 
@@ -63,6 +90,17 @@ impl World {
         let Some(thread_read) = pending.thread_read.as_mut().filter(|_| is_running) else {
             return self.pause_client(at);
         };
+        if matches!(thread_read.permission, Permission::Pending) {
+            let local = self.nodes.get(&thread_read.node).map_or(0, |node| node.local(self.now));
+            let is_leased = thread_read.take_lease(local);
+            let waiting = if is_leased { None } else { pending.thread_read.take() };
+            let slot = pending.slot;
+            self.clients.list[at].pending = Some(pending);
+            let Some(waiting) = waiting else { return self.pause_thread(at) };
+            self.client_in(at, PATIENCE_NANOS);
+            let requester = Requester::Client { at, step: self.clients.list[at].step };
+            return self.read_by_core(slot, requester, waiting, true);
+        }
         if thread_read.view.is_none() {
             let view = self.engine(pending.slot).map(|engine| engine.view());
             let Some(Ok(view)) = view else { return self.pause_client(at) };
@@ -84,12 +122,19 @@ impl World {
 
     /// Returns true if the result may be returned: the lease was valid throughout, or the replica
     /// is the same.
-    fn may_answer(&self, pending: &Pending) -> bool {
+    fn may_answer(&mut self, pending: &Pending) -> bool {
         let Some(thread_read) = &pending.thread_read else { return false };
-        if let Some(lease) = thread_read.lease {
+        if let Permission::Lease(lease) = thread_read.permission {
             let local = self.nodes.get(&thread_read.node).map_or(0, |node| node.local(self.now));
             let still = thread_read.reader.is_still_valid(lease, local);
             thread_read.reader.note_reads(u64::from(still));
+            // The lease must be of the version that the request was checked against.
+            if still && thread_read.reader.check(&thread_read.header).is_err() {
+                let (slot, region) = (pending.slot, thread_read.header.region);
+                self.fail(format!(
+                    "store {slot} serves a read of region {region} under a lease of another version"
+                ));
+            }
             return still;
         }
         let readers = self.slots.get(&pending.slot).and_then(|slot| slot.readers());
@@ -137,7 +182,7 @@ impl World {
             self.reads_waiting.remove(&(at, step));
             return;
         };
-        if thread_read && matches!(reply, Some(Reply::ReadReady { .. })) {
+        if thread_read && matches!(reply, Some(Reply::Done(Done::ReadReady { .. }))) {
             if pending.is_merging {
                 let (slot, group) = (pending.slot, pending.group);
                 return self.fail(format!(

@@ -10,7 +10,7 @@ use stele_placement::{
     Cluster, DrainGoal, Kind, LeaderState, Millis, Operator, OperatorId, PairChange, Refused,
     SYSTEM_REGION, Step, StoreState, leader, pairs,
 };
-use stele_raftstore::{Header, Input, Reply, Write};
+use stele_raftstore::{Done, Header, Input, Reply, Write};
 use stele_storage::{EngineView, ScanOptions, StorageEngine};
 use stele_types::{CommandBuilder, KeyRange, Peer, PeerRole, Region, RegionEpoch, StoreId, Term};
 
@@ -24,6 +24,8 @@ pub struct GroupLeader {
     then: Vec<Then>,
     joins: Vec<(u64, u64, Call)>,
     heartbeat_changes: Vec<PairChange>,
+    /// Settings that an administrator changed.
+    settings: Vec<PairChange>,
 }
 
 /// Action after a proposal is committed.
@@ -73,7 +75,7 @@ impl World {
     pub(crate) fn group_loaded(&mut self, id: u64, slot: u64, term: u64, reply: &Reply) {
         let now = self.millis(id);
         let still = self.leading_slot(id) == Some((slot, term));
-        if !still || !matches!(reply, Reply::ReadReady { .. }) {
+        if !still || !matches!(reply, Reply::Done(Done::ReadReady { .. })) {
             return self.group_lost(id, term);
         }
         let Some(engine) = self.engine(slot) else { return };
@@ -127,7 +129,7 @@ impl World {
 
     pub(crate) fn group_proposed(&mut self, id: u64, term: u64, reply: &Reply) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
-        let written = matches!(reply, Reply::Written { .. });
+        let written = matches!(reply, Reply::Done(Done::Written { .. }));
         let this = |leader: &&mut GroupLeader| leader.state.term == Term(term) && written;
         let Some(leader) = node.member.leader.as_mut().filter(this) else {
             // The persisted state is unknown, or holds only the bootstrap pairs: load it again.
@@ -165,8 +167,9 @@ impl World {
         self.nemesis.goals.retain(|goal| !met.contains(goal));
         match changes {
             Ok(changes) if changes.is_empty() => {
+                let before = orders::running(&leader.state);
                 leader.state.schedule(now);
-                if let Some(text) = orders::invalid_admission(&leader.state, now) {
+                if let Some(text) = orders::invalid_admission(&leader.state, &before, now) {
                     self.fail(format!("the placement group of node {id} {text}"));
                 }
             }
@@ -200,6 +203,7 @@ impl World {
                 leader.accept_report(&report, now);
                 let regressed = orders::regressed(&leader.state.cluster, &known);
                 let reply = leader.reply_to(&report, now);
+                let Term(leader_term) = leader.state.term;
                 let invalid =
                     reply.due.iter().find_map(|it| orders::invalid_order(&leader.state, it, now));
                 let removed = leader.removed_peers(&report);
@@ -218,6 +222,8 @@ impl World {
                     owners,
                     all_wanted: reply.all_wanted,
                     soon: reply.is_busy,
+                    term: leader_term,
+                    leases: reply.leases,
                 };
                 self.answer(id, from, incarnation, answer);
             }
@@ -273,6 +279,15 @@ impl World {
         }
     }
 
+    /// Changes a setting of the cluster, if the placement group has a leader that stays.
+    pub fn change_setting(&mut self, name: &'static str, value: u64) {
+        for node in self.nodes.values_mut() {
+            if let Some(leader) = node.member.leader.as_mut() {
+                leader.settings.push(pairs::setting(name, value));
+            }
+        }
+    }
+
     /// Returns ids for regions and peers, if the placement group has a leader with unused ids.
     pub(crate) fn take_ids(&mut self, count: u64) -> Option<std::ops::Range<u64>> {
         let leaders: Vec<(u64, u64)> =
@@ -285,8 +300,9 @@ impl World {
 
 impl GroupLeader {
     fn new(term: Term, cluster: Cluster) -> Self {
-        let (proposing, then, joins, heartbeat_changes) = Default::default();
-        Self { state: LeaderState::new(term, cluster), proposing, then, joins, heartbeat_changes }
+        let (proposing, then, joins, heartbeat_changes, settings) = Default::default();
+        let state = LeaderState::new(term, cluster);
+        Self { state, proposing, then, joins, heartbeat_changes, settings }
     }
 
     /// Returns the changes to persist now. Fails with an order that should have been refused.
@@ -312,6 +328,9 @@ impl GroupLeader {
         }
         if !self.heartbeat_changes.is_empty() {
             return Ok(std::mem::take(&mut self.heartbeat_changes));
+        }
+        if !self.settings.is_empty() {
+            return Ok(std::mem::take(&mut self.settings));
         }
         for (id, goal) in goals {
             match cluster.plan_state(*id, *goal, now) {

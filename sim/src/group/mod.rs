@@ -96,6 +96,10 @@ pub enum Answer {
         all_wanted: bool,
         /// The next report must come soon.
         soon: bool,
+        /// Term of the placement leader.
+        term: u64,
+        /// The stores of the node may serve reads under leases.
+        leases: bool,
     },
     /// Answer to a join request.
     Joined {
@@ -113,6 +117,8 @@ pub struct Member {
     pub loading: Option<u64>,
     /// Node that answered last.
     pub leader_hint: Option<u64>,
+    /// Term of the placement leader that last stated the cluster's settings.
+    settings_term: u64,
     /// Time of the next report.
     report_at: u64,
     sequence: u64,

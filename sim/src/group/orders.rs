@@ -4,7 +4,7 @@ use super::Ordered;
 use crate::world::{Requester, World};
 use stele_placement::{Change, Instruction, OperatorId, Order};
 use stele_raftstore::{
-    Admin, AdminCall, ChangeKind, Header, Input, NewRegion, PeerChange, Refusal, Reply,
+    Admin, AdminCall, ChangeKind, Done, Header, Input, NewRegion, PeerChange, Refusal, Reply,
 };
 use stele_types::RegionId;
 
@@ -92,7 +92,7 @@ impl World {
 
     pub(crate) fn step_replied(&mut self, id: u64, operator: u64, index: usize, reply: &Reply) {
         match reply {
-            Reply::AdminDone { .. } => self.finished(id, operator),
+            Reply::Done(Done::Admin { .. }) => self.finished(id, operator),
             Reply::Refused(refusal) => {
                 let text = format!("{refusal:?}");
                 if let Refusal::Invalid(reason) = refusal {
@@ -100,7 +100,12 @@ impl World {
                 }
                 self.refused(id, OperatorId(operator), index, text);
             }
-            other => self.fail(format!("an order was answered with {other:?}")),
+            Reply::Busy(busy) => {
+                self.refused(id, OperatorId(operator), index, format!("{busy:?}"));
+            }
+            // The step may have taken effect, or may still: the next reports show it.
+            Reply::Unknown(_) => self.finished(id, operator),
+            other @ Reply::Done(_) => self.fail(format!("an order was answered with {other:?}")),
         }
     }
 

@@ -183,9 +183,24 @@ impl World {
         node.member.is_unanswered = false;
         match answer {
             Answer::Joined { ids } => ids.into_iter().for_each(|(slot, id)| self.joined(slot, id)),
-            Answer::ReportReply { leader, orders, removed, owners, all_wanted, soon } => {
+            Answer::ReportReply {
+                leader,
+                orders,
+                removed,
+                owners,
+                all_wanted,
+                soon,
+                term,
+                leases,
+            } => {
+                // A deposed leader that still answers does not turn leases on again.
+                let is_current = term >= node.member.settings_term;
+                node.member.settings_term = node.member.settings_term.max(term);
                 node.member.leader_hint = Some(leader);
                 node.member.all_wanted = all_wanted;
+                if is_current {
+                    self.set_leases(id, leases);
+                }
                 if soon {
                     self.report_in(id, SOON_NANOS);
                 }
@@ -197,6 +212,19 @@ impl World {
                 }
                 orders.into_iter().for_each(|order| self.carry_out_order(id, order));
             }
+        }
+    }
+
+    /// Turns leases on or off on a node's stores that have the other value.
+    fn set_leases(&mut self, id: u64, leases: bool) {
+        for number in self.slots_of(id) {
+            let running = self.slots.get_mut(&number).and_then(|slot| slot.running.as_mut());
+            let Some(running) = running.filter(|it| it.core.is_some() && it.leases != leases)
+            else {
+                continue;
+            };
+            running.leases = leases;
+            self.push(number, Input::Leases(leases));
         }
     }
 

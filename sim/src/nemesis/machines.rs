@@ -118,6 +118,28 @@ impl World {
         }
     }
 
+    /// Stops the clock of a node, mostly of one that leads: it counts less than the time that passed,
+    /// by more than leases tolerate. In half of the cases its process stands still too, as when a
+    /// virtual machine is suspended; otherwise clients keep using it, and it may be isolated.
+    pub(super) fn stop_a_clock(&mut self) {
+        let id = match self.nemesis.prng.below(4) {
+            0 => self.any_node(),
+            _ => self.leading_node().unwrap_or(1),
+        };
+        let until = self.now + (500 + self.nemesis.prng.below(4_000)) * MS;
+        let is_suspended = self.nemesis.prng.coin();
+        self.trace.span(self.now, until - self.now, id, 0, || "its clock stands still".into());
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        node.stop_clock(self.now, until);
+        if is_suspended {
+            node.paused_until = until;
+        }
+        self.clients.stay_with(id, until);
+        if !is_suspended && self.nemesis.prng.coin() {
+            self.isolate(id);
+        }
+    }
+
     /// Restarts the node of a store that stopped; a damaged disk is replaced first.
     pub(super) fn restart_store(&mut self, number: u64, incarnation: u64) {
         let Some(slot) = self.slots.get(&number).filter(|slot| slot.incarnation == incarnation)

@@ -166,6 +166,7 @@ impl World {
             | Fault::Corrupt
             | Fault::Bandwidth => self.trouble_network(fault),
             Fault::PowerCut | Fault::Kill | Fault::Pause => self.trouble_node(fault),
+            Fault::ClockStop => self.stop_a_clock(),
             Fault::WallJump | Fault::Skew | Fault::SkewBeyond => self.trouble_clock(fault),
             Fault::Transfer | Fault::Members | Fault::Split | Fault::Merge => {
                 self.change_region(fault);
@@ -266,9 +267,9 @@ impl World {
         self.net.heal();
         for slot in self.slots.keys().copied().collect::<Vec<_>>() {
             self.restore_capacity(slot);
+            self.end_stall(slot);
             let Some(it) = self.slots.get_mut(&slot) else { continue };
             it.append_nanos = SOUND_APPEND_NANOS;
-            it.stalled_until = 0;
             it.disk.clear_faults();
             it.disk.no_crash();
         }
@@ -276,6 +277,7 @@ impl World {
         for id in self.nodes.keys().copied().collect::<Vec<_>>() {
             self.resume(id);
             if let Some(node) = self.nodes.get_mut(&id) {
+                node.start_clock(now);
                 node.set_rate(now, 1_000_000);
             }
             self.start_node(id);

@@ -165,6 +165,7 @@ impl World {
             engine,
             core: None,
             readers: None,
+            leases: self.plan.raft.leases,
             inbox: Vec::new(),
             append: None,
             is_writing: false,

@@ -296,6 +296,23 @@ impl World {
         }
     }
 
+    /// Ends the stall of a store's disk: the append that waits for it completes now.
+    pub(super) fn end_stall(&mut self, number: u64) {
+        let now = self.now;
+        let Some(slot) = self.slots.get_mut(&number).filter(|it| it.stalled_until > now) else {
+            return;
+        };
+        slot.stalled_until = now;
+        let appends = self.event_queue.iter().filter(|(_, happening)| {
+            matches!(happening, Happening::Appended { slot, .. } if *slot == number)
+        });
+        for (at, event) in appends.map(|(key, _)| *key).collect::<Vec<_>>() {
+            if let Some(append) = self.event_queue.remove(&(at, event)) {
+                self.event_queue.insert((now, event), append);
+            }
+        }
+    }
+
     fn next(&mut self, until: u64) -> bool {
         let Some(entry) = self.event_queue.first_entry().filter(|entry| entry.key().0 <= until)
         else {
@@ -422,5 +439,34 @@ impl World {
     /// Returns the engine of a running store.
     pub fn engine(&self, slot: u64) -> Option<Arc<Engine>> {
         self.slots.get(&slot)?.engine().cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::faults::FaultSet;
+    use crate::plan::{Mode, SECOND};
+
+    #[test]
+    fn an_append_to_a_stalled_disk_completes_when_the_faults_end() {
+        let plan = Plan { faults: FaultSet::default(), ..Plan::draw(5, Mode::Safety) };
+        let mut world = World::new(plan, Trace::default());
+        assert!(world.run_until(40 * SECOND, |world| world.is_formed()));
+        world.start_clients(50);
+        let stalled_until = world.now + 20 * SECOND;
+        world.slots.values_mut().for_each(|slot| slot.stalled_until = stalled_until);
+        world.run(SECOND);
+        let last_append = |world: &World| {
+            let is_append = |happening: &Happening| matches!(happening, Happening::Appended { .. });
+            let appends = world.event_queue.iter().filter(|(_, happening)| is_append(happening));
+            appends.map(|((at, _), _)| *at).max()
+        };
+        assert_eq!(last_append(&world), Some(stalled_until));
+        world.heal();
+        assert_eq!(last_append(&world), Some(world.now));
+        world.run(SECOND);
+        assert!(last_append(&world).is_none_or(|at| at <= world.now + SOUND_APPEND_NANOS.1));
+        assert_eq!(world.violation, None);
     }
 }

@@ -45,11 +45,13 @@ pub struct Node {
     pub wall_shift_s: i64,
     /// State in the placement group.
     pub member: Member,
-    /// Rate of the clock in millionths, since it showed `base_local` at the global time
+    /// Rate of the clock in millionths, since it last showed `base_local` at the global time
     /// `base_global`.
     rate_ppm: u64,
     base_local: u64,
     base_global: u64,
+    /// Global time at which the clock first showed `base_local`; before `base_global` if it stopped.
+    base_since: u64,
 }
 
 impl Node {
@@ -67,6 +69,7 @@ impl Node {
             rate_ppm: 1_000_000,
             base_local: id * 1_000_000_000,
             base_global: 0,
+            base_since: 0,
         }
     }
 
@@ -83,14 +86,35 @@ impl Node {
 
     /// Returns the first global time at which the clock shows at least `local`.
     pub fn global(&self, local: u64) -> u64 {
+        if local <= self.base_local {
+            return self.base_since;
+        }
         let passed = u128::from(local.saturating_sub(self.base_local)) * MILLION;
         self.base_global + passed.div_ceil(u128::from(self.rate_ppm)) as u64
     }
 
-    /// Changes the rate of the clock.
+    /// Changes the rate of the clock. A clock that stands still goes on at that rate later.
     pub fn set_rate(&mut self, global: u64, rate_ppm: u64) {
-        (self.base_local, self.base_global) = (self.local(global), global);
+        self.set_base(global);
         self.rate_ppm = rate_ppm;
+    }
+
+    /// Stops the clock until a global time; then it goes on from what it shows now.
+    pub fn stop_clock(&mut self, global: u64, until: u64) {
+        self.set_base(global);
+        self.base_global = self.base_global.max(until);
+    }
+
+    /// Lets a clock that stands still go on.
+    pub fn start_clock(&mut self, global: u64) {
+        self.base_global = self.base_global.min(global);
+    }
+
+    fn set_base(&mut self, global: u64) {
+        if global > self.base_global {
+            (self.base_local, self.base_global) = (self.local(global), global);
+            self.base_since = global;
+        }
     }
 
     /// Sets the clock of the engines to a global time. Returns what the clocks show.
@@ -119,5 +143,20 @@ mod tests {
             assert!(node.local(global) >= local);
             assert!(global <= 1_000 || node.local(global - 1) < local);
         }
+    }
+
+    #[test]
+    fn a_clock_that_stands_still_goes_on_from_what_it_showed() {
+        let mut node = Node::new(3);
+        let before = node.local(1_000);
+        node.stop_clock(1_000, 5_000);
+        node.set_rate(2_000, 2_000_000);
+        assert_eq!([1_000, 4_999, 5_000].map(|at| node.local(at)), [before; 3]);
+        assert_eq!((node.global(before), node.global(before + 2)), (1_000, 5_001));
+        assert_eq!(node.local(5_001), before + 2);
+        node.stop_clock(6_000, 9_000);
+        node.start_clock(7_000);
+        assert_eq!([6_000, 7_000].map(|at| node.local(at)), [before + 2_000; 2]);
+        assert_eq!(node.local(7_001), before + 2_002);
     }
 }

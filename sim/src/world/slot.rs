@@ -17,6 +17,8 @@ pub struct Running {
     pub core: Option<Core>,
     /// Region state for request threads.
     pub readers: Option<Arc<Readers>>,
+    /// Leases may serve reads.
+    pub leases: bool,
     /// Inputs for the loop's next step.
     pub inbox: Vec<Input<Engine>>,
     /// Batch that the loop writes in its next step.

@@ -6,7 +6,7 @@ use crate::plan::MS;
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_engine::{Ingest, Store as Engine, View};
-use stele_raftstore::{Input, Reply, SendSnapshot, SnapshotHeader, wire};
+use stele_raftstore::{Done, Input, Reply, SendSnapshot, SnapshotHeader, wire};
 use stele_storage::{EngineView, Pair, ScanOptions, StorageEngine};
 use stele_types::KeyRange;
 
@@ -136,8 +136,11 @@ impl World {
         let Some(stream) = self.streams.get_mut(&number) else { return };
         let engine = self.slots.get(&stream.to).and_then(|slot| slot.engine().cloned());
         let ranges = match (reply, engine.is_some()) {
-            (Reply::SnapshotAccepted { ranges }, true) => ranges,
-            (Reply::Refused(_) | Reply::SnapshotAccepted { .. }, _) => {
+            (Reply::Done(Done::SnapshotAccepted { ranges }), true) => ranges,
+            (
+                Reply::Refused(_) | Reply::Busy(_) | Reply::Done(Done::SnapshotAccepted { .. }),
+                _,
+            ) => {
                 return self.end_stream(number, false);
             }
             (other, _) => return self.fail(format!("a snapshot was answered with {other:?}")),

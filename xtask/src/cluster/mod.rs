@@ -12,11 +12,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Scenarios that a change must pass, with arguments that keep them short.
-const CI: [(&str, &[&str]); 16] = [
+const CI: [(&str, &[&str]); 17] = [
     ("start", &["--short"]),
     ("ycsb", &["--short"]),
     ("clients", &["--short"]),
     ("kill", &["--rounds", "6"]),
+    ("history", &["--short"]),
     ("partition", &["--rounds", "4"]),
     ("pause", &["--rounds", "2"]),
     ("failover", &["--rounds", "3"]),
@@ -34,7 +35,8 @@ const CI: [(&str, &[&str]); 16] = [
 /// Scenarios that take long or need an otherwise idle machine.
 const REST: [&str; 2] = ["disk-full", "idle"];
 
-/// Runs `cluster ARGUMENTS`: `ci`, `all`, or one scenario with its arguments.
+/// Runs `cluster ARGUMENTS`: `ci`, `all`, or one scenario with its arguments. With `--stele FILE`,
+/// another server than that of this source is tested.
 pub fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let Some((first, rest)) = arguments.split_first() else {
         bail!("name a scenario: {}, or `ci`, or `all`", names().join(", "));
@@ -65,7 +67,8 @@ fn names() -> Vec<&'static str> {
 
 /// Runs every scenario, even after a failure; fails if one failed.
 fn each(workspace: &Workspace, scenarios: &[(&str, &[&str])], release: bool) -> Result<()> {
-    let stele = build_stele(workspace, release)?;
+    let has_server = scenarios.iter().any(|(_, arguments)| arguments.contains(&"--stele"));
+    let stele = if has_server { None } else { Some(build_stele(workspace, release)?) };
     let programs = Programs::build(workspace, release)?;
     let work = workspace.target.join("cluster-tests/work");
     std::fs::create_dir_all(&work)?;
@@ -74,7 +77,10 @@ fn each(workspace: &Workspace, scenarios: &[(&str, &[&str])], release: bool) -> 
         println!("-- {name}");
         let started = Instant::now();
         let mut harness = Command::new(&programs.harness);
-        harness.arg(name).args(*arguments).arg("--stele").arg(&stele).arg("--work").arg(&work);
+        harness.arg(name).args(*arguments).arg("--work").arg(&work);
+        if let Some(stele) = &stele {
+            harness.arg("--stele").arg(stele);
+        }
         harness.args(programs.flags());
         let result = run_shown(&mut harness);
         done.push((name, result.is_ok(), started.elapsed()));

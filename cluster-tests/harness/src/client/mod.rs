@@ -1,9 +1,11 @@
 //! A client that tries each operation once and reports what is known of the outcome. Retries would
 //! hide what really happened from the history.
 
+mod answer;
 mod route;
 mod session;
 
+pub use answer::{Answer, AnswerKind};
 pub use session::{Session, SessionOptions, Swap};
 
 /// Outcome of one attempt.
@@ -12,9 +14,9 @@ pub enum Outcome<T> {
     /// It took effect.
     Done(T),
     /// It did not take effect and never will.
-    Refused(String),
+    Refused(Answer),
     /// It may have taken effect, or may still do so.
-    Ambiguous(String),
+    Ambiguous(Answer),
 }
 
 impl<T> Outcome<T> {

@@ -1,18 +1,17 @@
 //! A client that makes one attempt of each operation.
 
-use super::Outcome;
 use super::route::{Route, Routes};
+use super::{Answer, Outcome};
 use crate::cluster::channels::Channels;
 use anyhow::Result;
 use bytes::Bytes;
-use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 use stele_proto::errorpb;
 use stele_proto::kvrpcpb as kv;
 use stele_proto::tikvpb::tikv_client::TikvClient;
+use tonic::Status;
 use tonic::transport::Channel;
-use tonic::{Code, Status};
 
 /// Options of a session.
 #[derive(Clone, Debug)]
@@ -53,7 +52,7 @@ impl Session {
     pub async fn put(&mut self, key: &[u8], value: Bytes) -> Outcome<()> {
         let (mut client, context, _) = match self.target(key, None).await {
             Ok(target) => target,
-            Err(error) => return Outcome::Refused(error.to_string()),
+            Err(error) => return Answer::no_route(error).into_outcome(),
         };
         let key_bytes = Bytes::copy_from_slice(key);
         let request = kv::RawPutRequest { context, key: key_bytes, value, ..Default::default() };
@@ -68,7 +67,7 @@ impl Session {
         let key = pairs.first().map(|pair| pair.key.clone()).unwrap_or_default();
         let (mut client, context, _) = match self.target(&key, None).await {
             Ok(target) => target,
-            Err(error) => return Outcome::Refused(error.to_string()),
+            Err(error) => return Answer::no_route(error).into_outcome(),
         };
         let request = kv::RawBatchPutRequest { context, pairs, ..Default::default() };
         match client.raw_batch_put(request).await.map(tonic::Response::into_inner) {
@@ -80,7 +79,7 @@ impl Session {
     pub async fn delete(&mut self, key: &[u8]) -> Outcome<()> {
         let (mut client, context, _) = match self.target(key, None).await {
             Ok(target) => target,
-            Err(error) => return Outcome::Refused(error.to_string()),
+            Err(error) => return Answer::no_route(error).into_outcome(),
         };
         let key_bytes = Bytes::copy_from_slice(key);
         let request = kv::RawDeleteRequest { context, key: key_bytes, ..Default::default() };
@@ -94,7 +93,7 @@ impl Session {
     pub async fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Outcome<()> {
         let (mut client, context, _) = match self.target(start, None).await {
             Ok(target) => target,
-            Err(error) => return Outcome::Refused(error.to_string()),
+            Err(error) => return Answer::no_route(error).into_outcome(),
         };
         let request = kv::RawDeleteRangeRequest {
             context,
@@ -112,7 +111,7 @@ impl Session {
     pub async fn get(&mut self, key: &[u8], replica: Option<usize>) -> Outcome<Option<Bytes>> {
         let (mut client, context, _) = match self.target(key, replica).await {
             Ok(target) => target,
-            Err(error) => return Outcome::Refused(error.to_string()),
+            Err(error) => return Answer::no_route(error).into_outcome(),
         };
         let key_bytes = Bytes::copy_from_slice(key);
         let request = kv::RawGetRequest { context, key: key_bytes, ..Default::default() };
@@ -135,7 +134,7 @@ impl Session {
     ) -> Outcome<Swap> {
         let (mut client, context, _) = match self.target(key, None).await {
             Ok(target) => target,
-            Err(error) => return Outcome::Refused(error.to_string()),
+            Err(error) => return Answer::no_route(error).into_outcome(),
         };
         let request = kv::RawCasRequest {
             context,
@@ -168,10 +167,10 @@ impl Session {
     ) -> Outcome<Pairs> {
         let (mut client, context, route) = match self.target(start, replica).await {
             Ok(target) => target,
-            Err(error) => return Outcome::Refused(error.to_string()),
+            Err(error) => return Answer::no_route(error).into_outcome(),
         };
         if !route.covers(start, end) {
-            return Outcome::Refused("the range spans several regions".to_owned());
+            return Answer::no_route("the range spans several regions").into_outcome();
         }
         let (from, to) = if reverse { (end, start) } else { (start, end) };
         let request = kv::RawScanRequest {
@@ -214,16 +213,11 @@ impl Session {
         error: String,
         answer: T,
     ) -> Outcome<T> {
-        if let Some(region_error) = region_error {
-            self.routes.learn(key, &region_error);
-            let known = region_error.stale_command.is_none()
-                && region_error.undetermined_result.is_none()
-                && is_specific(&region_error);
-            let text = format!("{region_error:?}");
-            return if known { Outcome::Refused(text) } else { Outcome::Ambiguous(text) };
+        if let Some(region_error) = &region_error {
+            self.routes.learn(key, region_error);
         }
-        if !error.is_empty() {
-            return Outcome::Ambiguous(error);
+        if let Some(failure) = Answer::of_response(region_error.as_ref(), &error) {
+            return failure.into_outcome();
         }
         self.routes.succeed(key);
         Outcome::Done(answer)
@@ -231,40 +225,6 @@ impl Session {
 
     fn classify_failure<T>(&mut self, key: &[u8], status: &Status) -> Outcome<T> {
         self.routes.try_next_peer(key);
-        let text = format!("{status:?}");
-        let never_sent = is_refused_connection(status) || status.code() == Code::InvalidArgument;
-        if never_sent { Outcome::Refused(text) } else { Outcome::Ambiguous(text) }
+        Answer::of_status(status).into_outcome()
     }
-}
-
-/// Returns whether the error has a variant that gives a reason; a text alone proves nothing.
-fn is_specific(error: &errorpb::Error) -> bool {
-    error.not_leader.is_some()
-        || error.region_not_found.is_some()
-        || error.key_not_in_region.is_some()
-        || error.epoch_not_match.is_some()
-        || error.server_is_busy.is_some()
-        || error.store_not_match.is_some()
-        || error.raft_entry_too_large.is_some()
-        || error.read_index_not_ready.is_some()
-        || error.proposal_in_merging_mode.is_some()
-        || error.region_not_initialized.is_some()
-        || error.disk_full.is_some()
-        || error.mismatch_peer_id.is_some()
-}
-
-/// Returns whether no connection was made, so that the request was never sent.
-fn is_refused_connection(status: &Status) -> bool {
-    let mut cause = status.source();
-    while let Some(error) = cause {
-        let connecting = error.to_string().contains("tcp connect error");
-        let refused = error
-            .downcast_ref::<std::io::Error>()
-            .is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused);
-        if connecting || refused {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
 }

@@ -1,11 +1,28 @@
 //! A network of namespaces that can be partitioned in any direction. Each node has a namespace; a
 //! pair of virtual interfaces joins it to a bridge. To drop frames, the sender's neighbour table
-//! gets a wrong hardware address for the receiver; no error is reported, as with a broken cable.
+//! gets a wrong hardware address for the receiver; no error is reported, as with a broken cable. To
+//! slow a node, a token bucket limits what it sends: frames queue, and beyond [`QUEUE_LIMIT`] they
+//! are lost.
 
 use anyhow::{Context, Result, ensure};
 use std::process::Command;
 
 const WRONG_HARDWARE: &str = "02:ff:00:00:00:01";
+/// Longest time that a frame waits in the queue of a slowed node.
+const QUEUE_LIMIT: &str = "400ms";
+/// Bytes that a slowed node may send at once; at least one frame of the largest size.
+const BURST: &str = "8kb";
+
+/// Messages between a node and all others that are lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Messages from and to the node.
+    Both,
+    /// Messages from the node.
+    From,
+    /// Messages to the node.
+    To,
+}
 
 /// Namespaces and their bridge; removed when dropped.
 #[derive(Debug)]
@@ -56,21 +73,37 @@ impl Network {
         format!("{}.{}", self.subnet, node + 1)
     }
 
-    /// Drops everything that `from` sends to `to`.
-    pub fn cut(&self, from: usize, to: usize) -> Result<()> {
-        self.set_neighbour(from, to, WRONG_HARDWARE)
+    /// Drops the messages between a node and all others. Clients still reach it.
+    pub fn isolate(&self, node: usize, direction: Direction) -> Result<()> {
+        for other in (0..self.nodes).filter(|other| *other != node) {
+            if direction != Direction::To {
+                self.set_neighbour(node, other, WRONG_HARDWARE)?;
+            }
+            if direction != Direction::From {
+                self.set_neighbour(other, node, WRONG_HARDWARE)?;
+            }
+        }
+        Ok(())
     }
 
-    /// Ends the drop from `from` to `to`.
-    pub fn heal(&self, from: usize, to: usize) -> Result<()> {
-        self.set_neighbour(from, to, &hardware(to))
+    /// Limits what a node sends, to other nodes and to clients.
+    pub fn slow(&self, node: usize, rate_kbit: u64) -> Result<()> {
+        let (space, rate) = (self.namespace(node), format!("{rate_kbit}kbit"));
+        let bucket = ["tbf", "rate", &rate, "burst", BURST, "latency", QUEUE_LIMIT];
+        let device = ["-n", &space, "qdisc", "replace", "dev", "eth0", "root"];
+        run("tc", &[&device[..], &bucket].concat())
+    }
+
+    /// Ends the limit of a node that was slowed.
+    pub fn restore_rate(&self, node: usize) -> Result<()> {
+        run("tc", &["-n", &self.namespace(node), "qdisc", "del", "dev", "eth0", "root"])
     }
 
     /// Ends all drops.
     pub fn heal_all(&self) -> Result<()> {
         for from in 0..self.nodes {
             for to in (0..self.nodes).filter(|to| *to != from) {
-                self.heal(from, to)?;
+                self.set_neighbour(from, to, &hardware(to))?;
             }
         }
         Ok(())
@@ -98,8 +131,13 @@ fn hardware(node: usize) -> String {
 }
 
 fn ip(arguments: &[&str]) -> Result<()> {
-    let output = Command::new("ip").args(arguments).output().context("starting ip")?;
+    run("ip", arguments)
+}
+
+fn run(program: &str, arguments: &[&str]) -> Result<()> {
+    let output = Command::new(program).args(arguments).output();
+    let output = output.with_context(|| format!("starting {program}"))?;
     let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "ip {}: {}", arguments.join(" "), errors.trim());
+    ensure!(output.status.success(), "{program} {}: {}", arguments.join(" "), errors.trim());
     Ok(())
 }

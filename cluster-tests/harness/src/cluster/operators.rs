@@ -59,6 +59,11 @@ impl Cluster {
         self.run_operator("split", call).await
     }
 
+    /// Splits a region at a user key; fails unless the split is done.
+    pub async fn split_done(&self, region: RegionId, key: Bytes) -> Result<()> {
+        is_done(self.try_split(region, vec![key]).await?)
+    }
+
     async fn run_operator<F, A>(&self, what: &str, call: F) -> Result<proto::OperatorInfo>
     where
         F: Fn(ControlClient<Channel>) -> A,

@@ -1,6 +1,8 @@
-//! Runs the linearizability checker, one history at a time.
+//! Checks histories, one at a time: the linearizability checker and the rules of answers.
 
-use super::record::{self, Record};
+use super::load::Recorded;
+use super::record;
+use super::rules::Rules;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -25,6 +27,8 @@ pub struct Verdict {
 pub struct Checker {
     program: PathBuf,
     work: PathBuf,
+    /// Rules of answers in addition to linearizability.
+    pub rules: Rules,
     /// Number of histories checked.
     pub histories: u64,
     /// Number of operations in them.
@@ -40,6 +44,7 @@ impl Checker {
         Self {
             program: program.to_owned(),
             work: work.to_owned(),
+            rules: Rules::default(),
             histories: 0,
             operations: 0,
             ambiguous: 0,
@@ -48,11 +53,12 @@ impl Checker {
         }
     }
 
-    /// Checks one history. A history that is not linearizable is kept, with a picture beside it.
-    pub async fn check(&mut self, name: &str, records: Vec<Record>) -> Result<Verdict> {
+    /// Checks one history. A history with a violation is kept; if it is not linearizable, with a
+    /// picture beside it.
+    pub async fn check(&mut self, name: &str, recorded: &Recorded) -> Result<Verdict> {
         let path = self.work.join(format!("history-{name}.jsonl"));
         let picture = path.with_extension("html");
-        record::write(&path, &records)?;
+        record::write(&path, &recorded.records)?;
         let mut command = Command::new(&self.program);
         command.arg(format!("-timeout={CHECK_SECONDS}s"));
         command.arg(format!("-picture={}", picture.display())).arg(&path);
@@ -67,7 +73,11 @@ impl Checker {
         self.histories += 1;
         self.operations += verdict.operations;
         self.ambiguous += verdict.ambiguous;
+        let broken = self.rules.broken(&recorded.records);
+        let is_kept = !broken.is_empty();
+        self.violations.extend(broken.into_iter().map(|text| format!("{name}: {text}")));
         match verdict.result.as_str() {
+            "ok" if is_kept => {}
             "ok" => std::fs::remove_file(&path)?,
             "unknown" => self.unknown += 1,
             _ => {

@@ -1,15 +1,41 @@
-//! A recorded client: few keys, unique values, one attempt per operation.
+//! A recorded client: few keys, unique values, one attempt per operation unless [`Keys::repeat`] is
+//! set.
 
+use super::load::REFUSED_PAUSE;
 use super::record::Record;
-use crate::client::{Outcome, Session, Swap};
+use crate::client::{AnswerKind, Outcome, Session, Swap};
 use bytes::Bytes;
 use std::collections::HashMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use stele_types::Prng;
 
-/// Number of keys in a group; a scan covers all of them.
-pub const GROUP_KEYS: u64 = 4;
 const SCAN_LIMIT: u32 = 100;
+/// Time limit of all attempts of a repeated operation.
+const REPEAT_LIMIT: Duration = Duration::from_secs(5);
+
+/// Keys of a history, and how its clients treat an unknown outcome.
+#[derive(Clone, Copy, Debug)]
+pub struct Keys {
+    /// Number of groups over which the operations are spread.
+    pub groups: u64,
+    /// Number of keys in a group; a scan covers all of them.
+    pub group_keys: u64,
+    /// Whether a put or a delete that is answered by `stale_command` is sent again as the same
+    /// operation, as client-go does. Such an operation can take effect twice.
+    pub repeat: bool,
+}
+
+impl Keys {
+    /// Returns the start of a group's keys in a round.
+    pub fn group(round: &str, group: u64) -> String {
+        format!("history/{round}/{group:02}")
+    }
+
+    /// Returns a key of a group.
+    pub fn key(group: &str, number: u64) -> String {
+        format!("{group}/k{number}")
+    }
+}
 
 /// A client and the operations it has recorded.
 #[derive(Debug)]
@@ -18,7 +44,7 @@ pub struct Recorder {
     pub process: usize,
     /// First part of its keys, unique per round.
     pub round: String,
-    pub groups: u64,
+    pub keys: Keys,
     pub prng: Prng,
     /// Time zero of the history.
     pub zero: Instant,
@@ -33,7 +59,7 @@ impl Recorder {
         session: Session,
         process: usize,
         round: String,
-        groups: u64,
+        keys: Keys,
         prng: Prng,
         zero: Instant,
     ) -> Self {
@@ -41,7 +67,7 @@ impl Recorder {
             session,
             process,
             round,
-            groups,
+            keys,
             prng,
             zero,
             records: Vec::new(),
@@ -52,8 +78,8 @@ impl Recorder {
 
     /// Runs one random operation; returns whether it took effect.
     pub async fn step(&mut self) -> bool {
-        let group = format!("history/{}/{:02}", self.round, self.prng.below(self.groups));
-        let key = format!("{group}/k{}", self.prng.below(GROUP_KEYS));
+        let group = Keys::group(&self.round, self.prng.below(self.keys.groups));
+        let key = Keys::key(&group, self.prng.below(self.keys.group_keys));
         let replica = (self.prng.below(3) == 0).then(|| self.prng.below(3) as usize);
         let mut record = Record { process: self.process, group, key, ..Record::default() };
         match self.prng.below(100) {
@@ -69,6 +95,14 @@ impl Recorder {
         }
     }
 
+    /// Reads a key once; returns whether it was read.
+    pub async fn read(&mut self, group: u64, number: u64, replica: Option<usize>) -> bool {
+        let group = Keys::group(&self.round, group);
+        let key = Keys::key(&group, number);
+        let record = Record { process: self.process, group, key, ..Record::default() };
+        self.get(record, replica).await
+    }
+
     async fn get(&mut self, mut record: Record, replica: Option<usize>) -> bool {
         record.op = "get";
         record.call_ns = self.now();
@@ -81,15 +115,43 @@ impl Recorder {
         let value = self.unique();
         record.value = Some(value.clone());
         record.call_ns = self.now();
-        let outcome = self.session.put(record.key.as_bytes(), Bytes::from(value)).await;
+        let outcome = self.write(&record.key, Some(Bytes::from(value))).await;
         self.keep(record, outcome, |_, ()| {})
     }
 
     async fn delete(&mut self, mut record: Record) -> bool {
         record.op = "delete";
         record.call_ns = self.now();
-        let outcome = self.session.delete(record.key.as_bytes()).await;
+        let outcome = self.write(&record.key, None).await;
         self.keep(record, outcome, |_, ()| {})
+    }
+
+    /// Puts or deletes a key, again and again after `stale_command` if the keys say so.
+    async fn write(&mut self, key: &str, value: Option<Bytes>) -> Outcome<()> {
+        let deadline = Instant::now() + REPEAT_LIMIT;
+        let mut stale = None;
+        loop {
+            let outcome = match value.clone() {
+                Some(value) => self.session.put(key.as_bytes(), value).await,
+                None => self.session.delete(key.as_bytes()).await,
+            };
+            match outcome {
+                Outcome::Ambiguous(answer)
+                    if self.keys.repeat && answer.kind == AnswerKind::StaleCommand =>
+                {
+                    stale = Some(answer);
+                }
+                // An earlier attempt may still take effect.
+                Outcome::Refused(_) if stale.is_some() => {}
+                known => return known,
+            }
+            if Instant::now() >= deadline
+                && let Some(answer) = stale
+            {
+                return Outcome::Ambiguous(answer);
+            }
+            tokio::time::sleep(REFUSED_PAUSE).await;
+        }
     }
 
     async fn swap(&mut self, mut record: Record) -> bool {
@@ -125,27 +187,26 @@ impl Recorder {
         })
     }
 
-    /// Records the operation unless it certainly never took effect.
+    /// Records the operation and its answer; returns whether it took effect.
     fn keep<T>(
         &mut self,
         mut record: Record,
         outcome: Outcome<T>,
-        answer: impl FnOnce(&mut Record, T),
+        enter: impl FnOnce(&mut Record, T),
     ) -> bool {
         record.return_ns = self.now();
-        let happened = outcome.is_done();
         match outcome {
-            Outcome::Done(found) => answer(&mut record, found),
-            Outcome::Ambiguous(_) => record.ambiguous = true,
-            Outcome::Refused(_) => return false,
+            Outcome::Done(found) => enter(&mut record, found),
+            Outcome::Ambiguous(answer) | Outcome::Refused(answer) => record.set_answer(answer.kind),
         }
-        let wrote = happened && (record.op == "put" || record.succeeded);
+        let is_done = record.is_done();
+        let wrote = is_done && (record.op == "put" || record.succeeded);
         let seen = if wrote { record.value.clone() } else { record.found.clone() };
         if let Some(seen) = seen {
             self.last_seen.insert(record.key.clone(), seen);
         }
         self.records.push(record);
-        happened
+        is_done
     }
 
     fn unique(&mut self) -> String {

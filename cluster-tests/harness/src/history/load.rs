@@ -1,6 +1,6 @@
 //! Clients that run until they are stopped.
 
-use super::client::Recorder;
+use super::client::{Keys, Recorder};
 use super::ledger::{self, Ledger, WriteOutcome};
 use super::record::Record;
 use crate::client::{Outcome, Session, SessionOptions};
@@ -13,7 +13,7 @@ use stele_types::Prng;
 use tokio::task::JoinHandle;
 
 /// Pause after a refusal, so that a refused client does not spin.
-const REFUSED_PAUSE: Duration = Duration::from_millis(20);
+pub const REFUSED_PAUSE: Duration = Duration::from_millis(20);
 
 /// Options of the load.
 #[derive(Clone, Debug)]
@@ -22,8 +22,8 @@ pub struct LoadOptions {
     pub recorders: usize,
     /// Number of clients that write the ledger.
     pub writers: usize,
-    /// Number of key groups over which the recorded operations are spread.
-    pub groups: u64,
+    /// Keys of the recorded operations.
+    pub keys: Keys,
     /// Pause of each client between operations.
     pub pause: Duration,
     /// Time limit of a call.
@@ -35,7 +35,7 @@ impl Default for LoadOptions {
         Self {
             recorders: 6,
             writers: 3,
-            groups: 6,
+            keys: Keys { groups: 6, group_keys: 4, repeat: false },
             pause: Duration::from_millis(2),
             limit: Duration::from_secs(2),
         }
@@ -43,17 +43,20 @@ impl Default for LoadOptions {
 }
 
 /// Records of all clients.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Recorded {
     pub records: Vec<Record>,
     /// Number of operations that took effect.
     pub done: u64,
+    /// Time zero of the records.
+    pub zero: Instant,
 }
 
 /// Running clients.
 #[derive(Debug)]
 pub struct Load {
     stop: Arc<AtomicBool>,
+    zero: Instant,
     recorders: Vec<JoinHandle<(Vec<Record>, u64)>>,
     writers: Vec<JoinHandle<Vec<WriteOutcome>>>,
 }
@@ -82,8 +85,7 @@ impl Load {
         let recorders = (0..options.recorders).map(|number| {
             let prng = Prng::new(seed ^ (number as u64 + 1) << 32);
             let round = round.to_owned();
-            let groups = options.groups;
-            let own = Recorder::new(session(number), number, round, groups, prng, zero);
+            let own = Recorder::new(session(number), number, round, options.keys, prng, zero);
             tokio::spawn(record(own, Arc::clone(&stop), options.pause))
         });
         let recorders = recorders.collect();
@@ -92,13 +94,13 @@ impl Load {
             tokio::spawn(write(session(number), number, first, stop, options.pause))
         });
         let writers = writers.collect();
-        Self { stop, recorders, writers }
+        Self { stop, zero, recorders, writers }
     }
 
     /// Stops the clients, waits for their calls in flight, and enters the writes into the ledger.
     pub async fn stop(self, ledger: &mut Ledger) -> Result<Recorded> {
         self.stop.store(true, Ordering::Relaxed);
-        let mut recorded = Recorded::default();
+        let mut recorded = Recorded { records: Vec::new(), done: 0, zero: self.zero };
         for recorder in self.recorders {
             let (records, done) = recorder.await?;
             recorded.records.extend(records);

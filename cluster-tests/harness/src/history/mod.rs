@@ -2,13 +2,18 @@
 
 mod check;
 mod client;
+mod counts;
 mod ledger;
 mod load;
 mod record;
+mod rules;
 
 pub use check::Checker;
+pub use client::{Keys, Recorder};
+pub use counts::Counts;
 pub use ledger::{Ledger, PREFIX as LEDGER_PREFIX};
-pub use load::{Load, LoadOptions};
+pub use load::{Load, LoadOptions, Recorded};
+pub use rules::Rules;
 
 /// Keys that split the keys of histories and ledgers into several regions. No group is divided.
 pub const PREFIX_SPLITS: [&[u8]; 9] = [

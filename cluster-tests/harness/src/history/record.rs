@@ -1,5 +1,6 @@
 //! A history: operations of clients and their results.
 
+use crate::client::AnswerKind;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::fs::File;
@@ -33,9 +34,35 @@ pub struct Record {
     /// Nanoseconds since the harness started.
     pub call_ns: u64,
     pub return_ns: u64,
+    /// Last answer of the server.
+    pub answer: AnswerKind,
     /// Whether the outcome of the operation is unknown.
     #[serde(skip_serializing_if = "is_false")]
     pub ambiguous: bool,
+    /// Whether the operation certainly had no effect. The checker ignores it, so that a read of its
+    /// effect is a violation.
+    #[serde(skip_serializing_if = "is_false")]
+    pub refused: bool,
+}
+
+impl Record {
+    /// Sets the answer and what it proves.
+    pub fn set_answer(&mut self, answer: AnswerKind) {
+        self.answer = answer;
+        self.ambiguous = answer.is_unknown();
+        self.refused = answer.is_refusal();
+    }
+
+    /// Returns whether the operation took effect.
+    pub fn is_done(&self) -> bool {
+        self.answer == AnswerKind::Done
+    }
+
+    /// Returns the values that a successful operation observed.
+    pub fn observed(&self) -> impl Iterator<Item = &str> {
+        let pairs = self.pairs.iter().map(|(_, value)| value.as_str());
+        self.found.as_deref().into_iter().chain(pairs)
+    }
 }
 
 fn is_false(flag: &bool) -> bool {

@@ -4,7 +4,7 @@ use crate::args::{Setup, need};
 use crate::client::{Outcome, Session, SessionOptions};
 use crate::cluster::Cluster;
 use crate::cluster::clocks::{FakeTime, WallClock};
-use crate::cluster::network::Network;
+use crate::cluster::network::Direction;
 use crate::cluster::node::get;
 use crate::history::{Checker, Ledger, Load, LoadOptions};
 use crate::report::{Report, percentile, rounded};
@@ -76,7 +76,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
             gone += found.with_context(|| format!("round {round}, time to live {ttl_s} s"))?;
         }
         let recorded = load.stop(&mut ledger).await?;
-        let verdict = checker.check(&name, recorded.records).await?;
+        let verdict = checker.check(&name, &recorded).await?;
         verify::everything(&mut cluster, &ledger, 3).await?;
         heals.push(heal.whole_s());
         println!(
@@ -137,10 +137,7 @@ async fn cut(
     let stale = StaleReads::new(cluster, node).await?;
     // Waits for a lease: a leader just elected has none, and would prove nothing.
     tokio::time::sleep(Duration::from_millis(500 + prng.below(500))).await;
-    for other in (0..cluster.nodes.len()).filter(|other| *other != node) {
-        Network::cut(network, node, other)?;
-        Network::cut(network, other, node)?;
-    }
+    network.isolate(node, Direction::Both)?;
     jump(wall, prng)?;
     stale.run(Duration::from_millis(1_800 + prng.below(800))).await
 }

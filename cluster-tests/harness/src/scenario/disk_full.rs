@@ -1,6 +1,6 @@
 use super::three;
 use crate::args::Setup;
-use crate::client::{Outcome, Session, SessionOptions};
+use crate::client::{AnswerKind, Outcome, Session, SessionOptions};
 use crate::cluster::Cluster;
 use crate::cluster::disk::SmallDisk;
 use crate::history::Ledger;
@@ -94,15 +94,15 @@ async fn fill(cluster: &mut Cluster, session: &mut Session) -> Result<(u64, Stri
                 number += 1;
                 refusals = 0;
             }
-            Outcome::Refused(text) if text.contains("disk_full: Some") => {
+            Outcome::Refused(answer) if answer.kind == AnswerKind::DiskFull => {
                 refusals += 1;
                 if refusals == REFUSALS {
-                    return Ok((number, text));
+                    return Ok((number, answer.text));
                 }
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
             Outcome::Refused(_) => tokio::time::sleep(Duration::from_millis(10)).await,
-            Outcome::Ambiguous(text) => bail!("an ambiguous outcome while filling: {text}"),
+            Outcome::Ambiguous(answer) => bail!("an ambiguous outcome while filling: {answer}"),
         }
     }
 }
@@ -132,7 +132,7 @@ async fn delete_all(session: &mut Session) -> Outcome<()> {
 fn brief<T>(outcome: &Outcome<T>) -> String {
     match outcome {
         Outcome::Done(_) => "done".to_owned(),
-        Outcome::Refused(text) => format!("refused: {text}"),
-        Outcome::Ambiguous(text) => format!("unclear: {text}"),
+        Outcome::Refused(answer) => format!("refused: {answer}"),
+        Outcome::Ambiguous(answer) => format!("unclear: {answer}"),
     }
 }

@@ -81,7 +81,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
         wait(&mut prng, 300, 1_000).await;
         let recorded = load.stop(&mut ledger).await?;
         cluster.check_alive()?;
-        let verdict = checker.check(&name, recorded.records).await?;
+        let verdict = checker.check(&name, &recorded).await?;
         verify::everything(&mut cluster, &ledger, 3).await?;
         println!(
             "{text}: sync of {file} failed, first put {gap:.3} s after the node ended, {} operations, {}",

@@ -86,7 +86,7 @@ async fn one_round(
     wait(&mut prng, 300, 1_000).await;
     let recorded = load.stop(ledger).await?;
     cluster.check_alive()?;
-    let verdict = checker.check(&name, recorded.records).await?;
+    let verdict = checker.check(&name, &recorded).await?;
     verify::everything(cluster, ledger, 3).await?;
     println!(
         "round {round}: killed {victims:?}, {} operations, {} ambiguous, {}; {} acknowledged in total",

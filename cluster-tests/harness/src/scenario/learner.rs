@@ -47,7 +47,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let first_after = wait_for(&cluster, away, leader, region).await?;
     let took = started.elapsed().as_secs_f64();
     let recorded = load.stop(&mut ledger).await?;
-    checker.check("learner", recorded.records).await?;
+    checker.check("learner", &recorded).await?;
     verify::everything(&mut cluster, &ledger, 3).await?;
     report.record("written_while_away_bytes", written);
     report.record("last_index_before", last_before);

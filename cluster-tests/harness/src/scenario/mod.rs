@@ -6,9 +6,10 @@ mod clock;
 mod disk_full;
 mod failed_sync;
 mod failover;
+mod history;
 mod hostile;
 mod idle;
-mod kill;
+pub mod kill;
 mod learner;
 mod partition;
 mod pause;
@@ -51,6 +52,7 @@ macro_rules! scenarios {
 scenarios! {
     start "start" "time from the start of three nodes to the first acknowledged put"
     kill "kill" "kill -9 of one, two, three nodes under load; nothing acknowledged is lost, histories are linearizable"
+    history "history" "all kinds of operations under all kinds of faults; histories are linearizable, nothing refused takes effect"
     partition "partition" "symmetric, one-way and flapping partitions; the minority writes nothing"
     pause "pause" "a leader is stopped for longer than its lease; no stale read when it resumes"
     failover "failover" "the gap in writes after kill -9 of a leader"

@@ -1,9 +1,9 @@
 use super::{kill, three};
 use crate::args::{Setup, need};
-use crate::client::{Outcome, Session, SessionOptions};
+use crate::client::{Answer, Outcome, Session, SessionOptions};
 use crate::cluster::Cluster;
 use crate::cluster::control::POLL;
-use crate::cluster::network::Network;
+use crate::cluster::network::Direction;
 use crate::history::{Checker, Ledger, Load, LoadOptions};
 use crate::report::{Report, percentile, rounded};
 use crate::verify;
@@ -21,17 +21,18 @@ const FLAPS: u64 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// No messages between the leader and the others.
-    Symmetric,
-    /// Messages from the leader are lost.
-    Mute,
-    /// Messages to the leader are lost.
-    Deaf,
+    /// Messages between the leader and the others are lost in this direction.
+    Steady(Direction),
     /// The symmetric partition, several times on and off.
     Flapping,
 }
 
-const KINDS: [Kind; 4] = [Kind::Symmetric, Kind::Mute, Kind::Deaf, Kind::Flapping];
+const KINDS: [Kind; 4] = [
+    Kind::Steady(Direction::Both),
+    Kind::Steady(Direction::From),
+    Kind::Steady(Direction::To),
+    Kind::Flapping,
+];
 
 // Catalogue: 29, 30, 31.
 /// Under load, the leader is cut off from its peers but not from its clients. No write that begins
@@ -56,7 +57,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
         let attempts = cut(&cluster, leader, kind, &mut prng).await?;
         let heal = heal(&mut cluster).await.with_context(|| format!("round {round}, {kind:?}"))?;
         let recorded = load.stop(&mut ledger).await?;
-        let verdict = checker.check(&name, recorded.records).await?;
+        let verdict = checker.check(&name, &recorded).await?;
         verify::everything(&mut cluster, &ledger, 3).await?;
         report.require(
             attempts.acknowledged == 0,
@@ -88,32 +89,23 @@ struct Attempts {
 
 async fn cut(cluster: &Cluster, node: usize, kind: Kind, prng: &mut Prng) -> Result<Attempts> {
     let network = cluster.network.as_ref().context("no network to cut")?;
-    let others: Vec<usize> = (0..cluster.nodes.len()).filter(|other| *other != node).collect();
-    let set = |cut: bool| -> Result<()> {
-        let change = if cut { Network::cut } else { Network::heal };
-        for other in &others {
-            if kind != Kind::Deaf {
-                change(network, node, *other)?;
-            }
-            if kind != Kind::Mute {
-                change(network, *other, node)?;
-            }
-        }
-        Ok(())
-    };
     // Caches the route to the leader before the partition.
     let nodes = vec![cluster.nodes[node].address().to_owned()];
     let options = SessionOptions { nodes, limit: Duration::from_millis(300) };
     let mut session = Session::new(Arc::clone(&cluster.channels), options);
     session.put(KEY, Bytes::from_static(b"before")).await;
-    set(true)?;
-    if kind == Kind::Flapping {
+    let Kind::Steady(direction) = kind else {
+        network.isolate(node, Direction::Both)?;
         for flap in 0..FLAPS {
             tokio::time::sleep(Duration::from_millis(50 + prng.below(400))).await;
-            set(flap % 2 == 1)?;
+            match flap % 2 {
+                0 => network.heal_all()?,
+                _ => network.isolate(node, Direction::Both)?,
+            }
         }
         return Ok(Attempts::default());
-    }
+    };
+    network.isolate(node, direction)?;
     let mut attempts = Attempts::default();
     let until = Instant::now() + Duration::from_millis(1_500 + prng.below(2_500));
     while Instant::now() < until {
@@ -156,13 +148,11 @@ impl DirectWriter {
             value,
             ..Default::default()
         };
-        match self.client.raw_put(request).await.map(tonic::Response::into_inner) {
-            Ok(answer) if answer.region_error.is_none() && answer.error.is_empty() => {
-                Outcome::Done(())
-            }
-            Ok(answer) => Outcome::Refused(format!("{answer:?}")),
-            Err(status) => Outcome::Ambiguous(status.to_string()),
-        }
+        let answer = match self.client.raw_put(request).await.map(tonic::Response::into_inner) {
+            Ok(response) => Answer::of_response(response.region_error.as_ref(), &response.error),
+            Err(status) => Some(Answer::of_status(&status)),
+        };
+        answer.map_or(Outcome::Done(()), Answer::into_outcome)
     }
 }
 

@@ -35,7 +35,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
         let answers = answers.with_context(|| format!("round {round}"))?;
         tokio::time::sleep(Duration::from_millis(500)).await;
         let recorded = load.stop(&mut ledger).await?;
-        checker.check(&name, recorded.records).await?;
+        checker.check(&name, &recorded).await?;
         for answer in answers {
             match answer {
                 None => refused += 1,

@@ -99,7 +99,7 @@ impl World {
         wait(&mut prng, 300, 1_000).await;
         let recorded = load.stop(&mut self.ledger).await?;
         self.cluster.check_alive()?;
-        let verdict = self.checker.check(&name, recorded.records).await?;
+        let verdict = self.checker.check(&name, &recorded).await?;
         verify::everything(&mut self.cluster, &self.ledger, 3).await?;
         println!(
             "round {round}: power of {victims:?} cut, {} operations, {} ambiguous, {}; {} \

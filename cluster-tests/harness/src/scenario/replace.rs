@@ -29,7 +29,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
         let took = replace(&mut cluster, victim).await;
         let took = took.with_context(|| format!("round {round}, node {victim}"))?;
         let recorded = load.stop(&mut ledger).await?;
-        checker.check(&name, recorded.records).await?;
+        checker.check(&name, &recorded).await?;
         verify::everything(&mut cluster, &ledger, 3).await?;
         println!(
             "round {round}: node {victim} has a new disk, all replicas restored after {took:.3} s"

@@ -44,7 +44,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let shrunk = started.elapsed().as_secs_f64();
     let recorded = load.stop(&mut ledger).await?;
     println!("{} of {} operations took effect", recorded.done, recorded.records.len());
-    checker.check("resize", recorded.records).await?;
+    checker.check("resize", &recorded).await?;
     verify::everything(&mut cluster, &ledger, 3).await?;
     report.record("grown_s", rounded(grown));
     report.record("shrunk_s", rounded(shrunk));

@@ -43,7 +43,9 @@ impl Cluster {
     pub async fn connect(nodes: Arc<Mutex<Nodes>>) -> Result<Self> {
         let addresses: Vec<String> =
             nodes.lock().list().iter().map(|node| node.address.clone()).collect();
-        let options = Options { timeout: CALL_WITHIN, ..Options::default() };
+        // One person writes here, so a repeated put overwrites no other client's.
+        let options =
+            Options { timeout: CALL_WITHIN, repeat_undetermined: true, ..Options::default() };
         let client = Client::connect_with(&addresses, options).await?;
         let control = client.control();
         let mut cluster = Self {

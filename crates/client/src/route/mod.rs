@@ -140,6 +140,7 @@ impl Router {
             peer: Some(convert::peer_out(&route.peer)),
             max_execution_duration_ms: timeout_ms.max(1),
             cluster_id: self.pd_client.cluster(),
+            request_source: stele_proto::REQUEST_SOURCE.to_owned(),
             ..kvrpcpb::Context::default()
         }
     }
@@ -227,7 +228,7 @@ impl Router {
 fn note_ambiguity<C: RawCall>(reason: &str, options: &Options, tries: &mut Tries) -> Result<()> {
     let ends = match C::EFFECT {
         Effect::Read => return Ok(()),
-        Effect::Write => !options.retry_ambiguous,
+        Effect::Write => !options.repeat_undetermined,
         Effect::Once => !stele_types::mutant::active("client.repeat_swap"),
     };
     tries.note_ambiguous();

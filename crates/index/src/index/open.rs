@@ -65,7 +65,7 @@ pub(super) fn open(
     keep_footers(&mut manifest, &runs)?;
     let largest = largest_run(&*vfs, dir)?;
     let orphans_removed = remove_orphans(&*vfs, dir, &manifest)?;
-    let next_run = manifest.state().next_run.0.max(largest.map_or(1, |run| run.0 + 1)).max(1);
+    let next_run = next_number(manifest.state(), &runs, largest);
     let version = Arc::new(Version::new(VersionId(1), runs));
     let pins = Pins::default();
     pins.add(&version);
@@ -183,6 +183,17 @@ fn check_pending(
 
 fn largest_run(vfs: &dyn Vfs, dir: &Path) -> Result<Option<RunId>> {
     Ok(vfs.list(dir)?.iter().filter_map(|entry| parse_run_file_name(&entry.name)).max())
+}
+
+/// Returns the next number for a run or a job. Invariant: no job gets the number of another one
+/// that has a current run. An install takes its number after those of its runs, so neither the
+/// manifest nor a file name has it. A rebuild of the manifest counts runs with one number as one
+/// job.
+fn next_number(state: &ManifestState, runs: &[Arc<Run>], largest: Option<RunId>) -> u64 {
+    let jobs = runs.iter().map(|run| run.meta().extra.job);
+    let job = jobs.max().filter(|_| !mutant::active("index.job_number_reused"));
+    let largest = largest.map(|run| run.0).max(job);
+    state.next_run.0.max(largest.unwrap_or_default().saturating_add(1))
 }
 
 /// Removes runs that the manifest does not reference. Durable, so that their ids may be reused.

@@ -1,4 +1,6 @@
 use super::*;
+use crate::run::{RunExtra, RunOptions, RunWriter};
+use crate::slot::Found as Entry;
 use crate::{Checkpoint, Index, IndexOptions, JobStep, run_path};
 use stele_types::limits::FORMAT_VERSION;
 use stele_types::{RunId, Seq, ValueRef};
@@ -228,6 +230,34 @@ fn runs_without_a_manifest_are_not_taken_for_a_new_index() {
     vfs.create_dir_all(dir()).unwrap();
     vfs.write_file(dir().join("00000001.run"), b"something");
     assert!(matches!(open(&vfs), Err(Error::Missing { .. })));
+}
+
+#[test]
+fn runs_that_are_the_same_part_of_a_job_are_refused_by_a_rebuild() {
+    let vfs = SimVfs::default();
+    vfs.create_dir_all(dir()).unwrap();
+    let shared: Arc<dyn Vfs> = Arc::new(vfs.clone());
+    let write = |id: u64, job: u64| {
+        let options = RunOptions { block_bytes: 512, filter_bits_per_key: 10 };
+        let run = RunWriter::create(&shared, dir(), RunId(id), &options, Cause::Flush);
+        let mut run = run.unwrap();
+        let value = ValueRef::Inline(Bytes::from_static(b"value"));
+        run.add(b"key", &Entry::Value { value, expires_at_s: 0 }).unwrap();
+        let checkpoint = rebuild::FooterState::default().encode();
+        let extra = RunExtra { age: id, job, last_part: true, checkpoint, ..RunExtra::default() };
+        run.finish(extra).unwrap();
+    };
+    write(1, 7);
+    write(2, 8);
+    let rebuild = |vfs: SimVfs| {
+        let shared: Arc<dyn Vfs> = Arc::new(vfs);
+        rebuild::rebuild(&shared, dir(), &IndexOptions::default())
+    };
+    assert_eq!(rebuild(vfs.fork()).unwrap().runs, [RunId(2), RunId(1)]);
+    write(3, 7);
+    let refused = rebuild(vfs.clone());
+    assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
+    assert_eq!((numbers(&vfs, dir()).unwrap().len(), vfs.list(dir()).unwrap().len()), (0, 3));
 }
 
 #[test]

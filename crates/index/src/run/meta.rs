@@ -45,7 +45,7 @@ pub(crate) const AGE_MAX: u64 = 1 << 62;
 pub struct RunExtra {
     /// The tier's age; larger is newer.
     pub age: u64,
-    /// Number of the job that wrote the run.
+    /// Number of the job that wrote the run; later jobs have larger ones.
     pub job: u64,
     /// Position of the run among the outputs of its job.
     pub part: u32,

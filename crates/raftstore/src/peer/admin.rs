@@ -6,7 +6,7 @@ use super::propose::Proposing;
 use super::queue::Request;
 use crate::admin::{self, Change, Record};
 use crate::input::{Admin, AdminCall, RequestId};
-use crate::output::{Refusal, Reply};
+use crate::output::{Busy, Done, Refusal, Rejection};
 use crate::store::Context;
 use stele_storage::StorageEngine;
 use stele_types::{LogIndex, Region};
@@ -24,7 +24,7 @@ impl<E: StorageEngine> Peer<E> {
         if self.admin_at.is_some() && !matches!(call.call, Admin::TransferLeader(_)) {
             // A descriptor is derived from the applied region: two changes in flight would
             // overwrite each other.
-            ctx.refuse(id, Refusal::Busy { reason: "another change of the region is in progress" });
+            ctx.reject(id, Busy::Wait { reason: "another change of the region is in progress" });
             return None;
         }
         let at = LogIndex(self.last_index() + proposing.entries.len() as u64 + 1);
@@ -42,7 +42,7 @@ impl<E: StorageEngine> Peer<E> {
             Admin::Destroy(peer) => {
                 let reason =
                     format!("peer {peer} leads the region: remove it from the members first");
-                Err(Refusal::Invalid(reason))
+                Err(Refusal::Invalid(reason).into())
             }
             Admin::ChangePeers(changes) if changes.is_empty() && !self.region.is_joint() => {
                 return self.done(ctx, id);
@@ -62,7 +62,7 @@ impl<E: StorageEngine> Peer<E> {
                 proposing.admin = true;
                 proposing.barrier = barrier;
             }
-            Err(refusal) => ctx.refuse(id, refusal),
+            Err(rejection) => ctx.reject(id, rejection),
         }
         None
     }
@@ -73,7 +73,7 @@ impl<E: StorageEngine> Peer<E> {
         &self,
         change: Change,
         regions: &[Region],
-    ) -> Result<(raft::eraftpb::Entry, bool), Refusal> {
+    ) -> Result<(raft::eraftpb::Entry, bool), Rejection> {
         let barrier = !matches!(change, Change::Members(_) | Change::LeaveJoint);
         let record = Record { region: self.region.id, change };
         let command = admin::command(&record, regions);
@@ -82,7 +82,7 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     fn done(&self, ctx: &mut Context<E>, id: RequestId) -> Option<Request> {
-        ctx.reply(id, Reply::AdminDone { region: (*self.region).clone() });
+        ctx.done(id, Done::Admin { region: (*self.region).clone() });
         None
     }
 }

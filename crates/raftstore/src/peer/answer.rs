@@ -2,7 +2,7 @@
 
 use super::Peer;
 use crate::input::RequestId;
-use crate::output::{Refusal, Reply, Timings};
+use crate::output::{Done, Refusal, Timings, Unknown};
 use crate::store::Context;
 use std::collections::VecDeque;
 use stele_storage::{Pair, StorageEngine};
@@ -95,45 +95,68 @@ impl Proposal {
     }
 }
 
-impl<E: StorageEngine> Peer<E> {
-    /// Replies to the proposer of an applied entry. Refuses proposals of lower index, or of the
-    /// same index and another term: they are lost.
-    pub(super) fn answer_applied(&mut self, ctx: &mut Context<E>, index: u64, term: u64) {
-        while let Some(proposal) = self.proposals.pop_through(index) {
-            if (proposal.index, proposal.term) != (index, term) {
-                lose(ctx, proposal.purpose);
-                continue;
-            }
-            let timings = proposal.timings(ctx.now.monotonic_nanos);
-            match proposal.purpose {
-                Purpose::Write(id) => {
-                    let (index, term) = (LogIndex(index), Term(term));
-                    ctx.reply(id, Reply::Written { index, term, timings });
-                }
-                Purpose::Cas(id, previous) => {
-                    ctx.reply(id, Reply::Cas { succeeded: true, previous, timings });
-                }
-                Purpose::Admin(id) => {
-                    ctx.reply(id, Reply::AdminDone { region: (*self.region).clone() });
-                }
-            }
-        }
-    }
-
-    /// Refuses proposals above `above` after a loss of leadership. Committed entries will be
-    /// applied and answered; the outcome of the others is unknown here.
-    pub(super) fn lose_proposals(&mut self, ctx: &mut Context<E>, above: u64) {
-        for proposal in self.proposals.split_off_above(above) {
-            lose(ctx, proposal.purpose);
-        }
+impl Purpose {
+    /// Returns the request.
+    pub fn id(&self) -> RequestId {
+        let (Self::Write(id) | Self::Cas(id, _) | Self::Admin(id)) = self;
+        *id
     }
 }
 
-/// Refuses a proposal of unknown outcome. Clients may retry a write. They may not retry a
-/// comparison: the second could fail because the first took effect.
-fn lose<E: StorageEngine>(ctx: &mut Context<E>, purpose: Purpose) {
-    match purpose {
-        Purpose::Write(id) | Purpose::Admin(id) => ctx.refuse(id, Refusal::StaleCommand),
-        Purpose::Cas(id, _) => ctx.refuse(id, Refusal::Undetermined),
+impl<E: StorageEngine> Peer<E> {
+    /// Answers the proposals up to an applied entry. Invariant: a proposal is done only if the
+    /// applied entry has its index *and* its term. A proposal at or below the index that is not the
+    /// applied entry was replaced by another leader's: it can never be applied.
+    pub(super) fn answer_applied(&mut self, ctx: &mut Context<E>, index: u64, term: u64) {
+        while let Some(proposal) = self.proposals.pop_through(index) {
+            match (proposal.index, proposal.term) == (index, term) {
+                true => self.answer_done(ctx, proposal),
+                false => {
+                    let leader = self.leader_hint();
+                    ctx.reject(proposal.purpose.id(), Refusal::Superseded { leader });
+                }
+            }
+        }
+    }
+
+    fn answer_done(&self, ctx: &mut Context<E>, proposal: Proposal) {
+        let timings = proposal.timings(ctx.now.monotonic_nanos);
+        match proposal.purpose {
+            Purpose::Write(id) => {
+                let (index, term) = (LogIndex(proposal.index), Term(proposal.term));
+                ctx.done(id, Done::Written { index, term, timings });
+            }
+            Purpose::Cas(id, previous) => {
+                ctx.done(id, Done::Cas { succeeded: true, previous, timings });
+            }
+            Purpose::Admin(id) => ctx.done(id, Done::Admin { region: (*self.region).clone() }),
+        }
+    }
+
+    /// Answers the proposals above `committed` after a loss of leadership: a later leader may or may
+    /// not commit them. Those up to `committed` are answered when they are applied.
+    pub(super) fn lose_proposals(&mut self, ctx: &mut Context<E>, committed: u64) {
+        let as_refused = stele_types::mutant::active("raftstore.unknown_as_refused");
+        for proposal in self.proposals.split_off_above(committed) {
+            let id = proposal.purpose.id();
+            match as_refused {
+                true => ctx.reject(id, Refusal::NotLeader { leader: None }),
+                false => ctx.unknown(id, Unknown::LeadershipLost),
+            }
+        }
+    }
+
+    /// Answers all proposals of a replica that leaves this store. A committed one is done: the
+    /// replica's successor, here or elsewhere, holds its effect.
+    pub(super) fn abandon_proposals(&mut self, ctx: &mut Context<E>) {
+        let committed = self.committed();
+        for proposal in self.proposals.split_off_above(0) {
+            let term_here = self.node.raft.raft_log.term(proposal.index);
+            let is_in_log = term_here.is_ok_and(|term| term == proposal.term);
+            match is_in_log && proposal.index <= committed {
+                true => self.answer_done(ctx, proposal),
+                false => ctx.unknown(proposal.purpose.id(), Unknown::ReplicaRemoved),
+            }
+        }
     }
 }

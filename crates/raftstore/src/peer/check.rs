@@ -2,7 +2,7 @@
 
 use super::Peer;
 use crate::input::Header;
-use crate::output::Refusal;
+use crate::output::{Busy, Refusal, Rejection};
 use crate::readers::{Readers, is_stale_term};
 use stele_storage::StorageEngine;
 use stele_types::{Region, RegionPhase};
@@ -19,7 +19,7 @@ impl<E: StorageEngine> Peer<E> {
     /// Checks a request's term and its version of the range.
     pub fn check_version(&self, header: &Header, readers: &Readers) -> Result<(), Refusal> {
         if is_stale_term(header.term, self.term(), self.region.kind) {
-            return Err(Refusal::StaleCommand);
+            return Err(Refusal::StaleTerm { leader: self.leader_hint() });
         }
         if header.version.is_some_and(|version| version != self.region.epoch.version) {
             return Err(Refusal::EpochNotMatch { current: self.current_regions(readers) });
@@ -29,7 +29,11 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Checks that a read may be answered: its term and version match and the region is not
     /// merging, when its target may already be writing to it.
-    pub(super) fn check_readable(&self, header: &Header, readers: &Readers) -> Result<(), Refusal> {
+    pub(super) fn check_readable(
+        &self,
+        header: &Header,
+        readers: &Readers,
+    ) -> Result<(), Rejection> {
         self.check_version(header, readers)?;
         match stele_types::mutant::active("raftstore.read_while_merging") {
             true => Ok(()),
@@ -38,11 +42,11 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Checks that the region's phase allows reads and writes.
-    pub fn check_phase(&self) -> Result<(), Refusal> {
+    pub fn check_phase(&self) -> Result<(), Rejection> {
         match self.region.phase {
             RegionPhase::Normal => Ok(()),
-            RegionPhase::Merging { .. } => Err(Refusal::Merging),
-            RegionPhase::Tombstone => Err(Refusal::RegionNotFound),
+            RegionPhase::Merging { .. } => Err(Busy::Merging.into()),
+            RegionPhase::Tombstone => Err(Refusal::RegionNotFound.into()),
         }
     }
 

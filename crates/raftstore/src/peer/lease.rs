@@ -3,7 +3,8 @@
 //! A follower that answers a heartbeat round withholds its vote for `election_ticks_min` of its
 //! ticks from the receipt, which is after the round was sent. So the lease runs from the *sending*
 //! of a round that a quorum answered, minus one tick (the first may come at once), on a clock that
-//! may run slower than theirs by the drift bound.
+//! may run slower than theirs by the drift bound. Their ticks are as long as this store's:
+//! [`crate::LeaseTimes`].
 
 use super::Peer;
 use crate::store::Context;
@@ -29,9 +30,10 @@ impl<E: StorageEngine> Peer<E> {
         self.may_hold_lease() && self.reader.is_leased(now_nanos)
     }
 
-    /// Renews the lease from a quorum-confirmed round sent at `sent_nanos`.
+    /// Renews the lease from a quorum-confirmed round sent at `sent_nanos`, unless leases are off.
     pub(super) fn renew_lease(&mut self, ctx: &Context<E>, sent_nanos: u64) {
-        if self.may_hold_lease() {
+        let on = ctx.leases || stele_types::mutant::active("raftstore.leases_stay_on");
+        if on && self.may_hold_lease() {
             self.reader.renew(sent_nanos + ctx.options.lease_nanos());
         }
     }

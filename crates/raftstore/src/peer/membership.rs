@@ -5,19 +5,19 @@ use super::propose::Proposing;
 use crate::admin::{self, Change};
 use crate::input::{ChangeKind, PeerChange};
 use crate::messages::{Body, RaftKind, RaftMessage};
-use crate::output::Refusal;
+use crate::output::{Busy, Refusal, Rejection};
 use crate::store::{Context, Effect, Pairs};
 use raft::StateRole;
 use stele_storage::StorageEngine;
 use stele_types::{LogIndex, Peer as PeerName, PeerRole, Record, Region, Term, mutant};
 
 /// Change, and the regions after it.
-pub(super) type Plan = Result<(Change, Vec<Region>), Refusal>;
+pub(super) type Plan = Result<(Change, Vec<Region>), Rejection>;
 
 impl<E: StorageEngine> Peer<E> {
     pub(super) fn plan_change(&self, ctx: &Context<E>, changes: &[PeerChange]) -> Plan {
         if self.node.raft.has_pending_conf() {
-            return Err(Refusal::Busy { reason: "another membership change is in progress" });
+            return Err(Busy::Wait { reason: "another membership change is in progress" }.into());
         }
         self.check_phase()?;
         if changes.is_empty() {
@@ -33,7 +33,7 @@ impl<E: StorageEngine> Peer<E> {
     /// Invariant: a majority of the new voters responds to this leader. Otherwise the current
     /// voters could commit a change that never completes, and the permanent loss of one
     /// unresponsive voter would make the region unavailable.
-    fn check_next_quorum(&self, ctx: &Context<E>, next: &Region) -> Result<(), Refusal> {
+    fn check_next_quorum(&self, ctx: &Context<E>, next: &Region) -> Result<(), Rejection> {
         let down = self.down_peers(ctx);
         // A follower that has not replied since this leader was elected has no known match index.
         let has_answered = |id| self.progress_of(id).is_some_and(|progress| progress.matched > 0);
@@ -45,13 +45,13 @@ impl<E: StorageEngine> Peer<E> {
         let is_safe = voters().filter(answers).count() * 2 > voters().count();
         match is_safe || mutant::active("raftstore.next_quorum_unasked") {
             true => Ok(()),
-            false => Err(Refusal::Busy { reason: "no majority of the new voters responds" }),
+            false => Err(Busy::Wait { reason: "no majority of the new voters responds" }.into()),
         }
     }
 
     /// Allows promotion only of a learner that has caught up: a quorum that counts an empty replica
     /// can stall.
-    fn check_promotion(&self, change: &PeerChange) -> Result<(), Refusal> {
+    fn check_promotion(&self, change: &PeerChange) -> Result<(), Rejection> {
         let promotes = change.kind == ChangeKind::Add && change.peer.role == PeerRole::Voter;
         if !promotes || change.peer.id == self.name.id {
             return Ok(());
@@ -59,7 +59,7 @@ impl<E: StorageEngine> Peer<E> {
         let ready = self.progress_of(change.peer.id).is_some_and(|it| self.is_caught_up(it));
         match ready {
             true => Ok(()),
-            false => Err(Refusal::Busy { reason: "the learner has not caught up" }),
+            false => Err(Busy::Wait { reason: "the learner has not caught up" }.into()),
         }
     }
 

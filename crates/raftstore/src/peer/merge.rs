@@ -22,7 +22,7 @@ use super::Peer;
 use super::membership::Plan;
 use crate::admin::{self, Change};
 use crate::messages::Body;
-use crate::output::Refusal;
+use crate::output::{Busy, Refusal};
 use crate::store::{Context, Effect, Pairs};
 use raft::eraftpb::Entry;
 use std::sync::Arc;
@@ -45,9 +45,10 @@ impl<E: StorageEngine> Peer<E> {
         self.check_phase()?;
         let here = region_here(ctx, target.id);
         let Some(here) = here.filter(|here| here.epoch == target.epoch) else {
-            return Err(Refusal::Busy {
+            return Err(Busy::Wait {
                 reason: "the target's replica on this store has another epoch",
-            });
+            }
+            .into());
         };
         let prepared = (at, Term(self.term()));
         let region = admin::prepare_merge(&self.region, &here, prepared);
@@ -58,7 +59,7 @@ impl<E: StorageEngine> Peer<E> {
     pub(super) fn plan_rollback_merge(&self, ctx: &Context<E>) -> Plan {
         let region = admin::rollback_merge(&self.region).map_err(Refusal::Invalid)?;
         let RegionPhase::Merging { target, target_epoch, .. } = self.region.phase else {
-            return Err(Refusal::Invalid("the region is not merging".to_owned()));
+            return Err(Refusal::Invalid("the region is not merging".to_owned()).into());
         };
         // The applied descriptors: a target that committed the merge has written the source's
         // tombstone.
@@ -66,7 +67,7 @@ impl<E: StorageEngine> Peer<E> {
             .is_none_or(|region| region.phase == RegionPhase::Tombstone);
         let decided = descriptor(ctx, target).is_some_and(|now| has_passed(&now, target_epoch));
         if has_merged || !decided && !mutant::active("raftstore.rollback_undecided") {
-            return Err(Refusal::Busy { reason: "the target may still commit the merge" });
+            return Err(Busy::Wait { reason: "the target may still commit the merge" }.into());
         }
         Ok((Change::RollbackMerge, vec![region]))
     }
@@ -79,20 +80,23 @@ impl<E: StorageEngine> Peer<E> {
     ) -> Plan {
         self.check_phase()?;
         if self.node.raft.has_pending_conf() {
-            return Err(Refusal::Busy { reason: "a membership change is in progress" });
+            return Err(Busy::Wait { reason: "a membership change is in progress" }.into());
         }
         let here = region_here(ctx, source.id);
         let Some(source) = here else {
-            return Err(Refusal::Busy { reason: "this store has no replica of the source" });
+            return Err(Busy::Wait { reason: "this store has no replica of the source" }.into());
         };
         let RegionPhase::Merging { prepared: at, term, .. } = source.phase else {
-            return Err(Refusal::Busy {
+            return Err(Busy::Wait {
                 reason: "the source's replica on this store is not prepared",
-            });
+            }
+            .into());
         };
         let held = ctx.replicated_sources.get(&source.id) == Some(&(at, term));
         if at != prepared || !held && !mutant::active("raftstore.merge_unheld") {
-            return Err(Refusal::Busy { reason: "a replica of the source lacks part of its log" });
+            return Err(
+                Busy::Wait { reason: "a replica of the source lacks part of its log" }.into()
+            );
         }
         let (target, gone) =
             admin::commit_merge(&self.region, &source, at).map_err(Refusal::Invalid)?;

@@ -4,7 +4,7 @@ use super::Peer;
 use super::answer::{Proposal, Purpose};
 use super::queue::Request;
 use crate::input::{Cas, CasNew, RequestId, Write};
-use crate::output::{Refusal, Timings};
+use crate::output::{Busy, Refusal, Timings};
 use crate::store::Context;
 use bytes::Bytes;
 use raft::eraftpb::{Entry, Message, MessageType};
@@ -94,11 +94,11 @@ impl<E: StorageEngine> Peer<E> {
         let (id, header) = (request.id(), *request.header());
         let deadline = header.deadline_nanos;
         if deadline != 0 && deadline <= ctx.now.monotonic_nanos {
-            ctx.refuse(id, Refusal::StaleCommand);
+            ctx.reject(id, Busy::DeadlinePassed);
             return Ok(None);
         }
         if let Err(refusal) = self.check_version(&header, &ctx.readers) {
-            ctx.refuse(id, refusal);
+            ctx.reject(id, refusal);
             return Ok(None);
         }
         match request {
@@ -106,14 +106,14 @@ impl<E: StorageEngine> Peer<E> {
             Request::Write(write) => {
                 match self.check_phase() {
                     Ok(()) => self.propose_write(ctx, write, seen, proposing)?,
-                    Err(refusal) => ctx.refuse(id, refusal),
+                    Err(rejection) => ctx.reject(id, rejection),
                 }
                 Ok(None)
             }
             Request::Cas(cas) => {
                 match self.check_phase() {
                     Ok(()) => self.propose_cas(ctx, cas, seen, proposing)?,
-                    Err(refusal) => ctx.refuse(id, refusal),
+                    Err(rejection) => ctx.reject(id, rejection),
                 }
                 Ok(None)
             }
@@ -151,7 +151,7 @@ impl<E: StorageEngine> Peer<E> {
                     && !stele_types::mutant::active("raftstore.stop_on_damaged_value") =>
             {
                 let reason = "a damaged value is being fetched from another replica";
-                ctx.refuse(cas.id, Refusal::Busy { reason });
+                ctx.reject(cas.id, Busy::Wait { reason });
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -166,7 +166,7 @@ impl<E: StorageEngine> Peer<E> {
         let command = match cas_command(&cas) {
             Ok(command) => command,
             Err(error) => {
-                ctx.refuse(cas.id, Refusal::Invalid(error.to_string()));
+                ctx.reject(cas.id, Refusal::Invalid(error.to_string()));
                 return Ok(());
             }
         };
@@ -213,7 +213,8 @@ impl<E: StorageEngine> Peer<E> {
                     durable: 0,
                     committed: 0,
                 }),
-                false => refuse_purpose(ctx, &purpose),
+                // Raft did not take the entry, so the request had no effect.
+                false => ctx.reject(purpose.id(), Refusal::NotLeader { leader: None }),
             }
             if stele_types::mutant::active("raftstore.reply_before_commit") {
                 self.answer_applied(ctx, index, term);
@@ -226,17 +227,18 @@ impl<E: StorageEngine> Peer<E> {
         let leader = self.leader_hint();
         while let Some((request, _)) = self.queue.pop() {
             ctx.waiting_bytes -= request.bytes();
-            ctx.refuse(request.id(), Refusal::NotLeader { leader });
+            ctx.reject(request.id(), Refusal::NotLeader { leader });
         }
     }
 
-    /// Refuses all pending requests: the replica is removed from this store.
+    /// Answers all pending requests: the replica is removed from this store.
     pub fn abandon(&mut self, ctx: &mut Context<E>) {
         while let Some((request, _)) = self.queue.pop() {
             ctx.waiting_bytes -= request.bytes();
-            ctx.refuse(request.id(), Refusal::RegionNotFound);
+            ctx.reject(request.id(), Refusal::RegionNotFound);
         }
-        self.lose_proposals(ctx, 0);
+        self.abandon_proposals(ctx);
+        self.abandon_transfer(ctx);
         self.lose_reads(ctx);
     }
 
@@ -244,7 +246,7 @@ impl<E: StorageEngine> Peer<E> {
     pub(super) fn expire_waiting(&mut self, ctx: &mut Context<E>) {
         for request in self.queue.expired(ctx.now.monotonic_nanos) {
             ctx.waiting_bytes -= request.bytes();
-            ctx.refuse(request.id(), Refusal::StaleCommand);
+            ctx.reject(request.id(), Busy::DeadlinePassed);
         }
     }
 }
@@ -266,7 +268,7 @@ fn is_admitted<E: StorageEngine>(
     match ctx.engine.admit(bytes as u64) {
         Ok(()) => Ok(true),
         Err(stele_types::Error::NoSpace(_)) => {
-            ctx.refuse(id, Refusal::DiskFull);
+            ctx.reject(id, Busy::DiskFull);
             Ok(false)
         }
         Err(error) => Err(error),
@@ -280,10 +282,4 @@ fn cas_command(cas: &Cas) -> Result<Command> {
         CasNew::Delete => builder.delete(&cas.key)?,
     };
     Ok(builder.build())
-}
-
-/// Refuses a request that Raft did not accept; it had no effect.
-fn refuse_purpose<E: StorageEngine>(ctx: &mut Context<E>, purpose: &Purpose) {
-    let (Purpose::Write(id) | Purpose::Cas(id, _) | Purpose::Admin(id)) = purpose;
-    ctx.refuse(*id, Refusal::NotLeader { leader: None });
 }

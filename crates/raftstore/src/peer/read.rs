@@ -4,7 +4,7 @@
 
 use super::Peer;
 use crate::input::{Header, Read, RequestId};
-use crate::output::{Refusal, Reply, Timings};
+use crate::output::{Busy, Done, Refusal, Timings};
 use crate::store::Context;
 use std::collections::VecDeque;
 use stele_storage::{Pair, StorageEngine};
@@ -80,11 +80,11 @@ impl<E: StorageEngine> Peer<E> {
     /// Queues a client's read.
     pub fn read(&mut self, ctx: &mut Context<E>, read: Read) {
         if !read.replica && !self.is_leader() {
-            ctx.refuse(read.id, Refusal::NotLeader { leader: self.leader_hint() });
+            ctx.reject(read.id, Refusal::NotLeader { leader: self.leader_hint() });
             return;
         }
         if let Err(refusal) = self.check_readable(&read.header, &ctx.readers) {
-            ctx.refuse(read.id, refusal);
+            ctx.reject(read.id, refusal);
             return;
         }
         let Read { id, header, replica } = read;
@@ -154,7 +154,7 @@ impl<E: StorageEngine> Peer<E> {
         let leader = self.leader_hint();
         let for_leader = self.reads.queued.extract_if(.., |waiting| !waiting.replica);
         for waiting in for_leader.collect::<Vec<_>>() {
-            ctx.refuse(waiting.id, Refusal::NotLeader { leader });
+            ctx.reject(waiting.id, Refusal::NotLeader { leader });
         }
         if self.leader().is_some() && self.reads.rounds.is_empty() && !self.reads.queued.is_empty()
         {
@@ -190,13 +190,13 @@ impl<E: StorageEngine> Peer<E> {
         let Waiting { id, header, answer, .. } = waiting;
         match answer {
             Answer::Failed(previous, timings) => {
-                ctx.reply(id, Reply::Cas { succeeded: false, previous, timings });
+                ctx.done(id, Done::Cas { succeeded: false, previous, timings });
             }
             Answer::Ready => match self.check_readable(&header, &ctx.readers) {
-                Err(refusal) => ctx.refuse(id, refusal),
+                Err(rejection) => ctx.reject(id, rejection),
                 Ok(()) => {
                     self.traffic.read_ops += 1;
-                    ctx.reply(id, Reply::ReadReady { applied: LogIndex(self.applied) });
+                    ctx.done(id, Done::ReadReady { applied: LogIndex(self.applied) });
                 }
             },
         }
@@ -209,15 +209,12 @@ impl<E: StorageEngine> Peer<E> {
         self.reads.queued.extend(unanswered);
     }
 
-    /// Refuses all waiting reads: leadership is lost.
+    /// Refuses all waiting reads and failed comparisons: leadership is lost. None of them changed
+    /// anything.
     pub(super) fn lose_reads(&mut self, ctx: &mut Context<E>) {
+        let leader = self.leader_hint();
         for waiting in self.reads.take_all() {
-            let refusal = match waiting.answer {
-                Answer::Ready => Refusal::NotLeader { leader: self.leader_hint() },
-                // Nothing was changed: the client may retry.
-                Answer::Failed(..) => Refusal::StaleCommand,
-            };
-            ctx.refuse(waiting.id, refusal);
+            ctx.reject(waiting.id, Refusal::NotLeader { leader });
         }
     }
 
@@ -230,7 +227,7 @@ impl<E: StorageEngine> Peer<E> {
             false => (now.saturating_sub(2 * timeout_nanos), now.saturating_sub(timeout_nanos)),
         };
         for waiting in self.reads.take_expired(now, arrived_before) {
-            ctx.refuse(waiting.id, Refusal::ReadIndexNotReady);
+            ctx.reject(waiting.id, Busy::ReadIndexNotReady);
         }
         if self.reads.rounds.front().is_some_and(|round| round.sent_nanos < sent_before) {
             self.requeue_reads();

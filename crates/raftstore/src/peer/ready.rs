@@ -63,6 +63,7 @@ impl<E: StorageEngine> Peer<E> {
         }
         let at_once = ready.take_messages();
         let after_sync = ready.take_persisted_messages();
+        self.note_transfer_offer(&at_once);
         self.to_apply.extend(ready.take_committed_entries());
         self.node.advance_append_async(ready);
         // Only durable entries count for the quorum and may be applied.

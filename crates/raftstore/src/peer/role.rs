@@ -2,9 +2,10 @@
 
 use super::Peer;
 use crate::input::RequestId;
-use crate::output::{Event, Refusal, Reply};
+use crate::output::{Busy, Done, Event, Refusal, Rejection, Unknown};
 use crate::store::Context;
 use raft::INVALID_ID;
+use raft::eraftpb::{Message, MessageType};
 use stele_storage::StorageEngine;
 use stele_types::PeerId;
 
@@ -20,6 +21,11 @@ pub(super) struct Seen {
 pub(super) struct Transfer {
     to: PeerId,
     id: Option<RequestId>,
+    /// Whether the target was offered the leadership. Before that it cannot become leader by this
+    /// transfer.
+    is_offered: bool,
+    /// Monotonic nanoseconds after which a peer that no longer leads gives up on the answer.
+    until_nanos: u64,
 }
 
 impl<E: StorageEngine> Peer<E> {
@@ -44,6 +50,7 @@ impl<E: StorageEngine> Peer<E> {
         if before.leader != leader || before.leads != seen.leads {
             self.requeue_reads();
         }
+        self.answer_transfer(ctx);
         if leader == INVALID_ID {
             self.leaderless_since.get_or_insert(ctx.now.monotonic_nanos);
         } else {
@@ -77,11 +84,8 @@ impl<E: StorageEngine> Peer<E> {
         self.node.raft.skip_bcast_commit(true);
         self.lose_proposals(ctx, self.committed());
         self.lose_reads(ctx);
-        if let Some(Transfer { to, id }) = self.transfer.take() {
-            self.transfer_target = self.region.peer(to).copied();
-            let region = (*self.region).clone();
-            id.into_iter()
-                .for_each(|id| ctx.reply(id, Reply::AdminDone { region: region.clone() }));
+        if let Some(transfer) = &self.transfer {
+            self.transfer_target = self.region.peer(transfer.to).copied();
         }
         if self.leading.take().is_some() {
             ctx.out.events.push(Event::LostLeader { region: self.region.id });
@@ -96,33 +100,71 @@ impl<E: StorageEngine> Peer<E> {
         to: PeerId,
         id: Option<RequestId>,
     ) {
-        let refusal = match self.region.peer(to) {
+        let rejection = match self.region.peer(to) {
             Some(peer) if peer.id == self.name.id => None,
             Some(peer) if peer.role.votes_next() && self.transfer.is_none() => {
                 self.end_lease_for_term();
                 self.node.transfer_leader(to.0);
-                self.transfer = Some(Transfer { to, id });
+                let timeout_nanos = ctx.options.transfer_timeout_ticks * ctx.options.tick_nanos;
+                let until_nanos = ctx.now.monotonic_nanos + timeout_nanos;
+                self.transfer = Some(Transfer { to, id, is_offered: false, until_nanos });
                 return;
             }
             Some(peer) if peer.role.votes_next() => {
-                Some(Refusal::Busy { reason: "a leadership transfer is already in progress" })
+                let reason = "a leadership transfer is already in progress";
+                Some(Rejection::from(Busy::Wait { reason }))
             }
-            _ => Some(Refusal::Invalid(format!("peer {to} is not a voter of the region"))),
+            _ => Some(Refusal::Invalid(format!("peer {to} is not a voter of the region")).into()),
         };
         let Some(id) = id else { return };
-        match refusal {
-            Some(refusal) => ctx.refuse(id, refusal),
-            None => ctx.reply(id, Reply::AdminDone { region: (*self.region).clone() }),
+        match rejection {
+            Some(rejection) => ctx.reject(id, rejection),
+            None => ctx.done(id, Done::Admin { region: (*self.region).clone() }),
         }
     }
 
-    /// Fails a leadership transfer that Raft aborted; this peer stays leader.
+    /// Answers a leadership transfer once another peer is known to lead. It is done only if the
+    /// target leads. Otherwise the offer to the target is of an earlier term and has no effect.
+    fn answer_transfer(&mut self, ctx: &mut Context<E>) {
+        let leader = self.leader().filter(|leader| leader.id != self.name.id);
+        let (Some(leader), false) = (leader, self.is_leader()) else { return };
+        let Some(Transfer { to, id: Some(id), .. }) = self.transfer.take() else { return };
+        let any = stele_types::mutant::active("raftstore.transfer_done_to_any");
+        match leader.id == to || any {
+            true => ctx.done(id, Done::Admin { region: (*self.region).clone() }),
+            false => ctx.reject(id, Refusal::Superseded { leader: Some(leader) }),
+        }
+    }
+
+    /// Records that the offer to campaign leaves for the target.
+    pub(super) fn note_transfer_offer(&mut self, messages: &[Message]) {
+        let Some(transfer) = &mut self.transfer else { return };
+        let is_offer = |it: &Message| it.msg_type == MessageType::MsgTimeoutNow;
+        transfer.is_offered |= messages.iter().any(is_offer);
+    }
+
+    /// Answers a leadership transfer that did not end in time. If the target was offered the
+    /// leadership, it may still campaign, so the outcome is unknown.
     pub(super) fn check_transfer(&mut self, ctx: &mut Context<E>) {
-        if self.node.raft.lead_transferee.is_some() || !self.is_leader() {
+        let now = ctx.now.monotonic_nanos;
+        let has_ended = match self.is_leader() {
+            true => self.node.raft.lead_transferee.is_none(),
+            false => self.transfer.as_ref().is_some_and(|it| it.until_nanos <= now),
+        };
+        if !has_ended {
             return;
         }
+        let Some(Transfer { id: Some(id), is_offered, .. }) = self.transfer.take() else { return };
+        match is_offered {
+            true => ctx.unknown(id, Unknown::TransferTimedOut),
+            false => ctx.reject(id, Busy::Wait { reason: "the leadership transfer timed out" }),
+        }
+    }
+
+    /// Answers a leadership transfer of a replica that leaves this store.
+    pub(super) fn abandon_transfer(&mut self, ctx: &mut Context<E>) {
         if let Some(Transfer { id: Some(id), .. }) = self.transfer.take() {
-            ctx.refuse(id, Refusal::Busy { reason: "the leadership transfer timed out" });
+            ctx.unknown(id, Unknown::ReplicaRemoved);
         }
     }
 

@@ -4,7 +4,7 @@ use super::Peer;
 use super::membership::Plan;
 use crate::admin::{self, Change};
 use crate::input::NewRegion;
-use crate::output::Refusal;
+use crate::output::{Busy, Refusal};
 use crate::store::{Context, Effect};
 use bytes::Bytes;
 use stele_storage::StorageEngine;
@@ -17,7 +17,7 @@ impl<E: StorageEngine> Peer<E> {
     pub(super) fn plan_split(&self, keys: &[Bytes], new_ids: &[NewRegion]) -> Plan {
         self.check_phase()?;
         if self.region.is_joint() {
-            return Err(Refusal::Busy { reason: "a membership change is in progress" });
+            return Err(Busy::Wait { reason: "a membership change is in progress" }.into());
         }
         let regions = admin::split(&self.region, keys, new_ids).map_err(Refusal::Invalid)?;
         Ok((Change::Split { count: new_ids.len() }, regions))

@@ -32,7 +32,7 @@ pub(super) struct Timer {
 impl Timer {
     pub fn new(options: &Options, now: Now, region: RegionId, peer: PeerId) -> Self {
         let seed = options.seed ^ region.0.rotate_left(32) ^ peer.0.wrapping_mul(0x9e37_79b9);
-        let hold = options.election_ticks_min * options.tick_nanos;
+        let hold = options.lease_times().vote_hold_nanos();
         let mut timer = Self {
             prng: Prng::new(seed),
             election_ticks: (options.election_ticks_min, options.election_ticks_max),

@@ -4,7 +4,7 @@ use super::batch::Batches;
 use super::journal::Journal;
 use crate::input::{Now, RequestId};
 use crate::options::Options;
-use crate::output::{Outputs, Refusal, Reply};
+use crate::output::{Done, Outputs, Rejection, Reply, Unknown};
 use crate::readers::Readers;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,6 +21,8 @@ pub(crate) struct Context<E: StorageEngine> {
     pub batches: Batches,
     pub journal: Journal,
     pub readers: Arc<Readers>,
+    /// Whether leases may serve reads.
+    pub leases: bool,
     /// Effects requested by peers; run while no peer is working.
     pub effects: Vec<Effect>,
     /// Bytes of waiting requests in this store.
@@ -62,6 +64,7 @@ impl<E: StorageEngine> Context<E> {
     pub fn new(engine: Arc<E>, options: Options, logger: slog::Logger, now: Now) -> Self {
         Self {
             engine,
+            leases: options.leases,
             options,
             logger,
             now,
@@ -75,6 +78,15 @@ impl<E: StorageEngine> Context<E> {
             unreachable: BTreeMap::new(),
             read_index_rounds: 0,
             incarnations: 0,
+        }
+    }
+
+    /// Turns leases on or off. Invariant: while they are off, no peer of this store has a lease. A
+    /// read in flight finds its lease ended and waits for a read index round.
+    pub fn set_leases(&mut self, on: bool) {
+        self.leases = on;
+        if !on && !stele_types::mutant::active("raftstore.lease_outlives_its_setting") {
+            self.readers.end_leases();
         }
     }
 
@@ -95,11 +107,22 @@ impl<E: StorageEngine> Context<E> {
         self.incarnations
     }
 
-    pub fn reply(&mut self, id: RequestId, reply: Reply) {
+    fn reply(&mut self, id: RequestId, reply: Reply) {
         self.out.replies.push((id, reply));
     }
 
-    pub fn refuse(&mut self, id: RequestId, refusal: Refusal) {
-        self.reply(id, Reply::Refused(refusal));
+    /// Answers a request that was executed.
+    pub fn done(&mut self, id: RequestId, done: Done) {
+        self.reply(id, Reply::Done(done));
+    }
+
+    /// Answers a request that was not executed and will not be.
+    pub fn reject(&mut self, id: RequestId, rejection: impl Into<Rejection>) {
+        self.reply(id, rejection.into().into());
+    }
+
+    /// Answers a request that may have been executed, or may still be.
+    pub fn unknown(&mut self, id: RequestId, reason: Unknown) {
+        self.reply(id, Reply::Unknown(reason));
     }
 }

@@ -6,7 +6,7 @@ use crate::admin;
 use crate::input::RequestId;
 use crate::log::Start;
 use crate::messages::{Body, PeerMessage, RaftKind, RaftMessage, SnapshotHeader};
-use crate::output::{Event, Refusal, Reply};
+use crate::output::{Busy, Done, Event, Refusal, Rejection};
 use crate::peer::{Peer, snapshot_ranges};
 use crate::validate;
 use stele_storage::StorageEngine;
@@ -19,11 +19,11 @@ impl<E: StorageEngine> RaftStore<E> {
         match self.check_snapshot(header) {
             Ok(()) if self.leaving.has_overlap(&header.region) => {
                 let reason = "the pairs of a removed replica are still being dropped";
-                self.ctx.refuse(id, Refusal::Busy { reason });
+                self.ctx.reject(id, Busy::Wait { reason });
             }
             Ok(()) => {
                 let ranges = snapshot_ranges(&header.region);
-                self.ctx.reply(id, Reply::SnapshotAccepted { ranges });
+                self.ctx.done(id, Done::SnapshotAccepted { ranges });
             }
             Err(refusal) => {
                 // The entries of a snapshot are committed.
@@ -39,7 +39,7 @@ impl<E: StorageEngine> RaftStore<E> {
                         peer.query_merge_outcome(&mut self.ctx);
                     }
                 }
-                self.ctx.refuse(id, refusal);
+                self.ctx.reject(id, refusal);
             }
         }
     }
@@ -50,34 +50,36 @@ impl<E: StorageEngine> RaftStore<E> {
 
     /// Checks that a snapshot is for a replica that is here or may be created here, is newer than
     /// its state, and takes no other region's keys.
-    fn check_snapshot(&self, header: &SnapshotHeader) -> Result<(), Refusal> {
+    fn check_snapshot(&self, header: &SnapshotHeader) -> Result<(), Rejection> {
         let region = &header.region;
         let here = self.peers.get(&region.id);
         let (term, committed) = here.map_or((0, 0), |peer| (peer.term(), peer.committed()));
         if header.to.store != self.ctx.options.store {
-            return Err(Refusal::Invalid("addressed to another store".into()));
+            return Err(Refusal::Invalid("addressed to another store".into()).into());
         }
         if let Err(reason) = validate::check_snapshot(header, Term(term), LogIndex(committed)) {
-            return Err(Refusal::Invalid(reason.into()));
+            return Err(Refusal::Invalid(reason.into()).into());
         }
         // Entries after it may have been acknowledged: the log continues, it does not start again.
         let held = here.is_some_and(|peer| peer.has_entry(header.at));
         if held && !stele_types::mutant::active("raftstore.install_over_log") {
-            return Err(Refusal::Invalid("the log here already holds its entry".into()));
+            return Err(Refusal::Invalid("the log here already holds its entry".into()).into());
         }
         let conf_version = region.epoch.conf_version;
         if self.tombstone_of(region.id, header.to.id, conf_version).is_some() {
-            return Err(Refusal::RegionNotFound);
+            return Err(Refusal::RegionNotFound.into());
         }
         if let Some(peer) = here.filter(|peer| peer.name.id != header.to.id) {
             let (asked, actual) = (header.to.id, peer.name.id);
-            return Err(Refusal::MismatchPeer { asked, actual });
+            return Err(Refusal::MismatchPeer { asked, actual }.into());
         }
         let all_merged =
             self.overlapping(region).iter().all(|other| self.is_merged_into(other, region));
         match all_merged || stele_types::mutant::active("raftstore.install_over_neighbour") {
             true => Ok(()),
-            false => Err(Refusal::Busy { reason: "another replica here owns some of the keys" }),
+            false => {
+                Err(Busy::Wait { reason: "another replica here owns some of the keys" }.into())
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use super::RaftStore;
 use crate::input::{Admin, AdminCall, Cas, Header, Input, Read, RequestId, Write};
 use crate::messages::{Body, PeerMessage};
-use crate::output::Refusal;
+use crate::output::{Busy, Done, Refusal};
 use crate::peer::{Peer, Request};
 use crate::validate;
 use stele_storage::StorageEngine;
@@ -32,6 +32,7 @@ impl<E: StorageEngine> RaftStore<E> {
             // Each poll checks for lost values.
             Input::Damaged => {}
             Input::Owners(owners) => self.owners = owners,
+            Input::Leases(on) => self.ctx.set_leases(on),
             Input::StoreUnreachable(store) => self.store_unreachable(store),
             Input::StoreReachable(store) => self.store_reachable(store),
         }
@@ -40,7 +41,7 @@ impl<E: StorageEngine> RaftStore<E> {
     fn write(&mut self, write: Write) {
         let (bytes, bytes_max) = (write.command.len() as u64, self.ctx.options.entry_bytes_max);
         if bytes > bytes_max {
-            return self.ctx.refuse(write.id, Refusal::TooLarge { bytes, bytes_max });
+            return self.ctx.reject(write.id, Refusal::TooLarge { bytes, bytes_max });
         }
         self.enqueue(Request::Write(write));
     }
@@ -66,7 +67,7 @@ impl<E: StorageEngine> RaftStore<E> {
             _ => {}
         }
         let region = (*peer.region).clone();
-        self.ctx.reply(id, crate::output::Reply::AdminDone { region });
+        self.ctx.done(id, Done::Admin { region });
         self.schedule(header.region);
     }
 
@@ -74,7 +75,7 @@ impl<E: StorageEngine> RaftStore<E> {
         let (id, header) = (request.id(), *request.header());
         if self.ctx.waiting_bytes + request.bytes() > self.ctx.options.pending_bytes_max {
             let reason = "too many bytes of requests wait in this store";
-            return self.ctx.refuse(id, Refusal::Busy { reason });
+            return self.ctx.reject(id, Busy::Wait { reason });
         }
         if !self.find(id, &header) {
             return;
@@ -83,7 +84,7 @@ impl<E: StorageEngine> RaftStore<E> {
         peer.wake_for_client(&mut self.ctx);
         match peer.is_leader() {
             true => peer.enqueue(&mut self.ctx, request),
-            false => self.ctx.refuse(id, Refusal::NotLeader { leader: peer.leader_hint() }),
+            false => self.ctx.reject(id, Refusal::NotLeader { leader: peer.leader_hint() }),
         }
         self.schedule(header.region);
     }
@@ -107,7 +108,7 @@ impl<E: StorageEngine> RaftStore<E> {
         match found {
             Ok(()) => true,
             Err(refusal) => {
-                self.ctx.refuse(id, refusal);
+                self.ctx.reject(id, refusal);
                 false
             }
         }

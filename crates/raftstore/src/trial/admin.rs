@@ -12,7 +12,7 @@ fn add(id: u64, store: u64, role: PeerRole) -> Vec<PeerChange> {
 
 fn done(trial: &Trial, id: RequestId) -> Region {
     match trial.reply(id) {
-        Some(Reply::AdminDone { region }) => region.clone(),
+        Some(Reply::Done(Done::Admin { region })) => region.clone(),
         other => panic!("{other:?}"),
     }
 }

@@ -26,7 +26,7 @@ fn remove(trial: &mut Trial, leader: u64, gone: Peer) {
     let gone = vec![change(ChangeKind::Remove, gone)];
     let removed = trial.admin(leader, DATA, Admin::ChangePeers(gone));
     trial.ticks(60);
-    assert!(matches!(trial.reply(removed), Some(Reply::AdminDone { .. })));
+    assert!(matches!(trial.reply(removed), Some(Reply::Done(Done::Admin { .. }))));
 }
 
 #[test]

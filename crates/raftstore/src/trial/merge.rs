@@ -96,7 +96,7 @@ fn after_a_crash_a_source_is_gone_that_a_snapshot_of_its_target_holds() {
     let id = trial.request();
     trial.store(1).core.step(Input::SnapshotOffered { id, header: header.clone() });
     trial.settle();
-    let Some(Reply::SnapshotAccepted { ranges }) = trial.reply(id).cloned() else {
+    let Some(Reply::Done(Done::SnapshotAccepted { ranges })) = trial.reply(id).cloned() else {
         panic!("{:?}", trial.reply(id));
     };
     let store = trial.store(1);

@@ -5,9 +5,11 @@ mod admin;
 mod basics;
 mod entry_recovery;
 mod hibernation;
+mod leases;
 mod many;
 mod merge;
 mod orphaned_ranges;
+mod outcomes;
 mod quorum;
 mod reads;
 mod repair;
@@ -225,7 +227,8 @@ impl Trial {
         receiver.events.extend(outputs.events);
         self.in_flight.extend(outputs.messages);
         self.replies.extend(outputs.replies);
-        let Some(Reply::SnapshotAccepted { ranges: wanted }) = self.replies.remove(&id) else {
+        let Some(Reply::Done(Done::SnapshotAccepted { ranges: wanted })) = self.replies.remove(&id)
+        else {
             return false;
         };
         assert_eq!(wanted, ranges);
@@ -388,7 +391,21 @@ impl Trial {
     }
 
     pub fn is_written(&self, id: RequestId) -> bool {
-        matches!(self.reply(id), Some(Reply::Written { .. }))
+        matches!(self.reply(id), Some(Reply::Done(Done::Written { .. })))
+    }
+
+    pub fn unknown(&self, id: RequestId) -> Option<Unknown> {
+        match self.reply(id) {
+            Some(Reply::Unknown(reason)) => Some(*reason),
+            _ => None,
+        }
+    }
+
+    pub fn busy(&self, id: RequestId) -> Option<&Busy> {
+        match self.reply(id) {
+            Some(Reply::Busy(busy)) => Some(busy),
+            _ => None,
+        }
     }
 
     pub fn refusal(&self, id: RequestId) -> Option<&Refusal> {

@@ -20,7 +20,7 @@ fn behind() -> Trial {
     let keys = vec![Bytes::from_static(b"h")];
     let asked = trial.admin(1, DATA, Admin::Split { keys, new_ids: vec![new] });
     trial.settle();
-    assert!(matches!(trial.reply(asked), Some(Reply::AdminDone { .. })));
+    assert!(matches!(trial.reply(asked), Some(Reply::Done(Done::Admin { .. }))));
     outgrow_log(&mut trial);
     for store in [1, 2] {
         trial.store(store).engine.lose(&key("m"));
@@ -105,7 +105,7 @@ fn remove(trial: &mut Trial, region: RegionId, id: u64) {
         let change = PeerChange { kind, peer: Peer { role, ..peer } };
         let asked = trial.admin(leader, region, Admin::ChangePeers(vec![change]));
         trial.ticks(5);
-        assert!(matches!(trial.reply(asked), Some(Reply::AdminDone { .. })));
+        assert!(matches!(trial.reply(asked), Some(Reply::Done(Done::Admin { .. }))));
     }
 }
 

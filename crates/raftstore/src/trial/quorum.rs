@@ -22,8 +22,8 @@ fn changes(trial: &mut Trial, store: u64, changes: Vec<PeerChange>) -> Result<us
     let call = trial.admin(store, DATA, Admin::ChangePeers(changes));
     trial.ticks(10);
     match trial.reply(call) {
-        Some(Reply::AdminDone { region }) => Ok(region.peers.len()),
-        Some(Reply::Refused(Refusal::Busy { reason })) => Err((*reason).to_owned()),
+        Some(Reply::Done(Done::Admin { region })) => Ok(region.peers.len()),
+        Some(Reply::Busy(Busy::Wait { reason })) => Err((*reason).to_owned()),
         other => panic!("{other:?}"),
     }
 }

@@ -14,12 +14,12 @@ fn a_leader_with_a_lease_serves_reads_without_the_core() {
     let first = trial.leader(DATA).unwrap();
     // The transfer that made it leader was in an earlier term: the lease is valid.
     let reader = reader(&mut trial, first);
-    let lease = reader.lease(trial.now).unwrap();
+    let lease = reader.lease(&Header::default(), trial.now).unwrap();
     assert!(reader.is_still_valid(lease, trial.now));
-    assert!(reader.lease(trial.now + 405_000_001).is_none());
+    assert!(reader.lease(&Header::default(), trial.now + 405_000_001).is_none());
     let follower = if first == 1 { 2 } else { 1 };
     let other = trial.store(follower).core.readers().get(DATA).unwrap();
-    assert!(other.lease(trial.now).is_none());
+    assert!(other.lease(&Header::default(), trial.now).is_none());
 }
 
 // Catalogue: 2.
@@ -33,7 +33,7 @@ fn a_lease_ends_before_another_peer_can_lead() {
     for _ in 0..60 {
         trial.ticks(1);
         if trial.leader(DATA) != Some(1) {
-            assert!(reader.lease(trial.now).is_none());
+            assert!(reader.lease(&Header::default(), trial.now).is_none());
             return;
         }
     }
@@ -67,7 +67,10 @@ fn a_follower_that_answered_a_leader_withholds_its_vote_also_in_a_later_term() {
     for _ in 0..40 {
         trial.ticks(1);
         let deposed = trial.leader(DATA) != Some(1);
-        assert!(!deposed || reader.lease(trial.now).is_none(), "two may serve reads");
+        assert!(
+            !deposed || reader.lease(&Header::default(), trial.now).is_none(),
+            "two may serve reads"
+        );
     }
     assert_ne!(trial.leader(DATA), Some(1));
 }
@@ -87,7 +90,7 @@ fn a_store_whose_replica_has_not_begun_lends_no_lease() {
     assert_eq!(trial.leader(child), Some(1));
     trial.ticks(4);
     let reader = trial.store(1).core.readers().get(child).unwrap();
-    assert!(reader.lease(trial.now).is_some(), "store 2 supported one");
+    assert!(reader.lease(&Header::default(), trial.now).is_some(), "store 2 supported one");
     trial.cut.extend([(1, 2), (2, 1)]);
     // Store 2 has asked store 3 for its vote by then.
     trial.ticks(25);
@@ -95,7 +98,7 @@ fn a_store_whose_replica_has_not_begun_lends_no_lease() {
     trial.settle();
     for _ in 0..60 {
         if trial.leader(child) != Some(1) {
-            assert!(reader.lease(trial.now).is_none(), "two may serve reads");
+            assert!(reader.lease(&Header::default(), trial.now).is_none(), "two may serve reads");
             return;
         }
         trial.ticks(1);
@@ -121,7 +124,7 @@ fn ticks_that_were_missed_do_not_shorten_a_promise() {
     for _ in 0..40 {
         trial.ticks(1);
         let deposed = trial.leader(DATA) != Some(1);
-        assert!(!deposed || reader.lease(trial.now).is_none());
+        assert!(!deposed || reader.lease(&Header::default(), trial.now).is_none());
     }
 }
 
@@ -130,19 +133,19 @@ fn no_lease_counts_in_a_term_in_which_leadership_was_offered() {
     let mut trial = Trial::new(3);
     trial.lead(DATA, 1);
     trial.ticks(4);
-    assert!(reader(&mut trial, 1).lease(trial.now).is_some());
+    assert!(reader(&mut trial, 1).lease(&Header::default(), trial.now).is_some());
     // The transfer message is lost: store 1 stays leader, but the target may still campaign later.
     trial.lose = |m| matches!(&m.body, Body::Raft(r) if r.kind == RaftKind::TimeoutNow);
     let transfer = trial.admin(1, DATA, Admin::TransferLeader(PeerId(102)));
     trial.settle();
-    assert!(reader(&mut trial, 1).lease(trial.now).is_none());
+    assert!(reader(&mut trial, 1).lease(&Header::default(), trial.now).is_none());
     trial.ticks(30);
-    assert!(matches!(trial.refusal(transfer), Some(Refusal::Busy { .. })));
+    assert_eq!(trial.unknown(transfer), Some(Unknown::TransferTimedOut));
     assert_eq!(trial.leader(DATA), Some(1));
-    assert!(reader(&mut trial, 1).lease(trial.now).is_none());
+    assert!(reader(&mut trial, 1).lease(&Header::default(), trial.now).is_none());
     let read = trial.read(1, false);
     trial.settle();
-    assert!(matches!(trial.reply(read), Some(Reply::ReadReady { .. })));
+    assert!(matches!(trial.reply(read), Some(Reply::Done(Done::ReadReady { .. }))));
 }
 
 // Catalogue: 40.
@@ -186,16 +189,16 @@ fn followers_serve_reads_after_asking_the_leader() {
     let read = trial.read(2, true);
     trial.settle();
     assert!(trial.is_written(write));
-    assert!(matches!(trial.reply(read), Some(Reply::ReadReady { .. })));
+    assert!(matches!(trial.reply(read), Some(Reply::Done(Done::ReadReady { .. }))));
     // The read sees what was written before it, although no heartbeat was due.
     let read = trial.read(2, true);
     trial.settle();
-    assert!(matches!(trial.reply(read), Some(Reply::ReadReady { .. })));
+    assert!(matches!(trial.reply(read), Some(Reply::Done(Done::ReadReady { .. }))));
     assert_eq!(trial.value(2, "a").as_deref(), Some("1"));
     trial.isolate(2);
     let read = trial.read(2, true);
     trial.ticks(30);
-    assert!(matches!(trial.refusal(read), Some(Refusal::ReadIndexNotReady)));
+    assert!(matches!(trial.busy(read), Some(Busy::ReadIndexNotReady)));
 }
 
 #[test]
@@ -219,7 +222,7 @@ fn a_new_leader_serves_nothing_before_its_first_entry_is_applied() {
     assert_eq!((trial.reply(read), trial.reply(write)), (None, None));
     trial.lose = |_| false;
     trial.ticks(4);
-    assert!(matches!(trial.reply(read), Some(Reply::ReadReady { .. })));
+    assert!(matches!(trial.reply(read), Some(Reply::Done(Done::ReadReady { .. }))));
     assert!(trial.is_written(write));
 }
 
@@ -232,7 +235,7 @@ fn comparisons_see_what_was_proposed_before_them() {
     let third = trial.cas(1, "a", Some("1"), "3");
     trial.settle();
     let succeeded = |reply: Option<&Reply>| match reply {
-        Some(Reply::Cas { succeeded, previous, .. }) => {
+        Some(Reply::Done(Done::Cas { succeeded, previous, .. })) => {
             (*succeeded, previous.as_ref().map(|pair| pair.value.clone()))
         }
         other => panic!("{other:?}"),
@@ -257,7 +260,7 @@ fn a_failed_comparison_waits_for_what_it_looked_at() {
     trial.store(2).stalled = false;
     trial.settle();
     assert!(trial.is_written(write));
-    assert!(matches!(trial.reply(cas), Some(Reply::Cas { succeeded: false, .. })));
+    assert!(matches!(trial.reply(cas), Some(Reply::Done(Done::Cas { succeeded: false, .. }))));
 }
 
 #[test]
@@ -268,6 +271,7 @@ fn a_comparison_lost_with_leadership_is_undetermined() {
     let cas = trial.cas(1, "a", None, "y");
     let failed = trial.cas(1, "a", None, "z");
     trial.ticks(40);
-    assert_eq!(trial.refusal(cas), Some(&Refusal::Undetermined));
-    assert_eq!(trial.refusal(failed), Some(&Refusal::StaleCommand));
+    assert_eq!(trial.unknown(cas), Some(Unknown::LeadershipLost));
+    // It failed on the first comparison, so it changed nothing.
+    assert!(matches!(trial.refusal(failed), Some(Refusal::NotLeader { .. })));
 }

@@ -52,12 +52,12 @@ fn a_comparison_with_a_value_that_cannot_be_read_is_refused_and_stops_nothing() 
     let cas = trial.cas(1, "a", Some("1"), "2");
     trial.isolate(1);
     trial.settle();
-    assert!(matches!(trial.refusal(cas), Some(Refusal::Busy { .. })), "{:?}", trial.reply(cas));
+    assert!(matches!(trial.busy(cas), Some(Busy::Wait { .. })), "{:?}", trial.reply(cas));
     trial.heal();
     trial.ticks(20);
     let cas = trial.cas(1, "a", Some("1"), "2");
     trial.ticks(2);
-    assert!(matches!(trial.reply(cas), Some(Reply::Cas { succeeded: true, .. })));
+    assert!(matches!(trial.reply(cas), Some(Reply::Done(Done::Cas { succeeded: true, .. }))));
 }
 
 // Catalogue: 11.

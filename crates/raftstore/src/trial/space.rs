@@ -30,7 +30,7 @@ fn a_full_device_refuses_puts_and_lets_deletes_pass() {
     let delete = Write { id, header: trial.header(DATA), command, frees: true };
     trial.store(1).core.step(Input::Write(delete));
     trial.settle();
-    assert_eq!(trial.refusal(write), Some(&Refusal::DiskFull));
+    assert_eq!(trial.busy(write), Some(&Busy::DiskFull));
     assert!(trial.is_written(id));
 }
 
@@ -93,8 +93,7 @@ fn requests_beyond_the_bound_are_refused_at_once() {
     let writes: Vec<_> = (0..5).map(|_| trial.write(1, put("a", &"x".repeat(300)))).collect();
     trial.settle();
     assert!(matches!(trial.refusal(large), Some(Refusal::TooLarge { bytes_max: 500, .. })));
-    let refused =
-        writes.iter().filter(|id| matches!(trial.refusal(**id), Some(Refusal::Busy { .. })));
+    let refused = writes.iter().filter(|id| matches!(trial.busy(**id), Some(Busy::Wait { .. })));
     assert_eq!(refused.count(), 3);
     assert_eq!(writes.iter().filter(|id| trial.is_written(**id)).count(), 2);
 }
@@ -110,7 +109,16 @@ fn a_quiet_region_rests_costs_nothing_and_wakes_for_a_write() {
     // A long silence deposes no leader.
     trial.ticks(100);
     assert_eq!(trial.leader(DATA), Some(1));
-    assert!(trial.store(1).core.readers().get(DATA).unwrap().lease(trial.now).is_none());
+    assert!(
+        trial
+            .store(1)
+            .core
+            .readers()
+            .get(DATA)
+            .unwrap()
+            .lease(&Header::default(), trial.now)
+            .is_none()
+    );
     let write = trial.write(1, put("a", "1"));
     trial.settle();
     assert!(trial.is_written(write));
@@ -147,6 +155,6 @@ fn a_client_that_asks_a_resting_follower_wakes_the_region() {
     trial.ticks(150);
     let read = trial.read(2, true);
     trial.settle();
-    assert!(matches!(trial.reply(read), Some(Reply::ReadReady { .. })));
+    assert!(matches!(trial.reply(read), Some(Reply::Done(Done::ReadReady { .. }))));
     assert!(!trial.report(1, DATA).hibernating);
 }

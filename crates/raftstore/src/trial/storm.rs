@@ -220,7 +220,7 @@ impl Storm {
         let reader = self.trial.store(store).core.readers().get(header.region);
         if let Some(reader) = reader
             && reader.check(&header).is_ok()
-            && let Some(lease) = reader.lease(now)
+            && let Some(lease) = reader.lease(&header, now)
         {
             let view = self.trial.store(store).engine.view().unwrap();
             if reader.is_still_valid(lease, now) {
@@ -249,7 +249,7 @@ impl Storm {
     fn collect(&mut self) {
         for (id, reply) in std::mem::take(&mut self.trial.replies) {
             if let Some(reading) = self.reads.remove(&id) {
-                if matches!(reply, Reply::ReadReady { .. }) {
+                if matches!(reply, Reply::Done(Done::ReadReady { .. })) {
                     let store = self.trial.store(reading.store);
                     let view = store.engine.view().unwrap();
                     // The replica may have shrunk or been removed since.
@@ -265,8 +265,8 @@ impl Storm {
             if self.counter.pending == Some(id) {
                 self.counter.pending = None;
                 match reply {
-                    Reply::Cas { succeeded: true, .. } => self.counter.succeeded += 1,
-                    Reply::Refused(Refusal::Undetermined) => self.counter.unknown += 1,
+                    Reply::Done(Done::Cas { succeeded: true, .. }) => self.counter.succeeded += 1,
+                    Reply::Unknown(_) => self.counter.unknown += 1,
                     _ => {}
                 }
                 continue;
@@ -274,7 +274,7 @@ impl Storm {
             for client in &mut self.clients {
                 if client.pending.is_some_and(|(pending, _)| pending == id) {
                     let (_, value) = client.pending.take().unwrap();
-                    if matches!(reply, Reply::Written { .. }) {
+                    if matches!(reply, Reply::Done(Done::Written { .. })) {
                         client.acknowledged = client.acknowledged.max(value);
                     }
                 }

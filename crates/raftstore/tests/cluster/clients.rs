@@ -110,7 +110,7 @@ impl Clients {
                 let header = Header { region: reader.region().id, ..Header::default() };
                 sim.step(store, Input::Read(Read { id, header, replica: false }));
                 sim.run(20_000_000);
-                if matches!(sim.replies.get(&id), Some(Reply::ReadReady { .. })) {
+                if matches!(sim.replies.get(&id), Some(Reply::Done(Done::ReadReady { .. }))) {
                     return applied(sim, store, name);
                 }
             }
@@ -154,7 +154,7 @@ impl Clients {
             Some(Pending { key: at, called, since_nanos, store, incarnation, act, what })
         };
         if self.prng.below(10) < 3 {
-            let lease = reader.check(&header).ok().and_then(|()| reader.lease(local));
+            let lease = reader.check(&header).ok().and_then(|()| reader.lease(&header, local));
             if let Some(lease) = lease {
                 let at_nanos = since_nanos + self.pause_nanos();
                 let what = Waits::Lease { reader, lease, seen: None, at_nanos };
@@ -235,7 +235,7 @@ impl Clients {
         };
         match sim.replies.remove(&id) {
             // The process that was to take the view has crashed.
-            Some(Reply::ReadReady { .. }) if died => {}
+            Some(Reply::Done(Done::ReadReady { .. })) if died => {}
             Some(reply) => self.take(sim, &pending, reply),
             None if died || sim.now - pending.since_nanos > REQUEST_TIMEOUT_NANOS => {
                 self.record(&pending, None);
@@ -282,8 +282,8 @@ impl Clients {
         let Waits::Reply(_, reader, version) = &pending.what else { return };
         let mut act = pending.act;
         match (reply, &mut act) {
-            (Reply::Written { .. }, _) => {}
-            (Reply::ReadReady { .. }, Act::Get(seen)) => {
+            (Reply::Done(Done::Written { .. }), _) => {}
+            (Reply::Done(Done::ReadReady { .. }), Act::Get(seen)) => {
                 let name = self.keys[pending.key].clone();
                 *seen = applied(sim, pending.store, &name);
                 // The replica may have been removed, or its range changed, before the view was
@@ -292,13 +292,13 @@ impl Clients {
                     return;
                 }
             }
-            (Reply::Cas { succeeded, previous, .. }, Act::Cas { seen, .. }) => {
+            (Reply::Done(Done::Cas { succeeded, previous, .. }), Act::Cas { seen, .. }) => {
                 *seen = Some((succeeded, number(previous.as_ref())));
             }
-            (Reply::Refused(Refusal::StaleCommand | Refusal::Undetermined), _) => {
+            (Reply::Unknown(_), _) => {
                 return self.record(pending, None);
             }
-            (Reply::Refused(_), _) => return,
+            (Reply::Refused(_) | Reply::Busy(_), _) => return,
             (other, act) => sim.fail(&format!("{act:?} got the reply {other:?}")),
         }
         self.acknowledged += 1;

@@ -9,7 +9,7 @@ use crate::clients::Clients;
 use crate::liveness::{check_changes, recover};
 use crate::nemesis::{Dangers, Nemesis, heal};
 use crate::sim::{Backend, DATA, MS, ModelBackend, Sim, SteleBackend, seed};
-use stele_raftstore::{Refusal, Reply};
+use stele_raftstore::{Done, Refusal, Reply};
 
 /// Steps of a history: about 20 simulated seconds.
 const TURNS: u64 = 2_000;
@@ -70,7 +70,7 @@ fn end<B: Backend>(sim: &mut Sim<B>) {
 fn outcome(reply: Option<&Reply>) -> String {
     match reply {
         None => "never answered".to_owned(),
-        Some(Reply::AdminDone { .. }) => "done".to_owned(),
+        Some(Reply::Done(Done::Admin { .. })) => "done".to_owned(),
         Some(Reply::Refused(Refusal::NotLeader { .. })) => "NotLeader".to_owned(),
         Some(Reply::Refused(refusal)) => format!("{refusal:?}"),
         Some(other) => format!("{other:?}"),

@@ -121,7 +121,7 @@ fn change<B: Backend>(
             sim.run(PACE / 10);
         }
         match sim.replies.get(&id).cloned() {
-            Some(Reply::AdminDone { region }) => return region,
+            Some(Reply::Done(Done::Admin { region })) => return region,
             other => last = other,
         }
     }

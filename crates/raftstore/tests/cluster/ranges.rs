@@ -100,10 +100,10 @@ fn a_prepared_source_takes_nothing_until_it_is_taken_back() {
     sim.run(SECOND);
     for refused in [write, id] {
         let reply = sim.replies.get(&refused);
-        assert!(matches!(reply, Some(Reply::Refused(Refusal::Merging))), "{reply:?}");
+        assert!(matches!(reply, Some(Reply::Busy(Busy::Merging))), "{reply:?}");
     }
     let reply = sim.replies.get(&back);
-    assert!(matches!(reply, Some(Reply::Refused(Refusal::Busy { .. }))), "undecided: {reply:?}");
+    assert!(matches!(reply, Some(Reply::Busy(Busy::Wait { .. }))), "undecided: {reply:?}");
     assert!(sim.leases(DATA).is_empty());
 
     split(&mut sim, right, "t");

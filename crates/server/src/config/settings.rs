@@ -61,7 +61,7 @@ pub const SETTINGS: [Setting; 18] = [
     setting(
         "tick_ms",
         "ms",
-        "Raft tick; an election begins after 10 to 20 ticks without a leader.",
+        "Raft tick, the same on all nodes; an election begins after 10 to 20 ticks without a leader.",
     ),
     setting(
         "hibernate_after_ms",

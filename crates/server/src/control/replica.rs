@@ -95,6 +95,7 @@ pub(super) fn detail(store: &StoreHandle, report: &RegionReport) -> wire::Replic
         Role::Candidate => wire::RaftRole::Candidate,
         Role::Follower => wire::RaftRole::Follower,
     };
+    let reader = store.readers().get(report.region.id);
     let size = size_of(&**store.engine(), &report.region.engine_ranges()).unwrap_or_default();
     wire::ReplicaDetail {
         store_id: store.id().0,
@@ -108,6 +109,8 @@ pub(super) fn detail(store: &StoreHandle, report: &RegionReport) -> wire::Replic
         committed_index: report.committed.0,
         applied_index: report.applied.0,
         hibernating: report.hibernating,
+        lease_nanos: reader
+            .map_or(0, |reader| reader.lease_left_nanos(store.clock().monotonic_nanos())),
         approximate_bytes: size.bytes,
         approximate_keys: size.keys,
         ..wire::ReplicaDetail::default()

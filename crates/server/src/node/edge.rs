@@ -109,7 +109,11 @@ impl Deliver for Edge {
     }
 
     fn closed(&self, peer: &str, reason: &CloseReason) {
-        tracing::info!("connection of {peer} closed: {reason}");
+        match reason {
+            // A refusal stays until a setting or a member changes.
+            CloseReason::Refused(..) => tracing::warn!("connection of {peer} closed: {reason}"),
+            _ => tracing::info!("connection of {peer} closed: {reason}"),
+        }
     }
 }
 

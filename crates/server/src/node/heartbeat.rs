@@ -1,14 +1,16 @@
 //! Reports to the placement group and its replies: every second, and soon after a change.
 
+use super::cluster_settings::ClusterSettings;
 use super::edge::Edge;
 use super::ids::IdSource;
+use super::open;
 use super::orphaned_ranges::find_owners;
 use super::split::{Sizes, Splitter};
 use super::steps;
 use crate::config::Config;
 use crate::members::Members;
 use crate::observe::counts;
-use crate::placement::PlacementService;
+use crate::placement::{PlacementService, wire_times};
 use crate::stores::Stores;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -59,6 +61,7 @@ struct ReportState {
     /// A region led here has a range that was not measured yet.
     has_unmeasured: bool,
     reported_at: Instant,
+    settings: ClusterSettings,
     /// Time until the next report.
     interval: Duration,
 }
@@ -78,6 +81,7 @@ impl Tasks {
             busy: HashMap::new(),
             has_unmeasured: true,
             reported_at: Instant::now(),
+            settings: ClusterSettings::default(),
             interval: INTERVAL,
         };
         let mut measured_at = Instant::now();
@@ -146,6 +150,7 @@ impl Tasks {
             members_version: self.members.version(),
             outcomes: state.outcomes.lock().await.clone(),
             stray_peers: stale_peers(&reports),
+            lease_times: Some(wire_times(&open::lease_times(&self.config))),
             ..wire::HeartbeatRequest::default()
         };
         match self.placement.heartbeat(request).await {
@@ -158,6 +163,8 @@ impl Tasks {
                     0 => INTERVAL,
                     soon => Duration::from_millis(u64::from(soon)).min(INTERVAL),
                 };
+                state.settings.accept(&answer);
+                state.settings.apply(&self.stores);
                 self.apply_reply(state, answer).await;
                 find_owners(&self.stores, &self.placement).await;
             }

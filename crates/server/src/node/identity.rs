@@ -1,6 +1,9 @@
 //! Cluster and stores of this node's directories: read back, bootstrapped or joined.
 
+use super::open;
+use crate::config::Config;
 use crate::members::Members;
+use crate::placement;
 use crate::store::Engine;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,6 +64,7 @@ pub(super) fn bootstrap(opened: &mut Opened, bootstrap: &Bootstrap) -> Result<()
 /// Requests ids for the directories without one from the nodes at `addresses`, until one answers,
 /// and writes the ids to the directories.
 pub(super) async fn join(
+    config: &Config,
     opened: &mut Opened,
     addresses: &[String],
     own_address: &str,
@@ -71,6 +75,7 @@ pub(super) async fn join(
         address: own_address.to_owned(),
         stores: stores.map(|(engine, _)| new_store(engine)).collect(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        lease_times: Some(placement::wire_times(&open::lease_times(config))),
         ..JoinRequest::default()
     };
     let answer = join_with_retry(addresses, &request).await?;

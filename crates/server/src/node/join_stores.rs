@@ -2,10 +2,10 @@
 //! node's own placement service, which leads or forwards to the leader.
 
 use super::edge::Edge;
-use super::{identity, start_store};
+use super::{identity, open, start_store};
 use crate::config::Config;
 use crate::members::Members;
-use crate::placement::PlacementService;
+use crate::placement::{PlacementService, wire_times};
 use crate::store::Engine;
 use crate::stores::Stores;
 use crate::transport::Transport;
@@ -50,6 +50,7 @@ impl StoreJoin {
             address: self.address.clone(),
             stores: new.iter().map(identity::new_store).collect(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            lease_times: Some(wire_times(&open::lease_times(&self.config))),
             ..JoinRequest::default()
         };
         let answer = self.join_with_retry(&request).await?;

@@ -1,5 +1,6 @@
 //! One process: its stores, its port, and the tasks that keep it part of the cluster.
 
+mod cluster_settings;
 mod edge;
 mod heartbeat;
 mod identity;
@@ -105,6 +106,7 @@ impl Node {
             cluster,
             address: address.clone(),
             stores: idents.iter().map(|ident| ident.store).collect(),
+            times: open::lease_times(&config),
         };
         let options = transport::Options { seed: random(), ..transport::Options::default() };
         let transport = Transport::start(options, identity, members.clone(), edge.clone());
@@ -197,7 +199,8 @@ impl Parts {
             address: self.address.clone(),
             capacities_bytes: self.capacities_bytes(),
         });
-        PlacementService::new(self.cluster, Arc::new(system), bootstrap)
+        let times = open::lease_times(&self.config);
+        PlacementService::new(self.cluster, times, Arc::new(system), bootstrap)
     }
 
     fn capacities_bytes(&self) -> Vec<u64> {
@@ -351,7 +354,7 @@ async fn resolve_cluster(
     if addresses.is_empty() {
         return Err(Error::invalid("`join` names only this node: name another one"));
     }
-    identity::join(opened, &addresses, address, members).await
+    identity::join(config, opened, &addresses, address, members).await
 }
 
 /// Returns an unpredictable number: the standard library seeds its maps from the system.

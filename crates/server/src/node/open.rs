@@ -5,7 +5,7 @@ use crate::store::{Core, Engine};
 use std::path::Path;
 use std::sync::Arc;
 use stele_engine::{GcOptions, Options as EngineOptions, PolicyKind, RecoveringStore, Replay};
-use stele_raftstore::{Now, Options, RaftStore};
+use stele_raftstore::{LeaseTimes, Now, Options, RaftStore};
 use stele_types::{Clock, Result, StoreId, StoreIdent};
 use stele_vfs::{RealVfs, SystemClock};
 
@@ -83,12 +83,20 @@ pub(super) fn core(
     RaftStore::open(engine.clone(), raft_options(config, ident, seed), now)
 }
 
+/// Returns the times that all nodes of a cluster must have.
+pub(super) fn lease_times(config: &Config) -> LeaseTimes {
+    LeaseTimes { tick_nanos: config.tick_ms * 1_000_000, election_ticks_min: ELECTION_TICKS }
+}
+
 fn raft_options(config: &Config, ident: StoreIdent, seed: u64) -> Options {
     // Random at every start: read contexts of an earlier process are never accepted.
     let mut options = Options::new(ident.store, ident.cluster, seed, seed);
-    options.tick_nanos = config.tick_ms * 1_000_000;
-    options.election_ticks_min = ELECTION_TICKS;
-    options.election_ticks_max = ELECTION_TICKS * 2;
+    let times = lease_times(config);
+    options.tick_nanos = times.tick_nanos;
+    options.election_ticks_min = times.election_ticks_min;
+    options.election_ticks_max = times.election_ticks_min * 2;
+    // Invariant: a store has no lease before it knows that the cluster allows leases.
+    options.leases = stele_types::mutant::active("server.leases_at_start");
     options.hibernate_after_ticks = config.hibernate_after_ms.div_ceil(config.tick_ms);
     options.entry_bytes_max = ENTRY_BYTES_MAX;
     options.pending_bytes_max = config.pending_bytes_max;
@@ -100,3 +108,19 @@ fn raft_options(config: &Config, ident: StoreIdent, seed: u64) -> Options {
 const ELECTION_TICKS: u64 = 10;
 /// A single pair may be as large as values are; batches are split at the configured size earlier.
 const ENTRY_BYTES_MAX: u64 = stele_types::limits::COMMAND_BYTES_MAX as u64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stele_types::ClusterId;
+
+    #[test]
+    fn a_store_starts_without_leases_and_with_the_tick_that_its_node_states() {
+        let config = Config { tick_ms: 70, ..Config::default() };
+        let ident = StoreIdent { cluster: ClusterId(1), store: StoreId(1) };
+        let options = raft_options(&config, ident, 1);
+        assert!(!options.leases);
+        assert_eq!(options.lease_times(), lease_times(&config));
+        assert_eq!(options.tick_nanos, 70_000_000);
+    }
+}

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use stele_proto::stele::control::v1 as wire;
 use stele_proto::stele::control::v1::operator_step::Step;
 use stele_raftstore::{
-    Admin, AdminCall, ChangeKind, Header, NewRegion, PeerChange, Refusal, Reply, RequestId,
+    Admin, AdminCall, ChangeKind, Done, Header, NewRegion, PeerChange, Refusal, Reply, RequestId,
 };
 use stele_types::{LogIndex, Peer, PeerId, PeerRole, Region, RegionId, StoreId};
 
@@ -88,9 +88,15 @@ async fn run(
     };
     let header = Header { region: id, version: Some(epoch.version), ..Header::default() };
     match store.admin(AdminCall { id: RequestId::default(), header, call }).await {
-        Reply::AdminDone { .. } => Ok(()),
+        Reply::Done(Done::Admin { .. }) => Ok(()),
         Reply::Refused(Refusal::Invalid(reason)) => Err(Obstacle { reason, is_final: true }),
         Reply::Refused(refusal) => Err(format!("{refusal:?}").into()),
+        Reply::Busy(busy) => Err(format!("{busy:?}").into()),
+        // The step may have taken effect, or may still: the next reports show it.
+        Reply::Unknown(reason) => {
+            tracing::info!("region {id}: the outcome of a step is unknown: {reason:?}");
+            Ok(())
+        }
         other => Err(format!("unexpected answer: {other:?}").into()),
     }
 }

@@ -9,7 +9,7 @@ use crate::transport::BoxFuture;
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_placement::{PairChange, SYSTEM_REGION};
-use stele_raftstore::{Header, Read, Refusal, Reply, RequestId, Write};
+use stele_raftstore::{Done, Header, Read, Reply, RequestId, Write};
 use stele_storage::{EngineView, StorageEngine};
 use stele_types::{CommandBuilder, Error, Result, Term};
 
@@ -42,8 +42,18 @@ fn not_here() -> Error {
     Error::Busy("the placement group is not on this node".to_owned())
 }
 
-fn refused(refusal: &Refusal) -> Error {
-    Error::Busy(format!("the placement group refused the request: {refusal:?}"))
+/// Converts the answer to a request that was not executed, or may not have been.
+fn not_done(reply: Reply) -> Error {
+    match reply {
+        Reply::Refused(refusal) => {
+            Error::Busy(format!("the placement group refused the request: {refusal:?}"))
+        }
+        Reply::Busy(busy) => Error::Busy(format!("the placement group is busy: {busy:?}")),
+        Reply::Unknown(reason) => {
+            Error::Undetermined(format!("a decision of the placement group: {reason:?}"))
+        }
+        Reply::Done(done) => Error::invalid(format!("unexpected answer: {done:?}")),
+    }
 }
 
 impl System for SystemRegion {
@@ -73,9 +83,8 @@ impl System for SystemRegion {
             let header = Self::header(&store, term);
             let write = Write { id: RequestId::default(), header, command, frees: true };
             match store.write(write).await {
-                Reply::Written { .. } => Ok(()),
-                Reply::Refused(refusal) => Err(refused(&refusal)),
-                other => Err(Error::invalid(format!("unexpected answer to a write: {other:?}"))),
+                Reply::Done(Done::Written { .. }) => Ok(()),
+                other => Err(not_done(other)),
             }
         })
     }
@@ -95,11 +104,8 @@ impl System for SystemRegion {
             let header = Self::header(&store, term);
             let read = Read { id: RequestId::default(), header, replica: false };
             match store.read(read).await {
-                Reply::ReadReady { .. } => {}
-                Reply::Refused(refusal) => return Err(refused(&refusal)),
-                other => {
-                    return Err(Error::invalid(format!("unexpected answer to a read: {other:?}")));
-                }
+                Reply::Done(Done::ReadReady { .. }) => {}
+                other => return Err(not_done(other)),
             }
             let view = store.engine().view()?;
             let read = tokio::task::spawn_blocking(move || pairs(&view));

@@ -25,6 +25,7 @@ impl PlacementService {
         self: &Arc<Self>,
         request: HeartbeatRequest,
     ) -> Result<HeartbeatResponse, Status> {
+        self.check_times(request.lease_times.as_ref(), &request.address)?;
         let now = self.now();
         let reports: Vec<StoreReport> = request.stores.iter().map(wire::store_report_of).collect();
         let node = NodeReport {
@@ -66,13 +67,14 @@ impl PlacementService {
             members_version,
             members: if known { Vec::new() } else { self.members_of(&state.cluster) },
             all_regions_wanted: reply.all_wanted,
+            options_version: state.term.0,
+            options: wire::options(&reply),
             interval_ms: if reply.is_busy { SOON_MILLIS } else { 0 },
             gone_peers: request
                 .stray_peers
                 .iter()
                 .filter_map(|stale| removed_peer(state, stale))
                 .collect(),
-            ..HeartbeatResponse::default()
         }
     }
 }

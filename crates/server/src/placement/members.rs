@@ -20,6 +20,7 @@ leader_calls! {
 
 impl PlacementService {
     async fn join_here(self: &Arc<Self>, request: JoinRequest) -> Result<JoinResponse, Status> {
+        self.check_times(request.lease_times.as_ref(), &request.address)?;
         let stores: Vec<NewStore> = request.stores.into_iter().map(new_store).collect();
         let address = request.address;
         let refused = |error: stele_types::Error| Status::invalid_argument(error.to_string());

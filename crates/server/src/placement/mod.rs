@@ -16,6 +16,8 @@ mod settings;
 mod stores;
 mod wire;
 
+pub(crate) use wire::{leases_of, undetermined_writes_fail_of, wire_times};
+
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +27,7 @@ use forward::Forward;
 use parking_lot::RwLock;
 use std::sync::Arc;
 use stele_placement::{Bootstrap, Cluster, LeaderState, Millis, PairChange};
+use stele_raftstore::LeaseTimes;
 use stele_types::{Clock, ClusterId, Error, Result, Term, mutant};
 use stele_vfs::SystemClock;
 use tonic::{Code, Status};
@@ -59,6 +62,7 @@ pub trait System: Send + Sync + 'static {
 /// Placement service of one node.
 pub struct PlacementService {
     cluster: ClusterId,
+    times: LeaseTimes,
     system: Arc<dyn System>,
     bootstrap: Option<Bootstrap>,
     clock: Arc<dyn Clock>,
@@ -69,25 +73,28 @@ pub struct PlacementService {
 }
 
 impl PlacementService {
-    /// Creates the service of a node. `bootstrap` is set if the node bootstrapped the cluster: it
-    /// writes the first pairs.
+    /// Creates the service of a node with the times of its leases. `bootstrap` is set if the node
+    /// bootstrapped the cluster: it writes the first pairs.
     pub fn new(
         cluster: ClusterId,
+        times: LeaseTimes,
         system: Arc<dyn System>,
         bootstrap: Option<Bootstrap>,
     ) -> Arc<Self> {
-        Self::with_clock(cluster, system, bootstrap, Arc::new(SystemClock::new()))
+        Self::with_clock(cluster, times, system, bootstrap, Arc::new(SystemClock::new()))
     }
 
     /// Creates the service with the caller's clock.
     pub fn with_clock(
         cluster: ClusterId,
+        times: LeaseTimes,
         system: Arc<dyn System>,
         bootstrap: Option<Bootstrap>,
         clock: Arc<dyn Clock>,
     ) -> Arc<Self> {
         Arc::new(Self {
             cluster,
+            times,
             system,
             bootstrap,
             clock,
@@ -105,6 +112,21 @@ impl PlacementService {
     /// Returns the cluster's id.
     pub fn cluster(&self) -> ClusterId {
         self.cluster
+    }
+
+    /// Refuses the node at `address` if its leases and those of this node, the leader, do not fit. A
+    /// node of an earlier version does not state its times.
+    fn check_times(
+        &self,
+        times: Option<&stele_proto::stele::control::v1::LeaseTimes>,
+        address: &str,
+    ) -> Result<(), Status> {
+        let own = self.system.own_address();
+        let found = times.and_then(|it| self.times.mismatch(&wire::times_of(it), [&own, address]));
+        match found.filter(|_| !mutant::active("server.join_with_any_tick")) {
+            Some(text) => Err(Status::failed_precondition(text)),
+            None => Ok(()),
+        }
     }
 
     fn now(&self) -> Millis {

@@ -2,11 +2,54 @@
 
 use bytes::Bytes;
 use stele_placement::{
-    Change, DownPeer, Instruction, NewRegion, Order, RegionInfo, RegionReport, Store, StoreReport,
-    StoreState, Traffic,
+    Change, DownPeer, Instruction, NewRegion, Order, RegionInfo, RegionReport, ReportReply, Store,
+    StoreReport, StoreState, Traffic,
 };
 use stele_proto::stele::control::v1 as wire;
+use stele_raftstore::LeaseTimes;
 use stele_types::{Peer, PeerId, Region, StoreId, Term};
+
+/// Encodes the times of a node's leases.
+pub(crate) fn wire_times(times: &LeaseTimes) -> wire::LeaseTimes {
+    let LeaseTimes { tick_nanos, election_ticks_min } = *times;
+    wire::LeaseTimes { tick_nanos, election_ticks_min }
+}
+
+/// Decodes the times of a node's leases.
+pub(super) fn times_of(times: &wire::LeaseTimes) -> LeaseTimes {
+    let wire::LeaseTimes { tick_nanos, election_ticks_min } = *times;
+    LeaseTimes { tick_nanos, election_ticks_min }
+}
+
+/// Encodes the settings that nodes follow.
+pub(super) fn options(reply: &ReportReply) -> Vec<wire::ClusterOption> {
+    let flags = [(LEASES, reply.leases), (UNDETERMINED_FAIL, reply.undetermined_writes_fail)];
+    let option = |(key, flag): (&str, bool)| wire::ClusterOption {
+        key: key.to_owned(),
+        value: u64::from(flag).to_string(),
+    };
+    flags.map(option).into()
+}
+
+/// Returns whether a response allows leases; `None` if the leader has no such setting.
+pub(crate) fn leases_of(answer: &wire::HeartbeatResponse) -> Option<bool> {
+    flag_of(answer, LEASES)
+}
+
+/// Returns whether puts and deletes of unknown outcome are answered with an error; `None` if the
+/// leader has no such setting.
+pub(crate) fn undetermined_writes_fail_of(answer: &wire::HeartbeatResponse) -> Option<bool> {
+    flag_of(answer, UNDETERMINED_FAIL)
+}
+
+fn flag_of(answer: &wire::HeartbeatResponse, key: &str) -> Option<bool> {
+    let option = answer.options.iter().find(|option| option.key == key)?;
+    Some(option.value != "0")
+}
+
+/// Names of the settings, in the protocol and in the placement group.
+const LEASES: &str = "leases";
+const UNDETERMINED_FAIL: &str = "undetermined_writes_fail";
 
 /// Decodes a leader's report; `None` if it is malformed.
 pub(super) fn report_of(report: &wire::RegionReport) -> Option<RegionReport> {

@@ -7,6 +7,7 @@ use axum::Router;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use stele_raftstore::LeaseTimes;
 use stele_types::{ClusterId, StoreId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -37,8 +38,12 @@ async fn start(book: &Arc<Book>, store: u64, options: Options) -> Port {
         .route("/hello", axum::routing::get(|| async { "hello" }))
         .route("/slow", axum::routing::get(slow));
     let seen = Arc::new(Seen::default());
-    let identity =
-        Identity { cluster: ClusterId(1), address: address.clone(), stores: vec![StoreId(store)] };
+    let identity = Identity {
+        cluster: ClusterId(1),
+        address: address.clone(),
+        stores: vec![StoreId(store)],
+        times: LeaseTimes::default(),
+    };
     let transport = Transport::start(common::options(), identity, book.clone(), seen.clone());
     book.set(store, &address);
     let (stop, stopped) = watch::channel(false);

@@ -10,7 +10,7 @@ use crate::stores::Stores;
 use crate::transport::{CloseReason, SnapshotOffer, SnapshotReceiver, SnapshotSender, Transport};
 use bytes::Bytes;
 use std::sync::Arc;
-use stele_raftstore::{Input, Reply, SendSnapshot, SnapshotHeader, wire};
+use stele_raftstore::{Done, Input, Reply, SendSnapshot, SnapshotHeader, wire};
 use stele_storage::{EngineView, ScanOptions, StorageEngine};
 use stele_types::{Error, KeyRange, Result};
 use tokio::sync::Semaphore;
@@ -88,7 +88,7 @@ impl Snapshots {
         let offered = header.clone();
         let make = |id| Input::SnapshotOffered { id, header: offered };
         let ranges = match store.request(0, make).await {
-            Reply::SnapshotAccepted { ranges } => ranges,
+            Reply::Done(Done::SnapshotAccepted { ranges }) => ranges,
             other => return offer.refuse(&format!("{other:?}")).await,
         };
         // A connection that breaks here ends the snapshot: its sender tries again.

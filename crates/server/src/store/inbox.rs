@@ -7,7 +7,7 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-use stele_raftstore::{Input, Reply, RequestId};
+use stele_raftstore::{Input, Refusal, Reply, RequestId};
 use stele_types::Error;
 use tokio::sync::oneshot;
 
@@ -26,6 +26,16 @@ pub(super) enum Item {
     CoreCall(CoreCall),
     /// The engine stopped; the loop stops too.
     Stopped(Error),
+}
+
+impl Item {
+    /// Answers a request that the loop does not take.
+    pub fn refuse(self) {
+        if let Self::Request { answer, .. } = self {
+            // The caller may have gone.
+            let _ = answer.send(Reply::Refused(Refusal::StoreStopped));
+        }
+    }
 }
 
 #[derive(Default)]
@@ -130,6 +140,12 @@ impl Inbox {
             }
         }
         more
+    }
+
+    /// Refuses the requests that still wait when the loop has ended: it did not take them, so they
+    /// have no effect.
+    pub fn refuse_all(&self) {
+        std::mem::take(&mut self.state.lock().items).into_iter().for_each(Item::refuse);
     }
 
     /// Refuses further items; those that wait are still taken.

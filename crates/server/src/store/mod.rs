@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use stele_raftstore::{
-    AdminCall, Cas, Event, Input, PeerMessage, RaftStore, Read, Readers, Refusal, Reply, RequestId,
-    SendSnapshot, Write,
+    AdminCall, Busy, Cas, Event, Input, PeerMessage, RaftStore, Read, Readers, Refusal, Reply,
+    RequestId, SendSnapshot, Unknown, Write,
 };
 use stele_types::{Clock, Error, RegionId, Result, StoreId};
 use tokio::sync::oneshot;
@@ -85,6 +85,7 @@ impl StoreHandle {
         let loop_thread = spawn(Thread::Store, id, move || {
             let ended = store_loop.run();
             queue.stop();
+            queue.refuse_all();
             if let Err(error) = ended {
                 stopping.store(false, Ordering::Release);
                 sink.failed(id, error);
@@ -193,15 +194,16 @@ impl StoreHandle {
         make: impl FnOnce(RequestId) -> Input<Engine>,
     ) -> Reply {
         let Some(_permit) = self.inbox.admit(bytes + REQUEST_OVERHEAD_BYTES) else {
-            return Reply::Refused(Refusal::Busy {
-                reason: "too many bytes of requests in progress",
-            });
+            return Reply::Busy(Busy::Wait { reason: "too many bytes of requests in progress" });
         };
         let id = RequestId(self.next_request.fetch_add(1, Ordering::Relaxed));
         let (answer, reply) = oneshot::channel();
-        self.inbox.push(Item::Request { id, input: make(id), answer });
-        // The loop ended: the proposal may or may not have been applied.
-        reply.await.unwrap_or(Reply::Refused(Refusal::StaleCommand))
+        if !self.inbox.push(Item::Request { id, input: make(id), answer }) {
+            return Reply::Refused(Refusal::StoreStopped);
+        }
+        // The loop took the request and ended before it answered: the request may have been
+        // executed, and another store may still commit it.
+        reply.await.unwrap_or(Reply::Unknown(Unknown::StoreStopped))
     }
 
     /// Sends the core an input without a reply.

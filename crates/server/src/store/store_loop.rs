@@ -39,9 +39,14 @@ impl StoreLoop {
             if !self.inbox.take(&mut items, wait) && append.is_none() {
                 return Ok(());
             }
+            let mut ended = Ok(());
             for item in items.drain(..) {
-                self.step(item)?;
+                match ended {
+                    Ok(()) => ended = self.step(item),
+                    Err(_) => item.refuse(),
+                }
             }
+            ended?;
             if let Some(append) = append.take() {
                 self.append(append);
             }

@@ -1,7 +1,7 @@
 //! Checks of a request: cluster, store, region, and whether its keys lie there. The order of checks
 //! is TiKV's, so that clients act on the cause and not on a symptom.
 
-use super::errors::{Failure, region_not_found};
+use super::errors::{Failure, OnUnknown, region_not_found};
 use crate::store::StoreHandle;
 use crate::stores::Stores;
 use bytes::Bytes;
@@ -26,6 +26,8 @@ pub struct Target {
     pub reader: Arc<Reader>,
     /// A follower may serve it.
     pub replica_read: bool,
+    /// Answer to a put or delete of unknown outcome.
+    pub on_unknown: OnUnknown,
 }
 
 /// Finds the store and region of a request.
@@ -55,11 +57,15 @@ pub fn target(stores: &Stores, context: Option<&kvrpcpb::Context>) -> Result<Tar
         term: context.term,
         deadline_nanos: store.clock().monotonic_nanos() + timeout_ms * 1_000_000,
     };
-    let refused = |refusal| Failure::refused(refusal, region_id, store.id());
-    reader.check(&header).map_err(refused)?;
+    reader.check(&header).map_err(|refusal| Failure::refused(refusal, region_id))?;
     let region = reader.region();
     let replica_read = context.replica_read || context.stale_read;
-    Ok(Target { store, header, region, reader, replica_read })
+    let on_unknown = match context.request_source.as_str() {
+        stele_proto::REQUEST_SOURCE => OnUnknown::Report,
+        _ if stores.undetermined_writes_fail() => OnUnknown::Fail,
+        _ => OnUnknown::Repeat,
+    };
+    Ok(Target { store, header, region, reader, replica_read, on_unknown })
 }
 
 fn store_of(

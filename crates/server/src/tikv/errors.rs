@@ -2,7 +2,7 @@
 
 use crate::convert;
 use stele_proto::errorpb;
-use stele_raftstore::Refusal;
+use stele_raftstore::{Busy, Refusal, Reply};
 use stele_types::{Error, RegionId, StoreId};
 
 /// Reason why a request was not served.
@@ -24,11 +24,24 @@ impl Failure {
         Self::Region(Box::new(error))
     }
 
-    /// Converts the store's refusal of a request for `region`.
-    pub fn refused(refusal: Refusal, region: RegionId, store: StoreId) -> Self {
-        let region_id = region.0;
+    /// Converts the store's answer to a request that was not executed.
+    pub fn of_reply(reply: Reply, region: RegionId, store: StoreId, unknown: OnUnknown) -> Self {
+        match reply {
+            Reply::Refused(refusal) => Self::refused(refusal, region),
+            Reply::Busy(busy) => Self::busy(&busy, region, store),
+            Reply::Unknown(_) => Self::unknown(region, unknown),
+            Reply::Done(done) => Self::Final(format!("unexpected answer: {done:?}")),
+        }
+    }
+
+    /// Converts a refusal. Invariant: none of these answers is `stale_command` or
+    /// `undetermined_result`, because the request certainly had no effect.
+    pub fn refused(refusal: Refusal, region: RegionId) -> Self {
         match refusal {
-            Refusal::NotLeader { leader } => not_leader(region, leader.as_ref()),
+            Refusal::NotLeader { leader }
+            | Refusal::StaleTerm { leader }
+            | Refusal::Superseded { leader } => not_leader(region, leader.as_ref()),
+            Refusal::StoreStopped => not_leader(region, None),
             Refusal::RegionNotFound => region_not_found(region),
             Refusal::EpochNotMatch { current } => {
                 let current_regions = current.iter().map(convert::region).collect();
@@ -36,39 +49,52 @@ impl Failure {
                     error.epoch_not_match = Some(errorpb::EpochNotMatch { current_regions });
                 })
             }
-            Refusal::StaleCommand => Self::region("stale command", |error| {
-                error.stale_command = Some(errorpb::StaleCommand {});
-            }),
             Refusal::MismatchPeer { asked, actual } => Self::region("mismatch peer id", |error| {
                 let (request_peer_id, store_peer_id) = (asked.0, actual.0);
                 let mismatch = errorpb::MismatchPeerId { request_peer_id, store_peer_id };
                 error.mismatch_peer_id = Some(mismatch);
             }),
-            Refusal::Busy { reason } => server_is_busy(reason),
             Refusal::TooLarge { bytes, bytes_max } => {
                 let text = format!("entry of {bytes} bytes; the limit is {bytes_max}");
                 Self::region(text, |error| {
-                    let too_large = errorpb::RaftEntryTooLarge { region_id, entry_size: bytes };
+                    let too_large =
+                        errorpb::RaftEntryTooLarge { region_id: region.0, entry_size: bytes };
                     error.raft_entry_too_large = Some(too_large);
                 })
             }
-            Refusal::DiskFull => disk_full(store),
-            Refusal::ReadIndexNotReady => Self::region("read index not ready", |error| {
+            Refusal::Invalid(detail) => Self::Final(detail),
+        }
+    }
+
+    fn busy(busy: &Busy, region: RegionId, store: StoreId) -> Self {
+        let region_id = region.0;
+        match busy {
+            Busy::Wait { reason } => server_is_busy(reason),
+            // Some clients end a call at `server_is_busy`, which is for overload.
+            Busy::DeadlinePassed => not_leader(region, None),
+            Busy::DiskFull => disk_full(store),
+            Busy::ReadIndexNotReady => Self::region("read index not ready", |error| {
                 let reason = "no leader confirmed the read".to_owned();
                 error.read_index_not_ready = Some(errorpb::ReadIndexNotReady { reason, region_id });
             }),
-            Refusal::Merging => Self::region(format!("region {region} is merging"), |error| {
+            Busy::Merging => Self::region(format!("region {region} is merging"), |error| {
                 let merging = errorpb::ProposalInMergingMode { region_id };
                 error.proposal_in_merging_mode = Some(merging);
             }),
-            Refusal::NotInitialized => {
-                Self::region(format!("region {region} has no data yet"), |error| {
-                    let not_ready = errorpb::RegionNotInitialized { region_id };
-                    error.region_not_initialized = Some(not_ready);
-                })
-            }
-            Refusal::Undetermined => Self::Final(UNDETERMINED.to_owned()),
-            Refusal::Invalid(detail) => Self::Final(detail),
+        }
+    }
+
+    fn unknown(region: RegionId, unknown: OnUnknown) -> Self {
+        match unknown {
+            OnUnknown::Read => not_leader(region, None),
+            OnUnknown::Fail => Self::Final(UNDETERMINED.to_owned()),
+            OnUnknown::Repeat => Self::region("stale command", |error| {
+                error.stale_command = Some(errorpb::StaleCommand {});
+            }),
+            OnUnknown::Report => Self::region(UNDETERMINED, |error| {
+                let message = UNDETERMINED.to_owned();
+                error.undetermined_result = Some(errorpb::UndeterminedResult { message });
+            }),
         }
     }
 
@@ -84,8 +110,22 @@ impl Failure {
     }
 }
 
-/// Outcome of a proposed compare-and-swap that is unknown: sent again, it could apply twice.
-const UNDETERMINED: &str = "undetermined: the compare-and-swap may or may not have taken effect; \
+/// Answer to a request of unknown outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnUnknown {
+    /// The request changes nothing: clients repeat it at another peer.
+    Read,
+    /// Clients repeat it, as with TiKV. A repeated put may overwrite what another client wrote in
+    /// between.
+    Repeat,
+    /// Clients return the error to their caller and repeat nothing.
+    Fail,
+    /// The client understands `undetermined_result`.
+    Report,
+}
+
+/// Text of an unknown outcome. Programs match its first word.
+const UNDETERMINED: &str = "undetermined: the write may or may not have taken effect; \
                             read the key before trying again";
 
 /// Creates the error of a store that does not lead the region.
@@ -117,4 +157,69 @@ fn disk_full(store: StoreId) -> Failure {
         let reason = "puts are refused until space is freed; deletes and reads continue".to_owned();
         error.disk_full = Some(errorpb::DiskFull { store_id: vec![store.0], reason });
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stele_raftstore::Unknown;
+    use stele_types::PeerId;
+
+    const REGION: RegionId = RegionId(2);
+
+    fn failure(reply: Reply, unknown: OnUnknown) -> Failure {
+        Failure::of_reply(reply, REGION, StoreId(1), unknown)
+    }
+
+    #[test]
+    fn a_request_that_was_certainly_not_executed_is_never_answered_as_unknown() {
+        let (asked, actual) = (PeerId(1), PeerId(2));
+        let refusals = [
+            Refusal::NotLeader { leader: None },
+            Refusal::StaleTerm { leader: None },
+            Refusal::Superseded { leader: None },
+            Refusal::StoreStopped,
+            Refusal::RegionNotFound,
+            Refusal::EpochNotMatch { current: Vec::new() },
+            Refusal::MismatchPeer { asked, actual },
+            Refusal::TooLarge { bytes: 2, bytes_max: 1 },
+            Refusal::Invalid("no key".to_owned()),
+        ];
+        let busy = [
+            Busy::Wait { reason: "a limit" },
+            Busy::DeadlinePassed,
+            Busy::DiskFull,
+            Busy::ReadIndexNotReady,
+            Busy::Merging,
+        ];
+        let replies = refusals.map(Reply::Refused).into_iter().chain(busy.map(Reply::Busy));
+        for reply in replies {
+            match failure(reply.clone(), OnUnknown::Repeat) {
+                Failure::Region(error) => {
+                    let is_unknown =
+                        error.stale_command.is_some() || error.undetermined_result.is_some();
+                    let bare = errorpb::Error {
+                        message: error.message.clone(),
+                        ..errorpb::Error::default()
+                    };
+                    assert!(!is_unknown && *error != bare, "{reply:?}: {error:?}");
+                }
+                Failure::Final(text) => assert!(!text.contains("undetermined"), "{reply:?}"),
+                Failure::Damaged(text) => panic!("{reply:?}: {text}"),
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_outcome_is_answered_as_the_client_or_the_cluster_wants_it() {
+        let answer = |on| failure(Reply::Unknown(Unknown::StoreStopped), on);
+        let repeats = answer(OnUnknown::Repeat);
+        assert!(matches!(repeats, Failure::Region(error) if error.stale_command.is_some()));
+        let fails = answer(OnUnknown::Fail);
+        assert!(matches!(fails, Failure::Final(text) if text.starts_with("undetermined")));
+        let reports = answer(OnUnknown::Report);
+        assert!(matches!(reports, Failure::Region(error) if error.undetermined_result.is_some()));
+        let reads = answer(OnUnknown::Read);
+        assert!(matches!(reads, Failure::Region(error) if error.not_leader.is_some()));
+    }
 }

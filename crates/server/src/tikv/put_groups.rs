@@ -69,6 +69,7 @@ pub(super) fn has_same_target(a: &Context, b: &Context) -> bool {
         && a.region_epoch == b.region_epoch
         && a.term == b.term
         && a.api_version == b.api_version
+        && a.request_source == b.request_source
 }
 
 impl Group {

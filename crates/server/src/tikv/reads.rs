@@ -3,7 +3,7 @@
 //! thread.
 
 use super::checks::{Target, family, target};
-use super::errors::{Failure, region_not_found};
+use super::errors::{Failure, OnUnknown, region_not_found};
 use crate::convert;
 use crate::paging::Pages;
 use crate::store::Engine;
@@ -14,7 +14,7 @@ use stele_proto::kvrpcpb::{
     self, KvPair, RawBatchGetRequest, RawBatchScanRequest, RawChecksumRequest, RawGetKeyTtlRequest,
     RawGetRequest, RawScanRequest,
 };
-use stele_raftstore::{Read, Reply, RequestId};
+use stele_raftstore::{Done, Read, Reply, RequestId};
 use stele_storage::{Cached, EngineView, Order, Pair, ScanOptions, StorageEngine};
 use stele_types::{ColumnFamily, KeyRange, keyspace};
 
@@ -34,9 +34,8 @@ async fn view(target: &Target) -> Result<Arc<View>, Failure> {
     let replica = target.replica_read;
     let read = Read { id: RequestId::default(), header: target.header, replica };
     match store.read(read).await {
-        Reply::ReadReady { .. } => {}
-        Reply::Refused(refusal) => return Err(Failure::refused(refusal, region, store.id())),
-        other => return Err(Failure::Final(format!("unexpected answer to a read: {other:?}"))),
+        Reply::Done(Done::ReadReady { .. }) => {}
+        other => return Err(Failure::of_reply(other, region, store.id(), OnUnknown::Read)),
     }
     let view = new_view(target)?;
     // A split in between moved keys away, and this view may lack what their new owner wrote; a
@@ -45,7 +44,7 @@ async fn view(target: &Target) -> Result<Arc<View>, Failure> {
     if !current.is_some_and(|current| Arc::ptr_eq(&current, &target.reader)) {
         return Err(region_not_found(region));
     }
-    let refused = |refusal| Failure::refused(refusal, region, store.id());
+    let refused = |refusal| Failure::refused(refusal, region);
     target.reader.check(&target.header).map_err(refused)?;
     Ok(Arc::new(view))
 }
@@ -53,9 +52,7 @@ async fn view(target: &Target) -> Result<Arc<View>, Failure> {
 /// Returns such a view if a lease allows it at once.
 pub fn leased_view(target: &Target) -> Result<Option<View>, Failure> {
     let now = || target.store.clock().monotonic_nanos();
-    let Some(lease) = target.reader.lease(now()) else { return Ok(None) };
-    let view = new_view(target)?;
-    Ok(target.reader.is_still_valid(lease, now()).then_some(view))
+    target.reader.leased_view(&target.header, now, || new_view(target))
 }
 
 fn new_view(target: &Target) -> Result<View, Failure> {

@@ -1,15 +1,15 @@
 //! Writes: encoded once into the command that is proposed, replicated and logged unchanged.
 
 use super::checks::{Target, check_value, family, target};
-use super::errors::Failure;
+use super::errors::{Failure, OnUnknown};
 use crate::stores::Stores;
 use bytes::Bytes;
 use stele_proto::kvrpcpb::{
     RawBatchDeleteRequest, RawBatchPutRequest, RawCasRequest, RawDeleteRangeRequest,
     RawDeleteRequest, RawPutRequest,
 };
-use stele_raftstore::{Cas, CasNew, Reply, RequestId, Timings, Write};
-use stele_types::{CommandBuilder, Error, KeyRange};
+use stele_raftstore::{Cas, CasNew, Done, Reply, RequestId, Timings, Unknown, Write};
+use stele_types::{CommandBuilder, Error, KeyRange, mutant};
 
 /// Bytes of an operation in a command beside key and value.
 const OP_OVERHEAD_BYTES: usize = 32;
@@ -29,15 +29,36 @@ pub async fn propose(
     command: CommandBuilder,
     frees: bool,
 ) -> Result<Timings, Failure> {
+    written(target, propose_once(target, command, frees).await)
+}
+
+async fn propose_once(target: &Target, command: CommandBuilder, frees: bool) -> Reply {
     let command = command.build().bytes().clone();
     let write = Write { id: RequestId::default(), header: target.header, command, frees };
-    match target.store.write(write).await {
-        Reply::Written { timings, .. } => Ok(timings),
-        Reply::Refused(refusal) => {
-            Err(Failure::refused(refusal, target.header.region, target.store.id()))
-        }
-        other => Err(Failure::Final(format!("unexpected answer to a write: {other:?}"))),
+    target.store.write(write).await
+}
+
+fn written(target: &Target, reply: Reply) -> Result<Timings, Failure> {
+    match reply {
+        Reply::Done(Done::Written { timings, .. }) => Ok(timings),
+        other => Err(not_done(target, other, target.on_unknown)),
     }
+}
+
+/// Returns the outcome of a batch of which this is the latest entry's. Invariant: a batch of which an
+/// entry was written is never answered as not done.
+fn of_batch(reply: Reply, is_partly_written: bool) -> Reply {
+    match reply {
+        Reply::Done(_) => reply,
+        _ if is_partly_written && !mutant::active("server.part_as_refused") => {
+            Reply::Unknown(Unknown::PartlyExecuted)
+        }
+        _ => reply,
+    }
+}
+
+fn not_done(target: &Target, reply: Reply, on_unknown: OnUnknown) -> Failure {
+    Failure::of_reply(reply, target.header.region, target.store.id(), on_unknown)
 }
 
 fn invalid(error: Error) -> Failure {
@@ -142,12 +163,15 @@ struct Entries<'a> {
     frees: bool,
     command: CommandBuilder,
     timings: Timings,
+    /// An earlier entry of the batch was written.
+    is_partly_written: bool,
 }
 
 impl<'a> Entries<'a> {
     fn new(stores: &Stores, target: &'a Target, frees: bool) -> Self {
         let (command, timings) = (CommandBuilder::new(), Timings::default());
-        Self { target, entry_bytes_max: stores.entry_bytes_max, frees, command, timings }
+        let entry_bytes_max = stores.entry_bytes_max;
+        Self { target, entry_bytes_max, frees, command, timings, is_partly_written: false }
     }
 
     /// Proposes the command if `bytes` more would make it too large.
@@ -158,7 +182,9 @@ impl<'a> Entries<'a> {
 
     async fn propose(&mut self) -> Result<(), Failure> {
         let command = std::mem::take(&mut self.command);
-        let took = propose(self.target, command, self.frees).await?;
+        let reply = propose_once(self.target, command, self.frees).await;
+        let took = written(self.target, of_batch(reply, self.is_partly_written))?;
+        self.is_partly_written = true;
         self.timings.queue_nanos += took.queue_nanos;
         self.timings.append_nanos += took.append_nanos;
         self.timings.replicate_nanos += took.replicate_nanos;
@@ -218,12 +244,38 @@ pub async fn compare_and_swap(
     let key = family.engine_key(&request.key);
     let cas = Cas { id: RequestId::default(), header: target.header, key, expected, new };
     match target.store.cas(cas).await {
-        Reply::Cas { succeeded, previous, timings } => {
+        Reply::Done(Done::Cas { succeeded, previous, timings }) => {
             Ok(Swapped { succeeded, previous: previous.map(|pair| pair.value), timings })
         }
-        Reply::Refused(refusal) => {
-            Err(Failure::refused(refusal, target.header.region, target.store.id()))
+        // A repeated comparison could fail because the first one took effect, so clients must not
+        // repeat one of unknown outcome.
+        other => {
+            let on_unknown = match target.on_unknown {
+                OnUnknown::Report => OnUnknown::Report,
+                _ => OnUnknown::Fail,
+            };
+            Err(not_done(&target, other, on_unknown))
         }
-        other => Err(Failure::Final(format!("unexpected answer to a swap: {other:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stele_raftstore::{Busy, Refusal};
+    use stele_types::{LogIndex, Term};
+
+    #[test]
+    fn a_batch_of_which_an_entry_was_written_is_never_answered_as_not_done() {
+        let timings = Timings::default();
+        let done = Reply::Done(Done::Written { index: LogIndex(7), term: Term(2), timings });
+        let unknown = Reply::Unknown(Unknown::LeadershipLost);
+        let not_done =
+            [Reply::Refused(Refusal::RegionNotFound), Reply::Busy(Busy::DiskFull), unknown];
+        assert_eq!(of_batch(done.clone(), true), done);
+        for reply in not_done {
+            assert_eq!(of_batch(reply.clone(), false), reply);
+            assert_eq!(of_batch(reply, true), Reply::Unknown(Unknown::PartlyExecuted));
+        }
     }
 }

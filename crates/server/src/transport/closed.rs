@@ -17,15 +17,18 @@ pub enum RejectReason {
     OtherVersion = 4,
     /// The node has too many connections.
     TooMany = 5,
+    /// Leases and vote holds of the two nodes do not fit.
+    OtherTick = 6,
 }
 
 impl RejectReason {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::OtherCluster,
         Self::StoreElsewhere,
         Self::StoreRemoved,
         Self::OtherVersion,
         Self::TooMany,
+        Self::OtherTick,
     ];
 
     pub(super) fn from_number(number: u8) -> Option<Self> {
@@ -39,6 +42,7 @@ impl RejectReason {
             Self::StoreRemoved => "store_removed",
             Self::OtherVersion => "other_version",
             Self::TooMany => "too_many",
+            Self::OtherTick => "other_tick",
         }
     }
 }
@@ -72,7 +76,7 @@ pub enum CloseReason {
 
 impl CloseReason {
     /// All labels, in the order of their numbers.
-    pub const LABELS: [&'static str; 14] = [
+    pub const LABELS: [&'static str; 15] = [
         "dial",
         "no_address",
         "io",
@@ -87,6 +91,7 @@ impl CloseReason {
         "too_many",
         "declined",
         "cut",
+        "other_tick",
     ];
 
     /// Returns the label in metrics.

@@ -62,6 +62,7 @@ pub async fn dial(
     }
     let identity = &shared.identity;
     let mut hello = Hello::new(lane, identity.cluster, &identity.address);
+    hello.times = Some(identity.times);
     hello.from = shared.own.read().clone();
     hello.wanted = wanted.to_vec();
     let handshake = async {

@@ -2,14 +2,17 @@
 //!
 //! ```text
 //! connection := magic:8 (the dialling side) frame(Hello) … ; answered by Welcome or Refused
-//! hello      := oldest:u8 newest:u8 lane:u8 cluster from:stores address wanted:stores
+//! hello      := oldest:u8 newest:u8 lane:u8 cluster from:stores address wanted:stores times?
+//! times      := tick_nanos election_ticks_min   (absent in hellos of earlier versions)
 //! welcome    := version:u8
 //! refused    := reason:u8 text:bytes
 //! stores     := count store*                  (numbers are varints, bytes length-prefixed)
 //! ```
 
 use super::closed::{CloseReason, RejectReason};
+use super::options::Identity;
 use bytes::Bytes;
+use stele_raftstore::LeaseTimes;
 use stele_types::{ClusterId, StoreId, mutant, varint};
 
 /// First bytes that a node sends to another: no HTTP request begins with them.
@@ -22,7 +25,7 @@ const STORES_MAX: u64 = 256;
 const TEXT_BYTES_MAX: usize = 4 << 10;
 
 /// Purpose of a connection. The numbers are the wire's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lane {
     /// Heartbeats, votes, reads: small and never delayed.
     Urgent = 0,
@@ -71,6 +74,8 @@ pub struct Hello {
     pub address: String,
     /// Stores expected at the other end.
     pub wanted: Vec<StoreId>,
+    /// Times of its leases; `None` from a node of an earlier version.
+    pub times: Option<LeaseTimes>,
 }
 
 impl Hello {
@@ -84,6 +89,7 @@ impl Hello {
             from: Vec::new(),
             address,
             wanted: Vec::new(),
+            times: None,
         }
     }
 
@@ -94,6 +100,10 @@ impl Hello {
         put_stores(&mut out, &self.from);
         varint::put_bytes(&mut out, self.address.as_bytes());
         put_stores(&mut out, &self.wanted);
+        if let Some(times) = &self.times {
+            varint::put(&mut out, times.tick_nanos);
+            varint::put(&mut out, times.election_ticks_min);
+        }
         out
     }
 
@@ -108,18 +118,23 @@ impl Hello {
             from: take_stores(rest)?,
             address: String::from_utf8(varint::take_bytes(rest)?.to_vec()).ok()?,
             wanted: take_stores(rest)?,
+            times: match rest.is_empty() {
+                true => None,
+                false => Some(take_times(rest)?),
+            },
         })
     }
 
-    /// Returns the reason to reject the connection, at a node of `cluster` that has `stores`.
+    /// Returns the reason to reject the connection, at the node `own` that has `stores`.
     pub fn rejection(
         &self,
-        cluster: ClusterId,
+        own: &Identity,
         stores: &[StoreId],
         is_removed: impl Fn(StoreId) -> bool,
     ) -> Option<(RejectReason, String)> {
         // Invariant: a node of another cluster, or one that expects only other stores, is rejected
         // before it can send messages.
+        let cluster = own.cluster;
         if self.cluster != cluster && !mutant::active("server.hello_any_cluster") {
             let text = format!("this node belongs to cluster {cluster}, not {}", self.cluster);
             return Some((RejectReason::OtherCluster, text));
@@ -141,7 +156,11 @@ impl Hello {
         if let Some(store) = self.from.iter().find(|store| is_removed(**store)) {
             return Some((RejectReason::StoreRemoved, format!("store {store} was removed")));
         }
-        None
+        // Invariant: nodes exchange messages only if their leases and vote holds fit. A node of an
+        // earlier version does not state its times.
+        let times = self.times.filter(|_| !mutant::active("server.hello_any_tick"))?;
+        let text = own.times.mismatch(&times, [&own.address, &self.address])?;
+        Some((RejectReason::OtherTick, text))
     }
 }
 
@@ -205,12 +224,25 @@ fn take_stores(rest: &mut &[u8]) -> Option<Vec<StoreId>> {
     (0..count).map(|_| varint::take(rest).map(StoreId)).collect()
 }
 
+fn take_times(rest: &mut &[u8]) -> Option<LeaseTimes> {
+    let (tick_nanos, election_ticks_min) = (varint::take(rest)?, varint::take(rest)?);
+    Some(LeaseTimes { tick_nanos, election_ticks_min })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const TIMES: LeaseTimes = LeaseTimes { tick_nanos: 50_000_000, election_ticks_min: 10 };
+
+    fn identity(address: &str) -> Identity {
+        let address = address.to_owned();
+        Identity { cluster: ClusterId(9), address, stores: Vec::new(), times: TIMES }
+    }
+
     fn sample() -> Hello {
         let mut hello = Hello::new(Lane::Data, ClusterId(9), "host:1");
+        hello.times = Some(TIMES);
         hello.from = vec![StoreId(1), StoreId(300)];
         hello.wanted = vec![StoreId(4)];
         hello
@@ -218,7 +250,7 @@ mod tests {
 
     fn rejection(hello: &Hello) -> Option<RejectReason> {
         let removed = |store| store == StoreId(7);
-        let found = hello.rejection(ClusterId(9), &[StoreId(4), StoreId(5)], removed);
+        let found = hello.rejection(&identity("host:2"), &[StoreId(4), StoreId(5)], removed);
         found.map(|(reason, _)| reason)
     }
 
@@ -226,8 +258,11 @@ mod tests {
     fn a_hello_survives_the_round_trip_and_every_cut_is_refused() {
         let bytes = sample().encode();
         assert_eq!(Hello::decode(&bytes), Some(sample()));
+        let earlier = Hello { times: None, ..sample() };
+        let earlier_bytes = earlier.encode();
         for cut in 0..bytes.len() {
-            assert_eq!(Hello::decode(&bytes[..cut]), None, "cut at {cut}");
+            let expected = (cut == earlier_bytes.len()).then_some(&earlier);
+            assert_eq!(Hello::decode(&bytes[..cut]).as_ref(), expected, "cut at {cut}");
         }
         let newer = [&bytes[..], b"more"].concat();
         assert_eq!(Hello::decode(&newer), Some(sample()));
@@ -248,6 +283,20 @@ mod tests {
         assert_eq!(other(|it| it.wanted.push(StoreId(6))), None, "a lost store beside the new one");
         assert_eq!(other(|it| it.from.push(StoreId(7))), Some(RejectReason::StoreRemoved));
         assert_eq!(other(|it| it.versions = (0, 9)), None);
+    }
+
+    #[test]
+    fn a_node_with_another_tick_is_refused_with_both_values_and_the_remedy() {
+        let with = |times| Hello { times, ..sample() };
+        let slower = LeaseTimes { tick_nanos: 100_000_000, ..TIMES };
+        let refused = with(Some(slower)).rejection(&identity("host:2"), &[StoreId(4)], |_| false);
+        let (reason, text) = refused.expect("its leases may outlive this node's vote holds");
+        assert_eq!(reason, RejectReason::OtherTick);
+        assert!(text.contains("host:2 has tick_ms = 50 and host:1 has tick_ms = 100"), "{text}");
+        assert!(text.contains("set tick_ms to the same value on every node"), "{text}");
+        let later = LeaseTimes { election_ticks_min: 20, ..TIMES };
+        assert_eq!(rejection(&with(Some(later))), Some(RejectReason::OtherTick));
+        assert_eq!(rejection(&with(None)), None, "a node of an earlier version cannot tell");
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub use stats::Stats;
 
 use hello::Lane;
 use node::Nodes;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use shared::{ROOM_UNIT_BYTES, Shared};
 use std::sync::Arc;
 use stele_raftstore::PeerMessage;
@@ -78,6 +78,7 @@ impl Transport {
             nodes: Nodes::default(),
             runtime: Handle::current(),
             stop: watch::Sender::new(false),
+            rejected: Mutex::default(),
         };
         Self { shared: Arc::new(shared) }
     }

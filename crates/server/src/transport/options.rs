@@ -1,6 +1,7 @@
 //! Bounds and pauses of the transport.
 
 use std::time::Duration;
+use stele_raftstore::LeaseTimes;
 use stele_types::{ClusterId, StoreId};
 
 /// Bounds and pauses of the transport.
@@ -69,4 +70,6 @@ pub struct Identity {
     pub address: String,
     /// Stores of the node.
     pub stores: Vec<StoreId>,
+    /// Times of its leases, which must be those of the other nodes.
+    pub times: LeaseTimes,
 }

@@ -23,10 +23,11 @@ const SMALL_FRAME_BYTES_MAX: usize = 64 << 10;
 
 /// Serves a connection to its end.
 pub async fn run(shared: Arc<Shared>, stream: TcpStream) {
-    let mut remote = match stream.peer_addr() {
+    let name = match stream.peer_addr() {
         Ok(address) => address.to_string(),
         Err(_) => "unknown".to_owned(),
     };
+    let mut remote = Remote { name, is_logged: false };
     let permit = shared.incoming.clone().try_acquire_owned();
     let ended = match permit {
         Ok(_permit) => serve(&shared, stream, &mut remote).await,
@@ -35,14 +36,25 @@ pub async fn run(shared: Arc<Shared>, stream: TcpStream) {
         }
     };
     if let Err(reason) = ended {
-        shared.closed(&remote, &reason);
+        shared.stats.count_closed(&reason);
+        if !remote.is_logged {
+            shared.deliver.closed(&remote.name, &reason);
+        }
     }
+}
+
+/// The dialling side.
+struct Remote {
+    /// Name for the log.
+    name: String,
+    /// The log already contains the reason why its connections end.
+    is_logged: bool,
 }
 
 async fn serve(
     shared: &Arc<Shared>,
     stream: TcpStream,
-    remote: &mut String,
+    remote: &mut Remote,
 ) -> Result<(), CloseReason> {
     let (mut reader, mut writer) = connection::split(stream)?;
     let handshake = handshake(shared, &mut reader, &mut writer, remote);
@@ -64,7 +76,7 @@ async fn handshake(
     shared: &Shared,
     reader: &mut Reader,
     writer: &mut OwnedWriteHalf,
-    remote: &mut String,
+    remote: &mut Remote,
 ) -> Result<Hello, CloseReason> {
     let mut magic = [0; MAGIC.len()];
     reader.parts().1.read_exact(&mut magic).await?;
@@ -75,14 +87,16 @@ async fn handshake(
     let hello = Some(frame).filter(|frame| frame.kind == Kind::Hello);
     let hello = hello.and_then(|frame| Hello::decode(&frame.body));
     let hello = hello.ok_or(CloseReason::Malformed("the connection begins without a hello"))?;
-    *remote = format!("{} at {remote} ({}, incoming)", hello.address, hello.lane.name());
+    remote.name = format!("{} at {} ({}, incoming)", hello.address, remote.name, hello.lane.name());
     if shared.cuts.blocks_in(&hello.from) || shared.cuts.blocks_out(&hello.from) {
         return Err(CloseReason::Cut);
     }
     let is_removed = |store| shared.resolve.is_removed(store);
-    let identity = &shared.identity;
     let own = shared.own.read().clone();
-    if let Some((reason, text)) = hello.rejection(identity.cluster, &own, is_removed) {
+    let rejection = hello.rejection(&shared.identity, &own, is_removed);
+    // A node that is refused dials again several times a second.
+    remote.is_logged = shared.note_rejection(&hello, rejection.as_ref().map(|(reason, _)| *reason));
+    if let Some((reason, text)) = rejection {
         let answer = frame::whole(Kind::Refused, &hello::refused(reason, &text));
         writer.write_all(&answer).await?;
         return Err(CloseReason::Refused(reason, text));

@@ -1,12 +1,14 @@
 //! State that all connections of a node share.
 
-use super::closed::CloseReason;
+use super::closed::RejectReason;
 use super::cut::Cuts;
 use super::deliver::{Deliver, Resolve};
+use super::hello::{Hello, Lane};
 use super::node::Nodes;
 use super::options::{Identity, Options};
 use super::stats::Stats;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
 use std::sync::Arc;
 use stele_types::StoreId;
 use tokio::runtime::Handle;
@@ -27,11 +29,16 @@ pub struct Shared {
     /// Set to true to end every task. Each task holds a receiver, so that the end can be waited
     /// for.
     pub stop: watch::Sender<bool>,
+    /// Nodes with a rejected last connection, with the lane and the reason.
+    pub rejected: Mutex<HashMap<(String, Lane), RejectReason>>,
     pub incoming: Arc<Semaphore>,
     pub snapshots_in: Arc<Semaphore>,
     /// Budget for incomplete large frames of all connections, in units of [`ROOM_UNIT_BYTES`].
     pub room: Arc<Semaphore>,
 }
+
+/// Most entries of [`Shared::rejected`].
+const REJECTED_MAX: usize = 1024;
 
 /// Bytes of one permit of [`Shared::room`].
 pub const ROOM_UNIT_BYTES: usize = 1 << 10;
@@ -42,10 +49,19 @@ impl Shared {
         self.own.read().contains(&store)
     }
 
-    /// Counts and reports the end of a connection.
-    pub fn closed(&self, remote: &str, reason: &CloseReason) {
-        self.stats.count_closed(reason);
-        self.deliver.closed(remote, reason);
+    /// Records whether a hello was rejected. Returns whether the last one of its node on that lane
+    /// was rejected for the same reason.
+    pub fn note_rejection(&self, hello: &Hello, reason: Option<RejectReason>) -> bool {
+        let mut rejected = self.rejected.lock();
+        let key = (hello.address.clone(), hello.lane);
+        let Some(reason) = reason else {
+            rejected.remove(&key);
+            return false;
+        };
+        if rejected.len() >= REJECTED_MAX {
+            rejected.clear();
+        }
+        rejected.insert(key, reason) == Some(reason)
     }
 
     /// Runs a task until it ends or the transport stops.

@@ -1,19 +1,20 @@
 //! The machine's clock. It is read only here.
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use rustix::time::{ClockId, clock_gettime};
+use std::time::{SystemTime, UNIX_EPOCH};
 use stele_types::Clock;
 
 /// The machine's clock.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock {
-    /// Origin of monotonic time.
-    started: Instant,
+    /// Time since the boot at which monotonic time starts.
+    started_nanos: u64,
 }
 
 impl SystemClock {
     /// Creates a clock with monotonic time starting now.
     pub fn new() -> Self {
-        Self { started: Instant::now() }
+        Self { started_nanos: nanos_since_boot() }
     }
 }
 
@@ -29,6 +30,43 @@ impl Clock for SystemClock {
     }
 
     fn monotonic_nanos(&self) -> u64 {
-        self.started.elapsed().as_nanos() as u64
+        nanos_since_boot().saturating_sub(self.started_nanos)
+    }
+}
+
+/// Returns the time since the boot. Invariant: it includes the time in which the machine was
+/// suspended, which `CLOCK_MONOTONIC` and so `std::time::Instant` leave out: a lease would be valid
+/// after the machine resumes, although other nodes have elected a leader.
+fn nanos_since_boot() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel counts `/proc/uptime` with time in suspend, in hundredths of a second.
+    fn uptime_nanos() -> u64 {
+        let text = std::fs::read_to_string("/proc/uptime").expect("Linux has it");
+        let seconds = text.split(' ').next().and_then(|word| word.parse::<f64>().ok());
+        (seconds.expect("the first word is a number") * 1e9) as u64
+    }
+
+    #[test]
+    fn the_clock_counts_from_the_boot_with_time_in_suspend() {
+        const STEP_NANOS: u64 = 20_000_000;
+        let clock = SystemClock { started_nanos: 0 };
+        let before = uptime_nanos();
+        let now = clock.monotonic_nanos();
+        let after = uptime_nanos();
+        assert!(before.saturating_sub(STEP_NANOS) <= now, "{now} after {before}");
+        assert!(now <= after + STEP_NANOS, "{now} before {after}");
+    }
+
+    #[test]
+    fn a_new_clock_starts_at_zero() {
+        assert!(SystemClock::new().monotonic_nanos() < 60_000_000_000);
     }
 }

@@ -3,7 +3,7 @@
 use super::DiskCopy;
 use crate::world::World;
 use std::sync::Arc;
-use stele_raftstore::{Input, RaftStore, Reply, RequestId, SnapshotHeader};
+use stele_raftstore::{Done, Input, RaftStore, Reply, RequestId, SnapshotHeader};
 use stele_storage::StorageEngine;
 use stele_types::Prng;
 
@@ -45,7 +45,7 @@ impl World {
             core.step(Input::SnapshotOffered { id: RequestId(number as u64), header });
         }
         let outputs = core.poll(now).ok()?;
-        let accepts = |reply: &Reply| matches!(reply, Reply::SnapshotAccepted { .. });
+        let accepts = |reply: &Reply| matches!(reply, Reply::Done(Done::SnapshotAccepted { .. }));
         let accepted = outputs.replies.iter().find(|(_, reply)| accepts(reply));
         let region = accepted.and_then(|(id, _)| regions.get(id.0 as usize));
         region.map(|region| format!("a snapshot of entries in the log of {region:?} is accepted"))

@@ -91,3 +91,14 @@ fn long_histories_with_lost_answers_are_checked_at_once() {
     ops.push(get(100_000, 100_001, 2));
     assert!(!holds(&ops));
 }
+
+/// The search visits other orders of twenty open writes first, more than it keeps.
+#[test]
+fn a_history_with_more_states_than_the_search_visits_counts_as_linearizable() {
+    let key = |at: u64| (at % u64::from(KEYS)) as u8;
+    let mut ops: Vec<Op> =
+        (1..=20).map(|at| op(at, 100 + at, Act::Write(vec![(key(at), at as Value)]))).collect();
+    let last = (17..=20).map(|at| (key(at), at as Value)).collect();
+    ops.push(op(30, 40, Act::Read(last)));
+    assert!(holds(&ops));
+}

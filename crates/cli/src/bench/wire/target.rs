@@ -26,7 +26,11 @@ impl Target {
         match scheme {
             "stele" | "tikv" => {
                 let connections_per_node = usize::try_from(args.connections).unwrap_or(1);
-                let options = Options { connections_per_node, ..Options::default() };
+                let options = Options {
+                    connections_per_node,
+                    repeat_undetermined: true,
+                    ..Options::default()
+                };
                 Ok(Self::Tikv(Box::new(Client::connect_with(&addresses, options).await?)))
             }
             "etcd" => Ok(Self::Etcd(Etcd::connect(&addresses, args.connections).await?)),

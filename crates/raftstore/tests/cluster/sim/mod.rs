@@ -379,7 +379,7 @@ impl<B: Backend> Sim<B> {
         self.node(to).core().step(Input::SnapshotOffered { id, header: header.clone() });
         self.poll(to);
         let accepted = match self.replies.remove(&id) {
-            Some(Reply::SnapshotAccepted { ranges }) => ranges == carried.ranges,
+            Some(Reply::Done(Done::SnapshotAccepted { ranges })) => ranges == carried.ranges,
             Some(Reply::Refused(_)) => false,
             other => self.fail(&format!("an offered snapshot got the reply {other:?}")),
         };
@@ -517,7 +517,7 @@ impl<B: Backend> Sim<B> {
     }
 
     pub fn is_written(&self, id: RequestId) -> bool {
-        matches!(self.replies.get(&id), Some(Reply::Written { .. }))
+        matches!(self.replies.get(&id), Some(Reply::Done(Done::Written { .. })))
     }
 
     /// Returns the regions of a store; none while it is down.
@@ -591,7 +591,7 @@ impl<B: Backend> Sim<B> {
             let until = self.now + SECOND;
             while !self.replies.contains_key(&id) && self.turn(until) {}
             match self.replies.get(&id).cloned() {
-                Some(Reply::AdminDone { region }) => return region,
+                Some(Reply::Done(Done::Admin { region })) => return region,
                 Some(Reply::Refused(Refusal::Invalid(reason))) => {
                     self.fail(&format!("{call:?}: {reason}"));
                 }
@@ -700,7 +700,7 @@ impl<B: Backend> Sim<B> {
         let now = self.now;
         let holds = |node: &&Node<B::Engine>| {
             let reader = node.core.as_ref().and_then(|core| core.readers().get(region));
-            reader.is_some_and(|reader| reader.lease(node.local(now)).is_some())
+            reader.is_some_and(|reader| reader.lease(&Header::default(), node.local(now)).is_some())
         };
         self.nodes.values().filter(holds).map(|node| node.id).collect()
     }

@@ -11,7 +11,7 @@ use decide::Refusals;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
-use stele_raftstore::{Admin, AdminCall, Header, NewRegion, Refusal, Reply, RequestId};
+use stele_raftstore::{Admin, AdminCall, Done, Header, NewRegion, Refusal, Reply, RequestId};
 use stele_storage::{RangeSize, StorageEngine};
 use stele_types::{KeyRange, PeerId, Region, RegionId, RegionKind, RegionPhase, Result, keyspace};
 
@@ -220,12 +220,18 @@ pub(super) async fn split_into(
         Header { region: region.id, version: Some(region.epoch.version), ..Header::default() };
     let call = Admin::Split { keys, new_ids };
     match store.admin(AdminCall { id: RequestId::default(), header, call }).await {
-        Reply::AdminDone { region } => {
+        Reply::Done(Done::Admin { region }) => {
             tracing::info!("region {} was split", region.id);
             Ok(())
         }
         Reply::Refused(Refusal::Invalid(reason)) => Err(NotSplit { reason, is_final: true }),
         Reply::Refused(refusal) => Err(NotSplit::now(format!("{refusal:?}"))),
+        Reply::Busy(busy) => Err(NotSplit::now(format!("{busy:?}"))),
+        // The split may have taken effect, or may still: the next measurement shows it.
+        Reply::Unknown(reason) => {
+            tracing::info!("region {}: the outcome of a split is unknown: {reason:?}", region.id);
+            Ok(())
+        }
         other => Err(NotSplit::now(format!("unexpected answer: {other:?}"))),
     }
 }

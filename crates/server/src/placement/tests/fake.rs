@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_placement::{Bootstrap, PairChange};
 use stele_proto::stele::control::v1 as wire;
+use stele_raftstore::LeaseTimes;
 use stele_types::{
     ClusterId, Error, ManualClock, Peer, PeerId, Region, RegionId, Result, StoreId, Term,
 };
@@ -97,6 +98,8 @@ impl System for FakeSystem {
 }
 
 pub const CLUSTER: ClusterId = ClusterId(77);
+/// Times of the leases of all nodes.
+pub const TIMES: LeaseTimes = LeaseTimes { tick_nanos: 50_000_000, election_ticks_min: 10 };
 
 /// Three nodes; the first bootstrapped the cluster and leads.
 pub struct Nodes {
@@ -126,7 +129,8 @@ impl Nodes {
                 capacities_bytes: vec![1 << 40],
             };
             let bootstrap = (node == 1).then_some(bootstrap);
-            PlacementService::with_clock(CLUSTER, Arc::new(system), bootstrap, clock.clone())
+            let system = Arc::new(system);
+            PlacementService::with_clock(CLUSTER, TIMES, system, bootstrap, clock.clone())
         };
         let services = (1..=3).map(service).collect();
         let nodes = Self { world, clock, services };

@@ -206,3 +206,49 @@ async fn a_new_leader_refuses_nothing_for_want_of_reports() {
     let status = nodes.node(2).transfer(transfer()).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
 }
+
+#[tokio::test]
+async fn a_node_with_another_tick_neither_joins_nor_reports_and_learns_the_remedy() {
+    let (nodes, stores) = three_nodes().await;
+    let slower = wire::LeaseTimes { tick_nanos: 100_000_000, election_ticks_min: 10 };
+    let mut request = wire::JoinRequest {
+        address: address(4),
+        stores: vec![wire::NewStore { token: "d".into(), capacity: 1, ..Default::default() }],
+        lease_times: Some(slower),
+        ..wire::JoinRequest::default()
+    };
+    let refused = nodes.node(1).join(request.clone()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    let [own, other] = [address(1), address(4)];
+    let text = format!("{own} has tick_ms = 50 and {other} has tick_ms = 100");
+    assert!(refused.message().contains(&text), "{}", refused.message());
+    assert!(refused.message().contains("set tick_ms to the same value on every node"));
+    let members = nodes.node(1).members().unwrap().members;
+    assert_eq!(members.len(), 3, "it is not a member");
+    let mut beat = heartbeat(2, stores[0], 2, vec![]);
+    beat.lease_times = Some(slower);
+    let refused = nodes.node(1).heartbeat(beat.clone()).await.unwrap_err();
+    assert!(refused.message().contains("tick_ms = 100"), "{}", refused.message());
+    let times = wire::LeaseTimes { tick_nanos: 50_000_000, election_ticks_min: 10 };
+    (beat.lease_times, request.lease_times) = (Some(times), Some(times));
+    nodes.node(1).heartbeat(beat).await.unwrap();
+    nodes.node(1).join(request).await.unwrap();
+}
+
+#[tokio::test]
+async fn replies_contain_whether_leases_are_on_and_the_term_of_the_leader_that_says_so() {
+    let (nodes, _) = three_nodes().await;
+    let found = async |node: usize, sequence| {
+        let answer = nodes.node(node).heartbeat(heartbeat(1, 1, sequence, vec![])).await.unwrap();
+        (crate::placement::leases_of(&answer), answer.options_version)
+    };
+    let (leases, term) = found(1, 2).await;
+    assert_eq!(leases, Some(true));
+    nodes.node(1).set_setting("leases", "off", false).await.unwrap();
+    assert_eq!(found(1, 3).await, (Some(false), term));
+    nodes.elect(Some(2));
+    let (leases, later) = found(2, 4).await;
+    assert!(leases == Some(false) && later > term, "{leases:?} {later}");
+    nodes.node(2).set_setting("leases", "1", false).await.unwrap();
+    assert_eq!(found(2, 5).await, (Some(true), later));
+}

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
-use stele_raftstore::{Body, PeerMessage, RaftEntry, RaftKind, RaftMessage, wire};
+use stele_raftstore::{Body, LeaseTimes, PeerMessage, RaftEntry, RaftKind, RaftMessage, wire};
 use stele_types::{
     ClusterId, CommandBuilder, KeyRange, LogIndex, Peer, PeerId, PeerRole, RegionEpoch, RegionId,
     RegionKind, StoreId, Term,
@@ -163,6 +163,9 @@ pub fn options() -> Options {
     }
 }
 
+/// Times of the leases of all test nodes.
+pub const TIMES: LeaseTimes = LeaseTimes { tick_nanos: 50_000_000, election_ticks_min: 10 };
+
 /// Node with its listener.
 pub struct TestNode {
     pub transport: Transport,
@@ -183,6 +186,16 @@ impl TestNode {
         options: Options,
         bind: &str,
     ) -> Self {
+        Self::start_at(book, stores, (cluster, TIMES), options, bind).await
+    }
+
+    pub async fn start_at(
+        book: &Arc<Book>,
+        stores: &[u64],
+        (cluster, times): (u64, LeaseTimes),
+        options: Options,
+        bind: &str,
+    ) -> Self {
         let listener = TcpListener::bind(bind).await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let seen = Arc::new(Seen::default());
@@ -190,6 +203,7 @@ impl TestNode {
             cluster: ClusterId(cluster),
             address: address.clone(),
             stores: stores.iter().copied().map(StoreId).collect(),
+            times,
         };
         let transport = Transport::start(options, identity, book.clone(), seen.clone());
         for store in stores {

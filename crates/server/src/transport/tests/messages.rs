@@ -3,12 +3,12 @@
 use super::super::hello::Lane;
 use super::super::{Cut, Options};
 use super::common::{
-    Book, TestNode, append, heartbeat, index_of, message, options, until, until_heard,
+    Book, TIMES, TestNode, append, heartbeat, index_of, message, options, until, until_heard,
 };
 use super::network::{Proxy, Weather};
 use std::sync::Arc;
 use std::time::Duration;
-use stele_raftstore::RaftKind;
+use stele_raftstore::{LeaseTimes, RaftKind};
 use stele_types::StoreId;
 
 #[tokio::test]
@@ -53,6 +53,30 @@ async fn another_cluster_is_refused_and_both_logs_say_why() {
     until("the other log", || b.seen.saw_closed("other_cluster")).await;
     assert_eq!(b.seen.count(), 0);
     assert_eq!(a.seen.last_reported(2), Some("unreachable"));
+}
+
+#[tokio::test]
+async fn a_node_with_another_tick_is_refused_and_both_logs_state_the_ticks_and_the_remedy_once() {
+    let book = Arc::new(Book::default());
+    let a = TestNode::start(&book, &[1]).await;
+    let slower = LeaseTimes { tick_nanos: 100_000_000, ..TIMES };
+    let b = TestNode::start_at(&book, &[2], (1, slower), options(), "127.0.0.1:0").await;
+    for index in 0..50 {
+        a.send(heartbeat(1, 2, index));
+        b.send(heartbeat(2, 1, index));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    until("refusals", || a.closed("other_tick") > 8 && b.closed("other_tick") > 8).await;
+    for (node, other) in [(&a, &b), (&b, &a)] {
+        let text = |one: &TestNode, tick| format!("{} has tick_ms = {tick}", one.address);
+        let (own, its) = if node.address == a.address { (50, 100) } else { (100, 50) };
+        assert!(node.seen.saw_closed(&text(node, own)) && node.seen.saw_closed(&text(other, its)));
+        assert!(node.seen.saw_closed("set tick_ms to the same value on every node"));
+        assert_eq!(node.seen.count(), 0);
+        // Two connections in each direction.
+        let logged = node.seen.closed.lock();
+        assert_eq!(logged.len(), 4, "{logged:?}");
+    }
 }
 
 #[tokio::test]
