@@ -30,7 +30,9 @@ const REPLICATED_LIMIT: Duration = Duration::from_secs(120);
 const READ_LIMIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
 /// Setting that the server must know for `--strict`.
-const UNDETERMINED_WRITES: (&str, &str) = ("undetermined_writes", "error");
+const UNDETERMINED_WRITES: (&str, &str) = ("undetermined_writes_fail", "1");
+/// Time until every node has received a setting with a heartbeat.
+const SETTING_LIMIT: Duration = Duration::from_secs(3);
 
 // Catalogue: 1, 2, 3, 29, 30, 32.
 /// Clients put, delete, compare and swap, read and scan, also at followers, while the nemesis draws
@@ -88,6 +90,7 @@ async fn start(setup: &Setup) -> Result<Cluster> {
     if setup.strict {
         let (key, value) = UNDETERMINED_WRITES;
         cluster.set_option(key, value).await.context("--strict needs this setting")?;
+        tokio::time::sleep(SETTING_LIMIT).await;
     }
     let whole = cluster.region_of(b"history").await?.region.id;
     let groups = [GROUPS / 3, GROUPS * 2 / 3];
@@ -102,7 +105,9 @@ async fn settle(
     keys: Keys,
     histories: &mut [(String, Recorded)],
 ) -> Result<()> {
+    let started = Instant::now();
     cluster.wait_replicated(3, REPLICATED_LIMIT).await?;
+    println!("all replicas are there after {:.3} s", started.elapsed().as_secs_f64());
     for (round, recorded) in histories {
         let options = SessionOptions { nodes: cluster.addresses(), limit: Duration::from_secs(5) };
         let session = Session::new(Arc::clone(&cluster.channels), options);
@@ -112,6 +117,7 @@ async fn settle(
         recorded.records.append(&mut reader.records);
         read.with_context(|| format!("final reads of history {round}"))?;
     }
+    println!("every key is read after {:.3} s", started.elapsed().as_secs_f64());
     verify::everything(cluster, &Ledger::new(0), 3).await
 }
 

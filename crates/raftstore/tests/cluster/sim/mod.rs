@@ -380,7 +380,7 @@ impl<B: Backend> Sim<B> {
         self.poll(to);
         let accepted = match self.replies.remove(&id) {
             Some(Reply::Done(Done::SnapshotAccepted { ranges })) => ranges == carried.ranges,
-            Some(Reply::Refused(_)) => false,
+            Some(Reply::Refused(_) | Reply::Busy(_)) => false,
             other => self.fail(&format!("an offered snapshot got the reply {other:?}")),
         };
         let (region, peer) = (header.region.id, header.to.id);
