@@ -1,6 +1,5 @@
 //! The machine's clock. It is read only here.
 
-use rustix::time::{ClockId, clock_gettime};
 use std::time::{SystemTime, UNIX_EPOCH};
 use stele_types::Clock;
 
@@ -37,8 +36,14 @@ impl Clock for SystemClock {
 /// Returns the time since the boot. Invariant: it includes the time in which the machine was
 /// suspended, which `CLOCK_MONOTONIC` and so `std::time::Instant` leave out: a lease would be valid
 /// after the machine resumes, although other nodes have elected a leader.
+///
+/// The C library reads it, as it does for the standard library, so that libfaketime can replace both
+/// clocks.
 fn nanos_since_boot() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a `timespec` that lives through the call, which writes only to it.
+    // The call fails only for a clock that the kernel does not have; Linux has this one since 2.6.39.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut now) };
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
 }
