@@ -15,8 +15,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Packages that a run of the simulation exercises.
-const REACHED: [&str; 6] =
-    ["stele-raftstore", "stele-engine", "stele-log", "stele-index", "stele-gc", "stele-placement"];
+const REACHED: [&str; 7] = [
+    "stele-node",
+    "stele-raftstore",
+    "stele-engine",
+    "stele-log",
+    "stele-index",
+    "stele-gc",
+    "stele-placement",
+];
 /// Deliberate bugs of the simulated disk itself, visible only by lost data.
 const ALSO: [&str; 2] = ["vfs.skip_data_sync", "vfs.skip_dir_sync"];
 

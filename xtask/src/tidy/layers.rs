@@ -7,7 +7,7 @@ const RULE: &str = "layers";
 const LICENCE: &str = "Apache-2.0";
 
 /// Crates on which each product crate may depend. Its tests may depend on any product crate.
-const ALLOWED: [(&str, &[&str]); 13] = [
+const ALLOWED: [(&str, &[&str]); 14] = [
     ("stele-types", &[]),
     ("stele-vfs", &["stele-types"]),
     ("stele-log", &["stele-vfs", "stele-types"]),
@@ -20,11 +20,13 @@ const ALLOWED: [(&str, &[&str]); 13] = [
     ),
     ("stele-raftstore", &["stele-storage", "stele-types"]),
     ("stele-placement", &["stele-types"]),
+    ("stele-node", &["stele-placement", "stele-raftstore", "stele-storage", "stele-types"]),
     ("stele-proto", &[]),
     (
         "stele-server",
         &[
             "stele-engine",
+            "stele-node",
             "stele-placement",
             "stele-proto",
             "stele-raftstore",

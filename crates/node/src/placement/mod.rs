@@ -1,0 +1,1 @@
+//! Life of the placement leader: load, propose, tell, stop.

@@ -1,0 +1,1 @@
+//! A node's report to the placement leader, and its reply: settings, steps, removed peers.

@@ -1,0 +1,1 @@
+//! Snapshots between stores: pairs of a pinned view out, a staged range in.
