@@ -26,14 +26,14 @@ where
     let dirs: Vec<PathBuf> = (0..STORES).map(|store| dir.path().join(store.to_string())).collect();
     let start = || {
         let engines = dirs.iter().map(|dir| open(dir).unwrap()).collect();
-        Cluster::start(engines, CLIENTS, ELECTION_TICKS).unwrap()
+        Cluster::start(engines, ELECTION_TICKS).unwrap()
     };
     let cluster = start();
     std::thread::scope(|scope| {
         for number in 0..CLIENTS {
             let cluster = &cluster;
             scope.spawn(move || {
-                let mut client = Client::new(cluster, number);
+                let mut client = Client::new(cluster);
                 for at in 0..KEYS_EACH {
                     client.put(&key(number, at), &[at as u8; 1000]).unwrap();
                     let found = client.get(&key(number, at)).unwrap();
@@ -44,7 +44,7 @@ where
     });
     cluster.stop().unwrap();
     let cluster = start();
-    let mut client = Client::new(&cluster, 0);
+    let mut client = Client::new(&cluster);
     let pairs = client.scan(b"", CLIENTS * KEYS_EACH + 1).unwrap();
     assert_eq!(pairs.len(), CLIENTS * KEYS_EACH);
     assert!(pairs.is_sorted_by_key(|pair| pair.key.clone()));
@@ -93,8 +93,8 @@ fn followers_of_a_group_on_shipped_tables_write_no_key_values() {
     let dirs: Vec<PathBuf> = (0..STORES).map(|store| dir.path().join(store.to_string())).collect();
     let settings = Settings::tiny(Persistence::Tables);
     let engines = dirs.iter().map(|dir| RockStore::open(dir, &settings).unwrap()).collect();
-    let cluster = Cluster::start(engines, 1, CALM_ELECTION_TICKS).unwrap();
-    let mut client = Client::new(&cluster, 0);
+    let cluster = Cluster::start(engines, CALM_ELECTION_TICKS).unwrap();
+    let mut client = Client::new(&cluster);
     let deadline = Instant::now() + Duration::from_secs(60);
     for at in 0.. {
         client.put(&key(0, at), &[at as u8; 1000]).unwrap();

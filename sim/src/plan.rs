@@ -70,6 +70,10 @@ pub struct Plan {
     pub focus: u64,
     /// Operations per 1000 that put many small keys.
     pub fill_permille: u64,
+    /// Size of an entry above which a batch of such puts becomes several.
+    pub batch_entry_bytes_max: usize,
+    /// Bound of a store's queue, for requests and again for messages.
+    pub queue_bytes_max: u64,
     /// Fastest and slowest message delay without faults.
     pub way_nanos: (u64, u64),
     /// Interval of a node's reports.
@@ -128,6 +132,8 @@ impl Plan {
             faults,
             focus: prng.below(64),
             fill_permille: pick(prng, &[0, 0, 40, 150]),
+            batch_entry_bytes_max: pick(&mut fork(seed, "batch"), &[500, 2_000, 8 << 20]),
+            queue_bytes_max: pick(&mut fork(seed, "queue"), &[4_000, 40_000, 256 << 20, 256 << 20]),
             way_nanos: (way_least, way_least + pick(prng, &[100_000, 1_000_000, 5_000_000])),
             heartbeat_nanos: pick(prng, &[200, 500]) * MS,
             region_bytes_max: pick(prng, &[8 << 10, 30 << 10, 1 << 30]),

@@ -1,9 +1,11 @@
 //! Client in a closed loop: one pending request, through the leader.
 
 use super::cluster::{Cluster, DATA};
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use bytes::Bytes;
+use stele_node::store::LinearizableRead;
 use stele_raftstore::{Done, Header, Input, Read, Reply, RequestId, Write};
+use stele_server::store::StoreHandle;
 use stele_storage::{EngineView, Pair, ScanOptions, StorageEngine};
 use stele_types::{ColumnFamily, CommandBuilder, KeyRange};
 
@@ -15,9 +17,7 @@ const SCAN_BYTES_MAX: usize = 1 << 30;
 
 /// Client of a cluster.
 pub struct Client<'a, E: StorageEngine> {
-    cluster: &'a Cluster<E>,
-    slot: usize,
-    requests: u64,
+    leader: &'a StoreHandle<E>,
 }
 
 impl<'a, E> Client<'a, E>
@@ -26,9 +26,9 @@ where
     E::View: 'static,
     E::Ingest: 'static,
 {
-    /// Creates the client with this number, which must be below the cluster's limit.
-    pub fn new(cluster: &'a Cluster<E>, slot: usize) -> Self {
-        Self { cluster, slot, requests: 0 }
+    /// Creates a client.
+    pub fn new(cluster: &'a Cluster<E>) -> Self {
+        Self { leader: cluster.leader() }
     }
 
     fn header() -> Header {
@@ -36,10 +36,7 @@ where
     }
 
     fn request(&mut self, make: impl FnOnce(RequestId) -> Input<E>) -> Result<Done> {
-        let id = self.cluster.slots.id(self.slot, self.requests);
-        self.requests += 1;
-        self.cluster.inbox.push([make(id)]);
-        match self.cluster.slots.wait(self.slot, id).map_err(|reason| anyhow!(reason))? {
+        match self.leader.request_blocking(make) {
             Reply::Done(done) => Ok(done),
             other => bail!("not done: {other:?}"),
         }
@@ -57,15 +54,15 @@ where
 
     /// Returns a linearizable view: by the lease, or else by a request to the leader's loop.
     fn view(&mut self) -> Result<E::View> {
-        let cluster = self.cluster;
-        let reader = cluster.readers.get(DATA).context("the region does not exist")?;
-        let (header, now) = (Self::header(), || cluster.clock.monotonic_nanos());
-        let leased = reader.leased_view(&header, now, || cluster.engine.view())?;
-        if let Some(view) = leased {
+        let store = self.leader;
+        let reader = store.readers().get(DATA).context("the region does not exist")?;
+        let (header, now) = (Self::header(), || store.clock().monotonic_nanos());
+        let view = || store.engine().view();
+        if let Some(view) = LinearizableRead::leased_view(&reader, &header, now, view)? {
             return Ok(view);
         }
         self.request(|id| Input::Read(Read { id, header, replica: false }))?;
-        Ok(cluster.engine.view()?)
+        Ok(store.engine().view()?)
     }
 
     /// Returns the value of a key.

@@ -1,39 +1,77 @@
-//! Stores of a group, and their threads.
+//! Stores of a group, and the network between them.
 
-use super::inbox::Inbox;
-use super::slots::Slots;
-use super::store_loop::{StoreLoop, maintain, now};
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
-use stele_raftstore::{Admin, AdminCall, Header, Input, Options, RaftStore, Readers, RequestId};
+use stele_raftstore::{
+    Admin, AdminCall, Event, Header, Input, Now, Options, PeerMessage, RaftStore, SendSnapshot,
+};
+use stele_server::store::{OutputSink, StoreHandle};
+use stele_server::transport::message_bytes;
 use stele_storage::StorageEngine;
 use stele_types::{
-    Clock, ClusterId, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId, StoreId, StoreIdent,
+    Clock, ClusterId, Error, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId, StoreId,
+    StoreIdent,
 };
 use stele_vfs::SystemClock;
 
 const CLUSTER: ClusterId = ClusterId(5);
 /// Region of all user keys.
 pub(super) const DATA: RegionId = RegionId(2);
-/// Store that campaigns first.
-const FIRST: StoreId = StoreId(1);
 const ELECTED_WITHIN: Duration = Duration::from_secs(30);
 const CHECK_EVERY: Duration = Duration::from_millis(20);
+/// Bytes of requests in progress, and of waiting messages: a node's default.
+const PENDING_BYTES_MAX: u64 = 256 << 20;
+
+/// Stores by id; each is set once it has started.
+type Stores<E> = BTreeMap<StoreId, OnceLock<Weak<StoreHandle<E>>>>;
+
+/// Passes messages between the stores, and keeps the first failure.
+struct Network<E: StorageEngine> {
+    stores: Stores<E>,
+    failure: Mutex<Option<String>>,
+}
+
+impl<E: StorageEngine> Network<E> {
+    fn fail(&self, reason: String) {
+        self.failure.lock().get_or_insert(reason);
+    }
+}
+
+impl<E> OutputSink<E> for Network<E>
+where
+    E: StorageEngine + 'static,
+    E::View: 'static,
+    E::Ingest: 'static,
+{
+    fn send(&self, messages: Vec<PeerMessage>) {
+        for message in messages {
+            let to = self.stores.get(&message.to_store).and_then(|store| store.get()?.upgrade());
+            if let Some(store) = to {
+                let bytes = message_bytes(&message);
+                store.message(message, bytes);
+            }
+        }
+    }
+
+    fn send_snapshot(&self, _: SendSnapshot<E>) {
+        self.fail("a follower lags so far that it needs a snapshot".to_owned());
+    }
+
+    fn events(&self, _: Vec<Event>) {}
+
+    fn failed(&self, store: StoreId, error: Error) {
+        self.fail(format!("store {store} stopped: {error}"));
+    }
+}
 
 /// Running group of stores.
 pub struct Cluster<E: StorageEngine> {
-    pub(super) engine: Arc<E>,
-    pub(super) readers: Arc<Readers>,
-    pub(super) inbox: Arc<Inbox<E>>,
-    pub(super) slots: Arc<Slots>,
-    pub(super) clock: Arc<dyn Clock>,
-    inboxes: Arc<BTreeMap<StoreId, Arc<Inbox<E>>>>,
-    running: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
+    stores: Vec<Arc<StoreHandle<E>>>,
+    leader: usize,
+    network: Arc<Network<E>>,
 }
 
 fn region(stores: u64) -> Region {
@@ -53,66 +91,43 @@ where
     E::View: 'static,
     E::Ingest: 'static,
 {
-    /// Starts a group on these engines, one for each store, new or reopened. At most `clients`
-    /// clients use it. Elections start after `election_ticks` to twice as many ticks without a
-    /// leader.
-    pub fn start(engines: Vec<E>, clients: usize, election_ticks: u64) -> Result<Self> {
+    /// Starts a group on these engines, one for each store, new or reopened. Elections start after
+    /// `election_ticks` to twice as many ticks without a leader.
+    pub fn start(engines: Vec<E>, election_ticks: u64) -> Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let engines: Vec<Arc<E>> = engines.into_iter().map(Arc::new).collect();
-        let stores = (1..=engines.len() as u64).map(StoreId);
-        let inboxes: BTreeMap<_, _> = stores.map(|id| (id, Arc::new(Inbox::new()))).collect();
-        let inboxes = Arc::new(inboxes);
-        let slots = Arc::new(Slots::new(clients));
-        let running = Arc::new(AtomicBool::new(true));
-        let mut threads = Vec::new();
-        let mut all_readers = Vec::new();
-        for (engine, (&id, inbox)) in engines.iter().zip(inboxes.iter()) {
-            let region = region(engines.len() as u64);
-            let core = open_core(engine, id, region, election_ticks, &*clock)?;
-            all_readers.push(core.readers());
-            let wants_checkpoint = Arc::new(AtomicBool::new(false));
-            let store_loop = StoreLoop {
-                core,
-                engine: engine.clone(),
-                inbox: inbox.clone(),
-                inboxes: inboxes.clone(),
-                slots: slots.clone(),
-                clock: clock.clone(),
-                wants_checkpoint: wants_checkpoint.clone(),
-            };
-            let failed = slots.clone();
-            threads.push(spawn(format!("store-{id}"), move || {
-                if let Err(error) = store_loop.run() {
-                    failed.fail(format!("store {id} stopped: {error}"));
-                }
-            })?);
-            let (engine, running, failed) = (engine.clone(), running.clone(), slots.clone());
-            threads.push(spawn(format!("maintain-{id}"), move || {
-                if let Err(error) = maintain(&*engine, &running, &wants_checkpoint) {
-                    failed.fail(format!("maintenance of store {id} stopped: {error}"));
-                }
-            })?);
+        let count = engines.len() as u64;
+        let ids: Vec<StoreId> = (1..=count).map(StoreId).collect();
+        let stores = ids.iter().map(|id| (*id, OnceLock::new())).collect();
+        let network = Arc::new(Network { stores, failure: Mutex::new(None) });
+        let mut stores = Vec::new();
+        for (engine, id) in engines.into_iter().map(Arc::new).zip(ids) {
+            let core = open_core(&engine, id, region(count), election_ticks, &*clock)?;
+            let (clock, sink) = (clock.clone(), network.clone());
+            let store = StoreHandle::start(id, engine, core, clock, sink, PENDING_BYTES_MAX)?;
+            if let Some(slot) = network.stores.get(&id) {
+                // Each store is set once.
+                let _ = slot.set(Arc::downgrade(&store));
+            }
+            stores.push(store);
         }
-        let leader = elect(&all_readers, &inboxes, &slots)?;
-        let inbox = inboxes.values().nth(leader).context("no store is leader")?.clone();
-        let engine = engines.into_iter().nth(leader).context("no store is leader")?;
-        let readers = all_readers.into_iter().nth(leader).context("no store is leader")?;
-        Ok(Self { engine, readers, inbox, slots, clock, inboxes, running, threads })
+        let leader = elect(&stores, &network)?;
+        Ok(Self { stores, leader, network })
+    }
+
+    /// Returns the store that leads.
+    pub(super) fn leader(&self) -> &StoreHandle<E> {
+        &self.stores[self.leader]
     }
 
     /// Returns the leader's engine.
     pub fn engine(&self) -> &Arc<E> {
-        &self.engine
+        self.leader().engine()
     }
 
     /// Stops the threads and drops the engines without closing them, as in a crash.
     pub fn stop(self) -> Result<()> {
-        self.running.store(false, Ordering::Release);
-        self.inboxes.values().for_each(|inbox| inbox.stop());
-        for thread in self.threads {
-            thread.join().map_err(|_| anyhow!("a store's thread panicked"))?;
-        }
-        match self.slots.failure() {
+        self.stores.iter().for_each(|store| store.stop_threads());
+        match self.network.failure.lock().take() {
             Some(reason) => bail!(reason),
             None => Ok(()),
         }
@@ -120,35 +135,33 @@ where
 }
 
 /// Lets the first store campaign until a store leads. Returns the position of the leader.
-fn elect<E: StorageEngine>(
-    readers: &[Arc<Readers>],
-    inboxes: &BTreeMap<StoreId, Arc<Inbox<E>>>,
-    slots: &Slots,
-) -> Result<usize> {
+fn elect<E>(stores: &[Arc<StoreHandle<E>>], network: &Network<E>) -> Result<usize>
+where
+    E: StorageEngine + 'static,
+    E::View: 'static,
+    E::Ingest: 'static,
+{
     let deadline = Instant::now() + ELECTED_WITHIN;
     let header = Header { region: DATA, ..Header::default() };
-    let leads = |it: &Arc<Readers>| it.get(DATA).and_then(|it| it.leading_term()).is_some();
+    let first = stores.first().context("a group without stores")?;
+    let leads = |store: &Arc<StoreHandle<E>>| {
+        store.readers().get(DATA).and_then(|reader| reader.leading_term()).is_some()
+    };
     loop {
-        if let Some(leader) = readers.iter().position(leads) {
+        if let Some(leader) = stores.iter().position(leads) {
             return Ok(leader);
         }
-        if let Some(reason) = slots.failure() {
+        if let Some(reason) = network.failure.lock().take() {
             bail!(reason);
         }
         if Instant::now() > deadline {
             bail!("no leader within {ELECTED_WITHIN:?}");
         }
-        if let Some(inbox) = inboxes.get(&FIRST) {
-            // The reply is ignored.
-            let id = RequestId(u64::MAX);
-            inbox.push([Input::Admin(AdminCall { id, header, call: Admin::Campaign })]);
-        }
+        // A later round repeats what is refused.
+        let campaign = |id| Input::Admin(AdminCall { id, header, call: Admin::Campaign });
+        let _ = first.request_blocking(campaign);
         std::thread::sleep(CHECK_EVERY);
     }
-}
-
-fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
-    Ok(std::thread::Builder::new().name(name).spawn(run)?)
 }
 
 fn open_core<E: StorageEngine>(
@@ -167,5 +180,6 @@ fn open_core<E: StorageEngine>(
     options.election_ticks_min = election_ticks;
     options.election_ticks_max = election_ticks * 2;
     options.hibernate_after_ticks = 0;
-    Ok(RaftStore::open(engine.clone(), options, now(clock))?)
+    let (monotonic_nanos, unix_seconds) = (clock.monotonic_nanos(), clock.unix_seconds());
+    Ok(RaftStore::open(engine.clone(), options, Now { monotonic_nanos, unix_seconds })?)
 }

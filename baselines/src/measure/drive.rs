@@ -73,9 +73,9 @@ where
 {
     let next = AtomicU64::new(0);
     let (cpu, written, started) = (cpu_seconds()?, written_bytes()?, Instant::now());
-    let run = |slot: usize| -> Result<Done> {
+    let run = || -> Result<Done> {
         let mut done = Done::new()?;
-        let mut client = Client::new(cluster, slot);
+        let mut client = Client::new(cluster);
         loop {
             let op = next.fetch_add(1, Ordering::Relaxed);
             if op >= ops {
@@ -92,9 +92,9 @@ where
     let mut all = Done::new()?;
     thread::scope(|scope| -> Result<()> {
         let run = &run;
-        let start = |slot| {
+        let start = |_| {
             let thread = thread::Builder::new().stack_size(STACK_BYTES);
-            thread.spawn_scoped(scope, move || run(slot))
+            thread.spawn_scoped(scope, run)
         };
         let threads: Vec<_> = (0..clients).map(start).collect::<std::io::Result<_>>()?;
         for thread in threads {

@@ -98,8 +98,8 @@ where
         engines.push(open(&dir)?);
         opened_ms.push(began.elapsed().as_secs_f64() * 1e3);
     }
-    let cluster = Cluster::start(engines, plan.clients, plan.election_ticks)?;
-    let mut client = Client::new(&cluster, 0);
+    let cluster = Cluster::start(engines, plan.election_ticks)?;
+    let mut client = Client::new(&cluster);
     let mut lost = 0;
     let mut serving_ms = None;
     for at in 0..CHECKED.min(plan.keys) {

@@ -55,7 +55,7 @@ where
 {
     let dirs = store_dirs(dir, plan.stores);
     let engines = dirs.iter().map(|dir| open(dir)).collect::<stele_types::Result<Vec<E>>>()?;
-    let cluster = Cluster::start(engines, plan.clients, plan.election_ticks)?;
+    let cluster = Cluster::start(engines, plan.election_ticks)?;
     let out = f(&cluster)?;
     cluster.stop()?;
     Ok(out)

@@ -37,6 +37,22 @@ pub enum Stage {
     Idle,
 }
 
+impl Stage {
+    /// Returns the name used in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Flush => "flush",
+            Self::Merge => "merge",
+            Self::Relocate => "relocate",
+            Self::Sort => "sort",
+            Self::Reclaim => "reclaim",
+            Self::Reappend => "reappend",
+            Self::Truncate => "truncate",
+            Self::Idle => "idle",
+        }
+    }
+}
+
 /// Result of one call of [`crate::Gc::step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepDone {

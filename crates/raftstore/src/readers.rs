@@ -30,6 +30,15 @@ impl Readers {
         self.regions.read().values().map(|reader| reader.region()).collect()
     }
 
+    /// Ends the leadership of every region and drops what is known of other leaders: the loop that
+    /// maintains the readers has ended.
+    pub fn depose_all(&self) {
+        for reader in self.regions.read().values() {
+            reader.clear_leadership();
+            *reader.leader.write() = None;
+        }
+    }
+
     /// Ends all leases of the store.
     pub(crate) fn end_leases(&self) {
         self.regions.read().values().for_each(|reader| reader.end_lease());
@@ -125,18 +134,6 @@ impl Reader {
         let unchecked = stele_types::mutant::active("raftstore.lease_of_another_version");
         let is_checked = |lease: &Lease| header.version.is_none_or(|it| it == lease.version);
         self.current_lease(now_nanos).filter(|lease| unchecked || is_checked(lease))
-    }
-
-    /// Takes a view under a lease: `None` if no lease allowed the request before and after it.
-    pub fn leased_view<V, E>(
-        &self,
-        header: &Header,
-        now_nanos: impl Fn() -> u64,
-        view: impl FnOnce() -> Result<V, E>,
-    ) -> Result<Option<V>, E> {
-        let Some(lease) = self.lease(header, now_nanos()) else { return Ok(None) };
-        let view = view()?;
-        Ok(self.is_still_valid(lease, now_nanos()).then_some(view))
     }
 
     /// Returns the nanoseconds for which reads may be served under a lease; 0 for none.

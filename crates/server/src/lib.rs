@@ -7,7 +7,6 @@ pub mod load;
 pub mod members;
 pub mod node;
 pub mod observe;
-mod paging;
 pub mod pd;
 pub mod placement;
 pub mod port;
@@ -23,5 +22,4 @@ pub mod transport;
 pub mod fuzzing {
     //! Decoders of bytes from outside, for fuzz targets.
     pub use crate::placement::fuzzing::*;
-    pub use crate::snapshot_transfer::fuzzing::*;
 }

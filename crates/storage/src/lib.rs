@@ -139,6 +139,8 @@ pub struct Maintained {
     pub bytes: u64,
     /// Whether more work is pending.
     pub more: bool,
+    /// Name of the work's stage, for metrics.
+    pub stage: &'static str,
 }
 
 /// Storage engine of one store: its log and its state machine.
@@ -230,6 +232,9 @@ pub trait StorageEngine: Send + Sync {
 
     /// Does background work of about `bytes_max` bytes.
     fn maintain(&self, bytes_max: u64) -> Result<Maintained>;
+
+    /// Reports that maintenance has found nothing to do for a while.
+    fn idle(&self) {}
 
     /// Returns whether data is unreadable here that another replica may have. Cheap.
     fn has_lost(&self) -> bool {

@@ -4,11 +4,11 @@ use super::records::{sample_command, sample_region};
 use super::{SMALL, checksums};
 use crate::{Bound, Target};
 use bytes::Bytes;
+use stele_node::snapshot::fuzzing::{snapshot_bytes, snapshot_pairs};
 use stele_raftstore::{
     Body, LeaseTimes, PeerMessage, RaftEntry, RaftKind, RaftMessage, RangeRepairReply,
     SnapshotHeader, wire,
 };
-use stele_server::fuzzing::{snapshot_bytes, snapshot_pairs};
 use stele_server::transport::Identity;
 use stele_server::transport::frame::{Frames, Kind, whole};
 use stele_server::transport::hello::{self, Hello, Lane};

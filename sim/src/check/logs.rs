@@ -50,9 +50,7 @@ impl World {
     fn replaces_entries(&self, number: u64, region: RegionId) -> bool {
         let Some(slot) = self.slots.get(&number) else { return true };
         let Some(running) = &slot.running else { return true };
-        running.is_writing
-            || running.append.is_some()
-            || running.core.as_ref().is_none_or(|core| core.has_records_of(region))
+        running.is_writing || running.store_loop.as_ref().is_none_or(|it| it.has_records_of(region))
     }
 
     fn check_entries(

@@ -5,7 +5,7 @@ use crate::world::World;
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use stele_engine::Store as Engine;
-use stele_raftstore::{Body, Input, PeerMessage};
+use stele_raftstore::{Body, PeerMessage};
 use stele_storage::StorageEngine;
 use stele_types::checksum::crc32c;
 use stele_types::{KeyRange, LogIndex, RegionId, StoreId};
@@ -107,8 +107,7 @@ impl World {
     }
 
     /// Records a range repair reply that a store's loop receives.
-    pub(crate) fn note_range_repair(&mut self, slot: u64, input: &Input<Engine>) {
-        let Input::Message(message) = input else { return };
+    pub(crate) fn note_range_repair(&mut self, slot: u64, message: &PeerMessage) {
         let Body::RangeRepairReply(found) = &message.body else { return };
         let region = message.region;
         let Some(it) = self.slots.get_mut(&slot) else { return };

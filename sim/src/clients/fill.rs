@@ -2,11 +2,13 @@
 //! blocks, filters and merges in an index. Acknowledged puts stay permanently.
 
 use super::values::value_of;
-use super::{Act, World};
+use super::{Act, Pending, World};
+use crate::world::Requester;
 use bytes::Bytes;
-use stele_raftstore::{Input, Write};
+use stele_node::store::{Batch, BatchOp};
+use stele_raftstore::{Header, Input, Reply, Write};
 use stele_storage::{EngineView, StorageEngine};
-use stele_types::{ColumnFamily, CommandBuilder};
+use stele_types::ColumnFamily;
 
 /// Number of keys.
 const FILLS: u64 = 1_500;
@@ -23,6 +25,15 @@ pub fn fill_key(number: u32) -> Bytes {
     })
 }
 
+/// Batch of a fill under way.
+#[derive(Debug)]
+pub struct Fill {
+    /// Numbers of its keys.
+    pub numbers: Vec<u32>,
+    header: Header,
+    batch: Batch,
+}
+
 impl World {
     pub(super) fn fill(&mut self, at: usize) {
         let serving = self.serving();
@@ -31,27 +42,56 @@ impl World {
         let target =
             serving.get(first).and_then(|first| self.target_of(*first, false, &fill_key(number)));
         let Some(target) = target else { return self.pause_client(at) };
-        let mut command = CommandBuilder::new();
-        let mut fills = Vec::new();
+        let (mut ops, mut fills) = (Vec::new(), Vec::new());
         for number in number..number + BATCH as u32 {
             let key = fill_key(number);
             if !target.region.range.contains(&key) {
                 continue;
             }
-            let name = ColumnFamily::Default.engine_key(&key);
-            if let Err(error) = command.put(&name, &value_of(number, BYTES_MAX), 0) {
-                return self.fail(format!("a put does not fit a command: {error}"));
-            }
+            let key = ColumnFamily::Default.engine_key(&key);
+            ops.push(BatchOp::Put { key, value: value_of(number, BYTES_MAX), expires_at_s: 0 });
             fills.push(number);
         }
-        let requester = self.begin_operation(at, 0, &target, Act::Write(Vec::new()));
-        if let Some(pending) = &mut self.clients.list[at].pending {
-            pending.fills = fills;
+        if ops.is_empty() {
+            return self.pause_client(at);
         }
-        let id = self.register(target.slot, requester);
-        let command = command.build().bytes().clone();
-        let write = Write { id, header: target.header, command, frees: false };
-        self.push(target.slot, Input::Write(write));
+        self.begin_operation(at, 0, &target, Act::Write(Vec::new()));
+        let batch = Batch::new(ops, self.plan.batch_entry_bytes_max);
+        self.propose_fill(at, target.slot, Fill { numbers: fills, header: target.header, batch });
+    }
+
+    /// Proposes the next entry of a client's batch.
+    fn propose_fill(&mut self, at: usize, slot: u64, mut fill: Fill) {
+        let (entry, header) = (fill.batch.next_entry(), fill.header);
+        let Some(pending) = &mut self.clients.list[at].pending else { return };
+        pending.fill = Some(fill);
+        let command = match entry {
+            Ok(command) => command,
+            Err(error) => return self.fail(format!("a put does not fit a command: {error}")),
+        };
+        let requester = Requester::Client { at, step: self.clients.list[at].step };
+        self.request(slot, requester, |id| {
+            Input::Write(Write { id, header, command, frees: false })
+        });
+    }
+
+    /// Takes the reply to an entry of a batch. Returns the operation with the reply to the whole;
+    /// `None` after it proposed the next entry.
+    pub(super) fn fill_replied(
+        &mut self,
+        at: usize,
+        mut pending: Pending,
+        reply: Reply,
+    ) -> Option<(Pending, Reply)> {
+        let Some(mut fill) = pending.fill.take() else { return Some((pending, reply)) };
+        if let Some(reply) = fill.batch.replied(reply) {
+            pending.fill = Some(fill);
+            return Some((pending, reply));
+        }
+        let slot = pending.slot;
+        self.clients.list[at].pending = Some(pending);
+        self.propose_fill(at, slot, fill);
+        None
     }
 
     /// Checks that every replica has all acknowledged puts.

@@ -14,9 +14,10 @@ use crate::check::linear::{Act, Op};
 use crate::plan::{MS, Plan, fork};
 use crate::world::{Happening, Requester, World};
 use bytes::Bytes;
+use fill::Fill;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use stele_raftstore::{Cas, CasNew, Header, Input, Read, Reader, Write};
+use stele_raftstore::{Cas, CasNew, Header, Input, Read, Reader, RequestId, Write};
 use stele_types::{ColumnFamily, CommandBuilder, Prng, Region, RegionKind, RegionPhase};
 
 /// Number of keys of a group.
@@ -64,8 +65,8 @@ struct Pending {
     is_final: bool,
     /// Read by a request thread.
     thread_read: Option<ThreadRead>,
-    /// Small keys that it puts.
-    fills: Vec<u32>,
+    /// Batch of small keys that it puts.
+    fill: Option<Fill>,
     /// The region was merging when the read was sent.
     is_merging: bool,
 }
@@ -264,7 +265,7 @@ impl World {
     fn begin_operation(&mut self, at: usize, group: usize, target: &Target, act: Act) -> Requester {
         let (called, called_nanos) = (self.number(), self.now);
         let Target { slot, incarnation, .. } = *target;
-        let (thread_read, fills) = (None, Vec::new());
+        let (thread_read, fill) = (None, None);
         let is_merging = matches!(target.region.phase, RegionPhase::Merging { .. });
         let is_final = false;
         let pending = Pending {
@@ -276,7 +277,7 @@ impl World {
             act,
             is_final,
             thread_read,
-            fills,
+            fill,
             is_merging,
         };
         self.clients.list[at].pending = Some(pending);
@@ -336,9 +337,10 @@ impl World {
         frees: bool,
     ) {
         let requester = self.begin_operation(at, group, target, act);
-        let id = self.register(target.slot, requester);
-        let command = command.build().bytes().clone();
-        self.push(target.slot, Input::Write(Write { id, header: target.header, command, frees }));
+        let (command, header) = (command.build().bytes().clone(), target.header);
+        self.request(target.slot, requester, |id| {
+            Input::Write(Write { id, header, command, frees })
+        });
     }
 
     fn cas(&mut self, at: usize, group: usize, key: u8, target: &Target) {
@@ -356,15 +358,14 @@ impl World {
         };
         let requester =
             self.begin_operation(at, group, target, Act::Cas { key, expected, new, seen: None });
-        let id = self.register(target.slot, requester);
         let cas = Cas {
-            id,
+            id: RequestId::default(),
             header: target.header,
             key: ColumnFamily::Default.engine_key(&key_of(group, key)),
             expected: (expected > 0).then(|| value_of(expected, bytes_max)),
             new: change,
         };
-        self.push(target.slot, Input::Cas(cas));
+        self.request(target.slot, requester, |id| Input::Cas(Cas { id, ..cas }));
     }
 
     /// Returns a value that the key may hold.
@@ -404,12 +405,11 @@ impl World {
         may_follow: bool,
     ) {
         let replica = may_follow && self.clients.prng.coin();
-        let id = self.register(slot, requester);
         let header = thread_read.wait_for_core();
         if let Requester::Client { at, step } = requester {
             self.reads_waiting.insert((at, step), thread_read);
         }
-        self.push(slot, Input::Read(Read { id, header, replica }));
+        self.request(slot, requester, |id| Input::Read(Read { id, header, replica }));
     }
 
     /// Reads every group once more. Returns true if all were read within `nanos`.

@@ -43,9 +43,9 @@ impl World {
 
     /// Adds an operation to its group's history; `None` for an unknown outcome.
     pub(super) fn record_outcome(&mut self, pending: &Pending, returned_nanos: Option<u64>) {
-        if !pending.fills.is_empty() {
+        if let Some(fill) = &pending.fill {
             self.counts.ops += u64::from(returned_nanos.is_some());
-            let filled = pending.fills.iter().filter(|_| returned_nanos.is_some());
+            let filled = fill.numbers.iter().filter(|_| returned_nanos.is_some());
             return self.clients.filled.extend(filled);
         }
         let number = self.number();

@@ -7,20 +7,10 @@ use crate::plan::MS;
 use crate::world::{Requester, World};
 use std::sync::Arc;
 use stele_engine::View;
-use stele_raftstore::{Done, Header, Lease, Reader, Reply};
+use stele_node::store::LinearizableRead;
+use stele_raftstore::{Done, Header, Reader, Reply};
 use stele_storage::{Cached, EngineView, Order, ScanOptions, StorageEngine};
 use stele_types::{ColumnFamily, Result};
-
-/// Permission of a read to use a view.
-#[derive(Clone, Copy)]
-enum Permission {
-    /// The request is checked; the thread takes the lease next.
-    Pending,
-    /// A lease, which must still be valid when the view was read.
-    Lease(Lease),
-    /// The core's reply.
-    Core,
-}
 
 /// Read of one request thread.
 pub struct ThreadRead {
@@ -28,7 +18,8 @@ pub struct ThreadRead {
     pub node: u64,
     reader: Arc<Reader>,
     header: Header,
-    permission: Permission,
+    /// Permission; `None` while the thread has not taken a lease.
+    permission: Option<LinearizableRead>,
     view: Option<Arc<View>>,
     /// Values that the view showed first.
     shown: Vec<(u8, Value)>,
@@ -37,27 +28,23 @@ pub struct ThreadRead {
 impl ThreadRead {
     /// Creates a read of a request that was checked.
     pub fn new(node: u64, reader: Arc<Reader>, header: Header) -> Self {
-        let permission = Permission::Pending;
-        Self { node, reader, header, permission, view: None, shown: Vec::new() }
+        Self { node, reader, header, permission: None, view: None, shown: Vec::new() }
     }
 
     /// Returns true if a lease allows it.
     pub fn is_by_lease(&self) -> bool {
-        matches!(self.permission, Permission::Lease(_))
+        self.permission.as_ref().is_some_and(LinearizableRead::is_by_lease)
     }
 
     /// Takes the lease. Returns false if there is none.
     pub fn take_lease(&mut self, local_nanos: u64) -> bool {
-        let lease = self.reader.lease(&self.header, local_nanos);
-        if let Some(lease) = lease {
-            self.permission = Permission::Lease(lease);
-        }
-        lease.is_some()
+        self.permission = LinearizableRead::by_lease(&self.reader, &self.header, local_nanos);
+        self.permission.is_some()
     }
 
     /// Makes the read wait for the core. Returns its header.
     pub fn wait_for_core(&mut self) -> Header {
-        self.permission = Permission::Core;
+        self.permission = Some(LinearizableRead::by_round(&self.reader, &self.header));
         self.header
     }
 }
@@ -90,7 +77,7 @@ impl World {
         let Some(thread_read) = pending.thread_read.as_mut().filter(|_| is_running) else {
             return self.pause_client(at);
         };
-        if matches!(thread_read.permission, Permission::Pending) {
+        if thread_read.permission.is_none() {
             let local = self.nodes.get(&thread_read.node).map_or(0, |node| node.local(self.now));
             let is_leased = thread_read.take_lease(local);
             let waiting = if is_leased { None } else { pending.thread_read.take() };
@@ -124,23 +111,22 @@ impl World {
     /// is the same.
     fn may_answer(&mut self, pending: &Pending) -> bool {
         let Some(thread_read) = &pending.thread_read else { return false };
-        if let Permission::Lease(lease) = thread_read.permission {
-            let local = self.nodes.get(&thread_read.node).map_or(0, |node| node.local(self.now));
-            let still = thread_read.reader.is_still_valid(lease, local);
-            thread_read.reader.note_reads(u64::from(still));
+        let Some(permission) = &thread_read.permission else { return false };
+        let local = self.nodes.get(&thread_read.node).map_or(0, |node| node.local(self.now));
+        let readers = self.slots.get(&pending.slot).and_then(|slot| slot.readers());
+        let Some(readers) = readers else { return false };
+        let may_answer = matches!(permission.may_answer(readers, local), Ok(true));
+        if may_answer && permission.is_by_lease() {
+            thread_read.reader.note_reads(1);
             // The lease must be of the version that the request was checked against.
-            if still && thread_read.reader.check(&thread_read.header).is_err() {
+            if thread_read.reader.check(&thread_read.header).is_err() {
                 let (slot, region) = (pending.slot, thread_read.header.region);
                 self.fail(format!(
                     "store {slot} serves a read of region {region} under a lease of another version"
                 ));
             }
-            return still;
         }
-        let readers = self.slots.get(&pending.slot).and_then(|slot| slot.readers());
-        let now = readers.and_then(|readers| readers.get(thread_read.header.region));
-        now.is_some_and(|now| Arc::ptr_eq(&now, &thread_read.reader))
-            && thread_read.reader.check(&thread_read.header).is_ok()
+        may_answer
     }
 
     fn read_view(&mut self, pending: &mut Pending) {
@@ -192,6 +178,13 @@ impl World {
             return self.confirmed(at, step, pending);
         }
         self.reads_waiting.remove(&(at, step));
+        let (pending, reply) = match reply {
+            Some(reply) => match self.fill_replied(at, pending, reply) {
+                Some((pending, reply)) => (pending, Some(reply)),
+                None => return,
+            },
+            None => (pending, None),
+        };
         self.take_reply(pending, reply);
         self.pause_client(at);
     }

@@ -60,8 +60,7 @@ impl World {
             _ if member.loading == Some(term) => {}
             _ => {
                 (member.leader, member.loading) = (None, Some(term));
-                let request = self.register(slot, Requester::Load { node: id, term });
-                self.group_read(slot, request, term);
+                self.group_read(slot, Requester::Load { node: id, term }, term);
             }
         }
     }
@@ -121,10 +120,10 @@ impl World {
             }
         }
         let command = command.build().bytes().clone();
-        let request = self.register(slot, Requester::Proposal { node: id, term });
         let header = Header { region: SYSTEM_REGION, term, ..self.patient(slot) };
-        let write = Write { id: request, header, command, frees: true };
-        self.push(slot, Input::Write(write));
+        self.request(slot, Requester::Proposal { node: id, term }, |id| {
+            Input::Write(Write { id, header, command, frees: true })
+        });
     }
 
     pub(crate) fn group_proposed(&mut self, id: u64, term: u64, reply: &Reply) {

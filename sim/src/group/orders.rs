@@ -72,10 +72,9 @@ impl World {
             self.split_in_half(slot, &region, requester);
             return self.finished(id, order.operator.0);
         };
-        let request = self.register(slot, requester);
         let version = Some(order.epoch.version);
         let header = Header { region: order.region, version, ..Header::default() };
-        self.push(slot, Input::Admin(AdminCall { id: request, header, call }));
+        self.request(slot, requester, |id| Input::Admin(AdminCall { id, header, call }));
     }
 
     /// Returns a store of a node with a replica of the region, preferably the leader.

@@ -5,7 +5,7 @@ use crate::plan::{MS, SECOND};
 use crate::world::{Happening, World};
 use bytes::Bytes;
 use stele_placement::{NewStore, NodeReport, RegionReport, SYSTEM_REGION, StoreReport, Traffic};
-use stele_raftstore::{Admin, AdminCall, Header, Input, Read, RequestId};
+use stele_raftstore::{Admin, AdminCall, Header, Input, Read};
 use stele_storage::StorageEngine;
 use stele_types::{Region, RegionKind, RegionPhase, StoreIdent, keyspace};
 
@@ -219,7 +219,7 @@ impl World {
     fn set_leases(&mut self, id: u64, leases: bool) {
         for number in self.slots_of(id) {
             let running = self.slots.get_mut(&number).and_then(|slot| slot.running.as_mut());
-            let Some(running) = running.filter(|it| it.core.is_some() && it.leases != leases)
+            let Some(running) = running.filter(|it| it.store_loop.is_some() && it.leases != leases)
             else {
                 continue;
             };
@@ -242,9 +242,11 @@ impl World {
     fn destroy(&mut self, peer: StalePeer) {
         let Some(slot) = self.homes.get(&peer.store).copied() else { return };
         self.trouble_near(slot, 3);
-        let id = self.register(slot, crate::world::Requester::Ignored);
         let header = Header { region: peer.region, ..Header::default() };
-        self.push(slot, Input::Admin(AdminCall { id, header, call: Admin::Destroy(peer.peer) }));
+        let call = Admin::Destroy(peer.peer);
+        self.request(slot, crate::world::Requester::Ignored, |id| {
+            Input::Admin(AdminCall { id, header, call })
+        });
     }
 
     /// Splits regions led here that are too large.
@@ -302,14 +304,13 @@ impl World {
         };
         let header =
             Header { region: region.id, version: Some(region.epoch.version), ..Header::default() };
-        let id = self.register(slot, requester);
         let call = Admin::Split { keys: vec![key], new_ids: vec![new] };
-        self.push(slot, Input::Admin(AdminCall { id, header, call }));
+        self.request(slot, requester, |id| Input::Admin(AdminCall { id, header, call }));
     }
 
-    pub(crate) fn group_read(&mut self, slot: u64, id: RequestId, term: u64) {
+    pub(crate) fn group_read(&mut self, slot: u64, requester: crate::world::Requester, term: u64) {
         let header = Header { region: SYSTEM_REGION, term, ..self.patient(slot) };
-        self.push(slot, Input::Read(Read { id, header, replica: false }));
+        self.request(slot, requester, |id| Input::Read(Read { id, header, replica: false }));
     }
 
     /// Returns a header with a deadline in five seconds.

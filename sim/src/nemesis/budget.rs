@@ -14,7 +14,7 @@ impl World {
     pub(super) fn may_lose(&mut self, number: u64) -> bool {
         let is_sound = |slot: &crate::world::Slot| {
             let is_well = !slot.is_damaged && !slot.is_troubled && !slot.may_not_open;
-            slot.is_gone || (slot.running.is_some() && is_well)
+            slot.is_gone || (slot.is_running() && slot.recovery.is_none() && is_well)
         };
         if !self.slots.values().all(is_sound) || !self.slots.contains_key(&number) {
             return false;

@@ -150,7 +150,7 @@ impl World {
         if slot.is_damaged && !slot.is_gone {
             return self.exchange_disk(number);
         }
-        let is_running = slot.running.is_some() || slot.recovery.is_some();
+        let is_running = slot.is_running();
         if is_running || slot.is_gone || !self.nodes.get(&node).is_some_and(|n| n.up) {
             return;
         }

@@ -61,9 +61,8 @@ impl World {
         let node = self.slots.get(&slot).map_or(0, |slot| slot.node);
         let text = format!("ordered for region {region}: {call:?}");
         self.trace.note(self.now, node, slot, || crate::world::short(&text));
-        let id = self.register(slot, Requester::Ignored);
         let header = Header { region, ..Header::default() };
-        self.push(slot, Input::Admin(AdminCall { id, header, call }));
+        self.request(slot, Requester::Ignored, |id| Input::Admin(AdminCall { id, header, call }));
     }
 
     /// Adds a learner, promotes one (in place of a voter or in addition), or removes one.

@@ -1,12 +1,14 @@
 //! Lifecycle of nodes and stores: bootstrap, start, stop, failure, and replacement of disks.
 
 use super::slot::{Running, Slot};
-use super::{Happening, NodeClock, World};
+use super::{Happening, NodeClock, Requester, World};
 use crate::nemesis::Undo;
 use crate::plan::{CLUSTER, MS, SECOND, fork};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use stele_engine::{Options, Replay, Store as Engine};
+use stele_node::store::{Ended, Maintenance, Queue, StoreLoop};
 use stele_placement::Bootstrap;
 use stele_raftstore::{Input, RaftStore};
 use stele_types::{Error, Result, StoreId, StoreIdent};
@@ -163,14 +165,14 @@ impl World {
         };
         slot.running = Some(Running {
             engine,
-            core: None,
+            store_loop: None,
             readers: None,
             leases: self.plan.raft.leases,
-            inbox: Vec::new(),
-            append: None,
+            queue: Queue::new(self.plan.queue_bytes_max),
             is_writing: false,
             wake_at: None,
-            maintain_pause: 5 * MS,
+            maintenance: Maintenance::default(),
+            wants_checkpoint: AtomicBool::new(false),
             stuck_since: None,
         });
         self.after(MS, Happening::Maintain { slot: number, incarnation });
@@ -207,7 +209,7 @@ impl World {
         options.seed = self.plan.seed ^ (number << 32) ^ incarnation;
         let core = RaftStore::open(running.engine.clone(), options, node.now(global))?;
         running.readers = Some(core.readers());
-        running.core = Some(core);
+        running.store_loop = Some(StoreLoop::new(core));
         slot.id = Some(ident.store);
         self.homes.insert(ident.store, number);
         self.checks.started(number);
@@ -252,7 +254,25 @@ impl World {
         }
     }
 
-    /// Handles a store that stopped. That is valid only if its disk failed.
+    /// Handles the end of a store's loop by an error. Its process answers the requests that it had,
+    /// unless the machine lost power.
+    pub(super) fn loop_ended(&mut self, number: u64, ended: Ended<Requester>) {
+        let Ended { error, mut replies } = ended;
+        let Some(slot) = self.slots.get_mut(&number) else { return };
+        let has_power = !slot.disk.crashed();
+        if let Some(running) = slot.running.as_mut() {
+            running.store_loop = None;
+            replies.extend(running.queue.refuse_all());
+        }
+        for (requester, reply) in replies {
+            let reply = has_power.then_some(reply);
+            self.after(0, Happening::Reply { slot: number, requester, reply });
+        }
+        self.store_failed(number, &error);
+    }
+
+    /// Handles a store that stopped. That is valid only if its disk failed. Request threads may still
+    /// use its readers and its engine.
     pub(super) fn store_failed(&mut self, number: u64, error: &Error) {
         let text = error.to_string();
         let Some(slot) = self.slots.get_mut(&number) else { return };
@@ -262,19 +282,16 @@ impl World {
         }
         let (excused, incarnation) = (slot.is_damaged || slot.is_troubled, slot.incarnation);
         slot.failed = Some(text.clone());
-        slot.running = None;
         slot.recovery = None;
         self.counts.failures += 1;
         self.trace.note(self.now, node, number, || format!("stops: {text}"));
         self.end_streams_of(number);
-        self.drop_requests(number);
         if !excused {
             return self.fail(format!("store {number} stops: {text}"));
         }
         self.after(RESTART_NANOS, Happening::Undo(Undo::RestartStore(number, incarnation)));
         // A node stops with the last of its stores.
-        let is_running = |slot: &Slot| slot.running.is_some() || slot.recovery.is_some();
-        let runs = |slot: &u64| self.slots.get(slot).is_some_and(is_running);
+        let runs = |slot: &u64| self.slots.get(slot).is_some_and(Slot::is_running);
         if !self.slots_of(node).iter().any(runs) {
             self.stop_node(node, Stop::Kill);
             self.after(RESTART_NANOS, Happening::Undo(Undo::Start(node)));
@@ -296,19 +313,19 @@ impl World {
             let Some(slot) = self.slots.get_mut(&number) else { continue };
             slot.incarnation += 1;
             slot.recovery = None;
-            let engine = slot.running.take().map(|running| running.engine);
+            let running = self.take_running(number);
             if how == Stop::Clean
-                && let Some(engine) = engine
+                && let Some(running) = running
             {
                 // A disk error during shutdown is found at the next start.
-                let _ = engine.close();
+                let _ = running.engine.close();
             }
+            let Some(slot) = self.slots.get_mut(&number) else { continue };
             slot.disk = match how {
                 Stop::Power => slot.disk.restart(seed),
                 Stop::Kill | Stop::Clean => slot.disk.fork(),
             };
             slot.is_troubled = false;
-            self.drop_requests(number);
         }
     }
 
@@ -341,13 +358,12 @@ impl World {
         let Some(slot) = self.slots.get_mut(&number) else { return };
         let (node, id) = (slot.node, slot.id);
         slot.is_gone = true;
-        slot.running = None;
         slot.recovery = None;
         slot.incarnation += 1;
         self.counts.replaced += 1;
         self.trace.note(self.now, node, number, || "its disk is replaced".into());
         self.end_streams_of(number);
-        self.drop_requests(number);
+        self.take_running(number);
         if let Some(id) = id {
             self.homes.remove(&id);
             self.nemesis.goals.push((id, stele_placement::DrainGoal::Remove));

@@ -1,13 +1,15 @@
-//! Store loop and maintenance. The order is the product's: receive inputs, write, step what became
-//! durable, poll, send, reply.
+//! Virtual time for the drivers of a store: its loop, its writes and its maintenance; and messages
+//! between stores.
 
-use super::{Happening, World};
+use super::{Happening, Requester, Running, World};
 use crate::plan::SECOND;
 use bytes::Bytes;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use stele_engine::Store as Engine;
+use stele_node::store::{Item, Queue, Turn};
 use stele_raftstore::{
-    Admin, AdminCall, Append, ChangeKind, Event, Input, Outputs, PeerChange, PeerMessage, Ticket,
+    Admin, AdminCall, Append, ChangeKind, Event, Input, PeerChange, PeerMessage, RequestId, Ticket,
     wire,
 };
 use stele_storage::StorageEngine;
@@ -23,36 +25,59 @@ const WAKE_NANOS: u64 = 2_000;
 const NEAR_NANOS: u64 = 5_000;
 /// Limit of one maintenance slice.
 const SLICE_BYTES: u64 = 32 << 10;
-/// First and longest pause of idle maintenance. The first is also the reset value.
-const IDLE_NANOS: u64 = 5_000_000;
-const IDLE_NANOS_MAX: u64 = 160_000_000;
 /// Limit of time for a merge that cannot continue; it must be dropped at once.
 const STUCK_NANOS_MAX: u64 = 4 * SECOND;
 const SLICE_NANOS: u64 = 1_000_000;
 
 impl World {
-    /// Queues an input for a store's loop.
+    /// Queues an input without a reply for a store's loop.
     pub fn push(&mut self, slot: u64, input: Input<Engine>) {
-        let Some(running) = self.slots.get_mut(&slot).and_then(|slot| slot.running.as_mut()) else {
-            return;
-        };
-        if running.core.is_none() {
-            return;
-        }
-        let (changes, leaving) = match &input {
-            Input::Admin(AdminCall { header, call, .. }) => {
-                let changes = changed_by(call).map(|merges| (header.region, merges));
-                (changes, leaving_by(call))
+        self.push_item(slot, |queue| match input {
+            Input::Message(message) => {
+                let bytes = framed(&message).len() as u64;
+                let _ = queue.push_message(message, bytes);
             }
-            _ => (None, Vec::new()),
+            input => {
+                let _ = queue.push(Item::Input(input));
+            }
+        });
+    }
+
+    /// Sends a store the request that `make` builds from its id. The requester gets the reply.
+    pub fn request(
+        &mut self,
+        slot: u64,
+        requester: Requester,
+        make: impl FnOnce(RequestId) -> Input<Engine>,
+    ) {
+        let mut change = None;
+        let observed = |id| {
+            let input = make(id);
+            if let Input::Admin(AdminCall { header, call, .. }) = &input {
+                change = changed_by(call).map(|merges| (header.region, merges, leaving_by(call)));
+            }
+            input
         };
-        running.inbox.push(input);
-        if !running.is_writing {
-            self.wake(slot, self.now + WAKE_NANOS);
+        let mut refused = Some((requester, None));
+        self.push_item(slot, |queue| {
+            let pushed = queue.request(observed, requester);
+            refused = pushed.err().map(|(requester, reply)| (requester, Some(reply)));
+        });
+        if let Some((requester, reply)) = refused {
+            self.counts.refused += u64::from(reply.is_some());
+            return self.after(0, Happening::Reply { slot, requester, reply });
         }
-        if let Some((region, merges)) = changes {
+        if let Some((region, merges, leaving)) = change {
             self.mute_soon(slot, region, merges);
             leaving.into_iter().for_each(|store| self.hide_removal(store, region));
+        }
+    }
+
+    fn push_item(&mut self, slot: u64, push: impl FnOnce(&Queue<Engine, Requester>)) {
+        let running = self.slots.get(&slot).and_then(|slot| slot.running.as_ref());
+        if let Some(running) = running.filter(|running| running.store_loop.is_some()) {
+            push(&running.queue);
+            self.wake(slot, self.now + WAKE_NANOS);
         }
     }
 
@@ -68,34 +93,68 @@ impl World {
 
     pub(super) fn step_loop(&mut self, number: u64, incarnation: u64) {
         let now = self.now;
-        let Some(slot) = self.slots.get_mut(&number).filter(|slot| slot.incarnation == incarnation)
-        else {
-            return;
-        };
-        let Some(running) = slot.running.as_mut() else { return };
+        let slot = self.slots.get_mut(&number).filter(|slot| slot.incarnation == incarnation);
+        let Some(running) = slot.and_then(|slot| slot.running.as_mut()) else { return };
         // A later wake-up that was replaced by an earlier one, or one delayed by a pause.
-        if running.wake_at.is_none_or(|wakes| wakes > now) || running.is_writing {
-            return;
-        }
-        running.wake_at = None;
-        let inputs = std::mem::take(&mut running.inbox);
-        for input in &inputs {
-            self.note_range_repair(number, input);
-        }
-        let Some(slot) = self.slots.get_mut(&number) else { return };
-        let Some(running) = slot.running.as_mut() else { return };
-        let Some(core) = &mut running.core else { return };
-        inputs.into_iter().for_each(|input| core.step(input));
-        match running.append.take() {
-            Some(append) => {
-                running.is_writing = true;
-                self.write(number, append);
-            }
-            None => self.poll(number),
+        if running.wake_at.is_some_and(|wakes| wakes <= now) {
+            running.wake_at = None;
+            self.turn(number);
         }
     }
 
-    /// Writes a batch: it becomes durable before the loop gets the completion.
+    /// Lets a store's loop take its turn, and carries it out.
+    pub(super) fn turn(&mut self, number: u64) {
+        let global = self.now;
+        let mut items = Vec::new();
+        let Some(slot) = self.slots.get(&number) else { return };
+        let Some(running) = &slot.running else { return };
+        running.queue.take(&mut items);
+        for item in &items {
+            if let Item::Message { message, .. } = item {
+                self.note_range_repair(number, message);
+            }
+        }
+        let Some(slot) = self.slots.get_mut(&number) else { return };
+        let Some(node) = self.nodes.get(&slot.node) else { return };
+        let now = node.now(global);
+        let store_loop = slot.running.as_mut().and_then(|running| running.store_loop.as_mut());
+        let Some(store_loop) = store_loop else { return };
+        let turn = store_loop.turn(&mut items, now);
+        let next = store_loop.next_turn_nanos().map(|local| node.global(local).max(global + 1));
+        match turn {
+            Ok(turn) => self.carry_out(number, turn),
+            Err(ended) => return self.loop_ended(number, ended),
+        }
+        self.check_range_repairs(number);
+        if let Some(next) = next {
+            self.wake(number, next);
+        }
+    }
+
+    fn carry_out(&mut self, number: u64, turn: Turn<Engine, Requester>) {
+        for message in &turn.messages {
+            self.send(number, message);
+        }
+        if turn.wants_checkpoint
+            && let Some(running) = self.slots.get(&number).and_then(|slot| slot.running.as_ref())
+        {
+            running.wants_checkpoint.store(true, Ordering::Release);
+        }
+        for (requester, reply) in turn.replies {
+            self.reply(number, requester, reply);
+        }
+        for snapshot in turn.snapshots {
+            self.send_snapshot(number, snapshot);
+        }
+        for event in turn.events {
+            self.handle_event(number, event);
+        }
+        if let Some(append) = turn.append {
+            self.write(number, append);
+        }
+    }
+
+    /// Writes a batch beside the loop: it becomes durable before the loop gets the completion.
     fn write(&mut self, number: u64, append: Append) {
         let now = self.now;
         let Some(slot) = self.slots.get_mut(&number) else { return };
@@ -104,6 +163,9 @@ impl World {
         took = took.max(slot.stalled_until.saturating_sub(now));
         let early = self.rngs.disk.below(4) == 0;
         let (node, incarnation) = (slot.node, slot.incarnation);
+        if let Some(running) = &mut slot.running {
+            running.is_writing = true;
+        }
         let Append { ticket, batch } = append;
         let engine = slot.engine().cloned();
         let done = engine.filter(|_| early).map(|engine| engine.append(&batch));
@@ -145,13 +207,11 @@ impl World {
         if leaves {
             self.fill_now(number);
         }
-        let Some(slot) = self.slots.get_mut(&number) else { return };
-        let Some(running) = slot.running.as_mut() else { return };
-        running.is_writing = false;
-        if let Some(core) = &mut running.core {
-            core.step(Input::Appended { ticket, result });
+        if let Some(running) = self.slots.get_mut(&number).and_then(|slot| slot.running.as_mut()) {
+            running.is_writing = false;
         }
-        self.poll(number);
+        self.push(number, Input::Appended { ticket, result });
+        self.turn(number);
         if leaves {
             self.check_copy_now(number, 3);
         }
@@ -182,55 +242,6 @@ impl World {
         let merges = |it: &Arc<Region>| matches!(it.phase, RegionPhase::Merging { .. });
         batch.records.iter().any(is_unapplied)
             && readers.is_some_and(|readers| readers.all().iter().any(merges))
-    }
-
-    /// Polls a store and executes its outputs.
-    pub(super) fn poll(&mut self, number: u64) {
-        let global = self.now;
-        let Some(slot) = self.slots.get_mut(&number) else { return };
-        let Some(node) = self.nodes.get(&slot.node) else { return };
-        let now = node.now(global);
-        let Some(core) = slot.core() else { return };
-        let polled = core.poll(now);
-        let next = core.next_tick_nanos().map(|local| node.global(local).max(global));
-        match polled {
-            Ok(outputs) => self.dispatch(number, outputs),
-            Err(error) => return self.store_failed(number, &error),
-        }
-        self.check_range_repairs(number);
-        let Some(running) = self.slots.get_mut(&number).and_then(|slot| slot.running.as_mut())
-        else {
-            return;
-        };
-        let waits = running.append.is_some() || !running.inbox.is_empty();
-        match waits {
-            true => self.wake(number, global + WAKE_NANOS),
-            false => {
-                if let Some(next) = next {
-                    self.wake(number, next.max(global + 1));
-                }
-            }
-        }
-    }
-
-    fn dispatch(&mut self, number: u64, outputs: Outputs<Engine>) {
-        for message in &outputs.messages {
-            self.send(number, message);
-        }
-        if let Some(append) = outputs.append
-            && let Some(running) = self.slots.get_mut(&number).and_then(|it| it.running.as_mut())
-        {
-            running.append = Some(append);
-        }
-        for (id, reply) in outputs.replies {
-            self.reply(id, reply);
-        }
-        for snapshot in outputs.snapshots {
-            self.send_snapshot(number, snapshot);
-        }
-        for event in outputs.events {
-            self.handle_event(number, event);
-        }
     }
 
     pub(super) fn send(&mut self, from: u64, message: &PeerMessage) {
@@ -341,37 +352,36 @@ impl World {
         else {
             return;
         };
-        if slot.running.is_none() {
+        if slot.running.is_none() || slot.failed.is_some() {
             return;
         }
         self.trouble_near(number, 80);
         let Some(slot) = self.slots.get_mut(&number) else { return };
         let Some(running) = slot.running.as_mut() else { return };
-        let done = running.engine.maintain(SLICE_BYTES);
+        let Running { engine, maintenance, wants_checkpoint, .. } = running;
+        let slice = maintenance.slice(&**engine, wants_checkpoint, SLICE_BYTES);
         slot.disk.clear_events();
-        // A failed sync stops the store, even if it appends nothing.
-        if let Err(error @ Error::Poisoned(_)) = &done {
-            return self.store_failed(number, error);
-        }
-        let worked = matches!(&done, Ok(done) if done.more && done.bytes > 0);
-        let has_lost = running.engine.has_lost();
+        let slice = match slice {
+            Ok(slice) => slice,
+            // A failed sync stops the store, even if it appends nothing.
+            Err(error) => {
+                self.push_item(number, |queue| {
+                    let _ = queue.push(Item::Stopped(error));
+                });
+                return;
+            }
+        };
+        let worked = slice.work.is_some();
         let is_merging = running.engine.index().pending_merge().is_some();
         let is_permanent = |error: &Error| !matches!(error, Error::NoSpace(_));
-        let error = done.err().filter(|error| is_merging && is_permanent(error));
+        let error = slice.failure.filter(|error| is_merging && is_permanent(error));
         running.stuck_since = error.as_ref().and(running.stuck_since.or(Some(self.now)));
         let stuck_nanos = running.stuck_since.map_or(0, |since| self.now - since);
-        if worked {
-            self.counts.slices += 1;
-        }
-        let next_pause = match worked {
-            true => IDLE_NANOS,
-            false => (running.maintain_pause * 2).min(IDLE_NANOS_MAX),
-        };
-        running.maintain_pause = next_pause;
-        let pause = if worked { SLICE_NANOS } else { next_pause };
+        self.counts.slices += u64::from(worked);
+        let pause = if worked { SLICE_NANOS } else { slice.pause_nanos };
         let pause = pause + self.rngs.pace.below(pause);
         self.after(pause, Happening::Maintain { slot: number, incarnation });
-        if has_lost {
+        if slice.has_new_damage {
             self.push(number, Input::Damaged);
         }
         if worked {

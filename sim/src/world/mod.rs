@@ -27,7 +27,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_engine::Store as Engine;
-use stele_raftstore::{Reply, RequestId, Ticket};
+use stele_raftstore::{Reply, Ticket};
 use stele_types::{Appended, LogBatch, Prng, RegionId, Result, StoreId};
 
 /// Event, with the store or node on which it happens and its incarnation.
@@ -45,6 +45,8 @@ pub enum Happening {
     },
     /// A frame of another store arrives.
     Frame { slot: u64, from: u64, frame: Bytes, is_forged: bool },
+    /// A request gets its reply; `None` if the connection to its store was lost.
+    Reply { slot: u64, requester: Requester, reply: Option<Reply> },
     /// A store's maintenance runs.
     Maintain { slot: u64, incarnation: u64 },
     /// A store in log entry recovery repeats its requests.
@@ -126,6 +128,8 @@ pub struct Counts {
     pub overspent: u64,
     /// Lost entries recovered from other stores' copies.
     pub entries_recovered: u64,
+    /// Requests that were not taken into a store's queue.
+    pub refused: u64,
 }
 
 impl Counts {
@@ -134,6 +138,7 @@ impl Counts {
         let Self { ops, ambiguous, power_cuts, kills, failures, replaced, .. } = other;
         let Self { partitions, corruptions, disk_faults, snapshots, splits, .. } = other;
         let Self { merges, leaders, members, slices, overspent, entries_recovered, .. } = other;
+        self.refused += other.refused;
         self.ops += ops;
         self.ambiguous += ambiguous;
         self.power_cuts += power_cuts;
@@ -200,7 +205,6 @@ pub struct World {
     regions: BTreeMap<RegionId, bool>,
     /// Time since when a node cannot reach a store.
     disconnected: BTreeMap<(u64, StoreId), u64>,
-    pending: BTreeMap<RequestId, (u64, Requester)>,
     event_queue: BTreeMap<(u64, u64), Happening>,
     numbers: u64,
 }
@@ -228,7 +232,6 @@ impl World {
             reads_waiting: BTreeMap::new(),
             regions: BTreeMap::new(),
             disconnected: BTreeMap::new(),
-            pending: BTreeMap::new(),
             event_queue: BTreeMap::new(),
             numbers: 0,
             plan,
@@ -354,7 +357,11 @@ impl World {
                 let slot = self.streams.get(number).map(|stream| stream.at());
                 slot.and_then(|slot| self.slots.get(&slot)).map(|slot| slot.node)
             }
-            Happening::Nemesis | Happening::Undo(_) | Happening::Links | Happening::Check => None,
+            Happening::Reply { .. }
+            | Happening::Nemesis
+            | Happening::Undo(_)
+            | Happening::Links
+            | Happening::Check => None,
         }
     }
 
@@ -367,6 +374,10 @@ impl World {
             Happening::Frame { slot, from, frame, is_forged } => {
                 self.receive(slot, from, frame, is_forged);
             }
+            Happening::Reply { slot, requester, reply } => match reply {
+                Some(reply) => self.reply(slot, requester, reply),
+                None => self.lost(requester),
+            },
             Happening::Maintain { slot, incarnation } => self.maintain(slot, incarnation),
             Happening::Recover { slot, incarnation } => self.continue_recovery(slot, incarnation),
             Happening::Stream { number, step } => self.stream(number, step),
@@ -386,18 +397,8 @@ impl World {
         }
     }
 
-    /// Registers a request to a store. Returns its id.
-    pub fn register(&mut self, slot: u64, requester: Requester) -> RequestId {
-        let id = RequestId(self.number());
-        self.pending.insert(id, (slot, requester));
-        id
-    }
-
-    fn reply(&mut self, id: RequestId, reply: Reply) {
-        let Some((slot, requester)) = self.pending.remove(&id) else {
-            return self
-                .fail(format!("request {id:?} was answered twice or never sent: {reply:?}"));
-        };
+    /// Passes the reply to a request of a store to its requester.
+    fn reply(&mut self, slot: u64, requester: Requester, reply: Reply) {
         match requester {
             Requester::Client { at, step } => self.client_reply(at, step, Some(reply)),
             Requester::Stream(number) => self.stream_reply(number, reply),
@@ -410,29 +411,30 @@ impl World {
         }
     }
 
-    /// Drops the requests of a store that stopped; they get no reply.
-    fn drop_requests(&mut self, slot: u64) {
-        let mut lost = Vec::new();
-        self.pending.retain(|_, (at, requester)| {
-            let stays = *at != slot;
-            lost.extend((!stays).then_some(*requester));
-            stays
-        });
-        for requester in lost {
-            match requester {
-                Requester::Client { at, step } => self.client_reply(at, step, None),
-                Requester::Stream(number) => self.end_stream(number, false),
-                Requester::Load { node, term } => self.group_lost(node, term),
-                Requester::Proposal { node, term } => self.group_lost(node, term),
-                Requester::Step { node, operator, .. } => self.finished(node, operator),
-                Requester::Ignored => {}
-            }
+    /// Ends a request of a store that stopped with its node: it gets no reply.
+    fn lost(&mut self, requester: Requester) {
+        match requester {
+            Requester::Client { at, step } => self.client_reply(at, step, None),
+            Requester::Stream(number) => self.end_stream(number, false),
+            Requester::Load { node, term } => self.group_lost(node, term),
+            Requester::Proposal { node, term } => self.group_lost(node, term),
+            Requester::Step { node, operator, .. } => self.finished(node, operator),
+            Requester::Ignored => {}
         }
+    }
+
+    /// Takes the running parts of a store that stops with its node. Its requests get no reply.
+    fn take_running(&mut self, number: u64) -> Option<Running> {
+        let mut running = self.slots.get_mut(&number)?.running.take()?;
+        let taken = running.store_loop.take().map(|mut it| it.end()).unwrap_or_default();
+        let requests = taken.into_iter().chain(running.queue.refuse_all());
+        requests.for_each(|(requester, _)| self.lost(requester));
+        Some(running)
     }
 
     /// Returns the stores that run with consensus.
     pub fn serving(&self) -> Vec<u64> {
-        let serves = |slot: &&Slot| slot.running.as_ref().is_some_and(|it| it.core.is_some());
+        let serves = |slot: &&Slot| slot.running.as_ref().is_some_and(|it| it.store_loop.is_some());
         self.slots.values().filter(serves).map(|slot| slot.number).collect()
     }
 

@@ -1,8 +1,11 @@
 //! Store: its disk, and while its node runs the engine, the consensus and the inbox of its loop.
 
+use crate::world::Requester;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use stele_engine::{RecoveringStore, Store as Engine};
-use stele_raftstore::{Append, EntryRecovery, Input, RaftStore, Readers};
+use stele_node::store::{Maintenance, Queue, StoreLoop};
+use stele_raftstore::{EntryRecovery, RaftStore, Readers};
 use stele_types::StoreId;
 use stele_vfs::SimVfs;
 
@@ -13,22 +16,22 @@ pub type Core = RaftStore<Engine>;
 pub struct Running {
     /// Engine of the store.
     pub engine: Arc<Engine>,
-    /// Consensus; `None` until the store joined a cluster.
-    pub core: Option<Core>,
+    /// Loop; `None` until the store joined a cluster, and after it ended.
+    pub store_loop: Option<StoreLoop<Engine, Requester>>,
     /// Region state for request threads.
     pub readers: Option<Arc<Readers>>,
     /// Leases may serve reads.
     pub leases: bool,
-    /// Inputs for the loop's next step.
-    pub inbox: Vec<Input<Engine>>,
-    /// Batch that the loop writes in its next step.
-    pub append: Option<Append>,
-    /// The loop waits for an append.
+    /// Items for the loop's next turn.
+    pub queue: Queue<Engine, Requester>,
+    /// A batch is being written.
     pub is_writing: bool,
-    /// Time of the loop's next step.
+    /// Time of the loop's next turn.
     pub wake_at: Option<u64>,
-    /// Current pause of idle maintenance.
-    pub maintain_pause: u64,
+    /// Policy of maintenance.
+    pub maintenance: Maintenance,
+    /// The core needs a checkpoint.
+    pub wants_checkpoint: AtomicBool,
     /// Time since when maintenance fails with an unfinished merge.
     pub stuck_since: Option<u64>,
 }
@@ -101,14 +104,19 @@ impl Slot {
         }
     }
 
-    /// Returns the engine of a running store.
+    /// Returns whether the store runs, or recovers entries before it does.
+    pub fn is_running(&self) -> bool {
+        (self.running.is_some() && self.failed.is_none()) || self.recovery.is_some()
+    }
+
+    /// Returns the engine of a running store, or of one with a loop that ended.
     pub fn engine(&self) -> Option<&Arc<Engine>> {
         self.running.as_ref().map(|running| &running.engine)
     }
 
     /// Returns the consensus of a running store.
     pub fn core(&mut self) -> Option<&mut Core> {
-        self.running.as_mut()?.core.as_mut()
+        Some(self.running.as_mut()?.store_loop.as_mut()?.core())
     }
 
     /// Returns the region state for request threads of a running store.

@@ -3,14 +3,14 @@
 
 use super::{Happening, Requester, World};
 use crate::plan::MS;
-use bytes::Bytes;
-use std::sync::Arc;
-use stele_engine::{Ingest, Store as Engine, View};
+use stele_engine::Store as Engine;
+use stele_node::snapshot::{Reception, Source};
 use stele_raftstore::{Done, Input, Reply, SendSnapshot, SnapshotHeader, wire};
-use stele_storage::{EngineView, Pair, ScanOptions, StorageEngine};
+use stele_storage::StorageEngine;
 use stele_types::KeyRange;
 
-/// Pairs of one piece.
+/// Bytes of one piece, and pairs read at a time.
+const PIECE_BYTES: usize = 3_000;
 const PIECE_PAIRS: usize = 24;
 /// Time between two pieces, in addition to the message delay.
 const PIECE_NANOS: u64 = 100_000;
@@ -24,8 +24,8 @@ pub struct Stream {
     to: u64,
     to_incarnation: u64,
     header: SnapshotHeader,
-    view: Arc<View>,
-    /// Ranges still to send, in order.
+    source: Source<Engine>,
+    /// Ranges to send.
     ranges: Vec<KeyRange>,
     state: State,
     /// Number of steps; events of earlier steps are ignored.
@@ -37,7 +37,7 @@ pub struct Stream {
 
 enum State {
     Offered,
-    Receiving(Box<Ingest>),
+    Receiving(Box<Reception<Engine>>),
     Ended,
 }
 
@@ -50,7 +50,8 @@ impl Stream {
 
 impl World {
     pub(super) fn send_snapshot(&mut self, from: u64, snapshot: SendSnapshot<Engine>) {
-        let SendSnapshot { header, to_store, view, ranges } = snapshot;
+        let source = Source::new(&snapshot, PIECE_BYTES, PIECE_PAIRS);
+        let SendSnapshot { header, to_store, ranges, .. } = snapshot;
         let (region, peer) = (header.region.id, header.to.id);
         let Some(to) = self.homes.get(&to_store).copied() else {
             return self.push(from, Input::SnapshotSent { region, to: peer, ok: false });
@@ -66,7 +67,7 @@ impl World {
             to,
             to_incarnation: incarnation(to),
             header,
-            view,
+            source,
             ranges,
             state: State::Offered,
             step: 0,
@@ -128,8 +129,7 @@ impl World {
             Ok(header) => header,
             Err(error) => return self.fail(format!("a snapshot's header is rejected: {error}")),
         };
-        let id = self.register(to, Requester::Stream(number));
-        self.push(to, Input::SnapshotOffered { id, header });
+        self.request(to, Requester::Stream(number), |id| Input::SnapshotOffered { id, header });
     }
 
     pub(super) fn stream_reply(&mut self, number: u64, reply: Reply) {
@@ -153,9 +153,10 @@ impl World {
         if ranges != stream.ranges {
             return self.fail(format!("the accepted ranges differ from those sent: {ranges:?}"));
         }
-        match engine.map(|engine| engine.begin_ingest(ranges)) {
-            Some(Ok(ingest)) => {
-                stream.state = State::Receiving(Box::new(ingest));
+        let header = stream.header.clone();
+        match engine.map(|engine| Reception::begin(engine, header, ranges)) {
+            Some(Ok(reception)) => {
+                stream.state = State::Receiving(Box::new(reception));
                 self.stream_on(number, 64);
             }
             _ => self.end_stream(number, false),
@@ -165,36 +166,35 @@ impl World {
     fn piece(&mut self, number: u64) {
         let Some(stream) = self.streams.get_mut(&number) else { return };
         stream.ends_at = self.now + STALL_NANOS;
-        let Some(pairs) = next_pairs(stream) else { return self.end_stream(number, false) };
-        if pairs.is_empty() {
-            return self.received(number);
-        }
-        let bytes: usize = pairs.iter().map(|pair| pair.key.len() + pair.value.len()).sum();
-        let engine = self.slots.get(&stream.to).and_then(|slot| slot.engine().cloned());
-        let State::Receiving(ingest) = &mut stream.state else { return };
-        match engine.map(|engine| engine.receive(ingest, pairs)) {
-            Some(Ok(())) => self.stream_on(number, bytes as u64),
-            _ => self.end_stream(number, false),
+        let piece = match stream.source.next_piece() {
+            Ok(Some(piece)) => piece,
+            Ok(None) => return self.received(number),
+            Err(_) => return self.end_stream(number, false),
+        };
+        let State::Receiving(reception) = &mut stream.state else { return };
+        match reception.receive(&piece) {
+            Ok(()) => self.stream_on(number, piece.len() as u64),
+            Err(_) => self.end_stream(number, false),
         }
     }
 
     /// Passes the complete snapshot to the receiver's loop, which installs it.
     fn received(&mut self, number: u64) {
         let Some(mut stream) = self.streams.remove(&number) else { return };
-        let State::Receiving(ingest) = std::mem::replace(&mut stream.state, State::Ended) else {
+        let State::Receiving(reception) = std::mem::replace(&mut stream.state, State::Ended) else {
             return;
         };
-        if let Some(engine) = self.engine(stream.to) {
-            // Best effort: it shortens the flush during installation.
-            let _ = engine.checkpoint();
-        }
+        let Ok(input) = reception.finish() else {
+            self.streams.insert(number, stream);
+            return self.end_stream(number, false);
+        };
         let Stream { from, from_incarnation, to, header, .. } = stream;
         let (region, peer) = (header.region.id, header.to.id);
         self.counts.snapshots += 1;
         self.checks.changes.snapshot_received(to, region);
         self.checks.repairs.replaced(to, region);
         self.trouble_near(to, 4);
-        self.push(to, Input::SnapshotReceived { header, ingest: *ingest });
+        self.push(to, input);
         // The reply to the sender may be lost.
         let ok = !self.deliveries(to, from, 64).is_empty()
             && !self.hide_snapshot_end((region, to, from));
@@ -225,23 +225,4 @@ impl World {
             self.streams.iter().filter(concerned).map(|(number, _)| *number).collect();
         numbers.into_iter().for_each(|number| self.end_stream(number, false));
     }
-}
-
-/// Returns the next pairs of the sender's view; empty at the end, `None` if it cannot be read.
-fn next_pairs(stream: &mut Stream) -> Option<Vec<Pair>> {
-    while let Some(range) = stream.ranges.first_mut() {
-        let pairs = stream.view.scan(&ScanOptions::new(range.clone(), PIECE_PAIRS)).ok()?;
-        match pairs.last() {
-            Some(last) => {
-                let mut next = last.key.to_vec();
-                next.push(0);
-                range.start = Bytes::from(next);
-                return Some(pairs);
-            }
-            None => {
-                stream.ranges.remove(0);
-            }
-        }
-    }
-    Some(Vec::new())
 }

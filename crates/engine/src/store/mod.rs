@@ -212,7 +212,8 @@ impl Store {
         self.scrub.step(&self.shared, bytes_max);
         self.rewrite_damaged()?;
         let bytes = repaired_bytes + done.bytes;
-        Ok(Maintained { bytes, more: done.stage != Stage::Idle || repaired_bytes > 0 })
+        let more = done.stage != Stage::Idle || repaired_bytes > 0;
+        Ok(Maintained { bytes, more, stage: done.stage.name() })
     }
 
     /// Returns garbage collection, for callers that force a job or read its statistics.
@@ -386,6 +387,11 @@ impl StorageEngine for Store {
 
     fn maintain(&self, bytes_max: u64) -> Result<Maintained> {
         self.stop_on_failed_sync(self.maintain_slice(bytes_max))
+    }
+
+    fn idle(&self) {
+        // Best effort: the mark only helps to distinguish damage from a torn write later.
+        let _ = self.shared.log.confirm();
     }
 
     fn has_lost(&self) -> bool {

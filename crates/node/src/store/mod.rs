@@ -1,1 +1,13 @@
-//! One store: the turn of its loop, its admission, its maintenance and its reads.
+//! One store: the queue of its loop, the loop's turn, its maintenance and its reads.
+
+mod batch;
+mod maintenance;
+mod queue;
+mod read;
+mod turn;
+
+pub use batch::{Batch, BatchOp, OP_OVERHEAD_BYTES};
+pub use maintenance::{Maintenance, Slice};
+pub use queue::{CoreCall, Item, Permit, Queue};
+pub use read::LinearizableRead;
+pub use turn::{Ended, StoreLoop, Turn};

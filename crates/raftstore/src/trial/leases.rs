@@ -102,9 +102,8 @@ fn a_lease_of_a_later_version_serves_no_request_that_was_checked_before_a_split(
     trial.ticks(4);
     assert!(trial.is_written(id));
     assert_eq!(trial.value(1, "t").as_deref(), Some("old"));
-    let (now, engine) = (trial.now, trial.store(1).engine.clone());
-    let view = |header: &Header| reader.leased_view(header, || now, || engine.view()).unwrap();
-    assert!(view(&header).is_none(), "it would return the old value of `t`");
+    let lease = |header: &Header| reader.lease(header, trial.now);
+    assert!(lease(&header).is_none(), "it would return the old value of `t`");
     let version = Some(reader.region().epoch.version);
-    assert!(view(&Header { version, ..any() }).is_some(), "the region itself has a lease");
+    assert!(lease(&Header { version, ..any() }).is_some(), "the region itself has a lease");
 }

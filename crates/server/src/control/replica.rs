@@ -1,10 +1,10 @@
 //! State and checksum of one replica.
 
 use crate::node::size_of;
-use crate::paging::Pages;
 use crate::store::{Core, Engine, StoreHandle};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use stele_node::pages::Pages;
 use stele_proto::stele::control::v1 as wire;
 use stele_raftstore::{RegionReport, Role};
 use stele_storage::StorageEngine;

@@ -1,13 +1,13 @@
 //! Access of the placement service to its own region.
 
 use crate::members::Members;
-use crate::paging::Pages;
 use crate::placement::System;
 use crate::store::StoreHandle;
 use crate::stores::Stores;
 use crate::transport::BoxFuture;
 use bytes::Bytes;
 use std::sync::Arc;
+use stele_node::pages::Pages;
 use stele_placement::{PairChange, SYSTEM_REGION};
 use stele_raftstore::{Done, Header, Read, Reply, RequestId, Write};
 use stele_storage::{EngineView, StorageEngine};

@@ -1,22 +1,16 @@
-//! Maintenance of one store: flushes, merges and garbage collection in slices.
+//! Maintenance thread of one store: slices, as [`Maintenance`] decides.
 
-use super::Engine;
-use super::inbox::{Inbox, Item};
+use super::store_loop::Inbox;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use stele_node::store::{Item, Maintenance};
 use stele_raftstore::Input;
 use stele_storage::StorageEngine;
-use stele_types::Error;
 
 /// Bytes of one slice; between slices the thread checks whether to stop.
 const SLICE_BYTES: u64 = 1 << 20;
-/// Sleep when nothing is to be done: the first, and the longest.
-const IDLE_SLEEP: Duration = Duration::from_millis(5);
-const IDLE_SLEEP_MAX: Duration = Duration::from_millis(160);
-/// Idle rounds after which the log's last batch is confirmed.
-const CONFIRM_AFTER_ROUNDS: u32 = 20;
 
 /// Work of one stage since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,67 +23,43 @@ pub struct StageWork {
 
 /// Work of each stage, by name.
 #[derive(Debug, Default)]
-pub(super) struct Counts(Mutex<BTreeMap<String, StageWork>>);
+pub(super) struct Counts(Mutex<BTreeMap<&'static str, StageWork>>);
 
 impl Counts {
-    fn record(&self, stage: String, bytes: u64) {
+    fn record(&self, stage: &'static str, bytes: u64) {
         let mut stages = self.0.lock();
         let done = stages.entry(stage).or_default();
         done.slices += 1;
         done.bytes += bytes;
     }
 
-    pub fn all(&self) -> Vec<(String, StageWork)> {
-        self.0.lock().iter().map(|(stage, done)| (stage.clone(), *done)).collect()
+    pub fn all(&self) -> Vec<(&'static str, StageWork)> {
+        self.0.lock().iter().map(|(stage, done)| (*stage, *done)).collect()
     }
 }
 
-pub(super) fn run(
-    engine: &Engine,
+pub(super) fn run<E: StorageEngine>(
+    engine: &E,
     running: &AtomicBool,
     wants_checkpoint: &AtomicBool,
-    inbox: &Inbox,
+    inbox: &Inbox<E>,
     counts: &Counts,
 ) {
-    let mut had_lost = false;
-    let mut idle_rounds = 0;
-    let mut sleep = IDLE_SLEEP;
+    let mut maintenance = Maintenance::default();
     while running.load(Ordering::Acquire) {
-        if wants_checkpoint.load(Ordering::Acquire) {
-            // A failure is ignored, as in any maintenance: the core requests a checkpoint while it
-            // needs one.
-            let _ = engine.checkpoint();
-            // Cleared after the checkpoint, which serves most requests made meanwhile.
-            wants_checkpoint.store(false, Ordering::Release);
-        }
-        // The statistics keep a failure, unless it stopped the engine.
-        let worked = match engine.maintain(SLICE_BYTES) {
-            Ok(done) => Some(done).filter(|done| done.more && done.bytes > 0),
-            Err(error @ Error::Poisoned(_)) => {
-                // Without this, a store that appends nothing while it waits for a snapshot would
-                // keep running.
+        let slice = match maintenance.slice(engine, wants_checkpoint, SLICE_BYTES) {
+            Ok(slice) => slice,
+            Err(error) => {
                 inbox.push(Item::Stopped(error));
                 return;
             }
-            Err(_) => None,
         };
-        let has_lost = engine.has_lost();
-        if has_lost && !had_lost {
-            // The loop may be waiting. Once awake it requests copies as long as anything is lost.
+        if slice.has_new_damage {
             inbox.push(Item::Input(Input::Damaged));
         }
-        had_lost = has_lost;
-        if let Some(done) = worked {
-            counts.record(format!("{:?}", engine.gc_stats().stage).to_lowercase(), done.bytes);
-            (idle_rounds, sleep) = (0, IDLE_SLEEP);
-            continue;
+        match slice.work {
+            Some(done) => counts.record(done.stage, done.bytes),
+            None => std::thread::sleep(Duration::from_nanos(slice.pause_nanos)),
         }
-        idle_rounds += 1;
-        if idle_rounds == CONFIRM_AFTER_ROUNDS {
-            // Best effort: it only helps to distinguish damage from a torn write later.
-            let _ = engine.log().confirm();
-        }
-        std::thread::sleep(sleep);
-        sleep = (sleep * 2).min(IDLE_SLEEP_MAX);
     }
 }

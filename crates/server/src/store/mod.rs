@@ -2,39 +2,41 @@
 //! that the rest of the node uses.
 
 mod append_times;
-mod inbox;
 mod maintain;
 mod store_loop;
 
 use crate::load::LoadSamples;
 use crate::threads::Thread;
 use append_times::AppendTimes;
-use inbox::{Inbox, Item};
 use maintain::Counts;
 pub use maintain::StageWork;
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use stele_node::store::{Ended, Item, StoreLoop};
 use stele_raftstore::{
-    AdminCall, Busy, Cas, Event, Input, PeerMessage, RaftStore, Read, Readers, Refusal, Reply,
-    RequestId, SendSnapshot, Unknown, Write,
+    AdminCall, Cas, Event, Input, PeerMessage, RaftStore, Read, Readers, Reply, RequestId,
+    SendSnapshot, Unknown, Write,
 };
+use stele_storage::StorageEngine;
 use stele_types::{Clock, Error, RegionId, Result, StoreId};
+use store_loop::{Inbox, LoopThread, answer};
 use tokio::sync::oneshot;
 
 /// Engine of every store.
 pub type Engine = stele_engine::Store;
 /// Consensus core of one store.
 pub type Core = RaftStore<Engine>;
+/// Channel of a request's reply.
+type Caller = oneshot::Sender<Reply>;
 
 /// Receiver of a store loop's outputs. Called on the loop's thread: must not block.
-pub trait OutputSink: Send + Sync {
+pub trait OutputSink<E: StorageEngine = Engine>: Send + Sync {
     /// Sends messages to peers, in order.
     fn send(&self, messages: Vec<PeerMessage>);
     /// Streams a region to a peer.
-    fn send_snapshot(&self, snapshot: SendSnapshot<Engine>);
+    fn send_snapshot(&self, snapshot: SendSnapshot<E>);
     /// Reports changes.
     fn events(&self, events: Vec<Event>);
     /// Reports that the store's loop ended with an error.
@@ -42,13 +44,12 @@ pub trait OutputSink: Send + Sync {
 }
 
 /// Handle of a store of this node.
-pub struct StoreHandle {
+pub struct StoreHandle<E: StorageEngine = Engine> {
     id: StoreId,
-    engine: Arc<Engine>,
+    engine: Arc<E>,
     readers: Arc<Readers>,
-    inbox: Arc<Inbox>,
+    inbox: Arc<Inbox<E>>,
     clock: Arc<dyn Clock>,
-    next_request: AtomicU64,
     load: LoadSamples,
     appends: Arc<AppendTimes>,
     counts: Arc<Counts>,
@@ -56,14 +57,19 @@ pub struct StoreHandle {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-impl StoreHandle {
+impl<E> StoreHandle<E>
+where
+    E: StorageEngine + 'static,
+    E::View: 'static,
+    E::Ingest: 'static,
+{
     /// Starts the threads of an opened store.
     pub fn start(
         id: StoreId,
-        engine: Arc<Engine>,
-        core: Core,
+        engine: Arc<E>,
+        core: RaftStore<E>,
         clock: Arc<dyn Clock>,
-        sink: Arc<dyn OutputSink>,
+        sink: Arc<dyn OutputSink<E>>,
         pending_bytes_max: u64,
     ) -> Result<Arc<Self>> {
         let inbox = Arc::new(Inbox::new(pending_bytes_max));
@@ -71,44 +77,44 @@ impl StoreHandle {
         let readers = core.readers();
         let wants_checkpoint = Arc::new(AtomicBool::new(false));
         let appends = Arc::new(AppendTimes::default());
-        let store_loop = store_loop::StoreLoop {
+        let loop_thread = LoopThread {
             appends: appends.clone(),
-            core,
+            store_loop: StoreLoop::new(core),
             engine: engine.clone(),
             inbox: inbox.clone(),
             clock: clock.clone(),
             sink: sink.clone(),
-            answers: HashMap::new(),
             wants_checkpoint: wants_checkpoint.clone(),
         };
-        let (stopping, queue) = (running.clone(), inbox.clone());
+        let (stopping, requests) = (running.clone(), inbox.clone());
         let loop_thread = spawn(Thread::Store, id, move || {
-            let ended = store_loop.run();
-            queue.stop();
-            queue.refuse_all();
-            if let Err(error) = ended {
+            let ended = loop_thread.run();
+            answer(requests.queue.refuse_all());
+            if let Err(Ended { error, replies }) = ended {
+                answer(replies);
                 stopping.store(false, Ordering::Release);
                 sink.failed(id, error);
             }
         })?;
         let (maintained, stopping) = (engine.clone(), running.clone());
         let counts = Arc::new(Counts::default());
-        let (counting, requests) = (counts.clone(), inbox.clone());
+        let (counting, items) = (counts.clone(), inbox.clone());
         let maintenance = spawn(Thread::Maintenance, id, move || {
-            maintain::run(&maintained, &stopping, &wants_checkpoint, &requests, &counting);
+            maintain::run(&*maintained, &stopping, &wants_checkpoint, &items, &counting);
         })?;
+        let threads = Mutex::new(vec![loop_thread, maintenance]);
+        let load = LoadSamples::default();
         Ok(Arc::new(Self {
             id,
             engine,
             readers,
             inbox,
             clock,
-            next_request: AtomicU64::new(1),
-            load: LoadSamples::default(),
+            load,
             appends,
             counts,
             running,
-            threads: Mutex::new(vec![loop_thread, maintenance]),
+            threads,
         }))
     }
 
@@ -118,7 +124,7 @@ impl StoreHandle {
     }
 
     /// Returns the engine, for views and statistics.
-    pub fn engine(&self) -> &Arc<Engine> {
+    pub fn engine(&self) -> &Arc<E> {
         &self.engine
     }
 
@@ -144,7 +150,7 @@ impl StoreHandle {
     }
 
     /// Returns the maintenance work since the start, by stage.
-    pub fn maintained(&self) -> Vec<(String, StageWork)> {
+    pub fn maintained(&self) -> Vec<(&'static str, StageWork)> {
         self.counts.all()
     }
 
@@ -161,89 +167,103 @@ impl StoreHandle {
 
     /// Returns the bytes of requests in progress.
     pub fn request_bytes(&self) -> u64 {
-        self.inbox.request_bytes()
+        self.inbox.queue.request_bytes()
     }
 
     /// Proposes a command and waits until it is applied here.
     pub async fn write(&self, write: Write) -> Reply {
-        let bytes = write.command.len() as u64;
-        self.request(bytes, |id| Input::Write(Write { id, ..write })).await
+        self.request(|id| Input::Write(Write { id, ..write })).await
     }
 
     /// Proposes a compare-and-swap and waits until it is applied here.
     pub async fn cas(&self, cas: Cas) -> Reply {
-        let bytes = (cas.key.len() + cas.new.bytes()) as u64;
-        self.request(bytes, |id| Input::Cas(Cas { id, ..cas })).await
+        self.request(|id| Input::Cas(Cas { id, ..cas })).await
     }
 
     /// Waits until a view taken here sees every acknowledged write.
     pub async fn read(&self, read: Read) -> Reply {
-        self.request(0, |id| Input::Read(Read { id, ..read })).await
+        self.request(|id| Input::Read(Read { id, ..read })).await
     }
 
     /// Executes an administrative call on a region.
     pub async fn admin(&self, call: AdminCall) -> Reply {
-        self.request(0, |id| Input::Admin(AdminCall { id, ..call })).await
+        self.request(|id| Input::Admin(AdminCall { id, ..call })).await
     }
 
     /// Sends the core the request that `make` builds from its id, and waits for the reply. Refuses
     /// it at once when too many bytes are in progress.
-    pub async fn request(
-        &self,
-        bytes: u64,
-        make: impl FnOnce(RequestId) -> Input<Engine>,
-    ) -> Reply {
-        let Some(_permit) = self.inbox.admit(bytes + REQUEST_OVERHEAD_BYTES) else {
-            return Reply::Busy(Busy::Wait { reason: "too many bytes of requests in progress" });
-        };
-        let id = RequestId(self.next_request.fetch_add(1, Ordering::Relaxed));
-        let (answer, reply) = oneshot::channel();
-        if !self.inbox.push(Item::Request { id, input: make(id), answer }) {
-            return Reply::Refused(Refusal::StoreStopped);
+    pub async fn request(&self, make: impl FnOnce(RequestId) -> Input<E>) -> Reply {
+        match self.begin(make) {
+            Ok(reply) => reply.await.unwrap_or(LOST),
+            Err(reply) => reply,
         }
-        // The loop took the request and ended before it answered: the request may have been
-        // executed, and another store may still commit it.
-        reply.await.unwrap_or(Reply::Unknown(Unknown::StoreStopped))
+    }
+
+    /// Like [`StoreHandle::request`], for callers outside an async runtime.
+    pub fn request_blocking(&self, make: impl FnOnce(RequestId) -> Input<E>) -> Reply {
+        match self.begin(make) {
+            Ok(reply) => reply.blocking_recv().unwrap_or(LOST),
+            Err(reply) => reply,
+        }
+    }
+
+    fn begin(
+        &self,
+        make: impl FnOnce(RequestId) -> Input<E>,
+    ) -> std::result::Result<oneshot::Receiver<Reply>, Reply> {
+        let (caller, reply) = oneshot::channel();
+        let was_empty = self.inbox.queue.request(make, caller).map_err(|(_, reply)| reply)?;
+        self.inbox.wake(was_empty);
+        Ok(reply)
     }
 
     /// Sends the core an input without a reply.
-    pub fn input(&self, input: Input<Engine>) {
+    pub fn input(&self, input: Input<E>) {
         self.inbox.push(Item::Input(input));
     }
 
-    /// Sends the core a peer's message of `bytes`; false when it was dropped.
+    /// Sends the core a peer's message of `bytes`; `false` when it was dropped.
     pub fn message(&self, message: PeerMessage, bytes: u64) -> bool {
-        self.inbox.push_message(Input::Message(message), bytes)
+        let pushed = self.inbox.queue.push_message(message, bytes);
+        self.inbox.wake(pushed == Some(true));
+        pushed.is_some()
     }
 
-    /// Runs `call` on the core between two iterations of the loop; `None` when the loop has ended.
+    /// Runs `call` on the core between two turns of the loop; `None` when the loop has ended.
     pub async fn with_core<T: Send + 'static>(
         &self,
-        call: impl FnOnce(&mut Core) -> T + Send + 'static,
+        call: impl FnOnce(&mut RaftStore<E>) -> T + Send + 'static,
     ) -> Option<T> {
         let (answer, found) = oneshot::channel();
-        let call = move |core: &mut Core| {
+        let call = move |core: &mut RaftStore<E>| {
             // The caller may have gone.
             let _ = answer.send(call(core));
         };
-        self.inbox.push(Item::CoreCall(Box::new(call)));
+        self.inbox.push(Item::Call(Box::new(call)));
         found.await.ok()
     }
 
-    /// Stops the loop after the waiting items, then closes the log cleanly.
-    pub fn stop(&self) -> Result<()> {
+    /// Stops the threads after the waiting items.
+    pub fn stop_threads(&self) {
         self.inbox.stop();
         self.running.store(false, Ordering::Release);
         for thread in self.threads.lock().drain(..) {
             // A panic has ended the process already.
             let _ = thread.join();
         }
-        self.engine.close()
     }
 }
 
-/// Cost of a waiting request beside its bytes.
-const REQUEST_OVERHEAD_BYTES: u64 = 256;
+/// Reply to a request of which the loop took note and no reply came.
+const LOST: Reply = Reply::Unknown(Unknown::StoreStopped);
+
+impl StoreHandle<Engine> {
+    /// Stops the threads after the waiting items, then closes the log cleanly.
+    pub fn stop(&self) -> Result<()> {
+        self.stop_threads();
+        self.engine.close()
+    }
+}
 
 /// Starts a store's thread. A panic in it aborts the process: its work is half done in memory, and
 /// no other thread would continue it.

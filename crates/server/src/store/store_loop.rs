@@ -1,106 +1,125 @@
-//! Loop of one store. An iteration steps all waiting items, sends messages, makes the records of
-//! all regions durable with one write and one sync, then applies and replies what that allows.
-//! Items that arrive meanwhile wait for the next iteration: this is the group commit.
+//! Thread of one store's loop: turns, and what each turn orders, in its order: send, append, reply.
 
 use super::append_times::AppendTimes;
-use super::inbox::{Inbox, Item};
-use super::{Core, Engine, OutputSink};
-use std::collections::HashMap;
-use std::sync::Arc;
+use super::{Caller, OutputSink};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
 use std::time::Duration;
-use stele_raftstore::{Append, Input, Now, Outputs, Reply, RequestId};
+use stele_node::store::{Ended, Item, Queue, StoreLoop, Turn};
+use stele_raftstore::{Append, Input, Now};
 use stele_storage::StorageEngine;
-use stele_types::{Clock, Result};
-use tokio::sync::oneshot;
+use stele_types::Clock;
 
-pub(super) struct StoreLoop {
-    pub core: Core,
-    pub engine: Arc<Engine>,
-    pub inbox: Arc<Inbox>,
+/// Queue of a store's loop, and its thread to wake.
+pub(super) struct Inbox<E: StorageEngine> {
+    pub queue: Queue<E, Caller>,
+    thread: OnceLock<Thread>,
+}
+
+impl<E: StorageEngine> Inbox<E> {
+    pub fn new(bytes_max: u64) -> Self {
+        Self { queue: Queue::new(bytes_max), thread: OnceLock::new() }
+    }
+
+    /// Queues an item; `false` when the loop has stopped.
+    pub fn push(&self, item: Item<E, Caller>) -> bool {
+        let pushed = self.queue.push(item);
+        let is_taken = pushed.is_ok();
+        self.wake(pushed.unwrap_or(false));
+        is_taken
+    }
+
+    /// Wakes the loop if the queue was empty: otherwise it has been woken.
+    pub fn wake(&self, was_empty: bool) {
+        if was_empty && let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+
+    /// Refuses further items; those that wait are still taken.
+    pub fn stop(&self) {
+        self.queue.stop();
+        self.wake(true);
+    }
+}
+
+pub(super) struct LoopThread<E: StorageEngine> {
+    pub store_loop: StoreLoop<E, Caller>,
+    pub engine: Arc<E>,
+    pub inbox: Arc<Inbox<E>>,
     pub appends: Arc<AppendTimes>,
     pub clock: Arc<dyn Clock>,
-    pub sink: Arc<dyn OutputSink>,
-    pub answers: HashMap<RequestId, oneshot::Sender<Reply>>,
+    pub sink: Arc<dyn OutputSink<E>>,
     /// Set when the core needs a checkpoint, for the maintenance thread.
     pub wants_checkpoint: Arc<AtomicBool>,
 }
 
-impl StoreLoop {
+impl<E: StorageEngine> LoopThread<E> {
     /// Runs until stopped. An error ends the store; durable data stays.
-    pub fn run(mut self) -> Result<()> {
+    pub fn run(mut self) -> Result<(), Ended<Caller>> {
+        // Set before the first wait: a later push finds the thread.
+        let _ = self.inbox.thread.set(std::thread::current());
         let mut items = Vec::new();
-        let mut append = None;
-        let mut outputs = self.core.poll(self.now())?;
         loop {
-            let next = self.dispatch(outputs);
-            append = append.or(next);
-            let wait = if append.is_some() { Some(Duration::ZERO) } else { self.time_to_tick() };
-            if !self.inbox.take(&mut items, wait) && append.is_none() {
-                return Ok(());
-            }
-            let mut ended = Ok(());
-            for item in items.drain(..) {
-                match ended {
-                    Ok(()) => ended = self.step(item),
-                    Err(_) => item.refuse(),
+            let turn = self.store_loop.turn(&mut items, self.now())?;
+            match self.carry_out(turn) {
+                Some(append) => {
+                    items.push(Item::Input(self.append(append)));
+                    self.inbox.queue.take(&mut items);
                 }
+                None if !self.wait(&mut items) => break,
+                None => {}
             }
-            ended?;
-            if let Some(append) = append.take() {
-                self.append(append);
-            }
-            outputs = self.core.poll(self.now())?;
         }
-    }
-
-    fn step(&mut self, item: Item) -> Result<()> {
-        match item {
-            Item::Input(input) | Item::Message { input, .. } => self.core.step(input),
-            Item::Request { id, input, answer } => {
-                self.answers.insert(id, answer);
-                self.core.step(input);
-            }
-            Item::CoreCall(call) => call(&mut self.core),
-            Item::Stopped(error) => return Err(error),
-        }
+        answer(self.store_loop.end());
         Ok(())
     }
 
-    /// Sends outputs; messages leave before the write starts: followers persist while this store
-    /// does.
-    fn dispatch(&mut self, outputs: Outputs<Engine>) -> Option<Append> {
-        if !outputs.messages.is_empty() {
-            self.sink.send(outputs.messages);
-        }
-        for (id, reply) in outputs.replies {
-            if let Some(answer) = self.answers.remove(&id) {
-                // The caller may have gone.
-                let _ = answer.send(reply);
+    /// Waits for items or the next tick. Returns `false` when the queue is stopped and empty.
+    fn wait(&self, items: &mut Vec<Item<E, Caller>>) -> bool {
+        loop {
+            if !self.inbox.queue.take(items) {
+                return false;
+            }
+            if !items.is_empty() {
+                return true;
+            }
+            match self.store_loop.next_turn_nanos() {
+                Some(due) => {
+                    let nanos = due.saturating_sub(self.clock.monotonic_nanos());
+                    if nanos == 0 {
+                        return true;
+                    }
+                    std::thread::park_timeout(Duration::from_nanos(nanos));
+                }
+                None => std::thread::park(),
             }
         }
-        for snapshot in outputs.snapshots {
-            self.sink.send_snapshot(snapshot);
-        }
-        if !outputs.events.is_empty() {
-            self.sink.events(outputs.events);
-        }
-        if outputs.wants_checkpoint {
-            self.wants_checkpoint.store(true, Ordering::Release);
-        }
-        outputs.append
     }
 
-    fn append(&mut self, append: Append) {
+    fn carry_out(&self, turn: Turn<E, Caller>) -> Option<Append> {
+        if !turn.messages.is_empty() {
+            self.sink.send(turn.messages);
+        }
+        answer(turn.replies);
+        for snapshot in turn.snapshots {
+            self.sink.send_snapshot(snapshot);
+        }
+        if !turn.events.is_empty() {
+            self.sink.events(turn.events);
+        }
+        if turn.wants_checkpoint {
+            self.wants_checkpoint.store(true, Ordering::Release);
+        }
+        turn.append
+    }
+
+    fn append(&self, append: Append) -> Input<E> {
         let began = self.clock.monotonic_nanos();
         let result = self.engine.append(&append.batch);
         self.appends.record(self.clock.monotonic_nanos().saturating_sub(began));
-        self.core.step(Input::Appended { ticket: append.ticket, result });
-    }
-
-    fn time_to_tick(&self) -> Option<Duration> {
-        let next = self.core.next_tick_nanos()?;
-        Some(Duration::from_nanos(next.saturating_sub(self.clock.monotonic_nanos())))
+        Input::Appended { ticket: append.ticket, result }
     }
 
     fn now(&self) -> Now {
@@ -108,5 +127,12 @@ impl StoreLoop {
             monotonic_nanos: self.clock.monotonic_nanos(),
             unix_seconds: self.clock.unix_seconds(),
         }
+    }
+}
+
+/// Answers the callers; some may have gone.
+pub(super) fn answer(replies: Vec<(Caller, stele_raftstore::Reply)>) {
+    for (caller, reply) in replies {
+        let _ = caller.send(reply);
     }
 }

@@ -1,12 +1,10 @@
-use super::inbox::{Inbox, Item};
-use super::{Counts, Engine, maintain, spawn};
+use super::{Counts, Engine, Inbox, Item, maintain, spawn};
 use crate::threads::Thread;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 use stele_engine::{Options, Replay};
 use stele_types::{Error, StoreId};
 use stele_vfs::{SimOptions, SimVfs, SystemClock};
@@ -42,7 +40,7 @@ fn a_store_that_its_maintenance_stopped_ends_though_nothing_is_appended() {
     let (running, wants_checkpoint) = (AtomicBool::new(true), AtomicBool::new(false));
     maintain::run(&engine, &running, &wants_checkpoint, &inbox, &Counts::default());
     let mut items = Vec::new();
-    inbox.take(&mut items, Some(Duration::ZERO));
+    inbox.queue.take(&mut items);
     let [Item::Stopped(error)] = &items[..] else { panic!("{} items", items.len()) };
     assert!(matches!(error, Error::Poisoned(_)), "{error}");
 }

@@ -3,13 +3,14 @@
 //! thread.
 
 use super::checks::{Target, family, target};
-use super::errors::{Failure, OnUnknown, region_not_found};
+use super::errors::{Failure, OnUnknown};
 use crate::convert;
-use crate::paging::Pages;
 use crate::store::Engine;
 use crate::stores::Stores;
 use bytes::Bytes;
 use std::sync::Arc;
+use stele_node::pages::Pages;
+use stele_node::store::LinearizableRead;
 use stele_proto::kvrpcpb::{
     self, KvPair, RawBatchGetRequest, RawBatchScanRequest, RawChecksumRequest, RawGetKeyTtlRequest,
     RawGetRequest, RawScanRequest,
@@ -37,22 +38,17 @@ async fn view(target: &Target) -> Result<Arc<View>, Failure> {
         Reply::Done(Done::ReadReady { .. }) => {}
         other => return Err(Failure::of_reply(other, region, store.id(), OnUnknown::Read)),
     }
+    let confirmed = LinearizableRead::by_round(&target.reader, &target.header);
     let view = new_view(target)?;
-    // A split in between moved keys away, and this view may lack what their new owner wrote; a
-    // replica destroyed in between took its pairs with it.
-    let current = store.readers().get(region);
-    if !current.is_some_and(|current| Arc::ptr_eq(&current, &target.reader)) {
-        return Err(region_not_found(region));
-    }
-    let refused = |refusal| Failure::refused(refusal, region);
-    target.reader.check(&target.header).map_err(refused)?;
+    let may_answer = confirmed.may_answer(store.readers(), store.clock().monotonic_nanos());
+    may_answer.map_err(|refusal| Failure::refused(refusal, region))?;
     Ok(Arc::new(view))
 }
 
 /// Returns such a view if a lease allows it at once.
 pub fn leased_view(target: &Target) -> Result<Option<View>, Failure> {
     let now = || target.store.clock().monotonic_nanos();
-    target.reader.leased_view(&target.header, now, || new_view(target))
+    LinearizableRead::leased_view(&target.reader, &target.header, now, || new_view(target))
 }
 
 fn new_view(target: &Target) -> Result<View, Failure> {

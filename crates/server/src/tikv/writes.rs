@@ -4,15 +4,13 @@ use super::checks::{Target, check_value, family, target};
 use super::errors::{Failure, OnUnknown};
 use crate::stores::Stores;
 use bytes::Bytes;
+use stele_node::store::{Batch, BatchOp, OP_OVERHEAD_BYTES};
 use stele_proto::kvrpcpb::{
-    RawBatchDeleteRequest, RawBatchPutRequest, RawCasRequest, RawDeleteRangeRequest,
+    KvPair, RawBatchDeleteRequest, RawBatchPutRequest, RawCasRequest, RawDeleteRangeRequest,
     RawDeleteRequest, RawPutRequest,
 };
-use stele_raftstore::{Cas, CasNew, Done, Reply, RequestId, Timings, Unknown, Write};
-use stele_types::{CommandBuilder, Error, KeyRange, mutant};
-
-/// Bytes of an operation in a command beside key and value.
-const OP_OVERHEAD_BYTES: usize = 32;
+use stele_raftstore::{Cas, CasNew, Done, Reply, RequestId, Timings, Write};
+use stele_types::{CommandBuilder, Error, KeyRange};
 
 /// Returns the absolute Unix seconds of a time to live; 0 for no expiry. Computed at the leader, so
 /// that all replicas agree.
@@ -29,11 +27,11 @@ pub async fn propose(
     command: CommandBuilder,
     frees: bool,
 ) -> Result<Timings, Failure> {
+    let command = command.build().bytes().clone();
     written(target, propose_once(target, command, frees).await)
 }
 
-async fn propose_once(target: &Target, command: CommandBuilder, frees: bool) -> Reply {
-    let command = command.build().bytes().clone();
+async fn propose_once(target: &Target, command: Bytes, frees: bool) -> Reply {
     let write = Write { id: RequestId::default(), header: target.header, command, frees };
     target.store.write(write).await
 }
@@ -42,18 +40,6 @@ fn written(target: &Target, reply: Reply) -> Result<Timings, Failure> {
     match reply {
         Reply::Done(Done::Written { timings, .. }) => Ok(timings),
         other => Err(not_done(target, other, target.on_unknown)),
-    }
-}
-
-/// Returns the outcome of a batch of which this is the latest entry's. Invariant: a batch of which an
-/// entry was written is never answered as not done.
-fn of_batch(reply: Reply, is_partly_written: bool) -> Reply {
-    match reply {
-        Reply::Done(_) => reply,
-        _ if is_partly_written && !mutant::active("server.part_as_refused") => {
-            Reply::Unknown(Unknown::PartlyExecuted)
-        }
-        _ => reply,
     }
 }
 
@@ -129,13 +115,12 @@ pub async fn batch_put(stores: &Stores, request: &RawBatchPutRequest) -> Result<
         target.check_key(&pair.key)?;
         check_value(&pair.value)?;
     }
-    let mut entries = Entries::new(stores, &target, false);
-    for (pair, ttl) in request.pairs.iter().zip(ttls) {
-        entries.propose_if_full(pair.key.len() + pair.value.len() + OP_OVERHEAD_BYTES).await?;
-        let key = family.engine_key(&pair.key);
-        entries.command.put(&key, &pair.value, expiry(&target, ttl)).map_err(invalid)?;
-    }
-    entries.finish().await
+    let put = |(pair, ttl): (&KvPair, u64)| BatchOp::Put {
+        key: family.engine_key(&pair.key),
+        value: pair.value.clone(),
+        expires_at_s: expiry(&target, ttl),
+    };
+    propose_batch(stores, &target, request.pairs.iter().zip(ttls).map(put), false).await
 }
 
 /// `RawBatchDelete`: atomic unless larger than an entry may be; then in order, entry by entry.
@@ -148,55 +133,27 @@ pub async fn batch_delete(
     for key in &request.keys {
         target.check_key(key)?;
     }
-    let mut entries = Entries::new(stores, &target, true);
-    for key in &request.keys {
-        entries.propose_if_full(key.len() + OP_OVERHEAD_BYTES).await?;
-        entries.command.delete(&family.engine_key(key)).map_err(invalid)?;
-    }
-    entries.finish().await
+    let delete = |key: &Bytes| BatchOp::Delete { key: family.engine_key(key) };
+    propose_batch(stores, &target, request.keys.iter().map(delete), true).await
 }
 
-/// Batch as one entry, or as several in order when it is larger than an entry may be.
-struct Entries<'a> {
-    target: &'a Target,
-    entry_bytes_max: usize,
+/// Proposes a batch, entry by entry.
+async fn propose_batch(
+    stores: &Stores,
+    target: &Target,
+    ops: impl Iterator<Item = BatchOp>,
     frees: bool,
-    command: CommandBuilder,
-    timings: Timings,
-    /// An earlier entry of the batch was written.
-    is_partly_written: bool,
-}
-
-impl<'a> Entries<'a> {
-    fn new(stores: &Stores, target: &'a Target, frees: bool) -> Self {
-        let (command, timings) = (CommandBuilder::new(), Timings::default());
-        let entry_bytes_max = stores.entry_bytes_max;
-        Self { target, entry_bytes_max, frees, command, timings, is_partly_written: false }
+) -> Result<Timings, Failure> {
+    let mut ops = ops.peekable();
+    if ops.peek().is_none() {
+        return Ok(Timings::default());
     }
-
-    /// Proposes the command if `bytes` more would make it too large.
-    async fn propose_if_full(&mut self, bytes: usize) -> Result<(), Failure> {
-        let fits = self.command.encoded_bytes() + bytes <= self.entry_bytes_max;
-        if fits || self.command.is_empty() { Ok(()) } else { self.propose().await }
-    }
-
-    async fn propose(&mut self) -> Result<(), Failure> {
-        let command = std::mem::take(&mut self.command);
-        let reply = propose_once(self.target, command, self.frees).await;
-        let took = written(self.target, of_batch(reply, self.is_partly_written))?;
-        self.is_partly_written = true;
-        self.timings.queue_nanos += took.queue_nanos;
-        self.timings.append_nanos += took.append_nanos;
-        self.timings.replicate_nanos += took.replicate_nanos;
-        self.timings.apply_nanos += took.apply_nanos;
-        Ok(())
-    }
-
-    async fn finish(mut self) -> Result<Timings, Failure> {
-        if !self.command.is_empty() {
-            self.propose().await?;
+    let mut batch = Batch::new(ops, stores.entry_bytes_max);
+    loop {
+        let command = batch.next_entry().map_err(invalid)?;
+        if let Some(reply) = batch.replied(propose_once(target, command, frees).await) {
+            return written(target, reply);
         }
-        Ok(self.timings)
     }
 }
 
@@ -255,27 +212,6 @@ pub async fn compare_and_swap(
                 _ => OnUnknown::Fail,
             };
             Err(not_done(&target, other, on_unknown))
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use stele_raftstore::{Busy, Refusal};
-    use stele_types::{LogIndex, Term};
-
-    #[test]
-    fn a_batch_of_which_an_entry_was_written_is_never_answered_as_not_done() {
-        let timings = Timings::default();
-        let done = Reply::Done(Done::Written { index: LogIndex(7), term: Term(2), timings });
-        let unknown = Reply::Unknown(Unknown::LeadershipLost);
-        let not_done =
-            [Reply::Refused(Refusal::RegionNotFound), Reply::Busy(Busy::DiskFull), unknown];
-        assert_eq!(of_batch(done.clone(), true), done);
-        for reply in not_done {
-            assert_eq!(of_batch(reply.clone(), false), reply);
-            assert_eq!(of_batch(reply, true), Reply::Unknown(Unknown::PartlyExecuted));
         }
     }
 }

@@ -134,7 +134,8 @@ impl World {
     fn copy_disk(&self, number: u64) -> Option<(Arc<Store>, DiskCopy)> {
         let slot = self.slots.get(&number)?;
         let node = self.nodes.get(&slot.node)?;
-        let running = slot.running.as_ref().filter(|it| it.core.is_some() && !it.is_writing)?;
+        let running =
+            slot.running.as_ref().filter(|it| it.store_loop.is_some() && !it.is_writing)?;
         let troubled = slot.is_damaged || slot.is_troubled || slot.may_not_open || slot.has_lied;
         if troubled || slot.is_gone || slot.disk.crashed() || running.engine.index().poisoned() {
             return None;

@@ -2,41 +2,14 @@
 //! receiver writes them into a value file and staged runs, never through its log. An aborted
 //! snapshot leaves nothing.
 
-mod pairs;
-
-use crate::paging::Pages;
 use crate::store::{Engine, StoreHandle};
 use crate::stores::Stores;
-use crate::transport::{CloseReason, SnapshotOffer, SnapshotReceiver, SnapshotSender, Transport};
-use bytes::Bytes;
+use crate::transport::{CloseReason, SnapshotOffer, SnapshotReceiver, Transport};
 use std::sync::Arc;
+use stele_node::snapshot::{Reception, Source};
 use stele_raftstore::{Done, Input, Reply, SendSnapshot, SnapshotHeader, wire};
-use stele_storage::{EngineView, ScanOptions, StorageEngine};
 use stele_types::{Error, KeyRange, Result};
 use tokio::sync::Semaphore;
-
-/// Decoders of bytes from outside, for fuzz targets.
-pub(crate) mod fuzzing {
-    use super::pairs;
-    use stele_storage::Pair;
-    use stele_types::Result;
-
-    /// Decodes the pairs of a snapshot from its chunks.
-    pub fn snapshot_pairs<'a>(chunks: impl Iterator<Item = &'a [u8]>) -> Result<Vec<Pair>> {
-        let (mut decoder, mut pairs) = (pairs::Decoder::default(), Vec::new());
-        for chunk in chunks {
-            pairs.extend(decoder.push(chunk)?);
-        }
-        decoder.finish().map(|()| pairs)
-    }
-
-    /// Encodes pairs.
-    pub fn snapshot_bytes(pairs: &[Pair]) -> Vec<u8> {
-        let mut out = Vec::new();
-        pairs.iter().for_each(|pair| pairs::encode(pair, &mut out));
-        out
-    }
-}
 
 /// Bytes of one chunk, at most.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -87,7 +60,7 @@ impl Snapshots {
         };
         let offered = header.clone();
         let make = |id| Input::SnapshotOffered { id, header: offered };
-        let ranges = match store.request(0, make).await {
+        let ranges = match store.request(make).await {
             Reply::Done(Done::SnapshotAccepted { ranges }) => ranges,
             other => return offer.refuse(&format!("{other:?}")).await,
         };
@@ -107,48 +80,18 @@ async fn stream(transport: &Transport, snapshot: SendSnapshot<Engine>) -> Result
     let from = snapshot.header.from.store;
     let opened = transport.open_snapshot(from, snapshot.to_store, &header).await;
     let mut sender = opened.map_err(closed)?;
-    let mut buffer = Vec::new();
-    for range in snapshot.ranges {
-        let mut next = Some(range);
-        while let Some(range) = next {
-            let view = snapshot.view.clone();
-            let slice = tokio::task::spawn_blocking(move || slice(&*view, range));
-            let (bytes, rest) = slice.await.map_err(|_| stopping())??;
-            next = rest;
-            buffer.extend_from_slice(&bytes);
-            send_chunks(&mut sender, &mut buffer, CHUNK_BYTES).await?;
-        }
+    let mut source = Source::new(&snapshot, CHUNK_BYTES, SLICE_PAIRS);
+    loop {
+        let (rest, piece) = blocking(move || {
+            let piece = source.next_piece()?;
+            Ok((source, piece))
+        })
+        .await?;
+        source = rest;
+        let Some(piece) = piece else { break };
+        sender.send(piece).await.map_err(closed)?;
     }
-    send_chunks(&mut sender, &mut buffer, 1).await?;
     sender.finish().await.map_err(closed)
-}
-
-/// Sends whole chunks until fewer than `keep_below` bytes are left.
-async fn send_chunks(
-    sender: &mut SnapshotSender,
-    buffer: &mut Vec<u8>,
-    keep_below: usize,
-) -> Result<()> {
-    let mut sent = 0;
-    while buffer.len() - sent >= keep_below {
-        let end = buffer.len().min(sent + CHUNK_BYTES);
-        let chunk = buffer.get(sent..end).unwrap_or_default();
-        sender.send(Bytes::copy_from_slice(chunk)).await.map_err(closed)?;
-        sent = end;
-    }
-    buffer.drain(..sent);
-    Ok(())
-}
-
-/// Returns the next pairs of `range`, encoded, and the rest of the range.
-fn slice(view: &impl EngineView, range: KeyRange) -> Result<(Vec<u8>, Option<KeyRange>)> {
-    let options = ScanOptions { bytes_max: CHUNK_BYTES, ..ScanOptions::new(range, SLICE_PAIRS) };
-    let mut pages = Pages::new(view, options);
-    let mut bytes = Vec::new();
-    let Some(found) = pages.next()? else { return Ok((bytes, None)) };
-    found.iter().for_each(|pair| pairs::encode(pair, &mut bytes));
-    let rest = pages.rest();
-    Ok((bytes, (!rest.is_empty()).then_some(rest)))
 }
 
 async fn ingest(
@@ -158,22 +101,15 @@ async fn ingest(
     header: SnapshotHeader,
 ) -> Result<()> {
     let engine = store.engine().clone();
-    let mut ingest = blocking(move || engine.begin_ingest(ranges)).await?;
-    let mut decoder = pairs::Decoder::default();
+    let mut reception = blocking(move || Reception::begin(engine, header, ranges)).await?;
     while let Some(chunk) = receiver.next().await.map_err(closed)? {
-        let pairs = decoder.push(&chunk)?;
-        let engine = store.engine().clone();
-        ingest = blocking(move || {
-            engine.receive(&mut ingest, pairs)?;
-            Ok(ingest)
+        reception = blocking(move || {
+            reception.receive(&chunk)?;
+            Ok(reception)
         })
         .await?;
     }
-    decoder.finish()?;
-    // Flushes here what installing would flush: the loop then stops for moments only.
-    let engine = store.engine().clone();
-    blocking(move || engine.checkpoint()).await?;
-    store.input(Input::SnapshotReceived { header, ingest });
+    store.input(blocking(move || reception.finish()).await?);
     Ok(())
 }
 

@@ -1,0 +1,39 @@
+//! Receiving side: pieces are decoded and staged; the loop installs the whole.
+
+use super::pairs::Decoder;
+use std::sync::Arc;
+use stele_raftstore::{Input, SnapshotHeader};
+use stele_storage::StorageEngine;
+use stele_types::{KeyRange, Result};
+
+/// Snapshot being received. Dropping it removes what was staged.
+pub struct Reception<E: StorageEngine> {
+    engine: Arc<E>,
+    header: SnapshotHeader,
+    ingest: E::Ingest,
+    decoder: Decoder,
+}
+
+impl<E: StorageEngine> Reception<E> {
+    /// Begins to stage an accepted snapshot with these ranges.
+    pub fn begin(engine: Arc<E>, header: SnapshotHeader, ranges: Vec<KeyRange>) -> Result<Self> {
+        let ingest = engine.begin_ingest(ranges)?;
+        Ok(Self { engine, header, ingest, decoder: Decoder::default() })
+    }
+
+    /// Stages the pairs that a piece completes. May wait for the device.
+    pub fn receive(&mut self, piece: &[u8]) -> Result<()> {
+        let pairs = self.decoder.push(piece)?;
+        self.engine.receive(&mut self.ingest, pairs)
+    }
+
+    /// Ends the reception after the last piece. Returns the input with which the loop installs the
+    /// snapshot. Fails with `Invalid` when a pair is unfinished.
+    pub fn finish(self) -> Result<Input<E>> {
+        let Self { engine, header, ingest, decoder } = self;
+        decoder.finish()?;
+        // Flushes here what installing would flush: the loop then stops for moments only.
+        engine.checkpoint()?;
+        Ok(Input::SnapshotReceived { header, ingest })
+    }
+}

@@ -1,0 +1,162 @@
+//! A batch of operations on one region: one entry, or several in order when it is larger than an
+//! entry may be.
+
+use bytes::Bytes;
+use std::collections::VecDeque;
+use stele_raftstore::{Done, Reply, Timings, Unknown};
+use stele_types::{CommandBuilder, LogIndex, Result, Term, mutant};
+
+/// Bytes of an operation in a command beside key and value.
+pub const OP_OVERHEAD_BYTES: usize = 32;
+
+/// Operation of a batch, with its engine key.
+#[derive(Clone, Debug)]
+pub enum BatchOp {
+    /// Sets a key.
+    Put {
+        /// Key.
+        key: Bytes,
+        /// Value.
+        value: Bytes,
+        /// Expiry in Unix seconds; 0 for none.
+        expires_at_s: u64,
+    },
+    /// Removes a key.
+    Delete {
+        /// Key.
+        key: Bytes,
+    },
+}
+
+impl BatchOp {
+    fn bytes(&self) -> usize {
+        let bytes = match self {
+            Self::Put { key, value, .. } => key.len() + value.len(),
+            Self::Delete { key } => key.len(),
+        };
+        bytes + OP_OVERHEAD_BYTES
+    }
+}
+
+/// Batch under way. Its owner proposes [`Batch::next_entry`], passes the reply to [`Batch::replied`],
+/// and goes on until that returns the reply of the whole.
+#[derive(Debug)]
+pub struct Batch {
+    ops: VecDeque<BatchOp>,
+    entry_bytes_max: usize,
+    /// An entry of the batch was written.
+    is_partly_written: bool,
+    timings: Timings,
+}
+
+impl Batch {
+    /// Creates the batch of these operations, in order.
+    pub fn new(ops: impl IntoIterator<Item = BatchOp>, entry_bytes_max: usize) -> Self {
+        let ops = ops.into_iter().collect();
+        Self { ops, entry_bytes_max, is_partly_written: false, timings: Timings::default() }
+    }
+
+    /// Encodes the next entry, with at least one operation. Fails with `Invalid` on a pair that no
+    /// command holds.
+    pub fn next_entry(&mut self) -> Result<Bytes> {
+        let mut command = CommandBuilder::new();
+        while let Some(op) = self.ops.front() {
+            let fits = command.encoded_bytes() + op.bytes() <= self.entry_bytes_max;
+            if !fits && !command.is_empty() {
+                break;
+            }
+            match op {
+                BatchOp::Put { key, value, expires_at_s } => {
+                    command.put(key, value, *expires_at_s)?;
+                }
+                BatchOp::Delete { key } => {
+                    command.delete(key)?;
+                }
+            }
+            self.ops.pop_front();
+        }
+        Ok(command.build().bytes().clone())
+    }
+
+    /// Takes the reply to the latest entry. Returns the reply to the whole batch; `None` while an
+    /// entry is left to propose.
+    ///
+    /// Invariant: a batch of which an entry was written is never answered as not done.
+    pub fn replied(&mut self, reply: Reply) -> Option<Reply> {
+        let Reply::Done(Done::Written { index, term, timings }) = reply else {
+            let is_partly_written =
+                self.is_partly_written && !mutant::active("node.part_as_refused");
+            return Some(match is_partly_written {
+                true => Reply::Unknown(Unknown::PartlyExecuted),
+                false => reply,
+            });
+        };
+        self.is_partly_written = true;
+        self.timings.queue_nanos += timings.queue_nanos;
+        self.timings.append_nanos += timings.append_nanos;
+        self.timings.replicate_nanos += timings.replicate_nanos;
+        self.timings.apply_nanos += timings.apply_nanos;
+        self.ops.is_empty().then(|| self.written(index, term))
+    }
+
+    fn written(&self, index: LogIndex, term: Term) -> Reply {
+        Reply::Done(Done::Written { index, term, timings: self.timings })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stele_raftstore::{Busy, Refusal};
+    use stele_types::Command;
+
+    fn puts(count: u8, value_bytes: usize) -> Vec<BatchOp> {
+        let put = |n: u8| BatchOp::Put {
+            key: Bytes::from(vec![b'k', n]),
+            value: Bytes::from(vec![n; value_bytes]),
+            expires_at_s: 0,
+        };
+        (0..count).map(put).collect()
+    }
+
+    fn written() -> Reply {
+        let timings = Timings { append_nanos: 5, ..Timings::default() };
+        Reply::Done(Done::Written { index: LogIndex(7), term: Term(1), timings })
+    }
+
+    #[test]
+    fn a_batch_is_cut_into_entries_in_order_and_its_stages_are_summed() {
+        let mut batch = Batch::new(puts(10, 100), 400);
+        let mut entries = Vec::new();
+        let reply = loop {
+            let entry = Command::parse(batch.next_entry().unwrap()).unwrap();
+            entries.push(entry.ops().count());
+            if let Some(reply) = batch.replied(written()) {
+                break reply;
+            }
+        };
+        assert_eq!(entries, [3, 3, 3, 1]);
+        let Reply::Done(Done::Written { timings, .. }) = reply else { panic!("{reply:?}") };
+        assert_eq!(timings.append_nanos, 20);
+    }
+
+    #[test]
+    fn a_batch_with_a_written_part_is_unknown_and_one_without_is_what_its_first_entry_is() {
+        let replies = [
+            Reply::Refused(Refusal::RegionNotFound),
+            Reply::Busy(Busy::DiskFull),
+            Reply::Unknown(Unknown::LeadershipLost),
+        ];
+        for reply in replies {
+            let mut batch = Batch::new(puts(4, 100), 1);
+            batch.next_entry().unwrap();
+            assert_eq!(batch.replied(reply.clone()), Some(reply.clone()));
+            let mut batch = Batch::new(puts(4, 100), 1);
+            batch.next_entry().unwrap();
+            assert_eq!(batch.replied(written()), None);
+            batch.next_entry().unwrap();
+            let unknown = Some(Reply::Unknown(Unknown::PartlyExecuted));
+            assert_eq!(batch.replied(reply), unknown);
+        }
+    }
+}

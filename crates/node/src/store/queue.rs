@@ -1,0 +1,226 @@
+//! Queue of a store's loop. Requests are bounded in bytes from acceptance to reply, peer messages
+//! while they wait. Above the bound, requests are refused as busy and messages are dropped, which
+//! Raft repairs.
+
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use stele_raftstore::{Busy, Input, PeerMessage, RaftStore, Refusal, Reply, RequestId};
+use stele_storage::StorageEngine;
+use stele_types::{Error, mutant};
+
+/// Cost of a waiting request beside its bytes.
+const REQUEST_OVERHEAD_BYTES: u64 = 256;
+
+/// Closure run on the core between two turns.
+pub type CoreCall<E> = Box<dyn FnOnce(&mut RaftStore<E>) + Send>;
+
+/// Item of the queue. `A` names the caller that gets a request's reply.
+pub enum Item<E: StorageEngine, A> {
+    /// Input of the core without a reply.
+    Input(Input<E>),
+    /// Request, with its caller.
+    Request {
+        /// Id of the request.
+        id: RequestId,
+        /// The request.
+        input: Input<E>,
+        /// Caller that gets the reply.
+        caller: A,
+        /// The request's share of the bound.
+        permit: Permit,
+    },
+    /// Message of a peer, with its size.
+    Message {
+        /// The message.
+        message: PeerMessage,
+        /// Its size in bytes.
+        bytes: u64,
+    },
+    /// Closure to run on the core.
+    Call(CoreCall<E>),
+    /// The engine stopped; the loop stops too.
+    Stopped(Error),
+}
+
+impl<E: StorageEngine, A> Item<E, A> {
+    /// Returns the caller of a request that the loop did not take, with its refusal.
+    pub fn refused(self) -> Option<(A, Reply)> {
+        match self {
+            Self::Request { caller, .. } => Some((caller, Reply::Refused(Refusal::StoreStopped))),
+            _ => None,
+        }
+    }
+}
+
+/// Share of a request in the bound; released when dropped.
+#[derive(Debug)]
+pub struct Permit {
+    request_bytes: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.request_bytes.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+struct State<E: StorageEngine, A> {
+    items: Vec<Item<E, A>>,
+    is_stopped: bool,
+}
+
+/// Queue of one store's loop. Its owner wakes the loop when a call returns that the queue was empty.
+pub struct Queue<E: StorageEngine, A> {
+    state: Mutex<State<E, A>>,
+    next_request: AtomicU64,
+    request_bytes: Arc<AtomicU64>,
+    message_bytes: AtomicU64,
+    bytes_max: u64,
+}
+
+impl<E: StorageEngine, A> Queue<E, A> {
+    /// Creates the queue: `bytes_max` for requests in progress, and again for waiting messages.
+    pub fn new(bytes_max: u64) -> Self {
+        Self {
+            state: Mutex::new(State { items: Vec::new(), is_stopped: false }),
+            next_request: AtomicU64::new(1),
+            request_bytes: Arc::default(),
+            message_bytes: AtomicU64::new(0),
+            bytes_max,
+        }
+    }
+
+    /// Returns the bytes of requests in progress.
+    pub fn request_bytes(&self) -> u64 {
+        self.request_bytes.load(Relaxed)
+    }
+
+    /// Queues the request that `make` builds from its id. Returns whether the queue was empty, or the
+    /// caller with the reply of a request that was not taken.
+    pub fn request(
+        &self,
+        make: impl FnOnce(RequestId) -> Input<E>,
+        caller: A,
+    ) -> Result<bool, (A, Reply)> {
+        let id = RequestId(self.next_request.fetch_add(1, Relaxed));
+        let input = make(id);
+        let Some(permit) = self.admit(bytes_of(&input) + REQUEST_OVERHEAD_BYTES) else {
+            let reason = "too many bytes of requests in progress";
+            return Err((caller, Reply::Busy(Busy::Wait { reason })));
+        };
+        self.push(Item::Request { id, input, caller, permit }).or_else(|item| match item {
+            Item::Request { caller, .. } => Err((caller, Reply::Refused(Refusal::StoreStopped))),
+            _ => Ok(false),
+        })
+    }
+
+    /// Admits a request of `bytes`; `None` above the limit. A single request is always admitted,
+    /// whatever its size.
+    fn admit(&self, bytes: u64) -> Option<Permit> {
+        let before = self.request_bytes.fetch_add(bytes, Relaxed);
+        let permit = Permit { request_bytes: self.request_bytes.clone(), bytes };
+        let is_above = before > 0 && before + bytes > self.bytes_max;
+        (!is_above || mutant::active("node.admit_all")).then_some(permit)
+    }
+
+    /// Queues an item and returns whether the queue was empty. Returns the item when the loop has
+    /// stopped.
+    pub fn push(&self, item: Item<E, A>) -> Result<bool, Item<E, A>> {
+        let mut state = self.state.lock();
+        if state.is_stopped {
+            return Err(item);
+        }
+        state.items.push(item);
+        Ok(state.items.len() == 1)
+    }
+
+    /// Queues a peer's message and returns whether the queue was empty; `None` if it was dropped
+    /// because too many wait, or the loop has stopped.
+    pub fn push_message(&self, message: PeerMessage, bytes: u64) -> Option<bool> {
+        let before = self.message_bytes.fetch_add(bytes, Relaxed);
+        let fits = before == 0 || before + bytes <= self.bytes_max;
+        let pushed = fits.then(|| self.push(Item::Message { message, bytes }).ok()).flatten();
+        if pushed.is_none() {
+            self.message_bytes.fetch_sub(bytes, Relaxed);
+        }
+        pushed
+    }
+
+    /// Appends all items to `into`. Returns `false` when the queue is stopped and was empty.
+    pub fn take(&self, into: &mut Vec<Item<E, A>>) -> bool {
+        let (mut items, is_stopped) = {
+            let mut state = self.state.lock();
+            (std::mem::take(&mut state.items), state.is_stopped)
+        };
+        let has_more = !is_stopped || !items.is_empty();
+        for item in &items {
+            if let Item::Message { bytes, .. } = item {
+                self.message_bytes.fetch_sub(*bytes, Relaxed);
+            }
+        }
+        into.append(&mut items);
+        has_more
+    }
+
+    /// Refuses further items; those that wait are still taken.
+    pub fn stop(&self) {
+        self.state.lock().is_stopped = true;
+    }
+
+    /// Stops the queue when the loop has ended, and returns the refusals of the requests that still
+    /// waited: the loop did not take them, so they have no effect.
+    pub fn refuse_all(&self) -> Vec<(A, Reply)> {
+        self.stop();
+        let items = std::mem::take(&mut self.state.lock().items);
+        items.into_iter().filter_map(Item::refused).collect()
+    }
+}
+
+/// Returns the bytes of keys and values that a request carries.
+fn bytes_of<E: StorageEngine>(input: &Input<E>) -> u64 {
+    match input {
+        Input::Write(write) => write.command.len() as u64,
+        Input::Cas(cas) => (cas.key.len() + cas.new.bytes()) as u64,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use stele_raftstore::{Header, Write};
+    use stele_storage::ModelEngine;
+
+    fn write(bytes: usize) -> impl FnOnce(RequestId) -> Input<ModelEngine> {
+        let (header, command) = (Header::default(), Bytes::from(vec![0; bytes]));
+        move |id| Input::Write(Write { id, header, command, frees: false })
+    }
+
+    #[test]
+    fn requests_above_the_bound_are_busy_until_others_are_answered_and_one_is_always_taken() {
+        let queue = Queue::<ModelEngine, u8>::new(1000);
+        assert_eq!(queue.request(write(5000), 1), Ok(true), "one, whatever its size");
+        assert!(matches!(queue.request(write(1), 2), Err((2, Reply::Busy(_)))));
+        let mut items = Vec::new();
+        assert!(queue.take(&mut items));
+        assert!(matches!(queue.request(write(1), 3), Err((3, Reply::Busy(_)))), "in progress");
+        items.clear();
+        assert_eq!(queue.request_bytes(), 0);
+        assert_eq!(queue.request(write(1), 4), Ok(true));
+        assert_eq!(queue.request(write(1), 5), Ok(false));
+    }
+
+    #[test]
+    fn a_stopped_queue_refuses_what_comes_and_what_the_loop_did_not_take() {
+        let queue = Queue::<ModelEngine, u8>::new(1000);
+        assert_eq!(queue.request(write(1), 1), Ok(true));
+        let refused = |caller| (caller, Reply::Refused(Refusal::StoreStopped));
+        assert_eq!(queue.refuse_all(), [refused(1)]);
+        assert_eq!(queue.request(write(1), 2), Err(refused(2)));
+        assert!(!queue.take(&mut Vec::new()));
+        assert_eq!(queue.request_bytes(), 0);
+    }
+}

@@ -1,0 +1,272 @@
+//! The turn of a store's loop. A turn steps all waiting items, then lets the core do what is due.
+//! Its results are carried out in this order: send, append, reply.
+//!
+//! Items that arrive while a batch is written wait for the next turn, or are stepped meanwhile if
+//! another thread writes: this is the group commit.
+
+use super::queue::{Item, Permit};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use stele_raftstore::{
+    Append, Event, Now, Outputs, PeerMessage, RaftStore, Readers, Reply, RequestId, SendSnapshot,
+    Unknown,
+};
+use stele_storage::StorageEngine;
+use stele_types::{Error, RegionId, mutant};
+
+/// What the owner of a store does after a turn.
+pub struct Turn<E: StorageEngine, A> {
+    /// Messages to other stores. They leave before the batch is written: followers persist while
+    /// this store does.
+    pub messages: Vec<PeerMessage>,
+    /// Batch to write and sync. Its result comes back as
+    /// [`Input::Appended`](stele_raftstore::Input::Appended); at most one is under way.
+    pub append: Option<Append>,
+    /// Replies to callers.
+    pub replies: Vec<(A, Reply)>,
+    /// Snapshots to send.
+    pub snapshots: Vec<SendSnapshot<E>>,
+    /// Changes of regions.
+    pub events: Vec<Event>,
+    /// Maintenance must checkpoint the engine soon.
+    pub wants_checkpoint: bool,
+}
+
+/// End of a store's loop by an error. Durable data stays.
+#[derive(Debug)]
+pub struct Ended<A> {
+    /// Reason.
+    pub error: Error,
+    /// Replies to the callers of all requests that the loop had.
+    pub replies: Vec<(A, Reply)>,
+}
+
+/// Loop of one store.
+pub struct StoreLoop<E: StorageEngine, A> {
+    core: RaftStore<E>,
+    readers: Arc<Readers>,
+    callers: BTreeMap<RequestId, (A, Permit)>,
+}
+
+/// Invariant: no reader of a loop that has ended leads, however it ended: nothing would depose it
+/// when another store leads, and the node would take itself for the leader.
+impl<E: StorageEngine, A> Drop for StoreLoop<E, A> {
+    fn drop(&mut self) {
+        self.depose();
+    }
+}
+
+impl<E: StorageEngine, A> StoreLoop<E, A> {
+    /// Creates the loop of an open core.
+    pub fn new(core: RaftStore<E>) -> Self {
+        let readers = core.readers();
+        Self { core, readers, callers: BTreeMap::new() }
+    }
+
+    /// Returns the core, for inspection.
+    pub fn core(&mut self) -> &mut RaftStore<E> {
+        &mut self.core
+    }
+
+    /// Returns the replicas that may serve reads outside the loop.
+    pub fn readers(&self) -> &Arc<Readers> {
+        &self.readers
+    }
+
+    /// Returns whether a record of the region is in flight or waits for the next batch.
+    pub fn has_records_of(&self, region: RegionId) -> bool {
+        self.core.has_records_of(region)
+    }
+
+    /// Returns the monotonic nanoseconds at which a turn is due without items; `None` for never.
+    pub fn next_turn_nanos(&self) -> Option<u64> {
+        self.core.next_tick_nanos()
+    }
+
+    /// Steps `items` and does what is due. Leaves `items` empty. After an error the loop has ended.
+    pub fn turn(&mut self, items: &mut Vec<Item<E, A>>, now: Now) -> Result<Turn<E, A>, Ended<A>> {
+        let mut items = items.drain(..);
+        for item in items.by_ref() {
+            if let Err(error) = self.step(item) {
+                return Err(self.ended(error, items.filter_map(Item::refused).collect()));
+            }
+        }
+        match self.core.poll(now) {
+            Ok(outputs) => Ok(self.turn_of(outputs)),
+            Err(error) => Err(self.ended(error, Vec::new())),
+        }
+    }
+
+    fn step(&mut self, item: Item<E, A>) -> Result<(), Error> {
+        match item {
+            Item::Input(input) => self.core.step(input),
+            Item::Message { message, .. } => {
+                self.core.step(stele_raftstore::Input::Message(message));
+            }
+            Item::Request { id, input, caller, permit } => {
+                self.callers.insert(id, (caller, permit));
+                self.core.step(input);
+            }
+            Item::Call(call) => call(&mut self.core),
+            Item::Stopped(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn turn_of(&mut self, outputs: Outputs<E>) -> Turn<E, A> {
+        let Outputs { messages, append, replies, snapshots, events, wants_checkpoint } = outputs;
+        let replies = replies.into_iter().filter_map(|(id, reply)| {
+            let (caller, _permit) = self.callers.remove(&id)?;
+            Some((caller, reply))
+        });
+        let replies = replies.collect();
+        Turn { messages, append, replies, snapshots, events, wants_checkpoint }
+    }
+
+    fn ended(&mut self, error: Error, refused: Vec<(A, Reply)>) -> Ended<A> {
+        let mut replies = self.end();
+        replies.extend(refused);
+        Ended { error, replies }
+    }
+
+    /// Ends the loop. Returns the replies of the requests that it had taken: they may have been
+    /// executed, and another store may still commit them.
+    pub fn end(&mut self) -> Vec<(A, Reply)> {
+        self.depose();
+        let taken = std::mem::take(&mut self.callers).into_values();
+        taken.map(|(caller, _)| (caller, Reply::Unknown(Unknown::StoreStopped))).collect()
+    }
+
+    fn depose(&self) {
+        if !mutant::active("node.readers_outlive_loop") {
+            self.readers.depose_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::queue::Queue;
+    use super::*;
+    use stele_raftstore::{Admin, AdminCall, Done, Header, Input, Options, Refusal, Write};
+    use stele_storage::{ModelEngine, StorageEngine};
+    use stele_types::{
+        ClusterId, CommandBuilder, Peer, PeerId, PeerRole, Region, StoreId, StoreIdent,
+    };
+
+    const REGION: RegionId = RegionId(2);
+
+    struct Trial {
+        engine: Arc<ModelEngine>,
+        store_loop: StoreLoop<ModelEngine, u8>,
+        queue: Queue<ModelEngine, u8>,
+        now: u64,
+    }
+
+    impl Trial {
+        /// One store with a region of one voter, which leads it.
+        fn new() -> Self {
+            let (store, cluster) = (StoreId(1), ClusterId(5));
+            let peers = vec![Peer { id: PeerId(11), store, role: PeerRole::Voter }];
+            let region = Region { id: REGION, peers, ..Region::default() };
+            let engine = Arc::new(ModelEngine::default());
+            RaftStore::bootstrap(&*engine, &StoreIdent { cluster, store }, &[region]).unwrap();
+            let options = Options::new(store, cluster, 1, 1);
+            let core = RaftStore::open(engine.clone(), options, Now::default()).unwrap();
+            let (store_loop, queue) = (StoreLoop::new(core), Queue::new(1 << 20));
+            let mut trial = Self { engine, store_loop, queue, now: 0 };
+            let header = Header { region: REGION, ..Header::default() };
+            let campaign = |id| Input::Admin(AdminCall { id, header, call: Admin::Campaign });
+            trial.queue.request(campaign, 0).unwrap();
+            trial.settle();
+            trial
+        }
+
+        fn put(&self, caller: u8) {
+            let header = Header { region: REGION, ..Header::default() };
+            let mut command = CommandBuilder::new();
+            command.put(b"k", &[caller], 0).unwrap();
+            let command = command.build().bytes().clone();
+            let write = |id| Input::Write(Write { id, header, command, frees: false });
+            self.queue.request(write, caller).unwrap();
+        }
+
+        fn turn(&mut self) -> Result<Turn<ModelEngine, u8>, Ended<u8>> {
+            self.now += 1_000_000;
+            let mut items = Vec::new();
+            self.queue.take(&mut items);
+            let now = Now { monotonic_nanos: self.now, unix_seconds: 0 };
+            self.store_loop.turn(&mut items, now)
+        }
+
+        fn write(&self, append: Append) {
+            let result = self.engine.append(&append.batch);
+            let written = Input::Appended { ticket: append.ticket, result };
+            self.queue.push(Item::Input(written)).ok().unwrap();
+        }
+
+        /// Takes turns until nothing is written. Returns the replies.
+        fn settle(&mut self) -> Vec<(u8, Reply)> {
+            let mut replies = Vec::new();
+            loop {
+                let turn = self.turn().unwrap();
+                replies.extend(turn.replies);
+                match turn.append {
+                    Some(append) => self.write(append),
+                    None => return replies,
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn requests_that_arrive_while_a_batch_is_written_are_taken_and_answered_after_theirs() {
+        let mut trial = Trial::new();
+        trial.put(1);
+        let append = trial.turn().unwrap().append.unwrap();
+        trial.put(2);
+        let turn = trial.turn().unwrap();
+        assert!(turn.append.is_none(), "one batch at a time");
+        assert!(turn.replies.is_empty());
+        trial.write(append);
+        let replies = trial.settle();
+        let callers: Vec<u8> = replies.iter().map(|(caller, _)| *caller).collect();
+        assert_eq!(callers, [1, 2]);
+        assert!(
+            replies.iter().all(|(_, reply)| matches!(reply, Reply::Done(Done::Written { .. })))
+        );
+        assert_eq!(trial.queue.request_bytes(), 0);
+    }
+
+    #[test]
+    fn a_loop_that_ends_answers_what_it_took_as_unknown_and_refuses_what_it_did_not_take() {
+        let mut trial = Trial::new();
+        trial.put(1);
+        trial.turn().unwrap();
+        trial.put(2);
+        trial.queue.push(Item::Stopped(Error::invalid("a sync failed"))).ok().unwrap();
+        trial.put(3);
+        let Err(ended) = trial.turn() else { panic!("it must end") };
+        let unknown = Reply::Unknown(Unknown::StoreStopped);
+        let refused = Reply::Refused(Refusal::StoreStopped);
+        assert_eq!(ended.replies, [(1, unknown.clone()), (2, unknown), (3, refused)]);
+    }
+
+    #[test]
+    fn a_loop_that_has_ended_leads_nothing_and_knows_no_leader() {
+        let mut trial = Trial::new();
+        let readers = trial.store_loop.readers().clone();
+        let leader = |readers: &Readers| {
+            let reader = readers.get(REGION).unwrap();
+            (reader.leading_term().is_some(), reader.leader().is_some())
+        };
+        assert_eq!(leader(&readers), (true, true));
+        trial.queue.push(Item::Stopped(Error::invalid("a sync failed"))).ok().unwrap();
+        assert!(trial.turn().is_err());
+        assert_eq!(leader(&readers), (false, false));
+        let dropped = Trial::new();
+        let readers = dropped.store_loop.readers().clone();
+        drop(dropped);
+        assert_eq!(leader(&readers), (false, false), "also when its thread panics");
+    }
+}
