@@ -7,4 +7,5 @@ pub mod pages;
 pub mod placement;
 pub mod report;
 pub mod snapshot;
+pub mod start;
 pub mod store;

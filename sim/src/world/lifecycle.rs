@@ -7,11 +7,13 @@ use crate::plan::{CLUSTER, MS, SECOND, fork};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use stele_engine::{Options, Replay, Store as Engine};
+use stele_engine::{Options, RecoveringStore, Replay, Store as Engine};
+use stele_node::start::{self, Directory};
 use stele_node::store::{Ended, Maintenance, Queue, StoreLoop};
 use stele_placement::Bootstrap;
 use stele_raftstore::{Input, RaftStore};
-use stele_types::{Error, Result, StoreId, StoreIdent};
+use stele_storage::StorageEngine;
+use stele_types::{Error, Result, StoreId};
 use stele_vfs::{SimOptions, SimVfs};
 
 /// Directory of every store on its disk.
@@ -58,20 +60,15 @@ impl World {
 
     /// Bootstraps the cluster on node 1, and starts all nodes; the others will join.
     pub(super) fn bootstrap_cluster(&mut self) {
-        let ids: Vec<StoreId> = self.bootstrap_plan().stores().collect();
-        for (number, store) in (1..=self.plan.stores_per_node).zip(ids) {
-            let founded = self.engine_of(number).and_then(|engine| {
-                let ident = StoreIdent { cluster: CLUSTER, store };
-                match store {
-                    StoreId(1) => RaftStore::bootstrap(&engine, &ident, &Bootstrap::regions())?,
-                    _ => RaftStore::write_ident(&engine, &ident)?,
-                }
-                stele_storage::StorageEngine::checkpoint(&engine)?;
-                engine.close()
-            });
-            if let Err(error) = founded {
-                self.fail(format!("the cluster was not bootstrapped: {error}"));
-            }
+        let plan = self.bootstrap_plan();
+        let engines = (1..=self.plan.stores_per_node).map(|number| self.engine_of(number));
+        let engines = engines.map(|engine| engine.map(Arc::new)).collect::<Result<Vec<_>>>();
+        let close = |engines: Vec<Arc<Engine>>| {
+            start::bootstrap(&engines, &plan)?;
+            engines.iter().try_for_each(|engine| engine.checkpoint().and_then(|()| engine.close()))
+        };
+        if let Err(error) = engines.and_then(close) {
+            self.fail(format!("the cluster was not bootstrapped: {error}"));
         }
         for node in self.nodes.keys().copied().collect::<Vec<_>>() {
             self.start_node(node);
@@ -146,22 +143,25 @@ impl World {
 
     /// Opens a store, or starts its log entry recovery.
     pub(super) fn open_slot(&mut self, number: u64) {
-        let opened = self.engine_of(number);
+        let parts = self.parts_of(number);
+        let recover = || match parts {
+            Some((disk, _, options)) => {
+                RecoveringStore::begin(Arc::new(disk), Path::new(DIR), &options)
+            }
+            None => Ok(None),
+        };
+        let found = start::adopt(|| self.engine_of(number), recover, RecoveringStore::ident);
         let Some(slot) = self.slots.get_mut(&number) else { return };
         let (incarnation, has_lied) = (slot.incarnation, slot.has_lied);
-        let engine = match opened {
-            Ok(engine) => {
+        let engine = match found {
+            Ok(Directory::Open(engine, _)) => {
                 slot.may_not_open = false;
-                Arc::new(engine)
+                engine
             }
-            Err(error) => {
-                let waits = error.is_damage().then(|| self.begin_recovery(number));
-                return match waits {
-                    Some(Ok(true)) => {}
-                    Some(Err(error)) => self.not_opened(number, &error),
-                    _ => self.not_opened(number, &error),
-                };
+            Ok(Directory::Recovering(ident, recovery)) => {
+                return self.begin_recovery(number, ident, recovery);
             }
+            Err(error) => return self.not_opened(number, &error),
         };
         slot.running = Some(Running {
             engine,

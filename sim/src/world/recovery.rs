@@ -3,25 +3,22 @@
 
 use super::{Happening, World};
 use crate::plan::SECOND;
-use std::path::Path;
-use std::sync::Arc;
 use stele_engine::RecoveringStore;
 use stele_raftstore::{EntryRecovery, PeerMessage};
-use stele_types::{Result, StoreId};
+use stele_types::{StoreId, StoreIdent};
 
 /// Time after which an operator replaces the disk: no store has the missing entries.
 const GIVE_UP_NANOS: u64 = 5 * SECOND;
 
 impl World {
-    /// Starts log entry recovery of a store that did not open. Returns false if recovery cannot
-    /// help.
-    pub(super) fn begin_recovery(&mut self, number: u64) -> Result<bool> {
-        let Some((disk, _, options)) = self.parts_of(number) else { return Ok(false) };
-        let recovery = RecoveringStore::begin(Arc::new(disk), Path::new(super::DIR), &options)?;
-        let Some(recovery) = recovery else { return Ok(false) };
-        let Some(ident) = recovery.ident() else { return Ok(false) };
-        let Some(slot) = self.slots.get_mut(&number) else { return Ok(false) };
-        let recovery = EntryRecovery::new(ident.store, recovery);
+    /// Starts log entry recovery of a store that lost entries.
+    pub(super) fn begin_recovery(
+        &mut self,
+        number: u64,
+        ident: StoreIdent,
+        recovery: EntryRecovery<RecoveringStore>,
+    ) {
+        let Some(slot) = self.slots.get_mut(&number) else { return };
         let ((lost, _), node, incarnation) = (recovery.lost(), slot.node, slot.incarnation);
         let is_sound = !slot.is_damaged && !slot.may_not_open;
         slot.recovery = Some(recovery);
@@ -34,7 +31,6 @@ impl World {
             ));
         }
         self.after(0, Happening::Recover { slot: number, incarnation });
-        Ok(true)
     }
 
     /// Repeats the requests, or gives up.

@@ -7,6 +7,7 @@ use crate::placement;
 use crate::store::Engine;
 use std::sync::Arc;
 use std::time::Duration;
+use stele_node::start;
 use stele_placement::Bootstrap;
 use stele_proto::stele::control::v1::control_client::ControlClient;
 use stele_proto::stele::control::v1::{JoinRequest, JoinResponse, NewStore};
@@ -47,15 +48,9 @@ pub(super) fn cluster_of(
 
 /// Makes the directories the first stores of a new cluster.
 pub(super) fn bootstrap(opened: &mut Opened, bootstrap: &Bootstrap) -> Result<()> {
-    let ids: Vec<StoreId> = bootstrap.stores().collect();
-    // Invariant: the first store carries the regions and is written last; before, no cluster
-    // exists.
-    for ((engine, ident), store) in opened.iter_mut().zip(ids).rev() {
-        let own = StoreIdent { cluster: bootstrap.cluster, store };
-        match store {
-            StoreId(1) => RaftStore::bootstrap(&**engine, &own, &Bootstrap::regions())?,
-            _ => RaftStore::write_ident(&**engine, &own)?,
-        }
+    let engines: Vec<_> = opened.iter().map(|(engine, _)| engine.clone()).collect();
+    let idents = start::bootstrap(&engines, bootstrap)?;
+    for ((_, ident), own) in opened.iter_mut().zip(idents) {
         *ident = Some(own);
     }
     Ok(())

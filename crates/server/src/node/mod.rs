@@ -32,12 +32,13 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use stele_engine::RecoveringStore;
+use stele_node::start::{self, Directory};
 use stele_placement::Bootstrap;
 use stele_proto::keyspacepb::keyspace_server::KeyspaceServer;
 use stele_proto::meta_storagepb::meta_storage_server::MetaStorageServer;
 use stele_proto::pdpb::pd_server::PdServer;
 use stele_proto::stele::control::v1::control_server::ControlServer;
-use stele_raftstore::RaftStore;
 use stele_storage::StorageEngine;
 use stele_types::{Clock, ClusterId, Error, Result, StoreId, StoreIdent};
 use stele_vfs::SystemClock;
@@ -309,12 +310,13 @@ async fn open_all(config: &Arc<Config>) -> Result<(identity::Opened, Vec<recover
     let open = move || {
         let (mut opened, mut damaged) = (Vec::new(), Vec::new());
         for dir in &config.stores {
-            match open::engine(&config, dir, StoreId(random() | 1)) {
-                Ok(engine) => {
-                    let ident = RaftStore::ident(&*engine)?;
-                    opened.push((engine, ident));
+            let open = || open::engine(&config, dir, StoreId(random() | 1));
+            let recover = || open::begin_recovery(&config, dir);
+            match start::adopt(open, recover, RecoveringStore::ident)? {
+                Directory::Open(engine, ident) => opened.push((engine, ident)),
+                Directory::Recovering(ident, log) => {
+                    damaged.push(recovery::damaged(dir, ident, log));
                 }
-                Err(error) => damaged.push(recovery::begin(&config, dir, error)?),
             }
         }
         Ok((opened, damaged))

@@ -16,7 +16,7 @@ pub(super) fn begin_recovery(config: &Config, dir: &Path) -> Result<Option<Recov
 
 /// Opens one directory. A new one is marked with `directory_id`, which no other directory has: it
 /// is part of every checksum and identifies the directory when it joins a cluster.
-pub(super) fn engine(config: &Config, dir: &Path, directory_id: StoreId) -> Result<Arc<Engine>> {
+pub(super) fn engine(config: &Config, dir: &Path, directory_id: StoreId) -> Result<Engine> {
     let vfs = Arc::new(RealVfs::new());
     let clock = Arc::new(SystemClock::new());
     let mut options = engine_options(config);
@@ -35,7 +35,7 @@ pub(super) fn engine(config: &Config, dir: &Path, directory_id: StoreId) -> Resu
             "{dir}: {count} runs are damaged; requesting their pairs from other replicas"
         );
     }
-    Ok(Arc::new(engine))
+    Ok(engine)
 }
 
 /// A tenth of a slow disk's read throughput, and at least a terabyte a day.

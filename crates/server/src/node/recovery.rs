@@ -2,13 +2,13 @@
 //! with its other stores, and open when nothing is missing.
 
 use super::{Parts, open, start_store};
-use crate::config::Config;
 use crate::recovery_thread::{RecoveryContext, RecoveryThread};
 use crate::store::OutputSink;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use stele_engine::RecoveringStore;
 use stele_raftstore::EntryRecovery;
-use stele_types::{Error, Result, StoreId, StoreIdent};
+use stele_types::{Result, StoreId, StoreIdent};
 use stele_vfs::{RealVfs, Vfs};
 
 /// Directory that does not open yet.
@@ -18,23 +18,19 @@ pub(super) struct DamagedDir {
     recovery: EntryRecovery<RecoveringStore>,
 }
 
-/// Starts recovery of a directory that did not open. Fails with `error` if copies of entries would
-/// not help.
-pub(super) fn begin(config: &Config, dir: &Path, error: Error) -> Result<DamagedDir> {
-    if !error.is_damage() {
-        return Err(error);
-    }
-    let Some(recovering) = open::begin_recovery(config, dir)? else { return Err(error) };
-    // Without its store id no other store could answer it.
-    let Some(ident) = recovering.ident() else { return Err(error) };
-    let recovery = EntryRecovery::new(ident.store, recovering);
+/// Logs what a directory lost.
+pub(super) fn damaged(
+    dir: &Path,
+    ident: StoreIdent,
+    recovery: EntryRecovery<RecoveringStore>,
+) -> DamagedDir {
     let (store, (lost, _)) = (ident.store, recovery.lost());
     tracing::warn!(
         "{}: {lost} log entries cannot be read: store {store} neither votes nor acknowledges \
          until copies from other stores replace them",
         dir.display()
     );
-    Ok(DamagedDir { dir: dir.to_path_buf(), ident, recovery })
+    DamagedDir { dir: dir.to_path_buf(), ident, recovery }
 }
 
 /// Starts the recovery thread of a directory; the store joins the others when it is recovered.
@@ -53,7 +49,7 @@ pub(super) fn start(damaged: DamagedDir, parts: &Parts) -> Result<()> {
         move || -> Result<()> {
             // Only a new directory is marked with the id.
             let engine = open::engine(&config, &dir, StoreId(super::random() | 1))?;
-            stores.add(start_store(&config, engine, ident, &clock, &edge)?);
+            stores.add(start_store(&config, Arc::new(engine), ident, &clock, &edge)?);
             Ok(())
         }
     };
