@@ -60,8 +60,8 @@ impl Opened {
         if self.index == 1 {
             records.insert(0, Record::Mark(REGION, Mark::Start(LogIndex(0), Term(0))));
         }
-        let at = self.store.append(&LogBatch { records }).unwrap().payloads[0];
-        let entry = CommittedEntry { term, index, is_command, payload: whole, at };
+        self.store.append(&LogBatch { records }).unwrap();
+        let entry = CommittedEntry { term, index, is_command, payload: whole };
         self.store.apply(REGION, &[entry]).unwrap();
     }
 

@@ -1,6 +1,6 @@
 //! Interface between consensus and storage engine: durable log batches in, committed entries
-//! applied, consistent views out. The product's engine keeps locators, a baseline may keep bytes:
-//! every applied entry carries both (XLL section 3, Nezha section III-B).
+//! applied, consistent views out. The product's engine keeps locators, which do not leave it; a
+//! baseline keeps bytes (XLL section 3, Nezha section III-B).
 //!
 //! Invariant: applied ≤ committed; applied ≤ locally persisted; checkpointed ≤ applied;
 //! truncated ≤ checkpointed.
@@ -16,8 +16,8 @@ pub use stats::EngineStats;
 
 use bytes::Bytes;
 use stele_types::{
-    Appended, CommittedEntry, Error, HardState, KeyRange, LogBatch, LogIndex, RegionId, Result,
-    Term, checksum,
+    CommittedEntry, Error, HardState, KeyRange, LogBatch, LogIndex, RegionId, Result, Term,
+    checksum,
 };
 
 /// Progress of a region on this store. Invariant: truncated ≤ checkpointed ≤ applied ≤ persisted.
@@ -143,7 +143,9 @@ pub struct Maintained {
 
 /// Storage engine of one store: its log and its state machine.
 ///
-/// One thread at a time may call `append` and `apply`; views may be used from any thread.
+/// `append` may run on one thread while another applies: each of both on one thread at a time. The
+/// calls that replace or drop ranges run on the thread that applies. Nothing is applied to a region
+/// while a batch with a start or destroy mark of it is appended. Views may be used from any thread.
 ///
 /// [`Mark::Destroy`](stele_types::Mark::Destroy), and a start over an earlier incarnation of a
 /// region, checkpoint what the region applied. Its pairs stay until their ranges are dropped,
@@ -159,11 +161,11 @@ pub trait StorageEngine: Send + Sync {
     /// crash the next open does.
     type Ingest: Send;
 
-    /// Makes a batch durable: one write and one sync for all its regions. Returns the location of
-    /// each entry's payload. After a failure other than `NoSpace` or `Invalid` the store is
+    /// Makes a batch durable: one write and one sync for all its regions. Applying, views and reads
+    /// do not wait for them. After a failure other than `NoSpace` or `Invalid` the store is
     /// poisoned. `NoSpace` changes nothing. What [`StorageEngine::admit`] refuses may still be
     /// appended.
-    fn append(&self, batch: &LogBatch) -> Result<Appended>;
+    fn append(&self, batch: &LogBatch) -> Result<()>;
 
     /// Returns durable entries from `from` (inclusive) to `to` (exclusive): at least one if any
     /// exists, then up to `bytes_max`. Fails with `Invalid` when `from` was truncated.

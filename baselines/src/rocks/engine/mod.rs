@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stele_storage::{EngineStats, Maintained, Order, Pair, Progress, RangeSize, StorageEngine};
 use stele_types::{
-    Appended, Command, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, RegionId, Result, Term,
+    Command, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, RegionId, Result, Term,
 };
 use tables::Tables;
 
@@ -119,7 +119,7 @@ impl StorageEngine for RockStore {
     type View = RockView;
     type Ingest = RockIngest;
 
-    fn append(&self, batch: &LogBatch) -> Result<Appended> {
+    fn append(&self, batch: &LogBatch) -> Result<()> {
         self.append_records(batch)
     }
 
@@ -136,7 +136,7 @@ impl StorageEngine for RockStore {
         let mut out: Vec<CommittedEntry> = Vec::new();
         let mut bytes = 0;
         let mut stored = self.log.entries_from(region, from);
-        while let Some(entry) = stored.next()?.filter(|entry| entry.index < to) {
+        while let Some(entry) = stored.next()?.map(|(_, it)| it).filter(|it| it.index < to) {
             bytes += entry.payload.len();
             if !out.is_empty() && bytes > bytes_max {
                 break;

@@ -130,14 +130,16 @@ pub(crate) fn install(
     let batch = LogBatch { records: vec![Record::Mark(region, Mark::Start(at.0, at.1))] };
     let mut state = lock_flushed(store, ingest.index.ranges())?;
     // The device may fill up in the meantime.
-    if !mutant::active("engine.mark_without_room") {
-        shared.log.preallocate(&batch)?;
-    }
+    let is_reserved = !mutant::active("engine.mark_without_room");
+    let reserved = is_reserved.then(|| shared.log.reserve(&batch)).transpose()?;
     make_current(shared, ingest, Some((region, at)))?;
     // The range is replaced permanently: if the log cannot record it, the log must stop.
     let stop = |error| Error::Poisoned(shared.log.stop(error).to_string());
-    let appended = shared.log.append(&batch).map_err(stop)?;
-    state.note_appended(&batch, &appended);
+    match reserved {
+        Some(reserved) => reserved.append(&batch).map_err(stop)?,
+        None => shared.log.append(&batch).map_err(stop)?,
+    };
+    state.note_marks(&batch);
     Ok(())
 }
 

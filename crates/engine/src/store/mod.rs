@@ -45,8 +45,8 @@ use stele_index::Index;
 use stele_log::{Log, LogStats};
 use stele_storage::{EngineStats, LostValue, Maintained, Pair, Progress, RangeSize, StorageEngine};
 use stele_types::{
-    Appended, Cause, CommittedEntry, Error, FileId, KeyRange, Locator, LogBatch, LogIndex, Record,
-    RegionId, Result, StoreId, Term, mutant,
+    Cause, CommittedEntry, Error, FileId, KeyRange, Locator, LogBatch, LogIndex, Record, RegionId,
+    Result, StoreId, Term, mutant,
 };
 use stele_vfs::{DirLock, Vfs};
 use value_cache::ValueCache;
@@ -101,12 +101,13 @@ impl GcHooks for Shared {
     }
 
     fn reappend(&self, below: FileId, bytes_max: u64) -> Result<u64> {
-        // Held throughout: unapplied entries must not get another location.
-        let _applying = self.apply.lock();
-        let checkpoint = self.index.checkpoint();
+        // Invariant: unapplied entries keep their position. The log moves only regions of which all
+        // entries are checkpointed, thus applied, and appends nothing from this choice to the
+        // publication. The checkpoint is read after the log's end is fixed: an older one could be
+        // that of a region's earlier incarnation.
         let checkpointed = |region: RegionId| match mutant::active("engine.reappend_unsettled") {
             true => LogIndex(u64::MAX),
-            false => checkpoint.applied.get(&region).map(|(index, _)| *index).unwrap_or_default(),
+            false => self.checkpointed(region),
         };
         self.log.reappend_tails(below, bytes_max, &checkpointed)
     }
@@ -120,13 +121,13 @@ impl GcHooks for Shared {
 }
 
 impl Shared {
-    /// Appends a batch. Holds the lock across the sync: a freeze in between would take a checkpoint
-    /// past entries that are not recorded yet.
-    fn append(&self, batch: &LogBatch) -> Result<Appended> {
-        let mut state = self.apply.lock();
-        let appended = self.log.append(batch)?;
-        state.note_appended(batch, &appended);
-        Ok(appended)
+    /// Appends a batch. The state machine is not locked during write and sync.
+    fn append(&self, batch: &LogBatch) -> Result<()> {
+        let held = mutant::active("engine.append_holds_state").then(|| self.apply.lock());
+        self.log.append(batch)?;
+        drop(held);
+        self.apply.lock().note_marks(batch);
+        Ok(())
     }
 
     /// Returns the value at a location; may wait for the device.
@@ -276,12 +277,11 @@ impl StorageEngine for Store {
     type View = View;
     type Ingest = Ingest;
 
-    fn append(&self, batch: &LogBatch) -> Result<Appended> {
+    fn append(&self, batch: &LogBatch) -> Result<()> {
         self.check_space(batch)?;
-        let ended = self.end_incarnations(batch)?;
-        let appended = self.shared.append(batch);
+        let appended = self.end_incarnations(batch).and_then(|()| self.shared.append(batch));
         if appended.is_err() {
-            self.shared.apply.lock().restore_regions(ended);
+            self.shared.apply.lock().restore_ending();
         }
         appended
     }

@@ -4,8 +4,8 @@ use super::{Check, Factory, Failure};
 use crate::{EngineView, Order, Pair, Progress, ScanOptions, StorageEngine};
 use bytes::Bytes;
 use stele_types::{
-    Appended, CommandBuilder, EntryRecord, Error, HardState, KeyRange, LogBatch, LogIndex, Mark,
-    Record, RegionId, Result, Term,
+    CommandBuilder, EntryRecord, Error, HardState, KeyRange, LogBatch, LogIndex, Mark, Record,
+    RegionId, Result, Term,
 };
 
 /// Fails the check unless the condition holds.
@@ -58,7 +58,7 @@ impl<'f, F: Factory> Subject<'f, F> {
         Ok(Self { factory, disk, engine })
     }
 
-    pub fn append(&self, records: Vec<Record>) -> Result<Appended> {
+    pub fn append(&self, records: Vec<Record>) -> Result<()> {
         self.engine.append(&LogBatch { records })
     }
 

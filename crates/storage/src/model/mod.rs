@@ -18,12 +18,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stele_types::{
-    Appended, Command, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, Lsn, Mark, Op, Record,
-    RegionId, Result, Term, checksum,
+    Command, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, Mark, Op, Record, RegionId,
+    Result, Term, checksum,
 };
 
-/// Bytes after which the model pretends to begin a new segment; any value works.
-const SEGMENT_BYTES: u32 = 128 << 20;
 const EXPORT_SLICE_BYTES: usize = 1 << 20;
 
 /// Key → (value, expiry in Unix seconds or 0).
@@ -46,7 +44,8 @@ struct State {
     visible: Arc<Pairs>,
     /// State that a crash leaves: `visible` as of the last checkpoint.
     checkpoint: Arc<Pairs>,
-    head: Lsn,
+    /// Number of entries ever appended: the place of the next one.
+    appended: u64,
     user_bytes: u64,
 }
 
@@ -96,25 +95,16 @@ impl State {
         }
     }
 
-    fn place(&mut self, payload_bytes: usize) -> Lsn {
-        if self.head.offset > SEGMENT_BYTES {
-            self.head = Lsn::new(self.head.file.next(), 0);
-        }
-        let at = self.head;
-        // Invariant: no two entries share a location, also when they have no bytes.
-        self.head.offset += payload_bytes.max(1) as u32;
-        at
-    }
-
     /// Applies what is committed and not checkpointed, in log order over all regions.
     fn replay(&mut self) {
-        let mut due: Vec<(RegionId, CommittedEntry)> = Vec::new();
+        let mut due: Vec<(u64, RegionId, CommittedEntry)> = Vec::new();
         for (&id, region) in self.regions.iter().filter(|(_, region)| !region.destroyed) {
             let committed = region.hard_state.commit;
-            due.extend(region.unapplied_upto(committed).map(|entry| (id, entry.clone())));
+            let unapplied = region.unapplied_upto(committed);
+            due.extend(unapplied.map(|(at, entry)| (*at, id, entry.clone())));
         }
-        due.sort_by_key(|(_, entry)| entry.at);
-        for (id, entry) in due {
+        due.sort_by_key(|(at, ..)| *at);
+        for (_, id, entry) in due {
             let command = entry.is_command.then(|| Command::parse(entry.payload).ok()).flatten();
             if let Some(command) = command {
                 apply_command(Arc::make_mut(&mut self.visible), &command);
@@ -135,7 +125,7 @@ impl StorageEngine for ModelEngine {
     type View = ModelView;
     type Ingest = ModelIngest;
 
-    fn append(&self, batch: &LogBatch) -> Result<Appended> {
+    fn append(&self, batch: &LogBatch) -> Result<()> {
         let mut state = self.state.lock();
         // The effects of a region are kept when its log is removed: nothing could apply it again.
         if batch
@@ -147,7 +137,7 @@ impl StorageEngine for ModelEngine {
         }
         // All or nothing: a refused record discards the records before it.
         let mut touched: BTreeMap<RegionId, Region> = BTreeMap::new();
-        let mut payloads = Vec::new();
+        let mut appended = state.appended;
         for record in &batch.records {
             let id = match record {
                 Record::Entry(entry) => entry.region,
@@ -157,9 +147,8 @@ impl StorageEngine for ModelEngine {
             let region = touched.entry(id).or_insert_with(known);
             match record {
                 Record::Entry(entry) => {
-                    let at = state.place(entry.payload.len());
-                    region.push(entry, at)?;
-                    payloads.push(at);
+                    region.push(entry, appended)?;
+                    appended += 1;
                 }
                 Record::HardState(_, hard_state) => {
                     region.check_not_destroyed(id)?;
@@ -169,7 +158,8 @@ impl StorageEngine for ModelEngine {
             }
         }
         state.regions.extend(touched);
-        Ok(Appended { payloads, head: state.head })
+        state.appended = appended;
+        Ok(())
     }
 
     fn entries(

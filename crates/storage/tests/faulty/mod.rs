@@ -7,8 +7,7 @@ use stele_storage::{
     Progress, RangeSize, ScanOptions, StorageEngine,
 };
 use stele_types::{
-    Appended, CommittedEntry, HardState, KeyRange, LogBatch, LogIndex, Mark, Record, RegionId,
-    Result, Term,
+    CommittedEntry, HardState, KeyRange, LogBatch, LogIndex, Mark, Record, RegionId, Result, Term,
 };
 
 /// Deliberate bug of the engine.
@@ -177,7 +176,7 @@ impl StorageEngine for Faulty {
     type View = FaultyView;
     type Ingest = FaultyIngest;
 
-    fn append(&self, batch: &LogBatch) -> Result<Appended> {
+    fn append(&self, batch: &LogBatch) -> Result<()> {
         let mut batch = batch.clone();
         if self.bug == Bug::SuffixKept {
             batch.records.retain(|r| !matches!(r, Record::Mark(_, Mark::TruncateSuffix(_))));

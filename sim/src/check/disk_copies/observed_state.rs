@@ -108,7 +108,8 @@ pub fn catch_up(engine: &Store, upto: &BTreeMap<RegionId, LogIndex>) -> Result<b
             let found = engine.entries(*id, from, upto.next(), READ_BYTES)?;
             let Some(last) = found.last() else { return Ok(false) };
             from = last.index.next();
-            entries.extend(found.into_iter().map(|entry| (entry.at, *id, entry)));
+            let places = engine.log().positions(*id, &found)?;
+            entries.extend(places.into_iter().zip(found).map(|(at, entry)| (at, *id, entry)));
         }
     }
     entries.sort_by_key(|(at, ..)| *at);

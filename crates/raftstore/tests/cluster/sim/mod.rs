@@ -32,7 +32,7 @@ enum Happening<E: StorageEngine> {
     Appended {
         ticket: Ticket,
         batch: Arc<LogBatch>,
-        done: Option<Result<Appended>>,
+        done: Option<Result<()>>,
     },
     SnapshotOffered {
         header: SnapshotHeader,
