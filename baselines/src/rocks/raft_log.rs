@@ -68,11 +68,6 @@ impl RaftLog {
         self.db.write(&edit.0, Durability::Synced)
     }
 
-    /// Writes an edit without a sync, for changes that may be lost: a truncation is repeated.
-    pub fn write_later(&self, edit: &Edit) -> Result<()> {
-        self.db.write(&edit.0, Durability::Logged)
-    }
-
     pub fn memory_bytes(&self) -> u64 {
         self.db.figure(c"rocksdb.cur-size-all-mem-tables")
     }

@@ -7,7 +7,8 @@ use common::{DIR, clock, disk, tiny};
 use std::path::Path;
 use std::sync::Arc;
 use stele_engine::{
-    EngineView, KeyRange, Pair, Replay, ScanOptions, StorageEngine, Store, VerifyEvent,
+    EngineView, KeyRange, LogStore, Pair, Replay, ScanOptions, Snapshots, StateMachine, Store,
+    VerifyEvent,
 };
 use stele_types::{
     CommandBuilder, CommittedEntry, EntryRecord, LogBatch, LogIndex, Mark, Record, RegionId, Term,

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_engine::{
-    EngineView, Error, KeyRange, Options, RecoveringStore, Replay, Result, ScanOptions,
-    StorageEngine, Store,
+    EngineView, Error, KeyRange, LogStore, Options, RecoveringStore, Repair, Replay, Result,
+    ScanOptions, StateMachine, Store,
 };
 use stele_storage::{LostEntry, RecoverableLog as _};
 use stele_types::{

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_engine::{
-    EngineView, Error, KeyRange, Options, Order, Pair, Replay, ScanOptions, StorageEngine, Store,
+    EngineView, Error, KeyRange, LogStore, Options, Order, Pair, Repair, Replay, ScanOptions,
+    StateMachine, Store,
 };
 use stele_index::{Live, RunItem, inspect_run_items};
 use stele_types::{

@@ -8,7 +8,9 @@ use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
-use stele_engine::{EngineView, Error, KeyRange, Replay, ScanOptions, StorageEngine, Store};
+use stele_engine::{
+    EngineView, Error, KeyRange, LogStore, Replay, ScanOptions, StateMachine, Store,
+};
 use stele_types::{
     CommandBuilder, CommittedEntry, EntryRecord, HardState, LogBatch, LogIndex, Mark, Record,
     RegionId, Term,

@@ -1,7 +1,7 @@
 //! Checks that a replay starts before all entries that it must apply.
 
 use crate::world::World;
-use stele_storage::StorageEngine;
+use stele_storage::LogStore;
 
 impl World {
     /// Checks that no entry after a checkpoint lies before the checkpoint's replay position.

@@ -5,7 +5,7 @@ use super::values::value_of;
 use super::{Act, World};
 use bytes::Bytes;
 use stele_raftstore::{Input, Write};
-use stele_storage::{EngineView, StorageEngine};
+use stele_storage::{EngineView, StateMachine};
 use stele_types::{ColumnFamily, CommandBuilder};
 
 /// Number of keys.

@@ -8,7 +8,7 @@ use crate::world::{Requester, World};
 use std::sync::Arc;
 use stele_engine::View;
 use stele_raftstore::{Done, Header, Lease, Reader, Reply};
-use stele_storage::{Cached, EngineView, Order, ScanOptions, StorageEngine};
+use stele_storage::{Cached, EngineView, Order, ScanOptions, StateMachine};
 use stele_types::{ColumnFamily, Result};
 
 /// Permission of a read to use a view.

@@ -64,7 +64,7 @@ impl World {
                     StoreId(1) => RaftStore::bootstrap(&engine, &ident, &Bootstrap::regions())?,
                     _ => RaftStore::write_ident(&engine, &ident)?,
                 }
-                stele_storage::StorageEngine::checkpoint(&engine)?;
+                stele_storage::StateMachine::checkpoint(&engine)?;
                 engine.close()
             });
             if let Err(error) = founded {

@@ -10,7 +10,7 @@ use stele_raftstore::{
     Admin, AdminCall, Append, ChangeKind, Event, Input, Outputs, PeerChange, PeerMessage, Ticket,
     wire,
 };
-use stele_storage::StorageEngine;
+use stele_storage::{LogStore, Repair, StateMachine};
 use stele_types::checksum::crc32c;
 use stele_types::{
     Error, LogBatch, Mark, PeerRole, Record, Region, RegionId, RegionPhase, Result, StoreId,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use stele_engine::{Ingest, Store as Engine, View};
 use stele_raftstore::{Done, Input, Reply, SendSnapshot, SnapshotHeader, wire};
-use stele_storage::{EngineView, Pair, ScanOptions, StorageEngine};
+use stele_storage::{EngineView, LogStore, Pair, ScanOptions, Snapshots, StateMachine};
 use stele_types::KeyRange;
 
 /// Pairs of one piece.

@@ -4,7 +4,7 @@ use super::RockStore;
 use crate::rocks::raft_log::Edit;
 use crate::rocks::region::Region;
 use std::collections::BTreeMap;
-use stele_storage::StorageEngine;
+use stele_storage::StateMachine;
 use stele_types::{LogBatch, Mark, Record, RegionId, Result};
 
 /// Checks one record against its region and adds its changes to the edit.

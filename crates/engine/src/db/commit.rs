@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use stele_gc::Pressure;
-use stele_storage::StorageEngine;
+use stele_storage::{LogStore, StateMachine};
 use stele_types::{
     CommandBuilder, CommittedEntry, EntryRecord, Error, LogBatch, LogIndex, Record, RegionId,
     Result, Term,

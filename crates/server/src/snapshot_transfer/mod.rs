@@ -11,7 +11,7 @@ use crate::transport::{CloseReason, SnapshotOffer, SnapshotReceiver, SnapshotSen
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_raftstore::{Done, Input, Reply, SendSnapshot, SnapshotHeader, wire};
-use stele_storage::{EngineView, ScanOptions, StorageEngine};
+use stele_storage::{EngineView, ScanOptions, Snapshots as _, StateMachine};
 use stele_types::{Error, KeyRange, Result};
 use tokio::sync::Semaphore;
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use stele_raftstore::Input;
-use stele_storage::StorageEngine;
+use stele_storage::{Repair, StateMachine};
 use stele_types::Error;
 
 /// Bytes of one slice; between slices the thread checks whether to stop.

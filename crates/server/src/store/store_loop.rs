@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use stele_raftstore::{Append, Input, Now, Outputs, Reply, RequestId};
-use stele_storage::StorageEngine;
+use stele_storage::LogStore;
 use stele_types::{Clock, Result};
 use tokio::sync::oneshot;
 

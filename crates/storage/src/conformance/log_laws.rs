@@ -2,7 +2,7 @@
 
 use super::subject::{Subject, entry, hard_state, mark, refused};
 use super::{Check, Factory, Law};
-use crate::StorageEngine;
+use crate::{LogStore, StateMachine};
 use bytes::Bytes;
 use stele_types::{EntryRecord, HardState, LogIndex, Mark, Record, RegionId, Term};
 
@@ -138,28 +138,43 @@ fn truncation<F: Factory>(factory: &F) -> Check {
         subject.append(vec![entry(1, index, index, &[("k", Some("v"))])])?;
     }
     subject.apply(1, 5)?;
-    let upto = subject.engine.truncate(REGION, LogIndex(8))?;
-    ensure!(upto <= subject.progress(1)?.checkpointed, "{upto} passes the checkpoint");
-    subject.finish_maintenance()?;
-    let upto = subject.engine.truncate(REGION, LogIndex(8))?;
-    let held_to = subject.progress(1)?.checkpointed;
-    ensure!(upto <= held_to && held_to <= LogIndex(5), "truncated {upto}, checkpointed {held_to}");
-    let upto = subject.engine.truncate(REGION, LogIndex(3))?;
+    past_checkpoint_refused(&subject)?;
+    subject.engine.checkpoint()?;
+    past_checkpoint_refused(&subject)?;
+    subject.truncate(1, LogIndex(3))?;
+    // What the batch itself starts needs no checkpoint.
+    let at = (LogIndex(20), Term(4));
+    subject.append(vec![
+        mark(3, Mark::Start(at.0, at.1)),
+        mark(3, Mark::TruncatePrefix(at.0, at.1)),
+    ])?;
     for round in 0..3 {
-        let truncated = subject.progress(1)?.truncated;
-        ensure!(truncated.0 >= upto.min(LogIndex(3)), "truncation was lost: {truncated:?}");
-        if truncated.0 > LogIndex(0) {
-            refused(subject.entries(1, truncated.0.0, 9), "reading a truncated entry")?;
-            let term = subject.engine.term(REGION, truncated.0);
-            ensure_eq!(term, Some(Term(truncated.0.0)), "term of the truncation point");
-        }
-        let first = truncated.0.0 + 1;
-        let wanted: Vec<(u64, u64)> = (first..=8).map(|index| (index, index)).collect();
-        ensure_eq!(subject.entries(1, first, 9)?, wanted, "what is left in round {round}");
+        past_checkpoint_refused(&subject)?;
+        ensure_eq!(subject.progress(1)?.truncated, (LogIndex(3), Term(3)), "truncated");
+        refused(subject.entries(1, 3, 9), "reading a truncated entry")?;
+        let term = subject.engine.term(REGION, LogIndex(3));
+        ensure_eq!(term, Some(Term(3)), "term of the truncation point");
+        let wanted: Vec<(u64, u64)> = (4..=8).map(|index| (index, index)).collect();
+        ensure_eq!(subject.entries(1, 4, 9)?, wanted, "what is left in round {round}");
         subject = subject.crash(round)?;
     }
     subject.apply(1, 8)?;
     ensure_eq!(subject.contents()?, vec!["k=v"], "pairs");
+    Ok(())
+}
+
+/// Checks that no batch truncates an entry above the checkpoint of region 1, and that nothing of a
+/// batch that tries is written.
+fn past_checkpoint_refused<F: Factory>(subject: &Subject<'_, F>) -> Check {
+    let before = subject.progress(1)?;
+    for index in before.checkpointed.next().0..=8 {
+        let truncates = mark(1, Mark::TruncatePrefix(LogIndex(index), Term(index)));
+        let batch = vec![entry(2, 1, 1, &[("b", Some("1"))]), truncates];
+        refused(subject.append(batch), "truncating past the checkpoint")?;
+    }
+    ensure_eq!(subject.progress(1)?, before, "progress after the refusals");
+    let written = subject.engine.progress(RegionId(2));
+    ensure!(written.is_none(), "a part of a refused batch was appended");
     Ok(())
 }
 
@@ -172,8 +187,8 @@ fn hard_states<F: Factory>(factory: &F) -> Check {
     let subject = subject.crash(1)?;
     ensure_eq!(subject.progress(1)?.hard_state, wanted, "hard state after a crash");
     subject.apply(1, 1)?;
-    subject.finish_maintenance()?;
-    subject.engine.truncate(REGION, LogIndex(1))?;
+    subject.engine.checkpoint()?;
+    subject.truncate(1, LogIndex(1))?;
     ensure_eq!(subject.progress(1)?.hard_state, wanted, "hard state after truncation");
     let range = stele_types::KeyRange::all();
     let at = (LogIndex(9), Term(3));

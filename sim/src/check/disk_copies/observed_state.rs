@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stele_engine::Store;
 use stele_index::Run;
-use stele_storage::{EngineView, Pair, Progress, ScanOptions, StorageEngine};
+use stele_storage::{EngineView, LogStore, Pair, Progress, ScanOptions, StateMachine};
 use stele_types::{KeyRange, LogIndex, Region, RegionId, RegionPhase, Result, keyspace};
 
 /// Limit of bytes read together.

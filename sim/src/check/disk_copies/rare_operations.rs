@@ -5,7 +5,7 @@ use super::observed_state::catch_up;
 use super::{DiskCopy, installation, long_batch};
 use std::collections::BTreeMap;
 use stele_engine::Store;
-use stele_storage::{EngineView, Progress, StorageEngine};
+use stele_storage::{EngineView, LogStore, Progress, StateMachine};
 use stele_types::{
     ColumnFamily, CommandBuilder, CommittedEntry, EntryRecord, HardState, LogBatch, LogIndex, Mark,
     Prng, Record, RegionId, Result, Term,
