@@ -75,7 +75,7 @@ fn dwisckey_keeps_every_law() {
 /// A drop loses data that is only in memory, so the suite's crashes are real.
 #[test]
 fn a_dropped_store_without_a_log_has_applied_again_from_the_raft_log() {
-    use stele_storage::{EngineView, StorageEngine};
+    use stele_storage::{EngineView, LogStore, StateMachine};
     use stele_types::*;
     let dir = tempfile::tempdir().unwrap();
     let open = || RockStore::open(dir.path(), &Settings::tiny(Persistence::Flushes)).unwrap();

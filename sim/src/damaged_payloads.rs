@@ -12,7 +12,7 @@ use crate::trace::Trace;
 use crate::world::{Stop, World};
 use std::collections::{BTreeMap, BTreeSet};
 use stele_raftstore::LogKept;
-use stele_storage::StorageEngine;
+use stele_storage::LogStore;
 use stele_types::{LogIndex, RegionId, RegionPhase};
 
 /// Limit for forming the cluster and for the final reads.

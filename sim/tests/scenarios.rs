@@ -6,7 +6,7 @@ use stele_sim::faults::{Fault, FaultSet};
 use stele_sim::plan::{Mode, Plan, SECOND};
 use stele_sim::trace::Trace;
 use stele_sim::world::{Stop, World};
-use stele_storage::StorageEngine;
+use stele_storage::StateMachine;
 use stele_types::RegionId;
 
 /// Returns a formed cluster of three nodes with one store each, without random faults, with clients

@@ -14,7 +14,7 @@ use super::region::Region;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use stele_types::{CommittedEntry, EntryRecord, LogIndex, Lsn, RegionId, Result, Term};
+use stele_types::{CommittedEntry, EntryRecord, LogIndex, RegionId, Result, Term};
 
 const ENTRY: u8 = b'e';
 const STATE: u8 = b's';
@@ -39,8 +39,8 @@ fn entry_key(region: RegionId, index: LogIndex) -> Vec<u8> {
 pub struct Edit(Batch);
 
 impl Edit {
-    pub fn put(&mut self, entry: &EntryRecord, at: Lsn) {
-        let mut head = encode(&[at.as_u64(), entry.term.0]);
+    pub fn put(&mut self, entry: &EntryRecord, at: u64) {
+        let mut head = encode(&[at, entry.term.0]);
         head.push(u8::from(entry.is_command));
         self.0.put(&entry_key(entry.region, entry.index), [&head, &entry.payload]);
     }
@@ -68,11 +68,6 @@ impl RaftLog {
         self.db.write(&edit.0, Durability::Synced)
     }
 
-    /// Writes an edit without a sync, for changes that may be lost: a truncation is repeated.
-    pub fn write_later(&self, edit: &Edit) -> Result<()> {
-        self.db.write(&edit.0, Durability::Logged)
-    }
-
     pub fn memory_bytes(&self) -> u64 {
         self.db.figure(c"rocksdb.cur-size-all-mem-tables")
     }
@@ -92,7 +87,7 @@ impl RaftLog {
     }
 
     /// Returns the stored entry at `index`.
-    pub fn entry(&self, region: RegionId, index: LogIndex) -> Result<Option<CommittedEntry>> {
+    pub fn entry(&self, region: RegionId, index: LogIndex) -> Result<Option<StoredEntry>> {
         let read = |value: &[u8]| decode(value, index, &self.path);
         self.db.get(&entry_key(region, index), Tier::All, read)?.transpose()
     }
@@ -105,12 +100,15 @@ impl RaftLog {
     }
 }
 
-fn decode(value: &[u8], index: LogIndex, path: &Path) -> Result<CommittedEntry> {
+/// An entry with its place in the order of appends over all regions.
+pub type StoredEntry = (u64, CommittedEntry);
+
+fn decode(value: &[u8], index: LogIndex, path: &Path) -> Result<StoredEntry> {
     let mut numbers = Numbers::new(value, path);
-    let (at, term) = (Lsn::from_u64(numbers.u64()?), Term(numbers.u64()?));
+    let (at, term) = (numbers.u64()?, Term(numbers.u64()?));
     let is_command = numbers.u8()? != 0;
     let payload = Bytes::copy_from_slice(numbers.remaining());
-    Ok(CommittedEntry { term, index, is_command, payload, at })
+    Ok((at, CommittedEntry { term, index, is_command, payload }))
 }
 
 /// Entries of one region, ascending.
@@ -122,7 +120,7 @@ pub struct Entries<'a> {
 
 impl Entries<'_> {
     /// Returns the next entry; `None` after the last.
-    pub fn next(&mut self) -> Result<Option<CommittedEntry>> {
+    pub fn next(&mut self) -> Result<Option<StoredEntry>> {
         let prefix = [&[ENTRY][..], &self.region.0.to_be_bytes()].concat();
         let Some((key, value)) = self.cursor.pair()? else { return Ok(None) };
         let Some(index) = key.strip_prefix(&prefix[..]) else { return Ok(None) };

@@ -12,7 +12,8 @@ pub use db::{Batch, Completion, Db, DbIter, DbStats, Group};
 pub use options::Options;
 pub use stele_gc::{GcOptions, Phase, PolicyKind};
 pub use stele_storage::{
-    Cached, EngineStats, EngineView, Order, Pair, RangeSize, ScanOptions, StorageEngine,
+    Cached, EngineStats, EngineView, LogStore, Order, Pair, RangeSize, Repair, ScanOptions,
+    Snapshots, StateMachine, StorageEngine,
 };
 pub use stele_types::{Error, KeyRange, Result};
 pub use store::{

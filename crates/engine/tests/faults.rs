@@ -7,8 +7,8 @@ use common::{DIR, Model, Random, clock, difference, disk, open, tiny};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_engine::{
-    Db, EngineView, Error, GcOptions, KeyRange, Options, Order, Replay, StorageEngine, Store,
-    VerifyEvent,
+    Db, EngineView, Error, GcOptions, KeyRange, Options, Order, Repair, Replay, StateMachine,
+    Store, VerifyEvent,
 };
 use stele_log::Tail;
 use stele_vfs::{CrashAt, CrashPoint, Fault, SimOptions, SimVfs, Vfs};

@@ -7,7 +7,8 @@ use common::{DIR, clock, disk, tiny};
 use std::path::Path;
 use std::sync::Arc;
 use stele_engine::{
-    EngineView, KeyRange, Pair, Replay, ScanOptions, StorageEngine, Store, VerifyEvent,
+    EngineView, KeyRange, LogStore, Pair, Replay, ScanOptions, Snapshots, StateMachine, Store,
+    VerifyEvent,
 };
 use stele_types::{
     CommandBuilder, CommittedEntry, EntryRecord, LogBatch, LogIndex, Mark, Record, RegionId, Term,
@@ -29,9 +30,8 @@ fn put(store: &Store, index: u64, term: Term, key: &str) {
     let index = LogIndex(index);
     let (region, is_command) = (REGION, true);
     let entry = EntryRecord { region, term, index, is_command, payload: payload.clone() };
-    let appended = store.append(&LogBatch { records: vec![Record::Entry(entry)] }).unwrap();
-    let at = appended.payloads[0];
-    store.apply(REGION, &[CommittedEntry { term, index, is_command, payload, at }]).unwrap();
+    store.append(&LogBatch { records: vec![Record::Entry(entry)] }).unwrap();
+    store.apply(REGION, &[CommittedEntry { term, index, is_command, payload }]).unwrap();
 }
 
 #[test]
@@ -46,7 +46,9 @@ fn a_checkpoint_never_passes_an_entry_that_waits_to_be_applied() {
         payload: vec![1; 100].into(),
     };
     let batch = LogBatch { records: vec![Record::Entry(entry(8)), Record::Entry(entry(9))] };
-    let waiting = store.append(&batch).unwrap().payloads[0];
+    store.append(&batch).unwrap();
+    let first = store.entries(RegionId(8), LogIndex(1), LogIndex(2), 1).unwrap();
+    let waiting = store.log().positions(RegionId(8), &first).unwrap()[0];
     put(&store, 2, Term(1), "applied later in the log");
     store.flush().unwrap();
     let checkpoint = store.index().checkpoint();

@@ -8,7 +8,8 @@ use common::{DIR, Model, clock, disk, leaked_of, tiny};
 use std::path::Path;
 use std::sync::Arc;
 use stele_engine::{
-    EngineView, Ingest, KeyRange, Pair, Replay, Result, ScanOptions, StorageEngine, Store,
+    EngineView, Ingest, KeyRange, LogStore, Pair, Replay, Result, ScanOptions, Snapshots,
+    StateMachine, Store,
 };
 use stele_types::{
     CommandBuilder, EntryRecord, HardState, LogBatch, LogIndex, Mark, Record, RegionId, Term,

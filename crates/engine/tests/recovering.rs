@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_engine::{
-    EngineView, Error, KeyRange, Options, RecoveringStore, Replay, Result, ScanOptions,
-    StorageEngine, Store,
+    EngineView, Error, KeyRange, LogStore, Options, RecoveringStore, Repair, Replay, Result,
+    ScanOptions, StateMachine, Store,
 };
 use stele_storage::{LostEntry, RecoverableLog as _};
 use stele_types::{
@@ -68,15 +68,12 @@ impl Written {
         }
         let hard_state = HardState { term: Term(1), vote: 0, commit: *last };
         records.push(Record::HardState(region, hard_state));
-        let places = self.store.append(&LogBatch { records }).unwrap().payloads;
-        let entry = |((index, payload), at): ((LogIndex, Bytes), _)| CommittedEntry {
-            term: Term(1),
-            index,
-            is_command: true,
-            payload,
-            at,
+        self.store.append(&LogBatch { records }).unwrap();
+        let entry = |(index, payload): (LogIndex, Bytes)| {
+            let (term, is_command) = (Term(1), true);
+            CommittedEntry { term, index, is_command, payload }
         };
-        let entries: Vec<_> = payloads.into_iter().zip(places).map(entry).collect();
+        let entries: Vec<_> = payloads.into_iter().map(entry).collect();
         self.store.apply(region, &entries).unwrap();
     }
 

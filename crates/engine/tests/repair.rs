@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_engine::{
-    EngineView, Error, KeyRange, Options, Order, Pair, Replay, ScanOptions, StorageEngine, Store,
+    EngineView, Error, KeyRange, LogStore, Options, Order, Pair, Repair, Replay, ScanOptions,
+    StateMachine, Store,
 };
 use stele_index::{Live, RunItem, inspect_run_items};
 use stele_types::{
@@ -60,8 +61,8 @@ impl Opened {
         if self.index == 1 {
             records.insert(0, Record::Mark(REGION, Mark::Start(LogIndex(0), Term(0))));
         }
-        let at = self.store.append(&LogBatch { records }).unwrap().payloads[0];
-        let entry = CommittedEntry { term, index, is_command, payload: whole, at };
+        self.store.append(&LogBatch { records }).unwrap();
+        let entry = CommittedEntry { term, index, is_command, payload: whole };
         self.store.apply(REGION, &[entry]).unwrap();
     }
 

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stele_engine::{
-    Cached, EngineView, Error, KeyRange, Options, Pair, Replay, Result, ScanOptions, StorageEngine,
-    Store,
+    Cached, EngineView, Error, KeyRange, LogStore, Options, Pair, Replay, Result, ScanOptions,
+    Snapshots, StateMachine, Store,
 };
 use stele_types::{
     CommandBuilder, EntryRecord, HardState, LogBatch, LogIndex, Mark, Record, RegionId, Term,
@@ -66,9 +66,12 @@ impl<'a> Region<'a> {
         self.append(command)
     }
 
-    /// Truncates entries that no follower needs.
+    /// Truncates checkpointed entries: no follower needs them.
     fn truncate(&self) {
-        self.store.truncate(self.id, LogIndex(self.index)).unwrap();
+        let upto = self.store.progress(self.id).unwrap().checkpointed;
+        let term = self.store.term(self.id, upto).unwrap();
+        let records = vec![Record::Mark(self.id, Mark::TruncatePrefix(upto, term))];
+        self.store.append(&LogBatch { records }).unwrap();
     }
 }
 

@@ -6,6 +6,7 @@ use crate::encode::{self, Encoded, encode, frame_bytes};
 use crate::format::CarriedRegion;
 use crate::format::frame::FRAME_HEADER_BYTES;
 use crate::frame_buffer::{FrameBuffer, PipelinedWrite};
+use crate::log::Appended;
 use crate::segment::begin::{Begin, Begun, begin};
 use crate::segment::scan::End;
 use crate::segment::sidecar::SidecarWriter;
@@ -14,7 +15,7 @@ use crate::staged::Staged;
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use stele_types::{Appended, Cause, Error, FileId, Lsn, Record, Result, mutant};
+use stele_types::{Cause, Error, FileId, Lsn, Record, Result, mutant};
 use stele_vfs::{AlignedBuf, VfsFile};
 
 /// Capacity kept for the next batch, unless the last batch needed more.
@@ -253,7 +254,10 @@ impl Appender {
         Counters::add(&shared.counters.written_bytes, self.buffer.len() as u64);
     }
 
-    /// Makes the durable frame in the buffer visible, by the same steps as recovery.
+    /// Makes the durable frame in the buffer visible, by the same steps as recovery. Invariant: the
+    /// regions' logs and the head show only what is synced, all of a batch at one moment. So an
+    /// entry that they show is persisted, and what they do not show yet lies at the head or after
+    /// it.
     fn publish(&mut self, shared: &Shared, encoded: &Encoded) -> Result<()> {
         debug_assert!(self.is_staged_as_written(shared, encoded));
         let at = self.end.at;

@@ -37,7 +37,7 @@ mod verify;
 mod versions;
 
 pub use iter::LogIter;
-pub use log::Log;
+pub use log::{Appended, Log, Reserved};
 pub use options::{LogOptions, RecoverFrom, Recovery, Tail};
 pub use read::RecordHeader;
 pub use read_many::{NEAR_BYTES_MAX, ReadMany, Unchecked};

@@ -15,15 +15,40 @@ use crate::verify::{VerifyEvent, VerifySummary, verify};
 use crate::versions::VersionedOp;
 use crate::{FileKind, LogOptions, RecoverFrom, Recovery, recover};
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use stele_types::{
-    Appended, Cause, CommittedEntry, EntryRecord, Error, FileId, Locator, LogBatch, LogIndex, Lsn,
-    Record, RegionId, Result, Term,
+    Cause, CommittedEntry, EntryRecord, Error, FileId, Locator, LogBatch, LogIndex, Lsn, Record,
+    RegionId, Result, Term,
 };
 use stele_vfs::Vfs;
+
+/// Positions of an appended batch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Appended {
+    /// For each `Record::Entry` of the batch in order: the position of its payload's first byte.
+    /// A value's position is this plus its offset in the command, which is known since encoding.
+    pub payloads: Vec<Lsn>,
+    /// The log's end after the batch.
+    pub head: Lsn,
+}
+
+/// Device space for a batch that must not fail for lack of it. No other batch is appended while it
+/// is held.
+#[derive(Debug)]
+pub struct Reserved<'a> {
+    appender: MutexGuard<'a, Appender>,
+    shared: &'a Shared,
+}
+
+impl Reserved<'_> {
+    /// Appends the batch for which the space was reserved.
+    pub fn append(mut self, batch: &LogBatch) -> Result<Appended> {
+        self.appender.append(self.shared, &batch.records, true)
+    }
+}
 
 /// The log of one store. Appends run one at a time; reads never wait for a write or sync.
 #[derive(Debug)]
@@ -71,10 +96,12 @@ impl Log {
         appender.append(&self.shared, &batch.records, true)
     }
 
-    /// Reserves device space for a batch that must not fail for lack of it. That batch must be the
-    /// next one appended. Fails with `NoSpace` and changes nothing.
-    pub fn preallocate(&self, batch: &LogBatch) -> Result<()> {
-        self.appender.lock().preallocate(&self.shared, &batch.records)
+    /// Reserves device space for a batch that must not fail for lack of it. Other appends wait
+    /// until the result is dropped. Fails with `NoSpace` and changes nothing.
+    pub fn reserve(&self, batch: &LogBatch) -> Result<Reserved<'_>> {
+        let mut appender = self.appender.lock();
+        appender.preallocate(&self.shared, &batch.records)?;
+        Ok(Reserved { appender, shared: &self.shared })
     }
 
     /// Makes a confirming frame durable. Appended batches are durable already.
@@ -170,6 +197,39 @@ impl Log {
         self.shared.state.read().regions.get(region).map(|region| region.log())
     }
 
+    /// Returns the positions of consecutive entries of a region. Fails with `Invalid` unless the
+    /// region's log holds each of them at its index, in its term: what the log shows is durable.
+    pub fn positions(&self, region: RegionId, entries: &[CommittedEntry]) -> Result<Vec<Lsn>> {
+        let state = self.shared.state.read();
+        let log = state.regions.get(region);
+        let position = |entry: &CommittedEntry| {
+            let place = log.and_then(|log| log.place(entry.index));
+            let place = place.filter(|place| place.term == entry.term);
+            let place = place.filter(|place| place.bytes() as usize == entry.payload.len());
+            place.map(|place| place.at).ok_or_else(|| {
+                Error::invalid(format!(
+                    "region {region}: entry {} of term {} is not persisted on this store",
+                    entry.index, entry.term
+                ))
+            })
+        };
+        entries.iter().map(position).collect()
+    }
+
+    /// Returns where a replay of the entries above `applied` must start, and the head: the position
+    /// of the oldest such entry over all regions, or the head if there is none. Both are of one
+    /// moment.
+    pub fn replay_from(&self, applied: &dyn Fn(RegionId) -> LogIndex) -> (Lsn, Lsn) {
+        let state = self.shared.state.read();
+        let above = state.regions.iter().filter_map(|(id, log)| log.first_above(applied(id)));
+        (above.min().map_or(state.head, |oldest| oldest.min(state.head)), state.head)
+    }
+
+    /// Returns the bytes of payloads appended since the log was opened.
+    pub fn payload_bytes(&self) -> u64 {
+        self.shared.counters.payload_bytes.load(Relaxed)
+    }
+
     /// Returns all regions, including destroyed ones.
     pub fn regions(&self) -> Vec<RegionId> {
         self.shared.state.read().regions.ids()
@@ -256,6 +316,8 @@ impl Log {
     ///
     /// The positions of these entries change, and with them the order of replay. Therefore only
     /// regions take part that have no entry above `checkpointed`, up to which nothing is replayed.
+    /// Invariant: the appender is held from this choice to the publication, so that no entry is
+    /// appended to a chosen region in between.
     pub fn reappend_tails(
         &self,
         below: FileId,

@@ -93,7 +93,6 @@ impl Shared {
                 index,
                 is_command: place.is_command(),
                 payload: cached.unwrap_or_default(),
-                at: place.at,
             });
         }
         let places: Vec<Locator> = missing.iter().map(|(_, at)| *at).collect();

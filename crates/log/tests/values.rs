@@ -236,7 +236,8 @@ fn a_key_moved_to_a_sorted_file_does_not_outdo_a_newer_write() {
     let old = log.entries(REGION, stele_types::LogIndex(1), stele_types::LogIndex(2), 999).unwrap();
     keys.put("k", 2, 100);
     let mut writer = log.sorted_writer(Cause::Relocate).unwrap();
-    writer.append(b"k", old[0].at, 0, &value(1, 100)).unwrap();
+    let places = log.positions(REGION, &old).unwrap();
+    writer.append(b"k", places[0], 0, &value(1, 100)).unwrap();
     writer.finish().unwrap();
     assert_eq!(rebuilt(&log), keys.expected);
 }

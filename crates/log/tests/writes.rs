@@ -237,10 +237,10 @@ fn a_batch_that_room_was_made_for_is_written_on_a_device_that_is_full_by_then() 
     // Also where the batch begins a segment.
     for index in 1..=60 {
         let mark = batch(vec![Record::Mark(RegionId(9), Mark::Start(LogIndex(index), Term(1)))]);
-        log.preallocate(&mark).unwrap();
+        let reserved = log.reserve(&mark).unwrap();
         let from_operation = disk.operations();
         disk.inject(Fault::NoSpace { from_operation }).unwrap();
-        log.append(&mark).unwrap();
+        reserved.append(&mark).unwrap();
         disk.clear_faults();
         put(&log, REGION, index, 900).unwrap();
     }
@@ -251,6 +251,6 @@ fn a_batch_that_room_was_made_for_is_written_on_a_device_that_is_full_by_then() 
     let full = (61..).find(|index| put(&log, REGION, *index, 900).is_err());
     assert!(full.is_some_and(|index| index < 70), "{full:?}");
     let mark = batch(vec![Record::Mark(RegionId(9), Mark::Start(LogIndex(90), Term(1)))]);
-    let refused = log.preallocate(&mark);
+    let refused = log.reserve(&mark);
     assert!(matches!(refused, Err(Error::NoSpace(_))), "{refused:?}");
 }

@@ -66,7 +66,7 @@ pub fn bootstrap<E: StorageEngine>(
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use stele_storage::{LostEntry, ModelEngine};
+    use stele_storage::{LogStore, LostEntry, ModelEngine};
     use stele_types::{ClusterId, Error, LogBatch, Mark, Record, RegionId};
 
     struct Log(Option<StoreIdent>);

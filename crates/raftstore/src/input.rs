@@ -4,7 +4,7 @@ use crate::messages::{PeerMessage, SnapshotHeader};
 use crate::output::Ticket;
 use bytes::Bytes;
 use stele_storage::StorageEngine;
-use stele_types::{Appended, LogIndex, Peer, PeerId, Region, RegionId, Result, StoreId};
+use stele_types::{LogIndex, Peer, PeerId, Region, RegionId, Result, StoreId};
 
 /// Time of one call, supplied by the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub enum Input<E: StorageEngine> {
         /// Ticket of the batch.
         ticket: Ticket,
         /// The engine's result.
-        result: Result<Appended>,
+        result: Result<()>,
     },
     /// A peer offers a snapshot. The reply is `SnapshotAccepted` or `Refused`.
     SnapshotOffered {

@@ -1,6 +1,6 @@
-//! Input and result of one append to the log.
+//! Input of one append to the log, and its entries as they are applied.
 
-use crate::{LogIndex, Lsn, RegionId, Term};
+use crate::{LogIndex, RegionId, Term};
 use bytes::Bytes;
 
 /// Raft state of a region that must be durable before its messages are sent.
@@ -61,17 +61,8 @@ pub struct LogBatch {
     pub records: Vec<Record>,
 }
 
-/// Positions of an appended batch.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Appended {
-    /// For each `Record::Entry` of the batch in order: the position of its payload's first byte.
-    /// A value's position is this plus its offset in the command, which is known since encoding.
-    pub payloads: Vec<Lsn>,
-    /// The log's end after the batch.
-    pub head: Lsn,
-}
-
-/// An entry to apply: its bytes and their position, so that an engine may keep either.
+/// An entry to apply. Region, index and term name it: an engine that keeps positions finds its
+/// own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommittedEntry {
     /// Term of the entry.
@@ -82,6 +73,4 @@ pub struct CommittedEntry {
     pub is_command: bool,
     /// The entry's bytes.
     pub payload: Bytes,
-    /// Position of the payload's first byte in the log.
-    pub at: Lsn,
 }

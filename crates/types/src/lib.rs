@@ -18,7 +18,7 @@ pub mod region;
 pub mod size;
 pub mod varint;
 
-pub use batch::{Appended, CommittedEntry, EntryRecord, HardState, LogBatch, Mark, Record};
+pub use batch::{CommittedEntry, EntryRecord, HardState, LogBatch, Mark, Record};
 pub use cause::Cause;
 pub use clock::{Clock, ManualClock};
 pub use command::{Command, CommandBuilder, Op};

@@ -3,7 +3,7 @@
 //! the source must be applied first.
 
 use crate::world::World;
-use stele_storage::StorageEngine;
+use stele_storage::LogStore;
 use stele_types::{
     Command, CommittedEntry, LogBatch, Op, Record, Region, RegionId, RegionPhase, keyspace,
 };

@@ -2,7 +2,7 @@
 
 use crate::world::World;
 use std::collections::{BTreeMap, BTreeSet};
-use stele_storage::StorageEngine;
+use stele_storage::LogStore;
 use stele_types::{LogIndex, PeerId, RegionId, Term};
 
 /// Store, region and replica.

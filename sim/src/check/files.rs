@@ -4,7 +4,7 @@
 use crate::world::World;
 use std::path::Path;
 use stele_engine::Store;
-use stele_storage::StorageEngine;
+use stele_storage::StateMachine;
 use stele_vfs::{SimVfs, Vfs};
 
 /// Limit of maintenance slices until no work is left.

@@ -3,7 +3,7 @@
 
 use crate::world::World;
 use std::collections::BTreeMap;
-use stele_storage::StorageEngine;
+use stele_storage::LogStore;
 use stele_types::checksum::crc32c;
 use stele_types::{LogIndex, RegionId, Term};
 

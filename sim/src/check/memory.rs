@@ -1,7 +1,7 @@
 //! Checks that memory stays within the configured limits.
 
 use crate::world::World;
-use stele_storage::StorageEngine;
+use stele_storage::StateMachine;
 
 /// Limit of a store's memory besides memtables and caches: filters and fences of runs, tables of
 /// entries. More than this is a leak.

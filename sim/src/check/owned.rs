@@ -5,7 +5,7 @@ use crate::plan::SECOND;
 use crate::world::World;
 use bytes::Bytes;
 use std::collections::BTreeMap;
-use stele_storage::{EngineView, ScanOptions, StorageEngine};
+use stele_storage::{EngineView, ScanOptions, StateMachine};
 use stele_types::{KeyRange, PeerId, RegionId, RegionKind, StoreId, keyspace};
 
 /// Limit for dropping the pairs of a destroyed replica.

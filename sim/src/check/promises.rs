@@ -7,7 +7,7 @@ use crate::world::World;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use stele_raftstore::{Body, Header, PeerMessage, RaftKind, RaftMessage};
-use stele_storage::{Progress, StorageEngine};
+use stele_storage::{LogStore, Progress};
 use stele_types::{RegionId, Term};
 
 /// Rounds and terms seen in messages.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use std::collections::BTreeSet;
 use stele_engine::Store as Engine;
 use stele_raftstore::{Body, PeerMessage};
-use stele_storage::StorageEngine;
+use stele_storage::{LogStore, Repair};
 use stele_types::checksum::crc32c;
 use stele_types::{KeyRange, LogIndex, RegionId, StoreId};
 

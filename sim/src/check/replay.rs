@@ -1,7 +1,7 @@
 //! Checks that a replay starts before all entries that it must apply.
 
 use crate::world::World;
-use stele_storage::StorageEngine;
+use stele_storage::LogStore;
 
 impl World {
     /// Checks that no entry after a checkpoint lies before the checkpoint's replay position.
@@ -18,11 +18,11 @@ impl World {
                 continue;
             }
             let Ok(entries) = engine.entries(region, first, first.next(), 1) else { continue };
-            let early = entries.first().filter(|entry| entry.at < checkpoint.replay_from);
-            if let Some(entry) = early {
-                let (index, at, from) = (entry.index, entry.at, checkpoint.replay_from);
+            let Ok(places) = engine.log().positions(region, &entries) else { continue };
+            let from = checkpoint.replay_from;
+            if let Some(at) = places.first().filter(|at| **at < from) {
                 return self.fail(format!(
-                    "store {number} replays from {from}, but entry {index} of region {region}, \
+                    "store {number} replays from {from}, but entry {first} of region {region}, \
                      which no run holds, is at {at}"
                 ));
             }

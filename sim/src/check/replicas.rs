@@ -2,7 +2,7 @@
 
 use crate::world::World;
 use std::collections::BTreeMap;
-use stele_storage::{EngineView, Pair, ScanOptions, StorageEngine};
+use stele_storage::{EngineView, Pair, ScanOptions, StateMachine};
 use stele_types::{LogIndex, Region, RegionEpoch, RegionId};
 
 /// Region and applied index.

@@ -3,7 +3,7 @@
 
 use crate::world::{DIR, World};
 use std::path::Path;
-use stele_storage::StorageEngine;
+use stele_storage::LogStore;
 use stele_types::{LogBatch, Record};
 use stele_vfs::Vfs;
 

@@ -2,7 +2,7 @@
 
 use crate::world::World;
 use std::collections::BTreeMap;
-use stele_storage::StorageEngine;
+use stele_storage::LogStore;
 use stele_types::{HardState, LogBatch, Mark, Record, RegionId};
 
 /// Last hard state written, by store and region.

@@ -7,7 +7,7 @@ use crate::world::Requester;
 use bytes::Bytes;
 use stele_node::store::{Batch, BatchOp};
 use stele_raftstore::{Header, Input, Reply, Write};
-use stele_storage::{EngineView, StorageEngine};
+use stele_storage::{EngineView, StateMachine};
 use stele_types::ColumnFamily;
 
 /// Number of keys.

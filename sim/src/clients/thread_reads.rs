@@ -9,7 +9,7 @@ use std::sync::Arc;
 use stele_engine::View;
 use stele_node::store::LinearizableRead;
 use stele_raftstore::{Done, Header, Reader, Reply};
-use stele_storage::{Cached, EngineView, Order, ScanOptions, StorageEngine};
+use stele_storage::{Cached, EngineView, Order, ScanOptions, StateMachine};
 use stele_types::{ColumnFamily, Result};
 
 /// Read of one request thread.

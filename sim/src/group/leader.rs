@@ -11,7 +11,7 @@ use stele_placement::{
     SYSTEM_REGION, Step, StoreState, leader, pairs,
 };
 use stele_raftstore::{Done, Header, Input, Reply, Write};
-use stele_storage::{EngineView, ScanOptions, StorageEngine};
+use stele_storage::{EngineView, ScanOptions, StateMachine};
 use stele_types::{CommandBuilder, KeyRange, Peer, PeerRole, Region, RegionEpoch, StoreId, Term};
 
 const PLACEMENT_NANOS: u64 = 100 * MS;

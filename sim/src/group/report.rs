@@ -6,7 +6,7 @@ use crate::world::{Happening, World};
 use bytes::Bytes;
 use stele_placement::{NewStore, NodeReport, RegionReport, SYSTEM_REGION, StoreReport, Traffic};
 use stele_raftstore::{Admin, AdminCall, Header, Input, Read};
-use stele_storage::StorageEngine;
+use stele_storage::{LogStore, StateMachine};
 use stele_types::{Region, RegionKind, RegionPhase, StoreIdent, keyspace};
 
 /// Interval of reports if an operator runs, or after a missing answer.

@@ -12,7 +12,7 @@ use stele_node::start::{self, Directory};
 use stele_node::store::{Ended, Maintenance, Queue, StoreLoop};
 use stele_placement::Bootstrap;
 use stele_raftstore::{Input, RaftStore};
-use stele_storage::StorageEngine;
+use stele_storage::StateMachine;
 use stele_types::{Error, Result, StoreId};
 use stele_vfs::{SimOptions, SimVfs};
 

@@ -12,11 +12,10 @@ use stele_raftstore::{
     Admin, AdminCall, Append, ChangeKind, Event, Input, PeerChange, PeerMessage, RequestId, Ticket,
     wire,
 };
-use stele_storage::StorageEngine;
+use stele_storage::LogStore;
 use stele_types::checksum::crc32c;
 use stele_types::{
-    Appended, Error, LogBatch, Mark, PeerRole, Record, Region, RegionId, RegionPhase, Result,
-    StoreId,
+    Error, LogBatch, Mark, PeerRole, Record, Region, RegionId, RegionPhase, Result, StoreId,
 };
 
 /// Delay from an input to the loop's step.
@@ -184,7 +183,7 @@ impl World {
         incarnation: u64,
         ticket: Ticket,
         batch: &Arc<LogBatch>,
-        done: Option<Result<Appended>>,
+        done: Option<Result<()>>,
     ) {
         let now = self.now;
         let Some(slot) = self.slots.get_mut(&number).filter(|slot| slot.incarnation == incarnation)
@@ -221,7 +220,7 @@ impl World {
     }
 
     /// Records the result of an append.
-    fn note_append(&mut self, number: u64, batch: &LogBatch, result: &Result<Appended>) {
+    fn note_append(&mut self, number: u64, batch: &LogBatch, result: &Result<()>) {
         match result {
             Ok(_) => self.note_durable(number, batch),
             Err(Error::NoSpace(_)) => self.check_refused_append(number, batch),

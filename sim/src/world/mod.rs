@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_engine::Store as Engine;
 use stele_raftstore::{Reply, Ticket};
-use stele_types::{Appended, LogBatch, Prng, RegionId, Result, StoreId};
+use stele_types::{LogBatch, Prng, RegionId, Result, StoreId};
 
 /// Event, with the store or node on which it happens and its incarnation.
 #[expect(missing_docs, reason = "the fields are the variants' words")]
@@ -41,7 +41,7 @@ pub enum Happening {
         incarnation: u64,
         ticket: Ticket,
         batch: Arc<LogBatch>,
-        done: Option<Result<Appended>>,
+        done: Option<Result<()>>,
     },
     /// A frame of another store arrives.
     Frame { slot: u64, from: u64, frame: Bytes, is_forged: bool },

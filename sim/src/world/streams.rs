@@ -6,7 +6,7 @@ use crate::plan::MS;
 use stele_engine::Store as Engine;
 use stele_node::snapshot::{Reception, Source};
 use stele_raftstore::{Done, Input, Reply, SendSnapshot, SnapshotHeader, wire};
-use stele_storage::StorageEngine;
+use stele_storage::LogStore;
 use stele_types::KeyRange;
 
 /// Bytes of one piece, and pairs read at a time.

@@ -4,11 +4,11 @@ use super::RockStore;
 use crate::rocks::raft_log::Edit;
 use crate::rocks::region::Region;
 use std::collections::BTreeMap;
-use stele_storage::StorageEngine;
-use stele_types::{Appended, LogBatch, Lsn, Mark, Record, RegionId, Result};
+use stele_storage::StateMachine;
+use stele_types::{LogBatch, Mark, Record, RegionId, Result};
 
 /// Checks one record against its region and adds its changes to the edit.
-fn record(region: &mut Region, record: &Record, edit: &mut Edit, at: Lsn) -> Result<()> {
+fn record(region: &mut Region, record: &Record, edit: &mut Edit, at: u64) -> Result<()> {
     match record {
         Record::Entry(entry) => {
             let before = region.last;
@@ -34,7 +34,7 @@ fn record(region: &mut Region, record: &Record, edit: &mut Edit, at: Lsn) -> Res
 }
 
 impl RockStore {
-    pub(super) fn append_records(&self, batch: &LogBatch) -> Result<Appended> {
+    pub(super) fn append_records(&self, batch: &LogBatch) -> Result<()> {
         // Changes of a region must be persisted before its log is removed: they cannot be replayed
         // afterwards.
         let ends_incarnation =
@@ -44,7 +44,7 @@ impl RockStore {
         }
         let mut state = self.state.lock();
         let mut touched: BTreeMap<RegionId, Region> = BTreeMap::new();
-        let (mut edit, mut payloads, mut head) = (Edit::default(), Vec::new(), state.head);
+        let (mut edit, mut head) = (Edit::default(), state.head);
         for it in &batch.records {
             let id = match it {
                 Record::Entry(entry) => entry.region,
@@ -52,11 +52,8 @@ impl RockStore {
             };
             let known = || state.regions.get(&id).cloned().unwrap_or_default();
             let region = touched.entry(id).or_insert_with(known);
-            record(region, it, &mut edit, Lsn::from_u64(head))?;
-            if matches!(it, Record::Entry(_)) {
-                payloads.push(Lsn::from_u64(head));
-                head += 1;
-            }
+            record(region, it, &mut edit, head)?;
+            head += u64::from(matches!(it, Record::Entry(_)));
         }
         for (id, region) in &touched {
             edit.state(*id, region);
@@ -64,6 +61,6 @@ impl RockStore {
         self.log.write(&edit)?;
         state.regions.extend(touched);
         state.head = head;
-        Ok(Appended { payloads, head: Lsn::from_u64(head) })
+        Ok(())
     }
 }

@@ -10,7 +10,7 @@ mod tables;
 
 use crate::rocks::key_values::{KeyValues, Persistence, RockIngest};
 use crate::rocks::pairs::Applied;
-use crate::rocks::raft_log::{Edit, RaftLog};
+use crate::rocks::raft_log::RaftLog;
 use crate::rocks::region::Region;
 use crate::rocks::view::RockView;
 use bytes::Bytes;
@@ -18,13 +18,14 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use stele_storage::{EngineStats, Maintained, Order, Pair, Progress, RangeSize, StorageEngine};
+use stele_storage::{
+    EngineStats, LogStore, Maintained, Order, Pair, Progress, RangeSize, Repair, Snapshots,
+    StateMachine,
+};
 use stele_types::{
-    Appended, Command, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, RegionId, Result, Term,
+    Command, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, RegionId, Result, Term,
 };
 use tables::Tables;
-
-const EXPORT_SLICE_BYTES: usize = 1 << 20;
 
 /// Store on RocksDB.
 #[derive(Debug)]
@@ -115,11 +116,8 @@ impl RockStore {
     }
 }
 
-impl StorageEngine for RockStore {
-    type View = RockView;
-    type Ingest = RockIngest;
-
-    fn append(&self, batch: &LogBatch) -> Result<Appended> {
+impl LogStore for RockStore {
+    fn append(&self, batch: &LogBatch) -> Result<()> {
         self.append_records(batch)
     }
 
@@ -136,7 +134,7 @@ impl StorageEngine for RockStore {
         let mut out: Vec<CommittedEntry> = Vec::new();
         let mut bytes = 0;
         let mut stored = self.log.entries_from(region, from);
-        while let Some(entry) = stored.next()?.filter(|entry| entry.index < to) {
+        while let Some(entry) = stored.next()?.map(|(_, it)| it).filter(|it| it.index < to) {
             bytes += entry.payload.len();
             if !out.is_empty() && bytes > bytes_max {
                 break;
@@ -150,6 +148,19 @@ impl StorageEngine for RockStore {
         self.state.lock().regions.get(&region)?.term(index)
     }
 
+    fn progress(&self, region: RegionId) -> Option<Progress> {
+        self.state.lock().regions.get(&region).map(Region::progress)
+    }
+
+    /// RocksDB has no reserve.
+    fn admit(&self, _bytes: u64) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl StateMachine for RockStore {
+    type View = RockView;
+
     fn apply(&self, id: RegionId, entries: &[CommittedEntry]) -> Result<()> {
         if self.follows(id, entries)? { Ok(()) } else { self.apply_here(id, entries) }
     }
@@ -157,69 +168,6 @@ impl StorageEngine for RockStore {
     fn view(&self) -> Result<RockView> {
         let pairs = self.pairs()?;
         Ok(RockView::new(&pairs.db, pairs.values.as_ref(), &pairs.path))
-    }
-
-    fn progress(&self, region: RegionId) -> Option<Progress> {
-        self.state.lock().regions.get(&region).map(Region::progress)
-    }
-
-    fn truncate(&self, id: RegionId, index: LogIndex) -> Result<LogIndex> {
-        let mut state = self.state.lock();
-        state.region(id)?.check_present(id)?;
-        let Some(region) = state.regions.get_mut(&id) else { return Ok(LogIndex(0)) };
-        let first = region.truncated.0.next();
-        region.truncate(index);
-        let upto = region.truncated.0;
-        if upto >= first {
-            let mut edit = Edit::default();
-            edit.remove(id, first, upto.next());
-            edit.state(id, region);
-            self.log.write_later(&edit)?;
-        }
-        Ok(upto)
-    }
-
-    fn export(
-        &self,
-        range: &KeyRange,
-        sink: &mut dyn FnMut(Vec<Pair>) -> Result<()>,
-    ) -> Result<()> {
-        let (mut slice, mut bytes) = (Vec::new(), 0);
-        let pairs = self.pairs()?;
-        self.view()?.walk(range, Order::Forward, |key, found| {
-            let pair = found.pair(key, pairs.values.as_deref())?;
-            bytes += pair.key.len() + pair.value.len();
-            slice.push(pair);
-            if bytes >= EXPORT_SLICE_BYTES {
-                sink(std::mem::take(&mut slice))?;
-                bytes = 0;
-            }
-            Ok(true)
-        })?;
-        if slice.is_empty() { Ok(()) } else { sink(slice) }
-    }
-
-    fn begin_ingest(&self, ranges: Vec<KeyRange>) -> Result<RockIngest> {
-        RockIngest::new(ranges)
-    }
-
-    fn receive(&self, ingest: &mut RockIngest, pairs: Vec<Pair>) -> Result<()> {
-        ingest.receive(pairs)
-    }
-
-    /// Changes the key-values first, atomically; opening repeats the start of the log if needed.
-    fn install(&self, id: RegionId, at: (LogIndex, Term), ingest: RockIngest) -> Result<()> {
-        let (ranges, pairs) = ingest.finish()?;
-        let known = self.state.lock().regions.get(&id).cloned().unwrap_or_default();
-        let begun = Applied { incarnation: known.incarnation + 1, index: at.0, start: at };
-        let db = self.pairs()?;
-        let mut change = db.change();
-        ranges.iter().for_each(|range| change.delete_range(range));
-        change.pairs(&pairs);
-        change.applied(id, begun);
-        self.apply_and_persist(&db, &change)?;
-        let mut state = self.state.lock();
-        self.start_log(id, state.regions.entry(id).or_default(), begun)
     }
 
     fn drop_ranges(&self, ranges: &[KeyRange]) -> Result<()> {
@@ -254,11 +202,6 @@ impl StorageEngine for RockStore {
         Ok(middle)
     }
 
-    /// RocksDB has no reserve.
-    fn admit(&self, _bytes: u64) -> Result<()> {
-        Ok(())
-    }
-
     fn checkpoint(&self) -> Result<()> {
         self.persist_applied(&*self.pairs()?)
     }
@@ -280,3 +223,32 @@ impl StorageEngine for RockStore {
         }
     }
 }
+
+impl Snapshots for RockStore {
+    type Ingest = RockIngest;
+
+    fn begin_ingest(&self, ranges: Vec<KeyRange>) -> Result<RockIngest> {
+        RockIngest::new(ranges)
+    }
+
+    fn receive(&self, ingest: &mut RockIngest, pairs: Vec<Pair>) -> Result<()> {
+        ingest.receive(pairs)
+    }
+
+    /// Changes the key-values first, atomically; opening repeats the start of the log if needed.
+    fn install(&self, id: RegionId, at: (LogIndex, Term), ingest: RockIngest) -> Result<()> {
+        let (ranges, pairs) = ingest.finish()?;
+        let known = self.state.lock().regions.get(&id).cloned().unwrap_or_default();
+        let begun = Applied { incarnation: known.incarnation + 1, index: at.0, start: at };
+        let db = self.pairs()?;
+        let mut change = db.change();
+        ranges.iter().for_each(|range| change.delete_range(range));
+        change.pairs(&pairs);
+        change.applied(id, begun);
+        self.apply_and_persist(&db, &change)?;
+        let mut state = self.state.lock();
+        self.start_log(id, state.regions.entry(id).or_default(), begun)
+    }
+}
+
+impl Repair for RockStore {}

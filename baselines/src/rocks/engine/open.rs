@@ -5,7 +5,7 @@ use super::{RockStore, State};
 use crate::rocks::key_values::KeyValues;
 use crate::rocks::mirror;
 use crate::rocks::pairs::Applied;
-use crate::rocks::raft_log::{Edit, Entries, RaftLog};
+use crate::rocks::raft_log::{Edit, Entries, RaftLog, StoredEntry};
 use crate::rocks::region::Region;
 use crate::rocks::tuning::Settings;
 use parking_lot::{Mutex, RwLock};
@@ -79,7 +79,7 @@ impl RockStore {
         let mut head = 0;
         for (&id, region) in state.regions.iter().filter(|(_, region)| !region.destroyed) {
             if let Some(last) = self.log.entry(id, region.last)? {
-                head = head.max(last.at.as_u64() + 1);
+                head = head.max(last.0 + 1);
             }
         }
         state.head = head;
@@ -93,17 +93,17 @@ impl RockStore {
         spans: &BTreeMap<RegionId, (LogIndex, LogIndex)>,
         mut f: impl FnMut(RegionId, &CommittedEntry) -> Result<()>,
     ) -> Result<()> {
-        let mut sources: Vec<(LogIndex, RegionId, Entries<'_>, CommittedEntry)> = Vec::new();
+        let mut sources: Vec<(LogIndex, RegionId, Entries<'_>, StoredEntry)> = Vec::new();
         for (&id, &(after, upto)) in spans {
             let mut entries = self.log.entries_from(id, after.next());
-            if let Some(first) = entries.next()?.filter(|first| first.index <= upto) {
+            if let Some(first) = entries.next()?.filter(|(_, first)| first.index <= upto) {
                 sources.push((upto, id, entries, first));
             }
         }
-        while let Some(at) = (0..sources.len()).min_by_key(|at| sources.get(*at).map(|s| s.3.at)) {
+        while let Some(at) = (0..sources.len()).min_by_key(|at| sources.get(*at).map(|s| s.3.0)) {
             let Some((upto, id, entries, entry)) = sources.get_mut(at) else { break };
-            f(*id, entry)?;
-            match entries.next()?.filter(|next| next.index <= *upto) {
+            f(*id, &entry.1)?;
+            match entries.next()?.filter(|(_, next)| next.index <= *upto) {
                 Some(next) => *entry = next,
                 None => drop(sources.swap_remove(at)),
             }

@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use stele_gc::Pressure;
-use stele_storage::StorageEngine;
+use stele_storage::{LogStore, StateMachine};
 use stele_types::{
     CommandBuilder, CommittedEntry, EntryRecord, Error, LogBatch, LogIndex, Record, RegionId,
     Result, Term,
@@ -215,11 +215,8 @@ impl CommitQueue {
         let mut records = Vec::with_capacity(2);
         records.extend(store.truncation_due(region));
         records.push(Record::Entry(entry));
-        let appended = store.append(&LogBatch { records })?;
-        let Some(&at) = appended.payloads.first() else {
-            return Err(Error::invalid("the log returned no position"));
-        };
-        let entry = CommittedEntry { term, index, is_command: true, payload, at };
+        store.append(&LogBatch { records })?;
+        let entry = CommittedEntry { term, index, is_command: true, payload };
         store.apply(region, std::slice::from_ref(&entry))
     }
 

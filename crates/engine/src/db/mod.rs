@@ -22,7 +22,7 @@ use std::sync::Arc;
 use stele_gc::GcStats;
 use stele_index::Found;
 use stele_log::LogStats;
-use stele_storage::{EngineStats, EngineView, Maintained, Order, Pair, ScanOptions, StorageEngine};
+use stele_storage::{EngineStats, EngineView, Maintained, Order, Pair, ScanOptions, StateMachine};
 use stele_types::{Clock, CommandBuilder, KeyRange, Result, ValueRef, checksum, command};
 use stele_vfs::{RealVfs, SystemClock, Vfs};
 use workers::{Signal, Workers};

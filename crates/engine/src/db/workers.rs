@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use stele_storage::StorageEngine;
+use stele_storage::StateMachine;
 use stele_types::{Error, Result};
 
 /// Bytes of one slice of maintenance; the thread checks for a stop between slices.

@@ -5,22 +5,25 @@ use std::collections::BTreeMap;
 use stele_index::Checkpoint;
 use stele_log::Log;
 use stele_types::{
-    Appended, Command, CommittedEntry, Error, LogBatch, LogIndex, Lsn, Mark, Op, Record, RegionId,
-    Result, Seq, Term, ValueRef,
+    Command, CommittedEntry, Error, LogBatch, LogIndex, Lsn, Mark, Op, Record, RegionId, Result,
+    Seq, Term, ValueRef,
 };
 
-/// Position of the state machine. One lock protects it, for the bookkeeping of appends and for
-/// applying.
+/// Position of the state machine. One lock protects it while entries are applied and while a
+/// checkpoint is taken. No append holds it.
 #[derive(Debug, Default)]
 pub(crate) struct ApplyState {
     seq: Seq,
     applied: BTreeMap<RegionId, (LogIndex, Term)>,
-    /// Durable entries that are not applied yet, with their locations. Invariant: a checkpoint
-    /// never passes them.
-    waiting: BTreeMap<RegionId, BTreeMap<LogIndex, Lsn>>,
+    /// Regions of which the batch being appended ends an incarnation, with the applied entry that
+    /// was removed.
+    ending: BTreeMap<RegionId, Option<(LogIndex, Term)>>,
     /// The log's end when the last checkpoint was taken.
     frozen_at: Lsn,
-    log_bytes_since_freeze: u64,
+    /// Bytes of payloads that the log had appended when the last checkpoint was taken.
+    frozen_log_bytes: u64,
+    /// Bytes replayed at open since the last checkpoint.
+    replayed_bytes: u64,
 }
 
 impl ApplyState {
@@ -38,51 +41,52 @@ impl ApplyState {
         self.applied.get(&region).map(|(index, _)| *index)
     }
 
-    /// Removes a region from the next checkpoint.
-    pub fn remove_region(&mut self, region: RegionId) -> Option<(RegionId, (LogIndex, Term))> {
-        self.applied.remove(&region).map(|at| (region, at))
+    /// Begins to end the incarnation of a region: it applies nothing until the batch that ends it is
+    /// appended. Returns its applied index.
+    pub fn begin_ending(&mut self, region: RegionId) -> Option<LogIndex> {
+        self.ending.entry(region).or_default();
+        self.applied(region)
     }
 
-    /// Reverts [`ApplyState::remove_region`].
-    pub fn restore_regions(&mut self, forgotten: Vec<(RegionId, (LogIndex, Term))>) {
-        self.applied.extend(forgotten);
+    /// Removes an ending region from the next checkpoint.
+    pub fn remove_region(&mut self, region: RegionId) {
+        let removed = self.applied.remove(&region);
+        let ending = self.ending.entry(region).or_default();
+        *ending = ending.or(removed);
     }
 
-    /// Records the locations of a durable batch's entries until they are applied.
-    pub fn note_appended(&mut self, batch: &LogBatch, appended: &Appended) {
-        let mut payloads = appended.payloads.iter();
-        for record in &batch.records {
-            match record {
-                Record::Entry(entry) => {
-                    let waiting = self.waiting.entry(entry.region).or_default();
-                    // An entry replaces all earlier ones at its index and after it.
-                    waiting.split_off(&entry.index);
-                    if let Some(&at) = payloads.next() {
-                        waiting.insert(entry.index, at);
-                        self.log_bytes_since_freeze += entry.payload.len() as u64;
-                    }
-                }
-                Record::Mark(region, Mark::TruncateSuffix(from)) => {
-                    if let Some(waiting) = self.waiting.get_mut(region) {
-                        waiting.split_off(from);
-                    }
-                }
-                Record::Mark(region, Mark::Start(index, term)) => {
-                    self.waiting.remove(region);
-                    self.applied.insert(*region, (*index, *term));
-                }
-                Record::Mark(region, Mark::Destroy) => {
-                    self.waiting.remove(region);
-                    self.applied.remove(region);
-                }
-                Record::HardState(..) | Record::Mark(_, Mark::TruncatePrefix(..)) => {}
+    /// Reverts [`ApplyState::begin_ending`] and [`ApplyState::remove_region`]: the batch was not
+    /// appended.
+    pub fn restore_ending(&mut self) {
+        for (region, removed) in std::mem::take(&mut self.ending) {
+            if let Some(removed) = removed {
+                self.applied.insert(region, removed);
             }
         }
     }
 
-    /// Records a durable entry, found at open, that is not committed yet.
-    pub fn note_waiting(&mut self, region: RegionId, index: LogIndex, at: Lsn) {
-        self.waiting.entry(region).or_default().insert(index, at);
+    /// Records the marks of a batch that the log has published.
+    ///
+    /// Invariant: between the publication and this call, a checkpoint may be taken. It lacks the
+    /// regions that the batch ends or starts (unless the log starts where the region is), because [`ApplyState::remove_region`] came before and
+    /// an ending region applies nothing. A checkpoint without a region is correct on both sides of
+    /// the mark: before a start, the log has no entry that the region's applied index covers;
+    /// after it, opening counts the region as applied up to the start of its log, and replays all
+    /// entries after that. A destroyed region must be in no checkpoint.
+    pub fn note_marks(&mut self, batch: &LogBatch) {
+        for record in &batch.records {
+            match record {
+                Record::Mark(region, Mark::Start(index, term)) => {
+                    self.applied.insert(*region, (*index, *term));
+                    self.ending.remove(region);
+                }
+                Record::Mark(region, Mark::Destroy) => {
+                    self.applied.remove(region);
+                    self.ending.remove(region);
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Counts a region as applied up to this entry, after which its log starts.
@@ -95,7 +99,7 @@ impl ApplyState {
 
     /// Counts replayed bytes, so that a long replay is not repeated at the next crash.
     pub fn note_replayed(&mut self, bytes: u64) {
-        self.log_bytes_since_freeze += bytes;
+        self.replayed_bytes += bytes;
     }
 
     /// Creates a checkpoint of what is applied; its replay starts at `replay_from`.
@@ -110,13 +114,13 @@ impl ApplyState {
         region: RegionId,
         entries: &[CommittedEntry],
     ) -> Result<u64> {
+        let positions = self.check(shared, region, entries)?;
         let mut user_bytes = 0;
-        for entry in entries {
-            self.check_order(region, entry)?;
+        for (entry, at) in entries.iter().zip(positions) {
             if entry.is_command {
                 let command = Command::parse(entry.payload.clone())?;
                 for op in command.ops() {
-                    user_bytes += self.apply_op(shared, &op, entry.at);
+                    user_bytes += self.apply_op(shared, &op, at);
                 }
             }
             self.finish_entry(region, entry.index, entry.term);
@@ -129,15 +133,13 @@ impl ApplyState {
     /// Marks an entry applied: its operations are in the memtable.
     pub fn finish_entry(&mut self, region: RegionId, index: LogIndex, term: Term) {
         self.applied.insert(region, (index, term));
-        if let Some(waiting) = self.waiting.get_mut(&region) {
-            waiting.remove(&index);
-        }
     }
 
     /// Starts a new memtable when the active one is full, or when the log to replay is long.
     pub fn freeze_when_due(&mut self, shared: &Shared) -> Result<()> {
         let full = shared.index.memtable_bytes() >= shared.options.memtable_bytes_max;
-        let long = self.log_bytes_since_freeze >= shared.options.checkpoint_log_bytes_max;
+        let log_bytes = shared.log.payload_bytes() - self.frozen_log_bytes + self.replayed_bytes;
+        let long = log_bytes >= shared.options.checkpoint_log_bytes_max;
         if full || long {
             self.freeze(shared)?;
         }
@@ -147,19 +149,22 @@ impl ApplyState {
     /// Freezes the active memtable together with the checkpoint its flush will establish:
     /// everything applied so far, and a replay that starts at the oldest unapplied entry. Returns
     /// whether there was anything to freeze.
+    ///
+    /// Invariant: a checkpoint passes no unapplied entry. Nothing is applied meanwhile, and the log
+    /// shows all entries and its head as of one moment; entries that it publishes later lie at this
+    /// head or after it.
     pub fn freeze(&mut self, shared: &Shared) -> Result<bool> {
-        let head = shared.log.head();
+        let applied = |region| self.applied(region).unwrap_or_default();
+        let (mut replay_from, head) = shared.log.replay_from(&applied);
         if shared.index.memtable_is_empty() && head == self.frozen_at {
             return Ok(false);
         }
-        let waiting = self.waiting.values().flat_map(|entries| entries.values().next());
-        let mut replay_from = waiting.copied().min().map_or(head, |oldest| oldest.min(head));
         if stele_types::mutant::active("engine.checkpoint_past_waiting") {
             replay_from = head;
         }
         shared.index.freeze(self.checkpoint_at(replay_from));
         self.frozen_at = head;
-        self.log_bytes_since_freeze = 0;
+        (self.frozen_log_bytes, self.replayed_bytes) = (shared.log.payload_bytes(), 0);
         Ok(true)
     }
 
@@ -174,26 +179,36 @@ impl ApplyState {
         shared.index.publish(self.seq);
     }
 
-    fn check_order(&self, region: RegionId, entry: &CommittedEntry) -> Result<()> {
-        let next = self.applied.get(&region).map_or(LogIndex(1), |(index, _)| index.next());
-        if entry.index != next {
-            let index = entry.index;
-            return Err(Error::invalid(format!(
-                "region {region}: entry {index} is not the next to apply, {next} is"
-            )));
+    /// Checks that these are the next entries of the region; returns their positions.
+    ///
+    /// Invariant: applied ≤ persisted on this store, because the index must not refer to bytes that
+    /// are not durable. The log knows only positions of durable entries. An unapplied entry keeps
+    /// its position until it is applied: [`Shared::reappend`] moves only checkpointed ones.
+    fn check(
+        &self,
+        shared: &Shared,
+        region: RegionId,
+        entries: &[CommittedEntry],
+    ) -> Result<Vec<Lsn>> {
+        let is_ending = self.ending.contains_key(&region);
+        if is_ending && !stele_types::mutant::active("engine.apply_while_leaving") {
+            return Err(Error::invalid(format!("region {region} is leaving this store")));
         }
-        // Invariant: applied ≤ persisted on this store; the index must not refer to bytes that are
-        // not.
-        let persisted = self.waiting.get(&region).and_then(|w| w.get(&entry.index));
-        if persisted != Some(&entry.at) && !stele_types::mutant::active("engine.apply_unpersisted")
-        {
-            let index = entry.index;
-            return Err(Error::invalid(format!(
-                "region {region}: entry {index} is not persisted at {} on this store",
-                entry.at
-            )));
+        let mut next = self.applied.get(&region).map_or(LogIndex(1), |(index, _)| index.next());
+        for entry in entries {
+            if entry.index != next {
+                let index = entry.index;
+                return Err(Error::invalid(format!(
+                    "region {region}: entry {index} is not the next to apply, {next} is"
+                )));
+            }
+            next = next.next();
         }
-        Ok(())
+        let positions = shared.log.positions(region, entries);
+        if stele_types::mutant::active("engine.apply_unpersisted") {
+            return Ok(positions.unwrap_or_else(|_| vec![shared.log.head(); entries.len()]));
+        }
+        positions
     }
 
     fn apply_op(&mut self, shared: &Shared, op: &Op<'_>, payload: Lsn) -> u64 {

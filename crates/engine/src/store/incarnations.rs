@@ -3,10 +3,7 @@
 use super::{Replay, Shared, Store, apply};
 use std::sync::Arc;
 use stele_index::Checkpoint;
-use stele_types::{LogBatch, LogIndex, Mark, Record, RegionId, Result, Term, mutant};
-
-/// A region and its applied index and term.
-pub(super) type Ended = (RegionId, (LogIndex, Term));
+use stele_types::{LogBatch, Mark, Record, RegionId, Result, mutant};
 
 impl Store {
     /// Ends the incarnations of the regions that the batch's marks end. In this order, what a
@@ -14,25 +11,24 @@ impl Store {
     /// checkpoint drops it. Its pairs thus stay (another region may have taken them over), none of
     /// its entries is applied again over newer pairs, and what it had applied does not count for
     /// its next incarnation. After a crash in between, it continues with an empty log. Invariant,
-    /// on which opening relies: a destroyed region is in no checkpoint. Returns what to restore if
-    /// the mark cannot be written.
-    pub(super) fn end_incarnations(&self, batch: &LogBatch) -> Result<Vec<Ended>> {
-        let mut ended = Vec::new();
+    /// on which opening relies: a destroyed region is in no checkpoint. Therefore an ending region
+    /// applies nothing until the batch is appended.
+    pub(super) fn end_incarnations(&self, batch: &LogBatch) -> Result<()> {
         for record in &batch.records {
             if let Record::Mark(region, mark @ (Mark::Start(..) | Mark::Destroy)) = record {
-                ended.extend(self.end_incarnation(*region, mark)?);
+                self.end_incarnation(*region, mark)?;
             }
         }
-        Ok(ended)
+        Ok(())
     }
 
-    fn end_incarnation(&self, region: RegionId, mark: &Mark) -> Result<Option<Ended>> {
+    fn end_incarnation(&self, region: RegionId, mark: &Mark) -> Result<()> {
         let shared = &self.shared;
         let log = shared.log.region(region).filter(|log| !log.destroyed);
-        let Some(log) = log else { return Ok(None) };
-        let applied = shared.apply.lock().applied(region).unwrap_or(log.truncated.0);
+        let Some(log) = log else { return Ok(()) };
+        let applied = shared.apply.lock().begin_ending(region).unwrap_or(log.truncated.0);
         if matches!(mark, Mark::Start(index, _) if *index == applied && log.last == applied) {
-            return Ok(None);
+            return Ok(());
         }
         let durable = shared.checkpointed(region).max(log.truncated.0);
         if applied > durable && !mutant::active("engine.life_not_flushed") {
@@ -44,14 +40,15 @@ impl Store {
             .filter(|_| shared.replay == Replay::Committed && applied > log.truncated.0)
             .filter(|_| !mutant::active("engine.life_not_truncated"));
         if let Some(mark) = truncation {
+            // The flush above has just made durable what this truncates.
             shared.append(&LogBatch { records: vec![mark] })?;
         }
         let mut state = shared.apply.lock();
-        let ended = state.remove_region(region);
+        state.remove_region(region);
         if !mutant::active("engine.earlier_life_counts") {
             shared.index.forget_region(region)?;
         }
-        Ok(ended)
+        Ok(())
     }
 }
 

@@ -1,39 +1,19 @@
-//! Moving key ranges as sorted pairs: Raft snapshots out (`export`) and in (`install`).
+//! Installation of sorted pairs of key ranges: Raft snapshots from other stores.
 
 use super::apply::ApplyState;
-use super::slice::Extent;
-use super::{Shared, Store, View};
+use super::{Shared, Store};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 use stele_log::{SealedFile, SortedWriter};
-use stele_storage::{Order, Pair};
+use stele_storage::Pair;
 use stele_types::{
     Cause, Error, KeyRange, LogBatch, LogIndex, Lsn, Mark, Record, RegionId, Result, Term,
     ValueRef, mutant,
 };
 use stele_vfs::DirLock;
 
-/// Bytes that an export holds in memory at a time.
-const EXPORT_SLICE_BYTES: u64 = 1 << 20;
 /// Number of flushes after which an installation gives way to writes into its ranges.
 const FLUSHES_MAX: usize = 3;
-
-pub(crate) fn export(
-    shared: &Arc<Shared>,
-    range: &KeyRange,
-    sink: &mut dyn FnMut(Vec<Pair>) -> Result<()>,
-) -> Result<()> {
-    let view = View::new(shared);
-    let mut iter = view.references(range.clone(), Order::Forward)?;
-    let extent = Extent { pairs_max: usize::MAX, bytes_max: EXPORT_SLICE_BYTES, keys_only: false };
-    loop {
-        let slice = view.next_slice(&mut iter, extent)?;
-        if slice.is_empty() {
-            return Ok(());
-        }
-        sink(slice)?;
-    }
-}
 
 /// Staged pairs of a snapshot: values in sorted files and references in runs. All have temporary
 /// names, under which nothing reads them and garbage collection does not see them.
@@ -130,14 +110,16 @@ pub(crate) fn install(
     let batch = LogBatch { records: vec![Record::Mark(region, Mark::Start(at.0, at.1))] };
     let mut state = lock_flushed(store, ingest.index.ranges())?;
     // The device may fill up in the meantime.
-    if !mutant::active("engine.mark_without_room") {
-        shared.log.preallocate(&batch)?;
-    }
+    let is_reserved = !mutant::active("engine.mark_without_room");
+    let reserved = is_reserved.then(|| shared.log.reserve(&batch)).transpose()?;
     make_current(shared, ingest, Some((region, at)))?;
     // The range is replaced permanently: if the log cannot record it, the log must stop.
     let stop = |error| Error::Poisoned(shared.log.stop(error).to_string());
-    let appended = shared.log.append(&batch).map_err(stop)?;
-    state.note_appended(&batch, &appended);
+    match reserved {
+        Some(reserved) => reserved.append(&batch).map_err(stop)?,
+        None => shared.log.append(&batch).map_err(stop)?,
+    };
+    state.note_marks(&batch);
     Ok(())
 }
 

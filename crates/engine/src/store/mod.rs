@@ -4,6 +4,7 @@
 //! segment is removed only when nothing refers to it and a durable checkpoint covers it.
 
 mod apply;
+mod engine;
 mod incarnations;
 mod install;
 mod lost_blocks;
@@ -39,14 +40,13 @@ pub use scrub::ScrubStats;
 use space::Space;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use stele_gc::{Gc, GcHooks, GcStats, Stage};
 use stele_index::Index;
 use stele_log::{Log, LogStats};
-use stele_storage::{EngineStats, LostValue, Maintained, Pair, Progress, RangeSize, StorageEngine};
+use stele_storage::Maintained;
 use stele_types::{
-    Appended, Cause, CommittedEntry, Error, FileId, KeyRange, Locator, LogBatch, LogIndex, Record,
-    RegionId, Result, StoreId, Term, mutant,
+    Error, FileId, Locator, LogBatch, LogIndex, Record, RegionId, Result, StoreId, mutant,
 };
 use stele_vfs::{DirLock, Vfs};
 use value_cache::ValueCache;
@@ -101,12 +101,13 @@ impl GcHooks for Shared {
     }
 
     fn reappend(&self, below: FileId, bytes_max: u64) -> Result<u64> {
-        // Held throughout: unapplied entries must not get another location.
-        let _applying = self.apply.lock();
-        let checkpoint = self.index.checkpoint();
+        // Invariant: unapplied entries keep their position. The log moves only regions of which all
+        // entries are checkpointed, thus applied, and appends nothing from this choice to the
+        // publication. The checkpoint is read after the log's end is fixed: an older one could be
+        // that of a region's earlier incarnation.
         let checkpointed = |region: RegionId| match mutant::active("engine.reappend_unsettled") {
             true => LogIndex(u64::MAX),
-            false => checkpoint.applied.get(&region).map(|(index, _)| *index).unwrap_or_default(),
+            false => self.checkpointed(region),
         };
         self.log.reappend_tails(below, bytes_max, &checkpointed)
     }
@@ -120,13 +121,13 @@ impl GcHooks for Shared {
 }
 
 impl Shared {
-    /// Appends a batch. Holds the lock across the sync: a freeze in between would take a checkpoint
-    /// past entries that are not recorded yet.
-    fn append(&self, batch: &LogBatch) -> Result<Appended> {
-        let mut state = self.apply.lock();
-        let appended = self.log.append(batch)?;
-        state.note_appended(batch, &appended);
-        Ok(appended)
+    /// Appends a batch. The state machine is not locked during write and sync.
+    fn append(&self, batch: &LogBatch) -> Result<()> {
+        let held = mutant::active("engine.append_holds_state").then(|| self.apply.lock());
+        self.log.append(batch)?;
+        drop(held);
+        self.apply.lock().note_marks(batch);
+        Ok(())
     }
 
     /// Returns the value at a location; may wait for the device.
@@ -270,165 +271,6 @@ impl Store {
     /// counts as a crash and loses nothing either.
     pub fn close(&self) -> Result<()> {
         self.shared.log.close()
-    }
-}
-
-impl StorageEngine for Store {
-    type View = View;
-    type Ingest = Ingest;
-
-    fn append(&self, batch: &LogBatch) -> Result<Appended> {
-        self.check_space(batch)?;
-        let ended = self.end_incarnations(batch)?;
-        let appended = self.shared.append(batch);
-        if appended.is_err() {
-            self.shared.apply.lock().restore_regions(ended);
-        }
-        appended
-    }
-
-    fn entries(
-        &self,
-        region: RegionId,
-        from: LogIndex,
-        to: LogIndex,
-        bytes_max: usize,
-    ) -> Result<Vec<CommittedEntry>> {
-        self.shared.log.entries(region, from, to, bytes_max)
-    }
-
-    fn term(&self, region: RegionId, index: LogIndex) -> Option<Term> {
-        self.shared.log.term(region, index)
-    }
-
-    fn apply(&self, region: RegionId, entries: &[CommittedEntry]) -> Result<()> {
-        let bytes = self.shared.apply.lock().apply(&self.shared, region, entries)?;
-        self.shared.user_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.gc.note_user_bytes(bytes);
-        Ok(())
-    }
-
-    fn view(&self) -> Result<View> {
-        Ok(View::of_users(&self.shared, &self.gc))
-    }
-
-    fn progress(&self, region: RegionId) -> Option<Progress> {
-        let log = self.shared.log.region(region)?;
-        let applied = self.shared.apply.lock().applied(region);
-        Some(Progress {
-            truncated: log.truncated,
-            // Entries before the start of the log need no log.
-            checkpointed: self.shared.checkpointed(region).max(log.truncated.0),
-            applied: applied.unwrap_or(log.truncated.0),
-            persisted: (log.last, log.last_term),
-            hard_state: log.hard_state,
-            destroyed: log.destroyed,
-        })
-    }
-
-    fn truncate(&self, region: RegionId, index: LogIndex) -> Result<LogIndex> {
-        let mut upto = index.min(self.shared.checkpointed(region));
-        if stele_types::mutant::active("engine.truncate_past_checkpoint") {
-            upto = index;
-        }
-        let Some(log) = self.shared.log.region(region) else {
-            return Err(Error::invalid(format!("region {region} is not on this store")));
-        };
-        if upto <= log.truncated.0 {
-            return Ok(log.truncated.0);
-        }
-        if let Some(mark) = apply::truncation(&self.shared.log, region, upto) {
-            self.append(&LogBatch { records: vec![mark] })?;
-        }
-        Ok(upto)
-    }
-
-    fn export(
-        &self,
-        range: &KeyRange,
-        sink: &mut dyn FnMut(Vec<Pair>) -> Result<()>,
-    ) -> Result<()> {
-        install::export(&self.shared, range, sink)
-    }
-
-    fn begin_ingest(&self, ranges: Vec<KeyRange>) -> Result<Ingest> {
-        Ingest::new(&self.shared, &self.lock, ranges)
-    }
-
-    fn receive(&self, ingest: &mut Ingest, pairs: Vec<Pair>) -> Result<()> {
-        self.admit_bytes(pairs.iter().map(|p| (p.key.len() + p.value.len()) as u64).sum())?;
-        ingest.receive(pairs)
-    }
-
-    fn install(&self, region: RegionId, at: (LogIndex, Term), ingest: Ingest) -> Result<()> {
-        self.stop_on_failed_sync(install::install(self, region, at, ingest))
-    }
-
-    fn drop_ranges(&self, ranges: &[KeyRange]) -> Result<()> {
-        self.stop_on_failed_sync(install::drop_ranges(self, ranges))
-    }
-
-    fn range_size(&self, range: &KeyRange) -> Result<RangeSize> {
-        let found = self.shared.index.view().estimate(range)?;
-        Ok(RangeSize { bytes: found.bytes as u64, keys: found.keys as u64 })
-    }
-
-    fn split_key(&self, range: &KeyRange) -> Result<Option<Bytes>> {
-        self.shared.index.view().middle(range)
-    }
-
-    fn admit(&self, bytes: u64) -> Result<()> {
-        self.admit_bytes(bytes)
-    }
-
-    fn checkpoint(&self) -> Result<()> {
-        self.flush()
-    }
-
-    fn maintain(&self, bytes_max: u64) -> Result<Maintained> {
-        self.stop_on_failed_sync(self.maintain_slice(bytes_max))
-    }
-
-    fn idle(&self) {
-        // Best effort: the mark only helps to distinguish damage from a torn write later.
-        let _ = self.shared.log.confirm();
-    }
-
-    fn has_lost(&self) -> bool {
-        self.shared.lost_values.has_lost() || self.shared.lost_blocks.has_lost()
-    }
-
-    fn lost_ranges(&self) -> Vec<KeyRange> {
-        self.shared.lost_blocks.lost_ranges()
-    }
-
-    fn repair_range(&self, range: &KeyRange, pairs: Vec<Pair>) -> Result<()> {
-        self.write_block_repair(range, pairs)
-    }
-
-    fn lost_values(&self, count_max: usize) -> Vec<LostValue> {
-        self.shared.lost_values.lost_values(count_max)
-    }
-
-    fn repair_value(&self, key: &Bytes, value: Bytes) {
-        self.shared.lost_values.repair_value(key, value);
-    }
-
-    fn stats(&self) -> EngineStats {
-        let shared = &self.shared;
-        let meter = shared.vfs.meter().snapshot();
-        let gc = self.gc.stats();
-        EngineStats {
-            user_bytes: shared.user_bytes.load(Ordering::Relaxed),
-            written_bytes: Cause::ALL.iter().map(|&c| (c.name(), meter.bytes(c))).collect(),
-            disk_bytes: disk_bytes(shared).unwrap_or(gc.disk_bytes),
-            live_bytes: gc.live_bytes,
-            memory_bytes: shared.index.memory_bytes()
-                + shared.log.stats().memory_bytes
-                + shared.values.bytes(),
-            device_bytes: shared.vfs.total_bytes(&shared.dir).unwrap_or_default(),
-            device_free_bytes: shared.vfs.free_bytes(&shared.dir).unwrap_or_default(),
-        }
     }
 }
 

@@ -187,7 +187,6 @@ fn catch_up(shared: &Arc<Shared>, checkpoint: &Checkpoint, replay: Replay) -> Re
     // order.
     replay_log(shared, &applied, &mut |entry| {
         if entry.index > limit(entry.region) {
-            state.note_waiting(entry.region, entry.index, entry.at);
             return Ok(());
         }
         replay_entry(shared, &mut state, &entry);

@@ -113,6 +113,12 @@ impl Region {
         self.places.front().map(|place| place.at.file)
     }
 
+    /// Returns the position of the first entry above `index`. No later entry lies before it.
+    pub fn first_above(&self, index: LogIndex) -> Option<Lsn> {
+        let skipped = index.0.saturating_sub(self.base.0.0);
+        self.places.get(usize::try_from(skipped).ok()?).map(|place| place.at)
+    }
+
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>() + self.places.capacity() * size_of::<Place>()
     }

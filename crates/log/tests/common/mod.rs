@@ -5,10 +5,10 @@ pub mod model;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stele_log::{Log, LogOptions, RecoverFrom, Recovery};
+use stele_log::{Appended, Log, LogOptions, RecoverFrom, Recovery};
 use stele_types::{
-    Appended, Command, CommandBuilder, EntryRecord, FileId, LogBatch, LogIndex, Mark, Record,
-    RegionId, Result, StoreId, Term,
+    Command, CommandBuilder, EntryRecord, FileId, LogBatch, LogIndex, Mark, Record, RegionId,
+    Result, StoreId, Term,
 };
 use stele_vfs::{SimOptions, SimVfs, Vfs};
 
@@ -103,8 +103,9 @@ pub fn assert_put(log: &Log, region: RegionId, index: u64, bytes: usize) {
     let key = format!("key-{index}");
     let expected = command(&[(key.as_bytes(), &value(index, bytes))]);
     assert_eq!(&entries[0].payload, expected.bytes(), "entry {index} of region {region}");
+    let at = log.positions(region, &entries).unwrap();
     let parsed = Command::parse(entries[0].payload.clone()).unwrap();
-    let locator = parsed.ops().next().unwrap().locator(entries[0].at).unwrap();
+    let locator = parsed.ops().next().unwrap().locator(at[0]).unwrap();
     assert_eq!(log.get(&locator).unwrap(), value(index, bytes));
 }
 

@@ -149,7 +149,7 @@ mod tests {
     use super::super::queue::Queue;
     use super::*;
     use stele_raftstore::{Admin, AdminCall, Done, Header, Input, Options, Refusal, Write};
-    use stele_storage::{ModelEngine, StorageEngine};
+    use stele_storage::{LogStore, ModelEngine};
     use stele_types::{
         ClusterId, CommandBuilder, Peer, PeerId, PeerRole, Region, StoreId, StoreIdent,
     };

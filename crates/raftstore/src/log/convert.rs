@@ -6,7 +6,7 @@ use crate::messages::{RaftEntry, RaftKind, RaftMessage};
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
-use stele_types::{LogIndex, Term};
+use stele_types::{CommittedEntry, LogIndex, Term};
 
 /// Returns the Raft entry of a payload.
 pub(crate) fn entry(term: u64, index: u64, payload: Bytes) -> Entry {
@@ -28,6 +28,17 @@ pub(crate) fn payload_of(entry: &Entry) -> &Bytes {
     match entry.get_entry_type() {
         EntryType::EntryNormal => &entry.data,
         EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => &entry.context,
+    }
+}
+
+/// Returns a committed entry in the form that the engine applies.
+pub(crate) fn committed(entry: &Entry) -> CommittedEntry {
+    let payload = payload_of(entry).clone();
+    CommittedEntry {
+        term: Term(entry.term),
+        index: LogIndex(entry.index),
+        is_command: !payload.is_empty(),
+        payload,
     }
 }
 

@@ -5,7 +5,7 @@ mod convert;
 mod sizes;
 mod tail;
 
-pub(crate) use convert::{entry, from_raft, payload_of, to_raft};
+pub(crate) use convert::{committed, entry, from_raft, payload_of, to_raft};
 use sizes::Sizes;
 use tail::Tail;
 
@@ -13,13 +13,9 @@ use bytes::Bytes;
 use raft::eraftpb::{ConfState, Entry, HardState as RaftHardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use stele_storage::{Progress, StorageEngine};
-use stele_types::{CommittedEntry, Error, HardState, LogIndex, Lsn, RegionId, Result, Term};
-
-/// Bytes of entries read from the engine at a time.
-const FETCH_BYTES: usize = 1 << 20;
+use stele_types::{Error, HardState, LogIndex, RegionId, Result, Term};
 
 /// Log of one region.
 ///
@@ -33,8 +29,6 @@ pub(crate) struct RegionLog<E: StorageEngine> {
     stored_last: (u64, u64),
     tail: Tail,
     sizes: Sizes,
-    /// Committed entries read from the engine, to be applied next.
-    fetched: VecDeque<CommittedEntry>,
     initial: RaftState,
     /// Applied index and members, as of a snapshot taken now.
     applied: u64,
@@ -97,7 +91,6 @@ impl<E: StorageEngine> RegionLog<E> {
             stored_last: (start.last.0.0, start.last.1.0),
             tail: Tail::default(),
             sizes: Sizes::default(),
-            fetched: VecDeque::new(),
             initial: RaftState::new(hard_state, conf.clone()),
             applied: start.applied.0,
             conf,
@@ -141,11 +134,6 @@ impl<E: StorageEngine> RegionLog<E> {
         self.truncated
     }
 
-    /// Records the location of an entry. Ignored if the entry was replaced meanwhile.
-    pub fn note_placed(&mut self, index: u64, term: u64, at: Lsn) {
-        self.tail.note_placed(index, term, at);
-    }
-
     /// Returns the payloads in the tail above `index`, newest first.
     pub fn newest_first(&self, above: u64) -> impl Iterator<Item = &Bytes> {
         self.tail.newest_first(above)
@@ -159,43 +147,6 @@ impl<E: StorageEngine> RegionLog<E> {
         {
             self.stored_last = gone;
         }
-    }
-
-    /// Returns a committed entry in the form that [`StorageEngine::apply`] takes; `None` while it
-    /// is not durable here.
-    pub fn durable_entry(
-        &mut self,
-        entry: &Entry,
-        committed: u64,
-    ) -> Result<Option<CommittedEntry>> {
-        match self.tail.place(entry.index) {
-            Some((term, Some(at))) if term == entry.term => {
-                let payload = payload_of(entry).clone();
-                Ok(Some(CommittedEntry {
-                    term: Term(entry.term),
-                    index: LogIndex(entry.index),
-                    is_command: !payload.is_empty(),
-                    payload,
-                    at,
-                }))
-            }
-            Some(_) => Ok(None),
-            None => self.fetched(entry, committed),
-        }
-    }
-
-    fn fetched(&mut self, entry: &Entry, committed: u64) -> Result<Option<CommittedEntry>> {
-        let index = LogIndex(entry.index);
-        while self.fetched.front().is_some_and(|found| found.index < index) {
-            self.fetched.pop_front();
-        }
-        if self.fetched.front().is_none_or(|found| found.index != index) {
-            let to = LogIndex(committed + 1);
-            let found = self.engine.entries(self.region, index, to, FETCH_BYTES)?;
-            self.fetched = found.into();
-        }
-        let found = self.fetched.pop_front();
-        Ok(found.filter(|found| (found.index, found.term.0) == (index, entry.term)))
     }
 
     /// Records the applied index, and the members if they changed.
@@ -221,7 +172,7 @@ impl<E: StorageEngine> RegionLog<E> {
         if index == self.truncated.0 {
             return Some(self.truncated.1);
         }
-        if let Some((term, _)) = self.tail.place(index) {
+        if let Some(term) = self.tail.term(index) {
             return Some(term);
         }
         (index > self.truncated.0 && index <= self.last().0).then(|| self.engine_term(index))?

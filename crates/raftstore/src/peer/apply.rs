@@ -3,6 +3,7 @@
 
 use super::Peer;
 use crate::admin::{self, Change, Record};
+use crate::log::committed;
 use crate::output::Event;
 use crate::store::{Context, Effect};
 use raft::eraftpb::Entry;
@@ -16,7 +17,7 @@ impl<E: StorageEngine> Peer<E> {
         let mut run: Vec<CommittedEntry> = Vec::new();
         let mut bytes = 0;
         while let Some(entry) = self.to_apply.front() {
-            let Some(durable) = self.durable_entry(entry.clone())? else { break };
+            let Some(durable) = self.durable_entry(entry) else { break };
             if admin::is_admin(&durable.payload) {
                 self.apply_run(ctx, std::mem::take(&mut run))?;
                 bytes = 0;
@@ -39,12 +40,8 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Returns the committed entry if it is durable here. An entry applied earlier would be lost in
     /// a crash after its reply, and the index would refer to bytes that are not on disk.
-    fn durable_entry(&mut self, entry: Entry) -> Result<Option<CommittedEntry>> {
-        let committed = self.committed();
-        if entry.index > self.node.raft.raft_log.persisted {
-            return Ok(None);
-        }
-        self.log_mut().durable_entry(&entry, committed)
+    fn durable_entry(&self, entry: &Entry) -> Option<CommittedEntry> {
+        (entry.index <= self.node.raft.raft_log.persisted).then(|| committed(entry))
     }
 
     fn apply_run(&mut self, ctx: &mut Context<E>, run: Vec<CommittedEntry>) -> Result<()> {

@@ -214,11 +214,6 @@ impl<E: StorageEngine> Peer<E> {
         if self.term() == term.0 { self.node.raft.vote } else { 0 }
     }
 
-    /// Records the location of a durable entry.
-    pub fn note_placed(&mut self, entry: &stele_types::EntryRecord, at: stele_types::Lsn) {
-        self.log_mut().note_placed(entry.index.0, entry.term.0, at);
-    }
-
     fn log(&self) -> &RegionLog<E> {
         self.node.store()
     }

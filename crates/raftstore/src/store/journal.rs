@@ -7,8 +7,8 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use stele_storage::StorageEngine;
 use stele_types::{
-    CommandBuilder, CommittedEntry, EntryRecord, HardState, LogBatch, LogIndex, Lsn, Record,
-    RegionId, Result, Term,
+    CommandBuilder, CommittedEntry, EntryRecord, HardState, LogBatch, LogIndex, Record, RegionId,
+    Result, Term,
 };
 
 /// Region id of the journal.
@@ -76,11 +76,11 @@ impl Journal {
         [Record::Entry(entry), Record::HardState(JOURNAL, hard_state)]
     }
 
-    /// Applies the oldest waiting entry, which is durable at `at`.
-    pub fn apply_durable<E: StorageEngine>(&mut self, engine: &E, at: Lsn) -> Result<()> {
+    /// Applies the oldest waiting entry, which is durable.
+    pub fn apply_durable<E: StorageEngine>(&mut self, engine: &E) -> Result<()> {
         let Some(entry) = self.waiting.pop_front() else { return Ok(()) };
         let EntryRecord { term, index, is_command, payload, .. } = entry;
-        engine.apply(JOURNAL, &[CommittedEntry { term, index, is_command, payload, at }])
+        engine.apply(JOURNAL, &[CommittedEntry { term, index, is_command, payload }])
     }
 }
 
@@ -94,9 +94,6 @@ pub(crate) fn write_now<E: StorageEngine>(
     let mut journal = Journal::open(engine)?;
     let mut records = journal.records(pairs)?.to_vec();
     records.extend(more);
-    let appended = engine.append(&LogBatch { records })?;
-    match appended.payloads.first() {
-        Some(at) => journal.apply_durable(engine, *at),
-        None => Ok(()),
-    }
+    engine.append(&LogBatch { records })?;
+    journal.apply_durable(engine)
 }

@@ -26,7 +26,7 @@ use crate::readers::Readers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stele_storage::StorageEngine;
-use stele_types::{Appended, Region, RegionId, Result};
+use stele_types::{Region, RegionId, Result};
 
 use crate::output::Ticket;
 
@@ -50,7 +50,7 @@ pub struct RaftStore<E: StorageEngine> {
     early_votes: BTreeMap<RegionId, PeerMessage>,
     /// Received snapshots that are not installed.
     arrived: Vec<(SnapshotHeader, E::Ingest)>,
-    appended: Option<(Ticket, Result<Appended>)>,
+    appended: Option<(Ticket, Result<()>)>,
     /// Removed replicas; their pairs are dropped once their tombstones are durable.
     leaving: destroy::Leaving,
     repair: repair::Repair,

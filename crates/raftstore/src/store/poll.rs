@@ -6,7 +6,7 @@ use super::journal::JOURNAL;
 use crate::input::Now;
 use crate::output::{Outputs, Ticket};
 use stele_storage::StorageEngine;
-use stele_types::{Appended, Error, Record, Result};
+use stele_types::{Error, Record, Result};
 
 /// Most passes over the dirty regions in one poll; remaining work makes the next poll due at once.
 const PASSES_MAX: usize = 4;
@@ -74,9 +74,9 @@ impl<E: StorageEngine> RaftStore<E> {
         self.truncate_logs();
     }
 
-    fn appended(&mut self, ticket: Ticket, result: Result<Appended>) -> Result<()> {
-        let appended = match result {
-            Ok(appended) => appended,
+    fn appended(&mut self, ticket: Ticket, result: Result<()>) -> Result<()> {
+        match result {
+            Ok(()) => {}
             Err(Error::NoSpace(_))
                 if !stele_types::mutant::active("raftstore.drop_on_no_space") =>
             {
@@ -85,19 +85,12 @@ impl<E: StorageEngine> RaftStore<E> {
                 return Ok(());
             }
             Err(error) => return Err(error),
-        };
+        }
         let Some(done) = self.ctx.batches.finish(ticket) else { return Ok(()) };
-        let mut places = appended.payloads.iter();
-        for record in &done.batch.records {
-            let Record::Entry(entry) = record else { continue };
-            let Some(&at) = places.next() else {
-                return Err(Error::invalid("the engine placed fewer entries than it was given"));
-            };
-            if entry.region == JOURNAL {
-                self.ctx.journal.apply_durable(&*self.ctx.engine, at)?;
-            } else if let Some(peer) = self.peers.get_mut(&entry.region) {
-                peer.note_placed(entry, at);
-            }
+        let is_of_journal =
+            |it: &&Record| matches!(it, Record::Entry(entry) if entry.region == JOURNAL);
+        for _ in done.batch.records.iter().filter(is_of_journal) {
+            self.ctx.journal.apply_durable(&*self.ctx.engine)?;
         }
         for note in done.notes {
             let peer = self

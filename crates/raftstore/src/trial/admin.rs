@@ -1,6 +1,7 @@
 //! Tests of membership, leadership transfer, splits and snapshots.
 
 use super::*;
+use stele_storage::StateMachine;
 
 fn change(kind: ChangeKind, id: u64, store: u64, role: PeerRole) -> PeerChange {
     PeerChange { kind, peer: Peer { role, ..peer(id, store) } }

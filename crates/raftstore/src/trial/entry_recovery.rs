@@ -1,7 +1,7 @@
 //! Tests of stores that recover lost log entries.
 
 use super::*;
-use stele_storage::{LostEntry, RecoverableLog};
+use stele_storage::{LogStore, LostEntry, RecoverableLog};
 
 /// Store that is not open yet.
 pub(crate) struct Waiting {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::admin::{self, Change, Record as AdminRecord};
-use stele_storage::Pair;
+use stele_storage::{Pair, Snapshots};
 
 /// Returns a cluster in which store 1 follows store 2 in two regions, [, m) and [m, ), of which the
 /// first is to be merged.

@@ -20,7 +20,7 @@ use crate::*;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use stele_storage::{EngineView, ModelEngine, ScanOptions, StorageEngine};
+use stele_storage::{EngineView, LogStore, ModelEngine, ScanOptions, Snapshots, StateMachine};
 use stele_types::*;
 
 pub(crate) type Model = RaftStore<ModelEngine>;

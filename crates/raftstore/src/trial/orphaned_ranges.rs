@@ -1,6 +1,7 @@
 //! Tests of the other half's pairs on a replica that missed a split.
 
 use super::*;
+use stele_storage::{Repair, StateMachine};
 
 const CHILD: RegionId = RegionId(10);
 

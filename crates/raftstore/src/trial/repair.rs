@@ -1,6 +1,7 @@
 //! Tests of values that a store cannot read.
 
 use super::*;
+use stele_storage::StateMachine;
 
 fn with_value() -> Trial {
     let mut trial = Trial::new(3);

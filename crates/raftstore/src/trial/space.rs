@@ -1,6 +1,7 @@
 //! Tests of a full device, limits and hibernation.
 
 use super::*;
+use stele_storage::StateMachine;
 
 // Catalogue: 19.
 #[test]

@@ -2,7 +2,7 @@
 //! splits. No acknowledged write is lost, no read is stale, and all replicas end up equal.
 
 use super::*;
-use stele_storage::Pair;
+use stele_storage::{LogStore, Pair, StateMachine};
 
 const KEYS: u64 = 8;
 const STORES: u64 = 5;

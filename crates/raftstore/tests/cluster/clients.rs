@@ -6,7 +6,7 @@ use crate::sim::{Backend, Sim, key};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_raftstore::*;
-use stele_storage::{EngineView, Pair, StorageEngine};
+use stele_storage::{EngineView, Pair, StateMachine, StorageEngine};
 use stele_types::*;
 
 /// Nanoseconds after which a client gives up.

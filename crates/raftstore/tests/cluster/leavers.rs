@@ -6,7 +6,7 @@ use crate::ranges::{prepare, split};
 use crate::sim::{Backend, DATA, MS, ModelBackend, SECOND, Sim, SteleBackend, put};
 use std::sync::Arc;
 use stele_raftstore::*;
-use stele_storage::{EngineView, ModelEngine, ScanOptions, StorageEngine};
+use stele_storage::{EngineView, LogStore, ModelEngine, Repair, ScanOptions, StateMachine};
 use stele_types::*;
 
 fn change<B: Backend>(

@@ -223,7 +223,7 @@ fn a_snapshot_of_what_the_log_holds_is_refused_for_entries_behind_it_were_acknow
     let report = sim.report(3, DATA).unwrap();
     assert!(report.committed < report.last, "it holds more than it knows to be committed");
     let at = report.committed.next();
-    let term = stele_storage::StorageEngine::term(&*sim.node(3).engine, DATA, at).unwrap();
+    let term = stele_storage::LogStore::term(&*sim.node(3).engine, DATA, at).unwrap();
     let peers = &report.region.peers;
     let header = SnapshotHeader {
         region: report.region.clone(),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use stele_node::pages::Pages;
 use stele_proto::stele::control::v1 as wire;
 use stele_raftstore::{RegionReport, Role};
-use stele_storage::StorageEngine;
+use stele_storage::StateMachine;
 use stele_types::{KeyRange, RegionId, Result};
 use tonic::Status;
 
@@ -16,7 +16,7 @@ const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 /// Pause between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-type View = <Engine as StorageEngine>::View;
+type View = <Engine as StateMachine>::View;
 
 pub(super) async fn report(store: &StoreHandle, region: RegionId) -> Option<RegionReport> {
     store.with_core(move |core: &mut Core| core.region(region)).await.flatten()

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_proto::stele::control::v1 as wire;
 use stele_raftstore::{Admin, AdminCall, Header, RegionReport, RequestId, Role};
-use stele_storage::StorageEngine;
+use stele_storage::{LogStore, StateMachine};
 use stele_types::{PeerId, RegionId, StoreId};
 use tokio::sync::{Mutex, watch};
 

@@ -12,7 +12,7 @@ use stele_placement::Bootstrap;
 use stele_proto::stele::control::v1::control_client::ControlClient;
 use stele_proto::stele::control::v1::{JoinRequest, JoinResponse, NewStore};
 use stele_raftstore::RaftStore;
-use stele_storage::StorageEngine;
+use stele_storage::StateMachine;
 use stele_types::{ClusterId, Error, Result, StoreId, StoreIdent};
 
 /// Timeout of one request to one node.

@@ -39,7 +39,7 @@ use stele_proto::keyspacepb::keyspace_server::KeyspaceServer;
 use stele_proto::meta_storagepb::meta_storage_server::MetaStorageServer;
 use stele_proto::pdpb::pd_server::PdServer;
 use stele_proto::stele::control::v1::control_server::ControlServer;
-use stele_storage::StorageEngine;
+use stele_storage::StateMachine;
 use stele_types::{Clock, ClusterId, Error, Result, StoreId, StoreIdent};
 use stele_vfs::SystemClock;
 use tokio::net::TcpListener;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use stele_node::pages::Pages;
 use stele_placement::{PairChange, SYSTEM_REGION};
 use stele_raftstore::{Done, Header, Read, Reply, RequestId, Write};
-use stele_storage::{EngineView, StorageEngine};
+use stele_storage::{EngineView, StateMachine};
 use stele_types::{CommandBuilder, Error, Result, Term};
 
 /// Time a decision may take to commit, in nanoseconds.

@@ -12,7 +12,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use stele_storage::StorageEngine;
+use stele_storage::StateMachine;
 use stele_types::ClusterId;
 
 /// State that the routes report.

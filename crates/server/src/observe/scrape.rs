@@ -7,7 +7,7 @@ use crate::transport::Transport;
 use prometheus_client::encoding::text::encode;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
-use stele_storage::StorageEngine;
+use stele_storage::StateMachine;
 use stele_types::StoreId;
 
 /// Metric in the text format: name, type, help and samples.

@@ -16,13 +16,13 @@ use stele_proto::kvrpcpb::{
     RawGetRequest, RawScanRequest,
 };
 use stele_raftstore::{Done, Read, Reply, RequestId};
-use stele_storage::{Cached, EngineView, Order, Pair, ScanOptions, StorageEngine};
+use stele_storage::{Cached, EngineView, Order, Pair, ScanOptions, StateMachine};
 use stele_types::{ColumnFamily, KeyRange, keyspace};
 
 /// Bytes of one scan's answer; clients would take a short page for the region's end.
 const SCAN_BYTES_MAX: usize = 256 << 20;
 
-type View = <Engine as StorageEngine>::View;
+type View = <Engine as StateMachine>::View;
 
 /// Returns a view that holds everything acknowledged before the request arrived.
 async fn view(target: &Target) -> Result<Arc<View>, Failure> {
@@ -326,6 +326,7 @@ fn checksum_pairs(
 mod tests {
     use super::*;
     use stele_engine::{Options, Replay};
+    use stele_storage::LogStore;
     use stele_types::{
         CommandBuilder, EntryRecord, LogBatch, LogIndex, Mark, Record, RegionId, Term,
     };

@@ -2,8 +2,8 @@
 
 use super::subject::{Subject, Write, entry, hard_state, mark};
 use super::{Check, Factory, Law};
-use crate::{EngineView, StorageEngine};
-use stele_types::{LogIndex, Mark, RegionId, Term};
+use crate::{EngineView, StateMachine};
+use stele_types::{LogIndex, Mark, Term};
 
 pub(super) fn laws<F: Factory>() -> Vec<Law<F>> {
     vec![
@@ -201,7 +201,7 @@ fn journal<F: Factory>(factory: &F) -> Check {
         ensure_eq!(subject.contents()?, vec!["local=x", "r=1"], "pairs in round {round}");
     }
     subject.engine.checkpoint()?;
-    let upto = subject.engine.truncate(RegionId(0), LogIndex(3))?;
-    ensure_eq!(upto, LogIndex(3), "truncated");
+    subject.truncate(0, LogIndex(3))?;
+    ensure_eq!(subject.progress(0)?.truncated.0, LogIndex(3), "truncated");
     Ok(())
 }

@@ -1,66 +1,21 @@
 //! Laws of ranges: a range moves completely or not at all.
 
-use super::subject::{Subject, entry, pair, refused, texts};
+use super::subject::{Subject, entry, everything, pair, refused, texts};
 use super::{Check, Factory, Law};
-use crate::{Pair, StorageEngine};
+use crate::{EngineView, Snapshots, StateMachine};
 use bytes::Bytes;
-use stele_types::{Error, KeyRange, LogIndex, RegionId, Result, Term};
+use stele_types::{KeyRange, LogIndex, RegionId, Term};
 
 pub(super) fn laws<F: Factory>() -> Vec<Law<F>> {
     vec![
-        ("export: the pairs of a range from one point in time", export),
-        ("export: an error of the sink ends it", export_sink_fails),
         ("install: replaces the range and starts the log", install),
         ("install: all or nothing", install_fails),
-        ("install: the pairs that export returned", install_exported),
+        ("install: the pairs of another store's view", install_viewed),
         ("drop range: durable without a log entry", drop_range),
     ]
 }
 
 const REGION: RegionId = RegionId(1);
-
-fn export_of<E: StorageEngine>(engine: &E, range: &KeyRange) -> Result<Vec<Pair>> {
-    let mut pairs = Vec::new();
-    engine.export(range, &mut |slice| {
-        pairs.extend(slice);
-        Ok(())
-    })?;
-    Ok(pairs)
-}
-
-fn export<F: Factory>(factory: &F) -> Check {
-    let subject = Subject::new(factory, 1)?;
-    let value = "v".repeat(400 << 10);
-    for index in 1..=8 {
-        subject.commit(1, index, &[(&format!("k{index}"), Some(&value))])?;
-    }
-    let mut slices = Vec::new();
-    let mut result = Ok(());
-    let engine = &subject.engine;
-    engine.export(&KeyRange::new("k2", "k8"), &mut |slice: Vec<Pair>| {
-        if slices.is_empty() {
-            result = subject.commit(1, 9, &[("k7", None), ("k5", Some("changed"))]);
-        }
-        slices.push(slice);
-        Ok(())
-    })?;
-    result?;
-    ensure!(slices.len() > 1, "2.4 MB were passed in one slice: memory is not bounded");
-    let pairs: Vec<Pair> = slices.concat();
-    let keys: Vec<&[u8]> = pairs.iter().map(|pair| &pair.key[..]).collect();
-    let wanted: Vec<&[u8]> = vec![b"k2", b"k3", b"k4", b"k5", b"k6", b"k7"];
-    ensure_eq!(keys, wanted, "exported keys");
-    let whole = pairs.iter().all(|pair| pair.value == value.as_bytes());
-    ensure!(whole, "a value changed during the export");
-    Ok(())
-}
-
-fn export_sink_fails<F: Factory>(factory: &F) -> Check {
-    let subject = Subject::new(factory, 2)?;
-    subject.commit(1, 1, &[("a", Some("1"))])?;
-    let mut fail = |_: Vec<Pair>| Err(Error::invalid("the sink is full"));
-    refused(subject.engine.export(&KeyRange::all(), &mut fail), "a failing sink")
-}
 
 fn install<F: Factory>(factory: &F) -> Check {
     let mut subject = Subject::new(factory, 3)?;
@@ -88,7 +43,7 @@ fn install<F: Factory>(factory: &F) -> Check {
     refused(subject.append(vec![entry(1, 2, 6, &[])]), "an entry below the start of the log")?;
     subject.append(vec![entry(1, 21, 6, &[("o", Some("newer"))])])?;
     subject.apply(1, 21)?;
-    let found = crate::EngineView::get(&subject.engine.view()?, b"o")?.map(|pair| pair.value);
+    let found = subject.engine.view()?.get(b"o")?.map(|pair| pair.value);
     ensure_eq!(found, Some(Bytes::from_static(b"newer")), "a write after the install");
     Ok(())
 }
@@ -117,18 +72,17 @@ fn install_fails<F: Factory>(factory: &F) -> Check {
     Ok(())
 }
 
-fn install_exported<F: Factory>(factory: &F) -> Check {
+fn install_viewed<F: Factory>(factory: &F) -> Check {
     let from = Subject::new(factory, 5)?;
     let to = Subject::new(factory, 6)?;
     for index in 1..=50 {
         let value = format!("{index}").repeat(index as usize);
         from.commit(1, index, &[(&format!("k{index:02}"), Some(&value))])?;
     }
-    let pairs = export_of(&from.engine, &KeyRange::all())?;
+    let pairs = from.engine.view()?.scan(&everything())?;
     to.install(1, &[KeyRange::all()], (LogIndex(50), Term(1)), &pairs)?;
     let to = to.crash(1)?;
-    let found = export_of(&to.engine, &KeyRange::all())?;
-    ensure_eq!(texts(&found), texts(&pairs), "pairs of the copy");
+    ensure_eq!(to.contents()?, texts(&pairs), "pairs of the copy");
     Ok(())
 }
 

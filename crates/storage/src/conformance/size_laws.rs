@@ -2,7 +2,7 @@
 
 use super::subject::Subject;
 use super::{Check, Factory, Law};
-use crate::{Cached, EngineView, RangeSize, StorageEngine};
+use crate::{Cached, EngineView, LogStore, RangeSize, StateMachine};
 use bytes::Bytes;
 use stele_types::{CommandBuilder, EntryRecord, KeyRange, LogIndex, Record, RegionId, Term};
 

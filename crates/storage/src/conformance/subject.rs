@@ -1,11 +1,11 @@
 //! An engine under test, and helpers for writing checks.
 
 use super::{Check, Factory, Failure};
-use crate::{EngineView, Order, Pair, Progress, ScanOptions, StorageEngine};
+use crate::{EngineView, LogStore, Order, Pair, Progress, ScanOptions, Snapshots, StateMachine};
 use bytes::Bytes;
 use stele_types::{
-    Appended, CommandBuilder, EntryRecord, Error, HardState, KeyRange, LogBatch, LogIndex, Mark,
-    Record, RegionId, Result, Term,
+    CommandBuilder, EntryRecord, Error, HardState, KeyRange, LogBatch, LogIndex, Mark, Record,
+    RegionId, Result, Term,
 };
 
 /// Fails the check unless the condition holds.
@@ -58,7 +58,7 @@ impl<'f, F: Factory> Subject<'f, F> {
         Ok(Self { factory, disk, engine })
     }
 
-    pub fn append(&self, records: Vec<Record>) -> Result<Appended> {
+    pub fn append(&self, records: Vec<Record>) -> Result<()> {
         self.engine.append(&LogBatch { records })
     }
 
@@ -84,6 +84,12 @@ impl<'f, F: Factory> Subject<'f, F> {
     pub fn commit(&self, region: u64, index: u64, writes: &[Write<'_>]) -> Check {
         self.write(region, index, writes)?;
         self.apply(region, index)
+    }
+
+    /// Truncates a region's log up to and including `upto`.
+    pub fn truncate(&self, region: u64, upto: LogIndex) -> Result<()> {
+        let term = self.engine.term(RegionId(region), upto).unwrap_or_default();
+        self.append(vec![mark(region, Mark::TruncatePrefix(upto, term))])
     }
 
     /// Runs background work until none is pending, which checkpoints everything applied.

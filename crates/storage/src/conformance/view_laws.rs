@@ -2,12 +2,13 @@
 
 use super::subject::{Subject, contents, everything, texts};
 use super::{Check, Factory, Law};
-use crate::{EngineView, Order, ScanOptions, StorageEngine};
+use crate::{EngineView, Order, ScanOptions, StateMachine};
 use stele_types::{CommandBuilder, EntryRecord, KeyRange, LogIndex, Record, RegionId, Term};
 
 pub(super) fn laws<F: Factory>() -> Vec<Law<F>> {
     vec![
         ("view: one point in time during writes and background work", one_point_in_time),
+        ("view: slices of a range are from one point in time", slices),
         ("view: several views at once, each at its own time", several),
         ("scan: range, limit and direction", range_and_limit),
         ("scan: limited by bytes, but at least one pair", bytes_limit),
@@ -34,6 +35,36 @@ fn one_point_in_time<F: Factory>(factory: &F) -> Check {
     let value = view.get(b"c")?.map(|pair| pair.value);
     ensure_eq!(value.as_deref(), Some(long.as_bytes()), "value of c");
     ensure_eq!(subject.contents()?, Vec::<String>::new(), "pairs of a new view");
+    Ok(())
+}
+
+/// Reads a range in slices, as for a snapshot, while its pairs change.
+fn slices<F: Factory>(factory: &F) -> Check {
+    let subject = Subject::new(factory, 4)?;
+    let value = "v".repeat(400 << 10);
+    for index in 1..=8 {
+        subject.commit(1, index, &[(&format!("k{index}"), Some(&value))])?;
+    }
+    let view = subject.engine.view()?;
+    let mut options =
+        ScanOptions { range: KeyRange::new("k2", "k8"), bytes_max: 1 << 20, ..everything() };
+    let mut slices = Vec::new();
+    loop {
+        let slice = view.scan(&options)?;
+        let Some(last) = slice.last() else { break };
+        options.range.start = [&last.key[..], &[0]].concat().into();
+        if slices.is_empty() {
+            subject.commit(1, 9, &[("k7", None), ("k5", Some("changed"))])?;
+        }
+        slices.push(slice);
+    }
+    ensure!(slices.len() > 1, "2.4 MB were read in one slice: memory is not bounded");
+    let pairs = slices.concat();
+    let keys: Vec<&[u8]> = pairs.iter().map(|pair| &pair.key[..]).collect();
+    let wanted: Vec<&[u8]> = vec![b"k2", b"k3", b"k4", b"k5", b"k6", b"k7"];
+    ensure_eq!(keys, wanted, "keys of all slices");
+    let whole = pairs.iter().all(|pair| pair.value == value.as_bytes());
+    ensure!(whole, "a value changed between two slices");
     Ok(())
 }
 

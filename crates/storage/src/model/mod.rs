@@ -6,7 +6,10 @@ mod ingest;
 mod region;
 mod view;
 
-use crate::{EngineStats, LostValue, Maintained, Pair, Progress, RangeSize, StorageEngine};
+use crate::{
+    EngineStats, LogStore, LostValue, Maintained, Pair, Progress, RangeSize, Repair, Snapshots,
+    StateMachine,
+};
 pub use factory::ModelFactory;
 pub use ingest::ModelIngest;
 pub use view::ModelView;
@@ -18,13 +21,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stele_types::{
-    Appended, Command, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, Lsn, Mark, Op, Record,
-    RegionId, Result, Term, checksum,
+    Command, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, Mark, Op, Record, RegionId,
+    Result, Term, checksum,
 };
-
-/// Bytes after which the model pretends to begin a new segment; any value works.
-const SEGMENT_BYTES: u32 = 128 << 20;
-const EXPORT_SLICE_BYTES: usize = 1 << 20;
 
 /// Key → (value, expiry in Unix seconds or 0).
 type Pairs = BTreeMap<Bytes, (Bytes, u64)>;
@@ -46,7 +45,8 @@ struct State {
     visible: Arc<Pairs>,
     /// State that a crash leaves: `visible` as of the last checkpoint.
     checkpoint: Arc<Pairs>,
-    head: Lsn,
+    /// Number of entries ever appended: the place of the next one.
+    appended: u64,
     user_bytes: u64,
 }
 
@@ -96,25 +96,16 @@ impl State {
         }
     }
 
-    fn place(&mut self, payload_bytes: usize) -> Lsn {
-        if self.head.offset > SEGMENT_BYTES {
-            self.head = Lsn::new(self.head.file.next(), 0);
-        }
-        let at = self.head;
-        // Invariant: no two entries share a location, also when they have no bytes.
-        self.head.offset += payload_bytes.max(1) as u32;
-        at
-    }
-
     /// Applies what is committed and not checkpointed, in log order over all regions.
     fn replay(&mut self) {
-        let mut due: Vec<(RegionId, CommittedEntry)> = Vec::new();
+        let mut due: Vec<(u64, RegionId, CommittedEntry)> = Vec::new();
         for (&id, region) in self.regions.iter().filter(|(_, region)| !region.destroyed) {
             let committed = region.hard_state.commit;
-            due.extend(region.unapplied_upto(committed).map(|entry| (id, entry.clone())));
+            let unapplied = region.unapplied_upto(committed);
+            due.extend(unapplied.map(|(at, entry)| (*at, id, entry.clone())));
         }
-        due.sort_by_key(|(_, entry)| entry.at);
-        for (id, entry) in due {
+        due.sort_by_key(|(at, ..)| *at);
+        for (_, id, entry) in due {
             let command = entry.is_command.then(|| Command::parse(entry.payload).ok()).flatten();
             if let Some(command) = command {
                 apply_command(Arc::make_mut(&mut self.visible), &command);
@@ -131,11 +122,8 @@ impl State {
     }
 }
 
-impl StorageEngine for ModelEngine {
-    type View = ModelView;
-    type Ingest = ModelIngest;
-
-    fn append(&self, batch: &LogBatch) -> Result<Appended> {
+impl LogStore for ModelEngine {
+    fn append(&self, batch: &LogBatch) -> Result<()> {
         let mut state = self.state.lock();
         // The effects of a region are kept when its log is removed: nothing could apply it again.
         if batch
@@ -147,7 +135,7 @@ impl StorageEngine for ModelEngine {
         }
         // All or nothing: a refused record discards the records before it.
         let mut touched: BTreeMap<RegionId, Region> = BTreeMap::new();
-        let mut payloads = Vec::new();
+        let mut appended = state.appended;
         for record in &batch.records {
             let id = match record {
                 Record::Entry(entry) => entry.region,
@@ -157,9 +145,8 @@ impl StorageEngine for ModelEngine {
             let region = touched.entry(id).or_insert_with(known);
             match record {
                 Record::Entry(entry) => {
-                    let at = state.place(entry.payload.len());
-                    region.push(entry, at)?;
-                    payloads.push(at);
+                    region.push(entry, appended)?;
+                    appended += 1;
                 }
                 Record::HardState(_, hard_state) => {
                     region.check_not_destroyed(id)?;
@@ -169,7 +156,8 @@ impl StorageEngine for ModelEngine {
             }
         }
         state.regions.extend(touched);
-        Ok(Appended { payloads, head: state.head })
+        state.appended = appended;
+        Ok(())
     }
 
     fn entries(
@@ -207,6 +195,21 @@ impl StorageEngine for ModelEngine {
         self.state.lock().regions.get(&region)?.term(index)
     }
 
+    fn progress(&self, region: RegionId) -> Option<Progress> {
+        self.state.lock().regions.get(&region).map(Region::progress)
+    }
+
+    fn admit(&self, _bytes: u64) -> Result<()> {
+        if self.is_full.load(Ordering::Relaxed) {
+            return Err(Error::NoSpace("model".into()));
+        }
+        Ok(())
+    }
+}
+
+impl StateMachine for ModelEngine {
+    type View = ModelView;
+
     fn apply(&self, id: RegionId, entries: &[CommittedEntry]) -> Result<()> {
         let mut state = self.state.lock();
         let region = state.region(id)?;
@@ -239,60 +242,6 @@ impl StorageEngine for ModelEngine {
         let lost = Arc::clone(&self.lost.lock());
         let lost_ranges = Arc::clone(&self.lost_ranges.lock());
         Ok(ModelView { pairs: Arc::clone(&self.state.lock().visible), lost, lost_ranges })
-    }
-
-    fn progress(&self, region: RegionId) -> Option<Progress> {
-        self.state.lock().regions.get(&region).map(Region::progress)
-    }
-
-    fn truncate(&self, id: RegionId, index: LogIndex) -> Result<LogIndex> {
-        let mut state = self.state.lock();
-        state.region(id)?.check_not_destroyed(id)?;
-        let Some(region) = state.regions.get_mut(&id) else { return Ok(LogIndex(0)) };
-        region.truncate(index);
-        Ok(region.truncated.0)
-    }
-
-    fn export(
-        &self,
-        range: &KeyRange,
-        sink: &mut dyn FnMut(Vec<Pair>) -> Result<()>,
-    ) -> Result<()> {
-        let view = self.view()?;
-        let mut slice = Vec::new();
-        let mut bytes = 0;
-        for pair in view.range(range) {
-            bytes += pair.key.len() + pair.value.len();
-            slice.push(pair);
-            if bytes >= EXPORT_SLICE_BYTES {
-                sink(std::mem::take(&mut slice))?;
-                bytes = 0;
-            }
-        }
-        if slice.is_empty() { Ok(()) } else { sink(slice) }
-    }
-
-    fn begin_ingest(&self, ranges: Vec<KeyRange>) -> Result<ModelIngest> {
-        ModelIngest::new(ranges)
-    }
-
-    fn receive(&self, ingest: &mut ModelIngest, pairs: Vec<Pair>) -> Result<()> {
-        ingest.receive(pairs)
-    }
-
-    fn install(&self, region: RegionId, at: (LogIndex, Term), ingest: ModelIngest) -> Result<()> {
-        let (ranges, fresh) = ingest.finish()?;
-        self.admit(0)?;
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        let visible = Arc::make_mut(&mut state.visible);
-        for range in &ranges {
-            remove_range(visible, range);
-        }
-        visible.extend(fresh);
-        state.regions.entry(region).or_default().start(at.0, at.1);
-        state.make_checkpoint();
-        Ok(())
     }
 
     fn drop_ranges(&self, ranges: &[KeyRange]) -> Result<()> {
@@ -334,13 +283,6 @@ impl StorageEngine for ModelEngine {
         Ok(middle)
     }
 
-    fn admit(&self, _bytes: u64) -> Result<()> {
-        if self.is_full.load(Ordering::Relaxed) {
-            return Err(Error::NoSpace("model".into()));
-        }
-        Ok(())
-    }
-
     fn checkpoint(&self) -> Result<()> {
         self.state.lock().make_checkpoint();
         Ok(())
@@ -351,8 +293,59 @@ impl StorageEngine for ModelEngine {
         Ok(Maintained::default())
     }
 
+    fn stats(&self) -> EngineStats {
+        let state = self.state.lock();
+        let bytes: usize =
+            state.visible.iter().map(|(key, (value, _))| key.len() + value.len()).sum();
+        EngineStats {
+            user_bytes: state.user_bytes,
+            live_bytes: bytes as u64,
+            memory_bytes: bytes as u64,
+            ..EngineStats::default()
+        }
+    }
+}
+
+impl Snapshots for ModelEngine {
+    type Ingest = ModelIngest;
+
+    fn begin_ingest(&self, ranges: Vec<KeyRange>) -> Result<ModelIngest> {
+        ModelIngest::new(ranges)
+    }
+
+    fn receive(&self, ingest: &mut ModelIngest, pairs: Vec<Pair>) -> Result<()> {
+        ingest.receive(pairs)
+    }
+
+    fn install(&self, region: RegionId, at: (LogIndex, Term), ingest: ModelIngest) -> Result<()> {
+        let (ranges, fresh) = ingest.finish()?;
+        self.admit(0)?;
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let visible = Arc::make_mut(&mut state.visible);
+        for range in &ranges {
+            remove_range(visible, range);
+        }
+        visible.extend(fresh);
+        state.regions.entry(region).or_default().start(at.0, at.1);
+        state.make_checkpoint();
+        Ok(())
+    }
+}
+
+impl Repair for ModelEngine {
     fn has_lost(&self) -> bool {
         !self.lost.lock().is_empty() || !self.lost_ranges.lock().is_empty()
+    }
+
+    fn lost_values(&self, count_max: usize) -> Vec<LostValue> {
+        let pairs = Arc::clone(&self.state.lock().visible);
+        let lost = |key: &Bytes| {
+            let (value, _) = pairs.get(key)?;
+            let (length, crc) = (value.len() as u32, checksum::crc32c(value));
+            Some(LostValue { key: key.clone(), length, crc })
+        };
+        self.lost.lock().iter().filter_map(lost).take(count_max).collect()
     }
 
     fn lost_ranges(&self) -> Vec<KeyRange> {
@@ -371,32 +364,10 @@ impl StorageEngine for ModelEngine {
         Ok(())
     }
 
-    fn lost_values(&self, count_max: usize) -> Vec<LostValue> {
-        let pairs = Arc::clone(&self.state.lock().visible);
-        let lost = |key: &Bytes| {
-            let (value, _) = pairs.get(key)?;
-            let (length, crc) = (value.len() as u32, checksum::crc32c(value));
-            Some(LostValue { key: key.clone(), length, crc })
-        };
-        self.lost.lock().iter().filter_map(lost).take(count_max).collect()
-    }
-
     fn repair_value(&self, key: &Bytes, value: Bytes) {
         let lost = self.lost_values(usize::MAX);
         if lost.iter().any(|lost| lost.key == *key && lost.is_copy(&value)) {
             Arc::make_mut(&mut self.lost.lock()).remove(key);
-        }
-    }
-
-    fn stats(&self) -> EngineStats {
-        let state = self.state.lock();
-        let bytes: usize =
-            state.visible.iter().map(|(key, (value, _))| key.len() + value.len()).sum();
-        EngineStats {
-            user_bytes: state.user_bytes,
-            live_bytes: bytes as u64,
-            memory_bytes: bytes as u64,
-            ..EngineStats::default()
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::Progress;
 use std::collections::BTreeMap;
 use stele_types::{
-    CommittedEntry, EntryRecord, Error, HardState, LogIndex, Lsn, Mark, RegionId, Result, Term,
+    CommittedEntry, EntryRecord, Error, HardState, LogIndex, Mark, RegionId, Result, Term,
 };
 
 /// Reference semantics of a region's log: the effect of each record, and which are refused.
@@ -14,7 +14,8 @@ pub(super) struct Region {
     pub(super) applied: LogIndex,
     pub(super) hard_state: HardState,
     pub(super) destroyed: bool,
-    entries: BTreeMap<LogIndex, CommittedEntry>,
+    /// Each entry with its place in the order of appends over all regions.
+    entries: BTreeMap<LogIndex, (u64, CommittedEntry)>,
 }
 
 impl Region {
@@ -30,28 +31,33 @@ impl Region {
     }
 
     pub(super) fn persisted(&self) -> (LogIndex, Term) {
-        self.entries.last_key_value().map_or(self.truncated, |(&index, entry)| (index, entry.term))
+        self.entries
+            .last_key_value()
+            .map_or(self.truncated, |(&index, (_, entry))| (index, entry.term))
     }
 
     pub(super) fn term(&self, index: LogIndex) -> Option<Term> {
         if index == self.truncated.0 && !self.destroyed {
             return Some(self.truncated.1);
         }
-        self.entries.get(&index).map(|entry| entry.term)
+        self.entry(index).map(|entry| entry.term)
     }
 
     pub(super) fn entry(&self, index: LogIndex) -> Option<&CommittedEntry> {
-        self.entries.get(&index)
+        self.entries.get(&index).map(|(_, entry)| entry)
     }
 
-    /// Returns entries not applied yet, up to and including `last`.
-    pub(super) fn unapplied_upto(&self, last: LogIndex) -> impl Iterator<Item = &CommittedEntry> {
+    /// Returns entries not applied yet, up to and including `last`, with their place in the log.
+    pub(super) fn unapplied_upto(
+        &self,
+        last: LogIndex,
+    ) -> impl Iterator<Item = &(u64, CommittedEntry)> {
         let applied = self.applied;
-        self.entries.values().filter(move |entry| entry.index > applied && entry.index <= last)
+        self.entries.values().filter(move |(_, it)| it.index > applied && it.index <= last)
     }
 
     /// Appends one entry. If its index is at most the last one, it replaces the suffix from there.
-    pub(super) fn push(&mut self, record: &EntryRecord, at: Lsn) -> Result<()> {
+    pub(super) fn push(&mut self, record: &EntryRecord, at: u64) -> Result<()> {
         let (region, index) = (record.region, record.index);
         self.check_not_destroyed(region)?;
         self.check_not_applied(region, index)?;
@@ -61,8 +67,8 @@ impl Region {
         }
         self.entries.split_off(&index);
         let EntryRecord { term, is_command, ref payload, .. } = *record;
-        let entry = CommittedEntry { term, index, is_command, payload: payload.clone(), at };
-        self.entries.insert(index, entry);
+        let entry = CommittedEntry { term, index, is_command, payload: payload.clone() };
+        self.entries.insert(index, (at, entry));
         Ok(())
     }
 
@@ -107,8 +113,8 @@ impl Region {
     /// Truncates up to `index`. Invariant: truncated ≤ checkpointed.
     pub(super) fn truncate(&mut self, index: LogIndex) {
         let index = index.min(self.checkpointed);
-        if let Some(entry) = self.entries.get(&index) {
-            self.truncated = (index, entry.term);
+        if let Some(term) = self.entry(index).map(|entry| entry.term) {
+            self.truncated = (index, term);
             self.entries = self.entries.split_off(&index.next());
         }
     }

@@ -3,12 +3,11 @@
 use bytes::Bytes;
 use stele_storage::conformance::Factory;
 use stele_storage::{
-    Cached, EngineStats, EngineView, Maintained, ModelEngine, ModelIngest, ModelView, Order, Pair,
-    Progress, RangeSize, ScanOptions, StorageEngine,
+    Cached, EngineStats, EngineView, LogStore, Maintained, ModelEngine, ModelIngest, ModelView,
+    Order, Pair, Progress, RangeSize, Repair, ScanOptions, Snapshots, StateMachine,
 };
 use stele_types::{
-    Appended, CommittedEntry, HardState, KeyRange, LogBatch, LogIndex, Mark, Record, RegionId,
-    Result, Term,
+    CommittedEntry, HardState, KeyRange, LogBatch, LogIndex, Mark, Record, RegionId, Result, Term,
 };
 
 /// Deliberate bug of the engine.
@@ -21,7 +20,7 @@ pub enum Bug {
     BytesLimitIgnored,
     KeysOnlyIgnored,
     EntriesBytesIgnored,
-    TruncatesWhatWasAsked,
+    TruncationUnchecked,
     InstallNotAtomic,
     DropIgnored,
     CommitsInTheFuture,
@@ -45,7 +44,7 @@ impl Bug {
         Self::BytesLimitIgnored,
         Self::KeysOnlyIgnored,
         Self::EntriesBytesIgnored,
-        Self::TruncatesWhatWasAsked,
+        Self::TruncationUnchecked,
         Self::InstallNotAtomic,
         Self::DropIgnored,
         Self::CommitsInTheFuture,
@@ -173,14 +172,21 @@ impl EngineView for FaultyView {
     }
 }
 
-impl StorageEngine for Faulty {
-    type View = FaultyView;
-    type Ingest = FaultyIngest;
-
-    fn append(&self, batch: &LogBatch) -> Result<Appended> {
+impl LogStore for Faulty {
+    fn append(&self, batch: &LogBatch) -> Result<()> {
         let mut batch = batch.clone();
         if self.bug == Bug::SuffixKept {
             batch.records.retain(|r| !matches!(r, Record::Mark(_, Mark::TruncateSuffix(_))));
+        }
+        if self.bug == Bug::TruncationUnchecked {
+            // A truncation that must be refused counts as written.
+            let is_right = |record: &Record| match record {
+                Record::Mark(region, Mark::TruncatePrefix(index, _)) => {
+                    self.inner.progress(*region).is_some_and(|it| *index <= it.checkpointed)
+                }
+                _ => true,
+            };
+            batch.records.retain(is_right);
         }
         self.inner.append(&batch)
     }
@@ -200,6 +206,22 @@ impl StorageEngine for Faulty {
         self.inner.term(region, index)
     }
 
+    fn progress(&self, region: RegionId) -> Option<Progress> {
+        let mut progress = self.inner.progress(region)?;
+        if self.bug == Bug::CheckpointUnmoved {
+            progress.checkpointed = LogIndex(0);
+        }
+        Some(progress)
+    }
+
+    fn admit(&self, bytes: u64) -> Result<()> {
+        self.inner.admit(bytes)
+    }
+}
+
+impl StateMachine for Faulty {
+    type View = FaultyView;
+
     fn apply(&self, region: RegionId, entries: &[CommittedEntry]) -> Result<()> {
         let applied = self.inner.progress(region).map_or(LogIndex(0), |p| p.applied);
         if self.bug == Bug::ApplyRepeats && entries.first().is_some_and(|e| e.index <= applied) {
@@ -210,50 +232,6 @@ impl StorageEngine for Faulty {
 
     fn view(&self) -> Result<FaultyView> {
         Ok(FaultyView { bug: self.bug, inner: self.inner.view()? })
-    }
-
-    fn progress(&self, region: RegionId) -> Option<Progress> {
-        let mut progress = self.inner.progress(region)?;
-        if self.bug == Bug::CheckpointUnmoved {
-            progress.checkpointed = LogIndex(0);
-        }
-        Some(progress)
-    }
-
-    fn truncate(&self, region: RegionId, index: LogIndex) -> Result<LogIndex> {
-        if self.bug == Bug::TruncatesWhatWasAsked {
-            self.inner.truncate(region, index)?;
-            return Ok(index);
-        }
-        self.inner.truncate(region, index)
-    }
-
-    fn export(
-        &self,
-        range: &KeyRange,
-        sink: &mut dyn FnMut(Vec<Pair>) -> Result<()>,
-    ) -> Result<()> {
-        self.inner.export(range, sink)
-    }
-
-    fn begin_ingest(&self, ranges: Vec<KeyRange>) -> Result<FaultyIngest> {
-        Ok(FaultyIngest { ranges: ranges.clone(), inner: self.inner.begin_ingest(ranges)? })
-    }
-
-    fn receive(&self, ingest: &mut FaultyIngest, pairs: Vec<Pair>) -> Result<()> {
-        if self.bug == Bug::InstallNotAtomic {
-            self.inner.drop_ranges(&ingest.ranges)?;
-        }
-        if self.bug == Bug::IngestVisible {
-            let mut early = self.inner.begin_ingest(ingest.ranges.clone())?;
-            self.inner.receive(&mut early, pairs.clone())?;
-            self.inner.install(RegionId(40), (LogIndex(1), Term(1)), early)?;
-        }
-        self.inner.receive(&mut ingest.inner, pairs)
-    }
-
-    fn install(&self, region: RegionId, at: (LogIndex, Term), ingest: FaultyIngest) -> Result<()> {
-        self.inner.install(region, at, ingest.inner)
     }
 
     fn drop_ranges(&self, ranges: &[KeyRange]) -> Result<()> {
@@ -276,10 +254,6 @@ impl StorageEngine for Faulty {
         self.inner.split_key(range)
     }
 
-    fn admit(&self, bytes: u64) -> Result<()> {
-        self.inner.admit(bytes)
-    }
-
     fn checkpoint(&self) -> Result<()> {
         if self.bug == Bug::CheckpointIgnored {
             return Ok(());
@@ -295,3 +269,29 @@ impl StorageEngine for Faulty {
         self.inner.stats()
     }
 }
+
+impl Snapshots for Faulty {
+    type Ingest = FaultyIngest;
+
+    fn begin_ingest(&self, ranges: Vec<KeyRange>) -> Result<FaultyIngest> {
+        Ok(FaultyIngest { ranges: ranges.clone(), inner: self.inner.begin_ingest(ranges)? })
+    }
+
+    fn receive(&self, ingest: &mut FaultyIngest, pairs: Vec<Pair>) -> Result<()> {
+        if self.bug == Bug::InstallNotAtomic {
+            self.inner.drop_ranges(&ingest.ranges)?;
+        }
+        if self.bug == Bug::IngestVisible {
+            let mut early = self.inner.begin_ingest(ingest.ranges.clone())?;
+            self.inner.receive(&mut early, pairs.clone())?;
+            self.inner.install(RegionId(40), (LogIndex(1), Term(1)), early)?;
+        }
+        self.inner.receive(&mut ingest.inner, pairs)
+    }
+
+    fn install(&self, region: RegionId, at: (LogIndex, Term), ingest: FaultyIngest) -> Result<()> {
+        self.inner.install(region, at, ingest.inner)
+    }
+}
+
+impl Repair for Faulty {}

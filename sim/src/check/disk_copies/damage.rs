@@ -7,7 +7,7 @@ use crate::world::DIR;
 use std::path::{Path, PathBuf};
 use stele_engine::{Cached, Store};
 use stele_index::{Direction, inspect_manifest};
-use stele_storage::{EngineView, StorageEngine};
+use stele_storage::{EngineView, StateMachine};
 use stele_types::{KeyRange, Prng, ValueRef};
 use stele_vfs::Fault;
 

@@ -7,7 +7,7 @@ use super::rare_operations::put;
 use std::path::PathBuf;
 use stele_engine::Store;
 use stele_index::{Change, inspect_manifest};
-use stele_storage::{EngineView, Pair, ScanOptions, StorageEngine};
+use stele_storage::{EngineView, LogStore, Pair, ScanOptions, Snapshots, StateMachine};
 use stele_types::{
     KeyRange, LogIndex, Prng, Region, RegionId, RegionPhase, Result, Term, keyspace,
 };

@@ -3,7 +3,7 @@
 
 use super::DiskCopy;
 use std::path::Path;
-use stele_storage::StorageEngine;
+use stele_storage::LogStore;
 use stele_types::{CommandBuilder, EntryRecord, LogBatch, LogIndex, Prng, Record, RegionId, Term};
 
 /// Size of a batch; two fit into a segment.

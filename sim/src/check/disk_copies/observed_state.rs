@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stele_engine::Store;
 use stele_index::Run;
-use stele_storage::{EngineView, Pair, Progress, ScanOptions, StorageEngine};
+use stele_storage::{EngineView, LogStore, Pair, Progress, ScanOptions, StateMachine};
 use stele_types::{KeyRange, LogIndex, Region, RegionId, RegionPhase, Result, keyspace};
 
 /// Limit of bytes read together.
@@ -108,7 +108,8 @@ pub fn catch_up(engine: &Store, upto: &BTreeMap<RegionId, LogIndex>) -> Result<b
             let found = engine.entries(*id, from, upto.next(), READ_BYTES)?;
             let Some(last) = found.last() else { return Ok(false) };
             from = last.index.next();
-            entries.extend(found.into_iter().map(|entry| (entry.at, *id, entry)));
+            let places = engine.log().positions(*id, &found)?;
+            entries.extend(places.into_iter().zip(found).map(|(at, entry)| (at, *id, entry)));
         }
     }
     entries.sort_by_key(|(at, ..)| *at);

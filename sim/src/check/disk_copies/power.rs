@@ -5,7 +5,7 @@ use super::DiskCopy;
 use super::observed_state::{ObservedState, applied, catch_up, difference, pairs};
 use std::collections::BTreeMap;
 use stele_engine::Store;
-use stele_storage::StorageEngine;
+use stele_storage::StateMachine;
 use stele_types::{LogIndex, Prng, RegionId};
 use stele_vfs::{CrashAt, CrashPoint, Event, Fault, Operation};
 

@@ -5,7 +5,7 @@ use super::observed_state::catch_up;
 use super::{DiskCopy, installation, long_batch};
 use std::collections::BTreeMap;
 use stele_engine::Store;
-use stele_storage::{EngineView, Progress, StorageEngine};
+use stele_storage::{EngineView, LogStore, Progress, StateMachine};
 use stele_types::{
     ColumnFamily, CommandBuilder, CommittedEntry, EntryRecord, HardState, LogBatch, LogIndex, Mark,
     Prng, Record, RegionId, Result, Term,
@@ -60,9 +60,8 @@ pub(super) fn put(store: &Store, region: RegionId, key: &[u8], value: &[u8]) -> 
         HardState { commit: index, term: here.hard_state.term.max(term), ..here.hard_state };
     let entry = EntryRecord { region, term, index, is_command: true, payload: payload.clone() };
     let records = vec![Record::Entry(entry), Record::HardState(region, state)];
-    let appended = store.append(&LogBatch { records })?;
-    let Some(&at) = appended.payloads.first() else { return Ok(()) };
-    store.apply(region, &[CommittedEntry { term, index, is_command: true, payload, at }])
+    store.append(&LogBatch { records })?;
+    store.apply(region, &[CommittedEntry { term, index, is_command: true, payload }])
 }
 
 fn value_of(store: &Store, key: &[u8]) -> Result<Option<Vec<u8>>> {
@@ -148,17 +147,17 @@ fn lost(copy: &DiskCopy, store: Store, regions: &[RegionId], prng: &mut Prng) ->
     let state = |store: &Store, region: RegionId, vote: u64| {
         let known = store.progress(region).unwrap_or_default().hard_state;
         let records = vec![Record::HardState(region, HardState { vote, ..known })];
-        store.append(&LogBatch { records })
+        store.append(&LogBatch { records }).map(|()| store.log().head())
     };
     let (first, second) = (copy.killed(), copy.killed());
     let store = first.open_store().ok()?;
     let begin = store.log().head();
-    let end = state(&store, one, 77).ok()?.head;
+    let end = state(&store, one, 77).ok()?;
     drop(store);
     let store = second.open_store().ok()?;
     let same = store.log().head() == begin;
     state(&store, one, 78).ok()?;
-    let last = state(&store, other, 79).ok()?.head;
+    let last = state(&store, other, 79).ok()?;
     drop(store);
     let path =
         std::path::Path::new(crate::world::DIR).join(format!("log/{:08x}.seg", begin.file.0));

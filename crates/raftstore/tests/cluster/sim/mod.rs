@@ -13,7 +13,7 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stele_raftstore::*;
-use stele_storage::{EngineView, ScanOptions, StorageEngine};
+use stele_storage::{EngineView, LogStore, ScanOptions, Snapshots, StateMachine, StorageEngine};
 use stele_types::*;
 
 pub const MS: u64 = 1_000_000;
@@ -32,7 +32,7 @@ enum Happening<E: StorageEngine> {
     Appended {
         ticket: Ticket,
         batch: Arc<LogBatch>,
-        done: Option<Result<Appended>>,
+        done: Option<Result<()>>,
     },
     SnapshotOffered {
         header: SnapshotHeader,

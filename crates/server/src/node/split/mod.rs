@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 use stele_raftstore::{Admin, AdminCall, Done, Header, NewRegion, Refusal, Reply, RequestId};
-use stele_storage::{RangeSize, StorageEngine};
+use stele_storage::{RangeSize, StateMachine, StorageEngine};
 use stele_types::{KeyRange, PeerId, Region, RegionId, RegionKind, RegionPhase, Result, keyspace};
 
 /// Size of a region when it was last measured.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stele_engine::{Options, Replay};
 use stele_raftstore::{Event, Now, Options as CoreOptions, PeerMessage, SendSnapshot};
-use stele_storage::{EngineView, StorageEngine};
+use stele_storage::{EngineView, LogStore, StateMachine};
 use stele_types::{
     Clock, ColumnFamily, CommandBuilder, EntryRecord, Error, HardState, KeyRange, LogBatch, Record,
     Region, RegionId, StoreId, StoreIdent, Term, keyspace,

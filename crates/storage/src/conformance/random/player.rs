@@ -1,10 +1,12 @@
 //! Executes steps on an engine and on the model, and compares the two.
 
-use super::super::subject::{Subject, contents, everything, hard_state, mark};
+use super::super::subject::{Subject, contents, everything, hard_state, mark, refused};
 use super::super::{Check, Factory};
 use super::op::{self, Op, REGIONS, Write};
 use crate::model::{ModelIngest, ModelView};
-use crate::{EngineView, ModelEngine, Order, Pair, Progress, ScanOptions, StorageEngine};
+use crate::{
+    EngineView, LogStore, ModelEngine, Order, Pair, Progress, ScanOptions, Snapshots, StateMachine,
+};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use stele_types::Prng;
@@ -19,7 +21,7 @@ pub(super) struct Player<'f, F: Factory> {
     subject: Subject<'f, F>,
     /// The model never crashes: after a crash the engine is brought back to the model's state.
     model: ModelEngine,
-    views: Vec<(<F::Engine as StorageEngine>::View, ModelView)>,
+    views: Vec<(<F::Engine as StateMachine>::View, ModelView)>,
     /// Owner of each space of keys.
     owners: BTreeMap<u64, u64>,
     /// Staged pairs, and the spaces they cover.
@@ -28,7 +30,7 @@ pub(super) struct Player<'f, F: Factory> {
 
 struct Ingest<F: Factory> {
     owned: Vec<u64>,
-    subject: <F::Engine as StorageEngine>::Ingest,
+    subject: <F::Engine as Snapshots>::Ingest,
     model: ModelIngest,
 }
 
@@ -183,16 +185,18 @@ impl<'f, F: Factory> Player<'f, F> {
         self.both(vec![mark(region, Mark::TruncateSuffix(LogIndex(from)))])
     }
 
+    /// The model does not take part: its checkpoint is another.
     fn truncate(&self, region: u64, advance: u64) -> Check {
         if self.existing(region).is_none() {
             return Ok(());
         }
         let at = self.subject.progress(region)?;
-        let wanted = LogIndex(at.truncated.0.0 + advance);
-        let upto = self.subject.engine.truncate(RegionId(region), wanted)?;
-        let checkpointed = self.subject.progress(region)?.checkpointed;
-        ensure!(upto <= checkpointed, "truncated {upto}, checkpointed {checkpointed}");
-        Ok(())
+        let upto = LogIndex(at.truncated.0.0 + advance);
+        let result = self.subject.truncate(region, upto);
+        if upto > at.checkpointed {
+            return refused(result, "truncating past the checkpoint");
+        }
+        Ok(result?)
     }
 
     fn crash(mut self, seed: u64) -> Check<Self> {

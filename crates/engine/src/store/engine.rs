@@ -1,0 +1,189 @@
+//! The store as a storage engine: what consensus calls.
+
+use super::{Ingest, Store, View, install};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use stele_storage::{
+    EngineStats, LogStore, LostValue, Maintained, Pair, Progress, RangeSize, Repair, Snapshots,
+    StateMachine,
+};
+use stele_types::{
+    Cause, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, Mark, Record, RegionId, Result,
+    Term, mutant,
+};
+
+impl LogStore for Store {
+    fn append(&self, batch: &LogBatch) -> Result<()> {
+        self.check_truncations(batch)?;
+        self.check_space(batch)?;
+        let appended = self.end_incarnations(batch).and_then(|()| self.shared.append(batch));
+        if appended.is_err() {
+            self.shared.apply.lock().restore_ending();
+        }
+        appended
+    }
+
+    fn entries(
+        &self,
+        region: RegionId,
+        from: LogIndex,
+        to: LogIndex,
+        bytes_max: usize,
+    ) -> Result<Vec<CommittedEntry>> {
+        self.shared.log.entries(region, from, to, bytes_max)
+    }
+
+    fn term(&self, region: RegionId, index: LogIndex) -> Option<Term> {
+        self.shared.log.term(region, index)
+    }
+
+    fn progress(&self, region: RegionId) -> Option<Progress> {
+        let log = self.shared.log.region(region)?;
+        let applied = self.shared.apply.lock().applied(region);
+        Some(Progress {
+            truncated: log.truncated,
+            // Entries before the start of the log need no log.
+            checkpointed: self.shared.checkpointed(region).max(log.truncated.0),
+            applied: applied.unwrap_or(log.truncated.0),
+            persisted: (log.last, log.last_term),
+            hard_state: log.hard_state,
+            destroyed: log.destroyed,
+        })
+    }
+
+    fn admit(&self, bytes: u64) -> Result<()> {
+        self.admit_bytes(bytes)
+    }
+}
+
+impl StateMachine for Store {
+    type View = View;
+
+    fn apply(&self, region: RegionId, entries: &[CommittedEntry]) -> Result<()> {
+        let bytes = self.shared.apply.lock().apply(&self.shared, region, entries)?;
+        self.shared.user_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.gc.note_user_bytes(bytes);
+        Ok(())
+    }
+
+    fn view(&self) -> Result<View> {
+        Ok(View::of_users(&self.shared, &self.gc))
+    }
+
+    fn drop_ranges(&self, ranges: &[KeyRange]) -> Result<()> {
+        self.stop_on_failed_sync(install::drop_ranges(self, ranges))
+    }
+
+    fn range_size(&self, range: &KeyRange) -> Result<RangeSize> {
+        let found = self.shared.index.view().estimate(range)?;
+        Ok(RangeSize { bytes: found.bytes as u64, keys: found.keys as u64 })
+    }
+
+    fn split_key(&self, range: &KeyRange) -> Result<Option<Bytes>> {
+        self.shared.index.view().middle(range)
+    }
+
+    fn checkpoint(&self) -> Result<()> {
+        self.flush()
+    }
+
+    fn maintain(&self, bytes_max: u64) -> Result<Maintained> {
+        self.stop_on_failed_sync(self.maintain_slice(bytes_max))
+    }
+
+    fn idle(&self) {
+        // Best effort: it only helps to distinguish damage from a torn write later.
+        drop(self.shared.log.confirm());
+    }
+
+    fn stats(&self) -> EngineStats {
+        let shared = &self.shared;
+        let meter = shared.vfs.meter().snapshot();
+        let gc = self.gc.stats();
+        EngineStats {
+            user_bytes: shared.user_bytes.load(Ordering::Relaxed),
+            written_bytes: Cause::ALL.iter().map(|&c| (c.name(), meter.bytes(c))).collect(),
+            disk_bytes: super::disk_bytes(shared).unwrap_or(gc.disk_bytes),
+            live_bytes: gc.live_bytes,
+            memory_bytes: shared.index.memory_bytes()
+                + shared.log.stats().memory_bytes
+                + shared.values.bytes(),
+            device_bytes: shared.vfs.total_bytes(&shared.dir).unwrap_or_default(),
+            device_free_bytes: shared.vfs.free_bytes(&shared.dir).unwrap_or_default(),
+        }
+    }
+}
+
+impl Snapshots for Store {
+    type Ingest = Ingest;
+
+    fn begin_ingest(&self, ranges: Vec<KeyRange>) -> Result<Ingest> {
+        Ingest::new(&self.shared, &self.lock, ranges)
+    }
+
+    fn receive(&self, ingest: &mut Ingest, pairs: Vec<Pair>) -> Result<()> {
+        self.admit_bytes(pairs.iter().map(|p| (p.key.len() + p.value.len()) as u64).sum())?;
+        ingest.receive(pairs)
+    }
+
+    fn install(&self, region: RegionId, at: (LogIndex, Term), ingest: Ingest) -> Result<()> {
+        self.stop_on_failed_sync(install::install(self, region, at, ingest))
+    }
+}
+
+impl Repair for Store {
+    fn has_lost(&self) -> bool {
+        self.shared.lost_values.has_lost() || self.shared.lost_blocks.has_lost()
+    }
+
+    fn lost_values(&self, count_max: usize) -> Vec<LostValue> {
+        self.shared.lost_values.lost_values(count_max)
+    }
+
+    fn lost_ranges(&self) -> Vec<KeyRange> {
+        self.shared.lost_blocks.lost_ranges()
+    }
+
+    fn repair_range(&self, range: &KeyRange, pairs: Vec<Pair>) -> Result<()> {
+        self.write_block_repair(range, pairs)
+    }
+
+    fn repair_value(&self, key: &Bytes, value: Bytes) {
+        self.shared.lost_values.repair_value(key, value);
+    }
+}
+
+impl Store {
+    /// Fails with `Invalid` if a batch truncates entries above the checkpoint of their region.
+    ///
+    /// Invariant: truncated ≤ checkpointed, because a crash loses effects that neither the log nor
+    /// a run holds. Nothing of the batch is written before this check.
+    fn check_truncations(&self, batch: &LogBatch) -> Result<()> {
+        let shared = &self.shared;
+        let mut started: BTreeMap<RegionId, LogIndex> = BTreeMap::new();
+        for record in &batch.records {
+            match record {
+                Record::Mark(region, Mark::Start(index, _)) => {
+                    started.insert(*region, *index);
+                }
+                Record::Mark(region, Mark::TruncatePrefix(index, _)) => {
+                    let truncated = |log: stele_log::RegionLog| log.truncated.0;
+                    let known = || {
+                        let truncated = shared.log.region(*region).map(truncated);
+                        shared.checkpointed(*region).max(truncated.unwrap_or_default())
+                    };
+                    let upto = started.get(region).copied().unwrap_or_else(known);
+                    if *index > upto && !mutant::active("engine.truncate_past_checkpoint") {
+                        return Err(Error::invalid(format!(
+                            "region {region} cannot be truncated to {index}: only entries up to \
+                             {upto} are checkpointed; make a checkpoint first"
+                        )));
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}

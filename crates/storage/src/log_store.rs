@@ -1,0 +1,56 @@
+//! The log of one store: records of all regions, made durable together.
+
+use stele_types::{CommittedEntry, HardState, LogBatch, LogIndex, RegionId, Result, Term};
+
+/// Progress of a region on this store. Invariant: truncated ≤ checkpointed ≤ applied ≤ persisted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Last entry removed from the log, or never in it (index and term).
+    pub truncated: (LogIndex, Term),
+    /// Last entry with effects that survive a crash without the log.
+    pub checkpointed: LogIndex,
+    /// Last entry with visible effects.
+    pub applied: LogIndex,
+    /// Last durable entry (index and term).
+    pub persisted: (LogIndex, Term),
+    /// The last durable hard state.
+    pub hard_state: HardState,
+    /// The region was destroyed on this store; its log accepts no entries.
+    pub destroyed: bool,
+}
+
+/// Log of one store. Reads may come from any thread.
+///
+/// [`Mark::Destroy`](stele_types::Mark::Destroy), and a start over an earlier incarnation of a
+/// region, checkpoint what the region applied. Its pairs stay until their ranges are dropped,
+/// because another region may own them.
+pub trait LogStore: Send + Sync {
+    /// Makes a batch durable: one write and one sync for all its regions. Applying, views and reads
+    /// do not wait for them. After a failure other than `NoSpace` or `Invalid` the store is
+    /// poisoned. `NoSpace` and `Invalid` change nothing. What [`LogStore::admit`] refuses may still
+    /// be appended.
+    ///
+    /// Fails with `Invalid` when a record does not continue its region's log, and when it truncates
+    /// entries above the checkpoint of its region: a crash would lose their effects.
+    fn append(&self, batch: &LogBatch) -> Result<()>;
+
+    /// Returns durable entries from `from` (inclusive) to `to` (exclusive): at least one if any
+    /// exists, then up to `bytes_max`. Fails with `Invalid` when `from` was truncated.
+    fn entries(
+        &self,
+        region: RegionId,
+        from: LogIndex,
+        to: LogIndex,
+        bytes_max: usize,
+    ) -> Result<Vec<CommittedEntry>>;
+
+    /// Returns the term of a durable entry or of the truncation point.
+    fn term(&self, region: RegionId, index: LogIndex) -> Option<Term>;
+
+    /// Returns a region's progress, or `None` if it was never on this store.
+    fn progress(&self, region: RegionId) -> Option<Progress>;
+
+    /// Checks that puts of `bytes` may be proposed. Fails with `NoSpace` when the remaining space
+    /// is needed to free space. Not required for entries that only free space.
+    fn admit(&self, bytes: u64) -> Result<()>;
+}

@@ -1,0 +1,71 @@
+//! Consistent views of a store, and what scans of them take and return.
+
+use bytes::Bytes;
+use stele_types::{KeyRange, Result};
+
+/// Direction of a scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Ascending keys.
+    Forward,
+    /// Descending keys.
+    Reverse,
+}
+
+/// One pair of a view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// The key.
+    pub key: Bytes,
+    /// The value; empty in a keys-only scan.
+    pub value: Bytes,
+    /// Expiry in Unix seconds; 0 for none.
+    pub expires_at_s: u64,
+}
+
+/// Range, order and limits of a scan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScanOptions {
+    /// Keys to scan.
+    pub range: KeyRange,
+    /// Direction of the scan.
+    pub order: Order,
+    /// Maximum number of pairs.
+    pub limit: usize,
+    /// Maximum bytes of keys and values; the first pair is returned even if it is larger.
+    pub bytes_max: usize,
+    /// Return no values, and read none.
+    pub keys_only: bool,
+}
+
+impl ScanOptions {
+    /// Returns options for all of `range`, forward, with values, up to `limit` pairs and 64 MiB.
+    pub fn new(range: KeyRange, limit: usize) -> Self {
+        Self { range, order: Order::Forward, limit, bytes_max: 64 << 20, keys_only: false }
+    }
+}
+
+/// Result of a read that must not wait for the device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cached<T> {
+    /// The result, from memory.
+    Here(T),
+    /// The device must be read: repeat the read where it may wait.
+    NeedsIo,
+}
+
+/// One point in time of a whole store, without later writes. Expired pairs are returned; the
+/// request threads, which know the time, hide them.
+pub trait EngineView: Send + Sync {
+    /// Returns the pair of `key`.
+    fn get(&self, key: &[u8]) -> Result<Option<Pair>>;
+    /// Returns the pair of `key` if that needs no read of the device. Never waits for the device.
+    fn get_cached(&self, key: &[u8]) -> Result<Cached<Option<Pair>>>;
+    /// Returns pairs in order.
+    fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>>;
+    /// Records that a user scanned these adjacent pairs: what is scanned often is worth sorting.
+    /// Not called for reads of the system itself.
+    fn note_scan(&self, pairs: &[Pair]) {
+        let _ = pairs;
+    }
+}
