@@ -131,7 +131,7 @@ fn a_step_runs_once_at_a_time_and_its_refusal_is_reported_until_it_is_answered()
         Refused { operator: OperatorId(3), step: 0, reason: "full".into(), is_final: true };
     for _ in 0..2 {
         let report = send(&mut reporter, &[], &Sizes::new());
-        assert_eq!(report.refusals, [refused.clone()]);
+        assert_eq!(report.refusals, std::slice::from_ref(&refused));
     }
     // A refusal that came after the report stays.
     reporter.refuse(Refused { step: 1, ..refused.clone() });
