@@ -255,9 +255,7 @@ impl World {
             );
         }
         for node in self.nodes.values() {
-            let Some(leader_state) = node.member.leader.as_ref().map(|leader| &leader.state) else {
-                continue;
-            };
+            let Some(leader_state) = node.member.leader_state() else { continue };
             for operator in leader_state.operators.running() {
                 let refusal = operator.refusal.clone().unwrap_or_default();
                 let now = stele_placement::Millis(node.local(self.now) / crate::plan::MS);

@@ -1,29 +1,36 @@
 //! Checks the placement group's decisions. It never reverts a region to an older epoch than
 //! reported. No order costs a region its quorum, and no order differs from its operator's step.
 
-use crate::group::{Report, StalePeer};
 use crate::world::World;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use stele_node::report::StalePeer;
 use stele_placement::{
     Change, Cluster, DrainGoal, Instruction, LeaderState, Liveness, Millis, OperatorId, Order,
     RegionInfo, Step, StoreState,
 };
 use stele_types::{Peer, PeerRole, Region, RegionEpoch, RegionId, RegionPhase, StoreId};
 
-/// Returns the known epochs of a report's regions.
-pub fn epochs(cluster: &Cluster, report: &Report) -> Vec<(RegionId, RegionEpoch)> {
-    let ids = report.regions.iter().map(|region| region.region.id);
-    let known = ids.filter_map(|id| cluster.regions().get(id));
-    known.map(|info| (info.region.id, info.region.epoch)).collect()
-}
-
-/// Returns a region with a known epoch that went back.
-pub fn regressed(cluster: &Cluster, before: &[(RegionId, RegionEpoch)]) -> Option<String> {
-    before.iter().find_map(|(id, before)| {
+/// Returns a region with a known epoch that went back, and replaces the known epochs by the present
+/// ones.
+pub fn regressed(cluster: &Cluster, known: &mut BTreeMap<RegionId, RegionEpoch>) -> Option<String> {
+    let regressed = known.iter().find_map(|(id, before)| {
         let now = cluster.regions().get(*id)?.region.epoch;
         let is_back = now.version < before.version || now.conf_version < before.conf_version;
         is_back.then(|| format!("reverts region {id} from {before:?} to {now:?}"))
-    })
+    });
+    *known = cluster.regions().iter().map(|info| (info.region.id, info.region.epoch)).collect();
+    regressed
+}
+
+/// Returns how the decisions in a leader's state differ from those that its store holds.
+pub fn other_decisions(state: &Cluster, held: &Cluster) -> Option<String> {
+    let decisions = |cluster: &Cluster| {
+        let stores = cluster.stores().map(|it| (it.id, it.state, it.address.clone()));
+        let stores = stores.collect::<Vec<_>>();
+        format!("{} {stores:?} {:?}", cluster.members_version(), cluster.config())
+    };
+    let (state, held) = (decisions(state), decisions(held));
+    (state != held).then(|| format!("decides on {state}, but its store holds {held}"))
 }
 
 /// Returns what is invalid in an order that changes voters or takes a merge back.
@@ -212,11 +219,11 @@ pub fn invalid_removal(
 
 impl World {
     /// Checks that no removed peer is a member in the epoch that is said to exclude it, or later.
-    pub(crate) fn check_removed(&mut self, removed: &[(StalePeer, RegionEpoch)]) {
-        for (peer, without) in removed {
+    pub(crate) fn check_removed(&mut self, removed: &[StalePeer]) {
+        for peer in removed {
             let reports = self.reports_by_region().remove(&peer.region).unwrap_or_default();
             let member = reports.iter().map(|(_, report)| &report.region).find(|region| {
-                region.epoch.conf_version >= without.conf_version
+                region.epoch.conf_version >= peer.epoch.conf_version
                     && region.peer(peer.peer).is_some()
             });
             if let Some(region) = member {

@@ -1,36 +1,33 @@
-//! Leader of the placement group. It loads the state once in a term, and changes it by one proposal
-//! at a time in that term. If a proposal fails, the state in memory is dropped.
+//! Placement leader of a node: its work for the placement region, mistaken administrators, and the
+//! checks of its decisions.
 
-use super::orders::ordered;
-use super::{Answer, Call, Report, StalePeer};
+use super::{Answer, Call};
 use crate::check::orders;
-use crate::plan::MS;
+use crate::plan::{CLUSTER, MS};
 use crate::world::{Happening, Requester, World};
+use stele_node::placement::{Accepted, NotDecided, PlacementLeader, Work};
 use stele_placement::{
-    Cluster, DrainGoal, Kind, LeaderState, Millis, Operator, OperatorId, PairChange, Refused,
-    SYSTEM_REGION, Step, StoreState, leader, pairs,
+    Cluster, DrainGoal, Kind, LeaderState, Millis, Operator, OperatorId, PairChange, SYSTEM_REGION,
+    Step, StoreState, pairs,
 };
 use stele_raftstore::{Done, Header, Input, Reply, Write};
 use stele_storage::{EngineView, ScanOptions, StateMachine};
-use stele_types::{CommandBuilder, KeyRange, Peer, PeerRole, Region, RegionEpoch, StoreId, Term};
+use stele_types::{CommandBuilder, Error, KeyRange, Peer, PeerRole, Region, Result, StoreId, Term};
 
 const PLACEMENT_NANOS: u64 = 100 * MS;
 
-/// Placement leader's state on one node.
-pub struct GroupLeader {
-    /// State of the current term.
-    pub state: LeaderState,
-    proposing: Option<Vec<PairChange>>,
-    then: Vec<Then>,
-    joins: Vec<(u64, u64, Call)>,
-    heartbeat_changes: Vec<PairChange>,
-    /// Settings that an administrator changed.
-    settings: Vec<PairChange>,
-}
-
-/// Action after a proposal is committed.
-enum Then {
-    Answer { node: u64, incarnation: u64, answer: Answer },
+/// Decision that ended.
+pub enum Answered {
+    /// Its caller gets an answer: node, incarnation, answer.
+    To(u64, u64, Box<Answer>),
+    /// A report was accepted, and one of its steps may be invalid.
+    Report(u64, u64, Box<Answer>, Option<String>),
+    /// A report was refused.
+    Refused(String),
+    /// The decision should have been refused.
+    Invalid(String),
+    /// Its caller gets no answer, and asks again.
+    Nothing,
 }
 
 impl World {
@@ -46,66 +43,168 @@ impl World {
         })
     }
 
+    fn leader_state(&mut self, id: u64) -> Option<&mut LeaderState> {
+        let (_, term) = self.leading_slot(id)?;
+        self.nodes.get_mut(&id)?.member.placement.as_mut()?.state_mut(Term(term))
+    }
+
+    /// Returns the first pairs, with the settings of this run, on the node that bootstrapped the
+    /// cluster.
+    fn first_pairs(&self, id: u64) -> Option<Vec<PairChange>> {
+        let is_first =
+            |slot: &u64| self.slots.get(slot).is_some_and(|it| it.id == Some(StoreId(1)));
+        self.slots_of(id).iter().any(is_first).then(|| {
+            let settings = self.plan.settings.iter();
+            let settings = settings.map(|(name, value)| pairs::setting(name, *value));
+            self.bootstrap_plan().pairs().into_iter().chain(settings).collect()
+        })
+    }
+
+    /// Gives the placement leader of a node an input, does the work that follows, and checks what
+    /// the leader did.
+    fn lead(&mut self, id: u64, input: impl FnOnce(&mut PlacementLeader<Answered>, Millis)) {
+        let (leading, now) = (self.leading_slot(id), self.millis(id));
+        let first_pairs = self.first_pairs(id);
+        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.up) else { return };
+        let member = &mut node.member;
+        let new = || PlacementLeader::new(CLUSTER, first_pairs);
+        let leader = member.placement.get_or_insert_with(new);
+        leader.lead(leading.map(|(_, term)| Term(term)));
+        let state = leader.term().and_then(|term| leader.state(term));
+        let running = state.map(orders::running).unwrap_or_default();
+        if state.is_none() {
+            member.epochs.clear();
+        }
+        input(leader, now);
+        let work = leader.poll(now);
+        let answers = leader.take_answers();
+        let state = leader.term().and_then(|term| leader.state(term));
+        let invalid = state.and_then(|state| {
+            let regressed = orders::regressed(&state.cluster, &mut member.epochs);
+            regressed.or_else(|| orders::invalid_admission(state, &running, now))
+        });
+        if let Some(text) = invalid {
+            self.fail(format!("the placement group of node {id} {text}"));
+        }
+        for answered in answers {
+            self.decided(id, answered);
+        }
+        if let (Some(work), Some((slot, _))) = (work, leading) {
+            self.do_work(id, slot, work);
+        }
+    }
+
+    fn decided(&mut self, id: u64, answered: Answered) {
+        match answered {
+            Answered::To(node, incarnation, answer) => self.answer(id, node, incarnation, *answer),
+            Answered::Report(node, incarnation, answer, invalid) => {
+                if let Some(text) = invalid {
+                    self.fail(format!("the placement group of node {id} {text}"));
+                }
+                if let Answer::Report { answer, .. } = &*answer {
+                    self.check_removed(&answer.removed);
+                }
+                self.answer(id, node, incarnation, *answer);
+            }
+            Answered::Refused(reason) => {
+                self.trace.note(self.now, id, 0, || format!("refuses a report: {reason}"));
+            }
+            Answered::Invalid(text) => self.fail(text),
+            Answered::Nothing => {}
+        }
+    }
+
+    fn do_work(&mut self, id: u64, slot: u64, work: Work) {
+        match work {
+            Work::Load(Term(term)) => {
+                self.group_read(slot, Requester::Load { node: id, term }, term);
+            }
+            Work::Propose(Term(term), changes) => {
+                let state = self.leader_state(id);
+                let applied = state.map(|state| state.cluster.clone().apply(&changes));
+                if let Some(Err(error)) = applied {
+                    self.fail(format!("a decision is invalid: {error}"));
+                }
+                self.propose(id, slot, term, &changes);
+            }
+        }
+    }
+
     pub(crate) fn run_placement(&mut self, id: u64, incarnation: u64) {
         if !self.nodes.get(&id).is_some_and(|node| node.up && node.incarnation == incarnation) {
             return;
         }
         self.after(PLACEMENT_NANOS, Happening::RunPlacement { node: id, incarnation });
-        let Some((slot, term)) = self.leading_slot(id) else {
-            return self.group_lost(id, u64::MAX);
+        self.check_decisions(id);
+        let goals = self.nemesis.goals.clone();
+        let unix_seconds = self.nodes.get(&id).map_or(0, |node| node.now(self.now).unix_seconds);
+        self.lead(id, |leader, _| {
+            goals.iter().for_each(|(store, goal)| decide_goal(leader, *store, *goal));
+            leader.tick(unix_seconds);
+        });
+        let Some(state) = self.leader_state(id) else { return };
+        let is_met = |(id, goal): &(StoreId, DrainGoal)| {
+            let state = state.cluster.store(*id).map(|it| it.state);
+            state.is_some_and(|state| match goal {
+                DrainGoal::Cancel => state == StoreState::Up,
+                DrainGoal::Drain | DrainGoal::Remove => state != StoreState::Up,
+            })
         };
-        let Some(member) = self.nodes.get_mut(&id).map(|node| &mut node.member) else { return };
-        match &member.leader {
-            Some(leader) if leader.state.term == Term(term) => self.housekeep(id, slot),
-            _ if member.loading == Some(term) => {}
-            _ => {
-                (member.leader, member.loading) = (None, Some(term));
-                self.group_read(slot, Requester::Load { node: id, term }, term);
-            }
-        }
+        let met: Vec<_> = goals.into_iter().filter(is_met).collect();
+        self.nemesis.goals.retain(|goal| !met.contains(goal));
     }
 
-    pub(crate) fn group_lost(&mut self, id: u64, _term: u64) {
-        if let Some(node) = self.nodes.get_mut(&id) {
-            (node.member.leader, node.member.loading) = (None, None);
-        }
+    /// Ends work of a placement leader whose store stopped.
+    pub(crate) fn group_lost(&mut self, id: u64, term: u64) {
+        let stopped = || Err(Error::Busy("the store stopped".into()));
+        self.lead(id, |leader, now| {
+            leader.loaded(Term(term), stopped().map(|()| Vec::new()), now, 0);
+            leader.proposed(Term(term), stopped(), now);
+        });
     }
 
     pub(crate) fn group_loaded(&mut self, id: u64, slot: u64, term: u64, reply: &Reply) {
-        let now = self.millis(id);
-        let still = self.leading_slot(id) == Some((slot, term));
-        if !still || !matches!(reply, Reply::Done(Done::ReadReady { .. })) {
-            return self.group_lost(id, term);
+        let pairs = match reply {
+            Reply::Done(Done::ReadReady { .. }) => self.state_pairs(slot),
+            other => Err(Error::Busy(format!("{other:?}"))),
+        };
+        let (now, unix_seconds) = (
+            self.millis(id),
+            self.nodes.get(&id).map_or(0, |node| node.now(self.now).unix_seconds),
+        );
+        match pairs.as_ref().ok().map(|pairs| Cluster::load(pairs.clone(), now, unix_seconds)) {
+            Some(Ok(Some(_))) => self
+                .trace
+                .note(self.now, id, slot, || format!("leads the placement group in term {term}")),
+            Some(Err(error)) => self.fail(format!("the placement state is invalid: {error}")),
+            Some(Ok(None)) | None => {}
         }
-        let Some(engine) = self.engine(slot) else { return };
-        let range = pairs::state_range();
-        let found = engine.view().and_then(|view| view.scan(&ScanOptions::new(range, usize::MAX)));
-        let Ok(found) = found else { return self.group_lost(id, term) };
-        let pairs = found.into_iter().map(|pair| (pair.key, pair.value));
-        let unix_seconds = self.nodes.get(&id).map_or(0, |node| node.now(self.now).unix_seconds);
-        match Cluster::load(pairs, now, unix_seconds) {
-            Ok(Some(cluster)) => {
-                self.trace.note(self.now, id, slot, || {
-                    format!("leads the placement group in term {term}")
-                });
-                let Some(node) = self.nodes.get_mut(&id) else { return };
-                node.member.loading = None;
-                node.member.leader = Some(GroupLeader::new(Term(term), cluster));
-            }
-            Ok(None) => self.bootstrap(id, slot, term),
-            Err(error) => self.fail(format!("the placement state is invalid: {error}")),
+        self.lead(id, |leader, now| leader.loaded(Term(term), pairs, now, unix_seconds));
+    }
+
+    /// Checks that a placement leader's state holds the decisions that its store holds.
+    fn check_decisions(&mut self, id: u64) {
+        let Some((slot, _)) = self.leading_slot(id) else { return };
+        let is_proposing = |leader: &PlacementLeader<Answered>| leader.is_proposing();
+        let leader = self.nodes.get(&id).and_then(|node| node.member.placement.as_ref());
+        // The check does not find damage before the store does.
+        let is_damaged = self.slots.get(&slot).is_none_or(|it| it.is_damaged || it.is_troubled);
+        if leader.is_none_or(is_proposing) || is_damaged || self.plan.is_helix {
+            return;
+        }
+        let (now, pairs) = (self.millis(id), self.state_pairs(slot));
+        let held = pairs.and_then(|pairs| Cluster::load(pairs, now, 0));
+        let (Ok(Some(held)), Some(state)) = (held, self.leader_state(id)) else { return };
+        if let Some(text) = orders::other_decisions(&state.cluster, &held) {
+            self.fail(format!("the placement group of node {id} {text}"));
         }
     }
 
-    /// Proposes the bootstrap pairs and the settings of this run, on node 1.
-    fn bootstrap(&mut self, id: u64, slot: u64, term: u64) {
-        if id != 1 {
-            return self.group_lost(id, term);
-        }
-        let mut changes = self.bootstrap_plan().pairs();
-        let settings = self.plan.settings.iter();
-        changes.extend(settings.map(|(name, value)| pairs::setting(name, *value)));
-        self.propose(id, slot, term, &changes);
+    fn state_pairs(&self, slot: u64) -> Result<Vec<(bytes::Bytes, bytes::Bytes)>> {
+        let stopped = || Error::Busy("the store stopped".into());
+        let view = self.engine(slot).ok_or_else(stopped)?.view()?;
+        let found = view.scan(&ScanOptions::new(pairs::state_range(), usize::MAX))?;
+        Ok(found.into_iter().map(|pair| (pair.key, pair.value)).collect())
     }
 
     fn propose(&mut self, id: u64, slot: u64, term: u64, changes: &[PairChange]) {
@@ -127,118 +226,53 @@ impl World {
     }
 
     pub(crate) fn group_proposed(&mut self, id: u64, term: u64, reply: &Reply) {
-        let Some(node) = self.nodes.get_mut(&id) else { return };
-        let written = matches!(reply, Reply::Done(Done::Written { .. }));
-        let this = |leader: &&mut GroupLeader| leader.state.term == Term(term) && written;
-        let Some(leader) = node.member.leader.as_mut().filter(this) else {
-            // The persisted state is unknown, or holds only the bootstrap pairs: load it again.
-            return self.group_lost(id, term);
+        let outcome = match reply {
+            Reply::Done(Done::Written { .. }) => Ok(()),
+            other => Err(Error::Busy(format!("{other:?}"))),
         };
-        let changes = leader.proposing.take().unwrap_or_default();
-        let applied = leader.state.apply(&changes);
-        let then = std::mem::take(&mut leader.then);
-        if let Err(error) = applied {
-            return self.fail(format!("a committed decision is invalid: {error}"));
-        }
-        for Then::Answer { node, incarnation, answer } in then {
-            self.answer(id, node, incarnation, answer);
-        }
-    }
-
-    fn housekeep(&mut self, id: u64, slot: u64) {
-        let now = self.millis(id);
-        let goals = self.nemesis.goals.clone();
-        let Some(node) = self.nodes.get_mut(&id) else { return };
-        let unix_seconds = node.now(self.now).unix_seconds;
-        let Some(leader) = node.member.leader.as_mut().filter(|leader| leader.proposing.is_none())
-        else {
-            return;
-        };
-        let changes = leader.due(&goals, now, unix_seconds);
-        let is_met = |(id, goal): &(StoreId, DrainGoal)| {
-            let state = leader.state.cluster.store(*id).map(|it| it.state);
-            state.is_some_and(|state| match goal {
-                DrainGoal::Cancel => state == StoreState::Up,
-                DrainGoal::Drain | DrainGoal::Remove => state != StoreState::Up,
-            })
-        };
-        let met: Vec<_> = goals.iter().copied().filter(is_met).collect();
-        self.nemesis.goals.retain(|goal| !met.contains(goal));
-        match changes {
-            Ok(changes) if changes.is_empty() => {
-                let before = orders::running(&leader.state);
-                leader.state.schedule(now);
-                if let Some(text) = orders::invalid_admission(&leader.state, &before, now) {
-                    self.fail(format!("the placement group of node {id} {text}"));
-                }
-            }
-            Ok(changes) => {
-                leader.proposing = Some(changes.clone());
-                let Term(term) = leader.state.term;
-                self.propose(id, slot, term, &changes);
-            }
-            Err(text) => self.fail(text),
-        }
+        self.lead(id, |leader, now| leader.proposed(Term(term), outcome, now));
     }
 
     pub(crate) fn called(&mut self, id: u64, from: u64, incarnation: u64, call: Call) {
-        let now = self.millis(id);
-        let leads = self.leading_slot(id).map(|(_, term)| Term(term));
-        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.up) else { return };
-        let Some(leader) = node.member.leader.as_mut().filter(|it| Some(it.state.term) == leads)
-        else {
+        if self.leading_slot(id).is_none() {
             return;
-        };
-        let report = match call {
-            Call::Join { .. } => {
-                leader.joins.retain(|(node, ..)| *node != from);
-                return leader.joins.push((from, incarnation, call));
-            }
-            Call::Report(report) => report,
-        };
-        match leader.state.cluster.plan_heartbeat(&report.node, &report.stores) {
-            Ok(changes) if changes.is_empty() => {
-                let known = orders::epochs(&leader.state.cluster, &report);
-                leader.accept_report(&report, now);
-                let regressed = orders::regressed(&leader.state.cluster, &known);
-                let reply = leader.reply_to(&report, now);
-                let Term(leader_term) = leader.state.term;
-                let invalid =
-                    reply.due.iter().find_map(|it| orders::invalid_order(&leader.state, it, now));
-                let removed = leader.removed_peers(&report);
-                let owners = leader.owners(&report);
-                if let Some(text) = regressed.or(invalid) {
-                    self.fail(format!("the placement group of node {id} {text}"));
-                }
-                self.check_removed(&removed);
+        }
+        let to = move |answer| Answered::To(from, incarnation, Box::new(answer));
+        match call {
+            Call::Join { address, slots, stores } => self.lead(id, |leader, now| {
+                leader.join(address, stores, now, move |joined| match joined {
+                    Ok((ids, _)) => {
+                        to(Answer::Joined { ids: slots.into_iter().zip(ids).collect() })
+                    }
+                    Err(_) => Answered::Nothing,
+                });
+            }),
+            Call::Report { report, orphaned_ranges } => {
+                self.lead(id, |leader, now| {
+                    leader.report(report, now, move |accepted| match accepted {
+                        Ok(Accepted { answer, state, .. }) => {
+                            let mut steps = answer.steps.iter();
+                            let invalid =
+                                steps.find_map(|it| orders::invalid_order(state, it, now));
+                            let owners = owners(&state.cluster, &orphaned_ranges);
+                            let answer = Answer::Report { leader: id, answer, owners };
+                            Answered::Report(from, incarnation, Box::new(answer), invalid)
+                        }
+                        Err(NotDecided::Refused(reason)) => Answered::Refused(reason.to_string()),
+                        Err(_) => Answered::Nothing,
+                    });
+                });
                 if self.nemesis.makes_mistakes() {
-                    self.order_harmful_removal(id, now);
+                    self.order_harmful_removal(id, self.millis(id));
                 }
-                let answer = Answer::ReportReply {
-                    leader: id,
-                    orders: reply.due.iter().map(ordered).collect(),
-                    removed: removed.into_iter().map(|(peer, _)| peer).collect(),
-                    owners,
-                    all_wanted: reply.all_wanted,
-                    soon: reply.is_busy,
-                    term: leader_term,
-                    leases: reply.leases,
-                };
-                self.answer(id, from, incarnation, answer);
-            }
-            // Applied when the node reports again.
-            Ok(changes) => leader.heartbeat_changes = changes,
-            Err(reason) => {
-                self.trace.note(self.now, id, 0, || format!("refuses a report: {reason}"));
             }
         }
     }
 
     /// Orders the removal of a replica that its region needs, like a mistaken administrator.
     fn order_harmful_removal(&mut self, id: u64, now: Millis) {
-        let leader = self.nodes.get_mut(&id).and_then(|node| node.member.leader.as_mut());
-        let Some(leader) = leader else { return };
-        let Some((info, peer)) = orders::required_voter(&leader.state.cluster, now) else { return };
+        let Some(state) = self.leader_state(id) else { return };
+        let Some((info, peer)) = orders::required_voter(&state.cluster, now) else { return };
         let peer = Peer { role: PeerRole::Learner, ..peer };
         let operator = Operator {
             id: OperatorId(0),
@@ -257,7 +291,7 @@ impl World {
             timeout_millis: 10_000,
         };
         let text = operator.to_string();
-        if leader.state.operators.admit(&mut leader.state.cluster, operator, now).is_ok() {
+        if state.operators.admit(&mut state.cluster, operator, now).is_ok() {
             self.fail(format!(
                 "the placement group of node {id} begins {text}, which costs the region its quorum"
             ));
@@ -280,10 +314,13 @@ impl World {
 
     /// Changes a setting of the cluster, if the placement group has a leader that stays.
     pub fn change_setting(&mut self, name: &'static str, value: u64) {
-        for node in self.nodes.values_mut() {
-            if let Some(leader) = node.member.leader.as_mut() {
-                leader.settings.push(pairs::setting(name, value));
-            }
+        for id in self.nodes.keys().copied().collect::<Vec<_>>() {
+            self.lead(id, |leader, _| {
+                let plan = move |cluster: &Cluster, _| {
+                    Ok::<_, Error>(((), cluster.plan_setting(name, value)?))
+                };
+                leader.decide(plan, |_| Answered::Nothing);
+            });
         }
     }
 
@@ -291,106 +328,35 @@ impl World {
     pub(crate) fn take_ids(&mut self, count: u64) -> Option<std::ops::Range<u64>> {
         let leaders: Vec<(u64, u64)> =
             self.nodes.keys().filter_map(|id| Some((self.leading_slot(*id)?.1, *id))).collect();
-        let (term, id) = leaders.into_iter().max()?;
-        let leader = self.nodes.get_mut(&id)?.member.leader.as_mut();
-        leader.filter(|leader| leader.state.term == Term(term))?.state.cluster.take_ids(count)
+        let (_, id) = leaders.into_iter().max()?;
+        self.leader_state(id)?.cluster.take_ids(count)
     }
 }
 
-impl GroupLeader {
-    fn new(term: Term, cluster: Cluster) -> Self {
-        let (proposing, then, joins, heartbeat_changes, settings) = Default::default();
-        let state = LeaderState::new(term, cluster);
-        Self { state, proposing, then, joins, heartbeat_changes, settings }
-    }
-
-    /// Returns the changes to persist now. Fails with an order that should have been refused.
-    fn due(
-        &mut self,
-        goals: &[(StoreId, DrainGoal)],
-        now: Millis,
-        unix_seconds: u64,
-    ) -> Result<Vec<PairChange>, String> {
-        let cluster = &self.state.cluster;
-        if let Some((node, incarnation, Call::Join { address, slots, stores })) = self.joins.pop() {
-            let Ok((ids, changes)) = cluster.plan_join(&address, &stores) else {
-                return Ok(Vec::new());
-            };
-            let ids: Vec<(u64, StoreId)> = slots.into_iter().zip(ids).collect();
-            let answer = Answer::Joined { ids };
-            self.then.push(Then::Answer { node, incarnation, answer });
-            // Nodes that already joined get the same answer, by a decision that changes nothing.
-            return Ok(match changes.is_empty() {
-                true => vec![pairs::members(cluster.members_version())],
-                false => changes,
-            });
+/// Decides to drain a store, or to cancel that. Another state of the store may not allow it.
+fn decide_goal(leader: &mut PlacementLeader<Answered>, id: StoreId, goal: DrainGoal) {
+    let plan = move |cluster: &Cluster, now| {
+        let changes = cluster.plan_state(id, goal, now).map_err(|_| None)?;
+        match orders::invalid_removal(cluster, id, goal, now).filter(|_| !changes.is_empty()) {
+            Some(text) => Err(Some(text)),
+            None => Ok(((), changes)),
         }
-        if !self.heartbeat_changes.is_empty() {
-            return Ok(std::mem::take(&mut self.heartbeat_changes));
-        }
-        if !self.settings.is_empty() {
-            return Ok(std::mem::take(&mut self.settings));
-        }
-        for (id, goal) in goals {
-            match cluster.plan_state(*id, *goal, now) {
-                Ok(changes) if !changes.is_empty() => {
-                    return match orders::invalid_removal(cluster, *id, *goal, now) {
-                        Some(text) => Err(text),
-                        None => Ok(changes),
-                    };
-                }
-                _ => {}
-            }
-        }
-        let behind = self.state.take_unsaved_regions();
-        let due = LeaderState::plan_due(&self.state.cluster, behind, now, unix_seconds);
-        due.map_err(|error| format!("no decision can be made: {error}"))
-    }
+    };
+    leader.decide(plan, |decided| match decided {
+        Err(NotDecided::Refused(Some(text))) => Answered::Invalid(text),
+        _ => Answered::Nothing,
+    });
+}
 
-    fn accept_report(&mut self, report: &Report, now: Millis) {
-        let refusals = report.refusals.iter().cloned();
-        let refusals = refusals.map(|(operator, step, reason)| Refused {
-            operator,
-            step,
-            reason,
-            is_final: false,
-        });
-        let report = leader::Report {
-            node: &report.node,
-            sequence: report.sequence,
-            stores: &report.stores,
-            regions: report.regions.clone(),
-            is_full: report.is_full,
-            refusals: refusals.collect(),
-        };
-        self.state.accept_report(report, now);
-    }
-
-    fn reply_to(&mut self, report: &Report, now: Millis) -> leader::ReportReply {
-        let stores: Vec<StoreId> = report.stores.iter().map(|store| store.id).collect();
-        self.state.reply_to(&report.node.address, &stores, now)
-    }
-
-    /// Returns the owners of orphaned ranges on the node's stores.
-    fn owners(&self, report: &Report) -> Vec<(StoreId, Vec<Region>)> {
-        let owners = |ranges: &Vec<KeyRange>| {
-            let mut owners = Vec::new();
-            for range in ranges {
-                let found = self.state.cluster.regions().in_range(range);
-                owners.extend(found.map(|info| info.region.clone()));
-            }
-            owners
-        };
-        let orphaned_ranges =
-            report.orphaned_ranges.iter().filter(|(_, ranges)| !ranges.is_empty());
-        orphaned_ranges.map(|(store, ranges)| (*store, owners(ranges))).collect()
-    }
-
-    /// Returns the stale peers of a report that are no longer members, and the epoch that excludes
-    /// them.
-    fn removed_peers(&self, report: &Report) -> Vec<(StalePeer, RegionEpoch)> {
-        let stale_peers = report.stale_peers.iter().copied();
-        let later = |it: &StalePeer| self.state.cluster.left_behind(it.region, it.peer, it.epoch);
-        stale_peers.filter_map(|peer| Some((peer, later(&peer)?))).collect()
-    }
+/// Returns the owners of orphaned ranges on a node's stores.
+fn owners(
+    cluster: &Cluster,
+    orphaned_ranges: &[(StoreId, Vec<KeyRange>)],
+) -> Vec<(StoreId, Vec<Region>)> {
+    let owners = |ranges: &Vec<KeyRange>| {
+        let found = ranges.iter().flat_map(|range| cluster.regions().in_range(range));
+        found.map(|info| info.region.clone()).collect()
+    };
+    let orphaned_ranges = orphaned_ranges.iter().filter(|(_, ranges)| !ranges.is_empty());
+    orphaned_ranges.map(|(store, ranges)| (*store, owners(ranges))).collect()
 }

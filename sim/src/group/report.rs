@@ -1,18 +1,19 @@
 //! Node's side of the placement group: reports, joins and answers.
 
-use super::{Answer, Call, Report, StalePeer};
+use super::{Answer, Call};
 use crate::plan::{MS, SECOND};
-use crate::world::{Happening, World};
+use crate::world::{Happening, Requester, World};
 use bytes::Bytes;
-use stele_placement::{NewStore, NodeReport, RegionReport, SYSTEM_REGION, StoreReport, Traffic};
-use stele_raftstore::{Admin, AdminCall, Header, Input, Read};
+use std::time::Duration;
+use stele_node::report::split::{Limits, balanced_key, ids_wanted, size_of};
+use stele_node::report::{Obstacle, StalePeer, steps};
+use stele_placement::{NewStore, NodeReport, SYSTEM_REGION, StoreReport};
+use stele_raftstore::{Admin, Header, Input, Read, Reply};
 use stele_storage::{LogStore, StateMachine};
-use stele_types::{Region, RegionKind, RegionPhase, StoreIdent, keyspace};
+use stele_types::{Region, RegionId, StoreIdent};
 
 /// Interval of reports if an operator runs, or after a missing answer.
 const SOON_NANOS: u64 = 100 * MS;
-/// Leaderless time after which a peer is reported as stale.
-const STALE_AFTER_S: u64 = 3;
 /// Period, in reports, of checking region sizes.
 const SIZES_EVERY: u64 = 4;
 
@@ -28,11 +29,10 @@ impl World {
             return;
         }
         let was_unanswered = std::mem::replace(&mut node.member.is_unanswered, true);
-        node.member.sequence += 1;
         if was_unanswered {
             // The node that answered last does not answer: try all nodes in turn.
             node.member.leader_hint = None;
-            node.member.all_wanted = true;
+            node.member.reporter.failed();
         }
         let interval = match was_unanswered {
             true => SOON_NANOS * 2,
@@ -44,12 +44,14 @@ impl World {
         if let Some(call) = self.join_call(id) {
             self.call(id, to, call);
         }
-        let report = self.make_report(id);
-        if report.sequence.is_multiple_of(SIZES_EVERY) {
+        if self.nodes.get(&id).is_some_and(|node| {
+            let reporter = &node.member.reporter;
+            reporter.has_unmeasured() || reporter.sequence().is_multiple_of(SIZES_EVERY)
+        }) {
             self.split_large(id);
         }
-        if !report.stores.is_empty() {
-            self.call(id, to, Call::Report(report));
+        if let Some(call) = self.report_call(id) {
+            self.call(id, to, call);
         }
     }
 
@@ -87,7 +89,7 @@ impl World {
         }
         let nodes = self.plan.nodes;
         let Some(node) = self.nodes.get(&id) else { return id };
-        node.member.leader_hint.unwrap_or(1 + node.member.sequence % nodes)
+        node.member.leader_hint.unwrap_or(1 + node.member.reporter.sequence() % nodes)
     }
 
     fn call(&mut self, from: u64, to: u64, call: Call) {
@@ -130,9 +132,9 @@ impl World {
         Some(Call::Join { address, slots: slots.iter().map(|slot| slot.number).collect(), stores })
     }
 
-    fn make_report(&mut self, id: u64) -> Report {
-        let (mut stores, mut regions, mut stale_peers) = (Vec::new(), Vec::new(), Vec::new());
-        let mut orphaned_ranges = Vec::new();
+    /// Returns the next report, unless no store of the node joined.
+    fn report_call(&mut self, id: u64) -> Option<Call> {
+        let (mut stores, mut regions, mut orphaned_ranges) = (Vec::new(), Vec::new(), Vec::new());
         for number in self.slots_of(id) {
             let Some(slot) = self.slots.get_mut(&number) else { continue };
             let Some(store) = slot.id else { continue };
@@ -149,29 +151,16 @@ impl World {
             });
             let Some(core) = slot.core() else { continue };
             orphaned_ranges.push((store, core.orphaned_ranges()));
-            for report in core.regions() {
-                if report.leaderless_seconds >= STALE_AFTER_S {
-                    let (region, epoch) = (report.region.id, report.region.epoch);
-                    stale_peers.push(StalePeer { store, region, peer: report.peer.id, epoch });
-                }
-                if report.is_leading {
-                    let size = engine.as_ref().map_or(0, |engine| size_of(engine, &report.region));
-                    regions.push(region_report(report, size));
-                }
-            }
+            regions.extend(core.regions().into_iter().map(|report| (store, report)));
         }
-        let Some(node) = self.nodes.get_mut(&id) else { unreachable!("every node is in the map") };
+        let has_stores = !stores.is_empty();
+        let node = self.nodes.get_mut(&id)?;
         let (address, started_at) = (node.address(), node.incarnation);
-        Report {
-            node: NodeReport { address, version: "simulated".into(), started_at },
-            sequence: node.member.sequence,
-            stores,
-            regions,
-            is_full: true,
-            refusals: std::mem::take(&mut node.member.refusals),
-            stale_peers,
-            orphaned_ranges,
-        }
+        let this = NodeReport { address, version: "simulated".into(), started_at };
+        let member = &mut node.member;
+        let sizes = member.splitter.sizes();
+        let report = member.reporter.report(this, stores, &regions, sizes);
+        has_stores.then_some(Call::Report { report, orphaned_ranges })
     }
 
     pub(crate) fn answered(&mut self, id: u64, incarnation: u64, answer: Answer) {
@@ -183,48 +172,35 @@ impl World {
         node.member.is_unanswered = false;
         match answer {
             Answer::Joined { ids } => ids.into_iter().for_each(|(slot, id)| self.joined(slot, id)),
-            Answer::ReportReply {
-                leader,
-                orders,
-                removed,
-                owners,
-                all_wanted,
-                soon,
-                term,
-                leases,
-            } => {
-                // A deposed leader that still answers does not turn leases on again.
-                let is_current = term >= node.member.settings_term;
-                node.member.settings_term = node.member.settings_term.max(term);
+            Answer::Report { leader, answer, owners } => {
                 node.member.leader_hint = Some(leader);
-                node.member.all_wanted = all_wanted;
-                if is_current {
-                    self.set_leases(id, leases);
-                }
-                if soon {
+                let is_busy = answer.is_busy;
+                let (steps, removed) = node.member.reporter.answered(answer);
+                self.set_leases(id);
+                if is_busy {
                     self.report_in(id, SOON_NANOS);
                 }
-                removed.into_iter().for_each(|peer| self.destroy(peer));
+                removed.iter().for_each(|peer| self.destroy(peer));
                 for (store, owners) in owners {
                     if let Some(slot) = self.homes.get(&store).copied() {
                         self.push(slot, Input::Owners(owners));
                     }
                 }
-                orders.into_iter().for_each(|order| self.carry_out_order(id, order));
+                steps.iter().for_each(|step| self.carry_out_step(id, step));
             }
         }
     }
 
-    /// Turns leases on or off on a node's stores that have the other value.
-    fn set_leases(&mut self, id: u64, leases: bool) {
+    /// Turns leases on or off on a node's stores that have not received the value.
+    fn set_leases(&mut self, id: u64) {
         for number in self.slots_of(id) {
-            let running = self.slots.get_mut(&number).and_then(|slot| slot.running.as_mut());
-            let Some(running) = running.filter(|it| it.store_loop.is_some() && it.leases != leases)
-            else {
-                continue;
-            };
-            running.leases = leases;
-            self.push(number, Input::Leases(leases));
+            let Some(slot) = self.slots.get_mut(&number) else { continue };
+            let (incarnation, has_core) = (slot.incarnation, slot.core().is_some());
+            let (Some(store), Some(node)) = (slot.id, self.nodes.get_mut(&id)) else { continue };
+            let settings = &mut node.member.reporter.settings;
+            if has_core && let Some(leases) = settings.take_leases_for(store, incarnation) {
+                self.push(number, Input::Leases(leases));
+            }
         }
     }
 
@@ -239,18 +215,16 @@ impl World {
         }
     }
 
-    fn destroy(&mut self, peer: StalePeer) {
+    fn destroy(&mut self, peer: &StalePeer) {
         let Some(slot) = self.homes.get(&peer.store).copied() else { return };
         self.trouble_near(slot, 3);
-        let header = Header { region: peer.region, ..Header::default() };
-        let call = Admin::Destroy(peer.peer);
-        self.request(slot, crate::world::Requester::Ignored, |id| {
-            Input::Admin(AdminCall { id, header, call })
-        });
+        self.request(slot, Requester::Ignored, |id| Input::Admin(peer.destroy(id)));
     }
 
-    /// Splits regions led here that are too large.
+    /// Measures the regions led here, and splits those that are too large.
     fn split_large(&mut self, id: u64) {
+        let limits = Limits { bytes_max: self.plan.region_bytes_max, ops_max: 0 };
+        let mut led = Vec::new();
         for number in self.slots_of(id) {
             let Some(slot) = self.slots.get(&number) else { continue };
             let (Some(engine), Some(readers)) = (slot.engine().cloned(), slot.readers().cloned())
@@ -258,57 +232,76 @@ impl World {
                 continue;
             };
             for region in readers.all() {
-                let leads = readers.get(region.id).and_then(|reader| reader.leading_term());
-                let is_whole = region.phase == RegionPhase::Normal && !region.is_joint();
-                if leads.is_none() || region.kind != RegionKind::Data || !is_whole {
+                if readers.get(region.id).and_then(|reader| reader.leading_term()).is_none() {
                     continue;
                 }
-                if size_of(&engine, &region) > self.plan.region_bytes_max {
-                    self.split_in_half(number, &region, crate::world::Requester::Ignored);
+                led.push(region.id);
+                let (Ok(size), now) =
+                    (size_of(&*engine, &region.engine_ranges()), self.split_time(id))
+                else {
+                    continue;
+                };
+                let Some(node) = self.nodes.get_mut(&id) else { continue };
+                if node.member.splitter.measured(&region, size, limits, now).is_none() {
+                    continue;
+                }
+                let call = balanced_key(&*engine, &region, &size, limits)
+                    .and_then(|key| self.split_call(&region, vec![key]));
+                let version = region.epoch.version;
+                match call {
+                    Ok(call) => {
+                        let by = Requester::Split { node: id, region: region.id, version };
+                        self.request(number, by, |id| {
+                            Input::Admin(steps::request(id, &region, call))
+                        });
+                    }
+                    Err(_) => self.not_split(id, region.id, version),
                 }
             }
         }
-    }
-
-    /// Splits a region at its middle, if it has one.
-    pub(crate) fn split_in_half(
-        &mut self,
-        slot: u64,
-        region: &Region,
-        requester: crate::world::Requester,
-    ) {
-        let Some(engine) = self.engine(slot) else { return };
-        let mut ranges = region.engine_ranges();
-        ranges.sort_by_key(|range| engine.range_size(range).map_or(0, |size| size.bytes));
-        let middle = ranges.last().and_then(|range| engine.split_key(range).ok().flatten());
-        let key = middle.as_ref().and_then(keyspace::user_key);
-        let key = key.filter(|key| *key > region.range.start);
-        if let Some(key) = key {
-            self.split_at(slot, region, key, requester);
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.member.splitter.retain(|region| led.contains(&region));
         }
     }
 
-    /// Splits a region at a key, if the placement group has ids.
-    pub(crate) fn split_at(
-        &mut self,
-        slot: u64,
-        region: &Region,
-        key: Bytes,
-        requester: crate::world::Requester,
-    ) {
-        let Some(mut ids) = self.take_ids(1 + region.peers.len() as u64) else { return };
-        let Some(first) = ids.next() else { return };
-        let new = stele_raftstore::NewRegion {
-            region: stele_types::RegionId(first),
-            peers: ids.map(stele_types::PeerId).collect(),
-        };
-        let header =
-            Header { region: region.id, version: Some(region.epoch.version), ..Header::default() };
-        let call = Admin::Split { keys: vec![key], new_ids: vec![new] };
-        self.request(slot, requester, |id| Input::Admin(AdminCall { id, header, call }));
+    fn split_time(&self, id: u64) -> Duration {
+        Duration::from_nanos(self.nodes.get(&id).map_or(0, |node| node.local(self.now)))
     }
 
-    pub(crate) fn group_read(&mut self, slot: u64, requester: crate::world::Requester, term: u64) {
+    fn not_split(&mut self, id: u64, region: RegionId, version: u64) {
+        let now = self.split_time(id);
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.member.splitter.refused(region, version, now);
+        }
+    }
+
+    pub(crate) fn split_replied(&mut self, id: u64, region: RegionId, version: u64, reply: Reply) {
+        if steps::outcome(reply).is_err() {
+            self.not_split(id, region, version);
+        }
+    }
+
+    /// Returns the split of a region at `keys`, if the placement group has ids.
+    pub(super) fn split_call(
+        &mut self,
+        region: &Region,
+        keys: Vec<Bytes>,
+    ) -> Result<Admin, Obstacle> {
+        let ids = self.take_ids(ids_wanted(region, keys.len())?);
+        let first = ids.map(|ids| ids.start).ok_or_else(|| Obstacle::now("no ids are reserved"))?;
+        Ok(steps::split_request(first, region, keys))
+    }
+
+    /// Splits a region at a key, if the placement group has ids.
+    pub(crate) fn split_at(&mut self, slot: u64, region: &Region, key: Bytes) {
+        let Some(first) = self.take_ids(1 + region.peers.len() as u64).map(|ids| ids.start) else {
+            return;
+        };
+        let call = steps::split_request(first, region, vec![key]);
+        self.request(slot, Requester::Ignored, |id| Input::Admin(steps::request(id, region, call)));
+    }
+
+    pub(crate) fn group_read(&mut self, slot: u64, requester: Requester, term: u64) {
         let header = Header { region: SYSTEM_REGION, term, ..self.patient(slot) };
         self.request(slot, requester, |id| Input::Read(Read { id, header, replica: false }));
     }
@@ -318,34 +311,5 @@ impl World {
         let node = self.slots.get(&slot).and_then(|slot| self.nodes.get(&slot.node));
         let local = node.map_or(0, |node| node.local(self.now));
         Header { deadline_nanos: local + 5 * SECOND, ..Header::default() }
-    }
-}
-
-/// Returns the estimated bytes of a region.
-fn size_of(engine: &stele_engine::Store, region: &Region) -> u64 {
-    let size = |range| engine.range_size(&range).map_or(0, |size| size.bytes);
-    region.engine_ranges().into_iter().map(size).sum()
-}
-
-fn region_report(report: stele_raftstore::RegionReport, size_bytes: u64) -> RegionReport {
-    RegionReport {
-        leader: report.peer,
-        term: report.term,
-        down: report
-            .down_peers
-            .iter()
-            .map(|(peer, seconds)| stele_placement::DownPeer { peer: peer.id, seconds: *seconds })
-            .collect(),
-        pending: report.pending_peers.iter().map(|peer| peer.id).collect(),
-        size_bytes: size_bytes.max(1),
-        keys: size_bytes / 100,
-        traffic: Traffic {
-            written_bytes: report.traffic.write_bytes,
-            writes: report.traffic.write_ops,
-            reads: report.traffic.read_ops,
-            interval_millis: 1_000,
-            ..Traffic::default()
-        },
-        region: report.region,
     }
 }

@@ -42,7 +42,7 @@ impl World {
             keys.filter(|key| range.contains(key) && *key > range.start).collect();
         let at = self.nemesis.prng.below(keys.len() as u64) as usize;
         if let Some(key) = keys.get(at) {
-            self.split_at(slot, region, key.clone(), Requester::Ignored);
+            self.split_at(slot, region, key.clone());
         }
     }
 

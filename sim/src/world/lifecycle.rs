@@ -167,7 +167,6 @@ impl World {
             engine,
             store_loop: None,
             readers: None,
-            leases: self.plan.raft.leases,
             queue: Queue::new(self.plan.queue_bytes_max),
             is_writing: false,
             wake_at: None,

@@ -27,6 +27,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_engine::Store as Engine;
+use stele_node::report::StepKey;
 use stele_raftstore::{Reply, Ticket};
 use stele_types::{LogBatch, Prng, RegionId, Result, StoreId};
 
@@ -86,7 +87,9 @@ pub enum Requester {
     /// A placement leader that proposed a change.
     Proposal { node: u64, term: u64 },
     /// A step of an operator.
-    Step { node: u64, operator: u64, index: usize },
+    Step { node: u64, key: StepKey, index: usize },
+    /// A split of a region that was too large.
+    Split { node: u64, region: RegionId, version: u64 },
     /// The reply is ignored.
     Ignored,
 }
@@ -404,8 +407,9 @@ impl World {
             Requester::Stream(number) => self.stream_reply(number, reply),
             Requester::Load { node, term } => self.group_loaded(node, slot, term, &reply),
             Requester::Proposal { node, term } => self.group_proposed(node, term, &reply),
-            Requester::Step { node, operator, index } => {
-                self.step_replied(node, operator, index, &reply);
+            Requester::Step { node, key, index } => self.step_replied(node, key, index, reply),
+            Requester::Split { node, region, version } => {
+                self.split_replied(node, region, version, reply);
             }
             Requester::Ignored => {}
         }
@@ -418,8 +422,8 @@ impl World {
             Requester::Stream(number) => self.end_stream(number, false),
             Requester::Load { node, term } => self.group_lost(node, term),
             Requester::Proposal { node, term } => self.group_lost(node, term),
-            Requester::Step { node, operator, .. } => self.finished(node, operator),
-            Requester::Ignored => {}
+            Requester::Step { node, key, index } => self.step_ended(node, key, index, Ok(())),
+            Requester::Split { .. } | Requester::Ignored => {}
         }
     }
 

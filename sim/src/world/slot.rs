@@ -20,8 +20,6 @@ pub struct Running {
     pub store_loop: Option<StoreLoop<Engine, Requester>>,
     /// Region state for request threads.
     pub readers: Option<Arc<Readers>>,
-    /// Leases may serve reads.
-    pub leases: bool,
     /// Items for the loop's next turn.
     pub queue: Queue<Engine, Requester>,
     /// A batch is being written.

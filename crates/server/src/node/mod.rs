@@ -1,6 +1,5 @@
 //! One process: its stores, its port, and the tasks that keep it part of the cluster.
 
-mod cluster_settings;
 mod edge;
 mod heartbeat;
 mod identity;
@@ -14,7 +13,7 @@ mod split;
 mod steps;
 mod system;
 
-pub(crate) use split::size_of;
+pub(crate) use stele_node::report::split::size_of;
 
 use crate::config::Config;
 use crate::control::ControlService;

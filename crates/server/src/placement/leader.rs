@@ -1,4 +1,4 @@
-//! Periodic work of the placement leader, and manual operators.
+//! Ids that the placement leader reserves, and manual operators.
 
 use super::PlacementService;
 use std::sync::Arc;
@@ -6,19 +6,6 @@ use stele_placement::{Cluster, LeaderState, Operator, OperatorId};
 use tonic::Status;
 
 impl PlacementService {
-    /// Persists what is due, and runs the schedulers.
-    pub(super) async fn run_periodic(self: &Arc<Self>) -> Result<(), Status> {
-        let unsaved = self.update_state(LeaderState::take_unsaved_regions).await?;
-        let unix_seconds = self.clock.unix_seconds();
-        self.commit_decision(move |cluster, now| {
-            let due = LeaderState::plan_due(cluster, unsaved, now, unix_seconds);
-            Ok(((), due.map_err(super::refused)?))
-        })
-        .await?;
-        let now = self.now();
-        self.update_state(|state| state.schedule(now)).await
-    }
-
     /// Reserves `count` ids for regions and peers that were never allocated; returns the first.
     pub async fn alloc_ids(self: &Arc<Self>, count: u32) -> Result<u64, Status> {
         let request = stele_proto::stele::control::v1::AllocIdsRequest { header: None, count };
@@ -39,7 +26,7 @@ impl PlacementService {
             let changes = cluster.plan_ids(count);
             Ok(((), changes.map_err(|error| Status::invalid_argument(error.to_string()))?))
         };
-        self.commit_decision(plan).await
+        self.commit_decision(plan, |(), _| ()).await
     }
 
     /// Starts an operator ordered by an administrator. `plan` derives it from the state.

@@ -4,11 +4,12 @@ use super::forward::leader_calls;
 use super::{PlacementService, wire};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use stele_placement::{Cluster, LeaderState, NewStore};
+use stele_placement::{Cluster, NewStore};
 use stele_proto::stele::control::v1::{
     AllocIdsRequest, AllocIdsResponse, JoinRequest, JoinResponse, Member, MemberStore,
     MembersResponse,
 };
+use tokio::sync::oneshot;
 use tonic::Status;
 
 leader_calls! {
@@ -22,24 +23,23 @@ impl PlacementService {
     async fn join_here(self: &Arc<Self>, request: JoinRequest) -> Result<JoinResponse, Status> {
         self.check_times(request.lease_times.as_ref(), &request.address)?;
         let stores: Vec<NewStore> = request.stores.into_iter().map(new_store).collect();
-        let address = request.address;
+        let (address, now) = (request.address, self.now());
+        let (cluster, own) = (self.cluster, self.system.own_address());
+        let (sender, decided) = oneshot::channel();
+        self.input(|leader| {
+            leader.join(address, stores, now, move |joined| {
+                let response = joined.map(|(ids, state)| JoinResponse {
+                    cluster_id: cluster.0,
+                    store_ids: ids.iter().map(|id| id.0).collect(),
+                    members_version: state.cluster.members_version(),
+                    members: members_of(&state.cluster, &own),
+                });
+                // The caller may be gone.
+                let _ = sender.send(response);
+            });
+        });
         let refused = |error: stele_types::Error| Status::invalid_argument(error.to_string());
-        let ids = self
-            .commit_decision(move |cluster, _| {
-                cluster.plan_join(&address, &stores).map_err(refused)
-            })
-            .await?;
-        let now = self.now();
-        self.update_state(|state| {
-            state.cluster.record_join(&ids, now);
-            JoinResponse {
-                cluster_id: self.cluster.0,
-                store_ids: ids.iter().map(|id| id.0).collect(),
-                members_version: state.cluster.members_version(),
-                members: self.members_of(&state.cluster),
-            }
-        })
-        .await
+        self.decided(decided, refused).await
     }
 
     async fn alloc_ids_here(
@@ -52,31 +52,30 @@ impl PlacementService {
     /// Returns the members; `None` unless this node leads.
     pub fn members(&self) -> Option<MembersResponse> {
         let term = self.system.leader_term()?;
-        let state = self.state.read();
-        let state: &LeaderState = state.as_ref().filter(|state| state.term == term)?;
+        let leader = self.leader.read();
+        let state = leader.state(term)?;
         Some(MembersResponse {
             cluster_id: self.cluster.0,
             members_version: state.cluster.members_version(),
-            members: self.members_of(&state.cluster),
+            members: members_of(&state.cluster, &self.system.own_address()),
         })
     }
+}
 
-    /// Returns the nodes with their stores. The node that answers leads.
-    pub(super) fn members_of(&self, cluster: &Cluster) -> Vec<Member> {
-        let own = self.system.own_address();
-        let mut members: BTreeMap<&str, Vec<MemberStore>> = BTreeMap::new();
-        for store in cluster.stores() {
-            let state = wire::store_state(store.state) as i32;
-            let member = MemberStore { id: store.id.0, state };
-            members.entry(&store.address).or_default().push(member);
-        }
-        let member = |(address, stores): (&str, Vec<MemberStore>)| Member {
-            address: address.to_owned(),
-            leads_placement: address == own,
-            stores,
-        };
-        members.into_iter().map(member).collect()
+/// Returns the nodes with their stores. The node that answers, `own`, leads.
+pub(super) fn members_of(cluster: &Cluster, own: &str) -> Vec<Member> {
+    let mut members: BTreeMap<&str, Vec<MemberStore>> = BTreeMap::new();
+    for store in cluster.stores() {
+        let state = wire::store_state(store.state) as i32;
+        let member = MemberStore { id: store.id.0, state };
+        members.entry(&store.address).or_default().push(member);
     }
+    let member = |(address, stores): (&str, Vec<MemberStore>)| Member {
+        address: address.to_owned(),
+        leads_placement: address == own,
+        stores,
+    };
+    members.into_iter().map(member).collect()
 }
 
 fn new_store(store: stele_proto::stele::control::v1::NewStore) -> NewStore {

@@ -1,9 +1,7 @@
 //! Service of the placement group: the leader of region 1 answers, other nodes forward calls to it.
 //!
-//! The leader of a term loads the state from region 1 once and then changes it by proposals made in
-//! that term, one after the other. Invariant: a decision is answered, and visible to others, only
-//! after its proposal is committed. When a proposal fails, the state in memory is dropped and
-//! loaded again.
+//! [`PlacementLeader`] decides when the state is loaded and when a decision is answered. The service
+//! gives it the term and the calls, does its reads and proposals, and waits for its answers.
 
 mod forward;
 mod heartbeat;
@@ -16,7 +14,7 @@ mod settings;
 mod stores;
 mod wire;
 
-pub(crate) use wire::{leases_of, undetermined_writes_fail_of, wire_times};
+pub(crate) use wire::{answer_of, request as heartbeat_request, wire_times};
 
 #[cfg(test)]
 mod tests;
@@ -26,10 +24,12 @@ use bytes::Bytes;
 use forward::Forward;
 use parking_lot::RwLock;
 use std::sync::Arc;
+use stele_node::placement::{NotDecided, PlacementLeader, Work};
 use stele_placement::{Bootstrap, Cluster, LeaderState, Millis, PairChange};
 use stele_raftstore::LeaseTimes;
 use stele_types::{Clock, ClusterId, Error, Result, Term, mutant};
 use stele_vfs::SystemClock;
+use tokio::sync::oneshot;
 use tonic::{Code, Status};
 
 /// Decoders of bytes from outside, for fuzz targets.
@@ -64,13 +64,13 @@ pub struct PlacementService {
     cluster: ClusterId,
     times: LeaseTimes,
     system: Arc<dyn System>,
-    bootstrap: Option<Bootstrap>,
     clock: Arc<dyn Clock>,
-    state: RwLock<Option<LeaderState>>,
-    /// Held while the state is changed: one proposal at a time.
-    writer: tokio::sync::Mutex<()>,
+    leader: RwLock<PlacementLeader<()>>,
     forward: Forward,
 }
+
+/// Receiver of a decision's answer.
+type Decided<T, E> = oneshot::Receiver<Result<T, NotDecided<E>>>;
 
 impl PlacementService {
     /// Creates the service of a node with the times of its leases. `bootstrap` is set if the node
@@ -96,10 +96,8 @@ impl PlacementService {
             cluster,
             times,
             system,
-            bootstrap,
             clock,
-            state: RwLock::new(None),
-            writer: tokio::sync::Mutex::new(()),
+            leader: RwLock::new(PlacementLeader::new(cluster, bootstrap.map(|it| it.pairs()))),
             forward: Forward::default(),
         })
     }
@@ -133,128 +131,122 @@ impl PlacementService {
         Millis(self.clock.monotonic_nanos() / 1_000_000)
     }
 
-    /// Loads the state of the current term unless it is in memory. Fails when this node does not
-    /// lead.
-    async fn ensure_state(&self) -> Result<Term, Status> {
-        let term = self.leader_term()?;
-        if self.state.read().as_ref().is_some_and(|state| state.term == term) {
-            return Ok(term);
-        }
-        let _writer = self.writer.lock().await;
-        let term = self.leader_term()?;
-        if self.state.read().as_ref().is_some_and(|state| state.term == term) {
-            return Ok(term);
-        }
-        let cluster = self.load(term).await.map_err(|error| unavailable(&error))?;
-        *self.state.write() = Some(LeaderState::new(term, cluster));
-        tracing::info!("leads the placement group in term {term}");
-        Ok(term)
-    }
-
     fn leader_term(&self) -> Result<Term, Status> {
         self.system.leader_term().ok_or_else(|| self.not_leader())
     }
 
-    async fn load(&self, term: Term) -> Result<Cluster> {
-        let pairs = self.system.load(term).await?;
-        let mut found = Cluster::load(pairs, self.now(), self.clock.unix_seconds())?;
-        if let (None, Some(bootstrap)) = (&found, &self.bootstrap) {
-            let first = bootstrap.pairs();
-            self.system.propose(term, first.clone()).await?;
-            let pairs = first.into_iter().filter_map(|pair| Some((pair.key, pair.value?)));
-            found = Cluster::load(pairs, self.now(), self.clock.unix_seconds())?;
+    /// Gives the leader an input, and starts the work that follows. The work goes on when the
+    /// caller goes away: otherwise the persisted state would be unknown.
+    fn input<T>(self: &Arc<Self>, input: impl FnOnce(&mut PlacementLeader<()>) -> T) -> T {
+        let (out, work) = self.step(input);
+        if let Some(work) = work {
+            tokio::spawn(self.clone().run(work));
         }
-        match found {
-            Some(found) if found.id() == self.cluster => Ok(found),
-            Some(found) => Err(Error::invalid(format!(
-                "the placement state belongs to cluster {}, this node to {}",
-                found.id(),
-                self.cluster
-            ))),
-            None => Err(Error::Busy("the placement group has no state yet".into())),
+        out
+    }
+
+    fn step<T>(&self, input: impl FnOnce(&mut PlacementLeader<()>) -> T) -> (T, Option<Work>) {
+        let mut leader = self.leader.write();
+        leader.lead(self.system.leader_term());
+        let out = input(&mut leader);
+        let work = leader.poll(self.now());
+        (out, work)
+    }
+
+    async fn run(self: Arc<Self>, first: Work) {
+        let mut next = Some(first);
+        while let Some(work) = next.take() {
+            let ((), work) = match work {
+                Work::Load(term) => {
+                    let pairs = self.system.load(term).await;
+                    let (now, unix_seconds) = (self.now(), self.clock.unix_seconds());
+                    self.step(|leader| leader.loaded(term, pairs, now, unix_seconds))
+                }
+                Work::Propose(term, changes) => {
+                    let outcome = self.system.propose(term, changes).await;
+                    self.step(|leader| leader.proposed(term, outcome, self.now()))
+                }
+            };
+            next = work;
         }
+    }
+
+    /// Waits until the state of the term that this node leads is in memory.
+    async fn ensure_state(self: &Arc<Self>) -> Result<Term, Status> {
+        let term = self.leader_term()?;
+        if self.leader.read().state(term).is_none() {
+            self.commit_decision(|_, _| Ok(((), Vec::new())), |(), _| ()).await?;
+        }
+        Ok(term)
     }
 
     /// Reads the state of the term that this node leads.
-    async fn read_state<T>(&self, read: impl FnOnce(&LeaderState) -> T) -> Result<T, Status> {
+    async fn read_state<T>(
+        self: &Arc<Self>,
+        read: impl FnOnce(&LeaderState) -> T,
+    ) -> Result<T, Status> {
         let term = self.ensure_state().await?;
-        let state = self.state.read();
-        let state = state.as_ref().filter(|state| state.term == term);
-        state.map(read).ok_or_else(|| self.not_leader())
+        self.leader.read().state(term).map(read).ok_or_else(|| self.not_leader())
     }
 
-    /// Changes only what is in memory: reports and operators.
+    /// Changes only what is in memory: operators and reserved ids.
     async fn update_state<T>(
-        &self,
+        self: &Arc<Self>,
         update: impl FnOnce(&mut LeaderState) -> T,
     ) -> Result<T, Status> {
         let term = self.ensure_state().await?;
-        let mut state = self.state.write();
-        let state = state.as_mut().filter(|state| state.term == term);
-        state.map(update).ok_or_else(|| self.not_leader())
+        self.leader.write().state_mut(term).map(update).ok_or_else(|| self.not_leader())
     }
 
-    /// Commits a decision: `plan` returns the answer and the changes. The decision completes even
-    /// if the caller goes away: otherwise the persisted state would be unknown.
-    async fn commit_decision<T: Send + 'static>(
+    /// Commits a decision: `plan` returns a value and the changes, and `answer` makes the answer
+    /// of the value and the changed state.
+    async fn commit_decision<A: Send + Sync + 'static, T: Send + 'static>(
         self: &Arc<Self>,
-        plan: impl FnOnce(&Cluster, Millis) -> Result<(T, Vec<PairChange>), Status> + Send + 'static,
+        plan: impl FnOnce(&Cluster, Millis) -> Result<(A, Vec<PairChange>), Status>
+        + Send
+        + Sync
+        + 'static,
+        answer: impl FnOnce(A, &mut LeaderState) -> T + Send + Sync + 'static,
     ) -> Result<T, Status> {
-        let this = self.clone();
-        let decided = tokio::spawn(async move { this.commit_decision_here(plan).await });
-        decided.await.map_err(|_| Status::unavailable("the server is stopping"))?
-    }
-
-    async fn commit_decision_here<T>(
-        &self,
-        plan: impl FnOnce(&Cluster, Millis) -> Result<(T, Vec<PairChange>), Status>,
-    ) -> Result<T, Status> {
-        let term = self.ensure_state().await?;
-        let _writer = self.writer.lock().await;
-        let (answer, changes) = {
-            let state = self.state.read();
-            let state = state.as_ref().filter(|state| state.term == term);
-            plan(&state.ok_or_else(|| self.not_leader())?.cluster, self.now())?
-        };
-        if !changes.is_empty() {
-            self.commit(term, changes).await?;
-        }
-        Ok(answer)
-    }
-
-    /// Persists changes, then applies them in memory. The caller holds `writer`.
-    async fn commit(&self, term: Term, changes: Vec<PairChange>) -> Result<(), Status> {
-        let proposed = self.system.propose(term, changes.clone()).await;
-        let proposed = proposed.or_else(|error| {
-            if mutant::active("server.keep_lost_decision") { Ok(()) } else { Err(error) }
+        let (sender, decided) = oneshot::channel();
+        self.input(|leader| {
+            leader.decide(plan, move |decided: Result<(A, &mut LeaderState), _>| {
+                // The caller may be gone.
+                let _ = sender.send(decided.map(|(value, state)| answer(value, state)));
+            });
         });
-        let mut state = self.state.write();
-        let outcome = match (proposed, state.as_mut().filter(|state| state.term == term)) {
-            (Ok(()), Some(state)) => state.apply(&changes),
-            (Ok(()), None) => return Ok(()),
-            (Err(error), _) => Err(error),
-        };
-        // The persisted state is unknown or not understood: it is loaded again.
-        outcome.map_err(|error| {
-            *state = None;
-            unavailable(&error)
+        self.decided(decided, |status| status).await
+    }
+
+    /// Waits for the answer of a decision.
+    async fn decided<T, E>(
+        &self,
+        decided: Decided<T, E>,
+        refused: impl FnOnce(E) -> Status,
+    ) -> Result<T, Status> {
+        let decided = decided.await.map_err(|_| Status::unavailable("the server is stopping"))?;
+        decided.map_err(|failure| match failure {
+            NotDecided::NotLeader => self.not_leader(),
+            NotDecided::Refused(error) => refused(error),
+            // The caller asks again, here or elsewhere.
+            NotDecided::Retry(text) => Status::unavailable(format!("not leader: {text}")),
         })
     }
 
-    /// Runs the periodic work; called about ten times a second on every node.
+    /// Runs the periodic work of the leader; called about ten times a second on every node.
     pub async fn tick(self: &Arc<Self>) {
-        if !self.leads() {
-            *self.state.write() = None;
-            return;
-        }
-        if let Err(status) = self.run_periodic().await {
+        let unix_seconds = self.clock.unix_seconds();
+        self.input(|leader| leader.tick(unix_seconds));
+        if self.leads()
+            && let Err(status) = self.commit_decision(|_, _| Ok(((), Vec::new())), |(), _| ()).await
+        {
             tracing::debug!("placement: {}", status.message());
         }
     }
 
     /// Turns a refusal of a new leader into a retry: with reports of all stores the call may
     /// succeed.
-    async fn or_retry_later<T>(&self, answer: Result<T, Status>) -> Result<T, Status> {
+    async fn or_retry_later<T>(self: &Arc<Self>, answer: Result<T, Status>) -> Result<T, Status> {
         let Err(status) = answer else { return answer };
         let may_change = [Code::FailedPrecondition, Code::NotFound].contains(&status.code());
         let now = self.now();
@@ -270,11 +262,6 @@ impl PlacementService {
             None => Status::unavailable("no leader"),
         }
     }
-}
-
-/// Creates a status that makes the caller retry, here or elsewhere.
-fn unavailable(error: &Error) -> Status {
-    Status::unavailable(format!("not leader: {error}"))
 }
 
 /// Converts a refusal by the present state.

@@ -63,8 +63,7 @@ impl PlacementService {
         let plan = move |cluster: &Cluster, _| {
             Ok(((), cluster.plan_setting(setting.name, number).map_err(refused)?))
         };
-        self.commit_decision(plan).await?;
-        self.read_state(|state| item(setting, state.cluster.config())).await
+        self.commit_decision(plan, |(), state| item(setting, state.cluster.config())).await
     }
 }
 

@@ -68,8 +68,8 @@ impl PlacementService {
         let plan = move |cluster: &stele_placement::Cluster, now| {
             Ok(((), cluster.plan_state(store, goal, now).map_err(refused)?))
         };
-        self.commit_decision(plan).await?;
-        self.progress_of(store).await
+        let now = self.now();
+        self.commit_decision(plan, move |(), state| noted_progress(state, store, now)).await
     }
 
     async fn progress_here(
@@ -78,24 +78,21 @@ impl PlacementService {
     ) -> Result<StoreProgress, Status> {
         let store = StoreId(request.store_id);
         self.known_store(store).await?;
-        self.progress_of(store).await
+        let now = self.now();
+        self.update_state(|state| noted_progress(state, store, now)).await
     }
 
-    async fn known_store(&self, store: StoreId) -> Result<(), Status> {
+    async fn known_store(self: &Arc<Self>, store: StoreId) -> Result<(), Status> {
         match self.read_state(|state| state.cluster.store(store).is_some()).await? {
             true => Ok(()),
             false => Err(Status::not_found(format!("there is no store {store}"))),
         }
     }
+}
 
-    async fn progress_of(&self, store: StoreId) -> Result<StoreProgress, Status> {
-        let now = self.now();
-        self.update_state(|state| {
-            state.cluster.note_drains(now);
-            progress(state, store, now)
-        })
-        .await
-    }
+fn noted_progress(state: &mut LeaderState, store: StoreId, now: Millis) -> StoreProgress {
+    state.cluster.note_drains(now);
+    progress(state, store, now)
 }
 
 fn progress(state: &LeaderState, store: StoreId, now: Millis) -> StoreProgress {

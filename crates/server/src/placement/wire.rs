@@ -1,13 +1,14 @@
 //! Conversion between the placement group's types and the control protocol's.
 
 use bytes::Bytes;
+use stele_node::report::{Answer, Report, StalePeer};
 use stele_placement::{
-    Change, DownPeer, Instruction, NewRegion, Order, RegionInfo, RegionReport, ReportReply, Store,
-    StoreReport, StoreState, Traffic,
+    Change, DownPeer, Instruction, NewRegion, NodeReport, OperatorId, Order, Refused, RegionInfo,
+    RegionReport, Store, StoreReport, StoreState, Traffic,
 };
 use stele_proto::stele::control::v1 as wire;
 use stele_raftstore::LeaseTimes;
-use stele_types::{Peer, PeerId, Region, StoreId, Term};
+use stele_types::{LogIndex, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId, StoreId, Term};
 
 /// Encodes the times of a node's leases.
 pub(crate) fn wire_times(times: &LeaseTimes) -> wire::LeaseTimes {
@@ -21,38 +22,143 @@ pub(super) fn times_of(times: &wire::LeaseTimes) -> LeaseTimes {
     LeaseTimes { tick_nanos, election_ticks_min }
 }
 
-/// Encodes the settings that nodes follow.
-pub(super) fn options(reply: &ReportReply) -> Vec<wire::ClusterOption> {
-    let flags = [(LEASES, reply.leases), (UNDETERMINED_FAIL, reply.undetermined_writes_fail)];
-    let option = |(key, flag): (&str, bool)| wire::ClusterOption {
-        key: key.to_owned(),
-        value: u64::from(flag).to_string(),
-    };
-    flags.map(option).into()
-}
-
-/// Returns whether a response allows leases; `None` if the leader has no such setting.
-pub(crate) fn leases_of(answer: &wire::HeartbeatResponse) -> Option<bool> {
-    flag_of(answer, LEASES)
-}
-
-/// Returns whether puts and deletes of unknown outcome are answered with an error; `None` if the
-/// leader has no such setting.
-pub(crate) fn undetermined_writes_fail_of(answer: &wire::HeartbeatResponse) -> Option<bool> {
-    flag_of(answer, UNDETERMINED_FAIL)
-}
-
-fn flag_of(answer: &wire::HeartbeatResponse, key: &str) -> Option<bool> {
-    let option = answer.options.iter().find(|option| option.key == key)?;
-    Some(option.value != "0")
-}
-
-/// Names of the settings, in the protocol and in the placement group.
+/// Milliseconds until a node that leads a region with an operator must report again.
+const SOON_MILLIS: u32 = 100;
+/// Names of the settings that nodes follow, in the protocol and in the placement group.
 const LEASES: &str = "leases";
 const UNDETERMINED_FAIL: &str = "undetermined_writes_fail";
 
+/// Encodes a node's report.
+pub(crate) fn request(report: Report) -> wire::HeartbeatRequest {
+    wire::HeartbeatRequest {
+        address: report.node.address,
+        version: report.node.version,
+        started_at: report.node.started_at,
+        sequence: report.sequence,
+        stores: report.stores.iter().map(store_stats).collect(),
+        regions: report.regions.into_iter().map(region_report).collect(),
+        all_regions: report.is_full,
+        outcomes: report.refusals.into_iter().map(outcome).collect(),
+        stray_peers: report.stale_peers.iter().map(stray_peer).collect(),
+        ..wire::HeartbeatRequest::default()
+    }
+}
+
+/// Decodes a report, without the regions that do not decode.
+pub(super) fn report_of(request: &wire::HeartbeatRequest) -> Report {
+    let regions: Vec<_> = request.regions.iter().filter_map(region_report_of).collect();
+    let refused = request.outcomes.iter().filter(|outcome| !outcome.done);
+    Report {
+        node: NodeReport {
+            address: request.address.clone(),
+            version: request.version.clone(),
+            started_at: request.started_at,
+        },
+        sequence: request.sequence,
+        stores: request.stores.iter().map(store_report_of).collect(),
+        is_full: request.all_regions && regions.len() == request.regions.len(),
+        regions,
+        refusals: refused.map(refused_of).collect(),
+        stale_peers: request.stray_peers.iter().map(stale_peer_of).collect(),
+    }
+}
+
+/// Encodes the answer to a report, without the cluster and its members.
+pub(super) fn response(answer: &Answer) -> wire::HeartbeatResponse {
+    let settings = [(LEASES, answer.leases), (UNDETERMINED_FAIL, answer.undetermined_writes_fail)];
+    let option = |(key, flag): (&str, Option<bool>)| {
+        let value = u64::from(flag?).to_string();
+        Some(wire::ClusterOption { key: key.to_owned(), value })
+    };
+    wire::HeartbeatResponse {
+        steps: answer.steps.iter().map(step).collect(),
+        all_regions_wanted: answer.all_wanted,
+        options_version: answer.term.0,
+        options: settings.into_iter().filter_map(option).collect(),
+        interval_ms: if answer.is_busy { SOON_MILLIS } else { 0 },
+        gone_peers: answer.removed.iter().map(stray_peer).collect(),
+        ..wire::HeartbeatResponse::default()
+    }
+}
+
+/// Decodes the answer to the report with this number, and refuses the steps that do not decode.
+pub(crate) fn answer_of(
+    response: &wire::HeartbeatResponse,
+    sequence: u64,
+) -> (Answer, Vec<Refused>) {
+    let flag = |key: &str| {
+        let option = response.options.iter().find(|option| option.key == key)?;
+        Some(option.value != "0")
+    };
+    let (mut steps, mut refusals) = (Vec::new(), Vec::new());
+    for step in &response.steps {
+        match instruction_of(step) {
+            Ok(instruction) => steps.push(instruction),
+            Err(reason) => refusals.push(Refused {
+                operator: OperatorId(step.operator_id),
+                step: step.index as usize,
+                reason,
+                is_final: false,
+            }),
+        }
+    }
+    let answer = Answer {
+        term: Term(response.options_version),
+        sequence,
+        steps,
+        is_busy: response.interval_ms != 0,
+        all_wanted: response.all_regions_wanted,
+        leases: flag(LEASES),
+        undetermined_writes_fail: flag(UNDETERMINED_FAIL),
+        removed: response.gone_peers.iter().map(stale_peer_of).collect(),
+    };
+    (answer, refusals)
+}
+
+fn stray_peer(peer: &StalePeer) -> wire::StrayPeer {
+    wire::StrayPeer {
+        store_id: peer.store.0,
+        region_id: peer.region.0,
+        peer_id: peer.peer.0,
+        conf_version: peer.epoch.conf_version,
+        version: peer.epoch.version,
+    }
+}
+
+fn stale_peer_of(peer: &wire::StrayPeer) -> StalePeer {
+    StalePeer {
+        store: StoreId(peer.store_id),
+        region: RegionId(peer.region_id),
+        peer: PeerId(peer.peer_id),
+        epoch: RegionEpoch { conf_version: peer.conf_version, version: peer.version },
+    }
+}
+
+fn outcome(refused: Refused) -> wire::OperatorOutcome {
+    wire::OperatorOutcome {
+        operator_id: refused.operator.0,
+        index: u32::try_from(refused.step).unwrap_or(u32::MAX),
+        refusal: refused.reason,
+        is_final: refused.is_final,
+        ..wire::OperatorOutcome::default()
+    }
+}
+
+fn refused_of(outcome: &wire::OperatorOutcome) -> Refused {
+    Refused {
+        operator: OperatorId(outcome.operator_id),
+        step: outcome.index as usize,
+        reason: outcome.refusal.clone(),
+        is_final: outcome.is_final,
+    }
+}
+
+fn region_report(report: RegionReport) -> wire::RegionReport {
+    self::report(&RegionInfo::reported(report, stele_placement::Millis(0)))
+}
+
 /// Decodes a leader's report; `None` if it is malformed.
-pub(super) fn report_of(report: &wire::RegionReport) -> Option<RegionReport> {
+fn region_report_of(report: &wire::RegionReport) -> Option<RegionReport> {
     let region = Region::decode(&report.region).ok()?;
     let leader = *region.peer(PeerId(report.leader_peer))?;
     let down = report
@@ -105,12 +211,24 @@ pub(super) fn report(info: &RegionInfo) -> wire::RegionReport {
 pub(super) fn info_of(report: &wire::RegionReport) -> Option<RegionInfo> {
     match report.leader_peer {
         0 => Some(RegionInfo::new(Region::decode(&report.region).ok()?)),
-        _ => Some(RegionInfo::reported(report_of(report)?, stele_placement::Millis(0))),
+        _ => Some(RegionInfo::reported(region_report_of(report)?, stele_placement::Millis(0))),
     }
 }
 
-/// Decodes a store's report.
-pub(super) fn store_report_of(stats: &wire::StoreStats) -> StoreReport {
+fn store_stats(report: &StoreReport) -> wire::StoreStats {
+    wire::StoreStats {
+        id: report.id.0,
+        capacity: report.capacity_bytes,
+        free: report.free_bytes,
+        used: report.used_bytes,
+        disk_full: report.is_full,
+        failed: report.has_failed,
+        append_p99_nanos: report.append_p99_nanos,
+        ..wire::StoreStats::default()
+    }
+}
+
+fn store_report_of(stats: &wire::StoreStats) -> StoreReport {
     StoreReport {
         id: StoreId(stats.id),
         capacity_bytes: stats.capacity,
@@ -136,8 +254,7 @@ pub(super) fn labels(store: &Store) -> Vec<wire::Label> {
     labels.map(|(key, value)| wire::Label { key: key.clone(), value: value.clone() }).collect()
 }
 
-/// Encodes the next step of a leader.
-pub(super) fn step(instruction: &Instruction) -> wire::OperatorStep {
+fn step(instruction: &Instruction) -> wire::OperatorStep {
     use wire::operator_step::Step;
     let step = match &instruction.order {
         Order::ChangePeers(changes) => {
@@ -188,4 +305,48 @@ fn new_region(new: &NewRegion) -> wire::NewRegion {
         region_id: new.region.0,
         peer_ids: new.peers.iter().map(|peer| peer.0).collect(),
     }
+}
+
+/// Decodes a step; fails with the reason for its refusal.
+fn instruction_of(step: &wire::OperatorStep) -> Result<Instruction, String> {
+    use wire::operator_step::Step;
+    let peer = |id: u64| Peer { id: PeerId(id), ..Peer::default() };
+    let region = |bytes: &[u8]| Region::decode(bytes).map_err(|error| error.to_string());
+    let order = match step.step.as_ref().ok_or("the step is of a newer version")? {
+        Step::ChangePeers(change) => {
+            Order::ChangePeers(change.changes.iter().map(change_of).collect::<Result<_, _>>()?)
+        }
+        Step::TransferLeader(transfer) => {
+            let to = transfer.peer_ids.first().ok_or("no peer to transfer to")?;
+            Order::TransferLeader(peer(*to))
+        }
+        Step::Split(split) => {
+            let new = split.new_regions.iter().map(|new| NewRegion {
+                region: RegionId(new.region_id),
+                peers: new.peer_ids.iter().copied().map(PeerId).collect(),
+            });
+            Order::Split { keys: split.keys.clone(), new: new.collect() }
+        }
+        Step::PrepareMerge(merge) => Order::PrepareMerge(region(&merge.target)?),
+        Step::CommitMerge(merge) => Order::CommitMerge {
+            source: region(&merge.source)?,
+            prepared: LogIndex(merge.prepared_index),
+        },
+        Step::RollbackMerge(_) => Order::RollbackMerge,
+    };
+    Ok(Instruction {
+        operator: OperatorId(step.operator_id),
+        step: step.index as usize,
+        region: RegionId(step.region_id),
+        epoch: RegionEpoch { conf_version: step.conf_version, version: step.version },
+        leader: peer(step.leader_peer),
+        order,
+    })
+}
+
+fn change_of(change: &wire::PeerChange) -> Result<Change, String> {
+    let peer = change.peer.as_ref().ok_or("a change names no peer")?;
+    let role = PeerRole::from_number(u64::from(peer.role)).ok_or("unknown role")?;
+    let peer = Peer { id: PeerId(peer.id), store: StoreId(peer.store_id), role };
+    Ok(if change.remove { Change::Remove(peer) } else { Change::Add(peer) })
 }

@@ -240,7 +240,7 @@ async fn replies_contain_whether_leases_are_on_and_the_term_of_the_leader_that_s
     let (nodes, _) = three_nodes().await;
     let found = async |node: usize, sequence| {
         let answer = nodes.node(node).heartbeat(heartbeat(1, 1, sequence, vec![])).await.unwrap();
-        (crate::placement::leases_of(&answer), answer.options_version)
+        (crate::placement::answer_of(&answer, 0).0.leases, answer.options_version)
     };
     let (leases, term) = found(1, 2).await;
     assert_eq!(leases, Some(true));

@@ -1,0 +1,100 @@
+//! Requests that every owner forwards to its placement leader: reports and joins.
+
+use super::{NotDecided, PlacementLeader};
+use crate::report::{Answer, Report, StalePeer};
+use stele_placement::{LeaderState, Millis, NewStore, Report as LeaderReport, StaleReport};
+use stele_types::{Error, StoreId};
+
+/// Report that was accepted.
+pub struct Accepted<'a> {
+    /// Answer to the node.
+    pub answer: Answer,
+    /// Regions whose report was older than the known state.
+    pub rejected: Vec<StaleReport>,
+    /// State that the answer was made from.
+    pub state: &'a mut LeaderState,
+}
+
+impl<T: 'static> PlacementLeader<T> {
+    /// Accepts a node's report after the changes that it needs are committed. A report without
+    /// such changes does not wait for other decisions. The state admits only reports of members.
+    pub fn report(
+        &mut self,
+        report: Report,
+        now: Millis,
+        answer: impl FnOnce(Result<Accepted<'_>, NotDecided<Error>>) -> T + Send + Sync + 'static,
+    ) {
+        let state = self.term().and_then(|term| self.state_mut(term));
+        let needed = state.map(|state| {
+            let changes = state.cluster.plan_heartbeat(&report.node, &report.stores);
+            changes.map(|changes| (changes, state))
+        });
+        let ended = match needed {
+            Some(Ok((changes, state))) if changes.is_empty() => {
+                answer(Ok(accept(state, report, now)))
+            }
+            Some(Err(refusal)) => answer(Err(NotDecided::Refused(refusal))),
+            _ => return self.decide_report(report, now, answer),
+        };
+        self.answers.push(ended);
+    }
+
+    fn decide_report(
+        &mut self,
+        report: Report,
+        now: Millis,
+        answer: impl FnOnce(Result<Accepted<'_>, NotDecided<Error>>) -> T + Send + Sync + 'static,
+    ) {
+        let (node, stores) = (report.node.clone(), report.stores.clone());
+        self.decide(
+            move |cluster, _| Ok(((), cluster.plan_heartbeat(&node, &stores)?)),
+            move |decided| answer(decided.map(|((), state)| accept(state, report, now))),
+        );
+    }
+
+    /// Adds stores of a node to the cluster. The same tokens always get the same ids.
+    pub fn join(
+        &mut self,
+        address: String,
+        stores: Vec<NewStore>,
+        now: Millis,
+        answer: impl FnOnce(Result<(Vec<StoreId>, &mut LeaderState), NotDecided<Error>>) -> T
+        + Send
+        + Sync
+        + 'static,
+    ) {
+        let plan =
+            move |cluster: &stele_placement::Cluster, _| cluster.plan_join(&address, &stores);
+        self.decide(plan, move |decided: Result<(Vec<StoreId>, &mut LeaderState), _>| {
+            answer(decided.map(|(ids, state)| {
+                state.cluster.record_join(&ids, now);
+                (ids, state)
+            }))
+        });
+    }
+}
+
+/// Records a report, and makes its answer.
+fn accept(state: &mut LeaderState, report: Report, now: Millis) -> Accepted<'_> {
+    let Report { node, sequence, stores, regions, is_full, refusals, stale_peers } = report;
+    let (node, stores) = (&node, &stores[..]);
+    let rejected = state
+        .accept_report(LeaderReport { node, sequence, stores, regions, is_full, refusals }, now);
+    let ids: Vec<StoreId> = stores.iter().map(|store| store.id).collect();
+    let reply = state.reply_to(&node.address, &ids, now);
+    let removed = |peer: StalePeer| {
+        let epoch = state.cluster.left_behind(peer.region, peer.peer, peer.epoch)?;
+        Some(StalePeer { epoch, ..peer })
+    };
+    let answer = Answer {
+        term: state.term,
+        sequence,
+        steps: reply.due,
+        is_busy: reply.is_busy,
+        all_wanted: reply.all_wanted,
+        leases: Some(reply.leases),
+        undetermined_writes_fail: Some(reply.undetermined_writes_fail),
+        removed: stale_peers.into_iter().filter_map(removed).collect(),
+    };
+    Accepted { answer, rejected, state }
+}

@@ -1,0 +1,180 @@
+use super::split::Measured;
+use super::*;
+use stele_placement::{OperatorId, Order};
+use stele_raftstore::{Busy, Refusal, Reply, Role, Unknown};
+use stele_storage::RangeSize;
+use stele_types::{LogIndex, Peer, PeerRole, Region};
+
+const STORE: StoreId = StoreId(1);
+
+fn led(id: u64) -> (StoreId, CoreReport) {
+    let peer = Peer { id: PeerId(id), store: STORE, role: PeerRole::Voter };
+    let region = Region { id: RegionId(id), peers: vec![peer], ..Region::default() };
+    let report = CoreReport {
+        region,
+        peer,
+        role: Role::Leader,
+        is_leading: true,
+        leader: Some(peer),
+        term: Term(1),
+        last: LogIndex(1),
+        committed: LogIndex(1),
+        applied: LogIndex(1),
+        truncated: LogIndex(0),
+        pending_peers: Vec::new(),
+        down_peers: Vec::new(),
+        leaderless_seconds: 0,
+        hibernating: false,
+        traffic: stele_raftstore::Traffic::default(),
+    };
+    (STORE, report)
+}
+
+/// Sends a report; returns its regions.
+fn send(reporter: &mut Reporter, regions: &[(StoreId, CoreReport)], sizes: &Sizes) -> Report {
+    reporter.report(NodeReport::default(), Vec::new(), regions, sizes)
+}
+
+fn ids(report: &Report) -> Vec<u64> {
+    report.regions.iter().map(|region| region.region.id.0).collect()
+}
+
+fn answer(sequence: u64) -> Answer {
+    Answer { term: Term(1), sequence, ..Answer::default() }
+}
+
+fn step(operator: u64, region: u64, order: Order) -> Instruction {
+    Instruction {
+        operator: OperatorId(operator),
+        step: 0,
+        region: RegionId(region),
+        epoch: RegionEpoch::default(),
+        leader: Peer::default(),
+        order,
+    }
+}
+
+#[test]
+fn a_region_is_reported_once_its_leader_knows_its_followers() {
+    let mut regions = [led(5), led(6)];
+    regions[1].1.is_leading = false;
+    let mut reporter = Reporter::new(0, 60);
+    assert_eq!(ids(&send(&mut reporter, &regions, &Sizes::new())), [5]);
+}
+
+#[test]
+fn only_changes_are_reported_after_an_answer_and_everything_after_a_failure() {
+    let (mut reporter, sizes) = (Reporter::new(10, 60), Sizes::new());
+    let mut regions = [led(5), led(6), led(7)];
+    let first = send(&mut reporter, &regions, &sizes);
+    assert_eq!((ids(&first), first.is_full, first.sequence), (vec![5, 6, 7], true, 11));
+    let again = send(&mut reporter, &regions, &sizes);
+    assert!(again.is_full && ids(&again).len() == 3, "no answer came");
+    reporter.answered(answer(12));
+    regions[1].1.traffic.read_ops = 1;
+    regions[2].1.term = Term(2);
+    let changed = send(&mut reporter, &regions, &sizes);
+    assert_eq!((ids(&changed), changed.is_full), (vec![6, 7], false));
+    // The answer to an earlier report does not show that the leader knows the later one.
+    reporter.answered(answer(12));
+    assert_eq!(ids(&send(&mut reporter, &regions, &sizes)), [6, 7]);
+    reporter.answered(Answer { all_wanted: true, ..answer(14) });
+    assert_eq!(ids(&send(&mut reporter, &regions, &sizes)), [5, 6, 7]);
+    reporter.answered(answer(15));
+    assert_eq!(ids(&send(&mut reporter, &regions, &sizes)), [6], "its traffic is reported");
+    reporter.failed();
+    assert_eq!(ids(&send(&mut reporter, &regions, &sizes)), [5, 6, 7]);
+}
+
+#[test]
+fn a_size_is_reported_only_for_the_version_that_was_measured() {
+    let mut reporter = Reporter::new(0, 60);
+    let mut regions = [led(5)];
+    let size = |version| Measured { version, size: RangeSize { bytes: 0, keys: 2 } };
+    let mut report = |regions: &[_], sizes: &Sizes| {
+        let region = send(&mut reporter, regions, sizes).regions.remove(0);
+        ((region.size_bytes, region.keys), reporter.has_unmeasured())
+    };
+    assert_eq!(report(&regions, &Sizes::new()), ((0, 0), true));
+    let sizes = Sizes::from([(RegionId(5), size(0))]);
+    assert_eq!(report(&regions, &sizes), ((1, 2), false), "an empty region was measured");
+    regions[0].1.region.epoch.version = 1;
+    assert_eq!(report(&regions, &sizes), ((0, 0), true));
+}
+
+#[test]
+fn peers_without_a_leader_for_long_are_reported_with_the_epoch_that_they_know() {
+    let mut reporter = Reporter::new(0, 60);
+    let mut regions = [led(5), led(6)];
+    (regions[0].1.leaderless_seconds, regions[1].1.leaderless_seconds) = (59, 60);
+    regions[1].1.region.epoch.conf_version = 4;
+    let stale = send(&mut reporter, &regions, &Sizes::new()).stale_peers;
+    let epoch = RegionEpoch { conf_version: 4, version: 0 };
+    let expected = StalePeer { store: STORE, region: RegionId(6), peer: PeerId(6), epoch };
+    assert_eq!(stale, [expected]);
+    let call = expected.destroy(RequestId(3));
+    assert_eq!((call.header.region, call.call), (RegionId(6), Admin::Destroy(PeerId(6))));
+}
+
+#[test]
+fn a_step_runs_once_at_a_time_and_its_refusal_is_reported_until_it_is_answered() {
+    let mut reporter = Reporter::new(0, 60);
+    let transfer = || step(3, 5, Order::RollbackMerge);
+    send(&mut reporter, &[], &Sizes::new());
+    let answer = |sequence| Answer { steps: vec![transfer()], ..answer(sequence) };
+    assert_eq!(reporter.answered(answer(1)).0, [transfer()]);
+    assert_eq!(reporter.answered(answer(1)).0, [], "it runs");
+    let obstacle = Obstacle { reason: "full".into(), is_final: true };
+    let key = StepKey::of(&transfer());
+    reporter.ended(key, 0, Err(obstacle));
+    let refused =
+        Refused { operator: OperatorId(3), step: 0, reason: "full".into(), is_final: true };
+    for _ in 0..2 {
+        let report = send(&mut reporter, &[], &Sizes::new());
+        assert_eq!(report.refusals, std::slice::from_ref(&refused));
+    }
+    // A refusal that came after the report stays.
+    reporter.refuse(Refused { step: 1, ..refused.clone() });
+    assert_eq!(reporter.answered(answer(3)).0, [transfer()], "it starts again");
+    reporter.ended(key, 0, Ok(()));
+    assert_eq!(send(&mut reporter, &[], &Sizes::new()).refusals, [Refused { step: 1, ..refused }]);
+}
+
+#[test]
+fn a_step_is_carried_out_only_in_the_epoch_that_it_was_made_for() {
+    let region = led(5).1.region;
+    let prepare = step(3, 5, Order::PrepareMerge(led(6).1.region));
+    let steps::Execution::Request(call) = steps::execution(&prepare, Some(&region)).unwrap() else {
+        panic!("not a request")
+    };
+    assert_eq!(call, Admin::PrepareMerge { target: led(6).1.region });
+    let request = steps::request(RequestId(1), &region, call);
+    assert_eq!((request.header.region, request.header.version), (RegionId(5), Some(0)));
+    let mut later = region.clone();
+    later.epoch.conf_version = 1;
+    for known in [None, Some(&later)] {
+        let obstacle = steps::execution(&prepare, known).unwrap_err();
+        assert!(!obstacle.is_final, "{obstacle:?}");
+    }
+    let middle = step(3, 5, Order::Split { keys: Vec::new(), new: Vec::new() });
+    let split = steps::execution(&middle, Some(&region)).unwrap();
+    assert!(matches!(split, steps::Execution::Split { .. }));
+    let Admin::Split { new_ids, .. } = steps::split_request(10, &region, vec!["b".into(); 2])
+    else {
+        panic!("not a split")
+    };
+    let numbers: Vec<_> = new_ids.iter().map(|new| (new.region.0, new.peers[0].0)).collect();
+    assert_eq!(numbers, [(10, 11), (12, 13)]);
+}
+
+#[test]
+fn only_an_invalid_step_is_refused_permanently_and_an_unknown_outcome_is_no_refusal() {
+    let is_final = |reply| steps::outcome(reply).unwrap_err().is_final;
+    assert!(is_final(Reply::Refused(Refusal::Invalid("no".into()))));
+    assert!(!is_final(Reply::Refused(Refusal::NotLeader { leader: None })));
+    assert!(!is_final(Reply::Busy(Busy::Merging)));
+    let unknown = Unknown::LeadershipLost;
+    assert_eq!(steps::outcome(Reply::Unknown(unknown)), Ok(Some(unknown)));
+    let done = stele_raftstore::Done::Admin { region: Region::default() };
+    assert_eq!(steps::outcome(Reply::Done(done)), Ok(None));
+}
