@@ -8,6 +8,7 @@ use crate::admin::{self, Change, Record};
 use crate::input::{Admin, AdminCall, RequestId};
 use crate::output::{Busy, Done, Refusal, Rejection};
 use crate::store::Context;
+use bytes::Bytes;
 use stele_storage::StorageEngine;
 use stele_types::{LogIndex, Region};
 
@@ -27,10 +28,10 @@ impl<E: StorageEngine> Peer<E> {
             ctx.reject(id, Busy::Wait { reason: "another change of the region is in progress" });
             return None;
         }
-        let at = LogIndex(self.last_index() + proposing.entries.len() as u64 + 1);
+        let at = LogIndex(self.group.last().0 + proposing.payloads.len() as u64 + 1);
         let planned = match &call.call {
             // Entries before the transfer must be sent first: the target needs them all.
-            Admin::TransferLeader(_) if !proposing.entries.is_empty() => {
+            Admin::TransferLeader(_) if !proposing.payloads.is_empty() => {
                 return Some(Request::Admin(call));
             }
             Admin::TransferLeader(to) => {
@@ -73,12 +74,12 @@ impl<E: StorageEngine> Peer<E> {
         &self,
         change: Change,
         regions: &[Region],
-    ) -> Result<(raft::eraftpb::Entry, bool), Rejection> {
+    ) -> Result<(Bytes, bool), Rejection> {
         let barrier = !matches!(change, Change::Members(_) | Change::LeaveJoint);
         let record = Record { region: self.region.id, change };
         let command = admin::command(&record, regions);
         let command = command.map_err(|error| Refusal::Invalid(error.to_string()))?;
-        Ok((crate::log::entry(0, 0, command.bytes().clone()), barrier))
+        Ok((command.bytes().clone(), barrier))
     }
 
     fn done(&self, ctx: &mut Context<E>, id: RequestId) -> Option<Request> {

@@ -18,8 +18,8 @@ pub(crate) enum Purpose {
 
 /// Proposed entry in flight.
 pub(crate) struct Proposal {
-    pub index: u64,
-    pub term: u64,
+    pub index: LogIndex,
+    pub term: Term,
     pub purpose: Purpose,
     pub bytes: u64,
     /// Monotonic nanoseconds when it was first seen, proposed, durable here and committed; 0 for
@@ -51,14 +51,14 @@ impl Proposals {
         self.waiting.is_empty()
     }
 
-    fn pop_through(&mut self, index: u64) -> Option<Proposal> {
+    fn pop_through(&mut self, index: LogIndex) -> Option<Proposal> {
         self.waiting.front().filter(|proposal| proposal.index <= index)?;
         let proposal = self.waiting.pop_front()?;
         self.bytes -= proposal.bytes;
         Some(proposal)
     }
 
-    fn split_off_above(&mut self, index: u64) -> Vec<Proposal> {
+    fn split_off_above(&mut self, index: LogIndex) -> Vec<Proposal> {
         let keep = self.waiting.partition_point(|proposal| proposal.index <= index);
         let gone: Vec<_> = self.waiting.split_off(keep).into();
         self.bytes -= gone.iter().map(|proposal| proposal.bytes).sum::<u64>();
@@ -66,7 +66,7 @@ impl Proposals {
     }
 
     /// Records the time at which entries up to `index` became durable here.
-    pub fn note_durable(&mut self, index: u64, now_nanos: u64) {
+    pub fn note_durable(&mut self, index: LogIndex, now_nanos: u64) {
         let reached = self.waiting.iter_mut().take_while(|proposal| proposal.index <= index);
         for proposal in reached.filter(|proposal| proposal.durable == 0) {
             proposal.durable = now_nanos;
@@ -74,7 +74,7 @@ impl Proposals {
     }
 
     /// Records the time at which entries up to `index` were committed.
-    pub fn note_committed(&mut self, index: u64, now_nanos: u64) {
+    pub fn note_committed(&mut self, index: LogIndex, now_nanos: u64) {
         let reached = self.waiting.iter_mut().take_while(|proposal| proposal.index <= index);
         for proposal in reached.filter(|proposal| proposal.committed == 0) {
             proposal.committed = now_nanos;
@@ -107,7 +107,7 @@ impl<E: StorageEngine> Peer<E> {
     /// Answers the proposals up to an applied entry. Invariant: a proposal is done only if the
     /// applied entry has its index *and* its term. A proposal at or below the index that is not the
     /// applied entry was replaced by another leader's: it can never be applied.
-    pub(super) fn answer_applied(&mut self, ctx: &mut Context<E>, index: u64, term: u64) {
+    pub(super) fn answer_applied(&mut self, ctx: &mut Context<E>, index: LogIndex, term: Term) {
         while let Some(proposal) = self.proposals.pop_through(index) {
             match (proposal.index, proposal.term) == (index, term) {
                 true => self.answer_done(ctx, proposal),
@@ -123,7 +123,7 @@ impl<E: StorageEngine> Peer<E> {
         let timings = proposal.timings(ctx.now.monotonic_nanos);
         match proposal.purpose {
             Purpose::Write(id) => {
-                let (index, term) = (LogIndex(proposal.index), Term(proposal.term));
+                let Proposal { index, term, .. } = proposal;
                 ctx.done(id, Done::Written { index, term, timings });
             }
             Purpose::Cas(id, previous) => {
@@ -135,7 +135,7 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Answers the proposals above `committed` after a loss of leadership: a later leader may or may
     /// not commit them. Those up to `committed` are answered when they are applied.
-    pub(super) fn lose_proposals(&mut self, ctx: &mut Context<E>, committed: u64) {
+    pub(super) fn lose_proposals(&mut self, ctx: &mut Context<E>, committed: LogIndex) {
         let as_refused = stele_types::mutant::active("raftstore.unknown_as_refused");
         for proposal in self.proposals.split_off_above(committed) {
             let id = proposal.purpose.id();
@@ -150,9 +150,8 @@ impl<E: StorageEngine> Peer<E> {
     /// replica's successor, here or elsewhere, holds its effect.
     pub(super) fn abandon_proposals(&mut self, ctx: &mut Context<E>) {
         let committed = self.committed();
-        for proposal in self.proposals.split_off_above(0) {
-            let term_here = self.node.raft.raft_log.term(proposal.index);
-            let is_in_log = term_here.is_ok_and(|term| term == proposal.term);
+        for proposal in self.proposals.split_off_above(LogIndex(0)) {
+            let is_in_log = self.group.has_entry((proposal.index, proposal.term));
             match is_in_log && proposal.index <= committed {
                 true => self.answer_done(ctx, proposal),
                 false => ctx.unknown(proposal.purpose.id(), Unknown::ReplicaRemoved),

@@ -27,7 +27,7 @@ impl<E: StorageEngine> Peer<E> {
         {
             let now = ctx.now.monotonic_nanos;
             let since = |peer: &PeerName| ctx.unreachable.get(&peer.store).copied().unwrap_or(now);
-            self.last_contact = self.region.peers.iter().map(|it| (it.id.0, since(it))).collect();
+            self.last_contact = self.region.peers.iter().map(|it| (it.id, since(it))).collect();
         }
         self.timer.idle_ticks = 0;
     }
@@ -62,25 +62,23 @@ impl<E: StorageEngine> Peer<E> {
         if after == 0 || self.timer.idle_ticks < after || self.leading != Some(self.term()) {
             return;
         }
-        let last = self.last_index();
-        let raft = &self.node.raft;
-        let mut followers = raft.prs().iter().filter(|(id, _)| **id != raft.id);
-        let caught_up = followers.all(|(_, progress)| progress.matched == last);
+        let last = self.group.last();
+        let caught_up = self.group.followers().all(|it| it.matched == last);
         if !caught_up || !self.is_idle(last) || self.transfer.is_some() || self.region.is_joint() {
             return;
         }
-        let term = Term(self.term());
+        let term = self.term();
         for peer in self.region.peers.iter().filter(|peer| peer.id != self.name.id) {
-            self.send(ctx, *peer, Body::Hibernate { term, last: LogIndex(last) });
+            self.send(ctx, *peer, Body::Hibernate { term, last });
         }
         self.timer.is_hibernating = true;
     }
 
     /// Returns whether everything up to `last` is committed, applied and durable and nothing is
     /// pending.
-    fn is_idle(&self, last: u64) -> bool {
+    fn is_idle(&self, last: LogIndex) -> bool {
         self.committed() == last
-            && self.applied == last
+            && self.applied() == last
             && self.is_durable()
             && self.queue.is_empty()
             && self.proposals.is_empty()
@@ -97,8 +95,8 @@ impl<E: StorageEngine> Peer<E> {
         term: Term,
         last: LogIndex,
     ) {
-        let follows = self.node.raft.leader_id == from.id.0 && self.term() == term.0;
-        if follows && self.last_index() == last.0 && self.is_idle(last.0) {
+        let follows = self.group.leader() == Some(from.id) && self.term() == term;
+        if follows && self.group.last() == last && self.is_idle(last) {
             self.timer.is_hibernating = true;
         } else if follows {
             self.send(ctx, from, Body::WakeUp);

@@ -8,7 +8,6 @@
 
 use super::Peer;
 use crate::store::Context;
-use raft::eraftpb::{Entry, Message, MessageType};
 use stele_storage::StorageEngine;
 use stele_types::{PeerRole, RegionPhase};
 
@@ -47,28 +46,17 @@ impl<E: StorageEngine> Peer<E> {
         self.reader.end_lease();
     }
 
-    /// Returns whether the next tick sends heartbeats.
-    fn is_heartbeat_due(&self) -> bool {
-        let raft = &self.node.raft;
-        self.is_leader() && raft.heartbeat_elapsed() + 1 >= raft.heartbeat_timeout()
-    }
-
     /// Attaches a read index round to the heartbeats of the next tick: their replies renew the
     /// lease.
     pub(super) fn join_heartbeat(&mut self, ctx: &mut Context<E>) {
-        if !self.is_heartbeat_due() || self.leading != Some(self.term()) {
+        if !self.group.is_heartbeat_due() || self.leading != Some(self.term()) {
             return;
         }
-        if self.node.raft.prs().is_singleton() {
+        if self.group.is_sole_voter() {
             self.renew_lease(ctx, ctx.now.monotonic_nanos);
             return;
         }
         let context = self.start_round(ctx);
-        let read = Entry { data: context.into(), ..Entry::default() };
-        let mut request = Message::default();
-        request.set_msg_type(MessageType::MsgReadIndex);
-        request.set_entries(vec![read].into());
-        let (committed, id) = (self.committed(), self.node.raft.id);
-        self.node.raft.read_only.add_request(committed, request, id);
+        self.group.attach_round(context);
     }
 }

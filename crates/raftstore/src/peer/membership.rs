@@ -5,18 +5,17 @@ use super::propose::Proposing;
 use crate::admin::{self, Change};
 use crate::input::{ChangeKind, PeerChange};
 use crate::messages::{Body, RaftKind, RaftMessage};
-use crate::output::{Busy, Refusal, Rejection};
+use crate::output::{Busy, Refusal, Rejection, Role};
 use crate::store::{Context, Effect, Pairs};
-use raft::StateRole;
 use stele_storage::StorageEngine;
-use stele_types::{LogIndex, Peer as PeerName, PeerRole, Record, Region, Term, mutant};
+use stele_types::{LogIndex, Peer as PeerName, PeerId, PeerRole, Record, Region, mutant};
 
 /// Change, and the regions after it.
 pub(super) type Plan = Result<(Change, Vec<Region>), Rejection>;
 
 impl<E: StorageEngine> Peer<E> {
     pub(super) fn plan_change(&self, ctx: &Context<E>, changes: &[PeerChange]) -> Plan {
-        if self.node.raft.has_pending_conf() {
+        if self.group.is_changing_members() {
             return Err(Busy::Wait { reason: "another membership change is in progress" }.into());
         }
         self.check_phase()?;
@@ -36,7 +35,7 @@ impl<E: StorageEngine> Peer<E> {
     fn check_next_quorum(&self, ctx: &Context<E>, next: &Region) -> Result<(), Rejection> {
         let down = self.down_peers(ctx);
         // A follower that has not replied since this leader was elected has no known match index.
-        let has_answered = |id| self.progress_of(id).is_some_and(|progress| progress.matched > 0);
+        let has_answered = |id| self.group.follower(id).is_some_and(|it| it.matched > LogIndex(0));
         let answers = |peer: &&PeerName| {
             let is_down = down.iter().any(|(down, _)| down.id == peer.id);
             peer.id == self.name.id || !is_down && has_answered(peer.id)
@@ -56,7 +55,7 @@ impl<E: StorageEngine> Peer<E> {
         if !promotes || change.peer.id == self.name.id {
             return Ok(());
         }
-        let ready = self.progress_of(change.peer.id).is_some_and(|it| self.is_caught_up(it));
+        let ready = self.group.follower(change.peer.id).is_some_and(|it| self.is_caught_up(&it));
         match ready {
             true => Ok(()),
             false => Err(Busy::Wait { reason: "the learner has not caught up" }.into()),
@@ -80,9 +79,8 @@ impl<E: StorageEngine> Peer<E> {
         }
         let now = ctx.now.monotonic_nanos;
         let known = std::mem::take(&mut self.last_contact);
-        let last_contact = |id: u64| known.get(&id).copied().unwrap_or(now);
-        self.last_contact =
-            self.region.peers.iter().map(|p| (p.id.0, last_contact(p.id.0))).collect();
+        let last_contact = |id: PeerId| known.get(&id).copied().unwrap_or(now);
+        self.last_contact = self.region.peers.iter().map(|p| (p.id, last_contact(p.id))).collect();
         self.leave_joint_if_due(ctx);
     }
 
@@ -92,14 +90,14 @@ impl<E: StorageEngine> Peer<E> {
     /// must send the index.
     pub(super) fn send_commit_index(&self, ctx: &mut Context<E>, to: PeerName) {
         let committed = self.committed();
-        let term = self.node.raft.raft_log.term(committed).unwrap_or(0);
+        let Some(term) = self.group.term_of(committed) else { return };
         // The message carries the current term, which must be durable.
-        if self.is_leader() || !self.is_durable() || term == 0 {
+        if self.is_leader() || !self.is_durable() {
             return;
         }
-        let mut refusal = RaftMessage::new(RaftKind::RequestPreVoteResponse, Term(self.term()));
+        let mut refusal = RaftMessage::new(RaftKind::RequestPreVoteResponse, self.term());
         refusal.reject = true;
-        (refusal.commit, refusal.commit_term) = (LogIndex(committed), Term(term));
+        (refusal.commit, refusal.commit_term) = (committed, term);
         self.send(ctx, to, Body::Raft(refusal));
     }
 
@@ -109,8 +107,8 @@ impl<E: StorageEngine> Peer<E> {
         use RaftKind::{RequestPreVoteResponse, RequestVoteResponse};
         let refuses =
             message.reject && matches!(message.kind, RequestPreVoteResponse | RequestVoteResponse);
-        if refuses && self.node.raft.state == StateRole::Follower {
-            self.learn_committed((message.commit, message.commit_term));
+        if refuses && self.group.role() == Role::Follower {
+            self.group.learn_committed((message.commit, message.commit_term));
         }
     }
 
@@ -119,9 +117,9 @@ impl<E: StorageEngine> Peer<E> {
         let due = self.is_leader()
             && self.region.is_joint()
             && self.leading == Some(self.term())
-            && !self.is_transferring()
+            && !self.group.is_transferring()
             && self.admin_at.is_none()
-            && !self.node.raft.has_pending_conf();
+            && !self.group.is_changing_members();
         if !due {
             return;
         }

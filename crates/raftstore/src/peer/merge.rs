@@ -24,12 +24,12 @@ use crate::admin::{self, Change};
 use crate::messages::Body;
 use crate::output::{Busy, Refusal};
 use crate::store::{Context, Effect, Pairs};
-use raft::eraftpb::Entry;
 use std::sync::Arc;
 use stele_storage::{EngineView, StorageEngine};
 use stele_types::mutant;
 use stele_types::{
-    LogIndex, PeerId, Region, RegionEpoch, RegionId, RegionPhase, Result, Term, keyspace,
+    EntryRecord, LogIndex, PeerId, Region, RegionEpoch, RegionId, RegionPhase, Result, Term,
+    keyspace,
 };
 
 /// Bytes of entries read at a time when a log is scanned.
@@ -50,7 +50,7 @@ impl<E: StorageEngine> Peer<E> {
             }
             .into());
         };
-        let prepared = (at, Term(self.term()));
+        let prepared = (at, self.term());
         let region = admin::prepare_merge(&self.region, &here, prepared);
         let region = region.map_err(Refusal::Invalid)?;
         Ok((Change::PrepareMerge { target: target.id, prepared }, vec![region]))
@@ -79,7 +79,7 @@ impl<E: StorageEngine> Peer<E> {
         prepared: LogIndex,
     ) -> Plan {
         self.check_phase()?;
-        if self.node.raft.has_pending_conf() {
+        if self.group.is_changing_members() {
             return Err(Busy::Wait { reason: "a membership change is in progress" }.into());
         }
         let here = region_here(ctx, source.id);
@@ -133,20 +133,14 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Learns that an entry is committed, from another store or from the local target. Invariant:
-    /// only a log that holds this entry, with this term, learns it. It then holds all earlier ones,
-    /// and a committed entry stays committed, so a late message is as valid as the first.
+    /// Learns that an entry is committed, if the log holds it.
     pub fn learn_committed(&mut self, entry: (LogIndex, Term)) {
-        if self.has_entry(entry) || mutant::active("raftstore.commit_of_another_term") {
-            let index = entry.0.0.min(self.last_index());
-            self.node.raft.raft_log.commit_to(index);
-        }
+        self.group.learn_committed(entry);
     }
 
-    /// Returns whether the log holds the entry. Raft returns term 0 for an absent entry.
+    /// Returns whether the log holds the entry.
     pub fn has_entry(&self, entry: (LogIndex, Term)) -> bool {
-        let (LogIndex(index), Term(term)) = entry;
-        term != 0 && self.node.raft.raft_log.match_term(index, term)
+        self.group.has_entry(entry)
     }
 
     /// Handles a report that another store has a tombstone of this region at `version`. If that
@@ -232,15 +226,11 @@ impl<E: StorageEngine> Peer<E> {
     /// so: any of them may have the target's leader, which then may commit the merge.
     pub(super) fn announce_prepared(&mut self, ctx: &mut Context<E>) {
         let Some((_, prepared)) = self.preparation() else { return };
-        let raft = &self.node.raft;
         if !self.is_leader() || self.leading != Some(self.term()) {
             return;
         }
-        let held = |(id, progress): (&u64, &raft::Progress)| {
-            let matched = if *id == raft.id { raft.raft_log.persisted } else { progress.matched };
-            matched >= prepared.0.0
-        };
-        if !raft.prs().iter().all(held) {
+        // The entry is applied here, hence durable here.
+        if !self.group.followers().all(|it| it.matched >= prepared.0) {
             return;
         }
         self.mark_replicated(ctx, prepared);
@@ -261,20 +251,20 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Records the commit-merge entries before any commit index covers them.
-    pub(super) fn note_merges(&mut self, entries: &[Entry]) {
+    pub(super) fn note_merges(&mut self, entries: &[EntryRecord]) {
         let Some(first) = entries.first() else { return };
         self.unapplied_merges.retain(|index| *index < first.index);
-        let merges = entries.iter().filter(|entry| is_commit_merge(crate::log::payload_of(entry)));
+        let merges = entries.iter().filter(|entry| is_commit_merge(&entry.payload));
         self.unapplied_merges.extend(merges.map(|entry| entry.index));
     }
 
     /// Returns the highest commit index that may be made durable.
-    pub(super) fn commit_ceiling(&self) -> u64 {
+    pub(super) fn commit_ceiling(&self) -> LogIndex {
         if mutant::active("raftstore.merge_commit_early") {
-            return u64::MAX;
+            return LogIndex(u64::MAX);
         }
-        let next_merge = self.unapplied_merges.range(self.applied + 1..).next();
-        next_merge.map_or(u64::MAX, |index| index - 1)
+        let next_merge = self.unapplied_merges.range(self.applied().next()..).next();
+        LogIndex(next_merge.map_or(u64::MAX, |index| index.0 - 1))
     }
 }
 
@@ -284,14 +274,14 @@ pub(super) fn merges_above<E: StorageEngine>(
     region: RegionId,
     applied: LogIndex,
     last: LogIndex,
-) -> Result<std::collections::BTreeSet<u64>> {
+) -> Result<std::collections::BTreeSet<LogIndex>> {
     let mut out = std::collections::BTreeSet::new();
     let mut from = applied.next();
     while from <= last {
         let entries = engine.entries(region, from, last.next(), FETCH_BYTES)?;
         let Some(end) = entries.last().map(|entry| entry.index.next()) else { break };
         let merges = entries.iter().filter(|entry| is_commit_merge(&entry.payload));
-        out.extend(merges.map(|entry| entry.index.0));
+        out.extend(merges.map(|entry| entry.index));
         from = end;
     }
     Ok(out)

@@ -13,6 +13,7 @@ mod merge;
 mod message;
 mod propose;
 mod queue;
+mod raft_group;
 mod read;
 mod ready;
 mod repair;
@@ -30,50 +31,47 @@ pub(crate) use split::CHILD_STARTS_AFTER;
 
 use crate::log::{RegionLog, Start};
 use crate::messages::RangeRepairReply;
-use crate::options::Options;
 use crate::output::Traffic;
 use crate::readers::Reader;
 use crate::store::Context;
 use answer::Proposals;
 use queue::Queue;
-use raft::eraftpb::{Entry, Message};
-use raft::{RawNode, StateRole};
+use raft_group::{Outgoing, RaftGroup};
 use read::Reads;
 use role::Seen;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use stele_storage::StorageEngine;
-use stele_types::{Error, HardState, Peer as PeerName, PeerId, Region, Result, StoreId, Term};
+use stele_types::{
+    Error, HardState, LogIndex, Peer as PeerName, PeerId, Region, Result, StoreId, Term,
+};
 
 /// Replica of one region on this store.
 pub(crate) struct Peer<E: StorageEngine> {
     /// This peer, as of the current descriptor.
     pub name: PeerName,
     pub region: Arc<Region>,
-    pub node: RawNode<RegionLog<E>>,
+    group: RaftGroup<E>,
     /// Number of this replica among all that this store's process has run.
     pub incarnation: u64,
     reader: Arc<Reader>,
     durability: Durability,
     /// Term and vote last passed to the log, durable or not.
-    written_vote: (u64, u64),
+    written_vote: (Term, u64),
     /// Indexes of commit-merge entries that are not applied. Invariant: no durable commit index
     /// covers one.
-    unapplied_merges: BTreeSet<u64>,
+    unapplied_merges: BTreeSet<LogIndex>,
     /// Another store reported that the target committed the merge of this region.
     merge_confirmed: bool,
     /// Another store reported that the target, after the merge, has no replica on this store.
     target_left: bool,
-    /// Committed entries that are not applied, in order.
-    to_apply: VecDeque<Entry>,
-    applied: u64,
     seen: Seen,
     /// Term in which this peer leads *and* has applied its first entry. From then on it knows all
     /// that earlier terms committed, and may propose and serve.
-    leading: Option<u64>,
+    leading: Option<Term>,
     /// Last term in which a leadership transfer was started. Its target may campaign at any moment
     /// regardless of the followers' vote holds, so no lease is valid in this term.
-    transfer_term: u64,
+    transfer_term: Term,
     transfer: Option<role::Transfer>,
     /// Target of the last leadership transfer, until a leader is known.
     transfer_target: Option<PeerName>,
@@ -81,20 +79,20 @@ pub(crate) struct Peer<E: StorageEngine> {
     campaigns_first: bool,
     /// Proposed entry that changes the range or the phase. Nothing is proposed after it until it is
     /// applied.
-    barrier: Option<u64>,
+    barrier: Option<LogIndex>,
     /// Last proposed entry that changes the region, until it is applied.
-    admin_at: Option<u64>,
+    admin_at: Option<LogIndex>,
     queue: Queue,
     proposals: Proposals,
     reads: Reads,
     /// Senders outside the known membership.
-    unknown_peers: BTreeMap<u64, PeerName>,
+    unknown_peers: BTreeMap<PeerId, PeerName>,
     /// Regions created by the last split.
     split_children: Vec<Region>,
     /// Monotonic nanoseconds of the last message from each peer.
-    last_contact: BTreeMap<u64, u64>,
+    last_contact: BTreeMap<PeerId, u64>,
     /// Backoff for peers that did not accept the last snapshots.
-    snapshot_waits: BTreeMap<u64, snapshot::Wait>,
+    snapshot_waits: BTreeMap<PeerId, snapshot::Wait>,
     leaderless_since: Option<u64>,
     timer: tick::Timer,
     traffic: Traffic,
@@ -114,14 +112,14 @@ struct Durability {
     /// The first records of the log are not durable.
     log_start_pending: bool,
     /// Durable term and vote, and those in flight with their ready.
-    vote: (u64, u64),
-    vote_noted: Option<(u64, (u64, u64))>,
+    vote: (Term, u64),
+    vote_noted: Option<(u64, (Term, u64))>,
     /// Messages with promises that are not durable.
     held: VecDeque<Held>,
 }
 
 impl Durability {
-    fn note_vote(&mut self, number: u64, vote: (u64, u64)) {
+    fn note_vote(&mut self, number: u64, vote: (Term, u64)) {
         if vote != self.vote_noted.map_or(self.vote, |(_, noted)| noted) {
             self.vote_noted = Some((number, vote));
         }
@@ -138,7 +136,7 @@ impl Durability {
 
 struct Held {
     after: u64,
-    messages: Vec<Message>,
+    messages: Vec<Outgoing>,
 }
 
 impl<E: StorageEngine> Peer<E> {
@@ -151,11 +149,7 @@ impl<E: StorageEngine> Peer<E> {
                 region.id
             )));
         };
-        let conf = crate::admin::conf_state(&region);
-        let log = RegionLog::new(ctx.engine.clone(), region.id, start, conf);
-        let config = config(&ctx.options, name.id, start);
-        let node = RawNode::new(&config, log, &ctx.logger)
-            .map_err(|error| Error::invalid(format!("region {}: {error}", region.id)))?;
+        let group = RaftGroup::new(ctx, &region, name.id, start)?;
         let region = Arc::new(region);
         let reader = Arc::new(Reader::new(name.id, region.clone()));
         ctx.readers.insert(region.id, reader.clone());
@@ -166,16 +160,14 @@ impl<E: StorageEngine> Peer<E> {
             name,
             incarnation: ctx.next_incarnation(),
             reader,
-            written_vote: (term.0, vote),
+            written_vote: (term, vote),
             unapplied_merges,
             merge_confirmed: false,
             target_left: false,
-            durability: Durability { vote: (term.0, vote), ..Durability::default() },
-            to_apply: VecDeque::new(),
-            applied: start.applied.0,
+            durability: Durability { vote: (term, vote), ..Durability::default() },
             seen: Seen::default(),
             leading: None,
-            transfer_term: 0,
+            transfer_term: Term(0),
             transfer: None,
             transfer_target: None,
             campaigns_first: false,
@@ -193,25 +185,29 @@ impl<E: StorageEngine> Peer<E> {
             traffic: Traffic::default(),
             range_repairs: Vec::new(),
             region,
-            node,
+            group,
         })
     }
 
     pub fn is_leader(&self) -> bool {
-        self.node.raft.state == StateRole::Leader
+        self.group.is_leader()
     }
 
-    pub fn term(&self) -> u64 {
-        self.node.raft.term
+    pub fn term(&self) -> Term {
+        self.group.term()
     }
 
-    pub fn committed(&self) -> u64 {
-        self.node.raft.raft_log.committed
+    pub fn committed(&self) -> LogIndex {
+        self.group.committed()
+    }
+
+    fn applied(&self) -> LogIndex {
+        self.group.applied()
     }
 
     /// Returns the peer voted for in `term`; 0 for none.
     pub fn vote_in(&self, term: Term) -> u64 {
-        if self.term() == term.0 { self.node.raft.vote } else { 0 }
+        if self.term() == term { self.group.hard_state().vote } else { 0 }
     }
 
     /// Records the location of a durable entry.
@@ -220,15 +216,11 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     fn log(&self) -> &RegionLog<E> {
-        self.node.store()
+        self.group.log()
     }
 
     fn log_mut(&mut self) -> &mut RegionLog<E> {
-        self.node.mut_store()
-    }
-
-    fn last_index(&self) -> u64 {
-        self.node.raft.raft_log.last_index()
+        self.group.log_mut()
     }
 
     /// Returns whether every entry and vote of this peer is durable.
@@ -237,14 +229,14 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Returns the peer with this id, member or not.
-    fn peer_name(&self, id: u64) -> Option<PeerName> {
-        let member = self.region.peer(PeerId(id)).copied();
+    fn peer_name(&self, id: PeerId) -> Option<PeerName> {
+        let member = self.region.peer(id).copied();
         member.or_else(|| self.unknown_peers.get(&id).copied())
     }
 
     /// Returns the leader, as far as this peer knows.
     pub fn leader(&self) -> Option<PeerName> {
-        self.peer_name(self.node.raft.leader_id)
+        self.peer_name(self.group.leader()?)
     }
 
     /// Returns the peer to which clients are redirected.
@@ -255,26 +247,5 @@ impl<E: StorageEngine> Peer<E> {
     /// Returns the leader's store, unless this peer leads.
     pub fn remote_leader_store(&self) -> Option<StoreId> {
         self.leader().filter(|leader| leader.id != self.name.id).map(|leader| leader.store)
-    }
-}
-
-fn config(options: &Options, id: PeerId, start: &Start) -> raft::Config {
-    raft::Config {
-        id: id.0,
-        election_tick: options.election_ticks_min as usize,
-        min_election_tick: options.election_ticks_min as usize,
-        max_election_tick: options.election_ticks_max as usize,
-        heartbeat_tick: options.heartbeat_ticks as usize,
-        applied: start.applied.0,
-        max_size_per_msg: options.append_message_bytes_max,
-        max_inflight_msgs: options.inflight_messages_max,
-        check_quorum: true,
-        pre_vote: true,
-        batch_append: true,
-        // The next entries or heartbeat carry the commit index, see `propose`.
-        skip_bcast_commit: true,
-        max_uncommitted_size: raft::NO_LIMIT,
-        max_committed_size_per_ready: options.apply_bytes_max,
-        ..raft::Config::default()
     }
 }

@@ -7,14 +7,13 @@ use crate::input::{Cas, CasNew, RequestId, Write};
 use crate::output::{Busy, Refusal, Timings};
 use crate::store::Context;
 use bytes::Bytes;
-use raft::eraftpb::{Entry, Message, MessageType};
 use stele_storage::StorageEngine;
-use stele_types::{Command, CommandBuilder, Result, mutant};
+use stele_types::{Command, CommandBuilder, LogIndex, Result, mutant};
 
 /// Entries of the proposal being built.
 #[derive(Default)]
 pub(super) struct Proposing {
-    pub entries: Vec<Entry>,
+    pub payloads: Vec<Bytes>,
     pub purposes: Vec<(Option<Purpose>, u64)>,
     /// Whether the last entry changes the region or its leader: later requests wait for the next
     /// proposal.
@@ -25,8 +24,8 @@ pub(super) struct Proposing {
 
 impl Proposing {
     /// Adds an entry. Its request was first seen at `seen_nanos`.
-    pub fn push(&mut self, entry: Entry, purpose: Option<Purpose>, seen_nanos: u64) {
-        self.entries.push(entry);
+    pub fn push(&mut self, payload: Bytes, purpose: Option<Purpose>, seen_nanos: u64) {
+        self.payloads.push(payload);
         self.purposes.push((purpose, seen_nanos));
     }
 }
@@ -51,7 +50,7 @@ impl<E: StorageEngine> Peer<E> {
         }
         // Waits until the first entry of the own term is applied: before that the epoch might still
         // change, and a comparison would miss writes of earlier terms.
-        if self.leading != Some(self.term()) || self.is_transferring() {
+        if self.leading != Some(self.term()) || self.group.is_transferring() {
             return Ok(());
         }
         let mut proposing = Proposing::default();
@@ -130,7 +129,7 @@ impl<E: StorageEngine> Peer<E> {
         if !write.frees && !is_admitted(ctx, write.id, write.command.len())? {
             return Ok(());
         }
-        proposing.push(command_entry(write.command), Some(Purpose::Write(write.id)), seen);
+        proposing.push(write.command, Some(Purpose::Write(write.id)), seen);
         Ok(())
     }
 
@@ -142,7 +141,7 @@ impl<E: StorageEngine> Peer<E> {
         proposing: &mut Proposing,
     ) -> Result<()> {
         let seconds = ctx.now.unix_seconds;
-        let found = match self.compare(&ctx.engine, &cas, &proposing.entries, seconds) {
+        let found = match self.compare(&ctx.engine, &cas, &proposing.payloads, seconds) {
             Ok(found) => found,
             // Nothing was proposed. The engine recorded the damage, and the store requests a copy
             // from another replica.
@@ -157,7 +156,7 @@ impl<E: StorageEngine> Peer<E> {
             Err(error) => return Err(error),
         };
         if !found.holds {
-            let min_applied = self.last_index() + proposing.entries.len() as u64;
+            let min_applied = LogIndex(self.group.last().0 + proposing.payloads.len() as u64);
             let queue_nanos = ctx.now.monotonic_nanos.saturating_sub(seen);
             let timings = Timings { queue_nanos, ..Timings::default() };
             self.fail_comparison(cas.id, cas.header, min_applied, found.previous, timings);
@@ -173,33 +172,29 @@ impl<E: StorageEngine> Peer<E> {
         let frees = cas.new == CasNew::Delete;
         if frees || is_admitted(ctx, cas.id, command.bytes().len())? {
             let purpose = Some(Purpose::Cas(cas.id, found.previous));
-            proposing.push(command_entry(command.bytes().clone()), purpose, seen);
+            proposing.push(command.bytes().clone(), purpose, seen);
         }
         Ok(())
     }
 
     /// Proposes the entries to Raft in one message.
     pub(super) fn propose(&mut self, ctx: &mut Context<E>, proposing: Proposing) {
-        if proposing.entries.is_empty() {
+        if proposing.payloads.is_empty() {
             return;
         }
-        let sizes: Vec<u64> = proposing.entries.iter().map(entry_bytes).collect();
-        let first = self.last_index() + 1;
-        let last = self.last_index() + sizes.len() as u64;
-        let mut message = Message::default();
-        message.set_msg_type(MessageType::MsgPropose);
-        message.from = self.node.raft.id;
-        message.set_entries(proposing.entries.into());
-        let is_accepted = self.node.raft.step(message).is_ok() && self.last_index() == last;
+        let sizes: Vec<u64> = proposing.payloads.iter().map(entry_bytes).collect();
+        let next = self.group.last().next();
+        let is_accepted = self.group.propose(proposing.payloads).is_some();
         if is_accepted && proposing.admin {
+            let last = self.group.last();
             self.admin_at = Some(last);
             // Invariant: followers learn of a change of the region as soon as it is committed.
             // Others wait for its effect: new replicas that vote, the other region of a merge.
-            self.node.raft.skip_bcast_commit(mutant::active("raftstore.change_told_late"));
+            self.group.set_commits_sent_at_once(!mutant::active("raftstore.change_told_late"));
             self.barrier = proposing.barrier.then_some(last).or(self.barrier);
         }
         let (term, proposed) = (self.term(), ctx.now.monotonic_nanos);
-        let all = (first..).zip(sizes).zip(proposing.purposes);
+        let all = (next.0..).map(LogIndex).zip(sizes).zip(proposing.purposes);
         for ((index, bytes), (purpose, seen)) in all {
             let Some(purpose) = purpose else { continue };
             match is_accepted {
@@ -251,12 +246,8 @@ impl<E: StorageEngine> Peer<E> {
     }
 }
 
-fn command_entry(payload: Bytes) -> Entry {
-    Entry { data: payload, ..Entry::default() }
-}
-
-fn entry_bytes(entry: &Entry) -> u64 {
-    crate::log::payload_of(entry).len() as u64 + 128
+fn entry_bytes(payload: &Bytes) -> u64 {
+    payload.len() as u64 + 128
 }
 
 /// Returns whether the device has room for `bytes`; otherwise refuses the request.

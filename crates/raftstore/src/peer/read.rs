@@ -18,7 +18,7 @@ pub(super) struct Reads {
     /// Unconfirmed rounds, oldest first.
     rounds: VecDeque<ReadIndexRound>,
     /// Confirmed reads, each answered once this entry is applied.
-    confirmed: Vec<(u64, Waiting)>,
+    confirmed: Vec<(LogIndex, Waiting)>,
 }
 
 /// Waiting read.
@@ -28,7 +28,7 @@ struct Waiting {
     /// Whether a follower may serve it.
     replica: bool,
     /// Least entry that must be applied before the read is answered.
-    min_applied: u64,
+    min_applied: LogIndex,
     arrived_nanos: u64,
     answer: Answer,
 }
@@ -93,7 +93,7 @@ impl<E: StorageEngine> Peer<E> {
             id,
             header,
             replica,
-            min_applied: 0,
+            min_applied: LogIndex(0),
             arrived_nanos,
             answer,
         });
@@ -105,7 +105,7 @@ impl<E: StorageEngine> Peer<E> {
         &mut self,
         id: RequestId,
         header: Header,
-        min_applied: u64,
+        min_applied: LogIndex,
         previous: Option<Pair>,
         timings: Timings,
     ) {
@@ -117,14 +117,14 @@ impl<E: StorageEngine> Peer<E> {
     /// Confirms the reads that can be confirmed now and answers those that are confirmed and
     /// applied.
     pub(super) fn serve_reads(&mut self, ctx: &mut Context<E>) {
-        self.reader.set_behind(self.committed() > self.applied);
+        self.reader.set_behind(self.committed() > self.applied());
         if !self.reads.queued.is_empty() {
             match self.is_leader() {
                 true => self.confirm_as_leader(ctx),
                 false => self.ask_leader(ctx),
             }
         }
-        let applied = self.applied;
+        let applied = self.applied();
         let ready = self.reads.confirmed.extract_if(.., |(index, _)| *index <= applied);
         for (_, waiting) in ready.collect::<Vec<_>>() {
             self.answer_read(ctx, waiting);
@@ -140,13 +140,13 @@ impl<E: StorageEngine> Peer<E> {
         }
         if self.has_lease(ctx.now.monotonic_nanos) || (early && self.leading.is_none()) {
             // A follower may have served entries that are committed and not yet applied here.
-            let committed = if early { 0 } else { self.committed() };
+            let committed = if early { LogIndex(0) } else { self.committed() };
             let queued = std::mem::take(&mut self.reads.queued);
             let all = queued.into_iter().map(|read| (read.min_applied.max(committed), read));
             self.reads.confirmed.extend(all);
         } else if self.reads.rounds.is_empty() {
             let context = self.start_round(ctx);
-            self.node.read_index(context);
+            self.group.start_round(context);
         }
     }
 
@@ -159,7 +159,7 @@ impl<E: StorageEngine> Peer<E> {
         if self.leader().is_some() && self.reads.rounds.is_empty() && !self.reads.queued.is_empty()
         {
             let context = self.start_round(ctx);
-            self.node.read_index(context);
+            self.group.start_round(context);
         }
     }
 
@@ -173,7 +173,7 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Confirms a round that a quorum or the leader answered, and all rounds started before it.
-    pub(super) fn on_round_confirmed(&mut self, ctx: &Context<E>, context: &[u8], index: u64) {
+    pub(super) fn on_round_confirmed(&mut self, ctx: &Context<E>, context: &[u8], index: LogIndex) {
         let Some(at) = self.reads.rounds.iter().position(|round| round.context == context) else {
             return;
         };
@@ -196,7 +196,7 @@ impl<E: StorageEngine> Peer<E> {
                 Err(rejection) => ctx.reject(id, rejection),
                 Ok(()) => {
                     self.traffic.read_ops += 1;
-                    ctx.done(id, Done::ReadReady { applied: LogIndex(self.applied) });
+                    ctx.done(id, Done::ReadReady { applied: self.applied() });
                 }
             },
         }

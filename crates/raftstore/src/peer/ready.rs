@@ -3,13 +3,11 @@
 //! A leader's entries are sent at once, in parallel with its own disk write. A message that makes a
 //! promise (a vote, an acknowledgement, a term) is sent after the promise is durable.
 
+use super::raft_group::{Outgoing, Ready};
 use super::{Held, Peer};
-use crate::log::payload_of;
 use crate::store::{Context, Note};
-use raft::Ready;
-use raft::eraftpb::{Entry, HardState as RaftHardState, Message};
 use stele_storage::StorageEngine;
-use stele_types::{EntryRecord, HardState, LogIndex, Record, Result, Term};
+use stele_types::{EntryRecord, HardState, Record, Result};
 
 /// Most readies of one peer in one poll; the next poll takes the others.
 const READIES_MAX: usize = 8;
@@ -26,10 +24,8 @@ impl<E: StorageEngine> Peer<E> {
             self.observe(ctx);
             self.propose_waiting(ctx)?;
             self.serve_reads(ctx);
-            if !self.node.has_ready() {
-                return Ok(false);
-            }
-            self.take_ready(ctx)?;
+            let Some(ready) = self.group.take_ready() else { return Ok(false) };
+            self.handle_ready(ctx, ready);
             self.apply_committed(ctx)?;
             self.step_down_if_no_voter();
             if let Some(failure) = self.log().take_failure() {
@@ -41,16 +37,15 @@ impl<E: StorageEngine> Peer<E> {
         Ok(true)
     }
 
-    fn take_ready(&mut self, ctx: &mut Context<E>) -> Result<()> {
-        let mut ready = self.node.ready();
+    fn handle_ready(&mut self, ctx: &mut Context<E>, mut ready: Ready) {
         self.observe(ctx);
-        for state in ready.take_read_states() {
-            self.on_round_confirmed(ctx, &state.request_ctx, state.index);
+        for (context, index) in std::mem::take(&mut ready.rounds) {
+            self.on_round_confirmed(ctx, &context, index);
         }
         let now = ctx.now.monotonic_nanos;
         self.proposals.note_committed(self.committed(), now);
-        let wrote = self.write_records(ctx, &ready);
-        let number = ready.number();
+        let Ready { number, entries, hard_state, at_once, after_sync, .. } = ready;
+        let wrote = self.write_records(ctx, entries, hard_state);
         self.durability.last_ready = number;
         if wrote {
             self.durability.noted = number;
@@ -61,14 +56,10 @@ impl<E: StorageEngine> Peer<E> {
                 number,
             });
         }
-        let at_once = ready.take_messages();
-        let after_sync = ready.take_persisted_messages();
         self.note_transfer_offer(&at_once);
-        self.to_apply.extend(ready.take_committed_entries());
-        self.node.advance_append_async(ready);
         // Only durable entries count for the quorum and may be applied.
         if self.is_durable() || stele_types::mutant::active("raftstore.count_unsynced") {
-            self.node.on_persist_ready(number);
+            self.group.note_durable(number);
         }
         // A leader may send before its disk write is done, but only in a durable term: after a
         // crash it could lead the same term again, with other entries.
@@ -81,26 +72,26 @@ impl<E: StorageEngine> Peer<E> {
             true => self.send_all(ctx, after_sync),
             false => self.send_when_durable(ctx, after_sync),
         }
-        Ok(())
     }
 
     /// Adds a ready's entries and hard state to the batch. Returns whether any of them must be
     /// durable.
-    fn write_records(&mut self, ctx: &mut Context<E>, ready: &Ready) -> bool {
-        let entries = ready.entries();
-        self.log_mut().extend(entries);
-        self.note_merges(entries);
-        let region = self.region.id;
-        for entry in entries {
-            ctx.batches.push(Record::Entry(entry_record(region, entry)));
-        }
-        let Some(changed) = ready.hs() else { return !entries.is_empty() };
-        let hard_state = self.hard_state(changed);
-        let vote = (hard_state.term.0, hard_state.vote);
+    fn write_records(
+        &mut self,
+        ctx: &mut Context<E>,
+        entries: Vec<EntryRecord>,
+        changed: Option<HardState>,
+    ) -> bool {
+        self.note_merges(&entries);
+        let has_entries = !entries.is_empty();
+        entries.into_iter().for_each(|entry| ctx.batches.push(Record::Entry(entry)));
+        let Some(changed) = changed else { return has_entries };
+        let (region, hard_state) = (self.region.id, self.to_write(changed));
+        let vote = (hard_state.term, hard_state.vote);
         if vote == self.written_vote {
             // Only the commit index changed: nothing depends on its durability.
             ctx.batches.piggyback(region, hard_state);
-            return !entries.is_empty();
+            return has_entries;
         }
         self.written_vote = vote;
         ctx.batches.push(Record::HardState(region, hard_state));
@@ -109,17 +100,16 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Returns the hard state to write. Its commit index stays below entries that must not be
     /// applied at open before those of another region.
-    fn hard_state(&self, state: &RaftHardState) -> HardState {
-        let commit = state.commit.min(self.commit_ceiling());
-        HardState { term: Term(state.term), vote: state.vote, commit: LogIndex(commit) }
+    fn to_write(&self, state: HardState) -> HardState {
+        HardState { commit: state.commit.min(self.commit_ceiling()), ..state }
     }
 
     /// Returns the hard state as it would be written now.
     pub fn current_hard_state(&self) -> HardState {
-        self.hard_state(&self.node.raft.hard_state())
+        self.to_write(self.group.hard_state())
     }
 
-    fn send_when_durable(&mut self, ctx: &mut Context<E>, messages: Vec<Message>) {
+    fn send_when_durable(&mut self, ctx: &mut Context<E>, messages: Vec<Outgoing>) {
         if messages.is_empty() {
             return;
         }
@@ -133,11 +123,11 @@ impl<E: StorageEngine> Peer<E> {
     pub fn ready_durable(&mut self, ctx: &mut Context<E>, number: u64) {
         self.durability.reach(number);
         if self.is_durable() {
-            self.node.on_persist_ready(self.durability.last_ready);
+            self.group.note_durable(self.durability.last_ready);
         } else {
-            self.node.on_persist_ready(number);
+            self.group.note_durable(number);
         }
-        let persisted = self.node.raft.raft_log.persisted;
+        let persisted = self.group.persisted();
         self.proposals.note_durable(persisted, ctx.now.monotonic_nanos);
         while let Some(held) = self.durability.held.front()
             && held.after <= self.durability.reached
@@ -148,16 +138,5 @@ impl<E: StorageEngine> Peer<E> {
         if std::mem::take(&mut self.campaigns_first) {
             self.campaign();
         }
-    }
-}
-
-fn entry_record(region: stele_types::RegionId, entry: &Entry) -> EntryRecord {
-    let payload = payload_of(entry).clone();
-    EntryRecord {
-        region,
-        term: Term(entry.term),
-        index: LogIndex(entry.index),
-        is_command: !payload.is_empty(),
-        payload,
     }
 }

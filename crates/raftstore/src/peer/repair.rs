@@ -8,8 +8,8 @@ use crate::wire::VALUES_MAX;
 use bytes::Bytes;
 use stele_storage::{EngineView, LostValue, ScanOptions, StorageEngine};
 use stele_types::{
-    Command, CommittedEntry, Error, KeyRange, LogIndex, Op, Peer as PeerName, Prng, Region, Result,
-    keyspace, mutant,
+    Command, CommittedEntry, Error, KeyRange, Op, Peer as PeerName, Prng, Region, Result, keyspace,
+    mutant,
 };
 
 /// Most bytes of values in one reply; one value always fits.
@@ -60,7 +60,7 @@ impl<E: StorageEngine> Peer<E> {
             }
         }
         // The view holds exactly what is applied now.
-        let found = RangeRepairReply { range, at: LogIndex(self.applied), pairs };
+        let found = RangeRepairReply { range, at: self.applied(), pairs };
         self.send(ctx, to, Body::RangeRepairReply(found));
     }
 
@@ -77,8 +77,8 @@ impl<E: StorageEngine> Peer<E> {
     /// after it changes the range.
     pub(super) fn apply_range_repairs(&mut self, ctx: &mut Context<E>) -> Result<()> {
         let early = mutant::active("raftstore.cover_with_the_future");
-        let applied = self.applied;
-        let is_ready = |found: &mut RangeRepairReply| found.at.0 <= applied || early;
+        let applied = self.applied();
+        let is_ready = |found: &mut RangeRepairReply| found.at <= applied || early;
         let ready: Vec<RangeRepairReply> = self.range_repairs.extract_if(.., is_ready).collect();
         ready.into_iter().try_for_each(|found| self.apply_range_repair(ctx, found))
     }
@@ -108,10 +108,10 @@ impl<E: StorageEngine> Peer<E> {
         }
         let mut next = found.at.next();
         if next.0 <= self.log().truncated().0 {
-            return Ok(found.at.0 == self.applied);
+            return Ok(found.at == self.applied());
         }
-        while next.0 <= self.applied {
-            let to = LogIndex(self.applied + 1);
+        while next <= self.applied() {
+            let to = self.applied().next();
             let entries = match ctx.engine.entries(self.region.id, next, to, REPLY_BYTES_MAX) {
                 Ok(entries) => entries,
                 Err(error) if error.is_damage() => return Ok(false),

@@ -1,20 +1,20 @@
 //! Leadership: changes when this peer becomes or stops being leader, and leadership transfer.
 
 use super::Peer;
+use super::raft_group::Outgoing;
 use crate::input::RequestId;
+use crate::messages::RaftKind;
 use crate::output::{Busy, Done, Event, Refusal, Rejection, Unknown};
 use crate::store::Context;
-use raft::INVALID_ID;
-use raft::eraftpb::{Message, MessageType};
 use stele_storage::StorageEngine;
-use stele_types::PeerId;
+use stele_types::{PeerId, Term};
 
 /// Raft state seen by the last [`Peer::observe`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     leads: bool,
-    term: u64,
-    leader: u64,
+    term: Term,
+    leader: Option<PeerId>,
 }
 
 /// Leadership transfer in progress.
@@ -31,7 +31,7 @@ pub(super) struct Transfer {
 impl<E: StorageEngine> Peer<E> {
     /// Compares Raft's state with the last one seen and handles the changes.
     pub(super) fn observe(&mut self, ctx: &mut Context<E>) {
-        let (term, leader) = (self.term(), self.node.raft.leader_id);
+        let (term, leader) = (self.term(), self.group.leader());
         let seen = Seen { leads: self.is_leader(), term, leader };
         if seen == self.seen {
             return;
@@ -45,13 +45,13 @@ impl<E: StorageEngine> Peer<E> {
             let now = ctx.now.monotonic_nanos;
             // Snapshots offered before this term say nothing about what followers need now.
             self.snapshot_waits.clear();
-            self.last_contact = self.region.peers.iter().map(|peer| (peer.id.0, now)).collect();
+            self.last_contact = self.region.peers.iter().map(|peer| (peer.id, now)).collect();
         }
         if before.leader != leader || before.leads != seen.leads {
             self.requeue_reads();
         }
         self.answer_transfer(ctx);
-        if leader == INVALID_ID {
+        if leader.is_none() {
             self.leaderless_since.get_or_insert(ctx.now.monotonic_nanos);
         } else {
             self.leaderless_since = None;
@@ -63,7 +63,7 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Publishes the leader to request threads.
     pub(super) fn publish_leader(&self) {
-        self.reader.set_leader(self.leader(), self.term());
+        self.reader.set_leader(self.leader(), self.term().0);
     }
 
     /// Starts serving: the first entry of this peer's own term is applied, so it knows all that was
@@ -71,9 +71,9 @@ impl<E: StorageEngine> Peer<E> {
     pub(super) fn start_leading(&mut self, ctx: &mut Context<E>) {
         let term = self.term();
         self.leading = Some(term);
-        self.reader.set_leading_term(term);
+        self.reader.set_leading_term(term.0);
         let region = self.region.id;
-        ctx.out.events.push(Event::BecameLeader { region, term: stele_types::Term(term) });
+        ctx.out.events.push(Event::BecameLeader { region, term });
     }
 
     fn lose_leadership(&mut self, ctx: &mut Context<E>) {
@@ -81,7 +81,7 @@ impl<E: StorageEngine> Peer<E> {
         self.barrier = None;
         self.snapshot_waits.clear();
         self.admin_at = None;
-        self.node.raft.skip_bcast_commit(true);
+        self.group.set_commits_sent_at_once(false);
         self.lose_proposals(ctx, self.committed());
         self.lose_reads(ctx);
         if let Some(transfer) = &self.transfer {
@@ -104,7 +104,7 @@ impl<E: StorageEngine> Peer<E> {
             Some(peer) if peer.id == self.name.id => None,
             Some(peer) if peer.role.votes_next() && self.transfer.is_none() => {
                 self.end_lease_for_term();
-                self.node.transfer_leader(to.0);
+                self.group.transfer_leadership(to);
                 let timeout_nanos = ctx.options.transfer_timeout_ticks * ctx.options.tick_nanos;
                 let until_nanos = ctx.now.monotonic_nanos + timeout_nanos;
                 self.transfer = Some(Transfer { to, id, is_offered: false, until_nanos });
@@ -137,9 +137,9 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Records that the offer to campaign leaves for the target.
-    pub(super) fn note_transfer_offer(&mut self, messages: &[Message]) {
+    pub(super) fn note_transfer_offer(&mut self, messages: &[Outgoing]) {
         let Some(transfer) = &mut self.transfer else { return };
-        let is_offer = |it: &Message| it.msg_type == MessageType::MsgTimeoutNow;
+        let is_offer = |it: &Outgoing| matches!(it, Outgoing::Message(_, it) if it.kind == RaftKind::TimeoutNow);
         transfer.is_offered |= messages.iter().any(is_offer);
     }
 
@@ -148,7 +148,7 @@ impl<E: StorageEngine> Peer<E> {
     pub(super) fn check_transfer(&mut self, ctx: &mut Context<E>) {
         let now = ctx.now.monotonic_nanos;
         let has_ended = match self.is_leader() {
-            true => self.node.raft.lead_transferee.is_none(),
+            true => !self.group.is_transferring(),
             false => self.transfer.as_ref().is_some_and(|it| it.until_nanos <= now),
         };
         if !has_ended {
@@ -168,16 +168,10 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Returns whether Raft would drop proposals because of a leadership transfer.
-    pub(super) fn is_transferring(&self) -> bool {
-        self.node.raft.lead_transferee.is_some()
-    }
-
     /// Steps down if this leader is no longer a voter: its log does not count for the quorum.
     pub(super) fn step_down_if_no_voter(&mut self) {
-        if self.is_leader() && !self.node.raft.promotable() {
-            let term = self.term();
-            self.node.raft.become_follower(term, INVALID_ID);
+        if self.is_leader() && !self.group.is_voter() {
+            self.group.step_down();
         }
     }
 }

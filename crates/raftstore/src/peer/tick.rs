@@ -114,9 +114,9 @@ impl<E: StorageEngine> Peer<E> {
     /// Asks the members of the region whether this replica is still one, if it may not campaign and
     /// has no leader. The reply is a heartbeat, or that it is not a member.
     fn query_membership_if_leaderless(&mut self, ctx: &mut Context<E>) {
-        let leaderless_ticks = self.node.raft.election_elapsed as u64;
+        let leaderless_ticks = self.group.silent_ticks();
         let interval = 2 * ctx.options.election_ticks_max;
-        if self.node.raft.promotable() || leaderless_ticks < interval {
+        if self.group.is_voter() || leaderless_ticks < interval {
             return;
         }
         self.leaderless_since.get_or_insert(ctx.now.monotonic_nanos);
@@ -128,11 +128,8 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     fn tick_raft(&mut self, ctx: &mut Context<E>) {
-        if self.node.raft.randomized_election_timeout() != self.timer.timeout {
-            self.node.raft.set_randomized_election_timeout(self.timer.timeout);
-        }
         self.join_heartbeat(ctx);
-        if self.node.tick() && !self.is_leader() {
+        if self.group.tick(self.timer.timeout) && !self.is_leader() {
             self.timer.redraw();
         }
     }
@@ -140,14 +137,13 @@ impl<E: StorageEngine> Peer<E> {
     /// Starts an election, if Raft allows it.
     pub fn campaign(&mut self) {
         if !self.is_leader() && self.may_campaign() {
-            // Fails only for a peer that is not a voter; it does not campaign.
-            let _refused = self.node.campaign();
+            self.group.campaign();
         }
     }
 
     /// Starts an election at once if this peer is the only voter.
     pub fn campaign_if_alone(&mut self) {
-        if self.node.raft.promotable() && self.node.raft.prs().is_singleton() {
+        if self.group.is_sole_voter() {
             self.campaign();
         }
     }

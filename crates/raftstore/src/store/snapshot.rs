@@ -53,11 +53,12 @@ impl<E: StorageEngine> RaftStore<E> {
     fn check_snapshot(&self, header: &SnapshotHeader) -> Result<(), Rejection> {
         let region = &header.region;
         let here = self.peers.get(&region.id);
-        let (term, committed) = here.map_or((0, 0), |peer| (peer.term(), peer.committed()));
+        let (term, committed) =
+            here.map_or((Term(0), LogIndex(0)), |peer| (peer.term(), peer.committed()));
         if header.to.store != self.ctx.options.store {
             return Err(Refusal::Invalid("addressed to another store".into()).into());
         }
-        if let Err(reason) = validate::check_snapshot(header, Term(term), LogIndex(committed)) {
+        if let Err(reason) = validate::check_snapshot(header, term, committed) {
             return Err(Refusal::Invalid(reason.into()).into());
         }
         // Entries after it may have been acknowledged: the log continues, it does not start again.
