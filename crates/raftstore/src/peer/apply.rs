@@ -52,7 +52,7 @@ impl<E: StorageEngine> Peer<E> {
     /// Records that entries up to `index` are applied.
     pub(super) fn note_applied(&mut self, ctx: &mut Context<E>, index: LogIndex, term: Term) {
         self.group.note_applied(index, ctx.options.entry_cache_bytes_max);
-        if self.is_leader() && term == self.term() && self.leading != Some(term) {
+        if self.is_leader() && term == self.term() && !self.leadership.is_serving_in(term) {
             self.start_leading(ctx);
         }
     }
@@ -81,7 +81,7 @@ impl<E: StorageEngine> Peer<E> {
         self.group.change_members(&entry)?;
         let (index, term) = (entry.index, entry.term);
         self.note_applied(ctx, index, term);
-        self.after_admin(ctx, &record, regions.collect(), index)?;
+        self.after_admin(ctx, &record, regions.collect(), index);
         self.answer_applied(ctx, index, term);
         Ok(true)
     }
@@ -107,10 +107,9 @@ impl<E: StorageEngine> Peer<E> {
         record: &Record,
         others: Vec<Region>,
         at: LogIndex,
-    ) -> Result<()> {
-        self.barrier.take_if(|barrier| *barrier <= at);
-        self.admin_at.take_if(|proposed| *proposed <= at);
-        self.group.set_commits_sent_at_once(self.admin_at.is_some());
+    ) {
+        self.changes.note_applied(at);
+        self.group.set_commits_sent_at_once(self.changes.is_pending());
         match &record.change {
             Change::Members(_) | Change::LeaveJoint => self.members_changed(ctx),
             Change::Split { .. } => self.split_applied(ctx, others),
@@ -118,6 +117,5 @@ impl<E: StorageEngine> Peer<E> {
             Change::PrepareMerge { target, .. } => ctx.effects.push(Effect::Schedule(*target)),
             Change::RollbackMerge => {}
         }
-        Ok(())
     }
 }

@@ -8,7 +8,7 @@ use crate::messages::{Body, RaftKind, RaftMessage};
 use crate::output::{Busy, Refusal, Rejection, Role};
 use crate::store::{Context, Effect, Pairs};
 use stele_storage::StorageEngine;
-use stele_types::{LogIndex, Peer as PeerName, PeerId, PeerRole, Record, Region, mutant};
+use stele_types::{LogIndex, Peer as PeerName, PeerRole, Record, Region, mutant};
 
 /// Change, and the regions after it.
 pub(super) type Plan = Result<(Change, Vec<Region>), Rejection>;
@@ -65,7 +65,6 @@ impl<E: StorageEngine> Peer<E> {
     /// Handles an applied change of members. Destroys this replica if it is not a member; a leader
     /// proposes to leave a joint configuration.
     pub(super) fn members_changed(&mut self, ctx: &mut Context<E>) {
-        self.unknown_peers.clear();
         if self.region.peer(self.name.id).is_none() {
             let region = (*self.region).clone();
             let pairs = Pairs::Known(region.range.clone());
@@ -77,10 +76,7 @@ impl<E: StorageEngine> Peer<E> {
         if !mutant::active("raftstore.members_not_kept") {
             ctx.batches.push(Record::HardState(self.region.id, self.current_hard_state()));
         }
-        let now = ctx.now.monotonic_nanos;
-        let known = std::mem::take(&mut self.last_contact);
-        let last_contact = |id: PeerId| known.get(&id).copied().unwrap_or(now);
-        self.last_contact = self.region.peers.iter().map(|p| (p.id, last_contact(p.id))).collect();
+        self.contacts.set_members(&self.region.peers, ctx.now.monotonic_nanos);
         self.leave_joint_if_due(ctx);
     }
 
@@ -114,11 +110,10 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Proposes to leave an applied joint configuration.
     pub(super) fn leave_joint_if_due(&mut self, ctx: &mut Context<E>) {
-        let due = self.is_leader()
+        let due = self.is_serving()
             && self.region.is_joint()
-            && self.leading == Some(self.term())
             && !self.group.is_transferring()
-            && self.admin_at.is_none()
+            && !self.changes.is_pending()
             && !self.group.is_changing_members();
         if !due {
             return;
@@ -126,7 +121,7 @@ impl<E: StorageEngine> Peer<E> {
         let Ok((change, regions)) = self.plan_change(ctx, &[]) else { return };
         if let Ok((entry, _)) = self.admin_entry(change, &regions) {
             let mut proposing = Proposing::default();
-            proposing.push(entry, None, ctx.now.monotonic_nanos);
+            proposing.push(entry, None);
             proposing.admin = true;
             self.propose(ctx, proposing);
         }

@@ -20,17 +20,17 @@
 
 use super::Peer;
 use super::membership::Plan;
+use super::parts::{has_passed, is_commit_merge};
+use super::raft_group::RaftGroup;
 use crate::admin::{self, Change};
 use crate::messages::Body;
 use crate::output::{Busy, Refusal};
 use crate::store::{Context, Effect, Pairs};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use stele_storage::{EngineView, StorageEngine};
 use stele_types::mutant;
-use stele_types::{
-    EntryRecord, LogIndex, PeerId, Region, RegionEpoch, RegionId, RegionPhase, Result, Term,
-    keyspace,
-};
+use stele_types::{LogIndex, PeerId, Region, RegionId, RegionPhase, Result, Term, keyspace};
 
 /// Bytes of entries read at a time when a log is scanned.
 const FETCH_BYTES: usize = 1 << 20;
@@ -153,40 +153,19 @@ impl<E: StorageEngine> Peer<E> {
         left: Option<u64>,
     ) {
         self.learn_committed(prepared);
-        let RegionPhase::Merging { prepared: at, term, target_epoch, .. } = self.region.phase
-        else {
-            return;
-        };
-        if (at, term) == prepared && version > self.region.epoch.version {
-            self.merge_confirmed = true;
-            // Invariant: only a version after the merge counts. An earlier replica of the target
-            // may be on its way here, and needs this replica.
-            let merged = self.region.epoch.version.max(target_epoch.version) + 1;
-            let is_after =
-                |left: u64| left >= merged || mutant::active("raftstore.target_left_early");
-            self.target_left |= left.is_some_and(is_after);
+        if self.merge.on_merged(&self.region, prepared, version, left) {
             self.destroy_if_merged(ctx);
         }
     }
 
     pub fn is_merge_confirmed(&self) -> bool {
-        self.merge_confirmed
+        self.merge.is_confirmed()
     }
 
-    /// Destroys this source if the target committed the merge and the target's replica here learned
-    /// it from a snapshot, or was removed: then no region here needs this replica. A target that is
-    /// behind will need it.
+    /// Destroys this source if the merge has ended and no region here needs this replica.
     pub fn destroy_if_merged(&mut self, ctx: &mut Context<E>) {
-        let RegionPhase::Merging { target, target_epoch, .. } = self.region.phase else { return };
-        let left = self.target_left && region_here(ctx, target).is_none();
-        let owns = |now: &Region| {
-            now.phase != RegionPhase::Tombstone
-                && now.epoch.version > self.region.epoch.version
-                && now.range.overlaps(&self.region.range)
-        };
-        let has_ended =
-            |now: &Region| owns(now) || self.merge_confirmed && has_passed(now, target_epoch);
-        if left || descriptor(ctx, target).as_ref().is_some_and(has_ended) {
+        let is_here = |target| region_here(ctx, target).is_some();
+        if self.merge.has_ended(&self.region, is_here, |target| descriptor(ctx, target)) {
             let region = admin::tombstone(&self.region);
             // The target may have split off part of its keys again.
             ctx.effects.push(Effect::Destroy { region, pairs: Pairs::Unclear });
@@ -196,9 +175,7 @@ impl<E: StorageEngine> Peer<E> {
     /// Asks the other members for the outcome of the merge: a store with a tombstone of the region
     /// reports it.
     pub fn query_merge_outcome(&self, ctx: &mut Context<E>) {
-        for peer in self.region.peers.iter().filter(|peer| peer.id != self.name.id) {
-            self.send(ctx, *peer, Body::WakeUp);
-        }
+        self.send_to_others(ctx, &Body::WakeUp);
     }
 
     /// Queries the outcome if this peer is a merging source and not leader: it may be the last
@@ -226,16 +203,11 @@ impl<E: StorageEngine> Peer<E> {
     /// so: any of them may have the target's leader, which then may commit the merge.
     pub(super) fn announce_prepared(&mut self, ctx: &mut Context<E>) {
         let Some((_, prepared)) = self.preparation() else { return };
-        if !self.is_leader() || self.leading != Some(self.term()) {
-            return;
-        }
         // The entry is applied here, hence durable here.
-        if !self.group.followers().all(|it| it.matched >= prepared.0) {
-            return;
-        }
-        self.mark_replicated(ctx, prepared);
-        for peer in self.region.peers.iter().filter(|peer| peer.id != self.name.id) {
-            self.send(ctx, *peer, Body::Prepared { prepared });
+        let is_held = |group: &RaftGroup<E>| group.followers().all(|it| it.matched >= prepared.0);
+        if self.is_serving() && is_held(&self.group) {
+            self.mark_replicated(ctx, prepared);
+            self.send_to_others(ctx, &Body::Prepared { prepared });
         }
     }
 
@@ -249,23 +221,6 @@ impl<E: StorageEngine> Peer<E> {
             _ => None,
         }
     }
-
-    /// Records the commit-merge entries before any commit index covers them.
-    pub(super) fn note_merges(&mut self, entries: &[EntryRecord]) {
-        let Some(first) = entries.first() else { return };
-        self.unapplied_merges.retain(|index| *index < first.index);
-        let merges = entries.iter().filter(|entry| is_commit_merge(&entry.payload));
-        self.unapplied_merges.extend(merges.map(|entry| entry.index));
-    }
-
-    /// Returns the highest commit index that may be made durable.
-    pub(super) fn commit_ceiling(&self) -> LogIndex {
-        if mutant::active("raftstore.merge_commit_early") {
-            return LogIndex(u64::MAX);
-        }
-        let next_merge = self.unapplied_merges.range(self.applied().next()..).next();
-        LogIndex(next_merge.map_or(u64::MAX, |index| index.0 - 1))
-    }
 }
 
 /// Returns the commit-merge entries above `applied` in a log that was opened.
@@ -274,8 +229,8 @@ pub(super) fn merges_above<E: StorageEngine>(
     region: RegionId,
     applied: LogIndex,
     last: LogIndex,
-) -> Result<std::collections::BTreeSet<LogIndex>> {
-    let mut out = std::collections::BTreeSet::new();
+) -> Result<BTreeSet<LogIndex>> {
+    let mut out = BTreeSet::new();
     let mut from = applied.next();
     while from <= last {
         let entries = engine.entries(region, from, last.next(), FETCH_BYTES)?;
@@ -287,12 +242,6 @@ pub(super) fn merges_above<E: StorageEngine>(
     Ok(out)
 }
 
-fn is_commit_merge(payload: &[u8]) -> bool {
-    admin::is_admin(payload)
-        && matches!(admin::parse(payload), Some((record, _))
-            if matches!(record.change, Change::CommitMerge { .. }))
-}
-
 /// Returns a region as applied by its replica on this store.
 fn region_here<E: StorageEngine>(ctx: &Context<E>, region: RegionId) -> Option<Arc<Region>> {
     ctx.readers.get(region).map(|reader| reader.region())
@@ -302,12 +251,4 @@ fn region_here<E: StorageEngine>(ctx: &Context<E>, region: RegionId) -> Option<A
 fn descriptor<E: StorageEngine>(ctx: &Context<E>, region: RegionId) -> Option<Region> {
     let pair = ctx.engine.view().ok()?.get(&keyspace::region_key(region)).ok()??;
     Region::decode(&pair.value).ok()
-}
-
-/// Returns whether a region has reached an epoch and moved past it. A tombstone of that same epoch
-/// is of a replica removed by a later change.
-fn has_passed(now: &Region, epoch: RegionEpoch) -> bool {
-    let reached =
-        now.epoch.conf_version >= epoch.conf_version && now.epoch.version >= epoch.version;
-    reached && (now.epoch != epoch || now.phase == RegionPhase::Tombstone)
 }

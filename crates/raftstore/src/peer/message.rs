@@ -9,9 +9,6 @@ use crate::validate::{self, PeerState};
 use stele_storage::StorageEngine;
 use stele_types::{Peer as PeerName, PeerId};
 
-/// Most senders remembered that are not members.
-const UNKNOWN_PEERS_MAX: usize = 64;
-
 impl<E: StorageEngine> Peer<E> {
     /// Sends Raft's messages.
     pub(super) fn send_all(&mut self, ctx: &mut Context<E>, messages: Vec<Outgoing>) {
@@ -29,7 +26,7 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Sends one message.
-    pub(super) fn send(&self, ctx: &mut Context<E>, to: PeerName, body: Body) {
+    pub fn send(&self, ctx: &mut Context<E>, to: PeerName, body: Body) {
         ctx.out.messages.push(PeerMessage {
             from_store: self.name.store,
             to_store: to.store,
@@ -41,6 +38,11 @@ impl<E: StorageEngine> Peer<E> {
             to,
             body,
         });
+    }
+
+    /// Sends a message to each other member.
+    pub(super) fn send_to_others(&self, ctx: &mut Context<E>, body: &Body) {
+        self.others().for_each(|peer| self.send(ctx, *peer, body.clone()));
     }
 
     /// Handles a message for this peer.
@@ -81,7 +83,7 @@ impl<E: StorageEngine> Peer<E> {
                 self.answer_range_repair(ctx, from, &range)
             }
             Body::RangeRepairReply(found) if is_member && message.epoch == self.region.epoch => {
-                self.keep_range_repair(found);
+                self.repairs.keep(found);
             }
             Body::ValueRepairRequest(_)
             | Body::ValueRepairReply(_)
@@ -100,7 +102,7 @@ impl<E: StorageEngine> Peer<E> {
         message: RaftMessage,
     ) {
         if !is_member {
-            self.remember_unknown_peer(from);
+            self.contacts.note_unknown(from);
         }
         let state = self.state(is_member);
         if let Err(reason) = validate::check(&message, from.id, &state) {
@@ -110,7 +112,7 @@ impl<E: StorageEngine> Peer<E> {
         if !self.may_step(ctx, &message) {
             return;
         }
-        self.last_contact.insert(from.id, ctx.now.monotonic_nanos);
+        self.contacts.note(from.id, ctx.now.monotonic_nanos);
         self.note_message(ctx, message.kind);
         if is_member {
             self.learn_from_refusal(&message);
@@ -124,7 +126,7 @@ impl<E: StorageEngine> Peer<E> {
             slog::debug!(ctx.logger, "raft refused a message"; "region" => self.region.id.0, "error" => %error);
         }
         if is_heartbeat && self.group.leader() == Some(from.id) {
-            self.timer.note_heartbeat_round();
+            self.election.note_heartbeat_round();
         }
     }
 
@@ -134,7 +136,8 @@ impl<E: StorageEngine> Peer<E> {
             // It withholds its vote for as long as any lease that it supported may last, including
             // one from before a restart of the process.
             RaftKind::RequestVote | RaftKind::RequestPreVote => {
-                self.timer.may_vote(ctx.now.monotonic_nanos) || self.is_transfer_campaign(message)
+                self.election.may_vote(ctx.now.monotonic_nanos)
+                    || self.is_transfer_campaign(message)
             }
             // Raft asserts that all entries of a candidate are durable.
             RaftKind::TimeoutNow => self.may_campaign(),
@@ -162,13 +165,6 @@ impl<E: StorageEngine> Peer<E> {
             from_is_member,
             pending_reads: self.group.pending_reads(),
         }
-    }
-
-    fn remember_unknown_peer(&mut self, name: PeerName) {
-        if self.unknown_peers.len() >= UNKNOWN_PEERS_MAX {
-            self.unknown_peers.clear();
-        }
-        self.unknown_peers.insert(name.id, name);
     }
 
     /// Handles the loss of the connection to a store.

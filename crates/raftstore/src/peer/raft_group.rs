@@ -3,7 +3,7 @@
 
 use crate::admin;
 use crate::log::{RegionLog, Start, entry, from_raft, payload_of, to_raft};
-use crate::messages::RaftMessage;
+use crate::messages::{RaftKind, RaftMessage};
 use crate::options::Options;
 use crate::output::Role;
 use crate::store::Context;
@@ -49,6 +49,13 @@ pub(super) enum Outgoing {
     Message(PeerId, RaftMessage),
     /// The receiver needs entries that the log no longer holds.
     Snapshot(PeerId),
+}
+
+impl Outgoing {
+    /// Returns whether it offers the leadership to the target of a transfer.
+    pub fn is_leadership_offer(&self) -> bool {
+        matches!(self, Self::Message(_, message) if message.kind == RaftKind::TimeoutNow)
+    }
 }
 
 /// Another replica, as its leader knows it.
@@ -230,17 +237,15 @@ impl<E: StorageEngine> RaftGroup<E> {
         let _refused = self.node.campaign();
     }
 
-    /// Proposes entries in one message. Returns the first one's index, or `None` if Raft took none.
-    pub fn propose(&mut self, payloads: Vec<Bytes>) -> Option<LogIndex> {
-        let first = self.last().next();
-        let end = first.0 + payloads.len() as u64;
+    /// Proposes entries in one message. Returns whether Raft took them; otherwise it took none.
+    pub fn propose(&mut self, payloads: Vec<Bytes>) -> bool {
+        let last = self.last().0 + payloads.len() as u64;
         let entries: Vec<Entry> = payloads.into_iter().map(|it| entry(0, 0, it)).collect();
         let mut message = Message::default();
         message.set_msg_type(MessageType::MsgPropose);
         message.from = self.node.raft.id;
         message.set_entries(entries.into());
-        let is_accepted = self.node.raft.step(message).is_ok() && self.last().next().0 == end;
-        is_accepted.then_some(first)
+        self.node.raft.step(message).is_ok() && self.last().0 == last
     }
 
     /// Sets whether followers learn of a commit at once, or with the next entries or heartbeat.

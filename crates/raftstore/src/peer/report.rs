@@ -16,12 +16,12 @@ impl<E: StorageEngine> Peer<E> {
         self.traffic.read_ops += self.reader.take_reads();
         let now = ctx.now.monotonic_nanos;
         let leads = self.is_leader();
-        let leaderless = self.leaderless_since.map_or(0, |since| now.saturating_sub(since));
+        let leaderless = self.contacts.leaderless_nanos(now).unwrap_or_default();
         RegionReport {
             region: (*self.region).clone(),
             peer: self.name,
             role: self.group.role(),
-            is_leading: self.leading.is_some(),
+            is_leading: self.leadership.is_serving(),
             leader: self.leader(),
             term: self.term(),
             last: self.group.last(),
@@ -45,8 +45,7 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     fn followers(&self) -> impl Iterator<Item = (&PeerName, Follower)> {
-        let others = self.region.peers.iter().filter(|peer| peer.id != self.name.id);
-        others.filter_map(|peer| Some((peer, self.group.follower(peer.id)?)))
+        self.others().filter_map(|peer| Some((peer, self.group.follower(peer.id)?)))
     }
 
     fn pending_peers(&self) -> Vec<PeerName> {
@@ -62,7 +61,7 @@ impl<E: StorageEngine> Peer<E> {
         let unresponsive = |peer: &PeerName| {
             let since = match self.is_hibernating() {
                 true => *ctx.unreachable.get(&peer.store)?,
-                false => *self.last_contact.get(&peer.id)?,
+                false => self.contacts.last(peer.id)?,
             };
             let elapsed = now.saturating_sub(since);
             (elapsed >= timeout_nanos).then_some((*peer, elapsed / 1_000_000_000))

@@ -25,8 +25,7 @@ impl<E: StorageEngine> Peer<E> {
     /// Sends a snapshot of the applied state, which is at least as recent as the one that Raft
     /// asked for.
     pub(super) fn send_snapshot(&mut self, ctx: &mut Context<E>, to: PeerName) {
-        let wait = self.snapshot_waits.get(&to.id).copied().unwrap_or_default();
-        if ctx.now.monotonic_nanos < wait.until_nanos {
+        if !self.snapshots.may_send(to.id, ctx.now.monotonic_nanos) {
             self.group.note_snapshot(to.id, false);
             return;
         }
@@ -64,23 +63,23 @@ impl<E: StorageEngine> Peer<E> {
         let timeout_nanos = OFFER_AFTER * options.election_ticks_max * options.tick_nanos;
         let now = ctx.now.monotonic_nanos;
         let is_long = |since: u64| now.saturating_sub(since) >= timeout_nanos;
-        let is_alone = self.leaderless_since.is_some_and(is_long) && self.leader().is_none();
+        let is_alone = self.leader().is_none()
+            && self.contacts.leaderless_nanos(now).is_some_and(|nanos| nanos >= timeout_nanos);
         let offers = is_alone && !self.is_leader() && self.group.is_voter();
         if !offers || mutant::active("raftstore.offers_nothing") {
             return;
         }
         let region = self.region.clone();
         for peer in region.peers.iter().filter(|peer| peer.role != PeerRole::Learner) {
-            let is_unresponsive = self.last_contact.get(&peer.id).is_none_or(|at| is_long(*at));
-            let waits = self.snapshot_waits.get(&peer.id).is_some_and(|it| now < it.until_nanos);
+            let is_unresponsive = self.contacts.last(peer.id).is_none_or(is_long);
+            let waits = !self.snapshots.may_send(peer.id, now);
             let is_reached = !ctx.unreachable.contains_key(&peer.store);
             if peer.id == self.name.id || !is_unresponsive || waits || !is_reached {
                 continue;
             }
             let Some(snapshot) = self.snapshot_for(ctx, *peer) else { continue };
             ctx.out.snapshots.push(snapshot);
-            // No second offer until the result of this one is known and has had its effect.
-            self.snapshot_waits.entry(peer.id).or_default().until_nanos = u64::MAX;
+            self.snapshots.note_offered(peer.id);
         }
     }
 
@@ -101,32 +100,19 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Records the result of sending a snapshot. After a failure the next attempt waits, twice as
-    /// long each time.
+    /// Records the result of sending a snapshot.
     pub fn snapshot_sent(&mut self, ctx: &Context<E>, to: PeerId, ok: bool) {
+        let now = ctx.now.monotonic_nanos;
         if ok {
-            self.snapshot_waits.remove(&to);
+            self.snapshots.note_received(to);
             if !self.is_leader() {
                 // Its vote is expected next.
-                self.last_contact.insert(to, ctx.now.monotonic_nanos);
+                self.contacts.note(to, now);
             }
-            return self.group.note_snapshot(to, true);
+        } else {
+            let least_nanos = ctx.options.election_ticks_min * ctx.options.tick_nanos;
+            self.snapshots.note_failed(to, now, least_nanos);
         }
-        let wait = self.snapshot_waits.entry(to).or_default();
-        wait.failures = (wait.failures + 1).min(FAILURES_MAX);
-        let least = ctx.options.election_ticks_min * ctx.options.tick_nanos;
-        let pause = least << (wait.failures - 1);
-        wait.until_nanos = ctx.now.monotonic_nanos + pause;
-        self.group.note_snapshot(to, false);
+        self.group.note_snapshot(to, ok);
     }
 }
-
-/// Backoff before the next snapshot to a peer that did not accept the last ones.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wait {
-    failures: u32,
-    until_nanos: u64,
-}
-
-/// Limit of the backoff: at most 2^(this - 1) least election timeouts.
-const FAILURES_MAX: u32 = 5;

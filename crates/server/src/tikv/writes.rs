@@ -2,13 +2,14 @@
 
 use super::checks::{Target, check_value, family, target};
 use super::errors::{Failure, OnUnknown};
+use crate::observe::Stages;
 use crate::stores::Stores;
 use bytes::Bytes;
 use stele_proto::kvrpcpb::{
     RawBatchDeleteRequest, RawBatchPutRequest, RawCasRequest, RawDeleteRangeRequest,
     RawDeleteRequest, RawPutRequest,
 };
-use stele_raftstore::{Cas, CasNew, Done, Reply, RequestId, Timings, Unknown, Write};
+use stele_raftstore::{Cas, CasNew, Done, Reply, RequestId, Unknown, Write};
 use stele_types::{CommandBuilder, Error, KeyRange, mutant};
 
 /// Bytes of an operation in a command beside key and value.
@@ -28,8 +29,10 @@ pub async fn propose(
     target: &Target,
     command: CommandBuilder,
     frees: bool,
-) -> Result<Timings, Failure> {
-    written(target, propose_once(target, command, frees).await)
+) -> Result<Stages, Failure> {
+    let arrived_nanos = target.store.clock().monotonic_nanos();
+    let reply = propose_once(target, command, frees).await;
+    written(target, reply, arrived_nanos)
 }
 
 async fn propose_once(target: &Target, command: CommandBuilder, frees: bool) -> Reply {
@@ -38,9 +41,11 @@ async fn propose_once(target: &Target, command: CommandBuilder, frees: bool) -> 
     target.store.write(write).await
 }
 
-fn written(target: &Target, reply: Reply) -> Result<Timings, Failure> {
+fn written(target: &Target, reply: Reply, arrived_nanos: u64) -> Result<Stages, Failure> {
     match reply {
-        Reply::Done(Done::Written { timings, .. }) => Ok(timings),
+        Reply::Done(Done::Written { timings, .. }) => {
+            Ok(Stages::new(arrived_nanos, &timings, target.store.clock().monotonic_nanos()))
+        }
         other => Err(not_done(target, other, target.on_unknown)),
     }
 }
@@ -88,7 +93,7 @@ pub fn add_put(
 }
 
 /// `RawPut`: proposes one put.
-pub async fn put(stores: &Stores, request: &RawPutRequest) -> Result<Timings, Failure> {
+pub async fn put(stores: &Stores, request: &RawPutRequest) -> Result<Stages, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let mut command = CommandBuilder::with_capacity(put_bytes(request));
     add_put(&target, &mut command, request)?;
@@ -96,7 +101,7 @@ pub async fn put(stores: &Stores, request: &RawPutRequest) -> Result<Timings, Fa
 }
 
 /// `RawDelete`: proposes one delete.
-pub async fn delete(stores: &Stores, request: &RawDeleteRequest) -> Result<Timings, Failure> {
+pub async fn delete(stores: &Stores, request: &RawDeleteRequest) -> Result<Stages, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
     target.check_key(&request.key)?;
@@ -109,7 +114,7 @@ pub async fn delete(stores: &Stores, request: &RawDeleteRequest) -> Result<Timin
 pub async fn delete_range(
     stores: &Stores,
     request: &RawDeleteRangeRequest,
-) -> Result<Timings, Failure> {
+) -> Result<Stages, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
     let range = KeyRange { start: request.start_key.clone(), end: request.end_key.clone() };
@@ -121,7 +126,7 @@ pub async fn delete_range(
 }
 
 /// `RawBatchPut`: atomic unless larger than an entry may be; then in order, entry by entry.
-pub async fn batch_put(stores: &Stores, request: &RawBatchPutRequest) -> Result<Timings, Failure> {
+pub async fn batch_put(stores: &Stores, request: &RawBatchPutRequest) -> Result<Stages, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
     let ttls = ttls(request)?;
@@ -142,7 +147,7 @@ pub async fn batch_put(stores: &Stores, request: &RawBatchPutRequest) -> Result<
 pub async fn batch_delete(
     stores: &Stores,
     request: &RawBatchDeleteRequest,
-) -> Result<Timings, Failure> {
+) -> Result<Stages, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
     for key in &request.keys {
@@ -162,16 +167,16 @@ struct Entries<'a> {
     entry_bytes_max: usize,
     frees: bool,
     command: CommandBuilder,
-    timings: Timings,
+    stages: Stages,
     /// An earlier entry of the batch was written.
     is_partly_written: bool,
 }
 
 impl<'a> Entries<'a> {
     fn new(stores: &Stores, target: &'a Target, frees: bool) -> Self {
-        let (command, timings) = (CommandBuilder::new(), Timings::default());
+        let (command, stages) = (CommandBuilder::new(), Stages::default());
         let entry_bytes_max = stores.entry_bytes_max;
-        Self { target, entry_bytes_max, frees, command, timings, is_partly_written: false }
+        Self { target, entry_bytes_max, frees, command, stages, is_partly_written: false }
     }
 
     /// Proposes the command if `bytes` more would make it too large.
@@ -182,21 +187,19 @@ impl<'a> Entries<'a> {
 
     async fn propose(&mut self) -> Result<(), Failure> {
         let command = std::mem::take(&mut self.command);
+        let arrived_nanos = self.target.store.clock().monotonic_nanos();
         let reply = propose_once(self.target, command, self.frees).await;
-        let took = written(self.target, of_batch(reply, self.is_partly_written))?;
+        let reply = of_batch(reply, self.is_partly_written);
+        self.stages.add(&written(self.target, reply, arrived_nanos)?);
         self.is_partly_written = true;
-        self.timings.queue_nanos += took.queue_nanos;
-        self.timings.append_nanos += took.append_nanos;
-        self.timings.replicate_nanos += took.replicate_nanos;
-        self.timings.apply_nanos += took.apply_nanos;
         Ok(())
     }
 
-    async fn finish(mut self) -> Result<Timings, Failure> {
+    async fn finish(mut self) -> Result<Stages, Failure> {
         if !self.command.is_empty() {
             self.propose().await?;
         }
-        Ok(self.timings)
+        Ok(self.stages)
     }
 }
 
@@ -220,8 +223,8 @@ pub struct Swapped {
     pub succeeded: bool,
     /// Value before; `None` if there was none.
     pub previous: Option<Bytes>,
-    /// Durations of the stages.
-    pub timings: Timings,
+    /// Time by stage.
+    pub stages: Stages,
 }
 
 /// `RawCompareAndSwap`: compared on the leader against its own log, so it is safe beside plain
@@ -243,9 +246,12 @@ pub async fn compare_and_swap(
     let expected = (!request.previous_not_exist).then(|| request.previous_value.clone());
     let key = family.engine_key(&request.key);
     let cas = Cas { id: RequestId::default(), header: target.header, key, expected, new };
+    let arrived_nanos = target.store.clock().monotonic_nanos();
     match target.store.cas(cas).await {
         Reply::Done(Done::Cas { succeeded, previous, timings }) => {
-            Ok(Swapped { succeeded, previous: previous.map(|pair| pair.value), timings })
+            let answered_nanos = target.store.clock().monotonic_nanos();
+            let stages = Stages::new(arrived_nanos, &timings, answered_nanos);
+            Ok(Swapped { succeeded, previous: previous.map(|pair| pair.value), stages })
         }
         // A repeated comparison could fail because the first one took effect, so clients must not
         // repeat one of unknown outcome.
@@ -267,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_batch_of_which_an_entry_was_written_is_never_answered_as_not_done() {
-        let timings = Timings::default();
+        let timings = stele_raftstore::Timings::default();
         let done = Reply::Done(Done::Written { index: LogIndex(7), term: Term(2), timings });
         let unknown = Reply::Unknown(Unknown::LeadershipLost);
         let not_done =
