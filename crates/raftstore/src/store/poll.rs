@@ -88,7 +88,7 @@ impl<E: StorageEngine> RaftStore<E> {
         };
         let Some(done) = self.ctx.batches.finish(ticket) else { return Ok(()) };
         let mut places = appended.payloads.iter();
-        for record in &done.batch.records {
+        for record in &done.append.batch.records {
             let Record::Entry(entry) = record else { continue };
             let Some(&at) = places.next() else {
                 return Err(Error::invalid("the engine placed fewer entries than it was given"));
