@@ -10,21 +10,53 @@ use stele_types::{KeyRange, LogBatch, LogIndex, Peer, PeerId, Region, RegionId, 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// Work for the owner of the store, in this order: send, append, reply.
+/// Work for the owner of the store, from one poll.
+///
+/// No field waits for another one of the same outputs: what must follow a durable batch comes out of
+/// the poll after its report. The order send, append, reply is the fastest: followers write while
+/// this store does. The owner takes the outputs of a poll before it polls again. A field of a later
+/// poll follows the same field of an earlier one.
 pub struct Outputs<E: StorageEngine> {
     /// Messages to other stores.
+    ///
+    /// Precedes: each promise in them (a term, a vote, an acknowledgement) is durable. A leader's
+    /// entries need not be, but its term is.
+    /// Follows: nothing waits for them. They may leave before, during or after `append`, and may be
+    /// lost or repeated. Those to one store keep their order where the transport can keep it.
     pub messages: Vec<PeerMessage>,
-    /// Batch to make durable and then to report as [`crate::Input::Appended`]; at most one is in
-    /// flight.
+    /// Batch to make durable; at most one is in flight.
+    ///
+    /// Precedes: the batch before it was reported as durable. A batch that found no room comes
+    /// again, with its ticket, before any other.
+    /// Follows: the report [`crate::Input::Appended`], after write *and* sync. Until the next poll
+    /// after it, no promise of the batch leaves, this disk does not count for a quorum, and none of
+    /// its entries is applied.
     pub append: Option<Append>,
-    /// Replies to requests.
+    /// Replies to requests; each request gets exactly one.
+    ///
+    /// Precedes: a write that is done is on the disks of a quorum, durable here and applied here. A
+    /// read that is ready is confirmed, and what it must see is applied here. A request that is
+    /// refused or busy has no effect, now or later.
+    /// Follows: a view taken after a reply holds the effect of its write.
     pub replies: Vec<(RequestId, Reply)>,
-    /// Snapshots to send.
+    /// Snapshots to send, each a stream of its own.
+    ///
+    /// Precedes: their views are taken; every entry in them is committed, and durable here.
+    /// Follows: one [`crate::Input::SnapshotSent`] for each. Until then, or until the receiver
+    /// acknowledges the snapshot, it is sent no entries. They wait for no message and no batch.
     pub snapshots: Vec<SendSnapshot<E>>,
-    /// Changes of regions.
+    /// Changes of regions, in order.
+    ///
+    /// Precedes: the core is in the state that the event describes; of `BecameLeader` and
+    /// `RegionChanged` the entry is applied. A creation or destruction may not be durable: after a
+    /// crash it happens again, or has not happened.
+    /// Follows: nothing waits for them.
     pub events: Vec<Event>,
     /// A region's log exceeds its limit and only a checkpoint allows truncation: run one on another
-    /// thread. Repeated at each tick until a checkpoint is made.
+    /// thread.
+    ///
+    /// Precedes: the entries are applied here.
+    /// Follows: truncation at a tick after the checkpoint. Repeated at each tick until it is made.
     pub wants_checkpoint: bool,
 }
 
@@ -41,24 +73,29 @@ impl<E: StorageEngine> Default for Outputs<E> {
     }
 }
 
-/// Batch of records of many regions: one write, one sync.
+/// Batch of records of many regions: one write, one sync. Invariant: after a crash the log holds all
+/// of its records or none.
 #[derive(Clone, Debug)]
 pub struct Append {
-    /// Id of the batch.
+    /// Id of the batch. Follows: the report with this ticket; one with another ticket has no effect.
     pub ticket: Ticket,
-    /// Records, in order.
+    /// Records. Those of one region are in the order in which they take effect. Follows: they are
+    /// not changed, also when the batch is handed out again.
     pub batch: Arc<LogBatch>,
 }
 
 /// Snapshot to stream: its header, then the pairs of `ranges` in `view`, ascending.
 pub struct SendSnapshot<E: StorageEngine> {
-    /// Header, sent before the pairs.
+    /// Header. Precedes: the entry `header.at` is applied. Follows: the pairs, once the receiver
+    /// accepts it.
     pub header: SnapshotHeader,
     /// Receiving store.
     pub to_store: StoreId,
-    /// View of the engine as of `header.at`.
+    /// View of the engine. Invariant: it is taken in the poll that reports it, so it holds the
+    /// effects of exactly the region's entries up to `header.at`. It pins files until it is dropped.
     pub view: Arc<E::View>,
-    /// Ranges of engine keys to send.
+    /// Ranges of engine keys to send, ascending. Follows: the receiver replaces exactly these, all
+    /// at once.
     pub ranges: Vec<KeyRange>,
 }
 
@@ -86,7 +123,7 @@ pub enum Done {
         index: LogIndex,
         /// Term of its entry.
         term: Term,
-        /// Time spent per stage.
+        /// Times of its stages.
         timings: Timings,
     },
     /// The comparison was made. If it held, the change is on a quorum's disks and applied here.
@@ -95,7 +132,7 @@ pub enum Done {
         succeeded: bool,
         /// Pair that the key held.
         previous: Option<Pair>,
-        /// Time spent per stage.
+        /// Times of its stages.
         timings: Timings,
     },
     /// A view taken from now on holds all that was acknowledged before the read arrived.
@@ -115,17 +152,27 @@ pub enum Done {
     },
 }
 
-/// Time of a write, per stage.
+/// Times of a write, ascending, in nanoseconds of the monotonic clock: each is the time of the poll
+/// in which it happened. The core has no clock, so the caller measures the arrival of the request
+/// and the end of its answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timings {
-    /// From arrival to proposal.
-    pub queue_nanos: u64,
-    /// From proposal to the local disk.
-    pub append_nanos: u64,
-    /// From the local disk, or from proposal if the quorum was faster, to the commit.
-    pub replicate_nanos: u64,
-    /// From the commit to the end of its application.
-    pub apply_nanos: u64,
+    /// The entry was proposed. A comparison that failed was made then, and has no later stage.
+    pub proposed_nanos: u64,
+    /// The entry was durable on the local disk.
+    pub durable_nanos: u64,
+    /// The entry was committed, and durable here: it may be applied from here on.
+    pub committed_nanos: u64,
+}
+
+impl Timings {
+    /// Returns the times in order. A stage that was not reached before the answer has the time of
+    /// the one before it; a quorum that was faster than the local disk has the time of that.
+    pub(crate) fn ordered(self) -> Self {
+        let durable_nanos = self.durable_nanos.max(self.proposed_nanos);
+        let committed_nanos = self.committed_nanos.max(durable_nanos);
+        Self { durable_nanos, committed_nanos, ..self }
+    }
 }
 
 /// Reason for which a request was refused. It had no effect and has none later.

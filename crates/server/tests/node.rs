@@ -1,14 +1,18 @@
 //! Whole nodes in this process, observed over HTTP.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
 use common::{LIMIT, config, get, start, until};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use stele_proto::kvrpcpb::{Context, RawPutRequest};
+use stele_proto::pdpb::GetRegionRequest;
+use stele_proto::pdpb::pd_client::PdClient;
 use stele_proto::stele::control::v1::control_client::ControlClient;
 use stele_proto::stele::control::v1::{RegionDetailRequest, SetConfigRequest};
+use stele_proto::tikvpb::tikv_client::TikvClient;
 use stele_server::config::Config;
 use stele_server::node::Node;
 use tonic::transport::Endpoint;
@@ -154,5 +158,58 @@ async fn leases_of_a_running_cluster_end_and_begin_with_the_setting() {
         admin.set_config(request).await.unwrap();
         has_lease_for_a_second(wanted).await;
     }
+    node.stop().await;
+}
+
+/// Writes one value after the other; returns once the region took all of them.
+async fn put_values(address: &str, count: usize) {
+    let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await;
+    let channel = channel.unwrap();
+    let started = Instant::now();
+    let (region, peer) = loop {
+        let request = GetRegionRequest { region_key: "k".into(), ..Default::default() };
+        let found = PdClient::new(channel.clone()).get_region(request).await;
+        if let Ok(found) = found.map(tonic::Response::into_inner)
+            && let (Some(region), Some(leader)) = (found.region, found.leader)
+        {
+            break (region, Some(leader));
+        }
+        assert!(started.elapsed() < LIMIT);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    let (region_id, region_epoch) = (region.id, region.region_epoch);
+    let context = Context { region_id, region_epoch, peer, ..Context::default() };
+    let mut tikv = TikvClient::new(channel);
+    for i in 0..count {
+        let (key, value) = (format!("k{i}").into(), vec![7; 1_000].into());
+        let context = Some(context.clone());
+        let request = RawPutRequest { context, key, value, ..RawPutRequest::default() };
+        let answer = tikv.raw_put(request).await.unwrap().into_inner();
+        assert_eq!((answer.region_error, answer.error.as_str()), (None, ""));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_stages_of_writes_sum_to_their_latency() {
+    const PUTS: usize = 400;
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(config(&dirs(dir.path(), &["a"]), &[])).await;
+    let address = node.ready.address.clone();
+    until(&address, "/readyz", |status, body| status == 200 && body.starts_with("2 of 2")).await;
+    put_values(&address, PUTS).await;
+    let (_, body) = get(&address, "/metrics").await;
+    let value = |name: &str| -> f64 {
+        let line = body.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("{name}: {body}")).trim().parse().unwrap()
+    };
+    let stage = |name: &str| value(&format!("stele_write_stage_seconds_sum{{stage=\"{name}\"}}"));
+    let stages = ["queue", "append", "replicate", "apply"].map(stage);
+    let latency = value("stele_request_seconds_sum{kind=\"put\"}");
+    assert_eq!(value("stele_request_seconds_count{kind=\"put\"}"), PUTS as f64);
+    let sum: f64 = stages.iter().sum();
+    assert!((sum / latency - 1.0).abs() < 0.05, "stages {stages:?}, latency {latency}");
+    // There is one replica: its own disk is the quorum.
+    let [queue, append, replicate, apply] = stages;
+    assert!(queue > 0.0 && append > 0.0 && apply > 0.0 && replicate < append, "{stages:?}");
     node.stop().await;
 }

@@ -24,14 +24,19 @@ const CLIENT: &str = "crates/client/";
 const VFS_REAL: &str = "crates/vfs/src/real/";
 const CLOCK: &str = "crates/vfs/src/real/clock.rs";
 const FRONT: &str = "crates/engine/src/db/";
+const RAFT: &str = "crates/raftstore/src/peer/raft_group.rs";
+const RAFT_LOG: &str = "crates/raftstore/src/log/";
+/// Conversion of changes of members into the library's form.
+const RAFT_DATA: &str = "crates/raftstore/src/admin/";
 
 const FILES: &str = "files go through the vfs";
 const TIME: &str = "time is passed in (`Clock`)";
 const CHANCE: &str = "seeds are passed in";
 const THREADS: &str = "threads belong to the embedded front";
 const ASYNC: &str = "async runtimes are for the edges";
+const LIBRARY: &str = "the raft library is reached through `RaftGroup`";
 
-const BANS: [Ban; 18] = [
+const BANS: [Ban; 19] = [
     ban(&["tokio"], true, &[CLI, SERVER, CLIENT], ASYNC),
     ban(&["async_std"], true, &[], ASYNC),
     ban(&["std", "fs"], true, &[VFS_REAL, CLI, SERVER, CLIENT], FILES),
@@ -50,6 +55,7 @@ const BANS: [Ban; 18] = [
     ban(&["thread", "Builder"], false, &[FRONT, CLI, SERVER, CLIENT], THREADS),
     ban(&["thread", "sleep"], false, &[FRONT, CLI, SERVER, CLIENT], THREADS),
     ban(&["thread", "park"], false, &[FRONT, CLI, SERVER, CLIENT], THREADS),
+    ban(&["raft"], true, &[RAFT, RAFT_LOG, RAFT_DATA], LIBRARY),
 ];
 
 const fn ban(
@@ -178,6 +184,8 @@ mod tests {
             "use std::thread; fn f() { thread::scope(|s| s.spawn(g)); }",
             "use std::thread::{self, Builder};",
             "fn f() { std::thread::sleep(d); }",
+            "use raft::eraftpb::Entry;",
+            "fn f(node: &raft::RawNode<S>) {}",
         ] {
             assert!(fires(text), "{text}");
         }
@@ -189,6 +197,7 @@ mod tests {
             "use std::io; mod fs {} use crate::fs::File;",
             "fn f(i: Instant) { i.now() }",
             "fn spawn() { spawn(); self.thread.spawn; }",
+            "fn f(raft: RaftMessage) { raft.kind; Body::Raft(raft) }",
             "fn f(rand: u64) { let std = rand; x(std, fs) }",
             "// std::fs::read\nfn f() {}",
             "#[cfg(test)] mod tests { use std::fs; fn f() { Instant::now(); } }",
@@ -209,11 +218,16 @@ mod tests {
         let files = "fn f() { std::fs::read(p); }";
         let threads = "fn f() { std::thread::spawn(g); }";
         let clock = "fn f() { clock_gettime(id); }";
+        let library = "use raft::RawNode;";
         assert!(found("crates/vfs/src/real/file.rs", files).is_empty());
         assert!(found("crates/cli/src/import.rs", files).is_empty());
         assert!(found("crates/engine/src/db/worker.rs", threads).is_empty());
         assert!(found("crates/vfs/src/real/clock.rs", clock).is_empty());
         assert!(found("crates/log/tests/recovery.rs", files).is_empty());
+        assert!(found("crates/raftstore/src/peer/raft_group.rs", library).is_empty());
+        assert!(found("crates/raftstore/src/log/mod.rs", library).is_empty());
+        assert!(!found("crates/raftstore/src/peer/merge.rs", library).is_empty());
+        assert!(!found("crates/raftstore/src/store/poll.rs", library).is_empty());
         assert!(!found("crates/vfs/src/sim/disk.rs", files).is_empty());
         assert!(!found("crates/engine/src/store/mod.rs", threads).is_empty());
         assert!(!found("crates/vfs/src/real/file.rs", clock).is_empty());

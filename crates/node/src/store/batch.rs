@@ -3,8 +3,8 @@
 
 use bytes::Bytes;
 use std::collections::VecDeque;
-use stele_raftstore::{Done, Reply, Timings, Unknown};
-use stele_types::{CommandBuilder, LogIndex, Result, Term, mutant};
+use stele_raftstore::{Done, Reply, Unknown};
+use stele_types::{CommandBuilder, Result, mutant};
 
 /// Bytes of an operation in a command beside key and value.
 pub const OP_OVERHEAD_BYTES: usize = 32;
@@ -46,14 +46,13 @@ pub struct Batch {
     entry_bytes_max: usize,
     /// An entry of the batch was written.
     is_partly_written: bool,
-    timings: Timings,
 }
 
 impl Batch {
     /// Creates the batch of these operations, in order.
     pub fn new(ops: impl IntoIterator<Item = BatchOp>, entry_bytes_max: usize) -> Self {
         let ops = ops.into_iter().collect();
-        Self { ops, entry_bytes_max, is_partly_written: false, timings: Timings::default() }
+        Self { ops, entry_bytes_max, is_partly_written: false }
     }
 
     /// Encodes the next entry, with at least one operation. Fails with `Invalid` on a pair that no
@@ -83,7 +82,7 @@ impl Batch {
     ///
     /// Invariant: a batch of which an entry was written is never answered as not done.
     pub fn replied(&mut self, reply: Reply) -> Option<Reply> {
-        let Reply::Done(Done::Written { index, term, timings }) = reply else {
+        let Reply::Done(Done::Written { .. }) = reply else {
             let is_partly_written =
                 self.is_partly_written && !mutant::active("node.part_as_refused");
             return Some(match is_partly_written {
@@ -92,23 +91,15 @@ impl Batch {
             });
         };
         self.is_partly_written = true;
-        self.timings.queue_nanos += timings.queue_nanos;
-        self.timings.append_nanos += timings.append_nanos;
-        self.timings.replicate_nanos += timings.replicate_nanos;
-        self.timings.apply_nanos += timings.apply_nanos;
-        self.ops.is_empty().then(|| self.written(index, term))
-    }
-
-    fn written(&self, index: LogIndex, term: Term) -> Reply {
-        Reply::Done(Done::Written { index, term, timings: self.timings })
+        self.ops.is_empty().then_some(reply)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stele_raftstore::{Busy, Refusal};
-    use stele_types::Command;
+    use stele_raftstore::{Busy, Refusal, Timings};
+    use stele_types::{Command, LogIndex, Term};
 
     fn puts(count: u8, value_bytes: usize) -> Vec<BatchOp> {
         let put = |n: u8| BatchOp::Put {
@@ -120,12 +111,12 @@ mod tests {
     }
 
     fn written() -> Reply {
-        let timings = Timings { append_nanos: 5, ..Timings::default() };
-        Reply::Done(Done::Written { index: LogIndex(7), term: Term(1), timings })
+        let (index, term, timings) = (LogIndex(7), Term(1), Timings::default());
+        Reply::Done(Done::Written { index, term, timings })
     }
 
     #[test]
-    fn a_batch_is_cut_into_entries_in_order_and_its_stages_are_summed() {
+    fn a_batch_is_cut_into_entries_in_order() {
         let mut batch = Batch::new(puts(10, 100), 400);
         let mut entries = Vec::new();
         let reply = loop {
@@ -136,8 +127,7 @@ mod tests {
             }
         };
         assert_eq!(entries, [3, 3, 3, 1]);
-        let Reply::Done(Done::Written { timings, .. }) = reply else { panic!("{reply:?}") };
-        assert_eq!(timings.append_nanos, 20);
+        assert_eq!(reply, written());
     }
 
     #[test]

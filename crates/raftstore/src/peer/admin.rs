@@ -1,13 +1,13 @@
 //! Changes of the region: a request of an administrator or of placement becomes an entry.
 
 use super::Peer;
-use super::answer::Purpose;
+use super::parts::{Purpose, Request};
 use super::propose::Proposing;
-use super::queue::Request;
 use crate::admin::{self, Change, Record};
-use crate::input::{Admin, AdminCall, RequestId};
-use crate::output::{Busy, Done, Refusal, Rejection};
+use crate::input::{Admin, AdminCall};
+use crate::output::{Busy, Refusal, Rejection};
 use crate::store::Context;
+use bytes::Bytes;
 use stele_storage::StorageEngine;
 use stele_types::{LogIndex, Region};
 
@@ -17,20 +17,17 @@ impl<E: StorageEngine> Peer<E> {
         &mut self,
         ctx: &mut Context<E>,
         call: AdminCall,
-        seen: u64,
         proposing: &mut Proposing,
     ) -> Option<Request> {
         let id = call.id;
-        if self.admin_at.is_some() && !matches!(call.call, Admin::TransferLeader(_)) {
-            // A descriptor is derived from the applied region: two changes in flight would
-            // overwrite each other.
+        if self.changes.is_pending() && !matches!(call.call, Admin::TransferLeader(_)) {
             ctx.reject(id, Busy::Wait { reason: "another change of the region is in progress" });
             return None;
         }
-        let at = LogIndex(self.last_index() + proposing.entries.len() as u64 + 1);
+        let at = LogIndex(self.group.last().0 + proposing.payloads.len() as u64 + 1);
         let planned = match &call.call {
             // Entries before the transfer must be sent first: the target needs them all.
-            Admin::TransferLeader(_) if !proposing.entries.is_empty() => {
+            Admin::TransferLeader(_) if !proposing.payloads.is_empty() => {
                 return Some(Request::Admin(call));
             }
             Admin::TransferLeader(to) => {
@@ -38,14 +35,18 @@ impl<E: StorageEngine> Peer<E> {
                 proposing.admin = true;
                 return None;
             }
-            Admin::Campaign | Admin::Wake => return self.done(ctx, id),
+            Admin::Campaign | Admin::Wake => {
+                self.done(ctx, id);
+                return None;
+            }
             Admin::Destroy(peer) => {
                 let reason =
                     format!("peer {peer} leads the region: remove it from the members first");
                 Err(Refusal::Invalid(reason).into())
             }
             Admin::ChangePeers(changes) if changes.is_empty() && !self.region.is_joint() => {
-                return self.done(ctx, id);
+                self.done(ctx, id);
+                return None;
             }
             Admin::ChangePeers(changes) => self.plan_change(ctx, changes),
             Admin::Split { keys, new_ids } => self.plan_split(keys, new_ids),
@@ -58,7 +59,7 @@ impl<E: StorageEngine> Peer<E> {
         let planned = planned.and_then(|(change, regions)| self.admin_entry(change, &regions));
         match planned {
             Ok((entry, barrier)) => {
-                proposing.push(entry, Some(Purpose::Admin(id)), seen);
+                proposing.push(entry, Some(Purpose::Admin(id)));
                 proposing.admin = true;
                 proposing.barrier = barrier;
             }
@@ -73,16 +74,11 @@ impl<E: StorageEngine> Peer<E> {
         &self,
         change: Change,
         regions: &[Region],
-    ) -> Result<(raft::eraftpb::Entry, bool), Rejection> {
+    ) -> Result<(Bytes, bool), Rejection> {
         let barrier = !matches!(change, Change::Members(_) | Change::LeaveJoint);
         let record = Record { region: self.region.id, change };
         let command = admin::command(&record, regions);
         let command = command.map_err(|error| Refusal::Invalid(error.to_string()))?;
-        Ok((crate::log::entry(0, 0, command.bytes().clone()), barrier))
-    }
-
-    fn done(&self, ctx: &mut Context<E>, id: RequestId) -> Option<Request> {
-        ctx.done(id, Done::Admin { region: (*self.region).clone() });
-        None
+        Ok((command.bytes().clone(), barrier))
     }
 }

@@ -3,10 +3,8 @@
 
 use super::Peer;
 use crate::admin::{self, Change, Record};
-use crate::log::committed;
 use crate::output::Event;
 use crate::store::{Context, Effect};
-use raft::eraftpb::Entry;
 use std::sync::Arc;
 use stele_storage::StorageEngine;
 use stele_types::{CommittedEntry, Error, LogIndex, Region, Result, Term};
@@ -16,20 +14,19 @@ impl<E: StorageEngine> Peer<E> {
     pub(super) fn apply_committed(&mut self, ctx: &mut Context<E>) -> Result<()> {
         let mut run: Vec<CommittedEntry> = Vec::new();
         let mut bytes = 0;
-        while let Some(entry) = self.to_apply.front() {
-            let Some(durable) = self.durable_entry(entry) else { break };
+        while let Some(durable) = self.group.next_to_apply() {
             if admin::is_admin(&durable.payload) {
                 self.apply_run(ctx, std::mem::take(&mut run))?;
                 bytes = 0;
                 if !self.apply_admin(ctx, durable)? {
                     break;
                 }
-                self.to_apply.pop_front();
+                self.group.pop_to_apply();
                 continue;
             }
             bytes += durable.payload.len() as u64;
             run.push(durable);
-            self.to_apply.pop_front();
+            self.group.pop_to_apply();
             if bytes >= ctx.options.apply_bytes_max {
                 self.apply_run(ctx, std::mem::take(&mut run))?;
                 bytes = 0;
@@ -38,14 +35,8 @@ impl<E: StorageEngine> Peer<E> {
         self.apply_run(ctx, run)
     }
 
-    /// Returns the committed entry if it is durable here. An entry applied earlier would be lost in
-    /// a crash after its reply, and the index would refer to bytes that are not on disk.
-    fn durable_entry(&self, entry: &Entry) -> Option<CommittedEntry> {
-        (entry.index <= self.node.raft.raft_log.persisted).then(|| committed(entry))
-    }
-
     fn apply_run(&mut self, ctx: &mut Context<E>, run: Vec<CommittedEntry>) -> Result<()> {
-        let Some((index, term)) = run.last().map(|last| (last.index.0, last.term.0)) else {
+        let Some((index, term)) = run.last().map(|last| (last.index, last.term)) else {
             return Ok(());
         };
         ctx.engine.apply(self.region.id, &run)?;
@@ -54,17 +45,14 @@ impl<E: StorageEngine> Peer<E> {
             self.traffic.write_bytes += entry.payload.len() as u64;
         }
         self.note_applied(ctx, index, term);
-        run.iter().for_each(|entry| self.answer_applied(ctx, entry.index.0, entry.term.0));
+        run.iter().for_each(|entry| self.answer_applied(ctx, entry.index, entry.term));
         Ok(())
     }
 
     /// Records that entries up to `index` are applied.
-    pub(super) fn note_applied(&mut self, ctx: &mut Context<E>, index: u64, term: u64) {
-        self.applied = index;
-        self.log_mut().note_applied(index, None);
-        self.node.advance_apply_to(index);
-        self.log_mut().shrink(ctx.options.entry_cache_bytes_max);
-        if self.is_leader() && term == self.term() && self.leading != Some(term) {
+    pub(super) fn note_applied(&mut self, ctx: &mut Context<E>, index: LogIndex, term: Term) {
+        self.group.note_applied(index, ctx.options.entry_cache_bytes_max);
+        if self.is_leader() && term == self.term() && !self.leadership.is_serving_in(term) {
             self.start_leading(ctx);
         }
     }
@@ -90,10 +78,10 @@ impl<E: StorageEngine> Peer<E> {
         self.reader.set_region(Arc::new(own.clone()));
         ctx.engine.apply(self.region.id, std::slice::from_ref(&entry))?;
         self.set_region(ctx, own);
-        self.change_members(&record, &entry)?;
-        let (index, term) = (entry.index.0, entry.term.0);
+        self.group.change_members(&entry)?;
+        let (index, term) = (entry.index, entry.term);
         self.note_applied(ctx, index, term);
-        self.after_admin(ctx, &record, regions.collect(), (entry.index, entry.term))?;
+        self.after_admin(ctx, &record, regions.collect(), index);
         self.answer_applied(ctx, index, term);
         Ok(true)
     }
@@ -113,28 +101,15 @@ impl<E: StorageEngine> Peer<E> {
         ctx.out.events.push(Event::RegionChanged((*region).clone()));
     }
 
-    fn change_members(&mut self, record: &Record, entry: &CommittedEntry) -> Result<()> {
-        if !matches!(record.change, Change::Members(_) | Change::LeaveJoint) {
-            return Ok(());
-        }
-        let Some(change) = admin::conf_change(&entry.payload) else { return Ok(()) };
-        let conf = self.node.apply_conf_change(&change).map_err(|error| {
-            Error::invalid(format!("region {}: entry {}: {error}", self.region.id, entry.index))
-        })?;
-        self.log_mut().note_applied(entry.index.0, Some(conf));
-        Ok(())
-    }
-
     fn after_admin(
         &mut self,
         ctx: &mut Context<E>,
         record: &Record,
         others: Vec<Region>,
-        at: (LogIndex, Term),
-    ) -> Result<()> {
-        self.barrier.take_if(|barrier| *barrier <= at.0.0);
-        self.admin_at.take_if(|proposed| *proposed <= at.0.0);
-        self.node.raft.skip_bcast_commit(self.admin_at.is_none());
+        at: LogIndex,
+    ) {
+        self.changes.note_applied(at);
+        self.group.set_commits_sent_at_once(self.changes.is_pending());
         match &record.change {
             Change::Members(_) | Change::LeaveJoint => self.members_changed(ctx),
             Change::Split { .. } => self.split_applied(ctx, others),
@@ -142,6 +117,5 @@ impl<E: StorageEngine> Peer<E> {
             Change::PrepareMerge { target, .. } => ctx.effects.push(Effect::Schedule(*target)),
             Change::RollbackMerge => {}
         }
-        Ok(())
     }
 }

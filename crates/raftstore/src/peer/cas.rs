@@ -4,7 +4,6 @@
 use super::Peer;
 use crate::input::Cas;
 use bytes::Bytes;
-use raft::eraftpb::Entry;
 use stele_storage::{EngineView, Pair, StorageEngine};
 use stele_types::{Command, KeyRange, Op, Result};
 
@@ -22,11 +21,11 @@ impl<E: StorageEngine> Peer<E> {
         &self,
         engine: &E,
         cas: &Cas,
-        proposing: &[Entry],
+        proposing: &[Bytes],
         unix_seconds: u64,
     ) -> Result<Comparison> {
-        let newest = proposing.iter().rev().map(|entry| &entry.data);
-        let unapplied = newest.chain(self.log().newest_first(self.applied));
+        let newest = proposing.iter().rev();
+        let unapplied = newest.chain(self.log().newest_first(self.applied().0));
         let overlay = match stele_types::mutant::active("raftstore.cas_without_overlay") {
             true => None,
             false => unapplied.filter_map(|payload| last_effect(payload, &cas.key)).next(),

@@ -18,7 +18,7 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Checks a request's term and its version of the range.
     pub fn check_version(&self, header: &Header, readers: &Readers) -> Result<(), Refusal> {
-        if is_stale_term(header.term, self.term(), self.region.kind) {
+        if is_stale_term(header.term, self.term().0, self.region.kind) {
             return Err(Refusal::StaleTerm { leader: self.leader_hint() });
         }
         if header.version.is_some_and(|version| version != self.region.epoch.version) {

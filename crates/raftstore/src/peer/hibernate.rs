@@ -3,6 +3,7 @@
 //! that, see [`crate::store`].
 
 use super::Peer;
+use super::parts::Reaction;
 use crate::messages::{Body, RaftKind};
 use crate::store::Context;
 use stele_storage::StorageEngine;
@@ -11,31 +12,28 @@ use stele_types::{LogIndex, Peer as PeerName, RegionPhase, Term, mutant};
 impl<E: StorageEngine> Peer<E> {
     /// Returns whether ticks are stopped.
     pub fn is_hibernating(&self) -> bool {
-        self.timer.is_hibernating
+        self.hibernation.is_active()
     }
 
     /// Returns whether it hibernates and is not the only member: the others may have removed it.
     pub fn may_have_been_removed(&self) -> bool {
-        self.timer.is_hibernating && self.region.peers.len() > 1
+        self.is_hibernating() && self.region.peers.len() > 1
     }
 
     /// Resumes ticks. Silence during hibernation is not a failure: only peers on unreachable stores
     /// count as unresponsive.
     pub fn wake(&mut self, ctx: &mut Context<E>) {
-        if std::mem::take(&mut self.timer.is_hibernating)
-            && !mutant::active("raftstore.rest_is_silence")
-        {
+        if self.hibernation.end() && !mutant::active("raftstore.rest_is_silence") {
             let now = ctx.now.monotonic_nanos;
             let since = |peer: &PeerName| ctx.unreachable.get(&peer.store).copied().unwrap_or(now);
-            self.last_contact = self.region.peers.iter().map(|it| (it.id.0, since(it))).collect();
+            self.contacts.restart(&self.region.peers, since);
         }
-        self.timer.idle_ticks = 0;
     }
 
     /// Wakes the replica for a client. A hibernating follower cannot know whether its leader
     /// still runs, so it also wakes the leader.
     pub fn wake_for_client(&mut self, ctx: &mut Context<E>) {
-        if self.timer.is_hibernating
+        if self.is_hibernating()
             && let Some(leader) = self.leader()
             && leader.id != self.name.id
         {
@@ -44,46 +42,42 @@ impl<E: StorageEngine> Peer<E> {
         self.wake(ctx);
     }
 
-    /// Updates the idle state for a message. A heartbeat does not reset `idle_ticks`. It wakes a
-    /// hibernating follower, because the leader is awake. Every other message except a heartbeat
-    /// reply counts as work.
+    /// Updates the idle state for a message.
     pub(super) fn note_message(&mut self, ctx: &mut Context<E>, kind: RaftKind) {
-        match kind {
-            RaftKind::HeartbeatResponse => {}
-            RaftKind::Heartbeat if !self.timer.is_hibernating => self.leaderless_since = None,
-            _ => self.wake(ctx),
+        match self.hibernation.reaction(kind) {
+            Reaction::None => {}
+            Reaction::HasLeader => self.contacts.set_has_leader(true, ctx.now.monotonic_nanos),
+            Reaction::Wake => self.wake(ctx),
         }
     }
 
     /// Hibernates the region if this peer leads, nothing happened for `hibernate_after_ticks` and
     /// all followers have the whole log. Sends the followers the request to hibernate.
     pub(super) fn hibernate_if_idle(&mut self, ctx: &mut Context<E>) {
-        let after = ctx.options.hibernate_after_ticks;
-        if after == 0 || self.timer.idle_ticks < after || self.leading != Some(self.term()) {
+        if !self.hibernation.is_due(ctx.options.hibernate_after_ticks) || !self.is_serving() {
             return;
         }
-        let last = self.last_index();
-        let raft = &self.node.raft;
-        let mut followers = raft.prs().iter().filter(|(id, _)| **id != raft.id);
-        let caught_up = followers.all(|(_, progress)| progress.matched == last);
-        if !caught_up || !self.is_idle(last) || self.transfer.is_some() || self.region.is_joint() {
+        let last = self.group.last();
+        let caught_up = self.group.followers().all(|it| it.matched == last);
+        if !caught_up
+            || !self.is_idle(last)
+            || self.transfers.is_pending()
+            || self.region.is_joint()
+        {
             return;
         }
-        let term = Term(self.term());
-        for peer in self.region.peers.iter().filter(|peer| peer.id != self.name.id) {
-            self.send(ctx, *peer, Body::Hibernate { term, last: LogIndex(last) });
-        }
-        self.timer.is_hibernating = true;
+        let term = self.term();
+        self.send_to_others(ctx, &Body::Hibernate { term, last });
+        self.hibernation.start();
     }
 
     /// Returns whether everything up to `last` is committed, applied and durable and nothing is
     /// pending.
-    fn is_idle(&self, last: u64) -> bool {
+    fn is_idle(&self, last: LogIndex) -> bool {
         self.committed() == last
-            && self.applied == last
+            && self.applied() == last
             && self.is_durable()
-            && self.queue.is_empty()
-            && self.proposals.is_empty()
+            && self.proposals.is_idle()
             && self.reads.is_idle()
             && self.region.phase == RegionPhase::Normal
     }
@@ -97,9 +91,9 @@ impl<E: StorageEngine> Peer<E> {
         term: Term,
         last: LogIndex,
     ) {
-        let follows = self.node.raft.leader_id == from.id.0 && self.term() == term.0;
-        if follows && self.last_index() == last.0 && self.is_idle(last.0) {
-            self.timer.is_hibernating = true;
+        let follows = self.group.leader() == Some(from.id) && self.term() == term;
+        if follows && self.group.last() == last && self.is_idle(last) {
+            self.hibernation.start();
         } else if follows {
             self.send(ctx, from, Body::WakeUp);
         }

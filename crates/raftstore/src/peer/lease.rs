@@ -1,28 +1,19 @@
-//! Leader lease: while it lasts no other peer can lead, so the leader's own state is the latest.
-//!
-//! A follower that answers a heartbeat round withholds its vote for `election_ticks_min` of its
-//! ticks from the receipt, which is after the round was sent. So the lease runs from the *sending*
-//! of a round that a quorum answered, minus one tick (the first may come at once), on a clock that
-//! may run slower than theirs by the drift bound. Their ticks are as long as this store's:
-//! [`crate::LeaseTimes`].
+//! Leader lease: its renewal by heartbeat rounds.
 
 use super::Peer;
+use super::parts::LeaseTerms;
 use crate::store::Context;
-use raft::eraftpb::{Entry, Message, MessageType};
 use stele_storage::StorageEngine;
-use stele_types::{PeerRole, RegionPhase};
+use stele_types::mutant;
 
 impl<E: StorageEngine> Peer<E> {
-    /// Returns whether a lease may be valid: this peer leads, has applied an entry of its term, is
-    /// a voter, and has started no leadership transfer in this term.
     fn may_hold_lease(&self) -> bool {
-        let role = self.region.peer(self.name.id).map(|peer| peer.role);
-        // A region prepared for a merge may belong to its target at any moment.
-        self.is_leader()
-            && self.region.phase == RegionPhase::Normal
-            && self.leading == Some(self.term())
-            && self.transfer_term != self.term()
-            && role.is_some_and(|role| role != PeerRole::Learner)
+        self.lease.may_hold(&LeaseTerms {
+            term: self.term(),
+            is_serving: self.is_serving(),
+            phase: self.region.phase,
+            role: self.region.peer(self.name.id).map(|peer| peer.role),
+        })
     }
 
     /// Returns whether this peer is certainly the latest leader at this moment.
@@ -32,7 +23,7 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Renews the lease from a quorum-confirmed round sent at `sent_nanos`, unless leases are off.
     pub(super) fn renew_lease(&mut self, ctx: &Context<E>, sent_nanos: u64) {
-        let on = ctx.leases || stele_types::mutant::active("raftstore.leases_stay_on");
+        let on = ctx.leases || mutant::active("raftstore.leases_stay_on");
         if on && self.may_hold_lease() {
             self.reader.renew(sent_nanos + ctx.options.lease_nanos());
         }
@@ -40,35 +31,23 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Ends the lease; no lease is valid in this term again.
     pub(super) fn end_lease_for_term(&mut self) {
-        if stele_types::mutant::active("raftstore.lease_after_transfer") {
-            return;
+        self.lease.end_for_term(self.term());
+        if !self.may_hold_lease() {
+            self.reader.end_lease();
         }
-        self.transfer_term = self.term();
-        self.reader.end_lease();
-    }
-
-    /// Returns whether the next tick sends heartbeats.
-    fn is_heartbeat_due(&self) -> bool {
-        let raft = &self.node.raft;
-        self.is_leader() && raft.heartbeat_elapsed() + 1 >= raft.heartbeat_timeout()
     }
 
     /// Attaches a read index round to the heartbeats of the next tick: their replies renew the
     /// lease.
     pub(super) fn join_heartbeat(&mut self, ctx: &mut Context<E>) {
-        if !self.is_heartbeat_due() || self.leading != Some(self.term()) {
+        if !self.group.is_heartbeat_due() || !self.is_serving() {
             return;
         }
-        if self.node.raft.prs().is_singleton() {
+        if self.group.is_sole_voter() {
             self.renew_lease(ctx, ctx.now.monotonic_nanos);
             return;
         }
         let context = self.start_round(ctx);
-        let read = Entry { data: context.into(), ..Entry::default() };
-        let mut request = Message::default();
-        request.set_msg_type(MessageType::MsgReadIndex);
-        request.set_entries(vec![read].into());
-        let (committed, id) = (self.committed(), self.node.raft.id);
-        self.node.raft.read_only.add_request(committed, request, id);
+        self.group.attach_round(context);
     }
 }

@@ -5,18 +5,17 @@ use super::propose::Proposing;
 use crate::admin::{self, Change};
 use crate::input::{ChangeKind, PeerChange};
 use crate::messages::{Body, RaftKind, RaftMessage};
-use crate::output::{Busy, Refusal, Rejection};
+use crate::output::{Busy, Refusal, Rejection, Role};
 use crate::store::{Context, Effect, Pairs};
-use raft::StateRole;
 use stele_storage::StorageEngine;
-use stele_types::{LogIndex, Peer as PeerName, PeerRole, Record, Region, Term, mutant};
+use stele_types::{LogIndex, Peer as PeerName, PeerRole, Record, Region, mutant};
 
 /// Change, and the regions after it.
 pub(super) type Plan = Result<(Change, Vec<Region>), Rejection>;
 
 impl<E: StorageEngine> Peer<E> {
     pub(super) fn plan_change(&self, ctx: &Context<E>, changes: &[PeerChange]) -> Plan {
-        if self.node.raft.has_pending_conf() {
+        if self.group.is_changing_members() {
             return Err(Busy::Wait { reason: "another membership change is in progress" }.into());
         }
         self.check_phase()?;
@@ -36,7 +35,7 @@ impl<E: StorageEngine> Peer<E> {
     fn check_next_quorum(&self, ctx: &Context<E>, next: &Region) -> Result<(), Rejection> {
         let down = self.down_peers(ctx);
         // A follower that has not replied since this leader was elected has no known match index.
-        let has_answered = |id| self.progress_of(id).is_some_and(|progress| progress.matched > 0);
+        let has_answered = |id| self.group.follower(id).is_some_and(|it| it.matched > LogIndex(0));
         let answers = |peer: &&PeerName| {
             let is_down = down.iter().any(|(down, _)| down.id == peer.id);
             peer.id == self.name.id || !is_down && has_answered(peer.id)
@@ -56,7 +55,7 @@ impl<E: StorageEngine> Peer<E> {
         if !promotes || change.peer.id == self.name.id {
             return Ok(());
         }
-        let ready = self.progress_of(change.peer.id).is_some_and(|it| self.is_caught_up(it));
+        let ready = self.group.follower(change.peer.id).is_some_and(|it| self.is_caught_up(&it));
         match ready {
             true => Ok(()),
             false => Err(Busy::Wait { reason: "the learner has not caught up" }.into()),
@@ -66,7 +65,6 @@ impl<E: StorageEngine> Peer<E> {
     /// Handles an applied change of members. Destroys this replica if it is not a member; a leader
     /// proposes to leave a joint configuration.
     pub(super) fn members_changed(&mut self, ctx: &mut Context<E>) {
-        self.unknown_peers.clear();
         if self.region.peer(self.name.id).is_none() {
             let region = (*self.region).clone();
             let pairs = Pairs::Known(region.range.clone());
@@ -78,11 +76,7 @@ impl<E: StorageEngine> Peer<E> {
         if !mutant::active("raftstore.members_not_kept") {
             ctx.batches.push(Record::HardState(self.region.id, self.current_hard_state()));
         }
-        let now = ctx.now.monotonic_nanos;
-        let known = std::mem::take(&mut self.last_contact);
-        let last_contact = |id: u64| known.get(&id).copied().unwrap_or(now);
-        self.last_contact =
-            self.region.peers.iter().map(|p| (p.id.0, last_contact(p.id.0))).collect();
+        self.contacts.set_members(&self.region.peers, ctx.now.monotonic_nanos);
         self.leave_joint_if_due(ctx);
     }
 
@@ -92,14 +86,14 @@ impl<E: StorageEngine> Peer<E> {
     /// must send the index.
     pub(super) fn send_commit_index(&self, ctx: &mut Context<E>, to: PeerName) {
         let committed = self.committed();
-        let term = self.node.raft.raft_log.term(committed).unwrap_or(0);
+        let Some(term) = self.group.term_of(committed) else { return };
         // The message carries the current term, which must be durable.
-        if self.is_leader() || !self.is_durable() || term == 0 {
+        if self.is_leader() || !self.is_durable() {
             return;
         }
-        let mut refusal = RaftMessage::new(RaftKind::RequestPreVoteResponse, Term(self.term()));
+        let mut refusal = RaftMessage::new(RaftKind::RequestPreVoteResponse, self.term());
         refusal.reject = true;
-        (refusal.commit, refusal.commit_term) = (LogIndex(committed), Term(term));
+        (refusal.commit, refusal.commit_term) = (committed, term);
         self.send(ctx, to, Body::Raft(refusal));
     }
 
@@ -109,26 +103,25 @@ impl<E: StorageEngine> Peer<E> {
         use RaftKind::{RequestPreVoteResponse, RequestVoteResponse};
         let refuses =
             message.reject && matches!(message.kind, RequestPreVoteResponse | RequestVoteResponse);
-        if refuses && self.node.raft.state == StateRole::Follower {
-            self.learn_committed((message.commit, message.commit_term));
+        if refuses && self.group.role() == Role::Follower {
+            self.group.learn_committed((message.commit, message.commit_term));
         }
     }
 
     /// Proposes to leave an applied joint configuration.
     pub(super) fn leave_joint_if_due(&mut self, ctx: &mut Context<E>) {
-        let due = self.is_leader()
+        let due = self.is_serving()
             && self.region.is_joint()
-            && self.leading == Some(self.term())
-            && !self.is_transferring()
-            && self.admin_at.is_none()
-            && !self.node.raft.has_pending_conf();
+            && !self.group.is_transferring()
+            && !self.changes.is_pending()
+            && !self.group.is_changing_members();
         if !due {
             return;
         }
         let Ok((change, regions)) = self.plan_change(ctx, &[]) else { return };
         if let Ok((entry, _)) = self.admin_entry(change, &regions) {
             let mut proposing = Proposing::default();
-            proposing.push(entry, None, ctx.now.monotonic_nanos);
+            proposing.push(entry, None);
             proposing.admin = true;
             self.propose(ctx, proposing);
         }

@@ -20,17 +20,17 @@
 
 use super::Peer;
 use super::membership::Plan;
+use super::parts::{has_passed, is_commit_merge};
+use super::raft_group::RaftGroup;
 use crate::admin::{self, Change};
 use crate::messages::Body;
 use crate::output::{Busy, Refusal};
 use crate::store::{Context, Effect, Pairs};
-use raft::eraftpb::Entry;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use stele_storage::{EngineView, StorageEngine};
 use stele_types::mutant;
-use stele_types::{
-    LogIndex, PeerId, Region, RegionEpoch, RegionId, RegionPhase, Result, Term, keyspace,
-};
+use stele_types::{LogIndex, PeerId, Region, RegionId, RegionPhase, Result, Term, keyspace};
 
 /// Bytes of entries read at a time when a log is scanned.
 const FETCH_BYTES: usize = 1 << 20;
@@ -50,7 +50,7 @@ impl<E: StorageEngine> Peer<E> {
             }
             .into());
         };
-        let prepared = (at, Term(self.term()));
+        let prepared = (at, self.term());
         let region = admin::prepare_merge(&self.region, &here, prepared);
         let region = region.map_err(Refusal::Invalid)?;
         Ok((Change::PrepareMerge { target: target.id, prepared }, vec![region]))
@@ -79,7 +79,7 @@ impl<E: StorageEngine> Peer<E> {
         prepared: LogIndex,
     ) -> Plan {
         self.check_phase()?;
-        if self.node.raft.has_pending_conf() {
+        if self.group.is_changing_members() {
             return Err(Busy::Wait { reason: "a membership change is in progress" }.into());
         }
         let here = region_here(ctx, source.id);
@@ -133,20 +133,14 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Learns that an entry is committed, from another store or from the local target. Invariant:
-    /// only a log that holds this entry, with this term, learns it. It then holds all earlier ones,
-    /// and a committed entry stays committed, so a late message is as valid as the first.
+    /// Learns that an entry is committed, if the log holds it.
     pub fn learn_committed(&mut self, entry: (LogIndex, Term)) {
-        if self.has_entry(entry) || mutant::active("raftstore.commit_of_another_term") {
-            let index = entry.0.0.min(self.last_index());
-            self.node.raft.raft_log.commit_to(index);
-        }
+        self.group.learn_committed(entry);
     }
 
-    /// Returns whether the log holds the entry. Raft returns term 0 for an absent entry.
+    /// Returns whether the log holds the entry.
     pub fn has_entry(&self, entry: (LogIndex, Term)) -> bool {
-        let (LogIndex(index), Term(term)) = entry;
-        term != 0 && self.node.raft.raft_log.match_term(index, term)
+        self.group.has_entry(entry)
     }
 
     /// Handles a report that another store has a tombstone of this region at `version`. If that
@@ -159,40 +153,19 @@ impl<E: StorageEngine> Peer<E> {
         left: Option<u64>,
     ) {
         self.learn_committed(prepared);
-        let RegionPhase::Merging { prepared: at, term, target_epoch, .. } = self.region.phase
-        else {
-            return;
-        };
-        if (at, term) == prepared && version > self.region.epoch.version {
-            self.merge_confirmed = true;
-            // Invariant: only a version after the merge counts. An earlier replica of the target
-            // may be on its way here, and needs this replica.
-            let merged = self.region.epoch.version.max(target_epoch.version) + 1;
-            let is_after =
-                |left: u64| left >= merged || mutant::active("raftstore.target_left_early");
-            self.target_left |= left.is_some_and(is_after);
+        if self.merge.on_merged(&self.region, prepared, version, left) {
             self.destroy_if_merged(ctx);
         }
     }
 
     pub fn is_merge_confirmed(&self) -> bool {
-        self.merge_confirmed
+        self.merge.is_confirmed()
     }
 
-    /// Destroys this source if the target committed the merge and the target's replica here learned
-    /// it from a snapshot, or was removed: then no region here needs this replica. A target that is
-    /// behind will need it.
+    /// Destroys this source if the merge has ended and no region here needs this replica.
     pub fn destroy_if_merged(&mut self, ctx: &mut Context<E>) {
-        let RegionPhase::Merging { target, target_epoch, .. } = self.region.phase else { return };
-        let left = self.target_left && region_here(ctx, target).is_none();
-        let owns = |now: &Region| {
-            now.phase != RegionPhase::Tombstone
-                && now.epoch.version > self.region.epoch.version
-                && now.range.overlaps(&self.region.range)
-        };
-        let has_ended =
-            |now: &Region| owns(now) || self.merge_confirmed && has_passed(now, target_epoch);
-        if left || descriptor(ctx, target).as_ref().is_some_and(has_ended) {
+        let is_here = |target| region_here(ctx, target).is_some();
+        if self.merge.has_ended(&self.region, is_here, |target| descriptor(ctx, target)) {
             let region = admin::tombstone(&self.region);
             // The target may have split off part of its keys again.
             ctx.effects.push(Effect::Destroy { region, pairs: Pairs::Unclear });
@@ -202,9 +175,7 @@ impl<E: StorageEngine> Peer<E> {
     /// Asks the other members for the outcome of the merge: a store with a tombstone of the region
     /// reports it.
     pub fn query_merge_outcome(&self, ctx: &mut Context<E>) {
-        for peer in self.region.peers.iter().filter(|peer| peer.id != self.name.id) {
-            self.send(ctx, *peer, Body::WakeUp);
-        }
+        self.send_to_others(ctx, &Body::WakeUp);
     }
 
     /// Queries the outcome if this peer is a merging source and not leader: it may be the last
@@ -232,20 +203,11 @@ impl<E: StorageEngine> Peer<E> {
     /// so: any of them may have the target's leader, which then may commit the merge.
     pub(super) fn announce_prepared(&mut self, ctx: &mut Context<E>) {
         let Some((_, prepared)) = self.preparation() else { return };
-        let raft = &self.node.raft;
-        if !self.is_leader() || self.leading != Some(self.term()) {
-            return;
-        }
-        let held = |(id, progress): (&u64, &raft::Progress)| {
-            let matched = if *id == raft.id { raft.raft_log.persisted } else { progress.matched };
-            matched >= prepared.0.0
-        };
-        if !raft.prs().iter().all(held) {
-            return;
-        }
-        self.mark_replicated(ctx, prepared);
-        for peer in self.region.peers.iter().filter(|peer| peer.id != self.name.id) {
-            self.send(ctx, *peer, Body::Prepared { prepared });
+        // The entry is applied here, hence durable here.
+        let is_held = |group: &RaftGroup<E>| group.followers().all(|it| it.matched >= prepared.0);
+        if self.is_serving() && is_held(&self.group) {
+            self.mark_replicated(ctx, prepared);
+            self.send_to_others(ctx, &Body::Prepared { prepared });
         }
     }
 
@@ -259,23 +221,6 @@ impl<E: StorageEngine> Peer<E> {
             _ => None,
         }
     }
-
-    /// Records the commit-merge entries before any commit index covers them.
-    pub(super) fn note_merges(&mut self, entries: &[Entry]) {
-        let Some(first) = entries.first() else { return };
-        self.unapplied_merges.retain(|index| *index < first.index);
-        let merges = entries.iter().filter(|entry| is_commit_merge(crate::log::payload_of(entry)));
-        self.unapplied_merges.extend(merges.map(|entry| entry.index));
-    }
-
-    /// Returns the highest commit index that may be made durable.
-    pub(super) fn commit_ceiling(&self) -> u64 {
-        if mutant::active("raftstore.merge_commit_early") {
-            return u64::MAX;
-        }
-        let next_merge = self.unapplied_merges.range(self.applied + 1..).next();
-        next_merge.map_or(u64::MAX, |index| index - 1)
-    }
 }
 
 /// Returns the commit-merge entries above `applied` in a log that was opened.
@@ -284,23 +229,17 @@ pub(super) fn merges_above<E: StorageEngine>(
     region: RegionId,
     applied: LogIndex,
     last: LogIndex,
-) -> Result<std::collections::BTreeSet<u64>> {
-    let mut out = std::collections::BTreeSet::new();
+) -> Result<BTreeSet<LogIndex>> {
+    let mut out = BTreeSet::new();
     let mut from = applied.next();
     while from <= last {
         let entries = engine.entries(region, from, last.next(), FETCH_BYTES)?;
         let Some(end) = entries.last().map(|entry| entry.index.next()) else { break };
         let merges = entries.iter().filter(|entry| is_commit_merge(&entry.payload));
-        out.extend(merges.map(|entry| entry.index.0));
+        out.extend(merges.map(|entry| entry.index));
         from = end;
     }
     Ok(out)
-}
-
-fn is_commit_merge(payload: &[u8]) -> bool {
-    admin::is_admin(payload)
-        && matches!(admin::parse(payload), Some((record, _))
-            if matches!(record.change, Change::CommitMerge { .. }))
 }
 
 /// Returns a region as applied by its replica on this store.
@@ -312,12 +251,4 @@ fn region_here<E: StorageEngine>(ctx: &Context<E>, region: RegionId) -> Option<A
 fn descriptor<E: StorageEngine>(ctx: &Context<E>, region: RegionId) -> Option<Region> {
     let pair = ctx.engine.view().ok()?.get(&keyspace::region_key(region)).ok()??;
     Region::decode(&pair.value).ok()
-}
-
-/// Returns whether a region has reached an epoch and moved past it. A tombstone of that same epoch
-/// is of a replica removed by a later change.
-fn has_passed(now: &Region, epoch: RegionEpoch) -> bool {
-    let reached =
-        now.epoch.conf_version >= epoch.conf_version && now.epoch.version >= epoch.version;
-    reached && (now.epoch != epoch || now.phase == RegionPhase::Tombstone)
 }

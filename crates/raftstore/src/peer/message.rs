@@ -1,28 +1,24 @@
 //! Messages from and to this peer.
 
+use super::raft_group::Outgoing;
 use super::{Peer, find_values};
-use crate::log::{from_raft, to_raft};
 use crate::messages::{Body, PeerMessage, RaftKind, RaftMessage};
 use crate::output::Event;
 use crate::store::{Context, Effect, Pairs};
 use crate::validate::{self, PeerState};
-use raft::eraftpb::{Message, MessageType};
 use stele_storage::StorageEngine;
-use stele_types::{LogIndex, Peer as PeerName, PeerId, Term};
-
-/// Most senders remembered that are not members.
-const UNKNOWN_PEERS_MAX: usize = 64;
+use stele_types::{Peer as PeerName, PeerId};
 
 impl<E: StorageEngine> Peer<E> {
     /// Sends Raft's messages.
-    pub(super) fn send_all(&mut self, ctx: &mut Context<E>, messages: Vec<Message>) {
+    pub(super) fn send_all(&mut self, ctx: &mut Context<E>, messages: Vec<Outgoing>) {
         for message in messages {
-            let Some(to) = self.peer_name(message.to) else { continue };
-            if message.get_msg_type() == MessageType::MsgSnapshot {
+            let (Outgoing::Message(id, _) | Outgoing::Snapshot(id)) = message;
+            let Some(to) = self.peer_name(id) else { continue };
+            let Outgoing::Message(_, message) = message else {
                 self.send_snapshot(ctx, to);
                 continue;
-            }
-            let Some(message) = from_raft(message) else { continue };
+            };
             for part in split_append(message, ctx.options.append_message_bytes_max) {
                 self.send(ctx, to, Body::Raft(part));
             }
@@ -30,7 +26,7 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Sends one message.
-    pub(super) fn send(&self, ctx: &mut Context<E>, to: PeerName, body: Body) {
+    pub fn send(&self, ctx: &mut Context<E>, to: PeerName, body: Body) {
         ctx.out.messages.push(PeerMessage {
             from_store: self.name.store,
             to_store: to.store,
@@ -42,6 +38,11 @@ impl<E: StorageEngine> Peer<E> {
             to,
             body,
         });
+    }
+
+    /// Sends a message to each other member.
+    pub(super) fn send_to_others(&self, ctx: &mut Context<E>, body: &Body) {
+        self.others().for_each(|peer| self.send(ctx, *peer, body.clone()));
     }
 
     /// Handles a message for this peer.
@@ -82,7 +83,7 @@ impl<E: StorageEngine> Peer<E> {
                 self.answer_range_repair(ctx, from, &range)
             }
             Body::RangeRepairReply(found) if is_member && message.epoch == self.region.epoch => {
-                self.keep_range_repair(found);
+                self.repairs.keep(found);
             }
             Body::ValueRepairRequest(_)
             | Body::ValueRepairReply(_)
@@ -101,7 +102,7 @@ impl<E: StorageEngine> Peer<E> {
         message: RaftMessage,
     ) {
         if !is_member {
-            self.remember_unknown_peer(from);
+            self.contacts.note_unknown(from);
         }
         let state = self.state(is_member);
         if let Err(reason) = validate::check(&message, from.id, &state) {
@@ -111,7 +112,7 @@ impl<E: StorageEngine> Peer<E> {
         if !self.may_step(ctx, &message) {
             return;
         }
-        self.last_contact.insert(from.id.0, ctx.now.monotonic_nanos);
+        self.contacts.note(from.id, ctx.now.monotonic_nanos);
         self.note_message(ctx, message.kind);
         if is_member {
             self.learn_from_refusal(&message);
@@ -121,12 +122,11 @@ impl<E: StorageEngine> Peer<E> {
             return;
         }
         let is_heartbeat = message.kind == RaftKind::Heartbeat;
-        let message = to_raft(message, from.id.0, self.name.id.0);
-        if let Err(error) = self.node.step(message) {
+        if let Err(error) = self.group.step(message, from.id) {
             slog::debug!(ctx.logger, "raft refused a message"; "region" => self.region.id.0, "error" => %error);
         }
-        if is_heartbeat && self.node.raft.leader_id == from.id.0 {
-            self.timer.note_heartbeat_round();
+        if is_heartbeat && self.group.leader() == Some(from.id) {
+            self.election.note_heartbeat_round();
         }
     }
 
@@ -136,7 +136,8 @@ impl<E: StorageEngine> Peer<E> {
             // It withholds its vote for as long as any lease that it supported may last, including
             // one from before a restart of the process.
             RaftKind::RequestVote | RaftKind::RequestPreVote => {
-                self.timer.may_vote(ctx.now.monotonic_nanos) || self.is_transfer_campaign(message)
+                self.election.may_vote(ctx.now.monotonic_nanos)
+                    || self.is_transfer_campaign(message)
             }
             // Raft asserts that all entries of a candidate are durable.
             RaftKind::TimeoutNow => self.may_campaign(),
@@ -150,28 +151,20 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Returns whether all entries are durable, as Raft requires of a candidate.
     pub(super) fn may_campaign(&self) -> bool {
-        self.is_durable() && self.node.raft.raft_log.persisted == self.last_index()
+        self.is_durable() && self.group.persisted() == self.group.last()
     }
 
     fn state(&self, from_is_member: bool) -> PeerState {
-        let raft = &self.node.raft;
         PeerState {
             receiver: self.name.id,
-            term: Term(raft.term),
-            last: LogIndex(raft.raft_log.last_index()),
-            persisted: LogIndex(raft.raft_log.persisted),
-            leader: (raft.leader_id != raft::INVALID_ID).then_some(PeerId(raft.leader_id)),
+            term: self.term(),
+            last: self.group.last(),
+            persisted: self.group.persisted(),
+            leader: self.group.leader(),
             is_leader: self.is_leader(),
             from_is_member,
-            pending_reads: raft.pending_read_count(),
+            pending_reads: self.group.pending_reads(),
         }
-    }
-
-    fn remember_unknown_peer(&mut self, name: PeerName) {
-        if self.unknown_peers.len() >= UNKNOWN_PEERS_MAX {
-            self.unknown_peers.clear();
-        }
-        self.unknown_peers.insert(name.id.0, name);
     }
 
     /// Handles the loss of the connection to a store.
@@ -182,8 +175,8 @@ impl<E: StorageEngine> Peer<E> {
         let Some(peer) = self.region.peer_on(store).copied() else { return };
         if self.is_leader() && peer.id != self.name.id {
             self.wake(ctx);
-            self.node.report_unreachable(peer.id.0);
-            self.node.report_snapshot(peer.id.0, raft::SnapshotStatus::Failure);
+            self.group.note_unreachable(peer.id);
+            self.group.note_snapshot(peer.id, false);
         }
     }
 
@@ -237,6 +230,7 @@ mod tests {
     use super::*;
     use crate::messages::RaftEntry;
     use bytes::Bytes;
+    use stele_types::{LogIndex, Term};
 
     #[test]
     fn a_long_append_leaves_in_parts_that_follow_each_other() {

@@ -1,21 +1,19 @@
 //! Proposal of waiting requests: one Raft proposal for all of them.
 
 use super::Peer;
-use super::answer::{Proposal, Purpose};
-use super::queue::Request;
-use crate::input::{Cas, CasNew, RequestId, Write};
-use crate::output::{Busy, Refusal, Timings};
+use super::parts::{Proposal, Purpose, Request};
+use crate::input::{Cas, CasNew, RequestId};
+use crate::output::{Busy, Refusal, Timings, Unknown};
 use crate::store::Context;
 use bytes::Bytes;
-use raft::eraftpb::{Entry, Message, MessageType};
 use stele_storage::StorageEngine;
-use stele_types::{Command, CommandBuilder, Result, mutant};
+use stele_types::{Command, CommandBuilder, LogIndex, Result, mutant};
 
 /// Entries of the proposal being built.
 #[derive(Default)]
 pub(super) struct Proposing {
-    pub entries: Vec<Entry>,
-    pub purposes: Vec<(Option<Purpose>, u64)>,
+    pub payloads: Vec<Bytes>,
+    pub purposes: Vec<Option<Purpose>>,
     /// Whether the last entry changes the region or its leader: later requests wait for the next
     /// proposal.
     pub admin: bool,
@@ -24,10 +22,10 @@ pub(super) struct Proposing {
 }
 
 impl Proposing {
-    /// Adds an entry. Its request was first seen at `seen_nanos`.
-    pub fn push(&mut self, entry: Entry, purpose: Option<Purpose>, seen_nanos: u64) {
-        self.entries.push(entry);
-        self.purposes.push((purpose, seen_nanos));
+    /// Adds an entry.
+    pub fn push(&mut self, payload: Bytes, purpose: Option<Purpose>) {
+        self.payloads.push(payload);
+        self.purposes.push(purpose);
     }
 }
 
@@ -35,51 +33,39 @@ impl<E: StorageEngine> Peer<E> {
     /// Queues a client's request.
     pub fn enqueue(&mut self, ctx: &mut Context<E>, request: Request) {
         ctx.waiting_bytes += request.bytes();
-        self.queue.push(request);
+        self.proposals.push_waiting(request);
     }
 
     /// Proposes waiting requests, up to the limits.
     pub(super) fn propose_waiting(&mut self, ctx: &mut Context<E>) -> Result<()> {
-        if self.queue.is_empty() {
+        if !self.proposals.has_waiting() {
             return Ok(());
         }
-        let now = ctx.now.monotonic_nanos;
-        self.queue.stamp_arrivals(now);
         if !self.is_leader() {
-            self.refuse_waiting(ctx);
+            let leader = self.leader_hint();
+            self.refuse_waiting(ctx, &Refusal::NotLeader { leader });
             return Ok(());
         }
         // Waits until the first entry of the own term is applied: before that the epoch might still
         // change, and a comparison would miss writes of earlier terms.
-        if self.leading != Some(self.term()) || self.is_transferring() {
+        if !self.is_serving() || self.group.is_transferring() {
             return Ok(());
         }
         let mut proposing = Proposing::default();
         let mut bytes = self.proposals.bytes();
-        while bytes < ctx.options.uncommitted_bytes_max && !self.is_barred(&proposing) {
-            let Some((request, seen)) = self.queue.pop() else { break };
+        while bytes < ctx.options.uncommitted_bytes_max && !self.changes.is_barred(proposing.admin)
+        {
+            let Some(request) = self.proposals.pop_waiting() else { break };
             let held = request.bytes();
-            match self.propose_one(ctx, request, seen.unwrap_or(now), &mut proposing)? {
-                None => {
-                    ctx.waiting_bytes -= held;
-                    bytes += held;
-                }
-                Some(request) => {
-                    self.queue.push_front(request, seen);
-                    break;
-                }
+            if let Some(request) = self.propose_one(ctx, request, &mut proposing)? {
+                self.proposals.unpop_waiting(request);
+                break;
             }
+            ctx.waiting_bytes -= held;
+            bytes += held;
         }
         self.propose(ctx, proposing);
         Ok(())
-    }
-
-    /// Returns whether proposals must wait. Invariant: nothing is proposed after an entry that
-    /// changes the range or the phase, so what is checked against the region now holds when it is
-    /// applied.
-    fn is_barred(&self, proposing: &Proposing) -> bool {
-        let barred = proposing.admin || self.barrier.is_some();
-        barred && !stele_types::mutant::active("raftstore.propose_behind_barrier")
     }
 
     /// Proposes a request or replies to it. Returns the request if it must wait, and with it all
@@ -88,7 +74,6 @@ impl<E: StorageEngine> Peer<E> {
         &mut self,
         ctx: &mut Context<E>,
         request: Request,
-        seen: u64,
         proposing: &mut Proposing,
     ) -> Result<Option<Request>> {
         let (id, header) = (request.id(), *request.header());
@@ -101,54 +86,32 @@ impl<E: StorageEngine> Peer<E> {
             ctx.reject(id, refusal);
             return Ok(None);
         }
-        match request {
-            Request::Admin(call) => Ok(self.propose_admin(ctx, call, seen, proposing)),
-            Request::Write(write) => {
-                match self.check_phase() {
-                    Ok(()) => self.propose_write(ctx, write, seen, proposing)?,
-                    Err(rejection) => ctx.reject(id, rejection),
+        match (request, self.check_phase()) {
+            (Request::Admin(call), _) => return Ok(self.propose_admin(ctx, call, proposing)),
+            (_, Err(rejection)) => ctx.reject(id, rejection),
+            (Request::Write(write), Ok(())) => {
+                if write.frees || is_admitted(ctx, id, write.command.len())? {
+                    proposing.push(write.command, Some(Purpose::Write(id)));
                 }
-                Ok(None)
             }
-            Request::Cas(cas) => {
-                match self.check_phase() {
-                    Ok(()) => self.propose_cas(ctx, cas, seen, proposing)?,
-                    Err(rejection) => ctx.reject(id, rejection),
-                }
-                Ok(None)
-            }
+            (Request::Cas(cas), Ok(())) => self.propose_cas(ctx, cas, proposing)?,
         }
-    }
-
-    fn propose_write(
-        &mut self,
-        ctx: &mut Context<E>,
-        write: Write,
-        seen: u64,
-        proposing: &mut Proposing,
-    ) -> Result<()> {
-        if !write.frees && !is_admitted(ctx, write.id, write.command.len())? {
-            return Ok(());
-        }
-        proposing.push(command_entry(write.command), Some(Purpose::Write(write.id)), seen);
-        Ok(())
+        Ok(None)
     }
 
     fn propose_cas(
         &mut self,
         ctx: &mut Context<E>,
         cas: Cas,
-        seen: u64,
         proposing: &mut Proposing,
     ) -> Result<()> {
         let seconds = ctx.now.unix_seconds;
-        let found = match self.compare(&ctx.engine, &cas, &proposing.entries, seconds) {
+        let found = match self.compare(&ctx.engine, &cas, &proposing.payloads, seconds) {
             Ok(found) => found,
             // Nothing was proposed. The engine recorded the damage, and the store requests a copy
             // from another replica.
             Err(error)
-                if error.is_damage()
-                    && !stele_types::mutant::active("raftstore.stop_on_damaged_value") =>
+                if error.is_damage() && !mutant::active("raftstore.stop_on_damaged_value") =>
             {
                 let reason = "a damaged value is being fetched from another replica";
                 ctx.reject(cas.id, Busy::Wait { reason });
@@ -157,10 +120,8 @@ impl<E: StorageEngine> Peer<E> {
             Err(error) => return Err(error),
         };
         if !found.holds {
-            let min_applied = self.last_index() + proposing.entries.len() as u64;
-            let queue_nanos = ctx.now.monotonic_nanos.saturating_sub(seen);
-            let timings = Timings { queue_nanos, ..Timings::default() };
-            self.fail_comparison(cas.id, cas.header, min_applied, found.previous, timings);
+            let min_applied = LogIndex(self.group.last().0 + proposing.payloads.len() as u64);
+            self.fail_comparison(ctx, cas, min_applied, found.previous);
             return Ok(());
         }
         let command = match cas_command(&cas) {
@@ -173,90 +134,72 @@ impl<E: StorageEngine> Peer<E> {
         let frees = cas.new == CasNew::Delete;
         if frees || is_admitted(ctx, cas.id, command.bytes().len())? {
             let purpose = Some(Purpose::Cas(cas.id, found.previous));
-            proposing.push(command_entry(command.bytes().clone()), purpose, seen);
+            proposing.push(command.bytes().clone(), purpose);
         }
         Ok(())
     }
 
     /// Proposes the entries to Raft in one message.
     pub(super) fn propose(&mut self, ctx: &mut Context<E>, proposing: Proposing) {
-        if proposing.entries.is_empty() {
+        if proposing.payloads.is_empty() {
             return;
         }
-        let sizes: Vec<u64> = proposing.entries.iter().map(entry_bytes).collect();
-        let first = self.last_index() + 1;
-        let last = self.last_index() + sizes.len() as u64;
-        let mut message = Message::default();
-        message.set_msg_type(MessageType::MsgPropose);
-        message.from = self.node.raft.id;
-        message.set_entries(proposing.entries.into());
-        let is_accepted = self.node.raft.step(message).is_ok() && self.last_index() == last;
+        let bytes: Vec<u64> = proposing.payloads.iter().map(entry_bytes).collect();
+        let next = self.group.last().next();
+        let is_accepted = self.group.propose(proposing.payloads);
         if is_accepted && proposing.admin {
-            self.admin_at = Some(last);
+            self.changes.note_proposed(self.group.last(), proposing.barrier);
             // Invariant: followers learn of a change of the region as soon as it is committed.
             // Others wait for its effect: new replicas that vote, the other region of a merge.
-            self.node.raft.skip_bcast_commit(mutant::active("raftstore.change_told_late"));
-            self.barrier = proposing.barrier.then_some(last).or(self.barrier);
+            self.group.set_commits_sent_at_once(!mutant::active("raftstore.change_told_late"));
         }
-        let (term, proposed) = (self.term(), ctx.now.monotonic_nanos);
-        let all = (first..).zip(sizes).zip(proposing.purposes);
-        for ((index, bytes), (purpose, seen)) in all {
+        let term = self.term();
+        let timings = Timings { proposed_nanos: ctx.now.monotonic_nanos, ..Timings::default() };
+        let indexes = (next.0..).map(LogIndex);
+        for ((index, bytes), purpose) in indexes.zip(bytes).zip(proposing.purposes) {
             let Some(purpose) = purpose else { continue };
             match is_accepted {
-                true => self.proposals.push(Proposal {
-                    index,
-                    term,
-                    purpose,
-                    bytes,
-                    seen,
-                    proposed,
-                    durable: 0,
-                    committed: 0,
-                }),
+                true => {
+                    self.proposals.push(Proposal { index, term, purpose, bytes, timings });
+                }
                 // Raft did not take the entry, so the request had no effect.
                 false => ctx.reject(purpose.id(), Refusal::NotLeader { leader: None }),
             }
-            if stele_types::mutant::active("raftstore.reply_before_commit") {
+            if mutant::active("raftstore.reply_before_commit") {
                 self.answer_applied(ctx, index, term);
             }
         }
     }
 
-    /// Refuses all waiting requests: this peer does not lead.
-    fn refuse_waiting(&mut self, ctx: &mut Context<E>) {
-        let leader = self.leader_hint();
-        while let Some((request, _)) = self.queue.pop() {
+    /// Refuses all waiting requests.
+    fn refuse_waiting(&mut self, ctx: &mut Context<E>, refusal: &Refusal) {
+        while let Some(request) = self.proposals.pop_waiting() {
             ctx.waiting_bytes -= request.bytes();
-            ctx.reject(request.id(), Refusal::NotLeader { leader });
+            ctx.reject(request.id(), refusal.clone());
         }
     }
 
     /// Answers all pending requests: the replica is removed from this store.
     pub fn abandon(&mut self, ctx: &mut Context<E>) {
-        while let Some((request, _)) = self.queue.pop() {
-            ctx.waiting_bytes -= request.bytes();
-            ctx.reject(request.id(), Refusal::RegionNotFound);
-        }
+        self.refuse_waiting(ctx, &Refusal::RegionNotFound);
         self.abandon_proposals(ctx);
-        self.abandon_transfer(ctx);
+        if let Some(id) = self.transfers.abandon() {
+            ctx.unknown(id, Unknown::ReplicaRemoved);
+        }
         self.lose_reads(ctx);
     }
 
     /// Refuses requests past their deadline.
     pub(super) fn expire_waiting(&mut self, ctx: &mut Context<E>) {
-        for request in self.queue.expired(ctx.now.monotonic_nanos) {
+        for request in self.proposals.take_expired(ctx.now.monotonic_nanos) {
             ctx.waiting_bytes -= request.bytes();
             ctx.reject(request.id(), Busy::DeadlinePassed);
         }
     }
 }
 
-fn command_entry(payload: Bytes) -> Entry {
-    Entry { data: payload, ..Entry::default() }
-}
-
-fn entry_bytes(entry: &Entry) -> u64 {
-    crate::log::payload_of(entry).len() as u64 + 128
+fn entry_bytes(payload: &Bytes) -> u64 {
+    payload.len() as u64 + 128
 }
 
 /// Returns whether the device has room for `bytes`; otherwise refuses the request.

@@ -8,14 +8,12 @@ use crate::wire::VALUES_MAX;
 use bytes::Bytes;
 use stele_storage::{EngineView, LostValue, ScanOptions, StorageEngine};
 use stele_types::{
-    Command, CommittedEntry, Error, KeyRange, LogIndex, Op, Peer as PeerName, Prng, Region, Result,
-    keyspace, mutant,
+    Command, CommittedEntry, Error, KeyRange, Op, Peer as PeerName, Prng, Region, Result, keyspace,
+    mutant,
 };
 
 /// Most bytes of values in one reply; one value always fits.
 const REPLY_BYTES_MAX: usize = 1 << 20;
-/// Most range repairs kept until this replica has applied their entry.
-const RANGE_REPAIRS_MAX: usize = 8;
 /// Most values read for one request, found or not.
 const READS_MAX: usize = 256;
 
@@ -60,26 +58,15 @@ impl<E: StorageEngine> Peer<E> {
             }
         }
         // The view holds exactly what is applied now.
-        let found = RangeRepairReply { range, at: LogIndex(self.applied), pairs };
+        let found = RangeRepairReply { range, at: self.applied(), pairs };
         self.send(ctx, to, Body::RangeRepairReply(found));
-    }
-
-    /// Keeps a range repair until it can be applied. One above the limit is dropped and requested
-    /// again.
-    pub(super) fn keep_range_repair(&mut self, found: RangeRepairReply) {
-        if self.range_repairs.len() < RANGE_REPAIRS_MAX {
-            self.range_repairs.push(found);
-        }
     }
 
     /// Applies range repairs from other replicas. Invariant: a repair is applied only if the range
     /// holds the same here: everything up to the repair's entry is applied, and no entry applied
     /// after it changes the range.
     pub(super) fn apply_range_repairs(&mut self, ctx: &mut Context<E>) -> Result<()> {
-        let early = mutant::active("raftstore.cover_with_the_future");
-        let applied = self.applied;
-        let is_ready = |found: &mut RangeRepairReply| found.at.0 <= applied || early;
-        let ready: Vec<RangeRepairReply> = self.range_repairs.extract_if(.., is_ready).collect();
+        let ready = self.repairs.take_applied(self.applied());
         ready.into_iter().try_for_each(|found| self.apply_range_repair(ctx, found))
     }
 
@@ -108,10 +95,10 @@ impl<E: StorageEngine> Peer<E> {
         }
         let mut next = found.at.next();
         if next.0 <= self.log().truncated().0 {
-            return Ok(found.at.0 == self.applied);
+            return Ok(found.at == self.applied());
         }
-        while next.0 <= self.applied {
-            let to = LogIndex(self.applied + 1);
+        while next <= self.applied() {
+            let to = self.applied().next();
             let entries = match ctx.engine.entries(self.region.id, next, to, REPLY_BYTES_MAX) {
                 Ok(entries) => entries,
                 Err(error) if error.is_damage() => return Ok(false),
@@ -128,8 +115,7 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     fn other_replica(&self, round: usize) -> Option<PeerName> {
-        let others = self.region.peers.iter().filter(|peer| peer.id != self.name.id);
-        let others: Vec<PeerName> = others.copied().collect();
+        let others: Vec<PeerName> = self.others().copied().collect();
         others.get(replica_of_round(round, others.len())).copied()
     }
 

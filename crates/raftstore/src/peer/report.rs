@@ -1,11 +1,11 @@
 //! Status report of a peer.
 
 use super::Peer;
-use crate::output::{RegionReport, Role};
+use super::raft_group::Follower;
+use crate::output::RegionReport;
 use crate::store::Context;
-use raft::{Progress, ProgressState, StateRole};
 use stele_storage::StorageEngine;
-use stele_types::{LogIndex, Peer as PeerName, PeerId, Term};
+use stele_types::{LogIndex, Peer as PeerName};
 
 /// Most committed entries that a follower may lack and still count as caught up.
 const LAG_ENTRIES_MAX: u64 = 1_000;
@@ -16,21 +16,17 @@ impl<E: StorageEngine> Peer<E> {
         self.traffic.read_ops += self.reader.take_reads();
         let now = ctx.now.monotonic_nanos;
         let leads = self.is_leader();
-        let leaderless = self.leaderless_since.map_or(0, |since| now.saturating_sub(since));
+        let leaderless = self.contacts.leaderless_nanos(now).unwrap_or_default();
         RegionReport {
             region: (*self.region).clone(),
             peer: self.name,
-            role: match self.node.raft.state {
-                StateRole::Leader => Role::Leader,
-                StateRole::Follower => Role::Follower,
-                StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,
-            },
-            is_leading: self.leading.is_some(),
+            role: self.group.role(),
+            is_leading: self.leadership.is_serving(),
             leader: self.leader(),
-            term: Term(self.term()),
-            last: LogIndex(self.last_index()),
-            committed: LogIndex(self.committed()),
-            applied: LogIndex(self.applied),
+            term: self.term(),
+            last: self.group.last(),
+            committed: self.committed(),
+            applied: self.applied(),
             truncated: LogIndex(self.log().truncated().0),
             pending_peers: if leads { self.pending_peers() } else { Vec::new() },
             down_peers: if leads { self.down_peers(ctx) } else { Vec::new() },
@@ -41,16 +37,15 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     /// Returns whether a follower has nearly all committed entries.
-    pub(super) fn is_caught_up(&self, progress: &Progress) -> bool {
-        progress.state != ProgressState::Snapshot
-            && progress.matched > 0
-            && progress.matched + LAG_ENTRIES_MAX >= self.committed()
+    pub(super) fn is_caught_up(&self, follower: &Follower) -> bool {
+        let LogIndex(matched) = follower.matched;
+        follower.snapshot.is_none()
+            && matched > 0
+            && matched + LAG_ENTRIES_MAX >= self.committed().0
     }
 
-    fn followers(&self) -> impl Iterator<Item = (&PeerName, &Progress)> {
-        let prs = self.node.raft.prs();
-        let others = self.region.peers.iter().filter(|peer| peer.id != self.name.id);
-        others.filter_map(move |peer| Some((peer, prs.get(peer.id.0)?)))
+    fn followers(&self) -> impl Iterator<Item = (&PeerName, Follower)> {
+        self.others().filter_map(|peer| Some((peer, self.group.follower(peer.id)?)))
     }
 
     fn pending_peers(&self) -> Vec<PeerName> {
@@ -66,16 +61,11 @@ impl<E: StorageEngine> Peer<E> {
         let unresponsive = |peer: &PeerName| {
             let since = match self.is_hibernating() {
                 true => *ctx.unreachable.get(&peer.store)?,
-                false => *self.last_contact.get(&peer.id.0)?,
+                false => self.contacts.last(peer.id)?,
             };
             let elapsed = now.saturating_sub(since);
             (elapsed >= timeout_nanos).then_some((*peer, elapsed / 1_000_000_000))
         };
         self.followers().filter_map(|(peer, _)| unresponsive(peer)).collect()
-    }
-
-    /// Returns the progress of a peer; meaningful on a leader.
-    pub(super) fn progress_of(&self, id: PeerId) -> Option<&Progress> {
-        self.node.raft.prs().get(id.0)
     }
 }

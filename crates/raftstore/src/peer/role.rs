@@ -1,93 +1,61 @@
 //! Leadership: changes when this peer becomes or stops being leader, and leadership transfer.
 
 use super::Peer;
+use super::parts::{Seen, TransferEnd};
 use crate::input::RequestId;
-use crate::output::{Busy, Done, Event, Refusal, Rejection, Unknown};
+use crate::output::{Busy, Done, Event, Refusal, Unknown};
 use crate::store::Context;
-use raft::INVALID_ID;
-use raft::eraftpb::{Message, MessageType};
 use stele_storage::StorageEngine;
 use stele_types::PeerId;
-
-/// Raft state seen by the last [`Peer::observe`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Seen {
-    leads: bool,
-    term: u64,
-    leader: u64,
-}
-
-/// Leadership transfer in progress.
-pub(super) struct Transfer {
-    to: PeerId,
-    id: Option<RequestId>,
-    /// Whether the target was offered the leadership. Before that it cannot become leader by this
-    /// transfer.
-    is_offered: bool,
-    /// Monotonic nanoseconds after which a peer that no longer leads gives up on the answer.
-    until_nanos: u64,
-}
 
 impl<E: StorageEngine> Peer<E> {
     /// Compares Raft's state with the last one seen and handles the changes.
     pub(super) fn observe(&mut self, ctx: &mut Context<E>) {
-        let (term, leader) = (self.term(), self.node.raft.leader_id);
-        let seen = Seen { leads: self.is_leader(), term, leader };
-        if seen == self.seen {
-            return;
-        }
-        let before = std::mem::replace(&mut self.seen, seen);
-        let stays_leader = before.leads && seen.leads && before.term == seen.term;
-        if before.leads && !stays_leader {
+        let leader = self.group.leader();
+        let seen = Seen { leads: self.is_leader(), term: self.term(), leader };
+        let Some(transition) = self.leadership.observe(seen) else { return };
+        let now = ctx.now.monotonic_nanos;
+        if transition.is_lost {
             self.lose_leadership(ctx);
         }
-        if seen.leads && !stays_leader {
-            let now = ctx.now.monotonic_nanos;
-            // Snapshots offered before this term say nothing about what followers need now.
-            self.snapshot_waits.clear();
-            self.last_contact = self.region.peers.iter().map(|peer| (peer.id.0, now)).collect();
+        if transition.is_won {
+            self.snapshots.clear();
+            self.contacts.restart(&self.region.peers, |_| now);
         }
-        if before.leader != leader || before.leads != seen.leads {
-            self.requeue_reads();
+        if transition.is_leader_changed {
+            self.reads.requeue();
         }
         self.answer_transfer(ctx);
-        if leader == INVALID_ID {
-            self.leaderless_since.get_or_insert(ctx.now.monotonic_nanos);
-        } else {
-            self.leaderless_since = None;
-            self.transfer_target = None;
+        self.contacts.set_has_leader(leader.is_some(), now);
+        if leader.is_some() {
+            self.transfers.note_has_leader();
         }
-        self.timer.redraw();
+        self.election.redraw();
         self.publish_leader();
     }
 
     /// Publishes the leader to request threads.
     pub(super) fn publish_leader(&self) {
-        self.reader.set_leader(self.leader(), self.term());
+        self.reader.set_leader(self.leader(), self.term().0);
     }
 
-    /// Starts serving: the first entry of this peer's own term is applied, so it knows all that was
-    /// committed before.
+    /// Starts serving: the first entry of this peer's own term is applied.
     pub(super) fn start_leading(&mut self, ctx: &mut Context<E>) {
-        let term = self.term();
-        self.leading = Some(term);
-        self.reader.set_leading_term(term);
-        let region = self.region.id;
-        ctx.out.events.push(Event::BecameLeader { region, term: stele_types::Term(term) });
+        let (region, term) = (self.region.id, self.term());
+        self.leadership.start_serving(term);
+        self.reader.set_leading_term(term.0);
+        ctx.out.events.push(Event::BecameLeader { region, term });
     }
 
     fn lose_leadership(&mut self, ctx: &mut Context<E>) {
         self.reader.clear_leadership();
-        self.barrier = None;
-        self.snapshot_waits.clear();
-        self.admin_at = None;
-        self.node.raft.skip_bcast_commit(true);
-        self.lose_proposals(ctx, self.committed());
+        self.snapshots.clear();
+        self.changes.clear();
+        self.group.set_commits_sent_at_once(false);
+        self.lose_proposals(ctx);
         self.lose_reads(ctx);
-        if let Some(transfer) = &self.transfer {
-            self.transfer_target = self.region.peer(transfer.to).copied();
-        }
-        if self.leading.take().is_some() {
+        self.transfers.note_leadership_lost(&self.region);
+        if self.leadership.stop_serving() {
             ctx.out.events.push(Event::LostLeader { region: self.region.id });
         }
     }
@@ -100,84 +68,58 @@ impl<E: StorageEngine> Peer<E> {
         to: PeerId,
         id: Option<RequestId>,
     ) {
-        let rejection = match self.region.peer(to) {
-            Some(peer) if peer.id == self.name.id => None,
-            Some(peer) if peer.role.votes_next() && self.transfer.is_none() => {
+        let timeout_nanos = ctx.options.transfer_timeout_ticks * ctx.options.tick_nanos;
+        let until_nanos = ctx.now.monotonic_nanos + timeout_nanos;
+        match self.transfers.begin((&self.region, self.name.id), to, id, until_nanos) {
+            Ok(true) => {
                 self.end_lease_for_term();
-                self.node.transfer_leader(to.0);
-                let timeout_nanos = ctx.options.transfer_timeout_ticks * ctx.options.tick_nanos;
-                let until_nanos = ctx.now.monotonic_nanos + timeout_nanos;
-                self.transfer = Some(Transfer { to, id, is_offered: false, until_nanos });
-                return;
+                self.group.transfer_leadership(to);
             }
-            Some(peer) if peer.role.votes_next() => {
-                let reason = "a leadership transfer is already in progress";
-                Some(Rejection::from(Busy::Wait { reason }))
-            }
-            _ => Some(Refusal::Invalid(format!("peer {to} is not a voter of the region")).into()),
-        };
-        let Some(id) = id else { return };
-        match rejection {
-            Some(rejection) => ctx.reject(id, rejection),
-            None => ctx.done(id, Done::Admin { region: (*self.region).clone() }),
+            Ok(false) => id.into_iter().for_each(|id| self.done(ctx, id)),
+            Err(rejection) => id.into_iter().for_each(|id| ctx.reject(id, rejection.clone())),
         }
     }
 
-    /// Answers a leadership transfer once another peer is known to lead. It is done only if the
-    /// target leads. Otherwise the offer to the target is of an earlier term and has no effect.
+    /// Answers a leadership transfer once another peer is known to lead.
     fn answer_transfer(&mut self, ctx: &mut Context<E>) {
-        let leader = self.leader().filter(|leader| leader.id != self.name.id);
-        let (Some(leader), false) = (leader, self.is_leader()) else { return };
-        let Some(Transfer { to, id: Some(id), .. }) = self.transfer.take() else { return };
-        let any = stele_types::mutant::active("raftstore.transfer_done_to_any");
-        match leader.id == to || any {
-            true => ctx.done(id, Done::Admin { region: (*self.region).clone() }),
-            false => ctx.reject(id, Refusal::Superseded { leader: Some(leader) }),
+        if let Some(leader) = self.leader().filter(|it| it.id != self.name.id && !self.is_leader())
+        {
+            let ended = self.transfers.end_with_leader(leader.id);
+            self.answer_transfer_end(ctx, ended);
         }
     }
 
-    /// Records that the offer to campaign leaves for the target.
-    pub(super) fn note_transfer_offer(&mut self, messages: &[Message]) {
-        let Some(transfer) = &mut self.transfer else { return };
-        let is_offer = |it: &Message| it.msg_type == MessageType::MsgTimeoutNow;
-        transfer.is_offered |= messages.iter().any(is_offer);
-    }
-
-    /// Answers a leadership transfer that did not end in time. If the target was offered the
-    /// leadership, it may still campaign, so the outcome is unknown.
+    /// Answers a leadership transfer that did not end in time.
     pub(super) fn check_transfer(&mut self, ctx: &mut Context<E>) {
+        let is_given_up = !self.group.is_transferring();
         let now = ctx.now.monotonic_nanos;
-        let has_ended = match self.is_leader() {
-            true => self.node.raft.lead_transferee.is_none(),
-            false => self.transfer.as_ref().is_some_and(|it| it.until_nanos <= now),
-        };
-        if !has_ended {
-            return;
-        }
-        let Some(Transfer { id: Some(id), is_offered, .. }) = self.transfer.take() else { return };
-        match is_offered {
-            true => ctx.unknown(id, Unknown::TransferTimedOut),
-            false => ctx.reject(id, Busy::Wait { reason: "the leadership transfer timed out" }),
+        let ended = self.transfers.end_late(self.is_leader(), is_given_up, now);
+        self.answer_transfer_end(ctx, ended);
+    }
+
+    fn answer_transfer_end(&self, ctx: &mut Context<E>, end: Option<(RequestId, TransferEnd)>) {
+        let Some((id, end)) = end else { return };
+        match end {
+            TransferEnd::Done => self.done(ctx, id),
+            TransferEnd::Superseded => {
+                ctx.reject(id, Refusal::Superseded { leader: self.leader() })
+            }
+            TransferEnd::Unknown => ctx.unknown(id, Unknown::TransferTimedOut),
+            TransferEnd::TimedOut => {
+                ctx.reject(id, Busy::Wait { reason: "the leadership transfer timed out" });
+            }
         }
     }
 
-    /// Answers a leadership transfer of a replica that leaves this store.
-    pub(super) fn abandon_transfer(&mut self, ctx: &mut Context<E>) {
-        if let Some(Transfer { id: Some(id), .. }) = self.transfer.take() {
-            ctx.unknown(id, Unknown::ReplicaRemoved);
-        }
-    }
-
-    /// Returns whether Raft would drop proposals because of a leadership transfer.
-    pub(super) fn is_transferring(&self) -> bool {
-        self.node.raft.lead_transferee.is_some()
+    /// Answers a request to change the region that was executed.
+    pub(super) fn done(&self, ctx: &mut Context<E>, id: RequestId) {
+        ctx.done(id, Done::Admin { region: (*self.region).clone() });
     }
 
     /// Steps down if this leader is no longer a voter: its log does not count for the quorum.
     pub(super) fn step_down_if_no_voter(&mut self) {
-        if self.is_leader() && !self.node.raft.promotable() {
-            let term = self.term();
-            self.node.raft.become_follower(term, INVALID_ID);
+        if self.is_leader() && !self.group.is_voter() {
+            self.group.step_down();
         }
     }
 }

@@ -5,12 +5,9 @@ use super::Peer;
 use crate::messages::{Body, RaftKind, RaftMessage, SnapshotHeader};
 use crate::output::SendSnapshot;
 use crate::store::Context;
-use raft::SnapshotStatus;
 use std::sync::Arc;
 use stele_storage::StorageEngine;
-use stele_types::{
-    KeyRange, LogIndex, Peer as PeerName, PeerId, PeerRole, Region, Term, keyspace, mutant,
-};
+use stele_types::{KeyRange, Peer as PeerName, PeerId, PeerRole, Region, keyspace, mutant};
 
 /// Number of longest election timeouts without a leader, and without a message from a voter, after
 /// which that voter is offered a snapshot. By then every replica has been sent a vote request.
@@ -28,9 +25,8 @@ impl<E: StorageEngine> Peer<E> {
     /// Sends a snapshot of the applied state, which is at least as recent as the one that Raft
     /// asked for.
     pub(super) fn send_snapshot(&mut self, ctx: &mut Context<E>, to: PeerName) {
-        let wait = self.snapshot_waits.get(&to.id.0).copied().unwrap_or_default();
-        if ctx.now.monotonic_nanos < wait.until_nanos {
-            self.node.report_snapshot(to.id.0, SnapshotStatus::Failure);
+        if !self.snapshots.may_send(to.id, ctx.now.monotonic_nanos) {
+            self.group.note_snapshot(to.id, false);
             return;
         }
         let snapshot = self.snapshot_for(ctx, to);
@@ -38,14 +34,15 @@ impl<E: StorageEngine> Peer<E> {
     }
 
     fn snapshot_for(&self, ctx: &Context<E>, to: PeerName) -> Option<SendSnapshot<E>> {
-        let term = self.log().term_of(self.applied)?;
+        let at = self.applied();
+        let term = self.group.term_of(at)?;
         let view = ctx.engine.view().ok()?;
         let ranges = snapshot_ranges(&self.region);
         let size = |range| ctx.engine.range_size(range).unwrap_or_default().bytes;
         let header = SnapshotHeader {
             region: (*self.region).clone(),
-            at: (LogIndex(self.applied), Term(term)),
-            leader_term: Term(self.term()),
+            at: (at, term),
+            leader_term: self.term(),
             from: self.name,
             to,
             bytes: ranges.iter().map(size).sum(),
@@ -66,23 +63,23 @@ impl<E: StorageEngine> Peer<E> {
         let timeout_nanos = OFFER_AFTER * options.election_ticks_max * options.tick_nanos;
         let now = ctx.now.monotonic_nanos;
         let is_long = |since: u64| now.saturating_sub(since) >= timeout_nanos;
-        let is_alone = self.leaderless_since.is_some_and(is_long) && self.leader().is_none();
-        let offers = is_alone && !self.is_leader() && self.node.raft.promotable();
+        let is_alone = self.leader().is_none()
+            && self.contacts.leaderless_nanos(now).is_some_and(|nanos| nanos >= timeout_nanos);
+        let offers = is_alone && !self.is_leader() && self.group.is_voter();
         if !offers || mutant::active("raftstore.offers_nothing") {
             return;
         }
         let region = self.region.clone();
         for peer in region.peers.iter().filter(|peer| peer.role != PeerRole::Learner) {
-            let is_unresponsive = self.last_contact.get(&peer.id.0).is_none_or(|at| is_long(*at));
-            let waits = self.snapshot_waits.get(&peer.id.0).is_some_and(|it| now < it.until_nanos);
+            let is_unresponsive = self.contacts.last(peer.id).is_none_or(is_long);
+            let waits = !self.snapshots.may_send(peer.id, now);
             let is_reached = !ctx.unreachable.contains_key(&peer.store);
             if peer.id == self.name.id || !is_unresponsive || waits || !is_reached {
                 continue;
             }
             let Some(snapshot) = self.snapshot_for(ctx, *peer) else { continue };
             ctx.out.snapshots.push(snapshot);
-            // No second offer until the result of this one is known and has had its effect.
-            self.snapshot_waits.entry(peer.id.0).or_default().until_nanos = u64::MAX;
+            self.snapshots.note_offered(peer.id);
         }
     }
 
@@ -91,44 +88,31 @@ impl<E: StorageEngine> Peer<E> {
     /// send from, would repeat the offer permanently. Invariant: like any acknowledgement it covers
     /// only durable entries, in a durable term.
     pub fn acknowledge_held(&self, ctx: &mut Context<E>, header: &SnapshotHeader) {
-        let LogIndex(index) = header.at.0;
+        let index = header.at.0;
         let is_held = self.has_entry(header.at) || index <= self.committed();
-        let is_durable = self.is_durable() && index <= self.node.raft.raft_log.persisted;
+        let is_durable = self.is_durable() && index <= self.group.persisted();
         let is_addressed = header.to.id == self.name.id;
         let is_withheld = mutant::active("raftstore.held_snapshot_unanswered");
         if is_held && is_durable && is_addressed && !is_withheld {
-            let mut answer = RaftMessage::new(RaftKind::AppendResponse, Term(self.term()));
-            (answer.index, answer.commit) = (header.at.0, LogIndex(self.committed()));
+            let mut answer = RaftMessage::new(RaftKind::AppendResponse, self.term());
+            (answer.index, answer.commit) = (index, self.committed());
             self.send(ctx, header.from, Body::Raft(answer));
         }
     }
 
-    /// Records the result of sending a snapshot. After a failure the next attempt waits, twice as
-    /// long each time.
+    /// Records the result of sending a snapshot.
     pub fn snapshot_sent(&mut self, ctx: &Context<E>, to: PeerId, ok: bool) {
+        let now = ctx.now.monotonic_nanos;
         if ok {
-            self.snapshot_waits.remove(&to.0);
+            self.snapshots.note_received(to);
             if !self.is_leader() {
                 // Its vote is expected next.
-                self.last_contact.insert(to.0, ctx.now.monotonic_nanos);
+                self.contacts.note(to, now);
             }
-            return self.node.report_snapshot(to.0, SnapshotStatus::Finish);
+        } else {
+            let least_nanos = ctx.options.election_ticks_min * ctx.options.tick_nanos;
+            self.snapshots.note_failed(to, now, least_nanos);
         }
-        let wait = self.snapshot_waits.entry(to.0).or_default();
-        wait.failures = (wait.failures + 1).min(FAILURES_MAX);
-        let least = ctx.options.election_ticks_min * ctx.options.tick_nanos;
-        let pause = least << (wait.failures - 1);
-        wait.until_nanos = ctx.now.monotonic_nanos + pause;
-        self.node.report_snapshot(to.0, SnapshotStatus::Failure);
+        self.group.note_snapshot(to, ok);
     }
 }
-
-/// Backoff before the next snapshot to a peer that did not accept the last ones.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wait {
-    failures: u32,
-    until_nanos: u64,
-}
-
-/// Limit of the backoff: at most 2^(this - 1) least election timeouts.
-const FAILURES_MAX: u32 = 5;

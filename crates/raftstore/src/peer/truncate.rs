@@ -2,7 +2,6 @@
 
 use super::Peer;
 use crate::store::Context;
-use raft::ProgressState;
 use stele_storage::StorageEngine;
 use stele_types::{LogIndex, Term, mutant};
 
@@ -17,8 +16,9 @@ impl<E: StorageEngine> Peer<E> {
     pub fn truncate_log(&mut self, ctx: &mut Context<E>) {
         let kept = ctx.options.log_kept;
         let Some(progress) = ctx.engine.progress(self.region.id) else { return };
-        let enough = self.applied.saturating_sub(kept.entries);
-        let within = self.log().index_with_bytes_above(kept.pin_bytes_max).min(self.applied);
+        let applied = self.applied().0;
+        let enough = applied.saturating_sub(kept.entries);
+        let within = self.log().index_with_bytes_above(kept.pin_bytes_max).min(applied);
         let mut upto = enough.max(within);
         let needed = self.needed_above();
         let pins_too_much = self.log().bytes_above(needed) > kept.pin_bytes_max;
@@ -49,11 +49,10 @@ impl<E: StorageEngine> Peer<E> {
             return u64::MAX;
         }
         let (truncated, _) = self.log().truncated();
-        let followers = self.node.raft.prs().iter().filter(|(id, _)| **id != self.name.id.0);
-        let needs = followers.filter_map(|(_, it)| match it.state {
-            ProgressState::Snapshot if mutant::active("raftstore.snapshot_pins_nothing") => None,
-            ProgressState::Snapshot => Some(it.pending_snapshot),
-            _ => Some(it.matched),
+        let needs = self.group.followers().filter_map(|it| match it.snapshot {
+            Some(_) if mutant::active("raftstore.snapshot_pins_nothing") => None,
+            Some(snapshot) => Some(snapshot.0),
+            None => Some(it.matched.0),
         });
         needs.filter(|need| *need > 0 && *need >= truncated).min().unwrap_or(u64::MAX)
     }

@@ -1,6 +1,6 @@
 //! State shared by all peers of a store, lent to the one that is working.
 
-use super::batch::Batches;
+use super::group_commit::GroupCommit;
 use super::journal::Journal;
 use crate::input::{Now, RequestId};
 use crate::options::Options;
@@ -18,7 +18,7 @@ pub(crate) struct Context<E: StorageEngine> {
     pub logger: slog::Logger,
     pub now: Now,
     pub out: Outputs<E>,
-    pub batches: Batches,
+    pub batches: GroupCommit,
     pub journal: Journal,
     pub readers: Arc<Readers>,
     /// Whether leases may serve reads.
@@ -69,7 +69,7 @@ impl<E: StorageEngine> Context<E> {
             logger,
             now,
             out: Outputs::default(),
-            batches: Batches::default(),
+            batches: GroupCommit::default(),
             journal: Journal::default(),
             readers: Arc::new(Readers::default()),
             effects: Vec::new(),

@@ -2,7 +2,7 @@
 //! entries are committed once durable: there is one replica, and the commit index is in the same
 //! batch.
 
-use super::batch::Batches;
+use super::group_commit::GroupCommit;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use stele_storage::StorageEngine;
@@ -37,7 +37,7 @@ impl Journal {
     }
 
     /// Adds pairs to the batch being filled. They are applied when it is durable.
-    pub fn put(&mut self, batches: &mut Batches, pairs: &[(Bytes, Bytes)]) -> Result<()> {
+    pub fn put(&mut self, batches: &mut GroupCommit, pairs: &[(Bytes, Bytes)]) -> Result<()> {
         for record in self.records(pairs)? {
             batches.push(record);
         }
@@ -45,7 +45,7 @@ impl Journal {
     }
 
     /// Deletes keys in the same way.
-    pub fn remove(&mut self, batches: &mut Batches, keys: &[Bytes]) -> Result<()> {
+    pub fn remove(&mut self, batches: &mut GroupCommit, keys: &[Bytes]) -> Result<()> {
         let mut command = CommandBuilder::new();
         for key in keys {
             command.delete(key)?;

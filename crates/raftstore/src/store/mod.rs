@@ -1,10 +1,10 @@
 //! All replicas of one store.
 
 mod absent_replica;
-mod batch;
 mod context;
 mod destroy;
 mod entries;
+mod group_commit;
 mod hibernation_probe;
 mod ident;
 mod journal;
@@ -17,8 +17,8 @@ mod snapshot;
 mod step;
 mod truncate;
 
-pub(crate) use batch::Note;
 pub(crate) use context::{Context, Effect, Pairs};
+pub(crate) use group_commit::Note;
 
 use crate::messages::{PeerMessage, SnapshotHeader};
 use crate::peer::Peer;

@@ -89,7 +89,7 @@ impl<E: StorageEngine> RaftStore<E> {
         let Some(done) = self.ctx.batches.finish(ticket) else { return Ok(()) };
         let is_of_journal =
             |it: &&Record| matches!(it, Record::Entry(entry) if entry.region == JOURNAL);
-        for _ in done.batch.records.iter().filter(is_of_journal) {
+        for _ in done.append.batch.records.iter().filter(is_of_journal) {
             self.ctx.journal.apply_durable(&*self.ctx.engine)?;
         }
         for note in done.notes {

@@ -5,7 +5,7 @@ use super::{Pairs, RaftStore};
 use crate::admin;
 use crate::input::RequestId;
 use crate::log::Start;
-use crate::messages::{Body, PeerMessage, RaftKind, RaftMessage, SnapshotHeader};
+use crate::messages::{Body, RaftKind, RaftMessage, SnapshotHeader};
 use crate::output::{Busy, Done, Event, Refusal, Rejection};
 use crate::peer::{Peer, snapshot_ranges};
 use crate::validate;
@@ -53,11 +53,12 @@ impl<E: StorageEngine> RaftStore<E> {
     fn check_snapshot(&self, header: &SnapshotHeader) -> Result<(), Rejection> {
         let region = &header.region;
         let here = self.peers.get(&region.id);
-        let (term, committed) = here.map_or((0, 0), |peer| (peer.term(), peer.committed()));
+        let (term, committed) =
+            here.map_or((Term(0), LogIndex(0)), |peer| (peer.term(), peer.committed()));
         if header.to.store != self.ctx.options.store {
             return Err(Refusal::Invalid("addressed to another store".into()).into());
         }
-        if let Err(reason) = validate::check_snapshot(header, Term(term), LogIndex(committed)) {
+        if let Err(reason) = validate::check_snapshot(header, term, committed) {
             return Err(Refusal::Invalid(reason.into()).into());
         }
         // Entries after it may have been acknowledged: the log continues, it does not start again.
@@ -147,7 +148,7 @@ impl<E: StorageEngine> RaftStore<E> {
     /// Installs a snapshot. Returns whether it did: without room on the device everything stays
     /// unchanged, the store goes on, and the leader retries.
     fn install(&mut self, header: SnapshotHeader, ingest: E::Ingest) -> Result<bool> {
-        let SnapshotHeader { region, at, leader_term, from, to, .. } = header;
+        let SnapshotHeader { region, at, leader_term, from, .. } = header;
         let id = region.id;
         match self.ctx.engine.install(id, at, ingest) {
             Err(Error::NoSpace(_) | Error::Busy(_))
@@ -179,18 +180,7 @@ impl<E: StorageEngine> RaftStore<E> {
         let mut answer = RaftMessage::new(RaftKind::AppendResponse, leader_term);
         answer.index = at.0;
         answer.commit = at.0;
-        let message = PeerMessage {
-            from_store: to.store,
-            to_store: from.store,
-            region: id,
-            kind: region.kind,
-            range: region.range.clone(),
-            epoch: region.epoch,
-            from: to,
-            to: from,
-            body: Body::Raft(answer),
-        };
-        self.ctx.out.messages.push(message);
+        peer.send(&mut self.ctx, from, Body::Raft(answer));
         self.peers.insert(id, peer);
         self.schedule(id);
         Ok(true)

@@ -1,7 +1,6 @@
 //! Tests of the rules around a lease: its setting, equal ticks, and the version of the request.
 
 use super::*;
-use stele_storage::StateMachine;
 
 const CHILD: RegionId = RegionId(10);
 

@@ -148,7 +148,7 @@ impl Metrics {
         count: usize,
         took: Duration,
         outcome: Outcome,
-        stages: Option<Timings>,
+        stages: Option<Stages>,
     ) {
         let seconds = self.seconds.get_or_create_owned(&Request { kind });
         (0..count).for_each(|_| seconds.observe(took.as_secs_f64()));
@@ -160,7 +160,7 @@ impl Metrics {
         if let Some(outcome) = outcome {
             self.failed.get_or_create(&Failed { kind, outcome }).inc_by(count as u64);
         }
-        for (stage, nanos) in stages.iter().flat_map(stages_of) {
+        for (stage, nanos) in stages.iter().flat_map(Stages::by_name) {
             let seconds = self.stages.get_or_create_owned(&Stage { stage });
             (0..count).for_each(|_| seconds.observe(nanos as f64 / 1e9));
         }
@@ -173,12 +173,71 @@ impl Metrics {
     }
 }
 
-/// Returns a write's stages by name, in nanoseconds.
-fn stages_of(timings: &Timings) -> [(&'static str, u64); 4] {
-    [
-        ("queue", timings.queue_nanos),
-        ("append", timings.append_nanos),
-        ("replicate", timings.replicate_nanos),
-        ("apply", timings.apply_nanos),
-    ]
+/// Time of a write, by stage: each stage begins where the one before it ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stages {
+    /// From arrival to proposal.
+    pub queue_nanos: u64,
+    /// From proposal to the local disk.
+    pub append_nanos: u64,
+    /// From the local disk to the commit; 0 if the quorum was faster.
+    pub replicate_nanos: u64,
+    /// From the commit to the end of the answer.
+    pub apply_nanos: u64,
+}
+
+impl Stages {
+    /// Returns the stages of a write that arrived and was answered at these times, on the clock of
+    /// its store.
+    pub fn new(arrived_nanos: u64, timings: &Timings, answered_nanos: u64) -> Self {
+        let Timings { proposed_nanos, durable_nanos, committed_nanos } = *timings;
+        Self {
+            // A poll of the store may have begun just before the arrival.
+            queue_nanos: proposed_nanos.saturating_sub(arrived_nanos),
+            append_nanos: durable_nanos.saturating_sub(proposed_nanos.max(arrived_nanos)),
+            replicate_nanos: committed_nanos.saturating_sub(durable_nanos),
+            apply_nanos: answered_nanos.saturating_sub(committed_nanos.max(arrived_nanos)),
+        }
+    }
+
+    /// Adds the stages of a later part of the same request.
+    pub fn add(&mut self, later: &Self) {
+        self.queue_nanos += later.queue_nanos;
+        self.append_nanos += later.append_nanos;
+        self.replicate_nanos += later.replicate_nanos;
+        self.apply_nanos += later.apply_nanos;
+    }
+
+    fn by_name(&self) -> [(&'static str, u64); 4] {
+        [
+            ("queue", self.queue_nanos),
+            ("append", self.append_nanos),
+            ("replicate", self.replicate_nanos),
+            ("apply", self.apply_nanos),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stages_of_a_write_sum_to_its_time() {
+        // Proposed, durable and committed, for a write that arrived at 100 and was answered at 200;
+        // its stages.
+        let rows = [
+            ([110, 150, 180], [10, 40, 30, 20]),
+            ([110, 150, 150], [10, 40, 0, 50]),
+            ([90, 150, 180], [0, 50, 30, 20]),
+            ([110, 110, 110], [10, 0, 0, 90]),
+            ([90, 90, 90], [0, 0, 0, 100]),
+        ];
+        for ([proposed_nanos, durable_nanos, committed_nanos], expected) in rows {
+            let timings = Timings { proposed_nanos, durable_nanos, committed_nanos };
+            let stages = Stages::new(100, &timings, 200).by_name().map(|(_, nanos)| nanos);
+            assert_eq!(stages, expected, "{timings:?}");
+            assert_eq!(stages.iter().sum::<u64>(), 100, "{timings:?}");
+        }
+    }
 }

@@ -1,11 +1,10 @@
 //! Log of slow requests with their stages. The number of lines per second is bounded: otherwise a
 //! stall would hide its own cause.
 
-use super::{Kind, stages_of};
+use super::{Kind, Stages};
 use parking_lot::Mutex;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
-use stele_raftstore::Timings;
 
 const LINES_PER_SECOND: u32 = 20;
 
@@ -30,7 +29,7 @@ impl SlowLog {
         Self { threshold: Duration::from_millis(threshold_ms), window: Mutex::new(window) }
     }
 
-    pub(super) fn request(&self, kind: Kind, took: Duration, outcome: &str, at: Option<&Timings>) {
+    pub(super) fn request(&self, kind: Kind, took: Duration, outcome: &str, at: Option<&Stages>) {
         if self.threshold.is_zero() || took < self.threshold {
             return;
         }
@@ -55,11 +54,11 @@ impl SlowLog {
 }
 
 /// Formats `slow put: 1204.1 ms served; queue 0.1, append 1200.9, replicate 3.0, apply 0.1`.
-fn line(kind: Kind, took: Duration, outcome: &str, at: Option<&Timings>, left_out: u64) -> String {
+fn line(kind: Kind, took: Duration, outcome: &str, at: Option<&Stages>, left_out: u64) -> String {
     let ms = |nanos: u64| nanos as f64 / 1e6;
     let mut line = format!("slow {}: {:.1} ms {outcome}", kind.name(), took.as_secs_f64() * 1e3);
     let mut known = 0;
-    for (nth, (stage, nanos)) in at.iter().flat_map(|at| stages_of(at)).enumerate() {
+    for (nth, (stage, nanos)) in at.iter().flat_map(|at| at.by_name()).enumerate() {
         let mark = if nth == 0 { ';' } else { ',' };
         known += nanos;
         // Writing to a string cannot fail.
@@ -82,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_line_splits_the_time_by_stage() {
-        let at = Timings {
+        let at = Stages {
             queue_nanos: 100_000,
             append_nanos: 1_200_900_000,
             replicate_nanos: 3_000_000,

@@ -11,7 +11,7 @@ mod writes;
 
 pub use errors::Failure;
 
-use crate::observe::{Kind, Metrics, Outcome};
+use crate::observe::{Kind, Metrics, Outcome, Stages};
 use crate::port::MESSAGE_BYTES_MAX;
 use crate::stores::Stores;
 use axum::Router;
@@ -23,7 +23,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_proto::errorpb;
 use stele_proto::kvrpcpb::*;
-use stele_raftstore::Timings;
 use stele_types::ClusterId;
 use tonic::Status;
 
@@ -50,7 +49,7 @@ impl TikvService {
         kind: Kind,
         count: usize,
         work: impl Future<Output = Result<T, Failure>>,
-        stages: impl FnOnce(&T) -> Option<Timings>,
+        stages: impl FnOnce(&T) -> Option<Stages>,
     ) -> Result<T, Failure> {
         let started = Instant::now();
         let result = work.await;
@@ -83,9 +82,9 @@ impl TikvService {
         &self,
         kind: Kind,
         count: usize,
-        work: impl Future<Output = Result<Timings, Failure>>,
+        work: impl Future<Output = Result<Stages, Failure>>,
     ) -> (Option<errorpb::Error>, String) {
-        let result = self.timed(kind, count, work, |timings| Some(*timings)).await;
+        let result = self.timed(kind, count, work, |stages| Some(*stages)).await;
         result.err().map(parts).unwrap_or_default()
     }
 
@@ -178,7 +177,7 @@ impl TikvService {
     async fn compare_and_swap(&self, request: RawCasRequest) -> RawCasResponse {
         let mut response = RawCasResponse::default();
         let swap = writes::compare_and_swap(&self.stores, &request);
-        match self.timed(Kind::Cas, 1, swap, |swapped| Some(swapped.timings)).await {
+        match self.timed(Kind::Cas, 1, swap, |swapped| Some(swapped.stages)).await {
             Ok(swapped) => {
                 response.succeed = swapped.succeeded;
                 response.previous_not_exist = swapped.previous.is_none();

@@ -2,6 +2,7 @@
 
 use super::checks::{Target, check_value, family, target};
 use super::errors::{Failure, OnUnknown};
+use crate::observe::Stages;
 use crate::stores::Stores;
 use bytes::Bytes;
 use stele_node::store::{Batch, BatchOp, OP_OVERHEAD_BYTES};
@@ -9,7 +10,7 @@ use stele_proto::kvrpcpb::{
     KvPair, RawBatchDeleteRequest, RawBatchPutRequest, RawCasRequest, RawDeleteRangeRequest,
     RawDeleteRequest, RawPutRequest,
 };
-use stele_raftstore::{Cas, CasNew, Done, Reply, RequestId, Timings, Write};
+use stele_raftstore::{Cas, CasNew, Done, Reply, RequestId, Write};
 use stele_types::{CommandBuilder, Error, KeyRange};
 
 /// Returns the absolute Unix seconds of a time to live; 0 for no expiry. Computed at the leader, so
@@ -26,9 +27,10 @@ pub async fn propose(
     target: &Target,
     command: CommandBuilder,
     frees: bool,
-) -> Result<Timings, Failure> {
+) -> Result<Stages, Failure> {
+    let arrived_nanos = target.store.clock().monotonic_nanos();
     let command = command.build().bytes().clone();
-    written(target, propose_once(target, command, frees).await)
+    written(target, propose_once(target, command, frees).await, arrived_nanos)
 }
 
 async fn propose_once(target: &Target, command: Bytes, frees: bool) -> Reply {
@@ -36,9 +38,11 @@ async fn propose_once(target: &Target, command: Bytes, frees: bool) -> Reply {
     target.store.write(write).await
 }
 
-fn written(target: &Target, reply: Reply) -> Result<Timings, Failure> {
+fn written(target: &Target, reply: Reply, arrived_nanos: u64) -> Result<Stages, Failure> {
     match reply {
-        Reply::Done(Done::Written { timings, .. }) => Ok(timings),
+        Reply::Done(Done::Written { timings, .. }) => {
+            Ok(Stages::new(arrived_nanos, &timings, target.store.clock().monotonic_nanos()))
+        }
         other => Err(not_done(target, other, target.on_unknown)),
     }
 }
@@ -74,7 +78,7 @@ pub fn add_put(
 }
 
 /// `RawPut`: proposes one put.
-pub async fn put(stores: &Stores, request: &RawPutRequest) -> Result<Timings, Failure> {
+pub async fn put(stores: &Stores, request: &RawPutRequest) -> Result<Stages, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let mut command = CommandBuilder::with_capacity(put_bytes(request));
     add_put(&target, &mut command, request)?;
@@ -82,7 +86,7 @@ pub async fn put(stores: &Stores, request: &RawPutRequest) -> Result<Timings, Fa
 }
 
 /// `RawDelete`: proposes one delete.
-pub async fn delete(stores: &Stores, request: &RawDeleteRequest) -> Result<Timings, Failure> {
+pub async fn delete(stores: &Stores, request: &RawDeleteRequest) -> Result<Stages, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
     target.check_key(&request.key)?;
@@ -95,7 +99,7 @@ pub async fn delete(stores: &Stores, request: &RawDeleteRequest) -> Result<Timin
 pub async fn delete_range(
     stores: &Stores,
     request: &RawDeleteRangeRequest,
-) -> Result<Timings, Failure> {
+) -> Result<Stages, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
     let range = KeyRange { start: request.start_key.clone(), end: request.end_key.clone() };
@@ -107,7 +111,7 @@ pub async fn delete_range(
 }
 
 /// `RawBatchPut`: atomic unless larger than an entry may be; then in order, entry by entry.
-pub async fn batch_put(stores: &Stores, request: &RawBatchPutRequest) -> Result<Timings, Failure> {
+pub async fn batch_put(stores: &Stores, request: &RawBatchPutRequest) -> Result<Stages, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
     let ttls = ttls(request)?;
@@ -127,7 +131,7 @@ pub async fn batch_put(stores: &Stores, request: &RawBatchPutRequest) -> Result<
 pub async fn batch_delete(
     stores: &Stores,
     request: &RawBatchDeleteRequest,
-) -> Result<Timings, Failure> {
+) -> Result<Stages, Failure> {
     let target = target(stores, request.context.as_ref())?;
     let family = family(&request.cf)?;
     for key in &request.keys {
@@ -143,16 +147,25 @@ async fn propose_batch(
     target: &Target,
     ops: impl Iterator<Item = BatchOp>,
     frees: bool,
-) -> Result<Timings, Failure> {
-    let mut ops = ops.peekable();
+) -> Result<Stages, Failure> {
+    let (mut ops, mut stages) = (ops.peekable(), Stages::default());
     if ops.peek().is_none() {
-        return Ok(Timings::default());
+        return Ok(stages);
     }
     let mut batch = Batch::new(ops, stores.entry_bytes_max);
     loop {
+        let arrived_nanos = target.store.clock().monotonic_nanos();
         let command = batch.next_entry().map_err(invalid)?;
-        if let Some(reply) = batch.replied(propose_once(target, command, frees).await) {
-            return written(target, reply);
+        let reply = propose_once(target, command, frees).await;
+        let is_written = matches!(reply, Reply::Done(_));
+        let whole = batch.replied(reply.clone());
+        if is_written {
+            stages.add(&written(target, reply, arrived_nanos)?);
+        }
+        match whole {
+            Some(_) if is_written => return Ok(stages),
+            Some(reply) => return Err(not_done(target, reply, target.on_unknown)),
+            None => {}
         }
     }
 }
@@ -177,8 +190,8 @@ pub struct Swapped {
     pub succeeded: bool,
     /// Value before; `None` if there was none.
     pub previous: Option<Bytes>,
-    /// Durations of the stages.
-    pub timings: Timings,
+    /// Time by stage.
+    pub stages: Stages,
 }
 
 /// `RawCompareAndSwap`: compared on the leader against its own log, so it is safe beside plain
@@ -200,9 +213,12 @@ pub async fn compare_and_swap(
     let expected = (!request.previous_not_exist).then(|| request.previous_value.clone());
     let key = family.engine_key(&request.key);
     let cas = Cas { id: RequestId::default(), header: target.header, key, expected, new };
+    let arrived_nanos = target.store.clock().monotonic_nanos();
     match target.store.cas(cas).await {
         Reply::Done(Done::Cas { succeeded, previous, timings }) => {
-            Ok(Swapped { succeeded, previous: previous.map(|pair| pair.value), timings })
+            let answered_nanos = target.store.clock().monotonic_nanos();
+            let stages = Stages::new(arrived_nanos, &timings, answered_nanos);
+            Ok(Swapped { succeeded, previous: previous.map(|pair| pair.value), stages })
         }
         // A repeated comparison could fail because the first one took effect, so clients must not
         // repeat one of unknown outcome.

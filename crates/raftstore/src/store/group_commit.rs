@@ -1,5 +1,4 @@
-//! The batch in flight to the log, and the next one being filled. The records of all regions share
-//! one write and one sync.
+//! Group commit: the records of all regions of a store share one write and one sync.
 
 use crate::output::{Append, Ticket};
 use std::collections::BTreeMap;
@@ -16,9 +15,48 @@ pub(crate) struct Note {
     pub number: u64,
 }
 
-/// Batch in flight and batch being filled.
+/// Batch in flight and batch being filled: the middle of the pipeline that every write of a store
+/// passes.
+///
+/// The owner of the store calls [`RaftStore::step`] and [`RaftStore::poll`] on one thread, the *loop*.
+/// The batch is written by the loop or by a thread beside it.
+///
+/// | step | function | on |
+/// |---|---|---|
+/// | 1 a request joins the queue of its region | `RaftStore::step`, `Peer::enqueue` | loop, no disk |
+/// | 2 all waiting requests of a region become one proposal | `Peer::propose_waiting`, `RaftGroup::propose` | loop, in `poll` |
+/// | 3 Raft hands out a ready: entries, term and vote, messages | `RaftGroup::take_ready` | loop, in `poll` |
+/// | 4 its records join those of all other regions | `Peer::write_records`, [`GroupCommit::push`], [`GroupCommit::note`] | loop, in `poll` |
+/// | 5 messages leave, or are held | `Peer::handle_ready`, `Durability::release_or_hold`, `Outputs::messages` | loop; the transport sends |
+/// | 6 one batch is handed out | [`GroupCommit::hand_out`], `Outputs::append` | loop, end of `poll` |
+/// | 7 one write and one sync | `StorageEngine::append` | loop, or a thread beside it |
+/// | 8 the batch is persisted: held messages leave | `Input::Appended`, [`GroupCommit::finish`], `Peer::ready_durable` | loop, start of `poll` |
+/// | 9 a quorum commits | `RaftGroup::note_durable` for this disk, `RaftGroup::step` for the others | loop |
+/// | 10 committed entries are applied in order | `Peer::apply_committed`, `StorageEngine::apply` | loop, in `poll` |
+/// | 11 the client is answered | `Peer::answer_applied`, `Outputs::replies` | loop; the owner sends |
+///
+/// What may overlap: step 7 of one batch, on this store and on the followers, with steps 1 to 5 and
+/// 9 to 11 of others. Requests that arrive during a sync share the next batch. What may not: two
+/// batches in step 7, so that steps 7 and 8 keep the order of the readies; step 5 of a promise with
+/// step 7 of its batch.
+///
+/// Invariants, with the step that keeps each:
+/// - 2: nothing is proposed after a change of the range or the phase that is not applied
+///   (`Changes::is_barred`).
+/// - 4: records of one region keep their order, and a batch is written whole or not at all. Records
+///   of several regions that must change together are pushed in one poll.
+/// - 5: a message that makes a promise (a vote, an acknowledgement, a term) leaves after step 8 of
+///   its ready. A leader's entries may leave before, if its term is durable.
+/// - 6: a batch that found no room is handed out again unchanged; nothing of it is lost.
+/// - 8: a batch of a replica that was replaced does not concern its successor (`Note::incarnation`).
+/// - 9: a disk counts for the quorum after its sync (`Durability::is_durable`).
+/// - 10: applied <= committed, and applied <= persisted here (`RaftGroup::next_to_apply`).
+/// - 11: acknowledged => on the disks of a quorum, and applied here.
+///
+/// [`RaftStore::step`]: super::RaftStore::step
+/// [`RaftStore::poll`]: super::RaftStore::poll
 #[derive(Default)]
-pub(crate) struct Batches {
+pub(crate) struct GroupCommit {
     records: Vec<Record>,
     notes: Vec<Note>,
     /// Hard states of which only the commit index changed: they wait for the next batch and cost no
@@ -32,14 +70,14 @@ pub(crate) struct Batches {
 
 /// Batch handed out to be made durable.
 pub(crate) struct InFlight {
-    pub ticket: Ticket,
-    pub batch: Arc<LogBatch>,
+    pub append: Append,
+    /// Readies with records in the batch, in order.
     pub notes: Vec<Note>,
     /// Monotonic nanoseconds at which to hand it out again after a full device.
     retry_at: Option<u64>,
 }
 
-impl Batches {
+impl GroupCommit {
     /// Adds a record. Records of one region keep their order.
     pub fn push(&mut self, record: Record) {
         match &record {
@@ -77,49 +115,44 @@ impl Batches {
         self.notes.push(note);
     }
 
-    /// Hands out a batch, if there are records and none is in flight.
+    /// Hands out a batch, if there are records and none is in flight. Hands out the batch in flight
+    /// again, if it found no room and its pause is over.
     pub fn hand_out(&mut self, now_nanos: u64) -> Option<Append> {
-        match &mut self.in_flight {
-            Some(under_way) => {
-                under_way.retry_at.take_if(|at| *at <= now_nanos)?;
-                let (ticket, batch) = (under_way.ticket, Arc::clone(&under_way.batch));
-                Some(Append { ticket, batch })
-            }
-            None if self.records.is_empty() => None,
-            None => {
-                let mut records = std::mem::take(&mut self.records);
-                let piggybacked = std::mem::take(&mut self.piggybacked);
-                records.extend(
-                    piggybacked.into_iter().map(|(id, state)| Record::HardState(id, state)),
-                );
-                let truncations = std::mem::take(&mut self.truncations);
-                records.extend(truncations.into_iter().map(|(id, mark)| Record::Mark(id, mark)));
-                self.last_ticket += 1;
-                let ticket = Ticket(self.last_ticket);
-                let batch = Arc::new(LogBatch { records });
-                let notes = std::mem::take(&mut self.notes);
-                let handed = Arc::clone(&batch);
-                self.in_flight = Some(InFlight { ticket, batch, notes, retry_at: None });
-                Some(Append { ticket, batch: handed })
-            }
+        if let Some(under_way) = &mut self.in_flight {
+            under_way.retry_at.take_if(|at| *at <= now_nanos)?;
+            return Some(under_way.append.clone());
         }
+        if self.records.is_empty() {
+            return None;
+        }
+        let mut records = std::mem::take(&mut self.records);
+        let piggybacked = std::mem::take(&mut self.piggybacked).into_iter();
+        records.extend(piggybacked.map(|(id, state)| Record::HardState(id, state)));
+        let truncations = std::mem::take(&mut self.truncations).into_iter();
+        records.extend(truncations.map(|(id, mark)| Record::Mark(id, mark)));
+        self.last_ticket += 1;
+        let append =
+            Append { ticket: Ticket(self.last_ticket), batch: Arc::new(LogBatch { records }) };
+        let notes = std::mem::take(&mut self.notes);
+        self.in_flight = Some(InFlight { append: append.clone(), notes, retry_at: None });
+        Some(append)
     }
 
     /// Ends the batch in flight: it is durable.
     pub fn finish(&mut self, ticket: Ticket) -> Option<InFlight> {
-        self.in_flight.take_if(|under_way| under_way.ticket == ticket)
+        self.in_flight.take_if(|under_way| under_way.append.ticket == ticket)
     }
 
     /// Schedules the batch to be handed out again: the device had no room. Nothing of it is lost.
     pub fn retry(&mut self, ticket: Ticket, at_nanos: u64) {
-        if let Some(under_way) = self.in_flight.as_mut().filter(|batch| batch.ticket == ticket) {
+        if let Some(under_way) = self.in_flight.as_mut().filter(|it| it.append.ticket == ticket) {
             under_way.retry_at = Some(at_nanos);
         }
     }
 
     /// Returns whether a record of the region is in flight or waits for the next batch.
     pub fn has_records_of(&self, region: RegionId) -> bool {
-        let under_way = self.in_flight.iter().flat_map(|under_way| &under_way.batch.records);
+        let under_way = self.in_flight.iter().flat_map(|under_way| &under_way.append.batch.records);
         self.records.iter().chain(under_way).any(|record| region_of(record) == region)
     }
 
@@ -146,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_commit_index_alone_waits_for_a_batch_to_ride_on() {
-        let mut batches = Batches::default();
+        let mut batches = GroupCommit::default();
         batches.piggyback(RegionId(1), hard_state(5));
         assert!(batches.hand_out(0).is_none());
         batches.push(Record::HardState(RegionId(2), hard_state(1)));
@@ -158,7 +191,7 @@ mod tests {
 
     #[test]
     fn one_batch_is_under_way_and_a_full_device_gets_the_same_again() {
-        let mut batches = Batches::default();
+        let mut batches = GroupCommit::default();
         batches.push(Record::HardState(RegionId(2), hard_state(1)));
         let first = batches.hand_out(0).unwrap();
         batches.push(Record::HardState(RegionId(3), hard_state(1)));
@@ -173,7 +206,7 @@ mod tests {
 
     #[test]
     fn nothing_of_a_region_follows_its_destruction() {
-        let mut batches = Batches::default();
+        let mut batches = GroupCommit::default();
         batches.push(Record::HardState(RegionId(2), hard_state(1)));
         batches.piggyback(RegionId(2), hard_state(2));
         batches.push(Record::Mark(RegionId(2), Mark::Destroy));

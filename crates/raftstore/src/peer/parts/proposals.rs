@@ -1,0 +1,240 @@
+//! Client requests: those that wait to be proposed, in order of arrival, and the proposals in
+//! flight, in order of their entries.
+
+use crate::input::{AdminCall, Cas, Header, RequestId, Write};
+use crate::output::Timings;
+use std::collections::VecDeque;
+use stele_storage::Pair;
+use stele_types::{LogIndex, Term};
+
+/// Request that becomes a log entry.
+pub(crate) enum Request {
+    Write(Write),
+    Cas(Cas),
+    Admin(AdminCall),
+}
+
+impl Request {
+    pub fn id(&self) -> RequestId {
+        match self {
+            Self::Write(write) => write.id,
+            Self::Cas(cas) => cas.id,
+            Self::Admin(call) => call.id,
+        }
+    }
+
+    pub fn header(&self) -> &Header {
+        match self {
+            Self::Write(write) => &write.header,
+            Self::Cas(cas) => &cas.header,
+            Self::Admin(call) => &call.header,
+        }
+    }
+
+    /// Returns the bytes of memory that count for it while it waits.
+    pub fn bytes(&self) -> u64 {
+        const OVERHEAD_BYTES: usize = 128;
+        let payload = match self {
+            Self::Write(write) => write.command.len(),
+            Self::Cas(cas) => {
+                cas.key.len()
+                    + cas.expected.as_ref().map_or(0, |value| value.len())
+                    + cas.new.bytes()
+            }
+            Self::Admin(_) => 0,
+        };
+        (payload + OVERHEAD_BYTES) as u64
+    }
+
+    fn is_over(&self, now_nanos: u64) -> bool {
+        let deadline = self.header().deadline_nanos;
+        deadline != 0 && deadline <= now_nanos
+    }
+}
+
+/// Request for which an entry was proposed.
+pub(crate) enum Purpose {
+    Write(RequestId),
+    /// Comparison that held, and the pair that the key held.
+    Cas(RequestId, Option<Pair>),
+    Admin(RequestId),
+}
+
+impl Purpose {
+    /// Returns the request.
+    pub fn id(&self) -> RequestId {
+        let (Self::Write(id) | Self::Cas(id, _) | Self::Admin(id)) = self;
+        *id
+    }
+}
+
+/// Proposed entry in flight.
+pub(crate) struct Proposal {
+    pub index: LogIndex,
+    pub term: Term,
+    pub purpose: Purpose,
+    pub bytes: u64,
+    /// Times of its stages; 0 for those that it has not reached.
+    pub timings: Timings,
+}
+
+/// Waiting requests, of which the store counts the bytes, and proposals in flight.
+#[derive(Default)]
+pub(crate) struct Proposals {
+    waiting: VecDeque<Request>,
+    in_flight: VecDeque<Proposal>,
+    /// Bytes of `in_flight`.
+    bytes: u64,
+}
+
+impl Proposals {
+    /// Returns whether no request waits and no proposal is in flight.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.in_flight.is_empty()
+    }
+
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    pub fn push_waiting(&mut self, request: Request) {
+        self.waiting.push_back(request);
+    }
+
+    pub fn pop_waiting(&mut self) -> Option<Request> {
+        self.waiting.pop_front()
+    }
+
+    /// Puts a request back at the front.
+    pub fn unpop_waiting(&mut self, request: Request) {
+        self.waiting.push_front(request);
+    }
+
+    /// Removes and returns waiting requests past their deadline.
+    pub fn take_expired(&mut self, now_nanos: u64) -> Vec<Request> {
+        if !self.waiting.iter().any(|request| request.is_over(now_nanos)) {
+            return Vec::new();
+        }
+        let all = std::mem::take(&mut self.waiting).into_iter();
+        let (gone, kept): (Vec<_>, Vec<_>) = all.partition(|request| request.is_over(now_nanos));
+        self.waiting = kept.into();
+        gone
+    }
+
+    /// Adds a proposal; its entry follows those of all others.
+    pub fn push(&mut self, proposal: Proposal) {
+        self.bytes += proposal.bytes;
+        self.in_flight.push_back(proposal);
+    }
+
+    /// Returns the bytes of the proposals in flight.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Removes the proposals up to an applied entry, each with whether it is that entry. Invariant:
+    /// a proposal is done only if the applied entry has its index *and* its term. One at or below
+    /// the index that is not the applied entry was replaced by another leader's: it can never be
+    /// applied.
+    pub fn take_applied(&mut self, index: LogIndex, term: Term) -> Vec<(Proposal, bool)> {
+        let reached = self.in_flight.partition_point(|proposal| proposal.index <= index);
+        let taken: Vec<_> = self.in_flight.drain(..reached).collect();
+        self.bytes -= taken.iter().map(|proposal| proposal.bytes).sum::<u64>();
+        let with_outcome = |proposal: Proposal| {
+            let is_done = (proposal.index, proposal.term) == (index, term);
+            (proposal, is_done)
+        };
+        taken.into_iter().map(with_outcome).collect()
+    }
+
+    /// Removes the proposals above `index`.
+    pub fn take_above(&mut self, index: LogIndex) -> Vec<Proposal> {
+        let keep = self.in_flight.partition_point(|proposal| proposal.index <= index);
+        let gone: Vec<_> = self.in_flight.split_off(keep).into();
+        self.bytes -= gone.iter().map(|proposal| proposal.bytes).sum::<u64>();
+        gone
+    }
+
+    /// Records the time at which entries up to `index` became durable here.
+    pub fn note_durable(&mut self, index: LogIndex, now_nanos: u64) {
+        self.note(index, |timings| &mut timings.durable_nanos, now_nanos);
+    }
+
+    /// Records the time at which entries up to `index` were committed.
+    pub fn note_committed(&mut self, index: LogIndex, now_nanos: u64) {
+        self.note(index, |timings| &mut timings.committed_nanos, now_nanos);
+    }
+
+    fn note(&mut self, index: LogIndex, stage: fn(&mut Timings) -> &mut u64, now_nanos: u64) {
+        let reached = self.in_flight.iter_mut().take_while(|proposal| proposal.index <= index);
+        for at in reached.map(|proposal| stage(&mut proposal.timings)).filter(|at| **at == 0) {
+            *at = now_nanos;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::input::Admin;
+
+    /// Proposals of term 3 at indexes 5 to 8, of 10 bytes each.
+    fn in_flight() -> Proposals {
+        let mut proposals = Proposals::default();
+        for index in 5..=8 {
+            let (index, term, timings) = (LogIndex(index), Term(3), Timings::default());
+            let purpose = Purpose::Write(RequestId(index.0));
+            proposals.push(Proposal { index, term, purpose, bytes: 10, timings });
+        }
+        proposals
+    }
+
+    #[test]
+    fn an_applied_entry_answers_its_proposal_and_all_before_it() {
+        // Applied entry; answered proposals, each with whether it is done; bytes left in flight.
+        let rows = [
+            ((4, 3), &[][..], 40),
+            ((5, 3), &[(5, true)], 30),
+            ((5, 4), &[(5, false)], 30),
+            ((7, 3), &[(5, false), (6, false), (7, true)], 10),
+        ];
+        for ((index, term), answered, bytes) in rows {
+            let mut proposals = in_flight();
+            let taken = proposals.take_applied(LogIndex(index), Term(term));
+            let taken: Vec<_> = taken.iter().map(|(it, done)| (it.purpose.id().0, *done)).collect();
+            assert_eq!((&taken[..], proposals.bytes()), (answered, bytes), "{index}, {term}");
+        }
+        let mut proposals = in_flight();
+        let gone = proposals.take_above(LogIndex(6));
+        assert_eq!((gone.len(), gone[0].index, proposals.bytes()), (2, LogIndex(7), 20));
+    }
+
+    #[test]
+    fn a_stage_is_recorded_once_for_all_entries_that_reached_it() {
+        let mut proposals = in_flight();
+        proposals.note_durable(LogIndex(5), 100);
+        proposals.note_committed(LogIndex(6), 200);
+        proposals.note_durable(LogIndex(8), 300);
+        let taken = proposals.take_applied(LogIndex(8), Term(3));
+        let times =
+            taken.iter().map(|(it, _)| (it.timings.durable_nanos, it.timings.committed_nanos));
+        assert_eq!(times.collect::<Vec<_>>(), [(100, 200), (300, 200), (300, 0), (300, 0)]);
+    }
+
+    #[test]
+    fn requests_expire_at_their_deadline_and_the_others_keep_their_order() {
+        let mut proposals = Proposals::default();
+        for (id, deadline_nanos) in [(1, 0), (2, 10), (3, 20), (4, 10)] {
+            let header = Header { deadline_nanos, ..Header::default() };
+            let call = AdminCall { id: RequestId(id), header, call: Admin::Wake };
+            proposals.push_waiting(Request::Admin(call));
+        }
+        let rows: [(u64, &[u64]); 3] = [(9, &[]), (10, &[2, 4]), (15, &[])];
+        for (now, expired) in rows {
+            let gone: Vec<_> = proposals.take_expired(now).iter().map(|it| it.id().0).collect();
+            assert_eq!(gone, expired, "at {now}");
+        }
+        let mut left = std::iter::from_fn(|| proposals.pop_waiting()).map(|it| it.id().0);
+        assert_eq!((left.next(), left.next(), left.next()), (Some(1), Some(3), None));
+    }
+}
