@@ -63,7 +63,6 @@ impl<E: StorageEngine> Peer<E> {
         self.applied = index;
         self.log_mut().note_applied(index, None);
         self.node.advance_apply_to(index);
-        self.log_mut().shrink(ctx.options.entry_cache_bytes_max);
         if self.is_leader() && term == self.term() && self.leading != Some(term) {
             self.start_leading(ctx);
         }

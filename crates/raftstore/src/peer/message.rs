@@ -120,6 +120,10 @@ impl<E: StorageEngine> Peer<E> {
             self.begin_transfer(ctx, from.id, None);
             return;
         }
+        if !self.has_room_for(ctx, &message) {
+            return;
+        }
+        ctx.received_bytes += message.entries.iter().map(|it| it.payload.len() as u64).sum::<u64>();
         let is_heartbeat = message.kind == RaftKind::Heartbeat;
         let message = to_raft(message, from.id.0, self.name.id.0);
         if let Err(error) = self.node.step(message) {
@@ -142,6 +146,28 @@ impl<E: StorageEngine> Peer<E> {
             RaftKind::TimeoutNow => self.may_campaign(),
             _ => true,
         }
+    }
+
+    /// Returns whether a received message fits into memory. Drops entries that would extend the tail
+    /// while the tails of the store are at their limit; Raft sends them again.
+    ///
+    /// Invariant: every region makes progress. Entries for a region without a tail are taken. Entries
+    /// that replace others are taken: those may never be committed. Entries that are here already
+    /// are acknowledged again.
+    fn has_room_for(&self, ctx: &Context<E>, message: &RaftMessage) -> bool {
+        let raft_log = &self.node.raft.raft_log;
+        let has_tail = !self.log().has_no_tail() || !raft_log.unstable.entries.is_empty();
+        let starved = stele_types::mutant::active("raftstore.full_tails_starve");
+        if ctx.has_tail_room(ctx.received_bytes) || !(has_tail || starved) {
+            return true;
+        }
+        let (last, last_term) = (LogIndex(self.last_index()), Term(raft_log.last_term()));
+        let continues = match message.entries.iter().find(|entry| entry.index == last) {
+            Some(entry) => entry.term == last_term,
+            None => (message.index, message.log_term) == (last, last_term),
+        };
+        let extends = message.entries.last().is_some_and(|entry| entry.index > last);
+        !(continues && extends)
     }
 
     fn is_transfer_campaign(&self, message: &RaftMessage) -> bool {

@@ -152,7 +152,7 @@ impl<E: StorageEngine> Peer<E> {
             )));
         };
         let conf = crate::admin::conf_state(&region);
-        let log = RegionLog::new(ctx.engine.clone(), region.id, start, conf);
+        let log = RegionLog::new(ctx.engine.clone(), region.id, start, conf, ctx.tails.clone());
         let config = config(&ctx.options, name.id, start);
         let node = RawNode::new(&config, log, &ctx.logger)
             .map_err(|error| Error::invalid(format!("region {}: {error}", region.id)))?;

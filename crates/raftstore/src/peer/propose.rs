@@ -59,6 +59,13 @@ impl<E: StorageEngine> Peer<E> {
         while bytes < ctx.options.uncommitted_bytes_max && !self.is_barred(&proposing) {
             let Some((request, seen)) = self.queue.pop() else { break };
             let held = request.bytes();
+            let fresh = bytes - self.proposals.bytes();
+            if !ctx.has_tail_room(fresh) && !matches!(request, Request::Admin(_)) {
+                ctx.waiting_bytes -= held;
+                let reason = "too many bytes of entries are not applied yet";
+                ctx.reject(request.id(), Busy::Wait { reason });
+                continue;
+            }
             match self.propose_one(ctx, request, seen.unwrap_or(now), &mut proposing)? {
                 None => {
                     ctx.waiting_bytes -= held;
