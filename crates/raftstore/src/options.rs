@@ -44,8 +44,8 @@ pub struct Options {
     /// Most bytes of entries applied in one call of the engine.
     pub apply_bytes_max: u64,
     /// Most bytes of entries in memory that are not applied, over all regions of this store. Above
-    /// that, leaders answer new writes with busy, and followers take entries only for regions
-    /// without any.
+    /// that, leaders answer new writes with busy and followers drop received entries, except for
+    /// regions without any in memory.
     pub tail_bytes_max: u64,
     /// Part of the log kept although it is applied.
     pub log_kept: LogKept,

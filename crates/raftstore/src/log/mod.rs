@@ -146,9 +146,9 @@ impl<E: StorageEngine> RegionLog<E> {
         self.tail.newest_first(above)
     }
 
-    /// Returns whether no entry is in memory.
-    pub fn has_no_tail(&self) -> bool {
-        self.tail.is_empty()
+    /// Returns whether entries are in memory.
+    pub fn has_tail(&self) -> bool {
+        !self.tail.is_empty()
     }
 
     /// Records the applied index, and the members if they changed. Drops applied entries, which are

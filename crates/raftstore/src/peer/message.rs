@@ -8,7 +8,7 @@ use crate::store::{Context, Effect, Pairs};
 use crate::validate::{self, PeerState};
 use raft::eraftpb::{Message, MessageType};
 use stele_storage::StorageEngine;
-use stele_types::{LogIndex, Peer as PeerName, PeerId, Term};
+use stele_types::{LogIndex, Peer as PeerName, PeerId, Term, mutant};
 
 /// Most senders remembered that are not members.
 const UNKNOWN_PEERS_MAX: usize = 64;
@@ -155,12 +155,10 @@ impl<E: StorageEngine> Peer<E> {
     /// that replace others are taken: those may never be committed. Entries that are here already
     /// are acknowledged again.
     fn has_room_for(&self, ctx: &Context<E>, message: &RaftMessage) -> bool {
-        let raft_log = &self.node.raft.raft_log;
-        let has_tail = !self.log().has_no_tail() || !raft_log.unstable.entries.is_empty();
-        let starved = stele_types::mutant::active("raftstore.full_tails_starve");
-        if ctx.has_tail_room(ctx.received_bytes) || !(has_tail || starved) {
+        if ctx.has_tail_room(ctx.received_bytes) || !self.has_tail() {
             return true;
         }
+        let raft_log = &self.node.raft.raft_log;
         let (last, last_term) = (LogIndex(self.last_index()), Term(raft_log.last_term()));
         let continues = match message.entries.iter().find(|entry| entry.index == last) {
             Some(entry) => entry.term == last_term,
@@ -168,6 +166,12 @@ impl<E: StorageEngine> Peer<E> {
         };
         let extends = message.entries.last().is_some_and(|entry| entry.index > last);
         !(continues && extends)
+    }
+
+    /// Returns whether entries of this region that are not applied are in memory.
+    pub(super) fn has_tail(&self) -> bool {
+        let has_fresh = !self.node.raft.raft_log.unstable.entries.is_empty();
+        has_fresh || self.log().has_tail() || mutant::active("raftstore.full_tails_starve")
     }
 
     fn is_transfer_campaign(&self, message: &RaftMessage) -> bool {

@@ -60,7 +60,8 @@ impl<E: StorageEngine> Peer<E> {
             let Some((request, seen)) = self.queue.pop() else { break };
             let held = request.bytes();
             let fresh = bytes - self.proposals.bytes();
-            if !ctx.has_tail_room(fresh) && !matches!(request, Request::Admin(_)) {
+            let is_full = !ctx.has_tail_room(fresh) && (fresh > 0 || self.has_tail());
+            if is_full && !matches!(request, Request::Admin(_)) {
                 ctx.waiting_bytes -= held;
                 let reason = "too many bytes of entries are not applied yet";
                 ctx.reject(request.id(), Busy::Wait { reason });

@@ -126,6 +126,27 @@ fn a_region_without_a_tail_takes_entries_while_the_tails_of_others_are_full() {
     assert_eq!(trial.value(3, "k9"), Some(kilobyte()));
 }
 
+#[test]
+fn a_leader_proposes_for_a_region_without_a_tail_while_the_tails_of_others_are_full() {
+    let mut trial = bounded();
+    trial.lead(DATA, 1);
+    split(&mut trial);
+    trial.lose = |message| {
+        let is_append = |raft: &RaftMessage| !raft.entries.is_empty();
+        message.region == DATA && matches!(&message.body, Body::Raft(raft) if is_append(raft))
+    };
+    for i in 0..10 {
+        trial.write(1, put(&format!("k{i}"), &kilobyte()));
+        trial.settle();
+    }
+    assert!(trial.store(1).core.tail_bytes() >= BYTES_MAX);
+    for i in 0..3 {
+        let write = write_other(&mut trial, &format!("z{i}"));
+        trial.settle();
+        assert!(trial.is_written(write), "{:?}", trial.reply(write));
+    }
+}
+
 /// Entries of a deposed leader are never committed: only their replacement empties the tail.
 #[test]
 fn entries_that_replace_a_full_tail_are_taken() {
