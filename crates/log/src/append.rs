@@ -61,11 +61,17 @@ impl Appender {
             true => self.write_pipelined(shared, records, withdraw)?,
             false => self.encode_and_write(shared, records, withdraw)?,
         };
+        let is_early = mutant::active("log.publish_before_sync");
+        if is_early {
+            self.publish(shared, &encoded)?;
+        }
         // A sync covers only completed writes: all parts are written by now.
         if !can_pipeline || !mutant::active("log.sync_under_way") {
             self.sync(shared)?;
         }
-        self.publish(shared, &encoded)?;
+        if !is_early {
+            self.publish(shared, &encoded)?;
+        }
         let payloads = entries(records).map(|entry| &entry.payload);
         shared.cache.insert(encoded.payloads.iter().copied().zip(payloads));
         Counters::add(&shared.counters.batches, 1);

@@ -43,8 +43,10 @@ pub struct Options {
     pub pending_bytes_max: u64,
     /// Most bytes of entries applied in one call of the engine.
     pub apply_bytes_max: u64,
-    /// Most bytes of a region's latest entries kept in memory.
-    pub entry_cache_bytes_max: u64,
+    /// Most bytes of entries in memory that are not applied, over all regions of this store. Above
+    /// that, leaders answer new writes with busy and followers drop received entries, except for
+    /// regions without any in memory.
+    pub tail_bytes_max: u64,
     /// Part of the log kept although it is applied.
     pub log_kept: LogKept,
 }
@@ -123,7 +125,7 @@ impl Options {
             uncommitted_bytes_max: 64 << 20,
             pending_bytes_max: 256 << 20,
             apply_bytes_max: 16 << 20,
-            entry_cache_bytes_max: 8 << 20,
+            tail_bytes_max: 256 << 20,
             log_kept: LogKept { entries: 1_000, pin_bytes_max: 256 << 20 },
         }
     }

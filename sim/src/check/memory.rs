@@ -9,6 +9,9 @@ const FIXED_BYTES_MAX: u64 = 4 << 20;
 /// Limit of memtables that wait for a flush, besides the active one.
 const MEMTABLES_MAX: u64 = 16;
 
+/// Largest entry of a plan, with what surrounds it in memory.
+const ENTRY_BYTES_MAX: u64 = 64 << 10;
+
 impl World {
     pub(super) fn check_memory(&mut self) {
         let wanted = |options: &stele_engine::Options| {
@@ -27,6 +30,23 @@ impl World {
                     "store {number} uses {bytes} bytes of memory, limit {bytes_max}"
                 ));
             }
+            self.check_tails(number);
+        }
+    }
+
+    /// Checks the bytes of entries that are not applied. Each region may exceed the limit by one
+    /// message: a region without such entries always takes some.
+    fn check_tails(&mut self, number: u64) {
+        let regions = self.engine(number).map_or(0, |engine| engine.log().regions().len() as u64);
+        let Some(core) = self.slots.get_mut(&number).and_then(|slot| slot.core()) else { return };
+        let bytes = core.tail_bytes();
+        let options = &self.plan.raft;
+        let message_bytes = options.append_message_bytes_max + ENTRY_BYTES_MAX;
+        let bytes_max = options.tail_bytes_max + (1 + regions) * message_bytes;
+        if bytes > bytes_max {
+            self.fail(format!(
+                "store {number} holds {bytes} bytes of entries that are not applied, limit {bytes_max}"
+            ));
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A region's log as Raft sees it: the engine's durable entries, and in memory the latest ones,
-//! durable or not.
+//! A region's log as Raft sees it: the engine's durable entries, and in memory those that are not
+//! applied, durable or not.
 
 mod convert;
 mod sizes;
@@ -8,6 +8,7 @@ mod tail;
 pub(crate) use convert::{committed, entry, from_raft, payload_of, to_raft};
 use sizes::Sizes;
 use tail::Tail;
+pub(crate) use tail::Tails;
 
 use bytes::Bytes;
 use raft::eraftpb::{ConfState, Entry, HardState as RaftHardState, Snapshot};
@@ -79,7 +80,13 @@ impl Start {
 }
 
 impl<E: StorageEngine> RegionLog<E> {
-    pub fn new(engine: Arc<E>, region: RegionId, start: &Start, conf: ConfState) -> Self {
+    pub fn new(
+        engine: Arc<E>,
+        region: RegionId,
+        start: &Start,
+        conf: ConfState,
+        tails: Tails,
+    ) -> Self {
         let mut hard_state = RaftHardState::default();
         hard_state.term = start.hard_state.term.0;
         hard_state.vote = start.hard_state.vote;
@@ -89,7 +96,7 @@ impl<E: StorageEngine> RegionLog<E> {
             region,
             truncated: (start.truncated.0.0, start.truncated.1.0),
             stored_last: (start.last.0.0, start.last.1.0),
-            tail: Tail::default(),
+            tail: Tail::new(tails),
             sizes: Sizes::default(),
             initial: RaftState::new(hard_state, conf.clone()),
             applied: start.applied.0,
@@ -139,19 +146,20 @@ impl<E: StorageEngine> RegionLog<E> {
         self.tail.newest_first(above)
     }
 
-    /// Drops applied entries from memory above a limit in bytes; they are then read from the
-    /// engine.
-    pub fn shrink(&mut self, bytes_max: u64) {
-        if let Some(gone) = self.tail.shrink(bytes_max, self.applied)
-            && self.tail.is_empty()
-        {
-            self.stored_last = gone;
-        }
+    /// Returns whether entries are in memory.
+    pub fn has_tail(&self) -> bool {
+        !self.tail.is_empty()
     }
 
-    /// Records the applied index, and the members if they changed.
+    /// Records the applied index, and the members if they changed. Drops applied entries, which are
+    /// durable, from memory.
     pub fn note_applied(&mut self, index: u64, conf: Option<ConfState>) {
         self.applied = index;
+        if let Some(last) = self.tail.drop_through(index)
+            && self.tail.is_empty()
+        {
+            self.stored_last = last;
+        }
         if let Some(conf) = conf {
             self.conf = conf;
         }

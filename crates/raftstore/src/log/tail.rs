@@ -1,18 +1,37 @@
-//! The latest entries of a log, in memory.
+//! The entries of a log that are not applied, in memory. The engine holds all earlier ones, with a
+//! cache of the newest entries of the whole store.
 
 use super::convert::payload_of;
 use bytes::Bytes;
 use raft::eraftpb::Entry;
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of an entry beside its payload.
 const ENTRY_OVERHEAD_BYTES: u64 = 96;
 
+/// Bytes of the tails of all regions of a store.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tails(Arc<AtomicU64>);
+
+impl Tails {
+    pub fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// Contiguous entries up to the last one of the log.
-#[derive(Default)]
 pub(crate) struct Tail {
     entries: VecDeque<Entry>,
-    bytes: u64,
+    /// Invariant: contains the bytes of the entries, until the tail is dropped.
+    tails: Tails,
+}
+
+impl Drop for Tail {
+    fn drop(&mut self) {
+        self.clear();
+    }
 }
 
 fn bytes_of(entry: &Entry) -> u64 {
@@ -20,6 +39,10 @@ fn bytes_of(entry: &Entry) -> u64 {
 }
 
 impl Tail {
+    pub fn new(tails: Tails) -> Self {
+        Self { entries: VecDeque::new(), tails }
+    }
+
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -35,8 +58,7 @@ impl Tail {
     }
 
     pub fn clear(&mut self) {
-        self.entries.clear();
-        self.bytes = 0;
+        while self.drop_front().is_some() {}
     }
 
     /// Appends entries. The first may replace an existing one and all after it.
@@ -46,7 +68,7 @@ impl Tail {
             self.drop_back();
         }
         for entry in entries {
-            self.bytes += bytes_of(entry);
+            self.tails.0.fetch_add(bytes_of(entry), Ordering::Relaxed);
             self.entries.push_back(entry.clone());
         }
     }
@@ -75,35 +97,52 @@ impl Tail {
         newest.take_while(move |entry| entry.index > above).map(payload_of)
     }
 
-    /// Drops entries up to `applied`, which are durable, while the tail takes more than `bytes_max`. Returns
-    /// the index and term of the last one dropped.
-    pub fn shrink(&mut self, bytes_max: u64, applied: u64) -> Option<(u64, u64)> {
-        let mut gone = None;
-        while self.bytes > bytes_max
-            && let Some(entry) = self.entries.front()
-            && entry.index <= applied
-        {
-            gone = self.drop_front();
-        }
-        gone
-    }
-
-    /// Drops entries up to and including `index`.
-    pub fn drop_through(&mut self, index: u64) {
+    /// Drops entries up to and including `index`. Returns the index and term of the last one
+    /// dropped.
+    pub fn drop_through(&mut self, index: u64) -> Option<(u64, u64)> {
+        let mut last = None;
         while self.entries.front().is_some_and(|entry| entry.index <= index) {
-            self.drop_front();
+            last = self.drop_front();
         }
+        last
     }
 
     fn drop_front(&mut self) -> Option<(u64, u64)> {
         let entry = self.entries.pop_front()?;
-        self.bytes -= bytes_of(&entry);
+        self.tails.0.fetch_sub(bytes_of(&entry), Ordering::Relaxed);
         Some((entry.index, entry.term))
     }
 
     fn drop_back(&mut self) {
         if let Some(entry) = self.entries.pop_back() {
-            self.bytes -= bytes_of(&entry);
+            self.tails.0.fetch_sub(bytes_of(&entry), Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(index: u64, term: u64, bytes: usize) -> Entry {
+        Entry { index, term, data: vec![0; bytes].into(), ..Entry::default() }
+    }
+
+    #[test]
+    fn the_tails_of_a_store_are_counted_together_until_they_are_dropped() {
+        let tails = Tails::default();
+        let (mut one, mut other) = (Tail::new(tails.clone()), Tail::new(tails.clone()));
+        one.extend(&[entry(4, 1, 100), entry(5, 1, 100), entry(6, 1, 100)]);
+        other.extend(&[entry(1, 1, 1000)]);
+        assert_eq!(tails.bytes(), 1300 + 4 * ENTRY_OVERHEAD_BYTES);
+        // A conflict replaces two entries.
+        one.extend(&[entry(5, 2, 10)]);
+        assert_eq!(tails.bytes(), 1110 + 3 * ENTRY_OVERHEAD_BYTES);
+        assert_eq!(one.drop_through(4), Some((4, 1)));
+        assert_eq!((one.first(), one.term(5), one.drop_through(4)), (5, Some(2), None));
+        drop(other);
+        assert_eq!(tails.bytes(), 10 + ENTRY_OVERHEAD_BYTES);
+        one.clear();
+        assert_eq!((tails.bytes(), one.is_empty()), (0, true));
     }
 }

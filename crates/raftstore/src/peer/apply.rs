@@ -51,7 +51,7 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Records that entries up to `index` are applied.
     pub(super) fn note_applied(&mut self, ctx: &mut Context<E>, index: LogIndex, term: Term) {
-        self.group.note_applied(index, ctx.options.entry_cache_bytes_max);
+        self.group.note_applied(index);
         if self.is_leader() && term == self.term() && !self.leadership.is_serving_in(term) {
             self.start_leading(ctx);
         }

@@ -121,6 +121,10 @@ impl<E: StorageEngine> Peer<E> {
             self.begin_transfer(ctx, from.id, None);
             return;
         }
+        if !self.has_room_for(ctx, &message) {
+            return;
+        }
+        ctx.received_bytes += message.entries.iter().map(|it| it.payload.len() as u64).sum::<u64>();
         let is_heartbeat = message.kind == RaftKind::Heartbeat;
         if let Err(error) = self.group.step(message, from.id) {
             slog::debug!(ctx.logger, "raft refused a message"; "region" => self.region.id.0, "error" => %error);
@@ -143,6 +147,17 @@ impl<E: StorageEngine> Peer<E> {
             RaftKind::TimeoutNow => self.may_campaign(),
             _ => true,
         }
+    }
+
+    /// Returns whether a received message fits into memory. Drops entries that would extend the tail
+    /// while the tails of the store are at their limit; Raft sends them again.
+    ///
+    /// Invariant: every region makes progress. Entries for a region without a tail are taken. Entries
+    /// that replace others are taken: those may never be committed. Entries that are here already
+    /// are acknowledged again.
+    fn has_room_for(&self, ctx: &Context<E>, message: &RaftMessage) -> bool {
+        let has_room = ctx.has_tail_room(ctx.received_bytes);
+        has_room || !self.group.has_tail() || !self.group.is_extended_by(message)
     }
 
     fn is_transfer_campaign(&self, message: &RaftMessage) -> bool {

@@ -57,6 +57,14 @@ impl<E: StorageEngine> Peer<E> {
         {
             let Some(request) = self.proposals.pop_waiting() else { break };
             let held = request.bytes();
+            let fresh = bytes - self.proposals.bytes();
+            let is_full = !ctx.has_tail_room(fresh) && (fresh > 0 || self.group.has_tail());
+            if is_full && !matches!(request, Request::Admin(_)) {
+                ctx.waiting_bytes -= held;
+                let reason = "too many bytes of entries are not applied yet";
+                ctx.reject(request.id(), Busy::Wait { reason });
+                continue;
+            }
             if let Some(request) = self.propose_one(ctx, request, &mut proposing)? {
                 self.proposals.unpop_waiting(request);
                 break;

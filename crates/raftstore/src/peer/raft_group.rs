@@ -88,7 +88,7 @@ impl<E: StorageEngine> RaftGroup<E> {
         start: &Start,
     ) -> Result<Self> {
         let conf = admin::conf_state(region);
-        let log = RegionLog::new(ctx.engine.clone(), region.id, start, conf);
+        let log = RegionLog::new(ctx.engine.clone(), region.id, start, conf, ctx.tails.clone());
         let config = config(&ctx.options, id, start);
         let node = RawNode::new(&config, log, &ctx.logger)
             .map_err(|error| Error::invalid(format!("region {}: {error}", region.id)))?;
@@ -151,6 +151,22 @@ impl<E: StorageEngine> RaftGroup<E> {
     /// Returns the last entry, durable or not.
     pub fn last(&self) -> LogIndex {
         LogIndex(self.node.raft.raft_log.last_index())
+    }
+
+    /// Returns whether entries of this region that are not applied are in memory.
+    pub fn has_tail(&self) -> bool {
+        let has_fresh = !self.node.raft.raft_log.unstable.entries.is_empty();
+        has_fresh || self.log().has_tail() || mutant::active("raftstore.full_tails_starve")
+    }
+
+    /// Returns whether received entries would extend the log, without replacing any of it.
+    pub fn is_extended_by(&self, message: &RaftMessage) -> bool {
+        let last = (self.last(), Term(self.node.raft.raft_log.last_term()));
+        let continues = match message.entries.iter().find(|entry| entry.index == last.0) {
+            Some(entry) => entry.term == last.1,
+            None => (message.index, message.log_term) == last,
+        };
+        continues && message.entries.last().is_some_and(|entry| entry.index > last.0)
     }
 
     /// Returns the term of an entry; `None` if the log does not hold it.
@@ -344,10 +360,9 @@ impl<E: StorageEngine> RaftGroup<E> {
     }
 
     /// Records that entries up to `index` are applied.
-    pub fn note_applied(&mut self, index: LogIndex, cache_bytes_max: u64) {
+    pub fn note_applied(&mut self, index: LogIndex) {
         self.log_mut().note_applied(index.0, None);
         self.node.advance_apply_to(index.0);
-        self.log_mut().shrink(cache_bytes_max);
     }
 
     /// Changes the members as an applied entry says, if it does.

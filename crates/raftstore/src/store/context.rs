@@ -3,6 +3,7 @@
 use super::group_commit::GroupCommit;
 use super::journal::Journal;
 use crate::input::{Now, RequestId};
+use crate::log::Tails;
 use crate::options::Options;
 use crate::output::{Done, Outputs, Rejection, Reply, Unknown};
 use crate::readers::Readers;
@@ -27,6 +28,10 @@ pub(crate) struct Context<E: StorageEngine> {
     pub effects: Vec<Effect>,
     /// Bytes of waiting requests in this store.
     pub waiting_bytes: u64,
+    /// Bytes of entries in memory that are not applied, over all regions.
+    pub tails: Tails,
+    /// Bytes of received entries that are in no tail yet.
+    pub received_bytes: u64,
     /// Merge sources that are replicated up to the preparation on all their replicas.
     pub replicated_sources: BTreeMap<RegionId, (LogIndex, Term)>,
     /// Unreachable stores, with the monotonic nanoseconds of the loss.
@@ -74,6 +79,8 @@ impl<E: StorageEngine> Context<E> {
             readers: Arc::new(Readers::default()),
             effects: Vec::new(),
             waiting_bytes: 0,
+            tails: Tails::default(),
+            received_bytes: 0,
             replicated_sources: BTreeMap::new(),
             unreachable: BTreeMap::new(),
             read_index_rounds: 0,
@@ -105,6 +112,12 @@ impl<E: StorageEngine> Context<E> {
     pub fn next_incarnation(&mut self) -> u64 {
         self.incarnations += 1;
         self.incarnations
+    }
+
+    /// Returns whether the tails of this store have room after `bytes` more are added.
+    pub fn has_tail_room(&self, bytes: u64) -> bool {
+        self.tails.bytes() + bytes < self.options.tail_bytes_max
+            || stele_types::mutant::active("raftstore.tails_unbounded")
     }
 
     fn reply(&mut self, id: RequestId, reply: Reply) {

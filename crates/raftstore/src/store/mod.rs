@@ -84,6 +84,11 @@ impl<E: StorageEngine> RaftStore<E> {
         self.ctx.batches.has_records_of(region)
     }
 
+    /// Returns the bytes of entries in memory that are not applied, over all regions.
+    pub fn tail_bytes(&self) -> u64 {
+        self.ctx.tails.bytes()
+    }
+
     /// Schedules a region for the next poll and updates whether it ticks.
     fn schedule(&mut self, region: RegionId) {
         let Some(peer) = self.peers.get(&region) else {

@@ -32,6 +32,7 @@ impl<E: StorageEngine> RaftStore<E> {
             self.work()?;
             self.run_effects()?;
         }
+        self.ctx.received_bytes = 0;
         self.request_lost();
         self.probe_hibernating();
         self.ctx.out.append = self.ctx.batches.hand_out(now.monotonic_nanos);

@@ -15,6 +15,7 @@ mod reads;
 mod repair;
 mod space;
 mod storm;
+mod tails;
 
 use crate::*;
 use bytes::Bytes;

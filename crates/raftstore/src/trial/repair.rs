@@ -64,7 +64,7 @@ fn a_comparison_with_a_value_that_cannot_be_read_is_refused_and_stops_nothing() 
 // Catalogue: 11.
 #[test]
 fn a_follower_gets_a_snapshot_in_place_of_entries_that_the_leader_cannot_read() {
-    let mut trial = Trial::with(3, |options| options.entry_cache_bytes_max = 0);
+    let mut trial = Trial::new(3);
     trial.lead(DATA, 1);
     trial.isolate(3);
     let writes: Vec<_> = (0..5).map(|i| trial.write(1, put(&format!("k{i}"), "v"))).collect();

@@ -1,0 +1,175 @@
+//! Tests of the bound on entries in memory that are not applied.
+
+use super::*;
+
+const OTHER: RegionId = RegionId(10);
+const BYTES_MAX: u64 = 4_000;
+
+fn bounded() -> Trial {
+    Trial::with(3, |options| options.tail_bytes_max = BYTES_MAX)
+}
+
+fn kilobyte() -> String {
+    "v".repeat(1_000)
+}
+
+fn write_other(trial: &mut Trial, name: &str) -> RequestId {
+    let id = trial.request();
+    let (header, command) = (trial.header(OTHER), put(name, &kilobyte()));
+    trial.store(1).core.step(Input::Write(Write { id, header, command, frees: false }));
+    id
+}
+
+fn split(trial: &mut Trial) {
+    let new = NewRegion { region: OTHER, peers: [201, 202, 203].map(PeerId).to_vec() };
+    let keys = vec![Bytes::from_static(b"h")];
+    trial.admin(1, DATA, Admin::Split { keys, new_ids: vec![new] });
+    trial.settle();
+    trial.ticks(2);
+    assert_eq!(trial.leader(OTHER), Some(1));
+}
+
+#[test]
+fn a_tail_holds_only_entries_that_are_not_applied() {
+    let mut trial = bounded();
+    trial.lead(DATA, 1);
+    for i in 0..40 {
+        let write = trial.write(1, put(&format!("k{i}"), &kilobyte()));
+        trial.settle();
+        assert!(trial.is_written(write), "{:?}", trial.reply(write));
+        assert_eq!(trial.store(1).core.tail_bytes(), 0);
+    }
+    trial.send_heartbeats();
+    for store in 2..=3 {
+        assert_eq!(trial.store(store).core.tail_bytes(), 0, "store {store}");
+        assert_eq!(trial.value(store, "k39"), Some(kilobyte()));
+    }
+}
+
+// Catalogue: 64.
+#[test]
+fn a_leader_with_too_many_unapplied_entries_answers_busy_until_they_are_applied() {
+    let mut trial = bounded();
+    trial.lead(DATA, 1);
+    for store in 2..=3 {
+        trial.store(store).stalled = true;
+    }
+    let writes: Vec<_> = (0..10)
+        .map(|i| {
+            let write = trial.write(1, put(&format!("k{i}"), &kilobyte()));
+            trial.settle();
+            write
+        })
+        .collect();
+    let busy = |trial: &Trial| {
+        let reason = "too many bytes of entries are not applied yet";
+        writes.iter().filter(|id| trial.busy(**id) == Some(&Busy::Wait { reason })).count()
+    };
+    assert_eq!(busy(&trial), 6);
+    let bytes = trial.store(1).core.tail_bytes();
+    assert!((BYTES_MAX..BYTES_MAX + 1_500).contains(&bytes), "{bytes} bytes");
+    for store in 2..=3 {
+        trial.store(store).stalled = false;
+    }
+    trial.ticks(4);
+    assert_eq!(writes.iter().filter(|id| trial.is_written(**id)).count(), 4);
+    assert_eq!(trial.store(1).core.tail_bytes(), 0);
+    let write = trial.write(1, put("later", &kilobyte()));
+    trial.settle();
+    assert!(trial.is_written(write));
+}
+
+// Catalogue: 64.
+#[test]
+fn a_follower_with_full_tails_drops_entries_and_gets_them_again() {
+    let mut trial = bounded();
+    trial.lead(DATA, 1);
+    trial.store(3).stalled = true;
+    let first = trial.report(3, DATA).last;
+    for i in 0..40 {
+        let write = trial.write(1, put(&format!("k{i}"), &kilobyte()));
+        trial.settle();
+        assert!(trial.is_written(write), "two of three replicas are enough");
+        let bytes = trial.store(3).core.tail_bytes();
+        assert!(bytes < BYTES_MAX + 1_500, "{bytes} bytes after write {i}");
+    }
+    assert!(trial.report(3, DATA).last > first, "it took the first entries");
+    trial.ticks(4);
+    trial.store(3).stalled = false;
+    trial.ticks(60);
+    assert_eq!(trial.value(3, "k39"), Some(kilobyte()));
+    assert_eq!(trial.store(3).core.tail_bytes(), 0);
+}
+
+#[test]
+fn a_region_without_a_tail_takes_entries_while_the_tails_of_others_are_full() {
+    let mut trial = bounded();
+    trial.lead(DATA, 1);
+    split(&mut trial);
+    trial.store(3).stalled = true;
+    for i in 0..10 {
+        trial.write(1, put(&format!("k{i}"), &kilobyte()));
+        trial.settle();
+    }
+    let (full, before) = (trial.report(3, DATA).last, trial.report(3, OTHER).last);
+    assert!(trial.store(3).core.tail_bytes() >= BYTES_MAX);
+    let write = write_other(&mut trial, "z0");
+    trial.settle();
+    write_other(&mut trial, "z1");
+    trial.settle();
+    assert!(trial.is_written(write), "{:?}", trial.reply(write));
+    assert_eq!(trial.report(3, OTHER).last, before.next(), "one entry for an empty tail");
+    assert_eq!(trial.report(3, DATA).last, full);
+    trial.store(3).stalled = false;
+    trial.ticks(60);
+    assert_eq!(trial.value(3, "z1"), Some(kilobyte()));
+    assert_eq!(trial.value(3, "k9"), Some(kilobyte()));
+}
+
+#[test]
+fn a_leader_proposes_for_a_region_without_a_tail_while_the_tails_of_others_are_full() {
+    let mut trial = bounded();
+    trial.lead(DATA, 1);
+    split(&mut trial);
+    trial.lose = |message| {
+        let is_append = |raft: &RaftMessage| !raft.entries.is_empty();
+        message.region == DATA && matches!(&message.body, Body::Raft(raft) if is_append(raft))
+    };
+    for i in 0..10 {
+        trial.write(1, put(&format!("k{i}"), &kilobyte()));
+        trial.settle();
+    }
+    assert!(trial.store(1).core.tail_bytes() >= BYTES_MAX);
+    for i in 0..3 {
+        let write = write_other(&mut trial, &format!("z{i}"));
+        trial.settle();
+        assert!(trial.is_written(write), "{:?}", trial.reply(write));
+    }
+}
+
+/// Entries of a deposed leader are never committed: only their replacement empties the tail.
+#[test]
+fn entries_that_replace_a_full_tail_are_taken() {
+    let mut trial = bounded();
+    trial.lead(DATA, 1);
+    trial.isolate(1);
+    for i in 0..10 {
+        trial.write(1, put(&format!("old{i}"), &kilobyte()));
+        trial.settle();
+    }
+    assert!(trial.store(1).core.tail_bytes() >= BYTES_MAX);
+    trial.ticks(40);
+    let leader = trial.leader(DATA).filter(|leader| *leader != 1);
+    let leader = leader.unwrap_or_else(|| trial.elect(DATA));
+    let mut last = None;
+    for i in 0..10 {
+        last = Some(trial.write(leader, put(&format!("new{i}"), &kilobyte())));
+        trial.settle();
+    }
+    assert!(last.is_some_and(|last| trial.is_written(last)));
+    trial.heal();
+    trial.ticks(60);
+    assert_eq!(trial.value(1, "new9"), Some(kilobyte()));
+    assert_eq!(trial.value(1, "old0"), None);
+    assert_eq!(trial.store(1).core.tail_bytes(), 0);
+}
