@@ -154,7 +154,7 @@ impl World {
         self.nemesis.goals.retain(|goal| !met.contains(goal));
     }
 
-    /// Ends work of a placement leader whose store stopped.
+    /// Ends the work of a placement leader after its store stopped.
     pub(crate) fn group_lost(&mut self, id: u64, term: u64) {
         let stopped = || Err(Error::Busy("the store stopped".into()));
         self.lead(id, |leader, now| {

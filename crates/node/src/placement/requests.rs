@@ -9,7 +9,7 @@ use stele_types::{Error, StoreId};
 pub struct Accepted<'a> {
     /// Answer to the node.
     pub answer: Answer,
-    /// Regions whose report was older than the known state.
+    /// Regions that are known in a later state than they were reported.
     pub rejected: Vec<StaleReport>,
     /// State that the answer was made from.
     pub state: &'a mut LeaderState,

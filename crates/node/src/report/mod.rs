@@ -180,7 +180,7 @@ impl Reporter {
     }
 
     /// Notes that a step starts. Invariant: an operator's step is carried out once at a time; a
-    /// leader repeats instructions whose effect it has not seen.
+    /// leader repeats instructions until it sees their effect.
     fn begin(&mut self, key: StepKey) -> bool {
         self.running.insert(key) || mutant::active("node.step_twice")
     }
