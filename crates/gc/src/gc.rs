@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stele_index::Index;
-use stele_log::Log;
+use stele_log::{Log, StopOnPanic};
 use stele_types::{Clock, Error, FileId, KeyRange, Locator, Result};
 
 /// Number of frozen memtables from which writers assist.
@@ -105,6 +105,7 @@ impl Gc {
         let Some(mut work) = self.lock_for_step() else {
             return Ok(StepDone { stage: self.shared.stats.lock().stage, bytes: 0 });
         };
+        let _stop = self.begin()?;
         let done = work.step(&self.shared, bytes_max);
         if work.is_mid_job() {
             self.shared.stats.lock().stage = work.stage;
@@ -117,6 +118,7 @@ impl Gc {
     /// Runs a job to completion, in as many slices as it needs. Returns every error.
     pub fn force(&self, job: Forced) -> Result<()> {
         let mut work = self.work.lock();
+        let _stop = self.begin()?;
         let done = work.force(&self.shared, job);
         self.publish(&mut work);
         done
@@ -169,6 +171,14 @@ impl Gc {
             self.publish(&mut work);
         }
         self.shared.stats.lock().clone()
+    }
+
+    /// Begins work under its lock. A panic stops the store before the lock is free, because the work
+    /// may be half changed. Fails if the store has stopped.
+    fn begin(&self) -> Result<StopOnPanic<'_>> {
+        let log = &self.shared.log;
+        log.check_poison()?;
+        Ok(log.stop_on_panic("garbage collection"))
     }
 
     fn lock_for_step(&self) -> Option<MutexGuard<'_, Work>> {

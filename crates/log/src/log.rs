@@ -3,6 +3,7 @@
 use crate::append::Appender;
 use crate::dir::Dir;
 use crate::iter::LogIter;
+use crate::poison::StopOnPanic;
 use crate::read::RecordHeader;
 use crate::read_many::{ReadMany, ReadMode, Unchecked};
 use crate::region::RegionLog;
@@ -15,7 +16,7 @@ use crate::verify::{VerifyEvent, VerifySummary, verify};
 use crate::versions::VersionedOp;
 use crate::{FileKind, LogOptions, RecoverFrom, Recovery, recover};
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -63,7 +64,7 @@ impl Log {
     /// device is full (nothing is appended; a later attempt may succeed), with `Poisoned` after any
     /// earlier failure of a write or sync.
     pub fn append(&self, batch: &LogBatch) -> Result<Appended> {
-        let mut appender = self.appender.lock();
+        let (mut appender, _stop) = self.lock_appender();
         if batch.records.is_empty() {
             self.shared.poison.check()?;
             return Ok(Appended { payloads: Vec::new(), head: self.head() });
@@ -74,12 +75,13 @@ impl Log {
     /// Reserves device space for a batch that must not fail for lack of it. That batch must be the
     /// next one appended. Fails with `NoSpace` and changes nothing.
     pub fn preallocate(&self, batch: &LogBatch) -> Result<()> {
-        self.appender.lock().preallocate(&self.shared, &batch.records)
+        let (mut appender, _stop) = self.lock_appender();
+        appender.preallocate(&self.shared, &batch.records)
     }
 
     /// Makes a confirming frame durable. Appended batches are durable already.
     pub fn sync(&self) -> Result<()> {
-        let mut appender = self.appender.lock();
+        let (mut appender, _stop) = self.lock_appender();
         self.shared.poison.check()?;
         appender.sync(&self.shared)
     }
@@ -92,7 +94,8 @@ impl Log {
     /// Marks the last batch as acknowledged; called when idle. The mark distinguishes damage to the
     /// batch from a torn write. It is written without a sync, and the next batch overwrites it.
     pub fn confirm(&self) -> Result<()> {
-        self.appender.lock().confirm(&self.shared)
+        let (mut appender, _stop) = self.lock_appender();
+        appender.confirm(&self.shared)
     }
 
     /// Returns the value at a locator. Fails with `Corrupt` when it differs from what was written.
@@ -245,6 +248,16 @@ impl Log {
         self.shared.poison.set(error)
     }
 
+    /// Returns a guard that stops the log if a panic drops it, for work that another lock protects.
+    /// Declare it after that lock.
+    pub fn stop_on_panic(&self, interrupted: &'static str) -> StopOnPanic<'_> {
+        self.shared.poison.on_panic(interrupted)
+    }
+
+    fn lock_appender(&self) -> (MutexGuard<'_, Appender>, StopOnPanic<'_>) {
+        (self.appender.lock(), self.stop_on_panic("a write of the log"))
+    }
+
     /// Returns the version of the record with its value at `at`; in sorted files also key and
     /// expiry.
     pub fn record_of(&self, at: &Locator) -> Result<RecordHeader> {
@@ -262,7 +275,7 @@ impl Log {
         bytes_max: u64,
         checkpointed: &dyn Fn(RegionId) -> LogIndex,
     ) -> Result<u64> {
-        let mut appender = self.appender.lock();
+        let (mut appender, _stop) = self.lock_appender();
         let mut done = 0;
         for region in self.regions() {
             let (left, checkpointed) = (bytes_max - done, checkpointed(region));
@@ -317,7 +330,7 @@ impl Log {
     /// Confirms the last batch durably. Without this call the end is that of a crash, which loses
     /// nothing.
     pub fn close(&self) -> Result<()> {
-        let mut appender = self.appender.lock();
+        let (mut appender, _stop) = self.lock_appender();
         appender.confirm(&self.shared)?;
         appender.sync(&self.shared)
     }

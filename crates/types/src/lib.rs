@@ -13,6 +13,7 @@ pub mod keyspace;
 pub mod limits;
 pub mod locator;
 pub mod mutant;
+pub mod panics;
 pub mod prng;
 pub mod region;
 pub mod size;

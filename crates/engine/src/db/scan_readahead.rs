@@ -5,7 +5,8 @@ use crate::store::{ReadSlice, Slice, View};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use stele_types::Result;
+use stele_types::panics::caught;
+use stele_types::{Result, mutant};
 
 /// Limit for the reads of a slice that is read ahead: they would continue if a caller stops early.
 const READS_MAX: usize = 256;
@@ -91,7 +92,12 @@ impl Job {
             return;
         };
         drop(state);
-        let read = view.read(slice);
+        // Invariant: a slice that is being read becomes `Read`, also by a panic: its iterator waits
+        // for it. The read changes nothing else.
+        let read = match mutant::active("engine.readahead_panic_lost") {
+            true => view.read(slice),
+            false => caught("a read of a scan", || view.read(slice)).flatten(),
+        };
         let mut state = self.state.lock();
         if matches!(*state, State::Reading) {
             *state = State::Read(read);
