@@ -12,6 +12,7 @@ use crate::members::Members;
 use crate::observe::counts;
 use crate::placement::{PlacementService, wire_times};
 use crate::stores::Stores;
+use crate::tasks::caught;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,7 +39,7 @@ const BUSY_REPORTS: u32 = 3;
 /// Time without a leader after which a peer asks whether it is still a member.
 const STALE_AFTER_S: u64 = 60;
 
-pub(super) struct Tasks {
+pub(super) struct Heartbeats {
     pub config: Arc<Config>,
     pub address: String,
     pub members: Arc<Members>,
@@ -66,7 +67,7 @@ struct ReportState {
     interval: Duration,
 }
 
-impl Tasks {
+impl Heartbeats {
     /// Runs until `stopping` is set.
     pub async fn run(self, mut stopping: watch::Receiver<bool>) {
         let tasks = Arc::new(self);
@@ -85,7 +86,6 @@ impl Tasks {
             interval: INTERVAL,
         };
         let mut measured_at = Instant::now();
-        tokio::spawn(tick(tasks.placement.clone(), stopping.clone()));
         loop {
             let is_due = match state.has_unmeasured {
                 true => measured_at.elapsed() >= FIRST_MEASURE_DELAY,
@@ -117,11 +117,12 @@ impl Tasks {
             .collect();
         state.busy.retain(|_, reports| *reports < BUSY_REPORTS);
         let (tasks, splitter) = (self.clone(), splitter.clone());
-        tokio::spawn(async move {
-            let Ok(mut splitter) = splitter.try_lock_owned() else { return };
+        self.edge.tasks.spawn_finite("split-check", async move {
+            let Ok(mut splitter) = splitter.try_lock_owned() else { return Ok(()) };
             let ids = IdSource(tasks.placement.clone());
             let bytes_max = tasks.config.region_bytes_max;
             splitter.check(&tasks.stores, &ids, bytes_max, &busy).await;
+            Ok(())
         });
     }
 
@@ -250,19 +251,22 @@ impl Tasks {
             }
             let (tasks, outcomes) = (self.clone(), state.outcomes.clone());
             let running = state.running.clone();
-            tokio::spawn(async move {
+            self.edge.tasks.spawn_finite("operator-step", async move {
                 let ids = IdSource(tasks.placement.clone());
-                let outcome = steps::execute(&tasks.stores, &ids, step).await;
-                outcomes.lock().await.extend(outcome);
+                let execute = steps::execute(&tasks.stores, &ids, step);
+                // After a panic, too, the step may be started again.
+                let outcome = caught("an operator step", execute).await;
                 running.lock().await.remove(&key);
+                outcomes.lock().await.extend(outcome?);
                 tasks.edge.report_due.notify_one();
+                Ok(())
             });
         }
     }
 }
 
 /// Ticks the placement service, which acts only as leader, until `stopping` is set.
-async fn tick(placement: Arc<PlacementService>, mut stopping: watch::Receiver<bool>) {
+pub(super) async fn tick(placement: Arc<PlacementService>, mut stopping: watch::Receiver<bool>) {
     loop {
         tokio::select! {
             () = stopped(&mut stopping) => return,
