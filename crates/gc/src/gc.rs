@@ -5,12 +5,12 @@ use crate::options::GcOptions;
 use crate::pressure::{ASSIST_WAITS, Load};
 use crate::stats::{Forced, GcStats, Pressure, StepDone};
 use crate::work::Work;
-use parking_lot::{Mutex, MutexGuard};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stele_index::Index;
 use stele_log::{Log, StopOnPanic};
+use stele_types::lock::{Mutex, MutexGuard, rank};
 use stele_types::{Clock, Error, FileId, KeyRange, Locator, Result};
 
 /// Number of frozen memtables from which writers assist.
@@ -53,9 +53,9 @@ pub(crate) struct Shared {
     pub hooks: Arc<dyn GcHooks>,
     /// User bytes since the store was created.
     pub user_bytes: AtomicU64,
-    pub heat: Mutex<Heat>,
-    load: Mutex<Load>,
-    stats: Mutex<GcStats>,
+    pub heat: Mutex<Heat, { rank::GC_HEAT }>,
+    load: Mutex<Load, { rank::GC_LOAD }>,
+    stats: Mutex<GcStats, { rank::GC_STATS }>,
     /// The device is nearly full: freeing space takes precedence over the budget.
     pub short_of_space: AtomicBool,
 }
@@ -64,7 +64,7 @@ pub(crate) struct Shared {
 /// time. It has no thread and no clock of its own.
 pub struct Gc {
     shared: Shared,
-    work: Mutex<Work>,
+    work: Mutex<Work, { rank::GC_WORK }>,
 }
 
 impl Gc {
@@ -181,7 +181,7 @@ impl Gc {
         Ok(log.stop_on_panic("garbage collection"))
     }
 
-    fn lock_for_step(&self) -> Option<MutexGuard<'_, Work>> {
+    fn lock_for_step(&self) -> Option<MutexGuard<'_, Work, { rank::GC_WORK }>> {
         if self.shared.index.frozen_count() > FROZEN_MAX || self.assist_ratio() >= ASSIST_WAITS {
             return Some(self.work.lock());
         }

@@ -16,23 +16,25 @@ use crate::verify::{VerifyEvent, VerifySummary, verify};
 use crate::versions::VersionedOp;
 use crate::{FileKind, LogOptions, RecoverFrom, Recovery, recover};
 use bytes::Bytes;
-use parking_lot::{Mutex, MutexGuard};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use stele_types::lock::{Mutex, MutexGuard, rank};
 use stele_types::{
     Appended, Cause, CommittedEntry, EntryRecord, Error, FileId, Locator, LogBatch, LogIndex, Lsn,
     Record, RegionId, Result, Term,
 };
 use stele_vfs::Vfs;
 
+type AppenderGuard<'a> = MutexGuard<'a, Appender, { rank::LOG_APPENDER }>;
+
 /// The log of one store. Appends run one at a time; reads never wait for a write or sync.
 #[derive(Debug)]
 pub struct Log {
     shared: Arc<Shared>,
-    appender: Mutex<Appender>,
+    appender: Mutex<Appender, { rank::LOG_APPENDER }>,
     /// Serializes removals.
-    maintenance: Mutex<()>,
+    maintenance: Mutex<(), { rank::LOG_MAINTENANCE }>,
 }
 
 impl Log {
@@ -254,7 +256,7 @@ impl Log {
         self.shared.poison.on_panic(interrupted)
     }
 
-    fn lock_appender(&self) -> (MutexGuard<'_, Appender>, StopOnPanic<'_>) {
+    fn lock_appender(&self) -> (AppenderGuard<'_>, StopOnPanic<'_>) {
         (self.appender.lock(), self.stop_on_panic("a write of the log"))
     }
 

@@ -1,13 +1,13 @@
 //! After a failed write or sync the durable state is unknown; further appends fail.
 
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use stele_types::lock::{Mutex, rank};
 use stele_types::{Error, Result};
 
 #[derive(Debug, Default)]
 pub(crate) struct Poison {
     set: AtomicBool,
-    reason: Mutex<String>,
+    reason: Mutex<String, { rank::LOG_POISON }>,
 }
 
 impl Poison {

@@ -12,6 +12,7 @@ pub mod key_range;
 pub mod keyspace;
 pub mod limits;
 pub mod locator;
+pub mod lock;
 pub mod mutant;
 pub mod panics;
 pub mod prng;

@@ -9,8 +9,8 @@
 //!    Calls that arrive later form the next group.
 //! 3. **Append.** The leader encodes the group as one command and appends it: one write, one sync.
 //! 4. **Apply.** The leader applies the entry, which makes it visible.
-//! 5. **Resign.** The leader leaves its post and wakes a member of the next group. If no member of
-//!    that group waits, the commit thread leads it.
+//! 5. **Resign.** The leader ends its leadership and wakes a member of the next group. If no member
+//!    of that group waits, the commit thread leads it.
 //! 6. **Complete.** The leader gives the result to all members: waiting calls return, callbacks run.
 //!
 //! Invariant: a group is applied only after its sync, and groups are applied in log order. One
@@ -25,11 +25,12 @@
 
 use super::workers::Signal;
 use crate::store::Store;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Condvar;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use stele_gc::Pressure;
 use stele_storage::StorageEngine;
+use stele_types::lock::{Mutex, rank};
 use stele_types::panics::caught;
 use stele_types::{
     CommandBuilder, CommittedEntry, EntryRecord, Error, LogBatch, LogIndex, Record, RegionId,
@@ -60,7 +61,7 @@ pub(crate) trait CommitSteps: Send + Sync {
 /// The pipeline. Each caller runs it in its own thread.
 pub(crate) struct CommitPipeline {
     steps: Arc<dyn CommitSteps>,
-    queue: Mutex<Queue>,
+    queue: Mutex<Queue, { rank::COMMIT_QUEUE }>,
     /// Signals that a group was taken off the queue, or that the leader resigned.
     room: Condvar,
     /// Raised when a group has operations and no member waits for it.
@@ -117,7 +118,7 @@ impl CommitPipeline {
         let mut queue = self.queue.lock();
         while queue.bytes > 0 && queue.bytes + bytes > self.bytes_max {
             if queue.leading.is_some() {
-                self.room.wait(&mut queue);
+                self.room.wait(queue.for_wait());
             } else {
                 drop(queue);
                 self.lead_once();
@@ -289,7 +290,7 @@ type Callback = Box<dyn FnOnce(Result<()>) + Send>;
 /// Outcome of one group, shared by all its members.
 #[derive(Default)]
 struct Outcome {
-    state: Mutex<OutcomeState>,
+    state: Mutex<OutcomeState, { rank::COMMIT_OUTCOME }>,
     changed: Condvar,
 }
 
@@ -344,7 +345,7 @@ impl Outcome {
         let mut state = self.state.lock();
         if state.result.is_none() && !state.nudged {
             state.waiters += 1;
-            self.changed.wait(&mut state);
+            self.changed.wait(state.for_wait());
             state.waiters -= 1;
         }
         state.nudged = false;
@@ -389,8 +390,8 @@ impl Completion {
     }
 
     /// Calls `callback` with the outcome: on the committing thread, or at once if it is known. The
-    /// callback must not call the store. If it panics on the committing thread, other calls do not
-    /// notice.
+    /// callback must not call the store. Its panic on the committing thread has no effect on other
+    /// calls.
     pub fn on_done(self, callback: impl FnOnce(Result<()>) + Send + 'static) {
         self.outcome.on_done(Box::new(callback));
     }

@@ -2,9 +2,10 @@
 //! one. A scan never waits for its turn: it reads itself what no thread has started.
 
 use crate::store::{ReadSlice, Slice, View};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Condvar;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use stele_types::lock::{Mutex, rank};
 use stele_types::panics::caught;
 use stele_types::{Result, mutant};
 
@@ -16,7 +17,7 @@ const VALUE_BYTES_MIN: u64 = 128 << 10;
 /// Slices that wait for a thread; a few of each iterator.
 #[derive(Debug, Default)]
 pub(super) struct ReadaheadQueue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<Waiting, { rank::READAHEAD_QUEUE }>,
     changed: Condvar,
 }
 
@@ -28,7 +29,7 @@ struct Waiting {
 
 #[derive(Debug)]
 struct Job {
-    state: Mutex<State>,
+    state: Mutex<State, { rank::READAHEAD_SLICE }>,
     done: Condvar,
 }
 
@@ -69,7 +70,7 @@ impl ReadaheadQueue {
     fn next(&self) -> Option<Arc<Job>> {
         let mut waiting = self.waiting.lock();
         while !waiting.stopped && waiting.jobs.is_empty() {
-            self.changed.wait(&mut waiting);
+            self.changed.wait(waiting.for_wait());
         }
         waiting.jobs.pop_front()
     }
@@ -119,7 +120,7 @@ impl ScanReadahead {
     pub fn take(self) -> Result<ReadSlice> {
         let mut state = self.job.state.lock();
         while matches!(*state, State::Reading) {
-            self.job.done.wait(&mut state);
+            self.job.done.wait(state.for_wait());
         }
         let taken = std::mem::replace(&mut *state, State::Taken);
         drop(state);

@@ -8,11 +8,12 @@
 use super::commit::CommitPipeline;
 use super::scan_readahead::ReadaheadQueue;
 use crate::store::Store;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Condvar;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use stele_storage::StorageEngine;
+use stele_types::lock::{Mutex, rank};
 use stele_types::panics::caught;
 use stele_types::{Error, Result, mutant};
 
@@ -30,7 +31,7 @@ const READERS: usize = 2;
 /// Wakeup of a thread that waits for work.
 #[derive(Debug, Default)]
 pub(super) struct Signal {
-    state: Mutex<SignalState>,
+    state: Mutex<SignalState, { rank::SIGNAL }>,
     changed: Condvar,
 }
 
@@ -57,9 +58,9 @@ impl Signal {
         if !state.raised && !state.stop {
             match at_most {
                 Some(limit) => {
-                    self.changed.wait_for(&mut state, limit);
+                    self.changed.wait_for(state.for_wait(), limit);
                 }
-                None => self.changed.wait(&mut state),
+                None => self.changed.wait(state.for_wait()),
             }
         }
         state.raised = false;

@@ -102,7 +102,7 @@ fn interrupt(place: Place) {
     let store = store(&disk);
     let (reached, at_place) = channel();
     let (go, going) = channel::<()>();
-    let going = Mutex::new(going);
+    let going = parking_lot::Mutex::new(going);
     let nth = AtomicUsize::new(0);
     let pipeline = pipeline(&store, 40, move |now| {
         if now == place && nth.fetch_add(1, Ordering::Relaxed) == 1 {
@@ -181,7 +181,7 @@ fn a_stalled_leader_delays_the_next_group_and_a_drain_waits_for_both() {
         let store = store(&SimVfs::new(SimOptions::default()));
         let (reached, at_place) = channel();
         let (go, going) = channel::<()>();
-        let going = Mutex::new(going);
+        let going = parking_lot::Mutex::new(going);
         let pipeline = pipeline(&store, 1 << 20, move |now| {
             if now == Place::BeforeApply {
                 reached.send(()).unwrap();
