@@ -6,6 +6,7 @@ use crate::output::print;
 use crate::runtime;
 use stele_server::config::Config;
 use stele_server::node::{self, Ready};
+use stele_server::observe::LogWriter;
 use stele_types::{Error, Result};
 use tracing_subscriber::EnvFilter;
 
@@ -38,7 +39,8 @@ fn end_with(parent: u32) -> Result<()> {
 
 fn log_to_stderr(level: &str) -> Result<()> {
     let filter = EnvFilter::new(format!("warn,stele={level},stele_server={level}"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let writer = || LogWriter(std::io::stderr());
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     log.try_init().map_err(|error| Error::invalid(format!("cannot set up logging: {error}")))
 }
 

@@ -5,6 +5,7 @@
 mod common;
 
 use common::{content, run, run_with, stele};
+use std::io::{BufRead, Read, Write};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -84,4 +85,33 @@ fn damage_is_found_and_named() {
     assert!(report["damage"][0]["path"].as_str().unwrap().contains("log"), "{report}");
     let inspected = run(dir.path(), "inspect log --store $").ok();
     assert!(inspected.text().contains("DAMAGED"), "{inspected:?}");
+}
+
+#[test]
+fn a_server_with_a_full_log_disk_serves() {
+    let dir = tempfile::tempdir().unwrap();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut server = stele();
+    server.args(["server", "--listen", "127.0.0.1:0", "--log-level", "debug", "--store"]);
+    server.arg(dir.path()).stderr(Stdio::from(full)).stdout(Stdio::piped());
+    let mut server = server.spawn().unwrap();
+    let lines = std::io::BufReader::new(server.stdout.take().unwrap()).lines();
+    let address = lines.map_while(Result::ok).find_map(|line| {
+        Some(line.trim().strip_prefix("tikv/pd")?.split_whitespace().next()?.to_owned())
+    });
+    let address = address.unwrap();
+    let line = format!("put --cluster {address} k v");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while run(dir.path(), &line).code != 0 {
+        assert!(Instant::now() < deadline && server.try_wait().unwrap().is_none());
+    }
+    let mut stream = std::net::TcpStream::connect(&address).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut metrics = String::new();
+    stream.read_to_string(&mut metrics).unwrap();
+    let lost = metrics.lines().find_map(|line| line.strip_prefix("stele_log_lines_lost_total "));
+    assert!(lost.unwrap().parse::<u64>().unwrap() > 0);
+    assert!(server.try_wait().unwrap().is_none(), "the server has ended");
+    server.kill().unwrap();
+    server.wait().unwrap();
 }

@@ -5,12 +5,14 @@ mod common;
 
 use common::{DIR, disk, open, tiny};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use stele_engine::{Batch, Db, Error, Group, KeyRange, Options, Order, ScanOptions};
 use stele_types::ManualClock;
 use stele_types::limits::{USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use stele_vfs::Vfs;
+use stele_vfs::{Fault, Vfs};
 
 fn numbered(n: u32) -> Vec<u8> {
     format!("k{n:04}").into_bytes()
@@ -196,34 +198,33 @@ fn groups_are_listed_read_and_deleted_by_prefix_and_mask() {
     assert_eq!(db.iter(KeyRange::all(), Order::Forward).unwrap().count(), 1 + 4 * 5 - 8);
 }
 
-/// Returns the syncs of 300 asynchronous puts, which complete in order.
-fn burst(db: &Db) -> u64 {
-    let done = Arc::new(AtomicUsize::new(0));
-    let before = db.stats().log.syncs;
-    let mut last = None;
-    for n in 0..300u32 {
-        let completion = db.put_async(b"same key", &n.to_le_bytes()).unwrap();
-        if n < 299 {
-            let done = done.clone();
-            completion.on_done(move |result| {
-                result.unwrap();
-                done.fetch_add(1, Ordering::Relaxed);
-            });
-        } else {
-            last = Some(completion);
-        }
-    }
-    last.unwrap().wait().unwrap();
-    assert_eq!(db.get(b"same key").unwrap().unwrap(), 299u32.to_le_bytes()[..]);
-    assert_eq!(done.load(Ordering::Relaxed), 299);
-    db.stats().log.syncs - before
-}
-
 #[test]
 fn asynchronous_calls_complete_in_order_and_share_syncs() {
-    let db = open(&disk(1), &Options { background: true, ..tiny() }).unwrap();
-    // If the caller hardly runs, each call may be committed before the next one arrives.
-    assert!((0..100).any(|_| burst(&db) < 300), "no group was shared");
+    const CALLS: u32 = 300;
+    let disk = disk(1);
+    let db = open(&disk, &Options { background: true, ..tiny() }).unwrap();
+    // The first write stalls until all calls are submitted, so that at most two groups form.
+    let (go, going) = channel::<()>();
+    let going = Mutex::new(going);
+    disk.on_stall(move |_| going.lock().unwrap().recv().unwrap());
+    disk.inject(Fault::Stall { path_contains: ".seg".into(), nth: 1 }).unwrap();
+    let before = db.stats().log.syncs;
+    let (done, completed) = channel();
+    for n in 0..CALLS {
+        let done = done.clone();
+        let completion = db.put_async(b"same key", &n.to_le_bytes()).unwrap();
+        completion.on_done(move |result| done.send((n, result)).unwrap());
+    }
+    assert!(completed.try_recv().is_err(), "a call completed before its write");
+    go.send(()).unwrap();
+    for n in 0..CALLS {
+        let (nth, result) = completed.recv_timeout(Duration::from_secs(30)).unwrap();
+        result.unwrap();
+        assert_eq!(nth, n, "calls complete in another order");
+    }
+    assert_eq!(db.get(b"same key").unwrap().unwrap(), (CALLS - 1).to_le_bytes()[..]);
+    let syncs = db.stats().log.syncs - before;
+    assert!(syncs <= 2, "{syncs} syncs for two groups");
     db.delete_async(b"same key").unwrap();
     db.close().unwrap();
 }

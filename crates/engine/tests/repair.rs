@@ -7,7 +7,9 @@ use bytes::Bytes;
 use common::{DIR, disk, tiny};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use stele_engine::{
     EngineView, Error, KeyRange, LogStore, Options, Order, Pair, Repair, Replay, ScanOptions,
     StateMachine, Store,
@@ -142,6 +144,48 @@ fn a_value_that_cannot_be_read_is_replaced_by_its_copy_and_by_nothing_else() {
     assert_eq!((stats.lost, stats.found, stats.repaired), (0, 1, 1));
     drop(opened);
     is_right(&open(&disk.restart(5), tiny()));
+}
+
+#[test]
+fn a_repair_and_a_flush_that_wait_for_each_others_locks_both_end() {
+    let (done, ended) = channel();
+    let test = std::thread::spawn(move || {
+        let disk = disk(9);
+        let mut opened = filled(&disk, tiny());
+        opened.damage(&disk, 3);
+        assert!(opened.get(3).is_err());
+        opened.maintain();
+        opened.store.repair_value(&key_of(3), value_of(3).into());
+        // A later write, so that the flush has something to freeze. Its lock is taken before that of
+        // the state machine, which the repair holds while it writes the manifest.
+        opened.put(100, b"another key");
+        opened.store.flush().unwrap();
+        let (reached, stalled) = channel();
+        let (go, going) = channel::<()>();
+        let going = Mutex::new(going);
+        disk.on_stall(move |_| {
+            reached.send(()).unwrap();
+            going.lock().unwrap().recv().unwrap();
+        });
+        disk.inject(Fault::Stall { path_contains: "manifest".into(), nth: 1 }).unwrap();
+        let store = &opened.store;
+        std::thread::scope(|scope| {
+            let repair = scope.spawn(|| store.maintain(1 << 20).unwrap());
+            stalled.recv().unwrap();
+            let flush = scope.spawn(|| store.flush().unwrap());
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!repair.is_finished() && !flush.is_finished());
+            go.send(()).unwrap();
+            repair.join().unwrap();
+            flush.join().unwrap();
+        });
+        assert_eq!(opened.get(3).unwrap().unwrap(), value_of(3));
+        assert!(!opened.store.has_lost());
+        done.send(()).unwrap();
+    });
+    let ended = ended.recv_timeout(Duration::from_secs(30));
+    assert!(ended.is_ok() || test.is_finished(), "two threads wait for each other");
+    test.join().unwrap();
 }
 
 #[test]

@@ -5,12 +5,12 @@ use crate::options::GcOptions;
 use crate::pressure::{ASSIST_WAITS, Load};
 use crate::stats::{Forced, GcStats, Pressure, StepDone};
 use crate::work::Work;
-use parking_lot::{Mutex, MutexGuard};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stele_index::Index;
-use stele_log::Log;
+use stele_log::{Log, StopOnPanic};
+use stele_types::lock::{Mutex, MutexGuard, rank};
 use stele_types::{Clock, Error, FileId, KeyRange, Locator, Result};
 
 /// Number of frozen memtables from which writers assist.
@@ -53,9 +53,9 @@ pub(crate) struct Shared {
     pub hooks: Arc<dyn GcHooks>,
     /// User bytes since the store was created.
     pub user_bytes: AtomicU64,
-    pub heat: Mutex<Heat>,
-    load: Mutex<Load>,
-    stats: Mutex<GcStats>,
+    pub heat: Mutex<Heat, { rank::GC_HEAT }>,
+    load: Mutex<Load, { rank::GC_LOAD }>,
+    stats: Mutex<GcStats, { rank::GC_STATS }>,
     /// The device is nearly full: freeing space takes precedence over the budget.
     pub short_of_space: AtomicBool,
 }
@@ -64,7 +64,7 @@ pub(crate) struct Shared {
 /// time. It has no thread and no clock of its own.
 pub struct Gc {
     shared: Shared,
-    work: Mutex<Work>,
+    work: Mutex<Work, { rank::GC_WORK }>,
 }
 
 impl Gc {
@@ -105,6 +105,7 @@ impl Gc {
         let Some(mut work) = self.lock_for_step() else {
             return Ok(StepDone { stage: self.shared.stats.lock().stage, bytes: 0 });
         };
+        let _stop = self.begin()?;
         let done = work.step(&self.shared, bytes_max);
         if work.is_mid_job() {
             self.shared.stats.lock().stage = work.stage;
@@ -117,6 +118,7 @@ impl Gc {
     /// Runs a job to completion, in as many slices as it needs. Returns every error.
     pub fn force(&self, job: Forced) -> Result<()> {
         let mut work = self.work.lock();
+        let _stop = self.begin()?;
         let done = work.force(&self.shared, job);
         self.publish(&mut work);
         done
@@ -171,7 +173,15 @@ impl Gc {
         self.shared.stats.lock().clone()
     }
 
-    fn lock_for_step(&self) -> Option<MutexGuard<'_, Work>> {
+    /// Begins work under its lock. A panic stops the store before the lock is free, because the work
+    /// may be half changed. Fails if the store has stopped.
+    fn begin(&self) -> Result<StopOnPanic<'_>> {
+        let log = &self.shared.log;
+        log.check_poison()?;
+        Ok(log.stop_on_panic("garbage collection"))
+    }
+
+    fn lock_for_step(&self) -> Option<MutexGuard<'_, Work, { rank::GC_WORK }>> {
         if self.shared.index.frozen_count() > FROZEN_MAX || self.assist_ratio() >= ASSIST_WAITS {
             return Some(self.work.lock());
         }

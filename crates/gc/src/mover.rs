@@ -3,12 +3,12 @@
 use crate::gc::GcHooks;
 use crate::read_ahead::ReadAhead;
 use bytes::Bytes;
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stele_index::{Live, MovingValue, ValueMover};
 use stele_log::{Log, SortedWriter};
+use stele_types::lock::{Mutex, rank};
 use stele_types::{Cause, FileId, KeyRange, Locator, Lsn, Result, mutant};
 
 /// Selection of the values to move.
@@ -46,11 +46,11 @@ impl Plan {
 #[derive(Debug, Default)]
 pub(crate) struct Moved {
     /// Finished value files.
-    pub files: Mutex<Vec<FileId>>,
+    pub files: Mutex<Vec<FileId>, { rank::GC_MOVED_FILES }>,
     /// Bytes written to value files.
     pub bytes: AtomicU64,
     /// Values left in place because they could not be read, by file.
-    pub unreadable: Mutex<BTreeMap<FileId, Live>>,
+    pub unreadable: Mutex<BTreeMap<FileId, Live>, { rank::GC_MOVED_UNREADABLE }>,
 }
 
 /// Writes values in key order to value files of bounded size.

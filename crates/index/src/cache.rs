@@ -2,12 +2,12 @@
 
 use crate::run::Block;
 use bytes::BytesMut;
-use parking_lot::Mutex;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stele_types::RunId;
+use stele_types::lock::{Mutex, rank};
 
 /// Bookkeeping bytes per block.
 const BLOCK_OVERHEAD_BYTES: u64 = 128;
@@ -42,10 +42,10 @@ impl Weighter<Key, Block> for BlockWeight {
 pub struct BlockCache {
     blocks: Cache<Key, Block, BlockWeight>,
     bytes_max: u64,
-    reserved: Mutex<u64>,
+    reserved: Mutex<u64, { rank::CACHE_RESERVED }>,
     hits: AtomicU64,
     misses: AtomicU64,
-    spares: Mutex<Vec<BytesMut>>,
+    spares: Mutex<Vec<BytesMut>, { rank::CACHE_SPARES }>,
 }
 
 /// Memory that counts against a cache's limit until it is dropped.

@@ -2,10 +2,10 @@
 //! cache, and replication reads the newest entries.
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stele_types::Lsn;
+use stele_types::lock::{Mutex, rank};
 
 const OVERHEAD_BYTES: u64 = 64;
 
@@ -13,7 +13,7 @@ const OVERHEAD_BYTES: u64 = 64;
 #[derive(Debug)]
 pub(crate) struct EntryCache {
     bytes_max: u64,
-    recent: Mutex<Recent>,
+    recent: Mutex<Recent, { rank::LOG_ENTRY_CACHE }>,
     pub hits: AtomicU64,
     pub misses: AtomicU64,
 }

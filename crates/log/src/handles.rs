@@ -1,9 +1,9 @@
 //! Open files for reading: few and shared. A file stays valid while a reader holds it.
 
 use crate::dir::{Dir, Name};
-use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use stele_types::lock::{RwLock, rank};
 use stele_types::{FileId, Result};
 use stele_vfs::VfsFile;
 
@@ -13,7 +13,7 @@ const HANDLES_MAX: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Handles {
     /// By file, and whether the handle bypasses the page cache.
-    open: RwLock<BTreeMap<(FileId, bool), Arc<dyn VfsFile>>>,
+    open: RwLock<BTreeMap<(FileId, bool), Arc<dyn VfsFile>>, { rank::LOG_HANDLES }>,
 }
 
 impl Handles {

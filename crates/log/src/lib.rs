@@ -39,6 +39,7 @@ mod versions;
 pub use iter::LogIter;
 pub use log::{Appended, Log, Reserved};
 pub use options::{LogOptions, RecoverFrom, Recovery, Tail};
+pub use poison::StopOnPanic;
 pub use read::RecordHeader;
 pub use read_many::{NEAR_BYTES_MAX, ReadMany, Unchecked};
 pub use recover::survey::Survey;

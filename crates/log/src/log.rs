@@ -3,6 +3,7 @@
 use crate::append::Appender;
 use crate::dir::Dir;
 use crate::iter::LogIter;
+use crate::poison::StopOnPanic;
 use crate::read::RecordHeader;
 use crate::read_many::{ReadMany, ReadMode, Unchecked};
 use crate::region::RegionLog;
@@ -15,15 +16,17 @@ use crate::verify::{VerifyEvent, VerifySummary, verify};
 use crate::versions::VersionedOp;
 use crate::{FileKind, LogOptions, RecoverFrom, Recovery, recover};
 use bytes::Bytes;
-use parking_lot::{Mutex, MutexGuard};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use stele_types::lock::{Mutex, MutexGuard, rank};
 use stele_types::{
     Cause, CommittedEntry, EntryRecord, Error, FileId, Locator, LogBatch, LogIndex, Lsn, Record,
     RegionId, Result, Term,
 };
 use stele_vfs::Vfs;
+
+type AppenderGuard<'a> = MutexGuard<'a, Appender, { rank::LOG_APPENDER }>;
 
 /// Positions of an appended batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,7 +42,9 @@ pub struct Appended {
 /// is held.
 #[derive(Debug)]
 pub struct Reserved<'a> {
-    appender: MutexGuard<'a, Appender>,
+    /// Dropped before the lock is freed.
+    _stop: StopOnPanic<'a>,
+    appender: AppenderGuard<'a>,
     shared: &'a Shared,
 }
 
@@ -54,9 +59,9 @@ impl Reserved<'_> {
 #[derive(Debug)]
 pub struct Log {
     shared: Arc<Shared>,
-    appender: Mutex<Appender>,
+    appender: Mutex<Appender, { rank::LOG_APPENDER }>,
     /// Serializes removals.
-    maintenance: Mutex<()>,
+    maintenance: Mutex<(), { rank::LOG_MAINTENANCE }>,
 }
 
 impl Log {
@@ -88,7 +93,7 @@ impl Log {
     /// device is full (nothing is appended; a later attempt may succeed), with `Poisoned` after any
     /// earlier failure of a write or sync.
     pub fn append(&self, batch: &LogBatch) -> Result<Appended> {
-        let mut appender = self.appender.lock();
+        let (mut appender, _stop) = self.lock_appender();
         if batch.records.is_empty() {
             self.shared.poison.check()?;
             return Ok(Appended { payloads: Vec::new(), head: self.head() });
@@ -99,14 +104,14 @@ impl Log {
     /// Reserves device space for a batch that must not fail for lack of it. Other appends wait
     /// until the result is dropped. Fails with `NoSpace` and changes nothing.
     pub fn reserve(&self, batch: &LogBatch) -> Result<Reserved<'_>> {
-        let mut appender = self.appender.lock();
+        let (mut appender, stop) = self.lock_appender();
         appender.preallocate(&self.shared, &batch.records)?;
-        Ok(Reserved { appender, shared: &self.shared })
+        Ok(Reserved { appender, shared: &self.shared, _stop: stop })
     }
 
     /// Makes a confirming frame durable. Appended batches are durable already.
     pub fn sync(&self) -> Result<()> {
-        let mut appender = self.appender.lock();
+        let (mut appender, _stop) = self.lock_appender();
         self.shared.poison.check()?;
         appender.sync(&self.shared)
     }
@@ -119,7 +124,8 @@ impl Log {
     /// Marks the last batch as acknowledged; called when idle. The mark distinguishes damage to the
     /// batch from a torn write. It is written without a sync, and the next batch overwrites it.
     pub fn confirm(&self) -> Result<()> {
-        self.appender.lock().confirm(&self.shared)
+        let (mut appender, _stop) = self.lock_appender();
+        appender.confirm(&self.shared)
     }
 
     /// Returns the value at a locator. Fails with `Corrupt` when it differs from what was written.
@@ -305,6 +311,16 @@ impl Log {
         self.shared.poison.set(error)
     }
 
+    /// Returns a guard that stops the log if a panic drops it, for work that another lock protects.
+    /// Declare it after that lock.
+    pub fn stop_on_panic(&self, interrupted: &'static str) -> StopOnPanic<'_> {
+        self.shared.poison.on_panic(interrupted)
+    }
+
+    fn lock_appender(&self) -> (AppenderGuard<'_>, StopOnPanic<'_>) {
+        (self.appender.lock(), self.stop_on_panic("a write of the log"))
+    }
+
     /// Returns the version of the record with its value at `at`; in sorted files also key and
     /// expiry.
     pub fn record_of(&self, at: &Locator) -> Result<RecordHeader> {
@@ -324,7 +340,7 @@ impl Log {
         bytes_max: u64,
         checkpointed: &dyn Fn(RegionId) -> LogIndex,
     ) -> Result<u64> {
-        let mut appender = self.appender.lock();
+        let (mut appender, _stop) = self.lock_appender();
         let mut done = 0;
         for region in self.regions() {
             let (left, checkpointed) = (bytes_max - done, checkpointed(region));
@@ -379,7 +395,7 @@ impl Log {
     /// Confirms the last batch durably. Without this call the end is that of a crash, which loses
     /// nothing.
     pub fn close(&self) -> Result<()> {
-        let mut appender = self.appender.lock();
+        let (mut appender, _stop) = self.lock_appender();
         appender.confirm(&self.shared)?;
         appender.sync(&self.shared)
     }

@@ -1,13 +1,13 @@
 //! After a failed write or sync the durable state is unknown; further appends fail.
 
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use stele_types::lock::{Mutex, rank};
 use stele_types::{Error, Result};
 
 #[derive(Debug, Default)]
 pub(crate) struct Poison {
     set: AtomicBool,
-    reason: Mutex<String>,
+    reason: Mutex<String, { rank::LOG_POISON }>,
 }
 
 impl Poison {
@@ -30,6 +30,12 @@ impl Poison {
         self.set(error)
     }
 
+    /// Returns a guard that stops the log if a panic drops it. Declare it after the lock that it
+    /// belongs to: it is then dropped before the lock is free.
+    pub fn on_panic(&self, interrupted: &'static str) -> StopOnPanic<'_> {
+        StopOnPanic { poison: self, interrupted }
+    }
+
     /// Stops the log because of `error`. Returns the error.
     pub fn set(&self, error: Error) -> Error {
         if !self.set.load(Ordering::Acquire) {
@@ -37,5 +43,24 @@ impl Poison {
             self.set.store(true, Ordering::Release);
         }
         error
+    }
+}
+
+/// Stops the log if a panic drops it.
+///
+/// Invariant: no other thread uses what a panic left half changed. The log has stopped before the
+/// lock on it is free.
+#[derive(Debug)]
+pub struct StopOnPanic<'a> {
+    poison: &'a Poison,
+    interrupted: &'static str,
+}
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !stele_types::mutant::active("log.panic_stops_nothing") {
+            let interrupted = self.interrupted;
+            self.poison.set(Error::Panicked(format!("a panic interrupted {interrupted}")));
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! Reused buffers of long reads. Page faults of new memory take as long as the read itself.
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use std::sync::Arc;
+use stele_types::lock::{Mutex, rank};
 use stele_vfs::AlignedBuf;
 
 /// Buffer lengths are multiples of this: a large page, which a device reads as one segment.
@@ -10,7 +10,7 @@ const STEP_BYTES: usize = 2 << 20;
 
 #[derive(Clone, Debug)]
 pub(crate) struct ReadPool {
-    free: Arc<Mutex<Vec<AlignedBuf>>>,
+    free: Arc<Mutex<Vec<AlignedBuf>, { rank::LOG_READ_POOL }>>,
     /// Maximum bytes of all free buffers.
     kept_bytes_max: usize,
 }

@@ -9,8 +9,8 @@ use crate::poison::Poison;
 use crate::read_pool::ReadPool;
 use crate::region::Regions;
 use crate::{FileKind, LogOptions};
-use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use stele_types::lock::{Mutex, RwLock, rank};
 use stele_types::{Error, FileId, Lsn, Result};
 
 #[derive(Debug)]
@@ -18,8 +18,8 @@ pub(crate) struct Shared {
     pub dir: Dir,
     pub options: LogOptions,
     /// Locked only briefly: readers never wait for a write or sync.
-    pub state: RwLock<State>,
-    pub catalog: RwLock<Catalog>,
+    pub state: RwLock<State, { rank::LOG_STATE }>,
+    pub catalog: RwLock<Catalog, { rank::LOG_CATALOG }>,
     pub handles: Handles,
     pub cache: EntryCache,
     pub read_pool: ReadPool,
@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     pub has_replicas: bool,
     pub counters: Counters,
     /// Freed segments, by their old identifiers.
-    pub free: Mutex<Vec<FileId>>,
+    pub free: Mutex<Vec<FileId>, { rank::LOG_FREE }>,
     pub next_file: AtomicU32,
 }
 

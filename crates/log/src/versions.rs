@@ -89,7 +89,8 @@ impl Shared {
     /// and of regions that have started again since.
     pub fn scan_versions(&self, f: &mut dyn FnMut(VersionedOp<'_>) -> Result<()>) -> Result<()> {
         let obsolete = Obsolete::collect(self)?;
-        for segment in self.catalog.read().segments() {
+        let segments = self.catalog.read().segments();
+        for segment in segments {
             let end = self.end_of(segment);
             items::of_segment(&self.dir, segment, end, &mut damaged_payloads::none, &mut |item| {
                 let Item::Entry(entry) = item else { return Ok(()) };
@@ -100,7 +101,8 @@ impl Shared {
                 ops.into_iter().try_for_each(|(version, op)| f(VersionedOp { version, op }))
             })?;
         }
-        for id in self.catalog.read().of_kind(FileKind::Sorted) {
+        let sorted_files = self.catalog.read().of_kind(FileKind::Sorted);
+        for id in sorted_files {
             let mut reader = SortedReader::open(&self.dir, id)?;
             while let Some(record) = reader.next_record()? {
                 let (version, expires_at_s) = (record.fields.version, record.fields.expires_at_s);
@@ -109,7 +111,8 @@ impl Shared {
                 f(VersionedOp { version, op })?;
             }
         }
-        for id in self.catalog.read().of_kind(FileKind::Tombstones) {
+        let tombstone_files = self.catalog.read().of_kind(FileKind::Tombstones);
+        for id in tombstone_files {
             retained_tombstones::each(&self.dir, id, &mut |tombstone| match tombstone {
                 RetainedTombstone::Op { region, payload, version, op }
                     if !obsolete.contains(region, payload) =>
@@ -132,7 +135,8 @@ struct Obsolete {
 impl Obsolete {
     fn collect(shared: &Shared) -> Result<Self> {
         let mut withdrawn = BTreeSet::new();
-        for segment in shared.catalog.read().segments() {
+        let segments = shared.catalog.read().segments();
+        for segment in segments {
             let end = shared.end_of(segment);
             items::of_segment(
                 &shared.dir,
@@ -147,7 +151,8 @@ impl Obsolete {
                 },
             )?;
         }
-        for id in shared.catalog.read().of_kind(FileKind::Tombstones) {
+        let tombstone_files = shared.catalog.read().of_kind(FileKind::Tombstones);
+        for id in tombstone_files {
             retained_tombstones::each(&shared.dir, id, &mut |tombstone| {
                 if let RetainedTombstone::Withdrawn(at) = tombstone {
                     withdrawn.insert(at);

@@ -17,8 +17,8 @@ use stele_server::transport::{
     BoxFuture, Deliver, Identity, Options, Resolve, SnapshotOffer, Transport,
 };
 use stele_types::{
-    ClusterId, Command, CommandBuilder, KeyRange, LogIndex, Peer, PeerId, PeerRole, RegionEpoch,
-    RegionId, RegionKind, StoreId, Term,
+    ClusterId, Command, CommandBuilder, Error, KeyRange, LogIndex, Peer, PeerId, PeerRole,
+    RegionEpoch, RegionId, RegionKind, StoreId, Term,
 };
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
@@ -146,6 +146,10 @@ impl Deliver for Follower {
     fn snapshot(&self, _: SnapshotOffer) -> BoxFuture<'static, ()> {
         Box::pin(async {})
     }
+    fn task_failed(&self, task: &str, error: Error) {
+        eprintln!("{task}: {error}");
+        std::process::exit(1);
+    }
 }
 
 impl Deliver for Leader {
@@ -157,6 +161,10 @@ impl Deliver for Leader {
     fn dropped(&self, _: StoreId) {}
     fn snapshot(&self, _: SnapshotOffer) -> BoxFuture<'static, ()> {
         Box::pin(async {})
+    }
+    fn task_failed(&self, task: &str, error: Error) {
+        eprintln!("{task}: {error}");
+        std::process::exit(1);
     }
 }
 

@@ -14,6 +14,7 @@ pub mod recovery_thread;
 pub mod snapshot_transfer;
 pub mod store;
 pub mod stores;
+pub mod tasks;
 pub mod threads;
 pub mod tikv;
 pub mod transport;

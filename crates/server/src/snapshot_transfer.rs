@@ -4,6 +4,7 @@
 
 use crate::store::{Engine, StoreHandle};
 use crate::stores::Stores;
+use crate::tasks::caught;
 use crate::transport::{CloseReason, SnapshotOffer, SnapshotReceiver, Transport};
 use std::sync::Arc;
 use stele_node::snapshot::{Reception, Source};
@@ -37,7 +38,8 @@ impl Snapshots {
         let (region, to) = (snapshot.header.region.id, snapshot.header.to.id);
         let from = self.stores.get(snapshot.header.from.store);
         let _room = self.sending.acquire().await;
-        let result = stream(&transport, snapshot).await;
+        // The store must learn the end, also if it is a panic: otherwise it waits for it.
+        let result = caught("a snapshot", stream(&transport, snapshot)).await.flatten();
         if let Err(error) = &result {
             tracing::info!("snapshot of region {region} to peer {to} ended: {error}");
         }

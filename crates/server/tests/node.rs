@@ -62,6 +62,40 @@ async fn metrics_status_and_health_are_served_on_the_port() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_panics_is_named_by_healthz_and_a_required_one_ends_the_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut node = start(config(&dirs(dir.path(), &["a"]), &[])).await;
+    let address = node.ready.address.clone();
+    until(&address, "/readyz", |status, _| status == 200).await;
+    let metrics = get(&address, "/metrics").await.1;
+    for task in ["heartbeats", "placement-ticks", "port"] {
+        assert!(
+            metrics.contains(&format!("stele_tasks_running{{task=\"{task}\"}} 1\n")),
+            "{metrics}"
+        );
+    }
+    node.tasks().spawn_finite("report", async { panic!("no paper") });
+    let body = until(&address, "/healthz", |_, body| body != "ok\n").await;
+    assert!(
+        body.starts_with("ok\nreport failed ") && body.contains("panicked: no paper"),
+        "{body}"
+    );
+    assert_eq!(get(&address, "/healthz").await.0, 200);
+    node.tasks().spawn_lasting("ledger", async { panic!("no ink") });
+    let body = until(&address, "/healthz", |status, _| status == 503).await;
+    assert!(body.contains("ledger failed ") && body.contains("no ink"), "{body}");
+    let metrics = get(&address, "/metrics").await.1;
+    for line in ["report\"} 1\n", "ledger\"} 1\n", "port\"} 0\n"] {
+        let line = format!("stele_task_failures_total{{task=\"{line}");
+        assert!(metrics.contains(&line), "{line}: {metrics}");
+    }
+    let ended = tokio::time::timeout(LIMIT, node.wait()).await.expect("the node goes on");
+    let text = ended.unwrap_err().to_string();
+    assert!(text.starts_with("the task `ledger` panicked: no ink"), "{text}");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_node_whose_regions_have_no_leader_is_not_ready() {
     let dir = tempfile::tempdir().unwrap();
     let first = start(config(&dirs(dir.path(), &["a"]), &[])).await;

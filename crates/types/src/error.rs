@@ -53,11 +53,18 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// Fatal for this store: an earlier sync or write failed, so the durable state is unknown.
+    /// Fatal for this store: an earlier sync or write failed, or panicked, so the durable state is
+    /// unknown.
     #[error(
-        "the store has stopped after a failed write ({0}); check the device, then open the store again: everything acknowledged is kept"
+        "the store has stopped after a failure ({0}); check the device, then open the store again: everything acknowledged is kept"
     )]
     Poisoned(String),
+
+    /// Fatal for this store, if a write or its maintenance panicked: memory and device may differ.
+    #[error(
+        "{0}; this is a bug, report it; open the store again: everything acknowledged is kept, and of an interrupted write all or nothing"
+    )]
+    Panicked(String),
 
     /// Reject: another process holds the directory.
     #[error("{} is in use by another process; stop it, or name another directory", .0.display())]
@@ -141,6 +148,7 @@ impl Error {
                 Self::Io { op, path: path.clone(), source }
             }
             Self::Poisoned(detail) => Self::Poisoned(detail.clone()),
+            Self::Panicked(detail) => Self::Panicked(detail.clone()),
             Self::Locked(path) => Self::Locked(path.clone()),
             Self::NewerFormat { path, found, supported } => {
                 Self::NewerFormat { path: path.clone(), found: *found, supported: *supported }

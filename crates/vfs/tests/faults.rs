@@ -199,6 +199,12 @@ fn a_stall_runs_its_hook_and_may_use_the_disk() {
     assert_eq!(waited.load(Ordering::Relaxed), 0);
     file.sync_data().unwrap();
     assert_eq!((waited.load(Ordering::Relaxed), vfs.stalls()), (20, 1));
+    vfs.inject(Fault::ReadStalls { path_contains: "d/a".into(), nth: 2 }).unwrap();
+    let mut read = [0; 10];
+    for stalls in [1, 2, 2] {
+        assert_eq!(file.read_at(&mut read, 0).unwrap(), 10);
+        assert_eq!((read, vfs.stalls()), ([2; 10], stalls));
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use stele_server::transport::frame::{Kind, whole};
 use stele_server::transport::{
     BoxFuture, Deliver, Identity, MAGIC, Options, Resolve, SnapshotOffer, Transport,
 };
-use stele_types::{ClusterId, StoreId};
+use stele_types::{ClusterId, Error, StoreId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
@@ -41,6 +41,10 @@ impl Deliver for NullHandler {
             while let Ok(Some(_)) = pieces.next().await {}
             pieces.done(Ok(())).await;
         })
+    }
+    fn task_failed(&self, task: &str, error: Error) {
+        eprintln!("{task} failed: {error}");
+        std::process::abort();
     }
 }
 

@@ -1,20 +1,40 @@
-//! Group commit. Callers add their operations to the open group. One of them becomes the leader: it
-//! takes the group, makes it durable with one write and one sync, applies it and completes all its
-//! calls. Callers that arrive in the meantime form the next group.
+//! Group commit: one write and one sync for all operations that wait.
 //!
-//! Invariants: a group is applied only after its sync, and groups are applied in log order.
+//! The steps of a group, in order:
+//!
+//! 1. **Join.** [`CommitPipeline::submit`] adds the operations of a call to the open group. It waits
+//!    while the queue is full, so that its memory is bounded.
+//! 2. **Lead.** A member that waits for its group becomes the leader if there is none, and takes the
+//!    oldest group off the queue. Before that it yields to writers that were completed just now.
+//!    Calls that arrive later form the next group.
+//! 3. **Append.** The leader encodes the group as one command and appends it: one write, one sync.
+//! 4. **Apply.** The leader applies the entry, which makes it visible.
+//! 5. **Resign.** The leader ends its leadership and wakes a member of the next group. If no member
+//!    of that group waits, the commit thread leads it.
+//! 6. **Complete.** The leader gives the result to all members: waiting calls return, callbacks run.
+//!
+//! Invariant: a group is applied only after its sync, and groups are applied in log order. One
+//! leader at a time keeps both.
+//!
+//! Invariant: every group gets exactly one result. If step 3 or 4 panics, the store stops: what they
+//! changed in memory may differ from the log. The leader still does steps 5 and 6, with the panic as
+//! the result, and every later group fails because the store has stopped. A group that is dropped
+//! without a leader fails, too.
+//!
+//! Invariant: a callback that panics ends its own call only.
 
-use super::completion::{Completion, Outcome};
 use super::workers::Signal;
 use crate::store::Store;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Condvar;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use stele_gc::Pressure;
 use stele_storage::{LogStore, StateMachine};
+use stele_types::lock::{Mutex, rank};
+use stele_types::panics::caught;
 use stele_types::{
     CommandBuilder, CommittedEntry, EntryRecord, Error, LogBatch, LogIndex, Record, RegionId,
-    Result, Term,
+    Result, Term, mutant,
 };
 
 /// The one region of an embedded store.
@@ -26,81 +46,92 @@ const GROUP_BYTES_MAX: usize = 4 << 20;
 /// Times that a leader yields before it takes a group smaller than the last one.
 const YIELDS_MAX: usize = 2;
 
-pub(crate) struct CommitQueue {
-    store: Arc<Store>,
-    waiting: Mutex<Waiting>,
+/// Steps 3 and 4, as the store does them.
+pub(crate) trait CommitSteps: Send + Sync {
+    /// Makes a group durable.
+    fn append(&self, group: CommandBuilder) -> Result<CommittedEntry>;
+
+    /// Makes a durable group visible.
+    fn apply(&self, entry: CommittedEntry) -> Result<()>;
+
+    /// Refuses all further groups because of `error`, which it returns.
+    fn stop(&self, error: Error) -> Error;
+}
+
+/// The pipeline. Each caller runs it in its own thread.
+pub(crate) struct CommitPipeline {
+    steps: Arc<dyn CommitSteps>,
+    queue: Mutex<Queue, { rank::COMMIT_QUEUE }>,
+    /// Signals that a group was taken off the queue, or that the leader resigned.
     room: Condvar,
-    leader: Mutex<Leader>,
     /// Raised when a group has operations and no member waits for it.
     unattended: Arc<Signal>,
     bytes_max: usize,
 }
 
-impl std::fmt::Debug for CommitQueue {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CommitQueue").field("bytes_max", &self.bytes_max).finish_non_exhaustive()
-    }
-}
-
-struct Waiting {
+struct Queue {
+    /// Groups without a leader, oldest first. Only the last one is open.
     groups: VecDeque<Group>,
     bytes: usize,
-    leading: bool,
+    /// Outcome of the leader's group; `None` without a leader.
+    leading: Option<Arc<Outcome>>,
+    last_group_ops: usize,
 }
 
+#[derive(Default)]
 struct Group {
     builder: CommandBuilder,
     outcome: Arc<Outcome>,
 }
 
-impl Group {
-    fn new() -> Self {
-        Self { builder: CommandBuilder::new(), outcome: Arc::default() }
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.outcome.finish(Err(Error::invalid(
+            "the store was dropped before it committed this call; call `Db::close` first",
+        )));
     }
 }
 
-#[derive(Default)]
-struct Leader {
-    last_group_ops: usize,
+impl std::fmt::Debug for CommitPipeline {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CommitPipeline").field("bytes_max", &self.bytes_max).finish_non_exhaustive()
+    }
 }
 
-impl CommitQueue {
-    pub fn new(store: Arc<Store>, bytes_max: usize, unattended: Arc<Signal>) -> Arc<Self> {
-        let waiting = Waiting { groups: VecDeque::new(), bytes: 0, leading: false };
-        Arc::new(Self {
-            store,
-            waiting: Mutex::new(waiting),
-            room: Condvar::new(),
-            leader: Mutex::default(),
-            unattended,
-            bytes_max,
-        })
+impl CommitPipeline {
+    pub fn new(
+        steps: Arc<dyn CommitSteps>,
+        bytes_max: usize,
+        unattended: Arc<Signal>,
+    ) -> Arc<Self> {
+        let queue = Queue { groups: VecDeque::new(), bytes: 0, leading: None, last_group_ops: 0 };
+        let (queue, room) = (Mutex::new(queue), Condvar::new());
+        Arc::new(Self { steps, queue, room, unattended, bytes_max })
     }
 
-    /// Adds operations to the open group; `add` must add all of them, or fail and add none. Waits
-    /// while the queue is full, so its memory is bounded.
+    /// Joins the open group. `add` must add all operations, or fail and add none.
     pub fn submit(
         self: &Arc<Self>,
         bytes: usize,
         add: impl FnOnce(&mut CommandBuilder) -> Result<()>,
     ) -> Result<Completion> {
-        let mut waiting = self.waiting.lock();
-        while waiting.bytes > 0 && waiting.bytes + bytes > self.bytes_max {
-            if waiting.leading {
-                self.room.wait(&mut waiting);
+        let mut queue = self.queue.lock();
+        while queue.bytes > 0 && queue.bytes + bytes > self.bytes_max {
+            if queue.leading.is_some() {
+                self.room.wait(queue.for_wait());
             } else {
-                drop(waiting);
+                drop(queue);
                 self.lead_once();
-                waiting = self.waiting.lock();
+                queue = self.queue.lock();
             }
         }
         let fits = |group: &Group| {
             group.builder.is_empty() || group.builder.encoded_bytes() + bytes <= GROUP_BYTES_MAX
         };
-        if !waiting.groups.back().is_some_and(fits) {
-            waiting.groups.push_back(Group::new());
+        if !queue.groups.back().is_some_and(fits) {
+            queue.groups.push_back(Group::default());
         }
-        let Some(group) = waiting.groups.back_mut() else {
+        let Some(group) = queue.groups.back_mut() else {
             return Err(Error::Busy("no open group".into()));
         };
         let before = group.builder.encoded_bytes();
@@ -108,12 +139,12 @@ impl CommitQueue {
         let added = group.builder.encoded_bytes() - before;
         // A call without operations is done at once; an empty group is never committed.
         let outcome = if added == 0 { Outcome::done() } else { group.outcome.clone() };
-        waiting.bytes += added;
-        Ok(Completion { outcome, queue: self.clone() })
+        queue.bytes += added;
+        Ok(Completion { outcome, pipeline: self.clone() })
     }
 
     /// Waits for a group, and leads commits while there is no other leader.
-    pub fn wait(&self, outcome: &Outcome) -> Result<()> {
+    fn wait(&self, outcome: &Outcome) -> Result<()> {
         loop {
             if let Some(result) = outcome.result() {
                 return result;
@@ -126,109 +157,248 @@ impl CommitQueue {
 
     /// Commits all that was submitted before the call. Failures are reported to the members.
     pub fn drain(&self) {
-        loop {
-            let last = {
-                let waiting = self.waiting.lock();
-                let filled = waiting.groups.iter().rev().find(|group| !group.builder.is_empty());
-                filled.map(|group| group.outcome.clone())
-            };
-            match last {
-                Some(outcome) => drop(self.wait(&outcome)),
-                None => {
-                    // The last group taken may not be committed yet.
-                    drop(self.leader.lock());
-                    return;
-                }
-            }
+        let last = {
+            let queue = self.queue.lock();
+            let filled = queue.groups.iter().rev().find(|group| !group.builder.is_empty());
+            filled.map(|group| group.outcome.clone()).or_else(|| queue.leading.clone())
+        };
+        if let Some(outcome) = last {
+            // Members receive the failure; the caller asks the store itself.
+            let _ = self.wait(&outcome);
         }
     }
 
-    /// Commits the oldest group, unless another thread is committing or nothing waits.
+    /// Commits the oldest group, unless another thread leads or nothing waits.
     pub fn lead_once(&self) -> bool {
-        {
-            let mut waiting = self.waiting.lock();
-            let nothing = waiting.groups.front().is_none_or(|group| group.builder.is_empty());
-            if waiting.leading || nothing {
-                return false;
-            }
-            waiting.leading = true;
+        if !self.become_leader() {
+            return false;
         }
-        let mut leader = self.leader.lock();
-        self.let_others_join(&leader);
-        let group = self.take_group();
-        if let Some(Group { builder, outcome }) = group {
-            leader.last_group_ops = builder.len();
-            let result = self.commit(builder);
-            drop(leader);
-            self.step_down();
-            outcome.finish(result);
+        self.let_others_join();
+        let Some(mut group) = self.take_group() else {
+            self.resign();
+            return true;
+        };
+        let builder = std::mem::take(&mut group.builder);
+        let commit = || self.steps.append(builder).and_then(|entry| self.steps.apply(entry));
+        let result = if mutant::active("engine.leader_panic_escapes") {
+            commit()
         } else {
-            drop(leader);
-            self.step_down();
+            caught("a group commit", commit).unwrap_or_else(|panicked| {
+                // Invariant: after a panic nothing is written any more. Memory may lack what the
+                // log has.
+                let stays = mutant::active("engine.leader_panic_stops_nothing");
+                Err(if stays { panicked } else { self.steps.stop(panicked) })
+            })
+        };
+        self.resign();
+        group.outcome.finish(result);
+        true
+    }
+
+    fn become_leader(&self) -> bool {
+        let mut queue = self.queue.lock();
+        let oldest = queue.groups.front().filter(|group| !group.builder.is_empty());
+        let oldest = oldest.map(|group| group.outcome.clone());
+        if queue.leading.is_some() || oldest.is_none() {
+            return false;
         }
+        queue.leading = oldest;
         true
     }
 
     /// Yields to writers that were completed just now and are about to write again. This makes the
     /// group as large as the last and the number of syncs smaller.
-    fn let_others_join(&self, leader: &Leader) {
+    fn let_others_join(&self) {
         for _ in 0..YIELDS_MAX {
-            let ops = self.waiting.lock().groups.front().map_or(0, |group| group.builder.len());
-            if ops >= leader.last_group_ops {
-                return;
+            {
+                let queue = self.queue.lock();
+                let ops = queue.groups.front().map_or(0, |group| group.builder.len());
+                if ops >= queue.last_group_ops {
+                    return;
+                }
             }
             std::thread::yield_now();
         }
     }
 
     fn take_group(&self) -> Option<Group> {
-        let mut waiting = self.waiting.lock();
-        let group = waiting.groups.pop_front()?;
-        waiting.bytes = waiting.bytes.saturating_sub(group.builder.encoded_bytes());
+        let mut queue = self.queue.lock();
+        let group = queue.groups.pop_front()?;
+        queue.bytes = queue.bytes.saturating_sub(group.builder.encoded_bytes());
+        queue.last_group_ops = group.builder.len();
         self.room.notify_all();
         Some(group)
     }
 
-    fn step_down(&self) {
-        let mut waiting = self.waiting.lock();
-        waiting.leading = false;
-        let next = waiting.groups.front().filter(|group| !group.builder.is_empty());
-        let next = next.map(|group| group.outcome.clone());
-        drop(waiting);
-        self.room.notify_one();
+    fn resign(&self) {
+        let next = {
+            let mut queue = self.queue.lock();
+            queue.leading = None;
+            let next = queue.groups.front().filter(|group| !group.builder.is_empty());
+            next.map(|group| group.outcome.clone())
+        };
+        self.room.notify_all();
         if let Some(next) = next
             && !next.nudge()
         {
             self.unattended.raise();
         }
     }
+}
 
-    fn commit(&self, builder: CommandBuilder) -> Result<()> {
-        let store = &self.store;
-        let bytes = builder.encoded_bytes() as u64;
-        self.assist(bytes)?;
-        let payload = builder.build().bytes().clone();
-        let last = store.log().region(EMBEDDED_REGION).map_or(LogIndex(0), |region| region.last);
+impl CommitSteps for Store {
+    fn append(&self, group: CommandBuilder) -> Result<CommittedEntry> {
+        assist(self, group.encoded_bytes() as u64)?;
+        let payload = group.build().bytes().clone();
+        let last = self.log().region(EMBEDDED_REGION).map_or(LogIndex(0), |region| region.last);
         let (index, term) = (last.next(), EMBEDDED_TERM);
         let region = EMBEDDED_REGION;
         let entry = EntryRecord { region, term, index, is_command: true, payload: payload.clone() };
         let mut records = Vec::with_capacity(2);
-        records.extend(store.truncation_due(region));
+        records.extend(self.truncation_due(region));
         records.push(Record::Entry(entry));
-        store.append(&LogBatch { records })?;
-        let entry = CommittedEntry { term, index, is_command: true, payload };
-        store.apply(region, std::slice::from_ref(&entry))
+        LogStore::append(self, &LogBatch { records })?;
+        Ok(CommittedEntry { term, index, is_command: true, payload })
     }
 
-    /// Makes writers do garbage collection in proportion to what they write while it lags behind.
-    /// Writers slow down early and never stop.
-    fn assist(&self, bytes: u64) -> Result<()> {
-        match self.store.gc().pressure() {
-            Pressure::None => Ok(()),
-            Pressure::Assist(per_byte) => {
-                let share = (bytes as f64 * per_byte) as u64;
-                self.store.maintain(share.max(1)).map(|_| ())
+    fn apply(&self, entry: CommittedEntry) -> Result<()> {
+        StateMachine::apply(self, EMBEDDED_REGION, std::slice::from_ref(&entry))
+    }
+
+    fn stop(&self, error: Error) -> Error {
+        self.log().stop(error)
+    }
+}
+
+/// Makes writers do garbage collection in proportion to what they write while it lags behind.
+/// Writers slow down early and never stop.
+fn assist(store: &Store, bytes: u64) -> Result<()> {
+    match store.gc().pressure() {
+        Pressure::None => Ok(()),
+        Pressure::Assist(per_byte) => {
+            let share = (bytes as f64 * per_byte) as u64;
+            store.maintain(share.max(1)).map(|_| ())
+        }
+    }
+}
+
+type Callback = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// Outcome of one group, shared by all its members.
+#[derive(Default)]
+struct Outcome {
+    state: Mutex<OutcomeState, { rank::COMMIT_OUTCOME }>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct OutcomeState {
+    result: Option<Result<()>>,
+    callbacks: Vec<Callback>,
+    waiters: usize,
+    /// Set by a nudge and cleared by the next member that would sleep, so that no nudge is lost.
+    nudged: bool,
+}
+
+fn copy(result: &Result<()>) -> Result<()> {
+    result.as_ref().map(|&()| ()).map_err(Error::duplicate)
+}
+
+impl Outcome {
+    /// Creates the outcome of a call that had nothing to do.
+    fn done() -> Arc<Self> {
+        let outcome = Arc::new(Self::default());
+        outcome.finish(Ok(()));
+        outcome
+    }
+
+    /// Sets the result, unless there is one.
+    fn finish(&self, result: Result<()>) {
+        let callbacks = {
+            let mut state = self.state.lock();
+            if state.result.is_some() {
+                return;
+            }
+            state.result = Some(copy(&result));
+            std::mem::take(&mut state.callbacks)
+        };
+        self.changed.notify_all();
+        for callback in callbacks {
+            if mutant::active("engine.callback_panic_spreads") {
+                callback(copy(&result));
+                continue;
+            }
+            // The panic hook has reported it. This thread belongs to another call.
+            let _ = caught("a callback", || callback(copy(&result)));
+        }
+    }
+
+    fn result(&self) -> Option<Result<()>> {
+        self.state.lock().result.as_ref().map(copy)
+    }
+
+    /// Sleeps until the outcome is known or a nudge comes; spurious returns are allowed.
+    fn park(&self) {
+        let mut state = self.state.lock();
+        if state.result.is_none() && !state.nudged {
+            state.waiters += 1;
+            self.changed.wait(state.for_wait());
+            state.waiters -= 1;
+        }
+        state.nudged = false;
+    }
+
+    /// Wakes one member, so that it may lead the next commit. Returns whether one was waiting.
+    fn nudge(&self) -> bool {
+        let mut state = self.state.lock();
+        state.nudged = true;
+        self.changed.notify_one();
+        state.waiters > 0
+    }
+
+    fn on_done(&self, callback: Callback) {
+        let mut state = self.state.lock();
+        match &state.result {
+            None => state.callbacks.push(callback),
+            Some(result) => {
+                let result = copy(result);
+                drop(state);
+                callback(result);
             }
         }
     }
 }
+
+/// Pending result of an asynchronous call. Dropping it does not cancel the call.
+pub struct Completion {
+    outcome: Arc<Outcome>,
+    pipeline: Arc<CommitPipeline>,
+}
+
+impl Completion {
+    /// Waits until the call's effects are durable and visible.
+    pub fn wait(self) -> Result<()> {
+        self.pipeline.wait(&self.outcome)
+    }
+
+    /// Whether the outcome is known.
+    pub fn is_done(&self) -> bool {
+        self.outcome.result().is_some()
+    }
+
+    /// Calls `callback` with the outcome: on the committing thread, or at once if it is known. The
+    /// callback must not call the store. Its panic on the committing thread has no effect on other
+    /// calls.
+    pub fn on_done(self, callback: impl FnOnce(Result<()>) + Send + 'static) {
+        self.outcome.on_done(Box::new(callback));
+    }
+}
+
+impl std::fmt::Debug for Completion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Completion").field("done", &self.is_done()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;

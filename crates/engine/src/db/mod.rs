@@ -2,21 +2,20 @@
 
 mod batch;
 mod commit;
-mod completion;
 mod group;
 mod iter;
 mod scan_readahead;
 mod workers;
 
 pub use batch::Batch;
-pub use completion::Completion;
+pub use commit::Completion;
 pub use group::Group;
 pub use iter::DbIter;
 
 use crate::options::Options;
 use crate::store::{Opened, Replay, Store, VerifyEvent, VerifyReport, View};
 use bytes::Bytes;
-use commit::CommitQueue;
+use commit::CommitPipeline;
 use std::path::Path;
 use std::sync::Arc;
 use stele_gc::GcStats;
@@ -25,7 +24,7 @@ use stele_log::LogStats;
 use stele_storage::{EngineStats, EngineView, Maintained, Order, Pair, ScanOptions, StateMachine};
 use stele_types::{Clock, CommandBuilder, KeyRange, Result, ValueRef, checksum, command};
 use stele_vfs::{RealVfs, SystemClock, Vfs};
-use workers::{Signal, Workers};
+use workers::{Signal, Workers, stop_on_panic};
 
 /// An open store. Threads share it by reference. Dropping it is safe at any time, but only
 /// [`Db::close`] reports failures.
@@ -33,7 +32,7 @@ use workers::{Signal, Workers};
 pub struct Db {
     // Declared first and thus dropped first: the threads end before the fields they use.
     workers: Option<Workers>,
-    queue: Arc<CommitQueue>,
+    pipeline: Arc<CommitPipeline>,
     store: Arc<Store>,
     clock: Arc<dyn Clock>,
     opened: Opened,
@@ -70,10 +69,10 @@ impl Db {
         let (store, opened) = Store::open(vfs, clock.clone(), dir, options, Replay::All)?;
         let store = Arc::new(store);
         let unattended = Arc::new(Signal::default());
-        let queue = CommitQueue::new(store.clone(), queue_bytes_max, unattended.clone());
+        let pipeline = CommitPipeline::new(store.clone(), queue_bytes_max, unattended.clone());
         let workers =
-            if background { Some(Workers::start(&store, &queue, unattended)?) } else { None };
-        Ok(Self { workers, queue, store, clock, opened })
+            if background { Some(Workers::start(&store, &pipeline, unattended)?) } else { None };
+        Ok(Self { workers, pipeline, store, clock, opened })
     }
 
     /// Returns what opening found and did.
@@ -216,19 +215,19 @@ impl Db {
 
     /// Flushes memory to runs, so that the next open replays nothing.
     pub fn flush(&self) -> Result<()> {
-        self.queue.drain();
-        self.store.flush()
+        self.pipeline.drain();
+        self.run("a flush", Store::flush)
     }
 
     /// Merges, sorts and collects garbage until nothing is left to gain.
     pub fn compact(&self) -> Result<()> {
-        self.queue.drain();
-        self.store.compact()
+        self.pipeline.drain();
+        self.run("a compaction", Store::compact)
     }
 
     /// Does about `bytes_max` bytes of garbage collection. Only needed without background threads.
     pub fn maintain(&self, bytes_max: u64) -> Result<Maintained> {
-        self.store.maintain(bytes_max)
+        self.run("maintenance", |store| store.maintain(bytes_max))
     }
 
     /// Returns the statistics.
@@ -244,13 +243,13 @@ impl Db {
     /// Checks every checksum, and the index against the log. Passes damage to `report` and
     /// continues.
     pub fn verify(&self, report: &mut dyn FnMut(VerifyEvent)) -> Result<VerifyReport> {
-        self.queue.drain();
+        self.pipeline.drain();
         self.store.verify(report)
     }
 
     /// Commits what is queued and closes the store cleanly.
     pub fn close(mut self) -> Result<()> {
-        self.queue.drain();
+        self.pipeline.drain();
         drop(self.workers.take());
         self.store.close()
     }
@@ -283,7 +282,12 @@ impl Db {
         bytes: usize,
         add: impl FnOnce(&mut CommandBuilder) -> Result<()>,
     ) -> Result<Completion> {
-        self.queue.submit(bytes, add)
+        self.pipeline.submit(bytes, add)
+    }
+
+    /// Runs background work in the caller's thread.
+    fn run<T>(&self, name: &str, work: impl FnOnce(&Store) -> Result<T>) -> Result<T> {
+        stop_on_panic(&self.store, name, || work(&self.store)).flatten()
     }
 
     fn commit_soon(&self) {

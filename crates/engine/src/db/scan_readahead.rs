@@ -2,10 +2,12 @@
 //! one. A scan never waits for its turn: it reads itself what no thread has started.
 
 use crate::store::{ReadSlice, Slice, View};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Condvar;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use stele_types::Result;
+use stele_types::lock::{Mutex, rank};
+use stele_types::panics::caught;
+use stele_types::{Result, mutant};
 
 /// Limit for the reads of a slice that is read ahead: they would continue if a caller stops early.
 const READS_MAX: usize = 256;
@@ -15,7 +17,7 @@ const VALUE_BYTES_MIN: u64 = 128 << 10;
 /// Slices that wait for a thread; a few of each iterator.
 #[derive(Debug, Default)]
 pub(super) struct ReadaheadQueue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<Waiting, { rank::READAHEAD_QUEUE }>,
     changed: Condvar,
 }
 
@@ -27,7 +29,7 @@ struct Waiting {
 
 #[derive(Debug)]
 struct Job {
-    state: Mutex<State>,
+    state: Mutex<State, { rank::READAHEAD_SLICE }>,
     done: Condvar,
 }
 
@@ -68,7 +70,7 @@ impl ReadaheadQueue {
     fn next(&self) -> Option<Arc<Job>> {
         let mut waiting = self.waiting.lock();
         while !waiting.stopped && waiting.jobs.is_empty() {
-            self.changed.wait(&mut waiting);
+            self.changed.wait(waiting.for_wait());
         }
         waiting.jobs.pop_front()
     }
@@ -91,7 +93,12 @@ impl Job {
             return;
         };
         drop(state);
-        let read = view.read(slice);
+        // Invariant: a slice that is being read becomes `Read`, also by a panic: its iterator waits
+        // for it. The read changes nothing else.
+        let read = match mutant::active("engine.readahead_panic_lost") {
+            true => view.read(slice),
+            false => caught("a read of a scan", || view.read(slice)).flatten(),
+        };
         let mut state = self.state.lock();
         if matches!(*state, State::Reading) {
             *state = State::Read(read);
@@ -113,7 +120,7 @@ impl ScanReadahead {
     pub fn take(self) -> Result<ReadSlice> {
         let mut state = self.job.state.lock();
         while matches!(*state, State::Reading) {
-            self.job.done.wait(&mut state);
+            self.job.done.wait(state.for_wait());
         }
         let taken = std::mem::replace(&mut *state, State::Taken);
         drop(state);

@@ -1,16 +1,21 @@
 //! The store's own threads: one commits the submissions of asynchronous callers, one does
 //! maintenance, two read ahead of long scans. Without them (`Options::background` off) the callers'
 //! own calls do the work.
+//!
+//! Invariant: a thread that panics stops the store, so that later writes fail instead of waiting for
+//! its work.
 
-use super::commit::CommitQueue;
+use super::commit::CommitPipeline;
 use super::scan_readahead::ReadaheadQueue;
 use crate::store::Store;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Condvar;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use stele_storage::StateMachine;
-use stele_types::{Error, Result};
+use stele_types::lock::{Mutex, rank};
+use stele_types::panics::caught;
+use stele_types::{Error, Result, mutant};
 
 /// Bytes of one slice of maintenance; the thread checks for a stop between slices.
 const SLICE_BYTES: u64 = 1 << 20;
@@ -26,7 +31,7 @@ const READERS: usize = 2;
 /// Wakeup of a thread that waits for work.
 #[derive(Debug, Default)]
 pub(super) struct Signal {
-    state: Mutex<SignalState>,
+    state: Mutex<SignalState, { rank::SIGNAL }>,
     changed: Condvar,
 }
 
@@ -53,9 +58,9 @@ impl Signal {
         if !state.raised && !state.stop {
             match at_most {
                 Some(limit) => {
-                    self.changed.wait_for(&mut state, limit);
+                    self.changed.wait_for(state.for_wait(), limit);
                 }
-                None => self.changed.wait(&mut state),
+                None => self.changed.wait(state.for_wait()),
             }
         }
         state.raised = false;
@@ -79,7 +84,7 @@ pub(super) struct Workers {
 impl Workers {
     pub fn start(
         store: &Arc<Store>,
-        queue: &Arc<CommitQueue>,
+        pipeline: &Arc<CommitPipeline>,
         unattended: Arc<Signal>,
     ) -> Result<Self> {
         let mut workers = Self {
@@ -88,18 +93,28 @@ impl Workers {
             readahead: Arc::default(),
             threads: Vec::new(),
         };
-        let (signal, committing) = (workers.commit.clone(), queue.clone());
-        workers.spawn("stele-commit", move || commit_loop(&signal, &committing))?;
+        let (signal, committing) = (workers.commit.clone(), pipeline.clone());
+        workers.spawn(store, "stele-commit", move || commit_loop(&signal, &committing))?;
         let (signal, maintained) = (workers.maintain.clone(), store.clone());
-        workers.spawn("stele-maintain", move || maintain_loop(&signal, &maintained))?;
+        workers.spawn(store, "stele-maintain", move || maintain_loop(&signal, &maintained))?;
         for _ in 0..READERS {
             let queue = workers.readahead.clone();
-            workers.spawn("stele-read", move || queue.serve())?;
+            workers.spawn(store, "stele-read", move || queue.serve())?;
         }
         Ok(workers)
     }
 
-    fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
+    fn spawn(
+        &mut self,
+        store: &Arc<Store>,
+        name: &'static str,
+        run: impl FnOnce() + Send + 'static,
+    ) -> Result<()> {
+        let store = store.clone();
+        let run = move || {
+            // The failure is in the errors of later calls.
+            let _ = stop_on_panic(&store, name, run);
+        };
         let thread = std::thread::Builder::new().name(name.into()).spawn(run);
         let failed = |source| Error::Io { op: "start of a thread", path: name.into(), source };
         self.threads.push(thread.map_err(failed)?);
@@ -123,17 +138,25 @@ impl Drop for Workers {
         self.maintain.stop();
         self.readahead.stop();
         for thread in self.threads.drain(..) {
-            // A thread that panicked has reported it; nothing is left to clean up.
+            // No thread ends by a panic.
             let _ = thread.join();
         }
     }
 }
 
-fn commit_loop(signal: &Signal, queue: &Arc<CommitQueue>) {
+/// Runs a part of the store's work. A panic stops the store and is returned.
+pub(super) fn stop_on_panic<T>(store: &Store, name: &str, work: impl FnOnce() -> T) -> Result<T> {
+    caught(name, work).map_err(|panicked| match mutant::active("engine.worker_panic_unseen") {
+        true => panicked,
+        false => store.log().stop(panicked),
+    })
+}
+
+fn commit_loop(signal: &Signal, pipeline: &CommitPipeline) {
     while signal.wait(None) {
-        while queue.lead_once() {}
+        while pipeline.lead_once() {}
     }
-    while queue.lead_once() {}
+    while pipeline.lead_once() {}
 }
 
 fn maintain_loop(signal: &Signal, store: &Store) {
@@ -158,5 +181,30 @@ fn maintain_loop(signal: &Signal, store: &Store) {
         } else if !signal.wait(Some(IDLE_SLEEP)) {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+    use crate::store::Replay;
+    use std::path::Path;
+    use stele_types::ManualClock;
+    use stele_vfs::{SimOptions, SimVfs};
+
+    #[test]
+    fn a_worker_that_panics_stops_the_store_with_its_message() {
+        let vfs = Arc::new(SimVfs::new(SimOptions::default()));
+        let (clock, dir) = (Arc::new(ManualClock::at(1)), Path::new("/store"));
+        let opened = Store::open(vfs, clock, dir, Options::default(), Replay::All);
+        let store = Arc::new(opened.unwrap().0);
+        let pipeline = CommitPipeline::new(store.clone(), 1 << 20, Arc::default());
+        let mut workers = Workers::start(&store, &pipeline, Arc::default()).unwrap();
+        workers.spawn(&store, "stele-test", || panic!("a bug of a worker")).unwrap();
+        drop(workers);
+        let error = store.log().check_poison().unwrap_err();
+        assert!(matches!(error, Error::Poisoned(_)), "{error}");
+        assert!(error.to_string().contains("stele-test panicked: a bug of a worker"), "{error}");
     }
 }

@@ -2,10 +2,10 @@
 
 use super::apply::ApplyState;
 use super::{Shared, Store};
-use parking_lot::MutexGuard;
 use std::sync::Arc;
 use stele_log::{SealedFile, SortedWriter};
 use stele_storage::Pair;
+use stele_types::lock::{MutexGuard, rank};
 use stele_types::{
     Cause, Error, KeyRange, LogBatch, LogIndex, Lsn, Mark, Record, RegionId, Result, Term,
     ValueRef, mutant,
@@ -145,7 +145,7 @@ pub(super) fn make_current(
 pub(super) fn lock_flushed<'a>(
     store: &'a Store,
     ranges: &[KeyRange],
-) -> Result<MutexGuard<'a, ApplyState>> {
+) -> Result<MutexGuard<'a, ApplyState, { rank::APPLY }>> {
     for _ in 0..FLUSHES_MAX {
         if !mutant::active("engine.install_unflushed") {
             store.flush()?;

@@ -1,10 +1,10 @@
 //! Damaged blocks of runs: their keys are unknown here. Other replicas supply the pairs of each
 //! part of their ranges. Then the blocks are masked and their runs are rewritten.
 
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use stele_index::LostBlock;
+use stele_types::lock::{Mutex, rank};
 use stele_types::{Error, KeyRange, RunId, mutant};
 
 /// Limit for the blocks remembered; others are found again.
@@ -15,9 +15,9 @@ const RANGES_MAX: usize = 16;
 /// Lost blocks of the index, and runs to rewrite.
 #[derive(Debug, Default)]
 pub(crate) struct LostBlocks {
-    lost: Mutex<Vec<Lost>>,
+    lost: Mutex<Vec<Lost>, { rank::LOST_BLOCKS }>,
     count: AtomicUsize,
-    rewrites: Mutex<BTreeSet<RunId>>,
+    rewrites: Mutex<BTreeSet<RunId>, { rank::LOST_REWRITES }>,
     suspected: AtomicBool,
 }
 

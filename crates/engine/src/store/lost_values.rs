@@ -2,11 +2,11 @@
 
 use super::{Replay, Shared};
 use bytes::Bytes;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use stele_storage::LostValue;
+use stele_types::lock::{Mutex, rank};
 use stele_types::{Error, Locator, Result, ValueRef, mutant};
 
 /// Limit for the bytes of keys remembered as lost; others are found again later.
@@ -33,7 +33,7 @@ pub struct RepairStats {
 pub(crate) struct LostValues {
     /// False without replicas: no store can supply a copy.
     has_replicas: bool,
-    state: Mutex<State>,
+    state: Mutex<State, { rank::LOST_VALUES }>,
     /// Number of the state's values, readable without the lock.
     count: AtomicUsize,
     found: AtomicU64,

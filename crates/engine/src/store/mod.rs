@@ -34,7 +34,6 @@ use bytes::Bytes;
 use lost_blocks::LostBlocks;
 use lost_values::LostValues;
 pub use lost_values::RepairStats;
-use parking_lot::Mutex;
 use scrub::Scrub;
 pub use scrub::ScrubStats;
 use space::Space;
@@ -45,6 +44,7 @@ use stele_gc::{Gc, GcHooks, GcStats, Stage};
 use stele_index::Index;
 use stele_log::{Log, LogStats};
 use stele_storage::Maintained;
+use stele_types::lock::{Mutex, rank};
 use stele_types::{
     Error, FileId, Locator, LogBatch, LogIndex, Record, RegionId, Result, StoreId, mutant,
 };
@@ -72,7 +72,7 @@ pub(crate) struct Shared {
     pub log: Arc<Log>,
     pub index: Arc<Index>,
     pub values: ValueCache,
-    pub apply: Mutex<ApplyState>,
+    pub apply: Mutex<ApplyState, { rank::APPLY }>,
     pub user_bytes: AtomicU64,
     pub space: Space,
     pub lost_values: LostValues,

@@ -9,7 +9,6 @@ use super::value_cache::ValueCache;
 use super::{Shared, Store, incarnations, rebuild};
 use crate::identity;
 use crate::options::Options;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,6 +16,7 @@ use std::sync::atomic::AtomicU64;
 use stele_gc::Gc;
 use stele_index::{Checkpoint, Index, Opened as KnownState};
 use stele_log::{Log, RecoverFrom, Recovery, ReplayEntry, ReplayOp};
+use stele_types::lock::Mutex;
 use stele_types::{Clock, Error, KeyRange, LogIndex, RegionId, Result, RunId, keyspace, mutant};
 use stele_vfs::Vfs;
 

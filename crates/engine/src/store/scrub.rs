@@ -5,9 +5,9 @@
 use super::slice::{Extent, SLICE_PAIRS_MAX, Slice};
 use super::{Shared, View};
 use bytes::Bytes;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use stele_storage::Order;
+use stele_types::lock::{Mutex, rank};
 use stele_types::{Clock, KeyRange, Result, RunId, mutant};
 
 const SECOND_NANOS: u64 = 1_000_000_000;
@@ -27,7 +27,7 @@ pub struct ScrubStats {
 #[derive(Debug)]
 pub(crate) struct Scrub {
     clock: Arc<dyn Clock>,
-    state: Mutex<State>,
+    state: Mutex<State, { rank::SCRUB }>,
 }
 
 #[derive(Debug, Default)]

@@ -1,14 +1,14 @@
 //! Admission by free space: garbage collection needs space to free any.
 
 use super::{Replay, Store};
-use parking_lot::Mutex;
+use stele_types::lock::{Mutex, rank};
 use stele_types::{Command, Error, LogBatch, Op, Record, Result, mutant};
 
 /// Known free space.
 #[derive(Debug, Default)]
 pub(crate) struct Space {
     /// Bytes that may be written before the device's free space is read again.
-    room_bytes: Mutex<u64>,
+    room_bytes: Mutex<u64, { rank::ROOM }>,
 }
 
 impl Store {

@@ -11,10 +11,10 @@ use crate::options::IndexOptions;
 use crate::run::{Run, RunOptions, TMP_SUFFIX, parse_run_file_name};
 use crate::version::{Pins, Version, VersionId};
 use bytes::Bytes;
-use parking_lot::{Mutex, RwLock};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use stele_types::lock::{Mutex, RwLock};
 use stele_types::{Error, FileId, Result, RunId, mutant};
 use stele_vfs::Vfs;
 

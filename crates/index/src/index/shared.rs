@@ -8,12 +8,12 @@ use crate::options::IndexOptions;
 use crate::run::{Run, RunOptions, run_path, run_tmp_path};
 use crate::slot::{Found, Lookup};
 use crate::version::{Pins, Version, VersionId};
-use parking_lot::{Mutex, RwLock};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use stele_types::lock::{Mutex, RwLock, rank};
 use stele_types::{FileId, LogIndex, RegionId, Result, RunId, Seq, Term, mutant};
 use stele_vfs::Vfs;
 
@@ -21,7 +21,7 @@ use stele_vfs::Vfs;
 #[derive(Debug)]
 pub(crate) struct Frozen {
     pub memtable: Arc<Memtable>,
-    pub checkpoint: Mutex<Checkpoint>,
+    pub checkpoint: Mutex<Checkpoint, { rank::FROZEN_CHECKPOINT }>,
 }
 
 /// Sources of reads, newest first. Replaced as a whole.
@@ -67,7 +67,7 @@ pub(crate) struct Garbage {
     pub run: RunId,
 }
 
-/// State of an open index. Invariant: locks are taken in the order manifest, tables, garbage.
+/// State of an open index.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub vfs: Arc<dyn Vfs>,
@@ -75,22 +75,22 @@ pub(crate) struct Shared {
     pub options: IndexOptions,
     pub run_options: RunOptions,
     pub cache: Arc<BlockCache>,
-    pub tables: RwLock<Arc<Tables>>,
+    pub tables: RwLock<Arc<Tables>, { rank::TABLES }>,
     pub published: AtomicU64,
     pub next_run: AtomicU64,
-    pub manifest: Mutex<Manifest>,
+    pub manifest: Mutex<Manifest, { rank::MANIFEST }>,
     /// Applied index and term per region in the durable checkpoint. A copy, so that readers do not
     /// wait for a write of the manifest.
-    pub checkpointed: RwLock<BTreeMap<RegionId, (LogIndex, Term)>>,
+    pub checkpointed: RwLock<BTreeMap<RegionId, (LogIndex, Term)>, { rank::CHECKPOINTED }>,
     pub pins: Pins,
     /// Oldest first.
-    pub garbage: Mutex<Vec<Garbage>>,
+    pub garbage: Mutex<Vec<Garbage>, { rank::GARBAGE }>,
     pub flushing: AtomicBool,
     /// Age of the tier that the running flush will form; tiers installed meanwhile have lower ages.
     pub flush_age: AtomicU64,
     pub merging: AtomicBool,
     /// Value files that finished outputs of an unfinished merge reference.
-    pub pending_refs: Mutex<BTreeMap<RunId, Vec<FileId>>>,
+    pub pending_refs: Mutex<BTreeMap<RunId, Vec<FileId>>, { rank::PENDING_REFS }>,
 }
 
 impl Shared {

@@ -22,11 +22,11 @@ pub(crate) use sample::SampleSink;
 
 use crate::slot::Found;
 use bytes::Bytes;
-use parking_lot::RwLock;
 use range_deletes::RangeDeletes;
 use record::Record;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use stele_types::lock::{RwLock, rank};
 use stele_types::{KeyRange, Seq};
 use tree::{Target, Tree};
 
@@ -35,7 +35,7 @@ use tree::{Target, Tree};
 /// and inline values at most `INLINE_VALUE_BYTES_MAX`; the caller checks this.
 pub struct Memtable {
     tree: Tree,
-    deletes: RwLock<RangeDeletes>,
+    deletes: RwLock<RangeDeletes, { rank::MEMTABLE_DELETES }>,
     /// Number of range deletes; with 0 readers take no lock.
     delete_count: AtomicU64,
     delete_bytes: AtomicUsize,

@@ -10,9 +10,9 @@ use super::arena::Arena;
 use super::node::{Meta, NODE_WORDS, Node, SLOTS};
 use super::record::{self, Record, word_at};
 use crate::slot::Found;
-use parking_lot::Mutex;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, Ordering};
+use stele_types::lock::{Mutex, rank};
 
 /// Attempts before a reader waits for the writer, which may be descheduled.
 const ATTEMPTS: usize = 64;
@@ -31,7 +31,7 @@ pub(super) enum Target<'a> {
 pub(super) struct Tree {
     pub(super) arena: Arena,
     root: AtomicU32,
-    writer: Mutex<()>,
+    writer: Mutex<(), { rank::MEMTABLE_WRITER }>,
 }
 
 /// Path from the root to a leaf: nodes and the child taken in each.

@@ -1,14 +1,14 @@
 //! Versions pinned by readers.
 
 use super::{Version, VersionId};
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
+use stele_types::lock::{Mutex, rank};
 
 /// Versions that readers may still hold, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Pins {
-    versions: Mutex<VecDeque<(VersionId, Weak<Version>)>>,
+    versions: Mutex<VecDeque<(VersionId, Weak<Version>)>, { rank::PINS }>,
 }
 
 impl Pins {

@@ -25,6 +25,7 @@ pub fn reference_page() -> String {
         let unit = unit_of(name);
         let _ = writeln!(page, "| `{name}` | {unit} | `{default}` | {min} to {max} | {meaning} |");
     }
+    page.push_str(STATUS_SECTION);
     page
 }
 
@@ -59,4 +60,25 @@ The placement group stores these settings. Show and change them while the cluste
 
 | key | unit | default | allowed | meaning |
 |---|---|---|---|---|
+";
+
+const STATUS_SECTION: &str = "
+## Status over HTTP
+
+A node answers on its port:
+
+- `/healthz`: 200 while the node is healthy; 503 if a store has stopped, or a task has ended without
+  which the node cannot go on. Each line after the first names a store or a background task that has
+  failed, since when, and the reason. The line of a task that is not required disappears when the
+  task succeeds again.
+- `/readyz`: 200 while every region of the node has a known leader and every store is open.
+- `/metrics`: statistics for Prometheus. `stele_task_failures_total` counts failures of background
+  tasks. `stele_log_lines_lost_total` counts log lines that could not be written, for example to a
+  full disk: the node goes on without them.
+- `/status`: statistics of each store, as JSON.
+
+A node ends with a message and exit code 1 if its last store or a required task fails: `port` accepts
+connections, `heartbeats` reports to the placement group, `placement-ticks` drives the placement
+group, and `connection to ADDRESS (LANE)` sends messages to another node. A panic in a thread of a
+store ends the process at once.
 ";

@@ -4,37 +4,32 @@ use crate::members::Members;
 use crate::snapshot_transfer::Snapshots;
 use crate::store::{Engine, OutputSink};
 use crate::stores::Stores;
+use crate::tasks::Tasks;
 use crate::transport::{self, BoxFuture, CloseReason, Deliver, Resolve, SnapshotOffer, Transport};
 use std::sync::{Arc, OnceLock};
 use stele_raftstore::{Event, Input, PeerMessage, SendSnapshot};
 use stele_types::{Error, StoreId};
-use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 
 /// Router of messages, snapshots, events and failures of this node's stores.
 pub(super) struct Edge {
     stores: Arc<Stores>,
     snapshots: Arc<Snapshots>,
     transport: OnceLock<Transport>,
-    runtime: Handle,
     /// Notified when a change must be reported to the placement group soon.
     pub report_due: Notify,
-    failures: mpsc::UnboundedSender<(StoreId, Error)>,
+    /// Background tasks of the node.
+    pub tasks: Tasks,
 }
 
 impl Edge {
-    pub fn new(
-        stores: Arc<Stores>,
-        runtime: Handle,
-        failures: mpsc::UnboundedSender<(StoreId, Error)>,
-    ) -> Self {
+    pub fn new(stores: Arc<Stores>, tasks: Tasks) -> Self {
         Self {
             snapshots: Arc::new(Snapshots::new(stores.clone())),
             stores,
             transport: OnceLock::new(),
-            runtime,
             report_due: Notify::new(),
-            failures,
+            tasks,
         }
     }
 
@@ -65,7 +60,10 @@ impl OutputSink for Edge {
     fn send_snapshot(&self, snapshot: SendSnapshot<Engine>) {
         let Some(transport) = self.transport.get().cloned() else { return };
         let snapshots = self.snapshots.clone();
-        self.runtime.spawn(async move { snapshots.send(transport, snapshot).await });
+        self.tasks.spawn_finite("snapshot", async move {
+            snapshots.send(transport, snapshot).await;
+            Ok(())
+        });
     }
 
     fn events(&self, events: Vec<Event>) {
@@ -76,9 +74,7 @@ impl OutputSink for Edge {
     }
 
     fn failed(&self, store: StoreId, error: Error) {
-        tracing::error!("store {store} has stopped: {error}");
-        // The receiver is gone once the node stops.
-        let _ = self.failures.send((store, error));
+        self.tasks.store_failed(store, error);
     }
 }
 
@@ -106,6 +102,11 @@ impl Deliver for Edge {
     fn snapshot(&self, offer: SnapshotOffer) -> BoxFuture<'static, ()> {
         let snapshots = self.snapshots.clone();
         Box::pin(async move { snapshots.receive(offer).await })
+    }
+
+    fn task_failed(&self, task: &str, error: Error) {
+        // Without it no message reaches another node, although this one goes on.
+        self.tasks.end_node(task, error);
     }
 
     fn closed(&self, peer: &str, reason: &CloseReason) {

@@ -10,11 +10,12 @@ use crate::config::Config;
 use crate::members::Members;
 use crate::placement::{PlacementService, answer_of, heartbeat_request, wire_times};
 use crate::stores::Stores;
+use crate::tasks::caught;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_node::report::split::{Limits, Splitter};
-use stele_node::report::{Reporter, StalePeer, StepKey};
+use stele_node::report::{Obstacle, Reporter, StalePeer, StepKey};
 use stele_placement::{Instruction, NodeReport, StoreReport};
 use stele_proto::stele::control::v1 as wire;
 use stele_raftstore::{Input, RegionReport, RequestId};
@@ -37,7 +38,7 @@ const FIRST_MEASURE_DELAY: Duration = Duration::from_secs(1);
 /// Time without a leader after which a peer asks whether it is still a member.
 const STALE_AFTER_S: u64 = 60;
 
-pub(super) struct Tasks {
+pub(super) struct Heartbeats {
     pub config: Arc<Config>,
     pub address: String,
     pub members: Arc<Members>,
@@ -56,7 +57,7 @@ struct Shared {
     started: Instant,
 }
 
-impl Tasks {
+impl Heartbeats {
     /// Runs until `stopping` is set.
     pub async fn run(self, mut stopping: watch::Receiver<bool>) {
         let tasks = Arc::new(self);
@@ -67,7 +68,6 @@ impl Tasks {
             started: Instant::now(),
         });
         let (mut measured_at, mut reported_at) = (Instant::now(), Instant::now());
-        tokio::spawn(tick(tasks.placement.clone(), stopping.clone()));
         loop {
             let is_due = match shared.reporter.lock().has_unmeasured() {
                 true => measured_at.elapsed() >= FIRST_MEASURE_DELAY,
@@ -97,11 +97,12 @@ impl Tasks {
     fn measure_sizes(self: &Arc<Self>, shared: &Arc<Shared>) {
         let Ok(measuring) = shared.measuring.clone().try_lock_owned() else { return };
         let (tasks, shared) = (self.clone(), shared.clone());
-        tokio::spawn(async move {
+        self.edge.tasks.spawn_finite("split-check", async move {
             let ids = IdSource(tasks.placement.clone());
             let (splitter, started) = (&shared.splitter, shared.started);
             split::check(&tasks.stores, &ids, tasks.limits(), splitter, started).await;
             drop(measuring);
+            Ok(())
         });
     }
 
@@ -225,17 +226,23 @@ impl Tasks {
 
     fn start(self: &Arc<Self>, shared: &Arc<Shared>, step: Instruction) {
         let (tasks, shared) = (self.clone(), shared.clone());
-        tokio::spawn(async move {
+        self.edge.tasks.spawn_finite("operator-step", async move {
             let ids = IdSource(tasks.placement.clone());
-            let outcome = steps::execute(&tasks.stores, &ids, &step).await;
+            let execute = steps::execute(&tasks.stores, &ids, &step);
+            // After a panic, too, the step may be started again.
+            let (outcome, panicked) = match caught("an operator step", execute).await {
+                Ok(outcome) => (outcome, Ok(())),
+                Err(error) => (Err(Obstacle::now(error.to_string())), Err(error)),
+            };
             shared.reporter.lock().ended(StepKey::of(&step), step.step, outcome);
             tasks.edge.report_due.notify_one();
+            panicked
         });
     }
 }
 
 /// Ticks the placement service, which acts only as leader, until `stopping` is set.
-async fn tick(placement: Arc<PlacementService>, mut stopping: watch::Receiver<bool>) {
+pub(super) async fn tick(placement: Arc<PlacementService>, mut stopping: watch::Receiver<bool>) {
     loop {
         tokio::select! {
             () = stopped(&mut stopping) => return,

@@ -34,14 +34,15 @@ pub(super) struct StoreJoin {
 
 impl StoreJoin {
     /// Runs until all have joined or `stopping` is set.
-    pub async fn run(self, new: Vec<Arc<Engine>>, mut stopping: watch::Receiver<bool>) {
-        let joined = tokio::select! {
+    pub async fn run(
+        self,
+        new: Vec<Arc<Engine>>,
+        mut stopping: watch::Receiver<bool>,
+    ) -> Result<()> {
+        tokio::select! {
             joined = self.join(new) => joined,
             // A dropped sender also means stopping.
-            _ = stopping.wait_for(|stopping| *stopping) => return,
-        };
-        if let Err(error) = joined {
-            tracing::error!("a new directory has not joined: {error}");
+            _ = stopping.wait_for(|stopping| *stopping) => Ok(()),
         }
     }
 

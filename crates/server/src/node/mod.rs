@@ -24,6 +24,7 @@ use crate::placement::PlacementService;
 use crate::port::{self, MESSAGE_BYTES_MAX};
 use crate::store::{Engine, StoreHandle};
 use crate::stores::Stores;
+use crate::tasks::{Failure, Failures, Tasks};
 use crate::tikv::TikvService;
 use crate::transport::{self, Transport};
 use edge::Edge;
@@ -42,7 +43,7 @@ use stele_storage::StateMachine;
 use stele_types::{Clock, ClusterId, Error, Result, StoreId, StoreIdent};
 use stele_vfs::SystemClock;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tonic::codec::CompressionEncoding;
 use tonic::service::Routes;
 
@@ -77,7 +78,8 @@ pub struct Node {
     pub ready: Ready,
     stores: Arc<Stores>,
     transport: Transport,
-    failures: mpsc::UnboundedReceiver<(StoreId, Error)>,
+    tasks: Tasks,
+    failures: Failures,
     stopping: watch::Sender<bool>,
 }
 
@@ -95,9 +97,8 @@ impl Node {
         let cluster = resolve_cluster(&config, &mut opened, &damaged, &members, &address).await?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let stores = Arc::new(Stores::new(BATCH_ENTRY_BYTES_MAX));
-        let (failed, failures) = mpsc::unbounded_channel();
-        let runtime = tokio::runtime::Handle::current();
-        let edge = Arc::new(Edge::new(stores.clone(), runtime, failed));
+        let (tasks, failures) = Tasks::new();
+        let edge = Arc::new(Edge::new(stores.clone(), tasks.clone()));
         let idents = idents_of(&opened, &damaged);
         for ident in &idents {
             members.add_own(ident.store, &address)?;
@@ -125,17 +126,17 @@ impl Node {
         let placement = parts.placement(&idents);
         parts.serve(listener, placement.clone(), transport.clone(), &stopping);
         parts.join_new_stores(new, placement.clone(), transport.clone(), &stopping);
-        parts.spawn_tasks(placement, &stopping);
+        parts.start_heartbeats(placement, &stopping);
         let ready = Ready {
             address: parts.address,
             cluster,
             stores: idents.iter().map(|ident| ident.store).collect(),
             took: started.elapsed(),
         };
-        Ok(Self { ready, stores: parts.stores, transport, failures, stopping })
+        Ok(Self { ready, stores: parts.stores, transport, tasks, failures, stopping })
     }
 
-    /// Waits until the last store fails or a stop signal arrives.
+    /// Waits until the last store or a required task fails, or a stop signal arrives.
     pub async fn wait(&mut self) -> Result<()> {
         let signal = listen::stop_signal();
         tokio::pin!(signal);
@@ -143,18 +144,30 @@ impl Node {
             tokio::select! {
                 () = &mut signal => return Ok(()),
                 failure = self.failures.recv() => {
-                    let Some((_, error)) = failure else { return Ok(()) };
                     let runs = self.stores.all().iter().any(|store| store.is_running());
-                    if !runs && self.stores.recovering().is_empty() {
-                        return Err(error);
+                    match failure {
+                        None => return Ok(()),
+                        Some(Failure::Task(error)) => return Err(error),
+                        Some(Failure::Store(error))
+                            if !runs && self.stores.recovering().is_empty() =>
+                        {
+                            return Err(error);
+                        }
+                        Some(Failure::Store(_)) => {}
                     }
                 }
             }
         }
     }
 
+    /// Returns the background tasks of the node, for further ones of its owner.
+    pub fn tasks(&self) -> &Tasks {
+        &self.tasks
+    }
+
     /// Stops the tasks, the connections and the stores, in this order.
     pub async fn stop(self) {
+        self.tasks.stop();
         // Without receivers no task runs.
         let _ = self.stopping.send(true);
         self.transport.shutdown().await;
@@ -238,6 +251,7 @@ impl Parts {
             cluster: self.cluster,
             address: self.address.clone(),
             stores: self.stores.clone(),
+            tasks: self.edge.tasks.clone(),
             metrics,
             transport: transport.clone(),
             port: stats.clone(),
@@ -248,7 +262,8 @@ impl Parts {
             ..port::Options::default()
         };
         let stopped = stopping.subscribe();
-        tokio::spawn(port::serve(listener, router, transport, options, stats, stopped));
+        let serving = port::serve(listener, router, transport, options, stats, stopped);
+        self.edge.tasks.spawn_lasting("port", serving);
     }
 
     /// Joins new directories after the stores that are members have started.
@@ -273,11 +288,14 @@ impl Parts {
             placement,
             transport,
         };
-        tokio::spawn(task.run(new, stopping.subscribe()));
+        let joining = task.run(new, stopping.subscribe());
+        self.edge.tasks.spawn_finite("new-directories", joining);
     }
 
-    fn spawn_tasks(&self, placement: Arc<PlacementService>, stopping: &watch::Sender<bool>) {
-        let tasks = heartbeat::Tasks {
+    fn start_heartbeats(&self, placement: Arc<PlacementService>, stopping: &watch::Sender<bool>) {
+        let ticking = heartbeat::tick(placement.clone(), stopping.subscribe());
+        self.edge.tasks.spawn_lasting("placement-ticks", ticking);
+        let heartbeats = heartbeat::Heartbeats {
             config: self.config.clone(),
             address: self.address.clone(),
             members: self.members.clone(),
@@ -286,7 +304,7 @@ impl Parts {
             placement,
             started_at: self.clock.unix_seconds(),
         };
-        tokio::spawn(tasks.run(stopping.subscribe()));
+        self.edge.tasks.spawn_lasting("heartbeats", heartbeats.run(stopping.subscribe()));
     }
 }
 

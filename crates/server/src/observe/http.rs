@@ -4,6 +4,7 @@ use super::Metrics;
 use super::scrape::counts;
 use crate::port;
 use crate::stores::Stores;
+use crate::tasks::Tasks;
 use crate::transport::Transport;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -24,6 +25,8 @@ pub struct Health {
     pub address: String,
     /// Stores of this node.
     pub stores: Arc<Stores>,
+    /// Background tasks of this node.
+    pub tasks: Tasks,
     /// Counters and histograms.
     pub metrics: Arc<Metrics>,
     /// Transport between nodes.
@@ -47,18 +50,13 @@ async fn metrics(State(health): State<Health>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, TYPE)], health.metrics.scrape(&health))
 }
 
-/// Succeeds while every store's loop runs.
+/// Succeeds while every store and every required task runs. Names those that have failed, also
+/// tasks that are not required.
 async fn healthz(State(health): State<Health>) -> impl IntoResponse {
-    let failed: Vec<String> = health
-        .stores
-        .all()
-        .iter()
-        .filter(|store| !store.is_running())
-        .map(|store| format!("store {} has stopped\n", store.id()))
-        .collect();
-    match failed.is_empty() {
-        true => (StatusCode::OK, "ok\n".to_owned()),
-        false => (StatusCode::SERVICE_UNAVAILABLE, failed.concat()),
+    let (is_healthy, failed) = health.tasks.health();
+    match is_healthy {
+        true => (StatusCode::OK, format!("ok\n{failed}")),
+        false => (StatusCode::SERVICE_UNAVAILABLE, failed),
     }
 }
 

@@ -1,10 +1,12 @@
 //! Observability: Prometheus metrics named after the stages of the write path, and the slow log.
 
 mod http;
+mod log;
 mod scrape;
 mod slow_log;
 
 pub use http::{Health, routes};
+pub use log::{LogWriter, log_lines_lost};
 pub use scrape::counts;
 pub use slow_log::SlowLog;
 

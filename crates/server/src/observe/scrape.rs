@@ -1,8 +1,9 @@
 //! `/metrics`: the registry, and statistics of the stores read at the moment of the scrape.
 
-use super::{Health, Metrics};
+use super::{Health, Metrics, log_lines_lost};
 use crate::port;
 use crate::stores::Stores;
+use crate::tasks::Tasks;
 use crate::transport::Transport;
 use prometheus_client::encoding::text::encode;
 use std::fmt::Write;
@@ -28,7 +29,7 @@ impl Metrics {
         text.truncate(end);
         let network = [transport(&health.transport), port(&health.port)].into_iter().flatten();
         let stores = [families(&health.stores), repairs(&health.stores)].into_iter().flatten();
-        for family in stores.chain(network) {
+        for family in stores.chain(network).chain(tasks(&health.tasks)) {
             if family.samples.is_empty() {
                 continue;
             }
@@ -92,6 +93,21 @@ fn port(stats: &port::Stats) -> Vec<Family> {
         all.samples.push((format!("outcome=\"{outcome}\""), count.load(Relaxed) as f64));
     }
     vec![open, all]
+}
+
+/// Returns the metrics of background tasks and of the log.
+fn tasks(tasks: &Tasks) -> [Family; 3] {
+    let mut running = family("tasks_running", "gauge", "Background tasks that run now");
+    let mut failures =
+        family("task_failures", "counter", "Panics, errors and early ends of background tasks");
+    let mut lost = family("log_lines_lost", "counter", "Log lines that could not be written");
+    for (name, report) in tasks.reports() {
+        let label = format!("task=\"{name}\"");
+        running.samples.push((label.clone(), report.running as f64));
+        failures.samples.push((label, report.failures as f64));
+    }
+    lost.samples.push((String::new(), log_lines_lost() as f64));
+    [running, failures, lost]
 }
 
 fn families(stores: &Stores) -> Vec<Family> {

@@ -1,8 +1,10 @@
 //! `BatchCommands`: many requests on one stream, answered in any order, each exactly once. A
-//! command never ends the stream: that would fail every other one on it.
+//! command does not end the stream, because that would fail every other one on it, except by a panic.
+//! Then it has no answer, and its client must not wait for one.
 
 use super::TikvService;
 use super::{get_groups, put_groups};
+use crate::tasks::caught;
 use std::future::Future;
 use std::sync::Arc;
 use stele_proto::kvrpcpb::{
@@ -13,6 +15,7 @@ use stele_proto::tikvpb::batch_commands_response::{Response, response::Cmd as Do
 use stele_proto::tikvpb::{
     BatchCommandsEmptyResponse, BatchCommandsRequest, BatchCommandsResponse,
 };
+use stele_types::mutant;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
@@ -30,6 +33,8 @@ const ANSWERS_PER_BATCH: usize = 256;
 const BATCH_BYTES_MAX: usize = 256 << 10;
 
 type Answer = (u64, Response);
+/// Answers of a command or a group; an error if it panicked.
+type Answers = mpsc::Sender<stele_types::Result<Vec<Answer>>>;
 type Batches = ReceiverStream<Result<BatchCommandsResponse, Status>>;
 
 /// Serves one stream until its client ends it.
@@ -38,7 +43,12 @@ pub(super) fn serve(service: TikvService, requests: Streaming<BatchCommandsReque
     let (batches, out) = mpsc::channel(4);
     tokio::spawn(collect(waiting, batches.clone()));
     tokio::spawn(async move {
-        if let Err(status) = read(service, requests, answers).await {
+        let ended = tokio::select! {
+            ended = read(service, requests, answers.clone()) => ended,
+            // Without answers the stream ends: no client waits for one.
+            () = answers.closed() => Ok(()),
+        };
+        if let Err(status) = ended {
             // If the client is gone, the status is dropped.
             let _ = batches.send(Err(*status)).await;
         }
@@ -49,7 +59,7 @@ pub(super) fn serve(service: TikvService, requests: Streaming<BatchCommandsReque
 async fn read(
     service: TikvService,
     mut requests: Streaming<BatchCommandsRequest>,
-    answers: mpsc::Sender<Vec<Answer>>,
+    answers: Answers,
 ) -> Result<(), Box<Status>> {
     let room = Arc::new(Semaphore::new(COMMANDS_MAX));
     while let Some(Ok(batch)) = requests.next().await {
@@ -64,7 +74,7 @@ async fn read(
 /// One message in progress; its commands hold a reference.
 struct Work {
     service: TikvService,
-    answers: mpsc::Sender<Vec<Answer>>,
+    answers: Answers,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -119,11 +129,16 @@ impl Work {
 
     fn answer(self: Arc<Self>, work: impl Future<Output = Vec<Answer>> + Send + 'static) {
         tokio::spawn(async move {
-            let done = work.await;
-            // The stream may have ended meanwhile.
-            let _ = self.answers.send(done).await;
+            answer(&self.answers, work).await;
         });
     }
+}
+
+/// Runs a command or a group and passes its answers on; a panic ends the stream.
+async fn answer(answers: &Answers, work: impl Future<Output = Vec<Answer>>) {
+    let done = caught("a command", work).await;
+    // The stream may have ended meanwhile.
+    let _ = answers.send(done).await;
 }
 
 fn get_done(response: RawGetResponse) -> Response {
@@ -136,14 +151,21 @@ fn put_done(response: RawPutResponse) -> Response {
 
 /// Combines answers that are ready at the same time into one message.
 async fn collect(
-    mut waiting: mpsc::Receiver<Vec<Answer>>,
+    mut waiting: mpsc::Receiver<stele_types::Result<Vec<Answer>>>,
     batches: mpsc::Sender<Result<BatchCommandsResponse, Status>>,
 ) {
     let mut ready = Vec::new();
     while waiting.recv_many(&mut ready, ANSWERS_PER_BATCH).await > 0 {
         let mut batch = BatchCommandsResponse::default();
         let mut bytes = 0;
-        for (id, response) in ready.drain(..).flatten() {
+        // Invariant: the stream ends when a command will have no answer.
+        if ready.iter().any(Result::is_err) && !mutant::active("server.command_panic_unanswered") {
+            let status = "a command panicked; the outcome of commands without an answer is unknown";
+            // If the client is gone, the status is dropped.
+            let _ = batches.send(Err(Status::internal(status))).await;
+            return;
+        }
+        for (id, response) in ready.drain(..).flatten().flatten() {
             bytes += prost::Message::encoded_len(&response);
             batch.request_ids.push(id);
             batch.responses.push(response);
@@ -200,5 +222,27 @@ fn context(request: &Request) -> Option<&Context> {
         Cmd::RawBatchScan(request) => request.context.as_ref(),
         Cmd::GetHealthFeedback(request) => request.context.as_ref(),
         Cmd::Empty(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn a_command_that_panics_ends_the_stream_with_an_error() {
+        let (answers, waiting) = mpsc::channel(4);
+        let (batches, mut out) = mpsc::channel(4);
+        tokio::spawn(collect(waiting, batches));
+        let empty = || Response { cmd: Some(Done::Empty(BatchCommandsEmptyResponse::default())) };
+        answer(&answers, async { vec![(7, empty())] }).await;
+        let batch = out.recv().await.unwrap().unwrap();
+        assert_eq!(batch.request_ids, [7]);
+        answer(&answers, async { panic!("a bug") }).await;
+        let next = tokio::time::timeout(Duration::from_secs(30), out.recv()).await;
+        let status = next.expect("the client waits").unwrap().unwrap_err();
+        assert_eq!(status.code(), tonic::Code::Internal);
+        assert!(out.recv().await.is_none() && answers.is_closed());
     }
 }

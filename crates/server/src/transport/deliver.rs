@@ -5,7 +5,7 @@ use super::snapshot_stream::SnapshotOffer;
 use std::future::Future;
 use std::pin::Pin;
 use stele_raftstore::PeerMessage;
-use stele_types::StoreId;
+use stele_types::{Error, StoreId};
 
 /// Boxed future.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -38,6 +38,9 @@ pub trait Deliver: Send + Sync {
 
     /// Offers a snapshot. It is declined when the future ends without an answer.
     fn snapshot(&self, offer: SnapshotOffer) -> BoxFuture<'static, ()>;
+
+    /// Reports that a task of the transport failed, so that messages to a node are no longer sent.
+    fn task_failed(&self, task: &str, error: Error);
 
     /// Reports that a connection from or to `remote` ended, for the log.
     fn closed(&self, _remote: &str, _reason: &CloseReason) {}

@@ -148,7 +148,8 @@ impl Nodes {
         let node = by_address.entry(address.clone()).or_insert_with(|| {
             let node = Arc::new(Node::new(address, &shared.options));
             for lane in [Lane::Urgent, Lane::Data] {
-                shared.spawn(link::run(shared.clone(), node.clone(), lane));
+                let name = format!("connection to {} ({})", node.address, lane.name());
+                shared.spawn(name, link::run(shared.clone(), node.clone(), lane));
             }
             node
         });

@@ -7,6 +7,7 @@ use super::hello::{Hello, Lane};
 use super::node::Nodes;
 use super::options::{Identity, Options};
 use super::stats::Stats;
+use crate::tasks::caught;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -64,8 +65,14 @@ impl Shared {
         rejected.insert(key, reason) == Some(reason)
     }
 
-    /// Runs a task until it ends or the transport stops.
-    pub fn spawn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
+    /// Runs a task until it ends or the transport stops. Reports a panic under this name.
+    pub fn spawn(self: &Arc<Self>, name: String, task: impl Future<Output = ()> + Send + 'static) {
+        let deliver = self.deliver.clone();
+        let task = async move {
+            if let Err(panicked) = caught(&name, task).await {
+                deliver.task_failed(&name, panicked);
+            }
+        };
         let stopping = self.until_stop(task);
         self.runtime.spawn(stopping);
     }

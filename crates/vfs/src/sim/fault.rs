@@ -84,6 +84,13 @@ pub enum Fault {
         /// Number of the write or sync.
         nth: u64,
     },
+    /// A read takes long, like a write in [`Fault::Stall`].
+    ReadStalls {
+        /// Substring of matching file paths.
+        path_contains: String,
+        /// Number of the read.
+        nth: u64,
+    },
 }
 
 /// Kind of operation that triggers a fault.
@@ -149,7 +156,9 @@ impl Fault {
             Self::SyncDirFails { path_contains, nth } => {
                 (trigger == Trigger::SyncDir, path_contains, nth)
             }
-            Self::ReadFails { path_contains, nth } | Self::ReadFlipsOnce { path_contains, nth } => {
+            Self::ReadFails { path_contains, nth }
+            | Self::ReadFlipsOnce { path_contains, nth }
+            | Self::ReadStalls { path_contains, nth } => {
                 (trigger == Trigger::Read, path_contains, nth)
             }
             Self::Stall { path_contains, nth } => {

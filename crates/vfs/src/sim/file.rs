@@ -46,8 +46,12 @@ impl Drop for SimFile {
 impl VfsFile for SimFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         check_direct("read", &self.path, buffer, offset, self.block_bytes)?;
-        let got = self.shared.disk.lock().read(self.id, &self.path, buffer, offset)?;
+        let done = self.shared.disk.lock().read(self.id, &self.path, buffer, offset);
+        let (got, stalled) = done?;
         self.shared.meter.count_read(got as u64);
+        if stalled {
+            self.shared.stall(&self.path);
+        }
         Ok(got)
     }
 

@@ -178,12 +178,13 @@ impl SimVfs {
         self.shared.is_cached.store(is_cached, Ordering::Relaxed);
     }
 
-    /// Returns how many [`Fault::Stall`] happened.
+    /// Returns how many [`Fault::Stall`] and [`Fault::ReadStalls`] happened.
     pub fn stalls(&self) -> u64 {
         self.shared.disk.lock().stalls
     }
 
-    /// Runs `hook` with the file's path in each [`Fault::Stall`], for example to advance a clock.
+    /// Runs `hook` with the file's path in each [`Fault::Stall`] and [`Fault::ReadStalls`], for
+    /// example to advance a clock. The hook holds no lock and may panic.
     pub fn on_stall(&self, hook: impl Fn(&Path) + Send + Sync + 'static) {
         *self.shared.stall_hook.lock() = Some(Arc::new(hook));
     }

@@ -37,7 +37,8 @@ pub async fn open(
     let address = shared.resolve.address(to).ok_or(CloseReason::NoAddress(to))?;
     let (reader, writer) = connection::dial(&shared, &address, Lane::Bulk, &[to]).await?;
     let (replies, answers) = mpsc::channel(2);
-    shared.spawn(read_replies(shared.clone(), to, reader, replies));
+    let name = format!("replies to a snapshot for store {to}");
+    shared.spawn(name, read_replies(shared.clone(), to, reader, replies));
     let tally = Tally::default();
     let mut sender = SnapshotSender { shared, to, writer, answers, tally, batch: Batch::default() };
     let offer = Bytes::from(hello::offer(to, from, header));

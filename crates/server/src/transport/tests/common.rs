@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use stele_raftstore::{Body, LeaseTimes, PeerMessage, RaftEntry, RaftKind, RaftMessage, wire};
 use stele_types::{
-    ClusterId, CommandBuilder, KeyRange, LogIndex, Peer, PeerId, PeerRole, RegionEpoch, RegionId,
-    RegionKind, StoreId, Term,
+    ClusterId, CommandBuilder, Error, KeyRange, LogIndex, Peer, PeerId, PeerRole, RegionEpoch,
+    RegionId, RegionKind, StoreId, Term,
 };
 use tokio::net::TcpListener;
 
@@ -106,6 +106,10 @@ impl Deliver for Seen {
             Some(on_snapshot) => on_snapshot(offer),
             None => Box::pin(async move { offer.refuse("not wanted").await }),
         }
+    }
+
+    fn task_failed(&self, task: &str, error: Error) {
+        self.closed.lock().push(format!("{task} failed: {error}"));
     }
 
     fn closed(&self, remote: &str, reason: &CloseReason) {

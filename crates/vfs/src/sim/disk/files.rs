@@ -34,21 +34,22 @@ impl Disk {
         path: &Path,
         buffer: &mut [u8],
         offset: u64,
-    ) -> Result<usize> {
+    ) -> Result<(usize, Stalled)> {
         self.check_power("read", path)?;
         let faults = self.faults.take_due(Trigger::Read, path);
         if faults.iter().any(|fault| matches!(fault, Fault::ReadFails { .. })) {
             return Err(injected("read", path));
         }
         let got = self.inode("read", id, path)?.visible.read(buffer, offset);
-        for _flip in faults {
+        let flips = faults.iter().filter(|fault| matches!(fault, Fault::ReadFlipsOnce { .. }));
+        for _flip in flips {
             let at = self.prng.below(got as u64) as usize;
             let bit = self.prng.below(8);
             if let Some(byte) = buffer.get_mut(at..got).and_then(<[u8]>::first_mut) {
                 *byte ^= 1 << bit;
             }
         }
-        Ok(got)
+        Ok((got, self.stalled(&faults)))
     }
 
     pub fn write(
@@ -91,7 +92,9 @@ impl Disk {
     }
 
     fn stalled(&mut self, faults: &[Fault]) -> Stalled {
-        let stalled = faults.iter().filter(|fault| matches!(fault, Fault::Stall { .. })).count();
+        let is_stall =
+            |fault: &&Fault| matches!(fault, Fault::Stall { .. } | Fault::ReadStalls { .. });
+        let stalled = faults.iter().filter(is_stall).count();
         self.stalls += stalled as u64;
         stalled > 0
     }
