@@ -1,14 +1,16 @@
 //! Membership changes. The leader leaves a joint configuration automatically.
 
 use super::Peer;
+use super::parts::{has_next_quorum, is_caught_up};
 use super::propose::Proposing;
+use super::raft_group::Follower;
 use crate::admin::{self, Change};
 use crate::input::{ChangeKind, PeerChange};
 use crate::messages::{Body, RaftKind, RaftMessage};
 use crate::output::{Busy, Refusal, Rejection, Role};
 use crate::store::{Context, Effect, Pairs};
 use stele_storage::StorageEngine;
-use stele_types::{LogIndex, Peer as PeerName, PeerRole, Record, Region, mutant};
+use stele_types::{Peer as PeerName, PeerRole, Record, Region, mutant};
 
 /// Change, and the regions after it.
 pub(super) type Plan = Result<(Change, Vec<Region>), Rejection>;
@@ -29,34 +31,28 @@ impl<E: StorageEngine> Peer<E> {
         Ok((Change::Members(changes.to_vec()), vec![region]))
     }
 
-    /// Invariant: a majority of the new voters responds to this leader. Otherwise the current
-    /// voters could commit a change that never completes, and the permanent loss of one
-    /// unresponsive voter would make the region unavailable.
     fn check_next_quorum(&self, ctx: &Context<E>, next: &Region) -> Result<(), Rejection> {
         let down = self.down_peers(ctx);
-        // A follower that has not replied since this leader was elected has no known match index.
-        let has_answered = |id| self.group.follower(id).is_some_and(|it| it.matched > LogIndex(0));
-        let answers = |peer: &&PeerName| {
-            let is_down = down.iter().any(|(down, _)| down.id == peer.id);
-            peer.id == self.name.id || !is_down && has_answered(peer.id)
+        let responds = |id| {
+            // A follower that has not replied since this leader was elected has no known match
+            // index.
+            let has_answered = || self.group.follower(id).is_some_and(|it| it.matched.0 > 0);
+            let is_down = || down.iter().any(|(down, _)| down.id == id);
+            id == self.name.id || !is_down() && has_answered()
         };
-        let voters = || next.peers.iter().filter(|peer| peer.role.votes_next());
-        let is_safe = voters().filter(answers).count() * 2 > voters().count();
-        match is_safe || mutant::active("raftstore.next_quorum_unasked") {
+        match has_next_quorum(next, responds) {
             true => Ok(()),
             false => Err(Busy::Wait { reason: "no majority of the new voters responds" }.into()),
         }
     }
 
-    /// Allows promotion only of a learner that has caught up: a quorum that counts an empty replica
-    /// can stall.
     fn check_promotion(&self, change: &PeerChange) -> Result<(), Rejection> {
         let promotes = change.kind == ChangeKind::Add && change.peer.role == PeerRole::Voter;
-        if !promotes || change.peer.id == self.name.id {
-            return Ok(());
-        }
-        let ready = self.group.follower(change.peer.id).is_some_and(|it| self.is_caught_up(&it));
-        match ready {
+        let is_ready = |it: Follower| is_caught_up(&it, self.committed());
+        let is_allowed = !promotes
+            || change.peer.id == self.name.id
+            || self.group.follower(change.peer.id).is_some_and(is_ready);
+        match is_allowed {
             true => Ok(()),
             false => Err(Busy::Wait { reason: "the learner has not caught up" }.into()),
         }
@@ -110,12 +106,8 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Proposes to leave an applied joint configuration.
     pub(super) fn leave_joint_if_due(&mut self, ctx: &mut Context<E>) {
-        let due = self.is_serving()
-            && self.region.is_joint()
-            && !self.group.is_transferring()
-            && !self.changes.is_pending()
-            && !self.group.is_changing_members();
-        if !due {
+        let is_blocked = self.group.is_transferring() || self.group.is_changing_members();
+        if !self.is_serving() || !self.changes.must_leave_joint(&self.region, is_blocked) {
             return;
         }
         let Ok((change, regions)) = self.plan_change(ctx, &[]) else { return };

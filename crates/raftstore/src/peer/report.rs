@@ -1,14 +1,12 @@
 //! Status report of a peer.
 
 use super::Peer;
+use super::parts::is_caught_up;
 use super::raft_group::Follower;
 use crate::output::RegionReport;
 use crate::store::Context;
 use stele_storage::StorageEngine;
 use stele_types::{LogIndex, Peer as PeerName};
-
-/// Most committed entries that a follower may lack and still count as caught up.
-const LAG_ENTRIES_MAX: u64 = 1_000;
 
 impl<E: StorageEngine> Peer<E> {
     /// Returns the peer's status and resets its traffic counters.
@@ -36,20 +34,13 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Returns whether a follower has nearly all committed entries.
-    pub(super) fn is_caught_up(&self, follower: &Follower) -> bool {
-        let LogIndex(matched) = follower.matched;
-        follower.snapshot.is_none()
-            && matched > 0
-            && matched + LAG_ENTRIES_MAX >= self.committed().0
-    }
-
     fn followers(&self) -> impl Iterator<Item = (&PeerName, Follower)> {
         self.others().filter_map(|peer| Some((peer, self.group.follower(peer.id)?)))
     }
 
     fn pending_peers(&self) -> Vec<PeerName> {
-        let lagging = self.followers().filter(|(_, progress)| !self.is_caught_up(progress));
+        let lagging =
+            self.followers().filter(|(_, progress)| !is_caught_up(progress, self.committed()));
         lagging.map(|(peer, _)| *peer).collect()
     }
 

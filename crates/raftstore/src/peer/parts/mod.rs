@@ -2,13 +2,13 @@
 //! arguments and returns a decision. It has no access to the engine, to outputs or to another part;
 //! [`super::Peer`] holds the parts and carries their decisions out.
 
-mod changes;
 mod contacts;
 mod durability;
 mod election;
 mod hibernation;
 mod leadership;
 mod lease;
+mod membership;
 mod merge;
 mod proposals;
 mod reads;
@@ -16,13 +16,13 @@ mod repairs;
 mod snapshots;
 mod transfer;
 
-pub(super) use changes::Changes;
 pub(super) use contacts::Contacts;
 pub(super) use durability::Durability;
 pub(super) use election::ElectionTimer;
 pub(super) use hibernation::{Hibernation, Reaction};
 pub(super) use leadership::{Leadership, Seen};
 pub(super) use lease::{LeaseRight, LeaseTerms};
+pub(super) use membership::{Changes, has_next_quorum, is_caught_up};
 pub(super) use merge::{Merge, has_passed, is_commit_merge};
 pub(crate) use proposals::Request;
 pub(super) use proposals::{Proposal, Proposals, Purpose};
