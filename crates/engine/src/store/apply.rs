@@ -41,8 +41,8 @@ impl ApplyState {
         self.applied.get(&region).map(|(index, _)| *index)
     }
 
-    /// Begins to end the incarnation of a region: it applies nothing until the batch that ends it is
-    /// appended. Returns its applied index.
+    /// Begins to end the incarnation of a region: it applies nothing until the batch that ends it
+    /// is appended. Returns its applied index.
     pub fn begin_ending(&mut self, region: RegionId) -> Option<LogIndex> {
         self.ending.entry(region).or_default();
         self.applied(region)
