@@ -104,34 +104,45 @@ fn while_a_batch_is_in_its_sync_entries_are_applied_checkpointed_and_read() {
     assert_eq!(keys(&store), ["k1", "k2", "k3", "k4"], "the hard state commits the last entry");
 }
 
+/// Ends a region, with and without an applied entry, while its last entry is not applied.
+fn end_region(mark: &Mark, is_applied: bool) {
+    let place = format!("{mark:?}, applied {is_applied}");
+    let disk = disk(2);
+    let store = open(&disk);
+    let last = if is_applied { 2 } else { 1 };
+    let mut batch: Vec<Record> =
+        (1..=last).flat_map(|index| records(LEAVING, index, &format!("a{index}"))).collect();
+    batch.extend(records(REGION, 1, "b"));
+    batch.retain(|record| !matches!(record, Record::HardState(..)));
+    store.append(&LogBatch { records: batch }).unwrap();
+    if is_applied {
+        store.apply(LEAVING, &entry(&store, LEAVING, 1)).unwrap();
+    }
+    let unapplied = entry(&store, LEAVING, last);
+    let ends = vec![Record::Mark(LEAVING, mark.clone())];
+    // The store first truncates what the region applied.
+    append_meanwhile(&disk, &store, ends, last, |store| {
+        let refused = store.apply(LEAVING, &unapplied);
+        assert!(matches!(refused, Err(Error::Invalid(_))), "{place}: {refused:?}");
+        store.apply(REGION, &entry(store, REGION, 1)).unwrap();
+        store.checkpoint().unwrap();
+        assert_eq!(store.index().checkpoint().applied.get(&LEAVING), None, "{place}");
+    });
+    drop(store);
+    let store = open(&disk.restart(3));
+    let progress = store.progress(LEAVING).unwrap();
+    assert_eq!(progress.destroyed, *mark == Mark::Destroy, "{place}: {progress:?}");
+    assert_eq!(progress.applied, progress.truncated.0, "{place}: {progress:?}");
+    let wanted: &[&str] = if is_applied { &["a1", "b"] } else { &["b"] };
+    assert_eq!(keys(&store), wanted, "{place}");
+    store.append(&LogBatch { records: records(REGION, 2, "c") }).unwrap();
+    store.apply(REGION, &entry(&store, REGION, 2)).unwrap();
+}
+
 #[test]
 fn a_checkpoint_beside_the_batch_that_ends_a_region_does_not_hold_the_region() {
     for mark in [Mark::Destroy, Mark::Start(LogIndex(0), Term(0))] {
-        let disk = disk(2);
-        let store = open(&disk);
-        let mut batch = records(LEAVING, 1, "a");
-        batch.extend(records(LEAVING, 2, "never applied"));
-        batch.extend(records(REGION, 1, "b"));
-        batch.retain(|record| !matches!(record, Record::HardState(..)));
-        store.append(&LogBatch { records: batch }).unwrap();
-        store.apply(LEAVING, &entry(&store, LEAVING, 1)).unwrap();
-        let unapplied = entry(&store, LEAVING, 2);
-        // The store first truncates what the region applied.
-        let ends = vec![Record::Mark(LEAVING, mark.clone())];
-        append_meanwhile(&disk, &store, ends, 2, |store| {
-            let refused = store.apply(LEAVING, &unapplied);
-            assert!(matches!(refused, Err(Error::Invalid(_))), "{mark:?}: {refused:?}");
-            store.apply(REGION, &entry(store, REGION, 1)).unwrap();
-            store.checkpoint().unwrap();
-            assert_eq!(store.index().checkpoint().applied.get(&LEAVING), None, "{mark:?}");
-        });
-        drop(store);
-        let store = open(&disk.restart(3));
-        let progress = store.progress(LEAVING).unwrap();
-        assert_eq!(progress.destroyed, mark == Mark::Destroy, "{mark:?}: {progress:?}");
-        assert_eq!(progress.applied, progress.truncated.0, "{mark:?}: {progress:?}");
-        assert_eq!(keys(&store), ["a", "b"], "{mark:?}");
-        store.append(&LogBatch { records: records(REGION, 2, "c") }).unwrap();
-        store.apply(REGION, &entry(&store, REGION, 2)).unwrap();
+        end_region(&mark, false);
+        end_region(&mark, true);
     }
 }

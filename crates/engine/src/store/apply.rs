@@ -41,8 +41,8 @@ impl ApplyState {
         self.applied.get(&region).map(|(index, _)| *index)
     }
 
-    /// Begins to end the incarnation of a region: it applies nothing until the batch that ends it is
-    /// appended. Returns its applied index.
+    /// Begins to end the incarnation of a region: it applies nothing until the batch that ends it
+    /// is appended. Returns its applied index.
     pub fn begin_ending(&mut self, region: RegionId) -> Option<LogIndex> {
         self.ending.entry(region).or_default();
         self.applied(region)
@@ -67,12 +67,13 @@ impl ApplyState {
 
     /// Records the marks of a batch that the log has published.
     ///
-    /// Invariant: between the publication and this call, a checkpoint may be taken. It lacks the
-    /// regions that the batch ends or starts (unless the log starts where the region is), because [`ApplyState::remove_region`] came before and
-    /// an ending region applies nothing. A checkpoint without a region is correct on both sides of
-    /// the mark: before a start, the log has no entry that the region's applied index covers;
-    /// after it, opening counts the region as applied up to the start of its log, and replays all
-    /// entries after that. A destroyed region must be in no checkpoint.
+    /// Invariant: a checkpoint taken between the publication and this call is correct after a crash.
+    /// It lacks the regions of which the batch ends an incarnation: [`ApplyState::remove_region`]
+    /// came before, and an ending region applies nothing. So a destroyed region is in no checkpoint.
+    /// For a region that the checkpoint lacks, opening takes the truncated entry of its log as
+    /// applied: before the mark that is the entry applied last, up to which the log was truncated,
+    /// and after a start it is the entry of the mark. Entries above it are replayed: the checkpoint
+    /// counts all of them as unapplied. A start at the applied end of a log changes nothing here.
     pub fn note_marks(&mut self, batch: &LogBatch) {
         for record in &batch.records {
             match record {
