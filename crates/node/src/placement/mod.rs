@@ -123,11 +123,10 @@ impl<T> PlacementLeader<T> {
         }
         self.term = term;
         self.is_empty = false;
-        match (term, &mut self.state) {
-            (Some(term), Some(state)) if mutant::active("node.state_of_another_term") => {
-                state.term = term;
-            }
-            _ => self.state = None,
+        if !mutant::active("node.state_of_another_term") {
+            self.state = None;
+        } else if let (Some(term), Some(state)) = (term, &mut self.state) {
+            state.term = term;
         }
         self.fail_waiting(&Failure::NotLeader);
     }
