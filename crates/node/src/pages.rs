@@ -32,7 +32,7 @@ impl<'a, V: EngineView> Pages<'a, V> {
     }
 
     /// Returns the next pairs, at least one; `None` at the end.
-    pub fn next(&mut self) -> Result<Option<Vec<Pair>>> {
+    pub fn next_page(&mut self) -> Result<Option<Vec<Pair>>> {
         if self.options.range.is_empty() {
             return Ok(None);
         }
@@ -93,7 +93,7 @@ mod tests {
 
     fn all(mut pages: Pages<'_, Digits>) -> (String, usize) {
         let (mut keys, mut count) = (String::new(), 0);
-        while let Some(page) = pages.next().unwrap() {
+        while let Some(page) = pages.next_page().unwrap() {
             assert!(!page.is_empty());
             count += 1;
             keys.extend(page.iter().map(|pair| char::from(pair.key[0])));
@@ -119,7 +119,7 @@ mod tests {
     fn what_is_left_begins_after_the_last_page() {
         let mut pages = Pages::of_range(&Digits, KeyRange::all());
         pages.bound(4, 100);
-        assert_eq!(pages.next().unwrap().map(|page| page.len()), Some(4));
+        assert_eq!(pages.next_page().unwrap().map(|page| page.len()), Some(4));
         assert_eq!(pages.rest().start, &b"3\0"[..]);
     }
 }

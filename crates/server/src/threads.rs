@@ -8,6 +8,8 @@ pub enum Thread {
     Network,
     /// Store loop: consensus, log and apply.
     Store,
+    /// Writes of a store's log, beside its loop.
+    Write,
     /// Flushes, merges, garbage collection and scrubbing of a store.
     Maintenance,
     /// Recovery of a store with lost log entries.
@@ -16,7 +18,8 @@ pub enum Thread {
 
 impl Thread {
     /// All kinds.
-    pub const ALL: [Self; 4] = [Self::Network, Self::Store, Self::Maintenance, Self::EntryRecovery];
+    pub const ALL: [Self; 5] =
+        [Self::Network, Self::Store, Self::Write, Self::Maintenance, Self::EntryRecovery];
 
     /// Returns the start of the thread's name; a store's id follows where there is one. The kernel
     /// keeps 15 bytes of a name.
@@ -24,6 +27,7 @@ impl Thread {
         match self {
             Self::Network => "stele-network",
             Self::Store => "stele-store-",
+            Self::Write => "stele-write-",
             Self::Maintenance => "stele-maintain-",
             Self::EntryRecovery => "stele-recover-",
         }

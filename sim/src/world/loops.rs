@@ -60,7 +60,7 @@ impl World {
         let mut refused = Some((requester, None));
         self.push_item(slot, |queue| {
             let pushed = queue.request(observed, requester);
-            refused = pushed.err().map(|(requester, reply)| (requester, Some(reply)));
+            refused = pushed.err().map(|it| (it.caller, Some(it.reply())));
         });
         if let Some((requester, reply)) = refused {
             self.counts.refused += u64::from(reply.is_some());

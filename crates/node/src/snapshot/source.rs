@@ -47,7 +47,7 @@ impl<E: StorageEngine> Source<E> {
         let options = ScanOptions::new(range, self.slice_pairs);
         let mut pages =
             Pages::new(&*self.view, ScanOptions { bytes_max: self.piece_bytes, ..options });
-        let Some(found) = pages.next()? else { return Ok(None) };
+        let Some(found) = pages.next_page()? else { return Ok(None) };
         found.iter().for_each(|pair| pairs::encode(pair, &mut self.buffer));
         let rest = pages.rest();
         Ok((!rest.is_empty()).then_some(rest))

@@ -8,6 +8,6 @@ mod turn;
 
 pub use batch::{Batch, BatchOp, OP_OVERHEAD_BYTES};
 pub use maintenance::{Maintenance, Slice};
-pub use queue::{CoreCall, Item, Permit, Queue};
+pub use queue::{CoreCall, Item, NotTaken, Permit, Queue};
 pub use read::LinearizableRead;
 pub use turn::{Ended, StoreLoop, Turn};

@@ -53,6 +53,26 @@ impl<E: StorageEngine, A> Item<E, A> {
     }
 }
 
+/// Request that was not taken into the queue: it has no effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotTaken<A> {
+    /// Its caller.
+    pub caller: A,
+    /// The loop has stopped; otherwise too many bytes are in progress.
+    pub is_stopped: bool,
+}
+
+impl<A> NotTaken<A> {
+    /// Returns the reply to the request.
+    pub fn reply(&self) -> Reply {
+        let reason = "too many bytes of requests in progress";
+        match self.is_stopped {
+            true => Reply::Refused(Refusal::StoreStopped),
+            false => Reply::Busy(Busy::Wait { reason }),
+        }
+    }
+}
+
 /// Share of a request in the bound; released when dropped.
 #[derive(Debug)]
 pub struct Permit {
@@ -97,23 +117,23 @@ impl<E: StorageEngine, A> Queue<E, A> {
         self.request_bytes.load(Relaxed)
     }
 
-    /// Queues the request that `make` builds from its id. Returns whether the queue was empty, or the
-    /// caller with the reply of a request that was not taken.
+    /// Queues the request that `make` builds from its id. Returns whether the queue was empty.
     pub fn request(
         &self,
         make: impl FnOnce(RequestId) -> Input<E>,
         caller: A,
-    ) -> Result<bool, (A, Reply)> {
+    ) -> Result<bool, NotTaken<A>> {
         let id = RequestId(self.next_request.fetch_add(1, Relaxed));
         let input = make(id);
         let Some(permit) = self.admit(bytes_of(&input) + REQUEST_OVERHEAD_BYTES) else {
-            let reason = "too many bytes of requests in progress";
-            return Err((caller, Reply::Busy(Busy::Wait { reason })));
+            return Err(NotTaken { caller, is_stopped: false });
         };
-        self.push(Item::Request { id, input, caller, permit }).or_else(|item| match item {
-            Item::Request { caller, .. } => Err((caller, Reply::Refused(Refusal::StoreStopped))),
-            _ => Ok(false),
-        })
+        let mut state = self.state.lock();
+        if state.is_stopped {
+            return Err(NotTaken { caller, is_stopped: true });
+        }
+        state.items.push(Item::Request { id, input, caller, permit });
+        Ok(state.items.len() == 1)
     }
 
     /// Admits a request of `bytes`; `None` above the limit. A single request is always admitted,
@@ -125,15 +145,15 @@ impl<E: StorageEngine, A> Queue<E, A> {
         (!is_above || mutant::active("node.admit_all")).then_some(permit)
     }
 
-    /// Queues an item and returns whether the queue was empty. Returns the item when the loop has
-    /// stopped.
-    pub fn push(&self, item: Item<E, A>) -> Result<bool, Item<E, A>> {
+    /// Queues an item and returns whether the queue was empty; `None` when the loop has stopped. For
+    /// requests see [`Queue::request`].
+    pub fn push(&self, item: Item<E, A>) -> Option<bool> {
         let mut state = self.state.lock();
         if state.is_stopped {
-            return Err(item);
+            return None;
         }
         state.items.push(item);
-        Ok(state.items.len() == 1)
+        Some(state.items.len() == 1)
     }
 
     /// Queues a peer's message and returns whether the queue was empty; `None` if it was dropped
@@ -141,7 +161,7 @@ impl<E: StorageEngine, A> Queue<E, A> {
     pub fn push_message(&self, message: PeerMessage, bytes: u64) -> Option<bool> {
         let before = self.message_bytes.fetch_add(bytes, Relaxed);
         let fits = before == 0 || before + bytes <= self.bytes_max;
-        let pushed = fits.then(|| self.push(Item::Message { message, bytes }).ok()).flatten();
+        let pushed = fits.then(|| self.push(Item::Message { message, bytes })).flatten();
         if pushed.is_none() {
             self.message_bytes.fetch_sub(bytes, Relaxed);
         }
@@ -203,10 +223,13 @@ mod tests {
     fn requests_above_the_bound_are_busy_until_others_are_answered_and_one_is_always_taken() {
         let queue = Queue::<ModelEngine, u8>::new(1000);
         assert_eq!(queue.request(write(5000), 1), Ok(true), "one, whatever its size");
-        assert!(matches!(queue.request(write(1), 2), Err((2, Reply::Busy(_)))));
+        let is_busy = |pushed: Result<bool, NotTaken<u8>>| {
+            matches!(pushed.unwrap_err().reply(), Reply::Busy(_))
+        };
+        assert!(is_busy(queue.request(write(1), 2)));
         let mut items = Vec::new();
         assert!(queue.take(&mut items));
-        assert!(matches!(queue.request(write(1), 3), Err((3, Reply::Busy(_)))), "in progress");
+        assert!(is_busy(queue.request(write(1), 3)), "in progress");
         items.clear();
         assert_eq!(queue.request_bytes(), 0);
         assert_eq!(queue.request(write(1), 4), Ok(true));
@@ -219,7 +242,8 @@ mod tests {
         assert_eq!(queue.request(write(1), 1), Ok(true));
         let refused = |caller| (caller, Reply::Refused(Refusal::StoreStopped));
         assert_eq!(queue.refuse_all(), [refused(1)]);
-        assert_eq!(queue.request(write(1), 2), Err(refused(2)));
+        let not_taken = queue.request(write(1), 2).unwrap_err();
+        assert_eq!((not_taken.caller, not_taken.reply()), refused(2));
         assert!(!queue.take(&mut Vec::new()));
         assert_eq!(queue.request_bytes(), 0);
     }

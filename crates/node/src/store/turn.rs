@@ -202,7 +202,7 @@ mod tests {
         fn write(&self, append: Append) {
             let result = self.engine.append(&append.batch);
             let written = Input::Appended { ticket: append.ticket, result };
-            self.queue.push(Item::Input(written)).ok().unwrap();
+            self.queue.push(Item::Input(written)).unwrap();
         }
 
         /// Takes turns until nothing is written. Returns the replies.
@@ -244,7 +244,7 @@ mod tests {
         trial.put(1);
         trial.turn().unwrap();
         trial.put(2);
-        trial.queue.push(Item::Stopped(Error::invalid("a sync failed"))).ok().unwrap();
+        trial.queue.push(Item::Stopped(Error::invalid("a sync failed"))).unwrap();
         trial.put(3);
         let Err(ended) = trial.turn() else { panic!("it must end") };
         let unknown = Reply::Unknown(Unknown::StoreStopped);
@@ -261,7 +261,7 @@ mod tests {
             (reader.leading_term().is_some(), reader.leader().is_some())
         };
         assert_eq!(leader(&readers), (true, true));
-        trial.queue.push(Item::Stopped(Error::invalid("a sync failed"))).ok().unwrap();
+        trial.queue.push(Item::Stopped(Error::invalid("a sync failed"))).unwrap();
         assert!(trial.turn().is_err());
         assert_eq!(leader(&readers), (false, false));
         let dropped = Trial::new();

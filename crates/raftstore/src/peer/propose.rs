@@ -9,6 +9,9 @@ use bytes::Bytes;
 use stele_storage::StorageEngine;
 use stele_types::{Command, CommandBuilder, LogIndex, Result, mutant};
 
+/// Bytes of waiting requests that are proposed although entries of their region are being written.
+const PROPOSED_AT_ONCE_BYTES: u64 = 1 << 20;
+
 /// Entries of the proposal being built.
 #[derive(Default)]
 pub(super) struct Proposing {
@@ -49,6 +52,11 @@ impl<E: StorageEngine> Peer<E> {
         // Waits until the first entry of the own term is applied: before that the epoch might still
         // change, and a comparison would miss writes of earlier terms.
         if !self.is_serving() || self.group.is_transferring() {
+            return Ok(());
+        }
+        // Group commit: what arrives while this region is written shares the next proposal.
+        let is_written = self.group.last() <= self.group.persisted();
+        if !is_written && self.proposals.waiting_bytes() < PROPOSED_AT_ONCE_BYTES {
             return Ok(());
         }
         let mut proposing = Proposing::default();

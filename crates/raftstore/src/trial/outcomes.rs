@@ -14,7 +14,8 @@ fn a_write_committed_before_its_leader_was_deposed_is_done_and_a_later_one_is_un
     assert_eq!(trial.value(2, "a").as_deref(), Some("1"), "committed by both followers");
     assert_eq!(trial.reply(committed), None);
     trial.isolate(1);
-    let lost = trial.write(1, put("b", "1"));
+    // So large that it does not wait for the write under way.
+    let lost = trial.write(1, put("b", &"1".repeat(1 << 20)));
     trial.ticks(40);
     assert_ne!(trial.leader(DATA), Some(1));
     assert_eq!(trial.unknown(lost), Some(Unknown::LeadershipLost));
@@ -96,7 +97,7 @@ fn a_replica_that_leaves_answers_committed_writes_as_done_and_others_as_unknown(
     trial.send_heartbeats();
     assert_eq!(trial.value(2, "a").as_deref(), Some("1"));
     trial.isolate(1);
-    let open = trial.write(1, put("b", "1"));
+    let open = trial.write(1, put("b", &"1".repeat(1 << 20)));
     trial.settle();
     assert_eq!((trial.reply(committed), trial.reply(open)), (None, None));
     trial.ticks(40);

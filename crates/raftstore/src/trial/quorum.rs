@@ -67,3 +67,41 @@ fn a_new_leader_changes_no_members_before_it_heard_of_them() {
     let refused = changes(&mut trial, 1, vec![to_learner(102, 2), to_learner(103, 3)]);
     assert!(refused.is_err(), "{refused:?}");
 }
+
+#[test]
+fn writes_that_arrive_while_their_region_is_written_share_the_next_proposal() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    trial.settle();
+    let last = |trial: &mut Trial| trial.report(1, DATA).last.0;
+    let before = last(&mut trial);
+    trial.store(1).stalled = true;
+    let mut writes = vec![trial.write(1, put("a", "1"))];
+    trial.poll(1);
+    assert_eq!(last(&mut trial), before + 1);
+    for name in ["b", "c", "d"] {
+        writes.push(trial.write(1, put(name, "1")));
+        trial.poll(1);
+    }
+    assert_eq!(last(&mut trial), before + 1, "they wait for the write under way");
+    trial.store(1).stalled = false;
+    trial.settle();
+    assert_eq!(last(&mut trial), before + 4);
+    trial.settle();
+    assert!(writes.iter().all(|id| trial.is_written(*id)));
+}
+
+#[test]
+fn a_mebibyte_of_writes_does_not_wait_for_the_write_under_way() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    trial.settle();
+    let before = trial.report(1, DATA).last.0;
+    trial.store(1).stalled = true;
+    let large = "v".repeat(600 << 10);
+    for name in ["a", "b", "c"] {
+        trial.write(1, put(name, &large));
+        trial.poll(1);
+    }
+    assert_eq!(trial.report(1, DATA).last.0, before + 3);
+}

@@ -72,7 +72,7 @@ fn checksum_pairs(view: &View, ranges: Vec<KeyRange>) -> Result<(u64, u64, u64)>
     let (mut checksum, mut pairs, mut bytes) = (0, 0, 0);
     for range in ranges {
         let mut pages = Pages::of_range(view, range);
-        while let Some(page) = pages.next()? {
+        while let Some(page) = pages.next_page()? {
             for pair in &page {
                 let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Xz);
                 digest.update(&pair.key);

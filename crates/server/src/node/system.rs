@@ -117,7 +117,7 @@ impl System for SystemRegion {
 fn pairs(view: &impl EngineView) -> Result<Vec<(Bytes, Bytes)>> {
     let mut pages = Pages::of_range(view, stele_placement::pairs::state_range());
     let mut all = Vec::new();
-    while let Some(page) = pages.next()? {
+    while let Some(page) = pages.next_page()? {
         all.extend(page.into_iter().map(|pair| (pair.key, pair.value)));
     }
     Ok(all)

@@ -145,8 +145,8 @@ fn families(stores: &Stores) -> Vec<Family> {
         regions.samples.push((label(id, "role", "leader"), leaders as f64));
         work.samples.push((format!("store=\"{id}\""), store.request_bytes() as f64));
         for (stage, done) in store.maintained() {
-            slices.samples.push((label(id, "stage", &stage), done.slices as f64));
-            gc_bytes.samples.push((label(id, "stage", &stage), done.bytes as f64));
+            slices.samples.push((label(id, "stage", stage), done.slices as f64));
+            gc_bytes.samples.push((label(id, "stage", stage), done.bytes as f64));
         }
         p99.samples.push((format!("store=\"{id}\""), store.append_p99_nanos() as f64 / 1e9));
         let (hits, misses) = store.engine().value_cache_hits();

@@ -4,6 +4,7 @@
 mod append_times;
 mod maintain;
 mod store_loop;
+mod writer;
 
 use crate::load::LoadSamples;
 use crate::threads::Thread;
@@ -14,7 +15,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use stele_node::store::{Ended, Item, StoreLoop};
+use stele_node::store::{Ended, Item, NotTaken, StoreLoop};
 use stele_raftstore::{
     AdminCall, Cas, Event, Input, PeerMessage, RaftStore, Read, Readers, Reply, RequestId,
     SendSnapshot, Unknown, Write,
@@ -23,6 +24,7 @@ use stele_storage::StorageEngine;
 use stele_types::{Clock, Error, RegionId, Result, StoreId};
 use store_loop::{Inbox, LoopThread, answer};
 use tokio::sync::oneshot;
+use writer::Writer;
 
 /// Engine of every store.
 pub type Engine = stele_engine::Store;
@@ -77,10 +79,11 @@ where
         let readers = core.readers();
         let wants_checkpoint = Arc::new(AtomicBool::new(false));
         let appends = Arc::new(AppendTimes::default());
+        let (writer, write_thread) =
+            Writer::start(id, engine.clone(), clock.clone(), appends.clone())?;
         let loop_thread = LoopThread {
-            appends: appends.clone(),
+            writer,
             store_loop: StoreLoop::new(core),
-            engine: engine.clone(),
             inbox: inbox.clone(),
             clock: clock.clone(),
             sink: sink.clone(),
@@ -102,7 +105,7 @@ where
         let maintenance = spawn(Thread::Maintenance, id, move || {
             maintain::run(&*maintained, &stopping, &wants_checkpoint, &items, &counting);
         })?;
-        let threads = Mutex::new(vec![loop_thread, maintenance]);
+        let threads = Mutex::new(vec![loop_thread, write_thread, maintenance]);
         let load = LoadSamples::default();
         Ok(Arc::new(Self {
             id,
@@ -195,7 +198,7 @@ where
     pub async fn request(&self, make: impl FnOnce(RequestId) -> Input<E>) -> Reply {
         match self.begin(make) {
             Ok(reply) => reply.await.unwrap_or(LOST),
-            Err(reply) => reply,
+            Err(not_taken) => not_taken.reply(),
         }
     }
 
@@ -203,16 +206,16 @@ where
     pub fn request_blocking(&self, make: impl FnOnce(RequestId) -> Input<E>) -> Reply {
         match self.begin(make) {
             Ok(reply) => reply.blocking_recv().unwrap_or(LOST),
-            Err(reply) => reply,
+            Err(not_taken) => not_taken.reply(),
         }
     }
 
     fn begin(
         &self,
         make: impl FnOnce(RequestId) -> Input<E>,
-    ) -> std::result::Result<oneshot::Receiver<Reply>, Reply> {
+    ) -> std::result::Result<oneshot::Receiver<Reply>, NotTaken<Caller>> {
         let (caller, reply) = oneshot::channel();
-        let was_empty = self.inbox.queue.request(make, caller).map_err(|(_, reply)| reply)?;
+        let was_empty = self.inbox.queue.request(make, caller)?;
         self.inbox.wake(was_empty);
         Ok(reply)
     }

@@ -1,13 +1,13 @@
 //! Thread of one store's loop: turns, and what each turn orders, in its order: send, append, reply.
 
-use super::append_times::AppendTimes;
+use super::writer::Writer;
 use super::{Caller, OutputSink};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::Duration;
 use stele_node::store::{Ended, Item, Queue, StoreLoop, Turn};
-use stele_raftstore::{Append, Input, Now};
+use stele_raftstore::{Append, Now};
 use stele_storage::StorageEngine;
 use stele_types::Clock;
 
@@ -25,9 +25,8 @@ impl<E: StorageEngine> Inbox<E> {
     /// Queues an item; `false` when the loop has stopped.
     pub fn push(&self, item: Item<E, Caller>) -> bool {
         let pushed = self.queue.push(item);
-        let is_taken = pushed.is_ok();
-        self.wake(pushed.unwrap_or(false));
-        is_taken
+        self.wake(pushed == Some(true));
+        pushed.is_some()
     }
 
     /// Wakes the loop if the queue was empty: otherwise it has been woken.
@@ -46,16 +45,19 @@ impl<E: StorageEngine> Inbox<E> {
 
 pub(super) struct LoopThread<E: StorageEngine> {
     pub store_loop: StoreLoop<E, Caller>,
-    pub engine: Arc<E>,
+    pub writer: Writer<E>,
     pub inbox: Arc<Inbox<E>>,
-    pub appends: Arc<AppendTimes>,
     pub clock: Arc<dyn Clock>,
     pub sink: Arc<dyn OutputSink<E>>,
     /// Set when the core needs a checkpoint, for the maintenance thread.
     pub wants_checkpoint: Arc<AtomicBool>,
 }
 
-impl<E: StorageEngine> LoopThread<E> {
+impl<E> LoopThread<E>
+where
+    E: StorageEngine + 'static,
+    E::Ingest: 'static,
+{
     /// Runs until stopped. An error ends the store; durable data stays.
     pub fn run(mut self) -> Result<(), Ended<Caller>> {
         // Set before the first wait: a later push finds the thread.
@@ -63,13 +65,11 @@ impl<E: StorageEngine> LoopThread<E> {
         let mut items = Vec::new();
         loop {
             let turn = self.store_loop.turn(&mut items, self.now())?;
-            match self.carry_out(turn) {
-                Some(append) => {
-                    items.push(Item::Input(self.append(append)));
-                    self.inbox.queue.take(&mut items);
-                }
-                None if !self.wait(&mut items) => break,
-                None => {}
+            if let Some(append) = self.carry_out(turn) {
+                self.writer.write(append);
+            }
+            if !self.wait(&mut items) {
+                break;
             }
         }
         answer(self.store_loop.end());
@@ -77,9 +77,10 @@ impl<E: StorageEngine> LoopThread<E> {
     }
 
     /// Waits for items or the next tick. Returns `false` when the queue is stopped and empty.
-    fn wait(&self, items: &mut Vec<Item<E, Caller>>) -> bool {
+    fn wait(&mut self, items: &mut Vec<Item<E, Caller>>) -> bool {
         loop {
-            if !self.inbox.queue.take(items) {
+            items.extend(self.writer.written().map(Item::Input));
+            if !self.inbox.queue.take(items) && items.is_empty() && !self.writer.is_writing() {
                 return false;
             }
             if !items.is_empty() {
@@ -113,13 +114,6 @@ impl<E: StorageEngine> LoopThread<E> {
             self.wants_checkpoint.store(true, Ordering::Release);
         }
         turn.append
-    }
-
-    fn append(&self, append: Append) -> Input<E> {
-        let began = self.clock.monotonic_nanos();
-        let result = self.engine.append(&append.batch);
-        self.appends.record(self.clock.monotonic_nanos().saturating_sub(began));
-        Input::Appended { ticket: append.ticket, result }
     }
 
     fn now(&self) -> Now {

@@ -260,7 +260,7 @@ fn collect(
     let (mut pairs, mut bytes) = (Vec::new(), 0);
     while pairs.len() < wanted {
         pages.bound(wanted - pairs.len(), budget.saturating_sub(bytes));
-        let Some(page) = pages.next()? else { break };
+        let Some(page) = pages.next_page()? else { break };
         view.note_scan(&page);
         for pair in page {
             if !is_live(&pair, now_s) {
@@ -308,7 +308,7 @@ fn checksum_pairs(
 ) -> stele_types::Result<(u64, u64, u64)> {
     let mut pages = Pages::of_range(view, range);
     let (mut checksum, mut pairs, mut bytes) = (0, 0, 0);
-    while let Some(page) = pages.next()? {
+    while let Some(page) = pages.next_page()? {
         for pair in page.iter().filter(|pair| is_live(pair, now_s)) {
             let key = pair.key.get(1..).unwrap_or_default();
             let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Xz);

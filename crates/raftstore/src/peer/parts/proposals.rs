@@ -82,6 +82,7 @@ pub(crate) struct Proposal {
 #[derive(Default)]
 pub(crate) struct Proposals {
     waiting: VecDeque<Request>,
+    waiting_bytes: u64,
     in_flight: VecDeque<Proposal>,
     /// Bytes of `in_flight`.
     bytes: u64,
@@ -97,16 +98,25 @@ impl Proposals {
         !self.waiting.is_empty()
     }
 
+    /// Returns the bytes that count for the requests that wait.
+    pub fn waiting_bytes(&self) -> u64 {
+        self.waiting_bytes
+    }
+
     pub fn push_waiting(&mut self, request: Request) {
+        self.waiting_bytes += request.bytes();
         self.waiting.push_back(request);
     }
 
     pub fn pop_waiting(&mut self) -> Option<Request> {
-        self.waiting.pop_front()
+        let request = self.waiting.pop_front()?;
+        self.waiting_bytes -= request.bytes();
+        Some(request)
     }
 
     /// Puts a request back at the front.
     pub fn unpop_waiting(&mut self, request: Request) {
+        self.waiting_bytes += request.bytes();
         self.waiting.push_front(request);
     }
 
@@ -117,6 +127,7 @@ impl Proposals {
         }
         let all = std::mem::take(&mut self.waiting).into_iter();
         let (gone, kept): (Vec<_>, Vec<_>) = all.partition(|request| request.is_over(now_nanos));
+        self.waiting_bytes = kept.iter().map(Request::bytes).sum();
         self.waiting = kept.into();
         gone
     }
