@@ -6,6 +6,7 @@ mod layers;
 mod lengths;
 mod modules;
 mod names;
+mod paths;
 mod plain;
 mod prose;
 mod source;
@@ -57,6 +58,7 @@ pub fn run(workspace: &Workspace) -> Result<()> {
         findings.extend(calls::check(source));
         findings.extend(lengths::check(source));
     }
+    findings.extend(paths::check(&sources));
     let (summary, medians) = lengths::summary(&sources);
     findings.extend(medians);
     findings.extend(names::check(&sources, &Table::load(workspace)?, &workspace.packages));
