@@ -1,7 +1,7 @@
 //! Stores of the cluster with their addresses, kept in a file beside the data, so that a node that
 //! restarts finds the others before any of them leads.
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -31,6 +31,8 @@ struct Known {
 pub struct Members {
     path: PathBuf,
     known: RwLock<Known>,
+    /// Held from a change to the end of its write.
+    saving: Mutex<()>,
 }
 
 const FILE: &str = "members.json";
@@ -45,7 +47,7 @@ impl Members {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Known::default(),
             Err(error) => return Err(Error::io("read", &path, error)),
         };
-        Ok(Self { path, known: RwLock::new(known) })
+        Ok(Self { path, known: RwLock::new(known), saving: Mutex::new(()) })
     }
 
     /// Returns the version of the list; 0 for none.
@@ -99,6 +101,7 @@ impl Members {
             }
         }
         let known = Known { version, stores };
+        let _saving = self.saving.lock();
         {
             let mut current = self.known.write();
             if version < current.version || *current == known {
@@ -112,6 +115,7 @@ impl Members {
 
     /// Adds a store of this node before the placement group has listed it.
     pub fn add_own(&self, store: StoreId, address: &str) -> Result<()> {
+        let _saving = self.saving.lock();
         let known = {
             let mut known = self.known.write();
             let state = known.stores.get(&store).map_or(0, |member| member.state);
@@ -122,6 +126,8 @@ impl Members {
         self.save(&known)
     }
 
+    /// Replaces the file. Invariant: changes are written one at a time, in their order. Two writers
+    /// would rename each other's file away, and an older list could be the last.
     fn save(&self, known: &Known) -> Result<()> {
         let stores: Vec<Value> = known
             .stores
@@ -184,6 +190,24 @@ mod tests {
         assert!(again.update(3, &[member("a:1", 1, gone)]).unwrap());
         assert!(again.get(StoreId(1)).unwrap().is_removed && again.addresses().is_empty());
         assert!(again.stores().is_empty());
+    }
+
+    #[test]
+    fn changes_of_several_threads_are_all_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let members = Members::open(dir.path()).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let members = &members;
+                scope.spawn(move || {
+                    for at in 0..25 {
+                        members.add_own(StoreId(thread * 100 + at), "a:1").unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(members.stores().len(), 100);
+        assert_eq!(Members::open(dir.path()).unwrap().stores(), members.stores());
     }
 
     #[test]
