@@ -64,7 +64,7 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
         let kind = KINDS[round as usize % KINDS.len()];
         let text = format!("round {round}, {kind:?}, node {victim} (leader {leader})");
         let (thread, nth) = match kind {
-            Kind::Log => ("stele-store-", 1 + prng.below(LOG_NTH_MAX)),
+            Kind::Log => ("stele-write-", 1 + prng.below(LOG_NTH_MAX)),
             Kind::Maintenance => ("stele-maintain", 1 + prng.below(MAINTENANCE_NTH_MAX)),
         };
         let trace = setup.work().join(format!("syncs-{name}.log"));

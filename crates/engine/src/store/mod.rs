@@ -51,7 +51,7 @@ use stele_types::{
 use stele_vfs::{DirLock, Vfs};
 use value_cache::ValueCache;
 
-/// One store. [`StorageEngine`] states which calls are allowed from where.
+/// One store. [`StorageEngine`](stele_storage::StorageEngine) states which calls are allowed from where.
 #[derive(Debug)]
 pub struct Store {
     shared: Arc<Shared>,
