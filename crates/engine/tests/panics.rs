@@ -5,6 +5,8 @@
 mod common;
 
 use common::{Model, contents, disk, open, tiny};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 use stele_engine::{Batch, Db, Error, KeyRange, Options, Order};
@@ -24,14 +26,9 @@ fn within_limit(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Makes the disk panic in the `nth` write or sync of matching files, if a thread with this name
-/// does it; an empty name matches all.
-fn panic_in(disk: &SimVfs, path_contains: &str, nth: u64, thread: &'static str) {
-    disk.on_stall(move |path| {
-        let current = std::thread::current();
-        let is_it = thread.is_empty() || current.name() == Some(thread);
-        assert!(!is_it, "a bug below {}", path.display());
-    });
+/// Makes the disk panic in the `nth` write or sync of matching files.
+fn panic_in(disk: &SimVfs, path_contains: &str, nth: u64) {
+    disk.on_stall(|path| panic!("a bug below {}", path.display()));
     disk.inject(Fault::Stall { path_contains: path_contains.into(), nth }).unwrap();
 }
 
@@ -42,10 +39,11 @@ fn stopped(result: Result<(), Error>) {
     assert!(text.contains("a panic interrupted") && text.contains("open the store"), "{text}");
 }
 
-/// Puts keys until one fails; returns the acknowledged pairs.
-fn put_until_failure(db: &Db) -> (Model, Error) {
+/// Puts keys until one fails, each after a call of `before`; returns the acknowledged pairs.
+fn put_until_failure(db: &Db, before: impl Fn()) -> (Model, Error) {
     let mut acknowledged = Model::new();
     for n in 0u32.. {
+        before();
         let (key, value) = (n.to_be_bytes().to_vec(), vec![n as u8; 700]);
         match db.put(&key, &value) {
             Ok(()) => drop(acknowledged.insert(key, value)),
@@ -61,8 +59,8 @@ fn a_panic_in_a_write_or_sync_of_the_log_fails_its_call_and_stops_the_store() {
         for nth in 1..40 {
             let disk = disk(nth);
             let db = open(&disk, &tiny()).unwrap();
-            panic_in(&disk, ".seg", nth, "");
-            let (acknowledged, error) = put_until_failure(&db);
+            panic_in(&disk, ".seg", nth);
+            let (acknowledged, error) = put_until_failure(&db, || {});
             assert!(matches!(error, Error::Panicked(_)), "{error}");
             stopped(db.put(b"later", b"v"));
             stopped(db.flush());
@@ -82,8 +80,19 @@ fn a_maintenance_thread_that_panics_stops_the_store() {
     within_limit(|| {
         let disk = disk(1);
         let db = open(&disk, &Options { background: true, ..tiny() }).unwrap();
-        panic_in(&disk, ".run", 1, "stele-maintain");
-        let (acknowledged, error) = put_until_failure(&db);
+        let armed = Arc::new(AtomicBool::new(false));
+        let fired = armed.clone();
+        disk.on_stall(move |path| {
+            let is_it = std::thread::current().name() == Some("stele-maintain");
+            assert!(!is_it, "a bug below {}", path.display());
+            fired.store(false, Ordering::SeqCst);
+        });
+        // A writer that assists the thread takes the fault in its place: then another is injected.
+        let (acknowledged, error) = put_until_failure(&db, || {
+            if !armed.swap(true, Ordering::SeqCst) {
+                disk.inject(Fault::Stall { path_contains: ".run".into(), nth: 1 }).unwrap();
+            }
+        });
         stopped(Err(error));
         stopped(db.put_async(b"later", b"v").unwrap().wait());
         assert_eq!(contents(&db).unwrap(), acknowledged, "reads go on");
@@ -98,7 +107,7 @@ fn a_panic_in_a_callers_own_maintenance_is_its_error_and_stops_the_store() {
         let disk = disk(1);
         let db = open(&disk, &tiny()).unwrap();
         db.put(b"k", &[7; 300]).unwrap();
-        panic_in(&disk, ".run", 1, "");
+        panic_in(&disk, ".run", 1);
         let error = db.flush().unwrap_err();
         assert!(matches!(&error, Error::Panicked(text) if text.contains("a flush")), "{error}");
         stopped(db.put(b"k", b"v"));
