@@ -1,9 +1,9 @@
 //! Inputs of the core.
 
 use crate::messages::{PeerMessage, SnapshotHeader};
-use crate::output::Ticket;
+use crate::output::{Lookup, Ticket};
 use bytes::Bytes;
-use stele_storage::StorageEngine;
+use stele_storage::{Pair, StorageEngine};
 use stele_types::{LogIndex, Peer, PeerId, Region, RegionId, Result, StoreId};
 
 /// Time of one call, supplied by the caller.
@@ -23,8 +23,15 @@ pub struct RequestId(pub u64);
 pub enum Input<E: StorageEngine> {
     /// Client write.
     Write(Write),
-    /// Client compare-and-swap.
-    Cas(Cas),
+    /// Client read-modify-write of one key.
+    Modify(Modify),
+    /// Result of a lookup. Every lookup gets one.
+    Found {
+        /// The lookup.
+        lookup: Lookup,
+        /// The engine's result.
+        result: Result<Option<Pair>>,
+    },
     /// Client read that no lease served.
     Read(Read),
     /// Change of a region, by placement or an administrator.
@@ -104,24 +111,47 @@ pub struct Write {
     pub frees: bool,
 }
 
-/// Sets or deletes a key if it holds the expected value.
+/// A read-modify-write of one key: the leader decides it when it proposes it, on the live pair of the
+/// key, and the entry holds the result.
 #[derive(Clone, Debug)]
-pub struct Cas {
+pub struct Modify {
     /// Request to reply to.
     pub id: RequestId,
     /// Routing fields.
     pub header: Header,
     /// Engine key.
     pub key: Bytes,
-    /// Required live value; `None`: the key must have none.
-    pub expected: Option<Bytes>,
-    /// Change made if the comparison holds.
-    pub new: CasNew,
+    /// Change of the key's pair.
+    pub change: Modification,
 }
 
-/// Change made by a successful comparison.
+/// Change of a pair that depends on the pair. An expired pair counts as absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CasNew {
+pub enum Modification {
+    /// Makes a change if the key has the expected value.
+    Compare {
+        /// Required value; `None`: the key must have none.
+        expected: Option<Bytes>,
+        /// Change made if the comparison holds.
+        new: NewPair,
+    },
+    /// Adds to a decimal number of 64 bits with sign; an absent one counts as 0. The expiry stays.
+    Increment {
+        /// Number to add.
+        by: i64,
+    },
+    /// Adds bytes to the end of the value; an absent one counts as empty. The expiry stays.
+    Append {
+        /// Bytes to add.
+        bytes: Bytes,
+    },
+    /// Removes the key and returns its pair.
+    GetAndDelete,
+}
+
+/// What a modification makes of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NewPair {
     /// Sets the key.
     Put {
         /// New value.
@@ -133,13 +163,21 @@ pub enum CasNew {
     Delete,
 }
 
-impl CasNew {
-    /// Returns the length of the new value in bytes.
+impl Modify {
+    /// Returns the bytes of the key and of the values that it carries.
     pub fn bytes(&self) -> usize {
-        match self {
-            Self::Put { value, .. } => value.len(),
-            Self::Delete => 0,
-        }
+        let values = match &self.change {
+            Modification::Compare { expected, new } => {
+                let new = match new {
+                    NewPair::Put { value, .. } => value.len(),
+                    NewPair::Delete => 0,
+                };
+                expected.as_ref().map_or(0, Bytes::len) + new
+            }
+            Modification::Append { bytes } => bytes.len(),
+            Modification::Increment { .. } | Modification::GetAndDelete => 0,
+        };
+        self.key.len() + values
     }
 }
 

@@ -33,16 +33,16 @@ pub mod fuzzing {
 
 pub use entry_recovery::EntryRecovery;
 pub use input::{
-    Admin, AdminCall, Cas, CasNew, ChangeKind, Header, Input, NewRegion, Now, PeerChange, Read,
-    RequestId, Write,
+    Admin, AdminCall, ChangeKind, Header, Input, Modification, Modify, NewPair, NewRegion, Now,
+    PeerChange, Read, RequestId, Write,
 };
 pub use messages::{
     Body, PeerMessage, RaftEntry, RaftKind, RaftMessage, RangeRepairReply, SnapshotHeader,
 };
 pub use options::{LeaseTimes, LogKept, Options};
 pub use output::{
-    Append, Busy, Done, Event, Outputs, Refusal, RegionReport, Reply, Role, SendSnapshot, Ticket,
-    Timings, Traffic, Unknown,
+    Append, Busy, Done, Event, Lookup, LookupId, Modified, Outputs, Refusal, RegionReport, Reply,
+    Role, SendSnapshot, Ticket, Timings, Traffic, Unfit, Unknown,
 };
 pub use readers::{Lease, Reader, Readers};
 pub use store::RaftStore;

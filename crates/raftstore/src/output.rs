@@ -2,6 +2,7 @@
 
 use crate::input::RequestId;
 use crate::messages::{PeerMessage, SnapshotHeader};
+use bytes::Bytes;
 use std::sync::Arc;
 use stele_storage::{Pair, StorageEngine};
 use stele_types::{KeyRange, LogBatch, LogIndex, Peer, PeerId, Region, RegionId, StoreId, Term};
@@ -45,6 +46,12 @@ pub struct Outputs<E: StorageEngine> {
     /// Follows: one [`crate::Input::SnapshotSent`] for each. Until then, or until the receiver
     /// acknowledges the snapshot, it is sent no entries. They wait for no message and no batch.
     pub snapshots: Vec<SendSnapshot<E>>,
+    /// Keys to read from the engine on another thread, which may wait for the device.
+    ///
+    /// Precedes: every entry that changes the key is applied, and the leader holds the key: it
+    /// proposes no other change of it.
+    /// Follows: one [`crate::Input::Found`] for each, of a view taken after these outputs.
+    pub lookups: Vec<Lookup>,
     /// Changes of regions, in order.
     ///
     /// Precedes: the core is in the state that the event describes; of `BecameLeader` and
@@ -67,6 +74,7 @@ impl<E: StorageEngine> Default for Outputs<E> {
             append: None,
             replies: Vec::new(),
             snapshots: Vec::new(),
+            lookups: Vec::new(),
             events: Vec::new(),
             wants_checkpoint: false,
         }
@@ -99,6 +107,21 @@ pub struct SendSnapshot<E: StorageEngine> {
     pub ranges: Vec<KeyRange>,
 }
 
+/// Read of one key for a modification, beside the store's loop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lookup {
+    /// Number of the lookup in this process of the store.
+    pub id: LookupId,
+    /// Region of the key.
+    pub region: RegionId,
+    /// Engine key.
+    pub key: Bytes,
+}
+
+/// Number of a lookup; none is used twice in a process of a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LookupId(pub u64);
+
 /// Outcome of a request. Each request gets exactly one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
@@ -126,12 +149,11 @@ pub enum Done {
         /// Times of its stages.
         timings: Timings,
     },
-    /// The comparison was made. If it held, the change is on a quorum's disks and applied here.
-    Cas {
-        /// Whether the comparison held.
-        succeeded: bool,
-        /// Pair that the key held.
-        previous: Option<Pair>,
+    /// The modification was decided. If it changed the key, the change is on a quorum's disks and
+    /// applied here.
+    Modified {
+        /// Its result.
+        result: Modified,
         /// Times of its stages.
         timings: Timings,
     },
@@ -152,12 +174,51 @@ pub enum Done {
     },
 }
 
+/// Result of a modification.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Modified {
+    /// The comparison held, or the key was deleted.
+    Replaced {
+        /// Pair that the key had.
+        previous: Option<Pair>,
+    },
+    /// The value was computed from the one before it.
+    Updated {
+        /// Value that the key has now.
+        value: Bytes,
+    },
+    /// Nothing changed: the comparison failed, or there was no pair to delete.
+    Unchanged {
+        /// Pair that the key has.
+        previous: Option<Pair>,
+    },
+    /// Nothing changed: the value of the key does not allow the change.
+    Unfit(Unfit),
+}
+
+/// Reason why the value of a key does not allow a modification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// The value is not a decimal number of 64 bits with sign.
+    NotANumber,
+    /// The sum does not fit into 64 bits with sign.
+    Overflow,
+    /// The value would be too long.
+    TooLong {
+        /// Its length in bytes.
+        bytes: u64,
+        /// Limit in bytes.
+        bytes_max: u64,
+    },
+}
+
 /// Times of a write, ascending, in nanoseconds of the monotonic clock: each is the time of the poll
 /// in which it happened. The core has no clock, so the caller measures the arrival of the request
 /// and the end of its answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timings {
-    /// The entry was proposed. A comparison that failed was made then, and has no later stage.
+    /// The entry was proposed. A modification that changes nothing was decided then, and has no
+    /// later stage.
     pub proposed_nanos: u64,
     /// The entry was durable on the local disk.
     pub durable_nanos: u64,

@@ -10,6 +10,8 @@ pub enum Thread {
     Store,
     /// Writes of a store's log, beside its loop.
     Write,
+    /// Reads of pairs for the modifications of a store, beside its loop.
+    Lookup,
     /// Flushes, merges, garbage collection and scrubbing of a store.
     Maintenance,
     /// Recovery of a store with lost log entries.
@@ -18,8 +20,14 @@ pub enum Thread {
 
 impl Thread {
     /// All kinds.
-    pub const ALL: [Self; 5] =
-        [Self::Network, Self::Store, Self::Write, Self::Maintenance, Self::EntryRecovery];
+    pub const ALL: [Self; 6] = [
+        Self::Network,
+        Self::Store,
+        Self::Write,
+        Self::Lookup,
+        Self::Maintenance,
+        Self::EntryRecovery,
+    ];
 
     /// Returns the start of the thread's name; a store's id follows where there is one. The kernel
     /// keeps 15 bytes of a name.
@@ -28,6 +36,7 @@ impl Thread {
             Self::Network => "stele-network",
             Self::Store => "stele-store-",
             Self::Write => "stele-write-",
+            Self::Lookup => "stele-lookup-",
             Self::Maintenance => "stele-maintain-",
             Self::EntryRecovery => "stele-recover-",
         }

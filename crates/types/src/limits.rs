@@ -6,6 +6,8 @@ pub const USER_KEY_BYTES_MAX: usize = 8 << 10;
 pub const KEY_BYTES_MAX: usize = USER_KEY_BYTES_MAX + 16;
 /// Maximum bytes of a value.
 pub const VALUE_BYTES_MAX: usize = 64 << 20;
+/// Maximum bytes of a value that an append makes: each append logs the whole value.
+pub const APPENDED_VALUE_BYTES_MAX: usize = 64 << 10;
 /// Maximum bytes of one command (an atomic batch): one value of maximum length with its key, and
 /// some reserve.
 pub const COMMAND_BYTES_MAX: usize = 96 << 20;

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use fill::Fill;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use stele_raftstore::{Cas, CasNew, Header, Input, Read, Reader, RequestId, Write};
+use stele_raftstore::{Header, Input, Modification, Modify, NewPair, Read, Reader, Write};
 use stele_types::{ColumnFamily, CommandBuilder, Prng, Region, RegionKind, RegionPhase};
 
 /// Number of keys of a group.
@@ -348,24 +348,33 @@ impl World {
         let bytes_max = self.clients.value_bytes_max;
         let deletes = self.clients.prng.below(6) == 0;
         let (new, change) = match deletes {
-            true => (0, CasNew::Delete),
+            true => (0, NewPair::Delete),
             false => {
                 self.clients.values += 1;
                 let value = value_of(self.clients.values, bytes_max);
                 let expires_at_s = end_of(self.clients.values);
-                (self.clients.values, CasNew::Put { value, expires_at_s })
+                (self.clients.values, NewPair::Put { value, expires_at_s })
             }
         };
         let requester =
             self.begin_operation(at, group, target, Act::Cas { key, expected, new, seen: None });
-        let cas = Cas {
-            id: RequestId::default(),
-            header: target.header,
-            key: ColumnFamily::Default.engine_key(&key_of(group, key)),
-            expected: (expected > 0).then(|| value_of(expected, bytes_max)),
-            new: change,
-        };
-        self.request(target.slot, requester, |id| Input::Cas(Cas { id, ..cas }));
+        let expected = (expected > 0).then(|| value_of(expected, bytes_max));
+        let change = Modification::Compare { expected, new: change };
+        self.send_modification(group, key, target, requester, change);
+    }
+
+    fn send_modification(
+        &mut self,
+        group: usize,
+        key: u8,
+        target: &Target,
+        requester: Requester,
+        change: Modification,
+    ) {
+        let key = ColumnFamily::Default.engine_key(&key_of(group, key));
+        let header = target.header;
+        let modify = |id| Input::Modify(Modify { id, header, key, change });
+        self.request(target.slot, requester, modify);
     }
 
     /// Returns a value that the key may hold.

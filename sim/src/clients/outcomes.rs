@@ -4,7 +4,7 @@ use super::values::number_of;
 use super::{Act, KEYS, Pending};
 use crate::check::linear::Op;
 use crate::world::World;
-use stele_raftstore::{Done, Refusal, Reply};
+use stele_raftstore::{Done, Modified, Refusal, Reply};
 
 impl World {
     pub(super) fn take_reply(&mut self, mut pending: Pending, reply: Option<Reply>) {
@@ -15,7 +15,16 @@ impl World {
             (Some(Reply::Done(Done::Written { .. })), Act::Write(_)) => {
                 self.record_outcome(&pending, Some(self.now));
             }
-            (Some(Reply::Done(Done::Cas { succeeded, previous, .. })), Act::Cas { seen, .. }) => {
+            (Some(Reply::Done(Done::Modified { result, .. })), Act::Cas { seen, .. }) => {
+                let (succeeded, previous) = match result {
+                    Modified::Replaced { previous } => (true, previous),
+                    Modified::Unchanged { previous } => (false, previous),
+                    other => {
+                        let slot = pending.slot;
+                        return self
+                            .fail(format!("store {slot} decides a comparison as {other:?}"));
+                    }
+                };
                 let previous = previous.map_or(Some(0), |it| number_of(&it.value, bytes_max));
                 let Some(previous) = previous else {
                     return self.fail(format!(

@@ -145,6 +145,9 @@ impl World {
         for snapshot in turn.snapshots {
             self.send_snapshot(number, snapshot);
         }
+        for lookup in turn.lookups {
+            self.begin_lookup(number, lookup);
+        }
         for event in turn.events {
             self.handle_event(number, event);
         }

@@ -3,6 +3,7 @@
 
 mod forged_messages;
 mod lifecycle;
+mod lookups;
 mod loops;
 mod network;
 mod node;
@@ -28,7 +29,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_engine::Store as Engine;
 use stele_node::report::StepKey;
-use stele_raftstore::{Reply, Ticket};
+use stele_raftstore::{Lookup, Reply, Ticket};
+use stele_storage::Pair;
 use stele_types::{LogBatch, Prng, RegionId, Result, StoreId};
 
 /// Event, with the store or node on which it happens and its incarnation.
@@ -44,6 +46,8 @@ pub enum Happening {
         batch: Arc<LogBatch>,
         done: Option<Result<()>>,
     },
+    /// A lookup ends; `found` is its result if the key was already read.
+    Lookup { slot: u64, incarnation: u64, lookup: Lookup, found: Option<Result<Option<Pair>>> },
     /// A frame of another store arrives.
     Frame { slot: u64, from: u64, frame: Bytes, is_forged: bool },
     /// A request gets its reply; `None` if the connection to its store was lost.
@@ -133,6 +137,8 @@ pub struct Counts {
     pub entries_recovered: u64,
     /// Requests that were not taken into a store's queue.
     pub refused: u64,
+    /// Lookups of keys for modifications.
+    pub lookups: u64,
 }
 
 impl Counts {
@@ -142,6 +148,7 @@ impl Counts {
         let Self { partitions, corruptions, disk_faults, snapshots, splits, .. } = other;
         let Self { merges, leaders, members, slices, overspent, entries_recovered, .. } = other;
         self.refused += other.refused;
+        self.lookups += other.lookups;
         self.ops += ops;
         self.ambiguous += ambiguous;
         self.power_cuts += power_cuts;
@@ -170,6 +177,8 @@ pub struct Rngs {
     pub disk: Prng,
     /// Stream of loops and maintenance.
     pub pace: Prng,
+    /// Stream of lookups.
+    pub lookups: Prng,
 }
 
 /// State of a simulated cluster.
@@ -216,8 +225,12 @@ impl World {
     /// Creates the cluster of a plan.
     pub fn new(plan: Plan, trace: Trace) -> Self {
         let seed = plan.seed;
-        let rngs =
-            Rngs { net: fork(seed, "net"), disk: fork(seed, "disk"), pace: fork(seed, "pace") };
+        let rngs = Rngs {
+            net: fork(seed, "net"),
+            disk: fork(seed, "disk"),
+            pace: fork(seed, "pace"),
+            lookups: fork(seed, "lookups"),
+        };
         let mut world = Self {
             now: 1_000_000_000,
             nodes: (1..=plan.nodes).map(|id| (id, Node::new(id))).collect(),
@@ -348,6 +361,7 @@ impl World {
         match happening {
             Happening::LoopStep { slot, .. }
             | Happening::Appended { slot, .. }
+            | Happening::Lookup { slot, .. }
             | Happening::Frame { slot, .. }
             | Happening::Maintain { slot, .. }
             | Happening::Recover { slot, .. } => self.slots.get(slot).map(|slot| slot.node),
@@ -373,6 +387,9 @@ impl World {
             Happening::LoopStep { slot, incarnation } => self.step_loop(slot, incarnation),
             Happening::Appended { slot, incarnation, ticket, batch, done } => {
                 self.appended(slot, incarnation, ticket, &batch, done);
+            }
+            Happening::Lookup { slot, incarnation, lookup, found } => {
+                self.looked_up(slot, incarnation, lookup, found);
             }
             Happening::Frame { slot, from, frame, is_forged } => {
                 self.receive(slot, from, frame, is_forged);

@@ -202,7 +202,7 @@ impl<E: StorageEngine, A> Queue<E, A> {
 fn bytes_of<E: StorageEngine>(input: &Input<E>) -> u64 {
     match input {
         Input::Write(write) => write.command.len() as u64,
-        Input::Cas(cas) => (cas.key.len() + cas.new.bytes()) as u64,
+        Input::Modify(modify) => modify.bytes() as u64,
         _ => 0,
     }
 }

@@ -8,8 +8,8 @@ use super::queue::{Item, Permit};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_raftstore::{
-    Append, Event, Now, Outputs, PeerMessage, RaftStore, Readers, Reply, RequestId, SendSnapshot,
-    Unknown,
+    Append, Event, Lookup, Now, Outputs, PeerMessage, RaftStore, Readers, Reply, RequestId,
+    SendSnapshot, Unknown,
 };
 use stele_storage::StorageEngine;
 use stele_types::{Error, RegionId, mutant};
@@ -26,6 +26,9 @@ pub struct Turn<E: StorageEngine, A> {
     pub replies: Vec<(A, Reply)>,
     /// Snapshots to send.
     pub snapshots: Vec<SendSnapshot<E>>,
+    /// Keys to read on another thread. The result of each comes back as
+    /// [`Input::Found`](stele_raftstore::Input::Found).
+    pub lookups: Vec<Lookup>,
     /// Changes of regions.
     pub events: Vec<Event>,
     /// Maintenance must checkpoint the engine soon.
@@ -114,13 +117,14 @@ impl<E: StorageEngine, A> StoreLoop<E, A> {
     }
 
     fn turn_of(&mut self, outputs: Outputs<E>) -> Turn<E, A> {
-        let Outputs { messages, append, replies, snapshots, events, wants_checkpoint } = outputs;
+        let Outputs { messages, append, replies, snapshots, lookups, events, wants_checkpoint } =
+            outputs;
         let replies = replies.into_iter().filter_map(|(id, reply)| {
             let (caller, _permit) = self.callers.remove(&id)?;
             Some((caller, reply))
         });
         let replies = replies.collect();
-        Turn { messages, append, replies, snapshots, events, wants_checkpoint }
+        Turn { messages, append, replies, snapshots, lookups, events, wants_checkpoint }
     }
 
     fn ended(&mut self, error: Error, refused: Vec<(A, Reply)>) -> Ended<A> {

@@ -26,9 +26,7 @@ impl<E: StorageEngine> Peer<E> {
         let timings = timings.ordered();
         match purpose {
             Purpose::Write(id) => ctx.done(id, Done::Written { index, term, timings }),
-            Purpose::Cas(id, previous) => {
-                ctx.done(id, Done::Cas { succeeded: true, previous, timings });
-            }
+            Purpose::Modify(id, result) => ctx.done(id, Done::Modified { result, timings }),
             Purpose::Admin(id) => ctx.done(id, Done::Admin { region: (*self.region).clone() }),
         }
     }

@@ -78,6 +78,7 @@ impl<E: StorageEngine> Peer<E> {
             && self.applied() == last
             && self.is_durable()
             && self.proposals.is_idle()
+            && self.held.is_empty()
             && self.reads.is_idle()
             && self.region.phase == RegionPhase::Normal
     }

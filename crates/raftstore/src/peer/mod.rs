@@ -4,13 +4,13 @@
 mod admin;
 mod answer;
 mod apply;
-mod cas;
 mod check;
 mod hibernate;
 mod lease;
 mod membership;
 mod merge;
 mod message;
+mod modify;
 mod parts;
 mod propose;
 mod raft_group;
@@ -34,8 +34,8 @@ use crate::output::Traffic;
 use crate::readers::Reader;
 use crate::store::Context;
 use parts::{
-    Changes, Contacts, Durability, ElectionTimer, Hibernation, Leadership, LeaseRight, Merge,
-    Proposals, Reads, Repairs, Snapshots, Transfers,
+    Changes, Contacts, Durability, ElectionTimer, HeldKeys, Hibernation, Leadership, LeaseRight,
+    Merge, Proposals, Reads, Repairs, Snapshots, Transfers,
 };
 use raft_group::RaftGroup;
 use std::sync::Arc;
@@ -58,6 +58,7 @@ pub(crate) struct Peer<E: StorageEngine> {
     hibernation: Hibernation,
     contacts: Contacts,
     proposals: Proposals,
+    held: HeldKeys,
     changes: Changes,
     reads: Reads,
     lease: LeaseRight,
@@ -96,6 +97,7 @@ impl<E: StorageEngine> Peer<E> {
             hibernation: Hibernation::default(),
             contacts: Contacts::new(ctx.now.monotonic_nanos),
             proposals: Proposals::default(),
+            held: HeldKeys::default(),
             changes: Changes::default(),
             reads: Reads::default(),
             lease: LeaseRight::default(),

@@ -1,13 +1,13 @@
 //! Proposal of waiting requests: one Raft proposal for all of them.
 
 use super::Peer;
-use super::parts::{Proposal, Purpose, Request};
-use crate::input::{Cas, CasNew, RequestId};
+use super::parts::{Expired, Found, Proposal, Purpose, Released, Request, found_bytes};
+use crate::input::RequestId;
 use crate::output::{Busy, Refusal, Timings, Unknown};
 use crate::store::Context;
 use bytes::Bytes;
 use stele_storage::StorageEngine;
-use stele_types::{Command, CommandBuilder, LogIndex, Result, mutant};
+use stele_types::{LogIndex, Result, mutant};
 
 /// Bytes of waiting requests that are proposed although entries of their region are being written.
 const PROPOSED_AT_ONCE_BYTES: u64 = 1 << 20;
@@ -17,6 +17,8 @@ const PROPOSED_AT_ONCE_BYTES: u64 = 1 << 20;
 pub(super) struct Proposing {
     pub payloads: Vec<Bytes>,
     pub purposes: Vec<Option<Purpose>>,
+    /// Bytes of the entries.
+    bytes: u64,
     /// Whether the last entry changes the region or its leader: later requests wait for the next
     /// proposal.
     pub admin: bool,
@@ -27,9 +29,20 @@ pub(super) struct Proposing {
 impl Proposing {
     /// Adds an entry.
     pub fn push(&mut self, payload: Bytes, purpose: Option<Purpose>) {
+        self.bytes += entry_bytes(&payload);
         self.payloads.push(payload);
         self.purposes.push(purpose);
     }
+}
+
+/// What became of a waiting request.
+pub(super) enum Step {
+    /// It was added to the proposal, or answered.
+    Settled,
+    /// It waits for its key: the pair of the key is being read from the device.
+    Held,
+    /// It waits for the next proposal, and with it all later requests.
+    Later(Request),
 }
 
 impl<E: StorageEngine> Peer<E> {
@@ -41,7 +54,7 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Proposes waiting requests, up to the limits.
     pub(super) fn propose_waiting(&mut self, ctx: &mut Context<E>) -> Result<()> {
-        if !self.proposals.has_waiting() {
+        if !self.proposals.has_waiting() && !self.held.has_found() {
             return Ok(());
         }
         if !self.is_leader() {
@@ -60,99 +73,88 @@ impl<E: StorageEngine> Peer<E> {
             return Ok(());
         }
         let mut proposing = Proposing::default();
-        let mut bytes = self.proposals.bytes();
-        while bytes < ctx.options.uncommitted_bytes_max && !self.changes.is_barred(proposing.admin)
+        while self.proposals.bytes() + proposing.bytes < ctx.options.uncommitted_bytes_max
+            && !self.changes.is_barred(proposing.admin)
         {
-            let Some(request) = self.proposals.pop_waiting() else { break };
-            let held = request.bytes();
-            let fresh = bytes - self.proposals.bytes();
-            let is_full = !ctx.has_tail_room(fresh) && (fresh > 0 || self.group.has_tail());
+            let Some((request, found)) = self.next_request() else { break };
+            let waited_bytes = request.bytes() + found.as_ref().map_or(0, found_bytes);
+            let is_full = !ctx.has_tail_room(proposing.bytes)
+                && (proposing.bytes > 0 || self.group.has_tail());
             if is_full && !matches!(request, Request::Admin(_)) {
-                ctx.waiting_bytes -= held;
+                ctx.waiting_bytes -= waited_bytes;
                 let reason = "too many bytes of entries are not applied yet";
                 ctx.reject(request.id(), Busy::Wait { reason });
                 continue;
             }
-            if let Some(request) = self.propose_one(ctx, request, &mut proposing)? {
-                self.proposals.unpop_waiting(request);
-                break;
+            match self.propose_one(ctx, request, found, &mut proposing)? {
+                Step::Settled => ctx.waiting_bytes -= waited_bytes,
+                Step::Held => {}
+                Step::Later(request) => {
+                    self.proposals.unpop_waiting(request);
+                    break;
+                }
             }
-            ctx.waiting_bytes -= held;
-            bytes += held;
         }
         self.propose(ctx, proposing);
         Ok(())
     }
 
-    /// Proposes a request or replies to it. Returns the request if it must wait, and with it all
-    /// later ones.
+    /// Removes and returns the next request to propose. A modification of which the pair was looked
+    /// up comes first, with the pair; the requests that waited behind it follow.
+    fn next_request(&mut self) -> Option<(Request, Option<Found>)> {
+        let Some(Released { request, found, behind }) = self.held.take_found() else {
+            return self.proposals.pop_waiting().map(|request| (request, None));
+        };
+        self.proposals.unpop_all(behind);
+        Some((request, Some(found)))
+    }
+
+    /// Proposes a request, replies to it or makes it wait. `found` is the pair that was looked up for
+    /// it.
     fn propose_one(
         &mut self,
         ctx: &mut Context<E>,
         request: Request,
+        found: Option<Found>,
         proposing: &mut Proposing,
-    ) -> Result<Option<Request>> {
+    ) -> Result<Step> {
         let (id, header) = (request.id(), *request.header());
         let deadline = header.deadline_nanos;
         if deadline != 0 && deadline <= ctx.now.monotonic_nanos {
             ctx.reject(id, Busy::DeadlinePassed);
-            return Ok(None);
+            return Ok(Step::Settled);
         }
-        if let Err(refusal) = self.check_version(&header, &ctx.readers) {
+        // Invariant: a request that waited is checked again before it is proposed.
+        let is_checked = found.is_none() || !mutant::active("raftstore.released_unchecked");
+        if let Err(refusal) = self.check_version(&header, &ctx.readers)
+            && is_checked
+        {
             ctx.reject(id, refusal);
-            return Ok(None);
+            return Ok(Step::Settled);
         }
-        match (request, self.check_phase()) {
-            (Request::Admin(call), _) => return Ok(self.propose_admin(ctx, call, proposing)),
+        let phase = self.check_phase();
+        if phase.is_ok()
+            && let Some(key) = self.held.key_changed_by(&request)
+        {
+            self.held.wait_behind(&key, request);
+            return Ok(Step::Held);
+        }
+        match (request, phase) {
+            (Request::Admin(call), _) => {
+                let later = self.propose_admin(ctx, call, proposing);
+                return Ok(later.map_or(Step::Settled, Step::Later));
+            }
             (_, Err(rejection)) => ctx.reject(id, rejection),
             (Request::Write(write), Ok(())) => {
                 if write.frees || is_admitted(ctx, id, write.command.len())? {
                     proposing.push(write.command, Some(Purpose::Write(id)));
                 }
             }
-            (Request::Cas(cas), Ok(())) => self.propose_cas(ctx, cas, proposing)?,
-        }
-        Ok(None)
-    }
-
-    fn propose_cas(
-        &mut self,
-        ctx: &mut Context<E>,
-        cas: Cas,
-        proposing: &mut Proposing,
-    ) -> Result<()> {
-        let seconds = ctx.now.unix_seconds;
-        let found = match self.compare(&ctx.engine, &cas, &proposing.payloads, seconds) {
-            Ok(found) => found,
-            // Nothing was proposed. The engine recorded the damage, and the store requests a copy
-            // from another replica.
-            Err(error)
-                if error.is_damage() && !mutant::active("raftstore.stop_on_damaged_value") =>
-            {
-                let reason = "a damaged value is being fetched from another replica";
-                ctx.reject(cas.id, Busy::Wait { reason });
-                return Ok(());
+            (Request::Modify(modify), Ok(())) => {
+                return self.propose_modify(ctx, modify, found, proposing);
             }
-            Err(error) => return Err(error),
-        };
-        if !found.holds {
-            let min_applied = LogIndex(self.group.last().0 + proposing.payloads.len() as u64);
-            self.fail_comparison(ctx, cas, min_applied, found.previous);
-            return Ok(());
         }
-        let command = match cas_command(&cas) {
-            Ok(command) => command,
-            Err(error) => {
-                ctx.reject(cas.id, Refusal::Invalid(error.to_string()));
-                return Ok(());
-            }
-        };
-        let frees = cas.new == CasNew::Delete;
-        if frees || is_admitted(ctx, cas.id, command.bytes().len())? {
-            let purpose = Some(Purpose::Cas(cas.id, found.previous));
-            proposing.push(command.bytes().clone(), purpose);
-        }
-        Ok(())
+        Ok(Step::Settled)
     }
 
     /// Proposes the entries to Raft in one message.
@@ -197,6 +199,7 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Answers all pending requests: the replica is removed from this store.
     pub fn abandon(&mut self, ctx: &mut Context<E>) {
+        self.refuse_held(ctx, &Refusal::RegionNotFound);
         self.refuse_waiting(ctx, &Refusal::RegionNotFound);
         self.abandon_proposals(ctx);
         if let Some(id) = self.transfers.abandon() {
@@ -207,10 +210,15 @@ impl<E: StorageEngine> Peer<E> {
 
     /// Refuses requests past their deadline.
     pub(super) fn expire_waiting(&mut self, ctx: &mut Context<E>) {
-        for request in self.proposals.take_expired(ctx.now.monotonic_nanos) {
-            ctx.waiting_bytes -= request.bytes();
-            ctx.reject(request.id(), Busy::DeadlinePassed);
+        let now = ctx.now.monotonic_nanos;
+        let Expired { mut gone, released } = self.held.take_expired(now);
+        let waiting = self.proposals.take_expired(now);
+        gone.extend(waiting.iter().map(|request| (request.id(), request.bytes())));
+        for (id, bytes) in gone {
+            ctx.waiting_bytes -= bytes;
+            ctx.reject(id, Busy::DeadlinePassed);
         }
+        self.proposals.unpop_all(released);
     }
 }
 
@@ -219,7 +227,7 @@ fn entry_bytes(payload: &Bytes) -> u64 {
 }
 
 /// Returns whether the device has room for `bytes`; otherwise refuses the request.
-fn is_admitted<E: StorageEngine>(
+pub(super) fn is_admitted<E: StorageEngine>(
     ctx: &mut Context<E>,
     id: RequestId,
     bytes: usize,
@@ -232,13 +240,4 @@ fn is_admitted<E: StorageEngine>(
         }
         Err(error) => Err(error),
     }
-}
-
-fn cas_command(cas: &Cas) -> Result<Command> {
-    let mut builder = CommandBuilder::new();
-    match &cas.new {
-        CasNew::Put { value, expires_at_s } => builder.put(&cas.key, value, *expires_at_s)?,
-        CasNew::Delete => builder.delete(&cas.key)?,
-    };
-    Ok(builder.build())
 }

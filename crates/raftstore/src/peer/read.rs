@@ -1,11 +1,11 @@
-//! Reads and failed comparisons: their confirmation and their replies.
+//! Reads, and modifications that change nothing: their confirmation and their replies.
 
 use super::Peer;
 use super::parts::{Answer, LeaderReads, ReadStep, WaitingRead};
-use crate::input::{Cas, Read};
-use crate::output::{Busy, Done, Refusal, Timings};
+use crate::input::{Modify, Read};
+use crate::output::{Busy, Done, Modified, Refusal, Timings};
 use crate::store::Context;
-use stele_storage::{Pair, StorageEngine};
+use stele_storage::StorageEngine;
 use stele_types::LogIndex;
 
 impl<E: StorageEngine> Peer<E> {
@@ -25,19 +25,20 @@ impl<E: StorageEngine> Peer<E> {
         self.reads.push(WaitingRead { id, header, replica, min_applied, arrived_nanos, answer });
     }
 
-    /// Queues the reply to a comparison that failed on entries up to `min_applied`. It is answered
-    /// when these are applied in the same term: then no other leader wrote in between.
-    pub(super) fn fail_comparison(
+    /// Queues the reply to a modification that changes nothing, decided on entries up to
+    /// `min_applied`. It is answered when these are applied in the same term: then no other leader
+    /// wrote in between.
+    pub(super) fn answer_unchanged(
         &mut self,
         ctx: &Context<E>,
-        cas: Cas,
+        modify: Modify,
         min_applied: LogIndex,
-        previous: Option<Pair>,
+        result: Modified,
     ) {
         // It needs no entry of its own.
         let timings = Timings { proposed_nanos: ctx.now.monotonic_nanos, ..Timings::default() };
-        let answer = Answer::Failed(previous, timings.ordered());
-        let Cas { id, header, .. } = cas;
+        let answer = Answer::Unchanged(result, timings.ordered());
+        let Modify { id, header, .. } = modify;
         let (replica, arrived_nanos) = (false, u64::MAX);
         self.reads.push(WaitingRead { id, header, replica, min_applied, arrived_nanos, answer });
     }
@@ -93,9 +94,7 @@ impl<E: StorageEngine> Peer<E> {
     fn answer_read(&mut self, ctx: &mut Context<E>, read: WaitingRead) {
         let WaitingRead { id, header, answer, .. } = read;
         match answer {
-            Answer::Failed(previous, timings) => {
-                ctx.done(id, Done::Cas { succeeded: false, previous, timings });
-            }
+            Answer::Unchanged(result, timings) => ctx.done(id, Done::Modified { result, timings }),
             Answer::Ready => match self.check_readable(&header, &ctx.readers) {
                 Err(rejection) => ctx.reject(id, rejection),
                 Ok(()) => {
@@ -106,8 +105,7 @@ impl<E: StorageEngine> Peer<E> {
         }
     }
 
-    /// Refuses all waiting reads and failed comparisons: leadership is lost. None of them changed
-    /// anything.
+    /// Refuses all waiting reads and modifications that change nothing: leadership is lost.
     pub(super) fn lose_reads(&mut self, ctx: &mut Context<E>) {
         let leader = self.leader_hint();
         for read in self.reads.take_all() {

@@ -55,6 +55,7 @@ impl<E: StorageEngine> Peer<E> {
         self.lose_proposals(ctx);
         self.lose_reads(ctx);
         self.transfers.note_leadership_lost(&self.region);
+        self.refuse_held(ctx, &Refusal::NotLeader { leader: self.leader_hint() });
         if self.leadership.stop_serving() {
             ctx.out.events.push(Event::LostLeader { region: self.region.id });
         }

@@ -5,8 +5,9 @@ use super::journal::Journal;
 use crate::input::{Now, RequestId};
 use crate::log::Tails;
 use crate::options::Options;
-use crate::output::{Done, Outputs, Rejection, Reply, Unknown};
+use crate::output::{Done, Lookup, LookupId, Outputs, Rejection, Reply, Unknown};
 use crate::readers::Readers;
+use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_storage::StorageEngine;
@@ -38,7 +39,13 @@ pub(crate) struct Context<E: StorageEngine> {
     pub unreachable: BTreeMap<StoreId, u64>,
     read_index_rounds: u64,
     incarnations: u64,
+    /// Lookups so far, and those without a result.
+    lookups: u64,
+    lookups_under_way: usize,
 }
+
+/// Most lookups of a store without a result.
+const LOOKUPS_MAX: usize = 1024;
 
 /// Owner of the pairs of a replica that is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +92,26 @@ impl<E: StorageEngine> Context<E> {
             unreachable: BTreeMap::new(),
             read_index_rounds: 0,
             incarnations: 0,
+            lookups: 0,
+            lookups_under_way: 0,
         }
+    }
+
+    /// Starts a lookup and returns its id; `None` if too many have no result.
+    pub fn look_up(&mut self, region: RegionId, key: Bytes) -> Option<LookupId> {
+        if self.lookups_under_way >= LOOKUPS_MAX {
+            return None;
+        }
+        self.lookups += 1;
+        self.lookups_under_way += 1;
+        let id = LookupId(self.lookups);
+        self.out.lookups.push(Lookup { id, region, key });
+        Some(id)
+    }
+
+    /// Records the result of a lookup.
+    pub fn lookup_ended(&mut self) {
+        self.lookups_under_way = self.lookups_under_way.saturating_sub(1);
     }
 
     /// Turns leases on or off. Invariant: while they are off, no peer of this store has a lease. A

@@ -1,20 +1,21 @@
 //! Inputs: each is queued with its region or stepped into its Raft node, without disk access.
 
 use super::RaftStore;
-use crate::input::{Admin, AdminCall, Cas, Header, Input, Read, RequestId, Write};
+use crate::input::{Admin, AdminCall, Header, Input, Read, RequestId, Write};
 use crate::messages::{Body, PeerMessage};
-use crate::output::{Busy, Done, Refusal};
+use crate::output::{Busy, Done, Lookup, Refusal};
 use crate::peer::{Peer, Request};
 use crate::validate;
-use stele_storage::StorageEngine;
-use stele_types::{RegionId, StoreId};
+use stele_storage::{Pair, StorageEngine};
+use stele_types::{RegionId, Result, StoreId};
 
 impl<E: StorageEngine> RaftStore<E> {
     /// Takes an input. Cheap: [`RaftStore::poll`] does the resulting work.
     pub fn step(&mut self, input: Input<E>) {
         match input {
             Input::Write(write) => self.write(write),
-            Input::Cas(cas) => self.cas(cas),
+            Input::Modify(modify) => self.enqueue(Request::Modify(modify)),
+            Input::Found { lookup, result } => self.found(&lookup, result),
             Input::Read(read) => self.read(read),
             Input::Admin(call) => self.admin(call),
             Input::Message(message) => self.receive(message),
@@ -46,8 +47,12 @@ impl<E: StorageEngine> RaftStore<E> {
         self.enqueue(Request::Write(write));
     }
 
-    fn cas(&mut self, cas: Cas) {
-        self.enqueue(Request::Cas(cas));
+    fn found(&mut self, lookup: &Lookup, result: Result<Option<Pair>>) {
+        self.ctx.lookup_ended();
+        if let Some(peer) = self.peers.get_mut(&lookup.region) {
+            peer.found(&mut self.ctx, lookup, result);
+            self.schedule(lookup.region);
+        }
     }
 
     fn admin(&mut self, call: AdminCall) {

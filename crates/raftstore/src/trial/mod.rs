@@ -8,6 +8,7 @@ mod hibernation;
 mod leases;
 mod many;
 mod merge;
+mod modify;
 mod orphaned_ranges;
 mod outcomes;
 mod quorum;
@@ -40,6 +41,9 @@ pub(crate) struct Store {
     /// The next received snapshot fills the device.
     pub fills_up: bool,
     pub full: bool,
+    /// Lookups wait for the test.
+    pub holds_lookups: bool,
+    pub lookups: Vec<Lookup>,
     waiting: Option<Append>,
     pub events: Vec<Event>,
 }
@@ -141,6 +145,8 @@ impl Trial {
             stalled: false,
             fills_up: false,
             full: false,
+            holds_lookups: false,
+            lookups: Vec::new(),
             waiting: None,
             events: Vec::new(),
         };
@@ -172,15 +178,29 @@ impl Trial {
             store.waiting = outputs.append;
         }
         store.events.extend(outputs.events);
+        store.lookups.extend(outputs.lookups);
         self.replies.extend(outputs.replies);
         self.in_flight.extend(outputs.messages);
         let snapshots: Vec<_> = outputs.snapshots;
         let appended = self.append(id);
         let sent = !snapshots.is_empty();
+        let found = !self.store(id).holds_lookups && self.answer_lookups(id);
         for snapshot in snapshots {
             self.carry(id, snapshot);
         }
-        busy || appended || sent
+        busy || appended || sent || found
+    }
+
+    /// Answers the lookups of a store; returns whether there were any.
+    pub fn answer_lookups(&mut self, id: u64) -> bool {
+        let store = self.store(id);
+        let lookups = std::mem::take(&mut store.lookups);
+        let any = !lookups.is_empty();
+        for lookup in lookups {
+            let result = store.engine.view().unwrap().get(&lookup.key);
+            store.core.step(Input::Found { lookup, result });
+        }
+        any
     }
 
     fn append(&mut self, id: u64) -> bool {
@@ -362,15 +382,26 @@ impl Trial {
         id
     }
 
-    pub fn cas(&mut self, store: u64, name: &str, expected: Option<&str>, new: &str) -> RequestId {
+    pub fn modify(&mut self, store: u64, name: &str, change: Modification) -> RequestId {
         let id = self.request();
-        let header = self.header(DATA);
+        let modify = Modify { id, header: self.header(DATA), key: key(name), change };
+        self.store(store).core.step(Input::Modify(modify));
+        id
+    }
+
+    pub fn cas(&mut self, store: u64, name: &str, expected: Option<&str>, new: &str) -> RequestId {
         let expected = expected.map(|value| Bytes::copy_from_slice(value.as_bytes()));
         let value = Bytes::copy_from_slice(new.as_bytes());
-        let new = CasNew::Put { value, expires_at_s: 0 };
-        let cas = Cas { id, header, key: key(name), expected, new };
-        self.store(store).core.step(Input::Cas(cas));
-        id
+        let new = NewPair::Put { value, expires_at_s: 0 };
+        self.modify(store, name, Modification::Compare { expected, new })
+    }
+
+    /// Returns the result of a modification that was decided.
+    pub fn modified(&self, id: RequestId) -> Option<&Modified> {
+        match self.reply(id) {
+            Some(Reply::Done(Done::Modified { result, .. })) => Some(result),
+            _ => None,
+        }
     }
 
     pub fn read(&mut self, store: u64, replica: bool) -> RequestId {

@@ -1,4 +1,4 @@
-//! Tests of reads, leases and comparisons.
+//! Tests of reads and leases.
 
 use super::*;
 
@@ -224,54 +224,4 @@ fn a_new_leader_serves_nothing_before_its_first_entry_is_applied() {
     trial.ticks(4);
     assert!(matches!(trial.reply(read), Some(Reply::Done(Done::ReadReady { .. }))));
     assert!(trial.is_written(write));
-}
-
-#[test]
-fn comparisons_see_what_was_proposed_before_them() {
-    let mut trial = Trial::new(3);
-    trial.lead(DATA, 1);
-    let first = trial.cas(1, "a", None, "1");
-    let second = trial.cas(1, "a", Some("1"), "2");
-    let third = trial.cas(1, "a", Some("1"), "3");
-    trial.settle();
-    let succeeded = |reply: Option<&Reply>| match reply {
-        Some(Reply::Done(Done::Cas { succeeded, previous, .. })) => {
-            (*succeeded, previous.as_ref().map(|pair| pair.value.clone()))
-        }
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(succeeded(trial.reply(first)), (true, None));
-    assert_eq!(succeeded(trial.reply(second)), (true, Some(Bytes::from_static(b"1"))));
-    assert_eq!(succeeded(trial.reply(third)), (false, Some(Bytes::from_static(b"2"))));
-    trial.send_heartbeats();
-    assert_eq!(trial.value(3, "a").as_deref(), Some("2"));
-}
-
-#[test]
-fn a_failed_comparison_waits_for_what_it_looked_at() {
-    let mut trial = Trial::new(3);
-    trial.lead(DATA, 1);
-    trial.store(2).stalled = true;
-    trial.store(3).stalled = true;
-    let write = trial.write(1, put("a", "x"));
-    let cas = trial.cas(1, "a", None, "y");
-    trial.settle();
-    assert_eq!((trial.reply(write), trial.reply(cas)), (None, None));
-    trial.store(2).stalled = false;
-    trial.settle();
-    assert!(trial.is_written(write));
-    assert!(matches!(trial.reply(cas), Some(Reply::Done(Done::Cas { succeeded: false, .. }))));
-}
-
-#[test]
-fn a_comparison_lost_with_leadership_is_undetermined() {
-    let mut trial = Trial::new(3);
-    trial.lead(DATA, 1);
-    trial.isolate(1);
-    let cas = trial.cas(1, "a", None, "y");
-    let failed = trial.cas(1, "a", None, "z");
-    trial.ticks(40);
-    assert_eq!(trial.unknown(cas), Some(Unknown::LeadershipLost));
-    // It failed on the first comparison, so it changed nothing.
-    assert!(matches!(trial.refusal(failed), Some(Refusal::NotLeader { .. })));
 }

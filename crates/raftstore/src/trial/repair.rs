@@ -58,7 +58,7 @@ fn a_comparison_with_a_value_that_cannot_be_read_is_refused_and_stops_nothing() 
     trial.ticks(20);
     let cas = trial.cas(1, "a", Some("1"), "2");
     trial.ticks(2);
-    assert!(matches!(trial.reply(cas), Some(Reply::Done(Done::Cas { succeeded: true, .. }))));
+    assert!(matches!(trial.modified(cas), Some(Modified::Replaced { .. })));
 }
 
 // Catalogue: 11.

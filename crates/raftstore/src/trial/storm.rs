@@ -15,7 +15,7 @@ struct Client {
     pending: Option<(RequestId, u64)>,
 }
 
-/// Key that counts successful comparisons.
+/// Key that counts successful comparisons and increments.
 #[derive(Default)]
 struct Counter {
     succeeded: u64,
@@ -50,6 +50,7 @@ impl Storm {
         for store in 4..=STORES {
             trial.add_store(store, &[]);
         }
+        trial.stores.values_mut().for_each(make_slow);
         Self {
             trial,
             prng: Prng::new(seed),
@@ -156,6 +157,9 @@ impl Storm {
         self.trial.store(store).stalled = late;
         self.trial.append(store);
         self.trial.store(store).stalled = stalled;
+        if self.calm || self.chance(3) {
+            self.trial.answer_lookups(store);
+        }
         if self.chance(40) {
             self.trial.store(store).engine.maintain(0).unwrap();
         }
@@ -171,6 +175,7 @@ impl Storm {
         }
         self.reads.retain(|_, reading| reading.store != store);
         self.trial.restart(store);
+        make_slow(self.trial.store(store));
     }
 
     fn request(&mut self) {
@@ -203,11 +208,15 @@ impl Storm {
         let found = engine.view().unwrap().get(&key("zcount")).unwrap().map(|pair| pair.value);
         let number = |value: &Bytes| std::str::from_utf8(value).unwrap().parse::<u64>().unwrap();
         let next = found.as_ref().map_or(0, number) + 1;
-        let new = CasNew::Put { value: format!("{next}").into(), expires_at_s: 0 };
+        let new = NewPair::Put { value: format!("{next}").into(), expires_at_s: 0 };
+        let change = match self.chance(2) {
+            true => Modification::Compare { expected: found, new },
+            false => Modification::Increment { by: 1 },
+        };
         let id = self.trial.request();
         self.counter.pending = Some(id);
-        let cas = Cas { id, header, key: key("zcount"), expected: found, new };
-        self.trial.store(store).core.step(Input::Cas(cas));
+        let modify = Modify { id, header, key: key("zcount"), change };
+        self.trial.store(store).core.step(Input::Modify(modify));
     }
 
     fn read(&mut self) {
@@ -265,7 +274,10 @@ impl Storm {
             if self.counter.pending == Some(id) {
                 self.counter.pending = None;
                 match reply {
-                    Reply::Done(Done::Cas { succeeded: true, .. }) => self.counter.succeeded += 1,
+                    Reply::Done(Done::Modified {
+                        result: Modified::Replaced { .. } | Modified::Updated { .. },
+                        ..
+                    }) => self.counter.succeeded += 1,
                     Reply::Unknown(_) => self.counter.unknown += 1,
                     _ => {}
                 }
@@ -348,7 +360,9 @@ impl Storm {
     fn end_faults(&mut self) {
         self.calm = true;
         self.heal();
-        self.trial.stores.values_mut().for_each(|store| store.stalled = false);
+        for store in self.trial.stores.values_mut() {
+            (store.stalled, store.holds_lookups) = (false, false);
+        }
         for _ in 0..400 {
             self.trial.ticks(1);
             self.collect();
@@ -413,6 +427,12 @@ impl Storm {
             "counted {counted}, succeeded {succeeded}, unknown {unknown}"
         );
     }
+}
+
+/// Makes every get of a store a read of the device, and lookups wait.
+fn make_slow(store: &mut Store) {
+    store.engine.set_cold(true);
+    store.holds_lookups = true;
 }
 
 fn described(replicas: &[(u64, RegionReport)]) -> String {

@@ -192,15 +192,12 @@ impl Clients {
             }
             5..8 => {
                 let expected = self.guess(at);
-                let value = CasNew::Put { value: text(new), expires_at_s: 0 };
-                let cas = Cas {
-                    id,
-                    header,
-                    key: name,
+                let change = Modification::Compare {
                     expected: (expected > 0).then(|| text(expected)),
-                    new: value,
+                    new: NewPair::Put { value: text(new), expires_at_s: 0 },
                 };
-                (Act::Cas { expected, new, seen: None }, Input::Cas(cas))
+                let modify = Modify { id, header, key: name, change };
+                (Act::Cas { expected, new, seen: None }, Input::Modify(modify))
             }
             _ => {
                 let replica = self.prng.coin();
@@ -292,8 +289,12 @@ impl Clients {
                     return;
                 }
             }
-            (Reply::Done(Done::Cas { succeeded, previous, .. }), Act::Cas { seen, .. }) => {
-                *seen = Some((succeeded, number(previous.as_ref())));
+            (Reply::Done(Done::Modified { result, .. }), Act::Cas { seen, .. }) => {
+                *seen = match result {
+                    Modified::Replaced { previous } => Some((true, number(previous.as_ref()))),
+                    Modified::Unchanged { previous } => Some((false, number(previous.as_ref()))),
+                    other => sim.fail(&format!("a comparison got the result {other:?}")),
+                };
             }
             (Reply::Unknown(_), _) => {
                 return self.record(pending, None);

@@ -2,6 +2,7 @@
 //! that the rest of the node uses.
 
 mod append_times;
+mod lookups;
 mod maintain;
 mod store_loop;
 mod writer;
@@ -9,6 +10,7 @@ mod writer;
 use crate::load::LoadSamples;
 use crate::threads::Thread;
 use append_times::AppendTimes;
+use lookups::Lookups;
 use maintain::Counts;
 pub use maintain::StageWork;
 use parking_lot::Mutex;
@@ -17,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use stele_node::store::{Ended, Item, NotTaken, StoreLoop};
 use stele_raftstore::{
-    AdminCall, Cas, Event, Input, PeerMessage, RaftStore, Read, Readers, Reply, RequestId,
+    AdminCall, Event, Input, Modify, PeerMessage, RaftStore, Read, Readers, Reply, RequestId,
     SendSnapshot, Unknown, Write,
 };
 use stele_storage::StorageEngine;
@@ -81,8 +83,10 @@ where
         let appends = Arc::new(AppendTimes::default());
         let (writer, write_thread) =
             Writer::start(id, engine.clone(), clock.clone(), appends.clone())?;
+        let (lookups, lookup_threads) = Lookups::start(id, &engine, &inbox)?;
         let loop_thread = LoopThread {
             writer,
+            lookups,
             store_loop: StoreLoop::new(core),
             inbox: inbox.clone(),
             clock: clock.clone(),
@@ -105,7 +109,9 @@ where
         let maintenance = spawn(Thread::Maintenance, id, move || {
             maintain::run(&*maintained, &stopping, &wants_checkpoint, &items, &counting);
         })?;
-        let threads = Mutex::new(vec![loop_thread, write_thread, maintenance]);
+        let mut threads = vec![loop_thread, write_thread, maintenance];
+        threads.extend(lookup_threads);
+        let threads = Mutex::new(threads);
         let load = LoadSamples::default();
         Ok(Arc::new(Self {
             id,
@@ -178,9 +184,9 @@ where
         self.request(|id| Input::Write(Write { id, ..write })).await
     }
 
-    /// Proposes a compare-and-swap and waits until it is applied here.
-    pub async fn cas(&self, cas: Cas) -> Reply {
-        self.request(|id| Input::Cas(Cas { id, ..cas })).await
+    /// Proposes a read-modify-write and waits until it is applied here.
+    pub async fn modify(&self, modify: Modify) -> Reply {
+        self.request(|id| Input::Modify(Modify { id, ..modify })).await
     }
 
     /// Waits until a view taken here sees every acknowledged write.

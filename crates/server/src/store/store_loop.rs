@@ -1,5 +1,6 @@
 //! Thread of one store's loop: turns, and what each turn orders, in its order: send, append, reply.
 
+use super::lookups::Lookups;
 use super::writer::Writer;
 use super::{Caller, OutputSink};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,6 +47,7 @@ impl<E: StorageEngine> Inbox<E> {
 pub(super) struct LoopThread<E: StorageEngine> {
     pub store_loop: StoreLoop<E, Caller>,
     pub writer: Writer<E>,
+    pub lookups: Lookups,
     pub inbox: Arc<Inbox<E>>,
     pub clock: Arc<dyn Clock>,
     pub sink: Arc<dyn OutputSink<E>>,
@@ -106,6 +108,9 @@ where
         answer(turn.replies);
         for snapshot in turn.snapshots {
             self.sink.send_snapshot(snapshot);
+        }
+        for lookup in turn.lookups {
+            self.lookups.begin(lookup);
         }
         if !turn.events.is_empty() {
             self.sink.events(turn.events);

@@ -4,6 +4,7 @@ mod batch_commands;
 mod checks;
 mod errors;
 mod get_groups;
+mod modifications;
 mod put_groups;
 mod reads;
 mod wire;
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_proto::errorpb;
 use stele_proto::kvrpcpb::*;
+use stele_raftstore::Modified;
 use stele_types::ClusterId;
 use tonic::Status;
 
@@ -176,12 +178,18 @@ impl TikvService {
 
     async fn compare_and_swap(&self, request: RawCasRequest) -> RawCasResponse {
         let mut response = RawCasResponse::default();
-        let swap = writes::compare_and_swap(&self.stores, &request);
-        match self.timed(Kind::Cas, 1, swap, |swapped| Some(swapped.stages)).await {
-            Ok(swapped) => {
-                response.succeed = swapped.succeeded;
-                response.previous_not_exist = swapped.previous.is_none();
-                response.previous_value = swapped.previous.unwrap_or_default();
+        let swap = modifications::compare_and_swap(&self.stores, &request);
+        match self.timed(Kind::Cas, 1, swap, |decided| Some(decided.stages)).await {
+            Ok(decided) => {
+                let (succeeded, previous) = match decided.result {
+                    Modified::Replaced { previous } => (true, previous),
+                    Modified::Unchanged { previous } => (false, previous),
+                    // A comparison has no other result.
+                    Modified::Updated { .. } | Modified::Unfit(_) => (false, None),
+                };
+                response.succeed = succeeded;
+                response.previous_not_exist = previous.is_none();
+                response.previous_value = previous.map(|pair| pair.value).unwrap_or_default();
             }
             Err(failure) => (response.region_error, response.error) = parts(failure),
         }

@@ -7,15 +7,15 @@ use crate::stores::Stores;
 use bytes::Bytes;
 use stele_node::store::{Batch, BatchOp, OP_OVERHEAD_BYTES};
 use stele_proto::kvrpcpb::{
-    KvPair, RawBatchDeleteRequest, RawBatchPutRequest, RawCasRequest, RawDeleteRangeRequest,
-    RawDeleteRequest, RawPutRequest,
+    KvPair, RawBatchDeleteRequest, RawBatchPutRequest, RawDeleteRangeRequest, RawDeleteRequest,
+    RawPutRequest,
 };
-use stele_raftstore::{Cas, CasNew, Done, Reply, RequestId, Write};
+use stele_raftstore::{Done, Reply, RequestId, Write};
 use stele_types::{CommandBuilder, Error, KeyRange};
 
 /// Returns the absolute Unix seconds of a time to live; 0 for no expiry. Computed at the leader, so
 /// that all replicas agree.
-fn expiry(target: &Target, ttl_s: u64) -> u64 {
+pub fn expiry(target: &Target, ttl_s: u64) -> u64 {
     match ttl_s {
         0 => 0,
         ttl => target.store.clock().unix_seconds().saturating_add(ttl),
@@ -180,54 +180,6 @@ fn ttls(request: &RawBatchPutRequest) -> Result<Vec<u64>, Failure> {
         _ => {
             let text = "The length of ttls does not equal to the length of pairs";
             Err(Failure::Final(text.to_owned()))
-        }
-    }
-}
-
-/// Result of a compare-and-swap.
-pub struct Swapped {
-    /// The key held the expected value.
-    pub succeeded: bool,
-    /// Value before; `None` if there was none.
-    pub previous: Option<Bytes>,
-    /// Time by stage.
-    pub stages: Stages,
-}
-
-/// `RawCompareAndSwap`: compared on the leader against its own log, so it is safe beside plain
-/// writes.
-pub async fn compare_and_swap(
-    stores: &Stores,
-    request: &RawCasRequest,
-) -> Result<Swapped, Failure> {
-    let target = target(stores, request.context.as_ref())?;
-    let family = family(&request.cf)?;
-    target.check_key(&request.key)?;
-    check_value(&request.value)?;
-    let new = if request.delete {
-        CasNew::Delete
-    } else {
-        let expires_at_s = expiry(&target, request.ttl);
-        CasNew::Put { value: request.value.clone(), expires_at_s }
-    };
-    let expected = (!request.previous_not_exist).then(|| request.previous_value.clone());
-    let key = family.engine_key(&request.key);
-    let cas = Cas { id: RequestId::default(), header: target.header, key, expected, new };
-    let arrived_nanos = target.store.clock().monotonic_nanos();
-    match target.store.cas(cas).await {
-        Reply::Done(Done::Cas { succeeded, previous, timings }) => {
-            let answered_nanos = target.store.clock().monotonic_nanos();
-            let stages = Stages::new(arrived_nanos, &timings, answered_nanos);
-            Ok(Swapped { succeeded, previous: previous.map(|pair| pair.value), stages })
-        }
-        // A repeated comparison could fail because the first one took effect, so clients must not
-        // repeat one of unknown outcome.
-        other => {
-            let on_unknown = match target.on_unknown {
-                OnUnknown::Report => OnUnknown::Report,
-                _ => OnUnknown::Fail,
-            };
-            Err(not_done(&target, other, on_unknown))
         }
     }
 }

@@ -34,6 +34,7 @@ type Pairs = BTreeMap<Bytes, (Bytes, u64)>;
 pub struct ModelEngine {
     state: Mutex<State>,
     is_full: AtomicBool,
+    is_cold: AtomicBool,
     lost: Mutex<Arc<BTreeSet<Bytes>>>,
     lost_ranges: Mutex<Arc<Vec<KeyRange>>>,
     entries_lost: Mutex<BTreeMap<RegionId, LogIndex>>,
@@ -80,6 +81,11 @@ impl ModelEngine {
     /// Damages entries of a region up to and including `upto`.
     pub fn lose_entries(&self, region: RegionId, upto: LogIndex) {
         self.entries_lost.lock().insert(region, upto);
+    }
+
+    /// Sets whether every get counts as a read of the device.
+    pub fn set_cold(&self, is_cold: bool) {
+        self.is_cold.store(is_cold, Ordering::Relaxed);
     }
 
     /// Sets whether the device counts as nearly full.
@@ -241,7 +247,8 @@ impl StateMachine for ModelEngine {
     fn view(&self) -> Result<ModelView> {
         let lost = Arc::clone(&self.lost.lock());
         let lost_ranges = Arc::clone(&self.lost_ranges.lock());
-        Ok(ModelView { pairs: Arc::clone(&self.state.lock().visible), lost, lost_ranges })
+        let is_cold = self.is_cold.load(Ordering::Relaxed);
+        Ok(ModelView { pairs: Arc::clone(&self.state.lock().visible), lost, lost_ranges, is_cold })
     }
 
     fn drop_ranges(&self, ranges: &[KeyRange]) -> Result<()> {

@@ -16,6 +16,8 @@ pub struct ModelView {
     pub(super) lost: Arc<BTreeSet<Bytes>>,
     /// Ranges with unknown contents.
     pub(super) lost_ranges: Arc<Vec<KeyRange>>,
+    /// Gets count as reads of the device.
+    pub(super) is_cold: bool,
 }
 
 impl ModelView {
@@ -47,7 +49,10 @@ impl EngineView for ModelView {
     }
 
     fn get_cached(&self, key: &[u8]) -> Result<Cached<Option<Pair>>> {
-        self.get(key).map(Cached::Here)
+        match self.is_cold {
+            true => Ok(Cached::NeedsIo),
+            false => self.get(key).map(Cached::Here),
+        }
     }
 
     fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {

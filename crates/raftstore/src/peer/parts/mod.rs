@@ -5,6 +5,7 @@
 mod contacts;
 mod durability;
 mod election;
+mod held_keys;
 mod hibernation;
 mod leadership;
 mod lease;
@@ -19,6 +20,7 @@ mod transfer;
 pub(super) use contacts::Contacts;
 pub(super) use durability::Durability;
 pub(super) use election::ElectionTimer;
+pub(super) use held_keys::{Expired, Found, HeldKeys, Released, found_bytes};
 pub(super) use hibernation::{Hibernation, Reaction};
 pub(super) use leadership::{Leadership, Seen};
 pub(super) use lease::{LeaseRight, LeaseTerms};

@@ -1,16 +1,15 @@
 //! Client requests: those that wait to be proposed, in order of arrival, and the proposals in
 //! flight, in order of their entries.
 
-use crate::input::{AdminCall, Cas, Header, RequestId, Write};
-use crate::output::Timings;
+use crate::input::{AdminCall, Header, Modify, RequestId, Write};
+use crate::output::{Modified, Timings};
 use std::collections::VecDeque;
-use stele_storage::Pair;
 use stele_types::{LogIndex, Term};
 
 /// Request that becomes a log entry.
 pub(crate) enum Request {
     Write(Write),
-    Cas(Cas),
+    Modify(Modify),
     Admin(AdminCall),
 }
 
@@ -18,7 +17,7 @@ impl Request {
     pub fn id(&self) -> RequestId {
         match self {
             Self::Write(write) => write.id,
-            Self::Cas(cas) => cas.id,
+            Self::Modify(modify) => modify.id,
             Self::Admin(call) => call.id,
         }
     }
@@ -26,7 +25,7 @@ impl Request {
     pub fn header(&self) -> &Header {
         match self {
             Self::Write(write) => &write.header,
-            Self::Cas(cas) => &cas.header,
+            Self::Modify(modify) => &modify.header,
             Self::Admin(call) => &call.header,
         }
     }
@@ -36,17 +35,13 @@ impl Request {
         const OVERHEAD_BYTES: usize = 128;
         let payload = match self {
             Self::Write(write) => write.command.len(),
-            Self::Cas(cas) => {
-                cas.key.len()
-                    + cas.expected.as_ref().map_or(0, |value| value.len())
-                    + cas.new.bytes()
-            }
+            Self::Modify(modify) => modify.bytes(),
             Self::Admin(_) => 0,
         };
         (payload + OVERHEAD_BYTES) as u64
     }
 
-    fn is_over(&self, now_nanos: u64) -> bool {
+    pub fn is_over(&self, now_nanos: u64) -> bool {
         let deadline = self.header().deadline_nanos;
         deadline != 0 && deadline <= now_nanos
     }
@@ -55,15 +50,15 @@ impl Request {
 /// Request for which an entry was proposed.
 pub(crate) enum Purpose {
     Write(RequestId),
-    /// Comparison that held, and the pair that the key held.
-    Cas(RequestId, Option<Pair>),
+    /// Modification that changes its key, and its result.
+    Modify(RequestId, Modified),
     Admin(RequestId),
 }
 
 impl Purpose {
     /// Returns the request.
     pub fn id(&self) -> RequestId {
-        let (Self::Write(id) | Self::Cas(id, _) | Self::Admin(id)) = self;
+        let (Self::Write(id) | Self::Modify(id, _) | Self::Admin(id)) = self;
         *id
     }
 }
@@ -118,6 +113,11 @@ impl Proposals {
     pub fn unpop_waiting(&mut self, request: Request) {
         self.waiting_bytes += request.bytes();
         self.waiting.push_front(request);
+    }
+
+    /// Puts requests back at the front, in their order.
+    pub fn unpop_all(&mut self, requests: Vec<Request>) {
+        requests.into_iter().rev().for_each(|request| self.unpop_waiting(request));
     }
 
     /// Removes and returns waiting requests past their deadline.

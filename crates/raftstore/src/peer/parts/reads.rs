@@ -1,11 +1,10 @@
-//! Reads that no lease on a request thread served, and failed comparisons. Both are answered once
-//! leadership is confirmed and all entries they depend on are applied. Many share one read index
-//! round.
+//! Reads that no lease on a request thread served, and modifications that change nothing. Both are
+//! answered once leadership is confirmed and all entries they depend on are applied. Many share one
+//! read index round.
 
 use crate::input::{Header, RequestId};
-use crate::output::Timings;
+use crate::output::{Modified, Timings};
 use std::collections::VecDeque;
-use stele_storage::Pair;
 use stele_types::{LogIndex, mutant};
 
 /// Waiting reads of one region.
@@ -34,8 +33,8 @@ pub(crate) struct WaitingRead {
 /// Answer to a confirmed read.
 pub(crate) enum Answer {
     Ready,
-    /// Failed comparison, and the pair that the key held.
-    Failed(Option<Pair>, Timings),
+    /// Modification that changes nothing, and its result.
+    Unchanged(Modified, Timings),
 }
 
 /// Read index round: heartbeats that confirm leadership (Raft §6.4).

@@ -22,19 +22,25 @@ pub trait Backend {
     fn crash(&mut self, store: u64, engine: Arc<Self::Engine>, seed: u64) -> Arc<Self::Engine>;
 }
 
-/// Model engine: an append is durable at once, everything else is in memory.
+/// Model engine: an append is durable at once, everything else is in memory. Each get counts as a read
+/// of the device.
 #[derive(Default)]
 pub struct ModelBackend;
+
+fn cold(engine: ModelEngine) -> Arc<ModelEngine> {
+    engine.set_cold(true);
+    Arc::new(engine)
+}
 
 impl Backend for ModelBackend {
     type Engine = ModelEngine;
 
     fn create(&mut self, _store: u64) -> Arc<ModelEngine> {
-        Arc::new(ModelEngine::new())
+        cold(ModelEngine::new())
     }
 
     fn crash(&mut self, _store: u64, engine: Arc<ModelEngine>, _seed: u64) -> Arc<ModelEngine> {
-        Arc::new(engine.crash())
+        cold(engine.crash())
     }
 }
 

@@ -47,6 +47,8 @@ enum Happening<E: StorageEngine> {
         to: PeerId,
         ok: bool,
     },
+    /// Lookup of a key on another thread.
+    Lookup(Lookup),
     /// Checkpoint that the core requested.
     Checkpoint,
 }
@@ -362,6 +364,10 @@ impl<B: Backend> Sim<B> {
             Happening::SnapshotSent { region, to: peer, ok } => {
                 self.node(to).core().step(Input::SnapshotSent { region, to: peer, ok });
             }
+            Happening::Lookup(lookup) => {
+                let result = engine.view().unwrap().get(&lookup.key);
+                self.node(to).core().step(Input::Found { lookup, result });
+            }
             Happening::Checkpoint => engine.checkpoint().unwrap(),
         }
     }
@@ -425,6 +431,10 @@ impl<B: Backend> Sim<B> {
         self.replies.extend(outputs.replies);
         for snapshot in outputs.snapshots {
             self.send_snapshot(id, snapshot);
+        }
+        for lookup in outputs.lookups {
+            let delay = self.prng.below(5 * MS);
+            self.schedule(delay, id, Happening::Lookup(lookup));
         }
         for event in outputs.events {
             self.see(id, event);
