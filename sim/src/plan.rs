@@ -70,6 +70,11 @@ pub struct Plan {
     pub focus: u64,
     /// Operations per 1000 that put many small keys.
     pub fill_permille: u64,
+    /// Operations per 1000 that are read-modify-writes other than comparisons.
+    pub modify_permille: u64,
+    /// Whether disks serve reads from the system's page cache. Without it most values are looked up
+    /// beside the loop.
+    pub has_page_cache: bool,
     /// Size of an entry above which a batch of such puts becomes several.
     pub batch_entry_bytes_max: usize,
     /// Bound of a store's queue, for requests and again for messages.
@@ -132,6 +137,8 @@ impl Plan {
             faults,
             focus: prng.below(64),
             fill_permille: pick(prng, &[0, 0, 40, 150]),
+            modify_permille: modify_permille(seed),
+            has_page_cache: modify_permille(seed) == 0 || fork(seed, "page cache").coin(),
             batch_entry_bytes_max: pick(&mut fork(seed, "batch"), &[500, 2_000, 8 << 20]),
             queue_bytes_max: pick(&mut fork(seed, "queue"), &[4_000, 40_000, 256 << 20, 256 << 20]),
             way_nanos: (way_least, way_least + pick(prng, &[100_000, 1_000_000, 5_000_000])),
@@ -176,6 +183,18 @@ fn tick_nanos(seed: u64) -> u64 {
     match OTHER_TICKS.contains(&(seed % 20)) {
         true => pick(&mut fork(seed, "tick"), &[20, 100]) * MS,
         false => 50 * MS,
+    }
+}
+
+/// Remainders by 20 of the seeds with read-modify-writes other than comparisons. The seeds that once
+/// showed a fault have none of them either.
+const WITH_MODIFICATIONS: [u64; 6] = [0, 2, 5, 11, 18, 19];
+
+/// Draws the share of such operations.
+fn modify_permille(seed: u64) -> u64 {
+    match WITH_MODIFICATIONS.contains(&(seed % 20)) {
+        true => pick(&mut fork(seed, "modify"), &[50, 200, 400]),
+        false => 0,
     }
 }
 

@@ -6,7 +6,7 @@
 //! requires. The work grows with the number of open operations, not with the length (just-in-time
 //! linearization: Lowe, 2017, after Wing and Gong, 1993).
 
-use crate::clients::{KEYS, Value};
+use crate::clients::{KEYS, Value, appended, base_of, incremented};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 
@@ -28,6 +28,38 @@ pub enum Act {
         /// Whether it succeeded, and the previous value; `None` if the outcome is unknown.
         seen: Option<(bool, Value)>,
     },
+    /// Changes a key by a function of its value.
+    Modify {
+        /// Key in the group.
+        key: u8,
+        /// The function.
+        change: Change,
+        /// Value after an increment or append, or `None` if the value did not allow it; value before
+        /// a take. `None` if the outcome is unknown.
+        seen: Option<Option<Value>>,
+    },
+}
+
+/// Function of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Adds to a number; an absent one counts as 0.
+    Increment(u32),
+    /// Appends a part.
+    Append(u32),
+    /// Deletes the key.
+    Take,
+}
+
+impl Change {
+    /// Returns the value after it; `None` if it does not apply to this one.
+    pub fn of(self, value: Value) -> Option<Value> {
+        match self {
+            Self::Increment(by) => incremented(value, by),
+            Self::Append(part) => Some(appended(value, part)),
+            Self::Take => Some(0),
+        }
+    }
 }
 
 /// An operation of a history.
@@ -71,7 +103,9 @@ impl Act {
                 Some((false, previous)) => *previous,
                 _ => *new,
             }),
-            Self::Cas { .. } => None,
+            Self::Modify { key: other, change: Change::Take, .. } if *other == key => Some(0),
+            Self::Modify { key: other, seen, .. } if *other == key => seen.flatten(),
+            Self::Cas { .. } | Self::Modify { .. } => None,
         }
     }
 
@@ -99,23 +133,36 @@ impl Act {
                 }
                 Some(state)
             }
+            Self::Modify { key, change, seen } => {
+                let held = &mut state[usize::from(*key)];
+                let after = change.of(*held);
+                let shown = if *change == Change::Take { Some(*held) } else { after };
+                if seen.is_some_and(|seen| seen != shown) {
+                    return None;
+                }
+                *held = after.unwrap_or(*held);
+                Some(state)
+            }
         }
     }
 
     /// Returns the values that it read.
-    fn seen(&self) -> Vec<Value> {
+    pub fn seen(&self) -> Vec<Value> {
         match self {
             Self::Read(pairs) => pairs.iter().map(|(_, value)| *value).collect(),
             Self::Cas { seen: Some((_, previous)), .. } => vec![*previous],
+            Self::Modify { seen: Some(Some(value)), .. } => vec![*value],
             _ => Vec::new(),
         }
     }
 
     /// Returns the values that it may have written.
-    fn written(&self) -> Vec<Value> {
+    pub fn written(&self) -> Vec<Value> {
         match self {
             Self::Write(pairs) => pairs.iter().map(|(_, value)| *value).collect(),
             Self::Cas { new, .. } => vec![*new],
+            // A computed value that is not known is taken for one that was seen.
+            Self::Modify { .. } => vec![0],
             Self::Read(_) => Vec::new(),
         }
     }
@@ -159,7 +206,10 @@ pub fn check(history: &[Op]) -> Result<(), String> {
 /// Drops operations with unknown outcome and without an effect that another operation saw. Written
 /// values are unique, so they make no difference.
 fn relevant(history: &[Op]) -> Vec<Op> {
-    let mut seen: BTreeSet<Value> = history.iter().flat_map(|op| op.act.seen()).collect();
+    // What saw a value with appended parts saw the written value before them.
+    let with_base = |value| [Some(value), base_of(value)].into_iter().flatten();
+    let seen = history.iter().flat_map(|op| op.act.seen()).flat_map(with_base);
+    let mut seen: BTreeSet<Value> = seen.collect();
     // If the new value of a comparison with unknown outcome was seen, it saw its expected value.
     loop {
         let before = seen.len();

@@ -49,7 +49,11 @@ impl World {
                 continue;
             }
             let key = ColumnFamily::Default.engine_key(&key);
-            ops.push(BatchOp::Put { key, value: value_of(number, BYTES_MAX), expires_at_s: 0 });
+            ops.push(BatchOp::Put {
+                key,
+                value: value_of(number.into(), BYTES_MAX),
+                expires_at_s: 0,
+            });
             fills.push(number);
         }
         if ops.is_empty() {
@@ -108,7 +112,8 @@ impl World {
                 }
                 let found = view.get(&ColumnFamily::Default.engine_key(&key));
                 let found = found.map(|pair| pair.map(|pair| pair.value));
-                if !matches!(&found, Ok(Some(value)) if *value == value_of(*number, BYTES_MAX)) {
+                if !matches!(&found, Ok(Some(value)) if *value == value_of((*number).into(), BYTES_MAX))
+                {
                     let found = found.map(|value| value.is_some());
                     return self.fail(format!("store {slot} lost {key:?}, found: {found:?}"));
                 }

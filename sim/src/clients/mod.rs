@@ -2,13 +2,17 @@
 //! records the outcome.
 
 mod fill;
+mod modifications;
 mod outcomes;
 mod thread_reads;
 mod values;
 
 pub use fill::fill_key;
 pub use thread_reads::ThreadRead;
-pub use values::{Value, end_of, key_of, value_of};
+pub use values::{
+    Value, appended, base_of, end_of, has_known_bytes, incremented, is_countable, key_of, part_of,
+    value_of,
+};
 
 use crate::check::linear::{Act, Op};
 use crate::plan::{MS, Plan, fork};
@@ -17,7 +21,7 @@ use bytes::Bytes;
 use fill::Fill;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use stele_raftstore::{Header, Input, Modification, Modify, NewPair, Read, Reader, Write};
+use stele_raftstore::{Header, Input, Read, Reader, Write};
 use stele_types::{ColumnFamily, CommandBuilder, Prng, Region, RegionKind, RegionPhase};
 
 /// Number of keys of a group.
@@ -31,6 +35,7 @@ pub struct Clients {
     pub histories: Vec<Vec<Op>>,
     list: Vec<Client>,
     prng: Prng,
+    modifications: Prng,
     values: Value,
     begun: u64,
     ops_max: u64,
@@ -43,6 +48,7 @@ pub struct Clients {
     /// Small keys that were put permanently.
     pub filled: BTreeSet<u32>,
     fill_permille: u64,
+    modify_permille: u64,
     /// Keys that the final reads have read.
     finals: Vec<usize>,
 }
@@ -87,6 +93,7 @@ impl Clients {
             histories: vec![Vec::new(); plan.groups as usize],
             list: (0..plan.clients).map(|_| Client::default()).collect(),
             prng: fork(plan.seed, "clients"),
+            modifications: fork(plan.seed, "modifications"),
             values: 0,
             begun: 0,
             ops_max: plan.ops_max,
@@ -97,6 +104,7 @@ impl Clients {
             stays: (0, 0),
             filled: BTreeSet::new(),
             fill_permille: plan.fill_permille,
+            modify_permille: plan.modify_permille,
             finals: Vec::new(),
         }
     }
@@ -191,6 +199,9 @@ impl World {
         let group = clients.prng.below(clients.histories.len() as u64) as usize;
         let key = clients.prng.below(u64::from(KEYS)) as u8;
         let Some(target) = self.target(group, key) else { return self.pause_client(at) };
+        if self.clients.modifications.below(1_000) < self.clients.modify_permille {
+            return self.modify(at, group, key, &target);
+        }
         match self.clients.prng.below(20) {
             0..7 => self.put(at, group, vec![key], &target),
             7..9 => {
@@ -341,49 +352,6 @@ impl World {
         self.request(target.slot, requester, |id| {
             Input::Write(Write { id, header, command, frees })
         });
-    }
-
-    fn cas(&mut self, at: usize, group: usize, key: u8, target: &Target) {
-        let expected = self.guess(group, key);
-        let bytes_max = self.clients.value_bytes_max;
-        let deletes = self.clients.prng.below(6) == 0;
-        let (new, change) = match deletes {
-            true => (0, NewPair::Delete),
-            false => {
-                self.clients.values += 1;
-                let value = value_of(self.clients.values, bytes_max);
-                let expires_at_s = end_of(self.clients.values);
-                (self.clients.values, NewPair::Put { value, expires_at_s })
-            }
-        };
-        let requester =
-            self.begin_operation(at, group, target, Act::Cas { key, expected, new, seen: None });
-        let expected = (expected > 0).then(|| value_of(expected, bytes_max));
-        let change = Modification::Compare { expected, new: change };
-        self.send_modification(group, key, target, requester, change);
-    }
-
-    fn send_modification(
-        &mut self,
-        group: usize,
-        key: u8,
-        target: &Target,
-        requester: Requester,
-        change: Modification,
-    ) {
-        let key = ColumnFamily::Default.engine_key(&key_of(group, key));
-        let header = target.header;
-        let modify = |id| Input::Modify(Modify { id, header, key, change });
-        self.request(target.slot, requester, modify);
-    }
-
-    /// Returns a value that the key may hold.
-    fn guess(&mut self, group: usize, key: u8) -> Value {
-        let known = |op: &Op| op.act.known(key);
-        let latest: Vec<Value> =
-            self.clients.histories[group].iter().rev().filter_map(known).take(2).collect();
-        let at = self.clients.prng.below(2) as usize;
-        latest.get(at).or(latest.first()).copied().unwrap_or(0)
     }
 
     fn read(&mut self, at: usize, group: usize, keys: Vec<u8>, target: Target, is_final: bool) {

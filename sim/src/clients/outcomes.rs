@@ -1,10 +1,10 @@
 //! Outcomes of operations.
 
-use super::values::number_of;
+use super::values::{Value, number_in, number_of};
 use super::{Act, KEYS, Pending};
-use crate::check::linear::Op;
+use crate::check::linear::{Change, Op};
 use crate::world::World;
-use stele_raftstore::{Done, Modified, Refusal, Reply};
+use stele_raftstore::{Done, Modified, Refusal, Reply, Unfit};
 
 impl World {
     pub(super) fn take_reply(&mut self, mut pending: Pending, reply: Option<Reply>) {
@@ -33,6 +33,17 @@ impl World {
                     ));
                 };
                 *seen = Some((succeeded, previous));
+                self.record_outcome(&pending, Some(self.now));
+            }
+            (
+                Some(Reply::Done(Done::Modified { result, .. })),
+                Act::Modify { change, seen, .. },
+            ) => {
+                *seen = seen_by(*change, &result, bytes_max);
+                if seen.is_none() {
+                    let (slot, act) = (pending.slot, format!("{:?}", pending.act));
+                    return self.fail(format!("store {slot} answers {act} with {result:?}"));
+                }
                 self.record_outcome(&pending, Some(self.now));
             }
             (Some(Reply::Unknown(_)), _) => self.record_outcome(&pending, None),
@@ -88,5 +99,20 @@ impl World {
         };
         self.trace.mix(op.called ^ number.rotate_left(32));
         self.clients.histories[pending.group].push(op);
+    }
+}
+
+/// Returns what a modification saw; `None` for a result that it cannot have.
+fn seen_by(change: Change, result: &Modified, bytes_max: u64) -> Option<Option<Value>> {
+    match (change, result) {
+        (Change::Increment(_) | Change::Append(_), Modified::Updated { value }) => {
+            number_of(value, bytes_max).map(Some)
+        }
+        (Change::Increment(_), Modified::Unfit(Unfit::NotANumber)) => Some(None),
+        (Change::Take, Modified::Replaced { previous: Some(pair) }) => {
+            number_in(pair, bytes_max).map(Some)
+        }
+        (Change::Take, Modified::Unchanged { previous: None }) => Some(Some(0)),
+        _ => None,
     }
 }

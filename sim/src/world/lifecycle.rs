@@ -87,6 +87,7 @@ impl World {
         };
         let is_new = slot.disk.file_bytes(Path::new(DIR).join("STORE")).is_none();
         options.store = is_new.then_some(slot.token);
+        slot.disk.set_cached(self.plan.has_page_cache);
         Some((slot.disk.clone(), node.clock.clone(), options))
     }
 

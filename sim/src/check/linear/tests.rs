@@ -66,6 +66,32 @@ fn a_lost_write_that_only_a_lost_comparison_saw_counts() {
 }
 
 #[test]
+fn modifications_compute_from_the_value_before_them() {
+    let modify =
+        |called, returned, change, seen| op(called, returned, Act::Modify { key: 0, change, seen });
+    let count = |called, returned, by, seen| modify(called, returned, Change::Increment(by), seen);
+    let sum = |by: u32| incremented(0, by).unwrap();
+    assert!(holds(&[count(1, 2, 5, Some(Some(sum(5)))), count(3, 4, 2, Some(Some(sum(7))))]));
+    assert!(!holds(&[count(1, 2, 5, Some(Some(sum(5)))), count(3, 4, 2, Some(Some(sum(2))))]));
+    // Two increments that read the same number: one is lost.
+    let lost = [count(1, 6, 5, Some(Some(sum(5)))), count(2, 7, 2, Some(Some(sum(2))))];
+    assert!(!holds(&lost));
+    assert!(holds(&[put(1, 2, 7), count(3, 4, 5, Some(None)), get(5, 6, 7)]));
+    assert!(!holds(&[put(1, 2, 7), count(3, 4, 5, Some(Some(sum(5))))]));
+    assert!(holds(&[count(1, 0, 5, None), get(2, 3, 0), get(4, 5, sum(5))]));
+    assert!(!holds(&[count(1, 0, 5, None), get(2, 3, sum(5)), get(4, 5, sum(10))]));
+    let append =
+        |called, returned, part, seen| modify(called, returned, Change::Append(part), seen);
+    let (one, both) = (appended(7, 1), appended(appended(7, 1), 2));
+    // Only the result of the last append shows that the put and the first append took effect.
+    assert!(holds(&[put(1, 0, 7), append(2, 0, 1, None), append(3, 4, 2, Some(Some(both)))]));
+    assert!(!holds(&[put(1, 2, 7), append(3, 4, 1, Some(Some(one))), get(5, 6, both)]));
+    let take = |called, returned, seen| modify(called, returned, Change::Take, Some(Some(seen)));
+    assert!(holds(&[put(1, 2, 7), take(3, 4, 7), take(5, 6, 0), get(7, 8, 0)]));
+    assert!(!holds(&[put(1, 2, 7), take(3, 6, 7), take(4, 7, 7)]), "taken twice");
+}
+
+#[test]
 fn keys_written_together_are_seen_together() {
     let both = op(1, 8, Act::Write(vec![(0, 7), (1, 8)]));
     let seen = |called, returned, a, b| op(called, returned, Act::Read(vec![(0, a), (1, b)]));
